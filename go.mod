@@ -1,0 +1,56 @@
+module github.com/fleetslots/dispatcher
+
+go 1.26.8
+
+require (
+	github.com/alicebob/miniredis/v2 v2.40.0
+	github.com/anishathalye/porcupine v1.3.1
+	github.com/cespare/xxhash/v2 v2.3.0
+	github.com/danielgtaylor/huma/v2 v2.37.2
+	github.com/dustin/go-humanize v1.1.0
+	github.com/eclipse/paho.mqtt.golang v1.5.1
+	github.com/fsnotify/fsnotify v1.9.0
+	github.com/go-viper/mapstructure/v2 v2.4.0
+	github.com/google/go-cmp v0.7.0
+	github.com/google/uuid v1.6.0
+	github.com/gorilla/websocket v1.5.3
+	github.com/inconshreveable/mousetrap v1.1.0
+	github.com/jmoiron/sqlx v1.4.0
+	github.com/knadh/koanf/maps v0.1.2
+	github.com/knadh/koanf/parsers/yaml v1.1.1
+	github.com/knadh/koanf/providers/confmap v1.0.1
+	github.com/knadh/koanf/providers/env/v2 v2.0.2
+	github.com/knadh/koanf/providers/file v1.2.1
+	github.com/knadh/koanf/providers/posflag v1.0.2
+	github.com/knadh/koanf/v2 v2.4.1
+	github.com/lib/pq v1.12.3
+	github.com/mattn/go-isatty v0.0.24
+	github.com/mfridman/interpolate v0.0.2
+	github.com/mitchellh/copystructure v1.2.0
+	github.com/mitchellh/reflectwalk v1.0.2
+	github.com/mochi-mqtt/server/v2 v2.7.9
+	github.com/ncruces/go-strftime v1.1.0
+	github.com/pressly/goose/v3 v3.29.0
+	github.com/prometheus/client_golang v1.25.0
+	github.com/redis/go-redis/v9 v9.23.0
+	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec
+	github.com/robfig/cron/v3 v3.0.1
+	github.com/rs/xid v1.4.0
+	github.com/sethvargo/go-retry v0.5.0
+	github.com/spf13/cobra v1.10.2
+	github.com/spf13/pflag v1.0.10
+	github.com/stretchr/testify v1.12.1
+	github.com/yuin/gopher-lua v1.1.1
+	go.uber.org/atomic v1.12.0
+	go.uber.org/goleak v1.3.0
+	go.uber.org/multierr v1.11.0
+	go.yaml.in/yaml/v3 v3.0.5
+	golang.org/x/net v0.61.0
+	golang.org/x/sync v0.24.0
+	golang.org/x/sys v0.49.0
+	modernc.org/libc v1.79.0
+	modernc.org/mathutil v1.7.1
+	modernc.org/memory v1.12.1
+	modernc.org/sqlite v1.61.1
+	pgregory.net/rapid v1.3.0
+)

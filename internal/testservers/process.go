@@ -1,0 +1,178 @@
+// Package testservers starts private Redis, Postgres and mosquitto servers for
+// tests: on free ports of the loopback, in temporary folders, gone with the
+// test. Each can be killed, paused and restarted. It is never linked into the
+// program.
+//
+// A server that is not installed skips the test, saying so; with CI set in the
+// environment it fails it instead.
+package testservers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startTimeout bounds how long a server may take to answer on a busy machine.
+const startTimeout = 60 * time.Second
+
+// Process is a server under the control of a test.
+type Process struct {
+	tb      testing.TB
+	command func() *exec.Cmd
+	ready   func() error
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	exited chan struct{}
+	output *bytes.Buffer
+}
+
+// StartProcess starts command and waits until ready returns nil. The process
+// is killed when the test ends.
+func StartProcess(tb testing.TB, command func() *exec.Cmd, ready func() error) *Process {
+	tb.Helper()
+	p := &Process{tb: tb, command: command, ready: ready}
+	p.Start()
+	tb.Cleanup(p.Kill)
+	return p
+}
+
+// Start starts the process again after Kill or Stop, and waits until it is ready.
+func (p *Process) Start() {
+	p.tb.Helper()
+	p.spawn()
+	p.waitReady()
+}
+
+func (p *Process) spawn() {
+	p.tb.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cmd, output, exited := p.command(), &bytes.Buffer{}, make(chan struct{})
+	cmd.Stdout, cmd.Stderr = output, output
+	if err := cmd.Start(); err != nil {
+		p.tb.Fatalf("starting %s: %v", cmd.Path, err)
+	}
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	p.cmd, p.output, p.exited = cmd, output, exited
+}
+
+func (p *Process) waitReady() {
+	p.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := p.ready()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-p.exited:
+			p.tb.Fatalf("%s ended before it was ready (%v):\n%s", p.cmd.Path, err, p.output)
+		case <-ctx.Done():
+			p.tb.Fatalf("%s was not ready within %s: %v", p.cmd.Path, startTimeout, err)
+		}
+	}
+}
+
+// Pid of the running process.
+func (p *Process) Pid() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd.Process.Pid
+}
+
+// Kill ends the process at once (SIGKILL) and waits for it.
+func (p *Process) Kill() { p.end(syscall.SIGKILL) }
+
+// Stop asks the process to end (SIGTERM) and waits for it.
+func (p *Process) Stop() { p.end(syscall.SIGTERM) }
+
+// Signal sends a signal, for instance SIGSTOP and SIGCONT.
+func (p *Process) Signal(sig syscall.Signal) {
+	p.tb.Helper()
+	if err := syscall.Kill(p.Pid(), sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		p.tb.Errorf("signal %v: %v", sig, err)
+	}
+}
+
+// Exited is closed when the running process has ended.
+func (p *Process) Exited() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.exited
+}
+
+// ExitCode of the last process that ended; -1 after a signal.
+func (p *Process) ExitCode() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Output of the last process that ended.
+func (p *Process) Output() string {
+	<-p.Exited()
+	return p.output.String()
+}
+
+func (p *Process) end(sig syscall.Signal) {
+	p.mu.Lock()
+	cmd, exited := p.cmd, p.exited
+	p.mu.Unlock()
+	_ = cmd.Process.Signal(syscall.SIGCONT) // a paused process cannot end
+	_ = cmd.Process.Signal(sig)
+	select {
+	case <-exited:
+	case <-time.After(startTimeout):
+		_ = cmd.Process.Kill()
+		<-exited
+	}
+}
+
+// FreeAddr returns a loopback address that was free a moment ago.
+func FreeAddr(tb testing.TB) string {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatalf("no free port: %v", err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Need returns the path of a server program, or skips the test (fails it
+// under CI) when it is nowhere to be found.
+func Need(tb testing.TB, name string) string {
+	tb.Helper()
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	for _, dir := range append(dirs, "/usr/sbin", "/usr/local/sbin") {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	if os.Getenv("CI") != "" {
+		tb.Fatalf("%s is not installed; tests need it (make deps)", name)
+	}
+	tb.Skipf("%s is not installed; see CONTRIBUTING.md (make deps)", name)
+	return ""
+}
