@@ -1,0 +1,64 @@
+package devices
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Limits of a report; beyond them it is refused whole.
+const (
+	MaxBody       = 64 << 10
+	MaxDepth      = 16
+	MaxResults    = 100
+	MaxRunning    = 100
+	MaxOutput     = 32 << 10 // beyond: the output is dropped, the status recorded
+	MaxAttributes = 8 << 10
+)
+
+// Status is how a device says a task ended.
+type Status string
+
+// The statuses of a result.
+const (
+	StatusSucceeded Status = "succeeded"
+	StatusFailed    Status = "failed"   // retried as the batch says
+	StatusRejected  Status = "rejected" // this device never can
+	StatusReturned  Status = "returned" // not now
+)
+
+// Report is one message of a device, decoded and checked.
+type Report struct {
+	ID         string // chosen by the device; may be empty over HTTP
+	Results    []Result
+	Running    []Running
+	Accept     bool            // false: nothing is granted or redelivered
+	Attributes json.RawMessage // merge patch (RFC 7396); nil = none
+	Unknown    int             // fields that were ignored
+}
+
+// Result is one entry of a report's results.
+type Result struct {
+	Task, Token   int64
+	Status        Status
+	Output        json.RawMessage // as sent, but for U+FFFD; nil = none
+	Error         string
+	RetryAfter    time.Duration // with StatusReturned
+	OutputDropped bool          // the output was over MaxOutput
+	Invalid       string        // not empty: a bad entry, and its code
+}
+
+// Running is one entry of a report's running tasks.
+type Running struct {
+	Task, Token int64
+	Progress    float64 // 0..1
+	Invalid     string  // not empty: a bad entry, and its code
+}
+
+// Error is why a report is refused whole.
+type Error struct {
+	Reason Reason // ReasonInvalid or ReasonTooLarge
+	Code   string // stable, for programs
+	Detail string // for people; names the field and the limit
+}
+
+func (e *Error) Error() string { return e.Code + ": " + e.Detail }
