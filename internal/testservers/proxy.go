@@ -1,0 +1,225 @@
+package testservers
+
+import (
+	"net"
+	"sync"
+	"testing"
+)
+
+// Proxy is a TCP proxy on the loopback that a test uses to break a network:
+// to cut it, to lose replies, or to hold them back.
+type Proxy struct {
+	Addr string // host:port to connect to
+
+	// OnRequest, when set before the first connection, sees every chunk from
+	// client to server before it is forwarded. It is called from several
+	// goroutines, and may call the methods of the proxy.
+	OnRequest func(b []byte)
+
+	target   string
+	listener net.Listener
+	running  sync.WaitGroup
+
+	mu      sync.Mutex
+	links   map[*link]struct{}
+	cut     bool
+	drop    int           // replies still to be dropped
+	dropped int           // replies dropped so far
+	flow    chan struct{} // closed while replies flow
+}
+
+// NewProxy starts a proxy to target; it ends with the test.
+func NewProxy(tb testing.TB, target string) *Proxy {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatalf("proxy: %v", err)
+	}
+	p := &Proxy{
+		Addr: l.Addr().String(), target: target, listener: l,
+		links: map[*link]struct{}{}, flow: make(chan struct{}),
+	}
+	close(p.flow)
+	p.running.Go(p.accept)
+	tb.Cleanup(func() {
+		_ = l.Close()
+		p.Cut()
+		p.running.Wait()
+	})
+	return p
+}
+
+// Cut closes all connections and refuses new ones until Heal.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = true
+	for l := range p.links {
+		l.close()
+	}
+}
+
+// Heal ends Cut.
+func (p *Proxy) Heal() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = false
+}
+
+// DropReplies swallows the next n replies of the server, on whatever
+// connection, and closes the connection of each: the request was executed,
+// its reply is lost. A reply is what the server sends in one piece.
+func (p *Proxy) DropReplies(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop = n
+}
+
+// Dropped is how many replies were swallowed so far.
+func (p *Proxy) Dropped() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dropped
+}
+
+// HoldReplies keeps back what the server sends until ReleaseReplies.
+func (p *Proxy) HoldReplies() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if isClosed(p.flow) {
+		p.flow = make(chan struct{})
+	}
+}
+
+// ReleaseReplies ends HoldReplies.
+func (p *Proxy) ReleaseReplies() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !isClosed(p.flow) {
+		close(p.flow)
+	}
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.running.Go(func() { p.serve(client) })
+	}
+}
+
+func (p *Proxy) serve(client net.Conn) {
+	server, err := net.Dial("tcp", p.target)
+	if err != nil {
+		_ = client.Close()
+		return
+	}
+	l := &link{client: client, server: server, closed: make(chan struct{})}
+	defer p.remove(l)
+	if !p.add(l) {
+		return
+	}
+	var up sync.WaitGroup
+	up.Go(func() { p.forwardRequests(l) })
+	p.forwardReplies(l)
+	up.Wait()
+}
+
+// add registers a connection, unless the proxy is cut.
+func (p *Proxy) add(l *link) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.links[l] = struct{}{}
+	return !p.cut
+}
+
+func (p *Proxy) remove(l *link) {
+	l.close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, l)
+}
+
+func (p *Proxy) forwardRequests(l *link) {
+	defer l.close()
+	copyChunks(l.server, l.client, func(b []byte) bool {
+		if p.OnRequest != nil {
+			p.OnRequest(b)
+		}
+		return true
+	})
+}
+
+func (p *Proxy) forwardReplies(l *link) {
+	defer l.close()
+	copyChunks(l.client, l.server, func([]byte) bool {
+		select {
+		case <-p.flowing():
+			return !p.takeDrop()
+		case <-l.closed:
+			return false
+		}
+	})
+}
+
+func (p *Proxy) flowing() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.flow
+}
+
+func (p *Proxy) takeDrop() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.drop == 0 {
+		return false
+	}
+	p.drop--
+	p.dropped++
+	return true
+}
+
+// link is one connection through the proxy.
+type link struct {
+	client, server net.Conn
+	once           sync.Once
+	closed         chan struct{}
+}
+
+func (l *link) close() {
+	l.once.Do(func() {
+		close(l.closed)
+		_ = l.client.Close()
+		_ = l.server.Close()
+	})
+}
+
+// copyChunks copies until an end or error, or until pass says no.
+func copyChunks(to, from net.Conn, pass func([]byte) bool) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if !pass(buf[:n]) {
+				return
+			}
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

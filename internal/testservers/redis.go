@@ -1,0 +1,115 @@
+package testservers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// maxClusterPort keeps the cluster bus, 10000 above the port, a valid port.
+const maxClusterPort = 65535 - 10000
+
+// RedisServer is a private redis-server. Kill, Stop and Start keep its port
+// and folder; without persistence it comes back empty.
+type RedisServer struct {
+	*Process
+	Addr string // host:port
+}
+
+// Redis starts a redis-server without persistence. args are appended to its
+// command line, for instance "--appendonly", "yes".
+func Redis(tb testing.TB, args ...string) *RedisServer {
+	tb.Helper()
+	return startRedis(tb, FreeAddr(tb), ping, args)
+}
+
+// RedisCluster starts a redis-server in cluster mode that owns all hash slots.
+// A restart keeps the slots, not the data.
+func RedisCluster(tb testing.TB) *RedisServer {
+	tb.Helper()
+	addr := FreeAddr(tb)
+	for port(tb, addr) > maxClusterPort {
+		addr = FreeAddr(tb)
+	}
+	return startRedis(tb, addr, ownAllSlots, []string{"--cluster-enabled", "yes"})
+}
+
+// URL of the server, as in DISPATCHER_REDIS_URL.
+func (r *RedisServer) URL() string { return "redis://" + r.Addr }
+
+// Pause stops the server in its tracks: connections stay open, nothing is
+// answered.
+func (r *RedisServer) Pause() { r.Signal(syscall.SIGSTOP) }
+
+// Resume ends Pause; what was sent meanwhile is executed then.
+func (r *RedisServer) Resume() { r.Signal(syscall.SIGCONT) }
+
+func startRedis(tb testing.TB, addr string, ready func(*redis.Client) error, args []string) *RedisServer {
+	tb.Helper()
+	path, dir := Need(tb, "redis-server"), tb.TempDir()
+	args = append([]string{
+		"--bind", "127.0.0.1", "--port", strconv.Itoa(port(tb, addr)), "--dir", dir,
+		"--save", "", "--appendonly", "no",
+	}, args...)
+	process := StartProcess(tb,
+		func() *exec.Cmd { return exec.Command(path, args...) },
+		func() error { return withRedis(addr, ready) })
+	return &RedisServer{Process: process, Addr: addr}
+}
+
+// withRedis calls f with a client that tries once and is closed afterwards.
+// The client logs failed dials, so a port that is not open yet is found first.
+func withRedis(addr string, f func(*redis.Client) error) error {
+	probe, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	_ = probe.Close()
+	client := redis.NewClient(&redis.Options{
+		Addr: addr, MaxRetries: -1, DialerRetries: 1,
+		DialTimeout: time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: time.Second,
+	})
+	defer client.Close()
+	return f(client)
+}
+
+func ping(client *redis.Client) error { return client.Ping(context.Background()).Err() }
+
+// ownAllSlots is safe to call again: it assigns only when nothing is assigned.
+func ownAllSlots(client *redis.Client) error {
+	ctx := context.Background()
+	info, err := client.ClusterInfo(ctx).Result()
+	switch {
+	case err != nil:
+		return err
+	case strings.Contains(info, "cluster_state:ok"):
+		return nil
+	case strings.Contains(info, "cluster_slots_assigned:0\r"):
+		err = client.ClusterAddSlotsRange(ctx, 0, 16383).Err()
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("cluster is not ready: %s", info)
+}
+
+func port(tb testing.TB, addr string) int {
+	tb.Helper()
+	_, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		tb.Fatalf("address %q: %v", addr, err)
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		tb.Fatalf("port of %q: %v", addr, err)
+	}
+	return n
+}
