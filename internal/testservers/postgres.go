@@ -1,0 +1,178 @@
+package testservers
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "github.com/lib/pq" // the driver of the readiness check and of NewDatabase
+)
+
+// PostgresServer is a private Postgres cluster. Its durability settings are
+// the production ones (fsync and synchronous_commit on): tests that kill it
+// prove what is promised.
+type PostgresServer struct {
+	*Process
+	addr      string
+	databases *atomic.Int64
+}
+
+// Postgres starts a private cluster; it is gone when the test ends.
+func Postgres(tb testing.TB) *PostgresServer {
+	tb.Helper()
+	s, remove := startPostgres(tb)
+	tb.Cleanup(func() {
+		s.Kill()
+		remove()
+	})
+	return s
+}
+
+// startPostgres leaves the end of the server's life to the caller: one that
+// is shared outlives the test that happened to start it.
+func startPostgres(tb testing.TB) (s *PostgresServer, remove func()) {
+	tb.Helper()
+	initdb, postgres := Need(tb, "initdb"), Need(tb, "postgres")
+	who, dir := serverUser(tb), clusterDir(tb)
+	data := filepath.Join(dir, "data")
+	as := func(cmd *exec.Cmd) *exec.Cmd {
+		cmd.Dir = dir
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
+		return cmd
+	}
+	if who != nil {
+		if err := os.Chown(dir, int(who.Uid), int(who.Gid)); err != nil {
+			tb.Fatalf("handing %s over: %v", dir, err)
+		}
+	}
+	init := as(exec.CommandContext(tb.Context(), initdb, "--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "-D", data))
+	if out, err := init.CombinedOutput(); err != nil {
+		tb.Fatalf("initdb: %v\n%s", err, out)
+	}
+	s = &PostgresServer{addr: FreeAddr(tb), databases: &atomic.Int64{}}
+	_, port, _ := net.SplitHostPort(s.addr)
+	s.Process = &Process{tb: tb, ready: s.answers, command: func() *exec.Cmd {
+		return as(exec.Command(postgres, "-D", data, "-p", port,
+			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=200",
+			"-c", "shared_buffers=64MB", "-c", "dynamic_shared_memory_type=mmap"))
+	}}
+	s.Start()
+	return s, func() { _ = os.RemoveAll(dir) }
+}
+
+// Start starts the server again on the same data after Kill, Stop or
+// Immediate. Backends may outlive a killed parent for a moment, and the server
+// refuses to start beside them: that alone is tried again.
+func (s *PostgresServer) Start() {
+	s.tb.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(startTimeout); ; <-tick.C {
+		s.spawn()
+		if s.up(tick.C) {
+			return
+		}
+		if beside := bytes.Contains(s.output.Bytes(), []byte("shared memory block")); !beside || time.Now().After(deadline) {
+			s.tb.Fatalf("postgres ended before it was ready:\n%s", s.output)
+		}
+	}
+}
+
+// up tells whether the spawned server became ready (true) or ended (false).
+func (s *PostgresServer) up(tick <-chan time.Time) bool {
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
+		if s.ready() == nil {
+			return true
+		}
+		select {
+		case <-s.exited:
+			return false
+		case <-tick:
+		}
+	}
+	s.Kill()
+	return false
+}
+
+// Immediate stops the server without a checkpoint (SIGQUIT), as a power cut
+// leaves it, but for what the kernel had not written.
+func (s *PostgresServer) Immediate() { s.end(syscall.SIGQUIT) }
+
+// Addr is host:port, the same over restarts.
+func (s *PostgresServer) Addr() string { return s.addr }
+
+// DSN of a database of this server; "postgres" always exists.
+func (s *PostgresServer) DSN(database string) string {
+	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable&connect_timeout=3", s.addr, database)
+}
+
+// NewDatabase creates an empty database for one test and returns its DSN.
+func (s *PostgresServer) NewDatabase(tb testing.TB) string {
+	tb.Helper()
+	db, err := sql.Open("postgres", s.DSN("postgres"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	name := "test_" + strconv.FormatInt(s.databases.Add(1), 10)
+	if _, err := db.ExecContext(tb.Context(), "CREATE DATABASE "+name); err != nil {
+		tb.Fatalf("creating a database: %v", err)
+	}
+	return s.DSN(name)
+}
+
+func (s *PostgresServer) answers() error {
+	db, err := sql.Open("postgres", s.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	return db.PingContext(ctx)
+}
+
+// clusterDir is not tb.TempDir: that is readable by its owner alone, and the
+// server runs as another user.
+func clusterDir(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "postgres-"+strings.ToLower(filepath.Base(os.Args[0]))+"-")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return dir
+}
+
+// serverUser is who the server runs as: it refuses to run as root. Nil: as
+// the test itself.
+func serverUser(tb testing.TB) *syscall.Credential {
+	tb.Helper()
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err1 == nil && err2 == nil {
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		}
+	}
+	tb.Fatal("postgres does not run as root, and there is no user postgres or nobody")
+	return nil
+}

@@ -1,0 +1,53 @@
+package testservers
+
+import (
+	"sync"
+	"testing"
+)
+
+// SharedPostgres is one server for all the tests of a package: a cluster
+// costs seconds, a database of it (NewDatabase) milliseconds. The zero value
+// is ready; TestMain closes it:
+//
+//	func TestMain(m *testing.M) {
+//		code := m.Run()
+//		shared.Close()
+//		os.Exit(code)
+//	}
+//
+// Tests that stop or kill the server start one of their own (Postgres).
+type SharedPostgres struct {
+	mu     sync.Mutex
+	server *PostgresServer
+	remove func()
+}
+
+// NewDatabase creates an empty database for one test and returns its DSN. The
+// first call starts the server.
+func (s *SharedPostgres) NewDatabase(tb testing.TB) string {
+	tb.Helper()
+	return s.Server(tb).NewDatabase(tb)
+}
+
+// Server returns the running server; the first call starts it.
+func (s *SharedPostgres) Server(tb testing.TB) *PostgresServer {
+	tb.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil {
+		s.server, s.remove = startPostgres(tb)
+	}
+	return s.server
+}
+
+// Close ends the server, if one was started.
+func (s *SharedPostgres) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil {
+		return
+	}
+	s.server.Kill()
+	s.remove()
+	s.server = nil
+}
