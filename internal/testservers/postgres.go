@@ -106,6 +106,10 @@ func (s *PostgresServer) up(tick <-chan time.Time) bool {
 	return false
 }
 
+// Stop asks the server to end in order. SIGINT and not SIGTERM, which would
+// wait for every client to leave.
+func (s *PostgresServer) Stop() { s.end(syscall.SIGINT) }
+
 // Immediate stops the server without a checkpoint (SIGQUIT), as a power cut
 // leaves it, but for what the kernel had not written.
 func (s *PostgresServer) Immediate() { s.end(syscall.SIGQUIT) }
