@@ -1,0 +1,71 @@
+# Everyday commands. `make` alone lists them.
+
+GOLANGCI_LINT_VERSION := 2.15.0
+FUZZTIME ?= 30s
+BENCH ?= .
+SIMULATE ?= 200
+
+BIN := $(CURDIR)/bin
+LINT := $(BIN)/golangci-lint
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: build
+build: ## Build bin/dispatcher, one static binary
+	@echo "Building bin/dispatcher $(VERSION) (SQLite, in-process Redis and MQTT broker included);" \
+		"the first build takes about a minute."
+	@CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)' \
+		-o bin/dispatcher ./cmd/dispatcher
+
+.PHONY: run
+run: build ## Run everything in one process, with a simulated fleet (SIMULATE=200 devices)
+	@exec bin/dispatcher dev --simulate $(SIMULATE)
+
+.PHONY: dev
+dev: build ## The same without a fleet: bring your own devices
+	@exec bin/dispatcher dev
+
+.PHONY: test
+test: deps ## Run all tests with the race detector
+	go test -race -p 2 -timeout 10m ./...
+
+.PHONY: lint
+lint: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Check style, mistakes and the import rules
+	$(LINT)-$(GOLANGCI_LINT_VERSION) run
+
+.PHONY: fmt
+fmt: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Format the code
+	$(LINT)-$(GOLANGCI_LINT_VERSION) fmt
+
+# The version is part of the file name: another version is another file.
+$(LINT)-$(GOLANGCI_LINT_VERSION):
+	@echo "Installing golangci-lint $(GOLANGCI_LINT_VERSION) into bin/; the first time takes some minutes."
+	@rm -f $(LINT)*
+	@GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION)
+	@mv $(LINT) $@
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (30s)
+	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file"); do \
+			echo "$$target in $$(dirname "$$file")"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")"; \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## Run the benchmarks (BENCH=pattern)
+	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+.PHONY: deps
+deps: ## Install what the tests need (Debian as root; elsewhere: say what)
+	@scripts/deps
+
+.PHONY: clean
+clean: ## Remove what was built (the data of `dev` stays)
+	rm -rf bin
