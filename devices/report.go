@@ -7,12 +7,20 @@ import (
 
 // Limits of a report; beyond them it is refused whole.
 const (
-	MaxBody       = 64 << 10
-	MaxDepth      = 16
-	MaxResults    = 100
-	MaxRunning    = 100
-	MaxOutput     = 32 << 10 // beyond: the output is dropped, the status recorded
-	MaxAttributes = 8 << 10
+	MaxBody          = 64 << 10 // bytes
+	MaxDepth         = 16
+	MaxResults       = 100
+	MaxRunning       = 100
+	MaxReportID      = 128     // characters
+	MaxAttributes    = 8 << 10 // bytes
+	MaxAttributeKeys = 64
+)
+
+// Limits inside a report that spoil nothing.
+const (
+	MaxOutput     = 32 << 10 // bytes; beyond: the output is dropped, the status recorded
+	MaxError      = 4 << 10  // bytes; beyond: cut
+	MaxRetryAfter = 24 * time.Hour
 )
 
 // Status is how a device says a task ended.
@@ -40,17 +48,17 @@ type Report struct {
 type Result struct {
 	Task, Token   int64
 	Status        Status
-	Output        json.RawMessage // as sent, but for U+FFFD; nil = none
-	Error         string
-	RetryAfter    time.Duration // with StatusReturned
-	OutputDropped bool          // the output was over MaxOutput
-	Invalid       string        // not empty: a bad entry, and its code
+	Output        json.RawMessage // as sent, but for U+FFFD; nil = absent or null
+	Error         string          // at most MaxError bytes
+	RetryAfter    time.Duration   // with StatusReturned; 0..MaxRetryAfter
+	OutputDropped bool            // the output was over MaxOutput
+	Invalid       string          // not empty: a bad entry, and its code
 }
 
 // Running is one entry of a report's running tasks.
 type Running struct {
 	Task, Token int64
-	Progress    float64 // 0..1
+	Progress    float64 // 0..1; 0 when it was not a number of this range
 	Invalid     string  // not empty: a bad entry, and its code
 }
 

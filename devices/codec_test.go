@@ -1,0 +1,308 @@
+package devices_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+func TestDecodeReport(t *testing.T) {
+	t.Parallel()
+	accept := func(r devices.Report) devices.Report { r.Accept = true; return r }
+	results := func(r ...devices.Result) devices.Report { return devices.Report{Accept: true, Results: r} }
+	running := func(r ...devices.Running) devices.Report { return devices.Report{Accept: true, Running: r} }
+	ok := devices.Result{Task: 1, Token: 2, Status: devices.StatusSucceeded}
+	with := func(change func(*devices.Result)) devices.Result { r := ok; change(&r); return r }
+	tests := map[string]struct {
+		body string
+		want devices.Report
+	}{
+		"nothing":          {"", accept(devices.Report{})},
+		"white space":      {" \r\n\t", accept(devices.Report{})},
+		"null":             {" null ", accept(devices.Report{})},
+		"empty object":     {" { } ", accept(devices.Report{})},
+		"null fields":      {`{"id":null,"results":null,"running":null,"accept":null,"attributes":null}`, accept(devices.Report{})},
+		"empty fields":     {`{"id":"","results":[ ],"running":{},"accept":"","attributes":{ }}`, accept(devices.Report{})},
+		"the whole":        {whole, wholeReport()},
+		"accept false":     {`{"accept":false}`, devices.Report{}},
+		"unknown fields":   {`{"x":{"y":1},"ID":"no","results":[{"task":1,"token":2,"status":"succeeded","x":0}],"running":[{"task":1,"token":2,"y":0,"z":0}]}`, devices.Report{Accept: true, Unknown: 5, Results: []devices.Result{ok}, Running: []devices.Running{{Task: 1, Token: 2}}}},
+		"last field wins":  {`{"id":"a","results":[{"task":9,"token":2,"status":"failed","task":1,"status":"succeeded"}],"id":"b"}`, devices.Report{ID: "b", Accept: true, Results: []devices.Result{ok}}},
+		"escaped key":      {`{"\u0069d":"a"}`, accept(devices.Report{ID: "a"})},
+		"id of 128":        {`{"id":"` + strings.Repeat("é", 128) + `"}`, accept(devices.Report{ID: strings.Repeat("é", 128)})},
+		"numbers as text":  {`{"results":[{"task":"1","token":"\u0032","status":"succeeded"}]}`, results(ok)},
+		"largest number":   {`{"running":[{"task":9007199254740991,"token":"9007199254740991"}]}`, running(devices.Running{Task: 1<<53 - 1, Token: 1<<53 - 1})},
+		"duplicate entry":  {`{"running":[{"task":1,"token":2},{"task":1,"token":2}]}`, running(devices.Running{Task: 1, Token: 2}, devices.Running{Task: 1, Token: 2})},
+		"output null":      {result(`"output":null`), results(ok)},
+		"output as sent":   {result(`"output": {"a" : [1.50, 1e400,"<>"]} `), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`{"a" : [1.50, 1e400,"<>"]}`) }))},
+		"output is opaque": {result(`"output":""`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`""`) }))},
+		"output escapes":   {result(`"output":"\ud83d\ude00\\u0000\"\/"`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`"\ud83d\ude00\\u0000\"\/"`) }))},
+		"error repaired":   {result(`"error":"\u0000 \ud800 \uDfff \ud83d\ude00 ` + "\x00\xff" + `"`), results(with(func(r *devices.Result) { r.Error = "\ufffd \ufffd \ufffd 😀 \ufffd\ufffd" }))},
+		"error cut":        {result(`"error":"a` + strings.Repeat("é", 2048) + `"`), results(with(func(r *devices.Result) { r.Error = "a" + strings.Repeat("é", 2047) }))},
+		"largest output":   {result(`"output":"` + strings.Repeat("x", 32<<10-2) + `"`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`"` + strings.Repeat("x", 32<<10-2) + `"`) }))},
+		"output too large": {result(`"output":"` + strings.Repeat("x", 32<<10-1) + `"`), results(with(func(r *devices.Result) { r.OutputDropped = true }))},
+		"retry after":      {returned(`1500`), results(returnedAfter(1500 * time.Millisecond))},
+		"retry clamped":    {returned(`"86400001"`), results(returnedAfter(24 * time.Hour))},
+		"retry beyond int": {returned(strings.Repeat("9", 40)), results(returnedAfter(24 * time.Hour))},
+		"retry stray":      {result(`"retry_after_ms":-1`), results(ok)},
+		"progress":         {progress(`0.25`), running(devices.Running{Task: 1, Token: 2, Progress: 0.25})},
+		"progress 1e400":   {progress(`1e400`), running(devices.Running{Task: 1, Token: 2})},
+		"progress above":   {progress(`1.01`), running(devices.Running{Task: 1, Token: 2})},
+		"progress below":   {progress(`-0.5`), running(devices.Running{Task: 1, Token: 2})},
+		"progress text":    {progress(`"half"`), running(devices.Running{Task: 1, Token: 2})},
+		"attributes":       {`{"attributes":{"a":null,"b":{"c":"\u0000"}}}`, accept(devices.Report{Attributes: json.RawMessage(`{"a":null,"b":{"c":"` + "\ufffd" + `"}}`)})},
+		"depth 16":         {result(`"output":` + nested(13)), results(with(func(r *devices.Result) { r.Output = json.RawMessage(nested(13)) }))},
+		"brackets in text": {`{"id":"` + strings.Repeat(`[{\"`, 30) + `"}`, accept(devices.Report{ID: strings.Repeat(`[{"`, 30)})},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := devices.DecodeReport([]byte(test.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDecodeReportRepairsOutput(t *testing.T) {
+	t.Parallel()
+	body := []byte(result(`"output": {"k\u0000": "a` + "\x00\xff\xc3" + `\ud800x\ud800\ud83d\ude00\ude00 é"} `))
+	sent := string(body)
+	report, err := devices.DecodeReport(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "{\"k\ufffd\": \"a\ufffd\ufffd\ufffd\ufffdx\ufffd\\ud83d\\ude00\ufffd é\"}"
+	if got := string(report.Results[0].Output); got != want {
+		t.Errorf("output %q, want %q", got, want)
+	}
+	if string(body) != sent {
+		t.Error("the body was written to")
+	}
+}
+
+func TestDecodeReportMarksBadEntries(t *testing.T) {
+	t.Parallel()
+	good := `{"task":1,"token":2,"status":"succeeded"}`
+	tests := map[string]struct {
+		entry string
+		want  devices.Result
+	}{
+		"number":             {`7`, devices.Result{Invalid: "not_an_object"}},
+		"null":               {`null`, devices.Result{Invalid: "not_an_object"}},
+		"array":              {`[{}]`, devices.Result{Invalid: "not_an_object"}},
+		"empty":              {`{}`, devices.Result{Invalid: "invalid_task"}},
+		"task text":          {`{"task":"x","token":2,"status":"failed"}`, devices.Result{Token: 2, Status: "failed", Invalid: "invalid_task"}},
+		"task negative":      {`{"task":-1,"token":2,"status":"failed"}`, devices.Result{Token: 2, Status: "failed", Invalid: "invalid_task"}},
+		"task zero":          {`{"task":0,"token":2,"status":"failed"}`, devices.Result{Token: 2, Status: "failed", Invalid: "invalid_task"}},
+		"task float":         {`{"task":1.0,"token":2,"status":"failed"}`, devices.Result{Token: 2, Status: "failed", Invalid: "invalid_task"}},
+		"task exponent":      {`{"task":1e3,"token":2,"status":"failed"}`, devices.Result{Token: 2, Status: "failed", Invalid: "invalid_task"}},
+		"task 2^53":          {`{"task":9007199254740992,"token":2,"status":"failed"}`, devices.Result{Token: 2, Status: "failed", Invalid: "invalid_task"}},
+		"task huge":          {`{"task":` + strings.Repeat("9", 99) + `,"token":2,"status":"failed"}`, devices.Result{Token: 2, Status: "failed", Invalid: "invalid_task"}},
+		"task padded":        {`{"task":" 1","token":2,"status":"failed"}`, devices.Result{Token: 2, Status: "failed", Invalid: "invalid_task"}},
+		"task leading zero":  {`{"task":"01","token":2,"status":"failed"}`, devices.Result{Token: 2, Status: "failed", Invalid: "invalid_task"}},
+		"task object":        {`{"task":{"id":1},"token":2,"status":"failed"}`, devices.Result{Token: 2, Status: "failed", Invalid: "invalid_task"}},
+		"token missing":      {`{"task":1,"status":"failed"}`, devices.Result{Task: 1, Status: "failed", Invalid: "invalid_token"}},
+		"token true":         {`{"task":1,"token":true,"status":"failed"}`, devices.Result{Task: 1, Status: "failed", Invalid: "invalid_token"}},
+		"status missing":     {`{"task":1,"token":2}`, devices.Result{Task: 1, Token: 2, Invalid: "invalid_status"}},
+		"status unknown":     {`{"task":1,"token":2,"status":"Succeeded"}`, devices.Result{Task: 1, Token: 2, Invalid: "invalid_status"}},
+		"status number":      {`{"task":1,"token":2,"status":1}`, devices.Result{Task: 1, Token: 2, Invalid: "invalid_status"}},
+		"error number":       {`{"task":1,"token":2,"status":"failed","error":5}`, devices.Result{Task: 1, Token: 2, Status: "failed", Invalid: "invalid_error"}},
+		"retry negative":     {`{"task":1,"token":2,"status":"returned","retry_after_ms":-1}`, devices.Result{Task: 1, Token: 2, Status: "returned", Invalid: "invalid_retry_after"}},
+		"retry fraction":     {`{"task":1,"token":2,"status":"returned","retry_after_ms":1.5}`, devices.Result{Task: 1, Token: 2, Status: "returned", Invalid: "invalid_retry_after"}},
+		"first code of many": {`{"task":1,"token":0,"status":0,"error":0}`, devices.Result{Task: 1, Invalid: "invalid_token"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := devices.DecodeReport([]byte(`{"results":[` + good + `,` + test.entry + ` , ` + good + `]}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			neighbour := devices.Result{Task: 1, Token: 2, Status: devices.StatusSucceeded}
+			if diff := cmp.Diff([]devices.Result{neighbour, test.want, neighbour}, got.Results); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDecodeReportMarksBadRunning(t *testing.T) {
+	t.Parallel()
+	got, err := devices.DecodeReport([]byte(`{"running":["x",{"task":"","token":2},{"task":1,"token":-2},{"task":1,"token":2}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []devices.Running{
+		{Invalid: "not_an_object"}, {Token: 2, Invalid: "invalid_task"}, {Task: 1, Invalid: "invalid_token"}, {Task: 1, Token: 2},
+	}
+	if diff := cmp.Diff(want, got.Running); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestDecodeReportRefusesWhole(t *testing.T) {
+	t.Parallel()
+	many := func(n int, entry string) string { return "[" + strings.Repeat(entry+",", n-1) + entry + "]" }
+	tests := map[string]struct {
+		body   string
+		reason devices.Reason
+		code   string
+		detail string // must be part of it
+	}{
+		"body":             {`{"x":"` + strings.Repeat("x", 64<<10-7) + `"}`, "too_large", "body_too_large", "65536"},
+		"not JSON":         {`{"id":}`, "invalid", "invalid_json", "body"},
+		"cut":              {`{"results":[{"task":1`, "invalid", "invalid_json", "body"},
+		"two documents":    {`{} {}`, "invalid", "invalid_json", "body"},
+		"NaN":              {`{"running":[{"task":1,"token":2,"progress":NaN}]}`, "invalid", "invalid_json", "body"},
+		"NUL outside text": {"{\x00}", "invalid", "invalid_json", "body"},
+		"bad bytes":        {"\xff\xfe{}", "invalid", "invalid_json", "body"},
+		"broken escape":    {`{"id":"\u00zz"}`, "invalid", "invalid_json", "body"},
+		"cut escape":       {`{"id":"\u0`, "invalid", "invalid_json", "body"},
+		"a number":         {`5`, "invalid", "invalid_field", "object"},
+		"an array":         {`[1]`, "invalid", "invalid_field", "object"},
+		"depth":            {result(`"output":` + nested(14)), "invalid", "too_deep", "16"},
+		"100000 deep":      {strings.Repeat("[", 60000), "invalid", "too_deep", "16"},
+		"results object":   {`{"results":{"task":1}}`, "invalid", "invalid_field", "results"},
+		"results text":     {`{"results":"x"}`, "invalid", "invalid_field", "results"},
+		"running number":   {`{"running":1}`, "invalid", "invalid_field", "running"},
+		"id number":        {`{"id":5}`, "invalid", "invalid_field", "id"},
+		"id of 129":        {`{"id":"` + strings.Repeat("x", 129) + `"}`, "invalid", "invalid_field", "128"},
+		"accept number":    {`{"accept":1}`, "invalid", "invalid_field", "accept"},
+		"accept text":      {`{"accept":"false"}`, "invalid", "invalid_field", "accept"},
+		"attributes array": {`{"attributes":[1]}`, "invalid", "invalid_field", "attributes"},
+		"attributes size":  {`{"attributes":{"x":"` + strings.Repeat("x", 8<<10-7) + `"}}`, "invalid", "attributes_too_large", "8192"},
+		"attributes keys":  {`{"attributes":{` + strings.Repeat(`"a":1,`, 64) + `"b":2}}`, "invalid", "attributes_too_large", "64"},
+		"101 results":      {`{"results":` + many(101, "{}") + `}`, "invalid", "too_many_results", "100"},
+		"101 running":      {`{"running":` + many(101, "1") + `}`, "invalid", "too_many_running", "100"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			report, err := devices.DecodeReport([]byte(test.body))
+			var refused *devices.Error
+			if !errors.As(err, &refused) {
+				t.Fatalf("report %+v, error %v", report, err)
+			}
+			if refused.Reason != test.reason || refused.Code != test.code || !strings.Contains(refused.Detail, test.detail) {
+				t.Errorf("%+v, want %s %s with %q", refused, test.reason, test.code, test.detail)
+			}
+		})
+	}
+}
+
+func TestDecodeReportKeepsWithinLimits(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{
+		"body":            `{"x":"` + strings.Repeat("x", 64<<10-8) + `"}`,
+		"attributes size": `{"attributes":{"x":"` + strings.Repeat("x", 8<<10-8) + `"}}`,
+		"attributes keys": `{"attributes":{` + strings.Repeat(`"a":1,`, 63) + `"b":2}}`,
+		"100 of each":     `{"results":[` + strings.Repeat("1,", 99) + `1],"running":[` + strings.Repeat("1,", 99) + `1]}`,
+	} {
+		if _, err := devices.DecodeReport([]byte(body)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestRefusedReportNamesItsID(t *testing.T) {
+	t.Parallel()
+	report, err := devices.DecodeReport([]byte(`{"results":7,"id":"b7-17"}`))
+	if err == nil || report.ID != "b7-17" {
+		t.Errorf("id %q, error %v", report.ID, err)
+	}
+}
+
+func TestReplyEncode(t *testing.T) {
+	t.Parallel()
+	reply := devices.Reply{
+		Re: "b7-17", Reason: devices.ReasonGranted, ReportAfterMS: 30000,
+		Acks: []devices.Ack{{Task: 812, Token: 40177, Outcome: devices.OutcomeRecorded}},
+		Task: &devices.Task{ID: 814, Token: 40190, Pool: "ar:330100", Slot: 17, Kind: "speedtest",
+			Payload: json.RawMessage(`{"url":"a&b"}`), Attempt: 1, LeaseMS: 290000},
+	}
+	want := `{"re":"b7-17","acks":[{"task":812,"token":40177,"outcome":"recorded"}],` +
+		`"task":{"id":814,"token":40190,"pool":"ar:330100","slot":17,"kind":"speedtest","payload":{"url":"a&b"},` +
+		`"attempt":1,"redelivered":0,"lease_ms":290000},"reason":"granted","held_ms":0,"report_after_ms":30000}`
+	if got := string(reply.Encode()); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestReplyEncodeGrantsNothingItCannotSend(t *testing.T) {
+	t.Parallel()
+	reply := devices.Reply{
+		Re: "1", Reason: devices.ReasonGranted, Acks: []devices.Ack{{Task: 1, Token: 2, Outcome: "recorded"}},
+		Task: &devices.Task{Payload: json.RawMessage(`{`)},
+	}
+	want := `{"re":"1","acks":[{"task":1,"token":2,"outcome":"recorded"}],"reason":"unavailable","held_ms":0,"report_after_ms":0}`
+	if got := string(reply.Encode()); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func BenchmarkDecodeReport(b *testing.B) {
+	large := `{"id":"b7-17","results":[{"task":1,"token":2,"status":"succeeded","output":{"samples":[` +
+		strings.Repeat("94.125, ", 3500) + `0]}}]}`
+	for name, body := range map[string]string{
+		"idle": `{"id":"b7-17"}`, "running": `{"id":"b7-18","running":[{"task":813,"token":40178,"progress":0.4}]}`,
+		"result": whole, "28KB": large,
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(body)))
+			for b.Loop() {
+				if _, err := devices.DecodeReport([]byte(body)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+const whole = `{"id": "b7-17",
+ "results": [{"task": 812, "token": 40177, "status": "succeeded", "output": {"down_mbps": 94.1}, "error": ""}],
+ "running": [{"task": 813, "token": 40178, "progress": 0.4}],
+ "accept": true,
+ "attributes": {"firmware": "7.2"}}`
+
+func wholeReport() devices.Report {
+	return devices.Report{
+		ID:         "b7-17",
+		Results:    []devices.Result{{Task: 812, Token: 40177, Status: "succeeded", Output: json.RawMessage(`{"down_mbps": 94.1}`)}},
+		Running:    []devices.Running{{Task: 813, Token: 40178, Progress: 0.4}},
+		Accept:     true,
+		Attributes: json.RawMessage(`{"firmware": "7.2"}`),
+	}
+}
+
+func result(field string) string {
+	return `{"results":[{"task":1,"token":2,"status":"succeeded",` + field + `}]}`
+}
+
+func returned(ms string) string {
+	return `{"results":[{"task":1,"token":2,"status":"returned","retry_after_ms":` + ms + `}]}`
+}
+
+func returnedAfter(d time.Duration) devices.Result {
+	return devices.Result{Task: 1, Token: 2, Status: devices.StatusReturned, RetryAfter: d}
+}
+
+func progress(n string) string {
+	return fmt.Sprintf(`{"running":[{"task":1,"token":2,"progress":%s}]}`, n)
+}
+
+// nested is an array of this depth.
+func nested(depth int) string {
+	return strings.Repeat("[", depth) + strings.Repeat("]", depth)
+}

@@ -1,0 +1,126 @@
+package devices
+
+import (
+	"bytes"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// nestsDeeper reports whether brackets outside strings nest deeper than limit.
+// It needs no valid JSON, so that it can run before anything recurses.
+func nestsDeeper(text []byte, limit int) bool {
+	depth := 0
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			i = stringEnd(text, i)
+		case '{', '[':
+			if depth++; depth > limit {
+				return true
+			}
+		case '}', ']':
+			depth--
+		}
+	}
+	return false
+}
+
+// stringEnd returns the index of the quote that ends the string starting at
+// text[start], or the length of text.
+func stringEnd(text []byte, start int) int {
+	for i := start + 1; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '"':
+			return i
+		}
+	}
+	return len(text)
+}
+
+// repair replaces what no text column holds inside the strings of a JSON
+// text by U+FFFD: U+0000 (raw or escaped), lone surrogates, and each byte of
+// invalid UTF-8. All other bytes stay as they are. It returns text itself when
+// there is nothing to replace, and never writes to it.
+func repair(text []byte) []byte {
+	if utf8.Valid(text) && bytes.IndexByte(text, 0) < 0 && !bytes.Contains(text, []byte(`\u`)) {
+		return text
+	}
+	var out []byte
+	copied := 0 // text[:copied] is in out
+	inString := false
+	for i := 0; i < len(text); {
+		width, bad := 1, false
+		if inString {
+			width, bad = nextCharacter(text[i:])
+		}
+		if bad {
+			out = append(out, text[copied:i]...)
+			out = utf8.AppendRune(out, utf8.RuneError)
+			copied = i + width
+		}
+		if text[i] == '"' {
+			inString = !inString
+		}
+		i += width
+	}
+	if copied == 0 {
+		return text
+	}
+	return append(out, text[copied:]...)
+}
+
+// nextCharacter returns how many bytes the first character of a JSON string's
+// text takes, and whether it must be replaced. Malformed escapes pass: the
+// parser refuses them.
+func nextCharacter(text []byte) (width int, bad bool) {
+	switch c := text[0]; {
+	case c == 0:
+		return 1, true
+	case c == '\\':
+		return nextEscape(text)
+	case c < utf8.RuneSelf:
+		return 1, false
+	}
+	r, width := utf8.DecodeRune(text)
+	return width, r == utf8.RuneError && width == 1
+}
+
+func nextEscape(text []byte) (width int, bad bool) {
+	const escape, pair = len(`\u0000`), 2 * len(`\u0000`)
+	unit, ok := escapedUnit(text)
+	switch {
+	case !ok:
+		return min(2, len(text)), false
+	case unit == 0:
+		return escape, true
+	case !utf16.IsSurrogate(unit):
+		return escape, false
+	}
+	if second, ok := escapedUnit(text[escape:]); ok && utf16.DecodeRune(unit, second) != utf8.RuneError {
+		return pair, false
+	}
+	return escape, true
+}
+
+// escapedUnit reads the UTF-16 unit of a \uXXXX at the start of text.
+func escapedUnit(text []byte) (unit rune, ok bool) {
+	if len(text) < len(`\u0000`) || text[0] != '\\' || text[1] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	return rune(n), err == nil
+}
+
+// cutText shortens s to at most limit bytes, on a character's border.
+func cutText(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
+}
