@@ -1,0 +1,230 @@
+package simulator
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// receive handles what came down. A quiet device hears nothing.
+func (d *device) receive(ctx context.Context, a arrival) {
+	if d.quiet {
+		return
+	}
+	if a.garbage {
+		d.judgeGarbage(a)
+		return
+	}
+	s, known := d.sent[a.id]
+	switch {
+	case known && s.deaf: // the re-send time runs on
+		return
+	case a.verdict == answered && a.id == "":
+		d.push(ctx, a.reply)
+		return
+	case a.verdict == answered && !known:
+		d.count.dropped.Add(grants(a.reply)) // of another boot
+		d.settle(a.reply.Acks)
+		return
+	}
+	switch a.verdict {
+	case answered:
+		d.failures, d.forbids = 0, 0
+		d.answer(ctx, s, a.reply)
+	case refused:
+		d.refused(s)
+	case forbidden:
+		d.count.refused.Add(1)
+		d.after(d.backoff(d.forbids, d.manners.forbidden, forbiddenMax))
+		d.forbids++
+	case failed:
+		d.failed(a.wait)
+	}
+}
+
+// judgeGarbage: a malformed report must be refused. A server that is busy or
+// has lost its ledger may say that first.
+func (d *device) judgeGarbage(a arrival) {
+	switch {
+	case a.verdict == refused || a.verdict == forbidden:
+		d.count.garbageRefused.Add(1)
+	case a.verdict == answered || a.status == http.StatusInternalServerError:
+		d.count.garbageAccepted.Add(1)
+	}
+}
+
+func grants(r reply) int64 {
+	if r.Task == nil {
+		return 0
+	}
+	return 1
+}
+
+// push is a message that answers no report.
+func (d *device) push(ctx context.Context, r reply) {
+	if r.Reason == reasonWake {
+		d.report(ctx)
+	}
+}
+
+// answer acts on the reply to a report of this boot.
+func (d *device) answer(ctx context.Context, s sent, r reply) {
+	d.count.replies.Add(1)
+	for _, v := range r.violations(s.report) {
+		d.count.violation(d.id, v)
+	}
+	if s.again != nil {
+		d.post(ctx, parcel{id: r.Re, body: s.again})
+		s.again = nil
+		d.sent[r.Re] = s
+	}
+	d.introduced = true
+	settled := d.settle(r.Acks)
+	d.renew(s, r)
+	d.cancel(r.Cancel)
+	again := r.Task != nil && d.take(ctx, s, r)
+	if d.job == nil && (again || d.journal.fresh() || d.journal.alone && settled > 0) {
+		d.report(ctx)
+		return
+	}
+	d.schedule(r)
+}
+
+// schedule sets the next report: a running task renews at half of its lease,
+// an idle device comes when it was told to.
+func (d *device) schedule(r reply) {
+	switch {
+	case d.job != nil:
+		d.after(time.Until(d.job.lease.half()))
+	case r.ReportAfterMS > 0:
+		wait := time.Duration(r.ReportAfterMS) * time.Millisecond
+		d.after(d.dice.between(wait, wait+wait/20))
+	default:
+		d.after(d.dice.around(d.manners.period))
+	}
+}
+
+// settle drops the results whose outcome was seen, and returns how many.
+func (d *device) settle(acks []ack) (settled int) {
+	for _, a := range acks {
+		k := key{a.Task, a.Token}
+		e := d.journal.find(k)
+		if e == nil {
+			continue // a copy of an acknowledgement
+		}
+		d.journal.settle(k)
+		d.ledger.settle(k, a.Outcome, !e.stripped)
+		d.count.outcome(a.Outcome)
+		settled++
+	}
+	return settled
+}
+
+func (d *device) renew(s sent, r reply) {
+	for _, n := range r.Renewed {
+		if d.runs(n.Task, n.Token) && d.job.lease.extend(s.at, leaseEnd(s, n.LeaseMS, r.HeldMS)) {
+			d.count.renewals.Add(1)
+		}
+	}
+}
+
+// cancel stops the running task; its end is reported at once.
+func (d *device) cancel(notices []cancelled) {
+	for _, n := range notices {
+		if d.runs(n.Task, n.Token) {
+			d.count.cancels.Add(1)
+			d.job.stop(errCancelled)
+		}
+	}
+}
+
+func (d *device) runs(task, token int64) bool {
+	return d.job != nil && d.job.task == task && d.job.token == token
+}
+
+// leaseEnd is the end of a lease that counts from when its report was first sent.
+func leaseEnd(s sent, leaseMS, heldMS int64) time.Time {
+	return s.at.Add(time.Duration(leaseMS+heldMS) * time.Millisecond)
+}
+
+// take starts a granted task. It is true when the task has ended already, so
+// that its result must be sent again.
+func (d *device) take(ctx context.Context, s sent, r reply) (resend bool) {
+	until := leaseEnd(s, r.Task.LeaseMS, r.HeldMS)
+	switch {
+	case d.runs(r.Task.ID, r.Task.Token):
+		d.count.redeliveries.Add(1)
+		d.job.lease.extend(s.at, until)
+	case d.journal.resend(key{r.Task.ID, r.Task.Token}):
+		d.count.redeliveries.Add(1)
+		return !s.report.holds(r.Task.ID, r.Task.Token)
+	case d.job != nil || time.Until(until) < minUse:
+		d.count.dropped.Add(1)
+	default:
+		d.begin(ctx, s, r.Task, until)
+	}
+	return false
+}
+
+// begin draws how the task will go, and starts it.
+func (d *device) begin(ctx context.Context, s sent, g *grant, until time.Time) {
+	j := &job{visit: visit{task: g.ID, token: g.Token, slot: g.Slot, device: d.id}}
+	j.work = d.workFor(g)
+	switch {
+	case d.dice.chance(d.faults.Silent):
+		j.silent, d.quiet = true, true
+		d.count.silent.Add(1)
+	case d.dice.chance(d.faults.Reboot):
+		j.rebootAt = max(d.dice.between(j.work/10, j.work), 1)
+	}
+	d.job = j
+	d.count.grants.Add(1)
+	d.count.working.Add(1)
+	j.start(ctx, s.at, until, d.external)
+}
+
+func (d *device) workFor(g *grant) time.Duration {
+	work, asked := workTime(g.Payload)
+	if !asked {
+		work = d.dice.around(d.manners.work)
+	}
+	if d.dice.chance(d.faults.Slow) {
+		l := time.Duration(g.LeaseMS) * time.Millisecond
+		work = max(work, d.dice.between(l*6/10, l*15/10))
+	}
+	return work
+}
+
+// refused: the same bytes never go out again.
+func (d *device) refused(s sent) {
+	d.count.refused.Add(1)
+	if e := d.journal.refuse(s.report.Results); e != nil {
+		d.count.discarded.Add(1)
+		d.ledger.settle(e.key, "discarded", false)
+	}
+	d.pause(0)
+}
+
+// failed keeps what there is to say. A running task goes on.
+func (d *device) failed(wait time.Duration) {
+	d.count.errors.Add(1)
+	d.pause(wait)
+}
+
+// pause waits as the server asked, else ever longer up to the period.
+func (d *device) pause(wait time.Duration) {
+	if wait <= 0 {
+		wait = d.backoff(d.failures, d.manners.retry, max(d.manners.period, d.manners.retry))
+	}
+	d.failures++
+	d.after(wait)
+}
+
+// backoff doubles from first up to limit, with full jitter.
+func (d *device) backoff(times int, first, limit time.Duration) time.Duration {
+	wait := limit
+	if times < fullyDoubled {
+		wait = min(first<<times, limit)
+	}
+	return d.dice.between(0, wait) + time.Millisecond
+}

@@ -1,0 +1,80 @@
+package simulator
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Defaults of Config.
+const (
+	DefaultPool     = "sim"
+	DefaultCapacity = 60
+	DefaultDevices  = 200
+	DefaultTimeout  = 30 * time.Minute
+	// tasksPerDevice is how many tasks a device gets when Tasks is not given.
+	tasksPerDevice = 5
+)
+
+// Config is a whole simulation against a running dispatcher. Zero values are
+// the defaults, but for URL and the tokens.
+type Config struct {
+	URL           string // of the dispatcher
+	MQTTURL       string // of its broker; needed unless Via is "http"
+	OperatorToken string // role admin
+	FleetToken    string
+
+	Devices      int
+	DevicePrefix string
+	Pool         string        // created unless it exists
+	Capacity     int           // of the pool when it is created
+	Lease        time.Duration // of the pool when it is created; 0 = the server's default
+	Tasks        int           // in all; Endless: in each batch. Default: 5 a device, Endless: 1
+	Via          Via
+	Work         time.Duration // mean work of a task, drawn within 50 %
+	Period       time.Duration
+	Resend       time.Duration // see Options
+	Retry        time.Duration // see Options
+	Faults
+	Seed         uint64
+	Timeout      time.Duration // ignored by an endless run
+	ExternalAddr string        // where the external system listens; "" = a free loopback port
+	Endless      bool          // keeps the queue filled until the context ends
+}
+
+func (c Config) withDefaults() Config {
+	c.Devices = orDefault(c.Devices, DefaultDevices)
+	c.DevicePrefix = orDefault(c.DevicePrefix, DefaultPrefix)
+	c.Pool = orDefault(c.Pool, DefaultPool)
+	c.Capacity = orDefault(c.Capacity, DefaultCapacity)
+	c.Via = orDefault(c.Via, ViaHTTP)
+	c.Work = orDefault(c.Work, DefaultWork)
+	c.Timeout = orDefault(c.Timeout, DefaultTimeout)
+	if c.Tasks == 0 {
+		c.Tasks = c.Devices
+		if !c.Endless {
+			c.Tasks *= tasksPerDevice
+		}
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.Capacity < 0 || c.Tasks < 0 || c.Lease < 0 || c.Timeout < 0 {
+		errs = append(errs, errors.New("capacity, tasks, lease and timeout must not be negative"))
+	}
+	if err := checkURL(c.URL, "http", "https"); err != nil {
+		errs = append(errs, fmt.Errorf("dispatcher: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) fleet(external string) Options {
+	return Options{
+		URL: c.URL, MQTTURL: c.MQTTURL, Token: c.FleetToken,
+		Devices: c.Devices, Prefix: c.DevicePrefix, Via: c.Via, External: external,
+		Work: c.Work, Period: c.Period, Resend: c.Resend, Retry: c.Retry,
+		Faults: c.Faults, Seed: c.Seed,
+	}
+}

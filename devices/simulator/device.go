@@ -1,0 +1,223 @@
+package simulator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"strconv"
+	"time"
+)
+
+// maxSent bounds the reports of this boot that a device remembers.
+const maxSent = 128
+
+// manners are the times a device keeps to.
+type manners struct {
+	work      time.Duration // mean work of a task that does not say
+	period    time.Duration // between reports when the server does not say
+	resend    time.Duration // no reply: report again within 1-3 times this
+	retry     time.Duration // first wait after a failure; doubles
+	forbidden time.Duration // first wait after a 401 or 403; doubles
+}
+
+// Bounds of the waits that double.
+const (
+	forbiddenMax = 6 * time.Hour
+	fullyDoubled = 20 // times; no wait needs more
+)
+
+// device is one simulated device. All its state belongs to the goroutine of run.
+type device struct {
+	id       string
+	link     link
+	external string
+	manners  manners
+	faults   Faults
+	dice     dice
+	count    *counters
+	ledger   *ledger
+
+	inbox   chan arrival
+	timer   *time.Timer // next report
+	journal journal
+
+	// What a reboot forgets.
+	boot       string
+	sequence   int
+	sent       map[string]sent
+	introduced bool // the server has seen the attributes of this boot
+	job        *job
+	quiet      bool // silent, until the reboot that ends it
+	failures   int  // in a row
+	forbids    int  // in a row
+}
+
+// sent is a report of this boot.
+type sent struct {
+	at     time.Time // first sent
+	report report
+	again  []byte // to be sent a second time after the first reply; nil = no
+	deaf   bool   // its replies are lost
+	number int
+}
+
+// run lives until ctx ends; it has left the external system by then.
+func (d *device) run(ctx context.Context, start time.Duration) {
+	d.inbox = make(chan arrival, 4)
+	d.timer = time.NewTimer(start)
+	defer d.timer.Stop()
+	defer d.link.open(ctx, d.inbox)()
+	d.reboot()
+	for {
+		select {
+		case <-ctx.Done():
+			d.shutdown()
+			return
+		case <-d.timer.C:
+			d.wake(ctx)
+		case a := <-d.inbox:
+			d.receive(ctx, a)
+		case err := <-d.working():
+			d.ended(ctx, err)
+		}
+	}
+}
+
+// working is where the end of the running task arrives; nil without one.
+func (d *device) working() <-chan error {
+	if d.job == nil {
+		return nil
+	}
+	return d.job.done
+}
+
+func (d *device) shutdown() {
+	if d.job != nil {
+		<-d.job.done // its context ended with the device's
+		d.count.working.Add(-1)
+		d.job = nil
+	}
+}
+
+// reboot forgets all but the journal. Report ids stay unique: they hold the
+// time of the boot.
+func (d *device) reboot() {
+	d.boot = strconv.FormatInt(time.Now().UnixNano(), 36)
+	d.sequence, d.sent, d.introduced = 0, map[string]sent{}, false
+	d.quiet, d.failures, d.forbids = false, 0, 0
+}
+
+// wake is called when the time of the next report has come.
+func (d *device) wake(ctx context.Context) {
+	switch {
+	case d.quiet && d.job != nil: // silent at work: says nothing
+		return
+	case d.quiet:
+		d.reboot()
+	}
+	d.report(ctx)
+}
+
+// report sends what the device has to say, and expects an answer within the
+// re-send time.
+func (d *device) report(ctx context.Context) {
+	if d.dice.chance(d.faults.Garbage) {
+		d.count.garbageSent.Add(1)
+		d.post(ctx, parcel{body: d.dice.garbage()})
+	}
+	d.sequence++
+	r := report{ID: d.boot + "-" + strconv.Itoa(d.sequence), Results: d.journal.next()}
+	if d.job != nil {
+		r.Running = []running{{Task: d.job.task, Token: d.job.token, Progress: d.job.progress()}}
+	}
+	if !d.introduced {
+		r.Attributes = json.RawMessage(`{"firmware":"simulator"}`)
+	}
+	s := sent{at: time.Now(), report: r, number: d.sequence, deaf: d.dice.chance(d.faults.LostReplies)}
+	p := parcel{id: r.ID, body: r.encode()}
+	if s.deaf {
+		d.count.lostReplies.Add(1)
+		p.cut = d.dice.chance(0.5)
+	}
+	copies := 0
+	if d.dice.chance(d.faults.Duplicate) {
+		if copies = d.dice.IntN(2); copies == 0 {
+			s.again = p.body
+		}
+	}
+	d.remember(r.ID, s)
+	for range 1 + copies {
+		d.post(ctx, p)
+	}
+	d.after(d.resendWait())
+}
+
+func (d *device) post(ctx context.Context, p parcel) {
+	d.count.reports.Add(1)
+	d.link.send(ctx, p, d.inbox)
+}
+
+func (d *device) remember(id string, s sent) {
+	d.sent[id] = s
+	if len(d.sent) > maxSent {
+		maps.DeleteFunc(d.sent, func(_ string, old sent) bool { return old.number <= s.number-maxSent/2 })
+	}
+}
+
+// resendWait is how long to wait for a reply. A running task does not wait
+// past its lease.
+func (d *device) resendWait() time.Duration {
+	wait := d.dice.between(d.manners.resend, 3*d.manners.resend)
+	if d.job != nil {
+		wait = min(wait, max(d.job.lease.left()/2, minUse))
+	}
+	return wait
+}
+
+// after sets the time of the next report.
+func (d *device) after(wait time.Duration) { d.timer.Reset(max(wait, 0)) }
+
+// ended is called when the running task has ended and the device has left.
+func (d *device) ended(ctx context.Context, cause error) {
+	j := d.job
+	d.job = nil
+	d.count.working.Add(-1)
+	if errors.Is(cause, errLeaseOver) {
+		d.count.leasesEnded.Add(1)
+	}
+	switch {
+	case ctx.Err() != nil:
+	case errors.Is(cause, errRebooted):
+		d.count.reboots.Add(1)
+		d.reboot()
+		d.after(d.dice.around(d.manners.retry))
+	case j.silent:
+		d.endSilence(j)
+	default:
+		d.keep(j, cause)
+		d.report(ctx)
+	}
+}
+
+// endSilence leaves the device quiet for a time; then it reboots, with the
+// lost result still in its journal or not.
+func (d *device) endSilence(j *job) {
+	if d.dice.chance(d.faults.Late) {
+		d.keep(j, nil)
+	}
+	d.after(d.dice.around(d.manners.period))
+}
+
+// keep writes the result of a task into the journal.
+func (d *device) keep(j *job, cause error) {
+	e := &entry{key: key{j.task, j.token}, status: statusSucceeded}
+	if cause == nil {
+		e.output = d.dice.output(j.task, time.Since(j.started))
+	} else {
+		e.status, e.err = statusFailed, cause.Error()
+	}
+	d.journal.add(e)
+	d.ledger.add(e)
+	d.count.results.Add(1)
+}

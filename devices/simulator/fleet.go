@@ -1,0 +1,146 @@
+package simulator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Via is how devices report.
+type Via string
+
+// The ways to report. Mixed: every other device uses MQTT.
+const (
+	ViaHTTP  Via = "http"
+	ViaMQTT  Via = "mqtt"
+	ViaMixed Via = "mixed"
+)
+
+// Defaults of Options and Config.
+const (
+	DefaultWork   = 20 * time.Second
+	DefaultPeriod = 30 * time.Second
+	DefaultResend = 10 * time.Second
+	DefaultPrefix = "sim-"
+)
+
+// maxSpread bounds the time over which a fleet starts.
+const maxSpread = 5 * time.Second
+
+// Options are what a fleet is made of. The zero value of a duration is its default.
+type Options struct {
+	URL      string // of the dispatcher, http or https
+	MQTTURL  string // of the broker: mqtt or tcp; needed unless Via is "http"
+	Token    string // fleet token
+	Devices  int    // at least 1
+	Prefix   string // of device ids; a number follows. Default "sim-"
+	Via      Via    // default "http"
+	External string // address of the external system
+
+	Work   time.Duration // mean work of tasks that carry no work_ms; drawn within 50 %
+	Period time.Duration // between reports when the server names no time
+	Resend time.Duration // without a reply, report again after 1-3 times this
+	Retry  time.Duration // first wait after a failure, doubling; default 1 s
+	Faults Faults
+	Seed   uint64
+}
+
+func (o Options) withDefaults() Options {
+	o.Prefix = orDefault(o.Prefix, DefaultPrefix)
+	o.Via = orDefault(o.Via, ViaHTTP)
+	o.Work = orDefault(o.Work, DefaultWork)
+	o.Period = orDefault(o.Period, DefaultPeriod)
+	o.Resend = orDefault(o.Resend, DefaultResend)
+	o.Retry = orDefault(o.Retry, time.Second)
+	return o
+}
+
+func orDefault[T comparable](value, fallback T) T {
+	var zero T
+	if value == zero {
+		return fallback
+	}
+	return value
+}
+
+func (o Options) validate() error {
+	errs := []error{o.Faults.validate()}
+	if o.Devices < 1 {
+		errs = append(errs, fmt.Errorf("devices: %d, want at least 1", o.Devices))
+	}
+	switch o.Via {
+	case ViaHTTP, ViaMQTT, ViaMixed:
+	default:
+		errs = append(errs, fmt.Errorf("via: %q, want http, mqtt or mixed", o.Via))
+	}
+	if o.Via != ViaMQTT {
+		errs = append(errs, checkURL(o.URL, "http", "https"))
+	}
+	if o.Via != ViaHTTP {
+		errs = append(errs, checkURL(o.MQTTURL, "mqtt", "tcp", "mqtts", "ssl"))
+	}
+	if o.Work < 0 || o.Period < 0 || o.Resend < 0 || o.Retry < 0 {
+		errs = append(errs, errors.New("work, period, resend and retry must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// Fleet is a number of simulated devices.
+type Fleet struct {
+	options Options
+	client  *http.Client
+	count   counters
+	ledger  *ledger
+}
+
+// NewFleet checks the options. Nothing runs before Run.
+func NewFleet(o Options) (*Fleet, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("simulated fleet: %w", err)
+	}
+	return &Fleet{options: o, client: newHTTPClient(o.Devices + 8), ledger: newLedger()}, nil
+}
+
+// Run starts the devices over some seconds and returns when ctx has ended and
+// all of them have left the external system.
+func (f *Fleet) Run(ctx context.Context) {
+	var wait sync.WaitGroup
+	spread := min(f.options.Period, maxSpread)
+	for i := range f.options.Devices {
+		d := f.device(i)
+		start := spread * time.Duration(i) / time.Duration(f.options.Devices)
+		wait.Go(func() { d.run(ctx, start) })
+	}
+	wait.Wait()
+	f.client.CloseIdleConnections()
+}
+
+// Stats returns what the fleet did so far.
+func (f *Fleet) Stats() Stats { return f.count.snapshot() }
+
+// Unsettled is how many results still wait for an outcome.
+func (f *Fleet) Unsettled() int { return f.ledger.unsettled() }
+
+// Device is the id of the i-th device, 0 <= i < Options.Devices.
+func (f *Fleet) Device(i int) string { return fmt.Sprintf("%s%05d", f.options.Prefix, i+1) }
+
+func (f *Fleet) device(i int) *device {
+	o := f.options
+	return &device{
+		id: f.Device(i), link: f.link(i), external: o.External,
+		manners: manners{work: o.Work, period: o.Period, resend: o.Resend, retry: o.Retry, forbidden: 600 * o.Retry},
+		faults:  o.Faults, dice: newDice(o.Seed, uint64(i)+1), count: &f.count, ledger: f.ledger,
+	}
+}
+
+func (f *Fleet) link(i int) link {
+	o := f.options
+	if o.Via == ViaMQTT || o.Via == ViaMixed && i%2 == 1 {
+		return newMQTTLink(o.MQTTURL, f.Device(i), o.Token)
+	}
+	return newHTTPLink(f.client, o.URL, f.Device(i), o.Token)
+}

@@ -1,0 +1,130 @@
+package simulator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// httpTimeout is how long a device waits for an answer over HTTP.
+const httpTimeout = 20 * time.Second
+
+// maxReply is the longest reply a device reads.
+const maxReply = 1 << 20
+
+// newHTTPClient is shared by a fleet; redirects are never followed.
+func newHTTPClient(idle int) *http.Client {
+	return &http.Client{
+		Timeout: httpTimeout,
+		Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+			MaxIdleConns:        idle,
+			MaxIdleConnsPerHost: idle,
+			IdleConnTimeout:     90 * time.Second,
+			TLSHandshakeTimeout: 5 * time.Second,
+			DisableCompression:  true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// httpLink sends reports as POST requests.
+type httpLink struct {
+	client *http.Client
+	url    string
+	token  string
+}
+
+func newHTTPLink(client *http.Client, base, device, token string) *httpLink {
+	return &httpLink{
+		client: client, token: token,
+		url: strings.TrimRight(base, "/") + "/v1/devices/" + url.PathEscape(device) + "/report",
+	}
+}
+
+// open has nothing to do: connections are made by reports.
+func (l *httpLink) open(context.Context, chan<- arrival) (close func()) { return func() {} }
+
+func (l *httpLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
+	go func() {
+		a := l.exchange(ctx, p)
+		a.id, a.garbage = p.id, p.id == ""
+		if !p.cut {
+			deliver(ctx, inbox, a)
+		}
+	}()
+}
+
+func (l *httpLink) exchange(ctx context.Context, p parcel) arrival {
+	ctx, hangUp := context.WithCancel(ctx)
+	defer hangUp()
+	if p.cut {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+			WroteRequest: func(httptrace.WroteRequestInfo) { hangUp() },
+		})
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, bytes.NewReader(p.body))
+	if err != nil {
+		return arrival{verdict: failed}
+	}
+	req.Header.Set("Authorization", "Bearer "+l.token)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := l.client.Do(req)
+	if err != nil {
+		return arrival{verdict: failed}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return readReply(resp)
+}
+
+func readReply(resp *http.Response) arrival {
+	a := arrival{status: resp.StatusCode, verdict: verdictOf(resp.StatusCode)}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	if err == nil {
+		err = json.Unmarshal(body, &a.reply)
+	}
+	if err != nil && a.verdict == answered {
+		return arrival{status: resp.StatusCode, verdict: failed}
+	}
+	a.wait = time.Duration(a.reply.ReportAfterMS) * time.Millisecond
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && a.wait == 0 {
+		a.wait = time.Duration(seconds) * time.Second
+	}
+	return a
+}
+
+func verdictOf(status int) verdict {
+	switch status {
+	case http.StatusOK:
+		return answered
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return refused
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return forbidden
+	default:
+		return failed
+	}
+}
+
+// checkURL refuses what is not an absolute URL of one of the schemes.
+func checkURL(raw string, schemes ...string) error {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return fmt.Errorf("invalid URL: %w", err)
+	}
+	for _, s := range schemes {
+		if u.Scheme == s && u.Host != "" {
+			return nil
+		}
+	}
+	return fmt.Errorf("URL %q: want %s://host:port", u.Redacted(), strings.Join(schemes, ":// or "))
+}

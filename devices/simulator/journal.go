@@ -1,0 +1,132 @@
+package simulator
+
+import "encoding/json"
+
+// maxResults is how many results a report may hold.
+const maxResults = 100
+
+// remembered is how many ended tasks a device recognises when they are
+// granted again by a reply that was under way for long.
+const remembered = 64
+
+// key names one grant of one task.
+type key struct{ task, token int64 }
+
+// entry is the result of one grant in a device's journal.
+type entry struct {
+	key
+	status   string
+	output   json.RawMessage
+	err      string
+	reported bool // was in a report at least once
+	stripped bool // refused with its output, now sent without
+}
+
+func (e *entry) wire() result {
+	r := result{Task: e.task, Token: e.token, Status: e.status, Error: e.err}
+	if !e.stripped {
+		r.Output = e.output
+	}
+	return r
+}
+
+// journal is what a device keeps through a reboot: results until an outcome
+// for them was seen, and the last few that ended. Used by its device only.
+type journal struct {
+	pending []*entry // oldest first
+	ended   []*entry // newest last, at most remembered
+	alone   bool     // a report was refused: results go one by one
+}
+
+// add keeps a new result until it is acknowledged.
+func (j *journal) add(e *entry) {
+	j.pending = append(j.pending, e)
+	j.ended = append(j.ended, e)
+	if len(j.ended) > remembered {
+		j.ended = j.ended[1:]
+	}
+}
+
+// resend puts an ended task's result into the reports again. It is false when
+// the task is not known to have ended.
+func (j *journal) resend(k key) bool {
+	if j.find(k) != nil {
+		return true
+	}
+	for _, e := range j.ended {
+		if e.key == k {
+			j.pending = append(j.pending, e)
+			return true
+		}
+	}
+	return false
+}
+
+// next returns the results for the next report.
+func (j *journal) next() []result {
+	n := min(len(j.pending), maxResults)
+	if j.alone {
+		n = min(n, 1)
+	}
+	var results []result
+	for _, e := range j.pending[:n] {
+		e.reported = true
+		results = append(results, e.wire())
+	}
+	return results
+}
+
+// fresh tells whether a result waits that no report has held yet.
+func (j *journal) fresh() bool {
+	for _, e := range j.pending {
+		if !e.reported {
+			return true
+		}
+	}
+	return false
+}
+
+// settle drops a result whose outcome was seen. It is false when the result
+// was not waiting for one.
+func (j *journal) settle(k key) bool {
+	for i, e := range j.pending {
+		if e.key == k {
+			j.pending = append(j.pending[:i:i], j.pending[i+1:]...)
+			j.alone = j.alone && len(j.pending) > 0
+			return true
+		}
+	}
+	return false
+}
+
+// refuse is told the results of a report that was refused whole: the same
+// bytes never go out again. First the results go one by one, then a refused
+// one without its output, then it is dropped and returned.
+func (j *journal) refuse(results []result) (dropped *entry) {
+	if len(results) == 0 {
+		return nil
+	}
+	if len(results) > 1 {
+		j.alone = true
+		return nil
+	}
+	e := j.find(key{results[0].Task, results[0].Token})
+	if e == nil {
+		return nil
+	}
+	if !e.stripped && len(e.output) > 0 {
+		e.stripped = true
+		return nil
+	}
+	j.settle(e.key)
+	return e
+}
+
+func (j *journal) find(k key) *entry {
+	for _, e := range j.pending {
+		if e.key == k {
+			return e
+		}
+	}
+	return nil
+}

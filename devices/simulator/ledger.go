@@ -1,0 +1,80 @@
+package simulator
+
+import (
+	"encoding/json"
+	"sync"
+)
+
+// record is what the ledger knows of one result.
+type record struct {
+	key
+	status  string
+	output  json.RawMessage
+	outcome string // "" = not acknowledged yet
+	judged  bool   // false: sent without its output, bytes cannot be compared
+}
+
+// ledger is everything the fleet's devices wrote into their journals: what the
+// server's tasks are compared with at the end.
+type ledger struct {
+	mu      sync.Mutex
+	tasks   map[int64][]record
+	waiting int // records without an outcome
+}
+
+func newLedger() *ledger { return &ledger{tasks: map[int64][]record{}} }
+
+func (l *ledger) add(e *entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tasks[e.task] = append(l.tasks[e.task], record{key: e.key, status: e.status, output: e.output, judged: true})
+	l.waiting++
+}
+
+// settle keeps the first outcome of a result: a later one answers a copy.
+func (l *ledger) settle(k key, outcome string, judged bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.tasks[k.task] {
+		r := &l.tasks[k.task][i]
+		if r.key == k && r.outcome == "" {
+			r.outcome, r.judged = outcome, judged
+			l.waiting--
+		}
+	}
+}
+
+// unsettled is how many results still wait for an outcome.
+func (l *ledger) unsettled() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting
+}
+
+// of returns the results of a task, oldest first.
+func (l *ledger) of(task int64) []record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]record(nil), l.tasks[task]...)
+}
+
+// forget drops the acknowledged results of tasks up to an id, so that an
+// endless run does not grow.
+func (l *ledger) forget(upTo int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for task, records := range l.tasks {
+		if task <= upTo && settled(records) {
+			delete(l.tasks, task)
+		}
+	}
+}
+
+func settled(records []record) bool {
+	for _, r := range records {
+		if r.outcome == "" {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,43 @@
+package simulator
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+)
+
+// spellings are JSON values whose bytes a careless server changes: number and
+// escape spellings, characters that HTML escaping rewrites, astral characters.
+func spellings() []string {
+	return []string{
+		`1.0`, `1E+2`, `-0`, `0.1000`, `12345678901234567890`, `1e-7`,
+		`"\u00e9é"`, `"<b>&amp;</b>"`, `"\u2028"`, "\"\u2028\u2029\"", `"\/"`, `"😀\ud83d\ude00"`,
+		`"北京"`, `"\t\\\""`, `[]`, `{}`, `null`, `{"z":1,"a":{"B":2,"b":[true,false]}}`,
+	}
+}
+
+// output makes the result of a task: compact JSON that differs every time.
+func (d dice) output(task int64, worked time.Duration) json.RawMessage {
+	b := append([]byte(`{"task":`), strconv.FormatInt(task, 10)...)
+	b = append(b, `,"worked_ms":`...)
+	b = strconv.AppendInt(b, worked.Milliseconds(), 10)
+	all := spellings()
+	b = append(append(b, `,"value":`...), all[d.IntN(len(all))]...)
+	b = append(append(b, `,"noise":`...), d.noise()...)
+	return append(b, '}')
+}
+
+// noise is a JSON string of random characters from all planes but NUL,
+// controls and surrogates.
+func (d dice) noise() []byte {
+	text := make([]rune, 0, 24)
+	for range d.IntN(24) {
+		r := rune(' ' + d.IntN(0x10ffff-' '))
+		switch {
+		case r >= 0xd800 && r < 0xe000, r == 0x7f, r == '"', r == '\\':
+			r = 'a' + r%26
+		}
+		text = append(text, r)
+	}
+	return append(append([]byte{'"'}, string(text)...), '"')
+}

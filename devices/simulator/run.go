@@ -1,0 +1,205 @@
+package simulator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// pollInterval is how often the dispatcher is asked how far it is.
+const pollInterval = 250 * time.Millisecond
+
+// callTimeout bounds one of these questions, so that a dispatcher that hangs
+// does not stop the progress line.
+const callTimeout = 5 * time.Second
+
+// Run simulates a fleet and an external system against a running dispatcher:
+// it creates the pool unless it exists, queues tasks, lets the devices work
+// until every task has ended, and compares what the dispatcher knows with the
+// devices' journals. A progress line is written once a second.
+//
+// The error is about a simulation that could not be carried out; Summary.Err
+// judges one that was. When ctx ends, the summary of what happened so far is
+// returned: that is how an endless run ends.
+func Run(ctx context.Context, c Config, progress io.Writer) (Summary, error) {
+	s, err := newSimulation(ctx, c.withDefaults(), progress)
+	if err != nil {
+		return Summary{}, fmt.Errorf("simulation: %w", err)
+	}
+	defer func() { _ = s.external.Close() }()
+	return s.run(ctx)
+}
+
+// simulation is a run in progress. It belongs to one goroutine.
+type simulation struct {
+	config   Config
+	operator *Operator
+	external *External
+	fleet    *Fleet
+	work     *workload
+	lease    time.Duration // of the pool
+	progress io.Writer
+
+	started time.Time
+	printed time.Time
+	lowered time.Time // when a capacity below the judged one was first seen
+	summary Summary
+}
+
+func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulation, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	s := &simulation{config: c, operator: NewOperator(c.URL, c.OperatorToken), progress: progress}
+	pool, err := s.ensurePool(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.lease = time.Duration(orDefault(pool.LeaseMS, 300_000)) * time.Millisecond
+	if s.external, err = NewExternal(c.ExternalAddr, pool.Capacity); err != nil {
+		return nil, err
+	}
+	s.external.OnFull(s.raised)
+	if s.fleet, err = NewFleet(c.fleet(s.external.Addr())); err != nil {
+		_ = s.external.Close()
+		return nil, err
+	}
+	s.work = newWorkload(c, s.operator, s.fleet)
+	return s, nil
+}
+
+// ensurePool returns the pool's settings, creating it if need be.
+func (s *simulation) ensurePool(ctx context.Context) (Pool, error) {
+	p, err := s.operator.Pool(ctx, s.config.Pool)
+	if !errors.Is(err, ErrNotFound) {
+		return p, err
+	}
+	p = Pool{Capacity: s.config.Capacity, LeaseMS: s.config.Lease.Milliseconds()}
+	return p, s.operator.PutPool(ctx, s.config.Pool, p)
+}
+
+func (s *simulation) run(ctx context.Context) (Summary, error) {
+	fleetCtx, stopFleet := context.WithCancel(ctx)
+	defer stopFleet()
+	s.started = time.Now()
+	if err := s.work.queue(ctx); err != nil {
+		return Summary{}, fmt.Errorf("simulation: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.fleet.Run(fleetCtx)
+	}()
+	s.watch(ctx)
+	s.drain(ctx)
+	stopFleet()
+	<-ended
+	err := s.verify(ctx)
+	s.conclude(ctx)
+	return s.summary, err
+}
+
+// watch polls until every task has ended, the time is up or ctx ends.
+func (s *simulation) watch(ctx context.Context) {
+	if !s.config.Endless {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.config.Timeout)
+		defer cancel()
+	}
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		s.poll(ctx)
+		s.showProgress()
+		if !s.config.Endless && s.work.finished() {
+			s.summary.Makespan = time.Since(s.started)
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// poll brings the picture up to date. A dispatcher that does not answer, as in
+// a test of faults, is asked again later.
+func (s *simulation) poll(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	s.work.refresh(ctx)
+	if s.work.waiting() > 0 {
+		s.summary.Busy = time.Since(s.started)
+		s.summary.BusyInside = s.external.Stats().InsideTime
+	}
+	if !s.config.Endless {
+		return
+	}
+	s.followCapacity(ctx)
+	s.judgeFinished(ctx)
+	if s.work.waiting() <= int64(s.config.Devices/2) {
+		s.work.setErr(s.work.queue(ctx))
+	}
+}
+
+// judgeFinished verifies the oldest batch once it has ended, and forgets it.
+func (s *simulation) judgeFinished(ctx context.Context) {
+	b := s.work.oldest()
+	if b == nil || !b.finished() {
+		return
+	}
+	last, err := s.summary.judge(ctx, s.operator, s.fleet.ledger, b.BatchState)
+	if s.work.setErr(err); err != nil {
+		return
+	}
+	s.fleet.ledger.forget(last)
+	s.work.drop(b)
+}
+
+// drain gives devices the time to see outcomes for all their results.
+func (s *simulation) drain(ctx context.Context) {
+	if s.config.Endless || !s.work.finished() {
+		return
+	}
+	o := s.fleet.options
+	ctx, cancel := context.WithTimeout(ctx, 3*o.Resend+2*o.Period)
+	defer cancel()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for s.fleet.Unsettled() > 0 {
+		select {
+		case <-tick.C:
+			s.showProgress()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// verify compares every task with the devices' journals.
+func (s *simulation) verify(ctx context.Context) error {
+	if s.config.Endless || ctx.Err() != nil {
+		return nil
+	}
+	for _, b := range s.work.batches {
+		if _, err := s.summary.judge(ctx, s.operator, s.fleet.ledger, b.BatchState); err != nil {
+			return fmt.Errorf("simulation: verifying batch %d: %w", b.ID, err)
+		}
+	}
+	return nil
+}
+
+func (s *simulation) conclude(ctx context.Context) {
+	s.summary.Interrupted = ctx.Err() != nil
+	s.summary.Pool = s.config.Pool
+	s.summary.Capacity = s.external.Capacity()
+	s.summary.Devices = s.config.Devices
+	s.summary.Tasks, s.summary.Ended = s.work.totals()
+	s.summary.Bound = s.work.planned / time.Duration(max(s.summary.Capacity, 1))
+	s.summary.Fleet = s.fleet.Stats()
+	s.summary.External = s.external.Stats()
+	s.summary.Unsettled = s.fleet.Unsettled()
+}

@@ -1,0 +1,98 @@
+package simulator
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Summary is what a simulation found.
+type Summary struct {
+	Pool     string
+	Capacity int
+	Devices  int
+	Tasks    int64 // queued
+	Ended    int64 // in a terminal state
+	Fleet    Stats
+	External ExternalStats
+
+	Busy       time.Duration // while tasks were waiting
+	BusyInside time.Duration // device-time spent inside in that time
+	Makespan   time.Duration // until the last task ended; 0 = some did not
+	Bound      time.Duration // tasks x mean work / capacity: no dispatcher is faster
+
+	Compared    int64 // successes compared with the journals
+	Lost        int64 // tasks that are missing or did not end
+	Differing   int64 // outputs or states that are not the journal's
+	Unsettled   int   // results still without an outcome
+	Examples    []string
+	Interrupted bool // the context ended first: tasks may be unfinished
+}
+
+// SlotUse is the share of the slots' time that devices were inside while tasks
+// were waiting, 0..1.
+func (s Summary) SlotUse() float64 {
+	if s.Busy <= 0 || s.Capacity < 1 {
+		return 0
+	}
+	return float64(s.BusyInside) / (float64(s.Busy) * float64(s.Capacity))
+}
+
+// Err is not nil when a promise was broken: the capacity was exceeded, a slot
+// was shared, a token was stale, a task was lost, an output differs from the
+// device's journal, a malformed report was accepted, or a reply broke the
+// protocol.
+func (s Summary) Err() error {
+	var errs []error
+	check := func(broken bool, format string, args ...any) {
+		if broken {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	x := s.External
+	check(x.OverLimitInstants > 0, "capacity %d exceeded %d times, for %s, by up to %d",
+		s.Capacity, x.OverLimitInstants, x.OverLimit.Round(time.Microsecond), x.HighWater-s.Capacity)
+	check(x.SharedSlots > 0, "%d arrivals at a slot in use", x.SharedSlots)
+	check(x.StaleTokens > 0, "%d arrivals with a stale token", x.StaleTokens)
+	check(s.unfinished() > 0, "%d of %d tasks did not end", s.unfinished(), s.Tasks)
+	check(s.Lost > 0, "%d tasks lost", s.Lost)
+	check(s.Differing > 0, "%d outputs differ from the journals", s.Differing)
+	check(s.Fleet.GarbageAccepted > 0, "%d malformed reports were not refused", s.Fleet.GarbageAccepted)
+	check(s.Fleet.Violations > 0, "%d replies break the protocol, first: %s", s.Fleet.Violations, s.Fleet.FirstViolation)
+	for _, e := range s.Examples {
+		errs = append(errs, errors.New(e))
+	}
+	return errors.Join(errs...)
+}
+
+func (s Summary) unfinished() int64 {
+	if s.Interrupted {
+		return 0
+	}
+	return s.Tasks - s.Ended
+}
+
+// Print writes the summary for people.
+func (s Summary) Print(w io.Writer) error {
+	f, x := s.Fleet, s.External
+	for _, line := range []string{
+		fmt.Sprintf("pool %s   capacity %d   devices %d   tasks %d   ended %d", s.Pool, s.Capacity, s.Devices, s.Tasks, s.Ended),
+		fmt.Sprintf("reports    %d sent, %d replies, %d lost, %d refused, %d errors", f.Reports, f.Replies, f.LostReplies, f.Refused, f.Errors),
+		fmt.Sprintf("grants     %d started, %d redelivered, %d dropped, %d renewals, %d cancels", f.Grants, f.Redeliveries, f.Dropped, f.Renewals, f.Cancels),
+		fmt.Sprintf("results    %d: %d recorded, %d duplicate, %d late, %d unknown, %d rejected, %d without an outcome",
+			f.Results, f.Recorded, f.Duplicate, f.Late, f.Unknown, f.Rejected, s.Unsettled),
+		fmt.Sprintf("faults     %d silent, %d leases ended, %d reboots, %d of %d malformed reports refused",
+			f.Silent, f.LeasesEnded, f.Reboots, f.GarbageRefused, f.GarbageSent),
+		fmt.Sprintf("inside     high-water mark %d of %d, %d over-limit instants, %d shared slots, %d stale tokens",
+			x.HighWater, s.Capacity, x.OverLimitInstants, x.SharedSlots, x.StaleTokens),
+		fmt.Sprintf("slot use   %.1f %% while tasks waited (%s)", 100*s.SlotUse(), s.Busy.Round(10*time.Millisecond)),
+		fmt.Sprintf("makespan   %s, bound %s", s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond)),
+		fmt.Sprintf("outputs    %d compared, %d differ, %d tasks lost", s.Compared, s.Differing, s.Lost),
+	} {
+		if _, err := fmt.Fprintln(w, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package simulator
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+)
+
+// maxExamples bounds the faults that a summary spells out.
+const maxExamples = 5
+
+// judge compares the tasks of a batch with the journals and adds what it finds
+// to the summary. It returns the highest task id.
+func (s *Summary) judge(ctx context.Context, o *Operator, l *ledger, b BatchState) (last int64, err error) {
+	var found verdicts
+	seen := map[int64]bool{}
+	err = o.Tasks(ctx, b.ID, func(t Task) {
+		if seen[t.ID] {
+			return
+		}
+		seen[t.ID] = true
+		last = max(last, t.ID)
+		found.add(t, l.of(t.ID))
+	})
+	if err != nil {
+		return last, err
+	}
+	if missing := b.Total - int64(len(seen)); missing != 0 {
+		found.lost += max(missing, -missing)
+		found.examples = append(found.examples, fmt.Sprintf("batch %d lists %d of %d tasks", b.ID, len(seen), b.Total))
+	}
+	s.Compared += found.compared
+	s.Lost += found.lost
+	s.Differing += found.differing
+	s.Examples = append(s.Examples, found.examples...)
+	s.Examples = s.Examples[:min(len(s.Examples), maxExamples)]
+	return last, nil
+}
+
+// verdicts are the findings of one batch; a batch that could not be read to
+// its end leaves none.
+type verdicts struct {
+	compared, lost, differing int64
+	examples                  []string
+}
+
+func (v *verdicts) add(t Task, records []record) {
+	if !terminal(t.State) {
+		v.lost++
+		v.example("task %d is %q", t.ID, t.State)
+		return
+	}
+	if t.State != statusSucceeded {
+		for _, r := range records {
+			if r.status == statusSucceeded && r.outcome == outcomeRecorded {
+				v.differing++
+				v.example("task %d is %q, but its success was recorded", t.ID, t.State)
+			}
+		}
+		return
+	}
+	v.compared++
+	if !written(t.Output, records) {
+		v.differing++
+		v.example("task %d: output %.200q is not what %s wrote", t.ID, t.Output, t.Device)
+	}
+}
+
+func (v *verdicts) example(format string, args ...any) {
+	if len(v.examples) < maxExamples {
+		v.examples = append(v.examples, fmt.Sprintf(format, args...))
+	}
+}
+
+// written tells whether an output is byte for byte that of a success in the
+// journal: of one that was recorded, if there is one; else of any, since the
+// acknowledgement may have been lost, or of a late one.
+func written(output []byte, records []record) bool {
+	var recorded, others []record
+	for _, r := range records {
+		switch {
+		case r.status != statusSucceeded:
+		case r.outcome == outcomeRecorded:
+			recorded = append(recorded, r)
+		default:
+			others = append(others, r)
+		}
+	}
+	if len(recorded) == 0 {
+		recorded = others
+	}
+	for _, r := range recorded {
+		if !r.judged || bytes.Equal(r.output, output) {
+			return true
+		}
+	}
+	return false
+}
+
+func terminal(state string) bool {
+	switch state {
+	case "succeeded", "failed", "timed_out", "cancelled", "expired":
+		return true
+	}
+	return false
+}

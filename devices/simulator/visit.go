@@ -1,0 +1,61 @@
+package simulator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// The lines of a visit to the external system.
+const (
+	helloFormat = "hello %d %d %d %s\n" // task, token, slot, device
+	greeting    = "in\n"
+	goodbye     = "bye\n"
+)
+
+// leaveTimeout bounds the wait for the goodbye of a system that hangs.
+const leaveTimeout = 10 * time.Second
+
+// visit is a device's stay in the external system.
+type visit struct {
+	task, token int64
+	slot        int
+	device      string
+	conn        *net.TCPConn
+}
+
+// enter connects and waits until the external system has counted the device.
+// It gives up, and leaves, when ctx ends first.
+func (v *visit) enter(ctx context.Context, addr string) error {
+	var dialer net.Dialer
+	c, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("external system: %w", err)
+	}
+	v.conn = c.(*net.TCPConn)
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	_, err = fmt.Fprintf(c, helloFormat, v.task, v.token, v.slot, v.device)
+	if err == nil {
+		_, err = io.ReadFull(c, make([]byte, len(greeting)))
+	}
+	if !stop() || err != nil {
+		v.leave()
+		return fmt.Errorf("external system did not let in: %w", cmp.Or(context.Cause(ctx), err))
+	}
+	return nil
+}
+
+// leave ends the visit and waits for the goodbye: when it returns, the device
+// is no longer counted inside. The end of the visit is on its way at once.
+func (v *visit) leave() {
+	if v.conn == nil {
+		return
+	}
+	_ = v.conn.SetDeadline(time.Now().Add(leaveTimeout))
+	_ = v.conn.CloseWrite()
+	_, _ = io.Copy(io.Discard, v.conn)
+	_ = v.conn.Close()
+}

@@ -1,0 +1,161 @@
+package simulator
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// report is the message a device sends up.
+type report struct {
+	ID         string          `json:"id,omitempty"`
+	Results    []result        `json:"results,omitempty"`
+	Running    []running       `json:"running,omitempty"`
+	Attributes json.RawMessage `json:"attributes,omitempty"`
+}
+
+type result struct {
+	Task   int64           `json:"task"`
+	Token  int64           `json:"token"`
+	Status string          `json:"status"`
+	Output json.RawMessage `json:"output,omitempty"`
+	Error  string          `json:"error,omitempty"`
+}
+
+type running struct {
+	Task     int64   `json:"task"`
+	Token    int64   `json:"token"`
+	Progress float64 `json:"progress"`
+}
+
+// encode never fails: a report holds nothing that JSON cannot. Outputs keep
+// their bytes, so HTML characters must not be escaped.
+func (r report) encode() []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(r); err != nil {
+		panic(fmt.Sprintf("simulator: encoding a report: %v", err))
+	}
+	return b.Bytes()
+}
+
+// holds tells whether the report brought the result of this grant.
+func (r report) holds(task, token int64) bool {
+	for _, e := range r.Results {
+		if e.Task == task && e.Token == token {
+			return true
+		}
+	}
+	return false
+}
+
+// reply is the message that comes down: the answer to a report, a push, or an
+// MQTT error. Over HTTP the fields of a problem are read into it as well.
+type reply struct {
+	Re            string      `json:"re"`
+	Acks          []ack       `json:"acks"`
+	Renewed       []renewed   `json:"renewed"`
+	Cancel        []cancelled `json:"cancel"`
+	Task          *grant      `json:"task"`
+	Reason        string      `json:"reason"`
+	HeldMS        int64       `json:"held_ms"`
+	ReportAfterMS int64       `json:"report_after_ms"`
+	Code          string      `json:"code"`
+}
+
+type ack struct {
+	Task    int64  `json:"task"`
+	Token   int64  `json:"token"`
+	Outcome string `json:"outcome"`
+	Code    string `json:"code"`
+}
+
+type renewed struct {
+	Task    int64 `json:"task"`
+	Token   int64 `json:"token"`
+	LeaseMS int64 `json:"lease_ms"`
+}
+
+type cancelled struct {
+	Task  int64  `json:"task"`
+	Token int64  `json:"token"`
+	Why   string `json:"why"`
+}
+
+type grant struct {
+	ID          int64           `json:"id"`
+	Token       int64           `json:"token"`
+	Pool        string          `json:"pool"`
+	Slot        int             `json:"slot"`
+	Payload     json.RawMessage `json:"payload"`
+	Redelivered int             `json:"redelivered"`
+	LeaseMS     int64           `json:"lease_ms"`
+}
+
+// The statuses, outcomes and reasons that a device tells apart. Any other
+// reason is taken as "none", any other outcome as final.
+const (
+	statusSucceeded = "succeeded"
+	statusFailed    = "failed"
+
+	outcomeRecorded  = "recorded"
+	outcomeDuplicate = "duplicate"
+	outcomeLate      = "late"
+	outcomeUnknown   = "unknown"
+	outcomeRejected  = "rejected"
+
+	reasonGranted     = "granted"
+	reasonUnavailable = "unavailable"
+	reasonInvalid     = "invalid"
+	reasonForbidden   = "forbidden"
+	reasonTooLarge    = "too_large"
+	reasonBusyServer  = "busy_server"
+	reasonWake        = "wake"
+)
+
+// violations returns what in the reply breaks the protocol, given what the
+// report asked. Errors and pushes are not judged.
+func (r reply) violations(asked report) []string {
+	var found []string
+	if r.Reason == "" {
+		found = append(found, "reply without a reason")
+	}
+	if (r.Task != nil) != (r.Reason == reasonGranted) {
+		found = append(found, fmt.Sprintf("reason %q with task %t", r.Reason, r.Task != nil))
+	}
+	if r.ReportAfterMS < 0 || r.ReportAfterMS > 86_400_000 {
+		found = append(found, fmt.Sprintf("report_after_ms %d", r.ReportAfterMS))
+	}
+	if r.Reason == reasonUnavailable {
+		return found // may have neither acks nor renewals
+	}
+	return append(found, r.unanswered(asked)...)
+}
+
+// unanswered lists results without an outcome, and running tasks that do not
+// have exactly one of renewed and cancel.
+func (r reply) unanswered(asked report) []string {
+	var found []string
+	acks, answers := map[[2]int64]int{}, map[[2]int64]int{}
+	for _, a := range r.Acks {
+		acks[[2]int64{a.Task, a.Token}]++
+	}
+	for _, a := range r.Renewed {
+		answers[[2]int64{a.Task, a.Token}]++
+	}
+	for _, a := range r.Cancel {
+		answers[[2]int64{a.Task, a.Token}]++
+	}
+	for _, e := range asked.Results {
+		if acks[[2]int64{e.Task, e.Token}] == 0 {
+			found = append(found, fmt.Sprintf("result of task %d has no outcome", e.Task))
+		}
+	}
+	for _, e := range asked.Running {
+		if n := answers[[2]int64{e.Task, e.Token}]; n != 1 {
+			found = append(found, fmt.Sprintf("running task %d has %d answers", e.Task, n))
+		}
+	}
+	return found
+}

@@ -1,0 +1,120 @@
+package simulator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// maxTaskTries lets a task survive a fleet that loses much.
+const maxTaskTries = 20
+
+// workload is the batches of a simulation.
+type workload struct {
+	config   Config
+	operator *Operator
+	fleet    *Fleet
+	dice     dice
+	batches  []*openBatch  // oldest first
+	done     BatchState    // batches that were dropped, summed
+	planned  time.Duration // work of all tasks queued so far
+	made     int
+	err      error // of the last call
+}
+
+type openBatch struct{ BatchState }
+
+func (b *openBatch) finished() bool { return b.Total > 0 && b.Terminal() >= b.Total }
+
+func newWorkload(c Config, o *Operator, f *Fleet) *workload {
+	return &workload{config: c, operator: o, fleet: f, dice: newDice(c.Seed, 0)}
+}
+
+// queue creates one more batch, its tasks dealt over the devices in turn.
+func (w *workload) queue(ctx context.Context) error {
+	b := Batch{
+		Name: fmt.Sprintf("simulation %d", w.made+1), Pool: w.config.Pool, Kind: "simulated",
+		MaxAttempts: maxTaskTries, OnLost: "retry", RetryOn: []string{"failed", "timed_out"}, RetryBackoffMS: 100,
+	}
+	var planned time.Duration
+	for i := range w.config.Tasks {
+		work := w.dice.around(w.config.Work).Round(time.Millisecond)
+		planned += work
+		b.Tasks = append(b.Tasks, NewTask{
+			Device:  w.fleet.Device(i % w.config.Devices),
+			Payload: json.RawMessage(fmt.Sprintf(`{"work_ms":%d}`, work.Milliseconds())),
+		})
+	}
+	id, err := w.operator.CreateBatch(ctx, b)
+	if err != nil {
+		return err
+	}
+	w.made++
+	w.planned += planned
+	total := int64(len(b.Tasks))
+	w.batches = append(w.batches, &openBatch{BatchState{ID: id, Total: total, Counts: map[string]int64{"pending": total}}})
+	return nil
+}
+
+// refresh asks where the open batches stand; what cannot be asked stays as it was.
+func (w *workload) refresh(ctx context.Context) {
+	w.err = nil
+	for _, b := range w.batches {
+		if b.finished() {
+			continue
+		}
+		now, err := w.operator.Batch(ctx, b.ID)
+		if err != nil {
+			w.err = err
+			return
+		}
+		now.ID, now.Total = b.ID, b.Total // what was queued must end, whatever the counts say
+		b.BatchState = now
+	}
+}
+
+func (w *workload) setErr(err error) {
+	if err != nil {
+		w.err = err
+	}
+}
+
+// waiting is how many tasks wait for a slot, as of the last refresh.
+func (w *workload) waiting() (n int64) {
+	for _, b := range w.batches {
+		n += b.Counts["pending"]
+	}
+	return n
+}
+
+func (w *workload) finished() bool {
+	for _, b := range w.batches {
+		if !b.finished() {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *workload) totals() (total, ended int64) {
+	total, ended = w.done.Total, w.done.Total
+	for _, b := range w.batches {
+		total += b.Total
+		ended += b.Terminal()
+	}
+	return total, ended
+}
+
+func (w *workload) oldest() *openBatch {
+	if len(w.batches) == 0 {
+		return nil
+	}
+	return w.batches[0]
+}
+
+// drop forgets a batch whose tasks have all ended and were judged.
+func (w *workload) drop(b *openBatch) {
+	w.batches = w.batches[1:]
+	w.done.Total += b.Total
+}
