@@ -64,7 +64,10 @@ func grants(r reply) int64 {
 func (d *device) push(ctx context.Context, r reply) {
 	if r.Reason == reasonWake {
 		d.report(ctx)
+		return
 	}
+	d.count.dropped.Add(grants(r))
+	d.count.violation(d.id, "reply without re")
 }
 
 // answer acts on the reply to a report of this boot.
@@ -87,15 +90,20 @@ func (d *device) answer(ctx context.Context, s sent, r reply) {
 		d.report(ctx)
 		return
 	}
-	d.schedule(r)
+	d.schedule(s, r)
 }
 
 // schedule sets the next report: a running task renews at half of its lease,
-// an idle device comes when it was told to.
-func (d *device) schedule(r reply) {
+// or a while after a reply that did not renew it; an idle device comes when it
+// was told to.
+func (d *device) schedule(s sent, r reply) {
 	switch {
 	case d.job != nil:
-		d.after(time.Until(d.job.lease.half()))
+		wait := time.Until(d.job.lease.half())
+		if wait <= 0 && len(s.report.Running) > 0 {
+			wait = d.resendWait()
+		}
+		d.after(wait)
 	case r.ReportAfterMS > 0:
 		wait := time.Duration(r.ReportAfterMS) * time.Millisecond
 		d.after(d.dice.between(wait, wait+wait/20))

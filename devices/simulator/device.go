@@ -78,14 +78,14 @@ func (d *device) run(ctx context.Context, start time.Duration) {
 			d.wake(ctx)
 		case a := <-d.inbox:
 			d.receive(ctx, a)
-		case err := <-d.working():
-			d.ended(ctx, err)
+		case e := <-d.working():
+			d.ended(ctx, e.cause)
 		}
 	}
 }
 
 // working is where the end of the running task arrives; nil without one.
-func (d *device) working() <-chan error {
+func (d *device) working() <-chan ending {
 	if d.job == nil {
 		return nil
 	}
@@ -200,13 +200,13 @@ func (d *device) ended(ctx context.Context, cause error) {
 	}
 }
 
-// endSilence leaves the device quiet for a time; then it reboots, with the
-// lost result still in its journal or not.
+// endSilence leaves the device quiet until the server must have given it up;
+// then it reboots, with the lost result still in its journal or not.
 func (d *device) endSilence(j *job) {
 	if d.dice.chance(d.faults.Late) {
 		d.keep(j, nil)
 	}
-	d.after(d.dice.around(d.manners.period))
+	d.after(j.lease.length()/4 + d.dice.around(d.manners.period))
 }
 
 // keep writes the result of a task into the journal.

@@ -2,6 +2,7 @@ package simulator
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -45,15 +46,17 @@ type ExternalStats struct {
 }
 
 // NewExternal listens on addr ("" = a free loopback port) and starts judging.
-// Close ends it. The capacity must be positive.
-func NewExternal(addr string, capacity int) (*External, error) {
+// Close ends
+// it, the context only its start. The capacity must be positive.
+func NewExternal(ctx context.Context, addr string, capacity int) (*External, error) {
 	if capacity < 1 {
 		return nil, fmt.Errorf("external system: capacity %d, want at least 1", capacity)
 	}
 	if addr == "" {
 		addr = "127.0.0.1:0"
 	}
-	l, err := net.Listen("tcp", addr)
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("external system: %w", err)
 	}

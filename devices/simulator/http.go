@@ -52,12 +52,15 @@ func newHTTPLink(client *http.Client, base, device, token string) *httpLink {
 }
 
 // open has nothing to do: connections are made by reports.
-func (l *httpLink) open(context.Context, chan<- arrival) (close func()) { return func() {} }
+func (l *httpLink) open(context.Context, chan<- arrival) (hangUp func()) { return func() {} }
 
 func (l *httpLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
 	go func() {
 		a := l.exchange(ctx, p)
-		a.id, a.garbage = p.id, p.id == ""
+		if a.id = p.id; a.verdict == answered {
+			a.id = a.reply.Re // what the reply itself names, also over HTTP
+		}
+		a.garbage = p.id == ""
 		if !p.cut {
 			deliver(ctx, inbox, a)
 		}

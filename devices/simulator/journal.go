@@ -86,17 +86,15 @@ func (j *journal) fresh() bool {
 	return false
 }
 
-// settle drops a result whose outcome was seen. It is false when the result
-// was not waiting for one.
-func (j *journal) settle(k key) bool {
+// settle drops a result whose outcome was seen.
+func (j *journal) settle(k key) {
 	for i, e := range j.pending {
 		if e.key == k {
 			j.pending = append(j.pending[:i:i], j.pending[i+1:]...)
 			j.alone = j.alone && len(j.pending) > 0
-			return true
+			return
 		}
 	}
-	return false
 }
 
 // refuse is told the results of a report that was refused whole: the same

@@ -8,8 +8,8 @@ import (
 // link carries one device's reports. What comes back, if anything, arrives on
 // the device's inbox; send itself never blocks on the network.
 type link interface {
-	// open starts the link; close ends it.
-	open(ctx context.Context, inbox chan<- arrival) (close func())
+	// open starts the link; hangUp ends it.
+	open(ctx context.Context, inbox chan<- arrival) (hangUp func())
 	// send sends one report.
 	send(ctx context.Context, p parcel, inbox chan<- arrival)
 }

@@ -24,7 +24,7 @@ func (l *mqttLink) reportTopic() string { return "fleet/v1/" + l.device + "/repo
 func (l *mqttLink) replyTopic() string  { return "fleet/v1/" + l.device + "/reply" }
 
 // open connects in the background, and again whenever the connection is lost.
-func (l *mqttLink) open(ctx context.Context, inbox chan<- arrival) (close func()) {
+func (l *mqttLink) open(ctx context.Context, inbox chan<- arrival) (hangUp func()) {
 	receive := func(_ paho.Client, m paho.Message) { deliver(ctx, inbox, parseMQTT(m.Payload())) }
 	l.client = paho.NewClient(paho.NewClientOptions().
 		AddBroker(l.url).

@@ -58,7 +58,7 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 		return nil, err
 	}
 	s.lease = time.Duration(orDefault(pool.LeaseMS, 300_000)) * time.Millisecond
-	if s.external, err = NewExternal(c.ExternalAddr, pool.Capacity); err != nil {
+	if s.external, err = NewExternal(ctx, c.ExternalAddr, pool.Capacity); err != nil {
 		return nil, err
 	}
 	s.external.OnFull(s.raised)
@@ -97,7 +97,7 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 	stopFleet()
 	<-ended
 	err := s.verify(ctx)
-	s.conclude(ctx)
+	s.conclude()
 	return s.summary, err
 }
 
@@ -179,9 +179,11 @@ func (s *simulation) drain(ctx context.Context) {
 	}
 }
 
-// verify compares every task with the devices' journals.
+// verify compares every task with the devices' journals. An interrupted run
+// has nothing to compare, an endless one has done so on the way.
 func (s *simulation) verify(ctx context.Context) error {
-	if s.config.Endless || ctx.Err() != nil {
+	s.summary.Interrupted = ctx.Err() != nil
+	if s.config.Endless || s.summary.Interrupted {
 		return nil
 	}
 	for _, b := range s.work.batches {
@@ -192,8 +194,7 @@ func (s *simulation) verify(ctx context.Context) error {
 	return nil
 }
 
-func (s *simulation) conclude(ctx context.Context) {
-	s.summary.Interrupted = ctx.Err() != nil
+func (s *simulation) conclude() {
 	s.summary.Pool = s.config.Pool
 	s.summary.Capacity = s.external.Capacity()
 	s.summary.Devices = s.config.Devices

@@ -32,7 +32,7 @@ type Summary struct {
 
 // SlotUse is the share of the slots' time that devices were inside while tasks
 // were waiting, 0..1.
-func (s Summary) SlotUse() float64 {
+func (s *Summary) SlotUse() float64 {
 	if s.Busy <= 0 || s.Capacity < 1 {
 		return 0
 	}
@@ -43,7 +43,7 @@ func (s Summary) SlotUse() float64 {
 // was shared, a token was stale, a task was lost, an output differs from the
 // device's journal, a malformed report was accepted, or a reply broke the
 // protocol.
-func (s Summary) Err() error {
+func (s *Summary) Err() error {
 	var errs []error
 	check := func(broken bool, format string, args ...any) {
 		if broken {
@@ -66,7 +66,7 @@ func (s Summary) Err() error {
 	return errors.Join(errs...)
 }
 
-func (s Summary) unfinished() int64 {
+func (s *Summary) unfinished() int64 {
 	if s.Interrupted {
 		return 0
 	}
@@ -74,7 +74,7 @@ func (s Summary) unfinished() int64 {
 }
 
 // Print writes the summary for people.
-func (s Summary) Print(w io.Writer) error {
+func (s *Summary) Print(w io.Writer) error {
 	f, x := s.Fleet, s.External
 	for _, line := range []string{
 		fmt.Sprintf("pool %s   capacity %d   devices %d   tasks %d   ended %d", s.Pool, s.Capacity, s.Devices, s.Tasks, s.Ended),

@@ -24,7 +24,7 @@ type visit struct {
 	task, token int64
 	slot        int
 	device      string
-	conn        *net.TCPConn
+	conn        net.Conn
 }
 
 // enter connects and waits until the external system has counted the device.
@@ -35,7 +35,7 @@ func (v *visit) enter(ctx context.Context, addr string) error {
 	if err != nil {
 		return fmt.Errorf("external system: %w", err)
 	}
-	v.conn = c.(*net.TCPConn)
+	v.conn = c
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	_, err = fmt.Fprintf(c, helloFormat, v.task, v.token, v.slot, v.device)
 	if err == nil {
@@ -55,7 +55,9 @@ func (v *visit) leave() {
 		return
 	}
 	_ = v.conn.SetDeadline(time.Now().Add(leaveTimeout))
-	_ = v.conn.CloseWrite()
+	if half, ok := v.conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
 	_, _ = io.Copy(io.Discard, v.conn)
 	_ = v.conn.Close()
 }

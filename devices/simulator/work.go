@@ -70,6 +70,13 @@ func (l *lease) half() time.Time {
 	return l.sent.Add(l.until.Sub(l.sent) / 2)
 }
 
+// length is the whole of the lease.
+func (l *lease) length() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.until.Sub(l.sent)
+}
+
 // left is the time until the lease ends.
 func (l *lease) left() time.Duration {
 	l.mu.Lock()
@@ -86,30 +93,32 @@ type job struct {
 	rebootAt time.Duration // into the work; 0 = never
 	started  time.Time
 	lease    *lease
-	ctx      context.Context
 	stop     context.CancelCauseFunc
-	done     chan error // nil: the work was done; else why it ended
+	done     chan ending
 }
+
+// ending is how a job ended.
+type ending struct{ cause error } // nil: the work was done
 
 // start begins the work; its end arrives on done, once. When it does, the
 // device has left the external system.
 func (j *job) start(ctx context.Context, sent, until time.Time, external string) {
-	j.ctx, j.stop = context.WithCancelCause(ctx)
+	ctx, j.stop = context.WithCancelCause(ctx)
 	j.started = time.Now()
 	j.lease = newLease(sent, until, func() { j.stop(errLeaseOver) })
-	j.done = make(chan error, 1)
+	j.done = make(chan ending, 1)
 	go func() {
-		err := j.use(external)
+		err := j.use(ctx, external)
 		j.lease.timer.Stop()
 		j.stop(nil)
-		j.done <- err
+		j.done <- ending{err}
 	}()
 }
 
 // use visits the external system for as long as the work takes.
-func (j *job) use(external string) error {
-	if err := j.enter(j.ctx, external); err != nil {
-		if cause := context.Cause(j.ctx); cause != nil {
+func (j *job) use(ctx context.Context, external string) error {
+	if err := j.enter(ctx, external); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
 		return err
@@ -120,16 +129,16 @@ func (j *job) use(external string) error {
 		length, cause = j.rebootAt, errRebooted
 	}
 	if j.silent {
-		<-j.ctx.Done()
-		return context.Cause(j.ctx)
+		<-ctx.Done()
+		return context.Cause(ctx)
 	}
 	timer := time.NewTimer(length)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return cause
-	case <-j.ctx.Done():
-		return context.Cause(j.ctx)
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

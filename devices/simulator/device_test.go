@@ -1,0 +1,465 @@
+package simulator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// heard is a report as a scripted server got it.
+type heard struct {
+	report
+	at     time.Time
+	inside int // devices inside when it arrived
+}
+
+// scene is one device, an external system and a server that follows a script.
+type scene struct {
+	t        *testing.T
+	external *External
+	fleet    *Fleet
+	reports  chan heard
+}
+
+// play starts a device against a script, which answers the n-th report (from
+// 1) or returns nil to hang up.
+func play(t *testing.T, faults Faults, answer func(n int, r report) any) *scene {
+	t.Helper()
+	s := &scene{t: t, external: newTestExternal(t, 1), reports: make(chan heard, 1000)}
+	var n atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var h heard
+		body, _ := io.ReadAll(r.Body)
+		if err := json.Unmarshal(body, &h.report); err != nil {
+			t.Errorf("report %.100q: %v", body, err)
+		}
+		h.at, h.inside = time.Now(), s.external.Inside()
+		s.reports <- h
+		switch a := answer(int(n.Add(1)), h.report).(type) {
+		case nil:
+			panic(http.ErrAbortHandler)
+		case int:
+			w.WriteHeader(a)
+		default:
+			writeJSON(w, http.StatusOK, a)
+		}
+	}))
+	server.Config.ErrorLog = nil
+	fleet, err := NewFleet(Options{
+		URL: server.URL, Token: testFleetToken, Devices: 1, External: s.external.Addr(),
+		Work: time.Millisecond, Period: 30 * time.Millisecond, Resend: 30 * time.Millisecond, Retry: 5 * time.Millisecond,
+		Faults: faults, Seed: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.fleet = fleet
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		fleet.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		server.Close()
+		if got := s.external.Inside(); got != 0 {
+			t.Errorf("inside %d after the fleet ended", got)
+		}
+	})
+	return s
+}
+
+// next is the next report of the device.
+func (s *scene) next() heard {
+	s.t.Helper()
+	select {
+	case h := <-s.reports:
+		return h
+	case <-time.After(10 * time.Second):
+		s.t.Fatal("no report")
+		return heard{}
+	}
+}
+
+// until returns the first report that fits.
+func (s *scene) until(fits func(heard) bool) heard {
+	s.t.Helper()
+	for range 1000 {
+		if h := s.next(); fits(h) {
+			return h
+		}
+	}
+	s.t.Fatal("no such report")
+	return heard{}
+}
+
+func hasResult(h heard) bool { return len(h.Results) > 0 }
+
+// idle is a reply without a task; every result and running task is answered.
+func idle(r report) map[string]any {
+	var acks, renewals []any
+	for _, e := range r.Results {
+		acks = append(acks, map[string]any{"task": e.Task, "token": e.Token, "outcome": "recorded"})
+	}
+	for _, e := range r.Running {
+		renewals = append(renewals, map[string]any{"task": e.Task, "token": e.Token, "lease_ms": 60_000})
+	}
+	return map[string]any{"re": r.ID, "reason": "none", "report_after_ms": 20, "acks": acks, "renewed": renewals}
+}
+
+// granting is idle with a grant of task 7, token 70.
+func granting(r report, leaseMS, workMS int64) map[string]any {
+	a := idle(r)
+	a["reason"] = "granted"
+	a["task"] = map[string]any{
+		"id": 7, "token": 70, "slot": 0, "lease_ms": leaseMS, "payload": map[string]any{"work_ms": workMS},
+	}
+	return a
+}
+
+func TestAGrantThatIsOverIsDropped(t *testing.T) {
+	t.Parallel()
+	s := play(t, Faults{}, func(_ int, r report) any { return granting(r, 5, 1) })
+	for range 4 {
+		if h := s.next(); len(h.Running)+len(h.Results) > 0 {
+			t.Fatalf("took a grant that was over: %+v", h.report)
+		}
+	}
+	if got := s.external.Stats().Arrivals; got != 0 || s.fleet.Stats().Dropped == 0 {
+		t.Errorf("arrivals %d, dropped %d", got, s.fleet.Stats().Dropped)
+	}
+}
+
+func TestAGrantForAnotherReportIsDropped(t *testing.T) {
+	t.Parallel()
+	for _, re := range []string{"", "someone-else-1"} {
+		t.Run(fmt.Sprintf("re %q", re), func(t *testing.T) {
+			t.Parallel()
+			s := play(t, Faults{}, func(_ int, r report) any {
+				a := granting(r, 60_000, 1)
+				a["re"] = re
+				return a
+			})
+			for range 4 {
+				if h := s.next(); len(h.Running)+len(h.Results) > 0 {
+					t.Fatalf("took a stranger's grant: %+v", h.report)
+				}
+			}
+			if got := s.external.Stats().Arrivals; got != 0 || s.fleet.Stats().Dropped == 0 {
+				t.Errorf("arrivals %d, dropped %d", got, s.fleet.Stats().Dropped)
+			}
+		})
+	}
+}
+
+// The reply comes a second late: the lease has run since the report was sent.
+func TestTheLeaseCountsFromTheReport(t *testing.T) {
+	t.Parallel()
+	s := play(t, Faults{}, func(n int, r report) any {
+		switch n {
+		case 1:
+			<-time.After(time.Second)
+			return granting(r, 1600, 60_000)
+		default:
+			a := idle(r)
+			a["renewed"], a["reason"] = nil, "unavailable" // nothing can be confirmed
+			return a
+		}
+	})
+	first := s.next()
+	h := s.until(hasResult)
+	if held := h.at.Sub(first.at); held < 1500*time.Millisecond || held > 2400*time.Millisecond {
+		t.Errorf("stopped %s after the report, want 1.6 s", held)
+	}
+	if h.Results[0].Status != "failed" || h.Results[0].Error == "" || h.inside != 0 {
+		t.Errorf("result %+v, inside %d", h.Results[0], h.inside)
+	}
+	if got := s.fleet.Stats().LeasesEnded; got != 1 {
+		t.Errorf("leases ended %d, want 1", got)
+	}
+}
+
+func TestHeldTimeLengthensTheLease(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	if got := leaseEnd(sent{at: at}, 1000, 250).Sub(at); got != 1250*time.Millisecond {
+		t.Errorf("lease ends after %s, want 1.25 s", got)
+	}
+}
+
+func TestRunningTasksAreRenewedAtHalfOfTheLease(t *testing.T) {
+	t.Parallel()
+	s := play(t, Faults{}, func(n int, r report) any {
+		if n == 1 {
+			return granting(r, 1000, 1400)
+		}
+		return idle(r)
+	})
+	first := s.next()
+	h := s.next()
+	if len(h.Running) != 1 || h.Running[0].Task != 7 || h.Running[0].Token != 70 {
+		t.Fatalf("second report %+v, want task 7 running", h.report)
+	}
+	if after := h.at.Sub(first.at); after < 450*time.Millisecond || after > 950*time.Millisecond {
+		t.Errorf("renewed after %s, want about 500 ms", after)
+	}
+	h = s.until(hasResult)
+	if h.Results[0].Status != "succeeded" || len(h.Results[0].Output) == 0 || h.inside != 0 {
+		t.Errorf("result %+v, inside %d", h.Results[0], h.inside)
+	}
+	if got := s.external.Stats().Arrivals; got != 1 {
+		t.Errorf("arrivals %d, want 1", got)
+	}
+}
+
+// An outcome ends it, whatever it is; until then every report has the result.
+func TestResultsAreSentUntilAnOutcome(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []string{"recorded", "duplicate", "late", "unknown", "rejected", "of a later version"} {
+		t.Run(outcome, func(t *testing.T) {
+			t.Parallel()
+			s := play(t, Faults{}, func(n int, r report) any {
+				switch n {
+				case 1:
+					return granting(r, 60_000, 1)
+				case 2:
+					return nil // the connection breaks
+				case 3:
+					return http.StatusServiceUnavailable
+				case 4:
+					return http.StatusFound
+				case 5:
+					return map[string]any{"re": r.ID, "reason": "unavailable", "report_after_ms": 10}
+				case 6:
+					a := idle(r)
+					a["acks"] = []any{map[string]any{"task": 7, "token": 70, "outcome": outcome}}
+					return a
+				}
+				return idle(r)
+			})
+			s.next()
+			var output string
+			for n := 2; n <= 6; n++ {
+				h := s.next()
+				if len(h.Results) != 1 || h.Results[0].Task != 7 || h.Results[0].Token != 70 {
+					t.Fatalf("report %d: %+v, want the result", n, h.report)
+				}
+				if n > 2 && string(h.Results[0].Output) != output {
+					t.Errorf("report %d: output %s, before %s", n, h.Results[0].Output, output)
+				}
+				output = string(h.Results[0].Output)
+			}
+			if h := s.next(); len(h.Results) != 0 {
+				t.Errorf("sent again after %q: %+v", outcome, h.Results)
+			}
+			if s.fleet.Unsettled() != 0 {
+				t.Error("unsettled")
+			}
+		})
+	}
+}
+
+func TestARefusedResultIsDroppedAtLast(t *testing.T) {
+	t.Parallel()
+	s := play(t, Faults{}, func(n int, r report) any {
+		switch {
+		case n == 1:
+			return granting(r, 60_000, 1)
+		case len(r.Results) > 0:
+			return http.StatusUnprocessableEntity
+		}
+		return idle(r)
+	})
+	s.next()
+	if h := s.next(); len(h.Results) != 1 || len(h.Results[0].Output) == 0 {
+		t.Fatalf("first try %+v", h.report)
+	}
+	if h := s.next(); len(h.Results) != 1 || len(h.Results[0].Output) != 0 {
+		t.Fatalf("second try %+v, want no output", h.report)
+	}
+	if h := s.next(); len(h.Results) != 0 {
+		t.Fatalf("third try %+v, want none", h.report)
+	}
+	if got := s.fleet.Stats(); got.Discarded != 1 || got.Refused != 2 {
+		t.Errorf("discarded %d, refused %d; want 1, 2", got.Discarded, got.Refused)
+	}
+}
+
+func TestForbiddenWaitsLong(t *testing.T) {
+	t.Parallel()
+	s := play(t, Faults{}, func(int, report) any { return http.StatusForbidden })
+	s.next()
+	eventually(t, func() bool { return s.fleet.Stats().Refused == 1 })
+	d := &device{dice: newDice(1, 1)}
+	for times, limit := range []time.Duration{10 * time.Minute, 20 * time.Minute, 40 * time.Minute} {
+		if w := d.backoff(times, 10*time.Minute, forbiddenMax); w < 0 || w > limit+time.Millisecond {
+			t.Errorf("wait %d: %s, want at most %s", times, w, limit)
+		}
+	}
+	if w := d.backoff(1000, 10*time.Minute, forbiddenMax); w > forbiddenMax+time.Millisecond {
+		t.Errorf("wait %s, want at most 6 h", w)
+	}
+}
+
+func TestCancelStopsAndReportsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := play(t, Faults{}, func(n int, r report) any {
+		switch n {
+		case 1:
+			return granting(r, 600, 60_000)
+		case 2:
+			a := idle(r)
+			a["renewed"] = nil
+			a["cancel"] = []any{map[string]any{"task": 7, "token": 70, "why": "cancelled"}}
+			return a
+		}
+		return idle(r)
+	})
+	s.next()
+	if h := s.next(); h.inside != 1 {
+		t.Fatalf("inside %d when renewing, want 1", h.inside)
+	}
+	h := s.next()
+	if len(h.Results) != 1 || h.Results[0].Status != "failed" || h.inside != 0 || len(h.Running) != 0 {
+		t.Errorf("after the cancel: %+v, inside %d", h.report, h.inside)
+	}
+	if got := s.fleet.Stats(); got.Cancels != 1 || got.LeasesEnded != 0 {
+		t.Errorf("cancels %d, leases ended %d; want 1, 0", got.Cancels, got.LeasesEnded)
+	}
+}
+
+func TestARedeliveredGrantRunsOnce(t *testing.T) {
+	t.Parallel()
+	s := play(t, Faults{}, func(n int, r report) any {
+		if n <= 3 { // granted, redelivered while running, redelivered when ended
+			return granting(r, 600, 450)
+		}
+		return idle(r)
+	})
+	s.next()
+	if h := s.next(); len(h.Running) != 1 || len(h.Results) != 0 {
+		t.Fatalf("second report %+v, want the task running", h.report)
+	}
+	h := s.next()
+	if len(h.Results) != 1 {
+		t.Fatalf("third report %+v, want the result", h.report)
+	}
+	output := string(h.Results[0].Output)
+	h = s.next()
+	if len(h.Results) != 0 && string(h.Results[0].Output) != output {
+		t.Errorf("fourth report %+v", h.report)
+	}
+	if got := s.external.Stats().Arrivals; got != 1 {
+		t.Errorf("arrivals %d, want 1", got)
+	}
+	if got := s.fleet.Stats().Redeliveries; got != 2 {
+		t.Errorf("redeliveries %d, want 2", got)
+	}
+}
+
+// The task ended and was acknowledged; then a reply of old brings its grant.
+func TestAnEndedGrantIsAnsweredWithItsResult(t *testing.T) {
+	t.Parallel()
+	s := play(t, Faults{}, func(n int, r report) any {
+		if n == 1 || n == 3 {
+			return granting(r, 60_000, 1)
+		}
+		return idle(r)
+	})
+	s.next()
+	output := string(s.next().Results[0].Output)
+	if h := s.next(); len(h.Results) != 0 {
+		t.Fatalf("third report %+v, want no result", h.report)
+	}
+	if h := s.next(); len(h.Results) != 1 || string(h.Results[0].Output) != output {
+		t.Errorf("fourth report %+v, want the result again", h.report)
+	}
+	if got := s.external.Stats().Arrivals; got != 1 {
+		t.Errorf("arrivals %d, want 1", got)
+	}
+}
+
+func TestASilentDeviceStaysToTheEndOfItsLease(t *testing.T) {
+	t.Parallel()
+	for _, late := range []float64{0, 1} {
+		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
+			t.Parallel()
+			s := play(t, Faults{Silent: 1, Late: late}, func(n int, r report) any {
+				if n == 1 {
+					return granting(r, 1000, 1)
+				}
+				return idle(r)
+			})
+			first := s.next()
+			eventually(t, func() bool { return s.external.Inside() == 1 })
+			eventually(t, func() bool { return s.external.Inside() == 0 })
+			if held := time.Since(first.at); held < 950*time.Millisecond || held > 1800*time.Millisecond {
+				t.Errorf("inside until %s after its report, want 1 s", held)
+			}
+			h := s.next()
+			if h.at.Sub(first.at) < 1250*time.Millisecond {
+				t.Errorf("reported again after %s, want a quiet time after the lease", h.at.Sub(first.at))
+			}
+			if got, want := len(h.Results), int(late); got != want {
+				t.Errorf("%d results after the reboot, want %d", got, want)
+			}
+			if len(h.Running) != 0 {
+				t.Errorf("remembers the task: %+v", h.report)
+			}
+		})
+	}
+}
+
+func TestARebootForgetsTheTaskAndRunsItAgain(t *testing.T) {
+	t.Parallel()
+	granted := 0
+	s := play(t, Faults{Reboot: 0.5}, func(_ int, r report) any {
+		if len(r.Results) == 0 && len(r.Running) == 0 && granted < 20 {
+			granted++
+			return granting(r, 60_000, 5)
+		}
+		return idle(r)
+	})
+	ids := map[string]bool{}
+	h := s.until(func(h heard) bool {
+		if ids[h.ID] {
+			t.Errorf("report id %s twice", h.ID)
+		}
+		ids[h.ID] = true
+		return hasResult(h)
+	})
+	if h.Results[0].Status != "succeeded" {
+		t.Errorf("result %+v", h.Results[0])
+	}
+	stats := s.fleet.Stats()
+	if stats.Reboots == 0 {
+		t.Skip("this seed never reboots")
+	}
+	if x := s.external.Stats(); x.Arrivals != stats.Reboots+1 || x.StaleTokens != 0 {
+		t.Errorf("arrivals %d after %d reboots, stale tokens %d", x.Arrivals, stats.Reboots, x.StaleTokens)
+	}
+}
+
+func TestADeviceComesWhenItWasTold(t *testing.T) {
+	t.Parallel()
+	s := play(t, Faults{}, func(_ int, r report) any {
+		a := idle(r)
+		a["report_after_ms"] = 700
+		return a
+	})
+	first, second := s.next(), s.next()
+	if after := second.at.Sub(first.at); after < 690*time.Millisecond || after > 1500*time.Millisecond {
+		t.Errorf("came back after %s, want 700 ms", after)
+	}
+	if string(first.Attributes) == "" || string(second.Attributes) != "" {
+		t.Errorf("attributes %s, then %s; want them once", first.Attributes, second.Attributes)
+	}
+}

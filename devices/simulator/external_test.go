@@ -1,0 +1,124 @@
+package simulator
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+func newTestExternal(t *testing.T, capacity int) *External {
+	t.Helper()
+	e, err := NewExternal(t.Context(), "", capacity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return e
+}
+
+func enter(t *testing.T, e *External, slot int, token int64) *visit {
+	t.Helper()
+	v := &visit{task: 1, token: token, slot: slot, device: "d"}
+	if err := v.enter(t.Context(), e.Addr()); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestExternalCountsWhoIsInside(t *testing.T) {
+	t.Parallel()
+	e := newTestExternal(t, 2)
+	a, b := enter(t, e, 0, 1), enter(t, e, 1, 2)
+	if got := e.Inside(); got != 2 {
+		t.Fatalf("inside %d, want 2", got)
+	}
+	if got := e.OverLimitInstants(); got != 0 {
+		t.Fatalf("over limit %d at the capacity, want 0", got)
+	}
+	c := enter(t, e, 2, 3)
+	if s := e.Stats(); s.OverLimitInstants != 1 || s.HighWater != 3 || s.Arrivals != 3 {
+		t.Fatalf("with one too many: %+v", s)
+	}
+	// A device that has left is not counted: no waiting here.
+	for i, v := range []*visit{a, b, c} {
+		v.leave()
+		if got := e.Inside(); got != 2-i {
+			t.Fatalf("inside %d after %d left, want %d", got, i+1, 2-i)
+		}
+	}
+	if s := e.Stats(); s.HighWater != 3 || s.OverLimit <= 0 || s.InsideTime <= s.OverLimit {
+		t.Errorf("at the end: %+v", s)
+	}
+}
+
+func TestExternalJudgesTokens(t *testing.T) {
+	t.Parallel()
+	e := newTestExternal(t, 5)
+	enter(t, e, 3, 10).leave()
+	enter(t, e, 3, 10).leave() // the same grant again, after a reboot
+	enter(t, e, 4, 9).leave()  // another slot
+	if s := e.Stats(); s.StaleTokens != 0 || s.SharedSlots != 0 {
+		t.Fatalf("innocent visits: %+v", s)
+	}
+	enter(t, e, 3, 9).leave()
+	if got := e.Stats().StaleTokens; got != 1 {
+		t.Errorf("stale tokens %d, want 1", got)
+	}
+	enter(t, e, 3, 11)
+	enter(t, e, 3, 12)
+	if got := e.Stats().SharedSlots; got != 1 {
+		t.Errorf("shared slots %d, want 1", got)
+	}
+}
+
+func TestExternalTakesBackARaisedCapacity(t *testing.T) {
+	t.Parallel()
+	e := newTestExternal(t, 1)
+	now := 1
+	e.OnFull(func() int { return now })
+	enter(t, e, 0, 1)
+	enter(t, e, 1, 2)
+	if got := e.OverLimitInstants(); got != 1 {
+		t.Fatalf("over limit %d, want 1", got)
+	}
+	now = 3
+	enter(t, e, 2, 3)
+	if got := e.OverLimitInstants(); got != 1 {
+		t.Errorf("over limit %d after the capacity was raised, want 1", got)
+	}
+	if e.Capacity() != 3 {
+		t.Errorf("capacity %d, want 3", e.Capacity())
+	}
+}
+
+func TestExternalIgnoresWhoDoesNotSayHello(t *testing.T) {
+	t.Parallel()
+	e := newTestExternal(t, 1)
+	v := &visit{device: "two words\nhello"}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_ = v.enter(ctx, e.Addr())
+	silent := &visit{}
+	if err := silent.enter(canceled(t), e.Addr()); !errors.Is(err, context.Canceled) {
+		t.Errorf("enter = %v, want canceled", err)
+	}
+	v.leave()
+	if got := e.Inside(); got != 0 {
+		t.Errorf("inside %d, want 0", got)
+	}
+	if _, err := NewExternal(t.Context(), "", 0); err == nil {
+		t.Error("capacity 0 was accepted")
+	}
+}
+
+func canceled(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}

@@ -1,0 +1,297 @@
+package simulator
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	testOperatorToken = "operator-token"
+	testFleetToken    = "fleet-token"
+)
+
+// fake is a small dispatcher in memory, written from the protocol, that can be
+// told to break its promises.
+type fake struct {
+	mu       sync.Mutex
+	pool     *Pool
+	tasks    []*fakeTask // id = index + 1
+	batches  []int64     // id - 1 -> tasks of it; all batches in a row
+	token    int64
+	lapsed   int
+	badAuth  int
+	received int
+	seenIDs  map[string]bool
+	copies   int
+
+	extraSlots   int           // grants this many more than the capacity
+	sameSlot     bool          // numbers every grant with slot 0
+	loseTask     int64         // this task is never granted, and counts as ended
+	hideTask     int64         // this task is missing from lists
+	alterOutput  int64         // this task is listed with another output
+	forgetResult int64         // this task's result is acknowledged and then lost
+	acceptAll    bool          // malformed reports are answered 200
+	leaveOut     bool          // replies do not answer running tasks
+	staleTokens  bool          // tokens go down
+	lease        time.Duration // of every grant
+}
+
+type fakeTask struct {
+	id, batch int64
+	device    string
+	payload   json.RawMessage
+	state     string // pending, dispatched or terminal
+	token     int64
+	slot      int
+	until     time.Time
+	output    json.RawMessage
+	tokens    map[int64]string // ended attempts -> how
+}
+
+func newFake(t *testing.T) (*fake, *httptest.Server) {
+	t.Helper()
+	f := &fake{lease: 2 * time.Second, seenIDs: map[string]bool{}}
+	s := httptest.NewServer(f)
+	t.Cleanup(s.Close)
+	return f, s
+}
+
+func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body := make([]byte, 0, 1024)
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := r.Body.Read(buf)
+		body = append(body, buf[:n]...)
+		if err != nil {
+			break
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	device, isReport := strings.CutPrefix(r.URL.Path, "/v1/devices/")
+	token := testOperatorToken
+	if isReport {
+		token = testFleetToken
+	}
+	if r.Header.Get("Authorization") != "Bearer "+token {
+		f.badAuth++
+		writeJSON(w, http.StatusUnauthorized, map[string]any{"code": "unauthorized"})
+		return
+	}
+	if isReport {
+		status, answer := f.report(strings.TrimSuffix(device, "/report"), body)
+		writeJSON(w, status, answer)
+		return
+	}
+	f.operate(w, r, body)
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v)
+}
+
+// report is HandleReport in small. Callers hold mu.
+func (f *fake) report(device string, body []byte) (int, map[string]any) {
+	f.received++
+	var r report
+	if err := json.Unmarshal(body, &r); err != nil || len(body) > 64<<10 || len(r.Results) > 100 ||
+		strings.Count(string(body), "{") > 300 || strings.Contains(string(body), strings.Repeat(`{"a":`, 17)) {
+		if f.acceptAll {
+			return http.StatusOK, map[string]any{"reason": "none"}
+		}
+		return http.StatusBadRequest, map[string]any{"code": "invalid_json"}
+	}
+	if f.seenIDs[r.ID] {
+		f.copies++
+	}
+	f.seenIDs[r.ID] = true
+	f.reap()
+	reply := map[string]any{"re": r.ID, "reason": "none", "held_ms": 0, "report_after_ms": 20}
+	var acks, renewals, cancels []map[string]any
+	mentioned := map[int64]bool{}
+	for _, e := range r.Results {
+		mentioned[e.Token] = true
+		acks = append(acks, map[string]any{"task": e.Task, "token": e.Token, "outcome": f.result(e)})
+	}
+	for _, e := range r.Running {
+		mentioned[e.Token] = true
+		t := f.tasks[e.Task-1]
+		if t.state != "dispatched" || t.token != e.Token {
+			cancels = append(cancels, map[string]any{"task": e.Task, "token": e.Token, "why": "stale"})
+			continue
+		}
+		t.until = time.Now().Add(f.lease)
+		renewals = append(renewals, map[string]any{"task": e.Task, "token": e.Token, "lease_ms": f.leaseMS(t)})
+	}
+	reply["acks"], reply["renewed"], reply["cancel"] = acks, renewals, cancels
+	if f.leaveOut {
+		reply["renewed"] = nil
+	}
+	f.next(device, mentioned, reply)
+	return http.StatusOK, reply
+}
+
+func (f *fake) leaseMS(t *fakeTask) int64 { return (time.Until(t.until) - f.lease/5).Milliseconds() }
+
+func (f *fake) reap() {
+	for _, t := range f.tasks {
+		if t.state == "dispatched" && time.Now().After(t.until) {
+			t.tokens[t.token] = "lapsed"
+			t.state = "pending"
+			f.lapsed++
+		}
+	}
+}
+
+func (f *fake) result(e result) string {
+	t := f.tasks[e.Task-1]
+	if t.state == "dispatched" && t.token == e.Token {
+		t.tokens[e.Token] = "result"
+		if t.state = e.Status; e.Status != "succeeded" {
+			t.state = "pending"
+		}
+		if t.output = e.Output; t.id == f.forgetResult {
+			t.state = "failed"
+		}
+		return "recorded"
+	}
+	switch t.tokens[e.Token] {
+	case "result":
+		return "duplicate"
+	case "lapsed":
+		if t.state == "pending" && e.Status == "succeeded" {
+			t.state, t.output = "succeeded", e.Output
+		}
+		return "late"
+	}
+	return "unknown"
+}
+
+func (f *fake) next(device string, mentioned map[int64]bool, reply map[string]any) {
+	slots := map[int]bool{}
+	for _, t := range f.tasks {
+		if t.state != "dispatched" {
+			continue
+		}
+		slots[t.slot] = true
+		if t.device == device {
+			if reply["reason"] = "busy"; !mentioned[t.token] && f.leaseMS(t) > 100 {
+				f.grant(t, reply, 1)
+			}
+			return
+		}
+	}
+	for _, t := range f.tasks {
+		if t.device != device || t.state != "pending" || t.id == f.loseTask {
+			continue
+		}
+		slot := 0
+		for slots[slot] {
+			slot++
+		}
+		if slot >= f.pool.Capacity+f.extraSlots {
+			reply["reason"] = "full"
+			return
+		}
+		if f.token++; f.staleTokens {
+			f.token -= 2
+		}
+		t.state, t.slot, t.token, t.until = "dispatched", slot, f.token+1_000_000, time.Now().Add(f.lease)
+		f.grant(t, reply, 0)
+		return
+	}
+}
+
+func (f *fake) grant(t *fakeTask, reply map[string]any, redelivered int) {
+	slot := t.slot
+	if f.sameSlot {
+		slot = 0
+	}
+	reply["reason"] = "granted"
+	reply["task"] = map[string]any{
+		"id": t.id, "token": t.token, "pool": "sim", "slot": slot, "kind": "simulated", "payload": t.payload,
+		"attempt": len(t.tokens) + 1, "redelivered": redelivered, "lease_ms": f.leaseMS(t),
+	}
+}
+
+func (f *fake) operate(w http.ResponseWriter, r *http.Request, body []byte) {
+	switch route, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/"), "/"); {
+	case route == "pools" && r.Method == http.MethodPut:
+		f.pool = &Pool{}
+		_ = json.Unmarshal(body, f.pool)
+		writeJSON(w, http.StatusOK, f.pool)
+	case route == "pools" && f.pool == nil:
+		writeJSON(w, http.StatusNotFound, map[string]any{"code": "not_found"})
+	case route == "pools":
+		writeJSON(w, http.StatusOK, f.pool)
+	case route == "batches" && r.Method == http.MethodPost:
+		var b Batch
+		_ = json.Unmarshal(body, &b)
+		f.batches = append(f.batches, int64(len(b.Tasks)))
+		id := int64(len(f.batches))
+		for _, n := range b.Tasks {
+			f.tasks = append(f.tasks, &fakeTask{
+				id: int64(len(f.tasks) + 1), batch: id, device: n.Device, payload: n.Payload,
+				state: "pending", tokens: map[int64]string{},
+			})
+		}
+		writeJSON(w, http.StatusCreated, map[string]any{"id": id, "tasks": len(b.Tasks)})
+	case route == "batches":
+		id, _ := strconv.ParseInt(r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:], 10, 64)
+		f.reap()
+		counts := map[string]int64{}
+		for _, t := range f.tasks {
+			if t.batch == id && t.id == f.loseTask {
+				counts["succeeded"]++
+			} else if t.batch == id {
+				counts[t.state]++
+			}
+		}
+		writeJSON(w, http.StatusOK, BatchState{ID: id, Total: f.batches[id-1], Counts: counts})
+	case route == "tasks":
+		f.list(w, r)
+	default:
+		writeJSON(w, http.StatusNotFound, map[string]any{"code": "not_found"})
+	}
+}
+
+// list pages by 7 so that paging is exercised.
+func (f *fake) list(w http.ResponseWriter, r *http.Request) {
+	batch, _ := strconv.ParseInt(r.URL.Query().Get("batch"), 10, 64)
+	from, _ := strconv.Atoi(r.URL.Query().Get("page_token"))
+	tasks := []map[string]any{}
+	for i := from; i < len(f.tasks); i++ {
+		t := f.tasks[i]
+		if t.batch != batch || t.id == f.hideTask {
+			continue
+		}
+		output := append(json.RawMessage(nil), t.output...)
+		if t.id == f.alterOutput {
+			output[len(output)-2] = ' ' // JSON still, but not the device's
+			output = append(output[:len(output)-2], []byte(` "}`)...)
+		}
+		tasks = append(tasks, map[string]any{"id": t.id, "device": t.device, "state": t.state, "output": rawOrNil(output)})
+		if len(tasks) == 7 {
+			writeJSON(w, http.StatusOK, map[string]any{"tasks": tasks, "next_page_token": fmt.Sprint(i + 1)})
+			return
+		}
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"tasks": tasks})
+}
+
+func rawOrNil(b json.RawMessage) any {
+	if len(b) == 0 {
+		return nil
+	}
+	return b
+}

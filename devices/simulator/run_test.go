@@ -1,0 +1,212 @@
+package simulator
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"time"
+)
+
+func testConfig(url string) Config {
+	return Config{
+		URL: url, OperatorToken: testOperatorToken, FleetToken: testFleetToken,
+		Devices: 20, Capacity: 4, Tasks: 60, Work: 20 * time.Millisecond,
+		Period: 50 * time.Millisecond, Resend: 50 * time.Millisecond, Retry: 5 * time.Millisecond,
+		Seed: 1, Timeout: 30 * time.Second,
+	}
+}
+
+// runAgainst runs a simulation against a fake dispatcher.
+func runAgainst(t *testing.T, f *fake, c Config) (Summary, string) {
+	t.Helper()
+	var progress bytes.Buffer
+	s, err := Run(t.Context(), c, &progress)
+	if err != nil {
+		t.Fatalf("Run: %v", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.badAuth > 0 {
+		t.Errorf("%d requests with a wrong token", f.badAuth)
+	}
+	return s, progress.String()
+}
+
+func TestAnHonestDispatcherPasses(t *testing.T) {
+	t.Parallel()
+	f, server := newFake(t)
+	s, progress := runAgainst(t, f, testConfig(server.URL))
+	if err := s.Err(); err != nil {
+		t.Fatalf("Err: %v", err)
+	}
+	if s.Ended != 60 || s.Compared != 60 || s.Fleet.Recorded != 60 || s.External.Arrivals != 60 {
+		t.Errorf("ended %d, compared %d, recorded %d, arrivals %d; want 60 each",
+			s.Ended, s.Compared, s.Fleet.Recorded, s.External.Arrivals)
+	}
+	if s.External.HighWater != 4 {
+		t.Errorf("high-water mark %d, want 4: the slots were never all in use", s.External.HighWater)
+	}
+	if use := s.SlotUse(); use <= 0 || use > 1 {
+		t.Errorf("slot use %v, want within 0..1", use)
+	}
+	if s.Makespan < s.Bound || s.Bound <= 0 {
+		t.Errorf("makespan %s, bound %s", s.Makespan, s.Bound)
+	}
+	if !strings.Contains(progress, "held ") {
+		t.Errorf("no progress line in %q", progress)
+	}
+	var out bytes.Buffer
+	if err := s.Print(&out); err != nil || !strings.Contains(out.String(), "high-water mark 4 of 4") {
+		t.Errorf("Print: %v\n%s", err, out.String())
+	}
+}
+
+func TestAllFaultsAtOnce(t *testing.T) {
+	t.Parallel()
+	f, server := newFake(t)
+	f.lease = 400 * time.Millisecond
+	c := testConfig(server.URL)
+	c.Faults = Faults{Silent: 0.1, Late: 0.5, Slow: 0.2, Reboot: 0.2, Duplicate: 0.3, LostReplies: 0.2, Garbage: 0.2}
+	s, _ := runAgainst(t, f, c)
+	if err := s.Err(); err != nil {
+		t.Fatalf("Err: %v", err)
+	}
+	if s.Compared != 60 {
+		t.Errorf("compared %d outputs, want 60", s.Compared)
+	}
+	for name, n := range map[string]int64{
+		"silent": s.Fleet.Silent, "reboots": s.Fleet.Reboots, "renewals": s.Fleet.Renewals,
+		"leases ended": s.Fleet.LeasesEnded, "lost replies": s.Fleet.LostReplies, "redeliveries": s.Fleet.Redeliveries,
+		"garbage refused": s.Fleet.GarbageRefused, "duplicates": s.Fleet.Duplicate, "late": s.Fleet.Late,
+	} {
+		if n == 0 {
+			t.Errorf("no %s", name)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.copies == 0 || f.lapsed == 0 {
+		t.Errorf("server saw %d copies and %d lapses, want some", f.copies, f.lapsed)
+	}
+}
+
+// TestBrokenPromisesAreReported is the judge judged: each fault of a
+// dispatcher must fail the run, by name.
+func TestBrokenPromisesAreReported(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		do   func(*fake, *Config)
+		want string
+	}{
+		{"over-grants", func(f *fake, _ *Config) { f.extraSlots = 2 }, "capacity 4 exceeded"},
+		{"shared slot", func(f *fake, _ *Config) { f.sameSlot = true }, "at a slot in use"},
+		{"stale tokens", func(f *fake, _ *Config) { f.staleTokens = true }, "stale token"},
+		{"task never run", func(f *fake, _ *Config) { f.loseTask = 9 }, "1 tasks lost"},
+		{"task missing", func(f *fake, _ *Config) { f.hideTask = 9 }, "1 tasks lost"},
+		{"altered output", func(f *fake, _ *Config) { f.alterOutput = 9 }, "1 outputs differ"},
+		{"lost result", func(f *fake, _ *Config) { f.forgetResult = 9 }, "1 outputs differ"},
+		{"garbage accepted", func(f *fake, c *Config) { f.acceptAll, c.Garbage = true, 0.5 }, "malformed reports were not refused"},
+		{"running unanswered", func(f *fake, c *Config) {
+			f.leaveOut, f.lease, c.Slow = true, 200*time.Millisecond, 0.5
+		}, "has 0 answers"},
+		{"never ends", func(_ *fake, c *Config) { c.Timeout = 300 * time.Millisecond }, "tasks did not end"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f, server := newFake(t)
+			config := testConfig(server.URL)
+			c.do(f, &config)
+			s, _ := runAgainst(t, f, config)
+			if err := s.Err(); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Err = %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestEndlessKeepsTheQueueFilled(t *testing.T) {
+	t.Parallel()
+	f, server := newFake(t)
+	c := testConfig(server.URL)
+	c.Endless, c.Tasks = true, 0
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.batches) >= 3 })
+		cancel()
+	}()
+	s, err := Run(ctx, c, nil)
+	if err != nil {
+		t.Fatalf("Run: %v", err)
+	}
+	if err := s.Err(); err != nil {
+		t.Errorf("Err: %v", err)
+	}
+	if !s.Interrupted || s.Compared == 0 || s.Ended < 20 {
+		t.Errorf("interrupted %t, compared %d, ended %d", s.Interrupted, s.Compared, s.Ended)
+	}
+}
+
+func TestARaisedCapacityIsNotOverLimit(t *testing.T) {
+	t.Parallel()
+	f, server := newFake(t)
+	c := testConfig(server.URL)
+	c.Tasks = 200
+	go func() {
+		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.token > 8 })
+		f.mu.Lock()
+		f.pool.Capacity = 9
+		f.mu.Unlock()
+	}()
+	s, _ := runAgainst(t, f, c)
+	if err := s.Err(); err != nil {
+		t.Fatalf("Err: %v", err)
+	}
+	if s.External.HighWater <= 4 {
+		t.Errorf("high-water mark %d: the raised capacity was never used", s.External.HighWater)
+	}
+}
+
+func TestRunRefusesWhatCannotWork(t *testing.T) {
+	t.Parallel()
+	_, server := newFake(t)
+	for _, c := range []struct {
+		name string
+		do   func(*Config)
+		want string
+	}{
+		{"no URL", func(c *Config) { c.URL = "" }, "URL"},
+		{"probability", func(c *Config) { c.Silent = 2 }, "probability"},
+		{"via", func(c *Config) { c.Via = "pigeon" }, "via"},
+		{"no broker", func(c *Config) { c.Via = ViaMQTT }, "URL"},
+		{"negative capacity", func(c *Config) { c.Capacity = -1 }, "negative"},
+		{"token", func(c *Config) { c.OperatorToken = "x" }, "401"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			config := testConfig(server.URL)
+			c.do(&config)
+			if _, err := Run(t.Context(), config, nil); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Run = %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// eventually polls until the condition holds, for at most 20 s.
+func eventually(t *testing.T, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(20 * time.Second)
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Error("it never happened")
+			return
+		}
+	}
+}
