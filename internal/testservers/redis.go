@@ -77,7 +77,7 @@ func withRedis(addr string, f func(*redis.Client) error) error {
 		Addr: addr, MaxRetries: -1, DialerRetries: 1,
 		DialTimeout: time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: time.Second,
 	})
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	return f(client)
 }
 

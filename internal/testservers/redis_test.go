@@ -81,7 +81,7 @@ func TestRedisClusterOwnsAllSlotsAlsoAfterARestart(t *testing.T) {
 	server.Stop()
 	server.Start()
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}})
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	for _, key := range []string{"a", "b", "c", "{d}:e"} {
 		if err := c.Set(t.Context(), key, "v", 0).Err(); err != nil {
 			t.Fatalf("set %s: %v", key, err)

@@ -1,0 +1,208 @@
+package slots_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// backend is a kind of Redis that the semaphore must work on.
+type backend struct {
+	name    string
+	cluster bool
+	start   func(tb testing.TB) (addr string)
+}
+
+func backends() []backend {
+	return []backend{
+		{name: "redis", start: startRedis},
+		{name: "cluster", cluster: true, start: startCluster},
+		{name: "miniredis", start: startMiniredis},
+	}
+}
+
+func startRedis(tb testing.TB) string {
+	tb.Helper()
+	return testservers.Redis(tb).Addr
+}
+
+func startCluster(tb testing.TB) string {
+	tb.Helper()
+	return testservers.RedisCluster(tb).Addr
+}
+
+func startMiniredis(tb testing.TB) string {
+	tb.Helper()
+	return miniredis.RunT(tb).Addr()
+}
+
+// server is one running Redis and a semaphore in it.
+type server struct {
+	backend
+	addr   string
+	client redis.UniversalClient
+	*slots.Semaphore
+}
+
+func newServer(t *testing.T, b backend) *server {
+	t.Helper()
+	return connect(t, b, b.start(t))
+}
+
+func connect(t *testing.T, b backend, addr string) *server {
+	t.Helper()
+	s := &server{backend: b, addr: addr}
+	s.client = s.dial(t, s.addr)
+	s.Semaphore = slots.New(s.client)
+	return s
+}
+
+// dial returns a client whose connections all go to addr: the server's, or
+// that of a proxy in front of it, whatever address a Cluster announces. Its
+// timeouts leave a busy test machine some room.
+func (s *server) dial(t *testing.T, addr string) redis.UniversalClient {
+	t.Helper()
+	opts := slots.Options(addr)
+	opts.IsClusterMode = s.cluster
+	opts.ReadTimeout, opts.WriteTimeout, opts.PoolTimeout = 5*time.Second, 5*time.Second, 5*time.Second
+	opts.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, addr)
+	}
+	client := redis.NewUniversalClient(opts)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// poolOf makes a pool of this capacity known, under a name of the test's own.
+func (s *server) poolOf(t *testing.T, capacity int, holders ...slots.Holding) string {
+	t.Helper()
+	pool := t.Name()
+	s.restore(t, pool, slots.Config{Capacity: capacity, Version: 1}, holders...)
+	return pool
+}
+
+func (s *server) restore(t *testing.T, pool string, c slots.Config, holders ...slots.Holding) {
+	t.Helper()
+	if restored, err := s.Restore(t.Context(), pool, c, holders); err != nil || !restored {
+		t.Fatalf("restore %s: %v, %v", pool, restored, err)
+	}
+}
+
+// acquire asks for one slot for 300 s.
+func (s *server) acquire(t *testing.T, pool, lease string) slots.Acquisition {
+	t.Helper()
+	return s.acquireAll(t, pool, lease)[0]
+}
+
+func (s *server) acquireAll(t *testing.T, pool string, leases ...string) []slots.Acquisition {
+	t.Helper()
+	out, err := s.Acquire(t.Context(), pool, requests(300*time.Second, leases...))
+	if err != nil {
+		t.Fatalf("acquire %v: %v", leases, err)
+	}
+	if len(out) != len(leases) {
+		t.Fatalf("%d outcomes for %d requests", len(out), len(leases))
+	}
+	return out
+}
+
+func (s *server) release(t *testing.T, pool string, leases ...string) []bool {
+	t.Helper()
+	out, err := s.Release(t.Context(), pool, leases)
+	if err != nil {
+		t.Fatalf("release %v: %v", leases, err)
+	}
+	return out
+}
+
+func (s *server) configure(t *testing.T, pool string, capacity int, version int64) bool {
+	t.Helper()
+	changed, err := s.Configure(t.Context(), pool, slots.Config{Capacity: capacity, Version: version})
+	if err != nil {
+		t.Fatalf("configure: %v", err)
+	}
+	return changed
+}
+
+func (s *server) snapshot(t *testing.T, pool string) slots.Snapshot {
+	t.Helper()
+	out, err := s.Snapshot(t.Context(), pool)
+	if err != nil {
+		t.Fatalf("snapshot: %v", err)
+	}
+	return out
+}
+
+// holders reads who holds which slot.
+func (s *server) holders(t *testing.T, pool string) map[int]string {
+	t.Helper()
+	out := map[int]string{}
+	for _, l := range s.snapshot(t, pool).Leases {
+		out[l.Slot] = l.ID
+	}
+	return out
+}
+
+// freeMembers are the slots that Redis has as free.
+func (s *server) freeMembers(t *testing.T, pool string) []string {
+	t.Helper()
+	out, err := s.client.ZRangeByScore(t.Context(), "slots:{"+pool+"}:free_at", &redis.ZRangeBy{Min: "0", Max: "0"}).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func requests(ttl time.Duration, leases ...string) []slots.Request {
+	out := make([]slots.Request, len(leases))
+	for i, lease := range leases {
+		out[i] = slots.Request{Lease: lease, Device: "dev:" + lease, TTL: ttl}
+	}
+	return out
+}
+
+// names returns "prefix.from" .. "prefix.to-1".
+func names(prefix string, from, to int) []string {
+	out := make([]string, 0, to-from)
+	for i := from; i < to; i++ {
+		out = append(out, fmt.Sprintf("%s.%d", prefix, i))
+	}
+	return out
+}
+
+// holdings returns n holders, of slots 0..n-1.
+func holdings(prefix string, n int) []slots.Holding {
+	out := make([]slots.Holding, n)
+	for i, lease := range names(prefix, 0, n) {
+		out[i] = slots.Holding{Lease: lease, Device: "dev:" + lease, Slot: i, Remaining: time.Minute, Age: time.Second}
+	}
+	return out
+}
+
+func acquired(slot int) slots.Acquisition {
+	return slots.Acquisition{Status: slots.StatusAcquired, Slot: slot}
+}
+
+func held(slot int) slots.Acquisition {
+	return slots.Acquisition{Status: slots.StatusHeld, Slot: slot}
+}
+
+// diff compares, but for times.
+func diff(t *testing.T, what string, got, want any) {
+	t.Helper()
+	times := cmpopts.IgnoreFields(slots.Lease{}, "Acquired", "Remaining", "Age")
+	wait := cmpopts.IgnoreFields(slots.Acquisition{}, "NextFree")
+	if d := cmp.Diff(want, got, times, wait, cmpopts.EquateEmpty()); d != "" {
+		t.Errorf("%s (-want +got):\n%s", what, d)
+	}
+}

@@ -1,0 +1,202 @@
+package slots_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// TestWipe: a Redis that lost its data grants nothing until a restore.
+func TestWipe(t *testing.T) {
+	t.Parallel()
+	for _, b := range backends() {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, b)
+			pool := s.poolOf(t, 2)
+			s.acquireAll(t, pool, "a", "b")
+			if err := s.client.FlushAll(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			diff(t, "acquire", s.acquire(t, pool, "c"), slots.Acquisition{Status: slots.StatusUnknown})
+			s.restore(t, pool, slots.Config{Capacity: 2, Version: 1}, slots.Holding{Lease: "b", Device: "d", Slot: 1})
+			diff(t, "restored", s.acquireAll(t, pool, "c", "d"), []slots.Acquisition{acquired(0), {Status: slots.StatusFull}})
+		})
+	}
+}
+
+func TestRestartWithoutData(t *testing.T) {
+	t.Parallel()
+	redisServer := testservers.Redis(t)
+	s := connect(t, backend{}, redisServer.Addr)
+	pool := s.poolOf(t, 1)
+	s.acquire(t, pool, "a")
+	redisServer.Kill()
+	if _, err := s.Acquire(t.Context(), pool, requests(1e9, "b")); !errors.Is(err, slots.ErrUnavailable) {
+		t.Fatalf("no server: %v, want ErrUnavailable", err)
+	}
+	redisServer.Start()
+	eventually(t, "an answer", func() bool {
+		out, err := s.Acquire(t.Context(), pool, requests(1e9, "b"))
+		if err == nil && out[0].Status != slots.StatusUnknown {
+			t.Fatalf("after a restart without data: %+v, want unknown", out[0])
+		}
+		return err == nil
+	})
+}
+
+// TestUnavailable: whatever keeps Redis from working is one error, of every call.
+func TestUnavailable(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"loading":      "-LOADING Redis is loading the dataset in memory",
+		"read-only":    "-READONLY You can't write against a read only replica.",
+		"cluster down": "-CLUSTERDOWN The cluster is down",
+		"memory":       "-OOM command not allowed when used memory > 'maxmemory'.",
+		"auth":         "-NOAUTH Authentication required.",
+		"silence":      "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts := slots.Options(refusing(t, answer))
+			opts.ReadTimeout = 50 * time.Millisecond
+			client := redis.NewUniversalClient(opts)
+			t.Cleanup(func() { _ = client.Close() })
+			allUnavailable(t, slots.New(client))
+		})
+	}
+	t.Run("network", func(t *testing.T) {
+		t.Parallel()
+		client := redis.NewUniversalClient(slots.Options(testservers.FreeAddr(t)))
+		t.Cleanup(func() { _ = client.Close() })
+		allUnavailable(t, slots.New(client))
+	})
+}
+
+func allUnavailable(t *testing.T, s *slots.Semaphore) {
+	t.Helper()
+	for name, c := range replayed() {
+		if _, err := c.do(t.Context(), s, "pool"); !errors.Is(err, slots.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnavailable", name, err)
+		}
+	}
+}
+
+// refusing is a server that gives every command the same answer, or none.
+func refusing(t *testing.T, answer string) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go refuse(conn, answer)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func refuse(conn net.Conn, answer string) {
+	defer conn.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		commands := bytes.Count(buf[:n], []byte("*"))
+		if answer != "" {
+			_, _ = conn.Write([]byte(strings.Repeat(answer+"\r\n", commands)))
+		}
+	}
+}
+
+// TestReadOnlyReplica: a real master that was demoted.
+func TestReadOnlyReplica(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, backends()[0])
+	pool := s.poolOf(t, 2)
+	s.acquire(t, pool, "a")
+	if err := s.client.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Acquire(t.Context(), pool, requests(1e9, "b"))
+	if !errors.Is(err, slots.ErrUnavailable) || !strings.Contains(err.Error(), "READONLY") {
+		t.Errorf("acquire: %v", err)
+	}
+	if _, err := s.Release(t.Context(), pool, []string{"a"}); !errors.Is(err, slots.ErrUnavailable) {
+		t.Errorf("release: %v", err)
+	}
+	if err := s.client.Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	diff(t, "untouched", s.holders(t, pool), map[int]string{0: "a"})
+	diff(t, "and working", s.acquire(t, pool, "b"), acquired(1))
+}
+
+// TestOutOfMemory: a refusal leaves nothing half done.
+func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, backends()[0])
+	pool, other := s.poolOf(t, 2), t.Name()+".other"
+	s.acquire(t, pool, "a")
+	before := s.snapshot(t, pool)
+	memory := func(limit string) {
+		t.Helper()
+		if err := s.client.ConfigSet(t.Context(), "maxmemory", limit).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	memory("1")
+	if _, err := s.Acquire(t.Context(), pool, requests(1e9, "b")); !errors.Is(err, slots.ErrUnavailable) {
+		t.Errorf("acquire: %v", err)
+	}
+	if _, err := s.Configure(t.Context(), pool, slots.Config{Capacity: 9, Version: 9}); !errors.Is(err, slots.ErrUnavailable) {
+		t.Errorf("configure: %v", err)
+	}
+	diff(t, "unchanged", s.snapshot(t, pool), before)
+	if freed, err := s.Release(t.Context(), pool, []string{"a"}); err != nil || !freed[0] {
+		t.Errorf("release must work without memory: %v, %v", freed, err)
+	}
+	_, err := s.Restore(t.Context(), other, slots.Config{Capacity: 1}, nil)
+	memory("0")
+	if got := s.snapshot(t, other); (err == nil) != got.Known {
+		t.Errorf("restore: %v, but known is %v", err, got.Known)
+	}
+	diff(t, "working again", s.acquireAll(t, pool, "b", "c"), []slots.Acquisition{acquired(0), acquired(1)})
+}
+
+// TestCallerGivesUp: the caller's context bounds a call to a server that hangs.
+func TestCallerGivesUp(t *testing.T) {
+	t.Parallel()
+	redisServer := testservers.Redis(t)
+	s := connect(t, backend{}, redisServer.Addr)
+	pool := s.poolOf(t, 1)
+	redisServer.Pause()
+	defer redisServer.Resume()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	_, err := s.Acquire(ctx, pool, requests(1e9, "a"))
+	if !errors.Is(err, slots.ErrUnavailable) {
+		t.Errorf("%v, want ErrUnavailable", err)
+	}
+	if took := time.Since(begin); took > 2*time.Second { // one read timeout would be 5 s
+		t.Errorf("took %s with 50 ms to go", took)
+	}
+}

@@ -1,0 +1,136 @@
+package slots
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Settings of a client. Each is explicit: the defaults retry scripts, wait for
+// seconds, ignore the context while they wait, or changed between releases.
+const (
+	timeout     = 500 * time.Millisecond
+	poolSize    = 32
+	maxIdleTime = 5 * time.Minute
+)
+
+// Options returns the settings that this package needs for these addresses
+// (host:port); more than one is a Cluster.
+func Options(addrs ...string) *redis.UniversalOptions {
+	return &redis.UniversalOptions{
+		Addrs:                 addrs,
+		Protocol:              2, // integers and strings only
+		DisableIdentity:       true,
+		DialTimeout:           timeout,
+		DialerRetries:         1,
+		ReadTimeout:           timeout,
+		WriteTimeout:          timeout,
+		PoolTimeout:           timeout,
+		ContextTimeoutEnabled: true,
+		MaxRetries:            -1, // this package resends, and knows when it may
+		MaxRedirects:          2,  // Cluster: MOVED, ASK, and what its client resends itself
+		PoolSize:              poolSize,
+		MaxIdleConns:          poolSize,
+		ConnMaxIdleTime:       maxIdleTime,
+	}
+}
+
+// ParseURL returns the client options for a URL:
+//
+//	redis://[user:password@]host[:6379][/db]          one server
+//	redis://[user:password@]host1,host2:6380          a Cluster
+//	redis+sentinel://host1,host2[:26379]/master[/db]  behind Sentinel
+//
+// rediss:// and rediss+sentinel:// use TLS, with the system's certificate
+// authorities. An error quotes nothing of the URL: it has a password in it.
+func ParseURL(raw string) (*redis.UniversalOptions, error) {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	base, sentinel := strings.CutSuffix(scheme, "+sentinel")
+	if !ok || (base != "redis" && base != "rediss") {
+		return nil, errors.New("redis URL: must begin with redis://, rediss://, redis+sentinel:// or rediss+sentinel://")
+	}
+	if strings.ContainsAny(rest, "?#") {
+		return nil, errors.New("redis URL: has a query or fragment, which is not supported")
+	}
+	authority, path, _ := strings.Cut(rest, "/")
+	user, hosts := cutUser(authority)
+	addrs, err := addresses(hosts, sentinel)
+	if err != nil {
+		return nil, err
+	}
+	opts := Options(addrs...)
+	if opts.Username, opts.Password, err = credentials(user); err != nil {
+		return nil, err
+	}
+	if base == "rediss" {
+		opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if err := applyPath(opts, path, sentinel); err != nil {
+		return nil, err
+	}
+	return opts, nil
+}
+
+// cutUser splits at the last '@': a password may contain one.
+func cutUser(authority string) (user, hosts string) {
+	at := strings.LastIndexByte(authority, '@')
+	return authority[:max(at, 0)], authority[at+1:]
+}
+
+func credentials(user string) (name, password string, err error) {
+	name, password, _ = strings.Cut(user, ":")
+	if name, err = url.PathUnescape(name); err == nil {
+		password, err = url.PathUnescape(password)
+	}
+	if err != nil {
+		return "", "", errors.New("redis URL: user or password is not percent-encoded correctly")
+	}
+	return name, password, nil
+}
+
+// addresses adds the default port where there is none.
+func addresses(hosts string, sentinel bool) ([]string, error) {
+	port := "6379"
+	if sentinel {
+		port = "26379"
+	}
+	var addrs []string
+	for host := range strings.SplitSeq(hosts, ",") {
+		u, err := url.Parse("redis://" + host)
+		bare := err == nil && strings.Contains(u.Hostname(), ":") && !strings.HasPrefix(host, "[")
+		if err != nil || u.Hostname() == "" || u.Host != host || bare {
+			return nil, errors.New("redis URL: bad host or port (is a '/' or '@' in the password not percent-encoded?)")
+		}
+		addrs = append(addrs, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port)))
+	}
+	return addrs, nil
+}
+
+// applyPath reads [db], or master[/db] of Sentinel.
+func applyPath(opts *redis.UniversalOptions, path string, sentinel bool) error {
+	if sentinel {
+		opts.MasterName, path, _ = strings.Cut(path, "/")
+		if opts.MasterName == "" {
+			return errors.New("redis URL: the path must name the master: redis+sentinel://host/master")
+		}
+	}
+	if path == "" {
+		return nil
+	}
+	db, err := strconv.Atoi(path)
+	if err != nil || db < 0 {
+		return errors.New("redis URL: bad database number")
+	}
+	if db > 0 && !sentinel && len(opts.Addrs) > 1 {
+		return errors.New("redis URL: a Cluster has only database 0")
+	}
+	opts.DB = db
+	return nil
+}

@@ -1,0 +1,141 @@
+package slots
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// MaxCapacity is the largest capacity of a pool.
+const MaxCapacity = 10000
+
+// maxVersion is the largest integer that a script can compare exactly.
+const maxVersion = 1 << 53
+
+// Config is the size of a pool.
+type Config struct {
+	Capacity int   // 0..MaxCapacity; 0 grants nothing
+	Version  int64 // 0..2^53, rises with every change
+}
+
+// Holding is a grant as the ledger knows it.
+type Holding struct {
+	Lease, Device string
+	Slot          int // below MaxCapacity
+	Remaining     time.Duration
+	Age           time.Duration // since it was granted; negative counts as 0
+}
+
+// Configure resizes a known pool, if the version is newer than the one in
+// force; it says whether it did. Lowering revokes nobody: nothing is granted
+// until fewer than the new capacity are held. ErrUnknownPool: restore it.
+func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (changed bool, err error) {
+	if err := checkConfig(pool, c); err != nil {
+		return false, err
+	}
+	reply, err := s.run(ctx, s.scripts.configure, pool, newCall(), c.Capacity, c.Version).Int()
+	switch {
+	case err != nil:
+		return false, unavailable("configure", pool, err)
+	case reply < 0:
+		return false, fmt.Errorf("configure pool %s: %w", pool, ErrUnknownPool)
+	}
+	return reply == 1, nil
+}
+
+// Restore makes an unknown pool known, with these holders; leases and slots
+// must be distinct. It is sent in chunks, and the pool stays unknown until the
+// last. false: somebody else made it known, or began to. After an error or
+// false the pool may still be unknown: read it, and restore it again then.
+func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders []Holding) (restored bool, err error) {
+	if err := checkConfig(pool, c); err != nil {
+		return false, err
+	}
+	if err := checkHolders(holders); err != nil {
+		return false, err
+	}
+	call := newCall()
+	for offset := 0; ; offset += chunk {
+		end := min(offset+chunk, len(holders))
+		args := []any{call, c.Capacity, c.Version, offset, end == len(holders)}
+		args = appendHolders(args, holders[offset:end])
+		reply, err := s.run(ctx, s.scripts.restore, pool, args...).Int()
+		if err != nil {
+			return false, unavailable("restore", pool, err)
+		}
+		if reply != 1 || end == len(holders) {
+			return reply == 1, nil
+		}
+	}
+}
+
+// Adopt makes each of these holders the holder of its slot, unless another
+// lease is there: then nothing changes, and its answer is false. For the
+// holder that it is already, the remaining time is refreshed. ErrUnknownPool:
+// restore it.
+func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []Holding) ([]bool, error) {
+	if err := checkPool(pool); err != nil {
+		return nil, err
+	}
+	if err := checkHolders(holders); err != nil {
+		return nil, err
+	}
+	out := make([]bool, 0, len(holders))
+	for part := range slices.Chunk(holders, chunk) {
+		reply, err := s.run(ctx, s.scripts.adopt, pool, appendHolders(nil, part)...).Int64Slice()
+		if err != nil {
+			return nil, unavailable("adopt into", pool, err)
+		}
+		for _, adopted := range reply {
+			if adopted < 0 {
+				return nil, fmt.Errorf("adopt into pool %s: %w", pool, ErrUnknownPool)
+			}
+			out = append(out, adopted == 1)
+		}
+	}
+	return out, nil
+}
+
+// Forget removes all of a pool, known or not.
+func (s *Semaphore) Forget(ctx context.Context, pool string) error {
+	if err := checkPool(pool); err != nil {
+		return err
+	}
+	err := resend(ctx, func() *redis.IntCmd { return s.client.Del(ctx, keys(pool)...) }).Err()
+	if err != nil {
+		return unavailable("forget", pool, err)
+	}
+	return nil
+}
+
+func appendHolders(args []any, holders []Holding) []any {
+	for _, h := range holders {
+		args = append(args, h.Slot, h.Lease, h.Device, h.Remaining.Milliseconds(), max(h.Age.Milliseconds(), 0))
+	}
+	return args
+}
+
+func checkConfig(pool string, c Config) error {
+	if c.Capacity < 0 || c.Capacity > MaxCapacity || c.Version < 0 || c.Version > maxVersion {
+		return fmt.Errorf("%w: pool %s: capacity %d, version %d", ErrInvalid, pool, c.Capacity, c.Version)
+	}
+	return checkPool(pool)
+}
+
+// checkHolders refuses what could leave a restore half done: it counts holders.
+func checkHolders(holders []Holding) error {
+	slots, leases := make(map[int]bool, len(holders)), make(map[string]bool, len(holders))
+	for _, h := range holders {
+		if err := checkHolder(h.Lease, h.Device); err != nil {
+			return err
+		}
+		if h.Slot < 0 || h.Slot >= MaxCapacity || slots[h.Slot] || leases[h.Lease] {
+			return fmt.Errorf("%w: lease %s on slot %d: out of range, or twice", ErrInvalid, h.Lease, h.Slot)
+		}
+		slots[h.Slot], leases[h.Lease] = true, true
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package slots_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// TestReplay: the script is executed, its reply is lost, the client sends it
+// again, and that reply is lost too. The answer and the effect are those of one
+// call whose reply came.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	for _, b := range backends() {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, b)
+			warm(t, s)
+			for name, call := range replayed() {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					lossy, lost := s.losing(t, 2)
+					once, again := t.Name()+".once", t.Name()+".again"
+					var answers [2]any
+					for i, pool := range []string{once, again} {
+						if call.known {
+							s.restore(t, pool, slots.Config{Capacity: 3, Version: 1}, holdings("old", 2)...)
+						}
+						var err error
+						if answers[i], err = call.do(t.Context(), []*slots.Semaphore{s.Semaphore, lossy}[i], pool); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if got := lost(); got != 2 {
+						t.Fatalf("%d replies were lost, want 2", got)
+					}
+					diff(t, "answer", answers[1], answers[0])
+					diff(t, "effect", s.snapshot(t, again), s.snapshot(t, once))
+					diff(t, "free slots", s.freeMembers(t, again), s.freeMembers(t, once))
+				})
+			}
+		})
+	}
+}
+
+type call struct {
+	known bool // the pool has 2 of 3 slots held
+	do    func(context.Context, *slots.Semaphore, string) (any, error)
+}
+
+func replayed() map[string]call {
+	return map[string]call{
+		"acquire": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Acquire(ctx, pool, requests(1e9, "a", "old.1", "a", "b"))
+		}},
+		"acquire from unknown": {false, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Acquire(ctx, pool, requests(1e9, "a"))
+		}},
+		"release": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Release(ctx, pool, []string{"nobody", "old.1", "old.1", "old.0"})
+		}},
+		"raise": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Configure(ctx, pool, slots.Config{Capacity: 9, Version: 2})
+		}},
+		"lower": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Configure(ctx, pool, slots.Config{Capacity: 1, Version: 2})
+		}},
+		"stale configure": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Configure(ctx, pool, slots.Config{Capacity: 9, Version: 1})
+		}},
+		"restore": {false, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Restore(ctx, pool, slots.Config{Capacity: 5, Version: 4}, holdings("r", 3))
+		}},
+		"restore in chunks": {false, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Restore(ctx, pool, slots.Config{Capacity: 2000, Version: 4}, holdings("r", 1200))
+		}},
+		"restore of nobody": {false, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Restore(ctx, pool, slots.Config{Capacity: 5, Version: 4}, nil)
+		}},
+		"restore into known": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Restore(ctx, pool, slots.Config{Capacity: 5, Version: 4}, holdings("r", 3))
+		}},
+		"adopt": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Adopt(ctx, pool, []slots.Holding{
+				{Lease: "n", Device: "d", Slot: 2}, {Lease: "x", Device: "d", Slot: 0}, {Lease: "old.1", Device: "d", Slot: 4},
+			})
+		}},
+		"snapshot": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return s.Snapshot(ctx, pool)
+		}},
+		"forget": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+			return nil, s.Forget(ctx, pool)
+		}},
+	}
+}
+
+// TestReplayAnswersOnlyItsOwnCall: what tells a call sent again from a new
+// one must not make a new one look like it.
+func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
+	t.Parallel()
+	for _, b := range backends() {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, b)
+			warm(t, s)
+			pool := s.poolOf(t, 3)
+			lossy, lost := s.losing(t, 1)
+			out, err := lossy.Acquire(t.Context(), pool, requests(1e9, "a"))
+			if err != nil || lost() != 1 {
+				t.Fatal(err, lost())
+			}
+			diff(t, "sent twice", out, []slots.Acquisition{acquired(0)})
+			diff(t, "a second call", s.acquire(t, pool, "a"), held(0))
+			s.release(t, pool, "a")
+			diff(t, "a second release", s.release(t, pool, "a"), []bool{false})
+		})
+	}
+}
+
+// TestAllRepliesLost: the caller gets ErrUnavailable, and a second call finds
+// what the first one did.
+func TestAllRepliesLost(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, backends()[0])
+	warm(t, s)
+	pool := s.poolOf(t, 3)
+	lossy, lost := s.losing(t, 3)
+	if _, err := lossy.Acquire(t.Context(), pool, requests(1e9, "a")); !errors.Is(err, slots.ErrUnavailable) {
+		t.Fatalf("all replies lost: %v, want ErrUnavailable", err)
+	}
+	if got := lost(); got != 3 {
+		t.Fatalf("sent %d times, want 3", got)
+	}
+	diff(t, "next call", s.acquire(t, pool, "a"), held(0))
+	diff(t, "one effect", s.holders(t, pool), map[int]string{0: "a"})
+}
+
+// warm has every script cached, so that EVALSHA is what executes.
+func warm(t *testing.T, s *server) {
+	t.Helper()
+	for _, c := range replayed() {
+		if _, err := c.do(t.Context(), s.Semaphore, t.Name()+".warm"); err != nil && !errors.Is(err, slots.ErrUnknownPool) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// losing returns a semaphore that loses the replies to its next n calls after
+// they were executed, and how many it has lost.
+func (s *server) losing(t *testing.T, n int32) (*slots.Semaphore, func() int) {
+	t.Helper()
+	var left atomic.Int32
+	left.Store(n)
+	proxy := testservers.NewProxy(t, s.addr)
+	proxy.OnRequest = func(b []byte) {
+		b = bytes.ToLower(b)
+		if (bytes.Contains(b, []byte("evalsha")) || bytes.Contains(b, []byte("\r\ndel\r\n"))) && left.Add(-1) >= 0 {
+			proxy.DropReplies(1)
+		}
+	}
+	return slots.New(s.dial(t, proxy.Addr)), proxy.Dropped
+}

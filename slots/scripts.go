@@ -1,0 +1,85 @@
+package slots
+
+import (
+	"context"
+	_ "embed" // the scripts
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// sends is how often a script is sent at most, when the network loses it.
+const sends = 3
+
+// chunk is how many requests go into one call: a script blocks Redis while it runs.
+const chunk = 500
+
+var (
+	//go:embed lua/pool.lua
+	poolLua string
+	//go:embed lua/acquire.lua
+	acquireLua string
+	//go:embed lua/release.lua
+	releaseLua string
+	//go:embed lua/snapshot.lua
+	snapshotLua string
+	//go:embed lua/configure.lua
+	configureLua string
+	//go:embed lua/restore.lua
+	restoreLua string
+	//go:embed lua/adopt.lua
+	adoptLua string
+)
+
+type scripts struct {
+	acquire, release, snapshot, configure, restore, adopt *redis.Script
+}
+
+func newScripts() scripts {
+	script := func(src string) *redis.Script { return redis.NewScript(poolLua + src) }
+	return scripts{
+		acquire: script(acquireLua), release: script(releaseLua), snapshot: script(snapshotLua),
+		configure: script(configureLua), restore: script(restoreLua), adopt: script(adoptLua),
+	}
+}
+
+// keys of a pool, in the order of pool.lua; one hash tag, so one node of a Cluster.
+func keys(pool string) []string {
+	prefix := "slots:{" + pool + "}:"
+	return []string{
+		prefix + "free_at", prefix + "holder", prefix + "lease", prefix + "config", prefix + "released",
+	}
+}
+
+// newCall names one call, over all its sendings.
+func newCall() string { return strconv.FormatUint(rand.Uint64(), 36) }
+
+// run runs a script, again when the network lost it.
+func (s *Semaphore) run(ctx context.Context, script *redis.Script, pool string, args ...any) *redis.Cmd {
+	return resend(ctx, func() *redis.Cmd { return script.Run(ctx, s.client, keys(pool), args...) })
+}
+
+func resend[C redis.Cmder](ctx context.Context, send func() C) C {
+	for n := 1; ; n++ {
+		cmd := send()
+		if n == sends || ctx.Err() != nil || !lost(cmd.Err()) {
+			return cmd
+		}
+	}
+}
+
+// lost is whether sending again can help: not after an answer of Redis, and not
+// when all connections are busy already.
+func lost(err error) bool {
+	var answer redis.Error
+	return err != nil && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout)
+}
+
+// unavailable wraps any failure to get an answer: whatever it is, nothing may
+// be granted on it.
+func unavailable(op, pool string, err error) error {
+	return fmt.Errorf("%s pool %s: %w: %w", op, pool, ErrUnavailable, err)
+}

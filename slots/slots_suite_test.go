@@ -1,0 +1,582 @@
+package slots_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// TestSuite is the contract, on every kind of Redis. Cases share a server and
+// keep to a pool of their own.
+func TestSuite(t *testing.T) {
+	t.Parallel()
+	for _, b := range backends() {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, b)
+			t.Run("cap", s.testCap)
+			t.Run("lowest free slot first", s.testLowestFirst)
+			t.Run("acquire is idempotent", s.testAcquireTwice)
+			t.Run("batch", s.testBatch)
+			t.Run("large batch", s.testLargeBatch)
+			t.Run("whole lease id", s.testWholeLeaseID)
+			t.Run("double release", s.testDoubleRelease)
+			t.Run("expired holders count", s.testExpiredHoldersCount)
+			t.Run("next free", s.testNextFree)
+			t.Run("unknown pool", s.testUnknownPool)
+			t.Run("capacity 0", s.testCapacityZero)
+			t.Run("full size", s.testMaxCapacity)
+			t.Run("lower while held", s.testLowerWhileHeld)
+			t.Run("raise", s.testRaise)
+			t.Run("stale version", s.testStaleVersion)
+			t.Run("restore unknown only", s.testRestoreUnknownOnly)
+			t.Run("restore clears remains", s.testRestoreClearsRemains)
+			t.Run("interleaved restores", s.testInterleavedRestores)
+			t.Run("restore after resize", s.testRestoreAboveCapacity)
+			t.Run("adopt", s.testAdopt)
+			t.Run("adopt above capacity", s.testAdoptAboveCapacity)
+			t.Run("snapshot", s.testSnapshot)
+			t.Run("forget", s.testForget)
+			t.Run("lost key", s.testLostKey)
+			t.Run("script flush", s.testScriptFlush)
+			t.Run("invalid arguments", s.testInvalid)
+			t.Run("concurrent cap", s.testConcurrentCap)
+		})
+	}
+}
+
+func (s *server) testCap(t *testing.T) {
+	t.Parallel()
+	const capacity = 60
+	pool := s.poolOf(t, capacity)
+	s.acquireAll(t, pool, names("l", 0, capacity-1)...)
+	diff(t, "the last slot", s.acquire(t, pool, "last"), acquired(capacity-1))
+	if got := s.acquire(t, pool, "one too many"); got.Status != slots.StatusFull {
+		t.Errorf("above capacity: %+v, want full", got)
+	}
+	s.release(t, pool, "l.17")
+	diff(t, "after a release", s.acquire(t, pool, "next"), acquired(17))
+	if got := len(s.holders(t, pool)); got != capacity {
+		t.Errorf("%d held, want %d", got, capacity)
+	}
+}
+
+func (s *server) testLowestFirst(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 1200) // more than four digits would sort wrongly unpadded
+	s.acquireAll(t, pool, names("l", 0, 1200)...)
+	s.release(t, pool, "l.1100", "l.9", "l.101", "l.20")
+	var got []int
+	for _, a := range s.acquireAll(t, pool, "a", "b", "c", "d") {
+		got = append(got, a.Slot)
+	}
+	diff(t, "slots", got, []int{9, 20, 101, 1100})
+}
+
+func (s *server) testAcquireTwice(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 2)
+	diff(t, "first", s.acquire(t, pool, "a"), acquired(0))
+	diff(t, "again", s.acquire(t, pool, "a"), held(0))
+	s.acquire(t, pool, "b")
+	diff(t, "again in a full pool", s.acquire(t, pool, "a"), held(0))
+	diff(t, "holders", s.holders(t, pool), map[int]string{0: "a", 1: "b"})
+}
+
+func (s *server) testBatch(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 3)
+	s.acquire(t, pool, "old")
+	diff(t, "outcomes in order", s.acquireAll(t, pool, "a", "old", "b", "a", "c", "b"), []slots.Acquisition{
+		acquired(1), held(0), acquired(2), held(1), {Status: slots.StatusFull}, held(2),
+	})
+	diff(t, "freed", s.release(t, pool, "b", "nobody", "old"), []bool{true, false, true})
+	diff(t, "holders", s.holders(t, pool), map[int]string{1: "a"})
+	if got, err := s.Acquire(t.Context(), pool, nil); len(got) != 0 || err != nil {
+		t.Errorf("empty batch: %v, %v", got, err)
+	}
+	if got, err := s.Release(t.Context(), pool, nil); len(got) != 0 || err != nil {
+		t.Errorf("empty release: %v, %v", got, err)
+	}
+}
+
+func (s *server) testLargeBatch(t *testing.T) {
+	t.Parallel()
+	const n = 1203 // several calls
+	pool := s.poolOf(t, n-1)
+	leases := names("l", 0, n)
+	for i, a := range s.acquireAll(t, pool, leases...) {
+		if want := i < n-1; (a.Status == slots.StatusAcquired) != want || want && a.Slot != i {
+			t.Fatalf("request %d: %+v", i, a)
+		}
+	}
+	freed := s.release(t, pool, leases...)
+	if i := slices.Index(freed, false); len(freed) != n || i != n-1 {
+		t.Errorf("%d of %d answers, the first false at %d", len(freed), n, i)
+	}
+}
+
+func (s *server) testWholeLeaseID(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 2)
+	s.acquireAll(t, pool, "812.1.beef", "812.2.cafe")
+	diff(t, "parts and strangers", s.release(t, pool, "812.1", "812", "812.1.beefbeef", "812.1.BEEF", "00000", "0", "dev:812.1.beef"),
+		make([]bool, 7))
+	diff(t, "holders", s.holders(t, pool), map[int]string{0: "812.1.beef", 1: "812.2.cafe"})
+}
+
+func (s *server) testDoubleRelease(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 1)
+	s.acquire(t, pool, "a")
+	diff(t, "first", s.release(t, pool, "a"), []bool{true})
+	diff(t, "second", s.release(t, pool, "a"), []bool{false})
+	s.acquire(t, pool, "b")
+	diff(t, "third, with a stranger in the slot", s.release(t, pool, "a"), []bool{false})
+	diff(t, "holders", s.holders(t, pool), map[int]string{0: "b"})
+}
+
+func (s *server) testExpiredHoldersCount(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 1)
+	if _, err := s.Acquire(t.Context(), pool, requests(time.Millisecond, "a")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lease to end", func() bool { return s.snapshot(t, pool).Leases[0].Remaining < 0 })
+	if got := s.acquire(t, pool, "b"); got.Status != slots.StatusFull || got.NextFree != 0 {
+		t.Errorf("beside an expired holder: %+v, want full, at once", got)
+	}
+	diff(t, "release of an expired holder", s.release(t, pool, "a"), []bool{true})
+	diff(t, "after it", s.acquire(t, pool, "b"), acquired(0))
+}
+
+func (s *server) testNextFree(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 3)
+	for i, ttl := range []time.Duration{300 * time.Second, 100 * time.Second, 200 * time.Second} {
+		if _, err := s.Acquire(t.Context(), pool, requests(ttl, fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := s.acquire(t, pool, "x").NextFree; got > 100*time.Second || got < 40*time.Second {
+		t.Errorf("next free in %s, want just under 100 s", got)
+	}
+}
+
+func (s *server) testUnknownPool(t *testing.T) {
+	t.Parallel()
+	pool, ctx := t.Name(), t.Context()
+	diff(t, "acquire", s.acquireAll(t, pool, "a", "b"), make([]slots.Acquisition, 2))
+	diff(t, "release", s.release(t, pool, "a", "b"), make([]bool, 2))
+	diff(t, "snapshot", s.snapshot(t, pool), slots.Snapshot{})
+	if changed, err := s.Configure(ctx, pool, slots.Config{Capacity: 5, Version: 9}); changed || !errors.Is(err, slots.ErrUnknownPool) {
+		t.Errorf("configure: %v, %v", changed, err)
+	}
+	if _, err := s.Adopt(ctx, pool, holdings("a", 1)); !errors.Is(err, slots.ErrUnknownPool) {
+		t.Errorf("adopt: %v", err)
+	}
+	for _, key := range []string{"free_at", "holder", "lease", "config", "released"} {
+		if n, err := s.client.Exists(ctx, "slots:{"+pool+"}:"+key).Result(); n != 0 || err != nil {
+			t.Errorf("%s was written (%v)", key, err)
+		}
+	}
+}
+
+func (s *server) testCapacityZero(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 0)
+	diff(t, "acquire", s.acquire(t, pool, "a"), slots.Acquisition{Status: slots.StatusFull})
+	diff(t, "snapshot", s.snapshot(t, pool), slots.Snapshot{Known: true, Version: 1})
+	s.configure(t, pool, 1, 2)
+	diff(t, "raised", s.acquire(t, pool, "a"), acquired(0))
+	s.configure(t, pool, 0, 3)
+	if got := s.acquire(t, pool, "b"); got.Status != slots.StatusFull {
+		t.Errorf("lowered to 0: %+v", got)
+	}
+	diff(t, "holder stays", s.holders(t, pool), map[int]string{0: "a"})
+	diff(t, "and may go", s.release(t, pool, "a"), []bool{true})
+	if got := s.acquire(t, pool, "b"); got.Status != slots.StatusFull {
+		t.Errorf("capacity 0, empty: %+v", got)
+	}
+}
+
+func (s *server) testMaxCapacity(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, slots.MaxCapacity, slots.Holding{Lease: "z", Device: "d", Slot: slots.MaxCapacity - 1, Remaining: time.Minute})
+	s.configure(t, pool, 10, 2)
+	s.configure(t, pool, slots.MaxCapacity, 3)
+	if got := len(s.freeMembers(t, pool)); got != slots.MaxCapacity-1 {
+		t.Errorf("%d free, want %d", got, slots.MaxCapacity-1)
+	}
+}
+
+// testLowerWhileHeld: 20..59 held of 60, lowered to 40.
+func (s *server) testLowerWhileHeld(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 60)
+	s.acquireAll(t, pool, names("l", 0, 60)...)
+	s.release(t, pool, names("l", 0, 20)...)
+	if !s.configure(t, pool, 40, 2) {
+		t.Fatal("not lowered")
+	}
+	if got := len(s.holders(t, pool)); got != 40 {
+		t.Fatalf("%d held after lowering, want all 40", got)
+	}
+	if got := s.acquire(t, pool, "early"); got.Status != slots.StatusFull {
+		t.Errorf("40 held of 40: %+v, want full", got)
+	}
+	s.release(t, pool, "l.50")
+	diff(t, "39 held of 40", s.acquire(t, pool, "a"), acquired(0))
+	s.release(t, pool, names("l", 20, 60)...)
+	if got := len(s.freeMembers(t, pool)); got != 39 {
+		t.Errorf("%d free with one held of 40", got)
+	}
+	for i, a := range s.acquireAll(t, pool, names("m", 1, 40)...) {
+		if a != acquired(i+1) {
+			t.Fatalf("request %d after all left: %+v", i, a)
+		}
+	}
+	if got := s.acquire(t, pool, "late"); got.Status != slots.StatusFull {
+		t.Errorf("40 held again: %+v, want full", got)
+	}
+}
+
+func (s *server) testRaise(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 2)
+	s.acquireAll(t, pool, "a", "b")
+	s.configure(t, pool, 4, 2)
+	diff(t, "raised", s.acquireAll(t, pool, "c", "d", "e"), []slots.Acquisition{acquired(2), acquired(3), {Status: slots.StatusFull}})
+	// Lowered and raised again while the upper slots are held: they count once.
+	s.configure(t, pool, 1, 3)
+	s.release(t, pool, "b")
+	s.configure(t, pool, 5, 4)
+	diff(t, "lowered and raised", s.acquireAll(t, pool, "f", "g", "h"), []slots.Acquisition{acquired(1), acquired(4), {Status: slots.StatusFull}})
+}
+
+func (s *server) testStaleVersion(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 5)
+	for _, step := range []struct {
+		capacity int
+		version  int64
+		changed  bool
+		want     int
+	}{{6, 7, true, 6}, {9, 7, false, 6}, {9, 6, false, 6}, {4, 8, true, 4}, {5, 1 << 53, true, 5}} {
+		if got := s.configure(t, pool, step.capacity, step.version); got != step.changed {
+			t.Errorf("version %d: changed %v, want %v", step.version, got, step.changed)
+		}
+		if got := s.snapshot(t, pool).Capacity; got != step.want || len(s.freeMembers(t, pool)) != step.want {
+			t.Errorf("after version %d: capacity %d, want %d", step.version, got, step.want)
+		}
+	}
+	if got := s.snapshot(t, pool).Version; got != 1<<53 {
+		t.Errorf("version %d", got)
+	}
+}
+
+func (s *server) testRestoreUnknownOnly(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 5, holdings("a", 2)...)
+	restored, err := s.Restore(t.Context(), pool, slots.Config{Capacity: 9, Version: 9}, holdings("b", 3))
+	if restored || err != nil {
+		t.Fatalf("into a known pool: %v, %v", restored, err)
+	}
+	diff(t, "untouched", s.snapshot(t, pool), slots.Snapshot{Known: true, Capacity: 5, Version: 1, Leases: []slots.Lease{
+		{ID: "a.0", Device: "dev:a.0", Slot: 0}, {ID: "a.1", Device: "dev:a.1", Slot: 1},
+	}})
+	diff(t, "next", s.acquire(t, pool, "n"), acquired(2))
+}
+
+// restoreChunk sends what Restore would send as one chunk, by the script.
+func (s *server) restoreChunk(t *testing.T, pool, id string, capacity, offset int, last bool, holders []slots.Holding) int {
+	t.Helper()
+	args := []any{id, capacity, 1, offset, last}
+	for _, h := range holders {
+		args = append(args, h.Slot, h.Lease, h.Device, h.Remaining.Milliseconds(), h.Age.Milliseconds())
+	}
+	got, err := slots.RestoreScript().Run(t.Context(), s.client, slots.Keys(pool), args...).Int()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func (s *server) testRestoreClearsRemains(t *testing.T) {
+	t.Parallel()
+	pool := t.Name()
+	s.restoreChunk(t, pool, "crashed", 5, 0, false, holdings("stale", 3))
+	diff(t, "half restored", s.acquire(t, pool, "x"), slots.Acquisition{})
+	diff(t, "half restored", s.snapshot(t, pool), slots.Snapshot{})
+	s.restore(t, pool, slots.Config{Capacity: 5, Version: 1}, holdings("a", 1)...)
+	diff(t, "holders", s.holders(t, pool), map[int]string{0: "a.0"})
+	diff(t, "next", s.acquire(t, pool, "n"), acquired(1))
+}
+
+func (s *server) testInterleavedRestores(t *testing.T) {
+	t.Parallel()
+	pool := t.Name()
+	a, b := holdings("a", 4), holdings("b", 4)
+	step := func(what, id string, offset int, last bool, h []slots.Holding, want int) {
+		t.Helper()
+		if got := s.restoreChunk(t, pool, id, 5, offset, last, h); got != want {
+			t.Fatalf("%s: %d, want %d", what, got, want)
+		}
+	}
+	step("a begins", "a", 0, false, a[:2], 1)
+	step("b takes over", "b", 0, false, b[:2], 1)
+	step("a goes on", "a", 2, true, a[2:], 0)
+	diff(t, "in between", s.snapshot(t, pool), slots.Snapshot{})
+	step("b's first chunk arrives late again", "b", 0, false, b[:2], 1)
+	step("b skips a chunk", "b", 3, true, b[3:], 0)
+	step("b ends", "b", 2, true, b[2:], 1)
+	step("b's last chunk arrives late again", "b", 2, true, b[2:], 1)
+	step("a's first chunk arrives late", "a", 0, false, a[:2], 0)
+	diff(t, "holders", s.holders(t, pool), map[int]string{0: "b.0", 1: "b.1", 2: "b.2", 3: "b.3"})
+	diff(t, "next", s.acquire(t, pool, "n"), acquired(4))
+}
+
+func (s *server) testRestoreAboveCapacity(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 3, slots.Holding{Lease: "high", Device: "d", Slot: 7, Remaining: time.Minute},
+		slots.Holding{Lease: "low", Device: "d", Slot: 1, Remaining: -time.Minute})
+	diff(t, "room for one", s.acquireAll(t, pool, "a", "b"), []slots.Acquisition{acquired(0), {Status: slots.StatusFull}})
+	s.release(t, pool, "high")
+	diff(t, "room again", s.acquireAll(t, pool, "b", "c"), []slots.Acquisition{acquired(2), {Status: slots.StatusFull}})
+}
+
+func (s *server) testAdopt(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 4)
+	s.acquireAll(t, pool, "a", "b")
+	adopt := func(h ...slots.Holding) []bool {
+		t.Helper()
+		out, err := s.Adopt(t.Context(), pool, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	diff(t, "adopted", adopt(
+		slots.Holding{Lease: "c", Device: "dc", Slot: 2, Remaining: time.Hour, Age: time.Minute}, // free
+		slots.Holding{Lease: "x", Device: "dx", Slot: 1, Remaining: time.Hour},                   // b's
+		slots.Holding{Lease: "a", Device: "dev:a", Slot: 0, Remaining: 2 * time.Hour},            // its own
+	), []bool{true, false, true})
+	got := s.snapshot(t, pool).Leases
+	diff(t, "leases", got, []slots.Lease{
+		{ID: "a", Device: "dev:a", Slot: 0}, {ID: "b", Device: "dev:b", Slot: 1}, {ID: "c", Device: "dc", Slot: 2},
+	})
+	if r := got[0].Remaining; r < 119*time.Minute || r > 2*time.Hour {
+		t.Errorf("refreshed: %s left, want 2 h", r)
+	}
+	if r := got[1].Remaining; r > 300*time.Second {
+		t.Errorf("refused, but it changed b: %s left", r)
+	}
+	if c := got[2]; c.Remaining < 59*time.Minute || c.Age < time.Minute || c.Age > 2*time.Minute {
+		t.Errorf("put: %s left, age %s", c.Remaining, c.Age)
+	}
+	diff(t, "moved", adopt(slots.Holding{Lease: "c", Device: "dc", Slot: 3, Remaining: time.Hour}), []bool{true})
+	diff(t, "holders", s.holders(t, pool), map[int]string{0: "a", 1: "b", 3: "c"})
+	diff(t, "the slot it left", s.acquire(t, pool, "d"), acquired(2))
+	diff(t, "adopted ones are released", s.release(t, pool, "c"), []bool{true})
+}
+
+func (s *server) testAdoptAboveCapacity(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 2)
+	s.acquireAll(t, pool, "a", "b")
+	got, err := s.Adopt(t.Context(), pool, []slots.Holding{{Lease: "high", Device: "d", Slot: 5, Remaining: time.Minute}})
+	if err != nil || !got[0] {
+		t.Fatal(got, err)
+	}
+	s.release(t, pool, "a")
+	if a := s.acquire(t, pool, "c"); a.Status != slots.StatusFull {
+		t.Errorf("2 held of 2: %+v", a)
+	}
+	s.release(t, pool, "high")
+	diff(t, "1 held of 2", s.acquire(t, pool, "c"), acquired(0))
+	if free := s.freeMembers(t, pool); len(free) != 0 {
+		t.Errorf("free: %v", free)
+	}
+}
+
+func (s *server) testSnapshot(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 12)
+	s.acquireAll(t, pool, names("l", 0, 12)...)
+	s.release(t, pool, "l.3")
+	var want []slots.Lease
+	for i, id := range names("l", 0, 12) {
+		if i != 3 {
+			want = append(want, slots.Lease{ID: id, Device: "dev:" + id, Slot: i})
+		}
+	}
+	got := s.snapshot(t, pool)
+	diff(t, "snapshot", got, slots.Snapshot{Known: true, Capacity: 12, Version: 1, Leases: want})
+	for _, l := range got.Leases {
+		if l.Remaining > 300*time.Second || l.Remaining < 200*time.Second || l.Age < 0 || l.Age > 100*time.Second ||
+			time.Since(l.Acquired).Abs() > 100*time.Second || l.Age+l.Remaining != 300*time.Second {
+			t.Errorf("times of %s: acquired %s, age %s, %s left", l.ID, l.Acquired, l.Age, l.Remaining)
+		}
+	}
+}
+
+func (s *server) testForget(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 3, holdings("a", 2)...)
+	for range 2 {
+		if err := s.Forget(t.Context(), pool); err != nil {
+			t.Fatal(err)
+		}
+		diff(t, "forgotten", s.snapshot(t, pool), slots.Snapshot{})
+	}
+	diff(t, "acquire", s.acquire(t, pool, "x"), slots.Acquisition{})
+}
+
+// testLostKey: an eviction takes any one key of a pool; it never over-grants.
+func (s *server) testLostKey(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"free_at", "holder", "lease", "config"} {
+		pool := t.Name() + "." + key
+		s.restore(t, pool, slots.Config{Capacity: 3, Version: 1}, holdings("a", 2)...)
+		if err := s.client.Del(t.Context(), "slots:{"+pool+"}:"+key).Err(); err != nil {
+			t.Fatal(err)
+		}
+		diff(t, key+" lost: acquire", s.acquireAll(t, pool, "x", "a.0"), make([]slots.Acquisition, 2))
+		diff(t, key+" lost: release", s.release(t, pool, "a.0"), []bool{false})
+		diff(t, key+" lost: snapshot", s.snapshot(t, pool), slots.Snapshot{})
+		s.restore(t, pool, slots.Config{Capacity: 3, Version: 1}, holdings("b", 1)...)
+		diff(t, key+" restored", s.acquireAll(t, pool, "x", "y", "z"),
+			[]slots.Acquisition{acquired(1), acquired(2), {Status: slots.StatusFull}})
+	}
+}
+
+func (s *server) testScriptFlush(t *testing.T) {
+	t.Parallel()
+	pool := t.Name()
+	flush := func() {
+		t.Helper()
+		if err := s.client.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flush()
+	s.restore(t, pool, slots.Config{Capacity: 2, Version: 1})
+	flush()
+	diff(t, "acquire", s.acquire(t, pool, "a"), acquired(0))
+	flush()
+	diff(t, "acquire again", s.acquire(t, pool, "a"), held(0))
+	flush()
+	diff(t, "holders", s.holders(t, pool), map[int]string{0: "a"})
+	flush()
+	if !s.configure(t, pool, 3, 2) {
+		t.Error("not configured")
+	}
+	flush()
+	if got, err := s.Adopt(t.Context(), pool, []slots.Holding{{Lease: "b", Device: "d", Slot: 1}}); err != nil || !got[0] {
+		t.Error(got, err)
+	}
+	flush()
+	diff(t, "release", s.release(t, pool, "a"), []bool{true})
+}
+
+func (s *server) testInvalid(t *testing.T) {
+	t.Parallel()
+	pool, ctx := s.poolOf(t, 3), t.Context()
+	acquire := func(pool string, r slots.Request) func() error {
+		return func() error { _, err := s.Acquire(ctx, pool, []slots.Request{r}); return err }
+	}
+	configure := func(capacity int, version int64) func() error {
+		return func() error {
+			_, err := s.Configure(ctx, pool, slots.Config{Capacity: capacity, Version: version})
+			return err
+		}
+	}
+	restore := func(h ...slots.Holding) func() error {
+		return func() error { _, err := s.Restore(ctx, pool, slots.Config{}, h); return err }
+	}
+	for name, call := range map[string]func() error{
+		"no pool":          acquire("", slots.Request{Lease: "a", Device: "d", TTL: time.Second}),
+		"hash tag":         acquire("a}b", slots.Request{Lease: "a", Device: "d", TTL: time.Second}),
+		"no lease":         acquire(pool, slots.Request{Device: "d", TTL: time.Second}),
+		"no device":        acquire(pool, slots.Request{Lease: "a", TTL: time.Second}),
+		"separator":        acquire(pool, slots.Request{Lease: "a", Device: "d|e", TTL: time.Second}),
+		"no ttl":           acquire(pool, slots.Request{Lease: "a", Device: "d"}),
+		"capacity":         configure(slots.MaxCapacity+1, 5),
+		"negative":         configure(-1, 5),
+		"version":          configure(1, 1<<53+1),
+		"slot":             restore(slots.Holding{Lease: "a", Device: "d", Slot: slots.MaxCapacity}),
+		"slot twice":       restore(slots.Holding{Lease: "a", Device: "d"}, slots.Holding{Lease: "b", Device: "d"}),
+		"lease twice":      restore(slots.Holding{Lease: "a", Device: "d"}, slots.Holding{Lease: "a", Device: "d", Slot: 1}),
+		"holder separator": restore(slots.Holding{Lease: "a|", Device: "d"}),
+	} {
+		if err := call(); !errors.Is(err, slots.ErrInvalid) || errors.Is(err, slots.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+	diff(t, "untouched", s.snapshot(t, pool), slots.Snapshot{Known: true, Capacity: 3, Version: 1})
+}
+
+// testConcurrentCap: many clients, few slots; who is inside is counted outside.
+func (s *server) testConcurrentCap(t *testing.T) {
+	t.Parallel()
+	const capacity, clients, rounds = 5, 20, 15
+	pool := s.poolOf(t, capacity)
+	var mu sync.Mutex
+	inside := map[int]string{}
+	granted := 0
+	var wg sync.WaitGroup
+	for c := range clients {
+		wg.Go(func() {
+			for _, lease := range names(fmt.Sprint(c), 0, rounds) {
+				out, err := s.Acquire(t.Context(), pool, requests(time.Minute, lease))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if out[0].Status != slots.StatusAcquired {
+					continue
+				}
+				mu.Lock()
+				if other, taken := inside[out[0].Slot]; taken || len(inside) >= capacity {
+					t.Errorf("slot %d given to %s beside %s, %d inside", out[0].Slot, lease, other, len(inside))
+				}
+				inside[out[0].Slot] = lease
+				granted++
+				mu.Unlock()
+				mu.Lock()
+				delete(inside, out[0].Slot)
+				mu.Unlock()
+				if freed, err := s.Release(t.Context(), pool, []string{lease}); err != nil || !freed[0] {
+					t.Errorf("release %s: %v, %v", lease, freed, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if granted == 0 {
+		t.Error("nothing was granted")
+	}
+	if got := len(s.freeMembers(t, pool)); got != capacity {
+		t.Errorf("%d free at the end, want %d", got, capacity)
+	}
+}
+
+// eventually polls until ok, at most 10 s.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick, deadline := time.NewTicker(2*time.Millisecond), time.After(10*time.Second)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
