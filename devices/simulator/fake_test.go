@@ -3,6 +3,7 @@ package simulator
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -29,7 +30,9 @@ type fake struct {
 	badAuth  int
 	received int
 	seenIDs  map[string]bool
-	copies   int
+
+	reportAfterMS int64
+	copies        int
 
 	extraSlots   int           // grants this many more than the capacity
 	sameSlot     bool          // numbers every grant with slot 0
@@ -57,22 +60,14 @@ type fakeTask struct {
 
 func newFake(t *testing.T) (*fake, *httptest.Server) {
 	t.Helper()
-	f := &fake{lease: 2 * time.Second, seenIDs: map[string]bool{}}
+	f := &fake{lease: 2 * time.Second, reportAfterMS: 20, seenIDs: map[string]bool{}}
 	s := httptest.NewServer(f)
 	t.Cleanup(s.Close)
 	return f, s
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body := make([]byte, 0, 1024)
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := r.Body.Read(buf)
-		body = append(body, buf[:n]...)
-		if err != nil {
-			break
-		}
-	}
+	body, _ := io.ReadAll(r.Body)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	device, isReport := strings.CutPrefix(r.URL.Path, "/v1/devices/")
@@ -95,6 +90,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.WriteHeader(status)
+	writeTo(w, v)
+}
+
+func writeTo(w io.Writer, v any) {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	_ = e.Encode(v)
@@ -116,7 +115,7 @@ func (f *fake) report(device string, body []byte) (int, map[string]any) {
 	}
 	f.seenIDs[r.ID] = true
 	f.reap()
-	reply := map[string]any{"re": r.ID, "reason": "none", "held_ms": 0, "report_after_ms": 20}
+	reply := map[string]any{"re": r.ID, "reason": "none", "held_ms": 0, "report_after_ms": f.reportAfterMS}
 	var acks, renewals, cancels []map[string]any
 	mentioned := map[int64]bool{}
 	for _, e := range r.Results {
