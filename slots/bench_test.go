@@ -1,0 +1,85 @@
+package slots_test
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// BenchmarkPair measures acquire+release, one call each, of the semaphore and
+// of the plain counter of counter_test.go, in turns on one Redis from one
+// client. It reports the medians in pairs per second and their ratio.
+func BenchmarkPair(b *testing.B) {
+	const round = 200
+	client := redis.NewUniversalClient(slots.Options(testservers.Redis(b).Addr))
+	b.Cleanup(func() { _ = client.Close() })
+	sem, plain := slots.New(client), newCounter(client, "semaphore")
+	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, holdings("l", limit/2)); err != nil {
+		b.Fatal(err)
+	}
+	lease := 0
+	ours := func() error {
+		lease++
+		id := "812." + strconv.Itoa(lease) + ".0123456789abcdef"
+		if _, err := sem.Acquire(b.Context(), "pool", []slots.Request{{Lease: id, Device: "ar:330100:17", TTL: 300 * time.Second}}); err != nil {
+			return err
+		}
+		_, err := sem.Release(b.Context(), "pool", []string{id})
+		return err
+	}
+	counter := func() error {
+		if _, err := plain.acquire(b.Context()); err != nil {
+			return err
+		}
+		return plain.release(b.Context())
+	}
+	rate := func(pair func() error) float64 {
+		begin := time.Now()
+		for range round {
+			if err := pair(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return round / time.Since(begin).Seconds()
+	}
+	var rates [2][]float64
+	for b.Loop() { // one iteration: a round of each
+		rates[0] = append(rates[0], rate(ours))
+		rates[1] = append(rates[1], rate(counter))
+	}
+	b.ReportMetric(median(rates[0]), "slots-pairs/s")
+	b.ReportMetric(median(rates[1]), "counter-pairs/s")
+	b.ReportMetric(median(rates[0])/median(rates[1]), "ratio")
+}
+
+// BenchmarkBatch measures batches of 60 acquires and 60 releases.
+func BenchmarkBatch(b *testing.B) {
+	client := redis.NewUniversalClient(slots.Options(testservers.Redis(b).Addr))
+	b.Cleanup(func() { _ = client.Close() })
+	sem := slots.New(client)
+	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, nil); err != nil {
+		b.Fatal(err)
+	}
+	leases := names("812.0123456789abcdef", 0, limit)
+	reqs := requests(300*time.Second, leases...)
+	for b.Loop() {
+		if _, err := sem.Acquire(b.Context(), "pool", reqs); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := sem.Release(b.Context(), "pool", leases); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N*limit)/b.Elapsed().Seconds(), "pairs/s")
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}

@@ -1,0 +1,207 @@
+package slots_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// TestModel compares random histories with a plain model, on every kind of Redis.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	for _, b := range backends() {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, b)
+			var pools atomic.Int64
+			rapid.Check(t, func(rt *rapid.T) {
+				m := &machine{server: s, pool: fmt.Sprintf("%s.%d", t.Name(), pools.Add(1)), ctx: t.Context()}
+				rt.Repeat(map[string]func(*rapid.T){
+					"":          m.check,
+					"acquire":   m.acquire,
+					"release":   m.release,
+					"configure": m.configure,
+					"adopt":     m.adopt,
+					"wipe":      m.wipe,
+					"restore":   m.restore,
+				})
+			})
+		})
+	}
+}
+
+// machine is the semaphore beside its model: who holds which number.
+type machine struct {
+	*server
+	ctx  context.Context //nolint:containedctx // rapid's actions take none
+	pool string
+
+	known    bool
+	capacity int
+	version  int64
+	holder   map[int]string
+}
+
+// slotOf is the slot of a lease, or -1.
+func (m *machine) slotOf(lease string) int {
+	for slot, l := range m.holder {
+		if l == lease {
+			return slot
+		}
+	}
+	return -1
+}
+
+func (m *machine) modelAcquire(lease string) slots.Acquisition {
+	switch slot := m.slotOf(lease); {
+	case !m.known:
+		return slots.Acquisition{Status: slots.StatusUnknown}
+	case slot >= 0:
+		return slots.Acquisition{Status: slots.StatusHeld, Slot: slot}
+	case len(m.holder) >= m.capacity:
+		return slots.Acquisition{Status: slots.StatusFull}
+	}
+	for slot := 0; ; slot++ {
+		if m.holder[slot] == "" {
+			m.holder[slot] = lease
+			return slots.Acquisition{Status: slots.StatusAcquired, Slot: slot}
+		}
+	}
+}
+
+func (m *machine) acquire(t *rapid.T) {
+	leases := rapid.SliceOfN(anyLease(), 1, 4).Draw(t, "leases")
+	got, err := m.Acquire(m.ctx, m.pool, requests(time.Minute, leases...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, lease := range leases {
+		got[i].NextFree = 0
+		if want := m.modelAcquire(lease); got[i] != want {
+			t.Fatalf("acquire %s: %+v, want %+v", lease, got[i], want)
+		}
+	}
+}
+
+func (m *machine) release(t *rapid.T) {
+	leases := rapid.SliceOfN(anyLease(), 1, 4).Draw(t, "leases")
+	got, err := m.Release(m.ctx, m.pool, leases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, lease := range leases {
+		slot := m.slotOf(lease)
+		if got[i] != (slot >= 0) {
+			t.Fatalf("release %s: %v, but its slot is %d", lease, got[i], slot)
+		}
+		delete(m.holder, slot)
+	}
+}
+
+func (m *machine) configure(t *rapid.T) {
+	c := anyConfig(t)
+	changed, err := m.Configure(m.ctx, m.pool, c)
+	if (err != nil) == m.known {
+		t.Fatalf("configure %+v: %v with known %v", c, err, m.known)
+	}
+	if want := m.known && c.Version > m.version; changed != want {
+		t.Fatalf("configure %+v over version %d: changed %v", c, m.version, changed)
+	}
+	if changed {
+		m.capacity, m.version = c.Capacity, c.Version
+	}
+}
+
+func (m *machine) adopt(t *rapid.T) {
+	holders := anyHolders(t)
+	got, err := m.Adopt(m.ctx, m.pool, holders)
+	if (err != nil) == (m.known || len(holders) == 0) {
+		t.Fatalf("adopt: %v with known %v", err, m.known)
+	}
+	if err != nil {
+		return
+	}
+	for i, h := range holders {
+		want := m.holder[h.Slot] == "" || m.holder[h.Slot] == h.Lease
+		if got[i] != want {
+			t.Fatalf("adopt %+v: %v with %q there", h, got[i], m.holder[h.Slot])
+		}
+		if want {
+			delete(m.holder, m.slotOf(h.Lease))
+			m.holder[h.Slot] = h.Lease
+		}
+	}
+}
+
+func (m *machine) wipe(t *rapid.T) {
+	if err := m.Forget(m.ctx, m.pool); err != nil {
+		t.Fatal(err)
+	}
+	m.known, m.capacity, m.version, m.holder = false, 0, 0, nil
+}
+
+func (m *machine) restore(t *rapid.T) {
+	c, holders := anyConfig(t), anyHolders(t)
+	restored, err := m.Restore(m.ctx, m.pool, c, holders)
+	if err != nil || restored == m.known {
+		t.Fatalf("restore: %v, %v with known %v", restored, err, m.known)
+	}
+	if !restored {
+		return
+	}
+	m.known, m.capacity, m.version, m.holder = true, c.Capacity, c.Version, map[int]string{}
+	for _, h := range holders {
+		m.holder[h.Slot] = h.Lease
+	}
+}
+
+// check compares everything that can be seen, after every action.
+func (m *machine) check(t *rapid.T) {
+	got, err := m.Snapshot(m.ctx, m.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Known != m.known || got.Capacity != m.capacity || got.Version != m.version {
+		t.Fatalf("snapshot %+v, want known %v, capacity %d, version %d", got, m.known, m.capacity, m.version)
+	}
+	holder := map[int]string{}
+	for _, l := range got.Leases {
+		holder[l.Slot] = l.ID
+	}
+	if !maps.Equal(holder, m.holder) || len(got.Leases) != len(m.holder) {
+		t.Fatalf("holders %v, want %v", got.Leases, m.holder)
+	}
+	if !slices.IsSortedFunc(got.Leases, func(a, b slots.Lease) int { return a.Slot - b.Slot }) {
+		t.Fatalf("not sorted: %v", got.Leases)
+	}
+}
+
+// Few leases and slots, so that they meet often.
+func anyLease() *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string { return fmt.Sprintf("%d.1.a", rapid.IntRange(0, 9).Draw(t, "lease")) })
+}
+
+func anyConfig(t *rapid.T) slots.Config {
+	return slots.Config{
+		Capacity: rapid.IntRange(0, 7).Draw(t, "capacity"),
+		Version:  rapid.Int64Range(0, 12).Draw(t, "version"),
+	}
+}
+
+func anyHolders(t *rapid.T) []slots.Holding {
+	leases := rapid.SliceOfNDistinct(anyLease(), 0, 5, rapid.ID).Draw(t, "leases")
+	numbers := rapid.Permutation([]int{0, 1, 2, 3, 4, 5, 6, 7, 8}).Draw(t, "slots")
+	holders := make([]slots.Holding, len(leases))
+	for i, lease := range leases {
+		holders[i] = slots.Holding{Lease: lease, Device: "d", Slot: numbers[i], Remaining: time.Minute}
+	}
+	return holders
+}
