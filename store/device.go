@@ -1,7 +1,12 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -38,4 +43,198 @@ type Event struct {
 	Device string
 	Token  int64
 	Detail string
+}
+
+// Attributes of a device, merged, are limited to this.
+const (
+	maxAttributes     = 64
+	maxAttributesSize = 8 << 10
+)
+
+const deviceColumns = `d.id, d.blocked, d.own_token, d.tags, d.attributes, d.created_at, d.last_seen`
+
+// deviceDest takes NULLs: the device may not be registered.
+func deviceDest(d *Device) []any {
+	return []any{
+		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), labels{&d.Tags}, document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen},
+	}
+}
+
+func (s session) device(ctx context.Context, id string) (Device, error) {
+	return one(ctx, s, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
+}
+
+// Device returns one device; ErrNotFound.
+func (s *Store) Device(ctx context.Context, id string) (Device, error) {
+	return s.read().device(ctx, id)
+}
+
+// Devices returns up to limit devices by id, those after the one named.
+func (s *Store) Devices(ctx context.Context, after string, limit int) ([]Device, error) {
+	return collect(ctx, s.read(), deviceDest,
+		`SELECT `+deviceColumns+` FROM devices d WHERE d.id > $1 ORDER BY d.id LIMIT $2`, after, clampLimit(limit))
+}
+
+// CreateDevice registers a device with its credential; ErrExists.
+func (s *Store) CreateDevice(ctx context.Context, actor, id string, tags map[string]string, tokenHash []byte) (Device, error) {
+	var d Device
+	err := s.write(ctx, func(tx session) error {
+		created, err := tx.register(ctx, actor, id, tags)
+		if err != nil {
+			return err
+		}
+		if !created {
+			return fmt.Errorf("device %s: %w", id, ErrExists)
+		}
+		if _, err := tx.addToken(ctx, Token{Device: id}, tokenHash); err != nil {
+			return err
+		}
+		d, err = tx.device(ctx, id)
+		return err
+	})
+	return d, err
+}
+
+// EnsureDevice returns the device, registered if it was not.
+func (s *Store) EnsureDevice(ctx context.Context, id string) (Device, error) {
+	d, err := s.Device(ctx, id)
+	if !errors.Is(err, ErrNotFound) {
+		return d, err
+	}
+	err = s.write(ctx, func(tx session) error {
+		if _, err := tx.register(ctx, id, id, nil); err != nil {
+			return err
+		}
+		d, err = tx.device(ctx, id)
+		return err
+	})
+	return d, err
+}
+
+func (s session) register(ctx context.Context, actor, id string, tags map[string]string) (created bool, err error) {
+	if tags == nil {
+		tags = map[string]string{}
+	}
+	text, err := json.Marshal(tags)
+	if err != nil {
+		return false, fmt.Errorf("tags of device %s: %w", id, err)
+	}
+	n, err := s.exec(ctx, `
+		INSERT INTO devices (id, tags, attributes, created_at) VALUES ($1, $2, '{}', {now}) ON CONFLICT DO NOTHING`, id, string(text))
+	if err != nil || n == 0 {
+		return false, err
+	}
+	return true, s.record(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
+}
+
+// AddDeviceToken gives the device one more credential; older ones stay valid.
+// ErrNotFound.
+func (s *Store) AddDeviceToken(ctx context.Context, actor, id string, hash []byte) error {
+	return s.write(ctx, func(tx session) error {
+		if _, err := tx.device(ctx, id); err != nil {
+			return err
+		}
+		_, err := tx.addToken(ctx, Token{Device: id}, hash)
+		if err != nil {
+			return err
+		}
+		return tx.record(ctx, Event{Kind: "device.token_added", Actor: actor, Device: id})
+	})
+}
+
+// EnrollDevice gives a device, registered if it was not, a credential of its
+// own at its own request. ErrExists once it has used one: then only an
+// operator does.
+func (s *Store) EnrollDevice(ctx context.Context, id string, tokenHash []byte) error {
+	return s.write(ctx, func(tx session) error {
+		if _, err := tx.register(ctx, id, id, nil); err != nil {
+			return err
+		}
+		own, err := one(ctx, tx, only[bool], `SELECT own_token FROM devices WHERE id = $1 {lock}`, id)
+		if err != nil {
+			return err
+		}
+		if own {
+			return fmt.Errorf("device %s enrolled before: %w", id, ErrExists)
+		}
+		if _, err := tx.addToken(ctx, Token{Device: id}, tokenHash); err != nil {
+			return err
+		}
+		return tx.record(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id})
+	})
+}
+
+// MarkOwnToken notes that the device has used a credential of its own.
+func (s *Store) MarkOwnToken(ctx context.Context, device string) error {
+	return s.write(ctx, func(tx session) error {
+		_, err := tx.exec(ctx, `UPDATE devices SET own_token = TRUE WHERE id = $1 AND own_token IS FALSE`, device)
+		return err
+	})
+}
+
+// SetBlocked blocks or unblocks a device; blocking also asks it to stop what
+// it runs. ErrNotFound.
+func (s *Store) SetBlocked(ctx context.Context, actor, id string, blocked bool) error {
+	return s.write(ctx, func(tx session) error {
+		if _, err := tx.device(ctx, id); err != nil {
+			return err
+		}
+		changed, err := tx.exec(ctx, `UPDATE devices SET blocked = $2 WHERE id = $1 AND blocked <> $2`, id, blocked)
+		if err != nil {
+			return err
+		}
+		kind := "device.unblocked"
+		if blocked {
+			kind = "device.blocked"
+			if _, err := tx.exec(ctx, `UPDATE grants SET cancel_why = 'blocked' WHERE device = $1 AND cancel_why = ''`, id); err != nil {
+				return err
+			}
+		}
+		if changed == 0 {
+			return nil
+		}
+		return tx.record(ctx, Event{Kind: kind, Actor: actor, Device: id})
+	})
+}
+
+// MergeAttributes applies a merge patch (RFC 7396) to the device's attributes.
+// ErrTooLarge, and nothing changes, when they would have more than 64 members
+// or 8 KiB, or are no object. ErrNotFound. Without a change nothing is written.
+func (s *Store) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
+	return s.write(ctx, func(tx session) error {
+		var old json.RawMessage
+		if err := tx.rowOf(ctx, `SELECT attributes FROM devices WHERE id = $1 {lock}`, []any{id}, document{&old}); err != nil {
+			return err
+		}
+		merged, changed, err := mergeAttributes(old, patch)
+		if err != nil || !changed {
+			return err
+		}
+		_, err = tx.exec(ctx, `UPDATE devices SET attributes = $2{json} WHERE id = $1`, id, string(merged))
+		return err
+	})
+}
+
+type seenRow struct {
+	Device string `json:"device"`
+	AtMS   int64  `json:"at_ms"`
+}
+
+// TouchDevices moves last-seen times forward, never back; ids that are not
+// registered are ignored.
+func (s *Store) TouchDevices(ctx context.Context, seen map[string]time.Time) error {
+	if len(seen) == 0 {
+		return nil
+	}
+	rows := make([]seenRow, 0, len(seen))
+	for _, id := range slices.Sorted(maps.Keys(seen)) {
+		rows = append(rows, seenRow{id, seen[id].UnixMilli()})
+	}
+	return s.write(ctx, func(tx session) error {
+		const later = `d.last_seen IS NULL OR d.last_seen < {epoch} + seen.at_ms * {ms}`
+		_, err := tx.exec(ctx, `
+			UPDATE devices AS d SET last_seen = {epoch} + seen.at_ms * {ms}
+			FROM {seen} WHERE d.id = seen.device AND (`+later+`)`, input(rows))
+		return err
+	})
 }

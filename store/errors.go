@@ -9,6 +9,8 @@ var (
 	ErrExists = errors.New("already exists")
 	// ErrUnknownPool: a batch names a pool that does not exist.
 	ErrUnknownPool = errors.New("unknown pool")
+	// ErrTooLarge: a device's attributes would exceed their limits.
+	ErrTooLarge = errors.New("too large")
 	// ErrOutcomeUnknown: the COMMIT was sent, its answer never came. The
 	// change may or may not be in force.
 	ErrOutcomeUnknown = errors.New("outcome of commit unknown")

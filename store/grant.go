@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 	"time"
 )
@@ -125,4 +126,81 @@ const (
 type Reaped struct {
 	Grant Grant
 	State TaskState // of the task afterwards
+}
+
+// grantColumns are those of grants g with its task t and its batch b, and the
+// clock: all may be NULL together.
+const grantColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, b.kind, coalesce(t.payload, b.payload),
+	g.granted_at, g.lease_until, g.max_until, g.lease_ms, g.redelivered, g.cancel_why, {now}`
+
+const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`
+
+func grantDest(g *Grant) []any {
+	return []any{
+		opt(&g.Task), opt(&g.Batch), opt(&g.Pool), opt(&g.Slot), opt(&g.Device), opt(&g.Token), opt(&g.Lease), opt(&g.Attempt),
+		opt(&g.Kind), document{&g.Payload}, instant{&g.GrantedAt}, instant{&g.LeaseUntil}, instant{&g.MaxUntil},
+		millis{&g.LeaseLength}, opt(&g.Redelivered), opt(&g.CancelWhy), remaining{g},
+	}
+}
+
+// remaining reads the clock, after LeaseUntil.
+type remaining struct{ of *Grant }
+
+func (s remaining) Scan(src any) error {
+	var now time.Time
+	if err := (instant{&now}).Scan(src); err != nil {
+		return err
+	}
+	if !s.of.LeaseUntil.IsZero() {
+		s.of.Remaining = s.of.LeaseUntil.Sub(now)
+	}
+	return nil
+}
+
+// Grants returns the grants of a pool by slot, those lapsed and not yet
+// reaped included.
+func (s *Store) Grants(ctx context.Context, pool string) ([]Grant, error) {
+	return collect(ctx, s.read(), grantDest,
+		`SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.pool = $1 ORDER BY g.slot`, pool)
+}
+
+// LiveLeases says which of these lease ids have a grant. Absent is false.
+func (s *Store) LiveLeases(ctx context.Context, leases []string) (map[string]bool, error) {
+	live := map[string]bool{}
+	if len(leases) == 0 {
+		return live, nil
+	}
+	found, err := collect(ctx, s.read(), only[string],
+		`SELECT g.lease FROM grants g WHERE g.lease IN (SELECT name FROM {names})`, names(leases))
+	for _, lease := range found {
+		live[lease] = true
+	}
+	return live, err
+}
+
+// Redeliver counts that the grant is sent once more; ErrNotFound when it is
+// no longer in force under this token.
+func (s *Store) Redeliver(ctx context.Context, task, token int64) (Grant, error) {
+	var g Grant
+	err := s.write(ctx, func(tx session) error {
+		n, err := tx.exec(ctx, `UPDATE grants SET redelivered = redelivered + 1 WHERE task = $1 AND token = $2`, task, token)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return ErrNotFound
+		}
+		g, err = one(ctx, tx, grantDest, `SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.task = $1`, task)
+		return err
+	})
+	return g, err
+}
+
+// AskCancel notes that the device is asked to stop, unless it was before. A
+// grant that is gone is no error.
+func (s *Store) AskCancel(ctx context.Context, task, token int64, why string) error {
+	return s.write(ctx, func(tx session) error {
+		_, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, task, token, why)
+		return err
+	})
 }

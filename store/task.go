@@ -1,7 +1,9 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -94,3 +96,111 @@ type Settlement struct {
 // Settle decides the fate of a task whose grant ends. The store calls it
 // inside the transaction that ends the grant; it must not block.
 type Settle func(Ending) Settlement
+
+// TaskFilter selects tasks; a zero field selects all.
+type TaskFilter struct {
+	Device string
+	Batch  int64
+	Pool   string
+	State  TaskState
+	Kind   string
+	After  int64 // ids above
+	Limit  int   // default 100, at most 1000
+}
+
+// taskColumns are those of tasks t, their batch b and their grant g, if any.
+const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), t.priority,
+	CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END, t.attempts, t.returned, t.retry_at, b.created_at,
+	t.finished_at, t.output, t.error`
+
+const taskTables = `tasks t JOIN batches b ON b.id = t.batch LEFT JOIN grants g ON g.task = t.id`
+
+func taskDest(t *Task) []any {
+	return []any{
+		&t.ID, &t.Batch, &t.Pool, &t.Device, &t.Kind, document{&t.Payload}, &t.Priority, &t.State, &t.Attempts, &t.Returned,
+		maybe{&t.RetryAt}, instant{&t.CreatedAt}, maybe{&t.FinishedAt}, document{&t.Output}, &t.Error,
+	}
+}
+
+// Tasks returns the tasks that match, by id.
+func (s *Store) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
+	q := query{text: `SELECT ` + taskColumns + ` FROM ` + taskTables}
+	q.where("t.id > %s", f.After)
+	whereSet(&q, "t.device = %s", f.Device)
+	whereSet(&q, "t.batch = %s", f.Batch)
+	whereSet(&q, "t.pool = %s", f.Pool)
+	whereSet(&q, "b.kind = %s", f.Kind)
+	switch f.State {
+	case Dispatched:
+		q.conds = append(q.conds, "g.task IS NOT NULL")
+	case Pending:
+		q.conds = append(q.conds, "t.state = 'pending' AND g.task IS NULL")
+	default:
+		whereSet(&q, "t.state = %s", f.State)
+	}
+	text, args := q.end(" ORDER BY t.id", f.Limit)
+	return collect(ctx, s.read(), taskDest, text, args...)
+}
+
+// Task returns a task, its grant (nil: none) and its ended attempts, oldest
+// first; ErrNotFound.
+func (s *Store) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, error) {
+	type reading struct {
+		Task
+		grant Grant
+	}
+	r, err := one(ctx, s.read(), func(r *reading) []any { return append(taskDest(&r.Task), grantDest(&r.grant)...) },
+		`SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, id)
+	if err != nil {
+		return Task{}, nil, nil, err
+	}
+	attempts, err := collect(ctx, s.read(), func(a *Attempt) []any {
+		return []any{
+			&a.Token, &a.Task, &a.Number, &a.Device, &a.Pool, &a.Slot, &a.Lease, instant{&a.GrantedAt}, instant{&a.EndedAt},
+			&a.EndedBy, document{&a.Output}, &a.Error,
+		}
+	}, `
+		SELECT token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, error
+		FROM attempts WHERE task = $1 ORDER BY token`, id)
+	if err != nil {
+		return Task{}, nil, nil, err
+	}
+	if r.grant.Task == 0 {
+		return r.Task, nil, attempts, nil
+	}
+	return r.Task, &r.grant, attempts, nil
+}
+
+// CancelTask cancels a waiting task at once, and asks the device of a granted
+// one to stop. A task that has ended stays as it is; no error. ErrNotFound.
+func (s *Store) CancelTask(ctx context.Context, actor string, id int64) (Task, error) {
+	var task Task
+	err := s.write(ctx, func(tx session) (err error) {
+		if err := tx.cancel(ctx, actor, id); err != nil {
+			return err
+		}
+		task, err = one(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id)
+		return err
+	})
+	return task, err
+}
+
+func (s session) cancel(ctx context.Context, actor string, id int64) error {
+	state, err := one(ctx, s, only[TaskState], `SELECT t.state FROM tasks t WHERE t.id = $1 {lock}`, id)
+	if err != nil || state != Pending {
+		return err
+	}
+	kind := "task.cancel_asked"
+	asked, err := s.exec(ctx, `UPDATE grants SET cancel_why = 'cancelled' WHERE task = $1`, id)
+	if err == nil && asked == 0 {
+		kind = "task.cancelled"
+		_, err = s.exec(ctx, `UPDATE tasks SET state = 'cancelled', finished_at = {now}, retry_at = NULL WHERE id = $1`, id)
+	}
+	if err != nil {
+		return fmt.Errorf("cancelling task %d: %w", id, err)
+	}
+	_, err = s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, pool, batch, task, device)
+		SELECT {now}, $2, $3, pool, batch, id, device FROM tasks WHERE id = $1`, id, kind, actor)
+	return err
+}

@@ -1,0 +1,67 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// mergeAttributes applies a merge patch to an object, within the limits of a
+// device's attributes. Numbers keep their digits.
+func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, changed bool, err error) {
+	target, err := object(old)
+	if err != nil {
+		return nil, false, err
+	}
+	changes, err := object(patch)
+	if err != nil {
+		return nil, false, err
+	}
+	if len(target) == 0 {
+		target = map[string]any{}
+	}
+	before, err := json.Marshal(target)
+	if err != nil {
+		return nil, false, fmt.Errorf("attributes: %w", err)
+	}
+	merged, err = json.Marshal(mergePatch(target, changes))
+	if err != nil {
+		return nil, false, fmt.Errorf("attributes: %w", err)
+	}
+	if len(target) > maxAttributes {
+		return nil, false, fmt.Errorf("attributes: %w: %d members, at most %d", ErrTooLarge, len(target), maxAttributes)
+	}
+	if len(merged) > maxAttributesSize {
+		return nil, false, fmt.Errorf("attributes: %w: %d bytes, at most %d", ErrTooLarge, len(merged), maxAttributesSize)
+	}
+	return merged, !bytes.Equal(before, merged), nil
+}
+
+func object(raw json.RawMessage) (map[string]any, error) {
+	var o map[string]any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	if err := d.Decode(&o); err != nil {
+		return nil, fmt.Errorf("attributes are no object: %w", err)
+	}
+	return o, nil
+}
+
+// mergePatch is MergePatch of RFC 7396, for an object patch. It changes target.
+func mergePatch(target, patch map[string]any) map[string]any {
+	for name, value := range patch {
+		switch v := value.(type) {
+		case nil:
+			delete(target, name)
+		case map[string]any:
+			nested, _ := target[name].(map[string]any)
+			if nested == nil {
+				nested = map[string]any{}
+			}
+			target[name] = mergePatch(nested, v)
+		default:
+			target[name] = v
+		}
+	}
+	return target
+}

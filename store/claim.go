@@ -1,0 +1,158 @@
+package store
+
+import (
+	"context"
+	"fmt"
+)
+
+type claimRow struct {
+	N      int    `json:"n"`
+	Task   int64  `json:"task"`
+	Device string `json:"device"`
+	Pool   string `json:"pool"`
+	Slot   int    `json:"slot"`
+	Lease  string `json:"lease"`
+}
+
+// fits is the condition that a claim's slot lies below the pool's slot limit:
+// the slots up to it and the grants above it make no more than the capacity.
+// So lowering a capacity revokes nobody, and admits nobody before there is
+// room. New grants only ever appear below the limit and old ones above it only
+// go, so a count that is older than the insert can only be too strict, as long
+// as the capacity itself stands still: that is what the pool's lock is for.
+const fits = `claims.slot >= 0 AND claims.slot + 1 +
+	(SELECT count(*) FROM grants above WHERE above.pool = p.name AND above.slot > claims.slot) <= p.capacity`
+
+// Claim grants tasks on slots, each or not, all in one transaction; one outcome
+// per claim, in their order. The unique keys decide, not what was read before.
+func (s *Store) Claim(ctx context.Context, claims []Claim) ([]ClaimOutcome, error) {
+	if len(claims) == 0 {
+		return nil, nil
+	}
+	rows := make([]claimRow, len(claims))
+	for i, c := range claims {
+		rows[i] = claimRow{N: i, Task: c.Task, Device: c.Device, Pool: c.Pool, Slot: c.Slot, Lease: c.Lease}
+	}
+	var outcomes []ClaimOutcome
+	err := s.write(ctx, func(tx session) (err error) {
+		outcomes, err = tx.claim(ctx, input(rows), len(rows))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claiming: %w", err)
+	}
+	return outcomes, nil
+}
+
+func (s session) claim(ctx context.Context, claims string, n int) ([]ClaimOutcome, error) {
+	// A statement of its own: the snapshot of the next one is taken after a
+	// resize that was waited for.
+	if s.lockShared != "" {
+		if _, err := s.exec(ctx, s.lockShared, claims); err != nil {
+			return nil, fmt.Errorf("locking pools: %w", err)
+		}
+	}
+	tasks, err := s.insertGrants(ctx, claims)
+	if err != nil {
+		return nil, err
+	}
+	outcomes := make([]ClaimOutcome, n)
+	if len(tasks) > 0 {
+		if err := s.fillGranted(ctx, outcomes, claims, tasks); err != nil {
+			return nil, err
+		}
+	}
+	if len(tasks) == n {
+		return outcomes, nil
+	}
+	return outcomes, s.markConflicts(ctx, outcomes, claims)
+}
+
+// insertGrants writes the grants that may be, and returns their tasks. Rows
+// are locked and inserted in one order everywhere, the task before the grant,
+// so that claims that contend wait for one another and never in a circle.
+func (s session) insertGrants(ctx context.Context, claims string) (tasks []int64, err error) {
+	tasks, err = collect(ctx, s, only[int64], `
+		WITH clock AS (SELECT {now} AS now)
+		INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
+		SELECT t.id, t.batch, t.pool, claims.slot, t.device, 0, claims.lease, t.attempts + 1, clock.now,
+			clock.now + CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END * {ms},
+			clock.now + CASE WHEN b.max_run_ms > 0 THEN b.max_run_ms ELSE `+fmt.Sprint(defaultMaxRun.Milliseconds())+` END * {ms},
+			CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END
+		FROM {claims}
+			JOIN tasks t ON t.id = claims.task AND t.device = claims.device AND t.pool = claims.pool
+			JOIN batches b ON b.id = t.batch
+			JOIN pools p ON p.name = t.pool
+			LEFT JOIN devices d ON d.id = t.device
+			CROSS JOIN clock
+		WHERE t.state = 'pending' AND `+eligible+` AND `+fits+`
+		ORDER BY t.pool, claims.slot, t.id
+		{skip t}
+		ON CONFLICT DO NOTHING
+		RETURNING task`, claims)
+	if err != nil {
+		return nil, fmt.Errorf("inserting grants: %w", err)
+	}
+	return tasks, nil
+}
+
+// fillGranted gives the inserted grants their tokens and reads them back.
+//
+// The token comes after the insert: now that the grant holds its slot and its
+// task alone, whoever had them before has a token already, and whoever follows
+// cannot have one yet. A token drawn with the insert could be older than that
+// of a grant for which the insert had to wait.
+func (s session) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims string, tasks []int64) error {
+	granted := ids(tasks...)
+	if _, err := s.exec(ctx, `UPDATE grants SET token = {token} WHERE task IN (SELECT id FROM {ids})`, granted); err != nil {
+		return fmt.Errorf("giving tokens: %w", err)
+	}
+	if _, err := s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
+		SELECT g.granted_at, 'task.granted', g.device, g.pool, g.batch, g.task, g.device, g.token, 'slot=' || g.slot
+		FROM grants g WHERE g.task IN (SELECT id FROM {ids})`, granted); err != nil {
+		return fmt.Errorf("recording grants: %w", err)
+	}
+	// A lease id names its claim: two claims of one task differ in it.
+	type numbered struct {
+		n int
+		Grant
+	}
+	rows, err := collect(ctx, s, func(r *numbered) []any { return append([]any{&r.n}, grantDest(&r.Grant)...) }, `
+		SELECT claims.n, `+grantColumns+` FROM {claims}
+			JOIN grants g ON g.task = claims.task AND g.pool = claims.pool AND g.slot = claims.slot AND g.lease = claims.lease
+			JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`, claims)
+	if err != nil {
+		return fmt.Errorf("reading grants: %w", err)
+	}
+	inserted := map[int64]bool{}
+	for _, task := range tasks {
+		inserted[task] = true
+	}
+	for _, r := range rows {
+		// Once per task: a claim that is listed twice is granted once.
+		if inserted[r.Task] {
+			delete(inserted, r.Task)
+			outcomes[r.n] = ClaimOutcome{Status: ClaimGranted, Grant: r.Grant}
+		}
+	}
+	return nil
+}
+
+// markConflicts finds, among the claims not granted, those whose slot is not
+// to be had.
+func (s session) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claims string) error {
+	conflicts, err := collect(ctx, s, only[int], `
+		SELECT claims.n FROM {claims} JOIN pools p ON p.name = claims.pool
+		WHERE NOT (`+fits+`) OR EXISTS (
+			SELECT 1 FROM grants g WHERE g.pool = claims.pool AND g.slot = claims.slot AND g.task <> claims.task)`, claims)
+	if err != nil {
+		return fmt.Errorf("explaining claims: %w", err)
+	}
+	for _, n := range conflicts {
+		if outcomes[n].Status == ClaimLost {
+			outcomes[n].Status = ClaimConflict
+		}
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Reap ends up to limit grants whose lease ended before the given time, the
+// longest lapsed first. It is safe on every replica at once: a grant that
+// another one ends, renews or takes a result for is left to that one. A grant
+// that cannot be ended keeps no other one waiting; what was reaped is returned
+// beside the error.
+func (s *Store) Reap(ctx context.Context, before time.Time, limit int, settle Settle) ([]Reaped, error) {
+	tasks, err := collect(ctx, s.read(), only[int64],
+		`SELECT task FROM grants WHERE lease_until < {epoch} + $1 * {ms} ORDER BY lease_until, task LIMIT $2`, before.UnixMilli(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("finding lapsed grants: %w", err)
+	}
+	if len(tasks) == 0 {
+		return nil, nil
+	}
+	reaped, err := s.reap(ctx, tasks, before, settle)
+	if err == nil || len(tasks) == 1 || ctx.Err() != nil {
+		return reaped, err
+	}
+	var failures []error
+	for _, task := range tasks {
+		one, err := s.reap(ctx, []int64{task}, before, settle)
+		reaped, failures = append(reaped, one...), append(failures, err)
+	}
+	return reaped, errors.Join(failures...)
+}
+
+// reap ends the grants of these tasks that are still lapsed, in one
+// transaction.
+func (s *Store) reap(ctx context.Context, tasks []int64, before time.Time, settle Settle) ([]Reaped, error) {
+	var endings []ending
+	err := s.write(ctx, func(tx session) (err error) {
+		endings, err = tx.lapsed(ctx, tasks, before)
+		if err != nil || len(endings) == 0 {
+			return err
+		}
+		for i := range endings {
+			endings[i].settle(settle, 0)
+		}
+		return tx.end(ctx, endings)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reaping: %w", err)
+	}
+	reaped := make([]Reaped, len(endings))
+	for i, e := range endings {
+		reaped[i] = Reaped{Grant: e.grant, State: e.settled.State}
+	}
+	return reaped, nil
+}
+
+// lapsed locks the tasks and then their grants. Between finding a grant and
+// locking it, it may have been renewed, or have made way for a new one: hence
+// the condition once more.
+func (s session) lapsed(ctx context.Context, tasks []int64, before time.Time) ([]ending, error) {
+	subjects, err := collect(ctx, s, subjectDest, `
+		SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
+		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id {skip t}`, ids(tasks...))
+	if err != nil {
+		return nil, fmt.Errorf("locking tasks: %w", err)
+	}
+	byID := map[int64]subject{}
+	locked := make([]int64, len(subjects))
+	for i, task := range subjects {
+		byID[task.id], locked[i] = task, task.id
+	}
+	grants, err := collect(ctx, s, grantDest, `
+		SELECT `+heldColumns+` FROM grants g
+		WHERE g.task IN (SELECT id FROM {ids}) AND g.lease_until < {epoch} + $2 * {ms} ORDER BY g.task {lock}`,
+		ids(locked...), before.UnixMilli())
+	if err != nil {
+		return nil, fmt.Errorf("locking grants: %w", err)
+	}
+	endings := make([]ending, len(grants))
+	for i, g := range grants {
+		endings[i] = ending{task: byID[g.Task], grant: g, cause: ByLapse, event: "task.lapsed", actor: "reaper"}
+	}
+	return endings, nil
+}
+
+// Expire ends up to limit tasks that were not granted before their batch's
+// NotAfter, and says how many.
+func (s *Store) Expire(ctx context.Context, limit int) (int, error) {
+	expired := 0
+	err := s.write(ctx, func(tx session) (err error) {
+		expired, err = tx.expire(ctx, limit)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("expiring: %w", err)
+	}
+	return expired, nil
+}
+
+func (s session) expire(ctx context.Context, limit int) (int, error) {
+	const open = `t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)`
+	tasks, err := collect(ctx, s, only[int64], `
+		SELECT t.id FROM batches b JOIN tasks t ON t.batch = b.id
+		WHERE b.not_after <= {now} AND `+open+`
+		ORDER BY t.id LIMIT $1 {skip t}`, limit)
+	if err != nil || len(tasks) == 0 {
+		return 0, err
+	}
+	// A grant does not write its task, so one that came in between shows only
+	// in a new snapshot, now that the tasks are locked against claims.
+	gone, err := collect(ctx, s, only[int64], `
+		UPDATE tasks AS t SET state = 'expired', finished_at = {now}, retry_at = NULL
+		WHERE t.id IN (SELECT id FROM {ids}) AND `+open+` RETURNING id`, ids(tasks...))
+	if err != nil || len(gone) == 0 {
+		return 0, err
+	}
+	_, err = s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, pool, batch, task, device)
+		SELECT {now}, 'task.expired', 'reaper', pool, batch, id, device FROM tasks WHERE id IN (SELECT id FROM {ids})`, ids(gone...))
+	return len(gone), err
+}

@@ -1,0 +1,161 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+const (
+	// maxRecording bounds the transactions that one call has open at once:
+	// they share the flush of a COMMIT.
+	maxRecording = 8
+	// maxUnknown bounds, per device, the kept results that nobody asked for.
+	maxUnknown = 100
+)
+
+// RecordResults takes what devices say of the end of their grants, each result
+// in a transaction of its own: a bad one never fails its neighbours. One
+// outcome per result, in their order; an outcome without Err is committed.
+// Results of one task are taken in their order.
+func (s *Store) RecordResults(ctx context.Context, results []Result, settle Settle) []ResultOutcome {
+	outcomes := make([]ResultOutcome, len(results))
+	byTask := map[int64][]int{}
+	for i, r := range results {
+		byTask[r.Task] = append(byTask[r.Task], i)
+	}
+	var running sync.WaitGroup
+	free := make(chan struct{}, maxRecording)
+	for _, indexes := range byTask {
+		free <- struct{}{}
+		running.Go(func() {
+			defer func() { <-free }()
+			for _, i := range indexes {
+				outcomes[i] = s.recordResult(ctx, results[i], settle)
+			}
+		})
+	}
+	running.Wait()
+	return outcomes
+}
+
+func (s *Store) recordResult(ctx context.Context, r Result, settle Settle) ResultOutcome {
+	var outcome ResultOutcome
+	err := s.write(ctx, func(tx session) (err error) {
+		outcome, err = tx.result(ctx, r, settle)
+		return err
+	})
+	if err != nil {
+		return ResultOutcome{Err: fmt.Errorf("recording a result of task %d: %w", r.Task, err)}
+	}
+	return outcome
+}
+
+func (s session) result(ctx context.Context, r Result, settle Settle) (ResultOutcome, error) {
+	// Whoever makes or ends a grant locks its task first: from here on the
+	// grant, which the next statement reads, stands still.
+	task, err := one(ctx, s, subjectDest,
+		`SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 {lock t}`, r.Task)
+	if errors.Is(err, ErrNotFound) {
+		return s.unknown(ctx, r)
+	}
+	if err != nil {
+		return ResultOutcome{}, fmt.Errorf("locking the task: %w", err)
+	}
+	grant, err := one(ctx, s, grantDest, `SELECT `+heldColumns+` FROM grants g WHERE g.task = $1 {lock}`, r.Task)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return ResultOutcome{}, fmt.Errorf("locking the grant: %w", err)
+	}
+	if grant.Task != 0 && grant.Token == r.Token && grant.Device == r.Device {
+		return s.recorded(ctx, r, task, grant, settle)
+	}
+	return s.afterwards(ctx, r, task, grant)
+}
+
+func (s session) recorded(ctx context.Context, r Result, task subject, grant Grant, settle Settle) (ResultOutcome, error) {
+	e := ending{task: task, grant: grant, cause: r.Cause, output: r.Output, error: r.Error, actor: r.Device}
+	e.settle(settle, r.RetryAfter)
+	e.event = "task." + string(e.settled.State)
+	if e.settled.State == Pending {
+		e.event = "task." + string(r.Cause) // failed or returned, and to be tried again
+	}
+	if err := s.end(ctx, []ending{e}); err != nil {
+		return ResultOutcome{}, err
+	}
+	return ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settled.State}, nil
+}
+
+// afterwards answers a result whose grant is not, or no longer, in force. It
+// never touches the grant that the task may have now.
+func (s session) afterwards(ctx context.Context, r Result, task subject, grant Grant) (ResultOutcome, error) {
+	endedBy, err := one(ctx, s, only[EndCause],
+		`SELECT ended_by FROM attempts WHERE token = $1 AND task = $2 AND device = $3`, r.Token, r.Task, r.Device)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return ResultOutcome{}, err
+	}
+	ended := err == nil
+	state := task.state
+	if grant.Task != 0 {
+		state = Dispatched
+	}
+	switch {
+	case ended && endedBy != ByLapse && endedBy != ByOperator:
+		return ResultOutcome{Kind: ResultDuplicate, State: state}, nil
+	case ended, grant.Device == r.Device && r.Token > 0 && r.Token < grant.Token:
+		return s.late(ctx, r, state)
+	default:
+		return s.unknown(ctx, r)
+	}
+}
+
+// late keeps the result. A success also ends its task, if the task waits to be
+// tried again or was given up for want of this very result.
+func (s session) late(ctx context.Context, r Result, state TaskState) (ResultOutcome, error) {
+	if err := s.keep(ctx, r, true); err != nil {
+		return ResultOutcome{}, err
+	}
+	if r.Cause != BySuccess || (state != Pending && state != TimedOut) {
+		return ResultOutcome{Kind: ResultLate, State: state}, nil
+	}
+	if _, err := s.exec(ctx, `
+		UPDATE tasks SET state = 'succeeded', finished_at = {now}, retry_at = NULL, output = $2{json}, error = $3 WHERE id = $1`,
+		r.Task, nullText(r.Output), r.Error); err != nil {
+		return ResultOutcome{}, fmt.Errorf("finishing the task late: %w", err)
+	}
+	if _, err := s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
+		SELECT {now}, 'task.succeeded_late', device, pool, batch, id, device, $2, $3 FROM tasks WHERE id = $1`,
+		r.Task, r.Token, string(state)); err != nil {
+		return ResultOutcome{}, err
+	}
+	return ResultOutcome{Kind: ResultLate, State: Succeeded}, nil
+}
+
+// unknown keeps the result of a grant that is not known to this ledger, up to
+// maxUnknown per device, unless there never was such a token.
+func (s session) unknown(ctx context.Context, r Result) (ResultOutcome, error) {
+	last, kept := int64(0), 0
+	if err := s.rowOf(ctx, `
+		SELECT {last token}, (SELECT count(*) FROM late_results WHERE device = $1 AND known IS FALSE)`,
+		[]any{r.Device}, &last, &kept); err != nil {
+		return ResultOutcome{}, err
+	}
+	if r.Token > 0 && r.Token <= last && kept < maxUnknown {
+		if err := s.keep(ctx, r, false); err != nil {
+			return ResultOutcome{}, err
+		}
+	}
+	return ResultOutcome{Kind: ResultUnknown}, nil
+}
+
+func (s session) keep(ctx context.Context, r Result, known bool) error {
+	if _, err := s.exec(ctx, `
+		INSERT INTO late_results (device, task, token, known, cause, output, error, received_at)
+		VALUES ($1, $2, $3, $4, $5, $6{json}, $7, {now})
+		ON CONFLICT DO NOTHING`,
+		r.Device, r.Task, r.Token, known, string(r.Cause), nullText(r.Output), r.Error); err != nil {
+		return fmt.Errorf("keeping a result: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package store
+
+import (
+	"bytes"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// The scanners below read what both databases make of a column. NULL is the
+// zero value everywhere.
+
+// instant reads a time: timestamptz, or milliseconds since 1970.
+type instant struct{ to *time.Time }
+
+func (s instant) Scan(src any) error {
+	switch v := src.(type) {
+	case nil:
+		*s.to = time.Time{}
+	case time.Time:
+		*s.to = v.UTC()
+	case int64:
+		*s.to = time.UnixMilli(v).UTC()
+	default:
+		return fmt.Errorf("a time from %T", src)
+	}
+	return nil
+}
+
+// maybe reads a time that may be missing.
+type maybe struct{ to **time.Time }
+
+func (s maybe) Scan(src any) error {
+	*s.to = nil
+	if src == nil {
+		return nil
+	}
+	var t time.Time
+	*s.to = &t
+	return instant{&t}.Scan(src)
+}
+
+// millis reads a number of milliseconds.
+type millis struct{ to *time.Duration }
+
+func (s millis) Scan(src any) error {
+	var ms sql.Null[int64]
+	err := ms.Scan(src)
+	*s.to = time.Duration(ms.V) * time.Millisecond
+	return err
+}
+
+// document reads JSON, byte for byte.
+type document struct{ to *json.RawMessage }
+
+func (s document) Scan(src any) error {
+	switch v := src.(type) {
+	case nil:
+		*s.to = nil
+	case []byte:
+		*s.to = bytes.Clone(v)
+	case string:
+		*s.to = json.RawMessage(v)
+	default:
+		return fmt.Errorf("JSON from %T", src)
+	}
+	return nil
+}
+
+// labels reads a JSON object of strings.
+type labels struct{ to *map[string]string }
+
+func (s labels) Scan(src any) error {
+	var raw json.RawMessage
+	if err := (document{&raw}).Scan(src); err != nil {
+		return err
+	}
+	*s.to = nil
+	if len(raw) == 0 {
+		return nil
+	}
+	return json.Unmarshal(raw, s.to)
+}
+
+// words reads a list joined by commas.
+type words struct{ to *[]string }
+
+func (s words) Scan(src any) error {
+	var joined sql.Null[string]
+	err := joined.Scan(src)
+	*s.to = nil
+	if joined.V != "" {
+		*s.to = strings.Split(joined.V, ",")
+	}
+	return err
+}
+
+// optional reads any other column that may be NULL.
+type optional[T any] struct{ to *T }
+
+func opt[T any](to *T) optional[T] { return optional[T]{to} }
+
+func (s optional[T]) Scan(src any) error {
+	var v sql.Null[T]
+	err := v.Scan(src)
+	*s.to = v.V
+	return err
+}
+
+// nullMillis is the parameter for {epoch} + $n * {ms}.
+func nullMillis(t *time.Time) any {
+	if t == nil {
+		return nil
+	}
+	return t.UnixMilli()
+}
+
+// nullText is the parameter for a column of JSON. A string: COPY would take
+// bytes for bytea.
+func nullText(raw json.RawMessage) any {
+	if raw == nil {
+		return nil
+	}
+	return string(raw)
+}

@@ -1,0 +1,150 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// maxTries bounds how often a transaction is tried that the server undoes.
+const maxTries = 3
+
+// session runs SQL texts, in or outside of a transaction.
+type session struct {
+	sqlx.ExtContext
+	dialect
+}
+
+// read is for single statements, each one consistent reading.
+func (s *Store) read() session { return session{s.db, s.dialect} }
+
+// write runs change in one transaction and commits it. Whatever change read
+// or set outside must be set anew by each run: it is run again when the
+// server undid it (deadlock, serialization).
+func (s *Store) write(ctx context.Context, change func(session) error) error {
+	for try := 1; ; try++ {
+		err := s.writeOnce(ctx, change)
+		if err == nil || try == maxTries || !retryable(err) {
+			return err
+		}
+	}
+}
+
+func (s *Store) writeOnce(ctx context.Context, change func(session) error) error {
+	tx, err := s.db.BeginTxx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("beginning a transaction: %w", err)
+	}
+	defer tx.Rollback()
+	if err := change(session{tx, s.dialect}); err != nil {
+		return err
+	}
+	return commit(ctx, tx)
+}
+
+// commit tells a COMMIT that failed from one whose answer never came.
+func commit(ctx context.Context, tx *sqlx.Tx) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("before commit: %w", err)
+	}
+	err := tx.Commit()
+	switch {
+	case err == nil:
+		return nil
+	case refused(err):
+		return fmt.Errorf("committing: %w", err)
+	default:
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+}
+
+// exec returns the number of rows changed.
+func (s session) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	result, err := s.ExecContext(ctx, s.text(query), args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// prepare is for one statement that runs many times.
+func (s session) prepare(ctx context.Context, query string) (*sqlx.Stmt, error) {
+	return sqlx.PreparexContext(ctx, s.ExtContext.(sqlx.PreparerContext), s.text(query))
+}
+
+// row reads the only row into dest; ErrNotFound when there is none.
+func (s session) row(ctx context.Context, query string, dest ...any) error {
+	return s.rowOf(ctx, query, nil, dest...)
+}
+
+func (s session) rowOf(ctx context.Context, query string, args []any, dest ...any) error {
+	err := s.QueryRowxContext(ctx, s.text(query), args...).Scan(dest...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return ErrNotFound
+	}
+	return err
+}
+
+// collect reads all rows; dest names where the columns of one row go.
+func collect[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) ([]T, error) {
+	rows, err := s.QueryContext(ctx, s.text(query), args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		var one T
+		if err := rows.Scan(dest(&one)...); err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}
+
+// one reads the only row; ErrNotFound when there is none.
+func one[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) (T, error) {
+	var t T
+	err := s.rowOf(ctx, query, args, dest(&t)...)
+	return t, err
+}
+
+// only is the dest of a query of one column.
+func only[T any](t *T) []any { return []any{t} }
+
+// input is a batch in the form that {ids}, {claims} and their like take.
+func input[T any](rows []T) string {
+	// Plain structs and numbers: it cannot fail.
+	b, _ := json.Marshal(rows)
+	return string(b)
+}
+
+type idRow struct {
+	ID int64 `json:"id"`
+}
+
+func ids(list ...int64) string {
+	rows := make([]idRow, len(list))
+	for i, id := range list {
+		rows[i].ID = id
+	}
+	return input(rows)
+}
+
+type nameRow struct {
+	N    int    `json:"n"`
+	Name string `json:"name"`
+}
+
+func names(list []string) string {
+	rows := make([]nameRow, len(list))
+	for i, name := range list {
+		rows[i] = nameRow{N: i, Name: name}
+	}
+	return input(rows)
+}

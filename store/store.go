@@ -1,0 +1,184 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/lib/pq"
+	"modernc.org/sqlite"
+
+	"github.com/fleetslots/dispatcher/migrations"
+)
+
+// Store is the ledger in one database. It is safe for concurrent use.
+type Store struct {
+	db *sqlx.DB
+	dialect
+}
+
+// Options are the limits of a Postgres connection; zero values are the
+// defaults. A timeout that the DSN names stays as the DSN says.
+type Options struct {
+	MaxOpenConns int           // default 20; the sum over all replicas must stay below max_connections
+	MaxIdleConns int           // default MaxOpenConns
+	ConnLifetime time.Duration // default 20 min
+	ConnIdleTime time.Duration // default 5 min
+
+	StatementTimeout time.Duration // default 10 s
+	LockTimeout      time.Duration // default 3 s
+	IdleTimeout      time.Duration // inside a transaction; default 10 s
+}
+
+func (o Options) withDefaults() Options {
+	if o.MaxOpenConns == 0 {
+		o.MaxOpenConns = 20
+	}
+	if o.MaxIdleConns == 0 {
+		o.MaxIdleConns = o.MaxOpenConns
+	}
+	for _, d := range []struct {
+		value    *time.Duration
+		standard time.Duration
+	}{
+		{&o.ConnLifetime, 20 * time.Minute},
+		{&o.ConnIdleTime, 5 * time.Minute},
+		{&o.StatementTimeout, 10 * time.Second},
+		{&o.LockTimeout, 3 * time.Second},
+		{&o.IdleTimeout, 10 * time.Second},
+	} {
+		if *d.value == 0 {
+			*d.value = d.standard
+		}
+	}
+	return o
+}
+
+// OpenPostgres opens a pool of connections to dsn (URL or key=value form) and
+// checks that the server answers. It does not migrate.
+//
+// Timeouts live in the server, because a cancelled context costs a connection
+// and says nothing about the statement's outcome.
+func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error) {
+	opts = opts.withDefaults()
+	config, err := pq.NewConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("reading the Postgres DSN: %w", err)
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = 3 * time.Second
+	}
+	if config.ApplicationName == "" {
+		config.ApplicationName = "dispatcher"
+	}
+	// One round trip per statement, and no named statements: PgBouncer's
+	// transaction mode works.
+	config.BinaryParameters = true
+	config.Runtime = withTimeouts(config.Runtime, opts)
+	connector, err := pq.NewConnectorConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("reading the Postgres DSN: %w", err)
+	}
+	db := sqlx.NewDb(sql.OpenDB(connector), "postgres")
+	db.SetMaxOpenConns(opts.MaxOpenConns)
+	db.SetMaxIdleConns(opts.MaxIdleConns)
+	db.SetConnMaxLifetime(opts.ConnLifetime)
+	db.SetConnMaxIdleTime(opts.ConnIdleTime)
+	return opened(ctx, &Store{db: db, dialect: postgres()})
+}
+
+func withTimeouts(runtime map[string]string, opts Options) map[string]string {
+	all := map[string]string{
+		"statement_timeout":                   millisText(opts.StatementTimeout),
+		"lock_timeout":                        millisText(opts.LockTimeout),
+		"idle_in_transaction_session_timeout": millisText(opts.IdleTimeout),
+	}
+	maps.Copy(all, runtime)
+	return all
+}
+
+func millisText(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// OpenSQLite opens or creates the database file at path, for one process. It
+// does not migrate.
+//
+// There is one connection: SQLite has one writer, and taking turns for it in
+// Go is fair where its own busy handler is not.
+func OpenSQLite(ctx context.Context, path string) (*Store, error) {
+	file := url.URL{Path: filepath.ToSlash(path)}
+	dsn := "file:" + file.EscapedPath() + "?_txlock=immediate" +
+		"&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)"
+	connector, err := sqlite.NewConnector(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", path, err)
+	}
+	db := sqlx.NewDb(sql.OpenDB(connector), "sqlite")
+	db.SetMaxOpenConns(1)
+	return opened(ctx, &Store{db: db, dialect: sqliteDialect()})
+}
+
+func opened(ctx context.Context, s *Store) (*Store, error) {
+	if err := s.Ping(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Close closes all connections.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Ping checks that the database answers.
+func (s *Store) Ping(ctx context.Context) error {
+	if err := s.db.PingContext(ctx); err != nil {
+		return fmt.Errorf("reaching the %s database: %w", s.name, err)
+	}
+	return nil
+}
+
+// CheckDurability returns an error that names the setting when the server
+// would lose what it committed: fsync or synchronous_commit off.
+func (s *Store) CheckDurability(ctx context.Context) error {
+	for _, setting := range s.durability {
+		var value string
+		if err := s.db.GetContext(ctx, &value, "SHOW "+setting); err != nil {
+			return fmt.Errorf("reading %s: %w", setting, err)
+		}
+		if value == "off" {
+			return fmt.Errorf("the database has %s = off and would lose what it committed: set it to on", setting)
+		}
+	}
+	return nil
+}
+
+// Migrate applies what is missing of the schema and says how many migrations
+// that were. Replicas may call it at once.
+func (s *Store) Migrate(ctx context.Context) (int, error) {
+	return migrations.Up(ctx, s.db.DB, s.name)
+}
+
+// MigrateDown takes the newest migration back, and what it held with it.
+func (s *Store) MigrateDown(ctx context.Context) error {
+	return migrations.Down(ctx, s.db.DB, s.name)
+}
+
+// MigrationStatus lists all migrations, oldest first.
+func (s *Store) MigrationStatus(ctx context.Context) ([]migrations.State, error) {
+	return migrations.Status(ctx, s.db.DB, s.name)
+}
+
+// Clock reads the database's clock, and the longest lease of any grant or
+// pool: no grant made by now can lapse later than that, renewals aside.
+func (s *Store) Clock(ctx context.Context) (now time.Time, longestLease time.Duration, err error) {
+	err = s.read().row(ctx, `
+		SELECT {now}, coalesce(max(lease_ms), 0)
+		FROM (SELECT lease_ms FROM grants UNION ALL SELECT lease_ms FROM pools) AS leases`,
+		instant{&now}, millis{&longestLease})
+	return now, longestLease, err
+}

@@ -1,0 +1,218 @@
+package store_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// server is the Postgres of all tests of this package that do not break it.
+var server testservers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	server.Close()
+	os.Exit(code) //nolint:forbidigo // TestMain's way to end
+}
+
+// eachDialect runs a test on an empty ledger of each database.
+func eachDialect(t *testing.T, test func(t *testing.T, l *ledger)) {
+	t.Helper()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		test(t, openPostgres(t))
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		test(t, openSQLite(t))
+	})
+}
+
+// ledger is a store with what tests do again and again.
+type ledger struct {
+	*store.Store
+	t      testing.TB
+	leases *atomic.Int64
+}
+
+func openPostgres(tb testing.TB) *ledger {
+	tb.Helper()
+	return opened(tb)(store.OpenPostgres(tb.Context(), server.NewDatabase(tb), store.Options{}))
+}
+
+func openSQLite(tb testing.TB) *ledger {
+	tb.Helper()
+	return opened(tb)(store.OpenSQLite(tb.Context(), filepath.Join(tb.TempDir(), "ledger 100%?.db")))
+}
+
+func opened(tb testing.TB) func(*store.Store, error) *ledger {
+	tb.Helper()
+	return func(s *store.Store, err error) *ledger {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() { _ = s.Close() })
+		if _, err := s.Migrate(tb.Context()); err != nil {
+			tb.Fatal(err)
+		}
+		return &ledger{s, tb, &atomic.Int64{}}
+	}
+}
+
+func (l *ledger) ctx() context.Context { return l.t.Context() }
+
+func (l *ledger) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// pool creates or changes a pool with leases of an hour.
+func (l *ledger) pool(name string, capacity int) store.Pool {
+	l.t.Helper()
+	p, _, err := l.PutPool(l.ctx(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour})
+	l.must(err)
+	return p
+}
+
+// batch queues one task for each device and returns their ids.
+func (l *ledger) batch(b store.Batch, devices ...string) (store.Batch, []int64) {
+	l.t.Helper()
+	created, err := l.CreateBatch(l.ctx(), "op", b, tasksFor(devices))
+	l.must(err)
+	var ids []int64
+	for after := int64(0); ; {
+		page, err := l.Tasks(l.ctx(), store.TaskFilter{Batch: created.ID, After: after, Limit: 1000})
+		l.must(err)
+		if len(page) == 0 {
+			return created, ids
+		}
+		for _, task := range page {
+			ids = append(ids, task.ID)
+		}
+		after = ids[len(ids)-1]
+	}
+}
+
+func tasksFor(devices []string) iter.Seq2[store.NewTask, error] {
+	return func(yield func(store.NewTask, error) bool) {
+		for _, d := range devices {
+			if !yield(store.NewTask{Device: d}, nil) {
+				return
+			}
+		}
+	}
+}
+
+func deviceNames(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("dev-%05d", i)
+	}
+	return names
+}
+
+// to is a claim with a lease id of its own.
+func (l *ledger) to(task int64, device, pool string, slot int) store.Claim {
+	return store.Claim{Task: task, Device: device, Pool: pool, Slot: slot, Lease: fmt.Sprintf("lease-%d", l.leases.Add(1))}
+}
+
+// claim makes all claims in one call and returns their statuses.
+func (l *ledger) claim(claims ...store.Claim) []store.ClaimStatus {
+	l.t.Helper()
+	outcomes, err := l.Claim(l.ctx(), claims)
+	l.must(err)
+	statuses := make([]store.ClaimStatus, len(outcomes))
+	for i, o := range outcomes {
+		statuses[i] = o.Status
+		if (o.Grant.Token != 0) != (o.Status == store.ClaimGranted) {
+			l.t.Fatalf("status %d with grant %+v", o.Status, o.Grant)
+		}
+	}
+	return statuses
+}
+
+// grant makes a claim that must be granted.
+func (l *ledger) grant(task int64, device, pool string, slot int) store.Grant {
+	l.t.Helper()
+	outcomes, err := l.Claim(l.ctx(), []store.Claim{l.to(task, device, pool, slot)})
+	l.must(err)
+	if outcomes[0].Status != store.ClaimGranted {
+		l.t.Fatalf("claim of task %d on slot %d: status %d, want granted", task, slot, outcomes[0].Status)
+	}
+	return outcomes[0].Grant
+}
+
+func (l *ledger) wantStatuses(got []store.ClaimStatus, want ...store.ClaimStatus) {
+	l.t.Helper()
+	if !slices.Equal(got, want) {
+		l.t.Fatalf("claims: %v, want %v", got, want)
+	}
+}
+
+// report records one result of a grant and returns its outcome.
+func (l *ledger) report(g store.Grant, cause store.EndCause, output string) store.ResultOutcome {
+	l.t.Helper()
+	r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: cause}
+	if output != "" {
+		r.Output = json.RawMessage(output)
+	}
+	outcome := l.RecordResults(l.ctx(), []store.Result{r}, settle)[0]
+	l.must(outcome.Err)
+	return outcome
+}
+
+func (l *ledger) wantTask(id int64, want store.TaskState) store.Task {
+	l.t.Helper()
+	task, grant, _, err := l.Task(l.ctx(), id)
+	l.must(err)
+	if task.State != want {
+		l.t.Fatalf("task %d is %s, want %s", id, task.State, want)
+	}
+	if (grant != nil) != (want == store.Dispatched) {
+		l.t.Fatalf("task %d is %s with grant %v", id, task.State, grant)
+	}
+	return task
+}
+
+// reapAll reaps as if all leases had lapsed.
+func (l *ledger) reapAll() []store.Reaped {
+	l.t.Helper()
+	now, longest, err := l.Clock(l.ctx())
+	l.must(err)
+	reaped, err := l.Reap(l.ctx(), now.Add(longest+24*time.Hour), 1000, settle)
+	l.must(err)
+	return reaped
+}
+
+// settle is a plain version of the rules: what fails or is lost is tried
+// again until MaxAttempts.
+func settle(e store.Ending) store.Settlement {
+	again := store.Settlement{State: store.Pending, Counted: true, Delay: e.RetryBackoff}
+	last := e.Attempts+1 >= e.MaxAttempts
+	switch {
+	case e.Cause == store.BySuccess:
+		return store.Settlement{State: store.Succeeded, Counted: true}
+	case e.CancelWhy != "":
+		return store.Settlement{State: store.Cancelled, Counted: true}
+	case e.Cause == store.ByReturn:
+		return store.Settlement{State: store.Pending, Returned: true, Delay: e.RetryAfter}
+	case e.Cause == store.ByReject, e.Cause == store.ByFailure && last:
+		return store.Settlement{State: store.Failed, Counted: true}
+	case e.Cause == store.ByLapse && last:
+		return store.Settlement{State: store.TimedOut, Counted: true}
+	}
+	return again
+}

@@ -1,0 +1,76 @@
+package store
+
+import "context"
+
+// eligible is the condition that a task may be granted now, but for its pool
+// having a free place. It is about tasks t, batches b, pools p and the device
+// d, which may be NULL: devices are not registered before they report.
+const eligible = `
+	b.cancelled_at IS NULL AND b.paused IS FALSE AND p.paused IS FALSE AND d.blocked IS NOT TRUE
+	AND (b.not_before IS NULL OR b.not_before <= {now})
+	AND (b.not_after IS NULL OR b.not_after > {now})
+	AND (t.retry_at IS NULL OR t.retry_at <= {now})`
+
+// Views reads what concerns the reports of these devices: one moment for all,
+// one view per device, in their order. The candidates of a device are the best
+// open task of each batch: eligible before waiting ones, then by priority, then
+// by age.
+func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
+	type reading struct {
+		n int
+		View
+		device Device
+		grant  Grant
+		open   Candidate
+	}
+	rows, err := collect(ctx, s.read(), func(r *reading) []any {
+		dest := []any{&r.n, instant{&r.Now}}
+		dest = append(dest, deviceDest(&r.device)...)
+		dest = append(dest, grantDest(&r.grant)...)
+		c := &r.open
+		return append(dest, opt(&c.Task), opt(&c.Batch), opt(&c.Pool), opt(&c.Priority), opt(&c.Weight), instant{&c.CreatedAt},
+			instant{&c.EligibleAt}, opt(&c.Attempt), millis{&c.Lease}, opt(&c.PoolPaused), opt(&c.BatchPaused))
+	}, `
+		WITH clock AS (SELECT {now} AS now),
+		wanted AS (SELECT n, name FROM {names}),
+		open AS (
+			SELECT t.id, t.batch, t.pool, t.device, t.priority, b.weight, b.created_at, t.attempts + 1 AS attempt,
+				CASE WHEN b.not_before IS NULL OR t.retry_at > b.not_before THEN t.retry_at ELSE b.not_before END AS eligible_at,
+				CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END AS lease_ms,
+				p.paused AS pool_paused, b.paused AS batch_paused
+			FROM wanted w JOIN tasks t ON t.device = w.name JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool
+				CROSS JOIN clock
+			WHERE t.state = 'pending' AND b.cancelled_at IS NULL AND (b.not_after IS NULL OR b.not_after > clock.now)
+				AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)),
+		ranked AS (
+			SELECT open.*, row_number() OVER (PARTITION BY device, batch ORDER BY
+				CASE WHEN eligible_at > clock.now THEN 1 ELSE 0 END, priority DESC, id) AS rank
+			FROM open CROSS JOIN clock)
+		SELECT w.n, clock.now, `+deviceColumns+`, `+grantColumns+`,
+			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.eligible_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused
+		FROM wanted w CROSS JOIN clock
+			LEFT JOIN devices d ON d.id = w.name
+			LEFT JOIN grants g ON g.device = w.name
+			LEFT JOIN tasks t ON t.id = g.task
+			LEFT JOIN batches b ON b.id = g.batch
+			LEFT JOIN ranked o ON o.device = w.name AND o.rank = 1
+		ORDER BY w.n, o.batch`, names(devices))
+	if err != nil {
+		return nil, err
+	}
+	views := make([]View, len(devices))
+	for _, r := range rows {
+		v := &views[r.n]
+		v.Now = r.Now
+		if r.device.ID != "" && v.Device == nil {
+			v.Device = &r.device
+		}
+		if r.grant.Task != 0 && v.Grant == nil {
+			v.Grant = &r.grant
+		}
+		if r.open.Task != 0 {
+			v.Candidates = append(v.Candidates, r.open)
+		}
+	}
+	return views, nil
+}
