@@ -10,6 +10,9 @@ import (
 // maxTaskTries lets a task survive a fleet that loses much.
 const maxTaskTries = 20
 
+// maxBatch keeps the request that creates a batch well under a megabyte.
+const maxBatch = 5000
+
 // workload is the batches of a simulation.
 type workload struct {
 	config   Config
@@ -31,14 +34,24 @@ func newWorkload(c Config, o *Operator, f *Fleet) *workload {
 	return &workload{config: c, operator: o, fleet: f, dice: newDice(c.Seed, 0)}
 }
 
-// queue creates one more batch, its tasks dealt over the devices in turn.
+// queue adds Config.Tasks tasks, dealt over the devices in turn, in batches
+// that a request can carry.
 func (w *workload) queue(ctx context.Context) error {
+	for from := 0; from < w.config.Tasks; from += maxBatch {
+		if err := w.create(ctx, from, min(from+maxBatch, w.config.Tasks)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *workload) create(ctx context.Context, from, to int) error {
 	b := Batch{
 		Name: fmt.Sprintf("simulation %d", w.made+1), Pool: w.config.Pool, Kind: "simulated",
 		MaxAttempts: maxTaskTries, OnLost: "retry", RetryOn: []string{"failed", "timed_out"}, RetryBackoffMS: 100,
 	}
 	var planned time.Duration
-	for i := range w.config.Tasks {
+	for i := from; i < to; i++ {
 		work := w.dice.around(w.config.Work).Round(time.Millisecond)
 		planned += work
 		b.Tasks = append(b.Tasks, NewTask{
