@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"time"
 	"unicode/utf8"
 )
 
@@ -188,4 +189,13 @@ func (r Reply) Encode() []byte {
 		_ = encoder.Encode(r) // the payload was all that can fail
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+}
+
+// EncodeWake returns the message that is pushed to a device so that it reports
+// now: a slot is kept for it for hold; with 0 there is other news.
+func EncodeWake(hold time.Duration) []byte {
+	if hold <= 0 {
+		return []byte(`{"reason":"wake"}`)
+	}
+	return fmt.Appendf(nil, `{"reason":"wake","hold_ms":%d}`, hold.Milliseconds())
 }

@@ -228,8 +228,10 @@ func TestReplyEncode(t *testing.T) {
 	reply := devices.Reply{
 		Re: "b7-17", Reason: devices.ReasonGranted, ReportAfterMS: 30000,
 		Acks: []devices.Ack{{Task: 812, Token: 40177, Outcome: devices.OutcomeRecorded}},
-		Task: &devices.Task{ID: 814, Token: 40190, Pool: "ar:330100", Slot: 17, Kind: "speedtest",
-			Payload: json.RawMessage(`{"url":"a&b"}`), Attempt: 1, LeaseMS: 290000},
+		Task: &devices.Task{
+			ID: 814, Token: 40190, Pool: "ar:330100", Slot: 17, Kind: "speedtest",
+			Payload: json.RawMessage(`{"url":"a&b"}`), Attempt: 1, LeaseMS: 290000,
+		},
 	}
 	want := `{"re":"b7-17","acks":[{"task":812,"token":40177,"outcome":"recorded"}],` +
 		`"task":{"id":814,"token":40190,"pool":"ar:330100","slot":17,"kind":"speedtest","payload":{"url":"a&b"},` +

@@ -25,6 +25,9 @@ const (
 	ReasonBusyServer Reason = "busy_server"
 )
 
+// ReasonWake is only pushed, never the answer to a report.
+const ReasonWake Reason = "wake"
+
 // Outcome is the final answer to one result.
 type Outcome string
 

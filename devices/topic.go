@@ -8,6 +8,9 @@ const (
 	replySuffix  = "/reply"
 )
 
+// Group is the shared subscription group of the dispatcher's replicas.
+const Group = "dispatcher"
+
 // ReportFilter matches the report topics of all devices.
 const ReportFilter = topicPrefix + "+" + reportSuffix
 
@@ -23,11 +26,16 @@ func SharedReportFilter(group string) string { return "$share/" + group + "/" + 
 
 // ParseReportTopic returns the device of a report topic. The error is an
 // *Error with CodeInvalidTopic or CodeInvalidDeviceID.
-func ParseReportTopic(topic string) (ID, error) {
+func ParseReportTopic(topic string) (ID, error) { return parseTopic(topic, reportSuffix) }
+
+// ParseReplyTopic returns the device of a reply topic, as ParseReportTopic.
+func ParseReplyTopic(topic string) (ID, error) { return parseTopic(topic, replySuffix) }
+
+func parseTopic(topic, suffix string) (ID, error) {
 	rest, hasPrefix := strings.CutPrefix(topic, topicPrefix)
-	id, hasSuffix := strings.CutSuffix(rest, reportSuffix)
+	id, hasSuffix := strings.CutSuffix(rest, suffix)
 	if !hasPrefix || !hasSuffix {
-		return "", &Error{ReasonInvalid, CodeInvalidTopic, "topic: must be " + topicPrefix + "{device}" + reportSuffix}
+		return "", &Error{ReasonInvalid, CodeInvalidTopic, "topic: must be " + topicPrefix + "{device}" + suffix}
 	}
 	return ParseID(id)
 }

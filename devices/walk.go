@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"bytes"
 	"encoding/json"
 	"iter"
 )
@@ -117,12 +118,10 @@ func unquote(value []byte) string {
 // unquoteKey is unquote without a copy for strings without escapes.
 func unquoteKey(value []byte) []byte {
 	inner := value[1 : len(value)-1]
-	for _, c := range inner {
-		if c == '\\' {
-			var s string
-			_ = json.Unmarshal(value, &s) // valid by contract
-			return []byte(s)
-		}
+	if !bytes.ContainsRune(inner, '\\') {
+		return inner
 	}
-	return inner
+	var s string
+	_ = json.Unmarshal(value, &s) // valid by contract
+	return []byte(s)
 }

@@ -1,0 +1,142 @@
+// Package broker is the MQTT broker inside of `dispatcher dev`: mochi behind
+// rules that deny by default. It keeps nothing on disk and no session of a
+// client that has gone.
+//
+// A device connects with its id as user name and as client id (-i of
+// mosquitto_pub), and may publish to its own report topic and subscribe to its
+// own reply topic, nothing else. A denied subscription is answered with a
+// failure code; a denied publish of QoS 0 is dropped, one of QoS 1 or 2 ends
+// the connection, as MQTT 3.1.1 has no other way to say so.
+package broker
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"log/slog"
+	"net"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/listeners"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// Bounds of what clients can make the broker hold.
+const (
+	maxConnections      = 10_000
+	maxPacket           = 128 << 10        // bytes; a report has at most 64 KiB
+	maxWritesPending    = 2048             // messages waiting for a client that does not read; beyond: dropped
+	maxInflight         = 8192             // messages a client has not acknowledged; beyond: dropped
+	receiveMaximum      = 64               // QoS 2 messages a client may have open
+	maxKeepalive        = 20 * time.Minute // also of clients that ask for none
+	handshakeTimeout    = 10 * time.Second // from accepting a connection to its CONNECT
+	writeTimeout        = 5 * time.Second  // of one write to a client that does not read
+	authenticateTimeout = 5 * time.Second
+)
+
+// Credentials of the dispatcher's own client.
+type Credentials struct {
+	User     string // not a valid device id, so that no device can have it
+	Password string
+}
+
+// Options of a Broker; all but Logger are required.
+type Options struct {
+	Listener net.Listener // closed by Stop
+	// Authenticate tells whether this is the device's password. It is called
+	// once per connection, from many goroutines, and must end with ctx.
+	Authenticate func(ctx context.Context, device devices.ID, password string) bool
+	Internal     Credentials
+	Logger       *slog.Logger
+}
+
+// Broker is an MQTT 3.1.1 and 5 broker on one listener.
+type Broker struct {
+	server   *mqtt.Server
+	listener *listener
+	cancel   context.CancelFunc
+}
+
+// New returns a broker that does not serve yet. Errors are wrong options.
+func New(options Options) (*Broker, error) {
+	switch {
+	case options.Listener == nil || options.Authenticate == nil:
+		return nil, errors.New("broker: listener and authenticate are required")
+	case options.Internal.User == "" || options.Internal.Password == "":
+		return nil, errors.New("broker: internal user and password are required")
+	}
+	if _, err := devices.ParseID(options.Internal.User); err == nil {
+		return nil, errors.New("broker: the internal user must not be a valid device id")
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	life, cancel := context.WithCancel(context.Background())
+	authenticate := func(device devices.ID, password string) bool {
+		ctx, cancel := context.WithTimeout(life, authenticateTimeout)
+		defer cancel()
+		return options.Authenticate(ctx, device, password)
+	}
+	b := &Broker{server: newServer(options.Logger), listener: bound(options.Listener), cancel: cancel}
+	err := errors.Join(
+		b.server.AddHook(&rules{authenticate: authenticate, internal: options.Internal}, nil),
+		b.server.AddListener(listeners.NewNet("mqtt", b.listener)),
+	)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return b, nil
+}
+
+func newServer(logger *slog.Logger) *mqtt.Server {
+	capabilities := mqtt.NewDefaultServerCapabilities()
+	capabilities.MaximumPacketSize = maxPacket
+	capabilities.MaximumClientWritesPending = maxWritesPending
+	capabilities.MaximumInflight = maxInflight
+	capabilities.ReceiveMaximum = receiveMaximum
+	capabilities.MaximumMessageExpiryInterval = int64(time.Hour / time.Second)
+	capabilities.MinimumProtocolVersion = 4 // MQTT 3.1.1
+	capabilities.TopicAliasMaximum = 0      // an aliased topic would pass by the rules
+	capabilities.RetainAvailable = 0        // nobody reads what is retained: a report of today is not news tomorrow
+	return mqtt.New(&mqtt.Options{
+		Capabilities:           capabilities,
+		Logger:                 slog.New(quiet{logger.Handler()}),
+		SysTopicResendInterval: int64(time.Hour / time.Second), // nobody may read $SYS
+	})
+}
+
+// Start serves in the background.
+func (b *Broker) Start() error { return b.server.Serve() }
+
+// Addr is the address of the listener.
+func (b *Broker) Addr() net.Addr { return b.listener.Addr() }
+
+// Stop closes the listener and all connections. It returns the error of ctx
+// when a client's goroutine did not end in time. Stop at most once.
+func (b *Broker) Stop(ctx context.Context) error {
+	b.cancel()
+	done := make(chan error, 1)
+	b.listener.closeAll()
+	go func() {
+		// mochi's Close takes a read lock of its clients twice, and deadlocks
+		// with a client that leaves in between: they have all left before.
+		b.server.Listeners.ClientsWg.Wait()
+		done <- b.server.Close()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// match compares credentials without telling by its time how far they agree.
+func (c Credentials) match(user, password string) bool {
+	userOK := subtle.ConstantTimeCompare([]byte(c.User), []byte(user))
+	passwordOK := subtle.ConstantTimeCompare([]byte(c.Password), []byte(password))
+	return userOK&passwordOK == 1
+}

@@ -1,0 +1,487 @@
+package broker_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+	"go.uber.org/goleak"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/broker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	internalUser = "$dispatcher"
+	password     = "secret-of-"
+	patience     = 10 * time.Second
+)
+
+// start serves a broker whose devices have the password "secret-of-<id>".
+func start(t *testing.T, logger *slog.Logger) *broker.Broker {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := broker.New(broker.Options{
+		Listener:     listener,
+		Authenticate: func(_ context.Context, device devices.ID, given string) bool { return given == password+string(device) },
+		Internal:     broker.Credentials{User: internalUser, Password: "internal"},
+		Logger:       logger,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := b.Stop(ctx); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	return b
+}
+
+// client is an MQTT client that keeps what it receives.
+type client struct {
+	paho.Client
+	received chan string // topic and body
+	lost     chan struct{}
+}
+
+func options(b *broker.Broker, id, user, password string) (*paho.ClientOptions, *client) {
+	c := &client{received: make(chan string, 100), lost: make(chan struct{})}
+	o := paho.NewClientOptions().AddBroker("tcp://" + b.Addr().String()).SetClientID(id).SetUsername(user).SetPassword(password).
+		SetAutoReconnect(false).SetConnectTimeout(patience).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.received <- m.Topic() + " " + string(m.Payload()) }).
+		SetConnectionLostHandler(func(paho.Client, error) { close(c.lost) })
+	return o, c
+}
+
+func (c *client) connect(t *testing.T, o *paho.ClientOptions) error {
+	t.Helper()
+	c.Client = paho.NewClient(o)
+	token := c.Connect()
+	if !token.WaitTimeout(patience) {
+		t.Fatal("no answer to CONNECT")
+	}
+	t.Cleanup(func() { c.Disconnect(50) })
+	return token.Error()
+}
+
+func device(t *testing.T, b *broker.Broker, id string) *client {
+	t.Helper()
+	o, c := options(b, id, id, password+id)
+	if err := c.connect(t, o); err != nil {
+		t.Fatalf("device %s: %v", id, err)
+	}
+	return c
+}
+
+// dispatcher is the internal client, subscribed to the reports.
+func dispatcher(t *testing.T, b *broker.Broker) *client {
+	t.Helper()
+	o, c := options(b, "dispatcher-1", internalUser, "internal")
+	if err := c.connect(t, o); err != nil {
+		t.Fatal(err)
+	}
+	if code := c.subscribe(t, devices.SharedReportFilter(devices.Group)); code != 1 {
+		t.Fatalf("subscription: %#x", code)
+	}
+	return c
+}
+
+// subscribe returns the broker's answer: the QoS, or 0x80.
+func (c *client) subscribe(t *testing.T, filter string) byte {
+	t.Helper()
+	token, ok := c.SubscribeMultiple(map[string]byte{filter: 1}, nil).(*paho.SubscribeToken)
+	if !ok || !token.WaitTimeout(patience) {
+		t.Fatalf("no answer to SUBSCRIBE %s", filter)
+	}
+	for _, code := range token.Result() {
+		return code
+	}
+	t.Fatalf("SUBSCRIBE %s: %v", filter, token.Error())
+	return 0
+}
+
+func (c *client) publish(t *testing.T, topic, body string, qos byte) {
+	t.Helper()
+	if token := c.Publish(topic, qos, false, body); !token.WaitTimeout(patience) || token.Error() != nil {
+		t.Fatalf("PUBLISH %s: %v", topic, token.Error())
+	}
+}
+
+func (c *client) next(t *testing.T) string {
+	t.Helper()
+	select {
+	case message := <-c.received:
+		return message
+	case <-time.After(patience):
+		t.Fatal("nothing was received")
+		return ""
+	}
+}
+
+func TestReportAndReply(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	inside, a := dispatcher(t, b), device(t, b, "a")
+	if code := a.subscribe(t, devices.ReplyTopic("a")); code != 1 {
+		t.Fatalf("subscription: %#x", code)
+	}
+	a.publish(t, devices.ReportTopic("a"), "up", 1)
+	if got := inside.next(t); got != "fleet/v1/a/report up" {
+		t.Errorf("report %q", got)
+	}
+	inside.publish(t, devices.ReplyTopic("a"), "down", 1)
+	if got := a.next(t); got != "fleet/v1/a/reply down" {
+		t.Errorf("reply %q", got)
+	}
+}
+
+func TestDeviceSubscribesOnlyToItsReplies(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	inside, a, other := dispatcher(t, b), device(t, b, "a"), device(t, b, "b")
+	if code := other.subscribe(t, devices.ReplyTopic("b")); code != 1 {
+		t.Fatalf("subscription: %#x", code)
+	}
+	for _, filter := range []string{
+		"#", "+/+/+/+", "fleet/#", "fleet/v1/+/reply", "fleet/v1/b/reply", "fleet/v1/b/report", "fleet/v1/+/report", "fleet/v1/a/report",
+		"fleet/v1/a/+", "fleet/v1/a/reply/#", "$share/x/#", "$share/dispatcher/fleet/v1/+/report", "$share/x/fleet/v1/a/reply", "$SYS/#", "$SYS/broker/version",
+	} {
+		if code := a.subscribe(t, filter); code != 0x80 {
+			t.Errorf("SUBSCRIBE %s: %#x", filter, code)
+		}
+	}
+	if code := a.subscribe(t, devices.ReplyTopic("a")); code != 1 {
+		t.Fatalf("own replies: %#x", code)
+	}
+	other.publish(t, devices.ReportTopic("b"), "report of b", 1)
+	if got := inside.next(t); got != "fleet/v1/b/report report of b" {
+		t.Errorf("report %q", got)
+	}
+	inside.publish(t, devices.ReplyTopic("b"), "for b", 1)
+	inside.publish(t, devices.ReplyTopic("a"), "for a", 1)
+	if got := other.next(t); got != "fleet/v1/b/reply for b" {
+		t.Errorf("b received %q", got)
+	}
+	if got := a.next(t); got != "fleet/v1/a/reply for a" {
+		t.Errorf("a received %q", got) // anything of b would have come first
+	}
+}
+
+func TestDevicePublishesOnlyItsReports(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	inside := dispatcher(t, b)
+	victim := device(t, b, "b")
+	if code := victim.subscribe(t, devices.ReplyTopic("b")); code != 1 {
+		t.Fatalf("subscription: %#x", code)
+	}
+	for i, topic := range []string{"fleet/v1/b/report", "fleet/v1/b/reply", "fleet/v1/a/reply", "fleet/v1/a/report/x", "$SYS/broker/version", "x"} {
+		a := device(t, b, "a")
+		a.publish(t, topic, "forged", 0) // dropped
+		a.publish(t, devices.ReportTopic("a"), fmt.Sprint("own ", i), 1)
+		if got, want := inside.next(t), fmt.Sprint("fleet/v1/a/report own ", i); got != want {
+			t.Errorf("after PUBLISH %s the dispatcher received %q, want %q", topic, got, want)
+		}
+		if strings.HasPrefix(topic, "$") {
+			continue // dropped at every QoS
+		}
+		a.Publish(topic, 1, false, "forged")
+		select {
+		case <-a.lost: // how MQTT 3.1.1 says no
+		case <-time.After(patience):
+			t.Errorf("PUBLISH %s of QoS 1 did not end the connection", topic)
+		}
+	}
+	inside.publish(t, devices.ReplyTopic("b"), "true", 1)
+	if got := victim.next(t); got != "fleet/v1/b/reply true" {
+		t.Errorf("b received %q", got)
+	}
+}
+
+func TestDispatcherOnlyReadsReportsAndWritesReplies(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	inside := dispatcher(t, b)
+	for _, filter := range []string{"#", "$SYS/#", "fleet/v1/+/reply", "$share/other/fleet/v1/+/report"} {
+		if code := inside.subscribe(t, filter); code != 0x80 {
+			t.Errorf("SUBSCRIBE %s: %#x", filter, code)
+		}
+	}
+	inside.Publish(devices.ReportTopic("a"), 1, false, "forged")
+	<-inside.lost
+}
+
+func TestConnectIsRefused(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	for name, c := range map[string]struct{ id, user, password string }{
+		"wrong password":             {"a", "a", "secret-of-b"},
+		"no password":                {"a", "a", ""},
+		"no user":                    {"a", "", ""},
+		"client id of another":       {"b", "a", "secret-of-a"},
+		"bad name":                   {"+", "+", "secret-of-+"},
+		"name with a slash":          {"a/b", "a/b", "secret-of-a/b"},
+		"internal, wrong password":   {"x", internalUser, "secret-of-" + internalUser},
+		"internal, password of none": {internalUser, internalUser, ""},
+	} {
+		o, client := options(b, c.id, c.user, c.password)
+		if err := client.connect(t, o); err == nil {
+			t.Errorf("%s: connected", name)
+		}
+	}
+}
+
+func TestWillOnlyToOwnReports(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	for _, topic := range []string{"fleet/v1/b/report", "fleet/v1/b/reply", "fleet/v1/a/reply", "x"} {
+		o, c := options(b, "a", "a", "secret-of-a")
+		if err := c.connect(t, o.SetWill(topic, "forged", 1, false)); err == nil {
+			t.Errorf("will to %s: connected", topic)
+		}
+	}
+	inside := dispatcher(t, b)
+	o, c := options(b, "a", "a", "secret-of-a")
+	if err := c.connect(t, o.SetWill(devices.ReportTopic("a"), "gone", 1, false)); err != nil {
+		t.Fatal(err)
+	}
+	c.Publish("x", 1, false, "") // ends the connection
+	if got := inside.next(t); got != "fleet/v1/a/report gone" {
+		t.Errorf("will %q", got)
+	}
+}
+
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	inside, first := dispatcher(t, b), device(t, b, "a")
+	first.subscribe(t, devices.ReplyTopic("a"))
+	o, thief := options(b, "a", "a", "wrong")
+	if thief.connect(t, o) == nil || !first.IsConnectionOpen() {
+		t.Fatal("a wrong password took over")
+	}
+	second := device(t, b, "a")
+	select {
+	case <-first.lost:
+	case <-time.After(patience):
+		t.Fatal("the first connection goes on")
+	}
+	second.subscribe(t, devices.ReplyTopic("a"))
+	inside.publish(t, devices.ReplyTopic("a"), "down", 1)
+	if got := second.next(t); got != "fleet/v1/a/reply down" {
+		t.Errorf("reply %q", got)
+	}
+}
+
+func TestSessionsAreClean(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	inside := dispatcher(t, b)
+	o, first := options(b, "a", "a", "secret-of-a")
+	if err := first.connect(t, o.SetCleanSession(false)); err != nil {
+		t.Fatal(err)
+	}
+	first.subscribe(t, devices.ReplyTopic("a"))
+	first.Disconnect(50)
+	inside.publish(t, devices.ReplyTopic("a"), "stale", 1)
+	o, second := options(b, "a", "a", "secret-of-a")
+	if err := second.connect(t, o.SetCleanSession(false)); err != nil {
+		t.Fatal(err)
+	}
+	second.subscribe(t, devices.ReplyTopic("a"))
+	inside.publish(t, devices.ReplyTopic("a"), "fresh", 1)
+	if got := second.next(t); got != "fleet/v1/a/reply fresh" {
+		t.Errorf("received %q", got)
+	}
+}
+
+func TestOversizePacketEndsTheConnection(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	inside, a := dispatcher(t, b), device(t, b, "a")
+	a.publish(t, devices.ReportTopic("a"), strings.Repeat("x", 100<<10), 1)
+	if got := inside.next(t); len(got) < 100<<10 {
+		t.Errorf("%d bytes arrived", len(got))
+	}
+	a.Publish(devices.ReportTopic("a"), 1, false, strings.Repeat("x", 128<<10))
+	select {
+	case <-a.lost:
+	case <-time.After(patience):
+		t.Error("128 KiB and more were accepted")
+	}
+}
+
+func TestLogsCarryNoPayloads(t *testing.T) {
+	t.Parallel()
+	log := &lockedBuffer{}
+	b := start(t, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	a := device(t, b, "a")
+	a.Publish("x", 1, false, "PAYLOAD") // mochi logs the packet that it refuses
+	<-a.lost
+	o, c := options(b, "c", "c", "PASSWORD")
+	if c.connect(t, o) == nil {
+		t.Fatal("connected")
+	}
+	log.waitFor(t, "not authorized")
+	if text := log.String(); strings.Contains(text, "PAYLOAD") || strings.Contains(text, "PASSWORD") || strings.Contains(text, "80 65 89 76") {
+		t.Errorf("log:\n%s", text)
+	} else if strings.Contains(text, "level=WARN") || strings.Contains(text, "level=INFO") {
+		t.Errorf("louder than debug:\n%s", text)
+	}
+}
+
+func TestStopEndsHandshakes(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := broker.New(broker.Options{
+		Listener: listener, Authenticate: func(context.Context, devices.ID, string) bool { return false },
+		Internal: broker.Credentials{User: internalUser, Password: "x"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Start(); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Dial("tcp", b.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	if _, err := silent.Write([]byte{0x10}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // below the handshake's timeout
+	defer cancel()
+	if err := b.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStopWithManyClients: mochi can deadlock when it looks for its clients
+// while they go (a read lock taken twice).
+func TestStopWithManyClients(t *testing.T) {
+	t.Parallel()
+	for range 30 {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := broker.New(broker.Options{
+			Listener: listener, Authenticate: func(context.Context, devices.ID, string) bool { return true },
+			Internal: broker.Credentials{User: internalUser, Password: "x"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 50 {
+			defer rawConnect(t, b.Addr().String(), fmt.Sprintf("dev%02d", i)).Close()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		err = b.Stop(ctx)
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// rawConnect connects a device with an id of 5 characters and waits for its CONNACK.
+func rawConnect(t *testing.T, addr, id string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte("\x10\x1b\x00\x04MQTT\x04\xc2\x00\x3c\x00\x05" + id + "\x00\x05" + id + "\x00\x01x")); err != nil {
+		t.Fatal(err)
+	}
+	var answer [4]byte
+	if _, err := io.ReadFull(conn, answer[:]); err != nil || answer[3] != 0 {
+		t.Fatalf("CONNACK %x, %v", answer, err)
+	}
+	return conn
+}
+
+func TestNewRefusesWrongOptions(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	yes := func(context.Context, devices.ID, string) bool { return true }
+	for name, o := range map[string]broker.Options{
+		"no listener":        {Authenticate: yes, Internal: broker.Credentials{User: "$d", Password: "x"}},
+		"no authenticate":    {Listener: listener, Internal: broker.Credentials{User: "$d", Password: "x"}},
+		"no password":        {Listener: listener, Authenticate: yes, Internal: broker.Credentials{User: "$d"}},
+		"a device's name":    {Listener: listener, Authenticate: yes, Internal: broker.Credentials{User: "dispatcher", Password: "x"}},
+		"no internal client": {Listener: listener, Authenticate: yes},
+	} {
+		if _, err := broker.New(o); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// lockedBuffer is a log that can be read while it is written.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buffer.Write(b)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buffer.String()
+}
+
+func (l *lockedBuffer) waitFor(t *testing.T, words ...string) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		text := l.String()
+		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) }) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("the log never said %q:\n%s", words, text)
+		}
+	}
+}

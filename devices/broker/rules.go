@@ -1,0 +1,82 @@
+package broker
+
+import (
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// rules decide who may connect, publish and subscribe. Every decision is by
+// exact topic: no wildcard, $share or $SYS filter is ever equal to one.
+type rules struct {
+	mqtt.HookBase
+	authenticate func(device devices.ID, password string) bool
+	internal     Credentials
+}
+
+// ID implements mqtt.Hook.
+func (r *rules) ID() string { return "rules" }
+
+// Provides implements mqtt.Hook.
+func (r *rules) Provides(method byte) bool {
+	return method == mqtt.OnConnect || method == mqtt.OnConnectAuthenticate || method == mqtt.OnACLCheck
+}
+
+// OnConnect makes every session clean and every silence bounded, whatever the
+// client asked for.
+func (r *rules) OnConnect(client *mqtt.Client, _ packets.Packet) error {
+	client.Properties.Clean = true
+	client.Properties.Props.SessionExpiryInterval = 0
+	client.Properties.Props.SessionExpiryIntervalFlag = false
+	longest := uint16(maxKeepalive / time.Second)
+	if client.State.Keepalive == 0 || client.State.Keepalive > longest {
+		client.State.Keepalive = longest
+	}
+	return nil
+}
+
+// OnConnectAuthenticate admits the dispatcher, and devices under their own id.
+// A will is published without a further check, so its topic is checked here.
+func (r *rules) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet) bool {
+	user, password := string(packet.Connect.Username), string(packet.Connect.Password)
+	if packet.Connect.WillFlag && !r.mayPublish(user, packet.Connect.WillTopic) {
+		return false
+	}
+	if r.internal.match(user, password) {
+		return true
+	}
+	device, err := devices.ParseID(user)
+	if err != nil || client.ID != user {
+		return false
+	}
+	return r.authenticate(device, password)
+}
+
+// OnACLCheck is asked for each publish, each subscription, and, with the
+// topic of the message, for each delivery.
+func (r *rules) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
+	user := string(client.Properties.Username)
+	if write {
+		return r.mayPublish(user, topic)
+	}
+	return r.mayRead(user, topic)
+}
+
+func (r *rules) mayPublish(user, topic string) bool {
+	if user == r.internal.User {
+		_, err := devices.ParseReplyTopic(topic)
+		return err == nil
+	}
+	return topic == devices.ReportTopic(devices.ID(user))
+}
+
+func (r *rules) mayRead(user, filter string) bool {
+	if user != r.internal.User {
+		return filter == devices.ReplyTopic(devices.ID(user))
+	}
+	_, err := devices.ParseReportTopic(filter)
+	return err == nil || filter == devices.SharedReportFilter(devices.Group)
+}

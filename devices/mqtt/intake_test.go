@@ -1,0 +1,56 @@
+package mqtt
+
+import (
+	"context"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// delivered is a paho.Message as a broker without shared subscriptions, or a
+// careless one, could deliver it.
+type delivered struct {
+	topic    string
+	retained bool
+	acks     int
+}
+
+func (d *delivered) Duplicate() bool   { return false }
+func (d *delivered) Qos() byte         { return 1 }
+func (d *delivered) Retained() bool    { return d.retained }
+func (d *delivered) Topic() string     { return d.topic }
+func (d *delivered) MessageID() uint16 { return 1 }
+func (d *delivered) Payload() []byte   { return nil }
+func (d *delivered) Ack()              { d.acks++ }
+
+type nothing struct{}
+
+func (nothing) HandleMQTT(context.Context, devices.ID, []byte) devices.Reply { return devices.Reply{} }
+
+func TestReceiveDropsAndAcknowledges(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		message delivered
+		want    Event
+	}{
+		"retained":  {delivered{topic: "fleet/v1/a/report", retained: true}, EventRetained},
+		"bad topic": {delivered{topic: "fleet/v1/a/b/report"}, EventBadTopic},
+		"bad id":    {delivered{topic: "fleet/v1/é/report"}, EventBadTopic},
+	} {
+		var events []Event
+		options, err := Options{URL: "mqtt://h", Handler: nothing{}, Count: func(e Event) { events = append(events, e) }}.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := newIntake(options, nil)
+		in.receive(&test.message)
+		if len(events) != 1 || events[0] != test.want || test.message.acks != 1 {
+			t.Errorf("%s: events %v, %d acks", name, events, test.message.acks)
+		}
+		for _, queue := range in.queues {
+			if len(queue) != 0 {
+				t.Errorf("%s: queued", name)
+			}
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package testservers
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// MosquittoServer is a private MQTT broker.
+type MosquittoServer struct {
+	*Process
+
+	Addr string // host:port
+	URL  string // mqtt://host:port
+}
+
+// Mosquitto starts a broker that admits everybody. It keeps its address over
+// Kill and Start, and forgets everything else.
+func Mosquitto(tb testing.TB) *MosquittoServer {
+	tb.Helper()
+	return mosquitto(tb, "allow_anonymous true")
+}
+
+// MosquittoWithUsers starts a broker that admits these users with their
+// passwords, and lets them do what the lines of the access list say.
+func MosquittoWithUsers(tb testing.TB, passwords map[string]string, accessList ...string) *MosquittoServer {
+	tb.Helper()
+	dir := tb.TempDir()
+	passwordFile, aclFile := filepath.Join(dir, "passwords"), filepath.Join(dir, "acl")
+	var lines strings.Builder
+	for user, password := range passwords {
+		fmt.Fprintf(&lines, "%s:%s\n", user, password)
+	}
+	write(tb, passwordFile, lines.String())
+	if out, err := exec.CommandContext(tb.Context(), Need(tb, "mosquitto_passwd"), "-U", passwordFile).CombinedOutput(); err != nil {
+		tb.Fatalf("mosquitto_passwd: %v\n%s", err, out)
+	}
+	write(tb, aclFile, strings.Join(accessList, "\n")+"\n")
+	return mosquitto(tb, "allow_anonymous false", "password_file "+passwordFile, "acl_file "+aclFile)
+}
+
+func mosquitto(tb testing.TB, config ...string) *MosquittoServer {
+	tb.Helper()
+	program, addr := Need(tb, "mosquitto"), FreeAddr(tb)
+	host, port, _ := net.SplitHostPort(addr)
+	config = append(config, "listener "+port+" "+host, "persistence false", "max_packet_size 131072", "max_inflight_messages 100")
+	if os.Getuid() == 0 {
+		config = append(config, "user root") // else it drops to a user that cannot read the folder
+	}
+	file := filepath.Join(tb.TempDir(), "mosquitto.conf")
+	write(tb, file, strings.Join(config, "\n")+"\n")
+	process := StartProcess(tb, func() *exec.Cmd { return exec.Command(program, "-c", file) }, func() error { return mqttReady(addr) })
+	return &MosquittoServer{Process: process, Addr: addr, URL: "mqtt://" + addr}
+}
+
+// mqttReady asks for an answer of the protocol, whatever it says: an open port
+// could be somebody else's.
+func mqttReady(addr string) error {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	connect := "\x10\x11\x00\x04MQTT\x04\x02\x00\x3c\x00\x05ready"
+	if _, err := conn.Write([]byte(connect)); err != nil {
+		return err
+	}
+	var answer [4]byte
+	if _, err := conn.Read(answer[:]); err != nil {
+		return err
+	}
+	if answer[0] != 0x20 {
+		return fmt.Errorf("not a CONNACK: %x", answer)
+	}
+	return nil
+}
+
+func write(tb testing.TB, path, text string) {
+	tb.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+}
