@@ -37,6 +37,7 @@ type Batch struct {
 	Paused      bool
 	CancelledAt *time.Time
 	CreatedAt   time.Time
+	ReadAt      time.Time // the database's clock at the reading
 
 	Total  int64
 	Counts map[TaskState]int64 // exact; adds up to Total. Filled by Batch and Batches.
@@ -53,13 +54,26 @@ type NewTask struct {
 const defaultMaxRun = time.Hour
 
 const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.weight, b.not_before, b.not_after,
-	b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost, b.lease_ms, b.max_run_ms, b.paused, b.cancelled_at, b.created_at, b.total`
+	b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost, b.lease_ms, b.max_run_ms, b.paused, b.cancelled_at, b.created_at, b.total, {now}`
 
 func batchDest(b *Batch) []any {
 	return []any{
-		&b.ID, &b.Name, &b.Pool, &b.Kind, document{&b.Payload}, &b.Priority, &b.Weight, maybe{&b.NotBefore}, maybe{&b.NotAfter},
-		&b.MaxAttempts, words{&b.RetryOn}, millis{&b.RetryBackoff}, &b.OnLost, millis{&b.Lease}, millis{&b.MaxRun},
-		&b.Paused, maybe{&b.CancelledAt}, instant{&b.CreatedAt}, &b.Total,
+		&b.ID, &b.Name, &b.Pool, &b.Kind,
+		document{&b.Payload},
+		&b.Priority, &b.Weight,
+		maybe{&b.NotBefore},
+		maybe{&b.NotAfter},
+		&b.MaxAttempts,
+		words{&b.RetryOn},
+		millis{&b.RetryBackoff},
+		&b.OnLost,
+		millis{&b.Lease},
+		millis{&b.MaxRun},
+		&b.Paused,
+		maybe{&b.CancelledAt},
+		instant{&b.CreatedAt},
+		&b.Total,
+		instant{&b.ReadAt},
 	}
 }
 
@@ -120,7 +134,7 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 }
 
 func (s *Store) insertTasks(ctx context.Context, tx session, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (total int64, err error) {
-	insert, err := tx.prepare(ctx, s.addTasks)
+	insert, err := tx.PrepareContext(ctx, s.addTasks)
 	if err != nil {
 		return 0, err
 	}

@@ -121,7 +121,8 @@ func (s session) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claim
 	rows, err := collect(ctx, s, func(r *numbered) []any { return append([]any{&r.n}, grantDest(&r.Grant)...) }, `
 		SELECT claims.n, `+grantColumns+` FROM {claims}
 			JOIN grants g ON g.task = claims.task AND g.pool = claims.pool AND g.slot = claims.slot AND g.lease = claims.lease
-			JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`, claims)
+			JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch
+		ORDER BY claims.n`, claims)
 	if err != nil {
 		return fmt.Errorf("reading grants: %w", err)
 	}

@@ -138,8 +138,14 @@ const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.
 func grantDest(g *Grant) []any {
 	return []any{
 		opt(&g.Task), opt(&g.Batch), opt(&g.Pool), opt(&g.Slot), opt(&g.Device), opt(&g.Token), opt(&g.Lease), opt(&g.Attempt),
-		opt(&g.Kind), document{&g.Payload}, instant{&g.GrantedAt}, instant{&g.LeaseUntil}, instant{&g.MaxUntil},
-		millis{&g.LeaseLength}, opt(&g.Redelivered), opt(&g.CancelWhy), remaining{g},
+		opt(&g.Kind),
+		document{&g.Payload},
+		instant{&g.GrantedAt},
+		instant{&g.LeaseUntil},
+		instant{&g.MaxUntil},
+		millis{&g.LeaseLength},
+		opt(&g.Redelivered), opt(&g.CancelWhy),
+		remaining{g},
 	}
 }
 

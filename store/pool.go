@@ -156,15 +156,3 @@ func splitDispatched(counts map[TaskState]int64, dispatched int64) {
 		delete(counts, Pending)
 	}
 }
-
-// Waiting counts the devices that could be granted a task of the pool now and
-// hold none, up to max.
-func (s *Store) Waiting(ctx context.Context, pool string, max int) (int, error) {
-	return one(ctx, s.read(), only[int], `
-		SELECT count(*) FROM (
-			SELECT DISTINCT t.device
-			FROM tasks t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool LEFT JOIN devices d ON d.id = t.device
-			WHERE t.pool = $1 AND t.state = 'pending' AND `+eligible+`
-				AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device)
-			LIMIT $2) AS waiting`, pool, max)
-}

@@ -89,20 +89,22 @@ func (s session) recorded(ctx context.Context, r Result, task subject, grant Gra
 // afterwards answers a result whose grant is not, or no longer, in force. It
 // never touches the grant that the task may have now.
 func (s session) afterwards(ctx context.Context, r Result, task subject, grant Grant) (ResultOutcome, error) {
-	endedBy, err := one(ctx, s, only[EndCause],
-		`SELECT ended_by FROM attempts WHERE token = $1 AND task = $2 AND device = $3`, r.Token, r.Task, r.Device)
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return ResultOutcome{}, err
+	var endedBy EndCause
+	var keptLate bool
+	if err := s.rowOf(ctx, `
+		SELECT (SELECT ended_by FROM attempts WHERE token = $1 AND task = $2 AND device = $3),
+			(SELECT known FROM late_results WHERE token = $1 AND task = $2 AND device = $3)`,
+		[]any{r.Token, r.Task, r.Device}, opt(&endedBy), opt(&keptLate)); err != nil {
+		return ResultOutcome{}, fmt.Errorf("looking for the attempt: %w", err)
 	}
-	ended := err == nil
 	state := task.state
 	if grant.Task != 0 {
 		state = Dispatched
 	}
 	switch {
-	case ended && endedBy != ByLapse && endedBy != ByOperator:
+	case endedBy.byResult():
 		return ResultOutcome{Kind: ResultDuplicate, State: state}, nil
-	case ended, grant.Device == r.Device && r.Token > 0 && r.Token < grant.Token:
+	case endedBy != "", keptLate, grant.Device == r.Device && r.Token > 0 && r.Token < grant.Token:
 		return s.late(ctx, r, state)
 	default:
 		return s.unknown(ctx, r)

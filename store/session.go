@@ -13,9 +13,15 @@ import (
 // maxTries bounds how often a transaction is tried that the server undoes.
 const maxTries = 3
 
+// database is a *sqlx.DB or *sqlx.Tx.
+type database interface {
+	sqlx.ExtContext
+	sqlx.PreparerContext
+}
+
 // session runs SQL texts, in or outside of a transaction.
 type session struct {
-	sqlx.ExtContext
+	database
 	dialect
 }
 
@@ -69,11 +75,6 @@ func (s session) exec(ctx context.Context, query string, args ...any) (int64, er
 		return 0, err
 	}
 	return result.RowsAffected()
-}
-
-// prepare is for one statement that runs many times.
-func (s session) prepare(ctx context.Context, query string) (*sqlx.Stmt, error) {
-	return sqlx.PreparexContext(ctx, s.ExtContext.(sqlx.PreparerContext), s.text(query))
 }
 
 // row reads the only row into dest; ErrNotFound when there is none.

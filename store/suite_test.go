@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -26,22 +25,22 @@ func TestMain(m *testing.M) {
 }
 
 // eachDialect runs a test on an empty ledger of each database.
-func eachDialect(t *testing.T, test func(t *testing.T, l *ledger)) {
+func eachDialect(t *testing.T, test func(l *ledger)) {
 	t.Helper()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		test(t, openPostgres(t))
+		test(openPostgres(t))
 	})
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
-		test(t, openSQLite(t))
+		test(openSQLite(t))
 	})
 }
 
 // ledger is a store with what tests do again and again.
 type ledger struct {
+	testing.TB
 	*store.Store
-	t      testing.TB
 	leases *atomic.Int64
 }
 
@@ -66,35 +65,33 @@ func opened(tb testing.TB) func(*store.Store, error) *ledger {
 		if _, err := s.Migrate(tb.Context()); err != nil {
 			tb.Fatal(err)
 		}
-		return &ledger{s, tb, &atomic.Int64{}}
+		return &ledger{tb, s, &atomic.Int64{}}
 	}
 }
 
-func (l *ledger) ctx() context.Context { return l.t.Context() }
-
 func (l *ledger) must(err error) {
-	l.t.Helper()
+	l.Helper()
 	if err != nil {
-		l.t.Fatal(err)
+		l.Fatal(err)
 	}
 }
 
 // pool creates or changes a pool with leases of an hour.
 func (l *ledger) pool(name string, capacity int) store.Pool {
-	l.t.Helper()
-	p, _, err := l.PutPool(l.ctx(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour})
+	l.Helper()
+	p, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour})
 	l.must(err)
 	return p
 }
 
 // batch queues one task for each device and returns their ids.
 func (l *ledger) batch(b store.Batch, devices ...string) (store.Batch, []int64) {
-	l.t.Helper()
-	created, err := l.CreateBatch(l.ctx(), "op", b, tasksFor(devices))
+	l.Helper()
+	created, err := l.CreateBatch(l.Context(), "op", b, tasksFor(devices))
 	l.must(err)
 	var ids []int64
 	for after := int64(0); ; {
-		page, err := l.Tasks(l.ctx(), store.TaskFilter{Batch: created.ID, After: after, Limit: 1000})
+		page, err := l.Tasks(l.Context(), store.TaskFilter{Batch: created.ID, After: after, Limit: 1000})
 		l.must(err)
 		if len(page) == 0 {
 			return created, ids
@@ -131,14 +128,14 @@ func (l *ledger) to(task int64, device, pool string, slot int) store.Claim {
 
 // claim makes all claims in one call and returns their statuses.
 func (l *ledger) claim(claims ...store.Claim) []store.ClaimStatus {
-	l.t.Helper()
-	outcomes, err := l.Claim(l.ctx(), claims)
+	l.Helper()
+	outcomes, err := l.Claim(l.Context(), claims)
 	l.must(err)
 	statuses := make([]store.ClaimStatus, len(outcomes))
 	for i, o := range outcomes {
 		statuses[i] = o.Status
 		if (o.Grant.Token != 0) != (o.Status == store.ClaimGranted) {
-			l.t.Fatalf("status %d with grant %+v", o.Status, o.Grant)
+			l.Fatalf("status %d with grant %+v", o.Status, o.Grant)
 		}
 	}
 	return statuses
@@ -146,53 +143,53 @@ func (l *ledger) claim(claims ...store.Claim) []store.ClaimStatus {
 
 // grant makes a claim that must be granted.
 func (l *ledger) grant(task int64, device, pool string, slot int) store.Grant {
-	l.t.Helper()
-	outcomes, err := l.Claim(l.ctx(), []store.Claim{l.to(task, device, pool, slot)})
+	l.Helper()
+	outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(task, device, pool, slot)})
 	l.must(err)
 	if outcomes[0].Status != store.ClaimGranted {
-		l.t.Fatalf("claim of task %d on slot %d: status %d, want granted", task, slot, outcomes[0].Status)
+		l.Fatalf("claim of task %d on slot %d: status %d, want granted", task, slot, outcomes[0].Status)
 	}
 	return outcomes[0].Grant
 }
 
 func (l *ledger) wantStatuses(got []store.ClaimStatus, want ...store.ClaimStatus) {
-	l.t.Helper()
+	l.Helper()
 	if !slices.Equal(got, want) {
-		l.t.Fatalf("claims: %v, want %v", got, want)
+		l.Fatalf("claims: %v, want %v", got, want)
 	}
 }
 
 // report records one result of a grant and returns its outcome.
 func (l *ledger) report(g store.Grant, cause store.EndCause, output string) store.ResultOutcome {
-	l.t.Helper()
+	l.Helper()
 	r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: cause}
 	if output != "" {
 		r.Output = json.RawMessage(output)
 	}
-	outcome := l.RecordResults(l.ctx(), []store.Result{r}, settle)[0]
+	outcome := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]
 	l.must(outcome.Err)
 	return outcome
 }
 
 func (l *ledger) wantTask(id int64, want store.TaskState) store.Task {
-	l.t.Helper()
-	task, grant, _, err := l.Task(l.ctx(), id)
+	l.Helper()
+	task, grant, _, err := l.Task(l.Context(), id)
 	l.must(err)
 	if task.State != want {
-		l.t.Fatalf("task %d is %s, want %s", id, task.State, want)
+		l.Fatalf("task %d is %s, want %s", id, task.State, want)
 	}
 	if (grant != nil) != (want == store.Dispatched) {
-		l.t.Fatalf("task %d is %s with grant %v", id, task.State, grant)
+		l.Fatalf("task %d is %s with grant %v", id, task.State, grant)
 	}
 	return task
 }
 
 // reapAll reaps as if all leases had lapsed.
 func (l *ledger) reapAll() []store.Reaped {
-	l.t.Helper()
-	now, longest, err := l.Clock(l.ctx())
+	l.Helper()
+	now, longest, err := l.Clock(l.Context())
 	l.must(err)
-	reaped, err := l.Reap(l.ctx(), now.Add(longest+24*time.Hour), 1000, settle)
+	reaped, err := l.Reap(l.Context(), now.Add(longest+24*time.Hour), 1000, settle)
 	l.must(err)
 	return reaped
 }
@@ -215,4 +212,11 @@ func settle(e store.Ending) store.Settlement {
 		return store.Settlement{State: store.TimedOut, Counted: true}
 	}
 	return again
+}
+
+// resize is pool for any goroutine.
+func (l *ledger) resize(name string, capacity int) {
+	if _, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour}); err != nil {
+		l.Error(err)
+	}
 }

@@ -23,6 +23,11 @@ const (
 	Expired    TaskState = "expired"
 )
 
+// TaskStates are all the states, in the order of a task's life.
+func TaskStates() []TaskState {
+	return []TaskState{Pending, Dispatched, Succeeded, Failed, TimedOut, Cancelled, Expired}
+}
+
 // Task is one piece of work for one device.
 type Task struct {
 	ID         int64
@@ -72,6 +77,10 @@ const (
 	ByOperator EndCause = "released"
 )
 
+func (c EndCause) byResult() bool {
+	return c == BySuccess || c == ByFailure || c == ByReject || c == ByReturn
+}
+
 // Ending is all that decides what becomes of a task whose grant ends.
 type Ending struct {
 	Cause        EndCause
@@ -94,7 +103,8 @@ type Settlement struct {
 }
 
 // Settle decides the fate of a task whose grant ends. The store calls it
-// inside the transaction that ends the grant; it must not block.
+// inside the transaction that ends the grant; it must not block, and
+// must be safe for concurrent use.
 type Settle func(Ending) Settlement
 
 // TaskFilter selects tasks; a zero field selects all.
@@ -117,8 +127,14 @@ const taskTables = `tasks t JOIN batches b ON b.id = t.batch LEFT JOIN grants g 
 
 func taskDest(t *Task) []any {
 	return []any{
-		&t.ID, &t.Batch, &t.Pool, &t.Device, &t.Kind, document{&t.Payload}, &t.Priority, &t.State, &t.Attempts, &t.Returned,
-		maybe{&t.RetryAt}, instant{&t.CreatedAt}, maybe{&t.FinishedAt}, document{&t.Output}, &t.Error,
+		&t.ID, &t.Batch, &t.Pool, &t.Device, &t.Kind,
+		document{&t.Payload},
+		&t.Priority, &t.State, &t.Attempts, &t.Returned,
+		maybe{&t.RetryAt},
+		instant{&t.CreatedAt},
+		maybe{&t.FinishedAt},
+		document{&t.Output},
+		&t.Error,
 	}
 }
 
@@ -156,8 +172,12 @@ func (s *Store) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, er
 	}
 	attempts, err := collect(ctx, s.read(), func(a *Attempt) []any {
 		return []any{
-			&a.Token, &a.Task, &a.Number, &a.Device, &a.Pool, &a.Slot, &a.Lease, instant{&a.GrantedAt}, instant{&a.EndedAt},
-			&a.EndedBy, document{&a.Output}, &a.Error,
+			&a.Token, &a.Task, &a.Number, &a.Device, &a.Pool, &a.Slot, &a.Lease,
+			instant{&a.GrantedAt},
+			instant{&a.EndedAt},
+			&a.EndedBy,
+			document{&a.Output},
+			&a.Error,
 		}
 	}, `
 		SELECT token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, error

@@ -1,0 +1,273 @@
+package store_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	granted  = store.ClaimGranted
+	lost     = store.ClaimLost
+	conflict = store.ClaimConflict
+)
+
+func TestBadClaimsSpoilNoGoodOnes(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 10)
+		l.pool("closed", 10)
+		_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "c", "d", "e", "f")
+		_, stopped := l.batch(store.Batch{Pool: "p", Paused: true}, "g")
+		_, paused := l.batch(store.Batch{Pool: "closed"}, "h")
+		_, second := l.batch(store.Batch{Pool: "p"}, "a")
+		soon := time.Now().Add(time.Hour)
+		_, early := l.batch(store.Batch{Pool: "p", NotBefore: &soon}, "i")
+		past := time.Now().Add(-time.Hour)
+		_, over := l.batch(store.Batch{Pool: "p", NotAfter: &past}, "j")
+		_, _, err := l.PutPool(l.Context(), "op", "closed", store.PoolSpec{Capacity: 10, Lease: time.Hour, Paused: true})
+		l.must(err)
+		_, err = l.EnsureDevice(l.Context(), "f")
+		l.must(err)
+		l.must(l.SetBlocked(l.Context(), "op", "f", true))
+		l.grant(ids[0], "a", "p", 0)
+
+		l.wantStatuses(l.claim(
+			l.to(ids[1], "b", "p", 1),
+			l.to(ids[2], "c", "p", 0),         // taken slot
+			l.to(999999, "c", "p", 2),         // unknown task
+			l.to(ids[2], "d", "p", 2),         // another device's task
+			l.to(stopped[0], "g", "p", 2),     // paused batch
+			l.to(paused[0], "h", "closed", 2), // paused pool
+			l.to(early[0], "i", "p", 2),       // not yet
+			l.to(over[0], "j", "p", 2),        // no longer
+			l.to(ids[5], "f", "p", 2),         // blocked device
+			l.to(second[0], "a", "p", 2),      // holds another grant
+			l.to(ids[0], "a", "p", 2),         // granted already
+			l.to(ids[4], "e", "nowhere", 2),   // unknown pool
+			l.to(ids[4], "e", "closed", 2),    // another pool's task
+			l.to(ids[4], "e", "p", 10),        // beyond the capacity
+			l.to(ids[4], "e", "p", -1),        // no slot at all
+			l.to(ids[3], "d", "p", 3),
+		), granted, conflict, lost, lost, lost, lost, lost, lost, lost, lost, lost, lost, lost, conflict, conflict, granted)
+		grants, err := l.Grants(l.Context(), "p")
+		l.must(err)
+		var got []string
+		for _, g := range grants {
+			got = append(got, fmt.Sprint(g.Slot, " ", g.Device))
+		}
+		if want := []string{"0 a", "1 b", "3 d"}; !slices.Equal(got, want) {
+			l.Fatalf("grants %v, want %v", got, want)
+		}
+	})
+}
+
+func TestClaimsOfOneCallContend(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 10)
+		_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "b")
+		twice := l.to(ids[0], "a", "p", 0)
+		l.wantStatuses(l.claim(twice, twice, l.to(ids[0], "a", "p", 1)), granted, lost, lost)
+		l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 2), l.to(ids[2], "b", "p", 3)), granted, lost)
+		if outcomes, err := l.Claim(l.Context(), nil); err != nil || len(outcomes) != 0 {
+			l.Fatalf("no claims: %v, %v", outcomes, err)
+		}
+	})
+}
+
+// The capacity falls while 20..59 are held, and the semaphore has forgotten
+// everything: it may offer any number.
+func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 60)
+		devices := deviceNames(200)
+		_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+		var first []store.Claim
+		for slot := 20; slot < 60; slot++ {
+			first = append(first, l.to(ids[slot], devices[slot], "p", slot))
+		}
+		if got := l.claim(first...); slices.Contains(got, lost) || slices.Contains(got, conflict) {
+			l.Fatalf("the first 40: %v", got)
+		}
+		l.pool("p", 40)
+		held := func() int {
+			grants, err := l.Grants(l.Context(), "p")
+			l.must(err)
+			return len(grants)
+		}
+		wipe := func() { // every number is offered, in any order and in two calls
+			var claims []store.Claim
+			for i, slot := range rand.Perm(60) {
+				claims = append(claims, l.to(ids[100+i], devices[100+i], "p", slot))
+			}
+			l.claim(claims[:30]...)
+			l.claim(claims[30:]...)
+		}
+		wipe()
+		if got := held(); got != 40 {
+			l.Fatalf("%d held after a wipe at capacity 40, want the 40 old ones", got)
+		}
+		for ended := 20; ended < 60; ended++ {
+			task, grant, _, err := l.Task(l.Context(), ids[ended])
+			l.must(err)
+			if task.State != store.Dispatched {
+				l.Fatalf("task %d: %+v", ended, task)
+			}
+			l.report(*grant, store.BySuccess, "")
+			if ended%8 == 0 {
+				wipe()
+			}
+			if got := held(); got > 40 {
+				l.Fatalf("%d held at capacity 40", got)
+			}
+		}
+		for slot := range 60 {
+			l.claim(l.to(ids[slot%20], devices[slot%20], "p", slot))
+			l.claim(l.to(ids[160+slot%40], devices[160+slot%40], "p", slot))
+		}
+		if got := held(); got != 40 {
+			l.Fatalf("%d held in the end, want all 40 places in use", got)
+		}
+	})
+}
+
+func TestTokensIncreasePerSlotAndTask(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 4)
+		devices := deviceNames(12)
+		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 100}, devices...)
+		bySlot, byTask := map[int]int64{}, map[int64]int64{}
+		var wait sync.WaitGroup
+		var mu sync.Mutex
+		for range 3 {
+			wait.Go(func() {
+				for range 20 {
+					i, slot := rand.IntN(len(ids)), rand.IntN(4)
+					outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], devices[i], "p", slot)})
+					if err != nil {
+						l.Error(err)
+						return
+					}
+					if outcomes[0].Status != granted {
+						continue
+					}
+					g := outcomes[0].Grant
+					mu.Lock() // the slot is held until the report below
+					if g.Token <= bySlot[g.Slot] || g.Token <= byTask[g.Task] {
+						l.Errorf("token %d after %d on its slot and %d on its task", g.Token, bySlot[g.Slot], byTask[g.Task])
+					}
+					bySlot[g.Slot], byTask[g.Task] = g.Token, g.Token
+					mu.Unlock()
+					r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: store.ByFailure}
+					if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; o.Kind != store.ResultRecorded {
+						l.Errorf("result: %+v", o)
+					}
+				}
+			})
+		}
+		wait.Wait()
+		if len(byTask) == 0 {
+			l.Fatal("nothing was granted")
+		}
+	})
+}
+
+// Many replicas claim the same numbers of several pools, in opposite orders,
+// several tasks of each device: waits, but no deadlock that shows, and never
+// two grants of a number.
+func TestContendingClaimsNeverShareASlot(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		pools := []string{"pa", "pb", "pc"}
+		devices := deviceNames(40)
+		tasks := map[string][]int64{}
+		for _, pool := range pools {
+			l.pool(pool, 10)
+			_, tasks[pool] = l.batch(store.Batch{Pool: pool}, devices...)
+		}
+		var wait sync.WaitGroup
+		for n := range 50 {
+			order := slices.Clone(pools)
+			if n%2 == 1 {
+				slices.Reverse(order)
+			}
+			wait.Go(func() {
+				var claims []store.Claim
+				for _, pool := range order {
+					for slot := range 10 {
+						d := rand.IntN(len(devices))
+						claims = append(claims, l.to(tasks[pool][d], devices[d], pool, slot))
+					}
+				}
+				rand.Shuffle(len(claims), func(i, j int) { claims[i], claims[j] = claims[j], claims[i] })
+				if _, err := l.Claim(l.Context(), claims); err != nil {
+					l.Error(err)
+				}
+			})
+		}
+		wait.Wait()
+		slotsOf, devicesOf := map[string]bool{}, map[string]bool{}
+		for _, pool := range pools {
+			grants, err := l.Grants(l.Context(), pool)
+			l.must(err)
+			for _, g := range grants {
+				slot := fmt.Sprint(pool, g.Slot)
+				if slotsOf[slot] || devicesOf[g.Device] || g.Slot > 9 {
+					l.Errorf("%s or %s granted twice", slot, g.Device)
+				}
+				slotsOf[slot], devicesOf[g.Device] = true, true
+			}
+		}
+		if len(slotsOf) < 20 {
+			l.Errorf("only %d of 30 places in use after 50 rounds", len(slotsOf))
+		}
+	})
+}
+
+// A resize waits for claims that count against the old capacity, and they for
+// it: whatever the interleaving, the end is never above the last capacity.
+func TestResizeAndClaimsTakeTurns(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		devices := deviceNames(30)
+		for round := range 8 {
+			pool := fmt.Sprint("p", round)
+			l.pool(pool, 5)
+			_, ids := l.batch(store.Batch{Pool: pool}, devices...)
+			var wait sync.WaitGroup
+			for n := range 6 {
+				wait.Go(func() {
+					var claims []store.Claim
+					for i := range 5 {
+						claims = append(claims, l.to(ids[n*5+i], devices[n*5+i], pool, (n*5+i)%20))
+					}
+					if _, err := l.Claim(l.Context(), claims); err != nil {
+						l.Error(err)
+					}
+				})
+			}
+			wait.Go(func() { l.resize(pool, 20) })
+			wait.Wait()
+			l.resize(pool, 3)
+			before, err := l.Grants(l.Context(), pool)
+			l.must(err)
+			for i, slot := range rand.Perm(20) {
+				l.claim(l.to(ids[i], devices[i], pool, slot))
+			}
+			after, err := l.Grants(l.Context(), pool)
+			l.must(err)
+			if len(after) > max(3, len(before)) {
+				l.Fatalf("%d held, then %d at capacity 3", len(before), len(after))
+			}
+			l.reapAll()
+		}
+	})
+}
