@@ -142,9 +142,13 @@ func (s *Store) AddDeviceToken(ctx context.Context, actor, id string, hash []byt
 	})
 }
 
+// enrolled is the name of a token that a device asked for.
+const enrolled = "enrolled"
+
 // EnrollDevice gives a device, registered if it was not, a credential of its
-// own at its own request. ErrExists once it has used one: then only an
-// operator does.
+// own at its own request. It replaces one it asked for before and never used:
+// the reply that carried that one was lost. ErrExists once it has used one:
+// then only an operator gives another.
 func (s *Store) EnrollDevice(ctx context.Context, id string, tokenHash []byte) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.register(ctx, id, id, nil); err != nil {
@@ -157,7 +161,10 @@ func (s *Store) EnrollDevice(ctx context.Context, id string, tokenHash []byte) e
 		if own {
 			return fmt.Errorf("device %s enrolled before: %w", id, ErrExists)
 		}
-		if _, err := tx.addToken(ctx, Token{Device: id}, tokenHash); err != nil {
+		if _, err := tx.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND name = $2`, id, enrolled); err != nil {
+			return err
+		}
+		if _, err := tx.addToken(ctx, Token{Device: id, Name: enrolled}, tokenHash); err != nil {
 			return err
 		}
 		return tx.record(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id})

@@ -220,3 +220,63 @@ func (l *ledger) resize(name string, capacity int) {
 		l.Error(err)
 	}
 }
+
+// until polls a condition.
+func (l *ledger) until(done func() bool) {
+	l.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); !done(); <-tick.C {
+		if time.Now().After(deadline) {
+			l.Fatal("waited in vain")
+		}
+	}
+}
+
+// untilLapsed waits until the shortest leases of a pool, of milliseconds, have
+// ended, and returns the time.
+func (l *ledger) untilLapsed(pool string) (now time.Time) {
+	l.Helper()
+	l.until(func() bool {
+		grants, err := l.Grants(l.Context(), pool)
+		l.must(err)
+		now, _, err = l.Clock(l.Context())
+		l.must(err)
+		return !slices.ContainsFunc(grants, func(g store.Grant) bool {
+			return g.LeaseLength < time.Second && g.LeaseUntil.After(now.Add(-10*time.Millisecond))
+		})
+	})
+	return now
+}
+
+// age lets all grants of a pool look older by so much.
+func (l *ledger) age(pool string, by time.Duration) {
+	l.Helper()
+	l.exec(`UPDATE grants SET lease_until = lease_until - $2 * {ms}, max_until = max_until - $2 * {ms} WHERE pool = $1`, pool, by.Milliseconds())
+}
+
+func (l *ledger) exec(query string, args ...any) {
+	l.Helper()
+	_, err := l.DB().ExecContext(l.Context(), l.Text(query), args...)
+	l.must(err)
+}
+
+func (l *ledger) count(table string) (n int) {
+	l.Helper()
+	l.must(l.DB().QueryRowContext(l.Context(), "SELECT count(*) FROM "+table).Scan(&n))
+	return n
+}
+
+// stored is the state as it stands in the table.
+func (l *ledger) stored(task int64) (state string) {
+	l.Helper()
+	l.must(l.DB().QueryRowContext(l.Context(), "SELECT state FROM tasks WHERE id = $1", task).Scan(&state))
+	return state
+}
+
+func (l *ledger) tokenOf(task int64) int64 {
+	l.Helper()
+	_, grant, _, err := l.Task(l.Context(), task)
+	l.must(err)
+	return grant.Token
+}

@@ -1,0 +1,193 @@
+package store_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func TestReap(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 4)
+		_, once := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
+		_, twice := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond, MaxAttempts: 2}, "b")
+		_, long := l.batch(store.Batch{Pool: "p"}, "c")
+		a, b := l.grant(once[0], "a", "p", 0), l.grant(twice[0], "b", "p", 1)
+		l.grant(long[0], "c", "p", 2)
+		if reaped, err := l.Reap(l.Context(), a.GrantedAt, 10, settle); err != nil || len(reaped) != 0 {
+			l.Fatalf("before their end: %v, %v", reaped, err)
+		}
+		now := l.untilLapsed("p")
+		first, err := l.Reap(l.Context(), now, 1, settle)
+		l.must(err)
+		rest, err := l.Reap(l.Context(), now, 10, settle)
+		l.must(err)
+		if len(first) != 1 || len(rest) != 1 || first[0].Grant.Token != a.Token || first[0].State != store.TimedOut ||
+			rest[0].Grant.Lease != b.Lease || rest[0].State != store.Pending {
+			l.Fatalf("reaped %+v, then %+v", first, rest)
+		}
+		l.wantTask(a.Task, store.TimedOut)
+		l.wantTask(b.Task, store.Pending)
+		l.wantTask(long[0], store.Dispatched)
+		_, _, attempts, err := l.Task(l.Context(), a.Task)
+		l.must(err)
+		if len(attempts) != 1 || attempts[0].EndedBy != store.ByLapse {
+			l.Fatalf("attempts %+v", attempts)
+		}
+		events, err := l.Events(l.Context(), store.EventFilter{Kind: "task.lapsed"})
+		l.must(err)
+		if len(events) != 2 || events[0].Detail != "timed_out" || events[0].Actor != "reaper" || events[0].Device != "a" {
+			l.Fatalf("events %+v", events)
+		}
+	})
+}
+
+func TestReapersAndResultsEndAGrantOnce(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		const n = 40
+		l.pool("p", n)
+		devices := deviceNames(n)
+		_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond, MaxAttempts: 9}, devices...)
+		var results []store.Result
+		for i, d := range devices {
+			g := l.grant(ids[i], d, "p", i)
+			results = append(results, store.Result{Device: d, Task: g.Task, Token: g.Token, Cause: store.ByFailure})
+		}
+		now := l.untilLapsed("p")
+		var mu sync.Mutex
+		ended := map[int64]int{}
+		var wait sync.WaitGroup
+		for range 4 {
+			wait.Go(func() {
+				reaped, err := l.Reap(l.Context(), now, 15, settle)
+				if err != nil {
+					l.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for _, r := range reaped {
+					ended[r.Grant.Task]++
+				}
+			})
+		}
+		wait.Go(func() {
+			outcomes := l.RecordResults(l.Context(), results, settle)
+			mu.Lock()
+			defer mu.Unlock()
+			for i, o := range outcomes {
+				if o.Err != nil {
+					l.Error(o.Err)
+				}
+				if o.Kind == store.ResultRecorded {
+					ended[results[i].Task]++
+				}
+			}
+		})
+		wait.Wait()
+		for _, id := range ids {
+			if task := l.wantTask(id, store.Pending); ended[id] != 1 || task.Attempts != 1 {
+				l.Errorf("task %d ended %d times, %d attempts", id, ended[id], task.Attempts)
+			}
+		}
+	})
+}
+
+func TestABadGrantKeepsNoOtherFromBeingReaped(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 3)
+		_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a", "b", "c")
+		for i, d := range []string{"a", "b", "c"} {
+			l.grant(ids[i], d, "p", i)
+		}
+		now := l.untilLapsed("p")
+		l.must(l.AskCancel(l.Context(), ids[1], l.tokenOf(ids[1]), "bad"))
+		reaped, err := l.Reap(l.Context(), now, 10, func(e store.Ending) store.Settlement {
+			s := settle(e)
+			if e.CancelWhy == "bad" {
+				s.State = "no such state"
+			}
+			return s
+		})
+		if err == nil || len(reaped) != 2 {
+			l.Fatalf("reaped %+v, %v; want two and an error", reaped, err)
+		}
+		l.wantTask(ids[1], store.Dispatched)
+	})
+}
+
+func TestExpire(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 3)
+		end := time.Now().Add(400 * time.Millisecond)
+		_, ids := l.batch(store.Batch{Pool: "p", NotAfter: &end}, "a", "b", "c")
+		_, open := l.batch(store.Batch{Pool: "p"}, "d")
+		l.grant(ids[0], "a", "p", 0)
+		if n, err := l.Expire(l.Context(), 10); err != nil || n != 0 {
+			l.Fatalf("expired %d, %v before the end", n, err)
+		}
+		l.until(func() bool { return time.Now().After(end.Add(5 * time.Millisecond)) })
+		for _, want := range []int{1, 1, 0} {
+			if n, err := l.Expire(l.Context(), 1); err != nil || n != want {
+				l.Fatalf("expired %d, %v, want %d", n, err, want)
+			}
+		}
+		l.wantTask(ids[0], store.Dispatched)
+		l.wantTask(ids[1], store.Expired)
+		l.wantTask(ids[2], store.Expired)
+		l.wantTask(open[0], store.Pending)
+		views, err := l.Views(l.Context(), []string{"b"})
+		l.must(err)
+		if len(views[0].Candidates) != 0 {
+			l.Fatalf("an expired task is offered: %+v", views)
+		}
+	})
+}
+
+// A claim does not write its task's row, so an Expire that decided on an older
+// snapshot would end a task that runs.
+func TestExpireNeverEndsWhatWasGranted(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		devices := deviceNames(10)
+		for range 5 {
+			l.pool("p", 10)
+			end := time.Now().Add(60 * time.Millisecond)
+			_, ids := l.batch(store.Batch{Pool: "p", NotAfter: &end}, devices...)
+			var wait sync.WaitGroup
+			for i, d := range devices {
+				wait.Go(func() {
+					if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], d, "p", i)}); err != nil {
+						l.Error(err)
+					}
+				})
+			}
+			for range 3 {
+				wait.Go(func() {
+					for time.Now().Before(end.Add(50 * time.Millisecond)) {
+						if _, err := l.Expire(l.Context(), 100); err != nil {
+							l.Error(err)
+						}
+					}
+				})
+			}
+			wait.Wait()
+			for _, id := range ids {
+				task, grant, _, err := l.Task(l.Context(), id)
+				l.must(err)
+				if (grant != nil) == (task.State == store.Expired) {
+					l.Fatalf("task %+v with grant %+v", task, grant)
+				}
+				if grant != nil && l.stored(id) != "pending" {
+					l.Fatalf("task %d is granted and %s", id, l.stored(id))
+				}
+			}
+			l.reapAll()
+		}
+	})
+}

@@ -1,0 +1,109 @@
+package store_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func TestRenewalsAreWrittenWhenWorthIt(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 4)
+		_, ids := l.batch(store.Batch{Pool: "p", Lease: 900 * time.Millisecond}, "short")
+		_, long := l.batch(store.Batch{Pool: "p", Lease: time.Hour}, "long")
+		short, fresh := l.grant(ids[0], "short", "p", 0), l.grant(long[0], "long", "p", 1)
+		renewals := []store.Renewal{
+			{Task: fresh.Task, Token: fresh.Token, Device: "long"},
+			{Task: 99999, Token: 1, Device: "long"},
+			{Task: short.Task, Token: short.Token + 50, Device: "short"},
+			{Task: short.Task, Token: short.Token, Device: "long"},
+			{Task: short.Task, Token: short.Token, Device: "short"},
+		}
+		extended := false
+		for deadline := time.Now().Add(800 * time.Millisecond); !extended && time.Now().Before(deadline); {
+			outcomes, err := l.Renew(l.Context(), renewals)
+			l.must(err)
+			if o := outcomes[0]; !o.Found || !o.Grant.LeaseUntil.Equal(fresh.LeaseUntil) {
+				l.Fatalf("a fresh lease: %+v, want it unchanged", o)
+			}
+			if outcomes[1].Found || outcomes[1].Superseded || outcomes[2].Found || !outcomes[2].Superseded || outcomes[3].Found {
+				l.Fatalf("no grants: %+v", outcomes)
+			}
+			o := outcomes[4]
+			if !o.Found || o.Grant.Remaining <= 0 || o.Grant.Remaining > 900*time.Millisecond {
+				l.Fatalf("outcome %+v", o)
+			}
+			used := 900*time.Millisecond - time.Until(short.LeaseUntil)
+			extended = o.Grant.LeaseUntil.After(short.LeaseUntil)
+			if extended && used < 250*time.Millisecond {
+				l.Fatalf("written after only %s", used)
+			}
+		}
+		if !extended {
+			l.Fatal("never extended")
+		}
+	})
+}
+
+func TestRenewalsEnd(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 4)
+		_, bounded := l.batch(store.Batch{Pool: "p", Lease: 40 * time.Second, MaxRun: time.Minute}, "bounded")
+		_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "lapsed")
+		_, cancelled := l.batch(store.Batch{Pool: "p", Lease: time.Minute}, "cancelled")
+		b, gone, c := l.grant(bounded[0], "bounded", "p", 0), l.grant(ids[0], "lapsed", "p", 1), l.grant(cancelled[0], "cancelled", "p", 2)
+		if want := b.GrantedAt.Add(time.Minute); !b.MaxUntil.Equal(want) {
+			l.Fatalf("ends at %s, want %s", b.MaxUntil, want)
+		}
+		if want := c.GrantedAt.Add(time.Hour); !c.MaxUntil.Equal(want) {
+			l.Fatalf("ends at %s, want %s", c.MaxUntil, want)
+		}
+		l.untilLapsed("p")
+		l.must(l.AskCancel(l.Context(), c.Task, c.Token, "max_run"))
+		l.must(l.AskCancel(l.Context(), c.Task, c.Token, "cancelled"))
+		l.must(l.AskCancel(l.Context(), c.Task, c.Token+1, "stale"))
+		l.age("p", 20*time.Second) // as if 20 s more had gone by
+		outcomes, err := l.Renew(l.Context(), []store.Renewal{
+			{Task: b.Task, Token: b.Token, Device: "bounded"},
+			{Task: gone.Task, Token: gone.Token, Device: "lapsed"},
+			{Task: c.Task, Token: c.Token, Device: "cancelled"},
+		})
+		l.must(err)
+		if o := outcomes[0].Grant; !o.LeaseUntil.Equal(o.MaxUntil) {
+			l.Errorf("renewed until %s, want its end %s", o.LeaseUntil, o.MaxUntil)
+		}
+		if o := outcomes[1]; !o.Found || o.Grant.Remaining > 0 {
+			l.Errorf("a lapsed lease was renewed: %+v", o)
+		}
+		if o := outcomes[2]; !o.Found || o.Grant.CancelWhy != "max_run" || !o.Grant.LeaseUntil.Equal(c.LeaseUntil.Add(-20*time.Second)) {
+			l.Errorf("a cancelled lease was renewed: %+v", o)
+		}
+	})
+}
+
+func TestRedeliver(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		_, ids := l.batch(store.Batch{Pool: "p", Kind: "k"}, "a")
+		g := l.grant(ids[0], "a", "p", 0)
+		for want := 1; want <= 2; want++ {
+			again, err := l.Redeliver(l.Context(), g.Task, g.Token)
+			l.must(err)
+			if again.Redelivered != want || again.Token != g.Token || again.Kind != "k" || again.Remaining <= 0 {
+				l.Fatalf("redelivery %d: %+v", want, again)
+			}
+		}
+		if _, err := l.Redeliver(l.Context(), g.Task, g.Token+1); !errors.Is(err, store.ErrNotFound) {
+			l.Fatalf("another token: %v", err)
+		}
+		l.report(g, store.BySuccess, "")
+		if _, err := l.Redeliver(l.Context(), g.Task, g.Token); !errors.Is(err, store.ErrNotFound) {
+			l.Fatalf("an ended grant: %v", err)
+		}
+	})
+}

@@ -1,0 +1,295 @@
+package store_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func TestResultsEndGrantsAsSettled(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		cause    store.EndCause
+		max      int
+		state    store.TaskState
+		attempts int
+		returned int
+		event    string
+	}{
+		{store.BySuccess, 1, store.Succeeded, 1, 0, "task.succeeded"},
+		{store.ByFailure, 1, store.Failed, 1, 0, "task.failed"},
+		{store.ByFailure, 2, store.Pending, 1, 0, "task.failed"},
+		{store.ByReject, 2, store.Failed, 1, 0, "task.failed"},
+		{store.ByReturn, 1, store.Pending, 0, 1, "task.returned"},
+	} {
+		t.Run(fmt.Sprint(c.cause, "of", c.max), func(t *testing.T) {
+			t.Parallel()
+			eachDialect(t, func(l *ledger) {
+				l.pool("p", 1)
+				_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: c.max, RetryBackoff: time.Minute}, "a")
+				g := l.grant(ids[0], "a", "p", 0)
+				r := store.Result{
+					Device: "a", Task: g.Task, Token: g.Token, Cause: c.cause, Output: json.RawMessage(`[1]`), Error: "why",
+					RetryAfter: time.Minute,
+				}
+				o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]
+				if o.Err != nil || o.Kind != store.ResultRecorded || o.State != c.state || o.Ended == nil || o.Ended.Slot != g.Slot {
+					l.Fatalf("outcome %+v", o)
+				}
+				task := l.wantTask(g.Task, c.state)
+				if task.Attempts != c.attempts || task.Returned != c.returned {
+					l.Errorf("task %+v, want %d attempts, %d returned", task, c.attempts, c.returned)
+				}
+				waits := c.state == store.Pending
+				if (task.RetryAt != nil) != waits || (task.FinishedAt == nil) != waits || (task.Output == nil) != waits || (task.Error == "") != waits {
+					l.Errorf("task %+v", task)
+				}
+				_, _, attempts, err := l.Task(l.Context(), g.Task)
+				l.must(err)
+				if len(attempts) != 1 || attempts[0].Token != g.Token || attempts[0].EndedBy != c.cause || attempts[0].Number != 1 ||
+					string(attempts[0].Output) != `[1]` || attempts[0].Error != "why" || attempts[0].EndedAt.Before(attempts[0].GrantedAt) {
+					l.Errorf("attempts %+v", attempts)
+				}
+				events, err := l.Events(l.Context(), store.EventFilter{Task: g.Task, Newest: true, Limit: 1})
+				l.must(err)
+				if len(events) != 1 || events[0].Kind != c.event || events[0].Actor != "a" || events[0].Token != g.Token || events[0].Pool != "p" {
+					l.Errorf("events %+v, want %s", events, c.event)
+				}
+				if waits {
+					l.wantStatuses(l.claim(l.to(g.Task, "a", "p", 0)), lost) // not before RetryAt
+				}
+			})
+		})
+	}
+}
+
+func TestLapsedGrantStillTakesItsResult(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
+		g := l.grant(ids[0], "a", "p", 0)
+		l.untilLapsed("p")
+		if o := l.report(g, store.BySuccess, "1"); o.Kind != store.ResultRecorded {
+			l.Fatalf("outcome %+v, want recorded", o)
+		}
+	})
+}
+
+func TestLateSuccess(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		max     int
+		regrant bool
+		state   store.TaskState // after the late success
+	}{
+		{"finishes a task that waits for its next attempt", 2, false, store.Succeeded},
+		{"finishes a task that was given up", 1, false, store.Succeeded},
+		{"leaves a newer grant alone", 2, true, store.Dispatched},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			eachDialect(t, func(l *ledger) {
+				l.pool("p", 1)
+				_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: c.max}, "a")
+				old := l.grant(ids[0], "a", "p", 0)
+				if reaped := l.reapAll(); len(reaped) != 1 || reaped[0].Grant.Lease != old.Lease {
+					l.Fatalf("reaped %+v", reaped)
+				}
+				var newer store.Grant
+				if c.regrant {
+					newer = l.grant(ids[0], "a", "p", 0)
+				}
+				for range 3 {
+					if o := l.report(old, store.BySuccess, `"late"`); o.Kind != store.ResultLate || o.State != c.state || o.Ended != nil {
+						l.Fatalf("outcome %+v, want late and %s", o, c.state)
+					}
+				}
+				task := l.wantTask(ids[0], c.state)
+				if c.state == store.Succeeded && string(task.Output) != `"late"` {
+					l.Errorf("output %s", task.Output)
+				}
+				events, err := l.Events(l.Context(), store.EventFilter{Kind: "task.succeeded_late"})
+				l.must(err)
+				if want := map[bool]int{false: 1, true: 0}[c.regrant]; len(events) != want {
+					l.Errorf("%d late successes recorded, want %d", len(events), want)
+				}
+				if c.regrant {
+					if o := l.report(newer, store.ByFailure, ""); o.Kind != store.ResultRecorded {
+						l.Errorf("result of the newer grant: %+v", o)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestLateFailureIsOnlyKept(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 2}, "a")
+		g := l.grant(ids[0], "a", "p", 0)
+		l.reapAll()
+		if o := l.report(g, store.ByFailure, ""); o.Kind != store.ResultLate || o.State != store.Pending {
+			l.Fatalf("outcome %+v", o)
+		}
+		l.wantTask(ids[0], store.Pending)
+	})
+}
+
+func TestResultsOfNobodysGrants(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 2)
+		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 3}, "a", "b")
+		g := l.grant(ids[0], "a", "p", 0)
+		for _, r := range []store.Result{
+			{Device: "b", Task: g.Task, Token: g.Token},        // another device's grant
+			{Device: "b", Task: ids[1], Token: g.Token},        // another task's token
+			{Device: "a", Task: 424242, Token: g.Token},        // no such task
+			{Device: "a", Task: g.Task, Token: g.Token + 1000}, // never given
+			{Device: "a", Task: g.Task, Token: -1},
+			{Device: "stranger", Task: g.Task, Token: g.Token},
+		} {
+			r.Cause = store.BySuccess
+			for range 2 {
+				if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; o.Err != nil || o.Kind != store.ResultUnknown || o.Ended != nil || o.State != "" {
+					l.Fatalf("%+v: outcome %+v, want unknown", r, o)
+				}
+			}
+		}
+		l.wantTask(g.Task, store.Dispatched)
+		l.wantTask(ids[1], store.Pending)
+		if o := l.report(g, store.BySuccess, ""); o.Kind != store.ResultRecorded {
+			l.Fatalf("outcome %+v", o)
+		}
+		// Once ended, it is nobody else's either.
+		if o := l.RecordResults(l.Context(), []store.Result{{Device: "b", Task: g.Task, Token: g.Token, Cause: store.BySuccess}}, settle)[0]; o.Kind != store.ResultUnknown {
+			l.Fatalf("outcome %+v, want unknown", o)
+		}
+	})
+}
+
+// What nobody asked for is kept, within a bound per device, so that a device
+// that makes things up cannot fill the ledger.
+func TestUnknownResultsAreBounded(t *testing.T) {
+	t.Parallel()
+	l := openSQLite(t)
+	l.pool("p", 1)
+	_, ids := l.batch(store.Batch{Pool: "p"}, "a")
+	g := l.grant(ids[0], "a", "p", 0)
+	var made []store.Result
+	for i := range 150 {
+		made = append(made, store.Result{Device: "liar", Task: int64(i + 1), Token: g.Token, Cause: store.BySuccess})
+	}
+	for i, o := range l.RecordResults(l.Context(), made, settle) {
+		if o.Err != nil || o.Kind != store.ResultUnknown {
+			l.Fatalf("result %d: %+v", i, o)
+		}
+	}
+	if got := l.count("late_results"); got != 100 {
+		l.Fatalf("%d results kept, want 100", got)
+	}
+}
+
+func TestABadResultFailsAlone(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 3)
+		devices := deviceNames(3)
+		_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+		var results []store.Result
+		for i, d := range devices {
+			g := l.grant(ids[i], d, "p", i)
+			results = append(results, store.Result{Device: d, Task: g.Task, Token: g.Token, Cause: store.BySuccess})
+		}
+		failing := func(e store.Ending) store.Settlement {
+			s := settle(e)
+			if e.Cause == store.ByFailure {
+				s.State = "no such state"
+			}
+			return s
+		}
+		results[1].Cause = store.ByFailure
+		outcomes := l.RecordResults(l.Context(), results, failing)
+		if outcomes[0].Err != nil || outcomes[1].Err == nil || outcomes[2].Err != nil {
+			l.Fatalf("outcomes %+v", outcomes)
+		}
+		l.wantTask(ids[0], store.Succeeded)
+		l.wantTask(ids[1], store.Dispatched)
+		l.wantTask(ids[2], store.Succeeded)
+	})
+}
+
+func TestOneOfManyDuplicatesCounts(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 500}, "a")
+		g := l.grant(ids[0], "a", "p", 0)
+		r := store.Result{Device: "a", Task: g.Task, Token: g.Token, Cause: store.ByFailure}
+		kinds := map[store.ResultKind]int{}
+		var mu sync.Mutex
+		var wait sync.WaitGroup
+		for range 100 {
+			wait.Go(func() {
+				o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]
+				mu.Lock()
+				defer mu.Unlock()
+				kinds[o.Kind]++
+				if o.Err != nil {
+					l.Error(o.Err)
+				}
+			})
+		}
+		wait.Wait()
+		if kinds[store.ResultRecorded] != 1 || kinds[store.ResultDuplicate] != 99 {
+			l.Fatalf("outcomes %v", kinds)
+		}
+		if task := l.wantTask(g.Task, store.Pending); task.Attempts != 1 {
+			l.Fatalf("%d attempts counted, want 1", task.Attempts)
+		}
+	})
+}
+
+func TestOutputsComeBackByteForByte(t *testing.T) {
+	t.Parallel()
+	odd := []string{
+		`{"b":1,  "a":1,"a":2}`, "[\n\t1.0, 1e2,-0.0, 1E+400 ]", `"\u0000\u00e9é\/<>&` + "\u2028" + `"`, `0.10000000000000000000000000001`,
+		`"` + strings.Repeat("x", 32<<10) + `"`, ` null `, `{"\ud83d\ude00":"😀"}`, `[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]`,
+	}
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", len(odd))
+		devices := deviceNames(len(odd))
+		tasks := func(yield func(store.NewTask, error) bool) {
+			for i, d := range devices {
+				if !yield(store.NewTask{Device: d, Payload: json.RawMessage(odd[i])}, nil) {
+					return
+				}
+			}
+		}
+		batch, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p", Payload: json.RawMessage(` {"of": "batch"}`)}, tasks)
+		l.must(err)
+		list, err := l.Tasks(l.Context(), store.TaskFilter{Batch: batch.ID})
+		l.must(err)
+		for i, task := range list {
+			g := l.grant(task.ID, devices[i], "p", i)
+			if string(g.Payload) != odd[i] {
+				l.Errorf("payload %.80q, want %.80q", g.Payload, odd[i])
+			}
+			l.report(g, store.BySuccess, odd[i])
+			got, _, attempts, err := l.Task(l.Context(), task.ID)
+			l.must(err)
+			if string(got.Output) != odd[i] || string(attempts[0].Output) != odd[i] {
+				l.Errorf("output %.80q and %.80q, want %.80q", got.Output, attempts[0].Output, odd[i])
+			}
+		}
+	})
+}
