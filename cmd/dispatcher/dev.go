@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fleetslots/dispatcher/devices/simulator"
+	"github.com/fleetslots/dispatcher/dispatcher/app"
+)
+
+// The demonstration fleet is quick, so that within seconds all places are
+// held, tasks end, and a silent device is taken back.
+const (
+	demoPool   = "demo"
+	demoLease  = 10 * time.Second
+	demoWork   = 4 * time.Second
+	demoPeriod = 5 * time.Second
+	demoSilent = 0.02
+)
+
+func newDev() *cobra.Command {
+	options := app.DevOptions{Version: version}
+	var simulate int
+	command := &cobra.Command{
+		Use:   "dev",
+		Short: "Run everything in one process, for trying things out; nothing to install",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			options.ListenMoves = !cmd.Flags().Changed("listen")
+			options.MQTTMoves = !cmd.Flags().Changed("mqtt-listen")
+			options.Logger = newLogger(cmd.ErrOrStderr(), "text", "info")
+			return runDev(cmd, options, simulate)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&options.Listen, "listen", "127.0.0.1:8080", "address for HTTP; when not given, a taken port moves to the next free one")
+	flags.StringVar(&options.MQTT, "mqtt-listen", "127.0.0.1:1883", "address of the embedded MQTT broker; likewise")
+	flags.StringVar(&options.Data, "data", ".dispatcher", "folder of the ledger and the tokens")
+	flags.DurationVar(&options.ReportPeriod, "report-period", 5*time.Second, "when an idle device reports again")
+	flags.IntVar(&simulate, "simulate", 0, "also run a simulated fleet of so many devices, over HTTP and MQTT")
+	return command
+}
+
+func runDev(cmd *cobra.Command, options app.DevOptions, simulate int) error {
+	if simulate < 0 {
+		return usageError{errors.New("--simulate: must not be negative")}
+	}
+	server, err := app.NewDev(cmd.Context(), options)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(cmd.Context())
+	group.Go(func() error {
+		return server.Run(ctx, func() {
+			server.Banner(cmd.OutOrStdout())
+			if simulate > 0 {
+				group.Go(func() error { return demonstrate(ctx, server, simulate, cmd.OutOrStdout()) })
+			}
+		})
+	})
+	return group.Wait()
+}
+
+// demonstrate runs a fleet against the server until ctx ends.
+func demonstrate(ctx context.Context, server *app.DevServer, devices int, out io.Writer) error {
+	fmt.Fprintf(out, "  Simulating %d devices (half over HTTP, half over MQTT) on pool %q; an external system with 60 places counts who is inside.\n", devices, demoPool)
+	fmt.Fprintf(out, "  %.0f %% of the grants go to devices that fall silent: their places are taken back when the lease of %s ends. Ctrl-C ends it.\n\n", 100*demoSilent, demoLease)
+	summary, err := simulator.Run(ctx, simulator.Config{
+		URL: server.URL, MQTTURL: server.MQTTURL, OperatorToken: server.AdminToken, FleetToken: server.FleetToken,
+		Devices: devices, Pool: demoPool, Capacity: simulator.DefaultCapacity, Lease: demoLease, Via: simulator.ViaMixed,
+		Work: demoWork, Period: demoPeriod, Faults: simulator.Faults{Silent: demoSilent},
+		Seed: uint64(time.Now().UnixNano()), Endless: true,
+	}, out)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	return errors.Join(summary.Print(out), summary.Err())
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fleetslots/dispatcher/dispatcher/app"
+)
+
+func newServe() *cobra.Command {
+	var settings *settings
+	command := &cobra.Command{
+		Use:   "serve",
+		Short: "Run on Postgres, Redis and an MQTT broker",
+		Long: `Run on Postgres, Redis and an MQTT broker, as one of any number of replicas.
+
+Settings come from the defaults, then a YAML file, then the environment
+(DISPATCHER_ and the flag's name in upper case with _ for -), then flags.
+Secrets (DISPATCHER_POSTGRES_DSN, _REDIS_URL, _MQTT_PASSWORD, _ADMIN_TOKEN,
+_FLEET_TOKEN) have no flag, but also a variable that ends in _FILE.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := settings.load(cmd.Flags())
+			if err != nil {
+				return usageError{err}
+			}
+			log := newLogger(cmd.ErrOrStderr(), config.LogFormat, config.LogLevel)
+			return app.Serve(cmd.Context(), config, log, version)
+		},
+	}
+	settings = addSettings(command.Flags())
+	return command
+}
+
+// settings are the flags of a command that reads the configuration.
+type settings struct{ file string }
+
+func addSettings(flags *pflag.FlagSet) *settings {
+	s := &settings{}
+	flags.StringVar(&s.file, "config", "", "YAML file with settings")
+	for _, setting := range app.Settings() {
+		if !setting.Secret {
+			flags.String(setting.Flag(), setting.Default, setting.Help+" ("+setting.Env()+")")
+		}
+	}
+	return s
+}
+
+func (s *settings) load(flags *pflag.FlagSet) (app.Config, error) {
+	var file []byte
+	if s.file != "" {
+		content, err := os.ReadFile(s.file)
+		if err != nil {
+			return app.Config{}, fmt.Errorf("--config: %w", err)
+		}
+		file = content
+	}
+	set := make(map[string]string)
+	for _, setting := range app.Settings() {
+		if flag := flags.Lookup(setting.Flag()); flag != nil && flag.Changed {
+			set[setting.Flag()] = flag.Value.String()
+		}
+	}
+	return app.Load(file, os.Environ(), set)
+}

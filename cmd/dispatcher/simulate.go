@@ -1,0 +1,111 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/devices/simulator"
+)
+
+func newSimulate() *cobra.Command {
+	config := simulator.Config{}
+	via := string(simulator.ViaHTTP)
+	command := &cobra.Command{
+		Use:   "simulate",
+		Short: "Run a simulated fleet and external system against a running dispatcher, and judge it",
+		Long: `Run a simulated fleet against a running dispatcher. The devices hold a connection
+to a simulated external system while they work; it counts who is inside.
+
+Exit status 1 when the capacity was ever exceeded, a task was lost, or an output
+differs from what the device sent.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config.Via = simulator.Via(via)
+			return runSimulate(cmd, config)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&config.URL, "url", envOr("DISPATCHER_URL", "http://127.0.0.1:8080"), "the dispatcher (DISPATCHER_URL)")
+	flags.StringVar(&config.MQTTURL, "mqtt-url", envOr("DISPATCHER_MQTT_URL", "mqtt://127.0.0.1:1883"), "its broker (DISPATCHER_MQTT_URL)")
+	flags.IntVar(&config.Devices, "devices", simulator.DefaultDevices, "devices of the fleet")
+	flags.StringVar(&config.DevicePrefix, "prefix", simulator.DefaultPrefix, "start of their ids")
+	flags.StringVar(&config.Pool, "pool", simulator.DefaultPool, "pool; created unless it exists")
+	flags.IntVar(&config.Capacity, "capacity", simulator.DefaultCapacity, "its capacity when it is created")
+	flags.DurationVar(&config.Lease, "lease", 0, "its lease when it is created; 0: the server's default")
+	flags.IntVar(&config.Tasks, "tasks", 0, "tasks in all; 0: five a device")
+	flags.StringVar(&via, "via", via, "http, mqtt or mixed")
+	flags.DurationVar(&config.Work, "work", simulator.DefaultWork, "mean work of a task, drawn within 50 %")
+	flags.DurationVar(&config.Period, "period", simulator.DefaultPeriod, "how often an idle device reports unless told otherwise")
+	flags.Uint64Var(&config.Seed, "seed", 0, "of all chance; 0: a new one")
+	flags.DurationVar(&config.Timeout, "timeout", simulator.DefaultTimeout, "give up after")
+	for _, f := range []struct {
+		name, help string
+		to         *float64
+	}{
+		{"silent", "grants whose device falls silent, holding its place until the lease ends", &config.Silent},
+		{"late", "silent devices that send their result after all", &config.Late},
+		{"slow", "grants that take longer than half a lease", &config.Slow},
+		{"reboot", "grants whose device forgets its work on the way", &config.Reboot},
+		{"duplicate", "reports sent twice", &config.Duplicate},
+		{"lost-replies", "reports whose reply is lost", &config.LostReplies},
+		{"garbage", "reports preceded by a malformed one", &config.Garbage},
+	} {
+		flags.Var((*share)(f.to), f.name, "share of "+f.help)
+	}
+	return command
+}
+
+func runSimulate(cmd *cobra.Command, config simulator.Config) error {
+	config.OperatorToken = os.Getenv("DISPATCHER_TOKEN")
+	config.FleetToken = os.Getenv("DISPATCHER_FLEET_TOKEN")
+	if config.OperatorToken == "" || config.FleetToken == "" {
+		return usageError{errors.New("DISPATCHER_TOKEN (role admin) and DISPATCHER_FLEET_TOKEN are needed in the environment")}
+	}
+	if config.Seed == 0 {
+		config.Seed = uint64(time.Now().UnixNano())
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), "seed", config.Seed)
+	summary, err := simulator.Run(cmd.Context(), config, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	return errors.Join(summary.Print(cmd.OutOrStdout()), summary.Err())
+}
+
+func envOr(name, fallback string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return fallback
+}
+
+// share is a probability on the command line: 0.02 or 2%.
+type share float64
+
+// String shows it.
+func (s *share) String() string { return strconv.FormatFloat(100*float64(*s), 'g', -1, 64) + "%" }
+
+// Type names it in the help.
+func (s *share) Type() string { return "share" }
+
+// Set reads it.
+func (s *share) Set(text string) error {
+	number, percent := strings.CutSuffix(text, "%")
+	value, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return fmt.Errorf("%q is neither a number nor a percentage", text)
+	}
+	if percent {
+		value /= 100
+	}
+	if !(value >= 0 && value <= 1) {
+		return fmt.Errorf("%s is not between 0 and 100%%", text)
+	}
+	*s = share(value)
+	return nil
+}

@@ -1,0 +1,198 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+)
+
+// Options set up the HTTP side.
+type Options struct {
+	Dispatcher *dispatcher.Dispatcher
+	Store      Store
+	AdminToken string        // bootstrap operator token, role admin; empty: none
+	LeaseMin   time.Duration // no lease may give a device less
+	Checks     []Check       // what readiness depends on
+	Metrics    prometheus.Gatherer
+	Version    string
+	Logger     *slog.Logger
+	MaxReports int // reports answered at once; beyond it devices are told to wait; default 512
+}
+
+// Store is what the operators' API needs of the ledger; *store.Store.
+type Store interface {
+	poolStore
+	batchStore
+	taskStore
+	deviceStore
+}
+
+// API is the HTTP side of the dispatcher: two handlers that may share a
+// listener.
+type API struct {
+	options Options
+	store   Store
+	log     *slog.Logger
+	health  *health
+	mux     *http.ServeMux
+}
+
+// New builds the handlers; nothing is started.
+func New(options Options) *API {
+	a := &API{
+		options: options, store: options.Store, log: options.Logger,
+		health: newHealth(options.Checks), mux: http.NewServeMux(),
+	}
+	a.registerDevices(a.mux)
+	a.registerOperators(a.mux)
+	a.health.register(a.mux)
+	a.mux.Handle("GET /metrics", promhttp.HandlerFor(options.Metrics, promhttp.HandlerOpts{}))
+	return a
+}
+
+// Handler serves everything on one listener.
+func (a *API) Handler() http.Handler { return a.guard(a.mux) }
+
+// DeviceHandler serves only what devices and load balancers need.
+func (a *API) DeviceHandler() http.Handler {
+	mux := http.NewServeMux()
+	a.registerDevices(mux)
+	a.health.register(mux)
+	return a.guard(mux)
+}
+
+// StopReady makes readiness fail, so that load balancers turn away before the
+// listener closes.
+func (a *API) StopReady() { a.health.stopping.Store(true) }
+
+func (a *API) registerDevices(mux *http.ServeMux) {
+	mux.Handle("POST /v1/devices/{device}/report", newReports(a.options))
+}
+
+func (a *API) registerOperators(mux *http.ServeMux) {
+	config := huma.DefaultConfig("Dispatcher", a.options.Version)
+	config.Info.Description = "Grants the places of an external system to the devices of a fleet, never more than there are."
+	config.DocsPath, config.SchemasPath = "", ""
+	config.CreateHooks = nil // no $schema links in bodies
+	config.Transformers = []huma.Transformer{shapeProblem}
+	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		"operator": {Type: "http", Scheme: "bearer", Description: "An operator token: viewer, operator, admin or verifier."},
+		"device":   {Type: "http", Scheme: "bearer", Description: "The device's own token or a fleet token."},
+	}
+	operations := humago.New(mux, config)
+	operations.UseMiddleware(withProblems, a.authorize(operations))
+	a.registerPools(operations)
+	a.registerBatches(operations)
+	a.registerTasks(operations)
+	a.registerRegistry(operations)
+	describeReport(operations)
+}
+
+func withProblems(ctx huma.Context, next func(huma.Context)) {
+	next(&problemContext{humaContext: ctx})
+}
+
+// operation describes one call of the operators' API.
+func operation(method, path, id, summary string, role role, status int) huma.Operation {
+	return huma.Operation{
+		Method: method, Path: path, OperationID: id, Summary: summary, DefaultStatus: status,
+		Metadata: map[string]any{roleKey: role},
+		Security: []map[string][]string{{"operator": {}}},
+	}
+}
+
+// register adds an operation whose errors become problems, of which those
+// within are logged. Clients see only problems.
+func register[I, O any](a *API, operations huma.API, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
+	op.Responses = map[string]*huma.Response{"default": problemResponse(operations)}
+	huma.Register(operations, op, func(ctx context.Context, in *I) (*O, error) {
+		out, err := handle(ctx, in)
+		if err == nil {
+			return out, nil
+		}
+		p := asProblem(err)
+		if p.Status >= http.StatusInternalServerError {
+			a.log.Error("operation failed", "operation", op.OperationID, "err", err)
+		}
+		return nil, p
+	})
+}
+
+func problemResponse(operations huma.API) *huma.Response {
+	return &huma.Response{
+		Description: "A problem (RFC 9457)",
+		Content: map[string]*huma.MediaType{
+			"application/problem+json": {Schema: huma.SchemaFromType(operations.OpenAPI().Components.Schemas, problemType())},
+		},
+	}
+}
+
+// guard answers what the router would answer in its own words: unknown paths,
+// wrong methods, paths with dots that it would redirect, and panics.
+func (a *API) guard(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer a.recoverPanic(w, r)
+		if !canonical(r.URL.Path) {
+			problem(http.StatusBadRequest, "invalid_path", "path: empty segments, . and .. are not names").write(w)
+			return
+		}
+		handler, pattern := mux.Handler(r)
+		if pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		seen := &statusOnly{header: make(http.Header)}
+		handler.ServeHTTP(seen, r)
+		if seen.status == http.StatusMethodNotAllowed {
+			w.Header().Set("Allow", seen.header.Get("Allow"))
+			problem(http.StatusMethodNotAllowed, "method_not_allowed", "allowed: "+seen.header.Get("Allow")).write(w)
+			return
+		}
+		problem(http.StatusNotFound, "not_found", "no such path").write(w)
+	})
+}
+
+func (a *API) recoverPanic(w http.ResponseWriter, r *http.Request) {
+	cause := recover()
+	if cause == nil || cause == http.ErrAbortHandler {
+		return
+	}
+	a.log.Error("panic while answering", "method", r.Method, "path", r.URL.Path, "panic", cause)
+	problem(http.StatusInternalServerError, "internal", "something went wrong here; it was logged").write(w)
+}
+
+func canonical(path string) bool {
+	if strings.Contains(path, "//") {
+		return false
+	}
+	for segment := range strings.SplitSeq(path, "/") {
+		if segment == "." || segment == ".." {
+			return false
+		}
+	}
+	return true
+}
+
+// statusOnly learns what the router would answer.
+type statusOnly struct {
+	header http.Header
+	status int
+}
+
+// Header of the answer.
+func (s *statusOnly) Header() http.Header { return s.header }
+
+// Write drops the body.
+func (s *statusOnly) Write(b []byte) (int, error) { return len(b), nil }
+
+// WriteHeader notes the status.
+func (s *statusOnly) WriteHeader(status int) { s.status = status }

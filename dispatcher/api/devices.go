@@ -1,0 +1,105 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+type deviceStore interface {
+	CreateDevice(ctx context.Context, actor string, id string, tags map[string]string, tokenHash []byte) (store.Device, error)
+	Device(ctx context.Context, id string) (store.Device, error)
+	Devices(ctx context.Context, after string, limit int) ([]store.Device, error)
+}
+
+type devicePost struct {
+	ID   string            `json:"id" maxLength:"128"`
+	Tags map[string]string `json:"tags,omitempty" nullable:"true" maxProperties:"64" doc:"Yours, unlike attributes, which are the device's"`
+}
+
+// DeviceBody is a device on the wire.
+type DeviceBody struct {
+	ID         string            `json:"id"`
+	Blocked    bool              `json:"blocked"`
+	OwnToken   bool              `json:"own_token" doc:"Has used a token of its own: fleet tokens no longer act for it"`
+	Tags       map[string]string `json:"tags"`
+	Attributes raw               `json:"attributes"`
+	Created    timestamp         `json:"created_at"`
+	LastSeen   *timestamp        `json:"last_seen" doc:"To within a minute"`
+}
+
+type deviceCreated struct {
+	DeviceBody
+	Token string `json:"token" doc:"Shown once"`
+}
+
+type deviceList struct {
+	Devices       []DeviceBody `json:"devices"`
+	NextPageToken string       `json:"next_page_token,omitempty"`
+}
+
+func (a *API) registerRegistry(operations huma.API) {
+	register(a, operations, operation("POST", "/v1/devices", "createDevice", "Create a device and its token", roleOperator, 201), a.createDevice)
+	register(a, operations, operation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), a.listDevices)
+	register(a, operations, operation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), a.getDevice)
+}
+
+func (a *API) createDevice(ctx context.Context, in *struct{ Body devicePost }) (*body[deviceCreated], error) {
+	if _, err := devices.ParseID(in.Body.ID); err != nil {
+		return nil, problem(http.StatusBadRequest, "invalid_device", err.Error())
+	}
+	token := dispatcher.NewToken()
+	hash := dispatcher.HashToken(token)
+	d, err := a.store.CreateDevice(ctx, actor(ctx), in.Body.ID, in.Body.Tags, hash[:])
+	if err != nil {
+		return nil, err
+	}
+	return &body[deviceCreated]{deviceCreated{DeviceBody: showDevice(d), Token: token}}, nil
+}
+
+func (a *API) listDevices(ctx context.Context, in *struct{ Page }) (*body[deviceList], error) {
+	after, err := in.afterName()
+	if err != nil {
+		return nil, err
+	}
+	found, err := a.store.Devices(ctx, after, in.Size)
+	if err != nil {
+		return nil, err
+	}
+	list := deviceList{Devices: make([]DeviceBody, len(found))}
+	for i, d := range found {
+		list.Devices[i] = showDevice(d)
+		list.NextPageToken = nextPage(in.Page, len(found), d.ID)
+	}
+	return &body[deviceList]{list}, nil
+}
+
+func (a *API) getDevice(ctx context.Context, in *struct {
+	ID string `path:"id" maxLength:"384"`
+}) (*body[DeviceBody], error) {
+	d, err := a.store.Device(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &body[DeviceBody]{showDevice(d)}, nil
+}
+
+func showDevice(d store.Device) DeviceBody {
+	tags := d.Tags
+	if tags == nil {
+		tags = map[string]string{}
+	}
+	attributes := raw(d.Attributes)
+	if len(attributes) == 0 {
+		attributes = raw("{}")
+	}
+	return DeviceBody{
+		ID: d.ID, Blocked: d.Blocked, OwnToken: d.OwnToken, Tags: tags, Attributes: attributes,
+		Created: stamp(d.CreatedAt), LastSeen: stampPointer(d.LastSeen),
+	}
+}

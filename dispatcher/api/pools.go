@@ -1,0 +1,141 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// What a pool gets that is put without saying.
+const (
+	defaultCapacity = 60
+	defaultLease    = 300 * time.Second
+)
+
+type poolStore interface {
+	PutPool(ctx context.Context, actor, name string, spec store.PoolSpec) (store.Pool, bool, error)
+	Pool(ctx context.Context, name string) (store.Pool, error)
+	Pools(ctx context.Context, after string, limit int) ([]store.Pool, error)
+	Occupancy(ctx context.Context, pool string, waitingMax int) (store.Occupancy, error)
+}
+
+type poolBody struct {
+	Name     string     `json:"name" readOnly:"true"`
+	Capacity int        `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
+	LeaseMS  int64      `json:"lease_ms" doc:"How long a device may hold a slot before it must renew"`
+	Paused   bool       `json:"paused" doc:"true: nothing new is granted"`
+	Limits   []struct{} `json:"limits" doc:"Always empty in this release"`
+	Windows  []struct{} `json:"windows" doc:"Always empty in this release"`
+	Version  int64      `json:"version" readOnly:"true" doc:"Increases with every change"`
+	Created  timestamp  `json:"created_at" readOnly:"true"`
+	Updated  timestamp  `json:"updated_at" readOnly:"true"`
+}
+
+type poolPut struct {
+	Capacity *int       `json:"capacity,omitempty" minimum:"0" maximum:"10000" default:"60"`
+	LeaseMS  *int64     `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
+	Paused   *bool      `json:"paused,omitempty" default:"false"`
+	Limits   []struct{} `json:"limits,omitempty" maxItems:"0" nullable:"true" doc:"Not in this release: must be empty"`
+	Windows  []struct{} `json:"windows,omitempty" maxItems:"0" nullable:"true" doc:"Not in this release: must be empty"`
+}
+
+// PoolPath names a pool.
+type PoolPath struct {
+	Pool string `path:"pool" maxLength:"64"`
+}
+
+func (a *API) registerPools(operations huma.API) {
+	register(a, operations, operation("GET", "/v1/pools", "listPools", "List pools by name", roleViewer, 200), a.listPools)
+	register(a, operations, operation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), a.getPool)
+	register(a, operations, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), a.putPool)
+	register(a, operations, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See who holds which slot", roleViewer, 200), a.getSlots)
+}
+
+type poolList struct {
+	Pools         []poolBody `json:"pools"`
+	NextPageToken string     `json:"next_page_token,omitempty"`
+}
+
+func (a *API) listPools(ctx context.Context, in *struct{ Page }) (*body[poolList], error) {
+	after, err := in.afterName()
+	if err != nil {
+		return nil, err
+	}
+	pools, err := a.store.Pools(ctx, after, in.Size)
+	if err != nil {
+		return nil, err
+	}
+	list := poolList{Pools: make([]poolBody, len(pools))}
+	for i, p := range pools {
+		list.Pools[i] = showPool(p)
+		list.NextPageToken = nextPage(in.Page, len(pools), p.Name)
+	}
+	return &body[poolList]{list}, nil
+}
+
+func (a *API) getPool(ctx context.Context, in *PoolPath) (*body[poolBody], error) {
+	p, err := a.store.Pool(ctx, in.Pool)
+	if err != nil {
+		return nil, err
+	}
+	return &body[poolBody]{showPool(p)}, nil
+}
+
+func (a *API) putPool(ctx context.Context, in *struct {
+	PoolPath
+	Body poolPut
+}) (*created[poolBody], error) {
+	if err := devices.ParsePool(in.Pool); err != nil {
+		return nil, problem(http.StatusBadRequest, "invalid_pool", err.Error())
+	}
+	spec, err := a.poolSpec(in.Body)
+	if err != nil {
+		return nil, err
+	}
+	p, isNew, err := a.store.PutPool(ctx, actor(ctx), in.Pool, spec)
+	if err != nil {
+		return nil, err
+	}
+	// The ledger already refuses what no longer fits; telling Redis now only
+	// spares devices the wait for the next reconciliation.
+	if _, err := a.options.Dispatcher.ReconcilePool(ctx, p.Name); err != nil {
+		a.log.Warn("pool not yet known to Redis; reconciliation will tell it", "pool", p.Name, "err", err)
+	}
+	return &created[poolBody]{Status: createdStatus(isNew), Body: showPool(p)}, nil
+}
+
+func (a *API) poolSpec(in poolPut) (store.PoolSpec, error) {
+	spec := store.PoolSpec{Capacity: defaultCapacity, Lease: defaultLease}
+	if in.Capacity != nil {
+		spec.Capacity = *in.Capacity
+	}
+	if in.LeaseMS != nil {
+		spec.Lease = milliseconds(*in.LeaseMS)
+	}
+	if in.Paused != nil {
+		spec.Paused = *in.Paused
+	}
+	return spec, a.checkLease(spec.Lease)
+}
+
+// checkLease refuses leases of which a device would be given less than the
+// smallest lease, once the margin (at most a fifth) is taken off.
+func (a *API) checkLease(lease time.Duration) error {
+	if least := a.options.LeaseMin * 5 / 4; lease < least {
+		return problem(http.StatusUnprocessableEntity, "invalid_field", fmt.Sprintf("lease_ms: at least %d", least.Milliseconds()))
+	}
+	return nil
+}
+
+func showPool(p store.Pool) poolBody {
+	return poolBody{
+		Name: p.Name, Capacity: p.Capacity, LeaseMS: p.Lease.Milliseconds(), Paused: p.Paused,
+		Limits: []struct{}{}, Windows: []struct{}{}, Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
+	}
+}

@@ -1,0 +1,182 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	retryUnavailable = 3 * time.Second  // dependencies come back within seconds
+	retryForbidden   = 10 * time.Minute // a credential does not mend itself
+)
+
+// Problem is the body of every error (RFC 9457). Code is stable and meant for
+// programs; Detail is for people.
+type Problem struct {
+	Type          string         `json:"type,omitempty" doc:"Always about:blank: the code tells problems apart"`
+	Title         string         `json:"title" doc:"The HTTP status in words"`
+	Status        int            `json:"status"`
+	Code          string         `json:"code" doc:"Stable name of the problem, for programs"`
+	Detail        string         `json:"detail,omitempty" doc:"For people; names the field and the limit"`
+	ReportAfterMS int64          `json:"report_after_ms,omitempty" doc:"To devices: do not come back sooner"`
+	Errors        []ProblemField `json:"errors,omitempty" doc:"One entry for each bad field"`
+
+	cause error // for the log
+}
+
+// ProblemField is one bad field of a request.
+type ProblemField struct {
+	Field  string `json:"field" doc:"Where, e.g. body.capacity"`
+	Detail string `json:"detail"`
+}
+
+func problem(status int, code, detail string) *Problem {
+	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: detail}
+}
+
+func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
+
+// Unwrap gives the log the cause.
+func (p *Problem) Unwrap() error { return p.cause }
+
+// GetStatus makes it an error that huma writes as it is.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType is that of RFC 9457.
+func (p *Problem) ContentType(string) string { return "application/problem+json" }
+
+func (p *Problem) because(err error) *Problem {
+	p.cause = err
+	return p
+}
+
+func (p *Problem) after(wait time.Duration) *Problem {
+	p.ReportAfterMS = wait.Milliseconds()
+	return p
+}
+
+// asProblem is the one mapping from the errors of this program to HTTP.
+func asProblem(err error) *Problem {
+	var known *Problem
+	var bad *devices.Error
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &bad) && bad.Reason == devices.ReasonTooLarge:
+		return problem(http.StatusRequestEntityTooLarge, bad.Code, bad.Detail)
+	case errors.As(err, &bad):
+		return problem(http.StatusBadRequest, bad.Code, bad.Detail)
+	case errors.As(err, &tooLarge):
+		return problem(http.StatusRequestEntityTooLarge, "body_too_large", "body: at most "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes")
+	case errors.Is(err, dispatcher.ErrUnauthenticated):
+		return problem(http.StatusUnauthorized, "unauthenticated", "a valid bearer token is needed").after(retryForbidden)
+	case errors.Is(err, dispatcher.ErrForbidden):
+		return problem(http.StatusForbidden, "forbidden", "this token may not do that").after(retryForbidden)
+	case errors.Is(err, store.ErrUnknownPool):
+		return problem(http.StatusUnprocessableEntity, "unknown_pool", "pool: no such pool")
+	case errors.Is(err, store.ErrNotFound):
+		return problem(http.StatusNotFound, "not_found", "there is nothing of that name or number")
+	case errors.Is(err, store.ErrExists):
+		return problem(http.StatusConflict, "already_exists", "that name is taken")
+	}
+	return problem(http.StatusServiceUnavailable, "unavailable", "the ledger cannot be reached; send again").after(retryUnavailable).because(err)
+}
+
+// write sends a problem outside of huma's operations.
+func (p *Problem) write(w http.ResponseWriter) {
+	body, _ := json.Marshal(p) // plain fields: cannot fail
+	p.headers(w.Header().Set)
+	w.Header().Set("Content-Type", p.ContentType(""))
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(body)
+}
+
+func (p *Problem) headers(set func(key, value string)) {
+	switch p.Status {
+	case http.StatusServiceUnavailable:
+		set("Retry-After", strconv.Itoa(int(retryUnavailable.Seconds())))
+	case http.StatusUnauthorized:
+		set("WWW-Authenticate", `Bearer realm="dispatcher"`)
+	}
+}
+
+// problemContext lets a problem choose its own status: huma answers every body
+// that does not fit with 422, where the contract says 400 for unknown fields.
+type problemContext struct {
+	humaContext
+	status int
+}
+
+// humaContext has a name that does not hide the method Context.
+type humaContext huma.Context
+
+// SetStatus is called by huma just before it writes.
+func (c *problemContext) SetStatus(status int) {
+	if c.status != 0 {
+		status = c.status
+	}
+	c.humaContext.SetStatus(status)
+}
+
+// shapeProblem turns huma's own errors into problems of ours.
+func shapeProblem(ctx huma.Context, _ string, body any) (any, error) {
+	var p *Problem
+	switch e := body.(type) {
+	case *Problem:
+		p = e
+	case *huma.ErrorModel:
+		p = fromHuma(e)
+	default:
+		return body, nil
+	}
+	if c, ok := ctx.(*problemContext); ok {
+		c.status = p.Status
+	}
+	p.headers(ctx.SetHeader)
+	return p, nil
+}
+
+func fromHuma(e *huma.ErrorModel) *Problem {
+	p := problem(e.Status, "invalid_request", e.Detail)
+	switch e.Status {
+	case http.StatusUnprocessableEntity:
+		p.Code = "invalid_field"
+	case http.StatusRequestEntityTooLarge:
+		p.Code = "body_too_large"
+	case http.StatusUnsupportedMediaType:
+		p.Code = "unsupported_media_type"
+	case http.StatusInternalServerError:
+		p.Code, p.Detail = "internal", "something went wrong here; it was logged"
+	}
+	for _, detail := range e.Errors {
+		if detail.Message == "unexpected property" {
+			p.Status, p.Title, p.Code = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), "unknown_field"
+		}
+		p.Errors = append(p.Errors, ProblemField{Field: detail.Location, Detail: detail.Message})
+	}
+	if len(p.Errors) > 0 {
+		p.Detail = p.summary()
+	}
+	return p
+}
+
+// summary repeats the bad fields in one line, for those who show only that.
+func (p *Problem) summary() string {
+	parts := make([]string, len(p.Errors))
+	for i, e := range p.Errors {
+		parts[i] = strings.TrimPrefix(e.Field, "body.") + ": " + e.Detail
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,128 @@
+package api
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+)
+
+const maxReports = 512
+
+// reports answers device reports. It is plain net/http: with a million devices
+// this is the one path that is hot.
+type reports struct {
+	dispatcher *dispatcher.Dispatcher
+	log        *slog.Logger
+	places     chan struct{} // bounds the reports under way
+}
+
+func newReports(options Options) *reports {
+	places := options.MaxReports
+	if places == 0 {
+		places = maxReports
+	}
+	return &reports{dispatcher: options.Dispatcher, log: options.Logger, places: make(chan struct{}, places)}
+}
+
+// ServeHTTP answers one report. The reply is written whole, with its length,
+// so that a device never takes half of one for all of it.
+func (h *reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	started := time.Now()
+	reply, err := h.answer(w, r)
+	if err != nil {
+		p := asProblem(err)
+		if p.Status >= http.StatusInternalServerError {
+			h.log.Warn("report not answered", "device", r.PathValue("device"), "err", err)
+		}
+		h.dispatcher.CountReport("http", p.Code, time.Since(started))
+		p.write(w)
+		return
+	}
+	h.dispatcher.CountReport("http", string(reply.Reason), time.Since(started))
+	body := reply.Encode()
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(body)
+}
+
+func (h *reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply, error) {
+	device, err := devices.ParseID(r.PathValue("device"))
+	if err != nil {
+		return devices.Reply{}, problem(http.StatusBadRequest, "invalid_device", err.Error())
+	}
+	select {
+	case h.places <- struct{}{}:
+		defer func() { <-h.places }()
+	default:
+		return devices.Reply{}, problem(http.StatusServiceUnavailable, "busy_server", "too many reports at once").after(retryUnavailable)
+	}
+	caller, err := h.dispatcher.Authenticate(r.Context(), device, requestBearer(r))
+	if err != nil {
+		return devices.Reply{}, err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, devices.MaxBody))
+	if err != nil {
+		return devices.Reply{}, err
+	}
+	report, err := devices.DecodeReport(body)
+	if err != nil {
+		return devices.Reply{}, err
+	}
+	return h.dispatcher.HandleReport(r.Context(), caller, report)
+}
+
+// describeReport puts the report into the contract; its handler is not huma's.
+func describeReport(operations huma.API) {
+	schemas := operations.OpenAPI().Components.Schemas
+	reply := huma.SchemaFromType(schemas, reflect.TypeFor[devices.Reply]())
+	report := huma.SchemaFromType(schemas, reflect.TypeFor[reportBody]())
+	operations.OpenAPI().AddOperation(&huma.Operation{
+		Method: http.MethodPost, Path: "/v1/devices/{device}/report", OperationID: "report",
+		Summary:     "Report: results, running tasks, and the question for work",
+		Description: "Any Content-Type; the body is JSON of at most 64 KiB and may be empty. Unknown fields are ignored.",
+		Tags:        []string{"devices"},
+		Security:    []map[string][]string{{"device": {}}},
+		Parameters:  []*huma.Param{{Name: "device", In: "path", Required: true, Schema: &huma.Schema{Type: "string", MaxLength: new(128)}}},
+		RequestBody: &huma.RequestBody{Content: map[string]*huma.MediaType{"application/json": {Schema: report}}},
+		Responses: map[string]*huma.Response{
+			"200":     {Description: "The reply", Content: map[string]*huma.MediaType{"application/json": {Schema: reply}}},
+			"default": problemResponse(operations),
+		},
+	})
+}
+
+// reportBody documents what devices.DecodeReport takes.
+type reportBody struct {
+	_          struct{}       `additionalProperties:"true"`
+	ID         string         `json:"id,omitempty" maxLength:"128" doc:"Chosen by the device, unique over reboots; echoed in re"`
+	Results    []reportResult `json:"results,omitempty" maxItems:"100"`
+	Running    []reportRun    `json:"running,omitempty" maxItems:"100"`
+	Accept     bool           `json:"accept,omitempty" default:"true" doc:"false: reporting only, nothing is granted"`
+	Attributes map[string]any `json:"attributes,omitempty" doc:"Merged (RFC 7396) into the device's"`
+}
+
+type reportResult struct {
+	_            struct{} `additionalProperties:"true"`
+	Task         int64    `json:"task" minimum:"1"`
+	Token        int64    `json:"token" minimum:"1"`
+	Status       string   `json:"status" enum:"succeeded,failed,rejected,returned"`
+	Output       any      `json:"output,omitempty" doc:"At most 32 KiB"`
+	Error        string   `json:"error,omitempty"`
+	RetryAfterMS int64    `json:"retry_after_ms,omitempty" minimum:"0" maximum:"86400000" doc:"With returned"`
+}
+
+type reportRun struct {
+	_        struct{} `additionalProperties:"true"`
+	Task     int64    `json:"task" minimum:"1"`
+	Token    int64    `json:"token" minimum:"1"`
+	Progress float64  `json:"progress,omitempty" minimum:"0" maximum:"1"`
+}

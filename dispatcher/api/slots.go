@@ -1,0 +1,58 @@
+package api
+
+import (
+	"context"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// waitingShown bounds the count of waiting devices: beyond it the number says
+// only "many", and counting on would cost more than it tells.
+const waitingShown = 10_000
+
+type slotsBody struct {
+	Pool     string     `json:"pool"`
+	Capacity int        `json:"capacity"`
+	Held     int        `json:"held"`
+	Reserved int        `json:"reserved" doc:"Kept for a device that was asked to report; always 0 in this release"`
+	Waiting  int        `json:"waiting" doc:"Devices with a task that could start now and no slot; counted up to 10000"`
+	Slots    []slotBody `json:"slots" doc:"All of 0..capacity-1, and higher ones still held after the capacity was lowered"`
+}
+
+type slotBody struct {
+	Slot       int        `json:"slot"`
+	State      string     `json:"state" enum:"free,held,reserved"`
+	Device     string     `json:"device,omitempty"`
+	Task       int64      `json:"task,omitempty"`
+	Token      int64      `json:"token,omitempty"`
+	Since      *timestamp `json:"since,omitempty"`
+	LeaseUntil *timestamp `json:"lease_until,omitempty" doc:"In the past: lapsed, about to be taken back"`
+}
+
+func (a *API) getSlots(ctx context.Context, in *PoolPath) (*body[slotsBody], error) {
+	o, err := a.store.Occupancy(ctx, in.Pool, waitingShown)
+	if err != nil {
+		return nil, err
+	}
+	return &body[slotsBody]{showSlots(o)}, nil
+}
+
+func showSlots(o store.Occupancy) slotsBody {
+	shown := slotsBody{Pool: o.Pool.Name, Capacity: o.Pool.Capacity, Held: len(o.Grants), Waiting: o.Waiting}
+	shown.Slots = make([]slotBody, 0, max(o.Pool.Capacity, len(o.Grants)))
+	free := 0 // lowest number not shown yet
+	for _, g := range o.Grants {
+		for ; free < min(g.Slot, o.Pool.Capacity); free++ {
+			shown.Slots = append(shown.Slots, slotBody{Slot: free, State: "free"})
+		}
+		since, until := stamp(g.GrantedAt), stamp(g.LeaseUntil)
+		shown.Slots = append(shown.Slots, slotBody{
+			Slot: g.Slot, State: "held", Device: g.Device, Task: g.Task, Token: g.Token, Since: &since, LeaseUntil: &until,
+		})
+		free = max(free, g.Slot+1)
+	}
+	for ; free < o.Pool.Capacity; free++ {
+		shown.Slots = append(shown.Slots, slotBody{Slot: free, State: "free"})
+	}
+	return shown
+}

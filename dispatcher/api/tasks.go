@@ -1,0 +1,148 @@
+package api
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+type taskStore interface {
+	Tasks(ctx context.Context, filter store.TaskFilter) ([]store.Task, error)
+	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
+	CancelTask(ctx context.Context, actor string, id int64) (store.Task, error)
+}
+
+// TaskBody is a task on the wire. (Embedded types are exported so that they are seen.)
+type TaskBody struct {
+	ID       int64      `json:"id"`
+	Batch    int64      `json:"batch"`
+	Pool     string     `json:"pool"`
+	Device   string     `json:"device"`
+	Kind     string     `json:"kind"`
+	Payload  raw        `json:"payload"`
+	Priority int        `json:"priority"`
+	State    string     `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
+	Counted  int        `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
+	RetryAt  *timestamp `json:"retry_at" doc:"Not granted before"`
+	Created  timestamp  `json:"created_at"`
+	Finished *timestamp `json:"finished_at"`
+	Output   raw        `json:"output"`
+	Error    string     `json:"error"`
+}
+
+type taskDetail struct {
+	TaskBody
+	Grant    *grantBody    `json:"grant" doc:"The slot it holds now"`
+	Attempts []attemptBody `json:"attempts" doc:"Attempts that ended, oldest first"`
+}
+
+type grantBody struct {
+	Token       int64     `json:"token"`
+	Pool        string    `json:"pool"`
+	Slot        int       `json:"slot"`
+	Attempt     int       `json:"attempt"`
+	Granted     timestamp `json:"granted_at"`
+	LeaseUntil  timestamp `json:"lease_until"`
+	Redelivered int       `json:"redelivered"`
+	Cancel      string    `json:"cancel,omitempty" doc:"Why the device is asked to stop"`
+}
+
+type attemptBody struct {
+	Attempt int       `json:"attempt"`
+	Token   int64     `json:"token"`
+	Device  string    `json:"device"`
+	Slot    int       `json:"slot"`
+	Granted timestamp `json:"granted_at"`
+	Ended   timestamp `json:"ended_at"`
+	EndedBy string    `json:"ended_by" enum:"succeeded,failed,rejected,returned,lapsed,released"`
+	Output  raw       `json:"output"`
+	Error   string    `json:"error"`
+}
+
+type taskList struct {
+	Tasks         []TaskBody `json:"tasks"`
+	NextPageToken string     `json:"next_page_token,omitempty"`
+}
+
+type taskQuery struct {
+	Page
+	Device string `query:"device" maxLength:"128"`
+	Batch  int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
+	Pool   string `query:"pool" maxLength:"64"`
+	State  string `query:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
+	Kind   string `query:"kind" maxLength:"64"`
+}
+
+type taskID struct {
+	ID int64 `path:"id" minimum:"1" maximum:"9007199254740991"`
+}
+
+func (a *API) registerTasks(operations huma.API) {
+	register(a, operations, operation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), a.listTasks)
+	register(a, operations, operation("GET", "/v1/tasks/{id}", "getTask", "Read a task and its attempts", roleViewer, 200), a.getTask)
+	register(a, operations, operation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; one that runs is told to stop with its next report", roleOperator, 200), a.cancelTask)
+}
+
+func (a *API) listTasks(ctx context.Context, in *taskQuery) (*body[taskList], error) {
+	after, err := in.afterNumber()
+	if err != nil {
+		return nil, err
+	}
+	tasks, err := a.store.Tasks(ctx, store.TaskFilter{
+		Device: in.Device, Batch: in.Batch, Pool: in.Pool, State: store.TaskState(in.State), Kind: in.Kind,
+		After: after, Limit: in.Size,
+	})
+	if err != nil {
+		return nil, err
+	}
+	list := taskList{Tasks: make([]TaskBody, len(tasks))}
+	for i, t := range tasks {
+		list.Tasks[i] = showTask(t)
+		list.NextPageToken = nextPage(in.Page, len(tasks), strconv.FormatInt(t.ID, 10))
+	}
+	return &body[taskList]{list}, nil
+}
+
+func (a *API) getTask(ctx context.Context, in *taskID) (*body[taskDetail], error) {
+	t, grant, attempts, err := a.store.Task(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	detail := taskDetail{TaskBody: showTask(t), Attempts: make([]attemptBody, len(attempts))}
+	if grant != nil {
+		detail.Grant = showGrant(*grant)
+	}
+	for i, at := range attempts {
+		detail.Attempts[i] = attemptBody{
+			Attempt: at.Number, Token: at.Token, Device: at.Device, Slot: at.Slot, Granted: stamp(at.GrantedAt),
+			Ended: stamp(at.EndedAt), EndedBy: string(at.EndedBy), Output: raw(at.Output), Error: at.Error,
+		}
+	}
+	return &body[taskDetail]{detail}, nil
+}
+
+func (a *API) cancelTask(ctx context.Context, in *taskID) (*body[TaskBody], error) {
+	t, err := a.store.CancelTask(ctx, actor(ctx), in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &body[TaskBody]{showTask(t)}, nil
+}
+
+func showTask(t store.Task) TaskBody {
+	return TaskBody{
+		ID: t.ID, Batch: t.Batch, Pool: t.Pool, Device: t.Device, Kind: t.Kind, Payload: raw(t.Payload),
+		Priority: t.Priority, State: string(t.State), Counted: t.Attempts, RetryAt: stampPointer(t.RetryAt),
+		Created: stamp(t.CreatedAt), Finished: stampPointer(t.FinishedAt), Output: raw(t.Output), Error: t.Error,
+	}
+}
+
+func showGrant(g store.Grant) *grantBody {
+	return &grantBody{
+		Token: g.Token, Pool: g.Pool, Slot: g.Slot, Attempt: g.Attempt, Granted: stamp(g.GrantedAt),
+		LeaseUntil: stamp(g.LeaseUntil), Redelivered: g.Redelivered, Cancel: g.CancelWhy,
+	}
+}

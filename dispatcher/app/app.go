@@ -1,0 +1,192 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// stopGrace bounds Stop: what is in flight is finished within it. Slots of
+// running devices stay held; their leases outlive the process.
+const stopGrace = 10 * time.Second
+
+// backends are what serve and dev plug in differently. They are closed by App.
+type backends struct {
+	store *store.Store
+	redis redis.UniversalClient
+}
+
+// listeners are bound before anything starts, so that a taken port fails at
+// once. operator may be nil: then device serves operators too.
+type listeners struct {
+	device, operator net.Listener
+}
+
+// App is a dispatcher that is wired and bound. It does nothing before Start.
+type App struct {
+	config     Config
+	log        *slog.Logger
+	dispatcher *dispatcher.Dispatcher
+	api        *api.API
+	servers    []*server
+	mqtt       *mqtt.Client
+	passes     *passes
+	cleanup    cleanup
+}
+
+// assemble wires an App. On an error the caller closes what it opened.
+func assemble(config Config, log *slog.Logger, version string, b backends, l listeners) *App {
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		buildInfo(version), newStateCollector(b.store, log))
+	a := &App{config: config, log: log}
+	a.dispatcher = dispatcher.New(dispatcher.Config{
+		Store: b.store, Semaphore: slots.New(b.redis),
+		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod,
+		FleetTokens: config.fleetTokens(), FleetMode: dispatcher.FleetMode(config.FleetTokenMode),
+		Logger: log, Registerer: metrics,
+	})
+	a.api = api.New(api.Options{
+		Dispatcher: a.dispatcher, Store: b.store, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
+		Checks: a.checks(b), Metrics: metrics, Version: version, Logger: log,
+	})
+	a.servers = a.newServers(l)
+	a.passes = a.newPasses()
+	a.cleanup.add("postgres", b.store.Close)
+	a.cleanup.add("redis", b.redis.Close)
+	return a
+}
+
+func (a *App) newServers(l listeners) []*server {
+	if l.operator == nil {
+		return []*server{newServer(l.device, a.api.Handler(), a.log)}
+	}
+	return []*server{newServer(l.device, a.api.DeviceHandler(), a.log), newServer(l.operator, a.api.Handler(), a.log)}
+}
+
+// attachMQTT adds the MQTT transport.
+func (a *App) attachMQTT(options mqtt.Options) error {
+	options.Handler, options.Logger = mqttReports{a.dispatcher}, a.log
+	client, err := mqtt.New(options)
+	a.mqtt = client
+	return err
+}
+
+func (a *App) checks(b backends) []api.Check {
+	return []api.Check{
+		{Name: "postgres", Required: true, Probe: b.store.Ping},
+		{Name: "redis", Probe: func(ctx context.Context) error { return b.redis.Ping(ctx).Err() }},
+		{Name: "mqtt", Probe: func(context.Context) error {
+			if a.mqtt != nil && !a.mqtt.Connected() {
+				return errors.New("not connected")
+			}
+			return nil
+		}},
+	}
+}
+
+func (a *App) newPasses() *passes {
+	const limit = 30 * time.Second
+	return newPasses(
+		a.log,
+		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: a.reconcile},
+		&pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: a.reap},
+		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: a.expire},
+		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: a.dispatcher.FlushSeen},
+	)
+}
+
+func (a *App) reap(ctx context.Context) error {
+	result, err := a.dispatcher.Reap(ctx)
+	if result.Retried+result.Ended > 0 {
+		a.log.Info("slots of silent devices taken back", "tasks_pending_again", result.Retried, "tasks_ended", result.Ended)
+	}
+	return err
+}
+
+func (a *App) reconcile(ctx context.Context) error {
+	result, err := a.dispatcher.Reconcile(ctx)
+	if result.Drift() > 0 {
+		a.log.Info("slots reconciled", "freed", result.Freed, "added", result.Added, "refused", result.Refused)
+	}
+	return err
+}
+
+func (a *App) expire(ctx context.Context) error {
+	n, err := a.dispatcher.Expire(ctx)
+	if n > 0 {
+		a.log.Info("tasks expired", "tasks", n)
+	}
+	return err
+}
+
+// Start lets the dispatcher work: the passes first, so that pools are known to
+// Redis before their first report.
+func (a *App) Start(ctx context.Context) error {
+	a.passes.start()
+	for _, s := range a.servers {
+		s.start()
+	}
+	if a.mqtt != nil {
+		if err := a.mqtt.Start(ctx); err != nil {
+			return fmt.Errorf("starting MQTT: %w", err)
+		}
+	}
+	return nil
+}
+
+// Failed tells of a listener that ended by itself.
+func (a *App) Failed() <-chan error {
+	failed := make(chan error, len(a.servers))
+	for _, s := range a.servers {
+		go func() { failed <- <-s.failed }()
+	}
+	return failed
+}
+
+// Stop ends the dispatcher in the order that loses nothing: not ready, no new
+// reports, what is in flight, the passes, then the connections.
+func (a *App) Stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stopGrace)
+	defer cancel()
+	a.api.StopReady()
+	var errs []error
+	if a.mqtt != nil {
+		errs = append(errs, a.mqtt.Stop(ctx))
+	}
+	for _, s := range a.servers {
+		errs = append(errs, s.stop(ctx))
+	}
+	errs = append(errs, a.passes.stop(ctx), a.dispatcher.FlushSeen(ctx), a.cleanup.run())
+	return errors.Join(errs...)
+}
+
+// Addr is where devices report over HTTP.
+func (a *App) Addr() string { return a.servers[0].listener.Addr().String() }
+
+// run starts the app and stops it when ctx ends.
+func (a *App) run(ctx context.Context) error {
+	err := a.Start(ctx)
+	if err == nil {
+		a.log.Info("ready", "http", a.Addr(), "mqtt", a.mqtt != nil)
+		select {
+		case <-ctx.Done():
+			a.log.Info("stopping: finishing what is in flight", "grace", stopGrace)
+		case err = <-a.Failed():
+		}
+	}
+	return errors.Join(err, a.Stop(context.WithoutCancel(ctx)))
+}

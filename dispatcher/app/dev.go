@@ -1,0 +1,249 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/broker"
+	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// internalUser is the dispatcher's own name at the embedded broker. It is no
+// valid device id.
+const internalUser = "$dispatcher"
+
+// DevOptions set up the embedded mode.
+type DevOptions struct {
+	Listen       string // address for HTTP
+	ListenMoves  bool   // a taken port moves on to the next free one
+	MQTT         string // address of the embedded broker
+	MQTTMoves    bool
+	Data         string        // folder of the ledger and the tokens; made if missing
+	ReportPeriod time.Duration // of idle devices
+	Version      string
+	Logger       *slog.Logger
+}
+
+// DevServer is a dispatcher with everything it needs inside: SQLite, an
+// in-process Redis with the same Lua, and an MQTT broker. For one machine and
+// for trying things out; the ledger outlives restarts.
+type DevServer struct {
+	URL, MQTTURL           string
+	AdminToken, FleetToken string
+	Data                   string
+
+	app    *App
+	broker *broker.Broker
+}
+
+// NewDev opens the ledger and binds the addresses; nothing is started.
+func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
+	var opened cleanup
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, opened.run())
+		}
+	}()
+	d := &DevServer{Data: o.Data}
+	if err := d.prepare(o, &opened); err != nil {
+		return nil, err
+	}
+	httpListener, err := listen(o.Listen, o.ListenMoves)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	opened.add("http", httpListener.Close)
+	mqttListener, err := listen(o.MQTT, o.MQTTMoves)
+	if err != nil {
+		return nil, fmt.Errorf("--mqtt-listen: %w", err)
+	}
+	opened.add("mqtt", mqttListener.Close)
+	d.URL = "http://" + httpListener.Addr().String()
+	d.MQTTURL = "mqtt://" + mqttListener.Addr().String()
+	b, err := embedded(ctx, o.Data, &opened)
+	if err != nil {
+		return nil, err
+	}
+	config := d.config(o)
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	d.app = assemble(config, o.Logger, o.Version, b, listeners{device: httpListener})
+	if err := d.connect(mqttListener, o.Logger); err != nil {
+		return nil, err
+	}
+	// From here on the app closes what was opened, the folder last.
+	d.app.cleanup.steps = opened.steps
+	return d, nil
+}
+
+func (d *DevServer) config(o DevOptions) Config {
+	return Config{
+		AdminToken: d.AdminToken, FleetToken: d.FleetToken, FleetTokenMode: string(dispatcher.FleetAny),
+		ReapInterval: time.Second, ReconcileInterval: 10 * time.Second,
+		LeaseMargin: 10 * time.Second, LeaseMin: time.Second, ReportPeriod: o.ReportPeriod,
+		Migrate: "on", LogFormat: "text", LogLevel: "info",
+	}
+}
+
+// prepare makes the folder, takes it for this process and reads its tokens.
+func (d *DevServer) prepare(o DevOptions, opened *cleanup) error {
+	if err := os.MkdirAll(o.Data, 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(o.Data, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	opened.add("lock", lock.Close)
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("another dispatcher works in the folder %s: %w", o.Data, err)
+	}
+	if d.AdminToken, err = keptToken(filepath.Join(o.Data, "admin-token")); err != nil {
+		return err
+	}
+	d.FleetToken, err = keptToken(filepath.Join(o.Data, "fleet-token"))
+	return err
+}
+
+// keptToken reads a token, or makes one and keeps it.
+func keptToken(path string) (string, error) {
+	content, err := os.ReadFile(path)
+	if token := strings.TrimSpace(string(content)); err == nil && token != "" {
+		return token, nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	token := dispatcher.NewToken()
+	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
+}
+
+// embedded opens the SQLite ledger and an in-process Redis. The latter starts
+// empty every time and is restored from the ledger.
+func embedded(ctx context.Context, data string, opened *cleanup) (backends, error) {
+	ledger, err := store.OpenSQLite(ctx, filepath.Join(data, "ledger.db"))
+	if err != nil {
+		return backends{}, err
+	}
+	opened.add("ledger", ledger.Close)
+	if _, err := ledger.Migrate(ctx); err != nil {
+		return backends{}, err
+	}
+	memory := miniredis.NewMiniRedis()
+	password := dispatcher.NewToken() // the port is open to every user of this machine
+	memory.RequireAuth(password)
+	if err := memory.StartAddr("127.0.0.1:0"); err != nil {
+		return backends{}, err
+	}
+	opened.add("in-process redis", func() error { memory.Close(); return nil })
+	options := slots.Options(memory.Addr())
+	options.Password = password
+	client := redis.NewUniversalClient(options)
+	opened.add("redis client", client.Close)
+	return backends{store: ledger, redis: client}, nil
+}
+
+// connect puts the embedded broker behind the listener, and the dispatcher on
+// it as it would be on any other.
+func (d *DevServer) connect(l net.Listener, log *slog.Logger) error {
+	internal := broker.Credentials{User: internalUser, Password: dispatcher.NewToken()}
+	b, err := broker.New(broker.Options{
+		Listener: l, Internal: internal, Logger: log,
+		Authenticate: func(ctx context.Context, device devices.ID, password string) bool {
+			return d.app.dispatcher.AuthenticateSession(ctx, device, password) == nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	d.broker = b
+	return d.app.attachMQTT(mqtt.Options{URL: d.MQTTURL, User: internal.User, Password: internal.Password})
+}
+
+// Run works until ctx ends. started is called once everything serves.
+func (d *DevServer) Run(ctx context.Context, started func()) error {
+	if err := d.broker.Start(); err != nil {
+		return errors.Join(fmt.Errorf("starting the broker: %w", err), d.app.Stop(context.WithoutCancel(ctx)))
+	}
+	err := d.app.Start(ctx)
+	if err == nil {
+		started()
+		select {
+		case <-ctx.Done():
+		case err = <-d.app.Failed():
+		}
+	}
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer cancel()
+	return errors.Join(err, d.app.Stop(stopping), d.broker.Stop(stopping))
+}
+
+// portsTried after the asked one, when it may move.
+const portsTried = 50
+
+// listen binds an address; when it is taken and may move, the next free port.
+func listen(address string, moves bool) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err == nil || !moves || !errors.Is(err, syscall.EADDRINUSE) {
+		return l, err
+	}
+	host, port, splitErr := net.SplitHostPort(address)
+	if splitErr != nil {
+		return nil, splitErr
+	}
+	first, lookErr := net.LookupPort("tcp", port)
+	if lookErr != nil {
+		return nil, lookErr
+	}
+	for p := first + 1; p <= first+portsTried; p++ {
+		if l, err = net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(p))); err == nil {
+			return l, nil
+		}
+	}
+	return nil, err
+}
+
+// Banner says what this is and how to use it, with lines to paste.
+func (d *DevServer) Banner(w io.Writer) {
+	host, port, _ := net.SplitHostPort(strings.TrimPrefix(d.MQTTURL, "mqtt://"))
+	fmt.Fprintf(w, `
+  dispatcher dev: one process for trying things out (SQLite, in-process Redis, embedded MQTT broker).
+  Not for production: that is `+"`dispatcher serve`"+` on Postgres, Redis and your broker.
+
+    HTTP  %[1]s        contract: %[1]s/openapi.json
+    MQTT  %[2]s
+    data  %[3]s (admin-token, fleet-token, ledger.db)
+
+  One device, by curl:
+    curl -s -X POST %[1]s/v1/devices/my-device/report -H 'Authorization: Bearer %[5]s' -d '{"id":"r1"}'
+
+  One device, by MQTT (user name = device id; the client id starts with it):
+    mosquitto_sub -h %[6]s -p %[7]s -i my-meter/sub -u my-meter -P '%[5]s' -t fleet/v1/my-meter/reply -C 1 -q 1 &
+    sleep 1; mosquitto_pub -h %[6]s -p %[7]s -i my-meter/pub -u my-meter -P '%[5]s' -t fleet/v1/my-meter/report -q 1 -m '{"id":"r1"}'
+
+  A pool with 60 places, and one batch of tasks for both:
+    curl -s -X PUT  %[1]s/v1/pools/example -H 'Authorization: Bearer %[4]s' -H 'Content-Type: application/json' -d '{"capacity":60}'
+    curl -s -X POST %[1]s/v1/batches -H 'Authorization: Bearer %[4]s' -H 'Content-Type: application/json' -d '{"pool":"example","kind":"speedtest","devices":["my-device","my-meter"]}'
+
+  Who holds what:
+    curl -s %[1]s/v1/pools/example/slots -H 'Authorization: Bearer %[4]s'
+
+`, d.URL, d.MQTTURL, d.Data, d.AdminToken, d.FleetToken, host, port)
+}

@@ -1,0 +1,135 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/robfig/cron/v3"
+)
+
+// pass is one background pass: it runs every so often, for at most limit.
+type pass struct {
+	name  string
+	every time.Duration
+	limit time.Duration
+	run   func(context.Context) error
+
+	mu      sync.Mutex
+	current int       // number of the run under way; 0: none
+	runs    int       // runs started so far
+	started time.Time // of the latest
+}
+
+// passes drives the background work. robfig/cron says when; the guard around
+// each pass is ours, because cron's own SkipIfStillRunning (v3.0.1) keeps its
+// token after a panic and never runs the job again.
+//
+// Cron goes by the wall clock, so a clock that steps back would silence it; a
+// plain ticker starts what is overdue by elapsed time.
+type passes struct {
+	cron *cron.Cron
+	all  []*pass
+	log  *slog.Logger
+	now  func() time.Time
+
+	ctx    context.Context //nolint:containedctx // the life of the passes, ended by stop
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+}
+
+func newPasses(log *slog.Logger, all ...*pass) *passes {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &passes{cron: cron.New(cron.WithLocation(time.UTC)), all: all, log: log, now: time.Now, ctx: ctx, cancel: cancel}
+}
+
+func (p *passes) start() {
+	for _, one := range p.all {
+		p.cron.Schedule(cron.Every(one.every), cron.FuncJob(func() { p.attempt(one) }))
+		p.wait.Go(func() { p.watch(one) })
+	}
+	p.cron.Start()
+}
+
+// stop ends the passes and waits for those under way, as long as ctx allows.
+func (p *passes) stop(ctx context.Context) error {
+	p.cancel()
+	running := p.cron.Stop()
+	done := make(chan struct{})
+	go func() {
+		<-running.Done()
+		p.wait.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("background passes still run: %w", ctx.Err())
+	}
+}
+
+// watch runs a pass at once, and then whenever cron has let it wait for twice
+// its interval.
+func (p *passes) watch(one *pass) {
+	p.attempt(one)
+	tick := time.NewTicker(one.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-tick.C:
+			if one.overdue(p.now()) {
+				p.attempt(one)
+			}
+		}
+	}
+}
+
+// attempt runs a pass unless it is under way. One that hangs beyond its limit
+// is left behind and no longer in the way.
+func (p *passes) attempt(one *pass) {
+	run, ok := one.enter(p.now())
+	if !ok || p.ctx.Err() != nil {
+		return
+	}
+	defer one.leave(run)
+	defer func() {
+		if cause := recover(); cause != nil {
+			p.log.Error("background pass panicked", "pass", one.name, "panic", cause)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(p.ctx, one.limit)
+	defer cancel()
+	if err := one.run(ctx); err != nil && p.ctx.Err() == nil {
+		p.log.Warn("background pass failed", "pass", one.name, "err", err)
+	}
+}
+
+func (o *pass) enter(now time.Time) (run int, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.current != 0 && now.Sub(o.started) < 2*o.limit {
+		return 0, false
+	}
+	o.runs++
+	o.current, o.started = o.runs, now
+	return o.runs, true
+}
+
+func (o *pass) leave(run int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.current == run {
+		o.current = 0
+	}
+}
+
+func (o *pass) overdue(now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return now.Sub(o.started) >= 2*o.every
+}

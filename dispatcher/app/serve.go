@@ -1,0 +1,183 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Starting waits this long for Postgres, which may come up beside us.
+const (
+	postgresWait  = time.Minute
+	postgresRetry = time.Second
+)
+
+// Serve runs a dispatcher on real servers until ctx ends.
+func Serve(ctx context.Context, config Config, log *slog.Logger, version string) error {
+	if config.PostgresDSN == "" || config.RedisURL == "" {
+		return errors.New("postgres_dsn and redis_url are needed; `dispatcher dev` runs without servers")
+	}
+	a, err := newServing(ctx, config, log, version)
+	if err != nil {
+		return err
+	}
+	return a.run(ctx)
+}
+
+func newServing(ctx context.Context, config Config, log *slog.Logger, version string) (_ *App, err error) {
+	var opened cleanup
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, opened.run())
+		}
+	}()
+	l, err := bind(config, &opened)
+	if err != nil {
+		return nil, err
+	}
+	redisOptions, err := slots.ParseURL(config.RedisURL)
+	if err != nil {
+		return nil, fmt.Errorf("redis_url: %w", err)
+	}
+	ledger, err := openPostgres(ctx, config, log)
+	if err != nil {
+		return nil, err
+	}
+	opened.add("postgres", ledger.Close)
+	client := redis.NewUniversalClient(redisOptions)
+	opened.add("redis", client.Close)
+	a := assemble(config, log, version, backends{store: ledger, redis: client}, l)
+	if config.MQTTURL == "" {
+		return a, nil
+	}
+	options, err := mqttOptions(config)
+	if err != nil {
+		return nil, err
+	}
+	return a, a.attachMQTT(options)
+}
+
+// bind opens the listeners, with TLS where it is set up.
+func bind(config Config, opened *cleanup) (listeners, error) {
+	var l listeners
+	for _, one := range []struct {
+		address string
+		to      *net.Listener
+	}{{config.HTTPListen, &l.device}, {config.OperatorListen, &l.operator}} {
+		if one.address == "" {
+			continue
+		}
+		listener, err := net.Listen("tcp", one.address)
+		if err != nil {
+			return l, err
+		}
+		opened.add(one.address, listener.Close)
+		if *one.to, err = withTLS(listener, config); err != nil {
+			return l, err
+		}
+	}
+	return l, nil
+}
+
+func withTLS(l net.Listener, config Config) (net.Listener, error) {
+	if config.TLSCertFile == "" {
+		return l, nil
+	}
+	certificate, err := tls.LoadX509KeyPair(config.TLSCertFile, config.TLSKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("tls_cert_file, tls_key_file: %w", err)
+	}
+	return tls.NewListener(l, &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2", "http/1.1"},
+	}), nil
+}
+
+// openPostgres waits for Postgres, refuses one that may lose commits, and
+// brings its schema up to date.
+func openPostgres(ctx context.Context, config Config, log *slog.Logger) (*store.Store, error) {
+	ledger, err := waitForPostgres(ctx, config.PostgresDSN, log)
+	if err != nil {
+		return nil, err
+	}
+	err = ledger.CheckDurability(ctx)
+	if err == nil {
+		err = migrate(ctx, ledger, config.Migrate, log)
+	}
+	if err != nil {
+		return nil, errors.Join(err, ledger.Close())
+	}
+	return ledger, nil
+}
+
+func waitForPostgres(ctx context.Context, dsn string, log *slog.Logger) (*store.Store, error) {
+	ctx, cancel := context.WithTimeout(ctx, postgresWait)
+	defer cancel()
+	retry := time.NewTicker(postgresRetry)
+	defer retry.Stop()
+	for {
+		ledger, err := store.OpenPostgres(ctx, dsn, store.Options{})
+		if err == nil {
+			return ledger, nil
+		}
+		log.Warn("waiting for Postgres", "err", err)
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("postgres_dsn: not reachable within %s: %w", postgresWait, err)
+		case <-retry.C:
+		}
+	}
+}
+
+func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Logger) error {
+	if mode == "on" {
+		applied, err := ledger.Migrate(ctx)
+		if applied > 0 {
+			log.Info("migrations applied", "count", applied)
+		}
+		return err
+	}
+	states, err := ledger.MigrationStatus(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		if !s.Applied {
+			return fmt.Errorf("migration %d (%s) is missing: run `dispatcher migrate up`", s.Version, s.Name)
+		}
+	}
+	return nil
+}
+
+func mqttOptions(config Config) (mqtt.Options, error) {
+	settings := &tls.Config{MinVersion: tls.VersionTLS12}
+	if config.MQTTCAFile != "" {
+		pem, err := os.ReadFile(config.MQTTCAFile)
+		if err != nil {
+			return mqtt.Options{}, fmt.Errorf("mqtt_ca_file: %w", err)
+		}
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM(pem) {
+			return mqtt.Options{}, fmt.Errorf("mqtt_ca_file: %s holds no certificate", config.MQTTCAFile)
+		}
+	}
+	if config.MQTTCertFile != "" {
+		certificate, err := tls.LoadX509KeyPair(config.MQTTCertFile, config.MQTTKeyFile)
+		if err != nil {
+			return mqtt.Options{}, fmt.Errorf("mqtt_cert_file, mqtt_key_file: %w", err)
+		}
+		settings.Certificates = []tls.Certificate{certificate}
+	}
+	return mqtt.Options{URL: config.MQTTURL, User: config.MQTTUser, Password: config.MQTTPassword, TLS: settings}, nil
+}

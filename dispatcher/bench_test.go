@@ -1,0 +1,283 @@
+package dispatcher_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+var postgres testservers.SharedPostgres
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	postgres.Close()
+	if code == 0 {
+		if err := goleak.Find(goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener")); err != nil {
+			fmt.Println(err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// bench is a dispatcher on real stores, and what a test does to it.
+type bench struct {
+	*dispatcher.Dispatcher
+	t         *testing.T
+	ctx       context.Context
+	store     *store.Store
+	semaphore *slots.Semaphore
+	redis     redis.UniversalClient
+}
+
+// forBackends runs a test on the embedded stores and on real servers.
+func forBackends(t *testing.T, test func(b *bench), changes ...func(*dispatcher.Config)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		test(embedded(t, changes...))
+	})
+	t.Run("servers", func(t *testing.T) {
+		t.Parallel()
+		test(servers(t, changes...))
+	})
+}
+
+func embedded(t *testing.T, changes ...func(*dispatcher.Config)) *bench {
+	t.Helper()
+	ledger, err := store.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "ledger.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newBench(t, ledger, miniredis.RunT(t).Addr(), changes...)
+}
+
+func servers(t *testing.T, changes ...func(*dispatcher.Config)) *bench {
+	t.Helper()
+	ledger, err := store.OpenPostgres(t.Context(), postgres.NewDatabase(t), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newBench(t, ledger, testservers.Redis(t).Addr, changes...)
+}
+
+func newBench(t *testing.T, ledger *store.Store, redisAddr string, changes ...func(*dispatcher.Config)) *bench {
+	t.Helper()
+	client := redis.NewUniversalClient(slots.Options(redisAddr))
+	t.Cleanup(func() {
+		_ = client.Close()
+		_ = ledger.Close()
+	})
+	if _, err := ledger.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, ctx: t.Context(), store: ledger, semaphore: slots.New(client), redis: client}
+	config := dispatcher.Config{
+		Store: ledger, Semaphore: b.semaphore, LeaseMargin: 10 * time.Second,
+		FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
+	}
+	for _, change := range changes {
+		change(&config)
+	}
+	b.Dispatcher = dispatcher.New(config)
+	return b
+}
+
+func (b *bench) pool(name string, capacity int, lease time.Duration) {
+	b.t.Helper()
+	_, _, err := b.store.PutPool(b.ctx, "test", name, store.PoolSpec{Capacity: capacity, Lease: lease})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// batch queues one task for each device and returns the batch's id.
+func (b *bench) batch(pool string, change func(*store.Batch), devices ...string) int64 {
+	b.t.Helper()
+	in := store.Batch{
+		Pool: pool, Kind: "speedtest", Payload: json.RawMessage(`{"server":"st1"}`), Weight: 1,
+		MaxAttempts: 3, RetryOn: []string{"failed", "timed_out"}, OnLost: "retry",
+	}
+	if change != nil {
+		change(&in)
+	}
+	out, err := b.store.CreateBatch(b.ctx, "test", in, tasksFor(devices))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return out.ID
+}
+
+func tasksFor(devices []string) iter.Seq2[store.NewTask, error] {
+	return func(yield func(store.NewTask, error) bool) {
+		for _, d := range devices {
+			if !yield(store.NewTask{Device: d}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// report sends the report as firmware writes it, through the decoder.
+func (b *bench) report(device, body string) devices.Reply {
+	b.t.Helper()
+	reply, err := b.tryReport(device, body)
+	if err != nil {
+		b.t.Fatalf("report of %s: %v", device, err)
+	}
+	return reply
+}
+
+func (b *bench) tryReport(device, body string) (devices.Reply, error) {
+	b.t.Helper()
+	report, err := devices.DecodeReport([]byte(body))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return b.HandleReport(b.ctx, dispatcher.Caller{Device: devices.ID(device), Via: dispatcher.ViaFleetToken}, report)
+}
+
+// granted reports idle and expects a task.
+func (b *bench) granted(device string) devices.Task {
+	b.t.Helper()
+	reply := b.report(device, `{"id":"g"}`)
+	if reply.Reason != devices.ReasonGranted || reply.Task == nil {
+		b.t.Fatalf("%s: reason %s, want granted", device, reply.Reason)
+	}
+	return *reply.Task
+}
+
+func (b *bench) expectReason(device, body string, want devices.Reason) devices.Reply {
+	b.t.Helper()
+	reply := b.report(device, body)
+	if reply.Reason != want {
+		b.t.Errorf("%s reported %s: reason %s, want %s", device, body, reply.Reason, want)
+	}
+	if (reply.Task != nil) != (reply.Reason == devices.ReasonGranted) {
+		b.t.Errorf("%s: reason %s with task %v", device, reply.Reason, reply.Task)
+	}
+	return reply
+}
+
+// result is a report with one result of a grant.
+func result(t devices.Task, status, more string) string {
+	return fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":%q%s}]}`, t.ID, t.Token, status, more)
+}
+
+// running is a report that lists a grant as running.
+func running(t devices.Task) string {
+	return fmt.Sprintf(`{"id":"u","running":[{"task":%d,"token":%d}]}`, t.ID, t.Token)
+}
+
+// ended sends a result and expects its outcome.
+func (b *bench) ended(device string, t devices.Task, status, more string, want devices.Outcome) devices.Reply {
+	b.t.Helper()
+	reply := b.report(device, result(t, status, more))
+	if len(reply.Acks) != 1 || reply.Acks[0].Outcome != want || reply.Acks[0].Task != t.ID || reply.Acks[0].Token != t.Token {
+		b.t.Fatalf("%s sent %s: acks %+v, want one %s", device, status, reply.Acks, want)
+	}
+	return reply
+}
+
+func (b *bench) task(id int64) store.Task {
+	b.t.Helper()
+	task, _, _, err := b.store.Task(b.ctx, id)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return task
+}
+
+func (b *bench) expectState(id int64, want store.TaskState) {
+	b.t.Helper()
+	if got := b.task(id).State; got != want {
+		b.t.Errorf("task %d is %s, want %s", id, got, want)
+	}
+}
+
+// held is the number of slots that the semaphore and the ledger say are held.
+func (b *bench) held(pool string) (inRedis, inLedger int) {
+	b.t.Helper()
+	snapshot, err := b.semaphore.Snapshot(b.ctx, pool)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	grants, err := b.store.Grants(b.ctx, pool)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return len(snapshot.Leases), len(grants)
+}
+
+func (b *bench) expectHeld(pool string, want int) {
+	b.t.Helper()
+	if inRedis, inLedger := b.held(pool); inRedis != want || inLedger != want {
+		b.t.Errorf("pool %s: %d held in Redis, %d in the ledger, want %d", pool, inRedis, inLedger, want)
+	}
+}
+
+// lapse waits until the lease of the task has run out by the ledger's clock.
+func (b *bench) lapse(pool string) {
+	b.t.Helper()
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		grants, err := b.store.Grants(b.ctx, pool)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		lapsed := 0
+		for _, g := range grants {
+			if g.Remaining < 0 {
+				lapsed++
+			}
+		}
+		if lapsed == len(grants) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			b.t.Fatal("the leases do not lapse")
+		}
+	}
+}
+
+func (b *bench) reap() dispatcher.ReapResult {
+	b.t.Helper()
+	r, err := b.Reap(b.ctx)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r
+}
+
+func (b *bench) reconcile() dispatcher.ReconcileResult {
+	b.t.Helper()
+	r, err := b.Reconcile(b.ctx)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r
+}
+
+// short makes leases that lapse within a test: no margin, tiny minimum.
+func short(c *dispatcher.Config) {
+	c.LeaseMargin, c.LeaseMin = 0, 10*time.Millisecond
+}

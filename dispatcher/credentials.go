@@ -1,0 +1,224 @@
+package dispatcher
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// FleetMode is what a fleet token may do.
+type FleetMode string
+
+// The modes of a fleet token. In both it is refused for a device that has used
+// a token of its own.
+const (
+	FleetAny    FleetMode = "any"    // acts for any device and registers unknown ones
+	FleetEnroll FleetMode = "enroll" // gives a device a token of its own
+)
+
+// Via is how a caller proved to be the device.
+type Via int
+
+// The ways to prove it.
+const (
+	ViaOwnToken Via = iota + 1
+	ViaFleetToken
+	ViaBroker // the broker authenticated it; its topic is believed
+)
+
+// Caller is who reports.
+type Caller struct {
+	Device devices.ID
+	Via    Via
+}
+
+// Authenticate says who the bearer of token is, reporting as device. It
+// returns ErrUnauthenticated for a token nobody has, ErrForbidden for another
+// device's.
+func (d *Dispatcher) Authenticate(ctx context.Context, device devices.ID, token string) (Caller, error) {
+	for _, fleet := range d.config.FleetTokens {
+		if subtle.ConstantTimeCompare([]byte(fleet), []byte(token)) == 1 {
+			return Caller{Device: device, Via: ViaFleetToken}, nil
+		}
+	}
+	t, err := d.TokenOf(ctx, token)
+	if err != nil {
+		return Caller{}, err
+	}
+	if t.Device != string(device) {
+		return Caller{}, ErrForbidden
+	}
+	return Caller{Device: device, Via: ViaOwnToken}, nil
+}
+
+// AuthenticateSession says whether a device may open a session at a broker
+// with this token; its reports then come as ViaBroker. It returns what
+// Authenticate does, and ErrForbidden for a blocked device and for a fleet
+// token of a device that has its own.
+func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
+	caller, err := d.Authenticate(ctx, device, token)
+	if err != nil {
+		return err
+	}
+	view, err := d.look(ctx, device)
+	if err != nil {
+		return err
+	}
+	switch {
+	case view.Device != nil && view.Device.Blocked:
+		return ErrForbidden
+	case caller.Via == ViaOwnToken:
+		return d.admitOwner(ctx, device, view.Device)
+	case view.Device != nil && view.Device.OwnToken:
+		return ErrForbidden
+	}
+	return nil
+}
+
+// TokenOf looks a bearer token up. What it says is at most five seconds old.
+func (d *Dispatcher) TokenOf(ctx context.Context, token string) (store.Token, error) {
+	if token == "" {
+		return store.Token{}, ErrUnauthenticated
+	}
+	hash := HashToken(token)
+	if t, ok := d.known.get(hash); ok {
+		return t, nil
+	}
+	t, err := d.store.TokenByHash(ctx, hash[:])
+	if errors.Is(err, store.ErrNotFound) {
+		return store.Token{}, ErrUnauthenticated
+	}
+	if err != nil {
+		return store.Token{}, fmt.Errorf("%w: looking up a token: %w", ErrUnavailable, err)
+	}
+	d.known.put(hash, t)
+	return t, nil
+}
+
+// NewToken makes a secret of 256 bits; only its hash is ever stored.
+func NewToken() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// HashToken is how a secret is stored: 256 random bits need no salt.
+func HashToken(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }
+
+// admit checks that the caller may act for the device and registers a device
+// that a fleet token vouches for. Nothing is changed for a caller it refuses.
+func (d *Dispatcher) admit(ctx context.Context, h *handling) error {
+	device := h.view.Device
+	switch h.caller.Via {
+	case ViaOwnToken:
+		return d.admitOwner(ctx, h.caller.Device, device)
+	case ViaBroker:
+		if device != nil && device.Blocked {
+			return ErrForbidden
+		}
+		if device == nil && (len(d.config.FleetTokens) == 0 || d.config.FleetMode != FleetAny) {
+			return ErrForbidden
+		}
+	default:
+		if device != nil && device.OwnToken {
+			return ErrForbidden
+		}
+		if d.config.FleetMode == FleetEnroll {
+			return d.enroll(ctx, h)
+		}
+	}
+	if device != nil {
+		return nil
+	}
+	return d.register(ctx, h)
+}
+
+// admitOwner notes the first use of a device's own token: from then on fleet
+// tokens no longer act for it.
+func (d *Dispatcher) admitOwner(ctx context.Context, id devices.ID, device *store.Device) error {
+	if device == nil { // deleted meanwhile
+		return ErrForbidden
+	}
+	if device.OwnToken {
+		return nil
+	}
+	if err := d.store.MarkOwnToken(ctx, string(id)); err != nil {
+		return fmt.Errorf("%w: noting the use of a token: %w", ErrUnavailable, err)
+	}
+	return nil
+}
+
+func (d *Dispatcher) register(ctx context.Context, h *handling) error {
+	device, err := d.store.EnsureDevice(ctx, string(h.caller.Device))
+	if err != nil {
+		return fmt.Errorf("%w: registering a device: %w", ErrUnavailable, err)
+	}
+	h.view.Device = &device
+	return nil
+}
+
+// enroll gives the device a token of its own with this reply. Until it was
+// used once a lost reply can be asked for again, and then replaces it.
+func (d *Dispatcher) enroll(ctx context.Context, h *handling) error {
+	if err := d.register(ctx, h); err != nil {
+		return err
+	}
+	token := NewToken()
+	hash := HashToken(token)
+	err := d.store.EnrollDevice(ctx, string(h.caller.Device), hash[:])
+	if errors.Is(err, store.ErrExists) { // it used one meanwhile
+		return ErrForbidden
+	}
+	if err != nil {
+		return fmt.Errorf("%w: enrolling a device: %w", ErrUnavailable, err)
+	}
+	h.reply.Credential = token
+	return nil
+}
+
+// knownTokens spares the ledger a look-up per report. Only hits are kept, and
+// only for a while, so that a revoked token dies on every replica.
+type knownTokens struct {
+	now func() time.Time
+	mu  sync.Mutex
+	hit map[[sha256.Size]byte]knownToken
+}
+
+type knownToken struct {
+	token store.Token
+	until time.Time
+}
+
+const (
+	tokenMemory = 5 * time.Second
+	tokensKept  = 100_000 // beyond it all are forgotten: a bound, not a policy
+)
+
+func newKnownTokens(now func() time.Time) *knownTokens {
+	return &knownTokens{now: now, hit: make(map[[sha256.Size]byte]knownToken)}
+}
+
+func (k *knownTokens) get(hash [sha256.Size]byte) (store.Token, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e, ok := k.hit[hash]
+	return e.token, ok && k.now().Before(e.until)
+}
+
+func (k *knownTokens) put(hash [sha256.Size]byte, t store.Token) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.hit) >= tokensKept {
+		clear(k.hit)
+	}
+	k.hit[hash] = knownToken{token: t, until: k.now().Add(tokenMemory)}
+}

@@ -1,0 +1,97 @@
+package dispatcher
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	// ErrUnavailable: the ledger could not be asked or did not answer. Nothing
+	// was acknowledged; the device sends again.
+	ErrUnavailable = errors.New("the ledger cannot be reached")
+	// ErrForbidden: the caller may not act for this device.
+	ErrForbidden = errors.New("not allowed for this device")
+	// ErrUnauthenticated: no credential, or one that is not known.
+	ErrUnauthenticated = errors.New("unknown credential")
+)
+
+// claimAge bounds the time between the acquire of a slot and its claim: well
+// below orphanAge, so that reconciliation never frees a slot under a claim.
+const claimAge = 3 * time.Second
+
+// Config sets up a Dispatcher. Zero durations mean the default.
+type Config struct {
+	Store     Store
+	Semaphore Semaphore
+
+	LeaseMargin  time.Duration // kept back from every lease, at most a fifth of it; 0 keeps nothing back
+	LeaseMin     time.Duration // no device is given less; default 1 s
+	ReportPeriod time.Duration // report_after_ms of an idle device; default 30 s
+
+	FleetTokens []string  // none, one or two (rotation)
+	FleetMode   FleetMode // what a fleet token may do; default FleetAny
+
+	Logger     *slog.Logger          // default: discards
+	Registerer prometheus.Registerer // default: metrics are kept and not shown
+
+	Now    func() time.Time // for elapsed time only; default time.Now
+	Jitter func() float64   // in [0,1); default random
+}
+
+// Dispatcher decides. It is safe for concurrent use and starts nothing.
+type Dispatcher struct {
+	store     Store
+	semaphore Semaphore
+	config    Config
+	log       *slog.Logger
+	metrics   *metrics
+	holds     *holdTimes
+	seen      *lastSeen
+	guard     *clockGuard
+	known     *knownTokens
+	now       func() time.Time
+	jitter    func() float64
+}
+
+// New builds a Dispatcher.
+func New(config Config) *Dispatcher {
+	config.LeaseMin = cmp.Or(config.LeaseMin, time.Second)
+	config.ReportPeriod = cmp.Or(config.ReportPeriod, 30*time.Second)
+	config.FleetMode = cmp.Or(config.FleetMode, FleetAny)
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	if config.Jitter == nil {
+		config.Jitter = mathrand.Float64
+	}
+	return &Dispatcher{
+		store:     config.Store,
+		semaphore: config.Semaphore,
+		config:    config,
+		log:       config.Logger,
+		metrics:   newMetrics(config.Registerer),
+		holds:     newHoldTimes(),
+		seen:      newLastSeen(),
+		guard:     &clockGuard{},
+		known:     newKnownTokens(config.Now),
+		now:       config.Now,
+		jitter:    config.Jitter,
+	}
+}
+
+// nonce makes lease ids of different reports different.
+func nonce() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}

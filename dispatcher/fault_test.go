@@ -1,0 +1,260 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+var errDown = errors.New("down for the test")
+
+// faultySemaphore fails, or runs something first, when it is told to.
+type faultySemaphore struct {
+	dispatcher.Semaphore
+	acquireDown, releaseDown atomic.Bool
+	beforeAcquire            func()
+}
+
+func (f *faultySemaphore) Acquire(ctx context.Context, pool string, r []slots.Request) ([]slots.Acquisition, error) {
+	if f.beforeAcquire != nil {
+		f.beforeAcquire()
+	}
+	if f.acquireDown.Load() {
+		return nil, errDown
+	}
+	return f.Semaphore.Acquire(ctx, pool, r)
+}
+
+func (f *faultySemaphore) Release(ctx context.Context, pool string, leases []string) ([]bool, error) {
+	if f.releaseDown.Load() {
+		return nil, errDown
+	}
+	return f.Semaphore.Release(ctx, pool, leases)
+}
+
+// faultyStore loses answers.
+type faultyStore struct {
+	dispatcher.Store
+	viewsDown, resultsDown, renewDown, claimUnknown atomic.Bool
+}
+
+func (f *faultyStore) Views(ctx context.Context, devices []string) ([]store.View, error) {
+	if f.viewsDown.Load() {
+		return nil, errDown
+	}
+	return f.Store.Views(ctx, devices)
+}
+
+func (f *faultyStore) Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error) {
+	if f.renewDown.Load() {
+		return nil, errDown
+	}
+	return f.Store.Renew(ctx, renewals)
+}
+
+func (f *faultyStore) RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome {
+	if f.resultsDown.Load() {
+		outcomes := make([]store.ResultOutcome, len(results))
+		for i := range outcomes {
+			outcomes[i].Err = errDown
+		}
+		return outcomes
+	}
+	return f.Store.RecordResults(ctx, results, settle)
+}
+
+// Claim commits, and then says that it does not know.
+func (f *faultyStore) Claim(ctx context.Context, claims []store.Claim) ([]store.ClaimOutcome, error) {
+	outcomes, err := f.Store.Claim(ctx, claims)
+	if f.claimUnknown.Load() && err == nil {
+		return nil, fmt.Errorf("claiming: %w", store.ErrOutcomeUnknown)
+	}
+	return outcomes, err
+}
+
+func faulty(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *faultyStore, *faultySemaphore) {
+	t.Helper()
+	ledger, semaphore := &faultyStore{}, &faultySemaphore{}
+	b := embedded(t, append(changes, func(c *dispatcher.Config) {
+		ledger.Store, semaphore.Semaphore = c.Store, c.Semaphore
+		c.Store, c.Semaphore = ledger, semaphore
+	})...)
+	return b, ledger, semaphore
+}
+
+func TestSemaphoreDown(t *testing.T) {
+	t.Parallel()
+	b, _, semaphore := faulty(t)
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1", "d2")
+	g := b.granted("d1")
+	semaphore.acquireDown.Store(true)
+	semaphore.releaseDown.Store(true)
+	// Results are recorded and acknowledged, nothing is granted.
+	reply := b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
+	if reply.Reason != devices.ReasonNone {
+		t.Errorf("reason %s", reply.Reason)
+	}
+	b.expectReason("d2", `{}`, devices.ReasonUnavailable)
+	b.expectState(g.ID, store.Succeeded)
+	if inRedis, inLedger := b.held("a"); inRedis != 1 || inLedger != 0 {
+		t.Errorf("held %d in Redis and %d in the ledger, want the slot still reserved", inRedis, inLedger)
+	}
+}
+
+func TestLedgerDown(t *testing.T) {
+	t.Parallel()
+	b, ledger, _ := faulty(t)
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1")
+	g := b.granted("d1")
+	ledger.resultsDown.Store(true)
+	if reply, err := b.tryReport("d1", result(g, "succeeded", "")); !errors.Is(err, dispatcher.ErrUnavailable) {
+		t.Errorf("result not recorded, answered %+v, %v; want no acknowledgement", reply, err)
+	}
+	b.expectState(g.ID, store.Dispatched)
+	ledger.renewDown.Store(true)
+	if _, err := b.tryReport("d1", running(g)); !errors.Is(err, dispatcher.ErrUnavailable) {
+		t.Errorf("not renewed: %v", err)
+	}
+	ledger.viewsDown.Store(true)
+	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, dispatcher.ErrUnavailable) {
+		t.Errorf("no view: %v", err)
+	}
+}
+
+// TestCommitUnknown: neither grant nor release. The next report finds the
+// grant that was committed after all.
+func TestCommitUnknown(t *testing.T) {
+	t.Parallel()
+	b, ledger, _ := faulty(t)
+	b.pool("a", 1, minute)
+	b.batch("a", nil, "d1", "d2")
+	ledger.claimUnknown.Store(true)
+	b.expectReason("d1", `{}`, devices.ReasonUnavailable)
+	b.expectHeld("a", 1) // not released: it may be in force
+	ledger.claimUnknown.Store(false)
+	b.expectReason("d2", `{}`, devices.ReasonFull)
+	if g := b.granted("d1"); g.Redelivered != 1 {
+		t.Errorf("grant %+v, want the committed one again", g)
+	}
+}
+
+func TestAcquireThatCameTooLateIsNotClaimed(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	b, _, semaphore := faulty(t, func(c *dispatcher.Config) { c.Now = func() time.Time { return now } })
+	b.pool("a", 1, minute)
+	b.batch("a", nil, "d1")
+	b.reconcile()
+	semaphore.beforeAcquire = func() { now = now.Add(3*time.Second + 1) }
+	b.expectReason("d1", `{}`, devices.ReasonUnavailable)
+	b.expectHeld("a", 0)
+	semaphore.beforeAcquire = nil
+	b.granted("d1")
+}
+
+// TestWipeUnderLoad: Redis loses everything again and again while devices
+// report; the ledger is never over the cap, and the pool is restored before
+// its first grant.
+func TestWipeUnderLoad(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		const capacity, fleet, rounds = 5, 20, 5
+		b.pool("a", capacity, minute)
+		var names []string
+		for i := range fleet {
+			names = append(names, fmt.Sprintf("d%d", i))
+		}
+		for range rounds {
+			b.batch("a", nil, names...)
+		}
+		var done atomic.Int64
+		var wait sync.WaitGroup
+		for _, name := range names {
+			wait.Go(func() {
+				workAll(b, name, rounds, func() {
+					if done.Add(1)%10 == 0 { // wiped while the others report
+						b.wipe("a", capacity)
+					}
+				})
+			})
+		}
+		wait.Wait()
+		if done.Load() != fleet*rounds {
+			b.t.Errorf("%d tasks done, want %d", done.Load(), fleet*rounds)
+		}
+		b.reconcile()
+		if _, inLedger := b.held("a"); inLedger != 0 {
+			b.t.Errorf("%d grants left", inLedger)
+		}
+	})
+}
+
+// wipe empties Redis and expects that the ledger kept the cap.
+func (b *bench) wipe(pool string, capacity int) {
+	b.t.Helper()
+	if err := b.redis.FlushAll(b.ctx).Err(); err != nil {
+		b.t.Errorf("wiping: %v", err)
+	}
+	if _, inLedger := b.held(pool); inLedger > capacity {
+		b.t.Errorf("%d grants in force, capacity %d", inLedger, capacity)
+	}
+}
+
+// workAll reports until the device has done so many tasks.
+func workAll(b *bench, device string, tasks int, done func()) {
+	body := `{"id":"next"}`
+	deadline := time.Now().Add(2 * time.Minute)
+	for n := 0; n < tasks; {
+		reply, err := b.tryReport(device, body)
+		if err != nil || time.Now().After(deadline) {
+			b.t.Errorf("%s after %d tasks: %v", device, n, err)
+			return
+		}
+		for range reply.Acks {
+			n++
+			done()
+		}
+		body = `{"id":"next"}`
+		if reply.Task != nil {
+			body = result(*reply.Task, "succeeded", "")
+		}
+	}
+}
+
+func TestResizeWhileHeldThenWiped(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 6, minute)
+		b.batch("a", nil, "d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7")
+		var grants []devices.Task
+		for i := range 6 {
+			grants = append(grants, b.granted(fmt.Sprintf("d%d", i)))
+		}
+		b.pool("a", 4, minute)
+		if r := b.reconcile(); r.Resized != 1 {
+			b.t.Errorf("reconciled %+v, want one resize", r)
+		}
+		b.ended("d0", grants[0], "succeeded", "", devices.OutcomeRecorded)
+		b.ended("d1", grants[1], "succeeded", "", devices.OutcomeRecorded)
+		b.expectReason("d6", `{}`, devices.ReasonFull) // 4 of 4 held, on slots 2..5
+		b.redis.FlushAll(b.ctx)
+		b.expectReason("d6", `{}`, devices.ReasonFull)
+		b.expectHeld("a", 4)
+		b.ended("d2", grants[2], "succeeded", "", devices.OutcomeRecorded)
+		if g := b.granted("d6"); g.Slot != 0 {
+			b.t.Errorf("slot %d, want the lowest free one", g.Slot)
+		}
+		b.expectReason("d7", `{}`, devices.ReasonFull)
+	})
+}

@@ -1,0 +1,167 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+var (
+	// errFull: the pool has no free slot; another pool may have one.
+	errFull = errors.New("pool full")
+	// errMended: what stood in the way was repaired or is known now.
+	errMended = errors.New("decide again")
+)
+
+// maxMends bounds how often one report is decided again after a repair.
+const maxMends = 2
+
+// nextTask decides what the device does now and makes it true: a redelivery, a
+// new grant, or a refusal with a time. Each further turn knows one full pool or
+// one repair more, so it ends.
+func (d *Dispatcher) nextTask(ctx context.Context, h *handling) error {
+	full := make(map[string]bool)
+	for mends := 0; ; {
+		choice := Decide(h.situation(full))
+		switch {
+		case choice.Redeliver:
+			return d.redeliver(ctx, h)
+		case choice.Task == nil:
+			d.refuse(h, choice)
+			return nil
+		case h.caller.Via == ViaBroker && h.report.ID == "":
+			// A reply that names no report cannot tell its device how old it is.
+			h.reply.Code, h.reply.Detail = "id_required", "id: needed over MQTT to be granted anything"
+			d.refuse(h, Choice{Reason: devices.ReasonDeclined})
+			return nil
+		}
+		switch err := d.grant(ctx, h, *choice.Task); {
+		case err == nil:
+			return nil
+		case errors.Is(err, errFull):
+			full[choice.Task.Pool] = true
+		case errors.Is(err, errMended) && mends < maxMends:
+			mends++
+		default:
+			return d.cannotConfirm(h, err)
+		}
+	}
+}
+
+func (h *handling) situation(full map[string]bool) Situation {
+	return Situation{
+		Now:        h.view.Now,
+		Blocked:    h.view.Device.Blocked,
+		Accept:     h.report.Accept,
+		Stopping:   h.stopping,
+		Holding:    h.view.Grant,
+		Mentioned:  h.view.Grant != nil && h.mentioned[grantKey{h.view.Grant.Task, h.view.Grant.Token}],
+		Candidates: h.view.Candidates,
+		Full:       full,
+	}
+}
+
+// cannotConfirm fails closed: the device is told to wait. The slot that may
+// have been taken is freed by reconciliation.
+func (d *Dispatcher) cannotConfirm(h *handling, err error) error {
+	d.log.Warn("nothing granted: not confirmed", "err", err)
+	d.refuse(h, Choice{Reason: devices.ReasonUnavailable})
+	return nil
+}
+
+// grant acquires a slot and claims the task on it. It returns errFull or
+// errMended when another turn may succeed.
+func (d *Dispatcher) grant(ctx context.Context, h *handling, c store.Candidate) error {
+	started := d.now()
+	lease := fmt.Sprintf("%d.%d.%s", c.Task, c.Attempt, h.nonce)
+	device := string(h.caller.Device)
+	got, err := d.semaphore.Acquire(ctx, c.Pool, []slots.Request{{Lease: lease, Device: device, TTL: c.Lease}})
+	if err != nil {
+		return fmt.Errorf("acquiring a slot of pool %s: %w", c.Pool, err)
+	}
+	switch got[0].Status {
+	case slots.StatusUnknown:
+		if _, err := d.ReconcilePool(ctx, c.Pool); err != nil {
+			return err
+		}
+		return errMended
+	case slots.StatusFull:
+		return errFull
+	}
+	if d.now().Sub(started) > claimAge {
+		d.release(ctx, c.Pool, lease)
+		return fmt.Errorf("the slot of pool %s came after %s: too late to claim", c.Pool, claimAge)
+	}
+	return d.claim(ctx, h, c, store.Claim{Task: c.Task, Device: device, Pool: c.Pool, Slot: got[0].Slot, Lease: lease})
+}
+
+// claim commits the grant, or gives the slot back. After a COMMIT without an
+// answer it does neither: if it went through, the next report finds the grant;
+// if not, reconciliation finds the slot.
+func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, claim store.Claim) error {
+	outcomes, err := d.store.Claim(ctx, []store.Claim{claim})
+	if err != nil {
+		if !errors.Is(err, store.ErrOutcomeUnknown) {
+			d.release(ctx, claim.Pool, claim.Lease)
+		}
+		return fmt.Errorf("claiming a slot of pool %s: %w", claim.Pool, err)
+	}
+	switch outcomes[0].Status {
+	case store.ClaimGranted:
+		d.metrics.granted(c, h.view)
+		d.deliver(h, outcomes[0].Grant)
+		return nil
+	case store.ClaimConflict:
+		d.metrics.conflicts.WithLabelValues(claim.Pool).Inc()
+		d.release(ctx, claim.Pool, claim.Lease)
+		if _, err := d.ReconcilePool(ctx, claim.Pool); err != nil {
+			return err
+		}
+	default:
+		d.release(ctx, claim.Pool, claim.Lease)
+	}
+	view, err := d.look(ctx, h.caller.Device)
+	if err != nil {
+		return err
+	}
+	h.view = view
+	return errMended
+}
+
+// redeliver sends the grant that the device holds again: its first reply was
+// lost. Too little time left to use it is no grant.
+func (d *Dispatcher) redeliver(ctx context.Context, h *handling) error {
+	held := *h.view.Grant
+	if d.usable(held) < d.config.LeaseMin {
+		d.refuse(h, Choice{Reason: devices.ReasonBusy, Until: held.LeaseUntil})
+		return nil
+	}
+	g, err := d.store.Redeliver(ctx, held.Task, held.Token)
+	if errors.Is(err, store.ErrNotFound) { // ended meanwhile
+		d.refuse(h, Choice{Reason: devices.ReasonBusy})
+		return nil
+	}
+	if err != nil {
+		return d.cannotConfirm(h, err)
+	}
+	if d.usable(g) < d.config.LeaseMin {
+		d.refuse(h, Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})
+		return nil
+	}
+	d.deliver(h, g)
+	return nil
+}
+
+func (d *Dispatcher) deliver(h *handling, g store.Grant) {
+	usable := d.usable(g)
+	h.reply.Reason = devices.ReasonGranted
+	h.reply.Task = &devices.Task{
+		ID: g.Task, Token: g.Token, Pool: g.Pool, Slot: g.Slot, Kind: g.Kind, Payload: g.Payload,
+		Attempt: g.Attempt, Redelivered: g.Redelivered, LeaseMS: usable.Milliseconds(),
+	}
+	h.reply.ReportAfterMS = d.whenReady(g.Pool, usable).Milliseconds()
+}

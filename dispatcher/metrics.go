@@ -1,0 +1,89 @@
+package dispatcher
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// metrics counts decisions. What is state (slots held, tasks by state) is read
+// at scrape time elsewhere, never kept by increments. No label carries a
+// device id.
+type metrics struct {
+	grants        *prometheus.CounterVec
+	denials       *prometheus.CounterVec
+	reaped        *prometheus.CounterVec
+	conflicts     *prometheus.CounterVec
+	drift         *prometheus.GaugeVec
+	hold          *prometheus.HistogramVec
+	wait          *prometheus.HistogramVec
+	results       *prometheus.CounterVec
+	reports       *prometheus.CounterVec
+	duration      *prometheus.HistogramVec
+	reaperSuccess prometheus.Gauge
+}
+
+// secondsBuckets suit waits and holds from instants to a day.
+func secondsBuckets() []float64 {
+	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400}
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	if r == nil {
+		r = prometheus.NewRegistry()
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dispatcher_" + name, Help: help}, labels)
+		r.MustRegister(c)
+		return c
+	}
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dispatcher_" + name, Help: help, Buckets: secondsBuckets()}, labels)
+		r.MustRegister(h)
+		return h
+	}
+	m := &metrics{
+		grants:    counter("slot_grants_total", "Slots granted to devices.", "pool"),
+		denials:   counter("slot_denials_total", "Reports with open work that were granted nothing, by reason.", "pool", "reason"),
+		reaped:    counter("slots_reaped_total", "Slots taken back from devices whose lease ran out, by what became of the task.", "pool", "outcome"),
+		conflicts: counter("slot_conflicts_total", "Slots that Redis gave and the ledger refused.", "pool"),
+		hold:      histogram("slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
+		wait:      histogram("task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
+		results:   counter("results_total", "Results of devices, by outcome.", "outcome"),
+		reports:   counter("reports_total", "Reports of devices, by the reason of the reply or the code of the refusal.", "transport", "reason"),
+		duration:  histogram("report_duration_seconds", "Time to answer a report.", "transport"),
+		drift: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "dispatcher_slot_drift", Help: "Slots on which Redis and the ledger disagreed at the last reconciliation.",
+		}, []string{"pool"}),
+		reaperSuccess: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "dispatcher_reaper_last_success_timestamp_seconds", Help: "When this replica's reaper last finished a pass.",
+		}),
+	}
+	r.MustRegister(m.drift, m.reaperSuccess)
+	return m
+}
+
+func (m *metrics) granted(c store.Candidate, view store.View) {
+	m.grants.WithLabelValues(c.Pool).Inc()
+	m.wait.WithLabelValues(c.Pool).Observe(view.Now.Sub(c.CreatedAt).Seconds())
+}
+
+// denied counts a report that had open work and left without a task, once for
+// the pool of its best task.
+func (m *metrics) denied(h *handling) {
+	pool := h.bestPool()
+	if pool == "" || h.reply.Reason == devices.ReasonGranted {
+		return
+	}
+	m.denials.WithLabelValues(pool, string(h.reply.Reason)).Inc()
+}
+
+// CountReport counts one report of a transport ("http", "mqtt"): the reason of
+// its reply, or the code of what refused it.
+func (d *Dispatcher) CountReport(transport, reason string, took time.Duration) {
+	d.metrics.reports.WithLabelValues(transport, reason).Inc()
+	d.metrics.duration.WithLabelValues(transport).Observe(took.Seconds())
+}

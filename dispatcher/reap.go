@@ -1,0 +1,89 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	reapBatch   = 200  // grants ended in one transaction
+	expireBatch = 1000 // tasks expired in one transaction
+)
+
+// ReapResult counts what one pass took back.
+type ReapResult struct {
+	Retried int // tasks that are pending again
+	Ended   int // tasks that ended
+}
+
+// Reap takes back the places of devices whose lease ran out: the grant goes
+// from the ledger first, then its slot is freed. A replica that was paused in
+// between does no harm: a slot is only freed by the lease that holds it.
+func (d *Dispatcher) Reap(ctx context.Context) (ReapResult, error) {
+	var result ReapResult
+	before, err := d.believedNow(ctx)
+	if err != nil {
+		return result, err
+	}
+	for {
+		reaped, err := d.store.Reap(ctx, before, reapBatch, d.settle)
+		if err != nil {
+			return result, fmt.Errorf("reaping: %w", err)
+		}
+		for pool, leases := range d.countReaped(reaped, &result) {
+			d.release(ctx, pool, leases...)
+		}
+		if len(reaped) < reapBatch {
+			d.metrics.reaperSuccess.Set(float64(d.now().Unix()))
+			return result, nil
+		}
+	}
+}
+
+// believedNow reads the ledger's clock, as far as it can be trusted.
+func (d *Dispatcher) believedNow(ctx context.Context) (time.Time, error) {
+	asked := d.now()
+	reading, longest, err := d.store.Clock(ctx)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("reading the ledger's clock: %w", err)
+	}
+	before := d.guard.believe(reading, asked, d.now(), longest)
+	if before.Before(reading) {
+		d.log.Warn("the database clock stepped forward; leases end by elapsed time", "ahead", reading.Sub(before))
+	}
+	return before, nil
+}
+
+func (d *Dispatcher) countReaped(reaped []store.Reaped, result *ReapResult) map[string][]string {
+	leases := make(map[string][]string)
+	for _, r := range reaped {
+		outcome := "ended"
+		if r.State == store.Pending {
+			outcome = "retried"
+			result.Retried++
+		} else {
+			result.Ended++
+		}
+		d.metrics.reaped.WithLabelValues(r.Grant.Pool, outcome).Inc()
+		leases[r.Grant.Pool] = append(leases[r.Grant.Pool], r.Grant.Lease)
+	}
+	return leases
+}
+
+// Expire ends the pending tasks whose batch is over. It returns how many.
+func (d *Dispatcher) Expire(ctx context.Context) (int, error) {
+	total := 0
+	for {
+		n, err := d.store.Expire(ctx, expireBatch)
+		total += n
+		if err != nil {
+			return total, fmt.Errorf("expiring tasks: %w", err)
+		}
+		if n < expireBatch {
+			return total, nil
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// orphanAge is how old a slot without a grant must be before it is freed:
+// younger ones may belong to a claim that is under way (claimAge bounds it).
+const orphanAge = 10 * time.Second
+
+// poolsPerPage of one reading of all pools.
+const poolsPerPage = 500
+
+// ReconcileResult counts what one pass repaired.
+type ReconcileResult struct {
+	Restored int // pools that the semaphore had lost
+	Freed    int // slots held by no grant
+	Added    int // grants that the semaphore did not know
+	Refused  int // grants whose slot something younger holds; tried again
+	Resized  int // pools whose capacity was not yet known
+}
+
+func (r *ReconcileResult) add(o ReconcileResult) {
+	r.Restored += o.Restored
+	r.Freed += o.Freed
+	r.Added += o.Added
+	r.Refused += o.Refused
+	r.Resized += o.Resized
+}
+
+// Drift is the number of slots on which semaphore and ledger disagreed.
+func (r ReconcileResult) Drift() int { return r.Freed + r.Added + r.Refused }
+
+// Reconcile brings the semaphore back to what the ledger says, pool by pool.
+// One pool's trouble does not keep the others waiting.
+func (d *Dispatcher) Reconcile(ctx context.Context) (ReconcileResult, error) {
+	var total ReconcileResult
+	var errs []error
+	for after := ""; ; {
+		pools, err := d.store.Pools(ctx, after, poolsPerPage)
+		if err != nil {
+			return total, errors.Join(append(errs, fmt.Errorf("reading pools: %w", err))...)
+		}
+		for _, pool := range pools {
+			result, err := d.reconcile(ctx, pool)
+			total.add(result)
+			if err != nil {
+				errs = append(errs, err)
+			}
+		}
+		if len(pools) < poolsPerPage {
+			return total, errors.Join(errs...)
+		}
+		after = pools[len(pools)-1].Name
+	}
+}
+
+// ReconcilePool repairs one pool at once: it is unknown to the semaphore, or a
+// claim met a slot that was taken.
+func (d *Dispatcher) ReconcilePool(ctx context.Context, name string) (ReconcileResult, error) {
+	pool, err := d.store.Pool(ctx, name)
+	if err != nil {
+		return ReconcileResult{}, fmt.Errorf("reading pool %s: %w", name, err)
+	}
+	return d.reconcile(ctx, pool)
+}
+
+func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool) (ReconcileResult, error) {
+	var result ReconcileResult
+	config := slots.Config{Capacity: pool.Capacity, Version: pool.Version}
+	// The order matters: the semaphore first, the rows second. A grant made in
+	// between is then missing from the snapshot only, never taken for an orphan.
+	snapshot, err := d.semaphore.Snapshot(ctx, pool.Name)
+	if err != nil {
+		return result, fmt.Errorf("reading the slots of pool %s: %w", pool.Name, err)
+	}
+	grants, err := d.store.Grants(ctx, pool.Name)
+	if err != nil {
+		return result, fmt.Errorf("reading the grants of pool %s: %w", pool.Name, err)
+	}
+	if !snapshot.Known {
+		restored, err := d.semaphore.Restore(ctx, pool.Name, config, holdings(grants))
+		if err != nil {
+			return result, fmt.Errorf("restoring pool %s: %w", pool.Name, err)
+		}
+		if restored {
+			result.Restored++
+			d.log.Info("pool restored from the ledger", "pool", pool.Name, "held", len(grants))
+		}
+		return result, nil
+	}
+	if err := d.resize(ctx, pool.Name, config, snapshot, &result); err != nil {
+		return result, err
+	}
+	if err := d.freeOrphans(ctx, pool.Name, snapshot, grants, &result); err != nil {
+		return result, err
+	}
+	err = d.addMissing(ctx, pool.Name, snapshot, grants, &result)
+	d.metrics.drift.WithLabelValues(pool.Name).Set(float64(result.Drift()))
+	return result, err
+}
+
+func (d *Dispatcher) resize(ctx context.Context, pool string, config slots.Config, snapshot slots.Snapshot, result *ReconcileResult) error {
+	if snapshot.Version >= config.Version {
+		return nil
+	}
+	changed, err := d.semaphore.Configure(ctx, pool, config)
+	if err != nil {
+		return fmt.Errorf("resizing pool %s: %w", pool, err)
+	}
+	if changed {
+		result.Resized++
+	}
+	return nil
+}
+
+// freeOrphans frees slots that no grant holds and no claim can still be under
+// way for.
+func (d *Dispatcher) freeOrphans(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
+	granted := make(map[string]bool, len(grants))
+	for _, g := range grants {
+		granted[g.Lease] = true
+	}
+	var orphans []string
+	for _, l := range snapshot.Leases {
+		if !granted[l.ID] && l.Age > orphanAge {
+			orphans = append(orphans, l.ID)
+		}
+	}
+	if len(orphans) == 0 {
+		return nil
+	}
+	freed, err := d.semaphore.Release(ctx, pool, orphans)
+	if err != nil {
+		return fmt.Errorf("freeing orphans of pool %s: %w", pool, err)
+	}
+	result.Freed += count(freed)
+	return nil
+}
+
+// addMissing tells the semaphore of grants it does not know, then reads their
+// rows again: a grant that ended in between is taken out again, since its own
+// release may have come before the addition.
+func (d *Dispatcher) addMissing(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
+	known := make(map[string]bool, len(snapshot.Leases))
+	for _, l := range snapshot.Leases {
+		known[l.ID] = true
+	}
+	var missing []store.Grant
+	for _, g := range grants {
+		if !known[g.Lease] {
+			missing = append(missing, g)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	adopted, err := d.semaphore.Adopt(ctx, pool, holdings(missing))
+	if err != nil {
+		return fmt.Errorf("adding grants to pool %s: %w", pool, err)
+	}
+	result.Added += count(adopted)
+	result.Refused += len(adopted) - count(adopted)
+	return d.undoEnded(ctx, pool, missing)
+}
+
+func (d *Dispatcher) undoEnded(ctx context.Context, pool string, added []store.Grant) error {
+	leases := make([]string, len(added))
+	for i, g := range added {
+		leases[i] = g.Lease
+	}
+	live, err := d.store.LiveLeases(ctx, leases)
+	if err != nil {
+		return fmt.Errorf("reading added grants of pool %s: %w", pool, err)
+	}
+	var ended []string
+	for _, lease := range leases {
+		if !live[lease] {
+			ended = append(ended, lease)
+		}
+	}
+	if len(ended) == 0 {
+		return nil
+	}
+	if _, err := d.semaphore.Release(ctx, pool, ended); err != nil {
+		return fmt.Errorf("taking back ended grants of pool %s: %w", pool, err)
+	}
+	return nil
+}
+
+func holdings(grants []store.Grant) []slots.Holding {
+	held := make([]slots.Holding, len(grants))
+	for i, g := range grants {
+		held[i] = slots.Holding{
+			Lease: g.Lease, Device: g.Device, Slot: g.Slot, Remaining: g.Remaining,
+			Age: g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt),
+		}
+	}
+	return held
+}
+
+func count(flags []bool) int {
+	n := 0
+	for _, f := range flags {
+		if f {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,91 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// renew answers every running entry with exactly one of renewed or cancel.
+func (d *Dispatcher) renew(ctx context.Context, h *handling) error {
+	var valid []store.Renewal
+	for _, r := range h.report.Running {
+		h.mentioned[grantKey{r.Task, r.Token}] = true
+		if r.Invalid != "" || h.view.Device.Blocked {
+			d.cancel(h, r.Task, r.Token, cancelInvalid(h, r))
+			continue
+		}
+		valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.caller.Device)})
+	}
+	if len(valid) == 0 {
+		return nil
+	}
+	outcomes, err := d.store.Renew(ctx, valid)
+	if err != nil {
+		h.stopping = true
+		return fmt.Errorf("%w: renewing: %w", ErrUnavailable, err)
+	}
+	for i, outcome := range outcomes {
+		if err := d.answerRenewal(ctx, h, valid[i], outcome); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Dispatcher) answerRenewal(ctx context.Context, h *handling, r store.Renewal, outcome store.RenewalOutcome) error {
+	usable := d.usable(outcome.Grant)
+	why := stopReason(outcome, usable < d.config.LeaseMin)
+	if why == "" {
+		h.reply.Renewed = append(h.reply.Renewed, devices.Renewed{Task: r.Task, Token: r.Token, LeaseMS: usable.Milliseconds()})
+		return nil
+	}
+	d.cancel(h, r.Task, r.Token, why)
+	if why != devices.CancelMaxRun {
+		return nil
+	}
+	// Kept with the grant, so that a failure after it ends the task.
+	if err := d.store.AskCancel(ctx, r.Task, r.Token, why); err != nil {
+		return fmt.Errorf("%w: noting the end of a run: %w", ErrUnavailable, err)
+	}
+	return nil
+}
+
+func (d *Dispatcher) cancel(h *handling, task, token int64, why string) {
+	h.stopping = true
+	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: why})
+}
+
+func cancelInvalid(h *handling, r devices.Running) string {
+	if r.Invalid != "" {
+		return devices.CancelStale
+	}
+	return devices.CancelBlocked
+}
+
+// stopReason says why a running task must stop; empty: it may go on.
+func stopReason(o store.RenewalOutcome, spent bool) string {
+	switch {
+	case o.Superseded:
+		return devices.CancelStale
+	case !o.Found:
+		return devices.CancelExpired
+	case o.Grant.CancelWhy != "":
+		return o.Grant.CancelWhy
+	case spent && !o.Grant.LeaseUntil.Before(o.Grant.MaxUntil):
+		return devices.CancelMaxRun
+	case spent:
+		return devices.CancelExpired
+	}
+	return ""
+}
+
+// usable is the time a device may use of a grant from now: what remains by the
+// ledger's clock less the margin, which is never more than a fifth of a lease.
+func (d *Dispatcher) usable(g store.Grant) time.Duration {
+	margin := min(d.config.LeaseMargin, g.LeaseLength/5)
+	return min(g.Remaining, g.LeaseLength) - margin
+}

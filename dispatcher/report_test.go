@@ -1,0 +1,518 @@
+package dispatcher_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const minute = time.Minute
+
+func TestGrantRunResult(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 60, 300*time.Second)
+		b.expectReason("d1", `{}`, devices.ReasonNone)
+		b.batch("a", nil, "d1")
+
+		reply := b.report("d1", `{"id":"boot-1"}`)
+		g := reply.Task
+		if reply.Re != "boot-1" || reply.Reason != devices.ReasonGranted || g == nil {
+			b.t.Fatalf("reply %+v, want a grant", reply)
+		}
+		if g.Pool != "a" || g.Slot != 0 || g.Kind != "speedtest" || string(g.Payload) != `{"server":"st1"}` || g.Attempt != 1 || g.Redelivered != 0 {
+			b.t.Errorf("grant %+v", g)
+		}
+		if g.LeaseMS > 290_000 || g.LeaseMS < 289_000 {
+			b.t.Errorf("lease %d ms, want 300 s less the margin of 10 s", g.LeaseMS)
+		}
+		b.expectState(g.ID, store.Dispatched)
+		b.expectHeld("a", 1)
+
+		output := ",\"output\":{\"down_mbps\": 94.10, \"text\":\"\\u00e9 \u00fc\"}"
+		b.ended("d1", *g, "succeeded", output, devices.OutcomeRecorded)
+		b.expectHeld("a", 0)
+		done := b.task(g.ID)
+		if done.State != store.Succeeded || string(done.Output) != "{\"down_mbps\": 94.10, \"text\":\"\\u00e9 \u00fc\"}" {
+			b.t.Errorf("task %s with output %s", done.State, done.Output)
+		}
+		b.ended("d1", *g, "succeeded", output, devices.OutcomeDuplicate)
+		b.expectReason("d1", `{}`, devices.ReasonNone)
+	})
+}
+
+func TestCapIsNeverExceeded(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		const capacity, fleet = 5, 40
+		b.pool("a", capacity, minute)
+		var names []string
+		for i := range fleet {
+			names = append(names, fmt.Sprintf("d%d", i))
+		}
+		b.batch("a", nil, names...)
+		var mu sync.Mutex
+		held := map[int]string{}
+		full := 0
+		var wait sync.WaitGroup
+		for _, name := range names {
+			wait.Go(func() {
+				reply := b.report(name, `{"id":"x"}`)
+				mu.Lock()
+				defer mu.Unlock()
+				if reply.Reason == devices.ReasonFull {
+					full++
+					return
+				}
+				if other, taken := held[reply.Task.Slot]; taken {
+					b.t.Errorf("slot %d given to %s and %s", reply.Task.Slot, other, name)
+				}
+				held[reply.Task.Slot] = name
+			})
+		}
+		wait.Wait()
+		if len(held) != capacity || full != fleet-capacity {
+			b.t.Errorf("%d held, %d refused; want %d and %d", len(held), full, capacity, fleet-capacity)
+		}
+		b.expectHeld("a", capacity)
+	})
+}
+
+func TestRedelivery(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 2, minute)
+		b.batch("a", nil, "d1")
+		b.batch("a", nil, "d1")
+		first := b.granted("d1")
+		again := b.granted("d1")
+		if again.Token != first.Token || again.Redelivered != 1 || again.LeaseMS > first.LeaseMS {
+			b.t.Errorf("again %+v after %+v: want the same grant, no more time", again, first)
+		}
+		b.expectHeld("a", 1)
+		// Absence never frees; mention means busy; accept:false declines.
+		b.expectReason("d1", running(first), devices.ReasonBusy)
+		b.expectReason("d1", `{"accept":false}`, devices.ReasonDeclined)
+		b.expectHeld("a", 1)
+		// The next task comes with the reply to the result.
+		reply := b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		if reply.Task == nil || reply.Task.ID == first.ID || reply.Task.Token <= first.Token {
+			b.t.Errorf("after the result: %+v, want the second task with a higher token", reply.Task)
+		}
+	})
+}
+
+func TestRedeliveryNeedsTime(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(c *dispatcher.Config) { c.LeaseMargin, c.LeaseMin = 0, time.Second })
+	b.pool("a", 1, 1250*time.Millisecond)
+	b.batch("a", nil, "d1")
+	b.granted("d1")
+	deadline := time.Now().Add(20 * time.Second)
+	for { // as long as a second is left the grant comes again
+		reply := b.report("d1", `{}`)
+		if reply.Reason == devices.ReasonBusy {
+			break
+		}
+		if reply.Task == nil || reply.Task.LeaseMS < 1000 {
+			t.Fatalf("reply %+v: a lease below the minimum", reply)
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("never busy")
+		}
+	}
+	b.expectHeld("a", 1)
+}
+
+func TestOutcomes(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 10, minute)
+		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 2; in.RetryBackoff = 0 }, "fails", "rejects", "returns", "cancelled")
+
+		failing := b.granted("fails")
+		// The retry is granted with the very reply: attempt 2, a higher token.
+		reply := b.ended("fails", failing, "failed", `,"error":"no route"`, devices.OutcomeRecorded)
+		if reply.Task == nil || reply.Task.Attempt != 2 || reply.Task.Token <= failing.Token {
+			b.t.Fatalf("after a failure: %+v, want attempt 2", reply.Task)
+		}
+		b.ended("fails", *reply.Task, "failed", `,"error":"still none"`, devices.OutcomeRecorded)
+		if got := b.task(failing.ID); got.State != store.Failed || got.Error != "still none" || got.Attempts != 2 {
+			b.t.Errorf("task %+v, want failed after two attempts", got)
+		}
+		// Both results again: duplicates, each by its own token.
+		b.ended("fails", failing, "failed", "", devices.OutcomeDuplicate)
+		b.ended("fails", *reply.Task, "succeeded", "", devices.OutcomeDuplicate)
+		b.expectState(failing.ID, store.Failed)
+
+		rejecting := b.granted("rejects")
+		b.ended("rejects", rejecting, "rejected", "", devices.OutcomeRecorded)
+		b.expectState(rejecting.ID, store.Failed)
+
+		returning := b.granted("returns")
+		after := b.ended("returns", returning, "returned", `,"retry_after_ms":3600000`, devices.OutcomeRecorded)
+		if after.Reason != devices.ReasonWindow {
+			b.t.Errorf("after a return for an hour: %s, want window", after.Reason)
+		}
+		if got := b.task(returning.ID); got.State != store.Pending || got.Attempts != 0 || got.Returned != 1 {
+			b.t.Errorf("returned task %+v: want pending, not counted", got)
+		}
+
+		stopping := b.granted("cancelled")
+		if _, err := b.store.CancelTask(b.ctx, "test", stopping.ID); err != nil {
+			b.t.Fatal(err)
+		}
+		b.expectState(stopping.ID, store.Dispatched)
+		notice := b.expectReason("cancelled", running(stopping), devices.ReasonBusy)
+		if len(notice.Cancel) != 1 || notice.Cancel[0].Why != devices.CancelCancelled || len(notice.Renewed) != 0 {
+			b.t.Errorf("notice %+v, want one cancel", notice)
+		}
+		// Not mentioned it is told as well, and not delivered again.
+		if silent := b.expectReason("cancelled", `{}`, devices.ReasonBusy); len(silent.Cancel) != 1 {
+			b.t.Errorf("cancel not told to a device that is silent about it: %+v", silent)
+		}
+		b.ended("cancelled", stopping, "failed", "", devices.OutcomeRecorded)
+		b.expectState(stopping.ID, store.Cancelled)
+		b.expectHeld("a", 0)
+	})
+}
+
+func TestForeignAndUnknownResults(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 10, minute)
+		b.batch("a", nil, "d1", "d2")
+		one, two := b.granted("d1"), b.granted("d2")
+		b.ended("d2", one, "succeeded", "", devices.OutcomeUnknown) // somebody else's task
+		wrong := two
+		wrong.Token += 1000
+		b.ended("d2", wrong, "succeeded", "", devices.OutcomeUnknown)
+		b.ended("d2", wrong, "succeeded", "", devices.OutcomeUnknown) // and again: the same answer
+		b.expectState(one.ID, store.Dispatched)
+		b.expectState(two.ID, store.Dispatched)
+		b.expectHeld("a", 2)
+		// Running what is somebody else's yields a cancel and changes nothing.
+		reply := b.report("d2", running(one))
+		if len(reply.Cancel) != 1 || len(reply.Renewed) != 0 || reply.Reason != devices.ReasonBusy {
+			b.t.Errorf("running a foreign task: %+v, want one cancel and busy", reply)
+		}
+		b.ended("d1", one, "succeeded", "", devices.OutcomeRecorded)
+	})
+}
+
+func TestBadEntriesDoNotSpoilNeighbours(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 10, minute)
+		b.batch("a", nil, "d1")
+		g := b.granted("d1")
+		big := strings.Repeat("x", 33<<10)
+		reply := b.report("d1", fmt.Sprintf(`{"results":[
+			{"task":"x","token":1,"status":"succeeded"},
+			{"task":%[1]d,"token":%[2]d,"status":"nonsense"},
+			{"task":%[1]d,"token":%[2]d,"status":"succeeded","output":%[3]q,"later":1}]}`, g.ID, g.Token, big))
+		var outcomes []string
+		for _, a := range reply.Acks {
+			outcomes = append(outcomes, string(a.Outcome)+":"+a.Code)
+		}
+		want := "[rejected:invalid_task rejected:invalid_status recorded:output_dropped]"
+		if fmt.Sprint(outcomes) != want {
+			b.t.Errorf("acks %v, want %s", outcomes, want)
+		}
+		if got := b.task(g.ID); got.State != store.Succeeded || got.Output != nil {
+			b.t.Errorf("task %s output %d bytes, want succeeded without output", got.State, len(got.Output))
+		}
+	})
+}
+
+func TestRenewal(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 10, 900*time.Millisecond)
+		b.batch("a", func(in *store.Batch) { in.MaxRun = 3 * time.Second }, "d1")
+		g := b.granted("d1")
+		started := time.Now()
+		renewed := 0
+		for {
+			reply := b.report("d1", running(g))
+			if len(reply.Cancel)+len(reply.Renewed) != 1 {
+				b.t.Fatalf("reply %+v: want exactly one of renewed and cancel", reply)
+			}
+			if len(reply.Cancel) == 1 {
+				if reply.Cancel[0].Why != devices.CancelMaxRun {
+					b.t.Fatalf("cancel %s, want max_run", reply.Cancel[0].Why)
+				}
+				break
+			}
+			if lease := reply.Renewed[0].LeaseMS; lease < 10 || lease > 900 {
+				b.t.Fatalf("renewed for %d ms of 900", lease)
+			}
+			renewed++
+		}
+		if ran := time.Since(started); ran < 2900*time.Millisecond {
+			b.t.Errorf("renewals ended after %s, before max_run", ran)
+		}
+		if renewed < 3 {
+			b.t.Errorf("%d renewals", renewed)
+		}
+		// After a cancel anything but a success ends the task.
+		b.ended("d1", g, "failed", "", devices.OutcomeRecorded)
+		b.expectState(g.ID, store.Cancelled)
+	}, short)
+}
+
+func TestLateResults(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 10, 40*time.Millisecond)
+		b.batch("a", func(in *store.Batch) { in.RetryBackoff = time.Hour }, "waits")
+		b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, "over")
+		b.batch("a", func(in *store.Batch) { in.RetryBackoff = 0; in.Lease = 0 }, "again")
+
+		waits, over, again := b.granted("waits"), b.granted("over"), b.granted("again")
+		b.lapse("a")
+		if r := b.reap(); r.Retried != 2 || r.Ended != 1 {
+			b.t.Fatalf("reaped %+v, want 2 retried and 1 ended", r)
+		}
+		b.expectHeld("a", 0)
+		b.expectState(over.ID, store.TimedOut)
+		b.expectState(waits.ID, store.Pending)
+
+		// A late success finishes what is pending again or timed out.
+		b.ended("waits", waits, "succeeded", `,"output":1`, devices.OutcomeLate)
+		b.expectState(waits.ID, store.Succeeded)
+		b.ended("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
+		b.expectState(over.ID, store.Succeeded)
+		b.ended("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
+
+		// It never touches what belongs to a newer grant.
+		b.pool("a", 10, minute)
+		newer := b.granted("again")
+		if newer.Token <= again.Token || newer.Attempt != 2 {
+			b.t.Fatalf("granted anew %+v after %+v", newer, again)
+		}
+		b.ended("again", again, "succeeded", `,"output":"old"`, devices.OutcomeLate)
+		b.expectState(again.ID, store.Dispatched)
+		stale := b.report("again", running(again))
+		if len(stale.Cancel) != 1 || stale.Cancel[0].Why != devices.CancelStale {
+			b.t.Errorf("running under the old token: %+v, want cancel stale", stale)
+		}
+		b.expectHeld("a", 1)
+		b.ended("again", newer, "succeeded", `,"output":"new"`, devices.OutcomeRecorded)
+		if got := b.task(again.ID); string(got.Output) != `"new"` {
+			b.t.Errorf("output %s, want the newer grant's", got.Output)
+		}
+	}, short)
+}
+
+func TestLapsedIsStillRecordedBeforeTheReaperComes(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, short)
+	b.pool("a", 10, 20*time.Millisecond)
+	b.batch("a", nil, "d1")
+	g := b.granted("d1")
+	b.lapse("a")
+	expired := b.report("d1", running(g))
+	if len(expired.Cancel) != 1 || expired.Cancel[0].Why != devices.CancelExpired {
+		t.Errorf("running beyond the lease: %+v, want cancel expired", expired)
+	}
+	b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
+	b.expectHeld("a", 0)
+}
+
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("full", 0, minute)
+		b.pool("open", 5, minute)
+		future := time.Now().Add(time.Hour)
+		b.batch("full", nil, "full", "elsewhere")
+		b.batch("open", nil, "elsewhere", "blocked")
+		b.batch("open", func(in *store.Batch) { in.NotBefore = &future }, "early")
+		past := time.Now().Add(-time.Hour)
+		b.batch("open", func(in *store.Batch) { in.NotAfter = &past }, "gone")
+
+		b.expectReason("full", `{}`, devices.ReasonFull)
+		if got := b.granted("elsewhere"); got.Pool != "open" {
+			b.t.Errorf("granted in pool %s, want the one that has room", got.Pool)
+		}
+		early := b.expectReason("early", `{}`, devices.ReasonWindow)
+		if early.ReportAfterMS < 30_000 || early.ReportAfterMS > 36_000 {
+			b.t.Errorf("an hour early: report after %d ms, want about a period", early.ReportAfterMS)
+		}
+		b.expectReason("gone", `{}`, devices.ReasonNone)
+		if n, err := b.Expire(b.ctx); n != 1 || err != nil {
+			b.t.Errorf("expired %d, %v; want 1", n, err)
+		}
+
+		b.expectReason("blocked", `{"accept":false}`, devices.ReasonDeclined) // registers it
+		if err := b.store.SetBlocked(b.ctx, "test", "blocked", true); err != nil {
+			b.t.Fatal(err)
+		}
+		b.expectReason("blocked", `{}`, devices.ReasonBlocked)
+		if _, _, err := b.store.PutPool(b.ctx, "test", "open", store.PoolSpec{Capacity: 5, Lease: minute, Paused: true}); err != nil {
+			b.t.Fatal(err)
+		}
+		if err := b.store.SetBlocked(b.ctx, "test", "blocked", false); err != nil {
+			b.t.Fatal(err)
+		}
+		b.expectReason("blocked", `{}`, devices.ReasonPaused)
+	})
+}
+
+func TestBlockedWhileRunning(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1")
+	g := b.granted("d1")
+	if err := b.store.SetBlocked(b.ctx, "test", "d1", true); err != nil {
+		t.Fatal(err)
+	}
+	reply := b.report("d1", running(g))
+	if len(reply.Cancel) != 1 || reply.Cancel[0].Why != devices.CancelBlocked || reply.Reason != devices.ReasonBlocked {
+		t.Errorf("reply %+v, want cancel blocked", reply)
+	}
+	b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded) // no result is lost
+	b.expectState(g.ID, store.Succeeded)
+}
+
+func TestPriorityThenAge(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 5, minute)
+	old := b.batch("a", nil, "d1")
+	b.batch("a", nil, "d1")
+	urgent := b.batch("a", func(in *store.Batch) { in.Priority = 1 }, "d1")
+	var order []int64
+	for range 3 {
+		g := b.granted("d1")
+		order = append(order, b.task(g.ID).Batch)
+		b.ended("d1", g, "succeeded", `,"output":null`, devices.OutcomeRecorded)
+		reply := b.report("d1", `{}`) // the next one was granted with the result
+		if reply.Task == nil {
+			break
+		}
+	}
+	if order[0] != urgent || order[1] != old {
+		t.Errorf("order of batches %v, want %d, then %d", order, urgent, old)
+	}
+}
+
+func TestDuplicateReportsAtOnce(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 60, minute)
+		b.batch("a", nil, "d1")
+		var mu sync.Mutex
+		tokens := map[int64]bool{}
+		var wait sync.WaitGroup
+		for range 20 {
+			wait.Go(func() {
+				reply := b.report("d1", `{"id":"same"}`)
+				mu.Lock()
+				defer mu.Unlock()
+				if reply.Task != nil {
+					tokens[reply.Task.Token] = true
+				}
+			})
+		}
+		wait.Wait()
+		if len(tokens) != 1 {
+			b.t.Errorf("tokens %v: one grant for one device", tokens)
+		}
+		b.expectHeld("a", 1) // what lost the race was given back
+	})
+}
+
+func TestFleetTokens(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	own := dispatcher.NewToken()
+	hash := dispatcher.HashToken(own)
+	if _, err := b.store.CreateDevice(b.ctx, "test", "d1", nil, hash[:]); err != nil {
+		t.Fatal(err)
+	}
+	authenticate := func(device, token string) (dispatcher.Caller, error) {
+		return b.Authenticate(b.ctx, devices.ID(device), token)
+	}
+	if _, err := authenticate("d1", "nobody's"); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+		t.Errorf("unknown token: %v", err)
+	}
+	if _, err := authenticate("d2", own); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("d1's token for d2: %v", err)
+	}
+	b.expectReason("d1", `{}`, devices.ReasonNone) // the fleet token still acts for it
+	caller, err := authenticate("d1", own)
+	if err != nil || caller.Via != dispatcher.ViaOwnToken {
+		t.Fatalf("own token: %+v, %v", caller, err)
+	}
+	if _, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("fleet token after the own one was used: %v", err)
+	}
+	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("fleet token at the broker: %v", err)
+	}
+}
+
+func TestEnrollment(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(c *dispatcher.Config) { c.FleetMode = dispatcher.FleetEnroll })
+	first := b.report("new", `{}`).Credential
+	second := b.report("new", `{}`).Credential // the first reply was lost
+	if first == "" || second == "" || first == second {
+		t.Fatalf("credentials %q and %q", first, second)
+	}
+	if _, err := b.Authenticate(b.ctx, "new", first); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+		t.Errorf("replaced credential: %v", err)
+	}
+	caller, err := b.Authenticate(b.ctx, "new", second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
+	if err != nil || reply.Credential != "" {
+		t.Errorf("with its own token: %+v, %v", reply, err)
+	}
+	if _, err := b.tryReport("new", `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("fleet token afterwards: %v", err)
+	}
+}
+
+func TestOverBrokersATaskNeedsAnID(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1")
+	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
+	reply, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
+	if err != nil || reply.Task != nil || reply.Code != "id_required" {
+		t.Errorf("without id: %+v, %v", reply, err)
+	}
+	reply, err = b.HandleReport(b.ctx, caller, devices.Report{ID: "r1", Accept: true})
+	if err != nil || reply.Reason != devices.ReasonGranted || reply.Re != "r1" {
+		t.Errorf("with id: %+v, %v", reply, err)
+	}
+}
+
+func TestBrokerDevicesWithoutAFleetTokenMustBeKnown(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(c *dispatcher.Config) { c.FleetTokens = nil })
+	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
+	if _, err := b.HandleReport(b.ctx, caller, devices.Report{ID: "r"}); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("unknown device: %v", err)
+	}
+	if _, err := b.store.Device(b.ctx, "d1"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a forbidden report registered the device: %v", err)
+	}
+}

@@ -1,0 +1,81 @@
+package dispatcher
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	maxReturns = 10        // attempts a device may hand back uncounted
+	maxBackoff = time.Hour // between two attempts
+)
+
+// settle decides what becomes of a task whose grant ended. It is pure but for
+// the jitter of the backoff.
+func (d *Dispatcher) settle(e store.Ending) store.Settlement {
+	return settlement(e, d.jitter)
+}
+
+func settlement(e store.Ending, jitter func() float64) store.Settlement {
+	if e.Cause == store.BySuccess {
+		return store.Settlement{State: store.Succeeded, Counted: true}
+	}
+	if endsCancelled(e) {
+		return store.Settlement{State: store.Cancelled, Counted: true}
+	}
+	switch e.Cause {
+	case store.ByReject:
+		return store.Settlement{State: store.Failed, Counted: true}
+	case store.ByReturn:
+		return settleReturn(e, jitter)
+	case store.ByLapse, store.ByOperator:
+		return settleLost(e, jitter)
+	default:
+		return retryOr(store.Failed, slices.Contains(e.RetryOn, string(store.Failed)), e, jitter)
+	}
+}
+
+// endsCancelled: after a cancel was asked for, anything but a success ends the
+// task. A lapse ends it only when the operator wanted the task itself gone:
+// what a blocked or overdue device left behind may still be tried again.
+func endsCancelled(e store.Ending) bool {
+	if e.Cause == store.ByLapse || e.Cause == store.ByOperator {
+		return e.CancelWhy == devices.CancelCancelled
+	}
+	return e.CancelWhy != ""
+}
+
+func settleReturn(e store.Ending, jitter func() float64) store.Settlement {
+	if e.Returned >= maxReturns {
+		return retryOr(store.Failed, slices.Contains(e.RetryOn, string(store.Failed)), e, jitter)
+	}
+	delay := e.RetryAfter
+	if delay == 0 {
+		delay = backoff(e.RetryBackoff, e.Returned, jitter)
+	}
+	return store.Settlement{State: store.Pending, Delay: delay, Returned: true}
+}
+
+func settleLost(e store.Ending, jitter func() float64) store.Settlement {
+	retry := e.OnLost != "fail" && slices.Contains(e.RetryOn, string(store.TimedOut))
+	return retryOr(store.TimedOut, retry, e, jitter)
+}
+
+// retryOr gives the task another attempt while it has any left, else ends it.
+func retryOr(end store.TaskState, retry bool, e store.Ending, jitter func() float64) store.Settlement {
+	if !retry || e.Attempts+1 >= e.MaxAttempts {
+		return store.Settlement{State: end, Counted: true}
+	}
+	return store.Settlement{State: store.Pending, Counted: true, Delay: backoff(e.RetryBackoff, e.Attempts, jitter)}
+}
+
+// backoff is base x 2^earlier, at most an hour, of which the last half is
+// jittered so that devices that failed together do not come back together.
+func backoff(base time.Duration, earlier int, jitter func() float64) time.Duration {
+	full := min(float64(base)*math.Exp2(float64(min(earlier, 30))), float64(maxBackoff))
+	return time.Duration(full * (0.5 + jitter()/2))
+}

@@ -1,0 +1,82 @@
+package dispatcher
+
+import (
+	"cmp"
+	"sync"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+const (
+	soonest      = time.Second      // no device is asked back sooner
+	blockedAgain = 10 * time.Minute // a blocked device looks again
+	unavailable  = 3 * time.Second  // dependencies come back within seconds
+	maxAfter     = 24 * time.Hour   // bound of report_after_ms
+)
+
+// reportAfter says when it is worth asking again, jittered so that devices
+// refused together do not come back together. It never exceeds the report
+// period by more than the jitter, so that new work is found within a period.
+func (d *Dispatcher) reportAfter(choice Choice, now time.Time, pool string) time.Duration {
+	period := d.config.ReportPeriod
+	switch choice.Reason {
+	case devices.ReasonFull:
+		return d.spread(min(d.holds.mean(pool), period), 0.5)
+	case devices.ReasonWindow, devices.ReasonBusy:
+		// Not a moment before it can help: the jitter comes on top.
+		wait := period
+		if !choice.Until.IsZero() {
+			wait = min(choice.Until.Sub(now), period)
+		}
+		return bounded(wait + time.Duration(d.jitter()*float64(wait)/5))
+	case devices.ReasonUnavailable:
+		return d.spread(unavailable, 0.5)
+	case devices.ReasonBlocked:
+		return d.spread(blockedAgain, 0.2)
+	}
+	return d.spread(period, 0.2)
+}
+
+// whenReady is when the result of a grant is likely there, at the latest at
+// half of the lease, when it must be renewed.
+func (d *Dispatcher) whenReady(pool string, lease time.Duration) time.Duration {
+	return min(d.spread(min(d.holds.mean(pool), lease/2), 0.1), lease/2)
+}
+
+// spread is wait +- share of it.
+func (d *Dispatcher) spread(wait time.Duration, share float64) time.Duration {
+	return bounded(time.Duration(float64(wait) * (1 - share + 2*share*d.jitter())))
+}
+
+func bounded(wait time.Duration) time.Duration {
+	return min(max(wait, soonest), maxAfter)
+}
+
+// holdTimes keeps the usual time a grant of each pool is held, as this replica
+// saw it: an exponentially weighted mean.
+type holdTimes struct {
+	mu    sync.Mutex
+	means map[string]time.Duration
+}
+
+// holdWeight of the newest hold time in the mean.
+const holdWeight = 0.1
+
+// unknownHold stands in until a pool has ended a grant.
+const unknownHold = 5 * time.Second
+
+func newHoldTimes() *holdTimes { return &holdTimes{means: make(map[string]time.Duration)} }
+
+func (h *holdTimes) add(pool string, held time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	mean := cmp.Or(h.means[pool], held)
+	h.means[pool] = mean + time.Duration(holdWeight*float64(held-mean))
+}
+
+func (h *holdTimes) mean(pool string) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return cmp.Or(h.means[pool], unknownHold)
+}

@@ -1,0 +1,65 @@
+package dispatcher
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+func TestReportAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	tests := map[string]struct {
+		choice    Choice
+		hold      time.Duration
+		low, high time.Duration
+	}{
+		"idle: about a period":              {Choice{Reason: devices.ReasonNone}, 0, 24 * time.Second, 36 * time.Second},
+		"full: about one hold":              {Choice{Reason: devices.ReasonFull}, 10 * time.Second, 5 * time.Second, 15 * time.Second},
+		"full: within a period":             {Choice{Reason: devices.ReasonFull}, time.Hour, 15 * time.Second, 45 * time.Second},
+		"full: no storm":                    {Choice{Reason: devices.ReasonFull}, time.Millisecond, time.Second, time.Second},
+		"to come: never early":              {Choice{Reason: devices.ReasonWindow, Until: now.Add(10 * time.Second)}, 0, 10 * time.Second, 12 * time.Second},
+		"to come in days: within a period":  {Choice{Reason: devices.ReasonWindow, Until: now.Add(72 * time.Hour)}, 0, 30 * time.Second, 36 * time.Second},
+		"already there":                     {Choice{Reason: devices.ReasonWindow, Until: now.Add(-time.Second)}, 0, time.Second, time.Second},
+		"busy: when its lease ends":         {Choice{Reason: devices.ReasonBusy, Until: now.Add(5 * time.Second)}, 0, 5 * time.Second, 6 * time.Second},
+		"unavailable: seconds":              {Choice{Reason: devices.ReasonUnavailable}, 0, 1500 * time.Millisecond, 4500 * time.Millisecond},
+		"blocked: minutes":                  {Choice{Reason: devices.ReasonBlocked}, 0, 8 * time.Minute, 12 * time.Minute},
+		"declined: a period":                {Choice{Reason: devices.ReasonDeclined}, 0, 24 * time.Second, 36 * time.Second},
+		"paused: a period, until it is not": {Choice{Reason: devices.ReasonPaused}, 0, 24 * time.Second, 36 * time.Second},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for draw, want := range map[float64]time.Duration{0: test.low, 1: test.high} {
+				d := New(Config{Jitter: func() float64 { return draw }})
+				if test.hold > 0 {
+					d.holds.add("a", test.hold)
+				}
+				if got := d.reportAfter(test.choice, now, "a"); got != want {
+					t.Errorf("jitter %v: %s, want %s", draw, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestHoldTimesFollow(t *testing.T) {
+	t.Parallel()
+	h := newHoldTimes()
+	if got := h.mean("a"); got != unknownHold {
+		t.Errorf("unknown pool: %s", got)
+	}
+	for range 100 {
+		h.add("a", 20*time.Second)
+	}
+	if got := h.mean("a"); got != 20*time.Second {
+		t.Errorf("constant holds: %s", got)
+	}
+	for range 100 {
+		h.add("a", 2*time.Second)
+	}
+	if got := h.mean("a"); got < 2*time.Second || got > 3*time.Second {
+		t.Errorf("after a change: %s, want about 2 s", got)
+	}
+}

@@ -1,0 +1,154 @@
+package dispatcher_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func TestReap(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 2, 50*time.Millisecond)
+		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 2; in.RetryBackoff = 0 }, "d1")
+		b.batch("a", nil, "d2")
+		g := b.granted("d1")
+		if r := b.reap(); r.Retried+r.Ended != 0 {
+			b.t.Errorf("reaped %+v before the lease ended", r)
+		}
+		b.lapse("a")
+		if r := b.reap(); r.Retried != 1 || r.Ended != 0 {
+			b.t.Errorf("reaped %+v, want one retried", r)
+		}
+		b.expectHeld("a", 0)
+		if got := b.task(g.ID); got.State != store.Pending || got.Attempts != 1 {
+			b.t.Errorf("task %+v, want pending after one attempt", got)
+		}
+		second := b.granted("d1")
+		if second.Attempt != 2 || second.Token <= g.Token || second.ID != g.ID {
+			b.t.Errorf("second attempt %+v after %+v", second, g)
+		}
+		b.lapse("a")
+		if r := b.reap(); r.Ended != 1 {
+			b.t.Errorf("reaped %+v, want one ended", r)
+		}
+		b.expectState(g.ID, store.TimedOut)
+		if r := b.reap(); r.Retried+r.Ended != 0 {
+			b.t.Errorf("reaped %+v twice", r)
+		}
+	}, short)
+}
+
+// TestReapManyAtOnce: more than one transaction's worth, by two reapers.
+func TestReapManyAtOnce(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, short)
+	const fleet = 205
+	b.pool("a", fleet, 20*time.Millisecond)
+	var names []string
+	for i := range fleet {
+		names = append(names, fmt.Sprintf("d%d", i))
+	}
+	b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, names...)
+	for _, n := range names {
+		b.granted(n)
+	}
+	b.lapse("a")
+	ended := make(chan int, 2)
+	for range 2 {
+		go func() {
+			r, err := b.Reap(b.ctx)
+			if err != nil {
+				t.Error(err)
+			}
+			ended <- r.Ended
+		}()
+	}
+	if n := <-ended + <-ended; n != fleet {
+		t.Errorf("%d ended, want each of %d once", n, fleet)
+	}
+	b.expectHeld("a", 0)
+}
+
+func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 3, minute)
+		b.batch("a", nil, "d1")
+		g := b.granted("d1")
+		// An orphan of a replica that died before its claim, and a claim under way.
+		adopt := []slots.Holding{
+			{Lease: "7.1.old", Device: "x", Slot: 1, Remaining: minute, Age: 11 * time.Second},
+			{Lease: "8.1.new", Device: "y", Slot: 2, Remaining: minute, Age: time.Second},
+		}
+		if _, err := b.semaphore.Adopt(b.ctx, "a", adopt); err != nil {
+			b.t.Fatal(err)
+		}
+		if r := b.reconcile(); r.Freed != 1 || r.Added != 0 || r.Drift() != 1 {
+			b.t.Errorf("reconciled %+v, want one freed", r)
+		}
+		snapshot, err := b.semaphore.Snapshot(b.ctx, "a")
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		var left []string
+		for _, l := range snapshot.Leases {
+			left = append(left, fmt.Sprint(l.Slot, l.Device))
+		}
+		if fmt.Sprint(left) != "[0 d1 2 y]" && fmt.Sprint(left) != "[0d1 2y]" {
+			b.t.Errorf("left %v, want the grant of d1 (%d) and the young lease", left, g.ID)
+		}
+	})
+}
+
+func TestReconcileAddsWhatRedisDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 2, minute)
+		b.batch("a", nil, "d1", "d2", "d3")
+		b.granted("d1")
+		b.granted("d2")
+		// A stale Redis: known, and empty.
+		b.redis.FlushAll(b.ctx)
+		if _, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil); err != nil {
+			b.t.Fatal(err)
+		}
+		// A grant is refused by the ledger, the pool repaired, in one report.
+		b.expectReason("d3", `{}`, devices.ReasonFull)
+		b.expectHeld("a", 2)
+		if r := b.reconcile(); r.Drift() != 0 {
+			b.t.Errorf("drift %+v after the repair", r)
+		}
+	})
+}
+
+func TestReconcileTellsRedisOfNewPools(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 2, minute)
+	b.pool("b", 3, minute)
+	if r := b.reconcile(); r.Restored != 2 {
+		t.Errorf("reconciled %+v, want both restored", r)
+	}
+	snapshot, err := b.semaphore.Snapshot(b.ctx, "b")
+	if err != nil || !snapshot.Known || snapshot.Capacity != 3 {
+		t.Errorf("pool b: %+v, %v", snapshot, err)
+	}
+}
+
+func TestFlushSeen(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.report("d1", `{}`)
+	if err := b.FlushSeen(b.ctx); err != nil {
+		t.Fatal(err)
+	}
+	d, err := b.store.Device(b.ctx, "d1")
+	if err != nil || d.LastSeen == nil || time.Since(*d.LastSeen) > time.Minute {
+		t.Errorf("device %+v, %v: want it seen just now", d, err)
+	}
+}
