@@ -21,6 +21,9 @@ type manners struct {
 	forbidden time.Duration // first wait after a 401 or 403; doubles
 }
 
+// maxQuiet is longer than any server keeps a slot after the device's lease.
+const maxQuiet = 20 * time.Second
+
 // Bounds of the waits that double.
 const (
 	forbiddenMax = 6 * time.Hour
@@ -79,6 +82,7 @@ func (d *device) run(ctx context.Context, start time.Duration) {
 		case a := <-d.inbox:
 			d.receive(ctx, a)
 		case e := <-d.working():
+			d.count.left(e.late)
 			d.ended(ctx, e.cause)
 		}
 	}
@@ -206,7 +210,7 @@ func (d *device) endSilence(j *job) {
 	if d.dice.chance(d.faults.Late) {
 		d.keep(j, nil)
 	}
-	d.after(j.lease.length()/4 + d.dice.around(d.manners.period))
+	d.after(min(j.lease.length(), maxQuiet) + d.dice.around(d.manners.period))
 }
 
 // keep writes the result of a task into the journal.

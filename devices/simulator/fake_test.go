@@ -44,6 +44,7 @@ type fake struct {
 	leaveOut     bool          // replies do not answer running tasks
 	staleTokens  bool          // tokens go down
 	lease        time.Duration // of every grant
+	margin       time.Duration // less for the device
 }
 
 type fakeTask struct {
@@ -60,7 +61,7 @@ type fakeTask struct {
 
 func newFake(t *testing.T) (*fake, *httptest.Server) {
 	t.Helper()
-	f := &fake{lease: 2 * time.Second, reportAfterMS: 20, seenIDs: map[string]bool{}}
+	f := &fake{lease: 2 * time.Second, margin: 400 * time.Millisecond, reportAfterMS: 20, seenIDs: map[string]bool{}}
 	s := httptest.NewServer(f)
 	t.Cleanup(s.Close)
 	return f, s
@@ -140,7 +141,7 @@ func (f *fake) report(device string, body []byte) (int, map[string]any) {
 	return http.StatusOK, reply
 }
 
-func (f *fake) leaseMS(t *fakeTask) int64 { return (time.Until(t.until) - f.lease/5).Milliseconds() }
+func (f *fake) leaseMS(t *fakeTask) int64 { return (time.Until(t.until) - f.margin).Milliseconds() }
 
 func (f *fake) reap() {
 	for _, t := range f.tasks {

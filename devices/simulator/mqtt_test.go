@@ -83,11 +83,11 @@ func TestAMixedFleetWithAllFaults(t *testing.T) {
 		t.Run(string(via), func(t *testing.T) {
 			t.Parallel()
 			f, server := newFake(t)
-			f.lease = 500 * time.Millisecond
+			f.lease = 800 * time.Millisecond
 			c := testConfig(server.URL)
 			c.MQTTURL, _ = serveMQTT(t, f)
 			c.Via = via
-			c.Faults = Faults{Silent: 0.05, Slow: 0.1, Reboot: 0.1, Duplicate: 0.2, LostReplies: 0.1, Garbage: 0.2}
+			c.Faults = Faults{Silent: 0.15, Slow: 0.1, Reboot: 0.1, Duplicate: 0.2, LostReplies: 0.1, Garbage: 0.2}
 			s, _ := runAgainst(t, f, c)
 			if err := s.Err(); err != nil {
 				t.Fatalf("Err: %v", err)

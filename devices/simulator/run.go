@@ -165,7 +165,7 @@ func (s *simulation) drain(ctx context.Context) {
 		return
 	}
 	o := s.fleet.options
-	ctx, cancel := context.WithTimeout(ctx, 3*o.Resend+2*o.Period)
+	ctx, cancel := context.WithTimeout(ctx, 3*o.Resend+2*o.Period+callTimeout)
 	defer cancel()
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()

@@ -3,6 +3,7 @@ package simulator
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Stats is what a fleet did so far.
@@ -13,9 +14,10 @@ type Stats struct {
 	Redeliveries int64 // grants of a task that was running or had ended
 	Dropped      int64 // grants not used: over, of another boot, or while working
 	Renewals     int64
-	Cancels      int64 // tasks stopped because the server asked
-	LeasesEnded  int64 // tasks stopped at the end of their lease, silent ones included
-	Silent       int64 // tasks whose device went silent
+	Cancels      int64         // tasks stopped because the server asked
+	LeasesEnded  int64         // tasks stopped at the end of their lease, silent ones included
+	Silent       int64         // tasks whose device went silent
+	Overstay     time.Duration // the latest that a device had left after its lease; a busy machine makes it late
 	Reboots      int64
 	Working      int64 // devices at work now
 
@@ -45,6 +47,7 @@ type counters struct {
 	lostReplies, refused, errors                                       atomic.Int64
 	garbageSent, garbageRefused, garbageAccepted, violations           atomic.Int64
 	mu                                                                 sync.Mutex
+	overstay                                                           time.Duration
 	firstViolation                                                     string
 }
 
@@ -72,14 +75,21 @@ func (c *counters) violation(device, what string) {
 	}
 }
 
+// left is told how long after the end of its lease a device had left.
+func (c *counters) left(late time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.overstay = max(c.overstay, late)
+}
+
 func (c *counters) snapshot() Stats {
 	c.mu.Lock()
-	first := c.firstViolation
+	first, overstay := c.firstViolation, c.overstay
 	c.mu.Unlock()
 	return Stats{
 		Reports: c.reports.Load(), Replies: c.replies.Load(), Grants: c.grants.Load(),
 		Redeliveries: c.redeliveries.Load(), Dropped: c.dropped.Load(), Renewals: c.renewals.Load(),
-		Cancels: c.cancels.Load(), LeasesEnded: c.leasesEnded.Load(), Silent: c.silent.Load(),
+		Cancels: c.cancels.Load(), LeasesEnded: c.leasesEnded.Load(), Silent: c.silent.Load(), Overstay: overstay,
 		Reboots: c.reboots.Load(), Working: c.working.Load(),
 		Results: c.results.Load(), Recorded: c.recorded.Load(), Duplicate: c.duplicate.Load(),
 		Late: c.late.Load(), Unknown: c.unknown.Load(), Rejected: c.rejected.Load(), Discarded: c.discarded.Load(),

@@ -60,6 +60,9 @@ func (s *Summary) Err() error {
 	check(s.Differing > 0, "%d outputs differ from the journals", s.Differing)
 	check(s.Fleet.GarbageAccepted > 0, "%d malformed reports were not refused", s.Fleet.GarbageAccepted)
 	check(s.Fleet.Violations > 0, "%d replies break the protocol, first: %s", s.Fleet.Violations, s.Fleet.FirstViolation)
+	if late := s.Fleet.Overstay.Round(time.Millisecond); len(errs) > 0 && late > 0 {
+		errs = append(errs, fmt.Errorf("note: devices were out up to %s after their leases; more than the server's margin is not its fault", late))
+	}
 	for _, e := range s.Examples {
 		errs = append(errs, errors.New(e))
 	}
@@ -82,8 +85,8 @@ func (s *Summary) Print(w io.Writer) error {
 		fmt.Sprintf("grants     %d started, %d redelivered, %d dropped, %d renewals, %d cancels", f.Grants, f.Redeliveries, f.Dropped, f.Renewals, f.Cancels),
 		fmt.Sprintf("results    %d: %d recorded, %d duplicate, %d late, %d unknown, %d rejected, %d without an outcome",
 			f.Results, f.Recorded, f.Duplicate, f.Late, f.Unknown, f.Rejected, s.Unsettled),
-		fmt.Sprintf("faults     %d silent, %d leases ended, %d reboots, %d of %d malformed reports refused",
-			f.Silent, f.LeasesEnded, f.Reboots, f.GarbageRefused, f.GarbageSent),
+		fmt.Sprintf("faults     %d silent, %d leases ended (left up to %s late), %d reboots, %d of %d malformed reports refused",
+			f.Silent, f.LeasesEnded, max(f.Overstay, 0).Round(time.Millisecond), f.Reboots, f.GarbageRefused, f.GarbageSent),
 		fmt.Sprintf("inside     high-water mark %d of %d, %d over-limit instants, %d shared slots, %d stale tokens",
 			x.HighWater, s.Capacity, x.OverLimitInstants, x.SharedSlots, x.StaleTokens),
 		fmt.Sprintf("slot use   %.1f %% while tasks waited (%s)", 100*s.SlotUse(), s.Busy.Round(10*time.Millisecond)),

@@ -98,7 +98,10 @@ type job struct {
 }
 
 // ending is how a job ended.
-type ending struct{ cause error } // nil: the work was done
+type ending struct {
+	cause error         // nil: the work was done
+	late  time.Duration // out so long after the end of the lease; negative: before
+}
 
 // start begins the work; its end arrives on done, once. When it does, the
 // device has left the external system.
@@ -111,7 +114,7 @@ func (j *job) start(ctx context.Context, sent, until time.Time, external string)
 		err := j.use(ctx, external)
 		j.lease.timer.Stop()
 		j.stop(nil)
-		j.done <- ending{err}
+		j.done <- ending{err, -j.lease.left()}
 	}()
 }
 
