@@ -5,5 +5,8 @@ import "database/sql"
 // DB is the database itself, for tests that look behind the methods.
 func (s *Store) DB() *sql.DB { return s.db.DB }
 
+// Dialect is "postgres" or "sqlite".
+func (s *Store) Dialect() string { return s.name }
+
 // Text is a statement in the words of the database.
 func (s *Store) Text(query string) string { return s.text(query) }

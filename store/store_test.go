@@ -1,9 +1,16 @@
 package store_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -39,4 +46,154 @@ func TestFromBatchToResult(t *testing.T) {
 			l.Fatalf("the same result again: %+v", outcome)
 		}
 	})
+}
+
+func TestDurabilityIsChecked(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		if err := l.CheckDurability(l.Context()); err != nil {
+			l.Fatalf("a durable database: %v", err)
+		}
+	})
+	dsn := server.NewDatabase(t)
+	s, err := store.OpenPostgres(t.Context(), dsn+"&synchronous_commit=off", store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.CheckDurability(t.Context()); err == nil || !strings.Contains(err.Error(), "synchronous_commit") {
+		t.Fatalf("synchronous_commit off: %v", err)
+	}
+}
+
+func TestPostgresTimeoutsAreSet(t *testing.T) {
+	t.Parallel()
+	dsn := server.NewDatabase(t)
+	s, err := store.OpenPostgres(t.Context(), dsn+"&lock_timeout=1234", store.Options{StatementTimeout: 7 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for setting, want := range map[string]string{
+		"statement_timeout": "7s", "lock_timeout": "1234ms", "idle_in_transaction_session_timeout": "10s", "application_name": "dispatcher",
+	} {
+		var got string
+		if err := s.DB().QueryRowContext(t.Context(), "SHOW "+setting).Scan(&got); err != nil || got != want {
+			t.Errorf("%s is %q, %v; want %q", setting, got, err, want)
+		}
+	}
+}
+
+func TestOpeningWhatIsNotThereFails(t *testing.T) {
+	t.Parallel()
+	if _, err := store.OpenPostgres(t.Context(), "postgres://"+testservers.FreeAddr(t)+"/none?sslmode=disable", store.Options{}); err == nil {
+		t.Error("no server, and no error")
+	}
+	if _, err := store.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "no", "such", "folder")); err == nil {
+		t.Error("no folder, and no error")
+	}
+}
+
+// The embedded ledger is still there after a restart.
+func TestSQLiteKeepsWhatItCommitted(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	l := opened(t)(store.OpenSQLite(t.Context(), path))
+	l.pool("p", 1)
+	_, ids := l.batch(store.Batch{Pool: "p"}, "a")
+	g := l.grant(ids[0], "a", "p", 0)
+	l.must(l.Close())
+	again := opened(t)(store.OpenSQLite(t.Context(), path))
+	if o := again.report(g, store.BySuccess, ""); o.Kind != store.ResultRecorded {
+		t.Fatalf("outcome %+v", o)
+	}
+	var mode, sync string
+	again.must(again.DB().QueryRowContext(t.Context(), "PRAGMA journal_mode").Scan(&mode))
+	again.must(again.DB().QueryRowContext(t.Context(), "PRAGMA synchronous").Scan(&sync))
+	if mode != "wal" || sync != "2" {
+		t.Fatalf("journal_mode %s, synchronous %s; want wal and 2", mode, sync)
+	}
+}
+
+// brokenLedger is a ledger behind a proxy that, once armed, loses the answer
+// to the next COMMIT.
+func brokenLedger(t *testing.T) (l *ledger, arm func()) {
+	t.Helper()
+	var armed atomic.Bool
+	proxy := testservers.NewProxy(t, server.Server(t).Addr())
+	proxy.OnRequest = func(b []byte) {
+		if bytes.Contains(b, []byte("COMMIT")) && armed.CompareAndSwap(true, false) {
+			proxy.DropReplies(1)
+		}
+	}
+	dsn := strings.Replace(server.NewDatabase(t), server.Server(t).Addr(), proxy.Addr, 1)
+	return opened(t)(store.OpenPostgres(t.Context(), dsn, store.Options{})), func() { armed.Store(true) }
+}
+
+func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
+	t.Parallel()
+	l, arm := brokenLedger(t)
+	l.pool("p", 2)
+	_, ids := l.batch(store.Batch{Pool: "p"}, "a")
+	arm()
+	if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[0], "a", "p", 0)}); !errors.Is(err, store.ErrOutcomeUnknown) {
+		t.Fatalf("claim: %v, want an unknown outcome", err)
+	}
+	// The answer was lost, not the grant: here it was made.
+	_, grant, _, err := l.Task(l.Context(), ids[0])
+	l.must(err)
+	if grant == nil || grant.Token == 0 {
+		t.Fatalf("grant %+v", grant)
+	}
+	arm()
+	r := store.Result{Device: "a", Task: grant.Task, Token: grant.Token, Cause: store.BySuccess}
+	if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; !errors.Is(o.Err, store.ErrOutcomeUnknown) {
+		t.Fatalf("outcome %+v, want an unknown one", o)
+	}
+	if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; o.Kind != store.ResultDuplicate {
+		t.Fatalf("sent again: %+v, want a duplicate", o)
+	}
+}
+
+func TestWhatWasNotSentToCommitIsNotUnknown(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		_, ids := l.batch(store.Batch{Pool: "p"}, "a")
+		g := l.grant(ids[0], "a", "p", 0)
+		ctx, cancel := context.WithCancel(l.Context())
+		r := store.Result{Device: "a", Task: g.Task, Token: g.Token, Cause: store.BySuccess}
+		o := l.RecordResults(ctx, []store.Result{r}, func(e store.Ending) store.Settlement {
+			cancel()
+			return settle(e)
+		})[0]
+		if o.Err == nil || errors.Is(o.Err, store.ErrOutcomeUnknown) {
+			l.Fatalf("outcome %+v, want an error that is certain", o)
+		}
+		l.wantTask(g.Task, store.Dispatched)
+	})
+}
+
+// A server that dies and comes back: what was answered is there, and the
+// connections heal.
+func TestPostgresCrash(t *testing.T) {
+	t.Parallel()
+	pg := testservers.Postgres(t)
+	l := opened(t)(store.OpenPostgres(t.Context(), pg.NewDatabase(t), store.Options{}))
+	l.pool("p", 3)
+	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "c")
+	for i, d := range []string{"a", "b", "c"} {
+		g := l.grant(ids[i], d, "p", i)
+		l.report(g, store.BySuccess, "1")
+		if i == 1 {
+			pg.Immediate()
+		} else {
+			pg.Kill()
+		}
+		if _, err := l.Views(l.Context(), []string{d}); err == nil {
+			t.Fatal("a view without a server")
+		}
+		pg.Start()
+		l.wantTask(g.Task, store.Succeeded)
+	}
 }

@@ -1,0 +1,222 @@
+package store_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func TestDevices(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		tags := map[string]string{"region": "ar", "quote": `"<é>`}
+		d, err := l.CreateDevice(l.Context(), "op", "m:1", tags, []byte("hash-1"))
+		l.must(err)
+		want := store.Device{ID: "m:1", Tags: tags, Attributes: json.RawMessage(`{}`), CreatedAt: d.CreatedAt}
+		if diff := cmp.Diff(want, d); diff != "" || d.CreatedAt.IsZero() {
+			l.Fatal(diff)
+		}
+		if _, err := l.CreateDevice(l.Context(), "op", "m:1", nil, []byte("hash-2")); !errors.Is(err, store.ErrExists) {
+			l.Fatalf("the same id: %v", err)
+		}
+		if _, err := l.TokenByHash(l.Context(), []byte("hash-2")); !errors.Is(err, store.ErrNotFound) {
+			l.Fatalf("the refused device's token: %v", err)
+		}
+		for range 2 {
+			if d, err := l.EnsureDevice(l.Context(), "M:1"); err != nil || d.ID != "M:1" || d.LastSeen != nil {
+				l.Fatalf("ensured %+v, %v", d, err)
+			}
+		}
+		if _, err := l.Device(l.Context(), "m"); !errors.Is(err, store.ErrNotFound) {
+			l.Fatalf("no device: %v", err)
+		}
+		page, err := l.Devices(l.Context(), "", 1)
+		l.must(err)
+		rest, err := l.Devices(l.Context(), page[0].ID, 10)
+		l.must(err)
+		if len(page) != 1 || len(rest) != 1 || page[0].ID != "M:1" || rest[0].ID != "m:1" {
+			l.Fatalf("pages %+v, %+v", page, rest)
+		}
+	})
+}
+
+func TestConcurrentReportsRegisterADeviceOnce(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		var wait sync.WaitGroup
+		for range 20 {
+			wait.Go(func() {
+				if d, err := l.EnsureDevice(l.Context(), "new"); err != nil || d.ID != "new" {
+					l.Errorf("%+v, %v", d, err)
+				}
+			})
+		}
+		wait.Wait()
+		if events, err := l.Events(l.Context(), store.EventFilter{Kind: "device.created"}); err != nil || len(events) != 1 {
+			l.Fatalf("events %+v, %v", events, err)
+		}
+	})
+}
+
+func TestDeviceTokens(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		hash := []byte{0, 1, 0xff, '\\', 'x', 0}
+		l.must(l.EnrollDevice(l.Context(), "a", hash))
+		token, err := l.TokenByHash(l.Context(), hash)
+		if err != nil || token.Device != "a" || token.Role != "" {
+			l.Fatalf("token %+v, %v", token, err)
+		}
+		l.must(l.EnrollDevice(l.Context(), "a", []byte("the reply with the first was lost")))
+		if _, err := l.TokenByHash(l.Context(), hash); !errors.Is(err, store.ErrNotFound) {
+			l.Fatalf("the token that was replaced: %v", err)
+		}
+		if d, err := l.Device(l.Context(), "a"); err != nil || d.OwnToken {
+			l.Fatalf("device %+v, %v before its first use", d, err)
+		}
+		for range 2 {
+			l.must(l.MarkOwnToken(l.Context(), "a"))
+		}
+		if d, err := l.Device(l.Context(), "a"); err != nil || !d.OwnToken {
+			l.Fatalf("device %+v, %v after its first use", d, err)
+		}
+		if err := l.EnrollDevice(l.Context(), "a", []byte("3")); !errors.Is(err, store.ErrExists) {
+			l.Fatalf("enrolled again: %v", err)
+		}
+		l.must(l.AddDeviceToken(l.Context(), "op", "a", []byte("rotated")))
+		for _, valid := range []string{"the reply with the first was lost", "rotated"} {
+			if _, err := l.TokenByHash(l.Context(), []byte(valid)); err != nil {
+				l.Errorf("%q: %v", valid, err)
+			}
+		}
+		if err := l.AddDeviceToken(l.Context(), "op", "nobody", []byte("4")); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("no device: %v", err)
+		}
+	})
+}
+
+func TestOperatorTokens(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		past, soon := time.Now().Add(-time.Second), time.UnixMilli(time.Now().Add(time.Hour).UnixMilli()).UTC()
+		valid, err := l.CreateToken(l.Context(), "op", store.Token{Name: "ci", Role: "operator", ExpiresAt: &soon}, []byte("1"))
+		l.must(err)
+		_, err = l.CreateToken(l.Context(), "op", store.Token{Name: "old", Role: "admin", ExpiresAt: &past}, []byte("2"))
+		l.must(err)
+		if got, err := l.TokenByHash(l.Context(), []byte("1")); err != nil || !cmp.Equal(got, valid) || got.Role != "operator" || !got.ExpiresAt.Equal(soon) {
+			l.Errorf("token %+v, %v", got, err)
+		}
+		if _, err := l.TokenByHash(l.Context(), []byte("2")); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("an expired token: %v", err)
+		}
+		if _, err := l.CreateToken(l.Context(), "op", store.Token{}, []byte("1")); !errors.Is(err, store.ErrExists) {
+			l.Errorf("the same secret: %v", err)
+		}
+		l.exec(`UPDATE tokens SET revoked_at = {now} WHERE id = $1`, valid.ID)
+		if _, err := l.TokenByHash(l.Context(), []byte("1")); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("a revoked token: %v", err)
+		}
+	})
+}
+
+func TestBlockingAsksTheDeviceToStop(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 2)
+		_, ids := l.batch(store.Batch{Pool: "p"}, "a", "a")
+		l.grant(ids[0], "a", "p", 0)
+		if err := l.SetBlocked(l.Context(), "op", "a", true); !errors.Is(err, store.ErrNotFound) {
+			l.Fatalf("not registered: %v", err)
+		}
+		_, err := l.EnsureDevice(l.Context(), "a")
+		l.must(err)
+		for range 2 {
+			l.must(l.SetBlocked(l.Context(), "op", "a", true))
+		}
+		views, err := l.Views(l.Context(), []string{"a"})
+		l.must(err)
+		if !views[0].Device.Blocked || views[0].Grant.CancelWhy != "blocked" {
+			l.Fatalf("view %+v", views[0])
+		}
+		l.report(*views[0].Grant, store.BySuccess, "")
+		l.wantStatuses(l.claim(l.to(ids[1], "a", "p", 0)), lost)
+		l.must(l.SetBlocked(l.Context(), "op", "a", false))
+		l.wantStatuses(l.claim(l.to(ids[1], "a", "p", 0)), granted)
+		if events, err := l.Events(l.Context(), store.EventFilter{Device: "a", Actor: "op"}); err != nil || len(events) != 2 {
+			l.Fatalf("events %+v, %v; want one each", events, err)
+		}
+	})
+}
+
+func TestMergeAttributes(t *testing.T) {
+	t.Parallel()
+	wide := func(from, to int) string {
+		var members []string
+		for i := from; i < to; i++ {
+			members = append(members, fmt.Sprintf(`"k%d":1`, i))
+		}
+		return "{" + strings.Join(members, ",") + "}"
+	}
+	eachDialect(t, func(l *ledger) {
+		_, err := l.EnsureDevice(l.Context(), "a")
+		l.must(err)
+		for _, c := range []struct {
+			patch, want string
+			fails       bool
+			tooLarge    bool
+		}{
+			{patch: `{"firmware": "7.2", "n": 1.50, "deep": {"a": 1, "b": [1, null]}}`, want: `{"deep":{"a":1,"b":[1,null]},"firmware":"7.2","n":1.50}`},
+			{patch: `{}`, want: `{"deep":{"a":1,"b":[1,null]},"firmware":"7.2","n":1.50}`},
+			{patch: `{"n": null, "none": null, "deep": {"a": null, "c": {"d": null}}}`, want: `{"deep":{"b":[1,null],"c":{}},"firmware":"7.2"}`},
+			{patch: `{"big": 123456789012345678901234567890, "deep": 1}`, want: `{"big":123456789012345678901234567890,"deep":1,"firmware":"7.2"}`},
+			{patch: wide(0, 62), want: `{"big":123456789012345678901234567890,"deep":1,"firmware":"7.2"}`, fails: true, tooLarge: true},
+			{patch: `{"long": "` + strings.Repeat("x", 8<<10) + `"}`, want: `{"big":123456789012345678901234567890,"deep":1,"firmware":"7.2"}`, fails: true, tooLarge: true},
+			{patch: `[1]`, want: `{"big":123456789012345678901234567890,"deep":1,"firmware":"7.2"}`, fails: true},
+			{patch: `{"big": null, "deep": null, "firmware": null}`, want: `{}`},
+		} {
+			err := l.MergeAttributes(l.Context(), "a", json.RawMessage(c.patch))
+			if (err != nil) != c.fails || errors.Is(err, store.ErrTooLarge) != c.tooLarge {
+				l.Errorf("%.60s: %v", c.patch, err)
+			}
+			if d, err := l.Device(l.Context(), "a"); err != nil || string(d.Attributes) != c.want {
+				l.Errorf("%.60s: %s, %v; want %s", c.patch, d.Attributes, err, c.want)
+			}
+		}
+		l.must(l.MergeAttributes(l.Context(), "a", json.RawMessage(wide(0, 64))))
+		if err := l.MergeAttributes(l.Context(), "nobody", json.RawMessage(`{}`)); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("no device: %v", err)
+		}
+	})
+}
+
+func TestLastSeenOnlyMovesForward(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		for _, id := range []string{"a", "b"} {
+			_, err := l.EnsureDevice(l.Context(), id)
+			l.must(err)
+		}
+		at := time.UnixMilli(1_800_000_000_000).UTC()
+		for _, c := range []struct{ seen, want time.Time }{{at, at}, {at.Add(-time.Hour), at}, {at.Add(time.Second), at.Add(time.Second)}} {
+			l.must(l.TouchDevices(l.Context(), map[string]time.Time{"a": c.seen, "unknown": c.seen}))
+			if d, err := l.Device(l.Context(), "a"); err != nil || d.LastSeen == nil || !d.LastSeen.Equal(c.want) {
+				l.Errorf("last seen %v, %v; want %s", d.LastSeen, err, c.want)
+			}
+		}
+		l.must(l.TouchDevices(l.Context(), nil))
+		if d, err := l.Device(l.Context(), "b"); err != nil || d.LastSeen != nil {
+			l.Errorf("device b: %+v, %v", d, err)
+		}
+		if n := l.count("devices"); n != 2 {
+			l.Errorf("%d devices, want 2", n)
+		}
+	})
+}
