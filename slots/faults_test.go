@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,9 +136,15 @@ func TestReadOnlyReplica(t *testing.T) {
 	if err := s.client.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Acquire(t.Context(), pool, requests(1e9, "b"))
+	var sent atomic.Int32
+	proxy := testservers.NewProxy(t, s.addr)
+	proxy.OnRequest = func(b []byte) { sent.Add(int32(bytes.Count(bytes.ToLower(b), []byte("evalsha")))) }
+	_, err := slots.New(s.dial(t, proxy.Addr)).Acquire(t.Context(), pool, requests(1e9, "b"))
 	if !errors.Is(err, slots.ErrUnavailable) || !strings.Contains(err.Error(), "READONLY") {
 		t.Errorf("acquire: %v", err)
+	}
+	if got := sent.Load(); got != 1 {
+		t.Errorf("sent %d times: an answer is final", got)
 	}
 	if _, err := s.Release(t.Context(), pool, []string{"a"}); !errors.Is(err, slots.ErrUnavailable) {
 		t.Errorf("release: %v", err)

@@ -62,7 +62,8 @@ func TestLinearizable(t *testing.T) {
 	pool := s.poolOf(t, linearCapacity)
 	var clock atomic.Int64 // orders beginnings and ends; no wall clock is that fine
 	history := make([][]porcupine.Operation, clients)
-	var wg sync.WaitGroup
+	var wg, first sync.WaitGroup
+	first.Add(clients) // nobody leaves before all have asked once: the pool was full
 	for c := range clients {
 		wg.Go(func() {
 			do := func(in input, call func() (output, error)) output {
@@ -88,6 +89,10 @@ func TestLinearizable(t *testing.T) {
 					}
 					return output{slot: out[0].Slot}, nil
 				})
+				if i == 0 {
+					first.Done()
+					first.Wait()
+				}
 				do(input{release: true, lease: lease}, release)
 				do(input{release: true, lease: lease}, release) // once too often
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +37,7 @@ func TestSuite(t *testing.T) {
 			t.Run("stale version", s.testStaleVersion)
 			t.Run("restore unknown only", s.testRestoreUnknownOnly)
 			t.Run("restore clears remains", s.testRestoreClearsRemains)
+			t.Run("restore in chunks", s.testChunkedRestore)
 			t.Run("interleaved restores", s.testInterleavedRestores)
 			t.Run("restore after resize", s.testRestoreAboveCapacity)
 			t.Run("adopt", s.testAdopt)
@@ -45,6 +47,7 @@ func TestSuite(t *testing.T) {
 			t.Run("lost key", s.testLostKey)
 			t.Run("script flush", s.testScriptFlush)
 			t.Run("invalid arguments", s.testInvalid)
+			t.Run("release notes are bounded", s.testReleaseNotes)
 			t.Run("concurrent cap", s.testConcurrentCap)
 		})
 	}
@@ -76,6 +79,8 @@ func (s *server) testLowestFirst(t *testing.T) {
 		got = append(got, a.Slot)
 	}
 	diff(t, "slots", got, []int{9, 20, 101, 1100})
+	s.release(t, pool, "b")
+	diff(t, "as stored, which outlives a release of the program", s.freeMembers(t, pool), []string{"00020"})
 }
 
 func (s *server) testAcquireTwice(t *testing.T) {
@@ -316,6 +321,35 @@ func (s *server) testRestoreClearsRemains(t *testing.T) {
 	s.restore(t, pool, slots.Config{Capacity: 5, Version: 1}, holdings("a", 1)...)
 	diff(t, "holders", s.holders(t, pool), map[int]string{0: "a.0"})
 	diff(t, "next", s.acquire(t, pool, "n"), acquired(1))
+	fields, err := s.client.HKeys(t.Context(), "slots:{"+pool+"}:config").Result()
+	slices.Sort(fields)
+	if want := []string{"call", "capacity", "version"}; err != nil || !slices.Equal(fields, want) {
+		t.Errorf("config has %v (%v), want %v", fields, err, want)
+	}
+}
+
+func (s *server) testChunkedRestore(t *testing.T) {
+	t.Parallel()
+	const n = 1203
+	holders := holdings("r", n)
+	pool := s.poolOf(t, n+1, holders...)
+	check := func(what string) {
+		t.Helper()
+		got := s.holders(t, pool)
+		for _, h := range holders {
+			if got[h.Slot] != h.Lease {
+				t.Fatalf("%s: slot %d is held by %q, want %q", what, h.Slot, got[h.Slot], h.Lease)
+			}
+		}
+	}
+	check("restored")
+	diff(t, "next", s.acquireAll(t, pool, "n", "m"), []slots.Acquisition{acquired(n), {Status: slots.StatusFull}})
+	s.release(t, pool, names("r", 100, n)...)
+	adopted, err := s.Adopt(t.Context(), pool, holders)
+	if err != nil || len(adopted) != n || slices.Contains(adopted, false) {
+		t.Fatalf("adopt: %d answers, %v", len(adopted), err)
+	}
+	check("adopted")
 }
 
 func (s *server) testInterleavedRestores(t *testing.T) {
@@ -438,14 +472,16 @@ func (s *server) testForget(t *testing.T) {
 	diff(t, "acquire", s.acquire(t, pool, "x"), slots.Acquisition{})
 }
 
-// testLostKey: an eviction takes any one key of a pool; it never over-grants.
+// testLostKey: an eviction takes some keys of a pool; it never over-grants.
 func (s *server) testLostKey(t *testing.T) {
 	t.Parallel()
-	for _, key := range []string{"free_at", "holder", "lease", "config"} {
+	for _, key := range []string{"free_at", "holder", "lease", "config", "holder lease"} {
 		pool := t.Name() + "." + key
 		s.restore(t, pool, slots.Config{Capacity: 3, Version: 1}, holdings("a", 2)...)
-		if err := s.client.Del(t.Context(), "slots:{"+pool+"}:"+key).Err(); err != nil {
-			t.Fatal(err)
+		for name := range strings.FieldsSeq(key) {
+			if err := s.client.Del(t.Context(), "slots:{"+pool+"}:"+name).Err(); err != nil {
+				t.Fatal(err)
+			}
 		}
 		diff(t, key+" lost: acquire", s.acquireAll(t, pool, "x", "a.0"), make([]slots.Acquisition, 2))
 		diff(t, key+" lost: release", s.release(t, pool, "a.0"), []bool{false})
@@ -520,6 +556,27 @@ func (s *server) testInvalid(t *testing.T) {
 		}
 	}
 	diff(t, "untouched", s.snapshot(t, pool), slots.Snapshot{Known: true, Capacity: 3, Version: 1})
+}
+
+// testReleaseNotes: what is kept to answer a release sent again goes away.
+func (s *server) testReleaseNotes(t *testing.T) {
+	t.Parallel()
+	pool := s.poolOf(t, 3)
+	s.acquireAll(t, pool, "a", "b")
+	s.release(t, pool, "a")
+	key := "slots:{" + pool + "}:released"
+	old, err := s.client.ZRange(t.Context(), key, 0, -1).Result()
+	if err != nil || len(old) != 1 {
+		t.Fatalf("notes: %v, %v, want one", old, err)
+	}
+	// Eleven seconds pass.
+	if err := s.client.ZIncrBy(t.Context(), key, -11_000, old[0]).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.release(t, pool, "b")
+	if notes, err := s.client.ZRange(t.Context(), key, 0, -1).Result(); err != nil || len(notes) != 1 || notes[0] == old[0] {
+		t.Errorf("notes: %v, %v, want only the new one", notes, err)
+	}
 }
 
 // testConcurrentCap: many clients, few slots; who is inside is counted outside.
