@@ -32,6 +32,7 @@ type Config struct {
 	Tasks        int           // in all; Endless: in each batch. Default: 5 a device, Endless: 1
 	Via          Via
 	Work         time.Duration // mean work of a task, drawn within 50 %
+	Long         float64       // share of tasks that take 0.9 of the lease instead
 	Period       time.Duration
 	Resend       time.Duration // see Options
 	Retry        time.Duration // see Options
@@ -63,6 +64,9 @@ func (c Config) validate() error {
 	var errs []error
 	if c.Capacity < 0 || c.Tasks < 0 || c.Lease < 0 || c.Timeout < 0 {
 		errs = append(errs, errors.New("capacity, tasks, lease and timeout must not be negative"))
+	}
+	if !(c.Long >= 0 && c.Long <= 1) {
+		errs = append(errs, fmt.Errorf("long: share %v is not within 0..1", c.Long))
 	}
 	if err := checkURL(c.URL, "http", "https"); err != nil {
 		errs = append(errs, fmt.Errorf("dispatcher: %w", err))

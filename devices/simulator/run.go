@@ -66,7 +66,7 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 		_ = s.external.Close()
 		return nil, err
 	}
-	s.work = newWorkload(c, s.operator, s.fleet)
+	s.work = newWorkload(c, s.lease, s.operator, s.fleet)
 	return s, nil
 }
 

@@ -210,3 +210,19 @@ func eventually(t *testing.T, condition func() bool) {
 		}
 	}
 }
+
+// Replies are lost until the end: the run waits for the devices to say it again.
+func TestRunWaitsForTheLastOutcomes(t *testing.T) {
+	t.Parallel()
+	f, server := newFake(t)
+	c := testConfig(server.URL)
+	c.Devices, c.Tasks, c.Resend = 12, 12, 700*time.Millisecond
+	c.LostReplies = 0.5
+	s, _ := runAgainst(t, f, c)
+	if err := s.Err(); err != nil || s.Unsettled != 0 {
+		t.Errorf("Err %v, %d results without an outcome", err, s.Unsettled)
+	}
+	if s.Fleet.Duplicate == 0 {
+		t.Error("no result was sent again")
+	}
+}

@@ -16,6 +16,7 @@ const maxBatch = 5000
 // workload is the batches of a simulation.
 type workload struct {
 	config   Config
+	lease    time.Duration // of the pool
 	operator *Operator
 	fleet    *Fleet
 	dice     dice
@@ -30,8 +31,8 @@ type openBatch struct{ BatchState }
 
 func (b *openBatch) finished() bool { return b.Total > 0 && b.Terminal() >= b.Total }
 
-func newWorkload(c Config, o *Operator, f *Fleet) *workload {
-	return &workload{config: c, operator: o, fleet: f, dice: newDice(c.Seed, 0)}
+func newWorkload(c Config, lease time.Duration, o *Operator, f *Fleet) *workload {
+	return &workload{config: c, lease: lease, operator: o, fleet: f, dice: newDice(c.Seed, 0)}
 }
 
 // queue adds Config.Tasks tasks, dealt over the devices in turn, in batches
@@ -52,7 +53,7 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 	}
 	var planned time.Duration
 	for i := from; i < to; i++ {
-		work := w.dice.around(w.config.Work).Round(time.Millisecond)
+		work := w.draw()
 		planned += work
 		b.Tasks = append(b.Tasks, NewTask{
 			Device:  w.fleet.Device(i % w.config.Devices),
@@ -68,6 +69,14 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 	total := int64(len(b.Tasks))
 	w.batches = append(w.batches, &openBatch{BatchState{ID: id, Total: total, Counts: map[string]int64{"pending": total}}})
 	return nil
+}
+
+// draw is the work of one task.
+func (w *workload) draw() time.Duration {
+	if w.dice.chance(w.config.Long) {
+		return w.lease * 9 / 10
+	}
+	return w.dice.around(w.config.Work).Round(time.Millisecond)
 }
 
 // refresh asks where the open batches stand; what cannot be asked stays as it was.
