@@ -206,3 +206,17 @@ func diff(t *testing.T, what string, got, want any) {
 		t.Errorf("%s (-want +got):\n%s", what, d)
 	}
 }
+
+// eventually polls until ok, at most 10 s.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick, deadline := time.NewTicker(2*time.Millisecond), time.After(10*time.Second)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
