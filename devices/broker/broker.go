@@ -32,7 +32,7 @@ const (
 	receiveMaximum      = 64               // QoS 2 messages a client may have open
 	maxKeepalive        = 20 * time.Minute // also of clients that ask for none
 	handshakeTimeout    = 10 * time.Second // from accepting a connection to its CONNECT
-	writeTimeout        = 5 * time.Second  // of one write to a client that does not read
+	writeTimeout        = 2 * time.Second  // of one write to a client that does not read
 	authenticateTimeout = 5 * time.Second
 )
 

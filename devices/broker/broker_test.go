@@ -381,6 +381,47 @@ func TestStopEndsHandshakes(t *testing.T) {
 	}
 }
 
+// TestDeafDeviceDoesNotStallTheOthers floods a device that never reads.
+func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	inside, other := dispatcher(t, b), device(t, b, "other")
+	other.subscribe(t, devices.ReplyTopic("other"))
+	deaf := rawConnect(t, b.Addr().String(), "deaf1", password+"deaf1")
+	defer deaf.Close()
+	if _, err := deaf.Write([]byte("\x82\x19\x00\x01\x00\x14fleet/v1/deaf1/reply\x01")); err != nil {
+		t.Fatal(err)
+	}
+	var suback [5]byte
+	if _, err := io.ReadFull(deaf, suback[:]); err != nil || suback[4] != 1 {
+		t.Fatalf("SUBACK %x, %v", suback, err)
+	}
+	alive := make(chan struct{}) // it goes on to send, so that its keepalive never ends it
+	go func() {
+		defer close(alive)
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for range tick.C {
+			if _, err := deaf.Write([]byte("\x40\x02\xff\xff")); err != nil { // PUBACK of nothing
+				return
+			}
+		}
+	}()
+	body := strings.Repeat("x", 100<<10)
+	for range 300 {
+		inside.Publish(devices.ReplyTopic("deaf1"), 1, false, body)
+	}
+	inside.publish(t, devices.ReplyTopic("other"), "down", 1)
+	if got := other.next(t); got != "fleet/v1/other/reply down" {
+		t.Errorf("reply %q", got)
+	}
+	select {
+	case <-alive:
+	case <-time.After(patience):
+		t.Error("the deaf device is still connected")
+	}
+}
+
 // TestStopWithManyClients: mochi can deadlock when it looks for its clients
 // while they go (a read lock taken twice).
 func TestStopWithManyClients(t *testing.T) {
@@ -401,7 +442,7 @@ func TestStopWithManyClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range 50 {
-			defer rawConnect(t, b.Addr().String(), fmt.Sprintf("dev%02d", i)).Close()
+			defer rawConnect(t, b.Addr().String(), fmt.Sprintf("dev%02d", i), "x").Close()
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		err = b.Stop(ctx)
@@ -412,14 +453,16 @@ func TestStopWithManyClients(t *testing.T) {
 	}
 }
 
-// rawConnect connects a device with an id of 5 characters and waits for its CONNACK.
-func rawConnect(t *testing.T, addr, id string) net.Conn {
+// rawConnect connects a device without a client that reads, and waits for its CONNACK.
+func rawConnect(t *testing.T, addr, id, password string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Write([]byte("\x10\x1b\x00\x04MQTT\x04\xc2\x00\x3c\x00\x05" + id + "\x00\x05" + id + "\x00\x01x")); err != nil {
+	text := func(s string) string { return string([]byte{0, byte(len(s))}) + s }
+	packet := text("MQTT") + "\x04\xc2\x00\x3c" + text(id) + text(id) + text(password)
+	if _, err := conn.Write(append([]byte{0x10, byte(len(packet))}, packet...)); err != nil {
 		t.Fatal(err)
 	}
 	var answer [4]byte

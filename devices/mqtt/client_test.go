@@ -304,6 +304,34 @@ func TestReconnectsAndSubscribesAgain(t *testing.T) {
 	})
 }
 
+// TestStaleReplyIsNotDelivered: an answer that found no connection is not kept
+// for the next one.
+func TestStaleReplyIsNotDelivered(t *testing.T) {
+	t.Parallel()
+	s := mosquitto{testservers.Mosquitto(t)}
+	proxy := testservers.NewProxy(t, s.Addr)
+	release, entered := make(chan struct{}), make(chan struct{}, 10)
+	counts := &counter{}
+	c := connect(t, mqtt.Options{URL: "tcp://" + proxy.Addr, Count: counts.add, Handler: handlerFunc(func(ctx context.Context, id devices.ID, body []byte) devices.Reply {
+		entered <- struct{}{}
+		<-release
+		return echo(ctx, id, body)
+	})})
+	d := device(t, s, "a")
+	d.report(t, "stale")
+	<-entered
+	proxy.Cut()
+	eventually(t, "noticed", func() bool { return !c.Connected() })
+	close(release)
+	eventually(t, "counted", func() bool { return counts.get(mqtt.EventReplyLost) == 1 })
+	proxy.Heal()
+	eventually(t, "connected again", c.Connected)
+	d.report(t, "fresh")
+	if got := d.reply(t).Re; got != "fresh" {
+		t.Errorf("re %q", got)
+	}
+}
+
 func TestStartsBeforeTheBroker(t *testing.T) {
 	t.Parallel()
 	e := &embedded{t: t, addr: testservers.FreeAddr(t)}
@@ -329,6 +357,10 @@ func TestRetainedReportIsNotHandled(t *testing.T) {
 		t.Helper()
 		d := device(t, s, "a")
 		if token := d.Publish(devices.ReportTopic("a"), 1, true, "old"); !token.WaitTimeout(patience) || token.Error() != nil {
+			t.Fatal(token.Error())
+		}
+		// A PUBACK may come before the distribution, but what follows comes after it.
+		if token := d.Subscribe(devices.ReplyTopic("a"), 1, nil); !token.WaitTimeout(patience) || token.Error() != nil {
 			t.Fatal(token.Error())
 		}
 		connect(t, mqtt.Options{URL: s.URL(), Handler: handlerFunc(echo)})
@@ -426,10 +458,11 @@ func TestStopFinishesWhatIsInFlight(t *testing.T) {
 func TestStopCancelsAHandlerThatHangs(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{testservers.Mosquitto(t)}
-	entered := make(chan struct{})
-	c, err := mqtt.New(mqtt.Options{URL: s.URL(), Handler: handlerFunc(func(ctx context.Context, _ devices.ID, _ []byte) devices.Reply {
+	entered, left := make(chan struct{}), make(chan struct{})
+	c, err := mqtt.New(mqtt.Options{URL: s.URL(), HandleTimeout: time.Hour, Handler: handlerFunc(func(ctx context.Context, _ devices.ID, _ []byte) devices.Reply {
 		close(entered)
 		<-ctx.Done()
+		close(left)
 		return devices.Reply{Reason: devices.ReasonUnavailable}
 	})})
 	if err != nil {
@@ -445,6 +478,11 @@ func TestStopCancelsAHandlerThatHangs(t *testing.T) {
 	defer cancel()
 	if err := c.Stop(ctx); err == nil {
 		t.Error("the report was not answered, and Stop says nothing")
+	}
+	select {
+	case <-left:
+	case <-time.After(patience):
+		t.Error("the handler was not told to end")
 	}
 }
 
