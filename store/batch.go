@@ -138,7 +138,7 @@ func (s *Store) insertTasks(ctx context.Context, tx session, id int64, b Batch, 
 	if err != nil {
 		return 0, err
 	}
-	defer insert.Close()
+	defer func() { _ = insert.Close() }()
 	for task, err := range tasks {
 		if err != nil {
 			return 0, fmt.Errorf("task %d: %w", total+1, err)

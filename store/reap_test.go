@@ -20,7 +20,7 @@ func TestReap(t *testing.T) {
 		if reaped, err := l.Reap(l.Context(), a.GrantedAt, 10, settle); err != nil || len(reaped) != 0 {
 			l.Fatalf("before their end: %v, %v", reaped, err)
 		}
-		now := l.untilLapsed("p")
+		now := l.untilLapsed()
 		first, err := l.Reap(l.Context(), now, 1, settle)
 		l.must(err)
 		rest, err := l.Reap(l.Context(), now, 10, settle)
@@ -57,7 +57,7 @@ func TestReapersAndResultsEndAGrantOnce(t *testing.T) {
 			g := l.grant(ids[i], d, "p", i)
 			results = append(results, store.Result{Device: d, Task: g.Task, Token: g.Token, Cause: store.ByFailure})
 		}
-		now := l.untilLapsed("p")
+		now := l.untilLapsed()
 		var mu sync.Mutex
 		ended := map[int64]int{}
 		var wait sync.WaitGroup
@@ -104,7 +104,7 @@ func TestABadGrantKeepsNoOtherFromBeingReaped(t *testing.T) {
 		for i, d := range []string{"a", "b", "c"} {
 			l.grant(ids[i], d, "p", i)
 		}
-		now := l.untilLapsed("p")
+		now := l.untilLapsed()
 		l.must(l.AskCancel(l.Context(), ids[1], l.tokenOf(ids[1]), "bad"))
 		reaped, err := l.Reap(l.Context(), now, 10, func(e store.Ending) store.Settlement {
 			s := settle(e)

@@ -62,7 +62,7 @@ func TestRenewalsEnd(t *testing.T) {
 		if want := c.GrantedAt.Add(time.Hour); !c.MaxUntil.Equal(want) {
 			l.Fatalf("ends at %s, want %s", c.MaxUntil, want)
 		}
-		l.untilLapsed("p")
+		l.untilLapsed()
 		l.must(l.AskCancel(l.Context(), c.Task, c.Token, "max_run"))
 		l.must(l.AskCancel(l.Context(), c.Task, c.Token, "cancelled"))
 		l.must(l.AskCancel(l.Context(), c.Task, c.Token+1, "stale"))

@@ -74,7 +74,7 @@ func TestLapsedGrantStillTakesItsResult(t *testing.T) {
 		l.pool("p", 1)
 		_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
 		g := l.grant(ids[0], "a", "p", 0)
-		l.untilLapsed("p")
+		l.untilLapsed()
 		if o := l.report(g, store.BySuccess, "1"); o.Kind != store.ResultRecorded {
 			l.Fatalf("outcome %+v, want recorded", o)
 		}

@@ -60,7 +60,7 @@ func TestDurabilityIsChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	t.Cleanup(func() { _ = s.Close() })
 	if err := s.CheckDurability(t.Context()); err == nil || !strings.Contains(err.Error(), "synchronous_commit") {
 		t.Fatalf("synchronous_commit off: %v", err)
 	}

@@ -233,12 +233,12 @@ func (l *ledger) until(done func() bool) {
 	}
 }
 
-// untilLapsed waits until the shortest leases of a pool, of milliseconds, have
+// untilLapsed waits until the shortest leases of pool p, of milliseconds, have
 // ended, and returns the time.
-func (l *ledger) untilLapsed(pool string) (now time.Time) {
+func (l *ledger) untilLapsed() (now time.Time) {
 	l.Helper()
 	l.until(func() bool {
-		grants, err := l.Grants(l.Context(), pool)
+		grants, err := l.Grants(l.Context(), "p")
 		l.must(err)
 		now, _, err = l.Clock(l.Context())
 		l.must(err)
