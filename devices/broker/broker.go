@@ -2,11 +2,12 @@
 // rules that deny by default. It keeps nothing on disk and no session of a
 // client that has gone.
 //
-// A device connects with its id as user name and as client id (-i of
-// mosquitto_pub), and may publish to its own report topic and subscribe to its
-// own reply topic, nothing else. A denied subscription is answered with a
-// failure code; a denied publish of QoS 0 is dropped, one of QoS 1 or 2 ends
-// the connection, as MQTT 3.1.1 has no other way to say so.
+// A device connects with its id as user name; its client id is the same, or
+// begins with it and a '/' (mosquitto_sub -i my-meter/sub). It may publish to its
+// own report topic and subscribe to its own reply topic, nothing else. A denied
+// subscription is answered with a failure code; a denied publish of QoS 0 is
+// dropped, one of QoS 1 or 2 ends the connection, as MQTT 3.1.1 has no other way
+// to say so.
 package broker
 
 import (

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"strings"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -49,11 +50,15 @@ func (r *rules) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet
 		return true
 	}
 	device, err := devices.ParseID(user)
-	if err != nil || client.ID != user {
+	if err != nil || !ownClientID(client.ID, user) {
 		return false
 	}
 	return r.authenticate(device, password)
 }
+
+// ownClientID keeps sessions apart: a client id in use is taken over, so it has
+// to be the device's own, or begin with it and a '/', which no device id has.
+func ownClientID(id, user string) bool { return id == user || strings.HasPrefix(id, user+"/") }
 
 // OnACLCheck is asked for each publish, each subscription, and, with the
 // topic of the message, for each delivery.
