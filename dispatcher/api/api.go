@@ -82,6 +82,7 @@ func (a *API) registerOperators(mux *http.ServeMux) {
 	config := huma.DefaultConfig("Dispatcher", a.options.Version)
 	config.Info.Description = "Grants the places of an external system to the devices of a fleet, never more than there are."
 	config.DocsPath, config.SchemasPath = "", ""
+	config.Formats = map[string]huma.Format{"application/json": bodyFormat(), "json": bodyFormat()}
 	config.CreateHooks = nil // no $schema links in bodies
 	config.Transformers = []huma.Transformer{shapeProblem}
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
@@ -89,7 +90,7 @@ func (a *API) registerOperators(mux *http.ServeMux) {
 		"device":   {Type: "http", Scheme: "bearer", Description: "The device's own token or a fleet token."},
 	}
 	operations := humago.New(mux, config)
-	operations.UseMiddleware(withProblems, a.authorize(operations))
+	operations.UseMiddleware(a.authorize(operations), withProblems) // withProblems last: transformers see its context
 	a.registerPools(operations)
 	a.registerBatches(operations)
 	a.registerTasks(operations)
@@ -136,13 +137,14 @@ func problemResponse(operations huma.API) *huma.Response {
 	}
 }
 
-// guard answers what the router would answer in its own words: unknown paths,
-// wrong methods, paths with dots that it would redirect, and panics.
+// guard answers what no handler should see, and what the router would answer
+// in its own words: unknown paths, wrong methods, paths with dots that it would
+// redirect, and panics.
 func (a *API) guard(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer a.recoverPanic(w, r)
-		if !canonical(r.URL.Path) {
-			problem(http.StatusBadRequest, "invalid_path", "path: empty segments, . and .. are not names").write(w)
+		if p := unacceptable(r); p != nil {
+			p.write(w)
 			return
 		}
 		handler, pattern := mux.Handler(r)
@@ -154,20 +156,38 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 		handler.ServeHTTP(seen, r)
 		if seen.status == http.StatusMethodNotAllowed {
 			w.Header().Set("Allow", seen.header.Get("Allow"))
-			problem(http.StatusMethodNotAllowed, "method_not_allowed", "allowed: "+seen.header.Get("Allow")).write(w)
+			problem(http.StatusMethodNotAllowed, codeMethodNotAllowed, "allowed: "+seen.header.Get("Allow")).write(w)
 			return
 		}
-		problem(http.StatusNotFound, "not_found", "no such path").write(w)
+		problem(http.StatusNotFound, codeNotFound, "no such path").write(w)
 	})
 }
 
 func (a *API) recoverPanic(w http.ResponseWriter, r *http.Request) {
 	cause := recover()
-	if cause == nil || cause == http.ErrAbortHandler {
+	if cause == nil {
 		return
 	}
+	if cause == http.ErrAbortHandler { // the server's own way to drop a connection
+		panic(cause)
+	}
 	a.log.Error("panic while answering", "method", r.Method, "path", r.URL.Path, "panic", cause)
-	problem(http.StatusInternalServerError, "internal", "something went wrong here; it was logged").write(w)
+	problem(http.StatusInternalServerError, codeInternal, "something went wrong here; it was logged").write(w)
+}
+
+// unacceptable is the problem with the envelope of a request; nil: none.
+func unacceptable(r *http.Request) *Problem {
+	switch {
+	case !canonical(r.URL.Path):
+		return problem(http.StatusBadRequest, codeInvalidPath, "path: empty segments, . and .. are not names")
+	case !storable(r.URL.Path):
+		return problem(http.StatusBadRequest, codeInvalidPath, "path: "+errText.Error())
+	case !storableQuery(r.URL.RawQuery):
+		return problem(http.StatusBadRequest, codeInvalidRequest, "query: "+errText.Error())
+	case len(r.Header.Values("Authorization")) > 1: // a proxy in between may have believed the other one
+		return problem(http.StatusUnauthorized, codeUnauthenticated, "Authorization: more than one")
+	}
+	return nil
 }
 
 func canonical(path string) bool {

@@ -44,7 +44,7 @@ func (a *API) authorize(operations huma.API) func(huma.Context, func(huma.Contex
 	return func(ctx huma.Context, next func(huma.Context)) {
 		needed, ok := ctx.Operation().Metadata[roleKey].(role)
 		if !ok { // every operation names its role
-			refuse(operations, ctx, dispatcher.ErrForbidden)
+			a.refuse(operations, ctx, dispatcher.ErrForbidden)
 			return
 		}
 		name, has, err := a.operator(ctx.Context(), bearer(ctx.Header("Authorization")))
@@ -52,7 +52,7 @@ func (a *API) authorize(operations huma.API) func(huma.Context, func(huma.Contex
 			err = dispatcher.ErrForbidden
 		}
 		if err != nil {
-			refuse(operations, ctx, err)
+			a.refuse(operations, ctx, err)
 			return
 		}
 		next(huma.WithValue(ctx, operatorKey{}, name))
@@ -75,8 +75,11 @@ func (a *API) operator(ctx context.Context, token string) (name string, has role
 	return t.Name, role(t.Role), nil
 }
 
-func refuse(operations huma.API, ctx huma.Context, err error) {
+func (a *API) refuse(operations huma.API, ctx huma.Context, err error) {
 	p := asProblem(err)
+	if p.Status >= http.StatusInternalServerError {
+		a.log.Error("operation not authorized", "operation", ctx.Operation().OperationID, "err", err)
+	}
 	p.headers(ctx.SetHeader)
 	ctx.SetHeader("Content-Type", p.ContentType(""))
 	ctx.SetStatus(p.Status)

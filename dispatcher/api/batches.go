@@ -37,7 +37,7 @@ type batchPost struct {
 	NotBefore      *time.Time  `json:"not_before,omitempty" nullable:"true"`
 	NotAfter       *time.Time  `json:"not_after,omitempty" nullable:"true" doc:"Pending tasks expire then"`
 	MaxAttempts    int         `json:"max_attempts,omitempty" minimum:"1" maximum:"100" default:"3"`
-	RetryOn        []string    `json:"retry_on,omitempty" nullable:"true" enum:"failed,timed_out" doc:"Causes that are retried; default both"`
+	RetryOn        []string    `json:"retry_on,omitempty" nullable:"true" enum:"failed,timed_out" doc:"Causes that are retried; default both, also when empty: max_attempts 1 retries nothing"`
 	RetryBackoffMS *int64      `json:"retry_backoff_ms,omitempty" minimum:"0" maximum:"86400000" default:"10000" doc:"Before the second attempt; doubles, jittered, at most an hour"`
 	OnLost         string      `json:"on_lost,omitempty" enum:"retry,fail" default:"retry" doc:"When a lease lapsed"`
 	LeaseMS        int64       `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Default: the pool's"`
@@ -65,8 +65,8 @@ type batchBody struct {
 	State          string           `json:"state" enum:"scheduled,running,paused,cancelling,finished,cancelled"`
 	Priority       int              `json:"priority"`
 	Weight         int              `json:"weight"`
-	NotBefore      *timestamp       `json:"not_before"`
-	NotAfter       *timestamp       `json:"not_after"`
+	NotBefore      *timestamp       `json:"not_before" nullable:"true"`
+	NotAfter       *timestamp       `json:"not_after" nullable:"true"`
 	MaxAttempts    int              `json:"max_attempts"`
 	RetryOn        []string         `json:"retry_on"`
 	RetryBackoffMS int64            `json:"retry_backoff_ms"`
@@ -122,14 +122,14 @@ func (a *API) newBatch(in batchPost) (store.Batch, error) {
 		}
 	}
 	if in.NotBefore != nil && in.NotAfter != nil && !in.NotAfter.After(*in.NotBefore) {
-		return store.Batch{}, problem(http.StatusUnprocessableEntity, "invalid_field", "not_after: must be later than not_before")
+		return store.Batch{}, problem(http.StatusUnprocessableEntity, codeInvalidField, "not_after: must be later than not_before")
 	}
 	backoff := int64(10_000)
 	if in.RetryBackoffMS != nil {
 		backoff = *in.RetryBackoffMS
 	}
 	retryOn := in.RetryOn
-	if retryOn == nil {
+	if len(retryOn) == 0 {
 		retryOn = []string{string(store.Failed), string(store.TimedOut)}
 	}
 	return store.Batch{
@@ -143,7 +143,7 @@ func (a *API) newBatch(in batchPost) (store.Batch, error) {
 // tasks checks and yields the tasks of the request; a bad one refuses all.
 func (in batchPost) tasks() (iter.Seq2[store.NewTask, error], error) {
 	if (len(in.Devices) == 0) == (len(in.Tasks) == 0) {
-		return nil, problem(http.StatusUnprocessableEntity, "invalid_field", "devices, tasks: exactly one of them, with at least one entry")
+		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "devices, tasks: exactly one of them, with at least one entry")
 	}
 	return func(yield func(store.NewTask, error) bool) {
 		for i, device := range in.Devices {
@@ -168,12 +168,12 @@ func badEntry(list string, i int, err error) error {
 	if err == nil {
 		return nil
 	}
-	return problem(http.StatusUnprocessableEntity, "invalid_field", fmt.Sprintf("%s[%d]: %v", list, i, err))
+	return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf("%s[%d]: %v", list, i, err))
 }
 
 func checkPayload(field string, payload raw) error {
 	if len(payload) > maxPayload {
-		return problem(http.StatusUnprocessableEntity, "payload_too_large", fmt.Sprintf("%s: at most %d bytes", field, maxPayload))
+		return problem(http.StatusUnprocessableEntity, codePayloadTooLarge, fmt.Sprintf("%s: at most %d bytes", field, maxPayload))
 	}
 	return nil
 }

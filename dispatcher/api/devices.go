@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -18,7 +17,7 @@ type deviceStore interface {
 }
 
 type devicePost struct {
-	ID   string            `json:"id" maxLength:"128"`
+	ID   string            `json:"id" doc:"1-128 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 	Tags map[string]string `json:"tags,omitempty" nullable:"true" maxProperties:"64" doc:"Yours, unlike attributes, which are the device's"`
 }
 
@@ -30,7 +29,7 @@ type DeviceBody struct {
 	Tags       map[string]string `json:"tags"`
 	Attributes raw               `json:"attributes"`
 	Created    timestamp         `json:"created_at"`
-	LastSeen   *timestamp        `json:"last_seen" doc:"To within a minute"`
+	LastSeen   *timestamp        `json:"last_seen" nullable:"true" doc:"To within a minute"`
 }
 
 type deviceCreated struct {
@@ -51,7 +50,7 @@ func (a *API) registerRegistry(operations huma.API) {
 
 func (a *API) createDevice(ctx context.Context, in *struct{ Body devicePost }) (*body[deviceCreated], error) {
 	if _, err := devices.ParseID(in.Body.ID); err != nil {
-		return nil, problem(http.StatusBadRequest, "invalid_device", err.Error())
+		return nil, err
 	}
 	token := dispatcher.NewToken()
 	hash := dispatcher.HashToken(token)
@@ -80,8 +79,11 @@ func (a *API) listDevices(ctx context.Context, in *struct{ Page }) (*body[device
 }
 
 func (a *API) getDevice(ctx context.Context, in *struct {
-	ID string `path:"id" maxLength:"384"`
+	ID string `path:"id"`
 }) (*body[DeviceBody], error) {
+	if _, err := devices.ParseID(in.ID); err != nil {
+		return nil, err
+	}
 	d, err := a.store.Device(ctx, in.ID)
 	if err != nil {
 		return nil, err

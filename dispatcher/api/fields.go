@@ -55,7 +55,7 @@ type Page struct {
 // afterName is where the page starts in a list ordered by name.
 func (p Page) afterName() (string, error) {
 	key, err := base64.RawURLEncoding.DecodeString(p.Token)
-	if err != nil {
+	if err != nil || !storable(string(key)) {
 		return "", badPage()
 	}
 	return string(key), nil
@@ -76,7 +76,7 @@ func (p Page) afterNumber() (int64, error) {
 }
 
 func badPage() error {
-	return problem(http.StatusUnprocessableEntity, "invalid_field", "page_token: not one that this list gave")
+	return problem(http.StatusUnprocessableEntity, codeInvalidField, "page_token: not one that this list gave")
 }
 
 // nextPage is the token of the page after one that ended with last; empty:

@@ -37,17 +37,23 @@ type poolBody struct {
 	Updated  timestamp  `json:"updated_at" readOnly:"true"`
 }
 
+// poolPut takes what a GET showed as well: what an operator cannot decide is
+// ignored.
 type poolPut struct {
 	Capacity *int       `json:"capacity,omitempty" minimum:"0" maximum:"10000" default:"60"`
 	LeaseMS  *int64     `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
 	Paused   *bool      `json:"paused,omitempty" default:"false"`
 	Limits   []struct{} `json:"limits,omitempty" maxItems:"0" nullable:"true" doc:"Not in this release: must be empty"`
 	Windows  []struct{} `json:"windows,omitempty" maxItems:"0" nullable:"true" doc:"Not in this release: must be empty"`
+	Name     raw        `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
+	Version  raw        `json:"version,omitempty" readOnly:"true"`
+	Created  raw        `json:"created_at,omitempty" readOnly:"true"`
+	Updated  raw        `json:"updated_at,omitempty" readOnly:"true"`
 }
 
 // PoolPath names a pool.
 type PoolPath struct {
-	Pool string `path:"pool" maxLength:"64"`
+	Pool string `path:"pool" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 }
 
 func (a *API) registerPools(operations huma.API) {
@@ -80,6 +86,9 @@ func (a *API) listPools(ctx context.Context, in *struct{ Page }) (*body[poolList
 }
 
 func (a *API) getPool(ctx context.Context, in *PoolPath) (*body[poolBody], error) {
+	if err := devices.ParsePool(in.Pool); err != nil {
+		return nil, err
+	}
 	p, err := a.store.Pool(ctx, in.Pool)
 	if err != nil {
 		return nil, err
@@ -92,7 +101,7 @@ func (a *API) putPool(ctx context.Context, in *struct {
 	Body poolPut
 }) (*created[poolBody], error) {
 	if err := devices.ParsePool(in.Pool); err != nil {
-		return nil, problem(http.StatusBadRequest, "invalid_pool", err.Error())
+		return nil, err
 	}
 	spec, err := a.poolSpec(in.Body)
 	if err != nil {
@@ -128,7 +137,7 @@ func (a *API) poolSpec(in poolPut) (store.PoolSpec, error) {
 // smallest lease, once the margin (at most a fifth) is taken off.
 func (a *API) checkLease(lease time.Duration) error {
 	if least := a.options.LeaseMin * 5 / 4; lease < least {
-		return problem(http.StatusUnprocessableEntity, "invalid_field", fmt.Sprintf("lease_ms: at least %d", least.Milliseconds()))
+		return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf("lease_ms: at least %d", least.Milliseconds()))
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 const (
 	retryUnavailable = 3 * time.Second  // dependencies come back within seconds
 	retryForbidden   = 10 * time.Minute // a credential does not mend itself
+	retryRefused     = 30 * time.Second // other bytes may go better
 )
 
 // Problem is the body of every error (RFC 9457). Code is stable and meant for
@@ -60,7 +61,15 @@ func (p *Problem) because(err error) *Problem {
 	return p
 }
 
-func (p *Problem) after(wait time.Duration) *Problem {
+// toDevice adds when the device is to come back.
+func (p *Problem) toDevice() *Problem {
+	wait := retryRefused
+	switch p.Status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		wait = retryForbidden
+	case http.StatusServiceUnavailable:
+		wait = retryUnavailable
+	}
 	p.ReportAfterMS = wait.Milliseconds()
 	return p
 }
@@ -78,19 +87,21 @@ func asProblem(err error) *Problem {
 	case errors.As(err, &bad):
 		return problem(http.StatusBadRequest, bad.Code, bad.Detail)
 	case errors.As(err, &tooLarge):
-		return problem(http.StatusRequestEntityTooLarge, "body_too_large", "body: at most "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes")
+		return problem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "body: at most "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes")
 	case errors.Is(err, dispatcher.ErrUnauthenticated):
-		return problem(http.StatusUnauthorized, "unauthenticated", "a valid bearer token is needed").after(retryForbidden)
+		return problem(http.StatusUnauthorized, codeUnauthenticated, "a valid bearer token is needed")
 	case errors.Is(err, dispatcher.ErrForbidden):
-		return problem(http.StatusForbidden, "forbidden", "this token may not do that").after(retryForbidden)
+		return problem(http.StatusForbidden, codeForbidden, "this token may not do that")
+	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, dispatcher.ErrUnavailable):
+		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "done or not: look before doing it again").because(err)
 	case errors.Is(err, store.ErrUnknownPool):
-		return problem(http.StatusUnprocessableEntity, "unknown_pool", "pool: no such pool")
+		return problem(http.StatusUnprocessableEntity, codeUnknownPool, "pool: no such pool")
 	case errors.Is(err, store.ErrNotFound):
-		return problem(http.StatusNotFound, "not_found", "there is nothing of that name or number")
+		return problem(http.StatusNotFound, codeNotFound, "there is nothing of that name or number")
 	case errors.Is(err, store.ErrExists):
-		return problem(http.StatusConflict, "already_exists", "that name is taken")
+		return problem(http.StatusConflict, codeAlreadyExists, "that name is taken")
 	}
-	return problem(http.StatusServiceUnavailable, "unavailable", "the ledger cannot be reached; send again").after(retryUnavailable).because(err)
+	return problem(http.StatusServiceUnavailable, codeUnavailable, "the ledger cannot be reached; send again").because(err)
 }
 
 // write sends a problem outside of huma's operations.
@@ -149,27 +160,37 @@ func shapeProblem(ctx huma.Context, _ string, body any) (any, error) {
 }
 
 func fromHuma(e *huma.ErrorModel) *Problem {
-	p := problem(e.Status, "invalid_request", e.Detail)
+	p := problem(e.Status, codeInvalidRequest, e.Detail)
 	switch e.Status {
 	case http.StatusUnprocessableEntity:
-		p.Code = "invalid_field"
+		p.Code = codeInvalidField
 	case http.StatusRequestEntityTooLarge:
-		p.Code = "body_too_large"
+		p.Code = codeBodyTooLarge
 	case http.StatusUnsupportedMediaType:
-		p.Code = "unsupported_media_type"
+		p.Code = codeUnsupportedMedia
 	case http.StatusInternalServerError:
-		p.Code, p.Detail = "internal", "something went wrong here; it was logged"
+		p.Code, p.Detail = codeInternal, "something went wrong here; it was logged"
 	}
 	for _, detail := range e.Errors {
 		if detail.Message == "unexpected property" {
-			p.Status, p.Title, p.Code = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), "unknown_field"
+			p.Status, p.Title, p.Code = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), codeUnknownField
 		}
-		p.Errors = append(p.Errors, ProblemField{Field: detail.Location, Detail: detail.Message})
+		p.Errors = append(p.Errors, ProblemField{Field: detail.Location, Detail: plainLimit(detail.Message)})
 	}
 	if len(p.Errors) > 0 {
 		p.Detail = p.summary()
 	}
 	return p
+}
+
+// plainLimit writes the number at the end of huma's message as people do:
+// 86400000, not 8.64e+07.
+func plainLimit(message string) string {
+	space := strings.LastIndexByte(message, ' ') + 1
+	if n, err := strconv.ParseFloat(message[space:], 64); err == nil {
+		return message[:space] + strconv.FormatFloat(n, 'f', -1, 64)
+	}
+	return message
 }
 
 // summary repeats the bad fields in one line, for those who show only that.

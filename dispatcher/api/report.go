@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -43,7 +44,7 @@ func (h *reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			h.log.Warn("report not answered", "device", r.PathValue("device"), "err", err)
 		}
 		h.dispatcher.CountReport("http", p.Code, time.Since(started))
-		p.write(w)
+		p.toDevice().write(w)
 		return
 	}
 	h.dispatcher.CountReport("http", string(reply.Reason), time.Since(started))
@@ -57,19 +58,19 @@ func (h *reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply, error) {
 	device, err := devices.ParseID(r.PathValue("device"))
 	if err != nil {
-		return devices.Reply{}, problem(http.StatusBadRequest, "invalid_device", err.Error())
+		return devices.Reply{}, err
 	}
 	select {
 	case h.places <- struct{}{}:
 		defer func() { <-h.places }()
 	default:
-		return devices.Reply{}, problem(http.StatusServiceUnavailable, "busy_server", "too many reports at once").after(retryUnavailable)
+		return devices.Reply{}, problem(http.StatusServiceUnavailable, codeBusyServer, "too many reports at once")
 	}
 	caller, err := h.dispatcher.Authenticate(r.Context(), device, requestBearer(r))
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, devices.MaxBody))
+	body, err := readBody(w, r)
 	if err != nil {
 		return devices.Reply{}, err
 	}
@@ -78,6 +79,16 @@ func (h *reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 		return devices.Reply{}, err
 	}
 	return h.dispatcher.HandleReport(r.Context(), caller, report)
+}
+
+// readBody reads a report. A body that broke off is the network's fault: the
+// device is to send the same again.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, devices.MaxBody))
+	if err == nil || errors.As(err, new(*http.MaxBytesError)) {
+		return body, err
+	}
+	return nil, problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").because(err)
 }
 
 // describeReport puts the report into the contract; its handler is not huma's.

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -30,6 +31,9 @@ type slotBody struct {
 }
 
 func (a *API) getSlots(ctx context.Context, in *PoolPath) (*body[slotsBody], error) {
+	if err := devices.ParsePool(in.Pool); err != nil {
+		return nil, err
+	}
 	o, err := a.store.Occupancy(ctx, in.Pool, waitingShown)
 	if err != nil {
 		return nil, err

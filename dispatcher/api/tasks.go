@@ -6,6 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -26,16 +27,16 @@ type TaskBody struct {
 	Priority int        `json:"priority"`
 	State    string     `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
 	Counted  int        `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
-	RetryAt  *timestamp `json:"retry_at" doc:"Not granted before"`
+	RetryAt  *timestamp `json:"retry_at" nullable:"true" doc:"Not granted before"`
 	Created  timestamp  `json:"created_at"`
-	Finished *timestamp `json:"finished_at"`
+	Finished *timestamp `json:"finished_at" nullable:"true"`
 	Output   raw        `json:"output"`
 	Error    string     `json:"error"`
 }
 
 type taskDetail struct {
 	TaskBody
-	Grant    *grantBody    `json:"grant" doc:"The slot it holds now"`
+	Grant    *grantBody    `json:"grant,omitempty" doc:"The slot it holds now; absent: none"`
 	Attempts []attemptBody `json:"attempts" doc:"Attempts that ended, oldest first"`
 }
 
@@ -69,9 +70,9 @@ type taskList struct {
 
 type taskQuery struct {
 	Page
-	Device string `query:"device" maxLength:"128"`
+	Device string `query:"device"`
 	Batch  int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
-	Pool   string `query:"pool" maxLength:"64"`
+	Pool   string `query:"pool"`
 	State  string `query:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
 	Kind   string `query:"kind" maxLength:"64"`
 }
@@ -91,6 +92,9 @@ func (a *API) listTasks(ctx context.Context, in *taskQuery) (*body[taskList], er
 	if err != nil {
 		return nil, err
 	}
+	if err := in.checkNames(); err != nil {
+		return nil, err
+	}
 	tasks, err := a.store.Tasks(ctx, store.TaskFilter{
 		Device: in.Device, Batch: in.Batch, Pool: in.Pool, State: store.TaskState(in.State), Kind: in.Kind,
 		After: after, Limit: in.Size,
@@ -104,6 +108,19 @@ func (a *API) listTasks(ctx context.Context, in *taskQuery) (*body[taskList], er
 		list.NextPageToken = nextPage(in.Page, len(tasks), strconv.FormatInt(t.ID, 10))
 	}
 	return &body[taskList]{list}, nil
+}
+
+// checkNames refuses filters that cannot match anything.
+func (in *taskQuery) checkNames() error {
+	if in.Device != "" {
+		if _, err := devices.ParseID(in.Device); err != nil {
+			return err
+		}
+	}
+	if in.Pool != "" {
+		return devices.ParsePool(in.Pool)
+	}
+	return nil
 }
 
 func (a *API) getTask(ctx context.Context, in *taskID) (*body[taskDetail], error) {

@@ -1,0 +1,200 @@
+package api_test
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// total adds the counts of a batch up and compares them with its total.
+func (b *bench) counts(id int64) (state string, counts map[string]any) {
+	b.Helper()
+	batch := b.get(fmt.Sprintf("/v1/batches/%d", id)).must(200).fields()
+	counts, _ = batch["counts"].(map[string]any)
+	sum := 0.0
+	for _, n := range counts {
+		sum += n.(float64)
+	}
+	if len(counts) != 7 || sum != batch["total"] {
+		b.Errorf("counts %v add up to %v, total %v", counts, sum, batch["total"])
+	}
+	state, _ = batch["state"].(string)
+	return state, counts
+}
+
+func TestBatchRunsThroughItsStates(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		id := b.batch(`{"name":"n","pool":"p","kind":"k","payload":{"a":1},"max_attempts":1,"devices":["d-1","d-2","d-3"]}`)
+		expect := func(wantState string, want map[string]any) {
+			b.Helper()
+			state, counts := b.counts(id)
+			for _, name := range []string{"pending", "dispatched", "succeeded", "failed", "timed_out", "cancelled", "expired"} {
+				if want[name] == nil {
+					want[name] = 0.0
+				}
+			}
+			if diff := cmp.Diff(want, counts); diff != "" || state != wantState {
+				b.Errorf("state %s, want %s: %s", state, wantState, diff)
+			}
+		}
+		expect("running", map[string]any{"pending": 3.0})
+		g := b.granted("d-1")
+		expect("running", map[string]any{"pending": 2.0, "dispatched": 1.0})
+		b.report("d-1", g.result("succeeded", "")).must(200)
+		expect("running", map[string]any{"pending": 2.0, "succeeded": 1.0})
+		b.report("d-2", b.granted("d-2").result("failed", "")).must(200)
+		b.call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", g.ID+2), adminToken, nil).must(200)
+		expect("finished", map[string]any{"succeeded": 1.0, "failed": 1.0, "cancelled": 1.0})
+
+		id = b.batch(`{"pool":"p","not_before":"2999-01-01T00:00:00.000Z","devices":["d-1"]}`)
+		expect("scheduled", map[string]any{"pending": 1.0})
+		b.get("/v1/batches/9007199254740991").problem(404, "not_found")
+	})
+}
+
+func TestBatchTakesDefaults(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		b.batch(`{"pool":"p","devices":["d-1"],"name":"","on_lost":"","retry_on":[],"weight":null,"not_after":null,"tasks":null}`)
+		got := b.get("/v1/batches/1").must(200).fields()
+		delete(got, "created_at")
+		delete(got, "counts")
+		want := map[string]any{
+			"id": 1.0, "name": "", "pool": "p", "kind": "", "state": "running", "priority": 0.0, "weight": 1.0,
+			"not_before": nil, "not_after": nil, "max_attempts": 3.0, "retry_on": []any{"failed", "timed_out"},
+			"retry_backoff_ms": 10000.0, "on_lost": "retry", "total": 1.0, "rate_per_minute": nil, "eta": nil,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			b.Error(diff)
+		}
+	})
+}
+
+func TestBatchesRefuseBadInput(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		for _, test := range []struct {
+			body   string
+			status int
+			code   string
+			names  []string
+		}{
+			{`{"pool":"p"}`, 422, "invalid_field", []string{"devices", "tasks"}},
+			{`{"pool":"p","devices":[],"tasks":[]}`, 422, "invalid_field", []string{"devices", "tasks"}},
+			{`{"pool":"p","devices":["d"],"tasks":[{"device":"d"}]}`, 422, "invalid_field", []string{"exactly one"}},
+			{`{"devices":["d"]}`, 422, "invalid_field", []string{"pool"}},
+			{`{"pool":"","devices":["d"]}`, 422, "invalid_field", []string{"pool"}},
+			{`{"pool":"q","devices":["d"]}`, 422, "unknown_pool", []string{"pool"}},
+			{`{"pool":"p/../q","devices":["d"]}`, 422, "unknown_pool", []string{"pool"}},
+			{`{"pool":"p","devices":["a","b","c/d"]}`, 422, "invalid_field", []string{"devices[2]", "may only contain"}},
+			{`{"pool":"p","devices":["a","","b"]}`, 422, "invalid_field", []string{"devices[1]", "empty"}},
+			{`{"pool":"p","devices":["a",7]}`, 422, "invalid_field", []string{"devices[1]", "string"}},
+			{`{"pool":"p","devices":["a",null]}`, 422, "invalid_field", []string{"devices[1]"}},
+			{`{"pool":"p","devices":"a"}`, 422, "invalid_field", []string{"devices", "array"}},
+			{`{"pool":"p","devices":["` + strings.Repeat("d", 129) + `"]}`, 422, "invalid_field", []string{"devices[0]", "128"}},
+			{`{"pool":"p","tasks":[{"device":"a"},{"device":"#"}]}`, 422, "invalid_field", []string{"tasks[1]"}},
+			{`{"pool":"p","tasks":[{"device":"a"},{}]}`, 422, "invalid_field", []string{"device"}},
+			{`{"pool":"p","tasks":[{"device":"a","prio":1}]}`, 400, "unknown_field", []string{"tasks[0].prio"}},
+			{`{"pool":"p","tasks":[{"device":"a","payload":"` + strings.Repeat("x", 32<<10) + `"}]}`, 422, "invalid_field", []string{"tasks[0]", "payload", "32768"}},
+			{`{"pool":"p","payload":"` + strings.Repeat("x", 32<<10) + `","devices":["a"]}`, 422, "payload_too_large", []string{"payload", "32768"}},
+			{`{"pool":"p","devices":["a"],"not_before":"2027-01-01T00:00:00Z","not_after":"2027-01-01T00:00:00Z"}`, 422, "invalid_field", []string{"not_after", "not_before"}},
+			{`{"pool":"p","devices":["a"],"not_after":"tomorrow"}`, 422, "invalid_field", []string{"not_after"}},
+			{`{"pool":"p","devices":["a"],"not_after":5}`, 422, "invalid_field", []string{"not_after"}},
+			{`{"pool":"p","devices":["a"],"max_attempts":0}`, 422, "invalid_field", []string{"max_attempts"}},
+			{`{"pool":"p","devices":["a"],"max_attempts":101}`, 422, "invalid_field", []string{"max_attempts", "100"}},
+			{`{"pool":"p","devices":["a"],"retry_on":["returned"]}`, 422, "invalid_field", []string{"retry_on[0]"}},
+			{`{"pool":"p","devices":["a"],"retry_backoff_ms":-1}`, 422, "invalid_field", []string{"retry_backoff_ms"}},
+			{`{"pool":"p","devices":["a"],"on_lost":"panic"}`, 422, "invalid_field", []string{"on_lost"}},
+			{`{"pool":"p","devices":["a"],"lease_ms":1000}`, 422, "invalid_field", []string{"lease_ms", "1250"}},
+			{`{"pool":"p","devices":["a"],"max_run_ms":0}`, 422, "invalid_field", []string{"max_run_ms"}},
+			{`{"pool":"p","devices":["a"],"priority":99999999999999999999}`, 422, "invalid_field", []string{"priority"}},
+			{`{"pool":"p","devices":["a"],"name":"` + strings.Repeat("x", 201) + `"}`, 422, "invalid_field", []string{"name", "200"}},
+			{`{"pool":"p","devices":["a"],"name":"a\u0000b"}`, 400, "invalid_request", []string{"U+0000"}},
+			{`{"pool":"p","devices":["a"],"payload":{"a\u0000":1}}`, 400, "invalid_request", []string{"U+0000"}},
+			{"{\"pool\":\"p\",\"devices\":[\"a\"],\"payload\":[\"\xff\"]}", 400, "invalid_request", []string{"UTF-8"}},
+			{`{"pool":"p","devices":["a"],"payload":1e400}`, 400, "invalid_request", nil},
+			{`{"pool":"p","devices":["a"],"select":{"tags":{}}}`, 400, "unknown_field", []string{"select"}},
+			{`{"pool":"p","devices":["a"],"windows":[]}`, 400, "unknown_field", []string{"windows"}},
+			{`{"pool":"p","devices":["a"]} {}`, 400, "invalid_request", nil},
+			{``, 400, "invalid_request", nil},
+		} {
+			b.call("POST", "/v1/batches", adminToken, test.body).problem(test.status, test.code).names(b.T, test.names...)
+		}
+		for _, id := range []string{"0", "-1", "abc", "1.5", "9007199254740992", "99999999999999999999"} {
+			b.get("/v1/batches/"+id).problem(422, "invalid_field").names(b.T, "id")
+		}
+		b.badPages("/v1/batches")
+		if batches, _ := b.get("/v1/batches").fields()["batches"].([]any); len(batches) != 0 {
+			b.Errorf("%d batches after refusals, want none", len(batches))
+		}
+		if tasks, _ := b.get("/v1/tasks").fields()["tasks"].([]any); len(tasks) != 0 {
+			b.Errorf("%d tasks after refusals, want none", len(tasks))
+		}
+	})
+}
+
+func TestPayloadsComeBackByteForByte(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		for i, payload := range []string{
+			`{"b":1,  "a":[1.0,1e2,"\u00fc\ud83d\ude00"],"b":2}`, `"` + strings.Repeat("x", 32<<10-2) + `"`, `0`, `false`, `"\ud800"`, `[{}]`, `""`,
+		} {
+			device := fmt.Sprintf("d-%d", i)
+			b.batch(`{"pool":"p","tasks":[{"device":"` + device + `","payload":` + payload + `}]}`)
+			if body := b.report(device, `{"id":"x"}`).must(200).body; !strings.Contains(string(body), `"payload":`+compact(payload)+`,`) {
+				b.Errorf("payload %.60s came as %.200s", payload, body)
+			}
+		}
+	})
+}
+
+// compact is the one change that encoding makes: no spaces.
+func compact(text string) string { return strings.ReplaceAll(text, " ", "") }
+
+func TestBatchOf100000Devices(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		var body strings.Builder
+		body.WriteString(`{"pool":"p","devices":["d-0"`)
+		for i := 1; i < 100_000; i++ {
+			fmt.Fprintf(&body, `,"d-%d"`, i)
+		}
+		body.WriteString(`]}`)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		started := time.Now()
+		id := b.batch(body.String())
+		took := time.Since(started)
+		runtime.ReadMemStats(&after)
+		b.Logf("100,000 devices in one request: %v, %d MiB allocated in all", took, (after.TotalAlloc-before.TotalAlloc)>>20)
+		if state, counts := b.counts(id); state != "running" || counts["pending"] != 100_000.0 {
+			b.Errorf("%s %v", state, counts)
+		}
+		if took > time.Minute {
+			b.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestBatchesArePagedNewestFirst(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		for range 5 {
+			b.batch(newFields)
+		}
+		if diff := cmp.Diff([]string{"5", "4", "3", "2", "1"}, b.pages("/v1/batches", "batches", "id", 2)); diff != "" {
+			b.Error(diff)
+		}
+	})
+}

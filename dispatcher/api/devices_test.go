@@ -1,0 +1,94 @@
+package api_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestDeviceGetsItsTokenOnce(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		made := b.call("POST", "/v1/devices", adminToken, `{"id":"ar:7","tags":{"city":"hangzhou"}}`).must(201)
+		token, _ := made.fields()["token"].(string)
+		if len(token) != 43 {
+			b.Fatalf("token %q", token)
+		}
+		for _, path := range []string{"/v1/devices/ar:7", "/v1/devices/ar%3A7", "/v1/devices/ar%3a7", "/v1/devices"} {
+			if body := string(b.get(path).must(200).body); strings.Contains(body, token) || !strings.Contains(body, `"id":"ar:7"`) || !strings.Contains(body, `"city":"hangzhou"`) {
+				b.Errorf("%s: %s", path, body)
+			}
+		}
+		b.call("POST", "/v1/devices", adminToken, `{"id":"ar:7"}`).problem(409, "already_exists")
+		for _, path := range []string{"/v1/devices/ar:7/report", "/v1/devices/ar%3A7/report"} {
+			b.call("POST", path, token, `{"attributes":{"firmware":"7.2"}}`).must(200)
+		}
+		got := b.get("/v1/devices/ar:7").must(200).fields()
+		attributes, _ := got["attributes"].(map[string]any)
+		if got["own_token"] != true || attributes["firmware"] != "7.2" || got["blocked"] != false {
+			b.Errorf("after its first report: %v", got)
+		}
+		b.call("POST", "/v1/devices/ar:7/report", fleetToken, `{}`).problem(403, "forbidden")
+		b.call("POST", "/v1/devices/AR:7/report", token, `{}`).problem(403, "forbidden") // case-sensitive
+	})
+}
+
+// badIDs are ids that no device has, as a path segment, and the code of the
+// refusal.
+func badIDs() map[string]string {
+	return map[string]string{
+		"a%2Fb": "invalid_device_id", "a+b": "invalid_device_id", "a%2Bb": "invalid_device_id", "a%23b": "invalid_device_id",
+		"%20": "invalid_device_id", "%C3%BC": "invalid_device_id", "%24SYS": "invalid_device_id", "-a": "invalid_device_id",
+		".": "invalid_path", "..": "invalid_path", "%2e%2e": "invalid_path", "%2E%2E%2Fx": "invalid_path", "a%2F%2Fb": "invalid_path",
+		"%2Fa": "invalid_path", "%00": "invalid_path", "%FF": "invalid_path", "...": "invalid_device_id",
+		strings.Repeat("d", 129): "invalid_device_id", strings.Repeat("d", 200): "invalid_device_id", strings.Repeat("%3A", 200): "invalid_device_id",
+	}
+}
+
+func TestDevicesRefuseBadInput(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		for id, code := range badIDs() {
+			b.get("/v1/devices/"+id).problem(400, code)
+		}
+		for _, test := range []struct {
+			body   string
+			status int
+			code   string
+			names  []string
+		}{
+			{`{}`, 422, "invalid_field", []string{"id"}},
+			{`{"id":""}`, 422, "invalid_field", []string{"id"}},
+			{`{"id":7}`, 422, "invalid_field", []string{"id", "string"}},
+			{`{"id":"a/b"}`, 400, "invalid_device_id", []string{"may only contain"}},
+			{`{"id":".."}`, 400, "invalid_device_id", nil},
+			{`{"id":"` + strings.Repeat("d", 129) + `"}`, 400, "invalid_device_id", []string{"128"}},
+			{`{"id":"a","tags":{"k":7}}`, 422, "invalid_field", []string{"tags.k"}},
+			{`{"id":"a","tags":["k"]}`, 422, "invalid_field", []string{"tags"}},
+			{`{"id":"a","tags":{"k":"\u0000"}}`, 400, "invalid_request", []string{"U+0000"}},
+			{`{"id":"a","token":"mine"}`, 400, "unknown_field", []string{"token"}},
+		} {
+			b.call("POST", "/v1/devices", adminToken, test.body).problem(test.status, test.code).names(b.T, test.names...)
+		}
+		b.get("/v1/devices/a").problem(404, "not_found")
+		if found, _ := b.get("/v1/devices").fields()["devices"].([]any); len(found) != 0 {
+			b.Errorf("%d devices after refusals, want none", len(found))
+		}
+		b.call("POST", "/v1/devices", adminToken, `{"id":"`+strings.Repeat("d", 128)+`","tags":{"k":"\ud800"}}`).must(201)
+		b.get("/v1/devices/" + strings.Repeat("d", 128)).must(200)
+	})
+}
+
+func TestDevicesArePaged(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		for _, id := range []string{"b", "A", "a:1", "c", "B"} {
+			b.device(id)
+		}
+		if diff := cmp.Diff([]string{"A", "B", "a:1", "b", "c"}, b.pages("/v1/devices", "devices", "id", 2)); diff != "" {
+			b.Error(diff)
+		}
+		b.badPages("/v1/devices")
+	})
+}

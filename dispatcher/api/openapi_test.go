@@ -1,0 +1,227 @@
+package api_test
+
+import (
+	"bytes"
+
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const goldenDocument = "testdata/openapi.json"
+
+// document is what the tests use of /openapi.json.
+type document struct {
+	OpenAPI    string
+	Paths      map[string]map[string]operation
+	Components struct{ Schemas map[string]schema }
+}
+
+type operation struct {
+	OperationID string
+	Security    []map[string][]string
+	RequestBody *struct{ Content content }
+	Responses   map[string]struct{ Content content }
+	Parameters  []struct{ Name, In string }
+}
+
+type content map[string]struct{ Schema schema }
+
+// schema is the part of JSON Schema that the document uses.
+type schema struct {
+	Ref                  string `json:"$ref"`
+	Type                 any
+	Format               string
+	Properties           map[string]schema
+	Required             []string
+	AdditionalProperties any
+	Items                *schema
+	Enum                 []any
+}
+
+func (b *bench) document() document {
+	b.Helper()
+	var d document
+	b.call("GET", "/openapi.json", "", nil).must(200).into(&d)
+	return d
+}
+
+func (d document) operations() map[string]operation {
+	all := map[string]operation{}
+	for path, methods := range d.Paths {
+		for method, op := range methods {
+			all[strings.ToUpper(method)+" "+path] = op
+		}
+	}
+	return all
+}
+
+func TestOpenAPIDocumentIsTheGoldenOne(t *testing.T) {
+	t.Parallel()
+	got := indent(t, embedded(t).call("GET", "/openapi.json", "", nil).must(200).body)
+	if flag.Lookup("update").Value.String() == "true" {
+		if err := os.WriteFile(goldenDocument, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(goldenDocument)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("the contract changed; v1 only grows. After a look: go test ./dispatcher/api -run OpenAPI -update\n%s", cmp.Diff(string(want), string(got)))
+	}
+}
+
+func TestOpenAPIHasTheReportAndProblems(t *testing.T) {
+	t.Parallel()
+	d := embedded(t).document()
+	if !strings.HasPrefix(d.OpenAPI, "3.1.") {
+		t.Errorf("OpenAPI %s, want 3.1", d.OpenAPI)
+	}
+	if _, ok := d.operations()["POST /v1/devices/{device}/report"]; !ok {
+		t.Error("the device's report is not described")
+	}
+	for name, op := range d.operations() {
+		if _, ok := op.Responses["default"].Content["application/problem+json"]; !ok {
+			t.Errorf("%s: errors are not described as problem+json", name)
+		}
+		if len(op.Security) != 1 {
+			t.Errorf("%s: does not say which token it takes", name)
+		}
+	}
+}
+
+// asks are valid requests of every operation; {task} and the like are filled
+// in from what was created before.
+func asks() map[string]string {
+	return map[string]string{
+		"PUT /v1/pools/{pool}":             `{"capacity":2,"lease_ms":60000,"paused":false,"limits":[],"windows":[]}`,
+		"POST /v1/batches":                 newFields,
+		"POST /v1/devices":                 `{"id":"d-new","tags":{"city":"hangzhou"}}`,
+		"POST /v1/devices/{device}/report": `{"id":"x","attributes":{"firmware":"7.2"}}`,
+	}
+}
+
+func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":1}`)
+		b.batch(newFields)
+		b.report("d-1", b.granted("d-1").result("failed", `,"error":"none"`)).must(200)
+		g := b.granted("d-2")
+		d := b.document()
+		for _, name := range slices.Sorted(maps.Keys(d.operations())) {
+			op := d.operations()[name]
+			method, path, _ := strings.Cut(name, " ")
+			id := "1"
+			if strings.HasPrefix(path, "/v1/devices") {
+				id = "d-1"
+			}
+			path = strings.NewReplacer("{pool}", "p", "{device}", "d-2", "{id}", id).Replace(path)
+			if op.OperationID == "cancelTask" || op.OperationID == "getTask" {
+				path = strings.Replace(path, "/1", fmt.Sprintf("/%d", g.ID), 1)
+			}
+			token := adminToken
+			if op.OperationID == "report" {
+				token = fleetToken
+			}
+			var body any
+			if op.RequestBody != nil {
+				if body = asks()[name]; body == "" {
+					b.Errorf("%s: add a valid request to asks", name)
+				}
+			}
+			a := b.call(method, path, token, body)
+			described, ok := op.Responses[fmt.Sprint(a.status)]
+			if !ok || a.status > 299 {
+				b.Errorf("%s: status %d is not described: %.200s", name, a.status, a.body)
+				continue
+			}
+			var value any
+			a.into(&value)
+			for _, fault := range d.check(described.Content["application/json"].Schema, value, "body") {
+				b.Errorf("%s: %s", name, fault)
+			}
+		}
+	})
+}
+
+// check compares a value with its schema and returns what does not fit.
+func (d document) check(s schema, value any, at string) []string {
+	if s.Ref != "" {
+		return d.check(d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")], value, at)
+	}
+	if !s.allows(value) {
+		return []string{fmt.Sprintf("%s: %v is no %v", at, value, s.Type)}
+	}
+	var faults []string
+	switch v := value.(type) {
+	case string:
+		_, err := time.Parse("2006-01-02T15:04:05.000Z", v)
+		if s.Format == "date-time" && err != nil || s.Enum != nil && !slices.Contains(s.Enum, value) {
+			faults = append(faults, fmt.Sprintf("%s: %q is no %s %v", at, v, s.Format, s.Enum))
+		}
+	case []any:
+		for i, e := range v {
+			faults = append(faults, d.check(*s.Items, e, fmt.Sprintf("%s[%d]", at, i))...)
+		}
+	case map[string]any:
+		faults = append(faults, d.checkObject(s, v, at)...)
+	}
+	return faults
+}
+
+func (d document) checkObject(s schema, object map[string]any, at string) (faults []string) {
+	for _, name := range s.Required {
+		if _, ok := object[name]; !ok {
+			faults = append(faults, at+"."+name+": missing")
+		}
+	}
+	for name, e := range object {
+		switch property, ok := s.Properties[name]; {
+		case ok:
+			faults = append(faults, d.check(property, e, at+"."+name)...)
+		case s.AdditionalProperties == false:
+			faults = append(faults, at+"."+name+": not described")
+		}
+	}
+	return faults
+}
+
+// allows says whether the type fits; a schema without one takes all.
+func (s schema) allows(value any) bool {
+	var types []any
+	switch t := s.Type.(type) {
+	case string:
+		types = []any{t}
+	case []any:
+		types = t
+	default:
+		return true
+	}
+	return slices.ContainsFunc(types, func(t any) bool {
+		switch v := value.(type) {
+		case nil:
+			return t == "null"
+		case bool:
+			return t == "boolean"
+		case float64:
+			return t == "number" || t == "integer" && v == float64(int64(v))
+		case string:
+			return t == "string"
+		case []any:
+			return t == "array"
+		case map[string]any:
+			return t == "object"
+		}
+		return false
+	})
+}

@@ -1,0 +1,234 @@
+package api_test
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// expired makes an operator token that is over.
+func expired(b *bench) string {
+	b.Helper()
+	secret, past := dispatcher.NewToken(), time.Unix(1, 0)
+	hash := dispatcher.HashToken(secret)
+	if _, err := b.store.CreateToken(b.Context(), "test", store.Token{Role: "admin", ExpiresAt: &past}, hash[:]); err != nil {
+		b.Fatal(err)
+	}
+	return secret
+}
+
+// settings of a pool, without what only the ledger decides.
+func settings(pool map[string]any) string {
+	return fmt.Sprintf("%v %v %v %v %v", pool["capacity"], pool["lease_ms"], pool["paused"], pool["limits"], pool["windows"])
+}
+
+func TestPutPoolCreatesAndReplaces(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		for _, step := range []struct {
+			body, want string
+			status     int
+			version    float64
+		}{
+			{`{}`, "60 300000 false [] []", 201, 1},
+			{`{"capacity":7,"lease_ms":5000,"paused":true}`, "7 5000 true [] []", 200, 2},
+			{`{"capacity":7,"lease_ms":5000,"paused":true,"limits":[],"windows":[]}`, "7 5000 true [] []", 200, 2},
+			{`{"capacity":0}`, "0 300000 false [] []", 200, 3},
+			{`{"capacity":null,"lease_ms":null,"paused":null,"limits":null,"windows":null}`, "60 300000 false [] []", 200, 4},
+			{`{"capacity":10000,"lease_ms":86400000}`, "10000 8.64e+07 false [] []", 200, 5},
+		} {
+			put := b.call("PUT", "/v1/pools/ar:330100", adminToken, step.body).must(step.status).fields()
+			if got := settings(put); got != step.want || put["version"] != step.version || put["name"] != "ar:330100" {
+				b.Errorf("%s: %v, want %s version %v", step.body, put, step.want, step.version)
+			}
+			if diff := cmp.Diff(put, b.get("/v1/pools/ar%3A330100").must(200).fields()); diff != "" {
+				b.Errorf("%s: GET differs from the answer of PUT: %s", step.body, diff)
+			}
+		}
+	})
+}
+
+func TestPutPoolTakesWhatGetShows(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{"capacity":3,"lease_ms":4000,"paused":true}`)
+	shown := b.get("/v1/pools/p").must(200)
+	put := b.call("PUT", "/v1/pools/p", adminToken, string(shown.body)).must(200)
+	if diff := cmp.Diff(shown.fields(), put.fields()); diff != "" {
+		t.Errorf("pasting a pool changed it: %s", diff)
+	}
+}
+
+func TestPoolsRefuseBadInput(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":5}`)
+		for _, test := range []struct {
+			path, body string
+			status     int
+			code       string
+			names      []string
+		}{
+			{"p", `{"capacity":-1}`, 422, "invalid_field", []string{"capacity", "0"}},
+			{"p", `{"capacity":10001}`, 422, "invalid_field", []string{"capacity", "10000"}},
+			{"p", `{"capacity":1.5}`, 422, "invalid_field", []string{"capacity", "integer"}},
+			{"p", `{"capacity":"60"}`, 422, "invalid_field", []string{"capacity", "integer"}},
+			{"p", `{"capacity":1e400}`, 400, "invalid_request", nil},
+			{"p", `{"paused":"yes"}`, 422, "invalid_field", []string{"paused", "boolean"}},
+			{"p", `{"lease_ms":1249}`, 422, "invalid_field", []string{"lease_ms", "1250"}},
+			{"p", `{"lease_ms":-5}`, 422, "invalid_field", []string{"lease_ms"}},
+			{"p", `{"lease_ms":86400001}`, 422, "invalid_field", []string{"lease_ms", "86400000"}},
+			{"p", `{"capacities":1}`, 400, "unknown_field", []string{"capacities"}},
+			{"p", `{"capacities":1,"capacity":-1}`, 400, "unknown_field", []string{"capacities", "capacity"}},
+			{"p", `{"limits":[{}]}`, 422, "invalid_field", []string{"limits"}},
+			{"p", `{"windows":[{"cron":"0 1 * * *"}]}`, 400, "unknown_field", []string{"windows"}},
+			{"p", `[]`, 422, "invalid_field", nil},
+			{"p", `null`, 422, "invalid_field", nil},
+			{"p", `7`, 422, "invalid_field", nil},
+			{"p", `{`, 400, "invalid_request", nil},
+			{"p", `capacity=1`, 400, "invalid_request", nil},
+			{"p", ``, 400, "invalid_request", nil},
+			{"p", "{\"name\":\"\xff\"}", 400, "invalid_request", []string{"UTF-8"}},
+			{"p", `{"name":"\u0000"}`, 400, "invalid_request", []string{"U+0000"}},
+			{"p", strings.Repeat("[", 100_000), 400, "invalid_request", nil},
+			{"p", `{"name":"` + strings.Repeat("x", 2<<20) + `"}`, 413, "body_too_large", nil},
+			{"-p", `{}`, 400, "invalid_pool", []string{"letter or digit"}},
+			{"a%20b", `{}`, 400, "invalid_pool", nil},
+			{"a%2Fb", `{}`, 400, "invalid_pool", nil},
+			{"a%23b", `{}`, 400, "invalid_pool", nil},
+			{"a+b", `{}`, 400, "invalid_pool", nil},
+			{"%C3%BC", `{}`, 400, "invalid_pool", nil},
+			{"%FF", `{}`, 400, "invalid_path", nil},
+			{"%00", `{}`, 400, "invalid_path", nil},
+			{"..", `{}`, 400, "invalid_path", nil},
+			{"%2e%2e", `{}`, 400, "invalid_path", nil},
+			{strings.Repeat("p", 65), `{}`, 400, "invalid_pool", []string{"64"}},
+		} {
+			b.call("PUT", "/v1/pools/"+test.path, adminToken, test.body).problem(test.status, test.code).names(b.T, test.names...)
+			if test.code == "invalid_pool" || test.code == "invalid_path" {
+				b.get("/v1/pools/"+test.path).problem(test.status, test.code)
+				b.get("/v1/pools/"+test.path+"/slots").problem(test.status, test.code)
+			}
+		}
+		if got := settings(b.get("/v1/pools/p").fields()); got != "5 300000 false [] []" {
+			b.Errorf("a refused request changed the pool: %s", got)
+		}
+		b.get("/v1/pools/q").problem(404, "not_found")
+		b.get("/v1/pools/q/slots").problem(404, "not_found")
+		if pools := b.get("/v1/pools").fields()["pools"].([]any); len(pools) != 1 {
+			b.Errorf("%d pools, want the one that was put", len(pools))
+		}
+	})
+}
+
+func TestPutPoolAsksForJSON(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.postAs("PUT", "/v1/pools/p", "text/csv", `capacity`).problem(415, "unsupported_media_type").names(t, "text/csv")
+	b.postAs("PUT", "/v1/pools/p", "application/json; charset=utf-8", `{}`).must(201)
+	b.postAs("PUT", "/v1/pools/p", "", `{}`).must(200)
+}
+
+func TestPoolsArePaged(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		want := []string{"A", "B", "a", "a.1", "b"}
+		for _, name := range []string{"b", "A", "a.1", "B", "a"} {
+			b.pool(name, `{}`)
+		}
+		if diff := cmp.Diff(want, b.pages("/v1/pools", "pools", "name", 2)); diff != "" {
+			b.Errorf("pages: %s", diff)
+		}
+		b.badPages("/v1/pools")
+	})
+}
+
+func TestChangedPoolIsKnownToRedisAtOnce(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		for _, capacity := range []int{3, 1, 5} {
+			b.pool("p", fmt.Sprintf(`{"capacity":%d}`, capacity))
+			snapshot, err := b.semaphore.Snapshot(b.Context(), "p")
+			if err != nil || snapshot.Capacity != capacity {
+				b.Errorf("Redis knows %+v (%v), want capacity %d", snapshot, err, capacity)
+			}
+		}
+	})
+}
+
+func TestSlotsShowWhoIsInside(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":3}`)
+		b.batch(`{"pool":"p","devices":["d-1","d-2","d-3","d-4","d-5"]}`)
+		grants := map[float64]grant{}
+		for _, device := range []string{"d-1", "d-2", "d-3"} {
+			g := b.granted(device)
+			grants[float64(g.Slot)] = g
+		}
+		b.report("d-1", grants[0].result("succeeded", "")).must(200)
+		b.pool("p", `{"capacity":1}`) // 1 and 2 stay held, above the capacity
+		shown := b.get("/v1/pools/p/slots").must(200).fields()
+		want := map[string]any{"pool": "p", "capacity": 1.0, "held": 2.0, "reserved": 0.0, "waiting": 2.0}
+		slots, _ := shown["slots"].([]any)
+		delete(shown, "slots")
+		if diff := cmp.Diff(want, shown); diff != "" {
+			b.Error(diff)
+		}
+		states := ""
+		for _, s := range slots {
+			slot, _ := s.(map[string]any)
+			states += fmt.Sprintf("%v:%v ", slot["slot"], slot["state"])
+			if g := grants[slot["slot"].(float64)]; slot["state"] == "held" && (slot["task"] != float64(g.ID) || slot["token"] != float64(g.Token) || slot["device"] == "" || slot["since"] == nil || slot["lease_until"] == nil) {
+				b.Errorf("slot %v, want %+v", slot, g)
+			}
+		}
+		if states != "0:free 1:held 2:held " {
+			b.Errorf("slots %s", states)
+		}
+	})
+}
+
+// pages walks a list and returns a field of all entries.
+func (b *bench) pages(path, list, field string, size int) []string {
+	b.Helper()
+	var all []string
+	token := ""
+	for range 100 {
+		separator := "?"
+		if strings.Contains(path, "?") {
+			separator = "&"
+		}
+		page := b.get(fmt.Sprintf("%s%spage_size=%d&page_token=%s", path, separator, size, url.QueryEscape(token))).must(200).fields()
+		entries, _ := page[list].([]any)
+		if len(entries) > size {
+			b.Fatalf("%s: a page of %d, want at most %d", path, len(entries), size)
+		}
+		for _, e := range entries {
+			entry, _ := e.(map[string]any)
+			all = append(all, fmt.Sprint(entry[field]))
+		}
+		if token, _ = page["next_page_token"].(string); token == "" {
+			return all
+		}
+	}
+	b.Fatal("the pages do not end")
+	return nil
+}
+
+// badPages expects refusals of pages that no list has.
+func (b *bench) badPages(path string) {
+	b.Helper()
+	for _, query := range []string{"page_size=0", "page_size=-1", "page_size=1001", "page_size=x", "page_token=%21", "page_token=AA", "page_token=_w"} {
+		b.get(path + "?" + query).problem(422, "invalid_field").names(b.T, strings.Split(query, "=")[0])
+	}
+	b.get(path+"?page_token=%FF").problem(400, "invalid_request")
+	b.get(path+"?page_token=%zz").problem(400, "invalid_request")
+}

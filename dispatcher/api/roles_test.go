@@ -1,0 +1,119 @@
+package api_test
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// roleNeeded is what the protocol asks for; "device" is no operator's call.
+func roleNeeded(method, path string) string {
+	switch {
+	case path == "/v1/devices/{device}/report":
+		return "device"
+	case method == http.MethodGet:
+		return "viewer"
+	case strings.HasPrefix(path, "/v1/pools"):
+		return "admin"
+	}
+	return "operator"
+}
+
+// allowed says whether the bearer of a token of this kind gets through.
+func allowed(bearer, needed string) bool {
+	rising := []string{"viewer", "operator", "admin"}
+	if needed == "device" {
+		return bearer == "device" || bearer == "fleet"
+	}
+	return slices.Contains(rising, bearer) && slices.Index(rising, bearer) >= slices.Index(rising, needed)
+}
+
+// refusals by who asks: those whose token says nothing to the operators' API,
+// and those whose token is known and not enough.
+func refusal(bearer, needed string) (status int, code string) {
+	unknown := bearer == "none" || bearer == "garbage" || bearer == "scheme"
+	if unknown || bearer == "fleet" && needed != "device" {
+		return http.StatusUnauthorized, "unauthenticated"
+	}
+	return http.StatusForbidden, "forbidden"
+}
+
+func TestEveryOperationAsksForItsRole(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{}`)
+	b.batch(newFields)
+	bearers := map[string]string{
+		"none": "", "garbage": "garbage", "fleet": fleetToken, "device": b.device("own"),
+		"viewer": b.token("viewer"), "operator": b.token("operator"), "admin": b.token("admin"), "verifier": b.token("verifier"),
+	}
+	operations := b.document().operations()
+	if len(operations) < 14 {
+		t.Fatalf("only %d operations: the document lost some", len(operations))
+	}
+	for _, name := range slices.Sorted(maps.Keys(operations)) {
+		method, pattern, _ := strings.Cut(name, " ")
+		path := strings.NewReplacer("{pool}", "p", "{device}", "own", "{id}", "1").Replace(pattern)
+		if pattern == "/v1/devices/{id}" {
+			path = "/v1/devices/own"
+		}
+		for _, bearer := range slices.Sorted(maps.Keys(bearers)) {
+			needed := roleNeeded(method, pattern)
+			body := asks()[name]
+			if name == "POST /v1/devices" {
+				body = `{"id":"by-` + bearer + `"}`
+			}
+			if needed == "device" && bearer == "fleet" {
+				path = strings.Replace(path, "own", "another", 1) // own has used its token
+			}
+			a := b.call(method, path, bearers[bearer], body)
+			if allowed(bearer, needed) {
+				if a.status > 299 {
+					t.Errorf("%s by %s: %d, want success: %s", name, bearer, a.status, a.body)
+				}
+				continue
+			}
+			p := a.problem(refusal(bearer, needed))
+			if wait := p.ReportAfterMS; needed == "device" && wait != 600_000 || needed != "device" && wait != 0 {
+				t.Errorf("%s by %s: report_after_ms %d", name, bearer, wait)
+			}
+			if challenge := a.header.Get("WWW-Authenticate"); (challenge != "") != (a.status == http.StatusUnauthorized) {
+				t.Errorf("%s by %s: %d with WWW-Authenticate %q", name, bearer, a.status, challenge)
+			}
+		}
+	}
+}
+
+func TestAuthorizationHeader(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for name, test := range map[string]struct {
+		values []string
+		status int
+	}{
+		"bearer in any case":   {[]string{"bEaReR " + adminToken}, 200},
+		"spaces":               {[]string{"Bearer   " + adminToken + "  "}, 200},
+		"basic":                {[]string{"Basic " + adminToken}, 401},
+		"no scheme":            {[]string{adminToken}, 401},
+		"empty bearer":         {[]string{"Bearer "}, 401},
+		"two":                  {[]string{"Bearer " + adminToken, "Bearer garbage"}, 401},
+		"twice the same":       {[]string{"Bearer " + adminToken, "Bearer " + adminToken}, 401},
+		"joined by a comma":    {[]string{"Bearer " + adminToken + ", Bearer " + adminToken}, 401},
+		"part of the token":    {[]string{"Bearer " + adminToken[:len(adminToken)-1]}, 401},
+		"very long":            {[]string{"Bearer " + strings.Repeat("x", 100_000)}, 401},
+		"not ASCII":            {[]string{"Bearer \xff\xfe"}, 401},
+		"an operator's expiry": {[]string{"Bearer " + expired(b)}, 401},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+"/v1/pools", http.NoBody)
+			request.Header["Authorization"] = test.values
+			a := b.do(request)
+			if a.status != test.status {
+				t.Errorf("status %d, want %d: %s", a.status, test.status, a.body)
+			}
+		})
+	}
+}

@@ -1,0 +1,123 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestTasksAreFilteredAndPaged(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		b.pool("q", `{}`)
+		b.batch(`{"pool":"p","kind":"one","devices":["d-1","d-2","d:3"]}`)
+		b.batch(`{"pool":"q","kind":"two","devices":["d-1","d-4"]}`)
+		b.report("d-4", b.granted("d-4").result("succeeded", "")).must(200)
+		b.granted("d-2")
+		for filter, want := range map[string][]string{
+			"":                       {"1", "2", "3", "4", "5"},
+			"device=d-1":             {"1", "4"},
+			"device=d%3A3":           {"3"},
+			"device=d:3":             {"3"},
+			"device=nobody":          nil,
+			"batch=2":                {"4", "5"},
+			"batch=77":               nil,
+			"pool=p":                 {"1", "2", "3"},
+			"pool=q&device=d-1":      {"4"},
+			"state=pending":          {"1", "3", "4"},
+			"state=dispatched":       {"2"},
+			"state=succeeded":        {"5"},
+			"state=expired":          nil,
+			"kind=two&state=pending": {"4"},
+			"kind=%27%20OR%201%3D1":  nil,
+		} {
+			if diff := cmp.Diff(want, b.pages("/v1/tasks?"+filter, "tasks", "id", 2)); diff != "" {
+				b.Errorf("%s: %s", filter, diff)
+			}
+		}
+		b.badPages("/v1/tasks")
+		for query, code := range map[string]string{
+			"state=running": "invalid_field", "batch=x": "invalid_field", "batch=-1": "invalid_field", "batch=9007199254740992": "invalid_field",
+			"device=a/b": "invalid_device_id", "device=%23": "invalid_device_id", "pool=a%20b": "invalid_pool",
+		} {
+			status := 422
+			if strings.HasPrefix(code, "invalid_d") || strings.HasPrefix(code, "invalid_p") {
+				status = 400
+			}
+			b.get("/v1/tasks?"+query).problem(status, code)
+		}
+		b.get("/v1/tasks?kind=%00").problem(400, "invalid_request")
+		b.get("/v1/tasks?kind=%FF").problem(400, "invalid_request")
+	})
+}
+
+func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		b.batch(`{"pool":"p","kind":"k","payload":{"a":1},"priority":3,"retry_backoff_ms":0,"devices":["d-1"]}`)
+		first := b.granted("d-1")
+		b.report("d-1", first.result("failed", `,"output":{"n":1},"error":"broken"`)).must(200)
+		second := b.granted("d-1")
+		got := b.get(fmt.Sprintf("/v1/tasks/%d", first.ID)).must(200).fields()
+		grant, _ := got["grant"].(map[string]any)
+		if got["state"] != "dispatched" || grant["token"] != float64(second.Token) || grant["attempt"] != 2.0 || grant["slot"] != float64(second.Slot) || grant["lease_until"] == nil {
+			b.Errorf("the second attempt runs: %v", got)
+		}
+		attempts, _ := got["attempts"].([]any)
+		if len(attempts) != 1 {
+			b.Fatalf("%d attempts, want 1: %v", len(attempts), got)
+		}
+		attempt, _ := attempts[0].(map[string]any)
+		delete(attempt, "granted_at")
+		delete(attempt, "ended_at")
+		want := map[string]any{
+			"attempt": 1.0, "token": float64(first.Token), "device": "d-1", "slot": float64(first.Slot), "ended_by": "failed",
+			"output": map[string]any{"n": 1.0}, "error": "broken",
+		}
+		if diff := cmp.Diff(want, attempt); diff != "" {
+			b.Error(diff)
+		}
+		b.report("d-1", second.result("succeeded", `,"output":7`)).must(200)
+		got = b.get(fmt.Sprintf("/v1/tasks/%d", first.ID)).must(200).fields()
+		if attempts, _ := got["attempts"].([]any); len(attempts) != 2 || got["grant"] != nil || got["state"] != "succeeded" || got["output"] != 7.0 || got["finished_at"] == nil || got["attempts_counted"] != 2.0 {
+			b.Errorf("ended: %v", got)
+		}
+	})
+}
+
+func TestTaskIsCancelled(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		b.batch(newFields)
+		g := b.granted("d-1")
+		cancel := func(id int64) map[string]any {
+			b.Helper()
+			return b.call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", id), adminToken, nil).must(200).fields()
+		}
+		if got := cancel(g.ID + 1); got["state"] != "cancelled" || got["finished_at"] == nil {
+			b.Errorf("a waiting task: %v", got)
+		}
+		if got := cancel(g.ID); got["state"] != "dispatched" {
+			b.Errorf("a running task goes on until its device hears of it: %v", got)
+		}
+		reply := string(b.report("d-1", fmt.Sprintf(`{"id":"c","running":[{"task":%d,"token":%d}]}`, g.ID, g.Token)).must(200).body)
+		if !strings.Contains(reply, `"why":"cancelled"`) || strings.Contains(reply, `"renewed"`) {
+			b.Errorf("the device is not told to stop: %s", reply)
+		}
+		b.report("d-1", g.result("failed", "")).must(200)
+		if got := cancel(g.ID); got["state"] != "cancelled" {
+			b.Errorf("cancelled again after the end: %v", got)
+		}
+		for _, id := range []string{"0", "-1", "abc", "9007199254740992"} {
+			b.get("/v1/tasks/"+id).problem(422, "invalid_field").names(b.T, "id")
+			b.call("POST", "/v1/tasks/"+id+"/cancel", adminToken, nil).problem(422, "invalid_field")
+		}
+		b.get("/v1/tasks/9007199254740991").problem(404, "not_found")
+		b.call("POST", "/v1/tasks/9007199254740991/cancel", adminToken, nil).problem(404, "not_found")
+	})
+}
