@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,6 +43,7 @@ type App struct {
 	dispatcher *dispatcher.Dispatcher
 	api        *api.API
 	servers    []*server
+	failed     chan error // of the servers
 	mqtt       *mqtt.Client
 	passes     *passes
 	cleanup    cleanup
@@ -52,7 +54,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, l lis
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		buildInfo(version), newStateCollector(b.store, log))
-	a := &App{config: config, log: log}
+	a := &App{config: config, log: log, failed: make(chan error, 2)}
 	a.dispatcher = dispatcher.New(dispatcher.Config{
 		Store: b.store, Semaphore: slots.New(b.redis),
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod,
@@ -72,9 +74,12 @@ func assemble(config Config, log *slog.Logger, version string, b backends, l lis
 
 func (a *App) newServers(l listeners) []*server {
 	if l.operator == nil {
-		return []*server{newServer(l.device, a.api.Handler(), a.log)}
+		return []*server{newServer(l.device, a.api.Handler(), a.failed, a.log)}
 	}
-	return []*server{newServer(l.device, a.api.DeviceHandler(), a.log), newServer(l.operator, a.api.Handler(), a.log)}
+	return []*server{
+		newServer(l.device, a.api.DeviceHandler(), a.failed, a.log),
+		newServer(l.operator, a.api.Handler(), a.failed, a.log),
+	}
 }
 
 // attachMQTT adds the MQTT transport.
@@ -112,7 +117,7 @@ func (a *App) newPasses() *passes {
 func (a *App) reap(ctx context.Context) error {
 	result, err := a.dispatcher.Reap(ctx)
 	if result.Retried+result.Ended > 0 {
-		a.log.Info("slots of silent devices taken back", "tasks_pending_again", result.Retried, "tasks_ended", result.Ended)
+		a.log.InfoContext(ctx, "slots of silent devices taken back", "tasks_pending_again", result.Retried, "tasks_ended", result.Ended)
 	}
 	return err
 }
@@ -120,7 +125,7 @@ func (a *App) reap(ctx context.Context) error {
 func (a *App) reconcile(ctx context.Context) error {
 	result, err := a.dispatcher.Reconcile(ctx)
 	if result.Drift() > 0 {
-		a.log.Info("slots reconciled", "freed", result.Freed, "added", result.Added, "refused", result.Refused)
+		a.log.InfoContext(ctx, "slots reconciled", "freed", result.Freed, "added", result.Added, "refused", result.Refused)
 	}
 	return err
 }
@@ -128,7 +133,7 @@ func (a *App) reconcile(ctx context.Context) error {
 func (a *App) expire(ctx context.Context) error {
 	n, err := a.dispatcher.Expire(ctx)
 	if n > 0 {
-		a.log.Info("tasks expired", "tasks", n)
+		a.log.InfoContext(ctx, "tasks expired", "tasks", n)
 	}
 	return err
 }
@@ -149,13 +154,7 @@ func (a *App) Start(ctx context.Context) error {
 }
 
 // Failed tells of a listener that ended by itself.
-func (a *App) Failed() <-chan error {
-	failed := make(chan error, len(a.servers))
-	for _, s := range a.servers {
-		go func() { failed <- <-s.failed }()
-	}
-	return failed
-}
+func (a *App) Failed() <-chan error { return a.failed }
 
 // Stop ends the dispatcher in the order that loses nothing: not ready, no new
 // reports, what is in flight, the passes, then the connections.
@@ -163,14 +162,25 @@ func (a *App) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
 	a.api.StopReady()
-	var errs []error
-	if a.mqtt != nil {
-		errs = append(errs, a.mqtt.Stop(ctx))
-	}
+	return errors.Join(a.stopTransports(ctx), a.passes.stop(ctx), a.dispatcher.FlushSeen(ctx), a.cleanup.run())
+}
+
+// stopTransports finishes all at once: one that hangs takes no time from the
+// others.
+func (a *App) stopTransports(ctx context.Context) error {
+	stops := make([]func(context.Context) error, 0, len(a.servers)+1)
 	for _, s := range a.servers {
-		errs = append(errs, s.stop(ctx))
+		stops = append(stops, s.stop)
 	}
-	errs = append(errs, a.passes.stop(ctx), a.dispatcher.FlushSeen(ctx), a.cleanup.run())
+	if a.mqtt != nil {
+		stops = append(stops, a.mqtt.Stop)
+	}
+	errs := make([]error, len(stops))
+	var wait sync.WaitGroup
+	for i, stop := range stops {
+		wait.Go(func() { errs[i] = stop(ctx) })
+	}
+	wait.Wait()
 	return errors.Join(errs...)
 }
 
@@ -181,10 +191,10 @@ func (a *App) Addr() string { return a.servers[0].listener.Addr().String() }
 func (a *App) run(ctx context.Context) error {
 	err := a.Start(ctx)
 	if err == nil {
-		a.log.Info("ready", "http", a.Addr(), "mqtt", a.mqtt != nil)
+		a.log.InfoContext(ctx, "ready", "http", a.Addr(), "mqtt", a.mqtt != nil)
 		select {
 		case <-ctx.Done():
-			a.log.Info("stopping: finishing what is in flight", "grace", stopGrace)
+			a.log.InfoContext(ctx, "stopping: finishing what is in flight", "grace", stopGrace)
 		case err = <-a.Failed():
 		}
 	}

@@ -65,8 +65,8 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	for _, s := range stats {
 		gauge(c.held, float64(s.Held), s.Pool)
 		gauge(c.capacity, float64(s.Capacity), s.Pool)
-		if o, err := c.store.Occupancy(ctx, s.Pool, waitingShown); err == nil {
-			gauge(c.waiting, float64(o.Waiting), s.Pool)
+		if waiting, err := c.store.Waiting(ctx, s.Pool, waitingShown); err == nil {
+			gauge(c.waiting, float64(waiting), s.Pool)
 		}
 		gauge(c.oldest, s.OldestPending.Seconds(), s.Pool)
 		for _, state := range store.TaskStates() {

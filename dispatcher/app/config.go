@@ -3,10 +3,15 @@ package app
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/lib/pq"
+
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/slots"
 )
 
 // Config is how a dispatcher runs. Every field has a setting of the same name
@@ -46,52 +51,6 @@ type Config struct {
 	LogLevel  string `koanf:"log_level"`
 }
 
-// Setting is one line of the configuration reference.
-type Setting struct {
-	Key     string // in YAML; in the environment DISPATCHER_ and upper case
-	Default string
-	Secret  bool // no flag; also read from the file that KEY_FILE names
-	Help    string
-}
-
-// Env is the setting's environment variable.
-func (s Setting) Env() string { return envPrefix + strings.ToUpper(s.Key) }
-
-// Flag is the setting's command-line flag.
-func (s Setting) Flag() string { return strings.ReplaceAll(s.Key, "_", "-") }
-
-// Settings are all there are, in the order of the reference.
-func Settings() []Setting {
-	return []Setting{
-		{Key: "postgres_dsn", Secret: true, Help: "Postgres, as a URL or key=value pairs; needed"},
-		{Key: "redis_url", Secret: true, Help: "Redis: redis://, rediss://, several hosts for a Cluster, redis+sentinel://; needed"},
-		{Key: "mqtt_url", Help: "MQTT broker: mqtt://, tcp:// or mqtts://; empty: no MQTT"},
-		{Key: "mqtt_user", Help: "user name at the broker"},
-		{Key: "mqtt_password", Secret: true, Help: "password at the broker"},
-		{Key: "mqtt_ca_file", Help: "PEM file of the broker's certificate authority"},
-		{Key: "mqtt_cert_file", Help: "PEM file of the client certificate"},
-		{Key: "mqtt_key_file", Help: "PEM file of its key"},
-		{Key: "http_listen", Default: ":8080", Help: "address for devices and, unless operator_listen is set, for operators"},
-		{Key: "operator_listen", Help: "address for operators and metrics only"},
-		{Key: "tls_cert_file", Help: "PEM file of the certificate for both addresses"},
-		{Key: "tls_key_file", Help: "PEM file of its key"},
-		{Key: "trusted_proxies", Help: "reserved; not in effect in this release"},
-		{Key: "admin_token", Secret: true, Help: "first operator token, role admin"},
-		{Key: "fleet_token", Secret: true, Help: "one token, or two with a comma between, that stand for any device"},
-		{Key: "fleet_token_mode", Default: "any", Help: "any: acts for any device; enroll: gives each a token of its own"},
-		{Key: "reap_interval", Default: "5s", Help: "how often places of silent devices are taken back; 1s to 1m"},
-		{Key: "reconcile_interval", Default: "10s", Help: "how often Redis is compared with the ledger; 1s to 5m"},
-		{Key: "lease_margin", Default: "10s", Help: "kept back from every lease, at most a fifth of it; 0s to 5m"},
-		{Key: "lease_min", Default: "1s", Help: "no device is given less; 10ms to 1m, below 1s only for tests"},
-		{Key: "report_period", Default: "30s", Help: "when an idle device reports again; 1s to 24h"},
-		{Key: "long_poll_max", Default: "60s", Help: "reserved; not in effect in this release"},
-		{Key: "retention", Default: "90d", Help: "reserved; not in effect in this release"},
-		{Key: "migrate", Default: "on", Help: "on: serve applies migrations; off: it refuses to start without them"},
-		{Key: "log_format", Default: "text", Help: "text or json"},
-		{Key: "log_level", Default: "info", Help: "debug, info, warn or error"},
-	}
-}
-
 // Validate names every setting that does not fit, and its limit.
 func (c Config) Validate() error {
 	between := func(key string, d, least, most time.Duration) error {
@@ -101,10 +60,8 @@ func (c Config) Validate() error {
 		return nil
 	}
 	oneOf := func(key, value string, allowed ...string) error {
-		for _, a := range allowed {
-			if value == a {
-				return nil
-			}
+		if slices.Contains(allowed, value) {
+			return nil
 		}
 		return fmt.Errorf("%s: %q is none of %s", key, value, strings.Join(allowed, ", "))
 	}
@@ -118,7 +75,9 @@ func (c Config) Validate() error {
 		oneOf("migrate", c.Migrate, "on", "off"),
 		oneOf("log_format", c.LogFormat, "text", "json"),
 		oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error"),
+		c.validateServers(),
 		c.validateTokens(),
+		c.validateMQTT(),
 		c.validateTLS(),
 	)
 }
@@ -144,6 +103,41 @@ func (c Config) validateTokens() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// validateServers quotes nothing: there are passwords in both settings, and in
+// the errors of the Postgres driver.
+func (c Config) validateServers() error {
+	var errs []error
+	if c.PostgresDSN != "" {
+		// The driver takes an unknown scheme for a key, and sends it.
+		scheme, _, isURL := strings.Cut(c.PostgresDSN, "://")
+		other := isURL && !strings.Contains(scheme, "=") && scheme != "postgres" && scheme != "postgresql"
+		if _, err := pq.NewConfig(c.PostgresDSN); err != nil || other {
+			errs = append(errs, errors.New("postgres_dsn: neither a URL (postgres://user:password@host/database, percent-encoded) nor key=value pairs"))
+		}
+	}
+	if c.RedisURL != "" {
+		if _, err := slots.ParseURL(c.RedisURL); err != nil {
+			errs = append(errs, fmt.Errorf("redis_url: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// validateMQTT keeps passwords out of what is shown.
+func (c Config) validateMQTT() error {
+	if c.MQTTURL == "" {
+		return nil
+	}
+	u, err := url.Parse(c.MQTTURL)
+	if err != nil || u.Host == "" {
+		return errors.New("mqtt_url: mqtt://host[:port], tcp:// or mqtts://")
+	}
+	if u.User != nil {
+		return errors.New("mqtt_url: user and password have settings of their own, mqtt_user and mqtt_password")
+	}
+	return nil
 }
 
 func (c Config) validateTLS() error {

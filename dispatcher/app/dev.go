@@ -28,6 +28,9 @@ import (
 // valid device id.
 const internalUser = "$dispatcher"
 
+// brokerGrace bounds the end of the embedded broker.
+const brokerGrace = 5 * time.Second
+
 // DevOptions set up the embedded mode.
 type DevOptions struct {
 	Listen       string // address for HTTP
@@ -85,10 +88,11 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 		return nil, err
 	}
 	d.app = assemble(config, o.Logger, o.Version, b, listeners{device: httpListener})
-	if err := d.connect(mqttListener, o.Logger); err != nil {
+	if err := d.connect(mqttListener, o.Logger, &opened); err != nil {
 		return nil, err
 	}
-	// From here on the app closes what was opened, the folder last.
+	// From here on the app closes what was opened: the broker first, which
+	// asks the ledger, and the folder last.
 	d.app.cleanup.steps = opened.steps
 	return d, nil
 }
@@ -162,7 +166,7 @@ func embedded(ctx context.Context, data string, opened *cleanup) (backends, erro
 
 // connect puts the embedded broker behind the listener, and the dispatcher on
 // it as it would be on any other.
-func (d *DevServer) connect(l net.Listener, log *slog.Logger) error {
+func (d *DevServer) connect(l net.Listener, log *slog.Logger, opened *cleanup) error {
 	internal := broker.Credentials{User: internalUser, Password: dispatcher.NewToken()}
 	b, err := broker.New(broker.Options{
 		Listener: l, Internal: internal, Logger: log,
@@ -174,15 +178,20 @@ func (d *DevServer) connect(l net.Listener, log *slog.Logger) error {
 		return err
 	}
 	d.broker = b
+	opened.add("broker", func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), brokerGrace)
+		defer cancel()
+		return b.Stop(ctx)
+	})
 	return d.app.attachMQTT(mqtt.Options{URL: d.MQTTURL, User: internal.User, Password: internal.Password})
 }
 
 // Run works until ctx ends. started is called once everything serves.
 func (d *DevServer) Run(ctx context.Context, started func()) error {
-	if err := d.broker.Start(); err != nil {
-		return errors.Join(fmt.Errorf("starting the broker: %w", err), d.app.Stop(context.WithoutCancel(ctx)))
+	err := d.broker.Start()
+	if err == nil {
+		err = d.app.Start(ctx)
 	}
-	err := d.app.Start(ctx)
 	if err == nil {
 		started()
 		select {
@@ -190,9 +199,7 @@ func (d *DevServer) Run(ctx context.Context, started func()) error {
 		case err = <-d.app.Failed():
 		}
 	}
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
-	defer cancel()
-	return errors.Join(err, d.app.Stop(stopping), d.broker.Stop(stopping))
+	return errors.Join(err, d.app.Stop(context.WithoutCancel(ctx)))
 }
 
 // portsTried after the asked one, when it may move.

@@ -3,7 +3,9 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -13,27 +15,27 @@ import (
 	"github.com/knadh/koanf/v2"
 )
 
-const envPrefix = "DISPATCHER_"
-
 // Load builds the configuration: defaults, then the YAML file, then the
-// environment, then the flags that were set. Unknown names are errors; so a
-// misspelt setting never silently keeps its default. file is the content of
-// the YAML file, environ as of os.Environ.
+// environment, then the flags that were set. An empty value is the same as
+// none. Unknown names are errors; so a misspelt setting never silently keeps
+// its default. file is the content of the YAML file, environ as of os.Environ.
+//
+// Errors name settings and quote no secret, nor what may be one by mistake.
 func Load(file []byte, environ []string, flags map[string]string) (Config, error) {
 	k := koanf.New("\x00") // keys are flat: nothing is a path
-	defaults := make(map[string]any)
-	for _, s := range Settings() {
-		defaults[s.Key] = s.Default
+	inFile, err := fromFile(file)
+	if err != nil {
+		return Config{}, fmt.Errorf("configuration file: %w", err)
 	}
 	env, err := fromEnvironment(environ)
 	if err != nil {
 		return Config{}, err
 	}
-	inFile, err := yaml.Parser().Unmarshal(file)
+	set, err := fromFlags(flags)
 	if err != nil {
-		return Config{}, fmt.Errorf("configuration file: %w", err)
+		return Config{}, err
 	}
-	for _, layer := range []map[string]any{defaults, inFile, env, widen(flags)} {
+	for _, layer := range []map[string]any{defaults(), inFile, env, set} {
 		if err := k.Load(confmap.Provider(layer, ""), nil); err != nil {
 			return Config{}, fmt.Errorf("configuration: %w", err)
 		}
@@ -42,20 +44,59 @@ func Load(file []byte, environ []string, flags map[string]string) (Config, error
 }
 
 func decode(k *koanf.Koanf) (Config, error) {
-	for _, key := range k.Keys() {
-		if !slices.ContainsFunc(Settings(), func(s Setting) bool { return s.Key == key }) {
-			return Config{}, fmt.Errorf("%s: no such setting", key)
-		}
-	}
 	var c Config
 	err := k.UnmarshalWithConf("", &c, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
-		Result: &c, WeaklyTypedInput: true, ErrorUnused: true, TagName: "koanf",
+		Result: &c, ErrorUnused: true, TagName: "koanf",
 		DecodeHook: mapstructure.StringToTimeDurationHookFunc(),
 	}})
 	if err != nil {
 		return Config{}, fmt.Errorf("configuration: %w", err)
 	}
 	return c, c.Validate()
+}
+
+func defaults() map[string]any {
+	values := make(map[string]any)
+	for _, s := range Settings() {
+		values[s.Key] = s.Default
+	}
+	return values
+}
+
+// fromFile reads the YAML file: one mapping of settings to text.
+func fromFile(file []byte) (map[string]any, error) {
+	content, err := yaml.Parser().Unmarshal(file)
+	if err != nil {
+		return nil, notYAML(err)
+	}
+	values := make(map[string]any)
+	for key, value := range content {
+		if !slices.ContainsFunc(Settings(), func(s Setting) bool { return s.Key == key }) {
+			return nil, fmt.Errorf("%q: no such setting", key)
+		}
+		switch v := value.(type) {
+		case nil:
+		case string:
+			put(values, key, v)
+		case int:
+			if v != 0 { // 10 of what? And 0755 of a password would be 493.
+				return nil, fmt.Errorf("%s: a number; durations have a unit (10s), and other numbers go in quotes", key)
+			}
+			put(values, key, "0")
+		default:
+			return nil, fmt.Errorf("%s: not text; what looks like something else goes in quotes", key)
+		}
+	}
+	return values, nil
+}
+
+// notYAML keeps only the line of a parser's error, which quotes the file.
+func notYAML(err error) error {
+	const what = "not a YAML mapping of settings to values"
+	if line := regexp.MustCompile(`line \d+`).FindString(err.Error()); line != "" {
+		return fmt.Errorf("%s: %s", line, what)
+	}
+	return errors.New(what)
 }
 
 // fromEnvironment takes the DISPATCHER_ variables. Those that Kubernetes
@@ -68,14 +109,20 @@ func fromEnvironment(environ []string) (map[string]any, error) {
 		if !ours || injected(short) {
 			continue
 		}
-		key, value, err := setting(short, value)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+		s, isFile, ok := variable(name)
+		if !ok {
+			return nil, fmt.Errorf("%s: no such setting", name)
 		}
-		if _, twice := values[key]; twice {
-			return nil, fmt.Errorf("%s: given both as value and as file", name)
+		if isFile && value != "" {
+			var err error
+			if value, err = readSecret(value); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
 		}
-		values[key] = value
+		if _, twice := values[s.Key]; twice && value != "" {
+			return nil, fmt.Errorf("%s: given twice, as a value and as a file", s.Env())
+		}
+		put(values, s.Key, value)
 	}
 	return values, nil
 }
@@ -85,35 +132,50 @@ func injected(short string) bool {
 		short == "URL" || short == "TOKEN" // those of the command line
 }
 
-// setting resolves one variable; a secret may be named by a file.
-func setting(short, value string) (key, resolved string, err error) {
-	key = strings.ToLower(short)
-	known := func(key string) *Setting {
-		for _, s := range Settings() {
-			if s.Key == key {
-				return &s
-			}
+// variable finds the setting of a variable; a secret may be named by a file.
+func variable(name string) (s Setting, isFile, ok bool) {
+	for _, s := range Settings() {
+		switch {
+		case name == s.Env():
+			return s, false, true
+		case s.Secret && name == s.Env()+"_FILE":
+			return s, true, true
 		}
-		return nil
 	}
-	if known(key) != nil {
-		return key, value, nil
-	}
-	secret, isFile := strings.CutSuffix(key, "_file")
-	if s := known(secret); !isFile || s == nil || !s.Secret {
-		return "", "", errors.New("no such setting")
-	}
-	content, err := os.ReadFile(value)
-	if err != nil {
-		return "", "", err
-	}
-	return secret, strings.TrimSpace(string(content)), nil
+	return Setting{}, false, false
 }
 
-func widen(flags map[string]string) map[string]any {
+// readSecret does not say the path: by mistake it is the secret itself.
+func readSecret(path string) (string, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		if p, ok := errors.AsType[*fs.PathError](err); ok {
+			err = p.Err
+		}
+		return "", fmt.Errorf("reading the file: %w", err)
+	}
+	value := strings.TrimSpace(string(content))
+	if value == "" {
+		return "", errors.New("the file is empty")
+	}
+	return value, nil
+}
+
+func fromFlags(flags map[string]string) (map[string]any, error) {
 	values := make(map[string]any, len(flags))
 	for name, value := range flags {
-		values[strings.ReplaceAll(name, "-", "_")] = value
+		i := slices.IndexFunc(Settings(), func(s Setting) bool { return s.Flag() == name && !s.Secret })
+		if i < 0 {
+			return nil, fmt.Errorf("--%s: no such setting", name)
+		}
+		put(values, Settings()[i].Key, value)
 	}
-	return values
+	return values, nil
+}
+
+// put leaves out what is empty, so that the layer below shows through.
+func put(values map[string]any, key, value string) {
+	if value != "" {
+		values[key] = value
+	}
 }

@@ -74,7 +74,7 @@ func (p *passes) stop(ctx context.Context) error {
 // watch runs a pass at once, and then whenever cron has let it wait for twice
 // its interval.
 func (p *passes) watch(one *pass) {
-	p.attempt(one)
+	p.wait.Go(func() { p.attempt(one) })
 	tick := time.NewTicker(one.every)
 	defer tick.Stop()
 	for {
@@ -83,17 +83,21 @@ func (p *passes) watch(one *pass) {
 			return
 		case <-tick.C:
 			if one.overdue(p.now()) {
-				p.attempt(one)
+				p.wait.Go(func() { p.attempt(one) }) // one that hangs must not hold the ticker
 			}
 		}
 	}
 }
 
-// attempt runs a pass unless it is under way. One that hangs beyond its limit
-// is left behind and no longer in the way.
+// attempt runs a pass unless it is under way. One that still hangs after twice
+// its limit, though its context has ended, is left behind: the next run starts
+// beside it, as passes of other replicas do.
 func (p *passes) attempt(one *pass) {
+	if p.ctx.Err() != nil {
+		return
+	}
 	run, ok := one.enter(p.now())
-	if !ok || p.ctx.Err() != nil {
+	if !ok {
 		return
 	}
 	defer one.leave(run)

@@ -29,6 +29,7 @@ func Serve(ctx context.Context, config Config, log *slog.Logger, version string)
 	if config.PostgresDSN == "" || config.RedisURL == "" {
 		return errors.New("postgres_dsn and redis_url are needed; `dispatcher dev` runs without servers")
 	}
+	log.InfoContext(ctx, "configuration", "settings", config)
 	a, err := newServing(ctx, config, log, version)
 	if err != nil {
 		return err
@@ -131,10 +132,10 @@ func waitForPostgres(ctx context.Context, dsn string, log *slog.Logger) (*store.
 		if err == nil {
 			return ledger, nil
 		}
-		log.Warn("waiting for Postgres", "err", err)
+		log.WarnContext(ctx, "waiting for Postgres", "err", err)
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("postgres_dsn: not reachable within %s: %w", postgresWait, err)
+			return nil, fmt.Errorf("postgres_dsn: gave up waiting for Postgres: %w", err)
 		case <-retry.C:
 		}
 	}
@@ -144,7 +145,7 @@ func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Lo
 	if mode == "on" {
 		applied, err := ledger.Migrate(ctx)
 		if applied > 0 {
-			log.Info("migrations applied", "count", applied)
+			log.InfoContext(ctx, "migrations applied", "count", applied)
 		}
 		return err
 	}

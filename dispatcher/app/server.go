@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -14,14 +15,14 @@ import (
 type server struct {
 	listener net.Listener
 	http     *http.Server
-	failed   chan error // it ended by itself
+	failed   chan<- error // tells when it ended by itself; has room for that
 }
 
 // newServer sets every limit: net/http has none by default.
-func newServer(l net.Listener, handler http.Handler, log *slog.Logger) *server {
+func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *slog.Logger) *server {
 	return &server{
 		listener: l,
-		failed:   make(chan error, 1),
+		failed:   failed,
 		http: &http.Server{
 			Handler:           handler,
 			ReadHeaderTimeout: 5 * time.Second,
@@ -42,7 +43,10 @@ func (s *server) start() {
 	}()
 }
 
+// stop answers what was asked and closes the listener, also one that never
+// served. What is not answered when ctx ends is cut off.
 func (s *server) stop(ctx context.Context) error {
+	defer s.listener.Close()
 	if err := s.http.Shutdown(ctx); err != nil {
 		return fmt.Errorf("closing %s: %w", s.listener.Addr(), errors.Join(err, s.http.Close()))
 	}
@@ -64,9 +68,9 @@ func (c *cleanup) add(name string, close func() error) {
 // run closes everything once; what fails does not keep the rest open.
 func (c *cleanup) run() error {
 	var errs []error
-	for i := len(c.steps) - 1; i >= 0; i-- {
-		if err := c.steps[i].close(); err != nil && !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, fmt.Errorf("closing %s: %w", c.steps[i].name, err))
+	for _, step := range slices.Backward(c.steps) {
+		if err := step.close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, fmt.Errorf("closing %s: %w", step.name, err))
 		}
 	}
 	c.steps = nil

@@ -1,0 +1,292 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/robfig/cron/v3"
+)
+
+// The tests of passes run in bubbles of fake time: seconds pass when every
+// goroutine waits.
+
+// elapse lets time pass and waits until everything due has happened.
+func elapse(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// running starts passes and stops them with the test.
+func running(t *testing.T, all ...*pass) *passes {
+	t.Helper()
+	p := newPasses(slog.New(slog.DiscardHandler), all...)
+	p.start()
+	t.Cleanup(func() {
+		if err := p.stop(context.Background()); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	synctest.Wait()
+	return p
+}
+
+func counting(runs *atomic.Int32, every time.Duration) *pass {
+	return &pass{name: "healthy", every: every, limit: time.Second, run: func(context.Context) error {
+		runs.Add(1)
+		return nil
+	}}
+}
+
+func TestPassRunsAtOnceAndThenEveryInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int32
+		running(t, counting(&runs, 5*time.Second))
+		if got := runs.Load(); got != 1 {
+			t.Fatalf("%d runs at the start, want 1", got)
+		}
+		elapse(time.Minute + time.Second)
+		if got := runs.Load(); got != 13 {
+			t.Errorf("%d runs in a minute of 5 s intervals, want 13", got)
+		}
+	})
+}
+
+func TestPassThatFailsOrPanicsRunsAgain(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func() error{
+		"error": func() error { return errors.New("broken") },
+		"panic": func() error { panic("broken") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var runs, others atomic.Int32
+				bad := &pass{name: "bad", every: time.Second, limit: time.Second, run: func(context.Context) error {
+					runs.Add(1)
+					return end()
+				}}
+				running(t, bad, counting(&others, time.Second))
+				elapse(10 * time.Second)
+				if runs.Load() < 10 || others.Load() < 10 {
+					t.Errorf("%d runs of the bad pass and %d of another in 10 s, want 10 of each", runs.Load(), others.Load())
+				}
+			})
+		})
+	}
+}
+
+func TestPassNeverRunsBesideItself(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var inside, most, runs atomic.Int32
+		slow := &pass{name: "slow", every: time.Second, limit: 10 * time.Second, run: func(ctx context.Context) error {
+			runs.Add(1)
+			most.Store(max(most.Load(), inside.Add(1)))
+			defer inside.Add(-1)
+			select {
+			case <-time.After(3500 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			return nil
+		}}
+		running(t, slow)
+		elapse(20 * time.Second)
+		if most.Load() != 1 || runs.Load() < 4 {
+			t.Errorf("%d runs, at most %d at once; want several, one at a time", runs.Load(), most.Load())
+		}
+	})
+}
+
+func TestPassThatHangsIsEndedByItsLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var runs, others atomic.Int32
+		hangs := &pass{name: "hangs", every: time.Second, limit: 5 * time.Second, run: func(ctx context.Context) error {
+			runs.Add(1)
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		running(t, hangs, counting(&others, time.Second))
+		elapse(30 * time.Second)
+		if runs.Load() < 5 || others.Load() < 30 {
+			t.Errorf("%d runs of the hanging pass and %d of another in 30 s; want 5 and 30", runs.Load(), others.Load())
+		}
+	})
+}
+
+// deaf is a pass whose first run hangs and does not even hear its context.
+func deaf(runs *atomic.Int32, release <-chan struct{}) *pass {
+	return &pass{name: "deaf", every: time.Second, limit: 2 * time.Second, run: func(context.Context) error {
+		if runs.Add(1) == 1 {
+			<-release
+		}
+		return nil
+	}}
+}
+
+func TestPassThatHangsForEverIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	for name, cronToo := range map[string]bool{"cron": true, "ticker alone": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var runs atomic.Int32
+				release := make(chan struct{})
+				p := running(t, deaf(&runs, release))
+				if !cronToo {
+					p.cron.Stop()
+				}
+				elapse(3 * time.Second)
+				if got := runs.Load(); got != 1 {
+					t.Errorf("%d runs before twice the limit, want 1", got)
+				}
+				elapse(12 * time.Second)
+				if got := runs.Load(); got < 5 {
+					t.Errorf("%d runs after twice the limit, want many", got)
+				}
+				close(release)
+			})
+		})
+	}
+}
+
+func TestLateEndOfAnOldRunDoesNotEndTheNewOne(t *testing.T) {
+	t.Parallel()
+	o := &pass{limit: time.Second}
+	start := time.Now()
+	old, _ := o.enter(start)
+	fresh, ok := o.enter(start.Add(2 * time.Second))
+	if !ok {
+		t.Fatal("a run that hangs for twice its limit is still in the way")
+	}
+	o.leave(old)
+	if _, ok := o.enter(start.Add(3 * time.Second)); ok {
+		t.Error("a third run beside the second")
+	}
+	o.leave(fresh)
+	if _, ok := o.enter(start.Add(3 * time.Second)); !ok {
+		t.Error("no run after the second has ended")
+	}
+}
+
+// Cron waits by the wall clock: after a step back of an hour it is silent for
+// an hour. Here it is silent for good.
+func TestPassesGoOnWhenCronIsSilent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int32
+		p := running(t, counting(&runs, 5*time.Second))
+		<-p.cron.Stop().Done()
+		elapse(time.Minute + time.Second)
+		if got := runs.Load(); got < 6 {
+			t.Errorf("%d runs in a minute without cron, want one in 10 s at least", got)
+		}
+	})
+}
+
+func TestOverdueIsByElapsedTime(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	o := &pass{every: 5 * time.Second, limit: time.Second}
+	run, _ := o.enter(start)
+	o.leave(run)
+	for after, want := range map[time.Duration]bool{0: false, 9 * time.Second: false, 10 * time.Second: true, time.Hour: true} {
+		if got := o.overdue(start.Add(after)); got != want {
+			t.Errorf("overdue %s after the last start: %t, want %t", after, got, want)
+		}
+	}
+	// The reading that the program compares has a monotonic part, which no
+	// step of the wall clock changes.
+	if !strings.Contains(start.String(), "m=+") {
+		t.Error("time.Now has no monotonic reading here")
+	}
+}
+
+func TestStopWaitsForPassesUnderWayButNotForEver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release, left := make(chan struct{}), make(chan struct{})
+		p := newPasses(slog.New(slog.DiscardHandler), &pass{name: "deaf", every: time.Second, limit: time.Minute, run: func(context.Context) error {
+			defer close(left)
+			<-release
+			return nil
+		}})
+		p.start()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		before := time.Now()
+		if err := p.stop(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(before) != 3*time.Second {
+			t.Errorf("stop with a run that does not end: %v after %s; want the deadline's error after 3 s", err, time.Since(before))
+		}
+		close(release)
+		if err := p.stop(t.Context()); err != nil {
+			t.Errorf("stop with a run that ends: %v", err)
+		}
+		select {
+		case <-left:
+		default:
+			t.Error("stop did not wait for the run")
+		}
+	})
+}
+
+func TestStopEndsTheContextOfPasses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int32
+		p := newPasses(slog.New(slog.DiscardHandler), &pass{name: "long", every: time.Second, limit: time.Hour, run: func(ctx context.Context) error {
+			runs.Add(1)
+			<-ctx.Done()
+			return ctx.Err()
+		}})
+		p.start()
+		synctest.Wait()
+		before := time.Now()
+		if err := p.stop(t.Context()); err != nil || time.Since(before) != 0 {
+			t.Errorf("stop: %v after %s", err, time.Since(before))
+		}
+		elapse(10 * time.Second)
+		if got := runs.Load(); got != 1 {
+			t.Errorf("%d runs, want none after the stop", got-1)
+		}
+	})
+}
+
+// Why the guard is ours: cron v3.0.1 gives the token of SkipIfStillRunning
+// back only after a run that returns.
+func TestSkipIfStillRunningOfCronWedgesAfterAPanic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var theirs, ours atomic.Int32
+		var once, onceOurs sync.Once
+		job := cron.FuncJob(func() {
+			theirs.Add(1)
+			once.Do(func() { panic("broken once") })
+		})
+		c := cron.New(cron.WithChain(cron.Recover(cron.DiscardLogger), cron.SkipIfStillRunning(cron.DiscardLogger)))
+		c.Schedule(cron.Every(time.Second), job)
+		c.Start()
+		running(t, &pass{name: "same", every: time.Second, limit: time.Second, run: func(context.Context) error {
+			ours.Add(1)
+			onceOurs.Do(func() { panic("broken once") })
+			return nil
+		}})
+		elapse(30 * time.Second)
+		<-c.Stop().Done()
+		if got := theirs.Load(); got != 1 {
+			t.Errorf("cron ran the job %d times: SkipIfStillRunning no longer wedges, and our guard has lost its reason", got)
+		}
+		if got := ours.Load(); got < 30 {
+			t.Errorf("our guard ran the pass %d times in 30 s", got)
+		}
+	})
+}
