@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 // bench is a dispatcher on real stores, and what a test does to it.
 type bench struct {
 	*dispatcher.Dispatcher
-	t         *testing.T
+	t         testing.TB
 	ctx       context.Context
 	store     *store.Store
 	semaphore *slots.Semaphore
@@ -58,7 +58,7 @@ func forBackends(t *testing.T, test func(b *bench), changes ...func(*dispatcher.
 	})
 }
 
-func embedded(t *testing.T, changes ...func(*dispatcher.Config)) *bench {
+func embedded(t testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	t.Helper()
 	ledger, err := store.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "ledger.db"))
 	if err != nil {
@@ -67,7 +67,7 @@ func embedded(t *testing.T, changes ...func(*dispatcher.Config)) *bench {
 	return newBench(t, ledger, miniredis.RunT(t).Addr(), changes...)
 }
 
-func servers(t *testing.T, changes ...func(*dispatcher.Config)) *bench {
+func servers(t testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	t.Helper()
 	ledger, err := store.OpenPostgres(t.Context(), postgres.NewDatabase(t), store.Options{})
 	if err != nil {
@@ -76,7 +76,7 @@ func servers(t *testing.T, changes ...func(*dispatcher.Config)) *bench {
 	return newBench(t, ledger, testservers.Redis(t).Addr, changes...)
 }
 
-func newBench(t *testing.T, ledger *store.Store, redisAddr string, changes ...func(*dispatcher.Config)) *bench {
+func newBench(t testing.TB, ledger *store.Store, redisAddr string, changes ...func(*dispatcher.Config)) *bench {
 	t.Helper()
 	client := redis.NewUniversalClient(slots.Options(redisAddr))
 	t.Cleanup(func() {

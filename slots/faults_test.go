@@ -138,7 +138,7 @@ func TestReadOnlyReplica(t *testing.T) {
 	}
 	var sent atomic.Int32
 	proxy := testservers.NewProxy(t, s.addr)
-	proxy.OnRequest = func(b []byte) { sent.Add(int32(bytes.Count(bytes.ToLower(b), []byte("evalsha")))) }
+	proxy.OnRequest(func(b []byte) { sent.Add(int32(bytes.Count(bytes.ToLower(b), []byte("evalsha")))) })
 	_, err := slots.New(s.dial(t, proxy.Addr)).Acquire(t.Context(), pool, requests(1e9, "b"))
 	if !errors.Is(err, slots.ErrUnavailable) || !strings.Contains(err.Error(), "READONLY") {
 		t.Errorf("acquire: %v", err)

@@ -157,11 +157,11 @@ func (s *server) losing(t *testing.T, n int32) (*slots.Semaphore, func() int) {
 	var left atomic.Int32
 	left.Store(n)
 	proxy := testservers.NewProxy(t, s.addr)
-	proxy.OnRequest = func(b []byte) {
+	proxy.OnRequest(func(b []byte) {
 		b = bytes.ToLower(b)
 		if (bytes.Contains(b, []byte("evalsha")) || bytes.Contains(b, []byte("\r\ndel\r\n"))) && left.Add(-1) >= 0 {
 			proxy.DropReplies(1)
 		}
-	}
+	})
 	return slots.New(s.dial(t, proxy.Addr)), proxy.Dropped
 }

@@ -26,7 +26,7 @@ type session struct {
 }
 
 // read is for single statements, each one consistent reading.
-func (s *Store) read() session { return session{s.db, s.dialect} }
+func (s *Store) read() session { return session{s.reads, s.dialect} }
 
 // write runs change in one transaction and commits it. Whatever change read
 // or set outside must be set anew by each run: it is run again when the

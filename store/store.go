@@ -20,7 +20,8 @@ import (
 
 // Store is the ledger in one database. It is safe for concurrent use.
 type Store struct {
-	db *sqlx.DB
+	db    *sqlx.DB
+	reads database // for readings outside of transactions
 	dialect
 }
 
@@ -78,10 +79,9 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	if config.ApplicationName == "" {
 		config.ApplicationName = "dispatcher"
 	}
-	// One round trip per statement, and no named statements: PgBouncer's
-	// transaction mode works.
+	// One round trip for each statement that is not prepared.
 	config.BinaryParameters = true
-	config.Runtime = withTimeouts(config.Runtime, opts)
+	config.Runtime = withSettings(config.Runtime, opts)
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reading the Postgres DSN: %w", err)
@@ -91,11 +91,17 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	db.SetMaxIdleConns(opts.MaxIdleConns)
 	db.SetConnMaxLifetime(opts.ConnLifetime)
 	db.SetConnMaxIdleTime(opts.ConnIdleTime)
-	return opened(ctx, &Store{db: db, dialect: postgres()})
+	return opened(ctx, &Store{db: db, reads: newPrepared(db), dialect: postgres()})
 }
 
-func withTimeouts(runtime map[string]string, opts Options) map[string]string {
+// withSettings adds ours to those that the DSN names, which win. A prepared
+// plan outlives the size of its tables: made while they are small it would read
+// them whole, and still do so when a million tasks were queued since.
+func withSettings(runtime map[string]string, opts Options) map[string]string {
 	all := map[string]string{
+		"enable_seqscan": "off",
+		"jit":            "off",
+
 		"statement_timeout":                   millisText(opts.StatementTimeout),
 		"lock_timeout":                        millisText(opts.LockTimeout),
 		"idle_in_transaction_session_timeout": millisText(opts.IdleTimeout),
@@ -121,7 +127,7 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	}
 	db := sqlx.NewDb(sql.OpenDB(connector), "sqlite")
 	db.SetMaxOpenConns(1)
-	return opened(ctx, &Store{db: db, dialect: sqliteDialect()})
+	return opened(ctx, &Store{db: db, reads: db, dialect: sqliteDialect()})
 }
 
 func opened(ctx context.Context, s *Store) (*Store, error) {

@@ -121,11 +121,11 @@ func brokenLedger(t *testing.T) (l *ledger, arm func()) {
 	t.Helper()
 	var armed atomic.Bool
 	proxy := testservers.NewProxy(t, server.Server(t).Addr())
-	proxy.OnRequest = func(b []byte) {
+	proxy.OnRequest(func(b []byte) {
 		if bytes.Contains(b, []byte("COMMIT")) && armed.CompareAndSwap(true, false) {
 			proxy.DropReplies(1)
 		}
-	}
+	})
 	dsn := strings.Replace(server.NewDatabase(t), server.Server(t).Addr(), proxy.Addr, 1)
 	return opened(t)(store.OpenPostgres(t.Context(), dsn, store.Options{})), func() { armed.Store(true) }
 }

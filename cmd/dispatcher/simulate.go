@@ -47,6 +47,7 @@ differs from what the device sent.`,
 		name, help string
 		to         *float64
 	}{
+		{"long", "tasks that take 0.9 of the lease instead of --work", &config.Long},
 		{"silent", "grants whose device falls silent, holding its place until the lease ends", &config.Silent},
 		{"late", "silent devices that send their result after all", &config.Late},
 		{"slow", "grants that take longer than half a lease", &config.Slow},

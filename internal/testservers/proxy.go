@@ -11,16 +11,12 @@ import (
 type Proxy struct {
 	Addr string // host:port to connect to
 
-	// OnRequest, when set before the first connection, sees every chunk from
-	// client to server before it is forwarded. It is called from several
-	// goroutines, and may call the methods of the proxy.
-	OnRequest func(b []byte)
-
 	target   string
 	listener net.Listener
 	running  sync.WaitGroup
 
 	mu      sync.Mutex
+	watch   func(b []byte) // sees what clients send; nil: nobody
 	links   map[*link]struct{}
 	cut     bool
 	drop    int           // replies still to be dropped
@@ -47,6 +43,21 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 		p.running.Wait()
 	})
 	return p
+}
+
+// OnRequest lets watch see every chunk from client to server before it is
+// forwarded. It is called from several goroutines, and may call the methods of
+// the proxy.
+func (p *Proxy) OnRequest(watch func(b []byte)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watch = watch
+}
+
+func (p *Proxy) watcher() func(b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.watch
 }
 
 // Cut closes all connections and refuses new ones until Heal.
@@ -145,8 +156,8 @@ func (p *Proxy) remove(l *link) {
 func (p *Proxy) forwardRequests(l *link) {
 	defer l.close()
 	copyChunks(l.server, l.client, func(b []byte) bool {
-		if p.OnRequest != nil {
-			p.OnRequest(b)
+		if watch := p.watcher(); watch != nil {
+			watch(b)
 		}
 		return true
 	})

@@ -30,11 +30,11 @@ func TestProxyCutAndHeal(t *testing.T) {
 func TestProxyDropsRepliesOfExecutedCommands(t *testing.T) {
 	t.Parallel()
 	proxy := testservers.NewProxy(t, testservers.Redis(t).Addr)
-	proxy.OnRequest = func(b []byte) {
+	proxy.OnRequest(func(b []byte) {
 		if bytes.Contains(bytes.ToUpper(b), []byte("INCR")) && proxy.Dropped() == 0 {
 			proxy.DropReplies(1)
 		}
-	}
+	})
 	c := client(t, proxy.Addr)
 	if err := c.Incr(t.Context(), "n").Err(); err == nil {
 		t.Fatal("the reply was not dropped")

@@ -1,0 +1,4 @@
+// Package e2e tests the built program as it is deployed: replicas of
+// `dispatcher serve` on real Postgres and Redis, a simulated fleet, faults, and
+// an external system that counts who is inside. It holds nothing but tests.
+package e2e

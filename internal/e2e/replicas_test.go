@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+const (
+	adminToken = "admin-token-of-the-test"
+	fleetToken = "fleet-token-of-the-test"
+)
+
+// build compiles the program once for all tests, with the race detector.
+var build = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "dispatcher-e2e")
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "dispatcher")
+	out, err := exec.Command("go", "build", "-race", "-o", binary, "../../cmd/dispatcher").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("building: %w\n%s", err, out)
+	}
+	return binary, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if binary, err := build(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(binary))
+	}
+	os.Exit(code)
+}
+
+// replica is one `dispatcher serve`.
+type replica struct {
+	*testservers.Process
+	addr string
+}
+
+// startReplica starts a replica on these servers and waits until it is ready.
+func startReplica(t *testing.T, dsn, redisURL string, more ...string) *replica {
+	t.Helper()
+	binary, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{addr: testservers.FreeAddr(t)}
+	command := func() *exec.Cmd {
+		cmd := exec.Command(binary, "serve")
+		cmd.Env = append(os.Environ(),
+			"DISPATCHER_POSTGRES_DSN="+dsn, "DISPATCHER_REDIS_URL="+redisURL, "DISPATCHER_HTTP_LISTEN="+r.addr,
+			"DISPATCHER_ADMIN_TOKEN="+adminToken, "DISPATCHER_FLEET_TOKEN="+fleetToken, "DISPATCHER_LOG_LEVEL=info",
+		)
+		cmd.Env = append(cmd.Env, more...)
+		return cmd
+	}
+	r.Process = testservers.StartProcess(t, command, func() error { return ready(r.addr) })
+	return r
+}
+
+func ready(addr string) error {
+	response, err := http.Get("http://" + addr + "/readyz")
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("not ready: %s", response.Status)
+	}
+	return nil
+}
+
+// stopCleanly ends the replica as an operator would and expects exit status 0;
+// the race detector makes it another.
+func (r *replica) stopCleanly(t *testing.T) {
+	t.Helper()
+	r.Stop()
+	if code := r.ExitCode(); code != 0 {
+		t.Errorf("replica ended with status %d:\n%s", code, r.Output())
+	}
+}
+
+// balance spreads connections over the replicas in turn, as a load balancer
+// without health checks does: one that hangs gets its share.
+func balance(t *testing.T, replicas ...*replica) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	var next atomic.Int64
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go join(client, replicas[next.Add(1)%int64(len(replicas))].addr)
+		}
+	}()
+	return "http://" + l.Addr().String()
+}
+
+func join(client net.Conn, addr string) {
+	defer client.Close()
+	server, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() {
+		_, _ = io.Copy(server, client)
+		_ = server.(*net.TCPConn).CloseWrite()
+	}()
+	_, _ = io.Copy(client, server)
+}
