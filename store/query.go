@@ -36,7 +36,9 @@ func (q *query) end(order string, limit int) (text string, args []any) {
 	if len(q.conds) > 0 {
 		text += " WHERE " + strings.Join(q.conds, " AND ")
 	}
-	return text + order + fmt.Sprintf(" LIMIT %d", clampLimit(limit)), q.args
+	// A parameter: the text of a statement must not vary with what is asked for.
+	args = append(q.args, clampLimit(limit))
+	return text + order + fmt.Sprintf(" LIMIT $%d", len(args)), args
 }
 
 func clampLimit(limit int) int {

@@ -1,6 +1,8 @@
 package store_test
 
 import (
+	"database/sql"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,9 +13,9 @@ import (
 // that each meets the other half-way every time. SQLite has one writer and no
 // such places.
 
-// during runs call while another transaction has made a change and not yet
-// committed it; it commits once call waits for it, or has returned.
-func (l *ledger) during(change string, args []any, call func()) (waited bool) {
+// during runs calls at once while another transaction has made a change and not
+// yet committed it; that commits once they all wait for it, or have returned.
+func (l *ledger) during(change string, args []any, calls ...func()) (waited bool) {
 	l.Helper()
 	tx, err := l.DB().BeginTx(l.Context(), nil)
 	l.must(err)
@@ -21,16 +23,20 @@ func (l *ledger) during(change string, args []any, call func()) (waited bool) {
 	_, err = tx.ExecContext(l.Context(), l.Text(change), args...)
 	l.must(err)
 	done := make(chan struct{})
+	var running sync.WaitGroup
+	for _, call := range calls {
+		running.Go(call)
+	}
 	go func() {
 		defer close(done)
-		call()
+		running.Wait()
 	}()
 	l.until(func() bool {
 		select {
 		case <-done:
 			return true
 		default:
-			waited = l.waiting()
+			waited = l.waiting() == len(calls)
 			return waited
 		}
 	})
@@ -39,13 +45,12 @@ func (l *ledger) during(change string, args []any, call func()) (waited bool) {
 	return waited
 }
 
-// waiting tells whether a statement on this database waits for a lock.
-func (l *ledger) waiting() bool {
-	var n int
+// waiting counts the statements on this database that wait for a lock.
+func (l *ledger) waiting() (n int) {
 	err := l.DB().QueryRowContext(l.Context(),
 		`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
 	l.must(err)
-	return n > 0
+	return n
 }
 
 func TestAGrantRenewedMeanwhileIsNotReaped(t *testing.T) {
@@ -90,4 +95,113 @@ func TestAResizeWaitsForClaims(t *testing.T) {
 	if !waited {
 		t.Error("a capacity was changed beside a claim that counts against the old one")
 	}
+}
+
+const insertGrant = `
+	INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
+	SELECT id, batch, pool, $2, device, nextval('grant_token'), 'by hand', attempts + 1, {now}, {now} + 60000 * {ms}, {now}, 60000
+	FROM tasks WHERE id = $1 FOR UPDATE`
+
+// A late success meets the claim that grants its task anew: the task is no
+// longer waiting, though its row says so.
+func TestALateSuccessLeavesAGrantThatIsBeingMade(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 1)
+	_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 3}, "a")
+	old := l.grant(ids[0], "a", "p", 0)
+	l.reapAll()
+	l.during(insertGrant, []any{ids[0], 0}, func() {
+		r := store.Result{Device: "a", Task: old.Task, Token: old.Token, Cause: store.BySuccess}
+		if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; o.Kind != store.ResultLate || o.State != store.Dispatched {
+			t.Errorf("outcome %+v, want late and the task dispatched", o)
+		}
+	})
+	l.wantTask(ids[0], store.Dispatched)
+	if got := l.stored(ids[0]); got != "pending" {
+		t.Errorf("the task is %s beside its grant", got)
+	}
+}
+
+// Two calls claim the same slots in opposite orders, and both are stopped in
+// the middle: they must not have locked in the order they were given.
+func TestClaimsLockInOneOrder(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 10)
+	devices := deviceNames(7)
+	_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+	call := func(claims ...store.Claim) func() {
+		return func() {
+			if _, err := l.Claim(l.Context(), claims); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	l.during(insertGrant, []any{ids[6], 5},
+		call(l.to(ids[0], devices[0], "p", 1), l.to(ids[1], devices[1], "p", 5), l.to(ids[2], devices[2], "p", 9)),
+		call(l.to(ids[3], devices[3], "p", 9), l.to(ids[4], devices[4], "p", 5), l.to(ids[5], devices[5], "p", 1)))
+	grants, err := l.Grants(l.Context(), "p")
+	l.must(err)
+	if len(grants) != 3 {
+		t.Errorf("grants %+v, want slots 1, 5 and 9", grants)
+	}
+	if n := l.deadlocks(); n != 0 {
+		t.Errorf("%d deadlocks", n)
+	}
+}
+
+// No order avoids this one: each call holds the device that the other wants.
+// The server undoes one of them, which is then made again.
+func TestAClaimOutlivesADeadlock(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("pa", 10)
+	l.pool("pb", 10)
+	_, a := l.batch(store.Batch{Pool: "pa"}, "x", "y", "z", "w", "blocker")
+	_, b := l.batch(store.Batch{Pool: "pb"}, "x", "y")
+	outcomes := make([][]store.ClaimOutcome, 2)
+	call := func(i int, claims ...store.Claim) func() {
+		return func() {
+			var err error
+			if outcomes[i], err = l.Claim(l.Context(), claims); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	l.during(insertGrant, []any{a[4], 5},
+		call(0, l.to(a[0], "x", "pa", 0), l.to(a[2], "z", "pa", 5), l.to(b[1], "y", "pb", 0)),
+		call(1, l.to(a[1], "y", "pa", 1), l.to(a[3], "w", "pa", 5), l.to(b[0], "x", "pb", 1)))
+	held := 0
+	for _, o := range append(outcomes[0], outcomes[1]...) {
+		if o.Status == store.ClaimGranted {
+			held++
+		}
+	}
+	if held != 2 { // x and y hold one grant each, whoever came first
+		t.Errorf("outcomes %+v, want two grants", outcomes)
+	}
+	if n := l.deadlocks(); n == 0 {
+		t.Error("no deadlock: this test is about nothing")
+	}
+}
+
+// deadlocks closes the ledger, which makes the server count, and reads what it
+// counted in this database.
+func (l *ledger) deadlocks() (n int) {
+	l.Helper()
+	var name string
+	l.must(l.DB().QueryRowContext(l.Context(), `SELECT current_database()`).Scan(&name))
+	l.must(l.Close())
+	admin, err := sql.Open("postgres", server.Server(l).DSN("postgres"))
+	l.must(err)
+	defer admin.Close()
+	l.until(func() bool {
+		var open int
+		l.must(admin.QueryRowContext(l.Context(), `
+			SELECT deadlocks, (SELECT count(*) FROM pg_stat_activity a WHERE a.datname = $1) FROM pg_stat_database WHERE datname = $1`,
+			name).Scan(&n, &open))
+		return open == 0
+	})
+	return n
 }

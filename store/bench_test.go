@@ -1,0 +1,94 @@
+package store_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// BenchmarkGrantAndResult is the life of a task without its device: a view, a
+// claim, a result; with so many reports at once, and so many in one batch.
+func BenchmarkGrantAndResult(b *testing.B) {
+	for _, c := range []struct{ reporters, batch int }{{1, 1}, {16, 1}, {1, 16}, {4, 16}} {
+		b.Run(fmt.Sprintf("postgres/reporters=%d/batch=%d", c.reporters, c.batch), func(b *testing.B) {
+			benchmark(b, openPostgres(b), c.reporters, c.batch)
+		})
+	}
+	b.Run("sqlite/reporters=4/batch=1", func(b *testing.B) { benchmark(b, openSQLite(b), 4, 1) })
+}
+
+func benchmark(b *testing.B, l *ledger, reporters, batch int) {
+	b.Helper()
+	const pools = 4
+	per := b.N/pools + batch + 1
+	tasks := map[string][]int64{}
+	devices := deviceNames(per)
+	for p := range pools {
+		pool := fmt.Sprint("p", p)
+		l.pool(pool, 1000)
+		for i := range devices {
+			devices[i] = fmt.Sprintf("%s-%06d", pool, i)
+		}
+		_, tasks[pool] = l.batch(store.Batch{Pool: pool}, devices...)
+	}
+	l.exec("ANALYZE")
+	var next atomic.Int64
+	b.ResetTimer()
+	done := make(chan error, reporters)
+	for r := range reporters {
+		go func() {
+			for {
+				n := int(next.Add(int64(batch))) - batch
+				if n >= b.N {
+					done <- nil
+					return
+				}
+				if err := l.live(tasks, r, n, min(batch, b.N-n), pools); err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+	}
+	for range reporters {
+		if err := <-done; err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tasks/s")
+}
+
+// live takes tasks n to n+count through their lives, on slots of this
+// reporter alone.
+func (l *ledger) live(tasks map[string][]int64, reporter, n, count, pools int) error {
+	var devices []string
+	var claims []store.Claim
+	for i := range count {
+		pool, k := fmt.Sprint("p", (n+i)%pools), (n+i)/pools
+		device := fmt.Sprintf("%s-%06d", pool, k)
+		devices = append(devices, device)
+		claims = append(claims, l.to(tasks[pool][k], device, pool, reporter*20+i))
+	}
+	if _, err := l.Views(l.Context(), devices); err != nil {
+		return err
+	}
+	outcomes, err := l.Claim(l.Context(), claims)
+	if err != nil {
+		return err
+	}
+	var results []store.Result
+	for i, o := range outcomes {
+		if o.Status != store.ClaimGranted {
+			return fmt.Errorf("claim %+v: status %d", claims[i], o.Status)
+		}
+		results = append(results, store.Result{Device: devices[i], Task: o.Grant.Task, Token: o.Grant.Token, Cause: store.BySuccess, Output: []byte(`{"down_mbps": 94.1}`)})
+	}
+	for _, o := range l.RecordResults(l.Context(), results, settle) {
+		if o.Err != nil || o.Kind != store.ResultRecorded {
+			return fmt.Errorf("result %+v", o)
+		}
+	}
+	return nil
+}
