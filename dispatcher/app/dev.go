@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -67,12 +68,12 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 	if err := d.prepare(o, &opened); err != nil {
 		return nil, err
 	}
-	httpListener, err := listen(o.Listen, o.ListenMoves)
+	httpListener, err := listen(ctx, o.Listen, o.ListenMoves)
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
 	opened.add("http", httpListener.Close)
-	mqttListener, err := listen(o.MQTT, o.MQTTMoves)
+	mqttListener, err := listen(ctx, o.MQTT, o.MQTTMoves)
 	if err != nil {
 		return nil, fmt.Errorf("--mqtt-listen: %w", err)
 	}
@@ -206,21 +207,18 @@ func (d *DevServer) Run(ctx context.Context, started func()) error {
 const portsTried = 50
 
 // listen binds an address; when it is taken and may move, the next free port.
-func listen(address string, moves bool) (net.Listener, error) {
+func listen(ctx context.Context, address string, moves bool) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err == nil || !moves || !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
 	host, port, splitErr := net.SplitHostPort(address)
-	if splitErr != nil {
-		return nil, splitErr
-	}
-	first, lookErr := net.LookupPort("tcp", port)
-	if lookErr != nil {
-		return nil, lookErr
+	first, lookErr := net.DefaultResolver.LookupPort(ctx, "tcp", port)
+	if splitErr != nil || lookErr != nil {
+		return nil, err
 	}
 	for p := first + 1; p <= first+portsTried; p++ {
-		if l, err = net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(p))); err == nil {
+		if l, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(p))); err == nil {
 			return l, nil
 		}
 	}

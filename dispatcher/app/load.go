@@ -102,7 +102,7 @@ func notYAML(err error) error {
 // fromEnvironment takes the DISPATCHER_ variables. Those that Kubernetes
 // injects for a service named dispatcher are no settings.
 func fromEnvironment(environ []string) (map[string]any, error) {
-	values := make(map[string]any)
+	values, by := make(map[string]any), make(map[string]string)
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		short, ours := strings.CutPrefix(name, envPrefix)
@@ -113,16 +113,20 @@ func fromEnvironment(environ []string) (map[string]any, error) {
 		if !ok {
 			return nil, fmt.Errorf("%s: no such setting", name)
 		}
-		if isFile && value != "" {
+		if value == "" {
+			continue
+		}
+		if other := by[s.Key]; other != "" && other != name {
+			return nil, fmt.Errorf("%s: given as a value and as a file", s.Env())
+		}
+		by[s.Key] = name
+		if isFile {
 			var err error
 			if value, err = readSecret(value); err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 		}
-		if _, twice := values[s.Key]; twice && value != "" {
-			return nil, fmt.Errorf("%s: given twice, as a value and as a file", s.Env())
-		}
-		put(values, s.Key, value)
+		values[s.Key] = value
 	}
 	return values, nil
 }

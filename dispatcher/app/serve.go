@@ -74,17 +74,17 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 func bind(config Config, opened *cleanup) (listeners, error) {
 	var l listeners
 	for _, one := range []struct {
-		address string
-		to      *net.Listener
-	}{{config.HTTPListen, &l.device}, {config.OperatorListen, &l.operator}} {
+		name, address string
+		to            *net.Listener
+	}{{"http_listen", config.HTTPListen, &l.device}, {"operator_listen", config.OperatorListen, &l.operator}} {
 		if one.address == "" {
 			continue
 		}
 		listener, err := net.Listen("tcp", one.address)
 		if err != nil {
-			return l, err
+			return l, fmt.Errorf("%s: %w", one.name, err)
 		}
-		opened.add(one.address, listener.Close)
+		opened.add(one.name, listener.Close)
 		if *one.to, err = withTLS(listener, config); err != nil {
 			return l, err
 		}

@@ -1,0 +1,372 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+// settings of a dispatcher on an empty database and a Redis of its own; more
+// are pairs of variable and value.
+func serveConfig(t *testing.T, dsn, redisURL string, more ...string) Config {
+	t.Helper()
+	environ := append([]string{
+		"DISPATCHER_POSTGRES_DSN=" + dsn, "DISPATCHER_REDIS_URL=" + redisURL, "DISPATCHER_HTTP_LISTEN=127.0.0.1:0",
+		"DISPATCHER_ADMIN_TOKEN=" + adminToken, "DISPATCHER_FLEET_TOKEN=" + fleetToken,
+	}, more...)
+	config, err := Load(nil, environ, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// startServing runs a replica; its listener is bound when this returns.
+func startServing(t *testing.T, config Config) (*instance, *App) {
+	t.Helper()
+	a, err := newServing(t.Context(), config, quiet(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return launch(t, instance{url: "http://" + a.Addr(), admin: adminToken, fleet: fleetToken}, func(ctx context.Context, started func()) error {
+		started()
+		return a.run(ctx)
+	}), a
+}
+
+// grantAndResult takes one task of a new pool through a replica, and gives its
+// result to another.
+func grantAndResult(t *testing.T, one, other *instance) {
+	t.Helper()
+	one.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	one.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a"]}`)
+	reply := one.report(t, "a", `{"id":"1"}`)
+	if reply.Task == nil {
+		t.Fatalf("%+v, want a grant", reply)
+	}
+	reply = other.report(t, "a", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, reply.Task.ID, reply.Task.Token))
+	if len(reply.Acks) != 1 || reply.Acks[0].Outcome != devices.OutcomeRecorded {
+		t.Fatalf("%+v, want the result recorded", reply)
+	}
+}
+
+func TestServeOnPostgresAndRedis(t *testing.T) {
+	t.Parallel()
+	i, _ := startServing(t, serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL()))
+	grantAndResult(t, i, i)
+	if status, body := i.call(t, http.MethodGet, "/readyz", "", ""); status != http.StatusOK || !bytes.Contains(body, []byte(`"redis":"ok"`)) {
+		t.Errorf("ready: %d %s", status, body)
+	}
+}
+
+func TestServeWithABroker(t *testing.T) {
+	t.Parallel()
+	broker := testservers.Mosquitto(t)
+	config := serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
+	config.FleetToken = "" // with one, unknown devices are welcome
+	i, _ := startServing(t, config)
+	eventually(t, "the dispatcher at the broker", func() bool {
+		_, body := i.call(t, http.MethodGet, "/readyz", "", "")
+		return bytes.Contains(body, []byte(`"mqtt":"ok"`))
+	})
+	m := newMeter(t, &DevServer{MQTTURL: broker.URL}, "stranger")
+	if reply := m.report(t, `{"id":"1"}`); reply.Reason != devices.ReasonForbidden {
+		t.Errorf("an unknown device: %+v, want forbidden", reply)
+	}
+	i.operate(t, http.MethodPost, "/v1/devices", `{"id":"meter"}`)
+	if reply := newMeter(t, &DevServer{MQTTURL: broker.URL}, "meter").report(t, `{"id":"1"}`); reply.Reason != devices.ReasonNone {
+		t.Errorf("a known device: %+v, want none", reply)
+	}
+}
+
+func TestServeNeedsBothServers(t *testing.T) {
+	t.Parallel()
+	err := Serve(t.Context(), Config{PostgresDSN: "x"}, quiet(), "test")
+	if err == nil || !strings.Contains(err.Error(), "redis_url") {
+		t.Errorf("%v, want an error that names redis_url", err)
+	}
+}
+
+func TestServeRefusesAServerThatLosesCommits(t *testing.T) {
+	t.Parallel()
+	dsn := shared.NewDatabase(t)
+	config := serveConfig(t, dsn+"&synchronous_commit=off", "redis://127.0.0.1:1")
+	err := Serve(t.Context(), config, quiet(), "test")
+	if err == nil || !strings.Contains(err.Error(), "synchronous_commit") {
+		t.Errorf("%v, want an error that names synchronous_commit", err)
+	}
+}
+
+func TestServeWithoutMigrations(t *testing.T) {
+	t.Parallel()
+	dsn, redis := shared.NewDatabase(t), testservers.Redis(t).URL()
+	off := serveConfig(t, dsn, redis, "DISPATCHER_MIGRATE=off")
+	if err := Serve(t.Context(), off, quiet(), "test"); err == nil || !strings.Contains(err.Error(), "dispatcher migrate up") {
+		t.Fatalf("empty database: %v; want an error that says what to do", err)
+	}
+	i, _ := startServing(t, serveConfig(t, dsn, redis))
+	if err := i.stop(); err != nil {
+		t.Fatal(err)
+	}
+	i, _ = startServing(t, off)
+	grantAndResult(t, i, i)
+}
+
+func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
+	t.Parallel()
+	config := serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL())
+	apps, errs := make([]*App, 2), make([]error, 2)
+	var wait sync.WaitGroup
+	for n := range apps {
+		wait.Go(func() { apps[n], errs[n] = newServing(context.Background(), config, quiet(), "test") })
+	}
+	wait.Wait()
+	replicas := make([]*instance, len(apps))
+	for n, a := range apps {
+		if errs[n] != nil {
+			t.Fatalf("replica %d: %v", n, errs[n])
+		}
+		replicas[n] = launch(t, instance{url: "http://" + a.Addr(), admin: adminToken, fleet: fleetToken}, func(ctx context.Context, started func()) error {
+			started()
+			return a.run(ctx)
+		})
+	}
+	grantAndResult(t, replicas[0], replicas[1])
+}
+
+// heard is a log handler that tells when a message was written.
+type heard struct {
+	slog.Handler
+	message string
+	once    sync.Once
+	said    chan struct{}
+}
+
+func hear(message string) *heard {
+	return &heard{Handler: slog.DiscardHandler, message: message, said: make(chan struct{})}
+}
+
+func (h *heard) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h *heard) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == h.message {
+		h.once.Do(func() { close(h.said) })
+	}
+	return nil
+}
+
+func TestServeWaitsForPostgres(t *testing.T) {
+	t.Parallel()
+	server := testservers.Postgres(t)
+	dsn := server.NewDatabase(t)
+	server.Stop()
+	log, ready := hear("waiting for Postgres"), make(chan error, 1)
+	go func() {
+		a, err := newServing(context.Background(), serveConfig(t, dsn, testservers.Redis(t).URL()), slog.New(log), "test")
+		if err == nil {
+			err = a.Stop(context.Background())
+		}
+		ready <- err
+	}()
+	<-log.said
+	server.Start()
+	if err := <-ready; err != nil {
+		t.Errorf("Postgres came up, and: %v", err)
+	}
+}
+
+func TestWaitingForPostgresEndsWithTheProcess(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	log, ended := hear("waiting for Postgres"), make(chan error, 1)
+	config := serveConfig(t, "postgres://u:"+canary+"@"+testservers.FreeAddr(t)+"/x?sslmode=disable", "redis://127.0.0.1:1")
+	go func() { ended <- Serve(ctx, config, slog.New(log), "test") }()
+	<-log.said
+	cancel()
+	select {
+	case err := <-ended:
+		if err == nil || leaks(err.Error()) {
+			t.Errorf("%v, want an error without the password", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("still waiting")
+	}
+}
+
+func TestOperatorsHaveAnAddressOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	i, a := startServing(t, serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL(), "DISPATCHER_OPERATOR_LISTEN=127.0.0.1:0"))
+	operators := &instance{url: "http://" + a.servers[1].listener.Addr().String(), admin: adminToken, fleet: fleetToken}
+	operators.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	for path, want := range map[string]struct{ device, operator int }{
+		"/healthz": {200, 200}, "/readyz": {200, 200},
+		"/metrics": {404, 200}, "/openapi.json": {404, 200}, "/v1/pools/p": {404, 200}, "/v1/pools/p/slots": {404, 200},
+		"/v1/tasks": {404, 200}, "/v1/batches/1": {404, 404},
+	} {
+		device, _ := i.call(t, http.MethodGet, path, adminToken, "")
+		operator, _ := operators.call(t, http.MethodGet, path, adminToken, "")
+		if device != want.device || operator != want.operator {
+			t.Errorf("%s: %d at the devices' address, %d at the operators'; want %d and %d", path, device, operator, want.device, want.operator)
+		}
+	}
+	if reply := i.report(t, "a", `{"id":"1"}`); reply.Reason != devices.ReasonNone {
+		t.Errorf("a report at the devices' address: %+v", reply)
+	}
+}
+
+func TestTakenAddressFailsAtOnce(t *testing.T) {
+	t.Parallel()
+	address := taken(t)
+	for _, name := range []string{"DISPATCHER_HTTP_LISTEN", "DISPATCHER_OPERATOR_LISTEN"} {
+		config := serveConfig(t, "postgres://127.0.0.1:1/x", "redis://127.0.0.1:1", name+"="+address)
+		_, err := newServing(t.Context(), config, quiet(), "test")
+		if err == nil || !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), strings.ToLower(name[len(envPrefix):])) {
+			t.Errorf("%s in use: %v; want an error that names it", name, err)
+		}
+	}
+}
+
+func TestServeWithTLS(t *testing.T) {
+	t.Parallel()
+	certificate, key, roots := selfSigned(t)
+	config := serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL(),
+		"DISPATCHER_TLS_CERT_FILE="+certificate, "DISPATCHER_TLS_KEY_FILE="+key)
+	_, a := startServing(t, config)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	if status, body := call(t, client, http.MethodPost, "https://"+a.Addr()+"/v1/devices/a/report", fleetToken, `{"id":"1"}`); status != http.StatusOK {
+		t.Errorf("over TLS: %d %s", status, body)
+	}
+	if response, err := http.Get("http://" + a.Addr() + "/healthz"); err == nil {
+		response.Body.Close()
+		if response.StatusCode == http.StatusOK {
+			t.Error("answered without TLS")
+		}
+	}
+	config.TLSKeyFile = certificate
+	if _, err := newServing(t.Context(), config, quiet(), "test"); err == nil || !strings.Contains(err.Error(), "tls_key_file") {
+		t.Errorf("no key in the file: %v; want an error that names tls_key_file", err)
+	}
+}
+
+// selfSigned writes a certificate for the loopback and its key.
+func selfSigned(t *testing.T) (certificate, key string, roots *x509.CertPool) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	public, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string]string)
+	for kind, content := range map[string][]byte{"CERTIFICATE": public, "PRIVATE KEY": secret} {
+		files[kind] = filepath.Join(t.TempDir(), "pem")
+		if err := os.WriteFile(files[kind], pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	roots = x509.NewCertPool()
+	parsed, err := x509.ParseCertificate(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots.AddCert(parsed)
+	return files["CERTIFICATE"], files["PRIVATE KEY"], roots
+}
+
+// A report that is under way when the process is told to end is answered.
+func TestEndAnswersWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+	server := shared.Server(t)
+	proxy := testservers.NewProxy(t, server.Addr())
+	underway := make(chan struct{})
+	var once sync.Once
+	proxy.OnRequest(func(b []byte) {
+		if bytes.Contains(b, []byte("slow-device")) {
+			once.Do(func() { close(underway) })
+		}
+	})
+	dsn := strings.Replace(shared.NewDatabase(t), server.Addr(), proxy.Addr, 1)
+	i, a := startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
+	i.report(t, "fast-device", `{"id":"1"}`)
+	proxy.HoldReplies()
+	answered := make(chan int, 1)
+	go func() {
+		status, _ := i.call(t, http.MethodPost, "/v1/devices/slow-device/report", fleetToken, `{"id":"2"}`)
+		answered <- status
+	}()
+	<-underway
+	ended := make(chan error, 1)
+	go func() { ended <- i.stop() }()
+	eventually(t, "the listener closed", func() bool {
+		conn, err := net.Dial("tcp", a.Addr())
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	})
+	select {
+	case err := <-ended:
+		t.Fatalf("ended with a report in flight: %v", err)
+	case status := <-answered:
+		t.Fatalf("answered %d while the ledger was held", status)
+	default:
+	}
+	proxy.ReleaseReplies()
+	if status := <-answered; status != http.StatusOK {
+		t.Errorf("the report in flight: %d, want 200", status)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("end: %v", err)
+	}
+}
+
+// A listener that fails ends the process with its error.
+func TestFailedListenerEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	a, err := newServing(t.Context(), serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL()), quiet(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- a.run(context.Background()) }()
+	a.servers[0].listener.Close()
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), a.Addr()) {
+			t.Errorf("%v, want an error that names the address", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("goes on without its listener")
+	}
+}
