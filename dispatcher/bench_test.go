@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -21,25 +20,24 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-var postgres testservers.SharedPostgres
+var postgres testservers.SharedPostgres //nolint:gochecknoglobals // one server for all tests of the package, closed by TestMain
 
 func TestMain(m *testing.M) {
 	code := m.Run()
 	postgres.Close()
-	if code == 0 {
-		if err := goleak.Find(goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener")); err != nil {
-			fmt.Println(err)
-			code = 1
-		}
+	if code != 0 {
+		return // goroutines of failed tests would only hide the failure
 	}
-	os.Exit(code)
+	if err := goleak.Find(); err != nil {
+		panic(err)
+	}
 }
 
 // bench is a dispatcher on real stores, and what a test does to it.
 type bench struct {
 	*dispatcher.Dispatcher
 	t         testing.TB
-	ctx       context.Context
+	ctx       context.Context //nolint:containedctx // the test's own, ended with it
 	store     *store.Store
 	semaphore *slots.Semaphore
 	redis     redis.UniversalClient
@@ -58,35 +56,35 @@ func forBackends(t *testing.T, test func(b *bench), changes ...func(*dispatcher.
 	})
 }
 
-func embedded(t testing.TB, changes ...func(*dispatcher.Config)) *bench {
-	t.Helper()
-	ledger, err := store.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "ledger.db"))
+func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
+	tb.Helper()
+	ledger, err := store.OpenSQLite(tb.Context(), filepath.Join(tb.TempDir(), "ledger.db"))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	return newBench(t, ledger, miniredis.RunT(t).Addr(), changes...)
+	return newBench(tb, ledger, miniredis.RunT(tb).Addr(), changes...)
 }
 
-func servers(t testing.TB, changes ...func(*dispatcher.Config)) *bench {
-	t.Helper()
-	ledger, err := store.OpenPostgres(t.Context(), postgres.NewDatabase(t), store.Options{})
+func servers(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
+	tb.Helper()
+	ledger, err := store.OpenPostgres(tb.Context(), postgres.NewDatabase(tb), store.Options{})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	return newBench(t, ledger, testservers.Redis(t).Addr, changes...)
+	return newBench(tb, ledger, testservers.Redis(tb).Addr, changes...)
 }
 
-func newBench(t testing.TB, ledger *store.Store, redisAddr string, changes ...func(*dispatcher.Config)) *bench {
-	t.Helper()
+func newBench(tb testing.TB, ledger *store.Store, redisAddr string, changes ...func(*dispatcher.Config)) *bench {
+	tb.Helper()
 	client := redis.NewUniversalClient(slots.Options(redisAddr))
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		_ = client.Close()
 		_ = ledger.Close()
 	})
-	if _, err := ledger.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
+	if _, err := ledger.Migrate(tb.Context()); err != nil {
+		tb.Fatal(err)
 	}
-	b := &bench{t: t, ctx: t.Context(), store: ledger, semaphore: slots.New(client), redis: client}
+	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), redis: client}
 	config := dispatcher.Config{
 		Store: ledger, Semaphore: b.semaphore, LeaseMargin: 10 * time.Second,
 		FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
@@ -210,35 +208,36 @@ func (b *bench) expectState(id int64, want store.TaskState) {
 	}
 }
 
-// held is the number of slots that the semaphore and the ledger say are held.
-func (b *bench) held(pool string) (inRedis, inLedger int) {
+// held is the number of slots of pool "a" that the semaphore and the ledger say
+// are held.
+func (b *bench) held() (inRedis, inLedger int) {
 	b.t.Helper()
-	snapshot, err := b.semaphore.Snapshot(b.ctx, pool)
+	snapshot, err := b.semaphore.Snapshot(b.ctx, "a")
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	grants, err := b.store.Grants(b.ctx, pool)
+	grants, err := b.store.Grants(b.ctx, "a")
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	return len(snapshot.Leases), len(grants)
 }
 
-func (b *bench) expectHeld(pool string, want int) {
+func (b *bench) expectHeld(want int) {
 	b.t.Helper()
-	if inRedis, inLedger := b.held(pool); inRedis != want || inLedger != want {
-		b.t.Errorf("pool %s: %d held in Redis, %d in the ledger, want %d", pool, inRedis, inLedger, want)
+	if inRedis, inLedger := b.held(); inRedis != want || inLedger != want {
+		b.t.Errorf("%d held in Redis, %d in the ledger, want %d", inRedis, inLedger, want)
 	}
 }
 
-// lapse waits until the lease of the task has run out by the ledger's clock.
-func (b *bench) lapse(pool string) {
+// lapse waits until every lease of pool "a" has run out by the ledger's clock.
+func (b *bench) lapse() {
 	b.t.Helper()
 	deadline := time.After(30 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		grants, err := b.store.Grants(b.ctx, pool)
+		grants, err := b.store.Grants(b.ctx, "a")
 		if err != nil {
 			b.t.Fatal(err)
 		}

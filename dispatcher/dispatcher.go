@@ -69,7 +69,7 @@ func New(config Config) *Dispatcher {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
 	if config.Now == nil {
-		config.Now = time.Now
+		config.Now = time.Now //nolint:forbidigo // the default of the injected clock
 	}
 	if config.Jitter == nil {
 		config.Jitter = mathrand.Float64

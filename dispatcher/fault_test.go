@@ -106,7 +106,7 @@ func TestSemaphoreDown(t *testing.T) {
 	}
 	b.expectReason("d2", `{}`, devices.ReasonUnavailable)
 	b.expectState(g.ID, store.Succeeded)
-	if inRedis, inLedger := b.held("a"); inRedis != 1 || inLedger != 0 {
+	if inRedis, inLedger := b.held(); inRedis != 1 || inLedger != 0 {
 		t.Errorf("held %d in Redis and %d in the ledger, want the slot still reserved", inRedis, inLedger)
 	}
 }
@@ -141,7 +141,7 @@ func TestCommitUnknown(t *testing.T) {
 	b.batch("a", nil, "d1", "d2")
 	ledger.claimUnknown.Store(true)
 	b.expectReason("d1", `{}`, devices.ReasonUnavailable)
-	b.expectHeld("a", 1) // not released: it may be in force
+	b.expectHeld(1) // not released: it may be in force
 	ledger.claimUnknown.Store(false)
 	b.expectReason("d2", `{}`, devices.ReasonFull)
 	if g := b.granted("d1"); g.Redelivered != 1 {
@@ -158,7 +158,7 @@ func TestAcquireThatCameTooLateIsNotClaimed(t *testing.T) {
 	b.reconcile()
 	semaphore.beforeAcquire = func() { now = now.Add(3*time.Second + 1) }
 	b.expectReason("d1", `{}`, devices.ReasonUnavailable)
-	b.expectHeld("a", 0)
+	b.expectHeld(0)
 	semaphore.beforeAcquire = nil
 	b.granted("d1")
 }
@@ -184,7 +184,7 @@ func TestWipeUnderLoad(t *testing.T) {
 			wait.Go(func() {
 				workAll(b, name, rounds, func() {
 					if done.Add(1)%10 == 0 { // wiped while the others report
-						b.wipe("a", capacity)
+						b.wipe(capacity)
 					}
 				})
 			})
@@ -194,19 +194,19 @@ func TestWipeUnderLoad(t *testing.T) {
 			b.t.Errorf("%d tasks done, want %d", done.Load(), fleet*rounds)
 		}
 		b.reconcile()
-		if _, inLedger := b.held("a"); inLedger != 0 {
+		if _, inLedger := b.held(); inLedger != 0 {
 			b.t.Errorf("%d grants left", inLedger)
 		}
 	})
 }
 
 // wipe empties Redis and expects that the ledger kept the cap.
-func (b *bench) wipe(pool string, capacity int) {
+func (b *bench) wipe(capacity int) {
 	b.t.Helper()
 	if err := b.redis.FlushAll(b.ctx).Err(); err != nil {
 		b.t.Errorf("wiping: %v", err)
 	}
-	if _, inLedger := b.held(pool); inLedger > capacity {
+	if _, inLedger := b.held(); inLedger > capacity {
 		b.t.Errorf("%d grants in force, capacity %d", inLedger, capacity)
 	}
 }
@@ -250,7 +250,7 @@ func TestResizeWhileHeldThenWiped(t *testing.T) {
 		b.expectReason("d6", `{}`, devices.ReasonFull) // 4 of 4 held, on slots 2..5
 		b.redis.FlushAll(b.ctx)
 		b.expectReason("d6", `{}`, devices.ReasonFull)
-		b.expectHeld("a", 4)
+		b.expectHeld(4)
 		b.ended("d2", grants[2], "succeeded", "", devices.OutcomeRecorded)
 		if g := b.granted("d6"); g.Slot != 0 {
 			b.t.Errorf("slot %d, want the lowest free one", g.Slot)

@@ -52,7 +52,7 @@ func (d *Dispatcher) believedNow(ctx context.Context) (time.Time, error) {
 	}
 	before := d.guard.believe(reading, asked, d.now(), longest)
 	if before.Before(reading) {
-		d.log.Warn("the database clock stepped forward; leases end by elapsed time", "ahead", reading.Sub(before))
+		d.log.WarnContext(ctx, "the database clock stepped forward; leases end by elapsed time", "ahead", reading.Sub(before))
 	}
 	return before, nil
 }

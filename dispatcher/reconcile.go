@@ -91,7 +91,7 @@ func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool) (ReconcileR
 		}
 		if restored {
 			result.Restored++
-			d.log.Info("pool restored from the ledger", "pool", pool.Name, "held", len(grants))
+			d.log.InfoContext(ctx, "pool restored from the ledger", "pool", pool.Name, "held", len(grants))
 		}
 		return result, nil
 	}

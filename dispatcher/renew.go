@@ -15,7 +15,7 @@ func (d *Dispatcher) renew(ctx context.Context, h *handling) error {
 	for _, r := range h.report.Running {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
 		if r.Invalid != "" || h.view.Device.Blocked {
-			d.cancel(h, r.Task, r.Token, cancelInvalid(h, r))
+			d.cancel(h, r.Task, r.Token, notRenewable(r))
 			continue
 		}
 		valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.caller.Device)})
@@ -59,7 +59,9 @@ func (d *Dispatcher) cancel(h *handling, task, token int64, why string) {
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: why})
 }
 
-func cancelInvalid(h *handling, r devices.Running) string {
+// notRenewable is why a running entry is not even looked up: it is a bad one,
+// or its device is blocked.
+func notRenewable(r devices.Running) string {
 	if r.Invalid != "" {
 		return devices.CancelStale
 	}

@@ -34,11 +34,11 @@ func TestGrantRunResult(t *testing.T) {
 			b.t.Errorf("lease %d ms, want 300 s less the margin of 10 s", g.LeaseMS)
 		}
 		b.expectState(g.ID, store.Dispatched)
-		b.expectHeld("a", 1)
+		b.expectHeld(1)
 
 		output := ",\"output\":{\"down_mbps\": 94.10, \"text\":\"\\u00e9 \u00fc\"}"
 		b.ended("d1", *g, "succeeded", output, devices.OutcomeRecorded)
-		b.expectHeld("a", 0)
+		b.expectHeld(0)
 		done := b.task(g.ID)
 		if done.State != store.Succeeded || string(done.Output) != "{\"down_mbps\": 94.10, \"text\":\"\\u00e9 \u00fc\"}" {
 			b.t.Errorf("task %s with output %s", done.State, done.Output)
@@ -81,7 +81,7 @@ func TestCapIsNeverExceeded(t *testing.T) {
 		if len(held) != capacity || full != fleet-capacity {
 			b.t.Errorf("%d held, %d refused; want %d and %d", len(held), full, capacity, fleet-capacity)
 		}
-		b.expectHeld("a", capacity)
+		b.expectHeld(capacity)
 	})
 }
 
@@ -96,11 +96,11 @@ func TestRedelivery(t *testing.T) {
 		if again.Token != first.Token || again.Redelivered != 1 || again.LeaseMS > first.LeaseMS {
 			b.t.Errorf("again %+v after %+v: want the same grant, no more time", again, first)
 		}
-		b.expectHeld("a", 1)
+		b.expectHeld(1)
 		// Absence never frees; mention means busy; accept:false declines.
 		b.expectReason("d1", running(first), devices.ReasonBusy)
 		b.expectReason("d1", `{"accept":false}`, devices.ReasonDeclined)
-		b.expectHeld("a", 1)
+		b.expectHeld(1)
 		// The next task comes with the reply to the result.
 		reply := b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
 		if reply.Task == nil || reply.Task.ID == first.ID || reply.Task.Token <= first.Token {
@@ -128,7 +128,7 @@ func TestRedeliveryNeedsTime(t *testing.T) {
 			t.Fatal("never busy")
 		}
 	}
-	b.expectHeld("a", 1)
+	b.expectHeld(1)
 }
 
 func TestOutcomes(t *testing.T) {
@@ -180,7 +180,7 @@ func TestOutcomes(t *testing.T) {
 		}
 		b.ended("cancelled", stopping, "failed", "", devices.OutcomeRecorded)
 		b.expectState(stopping.ID, store.Cancelled)
-		b.expectHeld("a", 0)
+		b.expectHeld(0)
 	})
 }
 
@@ -197,7 +197,7 @@ func TestForeignAndUnknownResults(t *testing.T) {
 		b.ended("d2", wrong, "succeeded", "", devices.OutcomeUnknown) // and again: the same answer
 		b.expectState(one.ID, store.Dispatched)
 		b.expectState(two.ID, store.Dispatched)
-		b.expectHeld("a", 2)
+		b.expectHeld(2)
 		// Running what is somebody else's yields a cancel and changes nothing.
 		reply := b.report("d2", running(one))
 		if len(reply.Cancel) != 1 || len(reply.Renewed) != 0 || reply.Reason != devices.ReasonBusy {
@@ -277,11 +277,11 @@ func TestLateResults(t *testing.T) {
 		b.batch("a", func(in *store.Batch) { in.RetryBackoff = 0; in.Lease = 0 }, "again")
 
 		waits, over, again := b.granted("waits"), b.granted("over"), b.granted("again")
-		b.lapse("a")
+		b.lapse()
 		if r := b.reap(); r.Retried != 2 || r.Ended != 1 {
 			b.t.Fatalf("reaped %+v, want 2 retried and 1 ended", r)
 		}
-		b.expectHeld("a", 0)
+		b.expectHeld(0)
 		b.expectState(over.ID, store.TimedOut)
 		b.expectState(waits.ID, store.Pending)
 
@@ -304,7 +304,7 @@ func TestLateResults(t *testing.T) {
 		if len(stale.Cancel) != 1 || stale.Cancel[0].Why != devices.CancelStale {
 			b.t.Errorf("running under the old token: %+v, want cancel stale", stale)
 		}
-		b.expectHeld("a", 1)
+		b.expectHeld(1)
 		b.ended("again", newer, "succeeded", `,"output":"new"`, devices.OutcomeRecorded)
 		if got := b.task(again.ID); string(got.Output) != `"new"` {
 			b.t.Errorf("output %s, want the newer grant's", got.Output)
@@ -318,13 +318,13 @@ func TestLapsedIsStillRecordedBeforeTheReaperComes(t *testing.T) {
 	b.pool("a", 10, 20*time.Millisecond)
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")
-	b.lapse("a")
+	b.lapse()
 	expired := b.report("d1", running(g))
 	if len(expired.Cancel) != 1 || expired.Cancel[0].Why != devices.CancelExpired {
 		t.Errorf("running beyond the lease: %+v, want cancel expired", expired)
 	}
 	b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
-	b.expectHeld("a", 0)
+	b.expectHeld(0)
 }
 
 func TestReasons(t *testing.T) {
@@ -428,7 +428,7 @@ func TestDuplicateReportsAtOnce(t *testing.T) {
 		if len(tokens) != 1 {
 			b.t.Errorf("tokens %v: one grant for one device", tokens)
 		}
-		b.expectHeld("a", 1) // what lost the race was given back
+		b.expectHeld(1) // what lost the race was given back
 	})
 }
 

@@ -63,7 +63,7 @@ func (d *Dispatcher) ended(ctx context.Context, g store.Grant, cause store.EndCa
 
 func (d *Dispatcher) release(ctx context.Context, pool string, leases ...string) {
 	if _, err := d.semaphore.Release(ctx, pool, leases); err != nil {
-		d.log.Warn("a slot stays reserved until it is reconciled", "pool", pool, "leases", len(leases), "err", err)
+		d.log.WarnContext(ctx, "a slot stays reserved until it is reconciled", "pool", pool, "leases", len(leases), "err", err)
 	}
 }
 

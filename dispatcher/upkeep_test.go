@@ -20,11 +20,11 @@ func TestReap(t *testing.T) {
 		if r := b.reap(); r.Retried+r.Ended != 0 {
 			b.t.Errorf("reaped %+v before the lease ended", r)
 		}
-		b.lapse("a")
+		b.lapse()
 		if r := b.reap(); r.Retried != 1 || r.Ended != 0 {
 			b.t.Errorf("reaped %+v, want one retried", r)
 		}
-		b.expectHeld("a", 0)
+		b.expectHeld(0)
 		if got := b.task(g.ID); got.State != store.Pending || got.Attempts != 1 {
 			b.t.Errorf("task %+v, want pending after one attempt", got)
 		}
@@ -32,7 +32,7 @@ func TestReap(t *testing.T) {
 		if second.Attempt != 2 || second.Token <= g.Token || second.ID != g.ID {
 			b.t.Errorf("second attempt %+v after %+v", second, g)
 		}
-		b.lapse("a")
+		b.lapse()
 		if r := b.reap(); r.Ended != 1 {
 			b.t.Errorf("reaped %+v, want one ended", r)
 		}
@@ -57,7 +57,7 @@ func TestReapManyAtOnce(t *testing.T) {
 	for _, n := range names {
 		b.granted(n)
 	}
-	b.lapse("a")
+	b.lapse()
 	ended := make(chan int, 2)
 	for range 2 {
 		go func() {
@@ -71,7 +71,7 @@ func TestReapManyAtOnce(t *testing.T) {
 	if n := <-ended + <-ended; n != fleet {
 		t.Errorf("%d ended, want each of %d once", n, fleet)
 	}
-	b.expectHeld("a", 0)
+	b.expectHeld(0)
 }
 
 func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
@@ -119,7 +119,7 @@ func TestReconcileAddsWhatRedisDoesNotKnow(t *testing.T) {
 		}
 		// A grant is refused by the ledger, the pool repaired, in one report.
 		b.expectReason("d3", `{}`, devices.ReasonFull)
-		b.expectHeld("a", 2)
+		b.expectHeld(2)
 		if r := b.reconcile(); r.Drift() != 0 {
 			b.t.Errorf("drift %+v after the repair", r)
 		}

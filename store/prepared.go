@@ -27,7 +27,7 @@ func newPrepared(db *sqlx.DB) *prepared {
 
 // QueryContext runs the query prepared.
 func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	statement, err := p.statement(ctx, query)
+	statement, err := p.statement(ctx, query) //nolint:sqlclosecheck // kept, and closed with the database
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (p *prepared) statement(ctx context.Context, query string) (*sqlx.Stmt, err
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if known = p.statements[query]; known != nil { // another one was faster
-		return known, made.Close()
+		return known, made.Close() //nolint:sqlclosecheck // the other one is kept
 	}
 	p.statements[query] = made
 	return made, nil

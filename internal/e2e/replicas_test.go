@@ -21,7 +21,7 @@ const (
 )
 
 // build compiles the program once for all tests, with the race detector.
-var build = sync.OnceValues(func() (string, error) {
+var build = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // built once, removed by TestMain
 	dir, err := os.MkdirTemp("", "dispatcher-e2e")
 	if err != nil {
 		return "", err
@@ -35,11 +35,10 @@ var build = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	m.Run()
 	if binary, err := build(); err == nil {
 		_ = os.RemoveAll(filepath.Dir(binary))
 	}
-	os.Exit(code)
 }
 
 // replica is one `dispatcher serve`.
@@ -74,7 +73,7 @@ func ready(addr string) error {
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("not ready: %s", response.Status)
 	}
@@ -122,7 +121,9 @@ func join(client net.Conn, addr string) {
 	defer server.Close()
 	go func() {
 		_, _ = io.Copy(server, client)
-		_ = server.(*net.TCPConn).CloseWrite()
+		if half, ok := server.(*net.TCPConn); ok {
+			_ = half.CloseWrite()
+		}
 	}()
 	_, _ = io.Copy(client, server)
 }
