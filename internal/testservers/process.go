@@ -11,6 +11,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -145,15 +147,26 @@ func (p *Process) end(sig syscall.Signal) {
 	}
 }
 
-// FreeAddr returns a loopback address that was free a moment ago.
+// Ports below those that the system gives to outgoing connections: one of
+// these could take a server's port while it is down.
+const (
+	firstPort = 10_000
+	lastPort  = 32_000
+)
+
+// FreeAddr returns a loopback address that was free a moment ago, and is taken
+// by nobody but another test's server.
 func FreeAddr(tb testing.TB) string {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatalf("no free port: %v", err)
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", firstPort+rand.IntN(lastPort-firstPort))
+		if l, err := net.Listen("tcp", addr); err == nil {
+			_ = l.Close()
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	tb.Fatal("no free port")
+	return ""
 }
 
 // Need returns the path of a server program, or skips the test (fails it
