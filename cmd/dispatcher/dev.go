@@ -54,12 +54,23 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulate int) error {
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(cmd.Context())
+	out := cmd.OutOrStdout()
+	var demo func(context.Context) error
+	if simulate > 0 {
+		demo = func(ctx context.Context) error { return demonstrate(ctx, server, simulate, out) }
+	}
+	return withDemo(cmd.Context(), server.Run, func() { server.Banner(out) }, demo)
+}
+
+// withDemo runs a server until ctx ends, and with it, once it has started, a
+// demonstration if there is one. What fails first ends both.
+func withDemo(ctx context.Context, run func(context.Context, func()) error, started func(), demo func(context.Context) error) error {
+	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return server.Run(ctx, func() {
-			server.Banner(cmd.OutOrStdout())
-			if simulate > 0 {
-				group.Go(func() error { return demonstrate(ctx, server, simulate, cmd.OutOrStdout()) })
+		return run(ctx, func() {
+			started()
+			if demo != nil {
+				group.Go(func() error { return demo(ctx) })
 			}
 		})
 	})
@@ -68,8 +79,10 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulate int) error {
 
 // demonstrate runs a fleet against the server until ctx ends.
 func demonstrate(ctx context.Context, server *app.DevServer, devices int, out io.Writer) error {
-	fmt.Fprintf(out, "  Simulating %d devices (half over HTTP, half over MQTT) on pool %q; an external system with 60 places counts who is inside.\n", devices, demoPool)
-	fmt.Fprintf(out, "  %.0f %% of the grants go to devices that fall silent: their places are taken back when the lease of %s ends. Ctrl-C ends it.\n\n", 100*demoSilent, demoLease)
+	_, _ = fmt.Fprintf(out, `  Simulating %d devices (half over HTTP, half over MQTT) on pool %q; an external system with %d places counts who is inside.
+  %.0f %% of the grants go to devices that fall silent: their places are taken back when the lease of %s ends. Ctrl-C ends it.
+
+`, devices, demoPool, simulator.DefaultCapacity, 100*demoSilent, demoLease)
 	summary, err := simulator.Run(ctx, simulator.Config{
 		URL: server.URL, MQTTURL: server.MQTTURL, OperatorToken: server.AdminToken, FleetToken: server.FleetToken,
 		Devices: devices, Pool: demoPool, Capacity: simulator.DefaultCapacity, Lease: demoLease, Via: simulator.ViaMixed,
@@ -79,6 +92,6 @@ func demonstrate(ctx context.Context, server *app.DevServer, devices int, out io
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out)
+	_, _ = fmt.Fprintln(out)
 	return errors.Join(summary.Print(out), summary.Err())
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,7 @@ func newHealthcheck() *cobra.Command {
 		Short: "Exit 0 when the dispatcher is ready, 1 when not",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := &http.Client{Timeout: 3 * time.Second}
-			request, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, url+"/readyz", nil)
+			request, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, strings.TrimSuffix(url, "/")+"/readyz", nil)
 			if err != nil {
 				return usageError{fmt.Errorf("--url: %w", err)}
 			}

@@ -16,7 +16,7 @@ import (
 )
 
 // version is set by the linker.
-var version = "dev" //nolint:gochecknoglobals // the linker sets only variables
+var version = "dev"
 
 // Exit codes.
 const (
@@ -40,9 +40,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(stderr, "dispatcher:", err)
-	var usage usageError
-	if errors.As(err, &usage) {
+	_, _ = fmt.Fprintln(stderr, "dispatcher:", err)
+	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}
 	return exitFailure
@@ -80,14 +79,20 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newDev(), newServe(), newMigrate(), newSimulate(), newHealthcheck(), newVersion())
-	for _, command := range root.Commands() {
-		strict(command)
-	}
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	strict(root)
 	return root
 }
 
-// strict makes wrong arguments usage errors.
+// strict makes wrong arguments usage errors, here and below.
 func strict(command *cobra.Command) {
+	for _, below := range command.Commands() {
+		strict(below)
+	}
+	if command.Name() == "help" {
+		return // it takes the names of commands
+	}
 	check := command.Args
 	if check == nil {
 		check = cobra.NoArgs

@@ -30,7 +30,7 @@ func newMigrate() *cobra.Command {
 			return do(cmd, ledger)
 		}
 	}
-	command := &cobra.Command{Use: "migrate", Short: "Change or show the schema of the Postgres database"}
+	command := &cobra.Command{Use: "migrate", Short: "Change or show the schema of the Postgres database (DISPATCHER_POSTGRES_DSN)"}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	s = addSettings(command.PersistentFlags())
 	command.AddCommand(
@@ -43,8 +43,8 @@ func newMigrate() *cobra.Command {
 
 func migrateUp(cmd *cobra.Command, ledger *store.Store) error {
 	applied, err := ledger.Migrate(cmd.Context())
-	fmt.Fprintln(cmd.OutOrStdout(), "applied", applied)
-	return err
+	_, printErr := fmt.Fprintln(cmd.OutOrStdout(), "applied", applied)
+	return errors.Join(err, printErr)
 }
 
 func migrateDown(cmd *cobra.Command, ledger *store.Store) error {
@@ -57,13 +57,13 @@ func migrateStatus(cmd *cobra.Command, ledger *store.Store) error {
 		return err
 	}
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "VERSION\tNAME\tAPPLIED")
+	_, _ = fmt.Fprintln(w, "VERSION\tNAME\tAPPLIED")
 	for _, s := range states {
 		applied := "no"
 		if s.Applied {
 			applied = s.At.UTC().Format("2006-01-02 15:04:05Z")
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\n", s.Version, s.Name, applied)
+		_, _ = fmt.Fprintf(w, "%d\t%s\t%s\n", s.Version, s.Name, applied)
 	}
-	return w.Flush()
+	return w.Flush() // w keeps the first error
 }

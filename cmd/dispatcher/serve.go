@@ -20,9 +20,15 @@ func newServe() *cobra.Command {
 Settings come from the defaults, then a YAML file, then the environment
 (DISPATCHER_ and the flag's name in upper case with _ for -), then flags.
 Secrets (DISPATCHER_POSTGRES_DSN, _REDIS_URL, _MQTT_PASSWORD, _ADMIN_TOKEN,
-_FLEET_TOKEN) have no flag, but also a variable that ends in _FILE.`,
+_FLEET_TOKEN) have no flag, but also a variable that ends in _FILE.
+
+Exit status 2 for settings that do not fit or are missing, 1 when it cannot
+start or fails, 0 after SIGTERM or SIGINT.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := settings.load(cmd.Flags())
+			if err == nil {
+				err = config.Complete()
+			}
 			if err != nil {
 				return usageError{err}
 			}
@@ -31,20 +37,21 @@ _FLEET_TOKEN) have no flag, but also a variable that ends in _FILE.`,
 		},
 	}
 	settings = addSettings(command.Flags())
+	for _, setting := range app.Settings() {
+		if !setting.Secret {
+			command.Flags().String(setting.Flag(), setting.Default, setting.Help+" ("+setting.Env()+")")
+		}
+	}
 	return command
 }
 
-// settings are the flags of a command that reads the configuration.
+// settings is how a command reads the configuration.
 type settings struct{ file string }
 
+// addSettings adds the flag that every command with a configuration has.
 func addSettings(flags *pflag.FlagSet) *settings {
 	s := &settings{}
 	flags.StringVar(&s.file, "config", "", "YAML file with settings")
-	for _, setting := range app.Settings() {
-		if !setting.Secret {
-			flags.String(setting.Flag(), setting.Default, setting.Help+" ("+setting.Env()+")")
-		}
-	}
 	return s
 }
 

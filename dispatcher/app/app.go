@@ -141,7 +141,7 @@ func (a *App) expire(ctx context.Context) error {
 // Start lets the dispatcher work: the passes first, so that pools are known to
 // Redis before their first report.
 func (a *App) Start(ctx context.Context) error {
-	a.passes.start()
+	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
 	for _, s := range a.servers {
 		s.start()
 	}

@@ -82,6 +82,14 @@ func (c Config) Validate() error {
 	)
 }
 
+// Complete says whether there is what Serve needs.
+func (c Config) Complete() error {
+	if c.PostgresDSN == "" || c.RedisURL == "" {
+		return errors.New("postgres_dsn and redis_url are needed; `dispatcher dev` runs without servers")
+	}
+	return nil
+}
+
 // minToken is the shortest token that is not refused as guessable.
 const minToken = 16
 

@@ -88,8 +88,8 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	d.app = assemble(config, o.Logger, o.Version, b, listeners{device: httpListener})
-	if err := d.connect(mqttListener, o.Logger, &opened); err != nil {
+	d.app = assemble(config, o.Logger, o.Version, b, listeners{device: httpListener}) //nolint:contextcheck // handlers take each request's
+	if err := d.connect(mqttListener, o.Logger, &opened); err != nil { //nolint:contextcheck // the broker lives until it is closed
 		return nil, err
 	}
 	// From here on the app closes what was opened: the broker first, which
@@ -228,7 +228,7 @@ func listen(ctx context.Context, address string, moves bool) (net.Listener, erro
 // Banner says what this is and how to use it, with lines to paste.
 func (d *DevServer) Banner(w io.Writer) {
 	host, port, _ := net.SplitHostPort(strings.TrimPrefix(d.MQTTURL, "mqtt://"))
-	fmt.Fprintf(w, `
+	_, _ = fmt.Fprintf(w, `
   dispatcher dev: one process for trying things out (SQLite, in-process Redis, embedded MQTT broker).
   Not for production: that is `+"`dispatcher serve`"+` on Postgres, Redis and your broker.
 

@@ -234,6 +234,8 @@ func TestDevServesHTTPAndMQTT(t *testing.T) {
 }
 
 // The lines to paste are run as they are printed.
+//
+//nolint:tparallel // the second subtest needs the batch of the first
 func TestDevBannerLinesWork(t *testing.T) {
 	t.Parallel()
 	i, d := startDev(t, t.TempDir())
@@ -261,7 +263,10 @@ func TestDevBannerLinesWork(t *testing.T) {
 	t.Run("curl", func(t *testing.T) {
 		testservers.Need(t, "curl")
 		for _, step := range []struct{ line, want string }{
-			{"device", `"reason":"none"`}, {"pool", `"capacity":60`}, {"batch", `"tasks":2`}, {"device", `"reason":"granted"`},
+			{"device", `"reason":"none"`},
+			{"pool", `"capacity":60`},
+			{"batch", `"tasks":2`},
+			{"device", `"reason":"granted"`},
 			{"slots", `"device":"my-device"`},
 		} {
 			if got := paste(t, lines[step.line]); !strings.Contains(got, step.want) {

@@ -54,7 +54,7 @@ func (p *passes) start() {
 }
 
 // stop ends the passes and waits for those under way, as long as ctx allows.
-func (p *passes) stop(ctx context.Context) error {
+func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron makes a context of its own
 	p.cancel()
 	running := p.cron.Stop()
 	done := make(chan struct{})

@@ -26,8 +26,8 @@ const (
 
 // Serve runs a dispatcher on real servers until ctx ends.
 func Serve(ctx context.Context, config Config, log *slog.Logger, version string) error {
-	if config.PostgresDSN == "" || config.RedisURL == "" {
-		return errors.New("postgres_dsn and redis_url are needed; `dispatcher dev` runs without servers")
+	if err := config.Complete(); err != nil {
+		return err
 	}
 	log.InfoContext(ctx, "configuration", "settings", config)
 	a, err := newServing(ctx, config, log, version)
@@ -59,7 +59,7 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 	opened.add("postgres", ledger.Close)
 	client := redis.NewUniversalClient(redisOptions)
 	opened.add("redis", client.Close)
-	a := assemble(config, log, version, backends{store: ledger, redis: client}, l)
+	a := assemble(config, log, version, backends{store: ledger, redis: client}, l) //nolint:contextcheck // handlers take each request's
 	if config.MQTTURL == "" {
 		return a, nil
 	}

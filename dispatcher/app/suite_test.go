@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 		slog.New(slog.NewTextHandler(os.Stderr, nil)).Error("goroutines left", "err", err)
 		code = 1
 	}
-	os.Exit(code)
+	os.Exit(code) //nolint:forbidigo // TestMain is the main of tests
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

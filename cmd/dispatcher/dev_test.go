@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// devAt runs `dispatcher dev` on free ports and returns its environment for
+// the other commands.
+func devAt(t *testing.T, data string, more ...string) (*daemon, []string) {
+	t.Helper()
+	d := start(t, nil, append([]string{"dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", data}, more...)...)
+	environ := []string{
+		"DISPATCHER_URL=" + d.says(t, `HTTP\s+(http://\S+)`),
+		"DISPATCHER_MQTT_URL=" + d.says(t, `MQTT\s+(mqtt://\S+)`),
+	}
+	for variable, name := range map[string]string{"DISPATCHER_TOKEN": "admin-token", "DISPATCHER_FLEET_TOKEN": "fleet-token"} {
+		token, err := os.ReadFile(filepath.Join(data, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		environ = append(environ, variable+"="+string(bytes.TrimSpace(token)))
+	}
+	return d, environ
+}
+
+func TestSimulateAgainstDev(t *testing.T) {
+	t.Parallel()
+	d, environ := devAt(t, t.TempDir(), "--report-period", "1s")
+	code, stdout, stderr := execute(t, environ, "simulate", "--devices", "60", "--capacity", "10", "--tasks", "150", "--via", "mixed",
+		"--work", "50ms", "--lease", "3s", "--period", "1s", "--silent", "5%", "--timeout", "2m", "--seed", "7")
+	if code != 0 {
+		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
+	}
+	for pattern, want := range map[string][2]int{ // least and most
+		`tasks (\d+)`: {150, 150}, `ended (\d+)`: {150, 150}, `high-water mark (\d+) of 10`: {1, 10},
+		`(\d+) over-limit`: {0, 0}, `(\d+) tasks lost`: {0, 0}, `(\d+) differ`: {0, 0}, `(\d+) silent`: {1, 20},
+	} {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(stdout)
+		if found == nil {
+			t.Errorf("the summary lacks %s:\n%s", pattern, stdout)
+			continue
+		}
+		if n, err := strconv.Atoi(found[1]); err != nil || n < want[0] || n > want[1] {
+			t.Errorf("%s: %s, want %d to %d", pattern, found[1], want[0], want[1])
+		}
+	}
+	if code := d.end(t, syscall.SIGINT); code != 0 {
+		t.Errorf("dev: exit %d after Ctrl-C", code)
+	}
+}
+
+func TestDevWithADemonstration(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	for range 2 { // the second time it goes on with its data
+		d, _ := devAt(t, data, "--simulate", "80")
+		d.says(t, `60/60`)
+		if code := d.end(t, syscall.SIGINT); code != 0 {
+			t.Errorf("exit %d after Ctrl-C", code)
+		}
+		d.says(t, `high-water mark (60) of 60, 0 over-limit`)
+	}
+}
+
+func TestDevNamesTheExplicitPortThatIsTaken(t *testing.T) {
+	t.Parallel()
+	d, _ := devAt(t, t.TempDir())
+	address := d.says(t, `HTTP\s+http://(\S+)`)
+	code, _, stderr := execute(t, nil, "dev", "--listen", address, "--mqtt-listen", "127.0.0.1:0")
+	if code != 1 || !bytes.Contains([]byte(stderr), []byte(address)) {
+		t.Errorf("exit %d, %s; want 1 and the address", code, stderr)
+	}
+}
