@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -122,7 +123,7 @@ func register[I, O any](a *API, operations huma.API, op huma.Operation, handle f
 		}
 		p := asProblem(err)
 		if p.Status >= http.StatusInternalServerError {
-			a.log.Error("operation failed", "operation", op.OperationID, "err", err)
+			a.log.ErrorContext(ctx, "operation failed", "operation", op.OperationID, "err", err)
 		}
 		return nil, p
 	})
@@ -168,10 +169,10 @@ func (a *API) recoverPanic(w http.ResponseWriter, r *http.Request) {
 	if cause == nil {
 		return
 	}
-	if cause == http.ErrAbortHandler { // the server's own way to drop a connection
+	if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) { // the server's own way to drop a connection
 		panic(cause)
 	}
-	a.log.Error("panic while answering", "method", r.Method, "path", r.URL.Path, "panic", cause)
+	a.log.ErrorContext(r.Context(), "panic while answering", "method", r.Method, "path", r.URL.Path, "panic", cause)
 	problem(http.StatusInternalServerError, codeInternal, "something went wrong here; it was logged").write(w)
 }
 

@@ -78,7 +78,7 @@ func (a *API) operator(ctx context.Context, token string) (name string, has role
 func (a *API) refuse(operations huma.API, ctx huma.Context, err error) {
 	p := asProblem(err)
 	if p.Status >= http.StatusInternalServerError {
-		a.log.Error("operation not authorized", "operation", ctx.Operation().OperationID, "err", err)
+		a.log.ErrorContext(ctx.Context(), "operation not authorized", "operation", ctx.Operation().OperationID, "err", err)
 	}
 	p.headers(ctx.SetHeader)
 	ctx.SetHeader("Content-Type", p.ContentType(""))

@@ -80,7 +80,8 @@ func (a *API) listDevices(ctx context.Context, in *struct{ Page }) (*body[device
 
 func (a *API) getDevice(ctx context.Context, in *struct {
 	ID string `path:"id"`
-}) (*body[DeviceBody], error) {
+},
+) (*body[DeviceBody], error) {
 	if _, err := devices.ParseID(in.ID); err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ func TestDeviceGetsItsTokenOnce(t *testing.T) {
 			b.call("POST", path, token, `{"attributes":{"firmware":"7.2"}}`).must(200)
 		}
 		got := b.get("/v1/devices/ar:7").must(200).fields()
-		attributes, _ := got["attributes"].(map[string]any)
+		attributes := object(got["attributes"])
 		if got["own_token"] != true || attributes["firmware"] != "7.2" || got["blocked"] != false {
 			b.Errorf("after its first report: %v", got)
 		}
@@ -72,7 +72,7 @@ func TestDevicesRefuseBadInput(t *testing.T) {
 			b.call("POST", "/v1/devices", adminToken, test.body).problem(test.status, test.code).names(b.T, test.names...)
 		}
 		b.get("/v1/devices/a").problem(404, "not_found")
-		if found, _ := b.get("/v1/devices").fields()["devices"].([]any); len(found) != 0 {
+		if found := list(b.get("/v1/devices").fields(), "devices"); len(found) != 0 {
 			b.Errorf("%d devices after refusals, want none", len(found))
 		}
 		b.call("POST", "/v1/devices", adminToken, `{"id":"`+strings.Repeat("d", 128)+`","tags":{"k":"\ud800"}}`).must(201)
@@ -86,7 +86,7 @@ func TestDevicesArePaged(t *testing.T) {
 		for _, id := range []string{"b", "A", "a:1", "c", "B"} {
 			b.device(id)
 		}
-		if diff := cmp.Diff([]string{"A", "B", "a:1", "b", "c"}, b.pages("/v1/devices", "devices", "id", 2)); diff != "" {
+		if diff := cmp.Diff([]string{"A", "B", "a:1", "b", "c"}, b.pages("/v1/devices", "devices", "id")); diff != "" {
 			b.Error(diff)
 		}
 		b.badPages("/v1/devices")

@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"bytes"
-
 	"flag"
 	"fmt"
 	"maps"

@@ -99,7 +99,8 @@ func (a *API) getPool(ctx context.Context, in *PoolPath) (*body[poolBody], error
 func (a *API) putPool(ctx context.Context, in *struct {
 	PoolPath
 	Body poolPut
-}) (*created[poolBody], error) {
+},
+) (*created[poolBody], error) {
 	if err := devices.ParsePool(in.Pool); err != nil {
 		return nil, err
 	}
@@ -114,7 +115,7 @@ func (a *API) putPool(ctx context.Context, in *struct {
 	// The ledger already refuses what no longer fits; telling Redis now only
 	// spares devices the wait for the next reconciliation.
 	if _, err := a.options.Dispatcher.ReconcilePool(ctx, p.Name); err != nil {
-		a.log.Warn("pool not yet known to Redis; reconciliation will tell it", "pool", p.Name, "err", err)
+		a.log.WarnContext(ctx, "pool not yet known to Redis; reconciliation will tell it", "pool", p.Name, "err", err)
 	}
 	return &created[poolBody]{Status: createdStatus(isNew), Body: showPool(p)}, nil
 }

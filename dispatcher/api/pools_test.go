@@ -122,7 +122,7 @@ func TestPoolsRefuseBadInput(t *testing.T) {
 		}
 		b.get("/v1/pools/q").problem(404, "not_found")
 		b.get("/v1/pools/q/slots").problem(404, "not_found")
-		if pools := b.get("/v1/pools").fields()["pools"].([]any); len(pools) != 1 {
+		if pools := list(b.get("/v1/pools").fields(), "pools"); len(pools) != 1 {
 			b.Errorf("%d pools, want the one that was put", len(pools))
 		}
 	})
@@ -143,7 +143,7 @@ func TestPoolsArePaged(t *testing.T) {
 		for _, name := range []string{"b", "A", "a.1", "B", "a"} {
 			b.pool(name, `{}`)
 		}
-		if diff := cmp.Diff(want, b.pages("/v1/pools", "pools", "name", 2)); diff != "" {
+		if diff := cmp.Diff(want, b.pages("/v1/pools", "pools", "name")); diff != "" {
 			b.Errorf("pages: %s", diff)
 		}
 		b.badPages("/v1/pools")
@@ -177,16 +177,17 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 		b.pool("p", `{"capacity":1}`) // 1 and 2 stay held, above the capacity
 		shown := b.get("/v1/pools/p/slots").must(200).fields()
 		want := map[string]any{"pool": "p", "capacity": 1.0, "held": 2.0, "reserved": 0.0, "waiting": 2.0}
-		slots, _ := shown["slots"].([]any)
+		slots := list(shown, "slots")
 		delete(shown, "slots")
 		if diff := cmp.Diff(want, shown); diff != "" {
 			b.Error(diff)
 		}
 		states := ""
 		for _, s := range slots {
-			slot, _ := s.(map[string]any)
+			slot := object(s)
 			states += fmt.Sprintf("%v:%v ", slot["slot"], slot["state"])
-			if g := grants[slot["slot"].(float64)]; slot["state"] == "held" && (slot["task"] != float64(g.ID) || slot["token"] != float64(g.Token) || slot["device"] == "" || slot["since"] == nil || slot["lease_until"] == nil) {
+			number, _ := slot["slot"].(float64)
+			if g := grants[number]; slot["state"] == "held" && (slot["task"] != float64(g.ID) || slot["token"] != float64(g.Token) || slot["device"] == "" || slot["since"] == nil || slot["lease_until"] == nil) {
 				b.Errorf("slot %v, want %+v", slot, g)
 			}
 		}
@@ -196,8 +197,11 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 	})
 }
 
+// pagesOf is small, so that short lists have several pages.
+const pagesOf = 2
+
 // pages walks a list and returns a field of all entries.
-func (b *bench) pages(path, list, field string, size int) []string {
+func (b *bench) pages(path, name, field string) []string {
 	b.Helper()
 	var all []string
 	token := ""
@@ -206,13 +210,13 @@ func (b *bench) pages(path, list, field string, size int) []string {
 		if strings.Contains(path, "?") {
 			separator = "&"
 		}
-		page := b.get(fmt.Sprintf("%s%spage_size=%d&page_token=%s", path, separator, size, url.QueryEscape(token))).must(200).fields()
-		entries, _ := page[list].([]any)
-		if len(entries) > size {
-			b.Fatalf("%s: a page of %d, want at most %d", path, len(entries), size)
+		page := b.get(fmt.Sprintf("%s%spage_size=%d&page_token=%s", path, separator, pagesOf, url.QueryEscape(token))).must(200).fields()
+		entries := list(page, name)
+		if len(entries) > pagesOf {
+			b.Fatalf("%s: a page of %d, want at most %d", path, len(entries), pagesOf)
 		}
 		for _, e := range entries {
-			entry, _ := e.(map[string]any)
+			entry := object(e)
 			all = append(all, fmt.Sprint(entry[field]))
 		}
 		if token, _ = page["next_page_token"].(string); token == "" {
@@ -227,7 +231,7 @@ func (b *bench) pages(path, list, field string, size int) []string {
 func (b *bench) badPages(path string) {
 	b.Helper()
 	for _, query := range []string{"page_size=0", "page_size=-1", "page_size=1001", "page_size=x", "page_token=%21", "page_token=AA", "page_token=_w"} {
-		b.get(path + "?" + query).problem(422, "invalid_field").names(b.T, strings.Split(query, "=")[0])
+		b.get(path+"?"+query).problem(422, "invalid_field").names(b.T, strings.Split(query, "=")[0])
 	}
 	b.get(path+"?page_token=%FF").problem(400, "invalid_request")
 	b.get(path+"?page_token=%zz").problem(400, "invalid_request")

@@ -23,7 +23,7 @@ const (
 
 // Problem is the body of every error (RFC 9457). Code is stable and meant for
 // programs; Detail is for people.
-type Problem struct {
+type Problem struct { //nolint:errname // the word of RFC 9457, and its name in the contract
 	Type          string         `json:"type,omitempty" doc:"Always about:blank: the code tells problems apart"`
 	Title         string         `json:"title" doc:"The HTTP status in words"`
 	Status        int            `json:"status"`

@@ -41,7 +41,7 @@ func (h *reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		p := asProblem(err)
 		if p.Status >= http.StatusInternalServerError {
-			h.log.Warn("report not answered", "device", r.PathValue("device"), "err", err)
+			h.log.WarnContext(r.Context(), "report not answered", "device", r.PathValue("device"), "err", err)
 		}
 		h.dispatcher.CountReport("http", p.Code, time.Since(started))
 		p.toDevice().write(w)

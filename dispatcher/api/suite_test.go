@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,7 +34,8 @@ const (
 	newFields  = `{"name":"b","pool":"p","devices":["d-1","d-2"]}`
 )
 
-var postgres testservers.SharedPostgres
+// postgres serves all tests of this package.
+var postgres testservers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 // The flag of the golden file.
 var _ = flag.Bool("update", false, "write the golden files anew")
@@ -41,18 +43,18 @@ var _ = flag.Bool("update", false, "write the golden files anew")
 func TestMain(m *testing.M) {
 	code := m.Run()
 	postgres.Close()
-	os.Exit(code)
+	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
 // ledger is a store of which a test can spoil single calls.
 type ledger struct {
 	*store.Store
-	pool func() // called before a pool is read
+	pool atomic.Pointer[func()] // called before a pool is read
 }
 
 func (l *ledger) Pool(ctx context.Context, name string) (store.Pool, error) {
-	if l.pool != nil {
-		l.pool()
+	if spoil := l.pool.Load(); spoil != nil {
+		(*spoil)()
 	}
 	return l.Store.Pool(ctx, name)
 }
@@ -60,12 +62,13 @@ func (l *ledger) Pool(ctx context.Context, name string) (store.Pool, error) {
 // bench is the API on real stores behind a real listener.
 type bench struct {
 	*testing.T
-	store     *ledger
-	semaphore *slots.Semaphore
-	redis     redis.UniversalClient
-	api       *api.API
-	url       string
-	metrics   *prometheus.Registry
+	dispatcher *dispatcher.Dispatcher
+	store      *ledger
+	semaphore  *slots.Semaphore
+	redis      redis.UniversalClient
+	api        *api.API
+	url        string
+	metrics    *prometheus.Registry
 }
 
 type setup struct {
@@ -74,15 +77,15 @@ type setup struct {
 }
 
 // forBackends runs a test on the embedded stores and on real servers.
-func forBackends(t *testing.T, test func(b *bench), changes ...func(*setup)) {
+func forBackends(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
-		test(embedded(t, changes...))
+		test(embedded(t))
 	})
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		test(servers(t, changes...))
+		test(servers(t))
 	})
 }
 
@@ -95,13 +98,13 @@ func embedded(t *testing.T, changes ...func(*setup)) *bench {
 	return newBench(t, s, miniredis.RunT(t).Addr(), changes...)
 }
 
-func servers(t *testing.T, changes ...func(*setup)) *bench {
+func servers(t *testing.T) *bench {
 	t.Helper()
 	s, err := store.OpenPostgres(t.Context(), postgres.NewDatabase(t), store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newBench(t, s, testservers.Redis(t).Addr, changes...)
+	return newBench(t, s, testservers.Redis(t).Addr)
 }
 
 func newBench(t *testing.T, s *store.Store, redisAddr string, changes ...func(*setup)) *bench {
@@ -139,7 +142,8 @@ func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 	for _, change := range changes {
 		change(&with)
 	}
-	with.api.Dispatcher = dispatcher.New(with.dispatcher)
+	b.dispatcher = dispatcher.New(with.dispatcher)
+	with.api.Dispatcher = b.dispatcher
 	return api.New(with.api)
 }
 
@@ -262,6 +266,18 @@ func (a answer) problem(status int, code string) problem {
 	return p
 }
 
+// list is a field that holds one.
+func list(fields map[string]any, name string) []any {
+	l, _ := fields[name].([]any)
+	return l
+}
+
+// object is a value that is one.
+func object(value any) map[string]any {
+	o, _ := value.(map[string]any)
+	return o
+}
+
 // names expects the problem's text to name something.
 func (p problem) names(t *testing.T, parts ...string) {
 	t.Helper()
@@ -273,9 +289,11 @@ func (p problem) names(t *testing.T, parts ...string) {
 }
 
 // pool puts a pool.
-func (b *bench) pool(name, settings string) map[string]any {
+func (b *bench) pool(name, settings string) {
 	b.Helper()
-	return b.call("PUT", "/v1/pools/"+name, adminToken, settings).fields()
+	if a := b.call("PUT", "/v1/pools/"+name, adminToken, settings); a.status > 299 {
+		b.Fatalf("%s: %d: %s", a.what, a.status, a.body)
+	}
 }
 
 // batch creates a batch and returns its number.

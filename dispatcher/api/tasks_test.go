@@ -34,7 +34,7 @@ func TestTasksAreFilteredAndPaged(t *testing.T) {
 			"kind=two&state=pending": {"4"},
 			"kind=%27%20OR%201%3D1":  nil,
 		} {
-			if diff := cmp.Diff(want, b.pages("/v1/tasks?"+filter, "tasks", "id", 2)); diff != "" {
+			if diff := cmp.Diff(want, b.pages("/v1/tasks?"+filter, "tasks", "id")); diff != "" {
 				b.Errorf("%s: %s", filter, diff)
 			}
 		}
@@ -63,15 +63,15 @@ func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 		b.report("d-1", first.result("failed", `,"output":{"n":1},"error":"broken"`)).must(200)
 		second := b.granted("d-1")
 		got := b.get(fmt.Sprintf("/v1/tasks/%d", first.ID)).must(200).fields()
-		grant, _ := got["grant"].(map[string]any)
+		grant := object(got["grant"])
 		if got["state"] != "dispatched" || grant["token"] != float64(second.Token) || grant["attempt"] != 2.0 || grant["slot"] != float64(second.Slot) || grant["lease_until"] == nil {
 			b.Errorf("the second attempt runs: %v", got)
 		}
-		attempts, _ := got["attempts"].([]any)
+		attempts := list(got, "attempts")
 		if len(attempts) != 1 {
 			b.Fatalf("%d attempts, want 1: %v", len(attempts), got)
 		}
-		attempt, _ := attempts[0].(map[string]any)
+		attempt := object(attempts[0])
 		delete(attempt, "granted_at")
 		delete(attempt, "ended_at")
 		want := map[string]any{
@@ -83,7 +83,7 @@ func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 		}
 		b.report("d-1", second.result("succeeded", `,"output":7`)).must(200)
 		got = b.get(fmt.Sprintf("/v1/tasks/%d", first.ID)).must(200).fields()
-		if attempts, _ := got["attempts"].([]any); len(attempts) != 2 || got["grant"] != nil || got["state"] != "succeeded" || got["output"] != 7.0 || got["finished_at"] == nil || got["attempts_counted"] != 2.0 {
+		if attempts := list(got, "attempts"); len(attempts) != 2 || got["grant"] != nil || got["state"] != "succeeded" || got["output"] != 7.0 || got["finished_at"] == nil || got["attempts_counted"] != 2.0 {
 			b.Errorf("ended: %v", got)
 		}
 	})

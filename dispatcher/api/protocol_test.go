@@ -1,0 +1,255 @@
+package api_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+const protocolPage = "../../docs/protocol.md"
+
+func page(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(protocolPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// examples are the named JSON blocks of the page.
+func examples(t *testing.T) map[string]string {
+	t.Helper()
+	text := page(t)
+	named := regexp.MustCompile("(?s)<!-- example: ([a-z-]+) -->\n```json\n(.*?)\n```")
+	found := map[string]string{}
+	for _, match := range named.FindAllStringSubmatch(text, -1) {
+		if _, ok := found[match[1]]; ok {
+			t.Errorf("two examples are called %s", match[1])
+		}
+		found[match[1]] = match[2]
+	}
+	if blocks := strings.Count(text, "```json"); blocks != len(found) {
+		t.Errorf("%d JSON blocks, %d examples: one has no name", blocks, len(found))
+	}
+	return found
+}
+
+// strictly decodes an example into what the program writes: every field of it
+// exists and has this type.
+func strictly[T any](t *testing.T, name, text string) T {
+	t.Helper()
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	var v T
+	if err := decoder.Decode(&v); err != nil {
+		t.Errorf("example %s: %v", name, err)
+	}
+	return v
+}
+
+// TestProtocolExamples posts every request of the page over HTTP, and compares
+// every answer with what the program says.
+func TestProtocolExamples(t *testing.T) {
+	t.Parallel()
+	all := examples(t)
+	requests := map[string]struct {
+		method, path string
+		status       int
+	}{
+		"put-pool":           {"PUT", "/v1/pools/ar:330100", 201},
+		"put-pool-full":      {"PUT", "/v1/pools/ar:330100", 200},
+		"create-batch":       {"POST", "/v1/batches", 201},
+		"create-batch-tasks": {"POST", "/v1/batches", 201},
+		"create-device":      {"POST", "/v1/devices", 201},
+	}
+	answers := map[string]struct{ schema, path string }{
+		"slots":         {"SlotsBody", "/v1/pools/ar:330100/slots"},
+		"created-batch": {"BatchCreated", ""},
+		"batch":         {"BatchBody", "/v1/batches/2"},
+	}
+	forBackends(t, func(b *bench) {
+		d := b.document()
+		for _, name := range []string{"put-pool", "put-pool-full", "create-batch", "create-batch-tasks", "create-device"} {
+			r := requests[name]
+			a := b.call(r.method, r.path, adminToken, all[name]).must(r.status)
+			if name == "create-batch-tasks" {
+				_, want, _ := strings.Cut(compact(all["created-batch"]), ",")
+				if _, got, _ := strings.Cut(strings.TrimSpace(string(a.body)), ","); got != want {
+					b.Errorf("created-batch: %s, the page says %s", got, want)
+				}
+			}
+		}
+		for name, text := range all {
+			if !strings.HasPrefix(name, "report") {
+				continue
+			}
+			var got struct {
+				reply
+				Re string
+			}
+			report := strictly[struct {
+				ID      string
+				Results []any
+				Accept  *bool
+				Running, Attributes,
+				_ any
+			}](b.T, name, text)
+			if b.report("ar-9", text).must(200).into(&got); got.Re != report.ID || len(got.Acks) != len(report.Results) || strings.Contains(got.outcomes(), "rejected") {
+				b.Errorf("%s: answered %+v", name, got)
+			}
+		}
+		for name, answer := range answers {
+			var shown any
+			if err := json.Unmarshal([]byte(all[name]), &shown); err != nil {
+				b.Errorf("%s: %v", name, err)
+				continue
+			}
+			described, ok := d.Components.Schemas[answer.schema]
+			if !ok {
+				b.Fatalf("%s: no schema %s", name, answer.schema)
+			}
+			for _, fault := range d.check(described, shown, name) {
+				if !strings.HasSuffix(fault, ": missing") { // an example may leave fields out
+					b.Error(fault)
+				}
+			}
+			if answer.path != "" {
+				b.get(answer.path).must(200)
+			}
+		}
+	})
+	for name := range all {
+		switch {
+		case requests[name].path != "", answers[name].schema != "", strings.HasPrefix(name, "report"):
+		case strings.HasPrefix(name, "reply"):
+			checkReply(t, name, all[name])
+		case name == "push-wake":
+			push := strictly[struct {
+				Reason devices.Reason
+				HoldMS int64 `json:"hold_ms"`
+			}](t, name, all[name])
+			if push.Reason != devices.ReasonWake || push.HoldMS <= 0 {
+				t.Errorf("%s: %+v", name, push)
+			}
+		case name == "problem":
+			p := strictly[problem](t, name, all[name])
+			got := embedded(t).report("d", `{"results": [}`).problem(p.Status, p.Code)
+			if got.Detail, p.Detail = "", ""; got != p {
+				t.Errorf("problem %+v, the page says %+v", got, p)
+			}
+		default:
+			t.Errorf("example %s: nothing tests it", name)
+		}
+	}
+}
+
+// checkReply expects an example to be what the program would write.
+func checkReply(t *testing.T, name, text string) {
+	t.Helper()
+	reply := strictly[devices.Reply](t, name, text)
+	var shown, written map[string]any
+	if err := json.Unmarshal([]byte(text), &shown); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	if err := json.Unmarshal(reply.Encode(), &written); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	if fmt.Sprint(shown) != fmt.Sprint(written) {
+		t.Errorf("%s: the program writes %v", name, written)
+	}
+}
+
+// TestProtocolListsTheCodes compares the table of the page with the codes of
+// the program, and their statuses.
+func TestProtocolListsTheCodes(t *testing.T) {
+	t.Parallel()
+	file, err := parser.ParseFile(token.NewFileSet(), "codes.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	ast.Inspect(file, func(node ast.Node) bool {
+		if value, ok := node.(*ast.ValueSpec); ok {
+			literal, _ := value.Values[0].(*ast.BasicLit)
+			want = append(want, fmt.Sprintf("| `%s` | %.3s |", strings.Trim(literal.Value, `"`), value.Comment.Text()))
+		}
+		return true
+	})
+	for _, code := range []string{devices.CodeInvalidDeviceID, devices.CodeInvalidPool} {
+		want = append(want, fmt.Sprintf("| `%s` | 400 |", code))
+	}
+	_, section, _ := strings.Cut(page(t), "<!-- codes -->\n")
+	section, _, _ = strings.Cut(section, "\n\n")
+	rows := strings.Split(section, "\n")
+	got := make([]string, 0, len(rows))
+	for _, row := range rows[min(2, len(rows)):] {
+		got = append(got, strings.Join(strings.SplitAfterN(row, "|", 4)[:3], ""))
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("the page lists\n%s\nthe program has\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestProtocolMarksWhatIsNotYet compares the table of operators' calls with the
+// operations that are registered.
+func TestProtocolMarksWhatIsNotYet(t *testing.T) {
+	t.Parallel()
+	operations := embedded(t).document().operations()
+	call := regexp.MustCompile("`((?:GET|PUT|POST|PATCH|DELETE)(?:, `?(?:GET|PUT|POST|PATCH|DELETE))*) (/v1/[^`?]*)")
+	documented := map[string]bool{"POST /v1/devices/{device}/report": true}
+	for line := range strings.Lines(page(t)) {
+		if !strings.HasPrefix(line, "| `") || !strings.Contains(line, "/v1/") {
+			continue
+		}
+		for _, match := range call.FindAllStringSubmatch(line, -1) {
+			name := match[1] + " " + match[2]
+			_, exists := operations[name]
+			documented[name] = true
+			if later := strings.Contains(line, "| **not yet.**"); exists == later {
+				t.Errorf("%s: exists %t, marked as not yet %t", name, exists, later)
+			}
+		}
+	}
+	for name := range operations {
+		if !documented[name] {
+			t.Errorf("%s is not on the page", name)
+		}
+	}
+}
+
+// TestProblemsAreMadeOfKnownCodes: a code written in place would be missing
+// from the page.
+func TestProblemsAreMadeOfKnownCodes(t *testing.T) {
+	t.Parallel()
+	names, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	literal := regexp.MustCompile(`(problem\([^,]+, "|\bCode = ")`)
+	for _, entry := range names {
+		if strings.HasSuffix(entry.Name(), "_test.go") || !strings.HasSuffix(entry.Name(), ".go") {
+			continue
+		}
+		text, err := os.ReadFile(entry.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(text) {
+			if literal.Match(line) {
+				t.Errorf("%s: %s", entry.Name(), line)
+			}
+		}
+	}
+}

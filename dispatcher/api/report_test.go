@@ -1,0 +1,357 @@
+package api_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+)
+
+// reply is a device's view of an answer.
+type reply struct {
+	Re      string
+	Acks    []struct{ Outcome, Code string }
+	Renewed []struct{ Task int64 }
+	Cancel  []struct{ Why string }
+	Reason  string
+}
+
+// outcomes of the results, sorted: their order is not promised.
+func (r reply) outcomes() string {
+	var all []string
+	for _, a := range r.Acks {
+		all = append(all, strings.TrimSuffix(a.Outcome+":"+a.Code, ":"))
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+func TestReportIsAnsweredWhole(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for _, body := range []string{``, ` `, `{}`, `{"id":"r","unknown":{"field":[1]}}`} {
+		for _, contentType := range []string{"", "application/json", "text/plain", "application/x-www-form-urlencoded", ";;"} {
+			request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/devices/d/report", strings.NewReader(body))
+			request.Header.Set("Authorization", "Bearer "+fleetToken)
+			request.Header.Set("Content-Type", contentType)
+			a := b.do(request).must(200)
+			if got := a.header.Get("Content-Length"); got != strconv.Itoa(len(a.body)) || a.header.Get("Content-Type") != "application/json" || a.header.Get("Cache-Control") != "no-store" {
+				t.Errorf("%q as %q: headers %v", body, contentType, a.header)
+			}
+			var got reply
+			if a.into(&got); got.Reason != "none" {
+				t.Errorf("%q: %s", body, a.body)
+			}
+		}
+	}
+}
+
+// TestRefusedReportsChangeNothing sends reports that are refused whole, each
+// carrying a result that would end a running task.
+func TestRefusedReportsChangeNothing(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		b.batch(`{"pool":"p","devices":["d-1"]}`)
+		g := b.granted("d-1")
+		good := fmt.Sprintf(`{"task":%d,"token":%d,"status":"succeeded"}`, g.ID, g.Token)
+		deep := strings.Repeat("[", 14) + strings.Repeat("]", 14) // in output: 3 + 14 levels
+		keys := make([]string, 65)
+		for i := range keys {
+			keys[i] = fmt.Sprintf(`"k%d":1`, i)
+		}
+		for name, test := range map[string]struct {
+			body   string
+			status int
+			code   string
+		}{
+			"not JSON":             {`{"results":[` + good + `]`, 400, "invalid_json"},
+			"rubbish":              {"\x00\xff\xfe", 400, "invalid_json"},
+			"two values":           {`{"results":[` + good + `]}{}`, 400, "invalid_json"},
+			"trailing comma":       {`{"results":[` + good + `,]}`, 400, "invalid_json"},
+			"NaN":                  {`{"results":[` + good + `],"x":NaN}`, 400, "invalid_json"},
+			"array":                {`[` + good + `]`, 400, "invalid_field"},
+			"number":               {`7`, 400, "invalid_field"},
+			"depth 17":             {`{"results":[` + good + `,{"output":` + deep + `}]}`, 400, "too_deep"},
+			"depth in an unknown":  {`{"results":[` + good + `],"x":` + strings.Repeat(`{"a":`, 17) + `1` + strings.Repeat(`}`, 18), 400, "too_deep"},
+			"id is a number":       {`{"id":7,"results":[` + good + `]}`, 400, "invalid_field"},
+			"id of 129":            {`{"id":"` + strings.Repeat("x", 129) + `","results":[` + good + `]}`, 400, "invalid_field"},
+			"results is an object": {`{"results":` + good + `}`, 400, "invalid_field"},
+			"running is a string":  {`{"running":"x","results":[` + good + `]}`, 400, "invalid_field"},
+			"accept is a number":   {`{"accept":1,"results":[` + good + `]}`, 400, "invalid_field"},
+			"attributes an array":  {`{"attributes":[1],"results":[` + good + `]}`, 400, "invalid_field"},
+			"65 attributes":        {`{"attributes":{` + strings.Join(keys, ",") + `},"results":[` + good + `]}`, 400, "attributes_too_large"},
+			"8 KiB of attributes":  {`{"attributes":{"k":"` + strings.Repeat("x", 8<<10) + `"},"results":[` + good + `]}`, 400, "attributes_too_large"},
+			"101 results":          {`{"results":[` + good + strings.Repeat(`,{}`, 100) + `]}`, 400, "too_many_results"},
+			"101 running":          {`{"running":[{}` + strings.Repeat(`,{}`, 100) + `],"results":[` + good + `]}`, 400, "too_many_running"},
+			"65537 bytes":          {`{"results":[` + good + `]}` + strings.Repeat(" ", 65537-len(`{"results":[`+good+`]}`)), 413, "body_too_large"},
+			"a megabyte":           {strings.Repeat(" ", 1<<20), 413, "body_too_large"},
+		} {
+			if p := b.report("d-1", test.body).problem(test.status, test.code); p.ReportAfterMS != 30_000 {
+				b.Errorf("%s: report_after_ms %d", name, p.ReportAfterMS)
+			}
+			p := b.call("POST", "/v1/devices/d-1/report", fleetToken, unsized{strings.NewReader(test.body)}).problem(test.status, test.code)
+			p.names(b.T)
+			if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).fields(); got["state"] != "dispatched" {
+				b.Fatalf("%s: a refused report ended the task: %v", name, got)
+			}
+		}
+		if got := object(b.get("/v1/devices/d-1").fields()["attributes"]); len(got) != 0 {
+			b.Errorf("attributes of refused reports were kept: %v", got)
+		}
+		full := b.report("d-1", `{"results":[`+good+`]}`+strings.Repeat(" ", 65536-len(`{"results":[`+good+`]}`)))
+		var got reply
+		if full.must(200).into(&got); got.outcomes() != "recorded" {
+			b.Errorf("65536 bytes are allowed: %s", full.body)
+		}
+	})
+}
+
+// unsized hides the length of a body, which is then sent in chunks.
+type unsized struct{ io.Reader }
+
+func TestBadEntriesSpoilNothing(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		b.batch(`{"pool":"p","devices":["d-1","d-2"]}`)
+		mine, other := b.granted("d-1"), b.granted("d-2")
+		entry := func(task, token, status, more string) string {
+			return fmt.Sprintf(`{"task":%s,"token":%s,"status":%s%s}`, task, token, status, more)
+		}
+		task, token := strconv.FormatInt(mine.ID, 10), strconv.FormatInt(mine.Token, 10)
+		for _, test := range []struct{ bad, want string }{
+			{`7`, "rejected:not_an_object"},
+			{`[]`, "rejected:not_an_object"},
+			{`null`, "rejected:not_an_object"},
+			{`{}`, "rejected:invalid_task"},
+			{entry("-1", token, `"failed"`, ""), "rejected:invalid_task"},
+			{entry("0", token, `"failed"`, ""), "rejected:invalid_task"},
+			{entry("1.5", token, `"failed"`, ""), "rejected:invalid_task"},
+			{entry("1e400", token, `"failed"`, ""), "rejected:invalid_task"},
+			{entry("9007199254740992", token, `"failed"`, ""), "rejected:invalid_task"},
+			{entry(`{"a":1}`, token, `"failed"`, ""), "rejected:invalid_task"},
+			{entry(task, "-7", `"failed"`, ""), "rejected:invalid_token"},
+			{entry(task, `"x"`, `"failed"`, ""), "rejected:invalid_token"},
+			{entry(task, token, `"done"`, ""), "rejected:invalid_status"},
+			{entry(task, token, `7`, ""), "rejected:invalid_status"},
+			{entry(task, token, `"failed"`, `,"error":{"a":1}`), "rejected:invalid_error"},
+			{entry(task, token, `"returned"`, `,"retry_after_ms":-1`), "rejected:invalid_retry_after"},
+			{entry(task, token, `"returned"`, `,"retry_after_ms":"soon"`), "rejected:invalid_retry_after"},
+			{entry(task, "9007199254740991", `"failed"`, ""), "unknown"},
+			{entry("9007199254740991", token, `"failed"`, ""), "unknown"},
+			{entry(strconv.FormatInt(other.ID, 10), strconv.FormatInt(other.Token, 10), `"succeeded"`, ""), "unknown"},
+			{entry(task, strconv.FormatInt(other.Token, 10), `"failed"`, `,"output":"\u0000"`), "unknown"},
+		} {
+			body := `{"results":[` + test.bad + `,` + entry("9007199254740990", `"5"`, `"failed"`, "") + `],"accept":false}`
+			var got reply
+			b.report("d-1", body).must(200).into(&got)
+			if want := strings.Join(slices.Sorted(slices.Values([]string{test.want, "unknown"})), " "); got.outcomes() != want {
+				b.Errorf("%s: outcomes %q, want %q", test.bad, got.outcomes(), want)
+			}
+		}
+		for _, g := range []grant{mine, other} {
+			if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).fields(); got["state"] != "dispatched" || len(list(got, "attempts")) != 0 {
+				b.Errorf("a bad entry touched a task: %v", got)
+			}
+		}
+		var got reply
+		b.report("d-1", `{"running":[7,{"task":-1,"token":1},{"task":`+task+`,"token":9007199254740991},{"task":`+task+`,"token":`+token+`,"progress":"x"}]}`).must(200).into(&got)
+		if len(got.Renewed) != 1 || got.Renewed[0].Task != mine.ID || len(got.Cancel) != 3 {
+			b.Errorf("bad running entries kept a good one from renewal: %+v", got)
+		}
+		got = reply{}
+		b.report("d-1", `{"results":[7,`+entry(task, token, `"succeeded"`, "")+`,{}]}`).must(200).into(&got)
+		if want := "recorded rejected:invalid_task rejected:not_an_object"; got.outcomes() != want {
+			b.Errorf("outcomes %q, want %q", got.outcomes(), want)
+		}
+	})
+}
+
+func TestDeviceTextIsRepaired(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":100}`)
+		for i, test := range []struct{ sent, want string }{
+			{`"a\u0000b"`, `"a` + "\ufffd" + `b"`},
+			{"\"a\x00b\"", `"a` + "\ufffd" + `b"`},
+			{`"\ud800x"`, `"` + "\ufffd" + `x"`},
+			{`"\udc00\ud800"`, `"` + "\ufffd\ufffd" + `"`},
+			{`"\ud83d\ude00"`, `"\ud83d\ude00"`},
+			{"\"\xff\xc3\"", `"` + "\ufffd\ufffd" + `"`},
+			{`"\\u0000"`, `"\\u0000"`},
+			{`1e400`, `1e400`},
+			{`-0.0e-999`, `-0.0e-999`},
+			{`{"a\u0000":[{"b":"\udfff"}],"a":1,"a":2}`, `{"a` + "\ufffd" + `":[{"b":"` + "\ufffd" + `"}],"a":1,"a":2}`},
+			{strings.Repeat("[", 13) + strings.Repeat("]", 13), strings.Repeat("[", 13) + strings.Repeat("]", 13)},
+			{`"` + strings.Repeat("x", 32<<10-2) + `"`, `"` + strings.Repeat("x", 32<<10-2) + `"`},
+		} {
+			device := fmt.Sprintf("d-%d", i)
+			b.batch(`{"pool":"p","devices":["` + device + `"]}`)
+			g := b.granted(device)
+			more := `,"output":` + test.sent
+			if test.sent[0] == '"' && len(test.sent) < 100 {
+				more += `,"error":` + test.sent
+			}
+			report := g.result("succeeded", more)
+			if len(test.sent) < 100 {
+				report = strings.Replace(report, "{", `{"attributes":{"k":`+test.sent+`},`, 1)
+			}
+			var got reply
+			b.report(device, report).must(200).into(&got)
+			if got.outcomes() != "recorded" {
+				b.Errorf("%.80s: outcomes %q", test.sent, got.outcomes())
+				continue
+			}
+			task := string(b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).must(200).body)
+			if !strings.Contains(task, `"output":`+test.want+`,`) {
+				b.Errorf("%.80q came out as %.300s", test.sent, task)
+			}
+			if strings.Contains(more, `"error"`) && strings.Contains(task, `"error":""`) {
+				b.Errorf("%.80q: the error is lost: %.300s", test.sent, task)
+			}
+			if attributes := string(b.get("/v1/devices/" + device).must(200).body); len(test.sent) < 100 && !strings.Contains(attributes, `"k":`) {
+				b.Errorf("%.80q: the attribute is lost: %.300s", test.sent, attributes)
+			}
+		}
+	})
+}
+
+func TestOversizeOutputIsDroppedAndItsStatusKept(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{}`)
+	b.batch(`{"pool":"p","devices":["d"]}`)
+	g := b.granted("d")
+	var got reply
+	b.report("d", g.result("succeeded", `,"output":"`+strings.Repeat("x", 32<<10)+`"`)).must(200).into(&got)
+	task := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).fields()
+	if got.outcomes() != "recorded:output_dropped" || task["state"] != "succeeded" || task["output"] != nil {
+		t.Errorf("%q, task %v", got.outcomes(), task)
+	}
+}
+
+func TestReportPathNamesOneDevice(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for id, code := range badIDs() {
+		a := b.report(id, `{}`)
+		if p := a.problem(400, code); code == "invalid_device_id" && p.ReportAfterMS == 0 {
+			t.Errorf("%s: no report_after_ms", a.what)
+		}
+	}
+	for _, path := range []string{"//v1/devices/d/report", "/v1//devices/d/report", "/v1/devices//report", "/v1/devices/../devices/d/report", "/v1/./devices/d/report"} {
+		b.call("POST", path, fleetToken, `{}`).problem(400, "invalid_path")
+	}
+	for _, method := range []string{"GET", "HEAD", "PUT", "PATCH", "DELETE"} {
+		a := b.call(method, "/v1/devices/d/report", fleetToken, nil)
+		if a.status != 405 || a.header.Get("Allow") != "POST" {
+			t.Errorf("%s: %d, Allow %q", method, a.status, a.header.Get("Allow"))
+		}
+	}
+	if found := list(b.get("/v1/devices").fields(), "devices"); len(found) != 0 {
+		t.Errorf("%d devices after refusals, want none", len(found))
+	}
+	b.report("a%3Ab", `{}`).must(200)
+	b.report("a:b", `{}`).must(200)
+	if found := list(b.get("/v1/devices").fields(), "devices"); len(found) != 1 {
+		t.Errorf("%d devices, want a:b and a%%3Ab to be one", len(found))
+	}
+}
+
+func TestReportNeedsTheRightToken(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		b.batch(`{"pool":"p","devices":["d-1"]}`)
+		g := b.granted("d-1")
+		own, theirs := b.device("own"), b.device("theirs")
+		b.call("POST", "/v1/devices/own/report", own, `{}`).must(200)
+		for name, test := range map[string]struct {
+			device, token string
+			status        int
+			code          string
+		}{
+			"none":                    {"d-1", "", 401, "unauthenticated"},
+			"garbage":                 {"d-1", "garbage", 401, "unauthenticated"},
+			"another device's":        {"d-1", theirs, 403, "forbidden"},
+			"an operator's":           {"d-1", b.token("admin"), 403, "forbidden"},
+			"fleet after the own one": {"own", fleetToken, 403, "forbidden"},
+			"own of another":          {"theirs", own, 403, "forbidden"},
+		} {
+			p := b.call("POST", "/v1/devices/"+test.device+"/report", test.token, g.result("succeeded", "")).problem(test.status, test.code)
+			if p.ReportAfterMS != 600_000 {
+				b.Errorf("%s: report_after_ms %d", name, p.ReportAfterMS)
+			}
+		}
+		var got reply
+		b.call("POST", "/v1/devices/theirs/report", theirs, g.result("succeeded", "")).must(200).into(&got)
+		if got.outcomes() != "unknown" {
+			b.Errorf("another device's result: %q", got.outcomes())
+		}
+		if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).fields(); got["state"] != "dispatched" {
+			b.Errorf("somebody else ended the task: %v", got)
+		}
+	})
+}
+
+func TestReportOfTwoTokensIsRefused(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/devices/d/report", strings.NewReader(`{}`))
+	request.Header["Authorization"] = []string{"Bearer " + fleetToken, "Bearer " + fleetToken}
+	b.do(request).problem(401, "unauthenticated")
+}
+
+func TestEnrolmentGivesATokenThatWorks(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(s *setup) { s.dispatcher.FleetMode = dispatcher.FleetEnroll })
+	credential := func() string {
+		token, _ := b.report("d", `{}`).must(200).fields()["credential"].(string)
+		return token
+	}
+	lost, kept := credential(), credential()
+	b.call("POST", "/v1/devices/d/report", lost, `{}`).problem(401, "unauthenticated")
+	if again := b.call("POST", "/v1/devices/d/report", kept, `{}`).must(200); again.fields()["credential"] != nil {
+		t.Errorf("the token is shown again: %s", again.body)
+	}
+	b.report("d", `{}`).problem(403, "forbidden")
+}
+
+// TestBodyThatBreaksOffIsToBeSentAgain: the network's fault must not make a
+// device drop its results, as a 400 would.
+func TestBodyThatBreaksOffIsToBeSentAgain(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(b.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	text := fmt.Sprintf("POST /v1/devices/d/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 100\r\n\r\n{\"results\":[", fleetToken)
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	if half, ok := conn.(*net.TCPConn); !ok || half.CloseWrite() != nil {
+		t.Fatal("the connection cannot be half closed")
+	}
+	answered, _ := io.ReadAll(conn)
+	if got := string(answered); !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, `"body_incomplete"`) || !strings.Contains(got, `"report_after_ms":30000`) {
+		t.Errorf("answered: %s", got)
+	}
+}
+
+func TestReportLimitsAreThoseOfTheContract(t *testing.T) {
+	t.Parallel()
+	got := []int{devices.MaxBody, devices.MaxDepth, devices.MaxResults, devices.MaxRunning, devices.MaxAttributes, devices.MaxAttributeKeys, devices.MaxOutput}
+	if want := []int{65536, 16, 100, 100, 8192, 64, 32768}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("limits %v, want %v", got, want)
+	}
+}
