@@ -1,0 +1,49 @@
+package dispatcher_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// interruptedSemaphore lets something happen just before an addition.
+type interruptedSemaphore struct {
+	dispatcher.Semaphore
+	beforeAdopt func()
+}
+
+func (s *interruptedSemaphore) Adopt(ctx context.Context, pool string, holders []slots.Holding) ([]bool, error) {
+	s.beforeAdopt()
+	return s.Semaphore.Adopt(ctx, pool, holders)
+}
+
+// TestReconcileTakesBackWhatEndedMeanwhile: the grant was read, its device's
+// result came and found nothing to release in Redis, and then the slot was
+// added. Nobody would ever free it again.
+func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
+	t.Parallel()
+	semaphore := &interruptedSemaphore{}
+	b := embedded(t, func(c *dispatcher.Config) {
+		semaphore.Semaphore = c.Semaphore
+		c.Semaphore = semaphore
+	})
+	b.pool("a", 2, minute)
+	b.batch("a", nil, "d1")
+	g := b.granted("d1")
+	b.redis.FlushAll(b.ctx)
+	if _, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	semaphore.beforeAdopt = func() {
+		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
+		ended = true
+	}
+	if r := b.reconcile(); r.Added != 1 || !ended {
+		t.Errorf("reconciled %+v, ended %v: want the grant added", r, ended)
+	}
+	b.expectHeld(0)
+}
