@@ -96,10 +96,10 @@ func (d *Dispatcher) mergeAttributes(ctx context.Context, h *handling) error {
 	}
 	err := d.store.MergeAttributes(ctx, string(h.caller.Device), h.report.Attributes)
 	if errors.Is(err, store.ErrTooLarge) {
-		return &devices.Error{
-			Reason: devices.ReasonInvalid, Code: "attributes_too_large",
-			Detail: fmt.Sprintf("attributes: at most %d keys and %d bytes after the merge", devices.MaxAttributeKeys, devices.MaxAttributes),
-		}
+		// The device's results must not be lost over it.
+		h.reply.Code = devices.CodeAttributesTooLarge
+		h.reply.Detail = fmt.Sprintf("attributes: at most %d keys and %d bytes after the merge; unchanged", devices.MaxAttributeKeys, devices.MaxAttributes)
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("%w: merging attributes: %w", ErrUnavailable, err)

@@ -516,3 +516,21 @@ func TestBrokerDevicesWithoutAFleetTokenMustBeKnown(t *testing.T) {
 		t.Errorf("a forbidden report registered the device: %v", err)
 	}
 }
+
+func TestAttributesOverTheirLimitDoNotCostAResult(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1")
+	g := b.granted("d1")
+	b.report("d1", fmt.Sprintf(`{"attributes":{"one":%q}}`, strings.Repeat("x", 7<<10)))
+	reply := b.report("d1", fmt.Sprintf(`{"attributes":{"two":%q},"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`,
+		strings.Repeat("y", 7<<10), g.ID, g.Token))
+	if len(reply.Acks) != 1 || reply.Acks[0].Outcome != devices.OutcomeRecorded || reply.Code != "attributes_too_large" {
+		t.Errorf("reply %+v, want the result recorded and the attributes refused", reply)
+	}
+	d, err := b.store.Device(b.ctx, "d1")
+	if err != nil || strings.Contains(string(d.Attributes), "two") || !strings.Contains(string(d.Attributes), "one") {
+		t.Errorf("attributes %.40s, %v: want them unchanged", d.Attributes, err)
+	}
+}
