@@ -45,6 +45,9 @@ type Caller struct {
 // returns ErrUnauthenticated for a token nobody has, ErrForbidden for another
 // device's.
 func (d *Dispatcher) Authenticate(ctx context.Context, device devices.ID, token string) (Caller, error) {
+	if token == "" {
+		return Caller{}, ErrUnauthenticated
+	}
 	for _, fleet := range d.config.FleetTokens {
 		if subtle.ConstantTimeCompare([]byte(fleet), []byte(token)) == 1 {
 			return Caller{Device: device, Via: ViaFleetToken}, nil

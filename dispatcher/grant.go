@@ -23,33 +23,39 @@ const maxMends = 2
 // nextTask decides what the device does now and makes it true: a redelivery, a
 // new grant, or a refusal with a time. Each further turn knows one full pool or
 // one repair more, so it ends.
-func (d *Dispatcher) nextTask(ctx context.Context, h *handling) error {
+func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 	full := make(map[string]bool)
 	for mends := 0; ; {
 		choice := Decide(h.situation(full))
 		switch {
-		case choice.Redeliver:
-			return d.redeliver(ctx, h)
-		case choice.Task == nil:
+		case choice.Reason != devices.ReasonGranted:
 			d.refuse(h, choice)
-			return nil
+			return
 		case h.caller.Via == ViaBroker && h.report.ID == "":
 			// A reply that names no report cannot tell its device how old it is.
 			h.reply.Code, h.reply.Detail = "id_required", "id: needed over MQTT to be granted anything"
 			d.refuse(h, Choice{Reason: devices.ReasonDeclined})
-			return nil
+			return
 		}
-		switch err := d.grant(ctx, h, *choice.Task); {
+		switch err := d.carryOut(ctx, h, choice); {
 		case err == nil:
-			return nil
+			return
 		case errors.Is(err, errFull):
 			full[choice.Task.Pool] = true
 		case errors.Is(err, errMended) && mends < maxMends:
 			mends++
 		default:
-			return d.cannotConfirm(h, err)
+			d.cannotConfirm(h, err)
+			return
 		}
 	}
+}
+
+func (d *Dispatcher) carryOut(ctx context.Context, h *handling, choice Choice) error {
+	if choice.Redeliver {
+		return d.redeliver(ctx, h)
+	}
+	return d.grant(ctx, h, *choice.Task)
 }
 
 func (h *handling) situation(full map[string]bool) Situation {
@@ -67,10 +73,9 @@ func (h *handling) situation(full map[string]bool) Situation {
 
 // cannotConfirm fails closed: the device is told to wait. The slot that may
 // have been taken is freed by reconciliation.
-func (d *Dispatcher) cannotConfirm(h *handling, err error) error {
+func (d *Dispatcher) cannotConfirm(h *handling, err error) {
 	d.log.Warn("nothing granted: not confirmed", "err", err)
 	d.refuse(h, Choice{Reason: devices.ReasonUnavailable})
-	return nil
 }
 
 // grant acquires a slot and claims the task on it. It returns errFull or
@@ -124,16 +129,20 @@ func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, 
 	default:
 		d.release(ctx, claim.Pool, claim.Lease)
 	}
-	view, err := d.look(ctx, h.caller.Device)
-	if err != nil {
+	return d.decideAgain(ctx, h)
+}
+
+// decideAgain says so after a new look.
+func (d *Dispatcher) decideAgain(ctx context.Context, h *handling) error {
+	if err := d.lookAgain(ctx, h); err != nil {
 		return err
 	}
-	h.view = view
 	return errMended
 }
 
 // redeliver sends the grant that the device holds again: its first reply was
-// lost. Too little time left to use it is no grant.
+// lost. Too little time left to use it is no grant. It returns errMended when
+// the grant has ended meanwhile.
 func (d *Dispatcher) redeliver(ctx context.Context, h *handling) error {
 	held := *h.view.Grant
 	if d.usable(held) < d.config.LeaseMin {
@@ -141,12 +150,11 @@ func (d *Dispatcher) redeliver(ctx context.Context, h *handling) error {
 		return nil
 	}
 	g, err := d.store.Redeliver(ctx, held.Task, held.Token)
-	if errors.Is(err, store.ErrNotFound) { // ended meanwhile
-		d.refuse(h, Choice{Reason: devices.ReasonBusy})
-		return nil
+	if errors.Is(err, store.ErrNotFound) {
+		return d.decideAgain(ctx, h)
 	}
 	if err != nil {
-		return d.cannotConfirm(h, err)
+		return fmt.Errorf("redelivering a grant of pool %s: %w", held.Pool, err)
 	}
 	if d.usable(g) < d.config.LeaseMin {
 		d.refuse(h, Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})

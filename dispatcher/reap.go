@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/fleetslots/dispatcher/store"
@@ -30,17 +31,25 @@ func (d *Dispatcher) Reap(ctx context.Context) (ReapResult, error) {
 	}
 	for {
 		reaped, err := d.store.Reap(ctx, before, reapBatch, d.settle)
-		if err != nil {
+		d.releaseAll(ctx, d.countReaped(reaped, &result))
+		switch {
+		case err != nil && len(reaped) == 0: // only what cannot be ended is left
 			return result, fmt.Errorf("reaping: %w", err)
-		}
-		for pool, leases := range d.countReaped(reaped, &result) {
-			d.release(ctx, pool, leases...)
-		}
-		if len(reaped) < reapBatch {
+		case err == nil && len(reaped) < reapBatch:
 			d.metrics.reaperSuccess.Set(float64(d.now().Unix()))
 			return result, nil
 		}
 	}
+}
+
+// releaseAll frees slots of several pools at once, so that a semaphore that does
+// not answer costs one wait, not one per pool.
+func (d *Dispatcher) releaseAll(ctx context.Context, leases map[string][]string) {
+	var wait sync.WaitGroup
+	for pool, ended := range leases {
+		wait.Go(func() { d.release(ctx, pool, ended...) })
+	}
+	wait.Wait()
 }
 
 // believedNow reads the ledger's clock, as far as it can be trusted.

@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,15 +26,13 @@ func (d *Dispatcher) renew(ctx context.Context, h *handling) error {
 	}
 	outcomes, err := d.store.Renew(ctx, valid)
 	if err != nil {
-		h.stopping = true
 		return fmt.Errorf("%w: renewing: %w", ErrUnavailable, err)
 	}
+	var failed error
 	for i, outcome := range outcomes {
-		if err := d.answerRenewal(ctx, h, valid[i], outcome); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, d.answerRenewal(ctx, h, valid[i], outcome))
 	}
-	return nil
+	return failed
 }
 
 func (d *Dispatcher) answerRenewal(ctx context.Context, h *handling, r store.Renewal, outcome store.RenewalOutcome) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/store"
@@ -17,17 +18,29 @@ type handling struct {
 	view      store.View
 	nonce     string
 	mentioned map[grantKey]bool
-	stopping  bool // something the device runs has no right to, or could not be confirmed
+	stopping  bool // something the device runs has no right to
 	reply     devices.Reply
 }
 
 // grantKey names a grant as a device does.
 type grantKey struct{ task, token int64 }
 
+// handleLimit bounds the handling of one report. It is below orphanAge, and
+// below the time that a process has to stop.
+const handleLimit = 8 * time.Second
+
 // HandleReport answers one report: results first, then running tasks, then
 // redelivery, then the next task. It returns ErrForbidden, or ErrUnavailable
 // when nothing could be recorded; every other trouble is in the reply.
+//
+// A report that was begun is finished within 8 s, also when ctx ends meanwhile:
+// the half of one would leave a slot without a grant behind.
 func (d *Dispatcher) HandleReport(ctx context.Context, caller Caller, report devices.Report) (devices.Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return devices.Reply{}, fmt.Errorf("%w: not begun: %w", ErrUnavailable, err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
+	defer cancel()
 	view, err := d.look(ctx, caller.Device)
 	if err != nil {
 		return devices.Reply{}, err
@@ -40,7 +53,7 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller Caller, report dev
 	if err := d.admit(ctx, h); err != nil {
 		return devices.Reply{}, err
 	}
-	d.seen.mark(string(caller.Device), d.now())
+	d.seen.mark(string(caller.Device), view.Now)
 	if err := d.answer(ctx, h); err != nil {
 		return devices.Reply{}, err
 	}
@@ -48,33 +61,25 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller Caller, report dev
 	return h.reply, nil
 }
 
-// answer runs the steps. An error means that nothing was acknowledged; a
-// trouble after an acknowledgement ends the reply early as unavailable.
+// answer runs the steps. What cannot be recorded spoils nothing beside it, and
+// ends the reply before anything is granted.
 func (d *Dispatcher) answer(ctx context.Context, h *handling) error {
-	if err := d.mergeAttributes(ctx, h); err != nil {
-		return err
+	trouble := errors.Join(d.recordResults(ctx, h), d.renew(ctx, h), d.mergeAttributes(ctx, h))
+	if trouble == nil && len(h.report.Results)+len(h.report.Running) > 0 {
+		trouble = d.lookAgain(ctx, h)
 	}
-	if err := d.recordResults(ctx, h); err != nil {
-		return err
-	}
-	if err := d.renew(ctx, h); err != nil {
-		return d.unavailable(h, err)
-	}
-	if len(h.report.Results)+len(h.report.Running) > 0 {
-		view, err := d.look(ctx, h.caller.Device)
-		if err != nil {
-			return d.unavailable(h, err)
-		}
-		h.view = view
+	if trouble != nil {
+		return d.unavailable(h, trouble)
 	}
 	d.tellCancelled(h)
-	return d.nextTask(ctx, h)
+	d.nextTask(ctx, h)
+	return nil
 }
 
 // unavailable ends a reply: with what was already acknowledged if there is
 // any, else as an error, so that the transport says "send again".
 func (d *Dispatcher) unavailable(h *handling, err error) error {
-	if len(h.reply.Acks)+len(h.reply.Renewed)+len(h.reply.Cancel) == 0 && errors.Is(err, ErrUnavailable) {
+	if len(h.reply.Acks)+len(h.reply.Renewed)+len(h.reply.Cancel) == 0 {
 		return err
 	}
 	d.log.Warn("report answered without a decision", "err", err)
@@ -88,6 +93,20 @@ func (d *Dispatcher) look(ctx context.Context, device devices.ID) (store.View, e
 		return store.View{}, fmt.Errorf("%w: reading the device: %w", ErrUnavailable, err)
 	}
 	return views[0], nil
+}
+
+// lookAgain reads what the steps so far have changed. A device that was deleted
+// meanwhile is refused at its next report.
+func (d *Dispatcher) lookAgain(ctx context.Context, h *handling) error {
+	view, err := d.look(ctx, h.caller.Device)
+	if err != nil {
+		return err
+	}
+	if view.Device == nil {
+		view.Device = h.view.Device
+	}
+	h.view = view
+	return nil
 }
 
 func (d *Dispatcher) mergeAttributes(ctx context.Context, h *handling) error {
@@ -117,11 +136,15 @@ func (d *Dispatcher) tellCancelled(h *handling) {
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: g.Task, Token: g.Token, Why: g.CancelWhy})
 }
 
-// refuse ends a reply without a task.
+// refuse ends a reply without a task. What runs is asked back in time to renew
+// its lease.
 func (d *Dispatcher) refuse(h *handling, choice Choice) {
 	h.reply.Reason = choice.Reason
 	h.reply.Task = nil
 	h.reply.ReportAfterMS = d.reportAfter(choice, h.view.Now, h.bestPool()).Milliseconds()
+	for _, r := range h.reply.Renewed {
+		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, r.LeaseMS/2)
+	}
 }
 
 // bestPool is the pool of the device's best open task; empty: it has none.

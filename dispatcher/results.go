@@ -3,28 +3,29 @@ package dispatcher
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// recordResults commits every result of the report and frees their places.
-// Results that could not be committed are not acknowledged: the device sends
-// them again. An error means that none was.
+// recordResults commits every result of the report and frees their places. With
+// an error, those that could not be committed are not acknowledged: the device
+// sends them again.
 func (d *Dispatcher) recordResults(ctx context.Context, h *handling) error {
 	var valid []store.Result
+	var codes []string // of their acknowledgements
 	for _, r := range h.report.Results {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
 		if r.Invalid != "" {
 			d.ack(h, devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.OutcomeRejected, Code: r.Invalid})
 			continue
 		}
-		valid = append(valid, ledgerResult(h.caller.Device, r))
+		valid, codes = append(valid, ledgerResult(h.caller.Device, r)), append(codes, ackCode(r))
 	}
 	if len(valid) == 0 {
 		return nil
 	}
-	dropped := droppedOutputs(h.report.Results)
 	var failed error
 	for i, outcome := range d.store.RecordResults(ctx, valid, d.settle) {
 		if outcome.Err != nil {
@@ -34,15 +35,10 @@ func (d *Dispatcher) recordResults(ctx context.Context, h *handling) error {
 		if outcome.Ended != nil {
 			d.ended(ctx, *outcome.Ended, valid[i].Cause)
 		}
-		ack := devices.Ack{Task: valid[i].Task, Token: valid[i].Token, Outcome: devices.Outcome(outcome.Kind)}
-		if dropped[grantKey{ack.Task, ack.Token}] {
-			ack.Code = "output_dropped"
-		}
-		d.ack(h, ack)
+		d.ack(h, devices.Ack{Task: valid[i].Task, Token: valid[i].Token, Outcome: devices.Outcome(outcome.Kind), Code: codes[i]})
 	}
 	if failed != nil {
-		h.stopping = true // its grant may still be in force: nothing new now
-		return d.unavailable(h, fmt.Errorf("%w: recording a result: %w", ErrUnavailable, failed))
+		return fmt.Errorf("%w: recording a result: %w", ErrUnavailable, failed)
 	}
 	return nil
 }
@@ -61,7 +57,14 @@ func (d *Dispatcher) ended(ctx context.Context, g store.Grant, cause store.EndCa
 	d.release(ctx, g.Pool, g.Lease)
 }
 
+// releaseLimit bounds a release: the caller waits for it.
+const releaseLimit = 2 * time.Second
+
+// release frees slots, also when the time of the caller is up: what holds no
+// grant must not wait for reconciliation.
 func (d *Dispatcher) release(ctx context.Context, pool string, leases ...string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
+	defer cancel()
 	if _, err := d.semaphore.Release(ctx, pool, leases); err != nil {
 		d.log.WarnContext(ctx, "a slot stays reserved until it is reconciled", "pool", pool, "leases", len(leases), "err", err)
 	}
@@ -80,12 +83,9 @@ func ledgerResult(device devices.ID, r devices.Result) store.Result {
 	}
 }
 
-func droppedOutputs(results []devices.Result) map[grantKey]bool {
-	dropped := make(map[grantKey]bool)
-	for _, r := range results {
-		if r.OutputDropped {
-			dropped[grantKey{r.Task, r.Token}] = true
-		}
+func ackCode(r devices.Result) string {
+	if r.OutputDropped {
+		return devices.CodeOutputDropped
 	}
-	return dropped
+	return ""
 }

@@ -1,0 +1,163 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// partialStore fails for single entries.
+type partialStore struct {
+	dispatcher.Store
+	badResult  int64  // a result of this task is not recorded
+	cancelDown bool   // AskCancel fails
+	beforeGone func() // runs before a redelivery
+}
+
+func (s *partialStore) RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome {
+	outcomes := make([]store.ResultOutcome, len(results))
+	for i, r := range results {
+		if r.Task == s.badResult {
+			outcomes[i].Err = errDown
+			continue
+		}
+		outcomes[i] = s.Store.RecordResults(ctx, []store.Result{r}, settle)[0]
+	}
+	return outcomes
+}
+
+func (s *partialStore) AskCancel(ctx context.Context, task, token int64, why string) error {
+	if s.cancelDown {
+		return errDown
+	}
+	return s.Store.AskCancel(ctx, task, token, why)
+}
+
+func (s *partialStore) Redeliver(ctx context.Context, task, token int64) (store.Grant, error) {
+	if s.beforeGone != nil {
+		s.beforeGone()
+	}
+	return s.Store.Redeliver(ctx, task, token)
+}
+
+func partial(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *partialStore) {
+	t.Helper()
+	ledger := &partialStore{}
+	b := embedded(t, append(changes, func(c *dispatcher.Config) { ledger.Store, c.Store = c.Store, ledger })...)
+	return b, ledger
+}
+
+// TestAResultThatFailsSpoilsNothing: its neighbour is acknowledged, what runs is
+// renewed, nothing new is granted, and the device is told why.
+func TestAResultThatFailsSpoilsNothing(t *testing.T) {
+	t.Parallel()
+	b, ledger := partial(t)
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1", "d2")
+	b.batch("a", nil, "d2")
+	done, runs := b.granted("d1"), b.granted("d2")
+	ledger.badResult = done.ID
+
+	body := fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":"succeeded"},{"task":99,"token":7,"status":"failed"}],
+		"running":[{"task":%d,"token":%d}]}`, done.ID, done.Token, runs.ID, runs.Token)
+	reply := b.expectReason("d2", body, devices.ReasonUnavailable)
+	if len(reply.Acks) != 1 || reply.Acks[0].Task == done.ID || len(reply.Renewed) != 1 {
+		t.Errorf("reply %+v: want one acknowledged, one renewed", reply)
+	}
+	// Alone with what runs it spoils no renewal either.
+	reply = b.expectReason("d2", fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":"succeeded"}],"running":[{"task":%d,"token":%d}]}`,
+		done.ID, done.Token, runs.ID, runs.Token), devices.ReasonUnavailable)
+	if len(reply.Acks) != 0 || len(reply.Renewed) != 1 {
+		t.Errorf("reply %+v: want none acknowledged, one renewed", reply)
+	}
+	// And alone it is no reply at all.
+	if _, err := b.tryReport("d2", result(done, "succeeded", "")); !errors.Is(err, dispatcher.ErrUnavailable) {
+		t.Errorf("nothing recorded: %v", err)
+	}
+}
+
+// TestEveryRunningEntryIsAnswered: also behind one whose end could not be noted.
+func TestEveryRunningEntryIsAnswered(t *testing.T) {
+	t.Parallel()
+	b, ledger := partial(t, short)
+	b.pool("a", 5, 40*time.Millisecond)
+	b.batch("a", func(in *store.Batch) { in.MaxRun = 40 * time.Millisecond }, "d1")
+	g := b.granted("d1")
+	b.lapse()
+	ledger.cancelDown = true
+	reply := b.expectReason("d1", fmt.Sprintf(`{"id":"r","running":[{"task":%d,"token":%d},{"task":%d,"token":1234567}]}`,
+		g.ID, g.Token, g.ID), devices.ReasonUnavailable)
+	if len(reply.Cancel) != 2 || reply.Cancel[0].Why != devices.CancelMaxRun || reply.Cancel[1].Why != devices.CancelStale {
+		t.Errorf("reply %+v: want both told to stop", reply)
+	}
+}
+
+// TestAGrantThatEndedBeforeItsRedelivery: the device is free for the next task,
+// in the same report.
+func TestAGrantThatEndedBeforeItsRedelivery(t *testing.T) {
+	t.Parallel()
+	b, ledger := partial(t)
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1")
+	b.batch("a", nil, "d1")
+	first := b.granted("d1")
+	ledger.beforeGone = func() {
+		ledger.beforeGone = nil
+		report, err := devices.DecodeReport([]byte(fmt.Sprintf(`{"accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, first.ID, first.Token)))
+		if err != nil {
+			t.Error(err)
+		}
+		if _, err := b.HandleReport(b.ctx, dispatcher.Caller{Device: "d1", Via: dispatcher.ViaFleetToken}, report); err != nil {
+			t.Error(err)
+		}
+	}
+	if second := b.granted("d1"); second.ID == first.ID {
+		t.Errorf("granted %+v, want the other task", second)
+	}
+	b.expectHeld(1)
+}
+
+func TestOverBrokersARedeliveryNeedsAnID(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1")
+	b.granted("d1")
+	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
+	reply, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
+	if err != nil || reply.Task != nil || reply.Code != "id_required" {
+		t.Errorf("without id: %+v, %v; want no task that nobody can date", reply, err)
+	}
+	reply, err = b.HandleReport(b.ctx, caller, devices.Report{ID: "r", Accept: true})
+	if err != nil || reply.Task == nil || reply.Task.Redelivered != 1 {
+		t.Errorf("with id: %+v, %v; want the first redelivery", reply, err)
+	}
+}
+
+// TestWhatRunsIsAskedBackInTimeToRenew: report_after_ms says "no sooner".
+func TestWhatRunsIsAskedBackInTimeToRenew(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 5, 10*time.Second)
+	b.batch("a", nil, "d1")
+	g := b.granted("d1")
+	reply := b.expectReason("d1", running(g), devices.ReasonBusy)
+	if lease := reply.Renewed[0].LeaseMS; reply.ReportAfterMS > lease/2 {
+		t.Errorf("report after %d ms with %d ms left to run", reply.ReportAfterMS, lease)
+	}
+}
+
+// TestAnEmptyFleetTokenIsNone: a caller without a credential is nobody.
+func TestAnEmptyFleetTokenIsNone(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(c *dispatcher.Config) { c.FleetTokens = []string{""} })
+	if _, err := b.Authenticate(b.ctx, "d1", ""); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+		t.Errorf("no credential: %v", err)
+	}
+}
