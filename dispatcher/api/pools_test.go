@@ -166,15 +166,16 @@ func TestChangedPoolIsKnownToRedisAtOnce(t *testing.T) {
 func TestSlotsShowWhoIsInside(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":3}`)
-		b.batch(`{"pool":"p","devices":["d-1","d-2","d-3","d-4","d-5"]}`)
+		b.pool("p", `{"capacity":4}`)
+		b.batch(`{"pool":"p","devices":["d-1","d-2","d-3","d-4","d-5","d-6"]}`)
 		grants := map[float64]grant{}
-		for _, device := range []string{"d-1", "d-2", "d-3"} {
+		for _, device := range []string{"d-1", "d-2", "d-3", "d-4"} { // slots 0 to 3
 			g := b.granted(device)
 			grants[float64(g.Slot)] = g
 		}
 		b.report("d-1", grants[0].result("succeeded", "")).must(200)
-		b.pool("p", `{"capacity":1}`) // 1 and 2 stay held, above the capacity
+		b.report("d-3", grants[2].result("succeeded", "")).must(200)
+		b.pool("p", `{"capacity":1}`) // 1 and 3 stay held, above the capacity
 		shown := b.get("/v1/pools/p/slots").must(200).fields()
 		want := map[string]any{"pool": "p", "capacity": 1.0, "held": 2.0, "reserved": 0.0, "waiting": 2.0}
 		slots := list(shown, "slots")
@@ -191,7 +192,7 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 				b.Errorf("slot %v, want %+v", slot, g)
 			}
 		}
-		if states != "0:free 1:held 2:held " {
+		if states != "0:free 1:held 3:held " {
 			b.Errorf("slots %s", states)
 		}
 	})
