@@ -36,6 +36,7 @@ func TestExitCodes(t *testing.T) {
 		"simulate":                             {2, "", "DISPATCHER_FLEET_TOKEN"},
 		"simulate --silent 101%":               {2, "", "--silent"},
 		"simulate --silent x":                  {2, "", "--silent"},
+		"simulate --via pigeon":                {2, "", "--via"},
 		"simulate --devices x":                 {2, "", "--devices"},
 		"dev --simulate -1":                    {2, "", "--simulate"},
 		"dev --listen 300.0.0.1:1 --data d":    {1, "", "--listen"},

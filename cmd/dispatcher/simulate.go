@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -62,6 +63,9 @@ differs from what the device sent.`,
 }
 
 func runSimulate(cmd *cobra.Command, config simulator.Config) error {
+	if !slices.Contains([]simulator.Via{simulator.ViaHTTP, simulator.ViaMQTT, simulator.ViaMixed}, config.Via) {
+		return usageError{fmt.Errorf("--via: %q is none of http, mqtt, mixed", config.Via)}
+	}
 	config.OperatorToken = os.Getenv("DISPATCHER_TOKEN")
 	config.FleetToken = os.Getenv("DISPATCHER_FLEET_TOKEN")
 	if config.OperatorToken == "" || config.FleetToken == "" {
@@ -70,7 +74,7 @@ func runSimulate(cmd *cobra.Command, config simulator.Config) error {
 	if config.Seed == 0 {
 		config.Seed = uint64(time.Now().UnixNano())
 	}
-	fmt.Fprintln(cmd.ErrOrStderr(), "seed", config.Seed)
+	_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "seed", config.Seed)
 	summary, err := simulator.Run(cmd.Context(), config, cmd.ErrOrStderr())
 	if err != nil {
 		return err

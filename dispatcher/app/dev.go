@@ -89,7 +89,7 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 		return nil, err
 	}
 	d.app = assemble(config, o.Logger, o.Version, b, listeners{device: httpListener}) //nolint:contextcheck // handlers take each request's
-	if err := d.connect(mqttListener, o.Logger, &opened); err != nil { //nolint:contextcheck // the broker lives until it is closed
+	if err := d.connect(mqttListener, o.Logger, &opened); err != nil {                //nolint:contextcheck // the broker lives until it is closed
 		return nil, err
 	}
 	// From here on the app closes what was opened: the broker first, which
