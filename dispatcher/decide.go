@@ -57,11 +57,11 @@ func next(s Situation) Choice {
 		c := &ordered[i]
 		switch {
 		case c.PoolPaused || c.BatchPaused:
-			refusal = worse(refusal, Choice{Reason: devices.ReasonPaused})
+			refusal = nearer(refusal, Choice{Reason: devices.ReasonPaused})
 		case c.EligibleAt.After(s.Now):
-			refusal = worse(refusal, Choice{Reason: devices.ReasonWindow, Until: c.EligibleAt})
+			refusal = nearer(refusal, Choice{Reason: devices.ReasonWindow, Until: c.EligibleAt})
 		case s.Full[c.Pool]:
-			refusal = worse(refusal, Choice{Reason: devices.ReasonFull})
+			refusal = nearer(refusal, Choice{Reason: devices.ReasonFull})
 		default:
 			return Choice{Reason: devices.ReasonGranted, Task: c}
 		}
@@ -78,9 +78,9 @@ func before(a, b store.Candidate) int {
 	)
 }
 
-// worse keeps the refusal that is closest to a grant: it is what the operator
+// nearer keeps the refusal that is nearest to a grant: it is what the operator
 // and the device want to know. Of two times the earlier one counts.
-func worse(a, b Choice) Choice {
+func nearer(a, b Choice) Choice {
 	rank := func(c Choice) int {
 		return slices.Index([]devices.Reason{devices.ReasonNone, devices.ReasonWindow, devices.ReasonPaused, devices.ReasonFull}, c.Reason)
 	}

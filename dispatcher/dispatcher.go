@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 )
 
 var (
@@ -56,6 +57,7 @@ type Dispatcher struct {
 	seen      *lastSeen
 	guard     *clockGuard
 	known     *knownTokens
+	restoring singleflight.Group // by pool
 	now       func() time.Time
 	jitter    func() float64
 }
@@ -78,7 +80,7 @@ func New(config Config) *Dispatcher {
 		store:     config.Store,
 		semaphore: config.Semaphore,
 		config:    config,
-		log:       config.Logger,
+		log:       Sparing(config.Logger, config.Now),
 		metrics:   newMetrics(config.Registerer),
 		holds:     newHoldTimes(),
 		seen:      newLastSeen(),

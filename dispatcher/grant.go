@@ -90,7 +90,7 @@ func (d *Dispatcher) grant(ctx context.Context, h *handling, c store.Candidate) 
 	}
 	switch got[0].Status {
 	case slots.StatusUnknown:
-		if _, err := d.ReconcilePool(ctx, c.Pool); err != nil {
+		if err := d.makeKnown(ctx, c.Pool); err != nil {
 			return err
 		}
 		return errMended

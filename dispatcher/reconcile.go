@@ -71,6 +71,18 @@ func (d *Dispatcher) ReconcilePool(ctx context.Context, name string) (ReconcileR
 	return d.reconcile(ctx, pool)
 }
 
+// makeKnown restores a pool that the semaphore has lost, once for all reports
+// that find it so at the same time. The work is not tied to the one that came
+// first: its time may be almost up.
+func (d *Dispatcher) makeKnown(ctx context.Context, pool string) error {
+	_, err, _ := d.restoring.Do(pool, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
+		defer cancel()
+		return d.ReconcilePool(ctx, pool)
+	})
+	return err //nolint:wrapcheck // ReconcilePool's own
+}
+
 func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool) (ReconcileResult, error) {
 	var result ReconcileResult
 	config := slots.Config{Capacity: pool.Capacity, Version: pool.Version}
@@ -85,15 +97,8 @@ func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool) (ReconcileR
 		return result, fmt.Errorf("reading the grants of pool %s: %w", pool.Name, err)
 	}
 	if !snapshot.Known {
-		restored, err := d.semaphore.Restore(ctx, pool.Name, config, holdings(grants))
-		if err != nil {
-			return result, fmt.Errorf("restoring pool %s: %w", pool.Name, err)
-		}
-		if restored {
-			result.Restored++
-			d.log.InfoContext(ctx, "pool restored from the ledger", "pool", pool.Name, "held", len(grants))
-		}
-		return result, nil
+		err := d.restore(ctx, pool.Name, config, grants, &result)
+		return result, err
 	}
 	if err := d.resize(ctx, pool.Name, config, snapshot, &result); err != nil {
 		return result, err
@@ -104,6 +109,21 @@ func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool) (ReconcileR
 	err = d.addMissing(ctx, pool.Name, snapshot, grants, &result)
 	d.metrics.drift.WithLabelValues(pool.Name).Set(float64(result.Drift()))
 	return result, err
+}
+
+// restore makes an unknown pool known, and takes out again what ended while it
+// was unknown and could not be released.
+func (d *Dispatcher) restore(ctx context.Context, pool string, config slots.Config, grants []store.Grant, result *ReconcileResult) error {
+	restored, err := d.semaphore.Restore(ctx, pool, config, holdings(grants))
+	if err != nil {
+		return fmt.Errorf("restoring pool %s: %w", pool, err)
+	}
+	if !restored { // another replica did, or does
+		return nil
+	}
+	result.Restored++
+	d.log.InfoContext(ctx, "pool restored from the ledger", "pool", pool, "held", len(grants))
+	return d.undoEnded(ctx, pool, grants)
 }
 
 func (d *Dispatcher) resize(ctx context.Context, pool string, config slots.Config, snapshot slots.Snapshot, result *ReconcileResult) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -40,15 +41,24 @@ func (s *lastSeen) putBack(times map[string]time.Time) {
 	maps.Copy(s.times, newer)
 }
 
-// FlushSeen writes the collected last-seen times in one statement.
+// seenPart bounds one statement: it locks the devices it writes.
+const seenPart = 5000
+
+// FlushSeen writes the collected last-seen times.
 func (d *Dispatcher) FlushSeen(ctx context.Context) error {
 	times := d.seen.take()
-	if len(times) == 0 {
-		return nil
-	}
-	if err := d.store.TouchDevices(ctx, times); err != nil {
-		d.seen.putBack(times)
-		return fmt.Errorf("writing last-seen times: %w", err)
+	for ids := range slices.Chunk(slices.Collect(maps.Keys(times)), seenPart) {
+		part := make(map[string]time.Time, len(ids))
+		for _, id := range ids {
+			part[id] = times[id]
+		}
+		if err := d.store.TouchDevices(ctx, part); err != nil {
+			d.seen.putBack(times)
+			return fmt.Errorf("writing last-seen times: %w", err)
+		}
+		for _, id := range ids {
+			delete(times, id)
+		}
 	}
 	return nil
 }

@@ -1,0 +1,66 @@
+package dispatcher_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+)
+
+func TestSparing(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	now := time.Unix(0, 0)
+	plain := slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})
+	log := dispatcher.Sparing(slog.New(plain), func() time.Time { return now })
+	log.Warn("down", "n", 1)
+	log.Warn("down", "n", 2)
+	log.With("of", "another").Warn("down", "n", 3)
+	log.Error("worse")
+	log.Info("news")
+	log.Info("news")
+	now = now.Add(time.Second)
+	log.Warn("down", "n", 4)
+	log.Error("worse")
+	want := `level=WARN msg=down n=1
+level=ERROR msg=worse
+level=INFO msg=news
+level=INFO msg=news
+level=WARN msg=down n=4 left_out=2
+level=ERROR msg=worse
+`
+	if out.String() != want {
+		t.Errorf("logged\n%swant\n%s", out.String(), want)
+	}
+}
+
+// TestAnOutageIsNotLoggedByEveryReport: 10,000 reports a second go on coming
+// while Redis is down.
+func TestAnOutageIsNotLoggedByEveryReport(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	now := time.Now()
+	b, _, semaphore := faulty(t, func(c *dispatcher.Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&out, nil))
+		c.Now = func() time.Time { return now }
+	})
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d0", "d1", "d2", "d3")
+	semaphore.acquireDown.Store(true)
+	for i := range 4 {
+		b.expectReason(fmt.Sprintf("d%d", i), `{}`, devices.ReasonUnavailable)
+	}
+	if lines := strings.Count(out.String(), "\n"); lines != 1 {
+		t.Errorf("%d lines for one outage:\n%s", lines, out.String())
+	}
+}
