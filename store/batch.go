@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/jmoiron/sqlx"
 )
 
 // Batch is what an operator queued in one request: tasks that share a pool,
@@ -83,7 +85,8 @@ func batchDest(b *Batch) []any {
 func (s *Store) CreateBatch(ctx context.Context, actor string, b Batch, tasks iter.Seq2[NewTask, error]) (Batch, error) {
 	var created Batch
 	// Not write: the sequence cannot be read twice.
-	err := s.writeOnce(ctx, func(tx session) error {
+	err := s.writeOnce(ctx, func(plain *sqlx.Tx) error {
+		tx := session{plain, s.dialect}
 		if s.bulk != "" {
 			if _, err := tx.exec(ctx, s.bulk); err != nil {
 				return err
@@ -93,7 +96,7 @@ func (s *Store) CreateBatch(ctx context.Context, actor string, b Batch, tasks it
 		if err != nil {
 			return err
 		}
-		total, err := s.insertTasks(ctx, tx, id, b, tasks)
+		total, err := s.insertTasks(ctx, plain, id, b, tasks)
 		if err != nil {
 			return err
 		}
@@ -133,7 +136,7 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 	return id, err
 }
 
-func (s *Store) insertTasks(ctx context.Context, tx session, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (total int64, err error) {
+func (s *Store) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (total int64, err error) {
 	insert, err := tx.PrepareContext(ctx, s.addTasks)
 	if err != nil {
 		return 0, err

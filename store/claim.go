@@ -97,21 +97,9 @@ func (s session) insertGrants(ctx context.Context, claims string) (tasks []int64
 }
 
 // fillGranted gives the inserted grants their tokens and reads them back.
-//
-// The token comes after the insert: now that the grant holds its slot and its
-// task alone, whoever had them before has a token already, and whoever follows
-// cannot have one yet. A token drawn with the insert could be older than that
-// of a grant for which the insert had to wait.
 func (s session) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims string, tasks []int64) error {
-	granted := ids(tasks...)
-	if _, err := s.exec(ctx, `UPDATE grants SET token = {token} WHERE task IN (SELECT id FROM {ids})`, granted); err != nil {
-		return fmt.Errorf("giving tokens: %w", err)
-	}
-	if _, err := s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
-		SELECT g.granted_at, 'task.granted', g.device, g.pool, g.batch, g.task, g.device, g.token, 'slot=' || g.slot
-		FROM grants g WHERE g.task IN (SELECT id FROM {ids})`, granted); err != nil {
-		return fmt.Errorf("recording grants: %w", err)
+	if err := s.giveTokens(ctx, ids(tasks...)); err != nil {
+		return err
 	}
 	// A lease id names its claim: two claims of one task differ in it.
 	type numbered struct {
@@ -135,6 +123,31 @@ func (s session) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claim
 		if inserted[r.Task] {
 			delete(inserted, r.Task)
 			outcomes[r.n] = ClaimOutcome{Status: ClaimGranted, Grant: r.Grant}
+		}
+	}
+	return nil
+}
+
+// giveTokens gives the inserted grants their tokens, and records the grants.
+//
+// The token comes after the insert: now that the grant holds its slot and its
+// task alone, whoever had them before has a token already, and whoever follows
+// cannot have one yet. A token drawn with the insert could be older than that
+// of a grant for which the insert had to wait.
+func (s session) giveTokens(ctx context.Context, granted string) error {
+	const (
+		update = `UPDATE grants SET token = {token} WHERE task IN (SELECT id FROM {ids})`
+		record = `INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
+			SELECT g.granted_at, 'task.granted', g.device, g.pool, g.batch, g.task, g.device, g.token, 'slot=' || g.slot
+			FROM {given} g WHERE g.task IN (SELECT id FROM {ids})`
+	)
+	texts := []string{update, record}
+	if s.chains {
+		texts = []string{`WITH given AS (` + update + ` RETURNING *) ` + record}
+	}
+	for _, text := range texts {
+		if _, err := s.exec(ctx, text, granted); err != nil {
+			return fmt.Errorf("giving tokens: %w", err)
 		}
 	}
 	return nil

@@ -25,6 +25,7 @@ import (
 //	{skip t}     FOR UPDATE OF t SKIP LOCKED
 //	{token}      the next fencing token, for a grant that holds its unique keys
 //	{last token} the last one given, 0 before the first
+//	{given}      the grants, as UPDATE has just given them their tokens
 //	{ids}, {claims}, ... the rows of the JSON array $1, see inputs
 type dialect struct {
 	name       string
@@ -34,6 +35,7 @@ type dialect struct {
 	lockAlone  string   // takes the lock of the pool $1 against all others
 	bulk       string   // lifts the statement timeout of one transaction
 	addTasks   string   // prepared once per batch, run once per task
+	chains     bool     // WITH takes changes: several run as one statement
 	flush      bool     // addTasks needs a last run without arguments
 }
 
@@ -61,14 +63,17 @@ func postgres() dialect {
 		"{lock}", "FOR UPDATE",
 		"{lock t}", "FOR UPDATE OF t",
 		"{skip t}", "FOR UPDATE OF t SKIP LOCKED",
+		"{given}", "given",
 		"{token}", "nextval('grant_token')",
 		"{last token}", "(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM grant_token)",
 	}
-	// The limit changes nothing but the plan: without it Postgres expects a
-	// hundred rows of any array, and reads whole tables to join them.
+	// The limits change nothing but the plan: without them Postgres expects a
+	// hundred rows of any array, and reads whole tables to join them. With each
+	// limit that it does not know it expects a tenth: here, one row.
+	const limit = " LIMIT json_array_length($1::json)"
 	for name, columns := range inputs() {
 		words = append(words, "{"+name+"}",
-			"(SELECT * FROM json_to_recordset($1::json) AS rows("+columns+") LIMIT json_array_length($1::json)) AS "+name)
+			"(SELECT * FROM (SELECT * FROM json_to_recordset($1::json) AS rows("+columns+")"+limit+") AS given"+limit+") AS "+name)
 	}
 	// Two integers: a space of their own, apart from the migrations' lock.
 	const poolLock = "(20060, hashtext("
@@ -81,6 +86,7 @@ func postgres() dialect {
 		lockAlone: `SELECT pg_advisory_xact_lock` + poolLock + `$1))`,
 		bulk:      `SET LOCAL statement_timeout = 0`,
 		addTasks:  `COPY tasks (batch, pool, device, priority, payload) FROM STDIN`,
+		chains:    true,
 		flush:     true,
 	}
 }
@@ -95,6 +101,7 @@ func sqliteDialect() dialect {
 		"{lock}", "",
 		"{lock t}", "",
 		"{skip t}", "",
+		"{given}", "grants",
 		"{token}", "token", // given by a trigger
 		"{last token}", "(SELECT value FROM grant_token)",
 	}

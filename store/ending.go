@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 )
 
@@ -95,8 +94,8 @@ func (s session) end(ctx context.Context, endings []ending) error {
 	for i := range endings {
 		rows[i] = endings[i].row()
 	}
-	in := input(rows)
-	for _, step := range []struct{ name, query string }{
+	// The grants, which the attempts are made of, go last.
+	return s.each(ctx, input(rows), len(rows), []step{
 		{"recording attempts", `
 			INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, error)
 			SELECT g.token, g.task, g.attempt, g.device, g.pool, g.slot, g.lease, g.granted_at, {now}, endings.cause,
@@ -116,14 +115,5 @@ func (s session) end(ctx context.Context, endings []ending) error {
 		{"ending grants", `
 			DELETE FROM grants WHERE EXISTS (
 				SELECT 1 FROM {endings} WHERE endings.task = grants.task AND endings.token = grants.token)`},
-	} {
-		n, err := s.exec(ctx, step.query, in)
-		if err != nil {
-			return fmt.Errorf("%s: %w", step.name, err)
-		}
-		if int(n) != len(endings) {
-			return fmt.Errorf("%s: %d rows changed, not %d", step.name, n, len(endings))
-		}
-	}
-	return nil
+	})
 }

@@ -3,29 +3,32 @@ package store
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"sync"
 
 	"github.com/jmoiron/sqlx"
 )
 
-// prepared runs readings as prepared statements, each text prepared once per
-// connection. Most reports are refused, and cost one reading: planning it each
-// time takes Postgres some ten times longer than running it.
+// prepared runs statements that were prepared once per connection: planning
+// one each time takes Postgres up to ten times longer than running it.
 //
-// Only readings outside of transactions come here: preparing needs a
-// connection of its own, which inside of one may never come free.
+// Preparing a new text needs a connection of its own, which inside of a
+// transaction may never come free: all others may be held by transactions
+// that want the same. So a text that a transaction runs first is only noted,
+// and prepared before the next transaction begins.
 type prepared struct {
 	*sqlx.DB
 
 	mu         sync.Mutex
-	statements map[string]*sqlx.Stmt // the texts of this package: few
+	statements map[string]*sql.Stmt // the texts of this package: few
+	noted      []string             // texts of transactions, not prepared yet
 }
 
 func newPrepared(db *sqlx.DB) *prepared {
-	return &prepared{DB: db, statements: make(map[string]*sqlx.Stmt)}
+	return &prepared{DB: db, statements: map[string]*sql.Stmt{}}
 }
 
-// QueryContext runs the query prepared.
+// QueryContext runs the query prepared, outside of transactions.
 func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	statement, err := p.statement(ctx, query) //nolint:sqlclosecheck // kept, and closed with the database
 	if err != nil {
@@ -34,14 +37,14 @@ func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 	return statement.QueryContext(ctx, args...)
 }
 
-func (p *prepared) statement(ctx context.Context, query string) (*sqlx.Stmt, error) {
+func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
 	p.mu.Lock()
 	known := p.statements[query]
 	p.mu.Unlock()
 	if known != nil {
 		return known, nil
 	}
-	made, err := p.PreparexContext(ctx, query)
+	made, err := p.PrepareContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}
@@ -52,4 +55,62 @@ func (p *prepared) statement(ctx context.Context, query string) (*sqlx.Stmt, err
 	}
 	p.statements[query] = made
 	return made, nil
+}
+
+// prepareNoted prepares what earlier transactions noted. The caller must hold
+// no connection. A text that fails here runs unprepared, and is noted anew. A
+// nil p prepares nothing.
+func (p *prepared) prepareNoted(ctx context.Context) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	noted := p.noted
+	p.noted = nil
+	p.mu.Unlock()
+	for _, query := range noted {
+		if _, err := p.statement(ctx, query); err != nil { //nolint:sqlclosecheck // kept
+			return
+		}
+	}
+}
+
+// in returns tx running its statements prepared; a nil p changes nothing.
+func (p *prepared) in(tx *sqlx.Tx) database {
+	if p == nil {
+		return tx
+	}
+	return preparedTx{tx, p}
+}
+
+// preparedTx is a transaction that runs what is prepared on the pool, anew on
+// its own connection if need be, and all else as it is.
+type preparedTx struct {
+	*sqlx.Tx
+	from *prepared
+}
+
+func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if statement := t.from.orNote(query); statement != nil {
+		return t.StmtContext(ctx, statement).QueryContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction
+	}
+	return t.Tx.QueryContext(ctx, query, args...)
+}
+
+func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if statement := t.from.orNote(query); statement != nil {
+		return t.StmtContext(ctx, statement).ExecContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction
+	}
+	return t.Tx.ExecContext(ctx, query, args...)
+}
+
+// orNote returns the prepared statement, or nil after noting its text.
+func (p *prepared) orNote(query string) *sql.Stmt {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.statements[query]
+	if known == nil && !slices.Contains(p.noted, query) {
+		p.noted = append(p.noted, query)
+	}
+	return known
 }

@@ -1,10 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
@@ -13,10 +13,10 @@ import (
 // maxTries bounds how often a transaction is tried that the server undoes.
 const maxTries = 3
 
-// database is a *sqlx.DB or *sqlx.Tx.
+// database is a connection pool or a transaction, prepared or not.
 type database interface {
-	sqlx.ExtContext
-	sqlx.PreparerContext
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
 // session runs SQL texts, in or outside of a transaction.
@@ -26,27 +26,36 @@ type session struct {
 }
 
 // read is for single statements, each one consistent reading.
-func (s *Store) read() session { return session{s.reads, s.dialect} }
+func (s *Store) read() session {
+	if s.prepared == nil {
+		return session{s.db, s.dialect}
+	}
+	return session{s.prepared, s.dialect}
+}
 
 // write runs change in one transaction and commits it. Whatever change read
 // or set outside must be set anew by each run: it is run again when the
 // server undid it (deadlock, serialization).
 func (s *Store) write(ctx context.Context, change func(session) error) error {
 	for try := 1; ; try++ {
-		err := s.writeOnce(ctx, change)
+		s.prepared.prepareNoted(ctx)
+		err := s.writeOnce(ctx, func(tx *sqlx.Tx) error {
+			return change(session{s.prepared.in(tx), s.dialect})
+		})
 		if err == nil || try == maxTries || !retryable(err) {
 			return err
 		}
 	}
 }
 
-func (s *Store) writeOnce(ctx context.Context, change func(session) error) error {
+// writeOnce prepares nothing by itself: COPY and SET come this way.
+func (s *Store) writeOnce(ctx context.Context, change func(*sqlx.Tx) error) error {
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("beginning a transaction: %w", err)
 	}
 	defer tx.Rollback()
-	if err := change(session{tx, s.dialect}); err != nil {
+	if err := change(tx); err != nil {
 		return err
 	}
 	return commit(ctx, tx)
@@ -83,11 +92,18 @@ func (s session) row(ctx context.Context, query string, dest ...any) error {
 }
 
 func (s session) rowOf(ctx context.Context, query string, args []any, dest ...any) error {
-	err := s.QueryRowxContext(ctx, s.text(query), args...).Scan(dest...)
-	if errors.Is(err, sql.ErrNoRows) {
-		return ErrNotFound
+	rows, err := s.QueryContext(ctx, s.text(query), args...)
+	if err != nil {
+		return err
 	}
-	return err
+	defer rows.Close()
+	if !rows.Next() {
+		return cmp.Or(rows.Err(), ErrNotFound)
+	}
+	if err := rows.Scan(dest...); err != nil {
+		return err
+	}
+	return rows.Close()
 }
 
 // collect reads all rows; dest names where the columns of one row go.

@@ -20,8 +20,8 @@ import (
 
 // Store is the ledger in one database. It is safe for concurrent use.
 type Store struct {
-	db    *sqlx.DB
-	reads database // for readings outside of transactions
+	db       *sqlx.DB
+	prepared *prepared // nil: statements run as they are
 	dialect
 }
 
@@ -91,7 +91,7 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	db.SetMaxIdleConns(opts.MaxIdleConns)
 	db.SetConnMaxLifetime(opts.ConnLifetime)
 	db.SetConnMaxIdleTime(opts.ConnIdleTime)
-	return opened(ctx, &Store{db: db, reads: newPrepared(db), dialect: postgres()})
+	return opened(ctx, &Store{db: db, prepared: newPrepared(db), dialect: postgres()})
 }
 
 // withSettings adds ours to those that the DSN names, which win. A prepared
@@ -127,7 +127,7 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	}
 	db := sqlx.NewDb(sql.OpenDB(connector), "sqlite")
 	db.SetMaxOpenConns(1)
-	return opened(ctx, &Store{db: db, reads: db, dialect: sqliteDialect()})
+	return opened(ctx, &Store{db: db, dialect: sqliteDialect()})
 }
 
 func opened(ctx context.Context, s *Store) (*Store, error) {

@@ -1,0 +1,118 @@
+package store_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// openSingle is a ledger with one connection and a pool p of one place. Whoever
+// prepares on a second connection inside of a transaction waits in vain.
+func openSingle(t *testing.T) *ledger {
+	t.Helper()
+	l := opened(t)(store.OpenPostgres(t.Context(), server.NewDatabase(t), store.Options{MaxOpenConns: 1}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, _, err := l.PutPool(ctx, "op", "p", store.PoolSpec{Capacity: 1, Lease: time.Hour})
+	l.must(err)
+	return l
+}
+
+// lives takes one task of each device through its life, one after another.
+func (l *ledger) lives(ids []int64, devices []string) {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(l.Context(), time.Minute)
+	defer cancel()
+	for i, d := range devices {
+		_, err := l.Views(ctx, []string{d})
+		l.must(err)
+		outcomes, err := l.Claim(ctx, []store.Claim{l.to(ids[i], d, "p", 0)})
+		l.must(err)
+		g := outcomes[0].Grant
+		_, err = l.Redeliver(ctx, g.Task, g.Token)
+		l.must(err)
+		r := store.Result{Device: d, Task: g.Task, Token: g.Token, Cause: store.BySuccess}
+		if o := l.RecordResults(ctx, []store.Result{r}, settle)[0]; o.Kind != store.ResultRecorded {
+			l.Fatalf("outcome %+v", o)
+		}
+	}
+}
+
+func TestTransactionsRunPreparedStatements(t *testing.T) {
+	t.Parallel()
+	l := openSingle(t)
+	devices := deviceNames(10)
+	for range 3 {
+		_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+		l.lives(ids, devices)
+	}
+	rows, err := l.DB().QueryContext(t.Context(), `SELECT statement, generic_plans FROM pg_prepared_statements`)
+	l.must(err)
+	defer rows.Close()
+	planned := map[string]bool{"INSERT INTO grants": false, "UPDATE grants SET token": false, "DELETE FROM grants": false, "FOR UPDATE": false}
+	for rows.Next() {
+		var text string
+		var generic int
+		l.must(rows.Scan(&text, &generic))
+		for part := range planned {
+			planned[part] = planned[part] || strings.Contains(text, part) && generic >= 20
+		}
+		if strings.HasPrefix(text, "COPY") || strings.HasPrefix(text, "SET") {
+			t.Errorf("prepared and kept: %s", text)
+		}
+	}
+	l.must(rows.Err())
+	for part, once := range planned {
+		if !once {
+			t.Errorf("%s is planned again and again", part)
+		}
+	}
+}
+
+// A plan that was made while the tables were small must not read them whole
+// when they have grown. Statistics, which would have it made anew, come late.
+func TestPlansSuitTablesThatGrow(t *testing.T) {
+	t.Parallel()
+	l := openSingle(t)
+	for _, table := range []string{"tasks", "grants", "batches", "pools"} {
+		l.exec("ALTER TABLE " + table + " SET (autovacuum_enabled = off)")
+	}
+	devices := deviceNames(20)
+	_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+	l.lives(ids[:10], devices[:10])
+	const others = 5000
+	l.batch(store.Batch{Pool: "p"}, deviceNames(others + 1000)[1000:]...)
+	before := l.tasksRead()
+	l.lives(ids[10:], devices[10:])
+	if read := l.tasksRead() - before; read > others {
+		t.Fatalf("ten lives read %d tasks", read)
+	}
+}
+
+// tasksRead is how many rows of tasks were read so far, by any plan.
+func (l *ledger) tasksRead() (n int) {
+	l.Helper()
+	l.exec("SELECT pg_stat_force_next_flush()")
+	l.must(l.DB().QueryRowContext(l.Context(), `
+		SELECT sum(i.idx_tup_read) + min(t.seq_tup_read)
+		FROM pg_stat_user_indexes i JOIN pg_stat_user_tables t USING (relid) WHERE t.relname = 'tasks'`).Scan(&n))
+	return n
+}
+
+// The statements are prepared anew on the connections that follow a crash.
+func TestPreparedStatementsOutliveTheServer(t *testing.T) {
+	t.Parallel()
+	pg := testservers.Postgres(t)
+	l := opened(t)(store.OpenPostgres(t.Context(), pg.NewDatabase(t), store.Options{MaxOpenConns: 2}))
+	l.pool("p", 1)
+	devices := deviceNames(20)
+	_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+	l.lives(ids[:10], devices[:10])
+	pg.Immediate()
+	pg.Start()
+	l.lives(ids[10:], devices[10:])
+}
