@@ -21,8 +21,8 @@ import (
 const (
 	capacity  = 60
 	busy      = 55 // slots that must be held when a fault strikes
-	lease     = 5 * time.Second
-	margin    = time.Second
+	lease     = 8 * time.Second
+	margin    = lease / 5
 	reapEvery = time.Second
 )
 
@@ -40,7 +40,7 @@ func TestFaults(t *testing.T) {
 	summary, err := simulator.Run(ctx, simulator.Config{
 		URL: balance(t, x.paused, x.other), OperatorToken: adminToken, FleetToken: fleetToken,
 		Devices: 400, Tasks: 2000, Pool: "e2e", Capacity: capacity, Lease: lease,
-		Via: simulator.ViaHTTP, Work: 125 * time.Millisecond, Long: 0.2,
+		Via: simulator.ViaHTTP, Work: 125 * time.Millisecond, Long: 0.12,
 		Period: 2 * time.Second, Resend: time.Second, Retry: 200 * time.Millisecond,
 		Faults: simulator.Faults{Silent: 0.03, Duplicate: 0.03}, Seed: 1, Timeout: 4 * time.Minute,
 	}, testWriter{t})
