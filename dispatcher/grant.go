@@ -141,12 +141,11 @@ func (d *Dispatcher) decideAgain(ctx context.Context, h *handling) error {
 }
 
 // redeliver sends the grant that the device holds again: its first reply was
-// lost. Too little time left to use it is no grant. It returns errMended when
-// the grant has ended meanwhile.
+// lost. It returns errMended when the grant has ended meanwhile.
 func (d *Dispatcher) redeliver(ctx context.Context, h *handling) error {
 	held := *h.view.Grant
-	if d.usable(held) < d.config.LeaseMin {
-		d.refuse(h, Choice{Reason: devices.ReasonBusy, Until: held.LeaseUntil})
+	if d.usable(held) < d.config.LeaseMin { // counts as no delivery
+		d.deliver(h, held)
 		return nil
 	}
 	g, err := d.store.Redeliver(ctx, held.Task, held.Token)
@@ -156,16 +155,18 @@ func (d *Dispatcher) redeliver(ctx context.Context, h *handling) error {
 	if err != nil {
 		return fmt.Errorf("redelivering a grant of pool %s: %w", held.Pool, err)
 	}
-	if d.usable(g) < d.config.LeaseMin {
-		d.refuse(h, Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})
-		return nil
-	}
 	d.deliver(h, g)
 	return nil
 }
 
+// deliver tells the device of its grant. Too little time left to use it is no
+// grant.
 func (d *Dispatcher) deliver(h *handling, g store.Grant) {
 	usable := d.usable(g)
+	if usable < d.config.LeaseMin {
+		d.refuse(h, Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})
+		return
+	}
 	h.reply.Reason = devices.ReasonGranted
 	h.reply.Task = &devices.Task{
 		ID: g.Task, Token: g.Token, Pool: g.Pool, Slot: g.Slot, Kind: g.Kind, Payload: g.Payload,

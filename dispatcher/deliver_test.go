@@ -1,0 +1,32 @@
+package dispatcher_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// slowStore answers a claim so late that little of the lease is left.
+type slowStore struct{ dispatcher.Store }
+
+func (s slowStore) Claim(ctx context.Context, claims []store.Claim) ([]store.ClaimOutcome, error) {
+	outcomes, err := s.Store.Claim(ctx, claims)
+	for i := range outcomes {
+		outcomes[i].Grant.Remaining -= 50 * time.Second
+	}
+	return outcomes, err
+}
+
+// TestAGrantWithNoTimeLeftIsNotDelivered: lease_ms is never below the minimum.
+func TestAGrantWithNoTimeLeftIsNotDelivered(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(c *dispatcher.Config) { c.Store = slowStore{c.Store} })
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1")
+	b.expectReason("d1", `{}`, devices.ReasonBusy) // of 10 s left, the margin is 10 s
+	b.expectHeld(1)
+}
