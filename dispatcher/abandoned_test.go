@@ -122,7 +122,7 @@ func TestALostClaimIsGivenBackAfterTheDeviceLeft(t *testing.T) {
 func TestAReaperThatIsStoppedFreesWhatItReaped(t *testing.T) {
 	t.Parallel()
 	b, ledger, _ := abandoning(t, short)
-	b.pool("a", 5, 20*time.Millisecond)
+	b.pool("a", 5, brief)
 	b.batch("a", nil, "d1")
 	b.granted("d1")
 	b.lapse()
@@ -147,7 +147,7 @@ func (s poisonedStore) Reap(ctx context.Context, before time.Time, limit int, se
 func TestAGrantThatCannotBeReapedKeepsNoOtherSlot(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, short, func(c *dispatcher.Config) { c.Store = poisonedStore{c.Store} })
-	b.pool("a", 5, 20*time.Millisecond)
+	b.pool("a", 5, brief)
 	b.batch("a", nil, "d1", "d2")
 	b.granted("d1")
 	b.granted("d2")

@@ -86,8 +86,8 @@ func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 func TestEveryRunningEntryIsAnswered(t *testing.T) {
 	t.Parallel()
 	b, ledger := partial(t, short)
-	b.pool("a", 5, 40*time.Millisecond)
-	b.batch("a", func(in *store.Batch) { in.MaxRun = 40 * time.Millisecond }, "d1")
+	b.pool("a", 5, brief)
+	b.batch("a", func(in *store.Batch) { in.MaxRun = brief }, "d1")
 	g := b.granted("d1")
 	b.lapse()
 	ledger.cancelDown = true

@@ -9,38 +9,39 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// recordResults commits every result of the report and frees their places. With
-// an error, those that could not be committed are not acknowledged: the device
-// sends them again.
+// recordResults commits every result of the report and frees their places. The
+// acknowledgements come in the order of the results. With an error, those that
+// could not be committed are not acknowledged: the device sends them again.
 func (d *Dispatcher) recordResults(ctx context.Context, h *handling) error {
 	var valid []store.Result
-	var codes []string // of their acknowledgements
 	for _, r := range h.report.Results {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
+		if r.Invalid == "" {
+			valid = append(valid, ledgerResult(h.caller.Device, r))
+		}
+	}
+	var outcomes []store.ResultOutcome
+	if len(valid) > 0 {
+		outcomes = d.store.RecordResults(ctx, valid, d.settle)
+	}
+	var failed error
+	for _, r := range h.report.Results {
 		if r.Invalid != "" {
 			d.ack(h, devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.OutcomeRejected, Code: r.Invalid})
 			continue
 		}
-		valid, codes = append(valid, ledgerResult(h.caller.Device, r)), append(codes, ackCode(r))
-	}
-	if len(valid) == 0 {
-		return nil
-	}
-	var failed error
-	for i, outcome := range d.store.RecordResults(ctx, valid, d.settle) {
+		outcome := outcomes[0]
+		outcomes = outcomes[1:]
 		if outcome.Err != nil {
-			failed = outcome.Err
+			failed = fmt.Errorf("%w: recording a result: %w", ErrUnavailable, outcome.Err)
 			continue
 		}
 		if outcome.Ended != nil {
-			d.ended(ctx, *outcome.Ended, valid[i].Cause)
+			d.ended(ctx, *outcome.Ended, causes()[r.Status])
 		}
-		d.ack(h, devices.Ack{Task: valid[i].Task, Token: valid[i].Token, Outcome: devices.Outcome(outcome.Kind), Code: codes[i]})
+		d.ack(h, devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.Outcome(outcome.Kind), Code: ackCode(r)})
 	}
-	if failed != nil {
-		return fmt.Errorf("%w: recording a result: %w", ErrUnavailable, failed)
-	}
-	return nil
+	return failed
 }
 
 func (d *Dispatcher) ack(h *handling, ack devices.Ack) {
@@ -70,15 +71,19 @@ func (d *Dispatcher) release(ctx context.Context, pool string, leases ...string)
 	}
 }
 
-func ledgerResult(device devices.ID, r devices.Result) store.Result {
-	causes := map[devices.Status]store.EndCause{
+// causes are what the statuses of the wire mean to the ledger.
+func causes() map[devices.Status]store.EndCause {
+	return map[devices.Status]store.EndCause{
 		devices.StatusSucceeded: store.BySuccess,
 		devices.StatusFailed:    store.ByFailure,
 		devices.StatusRejected:  store.ByReject,
 		devices.StatusReturned:  store.ByReturn,
 	}
+}
+
+func ledgerResult(device devices.ID, r devices.Result) store.Result {
 	return store.Result{
-		Device: string(device), Task: r.Task, Token: r.Token, Cause: causes[r.Status],
+		Device: string(device), Task: r.Task, Token: r.Token, Cause: causes()[r.Status],
 		Output: r.Output, Error: r.Error, RetryAfter: r.RetryAfter,
 	}
 }

@@ -13,13 +13,15 @@ import (
 func TestReap(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("a", 2, 50*time.Millisecond)
+		b.pool("a", 2, brief)
+		b.pool("long", 2, minute)
 		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 2; in.RetryBackoff = 0 }, "d1")
-		b.batch("a", nil, "d2")
-		g := b.granted("d1")
+		b.batch("long", nil, "d2")
+		b.granted("d2")
 		if r := b.reap(); r.Retried+r.Ended != 0 {
 			b.t.Errorf("reaped %+v before the lease ended", r)
 		}
+		g := b.granted("d1")
 		b.lapse()
 		if r := b.reap(); r.Retried != 1 || r.Ended != 0 {
 			b.t.Errorf("reaped %+v, want one retried", r)
@@ -48,7 +50,7 @@ func TestReapManyAtOnce(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, short)
 	const fleet = 205
-	b.pool("a", fleet, 20*time.Millisecond)
+	b.pool("a", fleet, brief)
 	var names []string
 	for i := range fleet {
 		names = append(names, fmt.Sprintf("d%d", i))

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,11 +48,17 @@ func serveMQTT(t *testing.T, f *fake) (string, paho.Client) {
 		}
 	}
 	url := "mqtt://" + l.Addr().String()
-	client := paho.NewClient(paho.NewClientOptions().AddBroker(url).SetClientID("server").SetOrderMatters(false))
+	client := paho.NewClient(paho.NewClientOptions().AddBroker(url).SetClientID("server").SetOrderMatters(false).SetWriteTimeout(2 * time.Second))
+	var answering sync.WaitGroup // paho answers each report in a goroutine of its own
 	wait(t, client.Connect())
-	wait(t, client.Subscribe("fleet/v1/+/report", 1, func(c paho.Client, m paho.Message) { f.answerMQTT(c, m) }))
+	wait(t, client.Subscribe("fleet/v1/+/report", 1, func(c paho.Client, m paho.Message) {
+		answering.Add(1)
+		defer answering.Done()
+		f.answerMQTT(c, m)
+	}))
 	t.Cleanup(func() {
 		client.Disconnect(100)
+		answering.Wait()
 		_ = broker.Close()
 	})
 	return url, client

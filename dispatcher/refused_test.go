@@ -1,0 +1,56 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.report("d1", `{}`)
+	if err := b.store.SetBlocked(b.ctx, "test", "d1", true); err != nil {
+		t.Fatal(err)
+	}
+	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
+	if _, err := b.HandleReport(b.ctx, caller, devices.Report{ID: "r"}); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("report: %v", err)
+	}
+	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("session: %v", err)
+	}
+}
+
+// TestABadResultIsAMention: the device has answered for its grant, badly; it is
+// not told to begin anew.
+func TestABadResultIsAMention(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1")
+	g := b.granted("d1")
+	if reply := b.report("d1", result(g, "nonsense", "")); reply.Reason != devices.ReasonBusy {
+		t.Errorf("reply %+v, want busy", reply)
+	}
+}
+
+// refusingStore refuses every claim for certain.
+type refusingStore struct{ dispatcher.Store }
+
+func (refusingStore) Claim(context.Context, []store.Claim) ([]store.ClaimOutcome, error) {
+	return nil, errDown
+}
+
+func TestAClaimThatFailedForCertainGivesItsSlotBack(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(c *dispatcher.Config) { c.Store = refusingStore{c.Store} })
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1")
+	b.expectReason("d1", `{}`, devices.ReasonUnavailable)
+	b.expectHeld(0)
+}
