@@ -114,7 +114,7 @@ func TestBatchesRefuseBadInput(t *testing.T) {
 			{`{"pool":"p","devices":["a"],"retry_on":["returned"]}`, 422, "invalid_field", []string{"retry_on[0]"}},
 			{`{"pool":"p","devices":["a"],"retry_backoff_ms":-1}`, 422, "invalid_field", []string{"retry_backoff_ms"}},
 			{`{"pool":"p","devices":["a"],"on_lost":"panic"}`, 422, "invalid_field", []string{"on_lost"}},
-			{`{"pool":"p","devices":["a"],"lease_ms":1000}`, 422, "invalid_field", []string{"lease_ms", "1250"}},
+			{`{"pool":"p","devices":["a"],"lease_ms":1000}`, 422, "invalid_field", []string{"lease_ms", "2000"}},
 			{`{"pool":"p","devices":["a"],"max_run_ms":0}`, 422, "invalid_field", []string{"max_run_ms"}},
 			{`{"pool":"p","devices":["a"],"priority":99999999999999999999}`, 422, "invalid_field", []string{"priority"}},
 			{`{"pool":"p","devices":["a"],"name":"` + strings.Repeat("x", 201) + `"}`, 422, "invalid_field", []string{"name", "200"}},

@@ -134,10 +134,10 @@ func (a *API) poolSpec(in poolPut) (store.PoolSpec, error) {
 	return spec, a.checkLease(spec.Lease)
 }
 
-// checkLease refuses leases of which a device would be given less than the
-// smallest lease, once the margin (at most a fifth) is taken off.
+// checkLease refuses leases that leave a device less than the smallest lease
+// once the margin (at most a fifth) and the time of a slow claim are taken off.
 func (a *API) checkLease(lease time.Duration) error {
-	if least := a.options.LeaseMin * 5 / 4; lease < least {
+	if least := 2 * a.options.LeaseMin; lease < least {
 		return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf("lease_ms: at least %d", least.Milliseconds()))
 	}
 	return nil

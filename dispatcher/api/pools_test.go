@@ -82,7 +82,7 @@ func TestPoolsRefuseBadInput(t *testing.T) {
 			{"p", `{"capacity":"60"}`, 422, "invalid_field", []string{"capacity", "integer"}},
 			{"p", `{"capacity":1e400}`, 400, "invalid_request", nil},
 			{"p", `{"paused":"yes"}`, 422, "invalid_field", []string{"paused", "boolean"}},
-			{"p", `{"lease_ms":1249}`, 422, "invalid_field", []string{"lease_ms", "1250"}},
+			{"p", `{"lease_ms":1999}`, 422, "invalid_field", []string{"lease_ms", "2000"}},
 			{"p", `{"lease_ms":-5}`, 422, "invalid_field", []string{"lease_ms"}},
 			{"p", `{"lease_ms":86400001}`, 422, "invalid_field", []string{"lease_ms", "86400000"}},
 			{"p", `{"capacities":1}`, 400, "unknown_field", []string{"capacities"}},

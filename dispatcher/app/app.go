@@ -63,7 +63,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, l lis
 	})
 	a.api = api.New(api.Options{
 		Dispatcher: a.dispatcher, Store: b.store, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
-		Checks: a.checks(b), Metrics: metrics, Version: version, Logger: log,
+		Checks: a.checks(b), Metrics: metrics, Version: version, Logger: dispatcher.Sparing(log, time.Now),
 	})
 	a.servers = a.newServers(l)
 	a.passes = a.newPasses()
@@ -84,7 +84,7 @@ func (a *App) newServers(l listeners) []*server {
 
 // attachMQTT adds the MQTT transport.
 func (a *App) attachMQTT(options mqtt.Options) error {
-	options.Handler, options.Logger = mqttReports{a.dispatcher}, a.log
+	options.Handler, options.Logger = mqttReports{a.dispatcher, dispatcher.Sparing(a.log, time.Now)}, a.log
 	client, err := mqtt.New(options)
 	a.mqtt = client
 	return err

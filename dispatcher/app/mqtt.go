@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -17,7 +18,10 @@ const (
 
 // mqttReports answers reports that came over MQTT: the one mapping from errors
 // to replies.
-type mqttReports struct{ dispatcher *dispatcher.Dispatcher }
+type mqttReports struct {
+	dispatcher *dispatcher.Dispatcher
+	log        *slog.Logger
+}
 
 // HandleMQTT answers one report. The broker authenticated the device.
 func (m mqttReports) HandleMQTT(ctx context.Context, device devices.ID, body []byte) devices.Reply {
@@ -30,10 +34,13 @@ func (m mqttReports) HandleMQTT(ctx context.Context, device devices.ID, body []b
 func (m mqttReports) answer(ctx context.Context, device devices.ID, body []byte) devices.Reply {
 	report, err := devices.DecodeReport(body)
 	if err != nil {
-		return refusal("", err)
+		return refusal(report.ID, err)
 	}
 	reply, err := m.dispatcher.HandleReport(ctx, dispatcher.Caller{Device: device, Via: dispatcher.ViaBroker}, report)
 	if err != nil {
+		if errors.Is(err, dispatcher.ErrUnavailable) {
+			m.log.WarnContext(ctx, "report not answered", "device", device, "err", err)
+		}
 		return refusal(report.ID, err)
 	}
 	return reply

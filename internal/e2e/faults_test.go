@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -105,20 +106,20 @@ func (x *experiment) strike(ctx context.Context) error {
 	defer client.Close()
 	for _, fault := range []struct {
 		name string
-		do   func() error
+		do   func(context.Context) error
 	}{
-		{"FLUSHALL", func() error { return client.FlushAll(ctx).Err() }},
+		{"FLUSHALL", func(ctx context.Context) error { return client.FlushAll(ctx).Err() }},
 		{"replica stopped between COMMIT and reply", x.stopBetweenCommitAndReply},
-		{"Redis restarted without data", func() error { x.redis.Kill(); x.redis.Start(); return nil }},
+		{"Redis restarted without data", func(context.Context) error { x.redis.Kill(); x.redis.Start(); return nil }},
 		{"replica stopped between COMMIT and reply", x.stopBetweenCommitAndReply},
-		{"FLUSHALL", func() error { return client.FlushAll(ctx).Err() }},
+		{"FLUSHALL", func(ctx context.Context) error { return client.FlushAll(ctx).Err() }},
 	} {
 		held, err := x.untilBusy(ctx)
 		if err != nil {
 			return err
 		}
 		x.t.Logf("fault: %s, with %d slots held", fault.name, held)
-		if err := fault.do(); err != nil {
+		if err := fault.do(ctx); err != nil {
 			return err
 		}
 	}
@@ -148,12 +149,16 @@ func (x *experiment) held(ctx context.Context) (held int, err error) {
 
 // stopBetweenCommitAndReply waits for the COMMIT of a claim of the replica,
 // stops the process before it can read the answer, for twice the margin.
-func (x *experiment) stopBetweenCommitAndReply() error {
+func (x *experiment) stopBetweenCommitAndReply(ctx context.Context) error {
 	struck := x.commits.arm(func() {
 		x.postgres.HoldReplies() // the COMMIT is forwarded, its answer is not
 		x.paused.Signal(syscall.SIGSTOP)
 	})
-	<-struck
+	select {
+	case <-struck:
+	case <-ctx.Done():
+		return fmt.Errorf("no claim was committed: %w", ctx.Err())
+	}
 	x.postgres.ReleaseReplies()
 	resume := time.NewTimer(2 * margin)
 	defer resume.Stop()
@@ -211,7 +216,7 @@ func (w *commitWatch) see(chunk []byte) {
 	if w.armed.Load() == nil {
 		return
 	}
-	if bytes.Contains(chunk, []byte("INSERT INTO grants")) {
+	if bytes.Contains(chunk, []byte(`"slot":`)) { // the argument of a claim's statement
 		w.claimed.Store(true)
 	}
 	if !w.claimed.Load() || !bytes.Contains(chunk, []byte("COMMIT")) {

@@ -14,8 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxClusterPort keeps the cluster bus, 10000 above the port, a valid port.
-const maxClusterPort = 65535 - 10000
 
 // RedisServer is a private redis-server. Kill, Stop and Start keep its port
 // and folder; without persistence it comes back empty.
@@ -35,11 +33,8 @@ func Redis(tb testing.TB, args ...string) *RedisServer {
 // A restart keeps the slots, not the data.
 func RedisCluster(tb testing.TB) *RedisServer {
 	tb.Helper()
-	addr := FreeAddr(tb)
-	for port(tb, addr) > maxClusterPort {
-		addr = FreeAddr(tb)
-	}
-	return startRedis(tb, addr, ownAllSlots, []string{"--cluster-enabled", "yes"})
+	bus := strconv.Itoa(port(tb, FreeAddr(tb))) // by default one that outgoing connections may have
+	return startRedis(tb, FreeAddr(tb), ownAllSlots, []string{"--cluster-enabled", "yes", "--cluster-port", bus})
 }
 
 // URL of the server, as in DISPATCHER_REDIS_URL.
