@@ -14,7 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-
 // RedisServer is a private redis-server. Kill, Stop and Start keep its port
 // and folder; without persistence it comes back empty.
 type RedisServer struct {
