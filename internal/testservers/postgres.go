@@ -66,7 +66,7 @@ func startPostgres(tb testing.TB) (s *PostgresServer, remove func()) {
 	s.Process = &Process{tb: tb, ready: s.answers, command: func() *exec.Cmd {
 		return as(exec.Command(postgres, "-D", data, "-p", port,
 			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=200",
-			"-c", "shared_buffers=64MB", "-c", "dynamic_shared_memory_type=mmap"))
+			"-c", "shared_buffers=64MB", "-c", "max_wal_size=256MB", "-c", "dynamic_shared_memory_type=mmap"))
 	}}
 	s.Start()
 	return s, func() { _ = os.RemoveAll(dir) }
@@ -152,11 +152,29 @@ func (s *PostgresServer) answers() error {
 // server runs as another user.
 func clusterDir(tb testing.TB) string {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "postgres-"+strings.ToLower(filepath.Base(os.Args[0]))+"-")
+	dir, err := os.MkdirTemp(fastDir(), "postgres-"+strings.ToLower(filepath.Base(os.Args[0]))+"-")
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return dir
+}
+
+// memoryDir is a file system in memory, and memoryNeeded what the clusters of
+// all test binaries at once may take of it.
+const (
+	memoryDir    = "/dev/shm"
+	memoryNeeded = 4 << 30
+)
+
+// fastDir is where a flush costs nothing, if there is such a place: a disk
+// shared with others may take seconds for one. What a killed server had
+// committed is kept there as well.
+func fastDir() string {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(memoryDir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < memoryNeeded {
+		return ""
+	}
+	return memoryDir
 }
 
 // serverUser is who the server runs as: it refuses to run as root. Nil: as
