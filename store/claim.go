@@ -71,6 +71,9 @@ func (s session) claim(ctx context.Context, claims string, n int) ([]ClaimOutcom
 // insertGrants writes the grants that may be, and returns their tasks. Rows
 // are locked and inserted in one order everywhere, the task before the grant,
 // so that claims that contend wait for one another and never in a circle.
+//
+// IS NOT DISTINCT FROM is an equality that no index serves: with a plain one
+// and no statistics yet, Postgres reads all tasks of the pool to find one.
 func (s session) insertGrants(ctx context.Context, claims string) (tasks []int64, err error) {
 	tasks, err = collect(ctx, s, only[int64], `
 		WITH clock AS (SELECT {now} AS now)
@@ -80,12 +83,13 @@ func (s session) insertGrants(ctx context.Context, claims string) (tasks []int64
 			clock.now + CASE WHEN b.max_run_ms > 0 THEN b.max_run_ms ELSE `+fmt.Sprint(defaultMaxRun.Milliseconds())+` END * {ms},
 			CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END
 		FROM {claims}
-			JOIN tasks t ON t.id = claims.task AND t.device = claims.device AND t.pool = claims.pool
+			JOIN tasks t ON t.id = claims.task
 			JOIN batches b ON b.id = t.batch
-			JOIN pools p ON p.name = t.pool
+			JOIN pools p ON p.name = claims.pool
 			LEFT JOIN devices d ON d.id = t.device
 			CROSS JOIN clock
 		WHERE t.state = 'pending' AND `+eligible+` AND `+fits+`
+			AND t.device IS NOT DISTINCT FROM claims.device AND t.pool IS NOT DISTINCT FROM claims.pool
 		ORDER BY t.pool, claims.slot, t.id
 		{skip t}
 		ON CONFLICT DO NOTHING
