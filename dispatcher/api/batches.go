@@ -33,7 +33,7 @@ type batchPost struct {
 	Kind           string      `json:"kind,omitempty" maxLength:"64" doc:"What the device is to do; yours to define"`
 	Payload        raw         `json:"payload,omitempty" doc:"For tasks without their own; at most 32 KiB"`
 	Priority       int         `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
-	Weight         int         `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1"`
+	Weight         int         `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share among the batches of a pool; kept, not in effect in this release"`
 	NotBefore      *time.Time  `json:"not_before,omitempty" nullable:"true"`
 	NotAfter       *time.Time  `json:"not_after,omitempty" nullable:"true" doc:"Pending tasks expire then"`
 	MaxAttempts    int         `json:"max_attempts,omitempty" minimum:"1" maximum:"100" default:"3"`
