@@ -120,7 +120,7 @@ func (b *Broker) Addr() net.Addr { return b.listener.Addr() }
 func (b *Broker) Stop(ctx context.Context) error {
 	b.cancel()
 	done := make(chan error, 1)
-	b.listener.closeAll()
+	b.listener.closeAll(ctx)
 	go func() {
 		// mochi's Close takes a read lock of its clients twice, and deadlocks
 		// with a client that leaves in between: they have all left before.

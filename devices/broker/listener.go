@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"net"
 	"sync"
 	"time"
@@ -28,7 +29,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &conn{Conn: inner, listener: l}
+		c := &conn{Conn: inner, listener: l, served: make(chan struct{})}
 		if l.add(c) {
 			_ = c.SetReadDeadline(time.Now().Add(handshakeTimeout))
 			return c, nil
@@ -48,8 +49,9 @@ func (l *listener) add(c *conn) bool {
 }
 
 // closeAll closes the listener and its connections, also those that mochi does
-// not know yet.
-func (l *listener) closeAll() {
+// not know yet, and waits until it knows them all: only then its count of
+// clients can be waited for.
+func (l *listener) closeAll(ctx context.Context) {
 	_ = l.Close()
 	l.mu.Lock()
 	l.closed = true
@@ -61,11 +63,26 @@ func (l *listener) closeAll() {
 	for _, c := range open {
 		_ = c.Close()
 	}
+	for _, c := range open {
+		select {
+		case <-c.served:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 type conn struct {
 	net.Conn
 	listener *listener
+	once     sync.Once
+	served   chan struct{} // closed with the first reading: mochi has counted it
+}
+
+// Read marks the connection as served.
+func (c *conn) Read(b []byte) (int, error) {
+	c.once.Do(func() { close(c.served) })
+	return c.Conn.Read(b)
 }
 
 // SetDeadline is how mochi applies the keepalive, which is about reading.
