@@ -73,7 +73,7 @@ func (s session) claim(ctx context.Context, claims string, n int) ([]ClaimOutcom
 // so that claims that contend wait for one another and never in a circle.
 //
 // IS NOT DISTINCT FROM is an equality that no index serves: with a plain one
-// and no statistics yet, Postgres reads all tasks of the pool to find one.
+// Postgres was seen to read all open tasks of the pool to find the claimed one.
 func (s session) insertGrants(ctx context.Context, claims string) (tasks []int64, err error) {
 	tasks, err = collect(ctx, s, only[int64], `
 		WITH clock AS (SELECT {now} AS now)
