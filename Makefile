@@ -13,7 +13,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 .PHONY: help
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: build
 build: ## Build bin/dispatcher, one static binary
@@ -32,7 +32,7 @@ dev: build ## The same without a fleet: bring your own devices
 
 .PHONY: test
 test: deps ## Run all tests with the race detector
-	go test -race -p 2 -timeout 10m ./...
+	go test -race -p 2 -timeout 20m ./...
 
 .PHONY: lint
 lint: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Check style, mistakes and the import rules
@@ -61,6 +61,18 @@ fuzz: ## Run every fuzz target for FUZZTIME (30s)
 .PHONY: bench
 bench: ## Run the benchmarks (BENCH=pattern)
 	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+.PHONY: env
+env: ## Write .env for docker-compose.yml, with random passwords
+	@scripts/env
+
+.PHONY: topology
+topology: deps build ## Run docker-compose.yml's services without Docker, and its fleet (FLEET_DEVICES=400 ...)
+	@exec go test -count=1 -timeout 30m -v -run '^TestTopology$$' ./internal/topology -whole -binary $(BIN)/dispatcher
+
+.PHONY: docs
+docs: ## Write docs/configuration.md from the settings
+	go test ./dispatcher/app -run '^TestReferenceIsTheSettings$$' -update
 
 .PHONY: deps
 deps: ## Install what the tests need (Debian as root; elsewhere: say what)

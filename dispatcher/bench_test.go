@@ -115,7 +115,7 @@ func (b *bench) batch(pool string, change func(*store.Batch), devices ...string)
 	if change != nil {
 		change(&in)
 	}
-	out, err := b.store.CreateBatch(b.ctx, "test", in, tasksFor(devices))
+	out, err := b.store.CreateBatch(b.ctx, "test", in, store.Queue{Tasks: tasksFor(devices)})
 	if err != nil {
 		b.t.Fatal(err)
 	}

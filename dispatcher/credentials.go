@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -45,6 +46,12 @@ type Caller struct {
 // returns ErrUnauthenticated for a token nobody has, ErrForbidden for another
 // device's.
 func (d *Dispatcher) Authenticate(ctx context.Context, device devices.ID, token string) (Caller, error) {
+	return d.authenticate(ctx, device, token, d.TokenOf)
+}
+
+func (d *Dispatcher) authenticate(
+	ctx context.Context, device devices.ID, token string, tokenOf func(context.Context, string) (store.Token, error),
+) (Caller, error) {
 	if token == "" {
 		return Caller{}, ErrUnauthenticated
 	}
@@ -53,7 +60,7 @@ func (d *Dispatcher) Authenticate(ctx context.Context, device devices.ID, token 
 			return Caller{Device: device, Via: ViaFleetToken}, nil
 		}
 	}
-	t, err := d.TokenOf(ctx, token)
+	t, err := tokenOf(ctx, token)
 	if err != nil {
 		return Caller{}, err
 	}
@@ -66,9 +73,10 @@ func (d *Dispatcher) Authenticate(ctx context.Context, device devices.ID, token 
 // AuthenticateSession says whether a device may open a session at a broker
 // with this token; its reports then come as ViaBroker. It returns what
 // Authenticate does, and ErrForbidden for a blocked device and for a fleet
-// token of a device that has its own.
+// token of a device that has its own. A session outlives what is remembered of
+// a token, so the ledger itself is asked.
 func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
-	caller, err := d.Authenticate(ctx, device, token)
+	caller, err := d.authenticate(ctx, device, token, d.lookUp)
 	if err != nil {
 		return err
 	}
@@ -83,6 +91,10 @@ func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID,
 		return d.admitOwner(ctx, device, view.Device)
 	case view.Device != nil && view.Device.OwnToken:
 		return ErrForbidden
+	case view.Deleted && d.config.FleetMode == FleetAny:
+		// A session does not bring back a deleted device; a fleet token does.
+		_, err := d.ensure(ctx, device)
+		return err
 	}
 	return nil
 }
@@ -96,6 +108,16 @@ func (d *Dispatcher) TokenOf(ctx context.Context, token string) (store.Token, er
 	if t, ok := d.known.get(hash); ok {
 		return t, nil
 	}
+	t, err := d.lookUp(ctx, token)
+	if err == nil {
+		d.known.put(hash, t)
+	}
+	return t, err
+}
+
+// lookUp is TokenOf by the ledger itself.
+func (d *Dispatcher) lookUp(ctx context.Context, token string) (store.Token, error) {
+	hash := HashToken(token)
 	t, err := d.store.TokenByHash(ctx, hash[:])
 	if errors.Is(err, store.ErrNotFound) {
 		return store.Token{}, ErrUnauthenticated
@@ -103,7 +125,6 @@ func (d *Dispatcher) TokenOf(ctx context.Context, token string) (store.Token, er
 	if err != nil {
 		return store.Token{}, fmt.Errorf("%w: looking up a token: %w", ErrUnavailable, err)
 	}
-	d.known.put(hash, t)
 	return t, nil
 }
 
@@ -125,10 +146,10 @@ func (d *Dispatcher) admit(ctx context.Context, h *handling) error {
 	case ViaOwnToken:
 		return d.admitOwner(ctx, h.caller.Device, device)
 	case ViaBroker:
-		if device != nil && device.Blocked {
+		if device != nil && (device.Blocked || device.Revoked) {
 			return ErrForbidden
 		}
-		if device == nil && (len(d.config.FleetTokens) == 0 || d.config.FleetMode != FleetAny) {
+		if device == nil && (h.view.Deleted || len(d.config.FleetTokens) == 0 || d.config.FleetMode != FleetAny) {
 			return ErrForbidden
 		}
 	default:
@@ -161,12 +182,19 @@ func (d *Dispatcher) admitOwner(ctx context.Context, id devices.ID, device *stor
 }
 
 func (d *Dispatcher) register(ctx context.Context, h *handling) error {
-	device, err := d.store.EnsureDevice(ctx, string(h.caller.Device))
-	if err != nil {
-		return fmt.Errorf("%w: registering a device: %w", ErrUnavailable, err)
+	device, err := d.ensure(ctx, h.caller.Device)
+	if err == nil {
+		h.view.Device = &device
 	}
-	h.view.Device = &device
-	return nil
+	return err
+}
+
+func (d *Dispatcher) ensure(ctx context.Context, id devices.ID) (store.Device, error) {
+	device, err := d.store.EnsureDevice(ctx, string(id))
+	if err != nil {
+		return device, fmt.Errorf("%w: registering a device: %w", ErrUnavailable, err)
+	}
+	return device, nil
 }
 
 // enroll gives the device a token of its own with this reply. Until it was
@@ -177,7 +205,9 @@ func (d *Dispatcher) enroll(ctx context.Context, h *handling) error {
 	}
 	token := NewToken()
 	hash := HashToken(token)
-	err := d.store.EnrollDevice(ctx, string(h.caller.Device), hash[:])
+	err := d.accounts.inTurn(ctx, h.caller.Device, token, func(set store.SetAccount) error {
+		return d.store.EnrollDevice(ctx, string(h.caller.Device), hash[:], set)
+	})
 	if errors.Is(err, store.ErrExists) { // it used one meanwhile
 		return ErrForbidden
 	}
@@ -224,4 +254,11 @@ func (k *knownTokens) put(hash [sha256.Size]byte, t store.Token) {
 		clear(k.hit)
 	}
 	k.hit[hash] = knownToken{token: t, until: k.now().Add(tokenMemory)}
+}
+
+// forget drops the tokens of a device; on other replicas they die by their age.
+func (k *knownTokens) forget(device devices.ID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.hit, func(_ [sha256.Size]byte, e knownToken) bool { return e.token.Device == string(device) })
 }

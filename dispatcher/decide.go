@@ -13,6 +13,7 @@ import (
 // values: no clock, no store.
 type Situation struct {
 	Now        time.Time // the ledger's clock
+	Standstill time.Time // nothing is granted before, after a restore; zero: no such time
 	Blocked    bool
 	Accept     bool
 	Stopping   bool // a running task was told to stop, or could not be confirmed
@@ -29,10 +30,23 @@ type Choice struct {
 	Redeliver bool             // deliver Holding again
 	Task      *store.Candidate // acquire a slot for it
 	Until     time.Time        // when the reason may end; zero: unknown
+	Shared    bool             // many devices wait for Until
 }
 
 // Decide is the one place that says who gets what and why not.
+//
+// After a restore neither a new grant nor an old one is given out: the place of
+// a grant whose end was lost may have been handed on since, to a device that
+// the ledger does not know of.
 func Decide(s Situation) Choice {
+	choice := decide(s)
+	if choice.Reason == devices.ReasonGranted && s.Now.Before(s.Standstill) {
+		return Choice{Reason: devices.ReasonUnavailable, Until: s.Standstill}
+	}
+	return choice
+}
+
+func decide(s Situation) Choice {
 	switch {
 	case s.Blocked:
 		return Choice{Reason: devices.ReasonBlocked}
@@ -58,8 +72,8 @@ func next(s Situation) Choice {
 		switch {
 		case c.PoolPaused || c.BatchPaused:
 			refusal = nearer(refusal, Choice{Reason: devices.ReasonPaused})
-		case c.EligibleAt.After(s.Now):
-			refusal = nearer(refusal, Choice{Reason: devices.ReasonWindow, Until: c.EligibleAt})
+		case notYet(*c, s.Now):
+			refusal = nearer(refusal, waiting(*c, s.Now))
 		case s.Full[c.Pool]:
 			refusal = nearer(refusal, Choice{Reason: devices.ReasonFull})
 		default:
@@ -67,6 +81,60 @@ func next(s Situation) Choice {
 		}
 	}
 	return refusal
+}
+
+// notYet says whether the time of a task has not come: its batch has not begun,
+// it waits to be tried again, or a window is closed.
+func notYet(c store.Candidate, now time.Time) bool {
+	return c.EligibleAt.After(now) || closed(c.Window, c, now) || closed(c.PoolWindow, c, now)
+}
+
+// closed says whether nothing may start in a window now. The ledger's claims
+// say the same.
+func closed(o store.Opening, c store.Candidate, now time.Time) bool {
+	return !o.Until.IsZero() && (o.From.After(now) || !o.Until.After(now.Add(needed(c))))
+}
+
+// needed is what must be left of a window when the task starts.
+func needed(c store.Candidate) time.Duration {
+	if c.FinishInside {
+		return c.Lease
+	}
+	return 0
+}
+
+// waiting is the refusal of a task whose time has not come. What all devices of
+// a batch or pool wait for is shared, what one task waits for after an attempt
+// is not.
+func waiting(c store.Candidate, now time.Time) Choice {
+	choice := Choice{Reason: devices.ReasonWindow}
+	if c.EligibleAt.After(now) {
+		choice.Until, choice.Shared = c.EligibleAt, c.Attempt <= 1
+	}
+	for _, o := range []store.Opening{c.Window, c.PoolWindow} {
+		if !closed(o, c, now) {
+			continue
+		}
+		at := opens(o, c, now)
+		if at.IsZero() { // over: when it opens again is being computed
+			return Choice{Reason: devices.ReasonWindow}
+		}
+		if !at.Before(choice.Until) {
+			choice.Until, choice.Shared = at, true
+		}
+	}
+	return choice
+}
+
+// opens is when a closed window is worth asking for again; zero: unknown.
+func opens(o store.Opening, c store.Candidate, now time.Time) time.Time {
+	switch {
+	case o.From.After(now) && o.Until.Sub(o.From) > needed(c):
+		return o.From
+	case o.Until.After(now): // too little is left; the next is known when this one is over
+		return o.Until
+	}
+	return time.Time{}
 }
 
 // before is the order of tasks: priority, then age of the batch, then number.
@@ -79,7 +147,8 @@ func before(a, b store.Candidate) int {
 }
 
 // nearer keeps the refusal that is nearest to a grant: it is what the operator
-// and the device want to know. Of two times the earlier one counts.
+// and the device want to know. Of two times the earlier one counts, and a known
+// one before an unknown.
 func nearer(a, b Choice) Choice {
 	rank := func(c Choice) int {
 		return slices.Index([]devices.Reason{devices.ReasonNone, devices.ReasonWindow, devices.ReasonPaused, devices.ReasonFull}, c.Reason)
@@ -87,7 +156,7 @@ func nearer(a, b Choice) Choice {
 	switch {
 	case rank(b) > rank(a):
 		return b
-	case rank(b) == rank(a) && b.Until.Before(a.Until):
+	case rank(b) == rank(a) && !b.Until.IsZero() && (a.Until.IsZero() || b.Until.Before(a.Until)):
 		return b
 	}
 	return a

@@ -19,6 +19,9 @@ var (
 	ErrUnavailable = errors.New("the ledger cannot be reached")
 	// ErrForbidden: the caller may not act for this device.
 	ErrForbidden = errors.New("not allowed for this device")
+	// ErrBroker: the broker could not be told of a device's new secret. Nothing
+	// was changed; the same may be asked for again.
+	ErrBroker = errors.New("the MQTT broker cannot be told")
 	// ErrUnauthenticated: no credential, or one that is not known.
 	ErrUnauthenticated = errors.New("unknown credential")
 )
@@ -31,6 +34,7 @@ const claimAge = 3 * time.Second
 type Config struct {
 	Store     Store
 	Semaphore Semaphore
+	Accounts  Accounts // at the broker; nil: none follow the devices
 
 	LeaseMargin  time.Duration // kept back from every lease, at most a fifth of it; 0 keeps nothing back
 	LeaseMin     time.Duration // no device is given less; default 1 s
@@ -50,6 +54,7 @@ type Config struct {
 type Dispatcher struct {
 	store     Store
 	semaphore Semaphore
+	accounts  *accounts
 	config    Config
 	log       *slog.Logger
 	metrics   *metrics
@@ -58,6 +63,7 @@ type Dispatcher struct {
 	guard     *clockGuard
 	known     *knownTokens
 	restoring singleflight.Group // by pool
+	following *following
 	now       func() time.Time
 	jitter    func() float64
 }
@@ -79,6 +85,7 @@ func New(config Config) *Dispatcher {
 	return &Dispatcher{
 		store:     config.Store,
 		semaphore: config.Semaphore,
+		accounts:  newAccounts(config.Accounts),
 		config:    config,
 		log:       Sparing(config.Logger, config.Now),
 		metrics:   newMetrics(config.Registerer),
@@ -86,6 +93,7 @@ func New(config Config) *Dispatcher {
 		seen:      newLastSeen(),
 		guard:     &clockGuard{},
 		known:     newKnownTokens(config.Now),
+		following: newFollowing(),
 		now:       config.Now,
 		jitter:    config.Jitter,
 	}

@@ -61,6 +61,7 @@ func (d *Dispatcher) carryOut(ctx context.Context, h *handling, choice Choice) e
 func (h *handling) situation(full map[string]bool) Situation {
 	return Situation{
 		Now:        h.view.Now,
+		Standstill: h.view.Standstill,
 		Blocked:    h.view.Device.Blocked,
 		Accept:     h.report.Accept,
 		Stopping:   h.stopping,

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -18,12 +19,18 @@ type Ledger interface {
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)
 	RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome
 	AskCancel(ctx context.Context, task, token int64, why string) error
+	ForceRelease(ctx context.Context, pool string, slot int, f store.Force, settle store.Settle) (store.Grant, error)
 }
 
 // Registry is what is known of devices and their credentials.
 type Registry interface {
 	EnsureDevice(ctx context.Context, id string) (store.Device, error)
-	EnrollDevice(ctx context.Context, id string, tokenHash []byte) error
+	CreateDevice(ctx context.Context, actor, id string, tags map[string]string, tokenHash []byte, set store.SetAccount) (store.Device, error)
+	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
+	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
+	SetBlocked(ctx context.Context, actor, id string, blocked bool) error
+	DeleteDevice(ctx context.Context, actor, id string, cancel bool) (store.Removal, error)
+	ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply store.ApplyAccount) (applied int, err error)
 	MarkOwnToken(ctx context.Context, device string) error
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
 	MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error
@@ -35,8 +42,13 @@ type Upkeep interface {
 	Clock(ctx context.Context) (now time.Time, longestLease time.Duration, err error)
 	Reap(ctx context.Context, before time.Time, limit int, settle store.Settle) ([]store.Reaped, error)
 	Expire(ctx context.Context, limit int) (int, error)
+	EndCancelled(ctx context.Context, limit int) (int, error)
+	RefreshWindows(ctx context.Context, limit int) (int, error)
+	Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error)
+	Retain(ctx context.Context, keep time.Duration, limit int) (store.Retained, error)
 	Pool(ctx context.Context, name string) (store.Pool, error)
 	Pools(ctx context.Context, after string, limit int) ([]store.Pool, error)
+	ChangedPools(ctx context.Context, within time.Duration) ([]store.Pool, error)
 	Grants(ctx context.Context, pool string) ([]store.Grant, error)
 	LiveLeases(ctx context.Context, leases []string) (map[string]bool, error)
 }
@@ -48,6 +60,22 @@ type Store interface {
 	Upkeep
 }
 
+// Accounts are those of the devices at the MQTT broker: what opens a session
+// there. Every call ends with its context, and may be repeated.
+type Accounts interface {
+	// Set makes or changes the account; secret is its password from now on. A
+	// disabled one opens no session.
+	Set(ctx context.Context, device devices.ID, secret string, enabled bool) error
+	// Enable lets the account open sessions again; none is no error.
+	Enable(ctx context.Context, device devices.ID) error
+	// Disable ends the account's sessions and lets it open none; none is no error.
+	Disable(ctx context.Context, device devices.ID) error
+	// Delete ends the account's sessions and removes it; none is no error.
+	Delete(ctx context.Context, device devices.ID) error
+	// Disconnect ends the sessions that Set left open with an older secret.
+	Disconnect(ctx context.Context, device devices.ID) error
+}
+
 // Semaphore hands out the numbered slots of a pool; *slots.Semaphore.
 type Semaphore interface {
 	Acquire(ctx context.Context, pool string, requests []slots.Request) ([]slots.Acquisition, error)
@@ -56,4 +84,6 @@ type Semaphore interface {
 	Configure(ctx context.Context, pool string, config slots.Config) (changed bool, err error)
 	Restore(ctx context.Context, pool string, config slots.Config, holders []slots.Holding) (restored bool, err error)
 	Adopt(ctx context.Context, pool string, holders []slots.Holding) ([]bool, error)
+	Forget(ctx context.Context, pool string) error
+	Outages() int64
 }

@@ -17,6 +17,7 @@ type metrics struct {
 	denials       *prometheus.CounterVec
 	reaped        *prometheus.CounterVec
 	conflicts     *prometheus.CounterVec
+	forced        *prometheus.CounterVec
 	drift         *prometheus.GaugeVec
 	hold          *prometheus.HistogramVec
 	wait          *prometheus.HistogramVec
@@ -50,6 +51,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		denials:   counter("slot_denials_total", "Reports with open work that were granted nothing, by reason.", "pool", "reason"),
 		reaped:    counter("slots_reaped_total", "Slots taken back from devices whose lease ran out, by what became of the task.", "pool", "outcome"),
 		conflicts: counter("slot_conflicts_total", "Slots that Redis gave and the ledger refused.", "pool"),
+		forced:    counter("slots_forced_total", "Slots that operators freed at once, while their device may have gone on.", "pool"),
 		hold:      histogram("slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
 		wait:      histogram("task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
 		results:   counter("results_total", "Results of devices, by outcome.", "outcome"),

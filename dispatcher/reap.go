@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	reapBatch   = 200  // grants ended in one transaction
-	expireBatch = 1000 // tasks expired in one transaction
+	reapBatch = 200  // grants ended in one transaction
+	partSize  = 1000 // waiting tasks ended, or windows refreshed, in one transaction
 )
 
 // ReapResult counts what one pass took back.
@@ -80,19 +80,4 @@ func (d *Dispatcher) countReaped(reaped []store.Reaped, result *ReapResult) map[
 		leases[r.Grant.Pool] = append(leases[r.Grant.Pool], r.Grant.Lease)
 	}
 	return leases
-}
-
-// Expire ends the pending tasks whose batch is over. It returns how many.
-func (d *Dispatcher) Expire(ctx context.Context) (int, error) {
-	total := 0
-	for {
-		n, err := d.store.Expire(ctx, expireBatch)
-		total += n
-		if err != nil {
-			return total, fmt.Errorf("expiring tasks: %w", err)
-		}
-		if n < expireBatch {
-			return total, nil
-		}
-	}
 }

@@ -24,6 +24,7 @@ type ReconcileResult struct {
 	Added    int // grants that the semaphore did not know
 	Refused  int // grants whose slot something younger holds; tried again
 	Resized  int // pools whose capacity was not yet known
+	Waiting  int // pools that another replica is restoring
 }
 
 func (r *ReconcileResult) add(o ReconcileResult) {
@@ -32,6 +33,7 @@ func (r *ReconcileResult) add(o ReconcileResult) {
 	r.Added += o.Added
 	r.Refused += o.Refused
 	r.Resized += o.Resized
+	r.Waiting += o.Waiting
 }
 
 // Drift is the number of slots on which semaphore and ledger disagreed.
@@ -108,6 +110,7 @@ func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool) (ReconcileR
 	}
 	err = d.addMissing(ctx, pool.Name, snapshot, grants, &result)
 	d.metrics.drift.WithLabelValues(pool.Name).Set(float64(result.Drift()))
+	d.metrics.conflicts.WithLabelValues(pool.Name) // shown from 0 on: Prometheus sees no increase in a first value
 	return result, err
 }
 
@@ -119,6 +122,7 @@ func (d *Dispatcher) restore(ctx context.Context, pool string, config slots.Conf
 		return fmt.Errorf("restoring pool %s: %w", pool, err)
 	}
 	if !restored { // another replica did, or does
+		result.Waiting++
 		return nil
 	}
 	result.Restored++

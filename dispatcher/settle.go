@@ -11,7 +11,7 @@ import (
 
 const (
 	maxReturns = 10        // attempts a device may hand back uncounted
-	maxBackoff = time.Hour // between two attempts
+	maxBackoff = time.Hour // between two attempts, unless the batch asks for more
 )
 
 // settle decides what becomes of a task whose grant ended. It is pure but for
@@ -73,9 +73,10 @@ func retryOr(end store.TaskState, retry bool, e store.Ending, jitter func() floa
 	return store.Settlement{State: store.Pending, Counted: true, Delay: backoff(e.RetryBackoff, e.Attempts, jitter)}
 }
 
-// backoff is base x 2^earlier, at most an hour, of which the last half is
-// jittered so that devices that failed together do not come back together.
+// backoff is base x 2^earlier, at most an hour or the base itself, of which the
+// last half is jittered so that devices that failed together do not come back
+// together.
 func backoff(base time.Duration, earlier int, jitter func() float64) time.Duration {
-	full := min(float64(base)*math.Exp2(float64(min(earlier, 30))), float64(maxBackoff))
+	full := min(float64(base)*math.Exp2(float64(min(earlier, 30))), float64(max(base, maxBackoff)))
 	return time.Duration(full * (0.5 + jitter()/2))
 }

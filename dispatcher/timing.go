@@ -12,6 +12,8 @@ const (
 	soonest      = time.Second      // no device is asked back sooner
 	blockedAgain = 10 * time.Minute // a blocked device looks again
 	unavailable  = 3 * time.Second  // dependencies come back within seconds
+	forbidden    = 10 * time.Minute // a credential does not mend itself
+	refused      = 30 * time.Second // other bytes may go better
 	maxAfter     = 24 * time.Hour   // bound of report_after_ms
 )
 
@@ -24,18 +26,43 @@ func (d *Dispatcher) reportAfter(choice Choice, now time.Time, pool string) time
 	case devices.ReasonFull:
 		return d.spread(min(d.holds.mean(pool), period), 0.5)
 	case devices.ReasonWindow, devices.ReasonBusy:
-		// Not a moment before it can help: the jitter comes on top.
-		wait := period
-		if !choice.Until.IsZero() {
-			wait = min(choice.Until.Sub(now), period)
-		}
-		return bounded(wait + time.Duration(d.jitter()*float64(wait)/5))
+		return d.notBefore(choice.Until, now, choice.Shared)
 	case devices.ReasonUnavailable:
+		if !choice.Until.IsZero() { // after a restore it is known when
+			return d.notBefore(choice.Until, now, choice.Shared)
+		}
 		return d.spread(unavailable, 0.5)
 	case devices.ReasonBlocked:
 		return d.spread(blockedAgain, 0.2)
 	}
 	return d.spread(period, 0.2)
+}
+
+// notBefore is not a moment before it can help: the jitter comes on top. What
+// many devices wait for, they must not all come for at once.
+func (d *Dispatcher) notBefore(until, now time.Time, shared bool) time.Duration {
+	period := d.config.ReportPeriod
+	wait := period
+	if !until.IsZero() {
+		wait = min(until.Sub(now), period)
+	}
+	late := wait / 5
+	if shared && wait < period {
+		late = period / 2
+	}
+	return bounded(wait + time.Duration(d.jitter()*float64(late)))
+}
+
+// AfterRefusal says when a device is to come back whose report was refused
+// whole, jittered. The reason is one of the errors of MQTT.
+func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
+	switch reason {
+	case devices.ReasonForbidden:
+		return d.spread(forbidden, 0.2)
+	case devices.ReasonUnavailable, devices.ReasonBusyServer:
+		return d.spread(unavailable, 0.5)
+	}
+	return d.spread(refused, 0.2)
 }
 
 // whenReady is when the result of a grant is likely there, at the latest at

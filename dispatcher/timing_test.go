@@ -21,6 +21,8 @@ func TestReportAfter(t *testing.T) {
 		"full: no storm":                    {Choice{Reason: devices.ReasonFull}, time.Millisecond, time.Second, time.Second},
 		"to come: never early":              {Choice{Reason: devices.ReasonWindow, Until: now.Add(10 * time.Second)}, 0, 10 * time.Second, 12 * time.Second},
 		"to come in days: within a period":  {Choice{Reason: devices.ReasonWindow, Until: now.Add(72 * time.Hour)}, 0, 30 * time.Second, 36 * time.Second},
+		"an opening: not all at once":       {Choice{Reason: devices.ReasonWindow, Until: now.Add(10 * time.Second), Shared: true}, 0, 10 * time.Second, 25 * time.Second},
+		"an opening in days":                {Choice{Reason: devices.ReasonWindow, Until: now.Add(72 * time.Hour), Shared: true}, 0, 30 * time.Second, 36 * time.Second},
 		"already there":                     {Choice{Reason: devices.ReasonWindow, Until: now.Add(-time.Second)}, 0, time.Second, time.Second},
 		"busy: when its lease ends":         {Choice{Reason: devices.ReasonBusy, Until: now.Add(5 * time.Second)}, 0, 5 * time.Second, 6 * time.Second},
 		"unavailable: seconds":              {Choice{Reason: devices.ReasonUnavailable}, 0, 1500 * time.Millisecond, 4500 * time.Millisecond},
@@ -61,5 +63,20 @@ func TestHoldTimesFollow(t *testing.T) {
 	}
 	if got := h.mean("a"); got < 2*time.Second || got > 3*time.Second {
 		t.Errorf("after a change: %s, want about 2 s", got)
+	}
+}
+
+func TestAfterRefusalIsJittered(t *testing.T) {
+	t.Parallel()
+	for reason, mean := range map[devices.Reason]time.Duration{
+		devices.ReasonForbidden: 10 * time.Minute, devices.ReasonUnavailable: 3 * time.Second, devices.ReasonBusyServer: 3 * time.Second,
+		devices.ReasonInvalid: 30 * time.Second, devices.ReasonTooLarge: 30 * time.Second,
+	} {
+		at := func(draw float64) time.Duration {
+			return New(Config{Jitter: func() float64 { return draw }}).AfterRefusal(reason)
+		}
+		if low, mid, high := at(0), at(0.5), at(1); mid != mean || low > mean*4/5 || high < mean*6/5 {
+			t.Errorf("%s: %s to %s around %s, want around %s", reason, low, high, mid, mean)
+		}
 	}
 }

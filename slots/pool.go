@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // MaxCapacity is the largest capacity of a pool.
@@ -104,7 +102,7 @@ func (s *Semaphore) Forget(ctx context.Context, pool string) error {
 	if err := checkPool(pool); err != nil {
 		return err
 	}
-	err := resend(ctx, func() *redis.IntCmd { return s.client.Del(ctx, keys(pool)...) }).Err()
+	err := s.guarded(ctx, pool, func() error { return s.client.Del(ctx, keys(pool)...).Err() })
 	if err != nil {
 		return unavailable("forget", pool, err)
 	}

@@ -59,20 +59,37 @@ func newCall() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
 // run runs a script, again when the network lost it.
 func (s *Semaphore) run(ctx context.Context, script *redis.Script, pool string, args ...any) *redis.Cmd {
-	return resend(ctx, func() *redis.Cmd { return script.Run(ctx, s.client, keys(pool), args...) })
-}
-
-func resend[C redis.Cmder](ctx context.Context, send func() C) C {
-	for n := 1; ; n++ {
-		cmd := send()
-		if n == sends || ctx.Err() != nil || !lost(cmd.Err()) {
-			return cmd
-		}
+	var cmd *redis.Cmd
+	err := s.guarded(ctx, pool, func() error {
+		cmd = script.Run(ctx, s.client, keys(pool), args...)
+		return cmd.Err()
+	})
+	if cmd == nil {
+		cmd = redis.NewCmd(ctx)
+		cmd.SetErr(err)
 	}
+	return cmd
 }
 
-// lost is whether sending again can help: not after an answer of Redis, and not
-// when all connections are busy already.
+// guarded sends unless Redis is known not to answer, and again what the network
+// lost, as long as nobody else finds out that it does not.
+func (s *Semaphore) guarded(ctx context.Context, pool string, send func() error) (err error) {
+	b := s.breakers.of(pool)
+	probe, ok := b.enter()
+	if !ok {
+		return errOpen
+	}
+	err = errOpen // should send panic
+	defer func() { b.leave(ctx, probe, err) }()
+	err = send()
+	for n := 1; n < sends && !probe && ctx.Err() == nil && lost(err) && !b.isOpen(); n++ {
+		err = send()
+	}
+	return err
+}
+
+// lost is whether no answer came, so that sending again can help: not when all
+// connections are busy already.
 func lost(err error) bool {
 	var answer redis.Error
 	return err != nil && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout)

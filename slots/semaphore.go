@@ -13,15 +13,16 @@ import (
 // Semaphore hands out the slots of any number of pools. It is safe for
 // concurrent use.
 type Semaphore struct {
-	client  redis.UniversalClient
-	scripts scripts
+	client   redis.UniversalClient
+	scripts  scripts
+	breakers *breakers
 }
 
 // New returns a semaphore in the Redis of client, whose settings should be those
 // of Options: a client that retries by itself, or without a timeout, keeps the
 // guarantees but not the promptness.
 func New(client redis.UniversalClient) *Semaphore {
-	return &Semaphore{client: client, scripts: newScripts()}
+	return &Semaphore{client: client, scripts: newScripts(), breakers: newBreakers(client)}
 }
 
 // Request asks for one slot.

@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,34 +26,41 @@ type Batch struct {
 	NotBefore *time.Time // nil = at once
 	NotAfter  *time.Time // pending tasks expire then; nil = never
 
+	Windows      []Window // none = always open
+	FinishInside bool     // nothing starts with less than its lease left of a window, its own or its pool's
+	Opening      Opening  // of its windows
+
 	MaxAttempts  int           // counted attempts, >= 1
 	RetryOn      []string      // causes retried: "failed", "timed_out"
 	RetryBackoff time.Duration // before the second attempt; doubles, jittered
 	OnLost       string        // "retry" or "fail": when a lease lapsed
 	Lease        time.Duration // 0 = the pool's
 	MaxRun       time.Duration // renewals end there; 0 = 1 h
+	Abort        *Abort        // nil: it is never paused by itself
 
 	Paused      bool
+	PausedBy    string
+	PausedAt    *time.Time // nil: not paused, or since its creation
+	PauseReason string
 	CancelledAt *time.Time
 	CreatedAt   time.Time
 	ReadAt      time.Time // the database's clock at the reading
 
 	Total  int64
 	Counts map[TaskState]int64 // exact; adds up to Total. Filled by Batch and Batches.
+	Recent int64               // tasks that were tried and came to an end in the last 5 min. Filled as Counts.
 }
 
-// NewTask is one task of a new batch.
-type NewTask struct {
-	Device   string
-	Payload  json.RawMessage // nil = the batch's
-	Priority *int            // nil = the batch's
-}
+// taskPriority is that of task t of batch b: its own, or what its batch has now.
+const taskPriority = `CASE WHEN t.own_priority THEN t.priority ELSE b.priority END`
 
 // defaultMaxRun is the end of renewals where a batch names none.
 const defaultMaxRun = time.Hour
 
 const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.weight, b.not_before, b.not_after,
-	b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost, b.lease_ms, b.max_run_ms, b.paused, b.cancelled_at, b.created_at, b.total, {now}`
+	b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost, b.lease_ms, b.max_run_ms, b.abort_failure, b.abort_min,
+	b.windows, b.finish_inside, b.opens_at, b.closes_at,
+	b.paused, b.paused_by, b.paused_at, b.pause_reason, b.cancelled_at, b.created_at, b.total, {now}`
 
 func batchDest(b *Batch) []any {
 	return []any{
@@ -71,7 +75,15 @@ func batchDest(b *Batch) []any {
 		&b.OnLost,
 		millis{&b.Lease},
 		millis{&b.MaxRun},
-		&b.Paused,
+		&abortFailure{b},
+		&abortMin{b},
+		recurring{&b.Windows},
+		&b.FinishInside,
+		instant{&b.Opening.From},
+		instant{&b.Opening.Until},
+		&b.Paused, &b.PausedBy,
+		maybe{&b.PausedAt},
+		&b.PauseReason,
 		maybe{&b.CancelledAt},
 		instant{&b.CreatedAt},
 		&b.Total,
@@ -81,35 +93,25 @@ func batchDest(b *Batch) []any {
 
 // CreateBatch queues tasks, all or none: an error of the sequence, returned
 // wrapped, leaves nothing behind. The tasks are streamed, never held in memory.
-// Their devices need not be registered. ErrUnknownPool.
-func (s *Store) CreateBatch(ctx context.Context, actor string, b Batch, tasks iter.Seq2[NewTask, error]) (Batch, error) {
+// Their devices need not be registered, unless the queue asks for it. With
+// WithOnce it takes effect once. ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
+func (s *Store) CreateBatch(ctx context.Context, actor string, b Batch, q Queue) (Batch, error) {
+	leave, err := s.enter(OnceOf(ctx))
+	defer leave()
+	if err != nil {
+		return Batch{}, fmt.Errorf("creating a batch: %w", err)
+	}
 	var created Batch
 	// Not write: the sequence cannot be read twice.
-	err := s.writeOnce(ctx, func(plain *sqlx.Tx) error {
-		tx := session{plain, s.dialect}
-		if s.bulk != "" {
-			if _, err := tx.exec(ctx, s.bulk); err != nil {
-				return err
+	err = s.writeOnce(ctx, func(tx *sqlx.Tx) error {
+		return session{tx, s.dialect, s.accounts}.once(ctx, &created, func() (err error) {
+			if created, err = s.createBatch(ctx, tx, actor, b, q); err == nil && q.DryRun {
+				return errDryRun // so that all is undone
 			}
-		}
-		id, err := insertBatch(ctx, tx, b)
-		if err != nil {
 			return err
-		}
-		total, err := s.insertTasks(ctx, plain, id, b, tasks)
-		if err != nil {
-			return err
-		}
-		if _, err := tx.exec(ctx, `UPDATE batches SET total = $2 WHERE id = $1`, id, total); err != nil {
-			return err
-		}
-		if err := tx.record(ctx, Event{Kind: "batch.created", Actor: actor, Pool: b.Pool, Batch: id, Detail: fmt.Sprintf("tasks=%d", total)}); err != nil {
-			return err
-		}
-		created, err = one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
-		return err
+		})
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errDryRun) {
 		return Batch{}, fmt.Errorf("creating a batch: %w", err)
 	}
 	created.Counts = map[TaskState]int64{}
@@ -120,47 +122,33 @@ func (s *Store) CreateBatch(ctx context.Context, actor string, b Batch, tasks it
 }
 
 func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error) {
+	abort := Abort{}
+	if b.Abort != nil {
+		abort = *b.Abort
+	}
+	if err := tx.checkFits(ctx, b); err != nil {
+		return 0, err
+	}
+	o, err := tx.opening(ctx, b.Windows)
+	if err != nil {
+		return 0, err
+	}
 	err = tx.rowOf(ctx, `
 		INSERT INTO batches (name, pool, kind, payload, priority, weight, not_before, not_after, max_attempts,
-			retry_on, retry_backoff_ms, on_lost, lease_ms, max_run_ms, paused, created_at)
-		SELECT $1, p.name, $3, $4{json}, $5, $6, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, $9, $10, $11, $12, $13, $14, $15, {now}
-		FROM pools p WHERE p.name = $2
+			retry_on, retry_backoff_ms, on_lost, lease_ms, max_run_ms, paused, abort_failure, abort_min,
+			windows, finish_inside, opens_at, closes_at, windows_due, created_at)
+		SELECT $1, p.name, $3, $4{json}, $5, $6, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+			$18{json}, $19, {epoch} + $20 * {ms}, {epoch} + $21 * {ms}, {epoch} + $22 * {ms}, {now}
+		FROM pools p WHERE p.name = $2 AND p.deleted_at IS NULL {share p}
 		RETURNING id`, []any{
 		b.Name, b.Pool, b.Kind, nullText(b.Payload), b.Priority, max(b.Weight, 1), nullMillis(b.NotBefore), nullMillis(b.NotAfter),
 		max(b.MaxAttempts, 1), strings.Join(b.RetryOn, ","), b.RetryBackoff.Milliseconds(), b.OnLost, b.Lease.Milliseconds(),
-		b.MaxRun.Milliseconds(), b.Paused,
+		b.MaxRun.Milliseconds(), b.Paused, abort.Failure, abort.Min, o.windows, b.FinishInside, o.from, o.until, o.due,
 	}, &id)
 	if errors.Is(err, ErrNotFound) {
 		return 0, fmt.Errorf("%w: %s", ErrUnknownPool, b.Pool)
 	}
 	return id, err
-}
-
-func (s *Store) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (total int64, err error) {
-	insert, err := tx.PrepareContext(ctx, s.addTasks)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = insert.Close() }()
-	for task, err := range tasks {
-		if err != nil {
-			return 0, fmt.Errorf("task %d: %w", total+1, err)
-		}
-		priority := b.Priority
-		if task.Priority != nil {
-			priority = *task.Priority
-		}
-		if _, err := insert.ExecContext(ctx, id, b.Pool, task.Device, priority, nullText(task.Payload)); err != nil {
-			return 0, fmt.Errorf("task %d: %w", total+1, err)
-		}
-		total++
-	}
-	if s.flush {
-		if _, err := insert.ExecContext(ctx); err != nil {
-			return 0, err
-		}
-	}
-	return total, nil
 }
 
 // Batch returns one batch with its counts; ErrNotFound.
@@ -187,34 +175,4 @@ func (s *Store) Batches(ctx context.Context, before int64, limit int) ([]Batch, 
 		return nil, err
 	}
 	return list, s.count(ctx, list)
-}
-
-// count fills Counts. One statement, thus one moment: a task is in exactly one
-// of the counts.
-func (s *Store) count(ctx context.Context, list []Batch) error {
-	type count struct {
-		batch int64
-		state TaskState
-		n     int64
-	}
-	byID := map[int64]*Batch{}
-	for i := range list {
-		list[i].Counts = map[TaskState]int64{}
-		byID[list[i].ID] = &list[i]
-	}
-	counts, err := collect(ctx, s.read(), func(c *count) []any { return []any{&c.batch, &c.state, &c.n} }, `
-		SELECT batch, state, count(*) FROM tasks WHERE batch IN (SELECT id FROM {ids}) GROUP BY batch, state
-		UNION ALL
-		SELECT batch, 'dispatched', count(*) FROM grants WHERE batch IN (SELECT id FROM {ids}) GROUP BY batch`,
-		ids(slices.Collect(maps.Keys(byID))...))
-	if err != nil {
-		return fmt.Errorf("counting tasks: %w", err)
-	}
-	for _, c := range counts {
-		byID[c.batch].Counts[c.state] = c.n
-	}
-	for _, b := range list {
-		splitDispatched(b.Counts, b.Counts[Dispatched])
-	}
-	return nil
 }

@@ -88,7 +88,7 @@ func (s session) insertGrants(ctx context.Context, claims string) (tasks []int64
 			JOIN pools p ON p.name = claims.pool
 			LEFT JOIN devices d ON d.id = t.device
 			CROSS JOIN clock
-		WHERE t.state = 'pending' AND `+eligible+` AND `+fits+`
+		WHERE t.state = 'pending' AND `+granting+` AND `+eligible()+` AND `+fits+`
 			AND t.device IS NOT DISTINCT FROM claims.device AND t.pool IS NOT DISTINCT FROM claims.pool
 		ORDER BY t.pool, claims.slot, t.id
 		{skip t}

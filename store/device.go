@@ -15,6 +15,7 @@ type Device struct {
 	ID         string
 	Blocked    bool
 	OwnToken   bool              // has used a token of its own: fleet tokens no longer act for it
+	Revoked    bool              // has used a token of its own, and has none left that is valid
 	Tags       map[string]string // the operator's
 	Attributes json.RawMessage   // the device's; a JSON object
 	CreatedAt  time.Time
@@ -51,12 +52,14 @@ const (
 	maxAttributesSize = 8 << 10
 )
 
-const deviceColumns = `d.id, d.blocked, d.own_token, d.tags, d.attributes, d.created_at, d.last_seen`
+const deviceColumns = `d.id, d.blocked, d.own_token, CASE WHEN d.own_token THEN NOT EXISTS (
+		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `) ELSE FALSE END,
+	d.tags, d.attributes, d.created_at, d.last_seen`
 
 // deviceDest takes NULLs: the device may not be registered.
 func deviceDest(d *Device) []any {
 	return []any{
-		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), labels{&d.Tags}, document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen},
+		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.Revoked), labels{&d.Tags}, document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen},
 	}
 }
 
@@ -75,24 +78,40 @@ func (s *Store) Devices(ctx context.Context, after string, limit int) ([]Device,
 		`SELECT `+deviceColumns+` FROM devices d WHERE d.id > $1 ORDER BY d.id LIMIT $2`, after, clampLimit(limit))
 }
 
-// CreateDevice registers a device with its credential; ErrExists.
-func (s *Store) CreateDevice(ctx context.Context, actor, id string, tags map[string]string, tokenHash []byte) (Device, error) {
+// CreateDevice registers a device with its credential, of which its account
+// hears through set; ErrExists. With WithOnce it takes effect once.
+func (s *Store) CreateDevice(ctx context.Context, actor, id string, tags map[string]string, tokenHash []byte, set SetAccount) (Device, error) {
+	leave, err := s.enter(OnceOf(ctx))
+	defer leave()
+	if err != nil {
+		return Device{}, err
+	}
 	var d Device
-	err := s.write(ctx, func(tx session) error {
-		created, err := tx.register(ctx, actor, id, tags)
-		if err != nil {
+	err = s.write(ctx, func(tx session) error {
+		err := tx.once(ctx, &d, func() (err error) {
+			d, err = tx.createDevice(ctx, actor, id, tags, tokenHash)
+			return err
+		})
+		if once := OnceOf(ctx); err != nil || once != nil && once.Replayed {
 			return err
 		}
-		if !created {
-			return fmt.Errorf("device %s: %w", id, ErrExists)
-		}
-		if _, err := tx.addToken(ctx, Token{Device: id}, tokenHash); err != nil {
-			return err
-		}
-		d, err = tx.device(ctx, id)
-		return err
+		return tx.setAccount(ctx, id, set)
 	})
 	return d, err
+}
+
+func (s session) createDevice(ctx context.Context, actor, id string, tags map[string]string, tokenHash []byte) (Device, error) {
+	created, err := s.register(ctx, actor, id, tags)
+	if err != nil {
+		return Device{}, err
+	}
+	if !created {
+		return Device{}, fmt.Errorf("device %s: %w", id, ErrExists)
+	}
+	if _, err := s.addToken(ctx, Token{Device: id}, tokenHash); err != nil {
+		return Device{}, err
+	}
+	return s.device(ctx, id)
 }
 
 // EnsureDevice returns the device, registered if it was not.
@@ -124,59 +143,10 @@ func (s session) register(ctx context.Context, actor, id string, tags map[string
 	if err != nil || n == 0 {
 		return false, err
 	}
+	if _, err := s.exec(ctx, `DELETE FROM deleted_devices WHERE id = $1`, id); err != nil {
+		return false, err
+	}
 	return true, s.record(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
-}
-
-// AddDeviceToken gives the device one more credential; older ones stay valid.
-// ErrNotFound.
-func (s *Store) AddDeviceToken(ctx context.Context, actor, id string, hash []byte) error {
-	return s.write(ctx, func(tx session) error {
-		if _, err := tx.device(ctx, id); err != nil {
-			return err
-		}
-		_, err := tx.addToken(ctx, Token{Device: id}, hash)
-		if err != nil {
-			return err
-		}
-		return tx.record(ctx, Event{Kind: "device.token_added", Actor: actor, Device: id})
-	})
-}
-
-// enrolled is the name of a token that a device asked for.
-const enrolled = "enrolled"
-
-// EnrollDevice gives a device, registered if it was not, a credential of its
-// own at its own request. It replaces one it asked for before and never used:
-// the reply that carried that one was lost. ErrExists once it has used one:
-// then only an operator gives another.
-func (s *Store) EnrollDevice(ctx context.Context, id string, tokenHash []byte) error {
-	return s.write(ctx, func(tx session) error {
-		if _, err := tx.register(ctx, id, id, nil); err != nil {
-			return err
-		}
-		own, err := one(ctx, tx, only[bool], `SELECT own_token FROM devices WHERE id = $1 {lock}`, id)
-		if err != nil {
-			return err
-		}
-		if own {
-			return fmt.Errorf("device %s enrolled before: %w", id, ErrExists)
-		}
-		if _, err := tx.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND name = $2`, id, enrolled); err != nil {
-			return err
-		}
-		if _, err := tx.addToken(ctx, Token{Device: id, Name: enrolled}, tokenHash); err != nil {
-			return err
-		}
-		return tx.record(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id})
-	})
-}
-
-// MarkOwnToken notes that the device has used a credential of its own.
-func (s *Store) MarkOwnToken(ctx context.Context, device string) error {
-	return s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `UPDATE devices SET own_token = TRUE WHERE id = $1 AND own_token IS FALSE`, device)
-		return err
-	})
 }
 
 // SetBlocked blocks or unblocks a device; blocking also asks it to stop what
@@ -190,15 +160,17 @@ func (s *Store) SetBlocked(ctx context.Context, actor, id string, blocked bool) 
 		if err != nil {
 			return err
 		}
-		kind := "device.unblocked"
+		kind, state := "device.unblocked", AccountEnabled
 		if blocked {
-			kind = "device.blocked"
+			kind, state = "device.blocked", AccountDisabled
 			if _, err := tx.exec(ctx, `UPDATE grants SET cancel_why = 'blocked' WHERE device = $1 AND cancel_why = ''`, id); err != nil {
 				return err
 			}
 		}
-		if changed == 0 {
-			return nil
+		// Also when nothing changed: said once more, it mends an account that
+		// somebody changed at the broker.
+		if err := tx.noteAccount(ctx, id, state); err != nil || changed == 0 {
+			return err
 		}
 		return tx.record(ctx, Event{Kind: kind, Actor: actor, Device: id})
 	})

@@ -18,13 +18,13 @@ func TestDevices(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		tags := map[string]string{"region": "ar", "quote": `"<é>`}
-		d, err := l.CreateDevice(l.Context(), "op", "m:1", tags, []byte("hash-1"))
+		d, err := l.CreateDevice(l.Context(), "op", "m:1", tags, []byte("hash-1"), nil)
 		l.must(err)
 		want := store.Device{ID: "m:1", Tags: tags, Attributes: json.RawMessage(`{}`), CreatedAt: d.CreatedAt}
 		if diff := cmp.Diff(want, d); diff != "" || d.CreatedAt.IsZero() {
 			l.Fatal(diff)
 		}
-		if _, err := l.CreateDevice(l.Context(), "op", "m:1", nil, []byte("hash-2")); !errors.Is(err, store.ErrExists) {
+		if _, err := l.CreateDevice(l.Context(), "op", "m:1", nil, []byte("hash-2"), nil); !errors.Is(err, store.ErrExists) {
 			l.Fatalf("the same id: %v", err)
 		}
 		if _, err := l.TokenByHash(l.Context(), []byte("hash-2")); !errors.Is(err, store.ErrNotFound) {
@@ -70,12 +70,12 @@ func TestDeviceTokens(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		hash := []byte{0, 1, 0xff, '\\', 'x', 0}
-		l.must(l.EnrollDevice(l.Context(), "a", hash))
+		l.must(l.EnrollDevice(l.Context(), "a", hash, nil))
 		token, err := l.TokenByHash(l.Context(), hash)
 		if err != nil || token.Device != "a" || token.Role != "" {
 			l.Fatalf("token %+v, %v", token, err)
 		}
-		l.must(l.EnrollDevice(l.Context(), "a", []byte("the reply with the first was lost")))
+		l.must(l.EnrollDevice(l.Context(), "a", []byte("the reply with the first was lost"), nil))
 		if _, err := l.TokenByHash(l.Context(), hash); !errors.Is(err, store.ErrNotFound) {
 			l.Fatalf("the token that was replaced: %v", err)
 		}
@@ -88,16 +88,16 @@ func TestDeviceTokens(t *testing.T) {
 		if d, err := l.Device(l.Context(), "a"); err != nil || !d.OwnToken {
 			l.Fatalf("device %+v, %v after its first use", d, err)
 		}
-		if err := l.EnrollDevice(l.Context(), "a", []byte("3")); !errors.Is(err, store.ErrExists) {
+		if err := l.EnrollDevice(l.Context(), "a", []byte("3"), nil); !errors.Is(err, store.ErrExists) {
 			l.Fatalf("enrolled again: %v", err)
 		}
-		l.must(l.AddDeviceToken(l.Context(), "op", "a", []byte("rotated")))
+		l.rotate("rotated", time.Hour)
 		for _, valid := range []string{"the reply with the first was lost", "rotated"} {
 			if _, err := l.TokenByHash(l.Context(), []byte(valid)); err != nil {
 				l.Errorf("%q: %v", valid, err)
 			}
 		}
-		if err := l.AddDeviceToken(l.Context(), "op", "nobody", []byte("4")); !errors.Is(err, store.ErrNotFound) {
+		if _, err := l.RotateDeviceToken(l.Context(), "op", "nobody", []byte("4"), 0, nil); !errors.Is(err, store.ErrNotFound) {
 			l.Errorf("no device: %v", err)
 		}
 	})

@@ -22,7 +22,14 @@ import (
 //	{json}       turns the text before it into the type of payload and output
 //	{lock}       FOR UPDATE; SQLite's only writer needs no row locks
 //	{lock t}     FOR UPDATE OF t
+//	{lock b}     FOR UPDATE OF b
+//	{share p}    FOR KEY SHARE OF p: keeps p from being deleted
 //	{skip t}     FOR UPDATE OF t SKIP LOCKED
+//	{last event} the highest id of an event that was given
+//	{next xid}   the lowest transaction id not given yet
+//	{oldest xid} the lowest transaction id still under way
+//	{bytes}      compares the text before it byte by byte
+//	{tagged $3}  device d has all the tags of the JSON object $3
 //	{token}      the next fencing token, for a grant that holds its unique keys
 //	{last token} the last one given, 0 before the first
 //	{given}      the grants, as UPDATE has just given them their tokens
@@ -33,6 +40,10 @@ type dialect struct {
 	durability []string // settings that must not be off
 	lockShared string   // takes the locks of the pools of {claims}; empty: not needed
 	lockAlone  string   // takes the lock of the pool $1 against all others
+	lockKey    string   // takes the idempotency key $1, $2, or says false
+	lockGrants string   // waits for the writers of grants, and lets others wait
+	leaps      []string // take the numbers that are given out $1 further, and return where they are then
+	tryFold    string   // true: nobody else folds, until the end of the transaction; empty: not needed
 	bulk       string   // lifts the statement timeout of one transaction
 	addTasks   string   // prepared once per batch, run once per task
 	chains     bool     // WITH takes changes: several run as one statement
@@ -48,6 +59,7 @@ func inputs() map[string]string {
 		"claims":   "n bigint, task bigint, device text, pool text, slot bigint, lease text",
 		"renewals": "n bigint, task bigint, token bigint, device text",
 		"seen":     "device text, at_ms bigint",
+		"openings": "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",
 		"endings": "task bigint, token bigint, cause text, output text, error text, state text, counted bigint," +
 			" returned bigint, delay_ms bigint, event text, actor text, detail text",
 	}
@@ -62,7 +74,14 @@ func postgres() dialect {
 		"{json}", "::json",
 		"{lock}", "FOR UPDATE",
 		"{lock t}", "FOR UPDATE OF t",
+		"{lock b}", "FOR UPDATE OF b",
+		"{share p}", "FOR KEY SHARE OF p",
 		"{skip t}", "FOR UPDATE OF t SKIP LOCKED",
+		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
+		"{next xid}", "pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
+		"{oldest xid}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
+		"{bytes}", `COLLATE "C"`,
+		"{tagged $3}", "d.tags @> $3::jsonb",
 		"{given}", "given",
 		"{token}", "nextval('grant_token')",
 		"{last token}", "(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM grant_token)",
@@ -75,8 +94,9 @@ func postgres() dialect {
 		words = append(words, "{"+name+"}",
 			"(SELECT * FROM (SELECT * FROM json_to_recordset($1::json) AS rows("+columns+")"+limit+") AS given"+limit+") AS "+name)
 	}
-	// Two integers: a space of their own, apart from the migrations' lock.
+	// Two integers: spaces of their own, apart from the migrations' lock.
 	const poolLock = "(20060, hashtext("
+	const foldLock = "(20062, 0)"
 	return dialect{
 		name:       migrations.Postgres,
 		words:      strings.NewReplacer(words...),
@@ -84,10 +104,16 @@ func postgres() dialect {
 		lockShared: `SELECT pg_advisory_xact_lock_shared` + poolLock + `pool))
 			FROM (SELECT DISTINCT pool COLLATE "C" AS pool FROM {claims} ORDER BY 1 OFFSET 0) AS pools`,
 		lockAlone: `SELECT pg_advisory_xact_lock` + poolLock + `$1))`,
-		bulk:      `SET LOCAL statement_timeout = 0`,
-		addTasks:  `COPY tasks (batch, pool, device, priority, payload) FROM STDIN`,
-		chains:    true,
-		flush:     true,
+		lockKey:   `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
+		// Not undone with the transaction: numbers only ever go up.
+		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
+		leaps: leaps(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
+			`SELECT setval('%[1]s_id_seq', last_value + CAST($1 AS bigint)) FROM %[1]s_id_seq`),
+		bulk:     `SET LOCAL statement_timeout = 0`,
+		addTasks: `COPY tasks (batch, pool, device, priority, own_priority, payload) FROM STDIN`,
+		chains:   true,
+		flush:    true,
+		tryFold:  `SELECT pg_try_advisory_xact_lock` + foldLock,
 	}
 }
 
@@ -100,7 +126,15 @@ func sqliteDialect() dialect {
 		"{json}", "",
 		"{lock}", "",
 		"{lock t}", "",
+		"{lock b}", "",
+		"{share p}", "",
 		"{skip t}", "",
+		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits
+		"{next xid}", "0",
+		"{oldest xid}", "0",
+		"{bytes}", "",
+		"{tagged $3}", `NOT EXISTS (SELECT 1 FROM json_each($3) AS wanted WHERE NOT EXISTS (
+			SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`,
 		"{given}", "grants",
 		"{token}", "token", // given by a trigger
 		"{last token}", "(SELECT value FROM grant_token)",
@@ -109,10 +143,22 @@ func sqliteDialect() dialect {
 		words = append(words, "{"+name+"}", "(SELECT "+members(columns)+" FROM json_each($1)) AS "+name)
 	}
 	return dialect{
-		name:     migrations.SQLite,
-		words:    strings.NewReplacer(words...),
-		addTasks: `INSERT INTO tasks (batch, pool, device, priority, payload) VALUES ($1, $2, $3, $4, $5)`,
+		name:  migrations.SQLite,
+		words: strings.NewReplacer(words...),
+		leaps: leaps(`UPDATE grant_token SET value = value + $1 RETURNING value`,
+			`UPDATE sqlite_sequence SET seq = seq + $1 WHERE name = '%[1]s' RETURNING seq`),
+		addTasks: `INSERT INTO tasks (batch, pool, device, priority, own_priority, payload) VALUES ($1, $2, $3, $4, $5, $6)`,
 	}
+}
+
+// leaps are the statements for tokens and for all numbers that are shown
+// outside: somebody may know one that the ledger has lost.
+func leaps(ofTokens, ofTable string) []string {
+	all := []string{ofTokens}
+	for _, table := range []string{"tasks", "batches", "events", "tokens"} {
+		all = append(all, fmt.Sprintf(ofTable, table))
+	}
+	return all
 }
 
 // members turns "n bigint, name text" into what SQLite reads them with.

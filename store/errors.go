@@ -9,6 +9,22 @@ var (
 	ErrExists = errors.New("already exists")
 	// ErrUnknownPool: a batch names a pool that does not exist.
 	ErrUnknownPool = errors.New("unknown pool")
+	// ErrUnknownDevice: a batch names a device that is not registered, and was
+	// asked to refuse those.
+	ErrUnknownDevice = errors.New("unknown device")
+	// ErrNotRetriable: the task succeeded, or its batch is over.
+	ErrNotRetriable = errors.New("cannot be tried again")
+	// ErrNoTasks: a batch of none.
+	ErrNoTasks = errors.New("no tasks")
+	// ErrInProgress: a request with the same idempotency key is under way.
+	ErrInProgress = errors.New("in progress")
+	// ErrKeyReused: another request had the same idempotency key.
+	ErrKeyReused = errors.New("idempotency key of another request")
+	// ErrOpenTasks: a device or pool that has open tasks is not deleted.
+	ErrOpenTasks = errors.New("has open tasks")
+	// ErrNeverStarts: every window of a batch, or of its pool, is too short for
+	// its lease.
+	ErrNeverStarts = errors.New("nothing would ever start: no window is longer than the lease")
 	// ErrTooLarge: a device's attributes would exceed their limits.
 	ErrTooLarge = errors.New("too large")
 	// ErrOutcomeUnknown: the COMMIT was sent, its answer never came. The

@@ -16,25 +16,31 @@ type EventFilter struct {
 	Limit  int // default 100, at most 1000
 }
 
+// where adds the conditions. Those of the partial indexes are said once more:
+// SQLite does not conclude them.
+func (f EventFilter) where(q *query) {
+	q.where("id > %s", f.After)
+	whereSet(q, "id < %s", f.Before)
+	whereSet(q, "kind = %s", f.Kind)
+	whereSet(q, "actor = %s", f.Actor)
+	whereSet(q, "pool <> '' AND pool = %s", f.Pool)
+	whereSet(q, "batch <> 0 AND batch = %s", f.Batch)
+	whereSet(q, "task <> 0 AND task = %s", f.Task)
+	whereSet(q, "device <> '' AND device = %s", f.Device)
+}
+
 // Events returns the events that match, in the order of their ids. Ids are
 // given before commit: one that was committed late may appear below a higher
-// one that was read before.
+// one that was read before. MarkEvents tells when that is over.
 func (s *Store) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	q := query{text: `SELECT id, at, kind, actor, pool, batch, task, device, token, detail FROM events`}
-	q.where("id > %s", f.After)
-	whereSet(&q, "id < %s", f.Before)
-	whereSet(&q, "kind = %s", f.Kind)
-	whereSet(&q, "actor = %s", f.Actor)
-	whereSet(&q, "pool = %s", f.Pool)
-	whereSet(&q, "batch = %s", f.Batch)
-	whereSet(&q, "task = %s", f.Task)
-	whereSet(&q, "device = %s", f.Device)
+	f.where(&q)
 	order := " ORDER BY id"
 	if f.Newest {
 		order += " DESC"
 	}
 	text, args := q.end(order, f.Limit)
-	return collect(ctx, s.read(), func(e *Event) []any {
+	return collect(ctx, s.planned(), func(e *Event) []any {
 		return []any{&e.ID, instant{&e.At}, &e.Kind, &e.Actor, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
 	}, text, args...)
 }
@@ -46,4 +52,29 @@ func (s session) record(ctx context.Context, e Event) error {
 		VALUES ({now}, $1, $2, $3, $4, $5, $6, $7, $8)`,
 		e.Kind, e.Actor, e.Pool, e.Batch, e.Task, e.Device, e.Token, e.Detail)
 	return err
+}
+
+// EventMark is a place in the order of the events, and what has to end before
+// that order stands still up to there.
+type EventMark struct {
+	Last int64 // the highest id given so far
+	xids int64 // of transactions from here on: all that gave an id up to Last are below
+}
+
+// MarkEvents marks the place up to which ids have been given.
+func (s *Store) MarkEvents(ctx context.Context) (EventMark, error) {
+	var m EventMark
+	// Two statements, in this order: whoever gave an id that the first one
+	// reads had begun before the second one looks.
+	if err := s.read().row(ctx, `SELECT {last event}`, &m.Last); err != nil {
+		return EventMark{}, err
+	}
+	err := s.read().row(ctx, `SELECT {next xid}`, &m.xids)
+	return m, err
+}
+
+// EventsSettled says whether all events up to the mark are there to be read:
+// everything that could still commit one of them has ended.
+func (s *Store) EventsSettled(ctx context.Context, m EventMark) (bool, error) {
+	return one(ctx, s.read(), only[bool], `SELECT {oldest xid} >= $1`, m.xids)
 }

@@ -10,3 +10,10 @@ func (s *Store) Dialect() string { return s.name }
 
 // Text is a statement in the words of the database.
 func (s *Store) Text(query string) string { return s.text(query) }
+
+// TasksQuery is what Tasks asks.
+func TasksQuery(f TaskFilter) (text string, args []any) {
+	q := query{text: `SELECT ` + taskColumns + ` FROM ` + taskTables}
+	f.where(&q)
+	return q.end(" ORDER BY t.id", f.Limit)
+}

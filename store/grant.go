@@ -40,12 +40,17 @@ type Candidate struct {
 	Lease       time.Duration // what a grant would get
 	PoolPaused  bool
 	BatchPaused bool
+
+	Window, PoolWindow Opening
+	FinishInside       bool // nothing starts with less than Lease left of a window
 }
 
 // View is one consistent reading of what concerns a device's report.
 type View struct {
 	Now        time.Time   // the database's clock
-	Device     *Device     // nil: never seen
+	Standstill time.Time   // nothing is granted before, after a restore; zero: no such time
+	Device     *Device     // nil: not registered
+	Deleted    bool        // not registered because it was deleted
 	Grant      *Grant      // in force, or lapsed and not yet reaped; nil: none
 	Candidates []Candidate // one per batch with open work; expired tasks are left out
 }
@@ -189,7 +194,7 @@ func (s *Store) LiveLeases(ctx context.Context, leases []string) (map[string]boo
 func (s *Store) Redeliver(ctx context.Context, task, token int64) (Grant, error) {
 	var g Grant
 	err := s.write(ctx, func(tx session) error {
-		n, err := tx.exec(ctx, `UPDATE grants SET redelivered = redelivered + 1 WHERE task = $1 AND token = $2`, task, token)
+		n, err := tx.exec(ctx, `UPDATE grants SET redelivered = redelivered + 1 WHERE task = $1 AND token = $2 AND `+granting, task, token)
 		if err != nil {
 			return err
 		}
@@ -206,7 +211,13 @@ func (s *Store) Redeliver(ctx context.Context, task, token int64) (Grant, error)
 // grant that is gone is no error.
 func (s *Store) AskCancel(ctx context.Context, task, token int64, why string) error {
 	return s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, task, token, why)
+		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, task, token, why)
+		if err != nil || n == 0 {
+			return err
+		}
+		_, err = tx.exec(ctx, `
+			INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
+			SELECT {now}, 'task.cancel_asked', 'dispatcher', pool, batch, task, device, token, cancel_why FROM grants WHERE task = $1`, task)
 		return err
 	})
 }

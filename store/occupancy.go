@@ -19,7 +19,7 @@ func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occ
 	rows, err := collect(ctx, s.read(), func(r *reading) []any {
 		return append(append(poolDest(&r.Pool), &r.Waiting), grantDest(&r.grant)...)
 	}, `
-		WITH wanted AS (SELECT `+poolColumns+`, (`+waitingCount+`) AS waiting FROM pools WHERE name = $1)
+		WITH wanted AS (SELECT `+poolColumns+`, (`+waitingCount()+`) AS waiting FROM pools WHERE name = $1 AND deleted_at IS NULL)
 		SELECT w.*, `+grantColumns+` FROM wanted w
 			LEFT JOIN grants g ON g.pool = w.name LEFT JOIN tasks t ON t.id = g.task LEFT JOIN batches b ON b.id = g.batch
 		ORDER BY g.slot`, pool, waitingMax)
@@ -41,15 +41,17 @@ func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occ
 // Waiting counts the devices that could be granted a task of the pool now and
 // hold none, up to most.
 func (s *Store) Waiting(ctx context.Context, pool string, most int) (int, error) {
-	return one(ctx, s.read(), only[int], waitingCount, pool, most)
+	return one(ctx, s.read(), only[int], waitingCount(), pool, most)
 }
 
 // waitingCount counts the devices of pool $1 that could be granted a task now
 // and hold none, up to $2.
-const waitingCount = `
+func waitingCount() string {
+	return `
 	SELECT count(*) FROM (
 		SELECT DISTINCT t.device
 		FROM tasks t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool LEFT JOIN devices d ON d.id = t.device
-		WHERE t.pool = $1 AND t.state = 'pending' AND ` + eligible + `
+		WHERE t.pool = $1 AND t.state = 'pending' AND ` + eligible() + `
 			AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device)
 		LIMIT $2) AS waiting`
+}

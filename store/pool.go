@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -13,6 +14,8 @@ type Pool struct {
 	Capacity  int           // 0..10000; 0 grants nothing
 	Lease     time.Duration // 1 s..24 h, unless the batch says otherwise
 	Paused    bool          // true: nothing new is granted
+	Windows   []Window      // none = always open
+	Opening   Opening       // of its windows
 	Version   int64         // increases with every change
 	CreatedAt time.Time
 	UpdatedAt time.Time
@@ -23,39 +26,53 @@ type PoolSpec struct {
 	Capacity int           // 0..10000
 	Lease    time.Duration // more than 0
 	Paused   bool
+	Windows  []Window // valid
 }
 
-const poolColumns = `name, capacity, lease_ms, paused, version, created_at, updated_at`
+const poolColumns = `name, capacity, lease_ms, paused, windows, opens_at, closes_at, version, created_at, updated_at`
 
 func poolDest(p *Pool) []any {
-	return []any{&p.Name, &p.Capacity, millis{&p.Lease}, &p.Paused, &p.Version, instant{&p.CreatedAt}, instant{&p.UpdatedAt}}
+	return []any{
+		&p.Name, &p.Capacity,
+		millis{&p.Lease},
+		&p.Paused,
+		recurring{&p.Windows},
+		instant{&p.Opening.From},
+		instant{&p.Opening.Until},
+		&p.Version,
+		instant{&p.CreatedAt},
+		instant{&p.UpdatedAt},
+	}
 }
 
 // Pool returns one pool; ErrNotFound.
 func (s *Store) Pool(ctx context.Context, name string) (Pool, error) {
-	return one(ctx, s.read(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, name)
+	return s.read().pool(ctx, name)
+}
+
+func (s session) pool(ctx context.Context, name string) (Pool, error) {
+	return one(ctx, s, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
 }
 
 // Pools returns up to limit pools by name, those after the one named.
 func (s *Store) Pools(ctx context.Context, after string, limit int) ([]Pool, error) {
 	return collect(ctx, s.read(), poolDest,
-		`SELECT `+poolColumns+` FROM pools WHERE name > $1 ORDER BY name LIMIT $2`, after, limit)
+		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, after, limit)
+}
+
+// ChangedPools returns the pools that were created or changed within that time,
+// by the database's clock at the change, not at its COMMIT.
+func (s *Store) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
+	// As a query of its own the clock is read once, and the index serves.
+	return collect(ctx, s.read(), poolDest,
+		`SELECT `+poolColumns+` FROM pools WHERE updated_at >= (SELECT {now}) - $1 * {ms} AND deleted_at IS NULL ORDER BY name`, within.Milliseconds())
 }
 
 // PutPool creates the pool or changes it. Without a change nothing is written
 // and the version stays.
-//
-// It holds the pool's lock alone, and claims hold it shared: a claim counts
-// places either against the old capacity and commits before, or against the
-// new one.
 func (s *Store) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (p Pool, created bool, err error) {
-	err = s.write(ctx, func(tx session) error {
-		if s.lockAlone != "" {
-			if _, err := tx.exec(ctx, s.lockAlone, name); err != nil {
-				return fmt.Errorf("locking pool %s: %w", name, err)
-			}
-		}
-		p, created, err = putPool(ctx, tx, actor, name, spec)
+	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
+		p, created, err = putPool(ctx, tx, actor, name, old, spec, "")
 		return err
 	})
 	if err != nil {
@@ -64,95 +81,112 @@ func (s *Store) PutPool(ctx context.Context, actor, name string, spec PoolSpec) 
 	return p, created, nil
 }
 
-func putPool(ctx context.Context, tx session, actor, name string, spec PoolSpec) (p Pool, created bool, err error) {
-	const byName = `SELECT ` + poolColumns + ` FROM pools WHERE name = $1`
-	old, err := one(ctx, tx, poolDest, byName, name)
-	if err != nil && !errors.Is(err, ErrNotFound) {
+// ChangePool changes a pool that exists; note tells the audit log why, and may
+// be empty. change is called inside of the transaction, perhaps more than once,
+// and its error ends it. ErrNotFound.
+func (s *Store) ChangePool(ctx context.Context, actor, name, note string, change func(*PoolSpec) error) (p Pool, err error) {
+	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
+		if old == nil {
+			return ErrNotFound
+		}
+		spec := old.spec()
+		if err := change(&spec); err != nil {
+			return err
+		}
+		p, _, err = putPool(ctx, tx, actor, name, old, spec, note)
+		return err
+	})
+	return p, err
+}
+
+// DeletePool takes a pool away of which nothing is open, with its batches kept.
+// ErrNotFound, ErrOpenTasks.
+func (s *Store) DeletePool(ctx context.Context, actor, name string) error {
+	return s.withPool(ctx, name, func(tx session, old *Pool) error {
+		if old == nil {
+			return ErrNotFound
+		}
+		// Batches that are being created hold the row; those that come later see
+		// that it is deleted.
+		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 {lock}`, name); err != nil {
+			return fmt.Errorf("waiting for batches of pool %s: %w", name, err)
+		}
+		open, err := one(ctx, tx, only[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE pool = $1 AND state = 'pending')`, name)
+		if err != nil {
+			return err
+		}
+		if open {
+			return fmt.Errorf("pool %s: %w", name, ErrOpenTasks)
+		}
+		if _, err := tx.exec(ctx, `UPDATE pools SET deleted_at = {now}, windows_due = NULL, version = version + 1, updated_at = {now} WHERE name = $1`, name); err != nil {
+			return fmt.Errorf("deleting pool %s: %w", name, err)
+		}
+		return tx.record(ctx, Event{Kind: "pool.deleted", Actor: actor, Pool: name})
+	})
+}
+
+// withPool runs change on a pool, nil when there is none of the name, with the
+// pool's lock held alone. Claims hold it shared: a claim counts places either
+// against the old capacity and commits before, or against the new one.
+func (s *Store) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
+	return s.write(ctx, func(tx session) error {
+		if s.lockAlone != "" {
+			if _, err := tx.exec(ctx, s.lockAlone, name); err != nil {
+				return fmt.Errorf("locking pool %s: %w", name, err)
+			}
+		}
+		old, err := tx.pool(ctx, name)
+		if errors.Is(err, ErrNotFound) {
+			return change(tx, nil)
+		}
+		if err != nil {
+			return err
+		}
+		return change(tx, &old)
+	})
+}
+
+func (p Pool) spec() PoolSpec {
+	return PoolSpec{Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused, Windows: p.Windows}
+}
+
+func (p PoolSpec) equals(o PoolSpec) bool {
+	return p.Capacity == o.Capacity && p.Lease == o.Lease && p.Paused == o.Paused && slices.Equal(p.Windows, o.Windows)
+}
+
+func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, note string) (p Pool, created bool, err error) {
+	if old != nil && spec.equals(old.spec()) {
+		return *old, false, nil
+	}
+	o, err := tx.opening(ctx, spec.Windows)
+	if err != nil {
 		return Pool{}, false, err
 	}
-	created = err != nil
-	if !created && spec == (PoolSpec{old.Capacity, old.Lease, old.Paused}) {
-		return old, false, nil
-	}
+	// What was deleted comes back with its versions.
 	if _, err := tx.exec(ctx, `
-		INSERT INTO pools (name, capacity, lease_ms, paused, version, created_at, updated_at)
-		VALUES ($1, $2, $3, $4, 1, {now}, {now})
-		ON CONFLICT (name) DO UPDATE SET capacity = excluded.capacity, lease_ms = excluded.lease_ms,
-			paused = excluded.paused, version = pools.version + 1, updated_at = excluded.updated_at`,
-		name, spec.Capacity, spec.Lease.Milliseconds(), spec.Paused); err != nil {
+		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at)
+		VALUES ($1, $2, $3, $4, $5{json}, {epoch} + $6 * {ms}, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, 1, {now}, {now})
+		ON CONFLICT (name) DO UPDATE SET capacity = excluded.capacity, lease_ms = excluded.lease_ms, paused = excluded.paused,
+			windows = excluded.windows, opens_at = excluded.opens_at, closes_at = excluded.closes_at, windows_due = excluded.windows_due,
+			created_at = CASE WHEN pools.deleted_at IS NULL THEN pools.created_at ELSE excluded.created_at END, deleted_at = NULL,
+			version = pools.version + 1, updated_at = excluded.updated_at`,
+		name, spec.Capacity, spec.Lease.Milliseconds(), spec.Paused, o.windows, o.from, o.until, o.due); err != nil {
 		return Pool{}, false, fmt.Errorf("writing pool %s: %w", name, err)
 	}
 	kind := "pool.changed"
-	if created {
+	if old == nil {
 		kind = "pool.created"
 	}
 	detail := fmt.Sprintf("capacity=%d lease=%s paused=%t", spec.Capacity, spec.Lease, spec.Paused)
+	if len(spec.Windows) > 0 {
+		detail += fmt.Sprintf(" windows=%v", spec.Windows)
+	}
+	if note != "" {
+		detail += " because: " + note
+	}
 	if err := tx.record(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: detail}); err != nil {
 		return Pool{}, false, err
 	}
-	p, err = one(ctx, tx, poolDest, byName, name)
-	return p, created, err
-}
-
-// PoolStat is a reading of one pool for metrics.
-type PoolStat struct {
-	Pool          string
-	Capacity      int
-	Held          int64 // grants in force, or lapsed and not yet reaped
-	Tasks         map[TaskState]int64
-	OldestPending time.Duration // age of the oldest task that waits; 0 = none
-}
-
-// PoolStats reads all pools. It is exact, and costs one pass over an index of
-// all tasks: for a scrape, not for a request.
-func (s *Store) PoolStats(ctx context.Context) ([]PoolStat, error) {
-	type reading struct {
-		PoolStat
-		state    TaskState
-		n        int64
-		now      time.Time
-		pendedAt *time.Time
-	}
-	rows, err := collect(ctx, s.read(), func(r *reading) []any {
-		return []any{&r.Pool, &r.Capacity, &r.Held, opt(&r.state), opt(&r.n), instant{&r.now}, maybe{&r.pendedAt}}
-	}, `
-		WITH counts AS (SELECT pool, state, count(*) AS n FROM tasks GROUP BY pool, state)
-		SELECT p.name, p.capacity, (SELECT count(*) FROM grants g WHERE g.pool = p.name), c.state, c.n, {now}, (
-			SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch
-			WHERE t.pool = p.name AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
-			ORDER BY t.id LIMIT 1)
-		FROM pools p LEFT JOIN counts c ON c.pool = p.name
-		ORDER BY p.name, c.state`)
-	if err != nil {
-		return nil, err
-	}
-	var stats []PoolStat
-	for _, r := range rows {
-		if len(stats) == 0 || stats[len(stats)-1].Pool != r.Pool {
-			r.Tasks = map[TaskState]int64{}
-			if r.pendedAt != nil {
-				r.OldestPending = max(0, r.now.Sub(*r.pendedAt))
-			}
-			stats = append(stats, r.PoolStat)
-		}
-		stat := &stats[len(stats)-1]
-		if r.n > 0 {
-			stat.Tasks[r.state] = r.n
-		}
-	}
-	for i := range stats {
-		splitDispatched(stats[i].Tasks, stats[i].Held)
-	}
-	return stats, nil
-}
-
-// splitDispatched takes the tasks that have a grant out of the pending ones.
-func splitDispatched(counts map[TaskState]int64, dispatched int64) {
-	if dispatched == 0 {
-		return
-	}
-	counts[Dispatched] = dispatched
-	if counts[Pending] -= dispatched; counts[Pending] == 0 {
-		delete(counts, Pending)
-	}
+	p, err = tx.pool(ctx, name)
+	return p, old == nil, err
 }

@@ -29,7 +29,7 @@ func TestPools(t *testing.T) {
 			{Capacity: 0, Lease: time.Second, Paused: true},
 		} {
 			p, created, err = l.PutPool(l.Context(), "op", "ar:330100", change)
-			if err != nil || created || p.Version != int64(i+2) || (store.PoolSpec{Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused}) != change {
+			if err != nil || created || p.Version != int64(i+2) || !cmp.Equal(store.PoolSpec{Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused}, change) {
 				l.Fatalf("changed %t %+v, %v", created, p, err)
 			}
 		}
@@ -165,6 +165,27 @@ func TestClockAndLeases(t *testing.T) {
 		live, err := l.LiveLeases(l.Context(), []string{g.Lease, "gone"})
 		if diff := cmp.Diff(map[string]bool{g.Lease: true}, live); err != nil || diff != "" {
 			l.Fatal(diff, err)
+		}
+	})
+}
+
+func TestChangedPools(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		for _, name := range []string{"old", "same", "changed"} {
+			l.pool(name, 1)
+		}
+		l.exec(`UPDATE pools SET updated_at = updated_at - 60000 * {ms}`)
+		l.pool("new", 1)
+		l.pool("same", 1)
+		l.pool("changed", 2)
+		changed, err := l.ChangedPools(l.Context(), 50*time.Second)
+		l.must(err)
+		if len(changed) != 2 || changed[0].Name != "changed" || changed[0].Capacity != 2 || changed[0].Version != 2 || changed[1].Name != "new" {
+			l.Errorf("changed lately: %+v", changed)
+		}
+		if all, err := l.ChangedPools(l.Context(), time.Hour); err != nil || len(all) != 4 {
+			l.Errorf("within an hour: %+v, %v", all, err)
 		}
 	})
 }

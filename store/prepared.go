@@ -114,3 +114,11 @@ func (p *prepared) orNote(query string) *sql.Stmt {
 	}
 	return known
 }
+
+// unprepared is the same transaction, with its statements as they are.
+func (s session) unprepared() session {
+	if tx, ok := s.database.(preparedTx); ok {
+		s.database = tx.Tx
+	}
+	return s
+}

@@ -19,9 +19,12 @@ type model struct {
 	holders  map[string]map[int]int64 // pool -> slot -> task
 	ended    map[int64]store.EndCause // token -> how it ended
 	last     int64                    // token
+
+	paused, cancelled map[int64]bool // batches
 }
 
 type modelTask struct {
+	batch        int64
 	pool, device string
 	state        store.TaskState
 	attempts     int
@@ -56,7 +59,8 @@ func (m *model) claim(c store.Claim) store.ClaimStatus {
 		return conflict
 	}
 	task := m.tasks[c.Task]
-	if task == nil || task.pool != c.Pool || task.device != c.Device || task.state != store.Pending || task.grant != nil || m.busy(c.Device) {
+	if task == nil || task.pool != c.Pool || task.device != c.Device || task.state != store.Pending || task.grant != nil || m.busy(c.Device) ||
+		m.paused[task.batch] || m.cancelled[task.batch] {
 		return lost
 	}
 	return granted
@@ -111,8 +115,10 @@ func TestAnySequenceOfCallsKeepsTheLedgerRight(t *testing.T) {
 	l.exec("PRAGMA synchronous = OFF")
 	rapid.Check(t, func(rt *rapid.T) {
 		l.reapAll() // what the run before left
+		_, err := l.EndCancelled(t.Context(), 1000)
+		l.must(err)
 		runs++
-		m := &model{capacity: map[string]int{}, tasks: map[int64]*modelTask{}, holders: map[string]map[int]int64{}, ended: map[int64]store.EndCause{}}
+		m := &model{capacity: map[string]int{}, tasks: map[int64]*modelTask{}, holders: map[string]map[int]int64{}, ended: map[int64]store.EndCause{}, paused: map[int64]bool{}, cancelled: map[int64]bool{}}
 		var devices, pools []string // of this run alone
 		for _, name := range []string{"a", "b", "c", "d"} {
 			devices = append(devices, fmt.Sprint(name, runs))
@@ -120,18 +126,18 @@ func TestAnySequenceOfCallsKeepsTheLedgerRight(t *testing.T) {
 		for _, name := range []string{"p", "q"} {
 			pools = append(pools, fmt.Sprint(name, runs))
 		}
-		var all []int64
+		var all, batches []int64
 		for _, pool := range pools {
 			m.capacity[pool] = l.pool(pool, 3).Capacity
 			for range 2 {
-				_, ids := l.batch(store.Batch{Pool: pool, MaxAttempts: modelAttempts}, devices...)
-				all = append(all, ids...)
+				b, ids := l.batch(store.Batch{Pool: pool, MaxAttempts: modelAttempts}, devices...)
+				all, batches = append(all, ids...), append(batches, b.ID)
 				for i, id := range ids {
-					m.tasks[id] = &modelTask{pool: pool, device: devices[i], state: store.Pending}
+					m.tasks[id] = &modelTask{batch: b.ID, pool: pool, device: devices[i], state: store.Pending}
 				}
 			}
 		}
-		anyTask := rapid.SampledFrom(all)
+		anyTask, anyBatch := rapid.SampledFrom(all), rapid.SampledFrom(batches)
 
 		rt.Repeat(map[string]func(*rapid.T){
 			"claim": func(rt *rapid.T) {
@@ -206,11 +212,61 @@ func TestAnySequenceOfCallsKeepsTheLedgerRight(t *testing.T) {
 					rt.Fatalf("cancelled to %s, %v; want %s", got.State, err, want)
 				}
 			},
+			"pause": func(rt *rapid.T) {
+				id := anyBatch.Draw(rt, "id")
+				b, err := l.PauseBatch(t.Context(), "op", id, "why not")
+				if m.paused[id] = m.paused[id] || !m.cancelled[id]; err != nil || b.Paused != m.paused[id] {
+					rt.Fatalf("paused %t, %v; want %t", b.Paused, err, m.paused[id])
+				}
+			},
+			"resume": func(rt *rapid.T) {
+				id := anyBatch.Draw(rt, "id")
+				m.paused[id] = false
+				if b, err := l.ResumeBatch(t.Context(), "op", id); err != nil || b.Paused {
+					rt.Fatalf("paused %t, %v", b.Paused, err)
+				}
+			},
+			"cancel batch": func(rt *rapid.T) {
+				id := anyBatch.Draw(rt, "id")
+				if rapid.IntRange(0, 4).Draw(rt, "seldom") != 0 {
+					rt.Skip("too many would leave nothing to do")
+				}
+				if b, err := l.CancelBatch(t.Context(), "op", id); err != nil || b.CancelledAt == nil {
+					rt.Fatalf("%+v, %v", b, err)
+				}
+				m.cancelled[id] = true
+				for _, task := range m.tasks {
+					if task.batch == id && task.grant != nil {
+						task.grant.CancelWhy = "cancelled"
+					}
+				}
+			},
+			"end cancelled": func(rt *rapid.T) {
+				want := 0
+				for _, task := range m.tasks {
+					if m.cancelled[task.batch] && task.state == store.Pending && task.grant == nil {
+						task.state = store.Cancelled
+						want++
+					}
+				}
+				if n, err := l.EndCancelled(t.Context(), 1000); err != nil || n != want {
+					rt.Fatalf("ended %d, %v; want %d", n, err, want)
+				}
+			},
+			"fold": func(rt *rapid.T) {
+				limit := rapid.IntRange(1, 4).Draw(rt, "limit")
+				if n, aborted, err := l.Fold(t.Context(), limit); err != nil || n > limit || len(aborted) > 0 {
+					rt.Fatalf("folded %d, aborted %v, %v", n, aborted, err)
+				}
+			},
 			"resize": func(rt *rapid.T) {
 				pool := rapid.SampledFrom(pools).Draw(rt, "pool")
 				m.capacity[pool] = l.pool(pool, rapid.IntRange(0, 6).Draw(rt, "capacity")).Capacity
 			},
-			"": func(rt *rapid.T) { m.check(rt, l) },
+			"": func(rt *rapid.T) {
+				m.check(rt, l)
+				m.checkCounts(rt, l, batches)
+			},
 		})
 	})
 }
@@ -238,5 +294,27 @@ func (m *model) check(rt *rapid.T, l *ledger) {
 	}
 	if l.must(rows.Err()); n != len(m.tasks) {
 		rt.Fatalf("%d tasks, want %d", n, len(m.tasks))
+	}
+}
+
+// checkCounts compares the counts of all batches of the run with the model.
+func (m *model) checkCounts(rt *rapid.T, l *ledger, batches []int64) {
+	want := map[int64]map[store.TaskState]int64{}
+	for _, task := range m.tasks {
+		if want[task.batch] == nil {
+			want[task.batch] = map[store.TaskState]int64{}
+		}
+		state := task.state
+		if task.grant != nil {
+			state = store.Dispatched
+		}
+		want[task.batch][state]++
+	}
+	list, err := l.Batches(l.Context(), slices.Max(batches)+1, len(batches))
+	l.must(err)
+	for _, b := range list {
+		if !maps.Equal(b.Counts, want[b.ID]) {
+			rt.Fatalf("batch %d has %v, want %v", b.ID, b.Counts, want[b.ID])
+		}
 	}
 }

@@ -91,7 +91,7 @@ func (s session) lapsed(ctx context.Context, tasks []int64, before time.Time) ([
 func (s *Store) Expire(ctx context.Context, limit int) (int, error) {
 	expired := 0
 	err := s.write(ctx, func(tx session) (err error) {
-		expired, err = tx.expire(ctx, limit)
+		expired, err = tx.endWaiting(ctx, `b.not_after <= {now}`, Expired, "reaper", limit)
 		return err
 	})
 	if err != nil {
@@ -100,25 +100,27 @@ func (s *Store) Expire(ctx context.Context, limit int) (int, error) {
 	return expired, nil
 }
 
-func (s session) expire(ctx context.Context, limit int) (int, error) {
-	const open = `t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)`
+// endWaiting ends up to limit tasks that are not granted, of the batches b that
+// the condition selects.
+func (s session) endWaiting(ctx context.Context, batches string, state TaskState, actor string, limit int) (int, error) {
+	const waiting = `t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)`
 	tasks, err := collect(ctx, s, only[int64], `
 		SELECT t.id FROM batches b JOIN tasks t ON t.batch = b.id
-		WHERE b.not_after <= {now} AND `+open+`
-		ORDER BY t.id LIMIT $1 {skip t}`, limit)
+		WHERE `+batches+` AND `+waiting+` LIMIT $1 {skip t}`, limit)
 	if err != nil || len(tasks) == 0 {
 		return 0, err
 	}
 	// A grant does not write its task, so one that came in between shows only
 	// in a new snapshot, now that the tasks are locked against claims.
 	gone, err := collect(ctx, s, only[int64], `
-		UPDATE tasks AS t SET state = 'expired', finished_at = {now}, retry_at = NULL
-		WHERE t.id IN (SELECT id FROM {ids}) AND `+open+` RETURNING id`, ids(tasks...))
+		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL
+		WHERE t.id IN (SELECT id FROM {ids}) AND `+waiting+` RETURNING id`, ids(tasks...), string(state))
 	if err != nil || len(gone) == 0 {
 		return 0, err
 	}
 	_, err = s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, pool, batch, task, device)
-		SELECT {now}, 'task.expired', 'reaper', pool, batch, id, device FROM tasks WHERE id IN (SELECT id FROM {ids})`, ids(gone...))
+		SELECT {now}, $2, $3, pool, batch, id, device FROM tasks WHERE id IN (SELECT id FROM {ids})`,
+		ids(gone...), "task."+string(state), actor)
 	return len(gone), err
 }

@@ -151,13 +151,22 @@ func (s session) unknown(ctx context.Context, r Result) (ResultOutcome, error) {
 	return ResultOutcome{Kind: ResultUnknown}, nil
 }
 
+// keep records the result and its event once.
 func (s session) keep(ctx context.Context, r Result, known bool) error {
-	if _, err := s.exec(ctx, `
+	n, err := s.exec(ctx, `
 		INSERT INTO late_results (device, task, token, known, cause, output, error, received_at)
 		VALUES ($1, $2, $3, $4, $5, $6{json}, $7, {now})
 		ON CONFLICT DO NOTHING`,
-		r.Device, r.Task, r.Token, known, string(r.Cause), nullText(r.Output), r.Error); err != nil {
+		r.Device, r.Task, r.Token, known, string(r.Cause), nullText(r.Output), r.Error)
+	if err != nil {
 		return fmt.Errorf("keeping a result: %w", err)
 	}
-	return nil
+	if n == 0 {
+		return nil
+	}
+	kind := "result.unknown"
+	if known {
+		kind = "result.late"
+	}
+	return s.record(ctx, Event{Kind: kind, Actor: r.Device, Task: r.Task, Device: r.Device, Token: r.Token, Detail: string(r.Cause)})
 }

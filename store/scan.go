@@ -84,6 +84,21 @@ func (s labels) Scan(src any) error {
 	return json.Unmarshal(raw, s.to)
 }
 
+// recurring reads windows, which are kept as JSON.
+type recurring struct{ to *[]Window }
+
+func (s recurring) Scan(src any) error {
+	var raw json.RawMessage
+	if err := (document{&raw}).Scan(src); err != nil {
+		return err
+	}
+	*s.to = nil
+	if len(raw) == 0 {
+		return nil
+	}
+	return json.Unmarshal(raw, s.to)
+}
+
 // words reads a list joined by commas.
 type words struct{ to *[]string }
 
@@ -124,4 +139,31 @@ func nullText(raw json.RawMessage) any {
 		return nil
 	}
 	return string(raw)
+}
+
+// abortFailure and abortMin read the two columns of a batch's abort rule.
+type (
+	abortFailure struct{ of *Batch }
+	abortMin     struct{ of *Batch }
+)
+
+func (s abortFailure) Scan(src any) error {
+	var share sql.Null[float64]
+	if err := share.Scan(src); err != nil {
+		return err
+	}
+	s.of.Abort = nil
+	if share.V > 0 {
+		s.of.Abort = &Abort{Failure: share.V}
+	}
+	return nil
+}
+
+func (s abortMin) Scan(src any) error {
+	var tasks sql.Null[int64]
+	err := tasks.Scan(src)
+	if s.of.Abort != nil {
+		s.of.Abort.Min = tasks.V
+	}
+	return err
 }

@@ -23,14 +23,15 @@ type database interface {
 type session struct {
 	database
 	dialect
+	accounts bool
 }
 
 // read is for single statements, each one consistent reading.
 func (s *Store) read() session {
 	if s.prepared == nil {
-		return session{s.db, s.dialect}
+		return session{s.db, s.dialect, s.accounts}
 	}
-	return session{s.prepared, s.dialect}
+	return session{s.prepared, s.dialect, s.accounts}
 }
 
 // write runs change in one transaction and commits it. Whatever change read
@@ -40,7 +41,7 @@ func (s *Store) write(ctx context.Context, change func(session) error) error {
 	for try := 1; ; try++ {
 		s.prepared.prepareNoted(ctx)
 		err := s.writeOnce(ctx, func(tx *sqlx.Tx) error {
-			return change(session{s.prepared.in(tx), s.dialect})
+			return change(session{s.prepared.in(tx), s.dialect, s.accounts})
 		})
 		if err == nil || try == maxTries || !retryable(err) {
 			return err

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -22,6 +23,8 @@ import (
 type Store struct {
 	db       *sqlx.DB
 	prepared *prepared // nil: statements run as they are
+	running  sync.Map  // requests under way that take effect once, by owner and key
+	accounts bool      // changes of devices are noted for their accounts
 	dialect
 }
 

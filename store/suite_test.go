@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -101,6 +102,11 @@ func (l *ledger) batch(b store.Batch, devices ...string) (store.Batch, []int64) 
 		}
 		after = ids[len(ids)-1]
 	}
+}
+
+// CreateBatch queues a list.
+func (l *ledger) CreateBatch(ctx context.Context, actor string, b store.Batch, tasks iter.Seq2[store.NewTask, error]) (store.Batch, error) {
+	return l.Store.CreateBatch(ctx, actor, b, store.Queue{Tasks: tasks})
 }
 
 func tasksFor(devices []string) iter.Seq2[store.NewTask, error] {

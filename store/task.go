@@ -107,19 +107,8 @@ type Settlement struct {
 // must be safe for concurrent use.
 type Settle func(Ending) Settlement
 
-// TaskFilter selects tasks; a zero field selects all.
-type TaskFilter struct {
-	Device string
-	Batch  int64
-	Pool   string
-	State  TaskState
-	Kind   string
-	After  int64 // ids above
-	Limit  int   // default 100, at most 1000
-}
-
 // taskColumns are those of tasks t, their batch b and their grant g, if any.
-const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), t.priority,
+const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), ` + taskPriority + `,
 	CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END, t.attempts, t.returned, t.retry_at, b.created_at,
 	t.finished_at, t.output, t.error`
 
@@ -136,26 +125,6 @@ func taskDest(t *Task) []any {
 		document{&t.Output},
 		&t.Error,
 	}
-}
-
-// Tasks returns the tasks that match, by id.
-func (s *Store) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
-	q := query{text: `SELECT ` + taskColumns + ` FROM ` + taskTables}
-	q.where("t.id > %s", f.After)
-	whereSet(&q, "t.device = %s", f.Device)
-	whereSet(&q, "t.batch = %s", f.Batch)
-	whereSet(&q, "t.pool = %s", f.Pool)
-	whereSet(&q, "b.kind = %s", f.Kind)
-	switch f.State {
-	case Dispatched:
-		q.conds = append(q.conds, "g.task IS NOT NULL")
-	case Pending:
-		q.conds = append(q.conds, "t.state = 'pending' AND g.task IS NULL")
-	default:
-		whereSet(&q, "t.state = %s", f.State)
-	}
-	text, args := q.end(" ORDER BY t.id", f.Limit)
-	return collect(ctx, s.read(), taskDest, text, args...)
 }
 
 // Task returns a task, its grant (nil: none) and its ended attempts, oldest

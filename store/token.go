@@ -7,6 +7,9 @@ import (
 
 const tokenColumns = `id, name, device, role, created_at, expires_at`
 
+// validToken is the condition on a token k that it is a credential now.
+const validToken = `k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > {now})`
+
 func tokenDest(t *Token) []any {
 	return []any{&t.ID, &t.Name, &t.Device, &t.Role, instant{&t.CreatedAt}, maybe{&t.ExpiresAt}}
 }
@@ -15,21 +18,50 @@ func tokenDest(t *Token) []any {
 // when there is none, or it has expired or was revoked.
 func (s *Store) TokenByHash(ctx context.Context, hash []byte) (Token, error) {
 	return one(ctx, s.read(), tokenDest, `
-		SELECT `+tokenColumns+` FROM tokens
-		WHERE hash = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > {now})`, hash)
+		SELECT `+tokenColumns+` FROM tokens k WHERE hash = $1 AND `+validToken, hash)
 }
 
 // CreateToken keeps a credential by the SHA-256 of its secret; ErrExists when
-// the same secret is there already.
+// the same secret is there already. With WithOnce it takes effect once.
 func (s *Store) CreateToken(ctx context.Context, actor string, t Token, hash []byte) (Token, error) {
+	leave, err := s.enter(OnceOf(ctx))
+	defer leave()
+	if err != nil {
+		return Token{}, err
+	}
 	var created Token
-	err := s.write(ctx, func(tx session) (err error) {
-		if created, err = tx.addToken(ctx, t, hash); err != nil {
-			return err
-		}
-		return tx.record(ctx, Event{Kind: "token.created", Actor: actor, Device: t.Device, Detail: t.Name})
+	err = s.write(ctx, func(tx session) error {
+		return tx.once(ctx, &created, func() (err error) {
+			if created, err = tx.addToken(ctx, t, hash); err != nil {
+				return err
+			}
+			return tx.record(ctx, Event{Kind: "token.created", Actor: actor, Device: t.Device, Detail: fmt.Sprintf("id=%d role=%s name=%s", created.ID, t.Role, t.Name)})
+		})
 	})
 	return created, err
+}
+
+// OperatorTokens returns up to limit operator tokens that were not revoked, by
+// id, those after the one named.
+func (s *Store) OperatorTokens(ctx context.Context, after int64, limit int) ([]Token, error) {
+	return collect(ctx, s.read(), tokenDest, `
+		SELECT `+tokenColumns+` FROM tokens
+		WHERE id > $1 AND device = '' AND revoked_at IS NULL ORDER BY id LIMIT $2`, after, clampLimit(limit))
+}
+
+// RevokeToken ends an operator token at once for whoever asks the ledger.
+// ErrNotFound when there is none, or it was revoked before.
+func (s *Store) RevokeToken(ctx context.Context, actor string, id int64) (Token, error) {
+	var t Token
+	err := s.write(ctx, func(tx session) (err error) {
+		t, err = one(ctx, tx, tokenDest, `
+			UPDATE tokens SET revoked_at = {now} WHERE id = $1 AND device = '' AND revoked_at IS NULL RETURNING `+tokenColumns, id)
+		if err != nil {
+			return err
+		}
+		return tx.record(ctx, Event{Kind: "token.revoked", Actor: actor, Detail: fmt.Sprintf("id=%d role=%s name=%s", id, t.Role, t.Name)})
+	})
+	return t, err
 }
 
 func (s session) addToken(ctx context.Context, t Token, hash []byte) (Token, error) {

@@ -5,11 +5,29 @@ import "context"
 // eligible is the condition that a task may be granted now, but for its pool
 // having a free place. It is about tasks t, batches b, pools p and the device
 // d, which may be NULL: devices are not registered before they report.
-const eligible = `
-	b.cancelled_at IS NULL AND b.paused IS FALSE AND p.paused IS FALSE AND d.blocked IS NOT TRUE
+func eligible() string {
+	return `
+	b.cancelled_at IS NULL AND b.paused IS FALSE AND p.paused IS FALSE AND p.deleted_at IS NULL AND d.blocked IS NOT TRUE
 	AND (b.not_before IS NULL OR b.not_before <= {now})
 	AND (b.not_after IS NULL OR b.not_after > {now})
-	AND (t.retry_at IS NULL OR t.retry_at <= {now})`
+	AND (t.retry_at IS NULL OR t.retry_at <= {now}) AND ` + windowOpen("b") + ` AND ` + windowOpen("p")
+}
+
+// candidateDest takes NULLs: the device may have no open task.
+func candidateDest(c *Candidate) []any {
+	return []any{
+		opt(&c.Task), opt(&c.Batch), opt(&c.Pool), opt(&c.Priority), opt(&c.Weight),
+		instant{&c.CreatedAt},
+		instant{&c.EligibleAt},
+		opt(&c.Attempt),
+		millis{&c.Lease},
+		opt(&c.PoolPaused), opt(&c.BatchPaused), opt(&c.FinishInside),
+		instant{&c.Window.From},
+		instant{&c.Window.Until},
+		instant{&c.PoolWindow.From},
+		instant{&c.PoolWindow.Until},
+	}
+}
 
 // Views reads what concerns the reports of these devices: one moment for all,
 // one view per device, in their order. The candidates of a device are the best
@@ -24,30 +42,30 @@ func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
 		open   Candidate
 	}
 	rows, err := collect(ctx, s.read(), func(r *reading) []any {
-		dest := []any{&r.n, instant{&r.Now}}
+		dest := []any{&r.n, instant{&r.Now}, instant{&r.Standstill}, &r.Deleted}
 		dest = append(dest, deviceDest(&r.device)...)
 		dest = append(dest, grantDest(&r.grant)...)
-		c := &r.open
-		return append(dest, opt(&c.Task), opt(&c.Batch), opt(&c.Pool), opt(&c.Priority), opt(&c.Weight), instant{&c.CreatedAt},
-			instant{&c.EligibleAt}, opt(&c.Attempt), millis{&c.Lease}, opt(&c.PoolPaused), opt(&c.BatchPaused))
+		return append(dest, candidateDest(&r.open)...)
 	}, `
 		WITH clock AS (SELECT {now} AS now),
 		wanted AS (SELECT n, name FROM {names}),
 		open AS (
-			SELECT t.id, t.batch, t.pool, t.device, t.priority, b.weight, b.created_at, t.attempts + 1 AS attempt,
+			SELECT t.id, t.batch, t.pool, t.device, `+taskPriority+` AS priority, b.weight, b.created_at, t.attempts + 1 AS attempt,
 				CASE WHEN b.not_before IS NULL OR t.retry_at > b.not_before THEN t.retry_at ELSE b.not_before END AS eligible_at,
 				CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END AS lease_ms,
-				p.paused AS pool_paused, b.paused AS batch_paused
+				p.paused AS pool_paused, b.paused AS batch_paused, b.finish_inside, b.opens_at, b.closes_at, p.opens_at AS pool_opens_at, p.closes_at AS pool_closes_at
 			FROM wanted w JOIN tasks t ON t.device = w.name JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool
 				CROSS JOIN clock
-			WHERE t.state = 'pending' AND b.cancelled_at IS NULL AND (b.not_after IS NULL OR b.not_after > clock.now)
+			WHERE t.state = 'pending' AND b.cancelled_at IS NULL AND p.deleted_at IS NULL AND (b.not_after IS NULL OR b.not_after > clock.now)
 				AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)),
 		ranked AS (
 			SELECT open.*, row_number() OVER (PARTITION BY device, batch ORDER BY
 				CASE WHEN eligible_at > clock.now THEN 1 ELSE 0 END, priority DESC, id) AS rank
 			FROM open CROSS JOIN clock)
-		SELECT w.n, clock.now, `+deviceColumns+`, `+grantColumns+`,
-			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.eligible_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused
+		SELECT w.n, clock.now, `+standstill+`, CASE WHEN d.id IS NULL THEN EXISTS (SELECT 1 FROM deleted_devices gone WHERE gone.id = w.name) ELSE FALSE END,
+			`+deviceColumns+`, `+grantColumns+`,
+			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.eligible_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused,
+			o.finish_inside, o.opens_at, o.closes_at, o.pool_opens_at, o.pool_closes_at
 		FROM wanted w CROSS JOIN clock
 			LEFT JOIN devices d ON d.id = w.name
 			LEFT JOIN grants g ON g.device = w.name
@@ -61,7 +79,7 @@ func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
 	views := make([]View, len(devices))
 	for _, r := range rows {
 		v := &views[r.n]
-		v.Now = r.Now
+		v.Now, v.Standstill, v.Deleted = r.Now, r.Standstill, r.Deleted
 		if r.device.ID != "" && v.Device == nil {
 			v.Device = &r.device
 		}

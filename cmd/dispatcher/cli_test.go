@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,6 +31,9 @@ func TestExitCodes(t *testing.T) {
 		"migrate nope":                         {2, "", "nope"},
 		"migrate up x":                         {2, "", "x"},
 		"migrate up":                           {2, "", "postgres_dsn"},
+		"tokens create":                        {2, "", "--name"},
+		"tokens create --name x --role root":   {2, "", "--role"},
+		"tokens create --name x --role viewer": {2, "", "postgres_dsn"},
 		"serve":                                {2, "", "postgres_dsn"},
 		"serve --reap-interval 5":              {2, "", "reap_interval"},
 		"serve --config none.yaml":             {2, "", "--config"},
@@ -37,6 +41,7 @@ func TestExitCodes(t *testing.T) {
 		"simulate --silent 101%":               {2, "", "--silent"},
 		"simulate --silent x":                  {2, "", "--silent"},
 		"simulate --via pigeon":                {2, "", "--via"},
+		"simulate --credentials none":          {2, "", "--credentials"},
 		"simulate --devices x":                 {2, "", "--devices"},
 		"dev --simulate -1":                    {2, "", "--simulate"},
 		"dev --listen 300.0.0.1:1 --data d":    {1, "", "--listen"},
@@ -68,7 +73,7 @@ func TestMistypedVariableIsAUsageError(t *testing.T) {
 
 func TestHelpIsAsWritten(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{"", "dev", "serve", "migrate", "migrate up", "migrate down", "migrate status", "simulate", "healthcheck", "version"} {
+	for _, line := range []string{"", "dev", "serve", "migrate", "migrate up", "migrate down", "migrate status", "tokens", "tokens create", "simulate", "healthcheck", "version"} {
 		code, got, stderr := execute(t, nil, append(strings.Fields(line), "--help")...)
 		if code != 0 {
 			t.Errorf("%s --help: exit %d, %s", line, code, stderr)
@@ -105,6 +110,34 @@ func TestMigrate(t *testing.T) {
 	code, _, stderr := execute(t, []string{"DISPATCHER_POSTGRES_DSN=postgres://" + testservers.FreeAddr(t) + "/x?sslmode=disable"}, "migrate", "up")
 	if code != 1 || stderr == "" {
 		t.Errorf("without Postgres: exit %d, %q; want 1", code, stderr)
+	}
+}
+
+// The first token is made beside a server that has none in its configuration.
+func TestTheFirstTokenIsMadeInTheDatabase(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewDatabase(t), "DISPATCHER_REDIS_URL=" + testservers.Redis(t).URL(), "DISPATCHER_LOG_FORMAT=json"}
+	d := start(t, environ, "serve", "--http-listen", "127.0.0.1:0")
+	url := "http://" + d.says(t, `"msg":"ready","http":"([^"]+)"`)
+	put := func(secret string) int {
+		t.Helper()
+		request, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, url+"/v1/pools/p", strings.NewReader("{}"))
+		request.Header.Set("Authorization", "Bearer "+secret)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		return response.StatusCode
+	}
+	for args, want := range map[string]int{"--role=admin": http.StatusCreated, "--role=viewer": http.StatusForbidden, "--role=admin --valid=1ms": http.StatusUnauthorized} {
+		code, secret, stderr := execute(t, environ[:1], append([]string{"tokens", "create", "--name=first"}, strings.Fields(args)...)...)
+		if code != 0 || len(strings.TrimSpace(secret)) != 43 {
+			t.Fatalf("%s: exit %d, %q, %s", args, code, secret, stderr)
+		}
+		if got := put(strings.TrimSpace(secret)); got != want {
+			t.Errorf("%s: %d, want %d", args, got, want)
+		}
 	}
 }
 

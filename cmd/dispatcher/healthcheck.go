@@ -1,22 +1,43 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/dispatcher/app"
 )
 
 // newHealthcheck is for containers without a shell.
 func newHealthcheck() *cobra.Command {
-	url := envOr("DISPATCHER_URL", "http://127.0.0.1:8080")
+	var url string
 	command := &cobra.Command{
 		Use:   "healthcheck",
 		Short: "Exit 0 when the dispatcher is ready, 1 when not",
+		Long: `Exit 0 when the dispatcher is ready, 1 when not.
+
+Without a URL it asks the dispatcher that runs with the same environment, at
+DISPATCHER_HTTP_LISTEN. With DISPATCHER_TLS_CERT_FILE that must be the holder of
+this certificate.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := &http.Client{Timeout: 3 * time.Second}
+			if url == "" {
+				config, err := app.Load(nil, os.Environ(), nil)
+				if err != nil {
+					return usageError{err}
+				}
+				if url, client.Transport, err = ownAddress(config.HTTPListen, config.TLSCertFile); err != nil {
+					return usageError{err}
+				}
+			}
 			request, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, strings.TrimSuffix(url, "/")+"/readyz", nil)
 			if err != nil {
 				return usageError{fmt.Errorf("--url: %w", err)}
@@ -32,6 +53,45 @@ func newHealthcheck() *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().StringVar(&url, "url", url, "the dispatcher (DISPATCHER_URL)")
+	command.Flags().StringVar(&url, "url", os.Getenv("DISPATCHER_URL"), "the dispatcher (DISPATCHER_URL)")
 	return command
+}
+
+// ownAddress is where a dispatcher with these settings is reached from its own
+// machine, and how.
+func ownAddress(listen, certFile string) (url string, transport http.RoundTripper, err error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", nil, fmt.Errorf("http_listen: %w", err)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	address := net.JoinHostPort(host, port)
+	if certFile == "" {
+		return "http://" + address, nil, nil
+	}
+	content, err := os.ReadFile(certFile)
+	if err != nil {
+		return "", nil, fmt.Errorf("tls_cert_file: %w", err)
+	}
+	return "https://" + address, &http.Transport{TLSClientConfig: holderOf(content)}, nil
+}
+
+// holderOf trusts nobody but who has the key of the certificate, whatever
+// names are in it: they are not those of the loopback.
+func holderOf(certificate []byte) *tls.Config {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(certificate)
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		InsecureSkipVerify: true, // the next line verifies instead
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if len(state.PeerCertificates) == 0 {
+				return errors.New("no certificate")
+			}
+			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+			return err
+		},
+	}
 }

@@ -78,7 +78,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newDev(), newServe(), newMigrate(), newSimulate(), newHealthcheck(), newVersion())
+	root.AddCommand(newDev(), newServe(), newMigrate(), newTokens(), newSimulate(), newHealthcheck(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	strict(root)

@@ -12,23 +12,8 @@ import (
 
 func newMigrate() *cobra.Command {
 	var s *settings
-	// with opens the ledger of the configuration for one command.
 	with := func(do func(*cobra.Command, *store.Store) error) func(*cobra.Command, []string) error {
-		return func(cmd *cobra.Command, _ []string) (err error) {
-			config, err := s.load(cmd.Flags())
-			if err != nil {
-				return usageError{err}
-			}
-			if config.PostgresDSN == "" {
-				return usageError{errors.New("postgres_dsn is needed")}
-			}
-			ledger, err := store.OpenPostgres(cmd.Context(), config.PostgresDSN, store.Options{})
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, ledger.Close()) }()
-			return do(cmd, ledger)
-		}
+		return func(cmd *cobra.Command, _ []string) error { return withLedger(cmd, s, do) }
 	}
 	command := &cobra.Command{Use: "migrate", Short: "Change or show the schema of the Postgres database (DISPATCHER_POSTGRES_DSN)"}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -39,6 +24,23 @@ func newMigrate() *cobra.Command {
 		&cobra.Command{Use: "status", Short: "List the migrations", Args: cobra.NoArgs, RunE: with(migrateStatus)},
 	)
 	return command
+}
+
+// withLedger opens the ledger of the configuration for one command.
+func withLedger(cmd *cobra.Command, s *settings, do func(*cobra.Command, *store.Store) error) (err error) {
+	config, err := s.load(cmd.Flags())
+	if err != nil {
+		return usageError{err}
+	}
+	if config.PostgresDSN == "" {
+		return usageError{errors.New("postgres_dsn is needed")}
+	}
+	ledger, err := store.OpenPostgres(cmd.Context(), config.PostgresDSN, store.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ledger.Close()) }()
+	return do(cmd, ledger)
 }
 
 func migrateUp(cmd *cobra.Command, ledger *store.Store) error {

@@ -12,6 +12,7 @@ import (
 
 func newServe() *cobra.Command {
 	var settings *settings
+	var afterRestore bool
 	command := &cobra.Command{
 		Use:   "serve",
 		Short: "Run on Postgres, Redis and an MQTT broker",
@@ -32,16 +33,20 @@ start or fails, 0 after SIGTERM or SIGINT.`,
 			if err != nil {
 				return usageError{err}
 			}
+			config.AfterRestore = afterRestore
 			log := newLogger(cmd.ErrOrStderr(), config.LogFormat, config.LogLevel)
+			app.LogRedis(log)
 			return app.Serve(cmd.Context(), config, log, version)
 		},
 	}
 	settings = addSettings(command.Flags())
 	for _, setting := range app.Settings() {
 		if !setting.Secret {
-			command.Flags().String(setting.Flag(), setting.Default, setting.Help+" ("+setting.Env()+")")
+			command.Flags().String(setting.Flag(), setting.Default, setting.Usage()+" ("+setting.Env()+")")
 		}
 	}
+	command.Flags().BoolVar(&afterRestore, "after-restore", false,
+		"once, after Postgres was restored or lost commits: no replica grants anything for the longest lease, at least 5m")
 	return command
 }
 

@@ -16,7 +16,7 @@ import (
 
 func newSimulate() *cobra.Command {
 	config := simulator.Config{}
-	via := string(simulator.ViaHTTP)
+	via, credentials := string(simulator.ViaHTTP), string(simulator.CredentialsFleet)
 	command := &cobra.Command{
 		Use:   "simulate",
 		Short: "Run a simulated fleet and external system against a running dispatcher, and judge it",
@@ -26,12 +26,12 @@ to a simulated external system while they work; it counts who is inside.
 Exit status 1 when the capacity was ever exceeded, a task was lost, or an output
 differs from what the device sent.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config.Via = simulator.Via(via)
+			config.Via, config.Credentials = simulator.Via(via), simulator.Credentials(credentials)
 			return runSimulate(cmd, config)
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&config.URL, "url", envOr("DISPATCHER_URL", "http://127.0.0.1:8080"), "the dispatcher (DISPATCHER_URL)")
+	flags.StringVar(&config.URL, "url", envOr("DISPATCHER_URL", "http://127.0.0.1:8080"), "the dispatcher, or its replicas with commas between (DISPATCHER_URL)")
 	flags.StringVar(&config.MQTTURL, "mqtt-url", envOr("DISPATCHER_MQTT_URL", "mqtt://127.0.0.1:1883"), "its broker (DISPATCHER_MQTT_URL)")
 	flags.IntVar(&config.Devices, "devices", simulator.DefaultDevices, "devices of the fleet")
 	flags.StringVar(&config.DevicePrefix, "prefix", simulator.DefaultPrefix, "start of their ids")
@@ -40,6 +40,7 @@ differs from what the device sent.`,
 	flags.DurationVar(&config.Lease, "lease", 0, "its lease when it is created; 0: the server's default")
 	flags.IntVar(&config.Tasks, "tasks", 0, "tasks in all; 0: five a device")
 	flags.StringVar(&via, "via", via, "http, mqtt or mixed")
+	flags.StringVar(&credentials, "credentials", credentials, "fleet: all devices use the fleet token; own: each is registered first and has its own")
 	flags.DurationVar(&config.Work, "work", simulator.DefaultWork, "mean work of a task, drawn within 50 %")
 	flags.DurationVar(&config.Period, "period", simulator.DefaultPeriod, "how often an idle device reports unless told otherwise")
 	flags.Uint64Var(&config.Seed, "seed", 0, "of all chance; 0: a new one")
@@ -66,10 +67,13 @@ func runSimulate(cmd *cobra.Command, config simulator.Config) error {
 	if !slices.Contains([]simulator.Via{simulator.ViaHTTP, simulator.ViaMQTT, simulator.ViaMixed}, config.Via) {
 		return usageError{fmt.Errorf("--via: %q is none of http, mqtt, mixed", config.Via)}
 	}
+	if !slices.Contains([]simulator.Credentials{simulator.CredentialsFleet, simulator.CredentialsOwn}, config.Credentials) {
+		return usageError{fmt.Errorf("--credentials: %q is none of fleet, own", config.Credentials)}
+	}
 	config.OperatorToken = os.Getenv("DISPATCHER_TOKEN")
 	config.FleetToken = os.Getenv("DISPATCHER_FLEET_TOKEN")
-	if config.OperatorToken == "" || config.FleetToken == "" {
-		return usageError{errors.New("DISPATCHER_TOKEN (role admin) and DISPATCHER_FLEET_TOKEN are needed in the environment")}
+	if config.OperatorToken == "" || config.FleetToken == "" && config.Credentials == simulator.CredentialsFleet {
+		return usageError{errors.New("DISPATCHER_TOKEN (role admin) and, unless with --credentials own, DISPATCHER_FLEET_TOKEN are needed in the environment")}
 	}
 	if config.Seed == 0 {
 		config.Seed = uint64(time.Now().UnixNano())

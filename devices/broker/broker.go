@@ -100,7 +100,7 @@ func newServer(logger *slog.Logger) *mqtt.Server {
 	capabilities.ReceiveMaximum = receiveMaximum
 	capabilities.MaximumMessageExpiryInterval = int64(time.Hour / time.Second)
 	capabilities.MinimumProtocolVersion = 4 // MQTT 3.1.1
-	capabilities.TopicAliasMaximum = 0      // an aliased topic would pass by the rules
+	capabilities.TopicAliasMaximum = 0      // nobody needs it, and the rules are about topics
 	capabilities.RetainAvailable = 0        // nobody reads what is retained: a report of today is not news tomorrow
 	return mqtt.New(&mqtt.Options{
 		Capabilities:           capabilities,

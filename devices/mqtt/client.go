@@ -2,14 +2,12 @@ package mqtt
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"strings"
+	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
 )
@@ -17,13 +15,16 @@ import (
 const (
 	qosReport, qosReply, qosWake = 1, 1, 0
 
-	keepAlive      = 20 * time.Second
-	connectTimeout = 5 * time.Second
-	reconnectAfter = time.Second     // the first time; doubles
-	reconnectMax   = 3 * time.Second // so that a broker is found again within 5 s
-	subscribeRetry = 2 * time.Second
-	tokenTimeout   = 5 * time.Second // the broker's answer to a publish or (un)subscribe
-	disconnectWait = 250             // milliseconds
+	// Pauses between attempts to connect are random, up to the first, doubled
+	// each time up to the last: replicas do not come back in lockstep, and a
+	// broker that is back is found within 5 s.
+	reconnectAfter = time.Second
+	reconnectMax   = 2 * time.Second
+	steadyAfter    = 10 * time.Second // a connection that ended sooner did not work
+
+	// What the library had read from the broker before it agreed to send no
+	// more has reached us by then.
+	lastReports = 50 * time.Millisecond
 )
 
 // Client is one dispatcher's connection to the broker. It connects and
@@ -31,14 +32,16 @@ const (
 type Client struct {
 	options Options
 	filter  string
-	paho    paho.Client
 	intake  *intake
 	outbox  *outbox
 
-	subscribed atomic.Bool
-	stopping   chan struct{}
-	stopOnce   sync.Once
-	stopErr    error
+	current    atomic.Pointer[connection] // the newest; nil before the first
+	connecting sync.WaitGroup
+	hangUp     context.CancelFunc // no new connection, and no waiting for one
+
+	stopping chan struct{}
+	stopOnce sync.Once
+	stopErr  error
 }
 
 // New returns a client that is not connected yet. Errors are wrong options.
@@ -47,47 +50,14 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{options: options, filter: devices.SharedReportFilter(options.Group), stopping: make(chan struct{})}
-	c.paho = paho.NewClient(c.pahoOptions())
-	c.outbox = newOutbox(c.paho, options.Count, options.Workers*options.Queue)
+	c := &Client{
+		options: options, filter: devices.SharedReportFilter(options.Group),
+		hangUp: func() {}, stopping: make(chan struct{}),
+	}
+	c.outbox = newOutbox(c.current.Load, options.Count)
 	c.intake = newIntake(options, c.outbox)
 	return c, nil
 }
-
-// pahoOptions spells out what paho's defaults would get wrong: messages are
-// acknowledged by us, the session is clean, and a broker is found again soon.
-func (c *Client) pahoOptions() *paho.ClientOptions {
-	o := paho.NewClientOptions().
-		AddBroker(c.options.URL).
-		SetClientID(c.options.ClientIDPrefix + strings.ToLower(rand.Text()[:12])).
-		SetCleanSession(true).
-		SetOrderMatters(true).
-		SetAutoAckDisabled(true).
-		SetAutoReconnect(true).
-		SetConnectRetry(true).
-		SetConnectRetryInterval(reconnectAfter).
-		SetMaxReconnectInterval(reconnectMax).
-		SetConnectTimeout(connectTimeout).
-		SetKeepAlive(keepAlive).
-		SetPingTimeout(connectTimeout).
-		SetWriteTimeout(tokenTimeout).
-		SetDefaultPublishHandler(c.receive).
-		SetOnConnectHandler(func(paho.Client) { c.subscribe() }).
-		SetReconnectingHandler(func(paho.Client, *paho.ClientOptions) { c.subscribed.Store(false) }).
-		SetConnectionLostHandler(func(_ paho.Client, err error) {
-			c.options.Logger.Warn("lost the MQTT broker", "error", err)
-		})
-	if c.options.User != "" {
-		o.SetUsername(c.options.User).SetPassword(c.options.Password)
-	}
-	if c.options.TLS != nil {
-		o.SetTLSConfig(c.options.TLS)
-	}
-	return o
-}
-
-// receive is where paho delivers; it never blocks.
-func (c *Client) receive(_ paho.Client, message paho.Message) { c.intake.receive(message) }
 
 // Start connects in the background, for as long as it takes, and handles what
 // comes until Stop. The handler's contexts carry the values of ctx, not its end.
@@ -97,14 +67,19 @@ func (c *Client) Start(ctx context.Context) error {
 		return errors.New("mqtt: stopped")
 	default:
 	}
+	ctx = context.WithoutCancel(ctx)
 	c.outbox.start()
-	c.intake.start(context.WithoutCancel(ctx))
-	c.paho.Connect() // its token would only end with success or Stop
+	c.intake.start(ctx)
+	ctx, c.hangUp = context.WithCancel(ctx)
+	c.connecting.Go(func() { c.stayConnected(ctx) })
 	return nil
 }
 
 // Connected reports whether reports of devices reach this client.
-func (c *Client) Connected() bool { return c.subscribed.Load() && c.paho.IsConnectionOpen() }
+func (c *Client) Connected() bool {
+	now := c.current.Load()
+	return now.open() && now.subscribed.Load()
+}
 
 // Wake asks a device to report now: a slot is kept for it for hold; with 0
 // there is other news. It is a hint at QoS 0: it never blocks, and may be lost.
@@ -112,41 +87,45 @@ func (c *Client) Wake(device devices.ID, hold time.Duration) {
 	c.outbox.offer(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
 }
 
-// subscribe runs at each connection until the broker agreed, or it is over.
-func (c *Client) subscribe() {
-	retry := time.NewTicker(subscribeRetry)
-	defer retry.Stop()
-	for c.paho.IsConnectionOpen() {
-		err := c.trySubscribe()
-		if err == nil {
-			c.subscribed.Store(true)
-			c.options.Count(EventConnected)
-			c.options.Logger.Info("subscribed to the reports of devices", "filter", c.filter)
+// stayConnected connects, and connects again, until ctx ends. Its client id
+// stays the same, so that a new connection ends one that hangs at the broker;
+// it is another after a connection that did not last: somebody else may have
+// taken it.
+func (c *Client) stayConnected(ctx context.Context) {
+	id, pause, told := c.newID(), reconnectAfter, ""
+	for {
+		began := time.Now()
+		subscribed, err := c.connection(ctx, id)
+		if ctx.Err() != nil {
 			return
 		}
-		c.options.Count(EventSubscribeFail)
-		c.options.Logger.Error("cannot subscribe to the reports of devices", "filter", c.filter, "error", err)
-		select {
-		case <-retry.C:
-		case <-c.stopping:
+		switch {
+		case subscribed:
+			c.options.Logger.WarnContext(ctx, "lost the MQTT broker", "err", err)
+			told = ""
+		case reasonOf(err) != told: // once, however long it lasts
+			c.options.Logger.ErrorContext(ctx, "no connection to the MQTT broker; trying on", "err", err)
+			told = reasonOf(err)
+		}
+		if time.Since(began) > steadyAfter {
+			pause = reconnectAfter
+		} else if subscribed {
+			id = c.newID()
+		}
+		if !wait(ctx, time.Duration(rand.Int64N(int64(pause)))) { //nolint:gosec // jitter
 			return
 		}
+		pause = min(2*pause, reconnectMax)
 	}
 }
 
-func (c *Client) trySubscribe() error {
-	token := c.paho.Subscribe(c.filter, qosReport, nil)
-	if err := waitToken(token, tokenTimeout, c.stopping); err != nil {
-		return err
+// reasonOf tells one trouble from another: without the ports and addresses
+// that differ each time.
+func reasonOf(err error) string {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Err.Error()
 	}
-	if granted, ok := token.(*paho.SubscribeToken); ok {
-		for _, qos := range granted.Result() {
-			if qos != qosReport {
-				return errors.New("the broker refused it, or offers no QoS 1")
-			}
-		}
-	}
-	return nil
+	return err.Error()
 }
 
 // Stop takes no more reports, finishes those it has, with their replies, and
@@ -159,21 +138,30 @@ func (c *Client) Stop(ctx context.Context) error {
 
 func (c *Client) stop(ctx context.Context) error {
 	close(c.stopping)
-	c.unsubscribe(ctx)
-	c.subscribed.Store(false)
-	err := c.intake.stop(ctx)
-	err = errors.Join(err, c.outbox.stop(ctx))
-	c.paho.Disconnect(disconnectWait)
+	c.hangUp()
+	c.connecting.Wait()
+	now := c.current.Load()
+	if now.open() && now.unsubscribe(ctx, c.filter) == nil {
+		wait(ctx, lastReports)
+	}
+	err := errors.Join(c.intake.stop(ctx), c.outbox.stop(ctx))
+	if now != nil {
+		now.paho.Disconnect(disconnectWait)
+	}
 	if err != nil {
-		c.options.Logger.WarnContext(ctx, "stopped before every report was answered", "error", err)
+		c.options.Logger.WarnContext(ctx, "stopped before every report was answered", "err", err)
 	}
 	return err
 }
 
-func (c *Client) unsubscribe(ctx context.Context) {
-	if !c.paho.IsConnectionOpen() {
-		return
+// wait is false when ctx ended first.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
-	// An answer that does not come only means that more reports may arrive.
-	_ = waitToken(c.paho.Unsubscribe(c.filter), tokenTimeout, ctx.Done())
 }

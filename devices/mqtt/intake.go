@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"bytes"
 	"context"
 	"hash/maphash"
 	"math/rand/v2"
@@ -46,10 +47,41 @@ func (in *intake) start(ctx context.Context) {
 	ctx, in.cancel = context.WithCancel(ctx)
 	for _, queue := range in.queues {
 		in.workers.Go(func() {
-			for report := range queue {
-				in.handle(ctx, report)
+			for r := range queue {
+				in.work(ctx, r, queue)
 			}
 		})
+	}
+}
+
+// work handles a report. When that takes longer than Patience, it and those
+// that come behind it are refused: unacknowledged they would fill the
+// broker's window, and no other device would be heard.
+func (in *intake) work(ctx context.Context, r report, behind <-chan report) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		in.handle(ctx, r)
+	}()
+	patience := time.NewTimer(in.options.Patience)
+	defer patience.Stop()
+	select {
+	case <-done:
+		return
+	case <-patience.C:
+		in.refuse(r, devices.ReasonUnavailable, EventSlow)
+	}
+	for {
+		select {
+		case <-done:
+			return
+		case next, open := <-behind:
+			if !open {
+				<-done
+				return
+			}
+			in.refuse(next, devices.ReasonUnavailable, EventSlow)
+		}
 	}
 }
 
@@ -65,8 +97,17 @@ func (in *intake) receive(m paho.Message) {
 		in.options.Count(EventRetained) // said at an unknown time: no news
 		m.Ack()
 	default:
-		in.enqueue(report{device: device, body: m.Payload(), ack: m.Ack})
+		in.enqueue(report{device: device, body: within(m.Payload()), ack: m.Ack})
 	}
+}
+
+// within cuts a body that will be refused as too large: brokers deliver up to
+// 256 MiB, and thousands may be waiting.
+func within(body []byte) []byte {
+	if len(body) <= devices.MaxBody {
+		return body
+	}
+	return bytes.Clone(body[:devices.MaxBody+1])
 }
 
 // enqueue drops what comes after stop unacknowledged.
@@ -79,16 +120,22 @@ func (in *intake) enqueue(r report) {
 	select {
 	case in.queues[maphash.String(in.seed, string(r.device))%uint64(len(in.queues))] <- r:
 	default:
-		in.options.Count(EventBusy)
-		in.outbox.offer(replyTo(r, in.busy()))
-		r.ack()
+		in.refuse(r, devices.ReasonBusyServer, EventBusy)
 	}
 }
 
-// busy is the answer of a full queue; it does not even read the report.
-func (in *intake) busy() devices.Reply {
+// refuse answers in place of the handler, and never blocks for long.
+func (in *intake) refuse(r report, reason devices.Reason, event Event) {
+	in.options.Count(event)
+	in.outbox.offer(replyTo(r, in.refusal(r, reason)))
+	r.ack()
+}
+
+// refusal reads of the report only which one it is.
+func (in *intake) refusal(r report, reason devices.Reason) devices.Reply {
+	read, _ := devices.DecodeReport(r.body)                                        // what is wrong with it does not matter now
 	after := time.Duration((0.5 + rand.Float64()) * float64(in.options.BusyAfter)) //nolint:gosec // jitter
-	return devices.Reply{Reason: devices.ReasonBusyServer, Code: string(devices.ReasonBusyServer), ReportAfterMS: after.Milliseconds()}
+	return devices.Reply{Re: read.ID, Reason: reason, Code: string(reason), ReportAfterMS: after.Milliseconds()}
 }
 
 func (in *intake) handle(ctx context.Context, r report) {
@@ -108,7 +155,7 @@ func (in *intake) answer(ctx context.Context, r report) (reply devices.Reply) {
 		if cause := recover(); cause != nil {
 			in.options.Count(EventPanic)
 			in.options.Logger.ErrorContext(ctx, "handling a report panicked", "device", r.device, "panic", cause, "stack", string(debug.Stack()))
-			reply = devices.Reply{Reason: devices.ReasonUnavailable, ReportAfterMS: in.busy().ReportAfterMS}
+			reply = in.refusal(r, devices.ReasonUnavailable)
 		}
 	}()
 	return in.options.Handler.HandleMQTT(ctx, r.device, r.body)

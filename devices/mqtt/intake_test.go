@@ -27,6 +27,16 @@ type nothing struct{}
 
 func (nothing) HandleMQTT(context.Context, devices.ID, []byte) devices.Reply { return devices.Reply{} }
 
+// TestLargeBodiesAreNotKept: they are refused anyway.
+func TestLargeBodiesAreNotKept(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[int]int{0: 0, devices.MaxBody: devices.MaxBody, devices.MaxBody + 1: devices.MaxBody + 1, 100 << 20: devices.MaxBody + 1} {
+		if kept := within(make([]byte, size)); len(kept) != want || cap(kept) > 2*want {
+			t.Errorf("%d bytes: %d kept, of %d", size, len(kept), cap(kept))
+		}
+	}
+}
+
 func TestReceiveDropsAndAcknowledges(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -2,8 +2,10 @@
 // shared subscriptions and publishes the replies: the transport, no decision.
 //
 // Every report is acknowledged to the broker (PUBACK) once its answer is on
-// the way, or once it was dropped and counted. Nothing here is needed for
-// safety: what is lost on the way is sent again by the device.
+// the way, or once it was dropped and counted. A broker lets only some be open
+// (mosquitto: 20), so none is for longer than Options.Patience: its device is
+// told `unavailable`, and gets the true answer when there is one. Nothing here is needed
+// for safety: what is lost on the way is sent again by the device.
 package mqtt
 
 import (
@@ -20,7 +22,7 @@ import (
 )
 
 // Handler answers reports. It is called from several goroutines, for one
-// device in the order of arrival, and must end with ctx. Errors are replies.
+// device in the order of arrival, and must end soon after ctx. Errors are replies.
 type Handler interface {
 	HandleMQTT(ctx context.Context, device devices.ID, body []byte) devices.Reply
 }
@@ -34,10 +36,11 @@ const (
 	EventRetained      Event = "retained"       // a retained report was dropped
 	EventBadTopic      Event = "bad_topic"      // a message without a valid device was dropped
 	EventBusy          Event = "busy"           // a queue was full: answered busy_server
+	EventSlow          Event = "slow"           // handled, or waiting behind one that is, for longer than Patience: answered unavailable
 	EventReplyLost     Event = "reply_lost"     // a reply was dropped: not connected, or the broker is too slow
 	EventPanic         Event = "panic"          // the handler panicked: answered unavailable
 	EventConnected     Event = "connected"      // connected and subscribed
-	EventSubscribeFail Event = "subscribe_fail" // the broker refused the subscription
+	EventSubscribeFail Event = "subscribe_fail" // the broker refused the subscription, or did not answer
 )
 
 // Options of a Client. URL and Handler are required.
@@ -50,8 +53,9 @@ type Options struct {
 
 	Workers       int           // goroutines that handle reports; default 32
 	Queue         int           // reports waiting for each of them; default 64
-	HandleTimeout time.Duration // of one report; default 10 s
-	BusyAfter     time.Duration // report_after of a device that met a full queue, +- 50 %; default 10 s
+	HandleTimeout time.Duration // after it, the context of a report's handling ends; default 10 s
+	Patience      time.Duration // after it, a report whose handling goes on is answered unavailable; default 3 s
+	BusyAfter     time.Duration // report_after of a device that is refused here, +- 50 %; default 10 s
 
 	Handler Handler
 	Logger  *slog.Logger // default: none
@@ -73,8 +77,9 @@ func (o Options) withDefaults() (Options, error) {
 	o.Workers = withDefault(o.Workers, 32)
 	o.Queue = withDefault(o.Queue, 64)
 	o.HandleTimeout = withDefault(o.HandleTimeout, 10*time.Second)
+	o.Patience = withDefault(o.Patience, 3*time.Second)
 	o.BusyAfter = withDefault(o.BusyAfter, 10*time.Second)
-	if o.Workers < 0 || o.Queue < 0 || o.HandleTimeout < 0 || o.BusyAfter < 0 {
+	if o.Workers < 0 || o.Queue < 0 || o.HandleTimeout < 0 || o.Patience < 0 || o.BusyAfter < 0 {
 		return o, errors.New("mqtt: workers, queue and times must be positive")
 	}
 	if o.Logger == nil {

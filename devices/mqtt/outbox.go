@@ -2,15 +2,14 @@ package mqtt
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
 )
 
-// unconfirmedMax is how many publishes may wait for the broker's PUBACK.
-const unconfirmedMax = 1024
+// How many messages may wait for their turn, and how many for the broker's PUBACK.
+const unsentMax, unconfirmedMax = 2048, 1024
 
 // message is on its way to a device.
 type message struct {
@@ -31,7 +30,7 @@ type unconfirmed struct {
 // A broker that stops answering fills it up; then workers wait, their queues
 // fill up, and devices are told to come later.
 type outbox struct {
-	paho        paho.Client
+	connection  func() *connection // the newest; nil before the first
 	count       func(Event)
 	messages    chan message
 	unconfirmed chan unconfirmed
@@ -43,10 +42,10 @@ type outbox struct {
 	giveUp  func()
 }
 
-func newOutbox(client paho.Client, count func(Event), size int) *outbox {
+func newOutbox(newest func() *connection, count func(Event)) *outbox {
 	abandon := make(chan struct{})
 	return &outbox{
-		paho: client, count: count, messages: make(chan message, size), unconfirmed: make(chan unconfirmed, unconfirmedMax),
+		connection: newest, count: count, messages: make(chan message, unsentMax), unconfirmed: make(chan unconfirmed, unconfirmedMax),
 		abandon: abandon, giveUp: sync.OnceFunc(func() { close(abandon) }),
 	}
 }
@@ -96,17 +95,18 @@ func (o *outbox) offer(m message) {
 	o.count(EventReplyLost)
 }
 
-// publish hands a message to paho, unless the connection is down: paho would
-// keep it, and deliver an answer that is not true any more.
+// publish hands a message to the connection, unless there is none: kept for the
+// next one, the answer would not be true any more.
 func (o *outbox) publish(m message) {
 	if m.sent != nil {
 		defer m.sent()
 	}
-	if !o.paho.IsConnectionOpen() {
+	now := o.connection()
+	if !now.open() {
 		o.count(EventReplyLost)
 		return
 	}
-	o.unconfirmed <- unconfirmed{token: o.paho.Publish(m.topic, m.qos, false, m.body), by: time.Now().Add(tokenTimeout)}
+	o.unconfirmed <- unconfirmed{token: now.paho.Publish(m.topic, m.qos, false, m.body), by: time.Now().Add(tokenTimeout)}
 }
 
 // stop waits until everything is out and confirmed, or ctx ends.
@@ -121,18 +121,4 @@ func (o *outbox) stop(ctx context.Context) error {
 	err := waitGroup(ctx, &o.goroutines)
 	o.giveUp()
 	return err
-}
-
-// waitToken waits for the broker's answer, for at most timeout, or until abandon.
-func waitToken(token paho.Token, timeout time.Duration, abandon <-chan struct{}) error {
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	select {
-	case <-token.Done():
-		return token.Error()
-	case <-timer.C:
-		return errors.New("no answer from the broker")
-	case <-abandon:
-		return errors.New("stopped")
-	}
 }

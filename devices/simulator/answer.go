@@ -120,6 +120,9 @@ func (d *device) settle(acks []ack) (settled int) {
 		if e == nil {
 			continue // a copy of an acknowledgement
 		}
+		if a.Outcome == outcomeRecorded {
+			e.recorded = time.Now()
+		}
 		d.journal.settle(k)
 		d.ledger.settle(k, a.Outcome, !e.stripped)
 		d.count.outcome(a.Outcome)
@@ -158,12 +161,15 @@ func leaseEnd(s sent, leaseMS, heldMS int64) time.Time {
 // take starts a granted task. It is true when the task has ended already, so
 // that its result must be sent again.
 func (d *device) take(ctx context.Context, s sent, r reply) (resend bool) {
-	until := leaseEnd(s, r.Task.LeaseMS, r.HeldMS)
+	until, k := leaseEnd(s, r.Task.LeaseMS, r.HeldMS), key{r.Task.ID, r.Task.Token}
+	if d.journal.recordedBefore(k, s.at) {
+		d.count.violation(d.id, "a grant came again after its result was acknowledged as recorded")
+	}
 	switch {
 	case d.runs(r.Task.ID, r.Task.Token):
 		d.count.redeliveries.Add(1)
 		d.job.lease.extend(s.at, until)
-	case d.journal.resend(key{r.Task.ID, r.Task.Token}):
+	case d.journal.resend(k):
 		d.count.redeliveries.Add(1)
 		return !s.report.holds(r.Task.ID, r.Task.Token)
 	case d.job != nil || time.Until(until) < minUse:

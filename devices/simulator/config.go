@@ -19,17 +19,18 @@ const (
 // Config is a whole simulation against a running dispatcher. Zero values are
 // the defaults, but for URL and the tokens.
 type Config struct {
-	URL           string // of the dispatcher
+	URL           string // of the dispatcher; of several replicas, with commas between
 	MQTTURL       string // of its broker; needed unless Via is "http"
 	OperatorToken string // role admin
 	FleetToken    string
+	Credentials   Credentials // default "fleet"
 
 	Devices      int
 	DevicePrefix string
 	Pool         string        // created unless it exists
 	Capacity     int           // of the pool when it is created
 	Lease        time.Duration // of the pool when it is created; 0 = the server's default
-	Tasks        int           // in all; Endless: in each batch. Default: 5 a device, Endless: 1
+	Tasks        int           // in all; Endless, Until: in each batch. Default: 5 a device, Endless: 1
 	Via          Via
 	Work         time.Duration // mean work of a task, drawn within 50 %
 	Long         float64       // share of tasks that take 0.9 of the lease instead
@@ -41,6 +42,9 @@ type Config struct {
 	Timeout      time.Duration // ignored by an endless run
 	ExternalAddr string        // where the external system listens; "" = a free loopback port
 	Endless      bool          // keeps the queue filled until the context ends
+	// Until, if it is not nil, keeps the queue filled until it is closed; the
+	// run ends when every task has, and all of them are judged.
+	Until <-chan struct{}
 }
 
 func (c Config) withDefaults() Config {
@@ -49,6 +53,7 @@ func (c Config) withDefaults() Config {
 	c.Pool = orDefault(c.Pool, DefaultPool)
 	c.Capacity = orDefault(c.Capacity, DefaultCapacity)
 	c.Via = orDefault(c.Via, ViaHTTP)
+	c.Credentials = orDefault(c.Credentials, CredentialsFleet)
 	c.Work = orDefault(c.Work, DefaultWork)
 	c.Timeout = orDefault(c.Timeout, DefaultTimeout)
 	if c.Tasks == 0 {
@@ -68,15 +73,18 @@ func (c Config) validate() error {
 	if !(c.Long >= 0 && c.Long <= 1) {
 		errs = append(errs, fmt.Errorf("long: share %v is not within 0..1", c.Long))
 	}
-	if err := checkURL(c.URL, "http", "https"); err != nil {
+	if c.Credentials != CredentialsFleet && c.Credentials != CredentialsOwn {
+		errs = append(errs, fmt.Errorf("credentials: %q, want fleet or own", c.Credentials))
+	}
+	if err := checkURLs(c.URL, "http", "https"); err != nil {
 		errs = append(errs, fmt.Errorf("dispatcher: %w", err))
 	}
 	return errors.Join(errs...)
 }
 
-func (c Config) fleet(external string) Options {
+func (c Config) fleet(external string, tokens []string) Options {
 	return Options{
-		URL: c.URL, MQTTURL: c.MQTTURL, Token: c.FleetToken,
+		URL: c.URL, MQTTURL: c.MQTTURL, Token: c.FleetToken, Tokens: tokens,
 		Devices: c.Devices, Prefix: c.DevicePrefix, Via: c.Via, External: external,
 		Work: c.Work, Period: c.Period, Resend: c.Resend, Retry: c.Retry,
 		Faults: c.Faults, Seed: c.Seed,

@@ -30,6 +30,9 @@ type fake struct {
 	badAuth  int
 	received int
 	seenIDs  map[string]bool
+	own      map[string]string // device -> its own token
+	rotated  int
+	refuse   int // this many registrations are answered 503
 
 	reportAfterMS int64
 	copies        int
@@ -39,6 +42,7 @@ type fake struct {
 	loseTask     int64         // this task is never granted, and counts as ended
 	hideTask     int64         // this task is missing from lists
 	alterOutput  int64         // this task is listed with another output
+	ackEarly     int64         // this task's result is acknowledged before it is recorded, once
 	forgetResult int64         // this task's result is acknowledged and then lost
 	acceptAll    bool          // malformed reports are answered 200
 	leaveOut     bool          // replies do not answer running tasks
@@ -61,7 +65,7 @@ type fakeTask struct {
 
 func newFake(t *testing.T) (*fake, *httptest.Server) {
 	t.Helper()
-	f := &fake{lease: 2 * time.Second, margin: 400 * time.Millisecond, reportAfterMS: 20, seenIDs: map[string]bool{}}
+	f := &fake{lease: 2 * time.Second, margin: 400 * time.Millisecond, reportAfterMS: 20, seenIDs: map[string]bool{}, own: map[string]string{}}
 	s := httptest.NewServer(f)
 	t.Cleanup(s.Close)
 	return f, s
@@ -71,10 +75,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	device, isReport := strings.CutPrefix(r.URL.Path, "/v1/devices/")
+	device, isReport := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/v1/devices/"), "/report")
 	token := testOperatorToken
 	if isReport {
-		token = testFleetToken
+		token = f.tokenOf(device)
 	}
 	if r.Header.Get("Authorization") != "Bearer "+token {
 		f.badAuth++
@@ -82,11 +86,47 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if isReport {
-		status, answer := f.report(strings.TrimSuffix(device, "/report"), body)
+		status, answer := f.report(device, body)
 		writeJSON(w, status, answer)
 		return
 	}
 	f.operate(w, r, body)
+}
+
+// tokenOf is what admits a device: its own token, if it was given one.
+func (f *fake) tokenOf(device string) string {
+	if token := f.own[device]; token != "" {
+		return token
+	}
+	return testFleetToken
+}
+
+// register creates a device or rotates its token.
+func (f *fake) register(w http.ResponseWriter, r *http.Request, body []byte) {
+	var in struct {
+		ID      string `json:"id"`
+		Overlap *int64 `json:"overlap_ms"`
+	}
+	_ = json.Unmarshal(body, &in)
+	id, rotate := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/v1/devices/"), "/token")
+	if !rotate {
+		id = in.ID
+	}
+	switch known := f.own[id] != ""; {
+	case f.refuse > 0:
+		f.refuse--
+		writeJSON(w, http.StatusServiceUnavailable, map[string]any{"code": "unavailable"})
+	case rotate && (!known || in.Overlap == nil || *in.Overlap != 0):
+		writeJSON(w, http.StatusNotFound, map[string]any{"code": "not_found"})
+	case !rotate && known:
+		writeJSON(w, http.StatusConflict, map[string]any{"code": "conflict"})
+	default:
+		if rotate {
+			f.rotated++
+		}
+		f.own[id] = fmt.Sprintf("token %d of %s", f.rotated, id)
+		writeJSON(w, http.StatusCreated, map[string]any{"id": id, "token": f.own[id]})
+	}
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
@@ -155,6 +195,10 @@ func (f *fake) reap() {
 
 func (f *fake) result(e result) string {
 	t := f.tasks[e.Task-1]
+	if t.id == f.ackEarly {
+		f.ackEarly = 0
+		return "recorded"
+	}
 	if t.state == "dispatched" && t.token == e.Token {
 		t.tokens[e.Token] = "result"
 		if t.state = e.Status; e.Status != "succeeded" {
@@ -260,6 +304,8 @@ func (f *fake) operate(w http.ResponseWriter, r *http.Request, body []byte) {
 		writeJSON(w, http.StatusOK, BatchState{ID: id, Total: f.batches[id-1], Counts: counts})
 	case route == "tasks":
 		f.list(w, r)
+	case route == "devices":
+		f.register(w, r, body)
 	default:
 		writeJSON(w, http.StatusNotFound, map[string]any{"code": "not_found"})
 	}

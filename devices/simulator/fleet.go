@@ -32,13 +32,14 @@ const maxSpread = 5 * time.Second
 
 // Options are what a fleet is made of. The zero value of a duration is its default.
 type Options struct {
-	URL      string // of the dispatcher, http or https
-	MQTTURL  string // of the broker: mqtt or tcp; needed unless Via is "http"
-	Token    string // fleet token
-	Devices  int    // at least 1
-	Prefix   string // of device ids; a number follows. Default "sim-"
-	Via      Via    // default "http"
-	External string // address of the external system
+	URL      string   // of the dispatcher, http or https; of several replicas, with commas between
+	MQTTURL  string   // of the broker: mqtt or tcp; needed unless Via is "http"
+	Token    string   // fleet token
+	Tokens   []string // each device's own; none: all use Token
+	Devices  int      // at least 1
+	Prefix   string   // of device ids; a number follows. Default "sim-"
+	Via      Via      // default "http"
+	External string   // address of the external system
 
 	Work   time.Duration // mean work of tasks that carry no work_ms; drawn within 50 %
 	Period time.Duration // between reports when the server names no time
@@ -71,13 +72,16 @@ func (o Options) validate() error {
 	if o.Devices < 1 {
 		errs = append(errs, fmt.Errorf("devices: %d, want at least 1", o.Devices))
 	}
+	if n := len(o.Tokens); n != 0 && n != o.Devices {
+		errs = append(errs, fmt.Errorf("tokens: %d for %d devices", n, o.Devices))
+	}
 	switch o.Via {
 	case ViaHTTP, ViaMQTT, ViaMixed:
 	default:
 		errs = append(errs, fmt.Errorf("via: %q, want http, mqtt or mixed", o.Via))
 	}
 	if o.Via != ViaMQTT {
-		errs = append(errs, checkURL(o.URL, "http", "https"))
+		errs = append(errs, checkURLs(o.URL, "http", "https"))
 	}
 	if o.Via != ViaHTTP {
 		errs = append(errs, checkURL(o.MQTTURL, "mqtt", "tcp", "mqtts", "ssl"))
@@ -126,7 +130,9 @@ func (f *Fleet) Stats() Stats { return f.count.snapshot() }
 func (f *Fleet) Unsettled() int { return f.ledger.unsettled() }
 
 // Device is the id of the i-th device, 0 <= i < Options.Devices.
-func (f *Fleet) Device(i int) string { return fmt.Sprintf("%s%05d", f.options.Prefix, i+1) }
+func (f *Fleet) Device(i int) string { return deviceID(f.options.Prefix, i) }
+
+func deviceID(prefix string, i int) string { return fmt.Sprintf("%s%05d", prefix, i+1) }
 
 func (f *Fleet) device(i int) *device {
 	o := f.options
@@ -138,9 +144,12 @@ func (f *Fleet) device(i int) *device {
 }
 
 func (f *Fleet) link(i int) link {
-	o := f.options
-	if o.Via == ViaMQTT || o.Via == ViaMixed && i%2 == 1 {
-		return newMQTTLink(o.MQTTURL, f.Device(i), o.Token)
+	o, token := f.options, f.options.Token
+	if len(o.Tokens) > 0 {
+		token = o.Tokens[i]
 	}
-	return newHTTPLink(f.client, o.URL, f.Device(i), o.Token)
+	if o.Via == ViaMQTT || o.Via == ViaMixed && i%2 == 1 {
+		return newMQTTLink(o.MQTTURL, f.Device(i), token)
+	}
+	return newHTTPLink(f.client, newReplicas(o.URL, i/2), f.Device(i), token)
 }

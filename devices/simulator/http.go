@@ -39,16 +39,14 @@ func newHTTPClient(idle int) *http.Client {
 
 // httpLink sends reports as POST requests.
 type httpLink struct {
-	client *http.Client
-	url    string
-	token  string
+	client   *http.Client
+	replicas *replicas
+	path     string
+	token    string
 }
 
-func newHTTPLink(client *http.Client, base, device, token string) *httpLink {
-	return &httpLink{
-		client: client, token: token,
-		url: strings.TrimRight(base, "/") + "/v1/devices/" + url.PathEscape(device) + "/report",
-	}
+func newHTTPLink(client *http.Client, r *replicas, device, token string) *httpLink {
+	return &httpLink{client: client, replicas: r, token: token, path: "/v1/devices/" + url.PathEscape(device) + "/report"}
 }
 
 // open has nothing to do: connections are made by reports.
@@ -56,7 +54,11 @@ func (l *httpLink) open(context.Context, chan<- arrival) (hangUp func()) { retur
 
 func (l *httpLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
 	go func() {
-		a := l.exchange(ctx, p)
+		base, mark := l.replicas.current()
+		a := l.exchange(ctx, base+l.path, p)
+		if a.verdict == failed && !p.cut {
+			l.replicas.leave(mark)
+		}
 		if a.id = p.id; a.verdict == answered {
 			a.id = a.reply.Re // what the reply itself names, also over HTTP
 		}
@@ -67,7 +69,7 @@ func (l *httpLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
 	}()
 }
 
-func (l *httpLink) exchange(ctx context.Context, p parcel) arrival {
+func (l *httpLink) exchange(ctx context.Context, url string, p parcel) arrival {
 	ctx, hangUp := context.WithCancel(ctx)
 	defer hangUp()
 	if p.cut {
@@ -75,7 +77,7 @@ func (l *httpLink) exchange(ctx context.Context, p parcel) arrival {
 			WroteRequest: func(httptrace.WroteRequestInfo) { hangUp() },
 		})
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, bytes.NewReader(p.body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(p.body))
 	if err != nil {
 		return arrival{verdict: failed}
 	}

@@ -1,6 +1,9 @@
 package simulator
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
 
 // maxResults is how many results a report may hold.
 const maxResults = 100
@@ -18,8 +21,9 @@ type entry struct {
 	status   string
 	output   json.RawMessage
 	err      string
-	reported bool // was in a report at least once
-	stripped bool // refused with its output, now sent without
+	reported bool      // was in a report at least once
+	stripped bool      // refused with its output, now sent without
+	recorded time.Time // when the device learnt that it is; zero: not yet
 }
 
 func (e *entry) wire() result {
@@ -57,6 +61,17 @@ func (j *journal) resend(k key) bool {
 		if e.key == k {
 			j.pending = append(j.pending, e)
 			return true
+		}
+	}
+	return false
+}
+
+// recordedBefore tells whether an ended task's result was known to be recorded
+// at a time.
+func (j *journal) recordedBefore(k key, at time.Time) bool {
+	for _, e := range j.ended {
+		if e.key == k {
+			return !e.recorded.IsZero() && e.recorded.Before(at)
 		}
 	}
 	return false

@@ -18,14 +18,19 @@ import (
 
 // doorman lets devices in as an embedded broker would: user name = client id =
 // device id, password = token, only their own topics.
-type doorman struct{ mochi.HookBase }
+type doorman struct {
+	mochi.HookBase
+	fake *fake
+}
 
 func (*doorman) Provides(b byte) bool {
 	return b == mochi.OnConnectAuthenticate || b == mochi.OnACLCheck
 }
 
-func (*doorman) OnConnectAuthenticate(c *mochi.Client, p packets.Packet) bool {
-	return c.ID == "server" || string(p.Connect.Password) == testFleetToken && c.ID == string(p.Connect.Username)
+func (d *doorman) OnConnectAuthenticate(c *mochi.Client, p packets.Packet) bool {
+	d.fake.mu.Lock()
+	defer d.fake.mu.Unlock()
+	return c.ID == "server" || string(p.Connect.Password) == d.fake.tokenOf(c.ID) && c.ID == string(p.Connect.Username)
 }
 
 func (*doorman) OnACLCheck(c *mochi.Client, topic string, write bool) bool {
@@ -42,7 +47,7 @@ func serveMQTT(t *testing.T, f *fake) (string, paho.Client) {
 		t.Fatal(err)
 	}
 	broker := mochi.New(&mochi.Options{Logger: slog.New(slog.DiscardHandler)})
-	for _, err := range []error{broker.AddHook(&doorman{}, nil), broker.AddListener(listeners.NewNet("tcp", l)), broker.Serve()} {
+	for _, err := range []error{broker.AddHook(&doorman{fake: f}, nil), broker.AddListener(listeners.NewNet("tcp", l)), broker.Serve()} {
 		if err != nil {
 			t.Fatal(err)
 		}

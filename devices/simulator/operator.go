@@ -10,29 +10,35 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 )
 
-// ErrNotFound is returned for what the dispatcher does not have.
-var ErrNotFound = errors.New("not found")
+// Errors of the operator API that a caller decides by.
+var (
+	ErrNotFound    = errors.New("not found")
+	ErrConflict    = errors.New("conflict")    // it is there already
+	ErrUnavailable = errors.New("unavailable") // no answer, or one that says to come again
+)
 
 // Operator is a client of the operator API, for the few calls a simulation needs.
 type Operator struct {
-	base, token string
-	client      *http.Client
+	replicas *replicas
+	token    string
+	client   *http.Client
 }
 
-// NewOperator makes a client for the dispatcher at base. The token is an
-// operator token of role admin.
-func NewOperator(base, token string) *Operator {
-	return &Operator{base: strings.TrimRight(base, "/"), token: token, client: &http.Client{Timeout: time.Minute}}
+// NewOperator makes a client for the dispatcher at url; several replicas have
+// commas between. After a call that failed, the next goes to another. The
+// token is an operator token of role admin.
+func NewOperator(url, token string) *Operator {
+	return &Operator{replicas: newReplicas(url, 0), token: token, client: &http.Client{Timeout: time.Minute}}
 }
 
 // Pool is a pool's settings, as far as a simulation cares.
 type Pool struct {
 	Capacity int   `json:"capacity"`
 	LeaseMS  int64 `json:"lease_ms,omitempty"` // absent = the server's default
+	Paused   bool  `json:"paused,omitempty"`
 }
 
 // Slots is one consistent reading of a pool's slots.
@@ -95,6 +101,29 @@ func (o *Operator) Pool(ctx context.Context, name string) (Pool, error) {
 	return p, err
 }
 
+// CreateDevice registers a device and returns its token, or ErrConflict.
+func (o *Operator) CreateDevice(ctx context.Context, id string) (token string, err error) {
+	return o.newToken(ctx, "/v1/devices", map[string]any{"id": id})
+}
+
+// RotateToken gives a device a new token; older ones end at once.
+func (o *Operator) RotateToken(ctx context.Context, id string) (token string, err error) {
+	return o.newToken(ctx, "/v1/devices/"+url.PathEscape(id)+"/token", map[string]any{"overlap_ms": 0})
+}
+
+func (o *Operator) newToken(ctx context.Context, path string, in any) (string, error) {
+	var out struct {
+		Token string `json:"token"`
+	}
+	if err := o.call(ctx, http.MethodPost, path, in, &out); err != nil {
+		return "", err
+	}
+	if out.Token == "" {
+		return "", fmt.Errorf("POST %s: no token in the answer", path)
+	}
+	return out.Token, nil
+}
+
 // Slots returns a reading of the pool's slots, or ErrNotFound.
 func (o *Operator) Slots(ctx context.Context, pool string) (Slots, error) {
 	var s Slots
@@ -145,30 +174,46 @@ func (o *Operator) Tasks(ctx context.Context, batch int64, each func(Task)) erro
 	}
 }
 
+// call asks one replica. Only a reading that got no answer is tried again, at
+// each of the others.
 func (o *Operator) call(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
+	var body []byte
 	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
 			return fmt.Errorf("%s %s: %w", method, path, err)
 		}
-		body = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, o.base+path, body)
+	var err error
+	for range o.replicas.urls {
+		base, mark := o.replicas.current()
+		if err = o.ask(ctx, method, base+path, body, out); !errors.Is(err, ErrUnavailable) {
+			break
+		}
+		o.replicas.leave(mark)
+		if method != http.MethodGet || ctx.Err() != nil {
+			break
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+func (o *Operator) ask(ctx context.Context, method, url string, body []byte, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+o.token)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := o.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if err := decodeResponse(resp, out); err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
-	}
-	return nil
+	return decodeResponse(resp, out)
 }
 
 func decodeResponse(resp *http.Response, out any) error {
@@ -183,8 +228,12 @@ func decodeResponse(resp *http.Response, out any) error {
 		Detail string `json:"detail"`
 	}
 	_ = json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&problem)
-	if resp.StatusCode == http.StatusNotFound {
-		return fmt.Errorf("%w: %s %s", ErrNotFound, problem.Code, problem.Detail)
+	for status, known := range map[int]error{
+		http.StatusNotFound: ErrNotFound, http.StatusConflict: ErrConflict, http.StatusServiceUnavailable: ErrUnavailable,
+	} {
+		if resp.StatusCode == status {
+			return fmt.Errorf("%w: %s %s", known, problem.Code, problem.Detail)
+		}
 	}
 	return fmt.Errorf("status %d: %s %s", resp.StatusCode, problem.Code, problem.Detail)
 }

@@ -8,6 +8,15 @@ import (
 // progressInterval is the pace of the progress line.
 const progressInterval = time.Second
 
+// showRegistered writes how many devices have a token, if it is due.
+func (s *simulation) showRegistered(made int) {
+	if s.progress == nil || made < s.config.Devices && time.Since(s.printed) < progressInterval {
+		return
+	}
+	s.printed = time.Now()
+	_, _ = fmt.Fprintf(s.progress, "         registered %d of %d devices\n", made, s.config.Devices)
+}
+
 // showProgress writes the progress line if it is due.
 func (s *simulation) showProgress() {
 	if s.progress == nil || time.Since(s.printed) < progressInterval {

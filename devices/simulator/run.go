@@ -58,11 +58,15 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 		return nil, err
 	}
 	s.lease = time.Duration(orDefault(pool.LeaseMS, 300_000)) * time.Millisecond
+	tokens, err := s.credentials(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if s.external, err = NewExternal(ctx, c.ExternalAddr, pool.Capacity); err != nil {
 		return nil, err
 	}
 	s.external.OnFull(s.raised)
-	if s.fleet, err = NewFleet(c.fleet(s.external.Addr())); err != nil {
+	if s.fleet, err = NewFleet(c.fleet(s.external.Addr(), tokens)); err != nil {
 		_ = s.external.Close()
 		return nil, err
 	}
@@ -78,6 +82,18 @@ func (s *simulation) ensurePool(ctx context.Context) (Pool, error) {
 	}
 	p = Pool{Capacity: s.config.Capacity, LeaseMS: s.config.Lease.Milliseconds()}
 	return p, s.operator.PutPool(ctx, s.config.Pool, p)
+}
+
+// credentials returns the devices' own tokens, if they are to have any.
+func (s *simulation) credentials(ctx context.Context) ([]string, error) {
+	if s.config.Credentials == CredentialsFleet {
+		return nil, nil
+	}
+	ids := make([]string, s.config.Devices)
+	for i := range ids {
+		ids[i] = deviceID(s.config.DevicePrefix, i)
+	}
+	return register(ctx, s.operator, ids, s.showRegistered)
 }
 
 func (s *simulation) run(ctx context.Context) (Summary, error) {
@@ -113,7 +129,7 @@ func (s *simulation) watch(ctx context.Context) {
 	for {
 		s.poll(ctx)
 		s.showProgress()
-		if !s.config.Endless && s.work.finished() {
+		if !s.filling() && s.work.finished() {
 			s.summary.Makespan = time.Since(s.started)
 			return
 		}
@@ -135,13 +151,25 @@ func (s *simulation) poll(ctx context.Context) {
 		s.summary.Busy = time.Since(s.started)
 		s.summary.BusyInside = s.external.Stats().InsideTime
 	}
-	if !s.config.Endless {
-		return
+	if s.config.Endless {
+		s.followCapacity(ctx)
+		s.judgeFinished(ctx)
 	}
-	s.followCapacity(ctx)
-	s.judgeFinished(ctx)
-	if s.work.waiting() <= int64(s.config.Devices/2) {
+	if s.filling() && s.work.waiting() <= int64(s.config.Devices/2) {
 		s.work.setErr(s.work.queue(ctx))
+	}
+}
+
+// filling tells whether tasks are still added.
+func (s *simulation) filling() bool {
+	if s.config.Endless || s.config.Until == nil {
+		return s.config.Endless
+	}
+	select {
+	case <-s.config.Until:
+		return false
+	default:
+		return true
 	}
 }
 

@@ -36,6 +36,7 @@ func runAgainst(t *testing.T, f *fake, c Config) (Summary, string) {
 func TestAnHonestDispatcherPasses(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
+	f.lease = time.Minute // no lease ends, however busy the machine
 	s, progress := runAgainst(t, f, testConfig(server.URL))
 	if err := s.Err(); err != nil {
 		t.Fatalf("Err: %v", err)
@@ -59,6 +60,32 @@ func TestAnHonestDispatcherPasses(t *testing.T) {
 	var out bytes.Buffer
 	if err := s.Print(&out); err != nil || !strings.Contains(out.String(), "high-water mark 4 of 4") {
 		t.Errorf("Print: %v\n%s", err, out.String())
+	}
+}
+
+func TestQueueIsFilledUntil(t *testing.T) {
+	t.Parallel()
+	f, server := newFake(t)
+	c := testConfig(server.URL)
+	until := make(chan struct{})
+	c.Tasks, c.Until = 10, until
+	go func() {
+		defer close(until)
+		for tick := time.NewTicker(5 * time.Millisecond); t.Context().Err() == nil; <-tick.C {
+			f.mu.Lock()
+			batches := len(f.batches)
+			f.mu.Unlock()
+			if batches >= 3 {
+				return
+			}
+		}
+	}()
+	s, _ := runAgainst(t, f, c)
+	if err := s.Err(); err != nil {
+		t.Fatalf("Err: %v", err)
+	}
+	if s.Tasks < 30 || s.Compared != s.Tasks || s.Makespan == 0 {
+		t.Errorf("%d tasks, %d compared, makespan %s; want all of 3 batches or more", s.Tasks, s.Compared, s.Makespan)
 	}
 }
 
@@ -106,6 +133,7 @@ func TestBrokenPromisesAreReported(t *testing.T) {
 		{"task never run", func(f *fake, _ *Config) { f.loseTask = 9 }, "1 tasks lost"},
 		{"task missing", func(f *fake, _ *Config) { f.hideTask = 9 }, "1 tasks lost"},
 		{"altered output", func(f *fake, _ *Config) { f.alterOutput = 9 }, "1 outputs differ"},
+		{"uncommitted result", func(f *fake, _ *Config) { f.ackEarly = 9 }, "came again after its result was acknowledged"},
 		{"lost result", func(f *fake, _ *Config) { f.forgetResult = 9 }, "1 outputs differ"},
 		{"garbage accepted", func(f *fake, c *Config) { f.acceptAll, c.Garbage = true, 0.5 }, "malformed reports were not refused"},
 		{"running unanswered", func(f *fake, c *Config) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -35,6 +36,8 @@ type Store interface {
 	batchStore
 	taskStore
 	deviceStore
+	tokenStore
+	eventStore
 }
 
 // API is the HTTP side of the dispatcher: two handlers that may share a
@@ -45,13 +48,17 @@ type API struct {
 	log     *slog.Logger
 	health  *health
 	mux     *http.ServeMux
+
+	streams   huma.API // the lists in their streamed forms
+	streamMux *http.ServeMux
+	live      atomic.Int64 // live streams of events
 }
 
 // New builds the handlers; nothing is started.
 func New(options Options) *API {
 	a := &API{
 		options: options, store: options.Store, log: options.Logger,
-		health: newHealth(options.Checks), mux: http.NewServeMux(),
+		health: newHealth(options.Checks), mux: http.NewServeMux(), streamMux: http.NewServeMux(),
 	}
 	a.registerDevices(a.mux)
 	a.registerOperators(a.mux)
@@ -80,6 +87,18 @@ func (a *API) registerDevices(mux *http.ServeMux) {
 }
 
 func (a *API) registerOperators(mux *http.ServeMux) {
+	operations := a.newOperations(mux)
+	a.streams = a.newOperations(a.streamMux)
+	a.registerPools(operations)
+	a.registerBatches(operations)
+	a.registerTasks(operations)
+	a.registerRegistry(operations)
+	a.registerTokens(operations)
+	a.registerEvents(operations)
+	describeReport(operations)
+}
+
+func (a *API) newOperations(mux *http.ServeMux) huma.API {
 	config := huma.DefaultConfig("Dispatcher", a.options.Version)
 	config.Info.Description = "Grants the places of an external system to the devices of a fleet, never more than there are."
 	config.DocsPath, config.SchemasPath = "", ""
@@ -91,12 +110,8 @@ func (a *API) registerOperators(mux *http.ServeMux) {
 		"device":   {Type: "http", Scheme: "bearer", Description: "The device's own token or a fleet token."},
 	}
 	operations := humago.New(mux, config)
-	operations.UseMiddleware(a.authorize(operations), withProblems) // withProblems last: transformers see its context
-	a.registerPools(operations)
-	a.registerBatches(operations)
-	a.registerTasks(operations)
-	a.registerRegistry(operations)
-	describeReport(operations)
+	operations.UseMiddleware(a.authorize(operations), a.once(operations), withProblems) // withProblems last: transformers see its context
+	return operations
 }
 
 func withProblems(ctx huma.Context, next func(huma.Context)) {
@@ -115,7 +130,10 @@ func operation(method, path, id, summary string, role role, status int) huma.Ope
 // register adds an operation whose errors become problems, of which those
 // within are logged. Clients see only problems.
 func register[I, O any](a *API, operations huma.API, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
-	op.Responses = map[string]*huma.Response{"default": problemResponse(operations)}
+	if op.Responses == nil {
+		op.Responses = map[string]*huma.Response{}
+	}
+	op.Responses["default"] = problemResponse(operations)
 	huma.Register(operations, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, in)
 		if err == nil {
@@ -147,6 +165,10 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 		if p := unacceptable(r); p != nil {
 			p.write(w)
 			return
+		}
+		mux := mux
+		if _, streamed := a.streamMux.Handler(r); mux == a.mux && streamed != "" && wantsStream(r) {
+			mux = a.streamMux
 		}
 		handler, pattern := mux.Handler(r)
 		if pattern != "" {

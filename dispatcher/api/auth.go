@@ -12,32 +12,41 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// role of an operator token, in rising order; verifier stands apart.
+// role of an operator token, in rising order.
 type role string
 
 const (
+	roleVerifier role = "verifier" // only the grant check
 	roleViewer   role = "viewer"
 	roleOperator role = "operator"
 	roleAdmin    role = "admin"
-	roleVerifier role = "verifier" // only the grant check
 
 	roleKey = "role" // in an operation's metadata
 )
 
 // allows says whether a token of role r may do what needs the other one.
 func (r role) allows(needed role) bool {
-	rank := map[role]int{roleViewer: 1, roleOperator: 2, roleAdmin: 3}
-	return r == needed || (rank[needed] > 0 && rank[r] >= rank[needed])
+	rank := map[role]int{roleVerifier: 1, roleViewer: 2, roleOperator: 3, roleAdmin: 4}
+	return rank[needed] > 0 && rank[r] >= rank[needed]
 }
 
-// operatorKey holds the name of the operator in a request's context.
+// operatorKey holds the operator in a request's context.
 type operatorKey struct{}
 
-// actor names who asked, for the audit log.
-func actor(ctx context.Context) string {
-	name, _ := ctx.Value(operatorKey{}).(string)
-	return name
+// operator is who asks.
+type operator struct {
+	name  string
+	role  role
+	token int64 // its id; 0: the bootstrap token
 }
+
+func operatorOf(ctx context.Context) operator {
+	o, _ := ctx.Value(operatorKey{}).(operator)
+	return o
+}
+
+// actor names who asked, for the audit log.
+func actor(ctx context.Context) string { return operatorOf(ctx).name }
 
 // authorize lets an operation run only for a token whose role allows it.
 func (a *API) authorize(operations huma.API) func(huma.Context, func(huma.Context)) {
@@ -47,32 +56,32 @@ func (a *API) authorize(operations huma.API) func(huma.Context, func(huma.Contex
 			a.refuse(operations, ctx, dispatcher.ErrForbidden)
 			return
 		}
-		name, has, err := a.operator(ctx.Context(), bearer(ctx.Header("Authorization")))
-		if err == nil && !has.allows(needed) {
+		who, err := a.operator(ctx.Context(), bearer(ctx.Header("Authorization")))
+		if err == nil && !who.role.allows(needed) {
 			err = dispatcher.ErrForbidden
 		}
 		if err != nil {
 			a.refuse(operations, ctx, err)
 			return
 		}
-		next(huma.WithValue(ctx, operatorKey{}, name))
+		next(huma.WithValue(ctx, operatorKey{}, who))
 	}
 }
 
 // operator looks a token up: the bootstrap token of the configuration or one
 // of the ledger.
-func (a *API) operator(ctx context.Context, token string) (name string, has role, err error) {
+func (a *API) operator(ctx context.Context, token string) (operator, error) {
 	if a.options.AdminToken != "" && subtle.ConstantTimeCompare([]byte(a.options.AdminToken), []byte(token)) == 1 {
-		return "bootstrap", roleAdmin, nil
+		return operator{name: "bootstrap", role: roleAdmin}, nil
 	}
 	t, err := a.options.Dispatcher.TokenOf(ctx, token)
 	if err != nil {
-		return "", "", err
+		return operator{}, err
 	}
 	if t.Device != "" {
-		return "", "", dispatcher.ErrForbidden
+		return operator{}, dispatcher.ErrForbidden
 	}
-	return t.Name, role(t.Role), nil
+	return operator{name: t.Name, role: role(t.Role), token: t.ID}, nil
 }
 
 func (a *API) refuse(operations huma.API, ctx huma.Context, err error) {

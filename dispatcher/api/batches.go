@@ -19,41 +19,59 @@ import (
 const (
 	maxBatchBody = 64 << 20 // bytes; about 1,000,000 device ids
 	maxPayload   = 32 << 10 // bytes of one task's payload
+	maxPriority  = 1_000_000
 )
 
 type batchStore interface {
-	CreateBatch(ctx context.Context, actor string, b store.Batch, tasks iter.Seq2[store.NewTask, error]) (store.Batch, error)
+	CreateBatch(ctx context.Context, actor string, b store.Batch, q store.Queue) (store.Batch, error)
 	Batch(ctx context.Context, id int64) (store.Batch, error)
 	Batches(ctx context.Context, before int64, limit int) ([]store.Batch, error)
+	PauseBatch(ctx context.Context, actor string, id int64, reason string) (store.Batch, error)
+	ResumeBatch(ctx context.Context, actor string, id int64) (store.Batch, error)
+	CancelBatch(ctx context.Context, actor string, id int64) (store.Batch, error)
+	ChangeBatch(ctx context.Context, actor string, id int64, change func(*store.Batch) error) (store.Batch, error)
 }
 
 type batchPost struct {
-	Name           string      `json:"name,omitempty" maxLength:"200"`
-	Pool           string      `json:"pool" minLength:"1" maxLength:"64"`
-	Kind           string      `json:"kind,omitempty" maxLength:"64" doc:"What the device is to do; yours to define"`
-	Payload        raw         `json:"payload,omitempty" doc:"For tasks without their own; at most 32 KiB"`
-	Priority       int         `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
-	Weight         int         `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share among the batches of a pool; kept, not in effect in this release"`
-	NotBefore      *time.Time  `json:"not_before,omitempty" nullable:"true"`
-	NotAfter       *time.Time  `json:"not_after,omitempty" nullable:"true" doc:"Pending tasks expire then"`
-	MaxAttempts    int         `json:"max_attempts,omitempty" minimum:"1" maximum:"100" default:"3"`
-	RetryOn        []string    `json:"retry_on,omitempty" nullable:"true" enum:"failed,timed_out" doc:"Causes that are retried; default both, also when empty: max_attempts 1 retries nothing"`
-	RetryBackoffMS *int64      `json:"retry_backoff_ms,omitempty" minimum:"0" maximum:"86400000" default:"10000" doc:"Before the second attempt; doubles, jittered, at most an hour"`
-	OnLost         string      `json:"on_lost,omitempty" enum:"retry,fail" default:"retry" doc:"When a lease lapsed"`
-	LeaseMS        int64       `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Default: the pool's"`
-	MaxRunMS       int64       `json:"max_run_ms,omitempty" minimum:"1" maximum:"604800000" doc:"Renewals end there; default an hour"`
-	Devices        []string    `json:"devices,omitempty" nullable:"true" doc:"One task for each; or tasks"`
-	Tasks          []batchTask `json:"tasks,omitempty" nullable:"true" doc:"Tasks with payloads of their own; or devices"`
+	Name           string       `json:"name,omitempty" maxLength:"200"`
+	Pool           string       `json:"pool" minLength:"1" maxLength:"64"`
+	Kind           string       `json:"kind,omitempty" maxLength:"64" doc:"What the device is to do; yours to define"`
+	Payload        raw          `json:"payload,omitempty" doc:"Shared by all tasks; the members of a task's own go before its members; together at most 32 KiB"`
+	Priority       int          `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
+	Weight         int          `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share among the batches of a pool; kept, not in effect in this release"`
+	NotBefore      *time.Time   `json:"not_before,omitempty" nullable:"true"`
+	NotAfter       *time.Time   `json:"not_after,omitempty" nullable:"true" doc:"Pending tasks expire then"`
+	Windows        []windowBody `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
+	FinishInside   *bool        `json:"finish_inside,omitempty" default:"true" doc:"Nothing starts with less than its lease left of a window, its own or its pool's"`
+	MaxAttempts    int          `json:"max_attempts,omitempty" minimum:"1" maximum:"100" default:"3"`
+	RetryOn        []string     `json:"retry_on,omitempty" nullable:"true" enum:"failed,timed_out" doc:"Causes that are retried; default both, also when empty: max_attempts 1 retries nothing"`
+	RetryBackoffMS *int64       `json:"retry_backoff_ms,omitempty" minimum:"0" maximum:"86400000" default:"10000" doc:"Before the second attempt; doubles, jittered, at most an hour or this itself"`
+	OnLost         string       `json:"on_lost,omitempty" enum:"retry,fail" default:"retry" doc:"When a lease lapsed"`
+	LeaseMS        int64        `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Default: the pool's"`
+	MaxRunMS       int64        `json:"max_run_ms,omitempty" minimum:"1" maximum:"604800000" doc:"Renewals end there; default an hour"`
+	Abort          *abortBody   `json:"abort,omitempty" doc:"Pauses the batch when too much of it fails"`
+	Devices        []string     `json:"devices,omitempty" nullable:"true" doc:"One task for each; or tasks, or select"`
+	Tasks          []batchTask  `json:"tasks,omitempty" nullable:"true" doc:"Tasks with payloads of their own; or devices, or select"`
+	Select         *selection   `json:"select,omitempty" doc:"One task for each device that has all of the tags now; or devices, or tasks"`
+}
+
+type selection struct {
+	Tags map[string]string `json:"tags" minProperties:"1" maxProperties:"64"`
+}
+
+type abortBody struct {
+	Failure float64 `json:"failure" exclusiveMinimum:"0" maximum:"1" doc:"Share of failed and timed_out among the tasks that were tried"`
+	Min     int64   `json:"min,omitempty" minimum:"1" maximum:"9007199254740991" default:"1" doc:"Tasks that were tried before the rule holds; counted anew after a resume"`
 }
 
 type batchTask struct {
 	Device   string `json:"device"`
 	Payload  raw    `json:"payload,omitempty"`
-	Priority *int   `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000"`
+	Priority *int   `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000"` // maxPriority
 }
 
 type batchCreated struct {
-	ID    int64 `json:"id"`
+	ID    int64 `json:"id" doc:"0 after a dry run"`
 	Tasks int64 `json:"tasks"`
 }
 
@@ -67,15 +85,25 @@ type batchBody struct {
 	Weight         int              `json:"weight"`
 	NotBefore      *timestamp       `json:"not_before" nullable:"true"`
 	NotAfter       *timestamp       `json:"not_after" nullable:"true"`
+	Windows        []windowBody     `json:"windows"`
+	FinishInside   bool             `json:"finish_inside"`
+	OpensAt        *timestamp       `json:"opens_at" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
+	ClosesAt       *timestamp       `json:"closes_at" nullable:"true"`
 	MaxAttempts    int              `json:"max_attempts"`
 	RetryOn        []string         `json:"retry_on"`
 	RetryBackoffMS int64            `json:"retry_backoff_ms"`
 	OnLost         string           `json:"on_lost"`
+	LeaseMS        int64            `json:"lease_ms" doc:"0: the pool's"`
+	MaxRunMS       int64            `json:"max_run_ms" doc:"0: an hour"`
+	Abort          *abortBody       `json:"abort,omitempty"`
+	PausedBy       string           `json:"paused_by" doc:"Empty: not paused"`
+	PausedAt       *timestamp       `json:"paused_at" nullable:"true"`
+	PauseReason    string           `json:"pause_reason"`
 	Created        timestamp        `json:"created_at"`
 	Total          int64            `json:"total"`
 	Counts         map[string]int64 `json:"counts" doc:"Tasks by state; they add up to total"`
-	RatePerMinute  *float64         `json:"rate_per_minute" nullable:"true" doc:"null in this release"`
-	ETA            *timestamp       `json:"eta" nullable:"true" doc:"null: unknown"`
+	RatePerMinute  *float64         `json:"rate_per_minute" nullable:"true" doc:"Tasks that were tried and came to an end, over the last 5 min or since it began; null: it has not begun"`
+	ETA            *timestamp       `json:"eta" nullable:"true" doc:"When its last task ends at this rate; null: unknown"`
 }
 
 type batchList struct {
@@ -83,33 +111,52 @@ type batchList struct {
 	NextPageToken string      `json:"next_page_token,omitempty"`
 }
 
-type batchID struct {
+// BatchPath names a batch.
+type BatchPath struct {
 	ID int64 `path:"id" minimum:"1" maximum:"9007199254740991"`
 }
 
 func (a *API) registerBatches(operations huma.API) {
-	create := operation("POST", "/v1/batches", "createBatch", "Queue tasks", roleOperator, 201)
+	create := creating(operation("POST", "/v1/batches", "createBatch", "Queue tasks", roleOperator, 201))
 	create.MaxBodyBytes = maxBatchBody
 	create.BodyReadTimeout = time.Minute
+	create.Middlewares = huma.Middlewares{a.streamed(operations)}
+	describeStreams(operations, &create)
 	register(a, operations, create, a.createBatch)
-	register(a, operations, operation("GET", "/v1/batches", "listBatches", "List batches, newest first", roleViewer, 200), a.listBatches)
+	registerList(a, operations, operation("GET", "/v1/batches", "listBatches", "List batches, newest first", roleViewer, 200), listing[pageQuery, batchList, batchBody]{
+		handle: a.listBatches, page: (*pageQuery).page,
+		items: func(l batchList) ([]batchBody, string) { return l.Batches, l.NextPageToken },
+	})
 	register(a, operations, operation("GET", "/v1/batches/{id}", "getBatch", "Read a batch and its counts", roleViewer, 200), a.getBatch)
+	a.registerBatchLife(operations)
 }
 
-func (a *API) createBatch(ctx context.Context, in *struct{ Body batchPost }) (*body[batchCreated], error) {
+func (a *API) createBatch(ctx context.Context, in *struct {
+	QueueMode
+	Body batchPost
+},
+) (*created[batchCreated], error) {
 	b, err := a.newBatch(in.Body)
 	if err != nil {
 		return nil, err
 	}
-	tasks, err := in.Body.tasks()
+	q, err := in.Body.queue()
 	if err != nil {
 		return nil, err
 	}
-	made, err := a.store.CreateBatch(ctx, actor(ctx), b, tasks)
+	return a.queueBatch(ctx, b, q, in.QueueMode)
+}
+
+func (a *API) queueBatch(ctx context.Context, b store.Batch, q store.Queue, mode QueueMode) (*created[batchCreated], error) {
+	q.DryRun, q.KnownOnly = mode.DryRun, mode.UnknownDevices == "refuse"
+	made, err := a.store.CreateBatch(ctx, actor(ctx), b, q)
 	if err != nil {
-		return nil, err
+		return nil, neverStarts(err)
 	}
-	return &body[batchCreated]{batchCreated{ID: made.ID, Tasks: made.Total}}, nil
+	if mode.DryRun {
+		return &created[batchCreated]{http.StatusOK, batchCreated{Tasks: made.Total}}, nil
+	}
+	return &created[batchCreated]{http.StatusCreated, batchCreated{ID: made.ID, Tasks: made.Total}}, nil
 }
 
 func (a *API) newBatch(in batchPost) (store.Batch, error) {
@@ -121,8 +168,12 @@ func (a *API) newBatch(in batchPost) (store.Batch, error) {
 			return store.Batch{}, err
 		}
 	}
-	if in.NotBefore != nil && in.NotAfter != nil && !in.NotAfter.After(*in.NotBefore) {
-		return store.Batch{}, problem(http.StatusUnprocessableEntity, codeInvalidField, "not_after: must be later than not_before")
+	if err := checkSpan(in.NotBefore, in.NotAfter); err != nil {
+		return store.Batch{}, err
+	}
+	opens, err := readWindows(in.Windows)
+	if err != nil {
+		return store.Batch{}, err
 	}
 	backoff := int64(10_000)
 	if in.RetryBackoffMS != nil {
@@ -134,17 +185,33 @@ func (a *API) newBatch(in batchPost) (store.Batch, error) {
 	}
 	return store.Batch{
 		Name: in.Name, Pool: in.Pool, Kind: in.Kind, Payload: present(in.Payload),
-		Priority: in.Priority, Weight: cmp.Or(in.Weight, 1), NotBefore: in.NotBefore, NotAfter: in.NotAfter,
-		MaxAttempts: cmp.Or(in.MaxAttempts, 3), RetryOn: retryOn, RetryBackoff: milliseconds(backoff),
+		Priority: in.Priority, Weight: cmp.Or(in.Weight, defaultWeight), NotBefore: in.NotBefore, NotAfter: in.NotAfter,
+		MaxAttempts: cmp.Or(in.MaxAttempts, defaultMaxAttempts), RetryOn: retryOn, RetryBackoff: milliseconds(backoff),
 		OnLost: cmp.Or(in.OnLost, "retry"), Lease: milliseconds(in.LeaseMS), MaxRun: milliseconds(in.MaxRunMS),
+		Abort: in.Abort.rule(), Windows: opens, FinishInside: in.FinishInside == nil || *in.FinishInside,
 	}, nil
 }
 
-// tasks checks and yields the tasks of the request; a bad one refuses all.
-func (in batchPost) tasks() (iter.Seq2[store.NewTask, error], error) {
-	if (len(in.Devices) == 0) == (len(in.Tasks) == 0) {
-		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "devices, tasks: exactly one of them, with at least one entry")
+// queue is what the request asks for.
+func (in batchPost) queue() (store.Queue, error) {
+	kinds := 0
+	for _, given := range []bool{len(in.Devices) > 0, len(in.Tasks) > 0, in.Select != nil} {
+		if given {
+			kinds++
+		}
 	}
+	if kinds != 1 {
+		return store.Queue{}, problem(http.StatusUnprocessableEntity, codeInvalidField, "devices, tasks, select: exactly one of them, with at least one entry")
+	}
+	if in.Select != nil {
+		return store.Queue{Tags: in.Select.Tags}, nil
+	}
+	return store.Queue{Tasks: in.tasks()}, nil
+}
+
+// tasks checks and yields the tasks of the request; a bad one refuses all.
+func (in batchPost) tasks() iter.Seq2[store.NewTask, error] {
+	shared := newOverlay(in.Payload)
 	return func(yield func(store.NewTask, error) bool) {
 		for i, device := range in.Devices {
 			_, err := devices.ParseID(device)
@@ -153,15 +220,12 @@ func (in batchPost) tasks() (iter.Seq2[store.NewTask, error], error) {
 			}
 		}
 		for i, t := range in.Tasks {
-			_, err := devices.ParseID(t.Device)
-			if err == nil {
-				err = checkPayload("payload", t.Payload)
-			}
-			if !yield(store.NewTask{Device: t.Device, Payload: present(t.Payload), Priority: t.Priority}, badEntry("tasks", i, err)) {
+			task, err := t.task(shared)
+			if !yield(task, badEntry("tasks", i, err)) {
 				return
 			}
 		}
-	}, nil
+	}
 }
 
 func badEntry(list string, i int, err error) error {
@@ -186,15 +250,11 @@ func present(r raw) json.RawMessage {
 	return json.RawMessage(r)
 }
 
-func (a *API) getBatch(ctx context.Context, in *batchID) (*body[batchBody], error) {
-	b, err := a.store.Batch(ctx, in.ID)
-	if err != nil {
-		return nil, err
-	}
-	return &body[batchBody]{showBatch(b)}, nil
+func (a *API) getBatch(ctx context.Context, in *BatchPath) (*body[batchBody], error) {
+	return shownBatch(a.store.Batch(ctx, in.ID))
 }
 
-func (a *API) listBatches(ctx context.Context, in *struct{ Page }) (*body[batchList], error) {
+func (a *API) listBatches(ctx context.Context, in *pageQuery) (*body[batchList], error) {
 	before, err := in.afterNumber()
 	if err != nil {
 		return nil, err
@@ -216,29 +276,15 @@ func showBatch(b store.Batch) batchBody {
 	for _, state := range store.TaskStates() {
 		counts[string(state)] = b.Counts[state]
 	}
+	rate := ratePerMinute(b)
 	return batchBody{
 		ID: b.ID, Name: b.Name, Pool: b.Pool, Kind: b.Kind, State: batchState(b),
 		Priority: b.Priority, Weight: b.Weight, NotBefore: stampPointer(b.NotBefore), NotAfter: stampPointer(b.NotAfter),
+		Windows: showWindows(b.Windows), FinishInside: b.FinishInside, OpensAt: stampSet(b.Opening.From), ClosesAt: stampSet(b.Opening.Until),
 		MaxAttempts: b.MaxAttempts, RetryOn: b.RetryOn, RetryBackoffMS: b.RetryBackoff.Milliseconds(), OnLost: b.OnLost,
-		Created: stamp(b.CreatedAt), Total: b.Total, Counts: counts,
+		LeaseMS: b.Lease.Milliseconds(), MaxRunMS: b.MaxRun.Milliseconds(),
+		PausedBy: b.PausedBy, PausedAt: stampPointer(b.PausedAt), PauseReason: b.PauseReason,
+		Abort: showAbort(b.Abort), Created: stamp(b.CreatedAt), Total: b.Total, Counts: counts,
+		RatePerMinute: rate, ETA: eta(b, rate),
 	}
-}
-
-// batchState derives the state: a batch has ended when none of its tasks is
-// open.
-func batchState(b store.Batch) string {
-	open := b.Counts[store.Pending]+b.Counts[store.Dispatched] > 0
-	switch {
-	case b.CancelledAt != nil && open:
-		return "cancelling"
-	case b.CancelledAt != nil:
-		return "cancelled"
-	case !open:
-		return "finished"
-	case b.Paused:
-		return "paused"
-	case b.NotBefore != nil && b.ReadAt.Before(*b.NotBefore):
-		return "scheduled"
-	}
-	return "running"
 }

@@ -70,7 +70,9 @@ func TestBatchTakesDefaults(t *testing.T) {
 		want := map[string]any{
 			"id": 1.0, "name": "", "pool": "p", "kind": "", "state": "running", "priority": 0.0, "weight": 1.0,
 			"not_before": nil, "not_after": nil, "max_attempts": 3.0, "retry_on": []any{"failed", "timed_out"},
-			"retry_backoff_ms": 10000.0, "on_lost": "retry", "total": 1.0, "rate_per_minute": nil, "eta": nil,
+			"retry_backoff_ms": 10000.0, "on_lost": "retry", "total": 1.0, "rate_per_minute": 0.0, "eta": nil,
+			"windows": []any{}, "finish_inside": true, "opens_at": nil, "closes_at": nil,
+			"lease_ms": 0.0, "max_run_ms": 0.0, "paused_by": "", "paused_at": nil, "pause_reason": "",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			b.Error(diff)
@@ -115,6 +117,10 @@ func TestBatchesRefuseBadInput(t *testing.T) {
 			{`{"pool":"p","devices":["a"],"retry_backoff_ms":-1}`, 422, "invalid_field", []string{"retry_backoff_ms"}},
 			{`{"pool":"p","devices":["a"],"on_lost":"panic"}`, 422, "invalid_field", []string{"on_lost"}},
 			{`{"pool":"p","devices":["a"],"lease_ms":1000}`, 422, "invalid_field", []string{"lease_ms", "2000"}},
+			{`{"pool":"p","devices":["a"],"abort":{"failure":0}}`, 422, "invalid_field", []string{"abort.failure"}},
+			{`{"pool":"p","devices":["a"],"abort":{"failure":1.01}}`, 422, "invalid_field", []string{"abort.failure"}},
+			{`{"pool":"p","devices":["a"],"abort":{"failure":0.5,"min":0}}`, 422, "invalid_field", []string{"abort.min"}},
+			{`{"pool":"p","devices":["a"],"abort":{"min":5}}`, 422, "invalid_field", []string{"failure"}},
 			{`{"pool":"p","devices":["a"],"max_run_ms":0}`, 422, "invalid_field", []string{"max_run_ms"}},
 			{`{"pool":"p","devices":["a"],"priority":99999999999999999999}`, 422, "invalid_field", []string{"priority"}},
 			{`{"pool":"p","devices":["a"],"name":"` + strings.Repeat("x", 201) + `"}`, 422, "invalid_field", []string{"name", "200"}},
@@ -122,8 +128,8 @@ func TestBatchesRefuseBadInput(t *testing.T) {
 			{`{"pool":"p","devices":["a"],"payload":{"a\u0000":1}}`, 400, "invalid_request", []string{"U+0000"}},
 			{"{\"pool\":\"p\",\"devices\":[\"a\"],\"payload\":[\"\xff\"]}", 400, "invalid_request", []string{"UTF-8"}},
 			{`{"pool":"p","devices":["a"],"payload":1e400}`, 400, "invalid_request", nil},
-			{`{"pool":"p","devices":["a"],"select":{"tags":{}}}`, 400, "unknown_field", []string{"select"}},
-			{`{"pool":"p","devices":["a"],"windows":[]}`, 400, "unknown_field", []string{"windows"}},
+			{`{"pool":"p","devices":["a"],"select":{"tags":{}}}`, 422, "invalid_field", []string{"select.tags"}},
+			{`{"pool":"p","devices":["a"],"windows":[{"cron":"x","duration":"1h"}]}`, 422, "invalid_field", []string{"windows[0].cron"}},
 			{`{"pool":"p","devices":["a"]} {}`, 400, "invalid_request", nil},
 			{``, 400, "invalid_request", nil},
 		} {

@@ -3,22 +3,30 @@ package api
 // The codes of problems: stable names for programs, listed in docs/protocol.md.
 // A report that does not fit is refused with the codes of package devices.
 const (
-	codeAlreadyExists    = "already_exists"         // 409
-	codeBodyIncomplete   = "body_incomplete"        // 408: the body broke off
-	codeBodyTooLarge     = "body_too_large"         // 413
-	codeBusyServer       = "busy_server"            // 503: too many reports at once
-	codeForbidden        = "forbidden"              // 403
-	codeInternal         = "internal"               // 500
-	codeInvalidField     = "invalid_field"          // 422: a value that does not fit
-	codeInvalidPath      = "invalid_path"           // 400
-	codeInvalidRequest   = "invalid_request"        // 400: not JSON, or text that cannot be kept
-	codeMethodNotAllowed = "method_not_allowed"     // 405
-	codeNotFound         = "not_found"              // 404
-	codeOutcomeUnknown   = "outcome_unknown"        // 503: done or not; look before doing it again
-	codePayloadTooLarge  = "payload_too_large"      // 422
-	codeUnauthenticated  = "unauthenticated"        // 401
-	codeUnavailable      = "unavailable"            // 503
-	codeUnknownField     = "unknown_field"          // 400
-	codeUnknownPool      = "unknown_pool"           // 422
-	codeUnsupportedMedia = "unsupported_media_type" // 415
+	codeAlreadyExists     = "already_exists"         // 409
+	codeBodyIncomplete    = "body_incomplete"        // 408: the body broke off
+	codeBodyTooLarge      = "body_too_large"         // 413
+	codeBrokerUnavailable = "broker_unavailable"     // 503: nothing was changed; ask for the same again
+	codeBusyServer        = "busy_server"            // 503: too many reports at once
+	codeForbidden         = "forbidden"              // 403
+	codeKeyInUse          = "idempotency_key_in_use" // 409: the first request with it is under way
+	codeKeyReused         = "idempotency_key_reused" // 422: another request had it
+	codeInternal          = "internal"               // 500
+	codeInvalidField      = "invalid_field"          // 422: a value that does not fit
+	codeInvalidLine       = "invalid_line"           // 422: a line of a streamed batch; the number is named
+	codeInvalidPath       = "invalid_path"           // 400
+	codeInvalidRequest    = "invalid_request"        // 400: not JSON, or text that cannot be kept
+	codeMethodNotAllowed  = "method_not_allowed"     // 405
+	codeNoTasks           = "no_tasks"               // 422: a batch of none
+	codeNotFound          = "not_found"              // 404
+	codeNotRetriable      = "not_retriable"          // 409: the task succeeded, or its batch is over
+	codeOpenTasks         = "open_tasks"             // 409: the device or pool has some
+	codeOutcomeUnknown    = "outcome_unknown"        // 503: done or not; look before doing it again
+	codePayloadTooLarge   = "payload_too_large"      // 422
+	codeUnauthenticated   = "unauthenticated"        // 401
+	codeUnavailable       = "unavailable"            // 503
+	codeUnknownDevice     = "unknown_device"         // 422: not registered, and unknown_devices=refuse
+	codeUnknownField      = "unknown_field"          // 400
+	codeUnknownPool       = "unknown_pool"           // 422
+	codeUnsupportedMedia  = "unsupported_media_type" // 415
 )

@@ -6,12 +6,10 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 type deviceStore interface {
-	CreateDevice(ctx context.Context, actor string, id string, tags map[string]string, tokenHash []byte) (store.Device, error)
 	Device(ctx context.Context, id string) (store.Device, error)
 	Devices(ctx context.Context, after string, limit int) ([]store.Device, error)
 }
@@ -34,7 +32,7 @@ type DeviceBody struct {
 
 type deviceCreated struct {
 	DeviceBody
-	Token string `json:"token" doc:"Shown once"`
+	Token string `json:"token" doc:"Shown once; empty when a request with an Idempotency-Key is sent again"`
 }
 
 type deviceList struct {
@@ -43,25 +41,31 @@ type deviceList struct {
 }
 
 func (a *API) registerRegistry(operations huma.API) {
-	register(a, operations, operation("POST", "/v1/devices", "createDevice", "Create a device and its token", roleOperator, 201), a.createDevice)
-	register(a, operations, operation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), a.listDevices)
+	register(a, operations, creating(operation("POST", "/v1/devices", "createDevice", "Create a device and its token", roleOperator, 201)), a.createDevice)
+	registerList(a, operations, operation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), listing[pageQuery, deviceList, DeviceBody]{
+		handle: a.listDevices, page: (*pageQuery).page,
+		items: func(l deviceList) ([]DeviceBody, string) { return l.Devices, l.NextPageToken },
+	})
 	register(a, operations, operation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), a.getDevice)
+	register(a, operations, operation("DELETE", "/v1/devices/{id}", "deleteDevice", "Delete a device and its tokens", roleOperator, 200), a.deleteDevice)
+	register(a, operations, operation("POST", "/v1/devices/{id}/token", "rotateToken", "Make a new token of a device", roleOperator, 200), a.rotateToken)
+	register(a, operations, operation("POST", "/v1/devices/{id}/block", "blockDevice", "Block a device: nothing is granted to it, and what it runs is to stop", roleOperator, 200), a.setBlocked(true))
+	register(a, operations, operation("POST", "/v1/devices/{id}/unblock", "unblockDevice", "Unblock a device", roleOperator, 200), a.setBlocked(false))
 }
 
 func (a *API) createDevice(ctx context.Context, in *struct{ Body devicePost }) (*body[deviceCreated], error) {
-	if _, err := devices.ParseID(in.Body.ID); err != nil {
-		return nil, err
-	}
-	token := dispatcher.NewToken()
-	hash := dispatcher.HashToken(token)
-	d, err := a.store.CreateDevice(ctx, actor(ctx), in.Body.ID, in.Body.Tags, hash[:])
+	id, err := devices.ParseID(in.Body.ID)
 	if err != nil {
 		return nil, err
 	}
-	return &body[deviceCreated]{deviceCreated{DeviceBody: showDevice(d), Token: token}}, nil
+	d, token, err := a.options.Dispatcher.CreateDevice(ctx, actor(ctx), id, in.Body.Tags)
+	if err != nil {
+		return nil, err
+	}
+	return &body[deviceCreated]{deviceCreated{DeviceBody: showDevice(d), Token: shownOnce(ctx, token)}}, nil
 }
 
-func (a *API) listDevices(ctx context.Context, in *struct{ Page }) (*body[deviceList], error) {
+func (a *API) listDevices(ctx context.Context, in *pageQuery) (*body[deviceList], error) {
 	after, err := in.afterName()
 	if err != nil {
 		return nil, err
@@ -78,10 +82,11 @@ func (a *API) listDevices(ctx context.Context, in *struct{ Page }) (*body[device
 	return &body[deviceList]{list}, nil
 }
 
-func (a *API) getDevice(ctx context.Context, in *struct {
+type deviceID struct {
 	ID string `path:"id"`
-},
-) (*body[DeviceBody], error) {
+}
+
+func (a *API) getDevice(ctx context.Context, in *deviceID) (*body[DeviceBody], error) {
 	if _, err := devices.ParseID(in.ID); err != nil {
 		return nil, err
 	}

@@ -22,12 +22,12 @@ func TestWithoutTheLedgerAllIsUnavailable(t *testing.T) {
 		}
 		for name := range operations {
 			method, pattern, _ := strings.Cut(name, " ")
-			path := strings.NewReplacer("{pool}", "p", "{device}", "d-1", "{id}", "1").Replace(pattern)
+			path := strings.NewReplacer("{pool}", "p", "{device}", "d-1", "{id}", "1", "{slot}", "0", "{token}", "1").Replace(pattern)
 			token, body := adminToken, asks()[name]
 			if operations[name].OperationID == "report" {
 				token, body = fleetToken, g.result("succeeded", "")
 			}
-			a := b.call(method, path, token, body)
+			a := b.call(method, filtered(path), token, body)
 			p := a.problem(503, "unavailable")
 			if a.header.Get("Retry-After") != "3" || operations[name].OperationID == "report" && p.ReportAfterMS != 3000 {
 				b.Errorf("%s: Retry-After %q: %s", name, a.header.Get("Retry-After"), a.body)
@@ -146,7 +146,7 @@ func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 		b.get(path).problem(404, "not_found")
 	}
 	for call, allow := range map[string]string{
-		"DELETE /v1/pools": "GET, HEAD", "POST /v1/pools/p": "GET, HEAD, PUT", "PUT /v1/batches": "GET, HEAD, POST", "POST /healthz": "GET, HEAD",
+		"DELETE /v1/pools": "GET, HEAD", "POST /v1/pools/p": "DELETE, GET, HEAD, PATCH, PUT", "PUT /v1/batches": "GET, HEAD, POST", "POST /healthz": "GET, HEAD",
 		"GET /v1/tasks/1/cancel": "POST",
 	} {
 		method, path, _ := strings.Cut(call, " ")
@@ -175,7 +175,7 @@ func TestDeviceListenerServesNoOperator(t *testing.T) {
 	b.callAt(url, "GET", "/readyz", "", nil).must(200)
 	for name := range b.document().operations() {
 		method, pattern, _ := strings.Cut(name, " ")
-		path := strings.NewReplacer("{pool}", "p", "{device}", "d", "{id}", "1").Replace(pattern)
+		path := strings.NewReplacer("{pool}", "p", "{device}", "d", "{id}", "1", "{slot}", "0", "{token}", "1").Replace(pattern)
 		if !strings.HasSuffix(path, "/report") {
 			b.callAt(url, method, path, adminToken, asks()[name]).problem(404, "not_found")
 		}

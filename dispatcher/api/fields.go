@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -46,11 +47,50 @@ func (r *raw) UnmarshalJSON(b []byte) error { return (*json.RawMessage)(r).Unmar
 // Schema says that it may be anything.
 func (raw) Schema(huma.Registry) *huma.Schema { return &huma.Schema{} }
 
+// patch is a field of a merge (RFC 7396): absent changes nothing, null asks for
+// the default.
+type patch[T any] struct {
+	set   bool
+	value *T // nil: the default
+}
+
+// UnmarshalJSON notes that the field is there.
+func (p *patch[T]) UnmarshalJSON(b []byte) error {
+	p.set = true
+	if string(b) == `""` { // empty is the same as null
+		return nil
+	}
+	return json.Unmarshal(b, &p.value)
+}
+
+// Schema is that of its value, or null.
+func (patch[T]) Schema(r huma.Registry) *huma.Schema {
+	s := *huma.SchemaFromType(r, reflect.TypeFor[T]())
+	s.Nullable = true
+	return &s
+}
+
+// to sets what is changed.
+func (p patch[T]) to(field *T, standard T) {
+	switch {
+	case !p.set:
+	case p.value == nil:
+		*field = standard
+	default:
+		*field = *p.value
+	}
+}
+
 // Page is asked for with every list.
 type Page struct {
 	Size  int    `query:"page_size" minimum:"1" maximum:"1000" default:"100" doc:"Entries of one page"`
 	Token string `query:"page_token" maxLength:"400" doc:"next_page_token of the page before"`
 }
+
+// pageQuery is asked for with lists that have no filters.
+type pageQuery struct{ Page }
+
+func (q *pageQuery) page() *Page { return &q.Page }
 
 // afterName is where the page starts in a list ordered by name.
 func (p Page) afterName() (string, error) {

@@ -89,6 +89,7 @@ func TestMetricsAreNamedAsPromised(t *testing.T) {
 		`dispatcher_reports_total{reason="unauthenticated",transport="http"} 1`,
 		`dispatcher_report_duration_seconds_count{transport="http"} 5`,
 		`dispatcher_slot_drift{pool="p"} 0`,
+		`dispatcher_slot_conflicts_total{pool="p"} 0`,
 		`dispatcher_reaper_last_success_timestamp_seconds 0`,
 	} {
 		if !strings.Contains(text, want) {

@@ -23,32 +23,39 @@ type poolStore interface {
 	Pool(ctx context.Context, name string) (store.Pool, error)
 	Pools(ctx context.Context, after string, limit int) ([]store.Pool, error)
 	Occupancy(ctx context.Context, pool string, waitingMax int) (store.Occupancy, error)
+	ChangePool(ctx context.Context, actor, name, note string, change func(*store.PoolSpec) error) (store.Pool, error)
+	DeletePool(ctx context.Context, actor, name string) error
+	GrantByToken(ctx context.Context, pool string, token int64) (store.Grant, error)
 }
 
 type poolBody struct {
-	Name     string     `json:"name" readOnly:"true"`
-	Capacity int        `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
-	LeaseMS  int64      `json:"lease_ms" doc:"How long a device may hold a slot before it must renew"`
-	Paused   bool       `json:"paused" doc:"true: nothing new is granted"`
-	Limits   []struct{} `json:"limits" doc:"Always empty in this release"`
-	Windows  []struct{} `json:"windows" doc:"Always empty in this release"`
-	Version  int64      `json:"version" readOnly:"true" doc:"Increases with every change"`
-	Created  timestamp  `json:"created_at" readOnly:"true"`
-	Updated  timestamp  `json:"updated_at" readOnly:"true"`
+	Name     string       `json:"name" readOnly:"true"`
+	Capacity int          `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
+	LeaseMS  int64        `json:"lease_ms" doc:"How long a device may hold a slot before it must renew"`
+	Paused   bool         `json:"paused" doc:"true: nothing new is granted"`
+	Limits   []struct{}   `json:"limits" doc:"Always empty in this release"`
+	Windows  []windowBody `json:"windows" doc:"When tasks may start; none: always"`
+	OpensAt  *timestamp   `json:"opens_at" readOnly:"true" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
+	ClosesAt *timestamp   `json:"closes_at" readOnly:"true" nullable:"true"`
+	Version  int64        `json:"version" readOnly:"true" doc:"Increases with every change"`
+	Created  timestamp    `json:"created_at" readOnly:"true"`
+	Updated  timestamp    `json:"updated_at" readOnly:"true"`
 }
 
 // poolPut takes what a GET showed as well: what an operator cannot decide is
 // ignored.
 type poolPut struct {
-	Capacity *int       `json:"capacity,omitempty" minimum:"0" maximum:"10000" default:"60"`
-	LeaseMS  *int64     `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
-	Paused   *bool      `json:"paused,omitempty" default:"false"`
-	Limits   []struct{} `json:"limits,omitempty" maxItems:"0" nullable:"true" doc:"Not in this release: must be empty"`
-	Windows  []struct{} `json:"windows,omitempty" maxItems:"0" nullable:"true" doc:"Not in this release: must be empty"`
-	Name     raw        `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
-	Version  raw        `json:"version,omitempty" readOnly:"true"`
-	Created  raw        `json:"created_at,omitempty" readOnly:"true"`
-	Updated  raw        `json:"updated_at,omitempty" readOnly:"true"`
+	Capacity *int         `json:"capacity,omitempty" minimum:"0" maximum:"10000" default:"60"`
+	LeaseMS  *int64       `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
+	Paused   *bool        `json:"paused,omitempty" default:"false"`
+	Limits   []struct{}   `json:"limits,omitempty" maxItems:"0" nullable:"true" doc:"Not in this release: must be empty"`
+	Windows  []windowBody `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
+	Name     raw          `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
+	OpensAt  raw          `json:"opens_at,omitempty" readOnly:"true"`
+	ClosesAt raw          `json:"closes_at,omitempty" readOnly:"true"`
+	Version  raw          `json:"version,omitempty" readOnly:"true"`
+	Created  raw          `json:"created_at,omitempty" readOnly:"true"`
+	Updated  raw          `json:"updated_at,omitempty" readOnly:"true"`
 }
 
 // PoolPath names a pool.
@@ -57,10 +64,14 @@ type PoolPath struct {
 }
 
 func (a *API) registerPools(operations huma.API) {
-	register(a, operations, operation("GET", "/v1/pools", "listPools", "List pools by name", roleViewer, 200), a.listPools)
+	registerList(a, operations, operation("GET", "/v1/pools", "listPools", "List pools by name", roleViewer, 200), listing[pageQuery, poolList, poolBody]{
+		handle: a.listPools, page: (*pageQuery).page,
+		items: func(l poolList) ([]poolBody, string) { return l.Pools, l.NextPageToken },
+	})
 	register(a, operations, operation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), a.getPool)
 	register(a, operations, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), a.putPool)
 	register(a, operations, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See who holds which slot", roleViewer, 200), a.getSlots)
+	a.registerPoolLife(operations)
 }
 
 type poolList struct {
@@ -68,7 +79,7 @@ type poolList struct {
 	NextPageToken string     `json:"next_page_token,omitempty"`
 }
 
-func (a *API) listPools(ctx context.Context, in *struct{ Page }) (*body[poolList], error) {
+func (a *API) listPools(ctx context.Context, in *pageQuery) (*body[poolList], error) {
 	after, err := in.afterName()
 	if err != nil {
 		return nil, err
@@ -112,12 +123,16 @@ func (a *API) putPool(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	// The ledger already refuses what no longer fits; telling Redis now only
-	// spares devices the wait for the next reconciliation.
-	if _, err := a.options.Dispatcher.ReconcilePool(ctx, p.Name); err != nil {
-		a.log.WarnContext(ctx, "pool not yet known to Redis; reconciliation will tell it", "pool", p.Name, "err", err)
-	}
+	a.tellPool(ctx, p.Name)
 	return &created[poolBody]{Status: createdStatus(isNew), Body: showPool(p)}, nil
+}
+
+// tellPool tells Redis of a change. The ledger already refuses what no longer
+// fits: it only spares devices the wait for a pass.
+func (a *API) tellPool(ctx context.Context, name string) {
+	if _, err := a.options.Dispatcher.ReconcilePool(ctx, name); err != nil {
+		a.log.WarnContext(ctx, "pool not yet known to Redis; reconciliation will tell it", "pool", name, "err", err)
+	}
 }
 
 func (a *API) poolSpec(in poolPut) (store.PoolSpec, error) {
@@ -130,6 +145,10 @@ func (a *API) poolSpec(in poolPut) (store.PoolSpec, error) {
 	}
 	if in.Paused != nil {
 		spec.Paused = *in.Paused
+	}
+	var err error
+	if spec.Windows, err = readWindows(in.Windows); err != nil {
+		return spec, err
 	}
 	return spec, a.checkLease(spec.Lease)
 }
@@ -146,6 +165,7 @@ func (a *API) checkLease(lease time.Duration) error {
 func showPool(p store.Pool) poolBody {
 	return poolBody{
 		Name: p.Name, Capacity: p.Capacity, LeaseMS: p.Lease.Milliseconds(), Paused: p.Paused,
-		Limits: []struct{}{}, Windows: []struct{}{}, Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
+		Limits: []struct{}{}, Windows: showWindows(p.Windows), OpensAt: stampSet(p.Opening.From), ClosesAt: stampSet(p.Opening.Until),
+		Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
 	}
 }

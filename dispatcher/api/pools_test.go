@@ -88,7 +88,7 @@ func TestPoolsRefuseBadInput(t *testing.T) {
 			{"p", `{"capacities":1}`, 400, "unknown_field", []string{"capacities"}},
 			{"p", `{"capacities":1,"capacity":-1}`, 400, "unknown_field", []string{"capacities", "capacity"}},
 			{"p", `{"limits":[{}]}`, 422, "invalid_field", []string{"limits"}},
-			{"p", `{"windows":[{"cron":"0 1 * * *"}]}`, 400, "unknown_field", []string{"windows"}},
+			{"p", `{"windows":[{"cron":"0 1 * * *"}]}`, 422, "invalid_field", []string{"windows", "duration"}},
 			{"p", `[]`, 422, "invalid_field", nil},
 			{"p", `null`, 422, "invalid_field", nil},
 			{"p", `7`, 422, "invalid_field", nil},

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,11 +16,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-const (
-	retryUnavailable = 3 * time.Second  // dependencies come back within seconds
-	retryForbidden   = 10 * time.Minute // a credential does not mend itself
-	retryRefused     = 30 * time.Second // other bytes may go better
-)
+// retryUnavailable is for operators; devices are told by the dispatcher.
+const retryUnavailable = 3 * time.Second
 
 // Problem is the body of every error (RFC 9457). Code is stable and meant for
 // programs; Detail is for people.
@@ -62,15 +60,15 @@ func (p *Problem) because(err error) *Problem {
 }
 
 // toDevice adds when the device is to come back.
-func (p *Problem) toDevice() *Problem {
-	wait := retryRefused
+func (p *Problem) toDevice(after func(devices.Reason) time.Duration) *Problem {
+	reason := devices.ReasonInvalid
 	switch p.Status {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		wait = retryForbidden
+		reason = devices.ReasonForbidden
 	case http.StatusServiceUnavailable:
-		wait = retryUnavailable
+		reason = devices.ReasonUnavailable
 	}
-	p.ReportAfterMS = wait.Milliseconds()
+	p.ReportAfterMS = after(reason).Milliseconds()
 	return p
 }
 
@@ -86,22 +84,53 @@ func asProblem(err error) *Problem {
 		return problem(http.StatusRequestEntityTooLarge, bad.Code, bad.Detail)
 	case errors.As(err, &bad):
 		return problem(http.StatusBadRequest, bad.Code, bad.Detail)
+	case errors.Is(err, store.ErrUnknownDevice):
+		return problem(http.StatusUnprocessableEntity, codeUnknownDevice, err.Error())
 	case errors.As(err, &tooLarge):
 		return problem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "body: at most "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes")
 	case errors.Is(err, dispatcher.ErrUnauthenticated):
 		return problem(http.StatusUnauthorized, codeUnauthenticated, "a valid bearer token is needed")
 	case errors.Is(err, dispatcher.ErrForbidden):
 		return problem(http.StatusForbidden, codeForbidden, "this token may not do that")
+	}
+	return asLedgerProblem(err)
+}
+
+// asLedgerProblem maps what the ledger says, and the broker beside it.
+func asLedgerProblem(err error) *Problem {
+	switch {
+	case errors.Is(err, dispatcher.ErrBroker) && !errors.Is(err, dispatcher.ErrUnavailable):
+		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the MQTT broker cannot be told of the device's token; nothing was changed, send again").because(err)
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, dispatcher.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "done or not: look before doing it again").because(err)
-	case errors.Is(err, store.ErrUnknownPool):
-		return problem(http.StatusUnprocessableEntity, codeUnknownPool, "pool: no such pool")
-	case errors.Is(err, store.ErrNotFound):
-		return problem(http.StatusNotFound, codeNotFound, "there is nothing of that name or number")
-	case errors.Is(err, store.ErrExists):
-		return problem(http.StatusConflict, codeAlreadyExists, "that name is taken")
+	}
+	for _, r := range refusals() {
+		if errors.Is(err, r.of) {
+			return problem(r.status, r.code, r.detail).because(err)
+		}
 	}
 	return problem(http.StatusServiceUnavailable, codeUnavailable, "the ledger cannot be reached; send again").because(err)
+}
+
+type refusalOf struct {
+	of     error
+	status int
+	code   string
+	detail string
+}
+
+// refusals are what the ledger says no to.
+func refusals() []refusalOf {
+	return []refusalOf{
+		{store.ErrOpenTasks, http.StatusConflict, codeOpenTasks, "the device has open tasks; cancel=true cancels them"},
+		{store.ErrUnknownPool, http.StatusUnprocessableEntity, codeUnknownPool, "pool: no such pool"},
+		{store.ErrNotFound, http.StatusNotFound, codeNotFound, "there is nothing of that name or number"},
+		{store.ErrNotRetriable, http.StatusConflict, codeNotRetriable, "the task succeeded, or its batch was cancelled or is past its not_after"},
+		{store.ErrNoTasks, http.StatusUnprocessableEntity, codeNoTasks, "no line, and no device that is selected"},
+		{store.ErrInProgress, http.StatusConflict, codeKeyInUse, "Idempotency-Key: the first request with it is still under way"},
+		{store.ErrKeyReused, http.StatusUnprocessableEntity, codeKeyReused, "Idempotency-Key: another request had it within the last 24 hours"},
+		{store.ErrExists, http.StatusConflict, codeAlreadyExists, "that name is taken"},
+	}
 }
 
 // write sends a problem outside of huma's operations.
@@ -117,7 +146,11 @@ func (p *Problem) write(w http.ResponseWriter) {
 func (p *Problem) headers(set func(key, value string)) {
 	switch p.Status {
 	case http.StatusServiceUnavailable:
-		set("Retry-After", strconv.Itoa(int(retryUnavailable.Seconds())))
+		wait := retryUnavailable
+		if p.ReportAfterMS > 0 {
+			wait = time.Duration(p.ReportAfterMS) * time.Millisecond
+		}
+		set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
 	case http.StatusUnauthorized:
 		set("WWW-Authenticate", `Bearer realm="dispatcher"`)
 	}
@@ -132,6 +165,9 @@ type problemContext struct {
 
 // humaContext has a name that does not hide the method Context.
 type humaContext huma.Context
+
+// Unwrap finds the request below.
+func (c *problemContext) Unwrap() huma.Context { return c.humaContext }
 
 // SetStatus is called by huma just before it writes.
 func (c *problemContext) SetStatus(status int) {

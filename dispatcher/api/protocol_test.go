@@ -72,16 +72,27 @@ func TestProtocolExamples(t *testing.T) {
 		"create-batch":       {"POST", "/v1/batches", 201},
 		"create-batch-tasks": {"POST", "/v1/batches", 201},
 		"create-device":      {"POST", "/v1/devices", 201},
+		"rotate-token":       {"POST", "/v1/devices/ar-7/token", 200},
+		"patch-batch":        {"PATCH", "/v1/batches/2", 200},
+		"pause-batch":        {"POST", "/v1/batches/2/pause", 200},
+		"release-slot":       {"POST", "/v1/pools/ar:330100/slots/0/release", 200},
 	}
 	answers := map[string]struct{ schema, path string }{
+		"grant-check":   {"GrantCheck", "/v1/pools/ar:330100/grants/1"},
 		"slots":         {"SlotsBody", "/v1/pools/ar:330100/slots"},
 		"created-batch": {"BatchCreated", ""},
 		"batch":         {"BatchBody", "/v1/batches/2"},
+
+		"rotated-token":  {"TokenMade", ""},
+		"deleted-device": {"DeviceDeleted", ""},
 	}
 	forBackends(t, func(b *bench) {
 		d := b.document()
-		for _, name := range []string{"put-pool", "put-pool-full", "create-batch", "create-batch-tasks", "create-device"} {
+		for _, name := range []string{"put-pool", "create-batch", "create-batch-tasks", "create-device", "rotate-token", "patch-batch", "pause-batch", "release-slot", "put-pool-full"} {
 			r := requests[name]
+			if name == "release-slot" {
+				b.granted("ar-8")
+			}
 			a := b.call(r.method, r.path, adminToken, all[name]).must(r.status)
 			if name == "create-batch-tasks" {
 				_, want, _ := strings.Cut(compact(all["created-batch"]), ",")

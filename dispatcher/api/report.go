@@ -44,7 +44,7 @@ func (h *reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			h.log.WarnContext(r.Context(), "report not answered", "device", r.PathValue("device"), "err", err)
 		}
 		h.dispatcher.CountReport("http", p.Code, time.Since(started))
-		p.toDevice().write(w)
+		p.toDevice(h.dispatcher.AfterRefusal).write(w)
 		return
 	}
 	h.dispatcher.CountReport("http", string(reply.Reason), time.Since(started))

@@ -348,6 +348,24 @@ func TestBodyThatBreaksOffIsToBeSentAgain(t *testing.T) {
 	}
 }
 
+func TestRefusalsAreJittered(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(s *setup) { s.dispatcher.Jitter = func() float64 { return 0 } })
+	if p := b.report("d", `{`).problem(400, "invalid_json"); p.ReportAfterMS != 24_000 {
+		t.Errorf("invalid: report_after_ms %d", p.ReportAfterMS)
+	}
+	if p := b.call("POST", "/v1/devices/d/report", "garbage", `{}`).problem(401, "unauthenticated"); p.ReportAfterMS != 480_000 {
+		t.Errorf("unauthenticated: report_after_ms %d", p.ReportAfterMS)
+	}
+	if err := b.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a := b.report("d", `{}`)
+	if p := a.problem(503, "unavailable"); p.ReportAfterMS != 1500 || a.header.Get("Retry-After") != "2" {
+		t.Errorf("unavailable: report_after_ms %d, Retry-After %q", p.ReportAfterMS, a.header.Get("Retry-After"))
+	}
+}
+
 func TestReportLimitsAreThoseOfTheContract(t *testing.T) {
 	t.Parallel()
 	got := []int{devices.MaxBody, devices.MaxDepth, devices.MaxResults, devices.MaxRunning, devices.MaxAttributes, devices.MaxAttributeKeys, devices.MaxOutput}

@@ -49,14 +49,16 @@ func showSlots(o store.Occupancy) slotsBody {
 		for ; free < min(g.Slot, o.Pool.Capacity); free++ {
 			shown.Slots = append(shown.Slots, slotBody{Slot: free, State: "free"})
 		}
-		since, until := stamp(g.GrantedAt), stamp(g.LeaseUntil)
-		shown.Slots = append(shown.Slots, slotBody{
-			Slot: g.Slot, State: "held", Device: g.Device, Task: g.Task, Token: g.Token, Since: &since, LeaseUntil: &until,
-		})
+		shown.Slots = append(shown.Slots, showHeld(g))
 		free = max(free, g.Slot+1)
 	}
 	for ; free < o.Pool.Capacity; free++ {
 		shown.Slots = append(shown.Slots, slotBody{Slot: free, State: "free"})
 	}
 	return shown
+}
+
+func showHeld(g store.Grant) slotBody {
+	since, until := stamp(g.GrantedAt), stamp(g.LeaseUntil)
+	return slotBody{Slot: g.Slot, State: "held", Device: g.Device, Task: g.Task, Token: g.Token, Since: &since, LeaseUntil: &until}
 }

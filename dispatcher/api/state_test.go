@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -36,6 +37,58 @@ func TestBatchState(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
 		}
 	}
+}
+
+func TestRateAndETA(t *testing.T) {
+	t.Parallel()
+	created := time.Unix(1_800_000_000, 0)
+	counts := map[store.TaskState]int64{store.Pending: 20, store.Dispatched: 10, store.Succeeded: 70}
+	paused := true
+	for name, test := range map[string]struct {
+		batch store.Batch
+		age   time.Duration
+		rate  string
+		eta   time.Duration // after the reading; 0: unknown
+	}{
+		"five minutes":      {store.Batch{Recent: 50}, time.Hour, "10", 3 * time.Minute},
+		"younger":           {store.Batch{Recent: 50}, 100 * time.Second, "30", time.Minute},
+		"very young":        {store.Batch{Recent: 5}, time.Second, "30", time.Minute},
+		"nothing done":      {store.Batch{}, time.Hour, "0", 0},
+		"hardly anything":   {store.Batch{Recent: 1, Total: 1 << 40}, time.Hour, "0.2", 0},
+		"paused":            {store.Batch{Recent: 50, Paused: paused}, time.Hour, "10", 0},
+		"cancelling":        {store.Batch{Recent: 50, CancelledAt: &created}, time.Hour, "10", 0},
+		"began after it":    {store.Batch{Recent: 50, NotBefore: at(created, 59*time.Minute)}, time.Hour, "50", 36 * time.Second},
+		"has not begun":     {store.Batch{NotBefore: at(created, 2*time.Hour)}, time.Hour, "null", 0},
+		"nothing left open": {store.Batch{Recent: 50, Counts: map[store.TaskState]int64{store.Succeeded: 1}}, time.Hour, "10", 0},
+	} {
+		b := test.batch
+		b.CreatedAt, b.ReadAt = created, created.Add(test.age)
+		if b.Counts == nil {
+			b.Counts = counts
+		}
+		if b.Total > 0 {
+			b.Counts = map[store.TaskState]int64{store.Pending: b.Total}
+		}
+		shown, wantETA := showBatch(b), ""
+		if test.eta > 0 {
+			wantETA = b.ReadAt.Add(test.eta).String()
+		}
+		rate, eta := "null", ""
+		if shown.RatePerMinute != nil {
+			rate = strconv.FormatFloat(*shown.RatePerMinute, 'g', 4, 64)
+		}
+		if shown.ETA != nil {
+			eta = shown.ETA.String()
+		}
+		if rate != test.rate || eta != wantETA {
+			t.Errorf("%s: rate %s, eta %q; want %s and %q", name, rate, eta, test.rate, wantETA)
+		}
+	}
+}
+
+func at(from time.Time, later time.Duration) *time.Time {
+	t := from.Add(later)
+	return &t
 }
 
 func TestTimestampsAreUTCWithMilliseconds(t *testing.T) {

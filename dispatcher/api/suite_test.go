@@ -69,6 +69,7 @@ type bench struct {
 	api        *api.API
 	url        string
 	metrics    *prometheus.Registry
+	dsn        string // of the real Postgres
 }
 
 type setup struct {
@@ -100,11 +101,14 @@ func embedded(t *testing.T, changes ...func(*setup)) *bench {
 
 func servers(t *testing.T) *bench {
 	t.Helper()
-	s, err := store.OpenPostgres(t.Context(), postgres.NewDatabase(t), store.Options{})
+	dsn := postgres.NewDatabase(t)
+	s, err := store.OpenPostgres(t.Context(), dsn, store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newBench(t, s, testservers.Redis(t).Addr)
+	b := newBench(t, s, testservers.Redis(t).Addr)
+	b.dsn = dsn
+	return b
 }
 
 func newBench(t *testing.T, s *store.Store, redisAddr string, changes ...func(*setup)) *bench {

@@ -14,6 +14,11 @@ type taskStore interface {
 	Tasks(ctx context.Context, filter store.TaskFilter) ([]store.Task, error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
 	CancelTask(ctx context.Context, actor string, id int64) (store.Task, error)
+	RetryTask(ctx context.Context, actor string, id int64) (store.Task, error)
+	CancelTasks(ctx context.Context, actor string, filter store.TaskFilter, limit int) (store.BulkResult, error)
+	RetryTasks(ctx context.Context, actor string, filter store.TaskFilter, limit int) (store.BulkResult, error)
+	CountCancellable(ctx context.Context, filter store.TaskFilter) (int64, error)
+	CountRetriable(ctx context.Context, filter store.TaskFilter) (int64, error)
 }
 
 // TaskBody is a task on the wire. (Embedded types are exported so that they are seen.)
@@ -70,11 +75,19 @@ type taskList struct {
 
 type taskQuery struct {
 	Page
+	TaskSelection
+}
+
+func (q *taskQuery) page() *Page { return &q.Page }
+
+// TaskSelection are the filters of tasks; all must match.
+type TaskSelection struct {
 	Device string `query:"device"`
 	Batch  int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
 	Pool   string `query:"pool"`
 	State  string `query:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
 	Kind   string `query:"kind" maxLength:"64"`
+	Error  string `query:"error" maxLength:"4096" doc:"The whole error text; with * at its end, what it begins with"`
 }
 
 type taskID struct {
@@ -82,9 +95,15 @@ type taskID struct {
 }
 
 func (a *API) registerTasks(operations huma.API) {
-	register(a, operations, operation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), a.listTasks)
+	registerList(a, operations, operation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), listing[taskQuery, taskList, TaskBody]{
+		handle: a.listTasks, page: (*taskQuery).page,
+		items: func(l taskList) ([]TaskBody, string) { return l.Tasks, l.NextPageToken },
+	})
 	register(a, operations, operation("GET", "/v1/tasks/{id}", "getTask", "Read a task and its attempts", roleViewer, 200), a.getTask)
 	register(a, operations, operation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; one that runs is told to stop with its next report", roleOperator, 200), a.cancelTask)
+	register(a, operations, operation("POST", "/v1/tasks/{id}/retry", "retryTask", "Try a task again that ended without success", roleOperator, 200), a.retryTask)
+	register(a, operations, operation("POST", "/v1/tasks/cancel", "cancelTasks", "Cancel all tasks that match", roleOperator, 200), a.cancelTasks)
+	register(a, operations, operation("POST", "/v1/tasks/retry", "retryTasks", "Try all tasks again that match and ended without success", roleOperator, 200), a.retryTasks)
 }
 
 func (a *API) listTasks(ctx context.Context, in *taskQuery) (*body[taskList], error) {
@@ -92,13 +111,12 @@ func (a *API) listTasks(ctx context.Context, in *taskQuery) (*body[taskList], er
 	if err != nil {
 		return nil, err
 	}
-	if err := in.checkNames(); err != nil {
+	filter, err := in.filter()
+	if err != nil {
 		return nil, err
 	}
-	tasks, err := a.store.Tasks(ctx, store.TaskFilter{
-		Device: in.Device, Batch: in.Batch, Pool: in.Pool, State: store.TaskState(in.State), Kind: in.Kind,
-		After: after, Limit: in.Size,
-	})
+	filter.After, filter.Limit = after, in.Size
+	tasks, err := a.store.Tasks(ctx, filter)
 	if err != nil {
 		return nil, err
 	}
@@ -110,17 +128,21 @@ func (a *API) listTasks(ctx context.Context, in *taskQuery) (*body[taskList], er
 	return &body[taskList]{list}, nil
 }
 
-// checkNames refuses filters that cannot match anything.
-func (in *taskQuery) checkNames() error {
+// filter refuses names that nothing can have.
+func (in TaskSelection) filter() (store.TaskFilter, error) {
 	if in.Device != "" {
 		if _, err := devices.ParseID(in.Device); err != nil {
-			return err
+			return store.TaskFilter{}, err
 		}
 	}
 	if in.Pool != "" {
-		return devices.ParsePool(in.Pool)
+		if err := devices.ParsePool(in.Pool); err != nil {
+			return store.TaskFilter{}, err
+		}
 	}
-	return nil
+	return store.TaskFilter{
+		Device: in.Device, Batch: in.Batch, Pool: in.Pool, State: store.TaskState(in.State), Kind: in.Kind, Error: in.Error,
+	}, nil
 }
 
 func (a *API) getTask(ctx context.Context, in *taskID) (*body[taskDetail], error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -20,14 +21,19 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// stopGrace bounds Stop: what is in flight is finished within it. Slots of
-// running devices stay held; their leases outlive the process.
-const stopGrace = 10 * time.Second
+// What is in flight is finished within drainGrace, which is longer than the
+// handling of any report, and Stop ends within stopGrace. Slots of running
+// devices stay held; their leases outlive the process.
+const (
+	drainGrace = 9 * time.Second
+	stopGrace  = 10 * time.Second
+)
 
 // backends are what serve and dev plug in differently. They are closed by App.
 type backends struct {
-	store *store.Store
-	redis redis.UniversalClient
+	store    *store.Store
+	redis    redis.UniversalClient
+	accounts dispatcher.Accounts // nil: none follow the devices
 }
 
 // listeners are bound before anything starts, so that a taken port fails at
@@ -36,27 +42,65 @@ type listeners struct {
 	device, operator net.Listener
 }
 
+// front is what clients meet: it can answer before there is an App behind it.
+type front struct {
+	servers  []*server // devices', then operators' if that is another
+	starting *api.Starting
+	failed   chan error // of the servers
+}
+
+func newFront(l listeners, log *slog.Logger) *front {
+	f := &front{starting: &api.Starting{}, failed: make(chan error, 2)}
+	for _, listener := range []net.Listener{l.device, l.operator} {
+		if listener != nil {
+			f.servers = append(f.servers, newServer(listener, f.starting, f.failed, log))
+		}
+	}
+	return f
+}
+
+func (f *front) start() {
+	for _, s := range f.servers {
+		s.start()
+	}
+}
+
+// open lets the API answer.
+func (f *front) open(a *api.API) {
+	handlers := []http.Handler{a.Handler()}
+	if len(f.servers) > 1 {
+		handlers = []http.Handler{a.DeviceHandler(), a.Handler()}
+	}
+	for i, s := range f.servers {
+		s.use(handlers[i])
+	}
+}
+
 // App is a dispatcher that is wired and bound. It does nothing before Start.
 type App struct {
 	config     Config
 	log        *slog.Logger
+	semaphore  *slots.Semaphore
 	dispatcher *dispatcher.Dispatcher
 	api        *api.API
-	servers    []*server
-	failed     chan error // of the servers
-	mqtt       *mqtt.Client
-	passes     *passes
-	cleanup    cleanup
+	*front
+	mqtt     *mqtt.Client
+	accounts *provisioning // nil: off
+	passes   *passes
+	cleanup  cleanup
 }
 
 // assemble wires an App. On an error the caller closes what it opened.
-func assemble(config Config, log *slog.Logger, version string, b backends, l listeners) *App {
+func assemble(config Config, log *slog.Logger, version string, b backends, f *front) *App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		buildInfo(version), newStateCollector(b.store, log))
-	a := &App{config: config, log: log, failed: make(chan error, 2)}
+	if b.accounts != nil {
+		b.store.NoteAccounts()
+	}
+	a := &App{config: config, log: log, semaphore: slots.New(b.redis), front: f}
 	a.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: b.store, Semaphore: slots.New(b.redis),
+		Store: b.store, Semaphore: a.semaphore, Accounts: b.accounts,
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod,
 		FleetTokens: config.fleetTokens(), FleetMode: dispatcher.FleetMode(config.FleetTokenMode),
 		Logger: log, Registerer: metrics,
@@ -65,26 +109,22 @@ func assemble(config Config, log *slog.Logger, version string, b backends, l lis
 		Dispatcher: a.dispatcher, Store: b.store, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
 		Checks: a.checks(b), Metrics: metrics, Version: version, Logger: dispatcher.Sparing(log, time.Now),
 	})
-	a.servers = a.newServers(l)
 	a.passes = a.newPasses()
 	a.cleanup.add("postgres", b.store.Close)
 	a.cleanup.add("redis", b.redis.Close)
 	return a
 }
 
-func (a *App) newServers(l listeners) []*server {
-	if l.operator == nil {
-		return []*server{newServer(l.device, a.api.Handler(), a.failed, a.log)}
-	}
-	return []*server{
-		newServer(l.device, a.api.DeviceHandler(), a.failed, a.log),
-		newServer(l.operator, a.api.Handler(), a.failed, a.log),
-	}
-}
-
 // attachMQTT adds the MQTT transport.
 func (a *App) attachMQTT(options mqtt.Options) error {
-	options.Handler, options.Logger = mqttReports{a.dispatcher, dispatcher.Sparing(a.log, time.Now)}, a.log
+	reports := mqttReports{a.dispatcher, dispatcher.Sparing(a.log, time.Now)}
+	options.Handler, options.Logger = reports, a.log
+	options.Count = func(e mqtt.Event) {
+		if e == mqtt.EventConnected {
+			a.accounts.connectedAgain()
+		}
+		reports.count(e)
+	}
 	client, err := mqtt.New(options)
 	a.mqtt = client
 	return err
@@ -107,9 +147,15 @@ func (a *App) newPasses() *passes {
 	const limit = 30 * time.Second
 	return newPasses(
 		a.log,
+		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: a.follow, quiet: true},
 		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: a.reconcile},
 		&pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: a.reap},
+		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.retain},
 		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: a.expire},
+		&pass{name: "accounts", every: time.Second, limit: limit, run: a.followAccounts},
+		&pass{name: "cancel", every: time.Second, limit: limit, run: a.endCancelled},
+		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: a.dispatcher.RefreshWindows},
+		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: a.fold},
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: a.dispatcher.FlushSeen},
 	)
 }
@@ -122,10 +168,26 @@ func (a *App) reap(ctx context.Context) error {
 	return err
 }
 
-func (a *App) reconcile(ctx context.Context) error {
-	result, err := a.dispatcher.Reconcile(ctx)
+func (a *App) reconcile(ctx context.Context) error { return a.reconciled(ctx, a.dispatcher.Reconcile) }
+
+func (a *App) follow(ctx context.Context) error { return a.reconciled(ctx, a.dispatcher.Follow) }
+
+func (a *App) reconciled(ctx context.Context, pass func(context.Context) (dispatcher.ReconcileResult, error)) error {
+	result, err := pass(ctx)
 	if result.Drift() > 0 {
 		a.log.InfoContext(ctx, "slots reconciled", "freed", result.Freed, "added", result.Added, "refused", result.Refused)
+	}
+	return err
+}
+
+func (a *App) retain(ctx context.Context) error {
+	keep, err := a.config.retention()
+	if err != nil {
+		return err
+	}
+	removed, err := a.dispatcher.Retain(ctx, keep)
+	if removed.Most() > 0 {
+		a.log.InfoContext(ctx, "old history removed", "events", removed.Events, "attempts", removed.Attempts, "results", removed.Results, "answers", removed.Answers)
 	}
 	return err
 }
@@ -138,13 +200,28 @@ func (a *App) expire(ctx context.Context) error {
 	return err
 }
 
+func (a *App) endCancelled(ctx context.Context) error {
+	n, err := a.dispatcher.EndCancelled(ctx)
+	if n > 0 {
+		a.log.InfoContext(ctx, "tasks of cancelled batches ended", "tasks", n)
+	}
+	return err
+}
+
+func (a *App) fold(ctx context.Context) error {
+	aborted, err := a.dispatcher.Fold(ctx)
+	if len(aborted) > 0 {
+		a.log.WarnContext(ctx, "batches paused by their abort rule", "batches", aborted)
+	}
+	return err
+}
+
 // Start lets the dispatcher work: the passes first, so that pools are known to
 // Redis before their first report.
 func (a *App) Start(ctx context.Context) error {
 	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
-	for _, s := range a.servers {
-		s.start()
-	}
+	a.open(a.api)
+	a.start()
 	if a.mqtt != nil {
 		if err := a.mqtt.Start(ctx); err != nil {
 			return fmt.Errorf("starting MQTT: %w", err)
@@ -157,17 +234,20 @@ func (a *App) Start(ctx context.Context) error {
 func (a *App) Failed() <-chan error { return a.failed }
 
 // Stop ends the dispatcher in the order that loses nothing: not ready, no new
-// reports, what is in flight, the passes, then the connections.
+// reports, what is in flight, the passes, then the connections. The error names
+// what was left when the time was up.
 func (a *App) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
 	a.api.StopReady()
-	return errors.Join(a.stopTransports(ctx), a.passes.stop(ctx), a.dispatcher.FlushSeen(ctx), a.cleanup.run())
+	return errors.Join(a.stopTransports(ctx), a.passes.stop(ctx), within(ctx, a.dispatcher.FlushSeen), a.cleanup.run(ctx))
 }
 
 // stopTransports finishes all at once: one that hangs takes no time from the
 // others.
 func (a *App) stopTransports(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, drainGrace)
+	defer cancel()
 	stops := make([]func(context.Context) error, 0, len(a.servers)+1)
 	for _, s := range a.servers {
 		stops = append(stops, s.stop)

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lib/pq"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -21,12 +21,13 @@ type Config struct {
 	PostgresDSN string `koanf:"postgres_dsn"`
 	RedisURL    string `koanf:"redis_url"`
 
-	MQTTURL      string `koanf:"mqtt_url"`
-	MQTTUser     string `koanf:"mqtt_user"`
-	MQTTPassword string `koanf:"mqtt_password"`
-	MQTTCAFile   string `koanf:"mqtt_ca_file"`
-	MQTTCertFile string `koanf:"mqtt_cert_file"`
-	MQTTKeyFile  string `koanf:"mqtt_key_file"`
+	MQTTURL       string `koanf:"mqtt_url"`
+	MQTTUser      string `koanf:"mqtt_user"`
+	MQTTPassword  string `koanf:"mqtt_password"`
+	MQTTProvision string `koanf:"mqtt_provision"`
+	MQTTCAFile    string `koanf:"mqtt_ca_file"`
+	MQTTCertFile  string `koanf:"mqtt_cert_file"`
+	MQTTKeyFile   string `koanf:"mqtt_key_file"`
 
 	HTTPListen     string `koanf:"http_listen"`
 	OperatorListen string `koanf:"operator_listen"`
@@ -49,43 +50,51 @@ type Config struct {
 	Migrate   string `koanf:"migrate"`
 	LogFormat string `koanf:"log_format"`
 	LogLevel  string `koanf:"log_level"`
+
+	// AfterRestore is no setting: left behind, it would stop the fleet at each
+	// start. See store.AfterRestore.
+	AfterRestore bool `koanf:"-"`
 }
 
 // Validate names every setting that does not fit, and its limit.
 func (c Config) Validate() error {
-	between := func(key string, d, least, most time.Duration) error {
-		if d < least || d > most {
-			return fmt.Errorf("%s: %s is not between %s and %s", key, d, least, most)
-		}
-		return nil
+	values, err := c.values()
+	errs := []error{err}
+	for _, s := range Settings() {
+		errs = append(errs, s.check(values[s.Key]))
 	}
-	oneOf := func(key, value string, allowed ...string) error {
-		if slices.Contains(allowed, value) {
-			return nil
-		}
-		return fmt.Errorf("%s: %q is none of %s", key, value, strings.Join(allowed, ", "))
-	}
-	return errors.Join(
-		between("reap_interval", c.ReapInterval, time.Second, time.Minute),
-		between("reconcile_interval", c.ReconcileInterval, time.Second, 5*time.Minute),
-		between("lease_margin", c.LeaseMargin, 0, 5*time.Minute),
-		between("lease_min", c.LeaseMin, 10*time.Millisecond, time.Minute),
-		between("report_period", c.ReportPeriod, time.Second, 24*time.Hour),
-		oneOf("fleet_token_mode", c.FleetTokenMode, string(dispatcher.FleetAny), string(dispatcher.FleetEnroll)),
-		oneOf("migrate", c.Migrate, "on", "off"),
-		oneOf("log_format", c.LogFormat, "text", "json"),
-		oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error"),
-		c.validateServers(),
-		c.validateTokens(),
-		c.validateMQTT(),
-		c.validateTLS(),
-	)
+	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS())...)
 }
 
 // Complete says whether there is what Serve needs.
 func (c Config) Complete() error {
 	if c.PostgresDSN == "" || c.RedisURL == "" {
 		return errors.New("postgres_dsn and redis_url are needed; `dispatcher dev` runs without servers")
+	}
+	return nil
+}
+
+const day = 24 * time.Hour
+
+// retention is how long history is kept; 0: for ever.
+func (c Config) retention() (time.Duration, error) {
+	if days, ok := strings.CutSuffix(c.Retention, "d"); ok {
+		n, err := strconv.Atoi(days)
+		if err != nil || n < 0 || n > 36500 {
+			return 0, fmt.Errorf("retention: %q is no number of days", c.Retention)
+		}
+		return time.Duration(n) * day, nil
+	}
+	if c.Retention == "" {
+		return 0, nil
+	}
+	return time.ParseDuration(c.Retention)
+}
+
+func (c Config) validateRetention() error {
+	keep, err := c.retention()
+	if err != nil || keep < 0 || keep > 0 && keep < day {
+		return fmt.Errorf("retention: %q is neither days (90d), at least 1, nor a duration (2160h), nor 0", c.Retention)
 	}
 	return nil
 }
@@ -131,6 +140,25 @@ func (c Config) validateServers() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// What mqtt_provision can be.
+const (
+	provisionOff    = "off"
+	provisionDynsec = "dynsec"
+)
+
+func (c Config) validateProvision() error {
+	if c.MQTTProvision != provisionDynsec {
+		return nil
+	}
+	if c.MQTTURL == "" || c.MQTTUser == "" || c.MQTTPassword == "" {
+		return errors.New("mqtt_provision: dynsec needs mqtt_url, mqtt_user and mqtt_password")
+	}
+	if _, err := devices.ParseID(c.MQTTUser); err == nil {
+		return errors.New("mqtt_user: with mqtt_provision it must not be a valid device id, whose account it would be: take _dispatcher")
+	}
+	return nil
 }
 
 // validateMQTT keeps passwords out of what is shown.

@@ -61,7 +61,7 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 	var opened cleanup
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, opened.run())
+			err = errors.Join(err, opened.run(context.WithoutCancel(ctx)))
 		}
 	}()
 	d := &DevServer{Data: o.Data}
@@ -88,8 +88,9 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	d.app = assemble(config, o.Logger, o.Version, b, listeners{device: httpListener}) //nolint:contextcheck // handlers take each request's
-	if err := d.connect(mqttListener, o.Logger, &opened); err != nil {                //nolint:contextcheck // the broker lives until it is closed
+	b.accounts = sessions{func() *broker.Broker { return d.broker }}
+	d.app = assemble(config, o.Logger, o.Version, b, newFront(listeners{device: httpListener}, o.Logger)) //nolint:contextcheck // handlers take each request's
+	if err := d.connect(mqttListener, o.Logger, &opened); err != nil {                                    //nolint:contextcheck // the broker lives until it is closed
 		return nil, err
 	}
 	// From here on the app closes what was opened: the broker first, which
@@ -103,7 +104,7 @@ func (d *DevServer) config(o DevOptions) Config {
 		AdminToken: d.AdminToken, FleetToken: d.FleetToken, FleetTokenMode: string(dispatcher.FleetAny),
 		ReapInterval: time.Second, ReconcileInterval: 10 * time.Second,
 		LeaseMargin: 10 * time.Second, LeaseMin: time.Second, ReportPeriod: o.ReportPeriod,
-		Migrate: "on", LogFormat: "text", LogLevel: "info",
+		MQTTProvision: provisionOff, Migrate: "on", LogFormat: "text", LogLevel: "info",
 	}
 }
 

@@ -182,6 +182,11 @@ func newMeter(t *testing.T, d *DevServer, id devices.ID) *meter {
 func (m *meter) report(t *testing.T, body string) devices.Reply {
 	t.Helper()
 	m.Publish(devices.ReportTopic(m.id), 1, false, body)
+	return m.hear(t)
+}
+
+func (m *meter) hear(t *testing.T) devices.Reply {
+	t.Helper()
 	select {
 	case content := <-m.replies:
 		return decodeReply(t, content)
@@ -194,10 +199,7 @@ func (m *meter) report(t *testing.T, body string) devices.Reply {
 func TestDevServesHTTPAndMQTT(t *testing.T) {
 	t.Parallel()
 	i, d := startDev(t, t.TempDir())
-	eventually(t, "the dispatcher at its broker", func() bool {
-		_, body := i.call(t, http.MethodGet, "/readyz", "", "")
-		return bytes.Contains(body, []byte(`"mqtt":"ok"`))
-	})
+	eventuallyOnline(t, i)
 	m := newMeter(t, d, "meter")
 	for name, report := range map[string]func(string) devices.Reply{
 		"box":   func(body string) devices.Reply { return i.report(t, "box", body) },
@@ -256,10 +258,7 @@ func TestDevBannerLinesWork(t *testing.T) {
 	if len(lines) != 6 {
 		t.Fatalf("lines to paste: %v in %s", lines, &banner)
 	}
-	eventually(t, "the dispatcher at its broker", func() bool {
-		_, body := i.call(t, http.MethodGet, "/readyz", "", "")
-		return bytes.Contains(body, []byte(`"mqtt":"ok"`))
-	})
+	eventuallyOnline(t, i)
 	t.Run("curl", func(t *testing.T) {
 		testservers.Need(t, "curl")
 		for _, step := range []struct{ line, want string }{

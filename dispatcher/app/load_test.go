@@ -29,7 +29,7 @@ func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{ // variable -> default
 		"DISPATCHER_POSTGRES_DSN": "", "DISPATCHER_REDIS_URL": "", "DISPATCHER_MQTT_URL": "",
-		"DISPATCHER_MQTT_USER": "", "DISPATCHER_MQTT_PASSWORD": "",
+		"DISPATCHER_MQTT_USER": "", "DISPATCHER_MQTT_PASSWORD": "", "DISPATCHER_MQTT_PROVISION": "off",
 		"DISPATCHER_MQTT_CA_FILE": "", "DISPATCHER_MQTT_CERT_FILE": "", "DISPATCHER_MQTT_KEY_FILE": "",
 		"DISPATCHER_HTTP_LISTEN": ":8080", "DISPATCHER_OPERATOR_LISTEN": "",
 		"DISPATCHER_TLS_CERT_FILE": "", "DISPATCHER_TLS_KEY_FILE": "",
@@ -51,7 +51,7 @@ func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	want := Config{
-		HTTPListen: ":8080", FleetTokenMode: "any", Migrate: "on", LogFormat: "text", LogLevel: "info", Retention: "90d",
+		HTTPListen: ":8080", FleetTokenMode: "any", Migrate: "on", MQTTProvision: "off", LogFormat: "text", LogLevel: "info", Retention: "90d",
 		ReapInterval: 5 * time.Second, ReconcileInterval: 10 * time.Second, LeaseMargin: 10 * time.Second,
 		LeaseMin: time.Second, ReportPeriod: 30 * time.Second, LongPollMax: time.Minute,
 	}
@@ -67,7 +67,7 @@ func TestDefaults(t *testing.T) {
 func TestEverySettingIsRead(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{
-		"postgres_dsn": "postgres://u:p@db/x", "redis_url": "redis://r", "mqtt_url": "mqtt://b", "mqtt_user": "u", "mqtt_password": "p",
+		"postgres_dsn": "postgres://u:p@db/x", "redis_url": "redis://r", "mqtt_url": "mqtt://b", "mqtt_user": "_u", "mqtt_password": "p", "mqtt_provision": "dynsec",
 		"mqtt_ca_file": "ca", "mqtt_cert_file": "c", "mqtt_key_file": "k", "http_listen": ":1", "operator_listen": ":2",
 		"tls_cert_file": "tc", "tls_key_file": "tk", "trusted_proxies": "10.0.0.0/8",
 		"admin_token": "admin-token-of-16", "fleet_token": "fleet-token-of-16,other-token-of-16", "fleet_token_mode": "enroll",
@@ -75,7 +75,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		"long_poll_max": "6s", "retention": "7d", "migrate": "off", "log_format": "json", "log_level": "debug",
 	}
 	want := Config{
-		PostgresDSN: "postgres://u:p@db/x", RedisURL: "redis://r", MQTTURL: "mqtt://b", MQTTUser: "u", MQTTPassword: "p",
+		PostgresDSN: "postgres://u:p@db/x", RedisURL: "redis://r", MQTTURL: "mqtt://b", MQTTUser: "_u", MQTTPassword: "p", MQTTProvision: "dynsec",
 		MQTTCAFile: "ca", MQTTCertFile: "c", MQTTKeyFile: "k", HTTPListen: ":1", OperatorListen: ":2",
 		TLSCertFile: "tc", TLSKeyFile: "tk", TrustedProxies: "10.0.0.0/8",
 		AdminToken: "admin-token-of-16", FleetToken: "fleet-token-of-16,other-token-of-16", FleetTokenMode: "enroll",
@@ -223,6 +223,10 @@ func broken(tb testing.TB) map[string]refused {
 		"three fleet tokens":       {environ: set{"DISPATCHER_FLEET_TOKEN=" + canary + "," + canary + "2," + canary + "3"}, want: "fleet_token"},
 		"fleet as admin":           {environ: set{"DISPATCHER_FLEET_TOKEN=" + canary, "DISPATCHER_ADMIN_TOKEN=" + canary}, want: "fleet_token"},
 		"certificate without key":  {environ: set{"DISPATCHER_TLS_CERT_FILE=x"}, want: "tls_key_file"},
+		"no accounts like that":    {environ: set{"DISPATCHER_MQTT_PROVISION=acl"}, want: "mqtt_provision"},
+		"accounts and no broker":   {environ: set{"DISPATCHER_MQTT_PROVISION=dynsec"}, want: "mqtt_url"},
+		"accounts, no password":    {environ: set{"DISPATCHER_MQTT_PROVISION=dynsec", "DISPATCHER_MQTT_URL=mqtt://b", "DISPATCHER_MQTT_USER=_d"}, want: "mqtt_password"},
+		"a device's name":          {environ: set{"DISPATCHER_MQTT_PROVISION=dynsec", "DISPATCHER_MQTT_URL=mqtt://b", "DISPATCHER_MQTT_USER=d", "DISPATCHER_MQTT_PASSWORD=p"}, want: "mqtt_user"},
 		"key without certificate":  {environ: set{"DISPATCHER_MQTT_KEY_FILE=x"}, want: "mqtt_cert_file"},
 		"password in the URL":      {environ: set{"DISPATCHER_MQTT_URL=mqtt://user:" + canary + "@broker"}, want: "mqtt_url"},
 		"password without scheme":  {environ: set{"DISPATCHER_MQTT_URL=user:" + canary + "@broker"}, want: "mqtt_url"},

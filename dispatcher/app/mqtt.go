@@ -7,13 +7,8 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher"
-)
-
-const (
-	afterForbidden   = 10 * time.Minute // a credential does not mend itself
-	afterInvalid     = 30 * time.Second // the same bytes will not get better
-	afterUnavailable = 3 * time.Second  // dependencies come back within seconds
 )
 
 // mqttReports answers reports that came over MQTT: the one mapping from errors
@@ -34,25 +29,42 @@ func (m mqttReports) HandleMQTT(ctx context.Context, device devices.ID, body []b
 func (m mqttReports) answer(ctx context.Context, device devices.ID, body []byte) devices.Reply {
 	report, err := devices.DecodeReport(body)
 	if err != nil {
-		return refusal(report.ID, err)
+		return m.refusal(report.ID, err)
 	}
 	reply, err := m.dispatcher.HandleReport(ctx, dispatcher.Caller{Device: device, Via: dispatcher.ViaBroker}, report)
 	if err != nil {
 		if errors.Is(err, dispatcher.ErrUnavailable) {
 			m.log.WarnContext(ctx, "report not answered", "device", device, "err", err)
 		}
-		return refusal(report.ID, err)
+		return m.refusal(report.ID, err)
 	}
 	return reply
 }
 
-func refusal(re string, err error) devices.Reply {
+func (m mqttReports) refusal(re string, err error) devices.Reply {
+	reply := devices.Reply{Re: re, Reason: devices.ReasonUnavailable, Code: string(devices.ReasonUnavailable), Detail: "the ledger cannot be reached; send again"}
 	var bad *devices.Error
 	switch {
 	case errors.As(err, &bad):
-		return devices.Reply{Re: re, Reason: bad.Reason, Code: bad.Code, Detail: bad.Detail, ReportAfterMS: afterInvalid.Milliseconds()}
+		reply.Reason, reply.Code, reply.Detail = bad.Reason, bad.Code, bad.Detail
 	case errors.Is(err, dispatcher.ErrForbidden):
-		return devices.Reply{Re: re, Reason: devices.ReasonForbidden, Code: "forbidden", ReportAfterMS: afterForbidden.Milliseconds()}
+		reply.Reason, reply.Code, reply.Detail = devices.ReasonForbidden, string(devices.ReasonForbidden), "unknown, blocked or revoked"
 	}
-	return devices.Reply{Re: re, Reason: devices.ReasonUnavailable, Code: "unavailable", ReportAfterMS: afterUnavailable.Milliseconds()}
+	reply.ReportAfterMS = m.dispatcher.AfterRefusal(reply.Reason).Milliseconds()
+	return reply
+}
+
+// count counts the reports that never came to HandleMQTT, or not whole.
+func (m mqttReports) count(event mqtt.Event) {
+	reason := string(event)
+	switch event {
+	case mqtt.EventRetained, mqtt.EventBadTopic:
+	case mqtt.EventBusy:
+		reason = string(devices.ReasonBusyServer)
+	case mqtt.EventSlow, mqtt.EventPanic:
+		reason = string(devices.ReasonUnavailable)
+	default:
+		return
+	}
+	m.dispatcher.CountReport("mqtt", reason, 0)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ type pass struct {
 	every time.Duration
 	limit time.Duration
 	run   func(context.Context) error
+	quiet bool // it runs so often that its failures are left to the others to tell
 
 	mu      sync.Mutex
 	current int       // number of the run under way; 0: none
@@ -40,6 +42,12 @@ type passes struct {
 	wait   sync.WaitGroup
 }
 
+// interval is a schedule; cron.Every would round it to seconds.
+type interval time.Duration
+
+// Next firing.
+func (i interval) Next(now time.Time) time.Time { return now.Add(time.Duration(i)) }
+
 func newPasses(log *slog.Logger, all ...*pass) *passes {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &passes{cron: cron.New(cron.WithLocation(time.UTC)), all: all, log: log, now: time.Now, ctx: ctx, cancel: cancel}
@@ -47,7 +55,7 @@ func newPasses(log *slog.Logger, all ...*pass) *passes {
 
 func (p *passes) start() {
 	for _, one := range p.all {
-		p.cron.Schedule(cron.Every(one.every), cron.FuncJob(func() { p.attempt(one) }))
+		p.cron.Schedule(interval(one.every), cron.FuncJob(func() { p.attempt(one) }))
 		p.wait.Go(func() { p.watch(one) })
 	}
 	p.cron.Start()
@@ -67,8 +75,19 @@ func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("background passes still run: %w", ctx.Err())
+		return fmt.Errorf("background passes still run (%s): %w", strings.Join(p.underway(), ", "), ctx.Err())
 	}
+}
+
+// underway names the passes that run now.
+func (p *passes) underway() []string {
+	var names []string
+	for _, one := range p.all {
+		if one.busy() {
+			names = append(names, one.name)
+		}
+	}
+	return names
 }
 
 // watch runs a pass at once, and then whenever cron has let it wait for twice
@@ -109,7 +128,11 @@ func (p *passes) attempt(one *pass) {
 	ctx, cancel := context.WithTimeout(p.ctx, one.limit)
 	defer cancel()
 	if err := one.run(ctx); err != nil && p.ctx.Err() == nil {
-		p.log.Warn("background pass failed", "pass", one.name, "err", err)
+		level := slog.LevelWarn
+		if one.quiet {
+			level = slog.LevelDebug
+		}
+		p.log.Log(ctx, level, "background pass failed", "pass", one.name, "err", err)
 	}
 }
 
@@ -130,6 +153,12 @@ func (o *pass) leave(run int) {
 	if o.current == run {
 		o.current = 0
 	}
+}
+
+func (o *pass) busy() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.current != 0
 }
 
 func (o *pass) overdue(now time.Time) bool {

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -41,7 +42,7 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 	var opened cleanup
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, opened.run())
+			err = errors.Join(err, opened.run(context.WithoutCancel(ctx)))
 		}
 	}()
 	l, err := bind(config, &opened)
@@ -52,14 +53,31 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 	if err != nil {
 		return nil, fmt.Errorf("redis_url: %w", err)
 	}
-	ledger, err := openPostgres(ctx, config, log)
+	f := newFront(l, log)
+	for _, s := range f.servers {
+		opened.add("http", s.http.Close)
+	}
+	f.start() // Postgres may be a while
+	ledger, err := openPostgres(ctx, config, log, f.starting)
 	if err != nil {
 		return nil, err
 	}
 	opened.add("postgres", ledger.Close)
 	client := redis.NewUniversalClient(redisOptions)
 	opened.add("redis", client.Close)
-	a := assemble(config, log, version, backends{store: ledger, redis: client}, l) //nolint:contextcheck // handlers take each request's
+	b := backends{store: ledger, redis: client}
+	accounts, err := newProvisioning(config, log)
+	if err != nil {
+		return nil, err
+	}
+	if accounts != nil { // not a nil pointer in an interface
+		b.accounts = accounts
+	}
+	a := assemble(config, log, version, b, f) //nolint:contextcheck // handlers take each request's
+	if accounts != nil {
+		a.accounts = accounts
+		a.cleanup.add("accounts at the broker", accounts.Close)
+	}
 	if config.MQTTURL == "" {
 		return a, nil
 	}
@@ -105,16 +123,21 @@ func withTLS(l net.Listener, config Config) (net.Listener, error) {
 	}), nil
 }
 
-// openPostgres waits for Postgres, refuses one that may lose commits, and
-// brings its schema up to date.
-func openPostgres(ctx context.Context, config Config, log *slog.Logger) (*store.Store, error) {
+// openPostgres waits for Postgres, refuses one that may lose commits, brings
+// its schema up to date, and lets nothing be granted after a restore.
+func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting *api.Starting) (*store.Store, error) {
+	starting.WaitFor("postgres")
 	ledger, err := waitForPostgres(ctx, config.PostgresDSN, log)
 	if err != nil {
 		return nil, err
 	}
+	starting.WaitFor("migrations")
 	err = ledger.CheckDurability(ctx)
 	if err == nil {
 		err = migrate(ctx, ledger, config.Migrate, log)
+	}
+	if err == nil {
+		err = standStill(ctx, ledger, config.AfterRestore, log)
 	}
 	if err != nil {
 		return nil, errors.Join(err, ledger.Close())
@@ -159,6 +182,22 @@ func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Lo
 		}
 	}
 	return nil
+}
+
+// standStill lets nothing be granted after a restore, and says of each start
+// until when that is so.
+func standStill(ctx context.Context, ledger *store.Store, restored bool, log *slog.Logger) error {
+	if restored {
+		if _, err := ledger.AfterRestore(ctx, "serve --after-restore"); err != nil {
+			return err
+		}
+		log.WarnContext(ctx, "told of a restore: leave --after-restore out at the next start, or the time begins anew")
+	}
+	until, err := ledger.Standstill(ctx)
+	if err == nil && !until.IsZero() {
+		log.WarnContext(ctx, "the ledger was restored: NOTHING IS GRANTED, by any replica, for now", "until", until)
+	}
+	return err
 }
 
 func mqttOptions(config Config) (mqtt.Options, error) {

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -47,10 +48,22 @@ func startServing(t *testing.T, config Config) (*instance, *App) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return launch(t, instance{url: "http://" + a.Addr(), admin: adminToken, fleet: fleetToken}, func(ctx context.Context, started func()) error {
+	return begin(t, a), a
+}
+
+// begin lets an app work, and waits until its API answers: before, its front
+// does.
+func begin(t *testing.T, a *App) *instance {
+	t.Helper()
+	i := launch(t, instance{url: "http://" + a.Addr(), admin: adminToken, fleet: fleetToken}, func(ctx context.Context, started func()) error {
 		started()
 		return a.run(ctx)
-	}), a
+	})
+	eventually(t, "started", func() bool {
+		_, body := i.call(t, http.MethodGet, "/readyz", "", "")
+		return !bytes.Contains(body, []byte(`"starting"`))
+	})
+	return i
 }
 
 // grantAndResult takes one task of a new pool through a replica, and gives its
@@ -84,14 +97,15 @@ func TestServeWithABroker(t *testing.T) {
 	config := serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
 	config.FleetToken = "" // with one, unknown devices are welcome
 	i, _ := startServing(t, config)
-	eventually(t, "the dispatcher at the broker", func() bool {
-		_, body := i.call(t, http.MethodGet, "/readyz", "", "")
-		return bytes.Contains(body, []byte(`"mqtt":"ok"`))
-	})
+	eventuallyOnline(t, i)
 	m := newMeter(t, &DevServer{MQTTURL: broker.URL}, "stranger")
 	if reply := m.report(t, `{"id":"1"}`); reply.Reason != devices.ReasonForbidden {
 		t.Errorf("an unknown device: %+v, want forbidden", reply)
 	}
+	m.Publish("fleet/v1/-no-device-/report", 1, false, "{}")
+	eventually(t, "what was dropped is counted", func() bool {
+		return bytes.Contains(i.operate(t, http.MethodGet, "/metrics", ""), []byte(`dispatcher_reports_total{reason="bad_topic",transport="mqtt"} 1`+"\n"))
+	})
 	i.operate(t, http.MethodPost, "/v1/devices", `{"id":"meter"}`)
 	if reply := newMeter(t, &DevServer{MQTTURL: broker.URL}, "meter").report(t, `{"id":"1"}`); reply.Reason != devices.ReasonNone {
 		t.Errorf("a known device: %+v, want none", reply)
@@ -145,10 +159,7 @@ func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 		if errs[n] != nil {
 			t.Fatalf("replica %d: %v", n, errs[n])
 		}
-		replicas[n] = launch(t, instance{url: "http://" + a.Addr(), admin: adminToken, fleet: fleetToken}, func(ctx context.Context, started func()) error {
-			started()
-			return a.run(ctx)
-		})
+		replicas[n] = begin(t, a)
 	}
 	grantAndResult(t, replicas[0], replicas[1])
 }
@@ -313,13 +324,15 @@ func TestEndAnswersWhatIsInFlight(t *testing.T) {
 	var once sync.Once
 	proxy.OnRequest(func(b []byte) {
 		if bytes.Contains(b, []byte("slow-device")) {
-			once.Do(func() { close(underway) })
+			once.Do(func() {
+				proxy.HoldReplies() // not sooner: a new connection would never get as far as this
+				close(underway)
+			})
 		}
 	})
 	dsn := strings.Replace(shared.NewDatabase(t), server.Addr(), proxy.Addr, 1)
 	i, a := startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
 	i.report(t, "fast-device", `{"id":"1"}`)
-	proxy.HoldReplies()
 	answered := make(chan int, 1)
 	go func() {
 		status, _ := i.call(t, http.MethodPost, "/v1/devices/slow-device/report", fleetToken, `{"id":"2"}`)
@@ -328,13 +341,7 @@ func TestEndAnswersWhatIsInFlight(t *testing.T) {
 	<-underway
 	ended := make(chan error, 1)
 	go func() { ended <- i.stop() }()
-	eventually(t, "the listener closed", func() bool {
-		conn, err := net.Dial("tcp", a.Addr())
-		if err == nil {
-			conn.Close()
-		}
-		return err != nil
-	})
+	eventuallyClosed(t, a)
 	select {
 	case err := <-ended:
 		t.Fatalf("ended with a report in flight: %v", err)
@@ -368,5 +375,47 @@ func TestFailedListenerEndsTheProcess(t *testing.T) {
 		}
 	case <-time.After(patience):
 		t.Fatal("goes on without its listener")
+	}
+}
+
+// From the first moment the process says that it lives and is not ready, and
+// devices are told to come back.
+func TestAnswersWhileItWaitsForPostgres(t *testing.T) {
+	t.Parallel()
+	server := testservers.Postgres(t)
+	dsn := server.NewDatabase(t)
+	server.Stop()
+	config := serveConfig(t, dsn, testservers.Redis(t).URL())
+	config.HTTPListen = testservers.FreeAddr(t)
+	i := &instance{url: "http://" + config.HTTPListen, admin: adminToken, fleet: fleetToken}
+	log, ready := hear("waiting for Postgres"), make(chan *App, 1)
+	go func() {
+		a, err := newServing(context.Background(), config, slog.New(log), "test")
+		if err != nil {
+			t.Errorf("Postgres came up, and: %v", err)
+		}
+		ready <- a
+	}()
+	<-log.said
+	if status, body := i.call(t, http.MethodGet, "/healthz", "", ""); status != http.StatusOK {
+		t.Errorf("healthz: %d %s", status, body)
+	}
+	if status, body := i.call(t, http.MethodGet, "/readyz", "", ""); status != http.StatusServiceUnavailable || !bytes.Contains(body, []byte(`"postgres":"failed"`)) {
+		t.Errorf("readyz: %d %s, want 503 that names postgres", status, body)
+	}
+	response, err := http.Post(i.url+"/v1/devices/d/report", "application/json", strings.NewReader(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(response.Body)
+	response.Body.Close()
+	if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") == "" ||
+		response.Header.Get("Content-Type") != "application/problem+json" || !bytes.Contains(body, []byte(`"report_after_ms"`)) {
+		t.Errorf("report: %d %v %s, want a problem that says when to come back", response.StatusCode, response.Header, body)
+	}
+	server.Start()
+	begin(t, <-ready)
+	if status, body := i.call(t, http.MethodGet, "/readyz", "", ""); status != http.StatusOK {
+		t.Errorf("with Postgres: %d %s, want ready", status, body)
 	}
 }

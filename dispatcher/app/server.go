@@ -7,7 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,32 +16,46 @@ import (
 type server struct {
 	listener net.Listener
 	http     *http.Server
+	handler  atomic.Pointer[http.Handler]
+	underway atomic.Int64 // requests that are not answered yet
+	begin    sync.Once
 	failed   chan<- error // tells when it ended by itself; has room for that
 }
 
 // newServer sets every limit: net/http has none by default.
 func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *slog.Logger) *server {
-	return &server{
-		listener: l,
-		failed:   failed,
-		http: &http.Server{
-			Handler:           handler,
-			ReadHeaderTimeout: 5 * time.Second,
-			ReadTimeout:       15 * time.Second, // operations with large bodies set their own
-			WriteTimeout:      90 * time.Second,
-			IdleTimeout:       75 * time.Second,
-			MaxHeaderBytes:    16 << 10,
-			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		},
+	s := &server{listener: l, failed: failed}
+	s.use(handler)
+	s.http = &http.Server{
+		Handler:           http.HandlerFunc(s.serve),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       15 * time.Second, // operations with large bodies set their own
+		WriteTimeout:      90 * time.Second,
+		IdleTimeout:       75 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	return s
 }
 
+// use lets another handler answer from now on.
+func (s *server) use(handler http.Handler) { s.handler.Store(&handler) }
+
+func (s *server) serve(w http.ResponseWriter, r *http.Request) {
+	s.underway.Add(1)
+	defer s.underway.Add(-1)
+	(*s.handler.Load()).ServeHTTP(w, r)
+}
+
+// start serves, unless it does already.
 func (s *server) start() {
-	go func() {
-		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
-			s.failed <- fmt.Errorf("serving on %s: %w", s.listener.Addr(), err)
-		}
-	}()
+	s.begin.Do(func() {
+		go func() {
+			if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+				s.failed <- fmt.Errorf("serving on %s: %w", s.listener.Addr(), err)
+			}
+		}()
+	})
 }
 
 // stop answers what was asked and closes the listener, also one that never
@@ -48,31 +63,7 @@ func (s *server) start() {
 func (s *server) stop(ctx context.Context) error {
 	defer s.listener.Close()
 	if err := s.http.Shutdown(ctx); err != nil {
-		return fmt.Errorf("closing %s: %w", s.listener.Addr(), errors.Join(err, s.http.Close()))
+		return fmt.Errorf("closing %s with %d requests unanswered: %w", s.listener.Addr(), s.underway.Load(), errors.Join(err, s.http.Close()))
 	}
 	return nil
-}
-
-// cleanup closes what was opened, in reverse order.
-type cleanup struct{ steps []cleanupStep }
-
-type cleanupStep struct {
-	name  string
-	close func() error
-}
-
-func (c *cleanup) add(name string, close func() error) {
-	c.steps = append(c.steps, cleanupStep{name, close})
-}
-
-// run closes everything once; what fails does not keep the rest open.
-func (c *cleanup) run() error {
-	var errs []error
-	for _, step := range slices.Backward(c.steps) {
-		if err := step.close(); err != nil && !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, fmt.Errorf("closing %s: %w", step.name, err))
-		}
-	}
-	c.steps = nil
-	return errors.Join(errs...)
 }

@@ -1,10 +1,15 @@
 package app
 
 import (
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-viper/mapstructure/v2"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
 const envPrefix = "DISPATCHER_"
@@ -15,6 +20,9 @@ type Setting struct {
 	Default string
 	Secret  bool // no flag; also read from the file that KEY_FILE names
 	Help    string
+
+	Least, Most time.Duration // of a duration; Most 0: no limits
+	Choices     []string      // the only values there are; none: any
 }
 
 // Env is the setting's environment variable.
@@ -23,35 +31,80 @@ func (s Setting) Env() string { return envPrefix + strings.ToUpper(s.Key) }
 // Flag is the setting's command-line flag.
 func (s Setting) Flag() string { return strings.ReplaceAll(s.Key, "_", "-") }
 
+// Range says what values there are; empty: any.
+func (s Setting) Range() string {
+	switch {
+	case s.Most > 0:
+		return brief(s.Least) + " to " + brief(s.Most)
+	default:
+		return strings.Join(s.Choices, ", ")
+	}
+}
+
+// brief is a duration without its zeros: 5m, not 5m0s.
+func brief(d time.Duration) string {
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = strings.TrimSuffix(text, zero[1:])
+		}
+	}
+	return text
+}
+
+// Usage is the help and the range in one line.
+func (s Setting) Usage() string {
+	if s.Most > 0 {
+		return s.Help + "; " + s.Range()
+	}
+	return s.Help
+}
+
+// check refuses a value outside the range.
+func (s Setting) check(value any) error {
+	switch v := value.(type) {
+	case time.Duration:
+		if s.Most > 0 && (v < s.Least || v > s.Most) {
+			return fmt.Errorf("%s: %s is not between %s and %s", s.Key, v, brief(s.Least), brief(s.Most))
+		}
+	case string:
+		if len(s.Choices) > 0 && !slices.Contains(s.Choices, v) {
+			return fmt.Errorf("%s: %q is none of %s", s.Key, v, s.Range())
+		}
+	}
+	return nil
+}
+
 // Settings are all there are, in the order of the reference.
 func Settings() []Setting {
 	return []Setting{
-		{Key: "postgres_dsn", Secret: true, Help: "Postgres, as a URL or key=value pairs; needed"},
+		{Key: "postgres_dsn", Secret: true, Help: "Postgres, as a URL or key=value pairs; needed; say sslmode yourself, e.g. verify-full"},
 		{Key: "redis_url", Secret: true, Help: "Redis: redis://, rediss://, several hosts for a Cluster, redis+sentinel://; needed"},
 		{Key: "mqtt_url", Help: "MQTT broker: mqtt://, tcp:// or mqtts://; empty: no MQTT"},
 		{Key: "mqtt_user", Help: "user name at the broker"},
 		{Key: "mqtt_password", Secret: true, Help: "password at the broker"},
+		{Key: "mqtt_provision", Default: provisionOff, Choices: []string{provisionOff, provisionDynsec}, Help: "dynsec: the accounts of devices at mosquitto follow the devices, through its dynamic-security plugin"},
 		{Key: "mqtt_ca_file", Help: "PEM file of the broker's certificate authority"},
 		{Key: "mqtt_cert_file", Help: "PEM file of the client certificate"},
 		{Key: "mqtt_key_file", Help: "PEM file of its key"},
 		{Key: "http_listen", Default: ":8080", Help: "address for devices and, unless operator_listen is set, for operators"},
 		{Key: "operator_listen", Help: "address for operators and metrics only"},
-		{Key: "tls_cert_file", Help: "PEM file of the certificate for both addresses"},
+		{Key: "tls_cert_file", Help: "PEM file of the certificate for both addresses; TLS 1.2 or newer"},
 		{Key: "tls_key_file", Help: "PEM file of its key"},
 		{Key: "trusted_proxies", Help: "reserved; not in effect in this release"},
-		{Key: "admin_token", Secret: true, Help: "first operator token, role admin"},
-		{Key: "fleet_token", Secret: true, Help: "one token, or two with a comma between, that stand for any device"},
-		{Key: "fleet_token_mode", Default: "any", Help: "any: acts for any device; enroll: gives each a token of its own"},
-		{Key: "reap_interval", Default: "5s", Help: "how often places of silent devices are taken back; 1s to 1m"},
-		{Key: "reconcile_interval", Default: "10s", Help: "how often Redis is compared with the ledger; 1s to 5m"},
-		{Key: "lease_margin", Default: "10s", Help: "kept back from every lease, at most a fifth of it; 0s to 5m"},
-		{Key: "lease_min", Default: "1s", Help: "no device is given less; 10ms to 1m, below 1s only for tests"},
-		{Key: "report_period", Default: "30s", Help: "when an idle device reports again; 1s to 24h"},
+		{Key: "admin_token", Secret: true, Help: "first operator token, role admin; at least 16 characters"},
+		{Key: "fleet_token", Secret: true, Help: "one token, or two with a comma between, that stand for any device; at least 16 characters each"},
+		{Key: "fleet_token_mode", Default: "any", Choices: []string{string(dispatcher.FleetAny), string(dispatcher.FleetEnroll)}, Help: "any: acts for any device; enroll: gives each a token of its own"},
+		{Key: "reap_interval", Default: "5s", Help: "how often places of silent devices are taken back", Least: time.Second, Most: time.Minute},
+		{Key: "reconcile_interval", Default: "10s", Help: "how often Redis is compared with the ledger", Least: time.Second, Most: 5 * time.Minute},
+		{Key: "lease_margin", Default: "10s", Help: "kept back from every lease, at most a fifth of it", Least: 0, Most: 5 * time.Minute},
+		{Key: "lease_min", Default: "1s", Help: "no device is given less; below 1s only for tests", Least: 10 * time.Millisecond, Most: time.Minute},
+		{Key: "report_period", Default: "30s", Help: "when an idle device reports again", Least: time.Second, Most: 24 * time.Hour},
 		{Key: "long_poll_max", Default: "60s", Help: "reserved; not in effect in this release"},
-		{Key: "retention", Default: "90d", Help: "reserved; not in effect in this release"},
-		{Key: "migrate", Default: "on", Help: "on: serve applies migrations; off: it refuses to start without them"},
-		{Key: "log_format", Default: "text", Help: "text or json"},
-		{Key: "log_level", Default: "info", Help: "debug, info, warn or error"},
+		{Key: "retention", Default: "90d", Help: "how long events and ended attempts are kept: days (90d) or a duration (2160h), at least 1d; 0: for ever"},
+		{Key: "migrate", Default: "on", Choices: []string{"on", "off"}, Help: "on: serve applies migrations; off: it refuses to start without them"},
+		{Key: "log_format", Default: "text", Choices: []string{"text", "json"}, Help: "text or json"},
+		{Key: "log_level", Default: "info", Choices: []string{"debug", "info", "warn", "error"}, Help: "debug, info, warn or error"},
 	}
 }
 
@@ -61,11 +114,7 @@ const redacted = "***"
 // LogValue is the configuration for a log, one attribute per setting, without
 // its secrets.
 func (c Config) LogValue() slog.Value {
-	values := make(map[string]any)
-	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{Result: &values, TagName: "koanf"})
-	if err == nil {
-		err = decoder.Decode(c)
-	}
+	values, err := c.values()
 	if err != nil {
 		return slog.StringValue(err.Error())
 	}
@@ -78,4 +127,14 @@ func (c Config) LogValue() slog.Value {
 		attributes = append(attributes, slog.Any(s.Key, value))
 	}
 	return slog.GroupValue(attributes...)
+}
+
+// values are the configuration by its keys.
+func (c Config) values() (map[string]any, error) {
+	values := make(map[string]any)
+	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{Result: &values, TagName: "koanf"})
+	if err != nil {
+		return nil, err
+	}
+	return values, decoder.Decode(c)
 }

@@ -143,6 +143,15 @@ func decodeReply(t *testing.T, content []byte) devices.Reply {
 	return reply
 }
 
+// eventuallyOnline waits for the dispatcher at its broker.
+func eventuallyOnline(t *testing.T, i *instance) {
+	t.Helper()
+	eventually(t, "the dispatcher at the broker", func() bool {
+		_, body := i.call(t, http.MethodGet, "/readyz", "", "")
+		return bytes.Contains(body, []byte(`"mqtt":"ok"`))
+	})
+}
+
 // eventually polls until ok, at most for the tests' patience.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()

@@ -1,237 +1,267 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
-	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	_ "github.com/lib/pq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/devices/simulator"
 	"github.com/fleetslots/dispatcher/internal/testservers"
-	"github.com/fleetslots/dispatcher/slots"
 )
 
-const (
-	capacity  = 60
-	busy      = 55 // slots that must be held when a fault strikes
-	lease     = 8 * time.Second
-	margin    = lease / 5
-	reapEvery = time.Second
-)
-
-// TestFaults is the promise of the README under load: 400 devices, 2,000
-// tasks, two replicas; Redis wiped, restarted without data, a replica stopped
-// between the COMMIT of a grant and its reply. Never number 61 inside, every
-// task ends, every acknowledged result is there byte for byte.
+// TestFaults is the promise of the README under load: two replicas, 400
+// devices over HTTP and MQTT, and one kind of fault after the other while the
+// pool is nearly full. Never number 61 inside, every task ends, every
+// acknowledged result is there byte for byte, no slot leaks, each replica
+// grants again over both transports, and Redis ends up saying what the ledger
+// says.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	x := newExperiment(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	faults := make(chan error, 1)
-	go func() { faults <- x.strike(ctx) }()
-	summary, err := simulator.Run(ctx, simulator.Config{
-		URL: balance(t, x.paused, x.other), OperatorToken: adminToken, FleetToken: fleetToken,
-		Devices: 400, Tasks: 2000, Pool: "e2e", Capacity: capacity, Lease: lease,
-		Via: simulator.ViaHTTP, Work: 125 * time.Millisecond, Long: 0.12,
-		Period: 2 * time.Second, Resend: time.Second, Retry: 200 * time.Millisecond,
-		Faults: simulator.Faults{Silent: 0.03, Duplicate: 0.03}, Seed: 1, Timeout: 4 * time.Minute,
-	}, testWriter{t})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := <-faults; err != nil {
-		t.Fatalf("the run does not count: %v", err)
-	}
-	var report bytes.Buffer
-	_ = summary.Print(&report)
-	t.Logf("\n%s", report.String())
-	if err := summary.Err(); err != nil {
-		t.Error(err)
-	}
-	if high := summary.External.HighWater; high < busy || high > capacity {
-		t.Errorf("high-water mark %d: want %d..%d", high, busy, capacity)
-	}
-	if f := summary.Fleet; f.Silent == 0 || f.Renewals == 0 || f.Redeliveries == 0 {
-		t.Errorf("%d silent, %d renewals, %d redeliveries: the run was too tame", f.Silent, f.Renewals, f.Redeliveries)
-	}
-	x.expectNoLeak()
-	x.paused.stopCleanly(t)
-	x.other.stopCleanly(t)
-}
-
-// experiment is the deployment under test.
-type experiment struct {
-	t        *testing.T
-	db       *sql.DB
-	redis    *testservers.RedisServer
-	postgres *testservers.Proxy // between the paused replica and Postgres
-	paused   *replica
-	other    *replica
-	commits  *commitWatch
-}
-
-func newExperiment(t *testing.T) *experiment {
-	t.Helper()
-	server := testservers.Postgres(t)
-	dsn := server.NewDatabase(t)
-	x := &experiment{t: t, redis: testservers.Redis(t), commits: &commitWatch{}}
-	x.postgres = testservers.NewProxy(t, server.Addr())
-	x.postgres.OnRequest(x.commits.see)
-	settings := []string{
-		"DISPATCHER_LEASE_MARGIN=" + margin.String(), "DISPATCHER_REAP_INTERVAL=" + reapEvery.String(),
-		"DISPATCHER_RECONCILE_INTERVAL=2s", "DISPATCHER_REPORT_PERIOD=2s",
-	}
-	x.paused = startReplica(t, strings.ReplaceAll(dsn, server.Addr(), x.postgres.Addr), x.redis.URL(), settings...)
-	x.other = startReplica(t, dsn, x.redis.URL(), settings...)
-	var err error
-	if x.db, err = sql.Open("postgres", dsn); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = x.db.Close() })
-	return x
-}
-
-// strike brings the faults on, each while the pool is nearly full.
-func (x *experiment) strike(ctx context.Context) error {
-	client := redis.NewUniversalClient(slots.Options(x.redis.Addr))
-	defer client.Close()
-	for _, fault := range []struct {
+	for _, group := range []struct {
 		name string
-		do   func(context.Context) error
+		test func(*testing.T)
 	}{
-		{"FLUSHALL", func(ctx context.Context) error { return client.FlushAll(ctx).Err() }},
-		{"replica stopped between COMMIT and reply", x.stopBetweenCommitAndReply},
-		{"Redis restarted without data", func(context.Context) error { x.redis.Kill(); x.redis.Start(); return nil }},
-		{"replica stopped between COMMIT and reply", x.stopBetweenCommitAndReply},
-		{"FLUSHALL", func(ctx context.Context) error { return client.FlushAll(ctx).Err() }},
+		{"replicas", replicaFaults},
+		{"broker", brokerFaults},
+		{"redis", redisFaults},
+		{"postgres", postgresFaults},
+		{"split-brain", splitBrain},
+		{"rollback", rollback},
 	} {
-		held, err := x.untilBusy(ctx)
-		if err != nil {
-			return err
-		}
-		x.t.Logf("fault: %s, with %d slots held", fault.name, held)
-		if err := fault.do(ctx); err != nil {
-			return err
-		}
+		t.Run(group.name, func(t *testing.T) {
+			t.Parallel()
+			group.test(t)
+		})
 	}
-	return nil
 }
 
-// untilBusy waits until enough slots are held.
-func (x *experiment) untilBusy(ctx context.Context) (held int, err error) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if held, err = x.held(ctx); err != nil || held >= busy {
-			return held, err
-		}
+func replicaFaults(t *testing.T) {
+	t.Helper()
+	x := newExperiment(t)
+	commits := &commitWatch{}
+	proxy := testservers.NewProxy(t, x.postgres.Addr())
+	proxy.OnRequest(commits.see)
+	x.deploy(links{dsn: strings.ReplaceAll(x.dsn, x.postgres.Addr(), proxy.Addr)}, links{})
+	one, other := x.replicas[0], x.replicas[1]
+	stopBetweenCommitAndReply := func(ctx context.Context) error {
+		struck := commits.arm(func() {
+			proxy.HoldReplies() // the COMMIT is forwarded, its answer is not
+			one.Pause()
+		})
 		select {
-		case <-tick.C:
+		case <-struck:
 		case <-ctx.Done():
-			return held, ctx.Err()
+			return fmt.Errorf("no claim was committed: %w", context.Cause(ctx))
 		}
+		defer one.Resume()
+		proxy.ReleaseReplies()
+		return pause(ctx, 2*margin)
+	}
+	summary := x.run(
+		fault{"a replica is stopped between COMMIT and reply", stopBetweenCommitAndReply},
+		fault{"a replica is killed", func(context.Context) error { other.restart(t); return nil }},
+		fault{"a replica is stopped for longer than a lease", stopped(one.Process, lease+margin)},
+		fault{"a replica is stopped between COMMIT and reply", stopBetweenCommitAndReply},
+	)
+	if summary.Fleet.Redeliveries == 0 {
+		t.Error("no grant was delivered again: the run was too tame")
 	}
 }
 
-func (x *experiment) held(ctx context.Context) (held int, err error) {
-	err = x.db.QueryRowContext(ctx, `SELECT count(*) FROM grants WHERE lease_until > now()`).Scan(&held)
-	return held, err
+func brokerFaults(t *testing.T) {
+	t.Helper()
+	x := newExperiment(t)
+	x.deploy(links{}, links{})
+	x.run(
+		fault{"the broker is killed", func(ctx context.Context) error {
+			x.broker.Kill()
+			err := pause(ctx, 2*margin)
+			x.broker.Start()
+			return err
+		}},
+		fault{"the broker is stopped for longer than the margin", stopped(x.broker.Process, 2*margin)},
+		fault{"the broker is restarted", func(context.Context) error {
+			x.broker.Kill()
+			x.broker.Start()
+			return nil
+		}},
+	)
 }
 
-// stopBetweenCommitAndReply waits for the COMMIT of a claim of the replica,
-// stops the process before it can read the answer, for twice the margin.
-func (x *experiment) stopBetweenCommitAndReply(ctx context.Context) error {
-	struck := x.commits.arm(func() {
-		x.postgres.HoldReplies() // the COMMIT is forwarded, its answer is not
-		x.paused.Signal(syscall.SIGSTOP)
+func redisFaults(t *testing.T) {
+	t.Helper()
+	x := newExperiment(t, "--appendonly", "yes")
+	x.deploy(links{}, links{})
+	wipe := func(ctx context.Context) error {
+		client := redis.NewClient(&redis.Options{Addr: x.redis.Addr})
+		defer func() { _ = client.Close() }()
+		return client.FlushAll(ctx).Err()
+	}
+	x.run(
+		fault{"Redis is wiped", wipe},
+		fault{"Redis is restarted with its data", func(context.Context) error {
+			x.redis.Kill()
+			x.redis.Start()
+			return nil
+		}},
+		fault{"Redis is stopped", stopped(x.redis.Process, 2*margin)},
+		fault{"Redis is restarted without data", func(context.Context) error {
+			x.redis.Kill()
+			x.redis.Restore(t, nil)
+			x.redis.Start()
+			return nil
+		}},
+		fault{"Redis is wiped", wipe},
+	)
+}
+
+func postgresFaults(t *testing.T) {
+	t.Helper()
+	x := newExperiment(t)
+	x.deploy(links{}, links{})
+	immediate := func(context.Context) error {
+		x.postgres.Immediate()
+		x.postgres.Start()
+		return nil
+	}
+	x.run(
+		fault{"Postgres is stopped immediately", immediate},
+		fault{"the connections to Postgres are killed", func(ctx context.Context) error {
+			for range 100 { // often, so that reports are under way
+				if _, err := x.db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+					WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`); err != nil {
+					return err
+				}
+				if err := pause(ctx, 20*time.Millisecond); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		fault{"Postgres is stopped immediately", immediate},
+	)
+}
+
+// splitBrain has each replica speak to a Redis of its own for a while. The
+// second time, that of the second replica remembers the first.
+func splitBrain(t *testing.T) {
+	t.Helper()
+	x := newExperiment(t)
+	second := testservers.Redis(t)
+	one, other := testservers.NewProxy(t, x.redis.Addr), testservers.NewProxy(t, x.redis.Addr)
+	x.deploy(links{redisURL: "redis://" + one.Addr}, links{redisURL: "redis://" + other.Addr})
+	split := func(ctx context.Context) error {
+		defer other.Point(x.redis.Addr)
+		err := x.conflicting(ctx, func() { other.Point(second.Addr) })
+		return errors.Join(err, pause(ctx, lease/2))
+	}
+	x.run(
+		fault{"two masters, the second one empty", split},
+		fault{"two masters, the second one stale", split},
+	)
+}
+
+// rollback has Redis start with an older snapshot, in which slots are free
+// that have been granted since.
+func rollback(t *testing.T) {
+	t.Helper()
+	x := newExperiment(t)
+	x.deploy(links{}, links{})
+	x.run(
+		fault{"Redis is rolled back to an older snapshot", func(ctx context.Context) error {
+			snapshot, err := x.roomySnapshot(ctx)
+			if err != nil {
+				return err
+			}
+			if err := pause(ctx, lease/2); err != nil {
+				return err
+			}
+			if err := x.untilRecovered(ctx); err != nil {
+				return err
+			}
+			return x.conflicting(ctx, func() {
+				x.redis.Kill()
+				x.redis.Restore(t, snapshot)
+				x.redis.Start()
+			})
+		}},
+	)
+}
+
+// roomySnapshot saves what Redis knows while at least a third of the slots is
+// free, for which the pool is paused for a moment.
+func (x *experiment) roomySnapshot(ctx context.Context) ([]byte, error) {
+	if err := x.setPaused(ctx, true); err != nil {
+		return nil, err
+	}
+	err := poll(ctx, look, func() bool {
+		s, err := x.slots.Snapshot(ctx, pool)
+		return err == nil && len(s.Leases) <= capacity*2/3
 	})
-	select {
-	case <-struck:
-	case <-ctx.Done():
-		return fmt.Errorf("no claim was committed: %w", ctx.Err())
+	if err != nil {
+		return nil, err
 	}
-	x.postgres.ReleaseReplies()
-	resume := time.NewTimer(2 * margin)
-	defer resume.Stop()
-	<-resume.C
-	x.paused.Signal(syscall.SIGCONT)
+	snapshot := x.redis.Snapshot(x.t)
+	return snapshot, x.setPaused(ctx, false)
+}
+
+// setPaused asks until it is done: a busy machine may cut the first call off.
+func (x *experiment) setPaused(ctx context.Context, paused bool) error {
+	operator := simulator.NewOperator(x.fleet.URL, adminToken)
+	return poll(ctx, scrape, func() bool {
+		return operator.PutPool(ctx, pool, simulator.Pool{
+			Capacity: capacity, LeaseMS: lease.Milliseconds(), Paused: paused,
+		}) == nil
+	})
+}
+
+// conflicting brings about what makes Redis and the ledger disagree, and waits
+// until the ledger has refused slots that Redis gave, and then until each
+// replica has granted.
+func (x *experiment) conflicting(ctx context.Context, disagree func()) error {
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	before, err := x.conflicts(ctx)
+	if err != nil {
+		return err
+	}
+	disagree()
+	var now float64
+	if err := poll(ctx, scrape, func() bool {
+		now, err = x.conflicts(ctx)
+		return err == nil && now > before
+	}); err != nil {
+		return fmt.Errorf("no conflict between Redis and the ledger: %w", err)
+	}
+	x.t.Logf("%v conflicts at least", now-before)
+	if silent, err := x.untilGranted(ctx); err != nil {
+		return fmt.Errorf("no grant by %q: %w", silent, err)
+	}
 	return nil
 }
 
-// expectNoLeak waits until no slot is held, which must be so within a lease,
-// a reap interval and a second.
-func (x *experiment) expectNoLeak() {
-	x.t.Helper()
-	ctx, cancel := context.WithTimeout(x.t.Context(), lease+reapEvery+time.Second)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var held int
-		if err := x.db.QueryRowContext(x.t.Context(), `SELECT count(*) FROM grants`).Scan(&held); err != nil {
-			x.t.Fatal(err)
-		}
-		if held == 0 {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			x.t.Errorf("%d slots leaked", held)
-			return
-		}
+// stopped pauses a process for a while.
+func stopped(p *testservers.Process, d time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		p.Pause()
+		defer p.Resume()
+		return pause(ctx, d)
 	}
 }
 
-// commitWatch recognises the COMMIT that follows the claim of a grant in what
-// a replica sends to Postgres.
-type commitWatch struct {
-	armed   atomic.Pointer[func()]
-	claimed atomic.Bool
-}
-
-// arm calls strike in the middle of the next such COMMIT, once; the returned
-// channel is closed after it.
-func (w *commitWatch) arm(strike func()) <-chan struct{} {
-	struck := make(chan struct{})
-	do := func() {
-		strike()
-		close(struck)
+// restart kills a replica and starts it again; what it wrote must not tell of
+// a data race.
+func (r *replica) restart(t *testing.T) {
+	t.Helper()
+	r.Signal(syscall.SIGKILL)
+	if said := r.Output(); strings.Contains(said, "DATA RACE") {
+		t.Errorf("the replica that was killed said:\n%s", said)
 	}
-	w.claimed.Store(false)
-	w.armed.Store(&do)
-	return struck
-}
-
-func (w *commitWatch) see(chunk []byte) {
-	if w.armed.Load() == nil {
-		return
-	}
-	if bytes.Contains(chunk, []byte(`"slot":`)) { // the argument of a claim's statement
-		w.claimed.Store(true)
-	}
-	if !w.claimed.Load() || !bytes.Contains(chunk, []byte("COMMIT")) {
-		return
-	}
-	if do := w.armed.Swap(nil); do != nil {
-		(*do)()
-	}
-}
-
-// testWriter shows the progress lines with -v.
-type testWriter struct{ t *testing.T }
-
-// Write logs one line.
-func (w testWriter) Write(line []byte) (int, error) {
-	w.t.Log(strings.TrimRight(string(line), "\n"))
-	return len(line), nil
+	r.Start()
 }

@@ -44,11 +44,21 @@ func MosquittoWithUsers(tb testing.TB, passwords map[string]string, accessList .
 	return mosquitto(tb, "allow_anonymous false", "password_file "+passwordFile, "acl_file "+aclFile)
 }
 
+// MosquittoTLS starts a broker that, besides, listens with this certificate and
+// admits only clients that authority vouches for; secure is mqtts://host:port.
+func MosquittoTLS(tb testing.TB, certificate, key, authority string) (s *MosquittoServer, secure string) {
+	tb.Helper()
+	addr := FreeAddr(tb)
+	host, port, _ := net.SplitHostPort(addr)
+	s = mosquitto(tb, "allow_anonymous true", "listener "+port+" "+host, "certfile "+certificate, "keyfile "+key, "cafile "+authority, "require_certificate true")
+	return s, "mqtts://" + addr
+}
+
 func mosquitto(tb testing.TB, config ...string) *MosquittoServer {
 	tb.Helper()
 	program, addr := Need(tb, "mosquitto"), FreeAddr(tb)
 	host, port, _ := net.SplitHostPort(addr)
-	config = append(config, "listener "+port+" "+host, "persistence false", "max_packet_size 131072", "max_inflight_messages 100")
+	config = append(config, "listener "+port+" "+host, "persistence false", "max_packet_size 131072")
 	if os.Getuid() == 0 {
 		config = append(config, "user root") // else it drops to a user that cannot read the folder
 	}

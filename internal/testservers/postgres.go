@@ -45,7 +45,7 @@ func Postgres(tb testing.TB) *PostgresServer {
 func startPostgres(tb testing.TB) (s *PostgresServer, remove func()) {
 	tb.Helper()
 	initdb, postgres := Need(tb, "initdb"), Need(tb, "postgres")
-	who, dir := serverUser(tb), clusterDir(tb)
+	who, dir := ServerUser(tb), ClusterDir(tb)
 	data := filepath.Join(dir, "data")
 	as := func(cmd *exec.Cmd) *exec.Cmd {
 		cmd.Dir = dir
@@ -148,9 +148,9 @@ func (s *PostgresServer) answers() error {
 	return db.PingContext(ctx)
 }
 
-// clusterDir is not tb.TempDir: that is readable by its owner alone, and the
+// ClusterDir is not tb.TempDir: that is readable by its owner alone, and the
 // server runs as another user.
-func clusterDir(tb testing.TB) string {
+func ClusterDir(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp(fastDir(), "postgres-"+strings.ToLower(filepath.Base(os.Args[0]))+"-")
 	if err != nil {
@@ -177,9 +177,9 @@ func fastDir() string {
 	return memoryDir
 }
 
-// serverUser is who the server runs as: it refuses to run as root. Nil: as
+// ServerUser is who the server runs as: it refuses to run as root. Nil: as
 // the test itself.
-func serverUser(tb testing.TB) *syscall.Credential {
+func ServerUser(tb testing.TB) *syscall.Credential {
 	tb.Helper()
 	if os.Geteuid() != 0 {
 		return nil

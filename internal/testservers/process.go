@@ -113,6 +113,19 @@ func (p *Process) Signal(sig syscall.Signal) {
 	}
 }
 
+// Pause stops the process in its tracks (SIGSTOP): connections stay open,
+// nothing is answered.
+func (p *Process) Pause() {
+	p.tb.Helper()
+	p.Signal(syscall.SIGSTOP)
+}
+
+// Resume ends Pause; what was sent meanwhile is handled then.
+func (p *Process) Resume() {
+	p.tb.Helper()
+	p.Signal(syscall.SIGCONT)
+}
+
 // Exited is closed when the running process has ended.
 func (p *Process) Exited() <-chan struct{} {
 	p.mu.Lock()

@@ -11,11 +11,11 @@ import (
 type Proxy struct {
 	Addr string // host:port to connect to
 
-	target   string
 	listener net.Listener
 	running  sync.WaitGroup
 
 	mu      sync.Mutex
+	target  string
 	watch   func(b []byte) // sees what clients send; nil: nobody
 	links   map[*link]struct{}
 	cut     bool
@@ -32,7 +32,7 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 		tb.Fatalf("proxy: %v", err)
 	}
 	p := &Proxy{
-		Addr: l.Addr().String(), target: target, listener: l,
+		Addr: l.Addr().String(), listener: l, target: target,
 		links: map[*link]struct{}{}, flow: make(chan struct{}),
 	}
 	close(p.flow)
@@ -65,6 +65,19 @@ func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut = true
+	p.closeLinks()
+}
+
+// Point leads to another server from now on, and closes the connections to
+// the one before.
+func (p *Proxy) Point(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+	p.closeLinks()
+}
+
+func (p *Proxy) closeLinks() {
 	for l := range p.links {
 		l.close()
 	}
@@ -122,14 +135,15 @@ func (p *Proxy) accept() {
 }
 
 func (p *Proxy) serve(client net.Conn) {
-	server, err := net.Dial("tcp", p.target)
+	target := p.pointsTo()
+	server, err := net.Dial("tcp", target)
 	if err != nil {
 		_ = client.Close()
 		return
 	}
 	l := &link{client: client, server: server, closed: make(chan struct{})}
 	defer p.remove(l)
-	if !p.add(l) {
+	if !p.add(l, target) {
 		return
 	}
 	var up sync.WaitGroup
@@ -138,12 +152,18 @@ func (p *Proxy) serve(client net.Conn) {
 	up.Wait()
 }
 
-// add registers a connection, unless the proxy is cut.
-func (p *Proxy) add(l *link) bool {
+func (p *Proxy) pointsTo() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.target
+}
+
+// add registers a connection, unless the proxy is cut or points elsewhere by now.
+func (p *Proxy) add(l *link, target string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.links[l] = struct{}{}
-	return !p.cut
+	return !p.cut && p.target == target
 }
 
 func (p *Proxy) remove(l *link) {

@@ -2,8 +2,11 @@ package testservers_test
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
@@ -44,6 +47,26 @@ func TestProxyDropsRepliesOfExecutedCommands(t *testing.T) {
 	}
 	if got := proxy.Dropped(); got != 1 {
 		t.Fatalf("%d replies dropped, want 1", got)
+	}
+}
+
+func TestProxyPointsElsewhere(t *testing.T) {
+	t.Parallel()
+	one, two := testservers.Redis(t), testservers.Redis(t)
+	proxy := testservers.NewProxy(t, one.Addr)
+	c := client(t, proxy.Addr)
+	if err := c.Set(t.Context(), "k", "one", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Point(two.Addr)
+	_ = c.Ping(t.Context()).Err() // may find the old connection closed
+	if err := c.Get(t.Context(), "k").Err(); !errors.Is(err, redis.Nil) {
+		t.Fatalf("at the second server: %v, want redis.Nil", err)
+	}
+	proxy.Point(one.Addr)
+	_ = c.Ping(t.Context()).Err()
+	if got, err := c.Get(t.Context(), "k").Result(); got != "one" || err != nil {
+		t.Fatalf("back at the first: %q, %v", got, err)
 	}
 }
 

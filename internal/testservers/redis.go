@@ -4,10 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,7 +19,9 @@ import (
 // and folder; without persistence it comes back empty.
 type RedisServer struct {
 	*Process
+
 	Addr string // host:port
+	dir  string // what it keeps over restarts
 }
 
 // Redis starts a redis-server without persistence. args are appended to its
@@ -39,16 +42,46 @@ func RedisCluster(tb testing.TB) *RedisServer {
 // URL of the server, as in DISPATCHER_REDIS_URL.
 func (r *RedisServer) URL() string { return "redis://" + r.Addr }
 
-// Pause stops the server in its tracks: connections stay open, nothing is
-// answered.
-func (r *RedisServer) Pause() { r.Signal(syscall.SIGSTOP) }
+// Snapshot has the server write its data down (SAVE) and returns it.
+func (r *RedisServer) Snapshot(tb testing.TB) []byte {
+	tb.Helper()
+	var snapshot []byte
+	err := withRedis(r.Addr, func(client *redis.Client) (err error) {
+		if err = client.Save(context.Background()).Err(); err == nil {
+			snapshot, err = os.ReadFile(r.snapshotFile())
+		}
+		return err
+	})
+	if err != nil {
+		tb.Fatalf("saving the data of Redis: %v", err)
+	}
+	return snapshot
+}
 
-// Resume ends Pause; what was sent meanwhile is executed then.
-func (r *RedisServer) Resume() { r.Signal(syscall.SIGCONT) }
+// Restore sets the data that the server, which must be down, starts with:
+// that of Snapshot, or none at all with nil.
+func (r *RedisServer) Restore(tb testing.TB, snapshot []byte) {
+	tb.Helper()
+	err := os.RemoveAll(r.dir)
+	if err == nil {
+		err = os.Mkdir(r.dir, 0o700)
+	}
+	if err == nil && snapshot != nil {
+		err = os.WriteFile(r.snapshotFile(), snapshot, 0o600)
+	}
+	if err != nil {
+		tb.Fatalf("restoring the data of Redis: %v", err)
+	}
+}
+
+func (r *RedisServer) snapshotFile() string { return filepath.Join(r.dir, "dump.rdb") }
 
 func startRedis(tb testing.TB, addr string, ready func(*redis.Client) error, args []string) *RedisServer {
 	tb.Helper()
-	path, dir := Need(tb, "redis-server"), tb.TempDir()
+	path, dir := Need(tb, "redis-server"), filepath.Join(tb.TempDir(), "redis")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		tb.Fatal(err)
+	}
 	args = append([]string{
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(port(tb, addr)), "--dir", dir,
 		"--save", "", "--appendonly", "no",
@@ -56,7 +89,7 @@ func startRedis(tb testing.TB, addr string, ready func(*redis.Client) error, arg
 	process := StartProcess(tb,
 		func() *exec.Cmd { return exec.Command(path, args...) },
 		func() error { return withRedis(addr, ready) })
-	return &RedisServer{Process: process, Addr: addr}
+	return &RedisServer{Process: process, Addr: addr, dir: dir}
 }
 
 // withRedis calls f with a client that tries once and is closed afterwards.

@@ -58,6 +58,32 @@ func TestRedisArgsTurnPersistenceOn(t *testing.T) {
 	}
 }
 
+func TestRedisStartsWithAnOlderSnapshot(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	c := client(t, server.Addr)
+	set := func(value string) {
+		t.Helper()
+		if err := c.Set(t.Context(), "k", value, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("old")
+	snapshot := server.Snapshot(t)
+	set("new")
+	for _, start := range []struct {
+		with []byte
+		want string
+	}{{snapshot, "old"}, {nil, ""}} {
+		server.Kill()
+		server.Restore(t, start.with)
+		server.Start()
+		if got := client(t, server.Addr).Get(t.Context(), "k").Val(); got != start.want {
+			t.Fatalf("%q after a restart, want %q", got, start.want)
+		}
+	}
+}
+
 func TestRedisPauseAnswersNothingUntilResume(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)

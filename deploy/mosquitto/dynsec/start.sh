@@ -1,0 +1,39 @@
+#!/bin/sh
+# Starts mosquitto with the dynamic-security plugin. The first time it makes the
+# dispatcher's account; from then on the account list belongs to the broker.
+#
+#   start.sh [mosquitto.conf]
+#
+#   MOSQUITTO_DATA                 folder of dynamic-security.json; default /mosquitto/data
+#   DISPATCHER_MQTT_USER           default _dispatcher: a name that no device can have
+#   DISPATCHER_MQTT_PASSWORD       needed the first time, or
+#   DISPATCHER_MQTT_PASSWORD_FILE  the file that holds it
+set -eu
+umask 077
+
+config=${1:-/mosquitto/config/mosquitto.conf}
+case $config in /*) ;; *) config=$PWD/$config ;; esac
+user=${DISPATCHER_MQTT_USER:-_dispatcher}
+password=${DISPATCHER_MQTT_PASSWORD:-}
+if [ -n "${DISPATCHER_MQTT_PASSWORD_FILE:-}" ]; then
+    password=$(cat "$DISPATCHER_MQTT_PASSWORD_FILE")
+fi
+cd "${MOSQUITTO_DATA:-/mosquitto/data}"
+
+if [ ! -s dynamic-security.json ]; then
+    if [ -z "$password" ]; then
+        echo "start.sh: DISPATCHER_MQTT_PASSWORD or DISPATCHER_MQTT_PASSWORD_FILE is needed for the first start" >&2
+        exit 2
+    fi
+    # By standard input: an argument would be seen in the list of processes. In
+    # place by a rename: a start that was cut short leaves nothing half-made.
+    rm -f dynamic-security.json.first
+    printf '%s\n%s\n' "$password" "$password" | mosquitto_ctrl dynsec init dynamic-security.json.first "$user" >/dev/null
+    if [ "$(id -u)" = 0 ] && id mosquitto >/dev/null 2>&1; then
+        chown mosquitto dynamic-security.json.first # mosquitto gives up being root
+    fi
+    mv dynamic-security.json.first dynamic-security.json
+fi
+
+unset DISPATCHER_MQTT_PASSWORD password
+exec mosquitto -c "$config"

@@ -1,0 +1,32 @@
+package broker_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+func TestDisconnectEndsAllSessionsOfADevice(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	inside, other := dispatcher(t, b), device(t, b, "b")
+	whole := device(t, b, "a")
+	o, part := options(b, "a/sub", "a", "secret-of-a")
+	if err := part.connect(t, o); err != nil {
+		t.Fatal(err)
+	}
+	b.Disconnect("a")
+	b.Disconnect("nobody")
+	for _, c := range []*client{whole, part} {
+		select {
+		case <-c.lost:
+		case <-time.After(patience):
+			t.Fatal("a session goes on")
+		}
+	}
+	if code := other.subscribe(t, devices.ReplyTopic("b")); code != 1 || !inside.IsConnectionOpen() {
+		t.Errorf("another session ended: %#x", code)
+	}
+	device(t, b, "a")
+}

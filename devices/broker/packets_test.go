@@ -1,0 +1,34 @@
+package broker_test
+
+import (
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+func TestNothingIsRetained(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	a := device(t, b, "a")
+	if token := a.Publish(devices.ReportTopic("a"), 1, true, "old"); !token.WaitTimeout(patience) {
+		t.Fatal("no answer")
+	}
+	o, inside := options(b, "dispatcher-1", internalUser, "internal")
+	if err := inside.connect(t, o); err != nil {
+		t.Fatal(err)
+	}
+	inside.subscribe(t, devices.ReportTopic("a")) // a subscription that is not shared would get it
+	device(t, b, "a").publish(t, devices.ReportTopic("a"), "new", 1)
+	if got := inside.next(t); got != "fleet/v1/a/report new" {
+		t.Errorf("received %q", got)
+	}
+}
+
+func TestOldProtocolIsRefused(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	o, c := options(b, "a", "a", password+"a")
+	if err := c.connect(t, o.SetProtocolVersion(3)); err == nil {
+		t.Error("connected with MQTT 3.1")
+	}
+}

@@ -1,0 +1,259 @@
+package dynsec_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+	"go.uber.org/goleak"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/dynsec"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 30 * time.Second
+
+func newClient(t *testing.T, b *testservers.DeployedMosquitto) *dynsec.Client {
+	t.Helper()
+	c, err := dynsec.New(dynsec.Options{URL: b.Inside, User: testservers.DispatcherUser, Password: testservers.DispatcherPassword})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// may says whether a device gets in.
+func may(t *testing.T, addr, id, password string) bool {
+	t.Helper()
+	s := session(t, addr, id, id, password)
+	defer s.Disconnect(0)
+	return s.err == nil
+}
+
+// client is a connection of a device, or a dispatcher, to the broker.
+type client struct {
+	paho.Client
+	err      error
+	received chan string
+	lost     chan struct{}
+}
+
+func session(t *testing.T, addr, id, user, password string, changes ...func(*paho.ClientOptions)) *client {
+	t.Helper()
+	c := &client{received: make(chan string, 1000), lost: make(chan struct{})}
+	o := paho.NewClientOptions().AddBroker("tcp://" + addr).SetClientID(id).SetUsername(user).SetPassword(password).
+		SetProtocolVersion(4).SetAutoReconnect(false).SetConnectTimeout(patience).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.received <- m.Topic() + " " + string(m.Payload()) }).
+		SetConnectionLostHandler(func(paho.Client, error) { close(c.lost) })
+	for _, change := range changes {
+		change(o)
+	}
+	c.Client = paho.NewClient(o)
+	token := c.Connect()
+	<-token.Done()
+	c.err = token.Error()
+	t.Cleanup(func() { c.Disconnect(0) })
+	return c
+}
+
+func (c *client) subscribe(t *testing.T, filter string) byte {
+	t.Helper()
+	token, _ := c.SubscribeMultiple(map[string]byte{filter: 1}, nil).(*paho.SubscribeToken)
+	if !token.WaitTimeout(patience) {
+		t.Fatalf("no answer to SUBSCRIBE %s", filter)
+	}
+	for _, code := range token.Result() {
+		return code
+	}
+	return 0x80 // the connection ended
+}
+
+func (c *client) publish(t *testing.T, topic, body string) {
+	t.Helper()
+	if token := c.Publish(topic, 1, false, body); !token.WaitTimeout(patience) {
+		t.Fatalf("no answer to PUBLISH %s", topic)
+	}
+}
+
+func (c *client) next(t *testing.T) string {
+	t.Helper()
+	select {
+	case message := <-c.received:
+		return message
+	case <-time.After(patience):
+		t.Fatal("nothing was received")
+		return ""
+	}
+}
+
+func (c *client) ends(t *testing.T) {
+	t.Helper()
+	select {
+	case <-c.lost:
+	case <-time.After(patience):
+		t.Fatal("the session goes on")
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAccountFollowsItsDevice(t *testing.T) {
+	t.Parallel()
+	b := testservers.MosquittoDynsec(t)
+	c := newClient(t, b)
+	if may(t, b.Addr, "a", "1") {
+		t.Fatal("a device without an account got in")
+	}
+	for range 2 { // again is the same
+		must(t, c.Set(t.Context(), "a", "1", true))
+	}
+	if !may(t, b.Addr, "a", "1") || may(t, b.Addr, "a", "2") || may(t, b.Addr, "a", "") {
+		t.Fatal("the account is not the one that was set")
+	}
+	open := session(t, b.Addr, "a", "a", "1")
+	must(t, c.Set(t.Context(), "a", "2", true))
+	open.ends(t)
+	if may(t, b.Addr, "a", "1") || !may(t, b.Addr, "a", "2") {
+		t.Error("the new secret does not replace the old one")
+	}
+	open = session(t, b.Addr, "a", "a", "2")
+	for range 2 {
+		must(t, c.Disable(t.Context(), "a"))
+	}
+	open.ends(t)
+	must(t, c.Set(t.Context(), "a", "3", false))
+	if may(t, b.Addr, "a", "2") || may(t, b.Addr, "a", "3") {
+		t.Error("a disabled account got in")
+	}
+	for range 2 {
+		must(t, c.Enable(t.Context(), "a"))
+	}
+	open = session(t, b.Addr, "a", "a", "3")
+	must(t, open.err)
+	for range 2 {
+		must(t, c.Delete(t.Context(), "a"))
+	}
+	open.ends(t)
+	must(t, c.Disable(t.Context(), "a"))
+	must(t, c.Enable(t.Context(), "a"))
+	if may(t, b.Addr, "a", "3") {
+		t.Error("a deleted account got in")
+	}
+	must(t, c.Set(t.Context(), "a", "4", false))
+	if may(t, b.Addr, "a", "4") {
+		t.Error("an account made disabled got in")
+	}
+}
+
+func TestAccountsOutliveTheBroker(t *testing.T) {
+	t.Parallel()
+	b := testservers.MosquittoDynsec(t)
+	c := newClient(t, b)
+	must(t, c.Set(t.Context(), "a", "1", true))
+	b.Kill()
+	if err := c.Set(t.Context(), "b", "1", true); err == nil {
+		t.Fatal("set without a broker")
+	}
+	b.Start()
+	must(t, c.Set(t.Context(), "b", "1", true))
+	if !may(t, b.Addr, "a", "1") || !may(t, b.Addr, "b", "1") {
+		t.Error("an account is gone")
+	}
+	must(t, b.Healthy(t, testservers.DispatcherPassword))
+	if b.Healthy(t, "another") == nil {
+		t.Error("healthy with a wrong password")
+	}
+}
+
+func TestReplicasSetAccountsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := testservers.MosquittoDynsec(t)
+	one, two := newClient(t, b), newClient(t, b)
+	// The ledger lets one at a time in; each is as if it came from anywhere.
+	var turn sync.Mutex
+	var wait sync.WaitGroup
+	for i := range 20 {
+		c := []*dynsec.Client{one, two}[i%2]
+		wait.Go(func() {
+			turn.Lock()
+			defer turn.Unlock()
+			if err := c.Set(t.Context(), devices.ID(fmt.Sprint("d-", i)), "1", true); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	for i := range 20 {
+		if !may(t, b.Addr, fmt.Sprint("d-", i), "1") {
+			t.Errorf("d-%d has no account", i)
+		}
+	}
+}
+
+// The dispatchers' rights are given once: a change would end their sessions.
+func TestRightsAreChangedOnce(t *testing.T) {
+	t.Parallel()
+	b := testservers.MosquittoDynsec(t)
+	must(t, newClient(t, b).Check(t.Context()))
+	inside := dispatcher(t, b)
+	for range 2 {
+		must(t, newClient(t, b).Check(t.Context()))
+	}
+	must(t, newClient(t, b).Set(t.Context(), "a", "1", true))
+	if !inside.IsConnectionOpen() {
+		t.Error("the session of a dispatcher ended")
+	}
+}
+
+func TestWrongOptionsAndAccounts(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]dynsec.Options{
+		"no user":       {URL: "mqtt://b", Password: "p"},
+		"no password":   {URL: "mqtt://b", User: "_d"},
+		"a device's id": {URL: "mqtt://b", User: "dispatcher", Password: "p"},
+		"no broker":     {User: "_d", Password: "p"},
+	} {
+		if _, err := dynsec.New(o); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	b := testservers.MosquittoDynsec(t)
+	must(t, newClient(t, b).Set(t.Context(), "a", "1", true))
+	wrong, err := dynsec.New(dynsec.Options{URL: b.Inside, User: testservers.DispatcherUser, Password: "wrong"})
+	must(t, err)
+	if err := wrong.Check(t.Context()); err == nil || strings.Contains(err.Error(), "wrong") {
+		t.Errorf("with a wrong password: %v", err)
+	}
+	plain := testservers.Mosquitto(t) // has no such plugin
+	c, err := dynsec.New(dynsec.Options{URL: plain.URL, User: "_d", Password: "p"})
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := c.Check(ctx); err == nil || !strings.Contains(err.Error(), "dynamic-security") {
+		t.Errorf("without the plugin: %v", err)
+	}
+}
+
+// dispatcher is one, subscribed to the reports.
+func dispatcher(t *testing.T, b *testservers.DeployedMosquitto) *client {
+	t.Helper()
+	c := session(t, strings.TrimPrefix(b.Inside, "mqtt://"), "dispatcher-1", testservers.DispatcherUser, testservers.DispatcherPassword)
+	must(t, c.err)
+	if code := c.subscribe(t, devices.SharedReportFilter(devices.Group)); code != 1 {
+		t.Fatalf("the dispatcher's subscription: %#x", code)
+	}
+	return c
+}

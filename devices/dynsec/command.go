@@ -1,0 +1,138 @@
+package dynsec
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// command is one of the plugin's; empty fields are left out.
+type command struct {
+	Command  string      `json:"command"`
+	Mark     string      `json:"correlationData"`
+	Username string      `json:"username,omitempty"`
+	ClientID string      `json:"clientid,omitempty"`
+	Password string      `json:"password,omitempty"`
+	RoleName string      `json:"rolename,omitempty"`
+	Roles    []roleEntry `json:"roles,omitempty"`
+	ACLs     []acl       `json:"acls,omitempty"`
+}
+
+type roleEntry struct {
+	RoleName string `json:"rolename"`
+}
+
+type acl struct {
+	Type  string `json:"acltype"`
+	Topic string `json:"topic,omitempty"`
+	Allow bool   `json:"allow"`
+}
+
+// role is a named list of rights.
+type role struct {
+	name string
+	acls []acl
+}
+
+// answer is the plugin's to one command.
+type answer struct {
+	Command string `json:"command"`
+	Mark    string `json:"correlationData"`
+	Error   string `json:"error"`
+	Data    struct {
+		Client struct {
+			Roles []roleEntry `json:"roles"`
+		} `json:"client"`
+		Role struct {
+			ACLs []acl `json:"acls"`
+		} `json:"role"`
+		ACLs []acl `json:"acls"`
+	} `json:"data"`
+}
+
+// What the plugin says for what is as good as done.
+const (
+	alreadyExists  = "Client already exists"
+	roleExists     = "Role already exists"
+	clientNotFound = "Client not found"
+	roleNotFound   = "Role not found"
+)
+
+func (a answer) is(text string) bool { return a.Error == text }
+
+// unless is the answer's error, but for those expected.
+func (a answer) unless(expected ...string) error {
+	if a.Error == "" || slices.Contains(expected, a.Error) {
+		return nil
+	}
+	return fmt.Errorf("the dynamic-security plugin refuses %s: %s", a.Command, a.Error)
+}
+
+// refusals are all errors of the answers, but for those expected.
+func refusals(answers []answer, expected ...string) (err error) {
+	for _, a := range answers {
+		err = errors.Join(err, a.unless(expected...))
+	}
+	return err
+}
+
+// roleName has a prefix, so that no device has the role of an administrator.
+func roleName(device devices.ID) string { return "device:" + string(device) }
+
+// deviceRole is all that a device may do.
+func deviceRole(device devices.ID) role {
+	return role{roleName(device), []acl{
+		{"publishClientSend", devices.ReportTopic(device), true},
+		{"publishClientReceive", devices.ReplyTopic(device), true},
+		{"subscribeLiteral", devices.ReplyTopic(device), true},
+	}}
+}
+
+// dispatcherRole is what a dispatcher needs, besides the plugin itself.
+func dispatcherRole() role {
+	return role{"dispatcher", []acl{
+		{"publishClientSend", devices.ReplyTopic("+"), true},
+		{"publishClientReceive", devices.ReportTopic("+"), true},
+		{"subscribeLiteral", devices.SharedReportFilter(devices.Group), true},
+	}}
+}
+
+// defaults are for whatever no role speaks of.
+func defaults() []acl {
+	return []acl{
+		{Type: "publishClientSend"},
+		{Type: "publishClientReceive"},
+		{Type: "subscribe"},
+		{Type: "unsubscribe", Allow: true},
+	}
+}
+
+func createRole(r role) command {
+	return command{Command: "createRole", RoleName: r.name, ACLs: r.acls}
+}
+
+func modifyRole(r role) command {
+	return command{Command: "modifyRole", RoleName: r.name, ACLs: r.acls}
+}
+
+func createClient(device devices.ID, secret string) command {
+	return command{
+		Command: "createClient", Username: string(device), ClientID: string(device), Password: secret,
+		Roles: []roleEntry{{roleName(device)}},
+	}
+}
+
+func modifyClient(device devices.ID, secret string) command {
+	c := createClient(device, secret)
+	c.Command = "modifyClient"
+	return c
+}
+
+func enableClient(device devices.ID, enabled bool) command {
+	if enabled {
+		return command{Command: "enableClient", Username: string(device)}
+	}
+	return command{Command: "disableClient", Username: string(device)}
+}

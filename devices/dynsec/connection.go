@@ -1,0 +1,162 @@
+package dynsec
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+)
+
+const (
+	requests  = "$CONTROL/dynamic-security/v1"
+	responses = requests + "/response"
+
+	keepAlive      = 10 * time.Second
+	connectTimeout = 5 * time.Second
+)
+
+// errLost: the connection ended, or was given up.
+var errLost = errors.New("the connection to the broker was lost")
+
+// connection is one connection, with a paho client of its own: nothing is sent
+// again by itself.
+type connection struct {
+	paho    paho.Client
+	answers chan []byte
+	lost    chan struct{}
+}
+
+// connect opens a connection and makes sure of the rights.
+func (c *Client) connect(ctx context.Context) (*connection, error) {
+	for range 2 { // giving the account its role ends its sessions
+		conn, err := c.open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		err = conn.run(ctx, func(conn *connection) error { return c.ensureRights(ctx, conn) })
+		if err == nil {
+			return conn, nil
+		}
+		conn.close()
+		if !errors.Is(err, errRightsChanged) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("the account %s at the broker does not keep its rights", c.options.User)
+}
+
+func (c *Client) open(ctx context.Context) (*connection, error) {
+	network, err := c.dial(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the broker: %w", err)
+	}
+	conn := &connection{answers: make(chan []byte, 16), lost: make(chan struct{})}
+	conn.paho = paho.NewClient(c.pahoOptions(network, conn))
+	defer closeWith(ctx, network)()
+	token := conn.paho.Connect()
+	<-token.Done() // with the network connection, at the latest
+	if token.Error() == nil {
+		token = conn.paho.Subscribe(responses, 1, nil)
+		select {
+		case <-token.Done():
+		case <-conn.lost:
+			return nil, fmt.Errorf("subscribing to the plugin's answers: %w", errLost)
+		}
+	}
+	if err := token.Error(); err != nil {
+		conn.close()
+		_ = network.Close()
+		return nil, fmt.Errorf("connecting to the broker: %w", cmp.Or(ctx.Err(), err))
+	}
+	return conn, nil
+}
+
+// closeWith closes the network connection when ctx ends before stop is called.
+func closeWith(ctx context.Context, network net.Conn) (stop func()) {
+	cancel := context.AfterFunc(ctx, func() { _ = network.Close() })
+	return func() { cancel() }
+}
+
+func (c *Client) pahoOptions(network net.Conn, conn *connection) *paho.ClientOptions {
+	return paho.NewClientOptions().
+		AddBroker("tcp://broker"). // not asked: the connection is open
+		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return network, nil }).
+		SetClientID(clientID).
+		SetUsername(c.options.User).
+		SetPassword(c.options.Password).
+		SetProtocolVersion(4).
+		SetCleanSession(true).
+		SetAutoReconnect(false).
+		SetConnectRetry(false).
+		SetConnectTimeout(connectTimeout).
+		SetKeepAlive(keepAlive).
+		SetPingTimeout(connectTimeout).
+		SetWriteTimeout(connectTimeout).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
+			select {
+			case conn.answers <- m.Payload():
+			default: // nobody waits for so many
+			}
+		}).
+		SetConnectionLostHandler(func(paho.Client, error) { close(conn.lost) })
+}
+
+// run gives the connection up when work ends without an answer: what was sent
+// must not take effect later than what comes after.
+func (c *connection) run(ctx context.Context, work func(*connection) error) error {
+	err := work(c)
+	if ctx.Err() != nil {
+		c.close()
+	}
+	return err
+}
+
+func (c *connection) close() { c.paho.Disconnect(0) }
+
+// ask sends commands in one message and returns their answers, in order.
+func (c *connection) ask(ctx context.Context, commands ...command) ([]answer, error) {
+	mark := rand.Text()
+	for i := range commands {
+		commands[i].Mark = mark
+	}
+	body, err := json.Marshal(map[string]any{"commands": commands})
+	if err != nil {
+		return nil, err
+	}
+	if !c.paho.IsConnectionOpen() {
+		return nil, errLost
+	}
+	c.paho.Publish(requests, 0, false, body) // QoS 0: the answer says more than a PUBACK
+	for {
+		select {
+		case text := <-c.answers:
+			if found, ok := answersTo(mark, text); ok && len(found) == len(commands) {
+				return found, nil
+			}
+		case <-c.lost:
+			return nil, errLost
+		case <-ctx.Done():
+			return nil, fmt.Errorf("no answer of the dynamic-security plugin: %w", ctx.Err())
+		}
+	}
+}
+
+func answersTo(mark string, text []byte) ([]answer, bool) {
+	var message struct{ Responses []answer }
+	if json.Unmarshal(text, &message) != nil {
+		return nil, false
+	}
+	for _, a := range message.Responses {
+		if a.Mark != mark {
+			return nil, false
+		}
+	}
+	return message.Responses, true
+}

@@ -1,0 +1,82 @@
+package dynsec_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/dynsec"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+// What was given up while the broker hung never comes after what was done
+// since, at whichever replica.
+func TestGivenUpNeverComesLater(t *testing.T) {
+	t.Parallel()
+	b := testservers.MosquittoDynsec(t)
+	one, two := newClient(t, b), newClient(t, b)
+	for round := range 5 {
+		device := devices.ID(fmt.Sprint("d-", round))
+		must(t, one.Set(t.Context(), device, "first", true))
+		done := make(chan error)
+		b.Paused(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			if err := one.Set(ctx, device, "stale", true); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("set at a broker that hangs: %v", err)
+			}
+			go func() { done <- two.Set(t.Context(), device, "fresh", true) }()
+		})
+		must(t, <-done)
+		must(t, one.Enable(t.Context(), "nobody")) // behind all that was sent before
+		if !may(t, b.Addr, string(device), "fresh") || may(t, b.Addr, string(device), "stale") {
+			t.Fatalf("round %d: the account has the secret that was given up", round)
+		}
+	}
+}
+
+// What was given up on its way to the broker is dropped there, once another
+// replica has connected: the ledger knows the newer secret.
+func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
+	t.Parallel()
+	b := testservers.MosquittoDynsec(t)
+	slow := testservers.NewProxy(t, strings.TrimPrefix(b.Inside, "mqtt://"))
+	one, err := dynsec.New(dynsec.Options{
+		URL: "mqtt://" + slow.Addr, User: testservers.DispatcherUser, Password: testservers.DispatcherPassword,
+	})
+	must(t, err)
+	t.Cleanup(func() { _ = one.Close() })
+	must(t, one.Set(t.Context(), "a", "first", true))
+	underway, arrive := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	slow.OnRequest(func(text []byte) {
+		if bytes.Contains(text, []byte("stale")) && bytes.Contains(text, []byte("modifyClient")) {
+			once.Do(func() { close(underway) })
+			slow.HoldReplies() // an answer to nobody would end the connection
+			<-arrive
+		}
+	})
+	ctx, giveUp := context.WithCancel(t.Context())
+	go func() {
+		<-underway
+		giveUp()
+	}()
+	if err := one.Set(ctx, "a", "stale", true); !errors.Is(err, context.Canceled) {
+		t.Errorf("set that was given up: %v", err)
+	}
+	two := newClient(t, b)
+	must(t, two.Set(t.Context(), "a", "fresh", true))
+	close(arrive)
+	for range 20 { // that long it may still be on its way
+		must(t, two.Enable(t.Context(), "a"))
+		if !may(t, b.Addr, "a", "fresh") {
+			t.Fatal("the account has the secret that was given up")
+		}
+	}
+}

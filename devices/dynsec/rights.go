@@ -1,0 +1,58 @@
+package dynsec
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+)
+
+// errRightsChanged: the plugin ends the sessions of an account whose roles change.
+var errRightsChanged = errors.New("the account's rights changed")
+
+// ensureRights makes sure that the dispatchers' own account may do its work, and
+// that what no role speaks of is denied. It changes nothing that is as it should
+// be: a change ends the sessions of all dispatchers.
+func (c *Client) ensureRights(ctx context.Context, conn *connection) error {
+	want := dispatcherRole()
+	found, err := conn.ask(ctx,
+		command{Command: "getClient", Username: c.options.User},
+		command{Command: "getRole", RoleName: want.name},
+		command{Command: "getDefaultACLAccess"})
+	if err != nil {
+		return err
+	}
+	client, has, standard := found[0], found[1], found[2]
+	if err := errors.Join(client.unless(), has.unless(roleNotFound), standard.unless()); err != nil {
+		return err
+	}
+	var changes []command
+	if !same(standard.Data.ACLs, defaults()) {
+		changes = append(changes, command{Command: "setDefaultACLAccess", ACLs: defaults()})
+	}
+	switch {
+	case has.is(roleNotFound):
+		changes = append(changes, createRole(want))
+	case !same(has.Data.Role.ACLs, want.acls):
+		changes = append(changes, modifyRole(want))
+	}
+	if !slices.Contains(client.Data.Client.Roles, roleEntry{want.name}) {
+		// Last: it ends this session.
+		changes = append(changes, command{Command: "addClientRole", Username: c.options.User, RoleName: want.name})
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	c.options.Logger.InfoContext(ctx, "setting up the rights at the broker", "changes", len(changes))
+	answers, err := conn.ask(ctx, changes...)
+	if errors.Is(err, errLost) {
+		return errRightsChanged
+	}
+	return errors.Join(err, refusals(answers, roleExists)) // another replica was faster
+}
+
+// same compares lists of rights, whose order has no meaning.
+func same(a, b []acl) bool {
+	order := func(x, y acl) int { return cmp.Or(cmp.Compare(x.Type, y.Type), cmp.Compare(x.Topic, y.Topic)) }
+	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))
+}

@@ -1,0 +1,41 @@
+package mqtt
+
+import (
+	"errors"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestWriteEndsWhenNobodyReads: the broker's machine answers, the broker does not.
+func TestWriteEndsWhenNobodyReads(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	raw, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := (bounded{raw}).Write(make([]byte, 1<<20)); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error(err)
+		}
+	case <-time.After(10 * writeTimeout):
+		t.Error("still writing")
+	}
+}

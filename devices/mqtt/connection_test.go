@@ -1,0 +1,366 @@
+package mqtt_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+// wire sees the packets that clients send to a broker, one connection at a time.
+type wire struct {
+	*testservers.Proxy
+	mu       sync.Mutex
+	rest     []byte
+	kinds    []string // of the packets of the newest connection
+	ids      []string // the client ids that connected
+	dialling []time.Time
+}
+
+func newWire(t *testing.T, addr string) *wire {
+	t.Helper()
+	w := &wire{Proxy: testservers.NewProxy(t, addr)}
+	w.OnRequest(w.see)
+	return w
+}
+
+func (w *wire) see(chunk []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if chunk[0] == 0x10 && bytes.Contains(chunk, []byte("\x00\x04MQTT\x04")) {
+		_, after, _ := bytes.Cut(chunk, []byte("\x00\x04MQTT\x04"))
+		id := after[3:] // behind the flags and the keepalive
+		w.ids = append(w.ids, string(id[2:2+binary.BigEndian.Uint16(id)]))
+		w.dialling = append(w.dialling, time.Now())
+		w.rest, w.kinds = nil, nil
+	}
+	names := map[byte]string{1: "CONNECT", 3: "PUBLISH", 4: "PUBACK", 8: "SUBSCRIBE", 10: "UNSUBSCRIBE", 12: "PINGREQ", 14: "DISCONNECT"}
+	w.rest = append(w.rest, chunk...)
+	for len(w.rest) >= 2 {
+		length, n := binary.Uvarint(w.rest[1:])
+		if n <= 0 || len(w.rest) < 1+n+int(length) { //nolint:gosec // below 256 MiB
+			return
+		}
+		w.kinds = append(w.kinds, names[w.rest[0]>>4])
+		w.rest = w.rest[1+n+int(length):] //nolint:gosec // see above
+	}
+}
+
+// sent are the kinds of the packets of the newest connection.
+func (w *wire) sent() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.kinds)
+}
+
+func (w *wire) clientIDs() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.ids)
+}
+
+func (w *wire) dialled() []time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.dialling)
+}
+
+// logged is a log that counts its lines by message.
+type logged struct {
+	slog.Handler
+	mu    sync.Mutex
+	lines []string
+}
+
+func newLog() *logged { return &logged{Handler: slog.DiscardHandler} }
+
+func (*logged) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *logged) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	line := r.Message
+	r.Attrs(func(a slog.Attr) bool { line += " " + a.String(); return true })
+	l.lines = append(l.lines, line)
+	return nil
+}
+
+func (l *logged) with(words string) (lines []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.lines {
+		if strings.Contains(line, words) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// begin starts a client and does not wait for the broker.
+func begin(t *testing.T, o mqtt.Options) *mqtt.Client {
+	t.Helper()
+	c, err := mqtt.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, c) })
+	return c
+}
+
+// TestStopInOrder: no more reports, the answer to what was under way, its
+// PUBACK, and a goodbye, so that the broker does not wait for a keepalive.
+func TestStopInOrder(t *testing.T) {
+	t.Parallel()
+	s := mosquitto{testservers.Mosquitto(t)}
+	w := newWire(t, s.Addr)
+	release, entered := make(chan struct{}), make(chan struct{}, 10)
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerFunc(func(ctx context.Context, id devices.ID, body []byte) devices.Reply {
+		entered <- struct{}{}
+		<-release
+		return echo(ctx, id, body)
+	})})
+	d := device(t, s, "a")
+	d.report(t, "under way")
+	<-entered
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop(t, c)
+	}()
+	eventually(t, "unsubscribed", func() bool { return slices.Contains(w.sent(), "UNSUBSCRIBE") })
+	close(release)
+	<-stopped
+	if got := d.reply(t).Re; got != "under way" {
+		t.Errorf("re %q", got)
+	}
+	want := []string{"CONNECT", "SUBSCRIBE", "UNSUBSCRIBE", "PUBLISH", "PUBACK", "DISCONNECT"}
+	eventually(t, fmt.Sprint(want), func() bool { return slices.Equal(w.sent(), want) })
+}
+
+// TestStopLeavesReportsToTheOthers: while one replica finishes what it has,
+// the other gets all that comes.
+func TestStopLeavesReportsToTheOthers(t *testing.T) {
+	t.Parallel()
+	overBothBrokers(t, func(t *testing.T, s server) {
+		t.Helper()
+		release, entered := make(chan struct{}), make(chan struct{}, 10)
+		ends := connect(t, mqtt.Options{URL: s.URL(), Handler: handlerFunc(func(ctx context.Context, id devices.ID, body []byte) devices.Reply {
+			entered <- struct{}{}
+			<-release
+			return echo(ctx, id, body)
+		})})
+		d := device(t, s, "a")
+		d.report(t, "under way")
+		<-entered
+		connect(t, mqtt.Options{URL: s.URL(), Handler: handlerFunc(echo)})
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			stop(t, ends)
+		}()
+		// Connected is false just before the broker is asked; it answers in order.
+		eventually(t, "stopping", func() bool { return !ends.Connected() })
+		other := device(t, s, "b")
+		for n := range 20 {
+			other.report(t, fmt.Sprint(n))
+			if got := other.reply(t).Re; got != fmt.Sprint(n) {
+				t.Errorf("re %q at %d", got, n)
+			}
+		}
+		close(release)
+		<-stopped
+		if got := d.reply(t).Re; got != "under way" {
+			t.Errorf("re %q", got)
+		}
+	})
+}
+
+// TestConfirmationThatNeverCameIsForgotten: the broker has the reply, its
+// PUBACK is lost with the connection. The next one must not say it again.
+func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
+	t.Parallel()
+	s := mosquitto{testservers.Mosquitto(t)}
+	w := newWire(t, s.Addr)
+	release, entered := make(chan struct{}), make(chan struct{}, 10)
+	counts := &counter{}
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Count: counts.add, Handler: handlerFunc(func(ctx context.Context, id devices.ID, body []byte) devices.Reply {
+		entered <- struct{}{}
+		<-release
+		return echo(ctx, id, body)
+	})})
+	d := device(t, s, "a")
+	d.report(t, "once")
+	<-entered
+	w.HoldReplies()
+	close(release)
+	if got := d.reply(t).Re; got != "once" {
+		t.Errorf("re %q", got)
+	}
+	w.Cut()
+	w.ReleaseReplies()
+	eventually(t, "counted", func() bool { return counts.get(mqtt.EventReplyLost) == 1 })
+	w.Heal()
+	eventually(t, "connected again", c.Connected)
+	d.report(t, "fresh")
+	if got := d.reply(t).Re; got != "fresh" {
+		t.Errorf("re %q", got)
+	}
+}
+
+// TestReplicasComeBackApart: those that lost the broker together.
+func TestReplicasComeBackApart(t *testing.T) {
+	t.Parallel()
+	w := newWire(t, testservers.Mosquitto(t).Addr)
+	const replicas = 8
+	var clients []*mqtt.Client
+	for range replicas {
+		clients = append(clients, connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerFunc(echo)}))
+	}
+	w.Cut()
+	w.Heal()
+	for _, c := range clients {
+		eventually(t, "connected again", func() bool { return c.Connected() && len(w.dialled()) >= 2*replicas })
+	}
+	again := w.dialled()[replicas:]
+	if spread := again[len(again)-1].Sub(again[0]); spread < 100*time.Millisecond {
+		t.Errorf("%d replicas came back within %s", replicas, spread)
+	}
+}
+
+// TestBrokerThatHangs is stopped for longer than the keepalive: that is
+// noticed, and when it goes on the same client id takes its session over.
+func TestBrokerThatHangs(t *testing.T) {
+	t.Parallel()
+	s := mosquitto{testservers.Mosquitto(t)}
+	w := newWire(t, s.Addr)
+	log := newLog()
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Logger: slog.New(log), Handler: handlerFunc(echo)})
+	s.Signal(syscall.SIGSTOP)
+	deadline := time.After(2 * patience)
+	for tick := time.Tick(50 * time.Millisecond); c.Connected(); {
+		select {
+		case <-tick:
+		case <-deadline:
+			t.Fatal("never noticed")
+		}
+	}
+	s.Signal(syscall.SIGCONT)
+	eventually(t, "connected again", c.Connected)
+	if ids := w.clientIDs(); ids[0] != ids[len(ids)-1] {
+		t.Errorf("client ids %q", ids)
+	}
+	if got := log.with("lost the MQTT broker"); len(got) != 1 {
+		t.Errorf("logged %q", got)
+	}
+	d := device(t, s, "a")
+	d.report(t, "after")
+	if got := d.reply(t).Re; got != "after" {
+		t.Errorf("re %q", got)
+	}
+}
+
+// TestTakenClientID: two with one id would end each other's connection for ever.
+func TestTakenClientID(t *testing.T) {
+	t.Parallel()
+	s := mosquitto{testservers.Mosquitto(t)}
+	w := newWire(t, s.Addr)
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerFunc(echo)})
+	var lost atomic.Int32
+	thief := paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + s.Addr).SetClientID(w.clientIDs()[0]).SetAutoReconnect(false).
+		SetConnectionLostHandler(func(paho.Client, error) { lost.Add(1) }))
+	if token := thief.Connect(); !token.WaitTimeout(patience) || token.Error() != nil {
+		t.Fatal(token.Error())
+	}
+	defer thief.Disconnect(50)
+	eventually(t, "connected under another id", func() bool {
+		ids := w.clientIDs()
+		return c.Connected() && len(ids) > 1 && ids[len(ids)-1] != ids[0]
+	})
+	if lost.Load() != 0 {
+		t.Error("the id was taken back")
+	}
+}
+
+// TestTroubleIsLoggedOnce, however often it is met.
+func TestTroubleIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	users := testservers.MosquittoWithUsers(t, map[string]string{"dispatcher": "secret"}, "user dispatcher", "topic read fleet/v1/+/report")
+	e := &embedded{t: t, addr: "127.0.0.1:0"}
+	e.Start()
+	t.Cleanup(e.Kill)
+	for name, test := range map[string]struct {
+		addr     string
+		options  mqtt.Options
+		want     string
+		attempts int
+	}{
+		"wrong password":       {users.Addr, mqtt.Options{User: "dispatcher", Password: "wrong"}, "not Authorized", 4},
+		"refused subscription": {e.addr, mqtt.Options{User: "$dispatcher", Password: "internal", Group: "other"}, "refused the subscription $share/other/fleet/v1/+/report", 4},
+		"nobody there":         {testservers.FreeAddr(t), mqtt.Options{}, "network Error", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, log, counts := newWire(t, test.addr), newLog(), &counter{}
+			o := test.options
+			o.URL, o.Logger, o.Count, o.Handler = "tcp://"+w.Addr, slog.New(log), counts.add, handlerFunc(echo)
+			c := begin(t, o)
+			eventually(t, "attempts", func() bool { return len(w.clientIDs()) >= test.attempts && len(log.with("")) > 0 })
+			if lines := log.with(""); len(lines) != 1 || !strings.Contains(lines[0], test.want) || strings.Contains(lines[0], "wrong") {
+				t.Errorf("logged %q, want one line with %q", lines, test.want)
+			}
+			if c.Connected() {
+				t.Error("says that reports arrive")
+			}
+		})
+	}
+}
+
+// TestSilentBroker accepts connections and says nothing. Stop does not wait
+// for it.
+func TestSilentBroker(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			accepted <- conn
+		}
+	}()
+	c := begin(t, mqtt.Options{URL: "tcp://" + l.Addr().String(), Handler: handlerFunc(echo)})
+	conn := <-accepted
+	defer conn.Close()
+	if _, err := conn.Read(make([]byte, 1)); err != nil { // its CONNECT
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // below the time to connect
+	defer cancel()
+	if err := c.Stop(ctx); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if ctx.Err() != nil {
+		t.Error("Stop waited for the broker")
+	}
+}

@@ -1,0 +1,143 @@
+package mqtt_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+// crowd speaks for many devices: it reports for any, and hears all replies.
+func crowd(t *testing.T) (s mosquitto, d *fakeDevice) {
+	t.Helper()
+	s = mosquitto{testservers.Mosquitto(t)} // lets 20 messages be unacknowledged
+	return s, device(t, s, "+")
+}
+
+func (d *fakeDevice) reportAs(id devices.ID) {
+	d.Publish(devices.ReportTopic(id), 1, false, fmt.Sprintf(`{"id":%q}`, id))
+}
+
+// answered collects n replies by the report's id: each device has one.
+func (d *fakeDevice) answered(t *testing.T, n int) map[string]devices.Reason {
+	t.Helper()
+	replies := make(map[string]devices.Reason)
+	for range n {
+		reply := d.reply(t)
+		replies[reply.Re] = reply.Reason
+	}
+	return replies
+}
+
+// TestHandlersThatHangDeafenNobody: more of them than the broker lets reports
+// be open. All are answered meanwhile, and truly once they can be.
+func TestHandlersThatHangDeafenNobody(t *testing.T) {
+	t.Parallel()
+	s, d := crowd(t)
+	release := make(chan struct{})
+	counts := &counter{}
+	connect(t, mqtt.Options{
+		URL: s.URL(), Workers: 64, Patience: 100 * time.Millisecond, BusyAfter: time.Second, Count: counts.add,
+		Handler: handlerFunc(func(_ context.Context, id devices.ID, _ []byte) devices.Reply {
+			<-release
+			return devices.Reply{Re: string(id), Reason: devices.ReasonNone}
+		}),
+	})
+	const fleet = 50
+	for n := range fleet {
+		d.reportAs(devices.ID(fmt.Sprint("meter-", n)))
+	}
+	for id, reason := range d.answered(t, fleet) {
+		if reason != devices.ReasonUnavailable || id == "" {
+			t.Errorf("%q is told %s", id, reason)
+		}
+	}
+	if got := counts.get(mqtt.EventSlow); got != fleet {
+		t.Errorf("%d were slow", got)
+	}
+	close(release)
+	if got := d.reply(t); got.Reason != devices.ReasonNone || got.Re == "" {
+		t.Errorf("afterwards: %+v", got)
+	}
+}
+
+// TestHandlerThatHangsHoldsOnlyItsWorker: those behind it are told to come
+// again, all others are served.
+func TestHandlerThatHangsHoldsOnlyItsWorker(t *testing.T) {
+	t.Parallel()
+	s, d := crowd(t)
+	release, entered := make(chan struct{}), make(chan struct{})
+	connect(t, mqtt.Options{
+		URL: s.URL(), Workers: 8, Patience: 100 * time.Millisecond,
+		Handler: handlerFunc(func(_ context.Context, id devices.ID, _ []byte) devices.Reply {
+			if id == "hangs" {
+				close(entered)
+				<-release
+			}
+			return devices.Reply{Re: string(id), Reason: devices.ReasonNone}
+		}),
+	})
+	d.reportAs("hangs")
+	<-entered
+	if got := d.reply(t); got.Re != "hangs" || got.Reason != devices.ReasonUnavailable {
+		t.Errorf("%+v", got)
+	}
+	const fleet = 60
+	for n := range fleet {
+		d.reportAs(devices.ID(fmt.Sprint("meter-", n)))
+	}
+	told := make(map[devices.Reason]int)
+	for _, reason := range d.answered(t, fleet) {
+		told[reason]++
+	}
+	if told[devices.ReasonNone] < fleet/2 || told[devices.ReasonNone]+told[devices.ReasonUnavailable] != fleet {
+		t.Errorf("told %v", told)
+	}
+	close(release)
+	if got := d.reply(t); got.Re != "hangs" || got.Reason != devices.ReasonNone {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestThousandReportsAtOnce: what the queues cannot hold is refused, not kept.
+func TestThousandReportsAtOnce(t *testing.T) {
+	t.Parallel()
+	s, d := crowd(t)
+	release := make(chan struct{})
+	var inside, most atomic.Int32
+	const fleet, workers, queue = 1000, 4, 3 // together less than the broker lets be open
+	connect(t, mqtt.Options{
+		URL: s.URL(), Workers: workers, Queue: queue, Patience: time.Hour,
+		Handler: handlerFunc(func(_ context.Context, id devices.ID, _ []byte) devices.Reply {
+			if n := inside.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			defer inside.Add(-1)
+			<-release
+			return devices.Reply{Re: string(id), Reason: devices.ReasonNone}
+		}),
+	})
+	for n := range fleet {
+		d.reportAs(devices.ID(fmt.Sprint("meter-", n)))
+	}
+	const kept = workers * (1 + queue)
+	told := make(map[devices.Reason]int)
+	for _, reason := range d.answered(t, fleet-kept) {
+		told[reason]++
+	}
+	if told[devices.ReasonBusyServer] != fleet-kept {
+		t.Errorf("told %v", told)
+	}
+	close(release)
+	for _, reason := range d.answered(t, kept) {
+		told[reason]++
+	}
+	if told[devices.ReasonNone] != kept || most.Load() > workers {
+		t.Errorf("told %v; %d were handled at once", told, most.Load())
+	}
+}

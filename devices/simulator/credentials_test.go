@@ -1,0 +1,90 @@
+package simulator
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The fleet token would be refused: each device has a token of its own, over
+// both transports. A second run finds the devices there and rotates.
+func TestDevicesWithTheirOwnTokens(t *testing.T) {
+	t.Parallel()
+	f, server := newFake(t)
+	c := testConfig(server.URL)
+	c.MQTTURL, _ = serveMQTT(t, f)
+	c.Via, c.Credentials, c.FleetToken = ViaMixed, CredentialsOwn, "of no use"
+	for run, rotated := range []int{0, 20} {
+		f.refuse = 2 // the broker behind the dispatcher may be down for a moment
+		s, progress := runAgainst(t, f, c)
+		if err := s.Err(); err != nil || s.Compared != 60 {
+			t.Errorf("run %d: %v, %d outputs compared", run, err, s.Compared)
+		}
+		if !strings.Contains(progress, "registered 20 of 20 devices") {
+			t.Errorf("run %d: no word of the registration: %q", run, progress)
+		}
+		if len(f.own) != 20 || f.rotated != rotated {
+			t.Errorf("run %d: %d devices, %d rotated; want 20 and %d", run, len(f.own), f.rotated, rotated)
+		}
+		f.tasks, f.batches = nil, nil
+	}
+}
+
+func TestRegistrationThatFailsEndsTheRun(t *testing.T) {
+	t.Parallel()
+	_, server := newFake(t)
+	c := testConfig(server.URL)
+	c.Credentials, c.OperatorToken = CredentialsOwn, "wrong"
+	if _, err := register(t.Context(), NewOperator(c.URL, c.OperatorToken), []string{"a", "b"}, func(int) {}); err == nil || !strings.Contains(err.Error(), "401") {
+		t.Errorf("%v, want status 401", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := register(ctx, NewOperator("http://127.0.0.1:1", ""), []string{"a"}, func(int) {}); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("%v, want unavailable", err)
+	}
+}
+
+// One of two replicas ends in the middle of the run: its devices go on at the
+// other, and so does the operator.
+func TestDevicesGoOnAtTheOtherReplica(t *testing.T) {
+	t.Parallel()
+	f, first := newFake(t)
+	second := httptest.NewServer(f)
+	t.Cleanup(second.Close)
+	c := testConfig(first.URL + ", " + second.URL + "/")
+	seen := make(chan struct{})
+	go func() {
+		defer close(seen)
+		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.token > 10 })
+		first.CloseClientConnections()
+		first.Close()
+	}()
+	s, _ := runAgainst(t, f, c)
+	<-seen
+	if err := s.Err(); err != nil || s.Compared != 60 {
+		t.Errorf("%v, %d outputs compared", err, s.Compared)
+	}
+}
+
+func TestCallersSpreadOverReplicas(t *testing.T) {
+	t.Parallel()
+	count := map[string]int{}
+	for i := range 10 {
+		url, _ := newReplicas("http://a,http://b", i).current()
+		count[url]++
+	}
+	if count["http://a"] != 5 || count["http://b"] != 5 {
+		t.Errorf("%v, want 5 each", count)
+	}
+	r := newReplicas("http://a,http://b", 0)
+	_, mark := r.current()
+	r.leave(mark)
+	r.leave(mark) // the second report that failed at the first replica
+	if url, _ := r.current(); url != "http://b" {
+		t.Errorf("at %s, want the other", url)
+	}
+}

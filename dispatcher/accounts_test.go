@@ -1,0 +1,264 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// accounts is a broker's list, whose calls can be made to fail or to hang.
+type accounts struct {
+	mu      sync.Mutex
+	secrets map[devices.ID]string
+	calls   []string
+	down    bool
+	hangs   chan struct{} // not nil: calls wait for their context
+}
+
+var errNoBroker = errors.New("no broker")
+
+func (a *accounts) call(ctx context.Context, what string, change func()) error {
+	a.mu.Lock()
+	hangs, down := a.hangs, a.down
+	a.mu.Unlock()
+	if hangs != nil {
+		hangs <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if down {
+		return errNoBroker
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls = append(a.calls, what)
+	if change != nil {
+		change()
+	}
+	return nil
+}
+
+func (a *accounts) Set(ctx context.Context, d devices.ID, secret string, enabled bool) error {
+	what := "set " + string(d)
+	if !enabled {
+		what += " disabled"
+	}
+	return a.call(ctx, what, func() { a.secrets[d] = secret })
+}
+
+func (a *accounts) Enable(ctx context.Context, d devices.ID) error {
+	return a.call(ctx, "enable "+string(d), nil)
+}
+
+func (a *accounts) Disable(ctx context.Context, d devices.ID) error {
+	return a.call(ctx, "disable "+string(d), nil)
+}
+
+func (a *accounts) Delete(ctx context.Context, d devices.ID) error {
+	return a.call(ctx, "delete "+string(d), nil)
+}
+
+func (a *accounts) Disconnect(ctx context.Context, d devices.ID) error {
+	return a.call(ctx, "disconnect "+string(d), nil)
+}
+
+// did expects these calls since it was asked last.
+func (a *accounts) did(t *testing.T, want ...string) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.Equal(a.calls, want) {
+		t.Errorf("the broker was told %q, want %q", a.calls, want)
+	}
+	a.calls = nil
+}
+
+func (a *accounts) setDown(down bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.down = down
+}
+
+func withAccounts(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *accounts) {
+	t.Helper()
+	a := &accounts{secrets: map[devices.ID]string{}}
+	b := embedded(t, append(changes, func(c *dispatcher.Config) { c.Accounts = a })...)
+	b.store.NoteAccounts()
+	return b, a
+}
+
+func TestAccountsFollowTheDevices(t *testing.T) {
+	t.Parallel()
+	b, a := withAccounts(t)
+	_, token, err := b.CreateDevice(b.ctx, "op", "d1", nil)
+	if err != nil || a.secrets["d1"] != token {
+		t.Fatalf("created: %v, the account's secret is not the token", err)
+	}
+	if token, _, err = b.RotateToken(b.ctx, "op", "d1", time.Hour); err != nil || a.secrets["d1"] != token {
+		t.Fatalf("rotated: %v, the account's secret is not the token", err)
+	}
+	a.did(t, "set d1", "set d1")
+	for _, blocked := range []bool{true, false} {
+		if err := b.SetBlocked(b.ctx, "op", "d1", blocked); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := b.RotateToken(b.ctx, "op", "d1", 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.DeleteDevice(b.ctx, "op", "d1", false); err != nil {
+		t.Fatal(err)
+	}
+	a.did(t, "disable d1", "enable d1", "set d1", "disconnect d1", "delete d1")
+}
+
+func TestBlockingDoesNotNeedTheBroker(t *testing.T) {
+	t.Parallel()
+	b, a := withAccounts(t)
+	for _, id := range []devices.ID{"d1", "d2"} {
+		if _, _, err := b.CreateDevice(b.ctx, "op", id, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.setDown(true)
+	if _, _, err := b.CreateDevice(b.ctx, "op", "d3", nil); !errors.Is(err, dispatcher.ErrBroker) {
+		t.Errorf("created without the broker: %v", err)
+	}
+	if _, err := b.store.Device(b.ctx, "d3"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("d3 is half-created: %v", err)
+	}
+	if err := b.SetBlocked(b.ctx, "op", "d1", true); err != nil {
+		t.Errorf("blocked: %v", err)
+	}
+	if _, err := b.DeleteDevice(b.ctx, "op", "d2", false); err != nil {
+		t.Errorf("deleted: %v", err)
+	}
+	if n, err := b.FollowDevices(b.ctx); n != 0 || !errors.Is(err, errNoBroker) {
+		t.Errorf("followed %d, %v", n, err)
+	}
+	a.setDown(false)
+	if n, err := b.FollowDevices(b.ctx); n != 2 || err != nil {
+		t.Errorf("followed %d, %v; want both", n, err)
+	}
+	slices.Sort(a.calls)
+	a.did(t, "delete d2", "disable d1", "set d1", "set d2")
+	if _, _, err := b.CreateDevice(b.ctx, "op", "d3", nil); err != nil {
+		t.Errorf("the same again: %v", err)
+	}
+}
+
+func TestEnrollmentSetsTheAccount(t *testing.T) {
+	t.Parallel()
+	b, a := withAccounts(t, func(c *dispatcher.Config) { c.FleetMode = dispatcher.FleetEnroll })
+	a.setDown(true)
+	if _, err := b.tryReport("new", `{}`); !errors.Is(err, dispatcher.ErrUnavailable) {
+		t.Errorf("enrolled without the broker: %v", err)
+	}
+	a.setDown(false)
+	if token := b.report("new", `{}`).Credential; token == "" || a.secrets["new"] != token {
+		t.Error("the account's secret is not the credential")
+	}
+}
+
+// A broker that hangs keeps one transaction waiting, and reports go on.
+func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
+	t.Parallel()
+	b, a := withAccounts(t)
+	a.hangs = make(chan struct{})
+	ctx, cancel := context.WithCancel(b.ctx)
+	errs := make(chan error)
+	create := func(id devices.ID) {
+		_, _, err := b.CreateDevice(ctx, "op", id, nil)
+		errs <- err
+	}
+	go create("d1")
+	<-a.hangs
+	for _, id := range []devices.ID{"d2", "d3", "d4"} {
+		go create(id)
+	}
+	cancel()
+	for range 4 {
+		select {
+		case <-a.hangs:
+			t.Error("a second one waits for the broker")
+		case err := <-errs:
+			if err == nil {
+				t.Error("created")
+			}
+		}
+	}
+}
+
+func TestRevokedAndDeletedDevicesOverBrokers(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	overBroker := func(device devices.ID) error {
+		_, err := b.HandleReport(b.ctx, dispatcher.Caller{Device: device, Via: dispatcher.ViaBroker}, devices.Report{Accept: true, ID: "r"})
+		return err
+	}
+	if err := overBroker("d1"); err != nil {
+		t.Fatalf("an unknown device, with a fleet token: %v", err)
+	}
+	_, token, err := b.CreateDevice(b.ctx, "op", "d2", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.AuthenticateSession(b.ctx, "d2", token); err != nil {
+		t.Fatal(err)
+	}
+	if err := overBroker("d2"); err != nil {
+		t.Fatalf("with its own token: %v", err)
+	}
+	second, _, err := b.RotateToken(b.ctx, "op", "d2", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.AuthenticateSession(b.ctx, "d2", token); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+		t.Errorf("a new session with the token that was replaced: %v", err)
+	}
+	if _, err := b.Authenticate(b.ctx, "d2", token); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+		t.Errorf("a report with the token that was replaced: %v", err)
+	}
+	if err := b.AuthenticateSession(b.ctx, "d2", second); err != nil {
+		t.Errorf("with the new one: %v", err)
+	}
+	for _, device := range []devices.ID{"d1", "d2"} {
+		if _, err := b.DeleteDevice(b.ctx, "op", device, false); err != nil {
+			t.Fatal(err)
+		}
+		if err := overBroker(device); !errors.Is(err, dispatcher.ErrForbidden) {
+			t.Errorf("%s by a session that outlived it: %v", device, err)
+		}
+		if _, err := b.store.Device(b.ctx, string(device)); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("%s is back: %v", device, err)
+		}
+	}
+	// It has used a token of its own, and has none that is valid.
+	if _, err := b.store.EnsureDevice(b.ctx, "d3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.store.MarkOwnToken(b.ctx, "d3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := overBroker("d3"); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("a revoked device: %v", err)
+	}
+	// Only a new credential brings it back.
+	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); err != nil {
+		t.Errorf("a new session: %v", err)
+	}
+	if err := overBroker("d1"); err != nil {
+		t.Errorf("in it: %v", err)
+	}
+	b.report("d2", `{}`)
+	if err := overBroker("d2"); err != nil {
+		t.Errorf("registered by its report over HTTP: %v", err)
+	}
+}

@@ -1,0 +1,97 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// What a batch gets that is created without saying, or patched back.
+const (
+	defaultWeight      = 1
+	defaultMaxAttempts = 3
+)
+
+type batchPatch struct {
+	Priority    patch[int]          `json:"priority,omitzero" minimum:"-1000000" maximum:"1000000" doc:"Of its tasks without their own"`
+	Weight      patch[int]          `json:"weight,omitzero" minimum:"1" maximum:"1000" doc:"Kept, not in effect in this release"`
+	NotAfter    patch[time.Time]    `json:"not_after,omitzero" doc:"null: never. What has expired stays so"`
+	Windows     patch[[]windowBody] `json:"windows,omitzero" doc:"All of them; null or none: always open"`
+	MaxAttempts patch[int]          `json:"max_attempts,omitzero" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`
+}
+
+func (a *API) registerBatchLife(operations huma.API) {
+	register(a, operations, operation("PATCH", "/v1/batches/{id}", "patchBatch", "Change a batch; absent fields stay, null asks for the default", roleOperator, 200), a.patchBatch)
+	register(a, operations, operation("POST", "/v1/batches/{id}/pause", "pauseBatch", "Grant nothing more of a batch; what runs goes on", roleOperator, 200), a.pauseBatch)
+	register(a, operations, operation("POST", "/v1/batches/{id}/resume", "resumeBatch", "End the pause of a batch", roleOperator, 200), a.resumeBatch)
+	register(a, operations, operation("POST", "/v1/batches/{id}/cancel", "cancelBatch", "End a batch; devices that run a task of it are told to stop", roleOperator, 200), a.cancelBatch)
+}
+
+func (a *API) patchBatch(ctx context.Context, in *struct {
+	BatchPath
+	Body batchPatch
+},
+) (*body[batchBody], error) {
+	var written []windowBody
+	in.Body.Windows.to(&written, nil)
+	opens, err := readWindows(written)
+	if err != nil {
+		return nil, err
+	}
+	b, err := a.store.ChangeBatch(ctx, actor(ctx), in.ID, func(b *store.Batch) error {
+		if in.Body.Windows.set {
+			b.Windows = opens
+		}
+		return in.Body.apply(b)
+	})
+	return shownBatch(b, neverStarts(err))
+}
+
+// apply changes all but the windows.
+func (p batchPatch) apply(b *store.Batch) error {
+	p.Priority.to(&b.Priority, 0)
+	p.Weight.to(&b.Weight, defaultWeight)
+	p.MaxAttempts.to(&b.MaxAttempts, defaultMaxAttempts)
+	if p.NotAfter.set {
+		b.NotAfter = p.NotAfter.value
+	}
+	return checkSpan(b.NotBefore, b.NotAfter)
+}
+
+func checkSpan(from, to *time.Time) error {
+	if from != nil && to != nil && !to.After(*from) {
+		return problem(http.StatusUnprocessableEntity, codeInvalidField, "not_after: must be later than not_before")
+	}
+	return nil
+}
+
+func (a *API) pauseBatch(ctx context.Context, in *struct {
+	BatchPath
+	Body *Reason
+},
+) (*body[batchBody], error) {
+	reason := ""
+	if in.Body != nil {
+		reason = in.Body.Reason
+	}
+	return shownBatch(a.store.PauseBatch(ctx, actor(ctx), in.ID, reason))
+}
+
+func (a *API) resumeBatch(ctx context.Context, in *BatchPath) (*body[batchBody], error) {
+	return shownBatch(a.store.ResumeBatch(ctx, actor(ctx), in.ID))
+}
+
+func (a *API) cancelBatch(ctx context.Context, in *BatchPath) (*body[batchBody], error) {
+	return shownBatch(a.store.CancelBatch(ctx, actor(ctx), in.ID))
+}
+
+func shownBatch(b store.Batch, err error) (*body[batchBody], error) {
+	if err != nil {
+		return nil, err
+	}
+	return &body[batchBody]{showBatch(b)}, nil
+}

@@ -1,0 +1,225 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"mime"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	typeCSV    = "text/csv"
+	typeNDJSON = "application/x-ndjson"
+	typeEvents = "text/event-stream"
+
+	maxStreamBody = 2 << 30          // bytes of a streamed batch
+	maxTasks      = 1_000_000        // of one batch
+	maxLine       = 128 << 10        // bytes of one line; a payload's may be escaped
+	streamPause   = 30 * time.Second // the longest a client may send nothing
+)
+
+// lines reads a streamed batch, one task after the other.
+type lines interface {
+	// next returns io.EOF behind the last line. An error of a line names it.
+	next() (batchTask, error)
+	// line is the number of the one last read, from 1.
+	line() int
+}
+
+// streamed takes batches whose body is a stream, before huma would read it
+// whole: the batch's fields are in the query then.
+func (a *API) streamed(operations huma.API) func(huma.Context, func(huma.Context)) {
+	return func(ctx huma.Context, next func(huma.Context)) {
+		contentType, _, _ := mime.ParseMediaType(ctx.Header("Content-Type"))
+		if contentType != typeCSV && contentType != typeNDJSON {
+			next(ctx)
+			return
+		}
+		made, err := a.createStreamed(operations, ctx, contentType)
+		if err != nil {
+			a.refuse(operations, ctx, err)
+			return
+		}
+		ctx.SetHeader("Content-Type", "application/json")
+		ctx.SetStatus(made.Status)
+		_ = operations.Marshal(ctx.BodyWriter(), "application/json", made.Body) // a client that left
+	}
+}
+
+func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType string) (*created[batchCreated], error) {
+	url := ctx.URL()
+	post, mode, err := queryBatch(operations, url.Query())
+	if err != nil {
+		return nil, err
+	}
+	b, err := a.newBatch(post)
+	if err != nil {
+		return nil, err
+	}
+	body := newPatientReader(ctx)
+	var list lines = newNDJSON(body)
+	if contentType == typeCSV {
+		if list, err = newCSV(body); err != nil {
+			return nil, body.explain(err)
+		}
+	}
+	made, err := a.queueBatch(ctx.Context(), b, store.Queue{Tasks: checkedLines(list, newOverlay(post.Payload))}, mode)
+	return made, body.explain(err)
+}
+
+// checkedLines yields the tasks of all lines; a bad one refuses the batch.
+func checkedLines(list lines, shared overlay) iter.Seq2[store.NewTask, error] {
+	return func(yield func(store.NewTask, error) bool) {
+		for n := 1; ; n++ {
+			entry, err := list.next()
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			var task store.NewTask
+			if err == nil {
+				task, err = entry.task(shared)
+			}
+			if err == nil && n > maxTasks {
+				err = fmt.Errorf("at most %d tasks in a batch", maxTasks)
+			}
+			if !yield(task, badLine(list.line(), err)) {
+				return
+			}
+		}
+	}
+}
+
+func badLine(line int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return problem(http.StatusUnprocessableEntity, codeInvalidLine, fmt.Sprintf("line %d: %v", line, err)).because(err)
+}
+
+// task checks one entry.
+func (t batchTask) task(shared overlay) (store.NewTask, error) {
+	if _, err := devices.ParseID(t.Device); err != nil {
+		return store.NewTask{}, err
+	}
+	if t.Priority != nil && (*t.Priority < -maxPriority || *t.Priority > maxPriority) {
+		return store.NewTask{}, fmt.Errorf("priority: between %d and %d", -maxPriority, maxPriority)
+	}
+	payload := shared.over(present(t.Payload))
+	if err := checkPayload("payload", raw(payload)); err != nil {
+		return store.NewTask{}, err
+	}
+	return store.NewTask{Device: t.Device, Payload: payload, Priority: t.Priority}, nil
+}
+
+// ndjson reads a line of JSON for each task; empty lines are skipped.
+type ndjson struct {
+	scanner *bufio.Scanner
+	number  int
+}
+
+func newNDJSON(body io.Reader) *ndjson {
+	scanner := bufio.NewScanner(body)
+	scanner.Buffer(make([]byte, 0, 4<<10), maxLine)
+	return &ndjson{scanner: scanner}
+}
+
+func (n *ndjson) line() int { return n.number }
+
+func (n *ndjson) next() (batchTask, error) {
+	for n.scanner.Scan() {
+		n.number++
+		if text := bytes.TrimSpace(n.scanner.Bytes()); len(text) > 0 {
+			return readLine(text)
+		}
+	}
+	err := n.scanner.Err()
+	if err == nil {
+		return batchTask{}, io.EOF
+	}
+	n.number++
+	if errors.Is(err, bufio.ErrTooLong) {
+		err = errLongLine
+	}
+	return batchTask{}, err
+}
+
+var errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
+
+func readLine(text []byte) (t batchTask, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&t); err != nil {
+		return t, fmt.Errorf("not a JSON object with device, payload and priority: %w", err)
+	}
+	if d.More() {
+		return t, errors.New("more than one JSON value")
+	}
+	var seen any
+	if bytes.Contains(text, []byte(`\u0000`)) {
+		_ = json.Unmarshal(text, &seen) // it was just read
+	}
+	if !utf8.Valid(text) || !storableValue(seen) {
+		return t, errText
+	}
+	return t, nil
+}
+
+// patientReader reads a long body: the time limit is for each pause and not
+// for all of it, and its size has an end.
+type patientReader struct {
+	from     io.Reader
+	deadline func(time.Time)
+	left     int64
+	failed   error // of the body, which a parser may hide
+}
+
+func newPatientReader(ctx huma.Context) *patientReader {
+	_, w := humago.Unwrap(ctx)
+	connection := http.NewResponseController(w)
+	return &patientReader{from: ctx.BodyReader(), left: maxStreamBody, deadline: func(t time.Time) {
+		_ = connection.SetReadDeadline(t) // a test's recorder has none
+		_ = connection.SetWriteDeadline(time.Time{})
+	}}
+}
+
+// Read reads a part of the body.
+func (r *patientReader) Read(b []byte) (int, error) {
+	if r.left <= 0 {
+		r.failed = &http.MaxBytesError{Limit: maxStreamBody}
+		return 0, r.failed
+	}
+	r.deadline(time.Now().Add(streamPause))
+	n, err := r.from.Read(b)
+	r.left -= int64(n)
+	if errors.Is(err, io.EOF) {
+		r.deadline(time.Time{}) // all is here: what follows takes the ledger's time
+	} else if err != nil {
+		r.failed = err
+	}
+	return n, err
+}
+
+// explain says of an error that it was the body's, if it was.
+func (r *patientReader) explain(err error) error {
+	var large *http.MaxBytesError
+	switch {
+	case err == nil || r.failed == nil:
+		return err
+	case errors.As(r.failed, &large):
+		return r.failed
+	}
+	return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").because(r.failed)
+}

@@ -1,0 +1,273 @@
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	csvType    = "text/csv"
+	ndjsonType = "application/x-ndjson"
+)
+
+// payloads are those of all tasks, by device.
+func (b *bench) payloads(filter string) map[string]any {
+	b.Helper()
+	got := map[string]any{}
+	for _, task := range list(b.get("/v1/tasks?"+filter).must(200).fields(), "tasks") {
+		device, _ := object(task)["device"].(string)
+		got[device] = object(task)["payload"]
+	}
+	return got
+}
+
+func TestBatchesFromLines(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		want := map[string]any{
+			"d-1": map[string]any{"server": "st1", "n": 5.0, "note": "a, \"b\"\nc"},
+			"d:2": map[string]any{"server": "st2", "n": map[string]any{"x": 1.0}},
+			"d-3": map[string]any{"server": "st1"},
+		}
+		query := `?pool=p&name=n&kind=k&payload={"server":"st1"}&priority=-2&max_attempts=5&retry_on=failed&not_after=2099-01-01T00:00:00Z`
+		query = strings.NewReplacer(`{`, "%7B", `}`, "%7D", `"`, "%22").Replace(query)
+		csv := "\ufeffdevice,server,n:json,note\r\nd-1,,5,\"a, \"\"b\"\"\nc\"\r\nd:2,st2,\"{\"\"x\"\":1}\",\r\nd-3,,,\r\n"
+		ndjson := `{"device":"d-1","payload":{"n":5,"note":"a, \"b\"\nc"},"priority":7}` + "\n\n" +
+			`{"device":"d:2","payload":{"n":{"x":1},"server":"st2"}}` + "\r\n" + `{"device":"d-3"}`
+		for i, test := range []struct{ contentType, body string }{{csvType, csv}, {ndjsonType, ndjson}, {"text/csv; charset=utf-8", csv}} {
+			made := b.postAs("POST", "/v1/batches"+query, test.contentType, test.body).must(201).fields()
+			if made["id"] != float64(i+1) || made["tasks"] != 3.0 {
+				b.Fatalf("%s: %v", test.contentType, made)
+			}
+			if diff := cmp.Diff(want, b.payloads(fmt.Sprintf("batch=%d", i+1))); diff != "" {
+				b.Errorf("%s: %s", test.contentType, diff)
+			}
+			batch := b.get(fmt.Sprintf("/v1/batches/%d", i+1)).must(200).fields()
+			if batch["name"] != "n" || batch["kind"] != "k" || batch["priority"] != -2.0 || batch["max_attempts"] != 5.0 || len(list(batch, "retry_on")) != 1 || batch["not_after"] == nil {
+				b.Errorf("%s: %v", test.contentType, batch)
+			}
+		}
+		if first := b.get("/v1/tasks/4").must(200).fields(); first["priority"] != 7.0 {
+			b.Errorf("priority of a line: %v", first)
+		}
+	})
+}
+
+func TestABadLineRefusesTheBatch(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		long := strings.Repeat("x", 130<<10)
+		for _, test := range []struct {
+			contentType, body, code string
+			names                   []string
+		}{
+			{csvType, "", "invalid_line", []string{"line 1", "header"}},
+			{csvType, "dev,a\nd,1\n", "invalid_line", []string{"line 1", "device"}},
+			{csvType, "device,a,a\nd,1,2\n", "invalid_line", []string{"line 1", `"a"`}},
+			{csvType, "device,a,\nd,1,2\n", "invalid_line", []string{"line 1", `""`}},
+			{csvType, "device\n", "no_tasks", nil},
+			{csvType, "device,a\nd-1,1\nd-2\n", "invalid_line", []string{"line 3", "number of fields"}},
+			{csvType, "device,a\nd-1,\"x\ny\"\nd/2,1\n", "invalid_line", []string{"line 4", "may only contain"}},
+			{csvType, "device,a\nd-1,\"x\n", "invalid_line", []string{"line 2", "quote"}},
+			{csvType, "device,a:json\nd-1,{\n", "invalid_line", []string{"line 2", "column 2", "JSON"}},
+			{csvType, "device,a:json\nd-1,\"\"\"\\u0000\"\"\"\n", "invalid_line", []string{"line 2", "U+0000"}},
+			{csvType, "device,a\nd-1,\xff\n", "invalid_line", []string{"line 2", "UTF-8"}},
+			{csvType, "device,a\nd-1," + long[:33<<10] + "\n", "invalid_line", []string{"line 2", "32768"}},
+			{csvType, "device,a\nd-1,1\nd-2,\"" + long + long + "\n", "invalid_line", []string{"line 3", "longer"}},
+			{ndjsonType, "", "no_tasks", nil},
+			{ndjsonType, "{\"device\":\"d\"}\n\n{\"device\":\"\"}", "invalid_line", []string{"line 3", "empty"}},
+			{ndjsonType, "{\"device\":\"d\",\"prio\":1}", "invalid_line", []string{"line 1", "prio"}},
+			{ndjsonType, "{\"device\":\"d\"} {}", "invalid_line", []string{"line 1", "more than one"}},
+			{ndjsonType, "{\"device\":\"d\"", "invalid_line", []string{"line 1", "JSON"}},
+			{ndjsonType, "{\"device\":\"d\",\"priority\":1000001}", "invalid_line", []string{"line 1", "1000000"}},
+			{ndjsonType, "{\"device\":\"d\",\"payload\":\"\\u0000\"}", "invalid_line", []string{"line 1", "U+0000"}},
+			{ndjsonType, "{\"device\":\"d\"}\n{\"device\":\"" + long + "\"}", "invalid_line", []string{"line 2", "longer"}},
+		} {
+			b.postAs("POST", "/v1/batches?pool=p", test.contentType, test.body).problem(422, test.code).names(b.T, test.names...)
+		}
+		for query, test := range map[string]struct {
+			status int
+			code   string
+			name   string
+		}{
+			"":                               {422, "invalid_field", "pool"},
+			"?pool=q":                        {422, "unknown_pool", "pool"},
+			"?pool=p&max_attempt=1":          {400, "unknown_field", "max_attempt"},
+			"?pool=p&devices=a":              {400, "unknown_field", "devices"},
+			"?pool=p&max_attempts=many":      {422, "invalid_field", "max_attempts"},
+			"?pool=p&max_attempts=0":         {422, "invalid_field", "max_attempts"},
+			"?pool=p&retry_on=failed,lapsed": {422, "invalid_field", "retry_on"},
+			"?pool=p&unknown_devices=no":     {422, "invalid_field", "unknown_devices"},
+			"?pool=p&not_after=tomorrow":     {422, "invalid_field", "not_after"},
+			"?pool=p&lease_ms=1000":          {422, "invalid_field", "lease_ms"},
+		} {
+			b.postAs("POST", "/v1/batches"+query, csvType, "device\nd-1\n").problem(test.status, test.code).names(b.T, test.name)
+		}
+		if n := len(b.pages("/v1/tasks", "tasks", "id")) + len(b.pages("/v1/batches", "batches", "id")); n != 0 {
+			b.Errorf("%d rows after refusals, want none", n)
+		}
+	})
+}
+
+func TestPayloadsLieOverTheSharedOne(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		b.batch(`{"pool":"p","payload":{"a":1,"b":{"x":1}},"tasks":[{"device":"merged","payload":{"b":{"y":2},"c":12345678901234567890}},
+			{"device":"none"},{"device":"text","payload":"t"},{"device":"null","payload":null}]}`)
+		b.batch(`{"pool":"p","payload":"text","tasks":[{"device":"own","payload":{"a":1}}]}`)
+		shared := map[string]any{"a": 1.0, "b": map[string]any{"x": 1.0}}
+		want := map[string]any{
+			"merged": map[string]any{"a": 1.0, "b": map[string]any{"y": 2.0}, "c": 12345678901234567890.0},
+			"none":   shared, "null": shared, "text": "t", "own": map[string]any{"a": 1.0},
+		}
+		if diff := cmp.Diff(want, b.payloads("")); diff != "" {
+			b.Error(diff)
+		}
+		if body := string(b.report("merged", `{"id":"x"}`).must(200).body); !strings.Contains(body, `12345678901234567890`) {
+			b.Errorf("a number lost digits: %s", body)
+		}
+		half := `"` + strings.Repeat("x", 20<<10) + `"`
+		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","payload":{"a":`+half+`},"tasks":[{"device":"d","payload":{"b":`+half+`}}]}`).
+			problem(422, "invalid_field").names(b.T, "tasks[0]", "32768")
+	})
+}
+
+func TestBatchSelectsDevicesByTag(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		for id, tags := range map[string]string{"a": `{"area":"1","kind":"x"}`, "b": `{"area":"1"}`, "c": `{"area":"2","kind":"x"}`, "d": `{}`} {
+			b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`","tags":`+tags+`}`).must(201)
+		}
+		post := func(query, tags string) answer {
+			b.Helper()
+			return b.call("POST", "/v1/batches"+query, adminToken, `{"pool":"p","payload":7,"priority":3,"select":{"tags":`+tags+`}}`)
+		}
+		if got := post("?dry_run=true", `{"area":"1"}`).must(200).fields(); got["tasks"] != 2.0 || got["id"] != 0.0 {
+			b.Errorf("dry run: %v", got)
+		}
+		if got := post("?dry_run=true", `{"area":"9"}`).must(200).fields(); got["tasks"] != 0.0 {
+			b.Errorf("dry run of none: %v", got)
+		}
+		if n := len(b.pages("/v1/batches", "batches", "id")); n != 0 {
+			b.Errorf("%d batches after dry runs", n)
+		}
+		first := post("", `{"area":"1"}`).must(201).fields()
+		post("", `{"area":"2","kind":"x"}`).must(201)
+		if diff := cmp.Diff(map[string]any{"a": 7.0, "b": 7.0, "c": 7.0}, b.payloads("")); diff != "" {
+			b.Error(diff)
+		}
+		if task := object(list(b.get("/v1/tasks").fields(), "tasks")[0]); task["priority"] != 3.0 {
+			b.Errorf("priority: %v", task)
+		}
+		b.call("PATCH", fmt.Sprintf("/v1/batches/%v", first["id"]), adminToken, `{"priority":8}`).must(200)
+		if task := object(list(b.get("/v1/tasks").fields(), "tasks")[0]); task["priority"] != 8.0 {
+			b.Errorf("the batch's priority is theirs: %v", task)
+		}
+		post("", `{"area":"9"}`).problem(422, "no_tasks")
+		post("", `{}`).problem(422, "invalid_field").names(b.T, "select.tags")
+		post("", `{"area":7}`).problem(422, "invalid_field").names(b.T, "select.tags")
+		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["a"],"select":{"tags":{"a":"b"}}}`).problem(422, "invalid_field").names(b.T, "exactly one")
+	})
+}
+
+func TestUnknownDevicesAreRefusedOnDemand(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		b.device("a")
+		b.device("b")
+		b.call("POST", "/v1/batches?unknown_devices=refuse", adminToken, `{"pool":"p","devices":["a","z-1","b","z-2"]}`).problem(422, "unknown_device").names(b.T, "z-1")
+		b.postAs("POST", "/v1/batches?pool=p&unknown_devices=refuse", csvType, "device\na\nz-1\n").problem(422, "unknown_device").names(b.T, "z-1")
+		b.postAs("POST", "/v1/batches?pool=p&unknown_devices=refuse&dry_run=true", csvType, "device\nz-1\n").problem(422, "unknown_device")
+		b.call("POST", "/v1/batches?unknown_devices=refuse", adminToken, `{"pool":"p","devices":["a","b"]}`).must(201)
+		b.call("POST", "/v1/batches?unknown_devices=allow", adminToken, `{"pool":"p","devices":["z-1"]}`).must(201)
+	})
+}
+
+// lagging notes how many bytes of a body were read beyond those of the tasks
+// that the ledger has taken: what the process holds in memory.
+type lagging struct {
+	*ledger
+	read, taken, most int
+	next              func() string // the lines, one after the other
+	rest              string
+}
+
+func (l *lagging) Read(b []byte) (int, error) {
+	if l.rest == "" {
+		l.rest = l.next()
+	}
+	if l.rest == "" {
+		return 0, io.EOF
+	}
+	n := copy(b, l.rest)
+	l.rest = l.rest[n:]
+	l.read += n
+	l.most = max(l.most, l.read-l.taken)
+	return n, nil
+}
+
+func (l *lagging) CreateBatch(ctx context.Context, actor string, b store.Batch, q store.Queue) (store.Batch, error) {
+	tasks := q.Tasks
+	q.Tasks = func(yield func(store.NewTask, error) bool) {
+		tasks(func(t store.NewTask, err error) bool {
+			l.taken += len(t.Payload)
+			return yield(t, err)
+		})
+	}
+	return l.ledger.CreateBatch(ctx, actor, b, q)
+}
+
+func TestALongStreamIsNeverHeld(t *testing.T) {
+	t.Parallel()
+	b := servers(t)
+	b.pool("p", `{}`)
+	const rows = 100_000
+	pad := strings.Repeat("x", 200)
+	for _, test := range []struct{ contentType, head, line string }{
+		{csvType, "device,pad\n", "d-%d," + pad + "\n"},
+		{ndjsonType, "", `{"device":"d-%d","payload":{"pad":"` + pad + `"}}` + "\n"},
+	} {
+		sent := -1
+		body := &lagging{ledger: b.store, next: func() string {
+			if sent++; sent == 0 && test.head != "" {
+				return test.head
+			}
+			if sent > rows {
+				return ""
+			}
+			return fmt.Sprintf(test.line, sent)
+		}}
+		if test.head == "" {
+			sent = 0
+		}
+		handler := b.newAPI(func(s *setup) { s.api.Store, s.dispatcher.Registerer = body, nil }).Handler()
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/batches?pool=p", body)
+		request.Header.Set("Authorization", "Bearer "+adminToken)
+		request.Header.Set("Content-Type", test.contentType)
+		request.Header.Set("Idempotency-Key", test.contentType)
+		answer := httptest.NewRecorder()
+		handler.ServeHTTP(answer, request)
+		if want := fmt.Sprintf(`"tasks":%d}`, rows); answer.Code != http.StatusCreated || !strings.Contains(answer.Body.String(), want) {
+			t.Fatalf("%s: %d: %s", test.contentType, answer.Code, answer.Body)
+		}
+		t.Logf("%s: %d KiB sent, at most %d KiB ahead of the ledger", test.contentType, body.read>>10, body.most>>10)
+		// The device's name and the line's form are not in taken: a tenth.
+		if body.most > body.read/5 {
+			t.Errorf("%s: %d of %d bytes were held", test.contentType, body.most, body.read)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func TestTokenRotation(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		first := b.device("ar-7")
+		b.call("POST", "/v1/devices/ar-7/report", first, `{}`).must(200)
+		rotate := func(body any) string {
+			made := b.call("POST", "/v1/devices/ar-7/token", adminToken, body).must(200).fields()
+			token, _ := made["token"].(string)
+			if made["id"] != "ar-7" || len(token) != 43 {
+				b.Fatalf("rotated: %v", made)
+			}
+			until, _ := made["older_until"].(string)
+			at, err := time.Parse(time.RFC3339, until)
+			if day := time.Until(at); body == nil && (err != nil || day < 23*time.Hour || day > 25*time.Hour) {
+				b.Errorf("older tokens until %s, want a day from now", until)
+			}
+			return token
+		}
+		second := rotate(nil)
+		for _, token := range []string{first, second} {
+			b.call("POST", "/v1/devices/ar-7/report", token, `{}`).must(200)
+		}
+		third := rotate(`{"overlap_ms":0}`)
+		for _, token := range []string{first, second} {
+			b.call("POST", "/v1/devices/ar-7/report", token, `{}`).problem(401, "unauthenticated")
+		}
+		b.call("POST", "/v1/devices/ar-7/report", third, `{}`).must(200)
+		b.call("POST", "/v1/devices/ar-7/report", fleetToken, `{}`).problem(403, "forbidden")
+		for _, body := range []string{`{"overlap_ms":-1}`, `{"overlap_ms":2592000001}`, `{"overlap_ms":"1"}`, `{"overlap_ms":1.5}`} {
+			b.call("POST", "/v1/devices/ar-7/token", adminToken, body).problem(422, "invalid_field").names(b.T, "overlap_ms")
+		}
+		b.call("POST", "/v1/devices/ar-7/token", adminToken, `{"overlap":0}`).problem(400, "unknown_field")
+		rotate(`{"overlap_ms":null}`)
+		b.call("POST", "/v1/devices/ar-7/report", third, `{}`).must(200)
+	})
+}
+
+func TestBlocking(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":2}`)
+		b.batch(`{"name":"b","pool":"p","devices":["d-1","d-1"]}`)
+		g := b.granted("d-1")
+		for range 2 {
+			if got := b.call("POST", "/v1/devices/d-1/block", adminToken, nil).must(200).fields(); got["blocked"] != true {
+				b.Errorf("blocked: %v", got)
+			}
+		}
+		var reply struct {
+			Reason string
+			Cancel []struct{ Why string }
+		}
+		b.report("d-1", `{"id":"x"}`).must(200).into(&reply)
+		if reply.Reason != "blocked" || len(reply.Cancel) != 1 || reply.Cancel[0].Why != "blocked" {
+			b.Errorf("a blocked device hears %+v", reply)
+		}
+		b.report("d-1", g.result("succeeded", "")).must(200)
+		if got := b.call("POST", "/v1/devices/d-1/unblock", adminToken, nil).must(200).fields(); got["blocked"] != false {
+			b.Errorf("unblocked: %v", got)
+		}
+		b.granted("d-1")
+		kinds := b.kinds("d-1")
+		for _, kind := range []string{"device.blocked", "device.unblocked"} {
+			if n := len(kinds) - len(slices.DeleteFunc(slices.Clone(kinds), func(k string) bool { return k == kind })); n != 1 {
+				b.Errorf("%d events %s, want 1 of %v", n, kind, kinds)
+			}
+		}
+	})
+}
+
+func (b *bench) kinds(device string) (kinds []string) {
+	b.Helper()
+	events, err := b.store.Events(b.Context(), store.EventFilter{Device: device})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, e := range events {
+		kinds = append(kinds, e.Kind)
+	}
+	return kinds
+}
+
+func TestDeletingADevice(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		token := b.device("d-1")
+		b.pool("p", `{"capacity":1}`)
+		b.batch(`{"name":"b","pool":"p","devices":["d-1","d-1","d-1"]}`)
+		g := b.granted("d-1")
+		b.call("DELETE", "/v1/devices/d-1", adminToken, nil).problem(409, "open_tasks").names(b.T, "cancel=true")
+		b.call("POST", "/v1/devices/d-1/report", token, `{"accept":false}`).must(200)
+		got := b.call("DELETE", "/v1/devices/d-1?cancel=true", adminToken, nil).must(200).fields()
+		if got["id"] != "d-1" || got["cancelled"] != 2.0 || got["stopping"] != 1.0 {
+			b.Errorf("deleted: %v", got)
+		}
+		b.get("/v1/devices/d-1").problem(404, "not_found")
+		b.call("POST", "/v1/devices/d-1/report", token, g.result("succeeded", "")).problem(401, "unauthenticated")
+		// Its place stays held: it may still be inside.
+		if held := b.get("/v1/pools/p/slots").must(200).fields()["held"]; held != 1.0 {
+			b.Errorf("%v held, want its slot", held)
+		}
+		b.batch(`{"name":"b","pool":"p","devices":["d-2"]}`)
+		b.report("d-2", `{"id":"x"}`).must(200)
+		// With a fleet token it is a device like any other again.
+		var reply struct{ Acks []struct{ Outcome string } }
+		b.report("d-1", g.result("succeeded", "")).must(200).into(&reply)
+		if len(reply.Acks) != 1 || reply.Acks[0].Outcome != "recorded" {
+			b.Errorf("acks %+v", reply.Acks)
+		}
+		b.call("DELETE", "/v1/devices/d-1", adminToken, nil).must(200)
+		b.call("DELETE", "/v1/devices/d-1", adminToken, nil).problem(404, "not_found")
+		b.device("d-1")
+	})
+}
+
+func TestChangesOfDevicesRefuseBadInput(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for _, call := range []string{"DELETE ", "POST /token", "POST /block", "POST /unblock"} {
+		method, rest, _ := strings.Cut(call, " ")
+		b.call(method, "/v1/devices/nobody"+rest, adminToken, nil).problem(404, "not_found")
+		for id, code := range badIDs() {
+			b.call(method, "/v1/devices/"+id+rest, adminToken, nil).problem(400, code)
+		}
+	}
+	b.device("d")
+	b.call("DELETE", "/v1/devices/d?cancel=perhaps", adminToken, nil).problem(422, "invalid_field").names(t, "cancel")
+	b.get("/v1/devices/d").must(200)
+}
+
+// brokenAccounts is a broker that cannot be reached.
+type brokenAccounts struct{}
+
+var errNoBroker = errors.New("connection refused by 10.0.0.7")
+
+func (brokenAccounts) Set(context.Context, devices.ID, string, bool) error { return errNoBroker }
+func (brokenAccounts) Enable(context.Context, devices.ID) error            { return errNoBroker }
+func (brokenAccounts) Disable(context.Context, devices.ID) error           { return errNoBroker }
+func (brokenAccounts) Delete(context.Context, devices.ID) error            { return errNoBroker }
+func (brokenAccounts) Disconnect(context.Context, devices.ID) error        { return errNoBroker }
+
+func TestWithoutTheBrokerNoTokenIsMade(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(s *setup) { s.dispatcher.Accounts = brokenAccounts{} })
+	b.store.NoteAccounts()
+	b.report("old", `{}`).must(200)
+	for call, body := range map[string]any{"/v1/devices": `{"id":"new"}`, "/v1/devices/old/token": nil} {
+		a := b.call("POST", call, adminToken, body)
+		if p := a.problem(503, "broker_unavailable"); strings.Contains(p.Detail, "10.0.0.7") || a.header.Get("Retry-After") != "3" {
+			t.Errorf("%s: %s, Retry-After %q", call, a.body, a.header.Get("Retry-After"))
+		}
+	}
+	b.get("/v1/devices/new").problem(404, "not_found")
+	b.call("POST", "/v1/devices/old/block", adminToken, nil).must(200)
+	b.call("DELETE", "/v1/devices/old", adminToken, nil).must(200)
+}

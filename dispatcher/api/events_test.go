@@ -1,0 +1,226 @@
+package api_test
+
+import (
+	"bufio"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestEventsAreFilteredAndPaged(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		b.batch(newFields)
+		g := b.granted("d-1")
+		b.report("d-1", g.result("succeeded", "")).must(200)
+		b.report("d-1", g.result("succeeded", "")).must(200) // a duplicate is no event
+		kinds := func(query string) (kinds []string) {
+			b.Helper()
+			for _, e := range list(b.get("/v1/events?order=oldest&"+query).must(200).fields(), "events") {
+				kind, _ := object(e)["kind"].(string)
+				kinds = append(kinds, kind)
+			}
+			return kinds
+		}
+		for query, want := range map[string][]string{
+			"":                              {"pool.created", "batch.created", "device.created", "task.granted", "task.succeeded"},
+			"device=d-1":                    {"device.created", "task.granted", "task.succeeded"},
+			fmt.Sprintf("task=%d", g.ID):    {"task.granted", "task.succeeded"},
+			"batch=1&kind=batch.created":    {"batch.created"},
+			"pool=p&actor=bootstrap":        {"pool.created", "batch.created"},
+			"actor=d-1&kind=task.succeeded": {"task.succeeded"},
+			"kind=nothing":                  nil,
+		} {
+			if diff := cmp.Diff(want, kinds(query)); diff != "" {
+				b.Errorf("%s: %s", query, diff)
+			}
+		}
+		if diff := cmp.Diff([]string{"5", "4", "3", "2", "1"}, b.pages("/v1/events", "events", "id")); diff != "" {
+			b.Error(diff)
+		}
+		if diff := cmp.Diff([]string{"1", "2", "3", "4", "5"}, b.pages("/v1/events?order=oldest", "events", "id")); diff != "" {
+			b.Error(diff)
+		}
+		if rows := b.accept("/v1/events?order=oldest", csvType).must(200).table(); len(rows) != 6 || rows[4][2] != "task.granted" || rows[4][9] != "slot=0" {
+			b.Errorf("%q", rows)
+		}
+		b.get("/v1/events?device=a/b").problem(400, "invalid_device_id")
+		b.get("/v1/events?order=any").problem(422, "invalid_field")
+	})
+}
+
+// live reads a stream of events.
+type live struct {
+	b        *bench
+	lines    *bufio.Scanner
+	response *http.Response
+}
+
+func (b *bench) live(path, token, lastID string) *live {
+	b.Helper()
+	request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+path, http.NoBody)
+	if err != nil {
+		b.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	request.Header.Set("Accept", "text/event-stream")
+	if lastID != "" {
+		request.Header.Set("Last-Event-ID", lastID)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = response.Body.Close() })
+	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "text/event-stream" {
+		b.Fatalf("%d %v", response.StatusCode, response.Header)
+	}
+	return &live{b: b, lines: bufio.NewScanner(response.Body), response: response}
+}
+
+// next returns the next event with data; nil: the stream ended.
+func (l *live) next() map[string]any {
+	l.b.Helper()
+	id := ""
+	for l.lines.Scan() {
+		if text, ok := strings.CutPrefix(l.lines.Text(), "id: "); ok {
+			id = text
+		}
+		if text, ok := strings.CutPrefix(l.lines.Text(), "data: "); ok {
+			var event map[string]any
+			if err := json.Unmarshal([]byte(text), &event); err != nil || fmt.Sprint(event["id"]) != id {
+				l.b.Fatalf("event %s with id %s: %v", text, id, err)
+			}
+			return event
+		}
+	}
+	return nil
+}
+
+// began waits for the id that a stream without Last-Event-ID begins with.
+func (l *live) began() string {
+	l.b.Helper()
+	for l.lines.Scan() {
+		if text, ok := strings.CutPrefix(l.lines.Text(), "id: "); ok {
+			return text
+		}
+	}
+	l.b.Fatal("the stream ended")
+	return ""
+}
+
+func TestEventsAreStreamedAndResumed(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		stream := b.live("/v1/events", adminToken, "")
+		if id := stream.began(); id != "1" {
+			b.Errorf("began at %s", id)
+		}
+		only := b.live("/v1/events?kind=task.granted", adminToken, "")
+		only.began()
+		b.batch(newFields)
+		b.granted("d-1")
+		var kinds []string
+		for range 3 {
+			kind, _ := stream.next()["kind"].(string)
+			kinds = append(kinds, kind)
+		}
+		if diff := cmp.Diff([]string{"batch.created", "device.created", "task.granted"}, kinds); diff != "" {
+			b.Error(diff)
+		}
+		if e := only.next(); e["kind"] != "task.granted" || e["device"] != "d-1" {
+			b.Errorf("filtered: %v", e)
+		}
+		again := b.live("/v1/events", adminToken, "2")
+		for want := 3.0; want <= 4; want++ {
+			if e := again.next(); e["id"] != want {
+				b.Errorf("resumed: %v, want id %v", e, want)
+			}
+		}
+	})
+}
+
+// Ids are given before commit. An event of a transaction held open has a lower
+// id than one that commits meanwhile: neither is lost, and they come in order.
+func TestALateCommitLeavesNoGap(t *testing.T) {
+	t.Parallel()
+	b := servers(t)
+	stream := b.live("/v1/events", adminToken, "0")
+	const record = `INSERT INTO events (at, kind) VALUES (now(), $1)`
+	db := b.database()
+	held, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Rollback()
+	for range 3 { // several transactions between, each committed at once
+		if _, err := held.ExecContext(t.Context(), record, "held"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.ExecContext(t.Context(), record, "at once"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := b.live("/v1/events?kind=at%20once", adminToken, "0")
+	got := make(chan string, 1)
+	go func() {
+		kind, _ := other.next()["kind"].(string)
+		got <- kind
+	}()
+	select {
+	case kind := <-got:
+		t.Fatalf("%s was sent below an id that can still appear", kind)
+	case <-time.After(2 * time.Second): // several polls
+	}
+	if err := held.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	var ids []float64
+	for range 6 {
+		id, _ := stream.next()["id"].(float64)
+		ids = append(ids, id)
+	}
+	if want := []float64{1, 2, 3, 4, 5, 6}; !slices.Equal(ids, want) {
+		t.Errorf("%v, want %v", ids, want)
+	}
+	if kind := <-got; kind != "at once" {
+		t.Errorf("then it is sent: %q", kind)
+	}
+}
+
+func TestALiveStreamEndsWithItsTokenAndItsServer(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	made := b.call("POST", "/v1/tokens", adminToken, `{"name":"n","role":"viewer"}`).must(201).fields()
+	secret, _ := made["token"].(string)
+	stream := b.live("/v1/events", secret, "")
+	stream.began()
+	b.call("DELETE", fmt.Sprintf("/v1/tokens/%v", made["id"]), adminToken, nil).must(200)
+	for stream.next() != nil { // the revocation itself may still come
+	}
+	stream = b.live("/v1/events", adminToken, "")
+	stream.began()
+	b.api.StopReady()
+	for stream.next() != nil { // ends
+	}
+}
+
+// database is the ledger's, as another program would use it.
+func (b *bench) database() *sql.DB {
+	b.Helper()
+	db, err := sql.Open("postgres", b.dsn)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = db.Close() })
+	return db
+}

@@ -1,0 +1,150 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":7,"lease_ms":5000}`)
+		b.batch(`{"pool":"p","devices":["d-1"]}`)
+		for _, step := range []struct{ method, path, body, want string }{
+			{"PATCH", "", `{}`, "7 5000 false [] []"},
+			{"PATCH", "", `{"capacity":2}`, "2 5000 false [] []"},
+			{"PATCH", "", `{"lease_ms":9000}`, "2 9000 false [] []"},
+			{"PATCH", "", `{"paused":true}`, "2 9000 true [] []"},
+			{"PATCH", "", `{"capacity":null,"lease_ms":null,"paused":null}`, "60 300000 false [] []"},
+			{"POST", "/pause", `{"reason":"slow"}`, "60 300000 true [] []"},
+			{"POST", "/pause", ``, "60 300000 true [] []"},
+			{"POST", "/resume", ``, "60 300000 false [] []"},
+			{"POST", "/pause", ``, "60 300000 true [] []"},
+		} {
+			var body any
+			if step.body != "" {
+				body = step.body
+			}
+			got := b.call(step.method, "/v1/pools/p"+step.path, adminToken, body).must(200).fields()
+			if settings(got) != step.want {
+				b.Errorf("%s%s %s: %s, want %s", step.method, step.path, step.body, settings(got), step.want)
+			}
+			snapshot, err := b.semaphore.Snapshot(b.Context(), "p")
+			if err != nil || float64(snapshot.Capacity) != got["capacity"] {
+				b.Errorf("%s: Redis knows %+v (%v)", step.body, snapshot, err)
+			}
+		}
+		var reply reply
+		if b.report("d-1", `{"id":"x"}`).must(200).into(&reply); reply.Reason != "paused" {
+			b.Errorf("reason %s in a paused pool", reply.Reason)
+		}
+		for _, test := range []struct {
+			body, code string
+			status     int
+		}{
+			{`{"capacity":-1}`, "invalid_field", 422},
+			{`{"capacity":10001}`, "invalid_field", 422},
+			{`{"lease_ms":1000}`, "invalid_field", 422},
+			{`{"paused":"no"}`, "invalid_field", 422},
+			{`{"name":"q"}`, "unknown_field", 400},
+		} {
+			b.call("PATCH", "/v1/pools/p", adminToken, test.body).problem(test.status, test.code)
+		}
+		b.call("PATCH", "/v1/pools/q", adminToken, `{}`).problem(404, "not_found")
+		b.call("POST", "/v1/pools/q/pause", adminToken, nil).problem(404, "not_found")
+		b.call("POST", "/v1/pools/-/resume", adminToken, nil).problem(400, "invalid_pool")
+	})
+}
+
+func TestPoolIsDeleted(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":1}`)
+		id := b.batch(`{"pool":"p","devices":["d-1"]}`)
+		b.call("DELETE", "/v1/pools/p", adminToken, nil).problem(409, "open_tasks").names(b.T, "cancel")
+		g := b.granted("d-1")
+		b.call("DELETE", "/v1/pools/p", adminToken, nil).problem(409, "open_tasks")
+		b.report("d-1", g.result("succeeded", "")).must(200)
+		if a := b.call("DELETE", "/v1/pools/p", adminToken, nil).must(204); len(a.body) != 0 {
+			b.Errorf("answered %s", a.body)
+		}
+		b.get("/v1/pools/p").problem(404, "not_found")
+		b.get("/v1/pools/p/slots").problem(404, "not_found")
+		b.call("DELETE", "/v1/pools/p", adminToken, nil).problem(404, "not_found")
+		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d-1"]}`).problem(422, "unknown_pool")
+		if state, _ := b.counts(id); state != "finished" {
+			b.Errorf("its batch is %s", state)
+		}
+		if snapshot, err := b.semaphore.Snapshot(b.Context(), "p"); err != nil || snapshot.Known {
+			b.Errorf("Redis still knows %+v (%v)", snapshot, err)
+		}
+		b.call("PUT", "/v1/pools/p", adminToken, `{"capacity":2}`).must(201)
+		b.batch(`{"pool":"p","devices":["d-1"]}`)
+		b.granted("d-1")
+	})
+}
+
+func TestSlotIsReleasedByForce(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":1}`)
+		b.batch(`{"pool":"p","devices":["d-1","d-2"]}`)
+		first := b.granted("d-1")
+		release := func(body string) answer {
+			b.Helper()
+			return b.call("POST", "/v1/pools/p/slots/0/release", adminToken, body)
+		}
+		for body, code := range map[string]string{`{}`: "invalid_field", `{"reason":" "}`: "invalid_field", `{"reason":"x","now":1}`: "invalid_field", `{"reason":"x","token":0}`: "invalid_field"} {
+			release(body).problem(422, code)
+		}
+		release(`{"reason":"x","token":999}`).problem(404, "not_found")
+		b.call("POST", "/v1/pools/p/slots/1/release", adminToken, `{"reason":"x"}`).problem(404, "not_found")
+		b.call("POST", "/v1/pools/q/slots/0/release", adminToken, `{"reason":"x"}`).problem(404, "not_found")
+		asked := release(`{"reason":"it hangs"}`).must(200).fields()
+		if asked["state"] != "held" || asked["device"] != "d-1" || asked["token"] != float64(first.Token) {
+			b.Errorf("asked: %v", asked)
+		}
+		var told struct {
+			Reason string
+			Cancel []struct{ Why string }
+		}
+		b.report("d-1", fmt.Sprintf(`{"id":"x","running":[{"task":%d,"token":%d}]}`, first.ID, first.Token)).must(200).into(&told)
+		if len(told.Cancel) != 1 || told.Cancel[0].Why != "cancelled" {
+			b.Errorf("the holder is told %+v", told)
+		}
+		if b.report("d-2", `{"id":"x"}`).must(200).into(&told); told.Reason != "full" {
+			b.Errorf("reason %s while the holder may be inside", told.Reason)
+		}
+		check := func(token int64) string {
+			b.Helper()
+			answered := b.call("GET", fmt.Sprintf("/v1/pools/p/grants/%d", token), b.token("verifier"), nil).must(200).fields()
+			left := number(answered["lease_ms"])
+			return fmt.Sprintf("%v %v %v %t", answered["alive"], answered["device"], answered["slot"], left > 0 && left <= 300_000)
+		}
+		if got := check(first.Token); got != "true d-1 0 true" {
+			b.Errorf("the grant is %s", got)
+		}
+		if freed := release(`{"reason":"it still hangs","now":true}`).must(200).fields(); freed["state"] != "free" {
+			b.Errorf("freed: %v", freed)
+		}
+		second := b.granted("d-2")
+		if second.Slot != 0 || second.Token <= first.Token {
+			b.Errorf("the next grant: %+v after %+v", second, first)
+		}
+		var reply reply
+		if b.report("d-1", first.result("succeeded", "")).must(200).into(&reply); reply.outcomes() != "late" {
+			b.Errorf("the fenced holder's result is %s", reply.outcomes())
+		}
+		if got := check(first.Token); got != "false <nil> <nil> false" {
+			b.Errorf("the fenced grant is %s", got)
+		}
+		if held := b.get("/v1/pools/p/slots").fields()["held"]; held != 1.0 {
+			b.Errorf("%v held", held)
+		}
+		metrics := string(b.callAt(b.url, "GET", "/metrics", "", nil).body)
+		if want := `dispatcher_slots_forced_total{pool="p"} 1`; !strings.Contains(metrics, want) {
+			b.Errorf("no %s", want)
+		}
+	})
+}

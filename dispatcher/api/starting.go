@@ -1,0 +1,39 @@
+package api
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// Starting answers in place of an API that cannot be built yet: the process is
+// alive and not ready, and devices are told to come back. The zero value waits
+// for nothing in particular.
+type Starting struct{ missing atomic.Pointer[string] }
+
+// WaitFor names what is missing, as a check of readiness.
+func (s *Starting) WaitFor(check string) { s.missing.Store(&check) }
+
+// ServeHTTP answers health checks, and 503 to everything else.
+func (s *Starting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/healthz":
+		writeStatus(w, http.StatusOK, map[string]any{"status": "ok"})
+	case "/readyz":
+		checks := make(map[string]string)
+		if missing := s.missing.Load(); missing != nil {
+			checks[*missing] = "failed"
+		}
+		writeStatus(w, http.StatusServiceUnavailable, map[string]any{"status": "starting", "checks": checks})
+	default:
+		problem(http.StatusServiceUnavailable, codeUnavailable, "starting; send again").toDevice(soon).write(w)
+	}
+}
+
+// soon spreads those who come back.
+func soon(devices.Reason) time.Duration {
+	return time.Duration((0.5 + rand.Float64()) * float64(retryUnavailable)) //nolint:gosec // jitter
+}

@@ -1,0 +1,71 @@
+package api_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// tokenID makes an operator token that nobody uses.
+func (b *bench) tokenID() int64 {
+	b.Helper()
+	var made struct{ ID int64 }
+	b.call("POST", "/v1/tokens", adminToken, `{"name":"spare","role":"viewer"}`).must(201).into(&made)
+	return made.ID
+}
+
+func TestOperatorTokens(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.device("d-1") // its token is no operator's
+		made := b.call("POST", "/v1/tokens", adminToken, `{"name":"ci","role":"operator","expires_at":"2099-01-01T00:00:00Z"}`).must(201).fields()
+		secret, _ := made["token"].(string)
+		b.pool("p", `{}`)
+		b.call("POST", "/v1/batches", secret, newFields).must(201)
+		b.call("PUT", "/v1/pools/q", secret, `{}`).problem(403, "forbidden")
+		b.call("GET", "/v1/tokens", secret, nil).problem(403, "forbidden")
+		listed := list(b.get("/v1/tokens").must(200).fields(), "tokens")
+		delete(made, "token")
+		if diff := cmp.Diff([]any{made}, listed); diff != "" {
+			b.Errorf("no secret, and no device's token: %s", diff)
+		}
+		if events := list(b.get("/v1/events?actor=ci&kind=batch.created").must(200).fields(), "events"); len(events) != 1 {
+			b.Errorf("who did it stands in the log: %v", events)
+		}
+		b.tokenID()
+		if diff := cmp.Diff([]string{"2", "3"}, b.pages("/v1/tokens", "tokens", "id")); diff != "" {
+			b.Error(diff)
+		}
+		path := fmt.Sprintf("/v1/tokens/%v", made["id"])
+		b.call("DELETE", path, adminToken, nil).must(200)
+		b.call("DELETE", path, adminToken, nil).problem(404, "not_found")
+		b.call("DELETE", "/v1/tokens/1", adminToken, nil).problem(404, "not_found") // the device's
+		for _, bad := range []string{`{}`, `{"name":"n"}`, `{"name":"","role":"viewer"}`, `{"name":"n","role":"root"}`, `{"name":"n","role":"viewer","expires_at":"soon"}`} {
+			b.call("POST", "/v1/tokens", adminToken, bad).problem(422, "invalid_field")
+		}
+	})
+}
+
+// A token that was revoked, or has expired, is of no use 5 s later on a
+// replica that knew it; one that did not know it refuses it at once.
+func TestARevokedTokenEndsEverywhere(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var elapsed atomic.Int64
+	b := embedded(t, func(s *setup) {
+		s.dispatcher.Now = func() time.Time { return now.Add(time.Duration(elapsed.Load())) }
+	})
+	made := b.call("POST", "/v1/tokens", adminToken, `{"name":"n","role":"viewer"}`).must(201).fields()
+	secret, _ := made["token"].(string)
+	b.call("GET", "/v1/pools", secret, nil).must(200)
+	other := b.serve(b.newAPI(func(s *setup) { s.dispatcher.Registerer = nil }).Handler())
+	if _, err := b.store.RevokeToken(t.Context(), "op", int64(made["id"].(float64))); err != nil { //nolint:errcheck // JSON's numbers
+		t.Fatal(err)
+	}
+	b.callAt(other, "GET", "/v1/pools", secret, nil).problem(401, "unauthenticated")
+	elapsed.Store(int64(5 * time.Second))
+	b.call("GET", "/v1/pools", secret, nil).problem(401, "unauthenticated")
+}

@@ -1,0 +1,96 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/broker"
+	"github.com/fleetslots/dispatcher/devices/dynsec"
+	"github.com/fleetslots/dispatcher/dispatcher"
+)
+
+// provisioning is the accounts of devices at mosquitto, when they are set up.
+type provisioning struct {
+	*dynsec.Client
+
+	checked atomic.Bool // the dispatchers' own rights, since the broker was reached
+}
+
+// check makes sure of the dispatchers' rights once for each connection to the
+// broker, which may have come back with another list of accounts.
+func (p *provisioning) check(ctx context.Context) error {
+	if p == nil || p.checked.Swap(true) {
+		return nil
+	}
+	err := p.Check(ctx)
+	if err != nil {
+		p.checked.Store(false)
+		return fmt.Errorf("checking the rights at the broker: %w", err)
+	}
+	return nil
+}
+
+func (p *provisioning) connectedAgain() {
+	if p != nil {
+		p.checked.Store(false)
+	}
+}
+
+// newProvisioning is nil when it is off.
+func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
+	if config.MQTTProvision != provisionDynsec {
+		return nil, nil //nolint:nilnil // off is no error
+	}
+	options, err := mqttOptions(config)
+	if err != nil {
+		return nil, err
+	}
+	client, err := dynsec.New(dynsec.Options{URL: options.URL, User: options.User, Password: options.Password, TLS: options.TLS, Logger: log})
+	if err != nil {
+		return nil, fmt.Errorf("mqtt_provision: %w", err)
+	}
+	return &provisioning{Client: client}, nil
+}
+
+// followAccounts lets the accounts at the broker follow the devices.
+func (a *App) followAccounts(ctx context.Context) error {
+	if err := a.accounts.check(ctx); err != nil {
+		return err
+	}
+	n, err := a.dispatcher.FollowDevices(ctx)
+	if n > 0 {
+		a.log.InfoContext(ctx, "accounts at the broker followed their devices", "accounts", n)
+	}
+	return err
+}
+
+// sessions are the accounts at the embedded broker: it asks the ledger at each
+// connection, so only what is open has to be told.
+type sessions struct{ broker func() *broker.Broker }
+
+var _ dispatcher.Accounts = sessions{}
+
+// Set has nothing to do.
+func (s sessions) Set(context.Context, devices.ID, string, bool) error { return nil }
+
+// Enable has nothing to do.
+func (s sessions) Enable(context.Context, devices.ID) error { return nil }
+
+// Disable ends the device's sessions.
+func (s sessions) Disable(ctx context.Context, device devices.ID) error {
+	return s.Disconnect(ctx, device)
+}
+
+// Delete ends the device's sessions.
+func (s sessions) Delete(ctx context.Context, device devices.ID) error {
+	return s.Disconnect(ctx, device)
+}
+
+// Disconnect ends the device's sessions.
+func (s sessions) Disconnect(_ context.Context, device devices.ID) error {
+	s.broker().Disconnect(device)
+	return nil
+}

@@ -1,0 +1,47 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+)
+
+// cleanup closes what was opened, in reverse order.
+type cleanup struct{ steps []cleanupStep }
+
+type cleanupStep struct {
+	name  string
+	close func() error
+}
+
+func (c *cleanup) add(name string, close func() error) {
+	c.steps = append(c.steps, cleanupStep{name, close})
+}
+
+// run closes everything once; what fails or hangs does not keep the rest open.
+func (c *cleanup) run(ctx context.Context) error {
+	var errs []error
+	for _, step := range slices.Backward(c.steps) {
+		err := within(ctx, func(context.Context) error { return step.close() })
+		if err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, fmt.Errorf("closing %s: %w", step.name, err))
+		}
+	}
+	c.steps = nil
+	return errors.Join(errs...)
+}
+
+// within runs a step. One that goes on when ctx has ended is left behind: a
+// driver that waits for a server that is silent knows no context.
+func within(ctx context.Context, step func(context.Context) error) error {
+	done := make(chan error, 1)
+	go func() { done <- step(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

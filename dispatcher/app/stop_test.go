@@ -1,0 +1,170 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+// A report that hangs does not keep the process: what was left is named.
+func TestEndHasALimit(t *testing.T) {
+	t.Parallel()
+	server := shared.Server(t)
+	proxy := testservers.NewProxy(t, server.Addr())
+	underway := make(chan struct{})
+	var once sync.Once
+	proxy.OnRequest(func(b []byte) {
+		if bytes.Contains(b, []byte("slow-device")) {
+			once.Do(func() { close(underway) })
+		}
+	})
+	dsn := strings.Replace(shared.NewDatabase(t), server.Addr(), proxy.Addr, 1)
+	i, _ := startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
+	i.report(t, "fast-device", `{"id":"1"}`)
+	proxy.HoldReplies() // Postgres is silent from here on
+	t.Cleanup(proxy.ReleaseReplies)
+	answered := make(chan struct{})
+	go func() {
+		request, _ := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost, i.url+"/v1/devices/slow-device/report", strings.NewReader(`{}`))
+		request.Header.Set("Authorization", "Bearer "+fleetToken)
+		response, err := http.DefaultClient.Do(request)
+		if err == nil {
+			response.Body.Close()
+		}
+		close(answered)
+	}()
+	<-underway
+	begin := time.Now()
+	err := i.stop()
+	t.Logf("ended after %s: %v", time.Since(begin).Round(time.Millisecond), err)
+	if err == nil || !strings.Contains(err.Error(), "1 requests unanswered") {
+		t.Errorf("%v, want it to say what was left", err)
+	}
+	<-answered
+}
+
+// The order of the end: not ready and no listener, then what is in flight,
+// over both transports, then the passes; the slots stay held, and the device
+// goes on at another replica.
+func TestEndInOrder(t *testing.T) {
+	t.Parallel()
+	broker, redis, dsn := testservers.Mosquitto(t), testservers.Redis(t), shared.NewDatabase(t)
+	ending, a := startServing(t, serveConfig(t, dsn+"&lock_timeout=60000", redis.URL(), "DISPATCHER_MQTT_URL="+broker.URL))
+	eventually(t, "the dispatcher at the broker", func() bool { return a.mqtt.Connected() })
+	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
+	other.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":3}`)
+	other.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["runs","by-http","by-mqtt"]}`)
+	runs := ending.report(t, "runs", `{"id":"1"}`)
+	if runs.Task == nil {
+		t.Fatalf("%+v, want a grant", runs)
+	}
+	meter := newMeter(t, &DevServer{MQTTURL: broker.URL}, "by-mqtt")
+
+	claims := holdClaims(t, dsn, "p")
+	replies := make(chan devices.Reply, 2)
+	go func() { replies <- meter.report(t, `{"id":"m"}`) }()
+	go func() {
+		_, body := ending.call(t, http.MethodPost, "/v1/devices/by-http/report", fleetToken, `{"id":"h"}`)
+		replies <- decodeReply(t, body)
+	}()
+	eventually(t, "two claims in flight", func() bool { return claims.waiting(t) == 2 })
+	ended := make(chan error, 1)
+	go func() { ended <- ending.stop() }()
+	eventuallyClosed(t, a)
+	select {
+	case <-a.passes.ctx.Done():
+		t.Error("the passes were ended with reports in flight")
+	case err := <-ended:
+		t.Errorf("ended with reports in flight: %v", err)
+	case reply := <-replies:
+		t.Errorf("answered before its claim: %+v", reply)
+	default:
+	}
+	claims.release(t)
+	tokens := []int64{runs.Task.Token}
+	for range 2 {
+		select {
+		case reply := <-replies:
+			if reply.Task == nil {
+				t.Fatalf("in flight: %+v, want a grant", reply)
+			}
+			tokens = append(tokens, reply.Task.Token)
+		case <-time.After(patience):
+			t.Fatal("no answer to what was in flight")
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("end: %v", err)
+	}
+	slots := other.operate(t, http.MethodGet, "/v1/pools/p/slots", "")
+	for _, token := range tokens { // all are held still, and what was granted was delivered
+		if !bytes.Contains(slots, fmt.Appendf(nil, `"token":%d,`, token)) {
+			t.Errorf("%s: token %d is missing", slots, token)
+		}
+	}
+	reply := other.report(t, "runs", fmt.Sprintf(`{"id":"2","running":[{"task":%d,"token":%d}]}`, runs.Task.ID, runs.Task.Token))
+	if len(reply.Renewed) != 1 {
+		t.Errorf("%+v: want the run renewed at the other replica", reply)
+	}
+}
+
+// heldClaims is a session that holds a pool's lock alone, as a resize does.
+type heldClaims struct{ conn *sql.Conn }
+
+func holdClaims(t *testing.T, dsn, pool string) *heldClaims {
+	t.Helper()
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(t.Context(), `SELECT pg_advisory_lock(20060, hashtext($1))`, pool); err != nil {
+		t.Fatal(err)
+	}
+	return &heldClaims{conn}
+}
+
+// waiting is how many claims wait for the lock.
+func (h *heldClaims) waiting(t *testing.T) (n int) {
+	t.Helper()
+	err := h.conn.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks
+		WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (h *heldClaims) release(t *testing.T) {
+	t.Helper()
+	if _, err := h.conn.ExecContext(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
+		t.Fatal(err)
+	}
+	_ = h.conn.Close()
+}
+
+// eventuallyClosed waits until nobody can connect any more.
+func eventuallyClosed(t *testing.T, a *App) {
+	t.Helper()
+	eventually(t, "the listener closed", func() bool {
+		conn, err := net.Dial("tcp", a.Addr())
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	})
+}

@@ -1,0 +1,426 @@
+package app
+
+import (
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	_ "github.com/lib/pq"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// exchange is what a device and operators do, and what the last report is
+// answered, over HTTP and over MQTT. Each line of script is one step of play;
+// @device, @other, @pool, and the @task and @token of the latest grant stand
+// for those of this run. want is a reply in short (see inShort).
+type exchange struct {
+	script, want string
+	mqtt         string // instead of want, where the protocol says so
+}
+
+// held is a grant to the device.
+const held = `pool {"capacity":1}
+batch {"devices":["@device"],"retry_backoff_ms":0}
+report {"id":"held"}
+`
+
+func exchanges() map[string]exchange {
+	const result = `{"task":@task,"token":@token,"status":"succeeded"}`
+	deep, many := strings.Repeat("[", 17)+strings.Repeat("]", 17), strings.Repeat(`{},`, 100)+`{}`
+	keys := make([]string, 65)
+	for i := range keys {
+		keys[i] = fmt.Sprintf(`"k%d":1`, i)
+	}
+	return map[string]exchange{
+		// Reasons.
+		"granted":              {script: held, want: "granted"},
+		"none":                 {script: `report {"id":"1"}`, want: "none"},
+		"full":                 {script: "pool {\"capacity\":1}\nbatch {\"devices\":[\"@other\"]}\nother\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "full"},
+		"closed pool":          {script: "pool {\"capacity\":0}\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "full"},
+		"window":               {script: "pool {}\nbatch {\"devices\":[\"@device\"],\"not_before\":\"2100-01-01T00:00:00.000Z\"}\nreport {\"id\":\"1\"}", want: "window"},
+		"paused":               {script: "pool {\"paused\":true}\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "paused"},
+		"busy":                 {script: held + `report {"id":"1","running":[{"task":@task,"token":@token,"progress":0.5}]}`, want: "busy renewed"},
+		"declined":             {script: held + `report {"id":"1","accept":false}`, want: "declined"},
+		"delivered again":      {script: held + `report {"id":"1"}`, want: "granted again:1"},
+		"and a third time":     {script: held + "report {\"id\":\"1\"}\nreport {\"id\":\"2\"}", want: "granted again:2"},
+		"blocked":              {script: held + "block\nreport {\"id\":\"1\",\"results\":[" + result + "]}", want: "blocked recorded", mqtt: "forbidden:forbidden"},
+		"blocked while inside": {script: held + "block\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "blocked cancel:blocked", mqtt: "forbidden:forbidden"},
+
+		// Without an id.
+		"no body":       {script: `report `, want: "none"},
+		"blank body":    {script: "report  \t", want: "none"},
+		"null":          {script: `report null`, want: "none"},
+		"null id":       {script: `report {"id":null}`, want: "none"},
+		"empty id":      {script: `report {"id":""}`, want: "none"},
+		"work, no id":   {script: "pool {}\nbatch {\"devices\":[\"@device\"]}\nreport {}", want: "granted", mqtt: "declined:id_required"},
+		"held, no id":   {script: held + `report {}`, want: "granted again:1", mqtt: "declined:id_required"},
+		"result, no id": {script: held + `report {"results":[` + result + `]}`, want: "none recorded"},
+		"renew, no id":  {script: held + `report {"running":[{"task":@task,"token":@token}]}`, want: "busy renewed"},
+
+		// Outcomes.
+		"recorded":          {script: held + `report {"id":"1","results":[` + result + `]}`, want: "none recorded"},
+		"failed":            {script: held + `report {"id":"1","accept":false,"results":[{"task":@task,"token":@token,"status":"failed","error":"e"}]}`, want: "declined recorded"},
+		"failed, and again": {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"}]}`, want: "granted recorded"},
+		"rejected task":     {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"rejected"}]}`, want: "none recorded"},
+		"returned":          {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"returned","retry_after_ms":600000}]}`, want: "window recorded"},
+		"duplicate":         {script: held + "report {\"id\":\"1\",\"results\":[" + result + "]}\nreport {\"id\":\"1\",\"results\":[" + result + "]}", want: "none duplicate"},
+		"twice in one":      {script: held + `report {"id":"1","results":[` + result + `,` + result + `]}`, want: "none recorded duplicate"},
+		"late":              {script: held + "lapsed\nreport {\"id\":\"1\",\"results\":[" + result + "]}", want: "none late"},
+		"unknown":           {script: `report {"id":"1","results":[{"task":9007199254740991,"token":7,"status":"failed"}]}`, want: "none unknown"},
+		"of another token":  {script: held + `report {"id":"1","results":[{"task":@task,"token":9007199254740991,"status":"succeeded"}]}`, want: "granted again:1 unknown"},
+		"output dropped":    {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"succeeded","output":"` + strings.Repeat("x", 32<<10) + `"}]}`, want: "none recorded:output_dropped"},
+		"bad entries": {
+			script: held + `report {"id":"1","results":[7,null,{},{"task":1.5},{"task":@task,"token":-1},{"task":@task,"token":@token,"status":"done"},` + result + `]}`,
+			want:   "none rejected:not_an_object rejected:not_an_object rejected:invalid_task rejected:invalid_task rejected:invalid_token rejected:invalid_status recorded",
+		},
+		"numbers as strings": {script: held + `report {"id":"1","results":[{"task":"@task","token":"@token","status":"succeeded"}]}`, want: "none recorded"},
+
+		// Cancel.
+		"cancelled":               {script: held + "cancel\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:cancelled"},
+		"cancelled, silent of it": {script: held + "cancel\nreport {\"id\":\"1\"}", want: "busy cancel:cancelled"},
+		"expired":                 {script: held + "lapsed\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:expired"},
+		"run too long":            {script: held + "sql UPDATE grants SET max_until = now() + interval '100 ms', lease_until = now() + interval '100 ms' WHERE device = '@device'\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:max_run"},
+		"stale":                   {script: held + `report {"id":"1","running":[{"task":@task,"token":9007199254740991}]}`, want: "busy cancel:stale"},
+		"bad running entries":     {script: held + `report {"id":"1","running":[7,{"task":-1},{"task":@task,"token":@token,"progress":"x"}]}`, want: "busy renewed cancel:stale cancel:stale"},
+
+		// Text and fields.
+		"unknown fields":         {script: `report {"id":"1","unknown":{"a":[1]},"results":[]}`, want: "none"},
+		"NUL in the id":          {script: `report {"id":"a\u0000b"}`, want: "none"},
+		"surrogates":             {script: held + `report {"id":"\ud800x","results":[{"task":@task,"token":@token,"status":"failed","error":"\udc00\u0000"}],"accept":false}`, want: "declined recorded"},
+		"not UTF-8":              {script: "report {\"id\":\"\xff\xc3\"}", want: "none"},
+		"attributes":             {script: `report {"id":"1","attributes":{"firmware":"7.2","gone":null}}`, want: "none"},
+		"attributes grown large": {script: `report {"id":"1","attributes":{"a":"` + strings.Repeat("x", 5000) + "\"}}\n" + `report {"id":"2","attributes":{"b":"` + strings.Repeat("x", 5000) + `"}}`, want: "none:attributes_too_large"},
+
+		// Errors.
+		"not JSON":             {script: `report {"id":"1",]`, want: "invalid:invalid_json"},
+		"two values":           {script: `report {"id":"1"}{}`, want: "invalid:invalid_json"},
+		"array":                {script: `report [1]`, want: "invalid:invalid_field"},
+		"number as id":         {script: `report {"id":7}`, want: "invalid:invalid_field"},
+		"long id":              {script: `report {"id":"` + strings.Repeat("x", 129) + `"}`, want: "invalid:invalid_field"},
+		"accept is a number":   {script: `report {"id":"1","accept":1}`, want: "invalid:invalid_field"},
+		"results is an object": {script: `report {"id":"1","results":{"a":1}}`, want: "invalid:invalid_field"},
+		"too deep":             {script: `report {"id":"1","x":` + deep + `}`, want: "invalid:too_deep"},
+		"101 results":          {script: `report {"id":"1","results":[` + many + `]}`, want: "invalid:too_many_results"},
+		"101 running":          {script: `report {"id":"1","running":[` + many + `]}`, want: "invalid:too_many_running"},
+		"65 attributes":        {script: `report {"id":"1","attributes":{` + strings.Join(keys, ",") + `}}`, want: "invalid:attributes_too_large"},
+		"65,537 bytes":         {script: `report {"id":"1"}` + strings.Repeat(" ", 65537-len(`{"id":"1"}`)), want: "too_large:body_too_large"},
+		"65,536 bytes":         {script: `report {"id":"1"}` + strings.Repeat(" ", 65536-len(`{"id":"1"}`)), want: "none"},
+		"refused whole":        {script: held + `report {"id":"1","results":[` + result + `],"accept":1}` + "\nreport {\"id\":\"2\"}", want: "granted again:1"},
+
+		// The examples of the page, by their names.
+		"report-empty":    {want: "none"},
+		"report":          {want: "busy unknown cancel:expired"},
+		"report-failed":   {want: "none unknown"},
+		"report-returned": {want: "declined unknown"},
+	}
+}
+
+// outages are the exchanges while a server is away.
+func outages() map[string]exchange {
+	return map[string]exchange{
+		"no Redis":             {script: "pool {}\nbatch {\"devices\":[\"@device\"]}\nwithout redis\nreport {\"id\":\"1\"}", want: "unavailable"},
+		"no Redis, a result":   {script: held + "without redis\n" + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"}]}`, want: "unavailable recorded"},
+		"no Redis, a renewal":  {script: held + "without redis\n" + `report {"id":"1","running":[{"task":@task,"token":@token}]}`, want: "busy renewed"},
+		"no Postgres":          {script: "without postgres\nreport {\"id\":\"1\"}", want: "unavailable:unavailable"},
+		"no Postgres, results": {script: held + "without postgres\n" + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"},7]}`, want: "unavailable:unavailable"},
+		"no Postgres, invalid": {script: "without postgres\nreport {", want: "invalid:invalid_json"},
+	}
+}
+
+// TestTransportsAgree plays every exchange over HTTP and over MQTT, and
+// compares the whole replies.
+func TestTransportsAgree(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	table := exchanges()
+	for name, body := range reportExamples(t) {
+		e, known := table[name]
+		if !known {
+			t.Errorf("the example %s is not in the table", name)
+		}
+		e.script = "report " + strings.ReplaceAll(body, "\n", " ")
+		table[name] = e
+	}
+	for n, name := range slices.Sorted(maps.Keys(table)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s.compare(t, n, table[name])
+		})
+	}
+}
+
+//nolint:tparallel // what one subtest takes away, the next would miss
+func TestTransportsAgreeInOutages(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for n, name := range slices.Sorted(maps.Keys(outages())) {
+		t.Run(name, func(t *testing.T) {
+			s.compare(t, n, outages()[name])
+		})
+	}
+}
+
+// reportExamples are the reports shown in the protocol's page.
+func reportExamples(t *testing.T) map[string]string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]string)
+	for _, m := range regexp.MustCompile("(?s)<!-- example: (report[a-z-]*) -->\n```json\n(.*?)\n```").FindAllStringSubmatch(string(page), -1) {
+		found[m[1]] = m[2]
+	}
+	if len(found) < 4 {
+		t.Fatalf("%d examples of reports", len(found))
+	}
+	return found
+}
+
+// stage is a dispatcher on real servers, two of which can be taken away.
+type stage struct {
+	*instance
+	store           *store.Store
+	db              *sql.DB
+	broker          string
+	postgres, redis *testservers.Proxy
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	server, dsn := shared.Server(t), shared.NewDatabase(t)
+	broker := testservers.Mosquitto(t)
+	s := &stage{broker: broker.URL, postgres: testservers.NewProxy(t, server.Addr()), redis: testservers.NewProxy(t, testservers.Redis(t).Addr)}
+	s.instance, _ = startServing(t, serveConfig(t, strings.ReplaceAll(dsn, server.Addr(), s.postgres.Addr), "redis://"+s.redis.Addr,
+		"DISPATCHER_MQTT_URL="+broker.URL, "DISPATCHER_REAP_INTERVAL=1s"))
+	eventuallyOnline(t, s.instance)
+	var err error
+	if s.store, err = store.OpenPostgres(t.Context(), dsn, store.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if s.db, err = sql.Open("postgres", dsn); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.store.Close()
+		_ = s.db.Close()
+	})
+	return s
+}
+
+func (s *stage) compare(t *testing.T, n int, e exchange) {
+	t.Helper()
+	if e.mqtt == "" {
+		e.mqtt = e.want
+	}
+	overHTTP := s.play(t, fmt.Sprintf("http-%d", n), e.script, func(device string) sender {
+		return func(t *testing.T, body string) devices.Reply {
+			t.Helper()
+			status, content := s.call(t, http.MethodPost, "/v1/devices/"+device+"/report", s.fleet, body)
+			return replyOfHTTP(t, status, content)
+		}
+	})
+	overMQTT := s.play(t, fmt.Sprintf("mqtt-%d", n), e.script, func(device string) sender {
+		return newMeter(t, &DevServer{MQTTURL: s.broker}, devices.ID(device)).report
+	})
+	if got := inShort(overHTTP.reply); got != e.want {
+		t.Errorf("HTTP: %s, want %s: %+v", got, e.want, overHTTP.reply)
+	}
+	if got := inShort(overMQTT.reply); got != e.mqtt {
+		t.Errorf("MQTT: %s, want %s: %+v", got, e.mqtt, overMQTT.reply)
+	}
+	if http, mqtt := overHTTP.reply.ReportAfterMS, overMQTT.reply.ReportAfterMS; e.mqtt == e.want && (http <= 0 || mqtt <= 0 || http > 4*mqtt || mqtt > 4*http) {
+		t.Errorf("report_after_ms %d over HTTP, %d over MQTT", http, mqtt)
+	}
+	if diff := cmp.Diff(overHTTP.normal(t), overMQTT.normal(t)); e.mqtt == e.want && diff != "" {
+		t.Errorf("HTTP answers - MQTT +:\n%s", diff)
+	}
+}
+
+// sender reports as one device.
+type sender func(t *testing.T, body string) devices.Reply
+
+// part is one run of a script.
+type part struct {
+	pool          string
+	tasks, tokens ordinals
+	grant         devices.Task  // the latest
+	reply         devices.Reply // the latest
+}
+
+// ordinals stand for the numbers of grants: the first is 1.
+type ordinals map[int64]int64
+
+func (o ordinals) add(n int64) {
+	if _, known := o[n]; !known {
+		o[n] = int64(len(o) + 1)
+	}
+}
+
+// replace leaves a number as it is that was never granted.
+func (o ordinals) replace(n *int64) {
+	if ordinal, known := o[*n]; known {
+		*n = ordinal
+	}
+}
+
+func (s *stage) play(t *testing.T, name, script string, connect func(device string) sender) *part {
+	t.Helper()
+	defer s.postgres.Heal()
+	defer s.redis.Heal()
+	p := &part{pool: "pool-" + name, tasks: make(ordinals), tokens: make(ordinals)}
+	device, other := "device-"+name, "other-"+name
+	report := connect(device)
+	lines := strings.Split(strings.TrimSuffix(script, "\n"), "\n")
+	for n, line := range lines {
+		do, what, _ := strings.Cut(line, " ")
+		what = strings.NewReplacer("@device", device, "@other", other, "@pool", p.pool,
+			"@task", fmt.Sprint(p.grant.ID), "@token", fmt.Sprint(p.grant.Token)).Replace(what)
+		switch do {
+		case "pool":
+			s.operate(t, http.MethodPut, "/v1/pools/"+p.pool, what)
+		case "batch":
+			s.operate(t, http.MethodPost, "/v1/batches", `{"pool":"`+p.pool+`","kind":"k","payload":{"server":"st1"},`+what[1:])
+		case "other":
+			s.report(t, other, `{"id":"other"}`)
+		case "cancel":
+			s.operate(t, http.MethodPost, fmt.Sprintf("/v1/tasks/%d/cancel", p.grant.ID), "")
+		case "block":
+			if err := s.store.SetBlocked(t.Context(), "test", device, true); err != nil {
+				t.Fatal(err)
+			}
+		case "sql":
+			s.exec(t, what)
+		case "lapsed":
+			s.exec(t, "UPDATE grants SET lease_until = now() - interval '1 s' WHERE device = '"+device+"'")
+			s.exec(t, "UPDATE batches SET max_attempts = 1 WHERE pool = '"+p.pool+"'")
+			eventually(t, "the lapsed grant is taken back", func() bool {
+				return strings.Contains(string(s.operate(t, http.MethodGet, fmt.Sprintf("/v1/tasks/%d", p.grant.ID), "")), `"timed_out"`)
+			})
+		case "without":
+			map[string]*testservers.Proxy{"postgres": s.postgres, "redis": s.redis}[what].Cut()
+		case "report":
+			p.heard(report(t, what))
+			eventually(t, "an answer", func() bool { // a pool may have to be found again
+				done := n == len(lines)-1 || p.reply.Reason != devices.ReasonUnavailable
+				if !done {
+					p.heard(report(t, what))
+				}
+				return done
+			})
+		default:
+			t.Fatalf("no such step: %s", line)
+		}
+	}
+	return p
+}
+
+func (s *stage) exec(t *testing.T, statement string) {
+	t.Helper()
+	if _, err := s.db.ExecContext(t.Context(), statement); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func (p *part) heard(reply devices.Reply) {
+	p.reply = reply
+	if reply.Task == nil {
+		return
+	}
+	p.grant = *reply.Task
+	p.tasks.add(p.grant.ID)
+	p.tokens.add(p.grant.Token)
+}
+
+// normal is the latest reply without what differs from run to run.
+func (p *part) normal(t *testing.T) devices.Reply {
+	t.Helper()
+	reply := p.reply
+	reply.ReportAfterMS = 0
+	rename := func(task, token *int64) {
+		p.tasks.replace(task)
+		p.tokens.replace(token)
+	}
+	lease := func(ms *int64) {
+		if *ms < 200_000 || *ms > 290_000 { // 300 s less the margin, and what passed since
+			t.Errorf("lease_ms %d", *ms)
+		}
+		*ms = 0
+	}
+	for i := range reply.Acks {
+		rename(&reply.Acks[i].Task, &reply.Acks[i].Token)
+	}
+	for i := range reply.Cancel {
+		rename(&reply.Cancel[i].Task, &reply.Cancel[i].Token)
+	}
+	for i := range reply.Renewed {
+		rename(&reply.Renewed[i].Task, &reply.Renewed[i].Token)
+		lease(&reply.Renewed[i].LeaseMS)
+	}
+	if reply.Task != nil {
+		task := *reply.Task
+		rename(&task.ID, &task.Token)
+		lease(&task.LeaseMS)
+		task.Pool = strings.Replace(task.Pool, p.pool, "pool", 1)
+		reply.Task = &task
+	}
+	if slices.Contains(errorReasons(), reply.Reason) {
+		reply.Re, reply.Detail = "", "" // a problem of HTTP names no report; the words may differ
+	}
+	return reply
+}
+
+func errorReasons() []devices.Reason {
+	return []devices.Reason{devices.ReasonInvalid, devices.ReasonForbidden, devices.ReasonTooLarge, devices.ReasonBusyServer, devices.ReasonUnavailable}
+}
+
+// replyOfHTTP maps an error to the reply that says the same over MQTT, by the
+// table of the page.
+func replyOfHTTP(t *testing.T, status int, content []byte) devices.Reply {
+	t.Helper()
+	if status == http.StatusOK {
+		return decodeReply(t, content)
+	}
+	var problem struct {
+		Code, Detail  string
+		ReportAfterMS int64 `json:"report_after_ms"`
+	}
+	if err := json.Unmarshal(content, &problem); err != nil || problem.Detail == "" {
+		t.Fatalf("%d, and no problem: %s: %v", status, content, err)
+	}
+	reasons := map[int]devices.Reason{
+		400: devices.ReasonInvalid, 413: devices.ReasonTooLarge, 422: devices.ReasonInvalid,
+		401: devices.ReasonForbidden, 403: devices.ReasonForbidden, 503: devices.ReasonUnavailable,
+	}
+	return devices.Reply{Reason: reasons[status], Code: problem.Code, Detail: problem.Detail, ReportAfterMS: problem.ReportAfterMS}
+}
+
+// inShort is the reason, with the code, then what else the reply says.
+func inShort(r devices.Reply) string {
+	with := func(word, code string) string { return strings.TrimSuffix(word+":"+code, ":") }
+	words := []string{with(string(r.Reason), r.Code)}
+	if r.Task != nil && r.Task.Redelivered > 0 {
+		words = append(words, fmt.Sprint("again:", r.Task.Redelivered))
+	}
+	for _, a := range r.Acks {
+		words = append(words, with(string(a.Outcome), a.Code))
+	}
+	for range r.Renewed {
+		words = append(words, "renewed")
+	}
+	for _, c := range r.Cancel {
+		words = append(words, with("cancel", c.Why))
+	}
+	return strings.Join(words, " ")
+}

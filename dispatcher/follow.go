@@ -1,0 +1,135 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// changeOverlap is how far back each reading of changed pools reaches beyond
+// the one before: a change bears a time before that of its COMMIT, by at most
+// the limits of a transaction.
+const changeOverlap = 15 * time.Second
+
+// following is what a replica remembers between two passes of Follow.
+type following struct {
+	mu      sync.Mutex
+	read    time.Time        // our own clock at the last reading of changes; zero: none
+	told    map[string]int64 // version by pool that the semaphore knows, of pools changed lately
+	untold  map[string]int64 // version by pool that it has still to be told
+	outages int64            // of the semaphore, those that all pools were reconciled after
+}
+
+func newFollowing() *following {
+	return &following{told: make(map[string]int64), untold: make(map[string]int64)}
+}
+
+// Follow makes what was changed or lost true on all replicas: a pool that was
+// changed, whoever took the change, is known to the semaphore after this pass;
+// and when a semaphore that failed answers again, all pools are reconciled. It
+// is cheap enough to run several times a second. What cannot be told is
+// remembered until it can.
+func (d *Dispatcher) Follow(ctx context.Context) (ReconcileResult, error) {
+	if !d.following.mu.TryLock() { // one is under way, or hangs: passes must not pile up behind it
+		return ReconcileResult{}, nil
+	}
+	defer d.following.mu.Unlock()
+	// The changes first: what reconciles all pools may use up the time, again
+	// and again while one node of a Cluster is silent.
+	result, untold := d.tellChanges(ctx)
+	reconciled, lost := d.afterOutage(ctx)
+	result.add(reconciled)
+	return result, errors.Join(untold, lost)
+}
+
+// afterOutage reconciles all pools once the semaphore answers again: it may
+// have forgotten or missed anything. The first pool finds out whether it does.
+func (d *Dispatcher) afterOutage(ctx context.Context) (ReconcileResult, error) {
+	outages := d.semaphore.Outages()
+	if outages == d.following.outages {
+		return ReconcileResult{}, nil
+	}
+	pools, err := d.store.Pools(ctx, "", 1)
+	if err != nil {
+		return ReconcileResult{}, fmt.Errorf("reading pools: %w", err)
+	}
+	for _, first := range pools {
+		if _, err := d.semaphore.Snapshot(ctx, first.Name); err != nil {
+			return ReconcileResult{}, fmt.Errorf("reading the slots of pool %s: %w", first.Name, err)
+		}
+	}
+	result, err := d.Reconcile(ctx)
+	if err == nil {
+		d.following.outages = outages
+	}
+	return result, err
+}
+
+// tellChanges tells the semaphore of pools that were changed lately.
+func (d *Dispatcher) tellChanges(ctx context.Context) (ReconcileResult, error) {
+	f := d.following
+	if err := d.readChanges(ctx); err != nil {
+		return ReconcileResult{}, err
+	}
+	var total ReconcileResult
+	var errs []error
+	for pool, version := range f.untold {
+		result, err := d.tell(ctx, pool, version)
+		total.add(result)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case result.Waiting == 0:
+			f.told[pool] = version
+			delete(f.untold, pool)
+		}
+	}
+	return total, errors.Join(errs...)
+}
+
+// readChanges notes which pools the semaphore has still to be told of. What
+// left the reading is forgotten.
+func (d *Dispatcher) readChanges(ctx context.Context) error {
+	f := d.following
+	asked, within := d.now(), changeOverlap
+	if !f.read.IsZero() {
+		within += asked.Sub(f.read)
+	}
+	changed, err := d.store.ChangedPools(ctx, within)
+	if err != nil {
+		return fmt.Errorf("reading changed pools: %w", err)
+	}
+	f.read = asked
+	told := make(map[string]int64, len(changed))
+	for _, p := range changed {
+		if f.told[p.Name] == p.Version {
+			told[p.Name] = p.Version
+		} else {
+			f.untold[p.Name] = p.Version
+		}
+	}
+	f.told = told
+	return nil
+}
+
+// tell makes a pool's version known, unless it is: mostly it is, for who took
+// the change told it too. Of a pool that was deleted since there is nothing to
+// tell.
+func (d *Dispatcher) tell(ctx context.Context, pool string, version int64) (ReconcileResult, error) {
+	known, err := d.semaphore.Snapshot(ctx, pool)
+	if err != nil {
+		return ReconcileResult{}, fmt.Errorf("reading the slots of pool %s: %w", pool, err)
+	}
+	if known.Known && known.Version >= version {
+		return ReconcileResult{}, nil
+	}
+	result, err := d.ReconcilePool(ctx, pool)
+	if errors.Is(err, store.ErrNotFound) {
+		return ReconcileResult{}, nil
+	}
+	return result, err
+}

@@ -1,0 +1,209 @@
+package dispatcher_test
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// silentSemaphore is one that can be cut off.
+type silentSemaphore struct {
+	dispatcher.Semaphore
+	silent  atomic.Bool
+	hangs   atomic.Value // the pool that never answers
+	outages atomic.Int64
+	asked   atomic.Int64
+}
+
+func (s *silentSemaphore) Snapshot(ctx context.Context, pool string) (slots.Snapshot, error) {
+	s.asked.Add(1)
+	if s.hangs.Load() == pool {
+		<-ctx.Done()
+		return slots.Snapshot{}, slots.ErrUnavailable
+	}
+	if s.silent.Load() {
+		return slots.Snapshot{}, slots.ErrUnavailable
+	}
+	return s.Semaphore.Snapshot(ctx, pool)
+}
+
+func (s *silentSemaphore) Outages() int64 { return s.outages.Load() }
+
+// forgetfulStore shows changes for as long as it is told to.
+type forgetfulStore struct {
+	dispatcher.Store
+	forgets atomic.Bool
+	only    atomic.Value // the pool whose changes alone are shown
+}
+
+func (f *forgetfulStore) ChangedPools(ctx context.Context, within time.Duration) ([]store.Pool, error) {
+	if f.forgets.Load() {
+		return nil, nil
+	}
+	all, err := f.Store.ChangedPools(ctx, within)
+	only, some := f.only.Load().(string)
+	return slices.DeleteFunc(all, func(p store.Pool) bool { return some && p.Name != only }), err
+}
+
+func following(t *testing.T) (*bench, *forgetfulStore, *silentSemaphore) {
+	t.Helper()
+	ledger, semaphore := &forgetfulStore{}, &silentSemaphore{}
+	b := servers(t, func(c *dispatcher.Config) {
+		ledger.Store, semaphore.Semaphore = c.Store, c.Semaphore
+		c.Store, c.Semaphore = ledger, semaphore
+	})
+	return b, ledger, semaphore
+}
+
+func (b *bench) follow() dispatcher.ReconcileResult {
+	b.t.Helper()
+	r, err := b.Follow(b.ctx)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r
+}
+
+func (b *bench) expectCapacity(pool string, want int) {
+	b.t.Helper()
+	snapshot, err := b.semaphore.Snapshot(b.ctx, pool)
+	if err != nil || !snapshot.Known || snapshot.Capacity != want {
+		b.t.Errorf("pool %s: %+v, %v; want a capacity of %d", pool, snapshot, err, want)
+	}
+}
+
+// TestFollowTellsOfChanges: whoever took a change, one pass makes it true.
+func TestFollowTellsOfChanges(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 1, minute)
+		b.batch("a", nil, "d1", "d2", "d3")
+		if r := b.follow(); r.Restored != 1 {
+			b.t.Errorf("followed %+v, want the new pool restored", r)
+		}
+		b.granted("d1")
+		b.expectReason("d2", `{"id":"1"}`, devices.ReasonFull)
+		b.pool("a", 2, minute) // only the ledger hears of it
+		b.expectReason("d2", `{"id":"2"}`, devices.ReasonFull)
+		if r := b.follow(); r.Resized != 1 {
+			b.t.Errorf("followed %+v, want one resized", r)
+		}
+		b.granted("d2")
+		b.pool("a", 0, minute)
+		b.follow()
+		b.expectCapacity("a", 0)
+		b.pool("a", 3, 2*minute)
+		b.follow()
+		if g := b.granted("d3"); g.LeaseMS <= minute.Milliseconds() {
+			b.t.Errorf("lease of %d ms, want the new one", g.LeaseMS)
+		}
+	})
+}
+
+// TestFollowIsSparing: a change that is known costs nothing further.
+func TestFollowIsSparing(t *testing.T) {
+	t.Parallel()
+	b, _, semaphore := following(t)
+	b.pool("a", 1, minute)
+	b.follow()
+	semaphore.asked.Store(0)
+	for range 5 {
+		b.follow()
+	}
+	if asked := semaphore.asked.Load(); asked != 0 {
+		t.Errorf("asked the semaphore %d times about a change it knows", asked)
+	}
+}
+
+// TestFollowRemembers: what could not be told stays to be told, also when the
+// change is no longer among the late ones.
+func TestFollowRemembers(t *testing.T) {
+	t.Parallel()
+	b, ledger, semaphore := following(t)
+	b.pool("a", 1, minute)
+	b.follow()
+	b.pool("a", 2, minute)
+	semaphore.silent.Store(true)
+	if _, err := b.Follow(b.ctx); err == nil {
+		t.Error("followed without a semaphore")
+	}
+	ledger.forgets.Store(true)
+	semaphore.silent.Store(false)
+	b.follow()
+	b.expectCapacity("a", 2)
+}
+
+// TestFollowAfterAnOutage: when a semaphore that failed answers again, all is
+// reconciled at once, and once only.
+func TestFollowAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	b, ledger, semaphore := following(t)
+	b.pool("a", 3, minute)
+	b.pool("b", 3, minute)
+	b.batch("a", nil, "d1")
+	b.follow()
+	g := b.granted("d1")
+	ledger.forgets.Store(true)
+	semaphore.outages.Add(1)
+	semaphore.silent.Store(true)
+	if _, err := b.Follow(b.ctx); err == nil {
+		t.Error("reconciled without a semaphore")
+	}
+	b.redis.FlushAll(b.ctx)
+	semaphore.silent.Store(false)
+	if r := b.follow(); r.Restored != 2 {
+		t.Errorf("followed %+v, want both pools restored", r)
+	}
+	b.expectHeld(1)
+	semaphore.asked.Store(0)
+	b.follow()
+	if asked := semaphore.asked.Load(); asked != 0 {
+		t.Errorf("reconciled again without another outage, for task %d", g.ID)
+	}
+}
+
+// TestFollowTellsWhileAPoolHangs: the pools of a silent node use up the time of
+// a pass; a change of another pool is told before.
+func TestFollowTellsWhileAPoolHangs(t *testing.T) {
+	t.Parallel()
+	b, ledger, semaphore := following(t)
+	b.pool("a", 1, minute)
+	b.pool("b", 1, minute)
+	b.follow()
+	ledger.forgets.Store(true) // pool a is no news any more
+	b.follow()
+	ledger.forgets.Store(false)
+	ledger.only.Store("b")
+	b.pool("b", 2, minute)
+	semaphore.hangs.Store("a")
+	semaphore.outages.Add(1)
+	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+	defer cancel()
+	if r, err := b.Follow(ctx); err == nil || r.Resized != 1 {
+		t.Errorf("followed %+v, %v; want pool b resized, and no answer of pool a", r, err)
+	}
+}
+
+// TestFollowForgetsDeletedPools: a change that could not be told is not told
+// for ever when its pool is gone.
+func TestFollowForgetsDeletedPools(t *testing.T) {
+	t.Parallel()
+	b, _, semaphore := following(t)
+	b.pool("a", 1, minute)
+	semaphore.silent.Store(true)
+	if _, err := b.Follow(b.ctx); err == nil {
+		t.Fatal("a semaphore that is silent was told of a change")
+	}
+	if err := b.store.DeletePool(b.ctx, "test", "a"); err != nil {
+		t.Fatal(err)
+	}
+	semaphore.silent.Store(false)
+	b.follow()
+}

@@ -1,0 +1,33 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// ForceRelease takes a slot back from its holder and returns its grant; with
+// f.Now it is free at once, whatever its device still does. store.ErrNotFound:
+// nobody holds it.
+func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f store.Force) (store.Grant, error) {
+	g, err := d.store.ForceRelease(ctx, pool, slot, f, d.settle)
+	if err != nil {
+		return store.Grant{}, fmt.Errorf("forced release: %w", err)
+	}
+	if f.Now {
+		d.metrics.forced.WithLabelValues(pool).Inc()
+		d.ended(ctx, g, store.ByOperator)
+	}
+	return g, nil
+}
+
+// ForgetPool removes a deleted pool from the semaphore. What is left when that
+// fails harms nothing: the ledger grants nothing of such a pool.
+func (d *Dispatcher) ForgetPool(ctx context.Context, pool string) error {
+	if err := d.semaphore.Forget(ctx, pool); err != nil {
+		return fmt.Errorf("forgetting pool %s: %w", pool, err)
+	}
+	d.metrics.drift.DeleteLabelValues(pool)
+	return nil
+}

@@ -1,0 +1,70 @@
+package dispatcher
+
+import (
+	"context"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// CreateDevice registers a device and makes its token, which is shown once.
+// store.ErrExists; ErrBroker.
+func (d *Dispatcher) CreateDevice(ctx context.Context, actor string, id devices.ID, tags map[string]string) (created store.Device, token string, err error) {
+	token = NewToken()
+	hash := HashToken(token)
+	err = d.accounts.inTurn(ctx, id, token, func(set store.SetAccount) (err error) {
+		created, err = d.store.CreateDevice(ctx, actor, string(id), tags, hash[:], set)
+		return err
+	})
+	return created, token, err
+}
+
+// RotateToken makes one more token of a device. Older ones go on until the
+// overlap is over, though not at a broker that has one password per account.
+// store.ErrNotFound; ErrBroker.
+func (d *Dispatcher) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration) (token string, olderUntil time.Time, err error) {
+	token = NewToken()
+	hash := HashToken(token)
+	err = d.accounts.inTurn(ctx, id, token, func(set store.SetAccount) (err error) {
+		olderUntil, err = d.store.RotateDeviceToken(ctx, actor, string(id), hash[:], overlap, set)
+		return err
+	})
+	if err != nil || overlap > 0 {
+		return token, olderUntil, err
+	}
+	d.known.forget(id)
+	if d.accounts.Accounts != nil {
+		if err := d.accounts.Disconnect(ctx, id); err != nil {
+			d.log.WarnContext(ctx, "session of a device with an older token not ended", "device", id, "err", err)
+		}
+	}
+	return token, olderUntil, nil
+}
+
+// SetBlocked blocks or unblocks a device. A blocked one is asked to stop what it
+// runs, and its session at the broker ends. store.ErrNotFound.
+func (d *Dispatcher) SetBlocked(ctx context.Context, actor string, id devices.ID, blocked bool) error {
+	if err := d.store.SetBlocked(ctx, actor, string(id), blocked); err != nil {
+		return err
+	}
+	d.followSoon(ctx)
+	return nil
+}
+
+// DeleteDevice forgets a device and its tokens, and cancels its open tasks; not
+// to cancel them is store.ErrOpenTasks when there are any. A slot that it holds
+// stays held until its lease ends. store.ErrNotFound.
+func (d *Dispatcher) DeleteDevice(ctx context.Context, actor string, id devices.ID, cancel bool) (store.Removal, error) {
+	removed, err := d.store.DeleteDevice(ctx, actor, string(id), cancel)
+	if err != nil {
+		return removed, err
+	}
+	d.known.forget(id)
+	d.followSoon(ctx)
+	return removed, nil
+}
+
+// followSoon spares a change the wait for the next pass. What fails here is
+// left to the pass, which also says so.
+func (d *Dispatcher) followSoon(ctx context.Context) { _, _ = d.followPart(ctx) }

@@ -1,0 +1,41 @@
+package e2e
+
+import (
+	"bytes"
+	"sync/atomic"
+)
+
+// commitWatch recognises the COMMIT that follows the claim of a grant in what
+// a replica sends to Postgres.
+type commitWatch struct {
+	armed   atomic.Pointer[func()]
+	claimed atomic.Bool
+}
+
+// arm calls strike in the middle of the next such COMMIT, once; the returned
+// channel is closed after it.
+func (w *commitWatch) arm(strike func()) <-chan struct{} {
+	struck := make(chan struct{})
+	do := func() {
+		strike()
+		close(struck)
+	}
+	w.claimed.Store(false)
+	w.armed.Store(&do)
+	return struck
+}
+
+func (w *commitWatch) see(chunk []byte) {
+	if w.armed.Load() == nil {
+		return
+	}
+	if bytes.Contains(chunk, []byte(`"slot":`)) { // the argument of a claim's statement
+		w.claimed.Store(true)
+	}
+	if !w.claimed.Load() || !bytes.Contains(chunk, []byte("COMMIT")) {
+		return
+	}
+	if do := w.armed.Swap(nil); do != nil {
+		(*do)()
+	}
+}

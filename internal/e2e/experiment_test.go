@@ -1,0 +1,278 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/lib/pq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/devices/simulator"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+const (
+	pool     = "e2e"
+	capacity = 60
+	busy     = 55 // slots that must be held when a fault strikes
+	inside   = 45 // devices that must have been inside at once: some grants are still on their way
+	lease    = 8 * time.Second
+	margin   = lease / 5
+
+	recoveryLimit = 90 * time.Second // generous: how long it took is logged
+	runLimit      = 6 * time.Minute
+)
+
+// experiment is a deployment under load: replicas on real servers, a fleet on
+// both transports, an external system that counts who is inside, and faults.
+type experiment struct {
+	t        *testing.T
+	postgres *testservers.PostgresServer
+	redis    *testservers.RedisServer
+	broker   *testservers.MosquittoServer
+	dsn      string
+	db       *sql.DB
+	slots    *slots.Semaphore // what Redis says
+	replicas []*replica
+
+	// What follows may be changed before deploy.
+	fleet     simulator.Config
+	reapEvery time.Duration
+	settings  []string // of the replicas
+}
+
+// newExperiment starts the servers.
+func newExperiment(t *testing.T, redisArgs ...string) *experiment {
+	t.Helper()
+	x := &experiment{
+		t: t, postgres: testservers.Postgres(t), redis: testservers.Redis(t, redisArgs...),
+		reapEvery: time.Second,
+		settings: []string{
+			"DISPATCHER_LEASE_MARGIN=" + margin.String(), "DISPATCHER_REAP_INTERVAL=1s",
+			"DISPATCHER_RECONCILE_INTERVAL=2s", "DISPATCHER_REPORT_PERIOD=3s",
+		},
+	}
+	x.fleet = simulator.Config{
+		OperatorToken: adminToken, FleetToken: fleetToken,
+		Devices: 400, Tasks: 250, Pool: pool, Capacity: capacity, Lease: lease,
+		Via: simulator.ViaMixed, Work: 700 * time.Millisecond, Long: 0.15,
+		Period: 3 * time.Second, Resend: 2 * time.Second, Retry: 200 * time.Millisecond,
+		Faults: simulator.Faults{Silent: 0.03, Duplicate: 0.03}, Seed: 1, Timeout: runLimit,
+	}
+	x.dsn = x.postgres.NewDatabase(t)
+	var err error
+	if x.db, err = sql.Open("postgres", x.dsn); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.db.Close() })
+	client := redis.NewUniversalClient(slots.Options(x.redis.Addr))
+	t.Cleanup(func() { _ = client.Close() })
+	x.slots = slots.New(client)
+	return x
+}
+
+// links are what a replica speaks to instead of the servers themselves.
+type links struct{ dsn, redisURL string }
+
+// deploy starts a replica for each of the links and spreads the fleet over them.
+func (x *experiment) deploy(each ...links) {
+	x.t.Helper()
+	x.broker = broker(x.t, x.fleet.Devices)
+	settings := append([]string{
+		"DISPATCHER_MQTT_URL=" + x.broker.URL, "DISPATCHER_MQTT_USER=dispatcher", "DISPATCHER_MQTT_PASSWORD=" + fleetToken,
+	}, x.settings...)
+	for _, l := range each {
+		if l.dsn == "" {
+			l.dsn = x.dsn
+		}
+		if l.redisURL == "" {
+			l.redisURL = x.redis.URL()
+		}
+		x.replicas = append(x.replicas, startReplica(x.t, l.dsn, l.redisURL, settings...))
+	}
+	x.fleet.URL, x.fleet.MQTTURL = balance(x.t, x.replicas...), x.broker.URL
+}
+
+// fault is one thing that goes wrong. do returns when it is over.
+type fault struct {
+	name string
+	do   func(context.Context) error
+}
+
+// run brings the faults on under load, each while the pool is nearly full and
+// after everything recovered from the one before, lets the fleet finish its
+// tasks, and judges what happened.
+func (x *experiment) run(faults ...fault) simulator.Summary {
+	x.t.Helper()
+	ctx, cancel := context.WithTimeout(x.t.Context(), runLimit)
+	defer cancel()
+	enough := make(chan struct{})
+	x.fleet.Until = enough
+	simulation := x.simulate(ctx)
+	err := x.strike(simulation.ctx, faults)
+	close(enough)
+	if err != nil {
+		cancel()
+	}
+	<-simulation.ctx.Done()
+	conflicts, err2 := x.conflicts(x.t.Context())
+	x.t.Logf("%v conflicts in all (%v)", conflicts, err2)
+	if err = errors.Join(err, simulation.err); err != nil {
+		x.t.Error(err)
+	}
+	x.judge(simulation.summary)
+	return simulation.summary
+}
+
+// simulation is a fleet at work; ctx ends with it, and then the rest is set.
+type simulation struct {
+	ctx     context.Context //nolint:containedctx // it is the simulation's life
+	summary simulator.Summary
+	err     error
+}
+
+func (x *experiment) simulate(ctx context.Context) *simulation {
+	alive, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	s := &simulation{ctx: alive}
+	go func() {
+		s.summary, s.err = simulator.Run(ctx, x.fleet, testWriter{x.t})
+		end(errors.New("the simulation ended"))
+	}()
+	return s
+}
+
+func (x *experiment) strike(ctx context.Context, faults []fault) error {
+	if err := x.untilRecovered(ctx); err != nil {
+		return fmt.Errorf("the run does not count: %w", err)
+	}
+	for _, f := range faults {
+		held, err := x.held(ctx)
+		if err != nil {
+			return err
+		}
+		x.t.Logf("fault: %s, with %d slots held", f.name, held)
+		if err := f.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		over := time.Now()
+		if err := x.untilRecovered(ctx); err != nil {
+			return fmt.Errorf("not recovered from: %s: %w", f.name, err)
+		}
+		x.t.Logf("recovered after %s", time.Since(over).Round(10*time.Millisecond))
+	}
+	return x.untilAgreed(ctx)
+}
+
+// judge is the promises of the README.
+func (x *experiment) judge(s simulator.Summary) {
+	x.t.Helper()
+	var report bytes.Buffer
+	_ = s.Print(&report)
+	x.t.Logf("\n%s", report.String())
+	if err := s.Err(); err != nil {
+		x.t.Error(err)
+	}
+	if high := s.External.HighWater; high < inside || high > capacity {
+		x.t.Errorf("high-water mark %d: want %d..%d", high, inside, capacity)
+	}
+	if s.Fleet.Silent == 0 || x.fleet.Long > 0 && s.Fleet.Renewals == 0 {
+		x.t.Errorf("%d silent, %d renewals: the run was too tame", s.Fleet.Silent, s.Fleet.Renewals)
+	}
+	x.expectNoLeak()
+	if late := s.Fleet.Overstay; x.t.Failed() && late > margin {
+		x.t.Errorf("the run does not count: on this machine devices left %s after their leases, more than the margin of %s", late, margin)
+	}
+	for _, r := range x.replicas {
+		r.stopCleanly(x.t)
+		if x.t.Failed() {
+			x.t.Logf("the replica at %s said:\n%s", r.addr, r.Output())
+		}
+	}
+}
+
+// expectNoLeak waits until no slot is held by the ledger, which must be so
+// within a lease, a reap interval and a second, and then by Redis.
+func (x *experiment) expectNoLeak() {
+	x.t.Helper()
+	ctx, cancel := context.WithTimeout(x.t.Context(), x.fleet.Lease+x.reapEvery+time.Second)
+	defer cancel()
+	var left int
+	err := poll(ctx, look, func() (done bool) {
+		done = x.db.QueryRowContext(x.t.Context(), `SELECT count(*) FROM grants`).Scan(&left) == nil && left == 0
+		return done
+	})
+	if err != nil {
+		x.t.Errorf("%d slots leaked", left)
+	}
+	ctx, cancel = context.WithTimeout(x.t.Context(), recoveryLimit)
+	defer cancel()
+	err = poll(ctx, look, func() bool {
+		s, err := x.slots.Snapshot(ctx, pool)
+		left = len(s.Leases)
+		return err == nil && left == 0
+	})
+	if err != nil {
+		x.t.Errorf("Redis still holds %d slots", left)
+	}
+}
+
+// Pauses between two looks: at the database, and at metrics, which cost more.
+const (
+	look   = 50 * time.Millisecond
+	scrape = 500 * time.Millisecond
+)
+
+// poll asks until the answer is yes, or ctx ends.
+func poll(ctx context.Context, every time.Duration, ask func() bool) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for !ask() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// pause waits; it ends early with ctx.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// broker starts a mosquitto that knows each device of a fleet and lets it
+// speak for itself only.
+func broker(t *testing.T, devices int) *testservers.MosquittoServer {
+	t.Helper()
+	passwords := map[string]string{"dispatcher": fleetToken}
+	for i := range devices {
+		passwords[fmt.Sprintf("%s%05d", simulator.DefaultPrefix, i+1)] = fleetToken
+	}
+	return testservers.MosquittoWithUsers(t, passwords,
+		"user dispatcher", "topic read fleet/v1/+/report", "topic write fleet/v1/+/reply",
+		"pattern write fleet/v1/%u/report", "pattern read fleet/v1/%u/reply")
+}
+
+// testWriter shows the progress lines with -v.
+type testWriter struct{ t *testing.T }
+
+// Write logs one line.
+func (w testWriter) Write(line []byte) (int, error) {
+	w.t.Log(strings.TrimRight(string(line), "\n"))
+	return len(line), nil
+}

@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// claimSent is longer than a replica may take from the acquire of a slot to
+// its claim: an older lease in Redis belongs to a grant, or to nobody.
+const claimSent = 4 * time.Second
+
+// untilRecovered waits until each replica has granted over MQTT, and any over
+// HTTP, whose clients stay where they are connected; then until the pool is
+// nearly full.
+func (x *experiment) untilRecovered(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	silent, err := x.untilGranted(ctx)
+	if err != nil {
+		return fmt.Errorf("no grant by %q: %w", silent, err)
+	}
+	var held int
+	if err := poll(ctx, look, func() bool {
+		if now, err := x.held(ctx); err == nil {
+			held = now
+		}
+		return held >= busy
+	}); err != nil {
+		return fmt.Errorf("%d slots held, want %d: %w", held, busy, err)
+	}
+	return nil
+}
+
+// untilGranted waits until each replica has granted over MQTT, and any over
+// HTTP. With an error it says who has not.
+func (x *experiment) untilGranted(ctx context.Context) (silent []string, err error) {
+	var since map[string]float64
+	err = poll(ctx, scrape, func() bool {
+		now, err := x.granted(ctx)
+		if err != nil {
+			return false // asked again, or out of time
+		}
+		if since == nil {
+			since = now
+		}
+		silent = notGrown(since, now)
+		return len(silent) == 0
+	})
+	return silent, err
+}
+
+func notGrown(since, now map[string]float64) (names []string) {
+	for name, count := range now {
+		if count <= since[name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// granted counts the grants of each replica over MQTT, and of all over HTTP.
+func (x *experiment) granted(ctx context.Context) (map[string]float64, error) {
+	counts := map[string]float64{}
+	for i, r := range x.replicas {
+		samples, err := r.metric(ctx, "dispatcher_reports_total")
+		if err != nil {
+			return nil, err
+		}
+		counts["any replica over HTTP"] += samples[`reason="granted",transport="http"`]
+		counts[fmt.Sprintf("replica %d over MQTT", i+1)] += samples[`reason="granted",transport="mqtt"`]
+	}
+	return counts, nil
+}
+
+// conflicts counts the slots that Redis gave and the ledger refused.
+func (x *experiment) conflicts(ctx context.Context) (sum float64, err error) {
+	for _, r := range x.replicas {
+		samples, err := r.metric(ctx, "dispatcher_slot_conflicts_total")
+		if err != nil {
+			return 0, err
+		}
+		sum += samples[fmt.Sprintf("pool=%q", pool)]
+	}
+	return sum, nil
+}
+
+// metric reads the samples of a metric by their labels.
+func (r *replica) metric(ctx context.Context, name string) (map[string]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.addr+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	samples := map[string]float64{}
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		sample, ok := strings.CutPrefix(lines.Text(), name+"{")
+		labels, value, _ := strings.Cut(sample, "} ")
+		if !ok {
+			continue
+		}
+		if samples[labels], err = strconv.ParseFloat(value, 64); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return samples, lines.Err()
+}
+
+// held counts the grants in force.
+func (x *experiment) held(ctx context.Context) (held int, err error) {
+	err = x.db.QueryRowContext(ctx, `SELECT count(*) FROM grants WHERE lease_until > now()`).Scan(&held)
+	return held, err
+}
+
+// untilAgreed waits until Redis says what the ledger says, under load.
+func (x *experiment) untilAgreed(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	var trouble error
+	if err := poll(ctx, look, func() bool {
+		trouble = x.compare(ctx)
+		return trouble == nil
+	}); err != nil {
+		return fmt.Errorf("drift is not repaired: %w: %w", trouble, err)
+	}
+	return nil
+}
+
+// compare looks at what stands still while both are read: a grant that is
+// there before and after Redis was read must be in Redis, at its slot; a lease
+// that is in Redis before and after the ledger was read must be in the ledger,
+// unless its claim may be on the way.
+func (x *experiment) compare(ctx context.Context) error {
+	before, err1 := x.grants(ctx)
+	first, err2 := x.slots.Snapshot(ctx, pool)
+	after, err3 := x.grants(ctx)
+	second, err4 := x.slots.Snapshot(ctx, pool)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return err
+	}
+	inRedis, still := byLease(first), byLease(second)
+	for lease, slot := range before {
+		_, stands := after[lease]
+		if got, ok := inRedis[lease]; stands && (!ok || got.Slot != slot) {
+			return fmt.Errorf("slot %d is granted to %s, Redis says %+v", slot, lease, got)
+		}
+	}
+	for lease, in := range inRedis {
+		_, stands := still[lease]
+		if _, ok := after[lease]; stands && !ok && in.Age > claimSent {
+			return fmt.Errorf("slot %d is held by %s for %s in Redis, and granted to nobody", in.Slot, lease, in.Age)
+		}
+	}
+	return nil
+}
+
+// grants are the leases of the ledger and their slots.
+func (x *experiment) grants(ctx context.Context) (map[string]int, error) {
+	rows, err := x.db.QueryContext(ctx, `SELECT lease, slot FROM grants`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	grants := map[string]int{}
+	for rows.Next() {
+		var lease string
+		var slot int
+		if err := rows.Scan(&lease, &slot); err != nil {
+			return nil, err
+		}
+		grants[lease] = slot
+	}
+	return grants, rows.Err()
+}
+
+func byLease(s slots.Snapshot) map[string]slots.Lease {
+	leases := make(map[string]slots.Lease, len(s.Leases))
+	for _, l := range s.Leases {
+		leases[l.ID] = l
+	}
+	return leases
+}

@@ -1,0 +1,155 @@
+package testservers
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// The dispatchers' account at the brokers below.
+const (
+	DispatcherUser     = "_dispatcher"
+	DispatcherPassword = "password-of-the-dispatchers"
+)
+
+// DeployedMosquitto is a broker that runs with the files of deploy/mosquitto;
+// only ports, folders and, for root, the user are the test's.
+type DeployedMosquitto struct {
+	*Process
+
+	Addr   string // host:port for devices
+	Inside string // mqtt://host:port for dispatchers
+
+	folder string
+}
+
+// MosquittoDynsec starts a broker with the dynamic-security plugin and the
+// dispatchers' account. It keeps addresses and accounts over Kill and Start.
+func MosquittoDynsec(tb testing.TB) *DeployedMosquitto {
+	tb.Helper()
+	Need(tb, "mosquitto_ctrl")
+	m := deployed(tb, "dynsec")
+	script := filepath.Join(repository(tb), "deploy", "mosquitto", "dynsec", "start.sh")
+	m.start(tb, func() *exec.Cmd {
+		cmd := exec.Command(script, "mosquitto.conf")
+		cmd.Env = append(os.Environ(), "MOSQUITTO_DATA="+m.folder, "PATH="+os.Getenv("PATH")+":/usr/sbin",
+			"DISPATCHER_MQTT_USER="+DispatcherUser, "DISPATCHER_MQTT_PASSWORD="+DispatcherPassword)
+		return cmd
+	})
+	return m
+}
+
+// MosquittoPasswords starts a broker with a password file, in which these
+// devices are beside the dispatchers.
+func MosquittoPasswords(tb testing.TB, devices map[string]string) *DeployedMosquitto {
+	tb.Helper()
+	program := Need(tb, "mosquitto")
+	m := deployed(tb, "passwords")
+	acl, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "mosquitto", "passwords", "acl"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	write(tb, filepath.Join(m.folder, "acl"), string(acl))
+	m.passwd(tb, "-c", "-b", "passwords", DispatcherUser, DispatcherPassword)
+	for device, password := range devices {
+		m.passwd(tb, "-b", "passwords", device, password)
+	}
+	m.start(tb, func() *exec.Cmd { return exec.Command(program, "-c", "mosquitto.conf") })
+	return m
+}
+
+// RemovePassword takes a device out of the password file, as the documentation
+// says.
+func (m *DeployedMosquitto) RemovePassword(tb testing.TB, device string) {
+	tb.Helper()
+	m.passwd(tb, "-D", "passwords", device)
+	m.Signal(syscall.SIGHUP)
+}
+
+func (m *DeployedMosquitto) passwd(tb testing.TB, args ...string) {
+	tb.Helper()
+	cmd := exec.CommandContext(tb.Context(), Need(tb, "mosquitto_passwd"), args...)
+	cmd.Dir = m.folder
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tb.Fatalf("mosquitto_passwd: %v\n%s", err, out)
+	}
+}
+
+// deployed puts the configuration into a folder of the test, on free ports.
+func deployed(tb testing.TB, variant string) *DeployedMosquitto {
+	tb.Helper()
+	Need(tb, "mosquitto")
+	config, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "mosquitto", variant, "mosquitto.conf"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m := &DeployedMosquitto{Addr: FreeAddr(tb), folder: tb.TempDir()}
+	inside := FreeAddr(tb)
+	m.Inside = "mqtt://" + inside
+	text := string(config)
+	for line, addr := range map[string]string{"\nlistener 1883\n": m.Addr, "\nlistener 1884\n": inside} {
+		host, port, _ := net.SplitHostPort(addr)
+		moved := strings.Replace(text, line, "\nlistener "+port+" "+host+"\n", 1)
+		if moved == text {
+			tb.Fatalf("the configuration of %s has no line %q", variant, strings.TrimSpace(line))
+		}
+		text = moved
+	}
+	if os.Getuid() == 0 {
+		text += "user root\n" // else it drops to a user that cannot read the folder
+	}
+	write(tb, filepath.Join(m.folder, "mosquitto.conf"), text)
+	return m
+}
+
+func (m *DeployedMosquitto) start(tb testing.TB, command func() *exec.Cmd) {
+	tb.Helper()
+	m.Process = StartProcess(tb, func() *exec.Cmd {
+		cmd := command()
+		cmd.Dir = m.folder
+		return cmd
+	}, func() error { return mqttReady(m.Addr) })
+}
+
+// repository is the folder of go.mod.
+func repository(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			tb.Fatal("no go.mod above the test")
+		}
+		dir = parent
+	}
+}
+
+// Paused holds the broker still while during runs.
+func (m *DeployedMosquitto) Paused(during func()) {
+	m.Signal(syscall.SIGSTOP)
+	defer m.Signal(syscall.SIGCONT)
+	during()
+}
+
+// Healthy runs the health check of the deployment.
+func (m *DeployedMosquitto) Healthy(tb testing.TB, password string) error {
+	tb.Helper()
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(m.Inside, "mqtt://"))
+	cmd := exec.CommandContext(tb.Context(), filepath.Join(repository(tb), "deploy", "mosquitto", "healthcheck.sh"))
+	cmd.Env = append(os.Environ(), "MOSQUITTO_PORT="+port, "DISPATCHER_MQTT_USER="+DispatcherUser, "DISPATCHER_MQTT_PASSWORD="+password)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+// Package windows says when recurring windows are open: for a duration after
+// each firing of a cron expression in a time zone.
+//
+// Days on which clocks change: a firing at a fixed hour that is skipped happens
+// when the clocks jump, and one whose hour comes twice happens the first time.
+// Expressions whose hour field begins with * fire through both hours.
+//
+// It is pure: the time comes from the caller.
+package windows
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	_ "time/tzdata" // images without zone files
+
+	"github.com/robfig/cron/v3"
+)
+
+// Limits of a list of windows.
+const (
+	MaxWindows  = 16
+	MinDuration = time.Minute
+	MaxDuration = 7 * 24 * time.Hour
+
+	maxCron = 100 // bytes
+)
+
+const (
+	horizon = 48 * time.Hour // openings that touch are followed at least this far
+	refresh = 24 * time.Hour // and looked at again after this long
+)
+
+// Window is one as operators write it.
+type Window struct {
+	Cron     string `json:"cron"`     // minute, hour, day of month, month, day of week
+	Duration string `json:"duration"` // as in Go: 4h, 90m
+	Timezone string `json:"timezone"` // IANA name; empty: UTC
+}
+
+// Opening is a time from which on something may start, and at which that ends.
+type Opening struct {
+	From, Until time.Time
+	Due         time.Time // when it is to be computed anew; never after Until
+}
+
+// Set is a list of windows, open while one of them is.
+type Set struct{ windows []window }
+
+type window struct {
+	schedule *cron.SpecSchedule
+	zone     *time.Location
+	wall     bool // fires by the clock on the wall, not by elapsed hours
+	duration time.Duration
+}
+
+// Parse checks a list of windows. Its errors name the entry and the field.
+func Parse(list []Window) (Set, error) {
+	if len(list) > MaxWindows {
+		return Set{}, fmt.Errorf("windows: at most %d", MaxWindows)
+	}
+	s := Set{windows: make([]window, len(list))}
+	for i, w := range list {
+		var err error
+		if s.windows[i], err = parse(w); err != nil {
+			return Set{}, fmt.Errorf("windows[%d].%w", i, err)
+		}
+	}
+	return s, nil
+}
+
+func parse(w Window) (window, error) {
+	schedule, err := parseCron(w.Cron)
+	if err != nil {
+		return window{}, fmt.Errorf("cron: %w", err)
+	}
+	duration, err := time.ParseDuration(w.Duration)
+	if err != nil || duration < MinDuration || duration > MaxDuration {
+		return window{}, fmt.Errorf("duration: from %s to %s, as in 4h or 90m", MinDuration, MaxDuration)
+	}
+	zone, err := time.LoadLocation(w.Timezone)
+	if err != nil || w.Timezone == "Local" {
+		return window{}, errors.New("timezone: not one of the IANA names, as in Asia/Shanghai")
+	}
+	parsed := window{schedule: schedule, zone: zone, duration: duration}
+	parsed.wall = !strings.HasPrefix(strings.Fields(w.Cron)[1], "*")
+	schedule.Location = zone
+	if parsed.wall {
+		schedule.Location = time.UTC // of which the wall's clock is made
+	}
+	if parsed.next(time.Unix(0, 0)).IsZero() {
+		return window{}, errors.New("cron: never fires")
+	}
+	return parsed, nil
+}
+
+// parseCron takes five plain fields and nothing else that the library knows: a
+// zone without an expression (TZ=UTC) makes it panic, and @every has no time of
+// day.
+func parseCron(spec string) (_ *cron.SpecSchedule, err error) {
+	defer func() {
+		if recover() != nil {
+			err = errors.New("not a cron expression")
+		}
+	}()
+	if len(spec) > maxCron || len(strings.Fields(spec)) != 5 {
+		return nil, errors.New("five fields: minute, hour, day of month, month, day of week")
+	}
+	const fields = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow
+	parsed, err := cron.NewParser(fields).Parse(strings.Join(strings.Fields(spec), " "))
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller says what it is about
+	}
+	schedule, ok := parsed.(*cron.SpecSchedule)
+	if !ok {
+		return nil, errors.New("not a cron expression")
+	}
+	return schedule, nil
+}
+
+// Longest is the longest window, not counting windows that touch; 0: none.
+func (s Set) Longest() time.Duration {
+	longest := time.Duration(0)
+	for _, w := range s.windows {
+		longest = max(longest, w.duration)
+	}
+	return longest
+}
+
+// Opening is the one that lasts at now, or else the next. Windows that touch
+// are one opening. Without a firing in years it is empty and in a day.
+func (s Set) Opening(now time.Time) Opening {
+	o := s.first(now)
+	if o.From.IsZero() {
+		later := now.Add(refresh)
+		return Opening{From: later, Until: later, Due: later}
+	}
+	for extended := true; extended && o.Until.Before(now.Add(horizon)); {
+		extended = false
+		for _, w := range s.windows {
+			// The first to end later than the opening; does it touch?
+			if from := w.next(o.Until.Add(-w.duration)); !from.IsZero() && !from.After(o.Until) {
+				o.Until, extended = from.Add(w.duration), true
+			}
+		}
+	}
+	o.Due = now.Add(refresh)
+	if o.Until.Before(o.Due) {
+		o.Due = o.Until
+	}
+	return o
+}
+
+// first is the earliest window to end after now.
+func (s Set) first(now time.Time) Opening {
+	var o Opening
+	for _, w := range s.windows {
+		from := w.next(now.Add(-w.duration))
+		if !from.IsZero() && (o.From.IsZero() || from.Before(o.From)) {
+			o = Opening{From: from, Until: from.Add(w.duration)}
+		}
+	}
+	return o
+}
+
+// next is the first firing after t; zero: none in years.
+func (w window) next(t time.Time) time.Time {
+	if !w.wall {
+		return w.schedule.Next(t).UTC()
+	}
+	for wall := wallOf(t.In(w.zone)); ; {
+		if wall = w.schedule.Next(wall); wall.IsZero() {
+			return time.Time{}
+		}
+		if at := instant(wall, w.zone); at.After(t) {
+			return at.UTC()
+		}
+	}
+}
+
+// wallOf is what the clock on the wall shows, as if it were UTC.
+func wallOf(t time.Time) time.Time {
+	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
+}
+
+// instant is when the clock on the wall shows this for the first time, or jumps
+// over it.
+func instant(wall time.Time, zone *time.Location) time.Time {
+	at := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), 0, 0, zone)
+	since, until := at.ZoneBounds()
+	switch shown := wallOf(at); {
+	case shown.After(wall): // jumped over
+		return since
+	case shown.Before(wall):
+		return until
+	case since.IsZero():
+		return at
+	}
+	_, offset := at.Zone()
+	_, before := since.Add(-time.Nanosecond).Zone()
+	if earlier := at.Add(time.Duration(offset-before) * time.Second); earlier.Before(since) {
+		return earlier
+	}
+	return at
+}

@@ -1,0 +1,18 @@
+-- +goose Up
+-- Changes of devices that their accounts at the MQTT broker have yet to follow.
+CREATE TABLE account_changes (
+    device     TEXT PRIMARY KEY,
+    wanted     TEXT NOT NULL CHECK (wanted IN ('enabled', 'disabled', 'deleted')),
+    changed_at INTEGER NOT NULL
+);
+
+-- Ids of devices that were deleted and not registered again: their sessions at
+-- a broker may still be open, and must not bring them back.
+CREATE TABLE deleted_devices (
+    id         TEXT PRIMARY KEY,
+    deleted_at INTEGER NOT NULL
+);
+
+-- +goose Down
+DROP TABLE account_changes;
+DROP TABLE deleted_devices;

@@ -1,0 +1,190 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// cancelled is the reason of a grant whose task is no longer wanted, as devices
+// are told.
+const cancelled = "cancelled"
+
+// PauseBatch stops the granting of a batch; those who hold a place go on. A
+// batch that is paused, or cancelled, stays as it is. ErrNotFound.
+func (s *Store) PauseBatch(ctx context.Context, actor string, id int64, reason string) (Batch, error) {
+	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
+		if b.Paused || b.CancelledAt != nil {
+			return nil
+		}
+		return tx.pauseBatch(ctx, actor, b, reason)
+	})
+}
+
+func (s session) pauseBatch(ctx context.Context, actor string, b Batch, reason string) error {
+	if _, err := s.exec(ctx, `
+		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, b.ID, actor, reason); err != nil {
+		return fmt.Errorf("pausing: %w", err)
+	}
+	return s.record(ctx, Event{Kind: "batch.paused", Actor: actor, Pool: b.Pool, Batch: b.ID, Detail: reason})
+}
+
+// ResumeBatch ends a pause; its abort rule counts anew from here on. ErrNotFound.
+func (s *Store) ResumeBatch(ctx context.Context, actor string, id int64) (Batch, error) {
+	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
+		if !b.Paused {
+			return nil
+		}
+		if _, err := tx.exec(ctx, `
+			UPDATE batches AS b SET paused = false, paused_by = '', paused_at = NULL, pause_reason = '', (abort_ended, abort_failed) = (SELECT `+tried+`)
+			WHERE id = $1`, id); err != nil {
+			return fmt.Errorf("resuming: %w", err)
+		}
+		return tx.record(ctx, Event{Kind: "batch.resumed", Actor: actor, Pool: b.Pool, Batch: id})
+	})
+}
+
+// CancelBatch ends a batch: from its commit on nothing of it is granted, and
+// those who hold a place are asked to stop. What waits is ended by
+// EndCancelled. ErrNotFound.
+func (s *Store) CancelBatch(ctx context.Context, actor string, id int64) (Batch, error) {
+	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
+		if b.CancelledAt != nil {
+			return nil
+		}
+		if _, err := tx.exec(ctx, `UPDATE batches SET cancelled_at = {now}, cancelling = true WHERE id = $1`, id); err != nil {
+			return fmt.Errorf("cancelling: %w", err)
+		}
+		if err := tx.record(ctx, Event{Kind: "batch.cancelled", Actor: actor, Pool: b.Pool, Batch: id}); err != nil {
+			return err
+		}
+		return tx.askCancelled(ctx, actor)
+	})
+}
+
+// ChangeBatch changes what an operator may change of a batch that exists:
+// Priority, Weight, NotAfter, Windows and MaxAttempts. Whatever else change does to the
+// batch is not kept. It is called inside of the transaction, perhaps more than
+// once, and its error ends it. ErrNotFound, ErrNeverStarts.
+func (s *Store) ChangeBatch(ctx context.Context, actor string, id int64, change func(*Batch) error) (Batch, error) {
+	return s.changeBatch(ctx, id, func(tx session, old Batch) error {
+		b := old
+		if err := change(&b); err != nil {
+			return err
+		}
+		detail := batchChanges(old, b)
+		if detail == "" {
+			return nil
+		}
+		if !slices.Equal(b.Windows, old.Windows) {
+			if err := tx.checkFits(ctx, b); err != nil {
+				return err
+			}
+		}
+		o, err := tx.opening(ctx, b.Windows)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.exec(ctx, `
+			UPDATE batches SET priority = $2, weight = $3, not_after = {epoch} + $4 * {ms}, max_attempts = $5,
+				windows = $6{json}, opens_at = {epoch} + $7 * {ms}, closes_at = {epoch} + $8 * {ms}, windows_due = {epoch} + $9 * {ms}
+			WHERE id = $1`,
+			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.due); err != nil {
+			return fmt.Errorf("changing: %w", err)
+		}
+		return tx.record(ctx, Event{Kind: "batch.changed", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail})
+	})
+}
+
+// batchChanges names what differs, for the audit log; empty: nothing.
+func batchChanges(old, b Batch) string {
+	var changes []string
+	for _, c := range []struct{ name, old, now string }{
+		{"priority", fmt.Sprint(old.Priority), fmt.Sprint(b.Priority)},
+		{"weight", fmt.Sprint(old.Weight), fmt.Sprint(b.Weight)},
+		{"not_after", instantText(old.NotAfter), instantText(b.NotAfter)},
+		{"windows", fmt.Sprint(old.Windows), fmt.Sprint(b.Windows)},
+		{"max_attempts", fmt.Sprint(old.MaxAttempts), fmt.Sprint(b.MaxAttempts)},
+	} {
+		if c.now != c.old {
+			changes = append(changes, c.name+"="+c.now)
+		}
+	}
+	return strings.Join(changes, " ")
+}
+
+func instantText(t *time.Time) string {
+	if t == nil {
+		return "none"
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+// changeBatch runs change on the locked batch and returns it as it is then.
+func (s *Store) changeBatch(ctx context.Context, id int64, change func(tx session, b Batch) error) (Batch, error) {
+	err := s.write(ctx, func(tx session) error {
+		b, err := one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 {lock}`, id)
+		if err != nil {
+			return err
+		}
+		return change(tx, b)
+	})
+	if err != nil {
+		return Batch{}, fmt.Errorf("batch %d: %w", id, err)
+	}
+	return s.Batch(ctx, id)
+}
+
+// askCancelled asks the devices that hold a place for a cancelled batch to
+// stop. Grants are locked in one order, as everywhere.
+func (s session) askCancelled(ctx context.Context, actor string) error {
+	held, err := collect(ctx, s, only[int64], `
+		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+cancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling)
+		ORDER BY g.task {lock}`)
+	if err != nil || len(held) == 0 {
+		return err
+	}
+	in := ids(held...)
+	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = '`+cancelled+`' WHERE task IN (SELECT id FROM {ids})`, in); err != nil {
+		return fmt.Errorf("asking devices to stop: %w", err)
+	}
+	_, err = s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, pool, batch, task, device, token)
+		SELECT {now}, 'task.cancel_asked', $2, pool, batch, task, device, token FROM grants WHERE task IN (SELECT id FROM {ids})`, in, actor)
+	return err
+}
+
+// EndCancelled ends up to limit waiting tasks of cancelled batches and says how
+// many. Devices that were granted a task while its batch was being cancelled
+// are asked to stop. Safe on every replica at once.
+func (s *Store) EndCancelled(ctx context.Context, limit int) (int, error) {
+	waiting, err := collect(ctx, s.read(), only[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
+	if err != nil || len(waiting) == 0 {
+		return 0, err
+	}
+	ended := 0
+	err = s.write(ctx, func(tx session) (err error) {
+		if err := tx.askCancelled(ctx, canceller); err != nil {
+			return err
+		}
+		ended, err = tx.endWaiting(ctx, `b.cancelling`, Cancelled, canceller, limit)
+		if err != nil || ended == limit {
+			return err
+		}
+		// A task that is granted is pending in its table, and keeps its batch here.
+		_, err = tx.exec(ctx, `
+			UPDATE batches SET cancelling = false
+			WHERE cancelling AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.batch = batches.id AND t.state = 'pending')`)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("ending cancelled tasks: %w", err)
+	}
+	return ended, nil
+}
+
+// canceller is who ends the tasks of a cancelled batch; its own event names the
+// operator.
+const canceller = "canceller"

@@ -1,0 +1,172 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Abort is the rule that pauses a batch of which too much fails.
+type Abort struct {
+	Failure float64 // share of failed and timed out among the tasks that were tried; above 0, at most 1
+	Min     int64   // tasks that were tried before the rule holds, >= 1
+}
+
+// done is the condition that a counted task was tried and came to an end.
+const done = `state IN ('succeeded', 'failed', 'timed_out')`
+
+// counted are the counts of ended tasks by batch and state: those folded and
+// those that changed since.
+const counted = `SELECT batch, state, n FROM batch_counts UNION ALL SELECT batch, state, n FROM batch_deltas`
+
+// recent is how long Batch.Recent looks back, in milliseconds.
+const recent = 5 * 60 * 1000
+
+// recentState stands for Batch.Recent among the counts by state.
+const recentState = "recent"
+
+// count fills Counts and Recent. One statement, thus one moment: a task is in
+// exactly one of the counts. What it reads does not grow with the batches.
+func (s *Store) count(ctx context.Context, list []Batch) error {
+	type count struct {
+		batch int64
+		state TaskState
+		n     int64
+	}
+	byID := map[int64]*Batch{}
+	for i := range list {
+		list[i].Counts = map[TaskState]int64{}
+		byID[list[i].ID] = &list[i]
+	}
+	const wanted = ` WHERE batch IN (SELECT id FROM {ids})`
+	counts, err := collect(ctx, s.read(), func(c *count) []any { return []any{&c.batch, &c.state, &c.n} }, `
+		SELECT batch, state, CAST(sum(n) AS bigint) FROM (
+			SELECT batch, state, n FROM batch_counts`+wanted+`
+			UNION ALL SELECT batch, state, n FROM batch_deltas`+wanted+`
+			UNION ALL SELECT batch, 'dispatched', 1 FROM grants`+wanted+`
+			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_rates`+wanted+` AND at > {now} - `+fmt.Sprint(recent)+` * {ms}
+			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_deltas`+wanted+` AND n > 0 AND `+done+`) AS counts
+		GROUP BY batch, state`, ids(slices.Collect(maps.Keys(byID))...))
+	if err != nil {
+		return fmt.Errorf("counting tasks: %w", err)
+	}
+	for _, c := range counts {
+		b := byID[c.batch]
+		switch {
+		case c.state == recentState:
+			b.Recent = c.n
+		case c.n != 0:
+			b.Counts[c.state] = c.n
+		}
+	}
+	for _, b := range list {
+		setPending(b.Counts, b.Total)
+	}
+	return nil
+}
+
+// setPending counts as pending what is in no other count.
+func setPending(counts map[TaskState]int64, total int64) {
+	for _, n := range counts {
+		total -= n
+	}
+	if total != 0 {
+		counts[Pending] = total
+	}
+}
+
+// Fold adds up to limit changes of counts to the counts they change, says how
+// many, and pauses the batches whose abort rule holds now. One replica folds at
+// a time; for the others there is nothing to do.
+func (s *Store) Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error) {
+	const deltas = `SELECT id FROM batch_deltas ORDER BY id LIMIT $1`
+	waiting, err := collect(ctx, s.read(), only[int64], deltas, 1)
+	if err != nil || len(waiting) == 0 {
+		return 0, nil, err
+	}
+	err = s.write(ctx, func(tx session) error {
+		folded, aborted = 0, nil
+		if s.tryFold != "" {
+			if mine, err := one(ctx, tx, only[bool], s.tryFold); err != nil || !mine {
+				return err
+			}
+		}
+		list, err := collect(ctx, tx, only[int64], deltas, limit)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		batches, err := tx.fold(ctx, ids(list...))
+		if err != nil {
+			return err
+		}
+		folded = len(list)
+		aborted, err = tx.abort(ctx, batches)
+		return err
+	})
+	if err != nil {
+		return 0, nil, fmt.Errorf("folding counts: %w", err)
+	}
+	return folded, aborted, nil
+}
+
+// fold moves these deltas, which nobody else folds, and returns their batches.
+// Those of batches that were deleted only go.
+func (s session) fold(ctx context.Context, deltas string) ([]int64, error) {
+	const of = ` FROM batch_deltas d JOIN batches b ON b.id = d.batch WHERE d.id IN (SELECT id FROM {ids})`
+	batches, err := collect(ctx, s, only[int64], `SELECT DISTINCT d.batch`+of, deltas)
+	if err != nil {
+		return nil, err
+	}
+	for _, query := range []string{
+		`INSERT INTO batch_counts (batch, state, n) SELECT d.batch, d.state, sum(d.n)` + of + ` GROUP BY d.batch, d.state
+			ON CONFLICT (batch, state) DO UPDATE SET n = batch_counts.n + excluded.n`,
+		`INSERT INTO batch_rates (batch, at, n) SELECT d.batch, max(d.at), sum(d.n)` + of + ` AND d.n > 0 AND ` + done + ` GROUP BY d.batch`,
+		`DELETE FROM batch_deltas WHERE id IN (SELECT id FROM {ids})`,
+	} {
+		if _, err := s.exec(ctx, query, deltas); err != nil {
+			return nil, err
+		}
+	}
+	_, err = s.exec(ctx, `DELETE FROM batch_rates WHERE at <= (SELECT {now}) - `+fmt.Sprint(recent)+` * {ms}`)
+	return batches, err
+}
+
+// tried counts, of batch b, the tasks that were tried and those that failed.
+const tried = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + counted + `) AS c WHERE c.batch = b.id AND ` + done + `),
+	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + counted + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
+
+// abort pauses those of the batches whose rule holds.
+func (s session) abort(ctx context.Context, batches []int64) ([]int64, error) {
+	type reading struct {
+		Batch
+		sinceEnded, sinceFailed int64
+		ended, failed           int64
+	}
+	candidates, err := collect(ctx, s, func(r *reading) []any {
+		return append(batchDest(&r.Batch), &r.sinceEnded, &r.sinceFailed, &r.ended, &r.failed)
+	}, `
+		SELECT `+batchColumns+`, b.abort_ended, b.abort_failed, `+tried+`
+		FROM batches b
+		WHERE b.id IN (SELECT id FROM {ids}) AND b.abort_min > 0 AND b.paused IS FALSE AND b.cancelled_at IS NULL
+		ORDER BY b.id {lock b}`, ids(batches...))
+	if err != nil {
+		return nil, fmt.Errorf("reading abort rules: %w", err)
+	}
+	var aborted []int64
+	for _, c := range candidates {
+		ended, failed := c.ended-c.sinceEnded, c.failed-c.sinceFailed
+		if ended < c.Abort.Min || float64(failed) < c.Abort.Failure*float64(ended) {
+			continue
+		}
+		reason := fmt.Sprintf("%d of %d failed", failed, ended)
+		if err := s.pauseBatch(ctx, aborter, c.Batch, reason); err != nil {
+			return nil, err
+		}
+		aborted = append(aborted, c.ID)
+	}
+	return aborted, nil
+}
+
+// aborter is who pauses a batch by its abort rule.
+const aborter = "abort rule"

@@ -1,0 +1,328 @@
+package store_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// fullCount counts the tasks themselves.
+func (l *ledger) fullCount(batch int64) map[store.TaskState]int64 {
+	l.Helper()
+	rows, err := l.DB().QueryContext(l.Context(), `
+		SELECT CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END AS state, count(*)
+		FROM tasks t LEFT JOIN grants g ON g.task = t.id WHERE t.batch = $1 GROUP BY 1`, batch)
+	l.must(err)
+	defer rows.Close()
+	counts := map[store.TaskState]int64{}
+	for rows.Next() {
+		var state store.TaskState
+		var n int64
+		l.must(rows.Scan(&state, &n))
+		counts[state] = n
+	}
+	l.must(rows.Err())
+	return counts
+}
+
+// foldAll folds until nothing is left and returns the batches that were paused.
+func (l *ledger) foldAll() (aborted []int64) {
+	l.Helper()
+	for {
+		n, paused, err := l.Fold(l.Context(), 1000)
+		l.must(err)
+		if aborted = append(aborted, paused...); n == 0 {
+			return aborted
+		}
+	}
+}
+
+// Claims, results of every kind, lapses, cancels and folding at once: every
+// reading adds up, and the end is what a full count says.
+func TestCountsAreThoseOfAFullCount(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		const pools, each = 3, 60
+		devices := deviceNames(each)
+		var all []store.Batch
+		var tasks [][]int64
+		for i := range pools {
+			l.pool(fmt.Sprint("p", i), each)
+			for _, attempts := range []int{1, 2} {
+				b, ids := l.batch(store.Batch{Pool: fmt.Sprint("p", i), MaxAttempts: attempts}, devices...)
+				all, tasks = append(all, b), append(tasks, ids)
+			}
+		}
+		var work, reading sync.WaitGroup
+		var over atomic.Bool
+		for w := range 4 {
+			random := rand.New(rand.NewPCG(uint64(w), 1))
+			work.Go(func() {
+				for range 60 {
+					i, n := random.IntN(len(all)), random.IntN(each)
+					outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(tasks[i][n], devices[n], all[i].Pool, n)})
+					if err != nil {
+						l.Error(err)
+						return
+					}
+					if outcomes[0].Status != granted || random.IntN(5) == 0 { // some never report
+						continue
+					}
+					causes := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReject, store.ByReturn}
+					g := outcomes[0].Grant
+					r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: causes[random.IntN(len(causes))]}
+					if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; o.Err != nil {
+						l.Error(o.Err)
+					}
+					if random.IntN(10) == 0 {
+						if _, err := l.CancelTask(l.Context(), "op", tasks[i][random.IntN(each)]); err != nil {
+							l.Error(err)
+						}
+					}
+				}
+			})
+		}
+		for range 2 { // two replicas fold
+			reading.Go(func() {
+				for !over.Load() {
+					if _, _, err := l.Fold(l.Context(), 3); err != nil {
+						l.Error(err)
+						return
+					}
+				}
+			})
+		}
+		reading.Go(func() {
+			for !over.Load() {
+				list, err := l.Batches(l.Context(), 0, 100)
+				if err != nil {
+					l.Error(err)
+					return
+				}
+				for _, b := range list {
+					sum := int64(0)
+					for _, n := range b.Counts {
+						if sum += n; n < 0 {
+							l.Errorf("batch %d: %v", b.ID, b.Counts)
+						}
+					}
+					if sum != each {
+						l.Errorf("batch %d: %v adds up to %d", b.ID, b.Counts, sum)
+					}
+				}
+			}
+		})
+		work.Wait()
+		late := l.reapAll()
+		for _, r := range late { // and what was lost succeeds after all
+			l.report(r.Grant, store.BySuccess, "")
+		}
+		_, err := l.CancelBatch(l.Context(), "op", all[0].ID)
+		l.must(err)
+		_, err = l.EndCancelled(l.Context(), 1000)
+		l.must(err)
+		over.Store(true)
+		reading.Wait()
+		for _, folded := range []bool{false, true} {
+			for _, b := range all {
+				got, err := l.Batch(l.Context(), b.ID)
+				l.must(err)
+				if diff := cmp.Diff(l.fullCount(b.ID), got.Counts); diff != "" {
+					l.Errorf("batch %d, folded %t: %s", b.ID, folded, diff)
+				}
+			}
+			l.foldAll()
+		}
+		if n := l.count("batch_deltas"); n != 0 {
+			l.Errorf("%d changes are not folded", n)
+		}
+		stats, err := l.PoolStats(l.Context())
+		l.must(err)
+		for i, stat := range stats {
+			want := l.fullCount(all[2*i].ID)
+			for state, n := range l.fullCount(all[2*i+1].ID) {
+				want[state] += n
+			}
+			if diff := cmp.Diff(want, stat.Tasks); diff != "" {
+				l.Errorf("pool %s: %s", stat.Pool, diff)
+			}
+		}
+	})
+}
+
+// The results of one batch must not queue behind one row, and a folding that
+// takes long holds none of them up.
+func TestResultsDoNotWaitForFolding(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 5)
+	b, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "c")
+	l.report(l.grant(ids[0], "a", "p", 0), store.BySuccess, "")
+	l.foldAll()
+	tx, err := l.DB().BeginTx(l.Context(), nil)
+	l.must(err)
+	defer tx.Rollback()
+	_, err = tx.ExecContext(l.Context(), `SELECT pg_advisory_xact_lock(20062, 0)`)
+	l.must(err)
+	_, err = tx.ExecContext(l.Context(), `SELECT * FROM batch_counts FOR UPDATE`)
+	l.must(err)
+	l.report(l.grant(ids[1], "b", "p", 0), store.BySuccess, "")
+	l.report(l.grant(ids[2], "c", "p", 0), store.ByReject, "")
+	if n, _, err := l.Fold(l.Context(), 10); n != 0 || err != nil {
+		l.Fatalf("folded %d, %v beside another replica", n, err)
+	}
+	got, err := l.Batch(l.Context(), b.ID)
+	l.must(err)
+	if diff := cmp.Diff(map[store.TaskState]int64{store.Succeeded: 2, store.Failed: 1}, got.Counts); diff != "" {
+		l.Fatal(diff)
+	}
+}
+
+func TestRecentCountsWhatWasDone(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, deviceNames(6)...)
+		wantRecent := func(want int64) {
+			l.Helper()
+			for range 2 { // as it is, and folded
+				got, err := l.Batch(l.Context(), b.ID)
+				l.must(err)
+				if got.Recent != want {
+					l.Fatalf("%d done lately, want %d", got.Recent, want)
+				}
+				l.foldAll()
+			}
+		}
+		causes := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReturn}
+		for i, cause := range causes {
+			l.report(l.grant(ids[i], deviceNames(6)[i], "p", 0), cause, "")
+		}
+		_, err := l.CancelTask(l.Context(), "op", ids[5])
+		l.must(err)
+		wantRecent(2)                                                      // neither the one handed back nor the cancelled one
+		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[1]) // to be tried again: it was done all the same
+		wantRecent(2)
+		l.exec(`UPDATE batch_rates SET at = at - 200000 * {ms}`)
+		l.report(l.grant(ids[3], deviceNames(6)[3], "p", 0), store.BySuccess, "")
+		wantRecent(3)
+		l.exec(`UPDATE batch_rates SET at = at - 200000 * {ms}`)
+		wantRecent(1)
+		l.report(l.grant(ids[4], deviceNames(6)[4], "p", 0), store.BySuccess, "")
+		wantRecent(2)
+		if n := l.count("batch_rates"); n != 2 {
+			l.Errorf("%d rows of rates, want the old ones gone", n)
+		}
+	})
+}
+
+func TestAbortRulePausesOnce(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 50)
+		devices := deviceNames(40)
+		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1, Abort: &store.Abort{Failure: 0.25, Min: 8}}, devices...)
+		if read, err := l.Batch(l.Context(), b.ID); err != nil || *read.Abort != (store.Abort{Failure: 0.25, Min: 8}) {
+			l.Fatalf("the rule became %+v, %v", read.Abort, err)
+		}
+		free, freeIDs := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, deviceNames(50)[40:]...)
+		next := 0
+		end := func(causes ...store.EndCause) []int64 {
+			l.Helper()
+			for _, cause := range causes {
+				l.report(l.grant(ids[next], devices[next], "p", 0), cause, "")
+				next++
+			}
+			return l.foldAll()
+		}
+		success, failure := store.BySuccess, store.ByFailure
+		for i, id := range freeIDs { // without a rule
+			l.report(l.grant(id, deviceNames(50)[40+i], "p", 0), failure, "")
+		}
+		if aborted := end(failure, failure, failure, failure, failure, failure, failure); aborted != nil {
+			l.Fatalf("paused %v before the least number", aborted)
+		}
+		if aborted := end(success); !slices.Equal(aborted, []int64{b.ID}) {
+			l.Fatalf("paused %v, want %d", aborted, b.ID)
+		}
+		got, err := l.Batch(l.Context(), b.ID)
+		l.must(err)
+		if !got.Paused || got.PausedBy != "abort rule" || got.PauseReason != "7 of 8 failed" || got.PausedAt == nil {
+			l.Fatalf("paused: %+v", got)
+		}
+		l.wantStatuses(l.claim(l.to(ids[next], devices[next], "p", 0)), lost)
+		_, err = l.ResumeBatch(l.Context(), "op", b.ID)
+		l.must(err)
+		// It counts anew: of the next eight one fails, of the ninth to twelfth two.
+		if aborted := end(success, failure, success, success, success, success, success, success); aborted != nil {
+			l.Fatalf("paused %v for what failed before it was resumed", aborted)
+		}
+		if aborted := end(failure, success, success); aborted != nil {
+			l.Fatalf("paused %v below the share", aborted)
+		}
+		// A lapse is a failure, a cancelled task is none.
+		_, err = l.CancelTask(l.Context(), "op", ids[39])
+		l.must(err)
+		l.grant(ids[next], devices[next], "p", 0)
+		l.reapAll()
+		if aborted := l.foldAll(); !slices.Equal(aborted, []int64{b.ID}) {
+			l.Fatalf("paused %v, want %d at 3 of 12", aborted, b.ID)
+		}
+		want := []string{
+			"batch.created op tasks=40", "batch.paused abort rule 7 of 8 failed", "batch.resumed op ", "batch.paused abort rule 3 of 12 failed",
+		}
+		if got := l.batchKinds(b.ID); !slices.Equal(got, want) {
+			l.Errorf("events %q, want %q", got, want)
+		}
+		if got, err := l.Batch(l.Context(), free.ID); err != nil || got.Paused || got.Abort != nil {
+			l.Errorf("the batch without a rule: %+v, %v", got, err)
+		}
+	})
+}
+
+// A reading of the counts of a batch costs the same whatever its size.
+func TestCountsDoNotReadTheTasks(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 5)
+	b, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor(deviceNames(5000)))
+	l.must(err)
+	for part := 1; part > 0; { // all of it ended and folded
+		l.exec(`UPDATE batches SET not_after = now() - interval '1 hour'`)
+		part, err = l.Expire(l.Context(), 1000)
+		l.must(err)
+	}
+	l.foldAll()
+	tasksRead := func() (n int64) {
+		l.must(l.DB().QueryRowContext(l.Context(), `SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables WHERE relname = 'tasks'`).Scan(&n))
+		return n
+	}
+	settled := func() int64 { // statistics arrive late
+		before := int64(-1)
+		l.until(func() bool {
+			now := tasksRead()
+			same := now == before
+			before = now
+			return same && now > 0
+		})
+		return before
+	}
+	before := settled()
+	for range 20 {
+		if got, err := l.Batch(l.Context(), b.ID); err != nil || got.Counts[store.Expired] != 5000 {
+			l.Fatalf("%v, %v", got.Counts, err)
+		}
+	}
+	started := time.Now()
+	if after := settled(); after > before {
+		l.Errorf("%d tasks were read for the counts (after %s)", after-before, time.Since(started))
+	}
+}

@@ -1,0 +1,83 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// RotateDeviceToken gives the device one more credential, of which its account
+// hears through set. Older ones end after overlap, at once with 0; it returns
+// when that is. ErrNotFound.
+func (s *Store) RotateDeviceToken(ctx context.Context, actor, id string, hash []byte, overlap time.Duration, set SetAccount) (olderUntil time.Time, err error) {
+	err = s.write(ctx, func(tx session) (err error) {
+		olderUntil, err = tx.rotate(ctx, id, hash, overlap)
+		if err != nil {
+			return err
+		}
+		err = tx.record(ctx, Event{Kind: "device.token_added", Actor: actor, Device: id, Detail: "overlap=" + overlap.String()})
+		if err != nil {
+			return err
+		}
+		return tx.setAccount(ctx, id, set)
+	})
+	return olderUntil, err
+}
+
+func (s session) rotate(ctx context.Context, id string, hash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
+	err = s.rowOf(ctx, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 {lock}`, []any{id, overlap.Milliseconds()}, instant{&olderUntil})
+	if err != nil {
+		return olderUntil, err
+	}
+	if _, err := s.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND expires_at <= {now}`, id); err != nil {
+		return olderUntil, err
+	}
+	_, err = s.exec(ctx, `
+		UPDATE tokens SET expires_at = {epoch} + $2 * {ms}
+		WHERE device = $1 AND (expires_at IS NULL OR expires_at > {epoch} + $2 * {ms})`, id, olderUntil.UnixMilli())
+	if err != nil {
+		return olderUntil, err
+	}
+	_, err = s.addToken(ctx, Token{Device: id}, hash)
+	return olderUntil, err
+}
+
+// enrolled is the name of a token that a device asked for.
+const enrolled = "enrolled"
+
+// EnrollDevice gives a device, registered if it was not, a credential of its
+// own at its own request; its account hears of it through set. It replaces one
+// it asked for before and never used: the reply that carried that one was lost.
+// ErrExists once it has used one: then only an operator gives another.
+func (s *Store) EnrollDevice(ctx context.Context, id string, tokenHash []byte, set SetAccount) error {
+	return s.write(ctx, func(tx session) error {
+		if _, err := tx.register(ctx, id, id, nil); err != nil {
+			return err
+		}
+		own, err := one(ctx, tx, only[bool], `SELECT own_token FROM devices WHERE id = $1 {lock}`, id)
+		if err != nil {
+			return err
+		}
+		if own {
+			return fmt.Errorf("device %s enrolled before: %w", id, ErrExists)
+		}
+		if _, err := tx.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND name = $2`, id, enrolled); err != nil {
+			return err
+		}
+		if _, err := tx.addToken(ctx, Token{Device: id, Name: enrolled}, tokenHash); err != nil {
+			return err
+		}
+		if err := tx.record(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id}); err != nil {
+			return err
+		}
+		return tx.setAccount(ctx, id, set)
+	})
+}
+
+// MarkOwnToken notes that the device has used a credential of its own.
+func (s *Store) MarkOwnToken(ctx context.Context, device string) error {
+	return s.write(ctx, func(tx session) error {
+		_, err := tx.exec(ctx, `UPDATE devices SET own_token = TRUE WHERE id = $1 AND own_token IS FALSE`, device)
+		return err
+	})
+}

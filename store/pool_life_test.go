@@ -1,0 +1,226 @@
+package store_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func (l *ledger) poolEvents(pool string) (told []string) {
+	l.Helper()
+	events, err := l.Events(l.Context(), store.EventFilter{Pool: pool})
+	l.must(err)
+	for _, e := range events {
+		if e.Task == 0 && e.Batch == 0 {
+			told = append(told, e.Kind+" "+e.Actor+" "+e.Detail)
+		}
+	}
+	return told
+}
+
+func TestPoolsChange(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		old := l.pool("p", 7)
+		pause := func(spec *store.PoolSpec) error { spec.Paused = true; return nil }
+		p, err := l.ChangePool(l.Context(), "ann", "p", "it is slow", pause)
+		l.must(err)
+		if !p.Paused || p.Capacity != 7 || p.Lease != time.Hour || p.Version != old.Version+1 {
+			l.Fatalf("paused: %+v", p)
+		}
+		again, err := l.ChangePool(l.Context(), "ann", "p", "it is slow", pause)
+		if err != nil || again.Version != p.Version {
+			l.Fatalf("the same again: %+v, %v", again, err)
+		}
+		refused := errors.New("no")
+		if _, err := l.ChangePool(l.Context(), "ann", "p", "", func(spec *store.PoolSpec) error { spec.Capacity = 1; return refused }); !errors.Is(err, refused) {
+			l.Errorf("refused: %v", err)
+		}
+		if now, err := l.Pool(l.Context(), "p"); err != nil || !cmp.Equal(now, p) {
+			l.Errorf("%+v, %v; want %+v", now, err, p)
+		}
+		if _, err := l.ChangePool(l.Context(), "ann", "q", "", pause); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("no pool: %v", err)
+		}
+		want := []string{"pool.created op capacity=7 lease=1h0m0s paused=false", "pool.changed ann capacity=7 lease=1h0m0s paused=true because: it is slow"}
+		if got := l.poolEvents("p"); !slices.Equal(got, want) {
+			l.Errorf("events %q, want %q", got, want)
+		}
+	})
+}
+
+func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 2)
+		old := l.pool("p", 3)
+		b, ids := l.batch(store.Batch{Pool: "p"}, "a")
+		g := l.grant(ids[0], "a", "p", 0)
+		if err := l.DeletePool(l.Context(), "ann", "p"); !errors.Is(err, store.ErrOpenTasks) {
+			l.Fatalf("deleted while a task runs: %v", err)
+		}
+		l.report(g, store.BySuccess, "")
+		l.must(l.DeletePool(l.Context(), "ann", "p"))
+		if err := l.DeletePool(l.Context(), "ann", "p"); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("deleted twice: %v", err)
+		}
+		if _, err := l.Pool(l.Context(), "p"); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("read: %v", err)
+		}
+		if _, err := l.Occupancy(l.Context(), "p", 9); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("its slots: %v", err)
+		}
+		if _, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor([]string{"a"})); !errors.Is(err, store.ErrUnknownPool) {
+			l.Errorf("a batch: %v", err)
+		}
+		listed, err := l.Pools(l.Context(), "", 9)
+		l.must(err)
+		changed, err := l.ChangedPools(l.Context(), time.Hour)
+		l.must(err)
+		stats, err := l.PoolStats(l.Context())
+		l.must(err)
+		if len(listed)+len(changed)+len(stats) != 0 {
+			l.Errorf("still listed: %v %v %v", listed, changed, stats)
+		}
+		if kept, err := l.Batch(l.Context(), b.ID); err != nil || kept.Counts[store.Succeeded] != 1 {
+			l.Errorf("its batch: %+v, %v", kept, err)
+		}
+		// What somebody opens again by hand is never granted.
+		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[0])
+		l.wantStatuses(l.claim(l.to(ids[0], "a", "p", 0)), lost)
+		if views, err := l.Views(l.Context(), []string{"a"}); err != nil || len(views[0].Candidates) != 0 {
+			l.Errorf("offered: %+v, %v", views, err)
+		}
+		back, created, err := l.PutPool(l.Context(), "op", "p", store.PoolSpec{Capacity: 1, Lease: time.Hour})
+		l.must(err)
+		if !created || back.Version <= old.Version+1 || !back.CreatedAt.After(old.CreatedAt) || back.Capacity != 1 {
+			l.Errorf("created anew: %t %+v, before %+v", created, back, old)
+		}
+		want := []string{
+			"pool.created op capacity=2 lease=1h0m0s paused=false", "pool.changed op capacity=3 lease=1h0m0s paused=false",
+			"pool.deleted ann ", "pool.created op capacity=1 lease=1h0m0s paused=false",
+		}
+		if got := l.poolEvents("p"); !slices.Equal(got, want) {
+			l.Errorf("events %q, want %q", got, want)
+		}
+	})
+}
+
+// A batch that is being created when its pool is deleted either keeps the pool
+// or is refused; it is never left in a deleted one.
+func TestDeleteWaitsForABatchInCreation(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 2)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	created := make(chan error, 1)
+	go func() {
+		_, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, func(yield func(store.NewTask, error) bool) {
+			close(begun)
+			<-goOn
+			yield(store.NewTask{Device: "a"}, nil)
+		})
+		created <- err
+	}()
+	<-begun
+	deleted := make(chan error, 1)
+	go func() { deleted <- l.DeletePool(l.Context(), "op", "p") }()
+	l.until(func() bool { return l.count("pg_stat_activity WHERE wait_event_type = 'Lock'") > 0 })
+	close(goOn)
+	l.must(<-created)
+	if err := <-deleted; !errors.Is(err, store.ErrOpenTasks) {
+		t.Fatalf("deleted: %v, want its open task to keep it", err)
+	}
+}
+
+// And one that began before the deletion was committed sees it.
+func TestABatchInCreationSeesTheDeletion(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 2)
+	tx, err := l.DB().BeginTx(l.Context(), nil)
+	l.must(err)
+	defer tx.Rollback()
+	for _, step := range []string{`SELECT name FROM pools WHERE name = 'p' FOR UPDATE`, `UPDATE pools SET deleted_at = now() WHERE name = 'p'`} {
+		_, err = tx.ExecContext(l.Context(), step)
+		l.must(err)
+	}
+	created := make(chan error, 1)
+	go func() {
+		_, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor([]string{"a"}))
+		created <- err
+	}()
+	l.until(func() bool { return l.count("pg_stat_activity WHERE wait_event_type = 'Lock'") > 0 })
+	l.must(tx.Commit())
+	if err := <-created; !errors.Is(err, store.ErrUnknownPool) {
+		t.Fatalf("created: %v, want it refused", err)
+	}
+}
+
+func TestForcedRelease(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 4)
+		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 9}, "a", "b", "c")
+		a, b := l.grant(ids[0], "a", "p", 0), l.grant(ids[1], "b", "p", 1)
+		force := func(slot int, f store.Force) (store.Grant, error) {
+			f.Actor, f.Reason = "ann", "it hangs"
+			return l.ForceRelease(l.Context(), "p", slot, f, settle)
+		}
+		for name, bad := range map[string]struct {
+			slot int
+			f    store.Force
+		}{"free slot": {3, store.Force{}}, "another token": {0, store.Force{Token: b.Token}}, "another token, now": {0, store.Force{Token: b.Token, Now: true}}} {
+			if _, err := force(bad.slot, bad.f); !errors.Is(err, store.ErrNotFound) {
+				l.Errorf("%s: %v", name, err)
+			}
+		}
+		asked, err := force(0, store.Force{Token: a.Token})
+		l.must(err)
+		if asked.Token != a.Token || asked.Lease != a.Lease {
+			l.Fatalf("released %+v, want %+v", asked, a)
+		}
+		l.wantTask(ids[0], store.Dispatched)
+		l.wantStatuses(l.claim(l.to(ids[2], "c", "p", 0)), conflict) // not before its result or its lease
+		if o := l.report(a, store.ByFailure, ""); o.State != store.Cancelled {
+			l.Fatalf("after it was asked, a failure came to %s", o.State)
+		}
+		gone, err := force(1, store.Force{Now: true})
+		l.must(err)
+		if gone.Token != b.Token || gone.Lease != b.Lease {
+			l.Fatalf("released %+v, want %+v", gone, b)
+		}
+		if task := l.wantTask(ids[1], store.Cancelled); task.Attempts != 1 {
+			l.Errorf("task %+v", task)
+		}
+		c := l.grant(ids[2], "c", "p", 1)
+		if o := l.report(b, store.BySuccess, ""); o.Kind != store.ResultLate || o.State != store.Cancelled || o.Ended != nil {
+			l.Fatalf("the fenced holder's result: %+v", o)
+		}
+		if now, err := l.GrantByToken(l.Context(), "p", c.Token); err != nil || now.Device != "c" || now.Slot != 1 || now.Remaining <= 0 {
+			l.Errorf("the new holder: %+v, %v", now, err)
+		}
+		for name, token := range map[string]int64{"the old holder": b.Token, "nobody's": c.Token + 1} {
+			if g, err := l.GrantByToken(l.Context(), "p", token); !errors.Is(err, store.ErrNotFound) {
+				l.Errorf("%s is alive: %+v, %v", name, g, err)
+			}
+		}
+		if g, err := l.GrantByToken(l.Context(), "q", c.Token); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("alive in another pool: %+v, %v", g, err)
+		}
+		l.age("p", 2*time.Hour)
+		if g, err := l.GrantByToken(l.Context(), "p", c.Token); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("alive after its lease: %+v, %v", g, err)
+		}
+		attempts := l.count("attempts WHERE ended_by = 'released'")
+		events := l.count("events WHERE actor = 'ann' AND kind IN ('slot.release_asked', 'slot.released') AND detail LIKE 'slot=% because: it hangs'")
+		if attempts != 1 || events != 2 {
+			l.Errorf("%d attempts released, %d events; want 1 and 2", attempts, events)
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// NewTask is one task of a new batch.
+type NewTask struct {
+	Device   string
+	Payload  json.RawMessage // nil = the batch's
+	Priority *int            // nil = the batch's
+}
+
+// Queue is what a new batch consists of.
+type Queue struct {
+	Tasks iter.Seq2[NewTask, error] // nil: one task for each registered device with all of Tags
+	Tags  map[string]string
+
+	KnownOnly bool // refuse devices that are not registered
+	DryRun    bool // find out all, change nothing
+}
+
+// errDryRun rolls a transaction back that did all it should.
+var errDryRun = errors.New("dry run")
+
+func (s *Store) createBatch(ctx context.Context, plain *sqlx.Tx, actor string, b Batch, q Queue) (Batch, error) {
+	tx := session{plain, s.dialect, s.accounts}
+	if s.bulk != "" {
+		if _, err := tx.exec(ctx, s.bulk); err != nil {
+			return Batch{}, err
+		}
+	}
+	id, err := insertBatch(ctx, tx, b)
+	if err != nil {
+		return Batch{}, err
+	}
+	total, err := s.queue(ctx, plain, id, b, q)
+	if err != nil {
+		return Batch{}, err
+	}
+	if _, err := tx.exec(ctx, `UPDATE batches SET total = $2 WHERE id = $1`, id, total); err != nil {
+		return Batch{}, err
+	}
+	if err := tx.record(ctx, Event{Kind: "batch.created", Actor: actor, Pool: b.Pool, Batch: id, Detail: fmt.Sprintf("tasks=%d", total)}); err != nil {
+		return Batch{}, err
+	}
+	return one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
+}
+
+func (s *Store) queue(ctx context.Context, plain *sqlx.Tx, id int64, b Batch, q Queue) (total int64, err error) {
+	tx := session{plain, s.dialect, s.accounts}
+	if q.Tasks == nil {
+		total, err = tx.insertSelected(ctx, id, b, q.Tags)
+	} else {
+		total, err = s.insertTasks(ctx, plain, id, b, q.Tasks)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if total == 0 && !q.DryRun {
+		return 0, ErrNoTasks
+	}
+	if q.KnownOnly {
+		return total, tx.checkKnown(ctx, id)
+	}
+	return total, nil
+}
+
+// insertSelected queues a task for each device that has all of the tags now.
+func (s session) insertSelected(ctx context.Context, id int64, b Batch, tags map[string]string) (int64, error) {
+	text, err := json.Marshal(tags)
+	if err != nil {
+		return 0, fmt.Errorf("tags: %w", err)
+	}
+	return s.exec(ctx, `
+		INSERT INTO tasks (batch, pool, device, own_priority)
+		SELECT $1, $2, d.id, FALSE FROM devices d WHERE {tagged $3} ORDER BY d.id`, id, b.Pool, string(text))
+}
+
+// checkKnown names the first device of a batch that is not registered.
+func (s session) checkKnown(ctx context.Context, id int64) error {
+	unknown, err := one(ctx, s, only[string], `
+		SELECT t.device FROM tasks t
+		WHERE t.batch = $1 AND NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = t.device) ORDER BY t.id LIMIT 1`, id)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking for unknown devices: %w", err)
+	}
+	return fmt.Errorf("%w: %s", ErrUnknownDevice, unknown)
+}
+
+func (s *Store) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (total int64, err error) {
+	insert, err := tx.PrepareContext(ctx, s.addTasks)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = insert.Close() }()
+	for task, err := range tasks {
+		if err != nil {
+			return 0, fmt.Errorf("task %d: %w", total+1, err)
+		}
+		priority := 0
+		if task.Priority != nil {
+			priority = *task.Priority
+		}
+		if _, err := insert.ExecContext(ctx, id, b.Pool, task.Device, priority, task.Priority != nil, nullText(task.Payload)); err != nil {
+			return 0, fmt.Errorf("task %d: %w", total+1, err)
+		}
+		total++
+	}
+	if s.flush {
+		if _, err := insert.ExecContext(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return total, nil
+}

@@ -1,0 +1,56 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Retained says how many rows a pass of Retain removed.
+type Retained struct {
+	Events, Attempts, Results, Answers int64
+}
+
+// Most is the largest of the counts.
+func (r Retained) Most() int64 { return max(r.Events, r.Attempts, r.Results, r.Answers) }
+
+// Retain removes, of each kind, up to limit of the oldest rows that are older
+// than keep, in a transaction for each kind: events, ended attempts, results
+// that could not be used, and answers to idempotency keys after their own
+// time. Replicas may call it at once.
+func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (Retained, error) {
+	var r Retained
+	for _, part := range []struct {
+		count *int64
+		name  string
+		query string
+		keep  time.Duration
+	}{
+		// Ids and tokens go up with time, nearly: the oldest rows are at the front.
+		{&r.Events, "events", `
+			DELETE FROM events WHERE id IN (
+				SELECT id FROM (SELECT id, at FROM events ORDER BY id LIMIT $2) AS oldest WHERE at < {now} - $1 * {ms})`, keep},
+		{&r.Attempts, "attempts", `
+			DELETE FROM attempts WHERE token IN (
+				SELECT token FROM (SELECT token, ended_at FROM attempts ORDER BY token LIMIT $2) AS oldest WHERE ended_at < {now} - $1 * {ms})`, keep},
+		{&r.Results, "late results", `
+			DELETE FROM late_results WHERE (device, task, token) IN (
+				SELECT device, task, token FROM late_results WHERE received_at < (SELECT {now}) - $1 * {ms} ORDER BY received_at LIMIT $2)`, keep},
+		{&r.Answers, "answers", `
+			DELETE FROM answers WHERE (owner, key) IN (
+				SELECT owner, key FROM answers WHERE answered_at < (SELECT {now}) - $1 * {ms} ORDER BY answered_at LIMIT $2)
+			AND answered_at < {now} - $1 * {ms}`, answersKept},
+	} {
+		if part.keep == 0 {
+			continue
+		}
+		err := s.write(ctx, func(tx session) (err error) {
+			*part.count, err = tx.exec(ctx, part.query, part.keep.Milliseconds(), limit)
+			return err
+		})
+		if err != nil {
+			return r, fmt.Errorf("removing old %s: %w", part.name, err)
+		}
+	}
+	return r, nil
+}

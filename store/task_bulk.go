@@ -1,0 +1,168 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// bulkChunk is how many tasks one transaction of a bulk change takes.
+const bulkChunk = 1000
+
+// BulkResult is what became of the tasks that a filter selects.
+type BulkResult struct {
+	Tasks int64 // changed at once
+	Asked int64 // run, and their devices are asked to stop
+	More  bool  // there may be others: ask again
+}
+
+// Conditions on tasks t of batch b.
+const (
+	open      = `t.state = 'pending'`
+	retriable = `t.state IN ('failed', 'timed_out', 'cancelled', 'expired')
+		AND b.cancelled_at IS NULL AND (b.not_after IS NULL OR b.not_after > {now})
+		AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = t.pool AND p.deleted_at IS NOT NULL)`
+)
+
+// CancelTasks cancels up to limit of the tasks that match and have not ended;
+// running ones are asked to stop. It takes them in chunks, each a transaction
+// of its own: what is done stays done beside an error, and again does no harm.
+func (s *Store) CancelTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
+	return s.inChunks(ctx, f, open, limit, func(tx session, tasks []int64, done *BulkResult) error {
+		return tx.cancelAll(ctx, actor, tasks, done)
+	})
+}
+
+// RetryTasks makes up to limit of the tasks that match pending again, those
+// that ended without success in a batch that still goes on. Each may be tried
+// once more at least. It takes them as CancelTasks does.
+func (s *Store) RetryTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
+	return s.inChunks(ctx, f, retriable, limit, func(tx session, tasks []int64, done *BulkResult) error {
+		return tx.retryAll(ctx, actor, tasks, done)
+	})
+}
+
+// CountCancellable and CountRetriable say how many tasks CancelTasks and
+// RetryTasks would take, without a limit.
+func (s *Store) CountCancellable(ctx context.Context, f TaskFilter) (int64, error) {
+	return s.countMatching(ctx, f, open)
+}
+
+// CountRetriable is described at CountCancellable.
+func (s *Store) CountRetriable(ctx context.Context, f TaskFilter) (int64, error) {
+	return s.countMatching(ctx, f, retriable)
+}
+
+func (s *Store) countMatching(ctx context.Context, f TaskFilter, cond string) (int64, error) {
+	q := query{text: `SELECT count(*) FROM ` + taskTables, conds: []string{cond}}
+	f.where(&q)
+	text, args := q.end("", 1)
+	return one(ctx, s.planned(), only[int64], text, args...)
+}
+
+func (s *Store) inChunks(ctx context.Context, f TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (BulkResult, error) {
+	var total BulkResult
+	for taken := 0; taken < limit; {
+		f.Limit = min(bulkChunk, limit-taken)
+		tasks, done, err := s.chunk(ctx, f, cond, change)
+		if err != nil {
+			return total, fmt.Errorf("changing tasks in bulk: %w", err)
+		}
+		total.Tasks += done.Tasks
+		total.Asked += done.Asked
+		if len(tasks) < f.Limit {
+			return total, nil
+		}
+		taken += len(tasks)
+		f.After = tasks[len(tasks)-1]
+	}
+	total.More = true
+	return total, nil
+}
+
+// chunk changes the next tasks in one transaction. They are locked in the order
+// of their ids, as everywhere, so that nobody waits in a circle.
+func (s *Store) chunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
+	q := query{text: `SELECT t.id FROM ` + taskTables, conds: []string{cond}}
+	f.where(&q)
+	text, args := q.end(" ORDER BY t.id", f.Limit)
+	err = s.write(ctx, func(tx session) (err error) {
+		done = BulkResult{}
+		// Not prepared, for the plan's sake: see planned.
+		if tasks, err = collect(ctx, tx.unprepared(), only[int64], text+" {lock t}", args...); err != nil || len(tasks) == 0 {
+			return err
+		}
+		return change(tx, tasks, &done)
+	})
+	return tasks, done, err
+}
+
+// cancelAll ends the tasks that wait and asks the devices of the others to
+// stop. The tasks are locked, so their grants stand still.
+func (s session) cancelAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
+	asked, err := collect(ctx, s, only[int64], `
+		UPDATE grants SET cancel_why = 'cancelled'
+		WHERE task IN (SELECT id FROM {ids}) AND cancel_why <> 'cancelled' RETURNING task`, ids(tasks...))
+	if err != nil {
+		return fmt.Errorf("asking devices to stop: %w", err)
+	}
+	ended, err := collect(ctx, s, only[int64], `
+		UPDATE tasks SET state = 'cancelled', finished_at = {now}, retry_at = NULL
+		WHERE id IN (SELECT id FROM {ids}) AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) RETURNING id`, ids(tasks...))
+	if err != nil {
+		return fmt.Errorf("ending tasks: %w", err)
+	}
+	done.Tasks, done.Asked = int64(len(ended)), int64(len(asked))
+	return errors.Join(s.recordTasks(ctx, "task.cancel_asked", actor, asked), s.recordTasks(ctx, "task.cancelled", actor, ended))
+}
+
+// retryAll makes tasks pending again. The attempts they had stay counted: the
+// numbers of attempts go on, and a task that had used up all gets one more.
+func (s session) retryAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
+	n, err := s.exec(ctx, `
+		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = NULL, returned = 0, output = NULL, error = ''
+		WHERE id IN (SELECT id FROM {ids})`, ids(tasks...))
+	if err != nil {
+		return fmt.Errorf("making tasks pending again: %w", err)
+	}
+	done.Tasks = n
+	return s.recordTasks(ctx, "task.retried", actor, tasks)
+}
+
+// recordTasks writes an event for each task.
+func (s session) recordTasks(ctx context.Context, kind, actor string, tasks []int64) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	_, err := s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, pool, batch, task, device)
+		SELECT {now}, $2, $3, t.pool, t.batch, t.id, t.device FROM {ids} JOIN tasks t ON t.id = ids.id`, ids(tasks...), kind, actor)
+	return err
+}
+
+// RetryTask makes one task pending again, as RetryTasks does; one that has not
+// ended stays as it is. ErrNotFound; ErrNotRetriable when it succeeded, or its
+// batch is over.
+func (s *Store) RetryTask(ctx context.Context, actor string, id int64) (Task, error) {
+	var task Task
+	err := s.write(ctx, func(tx session) (err error) {
+		tasks, err := collect(ctx, tx, only[int64], `
+			SELECT t.id FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 AND `+retriable+` {lock t}`, id)
+		if err != nil {
+			return err
+		}
+		if len(tasks) > 0 {
+			if err := tx.retryAll(ctx, actor, tasks, &BulkResult{}); err != nil {
+				return err
+			}
+		}
+		if task, err = one(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
+			return err
+		}
+		if task.State != Pending && task.State != Dispatched {
+			return fmt.Errorf("task %d is %s: %w", id, task.State, ErrNotRetriable)
+		}
+		return nil
+	})
+	return task, err
+}

@@ -1,0 +1,208 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func (l *ledger) taskIDs(f store.TaskFilter) []int64 {
+	l.Helper()
+	tasks, err := l.Tasks(l.Context(), f)
+	l.must(err)
+	var ids []int64
+	for _, t := range tasks {
+		ids = append(ids, t.ID)
+	}
+	return ids
+}
+
+// kindsBy are the kinds of all events with this actor, and how many of each.
+func (l *ledger) kindsBy(actor string) map[string]int {
+	l.Helper()
+	events, err := l.Events(l.Context(), store.EventFilter{Actor: actor, Limit: 1000})
+	l.must(err)
+	kinds := map[string]int{}
+	for _, e := range events {
+		kinds[e.Kind]++
+	}
+	return kinds
+}
+
+// fail ends a task with an error.
+func (l *ledger) fail(task int64, device, text string) {
+	l.Helper()
+	g := l.grant(task, device, "p", 0)
+	r := store.Result{Device: device, Task: task, Token: g.Token, Cause: store.ByReject, Error: text}
+	l.must(l.RecordResults(l.Context(), []store.Result{r}, settle)[0].Err)
+}
+
+func TestTasksAreFoundByTheirError(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		long := strings.Repeat("é", 300)
+		texts := []string{"timeout after 3 s", "timeout", "Timeout", long, long + "x", "50% _*", "\U0010fffe"}
+		_, ids := l.batch(store.Batch{Pool: "p"}, deviceNames(len(texts)+1)...)
+		for i, text := range texts {
+			l.fail(ids[i], deviceNames(len(texts))[i], text)
+		}
+		for filter, want := range map[string][]int64{
+			"timeout": {2}, "timeout*": {1, 2}, "T*": {3}, "x*": nil, long: {4}, long + "*": {4, 5}, "é*": {4, 5}, "50% _**": {6}, "*": {1, 2, 3, 4, 5, 6, 7},
+		} {
+			if diff := cmp.Diff(want, l.taskIDs(store.TaskFilter{Error: filter})); diff != "" {
+				l.Errorf("%.20q: %s", filter, diff)
+			}
+		}
+		if got := l.taskIDs(store.TaskFilter{Error: "*", State: store.Failed, Device: deviceNames(2)[1], After: 1}); !slices.Equal(got, []int64{2}) {
+			l.Errorf("with other filters: %v", got)
+		}
+	})
+}
+
+func TestTasksAreCancelledInChunks(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 2)
+		_, other := l.batch(store.Batch{Pool: "p"}, "other")
+		b, ids := l.batch(store.Batch{Pool: "p"}, deviceNames(2500)...)
+		held := l.grant(ids[1200], deviceNames(2500)[1200], "p", 1)
+		l.fail(ids[3], deviceNames(2500)[3], "x")
+		f := store.TaskFilter{Batch: b.ID}
+		n, err := l.CountCancellable(l.Context(), f)
+		l.must(err)
+		if n != 2499 {
+			l.Errorf("%d can be cancelled", n)
+		}
+		for i, want := range []store.BulkResult{{Tasks: 1499, Asked: 1, More: true}, {Tasks: 999}, {}} {
+			got, err := l.CancelTasks(l.Context(), "bulk", f, 1500)
+			l.must(err)
+			if diff := cmp.Diff(want, got); diff != "" {
+				l.Errorf("request %d: %s", i, diff)
+			}
+		}
+		if diff := cmp.Diff(map[string]int{"task.cancelled": 1000}, l.kindsBy("bulk")); diff != "" { // of 2498, a page
+			l.Error(diff)
+		}
+		l.wantTask(other[0], store.Pending)
+		l.wantTask(ids[3], store.Failed)
+		l.wantTask(ids[2499], store.Cancelled)
+		l.report(held, store.ByFailure, "")
+		l.wantTask(held.Task, store.Cancelled)
+	})
+}
+
+func TestEndedTasksAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 2)
+		future := time.Now().Add(time.Hour)
+		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1, NotAfter: &future}, "a", "b", "c", "d", "e")
+		l.fail(ids[0], "a", "x")
+		l.report(l.grant(ids[1], "b", "p", 0), store.BySuccess, "1")
+		l.must(func() error { _, err := l.CancelTask(l.Context(), "op", ids[2]); return err }())
+		running := l.grant(ids[3], "d", "p", 1)
+		f := store.TaskFilter{Batch: b.ID}
+		if n, err := l.CountRetriable(l.Context(), f); err != nil || n != 2 {
+			l.Errorf("%d can be tried again, %v", n, err)
+		}
+		got, err := l.RetryTasks(l.Context(), "retrier", f, 1000)
+		l.must(err)
+		if diff := cmp.Diff(store.BulkResult{Tasks: 2}, got); diff != "" {
+			l.Error(diff)
+		}
+		if diff := cmp.Diff(map[string]int{"task.retried": 2}, l.kindsBy("retrier")); diff != "" {
+			l.Error(diff)
+		}
+		again := l.wantTask(ids[0], store.Pending)
+		if again.FinishedAt != nil || again.Error != "" || again.Attempts != 1 {
+			l.Errorf("pending again: %+v", again)
+		}
+		l.wantTask(ids[2], store.Pending)
+		// One more attempt, with the next number, and then it ends again.
+		if g := l.grant(ids[0], "a", "p", 0); g.Attempt != 2 {
+			l.Errorf("attempt %d", g.Attempt)
+		} else {
+			l.report(g, store.ByFailure, "")
+		}
+		l.wantTask(ids[0], store.Failed)
+
+		for _, open := range []int64{ids[2], ids[3], ids[4]} {
+			_, err := l.RetryTask(l.Context(), "op", open)
+			l.must(err)
+		}
+		if _, err := l.RetryTask(l.Context(), "op", ids[1]); !errors.Is(err, store.ErrNotRetriable) {
+			l.Errorf("a success: %v", err)
+		}
+		if _, err := l.RetryTask(l.Context(), "op", 999); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("no task: %v", err)
+		}
+		if task, err := l.RetryTask(l.Context(), "op", ids[0]); err != nil || task.State != store.Pending {
+			l.Errorf("%s, %v", task.State, err)
+		}
+		l.report(running, store.ByReject, "")
+		l.exec(`UPDATE batches SET not_after = {now} - 1000 * {ms} WHERE id = $1`, b.ID)
+		if _, err := l.RetryTask(l.Context(), "op", ids[3]); !errors.Is(err, store.ErrNotRetriable) {
+			l.Errorf("past its not_after: %v", err)
+		}
+		if got, err := l.RetryTasks(l.Context(), "op", f, 1000); err != nil || got.Tasks != 0 {
+			l.Errorf("past its not_after: %+v, %v", got, err)
+		}
+	})
+}
+
+// Each filter has an index that serves it: no plan reads all tasks.
+func TestFiltersOfTasksHaveTheirIndexes(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 1)
+	l.batch(store.Batch{Pool: "p", Kind: "k"}, "few")
+	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 20)`)
+	l.exec(`INSERT INTO tasks (batch, pool, device, state, error)
+		SELECT 2 + i % 20, 'p', 'd' || i % 5000, CASE WHEN i % 5000 = 0 THEN 'failed' ELSE 'succeeded' END, CASE WHEN i % 5000 = 0 THEN 'timeout ' || i ELSE '' END
+		FROM generate_series(1, 60000) AS i`)
+	l.exec(`ANALYZE`)
+	for name, test := range map[string]struct {
+		filter store.TaskFilter
+		index  string
+	}{
+		"device": {store.TaskFilter{Device: "d7"}, "tasks_of_device"},
+		"state":  {store.TaskFilter{State: store.Failed}, "tasks_ended"},
+		"open":   {store.TaskFilter{State: store.Pending}, "tasks_open_of"},
+		"runs":   {store.TaskFilter{State: store.Dispatched}, "grants"},
+		"batch":  {store.TaskFilter{Batch: 1}, "_batch"},
+		"kind":   {store.TaskFilter{Kind: "k"}, "batches_of_kind"},
+		"error":  {store.TaskFilter{Error: "timeout 5000"}, "tasks_of_error"},
+		"prefix": {store.TaskFilter{Error: "timeout*"}, "tasks_of_error"},
+	} {
+		query, args := store.TasksQuery(test.filter)
+		plan := l.plan(query, args...)
+		if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on tasks") {
+			l.Errorf("%s: no %s in\n%s", name, test.index, text)
+		} else {
+			l.Log(fmt.Sprint(name, ": ", plan[len(plan)-1]))
+		}
+	}
+}
+
+// plan is how Postgres carries out a query, line by line.
+func (l *ledger) plan(query string, args ...any) (plan []string) {
+	l.Helper()
+	rows, err := l.DB().QueryContext(l.Context(), l.Text(`EXPLAIN (ANALYZE, BUFFERS OFF) `+query), args...)
+	l.must(err)
+	defer rows.Close()
+	for rows.Next() {
+		var line string
+		l.must(rows.Scan(&line))
+		plan = append(plan, line)
+	}
+	l.must(rows.Err())
+	return plan
+}

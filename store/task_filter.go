@@ -1,0 +1,77 @@
+package store
+
+import (
+	"context"
+	"strings"
+	"unicode/utf8"
+)
+
+// TaskFilter selects tasks; a zero field selects all.
+type TaskFilter struct {
+	Device string
+	Batch  int64
+	Pool   string
+	State  TaskState
+	Kind   string
+	Error  string // the whole text; with * at its end: what it begins with
+	After  int64  // ids above
+	Limit  int    // default 100, at most 1000
+}
+
+// errorIndexed is how much of an error its index holds, in characters.
+const errorIndexed = 200
+
+// where adds the conditions on tasks t, their batch b and their grant g.
+func (f TaskFilter) where(q *query) {
+	q.where("t.id > %s", f.After)
+	whereSet(q, "t.device = %s", f.Device)
+	whereSet(q, "t.batch = %s", f.Batch)
+	whereSet(q, "t.pool = %s", f.Pool)
+	whereSet(q, "b.kind = %s", f.Kind)
+	switch f.State {
+	case Dispatched:
+		q.conds = append(q.conds, "g.task IS NOT NULL")
+	case Pending:
+		q.conds = append(q.conds, "t.state = 'pending' AND g.task IS NULL")
+	default:
+		whereSet(q, "t.state = %s", f.State)
+	}
+	f.whereError(q)
+}
+
+func (f TaskFilter) whereError(q *query) {
+	const indexed = "substr(t.error, 1, 200) {bytes}" // errorIndexed
+	if f.Error == "" {
+		return
+	}
+	q.conds = append(q.conds, "t.error <> ''")
+	if start, isPrefix := strings.CutSuffix(f.Error, "*"); isPrefix {
+		q.where(indexed+" >= %s", cut(start, errorIndexed))
+		q.where(indexed+" <= %s", cut(start, errorIndexed)+string(utf8.MaxRune))
+		return
+	}
+	q.where(indexed+" = %s", cut(f.Error, errorIndexed))
+	q.where("t.error = %s", f.Error)
+}
+
+func cut(text string, runes int) string {
+	for i := range text {
+		if runes == 0 {
+			return text[:i]
+		}
+		runes--
+	}
+	return text
+}
+
+// Tasks returns the tasks that match, by id.
+func (s *Store) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
+	q := query{text: `SELECT ` + taskColumns + ` FROM ` + taskTables}
+	f.where(&q)
+	text, args := q.end(" ORDER BY t.id", f.Limit)
+	return collect(ctx, s.planned(), taskDest, text, args...)
+}
+
+// planned plans each statement for the values it is given: which index serves
+// a filter depends on how many rows have that value.
+func (s *Store) planned() session { return session{s.db, s.dialect, s.accounts} }

@@ -1,0 +1,172 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/windows"
+)
+
+// Window is a recurring time in which tasks may start.
+type Window = windows.Window
+
+// Opening is the time in which a batch or a pool is open: the one that lasts,
+// or the next, or one that is over and about to be followed by the next.
+type Opening struct {
+	From, Until time.Time // zero Until: always open
+}
+
+// windowOpen is the condition that the windows of batch or pool x let task t of batch
+// b and pool p start now.
+func windowOpen(x string) string {
+	return `(` + x + `.closes_at IS NULL OR (` + x + `.opens_at <= {now} AND ` + x + `.closes_at > {now} + ` + neededTime + ` * {ms}))`
+}
+
+// neededTime is what must be left of a window when a task of batch b starts.
+const neededTime = `CASE WHEN NOT b.finish_inside THEN 0 WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
+
+// opening is what is kept of windows, ready for columns.
+type opening struct {
+	windows, from, until, due any // JSON and milliseconds; nil without windows
+}
+
+// opening computes it by the database's clock. The windows must be valid.
+func (s session) opening(ctx context.Context, list []Window) (opening, error) {
+	if len(list) == 0 {
+		return opening{}, nil
+	}
+	now, err := s.now(ctx)
+	if err != nil {
+		return opening{}, err
+	}
+	o, err := openingAt(list, now)
+	if err != nil {
+		return opening{}, err
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return opening{}, err
+	}
+	return opening{windows: string(text), from: o.From.UnixMilli(), until: o.Until.UnixMilli(), due: o.Due.UnixMilli()}, nil
+}
+
+func (s session) now(ctx context.Context) (now time.Time, err error) {
+	err = s.row(ctx, `SELECT {now}`, instant{&now})
+	return now, err
+}
+
+// checkFits refuses a batch of which nothing could ever start. An unknown pool
+// is found later. ErrNeverStarts.
+func (s session) checkFits(ctx context.Context, b Batch) error {
+	if !b.FinishInside {
+		return nil
+	}
+	pool, err := s.pool(ctx, b.Pool)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	now, err := s.now(ctx)
+	if err != nil {
+		return err
+	}
+	lease := cmp.Or(b.Lease, pool.Lease)
+	for _, list := range [][]Window{b.Windows, pool.Windows} {
+		if len(list) == 0 {
+			continue
+		}
+		o, err := openingAt(list, now)
+		if err != nil {
+			return err
+		}
+		if max(o.Until.Sub(o.From), longest(list)) <= lease {
+			return fmt.Errorf("%w of %s", ErrNeverStarts, lease)
+		}
+	}
+	return nil
+}
+
+// longest is the longest single window; those that touch may make longer ones.
+func longest(list []Window) time.Duration {
+	set, _ := windows.Parse(list) // valid
+	return set.Longest()
+}
+
+func openingAt(list []Window, now time.Time) (windows.Opening, error) {
+	set, err := windows.Parse(list)
+	if err != nil {
+		return windows.Opening{}, fmt.Errorf("computing an opening: %w", err)
+	}
+	return set.Opening(now), nil
+}
+
+type openingRow struct {
+	ID      int64  `json:"id"`
+	Name    string `json:"name"`
+	FromMS  int64  `json:"from_ms"`
+	UntilMS int64  `json:"until_ms"`
+	DueMS   int64  `json:"due_ms"`
+}
+
+// RefreshWindows computes up to limit openings anew, of batches and of pools,
+// that are over or soon not known far enough, and says how many. Until then
+// nothing starts in them: being late only delays. Safe on every replica at once.
+func (s *Store) RefreshWindows(ctx context.Context, limit int) (int, error) {
+	due, err := one(ctx, s.read(), only[bool], `
+		SELECT EXISTS (SELECT 1 FROM batches WHERE windows_due <= (SELECT {now})) OR EXISTS (SELECT 1 FROM pools WHERE windows_due <= (SELECT {now}))`)
+	if err != nil || !due {
+		return 0, err
+	}
+	refreshed := 0
+	err = s.write(ctx, func(tx session) error {
+		refreshed = 0
+		for _, of := range []struct{ table, id, name, key string }{
+			{"batches", "t.id", "''", "t.id = openings.id"},
+			{"pools", "0", "t.name", "t.name = openings.name"},
+		} {
+			n, err := tx.refreshWindows(ctx, of.table, of.id+", "+of.name, of.key, limit)
+			if err != nil {
+				return err
+			}
+			refreshed += n
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("refreshing windows: %w", err)
+	}
+	return refreshed, nil
+}
+
+func (s session) refreshWindows(ctx context.Context, table, columns, key string, limit int) (int, error) {
+	type reading struct {
+		openingRow
+		windows []Window
+		now     time.Time
+	}
+	list, err := collect(ctx, s, func(r *reading) []any { return []any{&r.ID, &r.Name, recurring{&r.windows}, instant{&r.now}} },
+		`SELECT `+columns+`, t.windows, {now} FROM `+table+` t WHERE t.windows_due <= (SELECT {now}) LIMIT $1 {skip t}`, limit)
+	if err != nil || len(list) == 0 {
+		return 0, err
+	}
+	rows := make([]openingRow, len(list))
+	for i, r := range list {
+		o, err := openingAt(r.windows, r.now)
+		if err != nil {
+			return 0, err
+		}
+		r.FromMS, r.UntilMS, r.DueMS = o.From.UnixMilli(), o.Until.UnixMilli(), o.Due.UnixMilli()
+		rows[i] = r.openingRow
+	}
+	_, err = s.exec(ctx, `
+		UPDATE `+table+` AS t SET opens_at = {epoch} + openings.from_ms * {ms}, closes_at = {epoch} + openings.until_ms * {ms},
+			windows_due = {epoch} + openings.due_ms * {ms}
+		FROM {openings} WHERE `+key, input(rows))
+	return len(rows), err
+}

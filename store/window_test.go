@@ -1,0 +1,148 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// around is a window that is open from some minutes before now, for a while.
+func (l *ledger) around(before, length time.Duration) store.Window {
+	l.Helper()
+	now, _, err := l.Clock(l.Context())
+	l.must(err)
+	from := now.Add(-before)
+	return store.Window{Cron: fmt.Sprintf("%d %d * * *", from.Minute(), from.Hour()), Duration: length.String(), Timezone: "UTC"}
+}
+
+// shift moves the opening of all batches, or pools, that have windows.
+func (l *ledger) shift(table string, by time.Duration) {
+	l.Helper()
+	l.exec(`UPDATE `+table+` SET opens_at = opens_at + $1 * {ms}, closes_at = closes_at + $1 * {ms}, windows_due = windows_due + $1 * {ms} WHERE windows IS NOT NULL`, by.Milliseconds())
+}
+
+func (l *ledger) refresh() int {
+	l.Helper()
+	n, err := l.RefreshWindows(l.Context(), 100)
+	l.must(err)
+	return n
+}
+
+func TestNothingStartsOutsideOfTheWindows(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		inside, outside := l.around(30*time.Minute, 3*time.Hour), l.around(3*time.Hour, time.Hour)
+		l.pool("p", 20) // leases of an hour
+		_, _, err := l.PutPool(l.Context(), "op", "shut", store.PoolSpec{Capacity: 20, Lease: time.Hour, Windows: []store.Window{outside}})
+		l.must(err)
+		_, _, err = l.PutPool(l.Context(), "op", "open", store.PoolSpec{Capacity: 20, Lease: time.Hour, Windows: []store.Window{outside, inside}})
+		l.must(err)
+		short := l.around(30*time.Minute, 90*time.Minute) // no hour is left
+		var claims []store.Claim
+		var want []store.ClaimStatus
+		for i, test := range []struct {
+			batch store.Batch
+			want  store.ClaimStatus
+		}{
+			{store.Batch{Pool: "p", Windows: []store.Window{inside}}, granted},
+			{store.Batch{Pool: "p", Windows: []store.Window{outside}}, lost},
+			{store.Batch{Pool: "p", Windows: []store.Window{outside, inside}, FinishInside: true}, granted},
+			{store.Batch{Pool: "p", Windows: []store.Window{short}}, granted},
+			{store.Batch{Pool: "p", Windows: []store.Window{short}, FinishInside: true}, lost},
+			{store.Batch{Pool: "p", Windows: []store.Window{short}, FinishInside: true, Lease: 20 * time.Minute}, granted},
+			{store.Batch{Pool: "shut"}, lost},
+			{store.Batch{Pool: "open", FinishInside: true}, granted},
+			{store.Batch{Pool: "open", FinishInside: true, Lease: 170 * time.Minute}, lost},
+			{store.Batch{Pool: "shut", Windows: []store.Window{inside}}, lost},
+		} {
+			device := fmt.Sprint("d", i)
+			b, ids := l.batch(test.batch, device)
+			if !slices.Equal(b.Windows, test.batch.Windows) || b.FinishInside != test.batch.FinishInside || b.Opening.Until.IsZero() == (len(b.Windows) > 0) {
+				l.Errorf("batch %d became %+v", i, b)
+			}
+			claims, want = append(claims, l.to(ids[0], device, test.batch.Pool, i)), append(want, test.want)
+		}
+		for _, b := range []store.Batch{
+			{Pool: "shut", FinishInside: true}, {Pool: "p", Windows: []store.Window{outside}, FinishInside: true}, {Pool: "open", FinishInside: true, Lease: 3 * time.Hour},
+		} {
+			if _, err := l.CreateBatch(l.Context(), "op", b, tasksFor([]string{"x"})); !errors.Is(err, store.ErrNeverStarts) {
+				l.Errorf("%+v: %v", b, err)
+			}
+		}
+		waiting := 0
+		for _, pool := range []string{"p", "open", "shut"} {
+			n, err := l.Waiting(l.Context(), pool, 100)
+			l.must(err)
+			waiting += n
+		}
+		if waiting != 5 {
+			l.Errorf("%d devices wait that could start, want 5", waiting)
+		}
+		l.wantStatuses(l.claim(claims...), want...)
+	})
+}
+
+func TestClosedWindowsAreFollowedByTheNext(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		inside := l.around(30*time.Minute, 3*time.Hour)
+		_, _, err := l.PutPool(l.Context(), "op", "p", store.PoolSpec{Capacity: 5, Lease: time.Minute, Windows: []store.Window{inside}})
+		l.must(err)
+		b, ids := l.batch(store.Batch{Pool: "p", Windows: []store.Window{inside}}, "a", "b")
+		pool, err := l.Pool(l.Context(), "p")
+		l.must(err)
+		if pool.Opening != b.Opening || b.Opening.Until.Sub(b.Opening.From) != 3*time.Hour {
+			l.Fatalf("pool %+v, batch %+v", pool.Opening, b.Opening)
+		}
+		if n := l.refresh(); n != 0 {
+			l.Fatalf("%d windows are due while they are open", n)
+		}
+		for _, table := range []string{"batches", "pools"} { // its day is over
+			l.shift(table, -4*time.Hour)
+			l.wantStatuses(l.claim(l.to(ids[0], "a", "p", 0)), lost)
+			views, err := l.Views(l.Context(), []string{"a"})
+			l.must(err)
+			c := views[0].Candidates[0]
+			over := c.Window
+			if table == "pools" {
+				over = c.PoolWindow
+			}
+			if !over.Until.Before(views[0].Now) || c.FinishInside {
+				l.Fatalf("the candidate shows %+v at %s", c, views[0].Now)
+			}
+			if n := l.refresh(); n != 1 {
+				l.Fatalf("%d of %s refreshed, want 1", n, table)
+			}
+			g := l.grant(ids[0], "a", "p", 0)
+			l.report(g, store.ByReturn, "")
+		}
+		after, err := l.Pool(l.Context(), "p")
+		l.must(err)
+		if after.Version != pool.Version || !after.UpdatedAt.Equal(pool.UpdatedAt) || after.Opening != pool.Opening {
+			l.Errorf("refreshed to %+v, want it as it was: %+v", after, pool)
+		}
+		// Windows that are taken away, and that come.
+		outside := []store.Window{l.around(3*time.Hour, time.Hour)}
+		_, err = l.ChangeBatch(l.Context(), "ann", b.ID, func(b *store.Batch) error { b.Windows = outside; return nil })
+		l.must(err)
+		l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 1)), lost)
+		open, err := l.ChangeBatch(l.Context(), "ann", b.ID, func(b *store.Batch) error { b.Windows = nil; return nil })
+		l.must(err)
+		if open.Opening != (store.Opening{}) || open.Windows != nil {
+			l.Errorf("without windows: %+v", open)
+		}
+		p, err := l.ChangePool(l.Context(), "ann", "p", "", func(spec *store.PoolSpec) error { spec.Windows = nil; return nil })
+		l.must(err)
+		if p.Windows != nil || p.Opening != (store.Opening{}) || p.Version != pool.Version+1 {
+			l.Errorf("without windows: %+v", p)
+		}
+		l.grant(ids[1], "b", "p", 1)
+		if n := l.count("batches WHERE windows_due IS NOT NULL") + l.count("pools WHERE windows_due IS NOT NULL"); n != 0 {
+			l.Errorf("%d are still to be refreshed", n)
+		}
+	})
+}
