@@ -19,8 +19,8 @@ func TestDecide(t *testing.T) {
 	younger := with(open, func(c *store.Candidate) { c.Task, c.CreatedAt = 3, now.Add(-time.Minute) })
 	urgent := with(younger, func(c *store.Candidate) { c.Task, c.Priority = 9, 5 })
 	elsewhere := with(younger, func(c *store.Candidate) { c.Task, c.Pool = 11, "b" })
-	later := with(open, func(c *store.Candidate) { c.EligibleAt = now.Add(time.Hour) })
-	soon := with(later, func(c *store.Candidate) { c.Task, c.EligibleAt = 8, now.Add(time.Minute) })
+	later := with(open, func(c *store.Candidate) { c.NotBefore = now.Add(time.Hour) })
+	soon := with(later, func(c *store.Candidate) { c.Task, c.NotBefore = 8, now.Add(time.Minute) })
 	poolPaused := with(open, func(c *store.Candidate) { c.PoolPaused = true })
 	batchPaused := with(open, func(c *store.Candidate) { c.BatchPaused = true })
 	window := func(from, until time.Duration, change func(*store.Candidate)) store.Candidate {
@@ -55,15 +55,15 @@ func TestDecide(t *testing.T) {
 		"window over":                       {in: Situation{Accept: true, Candidates: []store.Candidate{window(-time.Hour, 0, asIs)}}, reason: devices.ReasonWindow},
 		"pool's window closed":              {in: Situation{Accept: true, Candidates: []store.Candidate{window(-time.Hour, time.Hour, inPool(time.Minute, time.Hour))}}, reason: devices.ReasonWindow, until: now.Add(time.Minute), shared: true},
 		"both closed, the later":            {in: Situation{Accept: true, Candidates: []store.Candidate{window(time.Hour, 2*time.Hour, inPool(time.Minute, time.Hour))}}, reason: devices.ReasonWindow, until: now.Add(time.Hour), shared: true},
-		"closed, and a later retry":         {in: Situation{Accept: true, Candidates: []store.Candidate{window(time.Minute, time.Hour, func(c *store.Candidate) { c.EligibleAt, c.Attempt = now.Add(2*time.Minute), 2 })}}, reason: devices.ReasonWindow, until: now.Add(2 * time.Minute)},
+		"closed, and a later retry":         {in: Situation{Accept: true, Candidates: []store.Candidate{window(time.Minute, time.Hour, func(c *store.Candidate) { c.RetryAt = now.Add(2 * time.Minute) })}}, reason: devices.ReasonWindow, until: now.Add(2 * time.Minute)},
 		"closed, another open":              {in: Situation{Accept: true, Candidates: []store.Candidate{shut, younger}}, reason: devices.ReasonGranted, task: 3},
 		"known before unknown":              {in: Situation{Accept: true, Candidates: []store.Candidate{window(-time.Hour, 0, asIs), shut}}, reason: devices.ReasonWindow, until: now.Add(time.Hour), shared: true},
-		"a retry is the task's own":         {in: Situation{Accept: true, Candidates: []store.Candidate{with(later, func(c *store.Candidate) { c.Attempt = 2 })}}, reason: devices.ReasonWindow, until: now.Add(time.Hour)},
+		"a retry is the task's own":         {in: Situation{Accept: true, Candidates: []store.Candidate{with(open, func(c *store.Candidate) { c.RetryAt = now.Add(time.Hour) })}}, reason: devices.ReasonWindow, until: now.Add(time.Hour)},
 		"nothing open":                      {in: Situation{Accept: true}, reason: devices.ReasonNone},
 		"an open task":                      {in: Situation{Accept: true, Candidates: []store.Candidate{open}}, reason: devices.ReasonGranted, task: 7},
 		"older batch first":                 {in: Situation{Accept: true, Candidates: []store.Candidate{younger, open}}, reason: devices.ReasonGranted, task: 7},
 		"priority before age":               {in: Situation{Accept: true, Candidates: []store.Candidate{open, urgent}}, reason: devices.ReasonGranted, task: 9},
-		"eligible exactly now":              {in: Situation{Accept: true, Candidates: []store.Candidate{with(open, func(c *store.Candidate) { c.EligibleAt = now })}}, reason: devices.ReasonGranted, task: 7},
+		"eligible exactly now":              {in: Situation{Accept: true, Candidates: []store.Candidate{with(open, func(c *store.Candidate) { c.NotBefore = now })}}, reason: devices.ReasonGranted, task: 7},
 		"blocked before all":                {in: Situation{Blocked: true, Accept: true, Candidates: []store.Candidate{open}}, reason: devices.ReasonBlocked},
 		"declined":                          {in: Situation{Candidates: []store.Candidate{open}}, reason: devices.ReasonDeclined},
 		"declined while holding":            {in: Situation{Holding: grant}, reason: devices.ReasonDeclined},
@@ -85,7 +85,7 @@ func TestDecide(t *testing.T) {
 		"not yet, the earliest":             {in: Situation{Accept: true, Candidates: []store.Candidate{later, soon}}, reason: devices.ReasonWindow, until: now.Add(time.Minute), shared: true},
 		"full says more than paused":        {in: Situation{Accept: true, Candidates: []store.Candidate{batchPaused, younger}, Full: map[string]bool{"a": true}}, reason: devices.ReasonFull},
 		"paused says more than not yet":     {in: Situation{Accept: true, Candidates: []store.Candidate{later, batchPaused}}, reason: devices.ReasonPaused},
-		"a task to come does not hide open": {in: Situation{Accept: true, Candidates: []store.Candidate{with(urgent, func(c *store.Candidate) { c.EligibleAt = now.Add(1) }), open}}, reason: devices.ReasonGranted, task: 7},
+		"a task to come does not hide open": {in: Situation{Accept: true, Candidates: []store.Candidate{with(urgent, func(c *store.Candidate) { c.NotBefore = now.Add(1) }), open}}, reason: devices.ReasonGranted, task: 7},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -35,7 +35,8 @@ type Candidate struct {
 	Priority    int
 	Weight      int
 	CreatedAt   time.Time     // of the batch: its age
-	EligibleAt  time.Time     // later of the batch's NotBefore and the task's RetryAt; zero = at once
+	NotBefore   time.Time     // of the batch; zero = at once
+	RetryAt     time.Time     // of the task, after an attempt; zero = at once
 	Attempt     int           // the number this attempt would have
 	Lease       time.Duration // what a grant would get
 	PoolPaused  bool

@@ -111,10 +111,10 @@ func TestViewsOfferTheBestTaskOfEachBatch(t *testing.T) {
 		}
 		best := got[0]
 		if best.Task != list[1].ID || best.Priority != 5 || best.Weight != 3 || best.Lease != time.Minute || best.Attempt != 1 ||
-			best.Pool != "p" || !best.EligibleAt.IsZero() || !best.CreatedAt.Equal(mixed.CreatedAt) || best.PoolPaused || best.BatchPaused {
+			best.Pool != "p" || !best.NotBefore.IsZero() || !best.RetryAt.IsZero() || !best.CreatedAt.Equal(mixed.CreatedAt) || best.PoolPaused || best.BatchPaused {
 			l.Errorf("best of the first batch %+v", best)
 		}
-		if c := got[1]; c.Task != laterIDs[0] || c.EligibleAt.UnixMilli() != soon.UnixMilli() || !c.BatchPaused || c.Lease != time.Hour {
+		if c := got[1]; c.Task != laterIDs[0] || c.NotBefore.UnixMilli() != soon.UnixMilli() || !c.BatchPaused || c.Lease != time.Hour {
 			l.Errorf("best of the paused batch %+v", c)
 		}
 		// In its backoff, it comes after what can start now.

@@ -18,7 +18,8 @@ func candidateDest(c *Candidate) []any {
 	return []any{
 		opt(&c.Task), opt(&c.Batch), opt(&c.Pool), opt(&c.Priority), opt(&c.Weight),
 		instant{&c.CreatedAt},
-		instant{&c.EligibleAt},
+		instant{&c.NotBefore},
+		instant{&c.RetryAt},
 		opt(&c.Attempt),
 		millis{&c.Lease},
 		opt(&c.PoolPaused), opt(&c.BatchPaused), opt(&c.FinishInside),
@@ -50,7 +51,7 @@ func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
 		WITH clock AS (SELECT {now} AS now),
 		wanted AS (SELECT n, name FROM {names}),
 		open AS (
-			SELECT t.id, t.batch, t.pool, t.device, `+taskPriority+` AS priority, b.weight, b.created_at, t.attempts + 1 AS attempt,
+			SELECT t.id, t.batch, t.pool, t.device, `+taskPriority+` AS priority, b.weight, b.created_at, b.not_before, t.retry_at, t.attempts + 1 AS attempt,
 				CASE WHEN b.not_before IS NULL OR t.retry_at > b.not_before THEN t.retry_at ELSE b.not_before END AS eligible_at,
 				CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END AS lease_ms,
 				p.paused AS pool_paused, b.paused AS batch_paused, b.finish_inside, b.opens_at, b.closes_at, p.opens_at AS pool_opens_at, p.closes_at AS pool_closes_at
@@ -64,7 +65,7 @@ func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
 			FROM open CROSS JOIN clock)
 		SELECT w.n, clock.now, `+standstill+`, CASE WHEN d.id IS NULL THEN EXISTS (SELECT 1 FROM deleted_devices gone WHERE gone.id = w.name) ELSE FALSE END,
 			`+deviceColumns+`, `+grantColumns+`,
-			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.eligible_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused,
+			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.not_before, o.retry_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused,
 			o.finish_inside, o.opens_at, o.closes_at, o.pool_opens_at, o.pool_closes_at
 		FROM wanted w CROSS JOIN clock
 			LEFT JOIN devices d ON d.id = w.name

@@ -1,0 +1,108 @@
+package dispatcher
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// moment is the clock of generated situations.
+func moment() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+
+// aTime is none, or around the moment.
+func aTime(t *rapid.T, name string) time.Time {
+	offset := rapid.SampledFrom([]time.Duration{0, -time.Hour, -1, 1, time.Minute, time.Hour}).Draw(t, name)
+	if offset == 0 {
+		return time.Time{}
+	}
+	return moment().Add(offset)
+}
+
+func anOpening(t *rapid.T, name string) store.Opening {
+	until := aTime(t, name+" until")
+	if until.IsZero() {
+		return store.Opening{}
+	}
+	return store.Opening{From: until.Add(-rapid.SampledFrom([]time.Duration{time.Second, time.Minute, 2 * time.Hour}).Draw(t, name+" length")), Until: until}
+}
+
+func aCandidate(t *rapid.T, task int64) store.Candidate {
+	rare := func(name string) bool { return rapid.IntRange(0, 3).Draw(t, name) == 0 }
+	return store.Candidate{
+		Task: task, Batch: task, Pool: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "pool"), Priority: rapid.IntRange(0, 2).Draw(t, "priority"),
+		CreatedAt: moment().Add(-time.Duration(rapid.IntRange(0, 2).Draw(t, "age")) * time.Hour),
+		NotBefore: aTime(t, "not before"), RetryAt: aTime(t, "retry at"),
+		Lease: time.Minute, FinishInside: rare("finish inside"),
+		PoolPaused: rare("pool paused"), BatchPaused: rare("batch paused"),
+		Window: anOpening(t, "window"), PoolWindow: anOpening(t, "pool's window"),
+	}
+}
+
+// aSituation of an idle or busy device with so many open tasks.
+func aSituation(t *rapid.T, tasks int) Situation {
+	rare := func(name string) bool { return rapid.IntRange(0, 5).Draw(t, name) == 0 }
+	s := Situation{
+		Now: moment(), Standstill: aTime(t, "standstill"),
+		Blocked: rare("blocked"), Accept: !rare("declines"), Stopping: rare("stopping"),
+		Full: map[string]bool{"a": rare("a full"), "b": rare("b full")},
+	}
+	if rare("holds") {
+		s.Holding, s.Mentioned = &store.Grant{Task: 99, LeaseUntil: moment().Add(time.Minute)}, true
+	}
+	for i := range tasks {
+		s.Candidates = append(s.Candidates, aCandidate(t, int64(i+1)))
+	}
+	return s
+}
+
+// The reason that a device is given for its only task is that of the first
+// obstacle; without any it is granted.
+func TestDecisionIsTheFirstObstacle(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := aSituation(t, 1)
+		found, choice := s.obstaclesOf(s.Candidates[0]), Decide(s)
+		want := devices.ReasonGranted
+		if len(found) > 0 {
+			want = found[0].Reason
+		}
+		if choice.Reason != want || (choice.Task != nil) != (len(found) == 0) {
+			t.Fatalf("decided %+v, obstacles %+v", choice, found)
+		}
+		for _, o := range found {
+			if o.Reason == choice.Reason && choice.Until.Before(o.Until) && !choice.Until.IsZero() {
+				t.Fatalf("asked back at %s, before %+v is over", choice.Until, o)
+			}
+		}
+	})
+}
+
+// Of several tasks one is granted exactly if one has no obstacle; else the
+// reason is that of one of them.
+func TestDecisionAmongSeveral(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := aSituation(t, rapid.IntRange(2, 4).Draw(t, "tasks"))
+		choice := Decide(s)
+		var free []int64
+		var reasons []devices.Reason
+		for _, c := range s.Candidates {
+			if found := s.obstaclesOf(c); len(found) == 0 {
+				free = append(free, c.Task)
+			} else {
+				reasons = append(reasons, found[0].Reason)
+			}
+		}
+		switch {
+		case choice.Task != nil && !slices.Contains(free, choice.Task.Task):
+			t.Fatalf("granted %d, and only %v have no obstacle", choice.Task.Task, free)
+		case choice.Task == nil && (len(free) > 0 || !slices.Contains(reasons, choice.Reason)):
+			t.Fatalf("decided %+v: %v have no obstacle, the others %v", choice, free, reasons)
+		}
+	})
+}
