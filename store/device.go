@@ -72,10 +72,30 @@ func (s *Store) Device(ctx context.Context, id string) (Device, error) {
 	return s.read().device(ctx, id)
 }
 
-// Devices returns up to limit devices by id, those after the one named.
-func (s *Store) Devices(ctx context.Context, after string, limit int) ([]Device, error) {
-	return collect(ctx, s.read(), deviceDest,
-		`SELECT `+deviceColumns+` FROM devices d WHERE d.id > $1 ORDER BY d.id LIMIT $2`, after, clampLimit(limit))
+// DeviceFilter selects devices; a zero field selects all.
+type DeviceFilter struct {
+	Tags    map[string]string // has all of them
+	Blocked *bool
+	After   string // ids above
+	Limit   int    // default 100, at most 1000
+}
+
+// Devices returns the devices that match, by id.
+func (s *Store) Devices(ctx context.Context, f DeviceFilter) ([]Device, error) {
+	q := query{text: `SELECT ` + deviceColumns + ` FROM devices d`}
+	if len(f.Tags) > 0 {
+		tags, err := tagsText(f.Tags)
+		if err != nil {
+			return nil, err
+		}
+		q.where("{tagged %s}", tags) // the first: the words know this place
+	}
+	q.where("d.id > %s", f.After)
+	if f.Blocked != nil {
+		q.where("d.blocked = %s", *f.Blocked)
+	}
+	text, args := q.end(" ORDER BY d.id", f.Limit)
+	return collect(ctx, s.planned(), deviceDest, text, args...)
 }
 
 // CreateDevice registers a device with its credential, of which its account
@@ -131,15 +151,12 @@ func (s *Store) EnsureDevice(ctx context.Context, id string) (Device, error) {
 }
 
 func (s session) register(ctx context.Context, actor, id string, tags map[string]string) (created bool, err error) {
-	if tags == nil {
-		tags = map[string]string{}
-	}
-	text, err := json.Marshal(tags)
+	text, err := tagsText(tags)
 	if err != nil {
-		return false, fmt.Errorf("tags of device %s: %w", id, err)
+		return false, err
 	}
 	n, err := s.exec(ctx, `
-		INSERT INTO devices (id, tags, attributes, created_at) VALUES ($1, $2, '{}', {now}) ON CONFLICT DO NOTHING`, id, string(text))
+		INSERT INTO devices (id, tags, attributes, created_at) VALUES ($1, $2, '{}', {now}) ON CONFLICT DO NOTHING`, id, text)
 	if err != nil || n == 0 {
 		return false, err
 	}

@@ -38,9 +38,9 @@ func TestDevices(t *testing.T) {
 		if _, err := l.Device(l.Context(), "m"); !errors.Is(err, store.ErrNotFound) {
 			l.Fatalf("no device: %v", err)
 		}
-		page, err := l.Devices(l.Context(), "", 1)
+		page, err := l.Devices(l.Context(), store.DeviceFilter{Limit: 1})
 		l.must(err)
-		rest, err := l.Devices(l.Context(), page[0].ID, 10)
+		rest, err := l.Devices(l.Context(), store.DeviceFilter{After: page[0].ID})
 		l.must(err)
 		if len(page) != 1 || len(rest) != 1 || page[0].ID != "M:1" || rest[0].ID != "m:1" {
 			l.Fatalf("pages %+v, %+v", page, rest)

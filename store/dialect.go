@@ -29,7 +29,7 @@ import (
 //	{next xid}   the lowest transaction id not given yet
 //	{oldest xid} the lowest transaction id still under way
 //	{bytes}      compares the text before it byte by byte
-//	{tagged $3}  device d has all the tags of the JSON object $3
+//	{tagged $1}  device d has all the tags of the JSON object $1; or $3
 //	{token}      the next fencing token, for a grant that holds its unique keys
 //	{last token} the last one given, 0 before the first
 //	{given}      the grants, as UPDATE has just given them their tokens
@@ -81,6 +81,7 @@ func postgres() dialect {
 		"{next xid}", "pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
 		"{oldest xid}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
 		"{bytes}", `COLLATE "C"`,
+		"{tagged $1}", "d.tags @> $1::jsonb",
 		"{tagged $3}", "d.tags @> $3::jsonb",
 		"{given}", "given",
 		"{token}", "nextval('grant_token')",
@@ -133,8 +134,8 @@ func sqliteDialect() dialect {
 		"{next xid}", "0",
 		"{oldest xid}", "0",
 		"{bytes}", "",
-		"{tagged $3}", `NOT EXISTS (SELECT 1 FROM json_each($3) AS wanted WHERE NOT EXISTS (
-			SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`,
+		"{tagged $1}", hasTags("$1"),
+		"{tagged $3}", hasTags("$3"),
 		"{given}", "grants",
 		"{token}", "token", // given by a trigger
 		"{last token}", "(SELECT value FROM grant_token)",
@@ -149,6 +150,12 @@ func sqliteDialect() dialect {
 			`UPDATE sqlite_sequence SET seq = seq + $1 WHERE name = '%[1]s' RETURNING seq`),
 		addTasks: `INSERT INTO tasks (batch, pool, device, priority, own_priority, payload) VALUES ($1, $2, $3, $4, $5, $6)`,
 	}
+}
+
+// hasTags is {tagged} where there are no operators for it.
+func hasTags(wanted string) string {
+	return `NOT EXISTS (SELECT 1 FROM json_each(` + wanted + `) AS wanted WHERE NOT EXISTS (
+		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
 // leaps are the statements for tokens and for all numbers that are shown

@@ -74,13 +74,13 @@ func (s *Store) queue(ctx context.Context, plain *sqlx.Tx, id int64, b Batch, q 
 
 // insertSelected queues a task for each device that has all of the tags now.
 func (s session) insertSelected(ctx context.Context, id int64, b Batch, tags map[string]string) (int64, error) {
-	text, err := json.Marshal(tags)
+	text, err := tagsText(tags)
 	if err != nil {
-		return 0, fmt.Errorf("tags: %w", err)
+		return 0, err
 	}
 	return s.exec(ctx, `
 		INSERT INTO tasks (batch, pool, device, own_priority)
-		SELECT $1, $2, d.id, FALSE FROM devices d WHERE {tagged $3} ORDER BY d.id`, id, b.Pool, string(text))
+		SELECT $1, $2, d.id, FALSE FROM devices d WHERE {tagged $3} ORDER BY d.id`, id, b.Pool, text)
 }
 
 // checkKnown names the first device of a batch that is not registered.

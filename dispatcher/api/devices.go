@@ -11,12 +11,13 @@ import (
 
 type deviceStore interface {
 	Device(ctx context.Context, id string) (store.Device, error)
-	Devices(ctx context.Context, after string, limit int) ([]store.Device, error)
+	Devices(ctx context.Context, f store.DeviceFilter) ([]store.Device, error)
+	ChangeTags(ctx context.Context, actor, id string, change func(tags map[string]string) error) (store.Device, error)
 }
 
 type devicePost struct {
 	ID   string            `json:"id" doc:"1-128 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
-	Tags map[string]string `json:"tags,omitempty" nullable:"true" maxProperties:"64" doc:"Yours, unlike attributes, which are the device's"`
+	Tags map[string]string `json:"tags,omitempty" nullable:"true" doc:"Yours, unlike attributes, which are the device's. At most 64, 8 KiB together; a name has 1-64 bytes and no colon"`
 }
 
 // DeviceBody is a device on the wire.
@@ -42,11 +43,12 @@ type deviceList struct {
 
 func (a *API) registerRegistry(operations huma.API) {
 	register(a, operations, creating(operation("POST", "/v1/devices", "createDevice", "Create a device and its token", roleOperator, 201)), a.createDevice)
-	registerList(a, operations, operation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), listing[pageQuery, deviceList, DeviceBody]{
-		handle: a.listDevices, page: (*pageQuery).page,
+	registerList(a, operations, operation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), listing[deviceQuery, deviceList, DeviceBody]{
+		handle: a.listDevices, page: (*deviceQuery).page,
 		items: func(l deviceList) ([]DeviceBody, string) { return l.Devices, l.NextPageToken },
 	})
 	register(a, operations, operation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), a.getDevice)
+	register(a, operations, operation("PATCH", "/v1/devices/{id}", "patchDevice", "Change a device's tags; absent ones stay, null takes one away", roleOperator, 200), a.patchDevice)
 	register(a, operations, operation("DELETE", "/v1/devices/{id}", "deleteDevice", "Delete a device and its tokens", roleOperator, 200), a.deleteDevice)
 	register(a, operations, operation("POST", "/v1/devices/{id}/token", "rotateToken", "Make a new token of a device", roleOperator, 200), a.rotateToken)
 	register(a, operations, operation("POST", "/v1/devices/{id}/block", "blockDevice", "Block a device: nothing is granted to it, and what it runs is to stop", roleOperator, 200), a.setBlocked(true))
@@ -58,6 +60,9 @@ func (a *API) createDevice(ctx context.Context, in *struct{ Body devicePost }) (
 	if err != nil {
 		return nil, err
 	}
+	if err := checkTags(in.Body.Tags); err != nil {
+		return nil, err
+	}
 	d, token, err := a.options.Dispatcher.CreateDevice(ctx, actor(ctx), id, in.Body.Tags)
 	if err != nil {
 		return nil, err
@@ -65,12 +70,12 @@ func (a *API) createDevice(ctx context.Context, in *struct{ Body devicePost }) (
 	return &body[deviceCreated]{deviceCreated{DeviceBody: showDevice(d), Token: shownOnce(ctx, token)}}, nil
 }
 
-func (a *API) listDevices(ctx context.Context, in *pageQuery) (*body[deviceList], error) {
-	after, err := in.afterName()
+func (a *API) listDevices(ctx context.Context, in *deviceQuery) (*body[deviceList], error) {
+	filter, err := in.filter()
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.store.Devices(ctx, after, in.Size)
+	found, err := a.store.Devices(ctx, filter)
 	if err != nil {
 		return nil, err
 	}

@@ -111,6 +111,7 @@ func asks() map[string]string {
 		"POST /v1/pools/{pool}/slots/{slot}/release": forced,
 		"POST /v1/pools/{pool}/pause":                `{"reason":"a look first"}`,
 		"POST /v1/devices":                           `{"id":"d-new","tags":{"city":"hangzhou"}}`,
+		"PATCH /v1/devices/{id}":                     `{"tags":{"city":null,"area":"330100"}}`,
 		"POST /v1/devices/{device}/report":           `{"id":"x","attributes":{"firmware":"7.2"}}`,
 		"POST /v1/devices/{id}/token":                `{"overlap_ms":60000}`,
 		"POST /v1/tokens":                            `{"name":"n","role":"viewer","expires_at":"2099-01-01T00:00:00Z"}`,

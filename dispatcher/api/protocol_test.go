@@ -73,6 +73,7 @@ func TestProtocolExamples(t *testing.T) {
 		"create-batch-tasks": {"POST", "/v1/batches", 201},
 		"create-device":      {"POST", "/v1/devices", 201},
 		"rotate-token":       {"POST", "/v1/devices/ar-7/token", 200},
+		"patch-device":       {"PATCH", "/v1/devices/ar-7", 200},
 		"patch-batch":        {"PATCH", "/v1/batches/2", 200},
 		"pause-batch":        {"POST", "/v1/batches/2/pause", 200},
 		"release-slot":       {"POST", "/v1/pools/ar:330100/slots/0/release", 200},
@@ -88,7 +89,7 @@ func TestProtocolExamples(t *testing.T) {
 	}
 	forBackends(t, func(b *bench) {
 		d := b.document()
-		for _, name := range []string{"put-pool", "create-batch", "create-batch-tasks", "create-device", "rotate-token", "patch-batch", "pause-batch", "release-slot", "put-pool-full"} {
+		for _, name := range []string{"put-pool", "create-batch", "create-batch-tasks", "create-device", "rotate-token", "patch-device", "patch-batch", "pause-batch", "release-slot", "put-pool-full"} {
 			r := requests[name]
 			if name == "release-slot" {
 				b.granted("ar-8")

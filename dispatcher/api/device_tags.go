@@ -1,0 +1,108 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Limits of a device's tags.
+const (
+	maxTags     = 64
+	maxTagsSize = 8 << 10 // bytes, as JSON
+	maxTagName  = 64      // bytes
+)
+
+type deviceQuery struct {
+	Page
+	Tags    []string `query:"tag,explode" maxItems:"64" doc:"name:value; several: has all of them"`
+	Blocked string   `query:"blocked" enum:"true,false"`
+}
+
+func (q *deviceQuery) page() *Page { return &q.Page }
+
+// filter reads the query.
+func (q *deviceQuery) filter() (store.DeviceFilter, error) {
+	after, err := q.afterName()
+	if err != nil {
+		return store.DeviceFilter{}, err
+	}
+	f := store.DeviceFilter{After: after, Limit: q.Size, Tags: map[string]string{}}
+	for _, tag := range q.Tags {
+		name, value, ok := strings.Cut(tag, ":")
+		if other, twice := f.Tags[name]; !ok || twice && other != value {
+			return f, badTags(fmt.Sprintf("tag: %q: name:value, and each name once", tag))
+		}
+		f.Tags[name] = value
+	}
+	if q.Blocked != "" {
+		blocked := q.Blocked == "true"
+		f.Blocked = &blocked
+	}
+	return f, nil
+}
+
+type devicePatch struct {
+	Tags       patch[map[string]*string] `json:"tags,omitzero" doc:"Merged: null takes one away; null for all takes all away"`
+	Attributes raw                       `json:"attributes,omitempty" hidden:"true"` // for a better answer than that there is none
+}
+
+func (a *API) patchDevice(ctx context.Context, in *struct {
+	ID   string `path:"id"`
+	Body devicePatch
+},
+) (*body[DeviceBody], error) {
+	if _, err := devices.ParseID(in.ID); err != nil {
+		return nil, err
+	}
+	if present(in.Body.Attributes) != nil {
+		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "attributes: the device's own, which only it sets; tags are yours")
+	}
+	d, err := a.store.ChangeTags(ctx, actor(ctx), in.ID, in.Body.mergeTags)
+	if err != nil {
+		return nil, err
+	}
+	return &body[DeviceBody]{showDevice(d)}, nil
+}
+
+func (p devicePatch) mergeTags(tags map[string]string) error {
+	if p.Tags.set && p.Tags.value == nil {
+		clear(tags)
+		return nil
+	}
+	if !p.Tags.set {
+		return nil
+	}
+	for name, value := range *p.Tags.value {
+		if value == nil {
+			delete(tags, name)
+			continue
+		}
+		tags[name] = *value
+	}
+	return checkTags(tags)
+}
+
+func checkTags(tags map[string]string) error {
+	for name := range tags {
+		if name == "" || len(name) > maxTagName || strings.Contains(name, ":") {
+			return badTags(fmt.Sprintf("tags: %q: a name has 1-%d bytes and no colon", name, maxTagName))
+		}
+	}
+	if len(tags) > maxTags {
+		return badTags(fmt.Sprintf("tags: %d, at most %d", len(tags), maxTags))
+	}
+	if text, _ := json.Marshal(tags); len(text) > maxTagsSize { // strings cannot fail
+		return badTags(fmt.Sprintf("tags: %d bytes as JSON, at most %d", len(text), maxTagsSize))
+	}
+	return nil
+}
+
+func badTags(detail string) error {
+	return problem(http.StatusUnprocessableEntity, codeInvalidField, detail)
+}
