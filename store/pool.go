@@ -10,15 +10,18 @@ import (
 
 // Pool is a set of Capacity numbered places (slots 0..Capacity-1).
 type Pool struct {
-	Name      string
-	Capacity  int           // 0..10000; 0 grants nothing
-	Lease     time.Duration // 1 s..24 h, unless the batch says otherwise
-	Paused    bool          // true: nothing new is granted
-	Windows   []Window      // none = always open
-	Opening   Opening       // of its windows
-	Version   int64         // increases with every change
-	CreatedAt time.Time
-	UpdatedAt time.Time
+	Name        string
+	Capacity    int           // 0..10000; 0 grants nothing
+	Lease       time.Duration // 1 s..24 h, unless the batch says otherwise
+	Paused      bool          // true: nothing new is granted
+	PausedBy    string        // empty: not paused, or paused before this was kept
+	PausedAt    *time.Time    // nil likewise
+	PauseReason string        // why; may be empty
+	Windows     []Window      // none = always open
+	Opening     Opening       // of its windows
+	Version     int64         // increases with every change
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
 }
 
 // PoolSpec is what an operator decides about a pool.
@@ -29,13 +32,15 @@ type PoolSpec struct {
 	Windows  []Window // valid
 }
 
-const poolColumns = `name, capacity, lease_ms, paused, windows, opens_at, closes_at, version, created_at, updated_at`
+const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, version, created_at, updated_at`
 
 func poolDest(p *Pool) []any {
 	return []any{
 		&p.Name, &p.Capacity,
 		millis{&p.Lease},
-		&p.Paused,
+		&p.Paused, &p.PausedBy,
+		maybe{&p.PausedAt},
+		&p.PauseReason,
 		recurring{&p.Windows},
 		instant{&p.Opening.From},
 		instant{&p.Opening.Until},
@@ -81,8 +86,8 @@ func (s *Store) PutPool(ctx context.Context, actor, name string, spec PoolSpec) 
 	return p, created, nil
 }
 
-// ChangePool changes a pool that exists; note tells the audit log why, and may
-// be empty. change is called inside of the transaction, perhaps more than once,
+// ChangePool changes a pool that exists; note says why, and may be empty: it is
+// kept in the audit log, and with the pool while it is paused. change is called inside of the transaction, perhaps more than once,
 // and its error ends it. ErrNotFound.
 func (s *Store) ChangePool(ctx context.Context, actor, name, note string, change func(*PoolSpec) error) (p Pool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
@@ -154,6 +159,24 @@ func (p PoolSpec) equals(o PoolSpec) bool {
 	return p.Capacity == o.Capacity && p.Lease == o.Lease && p.Paused == o.Paused && slices.Equal(p.Windows, o.Windows)
 }
 
+// pause is who paused a pool, when and why; nothing when it is not paused.
+type pause struct {
+	by, note string
+	at       *time.Time
+	now      bool // it begins with this change
+}
+
+// pause keeps what is known of a pause that lasts.
+func (p PoolSpec) pause(old *Pool, actor, note string) pause {
+	switch {
+	case !p.Paused:
+		return pause{}
+	case old != nil && old.Paused:
+		return pause{by: old.PausedBy, at: old.PausedAt, note: old.PauseReason}
+	}
+	return pause{by: actor, note: note, now: true}
+}
+
 func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, note string) (p Pool, created bool, err error) {
 	if old != nil && spec.equals(old.spec()) {
 		return *old, false, nil
@@ -162,15 +185,20 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	if err != nil {
 		return Pool{}, false, err
 	}
+	held := spec.pause(old, actor, note)
 	// What was deleted comes back with its versions.
 	if _, err := tx.exec(ctx, `
-		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at)
-		VALUES ($1, $2, $3, $4, $5{json}, {epoch} + $6 * {ms}, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, 1, {now}, {now})
+		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
+			paused_by, paused_at, pause_reason)
+		VALUES ($1, $2, $3, $4, $5{json}, {epoch} + $6 * {ms}, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, 1, {now}, {now},
+			$9, CASE WHEN $10 THEN {now} ELSE {epoch} + $11 * {ms} END, $12)
 		ON CONFLICT (name) DO UPDATE SET capacity = excluded.capacity, lease_ms = excluded.lease_ms, paused = excluded.paused,
 			windows = excluded.windows, opens_at = excluded.opens_at, closes_at = excluded.closes_at, windows_due = excluded.windows_due,
 			created_at = CASE WHEN pools.deleted_at IS NULL THEN pools.created_at ELSE excluded.created_at END, deleted_at = NULL,
-			version = pools.version + 1, updated_at = excluded.updated_at`,
-		name, spec.Capacity, spec.Lease.Milliseconds(), spec.Paused, o.windows, o.from, o.until, o.due); err != nil {
+			version = pools.version + 1, updated_at = excluded.updated_at,
+			paused_by = excluded.paused_by, paused_at = excluded.paused_at, pause_reason = excluded.pause_reason`,
+		name, spec.Capacity, spec.Lease.Milliseconds(), spec.Paused, o.windows, o.from, o.until, o.due,
+		held.by, held.now, nullMillis(held.at), held.note); err != nil {
 		return Pool{}, false, fmt.Errorf("writing pool %s: %w", name, err)
 	}
 	kind := "pool.changed"

@@ -54,6 +54,38 @@ func TestPoolsChange(t *testing.T) {
 	})
 }
 
+// Who paused a pool, when and why is kept while the pause lasts.
+func TestPoolPauseIsKept(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		put := func(actor, note string, capacity int, paused bool) store.Pool {
+			p, err := l.ChangePool(l.Context(), actor, "p", note, func(spec *store.PoolSpec) error {
+				spec.Capacity, spec.Paused = capacity, paused
+				return nil
+			})
+			l.must(err)
+			return p
+		}
+		if p := l.pool("p", 7); p.PausedBy != "" || p.PausedAt != nil || p.PauseReason != "" {
+			l.Errorf("new: %+v", p)
+		}
+		first := put("ann", "it is slow", 7, true)
+		if first.PausedBy != "ann" || first.PauseReason != "it is slow" || first.PausedAt == nil || first.PausedAt.Sub(first.UpdatedAt).Abs() > time.Minute {
+			l.Errorf("paused: %+v", first)
+		}
+		resized := put("bob", "", 3, true)
+		if resized.PausedBy != "ann" || resized.PauseReason != "it is slow" || resized.PausedAt == nil || !resized.PausedAt.Equal(first.PausedAt.Truncate(time.Millisecond)) {
+			l.Errorf("changed while paused: %+v, want what %+v says", resized, first)
+		}
+		if p := put("bob", "", 3, false); p.PausedBy != "" || p.PausedAt != nil || p.PauseReason != "" {
+			l.Errorf("resumed: %+v", p)
+		}
+		if p := put("bob", "", 3, true); p.PausedBy != "bob" || p.PauseReason != "" || p.PausedAt == nil {
+			l.Errorf("paused again: %+v", p)
+		}
+	})
+}
+
 func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

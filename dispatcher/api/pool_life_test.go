@@ -39,6 +39,13 @@ func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 		if b.report("d-1", `{"id":"x"}`).must(200).into(&reply); reply.Reason != "paused" {
 			b.Errorf("reason %s in a paused pool", reply.Reason)
 		}
+		b.call("POST", "/v1/pools/p/resume", adminToken, nil).must(200)
+		b.call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"slow"}`).must(200)
+		shown := b.get("/v1/pools/p").must(200)
+		if f := shown.fields(); f["paused_by"] != "bootstrap" || f["pause_reason"] != "slow" || f["paused_at"] == nil {
+			b.Errorf("paused: %v", f)
+		}
+		b.call("PUT", "/v1/pools/p", adminToken, string(shown.body)).must(200) // what a GET showed
 		for _, test := range []struct {
 			body, code string
 			status     int
