@@ -22,6 +22,9 @@ var (
 	// ErrBroker: the broker could not be told of a device's new secret. Nothing
 	// was changed; the same may be asked for again.
 	ErrBroker = errors.New("the MQTT broker cannot be told")
+	// ErrAccounts: the broker keeps an account for each device, and is told of
+	// one at a time.
+	ErrAccounts = errors.New("the MQTT broker is told of one device at a time")
 	// ErrUnauthenticated: no credential, or one that is not known.
 	ErrUnauthenticated = errors.New("unknown credential")
 )

@@ -26,6 +26,7 @@ type Ledger interface {
 type Registry interface {
 	EnsureDevice(ctx context.Context, id string) (store.Device, error)
 	CreateDevice(ctx context.Context, actor, id string, tags map[string]string, tokenHash []byte, set store.SetAccount) (store.Device, error)
+	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration) (given []bool, err error)
 	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
 	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
 	SetBlocked(ctx context.Context, actor, id string, blocked bool) error

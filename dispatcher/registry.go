@@ -20,6 +20,33 @@ func (d *Dispatcher) CreateDevice(ctx context.Context, actor string, id devices.
 	return created, token, err
 }
 
+// ImportDevices registers devices, all or none, and makes their tokens: one for
+// each of the list, empty for those that were given none. It sets their hashes.
+// What it returns and not, store.ImportDevices says; ErrAccounts.
+func (d *Dispatcher) ImportDevices(
+	ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration,
+) (tokens []string, err error) {
+	if d.accounts.Accounts != nil {
+		return nil, ErrAccounts
+	}
+	tokens = make([]string, len(list))
+	for i := range list {
+		tokens[i] = NewToken()
+		hash := HashToken(tokens[i])
+		list[i].Hash = hash[:]
+	}
+	given, err := d.store.ImportDevices(ctx, actor, list, existing, overlap)
+	if err != nil {
+		return nil, err
+	}
+	for i := range tokens {
+		if !given[i] {
+			tokens[i] = ""
+		}
+	}
+	return tokens, nil
+}
+
 // RotateToken makes one more token of a device. Older ones go on until the
 // overlap is over, though not at a broker that has one password per account.
 // store.ErrNotFound; ErrBroker.

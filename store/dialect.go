@@ -32,6 +32,7 @@ import (
 //	{tagged $1}  device d has all the tags of the JSON object $1; or $3
 //	{token}      the next fencing token, for a grant that holds its unique keys
 //	{last token} the last one given, 0 before the first
+//	{unhex hash} the bytes that the text hash stands for
 //	{given}      the grants, as UPDATE has just given them their tokens
 //	{ids}, {claims}, ... the rows of the JSON array $1, see inputs
 type dialect struct {
@@ -59,6 +60,7 @@ func inputs() map[string]string {
 		"claims":   "n bigint, task bigint, device text, pool text, slot bigint, lease text",
 		"renewals": "n bigint, task bigint, token bigint, device text",
 		"seen":     "device text, at_ms bigint",
+		"imports":  "n bigint, device text, tags text, hash text",
 		"openings": "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",
 		"endings": "task bigint, token bigint, cause text, output text, error text, state text, counted bigint," +
 			" returned bigint, delay_ms bigint, event text, actor text, detail text",
@@ -83,6 +85,7 @@ func postgres() dialect {
 		"{bytes}", `COLLATE "C"`,
 		"{tagged $1}", "d.tags @> $1::jsonb",
 		"{tagged $3}", "d.tags @> $3::jsonb",
+		"{unhex hash}", "decode(hash, 'hex')",
 		"{given}", "given",
 		"{token}", "nextval('grant_token')",
 		"{last token}", "(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM grant_token)",
@@ -136,6 +139,7 @@ func sqliteDialect() dialect {
 		"{bytes}", "",
 		"{tagged $1}", hasTags("$1"),
 		"{tagged $3}", hasTags("$3"),
+		"{unhex hash}", "unhex(hash)",
 		"{given}", "grants",
 		"{token}", "token", // given by a trigger
 		"{last token}", "(SELECT value FROM grant_token)",

@@ -14,7 +14,7 @@ import (
 const jsonColumn = ":json"
 
 // csvLines reads a CSV file whose first line names its columns: device, then
-// the members of the payload.
+// the members of an object, which is the payload of a task.
 type csvLines struct {
 	reader  *csv.Reader
 	guard   *lineGuard
@@ -27,7 +27,8 @@ type csvColumn struct {
 	isJSON bool
 }
 
-func newCSV(body io.Reader) (*csvLines, error) {
+// newCSV reads the header; members says what the other columns are.
+func newCSV(body io.Reader, members string) (*csvLines, error) {
 	guard := &lineGuard{from: bufio.NewReaderSize(body, 4<<10)}
 	if mark, _ := guard.from.Peek(3); string(mark) == "\ufeff" { // Excel's
 		_, _ = guard.from.Discard(len(mark))
@@ -36,7 +37,7 @@ func newCSV(body io.Reader) (*csvLines, error) {
 	l.reader.ReuseRecord = true
 	header, err := l.record()
 	if errors.Is(err, io.EOF) {
-		err = errors.New("no header: device, then the members of the payload")
+		err = errors.New("no header: device, then " + members)
 	}
 	if err == nil {
 		err = l.head(header)

@@ -69,10 +69,10 @@ func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType 
 	if err != nil {
 		return nil, err
 	}
-	body := newPatientReader(ctx)
-	var list lines = newNDJSON(body)
+	body := newPatientReader(ctx, maxStreamBody)
+	var list lines = newNDJSON[batchTask](body, "device, payload and priority")
 	if contentType == typeCSV {
-		if list, err = newCSV(body); err != nil {
+		if list, err = newCSV(body, "the members of the payload"); err != nil {
 			return nil, body.explain(err)
 		}
 	}
@@ -124,57 +124,58 @@ func (t batchTask) task(shared overlay) (store.NewTask, error) {
 	return store.NewTask{Device: t.Device, Payload: payload, Priority: t.Priority}, nil
 }
 
-// ndjson reads a line of JSON for each task; empty lines are skipped.
-type ndjson struct {
+// ndjson reads a line of JSON for each entry; empty lines are skipped.
+type ndjson[T any] struct {
 	scanner *bufio.Scanner
+	members string // of an entry, for people
 	number  int
 }
 
-func newNDJSON(body io.Reader) *ndjson {
+func newNDJSON[T any](body io.Reader, members string) *ndjson[T] {
 	scanner := bufio.NewScanner(body)
 	scanner.Buffer(make([]byte, 0, 4<<10), maxLine)
-	return &ndjson{scanner: scanner}
+	return &ndjson[T]{scanner: scanner, members: members}
 }
 
-func (n *ndjson) line() int { return n.number }
+func (n *ndjson[T]) line() int { return n.number }
 
-func (n *ndjson) next() (batchTask, error) {
+func (n *ndjson[T]) next() (entry T, err error) {
 	for n.scanner.Scan() {
 		n.number++
 		if text := bytes.TrimSpace(n.scanner.Bytes()); len(text) > 0 {
-			return readLine(text)
+			err = readLine(text, &entry, n.members)
+			return entry, err
 		}
 	}
-	err := n.scanner.Err()
-	if err == nil {
-		return batchTask{}, io.EOF
+	if err = n.scanner.Err(); err == nil {
+		return entry, io.EOF
 	}
 	n.number++
 	if errors.Is(err, bufio.ErrTooLong) {
 		err = errLongLine
 	}
-	return batchTask{}, err
+	return entry, err
 }
 
 var errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
 
-func readLine(text []byte) (t batchTask, err error) {
+func readLine(text []byte, entry any, members string) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&t); err != nil {
-		return t, fmt.Errorf("not a JSON object with device, payload and priority: %w", err)
+	if err := d.Decode(entry); err != nil {
+		return fmt.Errorf("not a JSON object with %s: %w", members, err)
 	}
 	if d.More() {
-		return t, errors.New("more than one JSON value")
+		return errors.New("more than one JSON value")
 	}
 	var seen any
 	if bytes.Contains(text, []byte(`\u0000`)) {
 		_ = json.Unmarshal(text, &seen) // it was just read
 	}
 	if !utf8.Valid(text) || !storableValue(seen) {
-		return t, errText
+		return errText
 	}
-	return t, nil
+	return nil
 }
 
 // patientReader reads a long body: the time limit is for each pause and not
@@ -182,14 +183,16 @@ func readLine(text []byte) (t batchTask, err error) {
 type patientReader struct {
 	from     io.Reader
 	deadline func(time.Time)
+	limit    int64
 	left     int64
 	failed   error // of the body, which a parser may hide
 }
 
-func newPatientReader(ctx huma.Context) *patientReader {
+// newPatientReader reads at most limit bytes.
+func newPatientReader(ctx huma.Context, limit int64) *patientReader {
 	_, w := humago.Unwrap(ctx)
 	connection := http.NewResponseController(w)
-	return &patientReader{from: ctx.BodyReader(), left: maxStreamBody, deadline: func(t time.Time) {
+	return &patientReader{from: ctx.BodyReader(), limit: limit, left: limit, deadline: func(t time.Time) {
 		_ = connection.SetReadDeadline(t) // a test's recorder has none
 		_ = connection.SetWriteDeadline(time.Time{})
 	}}
@@ -198,7 +201,7 @@ func newPatientReader(ctx huma.Context) *patientReader {
 // Read reads a part of the body.
 func (r *patientReader) Read(b []byte) (int, error) {
 	if r.left <= 0 {
-		r.failed = &http.MaxBytesError{Limit: maxStreamBody}
+		r.failed = &http.MaxBytesError{Limit: r.limit}
 		return 0, r.failed
 	}
 	r.deadline(time.Now().Add(streamPause))

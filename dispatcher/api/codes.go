@@ -13,13 +13,14 @@ const (
 	codeKeyReused         = "idempotency_key_reused" // 422: another request had it
 	codeInternal          = "internal"               // 500
 	codeInvalidField      = "invalid_field"          // 422: a value that does not fit
-	codeInvalidLine       = "invalid_line"           // 422: a line of a streamed batch; the number is named
+	codeInvalidLine       = "invalid_line"           // 422: a line of a streamed batch or import; the number is named
 	codeInvalidPath       = "invalid_path"           // 400
 	codeInvalidRequest    = "invalid_request"        // 400: not JSON, or text that cannot be kept
 	codeMethodNotAllowed  = "method_not_allowed"     // 405
 	codeNoTasks           = "no_tasks"               // 422: a batch of none
 	codeNotFound          = "not_found"              // 404
 	codeNotRetriable      = "not_retriable"          // 409: the task succeeded, or its batch is over
+	codeOneByOne          = "one_by_one"             // 409: the broker is told of one device at a time
 	codeOpenTasks         = "open_tasks"             // 409: the device or pool has some
 	codeOutcomeUnknown    = "outcome_unknown"        // 503: done or not; look before doing it again
 	codePayloadTooLarge   = "payload_too_large"      // 422

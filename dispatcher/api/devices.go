@@ -42,7 +42,10 @@ type deviceList struct {
 }
 
 func (a *API) registerRegistry(operations huma.API) {
-	register(a, operations, creating(operation("POST", "/v1/devices", "createDevice", "Create a device and its token", roleOperator, 201)), a.createDevice)
+	create := creating(operation("POST", "/v1/devices", "createDevice", "Create a device and its token, or many", roleOperator, 201))
+	create.Middlewares = huma.Middlewares{a.importing(operations)}
+	describeImport(&create)
+	register(a, operations, create, a.createDevice)
 	registerList(a, operations, operation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), listing[deviceQuery, deviceList, DeviceBody]{
 		handle: a.listDevices, page: (*deviceQuery).page,
 		items: func(l deviceList) ([]DeviceBody, string) { return l.Devices, l.NextPageToken },

@@ -1,0 +1,217 @@
+package api
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	maxImportBody = 16 << 20 // bytes
+	maxImport     = 100_000  // devices of one import; they and their tokens are held in memory
+)
+
+// importing takes devices whose list is the body, before huma would read it.
+func (a *API) importing(operations huma.API) func(huma.Context, func(huma.Context)) {
+	return func(ctx huma.Context, next func(huma.Context)) {
+		contentType, _, _ := mime.ParseMediaType(ctx.Header("Content-Type"))
+		if contentType != typeCSV && contentType != typeNDJSON {
+			next(ctx)
+			return
+		}
+		list, tokens, err := a.importDevices(ctx, contentType)
+		if err != nil {
+			a.refuse(operations, ctx, err)
+			return
+		}
+		form := streamForm(ctx.Header("Accept"))
+		if form != typeCSV && form != typeNDJSON {
+			form = contentType
+		}
+		ctx.SetHeader("Content-Type", form)
+		ctx.SetStatus(http.StatusCreated)
+		writeTokens(ctx, form, list, tokens)
+	}
+}
+
+// importDevices reads all lines before it asks the ledger: a client that sends
+// slowly keeps no transaction open.
+func (a *API) importDevices(ctx huma.Context, contentType string) (list []store.NewDevice, tokens []string, err error) {
+	url := ctx.URL()
+	existing, err := queryExisting(url.Query())
+	if err != nil {
+		return nil, nil, err
+	}
+	body := newPatientReader(ctx, maxImportBody)
+	read, err := readDevices(body, contentType)
+	if err != nil {
+		return nil, nil, body.explain(err)
+	}
+	tokens, err = a.options.Dispatcher.ImportDevices(ctx.Context(), actor(ctx.Context()), read.list, existing, standardOverlap)
+	var bad *store.EntryError
+	switch {
+	case errors.Is(err, dispatcher.ErrAccounts):
+		return nil, nil, problem(http.StatusConflict, codeOneByOne, "the MQTT broker keeps an account for each device and is told of one at a time: send each device by itself")
+	case errors.As(err, &bad):
+		return nil, nil, badLine(read.lines[bad.Entry], fmt.Errorf("%w; existing=skip leaves such devices as they are, existing=rotate gives them one more token", bad))
+	}
+	return read.list, tokens, err
+}
+
+func queryExisting(query url.Values) (store.Existing, error) {
+	for name := range query {
+		if name != "existing" {
+			return "", problem(http.StatusBadRequest, codeUnknownField, "query."+name+": no such field")
+		}
+	}
+	switch existing := store.Existing(query.Get("existing")); existing {
+	case "":
+		return store.RefuseExisting, nil
+	case store.RefuseExisting, store.SkipExisting, store.RotateExisting:
+		return existing, nil
+	}
+	return "", problem(http.StatusUnprocessableEntity, codeInvalidField, "existing: refuse, skip or rotate")
+}
+
+// deviceLines reads an import, one device after the other, as lines does tasks.
+type deviceLines interface {
+	next() (devicePost, error)
+	line() int
+}
+
+// deviceCSV has a column for each tag.
+type deviceCSV struct{ *csvLines }
+
+func newDeviceCSV(body io.Reader) (deviceCSV, error) {
+	l, err := newCSV(body, "tags")
+	for _, c := range l.columns {
+		if err == nil && c.isJSON {
+			err = badLine(1, errors.New("tags are text: no column has :json"))
+		}
+	}
+	return deviceCSV{l}, err
+}
+
+func (l deviceCSV) next() (devicePost, error) {
+	entry, err := l.csvLines.next()
+	if err != nil || entry.Payload == nil {
+		return devicePost{ID: entry.Device}, err
+	}
+	device := devicePost{ID: entry.Device}
+	return device, json.Unmarshal(entry.Payload, &device.Tags)
+}
+
+// imported is an import that was read.
+type imported struct {
+	list  []store.NewDevice
+	lines []int // of its entries
+}
+
+func readDevices(body io.Reader, contentType string) (read imported, err error) {
+	var from deviceLines = newNDJSON[devicePost](body, "id and tags")
+	if contentType == typeCSV {
+		if from, err = newDeviceCSV(body); err != nil {
+			return read, err
+		}
+	}
+	seen := map[string]int{}
+	for {
+		entry, err := from.next()
+		if errors.Is(err, io.EOF) && len(read.list) > 0 {
+			return read, nil
+		}
+		if errors.Is(err, io.EOF) {
+			err = errors.New("no device")
+		}
+		var device store.NewDevice
+		if err == nil {
+			device, err = entry.check(seen, from.line())
+		}
+		if err == nil && len(read.list) == maxImport {
+			err = fmt.Errorf("at most %d devices in an import", maxImport)
+		}
+		if err != nil {
+			return read, badLine(from.line(), err)
+		}
+		read.list, read.lines = append(read.list, device), append(read.lines, from.line())
+	}
+}
+
+// check refuses a device that was seen in an earlier line.
+func (d devicePost) check(seen map[string]int, line int) (store.NewDevice, error) {
+	if _, err := devices.ParseID(d.ID); err != nil {
+		return store.NewDevice{}, err
+	}
+	if err := checkTags(d.Tags); err != nil {
+		return store.NewDevice{}, err
+	}
+	if first, twice := seen[d.ID]; twice {
+		return store.NewDevice{}, fmt.Errorf("device %s: stands in line %d already", d.ID, first)
+	}
+	seen[d.ID] = line
+	if len(d.Tags) == 0 {
+		return store.NewDevice{ID: d.ID}, nil
+	}
+	tags, err := json.Marshal(d.Tags)
+	return store.NewDevice{ID: d.ID, Tags: tags}, err
+}
+
+// writeTokens answers an import with a line for each of its lines.
+func writeTokens(ctx huma.Context, form string, list []store.NewDevice, tokens []string) {
+	_, w := humago.Unwrap(ctx)
+	connection := http.NewResponseController(w)
+	out := bufio.NewWriter(ctx.BodyWriter())
+	write := jsonToken
+	if form == typeCSV {
+		write = csvToken
+		_, _ = out.WriteString("device,token\n")
+	}
+	for i, d := range list {
+		if i%exportPage == 0 {
+			_ = connection.SetWriteDeadline(time.Now().Add(exportPause)) // a test's recorder has none
+		}
+		if err := write(out, d.ID, tokens[i]); err != nil { // a client that left
+			return
+		}
+	}
+	_ = out.Flush()
+}
+
+// csvToken writes no quotes: neither ids nor tokens have what would need them.
+func csvToken(out io.Writer, device, token string) error {
+	_, err := fmt.Fprintf(out, "%s,%s\n", device, token)
+	return err
+}
+
+func jsonToken(out io.Writer, device, token string) error {
+	return json.NewEncoder(out).Encode(struct {
+		ID    string `json:"id"`
+		Token string `json:"token"`
+	}{device, token})
+}
+
+// describeImport adds the forms of an import to the operation for one device.
+func describeImport(op *huma.Operation) {
+	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{typeCSV: textMedia(), typeNDJSON: textMedia()}}
+	op.Responses = map[string]*huma.Response{"201": {Content: map[string]*huma.MediaType{
+		"application/json": {}, typeCSV: textMedia(), typeNDJSON: textMedia(),
+	}}}
+	op.Parameters = append(op.Parameters, &huma.Param{
+		Name: "existing", In: "query",
+		Schema:      &huma.Schema{Type: huma.TypeString, Enum: []any{"refuse", "skip", "rotate"}, Default: "refuse"},
+		Description: "With " + typeCSV + " and " + typeNDJSON + " only: devices that exist are refused, left as they are, or given one more token",
+	})
+}

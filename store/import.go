@@ -1,0 +1,185 @@
+package store
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// NewDevice is one device of an import.
+type NewDevice struct {
+	ID   string
+	Tags json.RawMessage // a JSON object of strings; nil: none
+	Hash []byte          // SHA-256 of its token
+}
+
+// Existing is what becomes of the devices of an import that are registered
+// already.
+type Existing string
+
+// What to do with devices that exist.
+const (
+	RefuseExisting Existing = "refuse" // nothing is imported
+	SkipExisting   Existing = "skip"   // they stay as they are
+	RotateExisting Existing = "rotate" // they get one more token; their tags stay
+)
+
+// EntryError is what is wrong with one entry of a list.
+type EntryError struct {
+	Entry int // from 0
+	Err   error
+}
+
+func (e *EntryError) Error() string { return e.Err.Error() }
+
+// Unwrap is what is wrong.
+func (e *EntryError) Unwrap() error { return e.Err }
+
+// importPart is how many devices one statement takes.
+const importPart = 1000
+
+// ImportDevices registers devices with their tokens, all or none; no id may be
+// twice in the list. It returns which of them were given their token. Older
+// tokens of those that it rotates end after overlap. Accounts at a broker hear
+// nothing of it. An EntryError with ErrExists names one that exists, if that is
+// refused. With WithOnce it takes effect once; a replay gave none.
+func (s *Store) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing Existing, overlap time.Duration) (given []bool, err error) {
+	leave, err := s.enter(OnceOf(ctx))
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	rows := importRows(list)
+	err = s.write(ctx, func(tx session) error {
+		given = make([]bool, len(list))
+		var total int // all that is kept of the answer
+		return tx.once(ctx, &total, func() error {
+			total = len(list)
+			for part := range slices.Chunk(rows, importPart) {
+				if err := (devicesImport{tx, actor, part, given}).run(ctx, existing, overlap); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	return given, err
+}
+
+type importRow struct {
+	N      int    `json:"n"`
+	Device string `json:"device"`
+	Tags   string `json:"tags"`
+	Hash   string `json:"hash"`
+	entry  int    // of the list
+}
+
+// importRows are in the order of their ids, so that imports that meet wait for
+// one another and not both.
+func importRows(list []NewDevice) []importRow {
+	rows := make([]importRow, len(list))
+	for i, d := range list {
+		rows[i] = importRow{Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), entry: i}
+		if d.Tags != nil {
+			rows[i].Tags = string(d.Tags)
+		}
+	}
+	slices.SortFunc(rows, func(a, b importRow) int { return strings.Compare(a.Device, b.Device) })
+	for i := range rows {
+		rows[i].N = i
+	}
+	return rows
+}
+
+// devicesImport is a part of an import.
+type devicesImport struct {
+	session
+	actor string
+	rows  []importRow
+	given []bool // of the whole list
+}
+
+func (p devicesImport) run(ctx context.Context, existing Existing, overlap time.Duration) error {
+	fresh, err := p.insert(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.giveTokens(ctx, fresh, "device.created", ""); err != nil {
+		return err
+	}
+	old := slices.DeleteFunc(slices.Clone(p.rows), func(r importRow) bool { return p.given[r.entry] })
+	switch {
+	case len(old) == 0 || existing == SkipExisting:
+		return nil
+	case existing == RotateExisting:
+		return p.rotate(ctx, old, overlap)
+	}
+	first := slices.MinFunc(old, func(a, b importRow) int { return a.entry - b.entry })
+	return &EntryError{first.entry, fmt.Errorf("device %s: %w", first.Device, ErrExists)}
+}
+
+// insert registers those that are not there, and returns them.
+func (p devicesImport) insert(ctx context.Context) ([]importRow, error) {
+	created, err := collect(ctx, p.session, only[string], `
+		INSERT INTO devices (id, tags, attributes, created_at)
+		SELECT device, tags{json}, '{}', {now} FROM {imports} WHERE TRUE ORDER BY n
+		ON CONFLICT DO NOTHING RETURNING id`, input(p.rows))
+	if err != nil {
+		return nil, fmt.Errorf("registering devices: %w", err)
+	}
+	fresh := p.named(created)
+	_, err = p.exec(ctx, `DELETE FROM deleted_devices WHERE id IN (SELECT device FROM {imports})`, input(fresh))
+	return fresh, err
+}
+
+// rotate locks the devices: one that was deleted meanwhile gets nothing.
+func (p devicesImport) rotate(ctx context.Context, old []importRow, overlap time.Duration) error {
+	locked, err := collect(ctx, p.session, only[string],
+		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id {lock}`, input(old))
+	if err != nil {
+		return fmt.Errorf("locking devices: %w", err)
+	}
+	there := p.named(locked)
+	if _, err := p.exec(ctx, `
+		DELETE FROM tokens WHERE device <> '' AND device IN (SELECT device FROM {imports}) AND expires_at <= {now}`, input(there)); err != nil {
+		return err
+	}
+	if _, err := p.exec(ctx, `
+		UPDATE tokens SET expires_at = {now} + $2 * {ms}
+		WHERE device <> '' AND device IN (SELECT device FROM {imports})
+		AND (expires_at IS NULL OR expires_at > {now} + $2 * {ms})`, input(there), overlap.Milliseconds()); err != nil {
+		return err
+	}
+	return p.giveTokens(ctx, there, "device.token_added", "overlap="+overlap.String())
+}
+
+func (p devicesImport) giveTokens(ctx context.Context, rows []importRow, kind, detail string) error {
+	_, err := p.exec(ctx, `
+		INSERT INTO tokens (device, hash, created_at) SELECT device, {unhex hash}, {now} FROM {imports} ORDER BY n`, input(rows))
+	if err != nil {
+		return fmt.Errorf("keeping tokens: %w", err)
+	}
+	_, err = p.exec(ctx, `
+		INSERT INTO events (at, kind, actor, device, detail)
+		SELECT {now}, $2, $3, device, $4 FROM {imports} ORDER BY n`, input(rows), kind, p.actor, detail)
+	if err != nil {
+		return fmt.Errorf("recording an import: %w", err)
+	}
+	for _, r := range rows {
+		p.given[r.entry] = true
+	}
+	return nil
+}
+
+// named are the rows of these devices, in their order.
+func (p devicesImport) named(devices []string) []importRow {
+	wanted := make(map[string]bool, len(devices))
+	for _, d := range devices {
+		wanted[d] = true
+	}
+	return slices.DeleteFunc(slices.Clone(p.rows), func(r importRow) bool { return !wanted[r.Device] })
+}

@@ -1,0 +1,199 @@
+package store_test
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// imported are devices named by their numbers, with a token of this name.
+func imported(from, to int, token string) []store.NewDevice {
+	var list []store.NewDevice
+	for i := from; i < to; i++ {
+		id := fmt.Sprint("d-", i)
+		hash := sha256.Sum256([]byte(token + id))
+		list = append(list, store.NewDevice{ID: id, Tags: json.RawMessage(fmt.Sprintf(`{"n":"%d"}`, i)), Hash: hash[:]})
+	}
+	return list
+}
+
+func (l *ledger) owns(device, token string) bool {
+	l.Helper()
+	hash := sha256.Sum256([]byte(token + device))
+	found, err := l.TokenByHash(l.Context(), hash[:])
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		l.Fatal(err)
+	}
+	return err == nil && found.Device == device
+}
+
+func (l *ledger) devices() int {
+	l.Helper()
+	n, after := 0, ""
+	for {
+		page, err := l.Devices(l.Context(), store.DeviceFilter{After: after, Limit: 1000})
+		l.must(err)
+		if n += len(page); len(page) < 1000 {
+			return n
+		}
+		after = page[len(page)-1].ID
+	}
+}
+
+func (l *ledger) eventsOf(kind string) int {
+	l.Helper()
+	n, after := 0, int64(0)
+	for {
+		page, err := l.Events(l.Context(), store.EventFilter{Kind: kind, After: after, Limit: 1000})
+		l.must(err)
+		if n += len(page); len(page) < 1000 {
+			return n
+		}
+		after = page[len(page)-1].ID
+	}
+}
+
+func TestImport(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		given, err := l.ImportDevices(l.Context(), "op", imported(0, 2300, "a"), store.RefuseExisting, 0)
+		l.must(err)
+		if slices.Contains(given, false) || l.devices() != 2300 || l.eventsOf("device.created") != 2300 {
+			l.Fatalf("%d devices, %d events, all given %t", l.devices(), l.eventsOf("device.created"), !slices.Contains(given, false))
+		}
+		for _, i := range []int{0, 999, 1000, 2299} {
+			id := fmt.Sprint("d-", i)
+			d, err := l.Device(l.Context(), id)
+			if want := map[string]string{"n": fmt.Sprint(i)}; err != nil || !cmp.Equal(want, d.Tags) || string(d.Attributes) != "{}" || !l.owns(id, "a") {
+				l.Errorf("%+v, %v", d, err)
+			}
+		}
+		// In the second part, and nothing of the first stays.
+		again := append(imported(5000, 6500, "b"), imported(1700, 1800, "b")...)
+		_, err = l.ImportDevices(l.Context(), "op", again, store.RefuseExisting, 0)
+		var entry *store.EntryError
+		if !errors.Is(err, store.ErrExists) || !errors.As(err, &entry) || entry.Entry != 1500 || l.devices() != 2300 || l.owns("d-5000", "b") {
+			l.Errorf("refused with %v (%+v); %d devices", err, entry, l.devices())
+		}
+		given, err = l.ImportDevices(l.Context(), "op", again, store.SkipExisting, 0)
+		l.must(err)
+		if slices.Contains(given[:1500], false) || slices.Contains(given[1500:], true) || l.devices() != 3800 || l.owns("d-1700", "b") {
+			l.Errorf("skipped: %v, %d devices", given[1490:1510], l.devices())
+		}
+	})
+}
+
+func TestImportRotates(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		_, err := l.ImportDevices(l.Context(), "op", imported(0, 3, "a"), store.RefuseExisting, 0)
+		l.must(err)
+		_, err = l.DeleteDevice(l.Context(), "op", "d-2", true)
+		l.must(err)
+		again := imported(0, 4, "b")
+		again[0].Tags = json.RawMessage(`{"other":"tags"}`)
+		given, err := l.ImportDevices(l.Context(), "op", again, store.RotateExisting, time.Hour)
+		l.must(err)
+		for i := range 4 {
+			id := fmt.Sprint("d-", i)
+			if !given[i] || !l.owns(id, "b") || l.owns(id, "a") != (i < 2) {
+				l.Errorf("%s: given %t, owns the new token %t, the old one %t", id, given[i], l.owns(id, "b"), l.owns(id, "a"))
+			}
+		}
+		if d, err := l.Device(l.Context(), "d-0"); err != nil || d.Tags["n"] != "0" || len(d.Tags) != 1 {
+			l.Errorf("the tags of a device that is there: %v, %v", d.Tags, err)
+		}
+		_, err = l.ImportDevices(l.Context(), "op", imported(1, 2, "c"), store.RotateExisting, 0)
+		l.must(err)
+		if l.owns("d-1", "a") || l.owns("d-1", "b") || !l.owns("d-1", "c") || !l.owns("d-0", "a") {
+			l.Error("an overlap of nothing left older tokens, or took a neighbour's")
+		}
+		if n := l.eventsOf("device.token_added"); n != 3 {
+			l.Errorf("%d tokens added, want 3", n)
+		}
+		// What was deleted and imported again is as new to a session at a broker.
+		if views, err := l.Views(l.Context(), []string{"d-2"}); err != nil || views[0].Deleted || views[0].Device == nil {
+			l.Errorf("%+v, %v", views, err)
+		}
+	})
+}
+
+func TestImportTakesEffectOnce(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		once := &store.Once{Key: "k", Digest: func() ([]byte, error) { return []byte("same"), nil }}
+		ctx := store.WithOnce(l.Context(), once)
+		for i, replayed := range []bool{false, true} {
+			given, err := l.ImportDevices(ctx, "op", imported(0, 2, fmt.Sprint(i)), store.RefuseExisting, 0)
+			l.must(err)
+			if once.Replayed != replayed || given[0] == replayed || given[1] == replayed {
+				l.Errorf("replayed %t, given %v", once.Replayed, given)
+			}
+		}
+		if !l.owns("d-0", "0") || l.owns("d-0", "1") {
+			l.Error("a replay gave a token")
+		}
+	})
+}
+
+// TestImportsAtOnce: each device gets one token, also where imports meet in
+// opposite orders.
+func TestImportsAtOnce(t *testing.T) {
+	t.Parallel()
+	test := func(l *ledger) {
+		var wait sync.WaitGroup
+		results := make([][]bool, 3)
+		for i := range results {
+			wait.Go(func() {
+				list := imported(0, 1500, fmt.Sprint(i))
+				if i == 0 {
+					slices.Reverse(list)
+				}
+				given, err := l.ImportDevices(l.Context(), "op", list, store.SkipExisting, 0)
+				if err != nil {
+					l.Error(err)
+				}
+				if i == 0 {
+					slices.Reverse(given)
+				}
+				results[i] = given
+			})
+		}
+		wait.Wait()
+		if l.Failed() {
+			return
+		}
+		for n := range 1500 {
+			winners := 0
+			for i, given := range results {
+				if given[n] {
+					winners++
+				}
+				if n%50 == 0 && given[n] != l.owns(fmt.Sprint("d-", n), fmt.Sprint(i)) {
+					l.Fatalf("import %d says of d-%d what is not so", i, n)
+				}
+			}
+			if winners != 1 {
+				l.Fatalf("%d imports gave d-%d its token", winners, n)
+			}
+		}
+	}
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		patient := store.Options{LockTimeout: time.Minute, StatementTimeout: time.Minute} // of a busy machine
+		test(opened(t)(store.OpenPostgres(t.Context(), server.NewDatabase(t), patient)))
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		test(openSQLite(t))
+	})
+}
