@@ -19,8 +19,8 @@ type abandoningSemaphore struct {
 	afterAcquire func()
 }
 
-func (s *abandoningSemaphore) Acquire(ctx context.Context, pool string, r []slots.Request) ([]slots.Acquisition, error) {
-	got, err := s.Semaphore.Acquire(ctx, pool, r)
+func (s *abandoningSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, error) {
+	got, err := s.Semaphore.Acquire(ctx, pool, pace, r)
 	s.afterAcquire()
 	return got, err
 }

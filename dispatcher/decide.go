@@ -21,17 +21,16 @@ type Situation struct {
 	Mentioned  bool // the report speaks of the grant it holds
 	Candidates []store.Candidate
 	Full       map[string]bool // pools found full while answering this report
-	Unsure     map[string]bool // pools of which the semaphore does not answer
 }
 
-// Choice is the decision: a grant to deliver again, a task to try, or a reason
+// Choice is the decision: a grant to deliver again, tasks to try, or a reason
 // for neither.
 type Choice struct {
-	Reason    devices.Reason   // granted with Redeliver or Task; else why not
-	Redeliver bool             // deliver Holding again
-	Task      *store.Candidate // acquire a slot for it
-	Until     time.Time        // when the reason may end; zero: unknown
-	Shared    bool             // many devices wait for Until
+	Reason    devices.Reason    // granted with Redeliver or Tasks; else why not
+	Redeliver bool              // deliver Holding again
+	Tasks     []store.Candidate // of one pool: acquire a slot for whichever has its turn
+	Until     time.Time         // when the reason may end; zero: unknown
+	Shared    bool              // many devices wait for Until
 }
 
 // Decide is the one place that says who gets what and why not; obstaclesOf is
@@ -53,29 +52,30 @@ func Decide(s Situation) Choice {
 	return Choice{Reason: devices.ReasonGranted, Redeliver: true}
 }
 
-// next picks the best open task of an idle device, or the reason that stands in
-// the way of the best one: see nearer.
+// next picks what an idle device may do, or the reason that stands in the way
+// of the best task: see nearer. Which pool is tried first goes by the age of its
+// batches; which task of a pool, the order decides (slots.Acquire), in which the
+// device stands among all others.
 func next(s Situation) Choice {
-	ordered := slices.SortedFunc(slices.Values(s.Candidates), before)
+	var open []store.Candidate
 	nearest := Choice{Reason: devices.ReasonNone}
-	for i := range ordered {
-		obstacles := s.ofTask(ordered[i])
-		if len(obstacles) == 0 {
-			return Choice{Reason: devices.ReasonGranted, Task: &ordered[i]}
+	for _, c := range slices.SortedFunc(slices.Values(s.Candidates), older) {
+		obstacles := s.ofTask(c)
+		switch {
+		case len(obstacles) > 0:
+			nearest = nearer(nearest, refusal(obstacles))
+		case len(open) == 0 || c.Pool == open[0].Pool:
+			open = append(open, c)
 		}
-		nearest = nearer(nearest, refusal(obstacles))
+	}
+	if len(open) > 0 {
+		return Choice{Reason: devices.ReasonGranted, Tasks: open}
 	}
 	return nearest
 }
 
-// before is the order of tasks: priority, then age of the batch, then number.
-func before(a, b store.Candidate) int {
-	return cmp.Or(
-		cmp.Compare(b.Priority, a.Priority),
-		a.CreatedAt.Compare(b.CreatedAt),
-		cmp.Compare(a.Task, b.Task),
-	)
-}
+// older orders tasks by the age of their batches; there is one of each.
+func older(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }
 
 // nearer keeps the refusal that is nearest to a grant: it is what the operator
 // and the device want to know. Of two times the earlier one counts, and a known

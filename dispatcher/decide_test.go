@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -11,12 +12,12 @@ import (
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	open := store.Candidate{Task: 7, Pool: "a", CreatedAt: now.Add(-time.Hour)}
+	open := store.Candidate{Task: 7, Batch: 1, Pool: "a", CreatedAt: now.Add(-time.Hour)}
 	with := func(c store.Candidate, change func(*store.Candidate)) store.Candidate {
 		change(&c)
 		return c
 	}
-	younger := with(open, func(c *store.Candidate) { c.Task, c.CreatedAt = 3, now.Add(-time.Minute) })
+	younger := with(open, func(c *store.Candidate) { c.Task, c.Batch, c.CreatedAt = 3, 2, now.Add(-time.Minute) })
 	urgent := with(younger, func(c *store.Candidate) { c.Task, c.Priority = 9, 5 })
 	elsewhere := with(younger, func(c *store.Candidate) { c.Task, c.Pool = 11, "b" })
 	later := with(open, func(c *store.Candidate) { c.NotBefore = now.Add(time.Hour) })
@@ -62,7 +63,6 @@ func TestDecide(t *testing.T) {
 		"nothing open":                      {in: Situation{Accept: true}, reason: devices.ReasonNone},
 		"an open task":                      {in: Situation{Accept: true, Candidates: []store.Candidate{open}}, reason: devices.ReasonGranted, task: 7},
 		"older batch first":                 {in: Situation{Accept: true, Candidates: []store.Candidate{younger, open}}, reason: devices.ReasonGranted, task: 7},
-		"priority before age":               {in: Situation{Accept: true, Candidates: []store.Candidate{open, urgent}}, reason: devices.ReasonGranted, task: 9},
 		"eligible exactly now":              {in: Situation{Accept: true, Candidates: []store.Candidate{with(open, func(c *store.Candidate) { c.NotBefore = now })}}, reason: devices.ReasonGranted, task: 7},
 		"blocked before all":                {in: Situation{Blocked: true, Accept: true, Candidates: []store.Candidate{open}}, reason: devices.ReasonBlocked},
 		"declined":                          {in: Situation{Candidates: []store.Candidate{open}}, reason: devices.ReasonDeclined},
@@ -93,13 +93,44 @@ func TestDecide(t *testing.T) {
 			test.in.Now = now
 			got := Decide(test.in)
 			var task int64
-			if got.Task != nil {
-				task = got.Task.Task
+			if len(got.Tasks) > 0 {
+				task = got.Tasks[0].Task
 			}
 			if got.Reason != test.reason || task != test.task || got.Redeliver != test.redeliver || !got.Until.Equal(test.until) || got.Shared != test.shared {
 				t.Errorf("got %s task %d redeliver %v until %s shared %t, want %s %d %v %s %t",
 					got.Reason, task, got.Redeliver, got.Until, got.Shared, test.reason, test.task, test.redeliver, test.until, test.shared)
 			}
 		})
+	}
+}
+
+// Whatever may start in the pool of the oldest batch is tried there together:
+// which of it has its turn is not decided here.
+func TestDecideTriesAllOfOnePool(t *testing.T) {
+	t.Parallel()
+	s := Situation{Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Accept: true, Candidates: []store.Candidate{
+		{Task: 4, Batch: 4, Pool: "b", Priority: 9},
+		{Task: 3, Batch: 3, Pool: "a", Weight: 5},
+		{Task: 1, Batch: 1, Pool: "a", BatchPaused: true},
+		{Task: 2, Batch: 2, Pool: "a"},
+	}}
+	tasks := func(full ...string) (tasks []int64) {
+		s.Full = make(map[string]bool)
+		for _, pool := range full {
+			s.Full[pool] = true
+		}
+		for _, c := range Decide(s).Tasks {
+			tasks = append(tasks, c.Task)
+		}
+		return tasks
+	}
+	for name, test := range map[string]struct{ got, want []int64 }{
+		"all":           {tasks(), []int64{2, 3}},
+		"the next pool": {tasks("a"), []int64{4}},
+		"both full":     {tasks("a", "b"), nil},
+	} {
+		if !slices.Equal(test.got, test.want) {
+			t.Errorf("%s: %v, want %v", name, test.got, test.want)
+		}
 	}
 }

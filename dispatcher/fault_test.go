@@ -24,14 +24,14 @@ type faultySemaphore struct {
 	beforeAcquire            func()
 }
 
-func (f *faultySemaphore) Acquire(ctx context.Context, pool string, r []slots.Request) ([]slots.Acquisition, error) {
+func (f *faultySemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, error) {
 	if f.beforeAcquire != nil {
 		f.beforeAcquire()
 	}
 	if f.acquireDown.Load() {
 		return nil, errDown
 	}
-	return f.Semaphore.Acquire(ctx, pool, r)
+	return f.Semaphore.Acquire(ctx, pool, pace, r)
 }
 
 func (f *faultySemaphore) Release(ctx context.Context, pool string, leases []string) ([]bool, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/slots"
@@ -41,7 +42,7 @@ func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 		case err == nil:
 			return
 		case errors.Is(err, errFull):
-			full[choice.Task.Pool] = true
+			full[choice.Tasks[0].Pool] = true
 		case errors.Is(err, errMended) && mends < maxMends:
 			mends++
 		default:
@@ -55,7 +56,7 @@ func (d *Dispatcher) carryOut(ctx context.Context, h *handling, choice Choice) e
 	if choice.Redeliver {
 		return d.redeliver(ctx, h)
 	}
-	return d.grant(ctx, h, *choice.Task)
+	return d.grant(ctx, h, choice.Tasks)
 }
 
 func (h *handling) situation(full map[string]bool) Situation {
@@ -79,30 +80,54 @@ func (d *Dispatcher) cannotConfirm(h *handling, err error) {
 	d.refuse(h, Choice{Reason: devices.ReasonUnavailable})
 }
 
-// grant acquires a slot and claims the task on it. It returns errFull or
-// errMended when another turn may succeed.
-func (d *Dispatcher) grant(ctx context.Context, h *handling, c store.Candidate) error {
+// grant acquires a slot of the tasks' pool for whichever has its turn, and
+// claims that task on it. It returns errFull or errMended when another turn may
+// succeed.
+func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candidate) error {
 	started := d.now()
-	lease := fmt.Sprintf("%d.%d.%s", c.Task, c.Attempt, h.nonce)
-	device := string(h.caller.Device)
-	got, err := d.semaphore.Acquire(ctx, c.Pool, []slots.Request{{Lease: lease, Device: device, TTL: c.Lease}})
+	pool, device := open[0].Pool, string(h.caller.Device)
+	request := slots.Request{Device: device, Wants: h.wants(open), Chance: d.jitter()}
+	got, err := d.semaphore.Acquire(ctx, pool, d.pace(pool), []slots.Request{request})
 	if err != nil {
-		return fmt.Errorf("acquiring a slot of pool %s: %w", c.Pool, err)
+		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}
 	switch got[0].Status {
 	case slots.StatusUnknown:
-		if err := d.makeKnown(ctx, c.Pool); err != nil {
+		if err := d.makeKnown(ctx, pool); err != nil {
 			return err
 		}
 		return errMended
 	case slots.StatusFull:
+		h.lineUp(got[0].After)
 		return errFull
 	}
+	c, lease := open[got[0].Want], request.Wants[got[0].Want].Lease
 	if d.now().Sub(started) > claimAge {
-		d.release(ctx, c.Pool, lease)
-		return fmt.Errorf("the slot of pool %s came after %s: too late to claim", c.Pool, claimAge)
+		d.release(ctx, pool, lease)
+		return fmt.Errorf("the slot of pool %s came after %s: too late to claim", pool, claimAge)
 	}
-	return d.claim(ctx, h, c, store.Claim{Task: c.Task, Device: device, Pool: c.Pool, Slot: got[0].Slot, Lease: lease})
+	return d.claim(ctx, h, c, store.Claim{Task: c.Task, Device: device, Pool: pool, Slot: got[0].Slot, Lease: lease})
+}
+
+// wants are the tasks as the semaphore orders them; of more than it takes, the
+// oldest batches'.
+func (h *handling) wants(open []store.Candidate) []slots.Want {
+	wants := make([]slots.Want, min(len(open), slots.MaxWants))
+	for i, c := range open[:len(wants)] {
+		wants[i] = slots.Want{
+			Lease: fmt.Sprintf("%d.%d.%s", c.Task, c.Attempt, h.nonce), TTL: c.Lease,
+			Batch: c.Batch, Weight: c.Weight, Priority: c.Priority, Task: c.Task,
+		}
+	}
+	return wants
+}
+
+// lineUp notes when the semaphore expects the device again: the earliest time,
+// when it stands in the lines of several pools.
+func (h *handling) lineUp(after time.Duration) {
+	if h.turn == 0 || after < h.turn {
+		h.turn = after
+	}
 }
 
 // claim commits the grant, or gives the slot back. After a COMMIT without an

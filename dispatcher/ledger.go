@@ -14,7 +14,6 @@ import (
 // per input, in order.
 type Ledger interface {
 	Views(ctx context.Context, devices []string) ([]store.View, error)
-	TaskView(ctx context.Context, task int64) (store.TaskView, error)
 	Claim(ctx context.Context, claims []store.Claim) ([]store.ClaimOutcome, error)
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)
@@ -80,8 +79,9 @@ type Accounts interface {
 
 // Semaphore hands out the numbered slots of a pool; *slots.Semaphore.
 type Semaphore interface {
-	Acquire(ctx context.Context, pool string, requests []slots.Request) ([]slots.Acquisition, error)
+	Acquire(ctx context.Context, pool string, pace slots.Pace, requests []slots.Request) ([]slots.Acquisition, error)
 	Release(ctx context.Context, pool string, leases []string) ([]bool, error)
+	Standing(ctx context.Context, pool string, waiters []slots.Waiter) ([]slots.Standing, error)
 	Snapshot(ctx context.Context, pool string) (slots.Snapshot, error)
 	Configure(ctx context.Context, pool string, config slots.Config) (changed bool, err error)
 	Restore(ctx context.Context, pool string, config slots.Config, holders []slots.Holding) (restored bool, err error)

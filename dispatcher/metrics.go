@@ -74,9 +74,9 @@ func (m *metrics) granted(c store.Candidate, view store.View) {
 }
 
 // denied counts a report that had open work and left without a task, once for
-// the pool of its best task.
+// the pool of its oldest batch.
 func (m *metrics) denied(h *handling) {
-	pool := h.bestPool()
+	pool := h.oldestPool()
 	if pool == "" || h.reply.Reason == devices.ReasonGranted {
 		return
 	}

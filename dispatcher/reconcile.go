@@ -222,7 +222,7 @@ func holdings(grants []store.Grant) []slots.Holding {
 	held := make([]slots.Holding, len(grants))
 	for i, g := range grants {
 		held[i] = slots.Holding{
-			Lease: g.Lease, Device: g.Device, Slot: g.Slot, Remaining: g.Remaining,
+			Lease: g.Lease, Device: g.Device, Slot: g.Slot, Batch: g.Batch, Remaining: g.Remaining,
 			Age: g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt),
 		}
 	}

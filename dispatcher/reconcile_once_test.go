@@ -106,8 +106,8 @@ type announcingSemaphore struct {
 	left  int
 }
 
-func (s *announcingSemaphore) Acquire(ctx context.Context, pool string, r []slots.Request) ([]slots.Acquisition, error) {
-	got, err := s.Semaphore.Acquire(ctx, pool, r)
+func (s *announcingSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, error) {
+	got, err := s.Semaphore.Acquire(ctx, pool, pace, r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.left > 0 {

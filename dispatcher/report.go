@@ -18,7 +18,8 @@ type handling struct {
 	view      store.View
 	nonce     string
 	mentioned map[grantKey]bool
-	stopping  bool // something the device runs has no right to
+	stopping  bool          // something the device runs has no right to
+	turn      time.Duration // when a full pool expects the device again; 0: none was full
 	reply     devices.Reply
 }
 
@@ -141,16 +142,16 @@ func (d *Dispatcher) tellCancelled(h *handling) {
 func (d *Dispatcher) refuse(h *handling, choice Choice) {
 	h.reply.Reason = choice.Reason
 	h.reply.Task = nil
-	h.reply.ReportAfterMS = d.reportAfter(choice, h.view.Now, h.bestPool()).Milliseconds()
+	h.reply.ReportAfterMS = d.reportAfter(choice, h.view.Now, h.turn).Milliseconds()
 	for _, r := range h.reply.Renewed {
 		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, r.LeaseMS/2)
 	}
 }
 
-// bestPool is the pool of the device's best open task; empty: it has none.
-func (h *handling) bestPool() string {
+// oldestPool is the pool of the device's oldest open batch; empty: it has none.
+func (h *handling) oldestPool() string {
 	if len(h.view.Candidates) == 0 {
 		return ""
 	}
-	return slices.MinFunc(h.view.Candidates, before).Pool
+	return slices.MinFunc(h.view.Candidates, older).Pool
 }

@@ -392,26 +392,55 @@ func TestBlockedWhileRunning(t *testing.T) {
 	b.expectState(g.ID, store.Succeeded)
 }
 
+// Inside a batch priority goes before age.
 func TestPriorityThenAge(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("a", 5, minute)
-	old := b.batch("a", nil, "d1")
-	b.batch("a", nil, "d1")
-	urgent := b.batch("a", func(in *store.Batch) { in.Priority = 1 }, "d1")
+	urgent := 1
+	batch, err := b.store.CreateBatch(b.ctx, "test", store.Batch{Pool: "a", MaxAttempts: 1}, store.Queue{
+		Tasks: func(yield func(store.NewTask, error) bool) {
+			for _, priority := range []*int{nil, nil, &urgent} {
+				if !yield(store.NewTask{Device: "d1", Priority: priority}, nil) {
+					return
+				}
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	var order []int64
 	for range 3 {
 		g := b.granted("d1")
-		order = append(order, b.task(g.ID).Batch)
-		b.ended("d1", g, "succeeded", `,"output":null`, devices.OutcomeRecorded)
-		reply := b.report("d1", `{}`) // the next one was granted with the result
-		if reply.Task == nil {
-			break
+		order = append(order, g.ID)
+		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded) // the next one is granted with the result
+	}
+	if len(order) != 3 || order[0] < order[1] || order[0] < order[2] || order[1] > order[2] {
+		t.Errorf("tasks of batch %d in the order %v, want the last, then by age", batch.ID, order)
+	}
+}
+
+// Within a device the order is that of the pool: what the others hold counts.
+func TestOrderWithinADeviceIsThatOfThePool(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 9, minute)
+		old := b.batch("a", nil, "d1", "d2", "d3")
+		young := b.batch("a", nil, "d1", "d4")
+		heavy := b.batch("a", func(in *store.Batch) { in.Weight = 3 }, "d1", "d5")
+		for _, device := range []string{"d2", "d3", "d4", "d5"} {
+			b.granted(device)
 		}
-	}
-	if order[0] != urgent || order[1] != old {
-		t.Errorf("order of batches %v, want %d, then %d", order, urgent, old)
-	}
+		// What others hold, by weight: old 2/1, young 1/1, heavy 1/3.
+		for i, want := range []int64{heavy, young, old} {
+			g := b.granted("d1")
+			if got := b.task(g.ID).Batch; got != want {
+				b.t.Errorf("grant %d is of batch %d, want %d", i, got, want)
+			}
+			b.ended("d1", g, "succeeded", `,"output":null`, devices.OutcomeRecorded)
+		}
+	})
 }
 
 func TestDuplicateReportsAtOnce(t *testing.T) {

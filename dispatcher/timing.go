@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/slots"
 )
 
 const (
@@ -20,11 +21,12 @@ const (
 // reportAfter says when it is worth asking again, jittered so that devices
 // refused together do not come back together. It never exceeds the report
 // period by more than the jitter, so that new work is found within a period.
-func (d *Dispatcher) reportAfter(choice Choice, now time.Time, pool string) time.Duration {
+// turn is what the line of a full pool says: that is when it keeps a place.
+func (d *Dispatcher) reportAfter(choice Choice, now time.Time, turn time.Duration) time.Duration {
 	period := d.config.ReportPeriod
 	switch choice.Reason {
 	case devices.ReasonFull:
-		return d.spread(min(d.holds.mean(pool), period), 0.5)
+		return bounded(turn)
 	case devices.ReasonWindow, devices.ReasonBusy:
 		return d.notBefore(choice.Until, now, choice.Shared)
 	case devices.ReasonUnavailable:
@@ -36,6 +38,11 @@ func (d *Dispatcher) reportAfter(choice Choice, now time.Time, pool string) time
 		return d.spread(blockedAgain, 0.2)
 	}
 	return d.spread(period, 0.2)
+}
+
+// pace is what the line of a pool goes by when it tells a device to come again.
+func (d *Dispatcher) pace(pool string) slots.Pace {
+	return slots.Pace{Hold: d.holds.mean(pool), Soonest: soonest, Longest: d.config.ReportPeriod}
 }
 
 // notBefore is not a moment before it can help: the jitter comes on top. What

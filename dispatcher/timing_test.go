@@ -12,13 +12,12 @@ func TestReportAfter(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	tests := map[string]struct {
 		choice    Choice
-		hold      time.Duration
+		turn      time.Duration
 		low, high time.Duration
 	}{
 		"idle: about a period":              {Choice{Reason: devices.ReasonNone}, 0, 24 * time.Second, 36 * time.Second},
-		"full: about one hold":              {Choice{Reason: devices.ReasonFull}, 10 * time.Second, 5 * time.Second, 15 * time.Second},
-		"full: within a period":             {Choice{Reason: devices.ReasonFull}, time.Hour, 15 * time.Second, 45 * time.Second},
-		"full: no storm":                    {Choice{Reason: devices.ReasonFull}, time.Millisecond, time.Second, time.Second},
+		"full: what the line expects":       {Choice{Reason: devices.ReasonFull}, 7 * time.Second, 7 * time.Second, 7 * time.Second},
+		"full: no storm":                    {Choice{Reason: devices.ReasonFull}, 0, time.Second, time.Second},
 		"to come: never early":              {Choice{Reason: devices.ReasonWindow, Until: now.Add(10 * time.Second)}, 0, 10 * time.Second, 12 * time.Second},
 		"to come in days: within a period":  {Choice{Reason: devices.ReasonWindow, Until: now.Add(72 * time.Hour)}, 0, 30 * time.Second, 36 * time.Second},
 		"an opening: not all at once":       {Choice{Reason: devices.ReasonWindow, Until: now.Add(10 * time.Second), Shared: true}, 0, 10 * time.Second, 25 * time.Second},
@@ -35,10 +34,7 @@ func TestReportAfter(t *testing.T) {
 			t.Parallel()
 			for draw, want := range map[float64]time.Duration{0: test.low, 1: test.high} {
 				d := New(Config{Jitter: func() float64 { return draw }})
-				if test.hold > 0 {
-					d.holds.add("a", test.hold)
-				}
-				if got := d.reportAfter(test.choice, now, "a"); got != want {
+				if got := d.reportAfter(test.choice, now, test.turn); got != want {
 					t.Errorf("jitter %v: %s, want %s", draw, got, want)
 				}
 			}

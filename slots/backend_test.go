@@ -106,7 +106,7 @@ func (s *server) acquire(t *testing.T, pool, lease string) slots.Acquisition {
 
 func (s *server) acquireAll(t *testing.T, pool string, leases ...string) []slots.Acquisition {
 	t.Helper()
-	out, err := s.Acquire(t.Context(), pool, requests(300*time.Second, leases...))
+	out, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(300*time.Second, leases...))
 	if err != nil {
 		t.Fatalf("acquire %v: %v", leases, err)
 	}
@@ -166,9 +166,14 @@ func (s *server) freeMembers(t *testing.T, pool string) []string {
 func requests(ttl time.Duration, leases ...string) []slots.Request {
 	out := make([]slots.Request, len(leases))
 	for i, lease := range leases {
-		out[i] = slots.Request{Lease: lease, Device: "dev:" + lease, TTL: ttl}
+		out[i] = slots.Request{Device: "dev:" + lease, Wants: []slots.Want{{Lease: lease, TTL: ttl}}}
 	}
 	return out
+}
+
+// asking is a request of one device.
+func asking(device string, wants ...slots.Want) slots.Request {
+	return slots.Request{Device: device, Wants: wants}
 }
 
 // names returns "prefix.from" .. "prefix.to-1".
@@ -201,7 +206,7 @@ func held(slot int) slots.Acquisition {
 func diff(t *testing.T, what string, got, want any) {
 	t.Helper()
 	times := cmpopts.IgnoreFields(slots.Lease{}, "Acquired", "Remaining", "Age")
-	wait := cmpopts.IgnoreFields(slots.Acquisition{}, "NextFree")
+	wait := cmpopts.IgnoreFields(slots.Acquisition{}, "Position", "After")
 	if d := cmp.Diff(want, got, times, wait, cmpopts.EquateEmpty()); d != "" {
 		t.Errorf("%s (-want +got):\n%s", what, d)
 	}

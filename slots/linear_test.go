@@ -83,7 +83,7 @@ func TestLinearizable(t *testing.T) {
 					return output{freed: err == nil && freed[0]}, err
 				}
 				do(input{lease: lease}, func() (output, error) {
-					out, err := s.Acquire(t.Context(), pool, requests(time.Minute, lease))
+					out, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Minute, lease))
 					if err != nil || out[0].Status != slots.StatusAcquired {
 						return output{slot: -1}, err
 					}

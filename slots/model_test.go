@@ -79,12 +79,12 @@ func (m *machine) modelAcquire(lease string) slots.Acquisition {
 
 func (m *machine) acquire(t *rapid.T) {
 	leases := rapid.SliceOfN(anyLease(), 1, 4).Draw(t, "leases")
-	got, err := m.Acquire(m.ctx, m.pool, requests(time.Minute, leases...))
+	got, err := m.Acquire(m.ctx, m.pool, slots.Pace{}, requests(time.Minute, leases...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, lease := range leases {
-		got[i].NextFree = 0
+		got[i].Position = 0
 		if want := m.modelAcquire(lease); got[i] != want {
 			t.Fatalf("acquire %s: %+v, want %+v", lease, got[i], want)
 		}

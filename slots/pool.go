@@ -10,8 +10,8 @@ import (
 // MaxCapacity is the largest capacity of a pool.
 const MaxCapacity = 10000
 
-// maxVersion is the largest integer that a script can compare exactly.
-const maxVersion = 1 << 53
+// maxNumber is the largest integer that a script can compare exactly.
+const maxNumber = 1 << 53
 
 // Config is the size of a pool.
 type Config struct {
@@ -22,7 +22,8 @@ type Config struct {
 // Holding is a grant as the ledger knows it.
 type Holding struct {
 	Lease, Device string
-	Slot          int // below MaxCapacity
+	Slot          int   // below MaxCapacity
+	Batch         int64 // of its task: 0..2^53
 	Remaining     time.Duration
 	Age           time.Duration // since it was granted; negative counts as 0
 }
@@ -111,13 +112,13 @@ func (s *Semaphore) Forget(ctx context.Context, pool string) error {
 
 func appendHolders(args []any, holders []Holding) []any {
 	for _, h := range holders {
-		args = append(args, h.Slot, h.Lease, h.Device, h.Remaining.Milliseconds(), max(h.Age.Milliseconds(), 0))
+		args = append(args, h.Slot, h.Lease, h.Device, h.Remaining.Milliseconds(), max(h.Age.Milliseconds(), 0), h.Batch)
 	}
 	return args
 }
 
 func checkConfig(pool string, c Config) error {
-	if c.Capacity < 0 || c.Capacity > MaxCapacity || c.Version < 0 || c.Version > maxVersion {
+	if c.Capacity < 0 || c.Capacity > MaxCapacity || c.Version < 0 || c.Version > maxNumber {
 		return fmt.Errorf("%w: pool %s: capacity %d, version %d", ErrInvalid, pool, c.Capacity, c.Version)
 	}
 	return checkPool(pool)
@@ -128,6 +129,9 @@ func checkHolders(holders []Holding) error {
 	slots, leases := make(map[int]bool, len(holders)), make(map[string]bool, len(holders))
 	for _, h := range holders {
 		if err := checkHolder(h.Lease, h.Device); err != nil {
+			return err
+		}
+		if err := checkNumbers(h.Batch); err != nil {
 			return err
 		}
 		if h.Slot < 0 || h.Slot >= MaxCapacity || slots[h.Slot] || leases[h.Lease] {

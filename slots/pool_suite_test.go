@@ -104,7 +104,7 @@ func (s *server) restoreChunk(t *testing.T, pool, id string, capacity, offset in
 	t.Helper()
 	args := []any{id, capacity, 1, offset, last}
 	for _, h := range holders {
-		args = append(args, h.Slot, h.Lease, h.Device, h.Remaining.Milliseconds(), h.Age.Milliseconds())
+		args = append(args, h.Slot, h.Lease, h.Device, h.Remaining.Milliseconds(), h.Age.Milliseconds(), h.Batch)
 	}
 	got, err := slots.RestoreScript().Run(t.Context(), s.client, slots.Keys(pool), args...).Int()
 	if err != nil {

@@ -20,6 +20,8 @@ const chunk = 500
 var (
 	//go:embed lua/pool.lua
 	poolLua string
+	//go:embed lua/line.lua
+	lineLua string
 	//go:embed lua/acquire.lua
 	acquireLua string
 	//go:embed lua/release.lua
@@ -32,17 +34,20 @@ var (
 	restoreLua string
 	//go:embed lua/adopt.lua
 	adoptLua string
+	//go:embed lua/standing.lua
+	standingLua string
 )
 
 type scripts struct {
-	acquire, release, snapshot, configure, restore, adopt *redis.Script
+	acquire, release, snapshot, configure, restore, adopt, standing *redis.Script
 }
 
 func newScripts() scripts {
 	script := func(src string) *redis.Script { return redis.NewScript(poolLua + src) }
 	return scripts{
-		acquire: script(acquireLua), release: script(releaseLua), snapshot: script(snapshotLua),
+		acquire: script(lineLua + acquireLua), release: script(releaseLua), snapshot: script(snapshotLua),
 		configure: script(configureLua), restore: script(restoreLua), adopt: script(adoptLua),
+		standing: script(lineLua + standingLua),
 	}
 }
 
@@ -51,6 +56,7 @@ func keys(pool string) []string {
 	prefix := "slots:{" + pool + "}:"
 	return []string{
 		prefix + "free_at", prefix + "holder", prefix + "lease", prefix + "config", prefix + "released",
+		prefix + "batch", prefix + "turn", prefix + "line", prefix + "due", prefix + "place",
 	}
 }
 

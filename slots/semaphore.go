@@ -25,11 +25,33 @@ func New(client redis.UniversalClient) *Semaphore {
 	return &Semaphore{client: client, scripts: newScripts(), breakers: newBreakers(client)}
 }
 
-// Request asks for one slot.
+// Request asks for one slot, for any one of some tasks of a device.
 type Request struct {
-	Lease  string        // unique per acquisition; no '|'
-	Device string        // no '|'
-	TTL    time.Duration // of the lease: at least 1 ms; cut to milliseconds
+	Device string  // no '|'
+	Wants  []Want  // 1..MaxWants, in any order
+	Chance float64 // in [0,1): spreads when refused devices come back
+}
+
+// MaxWants is how many tasks one request may name.
+const MaxWants = 200
+
+// Want is a task that a slot is wanted for, with what decides its turn.
+type Want struct {
+	Lease    string        // unique per acquisition; no '|'
+	TTL      time.Duration // of the lease: at least 1 ms; cut to milliseconds
+	Batch    int64         // 0..2^53
+	Weight   int           // of the batch: 1..2^20; 0 counts as 1
+	Priority int           // inside the batch, higher first: within +-2^30
+	Task     int64         // 0..2^53; the lower the older
+}
+
+// Pace is what tells a refused device when to ask again: when its turn is
+// likely, by how long a slot is usually held, but within these bounds, give or
+// take a tenth. Each is cut to milliseconds. With Longest 0 nobody is told to,
+// and nobody stands in line.
+type Pace struct {
+	Hold             time.Duration // 0: unknown
+	Soonest, Longest time.Duration
 }
 
 // Status answers a Request.
@@ -39,7 +61,8 @@ type Status int
 const (
 	// StatusUnknown: the pool is unknown to Redis and needs Restore.
 	StatusUnknown Status = iota
-	// StatusFull: as many are held as the capacity, or more.
+	// StatusFull: as many are held as the capacity, or more; or what is free is
+	// kept for others, who come first and are expected.
 	StatusFull
 	// StatusAcquired: the lease got a slot by this request.
 	StatusAcquired
@@ -49,36 +72,53 @@ const (
 
 // Acquisition answers one Request.
 type Acquisition struct {
-	Status Status
-	Slot   int // with StatusAcquired and StatusHeld
-	// NextFree is, with StatusFull, the time until the earliest end of a lease;
-	// 0 when nothing is held, or a lease is over and not yet released.
-	NextFree time.Duration
+	Status   Status
+	Slot     int           // with StatusAcquired and StatusHeld
+	Want     int           // likewise: the index of the one that holds it
+	Position int           // with StatusFull: how many grants until its turn; 1 is next
+	After    time.Duration // with StatusFull: when the device is expected to ask again
 }
 
-// Acquire gives each request the lowest free slot of the pool, in order, and
-// returns one outcome per request. After an error any of the leases may hold a
-// slot: release them.
-func (s *Semaphore) Acquire(ctx context.Context, pool string, reqs []Request) ([]Acquisition, error) {
+// Acquire gives each request, in order, the lowest free slot of the pool for
+// one of its wants, if that is its turn; one outcome per request. Who is refused
+// stands in the line of the pool until it is granted a slot there, or does not
+// ask again for longer than pace says. After an error any of the leases may hold
+// a slot: release them.
+//
+// The order: the batch with the lowest held / weight; of equal ones the one that
+// had its turn least recently (by weight), then the older; in a batch priority,
+// then the older task. A slot is kept free only for somebody who comes first and
+// is expected now: see docs/architecture.md.
+func (s *Semaphore) Acquire(ctx context.Context, pool string, pace Pace, reqs []Request) ([]Acquisition, error) {
 	if err := checkRequests(pool, reqs); err != nil {
 		return nil, err
 	}
 	out := make([]Acquisition, 0, len(reqs))
 	for part := range slices.Chunk(reqs, chunk) {
-		args := make([]any, 0, 1+3*len(part))
-		args = append(args, newCall())
-		for _, r := range part {
-			args = append(args, r.Lease, r.Device, r.TTL.Milliseconds())
-		}
-		reply, err := s.run(ctx, s.scripts.acquire, pool, args...).Int64Slice()
+		reply, err := s.run(ctx, s.scripts.acquire, pool, acquireArgs(pace, part)...).Int64Slice()
 		if err != nil {
 			return nil, unavailable("acquire from", pool, err)
 		}
-		for a := range slices.Chunk(reply, 3) {
-			out = append(out, Acquisition{Status: Status(a[0]), Slot: int(a[1]), NextFree: millis(a[2])})
+		for a := range slices.Chunk(reply, 5) {
+			out = append(out, Acquisition{
+				Status: Status(a[0]), Slot: int(a[1]), Want: max(int(a[2])-1, 0),
+				Position: int(a[3]), After: millis(a[4]),
+			})
 		}
 	}
 	return out, nil
+}
+
+func acquireArgs(pace Pace, reqs []Request) []any {
+	soonest := max(pace.Soonest.Milliseconds(), 0)
+	args := []any{newCall(), max(pace.Hold.Milliseconds(), 0), soonest, max(pace.Longest.Milliseconds(), soonest)}
+	for _, r := range reqs {
+		args = append(args, r.Device, int(min(max(r.Chance, 0), 1)*1000), len(r.Wants))
+		for _, w := range r.Wants {
+			args = append(args, w.Lease, w.TTL.Milliseconds(), w.Batch, max(w.Weight, 1), w.Priority, w.Task)
+		}
+	}
+	return args
 }
 
 // Release frees the slots of these leases and says for each whether it held
@@ -111,11 +151,40 @@ func checkRequests(pool string, reqs []Request) error {
 		return err
 	}
 	for _, r := range reqs {
-		if err := checkHolder(r.Lease, r.Device); err != nil {
-			return err
+		if len(r.Wants) < 1 || len(r.Wants) > MaxWants {
+			return fmt.Errorf("%w: %d tasks for device %s, want 1 to %d", ErrInvalid, len(r.Wants), r.Device, MaxWants)
 		}
-		if r.TTL < time.Millisecond {
-			return fmt.Errorf("%w: ttl %s of lease %s", ErrInvalid, r.TTL, r.Lease)
+		for _, w := range r.Wants {
+			if err := checkWant(r.Device, w); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkWant(device string, w Want) error {
+	if err := checkHolder(w.Lease, device); err != nil {
+		return err
+	}
+	if w.TTL < time.Millisecond {
+		return fmt.Errorf("%w: ttl %s of lease %s", ErrInvalid, w.TTL, w.Lease)
+	}
+	return checkOrder(w.Batch, w.Task, w.Weight, w.Priority)
+}
+
+// checkOrder refuses numbers that a script cannot order.
+func checkOrder(batch, task int64, weight, priority int) error {
+	if weight < 0 || weight > 1<<20 || priority < -1<<30 || priority > 1<<30 {
+		return fmt.Errorf("%w: weight %d, priority %d", ErrInvalid, weight, priority)
+	}
+	return checkNumbers(batch, task)
+}
+
+func checkNumbers(numbers ...int64) error {
+	for _, n := range numbers {
+		if n < 0 || n > maxNumber {
+			return fmt.Errorf("%w: number %d", ErrInvalid, n)
 		}
 	}
 	return nil

@@ -27,7 +27,6 @@ func TestSuite(t *testing.T) {
 			t.Run("whole lease id", s.testWholeLeaseID)
 			t.Run("double release", s.testDoubleRelease)
 			t.Run("expired holders count", s.testExpiredHoldersCount)
-			t.Run("next free", s.testNextFree)
 			t.Run("unknown pool", s.testUnknownPool)
 			t.Run("capacity 0", s.testCapacityZero)
 			t.Run("full size", s.testMaxCapacity)
@@ -101,7 +100,7 @@ func (s *server) testBatch(t *testing.T) {
 	})
 	diff(t, "freed", s.release(t, pool, "b", "nobody", "old"), []bool{true, false, true})
 	diff(t, "holders", s.holders(t, pool), map[int]string{1: "a"})
-	if got, err := s.Acquire(t.Context(), pool, nil); len(got) != 0 || err != nil {
+	if got, err := s.Acquire(t.Context(), pool, slots.Pace{}, nil); len(got) != 0 || err != nil {
 		t.Errorf("empty batch: %v, %v", got, err)
 	}
 	if got, err := s.Release(t.Context(), pool, nil); len(got) != 0 || err != nil {
@@ -148,28 +147,15 @@ func (s *server) testDoubleRelease(t *testing.T) {
 func (s *server) testExpiredHoldersCount(t *testing.T) {
 	t.Parallel()
 	pool := s.poolOf(t, 1)
-	if _, err := s.Acquire(t.Context(), pool, requests(time.Millisecond, "a")); err != nil {
+	if _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Millisecond, "a")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the lease to end", func() bool { return s.snapshot(t, pool).Leases[0].Remaining < 0 })
-	if got := s.acquire(t, pool, "b"); got.Status != slots.StatusFull || got.NextFree != 0 {
-		t.Errorf("beside an expired holder: %+v, want full, at once", got)
+	if got := s.acquire(t, pool, "b"); got.Status != slots.StatusFull {
+		t.Errorf("beside an expired holder: %+v, want full", got)
 	}
 	diff(t, "release of an expired holder", s.release(t, pool, "a"), []bool{true})
 	diff(t, "after it", s.acquire(t, pool, "b"), acquired(0))
-}
-
-func (s *server) testNextFree(t *testing.T) {
-	t.Parallel()
-	pool := s.poolOf(t, 3)
-	for i, ttl := range []time.Duration{300 * time.Second, 100 * time.Second, 200 * time.Second} {
-		if _, err := s.Acquire(t.Context(), pool, requests(ttl, fmt.Sprint(i))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := s.acquire(t, pool, "x").NextFree; got > 100*time.Second || got < 40*time.Second {
-		t.Errorf("next free in %s, want just under 100 s", got)
-	}
 }
 
 func (s *server) testUnknownPool(t *testing.T) {
@@ -184,8 +170,8 @@ func (s *server) testUnknownPool(t *testing.T) {
 	if _, err := s.Adopt(ctx, pool, holdings("a", 1)); !errors.Is(err, slots.ErrUnknownPool) {
 		t.Errorf("adopt: %v", err)
 	}
-	for _, key := range []string{"free_at", "holder", "lease", "config", "released"} {
-		if n, err := s.client.Exists(ctx, "slots:{"+pool+"}:"+key).Result(); n != 0 || err != nil {
+	for _, key := range slots.Keys(pool) {
+		if n, err := s.client.Exists(ctx, key).Result(); n != 0 || err != nil {
 			t.Errorf("%s was written (%v)", key, err)
 		}
 	}
@@ -263,7 +249,7 @@ func (s *server) testInvalid(t *testing.T) {
 	t.Parallel()
 	pool, ctx := s.poolOf(t, 3), t.Context()
 	acquire := func(pool string, r slots.Request) func() error {
-		return func() error { _, err := s.Acquire(ctx, pool, []slots.Request{r}); return err }
+		return func() error { _, err := s.Acquire(ctx, pool, slots.Pace{}, []slots.Request{r}); return err }
 	}
 	configure := func(capacity int, version int64) func() error {
 		return func() error {
@@ -275,12 +261,19 @@ func (s *server) testInvalid(t *testing.T) {
 		return func() error { _, err := s.Restore(ctx, pool, slots.Config{}, h); return err }
 	}
 	for name, call := range map[string]func() error{
-		"no pool":          acquire("", slots.Request{Lease: "a", Device: "d", TTL: time.Second}),
-		"hash tag":         acquire("a}b", slots.Request{Lease: "a", Device: "d", TTL: time.Second}),
-		"no lease":         acquire(pool, slots.Request{Device: "d", TTL: time.Second}),
-		"no device":        acquire(pool, slots.Request{Lease: "a", TTL: time.Second}),
-		"separator":        acquire(pool, slots.Request{Lease: "a", Device: "d|e", TTL: time.Second}),
-		"no ttl":           acquire(pool, slots.Request{Lease: "a", Device: "d"}),
+		"no pool":          acquire("", asking("d", slots.Want{Lease: "a", TTL: time.Second})),
+		"hash tag":         acquire("a}b", asking("d", slots.Want{Lease: "a", TTL: time.Second})),
+		"no lease":         acquire(pool, asking("d", slots.Want{TTL: time.Second})),
+		"no device":        acquire(pool, asking("", slots.Want{Lease: "a", TTL: time.Second})),
+		"separator":        acquire(pool, asking("d|e", slots.Want{Lease: "a", TTL: time.Second})),
+		"no ttl":           acquire(pool, asking("d", slots.Want{Lease: "a"})),
+		"no task":          acquire(pool, asking("d")),
+		"too many tasks":   acquire(pool, asking("d", make([]slots.Want, slots.MaxWants+1)...)),
+		"batch":            acquire(pool, asking("d", slots.Want{Lease: "a", TTL: time.Second, Batch: -1})),
+		"task":             acquire(pool, asking("d", slots.Want{Lease: "a", TTL: time.Second, Task: 1<<53 + 1})),
+		"weight":           acquire(pool, asking("d", slots.Want{Lease: "a", TTL: time.Second, Weight: -1})),
+		"priority":         acquire(pool, asking("d", slots.Want{Lease: "a", TTL: time.Second, Priority: 1 << 31})),
+		"holder's batch":   restore(slots.Holding{Lease: "a", Device: "d", Batch: -1}),
 		"capacity":         configure(slots.MaxCapacity+1, 5),
 		"negative":         configure(-1, 5),
 		"version":          configure(1, 1<<53+1),
@@ -329,7 +322,7 @@ func (s *server) testConcurrentCap(t *testing.T) {
 	for c := range clients {
 		wg.Go(func() {
 			for _, lease := range names(fmt.Sprint(c), 0, rounds) {
-				out, err := s.Acquire(t.Context(), pool, requests(time.Minute, lease))
+				out, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Minute, lease))
 				if err != nil {
 					t.Error(err)
 					return

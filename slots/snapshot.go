@@ -14,7 +14,8 @@ import (
 type Lease struct {
 	ID        string
 	Device    string
-	Slot      int // may be at or above the capacity after that was lowered
+	Batch     int64 // of its task; 0 when it was acquired without one
+	Slot      int   // may be at or above the capacity after that was lowered
 	Acquired  time.Time
 	Remaining time.Duration // until the lease ends; negative when it is over
 	Age       time.Duration // since Acquired
@@ -82,8 +83,16 @@ func parseLease(part []any, now int64) (Lease, error) {
 	if err != nil {
 		return Lease{}, fmt.Errorf("holder %v: %w", part, err)
 	}
+	batch, _, ok := strings.Cut(fields[3], ":")
+	if !ok { // of a program that knew no batches
+		batch = "0"
+	}
+	batchNumber, err := number(batch)
+	if err != nil {
+		return Lease{}, fmt.Errorf("holder %v: %w", part, err)
+	}
 	return Lease{
-		ID: fields[2], Device: fields[1], Slot: int(slot),
+		ID: fields[2], Device: fields[1], Slot: int(slot), Batch: batchNumber,
 		Acquired:  time.UnixMilli(acquired).UTC(),
 		Remaining: millis(remaining),
 		Age:       millis(now - acquired),

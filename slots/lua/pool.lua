@@ -1,10 +1,14 @@
 -- What the scripts share; it is sent in front of each of them.
 --
 -- KEYS   1 free_at   ZSET  slot -> 0 while free, else when its lease ends (ms)
---        2 holder    HASH  slot -> "acquired_ms|device|lease|tag"
+--        2 holder    HASH  slot -> "acquired_ms|device|lease|batch:tag"
 --        3 lease     HASH  lease id -> slot
 --        4 config    HASH  capacity, version, call; only "restoring" while unknown
 --        5 released  ZSET  tag -> when (ms): what was freed in the last seconds
+--        6 batch     HASH  "h" .. batch -> how many it holds; more in line.lua
+--        7 to 10     the line (line.lua)
+-- 1 to 4 decide whether a slot is given; 6 to 10 only to whom first. Whatever is
+-- lost of these or wrong in them can delay, never give one slot too many.
 -- A slot is its number in five digits, so that equal scores sort by number.
 -- Time is Redis TIME, in milliseconds. Numbers are stored as integer strings.
 --
@@ -16,8 +20,10 @@
 -- A script checks its arguments before its first write: nothing rolls back.
 -- A tag names one request of one call. It tells a request that is sent again,
 -- because its reply was lost, from a new one: the answer is the same.
+-- A batch is its number in sixteen digits. Records of programs that knew no
+-- batches have none; those count these records' batches as part of the tag.
 
-local FREE_AT, HOLDER, LEASE, CONFIG, RELEASED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local FREE_AT, HOLDER, LEASE, CONFIG, RELEASED, BATCH = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MAX_CAPACITY = 10000
 
 local function check(ok, what)
@@ -54,17 +60,28 @@ end
 
 local function slot_name(n) return string.format('%05d', n) end
 
+-- number_name writes a number below 2^53 so that its order is that of its text.
+local function number_name(n) return string.format('%016.0f', tonumber(n)) end
+
+-- batch_of reads the batch of a holder's record, if it has one.
+local function batch_of(record) return string.match(record, '|(%d+):[^|]*$') end
+
 -- hold gives a free slot to a lease that holds none.
-local function hold(slot, lease, device, tag, acquired, ends)
+local function hold(slot, lease, device, batch, tag, acquired, ends)
   redis.call('HSET', LEASE, lease, slot)
-  redis.call('HSET', HOLDER, slot, text(acquired) .. '|' .. device .. '|' .. lease .. '|' .. tag)
+  redis.call('HSET', HOLDER, slot, text(acquired) .. '|' .. device .. '|' .. lease .. '|' .. batch .. ':' .. tag)
   redis.call('ZADD', FREE_AT, text(math.max(ends, 1)), slot)
+  redis.call('HINCRBY', BATCH, 'h' .. batch, 1)
 end
 
 -- free takes a slot back from the lease that holds it.
 local function free(slot, lease, capacity)
-  redis.call('HDEL', LEASE, lease)
+  local batch = batch_of(redis.call('HGET', HOLDER, slot) or '')
+  redis.call('HDEL', LEASE, lease) -- first: it works without memory, and so does what follows it
   redis.call('HDEL', HOLDER, slot)
+  if batch and redis.call('HINCRBY', BATCH, 'h' .. batch, -1) < 1 then
+    redis.call('HDEL', BATCH, 'h' .. batch)
+  end
   if tonumber(slot) < capacity then
     redis.call('ZADD', FREE_AT, 0, slot)
   else

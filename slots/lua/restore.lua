@@ -2,7 +2,7 @@
 -- KEYS     the pool (pool.lua)
 -- ARGV     call id (the same in all chunks), capacity, version,
 --          offset (holders in earlier chunks), last (1 or 0);
---          then per holder: slot, lease, device, remaining_ms, age_ms
+--          then per holder: slot, lease, device, remaining_ms, age_ms, batch
 -- Returns  1 = done, go on; 0 = the pool is known, or another restore took over
 -- Keeps    a known pool is never touched. The first chunk clears what another
 --          restore left half done, which ends that one. A chunk is applied once,
@@ -11,13 +11,14 @@ local id, last = ARGV[1], ARGV[5] == '1'
 local capacity = integer(ARGV[2], 0, MAX_CAPACITY, 'capacity')
 local version = integer(ARGV[3], 0, 2 ^ 53, 'version')
 local offset = integer(ARGV[4], 0, MAX_CAPACITY, 'offset')
-local holders = (#ARGV - 5) / 5
+local holders = (#ARGV - 5) / 6
 integer(holders, 0, MAX_CAPACITY, 'number of arguments')
 for i = 1, holders do
-  local at = 5 * i
+  local at = 6 * i - 1
   integer(ARGV[at + 1], 0, MAX_CAPACITY - 1, 'slot')
   integer(ARGV[at + 4], -2 ^ 52, 2 ^ 52, 'remaining')
   integer(ARGV[at + 5], 0, 2 ^ 52, 'age')
+  integer(ARGV[at + 6], 0, 2 ^ 53, 'batch')
 end
 
 if known() then
@@ -36,8 +37,8 @@ end
 
 local now = now_ms()
 for i = 1, holders do
-  local at = 5 * i
-  hold(slot_name(tonumber(ARGV[at + 1])), ARGV[at + 2], ARGV[at + 3], '',
+  local at = 6 * i - 1
+  hold(slot_name(tonumber(ARGV[at + 1])), ARGV[at + 2], ARGV[at + 3], number_name(ARGV[at + 6]), '',
     math.max(now - tonumber(ARGV[at + 5]), 0), now + tonumber(ARGV[at + 4]))
 end
 if last then
