@@ -10,6 +10,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
@@ -21,7 +24,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		"version":                              {0, "v0.0.0-test\n", ""},
 		"--version":                            {0, "v0.0.0-test", ""},
-		"":                                     {0, "Available Commands", ""},
+		"":                                     {0, "Operate:", ""},
 		"help serve":                           {0, "DISPATCHER_HTTP_LISTEN", ""},
 		"completion bash":                      {0, "bash completion", ""},
 		"nope":                                 {2, "", "nope"},
@@ -33,7 +36,7 @@ func TestExitCodes(t *testing.T) {
 		"migrate up":                           {2, "", "postgres_dsn"},
 		"tokens create":                        {2, "", "--name"},
 		"tokens create --name x --role root":   {2, "", "--role"},
-		"tokens create --name x --role viewer": {2, "", "postgres_dsn"},
+		"tokens create --name x --role viewer": {1, "", "dispatcher dev"},
 		"serve":                                {2, "", "postgres_dsn"},
 		"serve --reap-interval 5":              {2, "", "reap_interval"},
 		"serve --config none.yaml":             {2, "", "--config"},
@@ -43,6 +46,20 @@ func TestExitCodes(t *testing.T) {
 		"simulate --via pigeon":                {2, "", "--via"},
 		"simulate --credentials none":          {2, "", "--credentials"},
 		"simulate --devices x":                 {2, "", "--devices"},
+		"pools get":                            {2, "", "1 arg"},
+		"pools nope":                           {2, "", "nope"},
+		"pools list --output xml":              {2, "", "--output"},
+		"pools list":                           {1, "", "dispatcher dev"},
+		"pools list --url none":                {2, "", "--url"},
+		"pools list --url http://127.0.0.1:1":  {1, "", "start one with `dispatcher dev`"},
+		"pools set p":                          {1, "", "dispatcher dev"},
+		"pools create p --window x":            {2, "", "--window"},
+		"pools release p 1":                    {2, "", "--reason"},
+		"pools apply":                          {2, "", "--file"},
+		"batches get x":                        {2, "", "number"},
+		"batches create --pool p":              {2, "", "file device tag"},
+		"batches create --device d":            {2, "", "--pool"},
+		"tasks why 0":                          {2, "", "number"},
 		"dev --simulate -1":                    {2, "", "--simulate"},
 		"dev --listen 300.0.0.1:1 --data d":    {1, "", "--listen"},
 		"dev --data /dev/null":                 {1, "", "/dev/null"},
@@ -71,23 +88,48 @@ func TestMistypedVariableIsAUsageError(t *testing.T) {
 	}
 }
 
+// A file for each command holds its help and that of the commands below it.
 func TestHelpIsAsWritten(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{"", "dev", "serve", "migrate", "migrate up", "migrate down", "migrate status", "tokens", "tokens create", "simulate", "healthcheck", "version"} {
-		code, got, stderr := execute(t, nil, append(strings.Fields(line), "--help")...)
-		if code != 0 {
-			t.Errorf("%s --help: exit %d, %s", line, code, stderr)
+	for _, command := range append(newRoot(nil, nil).Commands(), newRoot(nil, nil)) {
+		name := "help"
+		if command.HasParent() {
+			name += "-" + command.Name()
 		}
-		file := filepath.Join("testdata", strings.Join(append([]string{"help"}, strings.Fields(line)...), "-")+".txt")
-		if *update {
-			if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-				t.Fatal(err)
+		if command.Name() == "completion" || command.Name() == "help" {
+			continue // cobra's
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := helpOf(t, command)
+			file := filepath.Join("testdata", name+".txt")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
-		}
-		if want, err := os.ReadFile(file); err != nil || got != string(want) {
-			t.Errorf("%s is not what `%s --help` says (go test ./cmd/dispatcher -update writes it): %v\n%s", file, line, err, got)
-		}
+			if want, err := os.ReadFile(file); err != nil || got != string(want) {
+				t.Errorf("%s is not the help (go test ./cmd/dispatcher -update writes it): %v\n%s", file, err, cmp.Diff(string(want), got))
+			}
+		})
 	}
+}
+
+func helpOf(t *testing.T, command *cobra.Command) string {
+	t.Helper()
+	words := strings.Fields(command.CommandPath())[1:]
+	code, help, stderr := execute(t, nil, append(words, "--help")...)
+	if code != 0 {
+		t.Errorf("%s --help: exit %d, %s", command.CommandPath(), code, stderr)
+	}
+	if !command.HasParent() {
+		return help
+	}
+	help = "$ " + command.CommandPath() + " --help\n" + help
+	for _, below := range command.Commands() {
+		help += "\n" + helpOf(t, below)
+	}
+	return help
 }
 
 func TestMigrate(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices/simulator"
 	"github.com/fleetslots/dispatcher/dispatcher/app"
+	"github.com/fleetslots/dispatcher/internal/localdev"
 )
 
 // The demonstration fleet is quick, so that within seconds all places are
@@ -49,6 +50,10 @@ func newDev() *cobra.Command {
 func runDev(cmd *cobra.Command, options app.DevOptions, simulate int) error {
 	if simulate < 0 {
 		return usageError{errors.New("--simulate: must not be negative")}
+	}
+	options.Announce = []string{options.Data}
+	if state, err := localdev.StateDir(); err == nil {
+		options.Announce = append(options.Announce, state)
 	}
 	server, err := app.NewDev(cmd.Context(), options)
 	if err != nil {

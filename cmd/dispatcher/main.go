@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/internal/terminal"
 )
 
 // version is set by the linker.
@@ -24,8 +26,17 @@ const (
 	exitUsage   = 2
 )
 
+// The groups of commands in the help.
+const (
+	groupRun     = "run"
+	groupOperate = "operate"
+)
+
 // usageError is a mistake on the command line or in the configuration.
 type usageError struct{ error }
+
+// Unwrap gives the cause.
+func (e usageError) Unwrap() error { return e.error }
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
@@ -40,7 +51,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	_, _ = fmt.Fprintln(stderr, "dispatcher:", err)
+	_, _ = fmt.Fprintln(stderr, "dispatcher:", terminal.Safe(err.Error()))
+	if next := nextStep(err); next != "" {
+		_, _ = fmt.Fprintln(stderr, "  "+next)
+	}
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}
@@ -78,7 +92,12 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newDev(), newServe(), newMigrate(), newTokens(), newSimulate(), newHealthcheck(), newVersion())
+	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run:"}, &cobra.Group{ID: groupOperate, Title: "Operate:"})
+	for _, command := range []*cobra.Command{newDev(), newServe(), newMigrate(), newSimulate(), newHealthcheck()} {
+		command.GroupID = groupRun
+		root.AddCommand(command)
+	}
+	root.AddCommand(newPools(), newBatches(), newTasks(), newDevices(), newTokens(), newEvents(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	strict(root)
@@ -98,7 +117,11 @@ func strict(command *cobra.Command) {
 		check = cobra.NoArgs
 	}
 	command.Args = func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
+		err := check(cmd, args)
+		if err == nil {
+			err = cmd.ValidateFlagGroups() // cobra does so, too, later and in its own words
+		}
+		if err != nil {
 			return usageError{err}
 		}
 		return nil

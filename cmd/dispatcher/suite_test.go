@@ -72,8 +72,9 @@ func execute(t *testing.T, environ []string, args ...string) (code int, stdout, 
 
 // daemon is the program at work.
 type daemon struct {
-	cmd   *exec.Cmd
-	ended chan struct{}
+	cmd      *exec.Cmd
+	ended    chan struct{}
+	keyboard *os.File // of one on a terminal
 
 	mu     sync.Mutex
 	output bytes.Buffer
@@ -127,6 +128,9 @@ func (d *daemon) says(t *testing.T, pattern string) string {
 		select {
 		case <-tick.C:
 		case <-d.ended:
+			if found := words.FindStringSubmatch(d.text()); found != nil { // its last words
+				return found[len(found)-1]
+			}
 			t.Fatalf("ended (%v) before it said %q", d.cmd.ProcessState, pattern)
 		}
 		if time.Now().After(deadline) {

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -10,41 +12,61 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/client"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 func newTokens() *cobra.Command {
-	command := &cobra.Command{Use: "tokens", Short: "Make the first operator token"}
-	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	command.AddCommand(newTokensCreate())
-	return command
+	o := &operator{}
+	verbs := o.addList(list{path: client.Path("tokens"), columns: []column{
+		member("ID", "id"), member("NAME", "name"), member("ROLE", "role"), member("CREATED", "created_at"), member("EXPIRES", "expires_at"),
+	}}, "List operator tokens", nil)
+	verbs = append(verbs, o.tokensCreate(), o.tokensDelete())
+	return o.noun("tokens", "Make and revoke operator tokens, also the first one", verbs...)
 }
 
-// newTokensCreate writes into the ledger itself: whoever has its password may
-// do everything anyway, and the first token can come from nowhere else.
-func newTokensCreate() *cobra.Command {
-	var name, role string
+func roles() []string { return []string{"viewer", "operator", "admin", "verifier"} }
+
+// tokensCreate asks the server, or writes into the ledger itself: whoever has
+// its password may do everything anyway, and the first token can come from
+// nowhere else.
+func (o *operator) tokensCreate() *cobra.Command {
+	var t store.Token
 	var valid time.Duration
 	var s *settings
 	command := &cobra.Command{
 		Use:   "create",
-		Short: "Make an operator token in the Postgres database (DISPATCHER_POSTGRES_DSN) and print it; it is never shown again",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			roles := []string{"viewer", "operator", "admin", "verifier"}
-			if name == "" || !slices.Contains(roles, role) || valid < 0 {
-				return usageError{errors.New("--name is needed, and --role must be one of " + strings.Join(roles, ", "))}
+		Short: "Make an operator token and print it; it is never shown again",
+		Long: `Make an operator token and print it; it is never shown again.
+
+Without a URL, and with --config or DISPATCHER_POSTGRES_DSN, it is made in the
+Postgres database: this is how the first one comes into being. Else the server
+makes it, which takes a token of the role admin.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if t.Name == "" || !slices.Contains(roles(), t.Role) || valid < 0 {
+				return usageError{errors.New("--name is needed, and --role must be one of " + strings.Join(roles(), ", "))}
 			}
-			return withLedger(cmd, s, func(cmd *cobra.Command, ledger *store.Store) error {
-				return createToken(cmd, ledger, store.Token{Name: name, Role: role}, valid)
-			})
+			if o.inDatabase(s) {
+				return withLedger(cmd, s, func(cmd *cobra.Command, ledger *store.Store) error { return createToken(cmd, ledger, t, valid) })
+			}
+			return o.with(func(s *session, _ []string) error { return s.createToken(t, valid) })(cmd, args)
 		},
 	}
-	command.Flags().StringVar(&name, "name", "", "who acts with it: it stands in the log")
-	command.Flags().StringVar(&role, "role", "admin", "viewer, operator, admin or verifier")
+	command.Flags().StringVar(&t.Name, "name", "", "who acts with it: it stands in the log")
+	command.Flags().StringVar(&t.Role, "role", "admin", "viewer, operator, admin or verifier")
 	command.Flags().DurationVar(&valid, "valid", 0, "how long it is valid, e.g. 720h; 0: until it is revoked")
+	complete(command, "role", roles()...)
 	s = addSettings(command.Flags())
 	return command
+}
+
+// inDatabase says which of the two ways was chosen.
+func (o *operator) inDatabase(s *settings) bool {
+	if o.url != "" || os.Getenv("DISPATCHER_URL") != "" {
+		return false
+	}
+	return s.file != "" || os.Getenv("DISPATCHER_POSTGRES_DSN") != "" || os.Getenv("DISPATCHER_POSTGRES_DSN_FILE") != ""
 }
 
 func createToken(cmd *cobra.Command, ledger *store.Store, t store.Token, valid time.Duration) error {
@@ -63,4 +85,31 @@ func createToken(cmd *cobra.Command, ledger *store.Store, t store.Token, valid t
 	}
 	_, err := fmt.Fprintln(cmd.OutOrStdout(), secret)
 	return err
+}
+
+// createToken asks the server. As from the database, a table is the token alone.
+func (s *session) createToken(t store.Token, valid time.Duration) error {
+	body := map[string]any{"name": t.Name, "role": t.Role}
+	if valid > 0 {
+		body["expires_at"] = time.Now().Add(valid).UTC().Format(time.RFC3339Nano)
+	}
+	text, made, err := s.make(client.Request{Method: http.MethodPost, Path: client.Path("tokens"), Key: newKey(), Body: body}, "dispatcher tokens delete ID, and create another one")
+	if err != nil {
+		return err
+	}
+	if s.json {
+		return s.document(text)
+	}
+	_, err = fmt.Fprintln(s.out, made.word("token"))
+	return err
+}
+
+func (o *operator) tokensDelete() *cobra.Command {
+	return &cobra.Command{
+		Use: "delete ID", Short: "Revoke an operator token, everywhere within 5 s", Args: numbered,
+		ValidArgsFunction: o.names(client.Path("tokens"), "id", "name", 1),
+		RunE: o.with(func(s *session, args []string) error {
+			return s.act(client.Request{Method: http.MethodDelete, Path: client.Path("tokens", args[0])})
+		}),
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/localdev"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -39,6 +40,7 @@ type DevOptions struct {
 	MQTT         string // address of the embedded broker
 	MQTTMoves    bool
 	Data         string        // folder of the ledger and the tokens; made if missing
+	Announce     []string      // folders in which the commands of this machine look for it
 	ReportPeriod time.Duration // of idle devices
 	Version      string
 	Logger       *slog.Logger
@@ -52,8 +54,10 @@ type DevServer struct {
 	AdminToken, FleetToken string
 	Data                   string
 
-	app    *App
-	broker *broker.Broker
+	app      *App
+	broker   *broker.Broker
+	announce []string
+	log      *slog.Logger
 }
 
 // NewDev opens the ledger and binds the addresses; nothing is started.
@@ -64,7 +68,7 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 			err = errors.Join(err, opened.run(context.WithoutCancel(ctx)))
 		}
 	}()
-	d := &DevServer{Data: o.Data}
+	d := &DevServer{Data: o.Data, announce: o.Announce, log: o.Logger}
 	if err := d.prepare(o, &opened); err != nil {
 		return nil, err
 	}
@@ -195,11 +199,16 @@ func (d *DevServer) Run(ctx context.Context, started func()) error {
 		err = d.app.Start(ctx)
 	}
 	if err == nil {
+		notice, failed := localdev.Announce(localdev.Server{URL: d.URL, Token: d.AdminToken}, d.announce...)
+		if failed != nil { // a home that cannot be written to: the commands need DISPATCHER_URL then
+			d.log.WarnContext(ctx, "commands may not find this server by themselves", "err", failed)
+		}
 		started()
 		select {
 		case <-ctx.Done():
 		case err = <-d.app.Failed():
 		}
+		err = errors.Join(err, notice.Withdraw())
 	}
 	return errors.Join(err, d.app.Stop(context.WithoutCancel(ctx)))
 }

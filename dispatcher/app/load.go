@@ -133,7 +133,7 @@ func fromEnvironment(environ []string) (map[string]any, error) {
 
 func injected(short string) bool {
 	return strings.HasPrefix(short, "PORT") || strings.HasPrefix(short, "SERVICE_") ||
-		short == "URL" || short == "TOKEN" // those of the command line
+		short == "URL" || short == "TOKEN" || short == "TOKEN_FILE" // those of the command line
 }
 
 // variable finds the setting of a variable; a secret may be named by a file.

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/internal/localdev"
+)
+
+// advisedError says what to do next.
+type advisedError struct {
+	error
+	next string
+}
+
+// Unwrap gives the cause.
+func (e advisedError) Unwrap() error { return e.error }
+
+// nextStep is what to do after an error; empty: it says so itself.
+func nextStep(err error) string {
+	if advised, ok := errors.AsType[advisedError](err); ok {
+		return advised.next
+	}
+	if p, ok := errors.AsType[*client.Problem](err); ok {
+		return afterProblem(p)
+	}
+	if lost, ok := errors.AsType[*client.LostError](err); ok {
+		if lost.Reached {
+			return "it may have been done or not: look before doing it again"
+		}
+		return "start one with `dispatcher dev`, or set DISPATCHER_URL to the one that runs"
+	}
+	_, stale := errors.AsType[*localdev.StaleError](err)
+	if stale || errors.Is(err, localdev.ErrNone) {
+		return "start one with `dispatcher dev`, or set DISPATCHER_URL and DISPATCHER_TOKEN"
+	}
+	return ""
+}
+
+func afterProblem(p *client.Problem) string {
+	switch p.Status {
+	case http.StatusUnauthorized:
+		return "set DISPATCHER_TOKEN to an operator's token; an admin makes one with `dispatcher tokens create --name you --role operator`"
+	case http.StatusForbidden:
+		return "a token of the role " + roleNeeded(p.Method, p.Path) + " is needed"
+	case http.StatusNotFound:
+		if noun := nounOf(p.Path); noun != "" {
+			return "see what there is: dispatcher " + noun + " list"
+		}
+	case http.StatusServiceUnavailable:
+		return "try again in a moment; `dispatcher healthcheck` says whether the server is ready"
+	}
+	return ""
+}
+
+// roleNeeded is the least role for a call; see the protocol's table.
+func roleNeeded(method, path string) string {
+	switch noun := nounOf(path); {
+	case noun == "tokens":
+		return "admin"
+	case method == http.MethodGet:
+		return "viewer"
+	case noun == "pools":
+		return "admin"
+	}
+	return "operator"
+}
+
+func nounOf(path string) string {
+	_, rest, _ := strings.Cut(path, "/v1/") // a proxy may have put a path in front
+	noun, _, _ := strings.Cut(rest, "/")
+	return noun
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/internal/client"
+)
+
+func newBatches() *cobra.Command {
+	o := &operator{}
+	verbs := o.addList(list{path: client.Path("batches"), columns: []column{
+		member("ID", "id"), member("NAME", "name"), member("POOL", "pool"), member("STATE", "state"),
+		{"DONE", func(e entry) string { return readProgress(e).done() }},
+		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).unsuccessful(), 10) }},
+		{"INSIDE", func(e entry) string { return strconv.FormatInt(readProgress(e).Counts["dispatched"], 10) }},
+		{"ETA", func(e entry) string { return e.text("eta") }},
+		member("CREATED", "created_at"),
+	}}, "List batches, newest first", nil)
+	verbs = append(verbs, o.batchesGet(), o.batchesCreate(), o.batchesSet(), o.batchesPause(), o.batchesResume(), o.batchesCancel(), o.batchesWatch())
+	return o.noun("batches", "Queue tasks, and steer them together", verbs...)
+}
+
+// onBatch makes a command about one batch.
+func (o *operator) onBatch(use, short string, run func(s *session, batch string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " BATCH", Short: short, Args: numbered, ValidArgsFunction: o.names(client.Path("batches"), "id", "name", 1),
+		RunE: o.with(func(s *session, args []string) error { return run(s, args[0]) }),
+	}
+}
+
+// numbered takes one number.
+func numbered(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("accepts 1 arg(s), received %d", len(args))
+	}
+	if n, err := strconv.ParseInt(args[0], 10, 64); err != nil || n < 1 {
+		return fmt.Errorf("%q is not a number from 1 on", args[0])
+	}
+	return nil
+}
+
+func (o *operator) batchesGet() *cobra.Command {
+	var watch bool
+	command := o.onBatch("get", "Show a batch and its counts", func(s *session, batch string) error {
+		if watch {
+			return s.watchBatch(batch)
+		}
+		return s.act(client.Request{Method: http.MethodGet, Path: client.Path("batches", batch)})
+	})
+	command.Flags().BoolVarP(&watch, "watch", "w", false, "as batches watch")
+	return command
+}
+
+func (o *operator) batchesSet() *cobra.Command {
+	var priority, weight, attempts int
+	var notAfter string
+	var opens windowsFlag
+	var always, never bool
+	command := o.onBatch("set", "Change the fields of a batch that are given as flags; the others stay", func(s *session, batch string) error {
+		body := map[string]any{}
+		for flag, field := range map[string]struct {
+			name  string
+			value any
+		}{
+			"priority": {"priority", priority}, "weight": {"weight", weight}, "max-attempts": {"max_attempts", attempts},
+			"not-after": {"not_after", notAfter}, "window": {"windows", opens},
+			"always-open": {"windows", nil}, "never-expires": {"not_after", nil},
+		} {
+			if s.cmd.Flags().Changed(flag) {
+				body[field.name] = field.value
+			}
+		}
+		if len(body) == 0 {
+			return usageError{errors.New("nothing to change: give at least one of --priority, --weight, --max-attempts, --not-after, --never-expires, --window, --always-open")}
+		}
+		return s.act(client.Request{Method: http.MethodPatch, Path: client.Path("batches", batch), Body: body})
+	})
+	flags := command.Flags()
+	flags.IntVar(&priority, "priority", 0, "of its tasks without their own; higher first")
+	flags.IntVar(&weight, "weight", 0, "share among the batches of its pool, 1 to 1000")
+	flags.IntVar(&attempts, "max-attempts", 0, "1 to 100; from the next attempt that ends on")
+	flags.StringVar(&notAfter, "not-after", "", "what waits then expires: "+exampleTime)
+	flags.BoolVar(&never, "never-expires", false, "no --not-after any more")
+	opens.add(flags)
+	flags.BoolVar(&always, "always-open", false, "no windows any more")
+	command.MarkFlagsMutuallyExclusive("window", "always-open")
+	command.MarkFlagsMutuallyExclusive("not-after", "never-expires")
+	return command
+}
+
+// exampleTime is how times are written on the command line.
+const exampleTime = "2027-01-31T22:00:00Z"
+
+func (o *operator) batchesPause() *cobra.Command {
+	var reason string
+	command := o.onBatch("pause", "Grant nothing more of a batch; what runs goes on", func(s *session, batch string) error {
+		return s.act(client.Request{Method: http.MethodPost, Path: client.Path("batches", batch, "pause"), Body: map[string]string{"reason": reason}}, briefBatch()...)
+	})
+	command.Flags().StringVar(&reason, "reason", "", "why, for those who ask why nothing runs")
+	return command
+}
+
+func (o *operator) batchesResume() *cobra.Command {
+	return o.onBatch("resume", "End the pause of a batch", func(s *session, batch string) error {
+		return s.act(client.Request{Method: http.MethodPost, Path: client.Path("batches", batch, "resume")}, briefBatch()...)
+	})
+}
+
+func (o *operator) batchesCancel() *cobra.Command {
+	var yes bool
+	command := o.onBatch("cancel", "End a batch: what waits is cancelled, devices that run a task of it are told to stop", func(s *session, batch string) error {
+		path := client.Path("batches", batch)
+		text, err := s.Get(s.cmd.Context(), path, nil)
+		if err != nil {
+			return err
+		}
+		e, err := readEntry(text)
+		if err != nil {
+			return err
+		}
+		counts := readProgress(e).Counts
+		called := strings.TrimSpace(batch + " " + e.text("name"))
+		question := fmt.Sprintf("Cancel batch %s: %d tasks wait, %d run", called, counts["pending"], counts["dispatched"])
+		if err := s.confirm(yes, question); err != nil {
+			return err
+		}
+		return s.act(client.Request{Method: http.MethodPost, Path: path + "/cancel"}, briefBatch()...)
+	})
+	yesFlag(command, &yes)
+	return command
+}
+
+// briefBatch are the rules of a batch: after an act they are not what matters.
+func briefBatch() []string {
+	return []string{
+		"kind", "priority", "weight", "not_before", "not_after", "windows", "finish_inside", "opens_at", "closes_at", "max_attempts", "retry_on",
+		"retry_backoff_ms", "on_lost", "lease_ms", "max_run_ms", "abort", "created_at",
+	}
+}
+
+func (o *operator) batchesWatch() *cobra.Command {
+	return o.onBatch("watch", "Show how a batch goes on, until it has ended", func(s *session, batch string) error { return s.watchBatch(batch) })
+}
+
+// span is a duration flag's value in milliseconds.
+func span(d time.Duration) int64 { return d.Milliseconds() }

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fleetslots/dispatcher/internal/client"
+)
+
+// batchFlags are the fields of a batch, and where its tasks come from.
+type batchFlags struct {
+	name, pool, kind, payload   string
+	priority, weight, attempts  int
+	notBefore, notAfter, onLost string
+	windows                     windowsFlag
+	finishInside                bool
+	retryOn                     []string
+	backoff, lease, maxRun      time.Duration
+	abortFailure                float64
+	abortMin                    int64
+
+	file, format string
+	devices      []string
+	tags         map[string]string
+
+	unknown      string
+	dryRun, wait bool
+}
+
+func (o *operator) batchesCreate() *cobra.Command {
+	b := &batchFlags{}
+	command := &cobra.Command{
+		Use: "create --pool POOL (-f FILE | --device ID... | --tag KEY=VALUE...)", Short: "Queue tasks: of a file, for devices, or for all devices with some tags",
+		Long: `Queue tasks: one for each line of a file, for each device that is named, or for
+each device that has all of the tags.
+
+A CSV file begins with a header: device, then the members of each task's payload
+(a column whose name ends with :json holds JSON). NDJSON has a line as
+{"device":"ar-7","payload":{"streams":4},"priority":9} for each task. A file is
+streamed, and queued whole or not at all.
+
+With --wait it shows how the batch goes on and ends with it: exit status 1 unless
+every task succeeded.`,
+		Example: `  dispatcher batches create -f tasks.csv --pool ar:330100 --wait
+  dispatcher batches create --pool ar:330100 --tag area=330100 --kind speedtest --payload '{"server":"st1"}' --dry-run`,
+		Args: cobra.NoArgs,
+		RunE: o.with(func(s *session, _ []string) error { return s.createBatch(b) }),
+	}
+	b.add(command.Flags())
+	o.completeFlag(command, "pool", client.Path("pools"), "name", "capacity")
+	o.completeFlag(command, "device", client.Path("devices"), "id", "last_seen")
+	complete(command, "format", "csv", "ndjson")
+	complete(command, "retry-on", "failed", "timed_out")
+	complete(command, "on-lost", "retry", "fail")
+	complete(command, "unknown-devices", "allow", "refuse")
+	command.MarkFlagsMutuallyExclusive("file", "device", "tag")
+	command.MarkFlagsOneRequired("file", "device", "tag")
+	command.MarkFlagsMutuallyExclusive("wait", "dry-run")
+	return needed(command, "pool")
+}
+
+func (b *batchFlags) add(flags *pflag.FlagSet) {
+	flags.StringVarP(&b.file, "file", "f", "", "tasks as CSV or NDJSON; -: standard input")
+	flags.StringVar(&b.format, "format", "", "of the file: csv or ndjson (default: by its name)")
+	flags.StringArrayVar(&b.devices, "device", nil, "a device that gets a task; may be repeated")
+	flags.StringToStringVar(&b.tags, "tag", nil, "all devices that have these tags now: area=330100,city=hz")
+	flags.StringVar(&b.name, "name", "", "of the batch, for people")
+	flags.StringVar(&b.pool, "pool", "", "whose places it uses; needed")
+	flags.StringVar(&b.kind, "kind", "", "what devices are to do; yours to define")
+	flags.StringVar(&b.payload, "payload", "", "JSON that all tasks share, or @FILE")
+	flags.IntVar(&b.priority, "priority", 0, "higher first, inside the batch")
+	flags.IntVar(&b.weight, "weight", 0, "share among the batches of the pool, 1 to 1000 (default 1)")
+	flags.StringVar(&b.notBefore, "not-before", "", "nothing starts before: "+exampleTime)
+	flags.StringVar(&b.notAfter, "not-after", "", "what waits then expires")
+	b.windows.add(flags)
+	flags.BoolVar(&b.finishInside, "finish-inside", true, "nothing starts with less than its lease left of a window")
+	flags.IntVar(&b.attempts, "max-attempts", 0, "1 to 100 (default 3)")
+	flags.StringSliceVar(&b.retryOn, "retry-on", nil, "failed, timed_out (default both)")
+	flags.DurationVar(&b.backoff, "retry-backoff", 0, "before the second attempt; doubles (default 10s)")
+	flags.StringVar(&b.onLost, "on-lost", "", "retry or fail: when a lease ended without a word (default retry)")
+	flags.DurationVar(&b.lease, "lease", 0, "instead of the pool's")
+	flags.DurationVar(&b.maxRun, "max-run", 0, "renewals end there (default 1h)")
+	flags.Float64Var(&b.abortFailure, "abort-failure", 0, "pause the batch when this share of the tried tasks failed: 0.2")
+	flags.Int64Var(&b.abortMin, "abort-min", 0, "but only after so many were tried (default 1)")
+	flags.StringVar(&b.unknown, "unknown-devices", "", "refuse: all devices must be registered (default allow)")
+	flags.BoolVar(&b.dryRun, "dry-run", false, "check and count, queue nothing")
+	flags.BoolVar(&b.wait, "wait", false, "until the batch has ended")
+}
+
+// fields are those that were said, by their names in the API.
+func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
+	said := map[string]any{"pool": b.pool}
+	for flag, field := range map[string]struct {
+		name  string
+		value any
+	}{
+		"name": {"name", b.name}, "kind": {"kind", b.kind}, "priority": {"priority", b.priority}, "weight": {"weight", b.weight},
+		"not-before": {"not_before", b.notBefore}, "not-after": {"not_after", b.notAfter}, "window": {"windows", b.windows},
+		"finish-inside": {"finish_inside", b.finishInside}, "max-attempts": {"max_attempts", b.attempts}, "retry-on": {"retry_on", b.retryOn},
+		"retry-backoff": {"retry_backoff_ms", span(b.backoff)}, "on-lost": {"on_lost", b.onLost},
+		"lease": {"lease_ms", span(b.lease)}, "max-run": {"max_run_ms", span(b.maxRun)},
+	} {
+		if flags.Changed(flag) {
+			said[field.name] = field.value
+		}
+	}
+	if flags.Changed("abort-min") && !flags.Changed("abort-failure") {
+		return nil, usageError{errors.New("--abort-min: only with --abort-failure")}
+	}
+	if flags.Changed("abort-failure") {
+		abort := map[string]any{"failure": b.abortFailure}
+		if b.abortMin != 0 {
+			abort["min"] = b.abortMin
+		}
+		said["abort"] = abort
+	}
+	payload, err := b.readPayload()
+	if payload != nil {
+		said["payload"] = payload
+	}
+	return said, err
+}
+
+func (b *batchFlags) readPayload() (json.RawMessage, error) {
+	text := []byte(b.payload)
+	if file, ok := strings.CutPrefix(b.payload, "@"); ok {
+		var err error
+		if text, err = os.ReadFile(file); err != nil {
+			return nil, usageError{fmt.Errorf("--payload: %w", err)}
+		}
+	}
+	if len(text) == 0 {
+		return nil, nil
+	}
+	if !json.Valid(text) {
+		return nil, usageError{errors.New("--payload: not JSON; a file is named with @ before it")}
+	}
+	return text, nil
+}
+
+// request is what creates the batch.
+func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (client.Request, error) {
+	r := client.Request{Method: http.MethodPost, Path: client.Path("batches"), Query: url.Values{}, Key: newKey()}
+	fields, err := b.fields(flags)
+	if err != nil {
+		return r, err
+	}
+	if b.dryRun {
+		r.Query.Set("dry_run", "true")
+	}
+	if b.unknown != "" {
+		r.Query.Set("unknown_devices", b.unknown)
+	}
+	switch {
+	case b.file != "":
+		err = b.stream(&r, fields, stdin)
+	case len(b.devices) > 0:
+		fields["devices"], r.Body = b.devices, fields
+	default:
+		fields["select"], r.Body = map[string]any{"tags": b.tags}, fields
+	}
+	return r, err
+}
+
+// stream sends the file as it is, and the fields in the query.
+func (b *batchFlags) stream(r *client.Request, fields map[string]any, stdin io.Reader) (err error) {
+	for name, value := range fields {
+		if text, ok := value.(string); ok {
+			r.Query.Set(name, text)
+			continue
+		}
+		text, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		r.Query.Set(name, string(text))
+	}
+	if r.Content, err = contentOf(b.file, b.format); err != nil {
+		return err
+	}
+	return openFile(r, b.file, stdin)
+}
+
+// contentOf is the media type of a file of tasks or devices.
+func contentOf(file, format string) (string, error) {
+	if format == "" {
+		format = strings.TrimPrefix(filepath.Ext(file), ".")
+	}
+	switch strings.ToLower(format) {
+	case "csv":
+		return client.TypeCSV, nil
+	case "ndjson", "jsonl":
+		return client.TypeNDJSON, nil
+	}
+	return "", usageError{fmt.Errorf("--format: csv or ndjson is needed for %q", file)}
+}
+
+// openFile lets a request read a file, anew each time it is sent; standard
+// input can be sent once.
+func openFile(r *client.Request, file string, stdin io.Reader) error {
+	if file == "-" {
+		r.Once = true
+		r.Open = func() (io.ReadCloser, error) { return io.NopCloser(stdin), nil }
+		return nil
+	}
+	if _, err := os.Stat(file); err != nil {
+		return usageError{fmt.Errorf("--file: %w", err)}
+	}
+	r.Open = func() (io.ReadCloser, error) { return os.Open(file) }
+	return nil
+}
+
+// newKey is an Idempotency-Key: however often a request of this run is sent, it
+// is done once.
+func newKey() string { return "cli-" + rand.Text() }
+
+func (s *session) createBatch(b *batchFlags) error {
+	r, err := b.request(s.cmd.Flags(), s.cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	text, err := s.Call(s.cmd.Context(), r)
+	if err != nil {
+		return err
+	}
+	made, err := readEntry(text)
+	if err != nil {
+		return err
+	}
+	if b.dryRun {
+		if s.json {
+			return s.document(text)
+		}
+		_, err := fmt.Fprintf(s.out, "%d tasks would be queued\n", made.number("tasks"))
+		return err
+	}
+	if !b.wait {
+		return s.show(text)
+	}
+	s.note("batch %s: %s tasks", made.text("id"), made.text("tasks"))
+	return s.waitForBatch(made.text("id"))
+}

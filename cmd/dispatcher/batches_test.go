@@ -1,0 +1,362 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestEveryFieldOfABatchArrives(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.file("shared.json", `{"server":"st1","streams":[1,2]}`)
+	fields := []string{
+		"--pool=p", "--name=b", "--kind=k", "--payload=@shared.json", "--priority=5", "--weight=2", "--not-before=2026-01-01T00:00:00Z",
+		"--not-after=2099-01-01T00:00:00Z", "--window=0 1 * * * 4h Asia/Shanghai", "--finish-inside=false", "--max-attempts=7", "--retry-on=failed",
+		"--retry-backoff=90s", "--on-lost=fail", "--lease=2m", "--max-run=30m", "--abort-failure=0.5", "--abort-min=10",
+	}
+	d.file("tasks.csv", "device,n:json\nd-1,4\nd-2,\n")
+	d.file("tasks.ndjson", `{"device":"d-1","payload":{"n":4}}`+"\n"+`{"device":"d-2"}`+"\n")
+	var first map[string]any
+	for _, source := range [][]string{{"-f", "tasks.csv"}, {"-f", "tasks.ndjson"}, {"--device", "d-1", "--device", "d-2"}} {
+		var made struct{ ID, Tasks json.Number }
+		d.read(&made, "batches create", append(source, fields...)...)
+		var b map[string]any
+		d.read(&b, "batches get "+made.ID.String())
+		var task map[string]any
+		d.read(&task, "tasks get "+map[bool]string{true: "1", false: made.ID.String()}[made.ID == "1"])
+		for _, moves := range []string{"id", "created_at", "opens_at", "closes_at"} {
+			delete(b, moves)
+		}
+		if first == nil {
+			first = b
+			want := map[string]any{
+				"name": "b", "kind": "k", "priority": 5.0, "weight": 2.0, "finish_inside": false, "max_attempts": 7.0, "retry_backoff_ms": 90000.0,
+				"on_lost": "fail", "lease_ms": 120000.0, "max_run_ms": 1800000.0, "not_before": "2026-01-01T00:00:00.000Z", "total": 2.0,
+			}
+			for name, value := range want {
+				if b[name] != value {
+					t.Errorf("%s is %v, want %v", name, b[name], value)
+				}
+			}
+			if diff := cmp.Diff(map[string]any{"failure": 0.5, "min": 10.0}, b["abort"]); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(map[string]any{"server": "st1", "streams": []any{1.0, 2.0}, "n": 4.0}, task["payload"]); diff != "" {
+				t.Error(diff)
+			}
+		}
+		if diff := cmp.Diff(first, b); diff != "" {
+			t.Errorf("%v makes another batch:\n%s", source, diff)
+		}
+	}
+}
+
+func TestCreateBatchRefuses(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.file("bad.csv", "device\nd-1\na/b\n")
+	d.file("tasks.txt", "device\nd-1\n")
+	for line, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"--pool p -f bad.csv":                                 {1, "line 3"},
+		"--pool p -f tasks.txt":                               {2, "--format"},
+		"--pool p -f -":                                       {2, "--format"},
+		"--pool p -f none.csv":                                {2, "none.csv"},
+		"--pool p --device d --payload {":                     {2, "--payload"},
+		"--pool p --device d --payload @none":                 {2, "none"},
+		"--pool p --device d --abort-min 3":                   {2, "--abort-failure"},
+		"--pool p --device d --tag a=b":                       {2, "tag"},
+		"--pool p --device d --wait --dry-run":                {2, "dry-run"},
+		"--pool none --device d":                              {1, "unknown_pool"},
+		"--pool p --device d --unknown-devices refuse":        {1, "unknown_device"},
+		"--pool p --device d --not-after yesterday":           {1, "not_after"},
+		"--pool p --tag a=b":                                  {1, "no_tasks"},
+		"--pool p --device d --max-attempts 101":              {1, "max_attempts"},
+		"--pool p -f tasks.txt --format csv --dry-run":        {0, ""},
+		"--pool p -f tasks.txt --format csv --on-lost forget": {1, "on_lost"},
+	} {
+		d.try("", append([]string{"batches", "create"}, strings.Fields(line)...)...).exit(want.code).says(want.says)
+	}
+	d.prints("batches list --output json", "[]\n")
+	if out := d.try("device\nd-1\nd-2\n", "batches", "create", "--pool", "p", "-f", "-", "--format", "csv", "--dry-run").exit(0).out; out != "2 tasks would be queued\n" {
+		t.Errorf("%q", out)
+	}
+}
+
+func TestSelectByTag(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.run("devices create d-1 --tag area=1,city=hz")
+	d.run("devices create d-2 --tag area=1")
+	d.prints("batches create --pool p --tag area=1 --dry-run", "2 tasks would be queued\n")
+	d.prints("batches create --pool p --tag area=1 --tag city=hz", "id  1\ntasks  1\n")
+}
+
+func TestBatchesAreSteered(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	d.run("batches create --pool p --name first --device d-1 --device d-2 --device d-3")
+	d.report("d-1", `{"id":"1"}`)
+	if got := plain(d.run("batches list")); got != "ID  NAME  POOL  STATE  DONE  FAILED  INSIDE  ETA  CREATED\n1  first  p  running  0/3 0%  0  1  TIME\n" {
+		t.Error(got)
+	}
+	d.run("batches set 1 --priority 3 --not-after 2099-01-01T00:00:00Z --weight 4 --max-attempts 9")
+	var b struct {
+		Priority, Weight int
+		NotAfter         *string `json:"not_after"`
+		MaxAttempts      int     `json:"max_attempts"`
+	}
+	if d.read(&b, "batches get 1"); b.Priority != 3 || b.NotAfter == nil || b.Weight != 4 || b.MaxAttempts != 9 {
+		t.Errorf("%+v", b)
+	}
+	if d.read(&b, "batches set 1 --never-expires"); b.NotAfter != nil {
+		t.Errorf("%+v", b)
+	}
+	d.try("", "batches", "set", "1").exit(2).says("nothing to change")
+	if got := plain(d.run("batches pause 1 --reason slow")); !strings.Contains(got, "state  paused\n") || !strings.Contains(got, "pause_reason  slow\n") {
+		t.Error(got)
+	}
+	if got := plain(d.run("batches resume 1")); !strings.Contains(got, "state  running\n") {
+		t.Error(got)
+	}
+	d.try("", "batches", "cancel", "1").exit(2).says("Cancel batch 1 first: 2 tasks wait, 1 run", "--yes")
+	if got := plain(d.run("batches cancel 1 --yes")); !strings.Contains(got, "state  cancelling\n") {
+		t.Error(got)
+	}
+	d.report("d-1", `{"id":"2","results":[{"task":1,"token":1,"status":"failed"}]}`)
+	watched := plain(d.run("batches watch 1"))
+	if !strings.Contains(watched, "state  cancelled\n") || !strings.Contains(watched, `"cancelled":3`) {
+		t.Errorf("watched to the end:\n%s", watched)
+	}
+	if lines := strings.Split(strings.TrimSpace(d.run("batches get 1 --watch --output json")), "\n"); len(lines) != 1 || !json.Valid([]byte(lines[0])) {
+		t.Errorf("as JSON the batch once, in a line: %q", lines)
+	}
+	d.try("", "batches", "get", "9").exit(1).says("not_found", "dispatcher batches list")
+}
+
+func TestWaitEndsWithTheBatch(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	for status, want := range map[string]int{"succeeded": 0, "rejected": 1} {
+		wait := start(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-"+status, "--wait")
+		wait.says(t, `batch (\d+): 1 tasks`)
+		d.work("d-"+status, status)
+		<-wait.ended
+		if got := wait.cmd.ProcessState.ExitCode(); got != want {
+			t.Errorf("%s: exit %d, want %d\n%s", status, got, want, wait.text())
+		}
+		wait.says(t, `state +finished`)
+		if want == 1 {
+			wait.says(t, `of 1 tasks 1 did not succeed: 1 failed, 0 timed out`)
+		}
+	}
+	wait := start(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-9", "--wait")
+	id := wait.says(t, `batch (\d+): 1 tasks`)
+	if code := wait.end(t, syscall.SIGINT); code != 1 {
+		t.Errorf("exit %d after Ctrl-C, want 1: it is not known how it ends", code)
+	}
+	wait.says(t, `interrupted: batch `+id+` goes on`)
+	var b struct{ State string }
+	if d.read(&b, "batches get "+id); b.State != "running" {
+		t.Errorf("%+v", b)
+	}
+}
+
+// flaky is a proxy before a server. It loses answers, or has none.
+type flaky struct {
+	*httputil.ReverseProxy
+	cut func() // all connections
+
+	mu     sync.Mutex
+	lose   int // answers of POST requests to lose, once they were done
+	refuse int // requests to answer with 503
+	keys   []string
+}
+
+func (d *desk) flaky() *flaky {
+	d.Helper()
+	target, err := url.Parse(d.url)
+	if err != nil {
+		d.Fatal(err)
+	}
+	f := &flaky{ReverseProxy: httputil.NewSingleHostReverseProxy(target)}
+	f.ModifyResponse = func(r *http.Response) error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if r.Request.Method == http.MethodPost && f.lose > 0 {
+			f.lose--
+			panic(http.ErrAbortHandler)
+		}
+		return nil
+	}
+	server := httptest.NewServer(http.HandlerFunc(f.serve))
+	d.Cleanup(server.Close)
+	d.Cleanup(server.CloseClientConnections)
+	f.cut = server.CloseClientConnections
+	d.environ[0] = "DISPATCHER_URL=" + server.URL
+	return f
+}
+
+// will lose answers and refuse requests, from now on.
+func (f *flaky) will(lose, refuse int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lose, f.refuse = lose, refuse
+}
+
+// seen are the keys of the POST requests that came.
+func (f *flaky) seen() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.keys)
+}
+
+func (f *flaky) serve(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	if r.Method == http.MethodPost {
+		f.keys = append(f.keys, r.Header.Get("Idempotency-Key"))
+	}
+	refused := f.refuse > 0
+	if refused {
+		f.refuse--
+	}
+	f.mu.Unlock()
+	if refused {
+		http.Error(w, "not now", http.StatusServiceUnavailable)
+		return
+	}
+	f.ServeHTTP(w, r)
+}
+
+// What was lost on the way back was done: sent again with the same key, it is
+// not done twice.
+func TestLostAnswersQueueNothingTwice(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	f := d.flaky()
+	d.file("tasks.csv", "device\n"+strings.Repeat("d-1\n", 1000))
+	f.will(2, 1)
+	made := d.try("", "batches", "create", "--pool", "p", "-f", "tasks.csv").exit(0).says("again in")
+	if plain(made.out) != "id  1\ntasks  1000\n" {
+		t.Errorf("%s", made.out)
+	}
+	keys := f.seen()
+	if len(keys) != 4 || keys[0] == "" || keys[0] != keys[3] {
+		t.Errorf("keys %q: four tries with one key", keys)
+	}
+	f.will(1, 0)
+	d.try("device\nd-1\n", "batches", "create", "--pool", "p", "-f", "-", "--format", "csv").exit(1).says("may have been done")
+	var list []struct{ Total int }
+	if d.read(&list, "batches list"); len(list) != 2 || list[0].Total != 1 || list[1].Total != 1000 {
+		t.Errorf("%+v: standard input cannot be sent again, and a file was queued once", list)
+	}
+	if keys := f.seen(); keys[4] == keys[0] {
+		t.Error("another run has the same key")
+	}
+	f.will(1, 0)
+	d.try("", "devices", "create", "d-5").exit(1).says("its token was lost", "dispatcher devices token d-5")
+	f.will(1, 0)
+	d.try("", "pools", "pause", "p").exit(1).says("may have been done")
+	f.will(0, 1)
+	d.try("", "pools", "list").exit(0).says("again in")
+}
+
+func TestProgressIsDrawnOnATerminal(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.run("batches create --pool p --device d-1 --device d-2")
+	d.work("d-1", "succeeded")
+	screen := d.onTerminal("batches", "watch", "1")
+	screen.says(t, `\r\[#{15}\.{15}\] 1/2 50%, 0 inside, 0 failed`)
+	d.work("d-2", "succeeded")
+	screen.says(t, `\[#{30}\] 2/2 100%`)
+	<-screen.ended
+	if code := screen.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.run("batches create --pool p --device d-1 --device d-2")
+	for _, answer := range []string{"n\r", "\r", "\x04", "perhaps\r"} {
+		screen := d.onTerminal("batches", "cancel", "1")
+		screen.says(t, `Cancel batch 1: 2 tasks wait, 0 run\? \[y/N\] `)
+		screen.types(t, answer)
+		<-screen.ended
+		if code := screen.cmd.ProcessState.ExitCode(); code != 1 {
+			t.Errorf("%q: exit %d, want 1", answer, code)
+		}
+		screen.says(t, "nothing was changed")
+	}
+	screen := d.onTerminal("tasks", "cancel", "--batch", "1")
+	screen.says(t, `Cancel 2 tasks\? \[y/N\] `)
+	screen.types(t, "yes\r")
+	<-screen.ended
+	screen.says(t, "2 tasks cancelled")
+}
+
+// types writes as a person would at the terminal that the program runs on.
+func (d *daemon) types(t *testing.T, text string) {
+	t.Helper()
+	if _, err := d.keyboard.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onTerminal runs a command on a terminal of its own.
+func (d *desk) onTerminal(args ...string) *daemon {
+	d.Helper()
+	master, slave := openTerminal(d.T)
+	p := &daemon{cmd: program(d.T, d.environ, args...), ended: make(chan struct{}), keyboard: master}
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = slave, slave, slave
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := p.cmd.Start(); err != nil {
+		d.Fatal(err)
+	}
+	_ = slave.Close()
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		buffer := make([]byte, 4096)
+		for {
+			n, err := master.Read(buffer)
+			_, _ = p.Write(buffer[:n])
+			if err != nil { // the program has left its terminal
+				return
+			}
+		}
+	}()
+	go func() {
+		_ = p.cmd.Wait()
+		<-drained
+		close(p.ended)
+	}()
+	d.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		_ = master.Close()
+	})
+	return p
+}

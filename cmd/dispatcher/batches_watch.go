@@ -1,0 +1,168 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/internal/terminal"
+)
+
+const (
+	barWidth  = 30
+	lineEvery = 10 * time.Second // where there is no terminal to draw on
+)
+
+// progress is how far a batch is.
+type progress struct {
+	ID          int64
+	State       string
+	Total       int64
+	Counts      map[string]int64
+	Rate        *float64   `json:"rate_per_minute"`
+	ETA         *time.Time `json:"eta"`
+	PausedBy    string     `json:"paused_by"`
+	PauseReason string     `json:"pause_reason"`
+}
+
+func readProgress(e entry) progress {
+	var p progress
+	text, err := json.Marshal(e)
+	if err == nil {
+		_ = json.Unmarshal(text, &p) // what does not fit is not shown
+	}
+	return p
+}
+
+func (p progress) open() int64  { return p.Counts["pending"] + p.Counts["dispatched"] }
+func (p progress) ended() int64 { return p.Total - p.open() }
+
+// unsuccessful are those that ended otherwise than well.
+func (p progress) unsuccessful() int64 { return p.ended() - p.Counts["succeeded"] }
+
+func (p progress) over() bool { return p.State == "finished" || p.State == "cancelled" }
+
+// done is how much has ended: 41200/100000 41%.
+func (p progress) done() string {
+	if p.Total == 0 {
+		return "0/0"
+	}
+	return fmt.Sprintf("%d/%d %d%%", p.ended(), p.Total, 100*p.ended()/p.Total)
+}
+
+// line is all of it for people.
+func (p progress) line() string {
+	text := fmt.Sprintf("%s, %d inside, %d failed", p.done(), p.Counts["dispatched"], p.unsuccessful())
+	if p.Rate != nil {
+		text += fmt.Sprintf(", %.0f/min", *p.Rate)
+	}
+	if p.ETA != nil {
+		text += ", ends " + p.ETA.UTC().Format("2006-01-02 15:04:05Z")
+	}
+	if p.State != "running" {
+		text += ", " + p.State
+	}
+	if p.PausedBy != "" {
+		text += " by " + p.PausedBy
+	}
+	if p.PauseReason != "" {
+		text += ": " + p.PauseReason
+	}
+	return text
+}
+
+// watchBatch shows a batch until it has ended: a bar on a terminal, else a line
+// now and then; as JSON the batch at each change. Ctrl-C ends it as well.
+func (s *session) watchBatch(batch string) error {
+	last, err := s.follow(batch)
+	if s.interrupted() {
+		err = nil
+	} else if err == nil && !s.json {
+		err = s.show(last, briefBatch()...)
+	}
+	return err
+}
+
+// waitForBatch watches a batch that was just queued. It is an error when not
+// all of its tasks succeeded.
+func (s *session) waitForBatch(batch string) error {
+	last, err := s.follow(batch)
+	if s.interrupted() {
+		return advisedError{fmt.Errorf("interrupted: batch %s goes on", batch), "dispatcher batches watch " + batch + "; dispatcher batches cancel " + batch}
+	}
+	if err != nil {
+		return err
+	}
+	if !s.json {
+		err = s.show(last, briefBatch()...)
+	}
+	e, readErr := readEntry(last)
+	if err = errors.Join(err, readErr); err != nil {
+		return err
+	}
+	if p := readProgress(e); p.unsuccessful() > 0 {
+		c := p.Counts
+		return advisedError{
+			fmt.Errorf("of %d tasks %d did not succeed: %d failed, %d timed out, %d cancelled, %d expired",
+				p.Total, p.unsuccessful(), c["failed"], c["timed_out"], c["cancelled"], c["expired"]),
+			"see which: dispatcher tasks list --batch " + batch + " --state failed",
+		}
+	}
+	return nil
+}
+
+// follow returns the batch once it has ended. What cannot be read now is tried
+// again for as long as anybody waits.
+func (s *session) follow(batch string) (json.RawMessage, error) {
+	show := &batchView{s: s, bar: terminal.NewProgress(s.errs), drawn: terminal.Is(s.errs)}
+	defer show.bar.Clear()
+	ctx := s.cmd.Context()
+	for {
+		text, err := s.Get(ctx, client.Path("batches", batch), nil)
+		if err != nil && (ctx.Err() != nil || !client.Transient(err)) {
+			return nil, err
+		}
+		if err != nil {
+			show.bar.Clear()
+			s.note("%v", err)
+		} else if over, err := show.update(text); over || err != nil {
+			return text, err
+		}
+		if err := client.Pause(ctx, watchEvery); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// batchView draws a batch as it changes.
+type batchView struct {
+	s     *session
+	bar   *terminal.Progress
+	drawn bool // on a terminal
+	shown string
+	state string
+	at    time.Time
+}
+
+func (v *batchView) update(text json.RawMessage) (over bool, err error) {
+	e, err := readEntry(text)
+	if err != nil {
+		return false, err
+	}
+	p := readProgress(e)
+	line := p.line()
+	switch {
+	case v.drawn:
+		v.bar.Show("%s %s", terminal.Bar(p.ended(), p.Total, barWidth), line)
+	case line != v.shown && (p.State != v.state || time.Since(v.at) >= lineEvery) && !p.over():
+		v.s.note("%s", line)
+		v.state, v.at = p.State, time.Now()
+	}
+	if v.s.json && line != v.shown {
+		err = v.s.line(text)
+	}
+	v.shown = line
+	return p.over(), err
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/internal/client"
+)
+
+func newDevices() *cobra.Command {
+	o := &operator{}
+	selected := &deviceSelection{}
+	verbs := o.addList(list{
+		path: client.Path("devices"), filters: func() (url.Values, error) { return selected.query(), nil },
+		columns: []column{
+			member("ID", "id"), member("LAST SEEN", "last_seen"), member("BLOCKED", "blocked"), member("OWN TOKEN", "own_token"),
+			member("TAGS", "tags"), member("ATTRIBUTES", "attributes"),
+		},
+	}, "List devices by id", selected.add)
+	verbs = append(verbs, o.devicesGet(), o.devicesCreate(), o.devicesSet(), o.devicesToken(),
+		o.onDevice("block", "Grant a device nothing, and tell it to stop what it runs", postDevice("block")),
+		o.onDevice("unblock", "Grant a blocked device tasks again", postDevice("unblock")),
+		o.devicesDelete())
+	return o.noun("devices", "Register, tag, block and find devices", verbs...)
+}
+
+// deviceSelection are the filters of devices; all must match.
+type deviceSelection struct {
+	tags    map[string]string
+	blocked string
+}
+
+func (d *deviceSelection) add(command *cobra.Command) {
+	command.Flags().StringToStringVar(&d.tags, "tag", nil, "only with all of these tags: area=330100,city=hz")
+	command.Flags().StringVar(&d.blocked, "blocked", "", "true or false: only those that are, or are not")
+	complete(command, "blocked", "true", "false")
+}
+
+func (d *deviceSelection) query() url.Values {
+	q := query("blocked", d.blocked)
+	for name, value := range d.tags {
+		q.Add("tag", name+":"+value)
+	}
+	return q
+}
+
+// onDevice makes a command about one device.
+func (o *operator) onDevice(use, short string, run func(s *session, device string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " DEVICE", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: o.names(client.Path("devices"), "id", "last_seen", 1),
+		RunE: o.with(func(s *session, args []string) error { return run(s, args[0]) }),
+	}
+}
+
+func postDevice(act string) func(*session, string) error {
+	return func(s *session, device string) error {
+		return s.act(client.Request{Method: http.MethodPost, Path: client.Path("devices", device, act)})
+	}
+}
+
+func (o *operator) devicesGet() *cobra.Command {
+	return o.onDevice("get", "Show a device", func(s *session, device string) error {
+		return s.act(client.Request{Method: http.MethodGet, Path: client.Path("devices", device)})
+	})
+}
+
+func (o *operator) devicesCreate() *cobra.Command {
+	var tags map[string]string
+	command := o.onDevice("create", "Register a device, and show its token once", func(s *session, device string) error {
+		return s.secret(client.Request{
+			Method: http.MethodPost, Path: client.Path("devices"), Key: newKey(), Body: map[string]any{"id": device, "tags": tags},
+		}, "dispatcher devices token "+device)
+	})
+	command.ValidArgsFunction = cobra.NoFileCompletions
+	command.Flags().StringToStringVar(&tags, "tag", nil, "tags: area=330100,city=hz")
+	return command
+}
+
+func (o *operator) devicesSet() *cobra.Command {
+	var tags map[string]string
+	var untag []string
+	command := o.onDevice("set", "Change the tags of a device that are given; the others stay", func(s *session, device string) error {
+		merge := map[string]*string{}
+		for name, value := range tags {
+			merge[name] = &value
+		}
+		for _, name := range untag {
+			merge[name] = nil
+		}
+		if len(merge) == 0 {
+			return usageError{errors.New("nothing to change: give at least one of --tag, --untag")}
+		}
+		return s.act(client.Request{Method: http.MethodPatch, Path: client.Path("devices", device), Body: map[string]any{"tags": merge}})
+	})
+	command.Flags().StringToStringVar(&tags, "tag", nil, "tags to set: area=330100,city=hz")
+	command.Flags().StringSliceVar(&untag, "untag", nil, "names of tags to take away")
+	return command
+}
+
+func (o *operator) devicesToken() *cobra.Command {
+	overlap := 24 * time.Hour
+	command := o.onDevice("token", "Make a new token of a device, and show it once", func(s *session, device string) error {
+		return s.act(client.Request{
+			Method: http.MethodPost, Path: client.Path("devices", device, "token"), Body: map[string]any{"overlap_ms": span(overlap)},
+		})
+	})
+	command.Flags().DurationVar(&overlap, "overlap", overlap, "how long its older tokens go on; 0: they end at once")
+	return command
+}
+
+func (o *operator) devicesDelete() *cobra.Command {
+	var cancel bool
+	command := o.onDevice("delete", "Delete a device and its tokens", func(s *session, device string) error {
+		q := url.Values{}
+		if cancel {
+			q.Set("cancel", "true")
+		}
+		return s.act(client.Request{Method: http.MethodDelete, Path: client.Path("devices", device), Query: q})
+	})
+	command.Flags().BoolVar(&cancel, "cancel", false, "also with open tasks: those that wait are cancelled, what runs is asked to stop")
+	return command
+}

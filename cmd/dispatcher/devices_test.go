@@ -1,0 +1,211 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+func TestDevices(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.prints("devices create d-1 --tag area=330100,city=hz", `
+id  d-1
+blocked  no
+own_token  no
+tags  {"area":"330100","city":"hz"}
+created_at  TIME
+token  SECRET
+`)
+	d.try("", "devices", "create", "d-1").exit(1).says("already_exists")
+	d.run("devices create d-2")
+	if got := plain(d.run("devices set d-1 --tag area=1 --untag city")); !strings.Contains(got, `tags  {"area":"1"}`+"\n") {
+		t.Error(got)
+	}
+	d.try("", "devices", "set", "d-1").exit(2).says("--untag")
+	for filter, want := range map[string]string{"--tag area=1": "d-1", "--blocked true": "d-2"} {
+		d.run("devices block d-2")
+		var list []struct{ ID string }
+		if d.read(&list, "devices list "+filter); len(list) != 1 || list[0].ID != want {
+			t.Errorf("%s: %+v", filter, list)
+		}
+	}
+	d.run("devices unblock d-2")
+	d.prints("devices list", "ID  LAST SEEN  BLOCKED  OWN TOKEN  TAGS  ATTRIBUTES\nd-1  {\"area\":\"1\"}\nd-2\n")
+	var made struct{ Token string }
+	if d.read(&made, "devices token d-1 --overlap 0s"); len(made.Token) != 43 {
+		t.Errorf("%+v", made)
+	}
+	d.run("batches create --pool p --device d-1")
+	d.try("", "devices", "delete", "d-1").exit(1).says("open_tasks")
+	d.prints("devices delete d-1 --cancel", "id  d-1\ncancelled  1\nstopping  0\n")
+	if got := d.run("devices export"); strings.Count(got, "\n") != 2 || !strings.Contains(got, "\nd-2,") {
+		t.Error(got)
+	}
+}
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	secret := strings.TrimSpace(d.run("tokens create --name eve --role viewer --valid 1h"))
+	if len(secret) != 43 {
+		t.Fatalf("%q is not a token alone", secret)
+	}
+	var made struct {
+		ID                int
+		Name, Role, Token string
+		ExpiresAt         *string `json:"expires_at"`
+	}
+	if d.read(&made, "tokens create --name bob --role operator"); made.Role != "operator" || made.Token == "" || made.ExpiresAt != nil {
+		t.Errorf("%+v", made)
+	}
+	d.prints("tokens list", "ID  NAME  ROLE  CREATED  EXPIRES\n1  eve  viewer  TIME  TIME\n2  bob  operator  TIME\n")
+	eve := *d
+	eve.environ = []string{d.environ[0], "DISPATCHER_TOKEN=" + secret}
+	eve.run("pools list")
+	for line, role := range map[string]string{"pools create p": "admin", "batches create --pool p --device d": "operator", "tokens list": "admin"} {
+		eve.try("", strings.Fields(line)...).exit(1).says("(forbidden)", "a token of the role "+role+" is needed")
+	}
+	eve.environ[1] = "DISPATCHER_TOKEN_FILE=" + filepath.Join(d.dir, d.file("token", secret+"\n"))
+	eve.run("pools list")
+	eve.environ = append(eve.environ, "DISPATCHER_TOKEN=x")
+	eve.try("", "pools", "list").exit(2).says("as a value and as a file")
+	d.run("tokens delete 1")
+	eve.environ = []string{d.environ[0], "DISPATCHER_TOKEN=nobody"}
+	eve.try("", "pools", "list").exit(1).says("(unauthenticated)", "DISPATCHER_TOKEN", "dispatcher tokens create")
+	if got := d.run("tokens list"); strings.Contains(got, "eve") {
+		t.Errorf("revoked, and listed:\n%s", got)
+	}
+}
+
+// The commands find the dev of this folder, and of this user, and no other.
+func TestDevIsFound(t *testing.T) {
+	t.Parallel()
+	home, here := t.TempDir(), t.TempDir()
+	at := []string{"HOME=" + home}
+	list := func(dir string, environ ...string) told {
+		cmd := program(t, environ, "pools", "list")
+		cmd.Dir = dir
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		_ = cmd.Run() // its exit code tells
+		return told{t, "pools list", cmd.ProcessState.ExitCode(), "", errs.String()}
+	}
+	list(here, at...).exit(1).says("no dev server runs here", "start one with `dispatcher dev`")
+	d := start(t, at, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", filepath.Join(here, ".dispatcher"))
+	d.says(t, `HTTP\s+(http://\S+)`)
+	list(here, "HOME="+t.TempDir()).exit(0)
+	list(t.TempDir(), at...).exit(0)
+	list(t.TempDir(), "HOME="+t.TempDir()).exit(1)
+	list(here, append(at, "DISPATCHER_URL=http://"+testservers.FreeAddr(t))...).exit(1).says("DISPATCHER_URL") // what is said goes before what is found
+	if code := d.end(t, syscall.SIGTERM); code != 0 {
+		t.Errorf("dev: exit %d", code)
+	}
+	for _, dir := range []string{filepath.Join(here, ".dispatcher"), filepath.Join(home, ".local", "state", "dispatcher")} {
+		if _, err := os.Stat(filepath.Join(dir, "dev.json")); err == nil {
+			t.Errorf("dev left its file in %s", dir)
+		}
+	}
+	list(here, at...).exit(1).says("no dev server runs here")
+}
+
+// A killed dev leaves its file. Whoever has its port now does not get its token.
+func TestFileOfAKilledDevIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	here := t.TempDir()
+	d := start(t, []string{"HOME=" + here}, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", filepath.Join(here, "data"))
+	url := d.says(t, `HTTP\s+(http://\S+)`)
+	if err := d.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-d.ended
+	file := filepath.Join(here, ".local", "state", "dispatcher", "dev.json")
+	content, err := os.ReadFile(file)
+	if err != nil || !json.Valid(content) {
+		t.Fatalf("no file was left: %v", err)
+	}
+	code, _, stderr := execute(t, []string{"HOME=" + here}, "pools", "list")
+	told{t, "pools list", code, "", stderr}.exit(1).says("no longer runs", file, url, "start one with `dispatcher dev`")
+}
+
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	d.run("pools set p --capacity 2")
+	d.prints("events list --pool p --order oldest", `
+ID  AT  KIND  ACTOR  ABOUT  DETAIL
+1  TIME  pool.created  bootstrap  pool p  capacity=1 lease=5m0s paused=false
+2  TIME  pool.changed  bootstrap  pool p  capacity=2 lease=5m0s paused=false
+`)
+	if got := d.run("events export --kind pool.changed --format ndjson"); strings.Count(got, "\n") != 1 {
+		t.Error(got)
+	}
+	watch := start(t, d.environ, "events", "watch", "--pool", "p")
+	watch.says(t, "Waiting for events")
+	d.run("pools pause p")
+	watch.says(t, `Z  pool.changed +bootstrap +pool p  .*paused=true`)
+	if code := watch.end(t, syscall.SIGINT); code != 0 {
+		t.Errorf("exit %d after Ctrl-C", code)
+	}
+	all := start(t, d.environ, "events", "watch", "--after", "0", "--output", "json")
+	all.says(t, `"id":1,`)
+	all.says(t, `"id":3,`)
+}
+
+// What happens while the connection is lost comes when it is there again.
+func TestWatchLosesNothing(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	direct := *d
+	direct.environ = append([]string{}, d.environ...)
+	f := d.flaky()
+	watch := start(t, d.environ, "events", "watch")
+	watch.says(t, "Waiting for events")
+	direct.run("pools create a")
+	watch.says(t, `pool.created .*pool a`)
+	f.will(0, 1)
+	f.cut()
+	direct.run("pools create b")
+	watch.says(t, `again in`)
+	watch.says(t, `pool.created .*pool b`)
+	if text := watch.text(); strings.Count(text, "pool a") != 1 || strings.Count(text, "pool b") != 1 {
+		t.Errorf("not each of them once:\n%s", text)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create ar:1")
+	d.run("pools create ar:2")
+	d.run("pools create other")
+	d.run("devices create d-1")
+	d.run("batches create --pool other --name spring --device d-1")
+	for line, want := range map[string]string{
+		"pools get ar":                    "ar:1\t60\nar:2\t60\n:4\n",
+		"pools get ar:1 ":                 ":4\n",
+		"batches pause ":                  "1\tspring\n:4\n",
+		"batches create --pool oth":       "other\t60\n:4\n",
+		"devices get d":                   "d-1\n:4\n",
+		"tasks list --state t":            strings.Join(append(taskStates(), ":4\n"), "\n"),
+		"events list --order ":            "newest\noldest\n:4\n",
+		"tokens create --name x --role v": strings.Join(append(roles(), ":4\n"), "\n"),
+		"pools list --output j":           "table\njson\n:4\n",
+	} {
+		args := append([]string{"__complete"}, strings.Split(line, " ")...)
+		if got := d.try("", args...).exit(0).out; got != want {
+			t.Errorf("%q: %q, want %q", line, got, want)
+		}
+	}
+	d.environ = nil
+	if got := d.try("", "__complete", "pools", "get", "").exit(0); got.out != ":4\n" {
+		t.Errorf("without a server: %q", got.out)
+	}
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/internal/terminal"
+)
+
+func newEvents() *cobra.Command {
+	o := &operator{}
+	selected := &eventSelection{}
+	l := list{path: client.Path("events"), filters: selected.query, columns: eventColumns()}
+	verbs := o.addList(l, "List events, newest first", func(c *cobra.Command) {
+		selected.add(o, c)
+		c.Flags().StringVar(&selected.order, "order", "newest", "newest or oldest first")
+		complete(c, "order", "newest", "oldest")
+	})
+	return o.noun("events", "Read the log of all that was done and happened", append(verbs, o.eventsWatch())...)
+}
+
+func eventColumns() []column {
+	return []column{
+		member("ID", "id"), member("AT", "at"), member("KIND", "kind"), member("ACTOR", "actor"), {"ABOUT", about}, member("DETAIL", "detail"),
+	}
+}
+
+// about names what an event tells of.
+func about(e entry) string {
+	var parts []string
+	for _, name := range []string{"pool", "batch", "task", "device"} {
+		if value := e.text(name); value != "" && value != "0" {
+			parts = append(parts, name+" "+value)
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// eventSelection are the filters of events; all must match.
+type eventSelection struct {
+	kind, actor, pool, batch, task, device, order string
+}
+
+func (e *eventSelection) add(o *operator, command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVar(&e.kind, "kind", "", "only of this kind: task.granted, batch.paused, ...")
+	flags.StringVar(&e.actor, "actor", "", "only by this operator, device or part of the dispatcher")
+	flags.StringVar(&e.pool, "pool", "", "only about this pool")
+	flags.StringVar(&e.batch, "batch", "", "only about this batch")
+	flags.StringVar(&e.task, "task", "", "only about this task")
+	flags.StringVar(&e.device, "device", "", "only about this device")
+	o.completeFlag(command, "pool", client.Path("pools"), "name", "capacity")
+	o.completeFlag(command, "batch", client.Path("batches"), "id", "name")
+	o.completeFlag(command, "device", client.Path("devices"), "id", "last_seen")
+}
+
+func (e *eventSelection) query() (url.Values, error) {
+	return query("kind", e.kind, "actor", e.actor, "pool", e.pool, "batch", e.batch, "task", e.task, "device", e.device, "order", e.order), nil
+}
+
+func (o *operator) eventsWatch() *cobra.Command {
+	selected := &eventSelection{}
+	after := ""
+	command := &cobra.Command{
+		Use: "watch", Short: "Show what happens, from now on, until Ctrl-C; none is left out when the connection is lost", Args: cobra.NoArgs,
+		RunE: o.with(func(s *session, _ []string) error {
+			q, err := selected.query()
+			if err != nil {
+				return err
+			}
+			at := client.Live{Last: after}
+			if after == "" {
+				at.Connected = func() { s.note("Waiting for events.") }
+			}
+			err = s.Follow(s.cmd.Context(), client.Path("events"), q, at, s.event)
+			if s.cmd.Context().Err() != nil && errors.Is(err, s.cmd.Context().Err()) {
+				return nil
+			}
+			return err
+		}),
+	}
+	selected.add(o, command)
+	command.Flags().StringVar(&after, "after", "", "all events after this id, then the new ones; 0: all there are")
+	return command
+}
+
+// event writes one, in columns that stay where they are.
+func (s *session) event(text json.RawMessage) error {
+	if s.json {
+		return s.line(text)
+	}
+	e, err := readEntry(text)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(s.out, terminal.Safe(fmt.Sprintf("%s  %-20s  %-12s  %s  %s", e.text("at"), e.text("kind"), e.text("actor"), about(e), e.text("detail"))))
+	return err
+}

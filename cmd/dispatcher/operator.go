@@ -1,0 +1,191 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/internal/localdev"
+	"github.com/fleetslots/dispatcher/internal/terminal"
+)
+
+// devData is where `dispatcher dev` keeps its data unless told otherwise.
+const devData = ".dispatcher"
+
+const (
+	outputTable = "table"
+	outputJSON  = "json"
+)
+
+// operator is what the commands of the operators' API share.
+type operator struct{ url, output string }
+
+// noun is a command with others below it, which take the flags of all.
+func (o *operator) noun(name, short string, verbs ...*cobra.Command) *cobra.Command {
+	command := &cobra.Command{Use: name, Short: short, GroupID: groupOperate}
+	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	command.AddCommand(verbs...)
+	flags := command.PersistentFlags()
+	flags.StringVar(&o.url, "url", "", "the dispatcher (DISPATCHER_URL; default: the dispatcher dev that runs here)")
+	flags.StringVarP(&o.output, "output", "o", outputTable, "table: for people; json: for scripts")
+	complete(command, "output", outputTable, outputJSON)
+	return command
+}
+
+// session is one command at work.
+type session struct {
+	*client.Client
+	cmd  *cobra.Command
+	out  io.Writer // data
+	errs io.Writer // everything else
+	json bool
+}
+
+// with gives a command its session.
+func (o *operator) with(run func(s *session, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if o.output != outputTable && o.output != outputJSON {
+			return usageError{fmt.Errorf("--output: %q is neither table nor json", o.output)}
+		}
+		s := &session{cmd: cmd, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), json: o.output == outputJSON}
+		var err error
+		if s.Client, err = o.connect(s.sentAgain); err != nil {
+			return err
+		}
+		return run(s, args)
+	}
+}
+
+// connect finds the server: as said, else the dev that runs here. Nothing is
+// sent yet.
+func (o *operator) connect(notice func(error, time.Duration)) (*client.Client, error) {
+	config := client.Config{URL: cmp.Or(o.url, os.Getenv("DISPATCHER_URL")), Agent: "dispatcher/" + version, Notice: notice}
+	var err error
+	if config.URL == "" {
+		config, err = local(config)
+	} else {
+		config.Token, err = givenToken()
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(config)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--url, DISPATCHER_URL: %w", err)}
+	}
+	return c, nil
+}
+
+// local is the dev of this folder, or of this user. A token that is given goes
+// to it only if its URL was given, too.
+func local(config client.Config) (client.Config, error) {
+	dirs := []string{devData}
+	if state, err := localdev.StateDir(); err == nil {
+		dirs = append(dirs, state)
+	}
+	server, err := localdev.Find(dirs...)
+	config.URL, config.Token = server.URL, server.Token
+	return config, err
+}
+
+// givenToken reads DISPATCHER_TOKEN or the file that DISPATCHER_TOKEN_FILE
+// names. There is no flag: others of the machine can read a command line.
+func givenToken() (string, error) {
+	token, file := os.Getenv("DISPATCHER_TOKEN"), os.Getenv("DISPATCHER_TOKEN_FILE")
+	if token != "" && file != "" {
+		return "", usageError{errors.New("DISPATCHER_TOKEN: given as a value and as a file")}
+	}
+	if file == "" {
+		return strings.TrimSpace(token), nil
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", usageError{fmt.Errorf("DISPATCHER_TOKEN_FILE: %w", err)}
+	}
+	return strings.TrimSpace(string(content)), nil
+}
+
+func (s *session) sentAgain(err error, wait time.Duration) {
+	s.note("%v; again in %s", err, wait)
+}
+
+// note tells people something that is no data.
+func (s *session) note(format string, a ...any) {
+	_, _ = fmt.Fprintln(s.errs, terminal.Safe(fmt.Sprintf(format, a...)))
+}
+
+// show writes one thing: its members, but for some that a table leaves out, or
+// the object as it came.
+func (s *session) show(object json.RawMessage, without ...string) error {
+	if s.json {
+		return s.document(object)
+	}
+	return terminal.Fields(s.out, object, without...)
+}
+
+// document writes JSON for people and programs.
+func (s *session) document(object json.RawMessage) error {
+	d := json.NewEncoder(s.out)
+	d.SetIndent("", "  ")
+	d.SetEscapeHTML(false)
+	return d.Encode(object)
+}
+
+// line writes JSON in one line.
+func (s *session) line(object json.RawMessage) error {
+	d := json.NewEncoder(s.out)
+	d.SetEscapeHTML(false)
+	return d.Encode(object)
+}
+
+// act sends a request and shows what came of it.
+func (s *session) act(r client.Request, without ...string) error {
+	object, err := s.Call(s.cmd.Context(), r)
+	if err != nil || object == nil {
+		return err
+	}
+	return s.show(object, without...)
+}
+
+// make creates what has a secret. When only the second answer arrived, the
+// secret is not in it: again says how to get another.
+func (s *session) make(r client.Request, again string) (json.RawMessage, entry, error) {
+	text, err := s.Call(s.cmd.Context(), r)
+	if err != nil {
+		return nil, nil, err
+	}
+	made, err := readEntry(text)
+	if err == nil && made.word("token") == "" {
+		err = advisedError{errors.New("it was created, and its token was lost with the first answer"), again}
+	}
+	return text, made, err
+}
+
+// secret makes and shows what has one.
+func (s *session) secret(r client.Request, again string) error {
+	text, _, err := s.make(r, again)
+	if err != nil {
+		return err
+	}
+	return s.show(text)
+}
+
+// query has the values that are not empty.
+func query(pairs ...string) url.Values {
+	q := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			q.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return q
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// desk is where an operator works: a dev server, and the environment that
+// leads the commands to it.
+type desk struct {
+	*testing.T
+	url, token, fleet string
+	environ           []string
+	dir               string // that commands run in
+}
+
+// newDesk starts a dev for one test.
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	_, environ := devAt(t, t.TempDir(), "--report-period", "1s")
+	d := &desk{T: t, dir: t.TempDir()}
+	for _, pair := range environ {
+		name, value, _ := strings.Cut(pair, "=")
+		switch name {
+		case "DISPATCHER_URL":
+			d.url = value
+		case "DISPATCHER_TOKEN":
+			d.token = value
+		case "DISPATCHER_FLEET_TOKEN":
+			d.fleet = value
+		}
+	}
+	d.environ = []string{"DISPATCHER_URL=" + d.url, "DISPATCHER_TOKEN=" + d.token}
+	return d
+}
+
+// told is what a command said.
+type told struct {
+	*testing.T
+	line         string
+	code         int
+	out, errText string
+}
+
+// try runs a command; input is its standard input.
+func (d *desk) try(input string, args ...string) told {
+	d.Helper()
+	cmd := program(d.T, d.environ, args...)
+	cmd.Dir = d.dir
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		d.Fatal(err)
+	}
+	return told{d.T, strings.Join(args, " "), cmd.ProcessState.ExitCode(), out.String(), errs.String()}
+}
+
+// run is a command without quotes in it, that works.
+func (d *desk) run(line string, more ...string) string {
+	d.Helper()
+	return d.try("", append(strings.Fields(line), more...)...).exit(0).out
+}
+
+// exit expects an exit code.
+func (o told) exit(code int) told {
+	o.Helper()
+	if o.code != code {
+		o.Fatalf("%s: exit %d, want %d\n%s%s", o.line, o.code, code, o.out, o.errText)
+	}
+	return o
+}
+
+// says expects words on standard error.
+func (o told) says(words ...string) told {
+	o.Helper()
+	for _, w := range words {
+		if !strings.Contains(o.errText, w) {
+			o.Errorf("%s: %q does not say %q", o.line, o.errText, w)
+		}
+	}
+	return o
+}
+
+// file writes one into the folder that commands run in.
+func (d *desk) file(name, content string) string {
+	d.Helper()
+	if err := os.WriteFile(filepath.Join(d.dir, name), []byte(content), 0o600); err != nil {
+		d.Fatal(err)
+	}
+	return name
+}
+
+// read decodes what a command prints with --output json.
+func (d *desk) read(into any, line string, more ...string) {
+	d.Helper()
+	out := d.run(line+" --output json", more...)
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		d.Fatalf("%s: %v in %s", line, err, out)
+	}
+}
+
+// report is a device's, with the fleet token.
+func (d *desk) report(device, body string) map[string]any {
+	d.Helper()
+	request, err := http.NewRequestWithContext(d.Context(), http.MethodPost, d.url+"/v1/devices/"+device+"/report", strings.NewReader(body))
+	if err != nil {
+		d.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+d.fleet)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		d.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		d.Fatalf("report of %s: %d %s %v", device, response.StatusCode, text, err)
+	}
+	var reply map[string]any
+	if err := json.Unmarshal(text, &reply); err != nil {
+		d.Fatal(err)
+	}
+	return reply
+}
+
+// work lets a device do one task, with this result.
+func (d *desk) work(device, status string) {
+	d.Helper()
+	task, ok := d.report(device, `{"id":"1"}`)["task"].(map[string]any)
+	if !ok {
+		d.Fatalf("%s was granted nothing", device)
+	}
+	d.report(device, fmt.Sprintf(`{"id":"2","accept":false,"results":[{"task":%.0f,"token":%.0f,"status":%q,"error":"as told"}]}`, task["id"], task["token"], status))
+}
+
+// plain replaces what differs from run to run.
+func plain(text string) string {
+	text = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`).ReplaceAllString(text, "TIME")
+	text = regexp.MustCompile(`[A-Za-z0-9_-]{43}`).ReplaceAllString(text, "SECRET")
+	return regexp.MustCompile(`(?m) +$| {2,}`).ReplaceAllStringFunc(text, func(spaces string) string { return "  "[:min(len(spaces), 2)] })
+}
+
+// prints compares what a command prints, line by line.
+func (d *desk) prints(line, want string, more ...string) {
+	d.Helper()
+	got := plain(d.run(line, more...))
+	if diff := cmp.Diff(strings.TrimLeft(want, "\n"), got); diff != "" {
+		d.Errorf("%s (-want +got):\n%s", line, diff)
+	}
+}

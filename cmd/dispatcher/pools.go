@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fleetslots/dispatcher/internal/client"
+)
+
+func newPools() *cobra.Command {
+	o := &operator{}
+	verbs := o.addList(list{path: client.Path("pools"), columns: []column{
+		member("NAME", "name"), member("CAPACITY", "capacity"), member("LEASE", "lease_ms"), member("PAUSED", "paused"),
+		member("OPENS", "opens_at"), member("CLOSES", "closes_at"), member("UPDATED", "updated_at"),
+	}}, "List pools by name", nil)
+	verbs = append(verbs, o.poolsGet(), o.poolsCreate(), o.poolsSet(), o.poolsApply(), o.poolsDelete(), o.poolsPause(), o.poolsResume(),
+		o.poolsSlots(), o.poolsRelease(), o.poolsGrant(), o.poolsWatch())
+	return o.noun("pools", "Create, resize, pause and watch pools", verbs...)
+}
+
+// onPool makes a command about one pool.
+func (o *operator) onPool(use, short string, run func(s *session, pool string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " POOL", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: o.poolNames(1),
+		RunE: o.with(func(s *session, args []string) error { return run(s, args[0]) }),
+	}
+}
+
+func (o *operator) poolNames(most int) cobra.CompletionFunc {
+	return o.names(client.Path("pools"), "name", "capacity", most)
+}
+
+func (o *operator) poolsGet() *cobra.Command {
+	return o.onPool("get", "Show a pool", func(s *session, pool string) error {
+		return s.act(client.Request{Method: http.MethodGet, Path: client.Path("pools", pool)})
+	})
+}
+
+// poolFlags are the settings of a pool.
+type poolFlags struct {
+	capacity int
+	lease    time.Duration
+	paused   bool
+	windows  windowsFlag
+	always   bool
+}
+
+func (p *poolFlags) add(flags *pflag.FlagSet) {
+	flags.IntVar(&p.capacity, "capacity", 0, "devices inside at once (default 60)")
+	flags.DurationVar(&p.lease, "lease", 0, "how long a device may hold a place before it must renew (default 5m)")
+	flags.BoolVar(&p.paused, "paused", false, "grant nothing new")
+	p.windows.add(flags)
+}
+
+// body has what was said.
+func (p *poolFlags) body(flags *pflag.FlagSet) map[string]any {
+	body := map[string]any{}
+	for flag, field := range map[string]struct {
+		name  string
+		value any
+	}{
+		"capacity": {"capacity", p.capacity}, "lease": {"lease_ms", p.lease.Milliseconds()},
+		"paused": {"paused", p.paused}, "window": {"windows", p.windows},
+	} {
+		if flags.Changed(flag) {
+			body[field.name] = field.value
+		}
+	}
+	if p.always {
+		body["windows"] = nil // the default
+	}
+	return body
+}
+
+func (o *operator) poolsCreate() *cobra.Command {
+	settings := &poolFlags{}
+	command := o.onPool("create", "Create a pool", func(s *session, pool string) error {
+		path := client.Path("pools", pool)
+		_, err := s.Get(s.cmd.Context(), path, nil)
+		if err == nil {
+			return advisedError{fmt.Errorf("there is a pool %s already", pool), "change it: dispatcher pools set " + pool}
+		}
+		if p, ok := errors.AsType[*client.Problem](err); !ok || p.Status != http.StatusNotFound {
+			return err
+		}
+		return s.act(client.Request{Method: http.MethodPut, Path: path, Body: settings.body(s.cmd.Flags())})
+	})
+	settings.add(command.Flags())
+	return command
+}
+
+func (o *operator) poolsSet() *cobra.Command {
+	settings := &poolFlags{}
+	command := o.onPool("set", "Change the settings of a pool that are given as flags; the others stay", func(s *session, pool string) error {
+		body := settings.body(s.cmd.Flags())
+		if len(body) == 0 {
+			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --window, --always-open")}
+		}
+		return s.act(client.Request{Method: http.MethodPatch, Path: client.Path("pools", pool), Body: body})
+	})
+	settings.add(command.Flags())
+	command.Flags().BoolVar(&settings.always, "always-open", false, "no windows any more")
+	command.MarkFlagsMutuallyExclusive("window", "always-open")
+	return command
+}
+
+func (o *operator) poolsDelete() *cobra.Command {
+	return o.onPool("delete", "Delete a pool of which nothing is open; its ended batches stay", func(s *session, pool string) error {
+		return s.act(client.Request{Method: http.MethodDelete, Path: client.Path("pools", pool)})
+	})
+}
+
+func (o *operator) poolsPause() *cobra.Command {
+	var reason string
+	command := o.onPool("pause", "Grant nothing more of a pool; what runs goes on", func(s *session, pool string) error {
+		return s.act(client.Request{Method: http.MethodPost, Path: client.Path("pools", pool, "pause"), Body: map[string]string{"reason": reason}})
+	})
+	command.Flags().StringVar(&reason, "reason", "", "why, for those who ask why nothing runs")
+	return command
+}
+
+func (o *operator) poolsResume() *cobra.Command {
+	return o.onPool("resume", "End the pause of a pool", func(s *session, pool string) error {
+		return s.act(client.Request{Method: http.MethodPost, Path: client.Path("pools", pool, "resume")})
+	})
+}

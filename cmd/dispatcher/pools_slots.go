@@ -1,0 +1,149 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/internal/terminal"
+)
+
+// occupancy is who is inside a pool.
+type occupancy struct {
+	Capacity, Held, Reserved, Waiting int
+	Slots                             []entry
+}
+
+func (o *operator) poolsSlots() *cobra.Command {
+	all := false
+	command := o.onPool("slots", "Show who holds the places of a pool", func(s *session, pool string) error {
+		text, err := s.Get(s.cmd.Context(), client.Path("pools", pool, "slots"), nil)
+		if err != nil || s.json {
+			return errors.Join(err, s.documentIf(text))
+		}
+		var now occupancy
+		if err := json.Unmarshal(text, &now); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(s.out, "%d places, %d held, %d reserved; %d devices wait\n", now.Capacity, now.Held, now.Reserved, now.Waiting)
+		return s.slots(now, all)
+	})
+	command.Flags().BoolVar(&all, "all", false, "the free places, too")
+	return command
+}
+
+// slots writes those that are not free, or all.
+func (s *session) slots(now occupancy, all bool) error {
+	if !all && now.Held+now.Reserved == 0 {
+		return nil
+	}
+	t := terminal.NewTable(s.out, "SLOT", "STATE", "DEVICE", "TASK", "TOKEN", "SINCE", "LEASE UNTIL")
+	for _, e := range now.Slots {
+		if all || e.text("state") != "free" {
+			t.Row(e.text("slot"), e.text("state"), e.text("device"), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
+		}
+	}
+	return t.Flush()
+}
+
+// documentIf writes JSON unless there is none.
+func (s *session) documentIf(text json.RawMessage) error {
+	if text == nil {
+		return nil
+	}
+	return s.document(text)
+}
+
+func (o *operator) poolsRelease() *cobra.Command {
+	var reason string
+	var now bool
+	var token int64
+	command := &cobra.Command{
+		Use:   "release POOL SLOT",
+		Short: "Take a place back from the device that holds it",
+		Long: `Take a place back from the device that holds it. Its task ends cancelled.
+
+The device is told to stop with its next report, and the place is free with its
+result or at the end of its lease: never more devices are inside than there are
+places. With --now it is free at once, and the device may still be inside until
+its lease ends.`,
+		Args: cobra.ExactArgs(2), ValidArgsFunction: o.poolNames(1),
+		RunE: o.with(func(s *session, args []string) error {
+			body := map[string]any{"reason": reason, "now": now}
+			if token > 0 {
+				body["token"] = token
+			}
+			return s.act(client.Request{Method: http.MethodPost, Path: client.Path("pools", args[0], "slots", args[1], "release"), Body: body})
+		}),
+	}
+	command.Flags().StringVar(&reason, "reason", "", "why, for the audit log; needed")
+	command.Flags().BoolVar(&now, "now", false, "at once: one device more than the capacity may then be inside")
+	command.Flags().Int64Var(&token, "token", 0, "of the grant that is meant; 0: whichever holds the place")
+	return needed(command, "reason")
+}
+
+func (o *operator) poolsGrant() *cobra.Command {
+	return &cobra.Command{
+		Use: "grant POOL TOKEN", Short: "Check whether a grant is in force, as the external system does", Args: cobra.ExactArgs(2),
+		ValidArgsFunction: o.poolNames(1),
+		RunE: o.with(func(s *session, args []string) error {
+			return s.act(client.Request{Method: http.MethodGet, Path: client.Path("pools", args[0], "grants", args[1])})
+		}),
+	}
+}
+
+// watchEvery is how often what is watched is read.
+const watchEvery = time.Second
+
+func (o *operator) poolsWatch() *cobra.Command {
+	return o.onPool("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
+		var last [4]int
+		heads := terminal.NewTable(s.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "WAITING")
+		return s.everySecond(func() error {
+			text, err := s.Get(s.cmd.Context(), client.Path("pools", pool, "slots"), nil)
+			if err != nil {
+				return err
+			}
+			var now occupancy
+			if err := json.Unmarshal(text, &now); err != nil {
+				return err
+			}
+			seen := [4]int{now.Capacity, now.Held, now.Reserved, now.Waiting}
+			if seen == last {
+				return nil
+			}
+			last = seen
+			if s.json {
+				return s.line(text)
+			}
+			heads.Row(time.Now().UTC().Format("2006-01-02 15:04:05Z"), fmt.Sprint(now.Capacity), fmt.Sprint(now.Held), fmt.Sprint(now.Reserved), fmt.Sprint(now.Waiting))
+			return heads.Flush()
+		})
+	})
+}
+
+// everySecond does something until it fails for good, or Ctrl-C, which is no
+// failure.
+func (s *session) everySecond(do func() error) error {
+	for {
+		err := do()
+		if s.interrupted() {
+			return nil
+		}
+		if err != nil && !client.Transient(err) {
+			return err
+		}
+		if err != nil {
+			s.note("%v", err)
+		}
+		_ = client.Pause(s.cmd.Context(), watchEvery) // Ctrl-C is seen above
+	}
+}
+
+// interrupted says that Ctrl-C ended the command.
+func (s *session) interrupted() bool { return s.cmd.Context().Err() != nil }

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestPools(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.prints("pools list", "NAME  CAPACITY  LEASE  PAUSED  OPENS  CLOSES  UPDATED\n")
+	d.prints("pools create ar:330100 --capacity 2 --lease 90s", `
+name  ar:330100
+capacity  2
+lease  1m30s
+paused  no
+version  1
+created_at  TIME
+updated_at  TIME
+`)
+	d.try("", "pools", "create", "ar:330100").exit(1).says("there is a pool ar:330100 already", "dispatcher pools set ar:330100")
+	d.try("", "pools", "create", "-x").exit(2)
+	d.try("", "pools", "create", "a/b").exit(1).says("invalid_pool")
+	d.prints("pools set ar:330100 --capacity 3", `
+name  ar:330100
+capacity  3
+lease  1m30s
+paused  no
+windows  0 1 * * * 4h Asia/Shanghai
+opens_at  TIME
+closes_at  TIME
+version  2
+created_at  TIME
+updated_at  TIME
+`, "--window", "0 1 * * * 4h Asia/Shanghai")
+	d.try("", "pools", "set", "ar:330100").exit(2).says("nothing to change")
+	d.try("", "pools", "set", "ar:330100", "--capacity", "10001").exit(1).says("capacity", "10000", "(invalid_field)")
+	d.run("pools set ar:330100 --always-open --lease 5m")
+	d.run("pools pause ar:330100 --reason", "the server is slow")
+	d.prints("pools list", "NAME  CAPACITY  LEASE  PAUSED  OPENS  CLOSES  UPDATED\nar:330100  3  5m  yes  TIME\n")
+	if got := d.run("events list --kind pool.changed --limit 1"); !strings.Contains(got, "the server is slow") {
+		t.Errorf("the reason of the pause is not in the log:\n%s", got)
+	}
+	var list []struct {
+		Name   string
+		Paused bool
+	}
+	d.run("pools resume ar:330100")
+	d.read(&list, "pools list")
+	if len(list) != 1 || list[0].Name != "ar:330100" || list[0].Paused {
+		t.Errorf("%+v", list)
+	}
+	d.run("pools delete ar:330100")
+	d.try("", "pools", "get", "ar:330100").exit(1).says("(not_found)", "dispatcher pools list")
+	d.prints("pools list --output json", "[]\n")
+}
+
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 2")
+	d.run("batches create --pool p --device d-1 --device d-2 --device d-3")
+	d.report("d-1", `{"id":"1"}`)
+	d.prints("pools slots p", `
+2 places, 1 held, 0 reserved; 2 devices wait
+SLOT  STATE  DEVICE  TASK  TOKEN  SINCE  LEASE UNTIL
+0  held  d-1  1  1  TIME  TIME
+`)
+	if got := d.run("pools slots p --all"); strings.Count(got, "\n") != 4 || !strings.Contains(got, "1     free") {
+		t.Errorf("--all does not show both:\n%s", got)
+	}
+	if got := d.run("pools grant p 1"); !strings.HasPrefix(plain(got), "alive  yes\ndevice  d-1\nslot  0\nlease  4m") {
+		t.Errorf("not the grant in force:\n%s", got)
+	}
+	d.try("", "pools", "release", "p", "0").exit(2).says("--reason")
+	d.try("", "pools", "release", "p", "1", "--reason", "x").exit(1).says("not_found")
+	d.run("pools release p 0 --now --reason gone")
+	d.prints("pools slots p", "2 places, 0 held, 0 reserved; 2 devices wait\n")
+	if got := d.run("pools grant p 1"); !strings.HasPrefix(plain(got), "alive  no\n") {
+		t.Errorf("the grant is still in force:\n%s", got)
+	}
+}
+
+func TestPoolsWatchShowsChanges(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 2")
+	watch := start(t, d.environ, "pools", "watch", "p")
+	watch.says(t, `Z  2 +0 +0 +0\n`)
+	d.run("pools set p --capacity 5")
+	watch.says(t, `Z  5 +0 +0 +0\n`)
+	if code := watch.end(t, syscall.SIGINT); code != 0 {
+		t.Errorf("exit %d after Ctrl-C", code)
+	}
+}
+
+const poolsFile = `pools:
+  - name: ar:330100
+    capacity: 60
+    lease: 5m
+    windows: [{cron: "0 1 * * *", duration: 4h, timezone: Asia/Shanghai}]
+  - {name: b, paused: true}
+`
+
+func TestApply(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create ar:330100 --capacity 40")
+	d.file("pools.yaml", poolsFile)
+	want := "POOL  ACTION  CHANGES\n" +
+		"ar:330100  changed  capacity 40 -> 60, windows none -> 0 1 * * * 4h Asia/Shanghai\n" +
+		"b  created  paused yes\n"
+	d.prints("pools apply -f pools.yaml --dry-run", want)
+	if got := d.run("pools list"); strings.Contains(got, "\nb ") || !strings.Contains(got, "40") {
+		t.Fatalf("a dry run changed something:\n%s", got)
+	}
+	d.prints("pools apply -f pools.yaml", want)
+	again := d.try(poolsFile, "pools", "apply", "-f", "-").exit(0).says("0 created, 0 changed, 2 unchanged")
+	if plain(again.out) != "POOL  ACTION  CHANGES\n" {
+		t.Errorf("the second time:\n%s", again.out)
+	}
+	d.run("pools resume b")
+	d.try("pools: [{name: b, capacity: 7}]", "pools", "apply", "-f", "-").exit(0).says("0 created, 1 changed, 0 unchanged")
+	var b struct {
+		Capacity int
+		Paused   bool
+	}
+	if d.read(&b, "pools get b"); b.Capacity != 7 || b.Paused {
+		t.Errorf("%+v: what the file leaves out stays", b)
+	}
+	var changes []struct{ Pool, Action string }
+	if d.read(&changes, "pools apply -f pools.yaml --dry-run"); len(changes) != 2 || changes[0].Action != "unchanged" || changes[1].Action != "changed" {
+		t.Errorf("as JSON all are there: %+v", changes)
+	}
+}
+
+// A file with anything wrong in it changes nothing, and each error names where.
+func TestApplyChecksAllFirst(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for text, want := range map[string][]string{
+		"pools:\n- {name: good}\n- {name: b, capcity: 3}\n":                         {"line 3", "pool b", "capcity"},
+		"pools:\n- {name: good}\n- {name: b, lease: 5}\n":                           {"line 3", "pool b", "lease", "5m"},
+		"pools:\n- {name: good}\n- {name: b, capacity: 10001}\n":                    {"line 3", "pool b", "capacity", "10000"},
+		"pools:\n- {name: good}\n- {name: b, capacity: 1, capacity: 2}\n":           {"line 3", "twice"},
+		"pools:\n- {name: good}\n- {name: good}\n":                                  {"line 3", "pool good", "line 2"},
+		"pools:\n- {name: good}\n- {name: a/b}\n":                                   {"line 3", "a/b"},
+		"pools:\n- {name: good}\n- {name: b, paused: perhaps}\n":                    {"line 3", "paused"},
+		"pools:\n- {name: good}\n- name: b\n  windows: [{cron: x, duration: 1h}]\n": {"line 4", "pool b", "windows", "cron"},
+		"pools:\n- {name: good}\n- name: b\n  windows: [{cros: x}]\n":               {"line 4", "cros"},
+		"pool:\n- {name: good}\n":                                                   {"line 1", "pool"},
+		"pools: []\n":                                                               {"no pools"},
+		"pools:\n- good\n":                                                          {"line 2"},
+		"pools:\n- {name: good}\n---\npools: []\n":                                  {"document"},
+		"\t": {"-"},
+		"pools:\n- {name: good, x: 1}\n- {name: b, y: 2}\n": {"line 2", "line 3"},
+	} {
+		d.try(text, "pools", "apply", "-f", "-").exit(1).says(want...)
+	}
+	d.prints("pools list --output json", "[]\n")
+	d.try("pools: [{name: a}, {name: b, lease: 1ms}, {name: c}]", "pools", "apply", "-f", "-").exit(1).
+		says("pool b", "lease_ms", "Stopped: 1 created")
+	d.try("", "pools", "apply", "-f", "none.yaml").exit(2).says("none.yaml")
+}
+
+func TestApplyThousands(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	var file strings.Builder
+	file.WriteString("pools:\n")
+	for i := range 1500 { // more than a page
+		fmt.Fprintf(&file, "- {name: p-%04d, capacity: %d}\n", i, i)
+	}
+	d.try(file.String(), "pools", "apply", "-f", "-").exit(0).says("1500 created, 0 changed, 0 unchanged")
+	d.try(file.String(), "pools", "apply", "-f", "-").exit(0).says("0 created, 0 changed, 1500 unchanged")
+	if got := d.run("pools list --limit 0"); strings.Count(got, "\n") != 1501 {
+		t.Errorf("%d lines", strings.Count(got, "\n"))
+	}
+	short := d.try("", "pools", "list", "--limit", "1000").exit(0).says("There are more")
+	if strings.Count(short.out, "\n") != 1001 {
+		t.Errorf("%d lines", strings.Count(short.out, "\n"))
+	}
+}

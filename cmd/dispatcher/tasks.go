@@ -1,0 +1,144 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/internal/terminal"
+)
+
+func newTasks() *cobra.Command {
+	o := &operator{}
+	selected := &taskSelection{}
+	verbs := o.addList(list{
+		path: client.Path("tasks"), filters: func() (url.Values, error) { return selected.query(), nil },
+		columns: []column{
+			member("ID", "id"), member("BATCH", "batch"), member("POOL", "pool"), member("DEVICE", "device"), member("STATE", "state"),
+			member("ATTEMPTS", "attempts_counted"), member("FINISHED", "finished_at"), member("ERROR", "error"),
+		},
+	}, "List tasks by number", func(c *cobra.Command) { selected.add(o, c) })
+	verbs = append(verbs, o.tasksGet(), o.tasksWhy(),
+		o.tasksBulk("cancel", "Cancel a task, or all that match; devices that run one are told to stop"),
+		o.tasksBulk("retry", "Try a task again that ended without success, or all that match"))
+	return o.noun("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
+}
+
+// taskSelection are the filters of tasks; all must match.
+type taskSelection struct {
+	device, batch, pool, state, kind, text string
+}
+
+func (t *taskSelection) add(o *operator, command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVar(&t.device, "device", "", "only of this device")
+	flags.StringVar(&t.batch, "batch", "", "only of this batch")
+	flags.StringVar(&t.pool, "pool", "", "only of this pool")
+	flags.StringVar(&t.state, "state", "", "only in this state: "+strings.Join(taskStates(), ", "))
+	flags.StringVar(&t.kind, "kind", "", "only of this kind")
+	flags.StringVar(&t.text, "error", "", "only with this error; with * at its end: that begins so")
+	o.completeFlag(command, "device", client.Path("devices"), "id", "last_seen")
+	o.completeFlag(command, "batch", client.Path("batches"), "id", "name")
+	o.completeFlag(command, "pool", client.Path("pools"), "name", "capacity")
+	complete(command, "state", taskStates()...)
+}
+
+func (t *taskSelection) query() url.Values {
+	return query("device", t.device, "batch", t.batch, "pool", t.pool, "state", t.state, "kind", t.kind, "error", t.text)
+}
+
+func taskStates() []string {
+	return []string{"pending", "dispatched", "succeeded", "failed", "timed_out", "cancelled", "expired"}
+}
+
+func (o *operator) tasksGet() *cobra.Command {
+	return &cobra.Command{
+		Use: "get TASK", Short: "Show a task and its attempts", Args: numbered,
+		RunE: o.with(func(s *session, args []string) error {
+			text, err := s.Get(s.cmd.Context(), client.Path("tasks", args[0]), nil)
+			if err != nil {
+				return err
+			}
+			if err := s.show(text, "grant", "attempts"); err != nil || s.json {
+				return err
+			}
+			return s.attempts(text)
+		}),
+	}
+}
+
+// attempts writes what is inside of a task: the grant in force, and those that
+// ended.
+func (s *session) attempts(task json.RawMessage) error {
+	var detail struct {
+		Grant    json.RawMessage
+		Attempts []entry
+	}
+	if err := json.Unmarshal(task, &detail); err != nil {
+		return err
+	}
+	if detail.Grant != nil {
+		_, _ = fmt.Fprintln(s.out, "\nIt runs:")
+		if err := terminal.Fields(s.out, detail.Grant); err != nil {
+			return err
+		}
+	}
+	if len(detail.Attempts) == 0 {
+		return nil
+	}
+	_, _ = fmt.Fprintln(s.out, "\nAttempts that ended:")
+	t := terminal.NewTable(s.out, "ATTEMPT", "TOKEN", "DEVICE", "SLOT", "GRANTED", "ENDED", "BY", "ERROR", "OUTPUT")
+	for _, e := range detail.Attempts {
+		t.Row(e.text("attempt"), e.text("token"), e.text("device"), e.text("slot"), e.text("granted_at"), e.text("ended_at"),
+			e.text("ended_by"), e.text("error"), e.text("output"))
+	}
+	return t.Flush()
+}
+
+func (o *operator) tasksWhy() *cobra.Command {
+	return &cobra.Command{
+		Use: "why TASK", Short: "Say why a task does not run, and what would change that", Args: numbered,
+		RunE: o.with(func(s *session, args []string) error {
+			text, err := s.Get(s.cmd.Context(), client.Path("tasks", args[0], "why"), nil)
+			if err != nil {
+				return err
+			}
+			if s.json {
+				return s.document(text)
+			}
+			return s.why(args[0], text)
+		}),
+	}
+}
+
+// why writes the reasons in their order, each with what would change it.
+func (s *session) why(task string, text json.RawMessage) error {
+	var answer struct {
+		State   string
+		Reasons []entry
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return err
+	}
+	lines := []string{"task " + task + " is " + answer.State}
+	for i, r := range answer.Reasons {
+		lines = append(lines, fmt.Sprintf("%d. %s (%s)", i+1, r.text("detail"), r.text("code")))
+		for _, more := range []struct{ label, name string }{
+			{"until", "until"}, {"position in line", "position"}, {"likely start", "estimated_start"}, {"what changes it", "remedy"},
+		} {
+			if value := r.text(more.name); value != "" {
+				lines = append(lines, "   "+more.label+": "+value)
+			}
+		}
+	}
+	for _, line := range lines {
+		if _, err := fmt.Fprintln(s.out, terminal.Safe(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding/csv"
+	"strings"
+	"testing"
+)
+
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.run("batches create --pool p --kind k --device d-1 --device d-2 --device d-3 --max-attempts 1")
+	d.work("d-1", "failed")
+	d.report("d-2", `{"id":"1","attributes":{"note":"\u001b[31mred\u202e"}}`)
+	d.prints("tasks list", `
+ID  BATCH  POOL  DEVICE  STATE  ATTEMPTS  FINISHED  ERROR
+1  1  p  d-1  failed  1  TIME  as told
+2  1  p  d-2  dispatched  0
+3  1  p  d-3  pending  0
+`)
+	for filter, want := range map[string]string{
+		"--state failed": "1", "--device d-2": "2", "--error as*": "1", "--batch 1 --state pending": "3", "--pool p --kind k --limit 1": "1",
+	} {
+		var list []struct{ ID int }
+		d.read(&list, "tasks list "+filter)
+		if len(list) != 1 || list[0].ID != int(want[0]-'0') {
+			t.Errorf("%s: %+v, want task %s", filter, list, want)
+		}
+	}
+	d.try("", "tasks", "list", "--state", "done").exit(1).says("state", "(invalid_field)")
+	d.prints("tasks get 1", `
+id  1
+batch  1
+pool  p
+device  d-1
+kind  k
+priority  0
+state  failed
+attempts_counted  1
+created_at  TIME
+finished_at  TIME
+error  as told
+
+Attempts that ended:
+ATTEMPT  TOKEN  DEVICE  SLOT  GRANTED  ENDED  BY  ERROR  OUTPUT
+1  1  d-1  0  TIME  TIME  failed  as told
+`)
+	if got := plain(d.run("tasks get 2")); !strings.Contains(got, "\nIt runs:\ntoken  2\n") {
+		t.Errorf("the grant is not shown:\n%s", got)
+	}
+	rows, err := csv.NewReader(strings.NewReader(d.run("tasks export --batch 1"))).ReadAll()
+	if err != nil || len(rows) != 4 || rows[0][0] != "id" {
+		t.Errorf("%v, %v", rows, err)
+	}
+	if got := d.run("tasks export --format ndjson --state failed"); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, `{"id":1,`) {
+		t.Errorf("%s", got)
+	}
+	d.try("", "tasks", "export", "--format", "xml").exit(2)
+
+	if got := d.run("devices list"); strings.ContainsAny(got, "\x1b\u202e") || !strings.Contains(got, `\u001b[31mred\u202e`) {
+		t.Errorf("what a device says reaches the terminal: %q", got)
+	}
+}
+
+func TestTasksAreCancelledAndRetried(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.run("batches create --pool p --max-attempts 1 --device d-1 --device d-2 --device d-3")
+	d.work("d-1", "failed")
+	d.report("d-2", `{"id":"1"}`)
+
+	d.try("", "tasks", "cancel").exit(2).says("--batch")
+	d.try("", "tasks", "cancel", "1", "--batch", "1").exit(2)
+	d.try("", "tasks", "cancel", "--batch", "1").exit(2).says("Cancel 2 tasks", "--yes")
+	d.prints("tasks cancel --batch 1 --dry-run", "2 tasks would be cancelled\n")
+	d.prints("tasks cancel --batch 1 --state succeeded --yes", "0 tasks cancelled\n")
+	if got := d.run("tasks list --state cancelled --output json"); got != "[]\n" {
+		t.Errorf("cancelled without a yes: %s", got)
+	}
+	d.prints("tasks cancel --batch 1 --yes", "1 tasks cancelled, 1 run and were asked to stop\n")
+	d.prints("tasks retry --state failed --dry-run", "1 tasks would be tried again\n")
+	var done struct{ Tasks, Asked int }
+	if d.read(&done, "tasks retry --state failed --yes"); done.Tasks != 1 {
+		t.Errorf("%+v", done)
+	}
+	if got := plain(d.run("tasks cancel 1")); !strings.Contains(got, "state  cancelled\n") {
+		t.Error(got)
+	}
+	if got := plain(d.run("tasks retry 3")); !strings.Contains(got, "state  pending\n") {
+		t.Error(got)
+	}
+}
+
+// One request changes 20,000 at most: the command goes on until all are done.
+func TestBulkGoesOnToTheEnd(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.file("tasks.csv", "device\n"+strings.Repeat("d-1\n", 20_500))
+	d.run("batches create --pool p -f tasks.csv")
+	d.prints("tasks cancel --batch 1 --yes", "20500 tasks cancelled\n")
+}

@@ -1,0 +1,222 @@
+// Package client speaks the operators' HTTP API. It knows requests, pages,
+// problems and streams, and leaves what is in the answers to its callers.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Media types of the API.
+const (
+	TypeJSON   = "application/json"
+	TypeCSV    = "text/csv"
+	TypeNDJSON = "application/x-ndjson"
+	typeEvents = "text/event-stream"
+)
+
+// What a client is patient with, unless it is told otherwise.
+const (
+	connecting = 10 * time.Second
+	headers    = 10 * time.Minute // a streamed batch of a million tasks is answered once it is committed
+)
+
+// Config says where the server is, and who asks.
+type Config struct {
+	URL   string // http or https; a path is what a proxy puts in front
+	Token string // of an operator
+	Agent string // User-Agent
+	// Notice is told that a request is sent again, and why; nil: nobody.
+	Notice func(err error, wait time.Duration)
+	// Tries are the times a request is sent that may be sent again; 0: 6.
+	Tries int
+}
+
+// Client is one server's.
+type Client struct {
+	config Config
+	base   *url.URL
+	http   *http.Client
+}
+
+// New refuses a URL that is none.
+func New(config Config) (*Client, error) {
+	base, err := url.Parse(config.URL)
+	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
+		return nil, fmt.Errorf("%q is not the URL of a server, such as http://127.0.0.1:8080", config.URL)
+	}
+	base.Path, base.RawPath = strings.TrimSuffix(base.Path, "/"), ""
+	transport := &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: connecting}).DialContext,
+		TLSHandshakeTimeout:   connecting,
+		ResponseHeaderTimeout: headers,
+		ForceAttemptHTTP2:     true,
+		ExpectContinueTimeout: time.Second,
+	}
+	return &Client{config: config, base: base, http: &http.Client{
+		Transport: transport,
+		// The token is for this server and nobody it names.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// URL is where the server is.
+func (c *Client) URL() string { return c.base.String() }
+
+// Request is one call of the API.
+type Request struct {
+	Method string
+	Path   string // begins with /v1/; each name in it escaped, see Path
+	Query  url.Values
+	Body   any // sent as JSON; nil: none
+	// Open starts a body that is streamed as it is, with the type Content.
+	Open    func() (io.ReadCloser, error)
+	Content string
+	Once    bool   // Open works a single time
+	Key     string // Idempotency-Key; empty: none
+	Accept  string // empty: JSON
+	Last    string // Last-Event-ID; empty: none
+}
+
+// Path joins names to a path of the API.
+func Path(names ...string) string {
+	var path strings.Builder
+	path.WriteString("/v1")
+	for _, name := range names {
+		path.WriteString("/" + url.PathEscape(name))
+	}
+	return path.String()
+}
+
+// Call sends a request and returns the answer's body, which is nil when it has
+// none. What the server refuses is a *Problem, what did not reach it or its
+// answer a *LostError.
+func (c *Client) Call(ctx context.Context, r Request) (json.RawMessage, error) {
+	var text json.RawMessage
+	err := c.open(ctx, r, func(body io.Reader) error {
+		content, err := io.ReadAll(body)
+		if len(content) > 0 {
+			text = content
+		}
+		return err
+	})
+	return text, err
+}
+
+// Get reads one thing.
+func (c *Client) Get(ctx context.Context, path string, query url.Values) (json.RawMessage, error) {
+	return c.Call(ctx, Request{Method: http.MethodGet, Path: path, Query: query})
+}
+
+// Copy writes a streamed answer. It is not asked for again once a part of it
+// has arrived.
+func (c *Client) Copy(ctx context.Context, r Request, to io.Writer) error {
+	return c.open(ctx, r, func(body io.Reader) error {
+		if _, err := io.Copy(to, body); err != nil {
+			return &brokenError{fmt.Errorf("broke off; what came is not all of it: %w", err)}
+		}
+		return nil
+	})
+}
+
+// open sends a request, again if need be, and gives its answer to read.
+func (c *Client) open(ctx context.Context, r Request, read func(io.Reader) error) error {
+	return c.again(ctx, r, func() error {
+		response, err := c.send(ctx, r)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }()
+		if response.StatusCode/100 != 2 {
+			return problemOf(response)
+		}
+		err = read(response.Body)
+		if broken, ok := errors.AsType[*brokenError](err); ok {
+			return broken
+		}
+		if err != nil {
+			return c.lost(err)
+		}
+		return nil
+	})
+}
+
+// send returns whatever was answered.
+func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
+	request, err := c.request(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	response, err := c.http.Do(request)
+	if err == nil {
+		return response, nil
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return nil, &LostError{URL: c.URL(), Err: plain(err), Reached: !unreached(err)}
+}
+
+func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) {
+	body, content, err := r.body()
+	if err != nil {
+		return nil, err
+	}
+	at := c.base.String() + r.Path
+	if len(r.Query) > 0 {
+		at += "?" + r.Query.Encode()
+	}
+	request, err := http.NewRequestWithContext(ctx, r.Method, at, body)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]string{
+		"Content-Type": content, "Accept": r.Accept, "Idempotency-Key": r.Key, "Last-Event-ID": r.Last, "User-Agent": c.config.Agent,
+	} {
+		if value != "" {
+			request.Header.Set(name, value)
+		}
+	}
+	if c.config.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.config.Token)
+	}
+	return request, nil
+}
+
+func (r Request) body() (body io.Reader, content string, err error) {
+	switch {
+	case r.Open != nil:
+		body, err = r.Open()
+		return body, r.Content, err
+	case r.Body != nil:
+		text, err := json.Marshal(r.Body)
+		return bytes.NewReader(text), TypeJSON, err
+	}
+	return nil, "", nil
+}
+
+func (c *Client) lost(err error) error { return &LostError{URL: c.URL(), Err: err, Reached: true} }
+
+// plain leaves out what the caller knows: method and URL.
+func plain(err error) error {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		return wrapped.Err
+	}
+	return err
+}
+
+// unreached says that not even a connection was made.
+func unreached(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}

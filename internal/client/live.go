@@ -1,0 +1,116 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+const (
+	maxEvent  = 1 << 20          // bytes of a line
+	reconnect = time.Second      // after a stream ended
+	silence   = 45 * time.Second // the server gives a sign of life every 15 s
+)
+
+// Live is where a reader of a live list is.
+type Live struct {
+	Last string // id of what was read last; empty: from now on
+	// Connected is told of each connection, once the server has said where the
+	// stream begins; nil: nobody.
+	Connected func()
+}
+
+var errSilent = errors.New("no sign of life for " + silence.String())
+
+// Follow reads a live list until ctx ends, each returns an error, or the server
+// refuses. When the connection is lost it goes on where it was.
+func (c *Client) Follow(ctx context.Context, path string, query url.Values, at Live, each func(json.RawMessage) error) error {
+	pause := reconnect
+	for {
+		before := at.Last
+		err := c.follow(ctx, path, query, &at, each)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !Transient(err) {
+			return err
+		}
+		if lost, ok := errors.AsType[*LostError](err); ok && !lost.Reached && at.Last == "" {
+			return err // there was no server to begin with
+		}
+		if at.Last != before {
+			pause = reconnect
+		}
+		if c.config.Notice != nil {
+			c.config.Notice(err, pause)
+		}
+		if err := Pause(ctx, pause); err != nil {
+			return err
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+func (c *Client) follow(ctx context.Context, path string, query url.Values, at *Live, each func(json.RawMessage) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watchdog := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer watchdog.Stop()
+	response, err := c.send(ctx, Request{Method: http.MethodGet, Path: path, Query: query, Accept: typeEvents, Last: at.Last})
+	if err != nil {
+		if errors.Is(context.Cause(ctx), errSilent) {
+			return c.lost(errSilent)
+		}
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return problemOf(response)
+	}
+	err = c.read(response.Body, func() { watchdog.Reset(silence) }, at, each)
+	if errors.Is(context.Cause(ctx), errSilent) {
+		return c.lost(errSilent)
+	}
+	return err
+}
+
+// read takes the fields id and data of a stream (one line each, as the server
+// writes them).
+func (c *Client) read(body io.Reader, alive func(), at *Live, each func(json.RawMessage) error) error {
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxEvent)
+	begun := false
+	for id := ""; lines.Scan(); {
+		alive()
+		name, value, _ := strings.Cut(lines.Text(), ":")
+		value = strings.TrimPrefix(value, " ")
+		switch name {
+		case "id":
+			id = value
+			if !begun && at.Connected != nil {
+				at.Connected()
+			}
+			begun = true
+		case "data":
+			if err := each(json.RawMessage(value)); err != nil {
+				return err
+			}
+		case "": // the end of an event
+			if id != "" {
+				at.Last = id
+			}
+		}
+	}
+	err := lines.Err()
+	if err == nil {
+		err = io.EOF
+	}
+	return c.lost(fmt.Errorf("the stream ended: %w", err))
+}

@@ -1,0 +1,54 @@
+package client
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// maxProblem bounds what is read of an error's body.
+const maxProblem = 64 << 10
+
+// Problem is a refusal of the server (RFC 9457).
+type Problem struct { //nolint:errname // the word of RFC 9457
+	Status int    `json:"status"`
+	Code   string `json:"code"` // stable, for programs; empty: the answer was not the dispatcher's
+	Detail string `json:"detail"`
+
+	Method string        `json:"-"` // of the request
+	Path   string        `json:"-"`
+	After  time.Duration `json:"-"` // that the server asks to wait; 0: not said
+}
+
+func (p *Problem) Error() string {
+	if p.Code == "" {
+		return fmt.Sprintf("%s %s: HTTP %d, and not in the words of a dispatcher", p.Method, p.Path, p.Status)
+	}
+	return fmt.Sprintf("%s (%s)", cmp.Or(p.Detail, http.StatusText(p.Status)), p.Code)
+}
+
+// transient says whether the same may well succeed when it is sent again.
+func (p *Problem) transient() bool {
+	switch p.Status {
+	case http.StatusServiceUnavailable, http.StatusBadGateway, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+		return true
+	}
+	return p.Code == "idempotency_key_in_use" || p.Code == "body_incomplete"
+}
+
+func problemOf(r *http.Response) *Problem {
+	p := &Problem{}
+	text, _ := io.ReadAll(io.LimitReader(r.Body, maxProblem))
+	if json.Unmarshal(text, p) != nil {
+		p = &Problem{}
+	}
+	p.Status, p.Method, p.Path = r.StatusCode, r.Request.Method, r.Request.URL.Path
+	if seconds, err := strconv.Atoi(r.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		p.After = time.Duration(seconds) * time.Second
+	}
+	return p
+}

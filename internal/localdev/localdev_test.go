@@ -1,0 +1,104 @@
+package localdev
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// announce holds the notice until the test ends: an unreachable file is closed,
+// and its lock with it.
+func announce(t *testing.T, s Server, dirs ...string) *Notice {
+	t.Helper()
+	n, err := Announce(s, dirs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Withdraw() })
+	return n
+}
+
+func TestAnnouncedServerIsFoundUntilWithdrawn(t *testing.T) {
+	t.Parallel()
+	first, second := filepath.Join(t.TempDir(), "deep", "first"), t.TempDir()
+	s := Server{URL: "http://127.0.0.1:1", Token: "t"}
+	n := announce(t, s, first, second)
+	for _, dirs := range [][]string{{first}, {second}, {t.TempDir(), second}} {
+		if got, err := Find(dirs...); err != nil || got != s {
+			t.Errorf("%v: %+v, %v", dirs, got, err)
+		}
+	}
+	info, err := os.Stat(filepath.Join(first, fileName))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v: it holds a token", info.Mode(), err)
+	}
+	if err := n.Withdraw(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Find(first, second); !errors.Is(err, ErrNone) {
+		t.Errorf("%v, want ErrNone", err)
+	}
+	for _, dir := range []string{first, second} {
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left in %s: %v, %v", dir, left, err)
+		}
+	}
+}
+
+// A killed process gives its lock up and leaves its file.
+func TestLeftFileIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	dead, alive := t.TempDir(), t.TempDir()
+	n := announce(t, Server{URL: "http://127.0.0.1:1", Token: "old"}, dead)
+	if err := n.locks[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Find(dead)
+	stale, ok := errors.AsType[*StaleError](err)
+	if !ok || stale.File != filepath.Join(dead, fileName) || stale.URL != "http://127.0.0.1:1" {
+		t.Errorf("%v, want a StaleError that names the file and the URL", err)
+	}
+	announce(t, Server{URL: "http://127.0.0.1:2"}, alive)
+	if got, err := Find(dead, alive); err != nil || got.URL != "http://127.0.0.1:2" {
+		t.Errorf("%+v, %v: one that runs goes before a file that was left", got, err)
+	}
+	announce(t, Server{URL: "http://127.0.0.1:3"}, dead)
+	if got, err := Find(dead); err != nil || got.URL != "http://127.0.0.1:3" {
+		t.Errorf("%+v, %v: the next one takes the place", got, err)
+	}
+}
+
+func TestTheLaterOneKeepsItsFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlier := announce(t, Server{URL: "http://127.0.0.1:1"}, dir)
+	announce(t, Server{URL: "http://127.0.0.1:2"}, dir)
+	if err := earlier.Withdraw(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Find(dir); err != nil || got.URL != "http://127.0.0.1:2" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestWhatCannotBeWrittenSpoilsNothing(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := t.TempDir()
+	if _, err := Announce(Server{URL: "u"}, filepath.Join(file, "below"), good); err == nil {
+		t.Error("no error")
+	}
+	if _, err := Find(good); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(filepath.Join(good, fileName), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Find(good); err == nil || errors.Is(err, ErrNone) {
+		t.Errorf("%v, want what is wrong with the file", err)
+	}
+}

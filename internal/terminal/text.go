@@ -1,0 +1,61 @@
+// Package terminal writes for people: tables, the members of one thing, a line
+// of progress. What devices and operators wrote is shown without its control
+// characters, which could steer the terminal.
+package terminal
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/mattn/go-isatty"
+)
+
+// Is says whether a file is a terminal.
+func Is(f any) bool {
+	file, ok := f.(*os.File)
+	return ok && isatty.IsTerminal(file.Fd())
+}
+
+// Safe is text in which everything that does not print is written as an escape
+// of Go: \n, \x1b, \u202e.
+func Safe(text string) string {
+	if strings.IndexFunc(text, unprintable) < 0 && utf8.ValidString(text) {
+		return text
+	}
+	var safe strings.Builder
+	for len(text) > 0 {
+		r, size := utf8.DecodeRuneInString(text)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			_, _ = fmt.Fprintf(&safe, `\x%02x`, text[0])
+		case unprintable(r):
+			safe.WriteString(strings.Trim(fmt.Sprintf("%+q", r), "'"))
+		default:
+			safe.WriteString(text[:size])
+		}
+		text = text[size:]
+	}
+	return safe.String()
+}
+
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
+
+// width is how many cells text takes, near enough: those of East Asia take two.
+func width(text string) int {
+	n := 0
+	for _, r := range text {
+		n++
+		if wide(r) {
+			n++
+		}
+	}
+	return n
+}
+
+func wide(r rune) bool {
+	return unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana) ||
+		r >= 0x3000 && r <= 0x303f || r >= 0xff00 && r <= 0xff60 || r >= 0x1f300 && r <= 0x1faff
+}

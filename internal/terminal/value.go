@@ -1,0 +1,135 @@
+package terminal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Member is one of a JSON object.
+type Member struct {
+	Name  string
+	Value json.RawMessage
+}
+
+// Members of a JSON object, in their order.
+func Members(object json.RawMessage) ([]Member, error) {
+	d := json.NewDecoder(bytes.NewReader(object))
+	if _, err := d.Token(); err != nil {
+		return nil, err
+	}
+	var members []Member
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, err
+		}
+		members = append(members, Member{fmt.Sprint(name), value})
+	}
+	return members, nil
+}
+
+// Value is what a member says to people: text as it is, durations and times in
+// words, an empty object or list, null and false as nothing.
+func Value(name string, value json.RawMessage) string {
+	if len(value) == 0 {
+		return ""
+	}
+	switch value[0] {
+	case 'n', 'f':
+		return ""
+	case 't':
+		return "yes"
+	case '"':
+		var text string
+		_ = json.Unmarshal(value, &text) // it was decoded before
+		return whenTime(text)
+	case '{', '[':
+		if name == "windows" {
+			return windows(value)
+		}
+		var compact bytes.Buffer
+		if json.Compact(&compact, value) != nil || compact.Len() == 2 {
+			return ""
+		}
+		return compact.String()
+	}
+	if ms := json.Number(value); strings.HasSuffix(name, "_ms") {
+		if n, err := ms.Int64(); err == nil {
+			return Duration(time.Duration(n) * time.Millisecond)
+		}
+	}
+	return string(value)
+}
+
+// windows are shown as they are given on the command line.
+func windows(value json.RawMessage) string {
+	var list []struct{ Cron, Duration, Timezone string }
+	_ = json.Unmarshal(value, &list) // of another form: nothing
+	texts := make([]string, len(list))
+	for i, w := range list {
+		texts[i] = strings.TrimSpace(w.Cron + " " + w.Duration + " " + w.Timezone)
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Label is a member's name for people.
+func Label(name string) string { return strings.TrimSuffix(name, "_ms") }
+
+const timeForm = "2006-01-02 15:04:05Z"
+
+// whenTime shortens a time of the API; other text is itself.
+func whenTime(text string) string {
+	if len(text) < len("2006-01-02T15:04:05Z") || text[4] != '-' || text[10] != 'T' {
+		return text
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return text
+	}
+	return t.UTC().Format(timeForm)
+}
+
+// Duration is one without zeros: 5m, not 5m0s.
+func Duration(d time.Duration) string {
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = strings.TrimSuffix(text, zero[1:])
+		}
+	}
+	return text
+}
+
+// Fields writes the members of an object, one a line, without those that are
+// null or empty.
+func Fields(to io.Writer, object json.RawMessage, without ...string) error {
+	members, err := Members(object)
+	if err != nil {
+		return err
+	}
+	var lines strings.Builder
+	wide := 0
+	for _, m := range members {
+		wide = max(wide, len(Label(m.Name)))
+	}
+	for _, m := range members {
+		value := Value(m.Name, m.Value)
+		if string(m.Value) == "false" {
+			value = "no"
+		}
+		if value != "" && !slices.Contains(without, m.Name) {
+			_, _ = fmt.Fprintf(&lines, "%-*s  %s\n", wide, Safe(Label(m.Name)), Safe(value))
+		}
+	}
+	_, err = io.WriteString(to, lines.String())
+	return err
+}
