@@ -21,6 +21,7 @@ type Situation struct {
 	Mentioned  bool // the report speaks of the grant it holds
 	Candidates []store.Candidate
 	Full       map[string]bool // pools found full while answering this report
+	Unsure     map[string]bool // pools of which the semaphore does not answer
 }
 
 // Choice is the decision: a grant to deliver again, tasks to try, or a reason

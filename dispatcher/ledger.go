@@ -14,6 +14,7 @@ import (
 // per input, in order.
 type Ledger interface {
 	Views(ctx context.Context, devices []string) ([]store.View, error)
+	TaskView(ctx context.Context, task int64) (store.TaskView, error)
 	Claim(ctx context.Context, claims []store.Claim) ([]store.ClaimOutcome, error)
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)

@@ -15,8 +15,8 @@ type Code string
 // is what its device is told.
 const (
 	CodeBlocked     Code = "device_blocked"
-	CodeDeclined    Code = "device_declined" // of one report
-	CodeStopping    Code = "device_stopping" // of one report
+	codeDeclined    Code = "device_declined" // of one report: nobody else is told
+	codeStopping    Code = "device_stopping" // likewise
 	CodeBusy        Code = "device_busy"
 	CodePoolPaused  Code = "pool_paused"
 	CodeBatchPaused Code = "batch_paused"
@@ -25,6 +25,7 @@ const (
 	CodeBatchWindow Code = "batch_window"
 	CodePoolWindow  Code = "pool_window"
 	CodeStandstill  Code = "standstill"
+	CodeUnavailable Code = "unavailable"
 	CodeFull        Code = "pool_full"
 )
 
@@ -48,10 +49,10 @@ func (s Situation) ofDevice() (found []Obstacle) {
 		found = append(found, Obstacle{Code: CodeBlocked, Reason: devices.ReasonBlocked})
 	}
 	if !s.Accept {
-		found = append(found, Obstacle{Code: CodeDeclined, Reason: devices.ReasonDeclined})
+		found = append(found, Obstacle{Code: codeDeclined, Reason: devices.ReasonDeclined})
 	}
 	if s.Stopping {
-		found = append(found, Obstacle{Code: CodeStopping, Reason: devices.ReasonBusy})
+		found = append(found, Obstacle{Code: codeStopping, Reason: devices.ReasonBusy})
 	}
 	if s.Holding != nil && (s.Mentioned || s.Holding.CancelWhy != "") {
 		found = append(found, Obstacle{Code: CodeBusy, Reason: devices.ReasonBusy, Until: s.Holding.LeaseUntil})
@@ -70,6 +71,9 @@ func (s Situation) ofTask(c store.Candidate) (found []Obstacle) {
 	found = append(found, s.notYet(c)...)
 	if s.Now.Before(s.Standstill) {
 		found = append(found, Obstacle{Code: CodeStandstill, Reason: devices.ReasonUnavailable, Until: s.Standstill})
+	}
+	if s.Unsure[c.Pool] {
+		found = append(found, Obstacle{Code: CodeUnavailable, Reason: devices.ReasonUnavailable})
 	}
 	if s.Full[c.Pool] {
 		found = append(found, Obstacle{Code: CodeFull, Reason: devices.ReasonFull})

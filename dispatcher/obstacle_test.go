@@ -49,7 +49,8 @@ func aSituation(t *rapid.T, tasks int) Situation {
 	s := Situation{
 		Now: moment(), Standstill: aTime(t, "standstill"),
 		Blocked: rare("blocked"), Accept: !rare("declines"), Stopping: rare("stopping"),
-		Full: map[string]bool{"a": rare("a full"), "b": rare("b full")},
+		Full:   map[string]bool{"a": rare("a full"), "b": rare("b full")},
+		Unsure: map[string]bool{"b": rare("b unsure")},
 	}
 	if rare("holds") {
 		s.Holding, s.Mentioned = &store.Grant{Task: 99, LeaseUntil: moment().Add(time.Minute)}, true
@@ -103,6 +104,26 @@ func TestDecisionAmongSeveral(t *testing.T) {
 			t.Fatalf("to be tried: %+v, and only %v have no obstacle", choice.Tasks, free)
 		case len(choice.Tasks) == 0 && (len(free) > 0 || !slices.Contains(reasons, choice.Reason)):
 			t.Fatalf("decided %+v: %v have no obstacle, the others %v", choice, free, reasons)
+		}
+	})
+}
+
+// A task is tried with the next report exactly if nothing is found that keeps
+// it: no obstacle, and no other task of its device that goes first.
+func TestNothingIsFoundWhenItsTurnHasCome(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := aSituation(t, rapid.IntRange(1, 4).Draw(t, "tasks"))
+		choice := Decide(s)
+		for _, c := range s.Candidates {
+			other := goesFirst(s, c)
+			kept := len(s.obstaclesOf(c)) > 0 || other != nil
+			if tried := slices.ContainsFunc(choice.Tasks, func(o store.Candidate) bool { return o.Task == c.Task }); tried == kept {
+				t.Fatalf("decided %+v; of task %d %+v, and %+v goes first", choice, c.Task, s.obstaclesOf(c), other)
+			}
+			if other != nil && (other.Task == c.Task || len(s.ofTask(*other)) > 0 && other.Pool != c.Pool) {
+				t.Fatalf("%+v goes first, and cannot start", other)
+			}
 		}
 	})
 }

@@ -24,6 +24,13 @@ func (s *lastSeen) mark(device string, at time.Time) {
 	s.times[device] = at
 }
 
+// at is when a device reported that was not flushed yet; zero: unknown.
+func (s *lastSeen) at(device string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.times[device]
+}
+
 func (s *lastSeen) take() map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

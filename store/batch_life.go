@@ -166,10 +166,10 @@ func (s *Store) EndCancelled(ctx context.Context, limit int) (int, error) {
 	}
 	ended := 0
 	err = s.write(ctx, func(tx session) (err error) {
-		if err := tx.askCancelled(ctx, canceller); err != nil {
+		if err := tx.askCancelled(ctx, Canceller); err != nil {
 			return err
 		}
-		ended, err = tx.endWaiting(ctx, `b.cancelling`, Cancelled, canceller, limit)
+		ended, err = tx.endWaiting(ctx, `b.cancelling`, Cancelled, Canceller, limit)
 		if err != nil || ended == limit {
 			return err
 		}
@@ -185,6 +185,6 @@ func (s *Store) EndCancelled(ctx context.Context, limit int) (int, error) {
 	return ended, nil
 }
 
-// canceller is who ends the tasks of a cancelled batch; its own event names the
-// operator.
-const canceller = "canceller"
+// Canceller is the actor that ends the tasks of a cancelled batch. The event of
+// the batch names the operator.
+const Canceller = "canceller"

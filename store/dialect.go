@@ -1,6 +1,7 @@
 package store
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,17 +39,18 @@ import (
 type dialect struct {
 	name       string
 	words      *strings.Replacer
-	durability []string // settings that must not be off
-	lockShared string   // takes the locks of the pools of {claims}; empty: not needed
-	lockAlone  string   // takes the lock of the pool $1 against all others
-	lockKey    string   // takes the idempotency key $1, $2, or says false
-	lockGrants string   // waits for the writers of grants, and lets others wait
-	leaps      []string // take the numbers that are given out $1 further, and return where they are then
-	tryFold    string   // true: nobody else folds, until the end of the transaction; empty: not needed
-	bulk       string   // lifts the statement timeout of one transaction
-	addTasks   string   // prepared once per batch, run once per task
-	chains     bool     // WITH takes changes: several run as one statement
-	flush      bool     // addTasks needs a last run without arguments
+	durability []string           // settings that must not be off
+	lockShared string             // takes the locks of the pools of {claims}; empty: not needed
+	lockAlone  string             // takes the lock of the pool $1 against all others
+	lockKey    string             // takes the idempotency key $1, $2, or says false
+	lockGrants string             // waits for the writers of grants, and lets others wait
+	leaps      []string           // take the numbers that are given out $1 further, and return where they are then
+	snapshot   sql.IsolationLevel // of a transaction that reads one moment
+	tryFold    string             // true: nobody else folds, until the end of the transaction; empty: not needed
+	bulk       string             // lifts the statement timeout of one transaction
+	addTasks   string             // prepared once per batch, run once per task
+	chains     bool               // WITH takes changes: several run as one statement
+	flush      bool               // addTasks needs a last run without arguments
 }
 
 // inputs are the batches that statements take as one JSON array, in $1. The
@@ -117,6 +119,7 @@ func postgres() dialect {
 		addTasks: `COPY tasks (batch, pool, device, priority, own_priority, payload) FROM STDIN`,
 		chains:   true,
 		flush:    true,
+		snapshot: sql.LevelRepeatableRead,
 		tryFold:  `SELECT pg_try_advisory_xact_lock` + foldLock,
 	}
 }

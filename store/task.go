@@ -127,6 +127,19 @@ func taskDest(t *Task) []any {
 	}
 }
 
+const attemptColumns = `token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, error`
+
+func attemptDest(a *Attempt) []any {
+	return []any{
+		&a.Token, &a.Task, &a.Number, &a.Device, &a.Pool, &a.Slot, &a.Lease,
+		instant{&a.GrantedAt},
+		instant{&a.EndedAt},
+		&a.EndedBy,
+		document{&a.Output},
+		&a.Error,
+	}
+}
+
 // Task returns a task, its grant (nil: none) and its ended attempts, oldest
 // first; ErrNotFound.
 func (s *Store) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, error) {
@@ -139,18 +152,7 @@ func (s *Store) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, er
 	if err != nil {
 		return Task{}, nil, nil, err
 	}
-	attempts, err := collect(ctx, s.read(), func(a *Attempt) []any {
-		return []any{
-			&a.Token, &a.Task, &a.Number, &a.Device, &a.Pool, &a.Slot, &a.Lease,
-			instant{&a.GrantedAt},
-			instant{&a.EndedAt},
-			&a.EndedBy,
-			document{&a.Output},
-			&a.Error,
-		}
-	}, `
-		SELECT token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, error
-		FROM attempts WHERE task = $1 ORDER BY token`, id)
+	attempts, err := collect(ctx, s.read(), attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token`, id)
 	if err != nil {
 		return Task{}, nil, nil, err
 	}

@@ -35,6 +35,16 @@ func candidateDest(c *Candidate) []any {
 // open task of each batch: eligible before waiting ones, then by priority, then
 // by age.
 func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
+	return s.read().views(ctx, devices, 0)
+}
+
+// views reads the views of devices, with this task among the candidates if it
+// is open, whatever is better; 0: no such task.
+func (s session) views(ctx context.Context, devices []string, task int64) ([]View, error) {
+	shown, args := "o.rank = 1", []any{names(devices)}
+	if task != 0 { // the plan of a report needs no second condition
+		shown, args = "(o.rank = 1 OR o.id = $2)", append(args, task)
+	}
 	type reading struct {
 		n int
 		View
@@ -42,7 +52,7 @@ func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
 		grant  Grant
 		open   Candidate
 	}
-	rows, err := collect(ctx, s.read(), func(r *reading) []any {
+	rows, err := collect(ctx, s, func(r *reading) []any {
 		dest := []any{&r.n, instant{&r.Now}, instant{&r.Standstill}, &r.Deleted}
 		dest = append(dest, deviceDest(&r.device)...)
 		dest = append(dest, grantDest(&r.grant)...)
@@ -72,8 +82,8 @@ func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
 			LEFT JOIN grants g ON g.device = w.name
 			LEFT JOIN tasks t ON t.id = g.task
 			LEFT JOIN batches b ON b.id = g.batch
-			LEFT JOIN ranked o ON o.device = w.name AND o.rank = 1
-		ORDER BY w.n, o.batch`, names(devices))
+			LEFT JOIN ranked o ON o.device = w.name AND `+shown+`
+		ORDER BY w.n, o.batch, o.rank`, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -83,6 +83,7 @@ func TestProtocolExamples(t *testing.T) {
 		"slots":         {"SlotsBody", "/v1/pools/ar:330100/slots"},
 		"created-batch": {"BatchCreated", ""},
 		"batch":         {"BatchBody", "/v1/batches/2"},
+		"why":           {"WhyBody", "/v1/tasks/1/why"},
 
 		"rotated-token":  {"TokenMade", ""},
 		"deleted-device": {"DeviceDeleted", ""},

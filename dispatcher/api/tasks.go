@@ -100,6 +100,7 @@ func (a *API) registerTasks(operations huma.API) {
 		items: func(l taskList) ([]TaskBody, string) { return l.Tasks, l.NextPageToken },
 	})
 	register(a, operations, operation("GET", "/v1/tasks/{id}", "getTask", "Read a task and its attempts", roleViewer, 200), a.getTask)
+	register(a, operations, operation("GET", "/v1/tasks/{id}/why", "explainTask", "Say why a task does not run, and what would change that", roleViewer, 200), a.explainTask)
 	register(a, operations, operation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; one that runs is told to stop with its next report", roleOperator, 200), a.cancelTask)
 	register(a, operations, operation("POST", "/v1/tasks/{id}/retry", "retryTask", "Try a task again that ended without success", roleOperator, 200), a.retryTask)
 	register(a, operations, operation("POST", "/v1/tasks/cancel", "cancelTasks", "Cancel all tasks that match", roleOperator, 200), a.cancelTasks)

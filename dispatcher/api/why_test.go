@@ -1,0 +1,51 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":1}`)
+		b.batch(newFields)
+		b.report("d-1", `{"accept":false}`).must(200)
+		why := func(want string) answer {
+			a := b.call("GET", "/v1/tasks/1/why", b.token("viewer"), nil).must(200)
+			if !strings.HasPrefix(string(a.body), want) {
+				b.Errorf("answered %s, want %s...", a.body, want)
+			}
+			return a
+		}
+		why(`{"state":"pending","reasons":[{"code":"next_report","detail":"nothing stands in the way`)
+		b.call("POST", "/v1/batches/1/pause", adminToken, `{"reason":"it \"smokes\""}`).must(200)
+		b.call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"so does that"}`).must(200)
+		shown := why(`{"state":"pending","reasons":[{"code":"pool_paused","detail":"pool p is paused by bootstrap since 20`).fields()
+		reasons, _ := shown["reasons"].([]any)
+		if len(reasons) != 2 || len(shown) != 2 {
+			b.Fatalf("answered %v", shown)
+		}
+		second, _ := reasons[1].(map[string]any)
+		for _, field := range []string{"until", "position", "estimated_start"} {
+			if value, there := second[field]; !there || value != nil {
+				b.Errorf("%s: %v, %t; want null", field, value, there)
+			}
+		}
+		if second["code"] != "batch_paused" || second["remedy"] != "resume the batch: dispatcher batches resume 1" ||
+			!strings.HasSuffix(fmt.Sprint(second["detail"]), `because: it "smokes"`) {
+			b.Errorf("the second %v", second)
+		}
+		b.call("POST", "/v1/batches/1/resume", adminToken, nil).must(200)
+		b.call("POST", "/v1/pools/p/resume", adminToken, nil).must(200)
+		g := b.granted("d-1")
+		why(`{"state":"dispatched","reasons":[{"code":"running"`)
+		b.report("d-1", g.result("succeeded", "")).must(200)
+		why(`{"state":"succeeded","reasons":[{"code":"succeeded"`)
+
+		b.get("/v1/tasks/4711/why").problem(404, "not_found")
+		b.get("/v1/tasks/x/why").problem(422, "invalid_field")
+		b.call("GET", "/v1/tasks/1/why", b.token("verifier"), nil).problem(403, "forbidden")
+	})
+}

@@ -1,0 +1,163 @@
+package dispatcher
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// What keeps a task waiting beside the obstacles of obstacle.go.
+const (
+	CodeRevoked       Code = "device_revoked"
+	CodeOtherFirst    Code = "other_task_first"
+	CodeDeviceUnknown Code = "device_unknown"
+	CodeDeviceDeleted Code = "device_deleted"
+	CodeDeviceUnseen  Code = "device_unseen"
+	CodeDeviceSilent  Code = "device_silent"
+	CodeNextReport    Code = "next_report"
+)
+
+const (
+	seenMemory  = 10 * time.Second // how long a replica may keep a last-seen time to itself
+	silentAfter = 2                // report periods; a device that was quiet for longer is away
+	leastWait   = 0.4              // of a report period: below it the jitter decides, and no estimate is given
+)
+
+const nothingToDo = "nothing to do: it passes by itself"
+
+// explainer writes the reasons of one waiting task.
+type explainer struct {
+	store.TaskView
+	line      poolLine
+	candidate store.Candidate
+}
+
+// obstacle says what stands in the way, and what would change it.
+func (x explainer) obstacle(o Obstacle) Reason {
+	r := Reason{Code: o.Code, Until: o.Until}
+	switch o.Code {
+	case CodeBlocked:
+		r.Detail = fmt.Sprintf("device %s is blocked", x.Task.Device)
+		r.Remedy = "unblock it: dispatcher devices unblock " + x.Task.Device
+	case CodeBusy:
+		r.Detail = fmt.Sprintf("device %s holds task %d on slot %d of pool %s, and one is all it may hold", x.Task.Device, x.Grant.Task, x.Grant.Slot, x.Grant.Pool)
+		r.Remedy = fmt.Sprintf("waits for its result or the end of its lease; to stop it: dispatcher tasks cancel %d", x.Grant.Task)
+	case CodePoolPaused:
+		r.Detail = fmt.Sprintf("pool %s is paused%s", x.Pool.Name, paused(x.Pool.PausedBy, x.Pool.PausedAt, x.Pool.PauseReason))
+		r.Remedy = "resume the pool: dispatcher pools resume " + x.Pool.Name
+	case CodeBatchPaused:
+		r.Detail = fmt.Sprintf("batch %d is paused%s", x.Batch.ID, paused(x.Batch.PausedBy, x.Batch.PausedAt, x.Batch.PauseReason))
+		r.Remedy = fmt.Sprintf("resume the batch: dispatcher batches resume %d", x.Batch.ID)
+	case CodeNotBefore:
+		r.Detail = fmt.Sprintf("batch %d does not begin before %s", x.Batch.ID, at(o.Until))
+		r.Remedy = nothingToDo
+	case CodeBackoff:
+		r.Detail = lastAttempt(x.TaskView) + "; it is tried again after " + at(o.Until)
+		r.Remedy = nothingToDo
+	case CodeBatchWindow:
+		r.Detail = fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.shut(x.candidate.Window))
+		r.Remedy = fmt.Sprintf("waits for a window; others may be set: dispatcher batches set %d", x.Batch.ID)
+	case CodePoolWindow:
+		r.Detail = fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.shut(x.candidate.PoolWindow))
+		r.Remedy = "waits for a window; others may be set: dispatcher pools set " + x.Pool.Name
+	case CodeStandstill:
+		r.Detail = "the ledger was restored: nothing is granted until every lease that it may have lost is over"
+		r.Remedy = nothingToDo
+	case CodeUnavailable:
+		r.Detail = "Redis cannot be reached: nothing is granted, and how full the pool is cannot be told"
+		r.Remedy = "bring Redis back"
+	case CodeFull:
+		r.Detail = fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.line.held, x.line.capacity)
+		r.Remedy = fmt.Sprintf("waits for a free slot; or raise the capacity: dispatcher pools set %s --capacity N", x.Pool.Name)
+	default:
+		r.Detail, r.Remedy = string(o.Code), nothingToDo
+	}
+	return r
+}
+
+// paused is by whom, since when and why, as far as it is known.
+func paused(by string, since *time.Time, reason string) string {
+	text := ""
+	if by != "" {
+		text += " by " + by
+	}
+	if since != nil {
+		text += " since " + at(*since)
+	}
+	if reason != "" {
+		text += " because: " + reason
+	}
+	return text
+}
+
+// shut says how a window keeps the task from starting.
+func (x explainer) shut(o store.Opening) string {
+	switch until := opens(o, x.candidate, x.Now); {
+	case until.IsZero():
+		return "closed; when they open again is being computed"
+	case !o.From.After(x.Now):
+		return fmt.Sprintf("open until %s, which is less than its lease of %s", at(o.Until), x.candidate.Lease)
+	default:
+		return "closed until " + at(until)
+	}
+}
+
+func (x explainer) otherFirst(other store.Candidate) Reason {
+	return Reason{
+		Code:   CodeOtherFirst,
+		Detail: fmt.Sprintf("device %s is given task %d of batch %d before this one", x.Task.Device, other.Task, other.Batch),
+		Remedy: fmt.Sprintf("waits for that task; a higher priority goes first within a batch; to drop it: dispatcher tasks cancel %d", other.Task),
+	}
+}
+
+func (x explainer) revoked() Reason {
+	return Reason{
+		Code:   CodeRevoked,
+		Detail: fmt.Sprintf("device %s has no valid token: its reports are refused", x.Task.Device),
+		Remedy: "give it a new token: dispatcher devices token " + x.Task.Device,
+	}
+}
+
+// away says whether the device is not there to ask for its task: a device that
+// holds a grant may be quiet until its lease ends, a blocked one for longer.
+func (x explainer) away(seen time.Time, period time.Duration) (r Reason, is bool) {
+	name := x.Task.Device
+	switch {
+	case x.Device == nil && x.Deleted:
+		return Reason{
+			Code:   CodeDeviceDeleted,
+			Detail: fmt.Sprintf("device %s was deleted", name),
+			Remedy: fmt.Sprintf("register it again: dispatcher devices create %s; or drop the task: dispatcher tasks cancel %d", name, x.Task.ID),
+		}, true
+	case x.Device == nil:
+		return Reason{
+			Code:   CodeDeviceUnknown,
+			Detail: fmt.Sprintf("no device %s is registered, and none has ever reported", name),
+			Remedy: "switch the device on; or look whether its name is right",
+		}, true
+	case seen.IsZero():
+		return Reason{
+			Code:   CodeDeviceUnseen,
+			Detail: fmt.Sprintf("device %s has never reported since it was registered, %s", name, ago(x.Now.Sub(x.Device.CreatedAt))),
+			Remedy: "look whether the device runs, and has its token and the address of this dispatcher",
+		}, true
+	case x.Device.Blocked || x.Grant != nil || x.Now.Sub(seen) <= silentAfter*period+seenMemory:
+		return Reason{}, false
+	}
+	return Reason{
+		Code:   CodeDeviceSilent,
+		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, ago(x.Now.Sub(seen)), at(seen)),
+		Remedy: "look whether the device runs and reaches the dispatcher: only its own report can be granted anything",
+	}, true
+}
+
+// nextReport: nothing stands in the way. An idle device is told to come back
+// after a report period, jittered; close to its end only the jitter is left.
+func (x explainer) nextReport(seen time.Time, period time.Duration) Reason {
+	r := Reason{Code: CodeNextReport, Detail: "nothing stands in the way: it is granted with the next report of device " + x.Task.Device, Remedy: nothingToDo}
+	if due := seen.Add(period); due.Sub(x.Now) > time.Duration(leastWait*float64(period)) {
+		r.EstimatedStart = due
+	}
+	return r
+}

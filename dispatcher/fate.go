@@ -1,0 +1,146 @@
+package dispatcher
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Where a task stands that does not wait. The code of one that ended is its
+// state.
+const (
+	CodeCancelling Code = "cancelling"
+	CodeExpiring   Code = "expiring"
+	CodeRunning    Code = "running"
+	CodeLapsed     Code = "lease_over"
+	CodeToStop     Code = "asked_to_stop"
+	CodeLate       Code = "late_result"
+)
+
+// whyClosed is why a task that waits may not start any more.
+func whyClosed(v store.TaskView) Reason {
+	if v.Batch.CancelledAt != nil {
+		return Reason{
+			Code:   CodeCancelling,
+			Detail: fmt.Sprintf("batch %d was cancelled at %s; the task ends within seconds", v.Batch.ID, at(*v.Batch.CancelledAt)),
+			Remedy: nothingToDo,
+		}
+	}
+	r := Reason{Code: CodeExpiring, Detail: fmt.Sprintf("batch %d is over; the task ends within seconds", v.Batch.ID)}
+	if v.Batch.NotAfter != nil {
+		r.Detail = fmt.Sprintf("nothing of batch %d starts after %s; the task expires within seconds", v.Batch.ID, at(*v.Batch.NotAfter))
+	}
+	r.Remedy = fmt.Sprintf("set a later one, dispatcher batches set %d --not-after T, then: dispatcher tasks retry %d", v.Batch.ID, v.Task.ID)
+	return r
+}
+
+// whyRunning tells of the grant that is in force.
+func whyRunning(v store.TaskView) []Reason {
+	g := v.Running
+	running := Reason{
+		Code: CodeRunning, Until: g.LeaseUntil,
+		Detail: fmt.Sprintf("device %s holds slot %d of pool %s since %s, attempt %d of %d; its lease ends at %s",
+			g.Device, g.Slot, g.Pool, at(g.GrantedAt), g.Attempt, max(v.Batch.MaxAttempts, g.Attempt), at(g.LeaseUntil)),
+		Remedy: fmt.Sprintf("waits for its result; to stop it: dispatcher tasks cancel %d", g.Task),
+	}
+	if g.Redelivered > 0 {
+		running.Detail += fmt.Sprintf("; delivered %d times more, as the device reported without it", g.Redelivered)
+	}
+	reasons := []Reason{running}
+	if g.Remaining <= 0 {
+		reasons = append(reasons, Reason{Code: CodeLapsed, Detail: "its lease is over; the slot is taken back within seconds", Remedy: nothingToDo})
+	}
+	if g.CancelWhy != "" {
+		by := ""
+		if v.CancelledBy != "" {
+			by = " by " + v.CancelledBy
+		}
+		reasons = append(reasons, Reason{
+			Code: CodeToStop, Until: g.LeaseUntil,
+			Detail: fmt.Sprintf("the device is asked to stop%s: %s", by, g.CancelWhy),
+			Remedy: fmt.Sprintf("waits for its next report or the end of its lease; to free the slot at once, and perhaps exceed the cap: dispatcher pools release %s %d --now", g.Pool, g.Slot),
+		})
+	}
+	return reasons
+}
+
+// whyEnded tells how the task ended; its code is its state.
+func whyEnded(v store.TaskView) []Reason {
+	r := Reason{Code: Code(v.Task.State), Detail: string(v.Task.State)}
+	if v.Task.FinishedAt != nil {
+		r.Detail += " at " + at(*v.Task.FinishedAt)
+	}
+	switch {
+	case v.Task.State != store.Cancelled || v.CancelledBy == "":
+	case v.Batch.CancelledAt != nil && v.CancelledBy == store.Canceller:
+		r.Detail += " with its batch"
+	default:
+		r.Detail += " by " + v.CancelledBy
+	}
+	r.Detail += "; " + lastAttempt(v)
+	r.Remedy = cmp.Or(againAfter(v), fmt.Sprintf("to try it again: dispatcher tasks retry %d", v.Task.ID))
+	reasons := []Reason{r}
+	if v.Late != nil {
+		reasons = append(reasons, Reason{
+			Code: CodeLate, Detail: "a result came at " + at(*v.Late) + ", when its grant was no longer in force; it is kept", Remedy: "nothing to do",
+		})
+	}
+	return reasons
+}
+
+// againAfter is what must be done before an ended task can be tried again;
+// empty: nothing.
+func againAfter(v store.TaskView) string {
+	switch {
+	case v.Task.State == store.Succeeded:
+		return "nothing to do: it is done"
+	case v.Batch.CancelledAt != nil:
+		return fmt.Sprintf("batch %d was cancelled: queue the task in a new batch", v.Batch.ID)
+	case v.Batch.NotAfter != nil && !v.Batch.NotAfter.After(v.Now):
+		return fmt.Sprintf("set a later one, dispatcher batches set %d --not-after T, then: dispatcher tasks retry %d", v.Batch.ID, v.Task.ID)
+	}
+	return ""
+}
+
+func lastAttempt(v store.TaskView) string {
+	if v.Last == nil {
+		return "never attempted"
+	}
+	text := fmt.Sprintf("attempt %d of %d %s at %s", v.Last.Number, max(v.Batch.MaxAttempts, v.Last.Number), how(v.Last.EndedBy), at(v.Last.EndedAt))
+	if v.Last.Error != "" {
+		text += ": " + v.Last.Error
+	}
+	return text
+}
+
+// how an attempt ended, in words.
+func how(cause store.EndCause) string {
+	switch cause {
+	case store.ByLapse:
+		return "was lost (its lease ended without a report)"
+	case store.ByOperator:
+		return "was taken back by an operator"
+	case store.ByReturn:
+		return "was handed back by the device"
+	case store.ByReject:
+		return "was rejected by the device"
+	}
+	return string(cause)
+}
+
+func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// ago writes how long something is past, in the largest unit that fits.
+func ago(d time.Duration) string {
+	for _, unit := range []struct {
+		of   time.Duration
+		name string
+	}{{24 * time.Hour, "days"}, {time.Hour, "h"}, {time.Minute, "min"}} {
+		if d >= 2*unit.of {
+			return fmt.Sprintf("%d %s ago", d/unit.of, unit.name)
+		}
+	}
+	return fmt.Sprintf("%d s ago", max(d, 0)/time.Second)
+}

@@ -1,0 +1,479 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// why explains a task.
+func (b *bench) why(task int64) dispatcher.Explanation {
+	b.t.Helper()
+	e, err := b.Why(b.ctx, task)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, r := range e.Reasons {
+		if r.Detail == "" || r.Remedy == "" || strings.Contains(r.Detail+r.Remedy, "%!") {
+			b.t.Errorf("reason %+v", r)
+		}
+	}
+	if len(e.Reasons) == 0 {
+		b.t.Fatalf("task %d: no reason at all", task)
+	}
+	return e
+}
+
+func codes(e dispatcher.Explanation) (list []dispatcher.Code) {
+	for _, r := range e.Reasons {
+		list = append(list, r.Code)
+	}
+	return list
+}
+
+// expectWhy expects exactly these reasons, and that the details name all of
+// these words.
+func (b *bench) expectWhy(task int64, want []dispatcher.Code, words ...string) dispatcher.Explanation {
+	b.t.Helper()
+	e := b.why(task)
+	if !slices.Equal(codes(e), want) {
+		b.t.Errorf("task %d: %q, want %q: %+v", task, codes(e), want, e.Reasons)
+	}
+	all := fmt.Sprintf("%+v", e.Reasons)
+	for _, word := range words {
+		if !strings.Contains(all, word) {
+			b.t.Errorf("task %d: %s does not say %q", task, all, word)
+		}
+	}
+	return e
+}
+
+// tasksOf are the tasks of a device, by number.
+func (b *bench) tasksOf(device string) (list []int64) {
+	b.t.Helper()
+	tasks, err := b.store.Tasks(b.ctx, store.TaskFilter{Device: device})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, t := range tasks {
+		list = append(list, t.ID)
+	}
+	return list
+}
+
+func (b *bench) must(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// changePool changes pool a on all sides.
+func (b *bench) changePool(reason string, change func(*store.PoolSpec)) {
+	b.t.Helper()
+	_, err := b.store.ChangePool(b.ctx, "ann", "a", reason, func(spec *store.PoolSpec) error {
+		change(spec)
+		return nil
+	})
+	b.must(err)
+	_, err = b.ReconcilePool(b.ctx, "a")
+	b.must(err)
+}
+
+// shut is a window that is closed now and for hours.
+func (b *bench) shut() []store.Window {
+	b.t.Helper()
+	now, _, err := b.store.Clock(b.ctx)
+	b.must(err)
+	return []store.Window{{Cron: fmt.Sprintf("0 %d * * *", now.Add(12*time.Hour).Hour()), Duration: "1h", Timezone: "UTC"}}
+}
+
+// Each obstacle that can be set up and taken away: the device is told its
+// reason, the operator its code; then the task is granted.
+func TestWhyAgreesWithTheReport(t *testing.T) {
+	t.Parallel()
+	reasons := func(reason devices.Reason, codes ...dispatcher.Code) (devices.Reason, []dispatcher.Code) {
+		return reason, codes
+	}
+	type obstacle struct {
+		name      string
+		set, lift func(b *bench, batch int64)
+		reason    devices.Reason
+		codes     []dispatcher.Code
+		words     []string
+	}
+	add := func(name string, set, lift func(b *bench, batch int64), words ...string) func(devices.Reason, []dispatcher.Code) obstacle {
+		return func(reason devices.Reason, codes []dispatcher.Code) obstacle {
+			return obstacle{name, set, lift, reason, codes, words}
+		}
+	}
+	for _, o := range []obstacle{
+		add("blocked",
+			func(b *bench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true)) },
+			func(b *bench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", false)) }, "dispatcher devices unblock d1",
+		)(reasons(devices.ReasonBlocked, dispatcher.CodeBlocked)),
+		add("pool paused",
+			func(b *bench, _ int64) { b.changePool("too slow", func(s *store.PoolSpec) { s.Paused = true }) },
+			func(b *bench, _ int64) { b.changePool("", func(s *store.PoolSpec) { s.Paused = false }) },
+			"by ann since 20", "because: too slow", "dispatcher pools resume a",
+		)(reasons(devices.ReasonPaused, dispatcher.CodePoolPaused)),
+		add("batch paused",
+			func(b *bench, batch int64) {
+				_, err := b.store.PauseBatch(b.ctx, "bob", batch, "the server is ill")
+				b.must(err)
+			},
+			func(b *bench, batch int64) {
+				_, err := b.store.ResumeBatch(b.ctx, "bob", batch)
+				b.must(err)
+			}, "by bob since 20", "because: the server is ill", "dispatcher batches resume",
+		)(reasons(devices.ReasonPaused, dispatcher.CodeBatchPaused)),
+		add("both paused, and no place",
+			func(b *bench, batch int64) {
+				_, err := b.store.PauseBatch(b.ctx, "bob", batch, "")
+				b.must(err)
+				b.changePool("", func(s *store.PoolSpec) { s.Paused, s.Capacity = true, 0 })
+			},
+			func(b *bench, batch int64) {
+				_, err := b.store.ResumeBatch(b.ctx, "bob", batch)
+				b.must(err)
+				b.changePool("", func(s *store.PoolSpec) { s.Paused, s.Capacity = false, 1 })
+			}, "0 of 0 slots",
+		)(reasons(devices.ReasonPaused, dispatcher.CodePoolPaused, dispatcher.CodeBatchPaused, dispatcher.CodeFull)),
+		add("batch's window",
+			func(b *bench, batch int64) { b.setWindows(batch, b.shut()) },
+			func(b *bench, batch int64) { b.setWindows(batch, nil) }, "closed until 20",
+		)(reasons(devices.ReasonWindow, dispatcher.CodeBatchWindow)),
+		add("pool's window",
+			func(b *bench, _ int64) {
+				shut := b.shut()
+				b.changePool("", func(s *store.PoolSpec) { s.Windows = shut })
+			},
+			func(b *bench, _ int64) { b.changePool("", func(s *store.PoolSpec) { s.Windows = nil }) }, "closed until 20",
+		)(reasons(devices.ReasonWindow, dispatcher.CodePoolWindow)),
+		add("full",
+			func(b *bench, _ int64) {
+				b.batch("a", nil, "other")
+				b.granted("other")
+			},
+			func(b *bench, _ int64) {
+				task := b.task(b.tasksOf("other")[0])
+				_, grant, _, err := b.store.Task(b.ctx, task.ID)
+				b.must(err)
+				b.ended("other", devices.Task{ID: task.ID, Token: grant.Token}, "succeeded", "", devices.OutcomeRecorded)
+			}, "1 of 1 slots",
+		)(reasons(devices.ReasonFull, dispatcher.CodeFull)),
+	} {
+		t.Run(o.name, func(t *testing.T) {
+			t.Parallel()
+			forBackends(t, func(b *bench) {
+				b.pool("a", 1, minute)
+				b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone) // it is there
+				batch := b.batch("a", nil, "d1")
+				task := b.tasksOf("d1")[0]
+				b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport})
+				o.set(b, batch)
+				reply := b.expectReason("d1", `{"id":"x"}`, o.reason)
+				e := b.expectWhy(task, o.codes, o.words...)
+				if e.State != store.Pending || (o.reason == devices.ReasonWindow) == e.Reasons[0].Until.IsZero() {
+					b.t.Errorf("%+v", e)
+				}
+				o.lift(b, batch)
+				b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport})
+				if g := b.granted("d1"); g.ID != task {
+					b.t.Errorf("granted %+v after %+v", g, reply)
+				}
+				b.expectWhy(task, []dispatcher.Code{dispatcher.CodeRunning}, "slot 0 of pool a", "attempt 1 of 3")
+			})
+		})
+	}
+}
+
+func (b *bench) setWindows(batch int64, windows []store.Window) {
+	b.t.Helper()
+	_, err := b.store.ChangeBatch(b.ctx, "bob", batch, func(in *store.Batch) error {
+		in.Windows = windows
+		return nil
+	})
+	b.must(err)
+}
+
+// What only time takes away.
+func TestWhyOfTimes(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 2, minute)
+		now, _, err := b.store.Clock(b.ctx)
+		b.must(err)
+		hour := now.Add(time.Hour).Truncate(time.Millisecond)
+		b.batch("a", func(in *store.Batch) { in.NotBefore = &hour }, "later")
+		b.expectReason("later", `{"id":"x"}`, devices.ReasonWindow)
+		e := b.expectWhy(b.tasksOf("later")[0], []dispatcher.Code{dispatcher.CodeNotBefore})
+		if !e.Reasons[0].Until.Equal(hour) {
+			b.t.Errorf("until %s, want %s", e.Reasons[0].Until, hour)
+		}
+		b.batch("a", func(in *store.Batch) { in.RetryBackoff = time.Hour }, "fails")
+		g := b.granted("fails")
+		b.ended("fails", g, "failed", `,"error":"no route"`, devices.OutcomeRecorded)
+		b.expectReason("fails", `{"id":"x"}`, devices.ReasonWindow)
+		e = b.expectWhy(g.ID, []dispatcher.Code{dispatcher.CodeBackoff}, "attempt 1 of 3 failed at", "no route")
+		if e.Reasons[0].Until.Before(now.Add(29 * time.Minute)) {
+			b.t.Errorf("until %s", e.Reasons[0].Until)
+		}
+		// After a restore nothing is granted; what runs is told as ever.
+		b.batch("a", nil, "idle", "runs")
+		b.expectReason("idle", `{"id":"x","accept":false}`, devices.ReasonDeclined)
+		runs := b.granted("runs")
+		until, err := b.store.AfterRestore(b.ctx, "ann")
+		b.must(err)
+		b.reconcile()
+		b.expectReason("idle", `{"id":"x"}`, devices.ReasonUnavailable)
+		e = b.expectWhy(b.tasksOf("idle")[0], []dispatcher.Code{dispatcher.CodeStandstill})
+		if !e.Reasons[0].Until.Equal(until) {
+			b.t.Errorf("until %s, want %s", e.Reasons[0].Until, until)
+		}
+		b.expectWhy(runs.ID, []dispatcher.Code{dispatcher.CodeRunning})
+	})
+}
+
+func TestWhyOfADeviceWithSeveralTasks(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 2, minute)
+		b.pool("other", 2, minute)
+		b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone)
+		b.batch("a", nil, "d1", "d1")
+		b.batch("other", nil, "d1")
+		tasks := b.tasksOf("d1")
+		b.expectWhy(tasks[0], []dispatcher.Code{dispatcher.CodeNextReport})
+		b.expectWhy(tasks[1], []dispatcher.Code{dispatcher.CodeOtherFirst}, fmt.Sprintf("given task %d", tasks[0]))
+		b.expectWhy(tasks[2], []dispatcher.Code{dispatcher.CodeOtherFirst})
+		g := b.granted("d1")
+		b.expectReason("d1", running(g), devices.ReasonBusy)
+		for _, task := range tasks[1:] {
+			e := b.why(task)
+			if e.Reasons[0].Code != dispatcher.CodeBusy || e.Reasons[0].Until.IsZero() || !strings.Contains(e.Reasons[0].Detail, fmt.Sprintf("task %d on slot 0 of pool a", g.ID)) {
+				b.t.Errorf("%+v", e)
+			}
+		}
+		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
+		b.expectWhy(g.ID, []dispatcher.Code{"succeeded"}, "attempt 1 of 3 succeeded")
+	})
+}
+
+// lostSemaphore does not answer.
+type lostSemaphore struct {
+	dispatcher.Semaphore
+	down atomic.Bool
+}
+
+func (s *lostSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, error) {
+	if s.down.Load() {
+		return nil, errDown
+	}
+	return s.Semaphore.Acquire(ctx, pool, pace, r)
+}
+
+func (s *lostSemaphore) Snapshot(ctx context.Context, pool string) (slots.Snapshot, error) {
+	if s.down.Load() {
+		return slots.Snapshot{}, errDown
+	}
+	return s.Semaphore.Snapshot(ctx, pool)
+}
+
+func TestWhyWithoutRedis(t *testing.T) {
+	t.Parallel()
+	lost := &lostSemaphore{}
+	b := embedded(t, func(c *dispatcher.Config) { lost.Semaphore, c.Semaphore = c.Semaphore, lost })
+	b.pool("a", 1, minute)
+	b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone)
+	b.batch("a", nil, "d1")
+	task := b.tasksOf("d1")[0]
+	// Unknown to Redis is no obstacle: the next report restores it.
+	b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport})
+	lost.down.Store(true)
+	b.expectReason("d1", `{"id":"x"}`, devices.ReasonUnavailable)
+	b.expectWhy(task, []dispatcher.Code{dispatcher.CodeUnavailable})
+	b.changeLedger(func(s *store.PoolSpec) { s.Paused = true })
+	b.expectReason("d1", `{"id":"x"}`, devices.ReasonPaused)
+	b.expectWhy(task, []dispatcher.Code{dispatcher.CodePoolPaused, dispatcher.CodeUnavailable})
+	lost.down.Store(false)
+	b.expectWhy(task, []dispatcher.Code{dispatcher.CodePoolPaused})
+}
+
+// changeLedger changes pool a in the ledger alone.
+func (b *bench) changeLedger(change func(*store.PoolSpec)) {
+	b.t.Helper()
+	_, err := b.store.ChangePool(b.ctx, "ann", "a", "", func(spec *store.PoolSpec) error {
+		change(spec)
+		return nil
+	})
+	b.must(err)
+}
+
+func TestWhyOfDevicesThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 9, minute)
+		for _, id := range []string{"registered", "silent", "quiet", "deleted"} {
+			_, _, err := b.CreateDevice(b.ctx, "ann", devices.ID(id), nil)
+			b.must(err)
+		}
+		_, err := b.DeleteDevice(b.ctx, "ann", "deleted", false)
+		b.must(err)
+		_, err = b.store.EnsureDevice(b.ctx, "revoked")
+		b.must(err)
+		b.batch("a", nil, "unknown", "registered", "silent", "revoked", "quiet", "deleted")
+		now, _, err := b.store.Clock(b.ctx)
+		b.must(err)
+		b.must(b.store.TouchDevices(b.ctx, map[string]time.Time{"silent": now.Add(-3*time.Hour - minute), "quiet": now.Add(-30 * time.Second), "revoked": now}))
+		b.must(b.store.MarkOwnToken(b.ctx, "revoked"))
+		for device, want := range map[string]struct {
+			code dispatcher.Code
+			word string
+		}{
+			"unknown":    {dispatcher.CodeDeviceUnknown, "no device unknown"},
+			"registered": {dispatcher.CodeDeviceUnseen, "never reported"},
+			"silent":     {dispatcher.CodeDeviceSilent, "last reported 3 h ago"},
+			"quiet":      {dispatcher.CodeNextReport, "next report of device quiet"},
+			"deleted":    {dispatcher.CodeDeviceDeleted, "was deleted"},
+			"revoked":    {dispatcher.CodeRevoked, "no valid token"},
+		} {
+			b.expectWhy(b.tasksOf(device)[0], []dispatcher.Code{want.code}, want.word)
+		}
+		// A report that this replica has not written yet counts.
+		b.expectReason("silent", `{"id":"x","accept":false}`, devices.ReasonDeclined)
+		b.expectWhy(b.tasksOf("silent")[0], []dispatcher.Code{dispatcher.CodeNextReport})
+	})
+}
+
+func TestWhyOfTasksThatDoNotWait(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 9, minute)
+		if _, err := b.Why(b.ctx, 4711); !errors.Is(err, store.ErrNotFound) {
+			b.t.Errorf("an unknown task: %v", err)
+		}
+		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 1 }, "fails")
+		g := b.granted("fails")
+		b.granted("fails")
+		b.expectWhy(g.ID, []dispatcher.Code{dispatcher.CodeRunning}, "delivered 1 times more")
+		b.ended("fails", g, "failed", `,"error":"no route"`, devices.OutcomeRecorded)
+		b.expectWhy(g.ID, []dispatcher.Code{"failed"}, "attempt 1 of 1 failed at", "no route", fmt.Sprintf("dispatcher tasks retry %d", g.ID))
+
+		batch := b.batch("a", nil, "waits", "runs", "stops")
+		runs, stops := b.granted("runs"), b.granted("stops")
+		waits := b.tasksOf("waits")[0]
+		_, err := b.store.CancelTask(b.ctx, "ann", stops.ID)
+		b.must(err)
+		b.expectWhy(stops.ID, []dispatcher.Code{dispatcher.CodeRunning, dispatcher.CodeToStop}, "asked to stop by ann: cancelled", "dispatcher pools release a 1 --now")
+		b.ended("stops", stops, "failed", "", devices.OutcomeRecorded)
+		b.expectWhy(stops.ID, []dispatcher.Code{"cancelled"}, "by ann")
+		_, err = b.store.CancelBatch(b.ctx, "bob", batch)
+		b.must(err)
+		b.expectReason("waits", `{"id":"x"}`, devices.ReasonNone)
+		b.expectWhy(waits, []dispatcher.Code{dispatcher.CodeCancelling}, "was cancelled at 20")
+		b.expectWhy(runs.ID, []dispatcher.Code{dispatcher.CodeRunning, dispatcher.CodeToStop}, "stop by bob")
+		_, err = b.EndCancelled(b.ctx)
+		b.must(err)
+		b.expectWhy(waits, []dispatcher.Code{"cancelled"}, "with its batch", "never attempted", "a new batch")
+
+		past := time.Now().Add(-time.Hour)
+		b.batch("a", func(in *store.Batch) { in.NotAfter = &past }, "late")
+		late := b.tasksOf("late")[0]
+		b.expectReason("late", `{"id":"x"}`, devices.ReasonNone)
+		b.expectWhy(late, []dispatcher.Code{dispatcher.CodeExpiring}, "--not-after")
+		_, err = b.Expire(b.ctx)
+		b.must(err)
+		b.expectWhy(late, []dispatcher.Code{"expired"}, "--not-after")
+	})
+}
+
+// A lease that ran out, and the result that came after it.
+func TestWhyOfLapsedTasks(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 1, brief)
+		b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, "d1", "d2")
+		g := b.granted("d1")
+		b.lapse()
+		b.expectWhy(g.ID, []dispatcher.Code{dispatcher.CodeRunning, dispatcher.CodeLapsed})
+		b.reap()
+		b.expectWhy(g.ID, []dispatcher.Code{"timed_out"}, "was lost")
+		b.ended("d1", g, "failed", "", devices.OutcomeLate)
+		b.expectWhy(g.ID, []dispatcher.Code{"timed_out", dispatcher.CodeLate})
+		b.ended("d1", g, "succeeded", "", devices.OutcomeLate)
+		b.expectWhy(g.ID, []dispatcher.Code{"succeeded", dispatcher.CodeLate})
+	}, short)
+}
+
+// The codes that no test of this file asserts would be missed here.
+func TestEveryCodeIsTested(t *testing.T) {
+	t.Parallel()
+	tests, err := os.ReadFile("why_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range codeNames(t) {
+		if !strings.Contains(string(tests), "dispatcher."+name) {
+			t.Errorf("%s: no test gets it", name)
+		}
+	}
+}
+
+// codeNames are the exported codes, by the name of their constant.
+func codeNames(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, name := range []string{"obstacle.go", "explain.go", "fate.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^\t(Code[A-Z]\w+) +Code = "(\w+)"`).FindAllStringSubmatch(string(text), -1) {
+			found[m[1]] = m[2]
+		}
+	}
+	if len(found) < 20 {
+		t.Fatalf("found only %v", found)
+	}
+	return found
+}
+
+// The page lists every code, and the states that are codes.
+func TestProtocolListsTheReasons(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "<!-- why codes -->\n| `code` |")
+	section, _, _ = strings.Cut(section, "\n\n")
+	var listed []string
+	for _, m := range regexp.MustCompile("(?m)^\\| (`[a-z_`, ]+`) \\|").FindAllStringSubmatch(section, -1) {
+		listed = append(listed, strings.Split(strings.ReplaceAll(m[1], "`", ""), ", ")...)
+	}
+	want := slices.Collect(maps.Values(codeNames(t)))
+	for _, state := range store.TaskStates() {
+		if state != store.Pending && state != store.Dispatched {
+			want = append(want, string(state))
+		}
+	}
+	slices.Sort(listed)
+	slices.Sort(want)
+	if !slices.Equal(listed, want) {
+		t.Errorf("the page lists %q, the program has %q", listed, want)
+	}
+}

@@ -1,0 +1,97 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// TaskView is all that says why a task runs or does not: one moment.
+type TaskView struct {
+	View // of its device; the Candidates include the task itself while it waits
+
+	Task        Task
+	Running     *Grant     // of the task; nil: none
+	Batch       Batch      // without its counts
+	Pool        Pool       // also when it was deleted since the task ended
+	Held        int        // grants of the pool, those lapsed and not yet reaped included
+	Last        *Attempt   // the newest that ended; nil: none
+	Late        *time.Time // when the newest result came that could no longer be used; nil: none
+	CancelledBy string     // who asked for the task's end, where the log still says so
+}
+
+// TaskView reads what concerns one task; ErrNotFound. Its cost depends on the
+// open tasks of its device and the places of its pool, not on what else there is.
+func (s *Store) TaskView(ctx context.Context, id int64) (TaskView, error) {
+	var v TaskView
+	err := s.atOnce(ctx, func(tx session) (err error) {
+		v, err = tx.taskView(ctx, id)
+		return err
+	})
+	if err != nil {
+		return TaskView{}, fmt.Errorf("looking at task %d: %w", id, err)
+	}
+	return v, nil
+}
+
+func (s session) taskView(ctx context.Context, id int64) (v TaskView, err error) {
+	var running Grant
+	if err := s.rowOf(ctx, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, []any{id},
+		append(taskDest(&v.Task), grantDest(&running)...)...); err != nil {
+		return v, err
+	}
+	if running.Task != 0 {
+		v.Running = &running
+	}
+	views, err := s.views(ctx, []string{v.Task.Device}, id)
+	if err != nil {
+		return v, fmt.Errorf("its device: %w", err)
+	}
+	v.View = views[0]
+	if v.Batch, err = one(ctx, s, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, v.Task.Batch); err != nil {
+		return v, fmt.Errorf("its batch: %w", err)
+	}
+	if v.Pool, err = one(ctx, s, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, v.Task.Pool); err != nil {
+		return v, fmt.Errorf("its pool: %w", err)
+	}
+	if v.Held, err = one(ctx, s, only[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, v.Task.Pool); err != nil {
+		return v, fmt.Errorf("the places of its pool: %w", err)
+	}
+	return v, s.history(ctx, &v)
+}
+
+// history fills in what became of the task so far.
+func (s session) history(ctx context.Context, v *TaskView) error {
+	last, err := one(ctx, s, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, v.Task.ID)
+	switch {
+	case err == nil:
+		v.Last = &last
+	case !errors.Is(err, ErrNotFound):
+		return fmt.Errorf("its last attempt: %w", err)
+	}
+	if err := s.rowOf(ctx, `SELECT max(received_at) FROM late_results WHERE device = $1 AND task = $2`,
+		[]any{v.Task.Device, v.Task.ID}, maybe{&v.Late}); err != nil {
+		return fmt.Errorf("its late results: %w", err)
+	}
+	// The end of a grant that was asked for has a token, and names its device.
+	v.CancelledBy, err = one(ctx, s, only[string], `
+		SELECT actor FROM events WHERE task = $1 AND (kind = 'task.cancel_asked' OR kind = 'task.cancelled' AND token = 0)
+		ORDER BY id DESC LIMIT 1`, v.Task.ID)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("who cancelled it: %w", err)
+	}
+	return nil
+}
+
+// atOnce runs several readings of one moment, though each reads the clock anew.
+func (s *Store) atOnce(ctx context.Context, read func(session) error) error {
+	s.prepared.prepareNoted(ctx)
+	tx, err := s.db.BeginTxx(ctx, &sql.TxOptions{Isolation: s.snapshot})
+	if err != nil {
+		return fmt.Errorf("beginning a transaction: %w", err)
+	}
+	defer tx.Rollback()
+	return read(session{s.prepared.in(tx), s.dialect, s.accounts})
+}

@@ -1,0 +1,65 @@
+package store_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func TestTaskView(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		view := func(id int64) store.TaskView {
+			v, err := l.TaskView(l.Context(), id)
+			l.must(err)
+			return v
+		}
+		if _, err := l.TaskView(l.Context(), 1); !errors.Is(err, store.ErrNotFound) {
+			l.Fatalf("no task: %v", err)
+		}
+		pool := l.pool("p", 3)
+		_, err := l.EnsureDevice(l.Context(), "a")
+		l.must(err)
+		batch, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 3}, "a", "b", "a")
+		_, elsewhere := l.batch(store.Batch{Pool: "p"}, "a")
+		l.grant(ids[1], "b", "p", 0)
+
+		v := view(ids[2]) // not the best of its batch
+		if v.Task.ID != ids[2] || v.Running != nil || v.Batch.ID != batch.ID || v.Pool.Version != pool.Version || v.Held != 1 || v.Last != nil || v.Late != nil {
+			l.Errorf("waiting: %+v", v)
+		}
+		if v.Device == nil || v.Device.ID != "a" || v.Grant != nil || time.Since(v.Now).Abs() > time.Minute {
+			l.Errorf("its device: %+v", v.View)
+		}
+		var open []int64
+		for _, c := range v.Candidates {
+			open = append(open, c.Task)
+		}
+		if len(open) != 3 || open[0] != ids[0] || open[1] != ids[2] || open[2] != elsewhere[0] {
+			l.Errorf("candidates %v, want the best of each batch and the task itself", open)
+		}
+		if v := view(ids[0]); len(v.Candidates) != 2 {
+			l.Errorf("candidates %+v: the best of its batch is there once", v.Candidates)
+		}
+
+		g := l.grant(ids[2], "a", "p", 2)
+		v = view(ids[2])
+		if v.Running == nil || v.Running.Token != g.Token || v.Running.Slot != 2 || v.Held != 2 || v.Grant == nil || v.Grant.Task != ids[2] || v.Task.State != store.Dispatched {
+			l.Errorf("running: %+v", v)
+		}
+		if v := view(ids[0]); v.Running != nil || v.Grant == nil || v.Grant.Task != ids[2] {
+			l.Errorf("of a device that holds another: %+v", v)
+		}
+		_, err = l.CancelTask(l.Context(), "ann", ids[2])
+		l.must(err)
+		if v := view(ids[2]); v.CancelledBy != "ann" || v.Running.CancelWhy != "cancelled" {
+			l.Errorf("asked to stop: %+v", v)
+		}
+		l.report(g, store.ByFailure, "")
+		if v := view(ids[2]); v.Running != nil || v.Last == nil || v.Last.Token != g.Token || v.Last.EndedBy != store.ByFailure || v.CancelledBy != "ann" {
+			l.Errorf("ended: %+v", v)
+		}
+	})
+}
