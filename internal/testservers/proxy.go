@@ -16,7 +16,8 @@ type Proxy struct {
 
 	mu      sync.Mutex
 	target  string
-	watch   func(b []byte) // sees what clients send; nil: nobody
+	watch   func(b []byte)        // sees what clients send; nil: nobody
+	each    func() func(b []byte) // makes another watch for each connection; nil: none
 	links   map[*link]struct{}
 	cut     bool
 	drop    int           // replies still to be dropped
@@ -54,10 +55,17 @@ func (p *Proxy) OnRequest(watch func(b []byte)) {
 	p.watch = watch
 }
 
-func (p *Proxy) watcher() func(b []byte) {
+// OnConnection is OnRequest with a watch for each connection from now on.
+func (p *Proxy) OnConnection(watch func() func(b []byte)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.watch
+	p.each = watch
+}
+
+func (p *Proxy) watchers() (watch func(b []byte), each func() func(b []byte)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.watch, p.each
 }
 
 // Cut closes all connections and refuses new ones until Heal.
@@ -175,8 +183,13 @@ func (p *Proxy) remove(l *link) {
 
 func (p *Proxy) forwardRequests(l *link) {
 	defer l.close()
+	mine := func([]byte) {}
+	if _, each := p.watchers(); each != nil {
+		mine = each()
+	}
 	copyChunks(l.server, l.client, func(b []byte) bool {
-		if watch := p.watcher(); watch != nil {
+		mine(b)
+		if watch, _ := p.watchers(); watch != nil {
 			watch(b)
 		}
 		return true
