@@ -124,12 +124,12 @@ func TestPayloadsLieOverTheSharedOne(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
 		b.pool("p", `{}`)
-		b.batch(`{"pool":"p","payload":{"a":1,"b":{"x":1}},"tasks":[{"device":"merged","payload":{"b":{"y":2},"c":12345678901234567890}},
+		b.batch(`{"pool":"p","payload":{"a":1,"b":{"x":1,"z":1}},"tasks":[{"device":"merged","payload":{"a":null,"b":{"y":2,"z":null},"c":12345678901234567890}},
 			{"device":"none"},{"device":"text","payload":"t"},{"device":"null","payload":null}]}`)
 		b.batch(`{"pool":"p","payload":"text","tasks":[{"device":"own","payload":{"a":1}}]}`)
-		shared := map[string]any{"a": 1.0, "b": map[string]any{"x": 1.0}}
+		shared := map[string]any{"a": 1.0, "b": map[string]any{"x": 1.0, "z": 1.0}}
 		want := map[string]any{
-			"merged": map[string]any{"a": 1.0, "b": map[string]any{"y": 2.0}, "c": 12345678901234567890.0},
+			"merged": map[string]any{"b": map[string]any{"x": 1.0, "y": 2.0}, "c": 12345678901234567890.0},
 			"none":   shared, "null": shared, "text": "t", "own": map[string]any{"a": 1.0},
 		}
 		if diff := cmp.Diff(want, b.payloads("")); diff != "" {

@@ -36,7 +36,7 @@ type batchPost struct {
 	Name           string       `json:"name,omitempty" maxLength:"200"`
 	Pool           string       `json:"pool" minLength:"1" maxLength:"64"`
 	Kind           string       `json:"kind,omitempty" maxLength:"64" doc:"What the device is to do; yours to define"`
-	Payload        raw          `json:"payload,omitempty" doc:"Shared by all tasks; the members of a task's own go before its members; together at most 32 KiB"`
+	Payload        raw          `json:"payload,omitempty" doc:"Shared by all tasks; a task's own object is a merge patch (RFC 7396) to it; together at most 32 KiB"`
 	Priority       int          `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
 	Weight         int          `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share among the batches of a pool; kept, not in effect in this release"`
 	NotBefore      *time.Time   `json:"not_before,omitempty" nullable:"true"`

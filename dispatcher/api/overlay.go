@@ -4,32 +4,51 @@ import "encoding/json"
 
 // overlay lays the payloads of tasks over the one that their batch shares.
 type overlay struct {
-	shared map[string]json.RawMessage // nil: there is none, or it is no object
+	shared json.RawMessage // nil: there is none, or it is no object
 }
 
 func newOverlay(shared raw) overlay {
-	var o overlay
-	if json.Unmarshal(shared, &o.shared) != nil {
-		o.shared = nil
+	if _, ok := members(json.RawMessage(shared)); !ok {
+		return overlay{}
 	}
-	return o
+	return overlay{json.RawMessage(shared)}
 }
 
-// over returns the payload of a task: two objects are merged, member by member,
-// the task's own in front. Else it is its own as it came; nil: the batch's.
+// over returns the payload of a task: an object is a merge patch (RFC 7396) to
+// the shared one. Else it is its own as it came; nil: the batch's.
 func (o overlay) over(own json.RawMessage) json.RawMessage {
-	var members map[string]json.RawMessage
-	if len(o.shared) == 0 || json.Unmarshal(own, &members) != nil || members == nil {
+	if _, ok := members(own); !ok || o.shared == nil {
 		return own
 	}
-	for name, value := range o.shared {
-		if _, ok := members[name]; !ok {
-			members[name] = value
+	return mergePatch(o.shared, own)
+}
+
+// mergePatch is MergePatch of RFC 7396. What it does not change keeps its
+// bytes: numbers have all their digits.
+func mergePatch(target, patch json.RawMessage) json.RawMessage {
+	changes, ok := members(patch)
+	if !ok {
+		return patch
+	}
+	merged, ok := members(target)
+	if !ok {
+		merged = make(map[string]json.RawMessage, len(changes))
+	}
+	for name, value := range changes {
+		if string(value) == "null" {
+			delete(merged, name)
+			continue
 		}
+		merged[name] = mergePatch(merged[name], value)
 	}
-	merged, err := json.Marshal(members)
+	text, err := json.Marshal(merged)
 	if err != nil { // both were read from JSON
-		return own
+		return patch
 	}
-	return merged
+	return text
+}
+
+// members of an object; false: it is none.
+func members(text json.RawMessage) (all map[string]json.RawMessage, ok bool) {
+	return all, json.Unmarshal(text, &all) == nil && all != nil
 }
