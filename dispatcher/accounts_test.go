@@ -53,6 +53,8 @@ func (a *accounts) Set(ctx context.Context, d devices.ID, secret string, enabled
 	return a.call(ctx, what, func() { a.secrets[d] = secret })
 }
 
+func (a *accounts) AsksLedger() bool { return false }
+
 func (a *accounts) Enable(ctx context.Context, d devices.ID) error {
 	return a.call(ctx, "enable "+string(d), nil)
 }

@@ -74,6 +74,9 @@ type Accounts interface {
 	Disable(ctx context.Context, device devices.ID) error
 	// Delete ends the account's sessions and removes it; none is no error.
 	Delete(ctx context.Context, device devices.ID) error
+	// AsksLedger says that there are no accounts to make: the broker asks the
+	// ledger about each new session, and Set does nothing.
+	AsksLedger() bool
 	// Disconnect ends the sessions that Set left open with an older secret.
 	Disconnect(ctx context.Context, device devices.ID) error
 }

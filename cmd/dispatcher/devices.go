@@ -21,7 +21,7 @@ func newDevices() *cobra.Command {
 			member("TAGS", "tags"), member("ATTRIBUTES", "attributes"),
 		},
 	}, "List devices by id", selected.add)
-	verbs = append(verbs, o.devicesGet(), o.devicesCreate(), o.devicesSet(), o.devicesToken(),
+	verbs = append(verbs, o.devicesGet(), o.devicesCreate(), o.devicesImport(), o.devicesSet(), o.devicesToken(),
 		o.onDevice("block", "Grant a device nothing, and tell it to stop what it runs", postDevice("block")),
 		o.onDevice("unblock", "Grant a blocked device tasks again", postDevice("unblock")),
 		o.devicesDelete())

@@ -50,6 +50,29 @@ token  SECRET
 	}
 }
 
+func TestDevicesAreImported(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.file("devices.csv", "device,area\nd-1,1\nd-2,\n")
+	d.prints("devices import -f devices.csv", "device,token\nd-1,SECRET\nd-2,SECRET\n")
+	d.prints("devices list --tag area=1", "ID  LAST SEEN  BLOCKED  OWN TOKEN  TAGS  ATTRIBUTES\nd-1  {\"area\":\"1\"}\n")
+	d.try("", "devices", "import", "-f", "devices.csv").exit(1).says("line 2", "existing")
+	d.prints("devices import -f devices.csv --existing skip", "device,token\nd-1,\nd-2,\n")
+	d.prints("devices import -f devices.csv --existing rotate", "device,token\nd-1,SECRET\nd-2,SECRET\n")
+	out := d.try(`{"id":"d-3"}`, "devices", "import", "-f", "-", "--format", "ndjson", "--output", "json").exit(0).out
+	if plain(out) != `{"id":"d-3","token":"SECRET"}`+"\n" {
+		t.Errorf("%s", out)
+	}
+	d.try("device\na/b\n", "devices", "import", "-f", "-", "--format", "csv").exit(1).says("line 2", "(invalid_line)")
+	d.try("", "devices", "import", "-f", "devices.txt").exit(2).says("--format")
+
+	f := d.flaky()
+	f.will(1, 0)
+	d.file("more.csv", "device\nd-4\n")
+	d.try("", "devices", "import", "-f", "more.csv").exit(1).says("tokens are lost", "dispatcher devices import --existing rotate -f more.csv")
+	d.prints("devices import --existing rotate -f more.csv", "device,token\nd-4,SECRET\n")
+}
+
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

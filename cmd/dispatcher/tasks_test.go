@@ -57,6 +57,16 @@ ATTEMPT  TOKEN  DEVICE  SLOT  GRANTED  ENDED  BY  ERROR  OUTPUT
 		t.Errorf("%s", got)
 	}
 	d.try("", "tasks", "export", "--format", "xml").exit(2)
+	d.run("batches pause 1 --reason", "the server is slow")
+	why := plain(d.run("tasks why 3"))
+	if !strings.HasPrefix(why, "task 3 is pending\n1. batch 1 is paused by bootstrap since ") || !strings.Contains(why, "the server is slow (batch_paused)\n  what changes it: ") {
+		t.Errorf("%s", why)
+	}
+	var reasons struct{ Reasons []struct{ Code string } }
+	if d.read(&reasons, "tasks why 3"); len(reasons.Reasons) == 0 || reasons.Reasons[0].Code != "batch_paused" {
+		t.Errorf("%+v", reasons)
+	}
+	d.try("", "tasks", "why", "99").exit(1).says("(not_found)", "dispatcher tasks list")
 
 	if got := d.run("devices list"); strings.ContainsAny(got, "\x1b\u202e") || !strings.Contains(got, `\u001b[31mred\u202e`) {
 		t.Errorf("what a device says reaches the terminal: %q", got)

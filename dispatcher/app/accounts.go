@@ -39,6 +39,9 @@ func (p *provisioning) connectedAgain() {
 	}
 }
 
+// AsksLedger is not so: mosquitto has a list of its own.
+func (p *provisioning) AsksLedger() bool { return false }
+
 // newProvisioning is nil when it is off.
 func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
 	if config.MQTTProvision != provisionDynsec {
@@ -75,6 +78,9 @@ var _ dispatcher.Accounts = sessions{}
 
 // Set has nothing to do.
 func (s sessions) Set(context.Context, devices.ID, string, bool) error { return nil }
+
+// AsksLedger is so.
+func (s sessions) AsksLedger() bool { return true }
 
 // Enable has nothing to do.
 func (s sessions) Enable(context.Context, devices.ID) error { return nil }

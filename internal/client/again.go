@@ -68,6 +68,16 @@ func sendAgain(err error, pause time.Duration, n int) (time.Duration, bool) {
 	return 0, false
 }
 
+// Lost says that the server may have done what was asked, and its answer, or a
+// part of it, did not arrive.
+func Lost(err error) bool {
+	if _, ok := errors.AsType[*brokenError](err); ok {
+		return true
+	}
+	lost, ok := errors.AsType[*LostError](err)
+	return ok && lost.Reached
+}
+
 // Transient says whether a reading that failed so may succeed later.
 func Transient(err error) bool {
 	if _, ok := errors.AsType[*LostError](err); ok {
