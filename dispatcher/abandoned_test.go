@@ -121,8 +121,8 @@ func TestALostClaimIsGivenBackAfterTheDeviceLeft(t *testing.T) {
 // semaphore.
 func TestAReaperThatIsStoppedFreesWhatItReaped(t *testing.T) {
 	t.Parallel()
-	b, ledger, _ := abandoning(t, short)
-	b.pool("a", 5, brief)
+	b, ledger, _ := abandoning(t)
+	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
 	b.granted("d1")
 	b.lapse()
@@ -146,8 +146,8 @@ func (s poisonedStore) Reap(ctx context.Context, before time.Time, limit int, se
 // use again at once, and not when the reconciler finds it.
 func TestAGrantThatCannotBeReapedKeepsNoOtherSlot(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, short, func(c *dispatcher.Config) { c.Store = poisonedStore{c.Store} })
-	b.pool("a", 5, brief)
+	b := embedded(t, func(c *dispatcher.Config) { c.Store = poisonedStore{c.Store} })
+	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1", "d2")
 	b.granted("d1")
 	b.granted("d2")

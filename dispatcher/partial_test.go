@@ -85,9 +85,9 @@ func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 // TestEveryRunningEntryIsAnswered: also behind one whose end could not be noted.
 func TestEveryRunningEntryIsAnswered(t *testing.T) {
 	t.Parallel()
-	b, ledger := partial(t, short)
-	b.pool("a", 5, brief)
-	b.batch("a", func(in *store.Batch) { in.MaxRun = brief }, "d1")
+	b, ledger := partial(t)
+	b.pool("a", 5, minute)
+	b.batch("a", func(in *store.Batch) { in.MaxRun = minute }, "d1")
 	g := b.granted("d1")
 	b.lapse()
 	ledger.cancelDown = true

@@ -15,7 +15,6 @@ import (
 
 const (
 	minute = time.Minute
-	brief  = 500 * time.Millisecond // a lease that lapses within a test, and is long enough to be given on a busy machine
 )
 
 func TestGrantRunResult(t *testing.T) {
@@ -74,6 +73,10 @@ func TestCapIsNeverExceeded(t *testing.T) {
 					full++
 					return
 				}
+				if reply.Task == nil {
+					b.t.Errorf("%s: reason %s, want granted or full", name, reply.Reason)
+					return
+				}
 				if other, taken := held[reply.Task.Slot]; taken {
 					b.t.Errorf("slot %d given to %s and %s", reply.Task.Slot, other, name)
 				}
@@ -114,25 +117,16 @@ func TestRedelivery(t *testing.T) {
 
 func TestRedeliveryNeedsTime(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.LeaseMargin, c.LeaseMin = 0, time.Second })
-	b.pool("a", 1, 3*time.Second)
+	b := embedded(t, func(c *dispatcher.Config) { c.LeaseMargin, c.LeaseMin = 0, 10*minute })
+	b.pool("a", 1, time.Hour)
 	b.batch("a", nil, "d1")
 	b.granted("d1")
-	deadline := time.Now().Add(20 * time.Second)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for ; ; <-tick.C { // as long as a second is left the grant comes again
-		reply := b.report("d1", `{}`)
-		if reply.Reason == devices.ReasonBusy {
-			break
-		}
-		if reply.Task == nil || reply.Task.LeaseMS < 1000 {
-			t.Fatalf("reply %+v: a lease below the minimum", reply)
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("never busy")
-		}
+	b.ageing(t, 40*minute) // 20 are left
+	if again := b.granted("d1"); again.Redelivered != 1 || again.LeaseMS > (20*minute).Milliseconds() {
+		t.Errorf("again %+v, want the grant with what is left of it", again)
 	}
+	b.ageing(t, 15*minute) // 5 are left: less than the minimum
+	b.expectReason("d1", `{}`, devices.ReasonBusy)
 	b.expectHeld(1)
 }
 
@@ -240,46 +234,34 @@ func TestBadEntriesDoNotSpoilNeighbours(t *testing.T) {
 func TestRenewal(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		const lease, maxRun = 2 * time.Second, 4 * time.Second
+		const lease, maxRun, step = 10 * minute, 30 * minute, 4 * minute
 		b.pool("a", 10, lease)
 		b.batch("a", func(in *store.Batch) { in.MaxRun = maxRun }, "d1")
 		g := b.granted("d1")
-		started := time.Now()
-		renewed := 0
-		tick := time.NewTicker(50 * time.Millisecond)
-		defer tick.Stop()
-		for ; ; <-tick.C {
+		for passed := time.Duration(0); passed < maxRun; passed += step {
 			reply := b.report("d1", running(g))
-			if len(reply.Cancel)+len(reply.Renewed) != 1 {
-				b.t.Fatalf("reply %+v: want exactly one of renewed and cancel", reply)
+			if len(reply.Cancel) != 0 || len(reply.Renewed) != 1 {
+				b.t.Fatalf("after %s: reply %+v, want a renewal", passed, reply)
 			}
-			if len(reply.Cancel) == 1 {
-				if reply.Cancel[0].Why != devices.CancelMaxRun {
-					b.t.Fatalf("cancel %s, want max_run", reply.Cancel[0].Why)
-				}
-				break
+			if left := time.Duration(reply.Renewed[0].LeaseMS) * time.Millisecond; left <= 0 || left > min(lease, maxRun-passed) {
+				b.t.Fatalf("after %s renewed for %s", passed, left)
 			}
-			if ms := reply.Renewed[0].LeaseMS; ms < 10 || ms > lease.Milliseconds() {
-				b.t.Fatalf("renewed for %d ms of %s", ms, lease)
-			}
-			renewed++
+			b.ageing(b.t, step)
 		}
-		if ran := time.Since(started); ran < maxRun-100*time.Millisecond {
-			b.t.Errorf("renewals ended after %s, before max_run", ran)
-		}
-		if renewed < 3 {
-			b.t.Errorf("%d renewals", renewed)
+		reply := b.report("d1", running(g))
+		if len(reply.Renewed) != 0 || len(reply.Cancel) != 1 || reply.Cancel[0].Why != devices.CancelMaxRun {
+			b.t.Fatalf("after max_run: reply %+v, want to stop for it", reply)
 		}
 		// After a cancel anything but a success ends the task.
 		b.ended("d1", g, "failed", "", devices.OutcomeRecorded)
 		b.expectState(g.ID, store.Cancelled)
-	}, short)
+	})
 }
 
 func TestLateResults(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("a", 10, brief)
+		b.pool("a", 10, minute)
 		b.batch("a", func(in *store.Batch) { in.RetryBackoff = time.Hour }, "waits")
 		b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, "over")
 		b.batch("a", func(in *store.Batch) { in.RetryBackoff = 0; in.Lease = 0 }, "again")
@@ -317,13 +299,13 @@ func TestLateResults(t *testing.T) {
 		if got := b.task(again.ID); string(got.Output) != `"new"` {
 			b.t.Errorf("output %s, want the newer grant's", got.Output)
 		}
-	}, short)
+	})
 }
 
 func TestLapsedIsStillRecordedBeforeTheReaperComes(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, short)
-	b.pool("a", 10, brief)
+	b := embedded(t)
+	b.pool("a", 10, minute)
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")
 	b.lapse()

@@ -13,7 +13,7 @@ import (
 func TestReap(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("a", 2, brief)
+		b.pool("a", 2, minute)
 		b.pool("long", 2, minute)
 		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 2; in.RetryBackoff = 0 }, "d1")
 		b.batch("long", nil, "d2")
@@ -42,15 +42,15 @@ func TestReap(t *testing.T) {
 		if r := b.reap(); r.Retried+r.Ended != 0 {
 			b.t.Errorf("reaped %+v twice", r)
 		}
-	}, short)
+	})
 }
 
 // TestReapManyAtOnce: more than one transaction's worth, by two reapers.
 func TestReapManyAtOnce(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, short)
+	b := embedded(t)
 	const fleet = 205
-	b.pool("a", fleet, brief)
+	b.pool("a", fleet, minute)
 	var names []string
 	for i := range fleet {
 		names = append(names, fmt.Sprintf("d%d", i))

@@ -245,6 +245,7 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 		l.must(l.SetBlocked(l.Context(), "op", "b", false))
 		_, err := l.DeleteDevice(l.Context(), "op", "c", false)
 		l.must(err)
+		l.exec(`UPDATE account_changes SET changed_at = changed_at - 1000 * {ms}`) // what is noted again is later
 		want := []store.AccountChange{{Device: "a", Wanted: store.AccountDisabled}, {Device: "b", Wanted: store.AccountEnabled}, {Device: "c", Wanted: store.AccountDeleted}}
 		var seen []store.AccountChange
 		applied, err := l.ApplyAccountChanges(l.Context(), 100, time.Minute, func(_ context.Context, c store.AccountChange) error {

@@ -27,7 +27,7 @@ import (
 //	{share p}    FOR KEY SHARE OF p: keeps p from being deleted
 //	{skip t}     FOR UPDATE OF t SKIP LOCKED
 //	{last event} the highest id of an event that was given
-//	{next xid}   the lowest transaction id not given yet
+//	{new xid}    a transaction id above all that were given
 //	{oldest xid} the lowest transaction id still under way
 //	{bytes}      compares the text before it byte by byte
 //	{tagged $1}  device d has all the tags of the JSON object $1; or $3
@@ -82,7 +82,9 @@ func postgres() dialect {
 		"{share p}", "FOR KEY SHARE OF p",
 		"{skip t}", "FOR UPDATE OF t SKIP LOCKED",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
-		"{next xid}", "pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
+		// Not the end of a snapshot: that is behind the last one that ended, and
+		// does not tell what runs beyond from what has not begun.
+		"{new xid}", "pg_current_xact_id()::text::bigint",
 		"{oldest xid}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
 		"{bytes}", `COLLATE "C"`,
 		"{tagged $1}", "d.tags @> $1::jsonb",
@@ -137,7 +139,7 @@ func sqliteDialect() dialect {
 		"{share p}", "",
 		"{skip t}", "",
 		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits
-		"{next xid}", "0",
+		"{new xid}", "0",
 		"{oldest xid}", "0",
 		"{bytes}", "",
 		"{tagged $1}", hasTags("$1"),

@@ -61,15 +61,17 @@ type EventMark struct {
 	xids int64 // of transactions from here on: all that gave an id up to Last are below
 }
 
-// MarkEvents marks the place up to which ids have been given.
-func (s *Store) MarkEvents(ctx context.Context) (EventMark, error) {
+// MarkEvents marks the place up to which ids have been given. When that is no
+// further than sent, up to which all was settled before (-1: nothing was), it
+// costs no transaction id.
+func (s *Store) MarkEvents(ctx context.Context, sent int64) (EventMark, error) {
 	var m EventMark
 	// Two statements, in this order: whoever gave an id that the first one
-	// reads had begun before the second one looks.
-	if err := s.read().row(ctx, `SELECT {last event}`, &m.Last); err != nil {
-		return EventMark{}, err
+	// reads had begun before the second one.
+	if err := s.read().row(ctx, `SELECT {last event}`, &m.Last); err != nil || m.Last == sent {
+		return m, err
 	}
-	err := s.read().row(ctx, `SELECT {next xid}`, &m.xids)
+	err := s.read().row(ctx, `SELECT {new xid}`, &m.xids)
 	return m, err
 }
 

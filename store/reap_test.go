@@ -124,14 +124,14 @@ func TestExpire(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		l.pool("p", 3)
-		end := time.Now().Add(400 * time.Millisecond)
+		end := time.Now().Add(time.Hour)
 		_, ids := l.batch(store.Batch{Pool: "p", NotAfter: &end}, "a", "b", "c")
 		_, open := l.batch(store.Batch{Pool: "p"}, "d")
 		l.grant(ids[0], "a", "p", 0)
 		if n, err := l.Expire(l.Context(), 10); err != nil || n != 0 {
 			l.Fatalf("expired %d, %v before the end", n, err)
 		}
-		l.until(func() bool { return time.Now().After(end.Add(5 * time.Millisecond)) })
+		l.exec(`UPDATE batches SET not_after = not_after - $1 * {ms}`, (2 * time.Hour).Milliseconds())
 		for _, want := range []int{1, 1, 0} {
 			if n, err := l.Expire(l.Context(), 1); err != nil || n != want {
 				l.Fatalf("expired %d, %v, want %d", n, err, want)

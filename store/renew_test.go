@@ -12,38 +12,39 @@ func TestRenewalsAreWrittenWhenWorthIt(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		l.pool("p", 4)
-		_, ids := l.batch(store.Batch{Pool: "p", Lease: 900 * time.Millisecond}, "short")
-		_, long := l.batch(store.Batch{Pool: "p", Lease: time.Hour}, "long")
-		short, fresh := l.grant(ids[0], "short", "p", 0), l.grant(long[0], "long", "p", 1)
+		l.pool("ages", 4)
+		_, ids := l.batch(store.Batch{Pool: "ages", Lease: 30 * time.Minute}, "old")
+		_, fresh := l.batch(store.Batch{Pool: "p"}, "fresh")
+		old, other := l.grant(ids[0], "old", "ages", 0), l.grant(fresh[0], "fresh", "p", 1)
 		renewals := []store.Renewal{
-			{Task: fresh.Task, Token: fresh.Token, Device: "long"},
-			{Task: 99999, Token: 1, Device: "long"},
-			{Task: short.Task, Token: short.Token + 50, Device: "short"},
-			{Task: short.Task, Token: short.Token, Device: "long"},
-			{Task: short.Task, Token: short.Token, Device: "short"},
+			{Task: other.Task, Token: other.Token, Device: "fresh"},
+			{Task: 99999, Token: 1, Device: "fresh"},
+			{Task: old.Task, Token: old.Token + 50, Device: "old"},
+			{Task: old.Task, Token: old.Token, Device: "fresh"},
+			{Task: old.Task, Token: old.Token, Device: "old"},
 		}
-		extended := false
-		for deadline := time.Now().Add(800 * time.Millisecond); !extended && time.Now().Before(deadline); {
+		for _, step := range []struct {
+			age     time.Duration // more than before
+			written bool
+		}{{0, false}, {9 * time.Minute, false}, {2 * time.Minute, true}, {0, false}} {
+			l.age("ages", step.age)
+			old.LeaseUntil = old.LeaseUntil.Add(-step.age)
 			outcomes, err := l.Renew(l.Context(), renewals)
 			l.must(err)
-			if o := outcomes[0]; !o.Found || !o.Grant.LeaseUntil.Equal(fresh.LeaseUntil) {
+			if o := outcomes[0]; !o.Found || !o.Grant.LeaseUntil.Equal(other.LeaseUntil) {
 				l.Fatalf("a fresh lease: %+v, want it unchanged", o)
 			}
 			if outcomes[1].Found || outcomes[1].Superseded || outcomes[2].Found || !outcomes[2].Superseded || outcomes[3].Found {
 				l.Fatalf("no grants: %+v", outcomes)
 			}
 			o := outcomes[4]
-			if !o.Found || o.Grant.Remaining <= 0 || o.Grant.Remaining > 900*time.Millisecond {
+			if !o.Found || o.Grant.Remaining <= 0 || o.Grant.Remaining > 30*time.Minute {
 				l.Fatalf("outcome %+v", o)
 			}
-			used := 900*time.Millisecond - time.Until(short.LeaseUntil)
-			extended = o.Grant.LeaseUntil.After(short.LeaseUntil)
-			if extended && used < 250*time.Millisecond {
-				l.Fatalf("written after only %s", used)
+			if written := o.Grant.LeaseUntil.After(old.LeaseUntil); written != step.written {
+				l.Fatalf("%s later: written %t, want it after a third only", step.age, written)
 			}
-		}
-		if !extended {
-			l.Fatal("never extended")
+			old.LeaseUntil = o.Grant.LeaseUntil
 		}
 	})
 }

@@ -127,7 +127,7 @@ func brokenLedger(t *testing.T) (l *ledger, arm func()) {
 		}
 	})
 	dsn := strings.Replace(server.NewDatabase(t), server.Server(t).Addr(), proxy.Addr, 1)
-	return opened(t)(store.OpenPostgres(t.Context(), dsn, store.Options{})), func() { armed.Store(true) }
+	return opened(t)(store.OpenPostgres(t.Context(), dsn, patient())), func() { armed.Store(true) }
 }
 
 func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
@@ -179,7 +179,7 @@ func TestWhatWasNotSentToCommitIsNotUnknown(t *testing.T) {
 func TestPostgresCrash(t *testing.T) {
 	t.Parallel()
 	pg := testservers.Postgres(t)
-	l := opened(t)(store.OpenPostgres(t.Context(), pg.NewDatabase(t), store.Options{}))
+	l := opened(t)(store.OpenPostgres(t.Context(), pg.NewDatabase(t), patient()))
 	l.pool("p", 3)
 	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "c")
 	for i, d := range []string{"a", "b", "c"} {

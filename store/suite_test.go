@@ -47,7 +47,12 @@ type ledger struct {
 
 func openPostgres(tb testing.TB) *ledger {
 	tb.Helper()
-	return opened(tb)(store.OpenPostgres(tb.Context(), server.NewDatabase(tb), store.Options{}))
+	return opened(tb)(store.OpenPostgres(tb.Context(), server.NewDatabase(tb), patient()))
+}
+
+// patient are limits that no machine reaches that only stands still for a while.
+func patient() store.Options {
+	return store.Options{StatementTimeout: time.Minute, LockTimeout: time.Minute, IdleTimeout: time.Minute}
 }
 
 func openSQLite(tb testing.TB) *ledger {
@@ -232,7 +237,7 @@ func (l *ledger) until(done func() bool) {
 	l.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); !done(); <-tick.C {
+	for deadline := time.Now().Add(2 * time.Minute); !done(); <-tick.C {
 		if time.Now().After(deadline) {
 			l.Fatal("waited in vain")
 		}

@@ -12,7 +12,7 @@ import (
 
 type eventStore interface {
 	Events(ctx context.Context, filter store.EventFilter) ([]store.Event, error)
-	MarkEvents(ctx context.Context) (store.EventMark, error)
+	MarkEvents(ctx context.Context, sent int64) (store.EventMark, error)
 	EventsSettled(ctx context.Context, mark store.EventMark) (bool, error)
 }
 

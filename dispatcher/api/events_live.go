@@ -86,7 +86,11 @@ func (a *API) follow(ctx context.Context, f *feed, token string) {
 // advance sends what has settled and sets the next mark.
 func (f *feed) advance(ctx context.Context) (sent bool, err error) {
 	if !f.marked {
-		if f.mark, err = f.store.MarkEvents(ctx); err != nil {
+		sent := int64(-1)
+		if f.begun {
+			sent = f.last
+		}
+		if f.mark, err = f.store.MarkEvents(ctx, sent); err != nil {
 			return false, err
 		}
 		f.marked = true

@@ -104,7 +104,7 @@ func TestTooManyReportsAreToldToWait(t *testing.T) {
 // until polls for a condition.
 func until(t *testing.T, condition func() bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(2 * patience)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !condition() {

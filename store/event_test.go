@@ -1,0 +1,42 @@
+package store_test
+
+import "testing"
+
+// The transaction that gave the highest id is also the last one that began:
+// no other has ended since, from which one could tell that it has not.
+func TestAnEventUnderWayIsNotSettled(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	held, err := l.DB().BeginTx(t.Context(), nil)
+	l.must(err)
+	defer held.Rollback()
+	_, err = held.ExecContext(t.Context(), `INSERT INTO events (at, kind) VALUES (now(), 'held')`)
+	l.must(err)
+	mark, err := l.MarkEvents(t.Context(), -1)
+	l.must(err)
+	if settled, err := l.EventsSettled(t.Context(), mark); mark.Last != 1 || settled || err != nil {
+		t.Fatalf("up to %d settled: %t, %v; want it to wait for the event", mark.Last, settled, err)
+	}
+	l.must(held.Commit())
+	l.until(func() bool { // other tests have transactions on this server, too
+		settled, err := l.EventsSettled(t.Context(), mark)
+		l.must(err)
+		return settled
+	})
+}
+
+// What was sent already is not waited for: an idle ledger gives no transaction
+// ids to those who only look.
+func TestLookingForNewEventsIsFree(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		first, err := l.MarkEvents(l.Context(), 0)
+		l.must(err)
+		again, err := l.MarkEvents(l.Context(), first.Last)
+		l.must(err)
+		if settled, err := l.EventsSettled(l.Context(), again); again.Last != first.Last || again == first && l.Dialect() == "postgres" || !settled || err != nil {
+			l.Errorf("%+v, then %+v: settled %t, %v", first, again, settled, err)
+		}
+	})
+}
