@@ -405,7 +405,7 @@ func TestWhyOfTasksThatDoNotWait(t *testing.T) {
 func TestWhyOfLapsedTasks(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("a", 1, brief)
+		b.pool("a", 1, minute)
 		b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, "d1", "d2")
 		g := b.granted("d1")
 		b.lapse()
@@ -416,7 +416,7 @@ func TestWhyOfLapsedTasks(t *testing.T) {
 		b.expectWhy(g.ID, []dispatcher.Code{"timed_out", dispatcher.CodeLate})
 		b.ended("d1", g, "succeeded", "", devices.OutcomeLate)
 		b.expectWhy(g.ID, []dispatcher.Code{"succeeded", dispatcher.CodeLate})
-	}, short)
+	})
 }
 
 // The codes that no test of this file asserts would be missed here.

@@ -25,7 +25,7 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, group := range []struct {
 		name string
-		test func(*testing.T)
+		test func(*testing.T, *verdict)
 	}{
 		{"replicas", replicaFaults},
 		{"broker", brokerFaults},
@@ -36,14 +36,14 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()
-			group.test(t)
+			judged(t, group.test)
 		})
 	}
 }
 
-func replicaFaults(t *testing.T) {
+func replicaFaults(t *testing.T, v *verdict) {
 	t.Helper()
-	x := newExperiment(t)
+	x := newExperiment(t, v)
 	commits := &commitWatch{}
 	proxy := testservers.NewProxy(t, x.postgres.Addr())
 	proxy.OnRequest(commits.see)
@@ -70,13 +70,13 @@ func replicaFaults(t *testing.T) {
 		fault{"a replica is stopped between COMMIT and reply", stopBetweenCommitAndReply},
 	)
 	if summary.Fleet.Redeliveries == 0 {
-		t.Error("no grant was delivered again: the run was too tame")
+		v.blame("no grant was delivered again: the run was too tame")
 	}
 }
 
-func brokerFaults(t *testing.T) {
+func brokerFaults(t *testing.T, v *verdict) {
 	t.Helper()
-	x := newExperiment(t)
+	x := newExperiment(t, v)
 	x.deploy(links{}, links{})
 	x.run(
 		fault{"the broker is killed", func(ctx context.Context) error {
@@ -94,9 +94,9 @@ func brokerFaults(t *testing.T) {
 	)
 }
 
-func redisFaults(t *testing.T) {
+func redisFaults(t *testing.T, v *verdict) {
 	t.Helper()
-	x := newExperiment(t, "--appendonly", "yes")
+	x := newExperiment(t, v, "--appendonly", "yes")
 	x.deploy(links{}, links{})
 	wipe := func(ctx context.Context) error {
 		client := redis.NewClient(&redis.Options{Addr: x.redis.Addr})
@@ -121,9 +121,9 @@ func redisFaults(t *testing.T) {
 	)
 }
 
-func postgresFaults(t *testing.T) {
+func postgresFaults(t *testing.T, v *verdict) {
 	t.Helper()
-	x := newExperiment(t)
+	x := newExperiment(t, v)
 	x.deploy(links{}, links{})
 	immediate := func(context.Context) error {
 		x.postgres.Immediate()
@@ -150,9 +150,9 @@ func postgresFaults(t *testing.T) {
 
 // splitBrain has each replica speak to a Redis of its own for a while. The
 // second time, that of the second replica remembers the first.
-func splitBrain(t *testing.T) {
+func splitBrain(t *testing.T, v *verdict) {
 	t.Helper()
-	x := newExperiment(t)
+	x := newExperiment(t, v)
 	second := testservers.Redis(t)
 	one, other := testservers.NewProxy(t, x.redis.Addr), testservers.NewProxy(t, x.redis.Addr)
 	x.deploy(links{redisURL: "redis://" + one.Addr}, links{redisURL: "redis://" + other.Addr})
@@ -169,9 +169,9 @@ func splitBrain(t *testing.T) {
 
 // rollback has Redis start with an older snapshot, in which slots are free
 // that have been granted since.
-func rollback(t *testing.T) {
+func rollback(t *testing.T, v *verdict) {
 	t.Helper()
-	x := newExperiment(t)
+	x := newExperiment(t, v)
 	x.deploy(links{}, links{})
 	x.run(
 		fault{"Redis is rolled back to an older snapshot", func(ctx context.Context) error {

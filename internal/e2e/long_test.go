@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -24,7 +25,8 @@ func TestLong(t *testing.T) {
 	const work, silent = 20 * time.Second, 0.03
 	lease := min(300*time.Second, length/2)
 	hold := time.Duration((1-silent)*float64(work) + silent*float64(lease))
-	x := newExperiment(t)
+	var v verdict
+	x := newExperiment(t, &v)
 	x.settings, x.reapEvery = nil, 5*time.Second
 	x.fleet = simulator.Config{
 		OperatorToken: adminToken, FleetToken: fleetToken,
@@ -43,4 +45,7 @@ func TestLong(t *testing.T) {
 	conflicts, err2 := x.conflicts(ctx)
 	t.Logf("reports granted: %v (%v); conflicts: %v (%v)", granted, err1, conflicts, err2)
 	x.judge(summary)
+	if err := errors.Join(v.troubles...); err != nil {
+		t.Error(err, errors.Join(v.excuses...))
+	}
 }

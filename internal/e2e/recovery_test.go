@@ -94,7 +94,7 @@ func (x *experiment) conflicts(ctx context.Context) (sum float64, err error) {
 
 // metric reads the samples of a metric by their labels.
 func (r *replica) metric(ctx context.Context, name string) (map[string]float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.addr+"/metrics", nil)
 	if err != nil {

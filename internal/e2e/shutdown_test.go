@@ -20,7 +20,7 @@ import (
 // over both transports: each ends with status 0, and nothing is lost.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
-	x := newExperiment(t)
+	x := newExperiment(t, &verdict{})
 	x.fleet.Devices, x.fleet.Capacity, x.fleet.Tasks, x.fleet.Lease = 40, 10, 240, time.Minute
 	x.fleet.Long, x.fleet.Faults = 0, simulator.Faults{}
 	x.settings = nil
