@@ -24,7 +24,7 @@ const (
 	dueNow    = 0
 	dueSoon   = 40 * time.Second
 	dueLater  = time.Hour
-	usualHold = 400 * time.Second // keeps a place for 20 s
+	usualHold = 800 * time.Second // keeps a place for 20 s
 )
 
 // TestLineModel compares who gets a slot, and where the others stand, with a
@@ -364,7 +364,8 @@ func (m *lineMachine) patience() int { return max(m.capacity, 3) }
 func (v view) isExpected(i int, o passedOne) bool {
 	due := v.m.line[o.device].due
 	passed := v.m.passed[o.Batch]
-	impatient := i == 0 && passed.device == o.device && passed.Task == o.Task && passed.Priority == o.Priority && passed.times >= v.m.patience()
+	urgent := v.m.held(o.Batch) == 0 && v.m.capacity >= 20
+	impatient := i == 0 && (urgent || passed.device == o.device && passed.Task == o.Task && passed.Priority == o.Priority && passed.times >= v.m.patience())
 	return due == dueNow || due == dueSoon && impatient
 }
 

@@ -20,8 +20,9 @@ local TURN, LINE, DUE, PLACE = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local UNIT = 1000000      -- of virtual time: one grant of a batch of weight 1
 local MAX_BATCHES = 200   -- of a line that are looked at, the oldest
 local LOOK = 16           -- waiters of a batch that are looked at, the first
+local LARGE = 20          -- a pool may keep one of so many places free, and of fewer one
 local MAX_KEPT = 32       -- places that are kept free at most, however large the pool
-local LONGEST = 2000      -- ms that a place is kept for one waiter at most
+local LONGEST = 2000      -- ms before and after a waiter is due that a place is kept at most
 local LATE = 250          -- ms that one may be late, on its way, before others pass
 local COUNT_MS = 10000    -- between two countings of what the batches hold
 

@@ -1,0 +1,17 @@
+-- snapshot: everything about a pool at one instant. Writes nothing.
+-- KEYS     the pool (pool.lua)
+-- ARGV     none
+-- Returns  nothing for an unknown pool; else capacity, version, now_ms, then
+--          per held slot, in no order: slot, remaining_ms, holder
+--          (version and now_ms as strings)
+local capacity = known()
+if not capacity then return {} end
+local now = now_ms()
+local reply = { capacity, redis.call('HGET', CONFIG, 'version'), text(now) }
+local held = redis.call('ZRANGEBYSCORE', FREE_AT, '(0', '+inf', 'WITHSCORES')
+for i = 1, #held, 2 do
+  reply[#reply + 1] = tonumber(held[i])
+  reply[#reply + 1] = tonumber(held[i + 1]) - now
+  reply[#reply + 1] = redis.call('HGET', HOLDER, held[i])
+end
+return reply
