@@ -141,7 +141,7 @@ func TestBatchesAreSteered(t *testing.T) {
 	}
 	d.report("d-1", `{"id":"2","results":[{"task":1,"token":1,"status":"failed"}]}`)
 	watched := plain(d.run("batches watch 1"))
-	if !strings.Contains(watched, "state  cancelled\n") || !strings.Contains(watched, `"cancelled":3`) {
+	if !strings.Contains(watched, "state  cancelled\n") || !strings.Contains(watched, "counts  3 cancelled\n") {
 		t.Errorf("watched to the end:\n%s", watched)
 	}
 	if lines := strings.Split(strings.TrimSpace(d.run("batches get 1 --watch --output json")), "\n"); len(lines) != 1 || !json.Valid([]byte(lines[0])) {

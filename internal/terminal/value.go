@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -53,8 +55,11 @@ func Value(name string, value json.RawMessage) string {
 		_ = json.Unmarshal(value, &text) // it was decoded before
 		return whenTime(text)
 	case '{', '[':
-		if name == "windows" {
+		switch name {
+		case "windows":
 			return windows(value)
+		case "counts":
+			return counts(value)
 		}
 		var compact bytes.Buffer
 		if json.Compact(&compact, value) != nil || compact.Len() == 2 {
@@ -62,12 +67,36 @@ func Value(name string, value json.RawMessage) string {
 		}
 		return compact.String()
 	}
-	if ms := json.Number(value); strings.HasSuffix(name, "_ms") {
-		if n, err := ms.Int64(); err == nil {
-			return Duration(time.Duration(n) * time.Millisecond)
+	return number(name, json.Number(value))
+}
+
+// number is a duration by its name, or has two decimals at most.
+func number(name string, value json.Number) string {
+	n, err := value.Int64()
+	switch {
+	case err == nil && strings.HasSuffix(name, "_ms"):
+		return Duration(time.Duration(n) * time.Millisecond)
+	case err == nil:
+		return value.String()
+	}
+	f, err := value.Float64()
+	if err != nil {
+		return value.String()
+	}
+	return strings.TrimRight(strings.TrimRight(strconv.FormatFloat(f, 'f', 2, 64), "0"), ".")
+}
+
+// counts are those that are not zero: 3 failed, 17 pending.
+func counts(value json.RawMessage) string {
+	var list map[string]int64
+	_ = json.Unmarshal(value, &list) // of another form: nothing
+	var texts []string
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		if list[name] != 0 {
+			texts = append(texts, fmt.Sprintf("%d %s", list[name], strings.ReplaceAll(name, "_", " ")))
 		}
 	}
-	return string(value)
+	return strings.Join(texts, ", ")
 }
 
 // windows are shown as they are given on the command line.

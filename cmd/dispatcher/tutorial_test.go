@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const tutorialPage = "../../docs/operations.md"
+
+// step is a command of the tutorial and what it prints.
+type step struct{ command, prints string }
+
+// TestTutorial runs the commands of the document, in one shell, beside a dev
+// that they find by themselves. -update writes what they print into it.
+func TestTutorial(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(tutorialPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := tutorialBlocks(string(text))
+	if len(blocks) < 10 {
+		t.Fatalf("%d blocks with commands in %s", len(blocks), tutorialPage)
+	}
+	var steps []step
+	for _, block := range blocks {
+		steps = append(steps, readSteps(block)...)
+	}
+	printed := runSteps(t, steps)
+	if *update {
+		writeTutorial(t, string(text), printed)
+		return
+	}
+	for i, s := range steps {
+		if diff := cmp.Diff(settled(s.prints), settled(printed[i].prints)); diff != "" {
+			t.Errorf("$ %s\n(-the document +what it prints)\n%s", s.command, diff)
+		}
+	}
+}
+
+func tutorialBlocks(text string) []string {
+	_, text, _ = strings.Cut(text, "\n## Tutorial\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	var blocks []string
+	for _, found := range regexp.MustCompile("(?s)```console\n(.*?)```").FindAllStringSubmatch(text, -1) {
+		blocks = append(blocks, found[1])
+	}
+	return blocks
+}
+
+func readSteps(block string) (steps []step) {
+	for line := range strings.Lines(block) {
+		if command, ok := strings.CutPrefix(line, "$ "); ok {
+			steps = append(steps, step{command: strings.TrimSpace(command)})
+		} else if len(steps) > 0 {
+			steps[len(steps)-1].prints += line
+		}
+	}
+	return steps
+}
+
+// runSteps runs all in one shell and returns what each prints.
+func runSteps(t *testing.T, steps []step) []step {
+	t.Helper()
+	dir := t.TempDir()
+	home := "HOME=" + dir
+	args := []string{"dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", filepath.Join(dir, devData)}
+	if !*update {
+		args = append(args, "--report-period", "1h") // on a busy machine no device is missed
+	}
+	d := start(t, []string{home}, args...)
+	url := d.says(t, `HTTP\s+(http://\S+)`)
+	var script strings.Builder
+	for _, s := range steps {
+		command := strings.ReplaceAll(s.command, "http://127.0.0.1:8080", url)
+		fmt.Fprintf(&script, "printf '\\036'\n{ %s\n} 2>&1\n", command)
+	}
+	shell := exec.CommandContext(t.Context(), "bash")
+	shell.Dir, shell.Stdin = dir, strings.NewReader(script.String())
+	shell.Env = []string{home, "PATH=" + filepath.Dir(binary) + ":" + os.Getenv("PATH")}
+	var out bytes.Buffer
+	shell.Stdout, shell.Stderr = &out, &out
+	if err := shell.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	parts := strings.Split(out.String(), "\036")[1:]
+	if len(parts) != len(steps) {
+		t.Fatalf("%d commands printed %d times:\n%s", len(steps), len(parts), out.String())
+	}
+	printed := make([]step, len(steps))
+	for i, s := range steps {
+		printed[i] = step{s.command, parts[i]}
+	}
+	return printed
+}
+
+// settled replaces what differs from run to run: times, durations that are
+// left, secrets, and the columns that move with them.
+func settled(text string) string {
+	for _, r := range []struct{ pattern, with string }{
+		{`\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z`, "TIME"},
+		{`(_ms"?:) ?\d+`, "$1 N"},
+		{`(?m)^(rate_per_minute|eta) .*\n`, ""}, // some seconds behind
+		{`(?m)^\d+ +TIME`, "ID TIME"},           // of an event
+		{`[A-Za-z0-9_-]{43}`, "SECRET"},
+		{` +`, " "},
+		{`(?m) +$`, ""},
+	} {
+		text = regexp.MustCompile(r.pattern).ReplaceAllString(text, r.with)
+	}
+	return text
+}
+
+// writeTutorial puts what was printed behind the commands.
+func writeTutorial(t *testing.T, text string, printed []step) {
+	t.Helper()
+	for _, block := range tutorialBlocks(text) {
+		var fresh strings.Builder
+		for range readSteps(block) {
+			fmt.Fprintf(&fresh, "$ %s\n%s", printed[0].command, printed[0].prints)
+			printed = printed[1:]
+		}
+		text = strings.Replace(text, "```console\n"+block+"```", "```console\n"+fresh.String()+"```", 1)
+	}
+	if err := os.WriteFile(tutorialPage, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
