@@ -38,6 +38,7 @@ type Config struct {
 	Store     Store
 	Semaphore Semaphore
 	Accounts  Accounts // at the broker; nil: none follow the devices
+	Recent    Recent   // nil: nobody is told who was seen last
 
 	LeaseMargin  time.Duration // kept back from every lease, at most a fifth of it; 0 keeps nothing back
 	LeaseMin     time.Duration // no device is given less; default 1 s
@@ -62,7 +63,8 @@ type Dispatcher struct {
 	log       *slog.Logger
 	metrics   *metrics
 	holds     *holdTimes
-	seen      *lastSeen
+	seen      *lastSeen // for the ledger
+	fresh     *lastSeen // for Config.Recent
 	guard     *clockGuard
 	known     *knownTokens
 	restoring singleflight.Group // by pool
@@ -94,6 +96,7 @@ func New(config Config) *Dispatcher {
 		metrics:   newMetrics(config.Registerer),
 		holds:     newHoldTimes(),
 		seen:      newLastSeen(),
+		fresh:     newLastSeen(),
 		guard:     &clockGuard{},
 		known:     newKnownTokens(config.Now),
 		following: newFollowing(),

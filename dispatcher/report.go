@@ -54,7 +54,7 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller Caller, report dev
 	if err := d.admit(ctx, h); err != nil {
 		return devices.Reply{}, err
 	}
-	d.seen.mark(string(caller.Device), view.Now)
+	d.mark(string(caller.Device), h.seeing())
 	if err := d.answer(ctx, h); err != nil {
 		return devices.Reply{}, err
 	}

@@ -7,7 +7,14 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fleetslots/dispatcher/recent"
 )
+
+// Recent remembers who was seen last; *recent.List.
+type Recent interface {
+	Add(ctx context.Context, seen []recent.Seen) error
+}
 
 // lastSeen collects when devices reported, so that an idle report costs no
 // write. A crash loses what was not flushed: the next report says it again.
@@ -17,6 +24,15 @@ type lastSeen struct {
 }
 
 func newLastSeen() *lastSeen { return &lastSeen{times: make(map[string]time.Time)} }
+
+// seeing is when a report was seen, by the ledger's clock: a device that it
+// registers was not seen before it was there.
+func (h *handling) seeing() time.Time {
+	if d := h.view.Device; d != nil && d.CreatedAt.After(h.view.Now) {
+		return d.CreatedAt
+	}
+	return h.view.Now
+}
 
 func (s *lastSeen) mark(device string, at time.Time) {
 	s.mu.Lock()
@@ -50,6 +66,37 @@ func (s *lastSeen) putBack(times map[string]time.Time) {
 
 // seenPart bounds one statement: it locks the devices it writes.
 const seenPart = 5000
+
+func (d *Dispatcher) mark(device string, at time.Time) {
+	d.seen.mark(device, at)
+	if d.config.Recent != nil {
+		d.fresh.mark(device, at)
+	}
+}
+
+// FlushRecent tells the list of the devices seen last. What cannot be told is
+// kept, as far as it would stand in the list.
+func (d *Dispatcher) FlushRecent(ctx context.Context) error {
+	if d.config.Recent == nil {
+		return nil
+	}
+	times := d.fresh.take()
+	seen := make([]recent.Seen, 0, len(times))
+	for device, at := range times {
+		seen = append(seen, recent.Seen{Device: device, At: at})
+	}
+	slices.SortFunc(seen, func(a, b recent.Seen) int { return b.At.Compare(a.At) })
+	seen = seen[:min(len(seen), recent.Kept)]
+	if err := d.config.Recent.Add(ctx, seen); err != nil {
+		kept := make(map[string]time.Time, len(seen))
+		for _, s := range seen {
+			kept[s.Device] = s.At
+		}
+		d.fresh.putBack(kept)
+		return fmt.Errorf("telling who was seen last: %w", err)
+	}
+	return nil
+}
 
 // FlushSeen writes the collected last-seen times.
 func (d *Dispatcher) FlushSeen(ctx context.Context) error {

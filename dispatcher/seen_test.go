@@ -7,6 +7,10 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/recent"
 )
 
 // touchStore notes the sizes of what it is given, and fails once.
@@ -43,5 +47,54 @@ func TestLastSeenIsWrittenInParts(t *testing.T) {
 	}
 	if want := []int{seenPart, seenPart, seenPart, 1}; !slices.Equal(ledger.sizes, want) {
 		t.Errorf("parts %v, want %v: the second failed", ledger.sizes, want)
+	}
+}
+
+// recentList notes what it is told, and fails when asked to.
+type recentList struct {
+	told [][]recent.Seen
+	down bool
+}
+
+func (l *recentList) Add(_ context.Context, seen []recent.Seen) error {
+	if l.down {
+		return recent.ErrUnavailable
+	}
+	l.told = append(l.told, seen)
+	return nil
+}
+
+// TestTheListIsToldOfTheNewest: also after an outage, when it was told of
+// nothing, and only of as many as it keeps.
+func TestTheListIsToldOfTheNewest(t *testing.T) {
+	t.Parallel()
+	list := &recentList{down: true}
+	d := New(Config{Store: &touchStore{}, Recent: list})
+	d.mark("old", time.Unix(1, 0))
+	d.mark("both", time.Unix(2, 0))
+	for range 2 {
+		if err := d.FlushRecent(t.Context()); !errors.Is(err, recent.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+	list.down = false
+	d.mark("both", time.Unix(4, 0))
+	d.mark("new", time.Unix(3, 0))
+	if err := d.FlushRecent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []recent.Seen{{Device: "both", At: time.Unix(4, 0)}, {Device: "new", At: time.Unix(3, 0)}, {Device: "old", At: time.Unix(1, 0)}}
+	if diff := cmp.Diff(want, list.told[0]); diff != "" {
+		t.Error(diff)
+	}
+	list.told = nil
+	for i := range 2 * recent.Kept {
+		d.mark(fmt.Sprint(i), time.Unix(int64(i), 0))
+	}
+	if err := d.FlushRecent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := list.told[0]; len(got) != recent.Kept || got[0].Device != "1999" || got[recent.Kept-1].Device != "1000" {
+		t.Errorf("told of %d", len(got))
 	}
 }

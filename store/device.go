@@ -98,6 +98,12 @@ func (s *Store) Devices(ctx context.Context, f DeviceFilter) ([]Device, error) {
 	return collect(ctx, s.planned(), deviceDest, text, args...)
 }
 
+// DevicesOf returns those of these devices that are registered, by id.
+func (s *Store) DevicesOf(ctx context.Context, ids []string) ([]Device, error) {
+	return collect(ctx, s.read(), deviceDest,
+		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, names(ids))
+}
+
 // CreateDevice registers a device with its credential, of which its account
 // hears through set; ErrExists. With WithOnce it takes effect once.
 func (s *Store) CreateDevice(ctx context.Context, actor, id string, tags map[string]string, tokenHash []byte, set SetAccount) (Device, error) {

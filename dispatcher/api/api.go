@@ -21,6 +21,7 @@ import (
 type Options struct {
 	Dispatcher *dispatcher.Dispatcher
 	Store      Store
+	Recent     Recent
 	AdminToken string        // bootstrap operator token, role admin; empty: none
 	LeaseMin   time.Duration // no lease may give a device less
 	Checks     []Check       // what readiness depends on

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 // Limits of a device's tags.
@@ -17,35 +16,6 @@ const (
 	maxTagsSize = 8 << 10 // bytes, as JSON
 	maxTagName  = 64      // bytes
 )
-
-type deviceQuery struct {
-	Page
-	Tags    []string `query:"tag,explode" maxItems:"64" doc:"name:value; several: has all of them"`
-	Blocked string   `query:"blocked" enum:"true,false"`
-}
-
-func (q *deviceQuery) page() *Page { return &q.Page }
-
-// filter reads the query.
-func (q *deviceQuery) filter() (store.DeviceFilter, error) {
-	after, err := q.afterName()
-	if err != nil {
-		return store.DeviceFilter{}, err
-	}
-	f := store.DeviceFilter{After: after, Limit: q.Size, Tags: map[string]string{}}
-	for _, tag := range q.Tags {
-		name, value, ok := strings.Cut(tag, ":")
-		if other, twice := f.Tags[name]; !ok || twice && other != value {
-			return f, badTags(fmt.Sprintf("tag: %q: name:value, and each name once", tag))
-		}
-		f.Tags[name] = value
-	}
-	if q.Blocked != "" {
-		blocked := q.Blocked == "true"
-		f.Blocked = &blocked
-	}
-	return f, nil
-}
 
 type devicePatch struct {
 	Tags       patch[map[string]*string] `json:"tags,omitzero" doc:"Merged: null takes one away; null for all takes all away"`

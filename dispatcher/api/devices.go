@@ -12,6 +12,7 @@ import (
 type deviceStore interface {
 	Device(ctx context.Context, id string) (store.Device, error)
 	Devices(ctx context.Context, f store.DeviceFilter) ([]store.Device, error)
+	DevicesOf(ctx context.Context, ids []string) ([]store.Device, error)
 	ChangeTags(ctx context.Context, actor, id string, change func(tags map[string]string) error) (store.Device, error)
 }
 
@@ -74,6 +75,9 @@ func (a *API) createDevice(ctx context.Context, in *struct{ Body devicePost }) (
 }
 
 func (a *API) listDevices(ctx context.Context, in *deviceQuery) (*body[deviceList], error) {
+	if in.Recent > 0 {
+		return a.listRecent(ctx, in)
+	}
 	filter, err := in.filter()
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/recent"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -101,6 +102,8 @@ func asLedgerProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, dispatcher.ErrBroker) && !errors.Is(err, dispatcher.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the MQTT broker cannot be told of the device's token; nothing was changed, send again").because(err)
+	case errors.Is(err, recent.ErrUnavailable):
+		return problem(http.StatusServiceUnavailable, codeUnavailable, "Redis cannot be reached, which knows who was seen last; send again").because(err)
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, dispatcher.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "done or not: look before doing it again").because(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/recent"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -116,13 +117,8 @@ func servers(t *testing.T) *bench {
 
 func newBench(t *testing.T, s *store.Store, redisAddr string, changes ...func(*setup)) *bench {
 	t.Helper()
-	options := slots.Options(redisAddr)
-	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = patience, patience, patience, patience
-	client := redis.NewUniversalClient(options)
-	t.Cleanup(func() {
-		_ = client.Close()
-		_ = s.Close()
-	})
+	client := newClient(t, redisAddr)
+	t.Cleanup(func() { _ = s.Close() })
 	if _, err := s.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -132,11 +128,20 @@ func newBench(t *testing.T, s *store.Store, redisAddr string, changes ...func(*s
 	return b
 }
 
+func newClient(t *testing.T, redisAddr string) redis.UniversalClient {
+	t.Helper()
+	options := slots.Options(redisAddr)
+	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = patience, patience, patience, patience
+	client := redis.NewUniversalClient(options)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
 func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 	b.Helper()
 	with := setup{
 		api: api.Options{
-			Store: b.store, AdminToken: adminToken, LeaseMin: time.Second, Metrics: b.metrics, Version: "test",
+			Store: b.store, Recent: recent.New(b.redis), AdminToken: adminToken, LeaseMin: time.Second, Metrics: b.metrics, Version: "test",
 			Logger: slog.New(slog.DiscardHandler),
 			Checks: []api.Check{
 				{Name: "postgres", Required: true, Probe: b.store.Ping},
@@ -144,7 +149,7 @@ func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 			},
 		},
 		dispatcher: dispatcher.Config{
-			Store: b.store, Semaphore: b.semaphore, LeaseMargin: 10 * time.Second, Registerer: b.metrics,
+			Store: b.store, Semaphore: b.semaphore, Recent: recent.New(b.redis), LeaseMargin: 10 * time.Second, Registerer: b.metrics,
 			FleetTokens: []string{fleetToken}, Jitter: func() float64 { return 0.5 },
 		},
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/recent"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -99,14 +100,15 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 		b.store.NoteAccounts()
 	}
 	a := &App{config: config, log: log, semaphore: slots.New(b.redis), front: f}
+	seen := recent.New(b.redis)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: b.store, Semaphore: a.semaphore, Accounts: b.accounts,
+		Store: b.store, Semaphore: a.semaphore, Accounts: b.accounts, Recent: seen,
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod,
 		FleetTokens: config.fleetTokens(), FleetMode: dispatcher.FleetMode(config.FleetTokenMode),
 		Logger: log, Registerer: metrics,
 	})
 	a.api = api.New(api.Options{
-		Dispatcher: a.dispatcher, Store: b.store, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
+		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
 		Checks: a.checks(b), Metrics: metrics, Version: version, Logger: dispatcher.Sparing(log, time.Now),
 	})
 	a.passes = a.newPasses()
@@ -156,6 +158,7 @@ func (a *App) newPasses() *passes {
 		&pass{name: "cancel", every: time.Second, limit: limit, run: a.endCancelled},
 		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: a.dispatcher.RefreshWindows},
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: a.fold},
+		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.FlushRecent, quiet: true},
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: a.dispatcher.FlushSeen},
 	)
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -145,5 +146,27 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 	link.ReleaseReplies()
 	if reply := i.report(t, "d0", `{"id":"3"}`); reply.Reason != devices.ReasonGranted {
 		t.Errorf("%+v, want a grant again", reply)
+	}
+}
+
+// What any replica saw is in the list of all, newest first.
+func TestRecentDevicesOfAllReplicas(t *testing.T) {
+	t.Parallel()
+	dsn, redis := shared.NewDatabase(t), testservers.Redis(t)
+	one, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
+	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
+	one.report(t, "a", `{"id":"1"}`)
+	other.report(t, "b", `{"id":"1"}`)
+	one.report(t, "c", `{"id":"1"}`)
+	other.report(t, "a", `{"id":"2"}`)
+	for _, i := range []*instance{one, other} {
+		eventually(t, "the list", func() bool {
+			status, body := i.call(t, http.MethodGet, "/v1/devices?recent=10", i.admin, "")
+			var list struct{ Devices []struct{ ID string } }
+			if err := json.Unmarshal(body, &list); status != http.StatusOK || err != nil {
+				t.Fatalf("%d: %s", status, body)
+			}
+			return fmt.Sprint(list.Devices) == "[{a} {c} {b}]"
+		})
 	}
 }

@@ -1,0 +1,89 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/recent"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Recent is the list of the devices seen last; *recent.List.
+type Recent interface {
+	Newest(ctx context.Context) ([]recent.Seen, error)
+}
+
+type deviceQuery struct {
+	Page
+	Tags    []string `query:"tag,explode" maxItems:"64" doc:"name:value; several: has all of them"`
+	Blocked string   `query:"blocked" enum:"true,false"`
+	Recent  int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only so many that were seen last, newest first; with no filter and no page_token"`
+}
+
+func (q *deviceQuery) page() *Page { return &q.Page }
+
+// filter reads the query.
+func (q *deviceQuery) filter() (store.DeviceFilter, error) {
+	after, err := q.afterName()
+	if err != nil {
+		return store.DeviceFilter{}, err
+	}
+	f := store.DeviceFilter{After: after, Limit: q.Size, Tags: map[string]string{}}
+	for _, tag := range q.Tags {
+		name, value, ok := strings.Cut(tag, ":")
+		if other, twice := f.Tags[name]; !ok || twice && other != value {
+			return f, badTags(fmt.Sprintf("tag: %q: name:value, and each name once", tag))
+		}
+		f.Tags[name] = value
+	}
+	if q.Blocked != "" {
+		blocked := q.Blocked == "true"
+		f.Blocked = &blocked
+	}
+	return f, nil
+}
+
+// listRecent reads all that is remembered: some may have been deleted.
+func (a *API) listRecent(ctx context.Context, in *deviceQuery) (*body[deviceList], error) {
+	if len(in.Tags) > 0 || in.Blocked != "" || in.Token != "" {
+		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "recent: not with tag, blocked or page_token")
+	}
+	seen, err := a.options.Recent.Newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]string, len(seen))
+	for i, s := range seen {
+		ids[i] = s.Device
+	}
+	found, err := a.store.DevicesOf(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	return &body[deviceList]{deviceList{Devices: latest(seen, found, in.Recent)}}, nil
+}
+
+// latest joins what was seen with what is registered. A device that was made
+// anew since it was seen was not seen.
+func latest(seen []recent.Seen, found []store.Device, limit int) []DeviceBody {
+	registered := make(map[string]store.Device, len(found))
+	for _, d := range found {
+		registered[d.ID] = d
+	}
+	shown := []DeviceBody{}
+	for _, s := range seen {
+		d, ok := registered[s.Device]
+		if !ok || s.At.Before(d.CreatedAt.Truncate(time.Millisecond)) {
+			continue
+		}
+		if len(shown) == limit {
+			break
+		}
+		d.LastSeen = &s.At
+		shown = append(shown, showDevice(d))
+	}
+	return shown
+}
