@@ -103,7 +103,7 @@ func (s *Store) CreateBatch(ctx context.Context, actor string, b Batch, q Queue)
 	}
 	var created Batch
 	// Not write: the sequence cannot be read twice.
-	err = s.writeOnce(ctx, func(tx *sqlx.Tx) error {
+	err = s.writeOnce(ctx, s.slow, func(tx *sqlx.Tx) error {
 		return session{tx, s.dialect, s.accounts}.once(ctx, &created, func() (err error) {
 			if created, err = s.createBatch(ctx, tx, actor, b, q); err == nil && q.DryRun {
 				return errDryRun // so that all is undone

@@ -1,6 +1,11 @@
 package store
 
-import "database/sql"
+import (
+	"context"
+	"database/sql"
+	"net"
+	"time"
+)
 
 // DB is the database itself, for tests that look behind the methods.
 func (s *Store) DB() *sql.DB { return s.db.DB }
@@ -16,4 +21,12 @@ func TasksQuery(f TaskFilter) (text string, args []any) {
 	q := query{text: `SELECT ` + taskColumns + ` FROM ` + taskTables}
 	f.where(&q)
 	return q.end(" ORDER BY t.id", f.Limit)
+}
+
+// AnswerLimit is how long an answer is waited for, by the setting of Postgres.
+func AnswerLimit(setting string) time.Duration { return answerLimit(setting) }
+
+// Dial opens a connection as the driver does.
+func Dial(ctx context.Context, limit time.Duration, address string) (net.Conn, error) {
+	return (&dialer{limit: limit}).DialContext(ctx, "tcp", address)
 }

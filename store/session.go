@@ -40,7 +40,7 @@ func (s *Store) read() session {
 func (s *Store) write(ctx context.Context, change func(session) error) error {
 	for try := 1; ; try++ {
 		s.prepared.prepareNoted(ctx)
-		err := s.writeOnce(ctx, func(tx *sqlx.Tx) error {
+		err := s.writeOnce(ctx, s.db, func(tx *sqlx.Tx) error {
 			return change(session{s.prepared.in(tx), s.dialect, s.accounts})
 		})
 		if err == nil || try == maxTries || !retryable(err) {
@@ -50,8 +50,8 @@ func (s *Store) write(ctx context.Context, change func(session) error) error {
 }
 
 // writeOnce prepares nothing by itself: COPY and SET come this way.
-func (s *Store) writeOnce(ctx context.Context, change func(*sqlx.Tx) error) error {
-	tx, err := s.db.BeginTxx(ctx, nil)
+func (s *Store) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sqlx.Tx) error) error {
+	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("beginning a transaction: %w", err)
 	}

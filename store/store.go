@@ -22,6 +22,7 @@ import (
 // Store is the ledger in one database. It is safe for concurrent use.
 type Store struct {
 	db       *sqlx.DB
+	slow     *sqlx.DB  // for what takes long: COPY, migrations; may be db
 	prepared *prepared // nil: statements run as they are
 	running  sync.Map  // requests under way that take effect once, by owner and key
 	accounts bool      // changes of devices are noted for their accounts
@@ -31,7 +32,7 @@ type Store struct {
 // Options are the limits of a Postgres connection; zero values are the
 // defaults. A timeout that the DSN names stays as the DSN says.
 type Options struct {
-	MaxOpenConns int           // default 20; the sum over all replicas must stay below max_connections
+	MaxOpenConns int           // default 20, and up to 5 more for new batches; the sum over all replicas must stay below max_connections
 	MaxIdleConns int           // default MaxOpenConns
 	ConnLifetime time.Duration // default 20 min
 	ConnIdleTime time.Duration // default 5 min
@@ -85,17 +86,37 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	// One round trip for each statement that is not prepared.
 	config.BinaryParameters = true
 	config.Runtime = withSettings(config.Runtime, opts)
+	db, err := openPool(config, opts, opts.MaxOpenConns, answerLimit(config.Runtime["statement_timeout"]))
+	if err != nil {
+		return nil, err
+	}
+	// A COPY waits for whoever sends its rows, a migration for its tables.
+	slow, err := openPool(config, opts, slowConns, 0)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return opened(ctx, &Store{db: db, slow: slow, prepared: newPrepared(db), dialect: postgres()})
+}
+
+// openPool returns up to most connections, of which none waits for an answer
+// for longer than limit; 0: without limit.
+func openPool(config pq.Config, opts Options, most int, limit time.Duration) (*sqlx.DB, error) {
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reading the Postgres DSN: %w", err)
 	}
+	connector.Dialer(&dialer{limit: limit})
 	db := sqlx.NewDb(sql.OpenDB(connector), "postgres")
-	db.SetMaxOpenConns(opts.MaxOpenConns)
-	db.SetMaxIdleConns(opts.MaxIdleConns)
+	db.SetMaxOpenConns(most)
+	db.SetMaxIdleConns(min(most, opts.MaxIdleConns))
 	db.SetConnMaxLifetime(opts.ConnLifetime)
 	db.SetConnMaxIdleTime(opts.ConnIdleTime)
-	return opened(ctx, &Store{db: db, prepared: newPrepared(db), dialect: postgres()})
+	return db, nil
 }
+
+// slowConns bounds the batches that are sent at the same time: slow ones keep
+// no report waiting for a connection.
+const slowConns = 5
 
 // withSettings adds ours to those that the DSN names, which win. A prepared
 // plan outlives the size of its tables: made while they are small it would read
@@ -130,7 +151,7 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	}
 	db := sqlx.NewDb(sql.OpenDB(connector), "sqlite")
 	db.SetMaxOpenConns(1)
-	return opened(ctx, &Store{db: db, dialect: sqliteDialect()})
+	return opened(ctx, &Store{db: db, slow: db, dialect: sqliteDialect()})
 }
 
 func opened(ctx context.Context, s *Store) (*Store, error) {
@@ -141,7 +162,7 @@ func opened(ctx context.Context, s *Store) (*Store, error) {
 }
 
 // Close closes all connections.
-func (s *Store) Close() error { return s.db.Close() }
+func (s *Store) Close() error { return errors.Join(s.db.Close(), s.slow.Close()) }
 
 // Ping checks that the database answers.
 func (s *Store) Ping(ctx context.Context) error {
@@ -169,17 +190,17 @@ func (s *Store) CheckDurability(ctx context.Context) error {
 // Migrate applies what is missing of the schema and says how many migrations
 // that were. Replicas may call it at once.
 func (s *Store) Migrate(ctx context.Context) (int, error) {
-	return migrations.Up(ctx, s.db.DB, s.name)
+	return migrations.Up(ctx, s.slow.DB, s.name)
 }
 
 // MigrateDown takes the newest migration back, and what it held with it.
 func (s *Store) MigrateDown(ctx context.Context) error {
-	return migrations.Down(ctx, s.db.DB, s.name)
+	return migrations.Down(ctx, s.slow.DB, s.name)
 }
 
 // MigrationStatus lists all migrations, oldest first.
 func (s *Store) MigrationStatus(ctx context.Context) ([]migrations.State, error) {
-	return migrations.Status(ctx, s.db.DB, s.name)
+	return migrations.Status(ctx, s.slow.DB, s.name)
 }
 
 // Clock reads the database's clock, and the longest lease of any grant or

@@ -1,0 +1,112 @@
+package store_test
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// A server that vanishes says nothing and closes nothing. The statements that
+// were under way on all connections end, and the same ledger serves on.
+func TestASilentServerKeepsNoConnection(t *testing.T) {
+	t.Parallel()
+	const conns = 4
+	proxy := testservers.NewProxy(t, server.Server(t).Addr())
+	dsn := strings.Replace(server.NewDatabase(t), server.Server(t).Addr(), proxy.Addr, 1)
+	l := opened(t)(store.OpenPostgres(t.Context(), dsn, store.Options{MaxOpenConns: conns, StatementTimeout: 10 * time.Second}))
+	var underway sync.WaitGroup
+	underway.Add(conns)
+	sent := func(b []byte) {
+		if bytes.Contains(b, []byte("pg_sleep")) {
+			proxy.HoldReplies() // the connections are made by now
+			underway.Done()
+		}
+	}
+	l.warm(conns)
+	proxy.OnRequest(sent)
+	ended := make(chan error, conns)
+	for range conns {
+		go func() {
+			_, err := l.DB().ExecContext(t.Context(), "SELECT pg_sleep(0)")
+			ended <- err
+		}()
+	}
+	underway.Wait()
+	for range conns {
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("a statement without an answer succeeded")
+			}
+		case <-time.After(2 * time.Minute):
+			t.Fatal("a statement waits for ever")
+		}
+	}
+	proxy.OnRequest(nil)
+	proxy.ReleaseReplies()
+	l.pool("p", 1)
+	if _, err := l.Views(t.Context(), []string{"d"}); err != nil {
+		t.Errorf("after it is back: %v", err)
+	}
+}
+
+// warm has the pool open all its connections.
+func (l *ledger) warm(conns int) {
+	l.Helper()
+	for range conns {
+		conn, err := l.DB().Conn(l.Context())
+		l.must(err)
+		defer func() { l.must(conn.Close()) }() // not before all are there
+	}
+}
+
+// The driver's own limit, for its handshake, still holds, and so it does where
+// there is no other.
+func TestTheEarlierLimitOfAConnectionHolds(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	gaveUp := func(limit, own time.Duration) error {
+		conn, err := store.Dial(t.Context(), limit, listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if own > 0 { // as the driver for its handshake
+			if err := conn.SetDeadline(time.Now().Add(own)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err = conn.Read(make([]byte, 1))
+		return err
+	}
+	const soon, late = 20 * time.Millisecond, time.Hour
+	for _, c := range []struct{ limit, own time.Duration }{{soon, 0}, {soon, late}, {late, soon}, {0, soon}} {
+		if err := gaveUp(c.limit, c.own); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%+v: %v, want the earlier limit", c, err)
+		}
+	}
+}
+
+func TestAnswersAreWaitedForAsStatementsMayTake(t *testing.T) {
+	t.Parallel()
+	for setting, want := range map[string]time.Duration{
+		"10000": 15 * time.Second, "250ms": 5250 * time.Millisecond, "7s": 12 * time.Second, "2 min": 125 * time.Second, "1h": time.Hour + 5*time.Second,
+		"0": 0, "": 0, "-1": 0, "soon": 0, "1 year": 0,
+	} {
+		if got := store.AnswerLimit(setting); got != want {
+			t.Errorf("%q: %s, want %s", setting, got, want)
+		}
+	}
+}
