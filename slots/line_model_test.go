@@ -365,7 +365,7 @@ func (v view) isExpected(i int, o passedOne) bool {
 	due := v.m.line[o.device].due
 	passed := v.m.passed[o.Batch]
 	urgent := v.m.held(o.Batch) == 0 && v.m.capacity >= 20
-	impatient := i == 0 && (urgent || passed.device == o.device && passed.Task == o.Task && passed.Priority == o.Priority && passed.times >= v.m.patience())
+	impatient := urgent || i == 0 && passed.device == o.device && passed.Task == o.Task && passed.Priority == o.Priority && passed.times >= v.m.patience()
 	return due == dueNow || due == dueSoon && impatient
 }
 

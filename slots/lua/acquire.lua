@@ -64,11 +64,11 @@ local function holding(asker, tag)
   end
 end
 
--- is_urgent says whether a place is kept longer for the first waiter of a batch:
--- it was passed over often enough, or the batch has nothing yet and the pool is
--- so large that one place more or less is little.
-local function is_urgent(b)
-  return b.passed >= patience or b.held == 0 and capacity >= LARGE
+-- is_urgent says whether a place is kept longer for a waiter of a batch:
+-- it comes first and was passed over often enough, or the batch has nothing yet
+-- and the pool is so large that one place more or less is little.
+local function is_urgent(b, member)
+  return member == b.head and b.passed >= patience or b.held == 0 and capacity >= LARGE
 end
 
 -- expected counts the waiters of a batch who are likely to come while a place is
@@ -81,7 +81,7 @@ local function expected(b, device, member)
   local n = 0
   for i, due in ipairs(#devices > 0 and redis.call('ZMSCORE', DUE, unpack(devices)) or {}) do
     local ahead, behind = window, window + LATE
-    if first[i] == b.head and is_urgent(b) then ahead, behind = LONGEST, LONGEST end
+    if is_urgent(b, first[i]) then ahead, behind = LONGEST, LONGEST end
     due = due and score(due) or 0
     if devices[i] ~= device and due >= now - behind and due <= now + ahead then n = n + 1 end
   end
