@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -167,14 +168,8 @@ func (c *crowd) expectFirst(of []string) {
 				begin = min(begin, before)
 			}
 		}
-		for i, device := range c.grants[begin:] {
-			for _, d := range of {
-				if d == device {
-					return asks, i, true
-				}
-			}
-		}
-		return asks, 0, false
+		passed = slices.IndexFunc(c.grants[begin:], func(device string) bool { return slices.Contains(of, device) })
+		return asks, passed, passed >= 0
 	}
 	asks, passed, ok := first()
 	for deadline := time.Now().Add(minute); !ok; asks, passed, ok = first() {

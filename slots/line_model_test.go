@@ -40,7 +40,7 @@ func TestLineModel(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
 				m := &lineMachine{server: s, pool: fmt.Sprintf("%s.%d", t.Name(), pools.Add(1)), ctx: t.Context(), holds: map[string]int64{}}
 				m.forgetLine()
-				m.capacity = rapid.SampledFrom([]int{0, 1, 2, 3, 5, 45}).Draw(rt, "capacity")
+				m.capacity = rapid.SampledFrom([]int{0, 1, 2, 3, 5, 20, 45}).Draw(rt, "capacity")
 				m.restore(rt)
 				rt.Repeat(map[string]func(*rapid.T){
 					"":        m.check,
@@ -95,13 +95,19 @@ func (m *lineMachine) forgetLine() {
 
 func (m *lineMachine) restore(t *rapid.T) {
 	m.version++
-	if ok, err := m.Restore(m.ctx, m.pool, slots.Config{Capacity: m.capacity, Version: m.version}, nil); !ok || err != nil {
+	var holders []slots.Holding
+	for slot := range max(m.capacity-rapid.IntRange(0, 3).Draw(t, "free"), 0) {
+		lease, batch := fmt.Sprintf("first-%d", slot), rapid.Int64Range(1, 3).Draw(t, "batch")
+		holders = append(holders, slots.Holding{Lease: lease, Device: "d", Slot: slot, Batch: batch})
+		m.holds[lease] = batch
+	}
+	if ok, err := m.Restore(m.ctx, m.pool, slots.Config{Capacity: m.capacity, Version: m.version}, holders); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 }
 
 func (m *lineMachine) resize(t *rapid.T) {
-	m.capacity = rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 6, 45}).Draw(t, "capacity")
+	m.capacity = rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 6, 20, 45}).Draw(t, "capacity")
 	m.version++
 	if _, err := m.Configure(m.ctx, m.pool, slots.Config{Capacity: m.capacity, Version: m.version}); err != nil {
 		t.Fatal(err)

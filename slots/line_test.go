@@ -248,6 +248,25 @@ func TestPassedOverSoOftenOnly(t *testing.T) {
 	}
 }
 
+// In a large pool a place is kept longer for a batch that has none.
+func TestBatchWithNothingIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for capacity, want := range map[int]slots.Status{19: slots.StatusAcquired, 20: slots.StatusFull} {
+		onLines(t, func(t *testing.T, s *server) {
+			t.Helper()
+			pool := t.Name() + strconv.Itoa(capacity)
+			s.restore(t, pool, slots.Config{Capacity: capacity, Version: 1})
+			for i := range int64(capacity) {
+				s.ask(t, pool, sleepyPace(), slots.Want{Batch: 1, Task: 10 + i})
+			}
+			s.ask(t, pool, sleepyPace(), slots.Want{Batch: 2, Task: 1})
+			s.due(t, pool, "d1", 40*time.Second) // beyond the usual time, within the longest
+			s.release(t, pool, "10")
+			diff(t, fmt.Sprintf("one more of the others, of %d places", capacity), s.ask(t, pool, sleepyPace(), slots.Want{Batch: 1, Task: 90}).Status, want)
+		})
+	}
+}
+
 // due changes when a waiter was told to come.
 func (s *server) due(t *testing.T, pool, device string, in time.Duration) {
 	t.Helper()
@@ -284,9 +303,10 @@ func TestAPlaceIsNotKeptForLong(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, backends()[0])
 	pool := s.poolOf(t, 1)
-	pace := slots.Pace{Hold: 20 * time.Second, Soonest: time.Second, Longest: time.Second}
+	pace := slots.Pace{Hold: 20 * time.Second, Soonest: time.Second, Longest: time.Hour}
 	s.ask(t, pool, pace, slots.Want{Batch: 1, Task: 1})
 	s.ask(t, pool, pace, slots.Want{Batch: 1, Task: 2}) // falls silent
+	s.due(t, pool, "d2", 0)
 	s.release(t, pool, "1")
 	eventually(t, "the place to be given on", func() bool {
 		return s.ask(t, pool, pace, slots.Want{Batch: 1, Task: 3}).Status == slots.StatusAcquired

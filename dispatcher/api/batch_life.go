@@ -18,7 +18,7 @@ const (
 
 type batchPatch struct {
 	Priority    patch[int]          `json:"priority,omitzero" minimum:"-1000000" maximum:"1000000" doc:"Of its tasks without their own"`
-	Weight      patch[int]          `json:"weight,omitzero" minimum:"1" maximum:"1000" doc:"Kept, not in effect in this release"`
+	Weight      patch[int]          `json:"weight,omitzero" minimum:"1" maximum:"1000" doc:"In effect with the next report"`
 	NotAfter    patch[time.Time]    `json:"not_after,omitzero" doc:"null: never. What has expired stays so"`
 	Windows     patch[[]windowBody] `json:"windows,omitzero" doc:"All of them; null or none: always open"`
 	MaxAttempts patch[int]          `json:"max_attempts,omitzero" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`
