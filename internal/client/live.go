@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -82,35 +83,33 @@ func (c *Client) follow(ctx context.Context, path string, query url.Values, at *
 }
 
 // read takes the fields id and data of a stream (one line each, as the server
-// writes them).
+// writes them). An event counts with the empty line behind it: one that was cut
+// off comes again.
 func (c *Client) read(body io.Reader, alive func(), at *Live, each func(json.RawMessage) error) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxEvent)
 	begun := false
-	for id := ""; lines.Scan(); {
+	for id, data := "", ""; lines.Scan(); {
 		alive()
 		name, value, _ := strings.Cut(lines.Text(), ":")
 		value = strings.TrimPrefix(value, " ")
 		switch name {
 		case "id":
 			id = value
-			if !begun && at.Connected != nil {
+		case "data":
+			data = value
+		case "":
+			if id != "" && !begun && at.Connected != nil {
 				at.Connected()
 			}
-			begun = true
-		case "data":
-			if err := each(json.RawMessage(value)); err != nil {
-				return err
+			begun = begun || id != ""
+			if data != "" {
+				if err := each(json.RawMessage(data)); err != nil {
+					return err
+				}
 			}
-		case "": // the end of an event
-			if id != "" {
-				at.Last = id
-			}
+			at.Last, data = cmp.Or(id, at.Last), ""
 		}
 	}
-	err := lines.Err()
-	if err == nil {
-		err = io.EOF
-	}
-	return c.lost(fmt.Errorf("the stream ended: %w", err))
+	return c.lost(fmt.Errorf("the stream ended: %w", cmp.Or(lines.Err(), io.EOF)))
 }

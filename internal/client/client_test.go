@@ -1,0 +1,210 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// at is a client of a server that answers so.
+func at(t *testing.T, answer http.HandlerFunc) *Client {
+	t.Helper()
+	server := httptest.NewServer(answer)
+	t.Cleanup(server.Close)
+	c, err := New(Config{URL: server.URL + "/", Token: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.http.CloseIdleConnections)
+	return c
+}
+
+func TestURLs(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{"", "x", "127.0.0.1:8080", "ftp://host", "http://", ":"} {
+		if _, err := New(Config{URL: bad}); err == nil {
+			t.Errorf("%q is taken for a URL", bad)
+		}
+	}
+	if got := Path("pools", "a/b c"); got != "/v1/pools/a%2Fb%20c" {
+		t.Error(got)
+	}
+}
+
+func TestListGoesThroughThePages(t *testing.T) {
+	t.Parallel()
+	const all = 2500
+	c := at(t, func(w http.ResponseWriter, r *http.Request) {
+		size, _ := strconv.Atoi(r.URL.Query().Get("page_size"))
+		from, _ := strconv.Atoi(r.URL.Query().Get("page_token"))
+		var page struct {
+			Items []int  `json:"items"`
+			Next  string `json:"next_page_token,omitempty"`
+		}
+		for i := from; i < min(from+size, all); i++ {
+			page.Items = append(page.Items, i)
+		}
+		if from+size < all {
+			page.Next = strconv.Itoa(from + size)
+		}
+		_ = json.NewEncoder(w).Encode(page)
+	})
+	for _, test := range []struct {
+		limit, want int
+		more        bool
+	}{{0, all, false}, {1, 1, true}, {1000, 1000, true}, {1001, 1001, true}, {all - 1, all - 1, true}, {all, all, false}, {all + 1, all, false}} {
+		entries, more := c.List(t.Context(), "/v1/items", nil, test.limit)
+		n := 0
+		for text, err := range entries {
+			if err != nil || string(text) != strconv.Itoa(n) {
+				t.Fatalf("limit %d: entry %d is %s, %v", test.limit, n, text, err)
+			}
+			n++
+		}
+		if n != test.want || *more != test.more {
+			t.Errorf("limit %d: %d entries, more %t; want %d, %t", test.limit, n, *more, test.want, test.more)
+		}
+	}
+}
+
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	c := at(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/known":
+			w.WriteHeader(http.StatusConflict)
+			_, _ = io.WriteString(w, `{"status":409,"code":"already_exists","detail":"that name is taken"}`)
+		case "/v1/foreign":
+			http.Error(w, "<html>", http.StatusTeapot)
+		case "/v1/elsewhere":
+			http.Redirect(w, r, "/v1/known", http.StatusFound)
+		}
+	})
+	for path, want := range map[string]string{
+		"/v1/known": "that name is taken (already_exists)", "/v1/foreign": "GET /v1/foreign: HTTP 418", "/v1/elsewhere": "HTTP 302",
+	} {
+		_, err := c.Get(t.Context(), path, nil)
+		p, ok := errors.AsType[*Problem](err)
+		if !ok || !strings.Contains(p.Error(), want) || Transient(err) || Lost(err) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+}
+
+func TestWhatIsSentAgain(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		request Request
+		times   int32 // that it was sent
+	}{
+		"reading":                {Request{Method: http.MethodGet}, 3},
+		"with a key":             {Request{Method: http.MethodPost, Key: "k", Body: 1}, 3},
+		"without a key":          {Request{Method: http.MethodPost, Body: 1}, 1},
+		"a body that comes once": {Request{Method: http.MethodPost, Key: "k", Once: true, Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("1")), nil }}, 1},
+		"deleting":               {Request{Method: http.MethodDelete}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var sent atomic.Int32
+			c := at(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				switch sent.Add(1) {
+				case 1:
+					w.WriteHeader(http.StatusServiceUnavailable)
+				case 2:
+					panic(http.ErrAbortHandler)
+				}
+			})
+			test.request.Path = "/v1/x"
+			_, err := c.Call(t.Context(), test.request)
+			if (err == nil) != (test.times == 3) || sent.Load() != test.times {
+				t.Errorf("sent %d times, %v; want %d", sent.Load(), err, test.times)
+			}
+		})
+	}
+}
+
+func TestWithoutAServerNothingIsTriedTwice(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(nil)
+	server.Close()
+	c, err := New(Config{URL: server.URL, Notice: func(error, time.Duration) { t.Error("tried again") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Get(t.Context(), "/v1/pools", nil)
+	if lost, ok := errors.AsType[*LostError](err); !ok || lost.Reached || !strings.Contains(err.Error(), server.URL) {
+		t.Errorf("%v", err)
+	}
+	if err := c.Follow(t.Context(), "/v1/events", nil, Live{}, nil); err == nil {
+		t.Error("nobody to follow, and no error")
+	}
+}
+
+func TestPartOfAnExportIsAnError(t *testing.T) {
+	t.Parallel()
+	c := at(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "device\n")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	var out bytes.Buffer
+	err := c.Copy(t.Context(), Request{Method: http.MethodGet, Path: "/v1/devices"}, &out)
+	if !Lost(err) || !strings.Contains(err.Error(), "not all of it") || out.String() != "device\n" {
+		t.Errorf("%v, %q", err, out.String())
+	}
+}
+
+// A stream that ends goes on behind the last event that was whole.
+func TestFollowGoesOn(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	c := at(t, func(w http.ResponseWriter, r *http.Request) {
+		last := r.Header.Get("Last-Event-ID")
+		asked = append(asked, last) // one connection after the other
+		w.Header().Set("Content-Type", typeEvents)
+		switch last {
+		case "":
+			_, _ = fmt.Fprint(w, "retry: 3000\n\nid: 5\n\nid: 6\ndata: {\"id\":6}\n\nid: 7\ndata: {\"id\":")
+		case "6":
+			_, _ = fmt.Fprint(w, "id: 7\ndata: {\"id\":7}\n\n")
+		default:
+			w.WriteHeader(http.StatusForbidden)
+		}
+	})
+	var seen []string
+	connected := 0
+	err := c.Follow(t.Context(), "/v1/events", nil, Live{Connected: func() { connected++ }}, func(text json.RawMessage) error {
+		seen = append(seen, string(text))
+		return nil
+	})
+	if p, ok := errors.AsType[*Problem](err); !ok || p.Status != http.StatusForbidden {
+		t.Errorf("%v, want the refusal", err)
+	}
+	if got := strings.Join(seen, " "); got != `{"id":6} {"id":7}` || strings.Join(asked, ",") != ",6,7" || connected != 2 {
+		t.Errorf("%s, asked from %q, connected %d times", got, asked, connected)
+	}
+}
+
+func TestFollowEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	c := at(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(w, "id: 5\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := c.Follow(ctx, "/v1/events", nil, Live{Connected: cancel}, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,115 @@
+package terminal
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+func TestSafe(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                      "",
+		"d-1 äöü 杭州":            "d-1 äöü 杭州",
+		"a\tb\nc":               `a\tb\nc`,
+		"\x1b[31mred\x1b[0m":    `\x1b[31mred\x1b[0m`,
+		"abc\u202edef":          `abc\u202edef`,
+		"\u009b31m":             `\u009b31m`,
+		"bad \xff bytes":        `bad \xff bytes`,
+		"no\u00a0break\u200bto": `no\u00a0break\u200bto`,
+	} {
+		if got := Safe(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Whatever was written, nothing of it steers a terminal.
+func TestNothingSteersTheTerminal(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		text := string(rapid.SliceOf(rapid.Byte()).Draw(t, "bytes")) + rapid.String().Draw(t, "text")
+		var out bytes.Buffer
+		table := NewTable(&out, "HEAD", "OTHER")
+		table.Row(text, text)
+		if err := table.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		object, err := json.Marshal(map[string]string{"field": text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Fields(&out, object); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range strings.ReplaceAll(out.String(), "\n", "") {
+			if !unicode.IsPrint(r) || r == utf8.RuneError && !strings.ContainsRune(text, r) && utf8.ValidString(text) {
+				t.Fatalf("%q is written as %q", text, out.String())
+			}
+		}
+		if lines := strings.Count(out.String(), "\n"); lines > 3 {
+			t.Fatalf("%q makes %d lines", text, lines)
+		}
+	})
+}
+
+func TestTable(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	table := NewTable(&out, "ID", "NAME", "LAST")
+	table.Row("1", "杭州", "x")
+	table.Row("2", "", "")
+	table.Row("3", strings.Repeat("n", 70), strings.Repeat("l", 300))
+	if err := table.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	want := "ID  NAME" + strings.Repeat(" ", 58) + "LAST\n" +
+		"1   杭州" + strings.Repeat(" ", 58) + "x\n2\n3   " +
+		strings.Repeat("n", 57) + "...  " + strings.Repeat("l", 197) + "...\n"
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+func TestValues(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, json, want string }{
+		{"lease_ms", `300000`, "5m"},
+		{"lease_ms", `5400000`, "1h30m"},
+		{"lease_ms", `1500`, "1.5s"},
+		{"capacity", `0`, "0"},
+		{"token", `9007199254740991`, "9007199254740991"},
+		{"rate_per_minute", `7.2507552870090635`, "7.25"},
+		{"rate_per_minute", `1234567.0`, "1234567"},
+		{"at", `"2026-03-01T04:05:06.789Z"`, "2026-03-01 04:05:06Z"},
+		{"name", `"2026-03-01Tx4:05:06.789Z"`, "2026-03-01Tx4:05:06.789Z"},
+		{"paused", `true`, "yes"},
+		{"eta", `null`, ""},
+		{"tags", `{}`, ""},
+		{"tags", `{"b": 1}`, `{"b":1}`},
+		{"windows", `[]`, ""},
+		{"windows", `[{"cron":"0 1 * * *","duration":"4h","timezone":"UTC"},{"cron":"x"}]`, "0 1 * * * 4h UTC; x"},
+		{"counts", `{"timed_out":2,"failed":0,"pending":17}`, "17 pending, 2 timed out"},
+	} {
+		if got := Value(test.name, json.RawMessage(test.json)); got != test.want {
+			t.Errorf("%s %s: %q, want %q", test.name, test.json, got, test.want)
+		}
+	}
+}
+
+func TestBar(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		done, total int64
+		want        string
+	}{{0, 4, "[....]"}, {1, 4, "[#...]"}, {3, 4, "[###.]"}, {4, 4, "[####]"}, {0, 0, "[####]"}} {
+		if got := Bar(test.done, test.total, 4); got != test.want {
+			t.Errorf("%d of %d: %s", test.done, test.total, got)
+		}
+	}
+}
