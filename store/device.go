@@ -76,6 +76,7 @@ func (s *Store) Device(ctx context.Context, id string) (Device, error) {
 type DeviceFilter struct {
 	Tags    map[string]string // has all of them
 	Blocked *bool
+	Prefix  string // what their ids begin with
 	After   string // ids above
 	Limit   int    // default 100, at most 1000
 }
@@ -91,6 +92,10 @@ func (s *Store) Devices(ctx context.Context, f DeviceFilter) ([]Device, error) {
 		q.where("{tagged %s}", tags) // the first: the words know this place
 	}
 	q.where("d.id > %s", f.After)
+	if f.Prefix != "" { // ids are compared byte by byte, and all their characters are below ~
+		q.where("d.id >= %s", f.Prefix)
+		q.where("d.id < %s", f.Prefix+"~")
+	}
 	if f.Blocked != nil {
 		q.where("d.blocked = %s", *f.Blocked)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/url"
 	"strings"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 
 const (
 	completionPatience = 2 * time.Second
-	completionMost     = 1000 // names
+	completionMost     = 5000 // names
 )
 
 // complete offers a flag's values.
@@ -43,8 +44,16 @@ func (o *operator) names(path, name, about string, most int) cobra.CompletionFun
 	}
 }
 
+// narrowed asks for the devices that begin so: there may be very many.
+func narrowed(path, typed string) url.Values {
+	if path != client.Path("devices") {
+		return nil
+	}
+	return query("prefix", typed)
+}
+
 func found(ctx context.Context, c *client.Client, path, name, about, typed string) (names []cobra.Completion) {
-	entries, _ := c.List(ctx, path, nil, completionMost)
+	entries, _ := c.List(ctx, path, narrowed(path, typed), completionMost)
 	for text, err := range entries {
 		if err != nil {
 			return names

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ func newDevices() *cobra.Command {
 			member("ID", "id"), member("LAST SEEN", "last_seen"), member("BLOCKED", "blocked"), member("OWN TOKEN", "own_token"),
 			member("TAGS", "tags"), member("ATTRIBUTES", "attributes"),
 		},
-	}, "List devices by id", selected.add)
+	}, "List devices by id, or those that reported last", selected.add)
 	verbs = append(verbs, o.devicesGet(), o.devicesCreate(), o.devicesImport(), o.devicesSet(), o.devicesToken(),
 		o.onDevice("block", "Grant a device nothing, and tell it to stop what it runs", postDevice("block")),
 		o.onDevice("unblock", "Grant a blocked device tasks again", postDevice("unblock")),
@@ -30,18 +31,24 @@ func newDevices() *cobra.Command {
 
 // deviceSelection are the filters of devices; all must match.
 type deviceSelection struct {
-	tags    map[string]string
-	blocked string
+	tags            map[string]string
+	blocked, prefix string
+	recent          int
 }
 
 func (d *deviceSelection) add(command *cobra.Command) {
 	command.Flags().StringToStringVar(&d.tags, "tag", nil, "only with all of these tags: area=330100,city=hz")
 	command.Flags().StringVar(&d.blocked, "blocked", "", "true or false: only those that are, or are not")
+	command.Flags().StringVar(&d.prefix, "prefix", "", "only those whose ids begin so")
+	command.Flags().IntVar(&d.recent, "recent", 0, "only so many that reported last, newest first, 1 to 1000; without other filters")
 	complete(command, "blocked", "true", "false")
 }
 
 func (d *deviceSelection) query() url.Values {
-	q := query("blocked", d.blocked)
+	q := query("blocked", d.blocked, "prefix", d.prefix)
+	if d.recent != 0 {
+		q.Set("recent", strconv.Itoa(d.recent))
+	}
 	for name, value := range d.tags {
 		q.Add("tag", name+":"+value)
 	}

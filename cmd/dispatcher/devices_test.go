@@ -45,6 +45,18 @@ token  SECRET
 	d.run("batches create --pool p --device d-1")
 	d.try("", "devices", "delete", "d-1").exit(1).says("open_tasks")
 	d.prints("devices delete d-1 --cancel", "id  d-1\ncancelled  1\nstopping  0\n")
+	d.report("d-7", `{}`)
+	d.report("d-2", `{}`)
+	var recent []struct{ ID string }
+	d.eventually("the devices seen last, newest first", func() bool {
+		d.read(&recent, "devices list --recent 2")
+		return len(recent) == 2 && recent[0].ID == "d-2" && recent[1].ID == "d-7"
+	})
+	d.try("", "devices", "list", "--recent", "1001").exit(1).says("recent", "1000")
+	if d.read(&recent, "devices list --prefix d-7"); len(recent) != 1 || recent[0].ID != "d-7" {
+		t.Errorf("%+v", recent)
+	}
+	d.run("devices delete d-7")
 	if got := d.run("devices export"); strings.Count(got, "\n") != 2 || !strings.Contains(got, "\nd-2,") {
 		t.Error(got)
 	}

@@ -92,6 +92,9 @@ func (s *session) list(l list, limit int) error {
 	if err != nil {
 		return err
 	}
+	if q.Has("recent") {
+		limit = 0 // it says how many
+	}
 	entries, more := s.List(s.cmd.Context(), l.path, q, limit)
 	write := s.newListWriter(l.columns)
 	for text, err := range entries {

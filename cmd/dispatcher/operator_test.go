@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -156,5 +157,17 @@ func (d *desk) prints(line, want string, more ...string) {
 	got := plain(d.run(line, more...))
 	if diff := cmp.Diff(strings.TrimLeft(want, "\n"), got); diff != "" {
 		d.Errorf("%s (-want +got):\n%s", line, diff)
+	}
+}
+
+// eventually polls until something is so.
+func (d *desk) eventually(what string, so func() bool) {
+	d.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !so(); <-tick.C {
+		if time.Now().After(deadline) {
+			d.Fatal("never: " + what)
+		}
 	}
 }

@@ -90,7 +90,7 @@ func TestRecentOfReplicas(t *testing.T) {
 func TestRecentRefusesBadInput(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	for _, query := range []string{"recent=0", "recent=1001", "recent=-1", "recent=many", "recent=5&tag=a:b", "recent=5&blocked=true", "recent=5&page_token=YQ"} {
+	for _, query := range []string{"recent=0", "recent=1001", "recent=-1", "recent=many", "recent=5&tag=a:b", "recent=5&blocked=true", "recent=5&prefix=a", "recent=5&page_token=YQ"} {
 		b.get("/v1/devices?"+query).problem(422, "invalid_field").names(t, "recent")
 	}
 }

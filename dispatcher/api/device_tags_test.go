@@ -133,3 +133,25 @@ func TestDevicesAreFiltered(t *testing.T) {
 		}
 	})
 }
+
+func TestDevicesByPrefix(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		for _, id := range []string{"a", "ar", "ar-1", "ar-2", "ar-z", "ar.1", "aR-1", "as-1", "Ar-1"} {
+			b.device(id)
+		}
+		for query, want := range map[string]string{
+			"prefix=ar-": "ar-1 ar-2 ar-z", "prefix=ar": "ar ar-1 ar-2 ar-z ar.1", "prefix=ar-z": "ar-z", "prefix=b": "",
+			"prefix=ar&page_size=2": "ar ar-1", "prefix=ar-&blocked=true": "",
+		} {
+			var ids []string
+			for _, d := range list(b.get("/v1/devices?"+query).must(200).fields(), "devices") {
+				ids = append(ids, fmt.Sprint(object(d)["id"]))
+			}
+			if got := strings.Join(ids, " "); got != want {
+				b.Errorf("%s: %s, want %s", query, got, want)
+			}
+		}
+		b.get("/v1/devices?prefix=%25").problem(422, "invalid_field").names(t, "prefix")
+	})
+}

@@ -246,6 +246,8 @@ func (d *DevServer) Banner(w io.Writer) {
     MQTT  %[2]s
     data  %[3]s (admin-token, fleet-token, ledger.db)
 
+  In another shell, here: dispatcher pools create example --capacity 60; dispatcher --help (docs/operations.md has a tutorial)
+
   One device, by curl:
     curl -s -X POST %[1]s/v1/devices/my-device/report -H 'Authorization: Bearer %[5]s' -d '{"id":"r1"}'
 

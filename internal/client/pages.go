@@ -25,9 +25,7 @@ func (c *Client) List(ctx context.Context, list string, query url.Values, limit 
 			query = url.Values{}
 		}
 		for {
-			if size := pageSize(left, limit); !query.Has("recent") {
-				query.Set("page_size", strconv.Itoa(size))
-			}
+			query.Set("page_size", strconv.Itoa(pageSize(left, limit)))
 			page, next, err := c.page(ctx, list, query)
 			if err != nil {
 				yield(nil, err)
