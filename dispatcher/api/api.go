@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"reflect"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -146,6 +148,18 @@ func register[I, O any](a *API, operations huma.API, op huma.Operation, handle f
 		}
 		return nil, p
 	})
+}
+
+// also describes a success of another status than the usual one.
+func also[T any](operations huma.API, op huma.Operation, status int) huma.Operation {
+	if op.Responses == nil {
+		op.Responses = map[string]*huma.Response{}
+	}
+	schema := operations.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
+	op.Responses[strconv.Itoa(status)] = &huma.Response{
+		Description: http.StatusText(status), Content: map[string]*huma.MediaType{"application/json": {Schema: schema}},
+	}
+	return op
 }
 
 func problemResponse(operations huma.API) *huma.Response {

@@ -118,6 +118,7 @@ type BatchPath struct {
 
 func (a *API) registerBatches(operations huma.API) {
 	create := creating(operation("POST", "/v1/batches", "createBatch", "Queue tasks", roleOperator, 201))
+	create = also[batchCreated](operations, create, http.StatusOK) // a dry run
 	create.MaxBodyBytes = maxBatchBody
 	create.BodyReadTimeout = time.Minute
 	create.Middlewares = huma.Middlewares{a.streamed(operations)}

@@ -101,6 +101,41 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	}
 }
 
+// TestStreamsAskForTheRoleOfTheirList: each is a route of its own.
+func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	bearers := map[string]string{
+		"none": "", "fleet": fleetToken, "device": b.device("own"),
+		"viewer": b.token("viewer"), "operator": b.token("operator"), "admin": b.token("admin"), "verifier": b.token("verifier"),
+	}
+	streams := 0
+	for name, op := range b.document().operations() {
+		method, path, _ := strings.Cut(name, " ")
+		for form := range op.Responses["200"].Content {
+			if form == "application/json" || method != http.MethodGet {
+				continue
+			}
+			streams++
+			for bearer, token := range bearers {
+				needed := roleNeeded(method, path)
+				if form == "text/event-stream" && allowed(bearer, needed) {
+					continue // it would not end
+				}
+				a := b.acceptAs(path, form, token)
+				if allowed(bearer, needed) {
+					a.must(200)
+					continue
+				}
+				a.problem(refusal(bearer, needed))
+			}
+		}
+	}
+	if streams < 13 { // two of six lists, and the live events
+		t.Errorf("%d streams", streams)
+	}
+}
+
 func TestAuthorizationHeader(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

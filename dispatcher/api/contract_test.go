@@ -1,0 +1,236 @@
+package api_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestOpenAPIOperationsRefuseAsDescribed: without a token, and for something
+// that does not fit, each operation answers a problem of the document.
+func TestOpenAPIOperationsRefuseAsDescribed(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	d := b.document()
+	for _, name := range slices.Sorted(maps.Keys(d.operations())) {
+		op := d.operations()[name]
+		token := adminToken
+		if op.OperationID == "report" {
+			token = fleetToken
+		}
+		path, body := unfit(name, op)
+		method, _, _ := strings.Cut(name, " ")
+		for status, a := range map[int]answer{401: b.call(method, path, "", body), 0: b.call(method, path, token, body)} {
+			if status == 0 && a.status != 400 && a.status != 422 || status != 0 && a.status != status {
+				b.Errorf("%s: %s is answered %d: %.200s", name, path, a.status, a.body)
+				continue
+			}
+			var value any
+			a.into(&value)
+			for _, fault := range d.check(op.Responses["default"].Content["application/problem+json"].Schema, value, "problem") {
+				b.Errorf("%s: %s", name, fault)
+			}
+			if got := a.header.Get("Content-Type"); got != "application/problem+json" {
+				b.Errorf("%s: %d as %s", name, a.status, got)
+			}
+		}
+	}
+}
+
+// unfit is a request of the operation that no state makes good.
+func unfit(name string, op operation) (path string, body any) {
+	_, path, _ = strings.Cut(name, " ")
+	if op.RequestBody != nil {
+		body = `[7]`
+	}
+	if op.OperationID == "report" { // looks at the id before the token
+		return strings.Replace(path, "{device}", "d", 1), body
+	}
+	if strings.Contains(path, "{") { // no number, and no name of a device or pool
+		return regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "-"), body
+	}
+	return path + "?page_size=0", body
+}
+
+// TestOpenAPIListsArePagedAndStreamed: whatever answers a list of its own has
+// pages, and both streamed forms of all that there is.
+func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{}`)
+	b.batch(newFields)
+	b.report("d-1", `{}`).must(200)
+	b.token("viewer")
+	d, lists := b.document(), 0
+	for name, op := range d.operations() {
+		answered := op.Responses["200"].Content
+		items := d.listOf(answered["application/json"].Schema)
+		method, path, _ := strings.Cut(name, " ")
+		if method != http.MethodGet || items == "" || strings.Contains(path, "{") {
+			continue
+		}
+		lists++
+		var parameters []string
+		for _, p := range op.Parameters {
+			parameters = append(parameters, p.Name)
+		}
+		for _, needed := range []string{"page_size", "page_token"} {
+			if !slices.Contains(parameters, needed) {
+				t.Errorf("%s: no parameter %s", name, needed)
+			}
+		}
+		entries := list(b.get(path).must(200).fields(), items)
+		if len(entries) == 0 {
+			t.Errorf("%s: nothing to list", name)
+			continue
+		}
+		for _, form := range []string{csvType, ndjsonType} {
+			if _, ok := answered[form]; !ok {
+				t.Errorf("%s: no %s in the document", name, form)
+			}
+			a := b.accept(path, form).must(200)
+			if got := a.header.Get("Content-Type"); got != form {
+				t.Errorf("%s: %s instead of %s", name, got, form)
+			}
+			if got := a.entries(form); got != len(entries) {
+				t.Errorf("%s: %d entries as %s, %d as JSON", name, got, form, len(entries))
+			}
+		}
+		last := b.pages(path, items, "created_at")
+		if len(last) != len(entries) {
+			t.Errorf("%s: %d entries by pages, %d at once", name, len(last), len(entries))
+		}
+	}
+	if want := 6; lists < want { // pools, batches, tasks, devices, tokens, events
+		t.Errorf("%d lists, want at least %d", lists, want)
+	}
+}
+
+// listOf names the member that is a list of objects; empty: there is none.
+func (d document) listOf(s schema) string {
+	if s.Ref != "" {
+		s = d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")]
+	}
+	for name, property := range s.Properties {
+		if property.Items != nil {
+			return name
+		}
+	}
+	return ""
+}
+
+func (a answer) entries(form string) (n int) {
+	a.t.Helper()
+	if form == csvType {
+		return len(a.table()) - 1
+	}
+	for lines := bufio.NewScanner(strings.NewReader(string(a.body))); lines.Scan(); n++ {
+		if !json.Valid(lines.Bytes()) {
+			a.t.Errorf("%s: line %d is no JSON", a.what, n+1)
+		}
+	}
+	return n
+}
+
+// TestOpenAPICreatingCallsTakeAKey: what is answered 201 to a POST is done once
+// for a key, and shows no secret twice.
+func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		found := 0
+		for name, op := range b.document().operations() {
+			method, path, _ := strings.Cut(name, " ")
+			if _, creates := op.Responses["201"]; !creates || method != http.MethodPost {
+				continue
+			}
+			found++
+			described := slices.ContainsFunc(op.Parameters, func(p struct{ Name, In string }) bool { return p.Name == "Idempotency-Key" && p.In == "header" })
+			first := b.keyed(path, adminToken, op.OperationID, asks()[name]).must(201)
+			again := b.keyed(path, adminToken, op.OperationID, asks()[name]).must(201)
+			if !described || first.header.Get("Idempotency-Replayed") != "" || again.header.Get("Idempotency-Replayed") != "true" {
+				b.Errorf("%s: described %t, replayed %q", name, described, again.header.Get("Idempotency-Replayed"))
+			}
+			want, got := first.fields(), again.fields()
+			if _, secret := want["token"]; secret {
+				want["token"] = ""
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				b.Errorf("%s: %s", name, diff)
+			}
+			b.keyed(path, adminToken, op.OperationID, asks()[name]+" ").problem(422, "idempotency_key_reused")
+		}
+		if found < 3 { // batches, devices, tokens
+			b.Errorf("%d creating calls", found)
+		}
+	})
+}
+
+// TestOpenAPIDescribesEverySuccess: those that depend on what was there.
+func TestOpenAPIDescribesEverySuccess(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	d := b.document()
+	for _, test := range []struct {
+		name, path, body string
+		status           int
+	}{
+		{"PUT /v1/pools/{pool}", "/v1/pools/p", `{}`, 201},
+		{"PUT /v1/pools/{pool}", "/v1/pools/p", `{}`, 200},
+		{"POST /v1/batches", "/v1/batches?dry_run=true", newFields, 200},
+		{"POST /v1/batches", "/v1/batches", newFields, 201},
+	} {
+		method, _, _ := strings.Cut(test.name, " ")
+		a := b.call(method, test.path, adminToken, test.body).must(test.status)
+		described, ok := d.operations()[test.name].Responses[fmt.Sprint(test.status)]
+		if !ok {
+			b.Errorf("%s: %d is not described", test.name, test.status)
+			continue
+		}
+		var value any
+		a.into(&value)
+		for _, fault := range d.check(described.Content["application/json"].Schema, value, test.name) {
+			b.Error(fault)
+		}
+	}
+}
+
+// TestOnlyTheseRoutesAreNoOperations: what is not in the document is in no
+// matrix of roles, and thus named here.
+func TestOnlyTheseRoutesAreNoOperations(t *testing.T) {
+	t.Parallel()
+	allowed := []string{"GET /metrics", "POST /v1/devices/{device}/report", "GET /healthz", "GET /readyz"}
+	files, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	route := regexp.MustCompile(`\.Handle(?:Func)?\(([^,]*),`)
+	found := 0
+	for _, file := range files {
+		if strings.HasSuffix(file.Name(), "_test.go") || !strings.HasSuffix(file.Name(), ".go") {
+			continue
+		}
+		text, err := os.ReadFile(file.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range route.FindAllSubmatch(text, -1) {
+			found++
+			if pattern := strings.Trim(string(match[1]), `"`); !slices.Contains(allowed, pattern) {
+				t.Errorf("%s: %s is a route that asks for no role", file.Name(), pattern)
+			}
+		}
+	}
+	if found != len(allowed) {
+		t.Errorf("%d routes beside the operations, want %d", found, len(allowed))
+	}
+}
