@@ -20,6 +20,8 @@ const chunk = 500
 var (
 	//go:embed lua/pool.lua
 	poolLua string
+	//go:embed lua/alone.lua
+	aloneLua string
 	//go:embed lua/line.lua
 	lineLua string
 	//go:embed lua/acquire.lua
@@ -45,7 +47,7 @@ type scripts struct {
 func newScripts() scripts {
 	script := func(src string) *redis.Script { return redis.NewScript(poolLua + src) }
 	return scripts{
-		acquire: script(lineLua + acquireLua), release: script(releaseLua), snapshot: script(snapshotLua),
+		acquire: script(aloneLua + lineLua + acquireLua), release: script(releaseLua), snapshot: script(snapshotLua),
 		configure: script(configureLua), restore: script(restoreLua), adopt: script(adoptLua),
 		standing: script(lineLua + standingLua),
 	}

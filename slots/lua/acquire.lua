@@ -40,8 +40,7 @@ while ARGV[at] do
   askers[#askers + 1] = asker
 end
 
-local capacity, held = known()
-local now = now_ms()
+local now = now_ms() -- capacity and held: alone.lua
 local window = math.min(math.floor(hold_ms / 40), LONGEST)
 local kept = capacity and math.min(math.max(math.floor(capacity / LARGE), 1), MAX_KEPT)
 local patience = capacity and math.max(capacity, 3)
