@@ -21,6 +21,8 @@ func (d *Dispatcher) Retain(ctx context.Context, keep time.Duration) (store.Reta
 		total.Attempts += removed.Attempts
 		total.Results += removed.Results
 		total.Answers += removed.Answers
+		total.Tasks += removed.Tasks
+		total.Batches += removed.Batches
 		if err != nil {
 			return total, fmt.Errorf("retention: %w", err)
 		}

@@ -17,10 +17,11 @@ func (s *Store) Dialect() string { return s.name }
 func (s *Store) Text(query string) string { return s.text(query) }
 
 // TasksQuery is what Tasks asks.
-func TasksQuery(f TaskFilter) (text string, args []any) {
+func (s *Store) TasksQuery(ctx context.Context, f TaskFilter) (text string, args []any, err error) {
 	q := query{text: `SELECT ` + taskColumns + ` FROM ` + taskTables}
-	f.where(&q)
-	return q.end(" ORDER BY t.id", f.Limit)
+	err = s.matching(ctx, &q, f)
+	text, args = q.end(" ORDER BY t.id", f.Limit)
+	return text, args, err
 }
 
 // AnswerLimit is how long an answer is waited for, by the setting of Postgres.

@@ -8,16 +8,18 @@ import (
 
 // Retained says how many rows a pass of Retain removed.
 type Retained struct {
-	Events, Attempts, Results, Answers int64
+	Events, Attempts, Results, Answers, Tasks, Batches int64
 }
 
-// Most is the largest of the counts.
-func (r Retained) Most() int64 { return max(r.Events, r.Attempts, r.Results, r.Answers) }
+// Most is the largest of the counts; tasks and batches are one.
+func (r Retained) Most() int64 {
+	return max(r.Events, r.Attempts, r.Results, r.Answers, r.Tasks+r.Batches)
+}
 
 // Retain removes, of each kind, up to limit of the oldest rows that are older
 // than keep, in a transaction for each kind: events, ended attempts, results
-// that could not be used, and answers to idempotency keys after their own
-// time. Replicas may call it at once.
+// that could not be used, answers to idempotency keys after their own time, and
+// batches that ended, with their tasks. Replicas may call it at once.
 func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (Retained, error) {
 	var r Retained
 	for _, part := range []struct {
@@ -51,6 +53,13 @@ func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (Reta
 		if err != nil {
 			return r, fmt.Errorf("removing old %s: %w", part.name, err)
 		}
+	}
+	if keep == 0 {
+		return r, nil
+	}
+	var err error
+	if r.Tasks, r.Batches, err = s.retainBatches(ctx, keep, limit); err != nil {
+		return r, fmt.Errorf("removing old batches: %w", err)
 	}
 	return r, nil
 }

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -50,6 +51,74 @@ func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 		}
 		if n := l.count("tasks"); n != 5 {
 			l.Errorf("%d tasks", n)
+		}
+	})
+}
+
+// A batch that ended long ago goes in pieces, and its counts are right in
+// between. One that still runs, or ended lately, stays whole.
+func TestOldBatchesGoWithTheirTasks(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		old, ids := l.batch(store.Batch{Pool: "p"}, deviceNames(5)...)
+		runs, open := l.batch(store.Batch{Pool: "p"}, "r1", "r2")
+		late, fresh := l.batch(store.Batch{Pool: "p"}, "l1", "l2")
+		var last store.Grant
+		for i, id := range ids {
+			last = l.grant(id, deviceNames(5)[i], "p", 0)
+			l.report(last, []store.EndCause{store.BySuccess, store.ByReject}[i%2], "")
+		}
+		for i, id := range []int64{open[0], fresh[0], fresh[1]} {
+			l.report(l.grant(id, []string{"r1", "l1", "l2"}[i], "p", 0), store.BySuccess, "")
+		}
+		_, _, err := l.Fold(l.Context(), 3) // some are folded, some are not
+		l.must(err)
+		l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (100 * day).Milliseconds())
+		l.exec(`UPDATE tasks SET finished_at = finished_at - $1 * {ms} WHERE id <> $2`, (91 * day).Milliseconds(), fresh[0])
+
+		retain := func(keep time.Duration, limit int, tasks, batches int64) {
+			l.Helper()
+			got, err := l.Retain(l.Context(), keep, limit)
+			l.must(err)
+			if got.Tasks != tasks || got.Batches != batches {
+				l.Errorf("removed %+v, want %d tasks and %d batches", got, tasks, batches)
+			}
+		}
+		retain(0, 10, 0, 0)
+		retain(92*day, 10, 0, 0)
+		retain(90*day, 2, 2, 0)
+		b, err := l.Batch(l.Context(), old.ID)
+		l.must(err)
+		if diff := cmp.Diff(map[store.TaskState]int64{store.Succeeded: 2, store.Failed: 1}, b.Counts); b.Total != 3 || diff != "" {
+			l.Errorf("a part is gone: total %d, %s", b.Total, diff)
+		}
+		retain(90*day, 10, 3, 1)
+		retain(90*day, 10, 0, 0)
+		if _, err := l.Batch(l.Context(), old.ID); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("the old batch: %v", err)
+		}
+		for _, kept := range []store.Batch{runs, late} {
+			if b, err := l.Batch(l.Context(), kept.ID); err != nil || b.Total != 2 {
+				l.Errorf("batch %d: %+v, %v", kept.ID, b, err)
+			}
+		}
+		for range 10 { // what was noted of the deleted one goes
+			_, _, err := l.Fold(l.Context(), 100)
+			l.must(err)
+		}
+		if n := l.count("batch_deltas"); n != 0 {
+			l.Errorf("%d changes of counts left", n)
+		}
+		events, err := l.Events(l.Context(), store.EventFilter{Kind: "batch.removed"})
+		l.must(err)
+		if len(events) != 1 || events[0].Batch != old.ID || events[0].Actor != "retention" || events[0].Pool != "p" {
+			l.Errorf("events %+v", events)
+		}
+		// A device that comes much too late is told so, and its result is kept.
+		if o := l.report(last, store.BySuccess, "1"); o.Kind != store.ResultUnknown || l.count("late_results") != 1 {
+			l.Errorf("outcome %+v, %d kept", o, l.count("late_results"))
 		}
 	})
 }

@@ -55,7 +55,9 @@ func (s *Store) CountRetriable(ctx context.Context, f TaskFilter) (int64, error)
 
 func (s *Store) countMatching(ctx context.Context, f TaskFilter, cond string) (int64, error) {
 	q := query{text: `SELECT count(*) FROM ` + taskTables, conds: []string{cond}}
-	f.where(&q)
+	if err := s.matching(ctx, &q, f); err != nil {
+		return 0, err
+	}
 	text, args := q.end("", 1)
 	return one(ctx, s.planned(), only[int64], text, args...)
 }
@@ -84,7 +86,9 @@ func (s *Store) inChunks(ctx context.Context, f TaskFilter, cond string, limit i
 // of their ids, as everywhere, so that nobody waits in a circle.
 func (s *Store) chunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
 	q := query{text: `SELECT t.id FROM ` + taskTables, conds: []string{cond}}
-	f.where(&q)
+	if err := s.matching(ctx, &q, f); err != nil {
+		return nil, done, err
+	}
 	text, args := q.end(" ORDER BY t.id", f.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
 		done = BulkResult{}

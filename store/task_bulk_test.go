@@ -178,11 +178,12 @@ func TestFiltersOfTasksHaveTheirIndexes(t *testing.T) {
 		"open":   {store.TaskFilter{State: store.Pending}, "tasks_open_of"},
 		"runs":   {store.TaskFilter{State: store.Dispatched}, "grants"},
 		"batch":  {store.TaskFilter{Batch: 1}, "_batch"},
-		"kind":   {store.TaskFilter{Kind: "k"}, "batches_of_kind"},
+		"kind":   {store.TaskFilter{Kind: "k"}, "_batch"},
 		"error":  {store.TaskFilter{Error: "timeout 5000"}, "tasks_of_error"},
 		"prefix": {store.TaskFilter{Error: "timeout*"}, "tasks_of_error"},
 	} {
-		query, args := store.TasksQuery(test.filter)
+		query, args, err := l.TasksQuery(l.Context(), test.filter)
+		l.must(err)
 		plan := l.plan(query, args...)
 		if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on tasks") {
 			l.Errorf("%s: no %s in\n%s", name, test.index, text)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"unicode/utf8"
 )
@@ -16,6 +17,32 @@ type TaskFilter struct {
 	Error  string // the whole text; with * at its end: what it begins with
 	After  int64  // ids above
 	Limit  int    // default 100, at most 1000
+}
+
+// fewBatches of a kind are named to the database one by one.
+const fewBatches = 100
+
+// matching adds the conditions of the filter. A kind is its batches': the few of
+// a rare one are named, so that the plan is made for how many tasks these have,
+// and not for how many a batch has on average. One that is created meanwhile is
+// not found yet.
+func (s *Store) matching(ctx context.Context, q *query, f TaskFilter) error {
+	f.where(q)
+	if f.Kind == "" || f.Batch != 0 {
+		return nil
+	}
+	batches, err := collect(ctx, s.planned(), only[string], `
+		SELECT CAST(id AS text) FROM batches WHERE kind = $1 ORDER BY id LIMIT $2`, f.Kind, fewBatches+1)
+	if err != nil {
+		return fmt.Errorf("looking for batches of a kind: %w", err)
+	}
+	switch {
+	case len(batches) == 0:
+		q.conds = append(q.conds, "1 = 0")
+	case len(batches) <= fewBatches:
+		q.conds = append(q.conds, "t.batch IN ("+strings.Join(batches, ", ")+")")
+	}
+	return nil
 }
 
 // errorIndexed is how much of an error its index holds, in characters.
@@ -67,7 +94,9 @@ func cut(text string, runes int) string {
 // Tasks returns the tasks that match, by id.
 func (s *Store) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
 	q := query{text: `SELECT ` + taskColumns + ` FROM ` + taskTables}
-	f.where(&q)
+	if err := s.matching(ctx, &q, f); err != nil {
+		return nil, err
+	}
 	text, args := q.end(" ORDER BY t.id", f.Limit)
 	return collect(ctx, s.planned(), taskDest, text, args...)
 }

@@ -190,7 +190,8 @@ func (a *App) retain(ctx context.Context) error {
 	}
 	removed, err := a.dispatcher.Retain(ctx, keep)
 	if removed.Most() > 0 {
-		a.log.InfoContext(ctx, "old history removed", "events", removed.Events, "attempts", removed.Attempts, "results", removed.Results, "answers", removed.Answers)
+		a.log.InfoContext(ctx, "old history removed", "events", removed.Events, "attempts", removed.Attempts, "results", removed.Results, "answers", removed.Answers,
+			"tasks", removed.Tasks, "batches", removed.Batches)
 	}
 	return err
 }

@@ -101,7 +101,7 @@ func Settings() []Setting {
 		{Key: "lease_min", Default: "1s", Help: "no device is given less; below 1s only for tests", Least: 10 * time.Millisecond, Most: time.Minute},
 		{Key: "report_period", Default: "30s", Help: "when an idle device reports again", Least: time.Second, Most: 24 * time.Hour},
 		{Key: "long_poll_max", Default: "60s", Help: "reserved; not in effect in this release"},
-		{Key: "retention", Default: "90d", Help: "how long events and ended attempts are kept: days (90d) or a duration (2160h), at least 1d; 0: for ever"},
+		{Key: "retention", Default: "90d", Help: "how long events, attempts and batches that ended are kept: days (90d) or a duration (2160h), at least 1d; 0: for ever"},
 		{Key: "migrate", Default: "on", Choices: []string{"on", "off"}, Help: "on: serve applies migrations; off: it refuses to start without them"},
 		{Key: "log_format", Default: "text", Choices: []string{"text", "json"}, Help: "text or json"},
 		{Key: "log_level", Default: "info", Choices: []string{"debug", "info", "warn", "error"}, Help: "debug, info, warn or error"},

@@ -1,0 +1,92 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// retainBatches removes the tasks of batches that ended before keep, oldest
+// first, up to limit of them, and the batches of which none is left. Each
+// transaction takes tasks of one batch and takes them out of its counts, so that
+// these are exact at any moment. A batch of which one task is open, or ended
+// since, stays whole.
+func (s *Store) retainBatches(ctx context.Context, keep time.Duration, limit int) (tasks, batches int64, err error) {
+	for batch := int64(0); tasks+batches < int64(limit); {
+		var removed int64
+		var gone bool
+		err := s.write(ctx, func(tx session) (err error) {
+			removed, gone = 0, false
+			if batch, err = tx.oldBatch(ctx, batch, keep); err != nil {
+				return err
+			}
+			removed, gone, err = tx.removeTasks(ctx, batch, limit-int(tasks))
+			return err
+		})
+		if errors.Is(err, ErrNotFound) {
+			break
+		}
+		if err != nil {
+			return tasks, batches, err
+		}
+		tasks += removed
+		if gone {
+			batches++
+		}
+		if !gone && removed == 0 { // one is tried again since
+			batch++
+		}
+	}
+	return tasks, batches, nil
+}
+
+// oldBatch is the first of the batches from this id on whose tasks all ended
+// before keep; ErrNotFound. Counts, and not EXISTS, which Postgres may turn into
+// a reading of all tasks.
+func (s session) oldBatch(ctx context.Context, from int64, keep time.Duration) (int64, error) {
+	return one(ctx, s, only[int64], `
+		SELECT b.id FROM batches b
+		WHERE b.id >= $1 AND b.created_at < (SELECT {now}) - $2 * {ms}
+			AND (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending' LIMIT 1) AS open) = 0
+			AND (SELECT count(*) FROM (
+				SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.finished_at >= (SELECT {now}) - $2 * {ms} LIMIT 1) AS late) = 0
+		ORDER BY b.id LIMIT 1 {lock b}`, from, keep.Milliseconds())
+}
+
+// removeTasks removes up to limit ended tasks of the batch, and with the last
+// one the batch.
+func (s session) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, gone bool, err error) {
+	list, err := collect(ctx, s, only[int64], `
+		SELECT t.id FROM tasks t WHERE t.batch = $1 AND t.state <> 'pending' ORDER BY t.id LIMIT $2 {lock t}`, batch, limit)
+	if err != nil {
+		return 0, false, err
+	}
+	in := ids(list...)
+	if _, err := s.exec(ctx, `
+		INSERT INTO batch_deltas (batch, state, n)
+		SELECT batch, state, -count(*) FROM tasks WHERE id IN (SELECT id FROM {ids}) GROUP BY batch, state`, in); err != nil {
+		return 0, false, fmt.Errorf("taking tasks out of the counts: %w", err)
+	}
+	if removed, err = s.exec(ctx, `DELETE FROM tasks WHERE id IN (SELECT id FROM {ids})`, in); err != nil {
+		return 0, false, err
+	}
+	if _, err := s.exec(ctx, `UPDATE batches SET total = total - $2 WHERE id = $1`, batch, removed); err != nil {
+		return 0, false, err
+	}
+	left, err := one(ctx, s, only[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE batch = $1)`, batch)
+	if err != nil || left {
+		return removed, false, err
+	}
+	return removed, true, s.removeBatch(ctx, batch)
+}
+
+func (s session) removeBatch(ctx context.Context, batch int64) error {
+	if _, err := s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, pool, batch, detail)
+		SELECT {now}, 'batch.removed', 'retention', pool, id, name FROM batches WHERE id = $1`, batch); err != nil {
+		return err
+	}
+	_, err := s.exec(ctx, `DELETE FROM batches WHERE id = $1`, batch)
+	return err
+}
