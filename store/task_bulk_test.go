@@ -175,7 +175,7 @@ func TestFiltersOfTasksHaveTheirIndexes(t *testing.T) {
 	}{
 		"device": {store.TaskFilter{Device: "d7"}, "tasks_of_device"},
 		"state":  {store.TaskFilter{State: store.Failed}, "tasks_ended"},
-		"open":   {store.TaskFilter{State: store.Pending}, "tasks_open_of"},
+		"open":   {store.TaskFilter{State: store.Pending}, "tasks_open"},
 		"runs":   {store.TaskFilter{State: store.Dispatched}, "grants"},
 		"batch":  {store.TaskFilter{Batch: 1}, "_batch"},
 		"kind":   {store.TaskFilter{Kind: "k"}, "_batch"},
