@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -31,6 +32,9 @@ func nextStep(err error) string {
 			return "it may have been done or not: look before doing it again"
 		}
 		return "start one with `dispatcher dev`, or set DISPATCHER_URL to the one that runs"
+	}
+	if errors.Is(err, context.Canceled) {
+		return "interrupted: what was under way may have been done"
 	}
 	_, stale := errors.AsType[*localdev.StaleError](err)
 	if stale || errors.Is(err, localdev.ErrNone) {

@@ -3,9 +3,12 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -52,7 +55,12 @@ func member(head, name string) column {
 type list struct {
 	path    string
 	columns []column
-	filters func() (url.Values, error) // nil: none
+	filters func() (url.Values, error)      // nil: none
+	forms   map[string]func(*session) error // of the export, besides CSV and NDJSON
+}
+
+func (l list) formats() []string {
+	return append([]string{"csv", "ndjson"}, slices.Sorted(maps.Keys(l.forms))...)
 }
 
 // addList makes the verbs list and export of a noun. filter adds the flags of
@@ -68,11 +76,11 @@ func (o *operator) addList(l list, short string, filter func(*cobra.Command)) []
 	listed.Flags().IntVar(&limit, "limit", 100, "most entries to show; 0: all")
 	format := "csv"
 	exported := &cobra.Command{
-		Use: "export", Short: "Write all that match to standard output, as CSV or NDJSON",
+		Use: "export", Short: "Write all that match to standard output",
 		RunE: o.with(func(s *session, _ []string) error { return s.export(l, format) }),
 	}
-	exported.Flags().StringVar(&format, "format", format, "csv or ndjson")
-	complete(exported, "format", "csv", "ndjson")
+	exported.Flags().StringVar(&format, "format", format, strings.Join(l.formats(), " or "))
+	complete(exported, "format", l.formats()...)
 	if filter != nil {
 		filter(listed)
 		filter(exported)
@@ -115,9 +123,12 @@ func (s *session) list(l list, limit int) error {
 }
 
 func (s *session) export(l list, format string) error {
+	if write := l.forms[format]; write != nil {
+		return write(s)
+	}
 	accept := map[string]string{"csv": client.TypeCSV, "ndjson": client.TypeNDJSON}[format]
 	if accept == "" {
-		return usageError{fmt.Errorf("--format: %q is neither csv nor ndjson", format)}
+		return usageError{fmt.Errorf("--format: %q is not %s", format, strings.Join(l.formats(), " or "))}
 	}
 	q, err := l.query()
 	if err != nil {

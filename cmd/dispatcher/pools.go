@@ -14,7 +14,7 @@ import (
 
 func newPools() *cobra.Command {
 	o := &operator{}
-	verbs := o.addList(list{path: client.Path("pools"), columns: []column{
+	verbs := o.addList(list{path: client.Path("pools"), forms: map[string]func(*session) error{"yaml": (*session).exportPools}, columns: []column{
 		member("NAME", "name"), member("CAPACITY", "capacity"), member("LEASE", "lease_ms"), member("PAUSED", "paused"),
 		member("OPENS", "opens_at"), member("CLOSES", "closes_at"), member("UPDATED", "updated_at"),
 	}}, "List pools by name", nil)

@@ -30,7 +30,7 @@ func (o *operator) poolsApply() *cobra.Command {
       windows: [{cron: "0 1 * * *", duration: 4h, timezone: Asia/Shanghai}]
 
 Of a pool that exists, what the file leaves out stays as it is; a new one gets
-the defaults. Pools that the file does not name are left alone. The whole file is
+the defaults. "pools export --format yaml" writes such a file. Pools that the file does not name are left alone. The whole file is
 checked before anything is written. It ends with the first pool that the server
 refuses; what was done until then stays, and the same may be applied again.`,
 		Args: cobra.NoArgs,

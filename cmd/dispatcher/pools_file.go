@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/internal/windows"
 )
 
@@ -159,4 +162,44 @@ func readWindows(p *poolSpec, n *yaml.Node) error {
 	}
 	p.fields["windows"] = list
 	return nil
+}
+
+// poolEntry is a pool in a file.
+type poolEntry struct {
+	Name     string           `yaml:"name"`
+	Capacity int              `yaml:"capacity"`
+	Lease    string           `yaml:"lease"`
+	Paused   bool             `yaml:"paused"`
+	Windows  []windows.Window `yaml:"windows,flow"`
+}
+
+// exportPools writes a file that applies to the same.
+func (s *session) exportPools() error {
+	var file struct {
+		Pools []poolEntry `yaml:"pools"`
+	}
+	entries, _ := s.List(s.cmd.Context(), client.Path("pools"), nil, 0)
+	for text, err := range entries {
+		if err != nil {
+			return err
+		}
+		var p struct {
+			Name     string
+			Capacity int
+			Lease    int64 `json:"lease_ms"`
+			Paused   bool
+			Windows  []windows.Window
+		}
+		if err := json.Unmarshal(text, &p); err != nil {
+			return err
+		}
+		lease := terminal.Duration(time.Duration(p.Lease) * time.Millisecond)
+		file.Pools = append(file.Pools, poolEntry{p.Name, p.Capacity, lease, p.Paused, p.Windows})
+	}
+	text, err := yaml.Marshal(file)
+	if err != nil {
+		return err
+	}
+	_, err = s.out.Write(text)
+	return err
 }

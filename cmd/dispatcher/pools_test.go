@@ -121,13 +121,14 @@ func TestApply(t *testing.T) {
 	if plain(again.out) != "POOL  ACTION  CHANGES\n" {
 		t.Errorf("the second time:\n%s", again.out)
 	}
-	d.run("pools resume b")
+	d.run("pools set b --lease 7m --paused=false")
 	d.try("pools: [{name: b, capacity: 7}]", "pools", "apply", "-f", "-").exit(0).says("0 created, 1 changed, 0 unchanged")
 	var b struct {
 		Capacity int
 		Paused   bool
+		Lease    int `json:"lease_ms"`
 	}
-	if d.read(&b, "pools get b"); b.Capacity != 7 || b.Paused {
+	if d.read(&b, "pools get b"); b.Capacity != 7 || b.Paused || b.Lease != 420_000 {
 		t.Errorf("%+v: what the file leaves out stays", b)
 	}
 	var changes []struct{ Pool, Action string }
@@ -181,5 +182,19 @@ func TestApplyThousands(t *testing.T) {
 	short := d.try("", "pools", "list", "--limit", "1000").exit(0).says("There are more")
 	if strings.Count(short.out, "\n") != 1001 {
 		t.Errorf("%d lines", strings.Count(short.out, "\n"))
+	}
+}
+
+func TestExportedPoolsApplyUnchanged(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.try(poolsFile, "pools", "apply", "-f", "-").exit(0)
+	d.run("pools create a --lease 2500ms --capacity 0")
+	file := d.run("pools export --format yaml")
+	d.try(file, "pools", "apply", "-f", "-").exit(0).says("0 created, 0 changed, 3 unchanged")
+	other := newDesk(t)
+	other.try(file, "pools", "apply", "-f", "-").exit(0).says("3 created, 0 changed, 0 unchanged")
+	if got := other.run("pools export --format yaml"); got != file {
+		t.Errorf("%s\nwant\n%s", got, file)
 	}
 }

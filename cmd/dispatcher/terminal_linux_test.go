@@ -1,0 +1,115 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// openTerminal makes a terminal: what a person sees and types at, and what a
+// program runs on.
+func openTerminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no terminals here: ", err)
+	}
+	fd := int(master.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return master, slave
+}
+
+func TestProgressIsDrawnOnATerminal(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.run("batches create --pool p --device d-1 --device d-2")
+	d.work("d-1", "succeeded")
+	screen := d.onTerminal("batches", "watch", "1")
+	screen.says(t, `\r\[#{15}\.{15}\] 1/2 50%, 0 inside, 0 failed`)
+	d.work("d-2", "succeeded")
+	screen.says(t, `\[#{30}\] 2/2 100%`)
+	<-screen.ended
+	if code := screen.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.run("batches create --pool p --device d-1 --device d-2")
+	for _, answer := range []string{"n\r", "\r", "\x04", "perhaps\r"} {
+		screen := d.onTerminal("batches", "cancel", "1")
+		screen.says(t, `Cancel batch 1: 2 tasks wait, 0 run\? \[y/N\] `)
+		screen.types(t, answer)
+		<-screen.ended
+		if code := screen.cmd.ProcessState.ExitCode(); code != 1 {
+			t.Errorf("%q: exit %d, want 1", answer, code)
+		}
+		screen.says(t, "nothing was changed")
+	}
+	screen := d.onTerminal("tasks", "cancel", "--batch", "1")
+	screen.says(t, `Cancel 2 tasks\? \[y/N\] `)
+	screen.types(t, "yes\r")
+	<-screen.ended
+	screen.says(t, "2 tasks cancelled")
+}
+
+// types writes as a person would at the terminal that the program runs on.
+func (d *daemon) types(t *testing.T, text string) {
+	t.Helper()
+	if _, err := d.keyboard.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onTerminal runs a command on a terminal of its own.
+func (d *desk) onTerminal(args ...string) *daemon {
+	d.Helper()
+	master, slave := openTerminal(d.T)
+	p := &daemon{cmd: program(d.T, d.environ, args...), ended: make(chan struct{}), keyboard: master}
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = slave, slave, slave
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := p.cmd.Start(); err != nil {
+		d.Fatal(err)
+	}
+	_ = slave.Close()
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		buffer := make([]byte, 4096)
+		for {
+			n, err := master.Read(buffer)
+			_, _ = p.Write(buffer[:n])
+			if err != nil { // the program has left its terminal
+				return
+			}
+		}
+	}()
+	go func() {
+		_ = p.cmd.Wait()
+		<-drained
+		close(p.ended)
+	}()
+	d.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		_ = master.Close()
+	})
+	return p
+}
