@@ -1,0 +1,110 @@
+package api_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// act is one mutating call, and what it must leave in the log.
+type act struct {
+	operation string // as the OpenAPI document names it
+	path      string
+	body      string
+	status    int
+	kinds     []string
+}
+
+// acts are in an order in which each finds what it needs. What is refused
+// leaves nothing.
+func acts(tokenID int64) []act {
+	const (
+		pool, batch, device, task = "/v1/pools/a", "/v1/batches/2", "/v1/devices/d-9", "/v1/tasks/3"
+	)
+	return []act{
+		{"PUT /v1/pools/{pool}", pool, `{"capacity":2}`, 201, []string{"pool.created"}},
+		{"PUT /v1/pools/{pool}", pool, `{"capacity":-2}`, 422, nil},
+		{"PUT /v1/pools/{pool}", pool, `{"capacity":3}`, 200, []string{"pool.changed"}},
+		{"PATCH /v1/pools/{pool}", pool, `{"capacity":4}`, 200, []string{"pool.changed"}},
+		{"PATCH /v1/pools/{pool}", "/v1/pools/none", `{"capacity":4}`, 404, nil},
+		{"POST /v1/pools/{pool}/pause", pool + "/pause", `{"reason":"r"}`, 200, []string{"pool.changed"}},
+		{"POST /v1/pools/{pool}/resume", pool + "/resume", ``, 200, []string{"pool.changed"}},
+		{"POST /v1/batches", "/v1/batches", `{"pool":"a","devices":["x","y"]}`, 201, []string{"batch.created"}},
+		{"POST /v1/batches", "/v1/batches", `{"pool":"none","devices":["x"]}`, 422, nil},
+		{"PATCH /v1/batches/{id}", batch, `{"priority":3}`, 200, []string{"batch.changed"}},
+		{"PATCH /v1/batches/{id}", batch, `{"weight":0}`, 422, nil},
+		{"POST /v1/batches/{id}/pause", batch + "/pause", `{}`, 200, []string{"batch.paused"}},
+		{"POST /v1/batches/{id}/pause", batch + "/pause", `{}`, 200, nil},
+		{"POST /v1/batches/{id}/resume", batch + "/resume", ``, 200, []string{"batch.resumed"}},
+		{"POST /v1/tasks/{id}/cancel", task + "/cancel", ``, 200, []string{"task.cancelled"}},
+		{"POST /v1/tasks/{id}/cancel", task + "/cancel", ``, 200, nil},
+		{"POST /v1/tasks/{id}/retry", task + "/retry", ``, 200, []string{"task.retried"}},
+		{"POST /v1/tasks/cancel", "/v1/tasks/cancel?batch=2", ``, 200, []string{"task.cancelled", "task.cancelled"}},
+		{"POST /v1/tasks/cancel", "/v1/tasks/cancel", ``, 422, nil},
+		{"POST /v1/tasks/retry", "/v1/tasks/retry?batch=2", ``, 200, []string{"task.retried", "task.retried"}},
+		{"POST /v1/batches/{id}/cancel", batch + "/cancel", ``, 200, []string{"batch.cancelled"}},
+		{"POST /v1/devices", "/v1/devices", `{"id":"d-9"}`, 201, []string{"device.created"}},
+		{"POST /v1/devices", "/v1/devices", `{"id":"d-9"}`, 409, nil},
+		{"PATCH /v1/devices/{id}", device, `{"tags":{"a":"b"}}`, 200, []string{"device.changed"}},
+		{"POST /v1/devices/{id}/block", device + "/block", ``, 200, []string{"device.blocked"}},
+		{"POST /v1/devices/{id}/block", device + "/block", ``, 200, nil},
+		{"POST /v1/devices/{id}/unblock", device + "/unblock", ``, 200, []string{"device.unblocked"}},
+		{"POST /v1/devices/{id}/token", device + "/token", `{}`, 200, []string{"device.token_added"}},
+		{"DELETE /v1/devices/{id}", device, ``, 200, []string{"device.deleted"}},
+		{"DELETE /v1/devices/{id}", device, ``, 404, nil},
+		{"POST /v1/tokens", "/v1/tokens", `{"name":"n","role":"viewer"}`, 201, []string{"token.created"}},
+		{"DELETE /v1/tokens/{id}", fmt.Sprint("/v1/tokens/", tokenID), ``, 200, []string{"token.revoked"}},
+		{"DELETE /v1/tokens/{id}", "/v1/tokens/999", ``, 404, nil},
+		{"POST /v1/pools/{pool}/slots/{slot}/release", "/v1/pools/p/slots/0/release", `{"reason":"r","now":true}`, 200, []string{"slot.released", "task.cancelled"}},
+		{"POST /v1/pools/{pool}/slots/{slot}/release", "/v1/pools/p/slots/0/release", `{"reason":"r","now":true}`, 404, nil},
+		{"DELETE /v1/pools/{pool}", "/v1/pools/empty", ``, 204, []string{"pool.deleted"}},
+		{"DELETE /v1/pools/{pool}", "/v1/pools/empty", ``, 404, nil},
+	}
+}
+
+// TestEveryActIsOneEvent: what an operator changes is in the log, once for each
+// thing that changed; what was refused or changed nothing is not.
+func TestEveryActIsOneEvent(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":1}`)
+		b.pool("empty", `{}`)
+		b.batch(newFields)
+		b.granted("d-1")
+		all := acts(b.tokenID())
+		for name := range b.document().operations() {
+			told := slices.ContainsFunc(all, func(a act) bool { return a.operation == name && a.kinds != nil })
+			if method, _, _ := strings.Cut(name, " "); !told && method != "GET" && name != "POST /v1/devices/{device}/report" {
+				b.Errorf("%s: not among the acts", name)
+			}
+		}
+		for _, a := range all {
+			before := len(b.allKinds())
+			method, _, _ := strings.Cut(a.operation, " ")
+			var body any
+			if a.body != "" {
+				body = a.body
+			}
+			if got := b.call(method, a.path, adminToken, body); got.status != a.status {
+				b.Errorf("%s %s: %d, want %d: %.200s", method, a.path, got.status, a.status, got.body)
+			}
+			if diff := cmp.Diff(a.kinds, b.allKinds()[before:], cmpopts.EquateEmpty()); diff != "" {
+				b.Errorf("%s %s %s: %s", method, a.path, a.body, diff)
+			}
+		}
+	})
+}
+
+// allKinds are those of all events, oldest first.
+func (b *bench) allKinds() (kinds []string) {
+	b.Helper()
+	for _, e := range list(b.get("/v1/events?order=oldest").must(200).fields(), "events") {
+		kind, _ := object(e)["kind"].(string)
+		kinds = append(kinds, kind)
+	}
+	return kinds
+}
