@@ -19,13 +19,15 @@ import (
 type prepared struct {
 	*sqlx.DB
 
+	preparing chan struct{} // held by the one who prepares
+
 	mu         sync.Mutex
 	statements map[string]*sql.Stmt // the texts of this package: few
 	noted      []string             // texts of transactions, not prepared yet
 }
 
 func newPrepared(db *sqlx.DB) *prepared {
-	return &prepared{DB: db, statements: map[string]*sql.Stmt{}}
+	return &prepared{DB: db, preparing: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
 }
 
 // QueryContext runs the query prepared, outside of transactions.
@@ -37,24 +39,37 @@ func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 	return statement.QueryContext(ctx, args...)
 }
 
+// statement returns the prepared statement of a text. One caller prepares at a
+// time: a text that two had prepared would have to be closed once, and that
+// waits for whatever runs on its connection, which may wait for a transaction
+// that waits here.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
-	p.mu.Lock()
-	known := p.statements[query]
-	p.mu.Unlock()
-	if known != nil {
+	if known := p.known(query); known != nil {
 		return known, nil
 	}
-	made, err := p.PrepareContext(ctx, query)
+	select {
+	case p.preparing <- struct{}{}:
+		defer func() { <-p.preparing }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if known := p.known(query); known != nil { // another one was faster
+		return known, nil
+	}
+	made, err := p.PrepareContext(ctx, query) //nolint:sqlclosecheck // kept, and closed with the database
 	if err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if known = p.statements[query]; known != nil { // another one was faster
-		return known, made.Close() //nolint:sqlclosecheck // the other one is kept
-	}
 	p.statements[query] = made
 	return made, nil
+}
+
+func (p *prepared) known(query string) *sql.Stmt {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.statements[query]
 }
 
 // prepareNoted prepares what earlier transactions noted. The caller must hold

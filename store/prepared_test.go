@@ -2,7 +2,9 @@ package store_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -115,4 +117,25 @@ func TestPreparedStatementsOutliveTheServer(t *testing.T) {
 	pg.Immediate()
 	pg.Start()
 	l.lives(ids[10:], devices[10:])
+}
+
+// Many meet a new replica at once, which has prepared nothing yet, and wait for
+// one another in the database: none of them may wait for what another prepares.
+func TestFirstCallersDoNotWaitInACircle(t *testing.T) {
+	t.Parallel()
+	dsn := server.NewDatabase(t)
+	for round := range 40 {
+		l := opened(t)(store.OpenPostgres(t.Context(), dsn, patient()))
+		device := fmt.Sprint("new-", round)
+		var wait sync.WaitGroup
+		for range 20 {
+			wait.Go(func() {
+				if _, err := l.EnsureDevice(l.Context(), device); err != nil {
+					l.Errorf("round %d: %v", round, err)
+				}
+			})
+		}
+		wait.Wait()
+		l.must(l.Close())
+	}
 }
