@@ -42,6 +42,7 @@ func TestProgressIsDrawnOnATerminal(t *testing.T) {
 	screen.says(t, `\r\[#{15}\.{15}\] 1/2 50%, 0 inside, 0 failed`)
 	d.work("d-2", "succeeded")
 	screen.says(t, `\[#{30}\] 2/2 100%`)
+	screen.says(t, `state +finished`)
 	<-screen.ended
 	if code := screen.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("exit %d", code)

@@ -108,8 +108,9 @@ func settled(text string) string {
 	for _, r := range []struct{ pattern, with string }{
 		{`\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z`, "TIME"},
 		{`(_ms"?:) ?\d+`, "$1 N"},
-		{`(?m)^(rate_per_minute|eta) .*\n`, ""}, // some seconds behind
-		{`(?m)^\d+ +TIME`, "ID TIME"},           // of an event
+		{`(?m)^(rate_per_minute|eta) .*\n`, ""},              // some seconds behind
+		{`(?m)^ +(position in line|likely start): .*\n`, ""}, // of what else goes on
+		{`(?m)^\d+ +TIME`, "ID TIME"},                        // of an event
 		{`[A-Za-z0-9_-]{43}`, "SECRET"},
 		{` +`, " "},
 		{`(?m) +$`, ""},

@@ -3,7 +3,10 @@ package terminal
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Progress is a line that is written over while it changes. Where the output
@@ -22,10 +25,32 @@ func (p *Progress) Show(format string, a ...any) {
 	if p.quiet {
 		return
 	}
-	text := Safe(fmt.Sprintf(format, a...))
+	text := fit(Safe(fmt.Sprintf(format, a...)), columns(p.to))
 	wide := width(text)
 	_, _ = fmt.Fprint(p.to, "\r", text, strings.Repeat(" ", max(p.last-wide, 0)))
 	p.last = wide
+}
+
+// columns of a terminal; 0: unknown.
+func columns(to io.Writer) int {
+	file, ok := to.(*os.File)
+	if !ok {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
+}
+
+// fit cuts a line that would wrap, for then it could not be written over.
+func fit(text string, columns int) string {
+	runes := []rune(text)
+	for columns > 0 && width(string(runes)) >= columns {
+		runes = runes[:len(runes)-1]
+	}
+	return string(runes)
 }
 
 // Clear takes the line away, before something else is written.
