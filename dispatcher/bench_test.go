@@ -47,15 +47,15 @@ type bench struct {
 }
 
 // forBackends runs a test on the embedded stores and on real servers.
-func forBackends(t *testing.T, test func(b *bench)) {
+func forBackends(t *testing.T, test func(b *bench), changes ...func(*dispatcher.Config)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
-		test(embedded(t))
+		test(embedded(t, changes...))
 	})
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		test(servers(t))
+		test(servers(t, changes...))
 	})
 }
 

@@ -63,6 +63,7 @@ type Dispatcher struct {
 	log       *slog.Logger
 	metrics   *metrics
 	holds     *holdTimes
+	waits     *lineWaits
 	seen      *lastSeen // for the ledger
 	fresh     *lastSeen // for Config.Recent
 	guard     *clockGuard
@@ -95,6 +96,7 @@ func New(config Config) *Dispatcher {
 		log:       Sparing(config.Logger, config.Now),
 		metrics:   newMetrics(config.Registerer),
 		holds:     newHoldTimes(),
+		waits:     newLineWaits(),
 		seen:      newLastSeen(),
 		fresh:     newLastSeen(),
 		guard:     &clockGuard{},

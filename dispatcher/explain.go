@@ -31,6 +31,9 @@ type explainer struct {
 	store.TaskView
 	line      poolLine
 	candidate store.Candidate
+	seen      time.Time     // when the device last reported; zero: never
+	period    time.Duration // in which an idle device reports
+	turn      time.Duration // until the task's turn in a full pool; 0: unknown
 }
 
 // obstacle says what stands in the way, and what would change it.
@@ -69,7 +72,13 @@ func (x explainer) obstacle(o Obstacle) Reason {
 		r.Remedy = "bring Redis back"
 	case CodeFull:
 		r.Detail = fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.line.held, x.line.capacity)
+		if x.line.held < x.line.capacity {
+			r.Detail += ", and what is free is kept for those before it"
+		}
 		r.Remedy = fmt.Sprintf("waits for a free slot; or raise the capacity: dispatcher pools set %s --capacity N", x.Pool.Name)
+		if r.Position = x.line.position; r.Position > 0 {
+			r.Detail += fmt.Sprintf(", and it is at position %d of those who wait", r.Position)
+		}
 	default:
 		r.Detail, r.Remedy = string(o.Code), nothingToDo
 	}
@@ -121,7 +130,7 @@ func (x explainer) revoked() Reason {
 
 // away says whether the device is not there to ask for its task: a device that
 // holds a grant may be quiet until its lease ends, a blocked one for longer.
-func (x explainer) away(seen time.Time, period time.Duration) (r Reason, is bool) {
+func (x explainer) away() (r Reason, is bool) {
 	name := x.Task.Device
 	switch {
 	case x.Device == nil && x.Deleted:
@@ -136,28 +145,52 @@ func (x explainer) away(seen time.Time, period time.Duration) (r Reason, is bool
 			Detail: fmt.Sprintf("no device %s is registered, and none has ever reported", name),
 			Remedy: "switch the device on; or look whether its name is right",
 		}, true
-	case seen.IsZero():
+	case x.seen.IsZero():
 		return Reason{
 			Code:   CodeDeviceUnseen,
 			Detail: fmt.Sprintf("device %s has never reported since it was registered, %s", name, ago(x.Now.Sub(x.Device.CreatedAt))),
 			Remedy: "look whether the device runs, and has its token and the address of this dispatcher",
 		}, true
-	case x.Device.Blocked || x.Grant != nil || x.Now.Sub(seen) <= silentAfter*period+seenMemory:
+	case x.Device.Blocked || x.Grant != nil || x.Now.Sub(x.seen) <= silentAfter*x.period+seenMemory:
 		return Reason{}, false
 	}
 	return Reason{
 		Code:   CodeDeviceSilent,
-		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, ago(x.Now.Sub(seen)), at(seen)),
+		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, ago(x.Now.Sub(x.seen)), at(x.seen)),
 		Remedy: "look whether the device runs and reaches the dispatcher: only its own report can be granted anything",
 	}, true
 }
 
-// nextReport: nothing stands in the way. An idle device is told to come back
-// after a report period, jittered; close to its end only the jitter is left.
-func (x explainer) nextReport(seen time.Time, period time.Duration) Reason {
-	r := Reason{Code: CodeNextReport, Detail: "nothing stands in the way: it is granted with the next report of device " + x.Task.Device, Remedy: nothingToDo}
-	if due := seen.Add(period); due.Sub(x.Now) > time.Duration(leastWait*float64(period)) {
-		r.EstimatedStart = due
+func (x explainer) nextReport() Reason {
+	return Reason{
+		Code: CodeNextReport, Detail: "nothing stands in the way: it is granted with the next report of device " + x.Task.Device,
+		EstimatedStart: x.start(), Remedy: nothingToDo,
 	}
-	return r
+}
+
+// start is when a task likely starts that only waits for its turn and for its
+// device: when those before it had theirs, and the device asks. Zero where that
+// cannot be known.
+func (x explainer) start() time.Time {
+	turn := time.Duration(0)
+	if x.line.full() {
+		if turn = x.turn; turn == 0 || x.line.capacity == 0 {
+			return time.Time{}
+		}
+	}
+	asks, known := x.nextAsk()
+	if !known && turn < silentAfter*x.period { // by then it has asked, whenever it does
+		return time.Time{}
+	}
+	return x.Now.Add(max(turn, asks))
+}
+
+// nextAsk is how long it takes until the device asks again, if that is known:
+// to the line of a full pool it is, of an idle device only within the jitter.
+func (x explainer) nextAsk() (time.Duration, bool) {
+	if x.line.inLine {
+		return max(x.line.due, 0), x.line.due > -lateGrace
+	}
+	due := x.seen.Add(x.period).Sub(x.Now)
+	return due, due > time.Duration(leastWait*float64(x.period))
 }

@@ -99,6 +99,7 @@ func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candid
 		return errMended
 	case slots.StatusFull:
 		h.lineUp(got[0].After)
+		d.waits.refused(pool, device, got[0].After, d.ahead(pool, got[0].Position), d.now())
 		return errFull
 	}
 	c, lease := open[got[0].Want], request.Wants[got[0].Want].Lease
@@ -144,6 +145,7 @@ func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, 
 	switch outcomes[0].Status {
 	case store.ClaimGranted:
 		d.metrics.granted(c, h.view)
+		d.waits.granted(c.Pool, claim.Device, d.now())
 		d.deliver(h, outcomes[0].Grant)
 		return nil
 	case store.ClaimConflict:

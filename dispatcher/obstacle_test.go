@@ -116,13 +116,23 @@ func TestNothingIsFoundWhenItsTurnHasCome(t *testing.T) {
 		s := aSituation(t, rapid.IntRange(1, 4).Draw(t, "tasks"))
 		choice := Decide(s)
 		for _, c := range s.Candidates {
-			other := goesFirst(s, c)
+			other := goesFirst(s, c, 0)
 			kept := len(s.obstaclesOf(c)) > 0 || other != nil
 			if tried := slices.ContainsFunc(choice.Tasks, func(o store.Candidate) bool { return o.Task == c.Task }); tried == kept {
 				t.Fatalf("decided %+v; of task %d %+v, and %+v goes first", choice, c.Task, s.obstaclesOf(c), other)
 			}
 			if other != nil && (other.Task == c.Task || len(s.ofTask(*other)) > 0 && other.Pool != c.Pool) {
 				t.Fatalf("%+v goes first, and cannot start", other)
+			}
+		}
+		if len(choice.Tasks) == 0 {
+			return
+		}
+		// And of those that are tried, all but the one that the semaphore has first.
+		first := rapid.SampledFrom(choice.Tasks).Draw(t, "first").Task
+		for _, c := range choice.Tasks {
+			if other := goesFirst(s, c, first); (other == nil) != (c.Task == first) || other != nil && other.Task != first {
+				t.Fatalf("%d is first, and before %d goes %+v", first, c.Task, other)
 			}
 		}
 	})

@@ -45,6 +45,11 @@ func (d *Dispatcher) pace(pool string) slots.Pace {
 	return slots.Pace{Hold: d.holds.mean(pool), Soonest: soonest, Longest: d.config.ReportPeriod}
 }
 
+// ahead is what the holds before a place in line add up to.
+func (d *Dispatcher) ahead(pool string, position int) time.Duration {
+	return time.Duration(position) * d.holds.mean(pool)
+}
+
 // notBefore is not a moment before it can help: the jitter comes on top. What
 // many devices wait for, they must not all come for at once.
 func (d *Dispatcher) notBefore(until, now time.Time, shared bool) time.Duration {

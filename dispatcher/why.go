@@ -13,6 +13,7 @@ import (
 
 // Explanation says where a task stands and why.
 type Explanation struct {
+	At      time.Time // by the ledger's clock
 	State   store.TaskState
 	Reasons []Reason // at least one; what the device is told first
 }
@@ -35,7 +36,7 @@ func (d *Dispatcher) Why(ctx context.Context, task int64) (Explanation, error) {
 	if err != nil {
 		return Explanation{}, fmt.Errorf("explaining: %w", err)
 	}
-	e := Explanation{State: v.Task.State}
+	e := Explanation{At: v.Now, State: v.Task.State}
 	switch {
 	case v.Running != nil:
 		e.Reasons = whyRunning(v)
@@ -55,24 +56,34 @@ func (d *Dispatcher) whyWaiting(ctx context.Context, v store.TaskView) []Reason 
 		return []Reason{whyClosed(v)}
 	}
 	c := v.Candidates[open]
-	lines := d.linesOf(ctx, v)
+	lines := d.linesOf(ctx, v, c)
 	s := waitingSituation(v, lines)
-	x := explainer{TaskView: v, line: lines[c.Pool], candidate: c}
+	x := explainer{
+		TaskView: v, line: lines[c.Pool], candidate: c,
+		seen: d.lastSeenOf(v), period: d.config.ReportPeriod,
+	}
+	if x.line.position > 0 {
+		x.turn = d.waits.foretell(c.Pool, d.ahead(c.Pool, x.line.position))
+	}
 	var reasons []Reason
 	if v.Device != nil && v.Device.Revoked {
 		reasons = append(reasons, x.revoked())
 	}
-	for _, o := range s.obstaclesOf(c) {
+	obstacles := s.obstaclesOf(c)
+	for _, o := range obstacles {
 		reasons = append(reasons, x.obstacle(o))
 	}
-	if other := goesFirst(s, c); other != nil {
+	if other := goesFirst(s, c, x.line.first); other != nil {
 		reasons = append(reasons, x.otherFirst(*other))
 	}
-	if away, is := x.away(d.lastSeenOf(v), d.config.ReportPeriod); is {
+	if away, is := x.away(); is {
 		reasons = append(reasons, away)
 	}
-	if len(reasons) == 0 {
-		reasons = append(reasons, x.nextReport(d.lastSeenOf(v), d.config.ReportPeriod))
+	switch {
+	case len(reasons) == 0:
+		reasons = append(reasons, x.nextReport())
+	case len(reasons) == 1 && reasons[0].Code == CodeFull: // nothing but the line is before it
+		reasons[0].EstimatedStart = x.start()
 	}
 	return reasons
 }
@@ -93,10 +104,10 @@ func waitingSituation(v store.TaskView, lines map[string]poolLine) Situation {
 }
 
 // goesFirst is the other task that the device would be given before this one,
-// had its pool room: of its batch, or of another pool; nil: none. Between batches
-// of one pool the semaphore chooses. A task that cannot start anyway waits for no
-// other.
-func goesFirst(s Situation, c store.Candidate) *store.Candidate {
+// had its pool room: of a pool that is tried before, or of its own pool the one
+// that the semaphore says is first (0: it did not say); nil: none. A task that
+// cannot start anyway waits for no other.
+func goesFirst(s Situation, c store.Candidate, first int64) *store.Candidate {
 	s.Full, s.Unsure = maps.Clone(s.Full), maps.Clone(s.Unsure)
 	s.Full[c.Pool], s.Unsure[c.Pool] = false, false
 	if len(s.obstaclesOf(c)) > 0 {
@@ -107,46 +118,16 @@ func goesFirst(s Situation, c store.Candidate) *store.Candidate {
 		return &open[0]
 	}
 	for _, o := range open {
-		if o.Batch == c.Batch && cmp.Or(cmp.Compare(c.Priority, o.Priority), cmp.Compare(o.Task, c.Task)) < 0 {
+		if o.Task == first && first != c.Task || first == 0 && sooner(o, c) {
 			return &o
 		}
 	}
 	return nil
 }
 
-// poolLine is how full a pool is.
-type poolLine struct {
-	held, capacity int
-	unreachable    bool // the semaphore did not say
-}
-
-func (l poolLine) full() bool { return !l.unreachable && l.held >= l.capacity }
-
-// linesOf asks the semaphore about every pool that the device has open tasks of.
-func (d *Dispatcher) linesOf(ctx context.Context, v store.TaskView) map[string]poolLine {
-	lines := make(map[string]poolLine)
-	for _, c := range v.Candidates {
-		if _, known := lines[c.Pool]; !known {
-			lines[c.Pool] = d.lineOf(ctx, c.Pool, v)
-		}
-	}
-	return lines
-}
-
-// lineOf asks about one pool. One that the semaphore does not know is restored
-// with the next report, from what the ledger says.
-func (d *Dispatcher) lineOf(ctx context.Context, pool string, v store.TaskView) poolLine {
-	snapshot, err := d.semaphore.Snapshot(ctx, pool)
-	switch {
-	case err != nil:
-		d.log.WarnContext(ctx, "task explained without the semaphore", "pool", pool, "err", err)
-		return poolLine{unreachable: true}
-	case snapshot.Known:
-		return poolLine{held: len(snapshot.Leases), capacity: snapshot.Capacity}
-	case pool == v.Pool.Name:
-		return poolLine{held: v.Held, capacity: v.Pool.Capacity}
-	}
-	return poolLine{capacity: 1}
+// sooner is the order inside of a batch.
+func sooner(a, b store.Candidate) bool {
+	return a.Batch == b.Batch && cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task)) < 0
 }
 
 // lastSeenOf is when the device last reported, as the ledger or this replica

@@ -19,6 +19,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// unhurried keeps devices from counting as silent on a machine that stalls.
+func unhurried(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Minute }
+
 // why explains a task.
 func (b *bench) why(task int64) dispatcher.Explanation {
 	b.t.Helper()
@@ -173,7 +176,7 @@ func TestWhyAgreesWithTheReport(t *testing.T) {
 				_, grant, _, err := b.store.Task(b.ctx, task.ID)
 				b.must(err)
 				b.ended("other", devices.Task{ID: task.ID, Token: grant.Token}, "succeeded", "", devices.OutcomeRecorded)
-			}, "1 of 1 slots",
+			}, "1 of 1 slots", "at position 1",
 		)(reasons(devices.ReasonFull, dispatcher.CodeFull)),
 	} {
 		t.Run(o.name, func(t *testing.T) {
@@ -196,7 +199,7 @@ func TestWhyAgreesWithTheReport(t *testing.T) {
 					b.t.Errorf("granted %+v after %+v", g, reply)
 				}
 				b.expectWhy(task, []dispatcher.Code{dispatcher.CodeRunning}, "slot 0 of pool a", "attempt 1 of 3")
-			})
+			}, unhurried)
 		})
 	}
 }
@@ -245,7 +248,7 @@ func TestWhyOfTimes(t *testing.T) {
 			b.t.Errorf("until %s, want %s", e.Reasons[0].Until, until)
 		}
 		b.expectWhy(runs.ID, []dispatcher.Code{dispatcher.CodeRunning})
-	})
+	}, unhurried)
 }
 
 func TestWhyOfADeviceWithSeveralTasks(t *testing.T) {
@@ -270,7 +273,68 @@ func TestWhyOfADeviceWithSeveralTasks(t *testing.T) {
 		}
 		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
 		b.expectWhy(g.ID, []dispatcher.Code{"succeeded"}, "attempt 1 of 3 succeeded")
-	})
+	}, unhurried)
+}
+
+// Of a device's batches in one pool the semaphore chooses, and says which.
+func TestWhyAmongBatchesOfOnePool(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 9, minute)
+		b.batch("a", nil, "x", "y")
+		b.granted("x")
+		b.granted("y") // the first batch holds two
+		b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone)
+		for range 4 {
+			b.batch("a", nil, "d1")
+		}
+		next := func() (found []int64) {
+			for _, task := range b.tasksOf("d1") {
+				if e := b.why(task); e.State == store.Pending && e.Reasons[0].Code == dispatcher.CodeNextReport {
+					found = append(found, task)
+				}
+			}
+			return found
+		}
+		for range 4 {
+			found := next()
+			g := b.granted("d1")
+			if len(found) != 1 || found[0] != g.ID {
+				b.t.Errorf("next was %v, granted %d", found, g.ID)
+			}
+			b.report("d1", fmt.Sprintf(`{"id":"r","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, g.ID, g.Token))
+		}
+	}, unhurried)
+}
+
+// Who waits for a full pool is told its position, and nothing of when it starts
+// as long as no waits were seen.
+func TestWhyInLine(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 1, minute)
+		b.batch("a", nil, "d0", "d1", "d2", "d3")
+		b.granted("d0")
+		for place, device := range []string{"d1", "d2", "d3"} {
+			b.expectReason(device, `{"id":"x"}`, devices.ReasonFull)
+			r := b.expectWhy(b.tasksOf(device)[0], []dispatcher.Code{dispatcher.CodeFull}).Reasons[0]
+			if r.Position != place+1 || !r.EstimatedStart.IsZero() {
+				b.t.Errorf("%s: %+v, want position %d and no estimate", device, r, place+1)
+			}
+		}
+		g := b.granted("d0")
+		b.report("d0", fmt.Sprintf(`{"id":"r","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, g.ID, g.Token))
+		b.granted("d1")
+		if r := b.why(b.tasksOf("d3")[0]).Reasons[0]; r.Position != 2 {
+			b.t.Errorf("%+v, want position 2", r)
+		}
+		b.changePool("", func(s *store.PoolSpec) { s.Paused = true })
+		for _, r := range b.expectWhy(b.tasksOf("d3")[0], []dispatcher.Code{dispatcher.CodePoolPaused, dispatcher.CodeFull}).Reasons {
+			if !r.EstimatedStart.IsZero() {
+				b.t.Errorf("an estimate in a paused pool: %+v", r)
+			}
+		}
+	}, unhurried)
 }
 
 // lostSemaphore does not answer.
@@ -286,17 +350,17 @@ func (s *lostSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pac
 	return s.Semaphore.Acquire(ctx, pool, pace, r)
 }
 
-func (s *lostSemaphore) Snapshot(ctx context.Context, pool string) (slots.Snapshot, error) {
+func (s *lostSemaphore) Standing(ctx context.Context, pool string, w []slots.Waiter) ([]slots.Standing, error) {
 	if s.down.Load() {
-		return slots.Snapshot{}, errDown
+		return nil, errDown
 	}
-	return s.Semaphore.Snapshot(ctx, pool)
+	return s.Semaphore.Standing(ctx, pool, w)
 }
 
 func TestWhyWithoutRedis(t *testing.T) {
 	t.Parallel()
 	lost := &lostSemaphore{}
-	b := embedded(t, func(c *dispatcher.Config) { lost.Semaphore, c.Semaphore = c.Semaphore, lost })
+	b := embedded(t, func(c *dispatcher.Config) { lost.Semaphore, c.Semaphore = c.Semaphore, lost }, unhurried)
 	b.pool("a", 1, minute)
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone)
 	b.batch("a", nil, "d1")
@@ -356,7 +420,7 @@ func TestWhyOfDevicesThatAreNotThere(t *testing.T) {
 		// A report that this replica has not written yet counts.
 		b.expectReason("silent", `{"id":"x","accept":false}`, devices.ReasonDeclined)
 		b.expectWhy(b.tasksOf("silent")[0], []dispatcher.Code{dispatcher.CodeNextReport})
-	})
+	}, unhurried)
 }
 
 func TestWhyOfTasksThatDoNotWait(t *testing.T) {
@@ -398,7 +462,7 @@ func TestWhyOfTasksThatDoNotWait(t *testing.T) {
 		_, err = b.Expire(b.ctx)
 		b.must(err)
 		b.expectWhy(late, []dispatcher.Code{"expired"}, "--not-after")
-	})
+	}, unhurried)
 }
 
 // A lease that ran out, and the result that came after it.
@@ -416,7 +480,7 @@ func TestWhyOfLapsedTasks(t *testing.T) {
 		b.expectWhy(g.ID, []dispatcher.Code{"timed_out", dispatcher.CodeLate})
 		b.ended("d1", g, "succeeded", "", devices.OutcomeLate)
 		b.expectWhy(g.ID, []dispatcher.Code{"succeeded", dispatcher.CodeLate})
-	})
+	}, unhurried)
 }
 
 // The codes that no test of this file asserts would be missed here.

@@ -26,6 +26,7 @@ type Standing struct {
 	Position int
 	InLine   int64         // the task that its device stands in line with; 0: it does not stand there
 	Due      time.Duration // until its device was told to ask again, when it stands in line; negative: overdue
+	First    bool          // of the tasks of its device in the same call, this one comes first
 }
 
 // Standing says of each task where it stands, one answer per waiter, in order.
@@ -55,27 +56,28 @@ func (s *Semaphore) Standing(ctx context.Context, pool string, waiters []Waiter)
 	return out, nil
 }
 
-// parseStandings reads: capacity, held, line; then per waiter position, task, due.
+// parseStandings reads: capacity, held, line; then per waiter position, task, due, first.
 func parseStandings(reply []any, n int) ([]Standing, error) {
 	out := make([]Standing, n)
 	if len(reply) == 0 {
 		return out, nil
 	}
-	if len(reply) != 3+3*n {
+	if len(reply) != 3+4*n {
 		return nil, fmt.Errorf("reply of %d parts for %d tasks", len(reply), n)
 	}
 	for i := range out {
-		part := reply[3+3*i:]
+		part := reply[3+4*i:]
 		position, ok1 := part[0].(int64)
 		task, ok2 := part[1].(string)
 		due, ok3 := part[2].(int64)
 		capacity, ok4 := reply[0].(int64)
 		held, ok5 := reply[1].(int64)
 		line, ok6 := reply[2].(int64)
-		if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 {
-			return nil, fmt.Errorf("standing %v of %v", part[:3], reply[:3])
+		first, ok7 := part[3].(int64)
+		if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || !ok7 {
+			return nil, fmt.Errorf("standing %v of %v", part[:4], reply[:3])
 		}
-		out[i] = Standing{Known: true, Capacity: int(capacity), Held: int(held), Line: int(line), Position: int(position), Due: millis(due)}
+		out[i] = Standing{Known: true, Capacity: int(capacity), Held: int(held), Line: int(line), Position: int(position), Due: millis(due), First: first == 1}
 		if task == "" {
 			continue
 		}

@@ -1,0 +1,79 @@
+package dispatcher
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// poolLine is how full a pool is, and where a device stands in its line.
+type poolLine struct {
+	held, capacity int
+	unreachable    bool          // the semaphore did not say
+	position       int           // of the task that is explained: so many grants until its turn; 0: unknown
+	least          int           // likewise of all tasks of the device that could start
+	first          int64         // of the device's tasks that could start: the one that comes first; 0: unknown
+	inLine         bool          // the device stands there
+	due            time.Duration // then: until it was told to ask again; negative: overdue
+}
+
+// full says that there is no slot for the device: none is free, or only for
+// those who stand before it. Those who sleep are passed over, and it may be
+// granted sooner.
+func (l poolLine) full() bool {
+	return !l.unreachable && max(l.least, 1) > l.capacity-l.held
+}
+
+// linesOf asks the semaphore about every pool of which the device has a task
+// that could start, and about that of the task that is explained.
+func (d *Dispatcher) linesOf(ctx context.Context, v store.TaskView, explained store.Candidate) map[string]poolLine {
+	s := waitingSituation(v, nil)
+	open := map[string][]store.Candidate{explained.Pool: {explained}}
+	for _, c := range v.Candidates {
+		if c.Task != explained.Task && len(s.ofTask(c)) == 0 && len(open[c.Pool]) < slots.MaxWants {
+			open[c.Pool] = append(open[c.Pool], c)
+		}
+	}
+	// One that cannot start does not compete.
+	alone := len(s.ofTask(explained)) > 0
+	lines := make(map[string]poolLine)
+	for pool, tasks := range open {
+		if pool == explained.Pool && alone {
+			tasks = tasks[:1]
+		}
+		lines[pool] = d.lineOf(ctx, pool, tasks, v)
+	}
+	return lines
+}
+
+// lineOf asks about one pool and tasks of it. A pool that the semaphore does not
+// know is restored with the next report, from what the ledger says.
+func (d *Dispatcher) lineOf(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) poolLine {
+	waiters := make([]slots.Waiter, len(tasks))
+	for i, c := range tasks {
+		waiters[i] = slots.Waiter{Device: v.Task.Device, Batch: c.Batch, Task: c.Task, Weight: c.Weight, Priority: c.Priority}
+	}
+	standing, err := d.semaphore.Standing(ctx, pool, waiters)
+	switch {
+	case err != nil:
+		d.log.WarnContext(ctx, "task explained without the semaphore", "pool", pool, "err", err)
+		return poolLine{unreachable: true}
+	case standing[0].Known:
+		own := standing[0]
+		first := slices.IndexFunc(standing, func(s slots.Standing) bool { return s.First })
+		line := poolLine{
+			held: own.Held, capacity: own.Capacity, position: own.Position, least: own.Position,
+			first: tasks[max(first, 0)].Task, inLine: own.InLine != 0, due: own.Due,
+		}
+		for _, s := range standing {
+			line.least = min(line.least, s.Position)
+		}
+		return line
+	case pool == v.Pool.Name:
+		return poolLine{held: v.Held, capacity: v.Pool.Capacity}
+	}
+	return poolLine{capacity: 1}
+}
