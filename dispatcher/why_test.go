@@ -186,12 +186,17 @@ func TestWhyAgreesWithTheReport(t *testing.T) {
 				b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone) // it is there
 				batch := b.batch("a", nil, "d1")
 				task := b.tasksOf("d1")[0]
-				b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport})
+				if e := b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport}); e.Reasons[0].EstimatedStart.IsZero() {
+					b.t.Error("it is known when the device asks again")
+				}
 				o.set(b, batch)
 				reply := b.expectReason("d1", `{"id":"x"}`, o.reason)
 				e := b.expectWhy(task, o.codes, o.words...)
 				if e.State != store.Pending || (o.reason == devices.ReasonWindow) == e.Reasons[0].Until.IsZero() {
 					b.t.Errorf("%+v", e)
+				}
+				if o.reason != devices.ReasonFull && !e.Reasons[0].EstimatedStart.IsZero() {
+					b.t.Errorf("estimated start %s", e.Reasons[0].EstimatedStart)
 				}
 				o.lift(b, batch)
 				b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport})
