@@ -24,6 +24,9 @@ func (s *Store) TasksQuery(ctx context.Context, f TaskFilter) (text string, args
 	return text, args, err
 }
 
+// ViewsText is what Views asks.
+func ViewsText() string { return viewsText("o.rank = 1") }
+
 // AnswerLimit is how long an answer is waited for, by the setting of Postgres.
 func AnswerLimit(setting string) time.Duration { return answerLimit(setting) }
 

@@ -57,33 +57,7 @@ func (s session) views(ctx context.Context, devices []string, task int64) ([]Vie
 		dest = append(dest, deviceDest(&r.device)...)
 		dest = append(dest, grantDest(&r.grant)...)
 		return append(dest, candidateDest(&r.open)...)
-	}, `
-		WITH clock AS (SELECT {now} AS now),
-		wanted AS (SELECT n, name FROM {names}),
-		open AS (
-			SELECT t.id, t.batch, t.pool, t.device, `+taskPriority+` AS priority, b.weight, b.created_at, b.not_before, t.retry_at, t.attempts + 1 AS attempt,
-				CASE WHEN b.not_before IS NULL OR t.retry_at > b.not_before THEN t.retry_at ELSE b.not_before END AS eligible_at,
-				CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END AS lease_ms,
-				p.paused AS pool_paused, b.paused AS batch_paused, b.finish_inside, b.opens_at, b.closes_at, p.opens_at AS pool_opens_at, p.closes_at AS pool_closes_at
-			FROM wanted w JOIN tasks t ON t.device = w.name JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool
-				CROSS JOIN clock
-			WHERE t.state = 'pending' AND b.cancelled_at IS NULL AND p.deleted_at IS NULL AND (b.not_after IS NULL OR b.not_after > clock.now)
-				AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)),
-		ranked AS (
-			SELECT open.*, row_number() OVER (PARTITION BY device, batch ORDER BY
-				CASE WHEN eligible_at > clock.now THEN 1 ELSE 0 END, priority DESC, id) AS rank
-			FROM open CROSS JOIN clock)
-		SELECT w.n, clock.now, `+standstill+`, CASE WHEN d.id IS NULL THEN EXISTS (SELECT 1 FROM deleted_devices gone WHERE gone.id = w.name) ELSE FALSE END,
-			`+deviceColumns+`, `+grantColumns+`,
-			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.not_before, o.retry_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused,
-			o.finish_inside, o.opens_at, o.closes_at, o.pool_opens_at, o.pool_closes_at
-		FROM wanted w CROSS JOIN clock
-			LEFT JOIN devices d ON d.id = w.name
-			LEFT JOIN grants g ON g.device = w.name
-			LEFT JOIN tasks t ON t.id = g.task
-			LEFT JOIN batches b ON b.id = g.batch
-			LEFT JOIN ranked o ON o.device = w.name AND `+shown+`
-		ORDER BY w.n, o.batch, o.rank`, args...)
+	}, viewsText(shown), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -102,4 +76,37 @@ func (s session) views(ctx context.Context, devices []string, task int64) ([]Vie
 		}
 	}
 	return views, nil
+}
+
+// viewsText asks for the views of {names}, and of the best open tasks for those
+// shown. The CROSS JOIN is in this order for SQLite: it would read all open
+// tasks, because their index has the order of the ranks.
+func viewsText(shown string) string {
+	return `
+		WITH clock AS (SELECT {now} AS now),
+		wanted AS (SELECT n, name FROM {names}),
+		open AS (
+			SELECT t.id, t.batch, t.pool, t.device, ` + taskPriority + ` AS priority, b.weight, b.created_at, b.not_before, t.retry_at, t.attempts + 1 AS attempt,
+				CASE WHEN b.not_before IS NULL OR t.retry_at > b.not_before THEN t.retry_at ELSE b.not_before END AS eligible_at,
+				CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END AS lease_ms,
+				p.paused AS pool_paused, b.paused AS batch_paused, b.finish_inside, b.opens_at, b.closes_at, p.opens_at AS pool_opens_at, p.closes_at AS pool_closes_at
+			FROM wanted w CROSS JOIN tasks t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool
+				CROSS JOIN clock
+			WHERE t.device = w.name AND t.state = 'pending' AND b.cancelled_at IS NULL AND p.deleted_at IS NULL AND (b.not_after IS NULL OR b.not_after > clock.now)
+				AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)),
+		ranked AS (
+			SELECT open.*, row_number() OVER (PARTITION BY device, batch ORDER BY
+				CASE WHEN eligible_at > clock.now THEN 1 ELSE 0 END, priority DESC, id) AS rank
+			FROM open CROSS JOIN clock)
+		SELECT w.n, clock.now, ` + standstill + `, CASE WHEN d.id IS NULL THEN EXISTS (SELECT 1 FROM deleted_devices gone WHERE gone.id = w.name) ELSE FALSE END,
+			` + deviceColumns + `, ` + grantColumns + `,
+			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.not_before, o.retry_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused,
+			o.finish_inside, o.opens_at, o.closes_at, o.pool_opens_at, o.pool_closes_at
+		FROM wanted w CROSS JOIN clock
+			LEFT JOIN devices d ON d.id = w.name
+			LEFT JOIN grants g ON g.device = w.name
+			LEFT JOIN tasks t ON t.id = g.task
+			LEFT JOIN batches b ON b.id = g.batch
+			LEFT JOIN ranked o ON o.device = w.name AND ` + shown + `
+		ORDER BY w.n, o.batch, o.rank`
 }
