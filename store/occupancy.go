@@ -1,6 +1,9 @@
 package store
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
 // Occupancy is who holds what in one pool.
 type Occupancy struct {
@@ -19,7 +22,7 @@ func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occ
 	rows, err := collect(ctx, s.read(), func(r *reading) []any {
 		return append(append(poolDest(&r.Pool), &r.Waiting), grantDest(&r.grant)...)
 	}, `
-		WITH wanted AS (SELECT `+poolColumns+`, (`+waitingCount()+`) AS waiting FROM pools WHERE name = $1 AND deleted_at IS NULL)
+		WITH wanted AS (SELECT `+poolColumns+`, (`+waitingCount("$1", "$2")+`) AS waiting FROM pools WHERE name = $1 AND deleted_at IS NULL)
 		SELECT w.*, `+grantColumns+` FROM wanted w
 			LEFT JOIN grants g ON g.pool = w.name LEFT JOIN tasks t ON t.id = g.task LEFT JOIN batches b ON b.id = g.batch
 		ORDER BY g.slot`, pool, waitingMax)
@@ -41,17 +44,39 @@ func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occ
 // Waiting counts the devices that could be granted a task of the pool now and
 // hold none, up to most.
 func (s *Store) Waiting(ctx context.Context, pool string, most int) (int, error) {
-	return one(ctx, s.read(), only[int], waitingCount(), pool, most)
+	return one(ctx, s.read(), only[int], waitingCount("$1", "$2"), pool, most)
 }
 
-// waitingCount counts the devices of pool $1 that could be granted a task now
-// and hold none, up to $2.
-func waitingCount() string {
+// WaitingByPool counts as Waiting does, up to most in each pool. Pools in which
+// nobody waits are left out.
+func (s *Store) WaitingByPool(ctx context.Context, most int) (map[string]int, error) {
+	type reading struct {
+		pool    string
+		waiting int
+	}
+	rows, err := collect(ctx, s.read(), func(r *reading) []any { return []any{&r.pool, &r.waiting} }, `
+		SELECT open.name, (`+waitingCount("open.name", "$1")+`) FROM pools open
+		WHERE open.deleted_at IS NULL AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = open.name AND t.state = 'pending')`, most)
+	if err != nil {
+		return nil, fmt.Errorf("counting who waits: %w", err)
+	}
+	waiting := make(map[string]int, len(rows))
+	for _, r := range rows {
+		if r.waiting > 0 {
+			waiting[r.pool] = r.waiting
+		}
+	}
+	return waiting, nil
+}
+
+// waitingCount counts the devices of the pool that could be granted a task now
+// and hold none, up to most; both are SQL.
+func waitingCount(pool, most string) string {
 	return `
 	SELECT count(*) FROM (
 		SELECT DISTINCT t.device
 		FROM tasks t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool LEFT JOIN devices d ON d.id = t.device
-		WHERE t.pool = $1 AND t.state = 'pending' AND ` + eligible() + `
+		WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND ` + eligible() + `
 			AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device)
-		LIMIT $2) AS waiting`
+		LIMIT ` + most + `) AS waiting`
 }

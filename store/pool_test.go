@@ -135,6 +135,10 @@ func TestPoolStatsAndWaiting(t *testing.T) {
 			if n, err := l.Waiting(l.Context(), "p", most); err != nil || n != want {
 				l.Errorf("%d of at most %d wait, %v; want %d", n, most, err, want)
 			}
+			all, err := l.WaitingByPool(l.Context(), most)
+			if diff := cmp.Diff(map[string]int{"p": want}, all); diff != "" || err != nil {
+				l.Errorf("of at most %d: %v, %s", most, err, diff)
+			}
 		}
 		o, err := l.Occupancy(l.Context(), "p", 3)
 		l.must(err)

@@ -3,23 +3,38 @@ package app
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fleetslots/dispatcher/internal/reading"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 // waitingShown bounds the count of waiting devices.
 const waitingShown = 10_000
 
-// scrapeTime bounds the reading of one scrape.
-const scrapeTime = 3 * time.Second
+// Two servers that scrape, or a page beside them, cost one reading a second.
+const readingFresh = time.Second
+
+const (
+	scrapeTime  = 3 * time.Second  // a scrape waits no longer for a reading
+	readingTime = 10 * time.Second // a reading that nobody waits for ends
+)
+
+// poolReader is what the state of the pools is read from; *store.Store.
+type poolReader interface {
+	PoolStats(ctx context.Context) ([]store.PoolStat, error)
+	WaitingByPool(ctx context.Context, most int) (map[string]int, error)
+}
 
 // stateCollector reads what is state at scrape time: nothing here is kept by
 // increments, so it cannot drift.
 type stateCollector struct {
-	store    *store.Store
+	stats    *reading.Shared[[]store.PoolStat]
+	waits    *reading.Shared[map[string]int]
+	patience time.Duration
 	log      *slog.Logger
 	held     *prometheus.Desc
 	capacity *prometheus.Desc
@@ -28,17 +43,21 @@ type stateCollector struct {
 	oldest   *prometheus.Desc
 }
 
-func newStateCollector(s *store.Store, log *slog.Logger) *stateCollector {
+func newStateCollector(r poolReader, log *slog.Logger) *stateCollector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("dispatcher_"+name, help, labels, nil)
 	}
 	return &stateCollector{
-		store: s, log: log,
+		stats: reading.New(readingFresh, readingTime, time.Now, r.PoolStats),
+		waits: reading.New(readingFresh, readingTime, time.Now, func(ctx context.Context) (map[string]int, error) {
+			return r.WaitingByPool(ctx, waitingShown)
+		}),
+		patience: scrapeTime, log: log,
 		held:     desc("slots_held", "Slots held by devices, by the ledger.", "pool"),
 		capacity: desc("slots_capacity", "Slots of the pool.", "pool"),
 		waiting:  desc("slots_waiting", "Devices with a task that could start now and no slot, counted up to 10000.", "pool"),
 		tasks:    desc("tasks", "Tasks by state.", "pool", "state"),
-		oldest:   desc("oldest_pending_task_age_seconds", "Age of the oldest pending task.", "pool"),
+		oldest:   desc("oldest_pending_task_age_seconds", "Age of the oldest pending task; 0: none is pending.", "pool"),
 	}
 }
 
@@ -49,30 +68,51 @@ func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect reads the ledger. When it cannot be read these metrics are absent:
-// no value is better than an old one.
+// Collect reads the ledger. What cannot be read in time is absent: no value is
+// better than an old one, and a scrape must end.
 func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), c.patience)
 	defer cancel()
-	stats, err := c.store.PoolStats(ctx)
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	wait.Go(func() { c.collectStats(ctx, out) })
+	wait.Go(func() { c.collectWaiting(ctx, out) })
+}
+
+func (c *stateCollector) collectStats(ctx context.Context, out chan<- prometheus.Metric) {
+	stats, err := c.stats.Read(ctx)
 	if err != nil {
-		c.log.Warn("metrics of pools not read", "err", err)
+		c.log.WarnContext(ctx, "metrics of pools not read", "err", err)
 		return
 	}
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	for _, s := range stats {
+		out <- gauge(c.held, float64(s.Held), s.Pool)
+		out <- gauge(c.capacity, float64(s.Capacity), s.Pool)
+		out <- gauge(c.oldest, s.OldestPending.Seconds(), s.Pool)
+		for _, state := range store.TaskStates() {
+			out <- gauge(c.tasks, float64(s.Tasks[state]), s.Pool, string(state))
+		}
+	}
+}
+
+// collectWaiting needs the pools, too: one where nobody waits shows 0.
+func (c *stateCollector) collectWaiting(ctx context.Context, out chan<- prometheus.Metric) {
+	stats, err := c.stats.Read(ctx)
+	if err != nil {
+		return // said above
+	}
+	waiting, err := c.waits.Read(ctx)
+	if err != nil {
+		c.log.WarnContext(ctx, "metric of waiting devices not read", "err", err)
+		return
 	}
 	for _, s := range stats {
-		gauge(c.held, float64(s.Held), s.Pool)
-		gauge(c.capacity, float64(s.Capacity), s.Pool)
-		if waiting, err := c.store.Waiting(ctx, s.Pool, waitingShown); err == nil {
-			gauge(c.waiting, float64(waiting), s.Pool)
-		}
-		gauge(c.oldest, s.OldestPending.Seconds(), s.Pool)
-		for _, state := range store.TaskStates() {
-			gauge(c.tasks, float64(s.Tasks[state]), s.Pool, string(state))
-		}
+		out <- gauge(c.waiting, float64(waiting[s.Pool]), s.Pool)
 	}
+}
+
+func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 }
 
 // buildInfo is a constant 1 that carries the version.

@@ -1,0 +1,105 @@
+package reading_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/reading"
+)
+
+// source counts its readings, and can hold them.
+type source struct {
+	readings atomic.Int64
+	hold     chan struct{} // readings wait for it
+	began    chan struct{} // one value for each reading that began
+	clock    atomic.Int64  // seconds
+}
+
+func newSource() *source {
+	return &source{hold: make(chan struct{}), began: make(chan struct{}, 100)}
+}
+
+func (s *source) read(context.Context) (int64, error) {
+	n := s.readings.Add(1)
+	s.began <- struct{}{}
+	<-s.hold
+	if n == 3 {
+		return 0, errors.New("the third fails")
+	}
+	return n, nil
+}
+
+func (s *source) now() time.Time { return time.Unix(s.clock.Load(), 0) }
+
+func TestManyShareOneReading(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	shared := reading.New(time.Second, time.Minute, s.now, s.read)
+	var wait sync.WaitGroup
+	for range 20 {
+		wait.Go(func() {
+			if n, err := shared.Read(t.Context()); n != 1 || err != nil {
+				t.Errorf("%d, %v; want the first reading", n, err)
+			}
+		})
+	}
+	close(s.hold)
+	wait.Wait()
+	s.clock.Store(1)
+	if n, err := shared.Read(t.Context()); n != 2 || err != nil {
+		t.Errorf("after its time: %d, %v; want a second reading", n, err)
+	}
+}
+
+// A reading that hangs holds up those who ask as long as they like, and no
+// second one begins.
+func TestHangingReading(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	shared := reading.New(time.Second, time.Minute, s.now, s.read)
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 10 {
+		if _, err := shared.Read(impatient); !errors.Is(err, context.Canceled) {
+			t.Fatalf("%v, want canceled", err)
+		}
+		s.clock.Add(10)
+	}
+	<-s.began
+	close(s.hold)
+	if n, err := shared.Read(t.Context()); n != 1 || err != nil {
+		t.Errorf("%d, %v; want the reading that hung", n, err)
+	}
+}
+
+// An error is shared as long as a value, and not kept longer.
+func TestFailedReading(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	close(s.hold)
+	shared := reading.New(time.Second, time.Minute, s.now, s.read)
+	for i, want := range []int64{1, 2, 0, 0, 4} {
+		if i != 3 { // at the same second as the one before
+			s.clock.Add(1)
+		}
+		n, err := shared.Read(t.Context())
+		if n != want || (err != nil) != (want == 0) {
+			t.Errorf("reading %d: %d, %v; want %d", i, n, err, want)
+		}
+	}
+}
+
+func TestReadingIsLimited(t *testing.T) {
+	t.Parallel()
+	shared := reading.New(time.Second, time.Millisecond, time.Now, func(ctx context.Context) (bool, error) {
+		<-ctx.Done()
+		return true, ctx.Err()
+	})
+	if _, err := shared.Read(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the limit", err)
+	}
+}
