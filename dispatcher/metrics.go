@@ -1,6 +1,8 @@
 package dispatcher
 
 import (
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,22 +11,33 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// metrics counts decisions. What is state (slots held, tasks by state) is read
-// at scrape time elsewhere, never kept by increments. No label carries a
-// device id.
+// metrics counts decisions, each replica its own. What is state (slots held,
+// tasks by state) is read at scrape time elsewhere, never kept by increments. No
+// label carries a device id.
 type metrics struct {
 	grants        *prometheus.CounterVec
 	denials       *prometheus.CounterVec
 	reaped        *prometheus.CounterVec
 	conflicts     *prometheus.CounterVec
 	forced        *prometheus.CounterVec
+	idle          *prometheus.CounterVec
 	drift         *prometheus.GaugeVec
 	hold          *prometheus.HistogramVec
 	wait          *prometheus.HistogramVec
+	handoff       *prometheus.HistogramVec
 	results       *prometheus.CounterVec
 	reports       *prometheus.CounterVec
 	duration      *prometheus.HistogramVec
 	reaperSuccess prometheus.Gauge
+
+	byPool []pooled
+	mu     sync.Mutex
+	pools  map[string]bool // those that are shown
+}
+
+// pooled is a metric with the label pool.
+type pooled interface {
+	DeletePartialMatch(labels prometheus.Labels) int
 }
 
 // secondsBuckets suit waits and holds from instants to a day.
@@ -47,13 +60,16 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		return h
 	}
 	m := &metrics{
+		pools:     map[string]bool{},
 		grants:    counter("slot_grants_total", "Slots granted to devices.", "pool"),
 		denials:   counter("slot_denials_total", "Reports with open work that were granted nothing, by reason.", "pool", "reason"),
 		reaped:    counter("slots_reaped_total", "Slots taken back from devices whose lease ran out, by what became of the task.", "pool", "outcome"),
 		conflicts: counter("slot_conflicts_total", "Slots that Redis gave and the ledger refused.", "pool"),
 		forced:    counter("slots_forced_total", "Slots that operators freed at once, while their device may have gone on.", "pool"),
+		idle:      counter("slot_idle_seconds_total", "Slot-seconds free while the task of a device that is there could have used them.", "pool"),
 		hold:      histogram("slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
 		wait:      histogram("task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
+		handoff:   histogram("handoff_duration_seconds", "Time from the end of a grant, while others waited for its slot, to the next grant of the slot.", "pool"),
 		results:   counter("results_total", "Results of devices, by outcome.", "outcome"),
 		reports:   counter("reports_total", "Reports of devices, by the reason of the reply or the code of the refusal.", "transport", "reason"),
 		duration:  histogram("report_duration_seconds", "Time to answer a report.", "transport"),
@@ -65,7 +81,48 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 	}
 	r.MustRegister(m.drift, m.reaperSuccess)
+	m.byPool = []pooled{m.grants, m.denials, m.reaped, m.conflicts, m.forced, m.idle, m.drift, m.hold, m.wait, m.handoff}
 	return m
+}
+
+// show makes the counters of a pool visible from 0 on: Prometheus sees no
+// increase in a first value.
+func (m *metrics) show(pool string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pools[pool] {
+		return
+	}
+	m.pools[pool] = true
+	for _, c := range []*prometheus.CounterVec{m.grants, m.conflicts, m.forced, m.idle} {
+		c.WithLabelValues(pool)
+	}
+	m.reaped.WithLabelValues(pool, reapedRetried)
+	m.reaped.WithLabelValues(pool, reapedEnded)
+}
+
+// shown are the pools that are visible; the caller may change the set.
+func (m *metrics) shown() map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.pools)
+}
+
+// forget takes away pools that some replica deleted.
+func (m *metrics) forget(pools map[string]bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for pool := range pools {
+		delete(m.pools, pool)
+		for _, metric := range m.byPool {
+			metric.DeletePartialMatch(prometheus.Labels{"pool": pool})
+		}
+	}
+}
+
+// handedOn notes how long a slot stood free between two holders.
+func (m *metrics) handedOn(pool string, took time.Duration) {
+	m.handoff.WithLabelValues(pool).Observe(took.Seconds())
 }
 
 func (m *metrics) granted(c store.Candidate, view store.View) {

@@ -28,6 +28,5 @@ func (d *Dispatcher) ForgetPool(ctx context.Context, pool string) error {
 	if err := d.semaphore.Forget(ctx, pool); err != nil {
 		return fmt.Errorf("forgetting pool %s: %w", pool, err)
 	}
-	d.metrics.drift.DeleteLabelValues(pool)
 	return nil
 }

@@ -14,6 +14,12 @@ const (
 	partSize  = 1000 // waiting tasks ended, or windows refreshed, in one transaction
 )
 
+// What became of the task of a slot that was taken back.
+const (
+	reapedRetried = "retried"
+	reapedEnded   = "ended"
+)
+
 // ReapResult counts what one pass took back.
 type ReapResult struct {
 	Retried int // tasks that are pending again
@@ -69,9 +75,9 @@ func (d *Dispatcher) believedNow(ctx context.Context) (time.Time, error) {
 func (d *Dispatcher) countReaped(reaped []store.Reaped, result *ReapResult) map[string][]string {
 	leases := make(map[string][]string)
 	for _, r := range reaped {
-		outcome := "ended"
+		outcome := reapedEnded
 		if r.State == store.Pending {
-			outcome = "retried"
+			outcome = reapedRetried
 			result.Retried++
 		} else {
 			result.Ended++

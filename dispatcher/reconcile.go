@@ -44,12 +44,14 @@ func (r ReconcileResult) Drift() int { return r.Freed + r.Added + r.Refused }
 func (d *Dispatcher) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	var total ReconcileResult
 	var errs []error
+	gone := d.metrics.shown() // before the list: what is created meanwhile stays
 	for after := ""; ; {
 		pools, err := d.store.Pools(ctx, after, poolsPerPage)
 		if err != nil {
 			return total, errors.Join(append(errs, fmt.Errorf("reading pools: %w", err))...)
 		}
 		for _, pool := range pools {
+			delete(gone, pool.Name)
 			result, err := d.reconcile(ctx, pool)
 			total.add(result)
 			if err != nil {
@@ -57,6 +59,7 @@ func (d *Dispatcher) Reconcile(ctx context.Context) (ReconcileResult, error) {
 			}
 		}
 		if len(pools) < poolsPerPage {
+			d.metrics.forget(gone)
 			return total, errors.Join(errs...)
 		}
 		after = pools[len(pools)-1].Name
@@ -87,6 +90,7 @@ func (d *Dispatcher) makeKnown(ctx context.Context, pool string) error {
 
 func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool) (ReconcileResult, error) {
 	var result ReconcileResult
+	d.metrics.show(pool.Name)
 	config := slots.Config{Capacity: pool.Capacity, Version: pool.Version}
 	// The order matters: the semaphore first, the rows second. A grant made in
 	// between is then missing from the snapshot only, never taken for an orphan.
@@ -110,7 +114,6 @@ func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool) (ReconcileR
 	}
 	err = d.addMissing(ctx, pool.Name, snapshot, grants, &result)
 	d.metrics.drift.WithLabelValues(pool.Name).Set(float64(result.Drift()))
-	d.metrics.conflicts.WithLabelValues(pool.Name) // shown from 0 on: Prometheus sees no increase in a first value
 	return result, err
 }
 

@@ -1,0 +1,62 @@
+package dispatcher
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// series counts what a registry shows of each metric.
+func series(t *testing.T, r *prometheus.Registry) map[string]int {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := make(map[string]int)
+	for _, f := range families {
+		n[f.GetName()] = len(f.GetMetric())
+	}
+	return n
+}
+
+// A counter is there before its first event, and goes with its pool, whatever
+// other labels it has.
+func TestMetricsFollowThePools(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	m := newMetrics(r)
+	m.show("a")
+	m.show("b")
+	m.grants.WithLabelValues("b").Inc()
+	m.denials.WithLabelValues("b", "full").Inc()
+	m.hold.WithLabelValues("b", "succeeded").Observe(1)
+	m.wait.WithLabelValues("b").Observe(1)
+	m.drift.WithLabelValues("b").Set(1)
+	m.handedOn("b", time.Second)
+	m.show("b")
+	n := series(t, r)
+	for name, want := range map[string]int{
+		"dispatcher_slot_grants_total": 2, "dispatcher_slot_conflicts_total": 2, "dispatcher_slots_forced_total": 2,
+		"dispatcher_slot_idle_seconds_total": 2, "dispatcher_slots_reaped_total": 4, "dispatcher_handoff_duration_seconds": 1,
+	} {
+		if n[name] != want {
+			t.Errorf("%d series of %s, want %d", n[name], name, want)
+		}
+	}
+	gone := m.shown()
+	delete(gone, "a")
+	m.forget(gone)
+	n = series(t, r)
+	for name, want := range map[string]int{
+		"dispatcher_slot_grants_total": 1, "dispatcher_slot_conflicts_total": 1, "dispatcher_slots_forced_total": 1,
+		"dispatcher_slot_idle_seconds_total": 1, "dispatcher_slots_reaped_total": 2, "dispatcher_handoff_duration_seconds": 0,
+		"dispatcher_slot_denials_total": 0, "dispatcher_slot_hold_duration_seconds": 0, "dispatcher_task_wait_duration_seconds": 0,
+		"dispatcher_slot_drift": 0,
+	} {
+		if n[name] != want {
+			t.Errorf("without b: %d series of %s, want %d", n[name], name, want)
+		}
+	}
+}
