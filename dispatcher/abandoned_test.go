@@ -19,10 +19,10 @@ type abandoningSemaphore struct {
 	afterAcquire func()
 }
 
-func (s *abandoningSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, error) {
-	got, err := s.Semaphore.Acquire(ctx, pool, pace, r)
+func (s *abandoningSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
+	got, offers, err := s.Semaphore.Acquire(ctx, pool, pace, r)
 	s.afterAcquire()
-	return got, err
+	return got, offers, err
 }
 
 type abandoningStore struct {

@@ -24,21 +24,21 @@ type faultySemaphore struct {
 	beforeAcquire            func()
 }
 
-func (f *faultySemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, error) {
+func (f *faultySemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
 	if f.beforeAcquire != nil {
 		f.beforeAcquire()
 	}
 	if f.acquireDown.Load() {
-		return nil, errDown
+		return nil, nil, errDown
 	}
 	return f.Semaphore.Acquire(ctx, pool, pace, r)
 }
 
-func (f *faultySemaphore) Release(ctx context.Context, pool string, leases []string) ([]bool, error) {
+func (f *faultySemaphore) Release(ctx context.Context, pool string, pace slots.Pace, leases []string) ([]bool, []slots.Offer, error) {
 	if f.releaseDown.Load() {
-		return nil, errDown
+		return nil, nil, errDown
 	}
-	return f.Semaphore.Release(ctx, pool, leases)
+	return f.Semaphore.Release(ctx, pool, pace, leases)
 }
 
 // faultyStore loses answers.

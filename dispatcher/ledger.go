@@ -83,8 +83,8 @@ type Accounts interface {
 
 // Semaphore hands out the numbered slots of a pool; *slots.Semaphore.
 type Semaphore interface {
-	Acquire(ctx context.Context, pool string, pace slots.Pace, requests []slots.Request) ([]slots.Acquisition, error)
-	Release(ctx context.Context, pool string, leases []string) ([]bool, error)
+	Acquire(ctx context.Context, pool string, pace slots.Pace, requests []slots.Request) ([]slots.Acquisition, []slots.Offer, error)
+	Release(ctx context.Context, pool string, pace slots.Pace, leases []string) (freed []bool, offers []slots.Offer, err error)
 	Standing(ctx context.Context, pool string, waiters []slots.Waiter) ([]slots.Standing, error)
 	Snapshot(ctx context.Context, pool string) (slots.Snapshot, error)
 	Configure(ctx context.Context, pool string, config slots.Config) (changed bool, err error)

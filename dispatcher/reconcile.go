@@ -163,7 +163,7 @@ func (d *Dispatcher) freeOrphans(ctx context.Context, pool string, snapshot slot
 	if len(orphans) == 0 {
 		return nil
 	}
-	freed, err := d.semaphore.Release(ctx, pool, orphans)
+	freed, _, err := d.semaphore.Release(ctx, pool, d.pace(pool), orphans)
 	if err != nil {
 		return fmt.Errorf("freeing orphans of pool %s: %w", pool, err)
 	}
@@ -215,7 +215,7 @@ func (d *Dispatcher) undoEnded(ctx context.Context, pool string, added []store.G
 	if len(ended) == 0 {
 		return nil
 	}
-	if _, err := d.semaphore.Release(ctx, pool, ended); err != nil {
+	if _, _, err := d.semaphore.Release(ctx, pool, d.pace(pool), ended); err != nil {
 		return fmt.Errorf("taking back ended grants of pool %s: %w", pool, err)
 	}
 	return nil

@@ -116,15 +116,15 @@ type announcingSemaphore struct {
 	left  int
 }
 
-func (s *announcingSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, error) {
-	got, err := s.Semaphore.Acquire(ctx, pool, pace, r)
+func (s *announcingSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
+	got, offers, err := s.Semaphore.Acquire(ctx, pool, pace, r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.left > 0 {
 		s.left--
 		s.asked.Done()
 	}
-	return got, err
+	return got, offers, err
 }
 
 // eventually polls until the condition holds.

@@ -66,7 +66,7 @@ const releaseLimit = 2 * time.Second
 func (d *Dispatcher) release(ctx context.Context, pool string, leases ...string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 	defer cancel()
-	if _, err := d.semaphore.Release(ctx, pool, leases); err != nil {
+	if _, _, err := d.semaphore.Release(ctx, pool, d.pace(pool), leases); err != nil {
 		d.log.WarnContext(ctx, "a slot stays reserved until it is reconciled", "pool", pool, "leases", len(leases), "err", err)
 	}
 }

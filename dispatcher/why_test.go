@@ -348,9 +348,9 @@ type lostSemaphore struct {
 	down atomic.Bool
 }
 
-func (s *lostSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, error) {
+func (s *lostSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
 	if s.down.Load() {
-		return nil, errDown
+		return nil, nil, errDown
 	}
 	return s.Semaphore.Acquire(ctx, pool, pace, r)
 }

@@ -106,7 +106,7 @@ func (s *server) acquire(t *testing.T, pool, lease string) slots.Acquisition {
 
 func (s *server) acquireAll(t *testing.T, pool string, leases ...string) []slots.Acquisition {
 	t.Helper()
-	out, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(300*time.Second, leases...))
+	out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(300*time.Second, leases...))
 	if err != nil {
 		t.Fatalf("acquire %v: %v", leases, err)
 	}
@@ -118,7 +118,7 @@ func (s *server) acquireAll(t *testing.T, pool string, leases ...string) []slots
 
 func (s *server) release(t *testing.T, pool string, leases ...string) []bool {
 	t.Helper()
-	out, err := s.Release(t.Context(), pool, leases)
+	out, _, err := s.Release(t.Context(), pool, slots.Pace{}, leases)
 	if err != nil {
 		t.Fatalf("release %v: %v", leases, err)
 	}

@@ -27,10 +27,10 @@ func BenchmarkPair(b *testing.B) {
 	ours := func() error {
 		lease++
 		id := "812." + strconv.Itoa(lease) + ".0123456789abcdef"
-		if _, err := sem.Acquire(b.Context(), "pool", slots.Pace{}, []slots.Request{{Device: "ar:330100:17", Wants: []slots.Want{{Lease: id, TTL: 300 * time.Second, Batch: 12, Task: 812}}}}); err != nil {
+		if _, _, err := sem.Acquire(b.Context(), "pool", slots.Pace{}, []slots.Request{{Device: "ar:330100:17", Wants: []slots.Want{{Lease: id, TTL: 300 * time.Second, Batch: 12, Task: 812}}}}); err != nil {
 			return err
 		}
-		_, err := sem.Release(b.Context(), "pool", []string{id})
+		_, _, err := sem.Release(b.Context(), "pool", slots.Pace{}, []string{id})
 		return err
 	}
 	counter := func() error {
@@ -69,10 +69,10 @@ func BenchmarkBatch(b *testing.B) {
 	leases := names("812.0123456789abcdef", 0, limit)
 	reqs := requests(300*time.Second, leases...)
 	for b.Loop() {
-		if _, err := sem.Acquire(b.Context(), "pool", slots.Pace{}, reqs); err != nil {
+		if _, _, err := sem.Acquire(b.Context(), "pool", slots.Pace{}, reqs); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := sem.Release(b.Context(), "pool", leases); err != nil {
+		if _, _, err := sem.Release(b.Context(), "pool", slots.Pace{}, leases); err != nil {
 			b.Fatal(err)
 		}
 	}

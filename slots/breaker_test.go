@@ -93,7 +93,7 @@ func TestBlackHole(t *testing.T) {
 	const calls = 40
 	begin := time.Now()
 	for range calls {
-		if _, err := s.Acquire(t.Context(), "pool", slots.Pace{}, requests(time.Minute, "a")); !errors.Is(err, slots.ErrUnavailable) {
+		if _, _, err := s.Acquire(t.Context(), "pool", slots.Pace{}, requests(time.Minute, "a")); !errors.Is(err, slots.ErrUnavailable) {
 			t.Fatalf("%v, want ErrUnavailable", err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestBlackHole(t *testing.T) {
 	}
 	proxy.ReleaseReplies()
 	eventually(t, "an answer", func() bool {
-		out, err := s.Acquire(t.Context(), "pool", slots.Pace{}, requests(time.Minute, "a"))
+		out, _, err := s.Acquire(t.Context(), "pool", slots.Pace{}, requests(time.Minute, "a"))
 		return err == nil && (out[0].Status == slots.StatusAcquired || out[0].Status == slots.StatusHeld)
 	})
 }

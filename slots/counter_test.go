@@ -163,7 +163,7 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 		}
 	}
 
-	if _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(20*time.Millisecond, "vanished")); err != nil {
+	if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(20*time.Millisecond, "vanished")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the lease to end under traffic", func() bool {
@@ -198,7 +198,7 @@ func TestCounterExpiryLetsTwiceTheLimitIn(t *testing.T) {
 	}
 
 	for _, lease := range names("old", 0, limit) {
-		if _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Millisecond, lease)); err != nil {
+		if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Millisecond, lease)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -282,7 +282,7 @@ func TestCounterWithoutAScriptOverGrants(t *testing.T) {
 	s.acquireAll(t, pool, names("l", 0, limit-1)...)
 	inside = limit - 1
 	for i, client := range clients {
-		out, err := slots.New(client).Acquire(t.Context(), pool, slots.Pace{}, requests(time.Minute, names("two", 0, 2)[i]))
+		out, _, err := slots.New(client).Acquire(t.Context(), pool, slots.Pace{}, requests(time.Minute, names("two", 0, 2)[i]))
 		if err != nil {
 			t.Fatal(err)
 		}

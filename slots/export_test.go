@@ -43,6 +43,6 @@ func (s *Semaphore) SharesBreaker(a, b string) bool { return s.breakers.of(a) ==
 func NewPatient(client redis.UniversalClient) *Semaphore {
 	s := New(client)
 	patient := strings.NewReplacer("LONGEST = 2000", "LONGEST = 60000", "COUNT_MS = 10000", "COUNT_MS = 100000000")
-	s.scripts.acquire = redis.NewScript(poolLua + aloneLua + patient.Replace(lineLua) + acquireLua)
+	s.scripts = scriptsWith(patient.Replace(lineLua))
 	return s
 }

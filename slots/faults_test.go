@@ -42,12 +42,12 @@ func TestRestartWithoutData(t *testing.T) {
 	pool := s.poolOf(t, 1)
 	s.acquire(t, pool, "a")
 	redisServer.Kill()
-	if _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b")); !errors.Is(err, slots.ErrUnavailable) {
+	if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b")); !errors.Is(err, slots.ErrUnavailable) {
 		t.Fatalf("no server: %v, want ErrUnavailable", err)
 	}
 	redisServer.Start()
 	eventually(t, "an answer", func() bool {
-		out, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b"))
+		out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b"))
 		if err == nil && out[0].Status != slots.StatusUnknown {
 			t.Fatalf("after a restart without data: %+v, want unknown", out[0])
 		}
@@ -139,14 +139,14 @@ func TestReadOnlyReplica(t *testing.T) {
 	var sent atomic.Int32
 	proxy := testservers.NewProxy(t, s.addr)
 	proxy.OnRequest(func(b []byte) { sent.Add(int32(bytes.Count(bytes.ToLower(b), []byte("evalsha")))) })
-	_, err := slots.New(s.dial(t, proxy.Addr)).Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b"))
+	_, _, err := slots.New(s.dial(t, proxy.Addr)).Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b"))
 	if !errors.Is(err, slots.ErrUnavailable) || !strings.Contains(err.Error(), "READONLY") {
 		t.Errorf("acquire: %v", err)
 	}
 	if got := sent.Load(); got != 1 {
 		t.Errorf("sent %d times: an answer is final", got)
 	}
-	if _, err := s.Release(t.Context(), pool, []string{"a"}); !errors.Is(err, slots.ErrUnavailable) {
+	if _, _, err := s.Release(t.Context(), pool, slots.Pace{}, []string{"a"}); !errors.Is(err, slots.ErrUnavailable) {
 		t.Errorf("release: %v", err)
 	}
 	if err := s.client.Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
@@ -170,14 +170,14 @@ func TestOutOfMemory(t *testing.T) {
 		}
 	}
 	memory("1")
-	if _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b")); !errors.Is(err, slots.ErrUnavailable) {
+	if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b")); !errors.Is(err, slots.ErrUnavailable) {
 		t.Errorf("acquire: %v", err)
 	}
 	if _, err := s.Configure(t.Context(), pool, slots.Config{Capacity: 9, Version: 9}); !errors.Is(err, slots.ErrUnavailable) {
 		t.Errorf("configure: %v", err)
 	}
 	diff(t, "unchanged", s.snapshot(t, pool), before)
-	if freed, err := s.Release(t.Context(), pool, []string{"a"}); err != nil || !freed[0] {
+	if freed, _, err := s.Release(t.Context(), pool, slots.Pace{}, []string{"a"}); err != nil || !freed[0] {
 		t.Errorf("release must work without memory: %v, %v", freed, err)
 	}
 	_, err := s.Restore(t.Context(), other, slots.Config{Capacity: 1}, nil)
@@ -199,7 +199,7 @@ func TestCallerGivesUp(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
-	_, err := s.Acquire(ctx, pool, slots.Pace{}, requests(1e9, "a"))
+	_, _, err := s.Acquire(ctx, pool, slots.Pace{}, requests(1e9, "a"))
 	if !errors.Is(err, slots.ErrUnavailable) {
 		t.Errorf("%v, want ErrUnavailable", err)
 	}

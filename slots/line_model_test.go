@@ -119,7 +119,7 @@ func (m *lineMachine) release(t *rapid.T) {
 		t.Skip()
 	}
 	lease := rapid.SampledFrom(slices.Sorted(maps.Keys(m.holds))).Draw(t, "lease")
-	if freed, err := m.Release(m.ctx, m.pool, []string{lease}); err != nil || !freed[0] {
+	if freed, _, err := m.Release(m.ctx, m.pool, slots.Pace{}, []string{lease}); err != nil || !freed[0] {
 		t.Fatal(freed, err)
 	}
 	delete(m.holds, lease)
@@ -195,7 +195,7 @@ func (m *lineMachine) ask(t *rapid.T) {
 	if !m.lost {
 		standings = m.standings(t, device, wants)
 	}
-	got, err := m.Acquire(m.ctx, m.pool, pace, []slots.Request{{Device: device, Wants: wants, Chance: 0.5}})
+	got, _, err := m.Acquire(m.ctx, m.pool, pace, []slots.Request{{Device: device, Wants: wants, Chance: 0.5}})
 	if err != nil {
 		t.Fatal(err)
 	}

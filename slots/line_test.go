@@ -40,7 +40,7 @@ func (s *server) ask(t *testing.T, pool string, pace slots.Pace, w slots.Want) s
 	if w.Lease == "" {
 		w.Lease = strconv.FormatInt(w.Task, 10)
 	}
-	got, err := s.Acquire(t.Context(), pool, pace, []slots.Request{asking(fmt.Sprintf("d%d", w.Task), w)})
+	got, _, err := s.Acquire(t.Context(), pool, pace, []slots.Request{asking(fmt.Sprintf("d%d", w.Task), w)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestSmallBatchBehindALargeOne(t *testing.T) {
 		w := slots.Want{Lease: strconv.Itoa(i), TTL: time.Hour, Batch: 1, Task: int64(i), Priority: 9}
 		reqs[i] = asking(fmt.Sprintf("d%d", i), w)
 	}
-	if _, err := s.Acquire(t.Context(), pool, patientPace(), reqs); err != nil {
+	if _, _, err := s.Acquire(t.Context(), pool, patientPace(), reqs); err != nil {
 		t.Fatal(err)
 	}
 	for i := range int64(3) {
@@ -334,17 +334,27 @@ func TestOverdueLeaveTheLine(t *testing.T) {
 	})
 }
 
-// A refused device is told to come when its turn is likely, within the bounds.
+// A refused device is told to come when its turn is likely, within the bounds; one
+// that can be told of a place, only should nobody tell it.
 func TestWhenToComeAgain(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, backends()[0])
 	pool := s.poolOf(t, 2)
-	pace := slots.Pace{Hold: 10 * time.Second, Soonest: time.Second, Longest: 30 * time.Second}
+	pace := slots.Pace{Hold: 10 * time.Second, Soonest: time.Second, Longest: 10 * time.Second}
+	early := func(d time.Duration) time.Duration { return d * 9 / 10 } // chance 0: a tenth
 	for task := int64(1); task <= 10; task++ {
-		got := s.ask(t, pool, pace, slots.Want{Batch: 1, Task: task}) // chance 0: a tenth early
-		want := min(time.Duration(task-2)*5*time.Second, pace.Longest) * 9 / 10
+		got := s.ask(t, pool, pace, slots.Want{Batch: 1, Task: task})
+		want := early(min(time.Duration(task-2)*5*time.Second, 3*pace.Longest))
 		if task > 2 && (got.Position != int(task-2) || got.After != want) {
 			t.Errorf("task %d: %+v, want position %d after %s", task, got, task-2, want)
+		}
+	}
+	for _, pace.Longest = range []time.Duration{10 * time.Second, 6 * time.Second} {
+		told := asking("told", slots.Want{Lease: "told", TTL: time.Hour, Batch: 1, Task: 11})
+		told.Reach = slots.ReachPush
+		got, _, err := s.Acquire(t.Context(), pool, pace, []slots.Request{told})
+		if want := early(min(45*time.Second+pace.Longest, 8*pace.Longest)); err != nil || got[0].Position != 9 || got[0].After != want {
+			t.Errorf("who can be told: %+v, %v, want position 9 after %s", got, err, want)
 		}
 	}
 	pace.Hold = time.Millisecond

@@ -79,11 +79,11 @@ func TestLinearizable(t *testing.T) {
 			for i := range rounds {
 				lease := fmt.Sprintf("%d.%d.a", c, i)
 				release := func() (output, error) {
-					freed, err := s.Release(t.Context(), pool, []string{lease})
+					freed, _, err := s.Release(t.Context(), pool, slots.Pace{}, []string{lease})
 					return output{freed: err == nil && freed[0]}, err
 				}
 				do(input{lease: lease}, func() (output, error) {
-					out, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Minute, lease))
+					out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Minute, lease))
 					if err != nil || out[0].Status != slots.StatusAcquired {
 						return output{slot: -1}, err
 					}

@@ -79,7 +79,7 @@ func (m *machine) modelAcquire(lease string) slots.Acquisition {
 
 func (m *machine) acquire(t *rapid.T) {
 	leases := rapid.SliceOfN(anyLease(), 1, 4).Draw(t, "leases")
-	got, err := m.Acquire(m.ctx, m.pool, slots.Pace{}, requests(time.Minute, leases...))
+	got, _, err := m.Acquire(m.ctx, m.pool, slots.Pace{}, requests(time.Minute, leases...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func (m *machine) acquire(t *rapid.T) {
 
 func (m *machine) release(t *rapid.T) {
 	leases := rapid.SliceOfN(anyLease(), 1, 4).Draw(t, "leases")
-	got, err := m.Release(m.ctx, m.pool, leases)
+	got, _, err := m.Release(m.ctx, m.pool, slots.Pace{}, leases)
 	if err != nil {
 		t.Fatal(err)
 	}

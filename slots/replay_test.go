@@ -57,7 +57,8 @@ type call struct {
 func replayed() map[string]call {
 	return map[string]call{
 		"acquire": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Acquire(ctx, pool, slots.Pace{}, requests(1e9, "a", "old.1", "a", "b"))
+			got, _, err := s.Acquire(ctx, pool, slots.Pace{}, requests(1e9, "a", "old.1", "a", "b"))
+			return got, err
 		}},
 		"stand in line": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
 			reqs := requests(1e9, "a", "b", "c", "old.0")
@@ -65,7 +66,7 @@ func replayed() map[string]call {
 				reqs[i].Wants[0].Batch, reqs[i].Wants[0].Task = int64(i%2+1), int64(i+1)
 			}
 			pace := slots.Pace{Hold: time.Minute, Soonest: time.Second, Longest: time.Hour}
-			got, err := s.Acquire(ctx, pool, pace, reqs)
+			got, _, err := s.Acquire(ctx, pool, pace, reqs)
 			for i := range got {
 				got[i].After = 0
 			}
@@ -75,10 +76,12 @@ func replayed() map[string]call {
 			return s.Standing(ctx, pool, []slots.Waiter{{Device: "a", Batch: 1, Task: 1}})
 		}},
 		"acquire from unknown": {false, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Acquire(ctx, pool, slots.Pace{}, requests(1e9, "a"))
+			got, _, err := s.Acquire(ctx, pool, slots.Pace{}, requests(1e9, "a"))
+			return got, err
 		}},
 		"release": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Release(ctx, pool, []string{"nobody", "old.1", "old.1", "old.0"})
+			got, _, err := s.Release(ctx, pool, slots.Pace{}, []string{"nobody", "old.1", "old.1", "old.0"})
+			return got, err
 		}},
 		"raise": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
 			return s.Configure(ctx, pool, slots.Config{Capacity: 9, Version: 2})
@@ -126,7 +129,7 @@ func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 			warm(t, s)
 			pool := s.poolOf(t, 3)
 			lossy, lost := s.losing(t, 1)
-			out, err := lossy.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "a"))
+			out, _, err := lossy.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "a"))
 			if err != nil || lost() != 1 {
 				t.Fatal(err, lost())
 			}
@@ -146,7 +149,7 @@ func TestAllRepliesLost(t *testing.T) {
 	warm(t, s)
 	pool := s.poolOf(t, 3)
 	lossy, lost := s.losing(t, 3)
-	if _, err := lossy.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "a")); !errors.Is(err, slots.ErrUnavailable) {
+	if _, _, err := lossy.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "a")); !errors.Is(err, slots.ErrUnavailable) {
 		t.Fatalf("all replies lost: %v, want ErrUnavailable", err)
 	}
 	if got := lost(); got != 3 {

@@ -24,6 +24,12 @@ var (
 	aloneLua string
 	//go:embed lua/line.lua
 	lineLua string
+	//go:embed lua/offer.lua
+	offerLua string
+	//go:embed lua/handon.lua
+	handonLua string
+	//go:embed lua/seat.lua
+	seatLua string
 	//go:embed lua/acquire.lua
 	acquireLua string
 	//go:embed lua/release.lua
@@ -41,17 +47,29 @@ var (
 )
 
 type scripts struct {
-	acquire, release, snapshot, configure, restore, adopt, standing *redis.Script
+	acquire, release, snapshot, configure, restore, adopt, standing, handOn, seat *redis.Script
 }
 
-func newScripts() scripts {
+// knownLua comes before offer.lua where no script of its own says it.
+const knownLua = "local capacity, held = known()\n"
+
+func newScripts() scripts { return scriptsWith(lineLua) }
+
+// scriptsWith builds the scripts around this line.lua.
+func scriptsWith(lineLua string) scripts {
 	script := func(src string) *redis.Script { return redis.NewScript(poolLua + src) }
 	return scripts{
-		acquire: script(aloneLua + lineLua + acquireLua), release: script(releaseLua), snapshot: script(snapshotLua),
-		configure: script(configureLua), restore: script(restoreLua), adopt: script(adoptLua),
+		acquire:  script(aloneLua + lineLua + offerLua + acquireLua),
+		release:  script(releaseLua + lineLua + offerLua + "return hand_on(now, reply)"),
+		handOn:   script(knownLua + lineLua + offerLua + handonLua),
+		seat:     script(knownLua + lineLua + offerLua + seatLua),
 		standing: script(lineLua + standingLua),
+		snapshot: script(snapshotLua), configure: script(configureLua), restore: script(restoreLua), adopt: script(adoptLua),
 	}
 }
+
+// lineKey is the index of the line among the keys of a pool.
+const lineKey = 7
 
 // keys of a pool, in the order of pool.lua; one hash tag, so one node of a Cluster.
 func keys(pool string) []string {
@@ -59,6 +77,7 @@ func keys(pool string) []string {
 	return []string{
 		prefix + "free_at", prefix + "holder", prefix + "lease", prefix + "config", prefix + "released",
 		prefix + "batch", prefix + "turn", prefix + "line", prefix + "due", prefix + "place",
+		prefix + "offer", prefix + "offered", prefix + "unsent", prefix + "ready", prefix + "reach",
 	}
 }
 

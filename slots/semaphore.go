@@ -30,6 +30,7 @@ type Request struct {
 	Device string  // no '|'
 	Wants  []Want  // 1..MaxWants, in any order
 	Chance float64 // in [0,1): spreads when refused devices come back
+	Reach  Reach   // how the device can be told of a place, while it waits
 }
 
 // MaxWants is how many tasks one request may name.
@@ -46,12 +47,15 @@ type Want struct {
 }
 
 // Pace is what tells a refused device when to ask again: when its turn is
-// likely, by how long a slot is usually held, but within these bounds, give or
-// take a tenth. Each is cut to milliseconds. With Longest 0 nobody is told to,
-// and nobody stands in line.
+// likely, by how long a slot is usually held, not before Soonest and at the latest
+// after 3 x Longest, give or take a tenth. A device that can be told of a place
+// need not come for its turn: it is asked back later by Longest, at the latest
+// after 8 x Longest. Each is cut to milliseconds.
 type Pace struct {
-	Hold             time.Duration // 0: unknown
-	Soonest, Longest time.Duration
+	Hold    time.Duration // 0: unknown
+	Soonest time.Duration
+	Longest time.Duration // the report period; 0: nobody is told to ask again, or stands in line
+	Offer   time.Duration // how long a place stays reserved for whom it is offered to; 0: nothing is offered
 }
 
 // Status answers a Request.
@@ -82,38 +86,42 @@ type Acquisition struct {
 // Acquire gives each request, in order, the lowest free slot of the pool for
 // one of its wants, if that is its turn; one outcome per request. Who is refused
 // stands in the line of the pool until it is granted a slot there, or does not
-// ask again for longer than pace says. After an error any of the leases may hold
-// a slot: release them.
+// ask again for longer than pace says. The offers are to be sent, whoever asked:
+// see HandOn. After an error any of the leases may hold a slot: release them.
 //
 // The order: the batch with the lowest held / weight; of equal ones the one that
 // had its turn least recently (by weight), then the older; in a batch priority,
 // then the older task. A slot is kept free only for somebody who comes first and
 // is expected now: see docs/architecture.md.
-func (s *Semaphore) Acquire(ctx context.Context, pool string, pace Pace, reqs []Request) ([]Acquisition, error) {
+func (s *Semaphore) Acquire(ctx context.Context, pool string, pace Pace, reqs []Request) ([]Acquisition, []Offer, error) {
 	if err := checkRequests(pool, reqs); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	out := make([]Acquisition, 0, len(reqs))
+	var offers []Offer
 	for part := range slices.Chunk(reqs, chunk) {
-		reply, err := s.run(ctx, s.scripts.acquire, pool, acquireArgs(pace, part)...).Int64Slice()
+		reply, made, err := s.offering(ctx, s.scripts.acquire, pool, acquireArgs(pace, part), acquisitionParts*len(part))
 		if err != nil {
-			return nil, unavailable("acquire from", pool, err)
+			return nil, nil, unavailable("acquire from", pool, err)
 		}
-		for a := range slices.Chunk(reply, 5) {
+		for a := range slices.Chunk(reply, acquisitionParts) {
 			out = append(out, Acquisition{
 				Status: Status(a[0]), Slot: int(a[1]), Want: max(int(a[2])-1, 0),
 				Position: int(a[3]), After: millis(a[4]),
 			})
 		}
+		offers = append(offers, made...)
 	}
-	return out, nil
+	return out, offers, nil
 }
 
+// acquisitionParts is how many numbers the script returns per request.
+const acquisitionParts = 5
+
 func acquireArgs(pace Pace, reqs []Request) []any {
-	soonest := max(pace.Soonest.Milliseconds(), 0)
-	args := []any{newCall(), max(pace.Hold.Milliseconds(), 0), soonest, max(pace.Longest.Milliseconds(), soonest)}
+	args := pace.args()
 	for _, r := range reqs {
-		args = append(args, r.Device, int(min(max(r.Chance, 0), 1)*1000), len(r.Wants))
+		args = append(args, r.Device, int(min(max(r.Chance, 0), 1)*1000), int(r.Reach), len(r.Wants))
 		for _, w := range r.Wants {
 			args = append(args, w.Lease, w.TTL.Milliseconds(), w.Batch, max(w.Weight, 1), w.Priority, w.Task)
 		}
@@ -121,29 +129,35 @@ func acquireArgs(pace Pace, reqs []Request) []any {
 	return args
 }
 
+// args begin those of every script that knows the line (line.lua).
+func (p Pace) args() []any {
+	soonest := max(p.Soonest.Milliseconds(), 0)
+	return []any{newCall(), max(p.Hold.Milliseconds(), 0), soonest, max(p.Longest.Milliseconds(), soonest), max(p.Offer.Milliseconds(), 0)}
+}
+
 // Release frees the slots of these leases and says for each whether it held
-// one. A lease that holds nothing, or a pool that is unknown, changes nothing.
-// A call may be repeated after an error.
-func (s *Semaphore) Release(ctx context.Context, pool string, leases []string) ([]bool, error) {
+// one; what became free is offered to who waits. A lease that holds nothing, or a
+// pool that is unknown, changes nothing. A call may be repeated after an error.
+func (s *Semaphore) Release(ctx context.Context, pool string, pace Pace, leases []string) (freed []bool, offers []Offer, err error) {
 	if err := checkPool(pool); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out := make([]bool, 0, len(leases))
+	freed = make([]bool, 0, len(leases))
 	for part := range slices.Chunk(leases, chunk) {
-		args := make([]any, 0, 1+len(part))
-		args = append(args, newCall())
+		args := pace.args()
 		for _, lease := range part {
 			args = append(args, lease)
 		}
-		reply, err := s.run(ctx, s.scripts.release, pool, args...).Int64Slice()
+		reply, made, err := s.offering(ctx, s.scripts.release, pool, args, len(part))
 		if err != nil {
-			return nil, unavailable("release to", pool, err)
+			return nil, nil, unavailable("release to", pool, err)
 		}
-		for _, freed := range reply {
-			out = append(out, freed == 1)
+		for _, n := range reply {
+			freed = append(freed, n == 1)
 		}
+		offers = append(offers, made...)
 	}
-	return out, nil
+	return freed, offers, nil
 }
 
 func checkRequests(pool string, reqs []Request) error {

@@ -100,10 +100,10 @@ func (s *server) testBatch(t *testing.T) {
 	})
 	diff(t, "freed", s.release(t, pool, "b", "nobody", "old"), []bool{true, false, true})
 	diff(t, "holders", s.holders(t, pool), map[int]string{1: "a"})
-	if got, err := s.Acquire(t.Context(), pool, slots.Pace{}, nil); len(got) != 0 || err != nil {
+	if got, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, nil); len(got) != 0 || err != nil {
 		t.Errorf("empty batch: %v, %v", got, err)
 	}
-	if got, err := s.Release(t.Context(), pool, nil); len(got) != 0 || err != nil {
+	if got, _, err := s.Release(t.Context(), pool, slots.Pace{}, nil); len(got) != 0 || err != nil {
 		t.Errorf("empty release: %v, %v", got, err)
 	}
 }
@@ -147,7 +147,7 @@ func (s *server) testDoubleRelease(t *testing.T) {
 func (s *server) testExpiredHoldersCount(t *testing.T) {
 	t.Parallel()
 	pool := s.poolOf(t, 1)
-	if _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Millisecond, "a")); err != nil {
+	if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Millisecond, "a")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the lease to end", func() bool { return s.snapshot(t, pool).Leases[0].Remaining < 0 })
@@ -249,7 +249,7 @@ func (s *server) testInvalid(t *testing.T) {
 	t.Parallel()
 	pool, ctx := s.poolOf(t, 3), t.Context()
 	acquire := func(pool string, r slots.Request) func() error {
-		return func() error { _, err := s.Acquire(ctx, pool, slots.Pace{}, []slots.Request{r}); return err }
+		return func() error { _, _, err := s.Acquire(ctx, pool, slots.Pace{}, []slots.Request{r}); return err }
 	}
 	configure := func(capacity int, version int64) func() error {
 		return func() error {
@@ -322,7 +322,7 @@ func (s *server) testConcurrentCap(t *testing.T) {
 	for c := range clients {
 		wg.Go(func() {
 			for _, lease := range names(fmt.Sprint(c), 0, rounds) {
-				out, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Minute, lease))
+				out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Minute, lease))
 				if err != nil {
 					t.Error(err)
 					return
@@ -340,7 +340,7 @@ func (s *server) testConcurrentCap(t *testing.T) {
 				mu.Lock()
 				delete(inside, out[0].Slot)
 				mu.Unlock()
-				if freed, err := s.Release(t.Context(), pool, []string{lease}); err != nil || !freed[0] {
+				if freed, _, err := s.Release(t.Context(), pool, slots.Pace{}, []string{lease}); err != nil || !freed[0] {
 					t.Errorf("release %s: %v, %v", lease, freed, err)
 				}
 			}

@@ -3,6 +3,7 @@ package slots
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -27,6 +28,7 @@ type Snapshot struct {
 	Capacity int
 	Version  int64
 	Leases   []Lease // sorted by slot
+	Reserved []Offer // places that are kept for who was offered them; ID and Age are not set
 }
 
 // Snapshot reads a pool in one atomic step.
@@ -45,7 +47,8 @@ func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error)
 	return snapshot, nil
 }
 
-// parseSnapshot reads: capacity, version, now; then per lease slot, remaining, holder.
+// parseSnapshot reads: capacity, version, now; then per lease slot, remaining,
+// holder; and per offer -1, ms left, member of the line.
 func parseSnapshot(reply []any) (Snapshot, error) {
 	if len(reply) == 0 {
 		return Snapshot{}, nil
@@ -61,6 +64,14 @@ func parseSnapshot(reply []any) (Snapshot, error) {
 	}
 	snapshot := Snapshot{Known: true, Capacity: int(capacity), Version: version}
 	for part := range slices.Chunk(reply[3:], 3) {
+		if part[0] == int64(-1) {
+			offer, err := parseReserved(part)
+			if err != nil {
+				return Snapshot{}, err
+			}
+			snapshot.Reserved = append(snapshot.Reserved, offer)
+			continue
+		}
 		lease, err := parseLease(part, now)
 		if err != nil {
 			return Snapshot{}, err
@@ -69,6 +80,21 @@ func parseSnapshot(reply []any) (Snapshot, error) {
 	}
 	slices.SortFunc(snapshot.Leases, func(a, b Lease) int { return cmp.Compare(a.Slot, b.Slot) })
 	return snapshot, nil
+}
+
+func parseReserved(part []any) (Offer, error) {
+	left, ok1 := part[1].(int64)
+	member, ok2 := part[2].(string)
+	fields := strings.SplitN(member, "|", 4)
+	if !ok1 || !ok2 || len(fields) != 4 {
+		return Offer{}, fmt.Errorf("offer %v", part)
+	}
+	batch, err1 := number(fields[0])
+	task, err2 := number(fields[2])
+	if err := errors.Join(err1, err2); err != nil {
+		return Offer{}, fmt.Errorf("offer %v: %w", part, err)
+	}
+	return Offer{Device: fields[3], Batch: batch, Task: task, Left: millis(left)}, nil
 }
 
 func parseLease(part []any, now int64) (Lease, error) {

@@ -36,7 +36,7 @@ func (s *Semaphore) Standing(ctx context.Context, pool string, waiters []Waiter)
 	}
 	out := make([]Standing, 0, len(waiters))
 	for part := range slices.Chunk(waiters, chunk) {
-		var args []any
+		args := Pace{}.args()
 		for _, w := range part {
 			if err := checkOrder(w.Batch, w.Task, w.Weight, w.Priority); err != nil {
 				return nil, err

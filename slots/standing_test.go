@@ -32,7 +32,7 @@ func TestFirstOfADevice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := s.Acquire(t.Context(), pool, sleepyPace(), []slots.Request{asking(device, wants...)})
+			got, _, err := s.Acquire(t.Context(), pool, sleepyPace(), []slots.Request{asking(device, wants...)})
 			if err != nil || got[0].Status != slots.StatusAcquired {
 				t.Fatal(got, err)
 			}

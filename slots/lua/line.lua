@@ -1,5 +1,9 @@
 -- The line of a pool and the order in it; sent between pool.lua and the scripts
 -- that need them.
+-- ARGV     of each of them: call id; then of the pace, in ms: how long a slot is
+--          usually held, the shortest and the longest time after which to ask
+--          again (longest 0 = no line), and how long a place stays reserved for
+--          whom it is offered to (0 = nothing is offered)
 --
 -- KEYS   6 batch  HASH  of batch b, beside "h" .. b: "w" .. b = its weight, and
 --                       "p" .. b = "times|member": how often its first waiter
@@ -9,6 +13,7 @@
 --                       waiting device, so that text order is the order inside a batch
 --        9 due    ZSET  device -> when it was told to ask again (ms)
 --       10 place  HASH  device -> its member of the line
+--       11 to 15  who can be told of a place, and who was (offer.lua)
 --
 -- The order. The next place goes to the batch with the lowest held / weight; of
 -- equal ones to that whose virtual time is lowest, then to the older one. Inside
@@ -17,6 +22,7 @@
 -- of it, or stale in it, changes the order for as long as one report takes.
 
 local TURN, LINE, DUE, PLACE = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local OFFER, OFFERED, UNSENT, READY, REACH = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local UNIT = 1000000      -- of virtual time: one grant of a batch of weight 1
 local MAX_BATCHES = 200   -- of a line that are looked at, the oldest
 local LOOK = 16           -- waiters of a batch that are looked at, the first
@@ -25,6 +31,12 @@ local MAX_KEPT = 32       -- places that are kept free at most, however large th
 local LONGEST = 2000      -- ms before and after a waiter is due that a place is kept at most
 local LATE = 250          -- ms that one may be late, on its way, before others pass
 local COUNT_MS = 10000    -- between two countings of what the batches hold
+
+local hold_ms = integer(ARGV[2], 0, 2 ^ 52, 'hold time')
+local soonest = integer(ARGV[3], 0, 2 ^ 52, 'shortest time')
+local period = integer(ARGV[4], soonest, 2 ^ 52, 'longest time')
+local offer_ms = integer(ARGV[5], 0, 2 ^ 52, 'time of an offer')
+local window = math.min(math.floor(hold_ms / 40), LONGEST)
 
 local function member_name(want, device)
   return want.batch .. '|' .. string.format('%010.0f', 2 ^ 31 - want.priority) .. '|' .. number_name(want.task) .. '|' .. device
@@ -40,42 +52,81 @@ local function device_of_member(member) return string.sub(member, 46) end
 -- mend drops a line of which a part was lost: the waiters come again.
 local function mend()
   local members = redis.call('ZCARD', LINE)
-  if redis.call('ZCARD', DUE) ~= members or redis.call('HLEN', PLACE) ~= members then
-    redis.call('DEL', LINE, DUE, PLACE)
+  if redis.call('ZCARD', DUE) ~= members or redis.call('HLEN', PLACE) ~= members or redis.call('ZCARD', READY) > members then
+    redis.call('DEL', LINE, DUE, PLACE, READY, REACH, OFFER, OFFERED, UNSENT)
+  elseif redis.call('HLEN', OFFERED) ~= redis.call('ZCARD', OFFER) then
+    redis.call('DEL', OFFER, OFFERED, UNSENT)
   end
+end
+
+-- withdraw ends the offer to a device, if it has one, and returns what it was for.
+local function withdraw(device)
+  local id, made, member = string.match(redis.call('HGET', OFFERED, device) or '', '^(%d+)|(%d+)|(.*)$')
+  if not id then return end
+  redis.call('HDEL', OFFERED, device)
+  redis.call('ZREM', OFFER, device)
+  redis.call('ZREM', UNSENT, device)
+  uncount(batch_of_member(member))
+  return member
 end
 
 local function leave(device)
+  withdraw(device)
   local member = redis.call('HGET', PLACE, device)
   if member then
     redis.call('ZREM', LINE, member)
+    redis.call('ZREM', READY, member)
     redis.call('ZREM', DUE, device)
     redis.call('HDEL', PLACE, device)
+    redis.call('HDEL', REACH, device)
   end
 end
 
-local function join(device, member, due)
+-- away keeps a device's place in line, but it is told of nothing until it asks.
+local function away(device)
+  withdraw(device)
+  redis.call('HDEL', REACH, device)
+  local member = redis.call('HGET', PLACE, device)
+  if member then redis.call('ZREM', READY, member) end
+end
+
+-- join lets a device without an offer stand in line; reach: 0 = it polls.
+local function join(device, member, due, reach)
   local old = redis.call('HGET', PLACE, device)
-  if old and old ~= member then redis.call('ZREM', LINE, old) end
+  if old and old ~= member then
+    redis.call('ZREM', LINE, old)
+    redis.call('ZREM', READY, old)
+  end
   redis.call('ZADD', LINE, 0, member)
   redis.call('HSET', PLACE, device, member)
   redis.call('ZADD', DUE, text(due), device)
+  if reach > 0 then
+    redis.call('ZADD', READY, 0, member)
+    redis.call('HSET', REACH, device, text(reach))
+  else
+    redis.call('ZREM', READY, member)
+    redis.call('HDEL', REACH, device)
+  end
 end
 
 -- leave_overdue takes out a few who did not come for longer than a report period.
-local function leave_overdue(now, period)
+local function leave_overdue(now)
   for _, device in ipairs(redis.call('ZRANGEBYSCORE', DUE, '-inf', text(now - period - LONGEST), 'LIMIT', 0, 10)) do
     leave(device)
   end
 end
 
--- count_held counts anew what each batch holds, and forgets batches that are not
+-- count_held counts anew what each batch holds or is offered, and forgets batches that are not
 -- in the contest.
 local function count_held(now, contest)
   local held, fields = {}, { 'counted', text(now) }
   for _, record in ipairs(redis.call('HVALS', HOLDER)) do
     local batch = batch_of(record)
     if batch then held[batch] = (held[batch] or 0) + 1 end
+  end
+  for _, offer in ipairs(redis.call('HVALS', OFFERED)) do
+    local batch = batch_of_member(string.match(offer, '^%d+|%d+|(.*)$'))
+    held[batch] = (held[batch] or 0) + 1
   end
   local kept = {}
   for _, b in ipairs(contest.all) do

@@ -6,8 +6,8 @@
 --        4 config    HASH  capacity, version, call; only "restoring" while unknown
 --        5 released  ZSET  tag -> when (ms): what was freed in the last seconds
 --        6 batch     HASH  "h" .. batch -> how many it holds; more in line.lua
---        7 to 10     the line (line.lua)
--- 1 to 4 decide whether a slot is given; 6 to 10 only to whom first. Whatever is
+--        7 to 15     the line and its offers (line.lua)
+-- 1 to 4 decide whether a slot is given; 6 to 15 only to whom first. Whatever is
 -- lost of these or wrong in them can delay, never give one slot too many.
 -- A slot is its number in five digits, so that equal scores sort by number.
 -- Time is Redis TIME, in milliseconds. Numbers are stored as integer strings.
@@ -74,14 +74,19 @@ local function hold(slot, lease, device, batch, tag, acquired, ends)
   redis.call('HINCRBY', BATCH, 'h' .. batch, 1)
 end
 
+-- uncount notes that a batch has one place less.
+local function uncount(batch)
+  if batch and redis.call('HINCRBY', BATCH, 'h' .. batch, -1) < 1 then
+    redis.call('HDEL', BATCH, 'h' .. batch)
+  end
+end
+
 -- free takes a slot back from the lease that holds it.
 local function free(slot, lease, capacity)
   local batch = batch_of(redis.call('HGET', HOLDER, slot) or '')
   redis.call('HDEL', LEASE, lease) -- first: it works without memory, and so does what follows it
   redis.call('HDEL', HOLDER, slot)
-  if batch and redis.call('HINCRBY', BATCH, 'h' .. batch, -1) < 1 then
-    redis.call('HDEL', BATCH, 'h' .. batch)
-  end
+  uncount(batch)
   if tonumber(slot) < capacity then
     redis.call('ZADD', FREE_AT, 0, slot)
   else

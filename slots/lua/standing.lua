@@ -1,6 +1,6 @@
 -- standing: where tasks stand in the line of a pool. Writes nothing.
 -- KEYS     the pool (pool.lua, line.lua)
--- ARGV     per task: device, batch, weight, priority, task
+-- ARGV     as line.lua has it; then per task: device, batch, weight, priority, task
 -- Returns  nothing for an unknown pool; else capacity, held, length of the line;
 --          then per task: its position if its device stood in line with it now,
 --          the task that the device does stand with (as a string; "" = it does
@@ -8,8 +8,8 @@
 --          1 if it comes first of the device's tasks listed here, else 0
 local WAITER = 5
 local waiters = {}
-for i = 1, #ARGV / WAITER do
-  local at = WAITER * (i - 1)
+for i = 1, (#ARGV - 5) / WAITER do
+  local at = WAITER * (i - 1) + 5
   waiters[i] = {
     device = ARGV[at + 1], batch = number_name(integer(ARGV[at + 2], 0, 2 ^ 53, 'batch')),
     weight = integer(ARGV[at + 3], 1, 2 ^ 20, 'weight'), priority = integer(ARGV[at + 4], -2 ^ 30, 2 ^ 30, 'priority'),
