@@ -39,6 +39,7 @@ type Config struct {
 	Semaphore Semaphore
 	Accounts  Accounts // at the broker; nil: none follow the devices
 	Recent    Recent   // nil: nobody is told who was seen last
+	Waker     Waker    // nil: no device can be pushed to
 
 	LeaseMargin  time.Duration // kept back from every lease, at most a fifth of it; 0 keeps nothing back
 	LeaseMin     time.Duration // no device is given less; default 1 s

@@ -36,7 +36,7 @@ type Registry interface {
 	MarkOwnToken(ctx context.Context, device string) error
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
 	MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error
-	TouchDevices(ctx context.Context, seen map[string]time.Time) error
+	TouchDevices(ctx context.Context, seen map[string]store.Seen) error
 }
 
 // Upkeep is what the background passes need of the store.

@@ -54,7 +54,7 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller Caller, report dev
 	if err := d.admit(ctx, h); err != nil {
 		return devices.Reply{}, err
 	}
-	d.mark(string(caller.Device), h.seeing())
+	d.mark(string(caller.Device), store.Seen{At: h.seeing(), Reach: d.reachOf(h)})
 	if err := d.answer(ctx, h); err != nil {
 		return devices.Reply{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/recent"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 // Recent remembers who was seen last; *recent.List.
@@ -20,10 +21,10 @@ type Recent interface {
 // write. A crash loses what was not flushed: the next report says it again.
 type lastSeen struct {
 	mu    sync.Mutex
-	times map[string]time.Time
+	times map[string]store.Seen
 }
 
-func newLastSeen() *lastSeen { return &lastSeen{times: make(map[string]time.Time)} }
+func newLastSeen() *lastSeen { return &lastSeen{times: make(map[string]store.Seen)} }
 
 // seeing is when a report was seen, by the ledger's clock: a device that it
 // registers was not seen before it was there.
@@ -34,29 +35,29 @@ func (h *handling) seeing() time.Time {
 	return h.view.Now
 }
 
-func (s *lastSeen) mark(device string, at time.Time) {
+func (s *lastSeen) mark(device string, seen store.Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.times[device] = at
+	s.times[device] = seen
 }
 
 // at is when a device reported that was not flushed yet; zero: unknown.
 func (s *lastSeen) at(device string) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.times[device]
+	return s.times[device].At
 }
 
-func (s *lastSeen) take() map[string]time.Time {
+func (s *lastSeen) take() map[string]store.Seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := s.times
-	s.times = make(map[string]time.Time)
+	s.times = make(map[string]store.Seen)
 	return taken
 }
 
 // putBack keeps what could not be flushed, unless something newer came.
-func (s *lastSeen) putBack(times map[string]time.Time) {
+func (s *lastSeen) putBack(times map[string]store.Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	newer := s.times
@@ -67,10 +68,10 @@ func (s *lastSeen) putBack(times map[string]time.Time) {
 // seenPart bounds one statement: it locks the devices it writes.
 const seenPart = 5000
 
-func (d *Dispatcher) mark(device string, at time.Time) {
-	d.seen.mark(device, at)
+func (d *Dispatcher) mark(device string, seen store.Seen) {
+	d.seen.mark(device, seen)
 	if d.config.Recent != nil {
-		d.fresh.mark(device, at)
+		d.fresh.mark(device, seen)
 	}
 }
 
@@ -82,15 +83,15 @@ func (d *Dispatcher) FlushRecent(ctx context.Context) error {
 	}
 	times := d.fresh.take()
 	seen := make([]recent.Seen, 0, len(times))
-	for device, at := range times {
-		seen = append(seen, recent.Seen{Device: device, At: at})
+	for device, last := range times {
+		seen = append(seen, recent.Seen{Device: device, At: last.At})
 	}
 	slices.SortFunc(seen, func(a, b recent.Seen) int { return b.At.Compare(a.At) })
 	seen = seen[:min(len(seen), recent.Kept)]
 	if err := d.config.Recent.Add(ctx, seen); err != nil {
-		kept := make(map[string]time.Time, len(seen))
+		kept := make(map[string]store.Seen, len(seen))
 		for _, s := range seen {
-			kept[s.Device] = s.At
+			kept[s.Device] = store.Seen{At: s.At}
 		}
 		d.fresh.putBack(kept)
 		return fmt.Errorf("telling who was seen last: %w", err)
@@ -98,11 +99,11 @@ func (d *Dispatcher) FlushRecent(ctx context.Context) error {
 	return nil
 }
 
-// FlushSeen writes the collected last-seen times.
+// FlushSeen writes the collected last-seen times, and how each device can be told.
 func (d *Dispatcher) FlushSeen(ctx context.Context) error {
 	times := d.seen.take()
 	for ids := range slices.Chunk(slices.Collect(maps.Keys(times)), seenPart) {
-		part := make(map[string]time.Time, len(ids))
+		part := make(map[string]store.Seen, len(ids))
 		for _, id := range ids {
 			part[id] = times[id]
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/recent"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 // touchStore notes the sizes of what it is given, and fails once.
@@ -20,7 +21,7 @@ type touchStore struct {
 	failAt int
 }
 
-func (s *touchStore) TouchDevices(_ context.Context, seen map[string]time.Time) error {
+func (s *touchStore) TouchDevices(_ context.Context, seen map[string]store.Seen) error {
 	s.sizes = append(s.sizes, len(seen))
 	if len(s.sizes) == s.failAt {
 		return errors.New("down for the test")
@@ -35,7 +36,7 @@ func TestLastSeenIsWrittenInParts(t *testing.T) {
 	ledger := &touchStore{failAt: 2}
 	d := New(Config{Store: ledger})
 	for i := range 2*seenPart + 1 {
-		d.seen.mark(fmt.Sprint(i), time.Unix(int64(i), 0))
+		d.seen.mark(fmt.Sprint(i), store.Seen{At: time.Unix(int64(i), 0)})
 	}
 	if err := d.FlushSeen(t.Context()); err == nil {
 		t.Error("a failure that is not told")
@@ -70,16 +71,16 @@ func TestTheListIsToldOfTheNewest(t *testing.T) {
 	t.Parallel()
 	list := &recentList{down: true}
 	d := New(Config{Store: &touchStore{}, Recent: list})
-	d.mark("old", time.Unix(1, 0))
-	d.mark("both", time.Unix(2, 0))
+	d.mark("old", store.Seen{At: time.Unix(1, 0)})
+	d.mark("both", store.Seen{At: time.Unix(2, 0)})
 	for range 2 {
 		if err := d.FlushRecent(t.Context()); !errors.Is(err, recent.ErrUnavailable) {
 			t.Fatal(err)
 		}
 	}
 	list.down = false
-	d.mark("both", time.Unix(4, 0))
-	d.mark("new", time.Unix(3, 0))
+	d.mark("both", store.Seen{At: time.Unix(4, 0)})
+	d.mark("new", store.Seen{At: time.Unix(3, 0)})
 	if err := d.FlushRecent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +90,7 @@ func TestTheListIsToldOfTheNewest(t *testing.T) {
 	}
 	list.told = nil
 	for i := range 2 * recent.Kept {
-		d.mark(fmt.Sprint(i), time.Unix(int64(i), 0))
+		d.mark(fmt.Sprint(i), store.Seen{At: time.Unix(int64(i), 0)})
 	}
 	if err := d.FlushRecent(t.Context()); err != nil {
 		t.Fatal(err)

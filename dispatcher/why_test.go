@@ -407,7 +407,7 @@ func TestWhyOfDevicesThatAreNotThere(t *testing.T) {
 		b.batch("a", nil, "unknown", "registered", "silent", "revoked", "quiet", "deleted")
 		now, _, err := b.store.Clock(b.ctx)
 		b.must(err)
-		b.must(b.store.TouchDevices(b.ctx, map[string]time.Time{"silent": now.Add(-3*time.Hour - minute), "quiet": now.Add(-30 * time.Second), "revoked": now}))
+		b.must(b.store.TouchDevices(b.ctx, map[string]store.Seen{"silent": {At: now.Add(-3*time.Hour - minute)}, "quiet": {At: now.Add(-30 * time.Second)}, "revoked": {At: now}}))
 		b.must(b.store.MarkOwnToken(b.ctx, "revoked"))
 		for device, want := range map[string]struct {
 			code dispatcher.Code

@@ -222,25 +222,32 @@ func (s *Store) MergeAttributes(ctx context.Context, id string, patch json.RawMe
 	})
 }
 
+// Seen is the last report of a device.
+type Seen struct {
+	At    time.Time
+	Reach Reach // how it can be told of something since
+}
+
 type seenRow struct {
 	Device string `json:"device"`
 	AtMS   int64  `json:"at_ms"`
+	Reach  Reach  `json:"reach"`
 }
 
 // TouchDevices moves last-seen times forward, never back; ids that are not
 // registered are ignored.
-func (s *Store) TouchDevices(ctx context.Context, seen map[string]time.Time) error {
+func (s *Store) TouchDevices(ctx context.Context, seen map[string]Seen) error {
 	if len(seen) == 0 {
 		return nil
 	}
 	rows := make([]seenRow, 0, len(seen))
 	for _, id := range slices.Sorted(maps.Keys(seen)) {
-		rows = append(rows, seenRow{id, seen[id].UnixMilli()})
+		rows = append(rows, seenRow{id, seen[id].At.UnixMilli(), seen[id].Reach})
 	}
 	return s.write(ctx, func(tx session) error {
 		const later = `d.last_seen IS NULL OR d.last_seen < {epoch} + seen.at_ms * {ms}`
 		_, err := tx.exec(ctx, `
-			UPDATE devices AS d SET last_seen = {epoch} + seen.at_ms * {ms}
+			UPDATE devices AS d SET last_seen = {epoch} + seen.at_ms * {ms}, reach = seen.reach
 			FROM {seen} WHERE d.id = seen.device AND (`+later+`)`, input(rows))
 		return err
 	})

@@ -206,7 +206,7 @@ func TestLastSeenOnlyMovesForward(t *testing.T) {
 		}
 		at := time.UnixMilli(1_800_000_000_000).UTC()
 		for _, c := range []struct{ seen, want time.Time }{{at, at}, {at.Add(-time.Hour), at}, {at.Add(time.Second), at.Add(time.Second)}} {
-			l.must(l.TouchDevices(l.Context(), map[string]time.Time{"a": c.seen, "unknown": c.seen}))
+			l.must(l.TouchDevices(l.Context(), map[string]store.Seen{"a": {At: c.seen}, "unknown": {At: c.seen}}))
 			if d, err := l.Device(l.Context(), "a"); err != nil || d.LastSeen == nil || !d.LastSeen.Equal(c.want) {
 				l.Errorf("last seen %v, %v; want %s", d.LastSeen, err, c.want)
 			}

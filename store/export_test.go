@@ -27,6 +27,12 @@ func (s *Store) TasksQuery(ctx context.Context, f TaskFilter) (text string, args
 // ViewsText is what Views asks.
 func ViewsText() string { return viewsText("o.rank = 1") }
 
+// OpenBatchesText is what OpenBatches asks.
+func OpenBatchesText() string { return openBatches() }
+
+// SeatsText is what Seats asks.
+func SeatsText() string { return seatsText() }
+
 // AnswerLimit is how long an answer is waited for, by the setting of Postgres.
 func AnswerLimit(setting string) time.Duration { return answerLimit(setting) }
 

@@ -96,6 +96,22 @@ func (l *ledger) measureOthers() {
 			_, err := l.Devices(l.Context(), store.DeviceFilter{After: "m-0900000"})
 			return err
 		},
+		"pools with work": func() error {
+			_, err := l.PoolsWithWork(l.Context(), []string{"p"})
+			return err
+		},
+		"100 open batches of a pool": func() error {
+			_, err := l.OpenBatches(l.Context(), "p", 0, 100)
+			return err
+		},
+		"seats among 500 tasks of a batch": func() error {
+			_, _, err := l.Seats(l.Context(), store.Search{Pool: "p", Batch: 150, Seen: time.Hour, Limit: 500})
+			return err
+		},
+		"seats, far into the batch": func() error {
+			_, _, err := l.Seats(l.Context(), store.Search{Pool: "p", Batch: 150, After: store.Mark{Set: true, Task: 749_000}, Seen: time.Hour, Limit: 500})
+			return err
+		},
 		"cancel of a task": func() error {
 			_, err := l.CancelTask(l.Context(), "op", 800_000)
 			return err
@@ -136,6 +152,7 @@ func (l *ledger) million(dsn string) {
 		`INSERT INTO tasks (batch, pool, device) SELECT 201, 'p', 'm-' || lpad(n::text, 7, '0') FROM generate_series(1, 12) n`,
 		`INSERT INTO events (at, kind, task, batch, device) SELECT now(), 'task.succeeded', id, batch, device FROM tasks WHERE id <= 500000`,
 		`INSERT INTO batch_counts (batch, state, n) SELECT batch, state, count(*) FROM tasks WHERE state <> 'pending' GROUP BY batch, state`,
+		`UPDATE devices SET reach = 1, last_seen = now() WHERE id LIKE '%7'`,
 		`VACUUM ANALYZE`,
 	} {
 		begin := time.Now()

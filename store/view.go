@@ -6,11 +6,16 @@ import "context"
 // having a free place. It is about tasks t, batches b, pools p and the device
 // d, which may be NULL: devices are not registered before they report.
 func eligible() string {
+	return startable() + ` AND d.blocked IS NOT TRUE AND (t.retry_at IS NULL OR t.retry_at <= {now})`
+}
+
+// startable is what eligible says of batches b and pools p alone.
+func startable() string {
 	return `
-	b.cancelled_at IS NULL AND b.paused IS FALSE AND p.paused IS FALSE AND p.deleted_at IS NULL AND d.blocked IS NOT TRUE
+	b.cancelled_at IS NULL AND b.paused IS FALSE AND p.paused IS FALSE AND p.deleted_at IS NULL
 	AND (b.not_before IS NULL OR b.not_before <= {now})
 	AND (b.not_after IS NULL OR b.not_after > {now})
-	AND (t.retry_at IS NULL OR t.retry_at <= {now}) AND ` + windowOpen("b") + ` AND ` + windowOpen("p")
+	AND ` + windowOpen("b") + ` AND ` + windowOpen("p")
 }
 
 // candidateDest takes NULLs: the device may have no open task.

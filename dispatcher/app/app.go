@@ -103,6 +103,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	seen := recent.New(b.redis)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
 		Store: b.store, Semaphore: a.semaphore, Accounts: b.accounts, Recent: seen,
+		Waker:       pushes{func() *mqtt.Client { return a.mqtt }},
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod,
 		FleetTokens: config.fleetTokens(), FleetMode: dispatcher.FleetMode(config.FleetTokenMode),
 		Logger: log, Registerer: metrics,

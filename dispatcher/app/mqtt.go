@@ -68,3 +68,13 @@ func (m mqttReports) count(event mqtt.Event) {
 	}
 	m.dispatcher.CountReport("mqtt", reason, 0)
 }
+
+// pushes wakes devices through the client that is attached by then.
+type pushes struct{ client func() *mqtt.Client }
+
+// Wake asks a device to report now.
+func (p pushes) Wake(device devices.ID, hold time.Duration) {
+	if c := p.client(); c != nil {
+		c.Wake(device, hold)
+	}
+}

@@ -1,0 +1,23 @@
+package dispatcher
+
+import (
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Waker tells devices that are pushed to; *mqtt.Client.
+type Waker interface {
+	// Wake asks a device to report now: a place is kept for it for hold; 0: there
+	// is other news. It never blocks, and may be lost.
+	Wake(device devices.ID, hold time.Duration)
+}
+
+// reachOf is how the device of a report can be told of a place from now on.
+func (d *Dispatcher) reachOf(h *handling) store.Reach {
+	if h.caller.Via == ViaBroker && d.config.Waker != nil {
+		return store.ReachPush
+	}
+	return store.ReachNone
+}

@@ -1,0 +1,136 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Reach is how a device can be told that there is something for it.
+type Reach int
+
+// The ways to tell a device; they are stored.
+const (
+	ReachNone Reach = iota // it polls: nobody can
+	ReachPush              // over MQTT
+	ReachPark              // its request waits at a replica
+)
+
+// Seat is a device that could be given a task now, and be told so.
+type Seat struct {
+	Device   string
+	Reach    Reach
+	Batch    int64
+	Task     int64
+	Weight   int
+	Priority int
+}
+
+// Mark is a place in the order of the tasks of a batch, so that a search goes on
+// where the one before it ended. The zero Mark is before all.
+type Mark struct {
+	Set      bool
+	Priority int
+	Task     int64
+}
+
+// Search looks for seats among the waiting tasks of a batch.
+type Search struct {
+	Pool  string
+	Batch int64
+	After Mark
+	Seen  time.Duration // devices that were seen within that time, as far as it was flushed
+	Limit int           // tasks that are looked at, of reachable devices or not
+}
+
+// PoolsWithWork returns those of these pools in which something waits and could
+// be granted, places or not; none as long as no device can be told of anything.
+// What runs counts as waiting: whether more does, a search finds out.
+func (s *Store) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
+	found, err := collect(ctx, s.read(), only[string], `
+		SELECT p.name FROM {names} JOIN pools p ON p.name = names.name
+		WHERE p.deleted_at IS NULL AND p.paused IS FALSE AND p.capacity > 0 AND `+granting+`
+			AND EXISTS (SELECT 1 FROM devices d WHERE d.reach <> 0)
+			AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = p.name AND t.state = 'pending')
+		ORDER BY names.n`, names(pools))
+	if err != nil {
+		return nil, fmt.Errorf("looking for pools with work: %w", err)
+	}
+	return found, nil
+}
+
+// OpenBatch is a batch of which something waits.
+type OpenBatch struct {
+	ID      int64
+	Running bool // its tasks may start now
+}
+
+// OpenBatches returns up to limit batches of the pool of which something waits,
+// by id, those after the one given. Its cost depends on how many it returns, not
+// on their tasks.
+func (s *Store) OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]OpenBatch, error) {
+	found, err := collect(ctx, s.read(), func(b *OpenBatch) []any { return []any{&b.ID, &b.Running} }, openBatches(), pool, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("looking for batches of pool %s: %w", pool, err)
+	}
+	return found, nil
+}
+
+// openBatches leaps from batch to batch in the index of waiting tasks.
+func openBatches() string {
+	return `
+	WITH RECURSIVE open(n, batch) AS (
+		SELECT 1, (SELECT min(t.batch) FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND t.batch > $2)
+		UNION ALL
+		SELECT n + 1, (SELECT min(t.batch) FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND t.batch > open.batch)
+			FROM open WHERE open.batch IS NOT NULL AND n < $3
+	)
+	SELECT b.id, CASE WHEN ` + startable() + ` AND ` + granting + ` THEN TRUE ELSE FALSE END
+	FROM open JOIN batches b ON b.id = open.batch JOIN pools p ON p.name = b.pool
+	ORDER BY b.id`
+}
+
+// Seats looks at the next tasks of a batch, in its order, and returns those of
+// devices that could start one now, hold no place and can be told. last is the
+// task it came to; without any, the batch is through.
+func (s *Store) Seats(ctx context.Context, search Search) (seats []Seat, last Mark, err error) {
+	type reading struct {
+		Seat
+		mark Mark
+	}
+	if !search.After.Set {
+		search.After = Mark{Priority: 1 << 30}
+	}
+	rows, err := collect(ctx, s.read(), func(r *reading) []any {
+		return []any{&r.Device, &r.Reach, &r.Batch, &r.Task, &r.Weight, &r.Priority, &r.mark.Priority}
+	}, seatsText(), search.Pool, search.Batch, search.After.Priority, search.After.Task, search.Limit, search.Seen.Milliseconds())
+	if err != nil {
+		return nil, last, fmt.Errorf("looking for devices of batch %d: %w", search.Batch, err)
+	}
+	for _, r := range rows {
+		last = Mark{Set: true, Priority: r.mark.Priority, Task: r.Task}
+		if r.Reach != ReachNone {
+			seats = append(seats, r.Seat)
+		}
+	}
+	return seats, last, nil
+}
+
+// seatsText reads the tasks that follow a mark, in two steps that the index
+// serves from there on: the rest of its priority, then the lower ones.
+func seatsText() string {
+	return `
+	WITH looked AS (
+		SELECT * FROM (` + taskPart + ` AND t.priority = $3 AND t.id > $4 ORDER BY t.id LIMIT $5) AS rest
+		UNION ALL
+		SELECT * FROM (` + taskPart + ` AND t.priority < $3 ORDER BY t.priority DESC, t.id LIMIT $5) AS lower
+	)
+	SELECT t.device, CASE WHEN d.reach <> 0 AND d.last_seen > {now} - $6 * {ms} AND ` + eligible() + `
+			AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device) THEN d.reach ELSE 0 END,
+		t.batch, t.id, b.weight, ` + taskPriority + `, t.priority
+	FROM looked t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool LEFT JOIN devices d ON d.id = t.device
+	ORDER BY t.priority DESC, t.id LIMIT $5`
+}
+
+const taskPart = `SELECT t.id, t.pool, t.batch, t.device, t.priority, t.own_priority, t.retry_at
+	FROM tasks t WHERE t.pool = $1 AND t.batch = $2 AND t.state = 'pending'`

@@ -1,0 +1,257 @@
+package store_test
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// reachable registers devices that can be told.
+func (l *ledger) reachable(reach store.Reach, devices ...string) {
+	l.Helper()
+	now, _, err := l.Clock(l.Context())
+	l.must(err)
+	seen := map[string]store.Seen{}
+	for _, id := range devices {
+		_, err := l.EnsureDevice(l.Context(), id)
+		l.must(err)
+		seen[id] = store.Seen{At: now, Reach: reach}
+	}
+	l.must(l.TouchDevices(l.Context(), seen))
+}
+
+// seats are the devices and tasks that a search finds.
+func (l *ledger) seats(search store.Search) (found []string, last store.Mark) {
+	l.Helper()
+	if search.Seen == 0 {
+		search.Seen = time.Hour
+	}
+	seats, last, err := l.Seats(l.Context(), search)
+	l.must(err)
+	for _, s := range seats {
+		found = append(found, fmt.Sprintf("%s reach=%d priority=%d weight=%d", s.Device, s.Reach, s.Priority, s.Weight))
+	}
+	return found, last
+}
+
+func TestSeatsAreThoseOfReachableDevices(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 60)
+		l.reachable(store.ReachPush, "pushed", "blocked", "busy", "backoff", "long-ago", "twice")
+		l.reachable(store.ReachPark, "parked")
+		l.reachable(store.ReachNone, "polls")
+		l.must(l.SetBlocked(l.Context(), "op", "blocked", true))
+		l.exec(`UPDATE devices SET last_seen = last_seen - 3600000 * {ms} WHERE id = 'long-ago'`)
+		_, other := l.batch(store.Batch{Pool: "p", Weight: 1}, "busy")
+		l.grant(other[0], "busy", "p", 0)
+
+		b, ids := l.batch(store.Batch{Pool: "p", Weight: 7, Priority: 3}, "unknown", "polls", "blocked", "busy", "backoff", "long-ago", "twice", "parked", "pushed")
+		l.exec(`UPDATE tasks SET retry_at = {now} + 3600000 * {ms} WHERE id = $1`, ids[4])
+		found, last := l.seats(store.Search{Pool: "p", Batch: b.ID, Seen: time.Minute, Limit: 100})
+		want := []string{"twice reach=1 priority=3 weight=7", "parked reach=2 priority=3 weight=7", "pushed reach=1 priority=3 weight=7"}
+		if !reflect.DeepEqual(found, want) || last.Task != ids[8] {
+			l.Errorf("seats %q up to %+v, want %q", found, last, want)
+		}
+		for _, c := range []struct{ what, set, undo string }{
+			{"a paused batch", `UPDATE batches SET paused = true`, `UPDATE batches SET paused = false`},
+			{"a batch not begun", `UPDATE batches SET not_before = {now} + 3600000 * {ms}`, `UPDATE batches SET not_before = NULL`},
+			{"a paused pool", `UPDATE pools SET paused = true`, `UPDATE pools SET paused = false`},
+			{"a closed window", `UPDATE batches SET opens_at = {now} + 3600000 * {ms}, closes_at = {now} + 7200000 * {ms}`, `UPDATE batches SET opens_at = NULL, closes_at = NULL`},
+		} {
+			l.exec(c.set)
+			l.expectNoSeats(c.what, b.ID)
+			l.exec(c.undo)
+		}
+		if found, _ := l.seats(store.Search{Pool: "p", Batch: b.ID, Limit: 100}); len(found) != len(want) {
+			l.Errorf("in the end %q", found)
+		}
+	})
+}
+
+func (l *ledger) expectNoSeats(what string, batch int64) {
+	l.Helper()
+	if found, _ := l.seats(store.Search{Pool: "p", Batch: batch, Limit: 100}); len(found) > 0 {
+		l.Errorf("%s: seats %q", what, found)
+	}
+	open, err := l.OpenBatches(l.Context(), "p", 0, 10)
+	l.must(err)
+	if slices.Contains(open, store.OpenBatch{ID: batch, Running: true}) {
+		l.Errorf("%s: the batch runs", what)
+	}
+}
+
+// A search goes through a batch in its order, each part from the mark of the one
+// before, and never looks at a task twice.
+func TestSeatsGoOnFromTheirMark(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 60)
+		var list []store.NewTask
+		var want []string
+		for i := range 12 {
+			device, priority := fmt.Sprintf("d%02d", i), []int{5, -2, 0, 9}[i%4]
+			l.reachable(store.ReachPush, device)
+			list = append(list, store.NewTask{Device: device, Priority: &priority})
+			want = append(want, fmt.Sprintf("%+04d %s", 100-priority, device))
+		}
+		slices.Sort(want)
+		b, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p", Weight: 1}, func(yield func(store.NewTask, error) bool) {
+			for _, task := range list {
+				if !yield(task, nil) {
+					return
+				}
+			}
+		})
+		l.must(err)
+		var got []string
+		search := store.Search{Pool: "p", Batch: b.ID, Seen: time.Hour, Limit: 5}
+		for parts := 0; ; parts++ {
+			seats, last, err := l.Seats(l.Context(), search)
+			l.must(err)
+			if len(seats) > 5 || parts > 3 {
+				l.Fatalf("part %d has %d seats", parts, len(seats))
+			}
+			if !last.Set {
+				break
+			}
+			for _, s := range seats {
+				got = append(got, fmt.Sprintf("%+04d %s", 100-s.Priority, s.Device))
+			}
+			search.After = last
+		}
+		if !slices.Equal(got, want) {
+			l.Errorf("order %q\nwant  %q", got, want)
+		}
+	})
+}
+
+func TestPoolsWithWork(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		all := []string{"gone", "idle", "work", "paused", "none", "unknown"}
+		for _, name := range all[1:4] {
+			l.pool(name, 1)
+		}
+		l.pool("none", 0)
+		l.batch(store.Batch{Pool: "work", Weight: 1}, "a")
+		l.batch(store.Batch{Pool: "none", Weight: 1}, "a")
+		l.batch(store.Batch{Pool: "paused", Weight: 1}, "a")
+		l.exec(`UPDATE pools SET paused = true WHERE name = 'paused'`)
+		expect := func(want ...string) {
+			l.Helper()
+			got, err := l.PoolsWithWork(l.Context(), all)
+			l.must(err)
+			if !slices.Equal(got, want) {
+				l.Errorf("pools %q, want %q", got, want)
+			}
+		}
+		expect() // nobody can be told
+		l.reachable(store.ReachPush, "b")
+		expect("work")
+		_, err := l.AfterRestore(l.Context(), "op")
+		l.must(err)
+		expect()
+	})
+}
+
+func TestOpenBatchesComeInParts(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 60)
+		l.pool("q", 60)
+		var want []int64
+		for i := range 7 {
+			b, ids := l.batch(store.Batch{Pool: []string{"p", "q"}[i%3%2], Weight: 1}, "a", "b")
+			switch {
+			case b.Pool == "q":
+			case i == 3: // nothing waits
+				l.exec(`UPDATE tasks SET state = 'cancelled' WHERE id IN ($1, $2)`, ids[0], ids[1])
+			default:
+				want = append(want, b.ID)
+			}
+		}
+		var got []int64
+		for after := int64(0); ; {
+			part, err := l.OpenBatches(l.Context(), "p", after, 2)
+			l.must(err)
+			if len(part) == 0 {
+				break
+			}
+			for _, b := range part {
+				got = append(got, b.ID)
+				after = b.ID
+			}
+		}
+		if !slices.Equal(got, want) {
+			l.Errorf("batches %v, want %v", got, want)
+		}
+	})
+}
+
+// A reach that changes is followed, but an older one is not.
+func TestReachIsThatOfTheLastReport(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 60)
+		b, _ := l.batch(store.Batch{Pool: "p", Weight: 1}, "a")
+		l.reachable(store.ReachPark, "a")
+		expect := func(want ...string) {
+			l.Helper()
+			if found, _ := l.seats(store.Search{Pool: "p", Batch: b.ID, Limit: 9}); !slices.Equal(found, want) {
+				l.Errorf("seats %q, want %q", found, want)
+			}
+		}
+		expect("a reach=2 priority=0 weight=1")
+		now, _, err := l.Clock(l.Context())
+		l.must(err)
+		l.must(l.TouchDevices(l.Context(), map[string]store.Seen{"a": {At: now.Add(-time.Minute), Reach: store.ReachPush}}))
+		expect("a reach=2 priority=0 weight=1")
+		l.must(l.TouchDevices(l.Context(), map[string]store.Seen{"a": {At: now.Add(time.Second)}}))
+		expect()
+	})
+}
+
+// What a search reads must not grow with what waits. SQLite plans by its schema
+// alone, so an empty ledger shows it.
+func TestSeatsAreLookedUp(t *testing.T) {
+	t.Parallel()
+	l := openSQLite(t)
+	for text, args := range map[string][]any{
+		store.SeatsText():       {"p", 1, 0, 0, 10, 1000},
+		store.OpenBatchesText(): {"p", 0, 10},
+	} {
+		found := 0
+		for _, detail := range l.sqlitePlan(text, args...) {
+			if strings.Contains(detail, "SCAN tasks") || strings.Contains(detail, "SCAN t ") || strings.HasSuffix(detail, "SCAN t") {
+				t.Errorf("all open tasks: %s", detail)
+			}
+			if strings.Contains(detail, "tasks_in_line (pool=? AND batch") {
+				found++
+			}
+		}
+		if found != 2 {
+			t.Errorf("%d of 2 readings of tasks go by the index of the line", found)
+		}
+	}
+}
+
+func (l *ledger) sqlitePlan(query string, args ...any) (plan []string) {
+	l.Helper()
+	rows, err := l.DB().QueryContext(l.Context(), `EXPLAIN QUERY PLAN `+l.Text(query), args...)
+	l.must(err)
+	defer rows.Close()
+	for rows.Next() {
+		var id, parent, unused int
+		var detail string
+		l.must(rows.Scan(&id, &parent, &unused, &detail))
+		plan = append(plan, detail)
+	}
+	l.must(rows.Err())
+	return plan
+}
