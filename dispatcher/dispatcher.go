@@ -65,6 +65,7 @@ type Dispatcher struct {
 	metrics   *metrics
 	holds     *holdTimes
 	waits     *lineWaits
+	idle      *idleLooks
 	seen      *lastSeen // for the ledger
 	fresh     *lastSeen // for Config.Recent
 	guard     *clockGuard
@@ -98,6 +99,7 @@ func New(config Config) *Dispatcher {
 		metrics:   newMetrics(config.Registerer),
 		holds:     newHoldTimes(),
 		waits:     newLineWaits(),
+		idle:      &idleLooks{},
 		seen:      newLastSeen(),
 		fresh:     newLastSeen(),
 		guard:     &clockGuard{},

@@ -53,6 +53,9 @@ type Upkeep interface {
 	ChangedPools(ctx context.Context, within time.Duration) ([]store.Pool, error)
 	Grants(ctx context.Context, pool string) ([]store.Grant, error)
 	LiveLeases(ctx context.Context, leases []string) (map[string]bool, error)
+	OpenPools(ctx context.Context) ([]store.OpenPool, error)
+	WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error)
+	TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error)
 }
 
 // Store is the whole of it; *store.Store on Postgres or SQLite.

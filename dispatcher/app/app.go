@@ -160,6 +160,7 @@ func (a *App) newPasses() *passes {
 		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: a.dispatcher.RefreshWindows},
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: a.fold},
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.FlushRecent, quiet: true},
+		&pass{name: "idle", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.CountIdle, quiet: true},
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: a.dispatcher.FlushSeen},
 	)
 }

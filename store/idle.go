@@ -1,0 +1,62 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// OpenPool is a pool with free places and a batch whose tasks could start. It
+// says nothing about the devices of those tasks.
+type OpenPool struct {
+	Name string
+	Free int // at least 1
+}
+
+// OpenPools reads them all, at one moment.
+func (s *Store) OpenPools(ctx context.Context) ([]OpenPool, error) {
+	pools, err := collect(ctx, s.read(), func(p *OpenPool) []any { return []any{&p.Name, &p.Free} }, `
+		SELECT name, free FROM (
+			SELECT p.name, p.capacity - (SELECT count(*) FROM grants g WHERE g.pool = p.name) AS free FROM pools p
+			WHERE p.deleted_at IS NULL AND p.paused IS FALSE AND p.capacity > 0
+				AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = p.name AND t.state = 'pending')) AS candidates
+		WHERE free > 0 AND name IN (
+			SELECT b.pool FROM batches b JOIN pools p ON p.name = b.pool
+			WHERE `+startable()+` AND EXISTS (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending'))`)
+	if err != nil {
+		return nil, fmt.Errorf("reading pools with free places: %w", err)
+	}
+	return pools, nil
+}
+
+// WaitingHere counts the devices of the pool that could be granted a task now,
+// hold none, and were seen within that time, up to most.
+func (s *Store) WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error) {
+	n, err := one(ctx, s.read(), only[int], waitingCount("$1", "$2", " AND d.last_seen > {now} - $3 * {ms}"), pool, most, within.Milliseconds())
+	if err != nil {
+		return 0, fmt.Errorf("counting who waits in pool %s: %w", pool, err)
+	}
+	return n, nil
+}
+
+// TakeIdleTime returns the time since it was taken last, by whichever replica,
+// and starts it anew. So what the replicas count for such times adds up to all
+// of the time, and no moment is counted twice. 0: less than least has passed.
+func (s *Store) TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error) {
+	var from, until time.Time
+	err := s.write(ctx, func(tx session) error {
+		t, err := one(ctx, tx, func(t *[2]time.Time) []any { return []any{instant{&t[0]}, instant{&t[1]}} }, `
+			UPDATE idle_time SET taken_before = taken_at, taken_at = {now} WHERE taken_at <= {now} - $1 * {ms}
+			RETURNING taken_before, taken_at`, least.Milliseconds())
+		from, until = t[0], t[1]
+		return err
+	})
+	if errors.Is(err, ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("taking idle time: %w", err)
+	}
+	return until.Sub(from), nil
+}

@@ -1,0 +1,131 @@
+package store_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// A pool is open when places are free and the tasks of some batch could start.
+func TestOpenPools(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		later := time.Now().Add(time.Hour)
+		for _, name := range []string{"open", "full", "paused", "held-up", "early", "done"} {
+			l.pool(name, 2)
+		}
+		l.pool("empty", 0)
+		_, ids := l.batch(store.Batch{Pool: "open"}, "o1", "o2", "o3")
+		l.grant(ids[0], "o1", "open", 0)
+		_, ids = l.batch(store.Batch{Pool: "full"}, "f1", "f2", "f3")
+		l.grant(ids[0], "f1", "full", 0)
+		l.grant(ids[1], "f2", "full", 1)
+		for _, name := range []string{"paused", "held-up", "empty"} {
+			b, _ := l.batch(store.Batch{Pool: name}, name+"-1")
+			if name == "held-up" {
+				_, err := l.PauseBatch(l.Context(), "op", b.ID, "")
+				l.must(err)
+			}
+		}
+		l.batch(store.Batch{Pool: "early", NotBefore: &later}, "e1")
+		_, _, err := l.PutPool(l.Context(), "op", "paused", store.PoolSpec{Capacity: 2, Lease: time.Hour, Paused: true})
+		l.must(err)
+		_, ids = l.batch(store.Batch{Pool: "done"}, "d1")
+		l.report(l.grant(ids[0], "d1", "done", 0), store.BySuccess, "")
+		pools, err := l.OpenPools(l.Context())
+		if diff := cmp.Diff([]store.OpenPool{{Name: "open", Free: 1}}, pools); diff != "" || err != nil {
+			l.Fatalf("%v, %s", err, diff)
+		}
+	})
+}
+
+// Who waits here was seen lately, and is counted once, whatever it has to do.
+func TestWaitingHere(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		names := deviceNames(6)
+		_, ids := l.batch(store.Batch{Pool: "p"}, names...)
+		l.batch(store.Batch{Pool: "p"}, names...)
+		l.grant(ids[0], names[0], "p", 0)
+		now, _, err := l.Clock(l.Context())
+		l.must(err)
+		seen := map[string]time.Time{names[0]: now, names[1]: now, names[2]: now, names[3]: now.Add(-time.Hour), names[4]: now.Add(-2 * time.Hour)}
+		for name := range seen {
+			_, err := l.EnsureDevice(l.Context(), name)
+			l.must(err)
+		}
+		l.must(l.TouchDevices(l.Context(), seen))
+		for _, test := range []struct {
+			within     time.Duration
+			most, want int
+		}{{30 * time.Minute, 10, 2}, {90 * time.Minute, 10, 3}, {30 * time.Minute, 1, 1}} {
+			if n, err := l.WaitingHere(l.Context(), "p", test.within, test.most); n != test.want || err != nil {
+				l.Errorf("within %s, at most %d: %d, %v; want %d", test.within, test.most, n, err, test.want)
+			}
+		}
+	})
+}
+
+// Replicas that count beside each other take each moment once.
+func TestIdleTimeIsTakenOnce(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		began, _, err := l.Clock(l.Context())
+		l.must(err)
+		_, err = l.TakeIdleTime(l.Context(), 0)
+		l.must(err)
+		var taken, times atomic.Int64
+		var wait sync.WaitGroup
+		for range 8 {
+			wait.Go(func() {
+				for range 5 {
+					d, err := l.TakeIdleTime(l.Context(), 2*time.Millisecond)
+					if err != nil || d < 0 {
+						l.Errorf("%s, %v", d, err)
+					}
+					if d > 0 {
+						taken.Add(int64(d))
+						times.Add(1)
+					}
+				}
+			})
+		}
+		wait.Wait()
+		ended, _, err := l.Clock(l.Context())
+		l.must(err)
+		if all := ended.Sub(began); taken.Load() > int64(all) || times.Load() == 0 {
+			l.Errorf("%s were taken in %d parts of %s", time.Duration(taken.Load()), times.Load(), all)
+		}
+		if d, err := l.TakeIdleTime(l.Context(), time.Hour); d != 0 || err != nil {
+			l.Errorf("too early: %s, %v", d, err)
+		}
+	})
+}
+
+// One statement each, however many pools.
+func TestManyPools(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		const many = 50
+		for i := range many {
+			name := fmt.Sprintf("p-%03d", i)
+			l.pool(name, 1+i)
+			l.batch(store.Batch{Pool: name}, name)
+		}
+		pools, err := l.OpenPools(l.Context())
+		if len(pools) != many || err != nil {
+			l.Fatalf("%d pools, %v", len(pools), err)
+		}
+		waiting, err := l.WaitingByPool(l.Context(), 10)
+		if len(waiting) != many || err != nil {
+			l.Fatalf("%d pools where somebody waits, %v", len(waiting), err)
+		}
+	})
+}
