@@ -56,7 +56,9 @@ func TestWaitingHere(t *testing.T) {
 		l.grant(ids[0], names[0], "p", 0)
 		now, _, err := l.Clock(l.Context())
 		l.must(err)
-		seen := map[string]time.Time{names[0]: now, names[1]: now, names[2]: now, names[3]: now.Add(-time.Hour), names[4]: now.Add(-2 * time.Hour)}
+		seen := map[string]store.Seen{
+			names[0]: {At: now}, names[1]: {At: now}, names[2]: {At: now}, names[3]: {At: now.Add(-time.Hour)}, names[4]: {At: now.Add(-2 * time.Hour)},
+		}
 		for name := range seen {
 			_, err := l.EnsureDevice(l.Context(), name)
 			l.must(err)
