@@ -40,6 +40,8 @@ const (
 type Caller struct {
 	Device devices.ID
 	Via    Via
+
+	token [sha256.Size]byte // the hash of its own
 }
 
 // Authenticate says who the bearer of token is, reporting as device. It
@@ -67,7 +69,7 @@ func (d *Dispatcher) authenticate(
 	if t.Device != string(device) {
 		return Caller{}, ErrForbidden
 	}
-	return Caller{Device: device, Via: ViaOwnToken}, nil
+	return Caller{Device: device, Via: ViaOwnToken, token: HashToken(token)}, nil
 }
 
 // AuthenticateSession says whether a device may open a session at a broker
@@ -104,11 +106,14 @@ func (d *Dispatcher) TokenOf(ctx context.Context, token string) (store.Token, er
 	if token == "" {
 		return store.Token{}, ErrUnauthenticated
 	}
-	hash := HashToken(token)
+	return d.tokenOf(ctx, HashToken(token))
+}
+
+func (d *Dispatcher) tokenOf(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	if t, ok := d.known.get(hash); ok {
 		return t, nil
 	}
-	t, err := d.lookUp(ctx, token)
+	t, err := d.lookUpHash(ctx, hash)
 	if err == nil {
 		d.known.put(hash, t)
 	}
@@ -117,7 +122,10 @@ func (d *Dispatcher) TokenOf(ctx context.Context, token string) (store.Token, er
 
 // lookUp is TokenOf by the ledger itself.
 func (d *Dispatcher) lookUp(ctx context.Context, token string) (store.Token, error) {
-	hash := HashToken(token)
+	return d.lookUpHash(ctx, HashToken(token))
+}
+
+func (d *Dispatcher) lookUpHash(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, err := d.store.TokenByHash(ctx, hash[:])
 	if errors.Is(err, store.ErrNotFound) {
 		return store.Token{}, ErrUnauthenticated

@@ -40,6 +40,7 @@ type Config struct {
 	Accounts  Accounts // at the broker; nil: none follow the devices
 	Recent    Recent   // nil: nobody is told who was seen last
 	Waker     Waker    // nil: no device can be pushed to
+	Parking   Parking  // nil: no other replica parks reports
 
 	LeaseMargin  time.Duration // kept back from every lease, at most a fifth of it; 0 keeps nothing back
 	LeaseMin     time.Duration // no device is given less; default 1 s
@@ -47,6 +48,8 @@ type Config struct {
 
 	FleetTokens []string  // none, one or two (rotation)
 	FleetMode   FleetMode // what a fleet token may do; default FleetAny
+
+	MaxParked int // reports that wait for an answer at once (long poll); beyond it they are answered; default 20,000
 
 	Logger     *slog.Logger          // default: discards
 	Registerer prometheus.Registerer // default: metrics are kept and not shown
@@ -72,6 +75,7 @@ type Dispatcher struct {
 	known     *knownTokens
 	restoring singleflight.Group // by pool
 	following *following
+	parks     *parks
 	now       func() time.Time
 	jitter    func() float64
 }
@@ -81,6 +85,7 @@ func New(config Config) *Dispatcher {
 	config.LeaseMin = cmp.Or(config.LeaseMin, time.Second)
 	config.ReportPeriod = cmp.Or(config.ReportPeriod, 30*time.Second)
 	config.FleetMode = cmp.Or(config.FleetMode, FleetAny)
+	config.MaxParked = cmp.Or(config.MaxParked, maxParked)
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -105,6 +110,7 @@ func New(config Config) *Dispatcher {
 		guard:     &clockGuard{},
 		known:     newKnownTokens(config.Now),
 		following: newFollowing(),
+		parks:     newParks(config.MaxParked, config.Now),
 		now:       config.Now,
 		jitter:    config.Jitter,
 	}

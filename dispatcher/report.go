@@ -20,6 +20,8 @@ type handling struct {
 	mentioned map[grantKey]bool
 	stopping  bool          // something the device runs has no right to
 	turn      time.Duration // when a full pool expects the device again; 0: none was full
+	park      *park         // the answer may wait (long poll); nil: it may not
+	waitsIn   string        // oldestPool, of a parked report
 	reply     devices.Reply
 }
 
@@ -37,14 +39,25 @@ const handleLimit = 8 * time.Second
 // A report that was begun is finished within 8 s, also when ctx ends meanwhile:
 // the half of one would leave a slot without a grant behind.
 func (d *Dispatcher) HandleReport(ctx context.Context, caller Caller, report devices.Report) (devices.Reply, error) {
+	h, err := d.handle(ctx, caller, report, nil)
+	if err != nil {
+		return devices.Reply{}, err
+	}
+	d.metrics.denied(h)
+	return h.reply, nil
+}
+
+// handle is HandleReport, for a report that may be parked as p if there is
+// room; nil: it may not be. Any report of a device ends an older one that waits.
+func (d *Dispatcher) handle(ctx context.Context, caller Caller, report devices.Report, p *park) (*handling, error) {
 	if err := ctx.Err(); err != nil {
-		return devices.Reply{}, fmt.Errorf("%w: not begun: %w", ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: not begun: %w", ErrUnavailable, err)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
 	view, err := d.look(ctx, caller.Device)
 	if err != nil {
-		return devices.Reply{}, err
+		return nil, err
 	}
 	h := &handling{
 		caller: caller, report: report, view: view, nonce: nonce(),
@@ -52,14 +65,16 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller Caller, report dev
 		reply:     devices.Reply{Re: report.ID},
 	}
 	if err := d.admit(ctx, h); err != nil {
-		return devices.Reply{}, err
+		return nil, err
+	}
+	if d.parks.arrive(string(caller.Device), p) {
+		h.park = p
 	}
 	d.mark(string(caller.Device), store.Seen{At: h.seeing(), Reach: d.reachOf(h)})
 	if err := d.answer(ctx, h); err != nil {
-		return devices.Reply{}, err
+		return nil, err
 	}
-	d.metrics.denied(h)
-	return h.reply, nil
+	return h, nil
 }
 
 // answer runs the steps. What cannot be recorded spoils nothing beside it, and
@@ -151,7 +166,7 @@ func (d *Dispatcher) refuse(h *handling, choice Choice) {
 // oldestPool is the pool of the device's oldest open batch; empty: it has none.
 func (h *handling) oldestPool() string {
 	if len(h.view.Candidates) == 0 {
-		return ""
+		return h.waitsIn
 	}
 	return slices.MinFunc(h.view.Candidates, older).Pool
 }

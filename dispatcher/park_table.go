@@ -1,0 +1,156 @@
+package dispatcher
+
+import (
+	"sync"
+	"time"
+
+	"github.com/fleetslots/dispatcher/parked"
+)
+
+// Limits of a replica's parked reports.
+const (
+	maxParked  = 20_000 // at about 30 KB each over HTTP/1.1, most of it the connection's
+	maxLooking = 64     // that look again at the same time
+)
+
+// ending is why a report is parked no longer.
+type ending int
+
+const (
+	parkedStill ending = iota
+	superseded         // the device sent a newer report
+	stopping           // this process ends
+)
+
+// park is the newest report of a device that lets its answer wait. It is
+// entered before its first look at what there is: so nothing that comes between
+// that look and the wait is missed.
+type park struct {
+	device string
+	signal chan struct{} // holds one, when there is something new below
+
+	// Guarded by parks.mu.
+	number int64 // among all replicas; 0: not known yet
+	ending ending
+	call   offered
+}
+
+// offered is a place that a report was woken for; without a pool, other news.
+type offered struct {
+	pool  string
+	since time.Time // by this process's clock
+}
+
+// parks are the reports that this replica has parked, by device.
+type parks struct {
+	most    int
+	now     func() time.Time
+	looking chan struct{} // bounds those that look again
+
+	mu      sync.Mutex
+	all     map[string]*park
+	stopped bool
+}
+
+func newParks(most int, now func() time.Time) *parks {
+	return &parks{most: most, now: now, looking: make(chan struct{}, maxLooking), all: make(map[string]*park)}
+}
+
+func newPark(device string) *park {
+	return &park{device: device, signal: make(chan struct{}, 1)}
+}
+
+// notify is called with parks.mu held, or before anybody else knows of p.
+func (p *park) notify() {
+	select {
+	case p.signal <- struct{}{}:
+	default: // it was told and has not looked yet
+	}
+}
+
+func (p *park) over(why ending) {
+	p.ending = why
+	p.notify()
+}
+
+// arrive ends what an older report of the device waits for. The new one, unless
+// nil, may be parked if there is room.
+func (s *parks) arrive(device string, p *park) (room bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if older := s.all[device]; older != nil {
+		older.over(superseded)
+		delete(s.all, device)
+	}
+	if p == nil || s.stopped || len(s.all) >= s.most {
+		return false
+	}
+	s.all[device] = p
+	return true
+}
+
+// leave forgets a report that is answered, and says how it ended.
+func (s *parks) leave(p *park) ending {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[p.device] == p {
+		delete(s.all, p.device)
+	}
+	return p.ending
+}
+
+// look takes what there is to know of a report.
+func (s *parks) look(p *park) (ending, offered) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	call := p.call
+	p.call = offered{}
+	return p.ending, call
+}
+
+// numbered notes which one it is among all replicas.
+func (s *parks) numbered(p *park, number int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.number = number
+}
+
+// Newer ends a report whose device was parked elsewhere since.
+func (s *parks) Newer(device string, number int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.all[device]; p != nil && p.number != 0 && p.number < number {
+		p.over(superseded)
+		delete(s.all, device)
+	}
+}
+
+// Called lets reports look again.
+func (s *parks) Called(calls []parked.Call) { s.wake(calls) }
+
+// wake lets those of the reports look again that are parked here, and returns
+// the calls of the others.
+func (s *parks) wake(calls []parked.Call) (elsewhere []parked.Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range calls {
+		p := s.all[c.Device]
+		if p == nil {
+			elsewhere = append(elsewhere, c)
+			continue
+		}
+		p.call = offered{pool: c.Pool, since: s.now().Add(-c.Age)}
+		p.notify()
+	}
+	return elsewhere
+}
+
+// stop ends the waiting of all, and lets nobody wait any more.
+func (s *parks) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	for _, p := range s.all {
+		p.over(stopping)
+	}
+}
