@@ -159,13 +159,13 @@ type spies struct {
 	answered func()       // called after each acquire
 }
 
-func (s *spies) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, error) {
-	got, err := s.Semaphore.Acquire(ctx, pool, pace, r)
+func (s *spies) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
+	got, offers, err := s.Semaphore.Acquire(ctx, pool, pace, r)
 	s.acquired.Add(1)
 	if s.answered != nil {
 		s.answered()
 	}
-	return got, err
+	return got, offers, err
 }
 
 func (s *spies) Views(ctx context.Context, devices []string) ([]store.View, error) {

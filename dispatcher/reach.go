@@ -16,8 +16,11 @@ type Waker interface {
 
 // reachOf is how the device of a report can be told of a place from now on.
 func (d *Dispatcher) reachOf(h *handling) store.Reach {
-	if h.caller.Via == ViaBroker && d.config.Waker != nil {
+	switch {
+	case h.caller.Via == ViaBroker && d.config.Waker != nil:
 		return store.ReachPush
+	case h.park != nil:
+		return store.ReachPark
 	}
 	return store.ReachNone
 }
