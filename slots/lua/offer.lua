@@ -132,7 +132,7 @@ end
 -- are to be sent now: device, batch, task, reach, id, ms left, ms since it was made
 -- (batch, task and id as strings).
 local function hand_on(now, reply)
-  if offer_ms == 0 or redis.call('ZCARD', LINE) + redis.call('ZCARD', OFFER) == 0 then return reply end
+  if offer_ms == 0 or redis.call('ZCARD', LINE) + redis.call('ZCARD', OFFER) + redis.call('ZCARD', READY) == 0 then return reply end
   mend()
   lapse(now)
   leave_overdue(now)

@@ -1,0 +1,327 @@
+package slots_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// offeringPace has nobody who polls expected, and offers places.
+func offeringPace() slots.Pace {
+	return slots.Pace{Hold: 800 * time.Second, Soonest: time.Hour, Longest: time.Hour, Offer: time.Hour}
+}
+
+// wakeable asks as ask does, for a device that can be told of a place.
+func (s *server) wakeable(t *testing.T, pool string, w slots.Want) (slots.Acquisition, []slots.Offer) {
+	t.Helper()
+	w.TTL = time.Hour
+	w.Lease = strconv.FormatInt(w.Task, 10)
+	request := asking(fmt.Sprintf("d%d", w.Task), w)
+	request.Reach = slots.ReachPush
+	got, offers, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{request})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got[0], offers
+}
+
+// leave frees the slot of a task and returns what is offered then.
+func (s *server) leave(t *testing.T, pool string, task int64) []slots.Offer {
+	t.Helper()
+	freed, offers, err := s.Release(t.Context(), pool, offeringPace(), []string{strconv.FormatInt(task, 10)})
+	if err != nil || !freed[0] {
+		t.Fatal(freed, err)
+	}
+	return offers
+}
+
+func (s *server) handOn(t *testing.T, pool string, news ...slots.News) slots.Line {
+	t.Helper()
+	line, err := s.HandOn(t.Context(), pool, offeringPace(), news)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return line
+}
+
+func offeredTasks(offers []slots.Offer) (tasks []int64) {
+	for _, o := range offers {
+		tasks = append(tasks, o.Task)
+	}
+	return tasks
+}
+
+// state is a line without its offers.
+func state(line slots.Line) [4]int {
+	return [4]int{line.Held, line.Reserved, line.Ready, line.Waiting}
+}
+
+// A place that falls free is reserved for the next waiter by the very script
+// that frees it: nobody else gets it, and its device does, whatever else it wants.
+func TestOffer(t *testing.T) {
+	t.Parallel()
+	onLines(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 1)
+		for task := int64(1); task <= 3; task++ {
+			s.wakeable(t, pool, slots.Want{Batch: 1, Task: task})
+		}
+		offers := s.leave(t, pool, 1)
+		if len(offers) != 1 {
+			t.Fatalf("offers %+v, want one", offers)
+		}
+		o := offers[0]
+		if o.Device != "d2" || o.Task != 2 || o.Batch != 1 || o.Reach != slots.ReachPush || o.ID == 0 || o.Left > time.Hour || o.Left < 50*time.Minute || o.Age < 0 {
+			t.Errorf("offer %+v", o)
+		}
+		snapshot := s.snapshot(t, pool)
+		if r := snapshot.Reserved; len(snapshot.Leases) != 0 || len(r) != 1 || r[0].Device != "d2" || r[0].Batch != 1 || r[0].Task != 2 || r[0].Left < 50*time.Minute {
+			t.Errorf("snapshot %+v", snapshot)
+		}
+		stranger, _ := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 0}) // even one that comes before it
+		diff(t, "a stranger", stranger.Status, slots.StatusFull)
+		diff(t, "one who polls", s.ask(t, pool, offeringPace(), slots.Want{Batch: 2, Task: 9}).Status, slots.StatusFull)
+		mine, _ := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
+		diff(t, "whose it is", mine.Status, slots.StatusAcquired)
+		diff(t, "held, reserved, ready, waiting", state(s.handOn(t, pool)), [4]int{1, 0, 2, 3})
+		diff(t, "the next, in order", offeredTasks(s.leave(t, pool, 2)), []int64{0})
+	})
+}
+
+// An offer is returned again until it is said to be sent, but not at once.
+func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, backends()[0])
+	pool := s.poolOf(t, 1)
+	s.wakeable(t, pool, slots.Want{Batch: 1, Task: 1})
+	s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
+	first := s.leave(t, pool, 1)
+	diff(t, "at once", len(s.handOn(t, pool).Offers), 0)
+	eventually(t, "the offer again", func() bool {
+		again := s.handOn(t, pool).Offers
+		return len(again) == 1 && again[0].ID == first[0].ID
+	})
+	s.handOn(t, pool, slots.News{What: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // of an older one
+	eventually(t, "the offer again after news of another", func() bool { return len(s.handOn(t, pool).Offers) == 1 })
+	s.handOn(t, pool, slots.News{What: slots.OfferSent, Device: "d2", Offer: first[0].ID})
+	if n, err := s.client.Exists(t.Context(), "slots:{"+pool+"}:unsent").Result(); n != 0 || err != nil {
+		t.Errorf("still to be sent (%v)", err)
+	}
+}
+
+// What becomes of waiters: who lets an offer lapse or is away keeps its place and
+// is offered nothing until it asks; who left, or whose batch was closed, is gone.
+func TestNews(t *testing.T) {
+	t.Parallel()
+	onLines(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 1)
+		for task := int64(1); task <= 8; task++ {
+			s.wakeable(t, pool, slots.Want{Batch: task/7 + 1, Task: task}) // 7 and 8 are of batch 2
+		}
+		offer := s.leave(t, pool, 1)[0]
+		s.expire(t, pool, "d2")
+		line := s.handOn(t, pool)
+		diff(t, "after a lapse", offeredTasks(line.Offers), []int64{3})
+		diff(t, "held, reserved, ready, waiting", state(line), [4]int{0, 1, 5, 7})
+		current := line.Offers[0].ID
+		line = s.handOn(t, pool, slots.News{What: slots.WaiterAway, Device: "d3", Offer: offer.ID})
+		diff(t, "news of another offer", state(line), [4]int{0, 1, 5, 7})
+		line = s.handOn(t, pool, slots.News{What: slots.WaiterLeft, Device: "d3", Offer: current})
+		diff(t, "who left", state(line), [4]int{0, 1, 4, 6})
+		diff(t, "after who left", offeredTasks(line.Offers), []int64{4})
+		line = s.handOn(t, pool, slots.News{What: slots.BatchLeft, Batch: 2})
+		diff(t, "a batch that was closed", state(line), [4]int{0, 1, 2, 4})
+		line = s.handOn(t, pool, slots.News{What: slots.WaiterAway, Device: "d4"}, slots.News{What: slots.WaiterAway, Device: "d5"})
+		diff(t, "who is away", state(line), [4]int{0, 1, 0, 4})
+		diff(t, "after who is away", offeredTasks(line.Offers), []int64{6})
+
+		got, _ := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
+		diff(t, "who lapsed, at its old position", got.Position, 1)
+		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 6})
+		diff(t, "and offered again", offeredTasks(s.leave(t, pool, 6)), []int64{2})
+	})
+}
+
+// expire has the time of an offer pass.
+func (s *server) expire(t testing.TB, pool, device string) {
+	t.Helper()
+	if err := s.client.Do(t.Context(), "ZADD", "slots:{"+pool+"}:offer", "XX", 1, device).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Places are offered in the order in which they would be granted.
+func TestOffersFollowTheOrder(t *testing.T) {
+	t.Parallel()
+	onLines(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 6)
+		for task := int64(100); task < 108; task++ { // as in TestOrder
+			s.wakeable(t, pool, slots.Want{Batch: 1, Weight: 1, Task: task})
+		}
+		for task := int64(200); task < 205; task++ {
+			s.wakeable(t, pool, slots.Want{Batch: 2, Weight: 2, Task: task, Priority: map[int64]int{203: 5}[task]})
+		}
+		var got []int64
+		for task := int64(100); task < 106; task++ {
+			for _, o := range s.leave(t, pool, task) {
+				got = append(got, o.Task)
+				if a, _ := s.wakeable(t, pool, slots.Want{Batch: o.Batch, Weight: int(o.Batch), Task: o.Task, Priority: map[int64]int{203: 5}[o.Task]}); a.Status != slots.StatusAcquired {
+					t.Fatalf("task %d was offered a place: %+v", o.Task, a)
+				}
+			}
+		}
+		diff(t, "one by one", got, []int64{203, 200, 201, 202, 106, 107})
+	})
+}
+
+// Several places at once are offered as if one by one: what is offered counts.
+func TestOffersCountForTheirBatches(t *testing.T) {
+	t.Parallel()
+	onLines(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 0)
+		for i := range int64(6) {
+			s.wakeable(t, pool, slots.Want{Batch: 1, Task: 10 + i})
+			s.wakeable(t, pool, slots.Want{Batch: 2, Task: 20 + i, Weight: 2})
+		}
+		s.configure(t, pool, 6, 2)
+		line := s.handOn(t, pool)
+		batches := map[int64]int{}
+		for _, o := range line.Offers {
+			batches[o.Batch]++
+		}
+		diff(t, "offers by batch", batches, map[int64]int{1: 2, 2: 4})
+		diff(t, "held, reserved, ready, waiting", state(line), [4]int{0, 6, 6, 12})
+	})
+}
+
+// Devices that never asked are let into the line behind those that did, in the
+// order, once.
+func TestLineUp(t *testing.T) {
+	t.Parallel()
+	onLines(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 1)
+		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 5})
+		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 6})
+		seat := func(task int64) slots.Seat {
+			return slots.Seat{Waiter: slots.Waiter{Device: fmt.Sprintf("d%d", task), Batch: 1, Task: task}, Reach: slots.ReachPark}
+		}
+		for range 2 {
+			line, err := s.LineUp(t.Context(), pool, offeringPace(), []slots.Seat{seat(7), seat(4), seat(6)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			diff(t, "held, reserved, ready, waiting", state(line), [4]int{1, 0, 3, 3})
+		}
+		offers := s.leave(t, pool, 5)
+		if len(offers) != 1 || offers[0].Device != "d4" || offers[0].Reach != slots.ReachPark {
+			t.Errorf("offers %+v", offers)
+		}
+		waiting, err := s.Lines(t.Context(), []string{t.Name() + ".other", pool, "nobody's"})
+		if err != nil || len(waiting) != 1 || waiting[0] != pool {
+			t.Errorf("lines %v, %v", waiting, err)
+		}
+	})
+}
+
+// Who polls is passed over at most as often as there are places, then a place is
+// kept for it while it is expected; if it does not come the place is handed on.
+func TestBoundedBypass(t *testing.T) {
+	t.Parallel()
+	onLines(t, func(t *testing.T, s *server) {
+		t.Helper()
+		const capacity = 4
+		pool := s.poolOf(t, capacity)
+		for task := int64(100); task < 100+capacity; task++ {
+			s.wakeable(t, pool, slots.Want{Batch: 1, Task: task})
+		}
+		s.ask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 1}) // it polls, and comes first
+		for task := int64(200); task < 220; task++ {
+			s.wakeable(t, pool, slots.Want{Batch: 1, Task: task})
+		}
+		s.due(t, pool, "d1", 40*time.Second) // it is expected soon, not now
+		holds := []int64{100, 101, 102, 103}
+		passed := 0
+		for {
+			offers := s.leave(t, pool, holds[0])
+			holds = holds[1:]
+			if len(offers) == 0 {
+				break
+			}
+			passed++
+			if a, _ := s.wakeable(t, pool, slots.Want{Batch: 1, Task: offers[0].Task}); a.Status != slots.StatusAcquired {
+				t.Fatalf("offered, and then %+v", a)
+			}
+			holds = append(holds, offers[0].Task)
+		}
+		diff(t, "passed over", passed, capacity)
+		diff(t, "who has the place that was kept", s.ask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 1}).Status, slots.StatusAcquired)
+		s.ask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 2})
+		s.due(t, pool, "d2", -2*time.Minute) // it did not come in time
+		diff(t, "handed on", len(s.leave(t, pool, holds[0])), 1)
+	})
+}
+
+// Who has an offer is not passed over by others; who let one lapse polls from then
+// on, and is.
+func TestBypassOfWhoWasOffered(t *testing.T) {
+	t.Parallel()
+	onLines(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 2)
+		for _, task := range []int64{100, 101, 1, 200} {
+			s.wakeable(t, pool, slots.Want{Batch: 1, Task: task})
+		}
+		s.due(t, pool, "d1", 40*time.Second)
+		diff(t, "offered", offeredTasks(s.leave(t, pool, 100)), []int64{1})
+		next, leaver := int64(201), int64(101)
+		passOn := func() []slots.Offer {
+			s.wakeable(t, pool, slots.Want{Batch: 1, Task: next})
+			next++
+			offers := s.leave(t, pool, leaver)
+			if len(offers) == 1 {
+				leaver = offers[0].Task
+				s.wakeable(t, pool, slots.Want{Batch: 1, Task: leaver})
+			}
+			return offers
+		}
+		for i := range 5 {
+			if offers := passOn(); len(offers) != 1 {
+				t.Fatalf("pass %d beside an offer: %+v", i, offers)
+			}
+		}
+		line := s.handOn(t, pool, slots.News{What: slots.WaiterAway, Device: "d1"})
+		diff(t, "its place goes to the next", len(line.Offers), 1)
+		passed := 1
+		for len(passOn()) == 1 {
+			passed++
+		}
+		diff(t, "passed over since", passed, 3)
+	})
+}
+
+// Not a place is offered while its time is zero, or to a pool that is unknown.
+func TestNothingIsOffered(t *testing.T) {
+	t.Parallel()
+	onLines(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 1)
+		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 1})
+		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
+		pace := offeringPace()
+		pace.Offer = 0
+		if freed, offers, err := s.Release(t.Context(), pool, pace, []string{"1"}); err != nil || !freed[0] || len(offers) != 0 {
+			t.Errorf("%v, %v, %v", freed, offers, err)
+		}
+		if line := s.handOn(t, t.Name()+".unknown", slots.News{What: slots.BatchLeft, Batch: 1}); line.Known || len(line.Offers) > 0 {
+			t.Errorf("of an unknown pool: %+v", line)
+		}
+		diff(t, "later", len(s.handOn(t, pool).Offers), 1)
+	})
+}
