@@ -15,17 +15,17 @@ func offeringPace() slots.Pace {
 }
 
 // wakeable asks as ask does, for a device that can be told of a place.
-func (s *server) wakeable(t *testing.T, pool string, w slots.Want) (slots.Acquisition, []slots.Offer) {
+func (s *server) wakeable(t *testing.T, pool string, w slots.Want) slots.Acquisition {
 	t.Helper()
 	w.TTL = time.Hour
 	w.Lease = strconv.FormatInt(w.Task, 10)
 	request := asking(fmt.Sprintf("d%d", w.Task), w)
 	request.Reach = slots.ReachPush
-	got, offers, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{request})
+	got, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{request})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return got[0], offers
+	return got[0]
 }
 
 // leave frees the slot of a task and returns what is offered then.
@@ -81,10 +81,10 @@ func TestOffer(t *testing.T) {
 		if r := snapshot.Reserved; len(snapshot.Leases) != 0 || len(r) != 1 || r[0].Device != "d2" || r[0].Batch != 1 || r[0].Task != 2 || r[0].Left < 50*time.Minute {
 			t.Errorf("snapshot %+v", snapshot)
 		}
-		stranger, _ := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 0}) // even one that comes before it
+		stranger := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 0}) // even one that comes before it
 		diff(t, "a stranger", stranger.Status, slots.StatusFull)
 		diff(t, "one who polls", s.ask(t, pool, offeringPace(), slots.Want{Batch: 2, Task: 9}).Status, slots.StatusFull)
-		mine, _ := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
+		mine := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
 		diff(t, "whose it is", mine.Status, slots.StatusAcquired)
 		diff(t, "held, reserved, ready, waiting", state(s.handOn(t, pool)), [4]int{1, 0, 2, 3})
 		diff(t, "the next, in order", offeredTasks(s.leave(t, pool, 2)), []int64{0})
@@ -139,7 +139,7 @@ func TestNews(t *testing.T) {
 		diff(t, "who is away", state(line), [4]int{0, 1, 0, 4})
 		diff(t, "after who is away", offeredTasks(line.Offers), []int64{6})
 
-		got, _ := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
+		got := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
 		diff(t, "who lapsed, at its old position", got.Position, 1)
 		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 6})
 		diff(t, "and offered again", offeredTasks(s.leave(t, pool, 6)), []int64{2})
@@ -147,7 +147,7 @@ func TestNews(t *testing.T) {
 }
 
 // expire has the time of an offer pass.
-func (s *server) expire(t testing.TB, pool, device string) {
+func (s *server) expire(t *testing.T, pool, device string) {
 	t.Helper()
 	if err := s.client.Do(t.Context(), "ZADD", "slots:{"+pool+"}:offer", "XX", 1, device).Err(); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestOffersFollowTheOrder(t *testing.T) {
 		for task := int64(100); task < 106; task++ {
 			for _, o := range s.leave(t, pool, task) {
 				got = append(got, o.Task)
-				if a, _ := s.wakeable(t, pool, slots.Want{Batch: o.Batch, Weight: int(o.Batch), Task: o.Task, Priority: map[int64]int{203: 5}[o.Task]}); a.Status != slots.StatusAcquired {
+				if a := s.wakeable(t, pool, slots.Want{Batch: o.Batch, Weight: int(o.Batch), Task: o.Task, Priority: map[int64]int{203: 5}[o.Task]}); a.Status != slots.StatusAcquired {
 					t.Fatalf("task %d was offered a place: %+v", o.Task, a)
 				}
 			}
@@ -255,7 +255,7 @@ func TestBoundedBypass(t *testing.T) {
 				break
 			}
 			passed++
-			if a, _ := s.wakeable(t, pool, slots.Want{Batch: 1, Task: offers[0].Task}); a.Status != slots.StatusAcquired {
+			if a := s.wakeable(t, pool, slots.Want{Batch: 1, Task: offers[0].Task}); a.Status != slots.StatusAcquired {
 				t.Fatalf("offered, and then %+v", a)
 			}
 			holds = append(holds, offers[0].Task)
