@@ -1,0 +1,36 @@
+package limits
+
+import (
+	"sort"
+	"time"
+)
+
+// boundaries are where periods of a calendar begin, around a time: that before
+// the current one, the current one, and the two after it. A clock that is wrong
+// by less than a period still finds its own between them.
+func boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
+	y, m, d := around.In(zone).Date()
+	start := func(n int) time.Time {
+		switch period {
+		case Week:
+			monday := (int(around.In(zone).Weekday()) + 6) % 7
+			return dayStart(y, m, d-monday+7*n, zone)
+		case Month:
+			return dayStart(y, m+time.Month(n), 1, zone)
+		}
+		return dayStart(y, m, d+n, zone)
+	}
+	return [4]time.Time{start(-1), start(0), start(1), start(2)}
+}
+
+// dayStart is the first instant of a day on the clocks of a zone, to the
+// millisecond: not always midnight, where clocks change then.
+func dayStart(y int, m time.Month, d int, zone *time.Location) time.Time {
+	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+	wanted := midnight.Format(time.DateOnly)
+	from := midnight.Add(-15 * time.Hour) // zones are within -12 h and +14 h
+	ms := sort.Search(int(30*time.Hour/time.Millisecond), func(ms int) bool {
+		return from.Add(time.Duration(ms)*time.Millisecond).In(zone).Format(time.DateOnly) >= wanted
+	})
+	return from.Add(time.Duration(ms) * time.Millisecond)
+}

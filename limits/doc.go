@@ -1,0 +1,19 @@
+// Package limits decides how often something may start: rate limits and the
+// suppression of duplicates, beside the slots, which decide how many run at once.
+// It lives in Redis, one atomic script per decision, and knows policies and
+// subjects, nothing of pools, tasks or devices but their names.
+//
+// A Policy is what an operator writes; a Rule is a policy that was compiled; a
+// subject is what is counted on its own, such as one account. A Check asks all
+// rules of one start at once: all of them let it pass, or nothing is counted.
+//
+// What passes is reserved under a lease id, and counts as used until it is
+// settled: counted for good (Count), or given back (Release). Refusals cost
+// nothing. A rule that Redis does not know, because it is new or its Redis lost
+// its data, is not believed: StatusUnknown, until it was filled from a history
+// (Rebuild).
+//
+// All times are Redis TIME. No clock of a caller decides anything; calendars are
+// computed here and chosen by the script. No correctness rests on the TTL of a
+// key: they only clean up behind idle subjects.
+package limits

@@ -1,0 +1,13 @@
+package limits
+
+import "errors"
+
+var (
+	// ErrInvalid says that a policy or an argument cannot be; nothing was sent.
+	ErrInvalid = errors.New("invalid")
+	// ErrUnavailable says that Redis gave no answer, or one that refuses to work.
+	// A reservation may or may not have been made.
+	ErrUnavailable = errors.New("limits unavailable")
+	// ErrBusy says that somebody else fills a rule from the history just now.
+	ErrBusy = errors.New("limits are being counted anew")
+)

@@ -1,0 +1,51 @@
+package limits
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// NewAt returns a limiter on a local clock of the test, which nothing may depend on.
+func NewAt(client redis.UniversalClient, local func() time.Time) *Limiter {
+	l := New(client)
+	l.local = local
+	return l
+}
+
+// SettlesWithin changes how long a reservation may be open.
+func (l *Limiter) SettlesWithin(d time.Duration) { l.settle = d }
+
+// AsList is a sliding rule that keeps lists whatever its size.
+func AsList(r *Rule) *Rule { return r.as("L") }
+
+// AsLog is a sliding rule that keeps leases whatever its size.
+func AsLog(r *Rule) *Rule { return r.as("Z") }
+
+func (r *Rule) as(kind string) *Rule {
+	other := newRule(r.Owner+"/"+kind, r.Policy)
+	other.spec = kind + strings.TrimLeft(other.spec, "ZL")
+	return other
+}
+
+// Boundaries of a calendar.
+func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
+	return boundaries(period, zone, around)
+}
+
+// SubjectKey is where a subject is kept.
+func SubjectKey(scope string, r *Rule, s Subject) string { return subjectKey(scope, r, s.digest) }
+
+// TestedGuard is the guard on a clock of the test.
+type TestedGuard struct{ g guard }
+
+// Guard returns one that lets all through.
+func Guard(now func() time.Time) *TestedGuard { return &TestedGuard{guard{now: now}} }
+
+// Enter asks to call.
+func (g *TestedGuard) Enter() (probe, ok bool) { return g.g.enter() }
+
+// Leave tells what a call came to.
+func (g *TestedGuard) Leave(ctx context.Context, probe bool, err error) { g.g.leave(ctx, probe, err) }

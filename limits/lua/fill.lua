@@ -1,0 +1,74 @@
+-- fill: what a rule counted before, from a history, so that it may be believed.
+-- KEYS     common.lua; then the rule, and the subjects of a "fill"
+-- ARGV     step, token of who fills, after how long (ms) another may take over,
+--          and of a "fill": spec, number of leases, leases that were counted in the last
+--          minute; then per subject: 1 if it begins here, number of starts, and per
+--          start, newest first: ms ago, lease; of rules that only count one: ms
+--          since the newest, how many there were
+-- Returns  1 = done, 0 = the rule is known already, 2 = another one fills it; now (ms)
+-- Keeps    begin -> fill ... -> settle -> known, by one token: while it is filled
+--          others count nothing, from "settle" on they do, and at "known" it is
+--          believed. A step that is sent again changes nothing, but "fill" after
+--          "settle" is refused: it could overwrite.
+local DONE_BEFORE, BUSY, OK = 0, 2, 1
+local rule, step, token, patience = KEYS[FIRST + 1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+check(rule and patience, 'argument')
+local now = now_ms()
+local state, at = state_of(rule)
+local mine = state and state ~= 'known' and string.match(redis.call('GET', rule), '|([^|]*)$') == token
+
+local function enter(name)
+  redis.call('SET', rule, name .. '|' .. text(now) .. '|' .. token, 'PX', text(10 * patience))
+  return OK
+end
+
+local function fill_subject(s, key, i)
+  local begins, n = ARGV[i] == '1', tonumber(ARGV[i + 1])
+  check(n and ARGV[i + 1 + 2 * n], 'start')
+  i = i + 2
+  if s.most then
+    local newest, uses = now - tonumber(ARGV[i]), tonumber(ARGV[i + 1])
+    -- Where a window began is not in the history: taken as late as it can be.
+    write_count(s, key, s.kind == 'C' and period(s, now) or newest, uses, now)
+    return i + 2
+  end
+  if begins then redis.call('DEL', key) end
+  for k = i, i + 2 * n - 1, 2 do
+    local when = text(now - tonumber(ARGV[k]))
+    if s.kind == 'Z' then redis.call('ZADD', key, when, ARGV[k + 1]) else redis.call('RPUSH', key, when) end
+  end
+  redis.call('PEXPIRE', key, text(s.longest))
+  return i + 2 * n
+end
+
+local function fill()
+  local s, leases = read_spec(ARGV[4]), tonumber(ARGV[5])
+  check(leases, 'number')
+  if s.kind == 'C' and not period(s, now) then return BUSY end
+  forget_old(now)
+  for i = 6, 5 + leases do remember(string.sub(rule, -12), ARGV[i], now) end
+  local i = 6 + leases
+  for k = FIRST + 2, #KEYS do i = fill_subject(s, KEYS[k], i) end
+  return enter('filling')
+end
+
+local function known()
+  if state ~= 'settling' then return BUSY end
+  redis.call('SET', rule, 'known|' .. text(now), 'PX', text(2 * read_spec(ARGV[4]).longest))
+  return OK
+end
+
+local function go_on()
+  if state == 'known' then return DONE_BEFORE end
+  if step == 'begin' then
+    if state and not mine and now - at < patience then return BUSY end
+    return enter('filling')
+  end
+  if not mine then return BUSY end
+  if step == 'settle' then return enter('settling') end
+  if step == 'known' then return known() end
+  check(step == 'fill', 'step')
+  return state == 'filling' and fill() or BUSY
+end
+
+return { go_on(), now }

@@ -1,0 +1,73 @@
+-- settle: what became of reservations, and what started without one.
+-- KEYS     common.lua; then rule and subject of each item
+-- ARGV     per entry: lease, group, 1 = it started, 0 = it did not, how long ago
+--          (ms; of what was not reserved), number of items; and per item: spec
+-- Returns  now (ms); then per entry: 1 if the lease was reserved until now, else 0;
+--          now alone: nothing was done, since no period of a calendar has this time
+-- Keeps    each rule counts a lease once, however often this is sent. A rule that
+--          is not believed counts nothing: it is filled from the history.
+local now = now_ms()
+
+-- unreserve ends a reservation and says when it was made. Whoever settles what
+-- another process reserved may know other items than it did: so all are looked for.
+local function unreserve(lease, group, keys)
+  local at = redis.call('ZSCORE', OPEN, lease)
+  if not at then return nil end
+  at = tonumber(at)
+  for _, key in ipairs(keys) do
+    redis.call('ZREM', PENDING, subject_name(key) .. '|' .. text(at) .. '|' .. group .. '|' .. lease)
+  end
+  if group == '' then
+    local tail = '|' .. lease
+    for _, member in ipairs(redis.call('ZRANGE', PENDING, 0, -1)) do
+      if string.sub(member, -#tail) == tail then redis.call('ZREM', PENDING, member) end
+    end
+  end
+  redis.call('ZREM', OPEN, lease)
+  return at
+end
+
+-- keep_known makes a rule that is used outlive its subjects.
+local function keep_known(rule, s, at)
+  if now - at > s.longest / 2 then
+    redis.call('SET', rule, 'known|' .. text(now), 'PX', text(2 * s.longest))
+  end
+end
+
+local function settle(e)
+  local reserved_at = unreserve(e.lease, e.group, e.keys)
+  if e.started then
+    for i, key in ipairs(e.keys) do
+      local state, at = state_of(e.rules[i])
+      if (state == 'known' or state == 'settling') and remember(rule_name(key), e.lease, now) then
+        count(e.specs[i], key, reserved_at or now - e.ago, e.lease, now)
+        if state == 'known' then keep_known(e.rules[i], e.specs[i], at) end
+      end
+    end
+  end
+  return reserved_at and 1 or 0
+end
+
+local entries, at, key = {}, 1, FIRST + 1
+while ARGV[at] do
+  local n = tonumber(ARGV[at + 4])
+  check(n, 'entry')
+  local e = {
+    lease = ARGV[at], group = ARGV[at + 1], started = ARGV[at + 2] == '1', ago = tonumber(ARGV[at + 3]),
+    rules = {}, keys = {}, specs = {},
+  }
+  check(e.ago, 'time')
+  for i = 1, n do
+    check(KEYS[key + 1], 'keys')
+    e.rules[i], e.keys[i], e.specs[i] = KEYS[key], KEYS[key + 1], read_spec(ARGV[at + 4 + i])
+    if e.specs[i].kind == 'C' and not period(e.specs[i], now) then return { now } end
+    key = key + 2
+  end
+  entries[#entries + 1] = e
+  at = at + 5 + n
+end
+
+forget_old(now)
+local reply = { now }
+for i, e in ipairs(entries) do reply[i + 1] = settle(e) end
+return reply

@@ -1,0 +1,436 @@
+package limits_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"pgregory.net/rapid"
+
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+// TestModel compares the limiter with a plain model that keeps all starts for
+// ever and looks at each of them: over any times and windows, calls that are sent
+// again, callers whose clocks step, and a Redis that loses everything. Sliding
+// rules are compared as logs and as lists: so these are equal, too.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	mini := miniredis.RunT(t)
+	rapid.Check(t, func(t *rapid.T) {
+		mini.FlushAll()
+		m := newModel(t, mini)
+		defer m.close()
+		t.Repeat(map[string]func(*rapid.T){
+			"time passes":     m.pass,
+			"caller's clock":  m.step,
+			"start":           m.start,
+			"start again":     m.startAgain,
+			"count":           m.count,
+			"release":         m.release,
+			"look":            m.look,
+			"redis loses all": m.wipe,
+			"unreserved":      m.unreserved,
+		})
+	})
+}
+
+type model struct {
+	mini    *miniredis.Miniredis
+	client  *server
+	policy  limits.Policy
+	zone    *time.Location
+	forms   map[string]*limits.Rule // scope -> the rule in this form
+	limiter *limits.Limiter
+	ttl     bool // keys end in time, as in a real Redis
+	now     time.Time
+	clock   time.Duration // by which the caller's is wrong
+	leases  int
+
+	counted []modelStart
+	open    []modelStart // reserved, in this order
+	since   map[string]time.Time
+	n       map[string]int
+}
+
+type modelStart struct {
+	account, lease, group string
+	at                    time.Time
+}
+
+func newModel(t *rapid.T, mini *miniredis.Miniredis) *model {
+	m := &model{
+		mini: mini, policy: drawPolicy(t), forms: make(map[string]*limits.Rule),
+		now: time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC), // a change of clocks is near
+		ttl: rapid.Bool().Draw(t, "ttl"), since: make(map[string]time.Time), n: make(map[string]int),
+	}
+	mini.SetTime(m.now)
+	m.client = connect(mini.Addr(), false)
+	m.limiter = limits.NewAt(m.client.client, func() time.Time { return m.now.Add(m.clock) })
+	rules, err := limits.Compile("p", []limits.Policy{m.policy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.zone, _ = time.LoadLocation(m.policy.Timezone)
+	m.forms["plain"] = rules[0]
+	if m.policy.Algorithm == limits.Sliding {
+		m.forms["log"], m.forms["list"] = limits.AsLog(rules[0]), limits.AsList(rules[0])
+	}
+	m.rebuild(t)
+	return m
+}
+
+func (m *model) close() { _ = m.client.client.Close() }
+
+func drawPolicy(t *rapid.T) limits.Policy {
+	p := limits.Policy{Name: "n", Per: "tags.account"}
+	most := rapid.Int64Range(1, 4)
+	per := rapid.SampledFrom([]int64{1, 1000, 20_000, 3_600_000, 86_400_000})
+	switch p.Algorithm = rapid.SampledFrom([]limits.Algorithm{limits.Sliding, limits.Sliding, limits.Fixed, limits.Calendar}).Draw(t, "algorithm"); p.Algorithm {
+	case limits.Sliding:
+		for i, per := range rapid.SliceOfNDistinct(per, 1, 3, rapid.ID[int64]).Draw(t, "windows") {
+			p.Windows = append(p.Windows, limits.Window{Max: most.Draw(t, fmt.Sprintf("max %d", i)), PerMS: per})
+		}
+	case limits.Calendar:
+		p.Max, p.Timezone = most.Draw(t, "max"), rapid.SampledFrom([]string{"", "Asia/Shanghai", "Europe/Berlin"}).Draw(t, "zone")
+		p.Period = rapid.SampledFrom([]limits.Period{limits.Day, limits.Week}).Draw(t, "period")
+	default:
+		p.Max, p.PerMS = most.Draw(t, "max"), per.Draw(t, "per")
+	}
+	return p
+}
+
+func (m *model) pass(t *rapid.T) {
+	most := rapid.SampledFrom([]int64{3, 2000, 30_000, 5_000_000, 100_000_000}).Draw(t, "at most")
+	d := time.Duration(rapid.Int64Range(0, most).Draw(t, "ms")) * time.Millisecond
+	m.now = m.now.Add(d)
+	m.mini.SetTime(m.now)
+	if m.ttl {
+		m.mini.FastForward(d)
+	}
+}
+
+func (m *model) step(t *rapid.T) {
+	m.clock = time.Duration(rapid.Int64Range(-300_000_000, 300_000_000).Draw(t, "ms")) * time.Millisecond
+}
+
+// draw makes a start with a lease of its own.
+func (m *model) draw(t *rapid.T) modelStart {
+	m.leases++
+	group := "g" + strconv.Itoa(m.leases)
+	return modelStart{
+		account: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "account"),
+		lease:   fmt.Sprintf("%d.1.%s", m.leases, group), group: group, at: m.now,
+	}
+}
+
+func (m *model) check(form string, s modelStart) limits.Check {
+	return limits.NewCheck(s.lease, s.group, []*limits.Rule{m.forms[form]}, facts(s.account))
+}
+
+// ask asks all forms, which must say the same, but for what they do not believe.
+func (m *model) ask(t *rapid.T, s modelStart, look bool) limits.Answer {
+	m.settle(t)
+	var first *limits.Answer
+	for form := range m.forms {
+		ask := m.limiter.Reserve
+		if look {
+			ask = m.limiter.Look
+		}
+		for tries := 0; ; tries++ {
+			answers, err := ask(context.Background(), form, []limits.Check{m.check(form, s)})
+			if err != nil {
+				t.Fatalf("%s: %v", form, err)
+			}
+			if answers[0].Status == limits.StatusUnknown && tries == 0 && m.ttl { // a rule that was idle for long
+				m.rebuild(t)
+				continue
+			}
+			if first == nil {
+				first = &answers[0]
+			}
+			if got, want := fmt.Sprint(answers[0]), fmt.Sprint(*first); got != want {
+				t.Fatalf("%s: %s, another form said %s", form, got, want)
+			}
+			break
+		}
+	}
+	return *first
+}
+
+func (m *model) start(t *rapid.T) {
+	s := m.draw(t)
+	m.compare(t, m.ask(t, s, false), s)
+}
+
+// startAgain is a report with alternatives, or one that is sent again.
+func (m *model) startAgain(t *rapid.T) {
+	m.settle(t)
+	if len(m.open) == 0 {
+		return
+	}
+	s := rapid.SampledFrom(m.open).Draw(t, "open")
+	if rapid.Bool().Draw(t, "alternative") {
+		m.leases++
+		s.lease, s.at = fmt.Sprintf("%d.1.%s", m.leases, s.group), m.now
+		m.compare(t, m.ask(t, s, false), s)
+		return
+	}
+	if a := m.ask(t, s, false); a.Status != limits.StatusPassed {
+		t.Fatalf("%s sent again: %+v", s.lease, a)
+	}
+}
+
+func (m *model) look(t *rapid.T) {
+	s := m.draw(t)
+	a, want := m.ask(t, s, true), m.judge(s)
+	if got := show(a); got != want {
+		t.Fatalf("looking at %s: %s, want %s", s.account, got, want)
+	}
+}
+
+func (m *model) compare(t *rapid.T, a limits.Answer, s modelStart) {
+	want := m.judge(s)
+	if got := show(a); got != want {
+		t.Fatalf("start of %s at %s: %s, want %s", s.account, s.at, got, want)
+	}
+	if a.Status == limits.StatusPassed {
+		m.open = append(m.open, s)
+	}
+}
+
+func (m *model) takeOpen(t *rapid.T) (s modelStart, ok bool) {
+	m.settle(t)
+	if len(m.open) == 0 {
+		return s, false
+	}
+	i := rapid.IntRange(0, len(m.open)-1).Draw(t, "which")
+	s = m.open[i]
+	m.open = slices.Delete(m.open, i, i+1)
+	return s, true
+}
+
+func (m *model) count(t *rapid.T) {
+	if s, ok := m.takeOpen(t); ok {
+		m.tell(t, s, m.limiter.Count, rapid.IntRange(1, 2).Draw(t, "sendings"))
+		m.add(s)
+	}
+}
+
+func (m *model) release(t *rapid.T) {
+	if s, ok := m.takeOpen(t); ok {
+		m.tell(t, s, func(ctx context.Context, scope string, c []limits.Check, _ time.Duration) error {
+			return m.limiter.Release(ctx, scope, c)
+		}, rapid.IntRange(1, 2).Draw(t, "sendings"))
+	}
+}
+
+// unreserved is a start that was counted without having been reserved.
+func (m *model) unreserved(t *rapid.T) {
+	m.settle(t)
+	m.ask(t, modelStart{account: "z", lease: "z", group: "z"}, true) // believed, or made so
+	s := m.draw(t)
+	m.tell(t, s, m.limiter.Count, 1)
+	m.add(s)
+}
+
+func (m *model) tell(t *rapid.T, s modelStart, settle func(context.Context, string, []limits.Check, time.Duration) error, sendings int) {
+	for form := range m.forms {
+		for range sendings {
+			if err := settle(context.Background(), form, []limits.Check{m.check(form, s)}, m.now.Sub(s.at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// settle finds out what became of what is overdue: all of it started.
+func (m *model) settle(t *rapid.T) {
+	isOverdue := func(s modelStart) bool { return m.now.Sub(s.at) >= limits.SettleWithin }
+	if !slices.ContainsFunc(m.open, isOverdue) {
+		return
+	}
+	for form := range m.forms {
+		a, err := m.limiter.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})})
+		if err != nil || a[0].Status != limits.StatusUnsettled {
+			t.Fatalf("with overdue reservations: %+v, %v", a, err)
+		}
+	}
+	for _, s := range m.open {
+		if isOverdue(s) {
+			s.group = ""
+			m.tell(t, s, m.limiter.Count, 1)
+			m.add(s)
+		}
+	}
+	m.open = slices.DeleteFunc(m.open, isOverdue)
+}
+
+// wipe: Redis loses all. What was reserved is what was not counted.
+func (m *model) wipe(t *rapid.T) {
+	m.mini.FlushAll()
+	m.rebuild(t)
+	for _, s := range m.open {
+		s.at = m.now // the later of what can be known
+		m.tell(t, s, m.limiter.Count, 1)
+		m.add(s)
+	}
+	m.open = nil
+}
+
+func (m *model) rebuild(t *rapid.T) {
+	newest := slices.Clone(m.counted)
+	slices.SortStableFunc(newest, func(a, b modelStart) int { return b.at.Compare(a.at) })
+	past := func(_ context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
+		return func(yield func(limits.Start, error) bool) {
+			for _, s := range newest {
+				if ago := m.now.Sub(s.at); ago < within && !yield(limits.Start{Lease: s.lease, Ago: ago, Facts: facts(s.account)}, nil) {
+					return
+				}
+			}
+		}
+	}
+	for form, rule := range m.forms {
+		known := false
+		if a, err := m.limiter.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})}); err == nil {
+			known = a[0].Status != limits.StatusUnknown && a[0].Status != limits.StatusUnsettled
+		}
+		if err := m.limiter.Rebuild(context.Background(), form, []*limits.Rule{rule}, past); err != nil {
+			t.Fatal(err)
+		}
+		if !known && m.policy.Algorithm == limits.Fixed {
+			m.assumeLatest()
+		}
+	}
+}
+
+// assumeLatest is what a fixed rule takes for granted after a loss.
+func (m *model) assumeLatest() {
+	clear(m.since)
+	clear(m.n)
+	for _, s := range m.counted {
+		if m.now.Sub(s.at) >= time.Duration(m.policy.PerMS)*time.Millisecond {
+			continue
+		}
+		m.n[s.account]++
+		if s.at.After(m.since[s.account]) {
+			m.since[s.account] = s.at
+		}
+	}
+}
+
+// add counts a start as of when it was reserved.
+func (m *model) add(s modelStart) {
+	m.counted = append(m.counted, s)
+	per := time.Duration(m.policy.PerMS) * time.Millisecond
+	if since, ok := m.since[s.account]; !ok || !s.at.Before(since.Add(per)) {
+		m.since[s.account], m.n[s.account] = s.at, 0
+	}
+	m.n[s.account]++
+}
+
+// judge says in words what the answer to a start should be.
+func (m *model) judge(s modelStart) string {
+	groups := make(map[string]time.Time)
+	for _, o := range m.open {
+		if _, seen := groups[o.group]; !seen && o.account == s.account && o.group != s.group {
+			groups[o.group] = o.at
+		}
+	}
+	switch m.policy.Algorithm {
+	case limits.Sliding:
+		return m.judgeSliding(s, groups)
+	case limits.Calendar:
+		return m.judgeCalendar(s, groups)
+	}
+	end := m.since[s.account].Add(time.Duration(m.policy.PerMS) * time.Millisecond)
+	n := m.n[s.account]
+	if !m.now.Before(end) {
+		n = 0
+	}
+	return tally(n, len(groups), int(m.policy.Max), end.Sub(m.now))
+}
+
+func tally(n, pending, most int, wait time.Duration) string {
+	switch {
+	case n >= most:
+		return fmt.Sprintf("shut for %s by 0", wait)
+	case n+pending >= most:
+		return "shut by reservations"
+	}
+	return "passes"
+}
+
+func (m *model) judgeSliding(s modelStart, groups map[string]time.Time) string {
+	soft, wait, by := false, time.Duration(0), 0
+	for i, w := range m.policy.Windows {
+		per := time.Duration(w.PerMS) * time.Millisecond
+		var inside []time.Duration // ago
+		for _, c := range m.counted {
+			if ago := m.now.Sub(c.at); c.account == s.account && ago < per {
+				inside = append(inside, ago)
+			}
+		}
+		pending := 0
+		for _, at := range groups {
+			if m.now.Sub(at) < per {
+				pending++
+			}
+		}
+		slices.Sort(inside)
+		switch {
+		case len(inside) >= int(w.Max):
+			if opens := per - inside[w.Max-1]; opens > wait {
+				wait, by = opens, i
+			}
+		case len(inside)+pending >= int(w.Max) && pending > 0:
+			soft = true
+		}
+	}
+	switch {
+	case wait > 0:
+		return fmt.Sprintf("shut for %s by %d", wait, by)
+	case soft:
+		return "shut by reservations"
+	}
+	return "passes"
+}
+
+func (m *model) judgeCalendar(s modelStart, groups map[string]time.Time) string {
+	name := func(at time.Time) string {
+		at = at.In(m.zone)
+		if m.policy.Period == limits.Week {
+			y, w := at.ISOWeek()
+			return fmt.Sprint(y, w)
+		}
+		return at.Format(time.DateOnly)
+	}
+	n := 0
+	for _, c := range m.counted {
+		if c.account == s.account && name(c.at) == name(m.now) {
+			n++
+		}
+	}
+	next := m.now.Truncate(time.Hour) // zones of the test have whole hours
+	for name(next) == name(m.now) {
+		next = next.Add(time.Hour)
+	}
+	return tally(n, len(groups), int(m.policy.Max), next.Sub(m.now))
+}
+
+func show(a limits.Answer) string {
+	switch {
+	case a.Status == limits.StatusPassed:
+		return "passes"
+	case a.Status != limits.StatusLimited:
+		return fmt.Sprintf("status %d", a.Status)
+	case a.Last().Pending:
+		return "shut by reservations"
+	}
+	return fmt.Sprintf("shut for %s by %d", a.Last().Wait, a.Last().Window)
+}

@@ -1,0 +1,85 @@
+package limits
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Policy is one limit as an operator writes it.
+type Policy struct {
+	Name        string    `json:"name"`               // 1-64 of A-Z a-z 0-9 . _ : -; unique among those beside it
+	Per         string    `json:"per,omitempty"`      // fields, separated by commas: each value of them is counted on its own
+	Algorithm   Algorithm `json:"algorithm"`          // how it counts
+	Windows     []Window  `json:"windows,omitempty"`  // sliding: all of them hold
+	PerMS       int64     `json:"per_ms,omitempty"`   // fixed, duplicate: length of the window
+	Period      Period    `json:"period,omitempty"`   // calendar
+	Timezone    string    `json:"timezone,omitempty"` // calendar: IANA name; empty is UTC
+	Max         int64     `json:"max,omitempty"`      // fixed, duplicate, calendar: starts in a window
+	OnError     OnError   `json:"on_error,omitempty"` // when it cannot be checked; empty is closed
+	TrustDevice bool      `json:"trust_device,omitempty"`
+}
+
+// Window lets at most Max starts pass in any PerMS milliseconds.
+type Window struct {
+	Max   int64 `json:"max"`
+	PerMS int64 `json:"per_ms"`
+}
+
+// Algorithm is how a policy counts.
+type Algorithm string
+
+// The algorithms.
+const (
+	// Sliding: any number of windows, each ending now.
+	Sliding Algorithm = "sliding"
+	// Fixed: one window that begins with the first start after the last one ended.
+	Fixed Algorithm = "fixed"
+	// Calendar: days, weeks or months of a time zone.
+	Calendar Algorithm = "calendar"
+	// Duplicate: a sliding window over what is equal in all of Per, by default
+	// device, kind and payload.
+	Duplicate Algorithm = "duplicate"
+)
+
+// Period is a stretch of the calendar.
+type Period string
+
+// The periods. Weeks begin on Monday.
+const (
+	Day   Period = "day"
+	Week  Period = "week"
+	Month Period = "month"
+)
+
+// OnError is what happens to a start that cannot be checked.
+type OnError string
+
+// What may happen.
+const (
+	Closed OnError = "closed" // it waits
+	Open   OnError = "open"   // it passes
+)
+
+// duplicatePer is what makes two starts the same unless a policy says otherwise.
+const duplicatePer = "device,kind,payload"
+
+// Parse reads a JSON array of policies and checks them; null and nothing are
+// none. An error names the field and its limit, and is ErrInvalid.
+func Parse(raw []byte) ([]Policy, error) {
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return nil, nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	var policies []Policy
+	if err := decoder.Decode(&policies); err != nil {
+		return nil, fmt.Errorf("limits: %w: %w", ErrInvalid, err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("limits: %w: something follows the list", ErrInvalid)
+	}
+	return policies, Validate(policies)
+}

@@ -1,0 +1,201 @@
+package limits_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+const example = `[
+	{"name": "per-account", "per": "tags.account", "algorithm": "sliding",
+	 "windows": [{"max": 1, "per_ms": 60000}, {"max": 5, "per_ms": 3600000}, {"max": 10, "per_ms": 86400000}]},
+	{"name": "daily", "algorithm": "calendar", "period": "day", "timezone": "Asia/Shanghai", "max": 1000, "per": "tags.account"},
+	{"name": "same-content", "algorithm": "duplicate", "per_ms": 60000, "max": 2},
+	{"name": "starts", "per": "pool", "algorithm": "sliding", "windows": [{"max": 30, "per_ms": 60000}]},
+	{"name": "firmware", "per": "attributes.firmware", "algorithm": "fixed", "per_ms": 1000, "max": 5, "on_error": "open", "trust_device": true}
+]`
+
+// TestParse: what operators write, and nothing at all.
+func TestParse(t *testing.T) {
+	t.Parallel()
+	policies, err := limits.Parse([]byte(example))
+	if err != nil || len(policies) != 5 {
+		t.Fatalf("the example: %d, %v", len(policies), err)
+	}
+	if rules, err := limits.Compile("p", policies); err != nil || len(rules) != 5 || !rules[4].FailsOpen() || rules[0].FailsOpen() {
+		t.Errorf("compiled: %v, %v", rules, err)
+	}
+	for _, none := range []string{"", " ", "null", "[]"} {
+		if policies, err := limits.Parse([]byte(none)); err != nil || len(policies) != 0 {
+			t.Errorf("%q: %v, %v", none, policies, err)
+		}
+	}
+}
+
+// TestParseRefuses: every mistake names its field and what it may be.
+func TestParseRefuses(t *testing.T) {
+	t.Parallel()
+	good := `{"name": "n", "per": "device", "algorithm": "fixed", "per_ms": 1000, "max": 1}`
+	for text, want := range map[string]string{
+		`{}`:                          "limits: ",
+		`[{"name": "n"}] []`:          "something follows",
+		`[{"titel": "n"}]`:            `unknown field "titel"`,
+		`[{"name": 5}]`:               "name",
+		`[null]`:                      "limits[0].name: 1-64 of",
+		`[{"name": "a b"}]`:           "limits[0].name: 1-64 of",
+		`[{"name": "-a"}]`:            "limits[0].name: 1-64 of",
+		`[{"name": "n"}]`:             "limits[0].algorithm: sliding, fixed, calendar or duplicate",
+		`[` + good + `,` + good + `]`: `limits[1].name: "n" is there twice`,
+		`[` + strings.Repeat(good+",", 16) + good + `]`:                                                                           "limits: at most 16 policies",
+		`[{"name": "n", "algorithm": "fixed", "per": "device", "per_ms": 0, "max": 1}]`:                                           "limits[0].per_ms: 1 to 2678400000",
+		`[{"name": "n", "algorithm": "fixed", "per": "device", "per_ms": 2678400001, "max": 1}]`:                                  "limits[0].per_ms: 1 to 2678400000",
+		`[{"name": "n", "algorithm": "fixed", "per": "device", "per_ms": 1, "max": -1}]`:                                          "limits[0].max: 1 to 1000000000",
+		`[{"name": "n", "algorithm": "fixed", "per": "device", "per_ms": 1, "max": 1, "period": "day"}]`:                          "limits[0].period: not with algorithm fixed",
+		`[{"name": "n", "algorithm": "duplicate", "per_ms": 1, "max": 100001}]`:                                                   "limits[0].max: 1 to 100000",
+		`[{"name": "n", "algorithm": "sliding", "per": "device"}]`:                                                                "limits[0].windows: 1 to 8",
+		`[{"name": "n", "algorithm": "sliding", "per": "device", "max": 3}]`:                                                      "limits[0].max: not with algorithm sliding",
+		`[{"name": "n", "algorithm": "sliding", "per": "device", "windows": [{"max": 0, "per_ms": 1}]}]`:                          "limits[0].windows[0].max: 1 to 100000",
+		`[{"name": "n", "algorithm": "sliding", "per": "device", "windows": [{"max": 1, "per_ms": 5}, {"max": 2, "per_ms": 5}]}]`: "limits[0].windows[1].per_ms: 5 is there twice",
+		`[{"name": "n", "algorithm": "calendar", "per": "device", "max": 1}]`:                                                     "limits[0].period: day, week or month",
+		`[{"name": "n", "algorithm": "calendar", "per": "device", "max": 1, "period": "day", "timezone": "Mars/Olympus"}]`:        "limits[0].timezone: a time zone such as Asia/Shanghai",
+		`[{"name": "n", "algorithm": "calendar", "per": "device", "max": 1, "period": "day", "timezone": "Local"}]`:               "limits[0].timezone",
+		`[{"name": "n", "algorithm": "calendar", "per": "device", "max": 1, "period": "day", "per_ms": 5}]`:                       "limits[0].per_ms: not with algorithm calendar",
+		`[{"name": "n", "algorithm": "fixed", "per_ms": 1, "max": 1}]`:                                                            `limits[0].per: "" is not one of`,
+		`[{"name": "n", "algorithm": "fixed", "per": "tags.", "per_ms": 1, "max": 1}]`:                                            `limits[0].per: "tags." is not one of`,
+		`[{"name": "n", "algorithm": "fixed", "per": "devices", "per_ms": 1, "max": 1}]`:                                          `limits[0].per: "devices" is not one of`,
+		`[{"name": "n", "algorithm": "fixed", "per": "device,device", "per_ms": 1, "max": 1}]`:                                    `limits[0].per: "device" is there twice`,
+		`[{"name": "n", "algorithm": "fixed", "per": "attributes.x", "per_ms": 1, "max": 1}]`:                                     "set trust_device",
+		`[{"name": "n", "algorithm": "fixed", "per": "tags.` + strings.Repeat("x", 256) + `", "per_ms": 1, "max": 1}]`:            "limits[0].per: at most 8 fields and 256 bytes",
+		`[{"name": "n", "algorithm": "fixed", "per": "device", "per_ms": 1, "max": 1, "on_error": "ajar"}]`:                       "limits[0].on_error: open or closed",
+	} {
+		_, err := limits.Parse([]byte(text))
+		if !errors.Is(err, limits.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.120s\n got %v\nwant %s", text, err, want)
+		}
+	}
+}
+
+// FuzzParse: whatever comes in is refused or means the same when written out again,
+// and can be used.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(example))
+	f.Add([]byte(`[{"name":"n","per":"payload.a.b, kind","algorithm":"duplicate","per_ms":1,"max":1}]`))
+	f.Add([]byte(`[{"name":"n","per":"tags.a","algorithm":"calendar","period":"month","timezone":"Africa/Cairo","max":1}]`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		policies, err := limits.Parse(text)
+		if err != nil {
+			if !errors.Is(err, limits.ErrInvalid) {
+				t.Fatalf("not ErrInvalid: %v", err)
+			}
+			return
+		}
+		written, err := json.Marshal(policies)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := limits.Parse(written)
+		if err != nil || len(policies) > 0 && !reflect.DeepEqual(again, policies) {
+			t.Fatalf("%s: %v, %v", written, again, err)
+		}
+		rules, err := limits.Compile("p", policies)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rules {
+			if label := r.Subject(facts("a")).Label; len(label) > 200 || label == "" || r.Describe(0) == "" || r.Longest() <= 0 {
+				t.Fatalf("%+v: %q", r.Policy, label)
+			}
+		}
+	})
+}
+
+// TestSubjects: what is the same subject and what is not, and that a payload is
+// not shown.
+func TestSubjects(t *testing.T) {
+	t.Parallel()
+	rule := func(per string) *limits.Rule {
+		rules, err := limits.Compile("p", []limits.Policy{{Name: "n", Per: per, Algorithm: limits.Fixed, PerMS: 1, Max: 1, TrustDevice: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rules[0]
+	}
+	type f = limits.Facts
+	payload := func(text string) f { return f{Payload: json.RawMessage(text)} }
+	for _, c := range []struct {
+		per  string
+		a, b f
+		same bool
+	}{
+		{"device", f{Device: "d", Kind: "x"}, f{Device: "d", Kind: "y"}, true},
+		{"device", f{Device: "d"}, f{Device: "e"}, false},
+		{"batch", f{Batch: 1}, f{Batch: 2}, false},
+		{"tags.a", f{Tags: map[string]string{"a": "1"}}, f{Tags: map[string]string{"a": "1", "b": "2"}}, true},
+		{"tags.a", f{}, f{Tags: map[string]string{"b": "2"}}, true},
+		{"tags.a", f{}, f{Tags: map[string]string{"a": ""}}, false},
+		{"tags.a,tags.b", f{Tags: map[string]string{"a": "1", "b": "2"}}, f{Tags: map[string]string{"a": "2", "b": "1"}}, false},
+		{"tags.a,tags.b", f{Tags: map[string]string{"a": "12"}}, f{Tags: map[string]string{"a": "1", "b": "2"}}, false},
+		{"payload", payload(`{"a": 1, "b": [1, 2]}`), payload(` {"b":[1,2],"a":1}`), true},
+		{"payload", payload(`{"a": 1}`), payload(`{"a": "1"}`), false},
+		{"payload", payload(`null`), payload(``), true},
+		{"payload.a.b", payload(`{"a": {"b": 1, "c": 2}}`), payload(`{"a": {"b": 1}}`), true},
+		{"payload.a.b", payload(`{"a": {"b": 1}}`), payload(`{"a.b": 1}`), true},
+		{"payload.a.b", payload(`{"a": {"b": 1}}`), payload(`{"a": 1}`), false},
+		{"payload.n", payload(`{"n": 9007199254740993}`), payload(`{"n": 9007199254740992}`), false},
+		{"attributes.v", f{Attributes: json.RawMessage(`{"v": "1"}`)}, f{Attributes: json.RawMessage(`{"v": "2"}`)}, false},
+	} {
+		if got := rule(c.per).Subject(c.a) == rule(c.per).Subject(c.b); got != c.same {
+			t.Errorf("per %s, %v and %v: same is %t", c.per, c.a, c.b, got)
+		}
+	}
+	secret := rule("payload.secret,tags.a").Subject(f{Payload: json.RawMessage(`{"secret": "hunter2"}`), Tags: map[string]string{"a": "x\ny"}})
+	if strings.Contains(secret.Label, "hunter2") || !strings.Contains(secret.Label, "tags.a=x?y") {
+		t.Errorf("label %q", secret.Label)
+	}
+}
+
+// TestBoundaries: days begin when the clocks of the zone say so, also where they
+// change at midnight, and days may have 23, 24 or 25 hours, or be left out.
+func TestBoundaries(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		zone   string
+		period limits.Period
+		around string
+		want   string // of the current one, then its length
+	}{
+		{"Asia/Shanghai", limits.Day, "2026-03-01T15:59:59Z", "2026-02-28T16:00:00Z 24h0m0s"},
+		{"Asia/Shanghai", limits.Day, "2026-03-01T16:00:00Z", "2026-03-01T16:00:00Z 24h0m0s"},
+		{"Europe/Berlin", limits.Day, "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z 23h0m0s"},
+		{"Europe/Berlin", limits.Day, "2026-10-25T12:00:00Z", "2026-10-24T22:00:00Z 25h0m0s"},
+		{"Africa/Cairo", limits.Day, "2026-04-24T12:00:00Z", "2026-04-23T22:00:00Z 23h0m0s"}, // no midnight: clocks go from 0:00 to 1:00
+		{"America/Sao_Paulo", limits.Day, "2018-11-04T12:00:00Z", "2018-11-04T03:00:00Z 23h0m0s"},
+		{"Pacific/Apia", limits.Day, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z 24h0m0s"}, // the 30th was left out
+		{"Pacific/Apia", limits.Day, "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z 24h0m0s"},
+		{"Pacific/Kiritimati", limits.Day, "2026-03-01T12:00:00Z", "2026-03-01T10:00:00Z 24h0m0s"},
+		{"Etc/GMT+12", limits.Day, "2026-03-01T11:00:00Z", "2026-02-28T12:00:00Z 24h0m0s"},
+		{"", limits.Week, "2026-03-01T11:00:00Z", "2026-02-23T00:00:00Z 168h0m0s"}, // a Sunday
+		{"Europe/Berlin", limits.Week, "2026-03-29T11:00:00Z", "2026-03-22T23:00:00Z 167h0m0s"},
+		{"", limits.Month, "2026-12-31T23:59:59Z", "2026-12-01T00:00:00Z 744h0m0s"},
+		{"", limits.Month, "2028-02-29T00:00:00Z", "2028-02-01T00:00:00Z 696h0m0s"},
+	} {
+		zone, err := time.LoadLocation(c.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		around, err := time.Parse(time.RFC3339, c.around)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := limits.Boundaries(c.period, zone, around)
+		if got := fmt.Sprintf("%s %s", b[1].UTC().Format(time.RFC3339), b[2].Sub(b[1])); got != c.want {
+			t.Errorf("%s of %s around %s: %s, want %s", c.period, c.zone, c.around, got, c.want)
+		}
+	}
+}

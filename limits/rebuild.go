@@ -1,0 +1,183 @@
+package limits
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+)
+
+const (
+	takeOver = 10 * time.Second // after which another may fill a rule that one began
+	inFlight = 15 * time.Second // in which a start that was decided is in the history
+	piece    = 2000             // starts filled in one call
+)
+
+// Start is one start of a history.
+type Start struct {
+	Lease string
+	Ago   time.Duration // since it started
+	Facts Facts
+}
+
+// History reads the starts of at most so long ago, the newest first.
+type History func(ctx context.Context, within time.Duration) iter.Seq2[Start, error]
+
+// Rebuild makes rules of one owner known that are not: it fills them with what the
+// history has, believes them only when what started meanwhile was added, and
+// leaves known ones alone. ErrBusy: another process is at it.
+//
+// A calendar and sliding windows are exact afterwards. Where a fixed window began
+// is not in a history: it is taken as late as it can be, so that none is exceeded.
+func (l *Limiter) Rebuild(ctx context.Context, scope string, rules []*Rule, history History) error {
+	if err := checkScope(scope); err != nil {
+		return err
+	}
+	began, token := l.local(), newToken()
+	pasts, err := l.begin(ctx, scope, token, rules)
+	if err != nil || len(pasts) == 0 {
+		return err
+	}
+	longest := remembered
+	for _, p := range pasts {
+		longest = max(longest, p.rule.longest)
+	}
+	for start, err := range history(ctx, longest) {
+		if err != nil {
+			return fmt.Errorf("reading what started in %s: %w", scope, err)
+		}
+		for _, p := range pasts {
+			p.add(start)
+		}
+	}
+	for _, p := range pasts {
+		if err := l.fill(ctx, scope, token, p); err != nil {
+			return err
+		}
+	}
+	if err := l.catchUp(ctx, scope, pasts, history, l.local().Sub(began)+inFlight); err != nil {
+		return err
+	}
+	for _, p := range pasts {
+		if _, err := l.step(ctx, scope, "known", token, p.rule, nil, p.rule.specAt(l.now())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Limiter) begin(ctx context.Context, scope, token string, rules []*Rule) (pasts []*past, err error) {
+	for _, r := range rules {
+		done, err := l.step(ctx, scope, "begin", token, r, nil)
+		if err != nil {
+			return nil, err
+		}
+		if done {
+			pasts = append(pasts, newPast(r, l.now()))
+		}
+	}
+	return pasts, nil
+}
+
+// catchUp counts what started while the history was read.
+func (l *Limiter) catchUp(ctx context.Context, scope string, pasts []*past, history History, within time.Duration) error {
+	rules := make([]*Rule, len(pasts))
+	for i, p := range pasts {
+		rules[i] = p.rule
+	}
+	for start, err := range history(ctx, within) {
+		if err != nil {
+			return fmt.Errorf("reading what started in %s meanwhile: %w", scope, err)
+		}
+		if err := l.Count(ctx, scope, []Check{NewCheck(start.Lease, "", rules, start.Facts)}, start.Ago); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// NewCheck is the check of a start by rules.
+func NewCheck(lease, group string, rules []*Rule, f Facts) Check {
+	c := Check{Lease: lease, Group: group, Items: make([]Item, len(rules))}
+	for i, r := range rules {
+		c.Items[i] = Item{Rule: r, Subject: r.Subject(f)}
+	}
+	return c
+}
+
+// Forget makes rules unknown, so that they are filled again before they are
+// believed: their Redis may have lost something.
+func (l *Limiter) Forget(ctx context.Context, scope string, rules []*Rule) error {
+	if err := checkScope(scope); err != nil {
+		return err
+	}
+	for _, r := range rules {
+		if err := l.client.Del(ctx, ruleKey(scope, r)).Err(); err != nil {
+			return fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
+		}
+	}
+	return nil
+}
+
+// step takes one step of fill.lua; false: the rule is known already.
+func (l *Limiter) step(ctx context.Context, scope, name, token string, r *Rule, subjects []string, args ...any) (bool, error) {
+	keys := append(append(keysOf(scope, 1+len(subjects)), ruleKey(scope, r)), subjects...)
+	all := append([]any{name, token, takeOver.Milliseconds()}, args...)
+	cmd, err := l.run(ctx, l.scripts.fill, scope, keys, all)
+	if err != nil {
+		return false, err
+	}
+	reply, err := cmd.Int64Slice()
+	if err != nil || len(reply) != 2 {
+		return false, fmt.Errorf("limits of %s: %w: reply %v: %w", scope, ErrUnavailable, reply, err)
+	}
+	l.learn(reply[1])
+	if reply[0] == 2 {
+		return false, fmt.Errorf("policy %s: %w", r.Name, ErrBusy)
+	}
+	return reply[0] == 1, nil
+}
+
+// fill sends what a rule counted, in pieces, and lets others count from then on.
+func (l *Limiter) fill(ctx context.Context, scope, token string, p *past) error {
+	send := func(recent []string, subjects []string, args []any) error {
+		head := []any{p.rule.specAt(l.now()), len(recent)}
+		for _, lease := range recent {
+			head = append(head, lease)
+		}
+		_, err := l.step(ctx, scope, "fill", token, p.rule, subjects, append(head, args...)...)
+		return err
+	}
+	for part := range slices.Chunk(p.recent, piece) {
+		if err := send(part, nil, nil); err != nil {
+			return err
+		}
+	}
+	var subjects []string
+	var args []any
+	for digest, s := range p.subjects {
+		for n, part := range p.parts(s) {
+			subjects = append(subjects, subjectKey(scope, p.rule, digest))
+			begins := 0
+			if n == 0 {
+				begins = 1
+			}
+			args = append(append(args, begins, len(part)/2), part...)
+			if len(args) < piece {
+				continue
+			}
+			if err := send(nil, subjects, args); err != nil {
+				return err
+			}
+			subjects, args = nil, nil
+		}
+	}
+	if len(subjects) > 0 {
+		if err := send(nil, subjects, args); err != nil {
+			return err
+		}
+	}
+	_, err := l.step(ctx, scope, "settle", token, p.rule, nil)
+	return err
+}

@@ -1,0 +1,108 @@
+package limits
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Count settles checks that started. One that was not reserved is counted as of
+// ago; one that was counted before is not counted again for a minute, however
+// often this is repeated.
+func (l *Limiter) Count(ctx context.Context, scope string, checks []Check, ago time.Duration) error {
+	entries := make([]entry, len(checks))
+	for i, c := range checks {
+		entries[i] = entry{Check: c, started: true, ago: ago}
+	}
+	return l.settleAll(ctx, scope, entries)
+}
+
+// Release settles checks that did not start: nothing of them was counted.
+func (l *Limiter) Release(ctx context.Context, scope string, checks []Check) error {
+	entries := make([]entry, len(checks))
+	for i, c := range checks {
+		entries[i] = entry{Check: c}
+	}
+	return l.settleAll(ctx, scope, entries)
+}
+
+// Settle counts one check and releases its alternatives, in one step.
+func (l *Limiter) Settle(ctx context.Context, scope string, started Check, others []Check) error {
+	entries := []entry{{Check: started, started: true}}
+	for _, c := range others {
+		entries = append(entries, entry{Check: c})
+	}
+	return l.settleAll(ctx, scope, entries)
+}
+
+// Overdue returns the leases of up to 1000 reservations that should have been
+// settled by now, the oldest first. Whoever made them may be gone: find out which
+// of them started, and settle all by Count and Release, without a group.
+func (l *Limiter) Overdue(ctx context.Context, scope string) ([]string, error) {
+	if err := checkScope(scope); err != nil {
+		return nil, err
+	}
+	cmd, err := l.run(ctx, l.scripts.overdue, scope, keysOf(scope, 0), []any{l.settle.Milliseconds(), 1000})
+	if err != nil {
+		return nil, err
+	}
+	return cmd.StringSlice()
+}
+
+type entry struct {
+	Check
+	started bool
+	ago     time.Duration
+}
+
+func (l *Limiter) settleAll(ctx context.Context, scope string, entries []entry) error {
+	checks := make([]Check, len(entries))
+	for i, e := range entries {
+		checks[i] = e.Check
+	}
+	if err := checkAll(scope, checks); err != nil {
+		return err
+	}
+	for part := range slices.Chunk(entries, chunk) {
+		done, err := l.settleOnce(ctx, scope, part)
+		if err == nil && !done { // now Redis' time is known
+			if done, err = l.settleOnce(ctx, scope, part); err == nil && !done {
+				err = leaping()
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Limiter) settleOnce(ctx context.Context, scope string, entries []entry) (done bool, err error) {
+	now := l.now()
+	keys, args := keysOf(scope, 4*len(entries)), []any(nil)
+	for _, e := range entries {
+		started := 0
+		if e.started {
+			started = 1
+		}
+		args = append(args, e.Lease, e.Group, started, max(e.ago.Milliseconds(), 0), len(e.Items))
+		for _, item := range e.Items {
+			keys = append(keys, ruleKey(scope, item.Rule), subjectKey(scope, item.Rule, item.Subject.digest))
+			args = append(args, item.Rule.specAt(now))
+		}
+	}
+	cmd, err := l.run(ctx, l.scripts.settle, scope, keys, args)
+	if err != nil {
+		return false, err
+	}
+	reply, err := cmd.Int64Slice()
+	if err != nil || len(reply) == 0 {
+		return false, fmt.Errorf("limits of %s: %w: reply %v: %w", scope, ErrUnavailable, reply, err)
+	}
+	l.learn(reply[0])
+	return len(reply) == 1+len(entries), nil
+}
+
+// leaping: Redis' time was learned a moment ago, and is another one already.
+func leaping() error { return fmt.Errorf("%w: the clock of Redis leaps", ErrUnavailable) }

@@ -1,0 +1,192 @@
+package limits
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	_ "time/tzdata" // a policy means the same on every machine
+)
+
+// Limits of policies.
+const (
+	MaxPolicies = 16                           // of one owner
+	MaxWindows  = 8                            // of one policy
+	MaxCount    = 100_000                      // in a sliding window: a subject's memory grows with it
+	MaxNumber   = 1_000_000_000                // in windows that only count
+	MaxPer      = int64(31*24*time.Hour) / 1e6 // ms
+	maxName     = 64
+	maxFields   = 8
+	maxPerText  = 256
+)
+
+// Validate checks policies that stand side by side. An error names the field and
+// what it may be, and is ErrInvalid.
+func Validate(policies []Policy) error {
+	if len(policies) > MaxPolicies {
+		return bad("limits", "at most %d policies", MaxPolicies)
+	}
+	for i, p := range policies {
+		at := fmt.Sprintf("limits[%d].", i)
+		if err := p.check(at); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(policies[:i], func(o Policy) bool { return o.Name == p.Name }) {
+			return bad(at+"name", "%q is there twice", p.Name)
+		}
+	}
+	return nil
+}
+
+// bad says what a field may be.
+func bad(field, format string, args ...any) error {
+	return fmt.Errorf("%s: %s: %w", field, fmt.Sprintf(format, args...), ErrInvalid)
+}
+
+func (p Policy) check(at string) error {
+	if !validName(p.Name) {
+		return bad(at+"name", "1-%d of A-Z a-z 0-9 . _ : -, starting with a letter or digit", maxName)
+	}
+	if !slices.Contains([]OnError{"", Closed, Open}, p.OnError) {
+		return bad(at+"on_error", "open or closed")
+	}
+	if err := p.checkAlgorithm(at); err != nil {
+		return err
+	}
+	return p.checkPer(at + "per")
+}
+
+func (p Policy) checkAlgorithm(at string) error {
+	switch p.Algorithm {
+	case Sliding:
+		if err := p.refuse(at, "per_ms", "period", "timezone", "max"); err != nil {
+			return err
+		}
+		return p.checkWindows(at + "windows")
+	case Fixed, Duplicate:
+		if err := p.refuse(at, "windows", "period", "timezone"); err != nil {
+			return err
+		}
+		most := int64(MaxNumber)
+		if p.Algorithm == Duplicate {
+			most = MaxCount
+		}
+		if err := within(at+"per_ms", p.PerMS, MaxPer); err != nil {
+			return err
+		}
+		return within(at+"max", p.Max, most)
+	case Calendar:
+		if err := p.refuse(at, "windows", "per_ms"); err != nil {
+			return err
+		}
+		if err := p.checkCalendar(at); err != nil {
+			return err
+		}
+		return within(at+"max", p.Max, MaxNumber)
+	}
+	return bad(at+"algorithm", "sliding, fixed, calendar or duplicate")
+}
+
+// refuse finds fields that are given and mean nothing to the algorithm.
+func (p Policy) refuse(at string, fields ...string) error {
+	given := map[string]bool{
+		"windows": len(p.Windows) > 0, "per_ms": p.PerMS != 0, "period": p.Period != "",
+		"timezone": p.Timezone != "", "max": p.Max != 0,
+	}
+	for _, field := range fields {
+		if given[field] {
+			return bad(at+field, "not with algorithm %s", p.Algorithm)
+		}
+	}
+	return nil
+}
+
+func (p Policy) checkWindows(at string) error {
+	if len(p.Windows) < 1 || len(p.Windows) > MaxWindows {
+		return bad(at, "1 to %d", MaxWindows)
+	}
+	for i, w := range p.Windows {
+		field := fmt.Sprintf("%s[%d].", at, i)
+		if err := within(field+"max", w.Max, MaxCount); err != nil {
+			return err
+		}
+		if err := within(field+"per_ms", w.PerMS, MaxPer); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(p.Windows[:i], func(o Window) bool { return o.PerMS == w.PerMS }) {
+			return bad(field+"per_ms", "%d is there twice", w.PerMS)
+		}
+	}
+	return nil
+}
+
+func (p Policy) checkCalendar(at string) error {
+	if !slices.Contains([]Period{Day, Week, Month}, p.Period) {
+		return bad(at+"period", "day, week or month")
+	}
+	if _, err := location(p.Timezone); err != nil {
+		return bad(at+"timezone", "a time zone such as Asia/Shanghai")
+	}
+	return nil
+}
+
+func within(field string, n, most int64) error {
+	if n < 1 || n > most {
+		return bad(field, "1 to %d", most)
+	}
+	return nil
+}
+
+// location is a time zone by its name; that of the machine is none, since
+// replicas may differ.
+func location(name string) (*time.Location, error) {
+	if name == "Local" {
+		return nil, ErrInvalid
+	}
+	return time.LoadLocation(name)
+}
+
+func (p Policy) checkPer(at string) error {
+	fields := p.fields()
+	if len(p.Per) > maxPerText || len(fields) > maxFields {
+		return bad(at, "at most %d fields and %d bytes", maxFields, maxPerText)
+	}
+	for i, field := range fields {
+		switch group, name, _ := strings.Cut(field, "."); {
+		case slices.Contains([]string{"device", "batch", "pool", "kind", "payload"}, field):
+		case (group == "tags" || group == "payload") && name != "":
+		case group == "attributes" && name != "" && !p.TrustDevice:
+			return bad(at, "%q is said by the device itself, which could escape the limit; to accept that, set trust_device", field)
+		case group == "attributes" && name != "":
+		default:
+			return bad(at, "%q is not one of tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME", field)
+		}
+		if slices.Contains(fields[:i], field) {
+			return bad(at, "%q is there twice", field)
+		}
+	}
+	return nil
+}
+
+// fields are those of Per.
+func (p Policy) fields() []string {
+	per := p.Per
+	if per == "" && p.Algorithm == Duplicate {
+		per = duplicatePer
+	}
+	fields := strings.Split(per, ",")
+	for i := range fields {
+		fields[i] = strings.TrimSpace(fields[i])
+	}
+	return fields
+}
+
+func validName(s string) bool {
+	for i, c := range []byte(s) {
+		alnum := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
+		if !alnum && (i == 0 || !strings.ContainsRune("._:-", rune(c))) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxName
+}
