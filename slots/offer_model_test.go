@@ -68,7 +68,7 @@ type offerMachine struct {
 	holds    map[string]string // lease -> device
 	seen     []slots.Offer     // the latest of them, some over
 	moved    bool              // something changed beside the scripts, and none that offers ran since
-	counted  bool              // what batches hold is not counted right after a loss
+	drifted  bool              // offers were lost that are still counted
 }
 
 func (m *offerMachine) restore(t *rapid.T) {
@@ -80,7 +80,7 @@ func (m *offerMachine) restore(t *rapid.T) {
 	if ok, err := m.Restore(m.ctx, m.pool, slots.Config{Capacity: m.capacity, Version: m.version}, holders); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	m.counted = true
+	m.drifted = false
 }
 
 func (m *offerMachine) device(t *rapid.T) string {
@@ -205,7 +205,7 @@ func (m *offerMachine) lose(t *rapid.T) {
 	if err := m.client.Del(m.ctx, m.key(key)).Err(); err != nil {
 		t.Fatal(err)
 	}
-	m.moved, m.counted = true, false
+	m.moved, m.drifted = true, key != "batch" // of which nothing is left, so that all are counted anew
 	m.sawNothing(t) // mends what is left
 }
 
@@ -309,9 +309,6 @@ func (m *offerMachine) someoneIsExpected(t *rapid.T, line []string) bool {
 
 // checkCounts: what is offered counts for its batch as what is held does.
 func (m *offerMachine) checkCounts(t *rapid.T, snapshot slots.Snapshot) {
-	if !m.counted {
-		return
-	}
 	want := map[string]int{}
 	for _, l := range snapshot.Leases {
 		want[fmt.Sprintf("h%016d", l.Batch)]++
@@ -322,6 +319,9 @@ func (m *offerMachine) checkCounts(t *rapid.T, snapshot slots.Snapshot) {
 	fields, err := m.client.HGetAll(m.ctx, m.key("batch")).Result()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if m.drifted || fields["counted"] == "" {
+		return
 	}
 	got := map[string]int{}
 	for field, value := range fields {

@@ -52,7 +52,7 @@ local function device_of_member(member) return string.sub(member, 46) end
 -- mend drops a line of which a part was lost: the waiters come again.
 local function mend()
   local members = redis.call('ZCARD', LINE)
-  if redis.call('ZCARD', DUE) ~= members or redis.call('HLEN', PLACE) ~= members or redis.call('ZCARD', READY) > members then
+  if redis.call('ZCARD', DUE) ~= members or redis.call('HLEN', PLACE) ~= members then
     redis.call('DEL', LINE, DUE, PLACE, READY, REACH, OFFER, OFFERED, UNSENT)
   elseif redis.call('HLEN', OFFERED) ~= redis.call('ZCARD', OFFER) then
     redis.call('DEL', OFFER, OFFERED, UNSENT)
