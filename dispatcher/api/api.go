@@ -66,7 +66,7 @@ func New(options Options) *API {
 	a.registerDevices(a.mux)
 	a.registerOperators(a.mux)
 	a.health.register(a.mux)
-	a.mux.Handle("GET /metrics", promhttp.HandlerFor(options.Metrics, promhttp.HandlerOpts{}))
+	a.mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{options.Metrics, a.health.metrics()}, promhttp.HandlerOpts{}))
 	return a
 }
 

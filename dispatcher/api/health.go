@@ -12,6 +12,9 @@ import (
 // probeTime bounds one readiness check.
 const probeTime = time.Second
 
+// checkOK is the state of a check that passed.
+const checkOK = "ok"
+
 // Check is one dependency that readiness looks at.
 type Check struct {
 	Name     string
@@ -60,7 +63,7 @@ func (h *health) probe(ctx context.Context) (states map[string]string, missing b
 			defer mu.Unlock()
 			switch {
 			case err == nil:
-				states[check.Name] = "ok"
+				states[check.Name] = checkOK
 			case check.Required:
 				states[check.Name], missing = "failed", true
 			default:

@@ -3,8 +3,11 @@ package api_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
@@ -59,6 +62,56 @@ func TestHangingCheckFails(t *testing.T) {
 	})
 	if a := b.call("GET", "/readyz", "", nil).must(503); !strings.Contains(string(a.body), `{"a":"failed","b":"degraded"}`) {
 		t.Errorf("%s", a.body)
+	}
+}
+
+// TestHealthMetrics: the metrics say what /readyz says, also of a check that
+// heeds no deadline.
+func TestHealthMetrics(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	t.Cleanup(func() { close(hold) })
+	var failing, hanging atomic.Bool
+	b := embedded(t, func(s *setup) {
+		s.api.Checks = []api.Check{{Name: "a", Required: true, Probe: func(context.Context) error {
+			if hanging.Load() {
+				<-hold
+			}
+			return nil
+		}}, {Name: "b", Probe: func(context.Context) error {
+			if failing.Load() {
+				return errors.New("no")
+			}
+			return nil
+		}}}
+	})
+	expect := func(what string, want ...string) {
+		t.Helper()
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+			text := string(b.call("GET", "/metrics", "", nil).must(200).body)
+			if !slices.ContainsFunc(want, func(line string) bool { return !strings.Contains(text, line+"\n") }) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: want %q in %s", what, want, text)
+			}
+		}
+	}
+	expect("all well", `dispatcher_ready 1`, `dispatcher_dependency_up{dependency="a"} 1`, `dispatcher_dependency_up{dependency="b"} 1`)
+	failing.Store(true)
+	expect("b fails", `dispatcher_ready 1`, `dispatcher_dependency_up{dependency="a"} 1`, `dispatcher_dependency_up{dependency="b"} 0`)
+	hanging.Store(true)
+	expect("a hangs", `dispatcher_ready 0`)
+}
+
+func TestStoppingIsNotReady(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.api.StopReady()
+	if text := string(b.call("GET", "/metrics", "", nil).must(200).body); !strings.Contains(text, "dispatcher_ready 0\n") {
+		t.Errorf("%s", text)
 	}
 }
 

@@ -1,0 +1,66 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/internal/reading"
+)
+
+// healthMetrics say at each scrape what /readyz would. A check that hangs has
+// failed, and holds up no scrape.
+type healthMetrics struct {
+	health  *health
+	states  *reading.Shared[probed]
+	isReady *prometheus.Desc
+	isUp    *prometheus.Desc
+}
+
+// probed is what the checks say.
+type probed struct {
+	states  map[string]string
+	missing bool
+}
+
+// metrics are a registry of their own.
+func (h *health) metrics() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(&healthMetrics{
+		health: h,
+		states: reading.New(probeTime, probeTime, time.Now, func(ctx context.Context) (p probed, err error) {
+			p.states, p.missing = h.probe(ctx)
+			return p, nil
+		}),
+		isReady: prometheus.NewDesc("dispatcher_ready", "1: this replica answers /readyz with 200.", nil, nil),
+		isUp:    prometheus.NewDesc("dispatcher_dependency_up", "1: this replica reaches what /readyz checks.", []string{"dependency"}, nil),
+	})
+	return registry
+}
+
+// Describe names the metrics.
+func (m *healthMetrics) Describe(out chan<- *prometheus.Desc) { out <- m.isReady; out <- m.isUp }
+
+// Collect asks the dependencies, for all who scrape at the same time at once.
+func (m *healthMetrics) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*probeTime)
+	defer cancel()
+	p, err := m.states.Read(ctx)
+	ready := err == nil && !p.missing && !m.health.stopping.Load()
+	out <- truth(m.isReady, ready)
+	if err != nil {
+		return // which one hangs is not known
+	}
+	for _, check := range m.health.checks {
+		out <- truth(m.isUp, p.states[check.Name] == checkOK, check.Name)
+	}
+}
+
+func truth(d *prometheus.Desc, is bool, labels ...string) prometheus.Metric {
+	value := 0.0
+	if is {
+		value = 1
+	}
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
