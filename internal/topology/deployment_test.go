@@ -139,7 +139,7 @@ func TestEnvIsWrittenOnce(t *testing.T) {
 
 func TestImagesArePinned(t *testing.T) {
 	t.Parallel()
-	full := regexp.MustCompile(`^[a-z-]+:\d+\.\d+(\.\d+)?(-[a-z0-9]+)?$`)
+	full := regexp.MustCompile(`^([a-z]+/)?[a-z-]+:v?\d+\.\d+(\.\d+)?(-[a-z0-9]+)?$`)
 	for name, s := range defaults(t).Services {
 		if !full.MatchString(s.Image) && s.Image != "dispatcher:dev" {
 			t.Errorf("%s: image %q has no full version", name, s.Image)
@@ -176,11 +176,27 @@ func TestMountsExist(t *testing.T) {
 			if err != nil || info.IsDir() {
 				t.Errorf("%s: %s is no file: %v", name, file, err)
 			}
-			if !slices.ContainsFunc(slices.Concat(s.Entrypoint, s.Command, s.Healthcheck.Test), func(word string) bool { return strings.HasSuffix(word, target) }) {
+			if !slices.ContainsFunc(s.namers(t, target), func(text string) bool { return strings.Contains(text, target) }) {
 				t.Errorf("%s: nothing names %s", name, target)
 			}
 		}
 	}
+}
+
+// namers are the texts by which a service finds its files: its words and
+// variables, the other files it mounts, and where Grafana looks by itself.
+func (s service) namers(t *testing.T, named string) []string {
+	t.Helper()
+	texts := slices.Concat(s.Entrypoint, s.Command, s.Healthcheck.Test, slices.Collect(maps.Values(s.Environment)))
+	for target, file := range s.mounts() {
+		if target != named {
+			texts = append(texts, string(read(t, strings.TrimPrefix(file, root))))
+		}
+		if strings.HasPrefix(s.Image, "grafana/") && regexp.MustCompile(`^/etc/grafana/provisioning/(datasources|dashboards)/`).MatchString(target) {
+			texts = append(texts, target)
+		}
+	}
+	return texts
 }
 
 // What a service runs is there: in its image, or mounted.
@@ -215,7 +231,7 @@ func TestCommandsExist(t *testing.T) {
 				if !slices.Contains(commands, words[1]) {
 					t.Errorf("%s: the program has no %q", name, words[1])
 				}
-			case "postgres", "pg_isready": // of the image
+			case "postgres", "pg_isready", "/bin/prometheus", "/bin/promtool", "/run.sh", "wget": // of the image
 			default:
 				t.Errorf("%s: nobody knows whether the image has %q", name, words[0])
 			}
@@ -256,6 +272,8 @@ func TestPublishedPorts(t *testing.T) {
 		"dispatcher-1": {"127.0.0.1:8081:8080"},
 		"dispatcher-2": {"127.0.0.1:8082:8080"},
 		"mosquitto":    {"127.0.0.1:1883:1883"},
+		"prometheus":   {"127.0.0.1:9090:9090"},
+		"grafana":      {"127.0.0.1:3000:3000"},
 	}
 	got := map[string][]string{}
 	c := defaults(t)
@@ -372,7 +390,7 @@ func embedded(t *testing.T) (files []string) {
 func TestPartsOfTheFileAreKnown(t *testing.T) {
 	t.Parallel()
 	c := defaults(t)
-	want := []string{"dispatcher-1", "dispatcher-2", "fleet", "mosquitto", "postgres", "redis"}
+	want := []string{"dispatcher-1", "dispatcher-2", "fleet", "grafana", "mosquitto", "postgres", "prometheus", "redis"}
 	if got := slices.Sorted(maps.Keys(c.Services)); !slices.Equal(got, want) {
 		t.Errorf("services %q, want %q", got, want)
 	}

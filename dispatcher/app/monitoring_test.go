@@ -1,0 +1,175 @@
+package app
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/promql/parser"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+)
+
+// names notes the names of what is registered.
+type names map[string]bool
+
+func (n names) Register(c prometheus.Collector) error {
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descs)
+		c.Describe(descs)
+	}()
+	for d := range descs {
+		n[regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(d.String())[1]] = true
+	}
+	return nil
+}
+
+func (n names) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		_ = n.Register(c)
+	}
+}
+
+func (names) Unregister(prometheus.Collector) bool { return false }
+
+// metricNames are all metrics of a dispatcher: what its decisions register,
+// some of it unseen before the first event, and what an instance shows.
+func metricNames(t *testing.T) names {
+	t.Helper()
+	all := names{}
+	dispatcher.New(dispatcher.Config{Registerer: all})
+	i, _ := startDev(t, t.TempDir())
+	i.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	for line := range strings.Lines(string(i.operate(t, http.MethodGet, "/metrics", ""))) {
+		if words := strings.Fields(line); words[0] == "#" && words[1] == "TYPE" {
+			all[words[2]] = true
+		}
+	}
+	return all
+}
+
+// queries are the expressions of alerts and board, by where they stand.
+func queries(t *testing.T) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	var alerts struct {
+		Groups []struct {
+			Name  string `yaml:"name"`
+			Rules []struct {
+				Alert       string            `yaml:"alert"`
+				Expr        string            `yaml:"expr"`
+				For         string            `yaml:"for"`
+				Labels      map[string]string `yaml:"labels"`
+				Annotations map[string]string `yaml:"annotations"`
+			} `yaml:"rules"`
+		} `yaml:"groups"`
+	}
+	decoder := yaml.NewDecoder(strings.NewReader(file(t, "deploy/prometheus/alerts.yaml")))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&alerts); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range alerts.Groups {
+		for _, r := range g.Rules {
+			if all[r.Alert] != "" || r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
+				t.Errorf("alert %s comes twice, or has no severity or summary", r.Alert)
+			}
+			all[r.Alert] = r.Expr
+		}
+	}
+	var board struct {
+		Panels []struct {
+			Title   string `json:"title"`
+			Targets []struct {
+				Ref  string `json:"refId"`
+				Expr string `json:"expr"`
+			} `json:"targets"`
+		} `json:"panels"`
+	}
+	if err := json.Unmarshal([]byte(file(t, "deploy/grafana/dispatcher.json")), &board); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range board.Panels {
+		for _, target := range p.Targets {
+			all[p.Title+" "+target.Ref] = target.Expr
+		}
+	}
+	return all
+}
+
+func file(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("../..", path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// Alerts and board are PromQL, of metrics that exist. up is Prometheus' own.
+func TestQueriesAreOfMetricsThatExist(t *testing.T) {
+	t.Parallel()
+	metrics, all := metricNames(t), queries(t)
+	if len(all) < 30 {
+		t.Errorf("%d queries", len(all))
+	}
+	for place, query := range all {
+		expr, err := parser.ParseExpr(strings.ReplaceAll(query, "$__rate_interval", "1m"))
+		if err != nil {
+			t.Errorf("%s: %v", place, err)
+			continue
+		}
+		parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+			if s, ok := node.(*parser.VectorSelector); ok {
+				if s.Name != "up" && !metrics[base(metrics, s.Name)] {
+					t.Errorf("%s: there is no metric %q", place, s.Name)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// base is the histogram of a series, where it belongs to one.
+func base(metrics names, series string) string {
+	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+		if of, ok := strings.CutSuffix(series, suffix); ok && metrics[of] {
+			return of
+		}
+	}
+	return series
+}
+
+// The protocol lists all metrics, and the documents name no others.
+func TestMetricsAreDocumented(t *testing.T) {
+	t.Parallel()
+	metrics := metricNames(t)
+	name := regexp.MustCompile(`\bdispatcher_[a-z_]+`)
+	_, table, _ := strings.Cut(file(t, "docs/protocol.md"), "\n## Metrics\n")
+	listed := name.FindAllString(table, -1)
+	for metric := range metrics {
+		if strings.HasPrefix(metric, "dispatcher_") && !slices.Contains(listed, metric) {
+			t.Errorf("docs/protocol.md does not list %s", metric)
+		}
+	}
+	for _, page := range []string{"docs/protocol.md", "docs/operations.md", "docs/architecture.md"} {
+		for _, metric := range name.FindAllString(file(t, page), -1) {
+			if !metrics[base(metrics, metric)] {
+				t.Errorf("%s names %s, which does not exist", page, metric)
+			}
+		}
+	}
+	for alert := range queries(t) {
+		if strings.HasPrefix(alert, "Dispatcher") && !strings.Contains(file(t, "docs/operations.md"), "`"+alert+"`") {
+			t.Errorf("docs/operations.md does not say what to do about %s", alert)
+		}
+	}
+}
