@@ -24,7 +24,11 @@ func newSimulate() *cobra.Command {
 to a simulated external system while they work; it counts who is inside.
 
 Exit status 1 when the capacity was ever exceeded, a task was lost, or an output
-differs from what the device sent.`,
+differs from what the device sent.
+
+Devices of the kind http and mqtt come when they are told to, mqtt also at once when
+they are woken; the requests of long-poll devices are held until there is work;
+periodic ones come once in each period, whatever they are told.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config.Via, config.Credentials = simulator.Via(via), simulator.Credentials(credentials)
 			return runSimulate(cmd, config)
@@ -39,10 +43,12 @@ differs from what the device sent.`,
 	flags.IntVar(&config.Capacity, "capacity", simulator.DefaultCapacity, "its capacity when it is created")
 	flags.DurationVar(&config.Lease, "lease", 0, "its lease when it is created; 0: the server's default")
 	flags.IntVar(&config.Tasks, "tasks", 0, "tasks in all; 0: five a device")
-	flags.StringVar(&via, "via", via, "http, mqtt or mixed")
+	flags.StringVar(&via, "via", via, "http, mqtt, long-poll, periodic, mixed (http,mqtt), or several with commas between, dealt in turn")
 	flags.StringVar(&credentials, "credentials", credentials, "fleet: all devices use the fleet token; own: each is registered first and has its own")
 	flags.DurationVar(&config.Work, "work", simulator.DefaultWork, "mean work of a task, drawn within 50 %")
 	flags.DurationVar(&config.Period, "period", simulator.DefaultPeriod, "how often an idle device reports unless told otherwise")
+	flags.BoolVar(&config.Introduce, "introduce", false, "let every device report once, at random within a period, before tasks are queued")
+	flags.DurationVar(&config.NotBefore, "not-before", 0, "tasks may start so long after they were queued")
 	flags.Uint64Var(&config.Seed, "seed", 0, "of all chance; 0: a new one")
 	flags.DurationVar(&config.Timeout, "timeout", simulator.DefaultTimeout, "give up after")
 	for _, f := range []struct {
@@ -51,6 +57,7 @@ differs from what the device sent.`,
 	}{
 		{"long", "tasks that take 0.9 of the lease instead of --work", &config.Long},
 		{"silent", "grants whose device falls silent, holding its place until the lease ends", &config.Silent},
+		{"gone", "grants whose device falls silent for good; its task is not tried again", &config.Gone},
 		{"late", "silent devices that send their result after all", &config.Late},
 		{"slow", "grants that take longer than half a lease", &config.Slow},
 		{"reboot", "grants whose device forgets its work on the way", &config.Reboot},
@@ -64,8 +71,8 @@ differs from what the device sent.`,
 }
 
 func runSimulate(cmd *cobra.Command, config simulator.Config) error {
-	if !slices.Contains([]simulator.Via{simulator.ViaHTTP, simulator.ViaMQTT, simulator.ViaMixed}, config.Via) {
-		return usageError{fmt.Errorf("--via: %q is none of http, mqtt, mixed", config.Via)}
+	if err := config.Via.Check(); err != nil {
+		return usageError{fmt.Errorf("--%w", err)}
 	}
 	if !slices.Contains([]simulator.Credentials{simulator.CredentialsFleet, simulator.CredentialsOwn}, config.Credentials) {
 		return usageError{fmt.Errorf("--credentials: %q is none of fleet, own", config.Credentials)}

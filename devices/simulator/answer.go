@@ -6,6 +6,10 @@ import (
 	"time"
 )
 
+// maxDelay is by how much a device comes later than it was told: the server
+// spreads devices itself.
+const maxDelay = 50 * time.Millisecond
+
 // receive handles what came down. A quiet device hears nothing.
 func (d *device) receive(ctx context.Context, a arrival) {
 	if d.quiet {
@@ -30,7 +34,7 @@ func (d *device) receive(ctx context.Context, a arrival) {
 	switch a.verdict {
 	case answered:
 		d.failures, d.forbids = 0, 0
-		d.answer(ctx, s, a.reply)
+		d.answer(ctx, s, a)
 	case refused:
 		d.refused(s)
 	case forbidden:
@@ -63,6 +67,7 @@ func grants(r reply) int64 {
 // push is a message that answers no report.
 func (d *device) push(ctx context.Context, r reply) {
 	if r.Reason == reasonWake {
+		d.woken = time.Now()
 		d.report(ctx)
 		return
 	}
@@ -71,8 +76,9 @@ func (d *device) push(ctx context.Context, r reply) {
 }
 
 // answer acts on the reply to a report of this boot.
-func (d *device) answer(ctx context.Context, s sent, r reply) {
-	d.count.replies.Add(1)
+func (d *device) answer(ctx context.Context, s sent, a arrival) {
+	r := a.reply
+	d.count.replied(r.Reason)
 	for _, v := range r.violations(s.report) {
 		d.count.violation(d.id, v)
 	}
@@ -81,7 +87,7 @@ func (d *device) answer(ctx context.Context, s sent, r reply) {
 		s.again = nil
 		d.sent[r.Re] = s
 	}
-	d.introduced = true
+	d.meet()
 	settled := d.settle(r.Acks)
 	d.renew(s, r)
 	d.cancel(r.Cancel)
@@ -90,13 +96,23 @@ func (d *device) answer(ctx context.Context, s sent, r reply) {
 		d.report(ctx)
 		return
 	}
-	d.schedule(s, r)
+	d.schedule(s, a)
+}
+
+// meet notes that the server knows the device.
+func (d *device) meet() {
+	d.introduced = true
+	if !d.met {
+		d.met = true
+		d.count.introduced.Add(1)
+	}
 }
 
 // schedule sets the next report: a running task renews at half of its lease,
 // or a while after a reply that did not renew it; an idle device comes when it
-// was told to.
-func (d *device) schedule(s sent, r reply) {
+// was told to, or when its period ends, or asks to be held again.
+func (d *device) schedule(s sent, a arrival) {
+	r := a.reply
 	switch {
 	case d.job != nil:
 		wait := time.Until(d.job.lease.half())
@@ -104,9 +120,13 @@ func (d *device) schedule(s sent, r reply) {
 			wait = d.resendWait()
 		}
 		d.after(wait)
+	case d.manners.periodic:
+		d.after(d.manners.period - time.Since(d.started)%d.manners.period)
 	case r.ReportAfterMS > 0:
 		wait := time.Duration(r.ReportAfterMS) * time.Millisecond
-		d.after(d.dice.between(wait, wait+wait/20))
+		d.after(d.dice.between(wait, wait+min(wait/20, maxDelay)))
+	case a.held:
+		d.after(d.dice.between(0, maxDelay))
 	default:
 		d.after(d.dice.around(d.manners.period))
 	}
@@ -186,15 +206,23 @@ func (d *device) begin(ctx context.Context, s sent, g *grant, until time.Time) {
 	j.work = d.workFor(g)
 	switch {
 	case d.dice.chance(d.faults.Silent):
-		j.silent, d.quiet = true, true
-		d.count.silent.Add(1)
+		d.fallSilent(j)
+	case d.dice.chance(d.faults.Gone):
+		j.gone = true
+		d.fallSilent(j)
 	case d.dice.chance(d.faults.Reboot):
 		j.rebootAt = max(d.dice.between(j.work/10, j.work), 1)
 	}
 	d.job = j
+	d.ledger.began(Start{Task: g.ID, Token: g.Token, Woken: s.woken, Asked: s.at, Granted: time.Now()})
 	d.count.grants.Add(1)
 	d.count.working.Add(1)
 	j.start(ctx, s.at, until, d.external)
+}
+
+func (d *device) fallSilent(j *job) {
+	j.silent, d.quiet = true, true
+	d.count.silent.Add(1)
 }
 
 func (d *device) workFor(g *grant) time.Duration {

@@ -38,7 +38,11 @@ type Config struct {
 	Resend       time.Duration // see Options
 	Retry        time.Duration // see Options
 	Faults
-	Seed         uint64
+	Seed uint64
+	// Introduce lets every device report once, at random within a period,
+	// before tasks are queued: what follows is the makespan of a known fleet.
+	Introduce    bool
+	NotBefore    time.Duration // tasks may start so long after they are queued
 	Timeout      time.Duration // ignored by an endless run
 	ExternalAddr string        // where the external system listens; "" = a free loopback port
 	Endless      bool          // keeps the queue filled until the context ends
@@ -67,8 +71,11 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	var errs []error
-	if c.Capacity < 0 || c.Tasks < 0 || c.Lease < 0 || c.Timeout < 0 {
-		errs = append(errs, errors.New("capacity, tasks, lease and timeout must not be negative"))
+	if c.Capacity < 0 || c.Tasks < 0 || c.Lease < 0 || c.Timeout < 0 || c.NotBefore < 0 {
+		errs = append(errs, errors.New("capacity, tasks, lease, timeout and not before must not be negative"))
+	}
+	if c.Gone > 0 && (c.Tasks > c.Devices || c.Endless || c.Until != nil) {
+		errs = append(errs, errors.New("gone: a device that is gone ends no further task; at most one task a device"))
 	}
 	if !(c.Long >= 0 && c.Long <= 1) {
 		errs = append(errs, fmt.Errorf("long: share %v is not within 0..1", c.Long))
@@ -83,10 +90,14 @@ func (c Config) validate() error {
 }
 
 func (c Config) fleet(external string, tokens []string) Options {
-	return Options{
+	o := Options{
 		URL: c.URL, MQTTURL: c.MQTTURL, Token: c.FleetToken, Tokens: tokens,
 		Devices: c.Devices, Prefix: c.DevicePrefix, Via: c.Via, External: external,
 		Work: c.Work, Period: c.Period, Resend: c.Resend, Retry: c.Retry,
 		Faults: c.Faults, Seed: c.Seed,
 	}
+	if c.Introduce {
+		o.Spread = orDefault(c.Period, DefaultPeriod)
+	}
+	return o
 }

@@ -16,6 +16,8 @@ const maxSent = 128
 type manners struct {
 	work      time.Duration // mean work of a task that does not say
 	period    time.Duration // between reports when the server does not say
+	periodic  bool          // once in each period, whatever the server says
+	wait      time.Duration // how long answers are to be held while idle; 0: not at all
 	resend    time.Duration // no reply: report again within 1-3 times this
 	retry     time.Duration // first wait after a failure; doubles
 	forbidden time.Duration // first wait after a 401 or 403; doubles
@@ -44,9 +46,12 @@ type device struct {
 	inbox   chan arrival
 	timer   *time.Timer // next report
 	journal journal
+	started time.Time // phase of its periods
+	met     bool      // has had an answer
 
 	// What a reboot forgets.
 	boot       string
+	woken      time.Time // when a push told it to report; zero: none did
 	sequence   int
 	sent       map[string]sent
 	introduced bool // the server has seen the attributes of this boot
@@ -59,6 +64,8 @@ type device struct {
 // sent is a report of this boot.
 type sent struct {
 	at     time.Time // first sent
+	woken  time.Time // when the push arrived that asked for it; zero: none did
+	wait   time.Duration
 	report report
 	again  []byte // to be sent a second time after the first reply; nil = no
 	deaf   bool   // its replies are lost
@@ -68,6 +75,7 @@ type sent struct {
 // run lives until ctx ends; it has left the external system by then.
 func (d *device) run(ctx context.Context, start time.Duration) {
 	d.inbox = make(chan arrival, 4)
+	d.started = time.Now().Add(start)
 	d.timer = time.NewTimer(start)
 	defer d.timer.Stop()
 	defer d.link.open(ctx, d.inbox)()
@@ -138,8 +146,12 @@ func (d *device) report(ctx context.Context) {
 	if !d.introduced {
 		r.Attributes = json.RawMessage(`{"firmware":"simulator"}`)
 	}
-	s := sent{at: time.Now(), report: r, number: d.sequence, deaf: d.dice.chance(d.faults.LostReplies)}
-	p := parcel{id: r.ID, body: r.encode()}
+	s := sent{at: time.Now(), woken: d.woken, report: r, number: d.sequence, deaf: d.dice.chance(d.faults.LostReplies)}
+	d.woken = time.Time{}
+	if d.job == nil && len(r.Results) == 0 { // the outcome of a result is wanted now
+		s.wait = d.manners.wait
+	}
+	p := parcel{id: r.ID, body: r.encode(), wait: s.wait}
 	if s.deaf {
 		d.count.lostReplies.Add(1)
 		p.cut = d.dice.chance(0.5)
@@ -154,7 +166,7 @@ func (d *device) report(ctx context.Context) {
 	for range 1 + copies {
 		d.post(ctx, p)
 	}
-	d.after(d.resendWait())
+	d.after(s.wait + d.resendWait())
 }
 
 func (d *device) post(ctx context.Context, p parcel) {
@@ -207,6 +219,10 @@ func (d *device) ended(ctx context.Context, cause error) {
 // endSilence leaves the device quiet until the server must have given it up;
 // then it reboots, with the lost result still in its journal or not.
 func (d *device) endSilence(j *job) {
+	if j.gone {
+		d.timer.Stop()
+		return
+	}
 	if d.dice.chance(d.faults.Late) {
 		d.keep(j, nil)
 	}

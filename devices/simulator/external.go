@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -31,6 +32,7 @@ type External struct {
 	tokens   map[int]int64 // slot -> highest token seen
 	holders  map[int]int64 // slot -> token inside
 	onFull   func() int    // nil = the capacity stands
+	turnover turnover
 }
 
 // ExternalStats is one consistent reading of External.
@@ -62,7 +64,7 @@ func NewExternal(ctx context.Context, addr string, capacity int) (*External, err
 	}
 	e := &External{
 		listener: l, capacity: capacity, changed: time.Now(),
-		conns: map[net.Conn]struct{}{}, tokens: map[int]int64{}, holders: map[int]int64{},
+		conns: map[net.Conn]struct{}{}, tokens: map[int]int64{}, holders: map[int]int64{}, turnover: newTurnover(),
 	}
 	e.wait.Go(e.accept)
 	return e, nil
@@ -229,6 +231,7 @@ func (e *External) arrive(v visit) (inside int, over bool) {
 		e.stats.SharedSlots++
 	}
 	e.holders[v.slot] = v.token
+	e.turnover.enter(v.slot, v.token, e.changed)
 	return e.stats.Inside, e.stats.Inside > e.capacity
 }
 
@@ -239,7 +242,24 @@ func (e *External) leave(v visit) {
 	e.stats.Inside--
 	if e.holders[v.slot] == v.token {
 		delete(e.holders, v.slot)
+		e.turnover.leave(v.slot, e.changed)
 	}
+}
+
+// Gaps are the last times that a place was left and entered again; of very
+// many, the last ones.
+func (e *External) Gaps() []Gap {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.turnover.gaps)
+}
+
+// edges are the times, summed over the places, before their first visit and
+// after their last.
+func (e *External) edges(from, to time.Time) (before, after time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.turnover.edges(e.capacity, from, to)
 }
 
 // elapse accounts for the time since the last change. Callers hold mu.

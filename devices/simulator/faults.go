@@ -13,6 +13,7 @@ import (
 // never break the lease rule: that is what the promises are made for.
 type Faults struct {
 	Silent      float64 // per grant: holds it to the end of the lease and says nothing
+	Gone        float64 // per grant: as silent, and never heard of again
 	Late        float64 // per silent grant: its result is kept and sent after all
 	Slow        float64 // per grant: works 0.6-1.5 leases, renewing
 	Reboot      float64 // per grant: forgets the running task on the way
@@ -28,6 +29,7 @@ func (f Faults) validate() error {
 		p    float64
 	}{
 		{"silent", f.Silent},
+		{"gone", f.Gone},
 		{"late", f.Late},
 		{"slow", f.Slow},
 		{"reboot", f.Reboot},

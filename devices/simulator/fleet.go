@@ -9,16 +9,6 @@ import (
 	"time"
 )
 
-// Via is how devices report.
-type Via string
-
-// The ways to report. Mixed: every other device uses MQTT.
-const (
-	ViaHTTP  Via = "http"
-	ViaMQTT  Via = "mqtt"
-	ViaMixed Via = "mixed"
-)
-
 // Defaults of Options and Config.
 const (
 	DefaultWork   = 20 * time.Second
@@ -27,13 +17,13 @@ const (
 	DefaultPrefix = "sim-"
 )
 
-// maxSpread bounds the time over which a fleet starts.
+// maxSpread bounds the time over which a fleet starts unless it is told.
 const maxSpread = 5 * time.Second
 
 // Options are what a fleet is made of. The zero value of a duration is its default.
 type Options struct {
 	URL      string   // of the dispatcher, http or https; of several replicas, with commas between
-	MQTTURL  string   // of the broker: mqtt or tcp; needed unless Via is "http"
+	MQTTURL  string   // of the broker: mqtt or tcp; needed if Via has devices with MQTT
 	Token    string   // fleet token
 	Tokens   []string // each device's own; none: all use Token
 	Devices  int      // at least 1
@@ -45,6 +35,7 @@ type Options struct {
 	Period time.Duration // between reports when the server names no time
 	Resend time.Duration // without a reply, report again after 1-3 times this
 	Retry  time.Duration // first wait after a failure, doubling; default 1 s
+	Spread time.Duration // devices start at random within it; default Period, at most 5 s
 	Faults Faults
 	Seed   uint64
 }
@@ -56,6 +47,7 @@ func (o Options) withDefaults() Options {
 	o.Period = orDefault(o.Period, DefaultPeriod)
 	o.Resend = orDefault(o.Resend, DefaultResend)
 	o.Retry = orDefault(o.Retry, time.Second)
+	o.Spread = orDefault(o.Spread, min(o.Period, maxSpread))
 	return o
 }
 
@@ -68,26 +60,22 @@ func orDefault[T comparable](value, fallback T) T {
 }
 
 func (o Options) validate() error {
-	errs := []error{o.Faults.validate()}
+	errs := []error{o.Faults.validate(), o.Via.Check()}
 	if o.Devices < 1 {
 		errs = append(errs, fmt.Errorf("devices: %d, want at least 1", o.Devices))
 	}
 	if n := len(o.Tokens); n != 0 && n != o.Devices {
 		errs = append(errs, fmt.Errorf("tokens: %d for %d devices", n, o.Devices))
 	}
-	switch o.Via {
-	case ViaHTTP, ViaMQTT, ViaMixed:
-	default:
-		errs = append(errs, fmt.Errorf("via: %q, want http, mqtt or mixed", o.Via))
-	}
-	if o.Via != ViaMQTT {
+	http, mqtt := o.Via.uses()
+	if http {
 		errs = append(errs, checkURLs(o.URL, "http", "https"))
 	}
-	if o.Via != ViaHTTP {
+	if mqtt {
 		errs = append(errs, checkURL(o.MQTTURL, "mqtt", "tcp", "mqtts", "ssl"))
 	}
-	if o.Work < 0 || o.Period < 0 || o.Resend < 0 || o.Retry < 0 {
-		errs = append(errs, errors.New("work, period, resend and retry must not be negative"))
+	if o.Work < 0 || o.Period < 0 || o.Resend < 0 || o.Retry < 0 || o.Spread < 0 {
+		errs = append(errs, errors.New("work, period, resend, retry and spread must not be negative"))
 	}
 	return errors.Join(errs...)
 }
@@ -109,14 +97,13 @@ func NewFleet(o Options) (*Fleet, error) {
 	return &Fleet{options: o, client: newHTTPClient(o.Devices + 8), ledger: newLedger()}, nil
 }
 
-// Run starts the devices over some seconds and returns when ctx has ended and
-// all of them have left the external system.
+// Run starts the devices over Options.Spread and returns when ctx has ended
+// and all of them have left the external system.
 func (f *Fleet) Run(ctx context.Context) {
 	var wait sync.WaitGroup
-	spread := min(f.options.Period, maxSpread)
 	for i := range f.options.Devices {
 		d := f.device(i)
-		start := spread * time.Duration(i) / time.Duration(f.options.Devices)
+		start := d.dice.between(0, f.options.Spread)
 		wait.Go(func() { d.run(ctx, start) })
 	}
 	wait.Wait()
@@ -125,6 +112,9 @@ func (f *Fleet) Run(ctx context.Context) {
 
 // Stats returns what the fleet did so far.
 func (f *Fleet) Stats() Stats { return f.count.snapshot() }
+
+// Introduced is how many devices have had an answer.
+func (f *Fleet) Introduced() int { return int(f.count.introduced.Load()) }
 
 // Unsettled is how many results still wait for an outcome.
 func (f *Fleet) Unsettled() int { return f.ledger.unsettled() }
@@ -138,9 +128,20 @@ func (f *Fleet) device(i int) *device {
 	o := f.options
 	return &device{
 		id: f.Device(i), link: f.link(i), external: o.External,
-		manners: manners{work: o.Work, period: o.Period, resend: o.Resend, retry: o.Retry, forbidden: 600 * o.Retry},
-		faults:  o.Faults, dice: newDice(o.Seed, uint64(i)+1), count: &f.count, ledger: f.ledger,
+		manners: f.manners(i), faults: o.Faults, dice: newDice(o.Seed, uint64(i)+1), count: &f.count, ledger: f.ledger,
 	}
+}
+
+func (f *Fleet) manners(i int) manners {
+	o := f.options
+	m := manners{work: o.Work, period: o.Period, resend: o.Resend, retry: o.Retry, forbidden: 600 * o.Retry}
+	switch o.Via.of(i) {
+	case ViaLongPoll:
+		m.wait = longPollWait
+	case ViaPeriodic:
+		m.periodic = true
+	}
+	return m
 }
 
 func (f *Fleet) link(i int) link {
@@ -148,8 +149,8 @@ func (f *Fleet) link(i int) link {
 	if len(o.Tokens) > 0 {
 		token = o.Tokens[i]
 	}
-	if o.Via == ViaMQTT || o.Via == ViaMixed && i%2 == 1 {
+	if o.Via.of(i) == ViaMQTT {
 		return newMQTTLink(o.MQTTURL, f.Device(i), token)
 	}
-	return newHTTPLink(f.client, newReplicas(o.URL, i/2), f.Device(i), token)
+	return newHTTPLink(f.client, newReplicas(o.URL, i/len(o.Via.kinds())), f.Device(i), token)
 }

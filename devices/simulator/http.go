@@ -15,8 +15,12 @@ import (
 	"time"
 )
 
-// httpTimeout is how long a device waits for an answer over HTTP.
-const httpTimeout = 20 * time.Second
+// How long a device waits for an answer over HTTP, and for one that is held,
+// beyond the time it is held.
+const (
+	httpTimeout = 20 * time.Second
+	heldTimeout = 10 * time.Second
+)
 
 // maxReply is the longest reply a device reads.
 const maxReply = 1 << 20
@@ -24,7 +28,6 @@ const maxReply = 1 << 20
 // newHTTPClient is shared by a fleet; redirects are never followed.
 func newHTTPClient(idle int) *http.Client {
 	return &http.Client{
-		Timeout: httpTimeout,
 		Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 			MaxIdleConns:        idle,
@@ -70,7 +73,11 @@ func (l *httpLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
 }
 
 func (l *httpLink) exchange(ctx context.Context, url string, p parcel) arrival {
-	ctx, hangUp := context.WithCancel(ctx)
+	patience := httpTimeout
+	if p.wait > 0 {
+		patience = p.wait + heldTimeout
+	}
+	ctx, hangUp := context.WithTimeout(ctx, patience)
 	defer hangUp()
 	if p.cut {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -83,6 +90,9 @@ func (l *httpLink) exchange(ctx context.Context, url string, p parcel) arrival {
 	}
 	req.Header.Set("Authorization", "Bearer "+l.token)
 	req.Header.Set("Content-Type", "application/json")
+	if p.wait > 0 {
+		req.Header.Set("Prefer", fmt.Sprintf("wait=%d", int(p.wait.Seconds())))
+	}
 	resp, err := l.client.Do(req)
 	if err != nil {
 		return arrival{verdict: failed}
@@ -92,7 +102,7 @@ func (l *httpLink) exchange(ctx context.Context, url string, p parcel) arrival {
 }
 
 func readReply(resp *http.Response) arrival {
-	a := arrival{status: resp.StatusCode, verdict: verdictOf(resp.StatusCode)}
+	a := arrival{status: resp.StatusCode, verdict: verdictOf(resp.StatusCode), held: resp.Header.Get("Preference-Applied") != ""}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	if err == nil {
 		err = json.Unmarshal(body, &a.reply)

@@ -3,6 +3,7 @@ package simulator
 import (
 	"encoding/json"
 	"sync"
+	"time"
 )
 
 // record is what the ledger knows of one result.
@@ -17,12 +18,14 @@ type record struct {
 // ledger is everything the fleet's devices wrote into their journals: what the
 // server's tasks are compared with at the end.
 type ledger struct {
-	mu      sync.Mutex
-	tasks   map[int64][]record
-	waiting int // records without an outcome
+	mu        sync.Mutex
+	tasks     map[int64][]record
+	waiting   int             // records without an outcome
+	settledAt time.Time       // the last outcome
+	starts    map[int64]Start // by token
 }
 
-func newLedger() *ledger { return &ledger{tasks: map[int64][]record{}} }
+func newLedger() *ledger { return &ledger{tasks: map[int64][]record{}, starts: map[int64]Start{}} }
 
 func (l *ledger) add(e *entry) {
 	l.mu.Lock()
@@ -40,6 +43,7 @@ func (l *ledger) settle(k key, outcome string, judged bool) {
 		if r.key == k && r.outcome == "" {
 			r.outcome, r.judged = outcome, judged
 			l.waiting--
+			l.settledAt = time.Now()
 		}
 	}
 }
@@ -63,6 +67,7 @@ func (l *ledger) of(task int64) []record {
 func (l *ledger) forget(upTo int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	clear(l.starts) // only a run with an end is asked for them
 	for task, records := range l.tasks {
 		if task <= upTo && settled(records) {
 			delete(l.tasks, task)

@@ -18,7 +18,8 @@ type link interface {
 type parcel struct {
 	id   string // of the report; "" for garbage
 	body []byte
-	cut  bool // hang up before the reply is read
+	cut  bool          // hang up before the reply is read
+	wait time.Duration // ask for the answer to be held so long; 0: not
 }
 
 // verdict is what became of a report.
@@ -38,6 +39,7 @@ type arrival struct {
 	verdict verdict
 	status  int // HTTP status; 0 = none
 	reply   reply
+	held    bool          // the server agreed to hold the answer
 	wait    time.Duration // failed: asked for by the server; 0 = nothing asked
 }
 

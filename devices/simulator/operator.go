@@ -58,6 +58,7 @@ type Batch struct {
 	OnLost         string    `json:"on_lost,omitempty"`
 	RetryOn        []string  `json:"retry_on,omitempty"`
 	RetryBackoffMS int64     `json:"retry_backoff_ms,omitempty"`
+	NotBefore      string    `json:"not_before,omitempty"`
 	Tasks          []NewTask `json:"tasks"`
 }
 

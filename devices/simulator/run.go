@@ -45,6 +45,7 @@ type simulation struct {
 	started time.Time
 	printed time.Time
 	lowered time.Time // when a capacity below the judged one was first seen
+	before  histogram // handoffs that the dispatcher had measured by then
 	summary Summary
 }
 
@@ -100,21 +101,45 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 	fleetCtx, stopFleet := context.WithCancel(ctx)
 	defer stopFleet()
 	s.started = time.Now()
+	s.before = s.operator.handoffs(ctx, s.config.Pool)
+	ended := make(chan struct{})
+	begin := func() {
+		defer close(ended)
+		s.fleet.Run(fleetCtx)
+	}
+	if s.config.Introduce {
+		go begin()
+		s.introduce(ctx)
+	}
 	if err := s.work.queue(ctx); err != nil {
 		return Summary{}, fmt.Errorf("simulation: %w", err)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		s.fleet.Run(fleetCtx)
-	}()
+	s.started = s.work.queued
+	if !s.config.Introduce {
+		go begin()
+	}
 	s.watch(ctx)
 	s.drain(ctx)
+	s.measure(ctx)
 	stopFleet()
 	<-ended
 	err := s.verify(ctx)
 	s.conclude()
 	return s.summary, err
+}
+
+// introduce waits until every device has had an answer.
+func (s *simulation) introduce(ctx context.Context) {
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for s.fleet.Introduced() < s.config.Devices {
+		s.showProgress()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // watch polls until every task has ended, the time is up or ctx ends.
@@ -231,4 +256,23 @@ func (s *simulation) conclude() {
 	s.summary.Fleet = s.fleet.Stats()
 	s.summary.External = s.external.Stats()
 	s.summary.Unsettled = s.fleet.Unsettled()
+}
+
+// measure reads how places were handed on, while the fleet is still there. The
+// end of the run is the last acknowledgement, unless tasks ended without one.
+func (s *simulation) measure(ctx context.Context) {
+	sum := &s.summary
+	after := s.operator.handoffs(ctx, s.config.Pool).minus(s.before)
+	sum.Handoff = handoff(s.external.Gaps(), s.fleet.ledger.start)
+	sum.Handoff.Server = Quantiles{P50: after.quantile(0.50), P99: after.quantile(0.99)}
+	if s.config.Endless || s.config.Until != nil || sum.Makespan == 0 {
+		return
+	}
+	if last := s.fleet.ledger.lastSettled(); !s.work.lapsed() && s.fleet.Unsettled() == 0 && last.After(s.started) {
+		sum.Makespan = last.Sub(s.started)
+	}
+	capacity := time.Duration(s.external.Capacity())
+	sum.Idle.Start, sum.Idle.End = s.external.edges(s.started, s.started.Add(sum.Makespan))
+	sum.Idle.Between = capacity*sum.Makespan - s.external.Stats().InsideTime - sum.Idle.Start - sum.Idle.End
+	sum.Latest, sum.LongestWait = latest(s.fleet.ledger.firstStarts(), s.started, s.work.planned/capacity)
 }

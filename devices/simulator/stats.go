@@ -10,6 +10,7 @@ import (
 type Stats struct {
 	Reports      int64 // sent, copies and garbage included
 	Replies      int64 // seen
+	Denied       int64 // of these: there is a task, but no place for it, or a limit
 	Grants       int64 // started
 	Redeliveries int64 // grants of a task that was running or had ended
 	Dropped      int64 // grants not used: over, of another boot, or while working
@@ -41,14 +42,23 @@ type Stats struct {
 
 // counters is Stats while devices count. One is shared by a fleet.
 type counters struct {
-	reports, replies, grants, redeliveries, dropped, renewals, cancels atomic.Int64
-	leasesEnded, silent, reboots, working                              atomic.Int64
-	results, recorded, duplicate, late, unknown, rejected, discarded   atomic.Int64
-	lostReplies, refused, errors                                       atomic.Int64
-	garbageSent, garbageRefused, garbageAccepted, violations           atomic.Int64
-	mu                                                                 sync.Mutex
-	overstay                                                           time.Duration
-	firstViolation                                                     string
+	introduced                                                       atomic.Int64
+	reports, replies, denied                                         atomic.Int64
+	grants, redeliveries, dropped, renewals, cancels                 atomic.Int64
+	leasesEnded, silent, reboots, working                            atomic.Int64
+	results, recorded, duplicate, late, unknown, rejected, discarded atomic.Int64
+	lostReplies, refused, errors                                     atomic.Int64
+	garbageSent, garbageRefused, garbageAccepted, violations         atomic.Int64
+	mu                                                               sync.Mutex
+	overstay                                                         time.Duration
+	firstViolation                                                   string
+}
+
+func (c *counters) replied(reason string) {
+	c.replies.Add(1)
+	if reason == reasonFull || reason == reasonLimited {
+		c.denied.Add(1)
+	}
 }
 
 func (c *counters) outcome(o string) {
@@ -87,7 +97,7 @@ func (c *counters) snapshot() Stats {
 	first, overstay := c.firstViolation, c.overstay
 	c.mu.Unlock()
 	return Stats{
-		Reports: c.reports.Load(), Replies: c.replies.Load(), Grants: c.grants.Load(),
+		Reports: c.reports.Load(), Replies: c.replies.Load(), Denied: c.denied.Load(), Grants: c.grants.Load(),
 		Redeliveries: c.redeliveries.Load(), Dropped: c.dropped.Load(), Renewals: c.renewals.Load(),
 		Cancels: c.cancels.Load(), LeasesEnded: c.leasesEnded.Load(), Silent: c.silent.Load(), Overstay: overstay,
 		Reboots: c.reboots.Load(), Working: c.working.Load(),

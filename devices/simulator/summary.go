@@ -22,6 +22,11 @@ type Summary struct {
 	Makespan   time.Duration // until the last task ended; 0 = some did not
 	Bound      time.Duration // tasks x mean work / capacity: no dispatcher is faster
 
+	Handoff     Handoff
+	Idle        Idle          // of a run with an end
+	LongestWait time.Duration // from the queue's answer to a task's first grant
+	Latest      time.Duration // most that a task's first grant came after its turn: the fair share of those before it
+
 	Compared    int64 // successes compared with the journals
 	Lost        int64 // tasks that are missing or did not end
 	Differing   int64 // outputs or states that are not the journal's
@@ -37,6 +42,25 @@ func (s *Summary) SlotUse() float64 {
 		return 0
 	}
 	return float64(s.BusyInside) / (float64(s.Busy) * float64(s.Capacity))
+}
+
+// OverBound is the makespan over its bound, at least 1 unless the run did not end.
+func (s *Summary) OverBound() float64 {
+	if s.Bound <= 0 {
+		return 0
+	}
+	return float64(s.Makespan) / float64(s.Bound)
+}
+
+// IdleWaiting is the time, summed over the places, in which a place was empty
+// while tasks were waiting.
+func (s *Summary) IdleWaiting() time.Duration {
+	return max(s.Busy*time.Duration(s.Capacity)-s.BusyInside, 0)
+}
+
+// DeniedPerGrant is how many reports found no place, for each grant.
+func (s *Summary) DeniedPerGrant() float64 {
+	return float64(s.Fleet.Denied) / float64(max(s.Fleet.Grants, 1))
 }
 
 // Err is not nil when a promise was broken: the capacity was exceeded, a slot
@@ -90,7 +114,13 @@ func (s *Summary) Print(w io.Writer) error {
 		fmt.Sprintf("inside     high-water mark %d of %d, %d over-limit instants, %d shared slots, %d stale tokens",
 			x.HighWater, s.Capacity, x.OverLimitInstants, x.SharedSlots, x.StaleTokens),
 		fmt.Sprintf("slot use   %.1f %% while tasks waited (%s)", 100*s.SlotUse(), s.Busy.Round(10*time.Millisecond)),
-		fmt.Sprintf("makespan   %s, bound %s", s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond)),
+		fmt.Sprintf("idle       %.1f slot-seconds while tasks waited; at the start %.1f, between visits %.1f, at the end %.1f",
+			s.IdleWaiting().Seconds(), s.Idle.Start.Seconds(), s.Idle.Between.Seconds(), s.Idle.End.Seconds()),
+		fmt.Sprintf("handoff    place left to next inside: %s; of which told %s, granted %s, entered %s; in the dispatcher %s",
+			s.Handoff.Whole, s.Handoff.Told, s.Handoff.Granted, s.Handoff.Entered, s.Handoff.Server),
+		fmt.Sprintf("waits      %.2f reports without a place for each grant; longest wait %s, at most %s after its turn",
+			s.DeniedPerGrant(), s.LongestWait.Round(10*time.Millisecond), s.Latest.Round(10*time.Millisecond)),
+		fmt.Sprintf("makespan   %s, bound %s: %.3f of it", s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond), s.OverBound()),
 		fmt.Sprintf("outputs    %d compared, %d differ, %d tasks lost", s.Compared, s.Differing, s.Lost),
 	} {
 		if _, err := fmt.Fprintln(w, line); err != nil {

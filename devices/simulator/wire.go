@@ -106,6 +106,8 @@ const (
 	outcomeRejected  = "rejected"
 
 	reasonGranted     = "granted"
+	reasonFull        = "full"
+	reasonLimited     = "limited"
 	reasonUnavailable = "unavailable"
 	reasonInvalid     = "invalid"
 	reasonForbidden   = "forbidden"

@@ -90,6 +90,7 @@ type job struct {
 	visit
 	work     time.Duration
 	silent   bool
+	gone     bool          // silent for good
 	rebootAt time.Duration // into the work; 0 = never
 	started  time.Time
 	lease    *lease

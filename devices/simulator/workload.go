@@ -10,8 +10,8 @@ import (
 // maxTaskTries lets a task survive a fleet that loses much.
 const maxTaskTries = 20
 
-// maxBatch keeps the request that creates a batch well under a megabyte.
-const maxBatch = 5000
+// maxBatch keeps the request that creates a batch under a megabyte.
+const maxBatch = 10_000
 
 // workload is the batches of a simulation.
 type workload struct {
@@ -23,6 +23,7 @@ type workload struct {
 	batches  []*openBatch  // oldest first
 	done     BatchState    // batches that were dropped, summed
 	planned  time.Duration // work of all tasks queued so far
+	queued   time.Time     // when the last of them were, or may start
 	made     int
 	err      error // of the last call
 }
@@ -51,6 +52,13 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 		Name: fmt.Sprintf("simulation %d", w.made+1), Pool: w.config.Pool, Kind: "simulated",
 		MaxAttempts: maxTaskTries, OnLost: "retry", RetryOn: []string{"failed", "timed_out"}, RetryBackoffMS: 100,
 	}
+	if w.config.Gone > 0 {
+		b.MaxAttempts = 1 // who is gone does not try again
+	}
+	opens := time.Now().Add(w.config.NotBefore)
+	if w.config.NotBefore > 0 {
+		b.NotBefore = opens.UTC().Format("2006-01-02T15:04:05.000Z07:00")
+	}
 	var planned time.Duration
 	for i := from; i < to; i++ {
 		work := w.draw()
@@ -63,6 +71,9 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 	id, err := w.operator.CreateBatch(ctx, b)
 	if err != nil {
 		return err
+	}
+	if w.queued = time.Now(); w.queued.Before(opens) {
+		w.queued = opens
 	}
 	w.made++
 	w.planned += planned
@@ -117,6 +128,16 @@ func (w *workload) finished() bool {
 		}
 	}
 	return true
+}
+
+// lapsed tells whether tasks ended without a result.
+func (w *workload) lapsed() bool {
+	for _, b := range w.batches {
+		if b.Counts["succeeded"]+b.Counts["failed"] < b.Total {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *workload) totals() (total, ended int64) {

@@ -1,0 +1,81 @@
+package simulator
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Idle is where the time of the places went in which nobody was inside, summed
+// over the places, of a run with an end.
+type Idle struct {
+	Start   time.Duration // from the queue's answer until a place was first entered
+	Between time.Duration // between visits
+	End     time.Duration // after a place was last left
+}
+
+// Quantiles of a time. Zero: nothing was measured.
+type Quantiles struct{ P50, P99 time.Duration }
+
+// String shows both.
+func (q Quantiles) String() string {
+	if q == (Quantiles{}) {
+		return "not measured"
+	}
+	return fmt.Sprintf("p50 %s, p99 %s", short(q.P50), short(q.P99))
+}
+
+func short(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+
+// Handoff is how a place went from one device to the next.
+type Handoff struct {
+	Server  Quantiles // release committed -> the next was told, as the dispatcher measured it
+	Whole   Quantiles // place left -> next device inside, as the external system saw it
+	Told    Quantiles // of which: place left -> next device told, or asking by itself
+	Granted Quantiles // told or asking -> grant received
+	Entered Quantiles // grant received -> inside
+}
+
+// handoff joins what the external system saw with what the devices noted.
+func handoff(gaps []Gap, start func(token int64) (Start, bool)) Handoff {
+	var whole, told, granted, entered []time.Duration
+	for _, g := range gaps {
+		whole = append(whole, g.Entered.Sub(g.Left))
+		s, ok := start(g.Token)
+		if !ok {
+			continue
+		}
+		asked := s.Woken
+		if asked.IsZero() {
+			asked = s.Asked
+		}
+		if asked.Before(g.Left) { // held, or under way, when the place was left
+			asked = g.Left
+		}
+		told = append(told, asked.Sub(g.Left))
+		granted = append(granted, s.Granted.Sub(asked))
+		entered = append(entered, g.Entered.Sub(s.Granted))
+	}
+	return Handoff{Whole: quantiles(whole), Told: quantiles(told), Granted: quantiles(granted), Entered: quantiles(entered)}
+}
+
+func quantiles(times []time.Duration) Quantiles {
+	if len(times) == 0 {
+		return Quantiles{}
+	}
+	slices.Sort(times)
+	at := func(q float64) time.Duration { return times[int(math.Ceil(q*float64(len(times))))-1] }
+	return Quantiles{P50: at(0.50), P99: at(0.99)}
+}
+
+// latest is by how much the most unlucky task began after its turn, were
+// places handed out in the order of the tasks, at the pace of the bound.
+func latest(starts []time.Time, from time.Time, bound time.Duration) (late, wait time.Duration) {
+	for i, at := range starts {
+		turn := bound * time.Duration(i) / time.Duration(len(starts))
+		late = max(late, at.Sub(from)-turn)
+		wait = max(wait, at.Sub(from))
+	}
+	return late, wait
+}

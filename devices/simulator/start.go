@@ -1,0 +1,58 @@
+package simulator
+
+import (
+	"slices"
+	"time"
+)
+
+// Start is how a device came to begin a task.
+type Start struct {
+	Task, Token int64
+	Woken       time.Time // when it was told to report; zero: it came by itself
+	Asked       time.Time // when it sent the report that was granted the task
+	Granted     time.Time // when the grant arrived
+}
+
+func (l *ledger) began(s Start) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.starts[s.Token] = s
+}
+
+// start is how the grant with this token began.
+func (l *ledger) start(token int64) (Start, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, ok := l.starts[token]
+	return s, ok
+}
+
+// lastSettled is when the last result had its outcome.
+func (l *ledger) lastSettled() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.settledAt
+}
+
+// firstStarts returns when each task was first granted, in the order in which
+// the tasks were made.
+func (l *ledger) firstStarts() []time.Time {
+	l.mu.Lock()
+	first := map[int64]time.Time{}
+	for _, s := range l.starts {
+		if at, ok := first[s.Task]; !ok || s.Granted.Before(at) {
+			first[s.Task] = s.Granted
+		}
+	}
+	l.mu.Unlock()
+	tasks := make([]int64, 0, len(first))
+	for task := range first {
+		tasks = append(tasks, task)
+	}
+	slices.Sort(tasks)
+	times := make([]time.Time, len(tasks))
+	for i, task := range tasks {
+		times[i] = first[task]
+	}
+	return times
+}
