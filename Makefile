@@ -4,6 +4,7 @@ GOLANGCI_LINT_VERSION := 2.15.0
 FUZZTIME ?= 30s
 BENCH ?= .
 SIMULATE ?= 200
+ROWS ?=
 
 BIN := $(CURDIR)/bin
 LINT := $(BIN)/golangci-lint
@@ -13,7 +14,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 .PHONY: help
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: build
 build: ## Build bin/dispatcher, one static binary
@@ -61,6 +62,10 @@ fuzz: ## Run every fuzz target for FUZZTIME (30s)
 .PHONY: bench
 bench: ## Run the benchmarks (BENCH=pattern)
 	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+.PHONY: bench-makespan
+bench-makespan: deps ## Measure batches against the physical limit, and report-and-hope (ROWS='push|long poll')
+	@exec go test -count=1 -timeout 60m -v -run '^TestMakespan$$' ./internal/makespan -whole -rows='$(ROWS)'
 
 .PHONY: env
 env: ## Write .env for docker-compose.yml, with random passwords

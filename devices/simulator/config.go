@@ -43,6 +43,7 @@ type Config struct {
 	// before tasks are queued: what follows is the makespan of a known fleet.
 	Introduce    bool
 	NotBefore    time.Duration // tasks may start so long after they are queued
+	Began, Ended func()        // called when the tasks may start, and when all have ended; nil: nobody
 	Timeout      time.Duration // ignored by an endless run
 	ExternalAddr string        // where the external system listens; "" = a free loopback port
 	Endless      bool          // keeps the queue filled until the context ends

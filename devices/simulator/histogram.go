@@ -49,6 +49,9 @@ func (h histogram) minus(earlier histogram) histogram {
 // quantile is read within its bucket as Prometheus does; what is in the last
 // bucket counts as its lower bound. 0: there is nothing.
 func (h histogram) quantile(q float64) time.Duration {
+	if h[math.Inf(1)] <= 0 {
+		return 0
+	}
 	bounds := make([]float64, 0, len(h))
 	for bound := range h {
 		bounds = append(bounds, bound)

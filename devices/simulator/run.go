@@ -115,17 +115,33 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 		return Summary{}, fmt.Errorf("simulation: %w", err)
 	}
 	s.started = s.work.queued
+	s.wait(ctx, time.Until(s.started))
+	s.tell(s.config.Began)
 	if !s.config.Introduce {
 		go begin()
 	}
 	s.watch(ctx)
 	s.drain(ctx)
+	s.tell(s.config.Ended)
 	s.measure(ctx)
 	stopFleet()
 	<-ended
 	err := s.verify(ctx)
 	s.conclude()
 	return s.summary, err
+}
+
+func (*simulation) wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+func (*simulation) tell(listener func()) {
+	if listener != nil {
+		listener()
+	}
 }
 
 // introduce waits until every device has had an answer.
@@ -271,8 +287,9 @@ func (s *simulation) measure(ctx context.Context) {
 	if last := s.fleet.ledger.lastSettled(); !s.work.lapsed() && s.fleet.Unsettled() == 0 && last.After(s.started) {
 		sum.Makespan = last.Sub(s.started)
 	}
-	capacity := time.Duration(s.external.Capacity())
+	capacity := s.external.Capacity()
+	whole := float64(capacity) * float64(sum.Makespan)
 	sum.Idle.Start, sum.Idle.End = s.external.edges(s.started, s.started.Add(sum.Makespan))
-	sum.Idle.Between = capacity*sum.Makespan - s.external.Stats().InsideTime - sum.Idle.Start - sum.Idle.End
-	sum.Latest, sum.LongestWait = latest(s.fleet.ledger.firstStarts(), s.started, s.work.planned/capacity)
+	sum.Idle.Between = time.Duration(whole) - s.external.Stats().InsideTime - sum.Idle.Start - sum.Idle.End
+	sum.Latest, sum.LongestWait = latest(s.fleet.ledger.firstStarts(), s.started, s.work.planned/time.Duration(max(capacity, 1)))
 }

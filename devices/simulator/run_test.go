@@ -209,6 +209,7 @@ func TestRunRefusesWhatCannotWork(t *testing.T) {
 		{"probability", func(c *Config) { c.Silent = 2 }, "probability"},
 		{"via", func(c *Config) { c.Via = "pigeon" }, "via"},
 		{"no broker", func(c *Config) { c.Via = ViaMQTT }, "URL"},
+		{"gone", func(c *Config) { c.Gone, c.Devices, c.Tasks = 0.1, 5, 6 }, "one task a device"},
 		{"negative capacity", func(c *Config) { c.Capacity = -1 }, "negative"},
 		{"token", func(c *Config) { c.OperatorToken = "x" }, "401"},
 	} {

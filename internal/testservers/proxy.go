@@ -1,9 +1,12 @@
 package testservers
 
 import (
+	"bytes"
+	"io"
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Proxy is a TCP proxy on the loopback that a test uses to break a network:
@@ -20,6 +23,7 @@ type Proxy struct {
 	each    func() func(b []byte) // makes another watch for each connection; nil: none
 	links   map[*link]struct{}
 	cut     bool
+	delay   time.Duration // each way
 	drop    int           // replies still to be dropped
 	dropped int           // replies dropped so far
 	flow    chan struct{} // closed while replies flow
@@ -132,6 +136,14 @@ func (p *Proxy) ReleaseReplies() {
 	}
 }
 
+// Delay makes the server far away: what is sent on connections from now on, in
+// either direction, arrives so much later, in order. Connecting takes no longer.
+func (p *Proxy) Delay(oneWay time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = oneWay
+}
+
 func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
@@ -149,7 +161,7 @@ func (p *Proxy) serve(client net.Conn) {
 		_ = client.Close()
 		return
 	}
-	l := &link{client: client, server: server, closed: make(chan struct{})}
+	l := &link{client: client, server: server, delay: p.distance(), closed: make(chan struct{})}
 	defer p.remove(l)
 	if !p.add(l, target) {
 		return
@@ -164,6 +176,12 @@ func (p *Proxy) pointsTo() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.target
+}
+
+func (p *Proxy) distance() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.delay
 }
 
 // add registers a connection, unless the proxy is cut or points elsewhere by now.
@@ -187,7 +205,7 @@ func (p *Proxy) forwardRequests(l *link) {
 	if _, each := p.watchers(); each != nil {
 		mine = each()
 	}
-	copyChunks(l.server, l.client, func(b []byte) bool {
+	copyChunks(l.towards(l.server), l.client, func(b []byte) bool {
 		mine(b)
 		if watch, _ := p.watchers(); watch != nil {
 			watch(b)
@@ -198,7 +216,7 @@ func (p *Proxy) forwardRequests(l *link) {
 
 func (p *Proxy) forwardReplies(l *link) {
 	defer l.close()
-	copyChunks(l.client, l.server, func([]byte) bool {
+	copyChunks(l.towards(l.client), l.server, func([]byte) bool {
 		select {
 		case <-p.flowing():
 			return !p.takeDrop()
@@ -228,8 +246,66 @@ func (p *Proxy) takeDrop() bool {
 // link is one connection through the proxy.
 type link struct {
 	client, server net.Conn
+	delay          time.Duration
 	once           sync.Once
 	closed         chan struct{}
+}
+
+// towards writes to one end, after the delay of the link.
+func (l *link) towards(end net.Conn) io.Writer {
+	if l.delay == 0 {
+		return end
+	}
+	w := &delayed{link: l, end: end, chunks: make(chan chunk, 1024)}
+	go w.carry()
+	return w
+}
+
+// delayed is one direction of a link that takes time: as many chunks as are
+// sent meanwhile are on their way at once.
+type delayed struct {
+	link   *link
+	end    net.Conn
+	chunks chan chunk
+}
+
+type chunk struct {
+	due   time.Time
+	bytes []byte
+}
+
+// Write sends a chunk on its way.
+func (d *delayed) Write(b []byte) (int, error) {
+	select {
+	case d.chunks <- chunk{time.Now().Add(d.link.delay), bytes.Clone(b)}:
+		return len(b), nil
+	case <-d.link.closed:
+		return 0, net.ErrClosed
+	}
+}
+
+// carry delivers until the link is closed.
+func (d *delayed) carry() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		var c chunk
+		select {
+		case c = <-d.chunks:
+		case <-d.link.closed:
+			return
+		}
+		timer.Reset(time.Until(c.due))
+		select {
+		case <-timer.C:
+		case <-d.link.closed:
+			return
+		}
+		if _, err := d.end.Write(c.bytes); err != nil {
+			d.link.close()
+			return
+		}
+	}
 }
 
 func (l *link) close() {
@@ -241,7 +317,7 @@ func (l *link) close() {
 }
 
 // copyChunks copies until an end or error, or until pass says no.
-func copyChunks(to, from net.Conn, pass func([]byte) bool) {
+func copyChunks(to io.Writer, from io.Reader, pass func([]byte) bool) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)

@@ -88,3 +88,31 @@ func TestProxyHoldsReplies(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A server that is far away answers late, and all that is under way arrives in
+// order.
+func TestProxyDelays(t *testing.T) {
+	t.Parallel()
+	proxy := testservers.NewProxy(t, testservers.Redis(t).Addr)
+	proxy.Delay(40 * time.Millisecond)
+	c := redis.NewClient(&redis.Options{Addr: proxy.Addr, ReadTimeout: time.Minute, MaxRetries: -1})
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	answer, err := c.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		for range 100 {
+			p.Incr(t.Context(), "n")
+		}
+		return nil
+	})
+	if took := time.Since(began); err != nil || took < 80*time.Millisecond {
+		t.Fatalf("answered after %s (%v), want a round trip of 80 ms or more", took, err)
+	}
+	for i, a := range answer {
+		if got, ok := a.(*redis.IntCmd); !ok || got.Val() != int64(i+1) {
+			t.Fatalf("answer %d is %v", i+1, a)
+		}
+	}
+}

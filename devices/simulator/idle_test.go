@@ -1,0 +1,142 @@
+package simulator
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestHandoffIsTakenApart(t *testing.T) {
+	t.Parallel()
+	at := func(ms int) time.Time { return time.Unix(0, 0).Add(time.Duration(ms) * time.Millisecond) }
+	starts := map[int64]Start{
+		1: {Woken: at(5), Asked: at(6), Granted: at(9)},    // by push
+		2: {Asked: at(-20_000), Granted: at(9)},            // held
+		3: {Asked: at(300), Granted: at(302)},              // came by itself
+		4: {Woken: at(-50), Asked: at(7), Granted: at(11)}, // told before the place was left
+	}
+	start := func(token int64) (Start, bool) { s, ok := starts[token]; return s, ok }
+	for _, c := range []struct {
+		token, entered                int
+		whole, told, granted, further int
+	}{{1, 10, 10, 5, 4, 1}, {2, 10, 10, 0, 9, 1}, {3, 310, 310, 300, 2, 8}, {4, 13, 13, 0, 11, 2}, {5, 4, 4, 0, 0, 0}} {
+		h := handoff([]Gap{{Token: int64(c.token), Left: at(0), Entered: at(c.entered)}}, start)
+		for name, q := range map[string]struct {
+			got  Quantiles
+			want int
+		}{"whole": {h.Whole, c.whole}, "told": {h.Told, c.told}, "granted": {h.Granted, c.granted}, "entered": {h.Entered, c.further}} {
+			if want := time.Duration(q.want) * time.Millisecond; q.got != (Quantiles{want, want}) {
+				t.Errorf("token %d, %s: %v, want %s", c.token, name, q.got, want)
+			}
+		}
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	t.Parallel()
+	var times []time.Duration
+	for i := range 200 {
+		times = append(times, time.Duration(200-i)*time.Millisecond)
+	}
+	if got := quantiles(times); got != (Quantiles{100 * time.Millisecond, 198 * time.Millisecond}) {
+		t.Error(got)
+	}
+	if text := quantiles(nil).String(); text != "not measured" {
+		t.Error(text)
+	}
+}
+
+// Of 3 places one is used twice, one once, one never; all time is accounted for.
+func TestTurnover(t *testing.T) {
+	t.Parallel()
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	place := newTurnover()
+	place.enter(0, 1, at(1))
+	place.leave(0, at(3))
+	place.enter(0, 2, at(7))
+	place.leave(0, at(8))
+	place.enter(1, 3, at(2))
+	place.leave(1, at(9))
+	before, after := place.edges(3, at(0), at(10))
+	if before != 13*time.Second || after != 3*time.Second {
+		t.Errorf("before %s, after %s; want 13 s and 3 s", before, after)
+	}
+	if want := (Gap{Token: 2, Left: at(3), Entered: at(7)}); len(place.gaps) != 1 || place.gaps[0] != want {
+		t.Errorf("gaps %v, want %v", place.gaps, want)
+	}
+	for i := range int64(2 * maxGaps) {
+		place.leave(0, at(10))
+		place.enter(0, i, at(10))
+	}
+	if len(place.gaps) != maxGaps {
+		t.Errorf("%d gaps remembered, want %d", len(place.gaps), maxGaps)
+	}
+}
+
+func TestLatest(t *testing.T) {
+	t.Parallel()
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	// 4 tasks, one a second; the second begins last.
+	late, wait := latest([]time.Time{at(0), at(5), at(2), at(3)}, at(0), 4*time.Second)
+	if late != 4*time.Second || wait != 5*time.Second {
+		t.Errorf("latest %s after its turn, longest wait %s; want 4 s and 5 s", late, wait)
+	}
+}
+
+func TestHistogramOfAPool(t *testing.T) {
+	t.Parallel()
+	const name = "dispatcher_handoff_duration_seconds"
+	page := `# HELP ` + name + ` Time.
+` + name + `_bucket{pool="p",le="0.001"} 10
+` + name + `_bucket{pool="p",le="0.01"} 100
+` + name + `_bucket{pool="p",le="+Inf"} 101
+` + name + `_sum{pool="p"} 4
+` + name + `_bucket{pool="other",le="0.001"} 1000
+other_bucket{pool="p",le="0.001"} 1000
+`
+	h := scrape(strings.NewReader(page), name, "p")
+	if len(h) != 3 {
+		t.Fatalf("buckets %v", h)
+	}
+	for q, want := range map[float64]time.Duration{
+		0.50: time.Millisecond + 4050*time.Microsecond, // (50.5 - 10) / 90 of the way through its bucket
+		0.01: 101 * time.Microsecond,
+		1:    10 * time.Millisecond, // beyond the last bound
+	} {
+		if got := h.quantile(q); (got - want).Abs() > time.Microsecond {
+			t.Errorf("quantile %v: %s, want %s", q, got, want)
+		}
+	}
+	if got := h.minus(h).quantile(0.5); got != 0 {
+		t.Errorf("of nothing: %s", got)
+	}
+}
+
+// Every device has reported when the tasks are queued, and the end is heard of.
+func TestIntroducedFleet(t *testing.T) {
+	t.Parallel()
+	f, server := newFake(t)
+	f.lease = time.Minute
+	c := testConfig(server.URL)
+	c.Introduce, c.NotBefore = true, time.Millisecond
+	began, ended := 0, 0
+	c.Began = func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		began = f.received
+	}
+	c.Ended = func() { ended++ }
+	s, _ := runAgainst(t, f, c)
+	if err := s.Err(); err != nil || began < c.Devices || ended != 1 {
+		t.Errorf("%v; %d reports before the tasks were queued, want %d or more; ended %d times", err, began, c.Devices, ended)
+	}
+	whole := time.Duration(s.Capacity) * s.Makespan
+	if sum := s.External.InsideTime + s.Idle.Start + s.Idle.Between + s.Idle.End; sum != whole || s.Idle.Start <= 0 || s.Idle.Between <= 0 {
+		t.Errorf("inside %s and idle %+v are not the %s of all places", s.External.InsideTime, s.Idle, whole)
+	}
+	var out bytes.Buffer
+	if err := s.Print(&out); err != nil || !strings.Contains(out.String(), "slot-seconds while tasks waited") || s.Handoff.Whole == (Quantiles{}) {
+		t.Errorf("Print: %v\n%s", err, out.String())
+	}
+}

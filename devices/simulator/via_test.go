@@ -1,0 +1,129 @@
+package simulator
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestKindsAreDealtInTurn(t *testing.T) {
+	t.Parallel()
+	via := ViaMQTT + ", " + ViaLongPoll + "," + ViaHTTP
+	if err := via.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []Via{ViaMQTT, ViaLongPoll, ViaHTTP, ViaMQTT} {
+		if got := via.of(i); got != want {
+			t.Errorf("device %d is %q, want %q", i, got, want)
+		}
+	}
+	for _, c := range []struct {
+		via        Via
+		http, mqtt bool
+	}{{ViaMQTT, false, true}, {ViaMixed, true, true}, {ViaPeriodic, true, false}, {ViaLongPoll, true, false}} {
+		if http, mqtt := c.via.uses(); http != c.http || mqtt != c.mqtt {
+			t.Errorf("%q uses HTTP: %t, MQTT: %t; want %t, %t", c.via, http, mqtt, c.http, c.mqtt)
+		}
+	}
+	for _, wrong := range []Via{"", "http,", "mixed,http", "pigeon"} {
+		if wrong.Check() == nil {
+			t.Errorf("%q is taken", wrong)
+		}
+	}
+}
+
+// visitor is one device's reports, as a server sees them.
+type visitor struct {
+	prefer  string
+	results int
+}
+
+// visits runs one device of a kind against a server that answers the n-th
+// report, from 1, and returns its first reports.
+func visits(t *testing.T, via Via, period time.Duration, reports int, answer func(n int, w http.ResponseWriter, r report) any) []visitor {
+	t.Helper()
+	seen := make(chan visitor, 1000)
+	n := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var up report
+		_ = json.Unmarshal(body, &up)
+		n++ // one report at a time: the device waits for each answer
+		down := answer(n, w, up)
+		seen <- visitor{r.Header.Get("Prefer"), len(up.Results)}
+		writeJSON(w, http.StatusOK, down)
+	}))
+	t.Cleanup(server.Close)
+	external, err := NewExternal(t.Context(), "", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = external.Close() })
+	fleet, err := NewFleet(Options{
+		URL: server.URL, Token: "t", Devices: 1, Via: via, External: external.Addr(),
+		Work: time.Millisecond, Period: period, Resend: time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go fleet.Run(t.Context())
+	var first []visitor
+	deadline := time.After(time.Minute)
+	for len(first) < reports {
+		select {
+		case v := <-seen:
+			first = append(first, v)
+		case <-deadline:
+			t.Fatalf("%d reports within a minute, want %d", len(first), reports)
+		}
+	}
+	return first
+}
+
+// A long-poll device asks to be held while it is idle, and again at once; a
+// result goes up without, so that its outcome comes now.
+func TestLongPoll(t *testing.T) {
+	t.Parallel()
+	got := visits(t, ViaLongPoll, time.Hour, 4, func(n int, w http.ResponseWriter, r report) any {
+		switch n {
+		case 1: // held, and nothing came
+			w.Header().Set("Preference-Applied", "wait=25")
+			return map[string]any{"re": r.ID, "reason": "full"}
+		case 2:
+			return granting(r, 60_000, 1)
+		case 3:
+			return map[string]any{
+				"re": r.ID, "reason": "none", "report_after_ms": 1,
+				"acks": []map[string]any{{"task": r.Results[0].Task, "token": r.Results[0].Token, "outcome": "recorded"}},
+			}
+		}
+		return idle(r)
+	})
+	if want := []visitor{{"wait=25", 0}, {"wait=25", 0}, {"", 1}, {"wait=25", 0}}; !slices.Equal(got, want) {
+		t.Errorf("reports %v, want %v", got, want)
+	}
+}
+
+// A periodic device comes once in its period, whatever it was told.
+func TestPeriodicDeviceDoesNotFollow(t *testing.T) {
+	t.Parallel()
+	got := visits(t, ViaPeriodic, 20*time.Millisecond, 3, func(_ int, _ http.ResponseWriter, r report) any {
+		return map[string]any{"re": r.ID, "reason": "full", "report_after_ms": 86_400_000}
+	})
+	if want := []visitor{{}, {}, {}}; !slices.Equal(got, want) {
+		t.Errorf("reports %v, want %v", got, want)
+	}
+}
+
+func TestAGoneDeviceIsNeverHeardOfAgain(t *testing.T) {
+	t.Parallel()
+	d := &device{timer: time.NewTimer(time.Hour), quiet: true}
+	d.endSilence(&job{gone: true})
+	if d.timer.Stop() || !d.quiet {
+		t.Error("it will report again")
+	}
+}

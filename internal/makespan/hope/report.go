@@ -1,0 +1,104 @@
+package hope
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+)
+
+type report struct {
+	ID      string `json:"id"`
+	Results []struct {
+		Task   int64           `json:"task"`
+		Token  int64           `json:"token"`
+		Status string          `json:"status"`
+		Output json.RawMessage `json:"output"`
+	} `json:"results"`
+	Running []struct {
+		Task  int64 `json:"task"`
+		Token int64 `json:"token"`
+	} `json:"running"`
+}
+
+type entry map[string]any
+
+// report takes results, and grants the device's oldest task if the counter
+// allows. One report at a time: that is fast enough here.
+func (s *Server) report(w http.ResponseWriter, r *http.Request) {
+	var up report
+	if err := json.NewDecoder(r.Body).Decode(&up); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	down := entry{"re": up.ID, "reason": "none", "report_after_ms": s.period.Milliseconds()}
+	acks, renewed := []entry{}, []entry{}
+	for _, e := range up.Results {
+		outcome, err := s.settle(r.Context(), e.Task, e.Status, e.Output)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		acks = append(acks, entry{"task": e.Task, "token": e.Token, "outcome": outcome})
+	}
+	for _, e := range up.Running {
+		renewed = append(renewed, entry{"task": e.Task, "token": e.Token, "lease_ms": lease.Milliseconds()})
+	}
+	down["acks"], down["renewed"] = acks, renewed
+	if err := s.next(r.Context(), r.PathValue("device"), len(up.Running) > 0, down); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	write(w, http.StatusOK, down)
+}
+
+// settle ends a task and gives its place back. Callers hold mu.
+func (s *Server) settle(ctx context.Context, id int64, status string, output json.RawMessage) (outcome string, err error) {
+	if id < 1 || id > int64(len(s.tasks)) {
+		return "unknown", nil
+	}
+	t := s.tasks[id-1]
+	if t.State != "dispatched" {
+		return "duplicate", nil
+	}
+	if err := s.slots.give(ctx); err != nil {
+		return "", err
+	}
+	t.State, t.Output = status, output
+	s.numbers = append(s.numbers, t.slot)
+	return "recorded", nil
+}
+
+// next grants the oldest task of a device, or again the one it has unless it
+// works on it: the reply was lost. Callers hold mu.
+func (s *Server) next(ctx context.Context, device string, works bool, down entry) error {
+	tasks := s.waiting[device]
+	for len(tasks) > 0 && tasks[0].State != "pending" && tasks[0].State != "dispatched" {
+		tasks = tasks[1:]
+	}
+	s.waiting[device] = tasks
+	if len(tasks) == 0 || works {
+		return nil
+	}
+	t := tasks[0]
+	if t.State == "pending" {
+		free, err := s.slots.take(ctx, s.pool.Capacity)
+		if err != nil {
+			return err
+		}
+		if !free {
+			down["reason"] = "full"
+			return nil
+		}
+		s.token++
+		t.State, t.slot, t.token = "dispatched", s.numbers[0], s.token
+		s.numbers = s.numbers[1:]
+	}
+	down["reason"] = "granted"
+	down["task"] = entry{
+		"id": t.ID, "token": t.token, "pool": "sim", "slot": t.slot, "kind": "simulated",
+		"payload": t.payload, "attempt": 1, "lease_ms": lease.Milliseconds(),
+	}
+	return nil
+}

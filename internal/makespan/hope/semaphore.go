@@ -1,0 +1,45 @@
+package hope
+
+import (
+	"context"
+	_ "embed" // the scripts
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed acquire.lua
+var acquireScript string
+
+//go:embed release.lua
+var releaseScript string
+
+// semaphore is the plain one: a number.
+type semaphore struct {
+	redis            redis.Scripter
+	acquire, release *redis.Script
+	key              string
+}
+
+func newSemaphore(client redis.Scripter, pool string) *semaphore {
+	return &semaphore{
+		redis: client, key: "hope:" + pool,
+		acquire: redis.NewScript(acquireScript), release: redis.NewScript(releaseScript),
+	}
+}
+
+// take is false when all places are taken.
+func (s *semaphore) take(ctx context.Context, capacity int) (bool, error) {
+	taken, err := s.acquire.Run(ctx, s.redis, []string{s.key}, capacity).Int()
+	if err != nil {
+		return false, fmt.Errorf("acquire: %w", err)
+	}
+	return taken == 1, nil
+}
+
+func (s *semaphore) give(ctx context.Context) error {
+	if err := s.release.Run(ctx, s.redis, []string{s.key}).Err(); err != nil {
+		return fmt.Errorf("release: %w", err)
+	}
+	return nil
+}
