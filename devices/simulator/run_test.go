@@ -12,7 +12,7 @@ func testConfig(url string) Config {
 	return Config{
 		URL: url, OperatorToken: testOperatorToken, FleetToken: testFleetToken,
 		Devices: 20, Capacity: 4, Tasks: 60, Work: 20 * time.Millisecond,
-		Period: 50 * time.Millisecond, Resend: 50 * time.Millisecond, Retry: 5 * time.Millisecond,
+		Period: 50 * time.Millisecond, Resend: 200 * time.Millisecond, Retry: 5 * time.Millisecond,
 		Seed: 1, Timeout: 2 * time.Minute,
 	}
 }
@@ -36,8 +36,10 @@ func runAgainst(t *testing.T, f *fake, c Config) (Summary, string) {
 func TestAnHonestDispatcherPasses(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
-	f.lease = time.Minute // no lease ends, however busy the machine
-	s, progress := runAgainst(t, f, testConfig(server.URL))
+	f.lease = time.Minute // no lease ends, and no result is sent twice, however busy the machine
+	c := testConfig(server.URL)
+	c.Resend = time.Minute
+	s, progress := runAgainst(t, f, c)
 	if err := s.Err(); err != nil {
 		t.Fatalf("Err: %v", err)
 	}
