@@ -206,7 +206,7 @@ func (m *offerMachine) lose(t *rapid.T) {
 		t.Fatal(err)
 	}
 	m.moved, m.drifted = true, key != "batch" // of which nothing is left, so that all are counted anew
-	m.sawNothing(t) // mends what is left
+	m.sawNothing(t)                           // mends what is left
 }
 
 // sawNothing runs a script that offers, twice: the first may have mended the line.
