@@ -95,6 +95,8 @@ func New(config Config) *Dispatcher {
 	if config.Jitter == nil {
 		config.Jitter = mathrand.Float64
 	}
+	parks := newParks(config.MaxParked, config.Now)
+	parks.show(config.Registerer)
 	return &Dispatcher{
 		store:     config.Store,
 		semaphore: config.Semaphore,
@@ -110,7 +112,7 @@ func New(config Config) *Dispatcher {
 		guard:     &clockGuard{},
 		known:     newKnownTokens(config.Now),
 		following: newFollowing(),
-		parks:     newParks(config.MaxParked, config.Now),
+		parks:     parks,
 		now:       config.Now,
 		jitter:    config.Jitter,
 	}

@@ -12,10 +12,13 @@ import (
 )
 
 const (
-	parkAgain   = 250 * time.Millisecond // a device whose wait is over comes again within this
-	elsewhere   = 5 * time.Second        // and after the end of its replica within this
-	parkedGrace = 30 * time.Second       // by which the answer comes at the latest when the wait is over
+	parkAgain = 250 * time.Millisecond // a device whose wait is over comes again within this
+	elsewhere = 5 * time.Second        // and after the end of its replica within this
 )
+
+// AnswerAfterWait is within what the answer comes when the wait is over: the
+// look that was under way ends before.
+const AnswerAfterWait = 30 * time.Second
 
 // Parking is what replicas tell one another of parked reports; *parked.Board.
 type Parking interface {
@@ -43,7 +46,7 @@ func (d *Dispatcher) wakeParked(ctx context.Context, calls []parked.Call) error 
 // Wait is HandleReport for a device that lets an answer without a task wait.
 // Results are committed before, and acknowledged with the answer. onPark is
 // called when the waiting begins: no place of reports under way is taken from
-// then on, and the answer comes within wait and 30 s more. held says whether
+// then on, and the answer comes within wait and AnswerAfterWait. held says whether
 // the device may have waited: with false there was no room for it.
 //
 // The wait ends with a grant, with what waiting does not change, with ctx
@@ -88,10 +91,12 @@ func (h *handling) mayChange() bool {
 // wait holds the answer. It returns false when the report cannot be the newest
 // of its device: then it is answered at once.
 func (d *Dispatcher) wait(ctx context.Context, h *handling, wait time.Duration, onPark func()) bool {
-	if err := d.announce(ctx, h.park, wait); err != nil {
+	number, err := d.announce(ctx, h.park.device, wait)
+	if err != nil {
 		d.log.WarnContext(ctx, "report not parked", "err", err)
 		return false
 	}
+	d.parks.begin(h.park, number)
 	onPark()
 	h.shrink()
 	began := d.now()
@@ -123,13 +128,11 @@ func (d *Dispatcher) wait(ctx context.Context, h *handling, wait time.Duration, 
 }
 
 // announce ends the older parked reports of the device at other replicas.
-func (d *Dispatcher) announce(ctx context.Context, p *park, wait time.Duration) error {
+func (d *Dispatcher) announce(ctx context.Context, device string, wait time.Duration) (number int64, err error) {
 	if d.config.Parking == nil {
-		return nil
+		return 0, nil
 	}
-	number, err := d.config.Parking.Newest(ctx, p.device, wait+parkedGrace)
-	d.parks.numbered(p, number)
-	return err
+	return d.config.Parking.Newest(ctx, device, wait+AnswerAfterWait)
 }
 
 // shrink lets go what a parked report does not need: there are many.

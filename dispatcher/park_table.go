@@ -4,12 +4,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fleetslots/dispatcher/parked"
 )
 
 // Limits of a replica's parked reports.
 const (
-	maxParked  = 20_000 // at about 30 KB each over HTTP/1.1, most of it the connection's
+	maxParked  = 20_000 // at about 40 KB each over HTTP/1.1, most of it the connection's
 	maxLooking = 64     // that look again at the same time
 )
 
@@ -30,7 +32,8 @@ type park struct {
 	signal chan struct{} // holds one, when there is something new below
 
 	// Guarded by parks.mu.
-	number int64 // among all replicas; 0: not known yet
+	waits  bool  // it is parked, and no longer under way
+	number int64 // among all replicas; 0: not known
 	ending ending
 	call   offered
 }
@@ -49,6 +52,7 @@ type parks struct {
 
 	mu      sync.Mutex
 	all     map[string]*park
+	waiting int
 	stopped bool
 }
 
@@ -58,6 +62,16 @@ func newParks(most int, now func() time.Time) *parks {
 
 func newPark(device string) *park {
 	return &park{device: device, signal: make(chan struct{}, 1)}
+}
+
+// show adds the number of parked reports to the metrics.
+func (s *parks) show(r prometheus.Registerer) {
+	if r == nil {
+		return
+	}
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "dispatcher_reports_parked", Help: "Reports whose answer waits for a task (long poll).",
+	}, s.count))
 }
 
 // notify is called with parks.mu held, or before anybody else knows of p.
@@ -96,6 +110,10 @@ func (s *parks) leave(p *park) ending {
 	if s.all[p.device] == p {
 		delete(s.all, p.device)
 	}
+	if p.waits {
+		p.waits = false
+		s.waiting--
+	}
 	return p.ending
 }
 
@@ -108,11 +126,19 @@ func (s *parks) look(p *park) (ending, offered) {
 	return p.ending, call
 }
 
-// numbered notes which one it is among all replicas.
-func (s *parks) numbered(p *park, number int64) {
+// begin parks a report, which is of this number among those of all replicas.
+func (s *parks) begin(p *park, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.number = number
+	p.waits, p.number = true, number
+	s.waiting++
+}
+
+// count is how many are parked.
+func (s *parks) count() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return float64(s.waiting)
 }
 
 // Newer ends a report whose device was parked elsewhere since.

@@ -31,6 +31,8 @@ type Options struct {
 	Version    string
 	Logger     *slog.Logger
 	MaxReports int // reports answered at once; beyond it devices are told to wait; default 512
+
+	LongPollMax time.Duration // how long the answer to a report may wait, in whole seconds; 0: none does
 }
 
 // Store is what the operators' API needs of the ledger; *store.Store.

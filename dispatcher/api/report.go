@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -22,7 +23,8 @@ const maxReports = 512
 type reports struct {
 	dispatcher *dispatcher.Dispatcher
 	log        *slog.Logger
-	places     chan struct{} // bounds the reports under way
+	longest    time.Duration // that an answer may wait; 0: none does
+	places     chan struct{} // bounds the reports under way, without those that wait
 }
 
 func newReports(options Options) *reports {
@@ -30,7 +32,9 @@ func newReports(options Options) *reports {
 	if places == 0 {
 		places = maxReports
 	}
-	return &reports{dispatcher: options.Dispatcher, log: options.Logger, places: make(chan struct{}, places)}
+	return &reports{
+		dispatcher: options.Dispatcher, log: options.Logger, longest: options.LongPollMax, places: make(chan struct{}, places),
+	}
 }
 
 // ServeHTTP answers one report. The reply is written whole, with its length,
@@ -47,7 +51,8 @@ func (h *reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.toDevice(h.dispatcher.AfterRefusal).write(w)
 		return
 	}
-	h.dispatcher.CountReport("http", string(reply.Reason), time.Since(started))
+	held := time.Duration(reply.HeldMS) * time.Millisecond
+	h.dispatcher.CountReport("http", string(reply.Reason), time.Since(started)-held)
 	body := reply.Encode()
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
@@ -62,10 +67,11 @@ func (h *reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	}
 	select {
 	case h.places <- struct{}{}:
-		defer func() { <-h.places }()
 	default:
 		return devices.Reply{}, problem(http.StatusServiceUnavailable, codeBusyServer, "too many reports at once")
 	}
+	leave := sync.OnceFunc(func() { <-h.places })
+	defer leave()
 	caller, err := h.dispatcher.Authenticate(r.Context(), device, requestBearer(r))
 	if err != nil {
 		return devices.Reply{}, err
@@ -78,7 +84,27 @@ func (h *reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	return h.dispatcher.HandleReport(r.Context(), caller, report)
+	wait := min(preferredWait(r.Header), h.longest).Truncate(time.Second)
+	if wait == 0 {
+		return h.dispatcher.HandleReport(r.Context(), caller, report)
+	}
+	reply, held, err := h.dispatcher.Wait(r.Context(), caller, report, wait, func() {
+		leave()
+		allowWait(w, wait)
+	})
+	if held {
+		w.Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
+	}
+	return reply, err
+}
+
+// allowWait moves the deadlines of the connection, which are for requests that
+// are answered at once. Without it the end of the time for reading would look
+// like a client that has gone.
+func allowWait(w http.ResponseWriter, wait time.Duration) {
+	connection := http.NewResponseController(w)
+	_ = connection.SetReadDeadline(time.Time{}) // a test's recorder has none
+	_ = connection.SetWriteDeadline(time.Now().Add(wait + dispatcher.AnswerAfterWait))
 }
 
 // readBody reads a report. A body that broke off is the network's fault: the
@@ -102,10 +128,19 @@ func describeReport(operations huma.API) {
 		Description: "Any Content-Type; the body is JSON of at most 64 KiB and may be empty. Unknown fields are ignored.",
 		Tags:        []string{"devices"},
 		Security:    []map[string][]string{{"device": {}}},
-		Parameters:  []*huma.Param{{Name: "device", In: "path", Required: true, Schema: &huma.Schema{Type: "string", MaxLength: new(128)}}},
+		Parameters: []*huma.Param{
+			{Name: "device", In: "path", Required: true, Schema: &huma.Schema{Type: "string", MaxLength: new(128)}},
+			{
+				Name: "Prefer", In: "header", Schema: &huma.Schema{Type: "string"}, Example: "wait=25",
+				Description: "wait=25 (RFC 7240) lets an answer without a task wait for up to so many seconds, or the server's limit: " +
+					"it comes as soon as there is a task. A newer report of the device ends the older one with none.",
+			},
+		},
 		RequestBody: &huma.RequestBody{Content: map[string]*huma.MediaType{"application/json": {Schema: report}}},
 		Responses: map[string]*huma.Response{
-			"200":     {Description: "The reply", Content: map[string]*huma.MediaType{"application/json": {Schema: reply}}},
+			"200": {Description: "The reply", Headers: map[string]*huma.Param{
+				"Preference-Applied": {Schema: &huma.Schema{Type: "string"}, Description: "wait=25: the answer could wait so long; absent without Prefer, and when too many wait already"},
+			}, Content: map[string]*huma.MediaType{"application/json": {Schema: reply}}},
 			"default": problemResponse(operations),
 		},
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/parked"
 	"github.com/fleetslots/dispatcher/recent"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
@@ -85,6 +86,7 @@ type App struct {
 	dispatcher *dispatcher.Dispatcher
 	api        *api.API
 	*front
+	board    *parked.Board
 	mqtt     *mqtt.Client
 	accounts *provisioning // nil: off
 	passes   *passes
@@ -101,15 +103,16 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	}
 	a := &App{config: config, log: log, semaphore: slots.New(b.redis), front: f}
 	seen := recent.New(b.redis)
+	a.board = parked.New(b.redis)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: b.store, Semaphore: a.semaphore, Accounts: b.accounts, Recent: seen,
+		Store: b.store, Semaphore: a.semaphore, Accounts: b.accounts, Recent: seen, Parking: a.board,
 		Waker:       pushes{func() *mqtt.Client { return a.mqtt }},
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod,
 		FleetTokens: config.fleetTokens(), FleetMode: dispatcher.FleetMode(config.FleetTokenMode),
 		Logger: log, Registerer: metrics,
 	})
 	a.api = api.New(api.Options{
-		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
+		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin, LongPollMax: config.LongPollMax,
 		Checks: a.checks(b), Metrics: metrics, Version: version, Logger: dispatcher.Sparing(log, time.Now),
 	})
 	a.passes = a.newPasses()
@@ -226,6 +229,7 @@ func (a *App) fold(ctx context.Context) error {
 // Redis before their first report.
 func (a *App) Start(ctx context.Context) error {
 	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
+	a.passes.beside(func(ctx context.Context) { a.board.Listen(ctx, a.dispatcher.Parked(), nil) })
 	a.open(a.api)
 	a.start()
 	if a.mqtt != nil {
@@ -240,12 +244,13 @@ func (a *App) Start(ctx context.Context) error {
 func (a *App) Failed() <-chan error { return a.failed }
 
 // Stop ends the dispatcher in the order that loses nothing: not ready, no new
-// reports, what is in flight, the passes, then the connections. The error names
+// reports, no waiting, what is in flight, the passes, then the connections. The error names
 // what was left when the time was up.
 func (a *App) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
 	a.api.StopReady()
+	a.dispatcher.StopWaiting()
 	return errors.Join(a.stopTransports(ctx), a.passes.stop(ctx), within(ctx, a.dispatcher.FlushSeen), a.cleanup.run(ctx))
 }
 

@@ -107,7 +107,7 @@ func (d *DevServer) config(o DevOptions) Config {
 	return Config{
 		AdminToken: d.AdminToken, FleetToken: d.FleetToken, FleetTokenMode: string(dispatcher.FleetAny),
 		ReapInterval: time.Second, ReconcileInterval: 10 * time.Second,
-		LeaseMargin: 10 * time.Second, LeaseMin: time.Second, ReportPeriod: o.ReportPeriod,
+		LeaseMargin: 10 * time.Second, LeaseMin: time.Second, ReportPeriod: o.ReportPeriod, LongPollMax: time.Minute,
 		MQTTProvision: provisionOff, Migrate: "on", LogFormat: "text", LogLevel: "info",
 	}
 }

@@ -61,6 +61,11 @@ func (p *passes) start() {
 	p.cron.Start()
 }
 
+// beside runs what is no pass until stop, which ends its context and waits.
+func (p *passes) beside(run func(ctx context.Context)) {
+	p.wait.Go(func() { run(p.ctx) })
+}
+
 // stop ends the passes and waits for those under way, as long as ctx allows.
 func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron makes a context of its own
 	p.cancel()

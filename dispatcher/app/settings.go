@@ -100,7 +100,7 @@ func Settings() []Setting {
 		{Key: "lease_margin", Default: "10s", Help: "kept back from every lease, at most a fifth of it", Least: 0, Most: 5 * time.Minute},
 		{Key: "lease_min", Default: "1s", Help: "no device is given less; below 1s only for tests", Least: 10 * time.Millisecond, Most: time.Minute},
 		{Key: "report_period", Default: "30s", Help: "when an idle device reports again", Least: time.Second, Most: 24 * time.Hour},
-		{Key: "long_poll_max", Default: "60s", Help: "reserved; not in effect in this release"},
+		{Key: "long_poll_max", Default: "60s", Help: "how long the answer to a report may wait for a task (Prefer: wait), in whole seconds; 0: none waits", Least: 0, Most: 10 * time.Minute},
 		{Key: "retention", Default: "90d", Help: "how long events, attempts and batches that ended are kept: days (90d) or a duration (2160h), at least 1d; 0: for ever"},
 		{Key: "migrate", Default: "on", Choices: []string{"on", "off"}, Help: "on: serve applies migrations; off: it refuses to start without them"},
 		{Key: "log_format", Default: "text", Choices: []string{"text", "json"}, Help: "text or json"},
