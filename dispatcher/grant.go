@@ -87,7 +87,7 @@ func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candid
 	started := d.now()
 	pool, device := open[0].Pool, string(h.caller.Device)
 	request := slots.Request{Device: device, Wants: h.wants(open), Chance: d.jitter()}
-	got, _, err := d.semaphore.Acquire(ctx, pool, d.pace(pool), []slots.Request{request})
+	got, _, err := d.semaphore.Acquire(ctx, pool, h.patient(d.pace(pool)), []slots.Request{request})
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}

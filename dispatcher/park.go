@@ -8,6 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/parked"
+	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -53,7 +54,7 @@ func (d *Dispatcher) wakeParked(ctx context.Context, calls []parked.Call) error 
 // (nobody is there any more, and nothing is granted), with a newer report of the
 // device, and with StopWaiting.
 func (d *Dispatcher) Wait(ctx context.Context, caller Caller, report devices.Report, wait time.Duration, onPark func()) (reply devices.Reply, held bool, err error) {
-	p := newPark(string(caller.Device))
+	p := newPark(string(caller.Device), wait)
 	defer d.parks.leave(p)
 	h, err := d.handle(ctx, caller, report, p)
 	if err != nil {
@@ -61,7 +62,7 @@ func (d *Dispatcher) Wait(ctx context.Context, caller Caller, report devices.Rep
 	}
 	held = h.park != nil
 	if held && h.mayChange() {
-		held = d.wait(ctx, h, wait, onPark)
+		held = d.wait(ctx, h, onPark)
 	}
 	if h.reply.Task != nil && d.parks.leave(p) == superseded {
 		d.redirect(ctx, h)
@@ -90,8 +91,8 @@ func (h *handling) mayChange() bool {
 
 // wait holds the answer. It returns false when the report cannot be the newest
 // of its device: then it is answered at once.
-func (d *Dispatcher) wait(ctx context.Context, h *handling, wait time.Duration, onPark func()) bool {
-	number, err := d.announce(ctx, h.park.device, wait)
+func (d *Dispatcher) wait(ctx context.Context, h *handling, onPark func()) bool {
+	number, err := d.announce(ctx, h.park.device, h.park.wait)
 	if err != nil {
 		d.log.WarnContext(ctx, "report not parked", "err", err)
 		return false
@@ -100,7 +101,7 @@ func (d *Dispatcher) wait(ctx context.Context, h *handling, wait time.Duration, 
 	onPark()
 	h.shrink()
 	began := d.now()
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(h.park.wait)
 	defer timer.Stop()
 	for last := false; ; {
 		select {
@@ -133,6 +134,15 @@ func (d *Dispatcher) announce(ctx context.Context, device string, wait time.Dura
 		return 0, nil
 	}
 	return d.config.Parking.Newest(ctx, device, wait+AnswerAfterWait)
+}
+
+// patient lets the line of a pool expect a parked report no sooner than its wait
+// is over: it is there all the time.
+func (h *handling) patient(pace slots.Pace) slots.Pace {
+	if h.park != nil {
+		pace.Longest = max(pace.Longest, h.park.wait)
+	}
+	return pace
 }
 
 // shrink lets go what a parked report does not need: there are many.

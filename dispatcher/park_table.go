@@ -29,6 +29,7 @@ const (
 // that look and the wait is missed.
 type park struct {
 	device string
+	wait   time.Duration // how long it is parked at most
 	signal chan struct{} // holds one, when there is something new below
 
 	// Guarded by parks.mu.
@@ -60,8 +61,8 @@ func newParks(most int, now func() time.Time) *parks {
 	return &parks{most: most, now: now, looking: make(chan struct{}, maxLooking), all: make(map[string]*park)}
 }
 
-func newPark(device string) *park {
-	return &park{device: device, signal: make(chan struct{}, 1)}
+func newPark(device string, wait time.Duration) *park {
+	return &park{device: device, wait: wait, signal: make(chan struct{}, 1)}
 }
 
 // show adds the number of parked reports to the metrics.

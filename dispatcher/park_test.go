@@ -154,6 +154,7 @@ type spies struct {
 	dispatcher.Store
 	dispatcher.Semaphore
 	acquired atomic.Int64 // acquires that were answered
+	longest  atomic.Int64 // of the last pace
 	viewed   func()       // called after each reading of the device
 	claimed  func()       // called before each claim
 	answered func()       // called after each acquire
@@ -161,6 +162,7 @@ type spies struct {
 
 func (s *spies) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
 	got, offers, err := s.Semaphore.Acquire(ctx, pool, pace, r)
+	s.longest.Store(int64(pace.Longest))
 	s.acquired.Add(1)
 	if s.answered != nil {
 		s.answered()
@@ -221,6 +223,22 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never came: %s", what)
 		}
+	}
+}
+
+// A line forgets who does not come for a report period: not who is parked.
+func TestLineExpectsAParkedReportAfterItsWait(t *testing.T) {
+	t.Parallel()
+	b, spies := spied(t, func(c *dispatcher.Config) { c.ReportPeriod = time.Second })
+	b.pool("a", 0, minute)
+	b.batch("a", nil, "d1")
+	b.expectReason("d1", `{}`, devices.ReasonFull)
+	if got := time.Duration(spies.longest.Load()); got != time.Second {
+		t.Errorf("a report that does not wait: again within %s, want 1 s", got)
+	}
+	b.parks(t, "d1")
+	if got := time.Duration(spies.longest.Load()); got != long {
+		t.Errorf("a parked report: again within %s, want %s", got, long)
 	}
 }
 
