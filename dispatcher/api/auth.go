@@ -56,7 +56,7 @@ func (a *API) authorize(operations huma.API) func(huma.Context, func(huma.Contex
 			a.refuse(operations, ctx, dispatcher.ErrForbidden)
 			return
 		}
-		who, err := a.operator(ctx.Context(), bearer(ctx.Header("Authorization")))
+		who, err := a.asker(ctx.Context(), ctx.Header("Authorization"))
 		if err == nil && !who.role.allows(needed) {
 			err = dispatcher.ErrForbidden
 		}

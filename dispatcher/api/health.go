@@ -80,3 +80,11 @@ func writeStatus(w http.ResponseWriter, status int, body any) {
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body)
 }
+
+// Dependencies says of each how it is: ok, degraded or failed.
+func (a *API) Dependencies(ctx context.Context) map[string]string {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	states, _ := a.health.probe(ctx)
+	return states
+}

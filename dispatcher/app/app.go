@@ -17,6 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/parked"
 	"github.com/fleetslots/dispatcher/recent"
 	"github.com/fleetslots/dispatcher/slots"
@@ -36,6 +37,7 @@ type backends struct {
 	store    *store.Store
 	redis    redis.UniversalClient
 	accounts dispatcher.Accounts // nil: none follow the devices
+	dev      bool
 }
 
 // listeners are bound before anything starts, so that a taken port fails at
@@ -67,11 +69,15 @@ func (f *front) start() {
 	}
 }
 
-// open lets the API answer.
-func (f *front) open(a *api.API) {
-	handlers := []http.Handler{a.Handler()}
+// open lets the API answer, and the dashboard if there is one.
+func (f *front) open(a *api.API, dashboard *web.Web) {
+	operators := a.Handler()
+	if dashboard != nil {
+		operators = dashboard.Handler(operators)
+	}
+	handlers := []http.Handler{operators}
 	if len(f.servers) > 1 {
-		handlers = []http.Handler{a.DeviceHandler(), a.Handler()}
+		handlers = []http.Handler{a.DeviceHandler(), operators}
 	}
 	for i, s := range f.servers {
 		s.use(handlers[i])
@@ -85,6 +91,7 @@ type App struct {
 	semaphore  *slots.Semaphore
 	dispatcher *dispatcher.Dispatcher
 	api        *api.API
+	web        *web.Web // nil: off
 	*front
 	board    *parked.Board
 	mqtt     *mqtt.Client
@@ -115,6 +122,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin, LongPollMax: config.LongPollMax,
 		Checks: a.checks(b), Metrics: metrics, Version: version, Logger: dispatcher.Sparing(log, time.Now),
 	})
+	a.web = a.newWeb(b, version)
 	a.passes = a.newPasses()
 	a.cleanup.add("postgres", b.store.Close)
 	a.cleanup.add("redis", b.redis.Close)
@@ -164,6 +172,7 @@ func (a *App) newPasses() *passes {
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: a.fold},
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.FlushRecent, quiet: true},
 		&pass{name: "idle", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.CountIdle, quiet: true},
+		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.watch, quiet: true},
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: a.dispatcher.FlushSeen},
 	)
 }
@@ -217,6 +226,14 @@ func (a *App) endCancelled(ctx context.Context) error {
 	return err
 }
 
+// watch has the open pages of the dashboard follow what happens.
+func (a *App) watch(ctx context.Context) error {
+	if a.web == nil {
+		return nil
+	}
+	return a.web.Tick(ctx)
+}
+
 func (a *App) fold(ctx context.Context) error {
 	aborted, err := a.dispatcher.Fold(ctx)
 	if len(aborted) > 0 {
@@ -230,7 +247,7 @@ func (a *App) fold(ctx context.Context) error {
 func (a *App) Start(ctx context.Context) error {
 	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
 	a.passes.beside(func(ctx context.Context) { a.board.Listen(ctx, a.dispatcher.Parked(), nil) })
-	a.open(a.api)
+	a.open(a.api, a.web)
 	a.start()
 	if a.mqtt != nil {
 		if err := a.mqtt.Start(ctx); err != nil {
@@ -251,6 +268,9 @@ func (a *App) Stop(ctx context.Context) error {
 	defer cancel()
 	a.api.StopReady()
 	a.dispatcher.StopWaiting()
+	if a.web != nil {
+		a.web.Stop()
+	}
 	return errors.Join(a.stopTransports(ctx), a.passes.stop(ctx), within(ctx, a.dispatcher.FlushSeen), a.cleanup.run(ctx))
 }
 

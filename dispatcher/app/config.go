@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -47,6 +49,9 @@ type Config struct {
 	LongPollMax       time.Duration `koanf:"long_poll_max"`
 	Retention         string        `koanf:"retention"`
 
+	Web       string `koanf:"web"`
+	WebPrefix string `koanf:"web_prefix"`
+
 	Migrate   string `koanf:"migrate"`
 	LogFormat string `koanf:"log_format"`
 	LogLevel  string `koanf:"log_level"`
@@ -63,7 +68,7 @@ func (c Config) Validate() error {
 	for _, s := range Settings() {
 		errs = append(errs, s.check(values[s.Key]))
 	}
-	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS())...)
+	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
 }
 
 // Complete says whether there is what Serve needs.
@@ -184,6 +189,20 @@ func (c Config) validateTLS() error {
 		return errors.New("mqtt_cert_file, mqtt_key_file: both or neither")
 	}
 	return nil
+}
+
+// What web can be.
+const (
+	webOn       = "on"
+	webReadOnly = "read-only"
+	webOff      = "off"
+)
+
+func (c Config) validateWeb() error {
+	if c.WebPrefix == "" || regexp.MustCompile(`^(/[A-Za-z0-9._~-]+)+$`).MatchString(c.WebPrefix) && path.Clean(c.WebPrefix) == c.WebPrefix {
+		return nil
+	}
+	return errors.New("web_prefix: a path such as /dispatcher, without a slash at its end")
 }
 
 func (c Config) fleetTokens() []string {

@@ -108,7 +108,7 @@ func (d *DevServer) config(o DevOptions) Config {
 		AdminToken: d.AdminToken, FleetToken: d.FleetToken, FleetTokenMode: string(dispatcher.FleetAny),
 		ReapInterval: time.Second, ReconcileInterval: 10 * time.Second,
 		LeaseMargin: 10 * time.Second, LeaseMin: time.Second, ReportPeriod: o.ReportPeriod, LongPollMax: time.Minute,
-		MQTTProvision: provisionOff, Migrate: "on", LogFormat: "text", LogLevel: "info",
+		MQTTProvision: provisionOff, Web: webOn, Migrate: "on", LogFormat: "text", LogLevel: "info",
 	}
 }
 
@@ -167,7 +167,7 @@ func embedded(ctx context.Context, data string, opened *cleanup) (backends, erro
 	options.Password = password
 	client := redis.NewUniversalClient(options)
 	opened.add("redis client", client.Close)
-	return backends{store: ledger, redis: client}, nil
+	return backends{store: ledger, redis: client, dev: true}, nil
 }
 
 // connect puts the embedded broker behind the listener, and the dispatcher on
@@ -241,6 +241,8 @@ func (d *DevServer) Banner(w io.Writer) {
 	_, _ = fmt.Fprintf(w, `
   dispatcher dev: one process for trying things out (SQLite, in-process Redis, embedded MQTT broker).
   Not for production: that is `+"`dispatcher serve`"+` on Postgres, Redis and your broker.
+
+    Dashboard  %[1]s/
 
     HTTP  %[1]s        contract: %[1]s/openapi.json
     MQTT  %[2]s

@@ -1,0 +1,51 @@
+package app
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/web"
+)
+
+// newWeb wires the dashboard; nil: it is off.
+func (a *App) newWeb(b backends, version string) *web.Web {
+	if a.config.Web == webOff {
+		return nil
+	}
+	return web.New(web.Options{
+		API: a.api, Ledger: b.store, AdminToken: a.config.AdminToken, Prefix: a.config.WebPrefix,
+		ReadOnly: a.config.Web == webReadOnly, Open: b.dev, Period: a.config.ReportPeriod,
+		System: a.system(b, version), Logger: dispatcher.Sparing(a.log, time.Now),
+	})
+}
+
+// system is what the dashboard shows of this replica.
+func (a *App) system(b backends, version string) web.System {
+	s := web.System{Mode: "production", Version: version, Checks: a.api.Dependencies, Settings: a.config.shown()}
+	if b.dev {
+		s.Mode = "dev"
+	}
+	if host, err := os.Hostname(); err == nil {
+		s.Replica = host
+	}
+	return s
+}
+
+// shown is the configuration for people, without its secrets.
+func (c Config) shown() []web.Setting {
+	values, err := c.values()
+	if err != nil {
+		return nil
+	}
+	var list []web.Setting
+	for _, s := range Settings() {
+		value := fmt.Sprint(values[s.Key])
+		if s.Secret && value != "" {
+			value = redacted
+		}
+		list = append(list, web.Setting{Key: s.Key, Value: value, Help: s.Help})
+	}
+	return list
+}

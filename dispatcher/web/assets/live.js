@@ -1,0 +1,179 @@
+// Keeps an open page up to date: relative times, what a slot says when it is
+// pointed at, and the stream of what changed. Without it every page can be read.
+"use strict";
+
+(() => {
+  const body = document.body;
+  let ahead = Number(body.dataset.now) - Date.now(); // the server's clock
+  const now = () => Date.now() + ahead;
+
+  // Relative times. The exact one is in the title.
+  function span(ms) {
+    const s = Math.round(Math.abs(ms) / 1000);
+    if (s < 60) return s + " s";
+    if (s < 3600) return Math.floor(s / 60) + " min" + (s < 600 && s % 60 ? " " + (s % 60) + " s" : "");
+    if (s < 172800) return Math.floor(s / 3600) + " h" + (s < 36000 && s % 3600 >= 60 ? " " + Math.floor((s % 3600) / 60) + " min" : "");
+    return Math.floor(s / 86400) + " d";
+  }
+  const relative = (ms) => (ms > now() ? "in " + span(ms - now()) : span(now() - ms) + " ago");
+  const set = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+
+  function tickTimes() {
+    for (const time of document.querySelectorAll("time[datetime]")) {
+      set(time, relative(Date.parse(time.dateTime)));
+    }
+    for (const held of document.querySelectorAll(".grid.large a[data-until]")) {
+      const left = Number(held.dataset.until) - now();
+      set(held.querySelector("s"), left > 0 ? span(left) : "over");
+    }
+    if (pointed) showTip(pointed);
+  }
+
+  // What a slot says.
+  const tip = document.getElementById("tip");
+  let pointed = null;
+
+  function showTip(slot) {
+    const d = slot.dataset;
+    const rows = [["device", d.device], ["task", d.task], ["since", span(now() - d.since)],
+      [Number(d.until) > now() ? "expires in" : "lease over for", span(d.until - now())], ["token", d.token]];
+    const title = document.createElement("b");
+    title.textContent = "Slot " + d.slot + " · " + d.look;
+    const list = document.createElement("dl");
+    for (const [name, value] of rows) {
+      list.append(Object.assign(document.createElement("dt"), { textContent: name }),
+        Object.assign(document.createElement("dd"), { textContent: value }));
+    }
+    tip.replaceChildren(title, list);
+    tip.hidden = false;
+    const at = slot.getBoundingClientRect(), own = tip.getBoundingClientRect();
+    const left = Math.max(8, Math.min(at.left + at.width / 2 - own.width / 2, innerWidth - own.width - 8));
+    const above = at.top > own.height + 12;
+    tip.style.left = left + scrollX + "px";
+    tip.style.top = (above ? at.top - own.height - 8 : at.bottom + 8) + scrollY + "px";
+  }
+  const point = (event) => {
+    pointed = event.target.closest ? event.target.closest("a[data-slot]") : null;
+    if (pointed) showTip(pointed); else if (tip) tip.hidden = true;
+  };
+  for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, point);
+  document.addEventListener("focusout", () => { pointed = null; tip.hidden = true; });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && tip) { pointed = null; tip.hidden = true; }
+    arrows(event);
+  });
+
+  // Arrow keys walk over the grid.
+  function arrows(event) {
+    const from = event.target.closest ? event.target.closest(".grid .cell") : null;
+    const steps = { ArrowLeft: -1, ArrowRight: 1 };
+    if (!from || !(event.key in steps)) return;
+    let to = from;
+    do { to = steps[event.key] > 0 ? to.nextElementSibling : to.previousElementSibling; } while (to && !to.querySelector("a"));
+    if (to) { to.querySelector("a").focus(); event.preventDefault(); }
+  }
+
+  // Changes an element into another one: what is the same stays, and with it
+  // the focus, what was entered and what was opened.
+  function morph(old, fresh) {
+    if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) { old.replaceWith(fresh); return; }
+    if (old.nodeType !== Node.ELEMENT_NODE) { if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue; return; }
+    for (const { name } of [...old.attributes]) {
+      if (!fresh.hasAttribute(name) && !(name === "open" && old.nodeName === "DETAILS")) old.removeAttribute(name);
+    }
+    for (const { name, value } of fresh.attributes) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    if (old.nodeName === "TIME" || old.nodeName === "S") return; // their text is made here
+    const byID = new Map();
+    for (const child of old.children) if (child.id) byID.set(child.id, child);
+    let at = old.firstChild;
+    for (const child of [...fresh.childNodes]) {
+      const same = child.id ? byID.get(child.id) : null;
+      if (same) {
+        if (same !== at) old.insertBefore(same, at); else at = at.nextSibling;
+        morph(same, child);
+      } else if (at && !at.id && !child.id && at.nodeName === child.nodeName) {
+        const next = at.nextSibling;
+        morph(at, child);
+        at = next;
+      } else {
+        old.insertBefore(child, at);
+      }
+    }
+    while (at) { const next = at.nextSibling; at.remove(); at = next; }
+  }
+
+  function parse(html) {
+    const template = document.createElement("template");
+    template.innerHTML = html;
+    return template.content;
+  }
+
+  function apply(message) {
+    ahead = message.now - Date.now();
+    if (message.main) {
+      const main = document.getElementById("main"), fresh = main.cloneNode(false);
+      fresh.append(parse(message.main));
+      morph(main, fresh);
+      document.title = message.title + " · Dispatcher";
+    }
+    for (const { id, html } of message.pieces || []) {
+      const old = document.getElementById(id), fresh = parse(html).firstElementChild;
+      if (old && fresh) morph(old, fresh);
+    }
+    tickTimes();
+  }
+
+  // The stream. A page that is not looked at has none, and catches up when it is.
+  const pulse = document.getElementById("pulse"), stale = document.getElementById("stale");
+  const silence = 15000; // the server gives a sign of life every 5 s
+  let source = null, heard = 0, again = 1000, version = body.dataset.version;
+
+  function say(text) {
+    if (pulse) { pulse.classList.toggle("off", text !== ""); set(pulse, text === "" ? "live" : "not live"); }
+    stale.hidden = text === "";
+    set(stale, text);
+  }
+  const clock = () => new Date(heard + ahead).toISOString().slice(11, 19) + " UTC";
+
+  function connect() {
+    if (source || document.hidden) return;
+    const query = new URLSearchParams({ page: body.dataset.page, version });
+    source = new EventSource(body.dataset.live + "?" + query);
+    heard = heard || Date.now();
+    let started = Date.now();
+    source.onmessage = (event) => {
+      heard = started = Date.now();
+      again = 1000;
+      version = ""; // from now on the page differs from the one that was sent first
+      const message = JSON.parse(event.data);
+      if (message.gone) { location.reload(); return; }
+      apply(message);
+      say(message.error ? "Not up to date since " + clock() + ": " + message.error : "");
+    };
+    source.onerror = () => retry();
+    source.check = setInterval(() => { if (Date.now() - started > silence) retry(); }, 1000);
+  }
+
+  function disconnect() {
+    if (!source) return;
+    clearInterval(source.check);
+    source.close();
+    source = null;
+  }
+
+  function retry() {
+    disconnect();
+    say("Disconnected: what you see is from " + clock() + ". Trying again.");
+    setTimeout(connect, again * (0.5 + Math.random()));
+    again = Math.min(again * 2, 15000);
+  }
+
+  setInterval(tickTimes, 1000);
+  tickTimes();
+  if (body.dataset.live) {
+    document.addEventListener("visibilitychange", () => { if (document.hidden) disconnect(); else connect(); });
+    connect();
+  }
+})();

@@ -1,0 +1,5 @@
+package web
+
+func (w *Web) routeBatches() {}
+
+func (w *Web) routeTasks() {}

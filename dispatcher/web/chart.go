@@ -1,0 +1,82 @@
+package web
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// chart is the last hour of a pool, as an SVG of Width x Height draws it.
+type chart struct {
+	Width, Height int
+	Area, Line    string // of the slots held
+	Limit         string // the capacity
+	Grants, Reaps []bar
+	Top           int // value at the upper edge
+	MaxBar        int
+	Since         *time.Time // the first point; nil: there is none yet
+	Label         string     // in words
+	Held          int
+}
+
+type bar struct {
+	X, Y, Height float64
+	Title        string
+}
+
+// chartOf draws points. The right edge is the last of them, the left one an hour
+// before.
+func chartOf(points []point, width, height int) chart {
+	c := chart{Width: width, Height: height, Top: 1, Label: "no history yet"}
+	if len(points) == 0 {
+		return c
+	}
+	low, high := points[0].held, points[0].held
+	for _, p := range points {
+		c.Top = max(c.Top, int(p.held), int(p.capacity))
+		low, high = min(low, p.held), max(high, p.held)
+		c.MaxBar = max(c.MaxBar, int(p.grants+p.reaps))
+	}
+	last := points[len(points)-1]
+	c.Since, c.Held = &points[0].at, int(last.held)
+	c.Label = fmt.Sprintf("between %d and %d slots held in the last hour, now %d of %d", low, high, last.held, last.capacity)
+	x := func(p point) float64 {
+		return float64(width) * (1 - float64(last.at.Sub(p.at))/float64(time.Hour))
+	}
+	y := func(n int32) float64 { return float64(height) * (1 - 0.92*float64(n)/float64(c.Top)) }
+	var line, limit strings.Builder
+	for i, p := range points {
+		if i > 0 {
+			fmt.Fprintf(&line, "L%.1f %.1f", x(p), y(points[i].held))
+			if p.capacity != points[i-1].capacity {
+				fmt.Fprintf(&limit, "L%.1f %.1f", x(p), y(points[i-1].capacity))
+			}
+			fmt.Fprintf(&limit, "L%.1f %.1f", x(p), y(p.capacity))
+			continue
+		}
+		fmt.Fprintf(&line, "M%.1f %.1f", x(p), y(p.held))
+		fmt.Fprintf(&limit, "M%.1f %.1f", x(p), y(p.capacity))
+	}
+	c.Line, c.Limit = line.String(), limit.String()
+	c.Area = fmt.Sprintf("%sL%d %dL%.1f %dZ", c.Line, width, height, x(points[0]), height)
+	return c
+}
+
+// bars draws what happened between the points, grants below, reaps on top.
+func (c *chart) bars(points []point, height int) {
+	if len(points) == 0 || c.MaxBar == 0 {
+		return
+	}
+	last := points[len(points)-1].at
+	scale := float64(height) / float64(c.MaxBar)
+	for _, p := range points {
+		x := float64(c.Width) * (1 - float64(last.Sub(p.at))/float64(time.Hour))
+		grants, reaps := float64(p.grants)*scale, float64(p.reaps)*scale
+		if p.grants > 0 {
+			c.Grants = append(c.Grants, bar{x, float64(height) - grants, grants, fmt.Sprintf("%d granted in 10 s", p.grants)})
+		}
+		if p.reaps > 0 {
+			c.Reaps = append(c.Reaps, bar{x, float64(height) - grants - reaps, reaps, fmt.Sprintf("%d taken back in 10 s", p.reaps)})
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// functions are what templates can call.
+func functions(prefix string) template.FuncMap {
+	return template.FuncMap{
+		"url":      func(parts ...any) string { return prefix + fmt.Sprint(parts...) },
+		"esc":      url.PathEscape,
+		"q":        func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
+		"when":     when,
+		"whenever": whenever,
+		"clock":    func(t time.Time) string { return t.UTC().Format("15:04:05") },
+		"dur":      brief,
+		"ms":       func(ms int64) string { return brief(time.Duration(ms) * time.Millisecond) },
+		"num":      thousands,
+		"pct":      percent,
+		"json":     indented,
+		"plural":   plural,
+		"words":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+		"dict":     dict,
+		"add":      func(a, b int) int { return a + b },
+	}
+}
+
+const shownTime = "2006-01-02 15:04:05 UTC"
+
+// when is a time: exact for those who read without the script, which makes it
+// relative and leaves the exact one to the pointer.
+func when(t time.Time) template.HTML {
+	t = t.UTC()
+	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, //nolint:gosec // nothing but digits
+		t.Format("2006-01-02T15:04:05.000Z"), t.Format(shownTime), t.Format("Jan 2 15:04:05")))
+}
+
+// whenever is a time that may be missing.
+func whenever(t *time.Time) template.HTML {
+	if t == nil {
+		return "–"
+	}
+	return when(*t)
+}
+
+// brief is a duration in its two largest units.
+func brief(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "-" + brief(-d)
+	case d < time.Second:
+		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
+	case d < time.Minute:
+		return strconv.FormatFloat(float64(d.Round(time.Second/10))/float64(time.Second), 'f', -1, 64) + " s"
+	case d < time.Hour:
+		return twoUnits(d, time.Minute, "min", time.Second, "s")
+	case d < 48*time.Hour:
+		return twoUnits(d, time.Hour, "h", time.Minute, "min")
+	}
+	return twoUnits(d, 24*time.Hour, "d", time.Hour, "h")
+}
+
+func twoUnits(d, large time.Duration, name string, small time.Duration, smallName string) string {
+	text := fmt.Sprintf("%d %s", d/large, name)
+	if rest := d % large / small; rest > 0 {
+		text += fmt.Sprintf(" %d %s", rest, smallName)
+	}
+	return text
+}
+
+// thousands is a whole number with thin spaces.
+func thousands(v any) string {
+	digits := fmt.Sprint(v)
+	sign := ""
+	if strings.HasPrefix(digits, "-") {
+		sign, digits = "-", digits[1:]
+	}
+	var out strings.Builder
+	for i, d := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 && len(digits) > 4 {
+			out.WriteRune(' ')
+		}
+		out.WriteRune(d)
+	}
+	return sign + out.String()
+}
+
+func percent(part, whole int64) string {
+	if whole == 0 {
+		return "0 %"
+	}
+	share := 100 * float64(part) / float64(whole)
+	if share > 0 && share < 1 || share > 99 && share < 100 {
+		return strconv.FormatFloat(share, 'f', 2, 64) + " %"
+	}
+	return strconv.FormatFloat(share, 'f', 0, 64) + " %"
+}
+
+// indented is JSON for reading; what is none stays as it is.
+func indented(raw json.RawMessage) string {
+	var out bytes.Buffer
+	if err := json.Indent(&out, raw, "", "  "); err != nil {
+		return string(raw)
+	}
+	return out.String()
+}
+
+func plural(n any, one, many string) string {
+	if text := fmt.Sprint(n); text == "1" {
+		return "1 " + one
+	}
+	return thousands(n) + " " + many
+}
+
+// dict gives a template several values by name.
+func dict(pairs ...any) (map[string]any, error) {
+	values := make(map[string]any, len(pairs)/2)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		name, ok := pairs[i].(string)
+		if !ok {
+			return nil, fmt.Errorf("dict: %v is no name", pairs[i])
+		}
+		values[name] = pairs[i+1]
+	}
+	return values, nil
+}

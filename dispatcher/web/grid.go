@@ -1,0 +1,235 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+)
+
+// A slot looks by what is left of its lease.
+const (
+	halfLeft     = 0.5
+	expiringLeft = 0.2
+
+	holdersShown = 200 // rows of the table; beyond, tasks are the place to look
+)
+
+func (w *Web) routeGrid() {
+	w.page("/pools/{pool}", w.poolPage)
+	w.page("/pools/{pool}/edit", w.editPoolPage)
+	w.page("/pools/{pool}/pause", w.pausePoolPage)
+	w.page("/pools/{pool}/slots/{slot}/release", w.releasePage)
+	w.page("/new-pool", w.newPoolPage)
+	w.act("/new-pool", "admin", w.createPool)
+	w.act("/pools/{pool}/edit", "admin", w.editPool)
+	w.act("/pools/{pool}/pause", "admin", w.pausePool)
+	w.act("/pools/{pool}/resume", "admin", w.resumePool)
+	w.act("/pools/{pool}/slots/{slot}/release", "admin", w.releaseSlot)
+}
+
+// cell is one slot of the grid.
+type cell struct {
+	slotJSON
+	Look  string // free, reserved, fresh, half, expiring or stale
+	Pool  string
+	Above bool // beyond the capacity, after that was lowered
+}
+
+// Sign tells the looks apart without colour.
+func (c cell) Sign() string {
+	return map[string]string{"reserved": "…", "fresh": "●", "half": "◐", "expiring": "!", "stale": "✕"}[c.Look]
+}
+
+// look of a slot by what is left of its lease.
+func look(s slotJSON, lease time.Duration, now time.Time) string {
+	if s.State != "held" || s.LeaseUntil == nil {
+		return s.State
+	}
+	left := s.LeaseUntil.Sub(now)
+	switch {
+	case left <= 0:
+		return "stale"
+	case left < time.Duration(expiringLeft*float64(lease)):
+		return "expiring"
+	case left < time.Duration(halfLeft*float64(lease)):
+		return "half"
+	}
+	return "fresh"
+}
+
+type poolData struct {
+	Pool          poolJSON
+	Slots         slotsJSON
+	Cells         []cell
+	Size          string // of the cells: large, small or tiny
+	Holders       []cell
+	More          int // holders that are not shown
+	Chart         chart
+	Grants, Reaps int
+	Looks         map[string]int
+	Admin         bool
+	Release       bool
+}
+
+func (w *Web) poolPage(r *http.Request) (page, error) {
+	name := r.PathValue("pool")
+	d := poolData{Admin: w.may(r, "admin"), Looks: map[string]int{}}
+	if err := w.get(r, apiPath("pools", name), nil, &d.Pool); err != nil {
+		return page{}, err
+	}
+	if err := w.get(r, apiPath("pools", name, "slots"), nil, &d.Slots); err != nil {
+		return page{}, err
+	}
+	d.fill(w.options.Now())
+	points := w.history.of(name)
+	d.Chart = chartOf(points, 720, 130)
+	d.Chart.bars(points, 40)
+	d.Grants, d.Reaps = w.history.lastMinute(name)
+	return page{
+		title: name, section: "pools", template: "pool", data: d, watch: watch{always: true, pool: name},
+	}, nil
+}
+
+func (d *poolData) fill(now time.Time) {
+	lease := time.Duration(d.Pool.LeaseMS) * time.Millisecond
+	d.Cells = make([]cell, len(d.Slots.Slots))
+	for i, s := range d.Slots.Slots {
+		c := cell{slotJSON: s, Look: look(s, lease, now), Pool: d.Pool.Name, Above: s.Slot >= d.Slots.Capacity}
+		d.Cells[i] = c
+		d.Looks[c.Look]++
+		if s.State == "held" {
+			d.Holders = append(d.Holders, c)
+		}
+	}
+	if d.More = len(d.Holders) - holdersShown; d.More > 0 {
+		d.Holders = d.Holders[:holdersShown]
+	}
+	switch n := len(d.Cells); {
+	case n <= 150:
+		d.Size = "large"
+	case n <= 1500:
+		d.Size = "small"
+	default:
+		d.Size = "tiny"
+	}
+}
+
+func (w *Web) editPoolPage(r *http.Request) (page, error) {
+	var p poolJSON
+	err := w.get(r, apiPath("pools", r.PathValue("pool")), nil, &p)
+	return page{title: "Change " + p.Name, section: "pools", template: "pool-edit", data: map[string]any{
+		"Pool": p, "Lease": (time.Duration(p.LeaseMS) * time.Millisecond).String(), "Admin": w.may(r, "admin"),
+	}}, err
+}
+
+func (w *Web) editPool(r *http.Request) (next, said string, err error) {
+	capacity, lease, err := poolForm(r)
+	if err != nil {
+		return "", "", err
+	}
+	name := r.PathValue("pool")
+	body := map[string]any{"capacity": capacity, "lease_ms": lease.Milliseconds()}
+	err = w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPatch, path: apiPath("pools", name), body: body}, nil)
+	return poolPath(name), "pool-changed", err
+}
+
+func poolForm(r *http.Request) (capacity int, lease time.Duration, err error) {
+	if capacity, err = strconv.Atoi(strings.TrimSpace(r.PostFormValue("capacity"))); err != nil {
+		return 0, 0, badForm("Capacity: a whole number, 0 to 10000.")
+	}
+	if lease, err = time.ParseDuration(strings.TrimSpace(r.PostFormValue("lease"))); err != nil {
+		return 0, 0, badForm("Lease: a duration such as 300s or 5m.")
+	}
+	return capacity, lease, nil
+}
+
+func badForm(detail string) error {
+	return &api.Problem{Status: http.StatusUnprocessableEntity, Detail: detail}
+}
+
+func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
+
+func (w *Web) newPoolPage(r *http.Request) (page, error) {
+	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": w.may(r, "admin")}}, nil
+}
+
+func (w *Web) createPool(r *http.Request) (next, said string, err error) {
+	capacity, lease, err := poolForm(r)
+	if err != nil {
+		return "", "", err
+	}
+	name := strings.TrimSpace(r.PostFormValue("name"))
+	if name == "" {
+		return "", "", badForm("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
+	}
+	var missing *api.Problem
+	err = w.get(r, apiPath("pools", name), nil, nil)
+	if err == nil {
+		return "", "", &api.Problem{Status: http.StatusConflict, Detail: "There is a pool of that name already: change that one."}
+	}
+	if !errors.As(err, &missing) || missing.Status != http.StatusNotFound {
+		return "", "", err
+	}
+	body := map[string]any{"capacity": capacity, "lease_ms": lease.Milliseconds()}
+	err = w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPut, path: apiPath("pools", name), body: body}, nil)
+	return poolPath(name), "pool-changed", err
+}
+
+func (w *Web) pausePoolPage(r *http.Request) (page, error) {
+	var p poolJSON
+	err := w.get(r, apiPath("pools", r.PathValue("pool")), nil, &p)
+	return page{title: "Pause " + p.Name, section: "pools", template: "pool-pause", data: map[string]any{"Pool": p, "Admin": w.may(r, "admin")}}, err
+}
+
+func (w *Web) pausePool(r *http.Request) (next, said string, err error) {
+	name := r.PathValue("pool")
+	body := map[string]any{"reason": r.PostFormValue("reason")}
+	err = w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: apiPath("pools", name, "pause"), body: body}, nil)
+	return poolPath(name), "paused", err
+}
+
+func (w *Web) resumePool(r *http.Request) (next, said string, err error) {
+	name := r.PathValue("pool")
+	err = w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: apiPath("pools", name, "resume")}, nil)
+	return poolPath(name), "resumed", err
+}
+
+// releasePage names what a forced release touches.
+func (w *Web) releasePage(r *http.Request) (page, error) {
+	name := r.PathValue("pool")
+	var slots slotsJSON
+	if err := w.get(r, apiPath("pools", name, "slots"), nil, &slots); err != nil {
+		return page{}, err
+	}
+	for _, s := range slots.Slots {
+		held := s.State == "held" && strconv.Itoa(s.Slot) == r.PathValue("slot")
+		if wanted := r.URL.Query().Get("token"); held && (wanted == "" || wanted == strconv.FormatInt(s.Token, 10)) {
+			return page{title: fmt.Sprintf("Release slot %d of %s", s.Slot, name), section: "pools", template: "release", data: map[string]any{
+				"Pool": name, "Slot": s, "Admin": w.may(r, "admin"),
+			}}, nil
+		}
+	}
+	return page{}, &api.Problem{Status: http.StatusNotFound, Detail: "That grant is over: its slot was freed meanwhile. There is nothing to release."}
+}
+
+func (w *Web) releaseSlot(r *http.Request) (next, said string, err error) {
+	name := r.PathValue("pool")
+	token, err := strconv.ParseInt(r.PostFormValue("token"), 10, 64)
+	if err != nil {
+		return "", "", badForm("The form does not say which grant is meant.")
+	}
+	now := r.PostFormValue("now") == "true"
+	body := map[string]any{"reason": r.PostFormValue("reason"), "now": now, "token": token}
+	path := apiPath("pools", name, "slots", r.PathValue("slot"), "release")
+	said = "release-asked"
+	if now {
+		said = "released"
+	}
+	return poolPath(name), said, w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: path, body: body}, nil)
+}

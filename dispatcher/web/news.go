@@ -1,0 +1,92 @@
+package web
+
+import (
+	"context"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// eventLog is what tells that something happened, on any replica.
+type eventLog interface {
+	Events(ctx context.Context, filter store.EventFilter) ([]store.Event, error)
+	MarkEvents(ctx context.Context, sent int64) (store.EventMark, error)
+	EventsSettled(ctx context.Context, mark store.EventMark) (bool, error)
+}
+
+const (
+	newsPage = 1000
+	newsMost = 10 * newsPage // of one reading; beyond, everything counts as changed
+)
+
+// news reads the log of events onwards. Ids are given before their commit, so
+// an event may appear below one that was read: all above the last mark that has
+// settled is read again, and what was seen is left out.
+type news struct {
+	log     eventLog
+	begun   bool
+	settled int64
+	mark    store.EventMark
+	marked  bool
+	seen    map[int64]struct{}
+}
+
+// read returns the events since the reading before; all says that there were
+// too many to look at each.
+func (n *news) read(ctx context.Context) (events []store.Event, all bool, err error) {
+	if !n.begun {
+		mark, err := n.log.MarkEvents(ctx, -1)
+		if err != nil {
+			return nil, false, err
+		}
+		n.settled, n.begun, n.seen = mark.Last, true, map[int64]struct{}{}
+		return nil, true, nil
+	}
+	if !n.marked {
+		if n.mark, err = n.log.MarkEvents(ctx, n.settled); err != nil || n.mark.Last == n.settled {
+			return nil, false, err
+		}
+		n.marked = true
+	}
+	settled, err := n.log.EventsSettled(ctx, n.mark) // before reading: what is settled by now is read below
+	if err != nil {
+		return nil, false, err
+	}
+	if events, all, err = n.unseen(ctx); err != nil {
+		return nil, false, err
+	}
+	if settled {
+		n.settle()
+	}
+	return events, all, nil
+}
+
+func (n *news) unseen(ctx context.Context) (events []store.Event, all bool, err error) {
+	after := n.settled
+	for range newsMost / newsPage {
+		list, err := n.log.Events(ctx, store.EventFilter{After: after, Limit: newsPage})
+		if err != nil {
+			return nil, false, err
+		}
+		for _, e := range list {
+			if _, known := n.seen[e.ID]; !known {
+				n.seen[e.ID] = struct{}{}
+				events = append(events, e)
+			}
+		}
+		if len(list) < newsPage {
+			return events, false, nil
+		}
+		after = list[len(list)-1].ID
+	}
+	return events, true, nil
+}
+
+// settle moves on to the mark.
+func (n *news) settle() {
+	n.settled, n.marked = n.mark.Last, false
+	for id := range n.seen {
+		if id <= n.settled {
+			delete(n.seen, id)
+		}
+	}
+}

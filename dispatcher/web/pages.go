@@ -1,0 +1,206 @@
+package web
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"html/template"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+)
+
+type visitorKey struct{}
+
+func withVisitor(ctx context.Context, who api.Operator) context.Context {
+	return context.WithValue(ctx, visitorKey{}, who)
+}
+
+func visitorOf(ctx context.Context) api.Operator {
+	who, _ := ctx.Value(visitorKey{}).(api.Operator)
+	return who
+}
+
+// may says whether the page may offer what needs a role.
+func (w *Web) may(r *http.Request, role string) bool {
+	return !w.options.ReadOnly && visitorOf(r.Context()).May(role)
+}
+
+// get asks the API for the visitor.
+func (w *Web) get(r *http.Request, path string, query url.Values, answer any) error {
+	return w.ask(r.Context(), visitorOf(r.Context()), request{path: path, query: query}, answer)
+}
+
+// inside serves what is behind the sign-in.
+func (w *Web) inside(rw http.ResponseWriter, r *http.Request) {
+	who, err := w.visitor(r)
+	switch {
+	case errors.Is(err, errSignedOut):
+		if r.Method == http.MethodGet {
+			http.Redirect(rw, r, w.url("/sign-in?next="+url.QueryEscape(r.URL.RequestURI())), http.StatusSeeOther)
+			return
+		}
+		w.fail(rw, r, &api.Problem{Status: http.StatusUnauthorized, Detail: "Nobody is signed in any more. Nothing was changed."})
+	case err != nil:
+		w.fail(rw, r, err)
+	default:
+		w.pages.ServeHTTP(rw, r.WithContext(withVisitor(r.Context(), who)))
+	}
+}
+
+// loader finds what a page shows.
+type loader func(r *http.Request) (page, error)
+
+// page serves a loader, to a browser or to the hub.
+func (w *Web) page(pattern string, load loader) {
+	w.pages.HandleFunc("GET "+pattern, func(rw http.ResponseWriter, r *http.Request) {
+		var made *sheet
+		p, err := load(r)
+		if err == nil {
+			made, err = w.sheets.render(p)
+		}
+		if taken, ok := r.Context().Value(captureKey{}).(*capture); ok {
+			taken.sheet, taken.err = made, err
+			return
+		}
+		if err != nil {
+			w.fail(rw, r, err)
+			return
+		}
+		w.send(rw, r, http.StatusOK, p.section, made)
+	})
+}
+
+// act serves a form: change does it, and says where to go on, and there what to
+// tell. What is refused is shown with the page it came from.
+func (w *Web) act(pattern, role string, change func(r *http.Request) (next, said string, err error)) {
+	w.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
+		if !w.may(r, role) {
+			w.fail(rw, r, &api.Problem{Status: http.StatusForbidden, Detail: w.refusal(role)})
+			return
+		}
+		if err := r.ParseForm(); err != nil {
+			w.fail(rw, r, &api.Problem{Status: http.StatusBadRequest, Detail: "The form could not be read: " + err.Error()})
+			return
+		}
+		next, said, err := change(r)
+		if err != nil {
+			w.fail(rw, r, err)
+			return
+		}
+		mark := "?"
+		if strings.Contains(next, "?") {
+			mark = "&"
+		}
+		http.Redirect(rw, r, w.url(next)+mark+"done="+url.QueryEscape(said), http.StatusSeeOther)
+	})
+}
+
+func (w *Web) refusal(role string) string {
+	if w.options.ReadOnly {
+		return "This dashboard is read-only. Nothing was changed."
+	}
+	return "Your token may not do that: it needs the role " + role + ". Nothing was changed."
+}
+
+// shell is what stands around every page.
+type shell struct {
+	Title, Section string
+	Main           template.HTML
+	Version        string
+	Live           string // the page's own address, for its stream; empty: it does not change
+	Who            api.Operator
+	Open, ReadOnly bool
+	Mode           string
+	Done           string
+	Now            int64
+	Nav            []navigation
+}
+
+type navigation struct{ Section, Name, Path string }
+
+func sections() []navigation {
+	return []navigation{
+		{"pools", "Pools", "/"}, {"batches", "Batches", "/batches"}, {"tasks", "Tasks", "/tasks"}, {"devices", "Devices", "/devices"},
+		{"activity", "Activity", "/activity"}, {"system", "System", "/system"},
+	}
+}
+
+// said are the only things that an address can have a page say.
+func said() map[string]string {
+	return map[string]string{
+		"pool-changed": "The pool was changed.", "paused": "Paused. What runs goes on; nothing new is granted.", "resumed": "Resumed.",
+		"release-asked": "The holder is told to stop with its next report. The slot is free once it answers, or when its lease ends.",
+		"released":      "The slot is free. Its device may go on until its lease would have ended.",
+		"created":       "The batch was created.", "cancelled": "Cancelled. Devices that run a task are told to stop with their next report.",
+		"retried": "Tried again: the tasks are pending.", "blocked": "The device is blocked.", "unblocked": "The device is unblocked.",
+	}
+}
+
+func (w *Web) send(rw http.ResponseWriter, r *http.Request, status int, section string, s *sheet) {
+	who := visitorOf(r.Context())
+	live := *r.URL
+	query := live.Query()
+	query.Del("done")
+	live.RawQuery = query.Encode()
+	out := shell{
+		Title: s.title, Section: section, Main: s.main, Version: s.version(), Who: who, Mode: w.options.System.Mode,
+		Open: w.options.Open && who.Name == "dashboard", ReadOnly: w.options.ReadOnly, Done: said()[r.URL.Query().Get("done")],
+		Now: w.options.Now().UnixMilli(), Nav: sections(),
+	}
+	if status == http.StatusOK && s.watch != (watch{}) {
+		out.Live = live.RequestURI()
+	}
+	w.write(rw, r, status, "shell", out)
+}
+
+func (w *Web) write(rw http.ResponseWriter, r *http.Request, status int, name string, data any) {
+	var text bytes.Buffer
+	if err := w.sheets.set.ExecuteTemplate(&text, name, data); err != nil {
+		w.options.Logger.ErrorContext(r.Context(), "page not rendered", "template", name, "err", err)
+		http.Error(rw, "something went wrong here; it was logged", http.StatusInternalServerError)
+		return
+	}
+	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
+	rw.WriteHeader(status)
+	_, _ = rw.Write(text.Bytes())
+}
+
+// fail shows what was refused, or could not be done.
+func (w *Web) fail(rw http.ResponseWriter, r *http.Request, err error) {
+	status := http.StatusServiceUnavailable
+	var p *api.Problem
+	if errors.As(err, &p) {
+		status = p.Status
+	} else {
+		w.options.Logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
+	}
+	made, renderErr := w.sheets.render(page{title: http.StatusText(status), template: "problem", data: map[string]any{
+		"Status": status, "Title": http.StatusText(status), "Detail": plainError(err), "Post": r.Method == http.MethodPost,
+	}})
+	if renderErr != nil {
+		http.Error(rw, http.StatusText(status), status)
+		return
+	}
+	w.send(rw, r, status, "", made)
+}
+
+// plainError is an error for people: problems as they are, nothing of what is
+// within.
+func plainError(err error) string {
+	var p *api.Problem
+	if errors.As(err, &p) {
+		return cmp.Or(p.Detail, p.Title, http.StatusText(p.Status))
+	}
+	return "The ledger cannot be reached just now."
+}
+
+func (w *Web) routes() {
+	w.routePools()
+	w.routeGrid()
+	w.routeBatches()
+	w.routeTasks()
+}

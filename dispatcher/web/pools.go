@@ -1,0 +1,61 @@
+package web
+
+import (
+	"net/http"
+	"net/url"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	poolsShown   = 48   // of one page
+	waitingShown = 1000 // counted up to, on a card
+)
+
+func (w *Web) routePools() {
+	w.page("/{$}", w.poolsPage)
+}
+
+// poolCard is a pool on the first page.
+type poolCard struct {
+	store.PoolView
+	Chart         chart
+	Grants, Reaps int // of the last minute
+	Many          bool
+	Share         float64 // of the bar, out of 100
+	Over          bool    // more is held than the capacity, after that was lowered
+}
+
+func (w *Web) poolsPage(r *http.Request) (page, error) {
+	after := r.URL.Query().Get("after")
+	views, err := w.options.Ledger.PoolViews(r.Context(), after, poolsShown+1, waitingShown)
+	if err != nil {
+		return page{}, err
+	}
+	next := ""
+	if len(views) > poolsShown {
+		views = views[:poolsShown]
+		next = "/?" + url.Values{"after": {views[poolsShown-1].Pool.Name}}.Encode()
+	}
+	cards := make([]poolCard, len(views))
+	held, capacity := 0, 0
+	for i, v := range views {
+		cards[i] = w.card(v)
+		held, capacity = held+v.Held, capacity+v.Pool.Capacity
+	}
+	return page{
+		title: "Pools", section: "pools", template: "pools", watch: watch{always: true},
+		data: map[string]any{
+			"Cards": cards, "Next": next, "First": after == "", "Admin": w.may(r, "admin"), "Held": held, "Capacity": capacity,
+		},
+	}, nil
+}
+
+func (w *Web) card(v store.PoolView) poolCard {
+	c := poolCard{PoolView: v, Chart: chartOf(w.history.of(v.Pool.Name), 300, 48), Many: v.Waiting >= waitingShown, Over: v.Held > v.Pool.Capacity}
+	c.Grants, c.Reaps = w.history.lastMinute(v.Pool.Name)
+	if v.Pool.Capacity > 0 {
+		c.Share = min(100, 100*float64(v.Held)/float64(v.Pool.Capacity))
+	}
+	return c
+}

@@ -1,0 +1,162 @@
+package web
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	// The prefix has browsers take the cookie only over TLS (or on the loopback),
+	// and keep it from other hosts of the same domain.
+	cookieName  = "__Host-dispatcher"
+	sessionLife = 12 * time.Hour
+	// A page that stays open is asked so often whether it may.
+	sessionRecheck = 5 * time.Second
+)
+
+// errSignedOut: there is no session, or its token has ended.
+var errSignedOut = errors.New("nobody is signed in")
+
+type sessionStore interface {
+	OpenSession(ctx context.Context, session, token []byte, lasts time.Duration) error
+	Session(ctx context.Context, session []byte) (token []byte, err error)
+	CloseSession(ctx context.Context, session []byte) error
+	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
+}
+
+// sessions are who is signed in. They are kept in the ledger: any replica knows
+// them, and a token that is revoked ends its sessions.
+type sessions struct {
+	ledger  sessionStore
+	admin   []byte // hash of the bootstrap token; nil: none
+	guesses *guesses
+	now     func() time.Time
+
+	checked sync.Map // hash of a session -> checkedSession
+}
+
+type checkedSession struct {
+	who   api.Operator
+	until time.Time
+}
+
+// open signs in with an operator token and returns the secret of the session.
+func (s *sessions) open(ctx context.Context, token string) (secret string, err error) {
+	hash := hashOf(token)
+	who, err := s.operator(ctx, hash)
+	if err != nil {
+		return "", err
+	}
+	if !who.May("viewer") {
+		return "", errSignedOut
+	}
+	secret = rand.Text() + rand.Text()
+	return secret, s.ledger.OpenSession(ctx, hashOf(secret), hash, sessionLife)
+}
+
+// operator is who has the token of that hash.
+func (s *sessions) operator(ctx context.Context, hash []byte) (api.Operator, error) {
+	if hash == nil {
+		return api.Operator{}, errSignedOut
+	}
+	if s.admin != nil && subtle.ConstantTimeCompare(hash, s.admin) == 1 {
+		return api.Operator{Name: "bootstrap", Role: "admin"}, nil
+	}
+	t, err := s.ledger.TokenByHash(ctx, hash)
+	switch {
+	case errors.Is(err, store.ErrNotFound) || err == nil && t.Device != "":
+		return api.Operator{}, errSignedOut
+	case err != nil:
+		return api.Operator{}, err
+	}
+	return api.Operator{Name: t.Name, Role: t.Role, Token: t.ID}, nil
+}
+
+// who is signed in with that secret; errSignedOut.
+func (s *sessions) who(ctx context.Context, secret string) (api.Operator, error) {
+	token, err := s.ledger.Session(ctx, hashOf(secret))
+	if errors.Is(err, store.ErrNotFound) {
+		return api.Operator{}, errSignedOut
+	}
+	if err != nil {
+		return api.Operator{}, err
+	}
+	return s.operator(ctx, token)
+}
+
+// still is who, at most sessionRecheck old: for pages that stay open.
+func (s *sessions) still(ctx context.Context, secret string) (api.Operator, error) {
+	key := sha256.Sum256([]byte(secret))
+	if known, ok := s.checked.Load(key); ok {
+		if c, ok := known.(checkedSession); ok && s.now().Before(c.until) {
+			return c.who, nil
+		}
+	}
+	who, err := s.who(ctx, secret)
+	if errors.Is(err, errSignedOut) {
+		s.checked.Delete(key)
+	}
+	if err == nil {
+		s.checked.Store(key, checkedSession{who, s.now().Add(sessionRecheck)})
+	}
+	return who, err
+}
+
+// close ends a session.
+func (s *sessions) close(ctx context.Context, secret string) error {
+	s.checked.Delete(sha256.Sum256([]byte(secret)))
+	return s.ledger.CloseSession(ctx, hashOf(secret))
+}
+
+// visitor is who sends a request.
+func (w *Web) visitor(r *http.Request) (api.Operator, error) {
+	cookie, err := r.Cookie(cookieName)
+	if err != nil || cookie.Value == "" {
+		if w.options.Open && fromLoopback(r) {
+			return api.Operator{Name: "dashboard", Role: "admin"}, nil
+		}
+		return api.Operator{}, errSignedOut
+	}
+	return w.sessions.who(r.Context(), cookie.Value)
+}
+
+// fromLoopback says that a browser of this machine asked for this machine. The
+// name it asked for counts too: any site can have a name that leads here.
+func fromLoopback(r *http.Request) bool {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && remote.Addr().Unmap().IsLoopback() && isLoopbackName(host) && r.Header.Get("X-Forwarded-For") == ""
+}
+
+func isLoopbackName(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	address, err := netip.ParseAddr(host)
+	if err != nil && len(host) > 2 {
+		address, err = netip.ParseAddr(host[1 : len(host)-1]) // [::1]
+	}
+	return err == nil && address.Unmap().IsLoopback()
+}
+
+// newKey is an Idempotency-Key for a form.
+func newKey() string {
+	b := make([]byte, 15)
+	_, _ = rand.Read(b) // never fails
+	return base64.RawURLEncoding.EncodeToString(b)
+}

@@ -1,0 +1,76 @@
+package web
+
+import (
+	"embed"
+	"fmt"
+	"hash/fnv"
+	"html/template"
+	"strings"
+)
+
+//go:embed templates
+var templates embed.FS //nolint:gochecknoglobals // embedded files can be nothing else
+
+// page is what a loader found, and how it is shown.
+type page struct {
+	title    string
+	section  string // of the navigation
+	template string
+	data     any
+	watch    watch
+}
+
+// sheet is a page as it was rendered: all of it, and the parts that change by
+// themselves.
+type sheet struct {
+	title  string
+	main   template.HTML
+	order  []string // ids of the pieces
+	pieces map[string]template.HTML
+	watch  watch
+}
+
+// version tells sheets of different content apart.
+func (s *sheet) version() string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(s.main)) // a hash takes all
+	return fmt.Sprintf("%016x", h.Sum64())
+}
+
+// sheets renders pages.
+type sheets struct{ set *template.Template }
+
+func newSheets(prefix string) *sheets {
+	return &sheets{template.Must(template.New("").Funcs(functions(prefix)).ParseFS(templates, "templates/*.html"))}
+}
+
+// canvas is what a page's template is executed with.
+type canvas struct {
+	Data any
+
+	sheets *sheets
+	sheet  *sheet
+}
+
+// Piece renders a part of the page that is sent anew when it changes. The
+// template's outermost element must have that id.
+func (c *canvas) Piece(id, name string, data any) (template.HTML, error) {
+	var out strings.Builder
+	if err := c.sheets.set.ExecuteTemplate(&out, name, data); err != nil {
+		return "", err
+	}
+	html := template.HTML(out.String()) //nolint:gosec // escaped by html/template just now
+	c.sheet.order = append(c.sheet.order, id)
+	c.sheet.pieces[id] = html
+	return html, nil
+}
+
+func (s *sheets) render(p page) (*sheet, error) {
+	made := &sheet{title: p.title, pieces: map[string]template.HTML{}, watch: p.watch}
+	var out strings.Builder
+	if err := s.set.ExecuteTemplate(&out, p.template, &canvas{Data: p.data, sheets: s, sheet: made}); err != nil {
+		return nil, fmt.Errorf("rendering %s: %w", p.template, err)
+	}
+	made.main = template.HTML(out.String()) //nolint:gosec // escaped by html/template just now
+	return made, nil
+}

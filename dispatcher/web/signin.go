@@ -1,0 +1,77 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// signInForm is what the page of the sign-in shows.
+type signInForm struct {
+	Next    string
+	Wrong   bool
+	Wait    time.Duration // locked out
+	Plain   bool          // over plain HTTP, from afar: no browser would keep the cookie
+	Failed  bool
+	Version string
+}
+
+func (w *Web) signInPage(rw http.ResponseWriter, r *http.Request) {
+	w.showSignIn(rw, r, http.StatusOK, signInForm{Next: ownPath(r.URL.Query().Get("next"))})
+}
+
+func (w *Web) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
+	host, _, _ := strings.Cut(r.Host, ":")
+	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !isLoopbackName(host) && !strings.HasPrefix(r.Host, "[::1]")
+	w.write(rw, r, status, "sign-in", form)
+}
+
+// ownPath is a path of this site, or its first page.
+func ownPath(path string) string {
+	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.Contains(path, `\`) {
+		return "/"
+	}
+	return path
+}
+
+func (w *Web) signIn(rw http.ResponseWriter, r *http.Request) {
+	form := signInForm{Next: ownPath(r.PostFormValue("next"))}
+	if form.Wait = w.sessions.guesses.wait(r.RemoteAddr); form.Wait > 0 {
+		w.showSignIn(rw, r, http.StatusTooManyRequests, form)
+		return
+	}
+	secret, err := w.sessions.open(r.Context(), strings.TrimSpace(r.PostFormValue("token")))
+	switch {
+	case errors.Is(err, errSignedOut):
+		w.sessions.guesses.wrong(r.RemoteAddr)
+		w.options.Logger.WarnContext(r.Context(), "sign-in refused", "remote", r.RemoteAddr)
+		form.Wrong = true
+		w.showSignIn(rw, r, http.StatusUnauthorized, form)
+		return
+	case err != nil:
+		w.options.Logger.ErrorContext(r.Context(), "sign-in failed", "err", err)
+		form.Failed = true
+		w.showSignIn(rw, r, http.StatusServiceUnavailable, form)
+		return
+	}
+	http.SetCookie(rw, sessionCookie(secret, int(sessionLife.Seconds())))
+	http.Redirect(rw, r, w.url(form.Next), http.StatusSeeOther)
+}
+
+func (w *Web) signOut(rw http.ResponseWriter, r *http.Request) {
+	if cookie, err := r.Cookie(cookieName); err == nil {
+		if err := w.sessions.close(r.Context(), cookie.Value); err != nil {
+			w.fail(rw, r, err)
+			return
+		}
+	}
+	http.SetCookie(rw, sessionCookie("", -1))
+	http.Redirect(rw, r, w.url("/sign-in"), http.StatusSeeOther)
+}
+
+func sessionCookie(value string, age int) *http.Cookie {
+	return &http.Cookie{
+		Name: cookieName, Value: value, Path: "/", MaxAge: age, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	}
+}

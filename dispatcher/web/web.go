@@ -1,0 +1,148 @@
+package web
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+//go:embed assets
+var assets embed.FS //nolint:gochecknoglobals // embedded files can be nothing else
+
+// Options set up the dashboard.
+type Options struct {
+	API        API
+	Ledger     Ledger
+	AdminToken string        // the bootstrap operator token; empty: none
+	Prefix     string        // path a proxy puts in front, without a slash at its end; empty: none
+	ReadOnly   bool          // nothing can be changed, whatever the role
+	Open       bool          // on the loopback nobody signs in, and everybody is admin; only for dev
+	Period     time.Duration // in which devices report
+	System     System
+	Logger     *slog.Logger
+	Now        func() time.Time
+}
+
+// API answers requests as an operator; *api.API.
+type API interface {
+	Inside(who api.Operator, w http.ResponseWriter, r *http.Request)
+}
+
+// Ledger is what the pages read beside the API; *store.Store.
+type Ledger interface {
+	sessionStore
+	eventLog
+	PoolUses(ctx context.Context) ([]store.PoolUse, error)
+	PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolView, error)
+	TaskCounts(ctx context.Context, pool string) (map[store.TaskState]int64, error)
+	TopErrors(ctx context.Context, batch int64, sample, limit int) ([]store.ErrorCount, error)
+}
+
+// Web is the dashboard of one replica.
+type Web struct {
+	options  Options
+	sessions *sessions
+	sheets   *sheets
+	history  *history
+	news     *news
+	hub      *hub
+	streams  streams
+	pages    *http.ServeMux // behind the sign-in
+}
+
+// New builds the dashboard. It does nothing until Tick is called.
+func New(o Options) *Web {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	w := &Web{options: o, history: newHistory(), pages: http.NewServeMux()}
+	w.sessions = &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), guesses: newGuesses(o.Now), now: o.Now}
+	w.news = &news{log: o.Ledger}
+	w.sheets = newSheets(o.Prefix)
+	w.streams.stop = make(chan struct{})
+	w.hub = newHub(w.render)
+	w.routes()
+	return w
+}
+
+func hashOf(token string) []byte {
+	if token == "" {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(token))
+	return sum[:]
+}
+
+// Handler serves the dashboard, and leaves what is not its own to others.
+func (w *Web) Handler(others http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /assets/", w.hardened(http.HandlerFunc(w.asset)))
+	mux.Handle("GET /sign-in", w.hardened(http.HandlerFunc(w.signInPage)))
+	mux.Handle("POST /sign-in", w.hardened(http.HandlerFunc(w.signIn)))
+	mux.Handle("POST /sign-out", w.hardened(http.HandlerFunc(w.signOut)))
+	mux.Handle("GET /live", w.hardened(http.HandlerFunc(w.live)))
+	mux.Handle("/", others)
+	inside := w.hardened(http.HandlerFunc(w.inside))
+	serve := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if _, pattern := w.pages.Handler(r); pattern != "" {
+			inside.ServeHTTP(rw, r)
+			return
+		}
+		mux.ServeHTTP(rw, r)
+	})
+	return unprefixed(w.options.Prefix, serve)
+}
+
+// unprefixed takes what a proxy puts in front off a path: some proxies pass it
+// on, some do not.
+func unprefixed(prefix string, next http.Handler) http.Handler {
+	if prefix == "" {
+		return next
+	}
+	stripped := http.StripPrefix(prefix, next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == prefix:
+			http.Redirect(w, r, prefix+"/", http.StatusMovedPermanently)
+		case strings.HasPrefix(r.URL.Path, prefix+"/"):
+			stripped.ServeHTTP(w, r)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// hardened sets what browsers are told about every page, and refuses what other
+// sites let them send.
+func (w *Web) hardened(next http.Handler) http.Handler {
+	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	own := http.NewCrossOriginProtection().Handler(next)
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		h := rw.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		r.Body = http.MaxBytesReader(rw, r.Body, maxForm)
+		own.ServeHTTP(rw, r)
+	})
+}
+
+// maxForm bounds a form: 20,000 device ids.
+const maxForm = 4 << 20
+
+func (w *Web) asset(rw http.ResponseWriter, r *http.Request) {
+	rw.Header().Set("Cache-Control", "no-cache")
+	http.ServeFileFS(rw, r, assets, strings.TrimPrefix(r.URL.Path, "/"))
+}
+
+func (w *Web) url(path string) string { return w.options.Prefix + path }

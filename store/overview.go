@@ -1,0 +1,87 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// PoolUse is how full a pool is.
+type PoolUse struct {
+	Pool     string
+	Capacity int
+	Held     int // grants in force, or lapsed and not yet reaped
+}
+
+// PoolUses reads how full all pools are, by name, in one moment.
+func (s *Store) PoolUses(ctx context.Context) ([]PoolUse, error) {
+	return collect(ctx, s.read(), func(u *PoolUse) []any { return []any{&u.Pool, &u.Capacity, &u.Held} }, `
+		SELECT p.name, p.capacity, (SELECT count(*) FROM grants g WHERE g.pool = p.name)
+		FROM pools p WHERE p.deleted_at IS NULL ORDER BY p.name`)
+}
+
+// PoolView is what an overview shows of one pool.
+type PoolView struct {
+	Pool    Pool
+	Held    int
+	Waiting int        // as in Occupancy, counted up to a bound
+	Oldest  *time.Time // since when the oldest pending task waits; nil: none
+}
+
+// PoolViews reads up to limit pools by name, those after the one named, in one
+// moment. What it reads does not grow with the number of pools or tasks.
+func (s *Store) PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]PoolView, error) {
+	return collect(ctx, s.read(), func(v *PoolView) []any {
+		return append(poolDest(&v.Pool), &v.Held, &v.Waiting, maybe{&v.Oldest})
+	}, `
+		SELECT `+poolColumns+`,
+			(SELECT count(*) FROM grants g WHERE g.pool = o.name),
+			(`+waitingCount("o.name", "$3", "")+`),
+			(SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch
+				WHERE t.pool = o.name AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
+				ORDER BY t.id LIMIT 1)
+		FROM pools o WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, after, limit, waitingMax)
+}
+
+// TaskCounts counts tasks by state, of one pool or, with an empty name, of all.
+// It reads the counts of batches, never the tasks.
+func (s *Store) TaskCounts(ctx context.Context, pool string) (map[TaskState]int64, error) {
+	type count struct {
+		state TaskState
+		n     int64
+	}
+	rows, err := collect(ctx, s.read(), func(c *count) []any { return []any{&c.state, &c.n} }, `
+		SELECT c.state, CAST(sum(c.n) AS bigint) FROM (`+counted+`) AS c JOIN batches b ON b.id = c.batch WHERE ($1 = '' OR b.pool = $1) GROUP BY c.state
+		UNION ALL SELECT 'dispatched', count(*) FROM grants WHERE $1 = '' OR pool = $1
+		UNION ALL SELECT 'all', coalesce(CAST(sum(total) AS bigint), 0) FROM batches WHERE $1 = '' OR pool = $1`, pool)
+	if err != nil {
+		return nil, fmt.Errorf("counting tasks: %w", err)
+	}
+	counts, total := map[TaskState]int64{}, int64(0)
+	for _, c := range rows {
+		switch {
+		case c.state == "all":
+			total = c.n
+		case c.n != 0:
+			counts[c.state] += c.n
+		}
+	}
+	setPending(counts, total)
+	return counts, nil
+}
+
+// ErrorCount is an error text and how many tasks had it.
+type ErrorCount struct {
+	Error string // its beginning, up to 200 characters
+	Tasks int64
+}
+
+// TopErrors groups the errors of the tasks of a batch that failed or timed out,
+// most frequent first. It looks at no more than sample of them in each state.
+func (s *Store) TopErrors(ctx context.Context, batch int64, sample, limit int) ([]ErrorCount, error) {
+	const latest = `SELECT * FROM (SELECT error FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
+	return collect(ctx, s.planned(), func(e *ErrorCount) []any { return []any{&e.Error, &e.Tasks} }, `
+		SELECT substr(error, 1, 200) AS text, count(*) AS n FROM (`+
+		fmt.Sprintf(latest, Failed)+` UNION ALL `+fmt.Sprintf(latest, TimedOut)+`) AS ended
+		GROUP BY text ORDER BY n DESC, text LIMIT $3`, batch, sample, limit)
+}
