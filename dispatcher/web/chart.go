@@ -6,6 +6,10 @@ import (
 	"time"
 )
 
+// shortest is the least that a chart spans: a replica that was just started has
+// seen little.
+const shortest = 2 * time.Minute
+
 // chart is the last hour of a pool, as an SVG of Width x Height draws it.
 type chart struct {
 	Width, Height int
@@ -14,7 +18,8 @@ type chart struct {
 	Grants, Reaps []bar
 	Top           int // value at the upper edge
 	MaxBar        int
-	Since         *time.Time // the first point; nil: there is none yet
+	Span          time.Duration // from the left edge to the right one
+	Since         *time.Time    // the first point; nil: there is none yet
 	Label         string     // in words
 	Held          int
 }
@@ -24,10 +29,9 @@ type bar struct {
 	Title        string
 }
 
-// chartOf draws points. The right edge is the last of them, the left one an hour
-// before.
+// chartOf draws points. The right edge is the last of them.
 func chartOf(points []point, width, height int) chart {
-	c := chart{Width: width, Height: height, Top: 1, Label: "no history yet"}
+	c := chart{Width: width, Height: height, Top: 1, Span: shortest, Label: "no history yet"}
 	if len(points) == 0 {
 		return c
 	}
@@ -39,10 +43,9 @@ func chartOf(points []point, width, height int) chart {
 	}
 	last := points[len(points)-1]
 	c.Since, c.Held = &points[0].at, int(last.held)
-	c.Label = fmt.Sprintf("between %d and %d slots held in the last hour, now %d of %d", low, high, last.held, last.capacity)
-	x := func(p point) float64 {
-		return float64(width) * (1 - float64(last.at.Sub(p.at))/float64(time.Hour))
-	}
+	c.Label = fmt.Sprintf("between %d and %d slots held lately, now %d of %d", low, high, last.held, last.capacity)
+	c.Span = min(time.Hour, max(shortest, last.at.Sub(points[0].at).Round(time.Minute)))
+	x := func(p point) float64 { return c.x(last, p) }
 	y := func(n int32) float64 { return float64(height) * (1 - 0.92*float64(n)/float64(c.Top)) }
 	var line, limit strings.Builder
 	for i, p := range points {
@@ -62,21 +65,25 @@ func chartOf(points []point, width, height int) chart {
 	return c
 }
 
+func (c *chart) x(last, p point) float64 {
+	return float64(c.Width) * (1 - float64(last.at.Sub(p.at))/float64(c.Span))
+}
+
 // bars draws what happened between the points, grants below, reaps on top.
 func (c *chart) bars(points []point, height int) {
 	if len(points) == 0 || c.MaxBar == 0 {
 		return
 	}
-	last := points[len(points)-1].at
+	last := points[len(points)-1]
 	scale := float64(height) / float64(c.MaxBar)
 	for _, p := range points {
-		x := float64(c.Width) * (1 - float64(last.Sub(p.at))/float64(time.Hour))
+		x := c.x(last, p)
 		grants, reaps := float64(p.grants)*scale, float64(p.reaps)*scale
 		if p.grants > 0 {
-			c.Grants = append(c.Grants, bar{x, float64(height) - grants, grants, fmt.Sprintf("%d granted in 10 s", p.grants)})
+			c.Grants = append(c.Grants, bar{x, float64(height) - grants, grants, fmt.Sprintf("%d granted in 5 s", p.grants)})
 		}
 		if p.reaps > 0 {
-			c.Reaps = append(c.Reaps, bar{x, float64(height) - grants - reaps, reaps, fmt.Sprintf("%d taken back in 10 s", p.reaps)})
+			c.Reaps = append(c.Reaps, bar{x, float64(height) - grants - reaps, reaps, fmt.Sprintf("%d taken back in 5 s", p.reaps)})
 		}
 	}
 }

@@ -19,7 +19,7 @@ func functions(prefix string) template.FuncMap {
 		"q":        func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
 		"when":     when,
 		"whenever": whenever,
-		"clock":    func(t time.Time) string { return t.UTC().Format("15:04:05") },
+		"clock":    func(t *time.Time) string { return t.UTC().Format("15:04:05") },
 		"dur":      brief,
 		"ms":       func(ms int64) string { return brief(time.Duration(ms) * time.Millisecond) },
 		"num":      thousands,
@@ -28,7 +28,7 @@ func functions(prefix string) template.FuncMap {
 		"plural":   plural,
 		"words":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 		"dict":     dict,
-		"add":      func(a, b int) int { return a + b },
+		"sum":      func(a, b int64) int64 { return a + b },
 	}
 }
 
@@ -77,6 +77,9 @@ func twoUnits(d, large time.Duration, name string, small time.Duration, smallNam
 
 // thousands is a whole number with thin spaces.
 func thousands(v any) string {
+	if n, ok := v.(*int64); ok {
+		v = *n
+	}
 	digits := fmt.Sprint(v)
 	sign := ""
 	if strings.HasPrefix(digits, "-") {
@@ -113,10 +116,11 @@ func indented(raw json.RawMessage) string {
 }
 
 func plural(n any, one, many string) string {
-	if text := fmt.Sprint(n); text == "1" {
+	text := thousands(n)
+	if text == "1" {
 		return "1 " + one
 	}
-	return thousands(n) + " " + many
+	return text + " " + many
 }
 
 // dict gives a template several values by name.

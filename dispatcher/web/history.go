@@ -11,7 +11,7 @@ import (
 // The last hour of each pool is kept in the memory of this replica, as points
 // that are pointEvery apart. A replica that was just started has none.
 const (
-	pointEvery = 10 * time.Second
+	pointEvery = 5 * time.Second
 	pointsKept = int(time.Hour / pointEvery)
 )
 

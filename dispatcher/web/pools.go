@@ -10,6 +10,8 @@ import (
 const (
 	poolsShown   = 48   // of one page
 	waitingShown = 1000 // counted up to, on a card
+	fewPools     = 4    // up to so many are shown with their slots
+	fewSlots     = 200
 )
 
 func (w *Web) routePools() {
@@ -23,6 +25,7 @@ type poolCard struct {
 	Grants, Reaps int // of the last minute
 	Many          bool
 	Share         float64 // of the bar, out of 100
+	Cells         []cell  // where there are few pools
 	Over          bool    // more is held than the capacity, after that was lowered
 }
 
@@ -41,12 +44,20 @@ func (w *Web) poolsPage(r *http.Request) (page, error) {
 	held, capacity := 0, 0
 	for i, v := range views {
 		cards[i] = w.card(v)
+		if len(views) <= fewPools && v.Pool.Capacity <= fewSlots {
+			d := poolData{Pool: poolJSON{Name: v.Pool.Name, LeaseMS: v.Pool.Lease.Milliseconds()}, Looks: map[string]int{}}
+			if err := w.get(r, apiPath("pools", v.Pool.Name, "slots"), nil, &d.Slots); err != nil {
+				return page{}, err
+			}
+			d.fill(w.options.Now())
+			cards[i].Cells, cards[i].Held, cards[i].Waiting, cards[i].Many = d.Cells, d.Slots.Held, d.Slots.Waiting, false
+		}
 		held, capacity = held+v.Held, capacity+v.Pool.Capacity
 	}
 	return page{
 		title: "Pools", section: "pools", template: "pools", watch: watch{always: true},
 		data: map[string]any{
-			"Cards": cards, "Next": next, "First": after == "", "Admin": w.may(r, "admin"), "Held": held, "Capacity": capacity,
+			"Cards": cards, "Few": len(cards) <= fewPools, "Next": next, "First": after == "", "Admin": w.may(r, "admin"), "Held": held, "Capacity": capacity,
 		},
 	}, nil
 }

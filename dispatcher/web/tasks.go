@@ -1,0 +1,262 @@
+package web
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const tasksShown = 50
+
+func (w *Web) routeTasks() {
+	w.page("/tasks", w.tasksPage)
+	w.page("/tasks/{id}", w.taskPage)
+	w.page("/tasks/{id}/cancel", w.cancelTaskPage)
+	w.page("/cancel-tasks", w.bulkPage("cancel"))
+	w.page("/retry-tasks", w.bulkPage("retry"))
+	w.act("/tasks/{id}/cancel", "operator", w.taskAction("cancel", "cancelled"))
+	w.act("/tasks/{id}/retry", "operator", w.taskAction("retry", "retried"))
+	w.act("/cancel-tasks", "operator", w.bulkAction("cancel", "cancelled"))
+	w.act("/retry-tasks", "operator", w.bulkAction("retry", "retried"))
+}
+
+// taskFilters are the filters of the API that the page offers.
+func taskFilters() []string { return []string{"state", "pool", "batch", "device", "kind", "error"} }
+
+// filtersOf takes the filters out of a query; none is empty.
+func filtersOf(query url.Values) url.Values {
+	f := url.Values{}
+	for _, name := range taskFilters() {
+		if v := query.Get(name); v != "" {
+			f.Set(name, v)
+		}
+	}
+	return f
+}
+
+// pill is a state to look at, and how many tasks are in it.
+type pill struct {
+	State   string // empty: all
+	Query   string
+	Count   *int64 // nil: unknown, as for filters that nothing is counted by
+	Current bool
+}
+
+func (w *Web) tasksPage(r *http.Request) (page, error) {
+	filters := filtersOf(r.URL.Query())
+	query := url.Values{"page_size": {strconv.Itoa(tasksShown)}}
+	for name := range filters {
+		query.Set(name, filters.Get(name))
+	}
+	token := r.URL.Query().Get("page")
+	if token != "" {
+		query.Set("page_token", token)
+	}
+	var list taskListJSON
+	if err := w.get(r, apiPath("tasks"), query, &list); err != nil {
+		return page{}, err
+	}
+	counts, err := w.taskCounts(r, filters)
+	if err != nil {
+		return page{}, err
+	}
+	next := ""
+	if list.Next != "" {
+		onwards := url.Values{"page": {list.Next}}
+		for name := range filters {
+			onwards.Set(name, filters.Get(name))
+		}
+		next = "/tasks?" + onwards.Encode()
+	}
+	return page{title: "Tasks", section: "tasks", template: "tasks", watch: tasksWatch(filters), data: map[string]any{
+		"Tasks": list.Tasks, "Next": next, "First": token == "", "Filters": filters, "Query": filters.Encode(), "Pills": pills(filters, counts),
+		"Operator": w.may(r, "operator"), "Filtered": len(filters) > 0,
+	}}, nil
+}
+
+// tasksWatch is what a filter lets through.
+func tasksWatch(filters url.Values) watch {
+	batch, _ := strconv.ParseInt(filters.Get("batch"), 10, 64)
+	switch {
+	case filters.Get("device") != "":
+		return watch{device: filters.Get("device"), batch: batch}
+	case batch != 0:
+		return watch{batch: batch}
+	case filters.Get("pool") != "":
+		return watch{pool: filters.Get("pool")}
+	}
+	return watch{any: true}
+}
+
+// taskCounts counts by state where counts are kept: of a batch, a pool or all;
+// nil: by these filters nothing is counted.
+func (w *Web) taskCounts(r *http.Request, filters url.Values) (map[string]int64, error) {
+	for _, name := range []string{"device", "kind", "error"} {
+		if filters.Has(name) {
+			return nil, nil
+		}
+	}
+	if filters.Has("batch") {
+		if filters.Has("pool") {
+			return nil, nil
+		}
+		var b batchJSON
+		err := w.get(r, apiPath("batches", filters.Get("batch")), nil, &b)
+		return b.Counts, err
+	}
+	byState, err := w.options.Ledger.TaskCounts(r.Context(), filters.Get("pool"))
+	counts := map[string]int64{}
+	for state, n := range byState {
+		counts[string(state)] = n
+	}
+	return counts, err
+}
+
+func pills(filters url.Values, counts map[string]int64) []pill {
+	list := make([]pill, 0, 1+len(store.TaskStates()))
+	var total int64
+	for _, n := range counts {
+		total += n
+	}
+	for _, state := range append([]store.TaskState{""}, store.TaskStates()...) {
+		q := url.Values{}
+		for name := range filters {
+			q.Set(name, filters.Get(name))
+		}
+		q.Del("state")
+		if state != "" {
+			q.Set("state", string(state))
+		}
+		p := pill{State: string(state), Query: q.Encode(), Current: filters.Get("state") == string(state)}
+		if counts != nil {
+			n := counts[string(state)]
+			if state == "" {
+				n = total
+			}
+			p.Count = &n
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// bulkPage shows how many tasks an action would touch, before it does.
+func (w *Web) bulkPage(action string) loader {
+	return func(r *http.Request) (page, error) {
+		filters := filtersOf(r.URL.Query())
+		var counted struct {
+			Tasks int64 `json:"tasks"`
+		}
+		d := map[string]any{"Action": action, "Filters": filters, "Query": filters.Encode(), "Operator": w.may(r, "operator")}
+		if w.may(r, "operator") {
+			query := url.Values{"dry_run": {"true"}}
+			for name := range filters {
+				query.Set(name, filters.Get(name))
+			}
+			if err := w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: apiPath("tasks", action), query: query}, &counted); err != nil {
+				return page{}, err
+			}
+		}
+		d["Tasks"] = counted.Tasks
+		title := map[string]string{"cancel": "Cancel tasks", "retry": "Try tasks again"}[action]
+		d["Title"] = title
+		return page{title: title, section: "tasks", template: "bulk", data: d}, nil
+	}
+}
+
+// bulkRounds bounds one press of the button: each round changes up to 20,000.
+const bulkRounds = 50
+
+func (w *Web) bulkAction(action, said string) func(r *http.Request) (string, string, error) {
+	return func(r *http.Request) (string, string, error) {
+		filters := filtersOf(r.PostForm)
+		for range bulkRounds {
+			var done struct {
+				More bool `json:"more"`
+			}
+			err := w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: apiPath("tasks", action), query: filters}, &done)
+			if err != nil {
+				return "", "", err
+			}
+			if !done.More {
+				break
+			}
+		}
+		filters.Del("state")
+		return "/tasks?" + filters.Encode(), said, nil
+	}
+}
+
+// step is a state of a task on its way.
+type step struct {
+	State string
+	Past  bool
+	Here  bool
+}
+
+// pathOf is the way of a task so far, and where it may lead.
+func pathOf(t taskJSON) []step {
+	tried := len(t.Attempts) > 0 || t.Grant != nil
+	path := []step{{State: "pending", Past: true}, {State: "dispatched", Past: tried}}
+	switch t.State {
+	case "pending":
+		path[0].Here = true
+	case "dispatched":
+		path[1].Here = true
+	default:
+		if !tried {
+			path = path[:1]
+		}
+		return append(path, step{State: t.State, Past: true, Here: true})
+	}
+	return append(path, step{State: "succeeded"})
+}
+
+func (w *Web) taskPage(r *http.Request) (page, error) {
+	id := r.PathValue("id")
+	var t taskJSON
+	if err := w.get(r, apiPath("tasks", id), nil, &t); err != nil {
+		return page{}, err
+	}
+	var why whyJSON
+	if err := w.get(r, apiPath("tasks", id, "why"), nil, &why); err != nil {
+		return page{}, err
+	}
+	var events eventListJSON
+	if err := w.get(r, apiPath("events"), url.Values{"task": {id}, "page_size": {"20"}}, &events); err != nil {
+		return page{}, err
+	}
+	waits := t.State == "pending" || t.State == "dispatched"
+	return page{title: "Task " + id, section: "tasks", template: "task", watch: watch{task: t.ID, device: t.Device, pool: poolIf(waits, t.Pool)}, data: map[string]any{
+		"Task": t, "Why": why, "Path": pathOf(t), "Events": events.Events, "Operator": w.may(r, "operator"), "Admin": w.may(r, "admin"), "Waits": waits,
+		"Retriable": !waits && t.State != "succeeded",
+	}}, nil
+}
+
+func (w *Web) cancelTaskPage(r *http.Request) (page, error) {
+	var t taskJSON
+	err := w.get(r, apiPath("tasks", r.PathValue("id")), nil, &t)
+	return page{title: "Cancel task", section: "tasks", template: "task-cancel", data: map[string]any{"Task": t, "Operator": w.may(r, "operator")}}, err
+}
+
+func (w *Web) taskAction(action, said string) func(r *http.Request) (string, string, error) {
+	return func(r *http.Request) (string, string, error) {
+		id := r.PathValue("id")
+		if _, err := strconv.ParseInt(id, 10, 64); err != nil {
+			return "", "", &api.Problem{Status: http.StatusNotFound, Detail: "There is no such task."}
+		}
+		err := w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: apiPath("tasks", id, action)}, nil)
+		return "/tasks/" + id, said, err
+	}
+}
+
+// poolIf: what a task waits for changes with its pool.
+func poolIf(waits bool, pool string) string {
+	if waits {
+		return pool
+	}
+	return ""
+}
