@@ -23,6 +23,8 @@ type pass struct {
 	current int       // number of the run under way; 0: none
 	runs    int       // runs started so far
 	started time.Time // of the latest
+	good    time.Time // when a run last ended without an error
+	failed  bool      // the run that ended last did
 }
 
 // passes drives the background work. robfig/cron says when; the guard around
@@ -132,7 +134,9 @@ func (p *passes) attempt(one *pass) {
 	}()
 	ctx, cancel := context.WithTimeout(p.ctx, one.limit)
 	defer cancel()
-	if err := one.run(ctx); err != nil && p.ctx.Err() == nil {
+	err := one.run(ctx)
+	one.ended(err, p.now())
+	if err != nil && p.ctx.Err() == nil {
 		level := slog.LevelWarn
 		if one.quiet {
 			level = slog.LevelDebug
@@ -157,6 +161,15 @@ func (o *pass) leave(run int) {
 	defer o.mu.Unlock()
 	if o.current == run {
 		o.current = 0
+	}
+}
+
+// ended notes how a run ended.
+func (o *pass) ended(err error, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.failed = err != nil; !o.failed {
+		o.good = now
 	}
 }
 

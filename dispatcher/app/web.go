@@ -23,7 +23,7 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 
 // system is what the dashboard shows of this replica.
 func (a *App) system(b backends, version string) web.System {
-	s := web.System{Mode: "production", Version: version, Checks: a.api.Dependencies, Settings: a.config.shown()}
+	s := web.System{Mode: "production", Version: version, Checks: a.api.Dependencies, Passes: func() []web.Pass { return a.passes.shown() }, Settings: a.config.shown()}
 	if b.dev {
 		s.Mode = "dev"
 	}
@@ -31,6 +31,25 @@ func (a *App) system(b backends, version string) web.System {
 		s.Replica = host
 	}
 	return s
+}
+
+// shown are the passes for people.
+func (p *passes) shown() []web.Pass {
+	list := make([]web.Pass, len(p.all))
+	for i, one := range p.all {
+		list[i] = one.shown()
+	}
+	return list
+}
+
+func (o *pass) shown() web.Pass {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	shown := web.Pass{Name: o.name, Every: o.every, Failed: o.failed}
+	if good := o.good; !good.IsZero() {
+		shown.LastGood = &good
+	}
+	return shown
 }
 
 // shown is the configuration for people, without its secrets.

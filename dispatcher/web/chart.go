@@ -20,7 +20,7 @@ type chart struct {
 	MaxBar        int
 	Span          time.Duration // from the left edge to the right one
 	Since         *time.Time    // the first point; nil: there is none yet
-	Label         string     // in words
+	Label         string        // in words
 	Held          int
 }
 

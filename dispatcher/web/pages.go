@@ -203,4 +203,7 @@ func (w *Web) routes() {
 	w.routeGrid()
 	w.routeBatches()
 	w.routeTasks()
+	w.routeDevices()
+	w.routeActivity()
+	w.routeSystem()
 }

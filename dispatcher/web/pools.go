@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -41,7 +42,6 @@ func (w *Web) poolsPage(r *http.Request) (page, error) {
 		next = "/?" + url.Values{"after": {views[poolsShown-1].Pool.Name}}.Encode()
 	}
 	cards := make([]poolCard, len(views))
-	held, capacity := 0, 0
 	for i, v := range views {
 		cards[i] = w.card(v)
 		if len(views) <= fewPools && v.Pool.Capacity <= fewSlots {
@@ -52,12 +52,11 @@ func (w *Web) poolsPage(r *http.Request) (page, error) {
 			d.fill(w.options.Now())
 			cards[i].Cells, cards[i].Held, cards[i].Waiting, cards[i].Many = d.Cells, d.Slots.Held, d.Slots.Waiting, false
 		}
-		held, capacity = held+v.Held, capacity+v.Pool.Capacity
 	}
 	return page{
 		title: "Pools", section: "pools", template: "pools", watch: watch{always: true},
 		data: map[string]any{
-			"Cards": cards, "Few": len(cards) <= fewPools, "Next": next, "First": after == "", "Admin": w.may(r, "admin"), "Held": held, "Capacity": capacity,
+			"Cards": cards, "Few": len(cards) <= fewPools, "Next": next, "First": after == "", "Admin": w.may(r, "admin"), "Broken": broken(w.dependencies(r.Context())),
 		},
 	}, nil
 }
@@ -69,4 +68,9 @@ func (w *Web) card(v store.PoolView) poolCard {
 		c.Share = min(100, 100*float64(v.Held)/float64(v.Pool.Capacity))
 	}
 	return c
+}
+
+// broken are the dependencies that do not work.
+func broken(list []dependency) []dependency {
+	return slices.DeleteFunc(list, func(d dependency) bool { return d.State == "ok" })
 }

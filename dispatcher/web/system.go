@@ -1,15 +1,48 @@
 package web
 
-import "context"
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+)
 
 // System is what the page of that name shows of this replica.
 type System struct {
 	Mode     string // dev or production
 	Version  string
-	Replica  string
+	Replica  string                                      // name of its host
 	Checks   func(ctx context.Context) map[string]string // of the dependencies: ok, degraded or failed
+	Passes   func() []Pass                               // the background passes of this replica
 	Settings []Setting                                   // without secrets
 }
 
 // Setting is one line of the configuration, for people.
 type Setting struct{ Key, Value, Help string }
+
+// dependency is one check of readiness.
+type dependency struct{ Name, State string }
+
+func (w *Web) routeSystem() { w.page("/system", w.systemPage) }
+
+func (w *Web) systemPage(r *http.Request) (page, error) {
+	s := w.options.System
+	data := map[string]any{"System": s, "Checks": w.dependencies(r.Context()), "Streams": w.streams.open.Load(), "Passes": []Pass(nil)}
+	if s.Passes != nil {
+		data["Passes"] = s.Passes()
+	}
+	return page{title: "System", section: "system", template: "system", watch: watch{always: true}, data: data}, nil
+}
+
+// dependencies are asked now.
+func (w *Web) dependencies(ctx context.Context) []dependency {
+	if w.options.System.Checks == nil {
+		return nil
+	}
+	states := w.options.System.Checks(ctx)
+	list := make([]dependency, 0, len(states))
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		list = append(list, dependency{name, states[name]})
+	}
+	return list
+}

@@ -1,0 +1,184 @@
+package web_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+// tab is a page of a browser that complains about nothing: whatever is on its
+// console in the end fails the test, and so does a dialog.
+type tab struct {
+	*testing.T
+	ctx context.Context //nolint:containedctx // chromedp's handle of the tab
+
+	mu         sync.Mutex
+	complaints []string
+}
+
+// browse opens a browser of its own.
+func browse(t *testing.T) *tab {
+	t.Helper()
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
+		chromedp.ExecPath(testservers.Need(t, "chromium")), chromedp.NoSandbox, chromedp.DisableGPU)
+	allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, done := chromedp.NewContext(allocated)
+	t.Cleanup(func() { done(); end() })
+	return newTab(t, ctx)
+}
+
+// another tab of the same browser.
+func (b *tab) another() *tab {
+	ctx, done := chromedp.NewContext(b.ctx)
+	b.Cleanup(done)
+	return newTab(b.T, ctx)
+}
+
+func newTab(t *testing.T, ctx context.Context) *tab {
+	t.Helper()
+	b := &tab{T: t, ctx: ctx}
+	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil { // the tab lives as long as this ctx
+		t.Fatal(err)
+	}
+	console := chromedp.Console(ctx)
+	go func() {
+		for m, err := range console {
+			if err != nil {
+				return
+			}
+			b.complain(string(m.Type) + ": " + m.Text + " " + m.URL)
+		}
+	}()
+	dialogs := chromedp.Events(ctx, page.JavascriptDialogOpening)
+	go func() {
+		for d, err := range dialogs {
+			if err != nil {
+				return
+			}
+			b.complain("dialog: " + d.Message)
+			_, _ = chromedp.Call(ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{})
+		}
+	}()
+	t.Cleanup(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(b.complaints) > 0 {
+			t.Errorf("on the console: %s", strings.Join(b.complaints, "\n"))
+		}
+	})
+	return b
+}
+
+func (b *tab) complain(about string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.complaints = append(b.complaints, about)
+}
+
+// forgive takes back what was expected to be on the console.
+func (b *tab) forgive(part string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.complaints = slices.DeleteFunc(b.complaints, func(c string) bool { return strings.Contains(c, part) })
+}
+
+func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, 2*patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *tab) open(url string) {
+	b.Helper()
+	b.do(chromedp.Navigate(url), chromedp.WaitReady(chromedp.CSS("main")))
+}
+
+// ask evaluates an expression of the page.
+func ask[T any](b *tab, expression string) T {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		b.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+func (b *tab) text(selector string) string {
+	b.Helper()
+	return ask[string](b, fmt.Sprintf("(document.querySelector(%q) || {textContent: ''}).textContent", selector))
+}
+
+// until waits until an expression is true in the page.
+func (b *tab) until(expression string) {
+	b.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	guarded := "(() => { try { return !!(" + expression + "); } catch { return false; } })()"
+	for !ask[bool](b, guarded) {
+		select {
+		case <-deadline.C:
+			b.Fatalf("waited in vain for %s; the page: %.3000s", expression, ask[string](b, "document.body.innerText"))
+		case <-tick.C:
+		}
+	}
+}
+
+// click clicks what the selector finds, as a person would.
+func (b *tab) click(selector string) {
+	b.Helper()
+	b.do(chromedp.Click(chromedp.CSS(selector)))
+}
+
+// shots is where pictures of the pages are kept: WEB_SHOTS, or nowhere for long.
+func (b *tab) shots() string {
+	if dir := os.Getenv("WEB_SHOTS"); dir != "" {
+		return dir
+	}
+	return b.ArtifactDir()
+}
+
+// shoot keeps what the page looks like, light and dark, wide and narrow.
+func (b *tab) shoot(name string) {
+	b.Helper()
+	for _, look := range []struct {
+		name, scheme  string
+		width, height int64
+	}{{"light", "light", 1280, 900}, {"dark", "dark", 1280, 900}, {"narrow", "light", 390, 844}} {
+		b.do(chromedp.EmulateViewport(look.width, look.height))
+		_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look.scheme}},
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		image, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(b.shots(), name+"-"+look.name+".png"), image, 0o600); err != nil {
+			b.Fatal(err)
+		}
+		if wide := ask[int64](b, "document.documentElement.scrollWidth"); wide > look.width {
+			b.Errorf("%s is %d wide on a screen of %d", name, wide, look.width)
+		}
+	}
+}

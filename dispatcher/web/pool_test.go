@@ -1,0 +1,99 @@
+package web_test
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// A slot is taken back through the pages: what it touches is named, a reason is
+// needed, and it stands in the log.
+func TestForcedReleaseThroughThePage(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, "d-1")
+	granted := b.grant("d-1")
+	tab := browse(t)
+	tab.open(b.url + "/pools/p")
+	tab.click("#holders a.danger")
+	tab.until(`document.querySelector("h1").textContent.startsWith("Release slot")`)
+	contains(t, tab.text("main"), "d-1", itoa(granted.ID), itoa(granted.Token))
+	tab.shoot("release")
+	tab.click("button.primary") // without a reason the browser sends nothing
+	tab.do(chromedp.SendKeys(chromedp.CSS("#reason"), "stuck in the field"), chromedp.Click(chromedp.CSS("input[name=now]")))
+	tab.click("button.primary")
+	tab.until(`location.pathname === "/pools/p" && document.querySelector(".banner[role=status]").textContent.includes("The slot is free")`)
+	tab.until(`document.querySelectorAll(".grid .cell.free").length === 3`)
+	var events struct {
+		Events []struct{ Kind, Actor, Device, Detail string }
+	}
+	b.call("GET", "/v1/events?kind=slot.released", nil, &events)
+	if len(events.Events) != 1 || events.Events[0].Device != "d-1" || !strings.Contains(events.Events[0].Detail, "stuck in the field") {
+		t.Errorf("log: %+v", events)
+	}
+	// The page of a grant that is over says so.
+	status, text, _ := b.get(fmt.Sprintf("/pools/p/slots/%d/release?token=%d", granted.Slot, granted.Token))
+	if status != 404 || !strings.Contains(text, "That grant is over") {
+		t.Errorf("a release of what is over: %d %s", status, text)
+	}
+}
+
+func TestPoolIsCreatedResizedAndPaused(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	tab := browse(t)
+	tab.open(b.url + "/")
+	tab.until(`document.querySelector(".empty h2").textContent === "No pools yet"`)
+	tab.shoot("empty")
+	tab.click(".empty a.primary")
+	tab.until(`document.querySelector("#name") !== null`)
+	tab.do(chromedp.SendKeys(chromedp.CSS("#name"), "ar:330100"))
+	tab.click("button.primary")
+	tab.until(`location.pathname.startsWith("/pools/ar") && document.querySelectorAll(".grid .cell.free").length === 60`)
+	// A resize by somebody else changes the open page.
+	b.call("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 30}, nil)
+	tab.until(`document.querySelectorAll(".grid .cell.free").length === 30`)
+	b.call("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 70}, nil)
+	tab.until(`document.querySelectorAll(".grid .cell.free").length === 70`)
+	tab.open(b.url + "/pools/ar:330100/pause")
+	tab.do(chromedp.SendKeys(chromedp.CSS("#reason"), "maintenance"))
+	tab.click("button.primary")
+	tab.until(`document.querySelector("#pool-head .note").textContent.includes("maintenance")`)
+	b.call("POST", "/v1/pools/ar:330100/resume", nil, nil)
+	tab.until(`document.querySelector("#pool-head .note") === null`)
+
+	for _, bad := range []url.Values{
+		{"name": {"ar:330100"}, "capacity": {"1"}, "lease": {"5m"}}, // there is one: nothing is replaced
+		{"name": {"x y"}, "capacity": {"1"}, "lease": {"5m"}},
+		{"name": {"x"}, "capacity": {"1e9"}, "lease": {"5m"}},
+		{"name": {"x"}, "capacity": {"1"}, "lease": {"soon"}},
+		{"name": {".."}, "capacity": {"1"}, "lease": {"5m"}},
+	} {
+		if status, text, _ := b.post("/new-pool", bad, nil); status < 400 || status >= 500 {
+			t.Errorf("%v: %d %s", bad, status, text)
+		}
+	}
+}
+
+func TestManyPools(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for i := range 50 {
+		b.pool(fmt.Sprintf("p-%02d", i), 60)
+	}
+	status, text, _ := b.get("/")
+	if n := strings.Count(text, `<article class="card"`); status != 200 || n != 48 {
+		t.Fatalf("%d: %d cards", status, n)
+	}
+	contains(t, text, `href="/?after=p-47"`)
+	if _, text, _ = b.get("/?after=p-47"); strings.Count(text, `<article class="card"`) != 2 {
+		t.Errorf("the second page: %s", text)
+	}
+	b.call("PUT", "/v1/pools/large", map[string]any{"capacity": 10_000}, nil)
+	if _, text, _ = b.get("/pools/large"); strings.Count(text, `<li id="slot-`) != 10_000 {
+		t.Errorf("a pool of 10,000 shows %d slots", strings.Count(text, `<li id="slot-`))
+	}
+}

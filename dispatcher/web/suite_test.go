@@ -1,0 +1,303 @@
+package web_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/web"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/recent"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// patience is what no machine reaches that only stands still for a while.
+const patience = time.Minute
+
+const (
+	adminToken = "admin-token-of-the-tests"
+	fleetToken = "fleet-token-of-the-tests"
+)
+
+// postgres serves all tests of this package.
+var postgres testservers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	postgres.Close()
+	os.Exit(code) //nolint:forbidigo // TestMain's way to end
+}
+
+// ledger counts what is read.
+type ledger struct {
+	*store.Store
+	logs, uses, views atomic.Int64
+}
+
+func (l *ledger) MarkEvents(ctx context.Context, sent int64) (store.EventMark, error) {
+	l.logs.Add(1)
+	return l.Store.MarkEvents(ctx, sent)
+}
+
+func (l *ledger) PoolViews(ctx context.Context, after string, limit, waiting int) ([]store.PoolView, error) {
+	l.views.Add(1)
+	return l.Store.PoolViews(ctx, after, limit, waiting)
+}
+
+// bench is a replica with its dashboard, on stores that others may share.
+type bench struct {
+	*testing.T
+	store      *ledger
+	redis      string
+	dispatcher *dispatcher.Dispatcher
+	web        *web.Web
+	server     *httptest.Server
+	url        string
+}
+
+// embedded is a replica on the embedded stores.
+func embedded(t *testing.T, changes ...func(*web.Options)) *bench {
+	t.Helper()
+	s, err := store.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "ledger.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	if _, err := s.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return replica(t, s, miniredis.RunT(t).Addr(), changes...)
+}
+
+// real is a replica on a database and a Redis of its own.
+func real(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string) {
+	t.Helper()
+	dsn = postgres.NewDatabase(t)
+	s := openPostgres(t, dsn)
+	if _, err := s.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return replica(t, s, testservers.Redis(t).Addr, changes...), dsn
+}
+
+func openPostgres(t *testing.T, dsn string) *store.Store {
+	t.Helper()
+	s, err := store.OpenPostgres(t.Context(), dsn, store.Options{StatementTimeout: patience, LockTimeout: patience, IdleTimeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func replica(t *testing.T, s *store.Store, redisAddr string, changes ...func(*web.Options)) *bench {
+	t.Helper()
+	options := slots.Options(redisAddr)
+	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = patience, patience, patience, patience
+	client := redis.NewUniversalClient(options)
+	t.Cleanup(func() { _ = client.Close() })
+	b := &bench{T: t, store: &ledger{Store: s}, redis: redisAddr}
+	seen := recent.New(client)
+	b.dispatcher = dispatcher.New(dispatcher.Config{
+		Store: s, Semaphore: slots.New(client), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: dispatcher.FleetAny,
+	})
+	a := api.New(api.Options{
+		Dispatcher: b.dispatcher, Store: s, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, Metrics: prometheus.NewRegistry(), Version: "test",
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	o := web.Options{
+		API: a, Ledger: b.store, AdminToken: adminToken, Open: true, Period: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		System: web.System{Mode: "dev", Version: "test", Checks: a.Dependencies},
+	}
+	for _, change := range changes {
+		change(&o)
+	}
+	b.web = web.New(o)
+	b.server = httptest.NewServer(b.web.Handler(a.Handler()))
+	b.url = b.server.URL
+	t.Cleanup(func() {
+		b.web.Stop()
+		b.server.Close()
+	})
+	b.work()
+	return b
+}
+
+// work has the dashboard and the background passes go on, as the program does.
+func (b *bench) work() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	b.Cleanup(func() { cancel(); <-done })
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			_ = b.web.Tick(ctx)
+			_, _ = b.dispatcher.Fold(ctx)
+			_, _ = b.dispatcher.EndCancelled(ctx)
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+}
+
+// call asks the API as the bootstrap operator, and decodes its answer.
+func (b *bench) call(method, path string, body, answer any) {
+	b.Helper()
+	status, text := b.send(method, path, adminToken, body)
+	if status >= 400 {
+		b.Fatalf("%s %s: %d %s", method, path, status, text)
+	}
+	if answer != nil {
+		if err := json.Unmarshal(text, answer); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func (b *bench) send(method, path, token string, body any) (status int, text []byte) {
+	b.Helper()
+	content, err := json.Marshal(body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, err := http.NewRequest(method, b.url+path, bytes.NewReader(content))
+	if err != nil {
+		b.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err = io.ReadAll(response.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return response.StatusCode, text
+}
+
+type task struct {
+	ID    int64 `json:"id"`
+	Token int64 `json:"token"`
+	Slot  int   `json:"slot"`
+}
+
+// report sends a device's report and returns what it was granted.
+func (b *bench) report(device string, body map[string]any) *task {
+	b.Helper()
+	status, text := b.send("POST", "/v1/devices/"+device+"/report", fleetToken, body)
+	if status != 200 {
+		b.Fatalf("report of %s: %d %s", device, status, text)
+	}
+	var reply struct {
+		Task *task `json:"task"`
+	}
+	if err := json.Unmarshal(text, &reply); err != nil {
+		b.Fatal(err)
+	}
+	return reply.Task
+}
+
+// grant has a device come until it is granted a task.
+func (b *bench) grant(device string) task {
+	b.Helper()
+	var granted *task
+	b.until("a grant for "+device, func() bool {
+		granted = b.report(device, map[string]any{"id": "g"})
+		return granted != nil
+	})
+	return *granted
+}
+
+// pool makes a pool and a batch of a task for each device.
+func (b *bench) pool(name string, capacity int, devices ...string) {
+	b.Helper()
+	b.call("PUT", "/v1/pools/"+name, map[string]any{"capacity": capacity}, nil)
+	if len(devices) > 0 {
+		b.call("POST", "/v1/batches", map[string]any{"name": "b", "pool": name, "kind": "speedtest", "devices": devices}, nil)
+	}
+}
+
+func (b *bench) until(what string, holds func() bool) {
+	b.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-deadline.C:
+			b.Fatalf("waited in vain for %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// get reads a page without a browser.
+func (b *bench) get(path string, cookies ...*http.Cookie) (status int, text string, header http.Header) {
+	b.Helper()
+	r, err := http.NewRequest(http.MethodGet, b.url+path, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, c := range cookies {
+		r.AddCookie(c)
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(r)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return response.StatusCode, string(body), response.Header
+}
+
+func devices(n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf("d-%d", i)
+	}
+	return list
+}
+
+func signedIn(o *web.Options) { o.Open = false }
+
+func contains(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is missing in %s", part, text)
+		}
+	}
+}
+
+func itoa(n int64) string { return fmt.Sprint(n) }
