@@ -249,7 +249,7 @@ func (f batchForm) body() (map[string]any, error) {
 		return body, nil
 	}
 	tags := map[string]string{}
-	for _, pair := range strings.Fields(strings.ReplaceAll(f.Tags, ",", " ")) {
+	for pair := range strings.FieldsSeq(strings.ReplaceAll(f.Tags, ",", " ")) {
 		name, value, ok := strings.Cut(pair, ":")
 		if !ok {
 			return nil, badForm("Tags: name:value, with spaces between.")

@@ -10,7 +10,8 @@ import (
 const (
 	devicesShown = 50
 	recentShown  = 1000
-	silentFor    = 3 // periods
+	silentFor    = 3           // periods
+	seenWithin   = time.Minute // how exact it is known when a device was seen
 )
 
 func (w *Web) routeDevices() {
@@ -55,7 +56,7 @@ func (w *Web) devicesPage(r *http.Request) (page, error) {
 	}
 	looked := len(list.Devices)
 	if show == "silent" {
-		list.Devices = silent(list.Devices, w.options.Now().Add(-silentFor*w.options.Period))
+		list.Devices = silent(list.Devices, w.options.Now().Add(-w.silence()))
 	}
 	next := ""
 	if list.Next != "" && show != "recent" {
@@ -63,7 +64,7 @@ func (w *Web) devicesPage(r *http.Request) (page, error) {
 		next = "/devices?" + onwards.Encode()
 	}
 	return page{title: "Devices", section: "devices", template: "devices", watch: watch{always: show == "recent"}, data: map[string]any{
-		"Devices": list.Devices, "Next": next, "First": token == "", "Show": show, "Looked": looked, "Silent": silentFor * w.options.Period,
+		"Devices": list.Devices, "Next": next, "First": token == "", "Show": show, "Looked": looked, "Silent": w.silence(),
 		"Prefix": q.Get("prefix"), "Tag": q.Get("tag"), "Blocked": q.Get("blocked"),
 	}}, nil
 }
@@ -87,7 +88,9 @@ func (w *Web) devicePage(r *http.Request) (page, error) {
 		return page{}, err
 	}
 	var open, running taskListJSON
-	of := func(state string) url.Values { return url.Values{"device": {id}, "state": {state}, "page_size": {"20"}} }
+	of := func(state string) url.Values {
+		return url.Values{"device": {id}, "state": {state}, "page_size": {"20"}}
+	}
 	if err := w.get(r, apiPath("tasks"), of("pending"), &open); err != nil {
 		return page{}, err
 	}
@@ -107,7 +110,7 @@ func (w *Web) devicePage(r *http.Request) (page, error) {
 	if events.Next != "" {
 		older = "/devices/" + url.PathEscape(id) + "?" + url.Values{"page": {events.Next}}.Encode()
 	}
-	quiet := d.LastSeen != nil && d.LastSeen.Before(w.options.Now().Add(-silentFor*w.options.Period))
+	quiet := d.LastSeen != nil && d.LastSeen.Before(w.options.Now().Add(-w.silence()))
 	return page{title: id, section: "devices", template: "device", watch: watch{device: id}, data: map[string]any{
 		"Device": d, "Tasks": append(running.Tasks, open.Tasks...), "More": open.Next != "", "Events": events.Events, "Older": older, "First": token == "",
 		"Operator": w.may(r, "operator"), "Silent": quiet, "Period": w.options.Period,
@@ -127,3 +130,6 @@ func (w *Web) deviceAction(action, said string) func(r *http.Request) (string, s
 		return "/devices/" + url.PathEscape(id), said, err
 	}
 }
+
+// silence is how long a device that is well is not seen at most.
+func (w *Web) silence() time.Duration { return silentFor*w.options.Period + seenWithin }

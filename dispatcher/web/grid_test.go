@@ -12,10 +12,10 @@ func TestGridFollows(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("p", 60, devices(3)...)
-	home, grid := browse(t), (*tab)(nil)
+	home := browse(t)
 	home.open(b.url + "/")
 	home.until(`document.querySelector("#pool-p .figure b").textContent === "0"`)
-	grid = home.another()
+	grid := home.another()
 	grid.open(b.url + "/pools/p")
 	grid.until(`document.querySelectorAll(".grid .cell.free").length === 60`)
 

@@ -172,8 +172,7 @@ func (w *Web) write(rw http.ResponseWriter, r *http.Request, status int, name st
 // fail shows what was refused, or could not be done.
 func (w *Web) fail(rw http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusServiceUnavailable
-	var p *api.Problem
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*api.Problem](err); ok {
 		status = p.Status
 	} else {
 		w.options.Logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
@@ -191,8 +190,7 @@ func (w *Web) fail(rw http.ResponseWriter, r *http.Request, err error) {
 // plainError is an error for people: problems as they are, nothing of what is
 // within.
 func plainError(err error) string {
-	var p *api.Problem
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*api.Problem](err); ok {
 		return cmp.Or(p.Detail, p.Title, http.StatusText(p.Status))
 	}
 	return "The ledger cannot be reached just now."

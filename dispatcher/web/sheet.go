@@ -9,7 +9,7 @@ import (
 )
 
 //go:embed templates
-var templates embed.FS //nolint:gochecknoglobals // embedded files can be nothing else
+var templates embed.FS
 
 // page is what a loader found, and how it is shown.
 type page struct {

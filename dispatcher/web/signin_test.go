@@ -12,7 +12,7 @@ import (
 )
 
 // post sends a form as a browser does that is on the page already.
-func (b *bench) post(path string, form url.Values, header map[string]string, cookies ...*http.Cookie) (status int, text string, got *http.Response) {
+func (b *bench) post(path string, form url.Values, header map[string]string, cookies ...*http.Cookie) (status int, text string, got []*http.Cookie) {
 	b.Helper()
 	r, err := http.NewRequest(http.MethodPost, b.url+path, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -35,17 +35,17 @@ func (b *bench) post(path string, form url.Values, header map[string]string, coo
 	if err := response.Write(&body); err != nil {
 		b.Fatal(err)
 	}
-	return response.StatusCode, body.String(), response
+	return response.StatusCode, body.String(), response.Cookies()
 }
 
 // session signs in and returns the cookie.
 func (b *bench) session(token string) *http.Cookie {
 	b.Helper()
-	status, text, response := b.post("/sign-in", url.Values{"token": {token}}, nil)
-	if status != http.StatusSeeOther || len(response.Cookies()) != 1 {
+	status, text, cookies := b.post("/sign-in", url.Values{"token": {token}}, nil)
+	if status != http.StatusSeeOther || len(cookies) != 1 {
 		b.Fatalf("sign-in: %d %s", status, text)
 	}
-	return response.Cookies()[0]
+	return cookies[0]
 }
 
 // token makes an operator token of a role.
@@ -80,7 +80,7 @@ func TestSignInIsNeeded(t *testing.T) {
 	}
 	verifier, _ := b.token("verifier")
 	for _, wrong := range []string{"", "nobody's", fleetToken, verifier} {
-		if status, _, response := b.post("/sign-in", url.Values{"token": {wrong}}, nil); status != http.StatusUnauthorized || len(response.Cookies()) > 0 {
+		if status, _, cookies := b.post("/sign-in", url.Values{"token": {wrong}}, nil); status != http.StatusUnauthorized || len(cookies) > 0 {
 			t.Errorf("sign-in with %q: %d", wrong, status)
 		}
 	}

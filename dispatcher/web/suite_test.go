@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -49,11 +50,15 @@ func TestMain(m *testing.M) {
 // ledger counts what is read.
 type ledger struct {
 	*store.Store
-	logs, uses, views atomic.Int64
+	logs, views atomic.Int64
+	down        atomic.Bool // the log cannot be read
 }
 
 func (l *ledger) MarkEvents(ctx context.Context, sent int64) (store.EventMark, error) {
 	l.logs.Add(1)
+	if l.down.Load() {
+		return store.EventMark{}, errors.New("down by the test")
+	}
 	return l.Store.MarkEvents(ctx, sent)
 }
 
@@ -87,8 +92,8 @@ func embedded(t *testing.T, changes ...func(*web.Options)) *bench {
 	return replica(t, s, miniredis.RunT(t).Addr(), changes...)
 }
 
-// real is a replica on a database and a Redis of its own.
-func real(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string) {
+// servers is a replica on a database and a Redis of its own.
+func servers(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string) {
 	t.Helper()
 	dsn = postgres.NewDatabase(t)
 	s := openPostgres(t, dsn)

@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
@@ -94,10 +95,8 @@ func tasksWatch(filters url.Values) watch {
 // taskCounts counts by state where counts are kept: of a batch, a pool or all;
 // nil: by these filters nothing is counted.
 func (w *Web) taskCounts(r *http.Request, filters url.Values) (map[string]int64, error) {
-	for _, name := range []string{"device", "kind", "error"} {
-		if filters.Has(name) {
-			return nil, nil
-		}
+	if slices.ContainsFunc([]string{"device", "kind", "error"}, filters.Has) {
+		return nil, nil
 	}
 	if filters.Has("batch") {
 		if filters.Has("pool") {

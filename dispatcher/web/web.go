@@ -14,7 +14,7 @@ import (
 )
 
 //go:embed assets
-var assets embed.FS //nolint:gochecknoglobals // embedded files can be nothing else
+var assets embed.FS
 
 // Options set up the dashboard.
 type Options struct {

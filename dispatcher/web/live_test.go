@@ -1,0 +1,216 @@
+package web_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// update is what an open page is sent.
+type update struct {
+	Now    int64
+	Main   string
+	Pieces []struct{ ID, HTML string }
+	Error  string
+}
+
+// stream opens a page's stream and hands over each update until the test ends.
+func (b *bench) stream(page string) <-chan update {
+	b.Helper()
+	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+"/live?page="+url.QueryEscape(page), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { response.Body.Close() })
+	if response.StatusCode != http.StatusOK {
+		b.Fatalf("stream of %s: %d", page, response.StatusCode)
+	}
+	updates := make(chan update, 1000)
+	go func() {
+		defer close(updates)
+		lines := bufio.NewScanner(response.Body)
+		lines.Buffer(nil, 64<<20)
+		for lines.Scan() {
+			var u update
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && json.Unmarshal([]byte(data), &u) == nil {
+				updates <- u
+			}
+		}
+	}()
+	return updates
+}
+
+// await reads updates until one is as wanted.
+func (b *bench) await(updates <-chan update, what string, wanted func(update) bool) {
+	b.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	for {
+		select {
+		case u, ok := <-updates:
+			if !ok {
+				b.Fatalf("the stream ended before %s", what)
+			}
+			if wanted(u) {
+				return
+			}
+		case <-deadline.C:
+			b.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+func shows(text string) func(update) bool {
+	return func(u update) bool {
+		if strings.Contains(u.Main, text) {
+			return true
+		}
+		for _, p := range u.Pieces {
+			if strings.Contains(p.HTML, text) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// What happens at one replica is on the pages of another one, though only the
+// piece that changed is sent.
+func TestPagesFollowAllReplicas(t *testing.T) {
+	t.Parallel()
+	first, dsn := servers(t)
+	second := replica(t, openPostgres(t, dsn), first.redis)
+	first.pool("p", 60, "d-1")
+	grid, tasks, task := second.stream("/pools/p"), second.stream("/tasks?pool=p"), second.stream("/tasks/1")
+	for _, s := range []<-chan update{grid, tasks, task} {
+		second.await(s, "the whole page", func(u update) bool { return u.Main != "" })
+	}
+	granted := first.grant("d-1")
+	second.await(grid, "the slot", func(u update) bool {
+		if u.Main != "" {
+			t.Error("the whole page was sent again")
+		}
+		for _, p := range u.Pieces {
+			if p.ID == fmt.Sprintf("slot-%d", granted.Slot) && strings.Contains(p.HTML, `data-device="d-1"`) {
+				return len(u.Pieces) < 10
+			}
+		}
+		return false
+	})
+	second.await(tasks, "the state in the list", shows(`<span class="state dispatched">dispatched</span></td>`))
+	second.await(task, "the state of the task", shows(`aria-current="step">dispatched`))
+	first.report("d-1", map[string]any{"accept": false, "results": []map[string]any{{"task": granted.ID, "token": granted.Token, "status": "succeeded"}}})
+	second.await(tasks, "the result in the list", shows(`<span class="state succeeded">succeeded</span></td>`))
+	second.await(task, "the result of the task", shows(`aria-current="step">succeeded`))
+}
+
+// However many look at a page, it is read once; and where nothing happens only
+// the log is looked at.
+func TestManyPagesAreOneReading(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 60, "d-1")
+	streams := make([]<-chan update, 50)
+	for i := range streams {
+		streams[i] = b.stream("/")
+		b.await(streams[i], "the page", func(u update) bool { return u.Main != "" })
+	}
+	views, logs := b.store.views.Load(), b.store.logs.Load()
+	b.until("ten looks at the log", func() bool { return b.store.logs.Load() >= logs+10 })
+	if n, m := b.store.views.Load()-views, b.store.logs.Load()-logs; n > m+2 {
+		t.Errorf("%d readings for 50 pages in %d ticks", n, m)
+	}
+	b.grant("d-1")
+	for _, s := range streams {
+		b.await(s, "the grant", shows("<b>1</b> / 60"))
+	}
+}
+
+// A stream goes on by itself after the ledger was away, and says meanwhile that
+// it is not up to date.
+func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, "d-1")
+	updates := b.stream("/pools/p")
+	b.await(updates, "the page", func(u update) bool { return u.Main != "" })
+	b.store.down.Store(true)
+	b.await(updates, "a word about the outage", func(u update) bool { return u.Error != "" })
+	b.grant("d-1")
+	b.store.down.Store(false)
+	b.await(updates, "what was missed", shows(`data-device="d-1"`))
+}
+
+func TestStreamOfNoPage(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for _, page := range []string{"", "https://evil.example/", "//evil.example/", "/v1/pools", "/live?page=/", "/sign-in"} {
+		status := 0
+		done := make(chan struct{})
+		go func() { // a stream of no page may stay open: it is told so
+			defer close(done)
+			client := &http.Client{Timeout: patience}
+			response, err := client.Get(b.url + "/live?page=" + url.QueryEscape(page))
+			if err != nil {
+				return
+			}
+			defer response.Body.Close()
+			status = response.StatusCode
+			line, _ := bufio.NewReader(response.Body).ReadString('\n')
+			if status == http.StatusOK && (!strings.Contains(line, `"error"`) || strings.Contains(line, `"main"`)) {
+				t.Errorf("%q: %s", page, line)
+			}
+		}()
+		<-done
+		if status == 0 {
+			t.Errorf("%q: no answer", page)
+		}
+	}
+}
+
+// Counting while pages are open: the numbers of a page are those of the API.
+func TestPagesSayWhatTheAPISays(t *testing.T) {
+	t.Parallel()
+	b, _ := servers(t)
+	b.pool("p", 5, devices(30)...)
+	updates := b.stream("/batches/1")
+	var wait sync.WaitGroup
+	for i := range 30 {
+		wait.Go(func() {
+			d := fmt.Sprintf("d-%d", i)
+			g := b.grant(d)
+			status := []string{"succeeded", "rejected"}[i%2]
+			b.report(d, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": status, "error": "no <b>route</b>"}}})
+		})
+	}
+	wait.Wait()
+	var batch struct{ Counts map[string]int64 }
+	b.call("GET", "/v1/batches/1", nil, &batch)
+	for _, state := range store.TaskStates() {
+		want := fmt.Sprintf(`<span class="state %s">%s</span> <b>%d</b>`, state, strings.ReplaceAll(string(state), "_", " "), batch.Counts[string(state)])
+		_, text, _ := b.get("/batches/1")
+		contains(t, text, want)
+		_, text, _ = b.get("/tasks?pool=p")
+		contains(t, text, want)
+		_, text, _ = b.get("/tasks")
+		contains(t, text, want)
+	}
+	if batch.Counts["succeeded"] != 15 || batch.Counts["failed"] != 15 {
+		t.Fatalf("counts: %v", batch.Counts)
+	}
+	b.await(updates, "the last result", func(u update) bool {
+		return shows(`succeeded</span> <b>15</b>`)(u) && shows(`failed</span> <b>15</b>`)(u) && shows(`<b>15</b></td><td class="text"><a href="/tasks?batch=1&amp;error=no`)(u)
+	})
+}
