@@ -124,8 +124,12 @@ type navigation struct{ Section, Name, Path string }
 
 func sections() []navigation {
 	return []navigation{
-		{"pools", "Pools", "/"}, {"batches", "Batches", "/batches"}, {"tasks", "Tasks", "/tasks"}, {"devices", "Devices", "/devices"},
-		{"activity", "Activity", "/activity"}, {"system", "System", "/system"},
+		{"pools", "Pools", "/"},
+		{"batches", "Batches", "/batches"},
+		{"tasks", "Tasks", "/tasks"},
+		{"devices", "Devices", "/devices"},
+		{"activity", "Activity", "/activity"},
+		{"system", "System", "/system"},
 	}
 }
 

@@ -1,0 +1,76 @@
+package store_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// What an overview shows is what the readings of one pool and one batch say.
+func TestOverview(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		l.pool("idle", 3)
+		names := deviceNames(6)
+		batch, ids := l.batch(store.Batch{Pool: "p"}, names...)
+		l.report(l.grant(ids[0], names[0], "p", 0), store.BySuccess, "")
+		for i := 1; i <= 2; i++ {
+			g := l.grant(ids[i], names[i], "p", 0)
+			r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: store.ByReject, Error: "no <route>"}
+			l.must(l.RecordResults(l.Context(), []store.Result{r}, settle)[0].Err)
+		}
+		l.grant(ids[3], names[3], "p", 4)
+
+		uses, err := l.PoolUses(l.Context())
+		l.must(err)
+		if diff := cmp.Diff([]store.PoolUse{{Pool: "idle", Capacity: 3}, {Pool: "p", Capacity: 5, Held: 1}}, uses); diff != "" {
+			l.Error(diff)
+		}
+		views, err := l.PoolViews(l.Context(), "", 10, 100)
+		l.must(err)
+		if len(views) != 2 || views[0].Oldest != nil || views[1].Pool.Name != "p" || views[1].Held != 1 || views[1].Waiting != 2 || views[1].Oldest == nil {
+			l.Errorf("views: %+v", views)
+		}
+		if bounded, err := l.PoolViews(l.Context(), "idle", 1, 1); err != nil || len(bounded) != 1 || bounded[0].Waiting != 1 {
+			l.Errorf("after idle, counted up to 1: %+v, %v", bounded, err)
+		}
+		want := map[store.TaskState]int64{store.Pending: 2, store.Dispatched: 1, store.Succeeded: 1, store.Failed: 2}
+		for pool, counts := range map[string]map[store.TaskState]int64{"p": want, "": want, "idle": {}} {
+			got, err := l.TaskCounts(l.Context(), pool)
+			l.must(err)
+			if diff := cmp.Diff(counts, got); diff != "" {
+				l.Errorf("of %q: %s", pool, diff)
+			}
+		}
+		top, err := l.TopErrors(l.Context(), batch.ID, 100, 5)
+		l.must(err)
+		if diff := cmp.Diff([]store.ErrorCount{{Error: "no <route>", Tasks: 2}}, top); diff != "" {
+			l.Error(diff)
+		}
+	})
+}
+
+func TestWebSessions(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		secret, ended, token := []byte("hash of a secret"), []byte("of another one"), []byte("hash of a token")
+		l.must(l.OpenSession(l.Context(), ended, token, -time.Second))
+		l.must(l.OpenSession(l.Context(), secret, token, time.Hour))
+		if got, err := l.Session(l.Context(), secret); err != nil || string(got) != string(token) {
+			l.Errorf("session: %q, %v", got, err)
+		}
+		if _, err := l.Session(l.Context(), ended); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("a session that has ended: %v", err)
+		}
+		l.must(l.CloseSession(l.Context(), secret))
+		l.must(l.CloseSession(l.Context(), secret))
+		if _, err := l.Session(l.Context(), secret); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("a session that was closed: %v", err)
+		}
+	})
+}
