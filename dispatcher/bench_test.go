@@ -122,6 +122,11 @@ func newBench(tb testing.TB, ledger *store.Store, redisAddr string, changes ...f
 		change(&config)
 	}
 	b.Dispatcher = dispatcher.New(config)
+	tb.Cleanup(func() {
+		if err := b.StopHandingOn(context.Background()); err != nil {
+			tb.Error(err)
+		}
+	})
 	return b
 }
 

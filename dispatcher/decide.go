@@ -22,6 +22,7 @@ type Situation struct {
 	Candidates []store.Candidate
 	Full       map[string]bool // pools found full while answering this report
 	Unsure     map[string]bool // pools of which the semaphore does not answer
+	Offered    []string        // pools that keep a place for the device
 }
 
 // Choice is the decision: a grant to deliver again, tasks to try, or a reason
@@ -54,13 +55,13 @@ func Decide(s Situation) Choice {
 }
 
 // next picks what an idle device may do, or the reason that stands in the way
-// of the best task: see nearer. Which pool is tried first goes by the age of its
-// batches; which task of a pool, the order decides (slots.Acquire), in which the
-// device stands among all others.
+// of the best task: see nearer. The pool that is tried first is one that keeps a
+// place for the device, else that of its oldest batch; which task of a pool, the
+// order decides (slots.Acquire), in which the device stands among all others.
 func next(s Situation) Choice {
 	var open []store.Candidate
 	nearest := Choice{Reason: devices.ReasonNone}
-	for _, c := range slices.SortedFunc(slices.Values(s.Candidates), older) {
+	for _, c := range slices.SortedFunc(slices.Values(s.Candidates), s.sooner) {
 		obstacles := s.ofTask(c)
 		switch {
 		case len(obstacles) > 0:
@@ -73,6 +74,17 @@ func next(s Situation) Choice {
 		return Choice{Reason: devices.ReasonGranted, Tasks: open}
 	}
 	return nearest
+}
+
+// sooner puts pools that keep a place for the device before the others.
+func (s Situation) sooner(a, b store.Candidate) int {
+	kept := func(c store.Candidate) int {
+		if slices.Contains(s.Offered, c.Pool) {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(kept(a), kept(b)), older(a, b))
 }
 
 // older orders tasks by the age of their batches; there is one of each.

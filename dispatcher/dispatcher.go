@@ -46,6 +46,9 @@ type Config struct {
 	LeaseMin     time.Duration // no device is given less; default 1 s
 	ReportPeriod time.Duration // report_after_ms of an idle device; default 30 s
 
+	OfferLeast time.Duration // a place is kept so long at least for whom it is offered to; default 3 s
+	OfferMost  time.Duration // and at most, if devices take longer to come; default 5 s
+
 	FleetTokens []string  // none, one or two (rotation)
 	FleetMode   FleetMode // what a fleet token may do; default FleetAny
 
@@ -76,6 +79,12 @@ type Dispatcher struct {
 	restoring singleflight.Group // by pool
 	following *following
 	parks     *parks
+	errands   *errands
+	tellings  *turns[telling]
+	lookings  *turns[looking]
+	lines     *poolLines
+	searches  *searches
+	claims    *claims
 	now       func() time.Time
 	jitter    func() float64
 }
@@ -84,6 +93,8 @@ type Dispatcher struct {
 func New(config Config) *Dispatcher {
 	config.LeaseMin = cmp.Or(config.LeaseMin, time.Second)
 	config.ReportPeriod = cmp.Or(config.ReportPeriod, 30*time.Second)
+	config.OfferLeast = cmp.Or(config.OfferLeast, 3*time.Second)
+	config.OfferMost = max(cmp.Or(config.OfferMost, 5*time.Second), config.OfferLeast)
 	config.FleetMode = cmp.Or(config.FleetMode, FleetAny)
 	config.MaxParked = cmp.Or(config.MaxParked, maxParked)
 	if config.Logger == nil {
@@ -113,6 +124,12 @@ func New(config Config) *Dispatcher {
 		known:     newKnownTokens(config.Now),
 		following: newFollowing(),
 		parks:     parks,
+		errands:   newErrands(config.Logger),
+		tellings:  newTurns(telling.and),
+		lookings:  newTurns(looking.and),
+		lines:     newPoolLines(),
+		searches:  newSearches(),
+		claims:    newClaims(config.OfferLeast, config.OfferMost),
 		now:       config.Now,
 		jitter:    config.Jitter,
 	}

@@ -25,6 +25,8 @@ const maxMends = 2
 // new grant, or a refusal with a time. Each further turn knows one full pool or
 // one repair more, so it ends.
 func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
+	d.findOffers(ctx, h)
+	defer d.giveBack(h)
 	full := make(map[string]bool)
 	for mends := 0; ; {
 		choice := Decide(h.situation(full))
@@ -70,6 +72,7 @@ func (h *handling) situation(full map[string]bool) Situation {
 		Mentioned:  h.view.Grant != nil && h.mentioned[grantKey{h.view.Grant.Task, h.view.Grant.Token}],
 		Candidates: h.view.Candidates,
 		Full:       full,
+		Offered:    h.offered,
 	}
 }
 
@@ -86,11 +89,12 @@ func (d *Dispatcher) cannotConfirm(h *handling, err error) {
 func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candidate) error {
 	started := d.now()
 	pool, device := open[0].Pool, string(h.caller.Device)
-	request := slots.Request{Device: device, Wants: h.wants(open), Chance: d.jitter()}
-	got, _, err := d.semaphore.Acquire(ctx, pool, h.patient(d.pace(pool)), []slots.Request{request})
+	request := slots.Request{Device: device, Wants: h.wants(open), Chance: d.jitter(), Reach: slots.Reach(d.reachOf(h))}
+	got, offers, err := d.semaphore.Acquire(ctx, pool, h.patient(d.pace(pool)), []slots.Request{request})
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}
+	d.handOn(pool, offers, started)
 	switch got[0].Status {
 	case slots.StatusUnknown:
 		if err := d.makeKnown(ctx, pool); err != nil {
@@ -99,6 +103,7 @@ func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candid
 		return errMended
 	case slots.StatusFull:
 		h.lineUp(got[0].After)
+		d.lines.wait(pool)
 		d.waits.refused(pool, device, got[0].After, d.ahead(pool, got[0].Position), d.now())
 		return errFull
 	}
@@ -146,6 +151,7 @@ func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, 
 	case store.ClaimGranted:
 		d.metrics.granted(c, h.view)
 		d.waits.granted(c.Pool, claim.Device, d.now())
+		d.claims.made(c.Pool, claim.Device, d.now())
 		d.deliver(h, outcomes[0].Grant)
 		return nil
 	case store.ClaimConflict:

@@ -118,7 +118,7 @@ func (d *Dispatcher) wait(ctx context.Context, h *handling, onPark func()) bool 
 			d.endWait(h, ending)
 			return true
 		}
-		if (call != offered{}) && d.lookFromPark(ctx, h) {
+		if (call != offered{}) && d.lookFromPark(ctx, h, call) {
 			return true
 		}
 		if last {
@@ -165,7 +165,7 @@ func (d *Dispatcher) endWait(h *handling, why ending) {
 }
 
 // lookFromPark decides again. It returns false when the report waits on.
-func (d *Dispatcher) lookFromPark(ctx context.Context, h *handling) (final bool) {
+func (d *Dispatcher) lookFromPark(ctx context.Context, h *handling, call offered) (final bool) {
 	select {
 	case <-ctx.Done():
 		return true
@@ -184,9 +184,14 @@ func (d *Dispatcher) lookFromPark(ctx context.Context, h *handling) (final bool)
 		d.refuse(h, Choice{Reason: devices.ReasonNone}) // the next report is told why
 		return true
 	case ctx.Err() != nil: // the device is gone
+		d.leaveLines(h, call.pools())
 		return true
 	}
+	h.offered = call.pools()
 	d.nextTask(work, h)
+	if t := h.reply.Task; t != nil && t.Pool == call.pool {
+		d.metrics.handedOn(call.pool, d.now().Sub(call.since))
+	}
 	return !h.mayChange()
 }
 

@@ -45,6 +45,14 @@ type offered struct {
 	since time.Time // by this process's clock
 }
 
+// pools are those that keep a place for the device: one, or none.
+func (o offered) pools() []string {
+	if o.pool == "" {
+		return nil
+	}
+	return []string{o.pool}
+}
+
 // parks are the reports that this replica has parked, by device.
 type parks struct {
 	most    int

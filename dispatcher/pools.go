@@ -18,6 +18,7 @@ func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f 
 	if f.Now {
 		d.metrics.forced.WithLabelValues(pool).Inc()
 		d.ended(ctx, g, store.ByOperator)
+		d.HandOn(pool)
 	}
 	return g, nil
 }
@@ -25,6 +26,8 @@ func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f 
 // ForgetPool removes a deleted pool from the semaphore. What is left when that
 // fails harms nothing: the ledger grants nothing of such a pool.
 func (d *Dispatcher) ForgetPool(ctx context.Context, pool string) error {
+	d.lines.remove(pool)
+	d.searches.remove(pool)
 	if err := d.semaphore.Forget(ctx, pool); err != nil {
 		return fmt.Errorf("forgetting pool %s: %w", pool, err)
 	}

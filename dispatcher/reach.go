@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"sync"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -23,4 +24,72 @@ func (d *Dispatcher) reachOf(h *handling) store.Reach {
 		return store.ReachPark
 	}
 	return store.ReachNone
+}
+
+// wake tells a device that a place is kept for it.
+func (d *Dispatcher) wake(pool string, o placed) {
+	now := d.now()
+	d.config.Waker.Wake(devices.ID(o.Device), o.Left)
+	d.claims.sent(pool, o.Device, now)
+	d.metrics.handedOn(pool, now.Sub(o.since))
+}
+
+const (
+	offerPatience = 4       // a place is kept for so many times of what devices took to come lately
+	claimWeight   = 0.1     // of the newest claim in the mean
+	mostClaims    = 100_000 // under way; beyond it all are forgotten: a bound, not a policy
+)
+
+// claims learns how long devices take to come for what they were offered, as
+// this replica sees it.
+type claims struct {
+	least, most time.Duration // that a place is kept
+
+	mu    sync.Mutex
+	told  map[string]claim // by device
+	means map[string]time.Duration
+}
+
+// claim is one that is under way.
+type claim struct {
+	pool string
+	at   time.Time
+}
+
+func newClaims(least, most time.Duration) *claims {
+	return &claims{least: least, most: most, told: make(map[string]claim), means: make(map[string]time.Duration)}
+}
+
+func (c *claims) sent(pool, device string, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.told) >= mostClaims {
+		clear(c.told)
+	}
+	c.told[device] = claim{pool: pool, at: now}
+}
+
+// made learns from a device that was granted a place. One that came later than
+// any offer lasts did not come for it.
+func (c *claims) made(pool, device string, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	told, ok := c.told[device]
+	delete(c.told, device)
+	took := now.Sub(told.at)
+	if !ok || told.pool != pool || took > c.most {
+		return
+	}
+	mean, known := c.means[pool]
+	if !known {
+		mean = took
+	}
+	c.means[pool] = mean + time.Duration(claimWeight*float64(took-mean))
+}
+
+// offer is how long a place of the pool is to be kept for a device.
+func (c *claims) offer(pool string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return min(max(offerPatience*c.means[pool], c.least), c.most)
 }

@@ -53,7 +53,10 @@ func (d *Dispatcher) Reap(ctx context.Context) (ReapResult, error) {
 func (d *Dispatcher) releaseAll(ctx context.Context, leases map[string][]string) {
 	var wait sync.WaitGroup
 	for pool, ended := range leases {
-		wait.Go(func() { d.release(ctx, pool, ended...) })
+		wait.Go(func() {
+			d.release(ctx, pool, ended...)
+			d.HandOn(pool)
+		})
 	}
 	wait.Wait()
 }

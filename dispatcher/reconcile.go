@@ -91,6 +91,7 @@ func (d *Dispatcher) makeKnown(ctx context.Context, pool string) error {
 func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool) (ReconcileResult, error) {
 	var result ReconcileResult
 	d.metrics.show(pool.Name)
+	d.lines.add(pool.Name)
 	config := slots.Config{Capacity: pool.Capacity, Version: pool.Version}
 	// The order matters: the semaphore first, the rows second. A grant made in
 	// between is then missing from the snapshot only, never taken for an orphan.
@@ -129,6 +130,7 @@ func (d *Dispatcher) restore(ctx context.Context, pool string, config slots.Conf
 		return nil
 	}
 	result.Restored++
+	defer d.HandOn(pool)
 	d.log.InfoContext(ctx, "pool restored from the ledger", "pool", pool, "held", len(grants))
 	return d.undoEnded(ctx, pool, grants)
 }
@@ -143,6 +145,7 @@ func (d *Dispatcher) resize(ctx context.Context, pool string, config slots.Confi
 	}
 	if changed {
 		result.Resized++
+		d.HandOn(pool)
 	}
 	return nil
 }
@@ -163,7 +166,7 @@ func (d *Dispatcher) freeOrphans(ctx context.Context, pool string, snapshot slot
 	if len(orphans) == 0 {
 		return nil
 	}
-	freed, _, err := d.semaphore.Release(ctx, pool, d.pace(pool), orphans)
+	freed, err := d.free(ctx, pool, orphans)
 	if err != nil {
 		return fmt.Errorf("freeing orphans of pool %s: %w", pool, err)
 	}
@@ -215,7 +218,7 @@ func (d *Dispatcher) undoEnded(ctx context.Context, pool string, added []store.G
 	if len(ended) == 0 {
 		return nil
 	}
-	if _, _, err := d.semaphore.Release(ctx, pool, d.pace(pool), ended); err != nil {
+	if _, err := d.free(ctx, pool, ended); err != nil {
 		return fmt.Errorf("taking back ended grants of pool %s: %w", pool, err)
 	}
 	return nil

@@ -66,9 +66,17 @@ const releaseLimit = 2 * time.Second
 func (d *Dispatcher) release(ctx context.Context, pool string, leases ...string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 	defer cancel()
-	if _, _, err := d.semaphore.Release(ctx, pool, d.pace(pool), leases); err != nil {
+	if _, err := d.free(ctx, pool, leases); err != nil {
 		d.log.WarnContext(ctx, "a slot stays reserved until it is reconciled", "pool", pool, "leases", len(leases), "err", err)
 	}
+}
+
+// free frees slots and hands them on. It says for each lease whether it held one.
+func (d *Dispatcher) free(ctx context.Context, pool string, leases []string) ([]bool, error) {
+	since := d.now()
+	freed, offers, err := d.semaphore.Release(ctx, pool, d.pace(pool), leases)
+	d.handOn(pool, offers, since)
+	return freed, err
 }
 
 // causes are what the statuses of the wire mean to the ledger.

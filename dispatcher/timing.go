@@ -42,7 +42,7 @@ func (d *Dispatcher) reportAfter(choice Choice, now time.Time, turn time.Duratio
 
 // pace is what the line of a pool goes by when it tells a device to come again.
 func (d *Dispatcher) pace(pool string) slots.Pace {
-	return slots.Pace{Hold: d.holds.mean(pool), Soonest: soonest, Longest: d.config.ReportPeriod}
+	return slots.Pace{Hold: d.holds.mean(pool), Soonest: soonest, Longest: d.config.ReportPeriod, Offer: d.claims.offer(pool)}
 }
 
 // ahead is what the holds before a place in line add up to.

@@ -156,6 +156,31 @@ func (s *Semaphore) Lines(ctx context.Context, pools []string) ([]string, error)
 	return waiting, nil
 }
 
+// Offered says in which of these pools a place is kept for a device, in one
+// round trip (of a Cluster: one to each node).
+func (s *Semaphore) Offered(ctx context.Context, pools []string, device string) ([]string, error) {
+	if len(pools) == 0 {
+		return nil, nil
+	}
+	until := make([]*redis.FloatCmd, len(pools))
+	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, pool := range pools {
+			until[i] = p.ZScore(ctx, keys(pool)[offerKey], device)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("reading offers: %w: %w", ErrUnavailable, err)
+	}
+	var offered []string
+	for i, pool := range pools {
+		if until[i].Err() == nil {
+			offered = append(offered, pool)
+		}
+	}
+	return offered, nil
+}
+
 // offering runs a script that returns so many numbers, or nothing, and then offers.
 func (s *Semaphore) offering(ctx context.Context, script *redis.Script, pool string, args []any, numbers int) ([]int64, []Offer, error) {
 	reply, err := s.run(ctx, script, pool, args...).Slice()

@@ -68,8 +68,8 @@ func scriptsWith(lineLua string) scripts {
 	}
 }
 
-// lineKey is the index of the line among the keys of a pool.
-const lineKey = 7
+// lineKey and offerKey are indexes among the keys of a pool.
+const lineKey, offerKey = 7, 10
 
 // keys of a pool, in the order of pool.lua; one hash tag, so one node of a Cluster.
 func keys(pool string) []string {

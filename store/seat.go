@@ -43,6 +43,13 @@ type Search struct {
 	Limit int           // tasks that are looked at, of reachable devices or not
 }
 
+// Found is what came of a Search.
+type Found struct {
+	Seats  []Seat
+	Looked int  // tasks that were looked at; fewer than the limit: the batch is through
+	Last   Mark // the last of them
+}
+
 // PoolsWithWork returns those of these pools in which something waits and could
 // be granted, places or not; none as long as no device can be told of anything.
 // What runs counts as waiting: whether more does, a search finds out.
@@ -91,9 +98,8 @@ func openBatches() string {
 }
 
 // Seats looks at the next tasks of a batch, in its order, and returns those of
-// devices that could start one now, hold no place and can be told. last is the
-// task it came to; without any, the batch is through.
-func (s *Store) Seats(ctx context.Context, search Search) (seats []Seat, last Mark, err error) {
+// devices that could start one now, hold no place and can be told.
+func (s *Store) Seats(ctx context.Context, search Search) (Found, error) {
 	type reading struct {
 		Seat
 		mark Mark
@@ -105,15 +111,16 @@ func (s *Store) Seats(ctx context.Context, search Search) (seats []Seat, last Ma
 		return []any{&r.Device, &r.Reach, &r.Batch, &r.Task, &r.Weight, &r.Priority, &r.mark.Priority}
 	}, seatsText(), search.Pool, search.Batch, search.After.Priority, search.After.Task, search.Limit, search.Seen.Milliseconds())
 	if err != nil {
-		return nil, last, fmt.Errorf("looking for devices of batch %d: %w", search.Batch, err)
+		return Found{}, fmt.Errorf("looking for devices of batch %d: %w", search.Batch, err)
 	}
+	found := Found{Looked: len(rows)}
 	for _, r := range rows {
-		last = Mark{Set: true, Priority: r.mark.Priority, Task: r.Task}
+		found.Last = Mark{Set: true, Priority: r.mark.Priority, Task: r.Task}
 		if r.Reach != ReachNone {
-			seats = append(seats, r.Seat)
+			found.Seats = append(found.Seats, r.Seat)
 		}
 	}
-	return seats, last, nil
+	return found, nil
 }
 
 // seatsText reads the tasks that follow a mark, in two steps that the index

@@ -48,7 +48,7 @@ func (a *API) patchBatch(ctx context.Context, in *struct {
 		}
 		return in.Body.apply(b)
 	})
-	return shownBatch(b, neverStarts(err))
+	return a.startedBatch(b, neverStarts(err))
 }
 
 // apply changes all but the windows.
@@ -78,15 +78,31 @@ func (a *API) pauseBatch(ctx context.Context, in *struct {
 	if in.Body != nil {
 		reason = in.Body.Reason
 	}
-	return shownBatch(a.store.PauseBatch(ctx, actor(ctx), in.ID, reason))
+	return a.stoppedBatch(a.store.PauseBatch(ctx, actor(ctx), in.ID, reason))
 }
 
 func (a *API) resumeBatch(ctx context.Context, in *BatchPath) (*body[batchBody], error) {
-	return shownBatch(a.store.ResumeBatch(ctx, actor(ctx), in.ID))
+	return a.startedBatch(a.store.ResumeBatch(ctx, actor(ctx), in.ID))
 }
 
 func (a *API) cancelBatch(ctx context.Context, in *BatchPath) (*body[batchBody], error) {
-	return shownBatch(a.store.CancelBatch(ctx, actor(ctx), in.ID))
+	return a.stoppedBatch(a.store.CancelBatch(ctx, actor(ctx), in.ID))
+}
+
+// startedBatch is one of which something may start that could not before.
+func (a *API) startedBatch(b store.Batch, err error) (*body[batchBody], error) {
+	if err == nil {
+		a.options.Dispatcher.HandOn(b.Pool)
+	}
+	return shownBatch(b, err)
+}
+
+// stoppedBatch is one of which nothing starts any more.
+func (a *API) stoppedBatch(b store.Batch, err error) (*body[batchBody], error) {
+	if err == nil {
+		a.options.Dispatcher.LeaveLine(b.Pool, b.ID)
+	}
+	return shownBatch(b, err)
 }
 
 func shownBatch(b store.Batch, err error) (*body[batchBody], error) {

@@ -157,6 +157,7 @@ func (a *API) queueBatch(ctx context.Context, b store.Batch, q store.Queue, mode
 	if mode.DryRun {
 		return &created[batchCreated]{http.StatusOK, batchCreated{Tasks: made.Total}}, nil
 	}
+	a.options.Dispatcher.HandOn(b.Pool)
 	return &created[batchCreated]{http.StatusCreated, batchCreated{ID: made.ID, Tasks: made.Total}}, nil
 }
 

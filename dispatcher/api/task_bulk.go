@@ -26,7 +26,11 @@ func (a *API) cancelTasks(ctx context.Context, in *bulkQuery) (*body[bulkBody], 
 }
 
 func (a *API) retryTasks(ctx context.Context, in *bulkQuery) (*body[bulkBody], error) {
-	return a.bulk(ctx, in, a.store.RetryTasks, a.store.CountRetriable)
+	done, err := a.bulk(ctx, in, a.store.RetryTasks, a.store.CountRetriable)
+	if err == nil && !in.DryRun {
+		a.options.Dispatcher.HandOnAnew()
+	}
+	return done, err
 }
 
 func (a *API) bulk(
@@ -57,5 +61,6 @@ func (a *API) retryTask(ctx context.Context, in *taskID) (*body[TaskBody], error
 	if err != nil {
 		return nil, err
 	}
+	a.options.Dispatcher.HandOn(t.Pool)
 	return &body[TaskBody]{showTask(t)}, nil
 }

@@ -162,6 +162,7 @@ func (a *App) newPasses() *passes {
 	return newPasses(
 		a.log,
 		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: a.follow, quiet: true},
+		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.HandOnAll, quiet: true},
 		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: a.reconcile},
 		&pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: a.reap},
 		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.retain},
@@ -271,7 +272,7 @@ func (a *App) Stop(ctx context.Context) error {
 	if a.web != nil {
 		a.web.Stop()
 	}
-	return errors.Join(a.stopTransports(ctx), a.passes.stop(ctx), within(ctx, a.dispatcher.FlushSeen), a.cleanup.run(ctx))
+	return errors.Join(a.stopTransports(ctx), a.passes.stop(ctx), a.dispatcher.StopHandingOn(ctx), within(ctx, a.dispatcher.FlushSeen), a.cleanup.run(ctx))
 }
 
 // stopTransports finishes all at once: one that hangs takes no time from the

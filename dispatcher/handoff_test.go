@@ -1,0 +1,177 @@
+package dispatcher_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// wakes notes who was woken.
+type wakes struct {
+	mu  sync.Mutex
+	all []string
+	low time.Duration // the shortest time that a place was kept
+}
+
+// Wake notes it.
+func (w *wakes) Wake(device devices.ID, hold time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, string(device))
+	if w.low == 0 || hold < w.low {
+		w.low = hold
+	}
+}
+
+// woken are those that were woken so far.
+func (w *wakes) woken() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.all)
+}
+
+// pushing is a bench whose devices are pushed to.
+func pushing(w *wakes) func(*dispatcher.Config) {
+	// No place is given up only because the machine stands still.
+	return func(c *dispatcher.Config) { c.Waker, c.OfferLeast, c.OfferMost = w, minute, minute }
+}
+
+// pushed reports over the broker.
+func (b *bench) pushed(device, body string) devices.Reply {
+	b.t.Helper()
+	report, err := devices.DecodeReport([]byte(body))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for try := 0; ; try++ {
+		reply, err := b.HandleReport(b.ctx, dispatcher.Caller{Device: devices.ID(device), Via: dispatcher.ViaBroker}, report)
+		if err == nil && !undecided(reply, nil) {
+			return reply
+		}
+		if try == retries {
+			b.t.Fatalf("report of %s: %s, %v", device, reply.Reason, err)
+		}
+	}
+}
+
+func (b *bench) expectPushed(device string, want devices.Reason) devices.Reply {
+	b.t.Helper()
+	reply := b.pushed(device, `{"id":"p"}`)
+	if reply.Reason != want {
+		b.t.Fatalf("%s: %s, want %s", device, reply.Reason, want)
+	}
+	return reply
+}
+
+// known registers devices that the broker speaks for.
+func (b *bench) registered(names ...string) {
+	b.t.Helper()
+	for _, name := range names {
+		if _, err := b.store.EnsureDevice(b.ctx, name); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// eventuallyWoken waits until the devices were woken, these and no others, each
+// as often as it is named.
+func (b *bench) eventuallyWoken(w *wakes, want ...string) {
+	b.t.Helper()
+	slices.Sort(want)
+	b.eventually(fmt.Sprintf("waking of %q", want), func() bool { return len(w.woken()) >= len(want) })
+	got := w.woken()
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		b.t.Fatalf("woken %q, want %q", got, want)
+	}
+}
+
+// passing runs the pass again and again, as a replica does.
+func (b *bench) passing() {
+	done := make(chan struct{})
+	var wait sync.WaitGroup
+	b.t.Cleanup(func() {
+		close(done)
+		wait.Wait()
+	})
+	wait.Go(func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				_ = b.HandOnAll(context.Background())
+			}
+		}
+	})
+}
+
+// A place that falls free is kept for the first in line, who is woken; whoever
+// asks meanwhile does not get it.
+func TestAFreedPlaceIsHandedOn(t *testing.T) {
+	t.Parallel()
+	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": servers} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &wakes{}
+			b := backend(t, pushing(w))
+			b.pool("a", 1, minute)
+			b.registered("first", "second", "third")
+			b.batch("a", nil, "first", "second", "third", "polls")
+			held := b.expectPushed("first", devices.ReasonGranted)
+			b.expectPushed("third", devices.ReasonFull)
+			b.expectPushed("second", devices.ReasonFull)
+			b.pushed("first", result(*held.Task, "succeeded", ""))
+			b.eventuallyWoken(w, "second")
+			if w.low <= 0 || w.low > minute {
+				t.Errorf("kept for %s", w.low)
+			}
+			b.expectReason("polls", `{}`, devices.ReasonFull)
+			b.expectPushed("third", devices.ReasonFull)
+			held = b.expectPushed("second", devices.ReasonGranted)
+			b.pushed("second", result(*held.Task, "succeeded", ""))
+			b.eventuallyWoken(w, "second", "third")
+		})
+	}
+}
+
+// Devices that sleep, and stand in no line, are found in the ledger: at once by
+// whoever took the change, and by the pass.
+func TestSleepersAreFound(t *testing.T) {
+	t.Parallel()
+	for name, look := range map[string]func(b *bench){
+		"at once":     func(b *bench) { b.HandOn("a") },
+		"by the pass": func(b *bench) { b.passing() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &wakes{}
+			test := func(b *bench) {
+				b.pool("a", 2, minute)
+				b.reconcile()
+				b.registered("d1", "d2", "d3", "unseen")
+				for _, device := range []string{"d1", "d2", "d3"} {
+					b.expectPushed(device, devices.ReasonNone)
+				}
+				b.must(b.FlushSeen(b.ctx))
+				priority := -5
+				b.batch("a", func(in *store.Batch) { in.Priority = priority }, "unseen", "d3", "d1", "d2")
+				look(b)
+				b.eventuallyWoken(w, "d3", "d1")
+				b.expectPushed("d2", devices.ReasonFull)
+				b.expectPushed("d3", devices.ReasonGranted)
+				b.expectPushed("d1", devices.ReasonGranted)
+			}
+			test(servers(t, pushing(w)))
+		})
+	}
+}

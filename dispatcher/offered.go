@@ -1,0 +1,90 @@
+package dispatcher
+
+import (
+	"context"
+	"slices"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// useOf says what is to become of an offer: sent to its device, which could
+// start a task of the pool; passed on, while the device keeps its place because
+// it is only busy; or passed on, and the device out of the line.
+func useOf(view store.View, pool string) slots.What {
+	s := Situation{Now: view.Now, Standstill: view.Standstill}
+	switch {
+	case view.Device == nil || view.Device.Blocked:
+		return slots.WaiterLeft
+	case view.Grant != nil:
+		return slots.WaiterAway
+	}
+	for _, c := range view.Candidates {
+		if c.Pool == pool && len(s.ofTask(c)) == 0 {
+			return slots.OfferSent
+		}
+	}
+	return slots.WaiterLeft
+}
+
+// findOffers notes in which pools a place is kept for the device of a report, if
+// it has work in several: that is where it starts. With one pool it starts there
+// anyway, and what was parked knows.
+func (d *Dispatcher) findOffers(ctx context.Context, h *handling) {
+	if d.reachOf(h) == store.ReachNone || len(h.offered) > 0 || len(h.pools()) < 2 {
+		return
+	}
+	offered, err := d.semaphore.Offered(ctx, d.lines.amongWaiting(h.pools()), string(h.caller.Device))
+	if err != nil {
+		d.log.WarnContext(ctx, "decided without knowing where a place is kept", "err", err)
+		return
+	}
+	h.offered = offered
+}
+
+// giveBack lets others have the places that were kept for a device which starts
+// nothing there. Who starts something elsewhere, declines or is busy keeps its
+// place in line; who could start nothing there anyway leaves it.
+func (d *Dispatcher) giveBack(h *handling) {
+	if d.reachOf(h) == store.ReachNone {
+		return
+	}
+	switch h.reply.Reason {
+	case devices.ReasonFull: // it stands in line now, and holds no offer
+	case devices.ReasonGranted:
+		elsewhere := slices.DeleteFunc(slices.Clone(h.offered), func(pool string) bool { return h.reply.Task != nil && pool == h.reply.Task.Pool })
+		d.tellLines(h, slots.WaiterAway, elsewhere)
+	case devices.ReasonUnavailable, devices.ReasonLimited:
+		d.tellLines(h, slots.WaiterAway, h.offered)
+	case devices.ReasonDeclined, devices.ReasonBusy:
+		d.tellLines(h, slots.WaiterAway, d.lines.amongWaiting(h.pools()))
+	default:
+		d.leaveLines(h, h.offered)
+		d.leaveLines(h, d.lines.amongWaiting(h.pools()))
+	}
+}
+
+func (d *Dispatcher) leaveLines(h *handling, pools []string) {
+	d.tellLines(h, slots.WaiterLeft, pools)
+}
+
+// tellLines tells the lines of pools what became of a device, whatever it was
+// offered there.
+func (d *Dispatcher) tellLines(h *handling, what slots.What, pools []string) {
+	for _, pool := range pools {
+		d.relay(pool, telling{news: []slots.News{{What: what, Device: string(h.caller.Device)}}})
+	}
+}
+
+// pools are those in which the device has open work, each once.
+func (h *handling) pools() (pools []string) {
+	seen := make(map[string]bool)
+	for _, c := range h.view.Candidates {
+		if !seen[c.Pool] {
+			seen[c.Pool] = true
+			pools = append(pools, c.Pool)
+		}
+	}
+	return pools
+}
