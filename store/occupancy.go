@@ -47,16 +47,25 @@ func (s *Store) Waiting(ctx context.Context, pool string, most int) (int, error)
 	return one(ctx, s.read(), only[int], waitingCount("$1", "$2", ""), pool, most)
 }
 
-// WaitingByPool counts as Waiting does, up to most in each pool. Pools in which
-// nobody waits are left out.
-func (s *Store) WaitingByPool(ctx context.Context, most int) (map[string]int, error) {
+// WaitingByPool counts as Waiting does, among up to so many tasks of each pool.
+// Pools in which nobody waits are left out. Each condition is a look-up by a
+// key: joined, the batches of all pools would be read for each pool.
+func (s *Store) WaitingByPool(ctx context.Context, tasks int) (map[string]int, error) {
 	type reading struct {
 		pool    string
 		waiting int
 	}
 	rows, err := collect(ctx, s.read(), func(r *reading) []any { return []any{&r.pool, &r.waiting} }, `
-		SELECT open.name, (`+waitingCount("open.name", "$1", "")+`) FROM pools open
-		WHERE open.deleted_at IS NULL AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = open.name AND t.state = 'pending')`, most)
+		SELECT p.name, (
+			SELECT count(DISTINCT found.device) FROM (
+				SELECT t.device FROM tasks t
+				WHERE t.pool = p.name AND t.state = 'pending' AND (t.retry_at IS NULL OR t.retry_at <= {now})
+					AND (SELECT g.task FROM grants g WHERE g.device = t.device) IS NULL
+					AND (SELECT CASE WHEN `+startable()+` THEN TRUE ELSE FALSE END FROM batches b WHERE b.id = t.batch)
+					AND (SELECT d.blocked FROM devices d WHERE d.id = t.device) IS NOT TRUE
+				LIMIT $1) AS found)
+		FROM pools p
+		WHERE p.deleted_at IS NULL AND p.paused IS FALSE AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = p.name AND t.state = 'pending')`, tasks)
 	if err != nil {
 		return nil, fmt.Errorf("counting who waits: %w", err)
 	}

@@ -135,10 +135,13 @@ func TestPoolStatsAndWaiting(t *testing.T) {
 			if n, err := l.Waiting(l.Context(), "p", most); err != nil || n != want {
 				l.Errorf("%d of at most %d wait, %v; want %d", n, most, err, want)
 			}
-			all, err := l.WaitingByPool(l.Context(), most)
-			if diff := cmp.Diff(map[string]int{"p": want}, all); diff != "" || err != nil {
-				l.Errorf("of at most %d: %v, %s", most, err, diff)
-			}
+		}
+		all, err := l.WaitingByPool(l.Context(), 100)
+		if diff := cmp.Diff(map[string]int{"p": 4}, all); diff != "" || err != nil {
+			l.Errorf("%v, %s", err, diff)
+		}
+		if few, err := l.WaitingByPool(l.Context(), 2); err != nil || few["p"] < 1 || few["p"] > 2 {
+			l.Errorf("among two tasks: %v, %v", few, err)
 		}
 		o, err := l.Occupancy(l.Context(), "p", 3)
 		l.must(err)

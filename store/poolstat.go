@@ -29,14 +29,17 @@ func (s *Store) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	}, `
 		WITH counts AS (
 			SELECT b.pool, c.state, CAST(sum(c.n) AS bigint) AS n FROM (`+counted+`) AS c JOIN batches b ON b.id = c.batch GROUP BY b.pool, c.state
-			UNION ALL SELECT pool, 'all', CAST(sum(total) AS bigint) FROM batches GROUP BY pool)
-		SELECT p.name, p.capacity, (SELECT count(*) FROM grants g WHERE g.pool = p.name), c.state, c.n, {now}, (
-			SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch
-			WHERE t.pool = p.name AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
-			ORDER BY t.id LIMIT 1)
-		FROM pools p LEFT JOIN counts c ON c.pool = p.name
-		WHERE p.deleted_at IS NULL
-		ORDER BY p.name, c.state`)
+			UNION ALL SELECT pool, 'all', CAST(sum(total) AS bigint) FROM batches GROUP BY pool),
+		-- The clock keeps this apart: once for each pool, not for each count.
+		each AS (
+			SELECT p.name, p.capacity, (SELECT count(*) FROM grants g WHERE g.pool = p.name) AS held, {now} AS now, (
+				SELECT t.batch FROM tasks t
+				WHERE t.pool = p.name AND t.state = 'pending' AND (SELECT g.device FROM grants g WHERE g.task = t.id) IS NULL
+				ORDER BY t.id LIMIT 1) AS oldest
+			FROM pools p WHERE p.deleted_at IS NULL)
+		SELECT e.name, e.capacity, e.held, c.state, c.n, e.now, b.created_at
+		FROM each e LEFT JOIN counts c ON c.pool = e.name LEFT JOIN batches b ON b.id = e.oldest
+		ORDER BY e.name, c.state`)
 	if err != nil {
 		return nil, err
 	}
