@@ -10,22 +10,22 @@ import (
 
 // Policy is one limit as an operator writes it.
 type Policy struct {
-	Name        string    `json:"name"`               // 1-64 of A-Z a-z 0-9 . _ : -; unique among those beside it
-	Per         string    `json:"per,omitempty"`      // fields, separated by commas: each value of them is counted on its own
-	Algorithm   Algorithm `json:"algorithm"`          // how it counts
-	Windows     []Window  `json:"windows,omitempty"`  // sliding: all of them hold
-	PerMS       int64     `json:"per_ms,omitempty"`   // fixed, duplicate: length of the window
-	Period      Period    `json:"period,omitempty"`   // calendar
-	Timezone    string    `json:"timezone,omitempty"` // calendar: IANA name; empty is UTC
-	Max         int64     `json:"max,omitempty"`      // fixed, duplicate, calendar: starts in a window
-	OnError     OnError   `json:"on_error,omitempty"` // when it cannot be checked; empty is closed
-	TrustDevice bool      `json:"trust_device,omitempty"`
+	Name        string    `json:"name" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit; unique in its list"`
+	Per         string    `json:"per,omitempty" doc:"What is counted on its own: tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME (with trust_device); several, separated by commas, together. Default of duplicate: device,kind,payload"`
+	Algorithm   Algorithm `json:"algorithm" enum:"sliding,fixed,calendar,duplicate"`
+	Windows     []Window  `json:"windows,omitempty" nullable:"true" doc:"sliding: 1 to 8, all of which hold"`
+	PerMS       int64     `json:"per_ms,omitempty" doc:"fixed, duplicate: length of the window; at most 31 days"`
+	Period      Period    `json:"period,omitempty" doc:"calendar: day, week (from Monday) or month"`
+	Timezone    string    `json:"timezone,omitempty" doc:"calendar: such as Asia/Shanghai; default UTC"`
+	Max         int64     `json:"max,omitempty" doc:"fixed, calendar, duplicate: starts in a window"`
+	OnError     OnError   `json:"on_error,omitempty" doc:"What a start does that cannot be checked: closed (it waits, the default) or open (it passes)"`
+	TrustDevice bool      `json:"trust_device,omitempty" doc:"Allows attributes, which the device itself says"`
 }
 
 // Window lets at most Max starts pass in any PerMS milliseconds.
 type Window struct {
-	Max   int64 `json:"max"`
-	PerMS int64 `json:"per_ms"`
+	Max   int64 `json:"max" doc:"1 to 100000"`
+	PerMS int64 `json:"per_ms" doc:"1 ms to 31 days"`
 }
 
 // Algorithm is how a policy counts.

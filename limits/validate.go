@@ -38,9 +38,20 @@ func Validate(policies []Policy) error {
 	return nil
 }
 
+// FieldError is a field of a policy that cannot be so; ErrInvalid.
+type FieldError struct {
+	Field   string // such as limits[0].windows[1].max
+	Allowed string // what it may be
+}
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Allowed }
+
+// Unwrap says what kind of error it is.
+func (*FieldError) Unwrap() error { return ErrInvalid }
+
 // bad says what a field may be.
 func bad(field, format string, args ...any) error {
-	return fmt.Errorf("%s: %s: %w", field, fmt.Sprintf(format, args...), ErrInvalid)
+	return &FieldError{Field: field, Allowed: fmt.Sprintf(format, args...)}
 }
 
 func (p Policy) check(at string) error {

@@ -30,6 +30,8 @@ type Batch struct {
 	FinishInside bool     // nothing starts with less than its lease left of a window, its own or its pool's
 	Opening      Opening  // of its windows
 
+	Limits json.RawMessage // a JSON array of policies, valid; nil = none
+
 	MaxAttempts  int           // counted attempts, >= 1
 	RetryOn      []string      // causes retried: "failed", "timed_out"
 	RetryBackoff time.Duration // before the second attempt; doubles, jittered
@@ -59,7 +61,7 @@ const defaultMaxRun = time.Hour
 
 const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.weight, b.not_before, b.not_after,
 	b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost, b.lease_ms, b.max_run_ms, b.abort_failure, b.abort_min,
-	b.windows, b.finish_inside, b.opens_at, b.closes_at,
+	b.windows, b.finish_inside, b.opens_at, b.closes_at, b.limits,
 	b.paused, b.paused_by, b.paused_at, b.pause_reason, b.cancelled_at, b.created_at, b.total, {now}`
 
 func batchDest(b *Batch) []any {
@@ -81,6 +83,7 @@ func batchDest(b *Batch) []any {
 		&b.FinishInside,
 		instant{&b.Opening.From},
 		instant{&b.Opening.Until},
+		document{&b.Limits},
 		&b.Paused, &b.PausedBy,
 		maybe{&b.PausedAt},
 		&b.PauseReason,
@@ -136,14 +139,14 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 	err = tx.rowOf(ctx, `
 		INSERT INTO batches (name, pool, kind, payload, priority, weight, not_before, not_after, max_attempts,
 			retry_on, retry_backoff_ms, on_lost, lease_ms, max_run_ms, paused, abort_failure, abort_min,
-			windows, finish_inside, opens_at, closes_at, windows_due, created_at)
+			windows, finish_inside, opens_at, closes_at, windows_due, limits, created_at)
 		SELECT $1, p.name, $3, $4{json}, $5, $6, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-			$18{json}, $19, {epoch} + $20 * {ms}, {epoch} + $21 * {ms}, {epoch} + $22 * {ms}, {now}
+			$18{json}, $19, {epoch} + $20 * {ms}, {epoch} + $21 * {ms}, {epoch} + $22 * {ms}, $23{json}, {now}
 		FROM pools p WHERE p.name = $2 AND p.deleted_at IS NULL {share p}
 		RETURNING id`, []any{
 		b.Name, b.Pool, b.Kind, nullText(b.Payload), b.Priority, max(b.Weight, 1), nullMillis(b.NotBefore), nullMillis(b.NotAfter),
 		max(b.MaxAttempts, 1), strings.Join(b.RetryOn, ","), b.RetryBackoff.Milliseconds(), b.OnLost, b.Lease.Milliseconds(),
-		b.MaxRun.Milliseconds(), b.Paused, abort.Failure, abort.Min, o.windows, b.FinishInside, o.from, o.until, o.due,
+		b.MaxRun.Milliseconds(), b.Paused, abort.Failure, abort.Min, o.windows, b.FinishInside, o.from, o.until, o.due, nullText(b.Limits),
 	}, &id)
 	if errors.Is(err, ErrNotFound) {
 		return 0, fmt.Errorf("%w: %s", ErrUnknownPool, b.Pool)

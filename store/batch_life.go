@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -65,7 +66,7 @@ func (s *Store) CancelBatch(ctx context.Context, actor string, id int64) (Batch,
 }
 
 // ChangeBatch changes what an operator may change of a batch that exists:
-// Priority, Weight, NotAfter, Windows and MaxAttempts. Whatever else change does to the
+// Priority, Weight, NotAfter, Windows, Limits and MaxAttempts. Whatever else change does to the
 // batch is not kept. It is called inside of the transaction, perhaps more than
 // once, and its error ends it. ErrNotFound, ErrNeverStarts.
 func (s *Store) ChangeBatch(ctx context.Context, actor string, id int64, change func(*Batch) error) (Batch, error) {
@@ -89,9 +90,10 @@ func (s *Store) ChangeBatch(ctx context.Context, actor string, id int64, change 
 		}
 		if _, err := tx.exec(ctx, `
 			UPDATE batches SET priority = $2, weight = $3, not_after = {epoch} + $4 * {ms}, max_attempts = $5,
-				windows = $6{json}, opens_at = {epoch} + $7 * {ms}, closes_at = {epoch} + $8 * {ms}, windows_due = {epoch} + $9 * {ms}
+				windows = $6{json}, opens_at = {epoch} + $7 * {ms}, closes_at = {epoch} + $8 * {ms}, windows_due = {epoch} + $9 * {ms},
+				limits = $10{json}
 			WHERE id = $1`,
-			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.due); err != nil {
+			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.due, nullText(b.Limits)); err != nil {
 			return fmt.Errorf("changing: %w", err)
 		}
 		return tx.record(ctx, Event{Kind: "batch.changed", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail})
@@ -106,6 +108,7 @@ func batchChanges(old, b Batch) string {
 		{"weight", fmt.Sprint(old.Weight), fmt.Sprint(b.Weight)},
 		{"not_after", instantText(old.NotAfter), instantText(b.NotAfter)},
 		{"windows", fmt.Sprint(old.Windows), fmt.Sprint(b.Windows)},
+		{"limits", limitsText(old.Limits), limitsText(b.Limits)},
 		{"max_attempts", fmt.Sprint(old.MaxAttempts), fmt.Sprint(b.MaxAttempts)},
 	} {
 		if c.now != c.old {
@@ -113,6 +116,14 @@ func batchChanges(old, b Batch) string {
 		}
 	}
 	return strings.Join(changes, " ")
+}
+
+// limitsText is how the audit log names policies.
+func limitsText(raw json.RawMessage) string {
+	if raw == nil {
+		return "none"
+	}
+	return string(raw)
 }
 
 func instantText(t *time.Time) string {

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,15 +13,16 @@ import (
 // Pool is a set of Capacity numbered places (slots 0..Capacity-1).
 type Pool struct {
 	Name        string
-	Capacity    int           // 0..10000; 0 grants nothing
-	Lease       time.Duration // 1 s..24 h, unless the batch says otherwise
-	Paused      bool          // true: nothing new is granted
-	PausedBy    string        // empty: not paused, or paused before this was kept
-	PausedAt    *time.Time    // nil likewise
-	PauseReason string        // why; may be empty
-	Windows     []Window      // none = always open
-	Opening     Opening       // of its windows
-	Version     int64         // increases with every change
+	Capacity    int             // 0..10000; 0 grants nothing
+	Lease       time.Duration   // 1 s..24 h, unless the batch says otherwise
+	Paused      bool            // true: nothing new is granted
+	PausedBy    string          // empty: not paused, or paused before this was kept
+	PausedAt    *time.Time      // nil likewise
+	PauseReason string          // why; may be empty
+	Windows     []Window        // none = always open
+	Opening     Opening         // of its windows
+	Limits      json.RawMessage // a JSON array of policies, valid; nil = none
+	Version     int64           // increases with every change
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
 }
@@ -29,10 +32,11 @@ type PoolSpec struct {
 	Capacity int           // 0..10000
 	Lease    time.Duration // more than 0
 	Paused   bool
-	Windows  []Window // valid
+	Windows  []Window        // valid
+	Limits   json.RawMessage // valid; nil = none
 }
 
-const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, version, created_at, updated_at`
+const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, version, created_at, updated_at`
 
 func poolDest(p *Pool) []any {
 	return []any{
@@ -44,6 +48,7 @@ func poolDest(p *Pool) []any {
 		recurring{&p.Windows},
 		instant{&p.Opening.From},
 		instant{&p.Opening.Until},
+		document{&p.Limits},
 		&p.Version,
 		instant{&p.CreatedAt},
 		instant{&p.UpdatedAt},
@@ -152,11 +157,11 @@ func (s *Store) withPool(ctx context.Context, name string, change func(tx sessio
 }
 
 func (p Pool) spec() PoolSpec {
-	return PoolSpec{Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused, Windows: p.Windows}
+	return PoolSpec{Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused, Windows: p.Windows, Limits: p.Limits}
 }
 
 func (p PoolSpec) equals(o PoolSpec) bool {
-	return p.Capacity == o.Capacity && p.Lease == o.Lease && p.Paused == o.Paused && slices.Equal(p.Windows, o.Windows)
+	return p.Capacity == o.Capacity && p.Lease == o.Lease && p.Paused == o.Paused && slices.Equal(p.Windows, o.Windows) && bytes.Equal(p.Limits, o.Limits)
 }
 
 // pause is who paused a pool, when and why; nothing when it is not paused.
@@ -189,16 +194,17 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	// What was deleted comes back with its versions.
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
-			paused_by, paused_at, pause_reason)
+			paused_by, paused_at, pause_reason, limits)
 		VALUES ($1, $2, $3, $4, $5{json}, {epoch} + $6 * {ms}, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, 1, {now}, {now},
-			$9, CASE WHEN $10 THEN {now} ELSE {epoch} + $11 * {ms} END, $12)
+			$9, CASE WHEN $10 THEN {now} ELSE {epoch} + $11 * {ms} END, $12, $13{json})
 		ON CONFLICT (name) DO UPDATE SET capacity = excluded.capacity, lease_ms = excluded.lease_ms, paused = excluded.paused,
 			windows = excluded.windows, opens_at = excluded.opens_at, closes_at = excluded.closes_at, windows_due = excluded.windows_due,
 			created_at = CASE WHEN pools.deleted_at IS NULL THEN pools.created_at ELSE excluded.created_at END, deleted_at = NULL,
 			version = pools.version + 1, updated_at = excluded.updated_at,
-			paused_by = excluded.paused_by, paused_at = excluded.paused_at, pause_reason = excluded.pause_reason`,
+			paused_by = excluded.paused_by, paused_at = excluded.paused_at, pause_reason = excluded.pause_reason,
+			limits = excluded.limits`,
 		name, spec.Capacity, spec.Lease.Milliseconds(), spec.Paused, o.windows, o.from, o.until, o.due,
-		held.by, held.now, nullMillis(held.at), held.note); err != nil {
+		held.by, held.now, nullMillis(held.at), held.note, nullText(spec.Limits)); err != nil {
 		return Pool{}, false, fmt.Errorf("writing pool %s: %w", name, err)
 	}
 	kind := "pool.changed"
@@ -208,6 +214,9 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	detail := fmt.Sprintf("capacity=%d lease=%s paused=%t", spec.Capacity, spec.Lease, spec.Paused)
 	if len(spec.Windows) > 0 {
 		detail += fmt.Sprintf(" windows=%v", spec.Windows)
+	}
+	if old != nil && !bytes.Equal(old.Limits, spec.Limits) || old == nil && spec.Limits != nil {
+		detail += " limits=" + limitsText(spec.Limits)
 	}
 	if note != "" {
 		detail += " because: " + note

@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -17,11 +18,12 @@ const (
 )
 
 type batchPatch struct {
-	Priority    patch[int]          `json:"priority,omitzero" minimum:"-1000000" maximum:"1000000" doc:"Of its tasks without their own"`
-	Weight      patch[int]          `json:"weight,omitzero" minimum:"1" maximum:"1000" doc:"In effect with the next report"`
-	NotAfter    patch[time.Time]    `json:"not_after,omitzero" doc:"null: never. What has expired stays so"`
-	Windows     patch[[]windowBody] `json:"windows,omitzero" doc:"All of them; null or none: always open"`
-	MaxAttempts patch[int]          `json:"max_attempts,omitzero" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`
+	Priority    patch[int]             `json:"priority,omitzero" minimum:"-1000000" maximum:"1000000" doc:"Of its tasks without their own"`
+	Weight      patch[int]             `json:"weight,omitzero" minimum:"1" maximum:"1000" doc:"In effect with the next report"`
+	NotAfter    patch[time.Time]       `json:"not_after,omitzero" doc:"null: never. What has expired stays so"`
+	Windows     patch[[]windowBody]    `json:"windows,omitzero" doc:"All of them; null or none: always open"`
+	Limits      patch[[]limits.Policy] `json:"limits,omitzero" doc:"All of them, beside those of the pool; in effect with the next report"`
+	MaxAttempts patch[int]             `json:"max_attempts,omitzero" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`
 }
 
 func (a *API) registerBatchLife(operations huma.API) {
@@ -42,7 +44,16 @@ func (a *API) patchBatch(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	var policies []limits.Policy
+	in.Body.Limits.to(&policies, nil)
+	limited, err := readLimits(policies)
+	if err != nil {
+		return nil, err
+	}
 	b, err := a.store.ChangeBatch(ctx, actor(ctx), in.ID, func(b *store.Batch) error {
+		if in.Body.Limits.set {
+			b.Limits = limited
+		}
 		if in.Body.Windows.set {
 			b.Windows = opens
 		}
@@ -51,7 +62,7 @@ func (a *API) patchBatch(ctx context.Context, in *struct {
 	return a.startedBatch(b, neverStarts(err))
 }
 
-// apply changes all but the windows.
+// apply changes all but windows and limits.
 func (p batchPatch) apply(b *store.Batch) error {
 	p.Priority.to(&b.Priority, 0)
 	p.Weight.to(&b.Weight, defaultWeight)

@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -33,26 +34,27 @@ type batchStore interface {
 }
 
 type batchPost struct {
-	Name           string       `json:"name,omitempty" maxLength:"200"`
-	Pool           string       `json:"pool" minLength:"1" maxLength:"64"`
-	Kind           string       `json:"kind,omitempty" maxLength:"64" doc:"What the device is to do; yours to define"`
-	Payload        raw          `json:"payload,omitempty" doc:"Shared by all tasks; a task's own object is a merge patch (RFC 7396) to it; together at most 32 KiB"`
-	Priority       int          `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
-	Weight         int          `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share of the pool's places, among its batches with open work"`
-	NotBefore      *time.Time   `json:"not_before,omitempty" nullable:"true"`
-	NotAfter       *time.Time   `json:"not_after,omitempty" nullable:"true" doc:"Pending tasks expire then"`
-	Windows        []windowBody `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
-	FinishInside   *bool        `json:"finish_inside,omitempty" default:"true" doc:"Nothing starts with less than its lease left of a window, its own or its pool's"`
-	MaxAttempts    int          `json:"max_attempts,omitempty" minimum:"1" maximum:"100" default:"3"`
-	RetryOn        []string     `json:"retry_on,omitempty" nullable:"true" enum:"failed,timed_out" doc:"Causes that are retried; default both, also when empty: max_attempts 1 retries nothing"`
-	RetryBackoffMS *int64       `json:"retry_backoff_ms,omitempty" minimum:"0" maximum:"86400000" default:"10000" doc:"Before the second attempt; doubles, jittered, at most an hour or this itself"`
-	OnLost         string       `json:"on_lost,omitempty" enum:"retry,fail" default:"retry" doc:"When a lease lapsed"`
-	LeaseMS        int64        `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Default: the pool's"`
-	MaxRunMS       int64        `json:"max_run_ms,omitempty" minimum:"1" maximum:"604800000" doc:"Renewals end there; default an hour"`
-	Abort          *abortBody   `json:"abort,omitempty" doc:"Pauses the batch when too much of it fails"`
-	Devices        []string     `json:"devices,omitempty" nullable:"true" doc:"One task for each; or tasks, or select"`
-	Tasks          []batchTask  `json:"tasks,omitempty" nullable:"true" doc:"Tasks with payloads of their own; or devices, or select"`
-	Select         *selection   `json:"select,omitempty" doc:"One task for each device that has all of the tags now; or devices, or tasks"`
+	Name           string          `json:"name,omitempty" maxLength:"200"`
+	Pool           string          `json:"pool" minLength:"1" maxLength:"64"`
+	Kind           string          `json:"kind,omitempty" maxLength:"64" doc:"What the device is to do; yours to define"`
+	Payload        raw             `json:"payload,omitempty" doc:"Shared by all tasks; a task's own object is a merge patch (RFC 7396) to it; together at most 32 KiB"`
+	Priority       int             `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
+	Weight         int             `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share of the pool's places, among its batches with open work"`
+	NotBefore      *time.Time      `json:"not_before,omitempty" nullable:"true"`
+	NotAfter       *time.Time      `json:"not_after,omitempty" nullable:"true" doc:"Pending tasks expire then"`
+	Windows        []windowBody    `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
+	Limits         []limits.Policy `json:"limits,omitempty" nullable:"true" doc:"How often its tasks may start, beside what its pool says"`
+	FinishInside   *bool           `json:"finish_inside,omitempty" default:"true" doc:"Nothing starts with less than its lease left of a window, its own or its pool's"`
+	MaxAttempts    int             `json:"max_attempts,omitempty" minimum:"1" maximum:"100" default:"3"`
+	RetryOn        []string        `json:"retry_on,omitempty" nullable:"true" enum:"failed,timed_out" doc:"Causes that are retried; default both, also when empty: max_attempts 1 retries nothing"`
+	RetryBackoffMS *int64          `json:"retry_backoff_ms,omitempty" minimum:"0" maximum:"86400000" default:"10000" doc:"Before the second attempt; doubles, jittered, at most an hour or this itself"`
+	OnLost         string          `json:"on_lost,omitempty" enum:"retry,fail" default:"retry" doc:"When a lease lapsed"`
+	LeaseMS        int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Default: the pool's"`
+	MaxRunMS       int64           `json:"max_run_ms,omitempty" minimum:"1" maximum:"604800000" doc:"Renewals end there; default an hour"`
+	Abort          *abortBody      `json:"abort,omitempty" doc:"Pauses the batch when too much of it fails"`
+	Devices        []string        `json:"devices,omitempty" nullable:"true" doc:"One task for each; or tasks, or select"`
+	Tasks          []batchTask     `json:"tasks,omitempty" nullable:"true" doc:"Tasks with payloads of their own; or devices, or select"`
+	Select         *selection      `json:"select,omitempty" doc:"One task for each device that has all of the tags now; or devices, or tasks"`
 }
 
 type selection struct {
@@ -86,6 +88,7 @@ type batchBody struct {
 	NotBefore      *timestamp       `json:"not_before" nullable:"true"`
 	NotAfter       *timestamp       `json:"not_after" nullable:"true"`
 	Windows        []windowBody     `json:"windows"`
+	Limits         []limits.Policy  `json:"limits"`
 	FinishInside   bool             `json:"finish_inside"`
 	OpensAt        *timestamp       `json:"opens_at" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
 	ClosesAt       *timestamp       `json:"closes_at" nullable:"true"`
@@ -177,6 +180,10 @@ func (a *API) newBatch(in batchPost) (store.Batch, error) {
 	if err != nil {
 		return store.Batch{}, err
 	}
+	limited, err := readLimits(in.Limits)
+	if err != nil {
+		return store.Batch{}, err
+	}
 	backoff := int64(10_000)
 	if in.RetryBackoffMS != nil {
 		backoff = *in.RetryBackoffMS
@@ -190,7 +197,7 @@ func (a *API) newBatch(in batchPost) (store.Batch, error) {
 		Priority: in.Priority, Weight: cmp.Or(in.Weight, defaultWeight), NotBefore: in.NotBefore, NotAfter: in.NotAfter,
 		MaxAttempts: cmp.Or(in.MaxAttempts, defaultMaxAttempts), RetryOn: retryOn, RetryBackoff: milliseconds(backoff),
 		OnLost: cmp.Or(in.OnLost, "retry"), Lease: milliseconds(in.LeaseMS), MaxRun: milliseconds(in.MaxRunMS),
-		Abort: in.Abort.rule(), Windows: opens, FinishInside: in.FinishInside == nil || *in.FinishInside,
+		Abort: in.Abort.rule(), Windows: opens, Limits: limited, FinishInside: in.FinishInside == nil || *in.FinishInside,
 	}, nil
 }
 
@@ -282,7 +289,7 @@ func showBatch(b store.Batch) batchBody {
 	return batchBody{
 		ID: b.ID, Name: b.Name, Pool: b.Pool, Kind: b.Kind, State: batchState(b),
 		Priority: b.Priority, Weight: b.Weight, NotBefore: stampPointer(b.NotBefore), NotAfter: stampPointer(b.NotAfter),
-		Windows: showWindows(b.Windows), FinishInside: b.FinishInside, OpensAt: stampSet(b.Opening.From), ClosesAt: stampSet(b.Opening.Until),
+		Windows: showWindows(b.Windows), Limits: showLimits(b.Limits), FinishInside: b.FinishInside, OpensAt: stampSet(b.Opening.From), ClosesAt: stampSet(b.Opening.Until),
 		MaxAttempts: b.MaxAttempts, RetryOn: b.RetryOn, RetryBackoffMS: b.RetryBackoff.Milliseconds(), OnLost: b.OnLost,
 		LeaseMS: b.Lease.Milliseconds(), MaxRunMS: b.MaxRun.Milliseconds(),
 		PausedBy: b.PausedBy, PausedAt: stampPointer(b.PausedAt), PauseReason: b.PauseReason,

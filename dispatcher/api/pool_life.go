@@ -9,14 +9,16 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 type poolPatch struct {
-	Capacity patch[int]          `json:"capacity,omitzero" minimum:"0" maximum:"10000"`
-	LeaseMS  patch[int64]        `json:"lease_ms,omitzero" minimum:"1" maximum:"86400000"`
-	Paused   patch[bool]         `json:"paused,omitzero"`
-	Windows  patch[[]windowBody] `json:"windows,omitzero" doc:"All of them; null or none: always open"`
+	Capacity patch[int]             `json:"capacity,omitzero" minimum:"0" maximum:"10000"`
+	LeaseMS  patch[int64]           `json:"lease_ms,omitzero" minimum:"1" maximum:"86400000"`
+	Paused   patch[bool]            `json:"paused,omitzero"`
+	Windows  patch[[]windowBody]    `json:"windows,omitzero" doc:"All of them; null or none: always open"`
+	Limits   patch[[]limits.Policy] `json:"limits,omitzero" doc:"All of them; null or none: as often as there are slots"`
 }
 
 // Reason is the body of a request to pause.
@@ -57,7 +59,16 @@ func (a *API) patchPool(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	var policies []limits.Policy
+	in.Body.Limits.to(&policies, nil)
+	limited, err := readLimits(policies)
+	if err != nil {
+		return nil, err
+	}
 	return a.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
+		if in.Body.Limits.set {
+			spec.Limits = limited
+		}
 		if in.Body.Windows.set {
 			spec.Windows = opens
 		}

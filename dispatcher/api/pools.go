@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -29,39 +30,39 @@ type poolStore interface {
 }
 
 type poolBody struct {
-	Name        string       `json:"name" readOnly:"true"`
-	Capacity    int          `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
-	LeaseMS     int64        `json:"lease_ms" doc:"How long a device may hold a slot before it must renew"`
-	Paused      bool         `json:"paused" doc:"true: nothing new is granted"`
-	PausedBy    string       `json:"paused_by" readOnly:"true" doc:"Empty: not paused"`
-	PausedAt    *timestamp   `json:"paused_at" readOnly:"true" nullable:"true"`
-	PauseReason string       `json:"pause_reason" readOnly:"true"`
-	Limits      []struct{}   `json:"limits" doc:"Always empty in this release"`
-	Windows     []windowBody `json:"windows" doc:"When tasks may start; none: always"`
-	OpensAt     *timestamp   `json:"opens_at" readOnly:"true" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
-	ClosesAt    *timestamp   `json:"closes_at" readOnly:"true" nullable:"true"`
-	Version     int64        `json:"version" readOnly:"true" doc:"Increases with every change"`
-	Created     timestamp    `json:"created_at" readOnly:"true"`
-	Updated     timestamp    `json:"updated_at" readOnly:"true"`
+	Name        string          `json:"name" readOnly:"true"`
+	Capacity    int             `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
+	LeaseMS     int64           `json:"lease_ms" doc:"How long a device may hold a slot before it must renew"`
+	Paused      bool            `json:"paused" doc:"true: nothing new is granted"`
+	PausedBy    string          `json:"paused_by" readOnly:"true" doc:"Empty: not paused"`
+	PausedAt    *timestamp      `json:"paused_at" readOnly:"true" nullable:"true"`
+	PauseReason string          `json:"pause_reason" readOnly:"true"`
+	Limits      []limits.Policy `json:"limits" doc:"How often tasks may start"`
+	Windows     []windowBody    `json:"windows" doc:"When tasks may start; none: always"`
+	OpensAt     *timestamp      `json:"opens_at" readOnly:"true" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
+	ClosesAt    *timestamp      `json:"closes_at" readOnly:"true" nullable:"true"`
+	Version     int64           `json:"version" readOnly:"true" doc:"Increases with every change"`
+	Created     timestamp       `json:"created_at" readOnly:"true"`
+	Updated     timestamp       `json:"updated_at" readOnly:"true"`
 }
 
 // poolPut takes what a GET showed as well: what an operator cannot decide is
 // ignored.
 type poolPut struct {
-	Capacity    *int         `json:"capacity,omitempty" minimum:"0" maximum:"10000" default:"60"`
-	LeaseMS     *int64       `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
-	Paused      *bool        `json:"paused,omitempty" default:"false"`
-	Limits      []struct{}   `json:"limits,omitempty" maxItems:"0" nullable:"true" doc:"Not in this release: must be empty"`
-	Windows     []windowBody `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
-	Name        raw          `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
-	PausedBy    raw          `json:"paused_by,omitempty" readOnly:"true"`
-	PausedAt    raw          `json:"paused_at,omitempty" readOnly:"true"`
-	PauseReason raw          `json:"pause_reason,omitempty" readOnly:"true"`
-	OpensAt     raw          `json:"opens_at,omitempty" readOnly:"true"`
-	ClosesAt    raw          `json:"closes_at,omitempty" readOnly:"true"`
-	Version     raw          `json:"version,omitempty" readOnly:"true"`
-	Created     raw          `json:"created_at,omitempty" readOnly:"true"`
-	Updated     raw          `json:"updated_at,omitempty" readOnly:"true"`
+	Capacity    *int            `json:"capacity,omitempty" minimum:"0" maximum:"10000" default:"60"`
+	LeaseMS     *int64          `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
+	Paused      *bool           `json:"paused,omitempty" default:"false"`
+	Limits      []limits.Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; none: as often as there are slots"`
+	Windows     []windowBody    `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
+	Name        raw             `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
+	PausedBy    raw             `json:"paused_by,omitempty" readOnly:"true"`
+	PausedAt    raw             `json:"paused_at,omitempty" readOnly:"true"`
+	PauseReason raw             `json:"pause_reason,omitempty" readOnly:"true"`
+	OpensAt     raw             `json:"opens_at,omitempty" readOnly:"true"`
+	ClosesAt    raw             `json:"closes_at,omitempty" readOnly:"true"`
+	Version     raw             `json:"version,omitempty" readOnly:"true"`
+	Created     raw             `json:"created_at,omitempty" readOnly:"true"`
+	Updated     raw             `json:"updated_at,omitempty" readOnly:"true"`
 }
 
 // PoolPath names a pool.
@@ -156,6 +157,9 @@ func (a *API) poolSpec(in poolPut) (store.PoolSpec, error) {
 	if spec.Windows, err = readWindows(in.Windows); err != nil {
 		return spec, err
 	}
+	if spec.Limits, err = readLimits(in.Limits); err != nil {
+		return spec, err
+	}
 	return spec, a.checkLease(spec.Lease)
 }
 
@@ -172,7 +176,7 @@ func showPool(p store.Pool) poolBody {
 	return poolBody{
 		Name: p.Name, Capacity: p.Capacity, LeaseMS: p.Lease.Milliseconds(), Paused: p.Paused,
 		PausedBy: p.PausedBy, PausedAt: stampPointer(p.PausedAt), PauseReason: p.PauseReason,
-		Limits: []struct{}{}, Windows: showWindows(p.Windows), OpensAt: stampSet(p.Opening.From), ClosesAt: stampSet(p.Opening.Until),
+		Limits: showLimits(p.Limits), Windows: showWindows(p.Windows), OpensAt: stampSet(p.Opening.From), ClosesAt: stampSet(p.Opening.Until),
 		Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
 	}
 }

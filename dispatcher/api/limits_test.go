@@ -1,0 +1,73 @@
+package api_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const perAccount = `{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":60000},{"max":5,"per_ms":3600000}]}`
+
+func TestLimitsOfPoolsAndBatches(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"limits":[`+perAccount+`]}`)
+		b.batch(`{"pool":"p","devices":["d-1"],"limits":[{"name":"same-content","algorithm":"duplicate","per_ms":60000,"max":2}]}`)
+		for _, path := range []string{"/v1/pools/p", "/v1/batches/1"} {
+			shown := b.get(path).must(200).fields()
+			if len(list(shown, "limits")) != 1 {
+				b.Fatalf("%s shows %v", path, shown["limits"])
+			}
+			b.call("PATCH", path, adminToken, `{}`).must(200)
+			if kept := b.get(path).fields(); !cmp.Equal(kept["limits"], shown["limits"]) {
+				b.Errorf("%s: a patch of something else made %v", path, kept["limits"])
+			}
+			changed := b.call("PATCH", path, adminToken, `{"limits":[{"name":"n","per":"pool","algorithm":"fixed","per_ms":1000,"max":7}]}`).must(200).fields()
+			if one := object(list(changed, "limits")[0]); one["max"] != 7.0 || one["name"] != "n" {
+				b.Errorf("%s: patched to %v", path, changed["limits"])
+			}
+			if none := b.call("PATCH", path, adminToken, `{"limits":null}`).must(200).fields(); len(list(none, "limits")) != 0 {
+				b.Errorf("%s: patched to %v", path, none["limits"])
+			}
+		}
+		pasted := b.call("PATCH", "/v1/pools/p", adminToken, `{"limits":[`+perAccount+`]}`).must(200)
+		if again := b.call("PUT", "/v1/pools/p", adminToken, string(pasted.body)).must(200); !cmp.Equal(again.fields(), pasted.fields()) {
+			b.Errorf("pasting a pool changed it: %s", cmp.Diff(pasted.fields(), again.fields()))
+		}
+		events := string(b.get("/v1/events?kind=pool.changed").must(200).body)
+		if !strings.Contains(events, "limits=none") || !strings.Contains(events, `per-account`) {
+			b.Errorf("the audit log does not say what changed: %s", events)
+		}
+	})
+}
+
+func TestLimitsRefused(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{}`)
+	b.batch(`{"pool":"p","devices":["d-1"]}`)
+	for policy, want := range map[string]string{
+		`{"name":"n","algorithm":"leaky"}`:                                                                           "algorithm",
+		`{"name":"n","algorithm":"fixed","per":"device","per_ms":1000,"max":0}`:                                      "limits[0].max: 1 to 1000000000",
+		`{"name":"n","algorithm":"fixed","per":"attributes.firmware","per_ms":1000,"max":1}`:                         "trust_device",
+		`{"name":"n","algorithm":"fixed","per":"device","per_ms":1000,"max":1,"burst":3}`:                            "burst",
+		`{"name":"n","algorithm":"sliding","per":"device","windows":[{"max":1,"per_ms":1000},{"max":0,"per_ms":5}]}`: "limits[0].windows[1].max: 1 to 100000",
+		`{"name":"n","algorithm":"calendar","per":"device","max":1,"period":"day","timezone":"Asia/Peking Opera"}`:   "limits[0].timezone",
+	} {
+		for _, call := range [][3]string{
+			{"PUT", "/v1/pools/p", `{"limits":[` + policy + `]}`},
+			{"PATCH", "/v1/pools/p", `{"limits":[` + policy + `]}`},
+			{"PATCH", "/v1/batches/1", `{"limits":[` + policy + `]}`},
+			{"POST", "/v1/batches", `{"pool":"p","devices":["d-1"],"limits":[` + policy + `]}`},
+		} {
+			r := b.call(call[0], call[1], adminToken, call[2])
+			if (r.status != 422 && r.status != 400) || !strings.Contains(string(r.body), want) {
+				b.Errorf("%s %s %s: %d %s, want %q", call[0], call[1], policy, r.status, r.body, want)
+			}
+		}
+	}
+	if pool := b.get("/v1/pools/p").fields(); pool["version"] != 1.0 {
+		b.Errorf("changed by what was refused: %v", pool)
+	}
+}

@@ -1,0 +1,14 @@
+-- +goose Up
+-- Policies, as a JSON array; null: none.
+ALTER TABLE pools ADD COLUMN limits TEXT;
+ALTER TABLE batches ADD COLUMN limits TEXT;
+CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
+
+-- What started in a pool, newest first: what policies would have counted.
+CREATE INDEX attempts_of_pool ON attempts (pool, token);
+
+-- +goose Down
+DROP INDEX attempts_of_pool;
+DROP INDEX batches_limited;
+ALTER TABLE batches DROP COLUMN limits;
+ALTER TABLE pools DROP COLUMN limits;

@@ -1,0 +1,100 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Start is one grant, in force or ended, with what policies may ask about it.
+type Start struct {
+	Token      int64
+	Lease      string
+	Task       int64
+	Batch      int64
+	Pool       string
+	Device     string
+	Kind       string
+	Payload    json.RawMessage   // nil = none
+	Tags       map[string]string // of the device, as they are now
+	Attributes json.RawMessage   // likewise
+
+	PoolLimits, Limits json.RawMessage // policies of its pool and its batch; nil = none
+
+	Now, GrantedAt time.Time // both by the database's clock
+}
+
+// Limited is a pool, or a batch of it, that has policies.
+type Limited struct {
+	Pool   string
+	Batch  int64 // 0: of the pool
+	Limits json.RawMessage
+}
+
+func startDest(s *Start) []any {
+	return []any{
+		&s.Token, &s.Lease, &s.Task, &s.Batch, &s.Pool, &s.Device, &s.Kind,
+		document{&s.Payload},
+		labels{&s.Tags},
+		document{&s.Attributes},
+		document{&s.PoolLimits},
+		document{&s.Limits},
+		instant{&s.Now},
+		instant{&s.GrantedAt},
+	}
+}
+
+// startsOf asks for the grants and attempts that a condition selects; $1 and
+// $2 are the condition's.
+func startsOf(condition, end string) string {
+	each := func(table string) string {
+		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + condition + end + `) AS ` + table + `_found`
+	}
+	return `
+		SELECT x.token, x.lease, x.task, t.batch, t.pool, x.device, b.kind, coalesce(t.payload, b.payload), d.tags, d.attributes,
+			p.limits, b.limits, {now}, x.granted_at
+		FROM (` + each("grants") + ` UNION ALL ` + each("attempts") + `) x
+			JOIN tasks t ON t.id = x.task JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool
+			LEFT JOIN devices d ON d.id = x.device
+		ORDER BY x.token DESC`
+}
+
+// Starts returns up to limit starts of a pool, the highest tokens first, those
+// below a token (0: from the newest on). They are in the order of their times
+// but for claims that ran at once.
+func (s *Store) Starts(ctx context.Context, pool string, before int64, limit int) ([]Start, error) {
+	if before == 0 {
+		before = 1 << 53
+	}
+	found, err := collect(ctx, s.read(), startDest,
+		startsOf(`pool = $1 AND token < $2`, ` ORDER BY token DESC LIMIT $3`), pool, before, limit)
+	if err != nil {
+		return nil, fmt.Errorf("what started in pool %s: %w", pool, err)
+	}
+	// The last of the grants may be far below the last of the attempts.
+	return found[:min(limit, len(found))], nil
+}
+
+// StartOf returns the start that a lease id had; ErrNotFound: it never started.
+func (s *Store) StartOf(ctx context.Context, task int64, lease string) (Start, error) {
+	found, err := collect(ctx, s.read(), startDest, startsOf(`task = $1 AND lease = $2`, ``), task, lease)
+	if err != nil {
+		return Start{}, fmt.Errorf("whether lease %s started: %w", lease, err)
+	}
+	if i := slices.IndexFunc(found, func(f Start) bool { return f.Lease == lease }); i >= 0 {
+		return found[i], nil
+	}
+	return Start{}, ErrNotFound
+}
+
+// Limited returns the pools, and the batches with work left, that have policies.
+func (s *Store) Limited(ctx context.Context) ([]Limited, error) {
+	return collect(ctx, s.read(), func(l *Limited) []any { return []any{&l.Pool, &l.Batch, document{&l.Limits}} }, `
+		SELECT name, 0, limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL
+		UNION ALL
+		SELECT b.pool, b.id, b.limits FROM batches b WHERE b.limits IS NOT NULL AND b.cancelled_at IS NULL
+			AND EXISTS (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending')
+		ORDER BY 1, 2`)
+}

@@ -1,0 +1,95 @@
+package store_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const policies = `[{"name":"n","per":"pool","algorithm":"fixed","per_ms":1000,"max":1}]`
+
+// TestCandidatesHaveTheirPolicies, and with them what policies ask about, and
+// nothing of it without any.
+func TestCandidatesHaveTheirPolicies(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 2)
+		b, _ := l.batch(store.Batch{Pool: "p", Kind: "speedtest", Payload: json.RawMessage(`{"a":1}`)}, "d")
+		candidate := func() store.Candidate {
+			views, err := l.Views(l.Context(), []string{"d"})
+			l.must(err)
+			return views[0].Candidates[0]
+		}
+		if c := candidate(); c.PoolLimits != nil || c.Limits != nil || c.Kind != "" || c.Payload != nil {
+			l.Errorf("without policies: %+v", c)
+		}
+		_, err := l.ChangeBatch(l.Context(), "op", b.ID, func(b *store.Batch) error { b.Limits = json.RawMessage(policies); return nil })
+		l.must(err)
+		if c := candidate(); c.PoolLimits != nil || string(c.Limits) != policies || c.Kind != "speedtest" || string(c.Payload) != `{"a":1}` {
+			l.Errorf("with the batch's: %+v", c)
+		}
+		_, err = l.ChangePool(l.Context(), "op", "p", "", func(p *store.PoolSpec) error { p.Limits = json.RawMessage(policies); return nil })
+		l.must(err)
+		if c := candidate(); string(c.PoolLimits) != policies {
+			l.Errorf("with the pool's: %+v", c)
+		}
+		limited, err := l.Limited(l.Context())
+		l.must(err)
+		want := []store.Limited{{Pool: "p", Limits: json.RawMessage(policies)}, {Pool: "p", Batch: b.ID, Limits: json.RawMessage(policies)}}
+		if diff := cmp.Diff(want, limited); diff != "" {
+			l.Error(diff)
+		}
+	})
+}
+
+// TestStarts: grants and attempts of a pool, each once, the newest first, page by
+// page; and one by its lease.
+func TestStarts(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		l.pool("other", 9)
+		_, tasks := l.batch(store.Batch{Pool: "p", Kind: "k", Payload: json.RawMessage(`{"a":1}`)}, "d-0", "d-1", "d-2", "d-3")
+		_, elsewhere := l.batch(store.Batch{Pool: "other"}, "d-4")
+		l.grant(elsewhere[0], "d-4", "other", 0)
+		var grants []store.Grant
+		for i, task := range tasks {
+			grants = append(grants, l.grant(task, deviceOf(i), "p", i))
+		}
+		l.report(grants[0], store.BySuccess, "")
+		l.report(grants[2], store.ByFailure, "")
+		var leases []string
+		for before := int64(0); ; {
+			page, err := l.Starts(l.Context(), "p", before, 3)
+			l.must(err)
+			if len(page) == 0 {
+				break
+			}
+			for _, s := range page {
+				if s.Kind != "k" || string(s.Payload) != `{"a":1}` || s.Now.Before(s.GrantedAt) || s.Pool != "p" {
+					l.Errorf("start %+v", s)
+				}
+				leases = append(leases, s.Lease)
+			}
+			before = page[len(page)-1].Token
+		}
+		want := []string{grants[3].Lease, grants[2].Lease, grants[1].Lease, grants[0].Lease}
+		if diff := cmp.Diff(want, leases); diff != "" {
+			l.Error(diff)
+		}
+		for _, g := range grants[:2] {
+			if s, err := l.StartOf(l.Context(), g.Task, g.Lease); err != nil || s.Token != g.Token || s.Device != g.Device {
+				l.Errorf("start of %s: %+v, %v", g.Lease, s, err)
+			}
+		}
+		if _, err := l.StartOf(l.Context(), grants[0].Task, "another"); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("of a lease that never was: %v", err)
+		}
+	})
+}
+
+func deviceOf(i int) string { return "d-" + string(rune('0'+i)) }
