@@ -18,6 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -42,6 +43,7 @@ type bench struct {
 	ctx       context.Context //nolint:containedctx // the test's own, ended with it
 	store     *store.Store
 	semaphore *slots.Semaphore
+	limits    *limits.Limiter
 	redis     redis.UniversalClient
 	ageing    func(tb testing.TB, by time.Duration) // lets the grants of pool "a" look older
 }
@@ -113,9 +115,9 @@ func newBench(tb testing.TB, ledger *store.Store, redisAddr string, changes ...f
 	if _, err := ledger.Migrate(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
-	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), redis: client}
+	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), limits: limits.New(client), redis: client}
 	config := dispatcher.Config{
-		Store: ledger, Semaphore: b.semaphore, LeaseMargin: 10 * time.Second,
+		Store: ledger, Semaphore: b.semaphore, Limits: b.limits, LeaseMargin: 10 * time.Second,
 		FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
 	}
 	for _, change := range changes {

@@ -20,9 +20,10 @@ type Situation struct {
 	Holding    *store.Grant
 	Mentioned  bool // the report speaks of the grant it holds
 	Candidates []store.Candidate
-	Full       map[string]bool // pools found full while answering this report
-	Unsure     map[string]bool // pools of which the semaphore does not answer
-	Offered    []string        // pools that keep a place for the device
+	Full       map[string]bool    // pools found full while answering this report
+	Unsure     map[string]bool    // pools of which the semaphore does not answer
+	Offered    []string           // pools that keep a place for the device
+	Limited    map[int64]Obstacle // by task: what its policies say against it now
 }
 
 // Choice is the decision: a grant to deliver again, tasks to try, or a reason
@@ -95,7 +96,7 @@ func older(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }
 // one before an unknown.
 func nearer(a, b Choice) Choice {
 	rank := func(c Choice) int {
-		return slices.Index([]devices.Reason{devices.ReasonNone, devices.ReasonWindow, devices.ReasonPaused, devices.ReasonFull, devices.ReasonUnavailable}, c.Reason)
+		return slices.Index([]devices.Reason{devices.ReasonNone, devices.ReasonWindow, devices.ReasonPaused, devices.ReasonLimited, devices.ReasonFull, devices.ReasonUnavailable}, c.Reason)
 	}
 	switch {
 	case rank(b) > rank(a):

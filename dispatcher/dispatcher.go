@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +38,7 @@ const claimAge = 3 * time.Second
 type Config struct {
 	Store     Store
 	Semaphore Semaphore
+	Limits    Limits   // nil: what has policies does not start
 	Accounts  Accounts // at the broker; nil: none follow the devices
 	Recent    Recent   // nil: nobody is told who was seen last
 	Waker     Waker    // nil: no device can be pushed to
@@ -63,30 +65,32 @@ type Config struct {
 
 // Dispatcher decides. It is safe for concurrent use and starts nothing.
 type Dispatcher struct {
-	store     Store
-	semaphore Semaphore
-	accounts  *accounts
-	config    Config
-	log       *slog.Logger
-	metrics   *metrics
-	holds     *holdTimes
-	waits     *lineWaits
-	idle      *idleLooks
-	seen      *lastSeen // for the ledger
-	fresh     *lastSeen // for Config.Recent
-	guard     *clockGuard
-	known     *knownTokens
-	restoring singleflight.Group // by pool
-	following *following
-	parks     *parks
-	errands   *errands
-	tellings  *turns[telling]
-	lookings  *turns[looking]
-	lines     *poolLines
-	searches  *searches
-	claims    *claims
-	now       func() time.Time
-	jitter    func() float64
+	store        Store
+	semaphore    Semaphore
+	accounts     *accounts
+	config       Config
+	log          *slog.Logger
+	metrics      *metrics
+	holds        *holdTimes
+	waits        *lineWaits
+	rules        *ruleBook
+	limitOutages atomic.Int64 // of the semaphore, as of the latest SettleLimits
+	idle         *idleLooks
+	seen         *lastSeen // for the ledger
+	fresh        *lastSeen // for Config.Recent
+	guard        *clockGuard
+	known        *knownTokens
+	restoring    singleflight.Group // by pool
+	following    *following
+	parks        *parks
+	errands      *errands
+	tellings     *turns[telling]
+	lookings     *turns[looking]
+	lines        *poolLines
+	searches     *searches
+	claims       *claims
+	now          func() time.Time
+	jitter       func() float64
 }
 
 // New builds a Dispatcher.
@@ -117,6 +121,7 @@ func New(config Config) *Dispatcher {
 		metrics:   newMetrics(config.Registerer),
 		holds:     newHoldTimes(),
 		waits:     newLineWaits(),
+		rules:     newRuleBook(),
 		idle:      &idleLooks{},
 		seen:      newLastSeen(),
 		fresh:     newLastSeen(),

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -67,22 +68,30 @@ func (x explainer) obstacle(o Obstacle) Reason {
 	case CodeStandstill:
 		r.Detail = "the ledger was restored: nothing is granted until every lease that it may have lost is over"
 		r.Remedy = nothingToDo
+	case CodeLimited:
+		r.Detail = o.Detail
+		r.Remedy = "waits until then; the policy may be changed: limits of pool " + x.Pool.Name + fmt.Sprintf(" or batch %d", x.Batch.ID)
 	case CodeUnavailable:
-		r.Detail = "Redis cannot be reached: nothing is granted, and how full the pool is cannot be told"
+		r.Detail = cmp.Or(o.Detail, "Redis cannot be reached: nothing is granted, and how full the pool is cannot be told")
 		r.Remedy = "bring Redis back"
 	case CodeFull:
-		r.Detail = fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.line.held, x.line.capacity)
-		if x.line.held < x.line.capacity {
-			r.Detail += ", and what is free is kept for those before it"
-		}
-		r.Remedy = fmt.Sprintf("waits for a free slot; or raise the capacity: dispatcher pools set %s --capacity N", x.Pool.Name)
-		if r.Position = x.line.position; r.Position > 0 {
-			r.Detail += fmt.Sprintf(", and it is at position %d of those who wait", r.Position)
-		}
+		x.full(&r)
 	default:
 		r.Detail, r.Remedy = string(o.Code), nothingToDo
 	}
 	return r
+}
+
+// full says how full the pool is, and where the task stands in its line.
+func (x explainer) full(r *Reason) {
+	r.Detail = fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.line.held, x.line.capacity)
+	if x.line.held < x.line.capacity {
+		r.Detail += ", and what is free is kept for those before it"
+	}
+	r.Remedy = fmt.Sprintf("waits for a free slot; or raise the capacity: dispatcher pools set %s --capacity N", x.Pool.Name)
+	if r.Position = x.line.position; r.Position > 0 {
+		r.Detail += fmt.Sprintf(", and it is at position %d of those who wait", r.Position)
+	}
 }
 
 // paused is by whom, since when and why, as far as it is known.

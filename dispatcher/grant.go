@@ -28,6 +28,7 @@ func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 	d.findOffers(ctx, h)
 	defer d.giveBack(h)
 	full := make(map[string]bool)
+	h.limited = nil
 	for mends := 0; ; {
 		choice := Decide(h.situation(full))
 		switch {
@@ -43,6 +44,7 @@ func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 		switch err := d.carryOut(ctx, h, choice); {
 		case err == nil:
 			return
+		case errors.Is(err, errLimited): // noted with the tasks
 		case errors.Is(err, errFull):
 			full[choice.Tasks[0].Pool] = true
 		case errors.Is(err, errMended) && mends < maxMends:
@@ -58,7 +60,7 @@ func (d *Dispatcher) carryOut(ctx context.Context, h *handling, choice Choice) e
 	if choice.Redeliver {
 		return d.redeliver(ctx, h)
 	}
-	return d.grant(ctx, h, choice.Tasks)
+	return d.grantWithin(ctx, h, choice.Tasks)
 }
 
 func (h *handling) situation(full map[string]bool) Situation {
@@ -73,6 +75,7 @@ func (h *handling) situation(full map[string]bool) Situation {
 		Candidates: h.view.Candidates,
 		Full:       full,
 		Offered:    h.offered,
+		Limited:    h.limited,
 	}
 }
 
@@ -121,11 +124,16 @@ func (h *handling) wants(open []store.Candidate) []slots.Want {
 	wants := make([]slots.Want, min(len(open), slots.MaxWants))
 	for i, c := range open[:len(wants)] {
 		wants[i] = slots.Want{
-			Lease: fmt.Sprintf("%d.%d.%s", c.Task, c.Attempt, h.nonce), TTL: c.Lease,
+			Lease: h.lease(c), TTL: c.Lease,
 			Batch: c.Batch, Weight: c.Weight, Priority: c.Priority, Task: c.Task,
 		}
 	}
 	return wants
+}
+
+// lease id of a task, should this report be granted it.
+func (h *handling) lease(c store.Candidate) string {
+	return fmt.Sprintf("%d.%d.%s", c.Task, c.Attempt, h.nonce)
 }
 
 // lineUp notes when the semaphore expects the device again: the earliest time,
@@ -149,6 +157,7 @@ func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, 
 	}
 	switch outcomes[0].Status {
 	case store.ClaimGranted:
+		h.committed = claim.Lease
 		d.metrics.granted(c, h.view)
 		d.waits.granted(c.Pool, claim.Device, d.now())
 		d.claims.made(c.Pool, claim.Device, d.now())

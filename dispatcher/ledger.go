@@ -19,6 +19,8 @@ type Ledger interface {
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)
 	RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome
+	Starts(ctx context.Context, pool string, before int64, limit int) ([]store.Start, error)
+	StartOf(ctx context.Context, task int64, lease string) (store.Start, error)
 	AskCancel(ctx context.Context, task, token int64, why string) error
 	ForceRelease(ctx context.Context, pool string, slot int, f store.Force, settle store.Settle) (store.Grant, error)
 }
@@ -54,6 +56,7 @@ type Upkeep interface {
 	PoolsWithWork(ctx context.Context, pools []string) ([]string, error)
 	OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]store.OpenBatch, error)
 	Seats(ctx context.Context, search store.Search) (store.Found, error)
+	Limited(ctx context.Context) ([]store.Limited, error)
 	Grants(ctx context.Context, pool string) ([]store.Grant, error)
 	LiveLeases(ctx context.Context, leases []string) (map[string]bool, error)
 	OpenPools(ctx context.Context) ([]store.OpenPool, error)

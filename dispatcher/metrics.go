@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ type metrics struct {
 	conflicts     *prometheus.CounterVec
 	forced        *prometheus.CounterVec
 	idle          *prometheus.CounterVec
+	checks        *prometheus.CounterVec
 	drift         *prometheus.GaugeVec
 	hold          *prometheus.HistogramVec
 	wait          *prometheus.HistogramVec
@@ -67,6 +69,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		conflicts: counter("slot_conflicts_total", "Slots that Redis gave and the ledger refused.", "pool"),
 		forced:    counter("slots_forced_total", "Slots that operators freed at once, while their device may have gone on.", "pool"),
 		idle:      counter("slot_idle_seconds_total", "Slot-seconds free while the task of a device that is there could have used them.", "pool"),
+		checks:    counter("limit_checks_total", "Starts that a policy was asked about, by what it said: passed, limited or unchecked.", "pool", "policy", "outcome"),
 		hold:      histogram("slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
 		wait:      histogram("task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
 		handoff:   histogram("handoff_duration_seconds", "Time from the end of a grant, while others waited for its slot, to the next grant of the slot.", "pool"),
@@ -81,7 +84,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 	}
 	r.MustRegister(m.drift, m.reaperSuccess)
-	m.byPool = []pooled{m.grants, m.denials, m.reaped, m.conflicts, m.forced, m.idle, m.drift, m.hold, m.wait, m.handoff}
+	m.byPool = []pooled{m.grants, m.denials, m.reaped, m.conflicts, m.forced, m.idle, m.checks, m.drift, m.hold, m.wait, m.handoff}
 	return m
 }
 
@@ -117,6 +120,22 @@ func (m *metrics) forget(pools map[string]bool) {
 		for _, metric := range m.byPool {
 			metric.DeletePartialMatch(prometheus.Labels{"pool": pool})
 		}
+	}
+}
+
+// limited counts what each policy of a task said.
+func (m *metrics) limited(pool string, j judged) {
+	for _, item := range j.check.Items {
+		outcome := "passed"
+		switch {
+		case slices.Contains(j.refused, item.Rule.Name):
+			outcome = "limited"
+		case j.obstacle != nil && len(j.refused) == 0:
+			outcome = "unchecked"
+		case j.obstacle != nil:
+			continue // another one refused
+		}
+		m.checks.WithLabelValues(pool, item.Rule.Name, outcome).Inc()
 	}
 }
 

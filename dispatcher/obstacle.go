@@ -26,6 +26,7 @@ const (
 	CodePoolWindow  Code = "pool_window"
 	CodeStandstill  Code = "standstill"
 	CodeUnavailable Code = "unavailable"
+	CodeLimited     Code = "limited"
 	CodeFull        Code = "pool_full"
 )
 
@@ -35,6 +36,7 @@ type Obstacle struct {
 	Reason devices.Reason // what it is to the device
 	Until  time.Time      // when it may end by itself; zero: unknown
 	Shared bool           // many devices wait for Until
+	Detail string         // for people, where the code does not say all
 }
 
 // obstaclesOf judges one task: all that stands between it and its start. None:
@@ -74,6 +76,9 @@ func (s Situation) ofTask(c store.Candidate) (found []Obstacle) {
 	}
 	if s.Unsure[c.Pool] {
 		found = append(found, Obstacle{Code: CodeUnavailable, Reason: devices.ReasonUnavailable})
+	}
+	if o, is := s.Limited[c.Task]; is {
+		found = append(found, o)
 	}
 	if s.Full[c.Pool] {
 		found = append(found, Obstacle{Code: CodeFull, Reason: devices.ReasonFull})

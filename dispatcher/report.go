@@ -18,11 +18,13 @@ type handling struct {
 	view      store.View
 	nonce     string
 	mentioned map[grantKey]bool
-	stopping  bool          // something the device runs has no right to
-	offered   []string      // pools that keep a place for it, if it has work in several
-	turn      time.Duration // when a full pool expects the device again; 0: none was full
-	park      *park         // the answer may wait (long poll); nil: it may not
-	waitsIn   string        // oldestPool, of a parked report
+	stopping  bool               // something the device runs has no right to
+	offered   []string           // pools that keep a place for it, if it has work in several
+	turn      time.Duration      // when a full pool expects the device again; 0: none was full
+	park      *park              // the answer may wait (long poll); nil: it may not
+	waitsIn   string             // oldestPool, of a parked report
+	limited   map[int64]Obstacle // by task: what its policies say
+	committed string             // the lease that was claimed
 	reply     devices.Reply
 }
 

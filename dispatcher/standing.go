@@ -29,8 +29,8 @@ func (l poolLine) full() bool {
 
 // linesOf asks the semaphore about every pool of which the device has a task
 // that could start, and about that of the task that is explained.
-func (d *Dispatcher) linesOf(ctx context.Context, v store.TaskView, explained store.Candidate) map[string]poolLine {
-	s := waitingSituation(v, nil)
+func (d *Dispatcher) linesOf(ctx context.Context, v store.TaskView, explained store.Candidate, limited map[int64]Obstacle) map[string]poolLine {
+	s := waitingSituation(v, nil, limited)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
 	for _, c := range v.Candidates {
 		if c.Task != explained.Task && len(s.ofTask(c)) == 0 && len(open[c.Pool]) < slots.MaxWants {

@@ -27,7 +27,7 @@ func (d *Dispatcher) reportAfter(choice Choice, now time.Time, turn time.Duratio
 	switch choice.Reason {
 	case devices.ReasonFull:
 		return bounded(turn)
-	case devices.ReasonWindow, devices.ReasonBusy:
+	case devices.ReasonWindow, devices.ReasonBusy, devices.ReasonLimited:
 		return d.notBefore(choice.Until, now, choice.Shared)
 	case devices.ReasonUnavailable:
 		if !choice.Until.IsZero() { // after a restore it is known when

@@ -56,8 +56,9 @@ func (d *Dispatcher) whyWaiting(ctx context.Context, v store.TaskView) []Reason 
 		return []Reason{whyClosed(v)}
 	}
 	c := v.Candidates[open]
-	lines := d.linesOf(ctx, v, c)
-	s := waitingSituation(v, lines)
+	limited := d.limitsOf(ctx, v)
+	lines := d.linesOf(ctx, v, c, limited)
+	s := waitingSituation(v, lines, limited)
 	x := explainer{
 		TaskView: v, line: lines[c.Pool], candidate: c,
 		seen: d.lastSeenOf(v), period: d.config.ReportPeriod,
@@ -90,12 +91,12 @@ func (d *Dispatcher) whyWaiting(ctx context.Context, v store.TaskView) []Reason 
 
 // waitingSituation is that of the next report of the task's device, as far as
 // it can be foreseen: that it accepts work, and knows of the grant it holds.
-func waitingSituation(v store.TaskView, lines map[string]poolLine) Situation {
+func waitingSituation(v store.TaskView, lines map[string]poolLine, limited map[int64]Obstacle) Situation {
 	s := Situation{
 		Now: v.Now, Standstill: v.Standstill, Accept: true,
 		Blocked: v.Device != nil && v.Device.Blocked,
 		Holding: v.Grant, Mentioned: true,
-		Candidates: v.Candidates, Full: make(map[string]bool), Unsure: make(map[string]bool),
+		Candidates: v.Candidates, Limited: limited, Full: make(map[string]bool), Unsure: make(map[string]bool),
 	}
 	for pool, line := range lines {
 		s.Full[pool], s.Unsure[pool] = line.full(), line.unreachable

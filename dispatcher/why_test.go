@@ -2,6 +2,7 @@ package dispatcher_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -166,6 +167,17 @@ func TestWhyAgreesWithTheReport(t *testing.T) {
 			},
 			func(b *bench, _ int64) { b.changePool("", func(s *store.PoolSpec) { s.Windows = nil }) }, "closed until 20",
 		)(reasons(devices.ReasonWindow, dispatcher.CodePoolWindow)),
+		add("limited",
+			func(b *bench, _ int64) {
+				b.batch("a", nil, "other")
+				b.ended("other", b.granted("other"), "succeeded", "", devices.OutcomeRecorded)
+				b.changePool("", func(s *store.PoolSpec) {
+					s.Limits = json.RawMessage(`[{"name":"slowly","per":"pool","algorithm":"fixed","per_ms":86400000,"max":1}]`)
+				})
+			},
+			func(b *bench, _ int64) { b.changePool("", func(s *store.PoolSpec) { s.Limits = nil }) },
+			"policy slowly of pool a lets 1 per 24h0m0s start for pool=a", "the next may at 20",
+		)(reasons(devices.ReasonLimited, dispatcher.CodeLimited)),
 		add("full",
 			func(b *bench, _ int64) {
 				b.batch("a", nil, "other")

@@ -50,9 +50,9 @@ func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
 // views reads the views of devices, with this task among the candidates if it
 // is open, whatever is better; 0: no such task.
 func (s session) views(ctx context.Context, devices []string, task int64) ([]View, error) {
-	shown, args := "o.rank = 1", []any{names(devices)}
+	shown, args := shownTasks, []any{names(devices)}
 	if task != 0 { // the plan of a report needs no second condition
-		shown, args = "(o.rank = 1 OR o.id = $2)", append(args, task)
+		shown, args = "("+shownTasks+" OR o.id = $2)", append(args, task)
 	}
 	type reading struct {
 		n int
@@ -86,6 +86,10 @@ func (s session) views(ctx context.Context, devices []string, task int64) ([]Vie
 	}
 	return views, nil
 }
+
+// shownTasks of a batch are its best one; with policies the best ones: what lets
+// one of them wait may let another one start.
+const shownTasks = `(o.rank = 1 OR o.rank <= 8 AND (o.limits IS NOT NULL OR o.pool_limits IS NOT NULL))`
 
 // viewsText asks for the views of {names}, and of the best open tasks for those
 // shown. The CROSS JOIN is in this order for SQLite: it would read all open

@@ -79,6 +79,7 @@ func (a *API) registerPools(operations huma.API) {
 	register(a, operations, also[poolBody](operations, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), a.putPool)
 	register(a, operations, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See who holds which slot", roleViewer, 200), a.getSlots)
 	a.registerPoolLife(operations)
+	a.registerLimits(operations)
 }
 
 type poolList struct {

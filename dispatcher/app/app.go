@@ -18,6 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
+	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/parked"
 	"github.com/fleetslots/dispatcher/recent"
 	"github.com/fleetslots/dispatcher/slots"
@@ -112,7 +113,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	seen := recent.New(b.redis)
 	a.board = parked.New(b.redis)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: b.store, Semaphore: a.semaphore, Accounts: b.accounts, Recent: seen, Parking: a.board,
+		Store: b.store, Semaphore: a.semaphore, Limits: limits.New(b.redis), Accounts: b.accounts, Recent: seen, Parking: a.board,
 		Waker:       pushes{func() *mqtt.Client { return a.mqtt }},
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod,
 		FleetTokens: config.fleetTokens(), FleetMode: dispatcher.FleetMode(config.FleetTokenMode),
@@ -163,6 +164,7 @@ func (a *App) newPasses() *passes {
 		a.log,
 		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: a.follow, quiet: true},
 		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.HandOnAll, quiet: true},
+		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: a.settleLimits},
 		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: a.reconcile},
 		&pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: a.reap},
 		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.retain},
@@ -182,6 +184,14 @@ func (a *App) reap(ctx context.Context) error {
 	result, err := a.dispatcher.Reap(ctx)
 	if result.Retried+result.Ended > 0 {
 		a.log.InfoContext(ctx, "slots of silent devices taken back", "tasks_pending_again", result.Retried, "tasks_ended", result.Ended)
+	}
+	return err
+}
+
+func (a *App) settleLimits(ctx context.Context) error {
+	done, err := a.dispatcher.SettleLimits(ctx)
+	if done.Distrust > 0 {
+		a.log.InfoContext(ctx, "limits are counted anew, since Redis failed", "pools", done.Distrust)
 	}
 	return err
 }

@@ -1,0 +1,251 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Limits decides how often tasks may start; *limits.Limiter. A pool is a scope.
+type Limits interface {
+	Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
+	Look(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
+	Settle(ctx context.Context, pool string, started limits.Check, others []limits.Check) error
+	Count(ctx context.Context, pool string, checks []limits.Check, ago time.Duration) error
+	Release(ctx context.Context, pool string, checks []limits.Check) error
+	Overdue(ctx context.Context, pool string) ([]string, error)
+	Rebuild(ctx context.Context, pool string, rules []*limits.Rule, history limits.History) error
+	Forget(ctx context.Context, pool string, rules []*limits.Rule) error
+	Top(ctx context.Context, pool string, limit int) ([]limits.Limited, error)
+}
+
+// pendingAgain is when to ask again where only a start that is being decided
+// stands in the way.
+const pendingAgain = time.Second
+
+// errNoLimits: policies cannot be checked by this process.
+var errNoLimits = errors.New("no limits are configured")
+
+// errLimited: some of the tasks may not start now; others may.
+var errLimited = errors.New("limited")
+
+// grantWithin is grant for what its policies let start. They are asked before a
+// slot is, so that no slot waits for them: each task that may start is
+// reserved, and settled when it is known which of them did.
+func (d *Dispatcher) grantWithin(ctx context.Context, h *handling, open []store.Candidate) error {
+	if !limitedAny(open) {
+		return d.grant(ctx, h, open)
+	}
+	passed, reserved := d.reserve(ctx, h, open)
+	if len(passed) == 0 {
+		return errLimited
+	}
+	h.committed = ""
+	err := d.grant(ctx, h, passed)
+	if !errors.Is(err, store.ErrOutcomeUnknown) { // else it is found out later
+		d.settleStarts(ctx, open[0].Pool, h.committed, reserved)
+	}
+	return err
+}
+
+func limitedAny(open []store.Candidate) bool { return slices.ContainsFunc(open, isLimited) }
+
+func isLimited(c store.Candidate) bool { return c.PoolLimits != nil || c.Limits != nil }
+
+// reserve asks the policies of tasks of one pool. What may not start now is noted
+// as an obstacle.
+func (d *Dispatcher) reserve(ctx context.Context, h *handling, open []store.Candidate) (passed []store.Candidate, reserved []limits.Check) {
+	asked := d.ask(ctx, h.view, open, h.lease, h.nonce, d.reserveAll)
+	for _, c := range open {
+		a, is := asked[c.Task]
+		switch {
+		case !is:
+			passed = append(passed, c)
+		case a.obstacle != nil:
+			h.limit(c.Task, *a.obstacle)
+			d.metrics.limited(c.Pool, a)
+		default:
+			passed, reserved = append(passed, c), append(reserved, a.check)
+			d.metrics.limited(c.Pool, a)
+		}
+	}
+	return passed, reserved
+}
+
+// limit notes what keeps a task from starting, for this report.
+func (h *handling) limit(task int64, o Obstacle) {
+	if h.limited == nil {
+		h.limited = make(map[int64]Obstacle)
+	}
+	h.limited[task] = o
+}
+
+// judged is what the policies say of one task.
+type judged struct {
+	check    limits.Check
+	refused  []string  // names of the policies that refuse it
+	obstacle *Obstacle // nil: it may start
+}
+
+// asking is how a limiter is asked.
+type asking func(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
+
+// ask asks the policies of the tasks that have any, all of one pool.
+func (d *Dispatcher) ask(ctx context.Context, v store.View, open []store.Candidate, lease func(store.Candidate) string, group string, how asking) map[int64]judged {
+	out := make(map[int64]judged)
+	var checks []limits.Check
+	var tasks []store.Candidate
+	for _, c := range open {
+		if !isLimited(c) {
+			continue
+		}
+		rules, err := d.rules.of(c.Pool, c.Batch, c.PoolLimits, c.Limits)
+		if err != nil {
+			d.log.WarnContext(ctx, "policies cannot be read", "pool", c.Pool, "batch", c.Batch, "err", err)
+			out[c.Task] = judged{obstacle: unchecked()}
+			continue
+		}
+		checks, tasks = append(checks, limits.NewCheck(lease(c), group, rules, factsOf(c, v.Device))), append(tasks, c)
+	}
+	if len(checks) == 0 {
+		return out
+	}
+	answers, err := how(ctx, tasks[0].Pool, checks)
+	if err != nil {
+		d.log.WarnContext(ctx, "policies cannot be checked", "pool", tasks[0].Pool, "err", err)
+	}
+	for i, c := range tasks {
+		switch {
+		case err == nil:
+			out[c.Task] = judge(checks[i], answers[i], v.Now)
+		case failsOpen(checks[i]):
+			out[c.Task] = judged{check: checks[i]}
+		default:
+			out[c.Task] = judged{check: checks[i], obstacle: unchecked()}
+		}
+	}
+	return out
+}
+
+func factsOf(c store.Candidate, device *store.Device) limits.Facts {
+	f := limits.Facts{Pool: c.Pool, Kind: c.Kind, Batch: c.Batch, Payload: c.Payload}
+	if device != nil {
+		f.Device, f.Tags, f.Attributes = device.ID, device.Tags, device.Attributes
+	}
+	return f
+}
+
+// failsOpen says that all policies of a check let it pass when they cannot be asked.
+func failsOpen(c limits.Check) bool {
+	for _, item := range c.Items {
+		if !item.Rule.FailsOpen() {
+			return false
+		}
+	}
+	return true
+}
+
+func unchecked() *Obstacle {
+	return &Obstacle{Code: CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: "its policies cannot be checked now"}
+}
+
+// judge turns an answer into the obstacle it is, if any.
+func judge(c limits.Check, a limits.Answer, now time.Time) judged {
+	j := judged{check: c}
+	switch a.Status {
+	case limits.StatusPassed:
+		return j
+	case limits.StatusLimited:
+	default:
+		j.obstacle = &Obstacle{Code: CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: "its policies are being counted anew"}
+		return j
+	}
+	for _, r := range a.Refusals {
+		j.refused = append(j.refused, c.Items[r.Item].Rule.Name)
+	}
+	last := a.Last()
+	item := c.Items[last.Item]
+	o := &Obstacle{Code: CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait)}
+	what := fmt.Sprintf("policy %s of %s lets %s start for %s", item.Rule.Name, item.Rule.Owner, item.Rule.Describe(last.Window), item.Subject.Label)
+	if last.Pending {
+		o.Until = now.Add(pendingAgain)
+		o.Detail = what + ", and another one is just being decided"
+	} else {
+		o.Detail = fmt.Sprintf("%s; the first of them started at %s, and the next may at %s", what, at(now.Add(-last.Oldest)), at(o.Until))
+	}
+	j.obstacle = o
+	return j
+}
+
+// settleStarts says which of the reserved tasks started; none: all are given back.
+// What cannot be told now is found out later (SettleLimits).
+func (d *Dispatcher) settleStarts(ctx context.Context, pool, committed string, reserved []limits.Check) {
+	if len(reserved) == 0 || d.config.Limits == nil {
+		return
+	}
+	var err error
+	if i := slices.IndexFunc(reserved, func(c limits.Check) bool { return c.Lease == committed }); i >= 0 {
+		err = d.config.Limits.Settle(ctx, pool, reserved[i], slices.Delete(slices.Clone(reserved), i, i+1))
+	} else {
+		err = d.config.Limits.Release(ctx, pool, reserved)
+	}
+	if err != nil {
+		d.log.WarnContext(ctx, "what started is counted later", "pool", pool, "err", err)
+	}
+}
+
+// reserveAll reserves, when need be after finding out what is not known yet.
+func (d *Dispatcher) reserveAll(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
+	if d.config.Limits == nil {
+		return nil, errNoLimits
+	}
+	for mends := 0; ; mends++ {
+		answers, err := d.config.Limits.Reserve(ctx, pool, checks)
+		if err != nil {
+			return nil, fmt.Errorf("reserving: %w", err)
+		}
+		again, err := d.mendLimits(ctx, pool, checks, answers)
+		if err == nil && again && mends < maxMends {
+			continue
+		}
+		if err != nil || again {
+			if released := d.config.Limits.Release(ctx, pool, checks); released != nil {
+				d.log.WarnContext(ctx, "reservations are given back later", "pool", pool, "err", released)
+			}
+		}
+		return answers, err
+	}
+}
+
+// lookAtLimits asks without reserving.
+func (d *Dispatcher) lookAtLimits(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
+	if d.config.Limits == nil {
+		return nil, errNoLimits
+	}
+	return d.config.Limits.Look(ctx, pool, checks)
+}
+
+// limitsOf are the obstacles that policies are to the waiting tasks of a device,
+// without reserving anything. Whether they refuse is asked as reports ask.
+func (d *Dispatcher) limitsOf(ctx context.Context, v store.TaskView) map[int64]Obstacle {
+	byPool := make(map[string][]store.Candidate)
+	for _, c := range v.Candidates {
+		byPool[c.Pool] = append(byPool[c.Pool], c)
+	}
+	found := make(map[int64]Obstacle)
+	for _, open := range byPool {
+		lease := func(c store.Candidate) string { return fmt.Sprintf("%d.why", c.Task) }
+		for task, j := range d.ask(ctx, v.View, open, lease, "why", d.lookAtLimits) {
+			if j.obstacle != nil {
+				found[task] = *j.obstacle
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,251 @@
+package dispatcher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	rebuildLimit = 5 * time.Minute  // for reading what a pool started
+	rebuildWait  = 3 * time.Second  // that a report waits for it
+	pastPage     = 500              // starts read at once: each may have a payload
+	pastDisorder = time.Minute      // by which starts may be out of the order of their tokens
+	recentStarts = 40 * time.Second // that are counted again, in case nobody could
+)
+
+// mendLimits finds out what keeps policies from being believed; again: ask them
+// again.
+func (d *Dispatcher) mendLimits(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (again bool, err error) {
+	for i, a := range answers {
+		switch a.Status {
+		case limits.StatusUnknown:
+			return true, d.rebuildLimits(ctx, pool, checks[i].Items[a.Item].Rule.Owner, rulesOf(checks[i]))
+		case limits.StatusUnsettled:
+			return true, d.settleOverdue(ctx, pool)
+		}
+	}
+	return false, nil
+}
+
+func rulesOf(c limits.Check) (rules []*limits.Rule) {
+	for _, item := range c.Items {
+		rules = append(rules, item.Rule)
+	}
+	return rules
+}
+
+// rebuildLimits fills the rules of one owner from what started, once for all
+// reports that need it. It goes on when a report cannot wait any longer.
+func (d *Dispatcher) rebuildLimits(ctx context.Context, pool, owner string, rules []*limits.Rule) error {
+	var own []*limits.Rule
+	for _, r := range rules {
+		if r.Owner == owner {
+			own = append(own, r)
+		}
+	}
+	done := d.restoring.DoChan("limits of "+owner, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildLimit)
+		defer cancel()
+		return nil, d.config.Limits.Rebuild(ctx, pool, own, d.pastOf(pool, owner))
+	})
+	wait := time.NewTimer(rebuildWait)
+	defer wait.Stop()
+	select {
+	case result := <-done:
+		return result.Err
+	case <-wait.C:
+		return fmt.Errorf("limits of %s: %w", owner, limits.ErrBusy)
+	case <-ctx.Done():
+		return fmt.Errorf("limits of %s: %w", owner, ctx.Err())
+	}
+}
+
+// pastOf reads what started for an owner: a pool, or a batch in it.
+func (d *Dispatcher) pastOf(pool, owner string) limits.History {
+	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
+		return func(yield func(limits.Start, error) bool) {
+			for s, err := range d.startsOf(ctx, pool, within) {
+				if err != nil {
+					yield(limits.Start{}, err)
+					return
+				}
+				if owner != "pool "+pool && owner != fmt.Sprintf("batch %d", s.Batch) {
+					continue
+				}
+				if !yield(limits.Start{Lease: s.Lease, Ago: s.Now.Sub(s.GrantedAt), Facts: factsOfStart(s)}, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// startsOf reads what started in a pool of late, the newest first.
+func (d *Dispatcher) startsOf(ctx context.Context, pool string, within time.Duration) iter.Seq2[store.Start, error] {
+	return func(yield func(store.Start, error) bool) {
+		for before := int64(0); ; {
+			page, err := d.store.Starts(ctx, pool, before, pastPage)
+			if err != nil {
+				yield(store.Start{}, err)
+				return
+			}
+			for _, s := range page {
+				ago := s.Now.Sub(s.GrantedAt)
+				if ago > within+pastDisorder {
+					return
+				}
+				if ago <= within && !yield(s, nil) {
+					return
+				}
+			}
+			if len(page) < pastPage {
+				return
+			}
+			before = page[len(page)-1].Token
+		}
+	}
+}
+
+func factsOfStart(s store.Start) limits.Facts {
+	return limits.Facts{
+		Device: s.Device, Pool: s.Pool, Kind: s.Kind, Batch: s.Batch,
+		Tags: s.Tags, Attributes: s.Attributes, Payload: s.Payload,
+	}
+}
+
+// checkOfStart is the check that a start must have passed.
+func (d *Dispatcher) checkOfStart(s store.Start) (limits.Check, error) {
+	rules, err := d.rules.of(s.Pool, s.Batch, s.PoolLimits, s.Limits)
+	return limits.NewCheck(s.Lease, "", rules, factsOfStart(s)), err
+}
+
+// settleOverdue finds out what became of reservations that nobody settled.
+func (d *Dispatcher) settleOverdue(ctx context.Context, pool string) error {
+	leases, err := d.config.Limits.Overdue(ctx, pool)
+	if err != nil {
+		return err
+	}
+	for _, lease := range leases {
+		if err := d.settleLease(ctx, pool, lease); err != nil {
+			return fmt.Errorf("settling %s: %w", lease, err)
+		}
+	}
+	return nil
+}
+
+func (d *Dispatcher) settleLease(ctx context.Context, pool, lease string) error {
+	number, _, _ := strings.Cut(lease, ".")
+	task, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return fmt.Errorf("lease %q: %w", lease, err)
+	}
+	start, err := d.store.StartOf(ctx, task, lease)
+	if errors.Is(err, store.ErrNotFound) {
+		return d.config.Limits.Release(ctx, pool, []limits.Check{{Lease: lease}})
+	}
+	if err != nil {
+		return err
+	}
+	c, err := d.checkOfStart(start)
+	if err != nil {
+		return err
+	}
+	return d.config.Limits.Count(ctx, pool, []limits.Check{c}, start.Now.Sub(start.GrantedAt))
+}
+
+// LimitsResult counts what a pass over the limits did.
+type LimitsResult struct {
+	Pools    int // with policies
+	Counted  int // starts that were looked at
+	Distrust int // pools whose counts are made anew, since their Redis failed
+}
+
+// SettleLimits settles, in all pools with policies, what a replica reserved or
+// started and could not settle: it ended, or Redis failed. After a failure of Redis
+// nothing that it counted is believed. Safe on every replica at once.
+func (d *Dispatcher) SettleLimits(ctx context.Context) (LimitsResult, error) {
+	var result LimitsResult
+	if d.config.Limits == nil {
+		return result, nil
+	}
+	owners, err := d.store.Limited(ctx)
+	if err != nil {
+		return result, fmt.Errorf("reading who has policies: %w", err)
+	}
+	outages := d.semaphore.Outages()
+	distrust := d.limitOutages.Swap(outages) != outages
+	pools := make(map[string][]store.Limited)
+	for _, o := range owners {
+		pools[o.Pool] = append(pools[o.Pool], o)
+	}
+	var errs []error
+	for pool, owners := range pools {
+		result.Pools++
+		if distrust {
+			result.Distrust++
+			errs = append(errs, d.forgetLimits(ctx, pool, owners))
+		}
+		n, err := d.settlePool(ctx, pool)
+		result.Counted += n
+		errs = append(errs, err)
+	}
+	err = errors.Join(errs...)
+	if err != nil && distrust {
+		d.limitOutages.Store(-1) // again with the next pass
+	}
+	return result, err
+}
+
+func (d *Dispatcher) forgetLimits(ctx context.Context, pool string, owners []store.Limited) error {
+	for _, o := range owners {
+		ofPool, ofBatch := o.Limits, json.RawMessage(nil)
+		if o.Batch != 0 {
+			ofPool, ofBatch = nil, o.Limits
+		}
+		rules, err := d.rules.of(pool, o.Batch, ofPool, ofBatch)
+		if err == nil {
+			err = d.config.Limits.Forget(ctx, pool, rules)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Dispatcher) settlePool(ctx context.Context, pool string) (counted int, err error) {
+	if err := d.settleOverdue(ctx, pool); err != nil {
+		return 0, err
+	}
+	for s, err := range d.startsOf(ctx, pool, recentStarts) {
+		if err != nil {
+			return counted, err
+		}
+		c, err := d.checkOfStart(s)
+		if err != nil {
+			return counted, err
+		}
+		if err := d.config.Limits.Count(ctx, pool, []limits.Check{c}, s.Now.Sub(s.GrantedAt)); err != nil {
+			return counted, err
+		}
+		counted++
+	}
+	return counted, nil
+}
+
+// TopLimited returns who was refused most in a pool, in this hour and the one before.
+func (d *Dispatcher) TopLimited(ctx context.Context, pool string, limit int) ([]limits.Limited, error) {
+	if d.config.Limits == nil {
+		return nil, nil
+	}
+	return d.config.Limits.Top(ctx, pool, limit)
+}

@@ -1,0 +1,277 @@
+package dispatcher_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	oneAnHour = `[{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]`
+	twoAlike  = `[{"name":"same-content","algorithm":"duplicate","per_ms":3600000,"max":2}]`
+)
+
+// limitedPool makes pool "a", with policies.
+func (b *bench) limitedPool(capacity int, policies string) {
+	b.t.Helper()
+	_, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: capacity, Lease: time.Minute, Limits: json.RawMessage(policies)})
+	b.must(err)
+}
+
+// device registers one of an account.
+func (b *bench) device(id, account string) {
+	b.t.Helper()
+	_, err := b.store.CreateDevice(b.ctx, "test", id, map[string]string{"account": account}, []byte(id), nil)
+	b.must(err)
+}
+
+// TestLimitedDevice: it is told so with a time, holds no slot, and is granted what
+// is not limited; the operator is told the policy, the window and the time.
+func TestLimitedDevice(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitedPool(9, oneAnHour)
+		b.pool("free", 9, time.Minute)
+		for _, d := range []string{"d1", "d2", "d3"} {
+			b.device(d, map[string]string{"d1": "x", "d2": "x", "d3": "y"}[d])
+		}
+		b.batch("a", nil, "d1", "d2", "d3")
+		first := b.granted("d1")
+		reply := b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+		if reply.ReportAfterMS < 1000 || reply.ReportAfterMS > 12*60_000 {
+			b.t.Errorf("report after %d ms", reply.ReportAfterMS)
+		}
+		b.expectHeld(1)
+		b.granted("d3") // of another account
+		waiting := b.tasksOf("d2")[0]
+		e := b.expectWhy(waiting, []dispatcher.Code{dispatcher.CodeLimited}, "per-account", "pool a", "1 per 1h0m0s", "tags.account=x")
+		if wait := e.Reasons[0].Until.Sub(e.At); wait < 50*time.Minute || wait > time.Hour {
+			b.t.Errorf("until in %s", wait)
+		}
+		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		b.expectReason("d2", `{"id":"2"}`, devices.ReasonLimited)
+		b.batch("free", nil, "d2")
+		if got := b.granted("d2"); got.Pool != "free" {
+			b.t.Errorf("granted of pool %s", got.Pool)
+		}
+		top, err := b.TopLimited(b.ctx, "a", 5)
+		if err != nil || len(top) != 1 || top[0].Subject != "tags.account=x" || top[0].Times < 2 {
+			b.t.Errorf("top: %+v, %v", top, err)
+		}
+	}, unhurried)
+}
+
+// TestRefusalsAreFree: what a full pool, a lost claim or another policy refused
+// counts with none.
+func TestRefusalsAreFree(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitedPool(1, oneAnHour)
+		b.device("d1", "x")
+		b.device("d2", "y")
+		b.batch("a", nil, "d1", "d2")
+		task := b.granted("d1")
+		for range 3 {
+			b.expectReason("d2", `{"id":"1"}`, devices.ReasonFull)
+		}
+		b.ended("d1", task, "succeeded", "", devices.OutcomeRecorded)
+		b.granted("d2")
+		if n, err := b.redis.ZCard(b.ctx, "limits:{a}:open").Result(); err != nil || n != 0 {
+			b.t.Errorf("%d reservations are open, %v", n, err)
+		}
+	}, unhurried)
+}
+
+// TestDuplicatesWait, and what differs in content does not wait behind them.
+func TestDuplicatesWait(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 9, time.Minute)
+		b.device("d1", "x")
+		payloads := []string{`{"n":1, "m":2}`, `{"m":2,"n":1}`, `{"n":1,"m":2}`, `{"n":2}`}
+		_, err := b.store.CreateBatch(b.ctx, "test", store.Batch{Pool: "a", Kind: "pay", Weight: 1, MaxAttempts: 1, Limits: json.RawMessage(twoAlike)},
+			store.Queue{Tasks: func(yield func(store.NewTask, error) bool) {
+				for _, p := range payloads {
+					if !yield(store.NewTask{Device: "d1", Payload: json.RawMessage(p)}, nil) {
+						return
+					}
+				}
+			}})
+		b.must(err)
+		var done []string
+		for range 3 {
+			task := b.granted("d1")
+			done = append(done, string(task.Payload))
+			b.ended("d1", task, "succeeded", "", devices.OutcomeRecorded)
+		}
+		if !slices.Equal(done, []string{payloads[0], payloads[1], payloads[3]}) {
+			b.t.Errorf("granted %q", done)
+		}
+		b.expectReason("d1", `{"id":"1"}`, devices.ReasonLimited)
+		b.expectWhy(b.tasksOf("d1")[2], []dispatcher.Code{dispatcher.CodeLimited}, "same-content", "2 equal ones per 1h0m0s", "the first of them started at")
+	}, unhurried)
+}
+
+// TestLimitsSurviveRedis: a Redis that lost everything counts what the ledger knows.
+func TestLimitsSurviveRedis(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitedPool(9, oneAnHour)
+		for i, d := range []string{"d1", "d2", "d3", "d4"} {
+			b.device(d, []string{"x", "x", "y", "y"}[i])
+		}
+		b.batch("a", nil, "d1", "d2", "d3", "d4")
+		b.ended("d1", b.granted("d1"), "succeeded", "", devices.OutcomeRecorded) // an attempt
+		b.granted("d3")                                                          // a grant in force
+		b.wipe(9)
+		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+		b.expectReason("d4", `{"id":"1"}`, devices.ReasonLimited)
+	}, unhurried)
+}
+
+// TestPolicyOfARunningPool holds for what started before it was there.
+func TestPolicyOfARunningPool(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 9, time.Minute)
+		b.device("d1", "x")
+		b.device("d2", "x")
+		b.batch("a", nil, "d1", "d2")
+		b.granted("d1")
+		b.changePool("", func(p *store.PoolSpec) { p.Limits = json.RawMessage(oneAnHour) })
+		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+		b.changePool("", func(p *store.PoolSpec) {
+			p.Limits = json.RawMessage(strings.Replace(oneAnHour, `"max":1`, `"max":2`, 1))
+		})
+		b.granted("d2")
+	}, unhurried)
+}
+
+// lossy loses what it is told of starts, as a replica does that ends.
+type lossy struct {
+	*limits.Limiter
+
+	lose  atomic.Bool
+	calls atomic.Int64
+}
+
+func (l *lossy) Settle(ctx context.Context, pool string, started limits.Check, others []limits.Check) error {
+	if l.lose.Load() {
+		return errors.New("lost")
+	}
+	return l.Limiter.Settle(ctx, pool, started, others) //nolint:wrapcheck // as it is
+}
+
+func (l *lossy) Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
+	l.calls.Add(1)
+	return l.Limiter.Reserve(ctx, pool, checks) //nolint:wrapcheck // as it is
+}
+
+// TestWhatNobodyCounted is counted by a pass of any replica, and keeps others out
+// until then.
+func TestWhatNobodyCounted(t *testing.T) {
+	t.Parallel()
+	l := make(chan *lossy, 2)
+	forBackends(t, func(b *bench) {
+		loses := <-l
+		loses.Limiter = b.limits
+		b.limitedPool(9, oneAnHour)
+		b.device("d1", "x")
+		b.device("d2", "x")
+		b.batch("a", nil, "d1", "d2")
+		loses.lose.Store(true)
+		b.granted("d1")
+		for range 2 {
+			b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+			if done, err := b.SettleLimits(b.ctx); err != nil || done.Pools != 1 || done.Counted != 1 {
+				b.t.Errorf("settled %+v, %v", done, err)
+			}
+		}
+		if e := b.why(b.tasksOf("d2")[0]); e.Reasons[0].Until.Sub(e.At) < 50*time.Minute {
+			b.t.Errorf("not counted: %+v", e.Reasons)
+		}
+	}, unhurried, func(c *dispatcher.Config) {
+		one := &lossy{}
+		l <- one
+		c.Limits = one
+	})
+}
+
+// TestNoPoliciesCostNothing: nobody is asked where nothing is limited.
+func TestNoPoliciesCostNothing(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 9, time.Minute)
+		b.batch("a", nil, "d1")
+		b.granted("d1") // by a dispatcher that has no limiter to ask
+	}, func(c *dispatcher.Config) { c.Limits = nil })
+}
+
+// TestPoliciesThatCannotBeAsked keep a task waiting, unless they say otherwise.
+func TestPoliciesThatCannotBeAsked(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitedPool(9, oneAnHour)
+		b.device("d1", "x")
+		b.batch("a", nil, "d1")
+		b.expectReason("d1", `{"id":"1"}`, devices.ReasonUnavailable)
+		b.expectWhy(b.tasksOf("d1")[0], []dispatcher.Code{dispatcher.CodeUnavailable}, "policies")
+		b.changePool("", func(p *store.PoolSpec) {
+			p.Limits = json.RawMessage(strings.Replace(oneAnHour, `"per":`, `"on_error":"open","per":`, 1))
+		})
+		b.granted("d1")
+	}, unhurried, func(c *dispatcher.Config) { c.Limits = nil })
+}
+
+// TestTwoReplicasNeverBothPass: of many devices of one account that report at once
+// to two replicas, one starts.
+func TestTwoReplicasNeverBothPass(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		other := dispatcher.New(dispatcher.Config{
+			Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis), FleetTokens: []string{"fleet-token-of-the-tests"},
+		})
+		b.limitedPool(60, oneAnHour)
+		var names []string
+		for i := range 12 {
+			names = append(names, fmt.Sprintf("d%d", i))
+			b.device(names[i], "x")
+		}
+		b.batch("a", nil, names...)
+		var granted atomic.Int64
+		var all sync.WaitGroup
+		for i, name := range names {
+			d := b.Dispatcher
+			if i%2 == 0 {
+				d = other
+			}
+			all.Go(func() {
+				reply, err := d.HandleReport(b.ctx, dispatcher.Caller{Device: devices.ID(name), Via: dispatcher.ViaFleetToken}, devices.Report{ID: "1", Accept: true})
+				if err == nil && reply.Reason == devices.ReasonGranted {
+					granted.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		for _, name := range names { // should nobody have passed: they stood in each other's way
+			if granted.Load() == 0 && b.report(name, `{"id":"2"}`).Reason == devices.ReasonGranted {
+				granted.Add(1)
+			}
+		}
+		if granted.Load() != 1 {
+			b.t.Errorf("%d were granted", granted.Load())
+		}
+	}, unhurried)
+}
