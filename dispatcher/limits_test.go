@@ -23,10 +23,10 @@ const (
 	twoAlike  = `[{"name":"same-content","algorithm":"duplicate","per_ms":3600000,"max":2}]`
 )
 
-// limitedPool makes pool "a", with policies.
-func (b *bench) limitedPool(capacity int, policies string) {
+// limitedPool makes pool "a", in which an account may start one an hour.
+func (b *bench) limitedPool(capacity int) {
 	b.t.Helper()
-	_, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: capacity, Lease: time.Minute, Limits: json.RawMessage(policies)})
+	_, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: capacity, Lease: time.Minute, Limits: json.RawMessage(oneAnHour)})
 	b.must(err)
 }
 
@@ -42,7 +42,7 @@ func (b *bench) device(id, account string) {
 func TestLimitedDevice(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.limitedPool(9, oneAnHour)
+		b.limitedPool(9)
 		b.pool("free", 9, time.Minute)
 		for _, d := range []string{"d1", "d2", "d3"} {
 			b.device(d, map[string]string{"d1": "x", "d2": "x", "d3": "y"}[d])
@@ -78,7 +78,7 @@ func TestLimitedDevice(t *testing.T) {
 func TestRefusalsAreFree(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.limitedPool(1, oneAnHour)
+		b.limitedPool(1)
 		b.device("d1", "x")
 		b.device("d2", "y")
 		b.batch("a", nil, "d1", "d2")
@@ -128,7 +128,7 @@ func TestDuplicatesWait(t *testing.T) {
 func TestLimitsSurviveRedis(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.limitedPool(9, oneAnHour)
+		b.limitedPool(9)
 		for i, d := range []string{"d1", "d2", "d3", "d4"} {
 			b.device(d, []string{"x", "x", "y", "y"}[i])
 		}
@@ -187,7 +187,7 @@ func TestWhatNobodyCounted(t *testing.T) {
 	forBackends(t, func(b *bench) {
 		loses := <-l
 		loses.Limiter = b.limits
-		b.limitedPool(9, oneAnHour)
+		b.limitedPool(9)
 		b.device("d1", "x")
 		b.device("d2", "x")
 		b.batch("a", nil, "d1", "d2")
@@ -223,7 +223,7 @@ func TestNoPoliciesCostNothing(t *testing.T) {
 func TestPoliciesThatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.limitedPool(9, oneAnHour)
+		b.limitedPool(9)
 		b.device("d1", "x")
 		b.batch("a", nil, "d1")
 		b.expectReason("d1", `{"id":"1"}`, devices.ReasonUnavailable)
@@ -243,7 +243,7 @@ func TestTwoReplicasNeverBothPass(t *testing.T) {
 		other := dispatcher.New(dispatcher.Config{
 			Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis), FleetTokens: []string{"fleet-token-of-the-tests"},
 		})
-		b.limitedPool(60, oneAnHour)
+		b.limitedPool(60)
 		var names []string
 		for i := range 12 {
 			names = append(names, fmt.Sprintf("d%d", i))

@@ -204,7 +204,7 @@ func TestWhyAgreesWithTheReport(t *testing.T) {
 				o.set(b, batch)
 				reply := b.expectReason("d1", `{"id":"x"}`, o.reason)
 				e := b.expectWhy(task, o.codes, o.words...)
-				if e.State != store.Pending || (o.reason == devices.ReasonWindow) == e.Reasons[0].Until.IsZero() {
+				if e.State != store.Pending || (o.reason == devices.ReasonWindow || o.reason == devices.ReasonLimited) == e.Reasons[0].Until.IsZero() {
 					b.t.Errorf("%+v", e)
 				}
 				if o.reason != devices.ReasonFull && !e.Reasons[0].EstimatedStart.IsZero() {
