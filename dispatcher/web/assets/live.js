@@ -15,6 +15,12 @@
     if (s < 172800) return Math.floor(s / 3600) + " h" + (s < 36000 && s % 3600 >= 60 ? " " + Math.floor((s % 3600) / 60) + " min" : "");
     return Math.floor(s / 86400) + " d";
   }
+  function short(ms) { // fits into a cell: 9 s, 4:32, 2 h
+    const s = Math.round(ms / 1000);
+    if (s < 60) return s + " s";
+    if (s < 3600) return Math.floor(s / 60) + ":" + String(s % 60).padStart(2, "0");
+    return Math.floor(s / 3600) + " h";
+  }
   const relative = (ms) => (ms > now() ? "in " + span(ms - now()) : span(now() - ms) + " ago");
   const set = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 
@@ -24,7 +30,7 @@
     }
     for (const held of document.querySelectorAll(".grid.large a[data-until]")) {
       const left = Number(held.dataset.until) - now();
-      set(held.querySelector("s"), left > 0 ? span(left) : "over");
+      set(held.querySelector("s"), left > 0 ? short(left) : "over");
     }
     if (pointed) showTip(pointed);
   }

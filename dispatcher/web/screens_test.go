@@ -1,0 +1,127 @@
+package web_test
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// Every screen with something on it: nothing on the console, nothing wider than
+// the screen, and a picture of each.
+func TestEveryScreen(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	names := devices(75)
+	b.pool("ar:330100", 60, names...)
+	b.call("POST", "/v1/batches", map[string]any{"name": "firmware " + strings.Repeat("very long ", 15), "pool": "ar:330100", "kind": "update", "devices": names}, nil)
+	var granted task
+	for i := range 62 { // the first two have ended, sixty run
+		granted = b.grant(names[i])
+		if i < 2 {
+			b.report(names[i], map[string]any{"accept": false, "attributes": map[string]any{"firmware": "7.2"}, "results": []map[string]any{{
+				"task": granted.ID, "token": granted.Token, "status": []string{"succeeded", "rejected"}[i], "error": "no route to host 203.0.113.7 after three tries", "output": map[string]any{"down_mbps": 94.1},
+			}}})
+		}
+	}
+	tab := browse(t)
+	for name, path := range map[string]string{
+		"pools": "/", "pool": "/pools/ar:330100", "pool-edit": "/pools/ar:330100/edit", "batches": "/batches", "batch": "/batches/1", "batch-cancel": "/batches/1/cancel",
+		"batch-new": "/new-batch?pool=ar:330100", "tasks": "/tasks", "tasks-failed": "/tasks?state=failed&batch=1", "task": "/tasks/2", "task-running": fmt.Sprintf("/tasks/%d", granted.ID),
+		"task-waiting": "/tasks/75", "bulk": "/cancel-tasks?batch=1", "devices": "/devices", "device": "/devices/d-1", "activity": "/activity", "system": "/system", "silent": "/devices?show=silent",
+	} {
+		tab.open(b.url + path)
+		tab.until(`document.querySelector("h1").textContent !== ""`)
+		if unlabelled := ask[string](tab, `[...document.querySelectorAll("main input:not([type=hidden]), main select, main textarea, main button, main a")].
+			filter(e => !(e.labels && e.labels.length) && !e.textContent.trim() && !e.getAttribute("aria-label")).map(e => e.outerHTML).join("\n")`); unlabelled != "" {
+			t.Errorf("%s: nothing says what this is: %s", path, unlabelled)
+		}
+		tab.shoot(name)
+	}
+	if status, _, _ := b.get("/pools/nowhere"); status != 404 {
+		t.Errorf("a pool that is not there: %d", status)
+	}
+}
+
+// A page without its script is complete.
+func TestReadableWithoutScript(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, "d-1", "d-2")
+	granted := b.grant("d-1")
+	for path, parts := range map[string][]string{
+		"/":          {"<b>1</b> / 3", `href="/pools/p"`},
+		"/pools/p":   {"d-1", fmt.Sprintf("/tasks/%d", granted.ID), "UTC"},
+		"/batches":   {`href="/batches/1"`, "1 dispatched"},
+		"/tasks":     {"d-1", "d-2", "pending"},
+		"/devices":   {"d-1"},
+		"/activity":  {"task.granted", "batch.created", "pool.created"},
+		"/new-batch": {"Idempotency-Key"},
+	} {
+		_, text, _ := b.get(path)
+		contains(t, text, parts...)
+	}
+}
+
+// A batch is counted first, then created, once however often the form is sent.
+func TestBatchIsCreatedThroughThePage(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3)
+	tab := browse(t)
+	tab.open(b.url + "/new-batch?pool=p")
+	tab.do(chromedp.SendKeys(chromedp.CSS("#name"), "by hand"), chromedp.SendKeys(chromedp.CSS("#devices"), "d-1, d-2\nd-3"), chromedp.SendKeys(chromedp.CSS("#payload"), `{"a": 1`))
+	tab.click("button[value=count]")
+	tab.until(`document.querySelector(".problem").textContent.includes("not JSON")`)
+	tab.forgive("422")
+	ask[string](tab, `document.getElementById("payload").value = '{"a": 1}'`)
+	tab.click("button[value=count]")
+	tab.until(`document.querySelector(".note").textContent.includes("3 tasks")`)
+	key := ask[string](tab, `document.querySelector("input[name=key]").value`)
+	tab.click("button[value=create]")
+	tab.until(`location.pathname === "/batches" && document.querySelectorAll("#batch-list tbody tr").length === 1`)
+	form := url.Values{"name": {"by hand"}, "pool": {"p"}, "payload": {`{"a": 1}`}, "devices": {"d-1, d-2\r\nd-3"}, "attempts": {"3"}, "weight": {"1"}, "priority": {"0"}, "key": {key}, "do": {"create"}}
+	b.post("/new-batch", form, nil)
+	var list struct{ Batches []struct{ Total int } }
+	b.call("GET", "/v1/batches", nil, &list)
+	if len(list.Batches) != 1 || list.Batches[0].Total != 3 {
+		t.Errorf("batches: %+v", list)
+	}
+}
+
+// What a bulk action touches is counted before it does anything.
+func TestBulkSaysHowMany(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, devices(7)...)
+	tab := browse(t)
+	tab.open(b.url + "/tasks?batch=1")
+	tab.click("main a.danger")
+	tab.until(`document.querySelector("button.danger").textContent.includes("Cancel 7 tasks")`)
+	tab.click("button.danger")
+	tab.until(`document.querySelector("#task-pills").textContent.includes("cancelled 7")`)
+	tab.open(b.url + "/retry-tasks?batch=1")
+	if text := tab.text("main"); !strings.Contains(text, "0 tasks") && !strings.Contains(text, "7 tasks") {
+		t.Errorf("a bulk retry: %s", text)
+	}
+}
+
+// A page whose server is gone says so, and catches up when it is back.
+func TestDisconnectedPageCatchesUp(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, "d-1")
+	tab := browse(t)
+	tab.open(b.url + "/pools/p")
+	tab.until(`document.getElementById("pulse").textContent === "live"`)
+	b.grant("d-1")
+	tab.until(`document.querySelectorAll(".grid .cell.fresh").length === 1`)
+	ask[bool](tab, `window.mark = true`) // a reload would lose it
+	b.server.CloseClientConnections()
+	tab.until(`!document.getElementById("stale").hidden && document.getElementById("stale").textContent.startsWith("Disconnected")`)
+	b.call("PATCH", "/v1/pools/p", map[string]any{"capacity": 8}, nil)
+	tab.until(`document.getElementById("stale").hidden && document.querySelectorAll(".grid .cell").length >= 8 && window.mark`)
+	tab.forgive("ERR_")
+}
