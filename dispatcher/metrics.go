@@ -72,7 +72,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		checks:    counter("limit_checks_total", "Starts that a policy was asked about, by what it said: passed, limited or unchecked.", "pool", "policy", "outcome"),
 		hold:      histogram("slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
 		wait:      histogram("task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
-		handoff:   histogram("handoff_duration_seconds", "Time from the end of a grant, while others waited for its slot, to the next grant of the slot.", "pool"),
+		handoff:   histogram("handoff_duration_seconds", "Time from a slot falling free until the device it is kept for was told: by a push, or by the grant that its held request is answered with.", "pool"),
 		results:   counter("results_total", "Results of devices, by outcome.", "outcome"),
 		reports:   counter("reports_total", "Reports of devices, by the reason of the reply or the code of the refusal.", "transport", "reason"),
 		duration:  histogram("report_duration_seconds", "Time to answer a report.", "transport"),
@@ -139,7 +139,7 @@ func (m *metrics) limited(pool string, j judged) {
 	}
 }
 
-// handedOn notes how long a slot stood free between two holders.
+// handedOn notes how long after a slot fell free the next device was told.
 func (m *metrics) handedOn(pool string, took time.Duration) {
 	m.handoff.WithLabelValues(pool).Observe(took.Seconds())
 }

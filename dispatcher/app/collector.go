@@ -31,7 +31,7 @@ const (
 // poolReader is what the state of the pools is read from; *store.Store.
 type poolReader interface {
 	PoolStats(ctx context.Context) ([]store.PoolStat, error)
-	WaitingByPool(ctx context.Context, most int) (map[string]int, error)
+	WaitingByPool(ctx context.Context, tasks int) (map[string]int, error)
 }
 
 // stateCollector reads what is state at scrape time: nothing here is kept by
