@@ -98,13 +98,11 @@ func (h *reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	return reply, err
 }
 
-// allowWait moves the deadlines of the connection, which are for requests that
-// are answered at once. Without it the end of the time for reading would look
-// like a client that has gone.
+// allowWait moves the deadline for the answer, which is for requests that are
+// answered at once. That for reading ended with the body.
 func allowWait(w http.ResponseWriter, wait time.Duration) {
-	connection := http.NewResponseController(w)
-	_ = connection.SetReadDeadline(time.Time{}) // a test's recorder has none
-	_ = connection.SetWriteDeadline(time.Now().Add(wait + dispatcher.AnswerAfterWait))
+	answerBy := time.Now().Add(wait + dispatcher.AnswerAfterWait)
+	_ = http.NewResponseController(w).SetWriteDeadline(answerBy) // a test's recorder has none
 }
 
 // readBody reads a report. A body that broke off is the network's fault: the
