@@ -78,7 +78,13 @@ func (d *device) run(ctx context.Context, start time.Duration) {
 	d.started = time.Now().Add(start)
 	d.timer = time.NewTimer(start)
 	defer d.timer.Stop()
+	select {
+	case <-d.timer.C:
+	case <-ctx.Done():
+		return
+	}
 	defer d.link.open(ctx, d.inbox)()
+	d.after(0)
 	d.reboot()
 	for {
 		select {

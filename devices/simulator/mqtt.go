@@ -3,6 +3,7 @@ package simulator
 import (
 	"context"
 	"encoding/json"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,10 +15,12 @@ type mqttLink struct {
 	url, device, token string
 	client             paho.Client
 	subscribed         atomic.Bool // a device subscribes before it reports
+	first              sync.Once
+	ready              chan struct{} // closed when it has subscribed once
 }
 
 func newMQTTLink(url, device, token string) *mqttLink {
-	return &mqttLink{url: url, device: device, token: token}
+	return &mqttLink{url: url, device: device, token: token, ready: make(chan struct{})}
 }
 
 func (l *mqttLink) reportTopic() string { return "fleet/v1/" + l.device + "/report" }
@@ -51,13 +54,33 @@ func (l *mqttLink) subscribe(c paho.Client, receive paho.MessageHandler) {
 	go func() {
 		if token.Wait() && token.Error() == nil {
 			l.subscribed.Store(true)
+			l.first.Do(func() { close(l.ready) })
 		}
 	}()
 }
 
-// send publishes a report. It is not told whether the broker has it: that is
-// what the device's re-send is for.
+// firstTimeout is how long the first report waits for the connection.
+const firstTimeout = 5 * time.Second
+
+// send publishes a report, the first when there is a connection. It is not
+// told whether the broker has it: that is what the device's re-send is for.
 func (l *mqttLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
+	select {
+	case <-l.ready:
+		l.publish(ctx, p, inbox)
+	default:
+		go func() {
+			select {
+			case <-l.ready:
+			case <-time.After(firstTimeout):
+			case <-ctx.Done():
+			}
+			l.publish(ctx, p, inbox)
+		}()
+	}
+}
+
+func (l *mqttLink) publish(ctx context.Context, p parcel, inbox chan<- arrival) {
 	if !l.subscribed.Load() || !l.client.IsConnectionOpen() {
 		go deliver(ctx, inbox, arrival{id: p.id, garbage: p.id == "", verdict: failed})
 		return
