@@ -42,6 +42,7 @@ type Config struct {
 	// Introduce lets every device report once, at random within a period,
 	// before tasks are queued: what follows is the makespan of a known fleet.
 	Introduce    bool
+	Rest         time.Duration // between the last of these reports and the queue
 	NotBefore    time.Duration // tasks may start so long after they are queued
 	Began, Ended func()        // called when the tasks may start, and when all have ended; nil: nobody
 	Timeout      time.Duration // ignored by an endless run

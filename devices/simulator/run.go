@@ -110,6 +110,7 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 	if s.config.Introduce {
 		go begin()
 		s.introduce(ctx)
+		s.wait(ctx, s.config.Rest)
 	}
 	if err := s.work.queue(ctx); err != nil {
 		return Summary{}, fmt.Errorf("simulation: %w", err)

@@ -25,6 +25,7 @@ var (
 type scale struct {
 	places       int
 	work, period time.Duration
+	rest         time.Duration // in which the dispatcher writes down who it has met
 }
 
 // result is a row that was run.
@@ -41,9 +42,9 @@ func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the o
 	t.Parallel()
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	size, rows := scale{places, work, period}, chosen(table(), *words)
+	size, rows := scale{places, work, period, rest}, chosen(table(), *words)
 	if !*whole {
-		size = scale{5, 50 * time.Millisecond, time.Second}
+		size = scale{places: 5, work: 50 * time.Millisecond, period: time.Second}
 		rows = []row{
 			{name: "report-and-hope", hope: true, via: simulator.ViaPeriodic, tasks: 30},
 			{name: "all kinds", via: mixed + "," + simulator.ViaPeriodic, tasks: 30},

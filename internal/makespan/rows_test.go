@@ -13,6 +13,7 @@ const (
 	places = 60
 	work   = time.Second
 	period = 15 * time.Second // 15 times the work, as 5 min are of 20 s
+	rest   = 11 * time.Second // who was seen is written every 10 s
 	deep   = 3000
 	flat   = 200
 )
