@@ -43,6 +43,7 @@ type Config struct {
 	// before tasks are queued: what follows is the makespan of a known fleet.
 	Introduce    bool
 	Rest         time.Duration // between the last of these reports and the queue
+	RoundTrip    time.Duration // of the devices: what Summary.Ideal adds to each task
 	NotBefore    time.Duration // tasks may start so long after they are queued
 	Began, Ended func()        // called when the tasks may start, and when all have ended; nil: nobody
 	Timeout      time.Duration // ignored by an endless run

@@ -140,3 +140,15 @@ func TestIntroducedFleet(t *testing.T) {
 		t.Errorf("Print: %v\n%s", err, out.String())
 	}
 }
+
+// Two places; the third task goes to where the first ended.
+func TestIdeal(t *testing.T) {
+	t.Parallel()
+	w := workload{works: []time.Duration{time.Second, 3 * time.Second, time.Second, 2 * time.Second}}
+	if got := w.ideal(2, 0); got != 4*time.Second {
+		t.Errorf("%s, want 4 s", got)
+	}
+	if got := w.ideal(2, time.Second); got != 7*time.Second {
+		t.Errorf("with a second more each: %s, want 7 s", got)
+	}
+}

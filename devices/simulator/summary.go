@@ -21,6 +21,7 @@ type Summary struct {
 	BusyInside time.Duration // device-time spent inside in that time
 	Makespan   time.Duration // until the last task ended; 0 = some did not
 	Bound      time.Duration // tasks x mean work / capacity: no dispatcher is faster
+	Ideal      time.Duration // the same work, task by task in their order, without any time between them; 0: endless
 
 	Handoff     Handoff
 	Idle        Idle          // of a run with an end
@@ -120,7 +121,8 @@ func (s *Summary) Print(w io.Writer) error {
 			s.Handoff.Whole, s.Handoff.Told, s.Handoff.Granted, s.Handoff.Entered, s.Handoff.Server),
 		fmt.Sprintf("waits      %.2f reports without a place for each grant; longest wait %s, at most %s after its turn",
 			s.DeniedPerGrant(), s.LongestWait.Round(10*time.Millisecond), s.Latest.Round(10*time.Millisecond)),
-		fmt.Sprintf("makespan   %s, bound %s: %.3f of it", s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond), s.OverBound()),
+		fmt.Sprintf("makespan   %s, bound %s: %.3f of it; %s without any time between tasks",
+			s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond), s.OverBound(), s.Ideal.Round(10*time.Millisecond)),
 		fmt.Sprintf("outputs    %d compared, %d differ, %d tasks lost", s.Compared, s.Differing, s.Lost),
 	} {
 		if _, err := fmt.Fprintln(w, line); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -20,10 +21,11 @@ type workload struct {
 	operator *Operator
 	fleet    *Fleet
 	dice     dice
-	batches  []*openBatch  // oldest first
-	done     BatchState    // batches that were dropped, summed
-	planned  time.Duration // work of all tasks queued so far
-	queued   time.Time     // when the last of them were, or may start
+	batches  []*openBatch    // oldest first
+	done     BatchState      // batches that were dropped, summed
+	planned  time.Duration   // work of all tasks queued so far
+	works    []time.Duration // of each of them, in a run with an end
+	queued   time.Time       // when the last of them were, or may start
 	made     int
 	err      error // of the last call
 }
@@ -63,6 +65,9 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 	for i := from; i < to; i++ {
 		work := w.draw()
 		planned += work
+		if !w.config.Endless && w.config.Until == nil {
+			w.works = append(w.works, work)
+		}
 		b.Tasks = append(b.Tasks, NewTask{
 			Device:  w.fleet.Device(i % w.config.Devices),
 			Payload: json.RawMessage(fmt.Sprintf(`{"work_ms":%d}`, work.Milliseconds())),
@@ -80,6 +85,23 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 	total := int64(len(b.Tasks))
 	w.batches = append(w.batches, &openBatch{BatchState{ID: id, Total: total, Counts: map[string]int64{"pending": total}}})
 	return nil
+}
+
+// ideal is when a dispatcher would be through that knows no work before it ends,
+// takes the tasks in their order, and loses no time: each goes to the place that
+// is free first, and takes so much longer than its work.
+func (w *workload) ideal(places int, longer time.Duration) time.Duration {
+	free := make([]time.Duration, max(places, 1))
+	for _, work := range w.works {
+		first := 0
+		for place := range free {
+			if free[place] < free[first] {
+				first = place
+			}
+		}
+		free[first] += work + longer
+	}
+	return slices.Max(free)
 }
 
 // draw is the work of one task.

@@ -131,7 +131,7 @@ func (p *plant) simulation(r row, s scale) simulator.Config {
 	c := simulator.Config{
 		URL: p.url, MQTTURL: p.mqttURL, OperatorToken: adminToken, FleetToken: fleetToken,
 		Devices: r.tasks, Tasks: r.tasks, Pool: "sim", Capacity: s.places, Via: r.via,
-		Work: s.work, Period: s.period, Introduce: true, Rest: s.rest, NotBefore: r.notBefore,
+		Work: s.work, Period: s.period, Introduce: true, Rest: s.rest, RoundTrip: r.roundTrip, NotBefore: r.notBefore,
 		Seed: 1, Timeout: 10 * time.Minute,
 	}
 	if r.gone > 0 {

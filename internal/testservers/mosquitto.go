@@ -58,7 +58,7 @@ func mosquitto(tb testing.TB, config ...string) *MosquittoServer {
 	tb.Helper()
 	program, addr := Need(tb, "mosquitto"), FreeAddr(tb)
 	host, port, _ := net.SplitHostPort(addr)
-	config = append(config, "listener "+port+" "+host, "persistence false", "max_packet_size 131072")
+	config = append(config, "listener "+port+" "+host, "persistence false", "max_packet_size 131072", "set_tcp_nodelay true")
 	if os.Getuid() == 0 {
 		config = append(config, "user root") // else it drops to a user that cannot read the folder
 	}
