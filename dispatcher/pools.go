@@ -33,3 +33,24 @@ func (d *Dispatcher) ForgetPool(ctx context.Context, pool string) error {
 	}
 	return nil
 }
+
+// Reserved are the devices for which a place of the pool is kept, those first
+// whose time is over first; none when the semaphore does not say.
+func (d *Dispatcher) Reserved(ctx context.Context, pool string) []string {
+	snapshot, err := d.semaphore.Snapshot(ctx, pool)
+	if err != nil {
+		d.log.WarnContext(ctx, "slots shown without those that are kept", "pool", pool, "err", err)
+		return nil
+	}
+	held := make(map[string]bool, len(snapshot.Leases))
+	for _, l := range snapshot.Leases {
+		held[l.Device] = true
+	}
+	var devices []string
+	for _, o := range snapshot.Reserved {
+		if !held[o.Device] && o.Left > 0 {
+			devices = append(devices, o.Device)
+		}
+	}
+	return devices
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -194,6 +195,30 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 		}
 		if states != "0:free 1:held 3:held " {
 			b.Errorf("slots %s", states)
+		}
+	})
+}
+
+// A place that is kept shows on the lowest free number, with whom it is kept for.
+func TestSlotsShowWhatIsKept(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":3}`)
+		b.batch(`{"pool":"p","devices":["d-1"]}`)
+		b.granted("d-1") // slot 0
+		seat := slots.Seat{Waiter: slots.Waiter{Device: "d-2", Batch: 1, Task: 2, Weight: 1}, Reach: slots.ReachPush}
+		pace := slots.Pace{Longest: time.Minute, Offer: time.Minute}
+		if line, err := b.semaphore.LineUp(b.Context(), "p", pace, []slots.Seat{seat}); err != nil || line.Reserved != 1 {
+			b.Fatalf("line %+v, %v", line, err)
+		}
+		shown := b.get("/v1/pools/p/slots").must(200).fields()
+		states := ""
+		for _, s := range list(shown, "slots") {
+			slot := object(s)
+			states += fmt.Sprintf("%v:%v:%v ", slot["slot"], slot["state"], slot["device"])
+		}
+		if states != "0:held:d-1 1:reserved:d-2 2:free:<nil> " || shown["reserved"] != 1.0 || shown["held"] != 1.0 {
+			b.Errorf("slots %s of %v", states, shown)
 		}
 	})
 }

@@ -15,7 +15,7 @@ type slotsBody struct {
 	Pool     string     `json:"pool"`
 	Capacity int        `json:"capacity"`
 	Held     int        `json:"held"`
-	Reserved int        `json:"reserved" doc:"Kept for a device that was asked to report; always 0 in this release"`
+	Reserved int        `json:"reserved" doc:"Kept for a device that was asked to report"`
 	Waiting  int        `json:"waiting" doc:"Devices with a task that could start now and no slot; counted up to 10000"`
 	Slots    []slotBody `json:"slots" doc:"All of 0..capacity-1, and higher ones still held after the capacity was lowered"`
 }
@@ -38,22 +38,32 @@ func (a *API) getSlots(ctx context.Context, in *PoolPath) (*body[slotsBody], err
 	if err != nil {
 		return nil, err
 	}
-	return &body[slotsBody]{showSlots(o)}, nil
+	return &body[slotsBody]{showSlots(o, a.options.Dispatcher.Reserved(ctx, in.Pool))}, nil
 }
 
-func showSlots(o store.Occupancy) slotsBody {
-	shown := slotsBody{Pool: o.Pool.Name, Capacity: o.Pool.Capacity, Held: len(o.Grants), Waiting: o.Waiting}
+// showSlots shows a reserved place on each of the lowest free numbers: which
+// number its device will get is not said before it does.
+func showSlots(o store.Occupancy, reserved []string) slotsBody {
+	reserved = reserved[:min(len(reserved), max(o.Pool.Capacity-len(o.Grants), 0))]
+	shown := slotsBody{Pool: o.Pool.Name, Capacity: o.Pool.Capacity, Held: len(o.Grants), Reserved: len(reserved), Waiting: o.Waiting}
 	shown.Slots = make([]slotBody, 0, max(o.Pool.Capacity, len(o.Grants)))
+	showFree := func(slot int) {
+		one := slotBody{Slot: slot, State: "free"}
+		if len(reserved) > 0 {
+			one.State, one.Device, reserved = "reserved", reserved[0], reserved[1:]
+		}
+		shown.Slots = append(shown.Slots, one)
+	}
 	free := 0 // lowest number not shown yet
 	for _, g := range o.Grants {
 		for ; free < min(g.Slot, o.Pool.Capacity); free++ {
-			shown.Slots = append(shown.Slots, slotBody{Slot: free, State: "free"})
+			showFree(free)
 		}
 		shown.Slots = append(shown.Slots, showHeld(g))
 		free = max(free, g.Slot+1)
 	}
 	for ; free < o.Pool.Capacity; free++ {
-		shown.Slots = append(shown.Slots, slotBody{Slot: free, State: "free"})
+		showFree(free)
 	}
 	return shown
 }
