@@ -70,6 +70,17 @@ func (s *Server) settle(ctx context.Context, id int64, status string, output jso
 	return "recorded", nil
 }
 
+// number is a free slot number; one that no place has if the counter let in one
+// too many, for the external system to judge. Callers hold mu.
+func (s *Server) number() int {
+	if len(s.numbers) == 0 {
+		return s.pool.Capacity
+	}
+	n := s.numbers[0]
+	s.numbers = s.numbers[1:]
+	return n
+}
+
 // next grants the oldest task of a device, or again the one it has unless it
 // works on it: the reply was lost. Callers hold mu.
 func (s *Server) next(ctx context.Context, device string, works bool, down entry) error {
@@ -92,8 +103,7 @@ func (s *Server) next(ctx context.Context, device string, works bool, down entry
 			return nil
 		}
 		s.token++
-		t.State, t.slot, t.token = "dispatched", s.numbers[0], s.token
-		s.numbers = s.numbers[1:]
+		t.State, t.slot, t.token = "dispatched", s.number(), s.token
 	}
 	down["reason"] = "granted"
 	down["task"] = entry{
