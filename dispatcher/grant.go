@@ -215,5 +215,5 @@ func (d *Dispatcher) deliver(h *handling, g store.Grant) {
 		ID: g.Task, Token: g.Token, Pool: g.Pool, Slot: g.Slot, Kind: g.Kind, Payload: g.Payload,
 		Attempt: g.Attempt, Redelivered: g.Redelivered, LeaseMS: usable.Milliseconds(),
 	}
-	h.reply.ReportAfterMS = d.whenReady(g.Pool, usable).Milliseconds()
+	h.reply.ReportAfterMS = d.whenReady(g.Pool, g.Kind, usable).Milliseconds()
 }

@@ -53,7 +53,7 @@ func (d *Dispatcher) ack(h *handling, ack devices.Ack) {
 // semaphore cannot be reached the reconciler frees it later.
 func (d *Dispatcher) ended(ctx context.Context, g store.Grant, cause store.EndCause) {
 	held := g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt)
-	d.holds.add(g.Pool, held)
+	d.holds.add(g.Pool, g.Kind, held)
 	d.metrics.hold.WithLabelValues(g.Pool, string(cause)).Observe(held.Seconds())
 	d.release(ctx, g.Pool, g.Lease)
 }

@@ -77,10 +77,11 @@ func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
 	return d.spread(refused, 0.2)
 }
 
-// whenReady is when the result of a grant is likely there, at the latest at
-// half of the lease, when it must be renewed.
-func (d *Dispatcher) whenReady(pool string, lease time.Duration) time.Duration {
-	return min(d.spread(min(d.holds.mean(pool), lease/2), 0.1), lease/2)
+// whenReady is when the result of a grant is likely there, by how long tasks of
+// its kind took lately, at the latest at half of the lease, when it must be
+// renewed.
+func (d *Dispatcher) whenReady(pool, kind string, lease time.Duration) time.Duration {
+	return min(d.spread(min(d.holds.meanOf(pool, kind), lease/2), 0.1), lease/2)
 }
 
 // spread is wait +- share of it.
@@ -92,30 +93,52 @@ func bounded(wait time.Duration) time.Duration {
 	return min(max(wait, soonest), maxAfter)
 }
 
-// holdTimes keeps the usual time a grant of each pool is held, as this replica
-// saw it: an exponentially weighted mean.
+// holdTimes keeps the usual time a grant of each pool is held, and of each kind
+// of task in it, as this replica saw it: exponentially weighted means.
 type holdTimes struct {
 	mu    sync.Mutex
 	means map[string]time.Duration
+	kinds map[poolKind]time.Duration
 }
 
-// holdWeight of the newest hold time in the mean.
-const holdWeight = 0.1
+type poolKind struct{ pool, kind string }
 
-// unknownHold stands in until a pool has ended a grant.
-const unknownHold = 5 * time.Second
+const (
+	holdWeight  = 0.1             // of the newest hold time in the mean
+	unknownHold = 5 * time.Second // stands in until a pool has ended a grant
+	mostKinds   = 10_000          // beyond it all are forgotten: a bound, not a policy
+)
 
-func newHoldTimes() *holdTimes { return &holdTimes{means: make(map[string]time.Duration)} }
+func newHoldTimes() *holdTimes {
+	return &holdTimes{means: make(map[string]time.Duration), kinds: make(map[poolKind]time.Duration)}
+}
 
-func (h *holdTimes) add(pool string, held time.Duration) {
+func (h *holdTimes) add(pool, kind string, held time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	mean := cmp.Or(h.means[pool], held)
-	h.means[pool] = mean + time.Duration(holdWeight*float64(held-mean))
+	if len(h.kinds) >= mostKinds {
+		clear(h.kinds)
+	}
+	h.means[pool] = moved(h.means[pool], held)
+	of := poolKind{pool, kind}
+	h.kinds[of] = moved(h.kinds[of], held)
+}
+
+// moved is the mean after one more; 0: there was none.
+func moved(mean, held time.Duration) time.Duration {
+	mean = cmp.Or(mean, held)
+	return mean + time.Duration(holdWeight*float64(held-mean))
 }
 
 func (h *holdTimes) mean(pool string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return cmp.Or(h.means[pool], unknownHold)
+}
+
+// meanOf is that of a kind, or of the pool until the kind is known.
+func (h *holdTimes) meanOf(pool, kind string) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return cmp.Or(h.kinds[poolKind{pool, kind}], h.means[pool], unknownHold)
 }

@@ -1,0 +1,78 @@
+package dispatcher
+
+import (
+	"testing"
+	"time"
+)
+
+// A grant is steered by its own kind, as soon as that is known.
+func TestResultsAreExpectedByKind(t *testing.T) {
+	t.Parallel()
+	d := New(Config{Jitter: func() float64 { return 0.5 }})
+	expect := func(kind string, want time.Duration) {
+		t.Helper()
+		if got := d.whenReady("p", kind, time.Hour); got < want-time.Millisecond || got > want+time.Millisecond {
+			t.Errorf("%s expected after %s, want %s", kind, got, want)
+		}
+	}
+	expect("long", unknownHold)
+	d.holds.add("p", "long", 10*time.Minute)
+	expect("long", 10*time.Minute)
+	expect("short", 10*time.Minute) // as all of the pool, so far
+	d.holds.add("p", "short", 10*time.Second)
+	expect("short", 10*time.Second)
+	expect("long", 10*time.Minute)
+}
+
+// How long a place is kept follows how long devices take, within its bounds.
+func TestPlacesAreKeptAsLongAsDevicesTake(t *testing.T) {
+	t.Parallel()
+	c, now := newClaims(3*time.Second, 5*time.Second), time.Now()
+	came := func(after time.Duration) {
+		c.sent("p", "d", now)
+		c.made("p", "d", now.Add(after))
+	}
+	for _, step := range []struct{ came, want time.Duration }{
+		{10 * time.Millisecond, 3 * time.Second},
+		{10 * time.Second, 3 * time.Second}, // not for this offer
+	} {
+		came(step.came)
+		if got := c.offer("p"); got != step.want {
+			t.Errorf("after one that took %s: %s, want %s", step.came, got, step.want)
+		}
+	}
+	for range 100 {
+		came(time.Second)
+	}
+	if got := c.offer("p"); got < 3900*time.Millisecond || got > 4*time.Second {
+		t.Errorf("after many that took a second: %s", got)
+	}
+	for range 100 {
+		came(4 * time.Second)
+	}
+	if got := c.offer("p"); got != 5*time.Second {
+		t.Errorf("after many that took 4 s: %s", got)
+	}
+}
+
+func TestEachPoolIsAskedInTurn(t *testing.T) {
+	t.Parallel()
+	l := newPoolLines()
+	for i := range poolsPerLook + 100 {
+		l.add(time.Duration(i).String())
+	}
+	seen := map[string]int{}
+	for range 6 {
+		for _, pool := range l.next() {
+			seen[pool]++
+		}
+	}
+	for pool, n := range seen {
+		if n != 5 {
+			t.Errorf("%s was asked %d times, want 5", pool, n)
+		}
+	}
+	if len(seen) != poolsPerLook+100 {
+		t.Errorf("%d pools were asked", len(seen))
+	}
+}
