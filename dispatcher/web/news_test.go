@@ -1,0 +1,131 @@
+package web
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// lateLog is a log of which some events are not committed yet.
+type lateLog struct {
+	given   int64 // the highest id
+	missing map[int64]bool
+}
+
+func (l *lateLog) Events(_ context.Context, f store.EventFilter) (list []store.Event, err error) {
+	for id := f.After + 1; id <= l.given && len(list) < f.Limit; id++ {
+		if !l.missing[id] {
+			list = append(list, store.Event{ID: id, Kind: "task.granted", Pool: "p"})
+		}
+	}
+	return list, nil
+}
+
+func (l *lateLog) MarkEvents(context.Context, int64) (store.EventMark, error) {
+	return store.EventMark{Last: l.given}, nil
+}
+
+func (l *lateLog) EventsSettled(_ context.Context, m store.EventMark) (bool, error) {
+	for id := range l.missing {
+		if id <= m.Last {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Each event is told once, however late it is committed and however much
+// happens meanwhile.
+func TestNewsMissesNothing(t *testing.T) {
+	t.Parallel()
+	log := &lateLog{given: 5, missing: map[int64]bool{}}
+	n := &news{log: log}
+	told := func() (ids []int64) {
+		t.Helper()
+		events, _, err := n.read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			ids = append(ids, e.ID)
+		}
+		return ids
+	}
+	told() // what was before is not news
+	for _, step := range []struct {
+		given   int64
+		missing []int64
+		want    []int64
+	}{
+		{5, nil, nil},
+		{8, []int64{7}, []int64{6, 8}},
+		{10, []int64{7}, []int64{9, 10}},
+		{10, []int64{7, 12}, nil},
+		{13, []int64{12}, []int64{7, 11, 13}},
+		{13, nil, []int64{12}},
+		{13, nil, nil},
+		{2513, nil, nil},
+	} {
+		log.given, log.missing = step.given, map[int64]bool{}
+		for _, id := range step.missing {
+			log.missing[id] = true
+		}
+		got := told()
+		if step.given == 2513 {
+			if len(got) != 2500 {
+				t.Errorf("%d events of 2500", len(got))
+			}
+			continue
+		}
+		if !slices.Equal(got, step.want) {
+			t.Errorf("of %d without %v: %v, want %v", step.given, step.missing, got, step.want)
+		}
+	}
+	for range 3 {
+		told()
+	}
+	if len(n.seen) > 0 {
+		t.Errorf("%d ids are remembered when all has settled", len(n.seen))
+	}
+}
+
+func TestHistoryKeepsAnHour(t *testing.T) {
+	t.Parallel()
+	h := newHistory()
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i := range 2000 {
+		now := start.Add(time.Duration(i) * pointEvery)
+		h.count([]store.Event{{Kind: "task.granted", Pool: "p"}, {Kind: "task.lapsed", Pool: "p"}, {Kind: "task.granted", Pool: "q"}, {Kind: "pool.changed", Pool: "p"}})
+		h.add(now, []store.PoolUse{{Pool: "p", Capacity: 60, Held: i % 60}})
+	}
+	points := h.of("p")
+	if len(points) != pointsKept || points[len(points)-1].at.Sub(points[0].at) >= time.Hour || len(h.pools["p"]) > 2*pointsKept {
+		t.Errorf("%d points, %d kept", len(points), len(h.pools["p"]))
+	}
+	if grants, reaps := h.lastMinute("p"); grants != int(time.Minute/pointEvery)-1 || reaps != grants {
+		t.Errorf("%d grants and %d reaps in the last minute", grants, reaps)
+	}
+	if h.of("q") != nil || len(h.since) > 0 {
+		t.Error("a pool that is gone is remembered")
+	}
+	if c := chartOf(points, 300, 48); c.Span != time.Hour || c.Top != 60 || c.Line == "" {
+		t.Errorf("chart: %+v", c)
+	}
+	if c := chartOf(nil, 300, 48); c.Line != "" {
+		t.Errorf("a chart of nothing: %+v", c)
+	}
+}
+
+func TestBriefDurations(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		20 * time.Millisecond: "20 ms", 1500 * time.Millisecond: "1.5 s", 90 * time.Second: "1 min 30 s", 2 * time.Hour: "2 h", 50 * time.Hour: "2 d 2 h", -time.Second: "-1 s",
+	} {
+		if got := brief(d); got != want {
+			t.Errorf("%v: %q, want %q", d, got, want)
+		}
+	}
+}
