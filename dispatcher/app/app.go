@@ -33,12 +33,17 @@ const (
 	stopGrace  = 10 * time.Second
 )
 
+// ageEvery is how often the keys of an in-process Redis are cleaned up. A late pass
+// keeps them longer, which nothing depends on.
+const ageEvery = 10 * time.Second
+
 // backends are what serve and dev plug in differently. They are closed by App.
 type backends struct {
 	store    *store.Store
 	redis    redis.UniversalClient
 	accounts dispatcher.Accounts // nil: none follow the devices
 	dev      bool
+	age      func(time.Duration) // lets the TTLs of an in-process Redis pass, which has no clock for them; nil: it has
 }
 
 // listeners are bound before anything starts, so that a taken port fails at
@@ -125,6 +130,12 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	})
 	a.web = a.newWeb(b, version)
 	a.passes = a.newPasses()
+	if b.age != nil {
+		a.passes.all = append(a.passes.all, &pass{name: "age", every: ageEvery, limit: time.Minute, run: func(context.Context) error {
+			b.age(ageEvery)
+			return nil
+		}})
+	}
 	a.cleanup.add("postgres", b.store.Close)
 	a.cleanup.add("redis", b.redis.Close)
 	return a

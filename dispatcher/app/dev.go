@@ -167,7 +167,7 @@ func embedded(ctx context.Context, data string, opened *cleanup) (backends, erro
 	options.Password = password
 	client := redis.NewUniversalClient(options)
 	opened.add("redis client", client.Close)
-	return backends{store: ledger, redis: client, dev: true}, nil
+	return backends{store: ledger, redis: client, dev: true, age: memory.FastForward}, nil
 }
 
 // connect puts the embedded broker behind the listener, and the dispatcher on

@@ -92,7 +92,8 @@ local function write_count(s, key, since, n, now)
 end
 
 -- insert puts a time into a list, newest first.
-local function insert(key, at)
+local function insert(key, at, now)
+  if at == now then return redis.call('LPUSH', key, text(at)) end
   local head = tonumber(redis.call('LINDEX', key, 0) or nil)
   if not head or at >= head then return redis.call('LPUSH', key, text(at)) end
   local i, other = 1, head
@@ -111,8 +112,8 @@ local function trim(s, key, now, length)
     redis.call('ZREMRANGEBYRANK', key, 0, -s.cap - 1)
   elseif length > s.cap then
     redis.call('LTRIM', key, 0, s.cap - 1)
-  else
-    for _ = 1, 2 do -- each adds one, so that this keeps up
+  elseif length % 4 == 0 then
+    for _ = 1, 8 do -- more than were added since, so that this keeps up
       local last = tonumber(redis.call('LINDEX', key, -1) or nil)
       if not last or last > now - s.longest then break end
       redis.call('RPOP', key)
@@ -139,7 +140,7 @@ local function count(s, key, at, lease, now)
     redis.call('ZADD', key, 'NX', text(at), lease)
     return trim(s, key, now)
   elseif s.kind == 'L' then
-    return trim(s, key, now, insert(key, at))
+    return trim(s, key, now, insert(key, at, now))
   end
   local since, n = read_count(key)
   if s.kind == 'F' then

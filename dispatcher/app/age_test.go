@@ -1,0 +1,30 @@
+package app
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// TestEmbeddedKeysEnd: what has a TTL leaves the in-process Redis, too, and no
+// sooner.
+func TestEmbeddedKeysEnd(t *testing.T) {
+	t.Parallel()
+	var opened cleanup
+	b, err := embedded(t.Context(), t.TempDir(), &opened)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = opened.run(context.WithoutCancel(t.Context())) })
+	if err := b.redis.Set(t.Context(), "k", "v", time.Hour).Err(); err != nil {
+		t.Fatal(err)
+	}
+	b.age(59 * time.Minute)
+	if n := b.redis.Exists(t.Context(), "k").Val(); n != 1 {
+		t.Error("the key has ended too soon")
+	}
+	b.age(time.Minute)
+	if n := b.redis.Exists(t.Context(), "k").Val(); n != 0 {
+		t.Error("the key is still there")
+	}
+}

@@ -1,0 +1,255 @@
+package limits_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+// The five limiters that are copied around, as they are found, and what is wrong
+// with each: shown on a real Redis, and ours on the same schedule.
+
+// dailyQuota counts a day of the caller in a key; the limit comes as a key, too.
+const dailyQuota = `
+local n = redis.call('INCRBY', KEYS[1], 1)
+if n == 1 then redis.call('EXPIRE', KEYS[1], 86400) end
+if n > tonumber(KEYS[2]) then return 0 end
+return 1`
+
+// severalWindows keeps times of the caller in a sorted set, as their own members.
+const severalWindows = `
+local now = tonumber(ARGV[1])
+for i = 2, #ARGV, 2 do
+  local max, per = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
+  local nth = redis.call('ZREVRANGE', KEYS[1], max - 1, max - 1)
+  if tonumber(nth[1]) > now - per then return 0 end
+end
+redis.call('ZADD', KEYS[1], now, now)
+return 1`
+
+// severalWindowsMended is the same, once somebody met its first fault.
+func severalWindowsMended() string {
+	return strings.Replace(severalWindows, "if tonumber(nth[1])", "if nth[1] and tonumber(nth[1])", 1)
+}
+
+// cappedList keeps the newest times of the caller.
+const cappedList = `
+local now, max, per = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+if redis.call('LLEN', KEYS[1]) >= max then
+  if tonumber(redis.call('LINDEX', KEYS[1], -1)) > now - per then return 0 end
+  redis.call('RPOP', KEYS[1])
+end
+redis.call('LPUSH', KEYS[1], now)
+return 1`
+
+// simpleCounter is two commands, of which the second may never come.
+func simpleCounter(ctx context.Context, client redis.UniversalClient, key string, most int64, per time.Duration, ends func() error) (bool, error) {
+	n, err := client.Incr(ctx, key).Result()
+	if err != nil {
+		return false, err
+	}
+	if n == 1 {
+		if err := ends(); err != nil { // the process
+			return false, err
+		}
+		if err := client.Expire(ctx, key, per).Err(); err != nil {
+			return false, err
+		}
+	}
+	return n <= most, nil
+}
+
+// duplicates lets everything pass when Redis fails.
+func duplicates(ctx context.Context, client redis.UniversalClient, key string, most int64) bool {
+	n, err := client.Incr(ctx, key).Result()
+	return err != nil || n <= most
+}
+
+func passed(t *testing.T, client redis.UniversalClient, script string, keys []string, args ...any) (bool, error) {
+	t.Helper()
+	n, err := client.Eval(t.Context(), script, keys, args...).Int()
+	return n == 1, err
+}
+
+// TestSnippetDailyQuota: refused ones are counted, so a limit that is raised stays
+// shut; the limit as a key is another slot of a Cluster; ours has neither.
+func TestSnippetDailyQuota(t *testing.T) {
+	t.Parallel()
+	s := serve(t, testservers.Redis(t).Addr, false)
+	for i := range 10 {
+		if ok, err := passed(t, s.client, dailyQuota, []string{"quota:a", "2"}); err != nil || ok != (i < 2) {
+			t.Fatalf("call %d: %t, %v", i, ok, err)
+		}
+	}
+	if ok, _ := passed(t, s.client, dailyQuota, []string{"quota:a", "5"}); ok {
+		t.Error("the snippet did not count what it refused")
+	}
+	cluster := serve(t, testservers.RedisCluster(t).Addr, true)
+	if _, err := passed(t, cluster.client, dailyQuota, []string{"quota:a", "2"}); err == nil || !strings.Contains(err.Error(), "slot") {
+		t.Errorf("the snippet works on a Cluster: %v", err)
+	}
+	for _, s := range []*server{s, cluster} {
+		policy := limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: "Asia/Shanghai", Max: 2}
+		rules := s.rules(t, policy)
+		for i := range 10 {
+			if got := s.start(t, rules, "a"); got != (i < 2) {
+				t.Errorf("ours, call %d: %t", i, got)
+			}
+		}
+		policy.Max = 5 // its history is 2 starts, whatever was refused
+		rules, err := limits.Compile("p", []limits.Policy{policy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.know(t, rules, limits.Start{Lease: "1.1.a", Facts: facts("a")}, limits.Start{Lease: "2.1.a", Facts: facts("a")})
+		for i := range 5 {
+			if got := s.start(t, rules, "a"); got != (i < 3) {
+				t.Errorf("ours with 5, call %d: %t", i, got)
+			}
+		}
+	}
+}
+
+// TestSnippetSeveralWindows: the first call fails, two of one millisecond are one,
+// nothing ever ends, and a caller whose clock is ahead passes.
+func TestSnippetSeveralWindows(t *testing.T) {
+	t.Parallel()
+	s := serve(t, testservers.Redis(t).Addr, false)
+	now := time.Now().UnixMilli()
+	if _, err := passed(t, s.client, severalWindows, []string{"first"}, now, 1, 60_000); err == nil || !strings.Contains(err.Error(), "nil") {
+		t.Errorf("the snippet's first call: %v", err)
+	}
+	passes := 0
+	for range 5 { // in one millisecond
+		if ok, _ := passed(t, s.client, severalWindowsMended(), []string{"z"}, now, 2, 60_000); ok {
+			passes++
+		}
+	}
+	if passes != 5 {
+		t.Errorf("%d of one millisecond passed the snippet, want all 5", passes)
+	}
+	_, _ = passed(t, s.client, severalWindowsMended(), []string{"ahead"}, now, 1, 60_000)
+	if ok, _ := passed(t, s.client, severalWindowsMended(), []string{"ahead"}, now+61_000, 1, 60_000); !ok {
+		t.Error("a caller whose clock is ahead is refused by the snippet")
+	}
+	if ttl := s.client.PTTL(t.Context(), "z").Val(); ttl != -1 {
+		t.Errorf("the snippet's set ends in %d", ttl)
+	}
+
+	rules := s.rules(t, perAccount(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
+	var checks []limits.Check
+	for range 5 {
+		checks = append(checks, s.check(rules, "a"))
+	}
+	answers, err := s.Take(t.Context(), scope, checks) // in one call
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range answers {
+		if (a.Status == limits.StatusPassed) != (i < 2) {
+			t.Errorf("ours, %d at once: %+v", i, a)
+		}
+	}
+	if last := answers[4].Last(); last.Window != 0 || last.Wait <= 0 || last.Wait > time.Minute {
+		t.Errorf("ours says %+v", last)
+	}
+	ahead := limits.NewAt(s.client, func() time.Time { return time.Now().Add(time.Hour) })
+	if a, err := ahead.Take(t.Context(), scope, []limits.Check{s.check(rules, "a")}); err != nil || a[0].Status != limits.StatusLimited {
+		t.Errorf("ours, with a clock that is ahead: %+v, %v", a, err)
+	}
+	if ttl := s.client.PTTL(t.Context(), limits.SubjectKey(scope, rules[0], rules[0].Subject(facts("a")))).Val(); ttl <= 0 || ttl > time.Hour {
+		t.Errorf("ours ends in %s", ttl)
+	}
+}
+
+// TestSnippetCappedList: bounded, but by the caller's clock and for ever. Ours is as
+// bounded.
+func TestSnippetCappedList(t *testing.T) {
+	t.Parallel()
+	s := serve(t, testservers.Redis(t).Addr, false)
+	now := time.Now().UnixMilli()
+	for i := range 5 {
+		if ok, err := passed(t, s.client, cappedList, []string{"l"}, now, 3, 3_600_000); err != nil || ok != (i < 3) {
+			t.Fatalf("call %d: %t, %v", i, ok, err)
+		}
+	}
+	if ok, _ := passed(t, s.client, cappedList, []string{"l"}, now+3_600_001, 3, 3_600_000); !ok {
+		t.Error("a caller whose clock is ahead is refused by the snippet")
+	}
+	if ttl := s.client.PTTL(t.Context(), "l").Val(); ttl != -1 {
+		t.Errorf("the snippet's list ends in %d", ttl)
+	}
+	rules := s.rules(t, perAccount(limits.Window{Max: 100, PerMS: 3_600_000}))
+	key := limits.SubjectKey(scope, rules[0], rules[0].Subject(facts("a")))
+	for i := range 150 {
+		a, err := s.Take(t.Context(), scope, []limits.Check{s.check(rules, "a")})
+		if err != nil || (a[0].Status == limits.StatusPassed) != (i < 100) {
+			t.Fatalf("ours, call %d: %+v, %v", i, a, err)
+		}
+	}
+	if n, ttl := s.client.LLen(t.Context(), key).Val(), s.client.PTTL(t.Context(), key).Val(); n != 100 || ttl <= 0 {
+		t.Errorf("ours keeps %d, which end in %s", n, ttl)
+	}
+}
+
+// TestSnippetSimpleCounter: a process that ends between two commands shuts a
+// subject for ever.
+func TestSnippetSimpleCounter(t *testing.T) {
+	t.Parallel()
+	s := serve(t, testservers.Redis(t).Addr, false)
+	ended := errors.New("killed")
+	if _, err := simpleCounter(t.Context(), s.client, "c", 1, time.Millisecond, func() error { return ended }); !errors.Is(err, ended) {
+		t.Fatal(err)
+	}
+	if ok, _ := simpleCounter(t.Context(), s.client, "c", 1, time.Millisecond, func() error { return nil }); ok || s.client.PTTL(t.Context(), "c").Val() != -1 {
+		t.Error("the snippet's counter ends after all")
+	}
+	rules := s.rules(t, limits.Policy{Name: "n", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1})
+	s.reserve(t, s.check(rules, "a")) // and the process ends
+	s.SettlesWithin(0)
+	overdue, err := s.Overdue(t.Context(), scope)
+	if err != nil || len(overdue) != 1 {
+		t.Fatalf("overdue: %v, %v", overdue, err)
+	}
+	s.release(t, limits.Check{Lease: overdue[0]})
+	s.SettlesWithin(time.Minute)
+	if !s.start(t, rules, "a") || s.start(t, rules, "a") {
+		t.Error("ours: want one start")
+	}
+	if ttl := s.client.PTTL(t.Context(), limits.SubjectKey(scope, rules[0], rules[0].Subject(facts("a")))).Val(); ttl <= 0 || ttl > time.Hour {
+		t.Errorf("ours ends in %s", ttl)
+	}
+}
+
+// TestSnippetDuplicates: with Redis gone the snippet lets everything pass; ours says
+// that it does not know.
+func TestSnippetDuplicates(t *testing.T) {
+	t.Parallel()
+	r := testservers.Redis(t)
+	s := serve(t, r.Addr, false)
+	rules := s.rules(t, limits.Policy{Name: "same", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 2})
+	for i := range 3 {
+		if got := duplicates(t.Context(), s.client, "dup", 2); got != (i < 2) {
+			t.Errorf("the snippet, call %d: %t", i, got)
+		}
+		if got := s.start(t, rules, "a"); got != (i < 2) {
+			t.Errorf("ours, call %d: %t", i, got)
+		}
+	}
+	r.Kill()
+	for range 3 {
+		if !duplicates(t.Context(), s.client, "dup", 2) {
+			t.Error("the snippet refuses without Redis")
+		}
+		if _, err := s.Reserve(t.Context(), scope, []limits.Check{s.check(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
+			t.Errorf("ours without Redis: %v", err)
+		}
+	}
+}
