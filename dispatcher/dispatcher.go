@@ -73,6 +73,7 @@ type Dispatcher struct {
 	metrics      *metrics
 	holds        *holdTimes
 	waits        *lineWaits
+	refusals     *refusals
 	rules        *ruleBook
 	limitOutages atomic.Int64 // of the semaphore, as of the latest SettleLimits
 	idle         *idleLooks
@@ -121,6 +122,7 @@ func New(config Config) *Dispatcher {
 		metrics:   newMetrics(config.Registerer),
 		holds:     newHoldTimes(),
 		waits:     newLineWaits(),
+		refusals:  newRefusals(),
 		rules:     newRuleBook(),
 		idle:      &idleLooks{},
 		seen:      newLastSeen(),

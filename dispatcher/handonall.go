@@ -27,6 +27,7 @@ func (l looking) and(more looking) looking {
 // resumed or has grown, or something was queued in it. The next pass of every
 // replica would, too.
 func (d *Dispatcher) HandOn(pool string) {
+	d.refusals.freed(pool)
 	if d.lookings.add(pool, looking{search: true, anew: true}) {
 		d.errands.start(func(ctx context.Context) {
 			if err := d.lookInTurn(ctx, pool); err != nil {

@@ -29,6 +29,7 @@ func (d *Dispatcher) reachOf(h *handling) store.Reach {
 // wake tells a device that a place is kept for it.
 func (d *Dispatcher) wake(pool string, o placed) {
 	now := d.now()
+	d.refusals.forget(o.Device)
 	d.config.Waker.Wake(devices.ID(o.Device), o.Left)
 	d.claims.sent(pool, o.Device, now)
 	d.metrics.handedOn(pool, now.Sub(o.since))

@@ -56,6 +56,12 @@ func (d *Dispatcher) handle(ctx context.Context, caller Caller, report devices.R
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: not begun: %w", ErrUnavailable, err)
 	}
+	if p == nil {
+		if h := d.recall(caller, report); h != nil {
+			d.parks.arrive(string(caller.Device), nil)
+			return h, nil
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
 	view, err := d.look(ctx, caller.Device)
@@ -77,6 +83,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller Caller, report devices.R
 	if err := d.answer(ctx, h); err != nil {
 		return nil, err
 	}
+	d.remember(h)
 	return h, nil
 }
 

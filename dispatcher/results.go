@@ -75,6 +75,9 @@ func (d *Dispatcher) release(ctx context.Context, pool string, leases ...string)
 func (d *Dispatcher) free(ctx context.Context, pool string, leases []string) ([]bool, error) {
 	since := d.now()
 	freed, offers, err := d.semaphore.Release(ctx, pool, d.pace(pool), leases)
+	if len(offers) == 0 { // what is offered is free to nobody else
+		d.refusals.freed(pool)
+	}
 	d.handOn(pool, offers, since)
 	return freed, err
 }
