@@ -48,6 +48,10 @@ type Config struct {
 	LeaseMin     time.Duration // no device is given less; default 1 s
 	ReportPeriod time.Duration // report_after_ms of an idle device; default 30 s
 
+	// Recall repeats a refusal from memory, for a moment, to who asks again at once:
+	// then a storm of such reports asks neither the ledger nor the semaphore.
+	Recall bool
+
 	OfferLeast time.Duration // a place is kept so long at least for whom it is offered to; default 3 s
 	OfferMost  time.Duration // and at most, if devices take longer to come; default 5 s
 

@@ -82,7 +82,7 @@ func onlyAsks(r devices.Report) bool {
 
 // remember notes a refusal that may be repeated.
 func (d *Dispatcher) remember(h *handling) {
-	if h.reply.Reason != devices.ReasonFull || h.park != nil || !onlyAsks(h.report) || h.reply.Code != "" || h.reply.Credential != "" || len(h.reply.Cancel) > 0 || len(h.pools()) != 1 {
+	if !d.config.Recall || h.reply.Reason != devices.ReasonFull || h.park != nil || !onlyAsks(h.report) || h.reply.Code != "" || h.reply.Credential != "" || len(h.reply.Cancel) > 0 || len(h.pools()) != 1 {
 		return
 	}
 	now, lasts := d.now(), recallPolled

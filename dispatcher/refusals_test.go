@@ -39,7 +39,7 @@ func refusing(t *testing.T, test func(b *bench, clock *stoppedClock, views func(
 			t.Parallel()
 			clock, counting := &stoppedClock{}, &viewingStore{}
 			b := open(t, pushing(&wakes{}), func(c *dispatcher.Config) {
-				counting.Store, c.Store, c.Now = c.Store, counting, clock.now
+				counting.Store, c.Store, c.Now, c.Recall = c.Store, counting, clock.now, true
 			})
 			b.pool("a", 1, 300*time.Second)
 			b.batch("a", nil, "holder", "d", "e")

@@ -120,7 +120,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	a.dispatcher = dispatcher.New(dispatcher.Config{
 		Store: b.store, Semaphore: a.semaphore, Limits: limits.New(b.redis), Accounts: b.accounts, Recent: seen, Parking: a.board,
 		Waker:       pushes{func() *mqtt.Client { return a.mqtt }},
-		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod,
+		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, Recall: true,
 		FleetTokens: config.fleetTokens(), FleetMode: dispatcher.FleetMode(config.FleetTokenMode),
 		Logger: log, Registerer: metrics,
 	})
