@@ -21,7 +21,7 @@ const (
 type refusals struct {
 	mu   sync.Mutex
 	all  map[string]denial // by device
-	pool map[string]int     // how often a place of it was left free
+	pool map[string]int    // how often a place of it was left free
 }
 
 type denial struct {
