@@ -82,6 +82,7 @@ type Dispatcher struct {
 	limitOutages atomic.Int64 // of the semaphore, as of the latest SettleLimits
 	idle         *idleLooks
 	seen         *lastSeen // for the ledger
+	reached      *lastSeen // of seen, those of which the ledger does not know how they can be told
 	fresh        *lastSeen // for Config.Recent
 	guard        *clockGuard
 	known        *knownTokens
@@ -130,6 +131,7 @@ func New(config Config) *Dispatcher {
 		rules:     newRuleBook(),
 		idle:      &idleLooks{},
 		seen:      newLastSeen(),
+		reached:   newLastSeen(),
 		fresh:     newLastSeen(),
 		guard:     &clockGuard{},
 		known:     newKnownTokens(config.Now),

@@ -15,6 +15,10 @@ const (
 	handoffLimit = 5 * time.Second // of one piece of handing on
 	tellRounds   = 20              // of offers that take the place of others' in one piece
 	leaveRounds  = 5               // of waiters that leave with their batch: 10,000
+
+	// An offer of this age was made by an earlier call, of which the answer or the
+	// replica was lost.
+	toldLate = 100 * time.Millisecond
 )
 
 // telling is what devices of a pool, and then the semaphore, are to be told.
@@ -23,7 +27,8 @@ type telling struct {
 	news   []slots.News
 }
 
-// placed is an offer, and when its place became free by this process' clock.
+// placed is an offer, and when its place became free by this process' clock; zero:
+// it was not handed on, but found free.
 type placed struct {
 	slots.Offer
 	since time.Time
@@ -34,7 +39,7 @@ func (t telling) and(more telling) telling {
 }
 
 // handOn tells waiters of the places that were offered to them, beside the
-// caller. since is when the places became free.
+// caller. since is when the places became free; zero: nobody knows.
 func (d *Dispatcher) handOn(pool string, offers []slots.Offer, since time.Time) {
 	if len(offers) > 0 {
 		d.relay(pool, telling{offers: d.place(offers, since)})
@@ -47,7 +52,7 @@ func (d *Dispatcher) place(offers []slots.Offer, since time.Time) []placed {
 	now, all := d.now(), make([]placed, len(offers))
 	for i, o := range offers {
 		all[i] = placed{Offer: o, since: since}
-		if made := now.Add(-o.Age); made.Before(since) {
+		if made := now.Add(-o.Age); made.Before(since) || since.IsZero() && o.Age > toldLate {
 			all[i].since = made
 		}
 	}
@@ -121,7 +126,10 @@ func (d *Dispatcher) callParked(ctx context.Context, pool string, offers []place
 	}
 	calls, now := make([]parked.Call, len(offers)), d.now()
 	for i, o := range offers {
-		calls[i] = parked.Call{Device: o.Device, Pool: pool, Age: now.Sub(o.since)}
+		calls[i] = parked.Call{Device: o.Device, Pool: pool, Age: -1}
+		if !o.since.IsZero() {
+			calls[i].Age = now.Sub(o.since)
+		}
 	}
 	others := d.parks.wake(calls)
 	for i, o := range offers {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -80,12 +81,11 @@ func (d *Dispatcher) lookInTurn(ctx context.Context, pool string) (failed error)
 func (d *Dispatcher) lookIn(ctx context.Context, pool string, look looking) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
-	asked := d.now()
 	line, err := d.semaphore.HandOn(ctx, pool, d.pace(pool), nil)
 	if err != nil {
 		return fmt.Errorf("handing on in pool %s: %w", pool, err)
 	}
-	d.handOn(pool, line.Offers, asked)
+	d.handOn(pool, line.Offers, time.Time{})
 	if !line.Known || !look.search || d.wanting(pool, line) <= 0 {
 		return nil
 	}
@@ -93,10 +93,9 @@ func (d *Dispatcher) lookIn(ctx context.Context, pool string, look looking) erro
 	if err != nil || len(seats) == 0 {
 		return err
 	}
-	asked = d.now()
 	if line, err = d.semaphore.LineUp(ctx, pool, d.pace(pool), seats); err != nil {
 		return fmt.Errorf("lining up in pool %s: %w", pool, err)
 	}
-	d.handOn(pool, line.Offers, asked)
+	d.handOn(pool, line.Offers, time.Time{})
 	return nil
 }

@@ -118,7 +118,7 @@ func (d *Dispatcher) wait(ctx context.Context, h *handling, onPark func()) bool 
 			d.endWait(h, ending)
 			return true
 		}
-		if (call != offered{}) && d.lookFromPark(ctx, h, call) {
+		if call.called && d.lookFromPark(ctx, h, call) {
 			return true
 		}
 		if last {
@@ -189,7 +189,7 @@ func (d *Dispatcher) lookFromPark(ctx context.Context, h *handling, call offered
 	}
 	h.offered = call.pools()
 	d.nextTask(work, h)
-	if t := h.reply.Task; t != nil && t.Pool == call.pool {
+	if t := h.reply.Task; t != nil && t.Pool == call.pool && !call.since.IsZero() {
 		d.metrics.handedOn(call.pool, d.now().Sub(call.since))
 	}
 	return !h.mayChange()

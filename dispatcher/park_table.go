@@ -41,8 +41,9 @@ type park struct {
 
 // offered is a place that a report was woken for; without a pool, other news.
 type offered struct {
-	pool  string
-	since time.Time // by this process's clock
+	called bool // there is any
+	pool   string
+	since  time.Time // when the place fell free, by this process's clock; zero: unknown
 }
 
 // pools are those that keep a place for the device: one, or none.
@@ -174,7 +175,10 @@ func (s *parks) wake(calls []parked.Call) (elsewhere []parked.Call) {
 			elsewhere = append(elsewhere, c)
 			continue
 		}
-		p.call = offered{pool: c.Pool, since: s.now().Add(-c.Age)}
+		p.call = offered{called: true, pool: c.Pool}
+		if c.Age >= 0 {
+			p.call.since = s.now().Add(-c.Age)
+		}
 		p.notify()
 	}
 	return elsewhere

@@ -32,7 +32,9 @@ func (d *Dispatcher) wake(pool string, o placed) {
 	d.refusals.forget(o.Device)
 	d.config.Waker.Wake(devices.ID(o.Device), o.Left)
 	d.claims.sent(pool, o.Device, now)
-	d.metrics.handedOn(pool, now.Sub(o.since))
+	if !o.since.IsZero() {
+		d.metrics.handedOn(pool, now.Sub(o.since))
+	}
 }
 
 const (

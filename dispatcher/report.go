@@ -79,7 +79,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller Caller, report devices.R
 	if d.parks.arrive(string(caller.Device), p) {
 		h.park = p
 	}
-	d.mark(string(caller.Device), store.Seen{At: h.seeing(), Reach: d.reachOf(h)})
+	d.markReport(h)
 	if err := d.answer(ctx, h); err != nil {
 		return nil, err
 	}

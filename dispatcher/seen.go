@@ -99,16 +99,32 @@ func (d *Dispatcher) FlushRecent(ctx context.Context) error {
 	return nil
 }
 
+// markReport notes a report. How its device can be told is written soon, when the
+// ledger does not know it: what is queued meanwhile is to find it.
+func (d *Dispatcher) markReport(h *handling) {
+	device, seen := string(h.caller.Device), store.Seen{At: h.seeing(), Reach: d.reachOf(h)}
+	d.mark(device, seen)
+	if h.view.Device != nil && h.view.Device.Reach != seen.Reach {
+		d.reached.mark(device, seen)
+	}
+}
+
 // FlushSeen writes the collected last-seen times, and how each device can be told.
-func (d *Dispatcher) FlushSeen(ctx context.Context) error {
-	times := d.seen.take()
+func (d *Dispatcher) FlushSeen(ctx context.Context) error { return d.flush(ctx, d.seen) }
+
+// FlushReached writes what FlushSeen does of the devices that can be told in
+// another way than the ledger knows.
+func (d *Dispatcher) FlushReached(ctx context.Context) error { return d.flush(ctx, d.reached) }
+
+func (d *Dispatcher) flush(ctx context.Context, seen *lastSeen) error {
+	times := seen.take()
 	for ids := range slices.Chunk(slices.Collect(maps.Keys(times)), seenPart) {
 		part := make(map[string]store.Seen, len(ids))
 		for _, id := range ids {
 			part[id] = times[id]
 		}
 		if err := d.store.TouchDevices(ctx, part); err != nil {
-			d.seen.putBack(times)
+			seen.putBack(times)
 			return fmt.Errorf("writing last-seen times: %w", err)
 		}
 		for _, id := range ids {

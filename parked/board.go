@@ -24,7 +24,7 @@ var ErrUnavailable = errors.New("redis is unavailable")
 type Call struct {
 	Device string        `json:"device"`
 	Pool   string        `json:"pool,omitempty"`
-	Age    time.Duration `json:"age,omitempty"` // of the news, when it is sent
+	Age    time.Duration `json:"age,omitempty"` // of the news, when it is sent; below 0: unknown
 }
 
 // Board is what one replica shares with the others. It is safe for concurrent

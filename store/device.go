@@ -20,6 +20,7 @@ type Device struct {
 	Attributes json.RawMessage   // the device's; a JSON object
 	CreatedAt  time.Time
 	LastSeen   *time.Time // to within a minute
+	Reach      Reach      // as of about then
 }
 
 // Token is a credential; only the SHA-256 of its secret is stored.
@@ -54,12 +55,12 @@ const (
 
 const deviceColumns = `d.id, d.blocked, d.own_token, CASE WHEN d.own_token THEN NOT EXISTS (
 		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `) ELSE FALSE END,
-	d.tags, d.attributes, d.created_at, d.last_seen`
+	d.tags, d.attributes, d.created_at, d.last_seen, d.reach`
 
 // deviceDest takes NULLs: the device may not be registered.
 func deviceDest(d *Device) []any {
 	return []any{
-		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.Revoked), labels{&d.Tags}, document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen},
+		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.Revoked), labels{&d.Tags}, document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen}, opt(&d.Reach),
 	}
 }
 

@@ -187,6 +187,7 @@ func (a *App) newPasses() *passes {
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.FlushRecent, quiet: true},
 		&pass{name: "idle", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.CountIdle, quiet: true},
 		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.watch, quiet: true},
+		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: a.dispatcher.FlushReached, quiet: true},
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: a.dispatcher.FlushSeen},
 	)
 }
