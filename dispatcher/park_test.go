@@ -110,7 +110,8 @@ func wake(d *dispatcher.Dispatcher, device string) {
 	d.Parked().Called([]parked.Call{{Device: device, Pool: "a"}})
 }
 
-func TestParkedReportIsGrantedWhenItIsWoken(t *testing.T) {
+// The place that one device leaves is the next one's, whose report is parked.
+func TestParkedReportIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
 		t := b.t.(*testing.T) //nolint:forcetypeassert,errcheck // no benchmark
@@ -119,18 +120,38 @@ func TestParkedReportIsGrantedWhenItIsWoken(t *testing.T) {
 		first := b.granted("d1")
 		w := b.parks(t, "d2")
 		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
-		w.stillParked()
-		wake(b.Dispatcher, "d2")
 		a := w.answered()
 		if a.Reason != devices.ReasonGranted || a.Task == nil || a.Re != "d2-waits" || !a.held || a.HeldMS < 0 {
 			t.Fatalf("%+v, want a grant", a)
 		}
 		b.expectHeld(1)
 		b.ended("d2", *a.Task, "succeeded", "", devices.OutcomeRecorded)
-	})
+	}, keepingOffers)
 }
 
 // What came before the wait was made true before it, and is in the answer.
+// So it is when its report is parked at another replica than the one that frees
+// the place.
+func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		t := b.t.(*testing.T) //nolint:forcetypeassert,errcheck // no benchmark
+		other := b.replica(t)
+		b.pool("a", 1, minute)
+		b.batch("a", nil, "d1", "d2")
+		first := b.granted("d1")
+		w := b.wait(t, other, fleetCaller("d2"), `{"id":"x"}`, long)
+		w.isParked()
+		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		if a := w.answered(); a.Task == nil || a.Re != "x" {
+			t.Errorf("%+v, want a grant", a)
+		}
+	})
+}
+
+// keepingOffers lets no place be given up only because the machine stands still.
+func keepingOffers(c *dispatcher.Config) { c.OfferLeast, c.OfferMost = minute, minute }
+
 func TestParkedReportKeepsItsAcks(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -541,6 +562,7 @@ func (b *bench) parking(t *testing.T) *dispatcher.Dispatcher {
 	board := parked.New(b.redis)
 	d := dispatcher.New(dispatcher.Config{
 		Store: b.store, Semaphore: b.semaphore, Parking: board, FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
+		OfferLeast: minute, OfferMost: minute,
 	})
 	ctx, stop := context.WithCancel(context.WithoutCancel(b.ctx))
 	hears, ended := make(chan struct{}, 100), make(chan struct{})
