@@ -151,12 +151,12 @@ func TestCommitUnknown(t *testing.T) {
 
 func TestAcquireThatCameTooLateIsNotClaimed(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
-	b, _, semaphore := faulty(t, func(c *dispatcher.Config) { c.Now = func() time.Time { return now } })
+	clock := &stoppedClock{}
+	b, _, semaphore := faulty(t, func(c *dispatcher.Config) { c.Now = clock.now })
 	b.pool("a", 1, minute)
 	b.batch("a", nil, "d1")
 	b.reconcile()
-	semaphore.beforeAcquire = func() { now = now.Add(3*time.Second + 1) }
+	semaphore.beforeAcquire = func() { clock.pass(3*time.Second + 1) }
 	b.expectReason("d1", `{}`, devices.ReasonUnavailable)
 	b.expectHeld(0)
 	semaphore.beforeAcquire = nil
