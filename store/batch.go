@@ -18,7 +18,7 @@ type Batch struct {
 	Name    string
 	Pool    string
 	Kind    string
-	Payload json.RawMessage // for tasks without their own; nil = none
+	Payload json.RawMessage `json:",omitempty"` // for tasks without their own; nil = none
 
 	Priority int // of its tasks, unless they have their own; higher first
 	Weight   int // share among the batches of a pool, >= 1
@@ -30,7 +30,7 @@ type Batch struct {
 	FinishInside bool     // nothing starts with less than its lease left of a window, its own or its pool's
 	Opening      Opening  // of its windows
 
-	Limits json.RawMessage // a JSON array of policies, valid; nil = none
+	Limits json.RawMessage `json:",omitempty"` // a JSON array of policies, valid; nil = none
 
 	MaxAttempts  int           // counted attempts, >= 1
 	RetryOn      []string      // causes retried: "failed", "timed_out"
