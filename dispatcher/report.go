@@ -162,12 +162,15 @@ func (d *Dispatcher) tellCancelled(h *handling) {
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: g.Task, Token: g.Token, Why: g.CancelWhy})
 }
 
-// refuse ends a reply without a task. What runs is asked back in time to renew
-// its lease.
+// refuse ends a reply without a task. What runs is asked back when it is likely
+// ready, and in time to renew its lease.
 func (d *Dispatcher) refuse(h *handling, choice Choice) {
 	h.reply.Reason = choice.Reason
 	h.reply.Task = nil
 	h.reply.ReportAfterMS = d.reportAfter(choice, h.view.Now, h.turn).Milliseconds()
+	if g := h.view.Grant; g != nil && len(h.reply.Renewed) > 0 {
+		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, d.stillWorks(*g, h.view.Now).Milliseconds())
+	}
 	for _, r := range h.reply.Renewed {
 		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, r.LeaseMS/2)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
@@ -78,10 +79,23 @@ func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
 }
 
 // whenReady is when the result of a grant is likely there, by how long tasks of
-// its kind took lately, at the latest at half of the lease, when it must be
-// renewed.
+// its kind were held lately, at the latest at half of the lease, when it must be
+// renewed. It is somewhat less than that: of a device that reports only when told
+// to, nothing sooner would ever be seen, and the time could only grow.
 func (d *Dispatcher) whenReady(pool, kind string, lease time.Duration) time.Duration {
-	return min(d.spread(min(d.holds.meanOf(pool, kind), lease/2), 0.1), lease/2)
+	return min(bounded(d.usual(pool, kind)), lease/2)
+}
+
+// usual is 0.8 to 0.9 of how long a task of a kind is usually held.
+func (d *Dispatcher) usual(pool, kind string) time.Duration {
+	return time.Duration(float64(d.holds.meanOf(pool, kind)) * (0.8 + 0.1*d.jitter()))
+}
+
+// stillWorks is when to ask a device that works on a grant: when it is likely
+// ready, and when it should have been, again after an eighth of what it took.
+func (d *Dispatcher) stillWorks(g store.Grant, now time.Time) time.Duration {
+	worked := now.Sub(g.GrantedAt)
+	return bounded(max(d.usual(g.Pool, g.Kind)-worked, worked/8))
 }
 
 // spread is wait +- share of it.
