@@ -95,7 +95,7 @@ func TestABatchIsCreatedWholeOrNotAtAll(t *testing.T) {
 }
 
 // TestABigBatchIsStreamed runs alone: it measures the memory of the process.
-func TestABigBatchIsStreamed(t *testing.T) { //nolint:paralleltest // see above
+func TestABigBatchIsStreamed(t *testing.T) { //nolint:paralleltest,tparallel // see above
 	if testing.Short() {
 		t.Skip("100,000 tasks")
 	}
