@@ -79,18 +79,29 @@ func (s slow) Read([]byte) (int, error) {
 func TestTooManyReportsAreToldToWait(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(s *setup) { s.api.MaxReports = 1 })
-	body := slow{make(chan struct{}), make(chan struct{})}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/devices/d/report", body)
-		request.Header.Set("Authorization", "Bearer "+fleetToken)
-		if response, err := http.DefaultTransport.RoundTrip(request); err == nil {
-			_ = response.Body.Close()
+	hold := func() (body slow, done chan struct{}) {
+		body, done = slow{make(chan struct{}), make(chan struct{})}, make(chan struct{})
+		go func() {
+			defer close(done)
+			request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/devices/d/report", body)
+			request.Header.Set("Authorization", "Bearer "+fleetToken)
+			if response, err := http.DefaultTransport.RoundTrip(request); err == nil {
+				_ = response.Body.Close()
+			}
+		}()
+		<-body.started
+		return body, done
+	}
+	body, done := hold()
+	until(t, func() bool {
+		select {
+		case <-done: // it met a report of e, and was the one that was refused
+			close(body.end)
+			body, done = hold()
+		default:
 		}
-	}()
-	<-body.started
-	until(t, func() bool { return b.report("e", `{}`).status == http.StatusServiceUnavailable })
+		return b.report("e", `{}`).status == http.StatusServiceUnavailable
+	})
 	a := b.report("e", `{}`)
 	if p := a.problem(503, "busy_server"); p.ReportAfterMS != 3000 || a.header.Get("Retry-After") != "3" {
 		t.Errorf("%s, Retry-After %q", a.body, a.header.Get("Retry-After"))
