@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -167,19 +168,44 @@ const (
 	lastPort  = 32_000
 )
 
-// FreeAddr returns a loopback address that was free a moment ago, and is taken
-// by nobody but another test's server.
+// FreeAddr returns a loopback address that is free, and no other test's while
+// this one runs, in whatever process.
 func FreeAddr(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", firstPort+rand.IntN(lastPort-firstPort))
-		if l, err := net.Listen("tcp", addr); err == nil {
-			_ = l.Close()
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		if reserve(tb, port) {
 			return addr
 		}
 	}
 	tb.Fatal("no free port")
 	return ""
+}
+
+// reserve takes a port among all tests, until the end of this one: servers bind
+// theirs only some time after it was found. A lock goes with its process.
+func reserve(tb testing.TB, port int) bool {
+	tb.Helper()
+	dir := filepath.Join(os.TempDir(), "dispatcher-test-ports") //nolint:usetesting // all tests of the machine share it
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(port)), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = lock.Close()
+		return false
+	}
+	tb.Cleanup(func() { _ = lock.Close() })
+	return true
 }
 
 // Need returns the path of a server program, or skips the test (fails it
