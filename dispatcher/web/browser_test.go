@@ -111,13 +111,17 @@ func (b *tab) open(url string) {
 // ask evaluates an expression of the page.
 func ask[T any](b *tab, expression string) T {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
-	defer cancel()
-	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	value, err := evaluate[T](b, expression)
 	if err != nil {
 		b.Fatalf("%s: %v", expression, err)
 	}
 	return value
+}
+
+func evaluate[T any](b *tab, expression string) (value T, err error) {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate[T](expression))
 }
 
 func (b *tab) text(selector string) string {
@@ -125,7 +129,8 @@ func (b *tab) text(selector string) string {
 	return ask[string](b, fmt.Sprintf("(document.querySelector(%q) || {textContent: ''}).textContent", selector))
 }
 
-// until waits until an expression is true in the page.
+// until waits until an expression is true in the page. While the browser goes
+// from one page to the next there is none to ask.
 func (b *tab) until(expression string) {
 	b.Helper()
 	deadline := time.NewTimer(patience)
@@ -133,7 +138,11 @@ func (b *tab) until(expression string) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	guarded := "(() => { try { return !!(" + expression + "); } catch { return false; } })()"
-	for !ask[bool](b, guarded) {
+	holds := func() bool {
+		yes, err := evaluate[bool](b, guarded)
+		return err == nil && yes
+	}
+	for !holds() {
 		select {
 		case <-deadline.C:
 			b.Fatalf("waited in vain for %s; the page: %.3000s", expression, ask[string](b, "document.body.innerText"))
