@@ -32,19 +32,35 @@ const maxLabel = 200
 // subjectOf is the subject of the fields, whose absent values are a value too: the
 // starts that lack a field are counted together, and escape nothing.
 func subjectOf(fields []string, f Facts) Subject {
-	sum := sha256.New()
-	labels := make([]string, len(fields))
+	values, labels := make([]value, len(fields)), make([]string, len(fields))
 	for i, field := range fields {
-		value, found := f.value(field)
-		// With its length, so that no two lists of values look the same.
-		_, _ = fmt.Fprintf(sum, "%t:%d:%s", found, len(value), value)
-		labels[i] = label(field, value, found)
+		text, found := f.value(field)
+		values[i], labels[i] = value{text, found}, label(field, text, found)
 	}
+	sum := digestOf(values)
 	text := strings.Join(labels, " ")
 	if len(text) > maxLabel {
 		text = strings.ToValidUTF8(text[:maxLabel-3], "") + "..."
 	}
-	return Subject{digest: base64.RawURLEncoding.EncodeToString(sum.Sum(nil)[:16]), Label: text}
+	return Subject{digest: base64.RawURLEncoding.EncodeToString(sum[:]), Label: text}
+}
+
+// value of a field; absent is one, too.
+type value struct {
+	text  string
+	found bool
+}
+
+// digest tells lists of values apart.
+type digest [16]byte
+
+func digestOf(values []value) digest {
+	sum := sha256.New()
+	for _, v := range values {
+		// With its length, so that no two lists look the same.
+		_, _ = fmt.Fprintf(sum, "%t:%d:%s", v.found, len(v.text), v.text)
+	}
+	return digest(sum.Sum(nil)[:len(digest{})])
 }
 
 func label(field, value string, found bool) string {

@@ -48,9 +48,10 @@ type Batch struct {
 	CreatedAt   time.Time
 	ReadAt      time.Time // the database's clock at the reading
 
-	Total  int64
-	Counts map[TaskState]int64 // exact; adds up to Total. Filled by Batch and Batches.
-	Recent int64               // tasks that were tried and came to an end in the last 5 min. Filled as Counts.
+	Total   int64
+	Skipped int64               `json:",omitempty"` // tasks that were Repeated. Filled by CreateBatch alone.
+	Counts  map[TaskState]int64 // exact; adds up to Total. Filled by Batch and Batches.
+	Recent  int64               // tasks that were tried and came to an end in the last 5 min. Filled as Counts.
 }
 
 // taskPriority is that of task t of batch b: its own, or what its batch has now.

@@ -15,6 +15,7 @@ type NewTask struct {
 	Device   string
 	Payload  json.RawMessage // nil = the batch's
 	Priority *int            // nil = the batch's
+	Repeated bool            // counted as skipped, and not queued
 }
 
 // Queue is what a new batch consists of.
@@ -40,36 +41,48 @@ func (s *Store) createBatch(ctx context.Context, plain *sqlx.Tx, actor string, b
 	if err != nil {
 		return Batch{}, err
 	}
-	total, err := s.queue(ctx, plain, id, b, q)
+	n, err := s.queue(ctx, plain, id, b, q)
 	if err != nil {
 		return Batch{}, err
 	}
-	if _, err := tx.exec(ctx, `UPDATE batches SET total = $2 WHERE id = $1`, id, total); err != nil {
+	if _, err := tx.exec(ctx, `UPDATE batches SET total = $2 WHERE id = $1`, id, n.total); err != nil {
 		return Batch{}, err
 	}
-	if err := tx.record(ctx, Event{Kind: "batch.created", Actor: actor, Pool: b.Pool, Batch: id, Detail: fmt.Sprintf("tasks=%d", total)}); err != nil {
+	if err := tx.record(ctx, Event{Kind: "batch.created", Actor: actor, Pool: b.Pool, Batch: id, Detail: n.String()}); err != nil {
 		return Batch{}, err
 	}
-	return one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
+	created, err := one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
+	created.Skipped = n.skipped
+	return created, err
 }
 
-func (s *Store) queue(ctx context.Context, plain *sqlx.Tx, id int64, b Batch, q Queue) (total int64, err error) {
+// queued counts the tasks of a new batch.
+type queued struct{ total, skipped int64 }
+
+func (n queued) String() string {
+	if n.skipped == 0 {
+		return fmt.Sprintf("tasks=%d", n.total)
+	}
+	return fmt.Sprintf("tasks=%d skipped=%d", n.total, n.skipped)
+}
+
+func (s *Store) queue(ctx context.Context, plain *sqlx.Tx, id int64, b Batch, q Queue) (n queued, err error) {
 	tx := session{plain, s.dialect, s.accounts}
 	if q.Tasks == nil {
-		total, err = tx.insertSelected(ctx, id, b, q.Tags)
+		n.total, err = tx.insertSelected(ctx, id, b, q.Tags)
 	} else {
-		total, err = s.insertTasks(ctx, plain, id, b, q.Tasks)
+		n, err = s.insertTasks(ctx, plain, id, b, q.Tasks)
 	}
 	if err != nil {
-		return 0, err
+		return n, err
 	}
-	if total == 0 && !q.DryRun {
-		return 0, ErrNoTasks
+	if n.total == 0 && !q.DryRun {
+		return n, ErrNoTasks
 	}
 	if q.KnownOnly {
-		return total, tx.checkKnown(ctx, id)
+		return n, tx.checkKnown(ctx, id)
 	}
-	return total, nil
+	return n, nil
 }
 
 // insertSelected queues a task for each device that has all of the tags now.
@@ -97,29 +110,33 @@ func (s session) checkKnown(ctx context.Context, id int64) error {
 	return fmt.Errorf("%w: %s", ErrUnknownDevice, unknown)
 }
 
-func (s *Store) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (total int64, err error) {
+func (s *Store) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (n queued, err error) {
 	insert, err := tx.PrepareContext(ctx, s.addTasks)
 	if err != nil {
-		return 0, err
+		return n, err
 	}
 	defer func() { _ = insert.Close() }()
 	for task, err := range tasks {
+		if err == nil && task.Repeated {
+			n.skipped++
+			continue
+		}
+		if err == nil {
+			priority := 0
+			if task.Priority != nil {
+				priority = *task.Priority
+			}
+			_, err = insert.ExecContext(ctx, id, b.Pool, task.Device, priority, task.Priority != nil, nullText(task.Payload))
+		}
 		if err != nil {
-			return 0, fmt.Errorf("task %d: %w", total+1, err)
+			return n, fmt.Errorf("task %d: %w", n.total+n.skipped+1, err)
 		}
-		priority := 0
-		if task.Priority != nil {
-			priority = *task.Priority
-		}
-		if _, err := insert.ExecContext(ctx, id, b.Pool, task.Device, priority, task.Priority != nil, nullText(task.Payload)); err != nil {
-			return 0, fmt.Errorf("task %d: %w", total+1, err)
-		}
-		total++
+		n.total++
 	}
 	if s.flush {
 		if _, err := insert.ExecContext(ctx); err != nil {
-			return 0, err
+			return n, err
 		}
 	}
-	return total, nil
+	return n, nil
 }

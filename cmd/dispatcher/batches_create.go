@@ -35,6 +35,8 @@ type batchFlags struct {
 	devices      []string
 	tags         map[string]string
 
+	limits       string
+	duplicates   string
 	unknown      string
 	dryRun, wait bool
 }
@@ -65,6 +67,7 @@ every task succeeded.`,
 	complete(command, "retry-on", "failed", "timed_out")
 	complete(command, "on-lost", "retry", "fail")
 	complete(command, "unknown-devices", "allow", "refuse")
+	complete(command, "duplicates", "allow", "refuse", "skip")
 	command.MarkFlagsMutuallyExclusive("file", "device", "tag")
 	command.MarkFlagsOneRequired("file", "device", "tag")
 	command.MarkFlagsMutuallyExclusive("wait", "dry-run")
@@ -94,6 +97,8 @@ func (b *batchFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&b.maxRun, "max-run", 0, "renewals end there (default 1h)")
 	flags.Float64Var(&b.abortFailure, "abort-failure", 0, "pause the batch when this share of the tried tasks failed: 0.2")
 	flags.Int64Var(&b.abortMin, "abort-min", 0, "but only after so many were tried (default 1)")
+	limitsVar(flags, &b.limits)
+	flags.StringVar(&b.duplicates, "duplicates", "", "tasks equal in device, kind and payload: allow (default), refuse the batch, or skip all but the first")
 	flags.StringVar(&b.unknown, "unknown-devices", "", "refuse: all devices must be registered (default allow)")
 	flags.BoolVar(&b.dryRun, "dry-run", false, "check and count, queue nothing")
 	flags.BoolVar(&b.wait, "wait", false, "until the batch has ended")
@@ -110,7 +115,7 @@ func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 		"not-before": {"not_before", b.notBefore}, "not-after": {"not_after", b.notAfter}, "window": {"windows", b.windows},
 		"finish-inside": {"finish_inside", b.finishInside}, "max-attempts": {"max_attempts", b.attempts}, "retry-on": {"retry_on", b.retryOn},
 		"retry-backoff": {"retry_backoff_ms", span(b.backoff)}, "on-lost": {"on_lost", b.onLost},
-		"lease": {"lease_ms", span(b.lease)}, "max-run": {"max_run_ms", span(b.maxRun)},
+		"lease": {"lease_ms", span(b.lease)}, "max-run": {"max_run_ms", span(b.maxRun)}, "duplicates": {"duplicates", b.duplicates},
 	} {
 		if flags.Changed(flag) {
 			said[field.name] = field.value
@@ -126,28 +131,34 @@ func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 		}
 		said["abort"] = abort
 	}
-	payload, err := b.readPayload()
-	if payload != nil {
-		said["payload"] = payload
-	}
-	return said, err
-}
-
-func (b *batchFlags) readPayload() (json.RawMessage, error) {
-	text := []byte(b.payload)
-	if file, ok := strings.CutPrefix(b.payload, "@"); ok {
-		var err error
-		if text, err = os.ReadFile(file); err != nil {
-			return nil, usageError{fmt.Errorf("--payload: %w", err)}
+	for flag, text := range map[string]string{"payload": b.payload, "limits": b.limits} {
+		value, err := readJSON(flag, text)
+		if err != nil {
+			return nil, err
+		}
+		if value != nil {
+			said[flag] = value
 		}
 	}
-	if len(text) == 0 {
+	return said, nil
+}
+
+// readJSON reads what a flag says, or the file that it names; nil: nothing.
+func readJSON(flag, text string) (json.RawMessage, error) {
+	value := []byte(text)
+	if file, ok := strings.CutPrefix(text, "@"); ok {
+		var err error
+		if value, err = os.ReadFile(file); err != nil {
+			return nil, usageError{fmt.Errorf("--%s: %w", flag, err)}
+		}
+	}
+	if len(value) == 0 {
 		return nil, nil
 	}
-	if !json.Valid(text) {
-		return nil, usageError{errors.New("--payload: not JSON; a file is named with @ before it")}
+	if !json.Valid(value) {
+		return nil, usageError{fmt.Errorf("--%s: not JSON; a file is named with @ before it", flag)}
 	}
-	return text, nil
+	return value, nil
 }
 
 // request is what creates the batch.
@@ -243,12 +254,20 @@ func (s *session) createBatch(b *batchFlags) error {
 		if s.json {
 			return s.document(text)
 		}
-		_, err := fmt.Fprintf(s.out, "%d tasks would be queued\n", made.number("tasks"))
+		_, err := fmt.Fprintf(s.out, "%d tasks would be queued%s\n", made.number("tasks"), skipped(made))
 		return err
 	}
 	if !b.wait {
 		return s.show(text)
 	}
-	s.note("batch %s: %s tasks", made.text("id"), made.text("tasks"))
+	s.note("batch %s: %s tasks%s", made.text("id"), made.text("tasks"), skipped(made))
 	return s.waitForBatch(made.text("id"))
+}
+
+// skipped says how many duplicates were, where it was asked for.
+func skipped(made entry) string {
+	if made["skipped"] == nil {
+		return ""
+	}
+	return fmt.Sprintf(", %d duplicates skipped", made.number("skipped"))
 }

@@ -23,8 +23,9 @@ func TestEveryFieldOfABatchArrives(t *testing.T) {
 	fields := []string{
 		"--pool=p", "--name=b", "--kind=k", "--payload=@shared.json", "--priority=5", "--weight=2", "--not-before=2026-01-01T00:00:00Z",
 		"--not-after=2099-01-01T00:00:00Z", "--window=0 1 * * * 4h Asia/Shanghai", "--finish-inside=false", "--max-attempts=7", "--retry-on=failed",
-		"--retry-backoff=90s", "--on-lost=fail", "--lease=2m", "--max-run=30m", "--abort-failure=0.5", "--abort-min=10",
+		"--limits=@limits.json", "--retry-backoff=90s", "--on-lost=fail", "--lease=2m", "--max-run=30m", "--abort-failure=0.5", "--abort-min=10",
 	}
+	d.file("limits.json", `[{"name":"n","per":"device","algorithm":"fixed","per_ms":1000,"max":7}]`)
 	d.file("tasks.csv", "device,n:json\nd-1,4\nd-2,\n")
 	d.file("tasks.ndjson", `{"device":"d-1","payload":{"n":4}}`+"\n"+`{"device":"d-2"}`+"\n")
 	var first map[string]any
@@ -50,6 +51,9 @@ func TestEveryFieldOfABatchArrives(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(map[string]any{"failure": 0.5, "min": 10.0}, b["abort"]); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff([]any{map[string]any{"name": "n", "per": "device", "algorithm": "fixed", "per_ms": 1000.0, "max": 7.0}}, b["limits"]); diff != "" {
 				t.Error(diff)
 			}
 			if diff := cmp.Diff(map[string]any{"server": "st1", "streams": []any{1.0, 2.0}, "n": 4.0}, task["payload"]); diff != "" {
@@ -277,4 +281,16 @@ func TestLostAnswersQueueNothingTwice(t *testing.T) {
 	d.try("", "pools", "pause", "p").exit(1).says("may have been done")
 	f.will(0, 1)
 	d.try("", "pools", "list").exit(0).says("again in")
+}
+
+func TestDuplicatesInAFile(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p")
+	d.file("tasks.csv", "device,n:json\nd-1,4\nd-2,4\nd-1,4\n")
+	d.try("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "refuse").exit(1).says("duplicate_task", "line 4", "line 2")
+	d.prints("batches create --pool p -f tasks.csv --duplicates skip --dry-run", "2 tasks would be queued, 1 duplicates skipped\n")
+	d.prints("batches create --pool p -f tasks.csv --duplicates skip", "id  1\ntasks  2\nskipped  1\n")
+	d.prints("batches create --pool p -f tasks.csv", "id  2\ntasks  3\n")
+	d.try("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "perhaps").exit(1).says("duplicates")
 }

@@ -76,12 +76,13 @@ func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType 
 			return nil, body.explain(err)
 		}
 	}
-	made, err := a.queueBatch(ctx.Context(), b, store.Queue{Tasks: checkedLines(list, newOverlay(post.Payload))}, mode)
+	made, err := a.queueBatch(ctx.Context(), post, b, store.Queue{Tasks: checkedLines(list, post)}, mode)
 	return made, body.explain(err)
 }
 
 // checkedLines yields the tasks of all lines; a bad one refuses the batch.
-func checkedLines(list lines, shared overlay) iter.Seq2[store.NewTask, error] {
+func checkedLines(list lines, post batchPost) iter.Seq2[store.NewTask, error] {
+	shared, twice := newOverlay(post.Payload), newDuplicates(post)
 	return func(yield func(store.NewTask, error) bool) {
 		for n := 1; ; n++ {
 			entry, err := list.next()
@@ -95,6 +96,9 @@ func checkedLines(list lines, shared overlay) iter.Seq2[store.NewTask, error] {
 			if err == nil && n > maxTasks {
 				err = fmt.Errorf("at most %d tasks in a batch", maxTasks)
 			}
+			if err == nil {
+				err = twice.check(&task, "line %d", list.line())
+			}
 			if !yield(task, badLine(list.line(), err)) {
 				return
 			}
@@ -106,7 +110,7 @@ func badLine(line int, err error) error {
 	if err == nil {
 		return nil
 	}
-	return problem(http.StatusUnprocessableEntity, codeInvalidLine, fmt.Sprintf("line %d: %v", line, err)).because(err)
+	return problem(http.StatusUnprocessableEntity, codeOfEntry(err, codeInvalidLine), fmt.Sprintf("line %d: %v", line, err)).because(err)
 }
 
 // task checks one entry.

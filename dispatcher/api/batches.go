@@ -52,6 +52,7 @@ type batchPost struct {
 	LeaseMS        int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Default: the pool's"`
 	MaxRunMS       int64           `json:"max_run_ms,omitempty" minimum:"1" maximum:"604800000" doc:"Renewals end there; default an hour"`
 	Abort          *abortBody      `json:"abort,omitempty" doc:"Pauses the batch when too much of it fails"`
+	Duplicates     string          `json:"duplicates,omitempty" enum:"allow,refuse,skip" default:"allow" doc:"Tasks of this batch that are equal in device, kind and payload, JSON by its content: all are queued, or the batch is refused, or only the first of them is queued"`
 	Devices        []string        `json:"devices,omitempty" nullable:"true" doc:"One task for each; or tasks, or select"`
 	Tasks          []batchTask     `json:"tasks,omitempty" nullable:"true" doc:"Tasks with payloads of their own; or devices, or select"`
 	Select         *selection      `json:"select,omitempty" doc:"One task for each device that has all of the tags now; or devices, or tasks"`
@@ -75,6 +76,8 @@ type batchTask struct {
 type batchCreated struct {
 	ID    int64 `json:"id" doc:"0 after a dry run"`
 	Tasks int64 `json:"tasks"`
+
+	Skipped *int64 `json:"skipped,omitempty" doc:"With duplicates=skip: tasks that were not queued"`
 }
 
 type batchBody struct {
@@ -148,20 +151,25 @@ func (a *API) createBatch(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return a.queueBatch(ctx, b, q, in.QueueMode)
+	return a.queueBatch(ctx, in.Body, b, q, in.QueueMode)
 }
 
-func (a *API) queueBatch(ctx context.Context, b store.Batch, q store.Queue, mode QueueMode) (*created[batchCreated], error) {
+func (a *API) queueBatch(ctx context.Context, post batchPost, b store.Batch, q store.Queue, mode QueueMode) (*created[batchCreated], error) {
 	q.DryRun, q.KnownOnly = mode.DryRun, mode.UnknownDevices == "refuse"
 	made, err := a.store.CreateBatch(ctx, actor(ctx), b, q)
 	if err != nil {
 		return nil, neverStarts(err)
 	}
+	answer := batchCreated{ID: made.ID, Tasks: made.Total}
+	if post.Duplicates == skipDuplicates {
+		answer.Skipped = &made.Skipped
+	}
 	if mode.DryRun {
-		return &created[batchCreated]{http.StatusOK, batchCreated{Tasks: made.Total}}, nil
+		answer.ID = 0
+		return &created[batchCreated]{http.StatusOK, answer}, nil
 	}
 	a.options.Dispatcher.HandOn(b.Pool)
-	return &created[batchCreated]{http.StatusCreated, batchCreated{ID: made.ID, Tasks: made.Total}}, nil
+	return &created[batchCreated]{http.StatusCreated, answer}, nil
 }
 
 func (a *API) newBatch(in batchPost) (store.Batch, error) {
@@ -220,16 +228,23 @@ func (in batchPost) queue() (store.Queue, error) {
 
 // tasks checks and yields the tasks of the request; a bad one refuses all.
 func (in batchPost) tasks() iter.Seq2[store.NewTask, error] {
-	shared := newOverlay(in.Payload)
+	shared, twice := newOverlay(in.Payload), newDuplicates(in)
 	return func(yield func(store.NewTask, error) bool) {
 		for i, device := range in.Devices {
+			task := store.NewTask{Device: device}
 			_, err := devices.ParseID(device)
-			if !yield(store.NewTask{Device: device}, badEntry("devices", i, err)) {
+			if err == nil {
+				err = twice.check(&task, "devices[%d]", i)
+			}
+			if !yield(task, badEntry("devices", i, err)) {
 				return
 			}
 		}
 		for i, t := range in.Tasks {
 			task, err := t.task(shared)
+			if err == nil {
+				err = twice.check(&task, "tasks[%d]", i)
+			}
 			if !yield(task, badEntry("tasks", i, err)) {
 				return
 			}
@@ -241,7 +256,7 @@ func badEntry(list string, i int, err error) error {
 	if err == nil {
 		return nil
 	}
-	return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf("%s[%d]: %v", list, i, err))
+	return problem(http.StatusUnprocessableEntity, codeOfEntry(err, codeInvalidField), fmt.Sprintf("%s[%d]: %v", list, i, err))
 }
 
 func checkPayload(field string, payload raw) error {

@@ -1,0 +1,60 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// What becomes of equal tasks of one batch.
+const (
+	refuseDuplicates = "refuse"
+	skipDuplicates   = "skip"
+)
+
+// errDuplicate: a task is equal to one before it.
+var errDuplicate = errors.New("is the same task")
+
+// duplicates finds the equal tasks of one batch; nil: they are allowed.
+type duplicates struct {
+	refuse  bool
+	kind    string
+	payload json.RawMessage // of tasks without their own
+	seen    *limits.Repeats
+}
+
+func newDuplicates(in batchPost) *duplicates {
+	if in.Duplicates != refuseDuplicates && in.Duplicates != skipDuplicates {
+		return nil
+	}
+	return &duplicates{refuse: in.Duplicates == refuseDuplicates, kind: in.Kind, payload: present(in.Payload), seen: limits.NewRepeats()}
+}
+
+// check refuses a task that is equal to one before it, or marks it to be
+// skipped. place is where it stands, for people.
+func (d *duplicates) check(t *store.NewTask, place string, at int) error {
+	if d == nil {
+		return nil
+	}
+	facts := limits.Facts{Device: t.Device, Kind: d.kind, Payload: t.Payload}
+	if t.Payload == nil {
+		facts.Payload = d.payload
+	}
+	first, again := d.seen.Earlier(facts, int32(at)) // no body has so many entries
+	t.Repeated = again
+	if again && d.refuse {
+		return fmt.Errorf("%w as "+place+": equal in device (%s), kind and payload", errDuplicate, first, t.Device)
+	}
+	return nil
+}
+
+// codeOfEntry is the code for what is wrong with one entry of a list.
+func codeOfEntry(err error, usual string) string {
+	if errors.Is(err, errDuplicate) {
+		return codeDuplicateTask
+	}
+	return usual
+}

@@ -1,0 +1,153 @@
+package api_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// equalTasks are two tasks twice in different words, as JSON, CSV and NDJSON, and
+// where the first that comes again and its first one stand.
+func equalTasks() []struct{ contentType, body, again, first string } {
+	return []struct{ contentType, body, again, first string }{
+		{"application/json", `{"pool":"p","kind":"k","payload":{"s":1},"duplicates":"%s","tasks":[{"device":"a"},{"device":"b"},
+			{"device":"a","payload":{"s":2}},{"device":"b","payload":{"s": 1}},{"device":"a","payload":{"s":2}}]}`, "tasks[3]", "tasks[1]"},
+		{csvType, "device,s:json\na,\nb,\na,2\nb, 1\na,2\n", "line 5", "line 3"},
+		{ndjsonType, `{"device":"a"}` + "\n\n" + `{"device":"b"}` + "\n" + `{"device":"a","payload":{"s":2}}` + "\n" +
+			`{"device":"b","payload":{"s": 1},"priority":4}` + "\n" + `{"device":"a","payload":{"s":2}}` + "\n", "line 5", "line 3"},
+	}
+}
+
+// queue posts a batch of equalTasks.
+func (b *bench) queue(contentType, body, duplicates, query string) answer {
+	b.Helper()
+	if contentType == "application/json" {
+		return b.postAs("POST", "/v1/batches?"+query, contentType, fmt.Sprintf(body, duplicates))
+	}
+	return b.postAs("POST", "/v1/batches?pool=p&kind=k&payload=%7B%22s%22:1%7D&duplicates="+duplicates+"&"+query, contentType, body)
+}
+
+func TestDuplicatesOfABatch(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		var skipped []string
+		for _, form := range equalTasks() {
+			queue := func(duplicates, query string, status int) map[string]any {
+				b.Helper()
+				made := b.queue(form.contentType, form.body, duplicates, query).must(status).fields()
+				if duplicates == "skip" && query == "" {
+					skipped = append(skipped, fmt.Sprint(made["id"]))
+				}
+				delete(made, "id")
+				return made
+			}
+			for _, query := range []string{"", "dry_run=true"} {
+				status := map[string]int{"": 201, "dry_run=true": 200}[query]
+				if diff := cmp.Diff(map[string]any{"tasks": 5.0}, queue("allow", query, status)); diff != "" {
+					b.Errorf("%s allow %s: %s", form.contentType, query, diff)
+				}
+				if diff := cmp.Diff(map[string]any{"tasks": 3.0, "skipped": 2.0}, queue("skip", query, status)); diff != "" {
+					b.Errorf("%s skip %s: %s", form.contentType, query, diff)
+				}
+				before := len(b.pages("/v1/batches", "batches", "id"))
+				b.queue(form.contentType, form.body, "refuse", query).problem(422, "duplicate_task").names(b.T, form.again+":", "as "+form.first+":", "(b)")
+				if now := len(b.pages("/v1/batches", "batches", "id")); now != before {
+					b.Errorf("%s: a refused batch is there", form.contentType)
+				}
+			}
+			b.queue(form.contentType, form.body, "forbid", "").problem(422, "invalid_field").names(b.T, "duplicates")
+		}
+		for _, batch := range skipped {
+			if diff := cmp.Diff(map[string]any{"a": map[string]any{"s": 2.0}, "b": map[string]any{"s": 1.0}}, b.payloads("&batch="+batch)); diff != "" {
+				b.Errorf("batch %s: %s", batch, diff)
+			}
+			if shown := b.get("/v1/batches/" + batch).fields(); shown["total"] != 3.0 {
+				b.Errorf("batch %s: %v", batch, shown["total"])
+			}
+		}
+		if events := string(b.get("/v1/events?kind=batch.created&batch=" + skipped[0]).must(200).body); !strings.Contains(events, "tasks=3 skipped=2") {
+			b.Errorf("the log does not say what was skipped: %s", events)
+		}
+		// They are those of one batch: the same may be queued again.
+		b.batch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
+		b.batch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
+		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","duplicates":"refuse","devices":["a","b","a"]}`).
+			problem(422, "duplicate_task").names(b.T, "devices[2]", "devices[0]")
+	})
+}
+
+func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		const body = `{"pool":"p","duplicates":"skip","devices":["a","b","a"]}`
+		first := b.keyed("/v1/batches", adminToken, "k", body).must(201)
+		again := b.keyed("/v1/batches", adminToken, "k", body).must(201)
+		if string(first.body) != string(again.body) || first.fields()["skipped"] != 1.0 || again.header.Get("Idempotency-Replayed") != "true" {
+			b.Errorf("%s, then %s", first.body, again.body)
+		}
+	})
+}
+
+// TestALongStreamOfDuplicates: of 100,000 lines half come again at the end.
+func TestALongStreamOfDuplicates(t *testing.T) {
+	t.Parallel()
+	b := servers(t)
+	b.pool("p", `{}`)
+	const rows = 100_000
+	for _, form := range []struct{ contentType, head, line string }{
+		{csvType, "device,n:json\n", "d-%d,%d\n"},
+		{ndjsonType, "", `{"device":"d-%d","payload":{"n":%d}}` + "\n"},
+	} {
+		var body strings.Builder
+		body.WriteString(form.head)
+		for i := range rows {
+			fmt.Fprintf(&body, form.line, i%(rows/2), 7)
+		}
+		made := b.postAs(http.MethodPost, "/v1/batches?pool=p&duplicates=skip", form.contentType, body.String()).must(201).fields()
+		if made["tasks"] != rows/2.0 || made["skipped"] != rows/2.0 {
+			b.Errorf("%s: %v", form.contentType, made)
+		}
+		lines := map[bool]string{true: "line 50002", false: "line 50001"}[form.head != ""]
+		b.postAs(http.MethodPost, "/v1/batches?pool=p&duplicates=refuse", form.contentType, body.String()).problem(422, "duplicate_task").names(b.T, lines+":", "(d-0)")
+	}
+}
+
+// TestStreamsTakeLimits, and whatever else is no plain text.
+func TestStreamsTakeLimits(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{}`)
+		window := `{"cron":"0 1 * * *","duration":"4h0m0s","timezone":"UTC"}`
+		made := b.batch(`{"pool":"p","devices":["d"],"limits":[` + perAccount + `],"abort":{"failure":0.2,"min":3},"windows":[` + window + `]}`)
+		want := b.get(fmt.Sprintf("/v1/batches/%d", made)).fields()
+		if len(list(want, "limits")) != 1 {
+			b.Fatalf("no limits: %v", want)
+		}
+		for contentType, body := range map[string]string{csvType: "device\nd\n", ndjsonType: `{"device":"d"}`} {
+			made := b.postAs("POST", "/v1/batches?pool=p&limits="+url.QueryEscape(`[`+perAccount+`]`)+"&abort="+url.QueryEscape(`{"failure":0.2,"min":3}`)+"&windows="+url.QueryEscape("["+window+"]"), contentType, body).must(201).fields()
+			got := b.get(fmt.Sprintf("/v1/batches/%v", made["id"])).fields()
+			for _, field := range []string{"limits", "abort", "windows"} {
+				if diff := cmp.Diff(want[field], got[field]); diff != "" {
+					b.Errorf("%s %s: %s", contentType, field, diff)
+				}
+			}
+			for limits, says := range map[string]string{
+				`[` + strings.Replace(perAccount, `"max":1`, `"max":0`, 1) + `]`:         "limits[0].windows[0].max: 1 to 100000",
+				`[` + strings.Replace(perAccount, `"sliding"`, `"leaky"`, 1) + `]`:       "algorithm",
+				`[` + strings.Replace(perAccount, `"per":`, `"burst":1,"per":`, 1) + `]`: "burst",
+				`per-account`: "limits",
+			} {
+				r := b.postAs("POST", "/v1/batches?pool=p&limits="+url.QueryEscape(limits), contentType, body)
+				if r.status != 422 && r.status != 400 || !strings.Contains(string(r.body), says) {
+					b.Errorf("%s: %d %s, want %q", limits, r.status, r.body, says)
+				}
+			}
+		}
+	})
+}
