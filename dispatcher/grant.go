@@ -164,7 +164,7 @@ func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, 
 		d.deliver(h, outcomes[0].Grant)
 		return nil
 	case store.ClaimConflict:
-		d.metrics.conflicts.WithLabelValues(claim.Pool).Inc()
+		d.metrics.conflicted(claim.Pool)
 		d.release(ctx, claim.Pool, claim.Lease)
 		if _, err := d.ReconcilePool(ctx, claim.Pool); err != nil {
 			return err

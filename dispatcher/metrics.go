@@ -32,9 +32,10 @@ type metrics struct {
 	duration      *prometheus.HistogramVec
 	reaperSuccess prometheus.Gauge
 
-	byPool []pooled
-	mu     sync.Mutex
-	pools  map[string]bool // those that are shown
+	byPool  []pooled
+	tallies tallies
+	mu      sync.Mutex
+	pools   map[string]bool // those that are shown
 }
 
 // pooled is a metric with the label pool.
@@ -63,6 +64,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		pools:     map[string]bool{},
+		tallies:   tallies{of: map[string]Tally{}},
 		grants:    counter("slot_grants_total", "Slots granted to devices.", "pool"),
 		denials:   counter("slot_denials_total", "Reports with open work that were granted nothing, by reason.", "pool", "reason"),
 		reaped:    counter("slots_reaped_total", "Slots taken back from devices whose lease ran out, by what became of the task.", "pool", "outcome"),
@@ -117,6 +119,7 @@ func (m *metrics) forget(pools map[string]bool) {
 	defer m.mu.Unlock()
 	for pool := range pools {
 		delete(m.pools, pool)
+		m.tallies.forget(pool)
 		for _, metric := range m.byPool {
 			metric.DeletePartialMatch(prometheus.Labels{"pool": pool})
 		}
@@ -157,6 +160,20 @@ func (m *metrics) denied(h *handling) {
 		return
 	}
 	m.denials.WithLabelValues(pool, string(h.reply.Reason)).Inc()
+	m.tallies.count(pool, Tally{Denied: 1})
+}
+
+func (m *metrics) conflicted(pool string) {
+	m.conflicts.WithLabelValues(pool).Inc()
+	m.tallies.count(pool, Tally{Conflicts: 1})
+}
+
+// drifted notes on how many slots a reconciliation found a disagreement.
+func (m *metrics) drifted(pool string, slots int) {
+	m.drift.WithLabelValues(pool).Set(float64(slots))
+	if slots > 0 {
+		m.tallies.count(pool, Tally{Drift: int64(slots)})
+	}
 }
 
 // CountReport counts one report of a transport ("http", "mqtt"): the reason of

@@ -114,7 +114,7 @@ func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool) (ReconcileR
 		return result, err
 	}
 	err = d.addMissing(ctx, pool.Name, snapshot, grants, &result)
-	d.metrics.drift.WithLabelValues(pool.Name).Set(float64(result.Drift()))
+	d.metrics.drifted(pool.Name, result.Drift())
 	return result, err
 }
 

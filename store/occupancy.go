@@ -3,13 +3,15 @@ package store
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 // Occupancy is who holds what in one pool.
 type Occupancy struct {
 	Pool    Pool
-	Grants  []Grant // by slot; those lapsed and not yet reaped included
-	Waiting int     // devices that could start now and hold no slot, counted up to a bound
+	Grants  []Grant    // by slot; those lapsed and not yet reaped included
+	Oldest  *time.Time // when the batch of its oldest pending task was created; nil: none is pending
+	Waiting int        // devices that could start now and hold no slot, counted up to a bound
 }
 
 // Occupancy reads a pool, its grants and how many devices wait, up to
@@ -20,9 +22,9 @@ func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occ
 		grant Grant
 	}
 	rows, err := collect(ctx, s.read(), func(r *reading) []any {
-		return append(append(poolDest(&r.Pool), &r.Waiting), grantDest(&r.grant)...)
+		return append(append(poolDest(&r.Pool), &r.Waiting, maybe{&r.Oldest}), grantDest(&r.grant)...)
 	}, `
-		WITH wanted AS (SELECT `+poolColumns+`, (`+waitingCount("$1", "$2", "")+`) AS waiting FROM pools WHERE name = $1 AND deleted_at IS NULL)
+		WITH wanted AS (SELECT `+poolColumns+`, (`+waitingCount("$1", "$2", "")+`) AS waiting, (`+oldestPending("$1")+`) AS oldest FROM pools WHERE name = $1 AND deleted_at IS NULL)
 		SELECT w.*, `+grantColumns+` FROM wanted w
 			LEFT JOIN grants g ON g.pool = w.name LEFT JOIN tasks t ON t.id = g.task LEFT JOIN batches b ON b.id = g.batch
 		ORDER BY g.slot`, pool, waitingMax)

@@ -37,10 +37,17 @@ func (s *Store) PoolViews(ctx context.Context, after string, limit, waitingMax i
 		SELECT `+poolColumns+`,
 			(SELECT count(*) FROM grants g WHERE g.pool = o.name),
 			(`+waitingCount("o.name", "$3", "")+`),
-			(SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch
-				WHERE t.pool = o.name AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
-				ORDER BY t.id LIMIT 1)
+			(`+oldestPending("o.name")+`)
 		FROM pools o WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, after, limit, waitingMax)
+}
+
+// oldestPending is when the batch of the oldest pending task of a pool was
+// created.
+func oldestPending(pool string) string {
+	return `
+	SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch
+	WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
+	ORDER BY t.id LIMIT 1`
 }
 
 // TaskCounts counts tasks by state, of one pool or, with an empty name, of all.

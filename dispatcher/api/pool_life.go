@@ -52,7 +52,7 @@ func (a *API) patchPool(ctx context.Context, in *struct {
 	PoolPath
 	Body poolPatch
 },
-) (*body[poolBody], error) {
+) (*body[PoolBody], error) {
 	var written []windowBody
 	in.Body.Windows.to(&written, nil)
 	opens, err := readWindows(written)
@@ -85,7 +85,7 @@ func (a *API) pausePool(ctx context.Context, in *struct {
 	PoolPath
 	Body *Reason
 },
-) (*body[poolBody], error) {
+) (*body[PoolBody], error) {
 	reason := ""
 	if in.Body != nil {
 		reason = in.Body.Reason
@@ -96,14 +96,14 @@ func (a *API) pausePool(ctx context.Context, in *struct {
 	})
 }
 
-func (a *API) resumePool(ctx context.Context, in *PoolPath) (*body[poolBody], error) {
+func (a *API) resumePool(ctx context.Context, in *PoolPath) (*body[PoolBody], error) {
 	return a.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		spec.Paused = false
 		return nil
 	})
 }
 
-func (a *API) changePool(ctx context.Context, name, note string, change func(*store.PoolSpec) error) (*body[poolBody], error) {
+func (a *API) changePool(ctx context.Context, name, note string, change func(*store.PoolSpec) error) (*body[PoolBody], error) {
 	if err := devices.ParsePool(name); err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (a *API) changePool(ctx context.Context, name, note string, change func(*st
 		return nil, err
 	}
 	a.tellPool(ctx, name)
-	return &body[poolBody]{showPool(p)}, nil
+	return &body[PoolBody]{showPool(p)}, nil
 }
 
 func (a *API) deletePool(ctx context.Context, in *PoolPath) (*struct{}, error) {

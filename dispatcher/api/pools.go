@@ -19,17 +19,26 @@ const (
 	defaultLease    = 300 * time.Second
 )
 
+// Devices that wait are counted up to so many of each pool of a list, so that a
+// page costs no more than 100,000 of them.
+const (
+	manyPools     = 100 // of one page
+	waitingListed = 1000
+	waitingOfMany = 100
+)
+
 type poolStore interface {
 	PutPool(ctx context.Context, actor, name string, spec store.PoolSpec) (store.Pool, bool, error)
 	Pool(ctx context.Context, name string) (store.Pool, error)
-	Pools(ctx context.Context, after string, limit int) ([]store.Pool, error)
+	PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolView, error)
 	Occupancy(ctx context.Context, pool string, waitingMax int) (store.Occupancy, error)
 	ChangePool(ctx context.Context, actor, name, note string, change func(*store.PoolSpec) error) (store.Pool, error)
 	DeletePool(ctx context.Context, actor, name string) error
 	GrantByToken(ctx context.Context, pool string, token int64) (store.Grant, error)
 }
 
-type poolBody struct {
+// PoolBody is a pool as its settings say.
+type PoolBody struct {
 	Name        string          `json:"name" readOnly:"true"`
 	Capacity    int             `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
 	LeaseMS     int64           `json:"lease_ms" doc:"How long a device may hold a slot before it must renew"`
@@ -44,6 +53,15 @@ type poolBody struct {
 	Version     int64           `json:"version" readOnly:"true" doc:"Increases with every change"`
 	Created     timestamp       `json:"created_at" readOnly:"true"`
 	Updated     timestamp       `json:"updated_at" readOnly:"true"`
+}
+
+// poolState is a pool and how it is now, in one reading.
+type poolState struct {
+	PoolBody
+
+	Held    int        `json:"held" readOnly:"true" doc:"Slots held now"`
+	Waiting int        `json:"waiting" readOnly:"true" doc:"Devices with a task that could start now and no slot; counted up to 1000, in pages of more than 100 pools up to 100"`
+	Oldest  *timestamp `json:"oldest_pending_at" readOnly:"true" nullable:"true" doc:"When the batch of its oldest pending task was created; null: none is pending"`
 }
 
 // poolPut takes what a GET showed as well: what an operator cannot decide is
@@ -63,6 +81,9 @@ type poolPut struct {
 	Version     raw             `json:"version,omitempty" readOnly:"true"`
 	Created     raw             `json:"created_at,omitempty" readOnly:"true"`
 	Updated     raw             `json:"updated_at,omitempty" readOnly:"true"`
+	Held        raw             `json:"held,omitempty" readOnly:"true"`
+	Waiting     raw             `json:"waiting,omitempty" readOnly:"true"`
+	Oldest      raw             `json:"oldest_pending_at,omitempty" readOnly:"true"`
 }
 
 // PoolPath names a pool.
@@ -71,20 +92,20 @@ type PoolPath struct {
 }
 
 func (a *API) registerPools(operations huma.API) {
-	registerList(a, operations, operation("GET", "/v1/pools", "listPools", "List pools by name", roleViewer, 200), listing[pageQuery, poolList, poolBody]{
+	registerList(a, operations, operation("GET", "/v1/pools", "listPools", "List pools by name", roleViewer, 200), listing[pageQuery, poolList, poolState]{
 		handle: a.listPools, page: (*pageQuery).page,
-		items: func(l poolList) ([]poolBody, string) { return l.Pools, l.NextPageToken },
+		items: func(l poolList) ([]poolState, string) { return l.Pools, l.NextPageToken },
 	})
 	register(a, operations, operation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), a.getPool)
-	register(a, operations, also[poolBody](operations, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), a.putPool)
+	register(a, operations, also[PoolBody](operations, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), a.putPool)
 	register(a, operations, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See who holds which slot", roleViewer, 200), a.getSlots)
 	a.registerPoolLife(operations)
 	a.registerLimits(operations)
 }
 
 type poolList struct {
-	Pools         []poolBody `json:"pools"`
-	NextPageToken string     `json:"next_page_token,omitempty"`
+	Pools         []poolState `json:"pools"`
+	NextPageToken string      `json:"next_page_token,omitempty"`
 }
 
 func (a *API) listPools(ctx context.Context, in *pageQuery) (*body[poolList], error) {
@@ -92,19 +113,23 @@ func (a *API) listPools(ctx context.Context, in *pageQuery) (*body[poolList], er
 	if err != nil {
 		return nil, err
 	}
-	pools, err := a.store.Pools(ctx, after, in.Size)
+	counted := waitingListed
+	if in.Size > manyPools {
+		counted = waitingOfMany
+	}
+	pools, err := a.store.PoolViews(ctx, after, in.Size, counted)
 	if err != nil {
 		return nil, err
 	}
-	list := poolList{Pools: make([]poolBody, len(pools))}
+	list := poolList{Pools: make([]poolState, len(pools))}
 	for i, p := range pools {
-		list.Pools[i] = showPool(p)
-		list.NextPageToken = nextPage(in.Page, len(pools), p.Name)
+		list.Pools[i] = showPoolState(p)
+		list.NextPageToken = nextPage(in.Page, len(pools), p.Pool.Name)
 	}
 	return &body[poolList]{list}, nil
 }
 
-func (a *API) getPool(ctx context.Context, in *PoolPath) (*body[poolBody], error) {
+func (a *API) getPool(ctx context.Context, in *PoolPath) (*body[PoolBody], error) {
 	if err := devices.ParsePool(in.Pool); err != nil {
 		return nil, err
 	}
@@ -112,14 +137,14 @@ func (a *API) getPool(ctx context.Context, in *PoolPath) (*body[poolBody], error
 	if err != nil {
 		return nil, err
 	}
-	return &body[poolBody]{showPool(p)}, nil
+	return &body[PoolBody]{showPool(p)}, nil
 }
 
 func (a *API) putPool(ctx context.Context, in *struct {
 	PoolPath
 	Body poolPut
 },
-) (*created[poolBody], error) {
+) (*created[PoolBody], error) {
 	if err := devices.ParsePool(in.Pool); err != nil {
 		return nil, err
 	}
@@ -132,7 +157,7 @@ func (a *API) putPool(ctx context.Context, in *struct {
 		return nil, err
 	}
 	a.tellPool(ctx, p.Name)
-	return &created[poolBody]{Status: createdStatus(isNew), Body: showPool(p)}, nil
+	return &created[PoolBody]{Status: createdStatus(isNew), Body: showPool(p)}, nil
 }
 
 // tellPool tells Redis of a change. The ledger already refuses what no longer
@@ -173,8 +198,12 @@ func (a *API) checkLease(lease time.Duration) error {
 	return nil
 }
 
-func showPool(p store.Pool) poolBody {
-	return poolBody{
+func showPoolState(v store.PoolView) poolState {
+	return poolState{PoolBody: showPool(v.Pool), Held: v.Held, Waiting: v.Waiting, Oldest: stampPointer(v.Oldest)}
+}
+
+func showPool(p store.Pool) PoolBody {
+	return PoolBody{
 		Name: p.Name, Capacity: p.Capacity, LeaseMS: p.Lease.Milliseconds(), Paused: p.Paused,
 		PausedBy: p.PausedBy, PausedAt: stampPointer(p.PausedAt), PauseReason: p.PauseReason,
 		Limits: showLimits(p.Limits), Windows: showWindows(p.Windows), OpensAt: stampSet(p.Opening.From), ClosesAt: stampSet(p.Opening.Until),

@@ -179,8 +179,19 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 		b.pool("p", `{"capacity":1}`) // 1 and 3 stay held, above the capacity
 		shown := b.get("/v1/pools/p/slots").must(200).fields()
 		want := map[string]any{"pool": "p", "capacity": 1.0, "held": 2.0, "reserved": 0.0, "waiting": 2.0}
-		slots := list(shown, "slots")
+		slots, oldest := list(shown, "slots"), shown["oldest_pending_at"]
+		if batch := b.get("/v1/batches/1").must(200).fields(); oldest == nil || oldest != batch["created_at"] {
+			b.Errorf("the oldest waits since %v, its batch was created %v", oldest, batch["created_at"])
+		}
+		// The list says the same, and of many pools in one page it counts less far.
+		for _, query := range []string{"", "?page_size=500"} {
+			listed := object(list(b.get("/v1/pools"+query).must(200).fields(), "pools")[0])
+			if listed["held"] != shown["held"] || listed["waiting"] != shown["waiting"] || listed["oldest_pending_at"] != oldest || listed["capacity"] != 1.0 {
+				b.Errorf("listed as %v", listed)
+			}
+		}
 		delete(shown, "slots")
+		delete(shown, "oldest_pending_at")
 		if diff := cmp.Diff(want, shown); diff != "" {
 			b.Error(diff)
 		}

@@ -17,6 +17,7 @@ type slotsBody struct {
 	Held     int        `json:"held"`
 	Reserved int        `json:"reserved" doc:"Kept for a device that was asked to report"`
 	Waiting  int        `json:"waiting" doc:"Devices with a task that could start now and no slot; counted up to 10000"`
+	Oldest   *timestamp `json:"oldest_pending_at" nullable:"true" doc:"When the batch of its oldest pending task was created; null: none is pending"`
 	Slots    []slotBody `json:"slots" doc:"All of 0..capacity-1, and higher ones still held after the capacity was lowered"`
 }
 
@@ -45,7 +46,7 @@ func (a *API) getSlots(ctx context.Context, in *PoolPath) (*body[slotsBody], err
 // number its device will get is not said before it does.
 func showSlots(o store.Occupancy, reserved []string) slotsBody {
 	reserved = reserved[:min(len(reserved), max(o.Pool.Capacity-len(o.Grants), 0))]
-	shown := slotsBody{Pool: o.Pool.Name, Capacity: o.Pool.Capacity, Held: len(o.Grants), Reserved: len(reserved), Waiting: o.Waiting}
+	shown := slotsBody{Pool: o.Pool.Name, Capacity: o.Pool.Capacity, Held: len(o.Grants), Reserved: len(reserved), Waiting: o.Waiting, Oldest: stampPointer(o.Oldest)}
 	shown.Slots = make([]slotBody, 0, max(o.Pool.Capacity, len(o.Grants)))
 	showFree := func(slot int) {
 		one := slotBody{Slot: slot, State: "free"}

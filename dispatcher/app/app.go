@@ -103,6 +103,7 @@ type App struct {
 	mqtt     *mqtt.Client
 	accounts *provisioning // nil: off
 	passes   *passes
+	presence *presence
 	cleanup  cleanup
 }
 
@@ -128,6 +129,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin, LongPollMax: config.LongPollMax,
 		Checks: a.checks(b), Metrics: metrics, Version: version, Logger: dispatcher.Sparing(log, time.Now),
 	})
+	a.presence = newPresence(b.store, version, time.Now())
 	a.web = a.newWeb(b, version)
 	a.passes = a.newPasses()
 	if b.age != nil {
@@ -187,6 +189,7 @@ func (a *App) newPasses() *passes {
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.FlushRecent, quiet: true},
 		&pass{name: "idle", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.CountIdle, quiet: true},
 		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.watch, quiet: true},
+		&pass{name: "presence", every: web.SignEvery, limit: 10 * time.Second, run: a.sign, quiet: true},
 		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: a.dispatcher.FlushReached, quiet: true},
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: a.dispatcher.FlushSeen},
 	)
@@ -294,7 +297,9 @@ func (a *App) Stop(ctx context.Context) error {
 	if a.web != nil {
 		a.web.Stop()
 	}
-	return errors.Join(a.stopTransports(ctx), a.passes.stop(ctx), a.dispatcher.StopHandingOn(ctx), within(ctx, a.dispatcher.FlushSeen), a.cleanup.run(ctx))
+	err := errors.Join(a.stopTransports(ctx), a.passes.stop(ctx), a.dispatcher.StopHandingOn(ctx), within(ctx, a.dispatcher.FlushSeen))
+	a.leave(ctx)
+	return errors.Join(err, a.cleanup.run(ctx))
 }
 
 // stopTransports finishes all at once: one that hangs takes no time from the

@@ -2,7 +2,6 @@ package app
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
@@ -23,12 +22,9 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 
 // system is what the dashboard shows of this replica.
 func (a *App) system(b backends, version string) web.System {
-	s := web.System{Mode: "production", Version: version, Checks: a.api.Dependencies, Passes: func() []web.Pass { return a.passes.shown() }, Settings: a.config.shown()}
+	s := web.System{Mode: "production", ID: a.presence.id, Version: version, Checks: a.api.Dependencies, Passes: func() []web.Pass { return a.passes.shown() }, Settings: a.config.shown()}
 	if b.dev {
 		s.Mode = "dev"
-	}
-	if host, err := os.Hostname(); err == nil {
-		s.Replica = host
 	}
 	return s
 }

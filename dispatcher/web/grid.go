@@ -64,17 +64,17 @@ func look(s slotJSON, lease time.Duration, now time.Time) string {
 }
 
 type poolData struct {
-	Pool          poolJSON
-	Slots         slotsJSON
-	Cells         []cell
-	Size          string // of the cells: large, small or tiny
-	Holders       []cell
-	More          int // holders that are not shown
-	Chart         chart
-	Grants, Reaps int
-	Looks         map[string]int
-	Admin         bool
-	Release       bool
+	Pool    poolJSON
+	Slots   slotsJSON
+	Cells   []cell
+	Size    string // of the cells: large, small or tiny
+	Holders []cell
+	More    int // holders that are not shown
+	Chart   chart
+	Lately  happened
+	Looks   map[string]int
+	Admin   bool
+	Release bool
 }
 
 func (w *Web) poolPage(r *http.Request) (page, error) {
@@ -89,8 +89,8 @@ func (w *Web) poolPage(r *http.Request) (page, error) {
 	d.fill(w.options.Now())
 	points := w.history.of(name)
 	d.Chart = chartOf(points, 720, 130)
-	d.Chart.bars(points, 40)
-	d.Grants, d.Reaps = w.history.lastMinute(name)
+	d.Chart.bars(points, 40, 24)
+	d.Lately = w.history.lately(name)
 	return page{
 		title: name, section: "pools", template: "pool", data: d, watch: watch{always: true, pool: name},
 	}, nil

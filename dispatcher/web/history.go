@@ -1,37 +1,47 @@
 package web
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 // The last hour of each pool is kept in the memory of this replica, as points
 // that are pointEvery apart. A replica that was just started has none.
 const (
-	pointEvery = 5 * time.Second
-	pointsKept = int(time.Hour / pointEvery)
+	pointEvery   = 5 * time.Second
+	pointsKept   = int(time.Hour / pointEvery)
+	troubleShown = 10 * time.Minute // that a conflict or drift is shown
 )
 
-// point is one pool at one time, and what happened since the point before.
+// point is one pool at one time, and what happened since the point before. It
+// is small: there are a million of 3,000 pools.
 type point struct {
-	at             time.Time
-	held, capacity int32
-	grants, reaps  int32
+	at                    int64 // ms since 1970
+	held, capacity        uint16
+	grants, reaps, denied uint16 // more than 65,535 count as that
+	conflicts, drift      uint16
 }
+
+func (p point) time() time.Time { return time.UnixMilli(p.at).UTC() }
+
+// happened is what was counted since the last point.
+type happened struct{ Grants, Reaps, Denied, Conflicts, Drift int }
 
 // history is the last hour.
 type history struct {
 	mu    sync.Mutex
-	pools map[string][]point // oldest first
-	since map[string]point   // what happened after the last point
-	last  time.Time          // of the points
+	pools map[string][]point  // oldest first
+	since map[string]happened // after the last point
+	last  time.Time           // of the points
 }
 
 func newHistory() *history {
-	return &history{pools: map[string][]point{}, since: map[string]point{}}
+	return &history{pools: map[string][]point{}, since: map[string]happened{}}
 }
 
 // count notes what happened to pools.
@@ -39,17 +49,28 @@ func (h *history) count(events []store.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range events {
-		p := h.since[e.Pool]
+		now := h.since[e.Pool]
 		switch e.Kind {
 		case "task.granted":
-			p.grants++
+			now.Grants++
 		case "task.lapsed":
-			p.reaps++
+			now.Reaps++
 		default:
 			continue
 		}
-		h.since[e.Pool] = p
+		h.since[e.Pool] = now
 	}
+}
+
+// tally notes what replicas counted of a pool.
+func (h *history) tally(pool string, more dispatcher.Tally) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.since[pool]
+	now.Denied += int(more.Denied)
+	now.Conflicts += int(more.Conflicts)
+	now.Drift += int(more.Drift)
+	h.since[pool] = now
 }
 
 // due says whether it is time for the next point.
@@ -65,16 +86,20 @@ func (h *history) add(now time.Time, uses []store.PoolUse) {
 	defer h.mu.Unlock()
 	there := make(map[string][]point, len(uses))
 	for _, u := range uses {
-		p := h.since[u.Pool]
-		p.at, p.held, p.capacity = now, int32(u.Held), int32(u.Capacity) //nolint:gosec // at most 10,000
-		points := append(h.pools[u.Pool], p)
-		if len(points) > 2*pointsKept { // seldom, so that adding is cheap
+		s := h.since[u.Pool]
+		points := append(h.pools[u.Pool], point{
+			at: now.UnixMilli(), held: small(u.Held), capacity: small(u.Capacity),
+			grants: small(s.Grants), reaps: small(s.Reaps), denied: small(s.Denied), conflicts: small(s.Conflicts), drift: small(s.Drift),
+		})
+		if len(points) > pointsKept+pointsKept/8 { // seldom, so that adding is cheap
 			points = slices.Clone(points[len(points)-pointsKept:])
 		}
 		there[u.Pool] = points
 	}
-	h.pools, h.since, h.last = there, map[string]point{}, now
+	h.pools, h.since, h.last = there, map[string]happened{}, now
 }
+
+func small(n int) uint16 { return uint16(min(max(n, 0), math.MaxUint16)) } //nolint:gosec // it is in the range
 
 // of returns the last hour of a pool, oldest first.
 func (h *history) of(pool string) []point {
@@ -84,15 +109,22 @@ func (h *history) of(pool string) []point {
 	return slices.Clone(points[max(0, len(points)-pointsKept):])
 }
 
-// lastMinute counts what happened in the last minute, to within pointEvery.
-func (h *history) lastMinute(pool string) (grants, reaps int) {
+// lately is what happened to a pool: grants, reaps and denials in the last
+// minute, conflicts and drift in the last ten, to within pointEvery.
+func (h *history) lately(pool string) happened {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	points, running := h.pools[pool], h.since[pool]
-	grants, reaps = int(running.grants), int(running.reaps)
-	for _, p := range points[max(0, len(points)-int(time.Minute/pointEvery)+1):] {
-		grants += int(p.grants)
-		reaps += int(p.reaps)
+	points, sum := h.pools[pool], h.since[pool]
+	for i, p := range slices.Backward(points) {
+		if age := len(points) - 1 - i; age < int(time.Minute/pointEvery)-1 {
+			sum.Grants += int(p.grants)
+			sum.Reaps += int(p.reaps)
+			sum.Denied += int(p.denied)
+		} else if age >= int(troubleShown/pointEvery)-1 {
+			break
+		}
+		sum.Conflicts += int(p.conflicts)
+		sum.Drift += int(p.drift)
 	}
-	return grants, reaps
+	return sum
 }

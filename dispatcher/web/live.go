@@ -35,6 +35,13 @@ func (w *Web) Tick(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("reading how full the pools are: %w", err)
 		}
+		tallies, err := w.options.Ledger.ReplicaTallies(ctx)
+		if err != nil {
+			return fmt.Errorf("reading what the replicas counted: %w", err)
+		}
+		if err := w.tallied.read(tallies, w.history); err != nil {
+			return err
+		}
 		w.history.add(now, uses)
 	}
 	w.hub.tick(ctx, events, all)

@@ -102,11 +102,11 @@ func TestHistoryKeepsAnHour(t *testing.T) {
 		h.add(now, []store.PoolUse{{Pool: "p", Capacity: 60, Held: i % 60}})
 	}
 	points := h.of("p")
-	if len(points) != pointsKept || points[len(points)-1].at.Sub(points[0].at) >= time.Hour || len(h.pools["p"]) > 2*pointsKept {
+	if len(points) != pointsKept || points[len(points)-1].time().Sub(points[0].time()) >= time.Hour || len(h.pools["p"]) > 2*pointsKept {
 		t.Errorf("%d points, %d kept", len(points), len(h.pools["p"]))
 	}
-	if grants, reaps := h.lastMinute("p"); grants != int(time.Minute/pointEvery)-1 || reaps != grants {
-		t.Errorf("%d grants and %d reaps in the last minute", grants, reaps)
+	if lately := h.lately("p"); lately.Grants != int(time.Minute/pointEvery)-1 || lately.Reaps != lately.Grants {
+		t.Errorf("in the last minute: %+v", lately)
 	}
 	if h.of("q") != nil || len(h.since) > 0 {
 		t.Error("a pool that is gone is remembered")

@@ -3,6 +3,7 @@ package web_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -125,7 +126,7 @@ func replica(t *testing.T, s *store.Store, redisAddr string, changes ...func(*we
 		Store: s, Semaphore: slots.New(client), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: dispatcher.FleetAny,
 	})
 	a := api.New(api.Options{
-		Dispatcher: b.dispatcher, Store: s, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, Metrics: prometheus.NewRegistry(), Version: "test",
+		Dispatcher: b.dispatcher, Store: b.store, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, Metrics: prometheus.NewRegistry(), Version: "test",
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	o := web.Options{
@@ -308,3 +309,16 @@ func contains(t *testing.T, text string, parts ...string) {
 }
 
 func itoa(n int64) string { return fmt.Sprint(n) }
+
+// alter changes the ledger behind everybody's back.
+func (b *bench) alter(dsn, statement string) {
+	b.Helper()
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(b.Context(), statement); err != nil {
+		b.Fatal(err)
+	}
+}

@@ -11,7 +11,7 @@ import (
 type System struct {
 	Mode     string // dev or production
 	Version  string
-	Replica  string                                      // name of its host
+	ID       string                                      // of this process, among the replicas
 	Checks   func(ctx context.Context) map[string]string // of the dependencies: ok, degraded or failed
 	Passes   func() []Pass                               // the background passes of this replica
 	Settings []Setting                                   // without secrets
@@ -31,6 +31,11 @@ func (w *Web) systemPage(r *http.Request) (page, error) {
 	if s.Passes != nil {
 		data["Passes"] = s.Passes()
 	}
+	all, err := w.replicas(r.Context())
+	if err != nil {
+		return page{}, err
+	}
+	data["Replicas"], data["Versions"] = all, versions(all)
 	return page{title: "System", section: "system", template: "system", watch: watch{always: true}, data: data}, nil
 }
 

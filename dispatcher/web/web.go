@@ -40,7 +40,8 @@ type Ledger interface {
 	sessionStore
 	eventLog
 	PoolUses(ctx context.Context) ([]store.PoolUse, error)
-	PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolView, error)
+	Replicas(ctx context.Context) ([]store.Replica, time.Time, error)
+	ReplicaTallies(ctx context.Context) ([]store.Tallies, error)
 	TaskCounts(ctx context.Context, pool string) (map[store.TaskState]int64, error)
 	TopErrors(ctx context.Context, batch int64, sample, limit int) ([]store.ErrorCount, error)
 }
@@ -51,6 +52,7 @@ type Web struct {
 	sessions *sessions
 	sheets   *sheets
 	history  *history
+	tallied  tallied
 	news     *news
 	hub      *hub
 	streams  streams

@@ -18,6 +18,9 @@ type poolJSON struct {
 	Windows     json.RawMessage `json:"windows"`
 	OpensAt     *time.Time      `json:"opens_at"`
 	ClosesAt    *time.Time      `json:"closes_at"`
+	Held        int             `json:"held"`
+	Waiting     int             `json:"waiting"`
+	Oldest      *time.Time      `json:"oldest_pending_at"`
 }
 
 type slotsJSON struct {
@@ -26,6 +29,7 @@ type slotsJSON struct {
 	Held     int        `json:"held"`
 	Reserved int        `json:"reserved"`
 	Waiting  int        `json:"waiting"`
+	Oldest   *time.Time `json:"oldest_pending_at"`
 	Slots    []slotJSON `json:"slots"`
 }
 
@@ -145,6 +149,11 @@ type deviceJSON struct {
 }
 
 // Lists come in pages.
+
+type poolListJSON struct {
+	Pools []poolJSON `json:"pools"`
+	Next  string     `json:"next_page_token"`
+}
 
 type batchListJSON struct {
 	Batches []batchJSON `json:"batches"`

@@ -1,0 +1,127 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// A replica gives a sign of life every SignEvery. Without one for goneAfter it
+// is shown as gone.
+const (
+	SignEvery = 5 * time.Second
+	goneAfter = 4 * SignEvery
+)
+
+// Vitals are what a replica tells of itself with each sign of life.
+type Vitals struct {
+	Checks map[string]string `json:"checks"`           // of the dependencies: ok, degraded or failed
+	Failed []string          `json:"failed,omitempty"` // background passes whose last run did
+	ReapMS int64             `json:"reap_ms"`          // how often it reaps
+}
+
+// replica is one of all that serve this ledger.
+type replica struct {
+	store.Replica
+	Vitals
+
+	Here bool // this one
+	Gone bool // no sign of life
+	Late bool // it lives, and has not reaped for three times its interval
+	Bad  []dependency
+}
+
+// replicas are those that gave a sign of life within the last hour, those that
+// serve first.
+func (w *Web) replicas(ctx context.Context) ([]replica, error) {
+	known, now, err := w.options.Ledger.Replicas(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]replica, len(known))
+	for i, k := range known {
+		one := replica{Replica: k, Here: k.ID == w.options.System.ID, Gone: now.Sub(k.Seen) > goneAfter}
+		if err := json.Unmarshal(k.State, &one.Vitals); err != nil {
+			return nil, fmt.Errorf("replica %s: %w", k.ID, err)
+		}
+		every := time.Duration(one.ReapMS) * time.Millisecond
+		one.Late = !one.Gone && now.Sub(*cmp.Or(k.Reaped, &k.Started)) > 3*every+goneAfter
+		for _, name := range slices.Sorted(maps.Keys(one.Checks)) {
+			if one.Checks[name] != "ok" {
+				one.Bad = append(one.Bad, dependency{name, one.Checks[name]})
+			}
+		}
+		list[i] = one
+	}
+	slices.SortStableFunc(list, func(a, b replica) int { return cmp.Compare(boolInt(a.Gone), boolInt(b.Gone)) })
+	return list, nil
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// versions that are served now, if there is more than one.
+func versions(list []replica) string {
+	found := map[string]bool{}
+	for _, r := range list {
+		if !r.Gone {
+			found[r.Version] = true
+		}
+	}
+	if len(found) < 2 {
+		return ""
+	}
+	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
+}
+
+// tallied is what was read of the replicas' counts. They only grow while a
+// replica lives, so that no reading counts twice and none that was missed is
+// lost. What a replica counted in its first minute counts whoever looks.
+type tallied struct {
+	of map[string]map[string]dispatcher.Tally // by replica and pool
+}
+
+// read tells the history what was counted since the reading before.
+func (t *tallied) read(list []store.Tallies, to *history) error {
+	seen := make(map[string]map[string]dispatcher.Tally, len(list))
+	for _, one := range list {
+		counts := map[string]dispatcher.Tally{}
+		if err := json.Unmarshal(one.Counts, &counts); err != nil {
+			return fmt.Errorf("tallies of replica %s: %w", one.Replica, err)
+		}
+		seen[one.Replica] = counts
+		before, known := t.of[one.Replica]
+		if !known && one.Running > time.Minute {
+			continue // counted before anybody looked
+		}
+		for pool, now := range counts {
+			if more, any := since(before[pool], now); any {
+				to.tally(pool, more)
+			}
+		}
+	}
+	t.of = seen
+	return nil
+}
+
+// since is how much more there is; a pool that was deleted and made anew begins
+// again.
+func since(before, now dispatcher.Tally) (more dispatcher.Tally, any bool) {
+	if now.Denied < before.Denied || now.Conflicts < before.Conflicts || now.Drift < before.Drift {
+		before = dispatcher.Tally{}
+	}
+	more = dispatcher.Tally{Denied: now.Denied - before.Denied, Conflicts: now.Conflicts - before.Conflicts, Drift: now.Drift - before.Drift}
+	return more, more != dispatcher.Tally{}
+}

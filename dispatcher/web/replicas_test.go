@@ -1,0 +1,64 @@
+package web
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// What replicas counted is added up once, whenever it is read, and not what they
+// had counted before anybody looked.
+func TestTallies(t *testing.T) {
+	t.Parallel()
+	h, read := newHistory(), tallied{}
+	says := func(replica string, running time.Duration, counts map[string]dispatcher.Tally) store.Tallies {
+		text, err := json.Marshal(counts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return store.Tallies{Replica: replica, Running: running, Counts: text}
+	}
+	type counts = map[string]dispatcher.Tally
+	for _, reading := range [][]store.Tallies{
+		{says("a", time.Hour, counts{"p": {Denied: 1000}})},                                                                     // before
+		{says("a", time.Hour, counts{"p": {Denied: 1003, Drift: 2}}), says("b", 5*time.Second, counts{"p": {Denied: 4}})},       // b is new
+		{says("a", time.Hour, counts{"p": {Denied: 1003, Drift: 2}}), says("b", 9*time.Second, counts{"p": {Denied: 4}})},       // nothing more
+		{says("b", 14*time.Second, counts{"p": {Denied: 5, Conflicts: 1}, "q": {Denied: 7}})},                                   // a ended
+		{says("b", 20*time.Second, counts{"p": {Denied: 2}, "q": {Denied: 7}}), says("c", time.Hour, counts{"q": {Denied: 9}})}, // p was made anew, c was away
+	} {
+		if err := read.read(reading, h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.add(time.Now(), []store.PoolUse{{Pool: "p"}, {Pool: "q"}})
+	if got, want := h.lately("p"), (happened{Denied: 3 + 4 + 1 + 2, Conflicts: 1, Drift: 2}); got != want {
+		t.Errorf("p: %+v, want %+v", got, want)
+	}
+	if got, want := h.lately("q"), (happened{Denied: 7}); got != want {
+		t.Errorf("q: %+v, want %+v", got, want)
+	}
+	if err := read.read([]store.Tallies{{Replica: "x", Counts: []byte("no")}}, h); err == nil {
+		t.Error("nonsense was read")
+	}
+}
+
+func TestTroubleIsShownForTenMinutes(t *testing.T) {
+	t.Parallel()
+	h := newHistory()
+	h.tally("p", dispatcher.Tally{Denied: 1, Conflicts: 1, Drift: 70_000})
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	points := int(troubleShown / pointEvery)
+	for i := range points + 1 {
+		h.add(start.Add(time.Duration(i)*pointEvery), []store.PoolUse{{Pool: "p"}})
+		lately := h.lately("p")
+		if shown := i < points-1; shown != (lately.Conflicts == 1 && lately.Drift == 65_535) {
+			t.Fatalf("after %d points: %+v", i, lately)
+		}
+		if shown := i < int(time.Minute/pointEvery)-1; shown != (lately.Denied == 1) {
+			t.Fatalf("after %d points: %+v", i, lately)
+		}
+	}
+}

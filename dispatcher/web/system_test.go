@@ -1,0 +1,88 @@
+package web_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/web"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// sign has a replica say that it lives.
+func (b *bench) sign(id, version string, running time.Duration, reaped *time.Duration, v web.Vitals, counts map[string]dispatcher.Tally) {
+	b.Helper()
+	state, _ := json.Marshal(v)
+	tallies, _ := json.Marshal(counts)
+	err := b.store.SignReplica(b.Context(), store.Sign{ID: id, Host: id + ".example", Address: ":8080", Version: version, Running: running, Reaped: reaped, State: state, Tallies: tallies})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// row of the table of replicas.
+func row(text, id string) string {
+	_, after, _ := strings.Cut(text, `id="replica-`+id+`"`)
+	found, _, _ := strings.Cut(after, "</tr>")
+	return found
+}
+
+// Every replica shows all of them, what each depends on, and which are gone.
+func TestReplicasAreShown(t *testing.T) {
+	t.Parallel()
+	b, dsn := servers(t, func(o *web.Options) { o.System.ID = "here" })
+	other := replica(t, openPostgres(t, dsn), b.redis, func(o *web.Options) { o.System.ID = "there" })
+	second, longAgo := time.Second, 2*time.Minute
+	ok := map[string]string{"postgres": "ok", "redis": "ok"}
+	b.sign("here", "1.0", 3*time.Minute, &second, web.Vitals{Checks: ok, ReapMS: 5000}, nil)
+	b.sign("there", "1.1", 3*time.Minute, &longAgo, web.Vitals{Checks: map[string]string{"postgres": "ok", "redis": "degraded"}, Failed: []string{"reconcile"}, ReapMS: 5000}, nil)
+	b.sign("young", "1.1", time.Second, nil, web.Vitals{Checks: ok, ReapMS: 5000}, nil)
+	for name, at := range map[string]*bench{"here": b, "there": other} {
+		_, text, _ := at.get("/system")
+		contains(t, text, "Replicas of different versions serve: 1.0, 1.1")
+		contains(t, row(text, "here"), "here.example", ":8080", "✓ ok")
+		contains(t, row(text, "there"), "redis degraded", "reconcile failed", "late")
+		contains(t, row(text, "young"), "none yet", "✓ ok")
+		for _, one := range []string{"here", "there"} {
+			if own := strings.Contains(row(text, one), "this one"); own != (one == name) {
+				t.Errorf("at %s, %s says that it is this one: %v", name, one, own)
+			}
+		}
+		if strings.Contains(row(text, "here"), "late") || strings.Contains(row(text, "young"), "late") || strings.Contains(text, "gone</span>") {
+			t.Errorf("at %s: %s", name, text)
+		}
+	}
+	// One ends, and one is killed.
+	if err := b.store.RemoveReplica(t.Context(), "young"); err != nil {
+		t.Fatal(err)
+	}
+	b.alter(dsn, `UPDATE replicas SET seen_at = now() - interval '21 seconds' WHERE id = 'there'`)
+	_, text, _ := b.get("/system")
+	if row(text, "young") != "" || !strings.Contains(row(text, "there"), "gone</span>") || strings.Contains(row(text, "there"), "late") {
+		t.Errorf("after one ended and one was killed: %s", text)
+	}
+	if strings.Contains(text, "different versions") {
+		t.Error("the version of a replica that is gone counts")
+	}
+}
+
+// What other replicas refused, and what they found wrong, is on the pages of
+// this one.
+func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3)
+	b.pool("q", 3)
+	b.sign("there", "1.0", time.Second, nil, web.Vitals{}, map[string]dispatcher.Tally{"p": {Denied: 41, Conflicts: 2, Drift: 3}, "q": {Denied: 1}})
+	tab := browse(t)
+	tab.open(b.url + "/")
+	tab.until(`[...document.querySelectorAll("#pool-p .tag.bad")].map(e => e.textContent).join() === "2 conflicts,drift 3"`)
+	tab.until(`document.querySelector("#pool-q .tag.bad") === null`)
+	tab.open(b.url + "/pools/p")
+	tab.until(`[...document.querySelectorAll("#pool-head .bad dd")].map(e => e.textContent).join() === "2,3"`)
+	tab.until(`document.querySelector("#chart .denied title").textContent === "41 refused in 5 s"`)
+	tab.until(`[...document.querySelectorAll("#pool-head dt")].some(e => e.textContent === "refused/min" && e.nextElementSibling.textContent === "41")`)
+	tab.shoot("pool-trouble")
+}

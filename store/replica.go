@@ -1,0 +1,110 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// replicaKept is how long a replica that ended without a word is remembered.
+const replicaKept = time.Hour
+
+// Replica is what one process says of itself.
+type Replica struct {
+	ID, Host, Address, Version string
+	Started, Seen              time.Time
+	Reaped                     *time.Time // its last pass of the reaper; nil: none yet
+	State                      json.RawMessage
+}
+
+// Sign is a sign of life. Times are told by their age: replicas have clocks of
+// their own.
+type Sign struct {
+	ID, Host, Address, Version string
+	Running                    time.Duration  // since it started
+	Reaped                     *time.Duration // since its last pass of the reaper; nil: none yet
+	State                      json.RawMessage
+	Tallies                    json.RawMessage
+}
+
+// SignReplica keeps a sign of life, and forgets replicas that gave none for an
+// hour.
+func (s *Store) SignReplica(ctx context.Context, sign Sign) error {
+	var reaped *int64
+	if sign.Reaped != nil {
+		ms := sign.Reaped.Milliseconds()
+		reaped = &ms
+	}
+	err := s.write(ctx, func(tx session) error {
+		if _, err := tx.exec(ctx, `DELETE FROM replicas WHERE seen_at < {now} - $1 * {ms}`, replicaKept.Milliseconds()); err != nil {
+			return err
+		}
+		_, err := tx.exec(ctx, `
+			INSERT INTO replicas (id, host, address, version, started_at, seen_at, reaped_at, state, tallies)
+			VALUES ($1, $2, $3, $4, {now} - $5 * {ms}, {now}, {now} - $6 * {ms}, $7, $8)
+			ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, reaped_at = excluded.reaped_at, state = excluded.state, tallies = excluded.tallies`,
+			sign.ID, sign.Host, sign.Address, sign.Version, sign.Running.Milliseconds(), reaped, string(sign.State), string(sign.Tallies))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("keeping the sign of life of this replica: %w", err)
+	}
+	return nil
+}
+
+// RemoveReplica forgets a replica that ends.
+func (s *Store) RemoveReplica(ctx context.Context, id string) error {
+	return s.write(ctx, func(tx session) error {
+		_, err := tx.exec(ctx, `DELETE FROM replicas WHERE id = $1`, id)
+		return err
+	})
+}
+
+// Replicas returns those that gave a sign of life within the last hour and did
+// not end since, the oldest first, and the ledger's time.
+func (s *Store) Replicas(ctx context.Context) (list []Replica, now time.Time, err error) {
+	type reading struct {
+		Replica
+		state string
+		now   time.Time
+	}
+	rows, err := collect(ctx, s.read(), func(r *reading) []any {
+		return []any{&r.ID, &r.Host, &r.Address, &r.Version, instant{&r.Started}, instant{&r.Seen}, maybe{&r.Reaped}, &r.state, instant{&r.now}}
+	}, `SELECT id, host, address, version, started_at, seen_at, reaped_at, state, {now} FROM replicas ORDER BY started_at, id`)
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("reading the replicas: %w", err)
+	}
+	for _, r := range rows {
+		r.State, now = json.RawMessage(r.state), r.now
+		list = append(list, r.Replica)
+	}
+	return list, now, nil
+}
+
+// Tallies are what a replica has counted since it started.
+type Tallies struct {
+	Replica string
+	Running time.Duration // when it said so
+	Counts  json.RawMessage
+}
+
+// ReplicaTallies reads the tallies of all replicas.
+func (s *Store) ReplicaTallies(ctx context.Context) ([]Tallies, error) {
+	type reading struct {
+		Tallies
+		started, seen time.Time
+		counts        string
+	}
+	rows, err := collect(ctx, s.read(), func(r *reading) []any {
+		return []any{&r.Replica, instant{&r.started}, instant{&r.seen}, &r.counts}
+	}, `SELECT id, started_at, seen_at, tallies FROM replicas`)
+	if err != nil {
+		return nil, fmt.Errorf("reading what the replicas counted: %w", err)
+	}
+	list := make([]Tallies, len(rows))
+	for i, r := range rows {
+		list[i] = Tallies{Replica: r.Replica, Running: r.seen.Sub(r.started), Counts: json.RawMessage(r.counts)}
+	}
+	return list, nil
+}
