@@ -46,6 +46,9 @@ func TestMetricsFollowThePools(t *testing.T) {
 			t.Errorf("%d series of %s, want %d", n[name], name, want)
 		}
 	}
+	if a, b := m.tallies.of["a"], m.tallies.of["b"]; a != (Tally{Conflicts: 1}) || b != (Tally{Drift: 1}) {
+		t.Errorf("tallies: %+v, %+v", a, b)
+	}
 	gone := m.shown()
 	delete(gone, "a")
 	m.forget(gone)
@@ -59,5 +62,8 @@ func TestMetricsFollowThePools(t *testing.T) {
 		if n[name] != want {
 			t.Errorf("without b: %d series of %s, want %d", n[name], name, want)
 		}
+	}
+	if len(m.tallies.of) != 1 {
+		t.Errorf("without b: %v", m.tallies.of)
 	}
 }

@@ -107,7 +107,7 @@ func (t *tallied) read(list []store.Tallies, to *history) error {
 			continue // counted before anybody looked
 		}
 		for pool, now := range counts {
-			if more, any := since(before[pool], now); any {
+			if more := since(before[pool], now); more != (dispatcher.Tally{}) {
 				to.tally(pool, more)
 			}
 		}
@@ -118,10 +118,9 @@ func (t *tallied) read(list []store.Tallies, to *history) error {
 
 // since is how much more there is; a pool that was deleted and made anew begins
 // again.
-func since(before, now dispatcher.Tally) (more dispatcher.Tally, any bool) {
+func since(before, now dispatcher.Tally) dispatcher.Tally {
 	if now.Denied < before.Denied || now.Conflicts < before.Conflicts || now.Drift < before.Drift {
 		before = dispatcher.Tally{}
 	}
-	more = dispatcher.Tally{Denied: now.Denied - before.Denied, Conflicts: now.Conflicts - before.Conflicts, Drift: now.Drift - before.Drift}
-	return more, more != dispatcher.Tally{}
+	return dispatcher.Tally{Denied: now.Denied - before.Denied, Conflicts: now.Conflicts - before.Conflicts, Drift: now.Drift - before.Drift}
 }

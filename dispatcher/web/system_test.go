@@ -68,6 +68,22 @@ func TestReplicasAreShown(t *testing.T) {
 	}
 }
 
+// A replica counts the reports that it refuses.
+func TestRefusalsAreTallied(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 1, "d-1", "d-2")
+	b.grant("d-1")
+	for i := range 2 {
+		if g := b.report("d-2", map[string]any{"id": itoa(int64(i))}); g != nil {
+			t.Fatalf("granted %+v", g)
+		}
+	}
+	if got := b.dispatcher.Tallies()["p"]; got.Denied < 2 || got.Conflicts+got.Drift > 0 {
+		t.Errorf("tallied %+v", got)
+	}
+}
+
 // What other replicas refused, and what they found wrong, is on the pages of
 // this one.
 func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
