@@ -11,12 +11,12 @@ type Occupancy struct {
 	Pool    Pool
 	Grants  []Grant    // by slot; those lapsed and not yet reaped included
 	Oldest  *time.Time // when the batch of its oldest pending task was created; nil: none is pending
-	Waiting int        // devices that could start now and hold no slot, counted up to a bound
+	Waiting int        // devices that could start now and hold no slot, counted among a number of tasks
 }
 
-// Occupancy reads a pool, its grants and how many devices wait, up to
-// waitingMax: one statement, thus one moment; ErrNotFound.
-func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occupancy, error) {
+// Occupancy reads a pool, its grants and how many devices wait, among so many
+// tasks: one statement, thus one moment; ErrNotFound.
+func (s *Store) Occupancy(ctx context.Context, pool string, tasks int) (Occupancy, error) {
 	type reading struct {
 		Occupancy
 		grant Grant
@@ -24,10 +24,10 @@ func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occ
 	rows, err := collect(ctx, s.read(), func(r *reading) []any {
 		return append(append(poolDest(&r.Pool), &r.Waiting, maybe{&r.Oldest}), grantDest(&r.grant)...)
 	}, `
-		WITH wanted AS (SELECT `+poolColumns+`, (`+waitingCount("$1", "$2", "")+`) AS waiting, (`+oldestPending("$1")+`) AS oldest FROM pools WHERE name = $1 AND deleted_at IS NULL)
+		WITH wanted AS (SELECT `+poolColumns+`, (`+waitingCount("$1", "$2")+`) AS waiting, (`+oldestPending("$1")+`) AS oldest FROM pools WHERE name = $1 AND deleted_at IS NULL)
 		SELECT w.*, `+grantColumns+` FROM wanted w
 			LEFT JOIN grants g ON g.pool = w.name LEFT JOIN tasks t ON t.id = g.task LEFT JOIN batches b ON b.id = g.batch
-		ORDER BY g.slot`, pool, waitingMax)
+		ORDER BY g.slot`, pool, tasks)
 	if err != nil {
 		return Occupancy{}, err
 	}
@@ -44,30 +44,21 @@ func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occ
 }
 
 // Waiting counts the devices that could be granted a task of the pool now and
-// hold none, up to most.
-func (s *Store) Waiting(ctx context.Context, pool string, most int) (int, error) {
-	return one(ctx, s.read(), only[int], waitingCount("$1", "$2", ""), pool, most)
+// hold none, among so many tasks that could start.
+func (s *Store) Waiting(ctx context.Context, pool string, tasks int) (int, error) {
+	return one(ctx, s.read(), only[int], waitingCount("$1", "$2"), pool, tasks)
 }
 
-// WaitingByPool counts as Waiting does, among up to so many tasks of each pool.
-// Pools in which nobody waits are left out. Each condition is a look-up by a
-// key: joined, the batches of all pools would be read for each pool.
+// WaitingByPool counts as Waiting does, in all pools. Pools in which nobody
+// waits are left out.
 func (s *Store) WaitingByPool(ctx context.Context, tasks int) (map[string]int, error) {
 	type reading struct {
 		pool    string
 		waiting int
 	}
 	rows, err := collect(ctx, s.read(), func(r *reading) []any { return []any{&r.pool, &r.waiting} }, `
-		SELECT p.name, (
-			SELECT count(DISTINCT found.device) FROM (
-				SELECT t.device FROM tasks t
-				WHERE t.pool = p.name AND t.state = 'pending' AND (t.retry_at IS NULL OR t.retry_at <= {now})
-					AND (SELECT g.task FROM grants g WHERE g.device = t.device) IS NULL
-					AND (SELECT CASE WHEN `+startable()+` THEN TRUE ELSE FALSE END FROM batches b WHERE b.id = t.batch)
-					AND (SELECT d.blocked FROM devices d WHERE d.id = t.device) IS NOT TRUE
-				LIMIT $1) AS found)
-		FROM pools p
-		WHERE p.deleted_at IS NULL AND p.paused IS FALSE AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = p.name AND t.state = 'pending')`, tasks)
+		SELECT o.name, (`+waitingCount("o.name", "$1")+`) FROM pools o
+		WHERE o.deleted_at IS NULL AND o.paused IS FALSE AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = o.name AND t.state = 'pending')`, tasks)
 	if err != nil {
 		return nil, fmt.Errorf("counting who waits: %w", err)
 	}
@@ -80,14 +71,18 @@ func (s *Store) WaitingByPool(ctx context.Context, tasks int) (map[string]int, e
 	return waiting, nil
 }
 
-// waitingCount counts the devices of the pool that could be granted a task now
-// and hold none, up to most. All three are SQL; also is one more condition.
-func waitingCount(pool, most, also string) string {
+// waitingCount counts the devices of a pool that could be granted a task now
+// and hold none, among so many tasks that could start. Both arguments are SQL.
+// The limit stands below what is counted, and what is looked up a device at a
+// time above it: so the work is bounded, and its plan does not depend on how
+// many devices are blocked.
+func waitingCount(pool, tasks string) string {
 	return `
-	SELECT count(*) FROM (
-		SELECT DISTINCT t.device
-		FROM tasks t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool LEFT JOIN devices d ON d.id = t.device
-		WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND ` + eligible() + also + `
+	SELECT count(DISTINCT found.device) FROM (
+		SELECT t.device FROM tasks t
+		WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND (t.retry_at IS NULL OR t.retry_at <= {now})
+			AND t.batch IN (SELECT b.id FROM batches b JOIN pools p ON p.name = b.pool WHERE b.pool = ` + pool + ` AND ` + startable() + `)
 			AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device)
-		LIMIT ` + most + `) AS waiting`
+		LIMIT ` + tasks + `) AS found
+	WHERE (SELECT d.id FROM devices d WHERE d.id = found.device AND d.blocked) IS NULL`
 }

@@ -120,11 +120,15 @@ const slowConns = 5
 
 // withSettings adds ours to those that the DSN names, which win. A prepared
 // plan outlives the size of its tables: made while they are small it would read
-// them whole, and still do so when a million tasks were queued since.
+// them whole, and still do so when a million tasks were queued since. What must
+// be read whole then seems so dear to the planner that it starts processes to
+// share the work, which takes longer than the work.
 func withSettings(runtime map[string]string, opts Options) map[string]string {
 	all := map[string]string{
 		"enable_seqscan": "off",
 		"jit":            "off",
+
+		"max_parallel_workers_per_gather": "0",
 
 		"statement_timeout":                   millisText(opts.StatementTimeout),
 		"lock_timeout":                        millisText(opts.LockTimeout),

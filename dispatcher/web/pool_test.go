@@ -82,11 +82,11 @@ func TestPoolIsCreatedResizedAndPaused(t *testing.T) {
 func TestManyPools(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	for i := range 50 {
+	for i := range 26 {
 		b.pool(fmt.Sprintf("p-%02d", i), 60)
 	}
 	status, text, _ := b.get("/")
-	if n := strings.Count(text, `<article class="card"`); status != 200 || n != 48 {
+	if n := strings.Count(text, `<article class="card"`); status != 200 || n != 24 {
 		t.Fatalf("%d: %d cards", status, n)
 	}
 	next := regexp.MustCompile(`rel="next" href="(/\?page=[^"]+)"`).FindStringSubmatch(text)
