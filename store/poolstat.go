@@ -34,7 +34,7 @@ func (s *Store) PoolStats(ctx context.Context) ([]PoolStat, error) {
 		each AS (
 			SELECT p.name, p.capacity, (SELECT count(*) FROM grants g WHERE g.pool = p.name) AS held, {now} AS now, (
 				SELECT t.batch FROM tasks t
-				WHERE t.pool = p.name AND t.state = 'pending' AND (SELECT g.device FROM grants g WHERE g.task = t.id) IS NULL
+				WHERE t.pool = p.name AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
 				ORDER BY t.id LIMIT 1) AS oldest
 			FROM pools p WHERE p.deleted_at IS NULL)
 		SELECT e.name, e.capacity, e.held, c.state, c.n, e.now, b.created_at

@@ -17,10 +17,11 @@ const waitingShown = 10_000
 
 // Two servers that scrape, or a page beside them, cost one reading a second.
 // Who waits is found task by task: with hundreds of thousands that takes longer
-// than a scrape may, and the next one shows it.
+// than a scrape should, so one shows what the scrape before had read.
 const (
 	readingFresh = time.Second
 	waitingFresh = 10 * time.Second
+	waitingSpare = time.Minute
 )
 
 const (
@@ -54,13 +55,13 @@ func newStateCollector(r poolReader, log *slog.Logger) *stateCollector {
 	}
 	return &stateCollector{
 		stats: reading.New(readingFresh, readingTime, time.Now, r.PoolStats),
-		waits: reading.New(waitingFresh, readingTime, time.Now, func(ctx context.Context) (map[string]int, error) {
+		waits: reading.NewSpared(waitingFresh, waitingSpare, readingTime, time.Now, func(ctx context.Context) (map[string]int, error) {
 			return r.WaitingByPool(ctx, waitingShown)
 		}),
 		patience: scrapeTime, log: log,
 		held:     desc("slots_held", "Slots held by devices, by the ledger.", "pool"),
 		capacity: desc("slots_capacity", "Slots of the pool.", "pool"),
-		waiting:  desc("slots_waiting", "Devices with a task that could start now and no slot, among up to 10000 tasks; up to 10 s old.", "pool"),
+		waiting:  desc("slots_waiting", "Devices with a task that could start now and no slot, among up to 10000 tasks; up to a minute old.", "pool"),
 		tasks:    desc("tasks", "Tasks by state.", "pool", "state"),
 		oldest:   desc("oldest_pending_task_age_seconds", "Age of the oldest pending task; 0: none is pending.", "pool"),
 	}

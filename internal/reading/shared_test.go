@@ -103,3 +103,35 @@ func TestReadingIsLimited(t *testing.T) {
 		t.Errorf("%v, want the limit", err)
 	}
 }
+
+// While a reading takes long the answer before serves, until it is too old.
+func TestSparedAnswerServesMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	shared := reading.NewSpared(time.Second, time.Minute, time.Minute, s.now, s.read)
+	first := make(chan int64)
+	go func() {
+		n, _ := shared.Read(t.Context())
+		first <- n
+	}()
+	s.hold <- struct{}{}
+	if n := <-first; n != 1 {
+		t.Fatalf("%d, want the first reading", n)
+	}
+	s.clock.Store(59)
+	for range 3 {
+		if n, err := shared.Read(t.Context()); n != 1 || err != nil {
+			t.Errorf("while the second is under way: %d, %v; want the first", n, err)
+		}
+	}
+	<-s.began
+	<-s.began
+	s.clock.Store(60)
+	go func() { s.hold <- struct{}{} }()
+	if n, err := shared.Read(t.Context()); n != 2 || err != nil {
+		t.Errorf("when the first is too old: %d, %v; want the second", n, err)
+	}
+	if n := s.readings.Load(); n != 2 {
+		t.Errorf("%d readings, want 2", n)
+	}
+}
