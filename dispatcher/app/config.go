@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"path"
 	"regexp"
@@ -68,7 +69,7 @@ func (c Config) Validate() error {
 	for _, s := range Settings() {
 		errs = append(errs, s.check(values[s.Key]))
 	}
-	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
+	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb(), c.validateProxies())...)
 }
 
 // Complete says whether there is what Serve needs.
@@ -203,6 +204,28 @@ func (c Config) validateWeb() error {
 		return nil
 	}
 	return errors.New("web_prefix: a path such as /dispatcher, without a slash at its end")
+}
+
+func (c Config) validateProxies() error {
+	_, err := c.proxies()
+	return err
+}
+
+// proxies are the networks whose X-Forwarded-For is believed.
+func (c Config) proxies() ([]netip.Prefix, error) {
+	var list []netip.Prefix
+	for text := range strings.FieldsFuncSeq(c.TrustedProxies, func(r rune) bool { return r == ',' || r == ' ' }) {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			one, bad := netip.ParseAddr(text)
+			if bad != nil || one.Zone() != "" {
+				return nil, fmt.Errorf("trusted_proxies: number %d is neither an address nor a network such as 10.0.0.0/8", len(list)+1)
+			}
+			network = netip.PrefixFrom(one, one.BitLen())
+		}
+		list = append(list, network.Masked())
+	}
+	return list, nil
 }
 
 func (c Config) fleetTokens() []string {

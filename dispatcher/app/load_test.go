@@ -238,6 +238,8 @@ func broken(tb testing.TB) map[string]refused {
 		"DSN of another scheme":    {environ: set{"DISPATCHER_POSTGRES_DSN=postgre://u:" + canary + "@h/d?sslmode=disable"}, want: "postgres_dsn"},
 		"DSN with a raw password":  {environ: set{"DISPATCHER_POSTGRES_DSN=postgres://u:" + canary + "/%zz@h/d"}, want: "postgres_dsn"},
 		"Redis URL":                {environ: set{"DISPATCHER_REDIS_URL=" + canary}, want: "redis_url"},
+		"proxy by name":            {environ: set{"DISPATCHER_TRUSTED_PROXIES=10.0.0.1, proxy.example"}, want: "trusted_proxies: number 2"},
+		"network of no size":       {file: "trusted_proxies: 10.0.0.0/33", want: "trusted_proxies: number 1"},
 		"Redis URL, bad password":  {environ: set{"DISPATCHER_REDIS_URL=redis://:" + canary + "/%@h"}, want: "redis_url"},
 	}
 }

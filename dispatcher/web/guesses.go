@@ -34,38 +34,34 @@ func newGuesses(now func() time.Time) *guesses {
 }
 
 // network is what one guesser has many addresses of: of IPv6, a /64.
-func network(remote string) netip.Prefix {
-	address, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	ip, bits := address.Addr().Unmap(), 32
-	if ip.Is6() {
+func network(a netip.Addr) netip.Prefix {
+	bits := 32
+	if a.Is6() {
 		bits = 64
 	}
-	prefix, _ := ip.Prefix(bits)
+	prefix, _ := a.Prefix(bits) // none of no address
 	return prefix
 }
 
 // wait is how long the address must not try; 0: it may.
-func (g *guesses) wait(remote string) time.Duration {
+func (g *guesses) wait(from netip.Addr) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if one := g.of[network(remote)]; one != nil {
+	if one := g.of[network(from)]; one != nil {
 		return max(0, one.until.Sub(g.now()))
 	}
 	return 0
 }
 
 // wrong notes a token that nobody has.
-func (g *guesses) wrong(remote string) {
+func (g *guesses) wrong(from netip.Addr) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
 	if len(g.of) >= mostGuests {
 		g.forget(now)
 	}
-	key := network(remote)
+	key := network(from)
 	one := g.of[key]
 	if one == nil || now.Sub(one.since) > guessSpan {
 		one = &guess{since: now}

@@ -3,6 +3,7 @@ package web
 import (
 	"errors"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 )
@@ -12,6 +13,7 @@ type signInForm struct {
 	Next    string
 	Wrong   bool
 	Wait    time.Duration // locked out
+	Proxy   bool          // with all others behind a proxy that is not trusted
 	Plain   bool          // over plain HTTP, from afar: no browser would keep the cookie
 	Failed  bool
 	Version string
@@ -37,15 +39,17 @@ func ownPath(path string) string {
 
 func (w *Web) signIn(rw http.ResponseWriter, r *http.Request) {
 	form := signInForm{Next: ownPath(r.PostFormValue("next"))}
-	if form.Wait = w.sessions.guesses.wait(r.RemoteAddr); form.Wait > 0 {
+	from := client(r, w.options.Proxies)
+	if form.Wait = w.sessions.guesses.wait(from); form.Wait > 0 {
+		form.Proxy = proxied(r, from)
 		w.showSignIn(rw, r, http.StatusTooManyRequests, form)
 		return
 	}
 	secret, err := w.sessions.open(r.Context(), strings.TrimSpace(r.PostFormValue("token")))
 	switch {
 	case errors.Is(err, errSignedOut):
-		w.sessions.guesses.wrong(r.RemoteAddr)
-		w.options.Logger.WarnContext(r.Context(), "sign-in refused", "remote", r.RemoteAddr)
+		w.sessions.guesses.wrong(from)
+		w.options.Logger.WarnContext(r.Context(), "sign-in refused", "remote", from, "untrusted_proxy", proxied(r, from))
 		form.Wrong = true
 		w.showSignIn(rw, r, http.StatusUnauthorized, form)
 		return
@@ -57,6 +61,12 @@ func (w *Web) signIn(rw http.ResponseWriter, r *http.Request) {
 	}
 	http.SetCookie(rw, sessionCookie(secret, int(sessionLife.Seconds())))
 	http.Redirect(rw, r, w.url(form.Next), http.StatusSeeOther)
+}
+
+// proxied says that an address is that of a proxy which is not trusted to say
+// whose request it passes on: all behind it count as one.
+func proxied(r *http.Request, from netip.Addr) bool {
+	return r.Header.Get("X-Forwarded-For") != "" && from == address(r.RemoteAddr)
 }
 
 func (w *Web) signOut(rw http.ResponseWriter, r *http.Request) {

@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -183,6 +184,40 @@ func TestGuessingIsLockedOut(t *testing.T) {
 	for _, token := range []string{"wrong", adminToken} {
 		if status, text, _ := b.post("/sign-in", url.Values{"token": {token}}, nil); status != http.StatusTooManyRequests || !strings.Contains(text, "Too many wrong tokens") {
 			t.Errorf("after ten wrong ones, %q: %d", token, status)
+		}
+	}
+}
+
+// One who guesses behind a proxy locks out nobody else there, and cannot get
+// away by writing other addresses before its own.
+func TestGuessingBehindAProxy(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, signedIn, func(o *web.Options) { o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
+	tries := func(token, forwarded string) (status int, text string) {
+		status, text, _ = b.post("/sign-in", url.Values{"token": {token}}, map[string]string{"X-Forwarded-For": forwarded})
+		return status, text
+	}
+	for i := range 10 {
+		if status, _ := tries("wrong", "203.0.113."+itoa(int64(i))+", 198.51.100.1"); status != http.StatusUnauthorized {
+			t.Fatalf("a wrong token: %d", status)
+		}
+	}
+	if status, text := tries(adminToken, "203.0.113.99, 198.51.100.1"); status != http.StatusTooManyRequests || !strings.Contains(text, "came from your address") {
+		t.Errorf("the guesser: %d", status)
+	}
+	if status, _ := tries(adminToken, "198.51.100.2"); status != http.StatusSeeOther {
+		t.Errorf("somebody else behind the proxy: %d", status)
+	}
+}
+
+// A proxy that is not trusted is one address, and the page says why.
+func TestGuessingBehindAnUntrustedProxy(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, signedIn)
+	for i := range 11 {
+		status, text, _ := b.post("/sign-in", url.Values{"token": {"wrong"}}, map[string]string{"X-Forwarded-For": "198.51.100." + itoa(int64(i))})
+		if locked := i >= 10; locked != (status == http.StatusTooManyRequests) || locked != strings.Contains(text, "DISPATCHER_TRUSTED_PROXIES") {
+			t.Errorf("try %d: %d", i, status)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -20,11 +21,12 @@ var assets embed.FS
 type Options struct {
 	API        API
 	Ledger     Ledger
-	AdminToken string        // the bootstrap operator token; empty: none
-	Prefix     string        // path a proxy puts in front, without a slash at its end; empty: none
-	ReadOnly   bool          // nothing can be changed, whatever the role
-	Open       bool          // on the loopback nobody signs in, and everybody is admin; only for dev
-	Period     time.Duration // in which devices report
+	AdminToken string         // the bootstrap operator token; empty: none
+	Prefix     string         // path a proxy puts in front, without a slash at its end; empty: none
+	ReadOnly   bool           // nothing can be changed, whatever the role
+	Open       bool           // on the loopback nobody signs in, and everybody is admin; only for dev
+	Proxies    []netip.Prefix // whose X-Forwarded-For is believed; none: nobody's
+	Period     time.Duration  // in which devices report
 	System     System
 	Logger     *slog.Logger
 	Now        func() time.Time

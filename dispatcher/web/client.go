@@ -1,0 +1,39 @@
+package web
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// client is the address that a request came from: of a proxy that is trusted,
+// what it says, and of others their own. The list is read from its end, where
+// the nearest proxy writes; what a client wrote itself stands before and is
+// never reached.
+func client(r *http.Request, trusted []netip.Prefix) netip.Addr {
+	at := address(r.RemoteAddr)
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for _, hop := range slices.Backward(hops) {
+		from := address(strings.TrimSpace(hop))
+		if !contains(trusted, at) || !from.IsValid() {
+			return at
+		}
+		at = from
+	}
+	return at
+}
+
+func contains(networks []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
+}
+
+// address reads one with or without a port; invalid: it is none.
+func address(text string) netip.Addr {
+	a, err := netip.ParseAddr(strings.Trim(text, "[]"))
+	if err != nil {
+		withPort, _ := netip.ParseAddrPort(text) // invalid if it is none
+		a = withPort.Addr()
+	}
+	return a.Unmap().WithZone("")
+}
