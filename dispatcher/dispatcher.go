@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/fleetslots/dispatcher/store"
 )
 
 var (
@@ -29,10 +31,6 @@ var (
 	// ErrUnauthenticated: no credential, or one that is not known.
 	ErrUnauthenticated = errors.New("unknown credential")
 )
-
-// claimAge bounds the time between the acquire of a slot and its claim: well
-// below orphanAge, so that reconciliation never frees a slot under a claim.
-const claimAge = 3 * time.Second
 
 // Config sets up a Dispatcher. Zero durations mean the default.
 type Config struct {
@@ -95,6 +93,8 @@ type Dispatcher struct {
 	lines        *poolLines
 	searches     *searches
 	claims       *claims
+	views        *convoys[string, store.View]
+	claiming     *convoys[acquired, claimed] // by pool: one that is locked holds up no other
 	now          func() time.Time
 	jitter       func() float64
 }
@@ -143,6 +143,8 @@ func New(config Config) *Dispatcher {
 		lines:     newPoolLines(),
 		searches:  newSearches(),
 		claims:    newClaims(config.OfferLeast, config.OfferMost),
+		views:     newViewing(config.Store),
+		claiming:  newClaiming(config.Store, config.Now),
 		now:       config.Now,
 		jitter:    config.Jitter,
 	}

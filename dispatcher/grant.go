@@ -111,11 +111,8 @@ func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candid
 		return errFull
 	}
 	c, lease := open[got[0].Want], request.Wants[got[0].Want].Lease
-	if d.now().Sub(started) > claimAge {
-		d.release(ctx, pool, lease)
-		return fmt.Errorf("the slot of pool %s came after %s: too late to claim", pool, claimAge)
-	}
-	return d.claim(ctx, h, c, store.Claim{Task: c.Task, Device: device, Pool: pool, Slot: got[0].Slot, Lease: lease})
+	claim := store.Claim{Task: c.Task, Device: device, Pool: pool, Slot: got[0].Slot, Lease: lease}
+	return d.claim(ctx, h, c, acquired{claim, started})
 }
 
 // wants are the tasks as the semaphore orders them; of more than it takes, the
@@ -147,21 +144,24 @@ func (h *handling) lineUp(after time.Duration) {
 // claim commits the grant, or gives the slot back. After a COMMIT without an
 // answer it does neither: if it went through, the next report finds the grant;
 // if not, reconciliation finds the slot.
-func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, claim store.Claim) error {
-	outcomes, err := d.store.Claim(ctx, []store.Claim{claim})
+func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, claim acquired) error {
+	got, err := d.claiming.ride(ctx, claim.Pool, claim)
+	if err == nil && got.late {
+		err = fmt.Errorf("the slot came more than %s ago: too late", claimAge)
+	}
 	if err != nil {
 		if !errors.Is(err, store.ErrOutcomeUnknown) {
 			d.release(ctx, claim.Pool, claim.Lease)
 		}
 		return fmt.Errorf("claiming a slot of pool %s: %w", claim.Pool, err)
 	}
-	switch outcomes[0].Status {
+	switch got.Status {
 	case store.ClaimGranted:
 		h.committed = claim.Lease
 		d.metrics.granted(c, h.view)
 		d.waits.granted(c.Pool, claim.Device, d.now())
 		d.claims.made(c.Pool, claim.Device, d.now())
-		d.deliver(h, outcomes[0].Grant)
+		d.deliver(h, got.Grant)
 		return nil
 	case store.ClaimConflict:
 		d.metrics.conflicted(claim.Pool)

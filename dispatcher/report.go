@@ -114,11 +114,11 @@ func (d *Dispatcher) unavailable(h *handling, err error) error {
 }
 
 func (d *Dispatcher) look(ctx context.Context, device devices.ID) (store.View, error) {
-	views, err := d.store.Views(ctx, []string{string(device)})
+	view, err := d.views.ride(ctx, "", string(device))
 	if err != nil {
 		return store.View{}, fmt.Errorf("%w: reading the device: %w", ErrUnavailable, err)
 	}
-	return views[0], nil
+	return view, nil
 }
 
 // lookAgain reads what the steps so far have changed. A device that was deleted

@@ -2,6 +2,7 @@ package dispatcher_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -41,4 +42,45 @@ func BenchmarkReport(b *testing.B) {
 			bench.ended(name, bench.granted(name), "succeeded", `,"output":{"down_mbps":94.1}`, devices.OutcomeRecorded)
 		}
 	})
+}
+
+// BenchmarkReportsAtOnce measures 60 reports that come together, as when a batch
+// is queued and its first devices are woken: until the last one is granted, each
+// by itself and together.
+func BenchmarkReportsAtOnce(b *testing.B) {
+	const together = 60
+	for _, alone := range []bool{true, false} {
+		b.Run(map[bool]string{true: "each alone", false: "together"}[alone], func(b *testing.B) {
+			bench := servers(b)
+			if alone {
+				bench.Alone()
+			}
+			bench.pool("a", together, minute)
+			names := make([]string, together)
+			for i := range names {
+				names[i] = fmt.Sprintf("d%d", i)
+			}
+			for b.Loop() {
+				b.StopTimer()
+				bench.batch("a", nil, names...)
+				b.StartTimer()
+				tasks := bench.grantedAtOnce(names)
+				b.StopTimer()
+				for i, task := range tasks {
+					bench.ended(names[i], task, "succeeded", "", devices.OutcomeRecorded)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+func (b *bench) grantedAtOnce(names []string) []devices.Task {
+	tasks := make([]devices.Task, len(names))
+	var wait sync.WaitGroup
+	for i, name := range names {
+		wait.Go(func() { tasks[i] = b.granted(name) })
+	}
+	wait.Wait()
+	return tasks
 }

@@ -37,6 +37,11 @@ func TestCandidatesHaveTheirPolicies(t *testing.T) {
 		if c := candidate(); string(c.PoolLimits) != policies {
 			l.Errorf("with the pool's: %+v", c)
 		}
+		views, err := l.Views(l.Context(), []string{"nobody", "d", "d"})
+		l.must(err)
+		if diff := cmp.Diff(views[1], views[2]); diff != "" || len(views[2].Candidates) != 1 || len(views[0].Candidates) != 0 {
+			l.Errorf("named twice: %+v %s", views, diff)
+		}
 		limited, err := l.Limited(l.Context())
 		l.must(err)
 		want := []store.Limited{{Pool: "p", Limits: json.RawMessage(policies)}, {Pool: "p", Batch: b.ID, Limits: json.RawMessage(policies)}}

@@ -40,9 +40,9 @@ func candidateDest(c *Candidate) []any {
 }
 
 // Views reads what concerns the reports of these devices: one moment for all,
-// one view per device, in their order. The candidates of a device are the best
-// open task of each batch: eligible before waiting ones, then by priority, then
-// by age.
+// one view per device, in their order; a device that is named twice has the same
+// one twice. The candidates of a device are the best open task of each batch:
+// eligible before waiting ones, then by priority, then by age.
 func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
 	return s.read().views(ctx, devices, 0)
 }
@@ -50,7 +50,8 @@ func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
 // views reads the views of devices, with this task among the candidates if it
 // is open, whatever is better; 0: no such task.
 func (s session) views(ctx context.Context, devices []string, task int64) ([]View, error) {
-	shown, args := shownTasks, []any{names(devices)}
+	unique, at := distinct(devices)
+	shown, args := shownTasks, []any{names(unique)}
 	if task != 0 { // the plan of a report needs no second condition
 		shown, args = "("+shownTasks+" OR o.id = $2)", append(args, task)
 	}
@@ -70,9 +71,9 @@ func (s session) views(ctx context.Context, devices []string, task int64) ([]Vie
 	if err != nil {
 		return nil, err
 	}
-	views := make([]View, len(devices))
+	read := make([]View, len(unique))
 	for _, r := range rows {
-		v := &views[r.n]
+		v := &read[r.n]
 		v.Now, v.Standstill, v.Deleted = r.Now, r.Standstill, r.Deleted
 		if r.device.ID != "" && v.Device == nil {
 			v.Device = &r.device
@@ -84,7 +85,26 @@ func (s session) views(ctx context.Context, devices []string, task int64) ([]Vie
 			v.Candidates = append(v.Candidates, r.open)
 		}
 	}
+	views := make([]View, len(devices))
+	for i := range views {
+		views[i] = read[at[i]]
+	}
 	return views, nil
+}
+
+// distinct are the texts, each once, and where each one is among them.
+func distinct(texts []string) (unique []string, at []int) {
+	first := make(map[string]int, len(texts))
+	at = make([]int, len(texts))
+	for i, text := range texts {
+		n, known := first[text]
+		if !known {
+			n = len(unique)
+			first[text], unique = n, append(unique, text)
+		}
+		at[i] = n
+	}
+	return unique, at
 }
 
 // shownTasks of a batch are its best one; with policies the best ones: what lets

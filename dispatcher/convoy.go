@@ -1,0 +1,150 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// convoys makes one call of what comes up for the same key while calls for it
+// are under way, so that under load one statement serves many reports. Nobody
+// waits for company: what comes up while nothing is under way leaves at once.
+//
+// A call that fails is made again for each alone, so that a bad one does not fail
+// those beside it; unless it may have taken effect.
+type convoys[In, Out any] struct {
+	call  func(ctx context.Context, all []In) ([]Out, error) // one outcome for each, in their order
+	lanes int                                                // calls under way at once, for one key
+	most  int                                                // that go in one call
+	limit time.Duration                                      // of a call, those for each alone included
+
+	mu  sync.Mutex
+	all map[string]*convoy[In, Out] // those of which something is under way
+}
+
+// convoy is that of one key. Its convoys' lock guards it.
+type convoy[In, Out any] struct {
+	underway int
+	waiting  []*rider[In, Out]
+}
+
+// rider is what one caller wants. Its outcome is set before done is closed.
+type rider[In, Out any] struct {
+	in   In
+	out  Out
+	err  error
+	done chan struct{}
+}
+
+func newConvoys[In, Out any](call func(context.Context, []In) ([]Out, error), lanes, most int, limit time.Duration) *convoys[In, Out] {
+	return &convoys[In, Out]{call: call, lanes: lanes, most: most, limit: limit, all: make(map[string]*convoy[In, Out])}
+}
+
+// ride returns what became of in. When ctx ends before it has left, it does not
+// leave any more; what has left is waited for.
+func (c *convoys[In, Out]) ride(ctx context.Context, key string, in In) (Out, error) {
+	r := &rider[In, Out]{in: in, done: make(chan struct{})}
+	c.join(key, r)
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		if c.stay(key, r) {
+			return r.out, fmt.Errorf("waiting for its turn: %w", ctx.Err())
+		}
+		<-r.done
+	}
+	return r.out, r.err
+}
+
+func (c *convoys[In, Out]) join(key string, r *rider[In, Out]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := c.all[key]
+	if of == nil {
+		of = &convoy[In, Out]{}
+		c.all[key] = of
+	}
+	of.waiting = append(of.waiting, r)
+	if of.underway < c.lanes {
+		of.underway++
+		go c.drive(key)
+	}
+}
+
+// stay takes back a rider, unless it has left.
+func (c *convoys[In, Out]) stay(key string, r *rider[In, Out]) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if of := c.all[key]; of != nil {
+		for i, w := range of.waiting {
+			if w == r {
+				of.waiting = append(of.waiting[:i:i], of.waiting[i+1:]...)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (c *convoys[In, Out]) drive(key string) {
+	for riders := c.next(key); len(riders) > 0; riders = c.next(key) {
+		c.carry(riders)
+	}
+}
+
+// next are those that leave now; without any the lane is empty.
+func (c *convoys[In, Out]) next(key string) []*rider[In, Out] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := c.all[key]
+	n := min(len(of.waiting), c.most)
+	riders := of.waiting[:n:n]
+	of.waiting = of.waiting[n:]
+	if n == 0 {
+		if of.underway--; of.underway == 0 {
+			delete(c.all, key)
+		}
+	}
+	return riders
+}
+
+// carry makes the call, and the calls for each alone if need be.
+func (c *convoys[In, Out]) carry(riders []*rider[In, Out]) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.limit)
+	defer cancel()
+	err := c.attempt(ctx, riders)
+	again := err != nil && len(riders) > 1 && !errors.Is(err, store.ErrOutcomeUnknown)
+	for i, r := range riders {
+		r.err = err
+		if again {
+			r.err = c.attempt(ctx, riders[i:i+1])
+		}
+		close(r.done)
+	}
+}
+
+// attempt makes one call. A panic in it must not leave riders behind; whether it
+// took effect is not known.
+func (c *convoys[In, Out]) attempt(ctx context.Context, riders []*rider[In, Out]) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w: panicked: %v", store.ErrOutcomeUnknown, cause)
+		}
+	}()
+	all := make([]In, len(riders))
+	for i, r := range riders {
+		all[i] = r.in
+	}
+	outcomes, err := c.call(ctx, all)
+	if err != nil {
+		return err
+	}
+	for i, r := range riders {
+		r.out = outcomes[i]
+	}
+	return nil
+}
