@@ -21,12 +21,19 @@ func (l *Limiter) SettlesWithin(d time.Duration) { l.settle = d }
 // AsList is a sliding rule that keeps lists whatever its size.
 func AsList(r *Rule) *Rule { return r.as("L") }
 
-// AsLog is a sliding rule that keeps leases whatever its size.
-func AsLog(r *Rule) *Rule { return r.as("Z") }
+// AsPacked is a sliding rule that packs its times whatever its size.
+func AsPacked(r *Rule) *Rule { return r.as("P") }
 
 func (r *Rule) as(kind string) *Rule {
 	other := newRule(r.Owner+"/"+kind, r.Policy)
-	other.spec = kind + strings.TrimLeft(other.spec, "ZL")
+	other.sliding(kind + strings.TrimLeft(other.spec, "PL"))
+	return other
+}
+
+// WithoutShortcut is a rule that is checked as those with several windows are.
+func WithoutShortcut(r *Rule) *Rule {
+	other := newRule(r.Owner+"/long", r.Policy)
+	other.single = nil
 	return other
 }
 

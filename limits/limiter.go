@@ -126,16 +126,8 @@ func (l *Limiter) ask(ctx context.Context, scope, mode string, checks []Check) (
 }
 
 func (l *Limiter) askOnce(ctx context.Context, scope, mode string, checks []Check) ([]Answer, error) {
-	now := l.now()
-	keys, args := keysOf(scope, 4*len(checks)), []any{mode, l.settle.Milliseconds()}
-	for _, c := range checks {
-		args = append(args, c.Lease, c.Group, len(c.Items))
-		for _, item := range c.Items {
-			keys = append(keys, ruleKey(scope, item.Rule), subjectKey(scope, item.Rule, item.Subject.digest))
-			args = append(args, item.Rule.specAt(now), item.Rule.Name+"|"+item.Subject.Label)
-		}
-	}
-	cmd, err := l.run(ctx, l.scripts.reserve, scope, keys, args)
+	script, keys, args := l.question(scope, mode, checks)
+	cmd, err := l.run(ctx, script, scope, keys, args)
 	if err != nil {
 		return nil, err
 	}
@@ -146,6 +138,28 @@ func (l *Limiter) askOnce(ctx context.Context, scope, mode string, checks []Chec
 	l.learn(reply[0])
 	return readAnswers(reply[1:]), nil
 }
+
+// question chooses the script for checks, and what it is sent.
+func (l *Limiter) question(scope, mode string, checks []Check) (script *redis.Script, keys []string, args []any) {
+	now := l.now()
+	keys, args = keysOf(scope, 4*len(checks)), []any{mode, l.settle.Milliseconds()}
+	if len(checks) == 1 && len(checks[0].Items) == 1 && checks[0].Items[0].Rule.single != nil {
+		c, item := checks[0], checks[0].Items[0]
+		keys = append(keys, ruleKey(scope, item.Rule), subjectKey(scope, item.Rule, item.Subject.digest))
+		return l.scripts.single, keys, append(append(args, c.Lease, c.Group, item.label()), item.Rule.single...)
+	}
+	for _, c := range checks {
+		args = append(args, c.Lease, c.Group, len(c.Items))
+		for _, item := range c.Items {
+			keys = append(keys, ruleKey(scope, item.Rule), subjectKey(scope, item.Rule, item.Subject.digest))
+			args = append(args, item.Rule.specAt(now), item.label())
+		}
+	}
+	return l.scripts.reserve, keys, args
+}
+
+// label is what a refusal is counted under.
+func (i Item) label() string { return i.Rule.Name + "|" + i.Subject.Label }
 
 // readAnswers reads what reserve.lua returns.
 func readAnswers(reply []int64) (out []Answer) {

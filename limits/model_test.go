@@ -18,7 +18,8 @@ import (
 // TestModel compares the limiter with a plain model that keeps all starts for
 // ever and looks at each of them: over any times and windows, calls that are sent
 // again, callers whose clocks step, and a Redis that loses everything. Sliding
-// rules are compared as logs and as lists: so these are equal, too.
+// rules are compared packed, as lists, and without the short way for one window: so
+// these are equal, too.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
@@ -79,7 +80,7 @@ func newModel(t *rapid.T, mini *miniredis.Miniredis) *model {
 	m.zone, _ = time.LoadLocation(m.policy.Timezone)
 	m.forms["plain"] = rules[0]
 	if m.policy.Algorithm == limits.Sliding {
-		m.forms["log"], m.forms["list"] = limits.AsLog(rules[0]), limits.AsList(rules[0])
+		m.forms["packed"], m.forms["list"], m.forms["long way"] = limits.AsPacked(rules[0]), limits.AsList(rules[0]), limits.WithoutShortcut(rules[0])
 	}
 	m.rebuild(t)
 	return m

@@ -1,11 +1,13 @@
 package limits
 
 import (
+	"fmt"
 	"iter"
+	"slices"
 	"time"
 )
 
-// remembered is how long a count is known by its lease: REMEMBER in common.lua.
+// remembered is how long a count is known by its lease: REMEMBER in base.lua.
 const remembered = time.Minute
 
 // past is what a rule would have counted.
@@ -18,7 +20,7 @@ type past struct {
 
 // pastSubject is one of its subjects.
 type pastSubject struct {
-	starts []any         // "ms ago, lease" of the newest, as many as are kept
+	starts []int64       // ms ago, ascending: the newest, as many as are kept
 	n      int64         // of rules that only count
 	newest time.Duration // likewise
 }
@@ -31,7 +33,7 @@ func newPast(r *Rule, now time.Time) *past {
 	return p
 }
 
-// add takes the next start, which is older than those before it.
+// add takes a start. They come about in the order of their times, the newest first.
 func (p *past) add(start Start) {
 	if start.Ago < remembered {
 		p.recent = append(p.recent, start.Lease)
@@ -46,24 +48,39 @@ func (p *past) add(start Start) {
 		p.subjects[digest] = s
 	}
 	s.n++
-	if s.n <= p.rule.cap {
-		s.starts = append(s.starts, max(start.Ago.Milliseconds(), 0), start.Lease)
+	s.newest = min(s.newest, start.Ago)
+	s.keep(max(start.Ago.Milliseconds(), 0), p.rule.cap)
+}
+
+// keep adds a start in its place, and drops the oldest of more than are kept.
+func (s *pastSubject) keep(ago, most int64) {
+	i := len(s.starts)
+	for i > 0 && s.starts[i-1] > ago {
+		i--
+	}
+	if int64(i) < most {
+		s.starts = slices.Insert(s.starts, i, ago)
+		s.starts = s.starts[:min(int64(len(s.starts)), most)]
 	}
 }
 
-// parts are the pieces in which a subject is sent.
+// parts are the pieces in which a subject is sent, by how much of it was sent before.
 func (p *past) parts(s *pastSubject) iter.Seq2[int, []any] {
 	return func(yield func(int, []any) bool) {
 		if p.rule.cap == 0 {
-			yield(0, []any{max(s.newest.Milliseconds(), 0), s.n})
+			yield(0, []any{fmt.Sprintf("%d|%d", max(s.newest.Milliseconds(), 0), s.n)})
 			return
 		}
-		for n, rest := 0, s.starts; len(rest) > 0; n++ {
-			size := min(len(rest), piece)
-			if !yield(n, rest[:size]) {
+		before := 0
+		for part := range slices.Chunk(s.starts, piece) {
+			words := make([]any, len(part))
+			for i, ago := range part {
+				words[i] = ago
+			}
+			if !yield(before, words) {
 				return
 			}
-			rest = rest[size:]
+			before += len(part)
 		}
 	}
 }

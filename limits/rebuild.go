@@ -157,13 +157,9 @@ func (l *Limiter) fill(ctx context.Context, scope, token string, p *past) error 
 	var subjects []string
 	var args []any
 	for digest, s := range p.subjects {
-		for n, part := range p.parts(s) {
+		for before, part := range p.parts(s) {
 			subjects = append(subjects, subjectKey(scope, p.rule, digest))
-			begins := 0
-			if n == 0 {
-				begins = 1
-			}
-			args = append(append(args, begins, len(part)/2), part...)
+			args = append(append(args, before, len(part)), part...)
 			if len(args) < piece {
 				continue
 			}

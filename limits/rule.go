@@ -10,9 +10,13 @@ import (
 	"time"
 )
 
-// logMax is up to how many starts of a subject are kept with their lease ids;
-// beyond, in a list of times, which takes a quarter of the memory.
-const logMax = 32
+// packedMax is up to how many starts of a subject are kept as one text; beyond, in a
+// list, of which no more is read than is needed.
+const packedMax = 100
+
+// format is that of what is kept. A rule of another one is another rule, so that two
+// releases side by side do not misread each other.
+const format = 2
 
 // Rule is a policy of an owner, ready to be checked. It is safe for concurrent use.
 type Rule struct {
@@ -22,6 +26,7 @@ type Rule struct {
 	id      string // of what it counts: a rule that counts otherwise is another rule
 	perEach []string
 	spec    string // as the scripts read it; of a calendar without its boundaries
+	single  []any  // the spec of one sliding window, as single.lua reads it; nil: several, or another algorithm
 	cap     int64  // sliding: as many starts of a subject are kept; 0: only counted
 	longest time.Duration
 	zone    *time.Location
@@ -51,7 +56,7 @@ func newRule(owner string, p Policy) *Rule {
 	counted := p
 	counted.OnError, counted.TrustDevice, counted.Per = "", false, strings.Join(r.perEach, ",")
 	text, _ := json.Marshal(counted) // cannot fail: texts and numbers
-	sum := sha256.Sum256(append([]byte(owner+"\x00"), text...))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", format, owner, text))
 	r.id = base64.RawURLEncoding.EncodeToString(sum[:9])
 	switch p.Algorithm {
 	case Sliding:
@@ -77,10 +82,20 @@ func (r *Rule) slide(windows []Window) {
 		fmt.Fprintf(&text, " %d %d", w.Max, w.PerMS)
 	}
 	kind := "L"
-	if r.cap <= logMax {
-		kind = "Z"
+	if r.cap <= packedMax {
+		kind = "P"
 	}
-	r.spec = fmt.Sprintf("%s %d %d%s", kind, r.cap, r.longest.Milliseconds(), text.String())
+	r.sliding(fmt.Sprintf("%s %d %d%s", kind, r.cap, r.longest.Milliseconds(), text.String()))
+}
+
+// sliding sets the spec of a sliding rule.
+func (r *Rule) sliding(spec string) {
+	r.spec, r.single = spec, nil
+	if words := strings.Fields(spec); len(words) == 5 {
+		for _, word := range words {
+			r.single = append(r.single, word)
+		}
+	}
 }
 
 // Longest is how long a start may matter.

@@ -16,8 +16,12 @@ import (
 const sends = 3
 
 var (
+	//go:embed lua/base.lua
+	baseLua string
 	//go:embed lua/common.lua
 	commonLua string
+	//go:embed lua/single.lua
+	singleLua string
 	//go:embed lua/reserve.lua
 	reserveLua string
 	//go:embed lua/settle.lua
@@ -30,20 +34,21 @@ var (
 	topLua string
 )
 
-type scripts struct{ reserve, settle, overdue, fill, top *redis.Script }
+type scripts struct{ single, reserve, settle, overdue, fill, top *redis.Script }
 
 func newScripts() scripts {
-	script := func(src string) *redis.Script { return redis.NewScript(commonLua + src) }
+	short := func(src string) *redis.Script { return redis.NewScript(baseLua + src) }
+	script := func(src string) *redis.Script { return short(commonLua + src) }
 	return scripts{
-		reserve: script(reserveLua), settle: script(settleLua), overdue: script(overdueLua),
-		fill: script(fillLua), top: script(topLua),
+		single: short(singleLua), overdue: short(overdueLua), top: short(topLua),
+		reserve: script(reserveLua), settle: script(settleLua), fill: script(fillLua),
 	}
 }
 
 // prefix of the keys of a scope: one hash tag, so one node of a Cluster.
 func prefix(scope string) string { return "limits:{" + scope + "}:" }
 
-// keysOf are those of a scope, in the order of common.lua.
+// keysOf are those of a scope, in the order of base.lua.
 func keysOf(scope string, more int) []string {
 	p := prefix(scope)
 	keys := make([]string, 0, 6+more)

@@ -186,15 +186,15 @@ func TestSnippetCappedList(t *testing.T) {
 	if ttl := s.client.PTTL(t.Context(), "l").Val(); ttl != -1 {
 		t.Errorf("the snippet's list ends in %d", ttl)
 	}
-	rules := s.rules(t, perAccount(limits.Window{Max: 100, PerMS: 3_600_000}))
+	rules := s.rules(t, perAccount(limits.Window{Max: 200, PerMS: 3_600_000}))
 	key := limits.SubjectKey(scope, rules[0], rules[0].Subject(facts("a")))
-	for i := range 150 {
+	for i := range 250 {
 		a, err := s.Take(t.Context(), scope, []limits.Check{s.check(rules, "a")})
-		if err != nil || (a[0].Status == limits.StatusPassed) != (i < 100) {
+		if err != nil || (a[0].Status == limits.StatusPassed) != (i < 200) {
 			t.Fatalf("ours, call %d: %+v, %v", i, a, err)
 		}
 	}
-	if n, ttl := s.client.LLen(t.Context(), key).Val(), s.client.PTTL(t.Context(), key).Val(); n != 100 || ttl <= 0 {
+	if n, ttl := s.client.LLen(t.Context(), key).Val(), s.client.PTTL(t.Context(), key).Val(); n != 200 || ttl <= 0 {
 		t.Errorf("ours keeps %d, which end in %s", n, ttl)
 	}
 }

@@ -1,10 +1,10 @@
 -- fill: what a rule counted before, from a history, so that it may be believed.
--- KEYS     common.lua; then the rule, and the subjects of a "fill"
+-- KEYS     base.lua; then the rule, and the subjects of a "fill"
 -- ARGV     step, token of who fills, after how long (ms) another may take over,
 --          and of a "fill": spec, number of leases, leases that were counted in the last
---          minute; then per subject: 1 if it begins here, number of starts, and per
---          start, newest first: ms ago, lease; of rules that only count one: ms
---          since the newest, how many there were
+--          minute; then per subject: how many of its starts were sent before, number of
+--          starts, and per start, newest first: ms ago; of rules that only count: 0, 1,
+--          "ms since the newest|how many there were"
 -- Returns  1 = done, 0 = the rule is known already, 2 = another one fills it; now (ms)
 -- Keeps    begin -> fill ... -> settle -> known, by one token: while it is filled
 --          others count nothing, from "settle" on they do, and at "known" it is
@@ -22,23 +22,31 @@ local function enter(name)
   return OK
 end
 
+-- rest drops of a sliding subject what an earlier sending of this piece may have added.
+local function rest(s, key, before)
+  if s.kind == 'P' then return string.sub(redis.call('GET', key) or '', 1, DIGITS * before) end
+  if before == 0 then redis.call('DEL', key) else redis.call('LTRIM', key, 0, before - 1) end
+end
+
 local function fill_subject(s, key, i)
-  local begins, n = ARGV[i] == '1', tonumber(ARGV[i + 1])
-  check(n and ARGV[i + 1 + 2 * n], 'start')
+  local before, n = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
+  check(before and n and ARGV[i + 1 + n], 'start')
   i = i + 2
   if s.most then
-    local newest, uses = now - tonumber(ARGV[i]), tonumber(ARGV[i + 1])
+    local ago, uses = string.match(ARGV[i], '^(%d+)|(%d+)$')
+    local newest = now - tonumber(ago)
     -- Where a window began is not in the history: taken as late as it can be.
-    write_count(s, key, s.kind == 'C' and period(s, now) or newest, uses, now)
-    return i + 2
+    write_count(s, key, s.kind == 'C' and period(s, now) or newest, tonumber(uses), now)
+    return i + n
   end
-  if begins then redis.call('DEL', key) end
-  for k = i, i + 2 * n - 1, 2 do
-    local when = text(now - tonumber(ARGV[k]))
-    if s.kind == 'Z' then redis.call('ZADD', key, when, ARGV[k + 1]) else redis.call('RPUSH', key, when) end
+  local packed = { rest(s, key, before) }
+  for k = i, i + n - 1 do
+    local at = now - tonumber(ARGV[k])
+    if s.kind == 'P' then packed[#packed + 1] = word(at) else redis.call('RPUSH', key, text(at)) end
   end
+  if s.kind == 'P' then redis.call('SET', key, table.concat(packed)) end
   redis.call('PEXPIRE', key, text(s.longest))
-  return i + 2 * n
+  return i + n
 end
 
 local function fill()
@@ -54,7 +62,7 @@ end
 
 local function known()
   if state ~= 'settling' then return BUSY end
-  redis.call('SET', rule, 'known|' .. text(now), 'PX', text(2 * read_spec(ARGV[4]).longest))
+  set_known(rule, read_spec(ARGV[4]).longest, now)
   return OK
 end
 

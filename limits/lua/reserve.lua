@@ -1,5 +1,5 @@
 -- reserve: may these start?
--- KEYS     common.lua; then rule and subject of each item
+-- KEYS     base.lua; then rule and subject of each item
 -- ARGV     mode (R reserve, T count at once, P only look), after how long (ms) a
 --          reservation must have been settled; then per check: lease, group,
 --          number of items; and per item: spec, label
@@ -11,9 +11,6 @@
 --          stand in each other's way. A lease that was reserved or counted passes.
 --          No check passes with a rule that is not believed, nor while a
 --          reservation is overdue: whether it was used must be found out first.
-local UNKNOWN, LIMITED, PASSED, UNSETTLED, NO_PERIOD = 0, 1, 2, 3, 4
-local LABELS = 256
-
 local mode, settle_ms = ARGV[1], tonumber(ARGV[2])
 check(mode == 'R' or mode == 'T' or mode == 'P', 'mode')
 check(settle_ms, 'time')
@@ -39,22 +36,6 @@ local oldest = redis.call('ZRANGE', OPEN, 0, 0, 'WITHSCORES')
 local reserved = #oldest > 0 -- anything at all
 local overdue = reserved and now - tonumber(oldest[2]) >= settle_ms
 
--- others are when the reservations of a subject were made, one for each group but
--- the asker's.
-local function others(key, group)
-  local out, seen = {}, {}
-  if not reserved then return out end
-  local subject = subject_name(key)
-  for _, member in ipairs(redis.call('ZRANGEBYLEX', PENDING, '[' .. subject .. '|', '(' .. subject .. '}')) do
-    local when, whose = string.match(string.sub(member, 37), '^(%d+)|([^|]*)|')
-    if whose ~= group and not seen[whose] then
-      seen[whose] = true
-      out[#out + 1] = tonumber(when)
-    end
-  end
-  return out
-end
-
 -- distrust makes a rule unknown whose subject has a time that is yet to come: the
 -- clock went back, and would keep the subject shut until it is there again.
 local function distrust(item)
@@ -62,29 +43,17 @@ local function distrust(item)
   return UNKNOWN
 end
 
--- nth is when the n-th newest start of a subject was.
-local function nth(s, subject, n)
-  if s.kind == 'L' then return tonumber(redis.call('LINDEX', subject, n - 1) or nil) end
-  return tonumber(redis.call('ZREVRANGE', subject, n - 1, n - 1, 'WITHSCORES')[2] or nil)
-end
-
 -- A judgement is nothing (it passes), a status, or what keeps it shut.
 local function shut(window, wait, ago) return { window = window - 1, wait = wait, ago = ago, soft = 0 } end
 local function shut_by_reservations(window) return { window = window - 1, wait = 0, ago = 0, soft = 1 } end
 
 local function slide(item, pending)
-  local s, subject, worst = item.spec, item.key, nil
+  local s, worst, packed = item.spec, nil, packed_of(item.spec, item.key)
   for i = 1, s.windows do
-    local max, per = s.max[i], s.per[i]
-    local t = nth(s, subject, max)
-    if t and t > now + AHEAD then return distrust(item) end
-    if t and t > now - per then
-      if not worst or worst.soft == 1 or t + per - now > worst.wait then worst = shut(i, t + per - now, now - t) end
-    elseif not worst and #pending > 0 then
-      local p = 0
-      for _, when in ipairs(pending) do if when > now - per then p = p + 1 end end
-      t = p > 0 and p < max and nth(s, subject, max - p)
-      if p >= max or t and t > now - per then worst = shut_by_reservations(i) end
+    local wait, ago, soft = window_shuts(packed, item.key, s.max[i], s.per[i], pending, now)
+    if not wait and ago then return distrust(item) end
+    if wait and (not worst or soft == 0 and (worst.soft == 1 or wait > worst.wait)) then
+      worst = { window = i - 1, wait = wait, ago = ago, soft = soft }
     end
   end
   return worst
@@ -98,8 +67,9 @@ end
 
 local function judge(item, group)
   local s = item.spec
-  if state_of(item.rule) ~= 'known' then return UNKNOWN end
-  local pending = others(item.key, group)
+  item.since = known_since(redis.call('GET', item.rule))
+  if not item.since then return UNKNOWN end
+  local pending = reserved and others(item.key, group) or {}
   if s.windows then return slide(item, pending) end
   local since, n = read_count(item.key)
   if since and since > now + AHEAD then return distrust(item) end
@@ -110,25 +80,6 @@ local function judge(item, group)
   local from, to = period(s, now)
   if not from then return NO_PERIOD end
   return tally(s, from, to, since == from and n or 0, pending)
-end
-
--- note counts a refusal among those of the hour. Of more labels than are kept the
--- rarest makes way, and its number is taken over: never too low.
-local function note(label)
-  local hour = math.floor(now / 3600000)
-  local last = tonumber(redis.call('GET', HOUR) or nil)
-  local top = KEYS[4 + hour % 2]
-  if last ~= hour then
-    redis.call('DEL', top)
-    if last ~= hour - 1 then redis.call('DEL', KEYS[5 - hour % 2]) end
-    redis.call('SET', HOUR, text(hour), 'PX', 7200000)
-  end
-  local taken = 0
-  if redis.call('ZCARD', top) >= LABELS and not redis.call('ZSCORE', top, label) then
-    taken = tonumber(redis.call('ZPOPMIN', top)[2])
-  end
-  redis.call('ZINCRBY', top, text(taken + 1), label)
-  redis.call('PEXPIRE', top, 7200000)
 end
 
 local function answer(status, entries)
@@ -155,9 +106,10 @@ local function pass(c)
   end
   for _, item in ipairs(c.items) do
     if mode == 'R' then
-      redis.call('ZADD', PENDING, 0, subject_name(item.key) .. '|' .. text(now) .. '|' .. c.group .. '|' .. c.lease)
+      redis.call('ZADD', PENDING, 0, reservation(item.key, now, c.group, c.lease))
     elseif mode == 'T' and remember(rule_name(item.key), c.lease, now) then
-      count(item.spec, item.key, now, c.lease, now)
+      count(item.spec, item.key, now, now)
+      keep_known(item.rule, item.since, item.spec.longest, now)
     end
   end
   answer(PASSED, {})
@@ -179,7 +131,7 @@ local function serve(c)
   if #entries == 0 then return pass(c) end
   if mode == 'T' and passed_before(c) then return answer(PASSED, {}) end
   for _, e in ipairs(entries) do
-    if mode ~= 'P' and e.soft == 0 then note(c.items[e.item + 1].label) end
+    if mode ~= 'P' and e.soft == 0 then note(c.items[e.item + 1].label, now) end
   end
   answer(LIMITED, entries)
 end

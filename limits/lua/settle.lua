@@ -1,5 +1,5 @@
 -- settle: what became of reservations, and what started without one.
--- KEYS     common.lua; then rule and subject of each item
+-- KEYS     base.lua; then rule and subject of each item
 -- ARGV     per entry: lease, group, 1 = it started, 0 = it did not, how long ago
 --          (ms; of what was not reserved), number of items; and per item: spec
 -- Returns  now (ms); then per entry: 1 if the lease was reserved until now, else 0;
@@ -15,7 +15,7 @@ local function unreserve(lease, group, keys)
   if not at then return nil end
   at = tonumber(at)
   for _, key in ipairs(keys) do
-    redis.call('ZREM', PENDING, subject_name(key) .. '|' .. text(at) .. '|' .. group .. '|' .. lease)
+    redis.call('ZREM', PENDING, reservation(key, at, group, lease))
   end
   if group == '' then
     local tail = '|' .. lease
@@ -27,21 +27,14 @@ local function unreserve(lease, group, keys)
   return at
 end
 
--- keep_known makes a rule that is used outlive its subjects.
-local function keep_known(rule, s, at)
-  if now - at > s.longest / 2 then
-    redis.call('SET', rule, 'known|' .. text(now), 'PX', text(2 * s.longest))
-  end
-end
-
 local function settle(e)
   local reserved_at = unreserve(e.lease, e.group, e.keys)
   if e.started then
     for i, key in ipairs(e.keys) do
       local state, at = state_of(e.rules[i])
       if (state == 'known' or state == 'settling') and remember(rule_name(key), e.lease, now) then
-        count(e.specs[i], key, reserved_at or now - e.ago, e.lease, now)
-        if state == 'known' then keep_known(e.rules[i], e.specs[i], at) end
+        count(e.specs[i], key, reserved_at or now - e.ago, now)
+        if state == 'known' then keep_known(e.rules[i], at, e.specs[i].longest, now) end
       end
     end
   end

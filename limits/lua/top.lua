@@ -1,5 +1,5 @@
 -- top: what was refused in this hour and the one before.
--- KEYS     common.lua
+-- KEYS     base.lua
 -- ARGV     at most how many of each
 -- Returns  label, how often, ...: of this hour, then of the one before
 local most = tonumber(ARGV[1])

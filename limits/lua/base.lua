@@ -1,0 +1,174 @@
+-- What all scripts share; it is sent in front of each of them.
+--
+-- KEYS   1 open     ZSET  lease -> when it was reserved (ms): not settled yet
+--        2 pending  ZSET  "subject|when|group|lease", scores 0: what they reserved
+--        3 done     ZSET  "rule|lease" -> when it was counted: in the last minute
+--        4, 5 top   ZSET  what was refused -> how often, of even and odd hours
+--        6 hour     the hour of the latest refusal
+--        then two for each item (but in fill): rule, subject
+-- rule   "known|when" once what it counted is believed; "filling|when|token" and
+--        "settling|when|token" while a history is being read. Missing: not believed.
+-- subject, by the spec of its rule, all times in ms:
+--   "P cap longest max per ..."  packed times of 13 digits, newest first: the newest cap
+--   "L cap longest max per ..."  LIST of times, newest first: the newest cap
+--   "F max per"                  "since|n": a window and its count
+--   "C max longest start ..."    "since|n": likewise; where periods start
+--
+-- Only what is counted stands in a subject; what is reserved stands in pending.
+-- So nothing has to be taken back from a subject.
+-- Time is Redis TIME. A TTL only removes what has no effect any more.
+-- A script checks its arguments before its first write: nothing rolls back.
+
+local OPEN, PENDING, DONE, HOUR = KEYS[1], KEYS[2], KEYS[3], KEYS[6]
+local FIRST = 6         -- keys before those of the items
+local REMEMBER = 60000  -- how long a count is known by its lease
+local AHEAD = 1000      -- a time further ahead than this is of a clock that went back
+local LABELS = 256      -- of refusals, kept of an hour
+local DIGITS = 13       -- of a time that is packed: until the year 2286
+local UNKNOWN, LIMITED, PASSED, UNSETTLED, NO_PERIOD = 0, 1, 2, 3, 4
+
+local function check(ok, what)
+  if not ok then error('limits: bad ' .. what) end
+end
+
+-- The key of a subject ends with the id of its rule (12), ':' and its digest (22), and
+-- that is its name among the reservations.
+local function subject_name(key) return string.sub(key, -35) end
+local function rule_name(key) return string.sub(key, -35, -24) end
+
+local function text(n) return string.format('%.0f', n) end
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+
+-- known_since is since when (ms) a rule of this value is believed; nil: it is not.
+local function known_since(value)
+  local since = value and string.match(value, '^known|(%d+)')
+  return since and tonumber(since)
+end
+
+-- keep_known makes a rule that is used outlive its subjects. It lives for an hour at
+-- least: one that is used now and then is not filled from the history each time.
+local function set_known(rule, longest, now)
+  redis.call('SET', rule, 'known|' .. text(now), 'PX', text(math.max(2 * longest, 3600000)))
+end
+local function keep_known(rule, since, longest, now)
+  if now - since > longest / 2 then set_known(rule, longest, now) end
+end
+
+-- reservation is the name of one.
+local function reservation(key, at, group, lease)
+  return subject_name(key) .. '|' .. text(at) .. '|' .. group .. '|' .. lease
+end
+
+-- others are when the reservations of a subject were made, one for each group but
+-- the asker's.
+local function others(key, group)
+  local out, seen, subject = {}, {}, subject_name(key)
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', PENDING, '[' .. subject .. '|', '(' .. subject .. '}')) do
+    local when, whose = string.match(string.sub(member, 37), '^(%d+)|([^|]*)|')
+    if whose ~= group and not seen[whose] then
+      seen[whose] = true
+      out[#out + 1] = tonumber(when)
+    end
+  end
+  return out
+end
+
+-- nth is when the n-th newest start of a sliding subject was: in its packed times, or
+-- in its list.
+local function nth(packed, key, n)
+  if packed then return tonumber(string.sub(packed, DIGITS * n - DIGITS + 1, DIGITS * n)) end
+  return tonumber(redis.call('LINDEX', key, n - 1) or nil)
+end
+
+-- window_shuts says whether one window of a sliding subject is shut now: for how
+-- long, since when, and 1 if only by reservations. A third state, nil and true: a
+-- time is yet to come, so the clock went back and the subject is not to be believed.
+local function window_shuts(packed, key, max, per, pending, now)
+  local t = nth(packed, key, max)
+  if t and t > now + AHEAD then return nil, true end
+  if t and t > now - per then return t + per - now, now - t, 0 end
+  if #pending == 0 then return nil end
+  local p = 0
+  for _, when in ipairs(pending) do if when > now - per then p = p + 1 end end
+  t = p > 0 and p < max and nth(packed, key, max - p)
+  if p >= max or t and t > now - per then return 0, 0, 1 end
+end
+
+-- word is a time as it is packed: later ones are greater as texts, too.
+local function word(at) return string.format('%013.0f', at) end
+
+-- pack writes a time into packed ones.
+local function pack(packed, at, cap)
+  local new, i = word(at), 1
+  while string.sub(packed, i, i + DIGITS - 1) > new do i = i + DIGITS end
+  return string.sub(string.sub(packed, 1, i - 1) .. new .. string.sub(packed, i), 1, DIGITS * cap)
+end
+
+-- insert puts a time into a list, newest first, and returns its length.
+local function insert(key, at, now)
+  if at == now then return redis.call('LPUSH', key, text(at)) end
+  local head = tonumber(redis.call('LINDEX', key, 0) or nil)
+  if not head or at >= head then return redis.call('LPUSH', key, text(at)) end
+  local i, other = 1, head
+  while other and other > at do
+    other = tonumber(redis.call('LINDEX', key, i) or nil)
+    i = i + 1
+  end
+  if other then return redis.call('LINSERT', key, 'BEFORE', text(other), text(at)) end
+  return redis.call('RPUSH', key, text(at))
+end
+
+-- trim keeps of a list what can still matter.
+local function trim(s, key, now, length)
+  if length > s.cap then
+    redis.call('LTRIM', key, 0, s.cap - 1)
+  elseif length % 4 == 0 then
+    for _ = 1, 8 do -- more than were added since, so that this keeps up
+      local last = tonumber(redis.call('LINDEX', key, -1) or nil)
+      if not last or last > now - s.longest then break end
+      redis.call('RPOP', key)
+    end
+  end
+  redis.call('PEXPIRE', key, text(s.longest))
+end
+
+-- slide_count counts a start of a sliding subject, whose packed times are known.
+local function slide_count(s, key, packed, at, now)
+  if packed then return redis.call('SET', key, pack(packed, at, s.cap), 'PX', text(s.longest)) end
+  trim(s, key, now, insert(key, at, now))
+end
+
+-- forget_old makes room among the counts that are known by their leases.
+local function forget_old(now)
+  redis.call('ZREMRANGEBYSCORE', DONE, '-inf', text(now - REMEMBER))
+end
+
+-- remember notes that a rule counted a lease; false: it did before.
+local function remember(id, lease, now)
+  if redis.call('ZADD', DONE, 'NX', text(now), id .. '|' .. lease) == 0 then return false end
+  redis.call('PEXPIRE', DONE, REMEMBER)
+  return true
+end
+
+-- note counts a refusal among those of the hour. Of more labels than are kept the
+-- rarest makes way, and its number is taken over: never too low.
+local function note(label, now)
+  local hour = math.floor(now / 3600000)
+  local last = tonumber(redis.call('GET', HOUR) or nil)
+  local top = KEYS[4 + hour % 2]
+  if last ~= hour then
+    redis.call('DEL', top)
+    if last ~= hour - 1 then redis.call('DEL', KEYS[5 - hour % 2]) end
+    redis.call('SET', HOUR, text(hour), 'PX', 7200000)
+  end
+  local taken = 0
+  if redis.call('ZCARD', top) >= LABELS and not redis.call('ZSCORE', top, label) then
+    taken = tonumber(redis.call('ZPOPMIN', top)[2])
+  end
+  redis.call('ZINCRBY', top, text(taken + 1), label)
+  redis.call('PEXPIRE', top, 7200000)
+end
