@@ -187,7 +187,7 @@ func (d *Dispatcher) SettleLimits(ctx context.Context) (LimitsResult, error) {
 	for _, o := range owners {
 		pools[o.Pool] = append(pools[o.Pool], o)
 	}
-	var errs []error
+	errs := []error{d.config.Limits.TellRefused(ctx)}
 	for pool, owners := range pools {
 		result.Pools++
 		if distrust {

@@ -56,3 +56,11 @@ func (g *TestedGuard) Enter() (probe, ok bool) { return g.g.enter() }
 
 // Leave tells what a call came to.
 func (g *TestedGuard) Leave(ctx context.Context, probe bool, err error) { g.g.leave(ctx, probe, err) }
+
+// Ask sends what is asked at the same time together, as a limiter does.
+func Ask(send func(questions []int) ([]int, error)) func(ctx context.Context, questions []int) ([]int, error) {
+	g := newGather(func(_ context.Context, _ lane, questions []int) ([]int, error) { return send(questions) })
+	return func(ctx context.Context, questions []int) ([]int, error) {
+		return g.ask(ctx, lane{scope: "s"}, questions)
+	}
+}

@@ -24,6 +24,9 @@ type Limiter struct {
 	client  redis.UniversalClient
 	scripts scripts
 	guards  *guards
+	asks    *gather[Check, Answer]
+	settles *gather[entry, settled]
+	refused *refused
 	settle  time.Duration
 	local   func() time.Time
 	offset  atomic.Int64 // ns by which Redis' clock is ahead of ours, as of the latest answer
@@ -33,7 +36,9 @@ type Limiter struct {
 // have short timeouts.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
-	return &Limiter{client: client, scripts: newScripts(), guards: newGuards(client, local), settle: SettleWithin, local: local}
+	l := &Limiter{client: client, scripts: newScripts(), guards: newGuards(client, local), refused: newRefused(), settle: SettleWithin, local: local}
+	l.asks, l.settles = newGather(l.askAll), newGather(l.settleAll)
+	return l
 }
 
 // Check asks whether one start may happen.
@@ -94,7 +99,8 @@ func (l *Limiter) Reserve(ctx context.Context, scope string, checks []Check) ([]
 	return l.ask(ctx, scope, "R", checks)
 }
 
-// Take checks and counts at once, for starts that nothing can stop any more.
+// Take checks and counts at once, what nothing can stop any more, so it needs no
+// lease. Sent again it counts again; after an error it may have been counted.
 func (l *Limiter) Take(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
 	return l.ask(ctx, scope, "T", checks)
 }
@@ -105,15 +111,26 @@ func (l *Limiter) Look(ctx context.Context, scope string, checks []Check) ([]Ans
 }
 
 func (l *Limiter) ask(ctx context.Context, scope, mode string, checks []Check) ([]Answer, error) {
-	if err := checkAll(scope, checks); err != nil {
+	if err := checkAll(scope, checks); err != nil || len(checks) == 0 {
 		return nil, err
 	}
+	answers, err := l.asks.ask(ctx, lane{scope, mode}, checks)
+	if err != nil {
+		return nil, err
+	}
+	if mode != "P" && l.refused.add(scope, checks, answers) {
+		_ = l.tellRefused(ctx, scope) // for people: not worth failing for
+	}
+	return answers, nil
+}
+
+func (l *Limiter) askAll(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
 	out := make([]Answer, 0, len(checks))
 	for part := range slices.Chunk(checks, chunk) {
-		answers, err := l.askOnce(ctx, scope, mode, part)
+		answers, err := l.askOnce(ctx, to.scope, to.mode, part)
 		misplaced := func(a Answer) bool { return a.Status == statusNoPeriod }
 		if err == nil && slices.ContainsFunc(answers, misplaced) { // now Redis' time is known
-			if answers, err = l.askOnce(ctx, scope, mode, part); err == nil && slices.ContainsFunc(answers, misplaced) {
+			if answers, err = l.askOnce(ctx, to.scope, to.mode, part); err == nil && slices.ContainsFunc(answers, misplaced) {
 				err = leaping()
 			}
 		}
@@ -127,7 +144,11 @@ func (l *Limiter) ask(ctx context.Context, scope, mode string, checks []Check) (
 
 func (l *Limiter) askOnce(ctx context.Context, scope, mode string, checks []Check) ([]Answer, error) {
 	script, keys, args := l.question(scope, mode, checks)
-	cmd, err := l.run(ctx, script, scope, keys, args)
+	most := sends
+	if mode == "T" {
+		most = 1
+	}
+	cmd, err := l.runAtMost(ctx, most, script, scope, keys, args)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +157,11 @@ func (l *Limiter) askOnce(ctx context.Context, scope, mode string, checks []Chec
 		return nil, fmt.Errorf("limits of %s: %w: reply %v: %w", scope, ErrUnavailable, reply, err)
 	}
 	l.learn(reply[0])
-	return readAnswers(reply[1:]), nil
+	answers := readAnswers(reply[1:])
+	if len(answers) != len(checks) {
+		return nil, fmt.Errorf("limits of %s: %w: %d answers to %d checks", scope, ErrUnavailable, len(answers), len(checks))
+	}
+	return answers, nil
 }
 
 // question chooses the script for checks, and what it is sent.
@@ -146,20 +171,17 @@ func (l *Limiter) question(scope, mode string, checks []Check) (script *redis.Sc
 	if len(checks) == 1 && len(checks[0].Items) == 1 && checks[0].Items[0].Rule.single != nil {
 		c, item := checks[0], checks[0].Items[0]
 		keys = append(keys, ruleKey(scope, item.Rule), subjectKey(scope, item.Rule, item.Subject.digest))
-		return l.scripts.single, keys, append(append(args, c.Lease, c.Group, item.label()), item.Rule.single...)
+		return l.scripts.single, keys, append(append(args, c.Lease, c.Group), item.Rule.single...)
 	}
 	for _, c := range checks {
 		args = append(args, c.Lease, c.Group, len(c.Items))
 		for _, item := range c.Items {
 			keys = append(keys, ruleKey(scope, item.Rule), subjectKey(scope, item.Rule, item.Subject.digest))
-			args = append(args, item.Rule.specAt(now), item.label())
+			args = append(args, item.Rule.specAt(now))
 		}
 	}
 	return l.scripts.reserve, keys, args
 }
-
-// label is what a refusal is counted under.
-func (i Item) label() string { return i.Rule.Name + "|" + i.Subject.Label }
 
 // readAnswers reads what reserve.lua returns.
 func readAnswers(reply []int64) (out []Answer) {

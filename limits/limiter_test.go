@@ -395,8 +395,11 @@ func TestTop(t *testing.T) {
 			s.start(t, rules, account)
 			s.start(t, rules, account)
 		}
-		if top, err = s.Top(t.Context(), scope, 2); err != nil || !slices.Equal(top, want) {
-			t.Errorf("top of many: %v, %v", top, err)
+		if err := s.TellRefused(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if top, err = limits.New(s.client).Top(t.Context(), scope, 2); err != nil || !slices.Equal(top, want) {
+			t.Errorf("top of many, at another process: %v, %v", top, err)
 		}
 	})
 }

@@ -13,7 +13,8 @@ func TestMemoryOfASubject(t *testing.T) {
 	t.Parallel()
 	s := serve(t, testservers.Redis(t).Addr, false)
 	for most, policy := range map[int64]limits.Policy{
-		5_000:  perAccount(limits.Window{Max: 32, PerMS: 3_600_000}),
+		400:    perAccount(limits.Window{Max: 10, PerMS: 3_600_000}),
+		2_500:  perAccount(limits.Window{Max: 100, PerMS: 3_600_000}),
 		30_000: perAccount(limits.Window{Max: 1000, PerMS: 3_600_000}),
 		300:    {Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1_000_000},
 		301:    {Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 1_000_000},

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// remembered is how long a count is known by its lease: REMEMBER in base.lua.
+// remembered is how long a count is known by its lease: REMEMBER in keys.lua.
 const remembered = time.Minute
 
 // past is what a rule would have counted.

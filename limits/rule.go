@@ -91,10 +91,8 @@ func (r *Rule) slide(windows []Window) {
 // sliding sets the spec of a sliding rule.
 func (r *Rule) sliding(spec string) {
 	r.spec, r.single = spec, nil
-	if words := strings.Fields(spec); len(words) == 5 {
-		for _, word := range words {
-			r.single = append(r.single, word)
-		}
+	if words := strings.Fields(spec); len(words) == 5 { // kind, cap, longest, max, per
+		r.single = []any{words[0], words[3], words[4]}
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 const sends = 3
 
 var (
+	//go:embed lua/keys.lua
+	keysLua string
 	//go:embed lua/base.lua
 	baseLua string
 	//go:embed lua/common.lua
@@ -30,29 +32,41 @@ var (
 	overdueLua string
 	//go:embed lua/fill.lua
 	fillLua string
+	//go:embed lua/note.lua
+	noteLua string
 	//go:embed lua/top.lua
 	topLua string
 )
 
-type scripts struct{ single, reserve, settle, overdue, fill, top *redis.Script }
+type scripts struct{ single, reserve, settle, overdue, fill, note, top *redis.Script }
 
 func newScripts() scripts {
-	short := func(src string) *redis.Script { return redis.NewScript(baseLua + src) }
+	// Making the functions takes longer than a check of one window: it makes them when
+	// it needs one.
+	seldom := "local function base()\n" + baseLua + "\nreturn others, slide_count, set_known\nend\n"
+	short := func(src string) *redis.Script { return redis.NewScript(keysLua + baseLua + src) }
 	script := func(src string) *redis.Script { return short(commonLua + src) }
 	return scripts{
-		single: short(singleLua), overdue: short(overdueLua), top: short(topLua),
+		single: redis.NewScript(keysLua + seldom + singleLua), overdue: short(overdueLua),
 		reserve: script(reserveLua), settle: script(settleLua), fill: script(fillLua),
+		note: redis.NewScript(noteLua), top: redis.NewScript(topLua),
 	}
 }
 
 // prefix of the keys of a scope: one hash tag, so one node of a Cluster.
 func prefix(scope string) string { return "limits:{" + scope + "}:" }
 
-// keysOf are those of a scope, in the order of base.lua.
+// keysOf are those of a scope, in the order of keys.lua.
 func keysOf(scope string, more int) []string {
 	p := prefix(scope)
-	keys := make([]string, 0, 6+more)
-	return append(keys, p+"open", p+"pending", p+"done", p+"top0", p+"top1", p+"hour")
+	keys := make([]string, 0, 3+more)
+	return append(keys, p+"open", p+"pending", p+"done")
+}
+
+// keysOfTop are those of note.lua.
+func keysOfTop(scope string) []string {
+	p := prefix(scope)
+	return []string{p + "top0", p + "top1", p + "hour"}
 }
 
 func ruleKey(scope string, r *Rule) string { return prefix(scope) + "r:" + r.id }
@@ -64,9 +78,14 @@ func subjectKey(scope string, r *Rule, digest string) string {
 // newToken names one undertaking over all its calls.
 func newToken() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
-// run runs a script, again when the network lost it. Redis that did not answer a
-// moment ago is not asked.
+// run runs a script that may run twice, again when the network lost it.
 func (l *Limiter) run(ctx context.Context, script *redis.Script, scope string, keys []string, args []any) (*redis.Cmd, error) {
+	return l.runAtMost(ctx, sends, script, scope, keys, args)
+}
+
+// runAtMost sends a script so often. Redis that did not answer a moment ago is not
+// asked.
+func (l *Limiter) runAtMost(ctx context.Context, sends int, script *redis.Script, scope string, keys []string, args []any) (*redis.Cmd, error) {
 	g := l.guards.of(scope)
 	probe, ok := g.enter()
 	if !ok {

@@ -15,7 +15,7 @@ func (l *Limiter) Count(ctx context.Context, scope string, checks []Check, ago t
 	for i, c := range checks {
 		entries[i] = entry{Check: c, started: true, ago: ago}
 	}
-	return l.settleAll(ctx, scope, entries)
+	return l.settleEntries(ctx, scope, entries)
 }
 
 // Release settles checks that did not start: nothing of them was counted.
@@ -24,7 +24,7 @@ func (l *Limiter) Release(ctx context.Context, scope string, checks []Check) err
 	for i, c := range checks {
 		entries[i] = entry{Check: c}
 	}
-	return l.settleAll(ctx, scope, entries)
+	return l.settleEntries(ctx, scope, entries)
 }
 
 // Settle counts one check and releases its alternatives, in one step.
@@ -33,7 +33,7 @@ func (l *Limiter) Settle(ctx context.Context, scope string, started Check, other
 	for _, c := range others {
 		entries = append(entries, entry{Check: c})
 	}
-	return l.settleAll(ctx, scope, entries)
+	return l.settleEntries(ctx, scope, entries)
 }
 
 // Overdue returns the leases of up to 1000 reservations that should have been
@@ -56,26 +56,34 @@ type entry struct {
 	ago     time.Duration
 }
 
-func (l *Limiter) settleAll(ctx context.Context, scope string, entries []entry) error {
+// settled is what becomes of an entry.
+type settled struct{}
+
+func (l *Limiter) settleEntries(ctx context.Context, scope string, entries []entry) error {
 	checks := make([]Check, len(entries))
 	for i, e := range entries {
 		checks[i] = e.Check
 	}
-	if err := checkAll(scope, checks); err != nil {
+	if err := checkAll(scope, checks); err != nil || len(entries) == 0 {
 		return err
 	}
+	_, err := l.settles.ask(ctx, lane{scope: scope}, entries)
+	return err
+}
+
+func (l *Limiter) settleAll(ctx context.Context, to lane, entries []entry) ([]settled, error) {
 	for part := range slices.Chunk(entries, chunk) {
-		done, err := l.settleOnce(ctx, scope, part)
+		done, err := l.settleOnce(ctx, to.scope, part)
 		if err == nil && !done { // now Redis' time is known
-			if done, err = l.settleOnce(ctx, scope, part); err == nil && !done {
+			if done, err = l.settleOnce(ctx, to.scope, part); err == nil && !done {
 				err = leaping()
 			}
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return make([]settled, len(entries)), nil
 }
 
 func (l *Limiter) settleOnce(ctx context.Context, scope string, entries []entry) (done bool, err error) {

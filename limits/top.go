@@ -17,12 +17,16 @@ type Limited struct {
 }
 
 // Top returns up to limit subjects of a scope that were refused most, in this hour
-// and the one before it.
+// and the one before it. What other processes counted is in it when they told
+// (TellRefused).
 func (l *Limiter) Top(ctx context.Context, scope string, limit int) ([]Limited, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
 	}
-	cmd, err := l.run(ctx, l.scripts.top, scope, keysOf(scope, 0), []any{256})
+	if err := l.tellRefused(ctx, scope); err != nil {
+		return nil, err
+	}
+	cmd, err := l.run(ctx, l.scripts.top, scope, keysOfTop(scope), []any{labels})
 	if err != nil {
 		return nil, err
 	}

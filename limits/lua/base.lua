@@ -1,31 +1,5 @@
--- What all scripts share; it is sent in front of each of them.
---
--- KEYS   1 open     ZSET  lease -> when it was reserved (ms): not settled yet
---        2 pending  ZSET  "subject|when|group|lease", scores 0: what they reserved
---        3 done     ZSET  "rule|lease" -> when it was counted: in the last minute
---        4, 5 top   ZSET  what was refused -> how often, of even and odd hours
---        6 hour     the hour of the latest refusal
---        then two for each item (but in fill): rule, subject
--- rule   "known|when" once what it counted is believed; "filling|when|token" and
---        "settling|when|token" while a history is being read. Missing: not believed.
--- subject, by the spec of its rule, all times in ms:
---   "P cap longest max per ..."  packed times of 13 digits, newest first: the newest cap
---   "L cap longest max per ..."  LIST of times, newest first: the newest cap
---   "F max per"                  "since|n": a window and its count
---   "C max longest start ..."    "since|n": likewise; where periods start
---
--- Only what is counted stands in a subject; what is reserved stands in pending.
--- So nothing has to be taken back from a subject.
--- Time is Redis TIME. A TTL only removes what has no effect any more.
--- A script checks its arguments before its first write: nothing rolls back.
-
-local OPEN, PENDING, DONE, HOUR = KEYS[1], KEYS[2], KEYS[3], KEYS[6]
-local FIRST = 6         -- keys before those of the items
-local REMEMBER = 60000  -- how long a count is known by its lease
-local AHEAD = 1000      -- a time further ahead than this is of a clock that went back
-local LABELS = 256      -- of refusals, kept of an hour
-local DIGITS = 13       -- of a time that is packed: until the year 2286
-local UNKNOWN, LIMITED, PASSED, UNSETTLED, NO_PERIOD = 0, 1, 2, 3, 4
+-- What the scripts share that are sent after keys.lua; single.lua takes of it what it
+-- needs.
 
 local function check(ok, what)
   if not ok then error('limits: bad ' .. what) end
@@ -152,23 +126,4 @@ local function remember(id, lease, now)
   if redis.call('ZADD', DONE, 'NX', text(now), id .. '|' .. lease) == 0 then return false end
   redis.call('PEXPIRE', DONE, REMEMBER)
   return true
-end
-
--- note counts a refusal among those of the hour. Of more labels than are kept the
--- rarest makes way, and its number is taken over: never too low.
-local function note(label, now)
-  local hour = math.floor(now / 3600000)
-  local last = tonumber(redis.call('GET', HOUR) or nil)
-  local top = KEYS[4 + hour % 2]
-  if last ~= hour then
-    redis.call('DEL', top)
-    if last ~= hour - 1 then redis.call('DEL', KEYS[5 - hour % 2]) end
-    redis.call('SET', HOUR, text(hour), 'PX', 7200000)
-  end
-  local taken = 0
-  if redis.call('ZCARD', top) >= LABELS and not redis.call('ZSCORE', top, label) then
-    taken = tonumber(redis.call('ZPOPMIN', top)[2])
-  end
-  redis.call('ZINCRBY', top, text(taken + 1), label)
-  redis.call('PEXPIRE', top, 7200000)
 end

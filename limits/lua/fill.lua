@@ -1,5 +1,5 @@
 -- fill: what a rule counted before, from a history, so that it may be believed.
--- KEYS     base.lua; then the rule, and the subjects of a "fill"
+-- KEYS     keys.lua; then the rule, and the subjects of a "fill"
 -- ARGV     step, token of who fills, after how long (ms) another may take over,
 --          and of a "fill": spec, number of leases, leases that were counted in the last
 --          minute; then per subject: how many of its starts were sent before, number of

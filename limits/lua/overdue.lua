@@ -1,5 +1,5 @@
 -- overdue: which reservations were not settled in time.
--- KEYS     base.lua
+-- KEYS     keys.lua
 -- ARGV     in which time (ms), at most how many
 -- Returns  their leases, the oldest first
 local before, most = tonumber(ARGV[1]), tonumber(ARGV[2])

@@ -1,16 +1,16 @@
 -- reserve: may these start?
--- KEYS     base.lua; then rule and subject of each item
+-- KEYS     keys.lua; then rule and subject of each item
 -- ARGV     mode (R reserve, T count at once, P only look), after how long (ms) a
 --          reservation must have been settled; then per check: lease, group,
---          number of items; and per item: spec, label
+--          number of items; and per item: the spec
 -- Returns  now (ms); then per check: status, number of entries, and per entry:
 --          item, window (both from 0), ms until it opens, ms since the oldest
 --          start that keeps it shut, 1 if only reservations keep it shut
--- Keeps    all items of a check let it pass, or nothing is written for it but
---          what was refused. Checks of one group are alternatives: they do not
---          stand in each other's way. A lease that was reserved or counted passes.
---          No check passes with a rule that is not believed, nor while a
---          reservation is overdue: whether it was used must be found out first.
+-- Keeps    all items of a check let it pass, or nothing is written for it. Checks of
+--          one group are alternatives: they do not stand in each other's way. A lease
+--          that was reserved or counted passes (R). No check passes with a rule that is
+--          not believed, nor while a reservation is overdue: whether it was used must be
+--          found out first.
 local mode, settle_ms = ARGV[1], tonumber(ARGV[2])
 check(mode == 'R' or mode == 'T' or mode == 'P', 'mode')
 check(settle_ms, 'time')
@@ -21,13 +21,13 @@ while ARGV[at] do
   local n = tonumber(ARGV[at + 2])
   check(n and c.lease ~= '', 'check')
   for i = 1, n do
-    local spec, subject = ARGV[at + 2 * i + 1], KEYS[key + 1]
-    check(subject and ARGV[at + 2 * i + 2], 'item')
-    c.items[i] = { rule = KEYS[key], key = subject, spec = read_spec(spec), label = ARGV[at + 2 * i + 2] }
+    local spec, subject = ARGV[at + 2 + i], KEYS[key + 1]
+    check(subject and spec, 'item')
+    c.items[i] = { rule = KEYS[key], key = subject, spec = read_spec(spec) }
     key = key + 2
   end
   checks[#checks + 1] = c
-  at = at + 3 + 2 * n
+  at = at + 3 + n
 end
 
 local now = now_ms()
@@ -101,13 +101,11 @@ local function pass(c)
   if mode == 'R' and #c.items > 0 then
     redis.call('ZADD', OPEN, text(now), c.lease)
     reserved = true
-  elseif mode == 'T' and now % 16 == 0 then -- often enough
-    forget_old(now)
   end
   for _, item in ipairs(c.items) do
     if mode == 'R' then
       redis.call('ZADD', PENDING, 0, reservation(item.key, now, c.group, c.lease))
-    elseif mode == 'T' and remember(rule_name(item.key), c.lease, now) then
+    elseif mode == 'T' then
       count(item.spec, item.key, now, now)
       keep_known(item.rule, item.since, item.spec.longest, now)
     end
@@ -129,10 +127,6 @@ local function serve(c)
     end
   end
   if #entries == 0 then return pass(c) end
-  if mode == 'T' and passed_before(c) then return answer(PASSED, {}) end
-  for _, e in ipairs(entries) do
-    if mode ~= 'P' and e.soft == 0 then note(c.items[e.item + 1].label, now) end
-  end
   answer(LIMITED, entries)
 end
 

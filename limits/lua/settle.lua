@@ -1,5 +1,5 @@
 -- settle: what became of reservations, and what started without one.
--- KEYS     base.lua; then rule and subject of each item
+-- KEYS     keys.lua; then rule and subject of each item
 -- ARGV     per entry: lease, group, 1 = it started, 0 = it did not, how long ago
 --          (ms; of what was not reserved), number of items; and per item: spec
 -- Returns  now (ms); then per entry: 1 if the lease was reserved until now, else 0;

@@ -1,59 +1,69 @@
 -- single: may this start? One check of one sliding window, which is what is asked
--- most: reserve.lua without what only others need.
--- KEYS     base.lua; then rule and subject
+-- most: reserve.lua in one go.
+-- KEYS     keys.lua; then rule and subject
 -- ARGV     mode, after how long (ms) a reservation must have been settled, lease,
---          group, label; then the spec: kind, cap, longest, max, per
+--          group; then the spec: kind, max, per
 -- Returns  as reserve.lua
 -- Keeps    what reserve.lua keeps.
-local mode, settle_ms, lease, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local s = { kind = ARGV[6], cap = tonumber(ARGV[7]), longest = tonumber(ARGV[8]) }
-local max, per = tonumber(ARGV[9]), tonumber(ARGV[10])
-check(settle_ms and s.cap and s.longest and max and per, 'argument')
-
+local call = redis.call
+local mode, lease, group = ARGV[1], ARGV[3], ARGV[4]
+local settle_ms, max, per = tonumber(ARGV[2]), tonumber(ARGV[6]), tonumber(ARGV[7])
+if not (settle_ms and max and per) then error('limits: bad argument') end
 local rule, subject = KEYS[FIRST + 1], KEYS[FIRST + 2]
-local id, now = rule_name(subject), now_ms()
-local oldest = redis.call('ZRANGE', OPEN, 0, 0, 'WITHSCORES')[2] -- of all reservations
 
-local function passed_before()
-  return oldest and redis.call('ZSCORE', OPEN, lease) or redis.call('ZSCORE', DONE, id .. '|' .. lease)
+local t = call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local oldest = call('ZRANGE', OPEN, 0, 0, 'WITHSCORES')[2] -- reservation of all
+
+if mode == 'R' and (oldest and call('ZSCORE', OPEN, lease)
+    or call('ZSCORE', DONE, string.sub(rule, -12) .. '|' .. lease)) then
+  return { now, PASSED, 0 } -- it was sent again
+end
+if oldest and now - oldest >= settle_ms then return { now, UNSETTLED, 0 } end
+
+local state, packed
+if ARGV[5] == 'P' then
+  local both = call('MGET', rule, subject)
+  state, packed = both[1], both[2] or ''
+else
+  state = call('GET', rule)
+end
+local since = state and string.match(state, '^known|(%d+)')
+if not since then return { now, UNKNOWN, 1, 0, 0, 0, 0, 0 } end
+
+local function nth(n)
+  if packed then return tonumber(string.sub(packed, DIGITS * n - DIGITS + 1, DIGITS * n)) end
+  return tonumber(call('LINDEX', subject, n - 1) or nil)
 end
 
--- read finds since when the rule is believed, and the packed times if it has such.
-local function read()
-  if s.kind ~= 'P' then return known_since(redis.call('GET', rule)) end
-  local both = redis.call('MGET', rule, subject)
-  return known_since(both[1]), both[2] or ''
+local at = nth(max)
+if at and at > now + AHEAD then -- the clock went back
+  if mode ~= 'P' then call('DEL', rule) end
+  return { now, UNKNOWN, 1, 0, 0, 0, 0, 0 }
+elseif at and at > now - per then
+  return { now, LIMITED, 1, 0, 0, at + per - now, now - at, 0 }
+end
+if oldest then
+  local p = 0
+  for _, when in ipairs(base()(subject, group)) do if when > now - per then p = p + 1 end end
+  at = p > 0 and p < max and nth(max - p)
+  if p >= max or at and at > now - per then return { now, LIMITED, 1, 0, 0, 0, 0, 1 } end
 end
 
-local function pass(since, packed)
-  if mode == 'R' then
-    redis.call('ZADD', OPEN, text(now), lease)
-    redis.call('ZADD', PENDING, 0, reservation(subject, now, group, lease))
-  elseif mode == 'T' and remember(id, lease, now) then
-    if now % 16 == 0 then forget_old(now) end -- often enough
-    slide_count(s, subject, packed, now, now)
-    keep_known(rule, since, s.longest, now)
+if mode == 'R' then
+  call('ZADD', OPEN, now, lease)
+  call('ZADD', PENDING, 0, string.sub(subject, -35) .. '|' .. string.format('%.0f', now) .. '|' .. group .. '|' .. lease)
+elseif mode == 'T' then
+  local word = string.format('%013.0f', now)
+  if packed and string.sub(packed, 1, DIGITS) <= word then
+    call('SET', subject, word .. string.sub(packed, 1, DIGITS * max - DIGITS), 'PX', per)
+  else
+    local _, slide_count = base()
+    slide_count({ cap = max, longest = per }, subject, packed, now, now)
   end
-  return PASSED
-end
-
-local function serve()
-  if mode == 'R' and passed_before() then return PASSED end
-  if oldest and now - oldest >= settle_ms then return UNSETTLED end
-  local since, packed = read()
-  if not since then return UNKNOWN, 0, 0, 0 end
-  local wait, ago, soft = window_shuts(packed, subject, max, per, oldest and others(subject, group) or {}, now)
-  if wait then
-    if mode == 'T' and passed_before() then return PASSED end
-    if mode ~= 'P' and soft == 0 then note(ARGV[5], now) end
-    return LIMITED, wait, ago, soft
-  elseif ago then
-    if mode ~= 'P' then redis.call('DEL', rule) end
-    return UNKNOWN, 0, 0, 0
+  if now - since > per / 2 then
+    local _, _, set_known = base()
+    set_known(rule, per, now)
   end
-  return pass(since, packed)
 end
-
-local status, wait, ago, soft = serve()
-if not wait then return { now, status, 0 } end
-return { now, status, 1, 0, 0, wait, ago, soft }
+return { now, PASSED, 0 }

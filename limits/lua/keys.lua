@@ -1,0 +1,25 @@
+-- What is where; this is sent in front of each script but those on refusals.
+--
+-- KEYS   1 open     ZSET  lease -> when it was reserved (ms): not settled yet
+--        2 pending  ZSET  "subject|when|group|lease", scores 0: what they reserved
+--        3 done     ZSET  "rule|lease" -> when it was counted: in the last minute
+--        then two for each item (but in fill): rule, subject
+-- rule   "known|when" once what it counted is believed; "filling|when|token" and
+--        "settling|when|token" while a history is being read. Missing: not believed.
+-- subject, by the spec of its rule, all times in ms:
+--   "P cap longest max per ..."  packed times of 13 digits, newest first: the newest cap
+--   "L cap longest max per ..."  LIST of times, newest first: the newest cap
+--   "F max per"                  "since|n": a window and its count
+--   "C max longest start ..."    "since|n": likewise; where periods start
+--
+-- Only what is counted stands in a subject; what is reserved stands in pending.
+-- So nothing has to be taken back from a subject.
+-- Time is Redis TIME. A TTL only removes what has no effect any more.
+-- A script checks its arguments before its first write: nothing rolls back.
+
+local OPEN, PENDING, DONE = KEYS[1], KEYS[2], KEYS[3]
+local FIRST = 3         -- keys before those of the items
+local REMEMBER = 60000  -- how long a count is known by its lease
+local AHEAD = 1000      -- a time further ahead than this is of a clock that went back
+local DIGITS = 13       -- of a time that is packed: until the year 2286
+local UNKNOWN, LIMITED, PASSED, UNSETTLED, NO_PERIOD = 0, 1, 2, 3, 4
