@@ -99,7 +99,7 @@ func withAccounts(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *a
 func TestAccountsFollowTheDevices(t *testing.T) {
 	t.Parallel()
 	b, a := withAccounts(t)
-	_, token, err := b.CreateDevice(b.ctx, "op", "d1", nil)
+	_, token, err := b.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{})
 	if err != nil || a.secrets["d1"] != token {
 		t.Fatalf("created: %v, the account's secret is not the token", err)
 	}
@@ -125,12 +125,12 @@ func TestBlockingDoesNotNeedTheBroker(t *testing.T) {
 	t.Parallel()
 	b, a := withAccounts(t)
 	for _, id := range []devices.ID{"d1", "d2"} {
-		if _, _, err := b.CreateDevice(b.ctx, "op", id, nil); err != nil {
+		if _, _, err := b.CreateDevice(b.ctx, "op", id, store.DeviceSpec{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	a.setDown(true)
-	if _, _, err := b.CreateDevice(b.ctx, "op", "d3", nil); !errors.Is(err, dispatcher.ErrBroker) {
+	if _, _, err := b.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}); !errors.Is(err, dispatcher.ErrBroker) {
 		t.Errorf("created without the broker: %v", err)
 	}
 	if _, err := b.store.Device(b.ctx, "d3"); !errors.Is(err, store.ErrNotFound) {
@@ -151,7 +151,7 @@ func TestBlockingDoesNotNeedTheBroker(t *testing.T) {
 	}
 	slices.Sort(a.calls)
 	a.did(t, "delete d2", "disable d1", "set d1", "set d2")
-	if _, _, err := b.CreateDevice(b.ctx, "op", "d3", nil); err != nil {
+	if _, _, err := b.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}); err != nil {
 		t.Errorf("the same again: %v", err)
 	}
 }
@@ -177,7 +177,7 @@ func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	ctx, cancel := context.WithCancel(b.ctx)
 	errs := make(chan error)
 	create := func(id devices.ID) {
-		_, _, err := b.CreateDevice(ctx, "op", id, nil)
+		_, _, err := b.CreateDevice(ctx, "op", id, store.DeviceSpec{})
 		errs <- err
 	}
 	go create("d1")
@@ -208,7 +208,7 @@ func TestRevokedAndDeletedDevicesOverBrokers(t *testing.T) {
 	if err := overBroker("d1"); err != nil {
 		t.Fatalf("an unknown device, with a fleet token: %v", err)
 	}
-	_, token, err := b.CreateDevice(b.ctx, "op", "d2", nil)
+	_, token, err := b.CreateDevice(b.ctx, "op", "d2", store.DeviceSpec{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/store"
@@ -70,7 +71,7 @@ func (x explainer) obstacle(o Obstacle) Reason {
 		r.Remedy = nothingToDo
 	case CodeLimited:
 		r.Detail = o.Detail
-		r.Remedy = "waits until then; the policy may be changed: limits of pool " + x.Pool.Name + fmt.Sprintf(" or batch %d", x.Batch.ID)
+		r.Remedy = "waits until then; or change the policy: " + x.limits()
 	case CodeUnavailable:
 		r.Detail = cmp.Or(o.Detail, "Redis cannot be reached: nothing is granted, and how full the pool is cannot be told")
 		r.Remedy = "bring Redis back"
@@ -92,6 +93,21 @@ func (x explainer) full(r *Reason) {
 	if r.Position = x.line.position; r.Position > 0 {
 		r.Detail += fmt.Sprintf(", and it is at position %d of those who wait", r.Position)
 	}
+}
+
+// limits says where the policies stand that hold for the task.
+func (x explainer) limits() string {
+	var places []string
+	if x.candidate.PoolLimits != nil {
+		places = append(places, fmt.Sprintf("dispatcher pools set %s --limits", x.Pool.Name))
+	}
+	if x.candidate.Limits != nil {
+		places = append(places, fmt.Sprintf("dispatcher batches set %d --limits", x.Batch.ID))
+	}
+	if x.candidate.ProfileLimits != nil && x.Device != nil {
+		places = append(places, fmt.Sprintf("dispatcher profiles put %s --limits", x.Device.Profile))
+	}
+	return strings.Join(places, ", or ")
 }
 
 // paused is by whom, since when and why, as far as it is known.

@@ -28,7 +28,7 @@ type Ledger interface {
 // Registry is what is known of devices and their credentials.
 type Registry interface {
 	EnsureDevice(ctx context.Context, id string) (store.Device, error)
-	CreateDevice(ctx context.Context, actor, id string, tags map[string]string, tokenHash []byte, set store.SetAccount) (store.Device, error)
+	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, set store.SetAccount) (store.Device, error)
 	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration) (given []bool, err error)
 	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
 	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
@@ -56,7 +56,7 @@ type Upkeep interface {
 	PoolsWithWork(ctx context.Context, pools []string) ([]string, error)
 	OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]store.OpenBatch, error)
 	Seats(ctx context.Context, search store.Search) (store.Found, error)
-	Limited(ctx context.Context) ([]store.Limited, error)
+	Limited(ctx context.Context, everywhere bool) ([]store.Limited, error)
 	Grants(ctx context.Context, pool string) ([]store.Grant, error)
 	LiveLeases(ctx context.Context, leases []string) (map[string]bool, error)
 	OpenPools(ctx context.Context) ([]store.OpenPool, error)

@@ -57,7 +57,9 @@ func (d *Dispatcher) grantWithin(ctx context.Context, h *handling, open []store.
 
 func limitedAny(open []store.Candidate) bool { return slices.ContainsFunc(open, isLimited) }
 
-func isLimited(c store.Candidate) bool { return c.PoolLimits != nil || c.Limits != nil }
+func isLimited(c store.Candidate) bool {
+	return c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil
+}
 
 // reserve asks the policies of tasks of one pool. What may not start now is noted
 // as an obstacle.
@@ -90,7 +92,7 @@ func (h *handling) limit(task int64, o Obstacle) {
 // judged is what the policies say of one task.
 type judged struct {
 	check    limits.Check
-	refused  []string  // names of the policies that refuse it
+	refused  []int     // items of the check that refuse it
 	obstacle *Obstacle // nil: it may start
 }
 
@@ -106,7 +108,7 @@ func (d *Dispatcher) ask(ctx context.Context, v store.View, open []store.Candida
 		if !isLimited(c) {
 			continue
 		}
-		rules, err := d.rules.of(c.Pool, c.Batch, c.PoolLimits, c.Limits)
+		rules, err := d.rules.of(policiesOf(c, v.Device))
 		if err != nil {
 			d.log.WarnContext(ctx, "policies cannot be read", "pool", c.Pool, "batch", c.Batch, "err", err)
 			out[c.Task] = judged{obstacle: unchecked()}
@@ -132,6 +134,14 @@ func (d *Dispatcher) ask(ctx context.Context, v store.View, open []store.Candida
 		}
 	}
 	return out
+}
+
+func policiesOf(c store.Candidate, device *store.Device) policies {
+	p := policies{pool: c.Pool, batch: c.Batch, ofPool: c.PoolLimits, ofBatch: c.Limits, ofProfile: c.ProfileLimits}
+	if device != nil {
+		p.profile = device.Profile
+	}
+	return p
 }
 
 func factsOf(c store.Candidate, device *store.Device) limits.Facts {
@@ -168,7 +178,7 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 		return j
 	}
 	for _, r := range a.Refusals {
-		j.refused = append(j.refused, c.Items[r.Item].Rule.Name)
+		j.refused = append(j.refused, r.Item)
 	}
 	last := a.Last()
 	item := c.Items[last.Item]

@@ -2,10 +2,10 @@ package dispatcher
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,7 +52,7 @@ func (d *Dispatcher) rebuildLimits(ctx context.Context, pool, owner string, rule
 			own = append(own, r)
 		}
 	}
-	done := d.restoring.DoChan("limits of "+owner, func() (any, error) {
+	done := d.restoring.DoChan("limits of "+owner+" in "+pool, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildLimit)
 		defer cancel()
 		return nil, d.config.Limits.Rebuild(ctx, pool, own, d.pastOf(pool, owner))
@@ -69,7 +69,7 @@ func (d *Dispatcher) rebuildLimits(ctx context.Context, pool, owner string, rule
 	}
 }
 
-// pastOf reads what started for an owner: a pool, or a batch in it.
+// pastOf reads what started for an owner: a pool, or a batch or a profile in it.
 func (d *Dispatcher) pastOf(pool, owner string) limits.History {
 	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
@@ -78,7 +78,7 @@ func (d *Dispatcher) pastOf(pool, owner string) limits.History {
 					yield(limits.Start{}, err)
 					return
 				}
-				if owner != "pool "+pool && owner != fmt.Sprintf("batch %d", s.Batch) {
+				if !slices.Contains([]string{poolOwner(pool), batchOwner(s.Batch), profileOwner(s.Profile)}, owner) {
 					continue
 				}
 				if !yield(limits.Start{Lease: s.Lease, Ago: s.Now.Sub(s.GrantedAt), Facts: factsOfStart(s)}, nil) {
@@ -124,7 +124,9 @@ func factsOfStart(s store.Start) limits.Facts {
 
 // checkOfStart is the check that a start must have passed.
 func (d *Dispatcher) checkOfStart(s store.Start) (limits.Check, error) {
-	rules, err := d.rules.of(s.Pool, s.Batch, s.PoolLimits, s.Limits)
+	rules, err := d.rules.of(policies{
+		pool: s.Pool, batch: s.Batch, profile: s.Profile, ofPool: s.PoolLimits, ofBatch: s.Limits, ofProfile: s.ProfileLimits,
+	})
 	return limits.NewCheck(s.Lease, "", rules, factsOfStart(s)), err
 }
 
@@ -177,12 +179,15 @@ func (d *Dispatcher) SettleLimits(ctx context.Context) (LimitsResult, error) {
 	if d.config.Limits == nil {
 		return result, nil
 	}
-	owners, err := d.store.Limited(ctx)
-	if err != nil {
-		return result, fmt.Errorf("reading who has policies: %w", err)
-	}
 	outages := d.semaphore.Outages()
 	distrust := d.limitOutages.Swap(outages) != outages
+	owners, err := d.store.Limited(ctx, distrust)
+	if err != nil {
+		if distrust {
+			d.limitOutages.Store(-1) // again with the next pass
+		}
+		return result, fmt.Errorf("reading who has policies: %w", err)
+	}
 	pools := make(map[string][]store.Limited)
 	for _, o := range owners {
 		pools[o.Pool] = append(pools[o.Pool], o)
@@ -207,11 +212,16 @@ func (d *Dispatcher) SettleLimits(ctx context.Context) (LimitsResult, error) {
 
 func (d *Dispatcher) forgetLimits(ctx context.Context, pool string, owners []store.Limited) error {
 	for _, o := range owners {
-		ofPool, ofBatch := o.Limits, json.RawMessage(nil)
-		if o.Batch != 0 {
-			ofPool, ofBatch = nil, o.Limits
+		p := policies{pool: pool, batch: o.Batch, profile: o.Profile}
+		switch {
+		case o.Profile != "":
+			p.ofProfile = o.Limits
+		case o.Batch != 0:
+			p.ofBatch = o.Limits
+		default:
+			p.ofPool = o.Limits
 		}
-		rules, err := d.rules.of(pool, o.Batch, ofPool, ofBatch)
+		rules, err := d.rules.of(p)
 		if err == nil {
 			err = d.config.Limits.Forget(ctx, pool, rules)
 		}

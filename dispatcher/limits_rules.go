@@ -19,14 +19,33 @@ type ruleBook struct {
 
 func newRuleBook() *ruleBook { return &ruleBook{all: make(map[string][]*limits.Rule)} }
 
-// of are the rules of a pool and of a batch in it; batch 0 is none.
-func (b *ruleBook) of(pool string, batch int64, poolLimits, batchLimits json.RawMessage) ([]*limits.Rule, error) {
-	rules, err := b.compiled("pool "+pool, poolLimits)
-	if err != nil || batchLimits == nil {
-		return rules, err
+// policies are all that hold for a start; nil texts: none.
+type policies struct {
+	pool    string
+	batch   int64
+	profile string
+
+	ofPool, ofBatch, ofProfile json.RawMessage
+}
+
+// Owners of rules.
+func poolOwner(pool string) string       { return "pool " + pool }
+func batchOwner(batch int64) string      { return fmt.Sprintf("batch %d", batch) }
+func profileOwner(profile string) string { return "profile " + profile }
+
+// of are the rules of all of them.
+func (b *ruleBook) of(p policies) (rules []*limits.Rule, err error) {
+	for _, from := range []struct {
+		owner string
+		text  json.RawMessage
+	}{{poolOwner(p.pool), p.ofPool}, {batchOwner(p.batch), p.ofBatch}, {profileOwner(p.profile), p.ofProfile}} {
+		own, err := b.compiled(from.owner, from.text)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, own...)
 	}
-	own, err := b.compiled(fmt.Sprintf("batch %d", batch), batchLimits)
-	return append(append([]*limits.Rule{}, rules...), own...), err
+	return rules, nil
 }
 
 func (b *ruleBook) compiled(owner string, text json.RawMessage) ([]*limits.Rule, error) {

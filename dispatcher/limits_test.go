@@ -33,7 +33,7 @@ func (b *bench) limitedPool(capacity int) {
 // device registers one of an account.
 func (b *bench) device(id, account string) {
 	b.t.Helper()
-	_, err := b.store.CreateDevice(b.ctx, "test", id, map[string]string{"account": account}, []byte(id), nil)
+	_, err := b.store.CreateDevice(b.ctx, "test", id, store.DeviceSpec{Tags: map[string]string{"account": account}}, []byte(id), nil)
 	b.must(err)
 }
 
@@ -179,14 +179,33 @@ func (l *lossy) Reserve(ctx context.Context, pool string, checks []limits.Check)
 	return l.Limiter.Reserve(ctx, pool, checks) //nolint:wrapcheck // as it is
 }
 
+// lossyLimits gives each bench a limiter that can lose.
+type lossyLimits struct{ all sync.Map }
+
+func (l *lossyLimits) config(c *dispatcher.Config) {
+	one := &lossy{}
+	one.Limiter, _ = c.Limits.(*limits.Limiter)
+	l.all.Store(one.Limiter, one)
+	c.Limits = one
+}
+
+func (l *lossyLimits) of(b *bench) *lossy {
+	b.t.Helper()
+	one, _ := l.all.Load(b.limits)
+	loses, ok := one.(*lossy)
+	if !ok {
+		b.t.Fatal("another limiter")
+	}
+	return loses
+}
+
 // TestWhatNobodyCounted is counted by a pass of any replica, and keeps others out
 // until then.
 func TestWhatNobodyCounted(t *testing.T) {
 	t.Parallel()
-	l := make(chan *lossy, 2)
+	var losses lossyLimits
 	forBackends(t, func(b *bench) {
-		loses := <-l
-		loses.Limiter = b.limits
+		loses := losses.of(b)
 		b.limitedPool(9)
 		b.device("d1", "x")
 		b.device("d2", "x")
@@ -202,11 +221,7 @@ func TestWhatNobodyCounted(t *testing.T) {
 		if e := b.why(b.tasksOf("d2")[0]); e.Reasons[0].Until.Sub(e.At) < 50*time.Minute {
 			b.t.Errorf("not counted: %+v", e.Reasons)
 		}
-	}, unhurried, func(c *dispatcher.Config) {
-		one := &lossy{}
-		l <- one
-		c.Limits = one
-	})
+	}, unhurried, losses.config)
 }
 
 // TestNoPoliciesCostNothing: nobody is asked where nothing is limited.

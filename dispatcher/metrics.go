@@ -36,6 +36,8 @@ type metrics struct {
 	tallies tallies
 	mu      sync.Mutex
 	pools   map[string]bool // those that are shown
+
+	policies map[string]bool // names that are told apart
 }
 
 // pooled is a metric with the label pool.
@@ -65,6 +67,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		pools:     map[string]bool{},
 		tallies:   tallies{of: map[string]Tally{}},
+		policies:  map[string]bool{},
 		grants:    counter("slot_grants_total", "Slots granted to devices.", "pool"),
 		denials:   counter("slot_denials_total", "Reports with open work that were granted nothing, by reason.", "pool", "reason"),
 		reaped:    counter("slots_reaped_total", "Slots taken back from devices whose lease ran out, by what became of the task.", "pool", "outcome"),
@@ -127,18 +130,34 @@ func (m *metrics) forget(pools map[string]bool) {
 }
 
 // limited counts what each policy of a task said.
+// policyNames bounds how many names of policies the metrics tell apart: batches
+// come and go, and each could bring names of its own.
+const policyNames = 200
+
+func (m *metrics) policyLabel(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.policies[name] {
+		if len(m.policies) == policyNames {
+			return "(other)"
+		}
+		m.policies[name] = true
+	}
+	return name
+}
+
 func (m *metrics) limited(pool string, j judged) {
-	for _, item := range j.check.Items {
+	for i, item := range j.check.Items {
 		outcome := "passed"
 		switch {
-		case slices.Contains(j.refused, item.Rule.Name):
+		case slices.Contains(j.refused, i):
 			outcome = "limited"
 		case j.obstacle != nil && len(j.refused) == 0:
 			outcome = "unchecked"
 		case j.obstacle != nil:
 			continue // another one refused
 		}
-		m.checks.WithLabelValues(pool, item.Rule.Name, outcome).Inc()
+		m.checks.WithLabelValues(pool, m.policyLabel(item.Rule.Name), outcome).Inc()
 	}
 }
 

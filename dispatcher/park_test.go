@@ -495,7 +495,7 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 				c.Now = func() time.Time { return start.Add(time.Duration(elapsed.Load())) }
 			})
 			b.pool("a", 1, minute)
-			_, token, err := b.CreateDevice(b.ctx, "test", "d1", nil)
+			_, token, err := b.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,12 +9,12 @@ import (
 )
 
 // CreateDevice registers a device and makes its token, which is shown once.
-// store.ErrExists; ErrBroker.
-func (d *Dispatcher) CreateDevice(ctx context.Context, actor string, id devices.ID, tags map[string]string) (created store.Device, token string, err error) {
+// store.ErrExists, store.ErrUnknownProfile; ErrBroker.
+func (d *Dispatcher) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec) (created store.Device, token string, err error) {
 	token = NewToken()
 	hash := HashToken(token)
 	err = d.accounts.inTurn(ctx, id, token, func(set store.SetAccount) (err error) {
-		created, err = d.store.CreateDevice(ctx, actor, string(id), tags, hash[:], set)
+		created, err = d.store.CreateDevice(ctx, actor, string(id), spec, hash[:], set)
 		return err
 	})
 	return created, token, err

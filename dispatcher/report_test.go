@@ -456,7 +456,7 @@ func TestFleetTokens(t *testing.T) {
 	b := embedded(t)
 	own := dispatcher.NewToken()
 	hash := dispatcher.HashToken(own)
-	if _, err := b.store.CreateDevice(b.ctx, "test", "d1", nil, hash[:], nil); err != nil {
+	if _, err := b.store.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{}, hash[:], nil); err != nil {
 		t.Fatal(err)
 	}
 	authenticate := func(device, token string) (dispatcher.Caller, error) {

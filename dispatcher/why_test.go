@@ -409,7 +409,7 @@ func TestWhyOfDevicesThatAreNotThere(t *testing.T) {
 	forBackends(t, func(b *bench) {
 		b.pool("a", 9, minute)
 		for _, id := range []string{"registered", "silent", "quiet", "deleted"} {
-			_, _, err := b.CreateDevice(b.ctx, "ann", devices.ID(id), nil)
+			_, _, err := b.CreateDevice(b.ctx, "ann", devices.ID(id), store.DeviceSpec{})
 			b.must(err)
 		}
 		_, err := b.DeleteDevice(b.ctx, "ann", "deleted", false)

@@ -57,9 +57,9 @@ func (l *ledger) changes() (applied []store.AccountChange) {
 func TestRotationOverlaps(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
-		_, err := l.CreateDevice(l.Context(), "op", "a", nil, []byte("1"), nil)
+		_, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), nil)
 		l.must(err)
-		_, err = l.CreateDevice(l.Context(), "op", "b", nil, []byte("other"), nil)
+		_, err = l.CreateDevice(l.Context(), "op", "b", store.DeviceSpec{}, []byte("other"), nil)
 		l.must(err)
 		now, _, err := l.Clock(l.Context())
 		l.must(err)
@@ -141,7 +141,7 @@ func TestDeleteDevice(t *testing.T) {
 		if _, err := l.DeleteDevice(l.Context(), "op", "a", true); !errors.Is(err, store.ErrNotFound) {
 			l.Fatalf("not registered: %v", err)
 		}
-		_, err := l.CreateDevice(l.Context(), "op", "a", nil, []byte("1"), nil)
+		_, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), nil)
 		l.must(err)
 		running := l.grant(ids[0], "a", "p", 0)
 		if _, err := l.DeleteDevice(l.Context(), "op", "a", false); !errors.Is(err, store.ErrOpenTasks) {
@@ -194,7 +194,7 @@ func TestAccountIsSetWithTheDeviceOrNotAtAll(t *testing.T) {
 	eachDialect(t, func(l *ledger) {
 		l.NoteAccounts()
 		fails := func(context.Context, bool) error { return errBroker }
-		if _, err := l.CreateDevice(l.Context(), "op", "a", nil, []byte("1"), fails); !errors.Is(err, errBroker) {
+		if _, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), fails); !errors.Is(err, errBroker) {
 			l.Fatalf("created: %v", err)
 		}
 		if err := l.EnrollDevice(l.Context(), "a", []byte("1"), fails); !errors.Is(err, errBroker) {
@@ -208,7 +208,7 @@ func TestAccountIsSetWithTheDeviceOrNotAtAll(t *testing.T) {
 			enabled = append(enabled, on)
 			return nil
 		}
-		_, err := l.CreateDevice(l.Context(), "op", "a", nil, []byte("1"), works)
+		_, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), works)
 		l.must(err)
 		l.must(l.SetBlocked(l.Context(), "op", "a", true))
 		if _, err := l.RotateDeviceToken(l.Context(), "op", "a", []byte("2"), 0, fails); !errors.Is(err, errBroker) {
@@ -278,7 +278,7 @@ func TestLateDeletionSparesTheNewAccount(t *testing.T) {
 		l.must(err)
 		_, err = l.DeleteDevice(l.Context(), "op", "a", false)
 		l.must(err)
-		_, err = l.CreateDevice(l.Context(), "op", "a", nil, []byte("1"), func(context.Context, bool) error { return nil })
+		_, err = l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), func(context.Context, bool) error { return nil })
 		l.must(err)
 		if left := l.changes(); len(left) != 0 {
 			l.Errorf("still to come: %v", left)
@@ -312,7 +312,7 @@ func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 		var wait sync.WaitGroup
 		for i := range devices {
 			wait.Go(func() {
-				_, err := l.CreateDevice(l.Context(), "op", fmt.Sprint("new-", i), nil, fmt.Append(nil, i), func(context.Context, bool) error {
+				_, err := l.CreateDevice(l.Context(), "op", fmt.Sprint("new-", i), store.DeviceSpec{}, fmt.Append(nil, i), func(context.Context, bool) error {
 					talk()
 					return nil
 				})
@@ -360,7 +360,7 @@ func TestConcurrentCreatesSetOneAccount(t *testing.T) {
 			for i := range 4 {
 				secret := fmt.Sprint(round, "-", i)
 				wait.Go(func() {
-					_, err := l.CreateDevice(l.Context(), "op", id, nil, []byte(secret), func(context.Context, bool) error {
+					_, err := l.CreateDevice(l.Context(), "op", id, store.DeviceSpec{}, []byte(secret), func(context.Context, bool) error {
 						mu.Lock()
 						defer mu.Unlock()
 						account = append(account, secret)

@@ -51,7 +51,7 @@ const enrolled = "enrolled"
 // ErrExists once it has used one: then only an operator gives another.
 func (s *Store) EnrollDevice(ctx context.Context, id string, tokenHash []byte, set SetAccount) error {
 	return s.write(ctx, func(tx session) error {
-		if _, err := tx.register(ctx, id, id, nil); err != nil {
+		if _, err := tx.register(ctx, id, id, DeviceSpec{}); err != nil {
 			return err
 		}
 		own, err := one(ctx, tx, only[bool], `SELECT own_token FROM devices WHERE id = $1 {lock}`, id)

@@ -17,10 +17,17 @@ type Device struct {
 	OwnToken   bool              // has used a token of its own: fleet tokens no longer act for it
 	Revoked    bool              // has used a token of its own, and has none left that is valid
 	Tags       map[string]string // the operator's
+	Profile    string            // whose policies hold for what it starts; the operator's; empty: none
 	Attributes json.RawMessage   // the device's; a JSON object
 	CreatedAt  time.Time
 	LastSeen   *time.Time // to within a minute
 	Reach      Reach      // as of about then
+}
+
+// DeviceSpec is what an operator decides about a device.
+type DeviceSpec struct {
+	Tags    map[string]string
+	Profile string // empty: none
 }
 
 // Token is a credential; only the SHA-256 of its secret is stored.
@@ -55,12 +62,12 @@ const (
 
 const deviceColumns = `d.id, d.blocked, d.own_token, CASE WHEN d.own_token THEN NOT EXISTS (
 		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `) ELSE FALSE END,
-	d.tags, d.attributes, d.created_at, d.last_seen, d.reach`
+	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.reach`
 
 // deviceDest takes NULLs: the device may not be registered.
 func deviceDest(d *Device) []any {
 	return []any{
-		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.Revoked), labels{&d.Tags}, document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen}, opt(&d.Reach),
+		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.Revoked), labels{&d.Tags}, opt(&d.Profile), document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen}, opt(&d.Reach),
 	}
 }
 
@@ -76,6 +83,7 @@ func (s *Store) Device(ctx context.Context, id string) (Device, error) {
 // DeviceFilter selects devices; a zero field selects all.
 type DeviceFilter struct {
 	Tags    map[string]string // has all of them
+	Profile string
 	Blocked *bool
 	Prefix  string // what their ids begin with
 	After   string // ids above
@@ -91,6 +99,9 @@ func (s *Store) Devices(ctx context.Context, f DeviceFilter) ([]Device, error) {
 			return nil, err
 		}
 		q.where("{tagged %s}", tags) // the first: the words know this place
+	}
+	if f.Profile != "" {
+		q.where("d.profile = %s", f.Profile)
 	}
 	q.where("d.id > %s", f.After)
 	if f.Prefix != "" { // ids are compared byte by byte, and all their characters are below ~
@@ -111,8 +122,9 @@ func (s *Store) DevicesOf(ctx context.Context, ids []string) ([]Device, error) {
 }
 
 // CreateDevice registers a device with its credential, of which its account
-// hears through set; ErrExists. With WithOnce it takes effect once.
-func (s *Store) CreateDevice(ctx context.Context, actor, id string, tags map[string]string, tokenHash []byte, set SetAccount) (Device, error) {
+// hears through set; ErrExists, ErrUnknownProfile. With WithOnce it takes effect
+// once.
+func (s *Store) CreateDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte, set SetAccount) (Device, error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
 	if err != nil {
@@ -121,7 +133,7 @@ func (s *Store) CreateDevice(ctx context.Context, actor, id string, tags map[str
 	var d Device
 	err = s.write(ctx, func(tx session) error {
 		err := tx.once(ctx, &d, func() (err error) {
-			d, err = tx.createDevice(ctx, actor, id, tags, tokenHash)
+			d, err = tx.createDevice(ctx, actor, id, spec, tokenHash)
 			return err
 		})
 		if once := OnceOf(ctx); err != nil || once != nil && once.Replayed {
@@ -132,8 +144,8 @@ func (s *Store) CreateDevice(ctx context.Context, actor, id string, tags map[str
 	return d, err
 }
 
-func (s session) createDevice(ctx context.Context, actor, id string, tags map[string]string, tokenHash []byte) (Device, error) {
-	created, err := s.register(ctx, actor, id, tags)
+func (s session) createDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte) (Device, error) {
+	created, err := s.register(ctx, actor, id, spec)
 	if err != nil {
 		return Device{}, err
 	}
@@ -153,7 +165,7 @@ func (s *Store) EnsureDevice(ctx context.Context, id string) (Device, error) {
 		return d, err
 	}
 	err = s.write(ctx, func(tx session) error {
-		if _, err := tx.register(ctx, id, id, nil); err != nil {
+		if _, err := tx.register(ctx, id, id, DeviceSpec{}); err != nil {
 			return err
 		}
 		d, err = tx.device(ctx, id)
@@ -162,13 +174,17 @@ func (s *Store) EnsureDevice(ctx context.Context, id string) (Device, error) {
 	return d, err
 }
 
-func (s session) register(ctx context.Context, actor, id string, tags map[string]string) (created bool, err error) {
-	text, err := tagsText(tags)
+func (s session) register(ctx context.Context, actor, id string, spec DeviceSpec) (created bool, err error) {
+	text, err := tagsText(spec.Tags)
 	if err != nil {
 		return false, err
 	}
+	if err := s.holdProfile(ctx, spec.Profile); err != nil {
+		return false, err
+	}
 	n, err := s.exec(ctx, `
-		INSERT INTO devices (id, tags, attributes, created_at) VALUES ($1, $2, '{}', {now}) ON CONFLICT DO NOTHING`, id, text)
+		INSERT INTO devices (id, tags, attributes, created_at, profile) VALUES ($1, $2, '{}', {now}, nullif($3, '')) ON CONFLICT DO NOTHING`,
+		id, text, spec.Profile)
 	if err != nil || n == 0 {
 		return false, err
 	}

@@ -18,13 +18,13 @@ func TestDevices(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		tags := map[string]string{"region": "ar", "quote": `"<é>`}
-		d, err := l.CreateDevice(l.Context(), "op", "m:1", tags, []byte("hash-1"), nil)
+		d, err := l.CreateDevice(l.Context(), "op", "m:1", store.DeviceSpec{Tags: tags}, []byte("hash-1"), nil)
 		l.must(err)
 		want := store.Device{ID: "m:1", Tags: tags, Attributes: json.RawMessage(`{}`), CreatedAt: d.CreatedAt}
 		if diff := cmp.Diff(want, d); diff != "" || d.CreatedAt.IsZero() {
 			l.Fatal(diff)
 		}
-		if _, err := l.CreateDevice(l.Context(), "op", "m:1", nil, []byte("hash-2"), nil); !errors.Is(err, store.ErrExists) {
+		if _, err := l.CreateDevice(l.Context(), "op", "m:1", store.DeviceSpec{}, []byte("hash-2"), nil); !errors.Is(err, store.ErrExists) {
 			l.Fatalf("the same id: %v", err)
 		}
 		if _, err := l.TokenByHash(l.Context(), []byte("hash-2")); !errors.Is(err, store.ErrNotFound) {

@@ -62,7 +62,7 @@ func inputs() map[string]string {
 		"claims":   "n bigint, task bigint, device text, pool text, slot bigint, lease text",
 		"renewals": "n bigint, task bigint, token bigint, device text",
 		"seen":     "device text, at_ms bigint, reach smallint",
-		"imports":  "n bigint, device text, tags text, hash text",
+		"imports":  "n bigint, device text, tags text, hash text, profile text",
 		"openings": "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",
 		"endings": "task bigint, token bigint, cause text, output text, error text, state text, counted bigint," +
 			" returned bigint, delay_ms bigint, event text, actor text, detail text",

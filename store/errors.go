@@ -12,6 +12,10 @@ var (
 	// ErrUnknownDevice: a batch names a device that is not registered, and was
 	// asked to refuse those.
 	ErrUnknownDevice = errors.New("unknown device")
+	// ErrUnknownProfile: a device is given a profile that does not exist.
+	ErrUnknownProfile = errors.New("unknown profile")
+	// ErrInUse: a profile that devices have is not deleted.
+	ErrInUse = errors.New("in use")
 	// ErrNotRetriable: the task succeeded, or its batch is over.
 	ErrNotRetriable = errors.New("cannot be tried again")
 	// ErrNoTasks: a batch of none.

@@ -45,10 +45,11 @@ type Candidate struct {
 	Window, PoolWindow Opening
 	FinishInside       bool // nothing starts with less than Lease left of a window
 
-	// Policies of its pool and its batch; nil = none. With any, also what they may ask about.
-	PoolLimits, Limits json.RawMessage
-	Kind               string
-	Payload            json.RawMessage
+	// Policies of its pool, its batch and its device's profile; nil = none. With any, also what they may ask about.
+	PoolLimits, Limits, ProfileLimits json.RawMessage
+
+	Kind    string
+	Payload json.RawMessage
 }
 
 // View is one consistent reading of what concerns a device's report.

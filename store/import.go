@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +17,8 @@ type NewDevice struct {
 	ID   string
 	Tags json.RawMessage // a JSON object of strings; nil: none
 	Hash []byte          // SHA-256 of its token
+
+	Profile string // empty: none
 }
 
 // Existing is what becomes of the devices of an import that are registered
@@ -46,7 +50,7 @@ const importPart = 1000
 // twice in the list. It returns which of them were given their token. Older
 // tokens of those that it rotates end after overlap. Accounts at a broker hear
 // nothing of it. An EntryError with ErrExists names one that exists, if that is
-// refused. With WithOnce it takes effect once; a replay gave none.
+// refused, or with ErrUnknownProfile one whose profile does not. With WithOnce it takes effect once; a replay gave none.
 func (s *Store) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing Existing, overlap time.Duration) (given []bool, err error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
@@ -59,6 +63,9 @@ func (s *Store) ImportDevices(ctx context.Context, actor string, list []NewDevic
 		var total int // all that is kept of the answer
 		return tx.once(ctx, &total, func() error {
 			total = len(list)
+			if err := tx.holdProfiles(ctx, list); err != nil {
+				return err
+			}
 			for part := range slices.Chunk(rows, importPart) {
 				if err := (devicesImport{tx, actor, part, given}).run(ctx, existing, overlap); err != nil {
 					return err
@@ -70,12 +77,34 @@ func (s *Store) ImportDevices(ctx context.Context, actor string, list []NewDevic
 	return given, err
 }
 
+// holdProfiles holds those of all devices, in one order.
+func (s session) holdProfiles(ctx context.Context, list []NewDevice) error {
+	first := map[string]int{}
+	for i, d := range list {
+		if _, seen := first[d.Profile]; !seen {
+			first[d.Profile] = i
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(first)) {
+		err := s.holdProfile(ctx, name)
+		if errors.Is(err, ErrUnknownProfile) {
+			return &EntryError{first[name], err}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 type importRow struct {
 	N      int    `json:"n"`
 	Device string `json:"device"`
 	Tags   string `json:"tags"`
 	Hash   string `json:"hash"`
-	entry  int    // of the list
+
+	Profile string `json:"profile"`
+	entry   int    // of the list
 }
 
 // importRows are in the order of their ids, so that imports that meet wait for
@@ -83,7 +112,7 @@ type importRow struct {
 func importRows(list []NewDevice) []importRow {
 	rows := make([]importRow, len(list))
 	for i, d := range list {
-		rows[i] = importRow{Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), entry: i}
+		rows[i] = importRow{Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), Profile: d.Profile, entry: i}
 		if d.Tags != nil {
 			rows[i].Tags = string(d.Tags)
 		}
@@ -125,8 +154,8 @@ func (p devicesImport) run(ctx context.Context, existing Existing, overlap time.
 // insert registers those that are not there, and returns them.
 func (p devicesImport) insert(ctx context.Context) ([]importRow, error) {
 	created, err := collect(ctx, p.session, only[string], `
-		INSERT INTO devices (id, tags, attributes, created_at)
-		SELECT device, tags{json}, '{}', {now} FROM {imports} WHERE TRUE ORDER BY n
+		INSERT INTO devices (id, tags, attributes, created_at, profile)
+		SELECT device, tags{json}, '{}', {now}, nullif(profile, '') FROM {imports} WHERE TRUE ORDER BY n
 		ON CONFLICT DO NOTHING RETURNING id`, input(p.rows))
 	if err != nil {
 		return nil, fmt.Errorf("registering devices: %w", err)

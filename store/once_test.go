@@ -141,7 +141,7 @@ func TestCredentialsAreMadeOnce(t *testing.T) {
 		}
 		for i := range 2 {
 			ctx, once := keyed(l, 0, "device", "x")
-			d, err := l.CreateDevice(ctx, "op", "a", map[string]string{"k": "v"}, []byte("secret of each try"), set)
+			d, err := l.CreateDevice(ctx, "op", "a", store.DeviceSpec{Tags: map[string]string{"k": "v"}}, []byte("secret of each try"), set)
 			l.must(err)
 			if d.ID != "a" || d.Tags["k"] != "v" || once.Replayed != (i == 1) {
 				l.Errorf("%+v, replayed %v", d, once.Replayed)

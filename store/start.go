@@ -20,17 +20,19 @@ type Start struct {
 	Payload    json.RawMessage   // nil = none
 	Tags       map[string]string // of the device, as they are now
 	Attributes json.RawMessage   // likewise
+	Profile    string            // likewise; empty: none
 
-	PoolLimits, Limits json.RawMessage // policies of its pool and its batch; nil = none
+	PoolLimits, Limits, ProfileLimits json.RawMessage // policies of its pool, its batch and its device's profile; nil = none
 
 	Now, GrantedAt time.Time // both by the database's clock
 }
 
-// Limited is a pool, or a batch of it, that has policies.
+// Limited is who has policies in a pool: itself, a batch of it, or a profile.
 type Limited struct {
-	Pool   string
-	Batch  int64 // 0: of the pool
-	Limits json.RawMessage
+	Pool    string
+	Batch   int64  // 0: none
+	Profile string // empty: none
+	Limits  json.RawMessage
 }
 
 func startDest(s *Start) []any {
@@ -39,8 +41,10 @@ func startDest(s *Start) []any {
 		document{&s.Payload},
 		labels{&s.Tags},
 		document{&s.Attributes},
+		opt(&s.Profile),
 		document{&s.PoolLimits},
 		document{&s.Limits},
+		document{&s.ProfileLimits},
 		instant{&s.Now},
 		instant{&s.GrantedAt},
 	}
@@ -54,10 +58,10 @@ func startsOf(condition, end string) string {
 	}
 	return `
 		SELECT x.token, x.lease, x.task, t.batch, t.pool, x.device, b.kind, coalesce(t.payload, b.payload), d.tags, d.attributes,
-			p.limits, b.limits, {now}, x.granted_at
+			d.profile, p.limits, b.limits, pr.limits, {now}, x.granted_at
 		FROM (` + each("grants") + ` UNION ALL ` + each("attempts") + `) x
 			JOIN tasks t ON t.id = x.task JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool
-			LEFT JOIN devices d ON d.id = x.device
+			LEFT JOIN devices d ON d.id = x.device LEFT JOIN profiles pr ON pr.name = d.profile
 		ORDER BY x.token DESC`
 }
 
@@ -89,12 +93,20 @@ func (s *Store) StartOf(ctx context.Context, task int64, lease string) (Start, e
 	return Start{}, ErrNotFound
 }
 
-// Limited returns the pools, and the batches with work left, that have policies.
-func (s *Store) Limited(ctx context.Context) ([]Limited, error) {
-	return collect(ctx, s.read(), func(l *Limited) []any { return []any{&l.Pool, &l.Batch, document{&l.Limits}} }, `
-		SELECT name, 0, limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL
+// Limited returns who has policies: pools, batches with work left, and profiles in
+// the pools where one of their devices holds a place; everywhere: in all pools.
+func (s *Store) Limited(ctx context.Context, everywhere bool) ([]Limited, error) {
+	profiled := `(SELECT DISTINCT g.pool, d.profile FROM grants g JOIN devices d ON d.id = g.device WHERE d.profile IS NOT NULL)`
+	if everywhere {
+		profiled = `(SELECT p.name AS pool, f.name AS profile FROM pools p CROSS JOIN profiles f
+			WHERE p.deleted_at IS NULL AND EXISTS (SELECT 1 FROM devices d WHERE d.profile = f.name))`
+	}
+	return collect(ctx, s.read(), func(l *Limited) []any { return []any{&l.Pool, &l.Batch, &l.Profile, document{&l.Limits}} }, `
+		SELECT name, 0, '', limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL
 		UNION ALL
-		SELECT b.pool, b.id, b.limits FROM batches b WHERE b.limits IS NOT NULL AND b.cancelled_at IS NULL
+		SELECT b.pool, b.id, '', b.limits FROM batches b WHERE b.limits IS NOT NULL AND b.cancelled_at IS NULL
 			AND EXISTS (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending')
-		ORDER BY 1, 2`)
+		UNION ALL
+		SELECT x.pool, 0, x.profile, pr.limits FROM `+profiled+` x JOIN profiles pr ON pr.name = x.profile WHERE pr.limits IS NOT NULL
+		ORDER BY 1, 2, 3`)
 }

@@ -27,7 +27,19 @@ func TestCandidatesHaveTheirPolicies(t *testing.T) {
 		if c := candidate(); c.PoolLimits != nil || c.Limits != nil || c.Kind != "" || c.Payload != nil {
 			l.Errorf("without policies: %+v", c)
 		}
-		_, err := l.ChangeBatch(l.Context(), "op", b.ID, func(b *store.Batch) error { b.Limits = json.RawMessage(policies); return nil })
+		_, _, err := l.PutProfile(l.Context(), "op", "slow", json.RawMessage(policies))
+		l.must(err)
+		_, err = l.CreateDevice(l.Context(), "op", "d", store.DeviceSpec{Profile: "slow"}, []byte("d"), nil)
+		l.must(err)
+		if c := candidate(); string(c.ProfileLimits) != policies || c.Limits != nil || c.Kind != "speedtest" || string(c.Payload) != `{"a":1}` {
+			l.Errorf("with the profile's: %+v", c)
+		}
+		_, err = l.ChangeDevice(l.Context(), "op", "d", func(d *store.DeviceSpec) error { d.Profile = ""; return nil })
+		l.must(err)
+		if c := candidate(); c.ProfileLimits != nil || c.Kind != "" {
+			l.Errorf("without the profile: %+v", c)
+		}
+		_, err = l.ChangeBatch(l.Context(), "op", b.ID, func(b *store.Batch) error { b.Limits = json.RawMessage(policies); return nil })
 		l.must(err)
 		if c := candidate(); c.PoolLimits != nil || string(c.Limits) != policies || c.Kind != "speedtest" || string(c.Payload) != `{"a":1}` {
 			l.Errorf("with the batch's: %+v", c)
@@ -42,7 +54,7 @@ func TestCandidatesHaveTheirPolicies(t *testing.T) {
 		if diff := cmp.Diff(views[1], views[2]); diff != "" || len(views[2].Candidates) != 1 || len(views[0].Candidates) != 0 {
 			l.Errorf("named twice: %+v %s", views, diff)
 		}
-		limited, err := l.Limited(l.Context())
+		limited, err := l.Limited(l.Context(), false)
 		l.must(err)
 		want := []store.Limited{{Pool: "p", Limits: json.RawMessage(policies)}, {Pool: "p", Batch: b.ID, Limits: json.RawMessage(policies)}}
 		if diff := cmp.Diff(want, limited); diff != "" {

@@ -34,6 +34,7 @@ func candidateDest(c *Candidate) []any {
 		instant{&c.PoolWindow.Until},
 		document{&c.PoolLimits},
 		document{&c.Limits},
+		document{&c.ProfileLimits},
 		opt(&c.Kind),
 		document{&c.Payload},
 	}
@@ -109,23 +110,26 @@ func distinct(texts []string) (unique []string, at []int) {
 
 // shownTasks of a batch are its best one; with policies the best ones: what lets
 // one of them wait may let another one start.
-const shownTasks = `(o.rank = 1 OR o.rank <= 8 AND (o.limits IS NOT NULL OR o.pool_limits IS NOT NULL))`
+const shownTasks = `(o.rank = 1 OR o.rank <= 8 AND o.limited)`
 
 // viewsText asks for the views of {names}, and of the best open tasks for those
 // shown. The CROSS JOIN is in this order for SQLite: it would read all open
 // tasks, because their index has the order of the ranks.
 func viewsText(shown string) string {
+	const limited = `(p.limits IS NOT NULL OR b.limits IS NOT NULL OR w.limits IS NOT NULL)`
 	return `
 		WITH clock AS (SELECT {now} AS now),
-		wanted AS (SELECT n, name FROM {names}),
+		wanted AS (SELECT n, name, (
+			SELECT p.limits FROM devices own JOIN profiles p ON p.name = own.profile WHERE own.id = names.name) AS limits FROM {names}),
 		open AS (
 			SELECT t.id, t.batch, t.pool, t.device, ` + taskPriority + ` AS priority, b.weight, b.created_at, b.not_before, t.retry_at, t.attempts + 1 AS attempt,
 				CASE WHEN b.not_before IS NULL OR t.retry_at > b.not_before THEN t.retry_at ELSE b.not_before END AS eligible_at,
 				CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END AS lease_ms,
 				p.paused AS pool_paused, b.paused AS batch_paused, b.finish_inside, b.opens_at, b.closes_at, p.opens_at AS pool_opens_at, p.closes_at AS pool_closes_at,
-				p.limits AS pool_limits, b.limits,
-				CASE WHEN p.limits IS NOT NULL OR b.limits IS NOT NULL THEN b.kind END AS kind,
-				CASE WHEN p.limits IS NOT NULL OR b.limits IS NOT NULL THEN coalesce(t.payload, b.payload) END AS payload
+				p.limits AS pool_limits, b.limits, w.limits AS profile_limits,
+				` + limited + ` AS limited,
+				CASE WHEN ` + limited + ` THEN b.kind END AS kind,
+				CASE WHEN ` + limited + ` THEN coalesce(t.payload, b.payload) END AS payload
 			FROM wanted w CROSS JOIN tasks t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool
 				CROSS JOIN clock
 			WHERE t.device = w.name AND t.state = 'pending' AND b.cancelled_at IS NULL AND p.deleted_at IS NULL AND (b.not_after IS NULL OR b.not_after > clock.now)
@@ -137,7 +141,7 @@ func viewsText(shown string) string {
 		SELECT w.n, clock.now, ` + standstill + `, CASE WHEN d.id IS NULL THEN EXISTS (SELECT 1 FROM deleted_devices gone WHERE gone.id = w.name) ELSE FALSE END,
 			` + deviceColumns + `, ` + grantColumns + `,
 			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.not_before, o.retry_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused,
-			o.finish_inside, o.opens_at, o.closes_at, o.pool_opens_at, o.pool_closes_at, o.pool_limits, o.limits, o.kind, o.payload
+			o.finish_inside, o.opens_at, o.closes_at, o.pool_opens_at, o.pool_closes_at, o.pool_limits, o.limits, o.profile_limits, o.kind, o.payload
 		FROM wanted w CROSS JOIN clock
 			LEFT JOIN devices d ON d.id = w.name
 			LEFT JOIN grants g ON g.device = w.name

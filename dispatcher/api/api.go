@@ -41,6 +41,7 @@ type Store interface {
 	batchStore
 	taskStore
 	deviceStore
+	profileStore
 	tokenStore
 	eventStore
 }
@@ -98,6 +99,7 @@ func (a *API) registerOperators(mux *http.ServeMux) {
 	a.registerBatches(operations)
 	a.registerTasks(operations)
 	a.registerRegistry(operations)
+	a.registerProfiles(operations)
 	a.registerTokens(operations)
 	a.registerEvents(operations)
 	describeReport(operations)

@@ -12,6 +12,7 @@ const (
 	codeForbidden         = "forbidden"              // 403
 	codeKeyInUse          = "idempotency_key_in_use" // 409: the first request with it is under way
 	codeKeyReused         = "idempotency_key_reused" // 422: another request had it
+	codeInUse             = "in_use"                 // 409: a profile that devices have
 	codeInternal          = "internal"               // 500
 	codeInvalidField      = "invalid_field"          // 422: a value that does not fit
 	codeInvalidLine       = "invalid_line"           // 422: a line of a streamed batch or import; the number is named
@@ -30,5 +31,6 @@ const (
 	codeUnknownDevice     = "unknown_device"         // 422: not registered, and unknown_devices=refuse
 	codeUnknownField      = "unknown_field"          // 400
 	codeUnknownPool       = "unknown_pool"           // 422
+	codeUnknownProfile    = "unknown_profile"        // 422
 	codeUnsupportedMedia  = "unsupported_media_type" // 415
 )

@@ -70,6 +70,7 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 	b.batch(newFields)
 	b.report("d-1", `{}`).must(200)
 	b.token("viewer")
+	b.profile("x", ``)
 	d, lists := b.document(), 0
 	for name, op := range d.operations() {
 		answered := op.Responses["200"].Content
@@ -110,7 +111,7 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 			t.Errorf("%s: %d entries by pages, %d at once", name, len(last), len(entries))
 		}
 	}
-	if want := 6; lists < want { // pools, batches, tasks, devices, tokens, events
+	if want := 7; lists < want { // pools, batches, tasks, devices, profiles, tokens, events
 		t.Errorf("%d lists, want at least %d", lists, want)
 	}
 }
@@ -186,6 +187,8 @@ func TestOpenAPIDescribesEverySuccess(t *testing.T) {
 	}{
 		{"PUT /v1/pools/{pool}", "/v1/pools/p", `{}`, 201},
 		{"PUT /v1/pools/{pool}", "/v1/pools/p", `{}`, 200},
+		{"PUT /v1/profiles/{profile}", "/v1/profiles/x", `{}`, 201},
+		{"PUT /v1/profiles/{profile}", "/v1/profiles/x", `{}`, 200},
 		{"POST /v1/batches", "/v1/batches?dry_run=true", newFields, 200},
 		{"POST /v1/batches", "/v1/batches", newFields, 201},
 	} {

@@ -65,6 +65,8 @@ func (a *API) importDevices(ctx huma.Context, contentType string) (list []store.
 	switch {
 	case errors.Is(err, dispatcher.ErrAccounts):
 		return nil, nil, problem(http.StatusConflict, codeOneByOne, "the MQTT broker keeps an account for each device and is told of one at a time: send each device by itself")
+	case errors.As(err, &bad) && errors.Is(err, store.ErrUnknownProfile):
+		return nil, nil, badLine(read.lines[bad.Entry], bad)
 	case errors.As(err, &bad):
 		return nil, nil, badLine(read.lines[bad.Entry], fmt.Errorf("%w; existing=skip leaves such devices as they are, existing=rotate gives them one more token", bad))
 	}
@@ -92,7 +94,10 @@ type deviceLines interface {
 	line() int
 }
 
-// deviceCSV has a column for each tag.
+// profileColumn cannot be the name of a tag, which has no colon.
+const profileColumn = ":profile"
+
+// deviceCSV has a column for each tag, and perhaps one for the profile.
 type deviceCSV struct{ *csvLines }
 
 func newDeviceCSV(body io.Reader) (deviceCSV, error) {
@@ -111,7 +116,12 @@ func (l deviceCSV) next() (devicePost, error) {
 		return devicePost{ID: entry.Device}, err
 	}
 	device := devicePost{ID: entry.Device}
-	return device, json.Unmarshal(entry.Payload, &device.Tags)
+	if err := json.Unmarshal(entry.Payload, &device.Tags); err != nil {
+		return device, err
+	}
+	device.Profile = device.Tags[profileColumn]
+	delete(device.Tags, profileColumn)
+	return device, nil
 }
 
 // imported is an import that was read.
@@ -121,7 +131,7 @@ type imported struct {
 }
 
 func readDevices(body io.Reader, contentType string) (read imported, err error) {
-	var from deviceLines = newNDJSON[devicePost](body, "id and tags")
+	var from deviceLines = newNDJSON[devicePost](body, "id, tags and profile")
 	if contentType == typeCSV {
 		if from, err = newDeviceCSV(body); err != nil {
 			return read, err
@@ -163,10 +173,10 @@ func (d devicePost) check(seen map[string]int, line int) (store.NewDevice, error
 	}
 	seen[d.ID] = line
 	if len(d.Tags) == 0 {
-		return store.NewDevice{ID: d.ID}, nil
+		return store.NewDevice{ID: d.ID, Profile: d.Profile}, nil
 	}
 	tags, err := json.Marshal(d.Tags)
-	return store.NewDevice{ID: d.ID, Tags: tags}, err
+	return store.NewDevice{ID: d.ID, Tags: tags, Profile: d.Profile}, err
 }
 
 // writeTokens answers an import with a line for each of its lines.

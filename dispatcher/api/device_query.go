@@ -19,6 +19,7 @@ type Recent interface {
 type deviceQuery struct {
 	Page
 	Tags    []string `query:"tag,explode" maxItems:"64" doc:"name:value; several: has all of them"`
+	Profile string   `query:"profile" maxLength:"64" doc:"Those that have it"`
 	Blocked string   `query:"blocked" enum:"true,false"`
 	Prefix  string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"What their ids begin with"`
 	Recent  int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only so many that were seen last, newest first; with no filter and no page_token"`
@@ -32,7 +33,7 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	if err != nil {
 		return store.DeviceFilter{}, err
 	}
-	f := store.DeviceFilter{After: after, Limit: q.Size, Prefix: q.Prefix, Tags: map[string]string{}}
+	f := store.DeviceFilter{After: after, Limit: q.Size, Prefix: q.Prefix, Profile: q.Profile, Tags: map[string]string{}}
 	for _, tag := range q.Tags {
 		name, value, ok := strings.Cut(tag, ":")
 		if other, twice := f.Tags[name]; !ok || twice && other != value {
@@ -49,8 +50,8 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 
 // listRecent reads all that is remembered: some may have been deleted.
 func (a *API) listRecent(ctx context.Context, in *deviceQuery) (*body[deviceList], error) {
-	if len(in.Tags) > 0 || in.Blocked != "" || in.Prefix != "" || in.Token != "" {
-		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "recent: not with tag, blocked, prefix or page_token")
+	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.Token != "" {
+		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "recent: not with tag, profile, blocked, prefix or page_token")
 	}
 	seen, err := a.options.Recent.Newest(ctx)
 	if err != nil {

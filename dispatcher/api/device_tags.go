@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 // Limits of a device's tags.
@@ -19,6 +20,7 @@ const (
 
 type devicePatch struct {
 	Tags       patch[map[string]*string] `json:"tags,omitzero" doc:"Merged: null takes one away; null for all takes all away"`
+	Profile    patch[string]             `json:"profile,omitzero" maxLength:"64" doc:"Null: none"`
 	Attributes raw                       `json:"attributes,omitempty" hidden:"true"` // for a better answer than that there is none
 }
 
@@ -33,7 +35,10 @@ func (a *API) patchDevice(ctx context.Context, in *struct {
 	if present(in.Body.Attributes) != nil {
 		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "attributes: the device's own, which only it sets; tags are yours")
 	}
-	d, err := a.store.ChangeTags(ctx, actor(ctx), in.ID, in.Body.mergeTags)
+	d, err := a.store.ChangeDevice(ctx, actor(ctx), in.ID, func(spec *store.DeviceSpec) error {
+		in.Body.Profile.to(&spec.Profile, "")
+		return in.Body.mergeTags(spec.Tags)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -13,12 +13,14 @@ type deviceStore interface {
 	Device(ctx context.Context, id string) (store.Device, error)
 	Devices(ctx context.Context, f store.DeviceFilter) ([]store.Device, error)
 	DevicesOf(ctx context.Context, ids []string) ([]store.Device, error)
-	ChangeTags(ctx context.Context, actor, id string, change func(tags map[string]string) error) (store.Device, error)
+	ChangeDevice(ctx context.Context, actor, id string, change func(*store.DeviceSpec) error) (store.Device, error)
 }
 
 type devicePost struct {
 	ID   string            `json:"id" doc:"1-128 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 	Tags map[string]string `json:"tags,omitempty" nullable:"true" doc:"Yours, unlike attributes, which are the device's. At most 64, 8 KiB together; a name has 1-64 bytes and no colon"`
+
+	Profile string `json:"profile,omitempty" nullable:"true" maxLength:"64" doc:"Whose policies hold for what it starts"`
 }
 
 // DeviceBody is a device on the wire.
@@ -27,6 +29,7 @@ type DeviceBody struct {
 	Blocked    bool              `json:"blocked"`
 	OwnToken   bool              `json:"own_token" doc:"Has used a token of its own: fleet tokens no longer act for it"`
 	Tags       map[string]string `json:"tags"`
+	Profile    string            `json:"profile" doc:"Empty: none"`
 	Attributes raw               `json:"attributes"`
 	Created    timestamp         `json:"created_at"`
 	LastSeen   *timestamp        `json:"last_seen" nullable:"true" doc:"To within a minute"`
@@ -52,7 +55,7 @@ func (a *API) registerRegistry(operations huma.API) {
 		items: func(l deviceList) ([]DeviceBody, string) { return l.Devices, l.NextPageToken },
 	})
 	register(a, operations, operation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), a.getDevice)
-	register(a, operations, operation("PATCH", "/v1/devices/{id}", "patchDevice", "Change a device's tags; absent ones stay, null takes one away", roleOperator, 200), a.patchDevice)
+	register(a, operations, operation("PATCH", "/v1/devices/{id}", "patchDevice", "Change a device's tags and its profile; absent ones stay, null takes one away", roleOperator, 200), a.patchDevice)
 	register(a, operations, operation("DELETE", "/v1/devices/{id}", "deleteDevice", "Delete a device and its tokens", roleOperator, 200), a.deleteDevice)
 	register(a, operations, operation("POST", "/v1/devices/{id}/token", "rotateToken", "Make a new token of a device", roleOperator, 200), a.rotateToken)
 	register(a, operations, operation("POST", "/v1/devices/{id}/block", "blockDevice", "Block a device: nothing is granted to it, and what it runs is to stop", roleOperator, 200), a.setBlocked(true))
@@ -67,7 +70,7 @@ func (a *API) createDevice(ctx context.Context, in *struct{ Body devicePost }) (
 	if err := checkTags(in.Body.Tags); err != nil {
 		return nil, err
 	}
-	d, token, err := a.options.Dispatcher.CreateDevice(ctx, actor(ctx), id, in.Body.Tags)
+	d, token, err := a.options.Dispatcher.CreateDevice(ctx, actor(ctx), id, store.DeviceSpec{Tags: in.Body.Tags, Profile: in.Body.Profile})
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +122,7 @@ func showDevice(d store.Device) DeviceBody {
 		attributes = raw("{}")
 	}
 	return DeviceBody{
-		ID: d.ID, Blocked: d.Blocked, OwnToken: d.OwnToken, Tags: tags, Attributes: attributes,
+		ID: d.ID, Blocked: d.Blocked, OwnToken: d.OwnToken, Tags: tags, Profile: d.Profile, Attributes: attributes,
 		Created: stamp(d.CreatedAt), LastSeen: stampPointer(d.LastSeen),
 	}
 }

@@ -104,6 +104,7 @@ func TestOpenAPIHasTheReportAndProblems(t *testing.T) {
 func asks() map[string]string {
 	return map[string]string{
 		"PUT /v1/pools/{pool}":                       `{"capacity":2,"lease_ms":60000,"paused":false,"limits":[],"windows":[]}`,
+		"PUT /v1/profiles/{profile}":                 `{"limits":[` + perAccount + `]}`,
 		"POST /v1/batches":                           newFields,
 		"PATCH /v1/batches/{id}":                     `{"priority":3,"weight":null,"not_after":"2099-01-01T00:00:00Z","max_attempts":2}`,
 		"POST /v1/batches/{id}/pause":                `{"reason":"a look first"}`,
@@ -138,6 +139,8 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 		b.report("d-1", b.granted("d-1").result("failed", `,"error":"none"`)).must(200)
 		g := b.granted("d-2")
 		b.device("d-gone")
+		b.profile("x", ``)
+		b.profile("gone", ``)
 		d := b.document()
 		for _, name := range slices.Sorted(maps.Keys(d.operations())) {
 			op := d.operations()[name]
@@ -156,7 +159,10 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 			if strings.HasPrefix(path, "/v1/tokens") {
 				id = fmt.Sprint(b.tokenID())
 			}
-			path = strings.NewReplacer("{pool}", pool, "{device}", "d-2", "{id}", id, "{slot}", fmt.Sprint(g.Slot), "{token}", fmt.Sprint(g.Token)).Replace(path)
+			path = strings.NewReplacer("{pool}", pool, "{device}", "d-2", "{id}", id, "{slot}", fmt.Sprint(g.Slot), "{token}", fmt.Sprint(g.Token), "{profile}", "x").Replace(path)
+			if op.OperationID == "deleteProfile" {
+				path = "/v1/profiles/gone"
+			}
 			if op.OperationID == "deleteDevice" {
 				path = "/v1/devices/d-gone"
 			}

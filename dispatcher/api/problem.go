@@ -127,6 +127,8 @@ func refusals() []refusalOf {
 	return []refusalOf{
 		{store.ErrOpenTasks, http.StatusConflict, codeOpenTasks, "the device has open tasks; cancel=true cancels them"},
 		{store.ErrUnknownPool, http.StatusUnprocessableEntity, codeUnknownPool, "pool: no such pool"},
+		{store.ErrUnknownProfile, http.StatusUnprocessableEntity, codeUnknownProfile, "profile: no such profile"},
+		{store.ErrInUse, http.StatusConflict, codeInUse, "devices have this profile: give them another one, or none; GET /v1/devices?profile= lists them"},
 		{store.ErrNotFound, http.StatusNotFound, codeNotFound, "there is nothing of that name or number"},
 		{store.ErrNotRetriable, http.StatusConflict, codeNotRetriable, "the task succeeded, or its batch was cancelled or is past its not_after"},
 		{store.ErrNoTasks, http.StatusUnprocessableEntity, codeNoTasks, "no line, and no device that is selected"},

@@ -71,6 +71,7 @@ func TestProtocolExamples(t *testing.T) {
 		"put-pool-full":      {"PUT", "/v1/pools/ar:330100", 200},
 		"create-batch":       {"POST", "/v1/batches", 201},
 		"create-batch-tasks": {"POST", "/v1/batches", 201},
+		"put-profile":        {"PUT", "/v1/profiles/solar", 201},
 		"create-device":      {"POST", "/v1/devices", 201},
 		"rotate-token":       {"POST", "/v1/devices/ar-7/token", 200},
 		"patch-device":       {"PATCH", "/v1/devices/ar-7", 200},
@@ -90,7 +91,7 @@ func TestProtocolExamples(t *testing.T) {
 	}
 	forBackends(t, func(b *bench) {
 		d := b.document()
-		for _, name := range []string{"put-pool", "create-batch", "create-batch-tasks", "create-device", "rotate-token", "patch-device", "patch-batch", "pause-batch", "release-slot", "put-pool-full"} {
+		for _, name := range []string{"put-pool", "create-batch", "create-batch-tasks", "put-profile", "create-device", "rotate-token", "patch-device", "patch-batch", "pause-batch", "release-slot", "put-pool-full"} {
 			r := requests[name]
 			if name == "release-slot" {
 				b.granted("ar-8")

@@ -20,7 +20,7 @@ func roleNeeded(method, path string) string {
 		return "admin"
 	case method == http.MethodGet:
 		return "viewer"
-	case strings.HasPrefix(path, "/v1/pools"):
+	case strings.HasPrefix(path, "/v1/pools"), strings.HasPrefix(path, "/v1/profiles"):
 		return "admin"
 	}
 	return "operator"
@@ -51,6 +51,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	b.pool("p", `{}`)
 	b.batch(newFields)
 	b.granted("d-1") // slot 0
+	b.profile("x", ``)
 	bearers := map[string]string{
 		"none": "", "garbage": "garbage", "fleet": fleetToken, "device": b.device("own"),
 		"viewer": b.token("viewer"), "operator": b.token("operator"), "admin": b.token("admin"), "verifier": b.token("verifier"),
@@ -61,7 +62,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(operations)) {
 		method, pattern, _ := strings.Cut(name, " ")
-		path := strings.NewReplacer("{pool}", "p", "{device}", "own", "{id}", "1", "{slot}", "0", "{token}", "1").Replace(pattern)
+		path := strings.NewReplacer("{pool}", "p", "{device}", "own", "{id}", "1", "{slot}", "0", "{token}", "1", "{profile}", "x").Replace(pattern)
 		for _, bearer := range slices.Sorted(maps.Keys(bearers)) {
 			needed := roleNeeded(method, pattern)
 			if strings.HasPrefix(pattern, "/v1/devices/{id}") { // each on one of its own: it may be gone afterwards
@@ -79,6 +80,10 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 			if name == "DELETE /v1/pools/{pool}" {
 				b.pool("empty-"+bearer, `{}`)
 				path = "/v1/pools/empty-" + bearer
+			}
+			if name == "DELETE /v1/profiles/{profile}" {
+				b.profile("unused-"+bearer, ``)
+				path = "/v1/profiles/unused-" + bearer
 			}
 			if needed == "device" && bearer == "fleet" {
 				path = strings.Replace(path, "own", "another", 1) // own has used its token

@@ -1,0 +1,110 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+type profileStore interface {
+	PutProfile(ctx context.Context, actor, name string, limits json.RawMessage) (store.Profile, bool, error)
+	Profile(ctx context.Context, name string) (store.Profile, error)
+	Profiles(ctx context.Context, after string, limit int) ([]store.Profile, error)
+	DeleteProfile(ctx context.Context, actor, name string) error
+}
+
+type profileBody struct {
+	Name    string          `json:"name" readOnly:"true"`
+	Limits  []limits.Policy `json:"limits" doc:"How often its devices may start something, in each pool by itself"`
+	Version int64           `json:"version" readOnly:"true" doc:"Increases with every change"`
+	Created timestamp       `json:"created_at" readOnly:"true"`
+	Updated timestamp       `json:"updated_at" readOnly:"true"`
+}
+
+// profilePut takes what a GET showed as well.
+type profilePut struct {
+	Limits  []limits.Policy `json:"limits,omitempty" nullable:"true" doc:"All of them; none: its devices are as free as those without a profile"`
+	Name    raw             `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
+	Version raw             `json:"version,omitempty" readOnly:"true"`
+	Created raw             `json:"created_at,omitempty" readOnly:"true"`
+	Updated raw             `json:"updated_at,omitempty" readOnly:"true"`
+}
+
+type profileList struct {
+	Profiles      []profileBody `json:"profiles"`
+	NextPageToken string        `json:"next_page_token,omitempty"`
+}
+
+// ProfilePath names a profile.
+type ProfilePath struct {
+	Profile string `path:"profile" maxLength:"64" pattern:"^[A-Za-z0-9][A-Za-z0-9._:-]*$" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
+}
+
+func (a *API) registerProfiles(operations huma.API) {
+	registerList(a, operations, operation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), listing[pageQuery, profileList, profileBody]{
+		handle: a.listProfiles, page: (*pageQuery).page,
+		items: func(l profileList) ([]profileBody, string) { return l.Profiles, l.NextPageToken },
+	})
+	register(a, operations, operation("GET", "/v1/profiles/{profile}", "getProfile", "Read a profile", roleViewer, 200), a.getProfile)
+	register(a, operations, also[profileBody](operations, operation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), a.putProfile)
+	register(a, operations, operation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), a.deleteProfile)
+}
+
+func (a *API) listProfiles(ctx context.Context, in *pageQuery) (*body[profileList], error) {
+	after, err := in.afterName()
+	if err != nil {
+		return nil, err
+	}
+	found, err := a.store.Profiles(ctx, after, in.Size)
+	if err != nil {
+		return nil, err
+	}
+	list := profileList{Profiles: make([]profileBody, len(found))}
+	for i, p := range found {
+		list.Profiles[i] = showProfile(p)
+		list.NextPageToken = nextPage(in.Page, len(found), p.Name)
+	}
+	return &body[profileList]{list}, nil
+}
+
+func (a *API) getProfile(ctx context.Context, in *ProfilePath) (*body[profileBody], error) {
+	p, err := a.store.Profile(ctx, in.Profile)
+	if err != nil {
+		return nil, err
+	}
+	return &body[profileBody]{showProfile(p)}, nil
+}
+
+func (a *API) putProfile(ctx context.Context, in *struct {
+	ProfilePath
+	Body profilePut
+},
+) (*created[profileBody], error) {
+	limited, err := readLimits(in.Body.Limits)
+	if err != nil {
+		return nil, err
+	}
+	p, isNew, err := a.store.PutProfile(ctx, actor(ctx), in.Profile, limited)
+	if err != nil {
+		return nil, err
+	}
+	return &created[profileBody]{createdStatus(isNew), showProfile(p)}, nil
+}
+
+func (a *API) deleteProfile(ctx context.Context, in *ProfilePath) (*struct{}, error) {
+	if err := a.store.DeleteProfile(ctx, actor(ctx), in.Profile); err != nil {
+		return nil, err
+	}
+	return &struct{}{}, nil
+}
+
+func showProfile(p store.Profile) profileBody {
+	return profileBody{
+		Name: p.Name, Limits: showLimits(p.Limits), Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
+	}
+}

@@ -1,0 +1,150 @@
+package dispatcher_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const twoADevice = `[{"name":"per-device","per":"device","algorithm":"sliding","windows":[{"max":2,"per_ms":3600000}]}]`
+
+func (b *bench) profile(name, policies string) {
+	b.t.Helper()
+	_, _, err := b.store.PutProfile(b.ctx, "test", name, json.RawMessage(policies))
+	b.must(err)
+}
+
+// profiled registers a device of a profile.
+func (b *bench) profiled(id, profile string) {
+	b.t.Helper()
+	_, err := b.store.CreateDevice(b.ctx, "test", id, store.DeviceSpec{Profile: profile}, []byte(id), nil)
+	b.must(err)
+}
+
+// runs has a device run its next task.
+func (b *bench) runs(device string) {
+	b.t.Helper()
+	task := b.granted(device)
+	body := fmt.Sprintf(`{"id":"r","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, task.ID, task.Token)
+	if acks := b.report(device, body).Acks; len(acks) != 1 || acks[0].Outcome != devices.OutcomeRecorded {
+		b.t.Fatalf("%s: acks %+v", device, acks)
+	}
+}
+
+// TestProfileLimits: policies of a profile hold for its devices alone, in all
+// batches, are named by why and changed live, also by what started before they were
+// there, and hold after Redis lost all.
+func TestProfileLimits(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 9, time.Minute)
+		b.profile("slow", twoADevice)
+		b.profile("fast", strings.Replace(twoADevice, `"max":2`, `"max":4`, 1))
+		b.profiled("d1", "slow")
+		b.profiled("d2", "")
+		for range 5 { // of each device one in each batch
+			b.batch("a", nil, "d1", "d2")
+		}
+		for range 5 {
+			b.runs("d2")
+		}
+		b.runs("d1")
+		b.runs("d1")
+		reply := b.expectReason("d1", `{"id":"1"}`, devices.ReasonLimited)
+		if reply.ReportAfterMS < 1000 {
+			b.t.Errorf("report after %d ms", reply.ReportAfterMS)
+		}
+		b.expectHeld(0)
+		waiting := b.tasksOf("d1")[4]
+		e := b.expectWhy(waiting, []dispatcher.Code{dispatcher.CodeLimited}, "per-device", "profile slow", "2 per 1h0m0s", "device=d1")
+		if !strings.Contains(e.Reasons[0].Remedy, "dispatcher profiles put slow --limits") {
+			b.t.Errorf("remedy %q", e.Reasons[0].Remedy)
+		}
+		b.wipe(9)
+		b.expectReason("d1", `{"id":"2"}`, devices.ReasonLimited)
+		b.profile("slow", strings.Replace(twoADevice, `"max":2`, `"max":3`, 1))
+		b.runs("d1")
+		b.expectReason("d1", `{"id":"2"}`, devices.ReasonLimited)
+		_, err := b.store.ChangeDevice(b.ctx, "test", "d1", func(d *store.DeviceSpec) error { d.Profile = "fast"; return nil })
+		b.must(err)
+		b.runs("d1") // the fourth: what it started before counts here, too
+		b.expectReason("d1", `{"id":"2"}`, devices.ReasonLimited)
+		b.expectWhy(b.tasksOf("d1")[4], []dispatcher.Code{dispatcher.CodeLimited}, "profile fast", "4 per 1h0m0s")
+	}, unhurried)
+}
+
+// TestProfilePoolAndBatchTogether: all let a start pass, or none counts it.
+func TestProfilePoolAndBatchTogether(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitedPool(9) // one an hour for an account
+		b.profile("slow", twoADevice)
+		for id, account := range map[string]string{"d1": "x", "d2": "x"} {
+			_, err := b.store.CreateDevice(b.ctx, "test", id, store.DeviceSpec{Tags: map[string]string{"account": account}, Profile: "slow"}, []byte(id), nil)
+			b.must(err)
+		}
+		b.batch("a", func(s *store.Batch) { s.Limits = json.RawMessage(twoAlike) }, "d1", "d2", "d2", "d2")
+		b.runs("d1")
+		for range 3 { // refused by the pool's: the profile counts nothing of it
+			b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+		}
+		b.expectWhy(b.tasksOf("d2")[0], []dispatcher.Code{dispatcher.CodeLimited}, "per-account", "pool a")
+		b.changePool("", func(p *store.PoolSpec) { p.Limits = nil })
+		b.runs("d2")
+		b.runs("d2")
+		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+	}, unhurried)
+}
+
+// TestProfilesAreSettledAndDistrusted: what a replica could not settle is counted by
+// any other, and after an outage of Redis profiles are counted anew in all pools.
+func TestProfilesAreSettledAndDistrusted(t *testing.T) {
+	t.Parallel()
+	var losses lossyLimits
+	forBackends(t, func(b *bench) {
+		loses := losses.of(b)
+		b.pool("a", 9, time.Minute)
+		b.pool("b", 9, time.Minute)
+		b.profile("slow", strings.Replace(oneAnHour, "tags.account", "pool", 1))
+		b.profiled("d1", "slow")
+		b.profiled("d2", "slow")
+		b.batch("a", nil, "d1", "d2")
+		loses.lose.Store(true)
+		b.granted("d1")
+		for _, test := range []struct {
+			everywhere bool
+			want       []string
+		}{{false, []string{"a"}}, {true, []string{"a", "b"}}} {
+			var got []string
+			owners, err := b.store.Limited(b.ctx, test.everywhere)
+			b.must(err)
+			for _, o := range owners {
+				got = append(got, o.Pool)
+				if o.Profile != "slow" || o.Batch != 0 || len(o.Limits) == 0 {
+					b.t.Errorf("%+v", o)
+				}
+			}
+			if strings.Join(got, " ") != strings.Join(test.want, " ") {
+				b.t.Errorf("everywhere %t: %v", test.everywhere, got)
+			}
+		}
+		other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis)})
+		done, err := other.SettleLimits(b.ctx)
+		b.must(err)
+		if done.Pools != 1 || done.Counted != 1 {
+			b.t.Errorf("settled %+v", done)
+		}
+		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+		// Were it not counted, only its reservation would be in the way, and that for seconds.
+		if e := b.why(b.tasksOf("d2")[0]); e.Reasons[0].Until.Sub(e.At) < 50*time.Minute {
+			b.t.Errorf("not counted: %+v", e.Reasons)
+		}
+	}, unhurried, losses.config)
+}

@@ -1,0 +1,61 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+)
+
+// ChangeDevice changes what an operator decides about a device. change is called
+// inside of the transaction, perhaps more than once, and its error ends it.
+// ErrNotFound, ErrUnknownProfile. Without a change nothing is written.
+func (s *Store) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (d Device, err error) {
+	err = s.write(ctx, func(tx session) error {
+		d, err = one(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 {lock}`, id)
+		if err != nil {
+			return err
+		}
+		spec := DeviceSpec{Tags: maps.Clone(d.Tags), Profile: d.Profile}
+		if err := change(&spec); err != nil {
+			return err
+		}
+		text, err := tagsText(spec.Tags)
+		if err != nil {
+			return err
+		}
+		var changes []string
+		if !maps.Equal(spec.Tags, d.Tags) {
+			changes = append(changes, "tags="+text)
+		}
+		if spec.Profile != d.Profile {
+			changes = append(changes, "profile="+cmp.Or(spec.Profile, "none"))
+		}
+		if len(changes) == 0 {
+			return nil
+		}
+		if err := tx.holdProfile(ctx, spec.Profile); err != nil {
+			return err
+		}
+		if _, err := tx.exec(ctx, `UPDATE devices SET tags = $2, profile = nullif($3, '') WHERE id = $1`, id, text, spec.Profile); err != nil {
+			return fmt.Errorf("changing device %s: %w", id, err)
+		}
+		d.Tags, d.Profile = spec.Tags, spec.Profile
+		return tx.record(ctx, Event{Kind: "device.changed", Actor: actor, Device: id, Detail: strings.Join(changes, " ")})
+	})
+	return d, err
+}
+
+// tagsText is how tags are stored; none are an empty object.
+func tagsText(tags map[string]string) (string, error) {
+	if tags == nil {
+		return "{}", nil
+	}
+	text, err := json.Marshal(tags)
+	if err != nil {
+		return "", fmt.Errorf("tags: %w", err)
+	}
+	return string(text), nil
+}
