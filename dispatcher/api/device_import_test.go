@@ -105,7 +105,7 @@ func TestABadLineRefusesTheImport(t *testing.T) {
 			{csvType, "device,a\nd-1,\"" + long + long + "\n", []string{"line 2", "longer"}},
 			{csvType, "device,a\nd-1,\xff\n", []string{"line 2", "UTF-8"}},
 			{ndjsonType, "\n\n", []string{"line 2", "no device"}},
-			{ndjsonType, "{\"id\":\"d\"}\n{\"device\":\"e\"}", []string{"line 2", "device", "id and tags"}},
+			{ndjsonType, "{\"id\":\"d\"}\n{\"device\":\"e\"}", []string{"line 2", "device", "id, tags and profile"}},
 			{ndjsonType, "{\"id\":\"d\",\"tags\":{\"a\":1}}", []string{"line 1", "tags"}},
 			{ndjsonType, "{\"id\":\"d\",\"tags\":{\"a\":\"\\u0000\"}}", []string{"line 1", "U+0000"}},
 			{ndjsonType, "{\"id\":\"d\"}\n\n{\"id\":\"there\"}", []string{"line 3", "there"}},
