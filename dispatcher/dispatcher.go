@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/fleetslots/dispatcher/parked"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -90,6 +91,7 @@ type Dispatcher struct {
 	errands      *errands
 	tellings     *turns[telling]
 	lookings     *turns[looking]
+	gone         *turns[[]parked.Report]
 	lines        *poolLines
 	searches     *searches
 	claims       *claims
@@ -140,6 +142,7 @@ func New(config Config) *Dispatcher {
 		errands:   newErrands(config.Logger),
 		tellings:  newTurns(telling.and),
 		lookings:  newTurns(looking.and),
+		gone:      newTurns(together[parked.Report]),
 		lines:     newPoolLines(),
 		searches:  newSearches(),
 		claims:    newClaims(config.OfferLeast, config.OfferMost),

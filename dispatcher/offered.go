@@ -78,9 +78,11 @@ func (d *Dispatcher) tellLines(h *handling, what slots.What, pools []string) {
 }
 
 // pools are those in which the device has open work, each once.
-func (h *handling) pools() (pools []string) {
+func (h *handling) pools() []string { return poolsOf(h.view.Candidates) }
+
+func poolsOf(open []store.Candidate) (pools []string) {
 	seen := make(map[string]bool)
-	for _, c := range h.view.Candidates {
+	for _, c := range open {
 		if !seen[c.Pool] {
 			seen[c.Pool] = true
 			pools = append(pools, c.Pool)

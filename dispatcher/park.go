@@ -23,7 +23,8 @@ const AnswerAfterWait = 30 * time.Second
 
 // Parking is what replicas tell one another of parked reports; *parked.Board.
 type Parking interface {
-	Newest(ctx context.Context, device string, remembered time.Duration) (number int64, err error)
+	Newest(ctx context.Context, device string, remembered time.Duration) (number int64, gap bool, err error)
+	Gone(ctx context.Context, reports []parked.Report) (gone []parked.Report, err error)
 	Wake(ctx context.Context, calls []parked.Call) error
 }
 
@@ -64,8 +65,11 @@ func (d *Dispatcher) Wait(ctx context.Context, caller Caller, report devices.Rep
 	if held && h.mayChange() {
 		held = d.wait(ctx, h, onPark)
 	}
-	if h.reply.Task != nil && d.parks.leave(p) == superseded {
+	switch {
+	case h.reply.Task != nil && d.parks.leave(p) == superseded:
 		d.redirect(ctx, h)
+	case h.reply.Task == nil && h.park != nil && ctx.Err() != nil:
+		d.departed(p)
 	}
 	d.metrics.denied(h)
 	return h.reply, held, nil
@@ -92,12 +96,15 @@ func (h *handling) mayChange() bool {
 // wait holds the answer. It returns false when the report cannot be the newest
 // of its device: then it is answered at once.
 func (d *Dispatcher) wait(ctx context.Context, h *handling, onPark func()) bool {
-	number, err := d.announce(ctx, h.park.device, h.park.wait)
+	number, gap, err := d.announce(ctx, h.park.device, h.park.wait)
 	if err != nil {
 		d.log.WarnContext(ctx, "report not parked", "err", err)
 		return false
 	}
 	d.parks.begin(h.park, number)
+	if gap { // the lines may have heard since that the device left
+		d.parks.wake([]parked.Call{{Device: h.park.device, Age: -1}})
+	}
 	onPark()
 	h.shrink()
 	began := d.now()
@@ -128,12 +135,13 @@ func (d *Dispatcher) wait(ctx context.Context, h *handling, onPark func()) bool 
 	}
 }
 
-// announce ends the older parked reports of the device at other replicas.
-func (d *Dispatcher) announce(ctx context.Context, device string, wait time.Duration) (number int64, err error) {
+// announce ends the older parked reports of the device at other replicas. It is
+// done for a device that has gone meanwhile, too: that is told by its number.
+func (d *Dispatcher) announce(ctx context.Context, device string, wait time.Duration) (number int64, gap bool, err error) {
 	if d.config.Parking == nil {
-		return 0, nil
+		return 0, false, nil
 	}
-	return d.config.Parking.Newest(ctx, device, wait+AnswerAfterWait)
+	return d.config.Parking.Newest(context.WithoutCancel(ctx), device, wait+AnswerAfterWait)
 }
 
 // patient lets the line of a pool expect a parked report no sooner than its wait
@@ -184,7 +192,6 @@ func (d *Dispatcher) lookFromPark(ctx context.Context, h *handling, call offered
 		d.refuse(h, Choice{Reason: devices.ReasonNone}) // the next report is told why
 		return true
 	case ctx.Err() != nil: // the device is gone
-		d.leaveLines(h, call.pools())
 		return true
 	}
 	h.offered = call.pools()

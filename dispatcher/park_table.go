@@ -144,6 +144,13 @@ func (s *parks) begin(p *park, number int64) {
 	s.waiting++
 }
 
+// has says whether a report of the device may be parked here, or is.
+func (s *parks) has(device string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[device] != nil
+}
+
 // count is how many are parked.
 func (s *parks) count() float64 {
 	s.mu.Lock()

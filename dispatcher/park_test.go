@@ -174,11 +174,11 @@ func TestParkedReportKeepsItsAcks(t *testing.T) {
 type spies struct {
 	dispatcher.Store
 	dispatcher.Semaphore
-	acquired atomic.Int64 // acquires that were answered
-	longest  atomic.Int64 // of the last pace
-	viewed   func()       // called after each reading of the device
-	claimed  func()       // called before each claim
-	answered func()       // called after each acquire
+	acquired atomic.Int64           // acquires that were answered
+	longest  atomic.Int64           // of the last pace
+	viewed   atomic.Pointer[func()] // called after each reading of the device
+	claimed  func()                 // called before each claim
+	answered func()                 // called after each acquire
 }
 
 func (s *spies) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
@@ -193,8 +193,8 @@ func (s *spies) Acquire(ctx context.Context, pool string, pace slots.Pace, r []s
 
 func (s *spies) Views(ctx context.Context, devices []string) ([]store.View, error) {
 	views, err := s.Store.Views(ctx, devices)
-	if s.viewed != nil {
-		s.viewed()
+	if viewed := s.viewed.Load(); viewed != nil {
+		(*viewed)()
 	}
 	return views, err
 }
@@ -430,10 +430,11 @@ func TestNothingIsGrantedToWhoHasGone(t *testing.T) {
 	before.leave()
 	before.answered()
 	wake(b.Dispatcher, "before")
-	spies.viewed = during.leave
+	leave := func() { during.leave() }
+	spies.viewed.Store(&leave)
 	wake(b.Dispatcher, "during")
 	during.answered()
-	spies.viewed = nil
+	spies.viewed.Store(nil)
 	b.expectHeld(0)
 	b.granted("before")
 	b.granted("during")
@@ -534,8 +535,11 @@ func TestParkedReportWhenTheLedgerIsAway(t *testing.T) {
 // lostBoard is a Redis that does not answer.
 type lostBoard struct{}
 
-func (lostBoard) Newest(context.Context, string, time.Duration) (int64, error) { return 0, errDown }
-func (lostBoard) Wake(context.Context, []parked.Call) error                    { return errDown }
+func (lostBoard) Newest(context.Context, string, time.Duration) (int64, bool, error) {
+	return 0, false, errDown
+}
+func (lostBoard) Gone(context.Context, []parked.Report) ([]parked.Report, error) { return nil, errDown }
+func (lostBoard) Wake(context.Context, []parked.Call) error                      { return errDown }
 
 // Whose older reports cannot be ended is not parked.
 func TestNothingIsParkedWithoutTheOtherReplicas(t *testing.T) {
@@ -557,13 +561,17 @@ func (b *bench) replica(t *testing.T) *dispatcher.Dispatcher {
 	return other
 }
 
-func (b *bench) parking(t *testing.T) *dispatcher.Dispatcher {
+func (b *bench) parking(t *testing.T, changes ...func(*dispatcher.Config)) *dispatcher.Dispatcher {
 	t.Helper()
 	board := parked.New(b.redis)
-	d := dispatcher.New(dispatcher.Config{
+	config := dispatcher.Config{
 		Store: b.store, Semaphore: b.semaphore, Parking: board, FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
 		OfferLeast: minute, OfferMost: minute,
-	})
+	}
+	for _, change := range changes {
+		change(&config)
+	}
+	d := dispatcher.New(config)
 	ctx, stop := context.WithCancel(context.WithoutCancel(b.ctx))
 	hears, ended := make(chan struct{}, 100), make(chan struct{})
 	go func() {
@@ -571,6 +579,9 @@ func (b *bench) parking(t *testing.T) *dispatcher.Dispatcher {
 		board.Listen(ctx, d.Parked(), func() { hears <- struct{}{} })
 	}()
 	t.Cleanup(func() {
+		if err := d.StopHandingOn(context.Background()); err != nil {
+			t.Error(err)
+		}
 		stop()
 		<-ended
 	})

@@ -103,11 +103,20 @@ func (r *replica) next() string {
 
 func (r *replica) parks(device string) int64 {
 	r.t.Helper()
-	number, err := r.Newest(r.t.Context(), device, time.Minute)
+	number, _, err := r.Newest(r.t.Context(), device, time.Minute)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	return number
+}
+
+func (r *replica) lost(device string, number int64) (gone bool) {
+	r.t.Helper()
+	others, err := r.Gone(r.t.Context(), []parked.Report{{Device: "stranger", Number: 7}, {Device: device, Number: number}})
+	if err != nil || len(others) == 0 || others[0].Device != "stranger" {
+		r.t.Fatal(others, err)
+	}
+	return len(others) == 2
 }
 
 func (r *replica) wakes(calls ...parked.Call) {
@@ -133,6 +142,43 @@ func TestNewestIsToldToOtherReplicas(t *testing.T) {
 		for _, r := range []*replica{one, other} {
 			if diff := cmp.Diff(want, []string{r.next(), r.next(), r.next()}); diff != "" {
 				t.Error(diff)
+			}
+		}
+	})
+}
+
+// A connection that ended is that of the device's newest report or of an older
+// one; who parks the next after the newest one's is told, once.
+func TestGone(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, addr string, cluster bool) {
+		t.Helper()
+		one, other := replicaOf(t, clientAt(t, addr, cluster, 0)), replicaOf(t, clientAt(t, addr, cluster, 0))
+		gap := func(r *replica) (number int64, gap bool) {
+			t.Helper()
+			number, gap, err := r.Newest(t.Context(), "a", time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return number, gap
+		}
+		first, _ := gap(one)
+		second, none := gap(other)
+		if none || one.lost("a", first) {
+			t.Error("the connection of an older report is that of its device")
+		}
+		if !other.lost("a", second) || !other.lost("a", second) { // sent again
+			t.Error("the connection of the newest report is not that of its device")
+		}
+		third, after := gap(one)
+		fourth, later := gap(one)
+		if !after || later || third <= second || other.lost("a", second) || other.lost("a", third) || !one.lost("a", fourth) {
+			t.Errorf("after a gap: %d %v, then %d %v", third, after, fourth, later)
+		}
+		one.wakes(parked.Call{Device: "end"})
+		for _, want := range []string{fmt.Sprint("newer a ", second), "called [{end  0s}]"} {
+			if got := one.next(); got != want { // and nothing of the gap
+				t.Errorf("heard %q, want %q", got, want)
 			}
 		}
 	})
@@ -232,8 +278,11 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	board := parked.New(clientAt(t, testservers.FreeAddr(t), false, 0))
-	if _, err := board.Newest(t.Context(), "a", time.Minute); !errors.Is(err, parked.ErrUnavailable) {
+	if _, _, err := board.Newest(t.Context(), "a", time.Minute); !errors.Is(err, parked.ErrUnavailable) {
 		t.Errorf("newest: %v", err)
+	}
+	if _, err := board.Gone(t.Context(), []parked.Report{{Device: "a", Number: 1}}); !errors.Is(err, parked.ErrUnavailable) {
+		t.Errorf("gone: %v", err)
 	}
 	if err := board.Wake(t.Context(), []parked.Call{{Device: "a"}}); !errors.Is(err, parked.ErrUnavailable) {
 		t.Errorf("wake: %v", err)

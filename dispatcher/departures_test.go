@@ -1,0 +1,222 @@
+package dispatcher_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/parked"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Offers last for a minute in these tests, and no pass runs: what is kept for a
+// device that left is given back because it left, or never.
+
+// A place is not kept for a device whose connection broke: neither one that falls
+// free afterwards, nor one that was offered to it before.
+func TestABrokenLongPollCostsNoHold(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(b *bench, leaves *waiting, free func()){
+		"before": func(_ *bench, leaves *waiting, free func()) {
+			leaves.leave()
+			leaves.answered()
+			free()
+		},
+		"after": func(b *bench, leaves *waiting, free func()) {
+			free()
+			b.eventually("offer", func() bool {
+				offered, err := b.semaphore.Offered(b.ctx, []string{"a"}, "leaves")
+				return err == nil && len(offered) == 1
+			})
+			leaves.leave()
+			leaves.answered()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			forBackends(t, func(b *bench) {
+				t := b.t.(*testing.T) //nolint:forcetypeassert,errcheck // no benchmark
+				b.Dispatcher = b.parking(t, func(c *dispatcher.Config) {
+					if name == "after" { // else it is told, and looks, and has it before it leaves
+						c.Semaphore = &lossySemaphore{Semaphore: b.semaphore}
+					}
+				})
+				b.pool("a", 1, minute)
+				b.batch("a", nil, "first", "leaves", "stays")
+				held := b.granted("first")
+				leaves, stays := b.parks(t, "leaves"), b.parks(t, "stays")
+				test(b, leaves, func() { b.ended("first", held, "succeeded", "", devices.OutcomeRecorded) })
+				if a := stays.answered(); a.Task == nil {
+					t.Errorf("%+v, want the place", a)
+				}
+				b.expectReason("leaves", `{}`, devices.ReasonFull)
+			})
+		})
+	}
+}
+
+// The end of an older connection says nothing about a device that came back
+// elsewhere, though the older report does not know of it.
+func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		t := b.t.(*testing.T) //nolint:forcetypeassert,errcheck // no benchmark
+		left, asked := &departing{Semaphore: b.semaphore}, make(chan struct{}, 100)
+		b.Dispatcher = b.parking(t)
+		deaf := dispatcher.New(dispatcher.Config{ // it hears nothing of the others
+			Store: b.store, Semaphore: left, Parking: &hooked{Parking: parked.New(b.redis), asked: asked},
+			FleetTokens: []string{"fleet-token-of-the-tests"},
+		})
+		b.pool("a", 1, minute)
+		b.batch("a", nil, "first", "moves", "behind")
+		held := b.granted("first")
+		older := b.wait(t, deaf, fleetCaller("moves"), `{"id":"older"}`, long)
+		older.isParked()
+		behind := b.parks(t, "behind")
+		newer := b.wait(t, b.Dispatcher, fleetCaller("moves"), `{"id":"newer"}`, long)
+		newer.isParked()
+		older.leave()
+		older.answered()
+		<-asked
+		b.must(deaf.StopHandingOn(b.ctx)) // it has said all that it says
+		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
+		if a := newer.answered(); a.Task == nil {
+			t.Errorf("%+v, want the place", a)
+		}
+		behind.stillParked()
+		if left.told() != 0 {
+			t.Errorf("the line was told %d times that the device left", left.told())
+		}
+	})
+}
+
+// departing counts how often a line hears that a device is away, and lets a test
+// come before that.
+type departing struct {
+	dispatcher.Semaphore
+	before func()
+
+	mu   sync.Mutex
+	away int
+}
+
+func (s *departing) watch(c *dispatcher.Config) { c.Semaphore = s }
+
+func (s *departing) told() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.away
+}
+
+func (s *departing) HandOn(ctx context.Context, pool string, pace slots.Pace, news []slots.News) (slots.Line, error) {
+	if slices.ContainsFunc(news, func(n slots.News) bool { return n.What == slots.WaiterAway }) {
+		s.mu.Lock()
+		s.away++
+		s.mu.Unlock()
+		if s.before != nil {
+			s.before()
+		}
+	}
+	return s.Semaphore.HandOn(ctx, pool, pace, news)
+}
+
+// hooked lets a test see, and hold up, what is said of parked reports.
+type hooked struct {
+	dispatcher.Parking
+	before func()        // a report is announced
+	asked  chan struct{} // who left was asked for
+}
+
+func (h *hooked) Newest(ctx context.Context, device string, remembered time.Duration) (int64, bool, error) {
+	if h.before != nil {
+		h.before()
+	}
+	return h.Parking.Newest(ctx, device, remembered)
+}
+
+func (h *hooked) Gone(ctx context.Context, reports []parked.Report) ([]parked.Report, error) {
+	gone, err := h.Parking.Gone(ctx, reports)
+	h.asked <- struct{}{}
+	return gone, err
+}
+
+// A device that comes back at another replica while its line is told that it left
+// is reachable all the same: whether it is announced before that is said, or after
+// all was said, though it stood in line before.
+func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"announced before", "announced after"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			forBackends(t, func(b *bench) {
+				t := b.t.(*testing.T) //nolint:forcetypeassert,errcheck // no benchmark
+				asked, inLine, announce := make(chan struct{}, 100), make(chan struct{}), make(chan struct{})
+				left := &departing{Semaphore: b.semaphore}
+				one := b.parking(t, left.watch, func(c *dispatcher.Config) { c.Parking = &hooked{Parking: c.Parking, asked: asked} })
+				other := b.parking(t, func(c *dispatcher.Config) {
+					c.Parking = &hooked{Parking: c.Parking, before: func() {
+						close(inLine)
+						<-announce
+					}}
+				})
+				b.Dispatcher = one
+				b.pool("a", 1, minute)
+				b.batch("a", nil, "first", "moves")
+				held := b.granted("first")
+				older := b.parks(t, "moves")
+				var newer *waiting
+				left.before = func() {
+					newer = b.wait(t, other, fleetCaller("moves"), `{"id":"newer"}`, long)
+					<-inLine
+					if name == "announced before" {
+						close(announce)
+						newer.isParked()
+					}
+				}
+				older.leave()
+				older.answered()
+				<-asked // before the line was told
+				<-asked // and after
+				if name == "announced after" {
+					close(announce)
+				}
+				newer.isParked()
+				b.eventually("way to tell it", func() bool {
+					n, err := b.redis.HExists(b.ctx, "slots:{a}:reach", "moves").Result()
+					return err == nil && n
+				})
+				b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
+				if a := newer.answered(); a.Task == nil {
+					t.Errorf("%+v, want the place", a)
+				}
+			})
+		})
+	}
+}
+
+// A sleeper that was found in the ledger and left is not found again.
+func TestWhoLeftIsNotFoundInTheLedger(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		t := b.t.(*testing.T) //nolint:forcetypeassert,errcheck // no benchmark
+		b.Dispatcher = b.parking(t)
+		w := b.parks(t, "leaves")
+		reach := func() store.Reach {
+			b.must(b.FlushReached(b.ctx))
+			d, err := b.store.Device(b.ctx, "leaves")
+			b.must(err)
+			return d.Reach
+		}
+		if got := reach(); got != store.ReachPark {
+			t.Fatalf("parked, and known to be told by %d", got)
+		}
+		w.leave()
+		w.answered()
+		b.eventually("ledger that knows", func() bool { return reach() == store.ReachNone })
+	})
+}
