@@ -538,6 +538,7 @@ type lostBoard struct{}
 func (lostBoard) Newest(context.Context, string, time.Duration) (int64, bool, error) {
 	return 0, false, errDown
 }
+
 func (lostBoard) Gone(context.Context, []parked.Report) ([]parked.Report, error) { return nil, errDown }
 func (lostBoard) Wake(context.Context, []parked.Call) error                      { return errDown }
 

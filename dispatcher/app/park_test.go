@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -39,6 +40,32 @@ func (i *instance) longPoll(t *testing.T, device string) <-chan devices.Reply {
 		replies <- decodeReply(t, body.Bytes())
 	}()
 	return replies
+}
+
+// brokenLongPoll is one whose connection breaks when the returned function is called.
+func (i *instance) brokenLongPoll(t *testing.T, device string) (breaks func()) {
+	t.Helper()
+	link := testservers.NewProxy(t, strings.TrimPrefix(i.url, "http://"))
+	request, err := http.NewRequest(http.MethodPost, "http://"+link.Addr+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"breaks"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+i.fleet)
+	request.Header.Set("Prefer", "wait=60")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+		if err == nil {
+			t.Errorf("the long poll of %s was answered with %d", device, response.StatusCode)
+			_ = response.Body.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		link.Cut()
+		<-ended
+	})
+	return link.Cut
 }
 
 // parked waits until so many reports are at a replica.
@@ -91,4 +118,67 @@ func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 		t.Errorf("stop: %v", err)
 	}
 	<-newer
+}
+
+// A device whose connection breaks is told of nothing from then on, before
+// anything is offered to it, and keeps its place in line: what falls free goes to
+// the next at once, at whichever replica that one waits.
+func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
+	t.Parallel()
+	for name, replicas := range map[string]int{"one replica": 1, "two replicas": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, dsn := testservers.Redis(t), shared.NewDatabase(t)
+			client := redis.NewClient(&redis.Options{Addr: server.Addr})
+			t.Cleanup(func() { _ = client.Close() })
+			one, _ := startServing(t, serveConfig(t, dsn, server.URL()))
+			other := one
+			if replicas == 2 {
+				other, _ = startServing(t, serveConfig(t, dsn, server.URL()))
+			}
+			one.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+			one.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["holds","breaks","waits"]}`)
+			held := one.report(t, "holds", `{"id":"1"}`)
+			if held.Task == nil {
+				t.Fatalf("%+v, want a grant", held)
+			}
+			breaks := other.brokenLongPoll(t, "breaks")
+			reachable := func(want bool) func() bool {
+				return func() bool {
+					got, err := client.HExists(t.Context(), "slots:{p}:reach", "breaks").Result()
+					return err == nil && got == want
+				}
+			}
+			eventually(t, "a device that can be told", reachable(true))
+			other.parked(t, "1")
+			replies := one.longPoll(t, "waits")
+			breaks()
+			eventually(t, "a device that cannot be told", reachable(false))
+			if in, err := client.HExists(t.Context(), "slots:{p}:place", "breaks").Result(); err != nil || !in {
+				t.Errorf("it lost its place in line: %v, %v", in, err)
+			}
+			begin := time.Now()
+			one.report(t, "holds", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, held.Task.ID, held.Task.Token))
+			if reply := <-replies; reply.Task == nil {
+				t.Errorf("the next in line: %+v, want a grant", reply)
+			}
+			t.Logf("handed on %s after the result was sent", time.Since(begin).Round(time.Millisecond))
+			if reply := other.report(t, "breaks", `{"id":"3"}`); reply.Reason != devices.ReasonFull {
+				t.Errorf("whose connection broke: %+v, want full", reply)
+			}
+		})
+	}
+}
+
+// What a replica leaves unsaid that dies between the release and the waking,
+// another one says within two of its passes: that these come often enough is a
+// promise (TestWhatWasLeftUnsaidIsSaidWithinASecond).
+func TestPlacesAreHandedOnTwiceASecond(t *testing.T) {
+	t.Parallel()
+	for _, p := range new(App).newPasses().all {
+		if p.name == "hand on" && p.every == 500*time.Millisecond {
+			return
+		}
+	}
+	t.Error("no pass hands on every 500 ms")
 }
