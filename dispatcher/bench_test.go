@@ -45,6 +45,7 @@ type bench struct {
 	semaphore *slots.Semaphore
 	limits    *limits.Limiter
 	redis     redis.UniversalClient
+	mini      *miniredis.Miniredis // nil on real servers
 	ageing    func(tb testing.TB, by time.Duration) // lets the grants of pool "a" look older
 }
 
@@ -68,7 +69,9 @@ func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	b := newBench(tb, ledger, miniredis.RunT(tb).Addr(), changes...)
+	mini := miniredis.RunT(tb)
+	b := newBench(tb, ledger, mini.Addr(), changes...)
+	b.mini = mini
 	b.ageing = ageing("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)", "%d")
 	return b
 }

@@ -82,7 +82,7 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 		newer.isParked()
 		older.leave()
 		older.answered()
-		<-asked
+		isAsked(t, asked)
 		b.must(deaf.StopHandingOn(b.ctx)) // it has said all that it says
 		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
 		if a := newer.answered(); a.Task == nil {
@@ -139,6 +139,15 @@ func (h *hooked) Newest(ctx context.Context, device string, remembered time.Dura
 	return h.Parking.Newest(ctx, device, remembered)
 }
 
+func isAsked(t *testing.T, asked <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-asked:
+	case <-time.After(patience):
+		t.Fatal("nobody looked who had gone")
+	}
+}
+
 func (h *hooked) Gone(ctx context.Context, reports []parked.Report) ([]parked.Report, error) {
 	gone, err := h.Parking.Gone(ctx, reports)
 	h.asked <- struct{}{}
@@ -180,8 +189,8 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 				}
 				older.leave()
 				older.answered()
-				<-asked // before the line was told
-				<-asked // and after
+				isAsked(t, asked) // before the line was told
+				isAsked(t, asked) // and after
 				if name == "announced after" {
 					close(announce)
 				}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fleetslots/dispatcher/slots"
 )
 
 const (
@@ -81,7 +83,7 @@ func (d *Dispatcher) lookInTurn(ctx context.Context, pool string) (failed error)
 func (d *Dispatcher) lookIn(ctx context.Context, pool string, look looking) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
-	line, err := d.semaphore.HandOn(ctx, pool, d.pace(pool), nil)
+	line, err := d.semaphore.HandOn(ctx, pool, d.pace(pool), d.missed())
 	if err != nil {
 		return fmt.Errorf("handing on in pool %s: %w", pool, err)
 	}
@@ -98,4 +100,13 @@ func (d *Dispatcher) lookIn(ctx context.Context, pool string, look looking) erro
 	}
 	d.handOn(pool, line.Offers, time.Time{})
 	return nil
+}
+
+// missed asks for what the others may have told in vain: a parked report is told
+// by its replica alone, and that may have heard nothing.
+func (d *Dispatcher) missed() []slots.News {
+	if d.parks.count() == 0 {
+		return nil
+	}
+	return []slots.News{{What: slots.AnyMissed}}
 }

@@ -48,6 +48,7 @@ const (
 	WaiterAway             // the device keeps its place in line, but is offered nothing until it asks again
 	WaiterLeft             // the device leaves the line
 	BatchLeft              // the waiters of a batch leave the line, up to 2,000 in one call
+	AnyMissed              // of no device: offers to parked reports that were not sent for 500 ms are returned, though others were told of them
 )
 
 // Seat is a device that is to stand in line without having asked.

@@ -133,7 +133,7 @@ func (m *offerMachine) news(t *rapid.T) {
 	var news []slots.News
 	for range rapid.IntRange(0, 3).Draw(t, "pieces") {
 		n := slots.News{
-			What:   slots.What(rapid.IntRange(0, 3).Draw(t, "what")),
+			What:   slots.What(rapid.IntRange(0, 4).Draw(t, "what")),
 			Device: m.device(t), Batch: rapid.Int64Range(1, 3).Draw(t, "batch"),
 		}
 		if len(m.seen) > 0 && rapid.Bool().Draw(t, "of an offer") {

@@ -112,6 +112,32 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	}
 }
 
+// An offer to a parked report that one replica was returned, and did not send, is
+// returned at once to another one that asks for such.
+func TestMissedOffers(t *testing.T) {
+	t.Parallel()
+	onLines(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 1)
+		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 1})
+		parked := asking("d2", slots.Want{Batch: 1, Task: 2, Lease: "2", TTL: time.Hour})
+		parked.Reach = slots.ReachPark
+		if _, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{parked}); err != nil {
+			t.Fatal(err)
+		}
+		first := s.leave(t, pool, 1)
+		eventually(t, "the offer again", func() bool { return len(s.handOn(t, pool).Offers) == 1 })
+		for range 2 {
+			missed := s.handOn(t, pool, slots.News{What: slots.AnyMissed}).Offers
+			if len(missed) != 1 || missed[0].ID != first[0].ID || missed[0].Reach != slots.ReachPark {
+				t.Errorf("missed offers %+v, want %+v", missed, first)
+			}
+		}
+		diff(t, "once it was sent", len(s.handOn(t, pool,
+			slots.News{What: slots.OfferSent, Device: "d2", Offer: first[0].ID}, slots.News{What: slots.AnyMissed}).Offers), 0)
+	})
+}
+
 // What becomes of waiters: who lets an offer lapse or is away keeps its place and
 // is offered nothing until it asks; who left, or whose batch was closed, is gone.
 func TestNews(t *testing.T) {

@@ -20,6 +20,7 @@
 
 local MAX_OFFERS = 100 -- made or returned by one call
 local RESEND_MS = 500  -- after which an offer that was not sent is returned again
+local PARKED = '2'     -- the reach of whose report is parked at a replica
 
 local kept = capacity and math.min(math.max(math.floor(capacity / LARGE), 1), MAX_KEPT)
 local patience = capacity and math.max(capacity, 3)
@@ -128,30 +129,48 @@ local function offer_places(now)
   end
 end
 
+-- add_offer adds the offer of a device to a reply.
+local function add_offer(now, reply, device)
+  local id, made, member = string.match(redis.call('HGET', OFFERED, device) or '', '^(%d+)|(%d+)|(.*)$')
+  for _, part in ipairs({
+    device, string.sub(member, 1, 16), string.sub(member, 29, 44), tonumber(redis.call('HGET', REACH, device) or 0),
+    id, score(redis.call('ZSCORE', OFFER, device)) - now, now - tonumber(made),
+  }) do reply[#reply + 1] = part end
+end
+
+-- missed_offers are those to parked reports that were returned and not sent: the
+-- replica where the report is may have heard nothing.
+local function missed_offers(now)
+  local missed = {}
+  for _, device in ipairs(redis.call('ZRANGEBYSCORE', UNSENT, '(' .. text(now), '+inf', 'LIMIT', 0, MAX_OFFERS)) do
+    local made = string.match(redis.call('HGET', OFFERED, device) or '', '^%d+|(%d+)|')
+    if redis.call('HGET', REACH, device) == PARKED and made and tonumber(made) <= now - RESEND_MS then missed[#missed + 1] = device end
+  end
+  return missed
+end
+
 -- hand_on keeps the line and its offers true, and adds to a reply the offers that
--- are to be sent now: device, batch, task, reach, id, ms left, ms since it was made
--- (batch, task and id as strings).
-local function hand_on(now, reply)
+-- are to be sent now, with missed also those that others may have told in vain:
+-- device, batch, task, reach, id, ms left, ms since it was made (batch, task and
+-- id as strings).
+local function hand_on(now, reply, missed)
   if offer_ms == 0 or redis.call('ZCARD', LINE) + redis.call('ZCARD', OFFER) + redis.call('ZCARD', READY) == 0 then return reply end
   mend()
   lapse(now)
   leave_overdue(now)
   offer_places(now)
+  for _, device in ipairs(missed and missed_offers(now) or {}) do add_offer(now, reply, device) end
   for _, device in ipairs(redis.call('ZRANGEBYSCORE', UNSENT, '-inf', text(now), 'LIMIT', 0, MAX_OFFERS)) do
-    local id, made, member = string.match(redis.call('HGET', OFFERED, device) or '', '^(%d+)|(%d+)|(.*)$')
     redis.call('ZADD', UNSENT, text(now + RESEND_MS), device)
-    for _, part in ipairs({
-      device, string.sub(member, 1, 16), string.sub(member, 29, 44), tonumber(redis.call('HGET', REACH, device) or 0),
-      id, score(redis.call('ZSCORE', OFFER, device)) - now, now - tonumber(made),
-    }) do reply[#reply + 1] = part end
+    add_offer(now, reply, device)
   end
   return reply
 end
 
 -- state_and_offers does what hand_on does, and says first how many places and
 -- waiters there are after it.
-local function state_and_offers(now)
-  local offers = hand_on(now, {})
+local function state_and_offers(now, missed)
+  local offers = hand_on(now, {}, missed)
   local reply = { capacity, held, redis.call('ZCARD', OFFER), redis.call('ZCARD', READY), redis.call('ZCARD', LINE) }
   for _, part in ipairs(offers) do reply[#reply + 1] = part end
   return reply

@@ -1,0 +1,113 @@
+package dispatcher_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/parked"
+)
+
+// passEvery is how often the application hands on
+// (TestPlacesAreHandedOnTwiceASecond there).
+const passEvery = 500 * time.Millisecond
+
+// at lets it be so long after a moment, by the clock of offers.
+func (b *bench) at(moment time.Time, after time.Duration) { b.mini.SetTime(moment.Add(after)) }
+
+// What a replica leaves unsaid that dies between the release and the waking, or
+// to which the reply is lost, another one says within a second, whenever its
+// passes are.
+func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
+	t.Parallel()
+	for _, first := range []time.Duration{time.Millisecond, passEvery / 2, passEvery - time.Millisecond, passEvery} {
+		t.Run(fmt.Sprint("passes from ", first), func(t *testing.T) {
+			t.Parallel()
+			var config dispatcher.Config
+			lossy, living := &lossySemaphore{}, &wakes{}
+			b := embedded(t, pushing(&wakes{}), func(c *dispatcher.Config) {
+				config = *c
+				lossy.Semaphore, c.Semaphore = c.Semaphore, lossy
+			})
+			config.Waker = living
+			other := &bench{Dispatcher: dispatcher.New(config), t: t, ctx: b.ctx, store: b.store, semaphore: b.semaphore, redis: b.redis}
+			b.pool("a", 1, minute)
+			other.reconcile()
+			b.registered("first", "second")
+			b.batch("a", nil, "first", "second")
+			freed := time.Now()
+			b.at(freed, 0)
+			held := b.expectPushed("first", devices.ReasonGranted)
+			b.expectPushed("second", devices.ReasonFull)
+			b.pushed("first", result(*held.Task, "succeeded", ""))
+			if lossy.lost.Load() != 1 {
+				t.Fatalf("%d offers lost, want 1", lossy.lost.Load())
+			}
+			for after := first; after <= first+passEvery; after += passEvery { // two passes
+				b.at(freed, after)
+				b.must(other.HandOnAll(b.ctx))
+			}
+			b.must(other.StopHandingOn(b.ctx))
+			if got := living.woken(); !slices.Contains(got, "second") {
+				t.Errorf("woken after two passes: %q", got)
+			}
+		})
+	}
+}
+
+// silentBoard loses what it is to tell others.
+type silentBoard struct{ dispatcher.Parking }
+
+func (silentBoard) Wake(context.Context, []parked.Call) error { return nil }
+
+// A report that is parked at a replica which hears nothing of the others gets its
+// place within a second, too: by its own passes, whenever these are, and though
+// the others' come first.
+func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	for _, first := range [][2]time.Duration{ // of the replica that frees the place, and of the other
+		{ms, passEvery}, {passEvery, ms}, {passEvery, passEvery}, {passEvery / 2, passEvery - ms}, {passEvery - ms, passEvery / 2},
+	} {
+		t.Run(fmt.Sprint("passes from ", first), func(t *testing.T) {
+			t.Parallel()
+			b := embedded(t)
+			replica := func() *dispatcher.Dispatcher {
+				d := dispatcher.New(dispatcher.Config{
+					Store: b.store, Semaphore: b.semaphore, Parking: silentBoard{parked.New(b.redis)},
+					FleetTokens: []string{"fleet-token-of-the-tests"}, OfferLeast: minute, OfferMost: minute,
+				})
+				t.Cleanup(func() { _ = d.StopHandingOn(context.Background()) })
+				return d
+			}
+			frees, deaf := replica(), replica()
+			b.Dispatcher = frees
+			b.pool("a", 1, minute)
+			b.reconcile()
+			_, err := deaf.Reconcile(b.ctx)
+			b.must(err)
+			b.batch("a", nil, "first", "waits")
+			freed := time.Now()
+			b.at(freed, 0)
+			held := b.granted("first")
+			w := b.wait(t, deaf, fleetCaller("waits"), `{}`, long)
+			w.isParked()
+			b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
+			for after := time.Duration(0); after <= 2*passEvery; after += ms {
+				for i, d := range []*dispatcher.Dispatcher{frees, deaf} {
+					if after >= first[i] && (after-first[i])%passEvery == 0 {
+						b.at(freed, after)
+						b.must(d.HandOnAll(b.ctx))
+					}
+				}
+			}
+			if a := w.answered(); a.Task == nil {
+				t.Errorf("%+v, want a grant", a)
+			}
+		})
+	}
+}
