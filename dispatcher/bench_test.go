@@ -45,7 +45,7 @@ type bench struct {
 	semaphore *slots.Semaphore
 	limits    *limits.Limiter
 	redis     redis.UniversalClient
-	mini      *miniredis.Miniredis // nil on real servers
+	mini      *miniredis.Miniredis                  // nil on real servers
 	ageing    func(tb testing.TB, by time.Duration) // lets the grants of pool "a" look older
 }
 

@@ -46,15 +46,16 @@ func (d *Dispatcher) HandOnAnew() { d.searches.forget() }
 
 // HandOnAll is HandOn for all pools, with what is left of the offers in them:
 // those that lapsed, and those of which nobody said that they were sent. It is
-// cheap enough to run twice a second.
+// cheap enough to run twice a second: a pool in which nothing can be handed on,
+// since all who wait poll or nothing is free, only has its turn with the others:
+// then who does not come any more leaves its line.
 func (d *Dispatcher) HandOnAll(ctx context.Context) error {
-	waiting, err := d.semaphore.Lines(ctx, d.lines.names())
+	waiting, due, err := d.semaphore.Lines(ctx, d.lines.names())
 	if err != nil {
 		return fmt.Errorf("handing on: %w", err)
 	}
-	d.lines.setWaiting(waiting)
-	looks := make(map[string]looking, len(waiting))
-	for _, pool := range waiting {
+	looks := make(map[string]looking, len(due))
+	for _, pool := range append(due, d.lines.setWaiting(waiting)...) {
 		looks[pool] = looking{}
 	}
 	work, failed := d.store.PoolsWithWork(ctx, d.lines.next())

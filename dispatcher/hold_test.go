@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -107,5 +108,30 @@ func TestEachPoolIsAskedInTurn(t *testing.T) {
 	}
 	if len(seen) != poolsPerLook+100 {
 		t.Errorf("%d pools were asked", len(seen))
+	}
+}
+
+// Lines in which nothing can be handed on are tidied in turn, all of them where
+// there are few.
+func TestEachLineIsTidiedInTurn(t *testing.T) {
+	t.Parallel()
+	for pools, passes := range map[int]int{0: 1, 7: 1, poolsTidied: 1, 3 * poolsTidied: 3, 3*poolsTidied + 1: 4} {
+		l, seen := newPoolLines(), map[string]bool{}
+		var waiting []string
+		for i := range pools {
+			waiting = append(waiting, fmt.Sprintf("%05d", i))
+		}
+		for range passes {
+			tidied := l.setWaiting(waiting)
+			if len(tidied) > poolsTidied {
+				t.Errorf("%d pools in one pass", len(tidied))
+			}
+			for _, pool := range tidied {
+				seen[pool] = true
+			}
+		}
+		if len(seen) != pools || len(l.amongWaiting(waiting)) != pools {
+			t.Errorf("%d of %d pools were tidied in %d passes", len(seen), pools, passes)
+		}
 	}
 }

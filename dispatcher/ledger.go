@@ -96,7 +96,7 @@ type Semaphore interface {
 	Release(ctx context.Context, pool string, pace slots.Pace, leases []string) (freed []bool, offers []slots.Offer, err error)
 	HandOn(ctx context.Context, pool string, pace slots.Pace, news []slots.News) (slots.Line, error)
 	LineUp(ctx context.Context, pool string, pace slots.Pace, seats []slots.Seat) (slots.Line, error)
-	Lines(ctx context.Context, pools []string) ([]string, error)
+	Lines(ctx context.Context, pools []string) (waiting, due []string, err error)
 	Offered(ctx context.Context, pools []string, device string) ([]string, error)
 	Standing(ctx context.Context, pool string, waiters []slots.Waiter) ([]slots.Standing, error)
 	Snapshot(ctx context.Context, pool string) (slots.Snapshot, error)

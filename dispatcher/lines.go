@@ -6,8 +6,10 @@ import (
 	"sync"
 )
 
-// poolsPerLook is in how many pools one pass asks the ledger for work.
-const poolsPerLook = 500
+const (
+	poolsPerLook = 500 // in which one pass asks the ledger for work
+	poolsTidied  = 50  // by one pass, of those in which nothing can be handed on
+)
 
 // poolLines is what this replica knows of the pools there are, and in which
 // somebody waits.
@@ -16,6 +18,7 @@ type poolLines struct {
 	known   map[string]bool
 	waiting map[string]bool // as of the last pass, and since
 	asked   string          // the last pool for which the ledger was asked for work
+	tidied  string          // the last pool of which the line was tidied
 }
 
 func newPoolLines() *poolLines {
@@ -44,20 +47,27 @@ func (l *poolLines) names() []string {
 
 // next are the pools whose turn it is to be asked the ledger about: each comes
 // again when all others had theirs.
-func (l *poolLines) next() []string {
+func (l *poolLines) next() (part []string) {
 	all := l.names()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	from, found := slices.BinarySearch(all, l.asked)
+	part, l.asked = inTurn(all, l.asked, poolsPerLook)
+	return part
+}
+
+// inTurn are up to so many of what is sorted, from behind the last ones on, and
+// which of them is the last now.
+func inTurn(all []string, last string, most int) (part []string, newLast string) {
+	from, found := slices.BinarySearch(all, last)
 	if found {
 		from++
 	}
-	all = append(all[from:], all[:from]...)
-	all = all[:min(len(all), poolsPerLook)]
-	if len(all) > 0 {
-		l.asked = all[len(all)-1]
+	part = slices.Concat(all[from:], all[:from])
+	part = part[:min(len(part), most)]
+	if len(part) > 0 {
+		last = part[len(part)-1]
 	}
-	return all
+	return part, last
 }
 
 // wait notes that somebody waits for a pool.
@@ -67,8 +77,9 @@ func (l *poolLines) wait(pool string) {
 	l.waiting[pool] = true
 }
 
-// setWaiting notes in which pools somebody waits.
-func (l *poolLines) setWaiting(pools []string) {
+// setWaiting notes in which pools somebody waits, which are sorted, and returns
+// those whose lines are to be tidied: some in each pass, in turn.
+func (l *poolLines) setWaiting(pools []string) (tidy []string) {
 	waiting := make(map[string]bool, len(pools))
 	for _, pool := range pools {
 		waiting[pool] = true
@@ -76,6 +87,8 @@ func (l *poolLines) setWaiting(pools []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = waiting
+	tidy, l.tidied = inTurn(pools, l.tidied, poolsTidied)
+	return tidy
 }
 
 // amongWaiting are those of these pools in which somebody waits.

@@ -131,30 +131,60 @@ func handOn[T any](ctx context.Context, s *Semaphore, pool string, all []T, call
 // stateParts is how many numbers the scripts return before the offers.
 const stateParts = 5
 
-// Lines says in which of these pools somebody stands in line, in one round trip
-// (of a Cluster: one to each node). What one node does not answer is left out,
-// with the error.
-func (s *Semaphore) Lines(ctx context.Context, pools []string) ([]string, error) {
-	if len(pools) == 0 {
-		return nil, nil
+// Lines says in which of these pools somebody stands in line, and which of those
+// are due to be handed on: somebody there was offered a place, or could be told of
+// one and one is free. It takes two round trips (of a Cluster: to each node), and
+// no script. What one node does not answer is left out, with the error.
+func (s *Semaphore) Lines(ctx context.Context, pools []string) (waiting, due []string, err error) {
+	inLine := func(p redis.Pipeliner, pool string) *redis.IntCmd { return p.ZCard(ctx, key(pool, "line")) }
+	told := func(p redis.Pipeliner, pool string) *redis.IntCmd {
+		return p.Exists(ctx, key(pool, "offer"), key(pool, "ready"))
 	}
-	lengths := make([]*redis.IntCmd, len(pools))
-	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, pool := range pools {
-			lengths[i] = p.ZCard(ctx, keys(pool)[lineKey])
+	offers := func(p redis.Pipeliner, pool string) *redis.IntCmd { return p.ZCard(ctx, key(pool, "offer")) }
+	free := func(p redis.Pipeliner, pool string) *redis.IntCmd {
+		return p.ZCount(ctx, key(pool, "free_at"), "0", "0")
+	}
+
+	counts, err := s.count(ctx, pools, inLine, told)
+	var reachable []string
+	for i, n := range counts {
+		if n[0] > 0 {
+			waiting = append(waiting, pools[i])
+			if n[1] > 0 {
+				reachable = append(reachable, pools[i])
+			}
 		}
-		return nil
-	})
-	var waiting []string
-	for i, pool := range pools {
-		if lengths[i].Err() == nil && lengths[i].Val() > 0 {
-			waiting = append(waiting, pool)
+	}
+	if err == nil {
+		counts, err = s.count(ctx, reachable, offers, free)
+		for i, n := range counts {
+			if n[0]+n[1] > 0 {
+				due = append(due, reachable[i])
+			}
 		}
 	}
 	if err != nil {
-		return waiting, fmt.Errorf("reading lines: %w: %w", ErrUnavailable, err)
+		return waiting, due, fmt.Errorf("reading lines: %w: %w", ErrUnavailable, err)
 	}
-	return waiting, nil
+	return waiting, due, nil
+}
+
+// count asks for two numbers of each pool; those that are not answered are 0.
+func (s *Semaphore) count(ctx context.Context, pools []string, first, second func(p redis.Pipeliner, pool string) *redis.IntCmd) ([][2]int64, error) {
+	if len(pools) == 0 {
+		return nil, nil
+	}
+	asked, counts := make([][2]*redis.IntCmd, len(pools)), make([][2]int64, len(pools))
+	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, pool := range pools {
+			asked[i] = [2]*redis.IntCmd{first(p, pool), second(p, pool)}
+		}
+		return nil
+	})
+	for i, of := range asked {
+		counts[i] = [2]int64{of[0].Val(), of[1].Val()}
+	}
+	return counts, err
 }
 
 // Offered says in which of these pools a place is kept for a device, in one
@@ -166,7 +196,7 @@ func (s *Semaphore) Offered(ctx context.Context, pools []string, device string) 
 	until := make([]*redis.FloatCmd, len(pools))
 	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, pool := range pools {
-			until[i] = p.ZScore(ctx, keys(pool)[offerKey], device)
+			until[i] = p.ZScore(ctx, key(pool, "offer"), device)
 		}
 		return nil
 	})

@@ -2,6 +2,7 @@ package slots_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -249,10 +250,38 @@ func TestLineUp(t *testing.T) {
 		if len(offers) != 1 || offers[0].Device != "d4" || offers[0].Reach != slots.ReachPark {
 			t.Errorf("offers %+v", offers)
 		}
-		waiting, err := s.Lines(t.Context(), []string{t.Name() + ".other", pool, "nobody's"})
-		if err != nil || len(waiting) != 1 || waiting[0] != pool {
-			t.Errorf("lines %v, %v", waiting, err)
+	})
+}
+
+// A pool is due while a script could hand something on in it, and only then.
+func TestLines(t *testing.T) {
+	t.Parallel()
+	onLines(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 1)
+		expect := func(what string, wantWaiting, wantDue int) {
+			t.Helper()
+			waiting, due, err := s.Lines(t.Context(), []string{t.Name() + ".other", pool, "nobody's"})
+			if err != nil || len(waiting) != wantWaiting || len(due) != wantDue || !slices.Contains(waiting, pool) && wantWaiting > 0 {
+				t.Errorf("%s: lines %v, due %v, %v; want %d and %d", what, waiting, due, err, wantWaiting, wantDue)
+			}
 		}
+		expect("nobody waits", 0, 0)
+		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 5})
+		expect("nobody waits, full", 0, 0)
+		s.ask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 6})
+		expect("one who polls", 1, 0)
+		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 7})
+		expect("nothing is free", 1, 0)
+		s.leave(t, pool, 5)
+		expect("an offer", 1, 1)
+		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 7})
+		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 8})
+		expect("held again", 1, 0)
+		if _, err := s.Configure(t.Context(), pool, slots.Config{Capacity: 2, Version: 9}); err != nil {
+			t.Fatal(err)
+		}
+		expect("grown, and nobody handed on yet", 1, 1)
 	})
 }
 

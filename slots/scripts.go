@@ -68,12 +68,12 @@ func scriptsWith(lineLua string) scripts {
 	}
 }
 
-// lineKey and offerKey are indexes among the keys of a pool.
-const lineKey, offerKey = 7, 10
+// key is one of the keys of a pool.
+func key(pool, name string) string { return "slots:{" + pool + "}:" + name }
 
 // keys of a pool, in the order of pool.lua; one hash tag, so one node of a Cluster.
 func keys(pool string) []string {
-	prefix := "slots:{" + pool + "}:"
+	prefix := key(pool, "")
 	return []string{
 		prefix + "free_at", prefix + "holder", prefix + "lease", prefix + "config", prefix + "released",
 		prefix + "batch", prefix + "turn", prefix + "line", prefix + "due", prefix + "place",
