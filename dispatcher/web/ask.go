@@ -18,6 +18,8 @@ type request struct {
 	path   string // each name in it escaped, see apiPath
 	query  url.Values
 	body   any    // nil: none
+	raw    []byte // instead of body, in that form
+	form   string // Content-Type of raw
 	key    string // Idempotency-Key; empty: none
 }
 
@@ -35,7 +37,11 @@ func apiPath(names ...string) string {
 // refuses is an *api.Problem.
 func (w *Web) ask(ctx context.Context, who api.Operator, r request, answer any) error {
 	var body bytes.Buffer
-	if r.body != nil {
+	form := "application/json"
+	if r.raw != nil {
+		form = r.form
+		body.Write(r.raw)
+	} else if r.body != nil {
 		if err := json.NewEncoder(&body).Encode(r.body); err != nil {
 			return err
 		}
@@ -51,7 +57,7 @@ func (w *Web) ask(ctx context.Context, who api.Operator, r request, answer any) 
 	if err != nil {
 		return err
 	}
-	in.Header.Set("Content-Type", "application/json")
+	in.Header.Set("Content-Type", form)
 	if r.key != "" {
 		in.Header.Set("Idempotency-Key", r.key)
 	}

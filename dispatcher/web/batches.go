@@ -1,11 +1,9 @@
 package web
 
 import (
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -154,108 +152,4 @@ func (w *Web) batchAction(action, said string) func(r *http.Request) (string, st
 		}
 		return "/batches/" + url.PathEscape(id), said, w.ask(r.Context(), visitorOf(r.Context()), what, nil)
 	}
-}
-
-// batchForm is what was entered, and what came of counting it.
-type batchForm struct {
-	Name, Pool, Kind, Payload, Devices, Tags string
-	Attempts, Weight, Priority               string
-	Key                                      string // Idempotency-Key: sending the form twice creates one batch
-	Operator                                 bool
-	Counted                                  *int64 // tasks that it would create
-	Problem                                  string
-}
-
-func (w *Web) newBatchPage(r *http.Request) (page, error) {
-	return batchFormPage(batchForm{
-		Pool: r.URL.Query().Get("pool"), Attempts: "3", Weight: "1", Priority: "0", Key: newKey(), Operator: w.may(r, "operator"),
-	}), nil
-}
-
-func batchFormPage(f batchForm) page {
-	return page{title: "New batch", section: "batches", template: "batch-new", data: f}
-}
-
-// createBatch counts or creates. What is refused comes back as it was entered.
-func (w *Web) createBatch(rw http.ResponseWriter, r *http.Request) {
-	f := batchForm{
-		Name: r.PostFormValue("name"), Pool: r.PostFormValue("pool"), Kind: r.PostFormValue("kind"), Payload: r.PostFormValue("payload"),
-		Devices: r.PostFormValue("devices"), Tags: r.PostFormValue("tags"), Attempts: r.PostFormValue("attempts"), Weight: r.PostFormValue("weight"),
-		Priority: r.PostFormValue("priority"), Key: r.PostFormValue("key"), Operator: w.may(r, "operator"),
-	}
-	status := http.StatusOK
-	if !f.Operator {
-		f.Problem, status = w.refusal("operator"), http.StatusForbidden
-	} else if err := w.submit(r, &f); err != nil {
-		f.Problem, status = plainError(err), http.StatusUnprocessableEntity
-	} else if f.Counted == nil {
-		http.Redirect(rw, r, w.url("/batches?done=created"), http.StatusSeeOther)
-		return
-	}
-	made, err := w.sheets.render(batchFormPage(f))
-	if err != nil {
-		w.fail(rw, r, err)
-		return
-	}
-	w.send(rw, r, status, "batches", made)
-}
-
-// submit creates the batch, or counts its tasks if that was asked.
-func (w *Web) submit(r *http.Request, f *batchForm) error {
-	body, err := f.body()
-	if err != nil {
-		return err
-	}
-	what := request{method: http.MethodPost, path: apiPath("batches"), body: body, key: f.Key}
-	count := r.PostFormValue("do") == "count"
-	if count {
-		what.query, what.key = url.Values{"dry_run": {"true"}}, ""
-	}
-	var made struct {
-		Tasks int64 `json:"tasks"`
-	}
-	if err := w.ask(r.Context(), visitorOf(r.Context()), what, &made); err != nil {
-		return err
-	}
-	if count {
-		f.Counted = &made.Tasks
-	}
-	return nil
-}
-
-// body is the request that the form stands for.
-func (f batchForm) body() (map[string]any, error) {
-	body := map[string]any{"name": f.Name, "pool": f.Pool, "kind": f.Kind}
-	for field, text := range map[string]string{"max_attempts": f.Attempts, "weight": f.Weight, "priority": f.Priority} {
-		if strings.TrimSpace(text) == "" {
-			continue
-		}
-		n, err := strconv.Atoi(strings.TrimSpace(text))
-		if err != nil {
-			return nil, badForm(strings.ReplaceAll(field, "_", " ") + ": a whole number.")
-		}
-		body[field] = n
-	}
-	if payload := strings.TrimSpace(f.Payload); payload != "" {
-		if !json.Valid([]byte(payload)) {
-			return nil, badForm("Payload: not JSON.")
-		}
-		body["payload"] = json.RawMessage(payload)
-	}
-	if list := strings.FieldsFunc(f.Devices, func(c rune) bool { return strings.ContainsRune(" \t\r\n,;", c) }); len(list) > 0 {
-		body["devices"] = list
-	}
-	if strings.TrimSpace(f.Tags) == "" {
-		return body, nil
-	}
-	tags := map[string]string{}
-	for pair := range strings.FieldsSeq(strings.ReplaceAll(f.Tags, ",", " ")) {
-		name, value, ok := strings.Cut(pair, ":")
-		if !ok {
-			return nil, badForm("Tags: name:value, with spaces between.")
-		}
-		tags[name] = value
-	}
-	body["select"] = map[string]any{"tags": tags}
-	return body, nil
 }

@@ -81,7 +81,7 @@ func TestBatchIsCreatedThroughThePage(t *testing.T) {
 	tab.until(`document.querySelector(".note").textContent.includes("3 tasks")`)
 	key := ask[string](tab, `document.querySelector("input[name=key]").value`)
 	tab.click("button[value=create]")
-	tab.until(`location.pathname === "/batches" && document.querySelectorAll("#batch-list tbody tr").length === 1`)
+	tab.until(`location.pathname === "/batches/1"`)
 	form := url.Values{"name": {"by hand"}, "pool": {"p"}, "payload": {`{"a": 1}`}, "devices": {"d-1, d-2\r\nd-3"}, "attempts": {"3"}, "weight": {"1"}, "priority": {"0"}, "key": {key}, "do": {"create"}}
 	b.post("/new-batch", form, nil)
 	var list struct{ Batches []struct{ Total int } }
