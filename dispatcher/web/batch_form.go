@@ -243,10 +243,16 @@ func (f *batchForm) body() (map[string]any, error) {
 		field, name, text string
 		read              func(string) (any, error)
 	}{
-		{"max_attempts", "Attempts", f.Attempts, whole}, {"weight", "Weight", f.Weight, whole}, {"priority", "Priority", f.Priority, whole},
-		{"lease_ms", "Lease", f.Lease, inMS}, {"max_run_ms", "Longest run", f.MaxRun, inMS},
-		{"not_before", "Not before", f.NotBefore, utc}, {"not_after", "Not after", f.NotAfter, utc},
-		{"payload", "Payload", f.Payload, object}, {"limits", "Limits", f.Limits, object}, {"windows", "Windows", f.Windows, openings},
+		{"max_attempts", "Attempts", f.Attempts, whole},
+		{"weight", "Weight", f.Weight, whole},
+		{"priority", "Priority", f.Priority, whole},
+		{"lease_ms", "Lease", f.Lease, inMS},
+		{"max_run_ms", "Longest run", f.MaxRun, inMS},
+		{"not_before", "Not before", f.NotBefore, utc},
+		{"not_after", "Not after", f.NotAfter, utc},
+		{"payload", "Payload", f.Payload, object},
+		{"limits", "Limits", f.Limits, object},
+		{"windows", "Windows", f.Windows, openings},
 	} {
 		if text := strings.TrimSpace(entry.text); text != "" {
 			value, err := entry.read(text)
