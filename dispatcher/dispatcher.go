@@ -79,6 +79,7 @@ type Dispatcher struct {
 	refusals     *refusals
 	rules        *ruleBook
 	limitOutages atomic.Int64 // of the semaphore, as of the latest SettleLimits
+	limitedPools limitedPools
 	idle         *idleLooks
 	seen         *lastSeen // for the ledger
 	reached      *lastSeen // of seen, those of which the ledger does not know how they can be told

@@ -28,7 +28,7 @@ func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 	d.findOffers(ctx, h)
 	defer d.giveBack(h)
 	full := make(map[string]bool)
-	h.limited = nil
+	h.limited, h.shut = nil, nil
 	for mends := 0; ; {
 		choice := Decide(h.situation(full))
 		switch {

@@ -158,9 +158,10 @@ func (d *Dispatcher) push(ctx context.Context, pool string, offers []placed) ([]
 	if err != nil {
 		return nil, fmt.Errorf("looking at the devices that are offered places: %w", err)
 	}
+	limited := d.limitedAmong(ctx, pool, views)
 	news := make([]slots.News, len(offers))
 	for i, o := range offers {
-		news[i] = slots.News{What: useOf(views[i], pool), Device: o.Device, Offer: o.ID}
+		news[i] = slots.News{What: useOf(views[i], pool, limited), Device: o.Device, Offer: o.ID}
 		if news[i].What == slots.OfferSent {
 			d.wake(pool, o)
 		}

@@ -93,6 +93,9 @@ func (d *Dispatcher) lookIn(ctx context.Context, pool string, look looking) erro
 		return nil
 	}
 	seats, err := d.findSeats(ctx, pool, look.anew)
+	if err == nil {
+		seats, err = d.notLimited(ctx, pool, seats)
+	}
 	if err != nil || len(seats) == 0 {
 		return err
 	}

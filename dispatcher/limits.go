@@ -45,6 +45,7 @@ func (d *Dispatcher) grantWithin(ctx context.Context, h *handling, open []store.
 	}
 	passed, reserved := d.reserve(ctx, h, open)
 	if len(passed) == 0 {
+		h.shut = append(h.shut, open[0].Pool)
 		return errLimited
 	}
 	h.committed = ""

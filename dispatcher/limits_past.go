@@ -188,10 +188,11 @@ func (d *Dispatcher) SettleLimits(ctx context.Context) (LimitsResult, error) {
 		}
 		return result, fmt.Errorf("reading who has policies: %w", err)
 	}
-	pools := make(map[string][]store.Limited)
+	pools, names := make(map[string][]store.Limited), make(map[string]bool)
 	for _, o := range owners {
-		pools[o.Pool] = append(pools[o.Pool], o)
+		pools[o.Pool], names[o.Pool] = append(pools[o.Pool], o), true
 	}
+	d.limitedPools.set(names)
 	errs := []error{d.config.Limits.TellRefused(ctx)}
 	for pool, owners := range pools {
 		result.Pools++

@@ -11,9 +11,10 @@ import (
 
 // useOf says what is to become of an offer: sent to its device, which could
 // start a task of the pool; passed on, while the device keeps its place because
-// it is only busy; or passed on, and the device out of the line.
-func useOf(view store.View, pool string) slots.What {
-	s := Situation{Now: view.Now, Standstill: view.Standstill}
+// it is only busy; or passed on, and the device out of the line. limited is what
+// policies say of its tasks.
+func useOf(view store.View, pool string, limited map[int64]Obstacle) slots.What {
+	s := Situation{Now: view.Now, Standstill: view.Standstill, Limited: limited}
 	switch {
 	case view.Device == nil || view.Device.Blocked:
 		return slots.WaiterLeft
@@ -45,8 +46,11 @@ func (d *Dispatcher) findOffers(ctx context.Context, h *handling) {
 
 // giveBack lets others have the places that were kept for a device which starts
 // nothing there. Who starts something elsewhere, declines or is busy keeps its
-// place in line; who could start nothing there anyway leaves it.
+// place in line; who could start nothing there anyway leaves it. So does who is
+// limited, also if it polls: nobody waits for it meanwhile, and it comes back to the
+// same place, since the order does not go by who came first.
 func (d *Dispatcher) giveBack(h *handling) {
+	d.leaveLines(h, d.lines.amongWaiting(h.shut))
 	if d.reachOf(h) == store.ReachNone {
 		return
 	}

@@ -24,6 +24,7 @@ type handling struct {
 	park      *park              // the answer may wait (long poll); nil: it may not
 	waitsIn   string             // oldestPool, of a parked report
 	limited   map[int64]Obstacle // by task: what its policies say
+	shut      []string           // pools of which they let nothing start
 	committed string             // the lease that was claimed
 	reply     devices.Reply
 }
