@@ -45,6 +45,7 @@ type Registry interface {
 type Upkeep interface {
 	Clock(ctx context.Context) (now time.Time, longestLease time.Duration, err error)
 	Reap(ctx context.Context, before time.Time, limit int, settle store.Settle) ([]store.Reaped, error)
+	NextLapse(ctx context.Context) (left time.Duration, found bool, err error)
 	Expire(ctx context.Context, limit int) (int, error)
 	EndCancelled(ctx context.Context, limit int) (int, error)
 	RefreshWindows(ctx context.Context, limit int) (int, error)

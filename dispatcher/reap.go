@@ -48,6 +48,12 @@ func (d *Dispatcher) Reap(ctx context.Context) (ReapResult, error) {
 	}
 }
 
+// NextLapse says in how long the next lease ends by the ledger's clock; false: no
+// grant is in force. What has ended already is left to Reap.
+func (d *Dispatcher) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
+	return d.store.NextLapse(ctx) //nolint:wrapcheck // the store says what it was doing
+}
+
 // releaseAll frees slots of several pools at once, so that a semaphore that does
 // not answer costs one wait, not one per pool.
 func (d *Dispatcher) releaseAll(ctx context.Context, leases map[string][]string) {

@@ -45,6 +45,33 @@ func TestReap(t *testing.T) {
 	})
 }
 
+// TestNextLapse: the earliest end of those that are to come.
+func TestNextLapse(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		expect := func(least, most time.Duration, wanted bool) {
+			l.Helper()
+			left, found, err := l.NextLapse(l.Context())
+			l.must(err)
+			if found != wanted || left < least || left > most {
+				l.Errorf("in %s, %t; want %s to %s, %t", left, found, least, most, wanted)
+			}
+		}
+		l.pool("p", 4)
+		_, short := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
+		_, long := l.batch(store.Batch{Pool: "p", Lease: 3 * time.Hour}, "b")
+		_, middle := l.batch(store.Batch{Pool: "p", Lease: 2 * time.Hour}, "c")
+		expect(0, 0, false)
+		l.grant(short[0], "a", "p", 0)
+		l.untilLapsed()
+		expect(0, 0, false)
+		l.grant(long[0], "b", "p", 1)
+		expect(2*time.Hour, 3*time.Hour, true)
+		l.grant(middle[0], "c", "p", 2)
+		expect(time.Hour, 2*time.Hour, true)
+	})
+}
+
 func TestReapersAndResultsEndAGrantOnce(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

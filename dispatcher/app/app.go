@@ -103,6 +103,7 @@ type App struct {
 	mqtt     *mqtt.Client
 	accounts *provisioning // nil: off
 	passes   *passes
+	reaping  *pass // one of them
 	presence *presence
 	cleanup  cleanup
 }
@@ -173,13 +174,14 @@ func (a *App) checks(b backends) []api.Check {
 
 func (a *App) newPasses() *passes {
 	const limit = 30 * time.Second
+	a.reaping = &pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: a.reap}
 	return newPasses(
 		a.log,
 		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: a.follow, quiet: true},
 		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.HandOnAll, quiet: true},
 		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: a.settleLimits},
 		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: a.reconcile},
-		&pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: a.reap},
+		a.reaping,
 		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.retain},
 		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: a.expire},
 		&pass{name: "accounts", every: time.Second, limit: limit, run: a.followAccounts},
@@ -273,6 +275,7 @@ func (a *App) fold(ctx context.Context) error {
 func (a *App) Start(ctx context.Context) error {
 	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
 	a.passes.beside(func(ctx context.Context) { a.board.Listen(ctx, a.dispatcher.Parked(), nil) })
+	a.passes.beside(a.reapOnTime)
 	a.open(a.api, a.web)
 	a.start()
 	if a.mqtt != nil {

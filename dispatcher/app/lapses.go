@@ -1,0 +1,40 @@
+package app
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	lapseLook  = time.Second           // how often the next end of a lease is looked for: no lease is much shorter
+	lapseSlack = 50 * time.Millisecond // after it: what ends in that time is taken back together
+)
+
+// reapOnTime runs the reaper just after a lease has ended, so that its place does
+// not stand empty until the pass comes by. It adds nothing to what a pass may do,
+// and the pass finds whatever is missed here.
+func (a *App) reapOnTime(ctx context.Context) {
+	for {
+		wait, ends := a.nextLapse(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if ends {
+			a.passes.attempt(a.reaping) //nolint:contextcheck // as cron does
+		}
+	}
+}
+
+// nextLapse is when to look again, and whether a lease will have ended by then. A
+// ledger that does not answer, the passes tell of.
+func (a *App) nextLapse(ctx context.Context) (wait time.Duration, ends bool) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	left, found, err := a.dispatcher.NextLapse(ctx)
+	if err != nil || !found || left > lapseLook {
+		return lapseLook, false
+	}
+	return left + lapseSlack, true
+}

@@ -1,0 +1,29 @@
+package app
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// TestPlacesAreTakenBackWhenTheirLeaseEnds, with a reaper that comes by once an
+// hour: each lease in its turn, also those given after the first has ended.
+func TestPlacesAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
+	t.Parallel()
+	d, err := NewDev(t.Context(), devOptions(t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.app.reaping.every = time.Hour
+	i := launch(t, instance{url: d.URL, admin: d.AdminToken, fleet: d.FleetToken}, d.Run)
+	i.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1,"lease_ms":3000}`)
+	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","max_attempts":1,"devices":["d1","d2","d3"]}`)
+	for n := 1; n <= 3; n++ {
+		eventually(t, "a place for the next one", func() bool {
+			return i.report(t, fmt.Sprintf("d%d", n), `{"id":"x"}`).Reason == devices.ReasonGranted
+		})
+	}
+}
