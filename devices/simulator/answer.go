@@ -214,7 +214,7 @@ func (d *device) begin(ctx context.Context, s sent, g *grant, until time.Time) {
 		j.rebootAt = max(d.dice.between(j.work/10, j.work), 1)
 	}
 	d.job = j
-	d.ledger.began(Start{Task: g.ID, Token: g.Token, Woken: s.woken, Asked: s.at, Granted: time.Now()})
+	d.ledger.began(Start{Task: g.ID, Token: g.Token, Woken: s.woken, Asked: s.at, Granted: time.Now(), Gone: j.gone})
 	d.count.grants.Add(1)
 	d.count.working.Add(1)
 	j.start(ctx, s.at, until, d.external)

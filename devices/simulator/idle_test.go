@@ -2,6 +2,7 @@ package simulator
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,14 +142,34 @@ func TestIntroducedFleet(t *testing.T) {
 	}
 }
 
-// Two places; the third task goes to where the first ended.
+// Two places; the third task goes to where the first ended. Who is gone holds a
+// place for the lease, however far away.
 func TestIdeal(t *testing.T) {
 	t.Parallel()
 	w := workload{works: []time.Duration{time.Second, 3 * time.Second, time.Second, 2 * time.Second}}
-	if got := w.ideal(2, 0); got != 4*time.Second {
+	if got := w.ideal(2, 0, nil); got != 4*time.Second {
 		t.Errorf("%s, want 4 s", got)
 	}
-	if got := w.ideal(2, time.Second); got != 7*time.Second {
+	if got := w.ideal(2, time.Second, nil); got != 7*time.Second {
 		t.Errorf("with a second more each: %s, want 7 s", got)
+	}
+	w.lease = 10 * time.Second
+	if got := w.ideal(2, 0, []bool{false, false, true, false}); got != 11*time.Second {
+		t.Errorf("with one that is gone: %s, want 11 s", got)
+	}
+	if got := w.ideal(2, time.Second, []bool{true}); got != 10*time.Second {
+		t.Errorf("with the first one gone, and a second more each: %s, want 10 s", got)
+	}
+}
+
+// TestGoneInTheOrderOfTheTasks, whenever each of them was begun.
+func TestGoneInTheOrderOfTheTasks(t *testing.T) {
+	t.Parallel()
+	l := newLedger()
+	for _, s := range []Start{{Task: 7, Token: 1}, {Task: 3, Token: 2, Gone: true}, {Task: 5, Token: 3}, {Task: 3, Token: 4}} {
+		l.began(s)
+	}
+	if got := l.gone(); !slices.Equal(got, []bool{true, false, false}) {
+		t.Errorf("%v", got)
 	}
 }

@@ -270,7 +270,7 @@ func (s *simulation) conclude() {
 	s.summary.Devices = s.config.Devices
 	s.summary.Tasks, s.summary.Ended = s.work.totals()
 	s.summary.Bound = s.work.planned / time.Duration(max(s.summary.Capacity, 1))
-	s.summary.Ideal = s.work.ideal(s.summary.Capacity, s.config.RoundTrip)
+	s.summary.Ideal = s.work.ideal(s.summary.Capacity, s.config.RoundTrip, s.fleet.ledger.gone())
 	s.summary.Fleet = s.fleet.Stats()
 	s.summary.External = s.external.Stats()
 	s.summary.Unsettled = s.fleet.Unsettled()

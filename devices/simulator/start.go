@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -11,6 +12,7 @@ type Start struct {
 	Woken       time.Time // when it was told to report; zero: it came by itself
 	Asked       time.Time // when it sent the report that was granted the task
 	Granted     time.Time // when the grant arrived
+	Gone        bool      // the device fell silent for good with it
 }
 
 func (l *ledger) began(s Start) {
@@ -32,6 +34,22 @@ func (l *ledger) lastSettled() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.settledAt
+}
+
+// gone says of each task that was begun, in the order in which they were made,
+// whether its device fell silent for good with it.
+func (l *ledger) gone() []bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := map[int64]bool{}
+	for _, s := range l.starts {
+		of[s.Task] = of[s.Task] || s.Gone
+	}
+	gone := make([]bool, 0, len(of))
+	for _, task := range slices.Sorted(maps.Keys(of)) {
+		gone = append(gone, of[task])
+	}
+	return gone
 }
 
 // firstStarts returns when each task was first granted, in the order in which

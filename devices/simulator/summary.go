@@ -21,7 +21,7 @@ type Summary struct {
 	BusyInside time.Duration // device-time spent inside in that time
 	Makespan   time.Duration // until the last task ended; 0 = some did not
 	Bound      time.Duration // tasks x mean work / capacity: no dispatcher is faster
-	Ideal      time.Duration // the same work, task by task in their order, without any time between them; 0: endless
+	Ideal      time.Duration // the same work, task by task in their order, without any time between them; who is gone holds a place for the lease; 0: endless
 
 	Handoff     Handoff
 	Idle        Idle          // of a run with an end
