@@ -2,6 +2,7 @@ package limits
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ type Limiter struct {
 	asks    *gather[Check, Answer]
 	settles *gather[entry, settled]
 	refused *refused
+	lives   *lives
 	settle  time.Duration
 	local   func() time.Time
 	offset  atomic.Int64 // ns by which Redis' clock is ahead of ours, as of the latest answer
@@ -36,7 +38,7 @@ type Limiter struct {
 // have short timeouts.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
-	l := &Limiter{client: client, scripts: newScripts(), guards: newGuards(client, local), refused: newRefused(), settle: SettleWithin, local: local}
+	l := &Limiter{client: client, scripts: newScripts(), guards: newGuards(client, local), refused: newRefused(), lives: newLives(client), settle: SettleWithin, local: local}
 	l.asks, l.settles = newGather(l.askAll), newGather(l.settleAll)
 	return l
 }
@@ -124,7 +126,55 @@ func (l *Limiter) ask(ctx context.Context, scope, mode string, checks []Check) (
 	return answers, nil
 }
 
+// askAll believes what was answered only by the Redis that it asked: one that was
+// started anew meanwhile may have older data, and is asked again.
 func (l *Limiter) askAll(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
+	answers, err := l.askInLife(ctx, to, checks)
+	if errors.Is(err, errStarted) {
+		answers, err = l.askInLife(ctx, to, checks)
+	}
+	return answers, err
+}
+
+func (l *Limiter) askInLife(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
+	life := l.lives.number.Load()
+	if err := l.doubt(ctx, to.scope, life, checks); err != nil {
+		return nil, err
+	}
+	answers, err := l.askInParts(ctx, to, checks)
+	if err != nil {
+		return nil, err
+	}
+	if err = l.lives.still(ctx, life); err == nil {
+		return answers, nil
+	}
+	if to.mode == "R" {
+		entries := make([]entry, len(checks))
+		for i, c := range checks {
+			entries[i] = entry{Check: c}
+		}
+		_, _ = l.settleAll(ctx, to, entries) // else they are found to be overdue
+	}
+	return nil, fmt.Errorf("limits of %s: %w: %w", to.scope, ErrUnavailable, err)
+}
+
+// doubt makes the rules unknown that this limiter knows from an earlier life of Redis.
+func (l *Limiter) doubt(ctx context.Context, scope string, life int64, checks []Check) error {
+	for _, c := range checks {
+		for _, item := range c.Items {
+			if item.Rule.life.Load() == life {
+				continue
+			}
+			if err := l.Forget(ctx, scope, []*Rule{item.Rule}); err != nil {
+				return err
+			}
+			item.Rule.life.Store(life)
+		}
+	}
+	return nil
+}
+
+func (l *Limiter) askInParts(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
 	out := make([]Answer, 0, len(checks))
 	for part := range slices.Chunk(checks, chunk) {
 		answers, err := l.askOnce(ctx, to.scope, to.mode, part)

@@ -34,7 +34,7 @@ func (l *Limiter) Rebuild(ctx context.Context, scope string, rules []*Rule, hist
 	if err := checkScope(scope); err != nil {
 		return err
 	}
-	began, token := l.local(), newToken()
+	began, token, life := l.local(), newToken(), l.lives.number.Load()
 	pasts, err := l.begin(ctx, scope, token, rules)
 	if err != nil || len(pasts) == 0 {
 		return err
@@ -58,6 +58,9 @@ func (l *Limiter) Rebuild(ctx context.Context, scope string, rules []*Rule, hist
 	}
 	if err := l.catchUp(ctx, scope, pasts, history, l.local().Sub(began)+inFlight); err != nil {
 		return err
+	}
+	if err := l.lives.still(ctx, life); err != nil { // some of it may be lost
+		return fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
 	}
 	for _, p := range pasts {
 		if _, err := l.step(ctx, scope, "known", token, p.rule, nil, p.rule.specAt(l.now())); err != nil {
