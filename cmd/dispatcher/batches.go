@@ -62,6 +62,7 @@ func (o *operator) batchesSet() *cobra.Command {
 	var priority, weight, attempts int
 	var notAfter string
 	var opens windowsFlag
+	var policies limitsFlag
 	var always, never bool
 	command := o.onBatch("set", "Change the fields of a batch that are given as flags; the others stay", func(s *session, batch string) error {
 		body := map[string]any{}
@@ -77,8 +78,11 @@ func (o *operator) batchesSet() *cobra.Command {
 				body[field.name] = field.value
 			}
 		}
+		if err := policies.say(body); err != nil {
+			return err
+		}
 		if len(body) == 0 {
-			return usageError{errors.New("nothing to change: give at least one of --priority, --weight, --max-attempts, --not-after, --never-expires, --window, --always-open")}
+			return usageError{errors.New("nothing to change: give at least one of --priority, --weight, --max-attempts, --not-after, --never-expires, --window, --always-open, --limits, --no-limits")}
 		}
 		return s.act(client.Request{Method: http.MethodPatch, Path: client.Path("batches", batch), Body: body})
 	})
@@ -90,6 +94,7 @@ func (o *operator) batchesSet() *cobra.Command {
 	flags.BoolVar(&never, "never-expires", false, "no --not-after any more")
 	opens.add(flags)
 	flags.BoolVar(&always, "always-open", false, "no windows any more")
+	policies.addChange(command)
 	command.MarkFlagsMutuallyExclusive("window", "always-open")
 	command.MarkFlagsMutuallyExclusive("not-after", "never-expires")
 	return command

@@ -35,7 +35,7 @@ type batchFlags struct {
 	devices      []string
 	tags         map[string]string
 
-	limits       string
+	limits       limitsFlag
 	duplicates   string
 	unknown      string
 	dryRun, wait bool
@@ -97,7 +97,7 @@ func (b *batchFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&b.maxRun, "max-run", 0, "renewals end there (default 1h)")
 	flags.Float64Var(&b.abortFailure, "abort-failure", 0, "pause the batch when this share of the tried tasks failed: 0.2")
 	flags.Int64Var(&b.abortMin, "abort-min", 0, "but only after so many were tried (default 1)")
-	limitsVar(flags, &b.limits)
+	b.limits.add(flags)
 	flags.StringVar(&b.duplicates, "duplicates", "", "tasks equal in device, kind and payload: allow (default), refuse the batch, or skip all but the first")
 	flags.StringVar(&b.unknown, "unknown-devices", "", "refuse: all devices must be registered (default allow)")
 	flags.BoolVar(&b.dryRun, "dry-run", false, "check and count, queue nothing")
@@ -131,16 +131,11 @@ func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 		}
 		said["abort"] = abort
 	}
-	for flag, text := range map[string]string{"payload": b.payload, "limits": b.limits} {
-		value, err := readJSON(flag, text)
-		if err != nil {
-			return nil, err
-		}
-		if value != nil {
-			said[flag] = value
-		}
+	payload, err := readJSON("payload", b.payload)
+	if payload != nil {
+		said["payload"] = payload
 	}
-	return said, nil
+	return said, errors.Join(err, b.limits.say(said))
 }
 
 // readJSON reads what a flag says, or the file that it names; nil: nothing.

@@ -33,19 +33,21 @@ func newDevices() *cobra.Command {
 type deviceSelection struct {
 	tags            map[string]string
 	blocked, prefix string
+	profile         string
 	recent          int
 }
 
 func (d *deviceSelection) add(command *cobra.Command) {
 	command.Flags().StringToStringVar(&d.tags, "tag", nil, "only with all of these tags: area=330100,city=hz")
 	command.Flags().StringVar(&d.blocked, "blocked", "", "true or false: only those that are, or are not")
+	command.Flags().StringVar(&d.profile, "profile", "", "only those with this profile")
 	command.Flags().StringVar(&d.prefix, "prefix", "", "only those whose ids begin so")
 	command.Flags().IntVar(&d.recent, "recent", 0, "only so many that reported last, newest first, 1 to 1000; without other filters")
 	complete(command, "blocked", "true", "false")
 }
 
 func (d *deviceSelection) query() url.Values {
-	q := query("blocked", d.blocked, "prefix", d.prefix)
+	q := query("blocked", d.blocked, "prefix", d.prefix, "profile", d.profile)
 	if d.recent != 0 {
 		q.Set("recent", strconv.Itoa(d.recent))
 	}
@@ -77,20 +79,33 @@ func (o *operator) devicesGet() *cobra.Command {
 
 func (o *operator) devicesCreate() *cobra.Command {
 	var tags map[string]string
+	var profile string
 	command := o.onDevice("create", "Register a device, and show its token once", func(s *session, device string) error {
+		body := map[string]any{"id": device, "tags": tags}
+		if profile != "" {
+			body["profile"] = profile
+		}
 		return s.secret(client.Request{
-			Method: http.MethodPost, Path: client.Path("devices"), Key: newKey(), Body: map[string]any{"id": device, "tags": tags},
+			Method: http.MethodPost, Path: client.Path("devices"), Key: newKey(), Body: body,
 		}, "dispatcher devices token "+device)
 	})
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags: area=330100,city=hz")
+	o.profileFlag(command, &profile)
 	return command
+}
+
+func (o *operator) profileFlag(command *cobra.Command, profile *string) {
+	command.Flags().StringVar(profile, "profile", "", "whose policies hold for what it starts")
+	o.completeFlag(command, "profile", client.Path("profiles"), "name", "limits")
 }
 
 func (o *operator) devicesSet() *cobra.Command {
 	var tags map[string]string
 	var untag []string
-	command := o.onDevice("set", "Change the tags of a device that are given; the others stay", func(s *session, device string) error {
+	var profile string
+	var unprofiled bool
+	command := o.onDevice("set", "Change the profile of a device, and the tags that are given; the others stay", func(s *session, device string) error {
 		merge := map[string]*string{}
 		for name, value := range tags {
 			merge[name] = &value
@@ -98,11 +113,21 @@ func (o *operator) devicesSet() *cobra.Command {
 		for _, name := range untag {
 			merge[name] = nil
 		}
-		if len(merge) == 0 {
-			return usageError{errors.New("nothing to change: give at least one of --tag, --untag")}
+		body := map[string]any{}
+		if len(merge) > 0 {
+			body["tags"] = merge
 		}
-		return s.act(client.Request{Method: http.MethodPatch, Path: client.Path("devices", device), Body: map[string]any{"tags": merge}})
+		if s.cmd.Flags().Changed("profile") || unprofiled {
+			body["profile"] = profile // empty: none
+		}
+		if len(body) == 0 {
+			return usageError{errors.New("nothing to change: give at least one of --tag, --untag, --profile, --no-profile")}
+		}
+		return s.act(client.Request{Method: http.MethodPatch, Path: client.Path("devices", device), Body: body})
 	})
+	o.profileFlag(command, &profile)
+	command.Flags().BoolVar(&unprofiled, "no-profile", false, "no profile any more")
+	command.MarkFlagsMutuallyExclusive("profile", "no-profile")
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags to set: area=330100,city=hz")
 	command.Flags().StringSliceVar(&untag, "untag", nil, "names of tags to take away")
 	return command

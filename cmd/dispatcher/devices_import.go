@@ -17,8 +17,9 @@ tokens as CSV (--output json: a JSON object a line). They are shown this once:
 
   dispatcher devices import -f devices.csv > tokens.csv
 
-A CSV file begins with a header: device, then the names of tags. NDJSON has a
-line as {"id":"ar-7","tags":{"area":"330100"}} for each device.`,
+A CSV file begins with a header: device, then the names of tags, and :profile for
+the profile. NDJSON has a line as {"id":"ar-7","tags":{"area":"330100"}} for each
+device, and "profile" in it.`,
 		Args: cobra.NoArgs,
 		RunE: o.with(func(s *session, _ []string) error {
 			r := client.Request{Method: http.MethodPost, Path: client.Path("devices"), Query: query("existing", existing), Key: newKey(), Accept: client.TypeCSV}

@@ -1,8 +1,151 @@
 package main
 
-import "github.com/spf13/pflag"
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
 
-// limitsVar adds the flag of policies, which readJSON reads.
-func limitsVar(flags *pflag.FlagSet, limits *string) {
-	flags.StringVar(limits, "limits", "", "how often tasks may start: a JSON list of policies, or @FILE with one")
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+// limitsFlag is a JSON list of policies, which the server checks.
+type limitsFlag struct {
+	text string
+	none bool
+}
+
+func (l *limitsFlag) add(flags *pflag.FlagSet) {
+	flags.StringVar(&l.text, "limits", "", "how often tasks may start: a JSON list of policies, or @FILE with one")
+}
+
+// addChange adds also the flag that takes them away.
+func (l *limitsFlag) addChange(command *cobra.Command) {
+	l.add(command.Flags())
+	command.Flags().BoolVar(&l.none, "no-limits", false, "no policies any more")
+	command.MarkFlagsMutuallyExclusive("limits", "no-limits")
+}
+
+// say adds what was said to the body of a request.
+func (l *limitsFlag) say(body map[string]any) error {
+	policies, err := readJSON("limits", l.text)
+	if policies != nil {
+		body["limits"] = policies
+	}
+	if l.none {
+		body["limits"] = nil
+	}
+	return err
+}
+
+// limited is the answer to who was refused most.
+type limited struct{ Limited []entry }
+
+func (o *operator) poolsLimited() *cobra.Command {
+	most := 0
+	command := o.onPool("limited", "Show who was refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
+		text, err := s.Get(s.cmd.Context(), client.Path("pools", pool, "limited"), url.Values{"limit": {strconv.Itoa(most)}})
+		if err != nil || s.json {
+			return errors.Join(err, s.documentIf(text))
+		}
+		var now limited
+		if err := json.Unmarshal(text, &now); err != nil {
+			return err
+		}
+		t := terminal.NewTable(s.out, "POLICY", "SUBJECT", "TIMES")
+		for _, e := range now.Limited {
+			t.Row(e.text("policy"), e.text("subject"), e.text("times"))
+		}
+		return t.Flush()
+	})
+	command.Long = "Show who was refused most by the policies of a pool, its batches and profiles, in\nthis hour and the one before."
+	command.Flags().IntVar(&most, "limit", 20, "so many, 1 to 200")
+	return command
+}
+
+func newProfiles() *cobra.Command {
+	o := &operator{}
+	verbs := o.addList(list{path: client.Path("profiles"), columns: []column{
+		member("NAME", "name"), member("LIMITS", "limits"), member("UPDATED", "updated_at"),
+	}}, "List profiles by name", nil)
+	verbs = append(verbs, o.profilesGet(), o.profilesPut(), o.profilesDelete())
+	return o.noun("profiles", "Limit how often devices start something, wherever they do", verbs...)
+}
+
+func (o *operator) onProfile(use, short string, run func(s *session, profile string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " PROFILE", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: o.names(client.Path("profiles"), "name", "limits", 1),
+		RunE: o.with(func(s *session, args []string) error { return run(s, args[0]) }),
+	}
+}
+
+func (o *operator) profilesGet() *cobra.Command {
+	return o.onProfile("get", "Show a profile", func(s *session, profile string) error {
+		return s.act(client.Request{Method: http.MethodGet, Path: client.Path("profiles", profile)})
+	})
+}
+
+func (o *operator) profilesPut() *cobra.Command {
+	var policies limitsFlag
+	command := o.onProfile("put", "Create a profile, or replace its policies", func(s *session, profile string) error {
+		body := map[string]any{}
+		if err := policies.say(body); err != nil {
+			return err
+		}
+		return s.act(client.Request{Method: http.MethodPut, Path: client.Path("profiles", profile), Body: body})
+	})
+	policies.addChange(command)
+	command.MarkFlagsOneRequired("limits", "no-limits")
+	return command
+}
+
+func (o *operator) profilesDelete() *cobra.Command {
+	return o.onProfile("delete", "Delete a profile that no device has", func(s *session, profile string) error {
+		return s.act(client.Request{Method: http.MethodDelete, Path: client.Path("profiles", profile)})
+	})
+}
+
+// readLimits reads the policies of a pool in a file.
+func readLimits(p *poolSpec, n *yaml.Node) error {
+	var list []any
+	if err := n.Decode(&list); err != nil {
+		return errors.New("a list of policies")
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return errors.New("a list of policies")
+	}
+	policies, err := limits.Parse(text)
+	if err != nil {
+		return err
+	}
+	p.fields["limits"] = append([]limits.Policy{}, policies...) // none is an empty list, as the server shows it
+	return nil
+}
+
+// limitsNode writes policies into a file, as they came: JSON is YAML.
+func limitsNode(text json.RawMessage) (*yaml.Node, error) {
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil || len(document.Content) == 0 {
+		return nil, err
+	}
+	unquote(document.Content[0])
+	return document.Content[0], nil
+}
+
+// unquote drops the quotes that JSON needs and YAML does not.
+func unquote(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode {
+		n.Style = 0
+	}
+	for _, inner := range n.Content {
+		unquote(inner)
+	}
 }

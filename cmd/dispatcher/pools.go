@@ -19,7 +19,7 @@ func newPools() *cobra.Command {
 		member("OPENS", "opens_at"), member("CLOSES", "closes_at"), member("UPDATED", "updated_at"),
 	}}, "List pools by name", nil)
 	verbs = append(verbs, o.poolsGet(), o.poolsCreate(), o.poolsSet(), o.poolsApply(), o.poolsDelete(), o.poolsPause(), o.poolsResume(),
-		o.poolsSlots(), o.poolsRelease(), o.poolsGrant(), o.poolsWatch())
+		o.poolsSlots(), o.poolsRelease(), o.poolsGrant(), o.poolsLimited(), o.poolsWatch())
 	return o.noun("pools", "Create, resize, pause and watch pools", verbs...)
 }
 
@@ -47,6 +47,7 @@ type poolFlags struct {
 	lease    time.Duration
 	paused   bool
 	windows  windowsFlag
+	limits   limitsFlag
 	always   bool
 }
 
@@ -58,7 +59,7 @@ func (p *poolFlags) add(flags *pflag.FlagSet) {
 }
 
 // body has what was said.
-func (p *poolFlags) body(flags *pflag.FlagSet) map[string]any {
+func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
 	body := map[string]any{}
 	for flag, field := range map[string]struct {
 		name  string
@@ -74,36 +75,45 @@ func (p *poolFlags) body(flags *pflag.FlagSet) map[string]any {
 	if p.always {
 		body["windows"] = nil // the default
 	}
-	return body
+	return body, p.limits.say(body)
 }
 
 func (o *operator) poolsCreate() *cobra.Command {
 	settings := &poolFlags{}
 	command := o.onPool("create", "Create a pool", func(s *session, pool string) error {
 		path := client.Path("pools", pool)
-		_, err := s.Get(s.cmd.Context(), path, nil)
+		body, err := settings.body(s.cmd.Flags())
+		if err != nil {
+			return err
+		}
+		_, err = s.Get(s.cmd.Context(), path, nil)
 		if err == nil {
 			return advisedError{fmt.Errorf("there is a pool %s already", pool), "change it: dispatcher pools set " + pool}
 		}
 		if p, ok := errors.AsType[*client.Problem](err); !ok || p.Status != http.StatusNotFound {
 			return err
 		}
-		return s.act(client.Request{Method: http.MethodPut, Path: path, Body: settings.body(s.cmd.Flags())})
+		return s.act(client.Request{Method: http.MethodPut, Path: path, Body: body})
 	})
 	settings.add(command.Flags())
+	settings.limits.add(command.Flags())
 	return command
 }
 
 func (o *operator) poolsSet() *cobra.Command {
 	settings := &poolFlags{}
 	command := o.onPool("set", "Change the settings of a pool that are given as flags; the others stay", func(s *session, pool string) error {
-		body := settings.body(s.cmd.Flags())
+		body, err := settings.body(s.cmd.Flags())
+		if err != nil {
+			return err
+		}
 		if len(body) == 0 {
-			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --window, --always-open")}
+			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --window, --always-open, --limits, --no-limits")}
 		}
 		return s.act(client.Request{Method: http.MethodPatch, Path: client.Path("pools", pool), Body: body})
 	})
 	settings.add(command.Flags())
+	settings.limits.addChange(command)
 	command.Flags().BoolVar(&settings.always, "always-open", false, "no windows any more")
 	command.MarkFlagsMutuallyExclusive("window", "always-open")
 	return command

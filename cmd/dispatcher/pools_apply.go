@@ -28,6 +28,7 @@ func (o *operator) poolsApply() *cobra.Command {
       lease: 5m
       paused: false
       windows: [{cron: "0 1 * * *", duration: 4h, timezone: Asia/Shanghai}]
+      limits: [{name: starts, per: pool, algorithm: sliding, windows: [{max: 30, per_ms: 60000}]}]
 
 Of a pool that exists, what the file leaves out stays as it is; a new one gets
 the defaults. "pools export --format yaml" writes such a file. Pools that the file does not name are left alone. The whole file is

@@ -103,6 +103,7 @@ func poolKeys() map[string]func(*poolSpec, *yaml.Node) error {
 			return nil
 		},
 		"windows": readWindows,
+		"limits":  readLimits,
 	}
 }
 
@@ -123,7 +124,7 @@ func readPool(n *yaml.Node) (poolSpec, error) {
 	for i := 0; i < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		read := keys[key.Value]
-		err := errors.New("no such key: there are capacity, lease, name, paused, windows")
+		err := errors.New("no such key: there are capacity, lease, limits, name, paused, windows")
 		if read != nil && seen[key.Value] {
 			err = errors.New("it is there twice")
 		} else if read != nil {
@@ -171,6 +172,7 @@ type poolEntry struct {
 	Lease    string           `yaml:"lease"`
 	Paused   bool             `yaml:"paused"`
 	Windows  []windows.Window `yaml:"windows,flow"`
+	Limits   *yaml.Node       `yaml:"limits"`
 }
 
 // exportPools writes a file that applies to the same.
@@ -189,12 +191,17 @@ func (s *session) exportPools() error {
 			Lease    int64 `json:"lease_ms"`
 			Paused   bool
 			Windows  []windows.Window
+			Limits   json.RawMessage
 		}
 		if err := json.Unmarshal(text, &p); err != nil {
 			return err
 		}
 		lease := terminal.Duration(time.Duration(p.Lease) * time.Millisecond)
-		file.Pools = append(file.Pools, poolEntry{p.Name, p.Capacity, lease, p.Paused, p.Windows})
+		policies, err := limitsNode(p.Limits)
+		if err != nil {
+			return err
+		}
+		file.Pools = append(file.Pools, poolEntry{p.Name, p.Capacity, lease, p.Paused, p.Windows, policies})
 	}
 	text, err := yaml.Marshal(file)
 	if err != nil {

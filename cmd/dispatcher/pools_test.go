@@ -101,6 +101,9 @@ const poolsFile = `pools:
     capacity: 60
     lease: 5m
     windows: [{cron: "0 1 * * *", duration: 4h, timezone: Asia/Shanghai}]
+    limits:
+      - {name: per-account, per: tags.account, algorithm: sliding, windows: [{max: 1, per_ms: 60000}, {max: 10, per_ms: 86400000}]}
+      - {name: daily, per: tags.account, algorithm: calendar, period: day, timezone: Asia/Shanghai, max: 1000}
   - {name: b, paused: true}
 `
 
@@ -110,7 +113,7 @@ func TestApply(t *testing.T) {
 	d.run("pools create ar:330100 --capacity 40")
 	d.file("pools.yaml", poolsFile)
 	want := "POOL  ACTION  CHANGES\n" +
-		"ar:330100  changed  capacity 40 -> 60, windows none -> 0 1 * * * 4h Asia/Shanghai\n" +
+		"ar:330100  changed  capacity 40 -> 60, limits none -> per-account 1/1m 10/24h per tags.account; daily 1000/day Asia/Shanghai per tags.account, windows none -> 0 1 * * * 4h Asia/Shanghai\n" +
 		"b  created  paused yes\n"
 	d.prints("pools apply -f pools.yaml --dry-run", want)
 	if got := d.run("pools list"); strings.Contains(got, "\nb ") || !strings.Contains(got, "40") {
@@ -142,19 +145,22 @@ func TestApplyChecksAllFirst(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	for text, want := range map[string][]string{
-		"pools:\n- {name: good}\n- {name: b, capcity: 3}\n":                         {"line 3", "pool b", "capcity"},
-		"pools:\n- {name: good}\n- {name: b, lease: 5}\n":                           {"line 3", "pool b", "lease", "5m"},
-		"pools:\n- {name: good}\n- {name: b, capacity: 10001}\n":                    {"line 3", "pool b", "capacity", "10000"},
-		"pools:\n- {name: good}\n- {name: b, capacity: 1, capacity: 2}\n":           {"line 3", "twice"},
-		"pools:\n- {name: good}\n- {name: good}\n":                                  {"line 3", "pool good", "line 2"},
-		"pools:\n- {name: good}\n- {name: a/b}\n":                                   {"line 3", "a/b"},
-		"pools:\n- {name: good}\n- {name: b, paused: perhaps}\n":                    {"line 3", "paused"},
-		"pools:\n- {name: good}\n- name: b\n  windows: [{cron: x, duration: 1h}]\n": {"line 4", "pool b", "windows", "cron"},
-		"pools:\n- {name: good}\n- name: b\n  windows: [{cros: x}]\n":               {"line 4", "cros"},
-		"pool:\n- {name: good}\n":                                                   {"line 1", "pool"},
-		"pools: []\n":                                                               {"no pools"},
-		"pools:\n- good\n":                                                          {"line 2"},
-		"pools:\n- {name: good}\n---\npools: []\n":                                  {"document"},
+		"pools:\n- {name: good}\n- {name: b, capcity: 3}\n":                                                            {"line 3", "pool b", "capcity"},
+		"pools:\n- {name: good}\n- {name: b, lease: 5}\n":                                                              {"line 3", "pool b", "lease", "5m"},
+		"pools:\n- {name: good}\n- {name: b, capacity: 10001}\n":                                                       {"line 3", "pool b", "capacity", "10000"},
+		"pools:\n- {name: good}\n- {name: b, capacity: 1, capacity: 2}\n":                                              {"line 3", "twice"},
+		"pools:\n- {name: good}\n- {name: good}\n":                                                                     {"line 3", "pool good", "line 2"},
+		"pools:\n- {name: good}\n- {name: a/b}\n":                                                                      {"line 3", "a/b"},
+		"pools:\n- {name: good}\n- {name: b, paused: perhaps}\n":                                                       {"line 3", "paused"},
+		"pools:\n- {name: good}\n- name: b\n  windows: [{cron: x, duration: 1h}]\n":                                    {"line 4", "pool b", "windows", "cron"},
+		"pools:\n- {name: good}\n- name: b\n  windows: [{cros: x}]\n":                                                  {"line 4", "cros"},
+		"pools:\n- {name: good}\n- name: b\n  limits: [{name: n, per: device, algorithm: fixed, per_ms: 1, max: 0}]\n": {"line 4", "pool b", "limits", "limits[0].max: 1 to"},
+		"pools:\n- {name: good}\n- name: b\n  limits: [{name: n, algorithm: fixed, burst: 1}]\n":                       {"line 4", "pool b", "limits", "burst"},
+		"pools:\n- {name: good}\n- {name: b, limits: 7}\n":                                                             {"line 3", "a list of policies"},
+		"pool:\n- {name: good}\n":                                                                                      {"line 1", "pool"},
+		"pools: []\n":                                                                                                  {"no pools"},
+		"pools:\n- good\n":                                                                                             {"line 2"},
+		"pools:\n- {name: good}\n---\npools: []\n":                                                                     {"document"},
 		"\t": {"-"},
 		"pools:\n- {name: good, x: 1}\n- {name: b, y: 2}\n": {"line 2", "line 3"},
 	} {

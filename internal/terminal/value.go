@@ -58,6 +58,8 @@ func Value(name string, value json.RawMessage) string {
 		switch name {
 		case "windows":
 			return windows(value)
+		case "limits":
+			return limits(value)
 		case "counts":
 			return counts(value)
 		}
@@ -106,6 +108,38 @@ func windows(value json.RawMessage) string {
 	texts := make([]string, len(list))
 	for i, w := range list {
 		texts[i] = strings.TrimSpace(w.Cron + " " + w.Duration + " " + w.Timezone)
+	}
+	return strings.Join(texts, "; ")
+}
+
+// limits are the names of policies with what each counts: per-account 1/1m 5/1h
+// per tags.account.
+func limits(value json.RawMessage) string {
+	var list []struct {
+		Name, Per, Period, Timezone string
+		Max                         int64
+		PerMS                       int64 `json:"per_ms"`
+		Windows                     []struct {
+			Max   int64
+			PerMS int64 `json:"per_ms"`
+		}
+	}
+	_ = json.Unmarshal(value, &list) // of another form: nothing
+	texts := make([]string, len(list))
+	for i, p := range list {
+		texts[i] = p.Name
+		for _, w := range p.Windows {
+			texts[i] += fmt.Sprintf(" %d/%s", w.Max, Duration(time.Duration(w.PerMS)*time.Millisecond))
+		}
+		switch {
+		case p.Period != "":
+			texts[i] += strings.TrimRight(fmt.Sprintf(" %d/%s %s", p.Max, p.Period, p.Timezone), " ")
+		case p.PerMS != 0:
+			texts[i] += fmt.Sprintf(" %d/%s", p.Max, Duration(time.Duration(p.PerMS)*time.Millisecond))
+		}
+		if p.Per != "" {
+			texts[i] += " per " + p.Per
+		}
 	}
 	return strings.Join(texts, "; ")
 }

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+const oneADay = `[{"name":"one","per":"device","algorithm":"calendar","period":"day","max":1}]`
+
+func TestLimitsFromTheShell(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.file("limits.json", oneADay)
+	if got := plain(d.run("pools create p --limits @limits.json")); !strings.Contains(got, "\nlimits  one 1/day per device\n") {
+		t.Error(got)
+	}
+	d.run("batches create --pool p --device d-1 --device d-1 --limits", oneADay)
+	d.report("d-1", `{"id":"1"}`)
+	d.work("d-1", "succeeded")
+	if reply := d.report("d-1", `{"id":"2"}`); reply["reason"] != "limited" {
+		t.Errorf("%v", reply)
+	}
+	if got := plain(d.run("pools limited p")); !strings.HasPrefix(got, "POLICY  SUBJECT  TIMES\none  device=d-1  ") {
+		t.Error(got)
+	}
+	var top struct{ Limited []struct{ Policy string } }
+	if d.read(&top, "pools limited p --limit 1"); len(top.Limited) != 1 {
+		t.Errorf("%+v", top)
+	}
+	if got := d.run("tasks why 2"); !strings.Contains(got, "policy one of") || !strings.Contains(got, "dispatcher pools set p --limits") {
+		t.Error(got)
+	}
+	for _, thing := range []string{"pools set p", "batches set 1"} {
+		if got := d.run(thing + " --no-limits"); strings.Contains(got, "limits") {
+			t.Error(got)
+		}
+		d.try("", append(strings.Fields(thing), "--limits", "{")...).exit(2).says("--limits: not JSON")
+		d.try("", append(strings.Fields(thing), "--limits", "@none")...).exit(2).says("--limits", "none")
+		d.try("", append(strings.Fields(thing), "--limits", `[{"name":"n"}]`)...).exit(1).says("algorithm")
+		d.try("", append(strings.Fields(thing), "--limits", "[]", "--no-limits")...).exit(2).says("no-limits")
+	}
+	if reply := d.report("d-1", `{"id":"3"}`); reply["reason"] != "granted" {
+		t.Errorf("%v", reply)
+	}
+}
+
+func TestProfilesFromTheShell(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	if got := plain(d.run("profiles put solar --limits", oneADay)); !strings.HasPrefix(got, "name  solar\nlimits  one 1/day per device\nversion  1\n") {
+		t.Error(got)
+	}
+	d.prints("profiles list", "NAME  LIMITS  UPDATED\nsolar  one 1/day per device  TIME\n")
+	d.run("devices create d-1 --profile solar")
+	d.run("devices create d-2")
+	var list []struct{ ID, Profile string }
+	if d.read(&list, "devices list --profile solar"); len(list) != 1 || list[0].ID != "d-1" || list[0].Profile != "solar" {
+		t.Errorf("%+v", list)
+	}
+	d.try("", "profiles", "delete", "solar").exit(1).says("in_use")
+	d.try("", "devices", "set", "d-2", "--profile", "wind").exit(1).says("unknown_profile")
+	d.run("devices set d-2 --profile solar")
+	for _, id := range []string{"d-1", "d-2"} {
+		if got := d.run("devices set " + id + " --no-profile"); strings.Contains(got, "solar") {
+			t.Error(got)
+		}
+	}
+	d.try("", "profiles", "put", "solar").exit(2).says("limits")
+	d.run("profiles put solar --no-limits")
+	d.run("profiles delete solar")
+	d.try("", "profiles", "get", "solar").exit(1).says("not_found")
+	d.prints("profiles list --output json", "[]\n")
+}
