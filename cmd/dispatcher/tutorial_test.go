@@ -13,22 +13,36 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const tutorialPage = "../../docs/operations.md"
-
-// step is a command of the tutorial and what it prints.
+// step is a command of a page and what it prints.
 type step struct{ command, prints string }
 
-// TestTutorial runs the commands of the document, in one shell, beside a dev
-// that they find by themselves. -update writes what they print into it.
-func TestTutorial(t *testing.T) {
+// tutorial is a section of a page whose commands can be run.
+type tutorial struct {
+	page, section string
+	least         int // blocks
+}
+
+// TestTutorials runs the commands of the documents, each in one shell, beside a dev
+// that they find by themselves. -update writes what they print into them.
+func TestTutorials(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(tutorialPage)
+	for _, one := range []tutorial{{"../../docs/operations.md", "Tutorial", 10}, {"../../docs/limits.md", "From the shell", 6}} {
+		t.Run(one.section, func(t *testing.T) {
+			t.Parallel()
+			one.run(t)
+		})
+	}
+}
+
+func (o tutorial) run(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile(o.page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := tutorialBlocks(string(text))
-	if len(blocks) < 10 {
-		t.Fatalf("%d blocks with commands in %s", len(blocks), tutorialPage)
+	blocks := o.blocks(string(text))
+	if len(blocks) < o.least {
+		t.Fatalf("%d blocks with commands in %s", len(blocks), o.page)
 	}
 	var steps []step
 	for _, block := range blocks {
@@ -36,7 +50,7 @@ func TestTutorial(t *testing.T) {
 	}
 	printed := runSteps(t, steps)
 	if *update {
-		writeTutorial(t, string(text), printed)
+		o.write(t, string(text), printed)
 		return
 	}
 	for i, s := range steps {
@@ -46,8 +60,8 @@ func TestTutorial(t *testing.T) {
 	}
 }
 
-func tutorialBlocks(text string) []string {
-	_, text, _ = strings.Cut(text, "\n## Tutorial\n")
+func (o tutorial) blocks(text string) []string {
+	_, text, _ = strings.Cut(text, "\n## "+o.section+"\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	var blocks []string
 	for _, found := range regexp.MustCompile("(?s)```console\n(.*?)```").FindAllStringSubmatch(text, -1) {
@@ -120,10 +134,10 @@ func settled(text string) string {
 	return text
 }
 
-// writeTutorial puts what was printed behind the commands.
-func writeTutorial(t *testing.T, text string, printed []step) {
+// write puts what was printed behind the commands.
+func (o tutorial) write(t *testing.T, text string, printed []step) {
 	t.Helper()
-	for _, block := range tutorialBlocks(text) {
+	for _, block := range o.blocks(text) {
 		var fresh strings.Builder
 		for range readSteps(block) {
 			fmt.Fprintf(&fresh, "$ %s\n%s", printed[0].command, printed[0].prints)
@@ -131,7 +145,7 @@ func writeTutorial(t *testing.T, text string, printed []step) {
 		}
 		text = strings.Replace(text, "```console\n"+block+"```", "```console\n"+fresh.String()+"```", 1)
 	}
-	if err := os.WriteFile(tutorialPage, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(o.page, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
