@@ -111,3 +111,40 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 		})
 	}
 }
+
+// A device that is woken in vain, since its connection is gone or the wake was
+// lost, costs one offer: then it is told of nothing, with its place in line kept,
+// until it reports again.
+func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
+	t.Parallel()
+	const kept = 3 * time.Second
+	w := &wakes{}
+	b := embedded(t, pushing(w), func(c *dispatcher.Config) { c.OfferLeast, c.OfferMost = kept, kept })
+	b.pool("a", 1, minute)
+	b.reconcile()
+	b.registered("first", "gone", "next", "last")
+	b.batch("a", nil, "first", "gone", "next", "last")
+	began := time.Now()
+	b.at(began, 0)
+	held := b.expectPushed("first", devices.ReasonGranted)
+	b.expectPushed("gone", devices.ReasonFull)
+	b.expectPushed("next", devices.ReasonFull)
+	b.pushed("first", result(*held.Task, "succeeded", ""))
+	b.eventuallyWoken(w, "gone")
+	b.at(began, kept)
+	b.must(b.HandOnAll(b.ctx))
+	b.eventuallyWoken(w, "gone", "next")
+
+	held = b.expectPushed("next", devices.ReasonGranted)
+	b.pushed("next", result(*held.Task, "succeeded", ""))
+	_, due, err := b.semaphore.Lines(b.ctx, []string{"a"})
+	if offered, err2 := b.semaphore.Offered(b.ctx, []string{"a"}, "gone"); err != nil || err2 != nil || len(offered)+len(due) > 0 {
+		t.Errorf("a place is kept for who is gone: %v, due %v (%v, %v)", offered, due, err, err2)
+	}
+	held = b.expectPushed("last", devices.ReasonGranted) // the place stands empty for nobody
+
+	b.expectPushed("gone", devices.ReasonFull)
+	b.pushed("last", result(*held.Task, "succeeded", ""))
+	b.eventuallyWoken(w, "gone", "next", "gone")
+	b.expectPushed("gone", devices.ReasonGranted)
+}

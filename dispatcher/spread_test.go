@@ -1,0 +1,62 @@
+package dispatcher_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+)
+
+// After an outage all devices come at once; they are not told to come together
+// again: of 600, no second gets more than a seventh, whatever they were answered,
+// and those that wait for the same pool come one after the other.
+func TestAStormHasNoEcho(t *testing.T) {
+	t.Parallel()
+	const fleet, most = 600, 600 / 7
+	for name, test := range map[string]struct {
+		prepare func(b *bench, names []string)
+		want    devices.Reason
+	}{
+		"nothing to do": {func(*bench, []string) {}, devices.ReasonNone},
+		"a full pool": {func(b *bench, names []string) {
+			b.pool("a", 5, minute)
+			b.batch("a", nil, names...)
+			b.reconcile()
+			for i := range 5 {
+				b.asks("a", fmt.Sprint("holds", i), int64(1_000_000+i), 0)
+			}
+		}, devices.ReasonFull},
+		"a pool that is paused": {func(b *bench, names []string) {
+			b.pool("a", 5, minute)
+			in := b.batch("a", nil, names...)
+			_, err := b.store.PauseBatch(b.ctx, "op", in, "")
+			b.must(err)
+		}, devices.ReasonPaused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			draw := rand.New(rand.NewPCG(7, 7)) // reports come one after the other here
+			b := embedded(t, func(c *dispatcher.Config) { c.Jitter = draw.Float64 })
+			var names []string
+			for i := range fleet {
+				names = append(names, fmt.Sprint("d", i))
+			}
+			test.prepare(b, names)
+			b.reconcile()
+			seconds := make(map[time.Duration]int)
+			for _, device := range names {
+				reply := b.expectReason(device, `{}`, test.want)
+				seconds[time.Duration(reply.ReportAfterMS)*time.Millisecond/time.Second]++
+			}
+			for second, n := range seconds {
+				if n > most {
+					t.Errorf("%d of %d devices are told to come %d s later", n, fleet, second)
+				}
+			}
+			t.Logf("spread over %d seconds", len(seconds))
+		})
+	}
+}
