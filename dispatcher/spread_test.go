@@ -11,11 +11,11 @@ import (
 )
 
 // After an outage all devices come at once; they are not told to come together
-// again: of 600, no second gets more than a seventh, whatever they were answered,
+// again: of 300, no second gets more than a seventh, whatever they were answered,
 // and those that wait for the same pool come one after the other.
 func TestAStormHasNoEcho(t *testing.T) {
 	t.Parallel()
-	const fleet, most = 600, 600 / 7
+	const fleet, most = 300, 300 / 7
 	for name, test := range map[string]struct {
 		prepare func(b *bench, names []string)
 		want    devices.Reason
