@@ -11,12 +11,12 @@ type Occupancy struct {
 	Pool    Pool
 	Grants  []Grant    // by slot; those lapsed and not yet reaped included
 	Oldest  *time.Time // when the batch of its oldest pending task was created; nil: none is pending
-	Waiting int        // devices that could start now and hold no slot, counted among a number of tasks
+	Waiting int        // devices that could start now and hold no slot, counted up to a bound
 }
 
-// Occupancy reads a pool, its grants and how many devices wait, among so many
-// tasks: one statement, thus one moment; ErrNotFound.
-func (s *Store) Occupancy(ctx context.Context, pool string, tasks int) (Occupancy, error) {
+// Occupancy reads a pool, its grants and how many devices wait, up to
+// waitingMax: one statement, thus one moment; ErrNotFound.
+func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occupancy, error) {
 	type reading struct {
 		Occupancy
 		grant Grant
@@ -27,7 +27,7 @@ func (s *Store) Occupancy(ctx context.Context, pool string, tasks int) (Occupanc
 		WITH wanted AS (SELECT `+poolColumns+`, (`+waitingCount("$1", "$2")+`) AS waiting, (`+oldestPending("$1")+`) AS oldest FROM pools WHERE name = $1 AND deleted_at IS NULL)
 		SELECT w.*, `+grantColumns+` FROM wanted w
 			LEFT JOIN grants g ON g.pool = w.name LEFT JOIN tasks t ON t.id = g.task LEFT JOIN batches b ON b.id = g.batch
-		ORDER BY g.slot`, pool, tasks)
+		ORDER BY g.slot`, pool, waitingMax)
 	if err != nil {
 		return Occupancy{}, err
 	}
@@ -44,20 +44,20 @@ func (s *Store) Occupancy(ctx context.Context, pool string, tasks int) (Occupanc
 }
 
 // Waiting counts the devices that could be granted a task of the pool now and
-// hold none, among so many tasks that could start.
-func (s *Store) Waiting(ctx context.Context, pool string, tasks int) (int, error) {
-	return one(ctx, s.read(), only[int], waitingCount("$1", "$2"), pool, tasks)
+// hold none, up to most.
+func (s *Store) Waiting(ctx context.Context, pool string, most int) (int, error) {
+	return one(ctx, s.read(), only[int], waitingCount("$1", "$2"), pool, most)
 }
 
-// WaitingByPool counts as Waiting does, in all pools. Pools in which nobody
-// waits are left out.
+// WaitingByPool counts as Waiting does, in all pools, among so many tasks of
+// each that could start. Pools in which nobody waits are left out.
 func (s *Store) WaitingByPool(ctx context.Context, tasks int) (map[string]int, error) {
 	type reading struct {
 		pool    string
 		waiting int
 	}
 	rows, err := collect(ctx, s.read(), func(r *reading) []any { return []any{&r.pool, &r.waiting} }, `
-		SELECT o.name, (`+waitingCount("o.name", "$1")+`) FROM pools o
+		SELECT o.name, (`+waitingAmong("o.name", "$1")+`) FROM pools o
 		WHERE o.deleted_at IS NULL AND o.paused IS FALSE AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = o.name AND t.state = 'pending')`, tasks)
 	if err != nil {
 		return nil, fmt.Errorf("counting who waits: %w", err)
@@ -71,18 +71,55 @@ func (s *Store) WaitingByPool(ctx context.Context, tasks int) (map[string]int, e
 	return waiting, nil
 }
 
-// waitingCount counts the devices of a pool that could be granted a task now
+// waitingAmong counts the devices of a pool that could be granted a task now
 // and hold none, among so many tasks that could start. Both arguments are SQL.
-// The limit stands below what is counted, and what is looked up a device at a
-// time above it: so the work is bounded, and its plan does not depend on how
-// many devices are blocked.
-func waitingCount(pool, tasks string) string {
+func waitingAmong(pool, tasks string) string {
+	return `SELECT found.devices FROM (` + waitingFound(pool, tasks) + `) AS found`
+}
+
+// waitingFound counts those tasks, and their devices. The limit stands below
+// what is counted, and what is looked up a device at a time above it: so the
+// work is bounded, and its plan does not depend on how many devices are blocked.
+func waitingFound(pool, tasks string) string {
 	return `
-	SELECT count(DISTINCT found.device) FROM (
+	SELECT count(*) AS tasks, count(DISTINCT CASE WHEN (SELECT d.id FROM devices d WHERE d.id = next.device AND d.blocked) IS NULL THEN next.device END) AS devices
+	FROM (
 		SELECT t.device FROM tasks t
 		WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND (t.retry_at IS NULL OR t.retry_at <= {now})
-			AND t.batch IN (SELECT b.id FROM batches b JOIN pools p ON p.name = b.pool WHERE b.pool = ` + pool + ` AND ` + startable() + `)
+			AND t.batch IN (` + startableBatches(pool) + `)
 			AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device)
-		LIMIT ` + tasks + `) AS found
-	WHERE (SELECT d.id FROM devices d WHERE d.id = found.device AND d.blocked) IS NULL`
+		LIMIT ` + tasks + `) AS next`
+}
+
+// waitingCount counts the same devices up to most, however many tasks each of
+// them has. Where so many tasks are of fewer devices, it goes on from device to
+// device, over at most four times as many.
+func waitingCount(pool, most string) string {
+	return `
+	SELECT CASE WHEN found.tasks < ` + most + ` OR found.devices >= ` + most + ` THEN found.devices ELSE (` + waitingLeap(pool, most) + `) END
+	FROM (` + waitingFound(pool, most) + `) AS found`
+}
+
+// waitingLeap leaps from device to device in the index of waiting tasks.
+func waitingLeap(pool, most string) string {
+	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + pool
+	return `
+	WITH RECURSIVE who(n, device) AS (
+		SELECT 1, ` + next + `)
+		UNION ALL
+		SELECT n + 1, ` + next + ` AND t.device > who.device) FROM who WHERE who.device IS NOT NULL AND n < 4 * ` + most + `
+	)
+	SELECT count(*) FROM (
+		SELECT who.device FROM who
+		WHERE who.device IS NOT NULL
+			AND (SELECT g.task FROM grants g WHERE g.device = who.device) IS NULL
+			AND (SELECT d.id FROM devices d WHERE d.id = who.device AND d.blocked) IS NULL
+			AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.device = who.device
+				AND (t.retry_at IS NULL OR t.retry_at <= {now}) AND t.batch IN (` + startableBatches(pool) + `))
+		LIMIT ` + most + `) AS waiting`
+}
+
+// startableBatches are the batches of a pool whose tasks could start now.
+func startableBatches(pool string) string {
+	return `SELECT b.id FROM batches b JOIN pools p ON p.name = b.pool WHERE b.pool = ` + pool + ` AND ` + startable()
 }

@@ -29,9 +29,8 @@ type PoolView struct {
 }
 
 // PoolViews reads up to limit pools by name, those after the one named, in one
-// moment; who waits is counted among so many tasks of each. What it reads does
-// not grow with the number of pools or tasks.
-func (s *Store) PoolViews(ctx context.Context, after string, limit, tasks int) ([]PoolView, error) {
+// moment. What it reads does not grow with the number of pools or tasks.
+func (s *Store) PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]PoolView, error) {
 	return collect(ctx, s.read(), func(v *PoolView) []any {
 		return append(poolDest(&v.Pool), &v.Held, &v.Waiting, maybe{&v.Oldest})
 	}, `
@@ -39,7 +38,7 @@ func (s *Store) PoolViews(ctx context.Context, after string, limit, tasks int) (
 			(SELECT count(*) FROM grants g WHERE g.pool = o.name),
 			(`+waitingCount("o.name", "$3")+`),
 			(`+oldestPending("o.name")+`)
-		FROM pools o WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, after, limit, tasks)
+		FROM pools o WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, after, limit, waitingMax)
 }
 
 // oldestPending is when the batch of the oldest pending task of a pool was

@@ -9,14 +9,14 @@ import (
 
 // waitingShown bounds the count of waiting devices: beyond it the number says
 // only "many", and counting on would cost more than it tells.
-const waitingShown = 10_000
+const waitingShown = 1000
 
 type slotsBody struct {
 	Pool     string     `json:"pool"`
 	Capacity int        `json:"capacity"`
 	Held     int        `json:"held"`
 	Reserved int        `json:"reserved" doc:"Kept for a device that was asked to report"`
-	Waiting  int        `json:"waiting" doc:"Devices with a task that could start now and no slot; counted up to 10000"`
+	Waiting  int        `json:"waiting" doc:"Devices with a task that could start now and no slot; counted up to 1000"`
 	Oldest   *timestamp `json:"oldest_pending_at" nullable:"true" doc:"When the batch of its oldest pending task was created; null: none is pending"`
 	Slots    []slotBody `json:"slots" doc:"All of 0..capacity-1, and higher ones still held after the capacity was lowered"`
 }

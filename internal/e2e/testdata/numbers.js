@@ -1,0 +1,39 @@
+// All that a page of the dashboard shows, each by where it stands: the id of
+// the element around it and its label. Times are exact.
+(() => {
+  const found = {};
+  const text = (element) => {
+    const copy = element.cloneNode(true);
+    for (const time of copy.querySelectorAll("time")) time.textContent = time.dateTime;
+    return copy.textContent.replace(/\s+/g, " ").trim();
+  };
+  const place = (element) => element.closest("main [id]")?.id ?? "";
+  const main = document.getElementById("main");
+  for (const pair of main.querySelectorAll("dl > div")) {
+    found[place(pair) + "/" + text(pair.querySelector("dt"))] = text(pair.querySelector("dd"));
+  }
+  for (const figure of main.querySelectorAll(".figure")) found[place(figure) + "/figure"] = text(figure);
+  for (const pill of main.querySelectorAll(".pills li, .legend li")) {
+    const number = pill.querySelector("b"), label = pill.cloneNode(true);
+    for (const part of label.querySelectorAll("b, i")) part.remove();
+    if (number) found["count/" + text(label)] = text(number);
+  }
+  for (const table of main.querySelectorAll("table")) {
+    const names = [...table.querySelectorAll("thead th")].map(text);
+    [...table.querySelectorAll("tbody tr")].forEach((row, i) => {
+      const cells = [...row.cells];
+      if (names.length === 0) { found[place(table) + "/line " + i] = cells.map(text).join(" "); return; }
+      cells.forEach((cell, n) => { found[(row.id || place(table) + " " + text(cells[0])) + "/" + names[n]] = text(cell); });
+    });
+  }
+  for (const bar of main.querySelectorAll("svg.progress")) found[place(bar) + "/progress"] = bar.getAttribute("aria-label").trim();
+  for (const slot of main.querySelectorAll(".grid .cell[id]")) {
+    const held = slot.querySelector("a")?.dataset;
+    found[slot.id] = held ? [held.device, held.task, held.token, held.since, held.until].join(" ") : slot.classList.contains("reserved") ? "reserved" : "free";
+  }
+  for (const card of main.querySelectorAll(".card")) {
+    const cells = [...card.querySelectorAll(".grid .cell")], count = (look) => cells.filter((c) => c.classList.contains(look)).length;
+    if (cells.length) found[card.id + "/cells"] = cells.length - count("free") - count("reserved") + " of " + cells.length + ", " + count("reserved") + " reserved";
+  }
+  return found;
+})()
