@@ -1,0 +1,69 @@
+package store_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// TestAProfileIsNeverTakenFromADevice: deleting one meets who gives it to a device.
+func TestAProfileIsNeverTakenFromADevice(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		for i := range 15 {
+			name, device := fmt.Sprintf("p-%d", i), fmt.Sprintf("d-%d", i)
+			_, created, err := l.PutProfile(l.Context(), "op", name, json.RawMessage(policies))
+			l.must(err)
+			if !created {
+				l.Errorf("%s was there", name)
+			}
+			_, err = l.CreateDevice(l.Context(), "op", device, store.DeviceSpec{}, []byte(device), nil)
+			l.must(err)
+			var deleted, given error
+			var both sync.WaitGroup
+			both.Go(func() { deleted = l.DeleteProfile(l.Context(), "op", name) })
+			both.Go(func() {
+				_, given = l.ChangeDevice(l.Context(), "op", device, func(d *store.DeviceSpec) error { d.Profile = name; return nil })
+			})
+			both.Wait()
+			switch {
+			case deleted == nil && errors.Is(given, store.ErrUnknownProfile):
+			case errors.Is(deleted, store.ErrInUse) && given == nil:
+			default:
+				l.Errorf("deleted: %v, given: %v", deleted, given)
+			}
+		}
+	})
+}
+
+// TestProfilesPutAtOnce: one creates it, and each change has a version.
+func TestProfilesPutAtOnce(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		const writers = 8
+		versions := make(chan int64, writers)
+		var all sync.WaitGroup
+		for i := range writers {
+			all.Go(func() {
+				p, created, err := l.PutProfile(l.Context(), "op", "p", json.RawMessage(fmt.Sprintf(`[{"name":"n-%d"}]`, i)))
+				if err != nil || created != (p.Version == 1) {
+					l.Errorf("%+v, created %t, %v", p, created, err)
+				}
+				versions <- p.Version
+			})
+		}
+		all.Wait()
+		close(versions)
+		seen := map[int64]bool{}
+		for v := range versions {
+			if seen[v] || v < 1 || v > writers {
+				l.Errorf("version %d twice, or of nobody", v)
+			}
+			seen[v] = true
+		}
+	})
+}
