@@ -70,8 +70,12 @@ func TestProfileLimits(t *testing.T) {
 		b.wipe(9)
 		b.expectReason("d1", `{"id":"2"}`, devices.ReasonLimited)
 		b.profile("slow", strings.Replace(twoADevice, `"max":2`, `"max":3`, 1))
+		other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis), FleetTokens: []string{"f"}})
+		mine := b.Dispatcher
+		b.Dispatcher = other // of what this one changed another one knows at once
 		b.runs("d1")
 		b.expectReason("d1", `{"id":"2"}`, devices.ReasonLimited)
+		b.Dispatcher = mine
 		_, err := b.store.ChangeDevice(b.ctx, "test", "d1", func(d *store.DeviceSpec) error { d.Profile = "fast"; return nil })
 		b.must(err)
 		b.runs("d1") // the fourth: what it started before counts here, too
