@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	rebuildLimit = 5 * time.Minute  // for reading what a pool started
+	rebuildLimit = 30 * time.Minute // for reading what a pool started: some 40 million starts
 	rebuildWait  = 3 * time.Second  // that a report waits for it
 	pastPage     = 500              // starts read at once: each may have a payload
 	pastDisorder = time.Minute      // by which starts may be out of the order of their tokens

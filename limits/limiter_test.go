@@ -293,6 +293,42 @@ func TestOneFillsAtATime(t *testing.T) {
 	}
 }
 
+// TestNobodyTakesOverFromWhoIsAtIt: filling may take far longer than it takes to be
+// given up for gone.
+func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
+	t.Parallel()
+	mini := miniredis.RunT(t)
+	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	mini.SetTime(now)
+	s := serve(t, mini.Addr(), false)
+	one, other := limits.NewAt(s.client, func() time.Time { return now }), limits.New(s.client)
+	rules, err := limits.Compile("p", []limits.Policy{perAccount(limits.Window{Max: 1, PerMS: 3_600_000})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := func(context.Context, time.Duration) iter.Seq2[limits.Start, error] {
+		return func(yield func(limits.Start, error) bool) {
+			for n := range 30 {
+				now = now.Add(4 * time.Second)
+				mini.SetTime(now)
+				mini.FastForward(4 * time.Second)
+				if err := other.Rebuild(t.Context(), scope, rules, history()); !errors.Is(err, limits.ErrBusy) {
+					t.Errorf("another one, after %d starts: %v", n, err)
+				}
+				if !yield(limits.Start{Lease: fmt.Sprintf("%d.1.x", n), Ago: time.Duration(n) * time.Second, Facts: facts("a")}, nil) {
+					return
+				}
+			}
+		}
+	}
+	if err := one.Rebuild(t.Context(), scope, rules, slow); err != nil {
+		t.Fatal(err)
+	}
+	if s.start(t, rules, "a") {
+		t.Error("what was read is not counted")
+	}
+}
+
 // TestOverdue: what nobody settled keeps the scope shut until it is found out
 // whether it started, and counts if it did.
 func TestOverdue(t *testing.T) {

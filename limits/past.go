@@ -13,6 +13,7 @@ const remembered = time.Minute
 // past is what a rule would have counted.
 type past struct {
 	rule     *Rule
+	at       string        // step of fill.lua that it is at
 	within   time.Duration // what is older does not matter
 	recent   []string      // leases that are said again, and must not be counted again
 	subjects map[string]*pastSubject
@@ -26,7 +27,7 @@ type pastSubject struct {
 }
 
 func newPast(r *Rule, now time.Time) *past {
-	p := &past{rule: r, within: r.longest, subjects: make(map[string]*pastSubject)}
+	p := &past{rule: r, at: "begin", within: r.longest, subjects: make(map[string]*pastSubject)}
 	if r.Algorithm == Calendar {
 		p.within = now.Sub(r.around(now).starts[1]) + time.Millisecond // its first one belongs to it
 	}

@@ -39,24 +39,16 @@ func (l *Limiter) Rebuild(ctx context.Context, scope string, rules []*Rule, hist
 	if err != nil || len(pasts) == 0 {
 		return err
 	}
-	longest := remembered
-	for _, p := range pasts {
-		longest = max(longest, p.rule.longest)
-	}
-	for start, err := range history(ctx, longest) {
-		if err != nil {
-			return fmt.Errorf("reading what started in %s: %w", scope, err)
-		}
-		for _, p := range pasts {
-			p.add(start)
-		}
+	hold := &holding{limiter: l, scope: scope, token: token, pasts: pasts, last: began}
+	if err := l.readPast(ctx, hold, history); err != nil {
+		return err
 	}
 	for _, p := range pasts {
-		if err := l.fill(ctx, scope, token, p); err != nil {
+		if err := l.fill(ctx, hold, p); err != nil {
 			return err
 		}
 	}
-	if err := l.catchUp(ctx, scope, pasts, history, l.local().Sub(began)+inFlight); err != nil {
+	if err := l.catchUp(ctx, hold, history, l.local().Sub(began)+inFlight); err != nil {
 		return err
 	}
 	if err := l.lives.still(ctx, life); err != nil { // some of it may be lost
@@ -64,6 +56,54 @@ func (l *Limiter) Rebuild(ctx context.Context, scope string, rules []*Rule, hist
 	}
 	for _, p := range pasts {
 		if _, err := l.step(ctx, scope, "known", token, p.rule, nil, p.rule.specAt(l.now())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holding keeps others from taking over what this process fills, however long it
+// takes.
+type holding struct {
+	limiter *Limiter
+	scope   string
+	token   string
+	pasts   []*past
+	last    time.Time // when it was told, by the local clock
+}
+
+// on says that this process is still at it, now and then. ErrBusy: another one took
+// over.
+func (h *holding) on(ctx context.Context) error {
+	if h.limiter.local().Sub(h.last) < takeOver/4 {
+		return nil
+	}
+	for _, p := range h.pasts {
+		mine, err := h.limiter.step(ctx, h.scope, p.at, h.token, p.rule, nil)
+		if err != nil {
+			return err
+		}
+		if !mine {
+			return fmt.Errorf("policy %s: %w", p.rule.Name, ErrBusy)
+		}
+	}
+	h.last = h.limiter.local()
+	return nil
+}
+
+func (l *Limiter) readPast(ctx context.Context, hold *holding, history History) error {
+	longest := remembered
+	for _, p := range hold.pasts {
+		longest = max(longest, p.rule.longest)
+	}
+	for start, err := range history(ctx, longest) {
+		if err != nil {
+			return fmt.Errorf("reading what started in %s: %w", hold.scope, err)
+		}
+		for _, p := range hold.pasts {
+			p.add(start)
+		}
+		if err := hold.on(ctx); err != nil {
 			return err
 		}
 	}
@@ -84,9 +124,9 @@ func (l *Limiter) begin(ctx context.Context, scope, token string, rules []*Rule)
 }
 
 // catchUp counts what started while the history was read.
-func (l *Limiter) catchUp(ctx context.Context, scope string, pasts []*past, history History, within time.Duration) error {
-	rules := make([]*Rule, len(pasts))
-	for i, p := range pasts {
+func (l *Limiter) catchUp(ctx context.Context, hold *holding, history History, within time.Duration) error {
+	scope, rules := hold.scope, make([]*Rule, len(hold.pasts))
+	for i, p := range hold.pasts {
 		rules[i] = p.rule
 	}
 	for start, err := range history(ctx, within) {
@@ -94,6 +134,9 @@ func (l *Limiter) catchUp(ctx context.Context, scope string, pasts []*past, hist
 			return fmt.Errorf("reading what started in %s meanwhile: %w", scope, err)
 		}
 		if err := l.Count(ctx, scope, []Check{NewCheck(start.Lease, "", rules, start.Facts)}, start.Ago); err != nil {
+			return err
+		}
+		if err := hold.on(ctx); err != nil {
 			return err
 		}
 	}
@@ -143,14 +186,17 @@ func (l *Limiter) step(ctx context.Context, scope, name, token string, r *Rule, 
 }
 
 // fill sends what a rule counted, in pieces, and lets others count from then on.
-func (l *Limiter) fill(ctx context.Context, scope, token string, p *past) error {
+func (l *Limiter) fill(ctx context.Context, hold *holding, p *past) error {
+	scope, token := hold.scope, hold.token
 	send := func(recent []string, subjects []string, args []any) error {
 		head := []any{p.rule.specAt(l.now()), len(recent)}
 		for _, lease := range recent {
 			head = append(head, lease)
 		}
-		_, err := l.step(ctx, scope, "fill", token, p.rule, subjects, append(head, args...)...)
-		return err
+		if _, err := l.step(ctx, scope, "fill", token, p.rule, subjects, append(head, args...)...); err != nil {
+			return err
+		}
+		return hold.on(ctx)
 	}
 	for part := range slices.Chunk(p.recent, piece) {
 		if err := send(part, nil, nil); err != nil {
@@ -177,6 +223,7 @@ func (l *Limiter) fill(ctx context.Context, scope, token string, p *past) error 
 			return err
 		}
 	}
-	_, err := l.step(ctx, scope, "settle", token, p.rule, nil)
+	p.at = "settle"
+	_, err := l.step(ctx, scope, p.at, token, p.rule, nil)
 	return err
 }

@@ -24,6 +24,9 @@ func (s *Store) TasksQuery(ctx context.Context, f TaskFilter) (text string, args
 	return text, args, err
 }
 
+// StartsText is what Starts asks.
+func StartsText() string { return startsText() }
+
 // ViewsText is what Views asks.
 func ViewsText() string { return viewsText("o.rank = 1") }
 

@@ -72,13 +72,16 @@ func (s *Store) Starts(ctx context.Context, pool string, before int64, limit int
 	if before == 0 {
 		before = 1 << 53
 	}
-	found, err := collect(ctx, s.read(), startDest,
-		startsOf(`pool = $1 AND token < $2`, ` ORDER BY token DESC LIMIT $3`), pool, before, limit)
+	found, err := collect(ctx, s.read(), startDest, startsText(), pool, before, limit)
 	if err != nil {
 		return nil, fmt.Errorf("what started in pool %s: %w", pool, err)
 	}
 	// The last of the grants may be far below the last of the attempts.
 	return found[:min(limit, len(found))], nil
+}
+
+func startsText() string {
+	return startsOf(`pool = $1 AND token < $2`, ` ORDER BY token DESC LIMIT $3`)
 }
 
 // StartOf returns the start that a lease id had; ErrNotFound: it never started.

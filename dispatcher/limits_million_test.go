@@ -1,0 +1,78 @@
+package dispatcher_test
+
+import (
+	"database/sql"
+	"encoding/json"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// aMillionADay is a policy whose window holds a million attempts.
+const aMillionADay = `[{"name":"a-day","per":"tags.account","algorithm":"sliding","windows":[{"max":100,"per_ms":86400000}]}]`
+
+// TestRebuildOfAMillion measures for how long a policy is not believed that has a
+// million attempts in its window, of 10,000 accounts:
+//
+//	MILLION=1 go test ./dispatcher -run 'TestRebuildOfAMillion$' -v
+func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures the memory of the process
+	if os.Getenv("MILLION") == "" {
+		t.Skip("runs with MILLION=1 in the environment")
+	}
+	dsn := postgres.NewDatabase(t)
+	ledger, err := store.OpenPostgres(t.Context(), dsn, store.Options{StatementTimeout: minute, LockTimeout: minute, IdleTimeout: minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, ledger, testservers.Redis(t).Addr, unhurried)
+	b.pool("a", 9, minute)
+	db, err := sql.Open("postgres", dsn)
+	b.must(err)
+	defer func() { _ = db.Close() }()
+	for _, statement := range []string{
+		`INSERT INTO devices (id, tags, created_at) SELECT 'm-' || n, jsonb_build_object('account', (n % 10000)::text), now() FROM generate_series(1, 100000) n`,
+		`INSERT INTO batches (pool, kind, created_at, total) VALUES ('a', 'common', now(), 1000000)`,
+		`INSERT INTO tasks (batch, pool, device, state, finished_at) SELECT 1, 'a', 'm-' || (n % 100000 + 1), 'succeeded', now() FROM generate_series(1, 1000000) n`,
+		`INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by)
+			SELECT n, n, 1, 'm-' || (n % 100000 + 1), 'a', 0, n || '.1.0123456789abcdef', now() - make_interval(secs => (1000000 - n) * 0.08), now(), 'result' FROM generate_series(1, 1000000) n`,
+		`SELECT setval(pg_get_serial_sequence('tasks', 'id'), 2000000)`,
+		`VACUUM ANALYZE`,
+	} {
+		_, err := db.ExecContext(b.ctx, statement)
+		b.must(err)
+	}
+	b.device("late", "7")
+	b.batch("a", nil, "late")
+	b.changePool("", func(p *store.PoolSpec) { p.Limits = json.RawMessage(aMillionADay) })
+	stop, most := make(chan struct{}), make(chan uint64)
+	go func() { most <- highestHeap(stop) }()
+	begin, reports := time.Now(), 0
+	for b.report("late", `{"id":"1"}`).Reason == devices.ReasonUnavailable {
+		reports++
+	}
+	took := time.Since(begin)
+	close(stop)
+	b.expectReason("late", `{"id":"1"}`, devices.ReasonLimited) // its account had its hundred
+	t.Logf("believed after %s and %d reports that waited for it; heap %d MB at most", took.Round(time.Millisecond), reports, <-most>>20)
+}
+
+// highestHeap watches the memory until told to stop.
+func highestHeap(stop chan struct{}) (most uint64) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		most = max(most, m.HeapAlloc)
+		select {
+		case <-stop:
+			return most
+		case <-tick.C:
+		}
+	}
+}
