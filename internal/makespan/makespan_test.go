@@ -2,6 +2,7 @@ package makespan
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -70,6 +71,7 @@ func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the o
 // broken, or the row did not come to its end.
 func measure(ctx context.Context, t *testing.T, r row, size scale) (done result, ok bool) {
 	t.Helper()
+	size.places = cmp.Or(r.few, size.places)
 	done.row, done.scale = r, size
 	t.Run(r.title(), func(t *testing.T) {
 		p := newPlant(t, r, size.period)
@@ -97,7 +99,7 @@ func TestChosenRows(t *testing.T) {
 	t.Parallel()
 	all := table()
 	for words, want := range map[string]int{
-		"": len(all), "push": 5, "long poll": 4, "hope": 2, "3000": 7, "200ms away|1s away": 4, "nobody": 0,
+		"": len(all), "push": 6, "long poll": 4, "hope": 2, "3000": 7, "200ms away|1s away": 4, "nobody": 0,
 	} {
 		if got := len(chosen(all, words)); got != want {
 			t.Errorf("%q chooses %d rows, want %d", words, got, want)

@@ -27,6 +27,7 @@ type row struct {
 	roundTrip time.Duration // between devices and dispatcher
 	notBefore time.Duration // known so long ahead; 0: begins when it is queued
 	gone      float64       // share of devices that fall silent for good once granted
+	few       int           // places; 0: as many as all rows
 }
 
 // table is all rows, in their order.
@@ -54,7 +55,8 @@ func table() []row {
 	}
 	return append(rows,
 		row{name: "push (MQTT), 100 devices a place", via: simulator.ViaMQTT, tasks: 100 * places},
-		row{name: "steered pollers, 100 devices a place", via: simulator.ViaHTTP, tasks: 100 * places})
+		row{name: "steered pollers, 100 devices a place", via: simulator.ViaHTTP, tasks: 100 * places},
+		row{name: "push (MQTT), 10 places", via: simulator.ViaMQTT, tasks: 500, few: 10})
 }
 
 const mixed = simulator.ViaMQTT + "," + simulator.ViaLongPoll + "," + simulator.ViaHTTP
