@@ -28,6 +28,7 @@ func functions(prefix string) template.FuncMap {
 		"plural":   plural,
 		"words":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 		"dict":     dict,
+		"meaning":  meaning,
 		"sum":      func(a, b int64) int64 { return a + b },
 	}
 }
@@ -121,6 +122,20 @@ func plural(n any, one, many string) string {
 		return "1 " + one
 	}
 	return text + " " + many
+}
+
+// meaning is what a state of tasks says; empty: of all.
+func meaning(state string) string {
+	return map[string]string{
+		"":           "All tasks, whatever became of them",
+		"pending":    "They wait: for their device, a slot, a window or another attempt. A task's page says for which",
+		"dispatched": "Their device was granted a slot and holds it now",
+		"succeeded":  "Their device said so",
+		"failed":     "Their device failed or refused, and no attempt was left",
+		"timed_out":  "Their lease ran out before a result came, and no attempt was left",
+		"cancelled":  "An operator ended them, or their device was told to stop and did",
+		"expired":    "They still waited when the last time of their batch (not after) had come",
+	}[state]
 }
 
 // dict gives a template several values by name.

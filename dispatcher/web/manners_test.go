@@ -1,0 +1,58 @@
+package web_test
+
+import (
+	"fmt"
+	"testing"
+)
+
+// counts finds the numbers of a page that say how many or how much: neither what
+// names something, nor what was set.
+const counts = `[...document.querySelectorAll("main b, main dd, main td.n, main .pills b, main .figure, main dd a, main td.n a")].filter(e =>
+	/^[\d\s\u2009.,+/]+$/.test(e.textContent.trim()) && !e.querySelector("b, a, dd") && !e.closest(".cell, pre") &&
+	!/^(number|batch|task|token|slot|attempt|priority|weight)$/i.test((e.closest("dl > div")?.querySelector("dt") || e.closest("table")?.querySelectorAll("thead th")[e.closest("td")?.cellIndex])?.textContent))`
+
+// described says what a number is: a title of its own or around it, or that of
+// the head of its column.
+const described = `(e => {
+	if (e.closest("[title]")) return true;
+	const cell = e.closest("td");
+	return !!cell && !!cell.closest("table").querySelectorAll("thead th")[cell.cellIndex]?.title;
+})`
+
+// Every number says what it is to who points at it, and leads to what it counts.
+func TestEveryNumberIsDefinedAndLeadsOn(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	names := devices(9)
+	b.pool("p", 4, names...)
+	var last task
+	for i := range 6 {
+		last = b.grant(names[i])
+		if i < 3 {
+			b.report(names[i], map[string]any{"accept": false, "results": []map[string]any{{
+				"task": last.ID, "token": last.Token, "status": []string{"succeeded", "rejected", "failed"}[i], "error": "no route",
+			}}})
+		}
+	}
+	tab := browse(t)
+	for path, least := range map[string]int{
+		"/": 4, "/pools/p": 10, "/batches": 2, "/batches/1": 8, "/tasks": 8, "/tasks?state=failed": 8, "/tasks/2": 0, fmt.Sprintf("/tasks/%d", last.ID): 0,
+		"/devices": 0, "/devices?show=silent": 0, "/devices/d-1": 0, "/activity": 0, "/system": 1, "/cancel-tasks?batch=1": 0,
+	} {
+		tab.open(b.url + path)
+		tab.until(`document.querySelector("h1").textContent !== ""`)
+		if n := ask[int](tab, counts+".length"); n < least {
+			t.Errorf("%s: %d numbers found, want %d: %s", path, n, least, tab.text("main"))
+		}
+		if bare := ask[string](tab, counts+`.filter(e => !`+described+`(e)).map(e => e.outerHTML + " in " + (e.closest("dl > div, tr, li, p") || e).textContent.trim().slice(0, 80)).join("\n")`); bare != "" {
+			t.Errorf("%s: nothing says what these are:\n%s", path, bare)
+		}
+		if ends := ask[string](tab, counts+`.filter(e => e.textContent.trim() !== "0" && !e.closest("a") && !e.querySelector("a") && !e.closest("[data-end]")).
+			map(e => e.outerHTML + " in " + (e.closest("dl > div, tr, li, p") || e).textContent.trim().slice(0, 80)).join("\n")`); ends != "" {
+			t.Errorf("%s: these lead nowhere:\n%s", path, ends)
+		}
+		if times := ask[string](tab, `[...document.querySelectorAll("time")].filter(e => !/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/.test(e.title)).map(e => e.outerHTML).join()`); times != "" {
+			t.Errorf("%s: no exact time: %s", path, times)
+		}
+	}
+}
