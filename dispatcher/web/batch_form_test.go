@@ -91,6 +91,8 @@ func TestBatchFormSaysAll(t *testing.T) {
 		}
 		id, _, _ = strings.Cut(id, "?")
 		b.checkFull(name, id)
+		_, page, _ := b.get("/batches/" + id)
+		contains(t, page, "when 20 % fail, after 10 tasks", "0 1 * * *, 4h, Asia/Shanghai", "<summary>Limits</summary>")
 		if c.field == "devices" || c.field == "tags" {
 			continue
 		}

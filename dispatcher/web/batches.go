@@ -118,7 +118,7 @@ func (w *Web) batchPage(r *http.Request) (page, error) {
 	}
 	return page{title: b.Label(), section: "batches", template: "batch", watch: watch{batch: b.ID, always: b.Open()}, data: map[string]any{
 		"Batch": b, "Errors": top, "Sampled": b.Counts["failed"] > errorsSample || b.Counts["timed_out"] > errorsSample, "Operator": w.may(r, "operator"),
-		"States": stateCounts(b.Counts),
+		"States": stateCounts(b.Counts), "Limited": len(b.Limits) > len("[]"),
 	}}, nil
 }
 

@@ -24,6 +24,7 @@ func functions(prefix string) template.FuncMap {
 		"ms":       func(ms int64) string { return brief(time.Duration(ms) * time.Millisecond) },
 		"num":      thousands,
 		"pct":      percent,
+		"share":    func(of float64) string { return strconv.FormatFloat(100*of, 'g', 4, 64) + " %" },
 		"json":     indented,
 		"plural":   plural,
 		"words":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },

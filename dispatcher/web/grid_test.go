@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -35,4 +36,48 @@ func TestGridFollows(t *testing.T) {
 	b.report("d-0", map[string]any{"id": "r", "accept": false, "results": []map[string]any{{"task": granted.ID, "token": granted.Token, "status": "succeeded"}}})
 	grid.until(`document.querySelectorAll(".grid .cell.free").length === 60`)
 	grid.shoot("pool-free")
+}
+
+// Arrow keys go from one slot that has something to say to the next.
+func TestArrowKeysWalkOverTheGrid(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 40, devices(32)...)
+	for i := range 32 {
+		b.grant(fmt.Sprintf("d-%d", i))
+	}
+	tab := browse(t)
+	tab.do(chromedp.EmulateViewport(1280, 900)) // 15 in a row
+	tab.open(b.url + "/pools/p")
+	tab.do(chromedp.Focus(chromedp.CSS("#slot-1 a")))
+	for _, step := range []struct{ key, want string }{
+		{"ArrowRight", "slot-2"}, {"ArrowDown", "slot-17"}, {"ArrowDown", "slot-17"}, {"ArrowLeft", "slot-16"}, {"ArrowDown", "slot-31"}, {"ArrowRight", "slot-31"}, {"ArrowUp", "slot-16"},
+	} {
+		ask[bool](tab, fmt.Sprintf(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: %q, bubbles: true}))`, step.key))
+		if at := ask[string](tab, `document.activeElement.closest("li").id`); at != step.want {
+			t.Errorf("%s leads to %s, want %s", step.key, at, step.want)
+		}
+	}
+}
+
+// Also where a slot is too small for a sign, what it is is not told by colour
+// alone.
+func TestSmallSlotsHaveShapes(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 2000, "d-1")
+	b.grant("d-1")
+	tab := browse(t)
+	tab.open(b.url + "/pools/p")
+	looks := ask[string](tab, `["free", "reserved", "fresh", "half", "expiring", "stale"].map(look => {
+		const s = getComputedStyle(document.querySelector(".legend .cell." + look));
+		return [s.borderTopStyle, s.backgroundImage.replace(/rgba?\([^)]*\)|color\([^)]*\)/g, "colour"), look === "fresh" ? "full" : ""].join("/");
+	}).join("\n")`)
+	seen := map[string]bool{}
+	for look := range strings.Lines(looks) {
+		if seen[strings.TrimSpace(look)] {
+			t.Errorf("two look alike but for their colour:\n%s", looks)
+		}
+		seen[strings.TrimSpace(look)] = true
+	}
 }

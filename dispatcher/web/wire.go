@@ -69,6 +69,16 @@ type batchJSON struct {
 	Counts         map[string]int64 `json:"counts"`
 	Rate           *float64         `json:"rate_per_minute"`
 	ETA            *time.Time       `json:"eta"`
+	Abort          *struct {
+		Failure float64 `json:"failure"`
+		Min     int64   `json:"min"`
+	} `json:"abort"`
+	Windows []struct {
+		Cron     string `json:"cron"`
+		Duration string `json:"duration"`
+		Timezone string `json:"timezone"`
+	} `json:"windows"`
+	Limits json.RawMessage `json:"limits"`
 }
 
 type taskJSON struct {

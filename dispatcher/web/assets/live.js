@@ -69,13 +69,14 @@
     arrows(event);
   });
 
-  // Arrow keys walk over the grid.
+  // Arrow keys walk over the grid, up and down in a column.
   function arrows(event) {
     const from = event.target.closest ? event.target.closest(".grid .cell") : null;
-    const steps = { ArrowLeft: -1, ArrowRight: 1 };
-    if (!from || !(event.key in steps)) return;
-    let to = from;
-    do { to = steps[event.key] > 0 ? to.nextElementSibling : to.previousElementSibling; } while (to && !to.querySelector("a"));
+    const step = { ArrowLeft: "previousElementSibling", ArrowRight: "nextElementSibling", ArrowUp: "previousElementSibling", ArrowDown: "nextElementSibling" }[event.key];
+    if (!from || !step) return;
+    const column = /Up|Down/.test(event.key);
+    let to = from[step];
+    while (to && (!to.querySelector("a") || (column && to.offsetLeft !== from.offsetLeft))) to = to[step];
     if (to) { to.querySelector("a").focus(); event.preventDefault(); }
   }
 
