@@ -71,7 +71,7 @@ func TestSmallSlotsHaveShapes(t *testing.T) {
 	tab.open(b.url + "/pools/p")
 	looks := ask[string](tab, `["free", "reserved", "fresh", "half", "expiring", "stale"].map(look => {
 		const s = getComputedStyle(document.querySelector(".legend .cell." + look));
-		return [s.borderTopStyle, s.backgroundImage.replace(/rgba?\([^)]*\)|color\([^)]*\)/g, "colour"), look === "fresh" ? "full" : ""].join("/");
+		return [s.borderTopStyle, s.backgroundImage.replace(/rgba?\([^)]*\)|color\([^)]*\)/g, "colour")].join("/");
 	}).join("\n")`)
 	seen := map[string]bool{}
 	for look := range strings.Lines(looks) {
