@@ -134,7 +134,7 @@ func TestManyPagesAreOneReading(t *testing.T) {
 	}
 	b.grant("d-1")
 	for _, s := range streams {
-		b.await(s, "the grant", shows("<b>1</b> / 60"))
+		b.await(s, "the grant", shows("<b>1</b></a> / 60"))
 	}
 }
 
@@ -211,6 +211,6 @@ func TestPagesSayWhatTheAPISays(t *testing.T) {
 		t.Fatalf("counts: %v", batch.Counts)
 	}
 	b.await(updates, "the last result", func(u update) bool {
-		return shows(`succeeded</span> <b>15</b>`)(u) && shows(`failed</span> <b>15</b>`)(u) && shows(`<b>15</b></td><td class="text"><a href="/tasks?batch=1&amp;error=no`)(u)
+		return shows(`succeeded</span> <b>15</b>`)(u) && shows(`failed</span> <b>15</b>`)(u) && shows(`<b>15</b></a></td><td class="text"><a href="/tasks?batch=1&amp;error=no`)(u)
 	})
 }

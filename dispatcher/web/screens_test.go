@@ -52,7 +52,7 @@ func TestReadableWithoutScript(t *testing.T) {
 	b.pool("p", 3, "d-1", "d-2")
 	granted := b.grant("d-1")
 	for path, parts := range map[string][]string{
-		"/":          {"<b>1</b> / 3", `href="/pools/p"`},
+		"/":          {"<b>1</b></a> / 3", `href="/pools/p"`},
 		"/pools/p":   {"d-1", fmt.Sprintf("/tasks/%d", granted.ID), "UTC"},
 		"/batches":   {`href="/batches/1"`, "1 dispatched"},
 		"/tasks":     {"d-1", "d-2", "pending"},
