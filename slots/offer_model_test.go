@@ -24,8 +24,10 @@ import (
 //   - No place that is neither held nor reserved is left while somebody is ready,
 //     unless it is kept for one who polls and is expected.
 //   - Who was offered a place, and asks in time, gets it.
-//   - The first of a batch is passed over at most max(capacity, 3) times while it
-//     is expected.
+//   - What is offered counts for its batch as what is held does.
+//
+// How often a waiter may be passed over is TestBoundedBypass'; acquires that are
+// sent again are TestReplay's.
 func TestOfferModel(t *testing.T) {
 	t.Parallel()
 	for _, b := range backends() {
