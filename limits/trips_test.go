@@ -37,6 +37,7 @@ func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 func TestOneRoundTripForAllPoliciesOfAPool(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
+		t.Helper()
 		rules := s.rules(t,
 			perAccount(limits.Window{Max: 9, PerMS: 60_000}, limits.Window{Max: 50, PerMS: 3_600_000}),
 			limits.Policy{Name: "daily", Per: "device", Algorithm: limits.Calendar, Period: "day", Timezone: "Asia/Shanghai", Max: 1000},
