@@ -35,6 +35,7 @@ type convoy[In, Out any] struct {
 // rider is what one caller wants. Its outcome is set before done is closed.
 type rider[In, Out any] struct {
 	in   In
+	by   time.Time // when its caller's time is up; zero: never
 	out  Out
 	err  error
 	done chan struct{}
@@ -45,9 +46,10 @@ func newConvoys[In, Out any](call func(context.Context, []In) ([]Out, error), la
 }
 
 // ride returns what became of in. When ctx ends before it has left, it does not
-// leave any more; what has left is waited for.
+// leave any more; what has left is waited for, and its call ends with ctx' deadline.
 func (c *convoys[In, Out]) ride(ctx context.Context, key string, in In) (Out, error) {
-	r := &rider[In, Out]{in: in, done: make(chan struct{})}
+	by, _ := ctx.Deadline()
+	r := &rider[In, Out]{in: in, by: by, done: make(chan struct{})}
 	c.join(key, r)
 	select {
 	case <-r.done:
@@ -135,10 +137,16 @@ func (c *convoys[In, Out]) attempt(ctx context.Context, riders []*rider[In, Out]
 			err = fmt.Errorf("%w: panicked: %v", store.ErrOutcomeUnknown, cause)
 		}
 	}()
+	by, _ := ctx.Deadline()
 	all := make([]In, len(riders))
 	for i, r := range riders {
 		all[i] = r.in
+		if !r.by.IsZero() && r.by.Before(by) {
+			by = r.by
+		}
 	}
+	ctx, cancel := context.WithDeadline(ctx, by)
+	defer cancel()
 	outcomes, err := c.call(ctx, all)
 	if err != nil {
 		return err
