@@ -171,7 +171,7 @@ func (b *tab) shoot(name string) {
 	for _, look := range []struct {
 		name, scheme  string
 		width, height int64
-	}{{"light", "light", 1280, 900}, {"dark", "dark", 1280, 900}, {"narrow", "light", 390, 844}} {
+	}{{"light", "light", 1440, 1000}, {"dark", "dark", 1440, 1000}, {"narrow", "light", 400, 860}, {"narrow-dark", "dark", 400, 860}} {
 		b.do(chromedp.EmulateViewport(look.width, look.height))
 		_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look.scheme}},

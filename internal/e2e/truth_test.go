@@ -74,15 +74,16 @@ type truth struct {
 	*experiment
 
 	load     *testservers.Process
+	failed   int64          // the batch of which a task failed and one was taken back
 	compared map[string]int // numbers, by page
 }
 
 func newTruth(t *testing.T) *truth {
 	t.Helper()
 	x := &truth{experiment: newExperiment(t, &verdict{}), compared: map[string]int{}}
-	x.fleet.Devices = 120
+	x.fleet.Devices = 80
 	x.deploy(links{}, links{})
-	x.send(http.MethodPut, "/v1/pools/"+pool, map[string]any{"capacity": 40, "lease_ms": 600_000}) // longer than anybody stands still
+	x.send(http.MethodPut, "/v1/pools/"+pool, map[string]any{"capacity": 20, "lease_ms": 600_000}) // longer than anybody stands still
 	x.startLoad()
 	x.sideShows()
 	return x
@@ -102,12 +103,15 @@ func (x *truth) startLoad() {
 		cmd.Env = append(os.Environ(), "DISPATCHER_TOKEN="+adminToken, "DISPATCHER_FLEET_TOKEN="+fleetToken)
 		return cmd
 	}
-	x.load = testservers.StartProcess(x.t, command, func() error {
-		if held, err := x.held(context.Background()); err != nil || held < 30 {
-			return fmt.Errorf("%d slots held, %w", held, err)
-		}
-		return nil
-	})
+	x.load = testservers.StartProcess(x.t, command, func() error { return nil })
+	ctx, cancel := context.WithTimeout(x.t.Context(), runLimit)
+	defer cancel()
+	if err := poll(ctx, look, func() bool {
+		held, err := x.held(ctx)
+		return err == nil && held >= 10
+	}); err != nil {
+		x.t.Fatal("the fleet did not begin to work")
+	}
 }
 
 // sideShows are two small pools: one is paused; in the other a task failed, one
@@ -118,7 +122,12 @@ func (x *truth) sideShows() {
 	x.send(http.MethodPost, "/v1/pools/paused/pause", map[string]any{"reason": "a reason"})
 	x.send(http.MethodPost, "/v1/batches", map[string]any{"pool": "paused", "kind": "k", "devices": []string{"p-1", "p-2"}})
 	x.send(http.MethodPut, "/v1/pools/small", map[string]any{"capacity": 2, "lease_ms": lease.Milliseconds()})
-	x.send(http.MethodPost, "/v1/batches", map[string]any{"name": "small", "pool": "small", "kind": "k", "max_attempts": 1, "devices": []string{"x-1", "x-2", "x-3"}})
+	answer := x.send(http.MethodPost, "/v1/batches", map[string]any{"name": "small", "pool": "small", "kind": "k", "max_attempts": 1, "devices": []string{"x-1", "x-2", "x-3"}})
+	var made struct{ ID int64 }
+	if err := json.Unmarshal(answer, &made); err != nil {
+		x.t.Fatal(err)
+	}
+	x.failed = made.ID
 	granted := x.untilGrantedTo("x-1")
 	result := map[string]any{"task": granted.ID, "token": granted.Token, "status": "rejected", "error": "no <b>route</b>"}
 	x.send(http.MethodPost, "/v1/devices/x-1/report", map[string]any{"id": "r", "accept": false, "results": []any{result}})
@@ -215,7 +224,7 @@ func (x *truth) expectEveryPage(one *tab, at *replica) {
 		busy++
 	}
 	for path, said := range map[string]func(*replica) said{
-		"/batches": x.batchesSaid, "/batches/3": x.batchSaid(3), "/devices": x.devicesSaid, "/activity": x.activitySaid, "/system": x.systemSaid,
+		"/batches": x.batchesSaid, fmt.Sprintf("/batches/%d", x.failed): x.batchSaid(x.failed), "/devices": x.devicesSaid, "/activity": x.activitySaid, "/system": x.systemSaid,
 		"/tasks?pool=small&state=failed": x.filteredSaid("pool=small&state=failed"), "/tasks?state=timed_out": x.tasksSaid("state=timed_out"),
 		fmt.Sprintf("/tasks/%d", slots[busy].Task): x.taskSaid(slots[busy].Task),
 		"/devices/" + slots[busy].Device:           x.deviceSaid(slots[busy].Device),
