@@ -174,7 +174,7 @@ func (b *tab) shoot(name string) {
 	}{{"light", "light", 1440, 1000}, {"dark", "dark", 1440, 1000}, {"narrow", "light", 400, 860}, {"narrow-dark", "dark", 400, 860}} {
 		b.do(chromedp.EmulateViewport(look.width, look.height))
 		_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look.scheme}},
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}},
 		})
 		if err != nil {
 			b.Fatal(err)
