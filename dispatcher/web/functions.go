@@ -12,9 +12,9 @@ import (
 )
 
 // functions are what templates can call.
-func functions(prefix string) template.FuncMap {
+func functions(o Options) template.FuncMap {
 	return template.FuncMap{
-		"url":      func(parts ...any) string { return prefix + fmt.Sprint(parts...) },
+		"url":      func(parts ...any) string { return o.Prefix + fmt.Sprint(parts...) },
 		"esc":      url.PathEscape,
 		"q":        func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
 		"when":     when,
@@ -31,7 +31,16 @@ func functions(prefix string) template.FuncMap {
 		"dict":     dict,
 		"meaning":  meaning,
 		"sum":      func(a, b int64) int64 { return a + b },
+		"only":     o.only,
 	}
+}
+
+// only says why a form is missing.
+func (o Options) only(who, act string) string {
+	if o.ReadOnly {
+		return "This dashboard is read-only: nobody can " + act + " here."
+	}
+	return "Only " + who + " can " + act + "."
 }
 
 const shownTime = "2006-01-02 15:04:05 UTC"

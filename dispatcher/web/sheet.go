@@ -40,8 +40,8 @@ func (s *sheet) version() string {
 // sheets renders pages.
 type sheets struct{ set *template.Template }
 
-func newSheets(prefix string) *sheets {
-	return &sheets{template.Must(template.New("").Funcs(functions(prefix)).ParseFS(templates, "templates/*.html"))}
+func newSheets(o Options) *sheets {
+	return &sheets{template.Must(template.New("").Funcs(functions(o)).ParseFS(templates, "templates/*.html"))}
 }
 
 // canvas is what a page's template is executed with.

@@ -171,6 +171,9 @@ func TestReadOnly(t *testing.T) {
 	if _, text, _ := b.get("/pools/p"); strings.Contains(text, "Resize") {
 		t.Error("a read-only dashboard offers changes")
 	}
+	if _, text, _ := b.get("/new-batch"); !strings.Contains(text, "nobody can create batches here") {
+		t.Error("a form that is not there does not say why")
+	}
 }
 
 func TestGuessingIsLockedOut(t *testing.T) {

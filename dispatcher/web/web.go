@@ -69,7 +69,7 @@ func New(o Options) *Web {
 	w := &Web{options: o, history: newHistory(), pages: http.NewServeMux()}
 	w.sessions = &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), guesses: newGuesses(o.Now), now: o.Now}
 	w.news = &news{log: o.Ledger}
-	w.sheets = newSheets(o.Prefix)
+	w.sheets = newSheets(o)
 	w.streams.stop = make(chan struct{})
 	w.hub = newHub(w.render)
 	w.routes()
