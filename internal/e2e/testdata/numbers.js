@@ -22,8 +22,8 @@
     const names = [...table.querySelectorAll("thead th")].map(text);
     [...table.querySelectorAll("tbody tr")].forEach((row, i) => {
       const cells = [...row.cells];
-      if (names.length === 0) { found[place(table) + "/line " + i] = cells.map(text).join(" "); return; }
-      cells.forEach((cell, n) => { found[(row.id || place(table) + " " + text(cells[0])) + "/" + names[n]] = text(cell); });
+      if (!row.id) { found[place(table) + "/line " + i] = cells.map(text).join(" "); return; }
+      cells.forEach((cell, n) => { found[row.id + "/" + names[n]] = text(cell); });
     });
   }
   for (const bar of main.querySelectorAll("svg.progress")) found[place(bar) + "/progress"] = bar.getAttribute("aria-label").trim();
