@@ -61,6 +61,12 @@ func acts(tokenID int64) []act {
 		{"DELETE /v1/tokens/{id}", "/v1/tokens/999", ``, 404, nil},
 		{"POST /v1/pools/{pool}/slots/{slot}/release", "/v1/pools/p/slots/0/release", `{"reason":"r","now":true}`, 200, []string{"slot.released", "task.cancelled"}},
 		{"POST /v1/pools/{pool}/slots/{slot}/release", "/v1/pools/p/slots/0/release", `{"reason":"r","now":true}`, 404, nil},
+		{"PUT /v1/profiles/{profile}", "/v1/profiles/f", `{}`, 201, []string{"profile.created"}},
+		{"PUT /v1/profiles/{profile}", "/v1/profiles/f", `{"limits":[{"name":"x"}]}`, 422, nil},
+		{"PUT /v1/profiles/{profile}", "/v1/profiles/f", `{"limits":[` + perAccount + `]}`, 200, []string{"profile.changed"}},
+		{"PUT /v1/profiles/{profile}", "/v1/profiles/f", `{"limits":[` + perAccount + `]}`, 200, nil},
+		{"DELETE /v1/profiles/{profile}", "/v1/profiles/f", ``, 204, []string{"profile.deleted"}},
+		{"DELETE /v1/profiles/{profile}", "/v1/profiles/f", ``, 404, nil},
 		{"DELETE /v1/pools/{pool}", "/v1/pools/empty", ``, 204, []string{"pool.deleted"}},
 		{"DELETE /v1/pools/{pool}", "/v1/pools/empty", ``, 404, nil},
 	}

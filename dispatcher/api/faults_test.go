@@ -22,7 +22,7 @@ func TestWithoutTheLedgerAllIsUnavailable(t *testing.T) {
 		}
 		for name := range operations {
 			method, pattern, _ := strings.Cut(name, " ")
-			path := strings.NewReplacer("{pool}", "p", "{device}", "d-1", "{id}", "1", "{slot}", "0", "{token}", "1").Replace(pattern)
+			path := strings.NewReplacer("{pool}", "p", "{device}", "d-1", "{id}", "1", "{slot}", "0", "{token}", "1", "{profile}", "f").Replace(pattern)
 			token, body := adminToken, asks()[name]
 			if operations[name].OperationID == "report" {
 				token, body = fleetToken, g.result("succeeded", "")
@@ -186,7 +186,7 @@ func TestDeviceListenerServesNoOperator(t *testing.T) {
 	b.callAt(url, "GET", "/readyz", "", nil).must(200)
 	for name := range b.document().operations() {
 		method, pattern, _ := strings.Cut(name, " ")
-		path := strings.NewReplacer("{pool}", "p", "{device}", "d", "{id}", "1", "{slot}", "0", "{token}", "1").Replace(pattern)
+		path := strings.NewReplacer("{pool}", "p", "{device}", "d", "{id}", "1", "{slot}", "0", "{token}", "1", "{profile}", "f").Replace(pattern)
 		if !strings.HasSuffix(path, "/report") {
 			b.callAt(url, method, path, adminToken, asks()[name]).problem(404, "not_found")
 		}
