@@ -357,6 +357,11 @@ func TestWhenToComeAgain(t *testing.T) {
 			t.Errorf("who can be told: %+v, %v, want position 9 after %s", got, err, want)
 		}
 	}
+	late := asking("late", slots.Want{Lease: "late", TTL: time.Hour, Batch: 1, Task: 10})
+	late.Chance = 1
+	if got, _, err := s.Acquire(t.Context(), pool, pace, []slots.Request{late}); err != nil || got[0].After != 3*pace.Longest {
+		t.Errorf("the other end of the spread: %+v, %v, want its turn at the latest, after %s", got, err, 3*pace.Longest)
+	}
 	pace.Hold = time.Millisecond
 	if got := s.ask(t, pool, pace, slots.Want{Batch: 1, Task: 3}); got.After != pace.Soonest {
 		t.Errorf("%+v, want %s at least", got, pace.Soonest)

@@ -47,8 +47,8 @@ type Want struct {
 }
 
 // Pace is what tells a refused device when to ask again: when its turn is
-// likely, by how long a slot is usually held, not before Soonest and at the latest
-// after 3 x Longest, give or take a tenth. A device that can be told of a place
+// likely, by how long a slot is usually held, or up to a tenth sooner, not before
+// Soonest and at the latest after 3 x Longest. A device that can be told of a place
 // need not come for its turn: it is asked back later by Longest, at the latest
 // after 8 x Longest. Each is cut to milliseconds.
 type Pace struct {

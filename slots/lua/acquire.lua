@@ -76,10 +76,13 @@ end
 
 -- sleep is how long a waiter is to stay away, from how long its turn takes: one
 -- who polls comes for its turn; one who is told comes only should nobody tell it.
+-- It is up to a tenth less and never more: who comes too soon is refused once more,
+-- but who comes too late, when nobody is left who could come instead, leaves its
+-- place empty.
 local function sleep(asker, wait)
   local longest = asker.reach > 0 and SLEEP_TOLD * period or SLEEP * period
   if asker.reach > 0 then wait = wait + period end
-  return math.max(math.floor(math.min(wait, longest) * (900 + asker.chance / 5) / 1000), soonest)
+  return math.max(math.floor(math.min(wait, longest) * (900 + asker.chance / 10) / 1000), soonest)
 end
 
 -- line_up refuses: the asker stands in line for what comes first, and is told to
