@@ -217,7 +217,15 @@ func (d *device) begin(ctx context.Context, s sent, g *grant, until time.Time) {
 	d.ledger.began(Start{Task: g.ID, Token: g.Token, Woken: s.woken, Asked: s.at, Granted: time.Now(), Gone: j.gone})
 	d.count.grants.Add(1)
 	d.count.working.Add(1)
-	j.start(ctx, s.at, until, d.external)
+	j.start(ctx, s.at, until, d.systemOf(g.Pool))
+}
+
+// systemOf is the address of the external system that the tasks of a pool use; empty: none.
+func (d *device) systemOf(pool string) string {
+	if d.pool != "" && d.pool != pool {
+		return ""
+	}
+	return d.external
 }
 
 func (d *device) fallSilent(j *job) {

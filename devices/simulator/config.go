@@ -95,7 +95,7 @@ func (c Config) validate() error {
 func (c Config) fleet(external string, tokens []string) Options {
 	o := Options{
 		URL: c.URL, MQTTURL: c.MQTTURL, Token: c.FleetToken, Tokens: tokens,
-		Devices: c.Devices, Prefix: c.DevicePrefix, Via: c.Via, External: external,
+		Devices: c.Devices, Prefix: c.DevicePrefix, Via: c.Via, External: external, Pool: c.Pool,
 		Work: c.Work, Period: c.Period, Resend: c.Resend, Retry: c.Retry,
 		Faults: c.Faults, Seed: c.Seed,
 	}

@@ -37,6 +37,7 @@ type device struct {
 	id       string
 	link     link
 	external string
+	pool     string // whose tasks use the external system; empty: every pool's
 	manners  manners
 	faults   Faults
 	dice     dice

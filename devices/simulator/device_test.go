@@ -58,7 +58,7 @@ func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int,
 	}))
 	server.Config.ErrorLog = nil
 	fleet, err := NewFleet(Options{
-		URL: server.URL, Token: testFleetToken, Devices: 1, External: s.external.Addr(),
+		URL: server.URL, Token: testFleetToken, Devices: 1, External: s.external.Addr(), Pool: "sim",
 		Work: time.Millisecond, Period: 30 * time.Millisecond, Resend: resend, Retry: 5 * time.Millisecond,
 		Faults: faults, Seed: 1,
 	})
@@ -126,9 +126,31 @@ func granting(r report, leaseMS, workMS int64) map[string]any {
 	a := idle(r)
 	a["reason"] = "granted"
 	a["task"] = map[string]any{
-		"id": 7, "token": 70, "slot": 0, "lease_ms": leaseMS, "payload": map[string]any{"work_ms": workMS},
+		"id": 7, "token": 70, "pool": "sim", "slot": 0, "lease_ms": leaseMS, "payload": map[string]any{"work_ms": workMS},
 	}
 	return a
+}
+
+// The tasks of other pools are done without the external system: it judges its own
+// pool alone.
+func TestTasksOfOtherPoolsTakeNoPlace(t *testing.T) {
+	t.Parallel()
+	s := play(t, Faults{}, func(n int, r report) any {
+		if n > 1 {
+			return idle(r)
+		}
+		a := granting(r, 60_000, 1)
+		if task, ok := a["task"].(map[string]any); ok {
+			task["pool"] = "other"
+		}
+		return a
+	})
+	if h := s.until(hasResult); h.Results[0].Status != "succeeded" {
+		t.Errorf("%+v", h.Results[0])
+	}
+	if got := s.external.Stats().Arrivals; got != 0 {
+		t.Errorf("%d arrivals, want none", got)
+	}
 }
 
 func TestAGrantThatIsOverIsDropped(t *testing.T) {

@@ -30,6 +30,7 @@ type Options struct {
 	Prefix   string   // of device ids; a number follows. Default "sim-"
 	Via      Via      // default "http"
 	External string   // address of the external system
+	Pool     string   // of the tasks that use it; other work needs no place there. Empty: every task's
 
 	Work   time.Duration // mean work of tasks that carry no work_ms; drawn within 50 %
 	Period time.Duration // between reports when the server names no time
@@ -127,7 +128,7 @@ func deviceID(prefix string, i int) string { return fmt.Sprintf("%s%05d", prefix
 func (f *Fleet) device(i int) *device {
 	o := f.options
 	return &device{
-		id: f.Device(i), link: f.link(i), external: o.External,
+		id: f.Device(i), link: f.link(i), external: o.External, pool: o.Pool,
 		manners: f.manners(i), faults: o.Faults, dice: newDice(o.Seed, uint64(i)+1), count: &f.count, ledger: f.ledger,
 	}
 }

@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -119,15 +120,14 @@ func (j *job) start(ctx context.Context, sent, until time.Time, external string)
 	}()
 }
 
-// use visits the external system for as long as the work takes.
+// use visits the external system, if there is one, for as long as the work takes.
 func (j *job) use(ctx context.Context, external string) error {
-	if err := j.enter(ctx, external); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
+	if external != "" {
+		if err := j.enter(ctx, external); err != nil {
+			return cmp.Or(context.Cause(ctx), err)
 		}
-		return err
+		defer j.leave()
 	}
-	defer j.leave()
 	length, cause := j.work, error(nil)
 	if j.rebootAt > 0 {
 		length, cause = j.rebootAt, errRebooted
