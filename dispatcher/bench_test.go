@@ -17,6 +17,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/slots"
@@ -65,12 +66,8 @@ func forBackends(t *testing.T, test func(b *bench), changes ...func(*dispatcher.
 func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "ledger.db")
-	ledger, err := store.OpenSQLite(tb.Context(), path)
-	if err != nil {
-		tb.Fatal(err)
-	}
 	mini := miniredis.RunT(tb)
-	b := newBench(tb, ledger, mini.Addr(), changes...)
+	b := newBench(tb, testbackends.SQLite(tb, path), mini.Addr(), changes...)
 	b.mini = mini
 	b.ageing = ageing("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)", "%d")
 	return b
@@ -79,11 +76,7 @@ func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 func servers(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
 	dsn := postgres.NewDatabase(tb)
-	ledger, err := store.OpenPostgres(tb.Context(), dsn, store.Options{StatementTimeout: minute, LockTimeout: minute, IdleTimeout: minute})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	b := newBench(tb, ledger, testservers.Redis(tb).Addr, changes...)
+	b := newBench(tb, testbackends.Postgres(tb, dsn), testservers.Redis(tb).Addr, changes...)
 	b.ageing = ageing("postgres", dsn, "interval '%d ms'")
 	return b
 }
@@ -107,17 +100,7 @@ func ageing(driver, dsn, interval string) func(tb testing.TB, by time.Duration) 
 
 func newBench(tb testing.TB, ledger *store.Store, redisAddr string, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
-	options := slots.Options(redisAddr)
-	// The timeouts of production would be reached on a machine that stands still.
-	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = minute, minute, minute, minute
-	client := redis.NewUniversalClient(options)
-	tb.Cleanup(func() {
-		_ = client.Close()
-		_ = ledger.Close()
-	})
-	if _, err := ledger.Migrate(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
+	client := testbackends.Redis(tb, redisAddr)
 	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), limits: limits.New(client), redis: client}
 	config := dispatcher.Config{
 		Store: ledger, Semaphore: b.semaphore, Limits: b.limits, LeaseMargin: 10 * time.Second,

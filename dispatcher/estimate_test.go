@@ -14,7 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/store"
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 )
 
 // A steady run at the pace of the field, on a clock of its own: more devices
@@ -64,15 +64,12 @@ type steadyRun struct {
 func newSteadyRun(t *testing.T) *steadyRun {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ledger.db")
-	ledger, err := store.OpenSQLite(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := &steadyRun{redis: miniredis.RunT(t), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), random: rand.New(rand.NewPCG(1, 2))}
-	r.bench = newBench(t, ledger, r.redis.Addr(), func(c *dispatcher.Config) {
+	r.bench = newBench(t, testbackends.SQLite(t, path), r.redis.Addr(), func(c *dispatcher.Config) {
 		c.Now = func() time.Time { return r.now }
 		c.Jitter = r.random.Float64
 	})
+	var err error
 	if r.ledger, err = sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)"); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -25,11 +26,7 @@ func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures 
 		t.Skip("runs with MILLION=1 in the environment")
 	}
 	dsn := postgres.NewDatabase(t)
-	ledger, err := store.OpenPostgres(t.Context(), dsn, store.Options{StatementTimeout: minute, LockTimeout: minute, IdleTimeout: minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := newBench(t, ledger, testservers.Redis(t).Addr, unhurried)
+	b := newBench(t, testbackends.Postgres(t, dsn), testservers.Redis(t).Addr, unhurried)
 	b.pool("a", 9, minute)
 	db, err := sql.Open("postgres", dsn)
 	b.must(err)

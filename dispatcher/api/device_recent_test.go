@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/recent"
 )
 
@@ -101,7 +102,7 @@ func TestRecentWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	b := embedded(t, func(s *setup) {
-		list := recent.New(newClient(t, server.Addr()))
+		list := recent.New(testbackends.Redis(t, server.Addr()))
 		s.api.Recent, s.dispatcher.Recent = list, list
 	})
 	b.seen("a")

@@ -23,16 +23,15 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/recent"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// patience is what no machine reaches that only stands still for a while.
-const patience = time.Minute
-
 const (
+	patience   = testbackends.Patience
 	adminToken = "admin-token-of-the-tests"
 	fleetToken = "fleet-token-of-the-tests"
 	newFields  = `{"name":"b","pool":"p","devices":["d-1","d-2"]}`
@@ -96,45 +95,24 @@ func forBackends(t *testing.T, test func(b *bench)) {
 
 func embedded(t *testing.T, changes ...func(*setup)) *bench {
 	t.Helper()
-	s, err := store.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "ledger.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newBench(t, s, miniredis.RunT(t).Addr(), changes...)
+	return newBench(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), miniredis.RunT(t).Addr(), changes...)
 }
 
 func servers(t *testing.T) *bench {
 	t.Helper()
 	dsn := postgres.NewDatabase(t)
-	s, err := store.OpenPostgres(t.Context(), dsn, store.Options{StatementTimeout: patience, LockTimeout: patience, IdleTimeout: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := newBench(t, s, testservers.Redis(t).Addr)
+	b := newBench(t, testbackends.Postgres(t, dsn), testservers.Redis(t).Addr)
 	b.dsn = dsn
 	return b
 }
 
 func newBench(t *testing.T, s *store.Store, redisAddr string, changes ...func(*setup)) *bench {
 	t.Helper()
-	client := newClient(t, redisAddr)
-	t.Cleanup(func() { _ = s.Close() })
-	if _, err := s.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	client := testbackends.Redis(t, redisAddr)
 	b := &bench{T: t, store: &ledger{Store: s}, semaphore: slots.New(client), redis: client, metrics: prometheus.NewRegistry()}
 	b.api = b.newAPI(changes...)
 	b.url = b.serve(b.api.Handler())
 	return b
-}
-
-func newClient(t *testing.T, redisAddr string) redis.UniversalClient {
-	t.Helper()
-	options := slots.Options(redisAddr)
-	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = patience, patience, patience, patience
-	client := redis.NewUniversalClient(options)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
 }
 
 func (b *bench) newAPI(changes ...func(*setup)) *api.API {

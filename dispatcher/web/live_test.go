@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -91,7 +92,7 @@ func shows(text string) func(update) bool {
 func TestPagesFollowAllReplicas(t *testing.T) {
 	t.Parallel()
 	first, dsn := servers(t)
-	second := replica(t, openPostgres(t, dsn), first.redis)
+	second := replica(t, testbackends.Postgres(t, dsn), first.redis)
 	first.pool("p", 60, "d-1")
 	grid, tasks, task := second.stream("/pools/p"), second.stream("/tasks?pool=p"), second.stream("/tasks/1")
 	for _, s := range []<-chan update{grid, tasks, task} {

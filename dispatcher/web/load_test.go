@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
@@ -46,7 +47,7 @@ func (s *statements) connection() func([]byte) {
 func TestManyPagesAskPostgresOnce(t *testing.T) {
 	t.Parallel()
 	dsn := postgres.NewDatabase(t)
-	direct := openPostgres(t, dsn)
+	direct := testbackends.Postgres(t, dsn)
 	if _, err := direct.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,7 @@ func TestManyPagesAskPostgresOnce(t *testing.T) {
 	address, _, _ := strings.Cut(rest, "/")
 	proxy := testservers.NewProxy(t, address)
 	proxy.OnConnection(sent.connection)
-	b := replica(t, openPostgres(t, strings.Replace(dsn, address, proxy.Addr, 1)), testservers.Redis(t).Addr)
+	b := replica(t, testbackends.Postgres(t, strings.Replace(dsn, address, proxy.Addr, 1)), testservers.Redis(t).Addr)
 	b.pool("p", 60, devices(3)...)
 	b.grant("d-1")
 	pages := []string{"/", "/pools/p", "/batches", "/batches/1", "/tasks"}

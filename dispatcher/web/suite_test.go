@@ -20,21 +20,19 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/recent"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// patience is what no machine reaches that only stands still for a while.
-const patience = time.Minute
-
 const (
+	patience   = testbackends.Patience
 	adminToken = "admin-token-of-the-tests"
 	fleetToken = "fleet-token-of-the-tests"
 )
@@ -82,44 +80,19 @@ type bench struct {
 // embedded is a replica on the embedded stores.
 func embedded(t *testing.T, changes ...func(*web.Options)) *bench {
 	t.Helper()
-	s, err := store.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "ledger.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	if _, err := s.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return replica(t, s, miniredis.RunT(t).Addr(), changes...)
+	return replica(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), miniredis.RunT(t).Addr(), changes...)
 }
 
 // servers is a replica on a database and a Redis of its own.
 func servers(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string) {
 	t.Helper()
 	dsn = postgres.NewDatabase(t)
-	s := openPostgres(t, dsn)
-	if _, err := s.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return replica(t, s, testservers.Redis(t).Addr, changes...), dsn
-}
-
-func openPostgres(t *testing.T, dsn string) *store.Store {
-	t.Helper()
-	s, err := store.OpenPostgres(t.Context(), dsn, store.Options{StatementTimeout: patience, LockTimeout: patience, IdleTimeout: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	return s
+	return replica(t, testbackends.Postgres(t, dsn), testservers.Redis(t).Addr, changes...), dsn
 }
 
 func replica(t *testing.T, s *store.Store, redisAddr string, changes ...func(*web.Options)) *bench {
 	t.Helper()
-	options := slots.Options(redisAddr)
-	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = patience, patience, patience, patience
-	client := redis.NewUniversalClient(options)
-	t.Cleanup(func() { _ = client.Close() })
+	client := testbackends.Redis(t, redisAddr)
 	b := &bench{T: t, store: &ledger{Store: s}, redis: redisAddr}
 	seen := recent.New(client)
 	b.dispatcher = dispatcher.New(dispatcher.Config{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -33,7 +34,7 @@ func row(text, id string) string {
 func TestReplicasAreShown(t *testing.T) {
 	t.Parallel()
 	b, dsn := servers(t, func(o *web.Options) { o.System.ID = "here" })
-	other := replica(t, openPostgres(t, dsn), b.redis, func(o *web.Options) { o.System.ID = "there" })
+	other := replica(t, testbackends.Postgres(t, dsn), b.redis, func(o *web.Options) { o.System.ID = "there" })
 	second, longAgo := time.Second, 2*time.Minute
 	ok := map[string]string{"postgres": "ok", "redis": "ok"}
 	b.sign("here", "1.0", 3*time.Minute, &second, web.Vitals{Checks: ok, ReapMS: 5000}, nil)

@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,25 +20,11 @@ const (
 	fleetToken = "fleet-token-of-the-test"
 )
 
-// build compiles the program once for all tests, with the race detector.
-var build = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // built once, removed by TestMain
-	dir, err := os.MkdirTemp("", "dispatcher-e2e")
-	if err != nil {
-		return "", err
-	}
-	binary := filepath.Join(dir, "dispatcher")
-	out, err := exec.Command("go", "build", "-race", "-o", binary, "../../cmd/dispatcher").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("building: %w\n%s", err, out)
-	}
-	return binary, nil
-})
+var program = testservers.Program{Flags: []string{"-race"}} //nolint:gochecknoglobals // built once, removed by TestMain
 
 func TestMain(m *testing.M) {
 	m.Run()
-	if binary, err := build(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(binary))
-	}
+	program.Close()
 }
 
 // replica is one `dispatcher serve`.
@@ -52,10 +36,7 @@ type replica struct {
 // startReplica starts a replica on these servers and waits until it is ready.
 func startReplica(t *testing.T, dsn, redisURL string, more ...string) *replica {
 	t.Helper()
-	binary, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := program.Path(t)
 	r := &replica{addr: testservers.FreeAddr(t)}
 	command := func() *exec.Cmd {
 		cmd := exec.Command(binary, "serve")

@@ -93,10 +93,7 @@ func newTruth(t *testing.T) *truth {
 // its tracks.
 func (x *truth) startLoad() {
 	x.t.Helper()
-	binary, err := build()
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	binary := program.Path(x.t)
 	command := func() *exec.Cmd {
 		cmd := exec.Command(binary, "simulate", "--url", "http://"+x.replicas[0].addr+",http://"+x.replicas[1].addr, "--mqtt-url", x.broker.URL,
 			"--pool", pool, "--devices", fmt.Sprint(x.fleet.Devices), "--tasks", "30000", "--via", "mixed", "--work", "1s", "--period", "3s")

@@ -7,8 +7,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,25 +22,11 @@ const (
 	fleetToken = "fleet-token-of-the-benchmark"
 )
 
-// build compiles the program once.
-var build = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // built once, removed by TestMain
-	dir, err := os.MkdirTemp("", "dispatcher-makespan")
-	if err != nil {
-		return "", err
-	}
-	binary := filepath.Join(dir, "dispatcher")
-	out, err := exec.Command("go", "build", "-o", binary, "../../cmd/dispatcher").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("building: %w\n%s", err, out)
-	}
-	return binary, nil
-})
+var program testservers.Program //nolint:gochecknoglobals // built once, removed by TestMain
 
 func TestMain(m *testing.M) {
 	m.Run()
-	if binary, err := build(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(binary))
-	}
+	program.Close()
 }
 
 // plant is what one row runs on: servers of its own, and one replica, each in
@@ -81,10 +65,7 @@ func newPlant(t *testing.T, r row, period time.Duration) *plant {
 // serve starts a replica and shows what it had to say if the row fails.
 func serve(t *testing.T, addr string, settings map[string]string) *testservers.Process {
 	t.Helper()
-	binary, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := program.Path(t)
 	command := func() *exec.Cmd {
 		cmd := exec.Command(binary, "serve")
 		cmd.Env = os.Environ()
