@@ -80,7 +80,7 @@ func batchDest(b *Batch) []any {
 		millis{&b.MaxRun},
 		&abortFailure{b},
 		&abortMin{b},
-		recurring{&b.Windows},
+		fromJSON(&b.Windows),
 		&b.FinishInside,
 		instant{&b.Opening.From},
 		instant{&b.Opening.Until},

@@ -67,7 +67,7 @@ const deviceColumns = `d.id, d.blocked, d.own_token, CASE WHEN d.own_token THEN 
 // deviceDest takes NULLs: the device may not be registered.
 func deviceDest(d *Device) []any {
 	return []any{
-		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.Revoked), labels{&d.Tags}, opt(&d.Profile), document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen}, opt(&d.Reach),
+		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.Revoked), fromJSON(&d.Tags), opt(&d.Profile), document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen}, opt(&d.Reach),
 	}
 }
 

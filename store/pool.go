@@ -45,7 +45,7 @@ func poolDest(p *Pool) []any {
 		&p.Paused, &p.PausedBy,
 		maybe{&p.PausedAt},
 		&p.PauseReason,
-		recurring{&p.Windows},
+		fromJSON(&p.Windows),
 		instant{&p.Opening.From},
 		instant{&p.Opening.Until},
 		document{&p.Limits},

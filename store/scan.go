@@ -69,30 +69,18 @@ func (s document) Scan(src any) error {
 	return nil
 }
 
-// labels reads a JSON object of strings.
-type labels struct{ to *map[string]string }
+// decoded reads what is kept as JSON; NULL is the zero value.
+type decoded[T any] struct{ to *T }
 
-func (s labels) Scan(src any) error {
+func fromJSON[T any](to *T) decoded[T] { return decoded[T]{to} }
+
+func (s decoded[T]) Scan(src any) error {
 	var raw json.RawMessage
 	if err := (document{&raw}).Scan(src); err != nil {
 		return err
 	}
-	*s.to = nil
-	if len(raw) == 0 {
-		return nil
-	}
-	return json.Unmarshal(raw, s.to)
-}
-
-// recurring reads windows, which are kept as JSON.
-type recurring struct{ to *[]Window }
-
-func (s recurring) Scan(src any) error {
-	var raw json.RawMessage
-	if err := (document{&raw}).Scan(src); err != nil {
-		return err
-	}
-	*s.to = nil
+	var none T
+	*s.to = none
 	if len(raw) == 0 {
 		return nil
 	}

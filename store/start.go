@@ -39,7 +39,7 @@ func startDest(s *Start) []any {
 	return []any{
 		&s.Token, &s.Lease, &s.Task, &s.Batch, &s.Pool, &s.Device, &s.Kind,
 		document{&s.Payload},
-		labels{&s.Tags},
+		fromJSON(&s.Tags),
 		document{&s.Attributes},
 		opt(&s.Profile),
 		document{&s.PoolLimits},

@@ -150,7 +150,7 @@ func (s session) refreshWindows(ctx context.Context, table, columns, key string,
 		windows []Window
 		now     time.Time
 	}
-	list, err := collect(ctx, s, func(r *reading) []any { return []any{&r.ID, &r.Name, recurring{&r.windows}, instant{&r.now}} },
+	list, err := collect(ctx, s, func(r *reading) []any { return []any{&r.ID, &r.Name, fromJSON(&r.windows), instant{&r.now}} },
 		`SELECT `+columns+`, t.windows, {now} FROM `+table+` t WHERE t.windows_due <= (SELECT {now}) LIMIT $1 {skip t}`, limit)
 	if err != nil || len(list) == 0 {
 		return 0, err

@@ -38,25 +38,17 @@ func (a *API) patchBatch(ctx context.Context, in *struct {
 	Body batchPatch
 },
 ) (*body[batchBody], error) {
-	var written []windowBody
-	in.Body.Windows.to(&written, nil)
-	opens, err := readWindows(written)
+	opens, err := readPatch(in.Body.Windows, readWindows)
 	if err != nil {
 		return nil, err
 	}
-	var policies []limits.Policy
-	in.Body.Limits.to(&policies, nil)
-	limited, err := readLimits(policies)
+	limited, err := readPatch(in.Body.Limits, readLimits)
 	if err != nil {
 		return nil, err
 	}
 	b, err := a.store.ChangeBatch(ctx, actor(ctx), in.ID, func(b *store.Batch) error {
-		if in.Body.Limits.set {
-			b.Limits = limited
-		}
-		if in.Body.Windows.set {
-			b.Windows = opens
-		}
+		opens.to(&b.Windows, nil)
+		limited.to(&b.Limits, nil)
 		return in.Body.apply(b)
 	})
 	return a.startedBatch(b, neverStarts(err))

@@ -81,6 +81,15 @@ func (p patch[T]) to(field *T, standard T) {
 	}
 }
 
+// readPatch checks what a patch sets, and turns it into what is kept of it.
+func readPatch[Written, Kept any](p patch[Written], read func(Written) (Kept, error)) (patch[Kept], error) {
+	if p.value == nil {
+		return patch[Kept]{set: p.set}, nil
+	}
+	kept, err := read(*p.value)
+	return patch[Kept]{set: true, value: &kept}, err
+}
+
 // Page is asked for with every list.
 type Page struct {
 	Size  int    `query:"page_size" minimum:"1" maximum:"1000" default:"100" doc:"Entries of one page"`

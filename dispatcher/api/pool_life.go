@@ -53,25 +53,17 @@ func (a *API) patchPool(ctx context.Context, in *struct {
 	Body poolPatch
 },
 ) (*body[PoolBody], error) {
-	var written []windowBody
-	in.Body.Windows.to(&written, nil)
-	opens, err := readWindows(written)
+	opens, err := readPatch(in.Body.Windows, readWindows)
 	if err != nil {
 		return nil, err
 	}
-	var policies []limits.Policy
-	in.Body.Limits.to(&policies, nil)
-	limited, err := readLimits(policies)
+	limited, err := readPatch(in.Body.Limits, readLimits)
 	if err != nil {
 		return nil, err
 	}
 	return a.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
-		if in.Body.Limits.set {
-			spec.Limits = limited
-		}
-		if in.Body.Windows.set {
-			spec.Windows = opens
-		}
+		opens.to(&spec.Windows, nil)
+		limited.to(&spec.Limits, nil)
 		in.Body.Capacity.to(&spec.Capacity, defaultCapacity)
 		in.Body.Paused.to(&spec.Paused, false)
 		lease := spec.Lease.Milliseconds()
