@@ -29,16 +29,18 @@ type Limiter struct {
 	settles *gather[entry, settled]
 	refused *refused
 	lives   *lives
+	beliefs beliefs
 	settle  time.Duration
 	local   func() time.Time
 	offset  atomic.Int64 // ns by which Redis' clock is ahead of ours, as of the latest answer
 }
 
-// New returns a limiter in the Redis of client, which should not retry by itself and
-// have short timeouts.
+// New returns a limiter in the Redis of client, which nobody used yet, and which should
+// not retry by itself and have short timeouts.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
-	l := &Limiter{client: client, scripts: newScripts(), guards: newGuards(client, local), refused: newRefused(), lives: newLives(client), settle: SettleWithin, local: local}
+	l := &Limiter{client: client, scripts: newScripts(), guards: newGuards(client, local), refused: newRefused(), settle: SettleWithin, local: local}
+	l.lives = newLives(client, l.guards)
 	l.asks, l.settles = newGather(l.askAll), newGather(l.settleAll)
 	return l
 }
@@ -137,15 +139,18 @@ func (l *Limiter) askAll(ctx context.Context, to lane, checks []Check) ([]Answer
 }
 
 func (l *Limiter) askInLife(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
-	life := l.lives.number.Load()
-	if err := l.doubt(ctx, to.scope, life, checks); err != nil {
+	life, err := l.lives.of(ctx, to.scope)
+	if err != nil {
+		return nil, err
+	}
+	if err = l.believe(ctx, to.scope, life, checks); err != nil {
 		return nil, err
 	}
 	answers, err := l.askInParts(ctx, to, checks)
 	if err != nil {
 		return nil, err
 	}
-	if err = l.lives.still(ctx, life); err == nil {
+	if err = l.still(ctx, to.scope, life); err == nil {
 		return answers, nil
 	}
 	if to.mode == "R" {
@@ -155,23 +160,7 @@ func (l *Limiter) askInLife(ctx context.Context, to lane, checks []Check) ([]Ans
 		}
 		_, _ = l.settleAll(ctx, to, entries) // else they are found to be overdue
 	}
-	return nil, fmt.Errorf("limits of %s: %w: %w", to.scope, ErrUnavailable, err)
-}
-
-// doubt makes the rules unknown that this limiter knows from an earlier life of Redis.
-func (l *Limiter) doubt(ctx context.Context, scope string, life int64, checks []Check) error {
-	for _, c := range checks {
-		for _, item := range c.Items {
-			if item.Rule.life.Load() == life {
-				continue
-			}
-			if err := l.Forget(ctx, scope, []*Rule{item.Rule}); err != nil {
-				return err
-			}
-			item.Rule.life.Store(life)
-		}
-	}
-	return nil
+	return nil, err
 }
 
 func (l *Limiter) askInParts(ctx context.Context, to lane, checks []Check) ([]Answer, error) {

@@ -2,7 +2,10 @@ package limits
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -14,72 +17,151 @@ import (
 // errStarted: what was asked before cannot be believed.
 var errStarted = errors.New("redis was started anew")
 
-// lives notices that Redis was started anew, perhaps with older data: then each of its
-// connections is new. Of a Cluster it notices nothing.
+// lives tells the lives of Redis apart, of each node of a Cluster: one ends with its
+// process, and when a replica becomes the master. The next one may have older data.
+// Neither comes about without a new connection, or a hash slot that is found elsewhere.
 type lives struct {
-	client redis.UniversalClient
-	dials  atomic.Int64
-	number atomic.Int64 // of the life, as far as it is known
-
-	mu       sync.Mutex // of who looks; the others wait for what it finds
-	seen     int64      // dials that were looked at
-	identity string
+	client  redis.UniversalClient
+	guards  *guards
+	changes atomic.Int64 // new connections and moved slots, of all nodes
+	nodes   sync.Map     // *redis.Client -> *node
 }
 
-func newLives(client redis.UniversalClient) *lives {
-	l := &lives{client: client}
-	if single, ok := client.(*redis.Client); ok {
-		single.AddHook(l)
+// node is one Redis.
+type node struct {
+	mu   sync.Mutex // of who looks; the others wait for what it finds
+	life atomic.Pointer[life]
+}
+
+type life struct {
+	name    string
+	changes int64 // as of so many
+}
+
+func newLives(client redis.UniversalClient, guards *guards) *lives {
+	l := &lives{client: client, guards: guards}
+	switch c := client.(type) {
+	case *redis.Client:
+		l.watch(c)
+	case *redis.ClusterClient:
+		c.OnNewNode(func(one *redis.Client) { l.watch(one) })
 	}
 	return l
 }
 
-// still says whether the life that answers is this one, after an answer came.
-func (l *lives) still(ctx context.Context, life int64) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for l.seen != l.dials.Load() { // asking may need a connection, too
-		dials := l.dials.Load()
-		info, err := l.client.Info(ctx, "server").Result()
-		if lost(err) {
-			return err
-		}
-		identity := runID(info)
-		if identity != l.identity && l.identity != "" {
-			l.number.Add(1)
-		}
-		l.seen, l.identity = dials, identity
+func (l *lives) watch(client *redis.Client) *node {
+	one, known := l.nodes.LoadOrStore(client, &node{})
+	if !known {
+		client.AddHook(changes{&l.changes})
 	}
-	if l.number.Load() != life {
-		return errStarted
-	}
-	return nil
+	return one.(*node) //nolint:forcetypeassert,errcheck // nothing else is in it
 }
 
-func runID(info string) string {
+// of names the life of the Redis that a scope is in.
+func (l *lives) of(ctx context.Context, scope string) (string, error) {
+	client, err := l.clientOf(ctx, scope)
+	if err != nil {
+		return "", fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
+	}
+	if client == nil {
+		return "", nil
+	}
+	one := l.watch(client)
+	if known := one.life.Load(); known != nil && known.changes == l.changes.Load() {
+		return known.name, nil
+	}
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	for {
+		changes := l.changes.Load() // before asking, which may need a connection, too
+		if known := one.life.Load(); known != nil && known.changes == changes {
+			return known.name, nil
+		}
+		name, err := l.ask(ctx, scope, client)
+		if err != nil {
+			return "", err
+		}
+		one.life.Store(&life{name, changes})
+	}
+}
+
+func (l *lives) clientOf(ctx context.Context, scope string) (*redis.Client, error) {
+	if cluster, ok := l.client.(*redis.ClusterClient); ok {
+		return cluster.MasterForKey(ctx, prefix(scope))
+	}
+	client, _ := l.client.(*redis.Client)
+	return client, nil
+}
+
+// ask asks a Redis for its life. One that does not say is taken for always the same.
+func (l *lives) ask(ctx context.Context, scope string, client *redis.Client) (name string, err error) {
+	g := l.guards.of(scope)
+	probe, ok := g.enter()
+	if !ok {
+		return "", silent(scope)
+	}
+	info, err := client.Info(ctx).Result()
+	g.leave(ctx, probe, err)
+	if lost(err) {
+		return "", fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
+	}
+	return lifeIn(info), nil
+}
+
+// lifeIn names the life in what INFO says: the process, and the history of its data.
+func lifeIn(info string) string {
+	var said []string
 	for line := range strings.Lines(info) {
-		if id, ok := strings.CutPrefix(line, "run_id:"); ok {
-			return strings.TrimSpace(id)
+		if strings.HasPrefix(line, "run_id:") || strings.HasPrefix(line, "master_replid:") {
+			said = append(said, strings.TrimSpace(line))
 		}
 	}
-	return ""
+	if len(said) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(strings.Join(said, " ")))
+	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
+
+// changes counts what may begin a life.
+type changes struct{ n *atomic.Int64 }
 
 // DialHook counts connections.
-func (l *lives) DialHook(next redis.DialHook) redis.DialHook {
+func (c changes) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
 		if err == nil {
-			l.dials.Add(1)
+			c.n.Add(1)
 		}
 		return conn, err
 	}
 }
 
-// ProcessHook changes nothing.
-func (*lives) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+// ProcessHook counts slots that are elsewhere.
+func (c changes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		c.moved(err)
+		return err
+	}
+}
 
-// ProcessPipelineHook changes nothing.
-func (*lives) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+// ProcessPipelineHook counts slots that are elsewhere.
+func (c changes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			c.moved(cmd.Err())
+		}
+		return err
+	}
+}
+
+func (c changes) moved(err error) {
+	if err == nil {
+		return
+	}
+	if _, moved := redis.IsMovedError(err); moved {
+		c.n.Add(1)
+	}
 }

@@ -8,50 +8,119 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
+// restarted runs a test on a Redis, and on a Cluster, that can be started with older
+// data.
+func restarted(t *testing.T, test func(t *testing.T, r *testservers.RedisServer, replica func() *server)) {
+	t.Helper()
+	for name, start := range map[string]func(tb testing.TB) *testservers.RedisServer{
+		"redis":   func(tb testing.TB) *testservers.RedisServer { tb.Helper(); return testservers.Redis(tb) },
+		"cluster": testservers.RedisCluster,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t)
+			test(t, r, func() *server { return serve(t, r.Addr, name == "cluster") })
+		})
+	}
+}
+
 // TestRolledBackRedis: what Redis knows after a start with older data is not believed
-// by any replica, not even by the first call, until it was filled again.
+// by any replica, not even by the first call, nor by one that is new itself, until it
+// was filled again, which is once for all of them.
 func TestRolledBackRedis(t *testing.T) {
 	t.Parallel()
-	r := testservers.Redis(t)
-	replicas := []*server{serve(t, r.Addr, false), serve(t, r.Addr, false)}
-	policies := []limits.Policy{
-		perAccount(limits.Window{Max: 2, PerMS: 3_600_000}),
-		{Name: "several", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 2, PerMS: 3_600_000}, {Max: 3, PerMS: 7_200_000}}},
-		{Name: "month", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 2},
-	}
-	var past []limits.Start
-	rules := make([][]*limits.Rule, len(replicas))
-	for i, s := range replicas {
-		for _, p := range policies {
-			compiled, err := limits.Compile("p", []limits.Policy{p})
-			if err != nil {
-				t.Fatal(err)
-			}
-			rules[i] = append(rules[i], compiled...)
+	restarted(t, func(t *testing.T, r *testservers.RedisServer, replica func() *server) {
+		t.Helper()
+		rules := compiled(t,
+			perAccount(limits.Window{Max: 2, PerMS: 3_600_000}),
+			limits.Policy{Name: "several", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 2, PerMS: 3_600_000}, {Max: 3, PerMS: 7_200_000}}},
+			limits.Policy{Name: "month", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 2},
+		)
+		replicas := []*server{replica(), replica()}
+		replicas[0].know(t, rules)
+		for _, s := range replicas {
+			s.reserveEach(t, rules, limits.StatusPassed)
 		}
-		s.know(t, rules[i])
-		s.reserveEach(t, rules[i], limits.StatusPassed)
-	}
-	for round := range 3 {
 		snapshot := r.Snapshot(t)
-		if round == 0 {
-			for n := range 2 {
-				past = append(past, limits.Start{Lease: fmt.Sprintf("%d.1.past", n), Facts: facts("a")})
-				for _, rule := range rules[0] {
-					replicas[0].count(t, limits.NewCheck(past[n].Lease, "g", []*limits.Rule{rule}, facts("a")))
-				}
+		var past []limits.Start
+		for n := range 2 {
+			past = append(past, limits.Start{Lease: fmt.Sprintf("%d.1.past", n), Facts: facts("a")})
+			for _, rule := range rules {
+				replicas[0].count(t, limits.NewCheck(past[n].Lease, "g", []*limits.Rule{rule}, facts("a")))
 			}
-			replicas[1].reserveEach(t, rules[1], limits.StatusLimited)
 		}
+		replicas[1].reserveEach(t, rules, limits.StatusLimited)
+		for round := range 3 {
+			r.Kill()
+			r.Restore(t, snapshot)
+			r.Start()
+			replicas = append(replicas, replica())
+			first := round % len(replicas)
+			for i := range replicas {
+				if i > 0 { // nobody else filled them
+					replicas[(first+i)%len(replicas)].reserveEach(t, rules, limits.StatusLimited)
+					continue
+				}
+				replicas[first].reserveEach(t, rules, limits.StatusUnknown)
+				replicas[first].know(t, rules, past...)
+			}
+			snapshot = r.Snapshot(t) // believed, but only in this life
+		}
+	})
+}
+
+// TestNewReplicaOfARolledBackRedis has nothing to compare with but what Redis says.
+func TestNewReplicaOfARolledBackRedis(t *testing.T) {
+	t.Parallel()
+	restarted(t, func(t *testing.T, r *testservers.RedisServer, replica func() *server) {
+		t.Helper()
+		rules := compiled(t, perAccount(limits.Window{Max: 2, PerMS: 3_600_000}))
+		replica().know(t, rules)
+		snapshot := r.Snapshot(t)
+		replica().reserveEach(t, rules, limits.StatusPassed) // a new one believes what is of this life
 		r.Kill()
 		r.Restore(t, snapshot)
 		r.Start()
-		for i, s := range replicas {
-			s.reserveEach(t, rules[i], limits.StatusUnknown)
-			s.know(t, rules[i], past...)
-			s.reserveEach(t, rules[i], limits.StatusLimited)
+		replica().reserveEach(t, rules, limits.StatusUnknown)
+	})
+}
+
+// TestRolledBackProfile: a rule that is in several scopes is not believed in any of
+// them.
+func TestRolledBackProfile(t *testing.T) {
+	t.Parallel()
+	restarted(t, func(t *testing.T, r *testservers.RedisServer, replica func() *server) {
+		t.Helper()
+		s, rules, scopes := replica(), compiled(t, perAccount(limits.Window{Max: 2, PerMS: 3_600_000})), []string{"a", "b"}
+		for _, scope := range scopes {
+			if err := s.Rebuild(t.Context(), scope, rules, history()); err != nil {
+				t.Fatal(err)
+			}
 		}
+		snapshot := r.Snapshot(t)
+		r.Kill()
+		r.Restore(t, snapshot)
+		r.Start()
+		for _, scope := range scopes {
+			a, err := s.Look(t.Context(), scope, []limits.Check{s.check(rules, "a")})
+			if err != nil || a[0].Status != limits.StatusUnknown {
+				t.Errorf("in %s: %+v, %v", scope, a, err)
+			}
+			if err := s.Rebuild(t.Context(), scope, rules, history()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// compiled makes a rule of each policy.
+func compiled(t *testing.T, policies ...limits.Policy) []*limits.Rule {
+	t.Helper()
+	rules, err := limits.Compile("p", policies)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return rules
 }
 
 // reserveEach expects an answer of each rule, and gives back what passes.

@@ -34,8 +34,12 @@ func (l *Limiter) Rebuild(ctx context.Context, scope string, rules []*Rule, hist
 	if err := checkScope(scope); err != nil {
 		return err
 	}
-	began, token, life := l.local(), newToken(), l.lives.number.Load()
-	pasts, err := l.begin(ctx, scope, token, rules)
+	began, token := l.local(), newToken()
+	life, err := l.lives.of(ctx, scope)
+	if err != nil {
+		return err
+	}
+	pasts, err := l.begin(ctx, scope, life, token, rules)
 	if err != nil || len(pasts) == 0 {
 		return err
 	}
@@ -51,11 +55,11 @@ func (l *Limiter) Rebuild(ctx context.Context, scope string, rules []*Rule, hist
 	if err := l.catchUp(ctx, hold, history, l.local().Sub(began)+inFlight); err != nil {
 		return err
 	}
-	if err := l.lives.still(ctx, life); err != nil { // some of it may be lost
-		return fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
+	if err := l.still(ctx, scope, life); err != nil { // some of it may be lost
+		return err
 	}
 	for _, p := range pasts {
-		if _, err := l.step(ctx, scope, "known", token, p.rule, nil, p.rule.specAt(l.now())); err != nil {
+		if _, err := l.step(ctx, scope, "known", token, p.rule, nil, p.rule.specAt(l.now()), life); err != nil {
 			return err
 		}
 	}
@@ -110,7 +114,10 @@ func (l *Limiter) readPast(ctx context.Context, hold *holding, history History) 
 	return nil
 }
 
-func (l *Limiter) begin(ctx context.Context, scope, token string, rules []*Rule) (pasts []*past, err error) {
+func (l *Limiter) begin(ctx context.Context, scope, life, token string, rules []*Rule) (pasts []*past, err error) {
+	if err := l.believe(ctx, scope, life, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
+		return nil, err
+	}
 	for _, r := range rules {
 		done, err := l.step(ctx, scope, "begin", token, r, nil)
 		if err != nil {

@@ -31,7 +31,6 @@ type Rule struct {
 	longest time.Duration
 	zone    *time.Location
 	periods atomic.Pointer[periods] // computed last
-	life    atomic.Int64            // of Redis, in which it was made unknown or is known: see doubt
 }
 
 // periods are those around a time, and a spec with them.

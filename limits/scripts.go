@@ -30,6 +30,8 @@ var (
 	settleLua string
 	//go:embed lua/overdue.lua
 	overdueLua string
+	//go:embed lua/believe.lua
+	believeLua string
 	//go:embed lua/fill.lua
 	fillLua string
 	//go:embed lua/note.lua
@@ -38,7 +40,7 @@ var (
 	topLua string
 )
 
-type scripts struct{ single, reserve, settle, overdue, fill, note, top *redis.Script }
+type scripts struct{ single, reserve, settle, overdue, believe, fill, note, top *redis.Script }
 
 func newScripts() scripts {
 	// Making the functions takes longer than a check of one window: it makes them when
@@ -49,7 +51,7 @@ func newScripts() scripts {
 	return scripts{
 		single: redis.NewScript(keysLua + seldom + singleLua), overdue: short(overdueLua),
 		reserve: script(reserveLua), settle: script(settleLua), fill: script(fillLua),
-		note: redis.NewScript(noteLua), top: redis.NewScript(topLua),
+		believe: redis.NewScript(believeLua), note: redis.NewScript(noteLua), top: redis.NewScript(topLua),
 	}
 }
 
@@ -89,7 +91,7 @@ func (l *Limiter) runAtMost(ctx context.Context, sends int, script *redis.Script
 	g := l.guards.of(scope)
 	probe, ok := g.enter()
 	if !ok {
-		return nil, fmt.Errorf("limits of %s: %w: it did not answer a moment ago", scope, ErrUnavailable)
+		return nil, silent(scope)
 	}
 	err := ErrUnavailable // should sending panic
 	defer func() { g.leave(ctx, probe, err) }()
@@ -104,6 +106,11 @@ func (l *Limiter) runAtMost(ctx context.Context, sends int, script *redis.Script
 		return nil, fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
 	}
 	return cmd, nil
+}
+
+// silent: Redis is left alone for a moment.
+func silent(scope string) error {
+	return fmt.Errorf("limits of %s: %w: it did not answer a moment ago", scope, ErrUnavailable)
 }
 
 // lost is whether no answer came, so that sending again can help.

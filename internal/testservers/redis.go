@@ -59,12 +59,14 @@ func (r *RedisServer) Snapshot(tb testing.TB) []byte {
 }
 
 // Restore sets the data that the server, which must be down, starts with:
-// that of Snapshot, or none at all with nil.
+// that of Snapshot, or none at all with nil. A Cluster keeps its slots.
 func (r *RedisServer) Restore(tb testing.TB, snapshot []byte) {
 	tb.Helper()
-	err := os.RemoveAll(r.dir)
-	if err == nil {
-		err = os.Mkdir(r.dir, 0o700)
+	kept, err := os.ReadDir(r.dir)
+	for _, file := range kept {
+		if err == nil && file.Name() != "nodes.conf" {
+			err = os.RemoveAll(filepath.Join(r.dir, file.Name()))
+		}
 	}
 	if err == nil && snapshot != nil {
 		err = os.WriteFile(r.snapshotFile(), snapshot, 0o600)

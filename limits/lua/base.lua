@@ -24,9 +24,11 @@ local function known_since(value)
 end
 
 -- keep_known makes a rule that is used outlive its subjects. It lives for an hour at
--- least: one that is used now and then is not filled from the history each time.
-local function set_known(rule, longest, now)
-  redis.call('SET', rule, 'known|' .. text(now), 'PX', text(math.max(2 * longest, 3600000)))
+-- least: one that is used now and then is not filled from the history each time. The life
+-- of Redis in which it was filled stays with it.
+local function set_known(rule, longest, now, life)
+  life = life or string.match(redis.call('GET', rule) or '', '^known|%d+|(.*)$') or ''
+  redis.call('SET', rule, 'known|' .. text(now) .. '|' .. life, 'PX', text(math.max(2 * longest, 3600000)))
 end
 local function keep_known(rule, since, longest, now)
   if now - since > longest / 2 then set_known(rule, longest, now) end

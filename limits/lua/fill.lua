@@ -1,7 +1,7 @@
 -- fill: what a rule counted before, from a history, so that it may be believed.
 -- KEYS     keys.lua; then the rule, and the subjects of a "fill"
 -- ARGV     step, token of who fills, after how long (ms) another may take over,
---          and of a "fill": spec, number of leases, leases that were counted in the last
+--          and of "known": spec, life of Redis; of a "fill": spec, number of leases, leases that were counted in the last
 --          minute; then per subject: how many of its starts were sent before, number of
 --          starts, and per start, newest first: ms ago; of rules that only count: 0, 1,
 --          "ms since the newest|how many there were"
@@ -62,7 +62,8 @@ end
 
 local function known()
   if state ~= 'settling' then return BUSY end
-  set_known(rule, read_spec(ARGV[4]).longest, now)
+  check(ARGV[5], 'life')
+  set_known(rule, read_spec(ARGV[4]).longest, now, ARGV[5])
   return OK
 end
 

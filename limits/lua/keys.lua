@@ -1,10 +1,11 @@
--- What is where; this is sent in front of each script but those on refusals.
+-- What is where; this is sent in front of each script that counts.
 --
 -- KEYS   1 open     ZSET  lease -> when it was reserved (ms): not settled yet
 --        2 pending  ZSET  "subject|when|group|lease", scores 0: what they reserved
 --        3 done     ZSET  "rule|lease" -> when it was counted: in the last minute
 --        then two for each item (but in fill): rule, subject
--- rule   "known|when" once what it counted is believed; "filling|when|token" and
+-- rule   "known|when|life" once what it counted is believed, in this life of Redis
+--        (believe.lua); "filling|when|token" and
 --        "settling|when|token" while a history is being read. Missing: not believed.
 -- subject, by the spec of its rule, all times in ms:
 --   "P cap longest max per ..."  packed times of 13 digits, newest first: the newest cap
