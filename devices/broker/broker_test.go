@@ -1,152 +1,18 @@
 package broker_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	paho "github.com/eclipse/paho.mqtt.golang"
-	"go.uber.org/goleak"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const (
-	internalUser = "$dispatcher"
-	password     = "secret-of-"
-	patience     = 10 * time.Second
-)
-
-// start serves a broker whose devices have the password "secret-of-<id>".
-func start(t *testing.T, logger *slog.Logger) *broker.Broker {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := broker.New(broker.Options{
-		Listener:     listener,
-		Authenticate: func(_ context.Context, device devices.ID, given string) bool { return given == password+string(device) },
-		Internal:     broker.Credentials{User: internalUser, Password: "internal"},
-		Logger:       logger,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := b.Stop(ctx); err != nil {
-			t.Errorf("stop: %v", err)
-		}
-	})
-	return b
-}
-
-// client is an MQTT client that keeps what it receives.
-type client struct {
-	paho.Client
-	received chan string // topic and body
-	lost     chan struct{}
-}
-
-func options(b *broker.Broker, id, user, password string) (*paho.ClientOptions, *client) {
-	c := &client{received: make(chan string, 100), lost: make(chan struct{})}
-	o := paho.NewClientOptions().AddBroker("tcp://" + b.Addr().String()).SetClientID(id).SetUsername(user).SetPassword(password).
-		SetAutoReconnect(false).SetConnectTimeout(patience).
-		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.received <- m.Topic() + " " + string(m.Payload()) }).
-		SetConnectionLostHandler(func(paho.Client, error) { close(c.lost) })
-	return o, c
-}
-
-func (c *client) connect(t *testing.T, o *paho.ClientOptions) error {
-	t.Helper()
-	c.Client = paho.NewClient(o)
-	token := c.Connect()
-	if !token.WaitTimeout(patience) {
-		t.Fatal("no answer to CONNECT")
-	}
-	t.Cleanup(func() { c.Disconnect(50) })
-	return token.Error()
-}
-
-func device(t *testing.T, b *broker.Broker, id string) *client {
-	t.Helper()
-	o, c := options(b, id, id, password+id)
-	if err := c.connect(t, o); err != nil {
-		t.Fatalf("device %s: %v", id, err)
-	}
-	return c
-}
-
-// dispatcher is the internal client, subscribed to the reports.
-func dispatcher(t *testing.T, b *broker.Broker) *client {
-	t.Helper()
-	o, c := options(b, "dispatcher-1", internalUser, "internal")
-	if err := c.connect(t, o); err != nil {
-		t.Fatal(err)
-	}
-	if code := c.subscribe(t, devices.SharedReportFilter(devices.Group)); code != 1 {
-		t.Fatalf("subscription: %#x", code)
-	}
-	return c
-}
-
-// subscribe returns the broker's answer: the QoS, or 0x80.
-func (c *client) subscribe(t *testing.T, filter string) byte {
-	t.Helper()
-	token, ok := c.SubscribeMultiple(map[string]byte{filter: 1}, nil).(*paho.SubscribeToken)
-	if !ok || !token.WaitTimeout(patience) {
-		t.Fatalf("no answer to SUBSCRIBE %s", filter)
-	}
-	for _, code := range token.Result() {
-		return code
-	}
-	t.Fatalf("SUBSCRIBE %s: %v", filter, token.Error())
-	return 0
-}
-
-func (c *client) publish(t *testing.T, topic, body string, qos byte) {
-	t.Helper()
-	if token := c.Publish(topic, qos, false, body); !token.WaitTimeout(patience) || token.Error() != nil {
-		t.Fatalf("PUBLISH %s: %v", topic, token.Error())
-	}
-}
-
-func (c *client) next(t *testing.T) string {
-	t.Helper()
-	select {
-	case message := <-c.received:
-		return message
-	case <-time.After(patience):
-		t.Fatal("nothing was received")
-		return ""
-	}
-}
-
-// expectEnd waits until the broker has ended the connection.
-func (c *client) expectEnd(t *testing.T, why string) {
-	t.Helper()
-	select {
-	case <-c.lost:
-	case <-time.After(patience):
-		t.Errorf("%s did not end the connection", why)
-	}
-}
 
 func TestReportAndReply(t *testing.T) {
 	t.Parallel()
@@ -357,20 +223,7 @@ func TestLogsCarryNoPayloads(t *testing.T) {
 
 func TestStopEndsHandshakes(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := broker.New(broker.Options{
-		Listener: listener, Authenticate: func(context.Context, devices.ID, string) bool { return false },
-		Internal: broker.Credentials{User: internalUser, Password: "x"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Start(); err != nil {
-		t.Fatal(err)
-	}
+	b := open(t, broker.Options{Authenticate: func(context.Context, devices.ID, string) bool { return false }})
 	silent, err := net.Dial("tcp", b.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -432,49 +285,17 @@ func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
 func TestStopWithManyClients(t *testing.T) {
 	t.Parallel()
 	for range 30 {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := broker.New(broker.Options{
-			Listener: listener, Authenticate: func(context.Context, devices.ID, string) bool { return true },
-			Internal: broker.Credentials{User: internalUser, Password: "x"},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Start(); err != nil {
-			t.Fatal(err)
-		}
+		b := open(t, broker.Options{Authenticate: func(context.Context, devices.ID, string) bool { return true }})
 		for i := range 50 {
 			defer rawConnect(t, b.Addr().String(), fmt.Sprintf("dev%02d", i), "x").Close()
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		err = b.Stop(ctx)
+		err := b.Stop(ctx)
 		cancel()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-}
-
-// rawConnect connects a device without a client that reads, and waits for its CONNACK.
-func rawConnect(t *testing.T, addr, id, password string) net.Conn {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := func(s string) string { return string([]byte{0, byte(len(s))}) + s }
-	packet := text("MQTT") + "\x04\xc2\x00\x3c" + text(id) + text(id) + text(password)
-	if _, err := conn.Write(append([]byte{0x10, byte(len(packet))}, packet...)); err != nil {
-		t.Fatal(err)
-	}
-	var answer [4]byte
-	if _, err := io.ReadFull(conn, answer[:]); err != nil || answer[3] != 0 {
-		t.Fatalf("CONNACK %x, %v", answer, err)
-	}
-	return conn
 }
 
 func TestNewRefusesWrongOptions(t *testing.T) {
@@ -495,42 +316,6 @@ func TestNewRefusesWrongOptions(t *testing.T) {
 	} {
 		if _, err := broker.New(o); err == nil {
 			t.Errorf("%s: accepted", name)
-		}
-	}
-}
-
-// lockedBuffer is a log that can be read while it is written.
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buffer.Write(b)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buffer.String()
-}
-
-func (l *lockedBuffer) waitFor(t *testing.T, words ...string) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		text := l.String()
-		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) }) {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("the log never said %q:\n%s", words, text)
 		}
 	}
 }

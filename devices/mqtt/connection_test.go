@@ -17,7 +17,6 @@ import (
 
 	paho "github.com/eclipse/paho.mqtt.golang"
 
-	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
@@ -111,42 +110,20 @@ func (l *logged) with(words string) (lines []string) {
 	return lines
 }
 
-// begin starts a client and does not wait for the broker.
-func begin(t *testing.T, o mqtt.Options) *mqtt.Client {
-	t.Helper()
-	c, err := mqtt.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stop(t, c) })
-	return c
-}
-
 // TestStopInOrder: no more reports, the answer to what was under way, its
 // PUBACK, and a goodbye, so that the broker does not wait for a keepalive.
 func TestStopInOrder(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{testservers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
-	release, entered := make(chan struct{}), make(chan struct{}, 10)
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerFunc(func(ctx context.Context, id devices.ID, body []byte) devices.Reply {
-		entered <- struct{}{}
-		<-release
-		return echo(ctx, id, body)
-	})})
+	g := newGate()
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: g})
 	d := device(t, s, "a")
 	d.report(t, "under way")
-	<-entered
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		stop(t, c)
-	}()
+	<-g.entered
+	stopped := stopping(t, c)
 	eventually(t, "unsubscribed", func() bool { return slices.Contains(w.sent(), "UNSUBSCRIBE") })
-	close(release)
+	close(g.open)
 	<-stopped
 	if got := d.reply(t).Re; got != "under way" {
 		t.Errorf("re %q", got)
@@ -161,21 +138,13 @@ func TestStopLeavesReportsToTheOthers(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
-		release, entered := make(chan struct{}), make(chan struct{}, 10)
-		ends := connect(t, mqtt.Options{URL: s.URL(), Handler: handlerFunc(func(ctx context.Context, id devices.ID, body []byte) devices.Reply {
-			entered <- struct{}{}
-			<-release
-			return echo(ctx, id, body)
-		})})
+		g := newGate()
+		ends := connect(t, mqtt.Options{URL: s.URL(), Handler: g})
 		d := device(t, s, "a")
 		d.report(t, "under way")
-		<-entered
+		<-g.entered
 		connect(t, mqtt.Options{URL: s.URL(), Handler: handlerFunc(echo)})
-		stopped := make(chan struct{})
-		go func() {
-			defer close(stopped)
-			stop(t, ends)
-		}()
+		stopped := stopping(t, ends)
 		// Connected is false just before the broker is asked; it answers in order.
 		eventually(t, "stopping", func() bool { return !ends.Connected() })
 		other := device(t, s, "b")
@@ -185,7 +154,7 @@ func TestStopLeavesReportsToTheOthers(t *testing.T) {
 				t.Errorf("re %q at %d", got, n)
 			}
 		}
-		close(release)
+		close(g.open)
 		<-stopped
 		if got := d.reply(t).Re; got != "under way" {
 			t.Errorf("re %q", got)
@@ -199,18 +168,14 @@ func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{testservers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
-	release, entered := make(chan struct{}), make(chan struct{}, 10)
+	g := newGate()
 	counts := &counter{}
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Count: counts.add, Handler: handlerFunc(func(ctx context.Context, id devices.ID, body []byte) devices.Reply {
-		entered <- struct{}{}
-		<-release
-		return echo(ctx, id, body)
-	})})
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Count: counts.add, Handler: g})
 	d := device(t, s, "a")
 	d.report(t, "once")
-	<-entered
+	<-g.entered
 	w.HoldReplies()
-	close(release)
+	close(g.open)
 	if got := d.reply(t).Re; got != "once" {
 		t.Errorf("re %q", got)
 	}

@@ -1,0 +1,250 @@
+package mqtt_test
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+	"go.uber.org/goleak"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/broker"
+	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+// patience is what no machine reaches that only stands still for a while.
+const patience = time.Minute
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// server is a broker that a test can take away and give back.
+type server interface {
+	URL() string
+	Kill()
+	Start()
+}
+
+type mosquitto struct{ *testservers.MosquittoServer }
+
+func (m mosquitto) URL() string { return m.MosquittoServer.URL }
+
+// embedded is our own broker, with an address that it keeps.
+type embedded struct {
+	t      *testing.T
+	addr   string
+	broker *broker.Broker
+}
+
+func (e *embedded) URL() string { return "mqtt://$dispatcher:internal@" + e.addr }
+
+func (e *embedded) Start() {
+	e.t.Helper()
+	var listener net.Listener
+	var err error
+	eventually(e.t, "listening on "+e.addr, func() bool { // somebody may hold the port for a moment
+		listener, err = net.Listen("tcp", e.addr)
+		return err == nil
+	})
+	e.addr = listener.Addr().String()
+	e.broker, err = broker.New(broker.Options{
+		Listener: listener, Internal: broker.Credentials{User: "$dispatcher", Password: "internal"},
+		Authenticate: func(context.Context, devices.ID, string) bool { return true },
+	})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := e.broker.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *embedded) Kill() {
+	if e.broker == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := e.broker.Stop(ctx); err != nil {
+		e.t.Error(err)
+	}
+	e.broker = nil
+}
+
+// overBothBrokers runs a test over the embedded broker and a real mosquitto.
+func overBothBrokers(t *testing.T, test func(t *testing.T, s server)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		e := &embedded{t: t, addr: "127.0.0.1:0"}
+		e.Start()
+		t.Cleanup(e.Kill)
+		test(t, e)
+	})
+	t.Run("mosquitto", func(t *testing.T) {
+		t.Parallel()
+		test(t, mosquitto{testservers.Mosquitto(t)})
+	})
+}
+
+// handlerFunc is a Handler.
+type handlerFunc func(ctx context.Context, device devices.ID, body []byte) devices.Reply
+
+func (f handlerFunc) HandleMQTT(ctx context.Context, device devices.ID, body []byte) devices.Reply {
+	return f(ctx, device, body)
+}
+
+// echo answers a report with its body as re.
+func echo(_ context.Context, _ devices.ID, body []byte) devices.Reply {
+	return devices.Reply{Re: string(body), Reason: devices.ReasonNone}
+}
+
+// gate is a Handler that says of each report that it came, and answers when it is opened.
+type gate struct{ entered, open chan struct{} }
+
+func newGate() *gate { return &gate{entered: make(chan struct{}, 100), open: make(chan struct{})} }
+
+func (g *gate) HandleMQTT(ctx context.Context, device devices.ID, body []byte) devices.Reply {
+	g.entered <- struct{}{}
+	<-g.open
+	return echo(ctx, device, body)
+}
+
+// counter counts events.
+type counter struct {
+	mu     sync.Mutex
+	events map[mqtt.Event]int
+}
+
+func (c *counter) add(e mqtt.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.events == nil {
+		c.events = map[mqtt.Event]int{}
+	}
+	c.events[e]++
+}
+
+func (c *counter) get(e mqtt.Event) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.events[e]
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// begin starts a client and does not wait for the broker.
+func begin(t *testing.T, o mqtt.Options) *mqtt.Client {
+	t.Helper()
+	c, err := mqtt.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, c) })
+	return c
+}
+
+// connect starts a client that gets reports.
+func connect(t *testing.T, o mqtt.Options) *mqtt.Client {
+	t.Helper()
+	c := begin(t, o)
+	eventually(t, "connected", c.Connected)
+	return c
+}
+
+func stop(t *testing.T, c *mqtt.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := c.Stop(ctx); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+// stopping stops a client beside the test, and says when it has.
+func stopping(t *testing.T, c *mqtt.Client) <-chan struct{} {
+	t.Helper()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop(t, c)
+	}()
+	return stopped
+}
+
+// fakeDevice is a device over plain paho.
+type fakeDevice struct {
+	paho.Client
+	id      devices.ID
+	replies chan string
+}
+
+func device(t *testing.T, s server, id devices.ID) *fakeDevice {
+	t.Helper()
+	d := &fakeDevice{id: id, replies: make(chan string, 1000)}
+	_, addr, _ := strings.Cut(s.URL(), "@")
+	if addr == "" {
+		_, addr, _ = strings.Cut(s.URL(), "//")
+	}
+	ready := make(chan struct{}, 10)
+	d.Client = paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + addr).SetClientID(string(id)).SetUsername(string(id)).SetPassword("x").
+		SetConnectRetry(true).SetConnectRetryInterval(100 * time.Millisecond).SetMaxReconnectInterval(time.Second).
+		SetOnConnectHandler(func(c paho.Client) {
+			token := c.Subscribe(devices.ReplyTopic(id), 1, func(_ paho.Client, m paho.Message) { d.replies <- string(m.Payload()) })
+			if token.WaitTimeout(patience) && token.Error() == nil {
+				ready <- struct{}{}
+			}
+		}))
+	d.Connect()
+	t.Cleanup(func() { d.Disconnect(50) })
+	select {
+	case <-ready:
+	case <-time.After(patience):
+		t.Fatal("the device cannot connect")
+	}
+	return d
+}
+
+func (d *fakeDevice) report(t *testing.T, body string) {
+	t.Helper()
+	if token := d.Publish(devices.ReportTopic(d.id), 1, false, body); !token.WaitTimeout(patience) || token.Error() != nil {
+		t.Fatalf("report: %v", token.Error())
+	}
+}
+
+func (d *fakeDevice) reply(t *testing.T) devices.Reply {
+	t.Helper()
+	select {
+	case text := <-d.replies:
+		var reply devices.Reply
+		if err := json.Unmarshal([]byte(text), &reply); err != nil {
+			t.Fatalf("reply %q: %v", text, err)
+		}
+		return reply
+	case <-time.After(patience):
+		t.Fatal("no reply")
+		return devices.Reply{}
+	}
+}
