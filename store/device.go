@@ -93,16 +93,23 @@ type DeviceFilter struct {
 // Devices returns the devices that match, by id.
 func (s *Store) Devices(ctx context.Context, f DeviceFilter) ([]Device, error) {
 	q := query{text: `SELECT ` + deviceColumns + ` FROM devices d`}
+	if err := f.where(&q); err != nil {
+		return nil, err
+	}
+	text, args := q.end(" ORDER BY d.id", f.Limit)
+	return collect(ctx, s.planned(), deviceDest, text, args...)
+}
+
+// where adds the conditions.
+func (f DeviceFilter) where(q *query) error {
 	if len(f.Tags) > 0 {
 		tags, err := tagsText(f.Tags)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		q.where("{tagged %s}", tags) // the first: the words know this place
 	}
-	if f.Profile != "" {
-		q.where("d.profile = %s", f.Profile)
-	}
+	whereSet(q, "d.profile = %s", f.Profile)
 	q.where("d.id > %s", f.After)
 	if f.Prefix != "" { // ids are compared byte by byte, and all their characters are below ~
 		q.where("d.id >= %s", f.Prefix)
@@ -111,8 +118,7 @@ func (s *Store) Devices(ctx context.Context, f DeviceFilter) ([]Device, error) {
 	if f.Blocked != nil {
 		q.where("d.blocked = %s", *f.Blocked)
 	}
-	text, args := q.end(" ORDER BY d.id", f.Limit)
-	return collect(ctx, s.planned(), deviceDest, text, args...)
+	return nil
 }
 
 // DevicesOf returns those of these devices that are registered, by id.

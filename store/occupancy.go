@@ -21,10 +21,13 @@ func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occ
 		Occupancy
 		grant Grant
 	}
+	name := hidden("$1", "text")
 	rows, err := collect(ctx, s.read(), func(r *reading) []any {
 		return append(append(poolDest(&r.Pool), &r.Waiting, maybe{&r.Oldest}), grantDest(&r.grant)...)
 	}, `
-		WITH wanted AS (SELECT `+poolColumns+`, (`+waitingCount("$1", "$2")+`) AS waiting, (`+oldestPending("$1")+`) AS oldest FROM pools WHERE name = $1 AND deleted_at IS NULL)
+		WITH wanted AS (
+			SELECT `+poolColumns+`, (`+waitingCount(name, hidden("$2", "integer"))+`) AS waiting, (`+oldestPending(name)+`) AS oldest
+			FROM pools WHERE name = `+name+` AND deleted_at IS NULL)
 		SELECT w.*, `+grantColumns+` FROM wanted w
 			LEFT JOIN grants g ON g.pool = w.name LEFT JOIN tasks t ON t.id = g.task LEFT JOIN batches b ON b.id = g.batch
 		ORDER BY g.slot`, pool, waitingMax)

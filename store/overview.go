@@ -36,10 +36,15 @@ func (s *Store) PoolViews(ctx context.Context, after string, limit, waitingMax i
 	}, `
 		SELECT `+poolColumns+`,
 			(SELECT count(*) FROM grants g WHERE g.pool = o.name),
-			(`+waitingCount("o.name", "$3")+`),
+			(`+waitingCount("o.name", hidden("$3", "integer"))+`),
 			(`+oldestPending("o.name")+`)
-		FROM pools o WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, after, limit, waitingMax)
+		FROM pools o WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT `+hidden("$2", "integer"), after, limit, waitingMax)
 }
+
+// hidden keeps what an argument says from the planner. Plans for some arguments
+// look cheaper than the one for all, and Postgres then makes one for each call,
+// which takes longer than running it.
+func hidden(argument, kind string) string { return `(SELECT CAST(` + argument + ` AS ` + kind + `))` }
 
 // oldestPending is when the batch of the oldest pending task of a pool was
 // created.
@@ -50,30 +55,43 @@ func oldestPending(pool string) string {
 	ORDER BY t.id LIMIT 1`
 }
 
-// TaskCounts counts tasks by state, of one pool or, with an empty name, of all.
-// It reads the counts of batches, never the tasks.
-func (s *Store) TaskCounts(ctx context.Context, pool string) (map[TaskState]int64, error) {
+// TaskCounts is how many tasks are in each state.
+type TaskCounts struct {
+	ByState map[TaskState]int64
+	More    bool // places are held beyond those that were counted: they are among the pending
+}
+
+// TaskCounts counts tasks by state, of one pool or, with an empty name, of all,
+// and places held up to heldMax. It reads the counts of batches, never the tasks.
+func (s *Store) TaskCounts(ctx context.Context, pool string, heldMax int) (TaskCounts, error) {
 	type count struct {
 		state TaskState
 		n     int64
 	}
-	rows, err := collect(ctx, s.read(), func(c *count) []any { return []any{&c.state, &c.n} }, `
-		SELECT c.state, CAST(sum(c.n) AS bigint) FROM (`+counted+`) AS c JOIN batches b ON b.id = c.batch WHERE ($1 = '' OR b.pool = $1) GROUP BY c.state
-		UNION ALL SELECT 'dispatched', count(*) FROM grants WHERE $1 = '' OR pool = $1
-		UNION ALL SELECT 'all', coalesce(CAST(sum(total) AS bigint), 0) FROM batches WHERE $1 = '' OR pool = $1`, pool)
-	if err != nil {
-		return nil, fmt.Errorf("counting tasks: %w", err)
+	of, args := ` JOIN batches b ON b.id = c.batch WHERE b.pool = $2`, []any{heldMax, pool}
+	in := ` WHERE pool = $2`
+	if pool == "" {
+		of, in, args = "", "", args[:1]
 	}
-	counts, total := map[TaskState]int64{}, int64(0)
+	rows, err := collect(ctx, s.read(), func(c *count) []any { return []any{&c.state, &c.n} }, `
+		SELECT c.state, CAST(sum(c.n) AS bigint) FROM (`+counted+`) AS c`+of+` GROUP BY c.state
+		UNION ALL SELECT 'dispatched', count(*) FROM (SELECT 1 FROM grants`+in+` LIMIT $1 + 1) AS held
+		UNION ALL SELECT 'all', coalesce(CAST(sum(total) AS bigint), 0) FROM batches`+in, args...)
+	if err != nil {
+		return TaskCounts{}, fmt.Errorf("counting tasks: %w", err)
+	}
+	counts, total := TaskCounts{ByState: map[TaskState]int64{}}, int64(0)
 	for _, c := range rows {
 		switch {
 		case c.state == "all":
 			total = c.n
+		case c.state == Dispatched && c.n > int64(heldMax):
+			counts.ByState[Dispatched], counts.More = int64(heldMax), true
 		case c.n != 0:
-			counts[c.state] += c.n
+			counts.ByState[c.state] += c.n
 		}
 	}
-	setPending(counts, total)
+	setPending(counts.ByState, total)
 	return counts, nil
 }
 

@@ -41,10 +41,16 @@ func TestOverview(t *testing.T) {
 		}
 		want := map[store.TaskState]int64{store.Pending: 2, store.Dispatched: 1, store.Succeeded: 1, store.Failed: 2}
 		for pool, counts := range map[string]map[store.TaskState]int64{"p": want, "": want, "idle": {}} {
-			got, err := l.TaskCounts(l.Context(), pool)
+			got, err := l.TaskCounts(l.Context(), pool, 1)
 			l.must(err)
-			if diff := cmp.Diff(counts, got); diff != "" {
+			if diff := cmp.Diff(store.TaskCounts{ByState: counts}, got); diff != "" {
 				l.Errorf("of %q: %s", pool, diff)
+			}
+		}
+		l.grant(ids[4], names[4], "p", 2)
+		for pool, more := range map[string]bool{"p": true, "": true, "idle": false} {
+			if got, err := l.TaskCounts(l.Context(), pool, 1); err != nil || got.More != more || more && got.ByState[store.Dispatched] != 1 {
+				l.Errorf("of %q, of two places held one counted: %+v, %v", pool, got, err)
 			}
 		}
 		top, err := l.TopErrors(l.Context(), batch.ID, 100, 5)

@@ -9,7 +9,8 @@ import (
 
 const (
 	devicesShown = 50
-	recentShown  = 1000
+	recentShown  = 100
+	silentLooked = 1000        // devices of one page that are looked at for silence
 	silentFor    = 3           // periods
 	seenWithin   = time.Minute // how exact it is known when a device was seen
 )
@@ -22,7 +23,7 @@ func (w *Web) routeDevices() {
 	w.act("/devices/{id}/unblock", "operator", w.deviceAction("unblock", "unblocked"))
 }
 
-// devicesPage lists devices by id, those seen last, or, of one page of them,
+// devicesPage lists devices by id, those seen last, or, of many of them at once,
 // those that are silent.
 func (w *Web) devicesPage(r *http.Request) (page, error) {
 	q := r.URL.Query()
@@ -37,9 +38,10 @@ func (w *Web) devicesPage(r *http.Request) (page, error) {
 	}
 	switch show {
 	case "recent":
-		query = url.Values{"recent": {strconv.Itoa(recentShown / 10)}}
-	case "silent", "":
-		onwards.Set("show", show)
+		query = url.Values{"recent": {strconv.Itoa(recentShown)}}
+	case "silent":
+		return w.silentPage(r)
+	case "":
 		set("prefix", "prefix")
 		set("tag", "tag")
 		set("blocked", "blocked")
@@ -47,16 +49,9 @@ func (w *Web) devicesPage(r *http.Request) (page, error) {
 			query.Set("page_token", token)
 		}
 	}
-	if show == "silent" {
-		query.Set("page_size", strconv.Itoa(recentShown))
-	}
 	var list deviceListJSON
 	if err := w.get(r, apiPath("devices"), query, &list); err != nil {
 		return page{}, err
-	}
-	looked := len(list.Devices)
-	if show == "silent" {
-		list.Devices = silent(list.Devices, w.options.Now().Add(-w.silence()))
 	}
 	next := ""
 	if list.Next != "" && show != "recent" {
@@ -64,20 +59,9 @@ func (w *Web) devicesPage(r *http.Request) (page, error) {
 		next = "/devices?" + onwards.Encode()
 	}
 	return page{title: "Devices", section: "devices", template: "devices", watch: watch{always: show == "recent"}, data: map[string]any{
-		"Devices": list.Devices, "Next": next, "First": token == "", "Show": show, "Looked": looked, "Silent": w.silence(),
+		"Devices": list.Devices, "Next": next, "First": token == "", "Show": show, "Silent": w.silence(),
 		"Prefix": q.Get("prefix"), "Tag": q.Get("tag"), "Blocked": q.Get("blocked"),
 	}}, nil
-}
-
-// silent are the devices that were not seen since.
-func silent(list []deviceJSON, since time.Time) []deviceJSON {
-	var found []deviceJSON
-	for _, d := range list {
-		if d.LastSeen == nil || d.LastSeen.Before(since) {
-			found = append(found, d)
-		}
-	}
-	return found
 }
 
 // devicePage shows one device and all that happened to it, in one line of time.

@@ -73,6 +73,17 @@ func (h *history) tally(pool string, more dispatcher.Tally) {
 	h.since[pool] = now
 }
 
+// held is how many slots of all pools were held at the last point.
+func (h *history) held() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	sum := 0
+	for _, points := range h.pools {
+		sum += int(points[len(points)-1].held)
+	}
+	return sum
+}
+
 // due says whether it is time for the next point.
 func (h *history) due(now time.Time) bool {
 	h.mu.Lock()

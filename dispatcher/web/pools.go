@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	poolsShown   = 24   // of one page
+	poolsShown   = 16   // of one page
 	waitingShown = 1000 // counted up to, in a list of pools
 	fewPools     = 4    // up to so many are shown with their slots
 	fewSlots     = 200

@@ -10,7 +10,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-const tasksShown = 50
+const (
+	tasksShown  = 50
+	heldCounted = 10_000 // places held that are counted one by one: of a pool, all
+)
 
 func (w *Web) routeTasks() {
 	w.page("/tasks", w.tasksPage)
@@ -43,6 +46,7 @@ type pill struct {
 	State   string // empty: all
 	Query   string
 	Count   *int64 // nil: unknown, as for filters that nothing is counted by
+	About   bool   // to within pointEvery
 	Current bool
 }
 
@@ -92,32 +96,45 @@ func tasksWatch(filters url.Values) watch {
 	return watch{any: true}
 }
 
-// taskCounts counts by state where counts are kept: of a batch, a pool or all;
-// nil: by these filters nothing is counted.
-func (w *Web) taskCounts(r *http.Request, filters url.Values) (map[string]int64, error) {
+// counts are tasks by state; nil: by these filters nothing is counted.
+type counts struct {
+	of    map[string]int64
+	about bool // pending and dispatched are to within pointEvery
+}
+
+// taskCounts counts by state where counts are kept: of a batch, a pool or all.
+func (w *Web) taskCounts(r *http.Request, filters url.Values) (counts, error) {
 	if slices.ContainsFunc([]string{"device", "kind", "error"}, filters.Has) {
-		return nil, nil
+		return counts{}, nil
 	}
 	if filters.Has("batch") {
 		if filters.Has("pool") {
-			return nil, nil
+			return counts{}, nil
 		}
 		var b batchJSON
 		err := w.get(r, apiPath("batches", filters.Get("batch")), nil, &b)
-		return b.Counts, err
+		return counts{of: b.Counts}, err
 	}
-	byState, err := w.options.Ledger.TaskCounts(r.Context(), filters.Get("pool"))
-	counts := map[string]int64{}
-	for state, n := range byState {
-		counts[string(state)] = n
+	found, err := w.options.Ledger.TaskCounts(r.Context(), filters.Get("pool"), heldCounted)
+	if err != nil {
+		return counts{}, err
 	}
-	return counts, err
+	c := counts{of: map[string]int64{}, about: found.More}
+	for state, n := range found.ByState {
+		c.of[string(state)] = n
+	}
+	if found.More { // only of all pools together
+		more := max(0, int64(w.history.held())-heldCounted)
+		c.of[string(store.Dispatched)] += more
+		c.of[string(store.Pending)] -= more
+	}
+	return c, nil
 }
 
-func pills(filters url.Values, counts map[string]int64) []pill {
+func pills(filters url.Values, counts counts) []pill {
 	list := make([]pill, 0, 1+len(store.TaskStates()))
 	var total int64
-	for _, n := range counts {
+	for _, n := range counts.of {
 		total += n
 	}
 	for _, state := range append([]store.TaskState{""}, store.TaskStates()...) {
@@ -130,8 +147,9 @@ func pills(filters url.Values, counts map[string]int64) []pill {
 			q.Set("state", string(state))
 		}
 		p := pill{State: string(state), Query: q.Encode(), Current: filters.Get("state") == string(state)}
-		if counts != nil {
-			n := counts[string(state)]
+		p.About = counts.about && (state == store.Pending || state == store.Dispatched)
+		if counts.of != nil {
+			n := counts.of[string(state)]
 			if state == "" {
 				n = total
 			}

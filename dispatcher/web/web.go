@@ -44,7 +44,8 @@ type Ledger interface {
 	PoolUses(ctx context.Context) ([]store.PoolUse, error)
 	Replicas(ctx context.Context) ([]store.Replica, time.Time, error)
 	ReplicaTallies(ctx context.Context) ([]store.Tallies, error)
-	TaskCounts(ctx context.Context, pool string) (map[store.TaskState]int64, error)
+	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
+	Silent(ctx context.Context, f store.DeviceFilter, since time.Duration, shown int) (store.Silence, error)
 	TopErrors(ctx context.Context, batch int64, sample, limit int) ([]store.ErrorCount, error)
 }
 

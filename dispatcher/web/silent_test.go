@@ -1,0 +1,38 @@
+package web_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// What is not seen is found page by page, and no page is long.
+func TestSilentDevices(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for i := range 60 {
+		b.call("POST", "/v1/devices", map[string]any{"id": fmt.Sprintf("s-%02d", i), "tags": map[string]string{"site": "berlin"}}, nil)
+	}
+	b.report("s-10", map[string]any{"id": "g"})
+	if err := b.dispatcher.FlushSeen(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	const row = `<tr id="device-s-`
+	_, text, _ := b.get("/devices?show=silent&tag=site:berlin")
+	contains(t, text, "The first 50 of those that are silent", `id="device-s-50"`, "never")
+	next := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(text)
+	if n := strings.Count(text, row); n != 50 || next == nil || strings.Contains(text, `id="device-s-10"`) {
+		t.Fatalf("%d rows, next: %v; want 50, none of them the one that was seen, and more to come", n, next)
+	}
+	_, text, _ = b.get(strings.ReplaceAll(next[1], "&amp;", "&"))
+	if n := strings.Count(text, row); n != 9 || strings.Contains(text, `rel="next"`) {
+		t.Errorf("the last page has %d rows: %s", n, text)
+	}
+	contains(t, text, "9 devices of the 9 looked at", "First devices", `value="site:berlin"`)
+	for _, bad := range []string{"tag=berlin", "tag=a:%00", "prefix=%00", "page=!"} {
+		if status, text, _ := b.get("/devices?show=silent&" + bad); status != 422 {
+			t.Errorf("%s: %d %s", bad, status, text)
+		}
+	}
+}
