@@ -1,7 +1,6 @@
 package dispatcher_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -89,45 +87,6 @@ func TestCapIsNeverExceeded(t *testing.T) {
 		}
 		b.expectHeld(capacity)
 	})
-}
-
-func TestRedelivery(t *testing.T) {
-	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 2, minute)
-		b.batch("a", nil, "d1")
-		b.batch("a", nil, "d1")
-		first := b.granted("d1")
-		again := b.granted("d1")
-		if again.Token != first.Token || again.Redelivered != 1 || again.LeaseMS > first.LeaseMS {
-			b.t.Errorf("again %+v after %+v: want the same grant, no more time", again, first)
-		}
-		b.expectHeld(1)
-		// Absence never frees; mention means busy; accept:false declines.
-		b.expectReason("d1", running(first), devices.ReasonBusy)
-		b.expectReason("d1", `{"accept":false}`, devices.ReasonDeclined)
-		b.expectHeld(1)
-		// The next task comes with the reply to the result.
-		reply := b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
-		if reply.Task == nil || reply.Task.ID == first.ID || reply.Task.Token <= first.Token {
-			b.t.Errorf("after the result: %+v, want the second task with a higher token", reply.Task)
-		}
-	})
-}
-
-func TestRedeliveryNeedsTime(t *testing.T) {
-	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.LeaseMargin, c.LeaseMin = 0, 10*minute })
-	b.pool("a", 1, time.Hour)
-	b.batch("a", nil, "d1")
-	b.granted("d1")
-	b.ageing(t, 40*minute) // 20 are left
-	if again := b.granted("d1"); again.Redelivered != 1 || again.LeaseMS > (20*minute).Milliseconds() {
-		t.Errorf("again %+v, want the grant with what is left of it", again)
-	}
-	b.ageing(t, 15*minute) // 5 are left: less than the minimum
-	b.expectReason("d1", `{}`, devices.ReasonBusy)
-	b.expectHeld(1)
 }
 
 func TestOutcomes(t *testing.T) {
@@ -258,65 +217,6 @@ func TestRenewal(t *testing.T) {
 	})
 }
 
-func TestLateResults(t *testing.T) {
-	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 10, minute)
-		b.batch("a", func(in *store.Batch) { in.RetryBackoff = time.Hour }, "waits")
-		b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, "over")
-		b.batch("a", func(in *store.Batch) { in.RetryBackoff = 0; in.Lease = 0 }, "again")
-
-		waits, over, again := b.granted("waits"), b.granted("over"), b.granted("again")
-		b.lapse()
-		if r := b.reap(); r.Retried != 2 || r.Ended != 1 {
-			b.t.Fatalf("reaped %+v, want 2 retried and 1 ended", r)
-		}
-		b.expectHeld(0)
-		b.expectState(over.ID, store.TimedOut)
-		b.expectState(waits.ID, store.Pending)
-
-		// A late success finishes what is pending again or timed out.
-		b.ended("waits", waits, "succeeded", `,"output":1`, devices.OutcomeLate)
-		b.expectState(waits.ID, store.Succeeded)
-		b.ended("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
-		b.expectState(over.ID, store.Succeeded)
-		b.ended("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
-
-		// It never touches what belongs to a newer grant.
-		b.pool("a", 10, minute)
-		newer := b.granted("again")
-		if newer.Token <= again.Token || newer.Attempt != 2 {
-			b.t.Fatalf("granted anew %+v after %+v", newer, again)
-		}
-		b.ended("again", again, "succeeded", `,"output":"old"`, devices.OutcomeLate)
-		b.expectState(again.ID, store.Dispatched)
-		stale := b.report("again", running(again))
-		if len(stale.Cancel) != 1 || stale.Cancel[0].Why != devices.CancelStale {
-			b.t.Errorf("running under the old token: %+v, want cancel stale", stale)
-		}
-		b.expectHeld(1)
-		b.ended("again", newer, "succeeded", `,"output":"new"`, devices.OutcomeRecorded)
-		if got := b.task(again.ID); string(got.Output) != `"new"` {
-			b.t.Errorf("output %s, want the newer grant's", got.Output)
-		}
-	})
-}
-
-func TestLapsedIsStillRecordedBeforeTheReaperComes(t *testing.T) {
-	t.Parallel()
-	b := embedded(t)
-	b.pool("a", 10, minute)
-	b.batch("a", nil, "d1")
-	g := b.granted("d1")
-	b.lapse()
-	expired := b.report("d1", running(g))
-	if len(expired.Cancel) != 1 || expired.Cancel[0].Why != devices.CancelExpired {
-		t.Errorf("running beyond the lease: %+v, want cancel expired", expired)
-	}
-	b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
-	b.expectHeld(0)
-}
-
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -355,23 +255,6 @@ func TestReasons(t *testing.T) {
 		}
 		b.expectReason("blocked", `{}`, devices.ReasonPaused)
 	})
-}
-
-func TestBlockedWhileRunning(t *testing.T) {
-	t.Parallel()
-	b := embedded(t)
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
-	g := b.granted("d1")
-	if err := b.store.SetBlocked(b.ctx, "test", "d1", true); err != nil {
-		t.Fatal(err)
-	}
-	reply := b.report("d1", running(g))
-	if len(reply.Cancel) != 1 || reply.Cancel[0].Why != devices.CancelBlocked || reply.Reason != devices.ReasonBlocked {
-		t.Errorf("reply %+v, want cancel blocked", reply)
-	}
-	b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded) // no result is lost
-	b.expectState(g.ID, store.Succeeded)
 }
 
 // Inside a batch priority goes before age.
@@ -449,91 +332,6 @@ func TestDuplicateReportsAtOnce(t *testing.T) {
 		}
 		b.expectHeld(1) // what lost the race was given back
 	})
-}
-
-func TestFleetTokens(t *testing.T) {
-	t.Parallel()
-	b := embedded(t)
-	own := dispatcher.NewToken()
-	hash := dispatcher.HashToken(own)
-	if _, err := b.store.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{}, hash[:], nil); err != nil {
-		t.Fatal(err)
-	}
-	authenticate := func(device, token string) (dispatcher.Caller, error) {
-		return b.Authenticate(b.ctx, devices.ID(device), token)
-	}
-	if _, err := authenticate("d1", "nobody's"); !errors.Is(err, dispatcher.ErrUnauthenticated) {
-		t.Errorf("unknown token: %v", err)
-	}
-	if _, err := authenticate("d2", own); !errors.Is(err, dispatcher.ErrForbidden) {
-		t.Errorf("d1's token for d2: %v", err)
-	}
-	b.expectReason("d1", `{}`, devices.ReasonNone) // the fleet token still acts for it
-	caller, err := authenticate("d1", own)
-	if err != nil || caller.Via != dispatcher.ViaOwnToken {
-		t.Fatalf("own token: %+v, %v", caller, err)
-	}
-	if _, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
-		t.Errorf("fleet token after the own one was used: %v", err)
-	}
-	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); !errors.Is(err, dispatcher.ErrForbidden) {
-		t.Errorf("fleet token at the broker: %v", err)
-	}
-}
-
-func TestEnrollment(t *testing.T) {
-	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.FleetMode = dispatcher.FleetEnroll })
-	first := b.report("new", `{}`).Credential
-	second := b.report("new", `{}`).Credential // the first reply was lost
-	if first == "" || second == "" || first == second {
-		t.Fatalf("credentials %q and %q", first, second)
-	}
-	if _, err := b.Authenticate(b.ctx, "new", first); !errors.Is(err, dispatcher.ErrUnauthenticated) {
-		t.Errorf("replaced credential: %v", err)
-	}
-	caller, err := b.Authenticate(b.ctx, "new", second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reply, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
-	if err != nil || reply.Credential != "" {
-		t.Errorf("with its own token: %+v, %v", reply, err)
-	}
-	if _, err := b.tryReport("new", `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
-		t.Errorf("fleet token afterwards: %v", err)
-	}
-}
-
-func TestOverBrokersATaskNeedsAnID(t *testing.T) {
-	t.Parallel()
-	b := embedded(t)
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
-	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
-	reply, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
-	if err != nil || reply.Task != nil || reply.Code != "id_required" {
-		t.Errorf("without id: %+v, %v", reply, err)
-	}
-	reply, err = b.HandleReport(b.ctx, caller, devices.Report{ID: "r1", Accept: true})
-	if err != nil || reply.Reason != devices.ReasonGranted || reply.Re != "r1" {
-		t.Errorf("with id: %+v, %v", reply, err)
-	}
-}
-
-func TestBrokerDevicesWithoutAFleetTokenMustBeKnown(t *testing.T) {
-	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.FleetTokens = nil })
-	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
-	if _, err := b.HandleReport(b.ctx, caller, devices.Report{ID: "r"}); !errors.Is(err, dispatcher.ErrForbidden) {
-		t.Errorf("unknown device: %v", err)
-	}
-	if _, err := b.store.Device(b.ctx, "d1"); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("a forbidden report registered the device: %v", err)
-	}
 }
 
 func TestAttributesOverTheirLimitDoNotCostAResult(t *testing.T) {

@@ -1,109 +1,17 @@
 package dispatcher_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"os"
-	"regexp"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
-
-// unhurried keeps devices from counting as silent on a machine that stalls.
-func unhurried(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Minute }
-
-// why explains a task.
-func (b *bench) why(task int64) dispatcher.Explanation {
-	b.t.Helper()
-	e, err := b.Why(b.ctx, task)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for _, r := range e.Reasons {
-		if r.Detail == "" || r.Remedy == "" || strings.Contains(r.Detail+r.Remedy, "%!") {
-			b.t.Errorf("reason %+v", r)
-		}
-	}
-	if len(e.Reasons) == 0 {
-		b.t.Fatalf("task %d: no reason at all", task)
-	}
-	return e
-}
-
-func codes(e dispatcher.Explanation) (list []dispatcher.Code) {
-	for _, r := range e.Reasons {
-		list = append(list, r.Code)
-	}
-	return list
-}
-
-// expectWhy expects exactly these reasons, and that the details name all of
-// these words.
-func (b *bench) expectWhy(task int64, want []dispatcher.Code, words ...string) dispatcher.Explanation {
-	b.t.Helper()
-	e := b.why(task)
-	if !slices.Equal(codes(e), want) {
-		b.t.Errorf("task %d: %q, want %q: %+v", task, codes(e), want, e.Reasons)
-	}
-	all := fmt.Sprintf("%+v", e.Reasons)
-	for _, word := range words {
-		if !strings.Contains(all, word) {
-			b.t.Errorf("task %d: %s does not say %q", task, all, word)
-		}
-	}
-	return e
-}
-
-// tasksOf are the tasks of a device, by number.
-func (b *bench) tasksOf(device string) (list []int64) {
-	b.t.Helper()
-	tasks, err := b.store.Tasks(b.ctx, store.TaskFilter{Device: device})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for _, t := range tasks {
-		list = append(list, t.ID)
-	}
-	return list
-}
-
-func (b *bench) must(err error) {
-	b.t.Helper()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-}
-
-// changePool changes pool a on all sides.
-func (b *bench) changePool(reason string, change func(*store.PoolSpec)) {
-	b.t.Helper()
-	_, err := b.store.ChangePool(b.ctx, "ann", "a", reason, func(spec *store.PoolSpec) error {
-		change(spec)
-		return nil
-	})
-	b.must(err)
-	_, err = b.ReconcilePool(b.ctx, "a")
-	b.must(err)
-}
-
-// shut is a window that is closed now and for hours.
-func (b *bench) shut() []store.Window {
-	b.t.Helper()
-	now, _, err := b.store.Clock(b.ctx)
-	b.must(err)
-	return []store.Window{{Cron: fmt.Sprintf("0 %d * * *", now.Add(12*time.Hour).Hour()), Duration: "1h", Timezone: "UTC"}}
-}
 
 // Each obstacle that can be set up and taken away: the device is told its
 // reason, the operator its code; then the task is granted.
@@ -219,15 +127,6 @@ func TestWhyAgreesWithTheReport(t *testing.T) {
 			}, unhurried)
 		})
 	}
-}
-
-func (b *bench) setWindows(batch int64, windows []store.Window) {
-	b.t.Helper()
-	_, err := b.store.ChangeBatch(b.ctx, "bob", batch, func(in *store.Batch) error {
-		in.Windows = windows
-		return nil
-	})
-	b.must(err)
 }
 
 // What only time takes away.
@@ -354,26 +253,6 @@ func TestWhyInLine(t *testing.T) {
 	}, unhurried)
 }
 
-// lostSemaphore does not answer.
-type lostSemaphore struct {
-	dispatcher.Semaphore
-	down atomic.Bool
-}
-
-func (s *lostSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
-	if s.down.Load() {
-		return nil, nil, errDown
-	}
-	return s.Semaphore.Acquire(ctx, pool, pace, r)
-}
-
-func (s *lostSemaphore) Standing(ctx context.Context, pool string, w []slots.Waiter) ([]slots.Standing, error) {
-	if s.down.Load() {
-		return nil, errDown
-	}
-	return s.Semaphore.Standing(ctx, pool, w)
-}
-
 func TestWhyWithoutRedis(t *testing.T) {
 	t.Parallel()
 	lost := &lostSemaphore{}
@@ -392,16 +271,6 @@ func TestWhyWithoutRedis(t *testing.T) {
 	b.expectWhy(task, []dispatcher.Code{dispatcher.CodePoolPaused, dispatcher.CodeUnavailable})
 	lost.down.Store(false)
 	b.expectWhy(task, []dispatcher.Code{dispatcher.CodePoolPaused})
-}
-
-// changeLedger changes pool a in the ledger alone.
-func (b *bench) changeLedger(change func(*store.PoolSpec)) {
-	b.t.Helper()
-	_, err := b.store.ChangePool(b.ctx, "ann", "a", "", func(spec *store.PoolSpec) error {
-		change(spec)
-		return nil
-	})
-	b.must(err)
 }
 
 func TestWhyOfDevicesThatAreNotThere(t *testing.T) {
@@ -498,63 +367,4 @@ func TestWhyOfLapsedTasks(t *testing.T) {
 		b.ended("d1", g, "succeeded", "", devices.OutcomeLate)
 		b.expectWhy(g.ID, []dispatcher.Code{"succeeded", dispatcher.CodeLate})
 	}, unhurried)
-}
-
-// The codes that no test of this file asserts would be missed here.
-func TestEveryCodeIsTested(t *testing.T) {
-	t.Parallel()
-	tests, err := os.ReadFile("why_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name := range codeNames(t) {
-		if !strings.Contains(string(tests), "dispatcher."+name) {
-			t.Errorf("%s: no test gets it", name)
-		}
-	}
-}
-
-// codeNames are the exported codes, by the name of their constant.
-func codeNames(t *testing.T) map[string]string {
-	t.Helper()
-	found := map[string]string{}
-	for _, name := range []string{"obstacle.go", "explain.go", "fate.go"} {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range regexp.MustCompile(`(?m)^\t(Code[A-Z]\w+) +Code = "(\w+)"`).FindAllStringSubmatch(string(text), -1) {
-			found[m[1]] = m[2]
-		}
-	}
-	if len(found) < 20 {
-		t.Fatalf("found only %v", found)
-	}
-	return found
-}
-
-// The page lists every code, and the states that are codes.
-func TestProtocolListsTheReasons(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../docs/protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(page), "<!-- why codes -->\n| `code` |")
-	section, _, _ = strings.Cut(section, "\n\n")
-	var listed []string
-	for _, m := range regexp.MustCompile("(?m)^\\| (`[a-z_`, ]+`) \\|").FindAllStringSubmatch(section, -1) {
-		listed = append(listed, strings.Split(strings.ReplaceAll(m[1], "`", ""), ", ")...)
-	}
-	want := slices.Collect(maps.Values(codeNames(t)))
-	for _, state := range store.TaskStates() {
-		if state != store.Pending && state != store.Dispatched {
-			want = append(want, string(state))
-		}
-	}
-	slices.Sort(listed)
-	slices.Sort(want)
-	if !slices.Equal(listed, want) {
-		t.Errorf("the page lists %q, the program has %q", listed, want)
-	}
 }

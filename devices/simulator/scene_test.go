@@ -1,0 +1,131 @@
+package simulator
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// heard is a report as a scripted server got it.
+type heard struct {
+	report
+	at     time.Time
+	inside int // devices inside when it arrived
+}
+
+// scene is one device, an external system and a server that follows a script.
+type scene struct {
+	t        *testing.T
+	external *External
+	fleet    *Fleet
+	reports  chan heard
+}
+
+// play starts a device against a script, which answers the n-th report (from
+// 1) or returns nil to hang up.
+func play(t *testing.T, faults Faults, answer func(n int, r report) any) *scene {
+	t.Helper()
+	return stage(t, time.Minute, faults, answer) // a slow machine must not make it report again
+}
+
+// stage is play with a re-send time.
+func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int, r report) any) *scene {
+	t.Helper()
+	s := &scene{t: t, external: newTestExternal(t, 1), reports: make(chan heard, 1000)}
+	var n atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var h heard
+		body, _ := io.ReadAll(r.Body)
+		if err := json.Unmarshal(body, &h.report); err != nil {
+			t.Errorf("report %.100q: %v", body, err)
+		}
+		h.at, h.inside = time.Now(), s.external.Inside()
+		s.reports <- h
+		switch a := answer(int(n.Add(1)), h.report).(type) {
+		case nil:
+			panic(http.ErrAbortHandler)
+		case int:
+			w.WriteHeader(a)
+		default:
+			writeJSON(w, http.StatusOK, a)
+		}
+	}))
+	server.Config.ErrorLog = nil
+	fleet, err := NewFleet(Options{
+		URL: server.URL, Token: testFleetToken, Devices: 1, External: s.external.Addr(), Pool: "sim",
+		Work: time.Millisecond, Period: 30 * time.Millisecond, Resend: resend, Retry: 5 * time.Millisecond,
+		Faults: faults, Seed: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.fleet = fleet
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		fleet.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		server.Close()
+		if got := s.external.Inside(); got != 0 {
+			t.Errorf("inside %d after the fleet ended", got)
+		}
+	})
+	return s
+}
+
+// next is the next report of the device.
+func (s *scene) next() heard {
+	s.t.Helper()
+	select {
+	case h := <-s.reports:
+		return h
+	case <-time.After(10 * time.Second):
+		s.t.Fatal("no report")
+		return heard{}
+	}
+}
+
+// until returns the first report that fits.
+func (s *scene) until(fits func(heard) bool) heard {
+	s.t.Helper()
+	for range 1000 {
+		if h := s.next(); fits(h) {
+			return h
+		}
+	}
+	s.t.Fatal("no such report")
+	return heard{}
+}
+
+func hasResult(h heard) bool { return len(h.Results) > 0 }
+
+// idle is a reply without a task; every result and running task is answered.
+func idle(r report) map[string]any {
+	var acks, renewals []any
+	for _, e := range r.Results {
+		acks = append(acks, map[string]any{"task": e.Task, "token": e.Token, "outcome": "recorded"})
+	}
+	for _, e := range r.Running {
+		renewals = append(renewals, map[string]any{"task": e.Task, "token": e.Token, "lease_ms": 60_000})
+	}
+	return map[string]any{"re": r.ID, "reason": "none", "report_after_ms": 20, "acks": acks, "renewed": renewals}
+}
+
+// granting is idle with a grant of task 7, token 70.
+func granting(r report, leaseMS, workMS int64) map[string]any {
+	a := idle(r)
+	a["reason"] = "granted"
+	a["task"] = map[string]any{
+		"id": 7, "token": 70, "pool": "sim", "slot": 0, "lease_ms": leaseMS, "payload": map[string]any{"work_ms": workMS},
+	}
+	return a
+}

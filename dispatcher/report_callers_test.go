@@ -1,0 +1,112 @@
+package dispatcher_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func TestBlockedWhileRunning(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1")
+	g := b.granted("d1")
+	if err := b.store.SetBlocked(b.ctx, "test", "d1", true); err != nil {
+		t.Fatal(err)
+	}
+	reply := b.report("d1", running(g))
+	if len(reply.Cancel) != 1 || reply.Cancel[0].Why != devices.CancelBlocked || reply.Reason != devices.ReasonBlocked {
+		t.Errorf("reply %+v, want cancel blocked", reply)
+	}
+	b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded) // no result is lost
+	b.expectState(g.ID, store.Succeeded)
+}
+
+func TestFleetTokens(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	own := dispatcher.NewToken()
+	hash := dispatcher.HashToken(own)
+	if _, err := b.store.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{}, hash[:], nil); err != nil {
+		t.Fatal(err)
+	}
+	authenticate := func(device, token string) (dispatcher.Caller, error) {
+		return b.Authenticate(b.ctx, devices.ID(device), token)
+	}
+	if _, err := authenticate("d1", "nobody's"); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+		t.Errorf("unknown token: %v", err)
+	}
+	if _, err := authenticate("d2", own); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("d1's token for d2: %v", err)
+	}
+	b.expectReason("d1", `{}`, devices.ReasonNone) // the fleet token still acts for it
+	caller, err := authenticate("d1", own)
+	if err != nil || caller.Via != dispatcher.ViaOwnToken {
+		t.Fatalf("own token: %+v, %v", caller, err)
+	}
+	if _, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("fleet token after the own one was used: %v", err)
+	}
+	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("fleet token at the broker: %v", err)
+	}
+}
+
+func TestEnrollment(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(c *dispatcher.Config) { c.FleetMode = dispatcher.FleetEnroll })
+	first := b.report("new", `{}`).Credential
+	second := b.report("new", `{}`).Credential // the first reply was lost
+	if first == "" || second == "" || first == second {
+		t.Fatalf("credentials %q and %q", first, second)
+	}
+	if _, err := b.Authenticate(b.ctx, "new", first); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+		t.Errorf("replaced credential: %v", err)
+	}
+	caller, err := b.Authenticate(b.ctx, "new", second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
+	if err != nil || reply.Credential != "" {
+		t.Errorf("with its own token: %+v, %v", reply, err)
+	}
+	if _, err := b.tryReport("new", `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("fleet token afterwards: %v", err)
+	}
+}
+
+func TestOverBrokersATaskNeedsAnID(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 5, minute)
+	b.batch("a", nil, "d1")
+	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
+	reply, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
+	if err != nil || reply.Task != nil || reply.Code != "id_required" {
+		t.Errorf("without id: %+v, %v", reply, err)
+	}
+	reply, err = b.HandleReport(b.ctx, caller, devices.Report{ID: "r1", Accept: true})
+	if err != nil || reply.Reason != devices.ReasonGranted || reply.Re != "r1" {
+		t.Errorf("with id: %+v, %v", reply, err)
+	}
+}
+
+func TestBrokerDevicesWithoutAFleetTokenMustBeKnown(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(c *dispatcher.Config) { c.FleetTokens = nil })
+	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
+	if _, err := b.HandleReport(b.ctx, caller, devices.Report{ID: "r"}); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("unknown device: %v", err)
+	}
+	if _, err := b.store.Device(b.ctx, "d1"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a forbidden report registered the device: %v", err)
+	}
+}

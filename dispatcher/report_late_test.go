@@ -1,0 +1,108 @@
+package dispatcher_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func TestRedelivery(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 2, minute)
+		b.batch("a", nil, "d1")
+		b.batch("a", nil, "d1")
+		first := b.granted("d1")
+		again := b.granted("d1")
+		if again.Token != first.Token || again.Redelivered != 1 || again.LeaseMS > first.LeaseMS {
+			b.t.Errorf("again %+v after %+v: want the same grant, no more time", again, first)
+		}
+		b.expectHeld(1)
+		// Absence never frees; mention means busy; accept:false declines.
+		b.expectReason("d1", running(first), devices.ReasonBusy)
+		b.expectReason("d1", `{"accept":false}`, devices.ReasonDeclined)
+		b.expectHeld(1)
+		// The next task comes with the reply to the result.
+		reply := b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		if reply.Task == nil || reply.Task.ID == first.ID || reply.Task.Token <= first.Token {
+			b.t.Errorf("after the result: %+v, want the second task with a higher token", reply.Task)
+		}
+	})
+}
+
+func TestRedeliveryNeedsTime(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(c *dispatcher.Config) { c.LeaseMargin, c.LeaseMin = 0, 10*minute })
+	b.pool("a", 1, time.Hour)
+	b.batch("a", nil, "d1")
+	b.granted("d1")
+	b.ageing(t, 40*minute) // 20 are left
+	if again := b.granted("d1"); again.Redelivered != 1 || again.LeaseMS > (20*minute).Milliseconds() {
+		t.Errorf("again %+v, want the grant with what is left of it", again)
+	}
+	b.ageing(t, 15*minute) // 5 are left: less than the minimum
+	b.expectReason("d1", `{}`, devices.ReasonBusy)
+	b.expectHeld(1)
+}
+
+func TestLateResults(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 10, minute)
+		b.batch("a", func(in *store.Batch) { in.RetryBackoff = time.Hour }, "waits")
+		b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, "over")
+		b.batch("a", func(in *store.Batch) { in.RetryBackoff = 0; in.Lease = 0 }, "again")
+
+		waits, over, again := b.granted("waits"), b.granted("over"), b.granted("again")
+		b.lapse()
+		if r := b.reap(); r.Retried != 2 || r.Ended != 1 {
+			b.t.Fatalf("reaped %+v, want 2 retried and 1 ended", r)
+		}
+		b.expectHeld(0)
+		b.expectState(over.ID, store.TimedOut)
+		b.expectState(waits.ID, store.Pending)
+
+		// A late success finishes what is pending again or timed out.
+		b.ended("waits", waits, "succeeded", `,"output":1`, devices.OutcomeLate)
+		b.expectState(waits.ID, store.Succeeded)
+		b.ended("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
+		b.expectState(over.ID, store.Succeeded)
+		b.ended("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
+
+		// It never touches what belongs to a newer grant.
+		b.pool("a", 10, minute)
+		newer := b.granted("again")
+		if newer.Token <= again.Token || newer.Attempt != 2 {
+			b.t.Fatalf("granted anew %+v after %+v", newer, again)
+		}
+		b.ended("again", again, "succeeded", `,"output":"old"`, devices.OutcomeLate)
+		b.expectState(again.ID, store.Dispatched)
+		stale := b.report("again", running(again))
+		if len(stale.Cancel) != 1 || stale.Cancel[0].Why != devices.CancelStale {
+			b.t.Errorf("running under the old token: %+v, want cancel stale", stale)
+		}
+		b.expectHeld(1)
+		b.ended("again", newer, "succeeded", `,"output":"new"`, devices.OutcomeRecorded)
+		if got := b.task(again.ID); string(got.Output) != `"new"` {
+			b.t.Errorf("output %s, want the newer grant's", got.Output)
+		}
+	})
+}
+
+func TestLapsedIsStillRecordedBeforeTheReaperComes(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 10, minute)
+	b.batch("a", nil, "d1")
+	g := b.granted("d1")
+	b.lapse()
+	expired := b.report("d1", running(g))
+	if len(expired.Cancel) != 1 || expired.Cancel[0].Why != devices.CancelExpired {
+		t.Errorf("running beyond the lease: %+v, want cancel expired", expired)
+	}
+	b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
+	b.expectHeld(0)
+}

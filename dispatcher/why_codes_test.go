@@ -1,0 +1,71 @@
+package dispatcher_test
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// The codes that no test of this file asserts would be missed here.
+func TestEveryCodeIsTested(t *testing.T) {
+	t.Parallel()
+	tests, err := os.ReadFile("why_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range codeNames(t) {
+		if !strings.Contains(string(tests), "dispatcher."+name) {
+			t.Errorf("%s: no test gets it", name)
+		}
+	}
+}
+
+// codeNames are the exported codes, by the name of their constant.
+func codeNames(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, name := range []string{"obstacle.go", "explain.go", "fate.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^\t(Code[A-Z]\w+) +Code = "(\w+)"`).FindAllStringSubmatch(string(text), -1) {
+			found[m[1]] = m[2]
+		}
+	}
+	if len(found) < 20 {
+		t.Fatalf("found only %v", found)
+	}
+	return found
+}
+
+// The page lists every code, and the states that are codes.
+func TestProtocolListsTheReasons(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "<!-- why codes -->\n| `code` |")
+	section, _, _ = strings.Cut(section, "\n\n")
+	var listed []string
+	for _, m := range regexp.MustCompile("(?m)^\\| (`[a-z_`, ]+`) \\|").FindAllStringSubmatch(section, -1) {
+		listed = append(listed, strings.Split(strings.ReplaceAll(m[1], "`", ""), ", ")...)
+	}
+	want := slices.Collect(maps.Values(codeNames(t)))
+	for _, state := range store.TaskStates() {
+		if state != store.Pending && state != store.Dispatched {
+			want = append(want, string(state))
+		}
+	}
+	slices.Sort(listed)
+	slices.Sort(want)
+	if !slices.Equal(listed, want) {
+		t.Errorf("the page lists %q, the program has %q", listed, want)
+	}
+}

@@ -1,0 +1,138 @@
+package dispatcher_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// unhurried keeps devices from counting as silent on a machine that stalls.
+func unhurried(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Minute }
+
+// why explains a task.
+func (b *bench) why(task int64) dispatcher.Explanation {
+	b.t.Helper()
+	e, err := b.Why(b.ctx, task)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, r := range e.Reasons {
+		if r.Detail == "" || r.Remedy == "" || strings.Contains(r.Detail+r.Remedy, "%!") {
+			b.t.Errorf("reason %+v", r)
+		}
+	}
+	if len(e.Reasons) == 0 {
+		b.t.Fatalf("task %d: no reason at all", task)
+	}
+	return e
+}
+
+func codes(e dispatcher.Explanation) (list []dispatcher.Code) {
+	for _, r := range e.Reasons {
+		list = append(list, r.Code)
+	}
+	return list
+}
+
+// expectWhy expects exactly these reasons, and that the details name all of
+// these words.
+func (b *bench) expectWhy(task int64, want []dispatcher.Code, words ...string) dispatcher.Explanation {
+	b.t.Helper()
+	e := b.why(task)
+	if !slices.Equal(codes(e), want) {
+		b.t.Errorf("task %d: %q, want %q: %+v", task, codes(e), want, e.Reasons)
+	}
+	all := fmt.Sprintf("%+v", e.Reasons)
+	for _, word := range words {
+		if !strings.Contains(all, word) {
+			b.t.Errorf("task %d: %s does not say %q", task, all, word)
+		}
+	}
+	return e
+}
+
+// tasksOf are the tasks of a device, by number.
+func (b *bench) tasksOf(device string) (list []int64) {
+	b.t.Helper()
+	tasks, err := b.store.Tasks(b.ctx, store.TaskFilter{Device: device})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, t := range tasks {
+		list = append(list, t.ID)
+	}
+	return list
+}
+
+func (b *bench) must(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// changePool changes pool a on all sides.
+func (b *bench) changePool(reason string, change func(*store.PoolSpec)) {
+	b.t.Helper()
+	_, err := b.store.ChangePool(b.ctx, "ann", "a", reason, func(spec *store.PoolSpec) error {
+		change(spec)
+		return nil
+	})
+	b.must(err)
+	_, err = b.ReconcilePool(b.ctx, "a")
+	b.must(err)
+}
+
+// shut is a window that is closed now and for hours.
+func (b *bench) shut() []store.Window {
+	b.t.Helper()
+	now, _, err := b.store.Clock(b.ctx)
+	b.must(err)
+	return []store.Window{{Cron: fmt.Sprintf("0 %d * * *", now.Add(12*time.Hour).Hour()), Duration: "1h", Timezone: "UTC"}}
+}
+
+func (b *bench) setWindows(batch int64, windows []store.Window) {
+	b.t.Helper()
+	_, err := b.store.ChangeBatch(b.ctx, "bob", batch, func(in *store.Batch) error {
+		in.Windows = windows
+		return nil
+	})
+	b.must(err)
+}
+
+// lostSemaphore does not answer.
+type lostSemaphore struct {
+	dispatcher.Semaphore
+	down atomic.Bool
+}
+
+func (s *lostSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
+	if s.down.Load() {
+		return nil, nil, errDown
+	}
+	return s.Semaphore.Acquire(ctx, pool, pace, r)
+}
+
+func (s *lostSemaphore) Standing(ctx context.Context, pool string, w []slots.Waiter) ([]slots.Standing, error) {
+	if s.down.Load() {
+		return nil, errDown
+	}
+	return s.Semaphore.Standing(ctx, pool, w)
+}
+
+// changeLedger changes pool a in the ledger alone.
+func (b *bench) changeLedger(change func(*store.PoolSpec)) {
+	b.t.Helper()
+	_, err := b.store.ChangePool(b.ctx, "ann", "a", "", func(spec *store.PoolSpec) error {
+		change(spec)
+		return nil
+	})
+	b.must(err)
+}
