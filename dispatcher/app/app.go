@@ -276,6 +276,7 @@ func (a *App) Start(ctx context.Context) error {
 	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
 	a.passes.beside(func(ctx context.Context) { a.board.Listen(ctx, a.dispatcher.Parked(), nil) })
 	a.passes.beside(a.reapOnTime)
+	a.passes.beside(a.recall)
 	a.open(a.api, a.web)
 	a.start()
 	if a.mqtt != nil {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -19,6 +20,38 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 		ReadOnly: a.config.Web == webReadOnly, Open: b.dev, Period: a.config.ReportPeriod,
 		System: a.system(b, version), Logger: dispatcher.Sparing(a.log, time.Now),
 	})
+}
+
+// Reading the last hour takes at most recallTime. What fails is tried again
+// after recallAgain.
+const (
+	recallTime  = 30 * time.Second
+	recallAgain = 10 * time.Second
+)
+
+// recall has the dashboard show the hour before this process began.
+func (a *App) recall(ctx context.Context) {
+	if a.web == nil {
+		return
+	}
+	again := time.NewTicker(recallAgain)
+	defer again.Stop()
+	for {
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, recallTime)
+			defer cancel()
+			return a.web.Recall(ctx)
+		}()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		a.log.WarnContext(ctx, "the charts begin empty, to be tried again", "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+	}
 }
 
 // system is what the dashboard shows of this replica.

@@ -6,12 +6,9 @@ import (
 	"time"
 )
 
-// shortest is the least that a chart spans: a replica that was just started has
-// seen little.
+// shortest is the least that a chart spans: a pool that was just made has seen
+// little.
 const shortest = 2 * time.Minute
-
-// barWidth is that of the template.
-const barWidth = 1.6
 
 // chart is the last hour of a pool, as an SVG of Width x Height draws it.
 type chart struct {
@@ -20,11 +17,14 @@ type chart struct {
 	Limit         string // the capacity
 	Grants, Reaps []bar
 	Denied        []bar
-	Top           int // value at the upper edge
+	BarWidth      float64
+	Every         string // what one bar stands for
+	Top           int    // value at the upper edge
 	MaxBar        int
 	MaxDenied     int
 	Span          time.Duration // from the left edge to the right one
 	Since         *time.Time    // the first point; nil: there is none yet
+	Counting      *time.Time    // since when denials are known; nil: as long as the rest
 	Label         string        // in words
 	Held          int
 }
@@ -44,57 +44,129 @@ func chartOf(points []point, width, height int) chart {
 	for _, p := range points {
 		c.Top = max(c.Top, int(p.held), int(p.capacity))
 		low, high = min(low, p.held), max(high, p.held)
-		c.MaxBar = max(c.MaxBar, int(p.grants)+int(p.reaps))
-		c.MaxDenied = max(c.MaxDenied, int(p.denied))
 	}
 	last := points[len(points)-1]
 	since := points[0].time()
 	c.Since, c.Held = &since, int(last.held)
 	c.Label = fmt.Sprintf("between %d and %d slots held lately, now %d of %d", low, high, last.held, last.capacity)
 	c.Span = min(time.Hour, max(shortest, last.time().Sub(since).Round(time.Minute)))
-	x := func(p point) float64 { return c.x(last, p) }
-	y := func(n uint16) float64 { return float64(height) * (1 - 0.92*float64(n)/float64(c.Top)) }
+	c.draw(points)
+	return c
+}
+
+// draw makes the paths. Of many points in one place the lowest and the highest
+// are drawn, and the capacity only where it changes.
+func (c *chart) draw(points []point) {
+	last := points[len(points)-1]
+	y := func(n uint16) float64 { return float64(c.Height) * (1 - 0.92*float64(n)/float64(c.Top)) }
 	var line, limit strings.Builder
+	fmt.Fprintf(&limit, "M%.1f %.1f", c.x(last, points[0]), y(points[0].capacity))
 	for i, p := range points {
-		if i > 0 {
-			fmt.Fprintf(&line, "L%.1f %.1f", x(p), y(points[i].held))
-			if p.capacity != points[i-1].capacity {
-				fmt.Fprintf(&limit, "L%.1f %.1f", x(p), y(points[i-1].capacity))
-			}
-			fmt.Fprintf(&limit, "L%.1f %.1f", x(p), y(p.capacity))
-			continue
+		if i > 0 && p.capacity != points[i-1].capacity {
+			fmt.Fprintf(&limit, "H%.1fV%.1f", c.x(last, p), y(p.capacity))
 		}
-		fmt.Fprintf(&line, "M%.1f %.1f", x(p), y(p.held))
-		fmt.Fprintf(&limit, "M%.1f %.1f", x(p), y(p.capacity))
+	}
+	fmt.Fprintf(&limit, "H%d", c.Width)
+	command := "M"
+	for _, p := range thinned(points, c.Width/2) {
+		fmt.Fprintf(&line, "%s%.1f %.1f", command, c.x(last, p), y(p.held))
+		command = "L"
 	}
 	c.Line, c.Limit = line.String(), limit.String()
-	c.Area = fmt.Sprintf("%sL%d %dL%.1f %dZ", c.Line, width, height, x(points[0]), height)
-	return c
+	c.Area = fmt.Sprintf("%sL%d %dL%.1f %dZ", c.Line, c.Width, c.Height, c.x(last, points[0]), c.Height)
+}
+
+// thinned keeps about so many points: the first, the last, and the lowest and
+// highest of each stretch between, in their order.
+func thinned(points []point, about int) []point {
+	each := 2 * len(points) / max(about, 1)
+	if each <= 2 {
+		return points
+	}
+	kept := []point{points[0]}
+	for begin := 1; begin < len(points)-1; begin += each {
+		low, high := begin, begin
+		for i := begin; i < min(begin+each, len(points)-1); i++ {
+			if points[i].held < points[low].held {
+				low = i
+			}
+			if points[i].held > points[high].held {
+				high = i
+			}
+		}
+		kept = append(kept, points[min(low, high)])
+		if low != high {
+			kept = append(kept, points[max(low, high)])
+		}
+	}
+	return append(kept, points[len(points)-1])
 }
 
 func (c *chart) x(last, p point) float64 {
 	return float64(c.Width) * (1 - float64(last.at-p.at)/float64(c.Span.Milliseconds()))
 }
 
-// bars draws what happened between the points: grants below and reaps on top,
-// and reports that were granted nothing in a row of their own.
-func (c *chart) bars(points []point, height, deniedHeight int) {
+// bars draws what happened: grants below and reaps on top, and reports that were
+// granted nothing in a row of their own. Where much time is shown, a bar stands
+// for a minute.
+func (c *chart) bars(points []point, height, deniedHeight int, counting time.Time) {
 	if len(points) == 0 {
 		return
 	}
-	last := points[len(points)-1]
+	every := pointEvery
+	c.Every = "5 s"
+	if c.Span > longBars {
+		every, c.Every = time.Minute, "a minute"
+	}
+	c.BarWidth = max(0.8*float64(c.Width)*float64(every)/float64(c.Span), 1.6)
+	if counting.Sub(*c.Since) > time.Minute {
+		c.Counting = &counting
+	}
+	last, sums := points[len(points)-1], summed(points, every)
+	for _, s := range sums {
+		c.MaxBar = max(c.MaxBar, s.Grants+s.Reaps)
+		c.MaxDenied = max(c.MaxDenied, s.Denied)
+	}
 	scale, deniedScale := float64(height)/float64(max(c.MaxBar, 1)), float64(deniedHeight)/float64(max(c.MaxDenied, 1))
-	for _, p := range points {
-		x := max(c.x(last, p)-barWidth, 0)
-		grants, reaps, denied := float64(p.grants)*scale, float64(p.reaps)*scale, float64(p.denied)*deniedScale
-		if p.grants > 0 {
-			c.Grants = append(c.Grants, bar{x, float64(height) - grants, grants, fmt.Sprintf("%d granted in 5 s", p.grants)})
+	for _, s := range sums {
+		x := max(c.x(last, s.point)-c.BarWidth, 0)
+		grants, reaps, denied := float64(s.Grants)*scale, float64(s.Reaps)*scale, float64(s.Denied)*deniedScale
+		if s.Grants > 0 {
+			c.Grants = append(c.Grants, bar{x, float64(height) - grants, grants, fmt.Sprintf("%d granted in %s", s.Grants, c.Every)})
 		}
-		if p.reaps > 0 {
-			c.Reaps = append(c.Reaps, bar{x, float64(height) - grants - reaps, reaps, fmt.Sprintf("%d taken back in 5 s", p.reaps)})
+		if s.Reaps > 0 {
+			c.Reaps = append(c.Reaps, bar{x, float64(height) - grants - reaps, reaps, fmt.Sprintf("%d taken back in %s", s.Reaps, c.Every)})
 		}
-		if p.denied > 0 {
-			c.Denied = append(c.Denied, bar{x, float64(deniedHeight) - denied, denied, fmt.Sprintf("%d refused in 5 s", p.denied)})
+		if s.Denied > 0 {
+			c.Denied = append(c.Denied, bar{x, float64(deniedHeight) - denied, denied, fmt.Sprintf("%d refused in %s", s.Denied, c.Every)})
 		}
 	}
+}
+
+// longBars is how much time is shown in bars of pointEvery.
+const longBars = 10 * time.Minute
+
+// sum is what happened up to a point, since the one of the sum before.
+type sum struct {
+	happened
+
+	point point
+}
+
+// summed adds up what happened in spans of the clock, so that a bar that is
+// past stays what it is.
+func summed(points []point, every time.Duration) []sum {
+	var sums []sum
+	span := int64(-1)
+	for _, p := range points {
+		if at := (p.at - 1) / every.Milliseconds(); at != span || every == pointEvery {
+			sums, span = append(sums, sum{}), at
+		}
+		s := &sums[len(sums)-1]
+		s.point = p
+		s.Grants += int(p.grants)
+		s.Reaps += int(p.reaps)
+		s.Denied += int(p.denied)
+	}
+	return sums
 }

@@ -89,7 +89,7 @@ func (w *Web) poolPage(r *http.Request) (page, error) {
 	d.fill(w.options.Now())
 	points := w.history.of(name)
 	d.Chart = chartOf(points, 720, 130)
-	d.Chart.bars(points, 40, 24)
+	d.Chart.bars(points, 40, 24, w.history.counting())
 	d.Lately = w.history.lately(name)
 	return page{
 		title: name, section: "pools", template: "pool", data: d, watch: watch{always: true, pool: name},

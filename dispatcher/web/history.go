@@ -11,7 +11,8 @@ import (
 )
 
 // The last hour of each pool is kept in the memory of this replica, as points
-// that are pointEvery apart. A replica that was just started has none.
+// that are pointEvery apart. A replica that was just started recalls it from the
+// log, but for what only replicas count: denials, conflicts and drift.
 const (
 	pointEvery   = 5 * time.Second
 	pointsKept   = int(time.Hour / pointEvery)
@@ -38,6 +39,7 @@ type history struct {
 	pools map[string][]point  // oldest first
 	since map[string]happened // after the last point
 	last  time.Time           // of the points
+	heard time.Time           // since when the replicas' counts are known; zero: not yet
 }
 
 func newHistory() *history {
@@ -108,6 +110,9 @@ func (h *history) add(now time.Time, uses []store.PoolUse) {
 		there[u.Pool] = points
 	}
 	h.pools, h.since, h.last = there, map[string]happened{}, now
+	if h.heard.IsZero() {
+		h.heard = now
+	}
 }
 
 func small(n int) uint16 { return uint16(min(max(n, 0), math.MaxUint16)) } //nolint:gosec // it is in the range
@@ -118,6 +123,13 @@ func (h *history) of(pool string) []point {
 	defer h.mu.Unlock()
 	points := h.pools[pool]
 	return slices.Clone(points[max(0, len(points)-pointsKept):])
+}
+
+// counting is since when the replicas' counts are known; zero: not yet.
+func (h *history) counting() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.heard
 }
 
 // lately is what happened to a pool: grants, reaps and denials in the last

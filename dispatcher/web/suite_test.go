@@ -129,6 +129,7 @@ func (b *bench) work() {
 		defer close(done)
 		tick := time.NewTicker(200 * time.Millisecond)
 		defer tick.Stop()
+		_ = b.web.Recall(ctx)
 		for {
 			_ = b.web.Tick(ctx)
 			_, _ = b.dispatcher.Fold(ctx)

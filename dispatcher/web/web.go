@@ -42,6 +42,7 @@ type Ledger interface {
 	sessionStore
 	eventLog
 	PoolUses(ctx context.Context) ([]store.PoolUse, error)
+	Moves(ctx context.Context, back, step time.Duration, most int64) (store.Moves, error)
 	Replicas(ctx context.Context) ([]store.Replica, time.Time, error)
 	ReplicaTallies(ctx context.Context) ([]store.Tallies, error)
 	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)

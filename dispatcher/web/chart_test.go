@@ -1,0 +1,83 @@
+package web
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// An hour is a short path with all its peaks, and bars of a minute.
+func TestChartOfAnHour(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var points []point
+	for i := range pointsKept {
+		p := point{at: start.Add(time.Duration(i) * pointEvery).UnixMilli(), held: 30, capacity: 60, grants: 2, denied: 1}
+		switch {
+		case i == 333:
+			p.held = 57
+		case i > 600:
+			p.capacity = 40
+		}
+		points = append(points, p)
+	}
+	c := chartOf(points, 300, 48)
+	if n := strings.Count(c.Line, "L"); n > 160 {
+		t.Errorf("%d stretches for 300 columns", n)
+	}
+	if peak := fmt.Sprintf(" %.1f", 48*(1-0.92*57.0/60)); !strings.Contains(c.Line, peak) {
+		t.Errorf("the peak is not on the line: %s", c.Line)
+	}
+	if strings.Count(c.Limit, "V") != 1 {
+		t.Errorf("the limit has one step: %s", c.Limit)
+	}
+	c.bars(points, 40, 24, start.Add(30*time.Minute))
+	if len(c.Grants) < 60 || len(c.Grants) > 61 || c.MaxBar != 24 || c.MaxDenied != 12 || c.Counting == nil {
+		t.Errorf("%d bars up to %d, %d denied, counted since %v", len(c.Grants), c.MaxBar, c.MaxDenied, c.Counting)
+	}
+	short := chartOf(points[:100], 720, 130)
+	if short.bars(points[:100], 40, 24, start); len(short.Grants) != 100 || short.MaxBar != 2 || short.Counting != nil {
+		t.Errorf("%d bars of eight minutes, up to %d", len(short.Grants), short.MaxBar)
+	}
+}
+
+// What is recalled begins with the pool, ends before what was seen, and tells of
+// the capacity at the time.
+func TestRecalledHour(t *testing.T) {
+	t.Parallel()
+	h := newHistory()
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	uses := []store.PoolUse{{Pool: "old", Capacity: 60, Held: 7}, {Pool: "new", Capacity: 5}, {Pool: "lost", Capacity: 9}}
+	h.add(now, uses)
+	h.fill(now.Add(12*time.Second), store.Moves{
+		Back: time.Hour, Held: map[string]int{"old": 8},
+		Steps: []store.Move{{Pool: "old", Step: 10, Granted: 3, Ended: 2, Lapsed: 1}, {Pool: "old", Step: 0, Granted: 1}},
+		Resizes: []store.Resize{
+			{Pool: "old", Ago: 10 * time.Minute, Capacity: 60, Before: 30},
+			{Pool: "lost", Ago: 10 * time.Minute, Capacity: 9, Before: -1},
+			{Pool: "new", Ago: time.Minute, Capacity: 5, Before: -1, Created: true},
+		},
+	}, uses)
+	old := h.of("old")
+	at := func(ago time.Duration) point { return old[len(old)-1-int((ago-12*time.Second)/pointEvery)] }
+	if len(old) < pointsKept-3 || at(12*time.Second).held != 7 || at(47*time.Second).held != 7 || at(52*time.Second).grants != 3 || at(52*time.Second).reaps != 1 || at(57*time.Second).held != 6 {
+		t.Errorf("%d points; lately %+v", len(old), old[len(old)-15:])
+	}
+	for i, p := range old[1:] {
+		if p.at-old[i].at < 2500 {
+			t.Errorf("point %d comes %d ms after the one before", i+1, p.at-old[i].at)
+		}
+	}
+	if at(9*time.Minute).capacity != 60 || at(11*time.Minute).capacity != 30 || h.of("lost")[0].capacity != 9 {
+		t.Errorf("capacities %d, %d, %d", at(9*time.Minute).capacity, at(11*time.Minute).capacity, h.of("lost")[0].capacity)
+	}
+	if n := len(h.of("new")); n < 10 || n > 14 {
+		t.Errorf("%d points of a pool of a minute", n)
+	}
+	if lately := h.lately("old"); lately.Grants != 3 || lately.Reaps != 1 {
+		t.Errorf("of the last minute: %+v", lately)
+	}
+}

@@ -1,0 +1,129 @@
+package store_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// pass lets what was logged look older.
+func (l *ledger) pass(by time.Duration) {
+	l.Helper()
+	l.exec(`UPDATE events SET at = at - $1 * {ms}`, by.Milliseconds())
+}
+
+// heldBefore is what the moves say was held in a pool so many steps ago.
+func heldBefore(m store.Moves, pool string, steps int) int {
+	held := m.Held[pool]
+	for _, s := range m.Steps {
+		if s.Pool == pool && s.Step < steps {
+			held += s.Ended - s.Granted
+		}
+	}
+	return held
+}
+
+// What was held at each time can be told from the log, however grants end.
+func TestMovesTellWhatWasHeld(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		const step = 10 * time.Hour // no test takes so long
+		l.pool("p", 9)
+		l.pool("q", 9)
+		names := deviceNames(9)
+		batch, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 2}, names...)
+		_, once := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, "once")
+		_, other := l.batch(store.Batch{Pool: "q"}, "other")
+		grants := map[int]store.Grant{}
+		give := func(i ...int) func() {
+			return func() {
+				for _, n := range i {
+					grants[n] = l.grant(ids[n], names[n], "p", n)
+				}
+			}
+		}
+		var held []int
+		for _, act := range []func(){
+			give(0, 1, 2, 3, 4, 5, 6),
+			func() { grants[7] = l.grant(once[0], "once", "p", 7) },
+			func() { l.report(grants[0], store.BySuccess, "") },
+			func() { l.report(grants[1], store.ByFailure, "") }, // tried again
+			give(1),
+			func() { l.report(grants[2], store.ByReject, "") },
+			func() {
+				_, err := l.ForceRelease(l.Context(), "p", 3, store.Force{Actor: "op", Now: true}, settle)
+				l.must(err)
+			},
+			func() { // told, not ended
+				_, err := l.CancelBatch(l.Context(), "op", batch.ID)
+				l.must(err)
+			},
+			func() { l.report(grants[4], store.BySuccess, "") },
+			func() { l.reapAll() },
+			func() { l.report(grants[7], store.BySuccess, ""); l.grant(other[0], "other", "q", 0) }, // late
+			func() {},
+		} {
+			act()
+			held = append(held, l.count("grants WHERE pool = 'p'"))
+			l.pass(step)
+		}
+		m, err := l.Moves(l.Context(), 1000*time.Hour, step, 1000)
+		l.must(err)
+		var told []int
+		for i := range held {
+			told = append(told, heldBefore(m, "p", len(held)-i))
+		}
+		if diff := cmp.Diff(held, told); diff != "" || held[0] != 7 || held[len(held)-1] == 7 {
+			l.Errorf("%v were held; of the log: %s", held, diff)
+		}
+		if m.Held["q"] != 1 || heldBefore(m, "q", 2) != 1 || heldBefore(m, "q", 3) != 0 || m.Back != 1000*time.Hour {
+			l.Errorf("of the other pool: %+v", m)
+		}
+		lapsed := slices.DeleteFunc(m.Steps, func(s store.Move) bool { return s.Lapsed == 0 })
+		if len(lapsed) == 0 || lapsed[0].Step != 3 || lapsed[0].Lapsed != lapsed[0].Ended {
+			l.Errorf("lapsed: %+v", lapsed)
+		}
+	})
+}
+
+func TestMovesAreBounded(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		const step = 10 * time.Hour
+		if m, err := l.Moves(l.Context(), time.Hour, time.Second, 10); err != nil || len(m.Steps) != 0 || m.Back != time.Hour {
+			l.Fatalf("of an empty log: %+v, %v", m, err)
+		}
+		l.pool("p", 4)
+		l.pass(20 * step)
+		l.pool("p", 5)
+		names := deviceNames(3)
+		_, ids := l.batch(store.Batch{Pool: "p"}, names...)
+		for i := range ids {
+			l.grant(ids[i], names[i], "p", i)
+			l.pass(step)
+		}
+		l.pool("p", 6)
+		m, err := l.Moves(l.Context(), 10*step, step, 1000)
+		l.must(err)
+		if len(m.Steps) != 3 || m.Back != 10*step {
+			l.Errorf("all: %+v", m)
+		}
+		for i := range m.Resizes {
+			m.Resizes[i].Ago = m.Resizes[i].Ago.Round(step)
+		}
+		want := []store.Resize{{Pool: "p", Capacity: 6, Before: 5}, {Pool: "p", Ago: 3 * step, Capacity: 5, Before: 4}}
+		if diff := cmp.Diff(want, m.Resizes); diff != "" {
+			l.Error(diff)
+		}
+		if m, err = l.Moves(l.Context(), step+step/2, step, 1000); err != nil || len(m.Steps) != 1 || len(m.Resizes) != 1 {
+			l.Errorf("the last step: %+v, %v", m, err)
+		}
+		if m, err = l.Moves(l.Context(), 10*step, step, 2); err != nil || len(m.Steps) != 1 || m.Back.Round(step) != step {
+			l.Errorf("the last two events: %+v, %v", m, err)
+		}
+	})
+}
