@@ -17,62 +17,105 @@ import (
 
 // TestModel compares the limiter with a plain model that keeps all starts for
 // ever and looks at each of them: over any times and windows, calls that are sent
-// again, callers whose clocks step, and a Redis that loses everything. Sliding
+// again, two callers whose clocks step, and a Redis that loses everything. Sliding
 // rules are compared packed, as lists, and without the short way for one window: so
-// these are equal, too.
+// these are equal, too. It is the Redis of the single process, of which keys end in
+// time or do not; TestModelOfRestarts is the same on a real one.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
 	rapid.Check(t, func(t *rapid.T) {
 		mini.FlushAll()
-		m := newModel(t, mini)
+		m := newModel(t, inProcess{mini, rapid.Bool().Draw(t, "ttl")})
 		defer m.close()
-		t.Repeat(map[string]func(*rapid.T){
-			"time passes":     m.pass,
-			"caller's clock":  m.step,
-			"start":           m.start,
-			"start again":     m.startAgain,
-			"count":           m.count,
-			"release":         m.release,
-			"look":            m.look,
-			"redis loses all": m.wipe,
-			"unreserved":      m.unreserved,
-		})
+		t.Repeat(m.moves())
 	})
 }
 
+// modelRedis is a Redis whose clock is the test's.
+type modelRedis interface {
+	connect() *server
+	set(now time.Time)
+	age(by time.Duration) // ends keys, if it ever does
+	endsKeys() bool
+	flush()
+}
+
+type inProcess struct {
+	*miniredis.Miniredis
+
+	ttl bool // keys end in time, as in a real Redis
+}
+
+func (r inProcess) connect() *server  { return connect(r.Addr(), false) }
+func (r inProcess) set(now time.Time) { r.SetTime(now) }
+func (r inProcess) endsKeys() bool    { return r.ttl }
+func (r inProcess) flush()            { r.FlushAll() }
+func (r inProcess) age(by time.Duration) {
+	if r.ttl {
+		r.FastForward(by)
+	}
+}
+
 type model struct {
-	mini    *miniredis.Miniredis
-	client  *server
-	policy  limits.Policy
-	zone    *time.Location
-	forms   map[string]*limits.Rule // scope -> the rule in this form
-	limiter *limits.Limiter
-	ttl     bool // keys end in time, as in a real Redis
-	now     time.Time
-	clock   time.Duration // by which the caller's is wrong
-	leases  int
+	redis    modelRedis
+	policy   limits.Policy
+	zone     *time.Location
+	forms    map[string]*limits.Rule // scope -> the rule in this form
+	replicas [2]replica
+	now      time.Time
+	leases   int
+	believed bool // no restart since the rules were filled
 
 	counted []modelStart
 	open    []modelStart // reserved, in this order
+	decided map[string]modelStart
 	since   map[string]time.Time
 	n       map[string]int
+}
+
+// replica is a process, whose clock is wrong.
+type replica struct {
+	*server
+
+	clock time.Duration
+}
+
+func (m *model) moves() map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"time passes":     m.pass,
+		"caller's clock":  m.step,
+		"start":           m.start,
+		"start again":     m.startAgain,
+		"count":           m.count,
+		"release":         m.release,
+		"look":            m.look,
+		"redis loses all": m.wipe,
+		"unreserved":      m.unreserved,
+	}
 }
 
 type modelStart struct {
 	account, lease, group string
 	at                    time.Time
+	counted               bool // of those that were decided
 }
 
-func newModel(t *rapid.T, mini *miniredis.Miniredis) *model {
+func newModel(t *rapid.T, r modelRedis) *model {
 	m := &model{
-		mini: mini, policy: drawPolicy(t), forms: make(map[string]*limits.Rule),
-		now: time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC), // a change of clocks is near
-		ttl: rapid.Bool().Draw(t, "ttl"), since: make(map[string]time.Time), n: make(map[string]int),
+		redis: r, policy: drawPolicy(t), forms: make(map[string]*limits.Rule), believed: true,
+		decided: make(map[string]modelStart), since: make(map[string]time.Time), n: make(map[string]int),
 	}
-	mini.SetTime(m.now)
-	m.client = connect(mini.Addr(), false)
-	m.limiter = limits.NewAt(m.client.client, func() time.Time { return m.now.Add(m.clock) })
+	m.now = rapid.SampledFrom([]time.Time{ // clocks change soon: back in Berlin, forward there, back by half an hour on Lord Howe, forward there
+		time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC), time.Date(2026, 3, 28, 12, 0, 0, 0, time.UTC),
+		time.Date(2026, 4, 4, 3, 0, 0, 0, time.UTC), time.Date(2026, 10, 3, 3, 0, 0, 0, time.UTC),
+	}).Draw(t, "begin")
+	r.set(m.now)
+	for i := range m.replicas {
+		one := &m.replicas[i]
+		one.server = r.connect()
+		one.Limiter = limits.NewAt(one.client, func() time.Time { return m.now.Add(one.clock) })
+	}
 	rules, err := limits.Compile("p", []limits.Policy{m.policy})
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +129,16 @@ func newModel(t *rapid.T, mini *miniredis.Miniredis) *model {
 	return m
 }
 
-func (m *model) close() { _ = m.client.client.Close() }
+func (m *model) close() {
+	for _, r := range m.replicas {
+		_ = r.client.Close()
+	}
+}
+
+// replica is one of them.
+func (m *model) replica(t *rapid.T) *limits.Limiter {
+	return m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].Limiter
+}
 
 func drawPolicy(t *rapid.T) limits.Policy {
 	p := limits.Policy{Name: "n", Per: "tags.account"}
@@ -98,8 +150,8 @@ func drawPolicy(t *rapid.T) limits.Policy {
 			p.Windows = append(p.Windows, limits.Window{Max: most.Draw(t, fmt.Sprintf("max %d", i)), PerMS: per})
 		}
 	case limits.Calendar:
-		p.Max, p.Timezone = most.Draw(t, "max"), rapid.SampledFrom([]string{"", "Asia/Shanghai", "Europe/Berlin"}).Draw(t, "zone")
-		p.Period = rapid.SampledFrom([]limits.Period{limits.Day, limits.Week}).Draw(t, "period")
+		p.Max, p.Timezone = most.Draw(t, "max"), rapid.SampledFrom([]string{"", "Asia/Shanghai", "Europe/Berlin", "Asia/Kathmandu", "Australia/Lord_Howe", "America/St_Johns"}).Draw(t, "zone")
+		p.Period = rapid.SampledFrom([]limits.Period{limits.Day, limits.Week, limits.Month}).Draw(t, "period")
 	default:
 		p.Max, p.PerMS = most.Draw(t, "max"), per.Draw(t, "per")
 	}
@@ -109,15 +161,17 @@ func drawPolicy(t *rapid.T) limits.Policy {
 func (m *model) pass(t *rapid.T) {
 	most := rapid.SampledFrom([]int64{3, 2000, 30_000, 5_000_000, 100_000_000}).Draw(t, "at most")
 	d := time.Duration(rapid.Int64Range(0, most).Draw(t, "ms")) * time.Millisecond
+	m.advance(d)
+}
+
+func (m *model) advance(d time.Duration) {
 	m.now = m.now.Add(d)
-	m.mini.SetTime(m.now)
-	if m.ttl {
-		m.mini.FastForward(d)
-	}
+	m.redis.set(m.now)
+	m.redis.age(d)
 }
 
 func (m *model) step(t *rapid.T) {
-	m.clock = time.Duration(rapid.Int64Range(-300_000_000, 300_000_000).Draw(t, "ms")) * time.Millisecond
+	m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].clock = time.Duration(rapid.Int64Range(-300_000_000, 300_000_000).Draw(t, "ms")) * time.Millisecond
 }
 
 // draw makes a start with a lease of its own.
@@ -138,17 +192,20 @@ func (m *model) check(form string, s modelStart) limits.Check {
 func (m *model) ask(t *rapid.T, s modelStart, look bool) limits.Answer {
 	m.settle(t)
 	var first *limits.Answer
+	replica := m.replica(t)
+	ask := replica.Reserve
+	if look {
+		ask = replica.Look
+	}
 	for form := range m.forms {
-		ask := m.limiter.Reserve
-		if look {
-			ask = m.limiter.Look
-		}
 		for tries := 0; ; tries++ {
 			answers, err := ask(context.Background(), form, []limits.Check{m.check(form, s)})
 			if err != nil {
 				t.Fatalf("%s: %v", form, err)
 			}
-			if answers[0].Status == limits.StatusUnknown && tries == 0 && m.ttl { // a rule that was idle for long
+			if unknown := answers[0].Status == limits.StatusUnknown; !unknown && !m.believed {
+				t.Fatalf("%s: after a restart of Redis: %+v", form, answers[0])
+			} else if unknown && tries == 0 && (!m.believed || m.redis.endsKeys()) { // a rule that was idle for long
 				m.rebuild(t)
 				continue
 			}
@@ -218,17 +275,35 @@ func (m *model) takeOpen(t *rapid.T) (s modelStart, ok bool) {
 
 func (m *model) count(t *rapid.T) {
 	if s, ok := m.takeOpen(t); ok {
-		m.tell(t, s, m.limiter.Count, rapid.IntRange(1, 2).Draw(t, "sendings"))
-		m.add(s)
+		m.decide(t, s, true, rapid.IntRange(1, 2).Draw(t, "sendings"))
 	}
 }
 
 func (m *model) release(t *rapid.T) {
 	if s, ok := m.takeOpen(t); ok {
-		m.tell(t, s, func(ctx context.Context, scope string, c []limits.Check, _ time.Duration) error {
-			return m.limiter.Release(ctx, scope, c)
-		}, rapid.IntRange(1, 2).Draw(t, "sendings"))
+		m.decide(t, s, false, rapid.IntRange(1, 2).Draw(t, "sendings"))
 	}
+}
+
+// decide says what became of a start; of one that was decided before, the same again.
+func (m *model) decide(t *rapid.T, s modelStart, started bool, sendings int) {
+	before, again := m.decided[s.lease]
+	if again {
+		started = before.counted
+	}
+	replica := m.replica(t)
+	settle := replica.Count
+	if !started {
+		settle = func(ctx context.Context, scope string, c []limits.Check, _ time.Duration) error {
+			return replica.Release(ctx, scope, c)
+		}
+	}
+	m.tell(t, s, settle, sendings)
+	if !again && started {
+		m.add(s)
+	}
+	s.counted = started
+	m.decided[s.lease] = s
 }
 
 // unreserved is a start that was counted without having been reserved.
@@ -236,8 +311,7 @@ func (m *model) unreserved(t *rapid.T) {
 	m.settle(t)
 	m.ask(t, modelStart{account: "z", lease: "z", group: "z"}, true) // believed, or made so
 	s := m.draw(t)
-	m.tell(t, s, m.limiter.Count, 1)
-	m.add(s)
+	m.decide(t, s, true, 1)
 }
 
 func (m *model) tell(t *rapid.T, s modelStart, settle func(context.Context, string, []limits.Check, time.Duration) error, sendings int) {
@@ -256,8 +330,9 @@ func (m *model) settle(t *rapid.T) {
 	if !slices.ContainsFunc(m.open, isOverdue) {
 		return
 	}
+	replica := m.replica(t)
 	for form := range m.forms {
-		a, err := m.limiter.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})})
+		a, err := replica.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})})
 		if err != nil || a[0].Status != limits.StatusUnsettled {
 			t.Fatalf("with overdue reservations: %+v, %v", a, err)
 		}
@@ -265,8 +340,7 @@ func (m *model) settle(t *rapid.T) {
 	for _, s := range m.open {
 		if isOverdue(s) {
 			s.group = ""
-			m.tell(t, s, m.limiter.Count, 1)
-			m.add(s)
+			m.decide(t, s, true, 1)
 		}
 	}
 	m.open = slices.DeleteFunc(m.open, isOverdue)
@@ -274,12 +348,12 @@ func (m *model) settle(t *rapid.T) {
 
 // wipe: Redis loses all. What was reserved is what was not counted.
 func (m *model) wipe(t *rapid.T) {
-	m.mini.FlushAll()
+	m.redis.flush()
+	m.redis.set(m.now)
 	m.rebuild(t)
 	for _, s := range m.open {
 		s.at = m.now // the later of what can be known
-		m.tell(t, s, m.limiter.Count, 1)
-		m.add(s)
+		m.decide(t, s, true, 1)
 	}
 	m.open = nil
 }
@@ -296,18 +370,20 @@ func (m *model) rebuild(t *rapid.T) {
 			}
 		}
 	}
+	replica := m.replica(t)
 	for form, rule := range m.forms {
 		known := false
-		if a, err := m.limiter.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})}); err == nil {
+		if a, err := replica.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})}); err == nil {
 			known = a[0].Status != limits.StatusUnknown && a[0].Status != limits.StatusUnsettled
 		}
-		if err := m.limiter.Rebuild(context.Background(), form, []*limits.Rule{rule}, past); err != nil {
+		if err := replica.Rebuild(context.Background(), form, []*limits.Rule{rule}, past); err != nil {
 			t.Fatal(err)
 		}
 		if !known && m.policy.Algorithm == limits.Fixed {
 			m.assumeLatest()
 		}
 	}
+	m.believed = true
 }
 
 // assumeLatest is what a fixed rule takes for granted after a loss.
@@ -402,12 +478,17 @@ func (m *model) judgeSliding(s modelStart, groups map[string]time.Time) string {
 	return "passes"
 }
 
+const quarter = 15 * time.Minute
+
 func (m *model) judgeCalendar(s modelStart, groups map[string]time.Time) string {
 	name := func(at time.Time) string {
 		at = at.In(m.zone)
-		if m.policy.Period == limits.Week {
+		switch m.policy.Period {
+		case limits.Week:
 			y, w := at.ISOWeek()
 			return fmt.Sprint(y, w)
+		case limits.Month:
+			return at.Format("2006-01")
 		}
 		return at.Format(time.DateOnly)
 	}
@@ -417,9 +498,9 @@ func (m *model) judgeCalendar(s modelStart, groups map[string]time.Time) string 
 			n++
 		}
 	}
-	next := m.now.Truncate(time.Hour) // zones of the test have whole hours
-	for name(next) == name(m.now) {
-		next = next.Add(time.Hour)
+	next, now := m.now.Truncate(quarter), name(m.now) // zones of the test begin with quarters of hours
+	for name(next) == now {
+		next = next.Add(quarter)
 	}
 	return tally(n, len(groups), int(m.policy.Max), next.Sub(m.now))
 }

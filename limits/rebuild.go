@@ -34,11 +34,12 @@ func (l *Limiter) Rebuild(ctx context.Context, scope string, rules []*Rule, hist
 	if err := checkScope(scope); err != nil {
 		return err
 	}
-	began, token := l.local(), newToken()
+	began := l.local()
 	life, err := l.lives.of(ctx, scope)
 	if err != nil {
 		return err
 	}
+	token := life + "~" + newToken()
 	pasts, err := l.begin(ctx, scope, life, token, rules)
 	if err != nil || len(pasts) == 0 {
 		return err

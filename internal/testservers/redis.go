@@ -76,6 +76,33 @@ func (r *RedisServer) Restore(tb testing.TB, snapshot []byte) {
 	}
 }
 
+// LogSize of a server started with "--appendonly", "yes".
+func (r *RedisServer) LogSize(tb testing.TB) int64 {
+	tb.Helper()
+	info, err := os.Stat(r.logFile(tb))
+	if err != nil {
+		tb.Fatalf("the log of Redis: %v", err)
+	}
+	return info.Size()
+}
+
+// CutLog has a server, which must be down, lose the tail of its log.
+func (r *RedisServer) CutLog(tb testing.TB, size int64) {
+	tb.Helper()
+	if err := os.Truncate(r.logFile(tb), size); err != nil {
+		tb.Fatalf("cutting the log of Redis: %v", err)
+	}
+}
+
+func (r *RedisServer) logFile(tb testing.TB) string {
+	tb.Helper()
+	files, err := filepath.Glob(filepath.Join(r.dir, "appendonlydir", "*.incr.aof"))
+	if err != nil || len(files) != 1 {
+		tb.Fatalf("the log of Redis: %v, %v", files, err)
+	}
+	return files[0]
+}
+
 func (r *RedisServer) snapshotFile() string { return filepath.Join(r.dir, "dump.rdb") }
 
 func startRedis(tb testing.TB, addr string, ready func(*redis.Client) error, args []string) *RedisServer {

@@ -5,8 +5,8 @@
 --        3 done     ZSET  "rule|lease" -> when it was counted: in the last minute
 --        then two for each item (but in fill): rule, subject
 -- rule   "known|when|life" once what it counted is believed, in this life of Redis
---        (believe.lua); "filling|when|token" and
---        "settling|when|token" while a history is being read. Missing: not believed.
+--        (believe.lua); "filling|when|life~token" and
+--        "settling|when|life~token" while a history is being read. Missing: not believed.
 -- subject, by the spec of its rule, all times in ms:
 --   "P cap longest max per ..."  packed times of 13 digits, newest first: the newest cap
 --   "L cap longest max per ..."  LIST of times, newest first: the newest cap
