@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -87,6 +88,7 @@ type Dispatcher struct {
 	guard        *clockGuard
 	known        *knownTokens
 	restoring    singleflight.Group // by pool
+	filling      sync.Map           // what of restoring fills limits -> since when
 	following    *following
 	parks        *parks
 	errands      *errands

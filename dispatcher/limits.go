@@ -92,9 +92,10 @@ func (h *handling) limit(task int64, o Obstacle) {
 
 // judged is what the policies say of one task.
 type judged struct {
-	check    limits.Check
-	refused  []int     // items of the check that refuse it
-	obstacle *Obstacle // nil: it may start
+	check     limits.Check
+	refused   []int     // items of the check that refuse it
+	unchecked bool      // they could not be asked, whatever follows from that
+	obstacle  *Obstacle // nil: it may start
 }
 
 // asking is how a limiter is asked.
@@ -112,7 +113,7 @@ func (d *Dispatcher) ask(ctx context.Context, v store.View, open []store.Candida
 		rules, err := d.rules.of(policiesOf(c, v.Device))
 		if err != nil {
 			d.log.WarnContext(ctx, "policies cannot be read", "pool", c.Pool, "batch", c.Batch, "err", err)
-			out[c.Task] = judged{obstacle: unchecked()}
+			out[c.Task] = judged{obstacle: unchecked("its policies cannot be read")}
 			continue
 		}
 		checks, tasks = append(checks, limits.NewCheck(lease(c), group, rules, factsOf(c, v.Device))), append(tasks, c)
@@ -125,13 +126,10 @@ func (d *Dispatcher) ask(ctx context.Context, v store.View, open []store.Candida
 		d.log.WarnContext(ctx, "policies cannot be checked", "pool", tasks[0].Pool, "err", err)
 	}
 	for i, c := range tasks {
-		switch {
-		case err == nil:
+		if err == nil {
 			out[c.Task] = judge(checks[i], answers[i], v.Now)
-		case failsOpen(checks[i]):
-			out[c.Task] = judged{check: checks[i]}
-		default:
-			out[c.Task] = judged{check: checks[i], obstacle: unchecked()}
+		} else {
+			out[c.Task] = unasked(checks[i], "its policies cannot be checked now")
 		}
 	}
 	return out
@@ -163,8 +161,17 @@ func failsOpen(c limits.Check) bool {
 	return true
 }
 
-func unchecked() *Obstacle {
-	return &Obstacle{Code: CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: "its policies cannot be checked now"}
+// unasked is what becomes of a start whose policies gave no answer.
+func unasked(c limits.Check, why string) judged {
+	j := judged{check: c, unchecked: true}
+	if !failsOpen(c) {
+		j.obstacle = unchecked(why)
+	}
+	return j
+}
+
+func unchecked(why string) *Obstacle {
+	return &Obstacle{Code: CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: why}
 }
 
 // judge turns an answer into the obstacle it is, if any.
@@ -175,8 +182,7 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 		return j
 	case limits.StatusLimited:
 	default:
-		j.obstacle = &Obstacle{Code: CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: "its policies are being counted anew"}
-		return j
+		return unasked(c, "its policies are being counted anew")
 	}
 	for _, r := range a.Refusals {
 		j.refused = append(j.refused, r.Item)

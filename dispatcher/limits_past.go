@@ -16,7 +16,7 @@ import (
 
 const (
 	rebuildLimit = 30 * time.Minute // for reading what a pool started: some 40 million starts
-	rebuildWait  = 3 * time.Second  // that a report waits for it
+	rebuildWait  = 3 * time.Second  // that reports wait for it, from its beginning
 	pastPage     = 500              // starts read at once: each may have a payload
 	pastDisorder = time.Minute      // by which starts may be out of the order of their tokens
 	recentStarts = 40 * time.Second // that are counted again, in case nobody could
@@ -52,12 +52,15 @@ func (d *Dispatcher) rebuildLimits(ctx context.Context, pool, owner string, rule
 			own = append(own, r)
 		}
 	}
-	done := d.restoring.DoChan("limits of "+owner+" in "+pool, func() (any, error) {
+	what := "limits of " + owner + " in " + pool
+	done := d.restoring.DoChan(what, func() (any, error) {
+		d.filling.Store(what, d.now())
+		defer d.filling.Delete(what)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildLimit)
 		defer cancel()
 		return nil, d.config.Limits.Rebuild(ctx, pool, own, d.pastOf(pool, owner))
 	})
-	wait := time.NewTimer(rebuildWait)
+	wait := time.NewTimer(d.patience(what))
 	defer wait.Stop()
 	select {
 	case result := <-done:
@@ -67,6 +70,17 @@ func (d *Dispatcher) rebuildLimits(ctx context.Context, pool, owner string, rule
 	case <-ctx.Done():
 		return fmt.Errorf("limits of %s: %w", owner, ctx.Err())
 	}
+}
+
+// patience is how long a report waits for rules that are being filled: when that takes
+// long nobody waits any more, for reports of other pools need the places, too.
+func (d *Dispatcher) patience(what string) time.Duration {
+	since, ok := d.filling.Load(what)
+	began, _ := since.(time.Time)
+	if !ok {
+		return rebuildWait
+	}
+	return rebuildWait - d.now().Sub(began)
 }
 
 // pastOf reads what started for an owner: a pool, or a batch or a profile in it.

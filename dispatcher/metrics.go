@@ -152,7 +152,7 @@ func (m *metrics) limited(pool string, j judged) {
 		switch {
 		case slices.Contains(j.refused, i):
 			outcome = "limited"
-		case j.obstacle != nil && len(j.refused) == 0:
+		case j.unchecked:
 			outcome = "unchecked"
 		case j.obstacle != nil:
 			continue // another one refused

@@ -182,17 +182,21 @@ func (r *realRedis) restart(now time.Time, down func()) {
 }
 
 // ownClock puts something in front of each script: TIME is the test's, and nothing
-// ends, since the time of Redis itself does not pass as the test's does.
+// ends, since the time of Redis itself does not pass as the test's does. And what is not
+// among the KEYS of a call is not touched.
 type ownClock struct {
 	mu   sync.Mutex
 	sums map[string]string // of a script -> with what is in front of it
 }
 
-const inFront = `local real = redis
+const inFront = `local real, declared = redis, {}
+for _, key in ipairs(KEYS) do declared[key] = true end
 local redis = setmetatable({ call = function(command, ...)
   if command == 'TIME' then
     local now = tonumber(real.call('GET', '` + clockKey + `'))
     return { math.floor(now / 1000), now % 1000 * 1000 }
+  elseif not declared[(...)] then
+    error('not a key of the call: ' .. tostring((...)))
   elseif command == 'PEXPIRE' then
     return 1
   elseif command == 'SET' then

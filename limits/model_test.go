@@ -161,7 +161,30 @@ func drawPolicy(t *rapid.T) limits.Policy {
 func (m *model) pass(t *rapid.T) {
 	most := rapid.SampledFrom([]int64{3, 2000, 30_000, 5_000_000, 100_000_000}).Draw(t, "at most")
 	d := time.Duration(rapid.Int64Range(0, most).Draw(t, "ms")) * time.Millisecond
+	if rapid.Bool().Draw(t, "to an edge") {
+		d = m.edge(t, d)
+	}
 	m.advance(d)
+}
+
+// edge is until about when a start leaves a window, within a millisecond.
+func (m *model) edge(t *rapid.T, otherwise time.Duration) time.Duration {
+	pers := []int64{m.policy.PerMS}
+	for _, w := range m.policy.Windows {
+		pers = append(pers, w.PerMS)
+	}
+	var ends []time.Duration
+	for _, s := range m.counted {
+		for _, per := range pers {
+			if left := s.at.Add(time.Duration(per) * time.Millisecond).Sub(m.now); left > time.Millisecond {
+				ends = append(ends, left)
+			}
+		}
+	}
+	if len(ends) == 0 {
+		return otherwise
+	}
+	return rapid.SampledFrom(ends).Draw(t, "end") + time.Duration(rapid.IntRange(-1, 1).Draw(t, "off"))*time.Millisecond
 }
 
 func (m *model) advance(d time.Duration) {

@@ -1,0 +1,141 @@
+package dispatcher_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// slowStarts is a ledger that does not tell what started in pool "a" until it is told to.
+type slowStarts struct {
+	dispatcher.Store
+
+	tell chan struct{}
+}
+
+func (s *slowStarts) Starts(ctx context.Context, pool string, before int64, limit int) ([]store.Start, error) {
+	if pool == "a" {
+		select {
+		case <-s.tell:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return s.Store.Starts(ctx, pool, before, limit)
+}
+
+// TestARebuildHoldsUpNobodyElse: while what started in a pool is read, which may take
+// long, its devices are told at once to come again, and other pools with policies, and
+// other tasks of the same devices, are served.
+func TestARebuildHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	slow := &slowStarts{tell: make(chan struct{})}
+	var later atomic.Int64
+	b := embedded(t, unhurried, func(c *dispatcher.Config) {
+		slow.Store, c.Store = c.Store, slow
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	})
+	b.limitedPool(60)
+	_, _, err := b.store.PutPool(b.ctx, "test", "b", store.PoolSpec{Capacity: 60, Lease: time.Minute, Limits: json.RawMessage(oneAnHour)})
+	b.must(err)
+	var names []string
+	for i := range 40 {
+		names = append(names, fmt.Sprintf("d%d", i))
+		b.device(names[i], names[i])
+	}
+	b.batch("a", nil, names...)
+	b.expectReason("d0", `{"id":"1"}`, devices.ReasonUnavailable) // it waited for a while
+	later.Store(int64(time.Minute))
+	began := time.Now()
+	for _, name := range names {
+		b.expectReason(name, `{"id":"2"}`, devices.ReasonUnavailable)
+	}
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("40 reports took %s: they waited one after another", took)
+	}
+	b.batch("b", nil, "d0", "d1")
+	for _, name := range []string{"d0", "d1"} {
+		if task := b.granted(name); task.Pool != "b" {
+			t.Errorf("%s was granted of pool %s", name, task.Pool)
+		}
+	}
+	close(slow.tell)
+	b.eventually("pool a to be known", func() bool { return b.report("d2", `{"id":"3"}`).Reason == devices.ReasonGranted })
+}
+
+// deafLimits gives no answer.
+type deafLimits struct{ *limits.Limiter }
+
+func (deafLimits) Reserve(context.Context, string, []limits.Check) ([]limits.Answer, error) {
+	return nil, limits.ErrUnavailable
+}
+
+// TestWhatIsNotCheckedIsCounted, whether it passes or waits.
+func TestWhatIsNotCheckedIsCounted(t *testing.T) {
+	t.Parallel()
+	for what, reason := range map[string]devices.Reason{"closed": devices.ReasonUnavailable, "open": devices.ReasonGranted} {
+		registry := prometheus.NewRegistry()
+		b := embedded(t, unhurried, func(c *dispatcher.Config) {
+			all, _ := c.Limits.(*limits.Limiter)
+			c.Limits, c.Registerer = deafLimits{all}, registry
+		})
+		b.limitedPool(9)
+		b.changePool("", func(p *store.PoolSpec) {
+			p.Limits = json.RawMessage(strings.Replace(oneAnHour, `"per":`, `"on_error":"`+what+`","per":`, 1))
+		})
+		b.device("d1", "x")
+		b.batch("a", nil, "d1")
+		b.expectReason("d1", `{"id":"1"}`, reason)
+		if n := limitChecks(t, registry, "unchecked"); n != 1 {
+			t.Errorf("%s: %f were counted", what, n)
+		}
+	}
+}
+
+// limitChecks are those of an outcome, all policies together.
+func limitChecks(t *testing.T, registry *prometheus.Registry, outcome string) (n float64) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if f.GetName() == "dispatcher_limit_checks_total" && l.GetName() == "outcome" && l.GetValue() == outcome {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return n
+}
+
+// TestALimitedDeviceComesWhenItMay: not before, and not much later.
+func TestALimitedDeviceComesWhenItMay(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitedPool(9)
+		b.device("d1", "x")
+		b.device("d2", "x")
+		b.batch("a", nil, "d1", "d2")
+		b.granted("d1")
+		reply := b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+		e := b.why(b.tasksOf("d2")[0])
+		opens := e.Reasons[0].Until.Sub(e.At) // some time after the reply
+		if after := time.Duration(reply.ReportAfterMS) * time.Millisecond; after < opens || after > 72*time.Minute {
+			b.t.Errorf("told to come after %s, it may in %s", after, opens)
+		}
+	}, func(c *dispatcher.Config) { c.ReportPeriod = 24 * time.Hour })
+}
