@@ -405,6 +405,9 @@ func (m *model) rebuild(t *rapid.T) {
 		if !known && m.policy.Algorithm == limits.Fixed {
 			m.assumeLatest()
 		}
+		if !known { // what is in the history is settled
+			m.open = slices.DeleteFunc(m.open, func(s modelStart) bool { return m.decided[s.lease].counted })
+		}
 	}
 	m.believed = true
 }
