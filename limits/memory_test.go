@@ -16,6 +16,7 @@ func TestMemoryOfASubject(t *testing.T) {
 		400:    perAccount(limits.Window{Max: 10, PerMS: 3_600_000}),
 		2_500:  perAccount(limits.Window{Max: 100, PerMS: 3_600_000}),
 		30_000: perAccount(limits.Window{Max: 1000, PerMS: 3_600_000}),
+		401:    {Name: "d", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 10},
 		300:    {Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1_000_000},
 		301:    {Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 1_000_000},
 	} {

@@ -46,7 +46,7 @@ func TestModelOfRestarts(t *testing.T) {
 				m := &restarts{model: newModel(rt, r), r: r}
 				defer m.close()
 				moves := m.moves()
-				moves["time passes"] = m.pass
+				moves["time passes"], moves["who was refused"] = m.pass, m.top
 				if args == nil {
 					moves["snapshot"], moves["redis is started anew"] = m.snapshot, m.older
 				} else {
@@ -92,6 +92,13 @@ func (m *restarts) older(t *rapid.T) {
 	}
 	for _, s := range lost { // who reserved it says so now, and finds no reservation
 		m.decide(t, s, rapid.Bool().Draw(t, "started"), 1)
+	}
+}
+
+// top only has to work: it is for people.
+func (m *restarts) top(t *rapid.T) {
+	if _, err := m.replica(t).Top(context.Background(), "plain", 5); err != nil {
+		t.Fatal(err)
 	}
 }
 

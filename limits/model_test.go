@@ -359,6 +359,12 @@ func (m *model) settle(t *rapid.T) {
 		if err != nil || a[0].Status != limits.StatusUnsettled {
 			t.Fatalf("with overdue reservations: %+v, %v", a, err)
 		}
+		leases, err := replica.Overdue(context.Background(), form)
+		for _, s := range m.open {
+			if err != nil || slices.Contains(leases, s.lease) != isOverdue(s) {
+				t.Fatalf("overdue: %v, %v", leases, err)
+			}
+		}
 	}
 	for _, s := range m.open {
 		if isOverdue(s) {

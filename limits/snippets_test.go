@@ -117,6 +117,51 @@ func TestSnippetDailyQuota(t *testing.T) {
 	}
 }
 
+// TestSnippetDayOfTheServer: the day that is counted is that of the caller's machine,
+// and who lost its TTL is shut for ever. Ours is the account's day, also where clocks
+// change, and needs no TTL.
+func TestSnippetDayOfTheServer(t *testing.T) {
+	t.Parallel()
+	r := dial(t, testservers.Redis(t))
+	s := r.connect()
+	defer func() { _ = s.client.Close() }()
+	evening := time.Date(2026, 10, 25, 22, 30, 0, 0, time.UTC) // half past eleven in Berlin, after 25 hours
+	r.set(evening)
+	rules := s.rules(t, limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: "Europe/Berlin", Max: 1})
+	key := func(now time.Time) []string { return []string{"quota:a:" + now.UTC().Format(time.DateOnly), "1"} }
+	for _, c := range []struct {
+		in           time.Duration
+		snippet, our bool
+	}{{0, true, true}, {29 * time.Minute, false, false}, {31 * time.Minute, false, true}, {89 * time.Minute, false, false}, {91 * time.Minute, true, false}} {
+		now := evening.Add(c.in)
+		r.set(now)
+		if ok, err := passed(t, r.direct, dailyQuota, key(now)); err != nil || ok != c.snippet {
+			t.Errorf("the snippet, at %s: %t, %v", now, ok, err)
+		}
+		if got := s.start(t, rules, "a"); got != c.our {
+			t.Errorf("ours, at %s: %t", now, got)
+		}
+	}
+
+	plain := serve(t, r.Addr, false)
+	r.must(r.direct.Set(t.Context(), "quota:b", 1, 0).Err()) // of a process that ended before EXPIRE
+	if ok, err := passed(t, plain.client, dailyQuota, []string{"quota:b", "1"}); err != nil || ok || r.direct.PTTL(t.Context(), "quota:b").Val() != -1 {
+		t.Errorf("the snippet, of a key without TTL: %t, %v", ok, err)
+	}
+	subject := limits.SubjectKey(scope, rules[0], rules[0].Subject(facts("a")))
+	if ttl := r.direct.PTTL(t.Context(), subject).Val(); ttl != -1 {
+		t.Fatalf("ours ends in %s, want that of a test without TTL", ttl)
+	}
+	r.set(evening.Add(24 * time.Hour))
+	if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusLimited {
+		t.Errorf("ours without TTL, on the same day: %+v", a)
+	}
+	r.set(evening.Add(25 * time.Hour))
+	if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusPassed {
+		t.Errorf("ours without TTL, on the next day: %+v", a)
+	}
+}
+
 // TestSnippetSeveralWindows: the first call fails, two of one millisecond are one,
 // nothing ever ends, and a caller whose clock is ahead passes.
 func TestSnippetSeveralWindows(t *testing.T) {
