@@ -1,6 +1,7 @@
 package testservers
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -86,10 +87,19 @@ func (r *RedisServer) LogSize(tb testing.TB) int64 {
 	return info.Size()
 }
 
-// CutLog has a server, which must be down, lose the tail of its log.
-func (r *RedisServer) CutLog(tb testing.TB, size int64) {
+// CutLog has a server, which must be down, lose the tail of its log: what is beyond size,
+// back to the last whole transaction, but not beyond least. (Redis does not mend what
+// ends within a transaction.)
+func (r *RedisServer) CutLog(tb testing.TB, size, least int64) {
 	tb.Helper()
-	if err := os.Truncate(r.logFile(tb), size); err != nil {
+	const end = "*1\r\n$4\r\nEXEC\r\n"
+	file := r.logFile(tb)
+	log, err := os.ReadFile(file)
+	if err == nil {
+		whole := bytes.LastIndex(log[:max(size, least)], []byte(end)) + len(end)
+		err = os.Truncate(file, max(int64(whole), least))
+	}
+	if err != nil {
 		tb.Fatalf("cutting the log of Redis: %v", err)
 	}
 }
