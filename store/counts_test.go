@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -321,4 +322,35 @@ func TestCountsDoNotReadTheTasks(t *testing.T) {
 	if after := settled(); after > before+readings*5000/2 {
 		l.Errorf("%d tasks were read for the counts", after-before)
 	}
+}
+
+// The age is that of the first batch of which a task waits: not of one that has
+// ended, or whose tasks are all held.
+func TestOldestPendingIsOfTheFirstBatchThatWaits(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		ended, a := l.batch(store.Batch{Pool: "p"}, "a")
+		held, b := l.batch(store.Batch{Pool: "p"}, "b", "c")
+		waits, c := l.batch(store.Batch{Pool: "p"}, "d", "e")
+		later, _ := l.batch(store.Batch{Pool: "p"}, "f")
+		for i, batch := range []store.Batch{ended, held, waits, later} {
+			l.exec(`UPDATE batches SET created_at = {now} - $2 * {ms} WHERE id = $1`, batch.ID, (time.Duration(9-i) * time.Hour).Milliseconds())
+		}
+		l.report(l.grant(a[0], "a", "p", 0), store.BySuccess, "")
+		one := l.grant(b[0], "b", "p", 0)
+		l.grant(b[1], "c", "p", 1)
+		l.grant(c[0], "d", "p", 2)
+		for _, want := range []time.Duration{7 * time.Hour, 8 * time.Hour} {
+			for range 2 {
+				stats, err := l.PoolStats(l.Context())
+				l.must(err)
+				if got := stats[0].OldestPending.Round(time.Hour); got != want {
+					l.Errorf("the oldest waits for %s, want %s", got, want)
+				}
+				l.foldAll()
+			}
+			l.report(one, store.ByReturn, "") // waits again
+		}
+	})
 }

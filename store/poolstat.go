@@ -15,7 +15,7 @@ type PoolStat struct {
 }
 
 // PoolStats reads all pools. It is exact, and costs one pass over the counts of
-// all batches: for a scrape, not for a request.
+// all batches and over the grants: for a scrape, not for a request.
 func (s *Store) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	type reading struct {
 		PoolStat
@@ -25,21 +25,26 @@ func (s *Store) PoolStats(ctx context.Context) ([]PoolStat, error) {
 		pendedAt *time.Time
 	}
 	rows, err := collect(ctx, s.read(), func(r *reading) []any {
-		return []any{&r.Pool, &r.Capacity, &r.Held, opt(&r.state), opt(&r.n), instant{&r.now}, maybe{&r.pendedAt}}
+		return []any{&r.Pool, &r.Capacity, opt(&r.state), opt(&r.n), instant{&r.now}, maybe{&r.pendedAt}}
 	}, `
-		WITH counts AS (
-			SELECT b.pool, c.state, CAST(sum(c.n) AS bigint) AS n FROM (`+counted+`) AS c JOIN batches b ON b.id = c.batch GROUP BY b.pool, c.state
-			UNION ALL SELECT pool, 'all', CAST(sum(total) AS bigint) FROM batches GROUP BY pool),
-		-- The clock keeps this apart: once for each pool, not for each count.
-		each AS (
-			SELECT p.name, p.capacity, (SELECT count(*) FROM grants g WHERE g.pool = p.name) AS held, {now} AS now, (
-				SELECT t.batch FROM tasks t
-				WHERE t.pool = p.name AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
-				ORDER BY t.id LIMIT 1) AS oldest
-			FROM pools p WHERE p.deleted_at IS NULL)
-		SELECT e.name, e.capacity, e.held, c.state, c.n, e.now, b.created_at
-		FROM each e LEFT JOIN counts c ON c.pool = e.name LEFT JOIN batches b ON b.id = e.oldest
-		ORDER BY e.name, c.state`)
+		WITH held AS (SELECT pool, batch, count(*) AS n FROM grants GROUP BY pool, batch),
+		ended AS (SELECT batch, state, CAST(sum(n) AS bigint) AS n FROM (`+counted+`) AS c GROUP BY batch, state),
+		-- The first batch of which more is there than was held or has ended. To
+		-- look for its task in each pool would take three times as long as all of this.
+		oldest AS (
+			SELECT b.pool, min(b.id) AS batch
+			FROM batches b LEFT JOIN (
+				SELECT batch, sum(n) AS n FROM (SELECT batch, n FROM ended UNION ALL SELECT batch, n FROM held) AS off GROUP BY batch) AS gone ON gone.batch = b.id
+			WHERE b.total > coalesce(gone.n, 0) GROUP BY b.pool),
+		counts AS (
+			SELECT b.pool, e.state, CAST(sum(e.n) AS bigint) AS n FROM ended e JOIN batches b ON b.id = e.batch GROUP BY b.pool, e.state
+			UNION ALL SELECT pool, 'dispatched', CAST(sum(n) AS bigint) FROM held GROUP BY pool
+			UNION ALL SELECT pool, 'all', CAST(sum(total) AS bigint) FROM batches GROUP BY pool)
+		SELECT p.name, p.capacity, c.state, c.n, clock.now, b.created_at
+		FROM (SELECT {now} AS now) AS clock CROSS JOIN pools p
+			LEFT JOIN counts c ON c.pool = p.name LEFT JOIN oldest o ON o.pool = p.name LEFT JOIN batches b ON b.id = o.batch
+		WHERE p.deleted_at IS NULL
+		ORDER BY p.name, c.state`)
 	if err != nil {
 		return nil, err
 	}
@@ -62,9 +67,7 @@ func (s *Store) PoolStats(ctx context.Context) ([]PoolStat, error) {
 		}
 	}
 	for i := range stats {
-		if stat := &stats[i]; stat.Held > 0 {
-			stat.Tasks[Dispatched] = stat.Held
-		}
+		stats[i].Held = stats[i].Tasks[Dispatched]
 		setPending(stats[i].Tasks, totals[stats[i].Pool])
 	}
 	return stats, nil
