@@ -2,7 +2,9 @@ package limits_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/limits"
@@ -133,4 +135,45 @@ func (s *server) reserveEach(t *testing.T, rules []*limits.Rule, want limits.Sta
 		}
 		s.release(t, c)
 	}
+}
+
+// TestRedisThatFollowedAnother is the same process with the data of another one, as
+// after a failover and back.
+func TestRedisThatFollowedAnother(t *testing.T) {
+	t.Parallel()
+	r, other := testservers.Redis(t), testservers.Redis(t)
+	s, rules := serve(t, r.Addr, false), compiled(t, perAccount(limits.Window{Max: 1, PerMS: 3_600_000}))
+	s.know(t, rules)
+	snapshot := r.Snapshot(t)
+	other.Kill()
+	other.Restore(t, snapshot)
+	other.Start()
+	s.count(t, s.check(rules, "a"))
+	s.reserveEach(t, rules, limits.StatusLimited)
+	host, port, _ := strings.Cut(other.Addr, ":")
+	direct := connect(r.Addr, false).client
+	defer func() { _ = direct.Close() }()
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(direct.SlaveOf(t.Context(), host, port).Err())
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+		info, err := direct.Info(t.Context(), "replication").Result()
+		must(err)
+		if strings.Contains(info, "master_link_status:up") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not follow: %s", info)
+		}
+	}
+	must(direct.SlaveOf(t.Context(), "NO", "ONE").Err())
+	must(direct.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err()) // as Sentinel does
+	s.reserveEach(t, rules, limits.StatusUnknown)
+	s.know(t, rules, limits.Start{Lease: "1.1.past", Facts: facts("a")})
+	s.reserveEach(t, rules, limits.StatusLimited)
 }
