@@ -82,6 +82,7 @@ type Dispatcher struct {
 	limitOutages atomic.Int64 // of the semaphore, as of the latest SettleLimits
 	limitedPools limitedPools
 	idle         *idleLooks
+	crowds       *crowds
 	seen         *lastSeen // for the ledger
 	reached      *lastSeen // of seen, those of which the ledger does not know how they can be told
 	fresh        *lastSeen // for Config.Recent
@@ -135,6 +136,7 @@ func New(config Config) *Dispatcher {
 		refusals:  newRefusals(),
 		rules:     newRuleBook(),
 		idle:      &idleLooks{},
+		crowds:    newCrowds(),
 		seen:      newLastSeen(),
 		reached:   newLastSeen(),
 		fresh:     newLastSeen(),

@@ -107,6 +107,9 @@ func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candid
 	case slots.StatusFull:
 		h.lineUp(got[0].After)
 		d.lines.wait(pool)
+		if request.Reach == 0 {
+			d.countCrowd(pool)
+		}
 		d.waits.refused(pool, device, got[0].After, d.ahead(pool, got[0].Position), d.now())
 		return errFull
 	}

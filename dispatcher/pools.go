@@ -28,6 +28,7 @@ func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f 
 func (d *Dispatcher) ForgetPool(ctx context.Context, pool string) error {
 	d.lines.remove(pool)
 	d.searches.remove(pool)
+	d.crowds.remove(pool)
 	if err := d.semaphore.Forget(ctx, pool); err != nil {
 		return fmt.Errorf("forgetting pool %s: %w", pool, err)
 	}

@@ -43,7 +43,11 @@ func (d *Dispatcher) reportAfter(choice Choice, now time.Time, turn time.Duratio
 
 // pace is what the line of a pool goes by when it tells a device to come again.
 func (d *Dispatcher) pace(pool string) slots.Pace {
-	return slots.Pace{Hold: d.holds.mean(pool), Soonest: soonest, Longest: d.config.ReportPeriod, Offer: d.claims.offer(pool)}
+	pace := slots.Pace{Hold: d.holds.mean(pool), Soonest: soonest, Longest: d.config.ReportPeriod, Offer: d.claims.offer(pool)}
+	if d.holds.known(pool) { // else a guess would be multiplied
+		pace.Waiting = d.crowds.of(pool, d.now().Add(-d.config.ReportPeriod/crowdServes))
+	}
+	return pace
 }
 
 // ahead is what the holds before a place in line add up to.
@@ -118,7 +122,7 @@ type holdTimes struct {
 type poolKind struct{ pool, kind string }
 
 const (
-	holdWeight  = 0.1             // of the newest hold time in the mean
+	holdWeight  = 0.05            // of the newest hold time in the mean
 	unknownHold = 5 * time.Second // stands in until a pool has ended a grant
 	mostKinds   = 10_000          // beyond it all are forgotten: a bound, not a policy
 )
@@ -148,6 +152,13 @@ func (h *holdTimes) mean(pool string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return cmp.Or(h.means[pool], unknownHold)
+}
+
+// known says whether a grant of the pool has ended here.
+func (h *holdTimes) known(pool string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.means[pool] != 0
 }
 
 // meanOf is that of a kind, or of the pool until the kind is known.

@@ -47,15 +47,17 @@ type Want struct {
 }
 
 // Pace is what tells a refused device when to ask again: when its turn is
-// likely, by how long a slot is usually held, or up to a tenth sooner, not before
-// Soonest and at the latest after 3 x Longest. A device that can be told of a place
-// need not come for its turn: it is asked back later by Longest, at the latest
-// after 8 x Longest. Each is cut to milliseconds.
+// likely, by how long a slot is usually held and how many wait, or up to a tenth
+// sooner; in pools of 40 slots or more somewhat later, as long as enough stand
+// behind it; not before Soonest and at the latest after 3 x Longest. A device that can
+// be told of a place need not come for its turn: it is asked back later by Longest, at
+// the latest after 8 x Longest. Each is cut to milliseconds.
 type Pace struct {
 	Hold    time.Duration // 0: unknown
 	Soonest time.Duration
 	Longest time.Duration // the report period; 0: nobody is told to ask again, or stands in line
 	Offer   time.Duration // how long a place stays reserved for whom it is offered to; 0: nothing is offered
+	Waiting int           // devices known to wait, in line or not; 0: unknown. Only Acquire goes by it
 }
 
 // Status answers a Request.
@@ -119,7 +121,7 @@ func (s *Semaphore) Acquire(ctx context.Context, pool string, pace Pace, reqs []
 const acquisitionParts = 5
 
 func acquireArgs(pace Pace, reqs []Request) []any {
-	args := pace.args()
+	args := append(pace.args(), max(pace.Waiting, 0))
 	for _, r := range reqs {
 		args = append(args, r.Device, int(min(max(r.Chance, 0), 1)*1000), int(r.Reach), len(r.Wants))
 		for _, w := range r.Wants {

@@ -1,7 +1,8 @@
 -- acquire: a slot for a device that wants one for any of some tasks; else its
 -- place in line.
 -- KEYS     the pool (pool.lua, line.lua, offer.lua)
--- ARGV     as line.lua has it; then per device: device, chance (0..1000), reach
+-- ARGV     as line.lua has it; how many devices are known to wait for the pool, in
+--          line or not (0 = unknown); then per device: device, chance (0..1000), reach
 --          (0 = it polls), number of wants; and per want: lease, ttl_ms, batch,
 --          weight, priority, task
 -- Returns  per device: status, slot, number of the want that got it, position
@@ -14,6 +15,7 @@
 --          the order and are expected (offer.lua).
 local UNKNOWN, FULL, ACQUIRED, HELD = 0, 1, 2, 3
 local SLEEP, SLEEP_TOLD = 3, 8 -- longest times that a waiter sleeps at most: one who polls, one who is told
+local MANY = 40 -- places of a pool in which one that is empty for a moment is little
 
 -- read_asker reads one device's part of the arguments, from at on.
 local function read_asker(at)
@@ -31,7 +33,8 @@ local function read_asker(at)
   return asker, at + 4 + 6 * #asker.wants
 end
 
-local askers, at = {}, 6
+local waiting = integer(ARGV[6], 0, 2 ^ 52, 'waiting devices')
+local askers, at = {}, 7
 while ARGV[at] do
   local asker
   asker, at = read_asker(at)
@@ -74,15 +77,38 @@ local function grant_from_line(contest, asker, want, tag)
   grant(asker, want, tag)
 end
 
--- sleep is how long a waiter is to stay away, from how long its turn takes: one
--- who polls comes for its turn; one who is told comes only should nobody tell it.
--- It is up to a tenth less and never more: who comes too soon is refused once more,
--- but who comes too late, when nobody is left who could come instead, leaves its
--- place empty.
-local function sleep(asker, wait)
-  local longest = asker.reach > 0 and SLEEP_TOLD * period or SLEEP * period
-  if asker.reach > 0 then wait = wait + period end
-  return math.max(math.floor(math.min(wait, longest) * (900 + asker.chance / 10) / 1000), soonest)
+-- turn is how long it takes until the turn of a place in a line of so many, the
+-- asker among them, and until the turn of all who wait. Of those who have not asked
+-- yet as many come before it as do in line, in proportion.
+local function turn(place, line)
+  if capacity == 0 then return period, 0 end
+  local unasked = math.max(waiting - line, 0)
+  local before = place + unasked * place / (line + 1)
+  return before * hold_ms / capacity, (line + unasked) * hold_ms / capacity
+end
+
+-- lateness is by how much one who polls may come after its turn, so that it is not
+-- refused once more for a little: as long as others, who stand behind it, come
+-- meanwhile and no place is empty. Where places are few, none can be spared.
+local function lateness(wait, all)
+  if capacity < MANY then return 0 end
+  return math.min(3 * wait, (wait + period) / 4, (all - wait) / 4)
+end
+
+-- sleep is how long a waiter is to stay away, from how long it takes until its turn. One
+-- who is told comes only should nobody tell it. One who polls comes for its turn:
+-- somewhat later if it may, else up to a tenth sooner. For who comes too late, when
+-- nobody is left who could come instead, leaves its place empty.
+local function sleep(asker, wait, all)
+  local chance = asker.chance / 1000
+  local early = 0.9 + chance / 10
+  if asker.reach > 0 then
+    wait = math.min(wait + period, SLEEP_TOLD * period) * early
+  else
+    local late = lateness(wait, all)
+    wait = math.min(late > wait / 10 and wait + late * chance or wait * early, SLEEP * period * early)
+  end
+  return math.max(math.floor(wait), soonest)
 end
 
 -- line_up refuses: the asker stands in line for what comes first, and is told to
@@ -93,7 +119,7 @@ local function line_up(contest, asker, own)
     local place = position(contest, want, member_name(want, asker.device), own)
     if not nearest or place < nearest then best, nearest = want, place end
   end
-  local after = sleep(asker, capacity > 0 and nearest * hold_ms / capacity or period)
+  local after = sleep(asker, turn(nearest, redis.call('ZCARD', LINE) + (own and 0 or 1)))
   if period > 0 then
     join(asker.device, member_name(best, asker.device), now + after, asker.reach)
     redis.call('HSET', BATCH, 'w' .. best.batch, text(best.weight))
