@@ -118,6 +118,13 @@ func (s *server) reserve(tb testing.TB, c limits.Check) limits.Answer {
 	return answers[0]
 }
 
+func (s *server) mustReserve(tb testing.TB, c limits.Check) {
+	tb.Helper()
+	if a := s.reserve(tb, c); a.Status != limits.StatusPassed {
+		tb.Fatalf("%s may not start: %+v", c.Lease, a)
+	}
+}
+
 func (s *server) count(tb testing.TB, c limits.Check) {
 	tb.Helper()
 	if err := s.Count(tb.Context(), scope, []limits.Check{c}, 0); err != nil {

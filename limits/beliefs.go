@@ -38,7 +38,7 @@ func (l *Limiter) believe(ctx context.Context, scope, life string, checks []Chec
 	var keys []string
 	for _, c := range checks {
 		for _, item := range c.Items {
-			if key := ruleKey(scope, item.Rule); !l.beliefs.holds(key, life) && !slices.Contains(keys, key) {
+			if key := item.Rule.in(scope).key; !l.beliefs.holds(key, life) && !slices.Contains(keys, key) {
 				keys = append(keys, key)
 			}
 		}
@@ -46,7 +46,11 @@ func (l *Limiter) believe(ctx context.Context, scope, life string, checks []Chec
 	if len(keys) == 0 {
 		return nil
 	}
-	if _, err := l.run(ctx, l.scripts.believe, scope, keys, []any{life}); err != nil {
+	all := make([]any, len(keys))
+	for i, key := range keys {
+		all[i] = key
+	}
+	if _, err := l.run(ctx, l.scripts.believe, scope, all, []any{life}); err != nil {
 		return err
 	}
 	l.beliefs.hold(keys, life)

@@ -16,7 +16,7 @@ func NewAt(client redis.UniversalClient, local func() time.Time) *Limiter {
 }
 
 // SettlesWithin changes how long a reservation may be open.
-func (l *Limiter) SettlesWithin(d time.Duration) { l.settle = d }
+func (l *Limiter) SettlesWithin(d time.Duration) { l.scripts = newScripts(d) }
 
 // AsList is a sliding rule that keeps lists whatever its size.
 func AsList(r *Rule) *Rule { return r.as("L") }
@@ -26,14 +26,14 @@ func AsPacked(r *Rule) *Rule { return r.as("P") }
 
 func (r *Rule) as(kind string) *Rule {
 	other := newRule(r.Owner+"/"+kind, r.Policy)
-	other.sliding(kind + strings.TrimLeft(other.spec, "PL"))
+	other.spec = kind + strings.TrimLeft(other.spec, "PL")
 	return other
 }
 
-// WithoutShortcut is a rule that is checked as those with several windows are.
+// WithoutShortcut is a rule that quick.lua leaves to the long way.
 func WithoutShortcut(r *Rule) *Rule {
 	other := newRule(r.Owner+"/long", r.Policy)
-	other.single = nil
+	other.spec += " " // read as the same, but of no known form
 	return other
 }
 
@@ -43,7 +43,7 @@ func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Ti
 }
 
 // SubjectKey is where a subject is kept.
-func SubjectKey(scope string, r *Rule, s Subject) string { return subjectKey(scope, r, s.digest) }
+func SubjectKey(scope string, r *Rule, s Subject) string { return r.in(scope).subject(s) }
 
 // TestedGuard is the guard on a clock of the test.
 type TestedGuard struct{ g guard }

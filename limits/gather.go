@@ -79,12 +79,13 @@ func (g *gather[Q, A]) enter(l lane, questions []Q) *asked[Q, A] {
 // leave ends a call. What came meanwhile goes on without the caller.
 func (g *gather[Q, A]) leave(ctx context.Context, l lane) {
 	if together := g.next(l); len(together) > 0 {
-		go func() {
-			ctx := context.WithoutCancel(ctx) // it is not the caller's any more; the client's timeouts bound it
-			for ; len(together) > 0; together = g.next(l) {
-				g.sendTogether(ctx, l, together)
-			}
-		}()
+		go g.goOn(context.WithoutCancel(ctx), l, together) // it is not the caller's any more; the client's timeouts bound it
+	}
+}
+
+func (g *gather[Q, A]) goOn(ctx context.Context, l lane, together []*asked[Q, A]) {
+	for ; len(together) > 0; together = g.next(l) {
+		g.sendTogether(ctx, l, together)
 	}
 }
 

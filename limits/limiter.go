@@ -30,7 +30,6 @@ type Limiter struct {
 	refused *refused
 	lives   *lives
 	beliefs beliefs
-	settle  time.Duration
 	local   func() time.Time
 	offset  atomic.Int64 // ns by which Redis' clock is ahead of ours, as of the latest answer
 }
@@ -39,7 +38,7 @@ type Limiter struct {
 // not retry by itself and have short timeouts.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
-	l := &Limiter{client: client, scripts: newScripts(), guards: newGuards(client, local), refused: newRefused(), settle: SettleWithin, local: local}
+	l := &Limiter{client: client, scripts: newScripts(SettleWithin), guards: newGuards(client, local), refused: newRefused(), local: local}
 	l.lives = newLives(client, l.guards)
 	l.asks, l.settles = newGather(l.askAll), newGather(l.settleAll)
 	return l
@@ -164,15 +163,12 @@ func (l *Limiter) askInLife(ctx context.Context, to lane, checks []Check) ([]Ans
 }
 
 func (l *Limiter) askInParts(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
+	if len(checks) <= chunk {
+		return l.askPart(ctx, to, checks)
+	}
 	out := make([]Answer, 0, len(checks))
 	for part := range slices.Chunk(checks, chunk) {
-		answers, err := l.askOnce(ctx, to.scope, to.mode, part)
-		misplaced := func(a Answer) bool { return a.Status == statusNoPeriod }
-		if err == nil && slices.ContainsFunc(answers, misplaced) { // now Redis' time is known
-			if answers, err = l.askOnce(ctx, to.scope, to.mode, part); err == nil && slices.ContainsFunc(answers, misplaced) {
-				err = leaping()
-			}
-		}
+		answers, err := l.askPart(ctx, to, part)
 		if err != nil {
 			return nil, err
 		}
@@ -181,15 +177,29 @@ func (l *Limiter) askInParts(ctx context.Context, to lane, checks []Check) ([]An
 	return out, nil
 }
 
+func (l *Limiter) askPart(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
+	misplaced := func(a Answer) bool { return a.Status == statusNoPeriod }
+	answers, err := l.askOnce(ctx, to.scope, to.mode, checks)
+	if err == nil && slices.ContainsFunc(answers, misplaced) { // now Redis' time is known
+		if answers, err = l.askOnce(ctx, to.scope, to.mode, checks); err == nil && slices.ContainsFunc(answers, misplaced) {
+			return nil, leaping()
+		}
+	}
+	return answers, err
+}
+
 func (l *Limiter) askOnce(ctx context.Context, scope, mode string, checks []Check) ([]Answer, error) {
-	script, keys, args := l.question(scope, mode, checks)
+	keys, args := l.question(scope, checks)
 	most := sends
 	if mode == "T" {
 		most = 1
 	}
-	cmd, err := l.runAtMost(ctx, most, script, scope, keys, args)
+	cmd, err := l.runAtMost(ctx, most, l.scripts.reserve[mode], scope, keys, args)
 	if err != nil {
 		return nil, err
+	}
+	if status, short := cmd.Val().(int64); short { // of quick.lua
+		return []Answer{{Status: Status(status)}}, nil
 	}
 	reply, err := cmd.Int64Slice()
 	if err != nil || len(reply) == 0 {
@@ -203,23 +213,18 @@ func (l *Limiter) askOnce(ctx context.Context, scope, mode string, checks []Chec
 	return answers, nil
 }
 
-// question chooses the script for checks, and what it is sent.
-func (l *Limiter) question(scope, mode string, checks []Check) (script *redis.Script, keys []string, args []any) {
+// question is what reserve.lua is sent.
+func (l *Limiter) question(scope string, checks []Check) (keys, args []any) {
 	now := l.now()
-	keys, args = keysOf(scope, 4*len(checks)), []any{mode, l.settle.Milliseconds()}
-	if len(checks) == 1 && len(checks[0].Items) == 1 && checks[0].Items[0].Rule.single != nil {
-		c, item := checks[0], checks[0].Items[0]
-		keys = append(keys, ruleKey(scope, item.Rule), subjectKey(scope, item.Rule, item.Subject.digest))
-		return l.scripts.single, keys, append(append(args, c.Lease, c.Group), item.Rule.single...)
-	}
+	keys, args = append(make([]any, 0, 3+2*len(checks)), sharedKeys(scope, checks[0])...), make([]any, 0, 4*len(checks))
 	for _, c := range checks {
 		args = append(args, c.Lease, c.Group, len(c.Items))
 		for _, item := range c.Items {
-			keys = append(keys, ruleKey(scope, item.Rule), subjectKey(scope, item.Rule, item.Subject.digest))
-			args = append(args, item.Rule.specAt(now))
+			in := item.Rule.in(scope)
+			keys, args = append(keys, in.rule, in.subject(item.Subject)), append(args, item.Rule.specAt(now))
 		}
 	}
-	return l.scripts.reserve, keys, args
+	return keys, args
 }
 
 // readAnswers reads what reserve.lua returns.
@@ -251,7 +256,7 @@ func checkAll(scope string, checks []Check) error {
 		return err
 	}
 	for _, c := range checks {
-		if c.Lease == "" || strings.Contains(c.Lease+c.Group, "|") {
+		if c.Lease == "" || strings.IndexByte(c.Lease, '|') >= 0 || strings.IndexByte(c.Group, '|') >= 0 {
 			return fmt.Errorf("%w: lease %q of group %q", ErrInvalid, c.Lease, c.Group)
 		}
 	}

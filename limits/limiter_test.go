@@ -115,6 +115,25 @@ func TestReservation(t *testing.T) {
 	})
 }
 
+// TestReservationAfterItsCount: what the network delivers late, when it was counted
+// already, passes and reserves nothing, also where there is room for more.
+func TestReservationAfterItsCount(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		for _, windows := range [][]limits.Window{{{Max: 3, PerMS: 3_600_000}}, {{Max: 3, PerMS: 3_600_000}, {Max: 9, PerMS: 7_200_000}}} {
+			rules := s.rules(t, perAccount(windows...))
+			c := s.check(rules, "a")
+			for step, act := range []func(testing.TB, limits.Check){s.mustReserve, s.count, s.mustReserve, s.mustReserve} {
+				act(t, c)
+				if open := s.client.ZCard(t.Context(), "limits:{pool}:open").Val(); (open == 1) != (step == 0) {
+					t.Errorf("step %d: %d are open", step, open)
+				}
+			}
+		}
+	})
+}
+
 // TestMaxOneOfManyAtOnce: two replicas never both pass.
 func TestMaxOneOfManyAtOnce(t *testing.T) {
 	t.Parallel()
@@ -402,6 +421,14 @@ func TestKeysEndByThemselves(t *testing.T) {
 		)
 		s.start(t, rules, "a")
 		s.start(t, rules, "a")
+		for _, rule := range rules {
+			if !s.start(t, []*limits.Rule{rule}, "started alone") {
+				t.Fatal("it may not start")
+			}
+			if a, err := s.Take(t.Context(), scope, []limits.Check{s.check([]*limits.Rule{rule}, "taken alone")}); err != nil || a[0].Status != limits.StatusPassed {
+				t.Fatalf("it may not be taken: %v, %v", a, err)
+			}
+		}
 		for _, key := range s.keys(t) {
 			if ttl := s.client.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 50*time.Hour {
 				t.Errorf("%s ends in %s", key, ttl)

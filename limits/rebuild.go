@@ -167,7 +167,7 @@ func (l *Limiter) Forget(ctx context.Context, scope string, rules []*Rule) error
 		return err
 	}
 	for _, r := range rules {
-		if err := l.client.Del(ctx, ruleKey(scope, r)).Err(); err != nil {
+		if err := l.client.Del(ctx, r.in(scope).key).Err(); err != nil {
 			return fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
 		}
 	}
@@ -175,8 +175,8 @@ func (l *Limiter) Forget(ctx context.Context, scope string, rules []*Rule) error
 }
 
 // step takes one step of fill.lua; false: the rule is known already.
-func (l *Limiter) step(ctx context.Context, scope, name, token string, r *Rule, subjects []string, args ...any) (bool, error) {
-	keys := append(append(keysOf(scope, 1+len(subjects)), ruleKey(scope, r)), subjects...)
+func (l *Limiter) step(ctx context.Context, scope, name, token string, r *Rule, subjects []any, args ...any) (bool, error) {
+	keys := append(append(keysOf(scope, 1+len(subjects)), r.in(scope).rule), subjects...)
 	all := append([]any{name, token, takeOver.Milliseconds()}, args...)
 	cmd, err := l.run(ctx, l.scripts.fill, scope, keys, all)
 	if err != nil {
@@ -196,7 +196,7 @@ func (l *Limiter) step(ctx context.Context, scope, name, token string, r *Rule, 
 // fill sends what a rule counted, in pieces, and lets others count from then on.
 func (l *Limiter) fill(ctx context.Context, hold *holding, p *past) error {
 	scope, token := hold.scope, hold.token
-	send := func(recent []string, subjects []string, args []any) error {
+	send := func(recent []string, subjects, args []any) error {
 		head := []any{p.rule.specAt(l.now()), len(recent)}
 		for _, lease := range recent {
 			head = append(head, lease)
@@ -211,11 +211,10 @@ func (l *Limiter) fill(ctx context.Context, hold *holding, p *past) error {
 			return err
 		}
 	}
-	var subjects []string
-	var args []any
+	var subjects, args []any
 	for digest, s := range p.subjects {
 		for before, part := range p.parts(s) {
-			subjects = append(subjects, subjectKey(scope, p.rule, digest))
+			subjects = append(subjects, p.rule.in(scope).subjects+digest)
 			args = append(append(args, before, len(part)), part...)
 			if len(args) < piece {
 				continue

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// packedMax is up to how many starts of a subject are kept as one text; beyond, in a
-// list, of which no more is read than is needed.
-const packedMax = 100
+// packedMax is up to how many starts of a subject are kept as one text, which is read
+// and written as a whole; beyond, in a list, of which no more is read than is needed.
+const packedMax = 32
 
 // format is that of what is kept. A rule of another one is another rule, so that two
 // releases side by side do not misread each other.
@@ -26,10 +26,10 @@ type Rule struct {
 	id      string // of what it counts: a rule that counts otherwise is another rule
 	perEach []string
 	spec    string // as the scripts read it; of a calendar without its boundaries
-	single  []any  // the spec of one sliding window, as single.lua reads it; nil: several, or another algorithm
 	cap     int64  // sliding: as many starts of a subject are kept; 0: only counted
 	longest time.Duration
 	zone    *time.Location
+	names   atomic.Pointer[names]   // in the scope that asked last
 	periods atomic.Pointer[periods] // computed last
 }
 
@@ -85,15 +85,7 @@ func (r *Rule) slide(windows []Window) {
 	if r.cap <= packedMax {
 		kind = "P"
 	}
-	r.sliding(fmt.Sprintf("%s %d %d%s", kind, r.cap, r.longest.Milliseconds(), text.String()))
-}
-
-// sliding sets the spec of a sliding rule.
-func (r *Rule) sliding(spec string) {
-	r.spec, r.single = spec, nil
-	if words := strings.Fields(spec); len(words) == 5 { // kind, cap, longest, max, per
-		r.single = []any{words[0], words[3], words[4]}
-	}
+	r.spec = fmt.Sprintf("%s %d %d%s", kind, r.cap, r.longest.Milliseconds(), text.String())
 }
 
 // Longest is how long a start may matter.

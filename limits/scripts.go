@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -18,14 +18,18 @@ const sends = 3
 var (
 	//go:embed lua/keys.lua
 	keysLua string
+	//go:embed lua/trim.lua
+	trimLua string
 	//go:embed lua/base.lua
 	baseLua string
 	//go:embed lua/common.lua
 	commonLua string
-	//go:embed lua/single.lua
-	singleLua string
+	//go:embed lua/quick.lua
+	quickLua string
 	//go:embed lua/reserve.lua
 	reserveLua string
+	//go:embed lua/quick_settle.lua
+	quickSettleLua string
 	//go:embed lua/settle.lua
 	settleLua string
 	//go:embed lua/overdue.lua
@@ -40,54 +44,42 @@ var (
 	topLua string
 )
 
-type scripts struct{ single, reserve, settle, overdue, believe, fill, note, top *redis.Script }
+type scripts struct {
+	reserve                                   map[string]script // by the mode of reserve.lua
+	settle, overdue, fill, believe, note, top script
+}
 
-func newScripts() scripts {
-	// Making the functions takes longer than a check of one window: it makes them when
-	// it needs one.
-	seldom := "local function base()\n" + baseLua + "\nreturn others, slide_count, set_known\nend\n"
-	short := func(src string) *redis.Script { return redis.NewScript(keysLua + baseLua + src) }
-	script := func(src string) *redis.Script { return short(commonLua + src) }
-	return scripts{
-		single: redis.NewScript(keysLua + seldom + singleLua), overdue: short(overdueLua),
-		reserve: script(reserveLua), settle: script(settleLua), fill: script(fillLua),
-		believe: redis.NewScript(believeLua), note: redis.NewScript(noteLua), top: redis.NewScript(topLua),
+// script is one, and the digest by which Redis knows it.
+type script struct{ source, digest string }
+
+func newScript(source string) script { return script{source, redis.NewScript(source).Hash()} }
+
+// newScripts writes constants into scripts instead of sending them each time.
+func newScripts(settleWithin time.Duration) scripts {
+	head := fmt.Sprintf("local SETTLE = %d\n", settleWithin.Milliseconds()) + keysLua + trimLua
+	functions := baseLua + commonLua
+	reserve := func(mode string) script {
+		return newScript(fmt.Sprintf("local MODE = '%s'\n", mode) + head + quickLua + functions + reserveLua)
 	}
-}
-
-// prefix of the keys of a scope: one hash tag, so one node of a Cluster.
-func prefix(scope string) string { return "limits:{" + scope + "}:" }
-
-// keysOf are those of a scope, in the order of keys.lua.
-func keysOf(scope string, more int) []string {
-	p := prefix(scope)
-	keys := make([]string, 0, 3+more)
-	return append(keys, p+"open", p+"pending", p+"done")
-}
-
-// keysOfTop are those of note.lua.
-func keysOfTop(scope string) []string {
-	p := prefix(scope)
-	return []string{p + "top0", p + "top1", p + "hour"}
-}
-
-func ruleKey(scope string, r *Rule) string { return prefix(scope) + "r:" + r.id }
-
-func subjectKey(scope string, r *Rule, digest string) string {
-	return prefix(scope) + "s:" + r.id + ":" + digest
+	return scripts{
+		reserve: map[string]script{"R": reserve("R"), "T": reserve("T"), "P": reserve("P")},
+		settle:  newScript(head + quickSettleLua + functions + settleLua),
+		fill:    newScript(head + functions + fillLua), overdue: newScript(head + baseLua + overdueLua),
+		believe: newScript(believeLua), note: newScript(noteLua), top: newScript(topLua),
+	}
 }
 
 // newToken names one undertaking over all its calls.
 func newToken() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
 // run runs a script that may run twice, again when the network lost it.
-func (l *Limiter) run(ctx context.Context, script *redis.Script, scope string, keys []string, args []any) (*redis.Cmd, error) {
-	return l.runAtMost(ctx, sends, script, scope, keys, args)
+func (l *Limiter) run(ctx context.Context, s script, scope string, keys, args []any) (*redis.Cmd, error) {
+	return l.runAtMost(ctx, sends, s, scope, keys, args)
 }
 
 // runAtMost sends a script so often. Redis that did not answer a moment ago is not
 // asked.
-func (l *Limiter) runAtMost(ctx context.Context, sends int, script *redis.Script, scope string, keys []string, args []any) (*redis.Cmd, error) {
+func (l *Limiter) runAtMost(ctx context.Context, sends int, s script, scope string, keys, args []any) (*redis.Cmd, error) {
 	g := l.guards.of(scope)
 	probe, ok := g.enter()
 	if !ok {
@@ -97,7 +89,7 @@ func (l *Limiter) runAtMost(ctx context.Context, sends int, script *redis.Script
 	defer func() { g.leave(ctx, probe, err) }()
 	var cmd *redis.Cmd
 	for range sends {
-		cmd = script.Run(ctx, l.client, keys, args...)
+		cmd = l.send(ctx, s, keys, args)
 		if err = cmd.Err(); !lost(err) || probe || ctx.Err() != nil {
 			break
 		}
@@ -113,16 +105,32 @@ func silent(scope string) error {
 	return fmt.Errorf("limits of %s: %w: it did not answer a moment ago", scope, ErrUnavailable)
 }
 
-// lost is whether no answer came, so that sending again can help.
-func lost(err error) bool {
-	var answer redis.Error
-	return err != nil && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout)
+// send sends a script by its digest, or as a whole if Redis does not know it yet.
+func (l *Limiter) send(ctx context.Context, s script, keys, args []any) *redis.Cmd {
+	all := make([]any, 0, 3+len(keys)+len(args))
+	all = append(append(append(all, "evalsha", s.digest, len(keys)), keys...), args...)
+	cmd := l.do(ctx, all)
+	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		all[0], all[1] = "eval", s.source
+		cmd = l.do(ctx, all)
+	}
+	return cmd
 }
 
-// checkScope keeps a name from breaking out of the hash tag.
-func checkScope(scope string) error {
-	if scope == "" || strings.ContainsAny(scope, "{}") {
-		return fmt.Errorf("%w: scope %q", ErrInvalid, scope)
+func (l *Limiter) do(ctx context.Context, all []any) *redis.Cmd {
+	cmd := redis.NewCmd(ctx, all...)
+	if len(all) > 3 {
+		cmd.SetFirstKeyPos(3) // so the node of a Cluster is known
 	}
-	return nil
+	_ = l.client.Process(ctx, cmd) // it is in cmd
+	return cmd
+}
+
+// lost is whether no answer came, so that sending again can help.
+func lost(err error) bool {
+	if err == nil {
+		return false
+	}
+	var answer redis.Error
+	return !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout)
 }

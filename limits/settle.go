@@ -43,7 +43,7 @@ func (l *Limiter) Overdue(ctx context.Context, scope string) ([]string, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
 	}
-	cmd, err := l.run(ctx, l.scripts.overdue, scope, keysOf(scope, 0), []any{l.settle.Milliseconds(), 1000})
+	cmd, err := l.run(ctx, l.scripts.overdue, scope, keysOf(scope, 0), []any{1000})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (l *Limiter) settleAll(ctx context.Context, to lane, entries []entry) ([]se
 
 func (l *Limiter) settleOnce(ctx context.Context, scope string, entries []entry) (done bool, err error) {
 	now := l.now()
-	keys, args := keysOf(scope, 4*len(entries)), []any(nil)
+	keys, args := append(make([]any, 0, 3+2*len(entries)), sharedKeys(scope, entries[0].Check)...), make([]any, 0, 6*len(entries))
 	for _, e := range entries {
 		started := 0
 		if e.started {
@@ -96,13 +96,16 @@ func (l *Limiter) settleOnce(ctx context.Context, scope string, entries []entry)
 		}
 		args = append(args, e.Lease, e.Group, started, max(e.ago.Milliseconds(), 0), len(e.Items))
 		for _, item := range e.Items {
-			keys = append(keys, ruleKey(scope, item.Rule), subjectKey(scope, item.Rule, item.Subject.digest))
-			args = append(args, item.Rule.specAt(now))
+			in := item.Rule.in(scope)
+			keys, args = append(keys, in.rule, in.subject(item.Subject)), append(args, item.Rule.specAt(now))
 		}
 	}
 	cmd, err := l.run(ctx, l.scripts.settle, scope, keys, args)
 	if err != nil {
 		return false, err
+	}
+	if _, short := cmd.Val().(int64); short { // of quick_settle.lua
+		return true, nil
 	}
 	reply, err := cmd.Int64Slice()
 	if err != nil || len(reply) == 0 {

@@ -1,5 +1,4 @@
--- What the scripts share that are sent after keys.lua; single.lua takes of it what it
--- needs.
+-- What the scripts share that are sent after keys.lua.
 
 local function check(ok, what)
   if not ok then error('limits: bad ' .. what) end
@@ -10,12 +9,16 @@ end
 local function subject_name(key) return string.sub(key, -35) end
 local function rule_name(key) return string.sub(key, -35, -24) end
 
-local function text(n) return string.format('%.0f', n) end
-
-local function now_ms()
+-- clock is the time, as a number and as a text.
+local function clock()
   local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+  local at = t[1] .. string.sub('00000' .. t[2], -6, -4) -- us to ms
+  return tonumber(at), at
 end
+
+-- text of a whole number. Redis is given texts: it, and Lua without a format, write a
+-- number as one with a fraction, which takes longer than a call.
+local function text(n) return string.format('%d', n) end
 
 -- known_since is since when (ms) a rule of this value is believed; nil: it is not.
 local function known_since(value)
@@ -34,9 +37,9 @@ local function keep_known(rule, since, longest, now)
   if now - since > longest / 2 then set_known(rule, longest, now) end
 end
 
--- reservation is the name of one.
+-- reservation is the name of one that was made at a time, which is a text.
 local function reservation(key, at, group, lease)
-  return subject_name(key) .. '|' .. text(at) .. '|' .. group .. '|' .. lease
+  return subject_name(key) .. '|' .. at .. '|' .. group .. '|' .. lease
 end
 
 -- others are when the reservations of a subject were made, one for each group but
@@ -98,24 +101,10 @@ local function insert(key, at, now)
   return redis.call('RPUSH', key, text(at))
 end
 
--- trim keeps of a list what can still matter.
-local function trim(s, key, now, length)
-  if length > s.cap then
-    redis.call('LTRIM', key, 0, s.cap - 1)
-  elseif length % 4 == 0 then
-    for _ = 1, 8 do -- more than were added since, so that this keeps up
-      local last = tonumber(redis.call('LINDEX', key, -1) or nil)
-      if not last or last > now - s.longest then break end
-      redis.call('RPOP', key)
-    end
-  end
-  redis.call('PEXPIRE', key, text(s.longest))
-end
-
 -- slide_count counts a start of a sliding subject, whose packed times are known.
 local function slide_count(s, key, packed, at, now)
   if packed then return redis.call('SET', key, pack(packed, at, s.cap), 'PX', text(s.longest)) end
-  trim(s, key, now, insert(key, at, now))
+  trim(s.cap, text(s.longest), key, now, insert(key, at, now))
 end
 
 -- forget_old makes room among the counts that are known by their leases.

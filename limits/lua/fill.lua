@@ -13,7 +13,7 @@
 local DONE_BEFORE, BUSY, OK = 0, 2, 1
 local rule, step, token, patience = KEYS[FIRST + 1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 check(rule and patience, 'argument')
-local now = now_ms()
+local now = clock()
 local state, at = state_of(rule)
 local mine = state and state ~= 'known' and string.match(redis.call('GET', rule), '|([^|]*)$') == token
 

@@ -16,6 +16,7 @@
 -- Only what is counted stands in a subject; what is reserved stands in pending.
 -- So nothing has to be taken back from a subject.
 -- Time is Redis TIME. A TTL only removes what has no effect any more.
+-- SETTLE is after how long (ms) a reservation must have been settled.
 -- A script checks its arguments before its first write: nothing rolls back.
 
 local OPEN, PENDING, DONE = KEYS[1], KEYS[2], KEYS[3]

@@ -1,8 +1,7 @@
 -- reserve: may these start?
 -- KEYS     keys.lua; then rule and subject of each item
--- ARGV     mode (R reserve, T count at once, P only look), after how long (ms) a
---          reservation must have been settled; then per check: lease, group,
---          number of items; and per item: the spec
+-- MODE     R reserve, T count at once, P only look
+-- ARGV     per check: lease, group, number of items; and per item: the spec
 -- Returns  now (ms); then per check: status, number of entries, and per entry:
 --          item, window (both from 0), ms until it opens, ms since the oldest
 --          start that keeps it shut, 1 if only reservations keep it shut
@@ -11,35 +10,30 @@
 --          that was reserved or counted passes (R). No check passes with a rule that is
 --          not believed, nor while a reservation is overdue: whether it was used must be
 --          found out first.
-local mode, settle_ms = ARGV[1], tonumber(ARGV[2])
-check(mode == 'R' or mode == 'T' or mode == 'P', 'mode')
-check(settle_ms, 'time')
-
-local checks, at, key = {}, 3, FIRST + 1
-while ARGV[at] do
-  local c = { lease = ARGV[at], group = ARGV[at + 1], items = {} }
-  local n = tonumber(ARGV[at + 2])
+local checks, next, key = {}, 1, FIRST + 1
+while ARGV[next] do
+  local c = { lease = ARGV[next], group = ARGV[next + 1], items = {} }
+  local n = tonumber(ARGV[next + 2])
   check(n and c.lease ~= '', 'check')
   for i = 1, n do
-    local spec, subject = ARGV[at + 2 + i], KEYS[key + 1]
+    local spec, subject = ARGV[next + 2 + i], KEYS[key + 1]
     check(subject and spec, 'item')
     c.items[i] = { rule = KEYS[key], key = subject, spec = read_spec(spec) }
     key = key + 2
   end
   checks[#checks + 1] = c
-  at = at + 3 + n
+  next = next + 3 + n
 end
 
-local now = now_ms()
+local now, at = clock()
 local reply = { now }
-local oldest = redis.call('ZRANGE', OPEN, 0, 0, 'WITHSCORES')
-local reserved = #oldest > 0 -- anything at all
-local overdue = reserved and now - tonumber(oldest[2]) >= settle_ms
+local open = redis.call('ZCARD', OPEN) -- reservations of all
+local overdue = open > 0 and redis.call('ZCOUNT', OPEN, '-inf', text(now - SETTLE)) > 0
 
 -- distrust makes a rule unknown whose subject has a time that is yet to come: the
 -- clock went back, and would keep the subject shut until it is there again.
 local function distrust(item)
-  if mode ~= 'P' then redis.call('DEL', item.rule) end
+  if MODE ~= 'P' then redis.call('DEL', item.rule) end
   return UNKNOWN
 end
 
@@ -69,7 +63,7 @@ local function judge(item, group)
   local s = item.spec
   item.since = known_since(redis.call('GET', item.rule))
   if not item.since then return UNKNOWN end
-  local pending = reserved and others(item.key, group) or {}
+  local pending = open > 0 and others(item.key, group) or {}
   if s.windows then return slide(item, pending) end
   local since, n = read_count(item.key)
   if since and since > now + AHEAD then return distrust(item) end
@@ -92,20 +86,20 @@ end
 
 -- passed_before says whether this very check passed already: it was sent again.
 local function passed_before(c)
-  if reserved and redis.call('ZSCORE', OPEN, c.lease) then return true end
+  if open > 0 and redis.call('ZSCORE', OPEN, c.lease) then return true end
   local first = c.items[1]
   return first and redis.call('ZSCORE', DONE, rule_name(first.key) .. '|' .. c.lease)
 end
 
 local function pass(c)
-  if mode == 'R' and #c.items > 0 then
-    redis.call('ZADD', OPEN, text(now), c.lease)
-    reserved = true
+  if MODE == 'R' and #c.items > 0 then
+    redis.call('ZADD', OPEN, at, c.lease)
+    open = open + 1
   end
   for _, item in ipairs(c.items) do
-    if mode == 'R' then
-      redis.call('ZADD', PENDING, 0, reservation(item.key, now, c.group, c.lease))
-    elseif mode == 'T' then
+    if MODE == 'R' then
+      redis.call('ZADD', PENDING, '0', reservation(item.key, at, c.group, c.lease))
+    elseif MODE == 'T' then
       count(item.spec, item.key, now, now)
       keep_known(item.rule, item.since, item.spec.longest, now)
     end
@@ -114,7 +108,7 @@ local function pass(c)
 end
 
 local function serve(c)
-  if mode == 'R' and passed_before(c) then return answer(PASSED, {}) end
+  if MODE == 'R' and passed_before(c) then return answer(PASSED, {}) end
   if overdue then return answer(UNSETTLED, {}) end
   local entries = {}
   for i, item in ipairs(c.items) do

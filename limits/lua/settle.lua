@@ -6,14 +6,13 @@
 --          now alone: nothing was done, since no period of a calendar has this time
 -- Keeps    each rule counts a lease once, however often this is sent. A rule that
 --          is not believed counts nothing: it is filled from the history.
-local now = now_ms()
+local now = clock()
 
 -- unreserve ends a reservation and says when it was made. Whoever settles what
 -- another process reserved may know other items than it did: so all are looked for.
 local function unreserve(lease, group, keys)
   local at = redis.call('ZSCORE', OPEN, lease)
   if not at then return nil end
-  at = tonumber(at)
   for _, key in ipairs(keys) do
     redis.call('ZREM', PENDING, reservation(key, at, group, lease))
   end
@@ -24,7 +23,7 @@ local function unreserve(lease, group, keys)
     end
   end
   redis.call('ZREM', OPEN, lease)
-  return at
+  return tonumber(at)
 end
 
 local function settle(e)
