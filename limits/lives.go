@@ -50,7 +50,10 @@ func newLives(client redis.UniversalClient, guards *guards) *lives {
 }
 
 func (l *lives) watch(client *redis.Client) *node {
-	one, known := l.nodes.LoadOrStore(client, &node{})
+	one, known := l.nodes.Load(client)
+	if !known {
+		one, known = l.nodes.LoadOrStore(client, &node{})
+	}
 	if !known {
 		client.AddHook(changes{&l.changes})
 	}
