@@ -29,9 +29,9 @@ type session struct {
 // read is for single statements, each one consistent reading.
 func (s *Store) read() session {
 	if s.prepared == nil {
-		return session{s.db, s.dialect, s.accounts}
+		return s.planned()
 	}
-	return session{s.prepared, s.dialect, s.accounts}
+	return session{reader{s.prepared, s, false}, s.dialect, s.accounts}
 }
 
 // write runs change in one transaction and commits it. Whatever change read

@@ -26,6 +26,7 @@ type Store struct {
 	prepared *prepared // nil: statements run as they are
 	running  sync.Map  // requests under way that take effect once, by owner and key
 	accounts bool      // changes of devices are noted for their accounts
+	moments  chan struct{} // as many as are looked at
 	dialect
 }
 
@@ -159,6 +160,7 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 }
 
 func opened(ctx context.Context, s *Store) (*Store, error) {
+	s.moments = make(chan struct{}, momentsMost)
 	if err := s.Ping(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

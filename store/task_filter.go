@@ -103,4 +103,4 @@ func (s *Store) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
 
 // planned plans each statement for the values it is given: which index serves
 // a filter depends on how many rows have that value.
-func (s *Store) planned() session { return session{s.db, s.dialect, s.accounts} }
+func (s *Store) planned() session { return session{reader{s.db, s, true}, s.dialect, s.accounts} }

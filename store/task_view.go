@@ -87,6 +87,9 @@ func (s session) history(ctx context.Context, v *TaskView) error {
 
 // atOnce runs several readings of one moment, though each reads the clock anew.
 func (s *Store) atOnce(ctx context.Context, read func(session) error) error {
+	if tx, inside := s.moment(ctx); inside {
+		return read(tx)
+	}
 	s.prepared.prepareNoted(ctx)
 	tx, err := s.db.BeginTxx(ctx, &sql.TxOptions{Isolation: s.snapshot})
 	if err != nil {

@@ -50,7 +50,8 @@ func (w *Web) Tick(ctx context.Context) error {
 
 // message is one update of an open page: all of it, or the pieces that differ.
 type message struct {
-	Now    int64         `json:"now"` // ms since 1970, for relative times
+	Now    int64         `json:"now"`              // ms since 1970, for relative times
+	Moment string        `json:"moment,omitempty"` // of the ledger, that the page shows with this message
 	Main   template.HTML `json:"main,omitempty"`
 	Title  string        `json:"title,omitempty"`
 	Pieces []piece       `json:"pieces,omitempty"`
@@ -143,6 +144,7 @@ func (w *Web) follow(r *http.Request, key viewKey, version string, send func(mes
 				m = s.sheet.since(shown)
 				m.Now = w.options.Now().UnixMilli()
 			}
+			m.Moment = s.sheet.moment
 			shown = s.sheet
 		}
 		if s.err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 // update is what an open page is sent.
 type update struct {
 	Now    int64
+	Moment string
 	Main   string
 	Pieces []struct{ ID, HTML string }
 	Error  string
@@ -115,6 +117,35 @@ func TestPagesFollowAllReplicas(t *testing.T) {
 	first.report("d-1", map[string]any{"accept": false, "results": []map[string]any{{"task": granted.ID, "token": granted.Token, "status": "succeeded"}}})
 	second.await(tasks, "the result in the list", shows(`<span class="state succeeded">succeeded</span></td>`))
 	second.await(task, "the result of the task", shows(`aria-current="step">succeeded`))
+}
+
+// A page says which moment it shows, when it is opened and with each update,
+// and that it is a later one also when nothing of what it shows has changed.
+func TestPagesSayWhichMomentTheyShow(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, "d-1")
+	b.pool("q", 3)
+	newest := func() string {
+		var list struct{ Events []struct{ ID int64 } }
+		b.call("GET", "/v1/events?page_size=1", nil, &list)
+		return itoa(list.Events[0].ID)
+	}
+	moment := regexp.MustCompile(`<main id="main" data-moment="(\d+)\.1">`)
+	for _, page := range []string{"/", "/pools/p", "/batches", "/batches/1", "/tasks", "/tasks/1", "/devices", "/activity", "/system"} {
+		_, text, _ := b.get(page)
+		if found := moment.FindStringSubmatch(text); found == nil || found[1] != newest() {
+			t.Errorf("%s shows the moment %v, want %s: %.600s", page, found, newest(), text)
+		}
+	}
+	other := b.stream("/pools/q")
+	b.await(other, "the page", func(u update) bool { return u.Main != "" && u.Moment == newest()+".1" })
+	b.grant("d-1")
+	b.await(other, "the moment after a grant elsewhere", func(u update) bool { return u.Main == "" && u.Moment == newest()+".1" })
+	tab := browse(t)
+	tab.open(b.url + "/pools/q")
+	b.call("PATCH", "/v1/pools/q", map[string]any{"capacity": 2}, nil)
+	tab.until(`document.querySelectorAll(".grid .cell").length === 2 && document.getElementById("main").dataset.moment === "` + newest() + `.1"`)
 }
 
 // However many look at a page, it is read once; and where nothing happens only

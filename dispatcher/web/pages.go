@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 type visitorKey struct{}
@@ -53,6 +54,28 @@ func (w *Web) inside(rw http.ResponseWriter, r *http.Request) {
 
 // loader finds what a page shows.
 type loader func(r *http.Request) (page, error)
+
+// inOneMoment has a loader read one moment of the ledger, so that the numbers
+// of a page agree with each other, and has the page say which moment that is.
+func (w *Web) inOneMoment(load loader) loader {
+	return func(r *http.Request) (p page, err error) {
+		err = w.options.Ledger.InOneMoment(r.Context(), func(ctx context.Context, at store.Moment) error {
+			p, err = load(r.WithContext(ctx))
+			p.moment = at.String()
+			return err
+		})
+		return p, err
+	}
+}
+
+// checked asks the dependencies before that moment: the check of an embedded
+// ledger needs the connection that the moment keeps.
+func (w *Web) checked(load func(r *http.Request, checks []dependency) (page, error)) loader {
+	return func(r *http.Request) (page, error) {
+		checks := w.dependencies(r.Context())
+		return w.inOneMoment(func(r *http.Request) (page, error) { return load(r, checks) })(r)
+	}
+}
 
 // page serves a loader, to a browser or to the hub.
 func (w *Web) page(pattern string, load loader) {
@@ -112,6 +135,7 @@ type shell struct {
 	Main           template.HTML
 	Version        string
 	Live           string // the page's own address, for its stream; empty: it does not change
+	Moment         string // of the ledger, that the page shows; empty: it shows no numbers
 	Who            api.Operator
 	Open, ReadOnly bool
 	Mode           string
@@ -151,7 +175,7 @@ func (w *Web) send(rw http.ResponseWriter, r *http.Request, status int, section 
 	query.Del("done")
 	live.RawQuery = query.Encode()
 	out := shell{
-		Title: s.title, Section: section, Main: s.main, Version: s.version(), Who: who, Mode: w.options.System.Mode,
+		Title: s.title, Section: section, Main: s.main, Moment: s.moment, Version: s.version(), Who: who, Mode: w.options.System.Mode,
 		Open: w.options.Open && who.Name == "dashboard", ReadOnly: w.options.ReadOnly, Done: said()[r.URL.Query().Get("done")],
 		Now: w.options.Now().UnixMilli(), Nav: sections(),
 	}

@@ -15,7 +15,7 @@ const (
 )
 
 func (w *Web) routePools() {
-	w.page("/{$}", w.poolsPage)
+	w.page("/{$}", w.checked(w.poolsPage))
 }
 
 // poolCard is a pool on the first page.
@@ -30,7 +30,7 @@ type poolCard struct {
 	Over   bool    // more is held than the capacity, after that was lowered
 }
 
-func (w *Web) poolsPage(r *http.Request) (page, error) {
+func (w *Web) poolsPage(r *http.Request, checks []dependency) (page, error) {
 	query := url.Values{"page_size": {strconv.Itoa(poolsShown)}}
 	token := r.URL.Query().Get("page")
 	if token != "" {
@@ -56,7 +56,7 @@ func (w *Web) poolsPage(r *http.Request) (page, error) {
 	return page{
 		title: "Pools", section: "pools", template: "pools", watch: watch{always: true},
 		data: map[string]any{
-			"Cards": cards, "Few": len(cards) <= fewPools, "Next": next, "First": token == "", "Admin": w.may(r, "admin"), "Broken": broken(w.dependencies(r.Context())),
+			"Cards": cards, "Few": len(cards) <= fewPools, "Next": next, "First": token == "", "Admin": w.may(r, "admin"), "Broken": broken(checks),
 		},
 	}, nil
 }

@@ -18,6 +18,7 @@ type page struct {
 	template string
 	data     any
 	watch    watch
+	moment   string // of the ledger; empty: nothing of it is shown
 }
 
 // sheet is a page as it was rendered: all of it, and the parts that change by
@@ -28,6 +29,7 @@ type sheet struct {
 	order  []string // ids of the pieces
 	pieces map[string]template.HTML
 	watch  watch
+	moment string
 }
 
 // version tells sheets of different content apart.
@@ -66,7 +68,7 @@ func (c *canvas) Piece(id, name string, data any) (template.HTML, error) {
 }
 
 func (s *sheets) render(p page) (*sheet, error) {
-	made := &sheet{title: p.title, pieces: map[string]template.HTML{}, watch: p.watch}
+	made := &sheet{title: p.title, pieces: map[string]template.HTML{}, watch: p.watch, moment: p.moment}
 	var out strings.Builder
 	if err := s.set.ExecuteTemplate(&out, p.template, &canvas{Data: p.data, sheets: s, sheet: made}); err != nil {
 		return nil, fmt.Errorf("rendering %s: %w", p.template, err)

@@ -23,11 +23,11 @@ type Setting struct{ Key, Value, Help string }
 // dependency is one check of readiness.
 type dependency struct{ Name, State string }
 
-func (w *Web) routeSystem() { w.page("/system", w.systemPage) }
+func (w *Web) routeSystem() { w.page("/system", w.checked(w.systemPage)) }
 
-func (w *Web) systemPage(r *http.Request) (page, error) {
+func (w *Web) systemPage(r *http.Request, checks []dependency) (page, error) {
 	s := w.options.System
-	data := map[string]any{"System": s, "Checks": w.dependencies(r.Context()), "Streams": w.streams.open.Load(), "Passes": []Pass(nil)}
+	data := map[string]any{"System": s, "Checks": checks, "Streams": w.streams.open.Load(), "Passes": []Pass(nil)}
 	if s.Passes != nil {
 		data["Passes"] = s.Passes()
 	}

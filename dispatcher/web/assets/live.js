@@ -129,6 +129,7 @@
       const old = document.getElementById(id), fresh = parse(html).firstElementChild;
       if (old && fresh) morph(old, fresh);
     }
+    if (message.moment) document.getElementById("main").dataset.moment = message.moment;
     tickTimes();
   }
 

@@ -1,0 +1,99 @@
+package store_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// What is committed while a moment is looked at is not in it, whatever is read:
+// prepared, planned, or a task with all around it. It is in the next one.
+func TestMomentStandsStill(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 3)
+	batch, tasks := l.batch(store.Batch{Pool: "p"}, "d-1", "d-2")
+	type seen struct{ held, events, dispatched int }
+	look := func(ctx context.Context) (s seen) {
+		o, err := l.Occupancy(ctx, "p", 10)
+		l.must(err)
+		events, err := l.Events(ctx, store.EventFilter{Batch: batch.ID})
+		l.must(err)
+		v, err := l.TaskView(ctx, tasks[0])
+		l.must(err)
+		return seen{len(o.Grants), len(events), v.Held}
+	}
+	var before store.Moment
+	l.must(l.InOneMoment(t.Context(), func(ctx context.Context, at store.Moment) error {
+		before = at
+		first := look(ctx)
+		l.grant(tasks[0], "d-1", "p", 0)
+		if again := look(ctx); again != first || first.held != 0 {
+			t.Errorf("in one moment first %+v, then %+v", first, again)
+		}
+		if now := look(t.Context()); now.held != 1 || now.dispatched != 1 || now.events <= first.events {
+			t.Errorf("outside: %+v", now)
+		}
+		return nil
+	}))
+	l.must(l.InOneMoment(t.Context(), func(ctx context.Context, at store.Moment) error {
+		if now := look(ctx); now.held != 1 || at.Event <= before.Event {
+			t.Errorf("in the next moment: %+v at %s, before %s", now, at, before)
+		}
+		return nil
+	}))
+}
+
+// Two moments of the same newest event differ in name when an older one was
+// committed between them.
+func TestMomentIsNamedByAllNewestEvents(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	held, err := l.DB().BeginTx(t.Context(), nil)
+	l.must(err)
+	defer held.Rollback()
+	_, err = held.ExecContext(t.Context(), `INSERT INTO events (at, kind) VALUES (now(), 'held')`)
+	l.must(err)
+	for range 70 {
+		l.exec(`INSERT INTO events (at, kind) VALUES (now(), 'other')`)
+	}
+	name := func() (at store.Moment) {
+		l.must(l.InOneMoment(t.Context(), func(_ context.Context, now store.Moment) error {
+			at = now
+			return nil
+		}))
+		return at
+	}
+	if at := name(); at.Event != 71 || at.Below != 8 {
+		t.Errorf("moment %s, want 71.8", at)
+	}
+	l.exec(`DELETE FROM events WHERE id > 40`)
+	before := name()
+	l.must(held.Commit())
+	if after := name(); before.Event != 40 || after.Event != 40 || before == after {
+		t.Errorf("%s before an older event came, then %s", before, after)
+	}
+}
+
+// All that is read in a moment is found with the embedded ledger, too, and it
+// is free for others afterwards, also after an error.
+func TestMomentOnBoth(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 3)
+		for range 2 * 6 { // more often than there are moments at once
+			err := l.InOneMoment(l.Context(), func(ctx context.Context, at store.Moment) error {
+				if at.Event != 1 || at.Below != 1 {
+					l.Errorf("moment %s, want 1.1", at)
+				}
+				_, err := l.Pool(ctx, "nowhere")
+				return err
+			})
+			if err == nil {
+				l.Error("the error within is lost")
+			}
+		}
+		l.pool("q", 1)
+	})
+}
