@@ -1,7 +1,12 @@
 package web_test
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -10,35 +15,42 @@ import (
 // asks nobody to sign in:
 //
 //	dispatcher dev --simulate 500
-//	WEB_URL=http://127.0.0.1:8080 WEB_SHOTS=/tmp/shots go test ./dispatcher/web -run 'TestPicturesOfARunningOne$'
+//	mkdir /tmp/shots
+//	WEB_URL=http://127.0.0.1:8080 WEB_DATA=.dispatcher WEB_SHOTS=/tmp/shots go test ./dispatcher/web -run 'TestPicturesOfARunningOne$'
+//
+// Beside the simulated fleet it has meters of its own, some of which fail, with
+// leases that last until the last picture is taken. WEB_DATA is the folder of
+// that dispatcher: it has the tokens.
 func TestPicturesOfARunningOne(t *testing.T) {
 	t.Parallel()
 	url := os.Getenv("WEB_URL")
 	if url == "" {
 		t.Skip("runs with WEB_URL in the environment")
 	}
+	m := meters{T: t, url: url}
+	m.work()
 	tab := browse(t)
-	follow := func(name, from, selector string) string {
+	follow := func(from, selector string) string {
 		tab.open(url + from)
 		path := ask[string](tab, `(document.querySelector(`+"`"+selector+"`"+`) || {getAttribute: () => ""}).getAttribute("href")`)
 		if path == "" {
-			t.Logf("%s: nothing to show", name)
+			t.Errorf("%s: nothing to show for %s", from, selector)
 		}
 		return path
 	}
-	pages := map[string]string{
-		"pools": "/", "batches": "/batches", "batch-new": "/new-batch", "tasks": "/tasks", "tasks-failed": "/tasks?state=failed", "devices": "/devices",
+	batch := fmt.Sprintf("/batches/%d", m.batch)
+	tasks := func(state string) string { return fmt.Sprintf("/tasks?batch=%d&state=%s", m.batch, state) }
+	list := "#task-list tbody a"
+	for name, path := range map[string]string{
+		"pools": "/", "batches": "/batches", "batch-new": "/new-batch", "tasks": "/tasks", "tasks-failed": tasks("failed"), "devices": "/devices",
 		"devices-recent": "/devices?show=recent", "devices-silent": "/devices?show=silent", "activity": "/activity", "system": "/system", "pool-new": "/new-pool",
-		"pool":    follow("pool", "/", ".card h2 a"),
-		"paused":  follow("paused", "/", ".card:has(.tag.warn) h2 a"),
-		"batch":   follow("batch", "/batches", "#batch-list tbody tr:last-child a"),
-		"running": follow("running", "/tasks?state=dispatched", "#task-list tbody a"),
-		"waiting": follow("waiting", "/tasks?state=pending", "#task-list tbody tr:last-child a"),
-		"failed":  follow("failed", "/tasks?state=failed", "#task-list tbody a"),
-		"device":  follow("device", "/tasks?state=failed", `#task-list tbody a[href^="/devices/"]`),
-		"release": follow("release", follow("pool", "/", ".card h2 a"), "#holders a.danger"),
-	}
-	for name, path := range pages {
+		"pool": "/pools/demo", "pool-edit": "/pools/demo/edit", "pool-pause": "/pools/demo/pause", "paused": "/pools/meters", "empty-pool": "/pools/spare",
+		"batch": follow("/batches?", `#batch-list tbody a[href^="/batches/1"]`), "batch-failures": batch, "batch-cancel": batch + "/cancel",
+		"task-running": follow(tasks("dispatched"), list), "task-waiting": follow(tasks("pending"), list), "task-failed": follow(tasks("failed"), list),
+		"task-done": follow(tasks("succeeded"), list), "device": "/devices/meter-01", "device-block": "/devices/meter-01/block", "device-busy": "/devices/meter-20",
+		"bulk": fmt.Sprintf("/cancel-tasks?batch=%d", m.batch), "release": follow("/pools/meters", "#holders a.danger"), "missing": "/tasks/999999999",
+		"tasks-none": "/tasks?state=expired", "activity-none": "/activity?kind=token.revoked",
+	} {
 		if path == "" {
 			continue
 		}
@@ -50,5 +62,89 @@ func TestPicturesOfARunningOne(t *testing.T) {
 		tab.shoot(name)
 	}
 	tab.forgive("ERR_")
+	tab.forgive("404")
 	t.Log(strings.TrimSpace(tab.shots()))
+}
+
+// meters are devices that tests stand in for, with a pool and a batch.
+type meters struct {
+	*testing.T
+	url   string
+	batch int64
+}
+
+// work has thirty of forty meters start, and most of them end in one way or
+// another; eight go on, and then the pool is paused.
+func (m *meters) work() {
+	m.Helper()
+	m.ask("admin-token", http.MethodPut, "/v1/pools/meters", map[string]any{"capacity": 12, "lease_ms": 3_600_000}, nil)
+	m.ask("admin-token", http.MethodPut, "/v1/pools/spare", map[string]any{"capacity": 24}, nil)
+	m.ask("admin-token", http.MethodPost, "/v1/pools/meters/resume", nil, nil)
+	names := make([]string, 40)
+	for i := range names {
+		names[i] = fmt.Sprintf("meter-%02d", i+1)
+	}
+	var made struct{ ID int64 }
+	m.ask("admin-token", http.MethodPost, "/v1/batches", map[string]any{
+		"name": "meter firmware 7.3", "pool": "meters", "kind": "update", "payload": map[string]any{"image": "meter-7.3.bin", "sha256": strings.Repeat("9f86d081", 8)},
+		"max_attempts": 1, "devices": names, "abort": map[string]any{"failure": 0.9, "min": 20},
+	}, &made)
+	m.batch = made.ID
+	for i, name := range names[:30] {
+		m.start(name, i)
+	}
+	m.ask("admin-token", http.MethodPost, "/v1/pools/meters/pause", map[string]any{"reason": "the image is looked at"}, nil)
+}
+
+// start has a meter take its task, and end it unless it is one of those that go on.
+func (m *meters) start(name string, i int) {
+	m.Helper()
+	var reply struct{ Task *task }
+	report := map[string]any{"id": "a", "attributes": map[string]any{"firmware": "7.2", "model": "M-200", "signal_dbm": -71 - i}}
+	m.ask("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", report, &reply)
+	m.ask("admin-token", http.MethodPatch, "/v1/devices/"+name, map[string]any{"tags": map[string]any{"site": "berlin", "model": "m200"}}, nil)
+	if reply.Task == nil {
+		m.Fatalf("%s was granted nothing", name)
+	}
+	if i%4 == 3 {
+		return
+	}
+	errors := []string{"checksum mismatch: the image is 4,194,304 bytes, want 4,198,400", "no route to host 203.0.113.7 after three tries", "checksum mismatch: the image is 4,194,304 bytes, want 4,198,400"}
+	result := map[string]any{"task": reply.Task.ID, "token": reply.Task.Token, "status": "succeeded", "output": map[string]any{"took_ms": 41_200 + 137*i, "firmware": "7.3"}}
+	if i%4 == 0 {
+		result["status"], result["error"] = "failed", errors[i/4%3]
+	}
+	m.ask("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", map[string]any{"id": "b", "accept": false, "results": []any{result}}, nil)
+}
+
+// ask sends a request with the token of that name.
+func (m *meters) ask(token, method, path string, body, answer any) {
+	m.Helper()
+	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), token))
+	if err != nil {
+		m.Fatal("WEB_DATA: ", err)
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		m.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(m.Context(), method, m.url+path, bytes.NewReader(text))
+	if err != nil {
+		m.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(secret)))
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode >= 300 {
+		m.Fatalf("%s %s: %s", method, path, response.Status)
+	}
+	if answer != nil {
+		if err := json.NewDecoder(response.Body).Decode(answer); err != nil {
+			m.Fatal(err)
+		}
+	}
 }

@@ -99,10 +99,18 @@ type (
 		ID, Batch    int64
 		Device, Pool string
 		State        string
-		Attempts     int        `json:"attempts_counted"`
+		Counted      int        `json:"attempts_counted"`
 		Finished     *time.Time `json:"finished_at"`
 		Error        string
-		Grant        *struct {
+		Attempts     []struct {
+			Attempt, Slot int
+			EndedBy       string     `json:"ended_by"`
+			Granted       *time.Time `json:"granted_at"`
+			Ended         *time.Time `json:"ended_at"`
+			Token         int64
+			Error         string
+		}
+		Grant *struct {
 			Token      int64
 			Slot       int
 			Attempt    int
@@ -152,8 +160,16 @@ func (x *experiment) poolsSaid(r *replica) said {
 		id := "pool-" + p.Name
 		s[id+"/figure"] = fmt.Sprintf("%d / %d held", p.Held, p.Capacity)
 		s[id+"/waiting"], s[id+"/oldest"] = num(p.Waiting), shown(p.Oldest)
-		reserved := ask[slotsSaid](x, r, "/v1/pools/"+p.Name+"/slots").Reserved
-		s[id+"/cells"] = fmt.Sprintf("%d of %d, %d reserved", p.Held, p.Capacity, reserved)
+		s[id+"/cells"] = fmt.Sprintf("%d of %d", p.Held, p.Capacity)
+	}
+	return s
+}
+
+// reservedSaid is what Redis keeps in each pool.
+func (x *experiment) reservedSaid(r *replica) said {
+	s := said{}
+	for _, p := range ask[struct{ Pools []poolSaid }](x, r, "/v1/pools").Pools {
+		s["pool-"+p.Name+"/reserved"] = ask[slotsSaid](x, r, "/v1/pools/"+p.Name+"/slots").Reserved
 	}
 	return s
 }
@@ -230,7 +246,7 @@ func (x *experiment) batchSaid(id int64) func(r *replica) said {
 		b.pace(s, "batch/Per minute", "batch/Ends")
 		errors := map[string]int{}
 		for _, state := range []string{"failed", "timed_out"} {
-			for _, t := range ask[struct{ Tasks []taskSaid }](x, r, fmt.Sprintf("/v1/tasks?batch=%d&state=%s", id, state)).Tasks {
+			for _, t := range ask[struct{ Tasks []taskSaid }](x, r, fmt.Sprintf("/v1/tasks?page_size=1000&batch=%d&state=%s", id, state)).Tasks {
 				errors[t.Error]++
 			}
 		}
@@ -274,7 +290,7 @@ func (x *experiment) tasksSaid(filter string) func(r *replica) said {
 		for _, t := range ask[struct{ Tasks []taskSaid }](x, r, "/v1/tasks?page_size=50&"+filter).Tasks {
 			id := fmt.Sprintf("task-%d/", t.ID)
 			s[id+"Task"], s[id+"State"], s[id+"Device"], s[id+"Batch"], s[id+"Pool"] = t.ID, words(t.State), t.Device, t.Batch, t.Pool
-			s[id+"Attempts"], s[id+"Ended"], s[id+"Error"] = t.Attempts, shown(t.Finished), t.Error
+			s[id+"Attempts"], s[id+"Ended"], s[id+"Error"] = t.Counted, shown(t.Finished), t.Error
 		}
 		return s
 	}
@@ -283,7 +299,10 @@ func (x *experiment) tasksSaid(filter string) func(r *replica) said {
 func (x *experiment) taskSaid(id int64) func(r *replica) said {
 	return func(r *replica) said {
 		t := ask[taskSaid](x, r, fmt.Sprintf("/v1/tasks/%d", id))
-		s := said{"task/Device": t.Device, "task/Batch": t.Batch, "task/Pool": t.Pool}
+		s := said{"task/Device": t.Device, "task/Batch": t.Batch, "task/Pool": t.Pool, "task/state": words(t.State)}
+		for i, a := range t.Attempts {
+			s[fmt.Sprintf("attempts/line %d", i)] = fmt.Sprint(a.Attempt, " ", words(a.EndedBy), " ", a.Slot, " ", shown(a.Granted), " ", shown(a.Ended), " ", a.Token, " ", a.Error)
+		}
 		if g := t.Grant; g != nil {
 			s["task/Token"], s["task/Attempt"], s["task/Since"], s["task/Lease ends"] = g.Token, g.Attempt, shown(g.Granted), shown(g.LeaseUntil)
 		}

@@ -94,15 +94,20 @@ func (p *tab) until(expression string) {
 	}
 }
 
+// numbersScript is a function of a document.
+//
 //go:embed testdata/numbers.js
 var numbersScript string
+
+// numbersHere are those of the page that is open.
+func numbersHere() string { return strings.TrimSpace(numbersScript) + "(document)" }
 
 // numbers are what the page shows, each by where it stands.
 func (p *tab) numbers() map[string]string {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, recoveryLimit)
 	defer cancel()
-	shown, err := chromedp.Run(ctx, chromedp.Evaluate[map[string]string](numbersScript))
+	shown, err := chromedp.Run(ctx, chromedp.Evaluate[map[string]string](numbersHere()))
 	if err != nil {
 		p.t.Fatalf("%s: %v", p.name, err)
 	}

@@ -92,7 +92,7 @@ func (x *experiment) conflicts(ctx context.Context) (sum float64, err error) {
 	return sum, nil
 }
 
-// metric reads the samples of a metric by their labels.
+// metric reads the samples of a metric by their labels; "" are none.
 func (r *replica) metric(ctx context.Context, name string) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -108,11 +108,15 @@ func (r *replica) metric(ctx context.Context, name string) (map[string]float64, 
 	samples := map[string]float64{}
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
-		sample, ok := strings.CutPrefix(lines.Text(), name+"{")
-		labels, value, _ := strings.Cut(sample, "} ")
-		if !ok {
+		sample, ok := strings.CutPrefix(lines.Text(), name)
+		labels, value, labelled := strings.Cut(sample, "} ")
+		if !labelled {
+			labels, value = "{", strings.TrimPrefix(sample, " ")
+		}
+		if !ok || !labelled && value == sample || !strings.HasPrefix(labels, "{") {
 			continue
 		}
+		labels = labels[1:]
 		if samples[labels], err = strconv.ParseFloat(value, 64); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}

@@ -22,7 +22,7 @@ import (
 // each page shows what the API says then, number by number.
 func TestPagesSayTheTruth(t *testing.T) {
 	t.Parallel()
-	x := newTruth(t)
+	x := newTruth(t, 80, 20)
 	first, second := x.replicas[0], x.replicas[1]
 	b := newBrowser(t)
 	page := func(r *replica, path string) string { return "http://" + r.addr + path }
@@ -46,7 +46,7 @@ func TestPagesSayTheTruth(t *testing.T) {
 	for one := range open {
 		if one.name == "tasks" || one.name == "batch" { // what ended goes on being counted
 			ended := one.numbers()["count/succeeded"]
-			one.until(fmt.Sprintf(`%s["count/succeeded"] !== %q`, strings.TrimSpace(numbersScript), ended))
+			one.until(fmt.Sprintf(`%s["count/succeeded"] !== %q`, numbersHere(), ended))
 		}
 	}
 	still := func(at *replica, tabs map[*tab]func(*replica) said) {
@@ -78,20 +78,21 @@ type truth struct {
 	compared map[string]int // numbers, by page
 }
 
-func newTruth(t *testing.T) *truth {
+// newTruth has so many devices at work in so many slots.
+func newTruth(t *testing.T, devices, slots int) *truth {
 	t.Helper()
 	x := &truth{experiment: newExperiment(t, &verdict{}), compared: map[string]int{}}
-	x.fleet.Devices = 80
+	x.fleet.Devices = devices
 	x.deploy(links{}, links{})
-	x.send(http.MethodPut, "/v1/pools/"+pool, map[string]any{"capacity": 20, "lease_ms": 600_000}) // longer than anybody stands still
-	x.startLoad()
+	x.send(http.MethodPut, "/v1/pools/"+pool, map[string]any{"capacity": slots, "lease_ms": 600_000}) // longer than anybody stands still
+	x.startLoad(slots / 2)
 	x.sideShows()
 	return x
 }
 
 // startLoad starts the fleet as a program of its own, that can be stopped in
-// its tracks.
-func (x *truth) startLoad() {
+// its tracks, and waits until it holds so many slots.
+func (x *truth) startLoad(slots int) {
 	x.t.Helper()
 	binary := program.Path(x.t)
 	command := func() *exec.Cmd {
@@ -105,7 +106,7 @@ func (x *truth) startLoad() {
 	defer cancel()
 	if err := poll(ctx, look, func() bool {
 		held, err := x.held(ctx)
-		return err == nil && held >= 10
+		return err == nil && held >= slots
 	}); err != nil {
 		x.t.Fatal("the fleet did not begin to work")
 	}
@@ -157,13 +158,21 @@ func (x *truth) untilGrantedTo(device string) granted {
 // send is a request of an operator, or of a device, to the first replica.
 func (x *truth) send(method, path string, body any) []byte {
 	x.t.Helper()
-	text, err := json.Marshal(body)
+	answer, err := x.request(x.t.Context(), method, path, body)
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	request, err := http.NewRequestWithContext(x.t.Context(), method, "http://"+x.replicas[0].addr+path, bytes.NewReader(text))
+	return answer
+}
+
+func (x *truth) request(ctx context.Context, method, path string, body any) ([]byte, error) {
+	text, err := json.Marshal(body)
 	if err != nil {
-		x.t.Fatal(err)
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+x.replicas[0].addr+path, bytes.NewReader(text))
+	if err != nil {
+		return nil, err
 	}
 	token := adminToken
 	if strings.HasSuffix(path, "/report") {
@@ -173,14 +182,17 @@ func (x *truth) send(method, path string, body any) []byte {
 	request.Header.Set("Content-Type", "application/json")
 	response, err := (&http.Client{Timeout: recoveryLimit}).Do(request)
 	if err != nil {
-		x.t.Fatal(err)
+		return nil, err
 	}
 	defer response.Body.Close()
 	var answer bytes.Buffer
-	if _, err := answer.ReadFrom(response.Body); err != nil || response.StatusCode > 299 {
-		x.t.Fatalf("%s %s: %s %s %v", method, path, response.Status, &answer, err)
+	if _, err := answer.ReadFrom(response.Body); err != nil {
+		return nil, err
 	}
-	return answer.Bytes()
+	if response.StatusCode > 299 {
+		return nil, fmt.Errorf("%s %s: %s %s", method, path, response.Status, &answer)
+	}
+	return answer.Bytes(), nil
 }
 
 // expectTruth waits until the page shows what the API says before and after:

@@ -1,6 +1,6 @@
 // All that a page of the dashboard shows, each by where it stands: the id of
 // the element around it and its label. Times are exact.
-(() => {
+((page) => {
   const found = {};
   const text = (element) => {
     const copy = element.cloneNode(true);
@@ -8,7 +8,7 @@
     return copy.textContent.replace(/\s+/g, " ").trim();
   };
   const place = (element) => element.closest("main [id]")?.id ?? "";
-  const main = document.getElementById("main");
+  const main = page.getElementById("main");
   for (const pair of main.querySelectorAll("dl > div")) {
     found[place(pair) + "/" + text(pair.querySelector("dt"))] = text(pair.querySelector("dd"));
   }
@@ -27,13 +27,18 @@
     });
   }
   for (const bar of main.querySelectorAll("svg.progress")) found[place(bar) + "/progress"] = bar.getAttribute("aria-label").trim();
+  const state = main.querySelector(".path [aria-current]"), chart = main.querySelector("#chart svg");
+  if (state) found["task/state"] = text(state);
+  if (chart) found["chart/now"] = chart.getAttribute("aria-label").replace(/.* now (\d+) of .*/, "$1");
   for (const slot of main.querySelectorAll(".grid .cell[id]")) {
-    const held = slot.querySelector("a")?.dataset;
+    const held = slot.querySelector("a[data-slot]")?.dataset;
     found[slot.id] = held ? [held.device, held.task, held.token, held.since, held.until].join(" ") : slot.classList.contains("reserved") ? "reserved" : "free";
   }
   for (const card of main.querySelectorAll(".card")) {
     const cells = [...card.querySelectorAll(".grid .cell")], count = (look) => cells.filter((c) => c.classList.contains(look)).length;
-    if (cells.length) found[card.id + "/cells"] = cells.length - count("free") - count("reserved") + " of " + cells.length + ", " + count("reserved") + " reserved";
+    if (!cells.length) continue;
+    found[card.id + "/cells"] = cells.length - count("free") - count("reserved") + " of " + cells.length;
+    found[card.id + "/reserved"] = String(count("reserved"));
   }
   return found;
-})()
+})
