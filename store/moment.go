@@ -25,8 +25,7 @@ func (m Moment) String() string { return fmt.Sprintf("%d.%d", m.Event, m.Below) 
 
 // InOneMoment runs read, whose readings with the ctx that it is given all see
 // the same moment. They must come one after another, and nothing may be written
-// with that ctx. It keeps a connection, with SQLite the only one, until read
-// returns: what reads with another ctx must not be waited for inside.
+// with that ctx. It keeps a connection until read returns.
 func (s *Store) InOneMoment(ctx context.Context, read func(ctx context.Context, at Moment) error) error {
 	select {
 	case s.moments <- struct{}{}:
@@ -34,7 +33,7 @@ func (s *Store) InOneMoment(ctx context.Context, read func(ctx context.Context, 
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for a connection: %w", ctx.Err())
 	}
-	return s.atOnce(ctx, func(tx session) error {
+	return s.atOnceOn(ctx, s.looking, func(tx session) error {
 		var at Moment
 		err := tx.rowOf(ctx, `SELECT coalesce(max(id), 0), coalesce(min(id), 0) FROM (SELECT id FROM events ORDER BY id DESC LIMIT $1) AS newest`,
 			[]any{momentDepth}, &at.Event, &at.Below)

@@ -22,10 +22,11 @@ import (
 // Store is the ledger in one database. It is safe for concurrent use.
 type Store struct {
 	db       *sqlx.DB
-	slow     *sqlx.DB  // for what takes long: COPY, migrations; may be db
-	prepared *prepared // nil: statements run as they are
-	running  sync.Map  // requests under way that take effect once, by owner and key
-	accounts bool      // changes of devices are noted for their accounts
+	slow     *sqlx.DB      // for what takes long: COPY, migrations; may be db
+	looking  *sqlx.DB      // for moments; may be db
+	prepared *prepared     // nil: statements run as they are
+	running  sync.Map      // requests under way that take effect once, by owner and key
+	accounts bool          // changes of devices are noted for their accounts
 	moments  chan struct{} // as many as are looked at
 	dialect
 }
@@ -96,7 +97,7 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return opened(ctx, &Store{db: db, slow: slow, prepared: newPrepared(db), dialect: postgres()})
+	return opened(ctx, &Store{db: db, slow: slow, looking: db, prepared: newPrepared(db), dialect: postgres()})
 }
 
 // openPool returns up to most connections, of which none waits for an answer
@@ -145,18 +146,30 @@ func millisText(d time.Duration) string { return strconv.FormatInt(d.Millisecond
 // does not migrate.
 //
 // There is one connection: SQLite has one writer, and taking turns for it in
-// Go is fair where its own busy handler is not.
+// Go is fair where its own busy handler is not. Beside it some only look: who
+// looks at a moment keeps nobody from writing.
 func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	file := url.URL{Path: filepath.ToSlash(path)}
-	dsn := "file:" + file.EscapedPath() + "?_txlock=immediate" +
-		"&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)"
-	connector, err := sqlite.NewConnector(dsn)
+	dsn := "file:" + file.EscapedPath() + "?_pragma=busy_timeout(5000)"
+	db, err := openFile(dsn+"&_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)", 1)
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", path, err)
 	}
+	looking, err := openFile(dsn+"&_pragma=query_only(1)", momentsMost)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), db.Close())
+	}
+	return opened(ctx, &Store{db: db, slow: db, looking: looking, dialect: sqliteDialect()})
+}
+
+func openFile(dsn string, most int) (*sqlx.DB, error) {
+	connector, err := sqlite.NewConnector(dsn)
+	if err != nil {
+		return nil, err
+	}
 	db := sqlx.NewDb(sql.OpenDB(connector), "sqlite")
-	db.SetMaxOpenConns(1)
-	return opened(ctx, &Store{db: db, slow: db, dialect: sqliteDialect()})
+	db.SetMaxOpenConns(most)
+	return db, nil
 }
 
 func opened(ctx context.Context, s *Store) (*Store, error) {
@@ -168,7 +181,7 @@ func opened(ctx context.Context, s *Store) (*Store, error) {
 }
 
 // Close closes all connections.
-func (s *Store) Close() error { return errors.Join(s.db.Close(), s.slow.Close()) }
+func (s *Store) Close() error { return errors.Join(s.looking.Close(), s.db.Close(), s.slow.Close()) }
 
 // Ping checks that the database answers.
 func (s *Store) Ping(ctx context.Context) error {

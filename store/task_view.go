@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/jmoiron/sqlx"
 )
 
 // TaskView is all that says why a task runs or does not: one moment.
@@ -90,8 +92,12 @@ func (s *Store) atOnce(ctx context.Context, read func(session) error) error {
 	if tx, inside := s.moment(ctx); inside {
 		return read(tx)
 	}
+	return s.atOnceOn(ctx, s.db, read)
+}
+
+func (s *Store) atOnceOn(ctx context.Context, db *sqlx.DB, read func(session) error) error {
 	s.prepared.prepareNoted(ctx)
-	tx, err := s.db.BeginTxx(ctx, &sql.TxOptions{Isolation: s.snapshot})
+	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: s.snapshot})
 	if err != nil {
 		return fmt.Errorf("beginning a transaction: %w", err)
 	}

@@ -68,8 +68,8 @@ func (w *Web) inOneMoment(load loader) loader {
 	}
 }
 
-// checked asks the dependencies before that moment: the check of an embedded
-// ledger needs the connection that the moment keeps.
+// checked asks the dependencies before that moment, which keeps a connection:
+// one that does not answer is waited for.
 func (w *Web) checked(load func(r *http.Request, checks []dependency) (page, error)) loader {
 	return func(r *http.Request) (page, error) {
 		checks := w.dependencies(r.Context())

@@ -227,6 +227,11 @@ func (b *bench) pool(name string, capacity int, devices ...string) {
 
 func (b *bench) until(what string, holds func() bool) {
 	b.Helper()
+	until(b.T, what, holds)
+}
+
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -234,7 +239,7 @@ func (b *bench) until(what string, holds func() bool) {
 	for !holds() {
 		select {
 		case <-deadline.C:
-			b.Fatalf("waited in vain for %s", what)
+			t.Fatalf("waited in vain for %s", what)
 		case <-tick.C:
 		}
 	}
