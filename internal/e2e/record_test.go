@@ -163,7 +163,7 @@ func (s *screen) settle(o observation) {
 				s.wrong = append(s.wrong, fmt.Sprintf("%s: %s is %q, want about %v", key, place, o.Numbers[place], value))
 			}
 		case usual:
-			if (near(value)).is(o.Numbers[place]) {
+			if near(value).is(o.Numbers[place]) {
 				s.fitted[place]++
 			}
 		default:
