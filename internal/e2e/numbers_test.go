@@ -160,7 +160,7 @@ func (x *experiment) poolsSaid(r *replica) said {
 		id := "pool-" + p.Name
 		s[id+"/figure"] = fmt.Sprintf("%d / %d held", p.Held, p.Capacity)
 		s[id+"/waiting"], s[id+"/oldest"] = num(p.Waiting), shown(p.Oldest)
-		s[id+"/cells"] = fmt.Sprintf("%d of %d", p.Held, p.Capacity)
+		s[id+"/cells"] = p.Held
 	}
 	return s
 }
@@ -178,8 +178,9 @@ func (x *experiment) poolSaid(r *replica) said {
 	p, o := ask[poolSaid](x, r, "/v1/pools/"+pool), ask[slotsSaid](x, r, "/v1/pools/"+pool+"/slots")
 	s := said{
 		"pool-head/held": fmt.Sprintf("%d / %d", o.Held, o.Capacity), "pool-head/waiting": num(o.Waiting), "pool-head/oldest": shown(o.Oldest),
-		"pool-head/lease": fmt.Sprintf("%d min", p.LeaseMS/60_000), "count/free": o.Capacity - o.Held - o.Reserved, "count/reserved": o.Reserved,
+		"pool-head/lease": fmt.Sprintf("%d min", p.LeaseMS/60_000), "count/reserved": o.Reserved,
 	}
+	s["count/free"] = len(o.Slots) - o.Held - o.Reserved // more than the capacity of them, while more are held
 	if o.Reserved > 0 {
 		s["pool-head/reserved"] = o.Reserved
 	}

@@ -37,7 +37,7 @@
   for (const card of main.querySelectorAll(".card")) {
     const cells = [...card.querySelectorAll(".grid .cell")], count = (look) => cells.filter((c) => c.classList.contains(look)).length;
     if (!cells.length) continue;
-    found[card.id + "/cells"] = cells.length - count("free") - count("reserved") + " of " + cells.length;
+    found[card.id + "/cells"] = String(cells.length - count("free") - count("reserved"));
     found[card.id + "/reserved"] = String(count("reserved"));
   }
   return found;
