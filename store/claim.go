@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 type claimRow struct {
@@ -35,7 +36,7 @@ func (s *Store) Claim(ctx context.Context, claims []Claim) ([]ClaimOutcome, erro
 	}
 	var outcomes []ClaimOutcome
 	err := s.write(ctx, func(tx session) (err error) {
-		outcomes, err = tx.claim(ctx, input(rows), len(rows))
+		outcomes, err = tx.claim(ctx, rows)
 		return err
 	})
 	if err != nil {
@@ -44,7 +45,8 @@ func (s *Store) Claim(ctx context.Context, claims []Claim) ([]ClaimOutcome, erro
 	return outcomes, nil
 }
 
-func (s session) claim(ctx context.Context, claims string, n int) ([]ClaimOutcome, error) {
+func (s session) claim(ctx context.Context, rows []claimRow) ([]ClaimOutcome, error) {
+	claims := input(rows)
 	// A statement of its own: the snapshot of the next one is taken after a
 	// resize that was waited for.
 	if s.lockShared != "" {
@@ -56,13 +58,13 @@ func (s session) claim(ctx context.Context, claims string, n int) ([]ClaimOutcom
 	if err != nil {
 		return nil, err
 	}
-	outcomes := make([]ClaimOutcome, n)
+	outcomes := make([]ClaimOutcome, len(rows))
 	if len(tasks) > 0 {
-		if err := s.fillGranted(ctx, outcomes, claims, tasks); err != nil {
+		if err := s.fillGranted(ctx, outcomes, rows, tasks); err != nil {
 			return nil, err
 		}
 	}
-	if len(tasks) == n {
+	if len(tasks) == len(rows) {
 		return outcomes, nil
 	}
 	return outcomes, s.markConflicts(ctx, outcomes, claims)
@@ -101,26 +103,15 @@ func (s session) insertGrants(ctx context.Context, claims string) (tasks []int64
 }
 
 // fillGranted gives the inserted grants their tokens and reads them back.
-func (s session) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims string, tasks []int64) error {
-	if err := s.giveTokens(ctx, ids(tasks...)); err != nil {
-		return err
-	}
-	// A lease id names its claim: two claims of one task differ in it.
-	type numbered struct {
-		n int
-		Grant
-	}
-	rows, err := collect(ctx, s, func(r *numbered) []any { return append([]any{&r.n}, grantDest(&r.Grant)...) }, `
-		SELECT claims.n, `+grantColumns+` FROM {claims}
-			JOIN grants g ON g.task = claims.task AND g.pool = claims.pool AND g.slot = claims.slot AND g.lease = claims.lease
-			JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch
-		ORDER BY claims.n`, claims)
-	if err != nil {
-		return fmt.Errorf("reading grants: %w", err)
-	}
+func (s session) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, tasks []int64) error {
 	inserted := map[int64]bool{}
 	for _, task := range tasks {
 		inserted[task] = true
+	}
+	claims = slices.DeleteFunc(slices.Clone(claims), func(c claimRow) bool { return !inserted[c.Task] })
+	rows, err := s.giveTokens(ctx, input(claims))
+	if err != nil {
+		return fmt.Errorf("giving tokens: %w", err)
 	}
 	for _, r := range rows {
 		// Once per task: a claim that is listed twice is granted once.
@@ -132,29 +123,40 @@ func (s session) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claim
 	return nil
 }
 
-// giveTokens gives the inserted grants their tokens, and records the grants.
+// numbered is a grant with the number of its claim.
+type numbered struct {
+	n int
+	Grant
+}
+
+// giveTokens gives the inserted grants of claims their tokens, records and returns
+// them. A lease id names its claim: two claims of one task differ in it.
 //
 // The token comes after the insert: now that the grant holds its slot and its
 // task alone, whoever had them before has a token already, and whoever follows
 // cannot have one yet. A token drawn with the insert could be older than that
 // of a grant for which the insert had to wait.
-func (s session) giveTokens(ctx context.Context, granted string) error {
+func (s session) giveTokens(ctx context.Context, claims string) ([]numbered, error) {
 	const (
-		update = `UPDATE grants SET token = {token} WHERE task IN (SELECT id FROM {ids})`
-		record = `INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
-			SELECT g.granted_at, 'task.granted', g.device, g.pool, g.batch, g.task, g.device, g.token, 'slot=' || g.slot
-			FROM {given} g WHERE g.task IN (SELECT id FROM {ids})`
+		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`
+		update  = `UPDATE grants AS g SET token = {token}` + claimed
+		record  = `INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
+			SELECT g.granted_at, 'task.granted', g.device, g.pool, g.batch, g.task, g.device, g.token, 'slot=' || g.slot FROM {given} g`
+		read = ` SELECT claims.n, ` + grantColumns + ` FROM {claims}
+				JOIN {given} g ON g.task = claims.task AND g.lease = claims.lease
+				JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch
+			ORDER BY claims.n`
 	)
-	texts := []string{update, record}
+	dest := func(r *numbered) []any { return append([]any{&r.n}, grantDest(&r.Grant)...) }
 	if s.chains {
-		texts = []string{`WITH given AS (` + update + ` RETURNING *) ` + record}
+		return collect(ctx, s, dest, `WITH given AS (`+update+` RETURNING *), recorded AS (`+record+`)`+read, claims)
 	}
-	for _, text := range texts {
-		if _, err := s.exec(ctx, text, granted); err != nil {
-			return fmt.Errorf("giving tokens: %w", err)
+	for _, text := range []string{update, record + claimed} {
+		if _, err := s.exec(ctx, text, claims); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return collect(ctx, s, dest, read, claims)
 }
 
 // markConflicts finds, among the claims not granted, those whose slot is not

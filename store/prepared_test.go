@@ -55,7 +55,7 @@ func TestTransactionsRunPreparedStatements(t *testing.T) {
 	rows, err := l.DB().QueryContext(t.Context(), `SELECT statement, generic_plans FROM pg_prepared_statements`)
 	l.must(err)
 	defer rows.Close()
-	planned := map[string]bool{"INSERT INTO grants": false, "UPDATE grants SET token": false, "DELETE FROM grants": false, "FOR UPDATE": false}
+	planned := map[string]bool{"INSERT INTO grants": false, "UPDATE grants AS g SET token": false, "DELETE FROM grants": false, "FOR UPDATE": false}
 	for rows.Next() {
 		var text string
 		var generic int
