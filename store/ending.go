@@ -94,8 +94,12 @@ func (s session) end(ctx context.Context, endings []ending) error {
 	for i := range endings {
 		rows[i] = endings[i].row()
 	}
-	// The grants, which the attempts are made of, go last.
-	return s.each(ctx, input(rows), len(rows), []step{
+	return s.each(ctx, input(rows), len(rows), endingSteps())
+}
+
+// endingSteps: the grants, which the attempts are made of, go last.
+func endingSteps() []step {
+	return []step{
 		{"recording attempts", `
 			INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, error)
 			SELECT g.token, g.task, g.attempt, g.device, g.pool, g.slot, g.lease, g.granted_at, {now}, endings.cause,
@@ -115,5 +119,5 @@ func (s session) end(ctx context.Context, endings []ending) error {
 		{"ending grants", `
 			DELETE FROM grants WHERE EXISTS (
 				SELECT 1 FROM {endings} WHERE endings.task = grants.task AND endings.token = grants.token)`},
-	})
+	}
 }

@@ -55,15 +55,14 @@ func (s *Store) recordResult(ctx context.Context, r Result, settle Settle) Resul
 func (s session) result(ctx context.Context, r Result, settle Settle) (ResultOutcome, error) {
 	// Whoever makes or ends a grant locks its task first: from here on the
 	// grant, which the next statement reads, stands still.
-	task, err := one(ctx, s, subjectDest,
-		`SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 {lock t}`, r.Task)
+	task, err := s.lockTask(ctx, r.Task)
 	if errors.Is(err, ErrNotFound) {
 		return s.unknown(ctx, r)
 	}
 	if err != nil {
 		return ResultOutcome{}, fmt.Errorf("locking the task: %w", err)
 	}
-	grant, err := one(ctx, s, grantDest, `SELECT `+heldColumns+` FROM grants g WHERE g.task = $1 {lock}`, r.Task)
+	grant, err := s.lockGrant(ctx, r.Task)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return ResultOutcome{}, fmt.Errorf("locking the grant: %w", err)
 	}
@@ -71,6 +70,15 @@ func (s session) result(ctx context.Context, r Result, settle Settle) (ResultOut
 		return s.recorded(ctx, r, task, grant, settle)
 	}
 	return s.afterwards(ctx, r, task, grant)
+}
+
+func (s session) lockTask(ctx context.Context, task int64) (subject, error) {
+	return one(ctx, s, subjectDest,
+		`SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 {lock t}`, task)
+}
+
+func (s session) lockGrant(ctx context.Context, task int64) (Grant, error) {
+	return one(ctx, s, grantDest, `SELECT `+heldColumns+` FROM grants g WHERE g.task = $1 {lock}`, task)
 }
 
 func (s session) recorded(ctx context.Context, r Result, task subject, grant Grant, settle Settle) (ResultOutcome, error) {

@@ -13,11 +13,7 @@ type step struct{ name, query string }
 // database can: a round trip and a parse less for each. So whether a step sees
 // what the ones before it changed is left open. Every step must change want rows.
 func (s session) each(ctx context.Context, in string, want int, steps []step) error {
-	run := s.oneByOne
-	if s.chains {
-		run = s.chained
-	}
-	changed, err := run(ctx, in, steps)
+	changed, err := s.changes(ctx, in, steps)
 	if err != nil {
 		return err
 	}
@@ -27,6 +23,14 @@ func (s session) each(ctx context.Context, in string, want int, steps []step) er
 		}
 	}
 	return nil
+}
+
+// changes runs steps, and returns how many rows each has changed.
+func (s session) changes(ctx context.Context, in string, steps []step) ([]int64, error) {
+	if s.chains {
+		return s.chained(ctx, in, steps)
+	}
+	return s.oneByOne(ctx, in, steps)
 }
 
 func (s session) oneByOne(ctx context.Context, in string, steps []step) ([]int64, error) {

@@ -28,6 +28,7 @@ type Store struct {
 	running  sync.Map      // requests under way that take effect once, by owner and key
 	accounts bool          // changes of devices are noted for their accounts
 	moments  chan struct{} // as many as are looked at
+	warm     warmth
 	dialect
 }
 

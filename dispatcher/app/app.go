@@ -37,6 +37,9 @@ const (
 // keeps them longer, which nothing depends on.
 const ageEvery = 10 * time.Second
 
+// warmEvery is how often connections that ended are replaced: most live for 20 minutes.
+const warmEvery = 15 * time.Second
+
 // backends are what serve and dev plug in differently. They are closed by App.
 type backends struct {
 	store    *store.Store
@@ -133,6 +136,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	a.presence = newPresence(b.store, version, time.Now())
 	a.web = a.newWeb(b, version)
 	a.passes = a.newPasses()
+	a.passes.all = append(a.passes.all, &pass{name: "warm", every: warmEvery, limit: time.Minute, run: b.store.Warm, quiet: true})
 	if b.age != nil {
 		a.passes.all = append(a.passes.all, &pass{name: "age", every: ageEvery, limit: time.Minute, run: func(context.Context) error {
 			b.age(ageEvery)

@@ -1,0 +1,128 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// rehearsals of a connection: Postgres plans a text five times before it keeps a
+// plan.
+const rehearsals = 6
+
+// warmth is which connections have rehearsed.
+type warmth struct {
+	sync.Mutex
+	rehearsed map[any]bool // by the driver's connection
+}
+
+// Warm opens connections until half of those that may be open are, and has each
+// new one run what every report asks, on nothing: what a connection runs for the
+// first time takes Postgres ten times as long, and new connections are opened
+// just when much is asked at once. Connections end by themselves, so that it is to be
+// called again and again.
+func (s *Store) Warm(ctx context.Context) error {
+	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
+		return nil
+	}
+	s.warm.Lock()
+	defer s.warm.Unlock()
+	if s.warm.rehearsed == nil {
+		if err := s.prepareRehearsed(ctx); err != nil {
+			return fmt.Errorf("preparing statements: %w", err)
+		}
+	}
+	now := make(map[any]bool)
+	var held []*sqlx.Conn
+	defer func() {
+		for _, conn := range held {
+			_ = conn.Close()
+		}
+	}()
+	for s.mayHold(len(held)) {
+		conn, err := s.db.Connx(ctx)
+		if err != nil {
+			return fmt.Errorf("opening a connection: %w", err)
+		}
+		held = append(held, conn)
+	}
+	for _, conn := range held {
+		id, err := s.warmUp(ctx, conn)
+		if err != nil {
+			return fmt.Errorf("warming a connection up: %w", err)
+		}
+		now[id] = true
+		_ = conn.Close()
+	}
+	s.warm.rehearsed = now
+	return nil
+}
+
+// prepareRehearsed prepares, while no connection is held, what is rehearsed.
+func (s *Store) prepareRehearsed(ctx context.Context) error {
+	conn, err := s.db.Connx(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.rehearse(ctx, conn)
+	_ = conn.Close()
+	s.prepared.prepareNoted(ctx)
+	return err
+}
+
+// mayHold says whether one connection more is to be looked at: half of them, and
+// none that somebody may be waiting for.
+func (s *Store) mayHold(held int) bool {
+	half, now := s.db.Stats().MaxOpenConnections/2, s.db.Stats()
+	return held < half && (now.Idle > 0 || now.OpenConnections < half)
+}
+
+// warmUp rehearses on a connection unless that was done before, and says which
+// one it is.
+func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error) {
+	err = conn.Raw(func(driverConn any) error {
+		id = driverConn
+		return nil
+	})
+	if err != nil || s.warm.rehearsed[id] {
+		return id, err
+	}
+	for range rehearsals {
+		if err := s.rehearse(ctx, conn); err != nil {
+			return nil, err
+		}
+	}
+	return id, nil
+}
+
+// rehearse runs the statements of readings, claims and results. There is no task
+// 0, so they find nothing and change nothing.
+func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
+	tx, err := conn.BeginTxx(ctx, &sql.TxOptions{})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	in := session{s.prepared.in(tx), s.dialect, s.accounts}
+	if _, err := in.views(ctx, []string{""}, 0); err != nil {
+		return err
+	}
+	if _, err := in.claim(ctx, []claimRow{{}}); err != nil {
+		return err
+	}
+	if _, err := in.giveTokens(ctx, input([]claimRow{{}})); err != nil {
+		return err
+	}
+	if _, err := in.lockTask(ctx, 0); !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	if _, err := in.lockGrant(ctx, 0); !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	_, err = in.changes(ctx, input([]endingRow{{}}), endingSteps())
+	return err
+}

@@ -1,0 +1,137 @@
+package store_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// openWarm is a ledger of up to six connections, of which Warm opens three.
+func openWarm(t *testing.T) *ledger {
+	t.Helper()
+	l := opened(t)(store.OpenPostgres(t.Context(), server.NewDatabase(t), store.Options{MaxOpenConns: 6}))
+	l.must(l.Warm(t.Context()))
+	if open := l.DB().Stats().OpenConnections; open != 3 {
+		t.Fatalf("%d connections are open, want 3", open)
+	}
+	return l
+}
+
+// held takes n connections out of the pool.
+func (l *ledger) held(n int) []*sql.Conn {
+	l.Helper()
+	all := make([]*sql.Conn, n)
+	for i := range all {
+		var err error
+		all[i], err = l.DB().Conn(l.Context())
+		l.must(err)
+		l.Cleanup(func() { _ = all[i].Close() })
+	}
+	return all
+}
+
+// runs is how often a connection has run what every report asks, by the rarest.
+func (l *ledger) runs(conn *sql.Conn) int {
+	l.Helper()
+	rows, err := conn.QueryContext(l.Context(), `SELECT statement, generic_plans + custom_plans, generic_plans > 0 FROM pg_prepared_statements`)
+	l.must(err)
+	defer rows.Close()
+	found := map[string]int{"ranked AS": 0, "INSERT INTO grants": 0, "SET token": 0, "FOR UPDATE OF t": 0, "DELETE FROM grants": 0}
+	for rows.Next() {
+		var text string
+		var times int
+		var planned bool // once for all
+		l.must(rows.Scan(&text, &times, &planned))
+		for part := range found {
+			if strings.Contains(text, part) && planned {
+				found[part] = times
+			}
+		}
+	}
+	l.must(rows.Err())
+	least := found["ranked AS"]
+	for _, times := range found {
+		least = min(least, times)
+	}
+	return least
+}
+
+// The first report on a connection finds all that it runs prepared and planned.
+func TestWarmConnectionsHavePlans(t *testing.T) {
+	t.Parallel()
+	l := openWarm(t)
+	for i, conn := range l.held(3) {
+		if l.runs(conn) < 6 {
+			t.Errorf("connection %d has no plans", i)
+		}
+	}
+}
+
+func TestAConnectionIsWarmedUpOnce(t *testing.T) {
+	t.Parallel()
+	l := openWarm(t)
+	sum := func() (n int) {
+		for _, conn := range l.held(3) {
+			n += l.runs(conn)
+			l.must(conn.Close())
+		}
+		return n
+	}
+	before := sum()
+	l.must(l.Warm(t.Context()))
+	if after := sum(); after != before {
+		t.Errorf("%d runs, %d before", after, before)
+	}
+}
+
+func TestConnectionsThatEndedAreReplaced(t *testing.T) {
+	t.Parallel()
+	l := openWarm(t)
+	l.DB().SetMaxIdleConns(0) // closes them
+	l.DB().SetMaxIdleConns(6)
+	l.must(l.Warm(t.Context()))
+	for i, conn := range l.held(3) {
+		if l.runs(conn) < 6 {
+			t.Errorf("connection %d has no plans", i)
+		}
+	}
+}
+
+// Whoever needs a connection goes first.
+func TestWarmingWaitsForNoConnection(t *testing.T) {
+	t.Parallel()
+	l := openWarm(t)
+	l.held(6)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	l.must(l.Warm(ctx))
+}
+
+func TestWarmingChangesNothing(t *testing.T) {
+	t.Parallel()
+	l := openWarm(t)
+	for _, table := range []string{"grants", "attempts", "tasks", "late_results", "devices", "events"} {
+		var n int
+		l.must(l.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n))
+		if n != 0 {
+			t.Errorf("%d rows of %s", n, table)
+		}
+	}
+	var used bool
+	l.must(l.DB().QueryRowContext(t.Context(), "SELECT is_called FROM grant_token").Scan(&used))
+	if used {
+		t.Error("a token was drawn")
+	}
+}
+
+// One connection is no place to rehearse in: somebody may need it.
+func TestASingleConnectionIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for _, l := range []*ledger{openSingle(t), openSQLite(t)} {
+		l.must(l.Warm(t.Context()))
+	}
+}
