@@ -97,6 +97,7 @@ func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candid
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}
+	h.steps.done("acquired", d.now())
 	d.handOn(pool, offers, started)
 	switch got[0].Status {
 	case slots.StatusUnknown:
@@ -149,6 +150,7 @@ func (h *handling) lineUp(after time.Duration) {
 // if not, reconciliation finds the slot.
 func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, claim acquired) error {
 	got, err := d.claiming.ride(ctx, claim.Pool, claim)
+	h.steps.done("claimed", d.now())
 	if err == nil && got.late {
 		err = fmt.Errorf("the slot came more than %s ago: too late", claimAge)
 	}

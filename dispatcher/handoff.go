@@ -150,7 +150,7 @@ func (d *Dispatcher) push(ctx context.Context, pool string, offers []placed) ([]
 	if len(offers) == 0 || d.config.Waker == nil {
 		return nil, nil
 	}
-	devices := make([]string, len(offers))
+	began, devices := d.now(), make([]string, len(offers))
 	for i, o := range offers {
 		devices[i] = o.Device
 	}
@@ -163,7 +163,7 @@ func (d *Dispatcher) push(ctx context.Context, pool string, offers []placed) ([]
 	for i, o := range offers {
 		news[i] = slots.News{What: useOf(views[i], pool, limited), Device: o.Device, Offer: o.ID}
 		if news[i].What == slots.OfferSent {
-			d.wake(pool, o)
+			d.wake(ctx, pool, o, began)
 		}
 	}
 	return news, nil

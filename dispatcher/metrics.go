@@ -50,6 +50,12 @@ func secondsBuckets() []float64 {
 	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400}
 }
 
+// handoffBuckets are fine where handoffs are when all is well: within a few
+// milliseconds, of which a quantile is to be told.
+func handoffBuckets() []float64 {
+	return []float64{0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60}
+}
+
 func newMetrics(r prometheus.Registerer) *metrics {
 	if r == nil {
 		r = prometheus.NewRegistry()
@@ -59,10 +65,13 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		r.MustRegister(c)
 		return c
 	}
-	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
-		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dispatcher_" + name, Help: help, Buckets: secondsBuckets()}, labels)
+	histogramOf := func(buckets []float64, name, help string, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dispatcher_" + name, Help: help, Buckets: buckets}, labels)
 		r.MustRegister(h)
 		return h
+	}
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		return histogramOf(secondsBuckets(), name, help, labels...)
 	}
 	m := &metrics{
 		pools:     map[string]bool{},
@@ -77,7 +86,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		checks:    counter("limit_checks_total", "Starts that a policy was asked about, by what it said: passed, limited or unchecked.", "pool", "policy", "outcome"),
 		hold:      histogram("slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
 		wait:      histogram("task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
-		handoff:   histogram("handoff_duration_seconds", "Time from a slot falling free until the device it is kept for was told: by a push, or by the grant that its held request is answered with.", "pool"),
+		handoff:   histogramOf(handoffBuckets(), "handoff_duration_seconds", "Time from a slot falling free until the device it is kept for was told: by a push, or by the grant that its held request is answered with.", "pool"),
 		results:   counter("results_total", "Results of devices, by outcome.", "outcome"),
 		reports:   counter("reports_total", "Reports of devices, by the reason of the reply or the code of the refusal.", "transport", "reason"),
 		duration:  histogram("report_duration_seconds", "Time to answer a report.", "transport"),

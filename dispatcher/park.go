@@ -184,6 +184,9 @@ func (d *Dispatcher) lookFromPark(ctx context.Context, h *handling, call offered
 	defer cancel()
 	defer h.shrink()
 	h.turn, h.waitsIn, h.nonce = 0, "", nonce()
+	h.steps = d.stepsOf(work, call.since)
+	h.steps.done("called", call.at)
+	h.steps.done("woken", d.now())
 	switch admitted, err := d.admittedStill(work, h); {
 	case err != nil:
 		d.cannotConfirm(h, err)
@@ -194,10 +197,12 @@ func (d *Dispatcher) lookFromPark(ctx context.Context, h *handling, call offered
 	case ctx.Err() != nil: // the device is gone
 		return true
 	}
+	h.steps.done("read", d.now())
 	h.offered = call.pools()
 	d.nextTask(work, h)
 	if t := h.reply.Task; t != nil && t.Pool == call.pool && !call.since.IsZero() {
 		d.metrics.handedOn(call.pool, d.now().Sub(call.since))
+		h.steps.say(d.config.Logger, call.pool, "park")
 	}
 	return !h.mayChange()
 }

@@ -44,6 +44,7 @@ type offered struct {
 	called bool // there is any
 	pool   string
 	since  time.Time // when the place fell free, by this process's clock; zero: unknown
+	at     time.Time // when it was called
 }
 
 // pools are those that keep a place for the device: one, or none.
@@ -182,9 +183,9 @@ func (s *parks) wake(calls []parked.Call) (elsewhere []parked.Call) {
 			elsewhere = append(elsewhere, c)
 			continue
 		}
-		p.call = offered{called: true, pool: c.Pool}
+		p.call = offered{called: true, pool: c.Pool, at: s.now()}
 		if c.Age >= 0 {
-			p.call.since = s.now().Add(-c.Age)
+			p.call.since = p.call.at.Add(-c.Age)
 		}
 		p.notify()
 	}

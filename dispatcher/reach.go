@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -26,14 +27,18 @@ func (d *Dispatcher) reachOf(h *handling) store.Reach {
 	return store.ReachNone
 }
 
-// wake tells a device that a place is kept for it.
-func (d *Dispatcher) wake(pool string, o placed) {
+// wake tells a device that a place is kept for it; began is when this handoff had its turn.
+func (d *Dispatcher) wake(ctx context.Context, pool string, o placed, began time.Time) {
 	now := d.now()
 	d.refusals.forget(o.Device)
 	d.config.Waker.Wake(devices.ID(o.Device), o.Left)
 	d.claims.sent(pool, o.Device, now)
 	if !o.since.IsZero() {
 		d.metrics.handedOn(pool, now.Sub(o.since))
+		steps := d.stepsOf(ctx, o.since)
+		steps.done("called", began)
+		steps.done("read", now)
+		steps.say(d.config.Logger, pool, "push")
 	}
 }
 

@@ -26,6 +26,7 @@ type handling struct {
 	limited   map[int64]Obstacle // by task: what its policies say
 	shut      []string           // pools of which they let nothing start
 	committed string             // the lease that was claimed
+	steps     *steps             // of the handoff that it is; nil: not noted
 	reply     devices.Reply
 }
 

@@ -55,7 +55,7 @@ func newPlant(t *testing.T, r row, period time.Duration) *plant {
 		"DISPATCHER_POSTGRES_DSN": ledger.NewDatabase(t), "DISPATCHER_REDIS_URL": cache.URL(), "DISPATCHER_MQTT_URL": broker.URL,
 		"DISPATCHER_HTTP_LISTEN": addr, "DISPATCHER_ADMIN_TOKEN": adminToken, "DISPATCHER_FLEET_TOKEN": fleetToken,
 		"DISPATCHER_REPORT_PERIOD": period.String(), "DISPATCHER_LEASE_MIN": "100ms", "DISPATCHER_REAP_INTERVAL": "1s",
-		"DISPATCHER_LOG_LEVEL": "warn",
+		"DISPATCHER_LOG_LEVEL": "debug",
 	})
 	p.pids["postgres"], p.pids["broker"], p.pids["dispatcher"] = ledger.Pid(), broker.Pid(), program.Pid()
 	p.url, p.mqttURL = "http://"+far(t, addr, r.roundTrip), "mqtt://"+far(t, broker.Addr, r.roundTrip)
@@ -77,7 +77,11 @@ func serve(t *testing.T, addr string, settings map[string]string) *testservers.P
 	process := testservers.StartProcess(t, command, func() error { return ready(addr) })
 	t.Cleanup(func() {
 		process.Kill()
-		if said := []byte(process.Output()); t.Failed() || bytes.Contains(said, []byte("level=ERROR")) {
+		said := []byte(process.Output())
+		if steps := readSteps(said); len(steps) > 0 {
+			t.Logf("handoffs in the server:\n%s", steps)
+		}
+		if said = important(said); t.Failed() || bytes.Contains(said, []byte("level=ERROR")) {
 			t.Logf("the dispatcher:\n%s", said[:min(len(said), 20_000)])
 		}
 	})

@@ -1,0 +1,55 @@
+package dispatcher_test
+
+import (
+	"bytes"
+	"log/slog"
+	"regexp"
+	"sync"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+)
+
+// lockedBuffer is a log that errands may write beside the test that reads it.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+// Write adds to it.
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
+}
+
+// The debug log says of each handoff where its time went, and the others say
+// nothing of it.
+func TestDebugLogHasTheStepsOfAHandoff(t *testing.T) {
+	t.Parallel()
+	line := regexp.MustCompile(`msg="handed on" pool=a via=park called=\S+ woken=\S+ read=\S+ acquired=\S+ claimed=\S+\n`)
+	for level, want := range map[slog.Level]int{slog.LevelDebug: 1, slog.LevelInfo: 0} {
+		var log lockedBuffer
+		b := embedded(t, keepingOffers, func(c *dispatcher.Config) {
+			c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))
+		})
+		b.pool("a", 1, minute)
+		b.batch("a", nil, "d1", "d2")
+		first := b.granted("d1")
+		w := b.parks(t, "d2")
+		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		if a := w.answered(); a.Task == nil {
+			t.Fatalf("%+v, want a grant", a)
+		}
+		if got := len(line.FindAllString(log.String(), -1)); got != want {
+			t.Errorf("%s: %d handoffs, want %d, in\n%s", level, got, want, log.String())
+		}
+	}
+}
