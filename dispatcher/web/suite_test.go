@@ -129,8 +129,9 @@ func (b *bench) work() {
 		defer close(done)
 		tick := time.NewTicker(200 * time.Millisecond)
 		defer tick.Stop()
-		_ = b.web.Recall(ctx)
+		recalled := false
 		for {
+			recalled = recalled || b.web.Recall(ctx) == nil
 			_ = b.web.Tick(ctx)
 			_, _ = b.dispatcher.Fold(ctx)
 			_, _ = b.dispatcher.EndCancelled(ctx)
