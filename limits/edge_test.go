@@ -55,3 +55,23 @@ func TestEdgeOfAWindow(t *testing.T) {
 		})
 	}
 }
+
+// TestSentAgainLater: what is sent again a moment later is the same reservation.
+func TestSentAgainLater(t *testing.T) {
+	t.Parallel()
+	mini := miniredis.RunT(t)
+	now := time.UnixMilli(1_800_000_000_000)
+	mini.SetTime(now)
+	s := serve(t, mini.Addr(), false)
+	rules := s.rules(t, perAccount(limits.Window{Max: 3, PerMS: 60_000}))
+	c := s.check(rules, "a")
+	s.mustReserve(t, c)
+	mini.SetTime(now.Add(5 * time.Millisecond))
+	s.mustReserve(t, c)
+	s.release(t, c)
+	for _, left := range []string{"open", "pending"} {
+		if n := s.client.ZCard(t.Context(), "limits:{pool}:"+left).Val(); n != 0 {
+			t.Errorf("%d are left in %s", n, left)
+		}
+	}
+}

@@ -7,6 +7,7 @@ repeat
   local call, sub, lease, rule, subject = redis.call, string.sub, ARGV[1], KEYS[FIRST + 1], KEYS[FIRST + 2]
   local at = kind and call('ZSCORE', OPEN, lease)
   if not at then break end
+  at = string.format('%d', tonumber(at)) -- some servers write it as 1.8e+12
   local reservation = sub(subject, -35) .. '|' .. at .. '|' .. ARGV[2] .. '|' .. lease
   if ARGV[3] ~= '1' then
     call('ZREM', PENDING, reservation)

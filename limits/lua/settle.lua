@@ -13,6 +13,7 @@ local now = clock()
 local function unreserve(lease, group, keys)
   local at = redis.call('ZSCORE', OPEN, lease)
   if not at then return nil end
+  at = text(tonumber(at)) -- some servers write it as 1.8e+12
   for _, key in ipairs(keys) do
     redis.call('ZREM', PENDING, reservation(key, at, group, lease))
   end
