@@ -17,11 +17,12 @@ const movesRead = 1_000_000
 // replica that was just started shows what the others do. It is to be called
 // until it succeeds, and once.
 func (w *Web) Recall(ctx context.Context) error {
-	moves, err := w.options.Ledger.Moves(ctx, time.Hour, pointEvery, movesRead)
+	// The pools first: so the log tells of each of them when it was made.
+	uses, err := w.options.Ledger.PoolUses(ctx)
 	if err != nil {
 		return fmt.Errorf("recalling the last hour: %w", err)
 	}
-	uses, err := w.options.Ledger.PoolUses(ctx)
+	moves, err := w.options.Ledger.Moves(ctx, time.Hour, pointEvery, movesRead)
 	if err != nil {
 		return fmt.Errorf("recalling the last hour: %w", err)
 	}
