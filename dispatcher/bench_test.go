@@ -75,7 +75,7 @@ func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 
 func servers(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
-	dsn := postgres.NewDatabase(tb)
+	dsn := postgres.NewLedger(tb)
 	b := newBench(tb, testbackends.Postgres(tb, dsn), testservers.Redis(tb).Addr, changes...)
 	b.ageing = ageing("postgres", dsn, "interval '%d ms'")
 	return b

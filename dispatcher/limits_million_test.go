@@ -25,7 +25,7 @@ func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures 
 	if os.Getenv("MILLION") == "" {
 		t.Skip("runs with MILLION=1 in the environment")
 	}
-	dsn := postgres.NewDatabase(t)
+	dsn := postgres.NewLedger(t)
 	b := newBench(t, testbackends.Postgres(t, dsn), testservers.Redis(t).Addr, unhurried)
 	b.pool("a", 9, minute)
 	db, err := sql.Open("postgres", dsn)

@@ -20,7 +20,7 @@ func TestASilentServerKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	const conns = 4
 	proxy := testservers.NewProxy(t, server.Server(t).Addr())
-	dsn := strings.Replace(server.NewDatabase(t), server.Server(t).Addr(), proxy.Addr, 1)
+	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
 	l := opened(t)(store.OpenPostgres(t.Context(), dsn, store.Options{MaxOpenConns: conns, StatementTimeout: 10 * time.Second}))
 	var underway sync.WaitGroup
 	underway.Add(conns)

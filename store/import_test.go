@@ -190,7 +190,7 @@ func TestImportsAtOnce(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		patient := store.Options{LockTimeout: time.Minute, StatementTimeout: time.Minute} // of a busy machine
-		test(opened(t)(store.OpenPostgres(t.Context(), server.NewDatabase(t), patient)))
+		test(opened(t)(store.OpenPostgres(t.Context(), server.NewLedger(t), patient)))
 	})
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()

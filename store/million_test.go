@@ -21,7 +21,7 @@ func TestMillion(t *testing.T) {
 	if os.Getenv("MILLION") == "" {
 		t.Skip("runs with MILLION=1 in the environment")
 	}
-	dsn := server.NewDatabase(t)
+	dsn := server.NewLedger(t)
 	l := opened(t)(store.OpenPostgres(t.Context(), dsn, patient()))
 	l.million(dsn)
 	for _, m := range []struct {

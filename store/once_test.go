@@ -106,7 +106,7 @@ func TestASecondRequestMeetsTheFirstOneUnderWay(t *testing.T) {
 	})
 	t.Run("two replicas", func(t *testing.T) {
 		t.Parallel()
-		dsn := server.NewDatabase(t)
+		dsn := server.NewLedger(t)
 		l := opened(t)(store.OpenPostgres(t.Context(), dsn, store.Options{}))
 		meet(l, opened(t)(store.OpenPostgres(t.Context(), dsn, store.Options{})).Store)
 	})

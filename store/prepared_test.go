@@ -16,7 +16,7 @@ import (
 // prepares on a second connection inside of a transaction waits in vain.
 func openSingle(t *testing.T) *ledger {
 	t.Helper()
-	l := opened(t)(store.OpenPostgres(t.Context(), server.NewDatabase(t), store.Options{MaxOpenConns: 1}))
+	l := opened(t)(store.OpenPostgres(t.Context(), server.NewLedger(t), store.Options{MaxOpenConns: 1}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, _, err := l.PutPool(ctx, "op", "p", store.PoolSpec{Capacity: 1, Lease: time.Hour})
@@ -123,7 +123,7 @@ func TestPreparedStatementsOutliveTheServer(t *testing.T) {
 // one another in the database: none of them may wait for what another prepares.
 func TestFirstCallersDoNotWaitInACircle(t *testing.T) {
 	t.Parallel()
-	dsn := server.NewDatabase(t)
+	dsn := server.NewLedger(t)
 	for round := range 40 {
 		l := opened(t)(store.OpenPostgres(t.Context(), dsn, patient()))
 		device := fmt.Sprint("new-", round)

@@ -55,7 +55,7 @@ func TestDurabilityIsChecked(t *testing.T) {
 			l.Fatalf("a durable database: %v", err)
 		}
 	})
-	dsn := server.NewDatabase(t)
+	dsn := server.NewLedger(t)
 	s, err := store.OpenPostgres(t.Context(), dsn+"&synchronous_commit=off", store.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestDurabilityIsChecked(t *testing.T) {
 
 func TestPostgresTimeoutsAreSet(t *testing.T) {
 	t.Parallel()
-	dsn := server.NewDatabase(t)
+	dsn := server.NewLedger(t)
 	s, err := store.OpenPostgres(t.Context(), dsn+"&lock_timeout=1234", store.Options{StatementTimeout: 7 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func brokenLedger(t *testing.T) (l *ledger, arm func()) {
 			proxy.DropReplies(1)
 		}
 	})
-	dsn := strings.Replace(server.NewDatabase(t), server.Server(t).Addr(), proxy.Addr, 1)
+	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
 	return opened(t)(store.OpenPostgres(t.Context(), dsn, patient())), func() { armed.Store(true) }
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -47,19 +48,20 @@ type ledger struct {
 
 func openPostgres(tb testing.TB) *ledger {
 	tb.Helper()
-	return opened(tb)(store.OpenPostgres(tb.Context(), server.NewDatabase(tb), patient()))
+	return &ledger{tb, testbackends.Postgres(tb, server.NewLedger(tb)), &atomic.Int64{}}
 }
 
 // patient are limits that no machine reaches that only stands still for a while.
 func patient() store.Options {
-	return store.Options{StatementTimeout: time.Minute, LockTimeout: time.Minute, IdleTimeout: time.Minute}
+	return store.Options{StatementTimeout: testbackends.Patience, LockTimeout: testbackends.Patience, IdleTimeout: testbackends.Patience}
 }
 
 func openSQLite(tb testing.TB) *ledger {
 	tb.Helper()
-	return opened(tb)(store.OpenSQLite(tb.Context(), filepath.Join(tb.TempDir(), "ledger 100%?.db")))
+	return &ledger{tb, testbackends.SQLite(tb, filepath.Join(tb.TempDir(), "ledger 100%?.db")), &atomic.Int64{}}
 }
 
+// opened is a ledger that a test opened in its own way, migrated if need be.
 func opened(tb testing.TB) func(*store.Store, error) *ledger {
 	tb.Helper()
 	return func(s *store.Store, err error) *ledger {

@@ -13,7 +13,7 @@ import (
 // openWarm is a ledger of up to six connections, of which Warm opens three.
 func openWarm(t *testing.T) *ledger {
 	t.Helper()
-	l := opened(t)(store.OpenPostgres(t.Context(), server.NewDatabase(t), store.Options{MaxOpenConns: 6}))
+	l := opened(t)(store.OpenPostgres(t.Context(), server.NewLedger(t), store.Options{MaxOpenConns: 6}))
 	l.must(l.Warm(t.Context()))
 	if open := l.DB().Stats().OpenConnections; open != 3 {
 		t.Fatalf("%d connections are open, want 3", open)

@@ -158,7 +158,7 @@ func TestMigrate(t *testing.T) {
 // The first token is made beside a server that has none in its configuration.
 func TestTheFirstTokenIsMadeInTheDatabase(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewDatabase(t), "DISPATCHER_REDIS_URL=" + testservers.Redis(t).URL(), "DISPATCHER_LOG_FORMAT=json"}
+	environ := []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + testservers.Redis(t).URL(), "DISPATCHER_LOG_FORMAT=json"}
 	d := start(t, environ, "serve", "--http-listen", "127.0.0.1:0")
 	url := "http://" + d.says(t, `"msg":"ready","http":"([^"]+)"`)
 	put := func(secret string) int {
@@ -191,7 +191,7 @@ func TestServeEndsWithSIGTERM(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := start(t, []string{
-		"DISPATCHER_POSTGRES_DSN=" + shared.NewDatabase(t), "DISPATCHER_REDIS_URL=" + testservers.Redis(t).URL(),
+		"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + testservers.Redis(t).URL(),
 		"DISPATCHER_ADMIN_TOKEN=" + secret, "DISPATCHER_FLEET_TOKEN=" + secret + "2",
 	}, "serve", "--config", config)
 	url := "http://" + d.says(t, `"msg":"ready","http":"([^"]+)"`)

@@ -100,7 +100,7 @@ func embedded(t *testing.T, changes ...func(*setup)) *bench {
 
 func servers(t *testing.T) *bench {
 	t.Helper()
-	dsn := postgres.NewDatabase(t)
+	dsn := postgres.NewLedger(t)
 	b := newBench(t, testbackends.Postgres(t, dsn), testservers.Redis(t).Addr)
 	b.dsn = dsn
 	return b

@@ -26,7 +26,7 @@ func startProvisioned(t *testing.T, more ...string) provisioned {
 	b := testservers.MosquittoDynsec(t)
 	more = append(more, "DISPATCHER_MQTT_URL="+b.Inside, "DISPATCHER_MQTT_USER="+testservers.DispatcherUser,
 		"DISPATCHER_MQTT_PASSWORD="+testservers.DispatcherPassword, "DISPATCHER_MQTT_PROVISION=dynsec")
-	config := serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL(), more...)
+	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), more...)
 	one, _ := startServing(t, config)
 	two, _ := startServing(t, config)
 	eventuallyOnline(t, one)

@@ -48,7 +48,7 @@ func atOnce(t *testing.T, replicas []*instance, m *meter, body string) []devices
 func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 	t.Parallel()
 	broker := testservers.Mosquitto(t)
-	config := serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
+	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
 	replicas := make([]*instance, 2)
 	for n := range replicas {
 		replicas[n], _ = startServing(t, config)

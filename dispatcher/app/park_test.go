@@ -78,7 +78,7 @@ func (i *instance) parked(t *testing.T, want string) {
 
 func TestEndAnswersWhatIsParked(t *testing.T) {
 	t.Parallel()
-	i, _ := startServing(t, serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL()))
+	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL()))
 	replies := []<-chan devices.Reply{i.longPoll(t, "a"), i.longPoll(t, "b"), i.longPoll(t, "c")}
 	i.parked(t, "3")
 	if err := i.stop(); err != nil {
@@ -95,7 +95,7 @@ func TestEndAnswersWhatIsParked(t *testing.T) {
 // comes to another: behind a load balancer it may.
 func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 	t.Parallel()
-	server, dsn := testservers.Redis(t), shared.NewDatabase(t)
+	server, dsn := testservers.Redis(t), shared.NewLedger(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr})
 	t.Cleanup(func() { _ = client.Close() })
 	one, _ := startServing(t, serveConfig(t, dsn, server.URL()))
@@ -128,7 +128,7 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 	for name, replicas := range map[string]int{"one replica": 1, "two replicas": 2} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, dsn := testservers.Redis(t), shared.NewDatabase(t)
+			server, dsn := testservers.Redis(t), shared.NewLedger(t)
 			client := redis.NewClient(&redis.Options{Addr: server.Addr})
 			t.Cleanup(func() { _ = client.Close() })
 			one, _ := startServing(t, serveConfig(t, dsn, server.URL()))

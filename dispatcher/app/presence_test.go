@@ -14,7 +14,7 @@ import (
 // dashboard; one that is stopped leaves the list.
 func TestReplicasKnowOneAnother(t *testing.T) {
 	t.Parallel()
-	dsn, redis := shared.NewDatabase(t), testservers.Redis(t)
+	dsn, redis := shared.NewLedger(t), testservers.Redis(t)
 	one, a := startServing(t, serveConfig(t, dsn, redis.URL()))
 	two, b := startServing(t, serveConfig(t, dsn, redis.URL(), "DISPATCHER_WEB=off"))
 	cookie := signIn(t, one)

@@ -17,7 +17,7 @@ import (
 // that took it cannot tell Redis.
 func TestAPoolChangeIsLiveWithoutItsNotification(t *testing.T) {
 	t.Parallel()
-	dsn, redis := shared.NewDatabase(t), testservers.Redis(t)
+	dsn, redis := shared.NewLedger(t), testservers.Redis(t)
 	link := testservers.NewProxy(t, redis.Addr)
 	const slow = "DISPATCHER_RECONCILE_INTERVAL=5m" // it is not reconciliation that repairs it
 	cutOff, _ := startServing(t, serveConfig(t, dsn, "redis://"+link.Addr, slow))
@@ -74,7 +74,7 @@ func alter(t *testing.T, dsn, statement string) {
 func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 	t.Parallel()
 	redis := testservers.Redis(t)
-	dsn := shared.NewDatabase(t)
+	dsn := shared.NewLedger(t)
 	i, a := startServing(t, serveConfig(t, dsn, redis.URL(), "DISPATCHER_RECONCILE_INTERVAL=5m"))
 	for _, pool := range []string{"p", "q"} {
 		i.operate(t, http.MethodPut, "/v1/pools/"+pool, `{"capacity":1}`)
@@ -109,7 +109,7 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 	t.Parallel()
 	redis := testservers.Redis(t)
 	link := testservers.NewProxy(t, redis.Addr)
-	i, _ := startServing(t, serveConfig(t, shared.NewDatabase(t), "redis://"+link.Addr))
+	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), "redis://"+link.Addr))
 	const fleet = 30
 	names := make([]string, fleet)
 	for n := range names {
@@ -152,7 +152,7 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 // What any replica saw is in the list of all, newest first.
 func TestRecentDevicesOfAllReplicas(t *testing.T) {
 	t.Parallel()
-	dsn, redis := shared.NewDatabase(t), testservers.Redis(t)
+	dsn, redis := shared.NewLedger(t), testservers.Redis(t)
 	one, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 	one.report(t, "a", `{"id":"1"}`)

@@ -21,7 +21,7 @@ func TestAfterRestore(t *testing.T) {
 		t.Run(fmt.Sprintf("flag=%t", flag), func(t *testing.T) {
 			t.Parallel()
 			const capacity = 2
-			redis, dsn := testservers.Redis(t), shared.NewDatabase(t)
+			redis, dsn := testservers.Redis(t), shared.NewLedger(t)
 			i, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 			i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, capacity))
 			i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["old","a","b","c","d"]}`)

@@ -22,7 +22,7 @@ func TestScrapeOfManyPools(t *testing.T) {
 	if os.Getenv("POOLS") == "" {
 		t.Skip("runs with POOLS=1 in the environment")
 	}
-	dsn := shared.NewDatabase(t)
+	dsn := shared.NewLedger(t)
 	i, _ := startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {

@@ -84,7 +84,7 @@ func grantAndResult(t *testing.T, one, other *instance) {
 
 func TestServeOnPostgresAndRedis(t *testing.T) {
 	t.Parallel()
-	i, _ := startServing(t, serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL()))
+	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL()))
 	grantAndResult(t, i, i)
 	if status, body := i.call(t, http.MethodGet, "/readyz", "", ""); status != http.StatusOK || !bytes.Contains(body, []byte(`"redis":"ok"`)) {
 		t.Errorf("ready: %d %s", status, body)
@@ -94,7 +94,7 @@ func TestServeOnPostgresAndRedis(t *testing.T) {
 func TestServeWithABroker(t *testing.T) {
 	t.Parallel()
 	broker := testservers.Mosquitto(t)
-	config := serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
+	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
 	config.FleetToken = "" // with one, unknown devices are welcome
 	i, _ := startServing(t, config)
 	eventuallyOnline(t, i)
@@ -122,7 +122,7 @@ func TestServeNeedsBothServers(t *testing.T) {
 
 func TestServeRefusesAServerThatLosesCommits(t *testing.T) {
 	t.Parallel()
-	dsn := shared.NewDatabase(t)
+	dsn := shared.NewLedger(t)
 	config := serveConfig(t, dsn+"&synchronous_commit=off", "redis://127.0.0.1:1")
 	err := Serve(t.Context(), config, quiet(), "test")
 	if err == nil || !strings.Contains(err.Error(), "synchronous_commit") {
@@ -147,7 +147,7 @@ func TestServeWithoutMigrations(t *testing.T) {
 
 func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	config := serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL())
+	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL())
 	apps, errs := make([]*App, 2), make([]error, 2)
 	var wait sync.WaitGroup
 	for n := range apps {
@@ -225,7 +225,7 @@ func TestWaitingForPostgresEndsWithTheProcess(t *testing.T) {
 
 func TestOperatorsHaveAnAddressOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	i, a := startServing(t, serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL(), "DISPATCHER_OPERATOR_LISTEN=127.0.0.1:0"))
+	i, a := startServing(t, serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), "DISPATCHER_OPERATOR_LISTEN=127.0.0.1:0"))
 	operators := &instance{url: "http://" + a.servers[1].listener.Addr().String(), admin: adminToken, fleet: fleetToken}
 	operators.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
 	for path, want := range map[string]struct{ device, operator int }{
@@ -259,7 +259,7 @@ func TestTakenAddressFailsAtOnce(t *testing.T) {
 func TestServeWithTLS(t *testing.T) {
 	t.Parallel()
 	certificate, key, roots := selfSigned(t)
-	config := serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL(),
+	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(),
 		"DISPATCHER_TLS_CERT_FILE="+certificate, "DISPATCHER_TLS_KEY_FILE="+key)
 	_, a := startServing(t, config)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
@@ -331,7 +331,7 @@ func TestEndAnswersWhatIsInFlight(t *testing.T) {
 			})
 		}
 	})
-	dsn := strings.Replace(shared.NewDatabase(t), server.Addr(), proxy.Addr, 1)
+	dsn := strings.Replace(shared.NewLedger(t), server.Addr(), proxy.Addr, 1)
 	i, a := startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
 	i.report(t, "fast-device", `{"id":"1"}`)
 	answered := make(chan int, 1)
@@ -362,7 +362,7 @@ func TestEndAnswersWhatIsInFlight(t *testing.T) {
 // A listener that fails ends the process with its error.
 func TestFailedListenerEndsTheProcess(t *testing.T) {
 	t.Parallel()
-	a, err := newServing(t.Context(), serveConfig(t, shared.NewDatabase(t), testservers.Redis(t).URL()), quiet(), "test")
+	a, err := newServing(t.Context(), serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL()), quiet(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func TestEndHasALimit(t *testing.T) {
 			once.Do(func() { close(underway) })
 		}
 	})
-	dsn := strings.Replace(shared.NewDatabase(t), server.Addr(), proxy.Addr, 1)
+	dsn := strings.Replace(shared.NewLedger(t), server.Addr(), proxy.Addr, 1)
 	i, _ := startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
 	t.Cleanup(proxy.ReleaseReplies)
 	answered := make(chan struct{})
@@ -62,7 +62,7 @@ func TestEndHasALimit(t *testing.T) {
 // goes on at another replica.
 func TestEndInOrder(t *testing.T) {
 	t.Parallel()
-	broker, redis, dsn := testservers.Mosquitto(t), testservers.Redis(t), shared.NewDatabase(t)
+	broker, redis, dsn := testservers.Mosquitto(t), testservers.Redis(t), shared.NewLedger(t)
 	ending, a := startServing(t, serveConfig(t, dsn+"&lock_timeout=60000", redis.URL(), "DISPATCHER_MQTT_URL="+broker.URL))
 	eventually(t, "the dispatcher at the broker", func() bool { return a.mqtt.Connected() })
 	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))

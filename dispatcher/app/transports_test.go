@@ -199,7 +199,7 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	t.Helper()
-	server, dsn := shared.Server(t), shared.NewDatabase(t)
+	server, dsn := shared.Server(t), shared.NewLedger(t)
 	broker := testservers.Mosquitto(t)
 	s := &stage{broker: broker.URL, postgres: testservers.NewProxy(t, server.Addr()), redis: testservers.NewProxy(t, testservers.Redis(t).Addr)}
 	s.instance, _ = startServing(t, serveConfig(t, strings.ReplaceAll(dsn, server.Addr(), s.postgres.Addr), "redis://"+s.redis.Addr,

@@ -46,11 +46,7 @@ func (s *statements) connection() func([]byte) {
 // to one.
 func TestManyPagesAskPostgresOnce(t *testing.T) {
 	t.Parallel()
-	dsn := postgres.NewDatabase(t)
-	direct := testbackends.Postgres(t, dsn)
-	if _, err := direct.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	dsn := postgres.NewLedger(t)
 	var sent statements
 	_, rest, _ := strings.Cut(dsn, "@")
 	address, _, _ := strings.Cut(rest, "/")

@@ -86,7 +86,7 @@ func embedded(t *testing.T, changes ...func(*web.Options)) *bench {
 // servers is a replica on a database and a Redis of its own.
 func servers(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string) {
 	t.Helper()
-	dsn = postgres.NewDatabase(t)
+	dsn = postgres.NewLedger(t)
 	return replica(t, testbackends.Postgres(t, dsn), testservers.Redis(t).Addr, changes...), dsn
 }
 

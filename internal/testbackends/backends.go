@@ -5,6 +5,12 @@
 package testbackends
 
 import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,14 +23,49 @@ import (
 // Patience is what no machine reaches that only stands still for a while.
 const Patience = time.Minute
 
-// SQLite is an embedded ledger at path, migrated.
+// SQLite is an embedded ledger at path, migrated if it is new: as a copy of one
+// that was migrated once in this process.
 func SQLite(tb testing.TB, path string) *store.Store {
 	tb.Helper()
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		write(tb, path)
+	}
 	s, err := store.OpenSQLite(tb.Context(), path)
 	return opened(tb, s, err)
 }
 
-// Postgres is a ledger in the database dsn, migrated.
+// empty is a file with the schema and nothing else.
+var empty = sync.OnceValues(func() ([]byte, error) { //nolint:gochecknoglobals // made once per test binary
+	dir, err := os.MkdirTemp("", "dispatcher-ledger-") //nolint:usetesting // outlives the test that happened to need it first
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "ledger.db")
+	s, err := store.OpenSQLite(context.Background(), path)
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.Migrate(context.Background())
+	if err = errors.Join(err, s.Close()); err != nil { // closed, the file holds what the log beside it held
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
+
+func write(tb testing.TB, path string) {
+	tb.Helper()
+	content, err := empty()
+	if err == nil {
+		err = os.WriteFile(path, content, 0o600)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Postgres is a ledger in the database dsn, which has the schema
+// (testservers.SharedPostgres.NewLedger).
 func Postgres(tb testing.TB, dsn string) *store.Store {
 	tb.Helper()
 	s, err := store.OpenPostgres(tb.Context(), dsn, store.Options{StatementTimeout: Patience, LockTimeout: Patience, IdleTimeout: Patience})
@@ -37,9 +78,6 @@ func opened(tb testing.TB, s *store.Store, err error) *store.Store {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = s.Close() })
-	if _, err := s.Migrate(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
 	return s
 }
 

@@ -125,16 +125,27 @@ func (s *PostgresServer) DSN(database string) string {
 // NewDatabase creates an empty database for one test and returns its DSN.
 func (s *PostgresServer) NewDatabase(tb testing.TB) string {
 	tb.Helper()
+	return s.copyOf(tb, "template0")
+}
+
+// copyOf creates a database with a name of its own and returns its DSN.
+func (s *PostgresServer) copyOf(tb testing.TB, template string) string {
+	tb.Helper()
+	name := "test_" + strconv.FormatInt(s.databases.Add(1), 10)
+	s.createDatabase(tb, name, template)
+	return s.DSN(name)
+}
+
+func (s *PostgresServer) createDatabase(tb testing.TB, name, template string) {
+	tb.Helper()
 	db, err := sql.Open("postgres", s.DSN("postgres"))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	name := "test_" + strconv.FormatInt(s.databases.Add(1), 10)
-	if _, err := db.ExecContext(tb.Context(), "CREATE DATABASE "+name); err != nil {
+	if _, err := db.ExecContext(tb.Context(), "CREATE DATABASE "+name+" TEMPLATE "+template); err != nil {
 		tb.Fatalf("creating a database: %v", err)
 	}
-	return s.DSN(name)
 }
 
 func (s *PostgresServer) answers() error {

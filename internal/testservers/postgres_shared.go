@@ -1,8 +1,11 @@
 package testservers
 
 import (
+	"database/sql"
 	"sync"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/migrations"
 )
 
 // SharedPostgres is one server for all the tests of a package: a cluster
@@ -20,6 +23,7 @@ type SharedPostgres struct {
 	mu     sync.Mutex
 	server *PostgresServer
 	remove func()
+	schema sync.Once // makes the database that ledgers are copies of
 }
 
 // NewDatabase creates an empty database for one test and returns its DSN. The
@@ -27,6 +31,29 @@ type SharedPostgres struct {
 func (s *SharedPostgres) NewDatabase(tb testing.TB) string {
 	tb.Helper()
 	return s.Server(tb).NewDatabase(tb)
+}
+
+// ledgerSchema is the database that has the schema and nothing else.
+const ledgerSchema = "ledger_schema"
+
+// NewLedger creates a database with the schema for one test and returns its
+// DSN: a copy of one that was migrated once, in a tenth of the time.
+func (s *SharedPostgres) NewLedger(tb testing.TB) string {
+	tb.Helper()
+	server := s.Server(tb)
+	s.schema.Do(func() {
+		server.createDatabase(tb, ledgerSchema, "template0")
+		db, err := sql.Open("postgres", server.DSN(ledgerSchema))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		_, err = migrations.Up(tb.Context(), db, migrations.Postgres)
+		_ = db.Close() // a database that somebody uses cannot be copied
+		if err != nil {
+			tb.Fatal(err)
+		}
+	})
+	return server.copyOf(tb, ledgerSchema)
 }
 
 // Server returns the running server; the first call starts it.
