@@ -1,13 +1,11 @@
 package slots_test
 
 import (
-	"context"
 	"fmt"
-	"net"
+	"os"
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/redis/go-redis/v9"
@@ -16,68 +14,70 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// backend is a kind of Redis that the semaphore must work on.
-type backend struct {
-	name    string
-	cluster bool
-	start   func(tb testing.TB) (addr string)
+// shared are the servers of all tests of this package that do not break them.
+var shared testservers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	shared.Close()
+	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-func backends() []backend {
-	return []backend{
-		{name: "redis", start: startRedis},
-		{name: "cluster", cluster: true, start: startCluster},
-		{name: "miniredis", start: startMiniredis},
+// server is a running Redis and a semaphore in it.
+type server struct {
+	testservers.RedisAt
+	*slots.Semaphore
+
+	client redis.UniversalClient
+}
+
+// onEach runs a case on every kind of Redis.
+func onEach(t *testing.T, test func(t *testing.T, s *server)) {
+	t.Helper()
+	shared.Each(t, func(t *testing.T, at testservers.RedisAt) {
+		t.Helper()
+		test(t, serve(t, at))
+	})
+}
+
+// onRedis is a semaphore in a database of a real Redis.
+func onRedis(t *testing.T) *server {
+	t.Helper()
+	return serve(t, shared.NewDatabase(t))
+}
+
+// slowInLua leaves a case out of the daily run where Lua runs in Go.
+func (s *server) slowInLua(t *testing.T) {
+	t.Helper()
+	if testing.Short() && s.InProcess {
+		t.Skip("long: it takes Lua in Go seconds, and is run on the real Redis; make test-long runs it")
 	}
 }
 
-func startRedis(tb testing.TB) string {
-	tb.Helper()
-	return testservers.Redis(tb).Addr
-}
-
-func startCluster(tb testing.TB) string {
-	tb.Helper()
-	return testservers.RedisCluster(tb).Addr
-}
-
-func startMiniredis(tb testing.TB) string {
-	tb.Helper()
-	return miniredis.RunT(tb).Addr()
-}
-
-// server is one running Redis and a semaphore in it.
-type server struct {
-	backend
-	addr   string
-	client redis.UniversalClient
-	*slots.Semaphore
-}
-
-func newServer(t *testing.T, b backend) *server {
+func serve(t *testing.T, at testservers.RedisAt) *server {
 	t.Helper()
-	return connect(t, b, b.start(t))
-}
-
-func connect(t *testing.T, b backend, addr string) *server {
-	t.Helper()
-	s := &server{backend: b, addr: addr}
-	s.client = s.dial(t, s.addr)
+	s := &server{RedisAt: at}
+	s.client = s.dial(t, at.Addr)
 	s.Semaphore = slots.New(s.client)
 	return s
 }
 
-// dial returns a client whose connections all go to addr: the server's, or
-// that of a proxy in front of it, whatever address a Cluster announces. Its
-// timeouts leave a busy test machine some room.
+// own is a semaphore in a Redis that the test may stop.
+func own(t *testing.T) (*server, *testservers.RedisServer) {
+	t.Helper()
+	r := testservers.Redis(t)
+	return serve(t, testservers.RedisAt{Addr: r.Addr}), r
+}
+
+// dial returns a client as the program's, but patient, whose connections go to the
+// server or to a proxy in front of it.
 func (s *server) dial(t *testing.T, addr string) redis.UniversalClient {
 	t.Helper()
-	opts := slots.Options(addr)
-	opts.IsClusterMode = s.cluster
-	opts.ReadTimeout, opts.WriteTimeout, opts.PoolTimeout = 5*time.Second, 5*time.Second, 5*time.Second
-	opts.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, addr)
-	}
+	at := s.RedisAt
+	at.Addr = addr
+	opts, patient := slots.Options(addr), at.Options()
+	opts.IsClusterMode, opts.DB, opts.Dialer = patient.IsClusterMode, patient.DB, patient.Dialer
+	opts.ReadTimeout, opts.WriteTimeout, opts.PoolTimeout = patient.ReadTimeout, patient.WriteTimeout, patient.PoolTimeout
 	client := redis.NewUniversalClient(opts)
 	t.Cleanup(func() { _ = client.Close() })
 	return client

@@ -15,9 +15,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestBreaker: one call finds out that Redis does not answer, the others fail
+// TestBreakerLetsOneTry: one call finds out that Redis does not answer, the others fail
 // at once, and one of them tries again when its time has come.
-func TestBreaker(t *testing.T) {
+func TestBreakerLetsOneTry(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	b := slots.NewBreaker(func() time.Time { return now })
@@ -73,9 +73,9 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// TestBlackHole: a Redis that takes calls and never answers costs the callers
+// TestBlackHoleCostsOneWait: a Redis that takes calls and never answers costs the callers
 // one wait, not one each; and it is found again when it answers.
-func TestBlackHole(t *testing.T) {
+func TestBlackHoleCostsOneWait(t *testing.T) {
 	t.Parallel()
 	proxy := testservers.NewProxy(t, testservers.Redis(t).Addr)
 	var sent atomic.Int64
@@ -113,8 +113,8 @@ func TestBlackHole(t *testing.T) {
 	})
 }
 
-// TestBreakerOfACluster: the pools of a Cluster are on different nodes.
-func TestBreakerOfACluster(t *testing.T) {
+// TestBreakerIsOfANode: the pools of a Cluster are on different nodes.
+func TestBreakerIsOfANode(t *testing.T) {
 	t.Parallel()
 	opts := slots.Options(testservers.FreeAddr(t))
 	for cluster, same := range map[bool]bool{false: true, true: false} {

@@ -16,29 +16,53 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestWipe: a Redis that lost its data grants nothing until a restore.
-func TestWipe(t *testing.T) {
+// TestForgottenScriptsAreSentAgain: a server that was restarted, or flushed, has none.
+func TestForgottenScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
-	for _, b := range backends() {
-		t.Run(b.name, func(t *testing.T) {
-			t.Parallel()
-			s := newServer(t, b)
-			pool := s.poolOf(t, 2)
-			s.acquireAll(t, pool, "a", "b")
-			if err := s.client.FlushAll(t.Context()).Err(); err != nil {
-				t.Fatal(err)
-			}
-			diff(t, "acquire", s.acquire(t, pool, "c"), slots.Acquisition{Status: slots.StatusUnknown})
-			s.restore(t, pool, slots.Config{Capacity: 2, Version: 1}, slots.Holding{Lease: "b", Device: "d", Slot: 1})
-			diff(t, "restored", s.acquireAll(t, pool, "c", "d"), []slots.Acquisition{acquired(0), {Status: slots.StatusFull}})
-		})
+	s, _ := own(t)
+	pool := t.Name()
+	flush := func() {
+		t.Helper()
+		if err := s.client.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
+	flush()
+	s.restore(t, pool, slots.Config{Capacity: 2, Version: 1})
+	flush()
+	diff(t, "acquire", s.acquire(t, pool, "a"), acquired(0))
+	flush()
+	diff(t, "acquire again", s.acquire(t, pool, "a"), held(0))
+	flush()
+	diff(t, "holders", s.holders(t, pool), map[int]string{0: "a"})
+	flush()
+	if !s.configure(t, pool, 3, 2) {
+		t.Error("not configured")
+	}
+	flush()
+	if got, err := s.Adopt(t.Context(), pool, []slots.Holding{{Lease: "b", Device: "d", Slot: 1}}); err != nil || !got[0] {
+		t.Error(got, err)
+	}
+	flush()
+	diff(t, "release", s.release(t, pool, "a"), []bool{true})
 }
 
-func TestRestartWithoutData(t *testing.T) {
+func TestWipedRedisGrantsNothingUntilRestored(t *testing.T) {
 	t.Parallel()
-	redisServer := testservers.Redis(t)
-	s := connect(t, backend{}, redisServer.Addr)
+	s := onRedis(t)
+	pool := s.poolOf(t, 2)
+	s.acquireAll(t, pool, "a", "b")
+	if err := s.client.FlushDB(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	diff(t, "acquire", s.acquire(t, pool, "c"), slots.Acquisition{Status: slots.StatusUnknown})
+	s.restore(t, pool, slots.Config{Capacity: 2, Version: 1}, slots.Holding{Lease: "b", Device: "d", Slot: 1})
+	diff(t, "restored", s.acquireAll(t, pool, "c", "d"), []slots.Acquisition{acquired(0), {Status: slots.StatusFull}})
+}
+
+func TestRestartedRedisGrantsNothing(t *testing.T) {
+	t.Parallel()
+	s, redisServer := own(t)
 	pool := s.poolOf(t, 1)
 	s.acquire(t, pool, "a")
 	redisServer.Kill()
@@ -55,8 +79,8 @@ func TestRestartWithoutData(t *testing.T) {
 	})
 }
 
-// TestUnavailable: whatever keeps Redis from working is one error, of every call.
-func TestUnavailable(t *testing.T) {
+// TestUnavailableIsOneError: whatever keeps Redis from working is one error, of every call.
+func TestUnavailableIsOneError(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
 		"loading":      "-LOADING Redis is loading the dataset in memory",
@@ -127,17 +151,17 @@ func refuse(conn net.Conn, answer string) {
 	}
 }
 
-// TestReadOnlyReplica: a real master that was demoted.
-func TestReadOnlyReplica(t *testing.T) {
+// TestDemotedRedisIsUnavailable: a real master that became a read-only replica.
+func TestDemotedRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, backends()[0])
+	s, _ := own(t)
 	pool := s.poolOf(t, 2)
 	s.acquire(t, pool, "a")
 	if err := s.client.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
 	var sent atomic.Int32
-	proxy := testservers.NewProxy(t, s.addr)
+	proxy := testservers.NewProxy(t, s.Addr)
 	proxy.OnRequest(func(b []byte) { sent.Add(int32(bytes.Count(bytes.ToLower(b), []byte("evalsha")))) })
 	_, _, err := slots.New(s.dial(t, proxy.Addr)).Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b"))
 	if !errors.Is(err, slots.ErrUnavailable) || !strings.Contains(err.Error(), "READONLY") {
@@ -156,10 +180,10 @@ func TestReadOnlyReplica(t *testing.T) {
 	diff(t, "and working", s.acquire(t, pool, "b"), acquired(1))
 }
 
-// TestOutOfMemory: a refusal leaves nothing half done.
-func TestOutOfMemory(t *testing.T) {
+// TestOutOfMemoryLeavesNothingHalfDone: and a release needs none.
+func TestOutOfMemoryLeavesNothingHalfDone(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, backends()[0])
+	s, _ := own(t)
 	pool, other := s.poolOf(t, 2), t.Name()+".other"
 	s.acquire(t, pool, "a")
 	before := s.snapshot(t, pool)
@@ -188,11 +212,10 @@ func TestOutOfMemory(t *testing.T) {
 	diff(t, "working again", s.acquireAll(t, pool, "b", "c"), []slots.Acquisition{acquired(0), acquired(1)})
 }
 
-// TestCallerGivesUp: the caller's context bounds a call to a server that hangs.
-func TestCallerGivesUp(t *testing.T) {
+// TestCallEndsWithItsContext: the caller's context bounds a call to a server that hangs.
+func TestCallEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	redisServer := testservers.Redis(t)
-	s := connect(t, backend{}, redisServer.Addr)
+	s, redisServer := own(t)
 	pool := s.poolOf(t, 1)
 	redisServer.Pause()
 	defer redisServer.Resume()

@@ -2,6 +2,7 @@ package slots_test
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -58,61 +59,71 @@ func sequential() porcupine.Model {
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	const clients, rounds = 8, 20
-	s := newServer(t, backends()[0])
+	s := onRedis(t)
 	pool := s.poolOf(t, linearCapacity)
 	var clock atomic.Int64 // orders beginnings and ends; no wall clock is that fine
-	history := make([][]porcupine.Operation, clients)
+	all := make([]observer, clients)
 	var wg, first sync.WaitGroup
 	first.Add(clients) // nobody leaves before all have asked once: the pool was full
-	for c := range clients {
+	for c := range all {
+		all[c] = observer{server: s, t: t, pool: pool, client: c, clock: &clock}
 		wg.Go(func() {
-			do := func(in input, call func() (output, error)) output {
-				op := porcupine.Operation{ClientId: c, Input: in, Call: clock.Add(1)}
-				out, err := call()
-				if err != nil {
-					t.Errorf("%+v: %v", in, err)
-				}
-				op.Output, op.Return = out, clock.Add(1)
-				history[c] = append(history[c], op)
-				return out
-			}
 			for i := range rounds {
 				lease := fmt.Sprintf("%d.%d.a", c, i)
-				release := func() (output, error) {
-					freed, _, err := s.Release(t.Context(), pool, slots.Pace{}, []string{lease})
-					return output{freed: err == nil && freed[0]}, err
-				}
-				do(input{lease: lease}, func() (output, error) {
-					out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Minute, lease))
-					if err != nil || out[0].Status != slots.StatusAcquired {
-						return output{slot: -1}, err
-					}
-					return output{slot: out[0].Slot}, nil
-				})
+				all[c].sees(input{lease: lease})
 				if i == 0 {
 					first.Done()
 					first.Wait()
 				}
-				do(input{release: true, lease: lease}, release)
-				do(input{release: true, lease: lease}, release) // once too often
+				for range 2 { // once too often
+					all[c].sees(input{release: true, lease: lease})
+				}
 			}
 		})
 	}
 	wg.Wait()
-	var all []porcupine.Operation
-	refused := 0
-	for _, h := range history {
-		all = append(all, h...)
-		for _, op := range h {
-			if op.Output == (output{slot: -1}) {
-				refused++
-			}
-		}
+	var history []porcupine.Operation
+	for _, o := range all {
+		history = append(history, o.history...)
 	}
-	if refused == 0 {
+	refused := func(op porcupine.Operation) bool { return op.Output == output{slot: -1} }
+	if !slices.ContainsFunc(history, refused) {
 		t.Error("the pool was never full: this history shows little")
 	}
-	if got := porcupine.CheckOperationsTimeout(sequential(), all, time.Minute); got != porcupine.Ok {
-		t.Errorf("history of %d operations: %v", len(all), got)
+	if got := porcupine.CheckOperationsTimeout(sequential(), history, time.Minute); got != porcupine.Ok {
+		t.Errorf("history of %d operations: %v", len(history), got)
 	}
+}
+
+// observer is a client that notes what it did and saw.
+type observer struct {
+	*server
+
+	t       *testing.T
+	pool    string
+	client  int
+	clock   *atomic.Int64
+	history []porcupine.Operation
+}
+
+func (o *observer) sees(in input) {
+	op := porcupine.Operation{ClientId: o.client, Input: in, Call: o.clock.Add(1)}
+	out, err := o.call(in)
+	if err != nil {
+		o.t.Errorf("%+v: %v", in, err)
+	}
+	op.Output, op.Return = out, o.clock.Add(1)
+	o.history = append(o.history, op)
+}
+
+func (o *observer) call(in input) (output, error) {
+	if in.release {
+		freed, _, err := o.Release(o.t.Context(), o.pool, slots.Pace{}, []string{in.lease})
+		return output{freed: err == nil && freed[0]}, err
+	}
+	out, _, err := o.Acquire(o.t.Context(), o.pool, slots.Pace{}, requests(time.Minute, in.lease))
+	if err != nil || out[0].Status != slots.StatusAcquired {
+		return output{slot: -1}, err
+	}
+	return output{slot: out[0].Slot}, nil
 }

@@ -1,11 +1,9 @@
 package slots_test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,35 +12,26 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestModel compares random histories with a plain model, on every kind of Redis.
-func TestModel(t *testing.T) {
+// TestHistoriesAgreeWithAPlainModel is about pools without a line.
+func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
-	for _, b := range backends() {
-		t.Run(b.name, func(t *testing.T) {
-			t.Parallel()
-			s := newServer(t, b)
-			var pools atomic.Int64
-			rapid.Check(t, func(rt *rapid.T) {
-				m := &machine{server: s, pool: fmt.Sprintf("%s.%d", t.Name(), pools.Add(1)), ctx: t.Context()}
-				rt.Repeat(map[string]func(*rapid.T){
-					"":          m.check,
-					"acquire":   m.acquire,
-					"release":   m.release,
-					"configure": m.configure,
-					"adopt":     m.adopt,
-					"wipe":      m.wipe,
-					"restore":   m.restore,
-				})
-			})
+	histories(t, func(t *rapid.T, h history) {
+		m := &machine{history: h}
+		t.Repeat(map[string]func(*rapid.T){
+			"":          m.check,
+			"acquire":   m.acquire,
+			"release":   m.release,
+			"configure": m.configure,
+			"adopt":     m.adopt,
+			"wipe":      m.wipe,
+			"restore":   m.restore,
 		})
-	}
+	})
 }
 
 // machine is the semaphore beside its model: who holds which number.
 type machine struct {
-	*server
-	ctx  context.Context //nolint:containedctx // rapid's actions take none
-	pool string
+	history
 
 	known    bool
 	capacity int

@@ -1,13 +1,11 @@
 package slots_test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestOfferModel holds every script to what offers promise, over random
+// TestOffersKeepTheirPromises holds every script to what offers promise, over random
 // histories: sent again, out of order, with pools resized, and parts of the line
 // or all of Redis lost in between.
 //   - What is held never exceeds the capacity, but where that was lowered; an
@@ -26,43 +24,33 @@ import (
 //   - Who was offered a place, and asks in time, gets it.
 //   - What is offered counts for its batch as what is held does.
 //
-// How often a waiter may be passed over is TestBoundedBypass'; acquires that are
-// sent again are TestReplay's.
-func TestOfferModel(t *testing.T) {
+// How often a waiter may be passed over is tested in offer_test.go, and acquires
+// that are sent again in replay_test.go.
+func TestOffersKeepTheirPromises(t *testing.T) {
 	t.Parallel()
-	for _, b := range backends() {
-		t.Run(b.name, func(t *testing.T) {
-			t.Parallel()
-			s := newServer(t, b)
-			s.Semaphore = slots.NewPatient(s.client)
-			var pools atomic.Int64
-			rapid.Check(t, func(rt *rapid.T) {
-				m := &offerMachine{server: s, pool: fmt.Sprintf("%s.%d", t.Name(), pools.Add(1)), ctx: t.Context(), holds: map[string]string{}}
-				m.capacity = rapid.SampledFrom([]int{0, 1, 2, 3, 5}).Draw(rt, "capacity")
-				m.restore(rt)
-				rt.Repeat(map[string]func(*rapid.T){
-					"":        m.check,
-					"ask":     m.ask,
-					"again":   m.ask,
-					"release": m.release,
-					"more":    m.release,
-					"news":    m.news,
-					"seats":   m.seats,
-					"expire":  m.expireOne,
-					"due":     m.changeDue,
-					"resize":  m.resize,
-					"lose":    m.lose,
-					"wipe":    m.wipe,
-				})
-			})
+	histories(t, func(t *rapid.T, h history) {
+		m := &offerMachine{history: h, holds: map[string]string{}}
+		m.capacity = rapid.SampledFrom([]int{0, 1, 2, 3, 5}).Draw(t, "capacity")
+		m.restore(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"":        m.check,
+			"ask":     m.ask,
+			"again":   m.ask,
+			"release": m.release,
+			"more":    m.release,
+			"news":    m.news,
+			"seats":   m.seats,
+			"expire":  m.expireOne,
+			"due":     m.changeDue,
+			"resize":  m.resize,
+			"lose":    m.lose,
+			"wipe":    m.wipe,
 		})
-	}
+	})
 }
 
 type offerMachine struct {
-	*server
-	ctx  context.Context //nolint:containedctx // rapid's actions take none
-	pool string
+	history
 
 	capacity int
 	version  int64
@@ -183,13 +171,7 @@ func (m *offerMachine) expireOne(t *rapid.T) {
 
 func (m *offerMachine) changeDue(t *rapid.T) {
 	in := rapid.SampledFrom([]time.Duration{dueNow, dueSoon, dueLater}).Draw(t, "due")
-	now, err := m.client.Time(m.ctx).Result()
-	if err == nil {
-		err = m.client.Do(m.ctx, "ZADD", m.key("due"), "XX", now.Add(in).UnixMilli(), m.device(t)).Err()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	m.due(t, m.pool, m.device(t), in)
 	m.moved = true
 }
 
@@ -246,8 +228,6 @@ func (m *offerMachine) after(t *rapid.T, offers []slots.Offer) {
 	}
 }
 
-func (m *offerMachine) key(name string) string { return "slots:{" + m.pool + "}:" + name }
-
 func (m *offerMachine) read(t *rapid.T, command, name string, args ...any) []string {
 	out, err := m.client.Do(m.ctx, append([]any{command, m.key(name)}, args...)...).StringSlice()
 	if err != nil {
@@ -262,10 +242,7 @@ func deviceOf(member string) string { return strings.SplitN(member, "|", 4)[3] }
 
 // check is what holds after every action.
 func (m *offerMachine) check(t *rapid.T) {
-	snapshot, err := m.Snapshot(m.ctx, m.pool)
-	if err != nil || !snapshot.Known {
-		t.Fatal(snapshot, err)
-	}
+	snapshot := m.known(t)
 	holds := map[string]string{}
 	for _, l := range snapshot.Leases {
 		holds[l.ID] = l.Device

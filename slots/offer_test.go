@@ -62,7 +62,7 @@ func state(line slots.Line) [4]int {
 
 // A place that falls free is reserved for the next waiter by the very script
 // that frees it: nobody else gets it, and its device does, whatever else it wants.
-func TestOffer(t *testing.T) {
+func TestPlaceThatFallsFreeIsOffered(t *testing.T) {
 	t.Parallel()
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
@@ -95,7 +95,7 @@ func TestOffer(t *testing.T) {
 // An offer is returned again until it is said to be sent, but not at once.
 func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, backends()[0])
+	s := onRedis(t)
 	pool := s.poolOf(t, 1)
 	s.wakeable(t, pool, slots.Want{Batch: 1, Task: 1})
 	s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
@@ -115,7 +115,7 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 
 // An offer to a parked report that one replica was returned, and did not send, is
 // returned at once to another one that asks for such.
-func TestMissedOffers(t *testing.T) {
+func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	t.Parallel()
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
@@ -141,7 +141,7 @@ func TestMissedOffers(t *testing.T) {
 
 // What becomes of waiters: who lets an offer lapse or is away keeps its place and
 // is offered nothing until it asks; who left, or whose batch was closed, is gone.
-func TestNews(t *testing.T) {
+func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 	t.Parallel()
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
@@ -187,7 +187,7 @@ func TestOffersFollowTheOrder(t *testing.T) {
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 6)
-		for task := int64(100); task < 108; task++ { // as in TestOrder
+		for task := int64(100); task < 108; task++ { // as in TestPlacesGoByShareThenPriorityThenAge
 			s.wakeable(t, pool, slots.Want{Batch: 1, Weight: 1, Task: task})
 		}
 		for task := int64(200); task < 205; task++ {
@@ -229,7 +229,7 @@ func TestOffersCountForTheirBatches(t *testing.T) {
 
 // Devices that never asked are let into the line behind those that did, in the
 // order, once.
-func TestLineUp(t *testing.T) {
+func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 	t.Parallel()
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
@@ -254,7 +254,7 @@ func TestLineUp(t *testing.T) {
 }
 
 // A pool is due while a script could hand something on in it, and only then.
-func TestLines(t *testing.T) {
+func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 	t.Parallel()
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
@@ -287,7 +287,7 @@ func TestLines(t *testing.T) {
 
 // Who polls is passed over at most as often as there are places, then a place is
 // kept for it while it is expected; if it does not come the place is handed on.
-func TestBoundedBypass(t *testing.T) {
+func TestWhoPollsIsPassedOverAtMostOncePerPlace(t *testing.T) {
 	t.Parallel()
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
@@ -325,7 +325,7 @@ func TestBoundedBypass(t *testing.T) {
 
 // Who has an offer is not passed over by others; who let one lapse polls from then
 // on, and is.
-func TestBypassOfWhoWasOffered(t *testing.T) {
+func TestWhoHasAnOfferIsNotPassedOver(t *testing.T) {
 	t.Parallel()
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
@@ -362,7 +362,7 @@ func TestBypassOfWhoWasOffered(t *testing.T) {
 }
 
 // Not a place is offered while its time is zero, or to a pool that is unknown.
-func TestNothingIsOffered(t *testing.T) {
+func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 	t.Parallel()
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-func TestParseURL(t *testing.T) {
+func TestURLGivesExplicitSettings(t *testing.T) {
 	t.Parallel()
 	type parsed struct {
 		Addrs                          []string

@@ -9,10 +9,11 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// The cases of TestSuite about pools: resize, restore, adopt, forget.
+// The cases of TestContract about pools: resize, restore, adopt, forget.
 
 func (s *server) testMaxCapacity(t *testing.T) {
 	t.Parallel()
+	s.slowInLua(t)
 	pool := s.poolOf(t, slots.MaxCapacity, slots.Holding{Lease: "z", Device: "d", Slot: slots.MaxCapacity - 1, Remaining: time.Minute})
 	s.configure(t, pool, 10, 2)
 	s.configure(t, pool, slots.MaxCapacity, 3)
@@ -131,6 +132,7 @@ func (s *server) testRestoreClearsRemains(t *testing.T) {
 
 func (s *server) testChunkedRestore(t *testing.T) {
 	t.Parallel()
+	s.slowInLua(t)
 	const n = 1203
 	holders := holdings("r", n)
 	pool := s.poolOf(t, n+1, holders...)

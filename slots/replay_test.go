@@ -12,98 +12,77 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestReplay: the script is executed, its reply is lost, the client sends it
-// again, and that reply is lost too. The answer and the effect are those of one
-// call whose reply came.
-func TestReplay(t *testing.T) {
+// TestCallSentAgainHasOneEffect: the script is executed, its reply is lost, the client
+// sends it again, and that reply is lost too. The answer and the effect are those of
+// one call whose reply came.
+func TestCallSentAgainHasOneEffect(t *testing.T) {
 	t.Parallel()
-	for _, b := range backends() {
-		t.Run(b.name, func(t *testing.T) {
-			t.Parallel()
-			s := newServer(t, b)
-			warm(t, s)
-			for name, call := range replayed() {
-				t.Run(name, func(t *testing.T) {
-					t.Parallel()
-					lossy, lost := s.losing(t, 2)
-					once, again := t.Name()+".once", t.Name()+".again"
-					var answers [2]any
-					for i, pool := range []string{once, again} {
-						if call.known {
-							s.restore(t, pool, slots.Config{Capacity: 3, Version: 1}, holdings("old", 2)...)
-						}
-						var err error
-						if answers[i], err = call.do(t.Context(), []*slots.Semaphore{s.Semaphore, lossy}[i], pool); err != nil {
-							t.Fatal(err)
-						}
-					}
-					if got := lost(); got != 2 {
-						t.Fatalf("%d replies were lost, want 2", got)
-					}
-					diff(t, "answer", answers[1], answers[0])
-					diff(t, "effect", s.snapshot(t, again), s.snapshot(t, once))
-					diff(t, "free slots", s.freeMembers(t, again), s.freeMembers(t, once))
-				})
-			}
-		})
-	}
+	onEach(t, func(t *testing.T, s *server) {
+		t.Helper()
+		warm(t, s)
+		for name, call := range replayed() {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				if name == chunked {
+					s.slowInLua(t)
+				}
+				s.replay(t, call)
+			})
+		}
+	})
 }
+
+func (s *server) replay(t *testing.T, call call) {
+	t.Helper()
+	lossy, lost := s.losing(t, 2)
+	once, again := t.Name()+".once", t.Name()+".again"
+	var answers [2]any
+	for i, pool := range []string{once, again} {
+		if call.known {
+			s.restore(t, pool, slots.Config{Capacity: 3, Version: 1}, holdings("old", 2)...)
+		}
+		var err error
+		if answers[i], err = call.do(t.Context(), []*slots.Semaphore{s.Semaphore, lossy}[i], pool); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := lost(); got != 2 {
+		t.Fatalf("%d replies were lost, want 2", got)
+	}
+	diff(t, "answer", answers[1], answers[0])
+	diff(t, "effect", s.snapshot(t, again), s.snapshot(t, once))
+	diff(t, "free slots", s.freeMembers(t, again), s.freeMembers(t, once))
+}
+
+// chunked is the call that is long.
+const chunked = "restore in chunks"
 
 type call struct {
 	known bool // the pool has 2 of 3 slots held
-	do    func(context.Context, *slots.Semaphore, string) (any, error)
+	do    do
 }
+
+type do func(context.Context, *slots.Semaphore, string) (any, error)
 
 func replayed() map[string]call {
 	return map[string]call{
-		"acquire": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			got, _, err := s.Acquire(ctx, pool, slots.Pace{}, requests(1e9, "a", "old.1", "a", "b"))
-			return got, err
-		}},
-		"stand in line": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			reqs := requests(1e9, "a", "b", "c", "old.0")
-			for i := range reqs {
-				reqs[i].Wants[0].Batch, reqs[i].Wants[0].Task = int64(i%2+1), int64(i+1)
-			}
-			pace := slots.Pace{Hold: time.Minute, Soonest: time.Second, Longest: time.Hour}
-			got, _, err := s.Acquire(ctx, pool, pace, reqs)
-			for i := range got {
-				got[i].After = 0
-			}
-			return got, err
-		}},
+		"acquire":              {true, acquiring("a", "old.1", "a", "b")},
+		"acquire from unknown": {false, acquiring("a")},
+		"stand in line":        {true, standInLine},
 		"standing": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
 			return s.Standing(ctx, pool, []slots.Waiter{{Device: "a", Batch: 1, Task: 1}})
-		}},
-		"acquire from unknown": {false, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			got, _, err := s.Acquire(ctx, pool, slots.Pace{}, requests(1e9, "a"))
-			return got, err
 		}},
 		"release": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
 			got, _, err := s.Release(ctx, pool, slots.Pace{}, []string{"nobody", "old.1", "old.1", "old.0"})
 			return got, err
 		}},
-		"raise": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Configure(ctx, pool, slots.Config{Capacity: 9, Version: 2})
-		}},
-		"lower": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Configure(ctx, pool, slots.Config{Capacity: 1, Version: 2})
-		}},
-		"stale configure": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Configure(ctx, pool, slots.Config{Capacity: 9, Version: 1})
-		}},
-		"restore": {false, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Restore(ctx, pool, slots.Config{Capacity: 5, Version: 4}, holdings("r", 3))
-		}},
-		"restore in chunks": {false, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Restore(ctx, pool, slots.Config{Capacity: 2000, Version: 4}, holdings("r", 1200))
-		}},
-		"restore of nobody": {false, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Restore(ctx, pool, slots.Config{Capacity: 5, Version: 4}, nil)
-		}},
-		"restore into known": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Restore(ctx, pool, slots.Config{Capacity: 5, Version: 4}, holdings("r", 3))
-		}},
+		"raise":              {true, configuring(9, 2)},
+		"lower":              {true, configuring(1, 2)},
+		"stale configure":    {true, configuring(9, 1)},
+		"restore":            {false, restoring(5, 3)},
+		chunked:              {false, restoring(2000, 1200)},
+		"restore of nobody":  {false, restoring(5, 0)},
+		"restore into known": {true, restoring(5, 3)},
 		"adopt": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
 			return s.Adopt(ctx, pool, []slots.Holding{
 				{Lease: "n", Device: "d", Slot: 2}, {Lease: "x", Device: "d", Slot: 0}, {Lease: "old.1", Device: "d", Slot: 4},
@@ -118,34 +97,59 @@ func replayed() map[string]call {
 	}
 }
 
+func acquiring(leases ...string) do {
+	return func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+		got, _, err := s.Acquire(ctx, pool, slots.Pace{}, requests(1e9, leases...))
+		return got, err
+	}
+}
+
+func standInLine(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+	reqs := requests(1e9, "a", "b", "c", "old.0")
+	for i := range reqs {
+		reqs[i].Wants[0].Batch, reqs[i].Wants[0].Task = int64(i%2+1), int64(i+1)
+	}
+	pace := slots.Pace{Hold: time.Minute, Soonest: time.Second, Longest: time.Hour}
+	got, _, err := s.Acquire(ctx, pool, pace, reqs)
+	return got, err // diff compares no times
+}
+
+func configuring(capacity int, version int64) do {
+	return func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+		return s.Configure(ctx, pool, slots.Config{Capacity: capacity, Version: version})
+	}
+}
+
+func restoring(capacity, holders int) do {
+	return func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+		return s.Restore(ctx, pool, slots.Config{Capacity: capacity, Version: 4}, holdings("r", holders))
+	}
+}
+
 // TestReplayAnswersOnlyItsOwnCall: what tells a call sent again from a new
 // one must not make a new one look like it.
 func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 	t.Parallel()
-	for _, b := range backends() {
-		t.Run(b.name, func(t *testing.T) {
-			t.Parallel()
-			s := newServer(t, b)
-			warm(t, s)
-			pool := s.poolOf(t, 3)
-			lossy, lost := s.losing(t, 1)
-			out, _, err := lossy.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "a"))
-			if err != nil || lost() != 1 {
-				t.Fatal(err, lost())
-			}
-			diff(t, "sent twice", out, []slots.Acquisition{acquired(0)})
-			diff(t, "a second call", s.acquire(t, pool, "a"), held(0))
-			s.release(t, pool, "a")
-			diff(t, "a second release", s.release(t, pool, "a"), []bool{false})
-		})
-	}
+	onEach(t, func(t *testing.T, s *server) {
+		t.Helper()
+		warm(t, s)
+		pool := s.poolOf(t, 3)
+		lossy, lost := s.losing(t, 1)
+		out, _, err := lossy.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "a"))
+		if err != nil || lost() != 1 {
+			t.Fatal(err, lost())
+		}
+		diff(t, "sent twice", out, []slots.Acquisition{acquired(0)})
+		diff(t, "a second call", s.acquire(t, pool, "a"), held(0))
+		s.release(t, pool, "a")
+		diff(t, "a second release", s.release(t, pool, "a"), []bool{false})
+	})
 }
 
-// TestAllRepliesLost: the caller gets ErrUnavailable, and a second call finds
-// what the first one did.
-func TestAllRepliesLost(t *testing.T) {
+// TestNextCallFindsWhatAllLostRepliesDid: the caller of the first got ErrUnavailable.
+func TestNextCallFindsWhatAllLostRepliesDid(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, backends()[0])
+	s := onRedis(t)
 	warm(t, s)
 	pool := s.poolOf(t, 3)
 	lossy, lost := s.losing(t, 3)
@@ -162,7 +166,9 @@ func TestAllRepliesLost(t *testing.T) {
 // warm has every script cached, so that EVALSHA is what executes.
 func warm(t *testing.T, s *server) {
 	t.Helper()
-	for _, c := range replayed() {
+	calls := replayed()
+	delete(calls, chunked) // it has no script of its own
+	for _, c := range calls {
 		if _, err := c.do(t.Context(), s.Semaphore, t.Name()+".warm"); err != nil && !errors.Is(err, slots.ErrUnknownPool) {
 			t.Fatal(err)
 		}
@@ -175,7 +181,7 @@ func (s *server) losing(t *testing.T, n int32) (*slots.Semaphore, func() int) {
 	t.Helper()
 	var left atomic.Int32
 	left.Store(n)
-	proxy := testservers.NewProxy(t, s.addr)
+	proxy := testservers.NewProxy(t, s.Addr)
 	proxy.OnRequest(func(b []byte) {
 		b = bytes.ToLower(b)
 		if (bytes.Contains(b, []byte("evalsha")) || bytes.Contains(b, []byte("\r\ndel\r\n"))) && left.Add(-1) >= 0 {

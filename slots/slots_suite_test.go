@@ -11,44 +11,40 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestSuite is the contract, on every kind of Redis. Cases share a server and
-// keep to a pool of their own.
-func TestSuite(t *testing.T) {
+// TestContract holds on every kind of Redis. Cases share a server and keep to a pool
+// of their own.
+func TestContract(t *testing.T) {
 	t.Parallel()
-	for _, b := range backends() {
-		t.Run(b.name, func(t *testing.T) {
-			t.Parallel()
-			s := newServer(t, b)
-			t.Run("cap", s.testCap)
-			t.Run("lowest free slot first", s.testLowestFirst)
-			t.Run("acquire is idempotent", s.testAcquireTwice)
-			t.Run("batch", s.testBatch)
-			t.Run("large batch", s.testLargeBatch)
-			t.Run("whole lease id", s.testWholeLeaseID)
-			t.Run("double release", s.testDoubleRelease)
-			t.Run("expired holders count", s.testExpiredHoldersCount)
-			t.Run("unknown pool", s.testUnknownPool)
-			t.Run("capacity 0", s.testCapacityZero)
-			t.Run("full size", s.testMaxCapacity)
-			t.Run("lower while held", s.testLowerWhileHeld)
-			t.Run("raise", s.testRaise)
-			t.Run("stale version", s.testStaleVersion)
-			t.Run("restore unknown only", s.testRestoreUnknownOnly)
-			t.Run("restore clears remains", s.testRestoreClearsRemains)
-			t.Run("restore in chunks", s.testChunkedRestore)
-			t.Run("interleaved restores", s.testInterleavedRestores)
-			t.Run("restore after resize", s.testRestoreAboveCapacity)
-			t.Run("adopt", s.testAdopt)
-			t.Run("adopt above capacity", s.testAdoptAboveCapacity)
-			t.Run("snapshot", s.testSnapshot)
-			t.Run("forget", s.testForget)
-			t.Run("lost key", s.testLostKey)
-			t.Run("script flush", s.testScriptFlush)
-			t.Run("invalid arguments", s.testInvalid)
-			t.Run("release notes are bounded", s.testReleaseNotes)
-			t.Run("concurrent cap", s.testConcurrentCap)
-		})
-	}
+	onEach(t, func(t *testing.T, s *server) {
+		t.Helper()
+		t.Run("the capacity holds", s.testCap)
+		t.Run("the lowest free slot comes first", s.testLowestFirst)
+		t.Run("an acquire is idempotent", s.testAcquireTwice)
+		t.Run("a batch is answered in order", s.testBatch)
+		t.Run("a large batch is answered in order", s.testLargeBatch)
+		t.Run("only a whole lease id releases", s.testWholeLeaseID)
+		t.Run("a release sent twice frees once", s.testDoubleRelease)
+		t.Run("expired holders count", s.testExpiredHoldersCount)
+		t.Run("an unknown pool grants nothing", s.testUnknownPool)
+		t.Run("capacity 0 grants nothing", s.testCapacityZero)
+		t.Run("a pool may have the full size", s.testMaxCapacity)
+		t.Run("holders stay when it is lowered", s.testLowerWhileHeld)
+		t.Run("raising adds what is missing", s.testRaise)
+		t.Run("a stale version changes nothing", s.testStaleVersion)
+		t.Run("only an unknown pool is restored", s.testRestoreUnknownOnly)
+		t.Run("a restore clears what another left", s.testRestoreClearsRemains)
+		t.Run("a restore may come in chunks", s.testChunkedRestore)
+		t.Run("one of interleaved restores ends", s.testInterleavedRestores)
+		t.Run("holders above the capacity are restored", s.testRestoreAboveCapacity)
+		t.Run("adopting takes no holder's slot", s.testAdopt)
+		t.Run("adopting goes above the capacity", s.testAdoptAboveCapacity)
+		t.Run("a snapshot has all holders", s.testSnapshot)
+		t.Run("a forgotten pool is unknown", s.testForget)
+		t.Run("a lost key makes it unknown", s.testLostKey)
+		t.Run("what is invalid is refused", s.testInvalid)
+		t.Run("notes of releases are bounded", s.testReleaseNotes)
+		t.Run("the capacity holds at once", s.testConcurrentCap)
+	})
 }
 
 func (s *server) testCap(t *testing.T) {
@@ -69,6 +65,7 @@ func (s *server) testCap(t *testing.T) {
 
 func (s *server) testLowestFirst(t *testing.T) {
 	t.Parallel()
+	s.slowInLua(t)
 	pool := s.poolOf(t, 1200) // more than four digits would sort wrongly unpadded
 	s.acquireAll(t, pool, names("l", 0, 1200)...)
 	s.release(t, pool, "l.1100", "l.9", "l.101", "l.20")
@@ -110,6 +107,7 @@ func (s *server) testBatch(t *testing.T) {
 
 func (s *server) testLargeBatch(t *testing.T) {
 	t.Parallel()
+	s.slowInLua(t)
 	const n = 1203 // several calls
 	pool := s.poolOf(t, n-1)
 	leases := names("l", 0, n)
@@ -216,35 +214,6 @@ func (s *server) testSnapshot(t *testing.T) {
 	}
 }
 
-func (s *server) testScriptFlush(t *testing.T) {
-	t.Parallel()
-	pool := t.Name()
-	flush := func() {
-		t.Helper()
-		if err := s.client.ScriptFlush(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	flush()
-	s.restore(t, pool, slots.Config{Capacity: 2, Version: 1})
-	flush()
-	diff(t, "acquire", s.acquire(t, pool, "a"), acquired(0))
-	flush()
-	diff(t, "acquire again", s.acquire(t, pool, "a"), held(0))
-	flush()
-	diff(t, "holders", s.holders(t, pool), map[int]string{0: "a"})
-	flush()
-	if !s.configure(t, pool, 3, 2) {
-		t.Error("not configured")
-	}
-	flush()
-	if got, err := s.Adopt(t.Context(), pool, []slots.Holding{{Lease: "b", Device: "d", Slot: 1}}); err != nil || !got[0] {
-		t.Error(got, err)
-	}
-	flush()
-	diff(t, "release", s.release(t, pool, "a"), []bool{true})
-}
-
 func (s *server) testInvalid(t *testing.T) {
 	t.Parallel()
 	pool, ctx := s.poolOf(t, 3), t.Context()
@@ -313,7 +282,7 @@ func (s *server) testReleaseNotes(t *testing.T) {
 // testConcurrentCap: many clients, few slots; who is inside is counted outside.
 func (s *server) testConcurrentCap(t *testing.T) {
 	t.Parallel()
-	const capacity, clients, rounds = 5, 20, 15
+	const capacity, clients, rounds = 5, 12, 10
 	pool := s.poolOf(t, capacity)
 	var mu sync.Mutex
 	inside := map[int]string{}

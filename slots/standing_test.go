@@ -9,10 +9,11 @@ import (
 )
 
 // Which of a device's tasks is said to come first is the one that it is given.
-func TestFirstOfADevice(t *testing.T) {
+func TestTaskThatIsSaidToComeFirstIsGiven(t *testing.T) {
 	t.Parallel()
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
+		s.slowInLua(t)
 		pool := s.poolOf(t, 40)
 		random := rand.New(rand.NewPCG(1, 2))
 		for task := range int64(20) { // what the batches hold differs
