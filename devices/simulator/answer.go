@@ -202,7 +202,7 @@ func (d *device) take(ctx context.Context, s sent, r reply) (resend bool) {
 
 // begin draws how the task will go, and starts it.
 func (d *device) begin(ctx context.Context, s sent, g *grant, until time.Time) {
-	j := &job{visit: visit{task: g.ID, token: g.Token, slot: g.Slot, device: d.id}}
+	j := &job{visit: visit{task: g.ID, token: g.Token, slot: g.Slot, device: d.id}, leases: d.leases}
 	j.work = d.workFor(g)
 	switch {
 	case d.dice.chance(d.faults.Silent):

@@ -30,6 +30,7 @@ type Config struct {
 	Pool         string        // created unless it exists
 	Capacity     int           // of the pool when it is created
 	Lease        time.Duration // of the pool when it is created; 0 = the server's default
+	Margin       time.Duration // the dispatcher keeps a slot so long after the lease that it told; 0: not known
 	Tasks        int           // in all; Endless, Until: in each batch. Default: 5 a device, Endless: 1
 	Via          Via
 	Work         time.Duration // mean work of a task, drawn within 50 %
@@ -74,8 +75,8 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	var errs []error
-	if c.Capacity < 0 || c.Tasks < 0 || c.Lease < 0 || c.Timeout < 0 || c.NotBefore < 0 {
-		errs = append(errs, errors.New("capacity, tasks, lease, timeout and not before must not be negative"))
+	if c.Capacity < 0 || c.Tasks < 0 || c.Lease < 0 || c.Margin < 0 || c.Timeout < 0 || c.NotBefore < 0 {
+		errs = append(errs, errors.New("capacity, tasks, lease, margin, timeout and not before must not be negative"))
 	}
 	if c.Gone > 0 && (c.Tasks > c.Devices || c.Endless || c.Until != nil) {
 		errs = append(errs, errors.New("gone: a device that is gone ends no further task; at most one task a device"))

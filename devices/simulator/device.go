@@ -43,6 +43,7 @@ type device struct {
 	dice     dice
 	count    *counters
 	ledger   *ledger
+	leases   *leases
 
 	inbox   chan arrival
 	timer   *time.Timer // next report

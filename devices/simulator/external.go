@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -29,16 +30,20 @@ type External struct {
 	capacity int
 	changed  time.Time // when stats.Inside last changed
 	stats    ExternalStats
-	tokens   map[int]int64 // slot -> highest token seen
-	holders  map[int]int64 // slot -> token inside
-	onFull   func() int    // nil = the capacity stands
+	inside   map[*visit]*lease // nil: of a stranger
+	tokens   map[int]int64     // slot -> highest token seen
+	holders  map[int]*visit    // slot -> who is inside
+	leases   *leases           // nil: all are strangers
+	suspects suspicions
+	onFull   func() int // nil = the capacity stands
 	turnover turnover
 }
 
-// ExternalStats is one consistent reading of External.
+// ExternalStats is one consistent reading of External: what it counted. Breaches
+// are what is left of it when devices that left late are taken away.
 type ExternalStats struct {
 	Inside            int
-	HighWater         int           // most ever inside at once
+	HighWater         int           // most ever inside at once, late ones included
 	Arrivals          int64         // hellos read
 	OverLimitInstants int64         // arrivals that made it more than the capacity
 	OverLimit         time.Duration // time spent above the capacity
@@ -64,7 +69,7 @@ func NewExternal(ctx context.Context, addr string, capacity int) (*External, err
 	}
 	e := &External{
 		listener: l, capacity: capacity, changed: time.Now(),
-		conns: map[net.Conn]struct{}{}, tokens: map[int]int64{}, holders: map[int]int64{}, turnover: newTurnover(),
+		conns: map[net.Conn]struct{}{}, inside: map[*visit]*lease{}, tokens: map[int]int64{}, holders: map[int]*visit{}, turnover: newTurnover(),
 	}
 	e.wait.Go(e.accept)
 	return e, nil
@@ -119,6 +124,21 @@ func (e *External) OnFull(ask func() int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.onFull = ask
+}
+
+// follow sets where the leases of devices are found. Set it before they arrive.
+func (e *External) follow(l *leases) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leases = l
+}
+
+// breaches are what no late device explains, if the server keeps a slot for
+// margin after the lease that it told its device. Ask when devices have left.
+func (e *External) breaches(margin time.Duration) Breaches {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.suspects.breaches(margin)
 }
 
 // Stats returns all counts as of one instant.
@@ -176,12 +196,12 @@ func (e *External) serve(c net.Conn) {
 	if err != nil {
 		return
 	}
-	var v visit
+	v := &visit{}
 	if _, err := fmt.Sscanf(line, helloFormat, &v.task, &v.token, &v.slot, &v.device); err != nil {
 		return
 	}
-	if inside, over := e.arrive(v); over {
-		e.reconsider(inside)
+	if crowd, inside := e.arrive(v); crowd != nil {
+		e.reconsider(crowd, inside)
 	}
 	if _, err = io.WriteString(c, greeting); err == nil {
 		_, _ = io.Copy(io.Discard, in)
@@ -193,7 +213,7 @@ func (e *External) serve(c net.Conn) {
 // reconsider takes back an arrival that was one too many only because the
 // capacity had been raised a moment before. The answer may take a while, so
 // the arrival counts first.
-func (e *External) reconsider(inside int) {
+func (e *External) reconsider(crowd *suspicion, inside int) {
 	e.mu.Lock()
 	ask := e.onFull
 	e.mu.Unlock()
@@ -207,40 +227,55 @@ func (e *External) reconsider(inside int) {
 		return
 	}
 	e.elapse()
+	crowd.cleared = true
 	e.stats.OverLimitInstants--
 	e.capacity = max(e.capacity, now)
 }
 
-// arrive counts a device inside, and returns how many are, and whether that
-// is too many.
-func (e *External) arrive(v visit) (inside int, over bool) {
+// arrive counts a device inside. If that is too many it returns the suspicion,
+// and how many are inside.
+func (e *External) arrive(v *visit) (crowd *suspicion, inside int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.elapse()
-	e.stats.Arrivals++
-	e.stats.Inside++
-	e.stats.HighWater = max(e.stats.HighWater, e.stats.Inside)
-	if e.stats.Inside > e.capacity {
-		e.stats.OverLimitInstants++
+	var mine *lease
+	if e.leases != nil {
+		mine = e.leases.of(v.token)
 	}
+	e.inside[v] = mine
+	e.stats.Arrivals++
+	e.stats.Inside = len(e.inside)
+	e.stats.HighWater = max(e.stats.HighWater, e.stats.Inside)
 	if v.token < e.tokens[v.slot] {
 		e.stats.StaleTokens++
+		e.suspect(stale, 0, mine)
+	}
+	if holder := e.holders[v.slot]; holder != nil && holder.token != v.token {
+		e.stats.SharedSlots++
+		e.suspect(shared, 1, mine, e.inside[holder])
+	}
+	if e.stats.Inside > e.capacity {
+		e.stats.OverLimitInstants++
+		crowd = e.suspect(over, e.capacity, slices.Collect(maps.Values(e.inside))...)
 	}
 	e.tokens[v.slot] = max(e.tokens[v.slot], v.token)
-	if holder, taken := e.holders[v.slot]; taken && holder != v.token {
-		e.stats.SharedSlots++
-	}
-	e.holders[v.slot] = v.token
+	e.holders[v.slot] = v
 	e.turnover.enter(v.slot, v.token, e.changed)
-	return e.stats.Inside, e.stats.Inside > e.capacity
+	return crowd, e.stats.Inside
 }
 
-func (e *External) leave(v visit) {
+// suspect notes that fewer of these leases may stand now. Callers hold mu.
+func (e *External) suspect(kind breach, allowed int, concerned ...*lease) *suspicion {
+	return e.suspects.add(&suspicion{kind: kind, at: e.changed, allowed: allowed, leases: concerned})
+}
+
+func (e *External) leave(v *visit) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.elapse()
-	e.stats.Inside--
-	if e.holders[v.slot] == v.token {
+	delete(e.inside, v)
+	e.stats.Inside = len(e.inside)
+	if e.holders[v.slot] == v {
 		delete(e.holders, v.slot)
 		e.turnover.leave(v.slot, e.changed)
 	}

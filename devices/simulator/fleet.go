@@ -87,6 +87,7 @@ type Fleet struct {
 	client  *http.Client
 	count   counters
 	ledger  *ledger
+	leases  *leases
 }
 
 // NewFleet checks the options. Nothing runs before Run.
@@ -95,7 +96,7 @@ func NewFleet(o Options) (*Fleet, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("simulated fleet: %w", err)
 	}
-	return &Fleet{options: o, client: newHTTPClient(o.Devices + 8), ledger: newLedger()}, nil
+	return &Fleet{options: o, client: newHTTPClient(o.Devices + 8), ledger: newLedger(), leases: newLeases()}, nil
 }
 
 // Run starts the devices over Options.Spread and returns when ctx has ended
@@ -129,7 +130,7 @@ func (f *Fleet) device(i int) *device {
 	o := f.options
 	return &device{
 		id: f.Device(i), link: f.link(i), external: o.External, pool: o.Pool,
-		manners: f.manners(i), faults: o.Faults, dice: newDice(o.Seed, uint64(i)+1), count: &f.count, ledger: f.ledger,
+		manners: f.manners(i), faults: o.Faults, dice: newDice(o.Seed, uint64(i)+1), count: &f.count, ledger: f.ledger, leases: f.leases,
 	}
 }
 

@@ -71,6 +71,7 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 		_ = s.external.Close()
 		return nil, err
 	}
+	s.external.follow(s.fleet.leases)
 	s.work = newWorkload(c, s.lease, s.operator, s.fleet)
 	return s, nil
 }
@@ -273,6 +274,7 @@ func (s *simulation) conclude() {
 	s.summary.Ideal = s.work.ideal(s.summary.Capacity, s.config.RoundTrip, s.fleet.ledger.gone())
 	s.summary.Fleet = s.fleet.Stats()
 	s.summary.External = s.external.Stats()
+	s.summary.Breaches = s.external.breaches(s.config.Margin)
 	s.summary.Unsettled = s.fleet.Unsettled()
 }
 

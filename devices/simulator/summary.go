@@ -16,6 +16,7 @@ type Summary struct {
 	Ended    int64 // in a terminal state
 	Fleet    Stats
 	External ExternalStats
+	Breaches Breaches // what External counted and no late device explains
 
 	Busy       time.Duration // while tasks were waiting
 	BusyInside time.Duration // device-time spent inside in that time
@@ -65,9 +66,9 @@ func (s *Summary) DeniedPerGrant() float64 {
 }
 
 // Err is not nil when a promise was broken: the capacity was exceeded, a slot
-// was shared, a token was stale, a task was lost, an output differs from the
-// device's journal, a malformed report was accepted, or a reply broke the
-// protocol.
+// was shared or a token was stale, by devices within their leases; a task was
+// lost, a result was recorded twice, an output differs from the device's
+// journal, a malformed report was accepted, or a reply broke the protocol.
 func (s *Summary) Err() error {
 	var errs []error
 	check := func(broken bool, format string, args ...any) {
@@ -75,19 +76,15 @@ func (s *Summary) Err() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	x := s.External
-	check(x.OverLimitInstants > 0, "capacity %d exceeded %d times, for %s, by up to %d",
-		s.Capacity, x.OverLimitInstants, x.OverLimit.Round(time.Microsecond), x.HighWater-s.Capacity)
-	check(x.SharedSlots > 0, "%d arrivals at a slot in use", x.SharedSlots)
-	check(x.StaleTokens > 0, "%d arrivals with a stale token", x.StaleTokens)
+	b := s.Breaches
+	check(b.Over > 0, "capacity %d exceeded %d times, by up to %d", s.Capacity, b.Over, b.By)
+	check(b.Shared > 0, "%d arrivals at a slot in use", b.Shared)
+	check(b.Stale > 0, "%d arrivals with a stale token", b.Stale)
 	check(s.unfinished() > 0, "%d of %d tasks did not end", s.unfinished(), s.Tasks)
 	check(s.Lost > 0, "%d tasks lost", s.Lost)
 	check(s.Differing > 0, "%d outputs differ from the journals", s.Differing)
 	check(s.Fleet.GarbageAccepted > 0, "%d malformed reports were not refused", s.Fleet.GarbageAccepted)
 	check(s.Fleet.Violations > 0, "%d replies break the protocol, first: %s", s.Fleet.Violations, s.Fleet.FirstViolation)
-	if late := s.Fleet.Overstay.Round(time.Millisecond); len(errs) > 0 && late > 0 {
-		errs = append(errs, fmt.Errorf("note: devices were out up to %s after their leases; more than the server's margin is not its fault", late))
-	}
 	for _, e := range s.Examples {
 		errs = append(errs, errors.New(e))
 	}
@@ -103,7 +100,7 @@ func (s *Summary) unfinished() int64 {
 
 // Print writes the summary for people.
 func (s *Summary) Print(w io.Writer) error {
-	f, x := s.Fleet, s.External
+	f, x, b := s.Fleet, s.External, s.Breaches
 	for _, line := range []string{
 		fmt.Sprintf("pool %s   capacity %d   devices %d   tasks %d   ended %d", s.Pool, s.Capacity, s.Devices, s.Tasks, s.Ended),
 		fmt.Sprintf("reports    %d sent, %d replies, %d lost, %d refused, %d errors", f.Reports, f.Replies, f.LostReplies, f.Refused, f.Errors),
@@ -112,8 +109,8 @@ func (s *Summary) Print(w io.Writer) error {
 			f.Results, f.Recorded, f.Duplicate, f.Late, f.Unknown, f.Rejected, s.Unsettled),
 		fmt.Sprintf("faults     %d silent, %d leases ended (left up to %s late), %d reboots, %d of %d malformed reports refused",
 			f.Silent, f.LeasesEnded, max(f.Overstay, 0).Round(time.Millisecond), f.Reboots, f.GarbageRefused, f.GarbageSent),
-		fmt.Sprintf("inside     high-water mark %d of %d, %d over-limit instants, %d shared slots, %d stale tokens",
-			x.HighWater, s.Capacity, x.OverLimitInstants, x.SharedSlots, x.StaleTokens),
+		fmt.Sprintf("inside     high-water mark %d of %d, %d over-limit instants, %d shared slots, %d stale tokens; within their leases %d, %d, %d",
+			x.HighWater, s.Capacity, x.OverLimitInstants, x.SharedSlots, x.StaleTokens, b.Over, b.Shared, b.Stale),
 		fmt.Sprintf("slot use   %.1f %% while tasks waited (%s)", 100*s.SlotUse(), s.Busy.Round(10*time.Millisecond)),
 		fmt.Sprintf("idle       %.1f slot-seconds while tasks waited; at the start %.1f, between visits %.1f, at the end %.1f",
 			s.IdleWaiting().Seconds(), s.Idle.Start.Seconds(), s.Idle.Between.Seconds(), s.Idle.End.Seconds()),

@@ -60,6 +60,10 @@ func (v *verdicts) add(t Task, records []record) {
 		return
 	}
 	v.compared++
+	if n := recorded(records); n > 1 {
+		v.differing++
+		v.example("task %d: %d successes were recorded", t.ID, n)
+	}
 	if !written(t.Output, records) {
 		v.differing++
 		v.example("task %d: output %.200q is not what %s wrote", t.ID, t.Output, t.Device)
@@ -70,6 +74,16 @@ func (v *verdicts) example(format string, args ...any) {
 	if len(v.examples) < maxExamples {
 		v.examples = append(v.examples, fmt.Sprintf(format, args...))
 	}
+}
+
+// recorded is how many successes the server said it had recorded.
+func recorded(records []record) (n int) {
+	for _, r := range records {
+		if r.status == statusSucceeded && r.outcome == outcomeRecorded {
+			n++
+		}
+	}
+	return n
 }
 
 // written tells whether an output is byte for byte that of a success in the

@@ -95,6 +95,7 @@ type job struct {
 	rebootAt time.Duration // into the work; 0 = never
 	started  time.Time
 	lease    *lease
+	leases   *leases // of the fleet
 	stop     context.CancelCauseFunc
 	done     chan ending
 }
@@ -111,9 +112,11 @@ func (j *job) start(ctx context.Context, sent, until time.Time, external string)
 	ctx, j.stop = context.WithCancelCause(ctx)
 	j.started = time.Now()
 	j.lease = newLease(sent, until, func() { j.stop(errLeaseOver) })
+	j.leases.add(j.token, j.lease)
 	j.done = make(chan ending, 1)
 	go func() {
 		err := j.use(ctx, external)
+		j.leases.remove(j.token)
 		j.lease.timer.Stop()
 		j.stop(nil)
 		j.done <- ending{err, -j.lease.left()}

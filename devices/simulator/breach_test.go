@@ -1,0 +1,90 @@
+package simulator
+
+import (
+	"testing"
+	"time"
+)
+
+// TestOnlyLeasesThatStoodCount: what a late device explains is no breach, and
+// what remains is one.
+func TestOnlyLeasesThatStoodCount(t *testing.T) {
+	t.Parallel()
+	const margin = time.Second
+	now := time.Now()
+	until := func(d time.Duration) *lease { return &lease{until: now.Add(d)} }
+	for _, c := range []struct {
+		name    string
+		kind    breach
+		allowed int
+		leases  []*lease
+		want    Breaches
+	}{
+		{"within their leases", over, 2, []*lease{until(1), until(1), until(1)}, Breaches{Over: 1, By: 1}},
+		{"one was late", over, 2, []*lease{until(1), until(1), until(-margin)}, Breaches{}},
+		{"one was late, and there were two too many", over, 1, []*lease{until(1), until(1), until(-margin)}, Breaches{Over: 1, By: 1}},
+		{"late by less than the margin", over, 2, []*lease{until(1), until(1), until(1 - margin)}, Breaches{Over: 1, By: 1}},
+		{"strangers", over, 1, []*lease{nil, nil, nil}, Breaches{Over: 1, By: 2}},
+		{"a shared slot", shared, 1, []*lease{until(1), until(1)}, Breaches{Shared: 1}},
+		{"the one before was late", shared, 1, []*lease{until(1), until(-margin)}, Breaches{}},
+		{"a stale token", stale, 0, []*lease{until(1)}, Breaches{Stale: 1}},
+		{"it came when its lease was over", stale, 0, []*lease{until(-margin)}, Breaches{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var s suspicions
+			s.add(&suspicion{kind: c.kind, at: now, allowed: c.allowed, leases: c.leases})
+			if got := s.breaches(margin); got != c.want {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+// TestSuspicionsBeyondTheBoundCount: what is not remembered is not excused.
+func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
+	t.Parallel()
+	var s suspicions
+	for range maxSuspicions + 3 {
+		s.add(&suspicion{kind: shared, at: time.Now(), allowed: 1, leases: []*lease{{}, {}}})
+	}
+	if got := s.breaches(0); got != (Breaches{Shared: 3}) {
+		t.Errorf("%+v, want the 3 that were not remembered", got)
+	}
+}
+
+// TestARenewalReadLateStillCounts: a lease that was renewed in time stood, even
+// if its device read the answer after its first end.
+func TestARenewalReadLateStillCounts(t *testing.T) {
+	t.Parallel()
+	e, l := newTestExternal(t, 1), newLeases()
+	e.follow(l)
+	now := time.Now()
+	late := newLease(now.Add(-time.Minute), now.Add(-time.Second), func() {})
+	late.timer = time.AfterFunc(time.Hour, func() {}) // the machine stands still
+	l.add(1, late)
+	l.add(2, newLease(now, now.Add(time.Hour), func() {}))
+	enter(t, e, 0, 1)
+	enter(t, e, 1, 2)
+	if got := e.breaches(0); got != (Breaches{}) {
+		t.Errorf("%+v before the renewal was read", got)
+	}
+	late.extend(now, now.Add(time.Hour))
+	if got := e.breaches(0); got != (Breaches{Over: 1, By: 1}) {
+		t.Errorf("%+v, want the one that was too many", got)
+	}
+}
+
+// TestASuccessRecordedTwiceIsAFault: whichever of the two outputs was kept.
+func TestASuccessRecordedTwiceIsAFault(t *testing.T) {
+	t.Parallel()
+	for times, differing := range map[int]int64{1: 0, 2: 1} {
+		var records []record
+		for token := range times {
+			records = append(records, record{key: key{1, int64(token)}, status: statusSucceeded, outcome: outcomeRecorded})
+		}
+		var v verdicts
+		if v.add(Task{ID: 1, State: statusSucceeded}, records); v.differing != differing || v.compared != 1 {
+			t.Errorf("recorded %d times: %+v", times, v)
+		}
+	}
+}
