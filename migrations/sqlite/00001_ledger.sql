@@ -1,18 +1,37 @@
 -- +goose Up
--- The last fencing token. Times are milliseconds since 1970.
-CREATE TABLE grant_token (value INTEGER NOT NULL);
-INSERT INTO grant_token VALUES (0);
+-- Times are milliseconds since 1970.
 
+-- Pools: numbered places, and what holds for all who run in them.
+-- opens_at, closes_at: the opening that lasts, or the next; null: always open.
+-- They are kept so that whether something may start is a comparison. windows_due:
+-- when they are to be computed anew. limits: policies, as a JSON array; null: none.
+-- A deleted pool stays: its ended batches name it, and one of the same name
+-- goes on with higher versions, which Redis takes for newer.
 CREATE TABLE pools (
-    name       TEXT PRIMARY KEY,
-    capacity   INTEGER NOT NULL CHECK (capacity BETWEEN 0 AND 10000),
-    lease_ms   INTEGER NOT NULL CHECK (lease_ms > 0),
-    paused     INTEGER NOT NULL DEFAULT false,
-    version    INTEGER NOT NULL DEFAULT 1,
-    created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL
+    name         TEXT PRIMARY KEY,
+    capacity     INTEGER NOT NULL CHECK (capacity BETWEEN 0 AND 10000),
+    lease_ms     INTEGER NOT NULL CHECK (lease_ms > 0),
+    paused       INTEGER NOT NULL DEFAULT false,
+    paused_by    TEXT NOT NULL DEFAULT '',
+    paused_at    INTEGER,
+    pause_reason TEXT NOT NULL DEFAULT '',
+    windows      TEXT,
+    opens_at     INTEGER,
+    closes_at    INTEGER,
+    windows_due  INTEGER,
+    limits       TEXT,
+    version      INTEGER NOT NULL DEFAULT 1,
+    created_at   INTEGER NOT NULL,
+    updated_at   INTEGER NOT NULL,
+    deleted_at   INTEGER
 );
+-- What changed lately is asked for several times a second.
+CREATE INDEX pools_updated_at ON pools (updated_at);
+CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT NULL;
 
+-- Batches: what their tasks have in common. windows and limits are as in pools.
+-- abort_ended, abort_failed: the counts when the rule began to count.
+-- cancelling: cancelled, and not yet seen to be without open tasks.
 CREATE TABLE batches (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     name             TEXT NOT NULL DEFAULT '',
@@ -23,41 +42,115 @@ CREATE TABLE batches (
     weight           INTEGER NOT NULL DEFAULT 1,
     not_before       INTEGER,
     not_after        INTEGER,
+    windows          TEXT,
+    finish_inside    INTEGER NOT NULL DEFAULT true,
+    opens_at         INTEGER,
+    closes_at        INTEGER,
+    windows_due      INTEGER,
+    limits           TEXT,
     max_attempts     INTEGER NOT NULL DEFAULT 1,
     retry_on         TEXT NOT NULL DEFAULT '',
     retry_backoff_ms INTEGER NOT NULL DEFAULT 0,
     on_lost          TEXT NOT NULL DEFAULT '',
     lease_ms         INTEGER NOT NULL DEFAULT 0,
     max_run_ms       INTEGER NOT NULL DEFAULT 0,
+    abort_failure    REAL NOT NULL DEFAULT 0,
+    abort_min        INTEGER NOT NULL DEFAULT 0,
+    abort_ended      INTEGER NOT NULL DEFAULT 0,
+    abort_failed     INTEGER NOT NULL DEFAULT 0,
     paused           INTEGER NOT NULL DEFAULT false,
+    paused_by        TEXT NOT NULL DEFAULT '',
+    paused_at        INTEGER,
+    pause_reason     TEXT NOT NULL DEFAULT '',
     cancelled_at     INTEGER,
+    cancelling       INTEGER NOT NULL DEFAULT false,
     created_at       INTEGER NOT NULL,
     total            INTEGER NOT NULL DEFAULT 0
 );
+-- What passes look for.
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
+CREATE INDEX batches_windows_due ON batches (windows_due) WHERE windows_due IS NOT NULL;
+CREATE INDEX batches_cancelling ON batches (id) WHERE cancelling;
+CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
+-- Who waits is counted from the batches of a pool.
+CREATE INDEX batches_of_pool ON batches (pool, id);
+CREATE INDEX batches_of_kind ON batches (kind, id);
 
--- payload and output are kept as text: they come back byte for byte.
--- A grant does not write here: dispatched is a row in grants.
-CREATE TABLE tasks (
-    id          INTEGER PRIMARY KEY AUTOINCREMENT,
-    batch       INTEGER NOT NULL REFERENCES batches,
-    pool        TEXT NOT NULL,
-    device      TEXT NOT NULL,
-    priority    INTEGER NOT NULL DEFAULT 0,
-    payload     TEXT,
-    state       TEXT NOT NULL DEFAULT 'pending'
-                CHECK (state IN ('pending', 'succeeded', 'failed', 'timed_out', 'cancelled', 'expired')),
-    attempts    INTEGER NOT NULL DEFAULT 0,
-    returned    INTEGER NOT NULL DEFAULT 0,
-    retry_at    INTEGER,
-    finished_at INTEGER,
-    output      TEXT,
-    error       TEXT NOT NULL DEFAULT ''
+-- How many tasks of a batch ended in which state: these rows and the deltas
+-- together. What is in neither, and has no grant, is pending.
+CREATE TABLE batch_counts (
+    batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
+    state TEXT NOT NULL,
+    n     INTEGER NOT NULL,
+    PRIMARY KEY (batch, state)
 );
+
+-- What changed since the last folding.
+CREATE TABLE batch_deltas (
+    id    INTEGER PRIMARY KEY AUTOINCREMENT,
+    batch INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    n     INTEGER NOT NULL,
+    at    INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
+);
+CREATE INDEX batch_deltas_of_batch ON batch_deltas (batch);
+
+-- Tasks done in the last minutes, by folding.
+CREATE TABLE batch_rates (
+    batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
+    at    INTEGER NOT NULL,
+    n     INTEGER NOT NULL
+);
+CREATE INDEX batch_rates_of_batch ON batch_rates (batch, at);
+CREATE INDEX batch_rates_at ON batch_rates (at);
+
+-- Tasks. A grant does not write here: dispatched is a row in grants.
+-- payload and output are kept as text: they come back byte for byte.
+-- own_priority: false: the task has the priority of its batch.
+CREATE TABLE tasks (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    batch        INTEGER NOT NULL REFERENCES batches,
+    pool         TEXT NOT NULL,
+    device       TEXT NOT NULL,
+    priority     INTEGER NOT NULL DEFAULT 0,
+    own_priority INTEGER NOT NULL DEFAULT true,
+    payload      TEXT,
+    state        TEXT NOT NULL DEFAULT 'pending'
+                 CHECK (state IN ('pending', 'succeeded', 'failed', 'timed_out', 'cancelled', 'expired')),
+    attempts     INTEGER NOT NULL DEFAULT 0,
+    returned     INTEGER NOT NULL DEFAULT 0,
+    retry_at     INTEGER,
+    finished_at  INTEGER,
+    output       TEXT,
+    error        TEXT NOT NULL DEFAULT ''
+);
+-- What a report and a pass ask.
 CREATE INDEX tasks_open_of_device ON tasks (device) WHERE state = 'pending';
 CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
 CREATE INDEX tasks_of_batch ON tasks (batch, state);
 CREATE INDEX tasks_of_pool ON tasks (pool, state, id);
+-- Lists of tasks are filtered by these, in the order of the ids. By the primary
+-- key a list of those that wait would read all that ended before.
+CREATE INDEX tasks_of_device ON tasks (device, id);
+CREATE INDEX tasks_in_batch ON tasks (batch, id);
+CREATE INDEX tasks_in_pool ON tasks (pool, id);
+CREATE INDEX tasks_ended ON tasks (state, id) WHERE state <> 'pending';
+CREATE INDEX tasks_of_error ON tasks (substr(error, 1, 200), id) WHERE error <> '';
+CREATE INDEX tasks_open ON tasks (id) WHERE state = 'pending';
+-- Who may be offered a place next: the waiting tasks of a batch, in its order.
+CREATE INDEX tasks_in_line ON tasks (pool, batch, priority DESC, id) WHERE state = 'pending';
+
+-- Whoever changes the state of a task is counted: no code path can forget it.
+-- +goose StatementBegin
+CREATE TRIGGER tasks_counted AFTER UPDATE OF state ON tasks WHEN OLD.state <> NEW.state BEGIN
+    INSERT INTO batch_deltas (batch, state, n) SELECT OLD.batch, OLD.state, -1 WHERE OLD.state <> 'pending';
+    INSERT INTO batch_deltas (batch, state, n) SELECT NEW.batch, NEW.state, 1 WHERE NEW.state <> 'pending';
+END;
+-- +goose StatementEnd
+
+-- The last fencing token.
+CREATE TABLE grant_token (value INTEGER NOT NULL);
+INSERT INTO grant_token VALUES (0);
 
 -- The places in use. The unique keys are what makes a second grant of a
 -- number, a device or a task impossible.
@@ -81,7 +174,15 @@ CREATE TABLE grants (
 );
 CREATE INDEX grants_lease_until ON grants (lease_until);
 CREATE INDEX grants_of_batch ON grants (batch);
+-- There is one writer, so a token can be given with the row.
+-- +goose StatementBegin
+CREATE TRIGGER grants_token AFTER INSERT ON grants BEGIN
+    UPDATE grant_token SET value = value + 1;
+    UPDATE grants SET token = (SELECT value FROM grant_token) WHERE task = NEW.task;
+END;
+-- +goose StatementEnd
 
+-- Grants that ended.
 CREATE TABLE attempts (
     token      INTEGER PRIMARY KEY,
     task       INTEGER NOT NULL,
@@ -97,6 +198,8 @@ CREATE TABLE attempts (
     error      TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX attempts_of_task ON attempts (task);
+-- What started in a pool, newest first: what policies would have counted.
+CREATE INDEX attempts_of_pool ON attempts (pool, token);
 
 -- Results that could not be used: kept, and answered the same when repeated.
 CREATE TABLE late_results (
@@ -110,17 +213,51 @@ CREATE TABLE late_results (
     received_at INTEGER NOT NULL,
     PRIMARY KEY (device, task, token)
 );
+-- What is old goes.
+CREATE INDEX late_results_received ON late_results (received_at);
 
+-- Policies that devices share wherever they run something. limits is as in pools.
+CREATE TABLE profiles (
+    name       TEXT PRIMARY KEY,
+    limits     TEXT,
+    version    INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+);
+
+-- Devices. reach is how one can be told of a place: 0 it polls, 1 pushed to, 2 its
+-- requests wait.
 CREATE TABLE devices (
     id         TEXT PRIMARY KEY,
     blocked    INTEGER NOT NULL DEFAULT false,
     own_token  INTEGER NOT NULL DEFAULT false,
     tags       TEXT NOT NULL DEFAULT '{}',
     attributes TEXT NOT NULL DEFAULT '{}',
+    profile    TEXT REFERENCES profiles,
+    reach      INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
     last_seen  INTEGER
 );
+CREATE INDEX devices_of_profile ON devices (profile, id) WHERE profile IS NOT NULL;
+CREATE INDEX devices_reachable ON devices (id) WHERE reach <> 0;
+-- The few that are left out where it is counted who waits.
+CREATE INDEX devices_blocked ON devices (id) WHERE blocked;
 
+-- Ids of devices that were deleted and not registered again: their sessions at
+-- a broker may still be open, and must not bring them back.
+CREATE TABLE deleted_devices (
+    id         TEXT PRIMARY KEY,
+    deleted_at INTEGER NOT NULL
+);
+
+-- Changes of devices that their accounts at the MQTT broker have yet to follow.
+CREATE TABLE account_changes (
+    device     TEXT PRIMARY KEY,
+    wanted     TEXT NOT NULL CHECK (wanted IN ('enabled', 'disabled', 'deleted')),
+    changed_at INTEGER NOT NULL
+);
+
+-- Tokens of devices and of operators, by their hashes.
 CREATE TABLE tokens (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     name       TEXT NOT NULL DEFAULT '',
@@ -133,6 +270,27 @@ CREATE TABLE tokens (
 );
 CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
 
+-- Who is signed in to the dashboard: the hash of the cookie, and that of the
+-- operator token it was opened with.
+CREATE TABLE web_sessions (
+    hash       BLOB PRIMARY KEY,
+    token_hash BLOB NOT NULL,
+    expires_at INTEGER NOT NULL
+);
+
+-- What requests with an idempotency key were answered, written with their
+-- effect. The owner is the operator token, 0 the one of the configuration.
+CREATE TABLE answers (
+    owner       INTEGER NOT NULL,
+    key         TEXT NOT NULL,
+    request     BLOB NOT NULL,
+    answer      TEXT NOT NULL,
+    answered_at INTEGER NOT NULL,
+    PRIMARY KEY (owner, key)
+);
+CREATE INDEX answers_answered_at ON answers (answered_at);
+
+-- The log of all that happened.
 CREATE TABLE events (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     at     INTEGER NOT NULL,
@@ -145,23 +303,65 @@ CREATE TABLE events (
     token  INTEGER NOT NULL DEFAULT 0,
     detail TEXT NOT NULL DEFAULT ''
 );
+-- It is read by each of these, in the order of the ids.
+CREATE INDEX events_of_kind ON events (kind, id);
+CREATE INDEX events_of_actor ON events (actor, id);
+CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
+CREATE INDEX events_of_batch ON events (batch, id) WHERE batch <> 0;
+CREATE INDEX events_of_task ON events (task, id) WHERE task <> 0;
+CREATE INDEX events_of_device ON events (device, id) WHERE device <> '';
 
--- There is one writer, so a token can be given with the row.
--- +goose StatementBegin
-CREATE TRIGGER grants_token AFTER INSERT ON grants BEGIN
-    UPDATE grant_token SET value = value + 1;
-    UPDATE grants SET token = (SELECT value FROM grant_token) WHERE task = NEW.task;
-END;
--- +goose StatementEnd
+-- What each replica says of itself every few seconds. A row that grows old is a
+-- replica that ended.
+CREATE TABLE replicas (
+    id         TEXT PRIMARY KEY,
+    host       TEXT NOT NULL,
+    address    TEXT NOT NULL,
+    version    TEXT NOT NULL,
+    started_at INTEGER NOT NULL,
+    seen_at    INTEGER NOT NULL,
+    reaped_at  INTEGER,
+    state      TEXT NOT NULL,
+    tallies    TEXT NOT NULL
+);
+
+-- Until when the time of free places was counted, and since when the last piece
+-- of it: one row.
+CREATE TABLE idle_time (
+    id           INTEGER PRIMARY KEY CHECK (id = 1),
+    taken_before INTEGER NOT NULL,
+    taken_at     INTEGER NOT NULL
+);
+INSERT INTO idle_time (id, taken_before, taken_at) VALUES (1, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)), (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)));
+
+-- Each time the ledger came back from a backup that lacked commits: nothing is
+-- granted before the last until.
+CREATE TABLE restores (
+    id    INTEGER PRIMARY KEY AUTOINCREMENT,
+    at    INTEGER NOT NULL,
+    until INTEGER NOT NULL
+);
+CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down
+DROP TABLE restores;
+DROP TABLE idle_time;
+DROP TABLE replicas;
 DROP TABLE events;
+DROP TABLE answers;
+DROP TABLE web_sessions;
 DROP TABLE tokens;
+DROP TABLE account_changes;
+DROP TABLE deleted_devices;
 DROP TABLE devices;
+DROP TABLE profiles;
 DROP TABLE late_results;
 DROP TABLE attempts;
 DROP TABLE grants;
+DROP TABLE grant_token;
 DROP TABLE tasks;
+DROP TABLE batch_rates;
+DROP TABLE batch_deltas;
+DROP TABLE batch_counts;
 DROP TABLE batches;
 DROP TABLE pools;
-DROP TABLE grant_token;
