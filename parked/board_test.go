@@ -292,7 +292,7 @@ func TestRedisAway(t *testing.T) {
 	}
 }
 
-// What a later release says is nothing to this one.
+// Who hears what it cannot read goes on hearing.
 func TestUnknownMessagesAreIgnored(t *testing.T) {
 	t.Parallel()
 	client := clientAt(t, miniredis.RunT(t).Addr(), false, 0)

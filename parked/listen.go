@@ -74,7 +74,7 @@ func (b *Board) listen(ctx context.Context, to Listener, heard func()) error {
 	}
 }
 
-// tell passes a message on. One that cannot be read is of a later release.
+// tell passes a message on. One that cannot be read says nothing.
 func tell(to Listener, message string) {
 	kind, rest, _ := strings.Cut(message, " ")
 	switch kind {

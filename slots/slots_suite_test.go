@@ -75,7 +75,7 @@ func (s *server) testLowestFirst(t *testing.T) {
 	}
 	diff(t, "slots", got, []int{9, 20, 101, 1100})
 	s.release(t, pool, "b")
-	diff(t, "as stored, which outlives a release of the program", s.freeMembers(t, pool), []string{"00020"})
+	diff(t, "as stored", s.freeMembers(t, pool), []string{"00020"})
 }
 
 func (s *server) testAcquireTwice(t *testing.T) {

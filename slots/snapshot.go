@@ -105,20 +105,14 @@ func parseLease(part []any, now int64) (Lease, error) {
 	if !ok1 || !ok2 || !ok3 || len(fields) != 4 {
 		return Lease{}, fmt.Errorf("holder %v", part)
 	}
-	acquired, err := number(fields[0])
-	if err != nil {
-		return Lease{}, fmt.Errorf("holder %v: %w", part, err)
-	}
-	batch, _, ok := strings.Cut(fields[3], ":")
-	if !ok { // of a program that knew no batches
-		batch = "0"
-	}
-	batchNumber, err := number(batch)
-	if err != nil {
+	acquired, err1 := number(fields[0])
+	text, _, _ := strings.Cut(fields[3], ":")
+	batch, err2 := number(text)
+	if err := errors.Join(err1, err2); err != nil {
 		return Lease{}, fmt.Errorf("holder %v: %w", part, err)
 	}
 	return Lease{
-		ID: fields[2], Device: fields[1], Slot: int(slot), Batch: batchNumber,
+		ID: fields[2], Device: fields[1], Slot: int(slot), Batch: batch,
 		Acquired:  time.UnixMilli(acquired).UTC(),
 		Remaining: millis(remaining),
 		Age:       millis(now - acquired),

@@ -16,7 +16,7 @@ type Pool struct {
 	Capacity    int             // 0..10000; 0 grants nothing
 	Lease       time.Duration   // 1 s..24 h, unless the batch says otherwise
 	Paused      bool            // true: nothing new is granted
-	PausedBy    string          // empty: not paused, or paused before this was kept
+	PausedBy    string          // empty: not paused
 	PausedAt    *time.Time      // nil likewise
 	PauseReason string          // why; may be empty
 	Windows     []Window        // none = always open

@@ -30,7 +30,7 @@ end
 -- least: one that is used now and then is not filled from the history each time. The life
 -- of Redis in which it was filled stays with it.
 local function set_known(rule, longest, now, life)
-  life = life or string.match(redis.call('GET', rule) or '', '^known|%d+|(.*)$') or ''
+  life = life or string.match(redis.call('GET', rule), '^known|%d+|(.*)$')
   redis.call('SET', rule, 'known|' .. text(now) .. '|' .. life, 'PX', text(math.max(2 * longest, 3600000)))
 end
 local function keep_known(rule, since, longest, now)

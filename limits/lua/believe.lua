@@ -6,7 +6,7 @@
 local doubted = 0
 for _, rule in ipairs(KEYS) do
   local value = redis.call('GET', rule) or ''
-  local life = string.match(value, '^known|%d+|?(.*)$') or string.match(value, '|([^|]*)~')
+  local life = string.match(value, '^known|%d+|(.*)$') or string.match(value, '|([^|]*)~')
   if life and life ~= ARGV[1] then doubted = doubted + redis.call('DEL', rule) end
 end
 return doubted

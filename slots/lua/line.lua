@@ -122,7 +122,7 @@ local function count_held(now, contest)
   local held, fields = {}, { 'counted', text(now) }
   for _, record in ipairs(redis.call('HVALS', HOLDER)) do
     local batch = batch_of(record)
-    if batch then held[batch] = (held[batch] or 0) + 1 end
+    held[batch] = (held[batch] or 0) + 1
   end
   for _, offer in ipairs(redis.call('HVALS', OFFERED)) do
     local batch = batch_of_member(string.match(offer, '^%d+|%d+|(.*)$'))

@@ -20,8 +20,7 @@
 -- A script checks its arguments before its first write: nothing rolls back.
 -- A tag names one request of one call. It tells a request that is sent again,
 -- because its reply was lost, from a new one: the answer is the same.
--- A batch is its number in sixteen digits. Records of programs that knew no
--- batches have none; those count these records' batches as part of the tag.
+-- A batch is its number in sixteen digits.
 
 local FREE_AT, HOLDER, LEASE, CONFIG, RELEASED, BATCH = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MAX_CAPACITY = 10000
@@ -63,7 +62,7 @@ local function slot_name(n) return string.format('%05d', n) end
 -- number_name writes a number below 2^53 so that its order is that of its text.
 local function number_name(n) return string.format('%016.0f', tonumber(n)) end
 
--- batch_of reads the batch of a holder's record, if it has one.
+-- batch_of reads the batch of a holder's record.
 local function batch_of(record) return string.match(record, '|(%d+):[^|]*$') end
 
 -- hold gives a free slot to a lease that holds none.
