@@ -24,11 +24,16 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-var postgres testservers.SharedPostgres //nolint:gochecknoglobals // one server for all tests of the package, closed by TestMain
+// The servers of all tests of this package: one per test binary, which TestMain ends.
+var (
+	postgres testservers.SharedPostgres //nolint:gochecknoglobals // see above
+	cache    testservers.SharedRedis    //nolint:gochecknoglobals // see above
+)
 
 func TestMain(m *testing.M) {
 	code := m.Run()
 	postgres.Close()
+	cache.Close()
 	if code != 0 {
 		return // goroutines of failed tests would only hide the failure
 	}
@@ -67,7 +72,7 @@ func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "ledger.db")
 	mini := miniredis.RunT(tb)
-	b := newBench(tb, testbackends.SQLite(tb, path), mini.Addr(), changes...)
+	b := newBench(tb, testbackends.SQLite(tb, path), testservers.RedisAt{Addr: mini.Addr()}, changes...)
 	b.mini = mini
 	b.ageing = ageing("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)", "%d")
 	return b
@@ -76,7 +81,7 @@ func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 func servers(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
 	dsn := postgres.NewLedger(tb)
-	b := newBench(tb, testbackends.Postgres(tb, dsn), testservers.Redis(tb).Addr, changes...)
+	b := newBench(tb, testbackends.Postgres(tb, dsn), cache.NewDatabase(tb), changes...)
 	b.ageing = ageing("postgres", dsn, "interval '%d ms'")
 	return b
 }
@@ -98,9 +103,9 @@ func ageing(driver, dsn, interval string) func(tb testing.TB, by time.Duration) 
 	}
 }
 
-func newBench(tb testing.TB, ledger *store.Store, redisAddr string, changes ...func(*dispatcher.Config)) *bench {
+func newBench(tb testing.TB, ledger *store.Store, at testservers.RedisAt, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
-	client := testbackends.Redis(tb, redisAddr)
+	client := testbackends.Redis(tb, at)
 	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), limits: limits.New(client), redis: client}
 	config := dispatcher.Config{
 		Store: ledger, Semaphore: b.semaphore, Limits: b.limits, LeaseMargin: 10 * time.Second,

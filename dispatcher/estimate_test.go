@@ -15,6 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
+	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
 // A steady run at the pace of the field, on a clock of its own: more devices
@@ -65,7 +66,7 @@ func newSteadyRun(t *testing.T) *steadyRun {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	r := &steadyRun{redis: miniredis.RunT(t), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), random: rand.New(rand.NewPCG(1, 2))}
-	r.bench = newBench(t, testbackends.SQLite(t, path), r.redis.Addr(), func(c *dispatcher.Config) {
+	r.bench = newBench(t, testbackends.SQLite(t, path), testservers.RedisAt{Addr: r.redis.Addr()}, func(c *dispatcher.Config) {
 		c.Now = func() time.Time { return r.now }
 		c.Jitter = r.random.Float64
 	})

@@ -203,7 +203,7 @@ func TestWipeUnderLoad(t *testing.T) {
 // wipe empties Redis and expects that the ledger kept the cap.
 func (b *bench) wipe(capacity int) {
 	b.t.Helper()
-	if err := b.redis.FlushAll(b.ctx).Err(); err != nil {
+	if err := b.redis.FlushDB(b.ctx).Err(); err != nil {
 		b.t.Errorf("wiping: %v", err)
 	}
 	if _, inLedger := b.held(); inLedger > capacity {
@@ -251,7 +251,7 @@ func TestResizeWhileHeldThenWiped(t *testing.T) {
 		b.ended("d0", grants[0], "succeeded", "", devices.OutcomeRecorded)
 		b.ended("d1", grants[1], "succeeded", "", devices.OutcomeRecorded)
 		b.expectReason("d6", `{}`, devices.ReasonFull) // 4 of 4 held, on slots 2..5
-		b.redis.FlushAll(b.ctx)
+		b.redis.FlushDB(b.ctx)
 		b.expectReason("d6", `{}`, devices.ReasonFull)
 		b.expectHeld(4)
 		b.ended("d2", grants[2], "succeeded", "", devices.OutcomeRecorded)

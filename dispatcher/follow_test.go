@@ -156,7 +156,7 @@ func TestFollowAfterAnOutage(t *testing.T) {
 	if _, err := b.Follow(b.ctx); err == nil {
 		t.Error("reconciled without a semaphore")
 	}
-	b.redis.FlushAll(b.ctx)
+	b.redis.FlushDB(b.ctx)
 	semaphore.silent.Store(false)
 	if r := b.follow(); r.Restored != 2 {
 		t.Errorf("followed %+v, want both pools restored", r)

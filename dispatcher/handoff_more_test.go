@@ -152,7 +152,7 @@ func TestTheLineComesBackInItsOrder(t *testing.T) {
 	held := b.expectPushed("first", devices.ReasonGranted)
 	b.expectPushed("old", devices.ReasonFull)
 	b.expectPushed("young", devices.ReasonFull)
-	b.must(b.redis.FlushAll(b.ctx).Err())
+	b.must(b.redis.FlushDB(b.ctx).Err())
 	b.expectPushed("young", devices.ReasonFull)
 	b.expectPushed("old", devices.ReasonFull)
 	b.pushed("first", result(*held.Task, "succeeded", ""))

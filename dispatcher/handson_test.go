@@ -83,7 +83,7 @@ func TestWhateverLetsSomethingStartIsHandedOn(t *testing.T) {
 		},
 		"a Redis that was restored": func(b *bench, _ *wakes, _ devices.Task) string {
 			b.pool("a", 2, minute)
-			b.must(b.redis.FlushAll(b.ctx).Err())
+			b.must(b.redis.FlushDB(b.ctx).Err())
 			b.reconcile()
 			return "waits"
 		},

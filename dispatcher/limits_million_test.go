@@ -10,7 +10,6 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
-	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -26,7 +25,7 @@ func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures 
 		t.Skip("runs with MILLION=1 in the environment")
 	}
 	dsn := postgres.NewLedger(t)
-	b := newBench(t, testbackends.Postgres(t, dsn), testservers.Redis(t).Addr, unhurried)
+	b := newBench(t, testbackends.Postgres(t, dsn), cache.NewDatabase(t), unhurried)
 	b.pool("a", 9, minute)
 	db, err := sql.Open("postgres", dsn)
 	b.must(err)

@@ -41,7 +41,7 @@ func TestRestoreTakesBackWhatEndedMeanwhile(t *testing.T) {
 	b.batch("a", nil, "d1", "d2")
 	g := b.granted("d1")
 	b.granted("d2")
-	b.redis.FlushAll(b.ctx)
+	b.redis.FlushDB(b.ctx)
 	semaphore.beforeRestore = func() {
 		semaphore.beforeRestore = func() {}
 		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)

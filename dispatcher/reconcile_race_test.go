@@ -33,7 +33,7 @@ func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
 	b.pool("a", 2, minute)
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")
-	b.redis.FlushAll(b.ctx)
+	b.redis.FlushDB(b.ctx)
 	if _, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil); err != nil {
 		t.Fatal(err)
 	}

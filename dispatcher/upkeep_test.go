@@ -115,7 +115,7 @@ func TestReconcileAddsWhatRedisDoesNotKnow(t *testing.T) {
 		b.granted("d1")
 		b.granted("d2")
 		// A stale Redis: known, and empty.
-		b.redis.FlushAll(b.ctx)
+		b.redis.FlushDB(b.ctx)
 		if _, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil); err != nil {
 			b.t.Fatal(err)
 		}

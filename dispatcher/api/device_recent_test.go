@@ -9,6 +9,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
+	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/recent"
 )
 
@@ -102,7 +103,7 @@ func TestRecentWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	b := embedded(t, func(s *setup) {
-		list := recent.New(testbackends.Redis(t, server.Addr()))
+		list := recent.New(testbackends.Redis(t, testservers.RedisAt{Addr: server.Addr()}))
 		s.api.Recent, s.dispatcher.Recent = list, list
 	})
 	b.seen("a")

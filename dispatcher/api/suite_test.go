@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
@@ -37,8 +36,11 @@ const (
 	newFields  = `{"name":"b","pool":"p","devices":["d-1","d-2"]}`
 )
 
-// postgres serves all tests of this package.
-var postgres testservers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
+// The servers of all tests of this package: one per test binary, which TestMain ends.
+var (
+	postgres testservers.SharedPostgres //nolint:gochecknoglobals // see above
+	cache    testservers.SharedRedis    //nolint:gochecknoglobals // see above
+)
 
 // The flag of the golden file.
 var _ = flag.Bool("update", false, "write the golden files anew")
@@ -46,6 +48,7 @@ var _ = flag.Bool("update", false, "write the golden files anew")
 func TestMain(m *testing.M) {
 	code := m.Run()
 	postgres.Close()
+	cache.Close()
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
@@ -95,20 +98,20 @@ func forBackends(t *testing.T, test func(b *bench)) {
 
 func embedded(t *testing.T, changes ...func(*setup)) *bench {
 	t.Helper()
-	return newBench(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), miniredis.RunT(t).Addr(), changes...)
+	return newBench(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), testservers.InProcessRedis(t), changes...)
 }
 
 func servers(t *testing.T) *bench {
 	t.Helper()
 	dsn := postgres.NewLedger(t)
-	b := newBench(t, testbackends.Postgres(t, dsn), testservers.Redis(t).Addr)
+	b := newBench(t, testbackends.Postgres(t, dsn), cache.NewDatabase(t))
 	b.dsn = dsn
 	return b
 }
 
-func newBench(t *testing.T, s *store.Store, redisAddr string, changes ...func(*setup)) *bench {
+func newBench(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...func(*setup)) *bench {
 	t.Helper()
-	client := testbackends.Redis(t, redisAddr)
+	client := testbackends.Redis(t, at)
 	b := &bench{T: t, store: &ledger{Store: s}, semaphore: slots.New(client), redis: client, metrics: prometheus.NewRegistry()}
 	b.api = b.newAPI(changes...)
 	b.url = b.serve(b.api.Handler())

@@ -52,7 +52,7 @@ func TestManyPagesAskPostgresOnce(t *testing.T) {
 	address, _, _ := strings.Cut(rest, "/")
 	proxy := testservers.NewProxy(t, address)
 	proxy.OnConnection(sent.connection)
-	b := replica(t, testbackends.Postgres(t, strings.Replace(dsn, address, proxy.Addr, 1)), testservers.Redis(t).Addr)
+	b := replica(t, testbackends.Postgres(t, strings.Replace(dsn, address, proxy.Addr, 1)), cache.NewDatabase(t))
 	b.pool("p", 60, devices(3)...)
 	b.grant("d-1")
 	pages := []string{"/", "/pools/p", "/batches", "/batches/1", "/tasks"}

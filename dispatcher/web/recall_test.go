@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
+	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
 // A replica that is started later shows the same hour as one that ran all the
@@ -28,7 +28,7 @@ func TestLaterReplicaShowsTheSameHour(t *testing.T) {
 		"sqlite": func(t *testing.T, changes ...func(*web.Options)) (*bench, func()) {
 			t.Helper()
 			path := filepath.Join(t.TempDir(), "ledger.db")
-			b := replica(t, testbackends.SQLite(t, path), miniredis.RunT(t).Addr(), changes...)
+			b := replica(t, testbackends.SQLite(t, path), testservers.InProcessRedis(t), changes...)
 			db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)")
 			if err != nil {
 				t.Fatal(err)

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
@@ -37,12 +36,16 @@ const (
 	fleetToken = "fleet-token-of-the-tests"
 )
 
-// postgres serves all tests of this package.
-var postgres testservers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
+// The servers of all tests of this package: one per test binary, which TestMain ends.
+var (
+	postgres testservers.SharedPostgres //nolint:gochecknoglobals // see above
+	cache    testservers.SharedRedis    //nolint:gochecknoglobals // see above
+)
 
 func TestMain(m *testing.M) {
 	code := m.Run()
 	postgres.Close()
+	cache.Close()
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
@@ -70,7 +73,7 @@ func (l *ledger) PoolViews(ctx context.Context, after string, limit, waiting int
 type bench struct {
 	*testing.T
 	store      *ledger
-	redis      string
+	redis      testservers.RedisAt
 	dispatcher *dispatcher.Dispatcher
 	web        *web.Web
 	server     *httptest.Server
@@ -80,20 +83,20 @@ type bench struct {
 // embedded is a replica on the embedded stores.
 func embedded(t *testing.T, changes ...func(*web.Options)) *bench {
 	t.Helper()
-	return replica(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), miniredis.RunT(t).Addr(), changes...)
+	return replica(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), testservers.InProcessRedis(t), changes...)
 }
 
 // servers is a replica on a database and a Redis of its own.
 func servers(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string) {
 	t.Helper()
 	dsn = postgres.NewLedger(t)
-	return replica(t, testbackends.Postgres(t, dsn), testservers.Redis(t).Addr, changes...), dsn
+	return replica(t, testbackends.Postgres(t, dsn), cache.NewDatabase(t), changes...), dsn
 }
 
-func replica(t *testing.T, s *store.Store, redisAddr string, changes ...func(*web.Options)) *bench {
+func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...func(*web.Options)) *bench {
 	t.Helper()
-	client := testbackends.Redis(t, redisAddr)
-	b := &bench{T: t, store: &ledger{Store: s}, redis: redisAddr}
+	client := testbackends.Redis(t, at)
+	b := &bench{T: t, store: &ledger{Store: s}, redis: at}
 	seen := recent.New(client)
 	b.dispatcher = dispatcher.New(dispatcher.Config{
 		Store: s, Semaphore: slots.New(client), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: dispatcher.FleetAny,

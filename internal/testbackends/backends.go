@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -81,10 +82,11 @@ func opened(tb testing.TB, s *store.Store, err error) *store.Store {
 	return s
 }
 
-// Redis is a client of the server at addr, made as the program makes its own.
-func Redis(tb testing.TB, addr string) redis.UniversalClient {
+// Redis is a client of a test's Redis, made as the program makes its own.
+func Redis(tb testing.TB, at testservers.RedisAt) redis.UniversalClient {
 	tb.Helper()
-	options := slots.Options(addr)
+	options := slots.Options(at.Addr)
+	options.DB = at.DB
 	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = Patience, Patience, Patience, Patience
 	client := redis.NewUniversalClient(options)
 	tb.Cleanup(func() { _ = client.Close() })
