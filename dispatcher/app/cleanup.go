@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"syscall"
 )
 
 // cleanup closes what was opened, in reverse order.
@@ -25,12 +26,18 @@ func (c *cleanup) run(ctx context.Context) error {
 	var errs []error
 	for _, step := range slices.Backward(c.steps) {
 		err := within(ctx, func(context.Context) error { return step.close() })
-		if err != nil && !errors.Is(err, net.ErrClosed) {
+		if err != nil && !closedBefore(err) {
 			errs = append(errs, fmt.Errorf("closing %s: %w", step.name, err))
 		}
 	}
 	c.steps = nil
 	return errors.Join(errs...)
+}
+
+// closedBefore says whether there was nobody left to say goodbye to: a server
+// resets connections when it restarts, and an idle one notices when it is closed.
+func closedBefore(err error) bool {
+	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // within runs a step. One that goes on when ctx has ended is left behind: a

@@ -1,0 +1,35 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"testing"
+)
+
+// TestClosingWhatTheOtherSideClosedIsNoFault: the process ends with status 0
+// though a server had reset its idle connections.
+func TestClosingWhatTheOtherSideClosedIsNoFault(t *testing.T) {
+	t.Parallel()
+	disk := errors.New("disk full")
+	for _, c := range []struct {
+		name string
+		err  error
+		want error
+	}{
+		{"closed before", net.ErrClosed, nil},
+		{"reset", &net.OpError{Op: "write", Err: syscall.ECONNRESET}, nil},
+		{"reset, and written to before", fmt.Errorf("goodbye: %w", &net.OpError{Op: "write", Err: syscall.EPIPE}), nil},
+		{"something else", disk, disk},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var all cleanup
+			all.add(c.name, func() error { return c.err })
+			if err := all.run(t.Context()); !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+		})
+	}
+}
