@@ -75,8 +75,8 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	var errs []error
-	if c.Capacity < 0 || c.Tasks < 0 || c.Lease < 0 || c.Margin < 0 || c.Timeout < 0 || c.NotBefore < 0 {
-		errs = append(errs, errors.New("capacity, tasks, lease, margin, timeout and not before must not be negative"))
+	if c.Capacity < 0 || c.Tasks < 0 || c.Lease < 0 || c.Timeout < 0 || c.NotBefore < 0 {
+		errs = append(errs, errors.New("capacity, tasks, lease, timeout and not before must not be negative"))
 	}
 	if c.Gone > 0 && (c.Tasks > c.Devices || c.Endless || c.Until != nil) {
 		errs = append(errs, errors.New("gone: a device that is gone ends no further task; at most one task a device"))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -31,12 +30,10 @@ const (
 // a browser, kept up to date or read anew, is what the API says of that moment.
 // Nothing stands still for it. What has a clock of its own (Redis, the passes,
 // when devices were seen) is compared with what its own source said.
-//
-//	IN_FLIGHT=1 go test ./internal/e2e -run 'TestPagesSayTheTruthInFlight$' -v
 func TestPagesSayTheTruthInFlight(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("IN_FLIGHT") == "" {
-		t.Skip("runs with IN_FLIGHT in the environment: it takes minutes")
+	if testing.Short() {
+		t.Skip("long: a browser compares each page in 20 moments, which takes minutes; make test-long runs it")
 	}
 	const slots = 8
 	x := newTruth(t, 3*slots, slots)

@@ -15,10 +15,15 @@ import (
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
-const (
-	manyTasks = 100_000
-	retryKey  = "spring-survey"
-)
+const retryKey = "spring-survey"
+
+// manyTasks are as many as a request may queue, or a tenth of them with -short.
+func manyTasks() int64 {
+	if testing.Short() {
+		return 10_000
+	}
+	return 100_000
+}
 
 // answerWatch recognises, on each connection to Postgres by itself, the COMMIT
 // behind the answer that is kept for an idempotency key.
@@ -55,9 +60,9 @@ func (w *answerWatch) connection() func([]byte) {
 	}
 }
 
-// TestKilledAroundTheCommit: a replica that queues 100,000 tasks is killed
-// just before Postgres hears its COMMIT, or just after; the same request sent
-// again leaves one batch of 100,000 tasks, and answers its number.
+// TestKilledAroundTheCommit: a replica that queues many tasks is killed just
+// before Postgres hears its COMMIT, or just after; the same request sent again
+// leaves one batch of that many tasks, and answers its number.
 func TestKilledAroundTheCommit(t *testing.T) {
 	t.Parallel()
 	postgres, redis := testservers.Postgres(t), testservers.Redis(t)
@@ -66,12 +71,12 @@ func TestKilledAroundTheCommit(t *testing.T) {
 			t.Parallel()
 			k := newKilled(t, postgres, redis, committed)
 			k.kill()
-			if n := k.count(`SELECT count(*) FROM tasks`); n != manyTasks && committed || n != 0 && !committed {
+			if n := k.count(`SELECT count(*) FROM tasks`); n != manyTasks() && committed || n != 0 && !committed {
 				t.Fatalf("%d tasks of the killed request: the run does not count", n)
 			}
 			k.Start()
 			first := k.again()
-			if first.replayed != committed || first.status != http.StatusCreated || first.Tasks != manyTasks {
+			if first.replayed != committed || first.status != http.StatusCreated || first.Tasks != manyTasks() {
 				t.Errorf("sent again: %+v, replayed must be %t", first, committed)
 			}
 			if second := k.again(); !second.replayed || second.made != first.made {
@@ -113,7 +118,7 @@ func newKilled(t *testing.T, postgres *testservers.PostgresServer, redis *testse
 	k.replica = startReplica(t, strings.ReplaceAll(dsn, postgres.Addr(), k.proxy.Addr), redis.URL())
 	var csv strings.Builder
 	csv.WriteString("device,n\n")
-	for i := range manyTasks {
+	for i := range manyTasks() {
 		fmt.Fprintf(&csv, "d-%d,%d\n", i, i)
 	}
 	k.body = csv.String()
@@ -222,7 +227,7 @@ func (k *killed) count(query string, args ...any) (n int64) {
 func (k *killed) expectOneBatch(id int64) {
 	k.t.Helper()
 	batches, tasks := k.count(`SELECT count(*) FROM batches`), k.count(`SELECT count(*) FROM tasks`)
-	if mine := k.count(`SELECT count(DISTINCT device) FROM tasks WHERE batch = $1`, id); batches != 1 || tasks != manyTasks || mine != manyTasks {
-		k.t.Errorf("%d batches, %d tasks, %d devices of batch %d: want 1 and %d", batches, tasks, mine, id, manyTasks)
+	if mine := k.count(`SELECT count(DISTINCT device) FROM tasks WHERE batch = $1`, id); batches != 1 || tasks != manyTasks() || mine != manyTasks() {
+		k.t.Errorf("%d batches, %d tasks, %d devices of batch %d: want 1 and %d", batches, tasks, mine, id, manyTasks())
 	}
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"os"
 	"testing"
 	"time"
@@ -22,7 +21,7 @@ func TestLong(t *testing.T) {
 	if err != nil {
 		t.Skip("runs with E2E_LONG=10m in the environment")
 	}
-	const work, silent = 20 * time.Second, 0.03
+	const work, silent, capacity = 20 * time.Second, 0.03, 60
 	lease := min(300*time.Second, length/2)
 	hold := time.Duration((1-silent)*float64(work) + silent*float64(lease))
 	var v verdict
@@ -34,7 +33,7 @@ func TestLong(t *testing.T) {
 		Via: simulator.ViaMixed, Work: work, Faults: simulator.Faults{Silent: silent, Duplicate: 0.01},
 		Seed: 1, Timeout: length + 5*lease,
 	}
-	x.deploy(links{}, links{})
+	x.deploy()
 	ctx, cancel := context.WithTimeout(t.Context(), x.fleet.Timeout+time.Minute)
 	defer cancel()
 	summary, err := simulator.Run(ctx, x.fleet, testWriter{t})
@@ -45,7 +44,7 @@ func TestLong(t *testing.T) {
 	conflicts, err2 := x.conflicts(ctx)
 	t.Logf("reports granted: %v (%v); conflicts: %v (%v)", granted, err1, conflicts, err2)
 	x.judge(summary)
-	if err := errors.Join(v.troubles...); err != nil {
-		t.Error(err, errors.Join(v.excuses...))
+	if err := v.found(); err != nil {
+		t.Error(err)
 	}
 }

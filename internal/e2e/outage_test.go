@@ -19,16 +19,24 @@ import (
 )
 
 const (
-	outage  = time.Minute
 	reports = 100 // sent meanwhile
 	answer  = 2 * time.Minute
 )
 
-// TestMinuteWithoutPostgres: Postgres swallows everything for half a minute,
-// then it is down for another. Every report over MQTT is answered meanwhile,
-// and acknowledges nothing; afterwards the same connection to the broker
-// serves on, and the result that the device kept is recorded once.
-func TestMinuteWithoutPostgres(t *testing.T) {
+// outage is how long Postgres is away: a minute, or with -short as long as it
+// takes for every report to be answered twice over.
+func outage() time.Duration {
+	if testing.Short() {
+		return 12 * time.Second
+	}
+	return time.Minute
+}
+
+// TestReportsAreAnsweredWithoutPostgres: Postgres swallows everything for half
+// of an outage, then it is down for the other. Every report over MQTT is answered
+// meanwhile, and acknowledges nothing; afterwards the same connection to the
+// broker serves on, and the result that the device kept is recorded once.
+func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	server := testservers.Postgres(t)
 	postgres := testservers.NewProxy(t, server.Addr())
@@ -54,37 +62,14 @@ func TestMinuteWithoutPostgres(t *testing.T) {
 	}
 	result := fmt.Sprintf(`"accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]`, granted.ID, granted.Token)
 
-	stood := noticeStandstill(t.Context())
+	machine := watchMachine(t.Context())
 	postgres.HoldReplies()
-	tick := time.NewTicker(outage / reports)
-	defer tick.Stop()
-	for n := range reports {
-		if n == reports/2 {
-			server.Immediate()
-			postgres.ReleaseReplies()
-		}
-		device, what := fmt.Sprint("meter-", n), ""
-		if n%10 == 0 {
-			device, what = "meter", result
-		}
-		fleet.report(device, fmt.Sprint("away-", n), what)
-		<-tick.C
-	}
-	for n := range reports {
-		if got, _ := fleet.reply(t, fmt.Sprint("away-", n), answer); got.Reason != devices.ReasonUnavailable || len(got.Acks) != 0 || got.ReportAfterMS == 0 {
-			t.Errorf("report %d: %+v, want unavailable without acks", n, got)
-		}
-	}
-
+	fleet.reportsWithout(t, result, func() {
+		server.Immediate()
+		postgres.ReleaseReplies()
+	})
 	server.Start()
-	for again := 0; fleet.outcome(devices.OutcomeDuplicate) == 0; again++ { // a device that goes on to miss the replies
-		if got := fleet.ask(t, "meter", fmt.Sprint("again-", again), result); again == reports {
-			t.Fatalf("never acknowledged: %+v", got)
-		}
-	}
-	if n := fleet.outcome(devices.OutcomeRecorded); n != 1 {
-		t.Errorf("recorded %d times", n)
-	}
+	fleet.expectRecordedOnce(t, result)
 	var task struct {
 		State    string
 		Attempts []any
@@ -97,10 +82,47 @@ func TestMinuteWithoutPostgres(t *testing.T) {
 			t.Errorf("afterwards: %+v", got)
 		}
 	}
-	if n := connections.Load(); n != 1 && stood() < 5*time.Second { // the broker gives up who stands still
-		t.Errorf("%d connections to the broker, want the one", n)
+	if stood, _ := machine.stood(); connections.Load() != 1 && stood < 5*time.Second { // the broker gives up who stands still
+		t.Errorf("%d connections to the broker, want the one", connections.Load())
 	}
 	r.stopCleanly(t)
+}
+
+// reportsWithout sends reports all through an outage, every tenth with the
+// result of a meter, and expects an answer to each that acknowledges nothing.
+func (f *listeningFleet) reportsWithout(t *testing.T, result string, halfway func()) {
+	t.Helper()
+	tick := time.NewTicker(outage() / reports)
+	defer tick.Stop()
+	for n := range reports {
+		if n == reports/2 {
+			halfway()
+		}
+		device, what := fmt.Sprint("meter-", n), ""
+		if n%10 == 0 {
+			device, what = "meter", result
+		}
+		f.report(device, fmt.Sprint("away-", n), what)
+		<-tick.C
+	}
+	for n := range reports {
+		if got, _ := f.reply(t, fmt.Sprint("away-", n), answer); got.Reason != devices.ReasonUnavailable || len(got.Acks) != 0 || got.ReportAfterMS == 0 {
+			t.Errorf("report %d: %+v, want unavailable without acks", n, got)
+		}
+	}
+}
+
+// expectRecordedOnce sends the result until it is a duplicate.
+func (f *listeningFleet) expectRecordedOnce(t *testing.T, result string) {
+	t.Helper()
+	for n := 0; f.outcome(devices.OutcomeDuplicate) == 0; n++ { // a device that goes on to miss the replies
+		if got := f.ask(t, "meter", fmt.Sprint("again-", n), result); n == reports {
+			t.Fatalf("never acknowledged: %+v", got)
+		}
+	}
+	if n := f.outcome(devices.OutcomeRecorded); n != 1 {
+		t.Errorf("recorded %d times", n)
+	}
 }
 
 // operate is a call of an operator that succeeds.

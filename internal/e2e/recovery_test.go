@@ -32,9 +32,9 @@ func (x *experiment) untilRecovered(ctx context.Context) error {
 		if now, err := x.held(ctx); err == nil {
 			held = now
 		}
-		return held >= busy
+		return held >= x.busy()
 	}); err != nil {
-		return fmt.Errorf("%d slots held, want %d: %w", held, busy, err)
+		return fmt.Errorf("%d slots held, want %d: %w", held, x.busy(), err)
 	}
 	return nil
 }

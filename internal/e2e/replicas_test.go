@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -22,7 +23,12 @@ const (
 
 var program = testservers.Program{Flags: []string{"-race"}} //nolint:gochecknoglobals // built once, removed by TestMain
 
+// atOnce is how many tests run at once: most of their time they wait for leases
+// to end and servers to start.
+const atOnce = "6"
+
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", atOnce) // -parallel on the command line comes later
 	m.Run()
 	program.Close()
 }

@@ -83,7 +83,7 @@ func newTruth(t *testing.T, devices, slots int) *truth {
 	t.Helper()
 	x := &truth{experiment: newExperiment(t, &verdict{}), compared: map[string]int{}}
 	x.fleet.Devices = devices
-	x.deploy(links{}, links{})
+	x.deploy()
 	x.send(http.MethodPut, "/v1/pools/"+pool, map[string]any{"capacity": slots, "lease_ms": 600_000}) // longer than anybody stands still
 	x.startLoad(slots / 2)
 	x.sideShows()
@@ -119,7 +119,7 @@ func (x *truth) sideShows() {
 	x.send(http.MethodPut, "/v1/pools/paused", map[string]any{"capacity": 5})
 	x.send(http.MethodPost, "/v1/pools/paused/pause", map[string]any{"reason": "a reason"})
 	x.send(http.MethodPost, "/v1/batches", map[string]any{"pool": "paused", "kind": "k", "devices": []string{"p-1", "p-2"}})
-	x.send(http.MethodPut, "/v1/pools/small", map[string]any{"capacity": 2, "lease_ms": lease.Milliseconds()})
+	x.send(http.MethodPut, "/v1/pools/small", map[string]any{"capacity": 2, "lease_ms": x.fleet.Lease.Milliseconds()})
 	answer := x.send(http.MethodPost, "/v1/batches", map[string]any{"name": "small", "pool": "small", "kind": "k", "max_attempts": 1, "devices": []string{"x-1", "x-2", "x-3"}})
 	var made struct{ ID int64 }
 	if err := json.Unmarshal(answer, &made); err != nil {
