@@ -56,81 +56,79 @@ func (l *ledger) changes() (applied []store.AccountChange) {
 
 func TestRotationOverlaps(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		_, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), nil)
-		l.must(err)
-		_, err = l.CreateDevice(l.Context(), "op", "b", store.DeviceSpec{}, []byte("other"), nil)
-		l.must(err)
-		now, _, err := l.Clock(l.Context())
-		l.must(err)
-		until := l.rotate("2", time.Hour)
-		if until.Before(now.Add(time.Hour)) || until.After(now.Add(time.Hour+time.Minute)) {
-			l.Errorf("older until %s, an hour from %s", until, now)
+	l := openPostgres(t)
+	_, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), nil)
+	l.must(err)
+	_, err = l.CreateDevice(l.Context(), "op", "b", store.DeviceSpec{}, []byte("other"), nil)
+	l.must(err)
+	now, _, err := l.Clock(l.Context())
+	l.must(err)
+	until := l.rotate("2", time.Hour)
+	if until.Before(now.Add(time.Hour)) || until.After(now.Add(time.Hour+time.Minute)) {
+		l.Errorf("older until %s, an hour from %s", until, now)
+	}
+	first, err := l.TokenByHash(l.Context(), []byte("1"))
+	l.must(err)
+	if first.ExpiresAt == nil || !first.ExpiresAt.Equal(until.Truncate(time.Millisecond)) || !l.valid("2") {
+		l.Errorf("the older token %+v, until %s", first, until)
+	}
+	l.rotate("3", 2*time.Hour) // never longer than before
+	if first, err := l.TokenByHash(l.Context(), []byte("1")); err != nil || first.ExpiresAt.After(until) {
+		l.Errorf("the oldest token %+v, %v", first, err)
+	}
+	l.rotate("4", 0)
+	for _, hash := range []string{"1", "2", "3"} {
+		if l.valid(hash) {
+			l.Errorf("token %s goes on without an overlap", hash)
 		}
-		first, err := l.TokenByHash(l.Context(), []byte("1"))
-		l.must(err)
-		if first.ExpiresAt == nil || !first.ExpiresAt.Equal(until.Truncate(time.Millisecond)) || !l.valid("2") {
-			l.Errorf("the older token %+v, until %s", first, until)
-		}
-		l.rotate("3", 2*time.Hour) // never longer than before
-		if first, err := l.TokenByHash(l.Context(), []byte("1")); err != nil || first.ExpiresAt.After(until) {
-			l.Errorf("the oldest token %+v, %v", first, err)
-		}
-		l.rotate("4", 0)
-		for _, hash := range []string{"1", "2", "3"} {
-			if l.valid(hash) {
-				l.Errorf("token %s goes on without an overlap", hash)
-			}
-		}
-		l.rotate("5", time.Hour)
-		if n := l.count("tokens WHERE device = 'a'"); n != 2 {
-			l.Errorf("%d tokens of a, want the last two: those that ended are gone", n)
-		}
-		if !l.valid("4") || !l.valid("5") || !l.valid("other") {
-			l.Error("a valid token, or another device's, ended")
-		}
-		if diff := cmp.Diff([]string{"device.created", "device.token_added", "device.token_added", "device.token_added", "device.token_added"}, l.kinds("a")); diff != "" {
-			l.Error(diff)
-		}
-	})
+	}
+	l.rotate("5", time.Hour)
+	if n := l.count("tokens WHERE device = 'a'"); n != 2 {
+		l.Errorf("%d tokens of a, want the last two: those that ended are gone", n)
+	}
+	if !l.valid("4") || !l.valid("5") || !l.valid("other") {
+		l.Error("a valid token, or another device's, ended")
+	}
+	if diff := cmp.Diff([]string{"device.created", "device.token_added", "device.token_added", "device.token_added", "device.token_added"}, l.kinds("a")); diff != "" {
+		l.Error(diff)
+	}
 }
 
 func TestDeviceWithoutAValidTokenIsRevoked(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		revoked := func() bool {
-			d, err := l.Device(l.Context(), "a")
-			l.must(err)
-			views, err := l.Views(l.Context(), []string{"a"})
-			l.must(err)
-			if d.Revoked != views[0].Device.Revoked {
-				l.Fatalf("device %+v, in its view %+v", d, views[0].Device)
-			}
-			return d.Revoked
-		}
-		_, err := l.EnsureDevice(l.Context(), "a")
+	l := openPostgres(t)
+	revoked := func() bool {
+		d, err := l.Device(l.Context(), "a")
 		l.must(err)
-		if revoked() {
-			l.Error("a device that never had a token")
+		views, err := l.Views(l.Context(), []string{"a"})
+		l.must(err)
+		if d.Revoked != views[0].Device.Revoked {
+			l.Fatalf("device %+v, in its view %+v", d, views[0].Device)
 		}
-		l.rotate("1", 0)
-		l.must(l.MarkOwnToken(l.Context(), "a"))
-		if revoked() {
-			l.Error("a device with a token")
-		}
-		l.exec(`UPDATE tokens SET revoked_at = {now} WHERE device = 'a'`)
-		if !revoked() {
-			l.Error("its only token was revoked")
-		}
-		l.rotate("2", 0)
-		if revoked() {
-			l.Error("it has a new token")
-		}
-		l.exec(`UPDATE tokens SET expires_at = {now} WHERE device = 'a'`)
-		if !revoked() {
-			l.Error("its only token expired")
-		}
-	})
+		return d.Revoked
+	}
+	_, err := l.EnsureDevice(l.Context(), "a")
+	l.must(err)
+	if revoked() {
+		l.Error("a device that never had a token")
+	}
+	l.rotate("1", 0)
+	l.must(l.MarkOwnToken(l.Context(), "a"))
+	if revoked() {
+		l.Error("a device with a token")
+	}
+	l.exec(`UPDATE tokens SET revoked_at = {now} WHERE device = 'a'`)
+	if !revoked() {
+		l.Error("its only token was revoked")
+	}
+	l.rotate("2", 0)
+	if revoked() {
+		l.Error("it has a new token")
+	}
+	l.exec(`UPDATE tokens SET expires_at = {now} WHERE device = 'a'`)
+	if !revoked() {
+		l.Error("its only token expired")
+	}
 }
 
 func TestDeleteDevice(t *testing.T) {
@@ -191,195 +189,190 @@ func TestDeleteDevice(t *testing.T) {
 
 func TestAccountIsSetWithTheDeviceOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.NoteAccounts()
-		fails := func(context.Context, bool) error { return errBroker }
-		if _, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), fails); !errors.Is(err, errBroker) {
-			l.Fatalf("created: %v", err)
-		}
-		if err := l.EnrollDevice(l.Context(), "a", []byte("1"), fails); !errors.Is(err, errBroker) {
-			l.Fatalf("enrolled: %v", err)
-		}
-		if l.count("devices")+l.count("tokens")+l.count("events") != 0 {
-			l.Fatal("something is left behind")
-		}
-		var enabled []bool
-		works := func(_ context.Context, on bool) error {
-			enabled = append(enabled, on)
-			return nil
-		}
-		_, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), works)
-		l.must(err)
-		l.must(l.SetBlocked(l.Context(), "op", "a", true))
-		if _, err := l.RotateDeviceToken(l.Context(), "op", "a", []byte("2"), 0, fails); !errors.Is(err, errBroker) {
-			l.Fatalf("rotated: %v", err)
-		}
-		if !l.valid("1") || l.valid("2") {
-			l.Fatal("the rotation that failed changed something")
-		}
-		_, err = l.RotateDeviceToken(l.Context(), "op", "a", []byte("2"), 0, works)
-		l.must(err)
-		if !slices.Equal(enabled, []bool{true, false}) {
-			l.Errorf("accounts enabled: %v, want the new one's, not the blocked one's", enabled)
-		}
-		if left := l.changes(); len(left) != 0 {
-			l.Errorf("%v noted, though the account was set with that state", left)
-		}
-	})
+	l := openPostgres(t)
+	l.NoteAccounts()
+	fails := func(context.Context, bool) error { return errBroker }
+	if _, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), fails); !errors.Is(err, errBroker) {
+		l.Fatalf("created: %v", err)
+	}
+	if err := l.EnrollDevice(l.Context(), "a", []byte("1"), fails); !errors.Is(err, errBroker) {
+		l.Fatalf("enrolled: %v", err)
+	}
+	if l.count("devices")+l.count("tokens")+l.count("events") != 0 {
+		l.Fatal("something is left behind")
+	}
+	var enabled []bool
+	works := func(_ context.Context, on bool) error {
+		enabled = append(enabled, on)
+		return nil
+	}
+	_, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), works)
+	l.must(err)
+	l.must(l.SetBlocked(l.Context(), "op", "a", true))
+	if _, err := l.RotateDeviceToken(l.Context(), "op", "a", []byte("2"), 0, fails); !errors.Is(err, errBroker) {
+		l.Fatalf("rotated: %v", err)
+	}
+	if !l.valid("1") || l.valid("2") {
+		l.Fatal("the rotation that failed changed something")
+	}
+	_, err = l.RotateDeviceToken(l.Context(), "op", "a", []byte("2"), 0, works)
+	l.must(err)
+	if !slices.Equal(enabled, []bool{true, false}) {
+		l.Errorf("accounts enabled: %v, want the new one's, not the blocked one's", enabled)
+	}
+	if left := l.changes(); len(left) != 0 {
+		l.Errorf("%v noted, though the account was set with that state", left)
+	}
 }
 
 func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		for _, id := range []string{"a", "b", "c", "d"} {
-			_, err := l.EnsureDevice(l.Context(), id)
-			l.must(err)
-		}
-		l.must(l.SetBlocked(l.Context(), "op", "a", true))
-		if got := l.changes(); len(got) != 0 {
-			l.Fatalf("%v noted, though there are no accounts", got)
-		}
-		l.NoteAccounts()
-		l.must(l.SetBlocked(l.Context(), "op", "a", true))
-		l.must(l.SetBlocked(l.Context(), "op", "b", true))
-		l.must(l.SetBlocked(l.Context(), "op", "b", false))
-		_, err := l.DeleteDevice(l.Context(), "op", "c", false)
+	l := openPostgres(t)
+	for _, id := range []string{"a", "b", "c", "d"} {
+		_, err := l.EnsureDevice(l.Context(), id)
 		l.must(err)
-		l.exec(`UPDATE account_changes SET changed_at = changed_at - 1000 * {ms}`) // what is noted again is later
-		want := []store.AccountChange{{Device: "a", Wanted: store.AccountDisabled}, {Device: "b", Wanted: store.AccountEnabled}, {Device: "c", Wanted: store.AccountDeleted}}
-		var seen []store.AccountChange
-		applied, err := l.ApplyAccountChanges(l.Context(), 100, time.Minute, func(_ context.Context, c store.AccountChange) error {
-			seen = append(seen, c)
-			if c.Device == "b" {
-				return errBroker
-			}
-			return nil
-		})
-		if applied != 1 || !errors.Is(err, errBroker) || !slices.Equal(seen, want[:2]) {
-			l.Fatalf("applied %d of %v, %v", applied, seen, err)
+	}
+	l.must(l.SetBlocked(l.Context(), "op", "a", true))
+	if got := l.changes(); len(got) != 0 {
+		l.Fatalf("%v noted, though there are no accounts", got)
+	}
+	l.NoteAccounts()
+	l.must(l.SetBlocked(l.Context(), "op", "a", true))
+	l.must(l.SetBlocked(l.Context(), "op", "b", true))
+	l.must(l.SetBlocked(l.Context(), "op", "b", false))
+	_, err := l.DeleteDevice(l.Context(), "op", "c", false)
+	l.must(err)
+	l.exec(`UPDATE account_changes SET changed_at = changed_at - 1000 * {ms}`) // what is noted again is later
+	want := []store.AccountChange{{Device: "a", Wanted: store.AccountDisabled}, {Device: "b", Wanted: store.AccountEnabled}, {Device: "c", Wanted: store.AccountDeleted}}
+	var seen []store.AccountChange
+	applied, err := l.ApplyAccountChanges(l.Context(), 100, time.Minute, func(_ context.Context, c store.AccountChange) error {
+		seen = append(seen, c)
+		if c.Device == "b" {
+			return errBroker
 		}
-		// What failed waits behind the others.
-		if diff := cmp.Diff([]store.AccountChange{want[2], want[1]}, l.changes()); diff != "" {
-			l.Error(diff)
-		}
-		if left := l.changes(); len(left) != 0 {
-			l.Errorf("applied again: %v", left)
-		}
+		return nil
 	})
+	if applied != 1 || !errors.Is(err, errBroker) || !slices.Equal(seen, want[:2]) {
+		l.Fatalf("applied %d of %v, %v", applied, seen, err)
+	}
+	// What failed waits behind the others.
+	if diff := cmp.Diff([]store.AccountChange{want[2], want[1]}, l.changes()); diff != "" {
+		l.Error(diff)
+	}
+	if left := l.changes(); len(left) != 0 {
+		l.Errorf("applied again: %v", left)
+	}
 }
 
 // A deletion that the broker has yet to hear of must never hit the account of
 // a device that was created since.
 func TestLateDeletionSparesTheNewAccount(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.NoteAccounts()
-		_, err := l.EnsureDevice(l.Context(), "a")
-		l.must(err)
-		_, err = l.DeleteDevice(l.Context(), "op", "a", false)
-		l.must(err)
-		_, err = l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), func(context.Context, bool) error { return nil })
-		l.must(err)
-		if left := l.changes(); len(left) != 0 {
-			l.Errorf("still to come: %v", left)
-		}
-	})
+	l := openPostgres(t)
+	l.NoteAccounts()
+	_, err := l.EnsureDevice(l.Context(), "a")
+	l.must(err)
+	_, err = l.DeleteDevice(l.Context(), "op", "a", false)
+	l.must(err)
+	_, err = l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), func(context.Context, bool) error { return nil })
+	l.must(err)
+	if left := l.changes(); len(left) != 0 {
+		l.Errorf("still to come: %v", left)
+	}
 }
 
 // The broker hears of one change at a time, whichever replica makes it, and
 // replicas share what is noted.
 func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		const devices = 12
-		l.NoteAccounts()
-		for i := range devices {
-			_, err := l.EnsureDevice(l.Context(), fmt.Sprint("blocked-", i))
-			l.must(err)
-			l.must(l.SetBlocked(l.Context(), "op", fmt.Sprint("blocked-", i), true))
+	l := openPostgres(t)
+	const devices = 12
+	l.NoteAccounts()
+	for i := range devices {
+		_, err := l.EnsureDevice(l.Context(), fmt.Sprint("blocked-", i))
+		l.must(err)
+		l.must(l.SetBlocked(l.Context(), "op", fmt.Sprint("blocked-", i), true))
+	}
+	var inside, applied sync.Mutex
+	count := map[string]int{}
+	talk := func() {
+		if !inside.TryLock() {
+			l.Error("two at once")
+			return
 		}
-		var inside, applied sync.Mutex
-		count := map[string]int{}
-		talk := func() {
-			if !inside.TryLock() {
-				l.Error("two at once")
-				return
-			}
-			defer inside.Unlock()
-			polls := 0
-			l.until(func() bool { polls++; return polls > 3 }) // long enough to be met by another
-		}
-		var wait sync.WaitGroup
-		for i := range devices {
-			wait.Go(func() {
-				_, err := l.CreateDevice(l.Context(), "op", fmt.Sprint("new-", i), store.DeviceSpec{}, fmt.Append(nil, i), func(context.Context, bool) error {
-					talk()
-					return nil
-				})
-				if err != nil {
-					l.Error(err)
-				}
+		defer inside.Unlock()
+		polls := 0
+		l.until(func() bool { polls++; return polls > 3 }) // long enough to be met by another
+	}
+	var wait sync.WaitGroup
+	for i := range devices {
+		wait.Go(func() {
+			_, err := l.CreateDevice(l.Context(), "op", fmt.Sprint("new-", i), store.DeviceSpec{}, fmt.Append(nil, i), func(context.Context, bool) error {
+				talk()
+				return nil
 			})
-			wait.Go(func() {
-				_, err := l.ApplyAccountChanges(l.Context(), 2, time.Minute, func(_ context.Context, c store.AccountChange) error {
-					talk()
-					applied.Lock()
-					defer applied.Unlock()
-					count[c.Device]++
-					return nil
-				})
-				if err != nil {
-					l.Error(err)
-				}
-			})
-		}
-		wait.Wait()
-		for _, c := range l.changes() {
-			count[c.Device]++
-		}
-		for device, n := range count {
-			if n != 1 {
-				l.Errorf("%s was applied %d times", device, n)
+			if err != nil {
+				l.Error(err)
 			}
+		})
+		wait.Go(func() {
+			_, err := l.ApplyAccountChanges(l.Context(), 2, time.Minute, func(_ context.Context, c store.AccountChange) error {
+				talk()
+				applied.Lock()
+				defer applied.Unlock()
+				count[c.Device]++
+				return nil
+			})
+			if err != nil {
+				l.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	for _, c := range l.changes() {
+		count[c.Device]++
+	}
+	for device, n := range count {
+		if n != 1 {
+			l.Errorf("%s was applied %d times", device, n)
 		}
-		if len(count) != devices {
-			l.Errorf("%d of %d changes applied", len(count), devices)
-		}
-	})
+	}
+	if len(count) != devices {
+		l.Errorf("%d of %d changes applied", len(count), devices)
+	}
 }
 
 // Of two that create one device at once, one account holds the winner's secret.
 func TestConcurrentCreatesSetOneAccount(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		for round := range 5 {
-			id := fmt.Sprint("d-", round)
-			var mu sync.Mutex
-			var account, won []string
-			var wait sync.WaitGroup
-			for i := range 4 {
-				secret := fmt.Sprint(round, "-", i)
-				wait.Go(func() {
-					_, err := l.CreateDevice(l.Context(), "op", id, store.DeviceSpec{}, []byte(secret), func(context.Context, bool) error {
-						mu.Lock()
-						defer mu.Unlock()
-						account = append(account, secret)
-						return nil
-					})
+	l := openPostgres(t)
+	for round := range 5 {
+		id := fmt.Sprint("d-", round)
+		var mu sync.Mutex
+		var account, won []string
+		var wait sync.WaitGroup
+		for i := range 4 {
+			secret := fmt.Sprint(round, "-", i)
+			wait.Go(func() {
+				_, err := l.CreateDevice(l.Context(), "op", id, store.DeviceSpec{}, []byte(secret), func(context.Context, bool) error {
 					mu.Lock()
 					defer mu.Unlock()
-					switch {
-					case err == nil:
-						won = append(won, secret)
-					case !errors.Is(err, store.ErrExists):
-						l.Error(err)
-					}
+					account = append(account, secret)
+					return nil
 				})
-			}
-			wait.Wait()
-			if len(won) != 1 || !slices.Equal(won, account) {
-				l.Errorf("created with %v, the account was set to %v", won, account)
-			}
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case err == nil:
+					won = append(won, secret)
+				case !errors.Is(err, store.ErrExists):
+					l.Error(err)
+				}
+			})
 		}
-	})
+		wait.Wait()
+		if len(won) != 1 || !slices.Equal(won, account) {
+			l.Errorf("created with %v, the account was set to %v", won, account)
+		}
+	}
 }

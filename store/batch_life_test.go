@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -28,163 +27,160 @@ func (l *ledger) batchKinds(batch int64) (kinds []string) {
 
 func TestAPausedBatchGrantsNothingUntilItIsResumed(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		b, ids := l.batch(store.Batch{Pool: "p"}, "a", "b")
-		running := l.grant(ids[0], "a", "p", 0)
-		for range 2 { // the second changes nothing
-			paused, err := l.PauseBatch(l.Context(), "ann", b.ID, "too slow")
-			l.must(err)
-			if !paused.Paused || paused.PausedBy != "ann" || paused.PauseReason != "too slow" || paused.PausedAt == nil || paused.Counts[store.Pending] != 1 {
-				l.Fatalf("paused: %+v", paused)
-			}
-		}
-		l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 1)), lost)
-		views, err := l.Views(l.Context(), []string{"b"})
+	l := openPostgres(t)
+	l.pool("p", 5)
+	b, ids := l.batch(store.Batch{Pool: "p"}, "a", "b")
+	running := l.grant(ids[0], "a", "p", 0)
+	for range 2 { // the second changes nothing
+		paused, err := l.PauseBatch(l.Context(), "ann", b.ID, "too slow")
 		l.must(err)
-		if !views[0].Candidates[0].BatchPaused {
-			l.Fatalf("not seen as paused: %+v", views[0].Candidates)
+		if !paused.Paused || paused.PausedBy != "ann" || paused.PauseReason != "too slow" || paused.PausedAt == nil || paused.Counts[store.Pending] != 1 {
+			l.Fatalf("paused: %+v", paused)
 		}
-		if o := l.report(running, store.BySuccess, ""); o.State != store.Succeeded {
-			l.Fatalf("what ran came to %s", o.State)
+	}
+	l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 1)), lost)
+	views, err := l.Views(l.Context(), []string{"b"})
+	l.must(err)
+	if !views[0].Candidates[0].BatchPaused {
+		l.Fatalf("not seen as paused: %+v", views[0].Candidates)
+	}
+	if o := l.report(running, store.BySuccess, ""); o.State != store.Succeeded {
+		l.Fatalf("what ran came to %s", o.State)
+	}
+	for range 2 {
+		resumed, err := l.ResumeBatch(l.Context(), "bob", b.ID)
+		l.must(err)
+		if resumed.Paused || resumed.PausedBy != "" || resumed.PauseReason != "" || resumed.PausedAt != nil {
+			l.Fatalf("resumed: %+v", resumed)
 		}
-		for range 2 {
-			resumed, err := l.ResumeBatch(l.Context(), "bob", b.ID)
-			l.must(err)
-			if resumed.Paused || resumed.PausedBy != "" || resumed.PauseReason != "" || resumed.PausedAt != nil {
-				l.Fatalf("resumed: %+v", resumed)
-			}
+	}
+	l.grant(ids[1], "b", "p", 1)
+	want := []string{"batch.created op tasks=2", "batch.paused ann too slow", "batch.resumed bob "}
+	if got := l.batchKinds(b.ID); !slices.Equal(got, want) {
+		l.Fatalf("events %q, want %q", got, want)
+	}
+	for name, call := range map[string]func() (store.Batch, error){
+		"pause":  func() (store.Batch, error) { return l.PauseBatch(l.Context(), "op", 99, "") },
+		"resume": func() (store.Batch, error) { return l.ResumeBatch(l.Context(), "op", 99) },
+		"cancel": func() (store.Batch, error) { return l.CancelBatch(l.Context(), "op", 99) },
+	} {
+		if _, err := call(); !errors.Is(err, store.ErrNotFound) {
+			l.Errorf("%s of no batch: %v", name, err)
 		}
-		l.grant(ids[1], "b", "p", 1)
-		want := []string{"batch.created op tasks=2", "batch.paused ann too slow", "batch.resumed bob "}
-		if got := l.batchKinds(b.ID); !slices.Equal(got, want) {
-			l.Fatalf("events %q, want %q", got, want)
-		}
-		for name, call := range map[string]func() (store.Batch, error){
-			"pause":  func() (store.Batch, error) { return l.PauseBatch(l.Context(), "op", 99, "") },
-			"resume": func() (store.Batch, error) { return l.ResumeBatch(l.Context(), "op", 99) },
-			"cancel": func() (store.Batch, error) { return l.CancelBatch(l.Context(), "op", 99) },
-		} {
-			if _, err := call(); !errors.Is(err, store.ErrNotFound) {
-				l.Errorf("%s of no batch: %v", name, err)
-			}
-		}
-	})
+	}
 }
 
 func TestACancelledBatchEnds(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
-		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 9}, deviceNames(30)...)
-		_, other := l.batch(store.Batch{Pool: "p"}, deviceNames(2)...)
-		var held []store.Grant
-		for i := range 4 {
-			held = append(held, l.grant(ids[i], deviceNames(30)[i], "p", i))
+	l := openPostgres(t)
+	l.pool("p", 9)
+	b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 9}, deviceNames(30)...)
+	_, other := l.batch(store.Batch{Pool: "p"}, deviceNames(2)...)
+	var held []store.Grant
+	for i := range 4 {
+		held = append(held, l.grant(ids[i], deviceNames(30)[i], "p", i))
+	}
+	for range 2 { // the second changes nothing
+		got, err := l.CancelBatch(l.Context(), "ann", b.ID)
+		l.must(err)
+		if got.CancelledAt == nil {
+			l.Fatalf("cancelled: %+v", got)
 		}
-		for range 2 { // the second changes nothing
-			got, err := l.CancelBatch(l.Context(), "ann", b.ID)
-			l.must(err)
-			if got.CancelledAt == nil {
-				l.Fatalf("cancelled: %+v", got)
-			}
+	}
+	l.wantStatuses(l.claim(l.to(ids[9], deviceNames(30)[9], "p", 5)), lost)
+	for _, g := range held {
+		if _, grant, _, err := l.Task(l.Context(), g.Task); err != nil || grant.CancelWhy != "cancelled" {
+			l.Fatalf("the device of %+v is not asked to stop: %+v, %v", g, grant, err)
 		}
-		l.wantStatuses(l.claim(l.to(ids[9], deviceNames(30)[9], "p", 5)), lost)
-		for _, g := range held {
-			if _, grant, _, err := l.Task(l.Context(), g.Task); err != nil || grant.CancelWhy != "cancelled" {
-				l.Fatalf("the device of %+v is not asked to stop: %+v, %v", g, grant, err)
-			}
-		}
-		var parts []int
-		for {
-			n, err := l.EndCancelled(l.Context(), 10)
-			l.must(err)
-			if parts = append(parts, n); n < 10 {
-				break
-			}
-		}
-		if !slices.Equal(parts, []int{10, 10, 6}) {
-			l.Fatalf("ended in parts of %v, want bounded ones", parts)
-		}
-		l.report(held[0], store.BySuccess, "")
-		l.report(held[1], store.ByFailure, "")
-		l.report(held[2], store.ByReturn, "")
-		if n := l.count("batches WHERE cancelling"); n != 1 {
-			l.Fatalf("%d batches being cancelled while one task runs, want 1", n)
-		}
-		l.reapAll()
+	}
+	var parts []int
+	for {
 		n, err := l.EndCancelled(l.Context(), 10)
 		l.must(err)
-		got, err := l.Batch(l.Context(), b.ID)
-		l.must(err)
-		want := map[store.TaskState]int64{store.Succeeded: 1, store.Cancelled: 29}
-		if diff := cmp.Diff(want, got.Counts); diff != "" || n != 0 {
-			l.Fatalf("ended %d more; %s", n, diff)
+		if parts = append(parts, n); n < 10 {
+			break
 		}
-		if n := l.count("batches WHERE cancelling"); n != 0 {
-			l.Fatalf("%d batches still being cancelled", n)
-		}
-		l.grant(other[0], deviceNames(1)[0], "p", 0)
-		if got, want := l.batchKinds(b.ID), []string{"batch.created op tasks=30", "batch.cancelled ann "}; !slices.Equal(got, want) {
-			l.Errorf("events %q, want %q", got, want)
-		}
-		if asked, ended := l.count("events WHERE kind = 'task.cancel_asked'"), l.count("events WHERE kind = 'task.cancelled' AND actor = 'canceller'"); asked != 4 || ended != 26 {
-			l.Errorf("%d asked, %d ended in the audit log, want 4 and 26", asked, ended)
-		}
-	})
+	}
+	if !slices.Equal(parts, []int{10, 10, 6}) {
+		l.Fatalf("ended in parts of %v, want bounded ones", parts)
+	}
+	l.report(held[0], store.BySuccess, "")
+	l.report(held[1], store.ByFailure, "")
+	l.report(held[2], store.ByReturn, "")
+	if n := l.count("batches WHERE cancelling"); n != 1 {
+		l.Fatalf("%d batches being cancelled while one task runs, want 1", n)
+	}
+	l.reapAll()
+	n, err := l.EndCancelled(l.Context(), 10)
+	l.must(err)
+	got, err := l.Batch(l.Context(), b.ID)
+	l.must(err)
+	want := map[store.TaskState]int64{store.Succeeded: 1, store.Cancelled: 29}
+	if diff := cmp.Diff(want, got.Counts); diff != "" || n != 0 {
+		l.Fatalf("ended %d more; %s", n, diff)
+	}
+	if n := l.count("batches WHERE cancelling"); n != 0 {
+		l.Fatalf("%d batches still being cancelled", n)
+	}
+	l.grant(other[0], deviceNames(1)[0], "p", 0)
+	if got, want := l.batchKinds(b.ID), []string{"batch.created op tasks=30", "batch.cancelled ann "}; !slices.Equal(got, want) {
+		l.Errorf("events %q, want %q", got, want)
+	}
+	if asked, ended := l.count("events WHERE kind = 'task.cancel_asked'"), l.count("events WHERE kind = 'task.cancelled' AND actor = 'canceller'"); asked != 4 || ended != 26 {
+		l.Errorf("%d asked, %d ended in the audit log, want 4 and 26", asked, ended)
+	}
 }
 
 // Claims whose statement began before the cancel may commit after it.
 func TestCancelWhileClaimsCommit(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 100)
-		for range 5 {
-			devices := deviceNames(60)
-			b, ids := l.batch(store.Batch{Pool: "p"}, devices...)
-			var wait sync.WaitGroup
-			for i := range 6 {
-				wait.Go(func() {
-					for n := range 10 {
-						task := i*10 + n
-						if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[task], devices[task], "p", task)}); err != nil {
-							l.Error(err)
-						}
-					}
-				})
-			}
-			for range 2 {
-				wait.Go(func() {
-					if _, err := l.CancelBatch(l.Context(), "op", b.ID); err != nil {
+	l := openPostgres(t)
+	l.pool("p", 100)
+	for range 5 {
+		devices := deviceNames(60)
+		b, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+		var wait sync.WaitGroup
+		for i := range 6 {
+			wait.Go(func() {
+				for n := range 10 {
+					task := i*10 + n
+					if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[task], devices[task], "p", task)}); err != nil {
 						l.Error(err)
 					}
-					for range 3 {
-						if _, err := l.EndCancelled(l.Context(), 7); err != nil {
-							l.Error(err)
-						}
+				}
+			})
+		}
+		for range 2 {
+			wait.Go(func() {
+				if _, err := l.CancelBatch(l.Context(), "op", b.ID); err != nil {
+					l.Error(err)
+				}
+				for range 3 {
+					if _, err := l.EndCancelled(l.Context(), 7); err != nil {
+						l.Error(err)
 					}
-				})
-			}
-			wait.Wait()
-			for open := true; open; {
-				n, err := l.EndCancelled(l.Context(), 1000)
-				l.must(err)
-				open = n > 0
-			}
-			if n := l.count("grants WHERE cancel_why <> 'cancelled'"); n != 0 {
-				l.Fatalf("%d devices are not asked to stop", n)
-			}
-			l.reapAll()
-			_, err := l.EndCancelled(l.Context(), 1000)
+				}
+			})
+		}
+		wait.Wait()
+		for open := true; open; {
+			n, err := l.EndCancelled(l.Context(), 1000)
 			l.must(err)
-			if got, err := l.Batch(l.Context(), b.ID); err != nil || got.Counts[store.Cancelled] != 60 {
-				l.Fatalf("%v, %v", got.Counts, err)
-			}
+			open = n > 0
 		}
-		if n := l.count("batches WHERE cancelling"); n != 0 {
-			l.Fatalf("%d batches never end", n)
+		if n := l.count("grants WHERE cancel_why <> 'cancelled'"); n != 0 {
+			l.Fatalf("%d devices are not asked to stop", n)
 		}
-	})
+		l.reapAll()
+		_, err := l.EndCancelled(l.Context(), 1000)
+		l.must(err)
+		if got, err := l.Batch(l.Context(), b.ID); err != nil || got.Counts[store.Cancelled] != 60 {
+			l.Fatalf("%v, %v", got.Counts, err)
+		}
+	}
+	if n := l.count("batches WHERE cancelling"); n != 0 {
+		l.Fatalf("%d batches never end", n)
+	}
 }
 
 func TestBatchesChange(t *testing.T) {
@@ -245,33 +241,23 @@ func TestCancelOfABigBatch(t *testing.T) {
 	if testing.Short() {
 		t.Skip("100,000 tasks")
 	}
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		n := 100_000
-		if l.Dialect() == "sqlite" {
-			n = 3_000 // for the embedded mode, and slow under the race detector
-		}
-		b, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, func(yield func(store.NewTask, error) bool) {
-			for i := range n {
-				if !yield(store.NewTask{Device: fmt.Sprintf("dev-%06d", i)}, nil) {
-					return
-				}
-			}
-		})
+	l := openPostgres(t)
+	l.pool("p", 5)
+	const n = 100_000
+	b, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor(deviceNames(n)))
+	l.must(err)
+	_, err = l.CancelBatch(l.Context(), "op", b.ID)
+	l.must(err)
+	started := time.Now()
+	total := 0
+	for part := 1000; part == 1000; total += part {
+		part, err = l.EndCancelled(l.Context(), 1000)
 		l.must(err)
-		_, err = l.CancelBatch(l.Context(), "op", b.ID)
-		l.must(err)
-		started := time.Now()
-		total := 0
-		for part := 1000; part == 1000; total += part {
-			part, err = l.EndCancelled(l.Context(), 1000)
-			l.must(err)
-		}
-		l.Logf("%d tasks ended in %s", total, time.Since(started).Round(time.Millisecond))
-		got, err := l.Batch(l.Context(), b.ID)
-		l.must(err)
-		if total != n || got.Counts[store.Cancelled] != int64(n) {
-			l.Fatalf("%d ended: %v", total, got.Counts)
-		}
-	})
+	}
+	l.Logf("%d tasks ended in %s", total, time.Since(started).Round(time.Millisecond))
+	got, err := l.Batch(l.Context(), b.ID)
+	l.must(err)
+	if total != n || got.Counts[store.Cancelled] != n {
+		l.Fatalf("%d ended: %v", total, got.Counts)
+	}
 }

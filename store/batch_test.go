@@ -137,73 +137,71 @@ func TestABigBatchIsStreamed(t *testing.T) { //nolint:paralleltest,tparallel // 
 
 func TestCountsAddUpInEveryReading(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		const n = 30
-		l.pool("p", n)
-		devices := deviceNames(n)
-		batch, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 2}, devices...)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for i, d := range devices {
-				outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], d, "p", i)})
-				if err != nil || outcomes[0].Status != granted {
-					l.Errorf("claim: %+v, %v", outcomes, err)
-					return
-				}
-				cause := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReject}[i%3]
-				l.RecordResults(l.Context(), []store.Result{{Device: d, Task: ids[i], Token: outcomes[0].Grant.Token, Cause: cause}}, settle)
+	l := openPostgres(t)
+	const n = 30
+	l.pool("p", n)
+	devices := deviceNames(n)
+	batch, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 2}, devices...)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i, d := range devices {
+			outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], d, "p", i)})
+			if err != nil || outcomes[0].Status != granted {
+				l.Errorf("claim: %+v, %v", outcomes, err)
+				return
 			}
-		}()
-		for reading, running := 0, true; running; reading++ {
-			select {
-			case <-done:
-				running = false
-			default:
-			}
-			list, err := l.Batches(l.Context(), 0, 10)
-			l.must(err)
-			sum := int64(0)
-			for _, c := range list[0].Counts {
-				sum += c
-			}
-			if list[0].ID != batch.ID || sum != n || list[0].Counts[store.Pending] < 0 {
-				l.Fatalf("reading %d: %v adds up to %d, want %d", reading, list[0].Counts, sum, n)
-			}
+			cause := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReject}[i%3]
+			l.RecordResults(l.Context(), []store.Result{{Device: d, Task: ids[i], Token: outcomes[0].Grant.Token, Cause: cause}}, settle)
 		}
-		got, err := l.Batch(l.Context(), batch.ID)
+	}()
+	for reading, running := 0, true; running; reading++ {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		list, err := l.Batches(l.Context(), 0, 10)
 		l.must(err)
-		want := map[store.TaskState]int64{store.Succeeded: 10, store.Pending: 10, store.Failed: 10}
-		if diff := cmp.Diff(want, got.Counts); diff != "" {
-			l.Fatal(diff)
+		sum := int64(0)
+		for _, c := range list[0].Counts {
+			sum += c
 		}
-	})
+		if list[0].ID != batch.ID || sum != n || list[0].Counts[store.Pending] < 0 {
+			l.Fatalf("reading %d: %v adds up to %d, want %d", reading, list[0].Counts, sum, n)
+		}
+	}
+	got, err := l.Batch(l.Context(), batch.ID)
+	l.must(err)
+	want := map[store.TaskState]int64{store.Succeeded: 10, store.Pending: 10, store.Failed: 10}
+	if diff := cmp.Diff(want, got.Counts); diff != "" {
+		l.Fatal(diff)
+	}
 }
 
 func TestBatchesComeNewestFirst(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		var want, got []int64
-		for range 5 {
-			b, _ := l.batch(store.Batch{Pool: "p"}, "a")
-			want = append(want, b.ID)
+	l := openPostgres(t)
+	l.pool("p", 1)
+	var want, got []int64
+	for range 5 {
+		b, _ := l.batch(store.Batch{Pool: "p"}, "a")
+		want = append(want, b.ID)
+	}
+	slices.Reverse(want)
+	for before := int64(0); ; before = got[len(got)-1] {
+		page, err := l.Batches(l.Context(), before, 2)
+		l.must(err)
+		if len(page) == 0 {
+			break
 		}
-		slices.Reverse(want)
-		for before := int64(0); ; before = got[len(got)-1] {
-			page, err := l.Batches(l.Context(), before, 2)
-			l.must(err)
-			if len(page) == 0 {
-				break
-			}
-			for _, b := range page {
-				got = append(got, b.ID)
-			}
+		for _, b := range page {
+			got = append(got, b.ID)
 		}
-		if !slices.Equal(got, want) {
-			l.Fatalf("got %v, want %v", got, want)
-		}
-	})
+	}
+	if !slices.Equal(got, want) {
+		l.Fatalf("got %v, want %v", got, want)
+	}
 }
 
 func newTasks(list []store.NewTask) func(yield func(store.NewTask, error) bool) {

@@ -69,73 +69,71 @@ func TestBadClaimsSpoilNoGoodOnes(t *testing.T) {
 
 func TestClaimsOfOneCallContend(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 10)
-		_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "b")
-		twice := l.to(ids[0], "a", "p", 0)
-		l.wantStatuses(l.claim(twice, twice, l.to(ids[0], "a", "p", 1)), granted, lost, lost)
-		l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 2), l.to(ids[2], "b", "p", 3)), granted, lost)
-		if outcomes, err := l.Claim(l.Context(), nil); err != nil || len(outcomes) != 0 {
-			l.Fatalf("no claims: %v, %v", outcomes, err)
-		}
-	})
+	l := openPostgres(t)
+	l.pool("p", 10)
+	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "b")
+	twice := l.to(ids[0], "a", "p", 0)
+	l.wantStatuses(l.claim(twice, twice, l.to(ids[0], "a", "p", 1)), granted, lost, lost)
+	l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 2), l.to(ids[2], "b", "p", 3)), granted, lost)
+	if outcomes, err := l.Claim(l.Context(), nil); err != nil || len(outcomes) != 0 {
+		l.Fatalf("no claims: %v, %v", outcomes, err)
+	}
 }
 
 // The capacity falls while 20..59 are held, and the semaphore has forgotten
 // everything: it may offer any number.
 func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 60)
-		devices := deviceNames(200)
-		_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
-		var first []store.Claim
-		for slot := 20; slot < 60; slot++ {
-			first = append(first, l.to(ids[slot], devices[slot], "p", slot))
+	l := openPostgres(t)
+	l.pool("p", 60)
+	devices := deviceNames(200)
+	_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+	var first []store.Claim
+	for slot := 20; slot < 60; slot++ {
+		first = append(first, l.to(ids[slot], devices[slot], "p", slot))
+	}
+	if got := l.claim(first...); slices.Contains(got, lost) || slices.Contains(got, conflict) {
+		l.Fatalf("the first 40: %v", got)
+	}
+	l.pool("p", 40)
+	held := func() int {
+		grants, err := l.Grants(l.Context(), "p")
+		l.must(err)
+		return len(grants)
+	}
+	wipe := func() { // every number is offered, in any order and in two calls
+		var claims []store.Claim
+		for i, slot := range rand.Perm(60) {
+			claims = append(claims, l.to(ids[100+i], devices[100+i], "p", slot))
 		}
-		if got := l.claim(first...); slices.Contains(got, lost) || slices.Contains(got, conflict) {
-			l.Fatalf("the first 40: %v", got)
+		l.claim(claims[:30]...)
+		l.claim(claims[30:]...)
+	}
+	wipe()
+	if got := held(); got != 40 {
+		l.Fatalf("%d held after a wipe at capacity 40, want the 40 old ones", got)
+	}
+	for ended := 20; ended < 60; ended++ {
+		task, grant, _, err := l.Task(l.Context(), ids[ended])
+		l.must(err)
+		if task.State != store.Dispatched {
+			l.Fatalf("task %d: %+v", ended, task)
 		}
-		l.pool("p", 40)
-		held := func() int {
-			grants, err := l.Grants(l.Context(), "p")
-			l.must(err)
-			return len(grants)
+		l.report(*grant, store.BySuccess, "")
+		if ended%8 == 0 {
+			wipe()
 		}
-		wipe := func() { // every number is offered, in any order and in two calls
-			var claims []store.Claim
-			for i, slot := range rand.Perm(60) {
-				claims = append(claims, l.to(ids[100+i], devices[100+i], "p", slot))
-			}
-			l.claim(claims[:30]...)
-			l.claim(claims[30:]...)
+		if got := held(); got > 40 {
+			l.Fatalf("%d held at capacity 40", got)
 		}
-		wipe()
-		if got := held(); got != 40 {
-			l.Fatalf("%d held after a wipe at capacity 40, want the 40 old ones", got)
-		}
-		for ended := 20; ended < 60; ended++ {
-			task, grant, _, err := l.Task(l.Context(), ids[ended])
-			l.must(err)
-			if task.State != store.Dispatched {
-				l.Fatalf("task %d: %+v", ended, task)
-			}
-			l.report(*grant, store.BySuccess, "")
-			if ended%8 == 0 {
-				wipe()
-			}
-			if got := held(); got > 40 {
-				l.Fatalf("%d held at capacity 40", got)
-			}
-		}
-		for slot := range 60 {
-			l.claim(l.to(ids[slot%20], devices[slot%20], "p", slot))
-			l.claim(l.to(ids[160+slot%40], devices[160+slot%40], "p", slot))
-		}
-		if got := held(); got != 40 {
-			l.Fatalf("%d held in the end, want all 40 places in use", got)
-		}
-	})
+	}
+	for slot := range 60 {
+		l.claim(l.to(ids[slot%20], devices[slot%20], "p", slot))
+		l.claim(l.to(ids[160+slot%40], devices[160+slot%40], "p", slot))
+	}
+	if got := held(); got != 40 {
+		l.Fatalf("%d held in the end, want all 40 places in use", got)
+	}
 }
 
 func TestTokensIncreasePerSlotAndTask(t *testing.T) {
@@ -236,38 +234,37 @@ func TestContendingClaimsNeverShareASlot(t *testing.T) {
 // it: whatever the interleaving, the end is never above the last capacity.
 func TestResizeAndClaimsTakeTurns(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		devices := deviceNames(30)
-		for round := range 8 {
-			pool := fmt.Sprint("p", round)
-			l.pool(pool, 5)
-			_, ids := l.batch(store.Batch{Pool: pool}, devices...)
-			var wait sync.WaitGroup
-			for n := range 6 {
-				wait.Go(func() {
-					var claims []store.Claim
-					for i := range 5 {
-						claims = append(claims, l.to(ids[n*5+i], devices[n*5+i], pool, (n*5+i)%20))
-					}
-					if _, err := l.Claim(l.Context(), claims); err != nil {
-						l.Error(err)
-					}
-				})
-			}
-			wait.Go(func() { l.resize(pool, 20) })
-			wait.Wait()
-			l.resize(pool, 3)
-			before, err := l.Grants(l.Context(), pool)
-			l.must(err)
-			for i, slot := range rand.Perm(20) {
-				l.claim(l.to(ids[i], devices[i], pool, slot))
-			}
-			after, err := l.Grants(l.Context(), pool)
-			l.must(err)
-			if len(after) > max(3, len(before)) {
-				l.Fatalf("%d held, then %d at capacity 3", len(before), len(after))
-			}
-			l.reapAll()
+	l := openPostgres(t)
+	devices := deviceNames(30)
+	for round := range 4 {
+		pool := fmt.Sprint("p", round)
+		l.pool(pool, 5)
+		_, ids := l.batch(store.Batch{Pool: pool}, devices...)
+		var wait sync.WaitGroup
+		for n := range 6 {
+			wait.Go(func() {
+				var claims []store.Claim
+				for i := range 5 {
+					claims = append(claims, l.to(ids[n*5+i], devices[n*5+i], pool, (n*5+i)%20))
+				}
+				if _, err := l.Claim(l.Context(), claims); err != nil {
+					l.Error(err)
+				}
+			})
 		}
-	})
+		wait.Go(func() { l.resize(pool, 20) })
+		wait.Wait()
+		l.resize(pool, 3)
+		before, err := l.Grants(l.Context(), pool)
+		l.must(err)
+		for i, slot := range rand.Perm(20) {
+			l.claim(l.to(ids[i], devices[i], pool, slot))
+		}
+		after, err := l.Grants(l.Context(), pool)
+		l.must(err)
+		if len(after) > max(3, len(before)) {
+			l.Fatalf("%d held, then %d at capacity 3", len(before), len(after))
+		}
+		l.reapAll()
+	}
 }

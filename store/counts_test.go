@@ -45,115 +45,137 @@ func (l *ledger) foldAll() (aborted []int64) {
 	}
 }
 
+// mill is some batches of which tasks are claimed, ended and counted at once.
+type mill struct {
+	*ledger
+	batches []store.Batch // two for each pool
+	tasks   [][]int64
+	devices []string // each has a task in each batch
+}
+
+func (l *ledger) newMill(pools, each int) mill {
+	l.Helper()
+	m := mill{ledger: l, devices: deviceNames(each)}
+	for i := range pools {
+		l.pool(fmt.Sprint("p", i), each)
+		for _, attempts := range []int{1, 2} {
+			b, ids := l.batch(store.Batch{Pool: fmt.Sprint("p", i), MaxAttempts: attempts}, m.devices...)
+			m.batches, m.tasks = append(m.batches, b), append(m.tasks, ids)
+		}
+	}
+	return m
+}
+
+// work claims any tasks and ends most of them, in any way.
+func (m mill) work(random *rand.Rand, rounds int) {
+	causes := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReject, store.ByReturn}
+	for range rounds {
+		i, n := random.IntN(len(m.batches)), random.IntN(len(m.devices))
+		outcomes, err := m.Claim(m.Context(), []store.Claim{m.to(m.tasks[i][n], m.devices[n], m.batches[i].Pool, n)})
+		if err != nil {
+			m.Error(err)
+			return
+		}
+		if outcomes[0].Status != granted || random.IntN(5) == 0 { // some never report
+			continue
+		}
+		g := outcomes[0].Grant
+		r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: causes[random.IntN(len(causes))]}
+		if o := m.RecordResults(m.Context(), []store.Result{r}, settle)[0]; o.Err != nil {
+			m.Error(o.Err)
+		}
+		if random.IntN(10) == 0 {
+			if _, err := m.CancelTask(m.Context(), "op", m.tasks[i][random.IntN(len(m.devices))]); err != nil {
+				m.Error(err)
+			}
+		}
+	}
+}
+
+// read reads the counts once: they add up.
+func (m mill) read() error {
+	list, err := m.Batches(m.Context(), 0, 100)
+	for _, b := range list {
+		sum := int64(0)
+		for _, n := range b.Counts {
+			if sum += n; n < 0 {
+				m.Errorf("batch %d: %v", b.ID, b.Counts)
+			}
+		}
+		if sum != int64(len(m.devices)) {
+			m.Errorf("batch %d: %v adds up to %d", b.ID, b.Counts, sum)
+		}
+	}
+	return err
+}
+
+// compare holds all counts against full ones.
+func (m mill) compare(when string) {
+	m.Helper()
+	for _, b := range m.batches {
+		got, err := m.Batch(m.Context(), b.ID)
+		m.must(err)
+		if diff := cmp.Diff(m.fullCount(b.ID), got.Counts); diff != "" {
+			m.Errorf("batch %d, %s: %s", b.ID, when, diff)
+		}
+	}
+	stats, err := m.PoolStats(m.Context())
+	m.must(err)
+	for i, stat := range stats {
+		want := m.fullCount(m.batches[2*i].ID)
+		for state, n := range m.fullCount(m.batches[2*i+1].ID) {
+			want[state] += n
+		}
+		if diff := cmp.Diff(want, stat.Tasks); diff != "" {
+			m.Errorf("pool %s, %s: %s", stat.Pool, when, diff)
+		}
+	}
+}
+
 // Claims, results of every kind, lapses, cancels and folding at once: every
 // reading adds up, and the end is what a full count says.
 func TestCountsAreThoseOfAFullCount(t *testing.T) {
 	t.Parallel()
+	rounds := 60
+	if testing.Short() {
+		rounds = 20
+	}
 	eachDialect(t, func(l *ledger) {
-		const pools, each = 3, 60
-		devices := deviceNames(each)
-		var all []store.Batch
-		var tasks [][]int64
-		for i := range pools {
-			l.pool(fmt.Sprint("p", i), each)
-			for _, attempts := range []int{1, 2} {
-				b, ids := l.batch(store.Batch{Pool: fmt.Sprint("p", i), MaxAttempts: attempts}, devices...)
-				all, tasks = append(all, b), append(tasks, ids)
-			}
-		}
-		var work, reading sync.WaitGroup
-		var over atomic.Bool
+		m := l.newMill(3, 60)
+		var work, beside sync.WaitGroup
 		for w := range 4 {
-			random := rand.New(rand.NewPCG(uint64(w), 1))
-			work.Go(func() {
-				for range 60 {
-					i, n := random.IntN(len(all)), random.IntN(each)
-					outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(tasks[i][n], devices[n], all[i].Pool, n)})
-					if err != nil {
-						l.Error(err)
-						return
-					}
-					if outcomes[0].Status != granted || random.IntN(5) == 0 { // some never report
-						continue
-					}
-					causes := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReject, store.ByReturn}
-					g := outcomes[0].Grant
-					r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: causes[random.IntN(len(causes))]}
-					if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; o.Err != nil {
-						l.Error(o.Err)
-					}
-					if random.IntN(10) == 0 {
-						if _, err := l.CancelTask(l.Context(), "op", tasks[i][random.IntN(each)]); err != nil {
-							l.Error(err)
-						}
-					}
-				}
-			})
+			work.Go(func() { m.work(rand.New(rand.NewPCG(uint64(w), 1)), rounds) })
 		}
-		for range 2 { // two replicas fold
-			reading.Go(func() {
+		var over atomic.Bool
+		fold := func() error {
+			_, _, err := l.Fold(l.Context(), 3)
+			return err
+		}
+		for _, act := range []func() error{fold, fold, m.read} { // two replicas fold
+			beside.Go(func() {
 				for !over.Load() {
-					if _, _, err := l.Fold(l.Context(), 3); err != nil {
+					if err := act(); err != nil {
 						l.Error(err)
 						return
 					}
 				}
 			})
 		}
-		reading.Go(func() {
-			for !over.Load() {
-				list, err := l.Batches(l.Context(), 0, 100)
-				if err != nil {
-					l.Error(err)
-					return
-				}
-				for _, b := range list {
-					sum := int64(0)
-					for _, n := range b.Counts {
-						if sum += n; n < 0 {
-							l.Errorf("batch %d: %v", b.ID, b.Counts)
-						}
-					}
-					if sum != each {
-						l.Errorf("batch %d: %v adds up to %d", b.ID, b.Counts, sum)
-					}
-				}
-			}
-		})
 		work.Wait()
-		late := l.reapAll()
-		for _, r := range late { // and what was lost succeeds after all
+		for _, r := range l.reapAll() { // and what was lost succeeds after all
 			l.report(r.Grant, store.BySuccess, "")
 		}
-		_, err := l.CancelBatch(l.Context(), "op", all[0].ID)
+		_, err := l.CancelBatch(l.Context(), "op", m.batches[0].ID)
 		l.must(err)
 		_, err = l.EndCancelled(l.Context(), 1000)
 		l.must(err)
 		over.Store(true)
-		reading.Wait()
-		for _, folded := range []bool{false, true} {
-			for _, b := range all {
-				got, err := l.Batch(l.Context(), b.ID)
-				l.must(err)
-				if diff := cmp.Diff(l.fullCount(b.ID), got.Counts); diff != "" {
-					l.Errorf("batch %d, folded %t: %s", b.ID, folded, diff)
-				}
-			}
-			l.foldAll()
-		}
+		beside.Wait()
+		m.compare("as it is")
+		l.foldAll()
+		m.compare("folded")
 		if n := l.count("batch_deltas"); n != 0 {
 			l.Errorf("%d changes are not folded", n)
-		}
-		stats, err := l.PoolStats(l.Context())
-		l.must(err)
-		for i, stat := range stats {
-			want := l.fullCount(all[2*i].ID)
-			for state, n := range l.fullCount(all[2*i+1].ID) {
-				want[state] += n
-			}
-			if diff := cmp.Diff(want, stat.Tasks); diff != "" {
-				l.Errorf("pool %s: %s", stat.Pool, diff)
-			}
 		}
 	})
 }
@@ -233,24 +255,23 @@ func TestAbortRulePausesOnce(t *testing.T) {
 		if read, err := l.Batch(l.Context(), b.ID); err != nil || *read.Abort != (store.Abort{Failure: 0.25, Min: 8}) {
 			l.Fatalf("the rule became %+v, %v", read.Abort, err)
 		}
-		free, freeIDs := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, deviceNames(50)[40:]...)
 		next := 0
-		end := func(causes ...store.EndCause) []int64 {
+		end := func(successes, failures int) []int64 {
 			l.Helper()
-			for _, cause := range causes {
+			for i := range successes + failures {
+				cause := store.BySuccess
+				if i >= successes {
+					cause = store.ByFailure
+				}
 				l.report(l.grant(ids[next], devices[next], "p", 0), cause, "")
 				next++
 			}
 			return l.foldAll()
 		}
-		success, failure := store.BySuccess, store.ByFailure
-		for i, id := range freeIDs { // without a rule
-			l.report(l.grant(id, deviceNames(50)[40+i], "p", 0), failure, "")
-		}
-		if aborted := end(failure, failure, failure, failure, failure, failure, failure); aborted != nil {
+		if aborted := end(0, 7); aborted != nil {
 			l.Fatalf("paused %v before the least number", aborted)
 		}
-		if aborted := end(success); !slices.Equal(aborted, []int64{b.ID}) {
+		if aborted := end(1, 0); !slices.Equal(aborted, []int64{b.ID}) {
 			l.Fatalf("paused %v, want %d", aborted, b.ID)
 		}
 		got, err := l.Batch(l.Context(), b.ID)
@@ -262,10 +283,10 @@ func TestAbortRulePausesOnce(t *testing.T) {
 		_, err = l.ResumeBatch(l.Context(), "op", b.ID)
 		l.must(err)
 		// It counts anew: of the next eight one fails, of the ninth to twelfth two.
-		if aborted := end(success, failure, success, success, success, success, success, success); aborted != nil {
+		if aborted := end(7, 1); aborted != nil {
 			l.Fatalf("paused %v for what failed before it was resumed", aborted)
 		}
-		if aborted := end(failure, success, success); aborted != nil {
+		if aborted := end(2, 1); aborted != nil {
 			l.Fatalf("paused %v below the share", aborted)
 		}
 		// A lapse is a failure, a cancelled task is none.
@@ -282,10 +303,24 @@ func TestAbortRulePausesOnce(t *testing.T) {
 		if got := l.batchKinds(b.ID); !slices.Equal(got, want) {
 			l.Errorf("events %q, want %q", got, want)
 		}
-		if got, err := l.Batch(l.Context(), free.ID); err != nil || got.Paused || got.Abort != nil {
-			l.Errorf("the batch without a rule: %+v, %v", got, err)
-		}
 	})
+}
+
+func TestABatchWithoutAnAbortRuleGoesOn(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 1)
+	devices := deviceNames(10)
+	b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, devices...)
+	for i, id := range ids {
+		l.report(l.grant(id, devices[i], "p", 0), store.ByFailure, "")
+	}
+	if aborted := l.foldAll(); aborted != nil {
+		l.Errorf("paused %v", aborted)
+	}
+	if got, err := l.Batch(l.Context(), b.ID); err != nil || got.Paused || got.Abort != nil {
+		l.Errorf("%+v, %v", got, err)
+	}
 }
 
 // A reading of the counts of a batch costs the same whatever its size.
@@ -328,29 +363,28 @@ func TestCountsDoNotReadTheTasks(t *testing.T) {
 // ended, or whose tasks are all held.
 func TestOldestPendingIsOfTheFirstBatchThatWaits(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
-		ended, a := l.batch(store.Batch{Pool: "p"}, "a")
-		held, b := l.batch(store.Batch{Pool: "p"}, "b", "c")
-		waits, c := l.batch(store.Batch{Pool: "p"}, "d", "e")
-		later, _ := l.batch(store.Batch{Pool: "p"}, "f")
-		for i, batch := range []store.Batch{ended, held, waits, later} {
-			l.exec(`UPDATE batches SET created_at = {now} - $2 * {ms} WHERE id = $1`, batch.ID, (time.Duration(9-i) * time.Hour).Milliseconds())
-		}
-		l.report(l.grant(a[0], "a", "p", 0), store.BySuccess, "")
-		one := l.grant(b[0], "b", "p", 0)
-		l.grant(b[1], "c", "p", 1)
-		l.grant(c[0], "d", "p", 2)
-		for _, want := range []time.Duration{7 * time.Hour, 8 * time.Hour} {
-			for range 2 {
-				stats, err := l.PoolStats(l.Context())
-				l.must(err)
-				if got := stats[0].OldestPending.Round(time.Hour); got != want {
-					l.Errorf("the oldest waits for %s, want %s", got, want)
-				}
-				l.foldAll()
+	l := openPostgres(t)
+	l.pool("p", 9)
+	ended, a := l.batch(store.Batch{Pool: "p"}, "a")
+	held, b := l.batch(store.Batch{Pool: "p"}, "b", "c")
+	waits, c := l.batch(store.Batch{Pool: "p"}, "d", "e")
+	later, _ := l.batch(store.Batch{Pool: "p"}, "f")
+	for i, batch := range []store.Batch{ended, held, waits, later} {
+		l.exec(`UPDATE batches SET created_at = {now} - $2 * {ms} WHERE id = $1`, batch.ID, (time.Duration(9-i) * time.Hour).Milliseconds())
+	}
+	l.report(l.grant(a[0], "a", "p", 0), store.BySuccess, "")
+	one := l.grant(b[0], "b", "p", 0)
+	l.grant(b[1], "c", "p", 1)
+	l.grant(c[0], "d", "p", 2)
+	for _, want := range []time.Duration{7 * time.Hour, 8 * time.Hour} {
+		for range 2 {
+			stats, err := l.PoolStats(l.Context())
+			l.must(err)
+			if got := stats[0].OldestPending.Round(time.Hour); got != want {
+				l.Errorf("the oldest waits for %s, want %s", got, want)
 			}
-			l.report(one, store.ByReturn, "") // waits again
+			l.foldAll()
 		}
-	})
+		l.report(one, store.ByReturn, "") // waits again
+	}
 }

@@ -50,20 +50,19 @@ func TestDevices(t *testing.T) {
 
 func TestConcurrentReportsRegisterADeviceOnce(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		var wait sync.WaitGroup
-		for range 20 {
-			wait.Go(func() {
-				if d, err := l.EnsureDevice(l.Context(), "new"); err != nil || d.ID != "new" {
-					l.Errorf("%+v, %v", d, err)
-				}
-			})
-		}
-		wait.Wait()
-		if events, err := l.Events(l.Context(), store.EventFilter{Kind: "device.created"}); err != nil || len(events) != 1 {
-			l.Fatalf("events %+v, %v", events, err)
-		}
-	})
+	l := openPostgres(t)
+	var wait sync.WaitGroup
+	for range 20 {
+		wait.Go(func() {
+			if d, err := l.EnsureDevice(l.Context(), "new"); err != nil || d.ID != "new" {
+				l.Errorf("%+v, %v", d, err)
+			}
+		})
+	}
+	wait.Wait()
+	if events, err := l.Events(l.Context(), store.EventFilter{Kind: "device.created"}); err != nil || len(events) != 1 {
+		l.Fatalf("events %+v, %v", events, err)
+	}
 }
 
 func TestDeviceTokens(t *testing.T) {
@@ -129,31 +128,30 @@ func TestOperatorTokens(t *testing.T) {
 
 func TestBlockingAsksTheDeviceToStop(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
-		_, ids := l.batch(store.Batch{Pool: "p"}, "a", "a")
-		l.grant(ids[0], "a", "p", 0)
-		if err := l.SetBlocked(l.Context(), "op", "a", true); !errors.Is(err, store.ErrNotFound) {
-			l.Fatalf("not registered: %v", err)
-		}
-		_, err := l.EnsureDevice(l.Context(), "a")
-		l.must(err)
-		for range 2 {
-			l.must(l.SetBlocked(l.Context(), "op", "a", true))
-		}
-		views, err := l.Views(l.Context(), []string{"a"})
-		l.must(err)
-		if !views[0].Device.Blocked || views[0].Grant.CancelWhy != "blocked" {
-			l.Fatalf("view %+v", views[0])
-		}
-		l.report(*views[0].Grant, store.BySuccess, "")
-		l.wantStatuses(l.claim(l.to(ids[1], "a", "p", 0)), lost)
-		l.must(l.SetBlocked(l.Context(), "op", "a", false))
-		l.wantStatuses(l.claim(l.to(ids[1], "a", "p", 0)), granted)
-		if events, err := l.Events(l.Context(), store.EventFilter{Device: "a", Actor: "op"}); err != nil || len(events) != 2 {
-			l.Fatalf("events %+v, %v; want one each", events, err)
-		}
-	})
+	l := openPostgres(t)
+	l.pool("p", 2)
+	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "a")
+	l.grant(ids[0], "a", "p", 0)
+	if err := l.SetBlocked(l.Context(), "op", "a", true); !errors.Is(err, store.ErrNotFound) {
+		l.Fatalf("not registered: %v", err)
+	}
+	_, err := l.EnsureDevice(l.Context(), "a")
+	l.must(err)
+	for range 2 {
+		l.must(l.SetBlocked(l.Context(), "op", "a", true))
+	}
+	views, err := l.Views(l.Context(), []string{"a"})
+	l.must(err)
+	if !views[0].Device.Blocked || views[0].Grant.CancelWhy != "blocked" {
+		l.Fatalf("view %+v", views[0])
+	}
+	l.report(*views[0].Grant, store.BySuccess, "")
+	l.wantStatuses(l.claim(l.to(ids[1], "a", "p", 0)), lost)
+	l.must(l.SetBlocked(l.Context(), "op", "a", false))
+	l.wantStatuses(l.claim(l.to(ids[1], "a", "p", 0)), granted)
+	if events, err := l.Events(l.Context(), store.EventFilter{Device: "a", Actor: "op"}); err != nil || len(events) != 2 {
+		l.Fatalf("events %+v, %v; want one each", events, err)
+	}
 }
 
 func TestMergeAttributes(t *testing.T) {

@@ -114,20 +114,19 @@ func TestIdleTimeIsTakenOnce(t *testing.T) {
 // One statement each, however many pools.
 func TestManyPools(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		const many = 50
-		for i := range many {
-			name := fmt.Sprintf("p-%03d", i)
-			l.pool(name, 1+i)
-			l.batch(store.Batch{Pool: name}, name)
-		}
-		pools, err := l.OpenPools(l.Context())
-		if len(pools) != many || err != nil {
-			l.Fatalf("%d pools, %v", len(pools), err)
-		}
-		waiting, err := l.WaitingByPool(l.Context(), 10)
-		if len(waiting) != many || err != nil {
-			l.Fatalf("%d pools where somebody waits, %v", len(waiting), err)
-		}
-	})
+	l := openPostgres(t)
+	const many = 50
+	for i := range many {
+		name := fmt.Sprintf("p-%03d", i)
+		l.pool(name, 1+i)
+		l.batch(store.Batch{Pool: name}, name)
+	}
+	pools, err := l.OpenPools(l.Context())
+	if len(pools) != many || err != nil {
+		l.Fatalf("%d pools, %v", len(pools), err)
+	}
+	waiting, err := l.WaitingByPool(l.Context(), 10)
+	if len(waiting) != many || err != nil {
+		l.Fatalf("%d pools where somebody waits, %v", len(waiting), err)
+	}
 }

@@ -129,71 +129,60 @@ func TestImportRotates(t *testing.T) {
 
 func TestImportTakesEffectOnce(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		once := &store.Once{Key: "k", Digest: func() ([]byte, error) { return []byte("same"), nil }}
-		ctx := store.WithOnce(l.Context(), once)
-		for i, replayed := range []bool{false, true} {
-			given, err := l.ImportDevices(ctx, "op", imported(0, 2, fmt.Sprint(i)), store.RefuseExisting, 0)
-			l.must(err)
-			if once.Replayed != replayed || given[0] == replayed || given[1] == replayed {
-				l.Errorf("replayed %t, given %v", once.Replayed, given)
-			}
+	l := openPostgres(t)
+	once := &store.Once{Key: "k", Digest: func() ([]byte, error) { return []byte("same"), nil }}
+	ctx := store.WithOnce(l.Context(), once)
+	for i, replayed := range []bool{false, true} {
+		given, err := l.ImportDevices(ctx, "op", imported(0, 2, fmt.Sprint(i)), store.RefuseExisting, 0)
+		l.must(err)
+		if once.Replayed != replayed || given[0] == replayed || given[1] == replayed {
+			l.Errorf("replayed %t, given %v", once.Replayed, given)
 		}
-		if !l.owns("d-0", "0") || l.owns("d-0", "1") {
-			l.Error("a replay gave a token")
-		}
-	})
+	}
+	if !l.owns("d-0", "0") || l.owns("d-0", "1") {
+		l.Error("a replay gave a token")
+	}
 }
 
 // TestImportsAtOnce: each device gets one token, also where imports meet in
 // opposite orders.
 func TestImportsAtOnce(t *testing.T) {
 	t.Parallel()
-	test := func(l *ledger) {
-		var wait sync.WaitGroup
-		results := make([][]bool, 3)
-		for i := range results {
-			wait.Go(func() {
-				list := imported(0, 1500, fmt.Sprint(i))
-				if i == 0 {
-					slices.Reverse(list)
-				}
-				given, err := l.ImportDevices(l.Context(), "op", list, store.SkipExisting, 0)
-				if err != nil {
-					l.Error(err)
-				}
-				if i == 0 {
-					slices.Reverse(given)
-				}
-				results[i] = given
-			})
-		}
-		wait.Wait()
-		if l.Failed() {
-			return
-		}
-		for n := range 1500 {
-			winners := 0
-			for i, given := range results {
-				if given[n] {
-					winners++
-				}
-				if n%50 == 0 && given[n] != l.owns(fmt.Sprint("d-", n), fmt.Sprint(i)) {
-					l.Fatalf("import %d says of d-%d what is not so", i, n)
-				}
+	l := openPostgres(t)
+	var wait sync.WaitGroup
+	results := make([][]bool, 3)
+	for i := range results {
+		wait.Go(func() {
+			list := imported(0, 1500, fmt.Sprint(i))
+			if i == 0 {
+				slices.Reverse(list)
 			}
-			if winners != 1 {
-				l.Fatalf("%d imports gave d-%d its token", winners, n)
+			given, err := l.ImportDevices(l.Context(), "op", list, store.SkipExisting, 0)
+			if err != nil {
+				l.Error(err)
 			}
+			if i == 0 {
+				slices.Reverse(given)
+			}
+			results[i] = given
+		})
+	}
+	wait.Wait()
+	if l.Failed() {
+		return
+	}
+	for n := range 1500 {
+		winners := 0
+		for i, given := range results {
+			if given[n] {
+				winners++
+			}
+			if n%50 == 0 && given[n] != l.owns(fmt.Sprint("d-", n), fmt.Sprint(i)) {
+				l.Fatalf("import %d says of d-%d what is not so", i, n)
+			}
+		}
+		if winners != 1 {
+			l.Fatalf("%d imports gave d-%d its token", winners, n)
 		}
 	}
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		patient := store.Options{LockTimeout: time.Minute, StatementTimeout: time.Minute} // of a busy machine
-		test(opened(t)(store.OpenPostgres(t.Context(), server.NewLedger(t), patient)))
-	})
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		test(openSQLite(t))
-	})
 }

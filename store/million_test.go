@@ -63,71 +63,40 @@ func TestMillion(t *testing.T) {
 
 func (l *ledger) measureOthers() {
 	l.Helper()
+	ctx := l.Context()
 	for name, read := range map[string]func() error{
-		"view of a report": func() error {
-			_, err := l.Views(l.Context(), []string{"m-0700000"})
-			return err
-		},
-		"first 100 batches with counts": func() error {
-			_, err := l.Batches(l.Context(), 0, 100)
-			return err
-		},
-		"a batch with counts": func() error {
-			_, err := l.Batch(l.Context(), 7)
-			return err
-		},
-		"events of a task": func() error {
-			_, err := l.Events(l.Context(), store.EventFilter{Task: 123_456})
-			return err
-		},
-		"newest events": func() error {
-			_, err := l.Events(l.Context(), store.EventFilter{Newest: true})
-			return err
-		},
-		"devices by a tag of 1,000": func() error {
-			_, err := l.Devices(l.Context(), store.DeviceFilter{Tags: map[string]string{"area": "42"}})
-			return err
-		},
-		"devices by a tag of half": func() error {
-			_, err := l.Devices(l.Context(), store.DeviceFilter{Tags: map[string]string{"half": "0"}})
-			return err
-		},
-		"devices, later page": func() error {
-			_, err := l.Devices(l.Context(), store.DeviceFilter{After: "m-0900000"})
-			return err
-		},
-		"pools with work": func() error {
-			_, err := l.PoolsWithWork(l.Context(), []string{"p"})
-			return err
-		},
-		"100 open batches of a pool": func() error {
-			_, err := l.OpenBatches(l.Context(), "p", 0, 100)
-			return err
-		},
-		"seats among 500 tasks of a batch": func() error {
-			_, err := l.Seats(l.Context(), store.Search{Pool: "p", Batch: 150, Seen: time.Hour, Limit: 500})
-			return err
-		},
-		"seats, far into the batch": func() error {
-			_, err := l.Seats(l.Context(), store.Search{Pool: "p", Batch: 150, After: store.Mark{Set: true, Task: 749_000}, Seen: time.Hour, Limit: 500})
-			return err
-		},
-		"cancel of a task": func() error {
-			_, err := l.CancelTask(l.Context(), "op", 800_000)
-			return err
-		},
+		"view of a report":              func() error { return errOf(l.Views(ctx, []string{"m-0700000"})) },
+		"first 100 batches with counts": func() error { return errOf(l.Batches(ctx, 0, 100)) },
+		"a batch with counts":           func() error { return errOf(l.Batch(ctx, 7)) },
+		"events of a task":              func() error { return errOf(l.Events(ctx, store.EventFilter{Task: 123_456})) },
+		"newest events":                 func() error { return errOf(l.Events(ctx, store.EventFilter{Newest: true})) },
+		"devices by a tag of 1,000":     l.reading(store.DeviceFilter{Tags: map[string]string{"area": "42"}}),
+		"devices by a tag of half":      l.reading(store.DeviceFilter{Tags: map[string]string{"half": "0"}}),
+		"devices, later page":           l.reading(store.DeviceFilter{After: "m-0900000"}),
+		"pools with work":               func() error { return errOf(l.PoolsWithWork(ctx, []string{"p"})) },
+		"100 open batches of a pool":    func() error { return errOf(l.OpenBatches(ctx, "p", 0, 100)) },
+		"seats among 500 tasks":         l.seating(store.Mark{}),
+		"seats, far into the batch":     l.seating(store.Mark{Set: true, Task: 749_000}),
+		"cancel of a task":              func() error { return errOf(l.CancelTask(ctx, "op", 800_000)) },
+		"retention that finds nothing":  func() error { return errOf(l.Retain(ctx, 24*time.Hour, 2000)) },
 	} {
 		l.measure(name, func() { l.must(read()) })
 	}
-	l.measure("retention that finds nothing", func() {
-		_, err := l.Retain(l.Context(), 24*time.Hour, 2000)
-		l.must(err)
-	})
 	slot := 0
 	l.measure("claim", func() {
 		slot++
 		l.grant(int64(600_000+slot), fmt.Sprintf("m-%07d", 600_000+slot), "p", slot)
 	})
+}
+
+func (l *ledger) reading(f store.DeviceFilter) func() error {
+	return func() error { return errOf(l.Devices(l.Context(), f)) }
+}
+
+func (l *ledger) seating(after store.Mark) func() error {
+	return func() error {
+		return errOf(l.Seats(l.Context(), store.Search{Pool: "p", Batch: 150, After: after, Seen: time.Hour, Limit: 500}))
+	}
 }
 
 // million fills the ledger: 200 batches of 5,000 tasks of one kind, one for

@@ -27,6 +27,9 @@ func heldBefore(m store.Moves, pool string, steps int) int {
 	return held
 }
 
+// errOf is the error of a call.
+func errOf[T any](_ T, err error) error { return err }
+
 // What was held at each time can be told from the log, however grants end.
 func TestMovesTellWhatWasHeld(t *testing.T) {
 	t.Parallel()
@@ -54,14 +57,8 @@ func TestMovesTellWhatWasHeld(t *testing.T) {
 			func() { l.report(grants[1], store.ByFailure, "") }, // tried again
 			give(1),
 			func() { l.report(grants[2], store.ByReject, "") },
-			func() {
-				_, err := l.ForceRelease(l.Context(), "p", 3, store.Force{Actor: "op", Now: true}, settle)
-				l.must(err)
-			},
-			func() { // told, not ended
-				_, err := l.CancelBatch(l.Context(), "op", batch.ID)
-				l.must(err)
-			},
+			func() { l.must(errOf(l.force(3, store.Force{Now: true}))) },
+			func() { l.must(errOf(l.CancelBatch(l.Context(), "op", batch.ID))) }, // told, not ended
 			func() { l.report(grants[4], store.BySuccess, "") },
 			func() { l.reapAll() },
 			func() { l.report(grants[7], store.BySuccess, ""); l.grant(other[0], "other", "q", 0) }, // late
@@ -92,38 +89,37 @@ func TestMovesTellWhatWasHeld(t *testing.T) {
 
 func TestMovesAreBounded(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		const step = 10 * time.Hour
-		if m, err := l.Moves(l.Context(), time.Hour, time.Second, 10); err != nil || len(m.Steps) != 0 || m.Back != time.Hour {
-			l.Fatalf("of an empty log: %+v, %v", m, err)
-		}
-		l.pool("p", 4)
-		l.pass(20 * step)
-		l.pool("p", 5)
-		names := deviceNames(3)
-		_, ids := l.batch(store.Batch{Pool: "p"}, names...)
-		for i := range ids {
-			l.grant(ids[i], names[i], "p", i)
-			l.pass(step)
-		}
-		l.pool("p", 6)
-		m, err := l.Moves(l.Context(), 10*step, step, 1000)
-		l.must(err)
-		if len(m.Steps) != 3 || m.Back != 10*step {
-			l.Errorf("all: %+v", m)
-		}
-		for i := range m.Resizes {
-			m.Resizes[i].Ago = m.Resizes[i].Ago.Round(step)
-		}
-		want := []store.Resize{{Pool: "p", Capacity: 6, Before: 5}, {Pool: "p", Ago: 3 * step, Capacity: 5, Before: 4}}
-		if diff := cmp.Diff(want, m.Resizes); diff != "" {
-			l.Error(diff)
-		}
-		if m, err = l.Moves(l.Context(), step+step/2, step, 1000); err != nil || len(m.Steps) != 1 || len(m.Resizes) != 1 {
-			l.Errorf("the last step: %+v, %v", m, err)
-		}
-		if m, err = l.Moves(l.Context(), 10*step, step, 2); err != nil || len(m.Steps) != 1 || m.Back.Round(step) != step {
-			l.Errorf("the last two events: %+v, %v", m, err)
-		}
-	})
+	l := openPostgres(t)
+	const step = 10 * time.Hour
+	if m, err := l.Moves(l.Context(), time.Hour, time.Second, 10); err != nil || len(m.Steps) != 0 || m.Back != time.Hour {
+		l.Fatalf("of an empty log: %+v, %v", m, err)
+	}
+	l.pool("p", 4)
+	l.pass(20 * step)
+	l.pool("p", 5)
+	names := deviceNames(3)
+	_, ids := l.batch(store.Batch{Pool: "p"}, names...)
+	for i := range ids {
+		l.grant(ids[i], names[i], "p", i)
+		l.pass(step)
+	}
+	l.pool("p", 6)
+	m, err := l.Moves(l.Context(), 10*step, step, 1000)
+	l.must(err)
+	if len(m.Steps) != 3 || m.Back != 10*step {
+		l.Errorf("all: %+v", m)
+	}
+	for i := range m.Resizes {
+		m.Resizes[i].Ago = m.Resizes[i].Ago.Round(step)
+	}
+	want := []store.Resize{{Pool: "p", Capacity: 6, Before: 5}, {Pool: "p", Ago: 3 * step, Capacity: 5, Before: 4}}
+	if diff := cmp.Diff(want, m.Resizes); diff != "" {
+		l.Error(diff)
+	}
+	if m, err = l.Moves(l.Context(), step+step/2, step, 1000); err != nil || len(m.Steps) != 1 || len(m.Resizes) != 1 {
+		l.Errorf("the last step: %+v, %v", m, err)
+	}
+	if m, err = l.Moves(l.Context(), 10*step, step, 2); err != nil || len(m.Steps) != 1 || m.Back.Round(step) != step {
+		l.Errorf("the last two events: %+v, %v", m, err)
+	}
 }

@@ -77,29 +77,28 @@ func TestPoolsComeByName(t *testing.T) {
 
 func TestOnePutCreatesThePool(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		var wait sync.WaitGroup
-		var mu sync.Mutex
-		first := 0
-		for n := range 10 {
-			wait.Go(func() {
-				_, created, err := l.PutPool(l.Context(), "op", "p", store.PoolSpec{Capacity: n, Lease: time.Second})
-				mu.Lock()
-				defer mu.Unlock()
-				if err != nil {
-					l.Error(err)
-				}
-				if created {
-					first++
-				}
-			})
-		}
-		wait.Wait()
-		p, err := l.Pool(l.Context(), "p")
-		if err != nil || first != 1 || p.Version != 10 {
-			l.Fatalf("created %d times, version %d, %v; want once and 10", first, p.Version, err)
-		}
-	})
+	l := openPostgres(t)
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	first := 0
+	for n := range 10 {
+		wait.Go(func() {
+			_, created, err := l.PutPool(l.Context(), "op", "p", store.PoolSpec{Capacity: n, Lease: time.Second})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				l.Error(err)
+			}
+			if created {
+				first++
+			}
+		})
+	}
+	wait.Wait()
+	p, err := l.Pool(l.Context(), "p")
+	if err != nil || first != 1 || p.Version != 10 {
+		l.Fatalf("created %d times, version %d, %v; want once and 10", first, p.Version, err)
+	}
 }
 
 func TestPoolStatsAndWaiting(t *testing.T) {
@@ -178,21 +177,20 @@ func TestClockAndLeases(t *testing.T) {
 
 func TestChangedPools(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		for _, name := range []string{"old", "same", "changed"} {
-			l.pool(name, 1)
-		}
-		l.exec(`UPDATE pools SET updated_at = updated_at - 60000 * {ms}`)
-		l.pool("new", 1)
-		l.pool("same", 1)
-		l.pool("changed", 2)
-		changed, err := l.ChangedPools(l.Context(), 50*time.Second)
-		l.must(err)
-		if len(changed) != 2 || changed[0].Name != "changed" || changed[0].Capacity != 2 || changed[0].Version != 2 || changed[1].Name != "new" {
-			l.Errorf("changed lately: %+v", changed)
-		}
-		if all, err := l.ChangedPools(l.Context(), time.Hour); err != nil || len(all) != 4 {
-			l.Errorf("within an hour: %+v, %v", all, err)
-		}
-	})
+	l := openPostgres(t)
+	for _, name := range []string{"old", "same", "changed"} {
+		l.pool(name, 1)
+	}
+	l.exec(`UPDATE pools SET updated_at = updated_at - 60000 * {ms}`)
+	l.pool("new", 1)
+	l.pool("same", 1)
+	l.pool("changed", 2)
+	changed, err := l.ChangedPools(l.Context(), 50*time.Second)
+	l.must(err)
+	if len(changed) != 2 || changed[0].Name != "changed" || changed[0].Capacity != 2 || changed[0].Version != 2 || changed[1].Name != "new" {
+		l.Errorf("changed lately: %+v", changed)
+	}
+	if all, err := l.ChangedPools(l.Context(), time.Hour); err != nil || len(all) != 4 {
+		l.Errorf("within an hour: %+v, %v", all, err)
+	}
 }

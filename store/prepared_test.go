@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -105,26 +104,16 @@ func (l *ledger) tasksRead() (n int) {
 	return n
 }
 
-// The statements are prepared anew on the connections that follow a crash.
-func TestPreparedStatementsOutliveTheServer(t *testing.T) {
-	t.Parallel()
-	pg := testservers.Postgres(t)
-	l := opened(t)(store.OpenPostgres(t.Context(), pg.NewDatabase(t), store.Options{MaxOpenConns: 2}))
-	l.pool("p", 1)
-	devices := deviceNames(20)
-	_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
-	l.lives(ids[:10], devices[:10])
-	pg.Immediate()
-	pg.Start()
-	l.lives(ids[10:], devices[10:])
-}
-
 // Many meet a new replica at once, which has prepared nothing yet, and wait for
 // one another in the database: none of them may wait for what another prepares.
 func TestFirstCallersDoNotWaitInACircle(t *testing.T) {
 	t.Parallel()
 	dsn := server.NewLedger(t)
-	for round := range 40 {
+	rounds := 40
+	if testing.Short() {
+		rounds = 5
+	}
+	for round := range rounds {
 		l := opened(t)(store.OpenPostgres(t.Context(), dsn, patient()))
 		device := fmt.Sprint("new-", round)
 		var wait sync.WaitGroup

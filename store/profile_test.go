@@ -43,27 +43,26 @@ func TestAProfileIsNeverTakenFromADevice(t *testing.T) {
 // TestProfilesPutAtOnce: one creates it, and each change has a version.
 func TestProfilesPutAtOnce(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		const writers = 8
-		versions := make(chan int64, writers)
-		var all sync.WaitGroup
-		for i := range writers {
-			all.Go(func() {
-				p, created, err := l.PutProfile(l.Context(), "op", "p", json.RawMessage(fmt.Sprintf(`[{"name":"n-%d"}]`, i)))
-				if err != nil || created != (p.Version == 1) {
-					l.Errorf("%+v, created %t, %v", p, created, err)
-				}
-				versions <- p.Version
-			})
-		}
-		all.Wait()
-		close(versions)
-		seen := map[int64]bool{}
-		for v := range versions {
-			if seen[v] || v < 1 || v > writers {
-				l.Errorf("version %d twice, or of nobody", v)
+	l := openPostgres(t)
+	const writers = 8
+	versions := make(chan int64, writers)
+	var all sync.WaitGroup
+	for i := range writers {
+		all.Go(func() {
+			p, created, err := l.PutProfile(l.Context(), "op", "p", json.RawMessage(fmt.Sprintf(`[{"name":"n-%d"}]`, i)))
+			if err != nil || created != (p.Version == 1) {
+				l.Errorf("%+v, created %t, %v", p, created, err)
 			}
-			seen[v] = true
+			versions <- p.Version
+		})
+	}
+	all.Wait()
+	close(versions)
+	seen := map[int64]bool{}
+	for v := range versions {
+		if seen[v] || v < 1 || v > writers {
+			l.Errorf("version %d twice, or of nobody", v)
 		}
-	})
+		seen[v] = true
+	}
 }

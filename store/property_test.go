@@ -108,6 +108,42 @@ func (m *model) result(g store.Grant, cause store.EndCause) (store.ResultKind, s
 	return store.ResultLate, state
 }
 
+// modelRun is one sequence of calls, to the ledger and to its model. It has
+// devices, pools and batches of its own.
+type modelRun struct {
+	*model
+	l              *ledger
+	devices, pools []string
+	all, batches   []int64
+}
+
+func newModelRun(l *ledger, number int) *modelRun {
+	r := &modelRun{l: l, model: &model{
+		capacity: map[string]int{}, tasks: map[int64]*modelTask{}, holders: map[string]map[int]int64{}, ended: map[int64]store.EndCause{},
+		paused: map[int64]bool{}, cancelled: map[int64]bool{},
+	}}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		r.devices = append(r.devices, fmt.Sprint(name, number))
+	}
+	for _, name := range []string{"p", "q"} {
+		pool := fmt.Sprint(name, number)
+		r.pools = append(r.pools, pool)
+		r.capacity[pool] = l.pool(pool, 3).Capacity
+		for range 2 {
+			b, ids := l.batch(store.Batch{Pool: pool, MaxAttempts: modelAttempts}, r.devices...)
+			r.all, r.batches = append(r.all, ids...), append(r.batches, b.ID)
+			for i, id := range ids {
+				r.tasks[id] = &modelTask{batch: b.ID, pool: pool, device: r.devices[i], state: store.Pending}
+			}
+		}
+	}
+	return r
+}
+
+func (r *modelRun) anyTask(rt *rapid.T) int64  { return rapid.SampledFrom(r.all).Draw(rt, "task") }
+func (r *modelRun) anyBatch(rt *rapid.T) int64 { return rapid.SampledFrom(r.batches).Draw(rt, "batch") }
+func (r *modelRun) anyPool(rt *rapid.T) string { return rapid.SampledFrom(r.pools).Draw(rt, "pool") }
+
 func TestAnySequenceOfCallsKeepsTheLedgerRight(t *testing.T) {
 	t.Parallel()
 	l, runs := openSQLite(t), 0
@@ -118,157 +154,147 @@ func TestAnySequenceOfCallsKeepsTheLedgerRight(t *testing.T) {
 		_, err := l.EndCancelled(t.Context(), 1000)
 		l.must(err)
 		runs++
-		m := &model{capacity: map[string]int{}, tasks: map[int64]*modelTask{}, holders: map[string]map[int]int64{}, ended: map[int64]store.EndCause{}, paused: map[int64]bool{}, cancelled: map[int64]bool{}}
-		var devices, pools []string // of this run alone
-		for _, name := range []string{"a", "b", "c", "d"} {
-			devices = append(devices, fmt.Sprint(name, runs))
-		}
-		for _, name := range []string{"p", "q"} {
-			pools = append(pools, fmt.Sprint(name, runs))
-		}
-		var all, batches []int64
-		for _, pool := range pools {
-			m.capacity[pool] = l.pool(pool, 3).Capacity
-			for range 2 {
-				b, ids := l.batch(store.Batch{Pool: pool, MaxAttempts: modelAttempts}, devices...)
-				all, batches = append(all, ids...), append(batches, b.ID)
-				for i, id := range ids {
-					m.tasks[id] = &modelTask{batch: b.ID, pool: pool, device: devices[i], state: store.Pending}
-				}
-			}
-		}
-		anyTask, anyBatch := rapid.SampledFrom(all), rapid.SampledFrom(batches)
-
-		rt.Repeat(map[string]func(*rapid.T){
-			"claim": func(rt *rapid.T) {
-				id := anyTask.Draw(rt, "id")
-				c := l.to(id, m.tasks[id].device, m.tasks[id].pool, rapid.IntRange(0, 4).Draw(rt, "slot"))
-				if rapid.IntRange(0, 9).Draw(rt, "foreign") == 0 {
-					c.Device, c.Pool = rapid.SampledFrom(devices).Draw(rt, "device"), rapid.SampledFrom(pools).Draw(rt, "pool")
-				}
-				want := m.claim(c)
-				outcomes, err := l.Claim(t.Context(), []store.Claim{c})
-				if err != nil || outcomes[0].Status != want {
-					rt.Fatalf("claim %+v: %+v, %v; want %d", c, outcomes, err, want)
-				}
-				if want == granted {
-					g := outcomes[0].Grant
-					if g.Token <= m.last || g.Attempt != m.tasks[id].attempts+1 {
-						rt.Fatalf("grant %+v after token %d and %d attempts", g, m.last, m.tasks[id].attempts)
-					}
-					m.granted(g)
-					if held := len(m.holders[g.Pool]); held > m.capacity[g.Pool] {
-						rt.Fatalf("%d held in %s at capacity %d", held, g.Pool, m.capacity[g.Pool])
-					}
-				}
-			},
-			"result": func(rt *rapid.T) {
-				task := m.tasks[anyTask.Draw(rt, "id")]
-				grants := task.old
-				if task.grant != nil {
-					grants = append(slices.Clip(grants), *task.grant)
-				}
-				if len(grants) == 0 {
-					rt.Skip("never granted")
-				}
-				g := rapid.SampledFrom(grants).Draw(rt, "grant")
-				cause := rapid.SampledFrom([]store.EndCause{store.BySuccess, store.ByFailure, store.ByReject, store.ByReturn}).Draw(rt, "cause")
-				kind, state := m.result(g, cause)
-				o := l.RecordResults(t.Context(), []store.Result{{Device: g.Device, Task: g.Task, Token: g.Token, Cause: cause}}, settle)[0]
-				if o.Err != nil || o.Kind != kind || o.State != state || (o.Ended != nil) != (kind == store.ResultRecorded) {
-					rt.Fatalf("%s of %+v: %+v, want %s and %s", cause, g, o, kind, state)
-				}
-			},
-			"reap": func(rt *rapid.T) {
-				pool := rapid.SampledFrom(pools).Draw(rt, "pool")
-				l.age(pool, 2*time.Hour)
-				now, _, err := l.Clock(t.Context())
-				l.must(err)
-				reaped, err := l.Reap(t.Context(), now, rapid.IntRange(1, 3).Draw(rt, "limit"), settle)
-				if err != nil {
-					rt.Fatal(err)
-				}
-				for _, r := range reaped {
-					if task := m.tasks[r.Grant.Task]; task.grant == nil || task.grant.Token != r.Grant.Token {
-						rt.Fatalf("reaped %+v, which is not held", r.Grant)
-					}
-					if state := m.end(r.Grant.Task, store.ByLapse); state != r.State {
-						rt.Fatalf("reaped to %s, want %s", r.State, state)
-					}
-				}
-			},
-			"cancel": func(rt *rapid.T) {
-				id := anyTask.Draw(rt, "id")
-				task := m.tasks[id]
-				got, err := l.CancelTask(t.Context(), "op", id)
-				want := task.state
-				switch {
-				case task.grant != nil:
-					want, task.grant.CancelWhy = store.Dispatched, "cancelled"
-				case task.state == store.Pending:
-					want, task.state = store.Cancelled, store.Cancelled
-				}
-				if err != nil || got.State != want {
-					rt.Fatalf("cancelled to %s, %v; want %s", got.State, err, want)
-				}
-			},
-			"pause": func(rt *rapid.T) {
-				id := anyBatch.Draw(rt, "id")
-				b, err := l.PauseBatch(t.Context(), "op", id, "why not")
-				if m.paused[id] = m.paused[id] || !m.cancelled[id]; err != nil || b.Paused != m.paused[id] {
-					rt.Fatalf("paused %t, %v; want %t", b.Paused, err, m.paused[id])
-				}
-			},
-			"resume": func(rt *rapid.T) {
-				id := anyBatch.Draw(rt, "id")
-				m.paused[id] = false
-				if b, err := l.ResumeBatch(t.Context(), "op", id); err != nil || b.Paused {
-					rt.Fatalf("paused %t, %v", b.Paused, err)
-				}
-			},
-			"cancel batch": func(rt *rapid.T) {
-				id := anyBatch.Draw(rt, "id")
-				if rapid.IntRange(0, 4).Draw(rt, "seldom") != 0 {
-					rt.Skip("too many would leave nothing to do")
-				}
-				if b, err := l.CancelBatch(t.Context(), "op", id); err != nil || b.CancelledAt == nil {
-					rt.Fatalf("%+v, %v", b, err)
-				}
-				m.cancelled[id] = true
-				for _, task := range m.tasks {
-					if task.batch == id && task.grant != nil {
-						task.grant.CancelWhy = "cancelled"
-					}
-				}
-			},
-			"end cancelled": func(rt *rapid.T) {
-				want := 0
-				for _, task := range m.tasks {
-					if m.cancelled[task.batch] && task.state == store.Pending && task.grant == nil {
-						task.state = store.Cancelled
-						want++
-					}
-				}
-				if n, err := l.EndCancelled(t.Context(), 1000); err != nil || n != want {
-					rt.Fatalf("ended %d, %v; want %d", n, err, want)
-				}
-			},
-			"fold": func(rt *rapid.T) {
-				limit := rapid.IntRange(1, 4).Draw(rt, "limit")
-				if n, aborted, err := l.Fold(t.Context(), limit); err != nil || n > limit || len(aborted) > 0 {
-					rt.Fatalf("folded %d, aborted %v, %v", n, aborted, err)
-				}
-			},
-			"resize": func(rt *rapid.T) {
-				pool := rapid.SampledFrom(pools).Draw(rt, "pool")
-				m.capacity[pool] = l.pool(pool, rapid.IntRange(0, 6).Draw(rt, "capacity")).Capacity
-			},
-			"": func(rt *rapid.T) {
-				m.check(rt, l)
-				m.checkCounts(rt, l, batches)
-			},
-		})
+		rt.Repeat(rapid.StateMachineActions(newModelRun(l, runs)))
 	})
+}
+
+func (r *modelRun) Claim(rt *rapid.T) {
+	id := r.anyTask(rt)
+	c := r.l.to(id, r.tasks[id].device, r.tasks[id].pool, rapid.IntRange(0, 4).Draw(rt, "slot"))
+	if rapid.IntRange(0, 9).Draw(rt, "foreign") == 0 {
+		c.Device, c.Pool = rapid.SampledFrom(r.devices).Draw(rt, "device"), r.anyPool(rt)
+	}
+	want := r.claim(c)
+	outcomes, err := r.l.Claim(r.l.Context(), []store.Claim{c})
+	if err != nil || outcomes[0].Status != want {
+		rt.Fatalf("claim %+v: %+v, %v; want %d", c, outcomes, err, want)
+	}
+	if want != granted {
+		return
+	}
+	g := outcomes[0].Grant
+	if g.Token <= r.last || g.Attempt != r.tasks[id].attempts+1 {
+		rt.Fatalf("grant %+v after token %d and %d attempts", g, r.last, r.tasks[id].attempts)
+	}
+	r.granted(g)
+	if held := len(r.holders[g.Pool]); held > r.capacity[g.Pool] {
+		rt.Fatalf("%d held in %s at capacity %d", held, g.Pool, r.capacity[g.Pool])
+	}
+}
+
+func (r *modelRun) Result(rt *rapid.T) {
+	task := r.tasks[r.anyTask(rt)]
+	grants := task.old
+	if task.grant != nil {
+		grants = append(slices.Clip(grants), *task.grant)
+	}
+	if len(grants) == 0 {
+		rt.Skip("never granted")
+	}
+	g := rapid.SampledFrom(grants).Draw(rt, "grant")
+	cause := rapid.SampledFrom([]store.EndCause{store.BySuccess, store.ByFailure, store.ByReject, store.ByReturn}).Draw(rt, "cause")
+	kind, state := r.result(g, cause)
+	o := r.l.RecordResults(r.l.Context(), []store.Result{{Device: g.Device, Task: g.Task, Token: g.Token, Cause: cause}}, settle)[0]
+	if o.Err != nil || o.Kind != kind || o.State != state || (o.Ended != nil) != (kind == store.ResultRecorded) {
+		rt.Fatalf("%s of %+v: %+v, want %s and %s", cause, g, o, kind, state)
+	}
+}
+
+func (r *modelRun) Reap(rt *rapid.T) {
+	r.l.age(r.anyPool(rt), 2*time.Hour)
+	now, _, err := r.l.Clock(r.l.Context())
+	r.l.must(err)
+	reaped, err := r.l.Reap(r.l.Context(), now, rapid.IntRange(1, 3).Draw(rt, "limit"), settle)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	for _, lapsed := range reaped {
+		if task := r.tasks[lapsed.Grant.Task]; task.grant == nil || task.grant.Token != lapsed.Grant.Token {
+			rt.Fatalf("reaped %+v, which is not held", lapsed.Grant)
+		}
+		if state := r.end(lapsed.Grant.Task, store.ByLapse); state != lapsed.State {
+			rt.Fatalf("reaped to %s, want %s", lapsed.State, state)
+		}
+	}
+}
+
+func (r *modelRun) Cancel(rt *rapid.T) {
+	id := r.anyTask(rt)
+	task := r.tasks[id]
+	got, err := r.l.CancelTask(r.l.Context(), "op", id)
+	want := task.state
+	switch {
+	case task.grant != nil:
+		want, task.grant.CancelWhy = store.Dispatched, "cancelled"
+	case task.state == store.Pending:
+		want, task.state = store.Cancelled, store.Cancelled
+	}
+	if err != nil || got.State != want {
+		rt.Fatalf("cancelled to %s, %v; want %s", got.State, err, want)
+	}
+}
+
+func (r *modelRun) Pause(rt *rapid.T) {
+	id := r.anyBatch(rt)
+	b, err := r.l.PauseBatch(r.l.Context(), "op", id, "why not")
+	if r.paused[id] = r.paused[id] || !r.cancelled[id]; err != nil || b.Paused != r.paused[id] {
+		rt.Fatalf("paused %t, %v; want %t", b.Paused, err, r.paused[id])
+	}
+}
+
+func (r *modelRun) Resume(rt *rapid.T) {
+	id := r.anyBatch(rt)
+	r.paused[id] = false
+	if b, err := r.l.ResumeBatch(r.l.Context(), "op", id); err != nil || b.Paused {
+		rt.Fatalf("paused %t, %v", b.Paused, err)
+	}
+}
+
+func (r *modelRun) CancelBatch(rt *rapid.T) {
+	id := r.anyBatch(rt)
+	if rapid.IntRange(0, 4).Draw(rt, "seldom") != 0 {
+		rt.Skip("too many would leave nothing to do")
+	}
+	if b, err := r.l.CancelBatch(r.l.Context(), "op", id); err != nil || b.CancelledAt == nil {
+		rt.Fatalf("%+v, %v", b, err)
+	}
+	r.cancelled[id] = true
+	for _, task := range r.tasks {
+		if task.batch == id && task.grant != nil {
+			task.grant.CancelWhy = "cancelled"
+		}
+	}
+}
+
+func (r *modelRun) EndCancelled(rt *rapid.T) {
+	want := 0
+	for _, task := range r.tasks {
+		if r.cancelled[task.batch] && task.state == store.Pending && task.grant == nil {
+			task.state = store.Cancelled
+			want++
+		}
+	}
+	if n, err := r.l.EndCancelled(r.l.Context(), 1000); err != nil || n != want {
+		rt.Fatalf("ended %d, %v; want %d", n, err, want)
+	}
+}
+
+func (r *modelRun) Fold(rt *rapid.T) {
+	limit := rapid.IntRange(1, 4).Draw(rt, "limit")
+	if n, aborted, err := r.l.Fold(r.l.Context(), limit); err != nil || n > limit || len(aborted) > 0 {
+		rt.Fatalf("folded %d, aborted %v, %v", n, aborted, err)
+	}
+}
+
+func (r *modelRun) Resize(rt *rapid.T) {
+	pool := r.anyPool(rt)
+	r.capacity[pool] = r.l.pool(pool, rapid.IntRange(0, 6).Draw(rt, "capacity")).Capacity
+}
+
+// Check holds the ledger against the model after each call.
+func (r *modelRun) Check(rt *rapid.T) {
+	r.check(rt, r.l)
+	r.checkCounts(rt, r.l, r.batches)
 }
 
 // check compares what is stored with the model.

@@ -74,77 +74,75 @@ func TestNextLapse(t *testing.T) {
 
 func TestReapersAndResultsEndAGrantOnce(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		const n = 40
-		l.pool("p", n)
-		devices := deviceNames(n)
-		_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond, MaxAttempts: 9}, devices...)
-		var results []store.Result
-		for i, d := range devices {
-			g := l.grant(ids[i], d, "p", i)
-			results = append(results, store.Result{Device: d, Task: g.Task, Token: g.Token, Cause: store.ByFailure})
-		}
-		now := l.untilLapsed()
-		var mu sync.Mutex
-		ended := map[int64]int{}
-		var wait sync.WaitGroup
-		for range 4 {
-			wait.Go(func() {
-				reaped, err := l.Reap(l.Context(), now, 15, settle)
-				if err != nil {
-					l.Error(err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				for _, r := range reaped {
-					ended[r.Grant.Task]++
-				}
-			})
-		}
+	l := openPostgres(t)
+	const n = 40
+	l.pool("p", n)
+	devices := deviceNames(n)
+	_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond, MaxAttempts: 9}, devices...)
+	var results []store.Result
+	for i, d := range devices {
+		g := l.grant(ids[i], d, "p", i)
+		results = append(results, store.Result{Device: d, Task: g.Task, Token: g.Token, Cause: store.ByFailure})
+	}
+	now := l.untilLapsed()
+	var mu sync.Mutex
+	ended := map[int64]int{}
+	var wait sync.WaitGroup
+	for range 4 {
 		wait.Go(func() {
-			outcomes := l.RecordResults(l.Context(), results, settle)
+			reaped, err := l.Reap(l.Context(), now, 15, settle)
+			if err != nil {
+				l.Error(err)
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			for i, o := range outcomes {
-				if o.Err != nil {
-					l.Error(o.Err)
-				}
-				if o.Kind == store.ResultRecorded {
-					ended[results[i].Task]++
-				}
+			for _, r := range reaped {
+				ended[r.Grant.Task]++
 			}
 		})
-		wait.Wait()
-		for _, id := range ids {
-			if task := l.wantTask(id, store.Pending); ended[id] != 1 || task.Attempts != 1 {
-				l.Errorf("task %d ended %d times, %d attempts", id, ended[id], task.Attempts)
+	}
+	wait.Go(func() {
+		outcomes := l.RecordResults(l.Context(), results, settle)
+		mu.Lock()
+		defer mu.Unlock()
+		for i, o := range outcomes {
+			if o.Err != nil {
+				l.Error(o.Err)
+			}
+			if o.Kind == store.ResultRecorded {
+				ended[results[i].Task]++
 			}
 		}
 	})
+	wait.Wait()
+	for _, id := range ids {
+		if task := l.wantTask(id, store.Pending); ended[id] != 1 || task.Attempts != 1 {
+			l.Errorf("task %d ended %d times, %d attempts", id, ended[id], task.Attempts)
+		}
+	}
 }
 
 func TestABadGrantKeepsNoOtherFromBeingReaped(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 3)
-		_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a", "b", "c")
-		for i, d := range []string{"a", "b", "c"} {
-			l.grant(ids[i], d, "p", i)
+	l := openPostgres(t)
+	l.pool("p", 3)
+	_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a", "b", "c")
+	for i, d := range []string{"a", "b", "c"} {
+		l.grant(ids[i], d, "p", i)
+	}
+	now := l.untilLapsed()
+	l.must(l.AskCancel(l.Context(), ids[1], l.tokenOf(ids[1]), "bad"))
+	reaped, err := l.Reap(l.Context(), now, 10, func(e store.Ending) store.Settlement {
+		s := settle(e)
+		if e.CancelWhy == "bad" {
+			s.State = "no such state"
 		}
-		now := l.untilLapsed()
-		l.must(l.AskCancel(l.Context(), ids[1], l.tokenOf(ids[1]), "bad"))
-		reaped, err := l.Reap(l.Context(), now, 10, func(e store.Ending) store.Settlement {
-			s := settle(e)
-			if e.CancelWhy == "bad" {
-				s.State = "no such state"
-			}
-			return s
-		})
-		if err == nil || len(reaped) != 2 {
-			l.Fatalf("reaped %+v, %v; want two and an error", reaped, err)
-		}
-		l.wantTask(ids[1], store.Dispatched)
+		return s
 	})
+	if err == nil || len(reaped) != 2 {
+		l.Fatalf("reaped %+v, %v; want two and an error", reaped, err)
+	}
+	l.wantTask(ids[1], store.Dispatched)
 }
 
 func TestExpire(t *testing.T) {
@@ -180,43 +178,42 @@ func TestExpire(t *testing.T) {
 // snapshot would end a task that runs.
 func TestExpireNeverEndsWhatWasGranted(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		devices := deviceNames(10)
-		for range 5 {
-			l.pool("p", 10)
-			end := time.Now().Add(60 * time.Millisecond)
-			_, ids := l.batch(store.Batch{Pool: "p", NotAfter: &end}, devices...)
-			var wait sync.WaitGroup
-			for i, d := range devices {
-				wait.Go(func() {
-					if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], d, "p", i)}); err != nil {
+	l := openPostgres(t)
+	devices := deviceNames(10)
+	for range 5 {
+		l.pool("p", 10)
+		end := time.Now().Add(60 * time.Millisecond)
+		_, ids := l.batch(store.Batch{Pool: "p", NotAfter: &end}, devices...)
+		var wait sync.WaitGroup
+		for i, d := range devices {
+			wait.Go(func() {
+				if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], d, "p", i)}); err != nil {
+					l.Error(err)
+				}
+			})
+		}
+		for range 3 {
+			wait.Go(func() {
+				for time.Now().Before(end.Add(50 * time.Millisecond)) {
+					if _, err := l.Expire(l.Context(), 100); err != nil {
 						l.Error(err)
 					}
-				})
-			}
-			for range 3 {
-				wait.Go(func() {
-					for time.Now().Before(end.Add(50 * time.Millisecond)) {
-						if _, err := l.Expire(l.Context(), 100); err != nil {
-							l.Error(err)
-						}
-					}
-				})
-			}
-			wait.Wait()
-			_, err := l.Expire(l.Context(), 100) // on a busy machine the loops may have come too late
-			l.must(err)
-			for _, id := range ids {
-				task, grant, _, err := l.Task(l.Context(), id)
-				l.must(err)
-				if (grant != nil) == (task.State == store.Expired) {
-					l.Fatalf("task %+v with grant %+v", task, grant)
 				}
-				if grant != nil && l.stored(id) != "pending" {
-					l.Fatalf("task %d is granted and %s", id, l.stored(id))
-				}
-			}
-			l.reapAll()
+			})
 		}
-	})
+		wait.Wait()
+		_, err := l.Expire(l.Context(), 100) // on a busy machine the loops may have come too late
+		l.must(err)
+		for _, id := range ids {
+			task, grant, _, err := l.Task(l.Context(), id)
+			l.must(err)
+			if (grant != nil) == (task.State == store.Expired) {
+				l.Fatalf("task %+v with grant %+v", task, grant)
+			}
+			if grant != nil && l.stored(id) != "pending" {
+				l.Fatalf("task %d is granted and %s", id, l.stored(id))
+			}
+		}
+		l.reapAll()
+	}
 }

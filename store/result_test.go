@@ -13,135 +13,133 @@ import (
 
 func TestResultsEndGrantsAsSettled(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		cause    store.EndCause
-		max      int
-		state    store.TaskState
-		attempts int
-		returned int
-		event    string
-	}{
-		{store.BySuccess, 1, store.Succeeded, 1, 0, "task.succeeded"},
-		{store.ByFailure, 1, store.Failed, 1, 0, "task.failed"},
-		{store.ByFailure, 2, store.Pending, 1, 0, "task.failed"},
-		{store.ByReject, 2, store.Failed, 1, 0, "task.failed"},
-		{store.ByReturn, 1, store.Pending, 0, 1, "task.returned"},
-	} {
-		t.Run(fmt.Sprint(c.cause, "of", c.max), func(t *testing.T) {
-			t.Parallel()
-			eachDialect(t, func(l *ledger) {
-				l.pool("p", 1)
-				_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: c.max, RetryBackoff: time.Minute}, "a")
-				g := l.grant(ids[0], "a", "p", 0)
-				r := store.Result{
-					Device: "a", Task: g.Task, Token: g.Token, Cause: c.cause, Output: json.RawMessage(`[1]`), Error: "why",
-					RetryAfter: time.Minute,
-				}
-				o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]
-				if o.Err != nil || o.Kind != store.ResultRecorded || o.State != c.state || o.Ended == nil || o.Ended.Slot != g.Slot {
-					l.Fatalf("outcome %+v", o)
-				}
-				task := l.wantTask(g.Task, c.state)
-				if task.Attempts != c.attempts || task.Returned != c.returned {
-					l.Errorf("task %+v, want %d attempts, %d returned", task, c.attempts, c.returned)
-				}
-				waits := c.state == store.Pending
-				if (task.RetryAt != nil) != waits || (task.FinishedAt == nil) != waits || (task.Output == nil) != waits || (task.Error == "") != waits {
-					l.Errorf("task %+v", task)
-				}
-				_, _, attempts, err := l.Task(l.Context(), g.Task)
-				l.must(err)
-				if len(attempts) != 1 || attempts[0].Token != g.Token || attempts[0].EndedBy != c.cause || attempts[0].Number != 1 ||
-					string(attempts[0].Output) != `[1]` || attempts[0].Error != "why" || attempts[0].EndedAt.Before(attempts[0].GrantedAt) {
-					l.Errorf("attempts %+v", attempts)
-				}
-				events, err := l.Events(l.Context(), store.EventFilter{Task: g.Task, Newest: true, Limit: 1})
-				l.must(err)
-				if len(events) != 1 || events[0].Kind != c.event || events[0].Actor != "a" || events[0].Token != g.Token || events[0].Pool != "p" {
-					l.Errorf("events %+v, want %s", events, c.event)
-				}
-				if waits {
-					l.wantStatuses(l.claim(l.to(g.Task, "a", "p", 0)), lost) // not before RetryAt
-				}
-			})
-		})
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		for _, c := range []settling{
+			{store.BySuccess, 1, store.Succeeded, 1, 0, "task.succeeded"},
+			{store.ByFailure, 1, store.Failed, 1, 0, "task.failed"},
+			{store.ByFailure, 2, store.Pending, 1, 0, "task.failed"},
+			{store.ByReject, 2, store.Failed, 1, 0, "task.failed"},
+			{store.ByReturn, 1, store.Pending, 0, 1, "task.returned"},
+		} {
+			c.try(l)
+		}
+	})
+}
+
+// settling is what a result makes of the only task of a batch.
+type settling struct {
+	cause    store.EndCause
+	max      int // attempts
+	state    store.TaskState
+	attempts int
+	returned int
+	event    string
+}
+
+func (c settling) try(l *ledger) {
+	l.Helper()
+	device := fmt.Sprint(c.cause, "-of-", c.max)
+	_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: c.max, RetryBackoff: time.Minute}, device)
+	g := l.grant(ids[0], device, "p", 0)
+	r := store.Result{Device: device, Task: g.Task, Token: g.Token, Cause: c.cause, Output: json.RawMessage(`[1]`), Error: "why", RetryAfter: time.Minute}
+	o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]
+	if o.Err != nil || o.Kind != store.ResultRecorded || o.State != c.state || o.Ended == nil || o.Ended.Slot != g.Slot {
+		l.Fatalf("%s: outcome %+v", device, o)
+	}
+	task := l.wantTask(g.Task, c.state)
+	if task.Attempts != c.attempts || task.Returned != c.returned {
+		l.Errorf("%s: task %+v, want %d attempts, %d returned", device, task, c.attempts, c.returned)
+	}
+	waits := c.state == store.Pending
+	if (task.RetryAt != nil) != waits || (task.FinishedAt == nil) != waits || (task.Output == nil) != waits || (task.Error == "") != waits {
+		l.Errorf("%s: task %+v", device, task)
+	}
+	_, _, attempts, err := l.Task(l.Context(), g.Task)
+	l.must(err)
+	if len(attempts) != 1 || attempts[0].Token != g.Token || attempts[0].EndedBy != c.cause || attempts[0].Number != 1 ||
+		string(attempts[0].Output) != `[1]` || attempts[0].Error != "why" || attempts[0].EndedAt.Before(attempts[0].GrantedAt) {
+		l.Errorf("%s: attempts %+v", device, attempts)
+	}
+	events, err := l.Events(l.Context(), store.EventFilter{Task: g.Task, Newest: true, Limit: 1})
+	l.must(err)
+	if len(events) != 1 || events[0].Kind != c.event || events[0].Actor != device || events[0].Token != g.Token || events[0].Pool != "p" {
+		l.Errorf("%s: events %+v, want %s", device, events, c.event)
+	}
+	if waits {
+		l.wantStatuses(l.claim(l.to(g.Task, device, "p", 0)), lost) // not before RetryAt
 	}
 }
 
 func TestLapsedGrantStillTakesItsResult(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
-		g := l.grant(ids[0], "a", "p", 0)
-		l.untilLapsed()
-		if o := l.report(g, store.BySuccess, "1"); o.Kind != store.ResultRecorded {
-			l.Fatalf("outcome %+v, want recorded", o)
-		}
-	})
+	l := openPostgres(t)
+	l.pool("p", 1)
+	_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
+	g := l.grant(ids[0], "a", "p", 0)
+	l.untilLapsed()
+	if o := l.report(g, store.BySuccess, "1"); o.Kind != store.ResultRecorded {
+		l.Fatalf("outcome %+v, want recorded", o)
+	}
 }
 
 func TestLateSuccess(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name    string
-		max     int
-		regrant bool
-		state   store.TaskState // after the late success
-	}{
-		{"finishes a task that waits for its next attempt", 2, false, store.Succeeded},
-		{"finishes a task that was given up", 1, false, store.Succeeded},
-		{"leaves a newer grant alone", 2, true, store.Dispatched},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			eachDialect(t, func(l *ledger) {
-				l.pool("p", 1)
-				_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: c.max}, "a")
-				old := l.grant(ids[0], "a", "p", 0)
-				if reaped := l.reapAll(); len(reaped) != 1 || reaped[0].Grant.Lease != old.Lease {
-					l.Fatalf("reaped %+v", reaped)
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		for _, c := range []struct {
+			name    string
+			max     int
+			regrant bool
+			state   store.TaskState // after the late success
+		}{
+			{"finishes a task that waits for its next attempt", 2, false, store.Succeeded},
+			{"finishes a task that was given up", 1, false, store.Succeeded},
+			{"leaves a newer grant alone", 2, true, store.Dispatched},
+		} {
+			_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: c.max}, "a")
+			old := l.grant(ids[0], "a", "p", 0)
+			if reaped := l.reapAll(); len(reaped) != 1 || reaped[0].Grant.Lease != old.Lease {
+				l.Fatalf("%s: reaped %+v", c.name, reaped)
+			}
+			var newer store.Grant
+			if c.regrant {
+				newer = l.grant(ids[0], "a", "p", 0)
+			}
+			for range 3 {
+				if o := l.report(old, store.BySuccess, `"late"`); o.Kind != store.ResultLate || o.State != c.state || o.Ended != nil {
+					l.Fatalf("%s: outcome %+v, want late and %s", c.name, o, c.state)
 				}
-				var newer store.Grant
-				if c.regrant {
-					newer = l.grant(ids[0], "a", "p", 0)
+			}
+			task := l.wantTask(ids[0], c.state)
+			if c.state == store.Succeeded && string(task.Output) != `"late"` {
+				l.Errorf("%s: output %s", c.name, task.Output)
+			}
+			events, err := l.Events(l.Context(), store.EventFilter{Kind: "task.succeeded_late", Task: ids[0]})
+			l.must(err)
+			if want := map[bool]int{false: 1, true: 0}[c.regrant]; len(events) != want {
+				l.Errorf("%s: %d late successes recorded, want %d", c.name, len(events), want)
+			}
+			if c.regrant {
+				if o := l.report(newer, store.ByFailure, ""); o.Kind != store.ResultRecorded {
+					l.Errorf("%s: result of the newer grant: %+v", c.name, o)
 				}
-				for range 3 {
-					if o := l.report(old, store.BySuccess, `"late"`); o.Kind != store.ResultLate || o.State != c.state || o.Ended != nil {
-						l.Fatalf("outcome %+v, want late and %s", o, c.state)
-					}
-				}
-				task := l.wantTask(ids[0], c.state)
-				if c.state == store.Succeeded && string(task.Output) != `"late"` {
-					l.Errorf("output %s", task.Output)
-				}
-				events, err := l.Events(l.Context(), store.EventFilter{Kind: "task.succeeded_late"})
-				l.must(err)
-				if want := map[bool]int{false: 1, true: 0}[c.regrant]; len(events) != want {
-					l.Errorf("%d late successes recorded, want %d", len(events), want)
-				}
-				if c.regrant {
-					if o := l.report(newer, store.ByFailure, ""); o.Kind != store.ResultRecorded {
-						l.Errorf("result of the newer grant: %+v", o)
-					}
-				}
-			})
-		})
-	}
+			}
+		}
+	})
 }
 
 func TestLateFailureIsOnlyKept(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 2}, "a")
-		g := l.grant(ids[0], "a", "p", 0)
-		l.reapAll()
-		if o := l.report(g, store.ByFailure, ""); o.Kind != store.ResultLate || o.State != store.Pending {
-			l.Fatalf("outcome %+v", o)
-		}
-		l.wantTask(ids[0], store.Pending)
-	})
+	l := openPostgres(t)
+	l.pool("p", 1)
+	_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 2}, "a")
+	g := l.grant(ids[0], "a", "p", 0)
+	l.reapAll()
+	if o := l.report(g, store.ByFailure, ""); o.Kind != store.ResultLate || o.State != store.Pending {
+		l.Fatalf("outcome %+v", o)
+	}
+	l.wantTask(ids[0], store.Pending)
 }
 
 func TestResultsOfNobodysGrants(t *testing.T) {
@@ -230,33 +228,32 @@ func TestABadResultFailsAlone(t *testing.T) {
 
 func TestOneOfManyDuplicatesCounts(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 500}, "a")
-		g := l.grant(ids[0], "a", "p", 0)
-		r := store.Result{Device: "a", Task: g.Task, Token: g.Token, Cause: store.ByFailure}
-		kinds := map[store.ResultKind]int{}
-		var mu sync.Mutex
-		var wait sync.WaitGroup
-		for range 100 {
-			wait.Go(func() {
-				o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]
-				mu.Lock()
-				defer mu.Unlock()
-				kinds[o.Kind]++
-				if o.Err != nil {
-					l.Error(o.Err)
-				}
-			})
-		}
-		wait.Wait()
-		if kinds[store.ResultRecorded] != 1 || kinds[store.ResultDuplicate] != 99 {
-			l.Fatalf("outcomes %v", kinds)
-		}
-		if task := l.wantTask(g.Task, store.Pending); task.Attempts != 1 {
-			l.Fatalf("%d attempts counted, want 1", task.Attempts)
-		}
-	})
+	l := openPostgres(t)
+	l.pool("p", 1)
+	_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 500}, "a")
+	g := l.grant(ids[0], "a", "p", 0)
+	r := store.Result{Device: "a", Task: g.Task, Token: g.Token, Cause: store.ByFailure}
+	kinds := map[store.ResultKind]int{}
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	for range 100 {
+		wait.Go(func() {
+			o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]
+			mu.Lock()
+			defer mu.Unlock()
+			kinds[o.Kind]++
+			if o.Err != nil {
+				l.Error(o.Err)
+			}
+		})
+	}
+	wait.Wait()
+	if kinds[store.ResultRecorded] != 1 || kinds[store.ResultDuplicate] != 99 {
+		l.Fatalf("outcomes %v", kinds)
+	}
+	if task := l.wantTask(g.Task, store.Pending); task.Attempts != 1 {
+		l.Fatalf("%d attempts counted, want 1", task.Attempts)
+	}
 }
 
 func TestOutputsComeBackByteForByte(t *testing.T) {

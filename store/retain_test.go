@@ -10,9 +10,20 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// day is what retention counts in.
+const day = 24 * time.Hour
+
+func (l *ledger) retain(keep time.Duration, limit int, want store.Retained) {
+	l.Helper()
+	got, err := l.Retain(l.Context(), keep, limit)
+	l.must(err)
+	if diff := cmp.Diff(want, got); diff != "" {
+		l.Error(diff)
+	}
+}
+
 func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 	t.Parallel()
-	const day = 24 * time.Hour
 	eachDialect(t, func(l *ledger) {
 		l.pool("p", 3)
 		_, ids := l.batch(store.Batch{Pool: "p"}, deviceNames(5)...)
@@ -29,23 +40,15 @@ func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 		l.must(err)
 		before := l.count("events")
 
-		retain := func(keep time.Duration, want store.Retained) {
-			l.Helper()
-			got, err := l.Retain(l.Context(), keep, 3)
-			l.must(err)
-			if diff := cmp.Diff(want, got); diff != "" {
-				l.Error(diff)
-			}
-		}
-		retain(90*day, store.Retained{})
+		l.retain(90*day, 3, store.Retained{})
 		l.exec(`UPDATE events SET at = at - $1 * {ms} WHERE id <= 4`, (91 * day).Milliseconds())
 		l.exec(`UPDATE attempts SET ended_at = ended_at - $1 * {ms} WHERE token <= 4`, (91 * day).Milliseconds())
 		l.exec(`UPDATE late_results SET received_at = received_at - $1 * {ms}`, (91 * day).Milliseconds())
 		l.exec(`UPDATE answers SET answered_at = answered_at - $1 * {ms}`, (25 * time.Hour).Milliseconds())
-		retain(0, store.Retained{Answers: 1}) // all else for ever
-		retain(90*day, store.Retained{Events: 3, Attempts: 3, Results: 1})
-		retain(90*day, store.Retained{Events: 1, Attempts: 1})
-		retain(90*day, store.Retained{})
+		l.retain(0, 3, store.Retained{Answers: 1}) // all else for ever
+		l.retain(90*day, 3, store.Retained{Events: 3, Attempts: 3, Results: 1})
+		l.retain(90*day, 3, store.Retained{Events: 1, Attempts: 1})
+		l.retain(90*day, 3, store.Retained{})
 		if events, attempts := l.count("events"), l.count("attempts"); events != before-4 || attempts != 1 {
 			l.Errorf("%d events of %d, %d attempts", events, before, attempts)
 		}
@@ -59,7 +62,6 @@ func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 // between. One that still runs, or ended lately, stays whole.
 func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 	t.Parallel()
-	const day = 24 * time.Hour
 	eachDialect(t, func(l *ledger) {
 		l.pool("p", 9)
 		old, ids := l.batch(store.Batch{Pool: "p"}, deviceNames(5)...)
@@ -78,24 +80,16 @@ func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 		l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (100 * day).Milliseconds())
 		l.exec(`UPDATE tasks SET finished_at = finished_at - $1 * {ms} WHERE id <> $2`, (91 * day).Milliseconds(), fresh[0])
 
-		retain := func(keep time.Duration, limit int, tasks, batches int64) {
-			l.Helper()
-			got, err := l.Retain(l.Context(), keep, limit)
-			l.must(err)
-			if got.Tasks != tasks || got.Batches != batches {
-				l.Errorf("removed %+v, want %d tasks and %d batches", got, tasks, batches)
-			}
-		}
-		retain(0, 10, 0, 0)
-		retain(92*day, 10, 0, 0)
-		retain(90*day, 2, 2, 0)
+		l.retain(0, 10, store.Retained{})
+		l.retain(92*day, 10, store.Retained{})
+		l.retain(90*day, 2, store.Retained{Tasks: 2})
 		b, err := l.Batch(l.Context(), old.ID)
 		l.must(err)
 		if diff := cmp.Diff(map[store.TaskState]int64{store.Succeeded: 2, store.Failed: 1}, b.Counts); b.Total != 3 || diff != "" {
 			l.Errorf("a part is gone: total %d, %s", b.Total, diff)
 		}
-		retain(90*day, 10, 3, 1)
-		retain(90*day, 10, 0, 0)
+		l.retain(90*day, 10, store.Retained{Tasks: 3, Batches: 1})
+		l.retain(90*day, 10, store.Retained{})
 		if _, err := l.Batch(l.Context(), old.ID); !errors.Is(err, store.ErrNotFound) {
 			l.Errorf("the old batch: %v", err)
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -162,96 +161,55 @@ func TestPoolsWithWork(t *testing.T) {
 
 func TestOpenBatchesComeInParts(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 60)
-		l.pool("q", 60)
-		var want []int64
-		for i := range 7 {
-			b, ids := l.batch(store.Batch{Pool: []string{"p", "q"}[i%3%2], Weight: 1}, "a", "b")
-			switch {
-			case b.Pool == "q":
-			case i == 3: // nothing waits
-				l.exec(`UPDATE tasks SET state = 'cancelled' WHERE id IN ($1, $2)`, ids[0], ids[1])
-			default:
-				want = append(want, b.ID)
-			}
+	l := openPostgres(t)
+	l.pool("p", 60)
+	l.pool("q", 60)
+	var want []int64
+	for i := range 7 {
+		b, ids := l.batch(store.Batch{Pool: []string{"p", "q"}[i%3%2], Weight: 1}, "a", "b")
+		switch {
+		case b.Pool == "q":
+		case i == 3: // nothing waits
+			l.exec(`UPDATE tasks SET state = 'cancelled' WHERE id IN ($1, $2)`, ids[0], ids[1])
+		default:
+			want = append(want, b.ID)
 		}
-		var got []int64
-		for after := int64(0); ; {
-			part, err := l.OpenBatches(l.Context(), "p", after, 2)
-			l.must(err)
-			if len(part) == 0 {
-				break
-			}
-			for _, b := range part {
-				got = append(got, b.ID)
-				after = b.ID
-			}
+	}
+	var got []int64
+	for after := int64(0); ; {
+		part, err := l.OpenBatches(l.Context(), "p", after, 2)
+		l.must(err)
+		if len(part) == 0 {
+			break
 		}
-		if !slices.Equal(got, want) {
-			l.Errorf("batches %v, want %v", got, want)
+		for _, b := range part {
+			got = append(got, b.ID)
+			after = b.ID
 		}
-	})
+	}
+	if !slices.Equal(got, want) {
+		l.Errorf("batches %v, want %v", got, want)
+	}
 }
 
 // A reach that changes is followed, but an older one is not.
 func TestReachIsThatOfTheLastReport(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 60)
-		b, _ := l.batch(store.Batch{Pool: "p", Weight: 1}, "a")
-		l.reachable(store.ReachPark, "a")
-		expect := func(want ...string) {
-			l.Helper()
-			if found, _ := l.seats(store.Search{Pool: "p", Batch: b.ID, Limit: 9}); !slices.Equal(found, want) {
-				l.Errorf("seats %q, want %q", found, want)
-			}
-		}
-		expect("a reach=2 priority=0 weight=1")
-		now, _, err := l.Clock(l.Context())
-		l.must(err)
-		l.must(l.TouchDevices(l.Context(), map[string]store.Seen{"a": {At: now.Add(-time.Minute), Reach: store.ReachPush}}))
-		expect("a reach=2 priority=0 weight=1")
-		l.must(l.TouchDevices(l.Context(), map[string]store.Seen{"a": {At: now.Add(time.Second)}}))
-		expect()
-	})
-}
-
-// What a search reads must not grow with what waits. SQLite plans by its schema
-// alone, so an empty ledger shows it.
-func TestSeatsAreLookedUp(t *testing.T) {
-	t.Parallel()
-	l := openSQLite(t)
-	for text, args := range map[string][]any{
-		store.SeatsText():       {"p", 1, 0, 0, 10, 1000},
-		store.OpenBatchesText(): {"p", 0, 10},
-	} {
-		found := 0
-		for _, detail := range l.sqlitePlan(text, args...) {
-			if strings.Contains(detail, "SCAN tasks") || strings.Contains(detail, "SCAN t ") || strings.HasSuffix(detail, "SCAN t") {
-				t.Errorf("all open tasks: %s", detail)
-			}
-			if strings.Contains(detail, "tasks_in_line (pool=? AND batch") {
-				found++
-			}
-		}
-		if found != 2 {
-			t.Errorf("%d of 2 readings of tasks go by the index of the line", found)
+	l := openPostgres(t)
+	l.pool("p", 60)
+	b, _ := l.batch(store.Batch{Pool: "p", Weight: 1}, "a")
+	l.reachable(store.ReachPark, "a")
+	expect := func(want ...string) {
+		l.Helper()
+		if found, _ := l.seats(store.Search{Pool: "p", Batch: b.ID, Limit: 9}); !slices.Equal(found, want) {
+			l.Errorf("seats %q, want %q", found, want)
 		}
 	}
-}
-
-func (l *ledger) sqlitePlan(query string, args ...any) (plan []string) {
-	l.Helper()
-	rows, err := l.DB().QueryContext(l.Context(), `EXPLAIN QUERY PLAN `+l.Text(query), args...)
+	expect("a reach=2 priority=0 weight=1")
+	now, _, err := l.Clock(l.Context())
 	l.must(err)
-	defer rows.Close()
-	for rows.Next() {
-		var id, parent, unused int
-		var detail string
-		l.must(rows.Scan(&id, &parent, &unused, &detail))
-		plan = append(plan, detail)
-	}
-	l.must(rows.Err())
-	return plan
+	l.must(l.TouchDevices(l.Context(), map[string]store.Seen{"a": {At: now.Add(-time.Minute), Reach: store.ReachPush}}))
+	expect("a reach=2 priority=0 weight=1")
+	l.must(l.TouchDevices(l.Context(), map[string]store.Seen{"a": {At: now.Add(time.Second)}}))
+	expect()
 }

@@ -50,12 +50,12 @@ func TestFromBatchToResult(t *testing.T) {
 
 func TestDurabilityIsChecked(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	dsn := server.NewLedger(t)
+	for _, l := range []*ledger{openSQLite(t), opened(t)(store.OpenPostgres(t.Context(), dsn, patient()))} {
 		if err := l.CheckDurability(l.Context()); err != nil {
 			l.Fatalf("a durable database: %v", err)
 		}
-	})
-	dsn := server.NewLedger(t)
+	}
 	s, err := store.OpenPostgres(t.Context(), dsn+"&synchronous_commit=off", store.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -175,25 +175,24 @@ func TestWhatWasNotSentToCommitIsNotUnknown(t *testing.T) {
 }
 
 // A server that dies and comes back: what was answered is there, and the
-// connections heal.
-func TestPostgresCrash(t *testing.T) {
+// connections that follow prepare their statements anew.
+func TestTheLedgerOutlivesItsServer(t *testing.T) {
 	t.Parallel()
 	pg := testservers.Postgres(t)
-	l := opened(t)(store.OpenPostgres(t.Context(), pg.NewDatabase(t), patient()))
-	l.pool("p", 3)
-	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "c")
-	for i, d := range []string{"a", "b", "c"} {
-		g := l.grant(ids[i], d, "p", i)
-		l.report(g, store.BySuccess, "1")
-		if i == 1 {
-			pg.Immediate()
-		} else {
-			pg.Kill()
-		}
-		if _, err := l.Views(l.Context(), []string{d}); err == nil {
+	options := patient()
+	options.MaxOpenConns = 2
+	l := opened(t)(store.OpenPostgres(t.Context(), pg.NewDatabase(t), options))
+	l.pool("p", 1)
+	devices := deviceNames(30)
+	_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+	for i, die := range []func(){pg.Kill, pg.Immediate} {
+		l.lives(ids[10*i:10*i+10], devices[10*i:10*i+10])
+		die()
+		if _, err := l.Views(l.Context(), devices[:1]); err == nil {
 			t.Fatal("a view without a server")
 		}
 		pg.Start()
-		l.wantTask(g.Task, store.Succeeded)
+		l.wantTask(ids[10*i+9], store.Succeeded)
 	}
+	l.lives(ids[20:], devices[20:])
 }

@@ -107,7 +107,7 @@ func TestEndedTasksAreTriedAgain(t *testing.T) {
 		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1, NotAfter: &future}, "a", "b", "c", "d", "e")
 		l.fail(ids[0], "a", "x")
 		l.report(l.grant(ids[1], "b", "p", 0), store.BySuccess, "1")
-		l.must(func() error { _, err := l.CancelTask(l.Context(), "op", ids[2]); return err }())
+		l.must(errOf(l.CancelTask(l.Context(), "op", ids[2])))
 		running := l.grant(ids[3], "d", "p", 1)
 		f := store.TaskFilter{Batch: b.ID}
 		if n, err := l.CountRetriable(l.Context(), f); err != nil || n != 2 {
@@ -167,7 +167,7 @@ func TestFiltersOfTasksHaveTheirIndexes(t *testing.T) {
 	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 20)`)
 	l.exec(`INSERT INTO tasks (batch, pool, device, state, error)
 		SELECT 2 + i % 20, 'p', 'd' || i % 5000, CASE WHEN i % 5000 = 0 THEN 'failed' ELSE 'succeeded' END, CASE WHEN i % 5000 = 0 THEN 'timeout ' || i ELSE '' END
-		FROM generate_series(1, 60000) AS i`)
+		FROM generate_series(1, 20000) AS i`)
 	l.exec(`ANALYZE`)
 	for name, test := range map[string]struct {
 		filter store.TaskFilter

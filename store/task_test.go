@@ -53,31 +53,30 @@ func TestTasksAreFiltered(t *testing.T) {
 
 func TestCancelTask(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 3)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 5}, "a", "b", "c")
-		ended, running := l.grant(ids[0], "a", "p", 0), l.grant(ids[1], "b", "p", 1)
-		l.report(ended, store.BySuccess, "")
-		for i, want := range []store.TaskState{store.Succeeded, store.Dispatched, store.Cancelled} {
-			for range 2 {
-				if task, err := l.CancelTask(l.Context(), "op", ids[i]); err != nil || task.State != want {
-					l.Fatalf("task %d: %+v, %v; want %s", i, task, err, want)
-				}
+	l := openPostgres(t)
+	l.pool("p", 3)
+	_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 5}, "a", "b", "c")
+	ended, running := l.grant(ids[0], "a", "p", 0), l.grant(ids[1], "b", "p", 1)
+	l.report(ended, store.BySuccess, "")
+	for i, want := range []store.TaskState{store.Succeeded, store.Dispatched, store.Cancelled} {
+		for range 2 {
+			if task, err := l.CancelTask(l.Context(), "op", ids[i]); err != nil || task.State != want {
+				l.Fatalf("task %d: %+v, %v; want %s", i, task, err, want)
 			}
 		}
-		if _, err := l.CancelTask(l.Context(), "op", 99999); !errors.Is(err, store.ErrNotFound) {
-			l.Fatalf("no task: %v", err)
-		}
-		views, err := l.Views(l.Context(), []string{"b", "c"})
-		l.must(err)
-		if views[0].Grant.CancelWhy != "cancelled" || len(views[1].Candidates) != 0 {
-			l.Fatalf("views %+v", views)
-		}
-		if o := l.report(running, store.ByFailure, ""); o.State != store.Cancelled {
-			l.Fatalf("outcome %+v", o)
-		}
-		l.wantStatuses(l.claim(l.to(ids[2], "c", "p", 2)), lost)
-	})
+	}
+	if _, err := l.CancelTask(l.Context(), "op", 99999); !errors.Is(err, store.ErrNotFound) {
+		l.Fatalf("no task: %v", err)
+	}
+	views, err := l.Views(l.Context(), []string{"b", "c"})
+	l.must(err)
+	if views[0].Grant.CancelWhy != "cancelled" || len(views[1].Candidates) != 0 {
+		l.Fatalf("views %+v", views)
+	}
+	if o := l.report(running, store.ByFailure, ""); o.State != store.Cancelled {
+		l.Fatalf("outcome %+v", o)
+	}
+	l.wantStatuses(l.claim(l.to(ids[2], "c", "p", 2)), lost)
 }
 
 func TestViewsOfferTheBestTaskOfEachBatch(t *testing.T) {

@@ -60,15 +60,21 @@ func (l *ledger) runs(conn *sql.Conn) int {
 	return least
 }
 
+// wantPlans wants three open connections with plans.
+func (l *ledger) wantPlans() {
+	l.Helper()
+	for i, conn := range l.held(3) {
+		if l.runs(conn) < 6 {
+			l.Errorf("connection %d has no plans", i)
+		}
+	}
+}
+
 // The first report on a connection finds all that it runs prepared and planned.
 func TestWarmConnectionsHavePlans(t *testing.T) {
 	t.Parallel()
 	l := openWarm(t)
-	for i, conn := range l.held(3) {
-		if l.runs(conn) < 6 {
-			t.Errorf("connection %d has no plans", i)
-		}
-	}
+	l.wantPlans()
 }
 
 func TestAConnectionIsWarmedUpOnce(t *testing.T) {
@@ -94,11 +100,7 @@ func TestConnectionsThatEndedAreReplaced(t *testing.T) {
 	l.DB().SetMaxIdleConns(0) // closes them
 	l.DB().SetMaxIdleConns(6)
 	l.must(l.Warm(t.Context()))
-	for i, conn := range l.held(3) {
-		if l.runs(conn) < 6 {
-			t.Errorf("connection %d has no plans", i)
-		}
-	}
+	l.wantPlans()
 }
 
 // Whoever needs a connection goes first.

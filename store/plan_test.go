@@ -1,0 +1,54 @@
+package store_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// What these read must not grow with what others wait for, or ever started.
+// SQLite plans by its schema alone, so an empty ledger shows it.
+func TestReadingsGoByTheirIndexes(t *testing.T) {
+	t.Parallel()
+	l := openSQLite(t)
+	for name, c := range map[string]struct {
+		text  string
+		args  []any
+		index string // that readings go by
+		times int    // how many
+	}{
+		"the tasks of a device":        {store.ViewsText(), []any{`[{"n":0,"name":"a"}]`}, "tasks_open_of_device (device=?", 1},
+		"seats of a batch":             {store.SeatsText(), []any{"p", 1, 0, 0, 10, 1000}, "tasks_in_line (pool=? AND batch", 2},
+		"open batches of a pool":       {store.OpenBatchesText(), []any{"p", 0, 10}, "tasks_in_line (pool=? AND batch", 2},
+		"what a pool started, by page": {store.StartsText(), []any{"p", int64(1) << 53, 500}, "attempts_of_pool (pool=? AND token<?)", 1},
+	} {
+		found := 0
+		for _, detail := range l.sqlitePlan(c.text, c.args...) {
+			if words := strings.Fields(detail); words[0] == "SCAN" && (words[1] == "t" || words[1] == "tasks" || words[1] == "attempts") {
+				t.Errorf("%s: all of them: %s", name, detail)
+			}
+			if strings.Contains(detail, c.index) {
+				found++
+			}
+		}
+		if found != c.times {
+			t.Errorf("%s: %d readings by %s, want %d", name, found, c.index, c.times)
+		}
+	}
+}
+
+func (l *ledger) sqlitePlan(query string, args ...any) (plan []string) {
+	l.Helper()
+	rows, err := l.DB().QueryContext(l.Context(), `EXPLAIN QUERY PLAN `+l.Text(query), args...)
+	l.must(err)
+	defer rows.Close()
+	for rows.Next() {
+		var id, parent, unused int
+		var detail string
+		l.must(rows.Scan(&id, &parent, &unused, &detail))
+		plan = append(plan, detail)
+	}
+	l.must(rows.Err())
+	return plan
+}
