@@ -40,8 +40,7 @@ func TestABrokenLongPollCostsNoHold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			forBackends(t, func(b *bench) {
-				t := b.t.(*testing.T) //nolint:forcetypeassert,errcheck // no benchmark
-				b.Dispatcher = b.parking(t, func(c *dispatcher.Config) {
+				b.Dispatcher = b.parking(func(c *dispatcher.Config) {
 					if name == "after" { // else it is told, and looks, and has it before it leaves
 						c.Semaphore = &lossySemaphore{Semaphore: b.semaphore}
 					}
@@ -49,10 +48,10 @@ func TestABrokenLongPollCostsNoHold(t *testing.T) {
 				b.pool("a", 1, minute)
 				b.batch("a", nil, "first", "leaves", "stays")
 				held := b.granted("first")
-				leaves, stays := b.parks(t, "leaves"), b.parks(t, "stays")
+				leaves, stays := b.parks("leaves"), b.parks("stays")
 				test(b, leaves, func() { b.ended("first", held, "succeeded", "", devices.OutcomeRecorded) })
 				if a := stays.answered(); a.Task == nil {
-					t.Errorf("%+v, want the place", a)
+					b.t.Errorf("%+v, want the place", a)
 				}
 				b.expectReason("leaves", `{}`, devices.ReasonFull)
 			})
@@ -65,9 +64,8 @@ func TestABrokenLongPollCostsNoHold(t *testing.T) {
 func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		t := b.t.(*testing.T) //nolint:forcetypeassert,errcheck // no benchmark
 		left, asked := &departing{Semaphore: b.semaphore}, make(chan struct{}, 100)
-		b.Dispatcher = b.parking(t)
+		b.Dispatcher = b.parking()
 		deaf := dispatcher.New(dispatcher.Config{ // it hears nothing of the others
 			Store: b.store, Semaphore: left, Parking: &hooked{Parking: parked.New(b.redis), asked: asked},
 			FleetTokens: []string{"fleet-token-of-the-tests"},
@@ -75,22 +73,22 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 		b.pool("a", 1, minute)
 		b.batch("a", nil, "first", "moves", "behind")
 		held := b.granted("first")
-		older := b.wait(t, deaf, fleetCaller("moves"), `{"id":"older"}`, long)
+		older := b.wait(deaf, fleetCaller("moves"), `{"id":"older"}`, long)
 		older.isParked()
-		behind := b.parks(t, "behind")
-		newer := b.wait(t, b.Dispatcher, fleetCaller("moves"), `{"id":"newer"}`, long)
+		behind := b.parks("behind")
+		newer := b.wait(b.Dispatcher, fleetCaller("moves"), `{"id":"newer"}`, long)
 		newer.isParked()
 		older.leave()
 		older.answered()
-		isAsked(t, asked)
+		b.isAsked(asked)
 		b.must(deaf.StopHandingOn(b.ctx)) // it has said all that it says
 		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
 		if a := newer.answered(); a.Task == nil {
-			t.Errorf("%+v, want the place", a)
+			b.t.Errorf("%+v, want the place", a)
 		}
 		behind.stillParked()
 		if left.told() != 0 {
-			t.Errorf("the line was told %d times that the device left", left.told())
+			b.t.Errorf("the line was told %d times that the device left", left.told())
 		}
 	})
 }
@@ -139,12 +137,12 @@ func (h *hooked) Newest(ctx context.Context, device string, remembered time.Dura
 	return h.Parking.Newest(ctx, device, remembered)
 }
 
-func isAsked(t *testing.T, asked <-chan struct{}) {
-	t.Helper()
+func (b *bench) isAsked(asked <-chan struct{}) {
+	b.t.Helper()
 	select {
 	case <-asked:
 	case <-time.After(patience):
-		t.Fatal("nobody looked who had gone")
+		b.t.Fatal("nobody looked who had gone")
 	}
 }
 
@@ -165,11 +163,10 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			forBackends(t, func(b *bench) {
-				t := b.t.(*testing.T) //nolint:forcetypeassert,errcheck // no benchmark
 				asked, inLine, announce := make(chan struct{}, 100), make(chan struct{}), make(chan struct{})
 				left := &departing{Semaphore: b.semaphore}
-				one := b.parking(t, left.watch, func(c *dispatcher.Config) { c.Parking = &hooked{Parking: c.Parking, asked: asked} })
-				other := b.parking(t, func(c *dispatcher.Config) {
+				one := b.parking(left.watch, func(c *dispatcher.Config) { c.Parking = &hooked{Parking: c.Parking, asked: asked} })
+				other := b.parking(func(c *dispatcher.Config) {
 					c.Parking = &hooked{Parking: c.Parking, before: func() {
 						close(inLine)
 						<-announce
@@ -179,10 +176,10 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 				b.pool("a", 1, minute)
 				b.batch("a", nil, "first", "moves")
 				held := b.granted("first")
-				older := b.parks(t, "moves")
+				older := b.parks("moves")
 				var newer *waiting
 				left.before = func() {
-					newer = b.wait(t, other, fleetCaller("moves"), `{"id":"newer"}`, long)
+					newer = b.wait(other, fleetCaller("moves"), `{"id":"newer"}`, long)
 					<-inLine
 					if name == "announced before" {
 						close(announce)
@@ -191,8 +188,8 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 				}
 				older.leave()
 				older.answered()
-				isAsked(t, asked) // before the line was told
-				isAsked(t, asked) // and after
+				b.isAsked(asked) // before the line was told
+				b.isAsked(asked) // and after
 				if name == "announced after" {
 					close(announce)
 				}
@@ -203,7 +200,7 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 				})
 				b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
 				if a := newer.answered(); a.Task == nil {
-					t.Errorf("%+v, want the place", a)
+					b.t.Errorf("%+v, want the place", a)
 				}
 			})
 		})
@@ -214,9 +211,8 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 func TestWhoLeftIsNotFoundInTheLedger(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		t := b.t.(*testing.T) //nolint:forcetypeassert,errcheck // no benchmark
-		b.Dispatcher = b.parking(t)
-		w := b.parks(t, "leaves")
+		b.Dispatcher = b.parking()
+		w := b.parks("leaves")
 		reach := func() store.Reach {
 			b.must(b.FlushReached(b.ctx))
 			d, err := b.store.Device(b.ctx, "leaves")
@@ -224,7 +220,7 @@ func TestWhoLeftIsNotFoundInTheLedger(t *testing.T) {
 			return d.Reach
 		}
 		if got := reach(); got != store.ReachPark {
-			t.Fatalf("parked, and known to be told by %d", got)
+			b.t.Fatalf("parked, and known to be told by %d", got)
 		}
 		w.leave()
 		w.answered()

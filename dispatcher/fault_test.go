@@ -1,7 +1,6 @@
 package dispatcher_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,94 +10,16 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-var errDown = errors.New("down for the test")
-
-// faultySemaphore fails, or runs something first, when it is told to.
-type faultySemaphore struct {
-	dispatcher.Semaphore
-	acquireDown, releaseDown atomic.Bool
-	beforeAcquire            func()
-}
-
-func (f *faultySemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
-	if f.beforeAcquire != nil {
-		f.beforeAcquire()
-	}
-	if f.acquireDown.Load() {
-		return nil, nil, errDown
-	}
-	return f.Semaphore.Acquire(ctx, pool, pace, r)
-}
-
-func (f *faultySemaphore) Release(ctx context.Context, pool string, pace slots.Pace, leases []string) ([]bool, []slots.Offer, error) {
-	if f.releaseDown.Load() {
-		return nil, nil, errDown
-	}
-	return f.Semaphore.Release(ctx, pool, pace, leases)
-}
-
-// faultyStore loses answers.
-type faultyStore struct {
-	dispatcher.Store
-	viewsDown, resultsDown, renewDown, claimUnknown atomic.Bool
-}
-
-func (f *faultyStore) Views(ctx context.Context, devices []string) ([]store.View, error) {
-	if f.viewsDown.Load() {
-		return nil, errDown
-	}
-	return f.Store.Views(ctx, devices)
-}
-
-func (f *faultyStore) Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error) {
-	if f.renewDown.Load() {
-		return nil, errDown
-	}
-	return f.Store.Renew(ctx, renewals)
-}
-
-func (f *faultyStore) RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome {
-	if f.resultsDown.Load() {
-		outcomes := make([]store.ResultOutcome, len(results))
-		for i := range outcomes {
-			outcomes[i].Err = errDown
-		}
-		return outcomes
-	}
-	return f.Store.RecordResults(ctx, results, settle)
-}
-
-// Claim commits, and then says that it does not know.
-func (f *faultyStore) Claim(ctx context.Context, claims []store.Claim) ([]store.ClaimOutcome, error) {
-	outcomes, err := f.Store.Claim(ctx, claims)
-	if f.claimUnknown.Load() && err == nil {
-		return nil, fmt.Errorf("claiming: %w", store.ErrOutcomeUnknown)
-	}
-	return outcomes, err
-}
-
-func faulty(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *faultyStore, *faultySemaphore) {
-	t.Helper()
-	ledger, semaphore := &faultyStore{}, &faultySemaphore{}
-	b := embedded(t, append(changes, func(c *dispatcher.Config) {
-		ledger.Store, semaphore.Semaphore = c.Store, c.Semaphore
-		c.Store, c.Semaphore = ledger, semaphore
-	})...)
-	return b, ledger, semaphore
-}
-
 func TestSemaphoreDown(t *testing.T) {
 	t.Parallel()
-	b, _, semaphore := faulty(t)
+	b, spies := spied(t)
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1", "d2")
 	g := b.granted("d1")
-	semaphore.acquireDown.Store(true)
-	semaphore.releaseDown.Store(true)
+	spies.down("Acquire", "Release")
 	// Results are recorded and acknowledged, nothing is granted.
 	reply := b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
 	if reply.Reason != devices.ReasonNone {
@@ -113,20 +34,20 @@ func TestSemaphoreDown(t *testing.T) {
 
 func TestLedgerDown(t *testing.T) {
 	t.Parallel()
-	b, ledger, _ := faulty(t)
+	b, spies := spied(t)
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")
-	ledger.resultsDown.Store(true)
+	spies.down("RecordResults")
 	if reply, err := b.tryReport("d1", result(g, "succeeded", "")); !errors.Is(err, dispatcher.ErrUnavailable) {
 		t.Errorf("result not recorded, answered %+v, %v; want no acknowledgement", reply, err)
 	}
 	b.expectState(g.ID, store.Dispatched)
-	ledger.renewDown.Store(true)
+	spies.down("Renew")
 	if _, err := b.tryReport("d1", running(g)); !errors.Is(err, dispatcher.ErrUnavailable) {
 		t.Errorf("not renewed: %v", err)
 	}
-	ledger.viewsDown.Store(true)
+	spies.down("Views")
 	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, dispatcher.ErrUnavailable) {
 		t.Errorf("no view: %v", err)
 	}
@@ -136,13 +57,13 @@ func TestLedgerDown(t *testing.T) {
 // grant that was committed after all.
 func TestCommitUnknown(t *testing.T) {
 	t.Parallel()
-	b, ledger, _ := faulty(t)
+	b, spies := spied(t)
 	b.pool("a", 1, minute)
 	b.batch("a", nil, "d1", "d2")
-	ledger.claimUnknown.Store(true)
+	spies.fails("Claim", store.ErrOutcomeUnknown)
 	b.expectReason("d1", `{}`, devices.ReasonUnavailable)
 	b.expectHeld(1) // not released: it may be in force
-	ledger.claimUnknown.Store(false)
+	spies.ease()
 	b.expectReason("d2", `{}`, devices.ReasonFull)
 	if g := b.granted("d1"); g.Redelivered != 1 {
 		t.Errorf("grant %+v, want the committed one again", g)
@@ -152,14 +73,14 @@ func TestCommitUnknown(t *testing.T) {
 func TestAcquireThatCameTooLateIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	clock := &stoppedClock{}
-	b, _, semaphore := faulty(t, func(c *dispatcher.Config) { c.Now = clock.now })
+	b, spies := spied(t, func(c *dispatcher.Config) { c.Now = clock.now })
 	b.pool("a", 1, minute)
 	b.batch("a", nil, "d1")
 	b.reconcile()
-	semaphore.beforeAcquire = func() { clock.pass(3*time.Second + 1) }
+	spies.before("Acquire", func() { clock.pass(3*time.Second + 1) })
 	b.expectReason("d1", `{}`, devices.ReasonUnavailable)
 	b.expectHeld(0)
-	semaphore.beforeAcquire = nil
+	spies.ease()
 	b.granted("d1")
 }
 

@@ -83,12 +83,11 @@ func TestALimitedDeviceThatPollsHoldsNobodyUp(t *testing.T) {
 func TestALimitedParkedReportLetsTheNextHaveThePlace(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		t := b.t.(*testing.T) //nolint:forcetypeassert,errcheck // no benchmark
 		var parked []*waiting
-		held := b.contested(func(device string) { parked = append(parked, b.parks(t, device)) })
+		held := b.contested(func(device string) { parked = append(parked, b.parks(device)) })
 		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
 		if a := parked[1].answered(); a.Reason != devices.ReasonGranted {
-			t.Errorf("who stands behind: %+v", a)
+			b.t.Errorf("who stands behind: %+v", a)
 		}
 		parked[0].stillParked()
 	}, unhurried, func(c *dispatcher.Config) { c.OfferLeast, c.OfferMost = long, long })

@@ -12,12 +12,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// partialStore fails for single entries.
+// partialStore fails for a single result.
 type partialStore struct {
 	dispatcher.Store
-	badResult  int64  // a result of this task is not recorded
-	cancelDown bool   // AskCancel fails
-	beforeGone func() // runs before a redelivery
+	badResult int64 // a result of this task is not recorded
 }
 
 func (s *partialStore) RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome {
@@ -32,32 +30,12 @@ func (s *partialStore) RecordResults(ctx context.Context, results []store.Result
 	return outcomes
 }
 
-func (s *partialStore) AskCancel(ctx context.Context, task, token int64, why string) error {
-	if s.cancelDown {
-		return errDown
-	}
-	return s.Store.AskCancel(ctx, task, token, why)
-}
-
-func (s *partialStore) Redeliver(ctx context.Context, task, token int64) (store.Grant, error) {
-	if s.beforeGone != nil {
-		s.beforeGone()
-	}
-	return s.Store.Redeliver(ctx, task, token)
-}
-
-func partial(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *partialStore) {
-	t.Helper()
-	ledger := &partialStore{}
-	b := embedded(t, append(changes, func(c *dispatcher.Config) { ledger.Store, c.Store = c.Store, ledger })...)
-	return b, ledger
-}
-
 // TestAResultThatFailsSpoilsNothing: its neighbour is acknowledged, what runs is
 // renewed, nothing new is granted, and the device is told why.
 func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 	t.Parallel()
-	b, ledger := partial(t)
+	ledger := &partialStore{}
+	b := embedded(t, func(c *dispatcher.Config) { ledger.Store, c.Store = c.Store, ledger })
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1", "d2")
 	b.batch("a", nil, "d2")
@@ -85,12 +63,12 @@ func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 // TestEveryRunningEntryIsAnswered: also behind one whose end could not be noted.
 func TestEveryRunningEntryIsAnswered(t *testing.T) {
 	t.Parallel()
-	b, ledger := partial(t)
+	b, spies := spied(t)
 	b.pool("a", 5, minute)
 	b.batch("a", func(in *store.Batch) { in.MaxRun = minute }, "d1")
 	g := b.granted("d1")
 	b.lapse()
-	ledger.cancelDown = true
+	spies.down("AskCancel")
 	reply := b.expectReason("d1", fmt.Sprintf(`{"id":"r","running":[{"task":%d,"token":%d},{"task":%d,"token":1234567}]}`,
 		g.ID, g.Token, g.ID), devices.ReasonUnavailable)
 	if len(reply.Cancel) != 2 || reply.Cancel[0].Why != devices.CancelMaxRun || reply.Cancel[1].Why != devices.CancelStale {
@@ -102,13 +80,13 @@ func TestEveryRunningEntryIsAnswered(t *testing.T) {
 // in the same report.
 func TestAGrantThatEndedBeforeItsRedelivery(t *testing.T) {
 	t.Parallel()
-	b, ledger := partial(t)
+	b, spies := spied(t)
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
 	b.batch("a", nil, "d1")
 	first := b.granted("d1")
-	ledger.beforeGone = func() {
-		ledger.beforeGone = nil
+	spies.before("Redeliver", func() {
+		spies.ease()
 		report, err := devices.DecodeReport([]byte(fmt.Sprintf(`{"accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, first.ID, first.Token)))
 		if err != nil {
 			t.Error(err)
@@ -116,7 +94,7 @@ func TestAGrantThatEndedBeforeItsRedelivery(t *testing.T) {
 		if _, err := b.HandleReport(b.ctx, dispatcher.Caller{Device: "d1", Via: dispatcher.ViaFleetToken}, report); err != nil {
 			t.Error(err)
 		}
-	}
+	})
 	if second := b.granted("d1"); second.ID == first.ID {
 		t.Errorf("granted %+v, want the other task", second)
 	}

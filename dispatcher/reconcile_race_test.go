@@ -1,35 +1,18 @@
 package dispatcher_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/slots"
 )
-
-// interruptedSemaphore lets something happen just before an addition.
-type interruptedSemaphore struct {
-	dispatcher.Semaphore
-	beforeAdopt func()
-}
-
-func (s *interruptedSemaphore) Adopt(ctx context.Context, pool string, holders []slots.Holding) ([]bool, error) {
-	s.beforeAdopt()
-	return s.Semaphore.Adopt(ctx, pool, holders)
-}
 
 // TestReconcileTakesBackWhatEndedMeanwhile: the grant was read, its device's
 // result came and found nothing to release in Redis, and then the slot was
 // added. Nobody would ever free it again.
 func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
 	t.Parallel()
-	semaphore := &interruptedSemaphore{}
-	b := embedded(t, func(c *dispatcher.Config) {
-		semaphore.Semaphore = c.Semaphore
-		c.Semaphore = semaphore
-	})
+	b, spies := spied(t)
 	b.pool("a", 2, minute)
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")
@@ -38,10 +21,10 @@ func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := false
-	semaphore.beforeAdopt = func() {
+	spies.before("Adopt", func() {
 		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
 		ended = true
-	}
+	})
 	if r := b.reconcile(); r.Added != 1 || !ended {
 		t.Errorf("reconciled %+v, ended %v: want the grant added", r, ended)
 	}

@@ -1,26 +1,13 @@
 package dispatcher_test
 
 import (
-	"context"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/store"
 )
-
-// viewingStore counts the readings of devices.
-type viewingStore struct {
-	dispatcher.Store
-	views atomic.Int64
-}
-
-func (s *viewingStore) Views(ctx context.Context, devices []string) ([]store.View, error) {
-	s.views.Add(1)
-	return s.Store.Views(ctx, devices)
-}
 
 // stoppedClock stands still but where a test moves it.
 type stoppedClock struct{ past atomic.Int64 }
@@ -32,18 +19,16 @@ func (c *stoppedClock) now() time.Time {
 func (c *stoppedClock) pass(d time.Duration) { c.past.Add(int64(d)) }
 
 // refusing is a bench with a full pool "a", whose readings are counted.
-func refusing(t *testing.T, test func(b *bench, clock *stoppedClock, views func() int64)) {
+func refusing(t *testing.T, test func(b *bench, clock *stoppedClock, views func() int)) {
 	t.Helper()
 	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": servers} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			clock, counting := &stoppedClock{}, &viewingStore{}
-			b := open(t, pushing(&wakes{}), func(c *dispatcher.Config) {
-				counting.Store, c.Store, c.Now, c.Recall = c.Store, counting, clock.now, true
-			})
+			clock, spies := &stoppedClock{}, &spies{}
+			b := open(t, pushing(&wakes{}), spies.config, func(c *dispatcher.Config) { c.Now, c.Recall = clock.now, true })
 			b.pool("a", 1, 300*time.Second)
 			b.batch("a", nil, "holder", "d", "e")
-			test(b, clock, func() int64 { return counting.views.Swap(0) })
+			test(b, clock, func() int { return spies.answers("Views") })
 		})
 	}
 }
@@ -52,7 +37,7 @@ func refusing(t *testing.T, test func(b *bench, clock *stoppedClock, views func(
 // else it reports is looked at.
 func TestRepeatedRefusal(t *testing.T) {
 	t.Parallel()
-	refusing(t, func(b *bench, clock *stoppedClock, views func() int64) {
+	refusing(t, func(b *bench, clock *stoppedClock, views func() int) {
 		b.t.Helper()
 		b.expectReason("holder", `{}`, devices.ReasonGranted)
 		first := b.expectReason("d", `{}`, devices.ReasonFull)
@@ -82,7 +67,7 @@ func TestRepeatedRefusal(t *testing.T) {
 // asked back then.
 func TestRepeatedRefusalOfWhoCanBeTold(t *testing.T) {
 	t.Parallel()
-	refusing(t, func(b *bench, clock *stoppedClock, views func() int64) {
+	refusing(t, func(b *bench, clock *stoppedClock, views func() int) {
 		b.t.Helper()
 		b.registered("d")
 		b.expectReason("holder", `{}`, devices.ReasonGranted)
@@ -103,7 +88,7 @@ func TestRepeatedRefusalOfWhoCanBeTold(t *testing.T) {
 // A place that falls free ends what is remembered.
 func TestRepeatedRefusalEndsWithAFreePlace(t *testing.T) {
 	t.Parallel()
-	refusing(t, func(b *bench, _ *stoppedClock, _ func() int64) {
+	refusing(t, func(b *bench, _ *stoppedClock, _ func() int) {
 		b.t.Helper()
 		held := b.granted("holder")
 		b.expectReason("d", `{}`, devices.ReasonFull)

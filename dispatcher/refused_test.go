@@ -1,13 +1,11 @@
 package dispatcher_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
@@ -39,16 +37,10 @@ func TestABadResultIsAMention(t *testing.T) {
 	}
 }
 
-// refusingStore refuses every claim for certain.
-type refusingStore struct{ dispatcher.Store }
-
-func (refusingStore) Claim(context.Context, []store.Claim) ([]store.ClaimOutcome, error) {
-	return nil, errDown
-}
-
 func TestAClaimThatFailedForCertainGivesItsSlotBack(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.Store = refusingStore{c.Store} })
+	b, spies := spied(t)
+	spies.down("Claim")
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
 	b.expectReason("d1", `{}`, devices.ReasonUnavailable)

@@ -50,13 +50,13 @@ func TestAnOutageIsNotLoggedByEveryReport(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	now := time.Now()
-	b, _, semaphore := faulty(t, func(c *dispatcher.Config) {
+	b, spies := spied(t, func(c *dispatcher.Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&out, nil))
 		c.Now = func() time.Time { return now }
 	})
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d0", "d1", "d2", "d3")
-	semaphore.acquireDown.Store(true)
+	spies.down("Acquire")
 	for i := range 4 {
 		b.expectReason(fmt.Sprintf("d%d", i), `{}`, devices.ReasonUnavailable)
 	}

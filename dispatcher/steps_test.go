@@ -43,7 +43,7 @@ func TestDebugLogHasTheStepsOfAHandoff(t *testing.T) {
 		b.pool("a", 1, minute)
 		b.batch("a", nil, "d1", "d2")
 		first := b.granted("d1")
-		w := b.parks(t, "d2")
+		w := b.parks("d2")
 		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
 		if a := w.answered(); a.Task == nil {
 			t.Fatalf("%+v, want a grant", a)

@@ -1,17 +1,13 @@
 package dispatcher_test
 
 import (
-	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/slots"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 // BenchmarkStorm lets 10,000 devices report to a full pool, as many at once as a
@@ -24,7 +20,8 @@ func BenchmarkStorm(b *testing.B) {
 	for _, recall := range []bool{true, false} {
 		b.Run(fmt.Sprint("recall=", recall), func(b *testing.B) {
 			s := newStorm(b, recall)
-			views, acquires := s.views.Load(), s.acquires.Load()
+			s.answers("Views")
+			s.answers("Acquire")
 			_, commands := s.redisWork()
 			reports := 0
 			for b.Loop() {
@@ -32,49 +29,25 @@ func BenchmarkStorm(b *testing.B) {
 			}
 			per := func(n float64) float64 { return n / float64(reports) }
 			b.ReportMetric(per(float64(b.Elapsed().Microseconds())), "µs/report")
-			b.ReportMetric(per(float64(s.views.Load()-views)), "readings/report")
-			b.ReportMetric(per(float64(s.acquires.Load()-acquires)), "acquires/report")
+			b.ReportMetric(per(float64(s.answers("Views"))), "readings/report")
+			b.ReportMetric(per(float64(s.answers("Acquire"))), "acquires/report")
 			_, after := s.redisWork()
 			b.ReportMetric(per(after-commands), "redis-commands/report")
 		})
 	}
 }
 
-// storm is a fleet that finds a pool full, and what is counted of its reports.
+// storm is a fleet that finds a pool full.
 type storm struct {
 	*bench
-	names    []string
-	views    atomic.Int64
-	acquires atomic.Int64
-}
-
-type stormStore struct {
-	dispatcher.Store
-	s *storm
-}
-
-func (c stormStore) Views(ctx context.Context, devices []string) ([]store.View, error) {
-	c.s.views.Add(1)
-	return c.Store.Views(ctx, devices)
-}
-
-type stormSemaphore struct {
-	dispatcher.Semaphore
-	s *storm
-}
-
-func (c stormSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, requests []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
-	c.s.acquires.Add(1)
-	return c.Semaphore.Acquire(ctx, pool, pace, requests)
+	*spies
+	names []string
 }
 
 func newStorm(b *testing.B, recall bool) *storm {
 	b.Helper()
-	s := &storm{}
-	s.bench = servers(b, func(c *dispatcher.Config) {
-		c.Recall, c.Jitter = recall, nil
-		c.Store, c.Semaphore = stormStore{c.Store, s}, stormSemaphore{c.Semaphore, s}
-	})
+	s := &storm{spies: &spies{}}
+	s.bench = servers(b, s.config, func(c *dispatcher.Config) { c.Recall, c.Jitter = recall, nil })
 	for i := range 10_000 {
 		s.names = append(s.names, fmt.Sprint("d", i))
 	}

@@ -94,7 +94,7 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 			freed := time.Now()
 			b.at(freed, 0)
 			held := b.granted("first")
-			w := b.wait(t, deaf, fleetCaller("waits"), `{}`, long)
+			w := b.wait(deaf, fleetCaller("waits"), `{}`, long)
 			w.isParked()
 			b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
 			for after := time.Duration(0); after <= 2*passEvery; after += ms {

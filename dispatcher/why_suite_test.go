@@ -1,15 +1,12 @@
 package dispatcher_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -105,26 +102,6 @@ func (b *bench) setWindows(batch int64, windows []store.Window) {
 		return nil
 	})
 	b.must(err)
-}
-
-// lostSemaphore does not answer.
-type lostSemaphore struct {
-	dispatcher.Semaphore
-	down atomic.Bool
-}
-
-func (s *lostSemaphore) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) ([]slots.Acquisition, []slots.Offer, error) {
-	if s.down.Load() {
-		return nil, nil, errDown
-	}
-	return s.Semaphore.Acquire(ctx, pool, pace, r)
-}
-
-func (s *lostSemaphore) Standing(ctx context.Context, pool string, w []slots.Waiter) ([]slots.Standing, error) {
-	if s.down.Load() {
-		return nil, errDown
-	}
-	return s.Semaphore.Standing(ctx, pool, w)
 }
 
 // changeLedger changes pool a in the ledger alone.

@@ -255,21 +255,20 @@ func TestWhyInLine(t *testing.T) {
 
 func TestWhyWithoutRedis(t *testing.T) {
 	t.Parallel()
-	lost := &lostSemaphore{}
-	b := embedded(t, func(c *dispatcher.Config) { lost.Semaphore, c.Semaphore = c.Semaphore, lost }, unhurried)
+	b, spies := spied(t, unhurried)
 	b.pool("a", 1, minute)
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone)
 	b.batch("a", nil, "d1")
 	task := b.tasksOf("d1")[0]
 	// Unknown to Redis is no obstacle: the next report restores it.
 	b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport})
-	lost.down.Store(true)
+	spies.down("Acquire", "Standing")
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonUnavailable)
 	b.expectWhy(task, []dispatcher.Code{dispatcher.CodeUnavailable})
 	b.changeLedger(func(s *store.PoolSpec) { s.Paused = true })
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonPaused)
 	b.expectWhy(task, []dispatcher.Code{dispatcher.CodePoolPaused, dispatcher.CodeUnavailable})
-	lost.down.Store(false)
+	spies.ease()
 	b.expectWhy(task, []dispatcher.Code{dispatcher.CodePoolPaused})
 }
 

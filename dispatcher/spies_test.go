@@ -1,0 +1,182 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+var errDown = errors.New("down for the test")
+
+// spies come between a dispatcher and its stores: they count the calls, and let
+// a test act before and after each, or fail it.
+type spies struct {
+	dispatcher.Store
+	dispatcher.Semaphore
+	longest atomic.Int64 // of the last pace
+
+	mu       sync.Mutex
+	hooks    map[string]func() error // by when and what, as in "before Claim"
+	answered map[string]int
+}
+
+// spied is a bench on embedded stores with spies.
+func spied(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *spies) {
+	t.Helper()
+	s := &spies{}
+	return embedded(t, append(changes, s.config)...), s
+}
+
+func (s *spies) config(c *dispatcher.Config) {
+	s.hooks, s.answered = make(map[string]func() error), make(map[string]int)
+	s.Store, s.Semaphore = c.Store, c.Semaphore
+	c.Store, c.Semaphore = s, s
+}
+
+func (s *spies) hook(at string, do func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hooks[at] = do
+}
+
+func (s *spies) before(call string, do func()) {
+	s.hook("before "+call, func() error { do(); return nil })
+}
+
+func (s *spies) after(call string, do func()) {
+	s.hook("after "+call, func() error { do(); return nil })
+}
+
+// down lets calls come to nothing.
+func (s *spies) down(calls ...string) {
+	for _, call := range calls {
+		s.hook("before "+call, func() error { return errDown })
+	}
+}
+
+// fails lets a call take effect, and then say this.
+func (s *spies) fails(call string, err error) {
+	s.hook("after "+call, func() error { return err })
+}
+
+// ease ends whatever was to happen.
+func (s *spies) ease() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.hooks)
+}
+
+// answers counts those to a call since it was asked last.
+func (s *spies) answers(call string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer delete(s.answered, call)
+	return s.answered[call]
+}
+
+func (s *spies) run(at string) error {
+	s.mu.Lock()
+	do := s.hooks[at]
+	s.mu.Unlock()
+	if do == nil {
+		return nil
+	}
+	return do()
+}
+
+// pass lets a call through.
+func (s *spies) pass(call string, through func() error) error {
+	if err := s.run("before " + call); err != nil {
+		return err
+	}
+	err := errors.Join(through(), s.run("after "+call))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answered[call]++
+	return err
+}
+
+// give passes a call with one answer.
+func give[T any](s *spies, call string, through func() (T, error)) (out T, err error) {
+	err = s.pass(call, func() error {
+		out, err = through()
+		return err
+	})
+	return out, err
+}
+
+func (s *spies) Claim(ctx context.Context, claims []store.Claim) ([]store.ClaimOutcome, error) {
+	return give(s, "Claim", func() ([]store.ClaimOutcome, error) { return s.Store.Claim(ctx, claims) })
+}
+
+func (s *spies) Views(ctx context.Context, devices []string) ([]store.View, error) {
+	return give(s, "Views", func() ([]store.View, error) { return s.Store.Views(ctx, devices) })
+}
+
+func (s *spies) Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error) {
+	return give(s, "Renew", func() ([]store.RenewalOutcome, error) { return s.Store.Renew(ctx, renewals) })
+}
+
+func (s *spies) Redeliver(ctx context.Context, task, token int64) (store.Grant, error) {
+	return give(s, "Redeliver", func() (store.Grant, error) { return s.Store.Redeliver(ctx, task, token) })
+}
+
+func (s *spies) Pool(ctx context.Context, name string) (store.Pool, error) {
+	return give(s, "Pool", func() (store.Pool, error) { return s.Store.Pool(ctx, name) })
+}
+
+func (s *spies) Reap(ctx context.Context, before time.Time, limit int, settle store.Settle) ([]store.Reaped, error) {
+	return give(s, "Reap", func() ([]store.Reaped, error) { return s.Store.Reap(ctx, before, limit, settle) })
+}
+
+func (s *spies) AskCancel(ctx context.Context, task, token int64, why string) error {
+	return s.pass("AskCancel", func() error { return s.Store.AskCancel(ctx, task, token, why) })
+}
+
+func (s *spies) RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome {
+	outcomes := make([]store.ResultOutcome, len(results))
+	err := s.pass("RecordResults", func() error {
+		outcomes = s.Store.RecordResults(ctx, results, settle)
+		return nil
+	})
+	for i := range outcomes {
+		outcomes[i].Err = errors.Join(outcomes[i].Err, err)
+	}
+	return outcomes
+}
+
+func (s *spies) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) (got []slots.Acquisition, offers []slots.Offer, err error) {
+	s.longest.Store(int64(pace.Longest))
+	err = s.pass("Acquire", func() error {
+		got, offers, err = s.Semaphore.Acquire(ctx, pool, pace, r)
+		return err
+	})
+	return got, offers, err
+}
+
+func (s *spies) Release(ctx context.Context, pool string, pace slots.Pace, leases []string) (freed []bool, offers []slots.Offer, err error) {
+	err = s.pass("Release", func() error {
+		freed, offers, err = s.Semaphore.Release(ctx, pool, pace, leases)
+		return err
+	})
+	return freed, offers, err
+}
+
+func (s *spies) Restore(ctx context.Context, pool string, c slots.Config, held []slots.Holding) (bool, error) {
+	return give(s, "Restore", func() (bool, error) { return s.Semaphore.Restore(ctx, pool, c, held) })
+}
+
+func (s *spies) Adopt(ctx context.Context, pool string, holders []slots.Holding) ([]bool, error) {
+	return give(s, "Adopt", func() ([]bool, error) { return s.Semaphore.Adopt(ctx, pool, holders) })
+}
+
+func (s *spies) Standing(ctx context.Context, pool string, w []slots.Waiter) ([]slots.Standing, error) {
+	return give(s, "Standing", func() ([]slots.Standing, error) { return s.Semaphore.Standing(ctx, pool, w) })
+}

@@ -1,0 +1,147 @@
+package dispatcher_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/parked"
+)
+
+const (
+	long     = time.Hour   // a wait that no test sees the end of
+	patience = time.Minute // what no machine reaches that only stands still for a while
+)
+
+// waiting is a report whose answer may be held.
+type waiting struct {
+	t      testing.TB
+	caller dispatcher.Caller
+	parked chan struct{} // closed when it is
+	answer chan answered
+	leave  context.CancelFunc // the device closes its connection
+}
+
+type answered struct {
+	devices.Reply
+	held bool
+	err  error
+}
+
+// wait sends a report that lets its answer wait.
+func (b *bench) wait(d *dispatcher.Dispatcher, caller dispatcher.Caller, body string, wait time.Duration) *waiting {
+	b.t.Helper()
+	report, err := devices.DecodeReport([]byte(body))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(b.ctx)
+	w := &waiting{t: b.t, caller: caller, parked: make(chan struct{}), answer: make(chan answered, 1), leave: leave}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		reply, held, err := d.Wait(ctx, caller, report, wait, func() { close(w.parked) })
+		w.answer <- answered{reply, held, err}
+	}()
+	b.t.Cleanup(func() {
+		leave()
+		<-ended
+	})
+	return w
+}
+
+func fleetCaller(device string) dispatcher.Caller {
+	return dispatcher.Caller{Device: devices.ID(device), Via: dispatcher.ViaFleetToken}
+}
+
+// parks sends a report that must be parked.
+func (b *bench) parks(device string) *waiting {
+	b.t.Helper()
+	w := b.wait(b.Dispatcher, fleetCaller(device), `{"id":"`+device+`-waits"}`, long)
+	w.isParked()
+	return w
+}
+
+func (w *waiting) isParked() {
+	w.t.Helper()
+	select {
+	case <-w.parked:
+	case a := <-w.answer:
+		w.t.Fatalf("%s: answered %+v, want it parked", w.caller.Device, a)
+	case <-time.After(patience):
+		w.t.Fatalf("%s: never parked", w.caller.Device)
+	}
+}
+
+func (w *waiting) answered() answered {
+	w.t.Helper()
+	select {
+	case a := <-w.answer:
+		if a.err != nil {
+			w.t.Fatalf("%s: %v", w.caller.Device, a.err)
+		}
+		return a
+	case <-time.After(patience):
+		w.t.Fatalf("%s: never answered", w.caller.Device)
+		return answered{}
+	}
+}
+
+func (w *waiting) stillParked() {
+	w.t.Helper()
+	select {
+	case a := <-w.answer:
+		w.t.Fatalf("%s: answered %+v, want it to wait on", w.caller.Device, a)
+	default:
+	}
+}
+
+// wake tells a replica that a place of pool "a" is offered to the device.
+func wake(d *dispatcher.Dispatcher, device string) {
+	d.Parked().Called([]parked.Call{{Device: device, Pool: "a"}})
+}
+
+// keepingOffers lets no place be given up only because the machine stands still.
+func keepingOffers(c *dispatcher.Config) { c.OfferLeast, c.OfferMost = minute, minute }
+
+// replica is another dispatcher on the stores of a bench; both know of each
+// other's parked reports.
+func (b *bench) replica() *dispatcher.Dispatcher {
+	b.t.Helper()
+	b.Dispatcher = b.parking()
+	return b.parking()
+}
+
+func (b *bench) parking(changes ...func(*dispatcher.Config)) *dispatcher.Dispatcher {
+	b.t.Helper()
+	board := parked.New(b.redis)
+	config := dispatcher.Config{
+		Store: b.store, Semaphore: b.semaphore, Parking: board, FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
+		OfferLeast: minute, OfferMost: minute,
+	}
+	for _, change := range changes {
+		change(&config)
+	}
+	d := dispatcher.New(config)
+	ctx, stop := context.WithCancel(context.WithoutCancel(b.ctx))
+	hears, ended := make(chan struct{}, 100), make(chan struct{})
+	go func() {
+		defer close(ended)
+		board.Listen(ctx, d.Parked(), func() { hears <- struct{}{} })
+	}()
+	b.t.Cleanup(func() {
+		if err := d.StopHandingOn(context.Background()); err != nil {
+			b.t.Error(err)
+		}
+		stop()
+		<-ended
+	})
+	select {
+	case <-hears:
+	case <-time.After(patience):
+		b.t.Fatal("the replica hears nothing")
+	}
+	return d
+}
