@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -181,6 +182,14 @@ type refused struct {
 
 func broken(tb testing.TB) map[string]refused {
 	tb.Helper()
+	all := brokenSources(tb)
+	maps.Copy(all, brokenValues())
+	return all
+}
+
+// brokenSources cannot be read, or not as settings.
+func brokenSources(tb testing.TB) map[string]refused {
+	tb.Helper()
 	type set = []string
 	return map[string]refused{
 		"unknown key":              {file: "http_lisen: ':1'", want: "http_lisen"},
@@ -211,36 +220,43 @@ func broken(tb testing.TB) map[string]refused {
 		"date":                     {file: "mqtt_user: 2026-01-02", want: "mqtt_user"},
 		"binary":                   {file: "admin_token: !!binary aGVsbG8=\nx: 1", want: "x"},
 		"number key":               {file: "1: x", want: "configuration file"},
-		"no duration":              {environ: set{"DISPATCHER_REAP_INTERVAL=5"}, want: "reap_interval"},
-		"short interval":           {environ: set{"DISPATCHER_REAP_INTERVAL=1ms"}, want: "reap_interval"},
-		"long interval":            {environ: set{"DISPATCHER_RECONCILE_INTERVAL=1h"}, want: "reconcile_interval"},
-		"negative margin":          {environ: set{"DISPATCHER_LEASE_MARGIN=-1s"}, want: "lease_margin"},
-		"no least lease":           {environ: set{"DISPATCHER_LEASE_MIN=0s"}, want: "lease_min"},
-		"short period":             {environ: set{"DISPATCHER_REPORT_PERIOD=0s"}, want: "report_period"},
-		"mode":                     {environ: set{"DISPATCHER_FLEET_TOKEN_MODE=all"}, want: "fleet_token_mode"},
-		"migrate":                  {environ: set{"DISPATCHER_MIGRATE=no"}, want: "migrate"},
-		"format":                   {environ: set{"DISPATCHER_LOG_FORMAT=xml"}, want: "log_format"},
-		"level":                    {environ: set{"DISPATCHER_LOG_LEVEL=loud"}, want: "log_level"},
-		"short admin token":        {environ: set{"DISPATCHER_ADMIN_TOKEN=" + canary[:15]}, want: "admin_token"},
-		"second token short":       {environ: set{"DISPATCHER_FLEET_TOKEN=" + canary + "," + canary[:9]}, want: "fleet_token"},
-		"three fleet tokens":       {environ: set{"DISPATCHER_FLEET_TOKEN=" + canary + "," + canary + "2," + canary + "3"}, want: "fleet_token"},
-		"fleet as admin":           {environ: set{"DISPATCHER_FLEET_TOKEN=" + canary, "DISPATCHER_ADMIN_TOKEN=" + canary}, want: "fleet_token"},
-		"certificate without key":  {environ: set{"DISPATCHER_TLS_CERT_FILE=x"}, want: "tls_key_file"},
-		"no accounts like that":    {environ: set{"DISPATCHER_MQTT_PROVISION=acl"}, want: "mqtt_provision"},
-		"accounts and no broker":   {environ: set{"DISPATCHER_MQTT_PROVISION=dynsec"}, want: "mqtt_url"},
-		"accounts, no password":    {environ: set{"DISPATCHER_MQTT_PROVISION=dynsec", "DISPATCHER_MQTT_URL=mqtt://b", "DISPATCHER_MQTT_USER=_d"}, want: "mqtt_password"},
-		"a device's name":          {environ: set{"DISPATCHER_MQTT_PROVISION=dynsec", "DISPATCHER_MQTT_URL=mqtt://b", "DISPATCHER_MQTT_USER=d", "DISPATCHER_MQTT_PASSWORD=p"}, want: "mqtt_user"},
-		"key without certificate":  {environ: set{"DISPATCHER_MQTT_KEY_FILE=x"}, want: "mqtt_cert_file"},
-		"password in the URL":      {environ: set{"DISPATCHER_MQTT_URL=mqtt://user:" + canary + "@broker"}, want: "mqtt_url"},
-		"password without scheme":  {environ: set{"DISPATCHER_MQTT_URL=user:" + canary + "@broker"}, want: "mqtt_url"},
-		"broken broker URL":        {environ: set{"DISPATCHER_MQTT_URL=mqtt://user:%" + canary + "@broker"}, want: "mqtt_url"},
-		"DSN without a key":        {environ: set{"DISPATCHER_POSTGRES_DSN=" + canary}, want: "postgres_dsn"},
-		"DSN of another scheme":    {environ: set{"DISPATCHER_POSTGRES_DSN=postgre://u:" + canary + "@h/d?sslmode=disable"}, want: "postgres_dsn"},
-		"DSN with a raw password":  {environ: set{"DISPATCHER_POSTGRES_DSN=postgres://u:" + canary + "/%zz@h/d"}, want: "postgres_dsn"},
-		"Redis URL":                {environ: set{"DISPATCHER_REDIS_URL=" + canary}, want: "redis_url"},
-		"proxy by name":            {environ: set{"DISPATCHER_TRUSTED_PROXIES=10.0.0.1, proxy.example"}, want: "trusted_proxies: number 2"},
-		"network of no size":       {file: "trusted_proxies: 10.0.0.0/33", want: "trusted_proxies: number 1"},
-		"Redis URL, bad password":  {environ: set{"DISPATCHER_REDIS_URL=redis://:" + canary + "/%@h"}, want: "redis_url"},
+	}
+}
+
+// brokenValues are settings that are out of range, or do not fit together.
+func brokenValues() map[string]refused {
+	type set = []string
+	return map[string]refused{
+		"no duration":             {environ: set{"DISPATCHER_REAP_INTERVAL=5"}, want: "reap_interval"},
+		"short interval":          {environ: set{"DISPATCHER_REAP_INTERVAL=1ms"}, want: "reap_interval"},
+		"long interval":           {environ: set{"DISPATCHER_RECONCILE_INTERVAL=1h"}, want: "reconcile_interval"},
+		"negative margin":         {environ: set{"DISPATCHER_LEASE_MARGIN=-1s"}, want: "lease_margin"},
+		"no least lease":          {environ: set{"DISPATCHER_LEASE_MIN=0s"}, want: "lease_min"},
+		"short period":            {environ: set{"DISPATCHER_REPORT_PERIOD=0s"}, want: "report_period"},
+		"mode":                    {environ: set{"DISPATCHER_FLEET_TOKEN_MODE=all"}, want: "fleet_token_mode"},
+		"migrate":                 {environ: set{"DISPATCHER_MIGRATE=no"}, want: "migrate"},
+		"format":                  {environ: set{"DISPATCHER_LOG_FORMAT=xml"}, want: "log_format"},
+		"level":                   {environ: set{"DISPATCHER_LOG_LEVEL=loud"}, want: "log_level"},
+		"short admin token":       {environ: set{"DISPATCHER_ADMIN_TOKEN=" + canary[:15]}, want: "admin_token"},
+		"second token short":      {environ: set{"DISPATCHER_FLEET_TOKEN=" + canary + "," + canary[:9]}, want: "fleet_token"},
+		"three fleet tokens":      {environ: set{"DISPATCHER_FLEET_TOKEN=" + canary + "," + canary + "2," + canary + "3"}, want: "fleet_token"},
+		"fleet as admin":          {environ: set{"DISPATCHER_FLEET_TOKEN=" + canary, "DISPATCHER_ADMIN_TOKEN=" + canary}, want: "fleet_token"},
+		"certificate without key": {environ: set{"DISPATCHER_TLS_CERT_FILE=x"}, want: "tls_key_file"},
+		"no accounts like that":   {environ: set{"DISPATCHER_MQTT_PROVISION=acl"}, want: "mqtt_provision"},
+		"accounts and no broker":  {environ: set{"DISPATCHER_MQTT_PROVISION=dynsec"}, want: "mqtt_url"},
+		"accounts, no password":   {environ: set{"DISPATCHER_MQTT_PROVISION=dynsec", "DISPATCHER_MQTT_URL=mqtt://b", "DISPATCHER_MQTT_USER=_d"}, want: "mqtt_password"},
+		"a device's name":         {environ: set{"DISPATCHER_MQTT_PROVISION=dynsec", "DISPATCHER_MQTT_URL=mqtt://b", "DISPATCHER_MQTT_USER=d", "DISPATCHER_MQTT_PASSWORD=p"}, want: "mqtt_user"},
+		"key without certificate": {environ: set{"DISPATCHER_MQTT_KEY_FILE=x"}, want: "mqtt_cert_file"},
+		"password in the URL":     {environ: set{"DISPATCHER_MQTT_URL=mqtt://user:" + canary + "@broker"}, want: "mqtt_url"},
+		"password without scheme": {environ: set{"DISPATCHER_MQTT_URL=user:" + canary + "@broker"}, want: "mqtt_url"},
+		"broken broker URL":       {environ: set{"DISPATCHER_MQTT_URL=mqtt://user:%" + canary + "@broker"}, want: "mqtt_url"},
+		"DSN without a key":       {environ: set{"DISPATCHER_POSTGRES_DSN=" + canary}, want: "postgres_dsn"},
+		"DSN of another scheme":   {environ: set{"DISPATCHER_POSTGRES_DSN=postgre://u:" + canary + "@h/d?sslmode=disable"}, want: "postgres_dsn"},
+		"DSN with a raw password": {environ: set{"DISPATCHER_POSTGRES_DSN=postgres://u:" + canary + "/%zz@h/d"}, want: "postgres_dsn"},
+		"Redis URL":               {environ: set{"DISPATCHER_REDIS_URL=" + canary}, want: "redis_url"},
+		"proxy by name":           {environ: set{"DISPATCHER_TRUSTED_PROXIES=10.0.0.1, proxy.example"}, want: "trusted_proxies: number 2"},
+		"network of no size":      {file: "trusted_proxies: 10.0.0.0/33", want: "trusted_proxies: number 1"},
+		"Redis URL, bad password": {environ: set{"DISPATCHER_REDIS_URL=redis://:" + canary + "/%@h"}, want: "redis_url"},
 	}
 }
 

@@ -16,38 +16,73 @@ import (
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
-// A report that hangs does not keep the process: what was left is named.
-func TestEndHasALimit(t *testing.T) {
-	t.Parallel()
+// reportInFlight is a replica with a report whose claim the ledger does not
+// answer; answered gets the status, 0 without an answer.
+func reportInFlight(t *testing.T) (i *instance, a *App, ledger *testservers.Proxy, answered <-chan int) {
+	t.Helper()
 	server := shared.Server(t)
-	proxy := testservers.NewProxy(t, server.Addr())
+	ledger = testservers.NewProxy(t, server.Addr())
 	underway := make(chan struct{})
 	var once sync.Once
-	proxy.OnRequest(func(b []byte) {
-		// From here on, not earlier: on a new connection the report would hang before it is sent.
+	ledger.OnRequest(func(b []byte) {
 		if bytes.Contains(b, []byte("slow-device")) {
-			proxy.HoldReplies()
-			once.Do(func() { close(underway) })
+			once.Do(func() {
+				ledger.HoldReplies() // not sooner: a new connection would never get as far as this
+				close(underway)
+			})
 		}
 	})
-	dsn := strings.Replace(shared.NewLedger(t), server.Addr(), proxy.Addr, 1)
-	i, _ := startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
-	t.Cleanup(proxy.ReleaseReplies)
-	answered := make(chan struct{})
+	dsn := strings.Replace(shared.NewDatabase(t), server.Addr(), ledger.Addr, 1)
+	i, a = startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
+	t.Cleanup(ledger.ReleaseReplies)
+	i.report(t, "fast-device", `{"id":"1"}`)
+	status := make(chan int, 1)
 	go func() {
 		request, _ := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost, i.url+"/v1/devices/slow-device/report", strings.NewReader(`{}`))
 		request.Header.Set("Authorization", "Bearer "+fleetToken)
 		response, err := http.DefaultClient.Do(request)
-		if err == nil {
-			response.Body.Close()
+		if err != nil {
+			status <- 0
+			return
 		}
-		close(answered)
+		response.Body.Close()
+		status <- response.StatusCode
 	}()
 	select {
 	case <-underway:
 	case <-time.After(time.Minute):
 		t.Fatal("the report never came to Postgres")
 	}
+	return i, a, ledger, status
+}
+
+// A report that is under way when the process is told to end is answered.
+func TestEndAnswersWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+	i, a, ledger, answered := reportInFlight(t)
+	ended := make(chan error, 1)
+	go func() { ended <- i.stop() }()
+	eventuallyClosed(t, a)
+	select {
+	case err := <-ended:
+		t.Fatalf("ended with a report in flight: %v", err)
+	case status := <-answered:
+		t.Fatalf("answered %d while the ledger was held", status)
+	default:
+	}
+	ledger.ReleaseReplies()
+	if status := <-answered; status != http.StatusOK {
+		t.Errorf("the report in flight: %d, want 200", status)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("end: %v", err)
+	}
+}
+
+// A report that hangs does not keep the process: what was left is named.
+func TestEndHasALimit(t *testing.T) {
+	t.Parallel()
+	i, _, _, answered := reportInFlight(t)
 	begin := time.Now()
 	err := i.stop()
 	t.Logf("ended after %s: %v", time.Since(begin).Round(time.Millisecond), err)
@@ -64,7 +99,7 @@ func TestEndInOrder(t *testing.T) {
 	t.Parallel()
 	broker, redis, dsn := testservers.Mosquitto(t), testservers.Redis(t), shared.NewLedger(t)
 	ending, a := startServing(t, serveConfig(t, dsn+"&lock_timeout=60000", redis.URL(), "DISPATCHER_MQTT_URL="+broker.URL))
-	eventually(t, "the dispatcher at the broker", func() bool { return a.mqtt.Connected() })
+	eventuallyOnline(t, ending)
 	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 	other.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":3}`)
 	other.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["runs","by-http","by-mqtt"]}`)
@@ -95,18 +130,7 @@ func TestEndInOrder(t *testing.T) {
 	default:
 	}
 	claims.release(t)
-	tokens := []int64{runs.Task.Token}
-	for range 2 {
-		select {
-		case reply := <-replies:
-			if reply.Task == nil {
-				t.Fatalf("in flight: %+v, want a grant", reply)
-			}
-			tokens = append(tokens, reply.Task.Token)
-		case <-time.After(patience):
-			t.Fatal("no answer to what was in flight")
-		}
-	}
+	tokens := append(tokensOf(t, replies, 2), runs.Task.Token)
 	if err := <-ended; err != nil {
 		t.Errorf("end: %v", err)
 	}
@@ -120,6 +144,23 @@ func TestEndInOrder(t *testing.T) {
 	if len(reply.Renewed) != 1 {
 		t.Errorf("%+v: want the run renewed at the other replica", reply)
 	}
+}
+
+// tokensOf waits for so many grants.
+func tokensOf(t *testing.T, replies <-chan devices.Reply, n int) (tokens []int64) {
+	t.Helper()
+	for range n {
+		select {
+		case reply := <-replies:
+			if reply.Task == nil {
+				t.Fatalf("in flight: %+v, want a grant", reply)
+			}
+			tokens = append(tokens, reply.Task.Token)
+		case <-time.After(patience):
+			t.Fatal("no answer to what was in flight")
+		}
+	}
+	return tokens
 }
 
 // heldClaims is a session that holds a pool's lock alone, as a resize does.

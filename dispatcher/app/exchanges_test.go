@@ -1,0 +1,164 @@
+package app
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// exchange is what a device and operators do, and what the last report is
+// answered, over HTTP and over MQTT. Each line of script is one step of play;
+// @device, @other, @pool, and the @task and @token of the latest grant stand
+// for those of this run. want is a reply in short (see inShort).
+type exchange struct {
+	script, want string
+	mqtt         string // instead of want, where the protocol says so
+}
+
+const (
+	// held is a grant to the device.
+	held = `pool {"capacity":1}
+batch {"devices":["@device"],"retry_backoff_ms":0}
+report {"id":"held"}
+`
+	done = `{"task":@task,"token":@token,"status":"succeeded"}`
+)
+
+func exchanges() map[string]exchange {
+	all := make(map[string]exchange)
+	for _, some := range []map[string]exchange{reasonsTold(), outcomesTold(), reportsRead(), reportsRefused()} {
+		maps.Copy(all, some)
+	}
+	return all
+}
+
+// reasonsTold are the reasons of replies, also to reports without an id.
+func reasonsTold() map[string]exchange {
+	return map[string]exchange{
+		"granted":              {script: held, want: "granted"},
+		"none":                 {script: `report {"id":"1"}`, want: "none"},
+		"full":                 {script: "pool {\"capacity\":1}\nbatch {\"devices\":[\"@other\"]}\nother\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "full"},
+		"closed pool":          {script: "pool {\"capacity\":0}\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "full"},
+		"window":               {script: "pool {}\nbatch {\"devices\":[\"@device\"],\"not_before\":\"2100-01-01T00:00:00.000Z\"}\nreport {\"id\":\"1\"}", want: "window"},
+		"paused":               {script: "pool {\"paused\":true}\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "paused"},
+		"busy":                 {script: held + `report {"id":"1","running":[{"task":@task,"token":@token,"progress":0.5}]}`, want: "busy renewed"},
+		"declined":             {script: held + `report {"id":"1","accept":false}`, want: "declined"},
+		"delivered again":      {script: held + `report {"id":"1"}`, want: "granted again:1"},
+		"and a third time":     {script: held + "report {\"id\":\"1\"}\nreport {\"id\":\"2\"}", want: "granted again:2"},
+		"blocked":              {script: held + "block\nreport {\"id\":\"1\",\"results\":[" + done + "]}", want: "blocked recorded", mqtt: "forbidden:forbidden"},
+		"blocked while inside": {script: held + "block\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "blocked cancel:blocked", mqtt: "forbidden:forbidden"},
+
+		"no body":       {script: `report `, want: "none"},
+		"blank body":    {script: "report  \t", want: "none"},
+		"null":          {script: `report null`, want: "none"},
+		"null id":       {script: `report {"id":null}`, want: "none"},
+		"empty id":      {script: `report {"id":""}`, want: "none"},
+		"work, no id":   {script: "pool {}\nbatch {\"devices\":[\"@device\"]}\nreport {}", want: "granted", mqtt: "declined:id_required"},
+		"held, no id":   {script: held + `report {}`, want: "granted again:1", mqtt: "declined:id_required"},
+		"result, no id": {script: held + `report {"results":[` + done + `]}`, want: "none recorded"},
+		"renew, no id":  {script: held + `report {"running":[{"task":@task,"token":@token}]}`, want: "busy renewed"},
+	}
+}
+
+// outcomesTold are the acknowledgements of results, and what is to stop.
+func outcomesTold() map[string]exchange {
+	return map[string]exchange{
+		"recorded":          {script: held + `report {"id":"1","results":[` + done + `]}`, want: "none recorded"},
+		"failed":            {script: held + `report {"id":"1","accept":false,"results":[{"task":@task,"token":@token,"status":"failed","error":"e"}]}`, want: "declined recorded"},
+		"failed, and again": {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"}]}`, want: "granted recorded"},
+		"rejected task":     {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"rejected"}]}`, want: "none recorded"},
+		"returned":          {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"returned","retry_after_ms":600000}]}`, want: "window recorded"},
+		"duplicate":         {script: held + "report {\"id\":\"1\",\"results\":[" + done + "]}\nreport {\"id\":\"1\",\"results\":[" + done + "]}", want: "none duplicate"},
+		"twice in one":      {script: held + `report {"id":"1","results":[` + done + `,` + done + `]}`, want: "none recorded duplicate"},
+		"late":              {script: held + "lapsed\nreport {\"id\":\"1\",\"results\":[" + done + "]}", want: "none late"},
+		"unknown":           {script: `report {"id":"1","results":[{"task":9007199254740991,"token":7,"status":"failed"}]}`, want: "none unknown"},
+		"of another token":  {script: held + `report {"id":"1","results":[{"task":@task,"token":9007199254740991,"status":"succeeded"}]}`, want: "granted again:1 unknown"},
+		"output dropped":    {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"succeeded","output":"` + strings.Repeat("x", 32<<10) + `"}]}`, want: "none recorded:output_dropped"},
+		"bad entries": {
+			script: held + `report {"id":"1","results":[7,null,{},{"task":1.5},{"task":@task,"token":-1},{"task":@task,"token":@token,"status":"done"},` + done + `]}`,
+			want:   "none rejected:not_an_object rejected:not_an_object rejected:invalid_task rejected:invalid_task rejected:invalid_token rejected:invalid_status recorded",
+		},
+		"numbers as strings": {script: held + `report {"id":"1","results":[{"task":"@task","token":"@token","status":"succeeded"}]}`, want: "none recorded"},
+
+		"cancelled":               {script: held + "cancel\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:cancelled"},
+		"cancelled, silent of it": {script: held + "cancel\nreport {\"id\":\"1\"}", want: "busy cancel:cancelled"},
+		"expired":                 {script: held + "lapsed\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:expired"},
+		"run too long":            {script: held + "sql UPDATE grants SET max_until = now() + interval '100 ms', lease_until = now() + interval '100 ms' WHERE device = '@device'\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:max_run"},
+		"stale":                   {script: held + `report {"id":"1","running":[{"task":@task,"token":9007199254740991}]}`, want: "busy cancel:stale"},
+		"bad running entries":     {script: held + `report {"id":"1","running":[7,{"task":-1},{"task":@task,"token":@token,"progress":"x"}]}`, want: "busy renewed cancel:stale cancel:stale"},
+	}
+}
+
+// reportsRead have text and fields of all kinds; the examples of the page are known by their names.
+func reportsRead() map[string]exchange {
+	return map[string]exchange{
+		"unknown fields":         {script: `report {"id":"1","unknown":{"a":[1]},"results":[]}`, want: "none"},
+		"NUL in the id":          {script: `report {"id":"a\u0000b"}`, want: "none"},
+		"surrogates":             {script: held + `report {"id":"\ud800x","results":[{"task":@task,"token":@token,"status":"failed","error":"\udc00\u0000"}],"accept":false}`, want: "declined recorded"},
+		"not UTF-8":              {script: "report {\"id\":\"\xff\xc3\"}", want: "none"},
+		"attributes":             {script: `report {"id":"1","attributes":{"firmware":"7.2","gone":null}}`, want: "none"},
+		"attributes grown large": {script: `report {"id":"1","attributes":{"a":"` + strings.Repeat("x", 5000) + "\"}}\n" + `report {"id":"2","attributes":{"b":"` + strings.Repeat("x", 5000) + `"}}`, want: "none:attributes_too_large"},
+
+		"report-empty":    {want: "none"},
+		"report":          {want: "busy unknown cancel:expired"},
+		"report-failed":   {want: "none unknown"},
+		"report-returned": {want: "declined unknown"},
+	}
+}
+
+// reportsRefused are answered with errors.
+func reportsRefused() map[string]exchange {
+	deep, many := strings.Repeat("[", 17)+strings.Repeat("]", 17), strings.Repeat(`{},`, 100)+`{}`
+	keys := make([]string, 65)
+	for i := range keys {
+		keys[i] = fmt.Sprintf(`"k%d":1`, i)
+	}
+	return map[string]exchange{
+		"not JSON":             {script: `report {"id":"1",]`, want: "invalid:invalid_json"},
+		"two values":           {script: `report {"id":"1"}{}`, want: "invalid:invalid_json"},
+		"array":                {script: `report [1]`, want: "invalid:invalid_field"},
+		"number as id":         {script: `report {"id":7}`, want: "invalid:invalid_field"},
+		"long id":              {script: `report {"id":"` + strings.Repeat("x", 129) + `"}`, want: "invalid:invalid_field"},
+		"accept is a number":   {script: `report {"id":"1","accept":1}`, want: "invalid:invalid_field"},
+		"results is an object": {script: `report {"id":"1","results":{"a":1}}`, want: "invalid:invalid_field"},
+		"too deep":             {script: `report {"id":"1","x":` + deep + `}`, want: "invalid:too_deep"},
+		"101 results":          {script: `report {"id":"1","results":[` + many + `]}`, want: "invalid:too_many_results"},
+		"101 running":          {script: `report {"id":"1","running":[` + many + `]}`, want: "invalid:too_many_running"},
+		"65 attributes":        {script: `report {"id":"1","attributes":{` + strings.Join(keys, ",") + `}}`, want: "invalid:attributes_too_large"},
+		"65,537 bytes":         {script: `report {"id":"1"}` + strings.Repeat(" ", 65537-len(`{"id":"1"}`)), want: "too_large:body_too_large"},
+		"65,536 bytes":         {script: `report {"id":"1"}` + strings.Repeat(" ", 65536-len(`{"id":"1"}`)), want: "none"},
+		"refused whole":        {script: held + `report {"id":"1","results":[` + done + `],"accept":1}` + "\nreport {\"id\":\"2\"}", want: "granted again:1"},
+	}
+}
+
+// outages are the exchanges while a server is away.
+func outages() map[string]exchange {
+	return map[string]exchange{
+		"no Redis":             {script: "pool {}\nbatch {\"devices\":[\"@device\"]}\nwithout redis\nreport {\"id\":\"1\"}", want: "unavailable"},
+		"no Redis, a result":   {script: held + "without redis\n" + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"}]}`, want: "unavailable recorded"},
+		"no Redis, a renewal":  {script: held + "without redis\n" + `report {"id":"1","running":[{"task":@task,"token":@token}]}`, want: "busy renewed"},
+		"no Postgres":          {script: "without postgres\nreport {\"id\":\"1\"}", want: "unavailable:unavailable"},
+		"no Postgres, results": {script: held + "without postgres\n" + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"},7]}`, want: "unavailable:unavailable"},
+		"no Postgres, invalid": {script: "without postgres\nreport {", want: "invalid:invalid_json"},
+	}
+}
+
+// reportExamples are the reports shown in the protocol's page.
+func reportExamples(t *testing.T) map[string]string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]string)
+	for _, m := range regexp.MustCompile("(?s)<!-- example: (report[a-z-]*) -->\n```json\n(.*?)\n```").FindAllStringSubmatch(string(page), -1) {
+		found[m[1]] = m[2]
+	}
+	if len(found) < 4 {
+		t.Fatalf("%d examples of reports", len(found))
+	}
+	return found
+}
