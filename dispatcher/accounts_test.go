@@ -198,69 +198,63 @@ func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	}
 }
 
-func TestRevokedAndDeletedDevicesOverBrokers(t *testing.T) {
+// overBroker is an idle report that the broker speaks for; id may be empty.
+func (b *bench) overBroker(device devices.ID, id string) (devices.Reply, error) {
+	b.t.Helper()
+	return b.HandleReport(b.ctx, dispatcher.Caller{Device: device, Via: dispatcher.ViaBroker}, devices.Report{Accept: true, ID: id})
+}
+
+func TestAReplacedTokenOpensNoSession(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	overBroker := func(device devices.ID) error {
-		_, err := b.HandleReport(b.ctx, dispatcher.Caller{Device: device, Via: dispatcher.ViaBroker}, devices.Report{Accept: true, ID: "r"})
-		return err
-	}
-	if err := overBroker("d1"); err != nil {
-		t.Fatalf("an unknown device, with a fleet token: %v", err)
-	}
-	_, token, err := b.CreateDevice(b.ctx, "op", "d2", store.DeviceSpec{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.AuthenticateSession(b.ctx, "d2", token); err != nil {
-		t.Fatal(err)
-	}
-	if err := overBroker("d2"); err != nil {
-		t.Fatalf("with its own token: %v", err)
-	}
-	second, _, err := b.RotateToken(b.ctx, "op", "d2", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.AuthenticateSession(b.ctx, "d2", token); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+	_, first, err := b.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{})
+	b.must(err)
+	b.must(b.AuthenticateSession(b.ctx, "d1", first))
+	second, _, err := b.RotateToken(b.ctx, "op", "d1", 0)
+	b.must(err)
+	if err := b.AuthenticateSession(b.ctx, "d1", first); !errors.Is(err, dispatcher.ErrUnauthenticated) {
 		t.Errorf("a new session with the token that was replaced: %v", err)
 	}
-	if _, err := b.Authenticate(b.ctx, "d2", token); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+	if _, err := b.Authenticate(b.ctx, "d1", first); !errors.Is(err, dispatcher.ErrUnauthenticated) {
 		t.Errorf("a report with the token that was replaced: %v", err)
 	}
-	if err := b.AuthenticateSession(b.ctx, "d2", second); err != nil {
-		t.Errorf("with the new one: %v", err)
+	b.must(b.AuthenticateSession(b.ctx, "d1", second))
+}
+
+// A session that outlives its device, or its device's tokens, says nothing for it.
+func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	expect := func(device devices.ID, want error) {
+		t.Helper()
+		if _, err := b.overBroker(device, "r"); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", device, err, want)
+		}
 	}
-	for _, device := range []devices.ID{"d1", "d2"} {
-		if _, err := b.DeleteDevice(b.ctx, "op", device, false); err != nil {
-			t.Fatal(err)
-		}
-		if err := overBroker(device); !errors.Is(err, dispatcher.ErrForbidden) {
-			t.Errorf("%s by a session that outlived it: %v", device, err)
-		}
+	_, token, err := b.CreateDevice(b.ctx, "op", "d2", store.DeviceSpec{})
+	b.must(err)
+	b.must(b.AuthenticateSession(b.ctx, "d2", token))
+	for _, device := range []devices.ID{"d1", "d2"} { // by the fleet's token, and by its own
+		expect(device, nil)
+		_, err := b.DeleteDevice(b.ctx, "op", device, false)
+		b.must(err)
+		expect(device, dispatcher.ErrForbidden)
 		if _, err := b.store.Device(b.ctx, string(device)); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("%s is back: %v", device, err)
 		}
 	}
-	// It has used a token of its own, and has none that is valid.
-	if _, err := b.store.EnsureDevice(b.ctx, "d3"); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.store.MarkOwnToken(b.ctx, "d3"); err != nil {
-		t.Fatal(err)
-	}
-	if err := overBroker("d3"); !errors.Is(err, dispatcher.ErrForbidden) {
+	b.must(b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"))
+	expect("d1", nil)
+	b.report("d2", `{}`) // over HTTP
+	expect("d2", nil)
+}
+
+func TestADeviceWhoseOwnTokensAreGoneIsForbidden(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.registered("d1")
+	b.must(b.store.MarkOwnToken(b.ctx, "d1"))
+	if _, err := b.overBroker("d1", "r"); !errors.Is(err, dispatcher.ErrForbidden) {
 		t.Errorf("a revoked device: %v", err)
-	}
-	// Only a new credential brings it back.
-	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); err != nil {
-		t.Errorf("a new session: %v", err)
-	}
-	if err := overBroker("d1"); err != nil {
-		t.Errorf("in it: %v", err)
-	}
-	b.report("d2", `{}`)
-	if err := overBroker("d2"); err != nil {
-		t.Errorf("registered by its report over HTTP: %v", err)
 	}
 }

@@ -9,106 +9,147 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func TestDecide(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	open := store.Candidate{Task: 7, Batch: 1, Pool: "a", CreatedAt: now.Add(-time.Hour)}
-	with := func(c store.Candidate, change func(*store.Candidate)) store.Candidate {
-		change(&c)
-		return c
-	}
-	younger := with(open, func(c *store.Candidate) { c.Task, c.Batch, c.CreatedAt = 3, 2, now.Add(-time.Minute) })
-	urgent := with(younger, func(c *store.Candidate) { c.Task, c.Priority = 9, 5 })
-	elsewhere := with(younger, func(c *store.Candidate) { c.Task, c.Pool = 11, "b" })
-	later := with(open, func(c *store.Candidate) { c.NotBefore = now.Add(time.Hour) })
-	soon := with(later, func(c *store.Candidate) { c.Task, c.NotBefore = 8, now.Add(time.Minute) })
-	poolPaused := with(open, func(c *store.Candidate) { c.PoolPaused = true })
-	batchPaused := with(open, func(c *store.Candidate) { c.BatchPaused = true })
-	window := func(from, until time.Duration, change func(*store.Candidate)) store.Candidate {
-		return with(open, func(c *store.Candidate) {
-			c.Window, c.Lease, c.FinishInside = store.Opening{From: now.Add(from), Until: now.Add(until)}, 5*time.Minute, true
-			change(c)
-		})
-	}
-	asIs := func(*store.Candidate) {}
-	shut := window(time.Hour, 2*time.Hour, asIs)
-	inPool := func(from, until time.Duration) func(*store.Candidate) {
-		return func(c *store.Candidate) {
-			c.PoolWindow = store.Opening{From: now.Add(from), Until: now.Add(until)}
-		}
-	}
-	grant := &store.Grant{Task: 5, Token: 50, LeaseUntil: now.Add(time.Minute)}
-	cancelled := &store.Grant{Task: 5, Token: 50, CancelWhy: "cancelled", LeaseUntil: now.Add(time.Minute)}
+// decision is what a situation must lead to.
+type decision struct {
+	in   Situation
+	want outcome
+}
 
-	tests := map[string]struct {
-		in        Situation
-		reason    devices.Reason
-		task      int64
-		redeliver bool
-		until     time.Time
-		shared    bool
-	}{
-		"window open":                       {in: Situation{Accept: true, Candidates: []store.Candidate{window(0, 5*time.Minute+1, asIs)}}, reason: devices.ReasonGranted, task: 7},
-		"window closed":                     {in: Situation{Accept: true, Candidates: []store.Candidate{shut}}, reason: devices.ReasonWindow, until: now.Add(time.Hour), shared: true},
-		"window too short for it":           {in: Situation{Accept: true, Candidates: []store.Candidate{window(-time.Hour, 5*time.Minute, asIs)}}, reason: devices.ReasonWindow, until: now.Add(5 * time.Minute), shared: true},
-		"may be cut off":                    {in: Situation{Accept: true, Candidates: []store.Candidate{window(-time.Hour, 1, func(c *store.Candidate) { c.FinishInside = false })}}, reason: devices.ReasonGranted, task: 7},
-		"next window too short":             {in: Situation{Accept: true, Candidates: []store.Candidate{window(time.Hour, time.Hour+time.Minute, asIs)}}, reason: devices.ReasonWindow, until: now.Add(time.Hour + time.Minute), shared: true},
-		"window over":                       {in: Situation{Accept: true, Candidates: []store.Candidate{window(-time.Hour, 0, asIs)}}, reason: devices.ReasonWindow},
-		"pool's window closed":              {in: Situation{Accept: true, Candidates: []store.Candidate{window(-time.Hour, time.Hour, inPool(time.Minute, time.Hour))}}, reason: devices.ReasonWindow, until: now.Add(time.Minute), shared: true},
-		"both closed, the later":            {in: Situation{Accept: true, Candidates: []store.Candidate{window(time.Hour, 2*time.Hour, inPool(time.Minute, time.Hour))}}, reason: devices.ReasonWindow, until: now.Add(time.Hour), shared: true},
-		"closed, and a later retry":         {in: Situation{Accept: true, Candidates: []store.Candidate{window(time.Minute, time.Hour, func(c *store.Candidate) { c.RetryAt = now.Add(2 * time.Minute) })}}, reason: devices.ReasonWindow, until: now.Add(2 * time.Minute)},
-		"closed, another open":              {in: Situation{Accept: true, Candidates: []store.Candidate{shut, younger}}, reason: devices.ReasonGranted, task: 3},
-		"known before unknown":              {in: Situation{Accept: true, Candidates: []store.Candidate{window(-time.Hour, 0, asIs), shut}}, reason: devices.ReasonWindow, until: now.Add(time.Hour), shared: true},
-		"a retry is the task's own":         {in: Situation{Accept: true, Candidates: []store.Candidate{with(open, func(c *store.Candidate) { c.RetryAt = now.Add(time.Hour) })}}, reason: devices.ReasonWindow, until: now.Add(time.Hour)},
-		"nothing open":                      {in: Situation{Accept: true}, reason: devices.ReasonNone},
-		"an open task":                      {in: Situation{Accept: true, Candidates: []store.Candidate{open}}, reason: devices.ReasonGranted, task: 7},
-		"older batch first":                 {in: Situation{Accept: true, Candidates: []store.Candidate{younger, open}}, reason: devices.ReasonGranted, task: 7},
-		"eligible exactly now":              {in: Situation{Accept: true, Candidates: []store.Candidate{with(open, func(c *store.Candidate) { c.NotBefore = now })}}, reason: devices.ReasonGranted, task: 7},
-		"blocked before all":                {in: Situation{Blocked: true, Accept: true, Candidates: []store.Candidate{open}}, reason: devices.ReasonBlocked},
-		"declined":                          {in: Situation{Candidates: []store.Candidate{open}}, reason: devices.ReasonDeclined},
-		"declined while holding":            {in: Situation{Holding: grant}, reason: devices.ReasonDeclined},
-		"told to stop":                      {in: Situation{Accept: true, Stopping: true, Candidates: []store.Candidate{open}}, reason: devices.ReasonBusy},
-		"holds and says so":                 {in: Situation{Accept: true, Holding: grant, Mentioned: true, Candidates: []store.Candidate{open}}, reason: devices.ReasonBusy, until: now.Add(time.Minute)},
-		"holds and does not know":           {in: Situation{Accept: true, Holding: grant, Candidates: []store.Candidate{open}}, reason: devices.ReasonGranted, redeliver: true},
-		"holds what is cancelled":           {in: Situation{Accept: true, Holding: cancelled, Candidates: []store.Candidate{open}}, reason: devices.ReasonBusy, until: now.Add(time.Minute)},
-		"after a restore":                   {in: Situation{Accept: true, Standstill: now.Add(time.Minute), Candidates: []store.Candidate{open}}, reason: devices.ReasonUnavailable, until: now.Add(time.Minute)},
-		"after a restore, holds":            {in: Situation{Accept: true, Standstill: now.Add(time.Minute), Holding: grant}, reason: devices.ReasonUnavailable, until: now.Add(time.Minute)},
-		"after a restore, says so":          {in: Situation{Accept: true, Standstill: now.Add(time.Minute), Holding: grant, Mentioned: true}, reason: devices.ReasonBusy, until: now.Add(time.Minute)},
-		"after a restore, nothing open":     {in: Situation{Accept: true, Standstill: now.Add(time.Minute)}, reason: devices.ReasonNone},
-		"when that is over":                 {in: Situation{Accept: true, Standstill: now, Candidates: []store.Candidate{open}}, reason: devices.ReasonGranted, task: 7},
-		"pool full":                         {in: Situation{Accept: true, Candidates: []store.Candidate{open}, Full: map[string]bool{"a": true}}, reason: devices.ReasonFull},
-		"pool full, another free":           {in: Situation{Accept: true, Candidates: []store.Candidate{open, elsewhere}, Full: map[string]bool{"a": true}}, reason: devices.ReasonGranted, task: 11},
-		"pool paused":                       {in: Situation{Accept: true, Candidates: []store.Candidate{poolPaused}}, reason: devices.ReasonPaused},
-		"batch paused":                      {in: Situation{Accept: true, Candidates: []store.Candidate{batchPaused}}, reason: devices.ReasonPaused},
-		"paused, another open":              {in: Situation{Accept: true, Candidates: []store.Candidate{batchPaused, younger}}, reason: devices.ReasonGranted, task: 3},
-		"not yet":                           {in: Situation{Accept: true, Candidates: []store.Candidate{later}}, reason: devices.ReasonWindow, until: now.Add(time.Hour), shared: true},
-		"not yet, the earliest":             {in: Situation{Accept: true, Candidates: []store.Candidate{later, soon}}, reason: devices.ReasonWindow, until: now.Add(time.Minute), shared: true},
-		"full says more than paused":        {in: Situation{Accept: true, Candidates: []store.Candidate{batchPaused, younger}, Full: map[string]bool{"a": true}}, reason: devices.ReasonFull},
-		"paused says more than not yet":     {in: Situation{Accept: true, Candidates: []store.Candidate{later, batchPaused}}, reason: devices.ReasonPaused},
-		"a task to come does not hide open": {in: Situation{Accept: true, Candidates: []store.Candidate{with(urgent, func(c *store.Candidate) { c.NotBefore = now.Add(1) }), open}}, reason: devices.ReasonGranted, task: 7},
-	}
-	for name, test := range tests {
+type outcome struct {
+	reason    devices.Reason
+	task      int64
+	redeliver bool
+	until     time.Time
+	shared    bool
+}
+
+func expectDecisions(t *testing.T, all map[string]decision) {
+	t.Helper()
+	for name, test := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test.in.Now = now
-			got := Decide(test.in)
-			var task int64
-			if len(got.Tasks) > 0 {
-				task = got.Tasks[0].Task
+			test.in.Now = moment()
+			choice := Decide(test.in)
+			got := outcome{choice.Reason, 0, choice.Redeliver, choice.Until, choice.Shared}
+			if len(choice.Tasks) > 0 {
+				got.task = choice.Tasks[0].Task
 			}
-			if got.Reason != test.reason || task != test.task || got.Redeliver != test.redeliver || !got.Until.Equal(test.until) || got.Shared != test.shared {
-				t.Errorf("got %s task %d redeliver %v until %s shared %t, want %s %d %v %s %t",
-					got.Reason, task, got.Redeliver, got.Until, got.Shared, test.reason, test.task, test.redeliver, test.until, test.shared)
+			if got != test.want {
+				t.Errorf("decided %+v, want %+v", got, test.want)
 			}
 		})
 	}
+}
+
+// in is a time of the tests' clock.
+func in(passed time.Duration) time.Time { return moment().Add(passed) }
+
+// asks is a device that takes any of these.
+func asks(candidates ...store.Candidate) Situation {
+	return Situation{Accept: true, Candidates: candidates}
+}
+
+// open is a task that may start, of the oldest batch.
+func open(task int64, changes ...func(*store.Candidate)) store.Candidate {
+	c := store.Candidate{Task: task, Batch: 1, Pool: "a", CreatedAt: in(-time.Hour)}
+	for _, change := range changes {
+		change(&c)
+	}
+	return c
+}
+
+func ofYoungerBatch(c *store.Candidate) { c.Batch, c.CreatedAt = 2, in(-time.Minute) }
+
+func notFor(passed time.Duration) func(*store.Candidate) {
+	return func(c *store.Candidate) { c.NotBefore = in(passed) }
+}
+
+func retryIn(passed time.Duration) func(*store.Candidate) {
+	return func(c *store.Candidate) { c.RetryAt = in(passed) }
+}
+
+// within lets a lease of 5 min fit into the batch's window.
+func within(from, until time.Duration) func(*store.Candidate) {
+	return func(c *store.Candidate) {
+		c.Window, c.Lease, c.FinishInside = store.Opening{From: in(from), Until: in(until)}, 5*time.Minute, true
+	}
+}
+
+func withinPools(from, until time.Duration) func(*store.Candidate) {
+	return func(c *store.Candidate) { c.PoolWindow = store.Opening{From: in(from), Until: in(until)} }
+}
+
+func cutOff(c *store.Candidate) { c.FinishInside = false }
+
+func inPausedBatch(c *store.Candidate) { c.BatchPaused = true }
+
+func inPausedPool(c *store.Candidate) { c.PoolPaused = true }
+
+func TestTimesDecideWhetherATaskStarts(t *testing.T) {
+	t.Parallel()
+	shut, younger := open(7, within(time.Hour, 2*time.Hour)), open(3, ofYoungerBatch)
+	expectDecisions(t, map[string]decision{
+		"window open":                       {asks(open(7, within(0, 5*time.Minute+1))), outcome{reason: devices.ReasonGranted, task: 7}},
+		"window closed":                     {asks(shut), outcome{reason: devices.ReasonWindow, until: in(time.Hour), shared: true}},
+		"window too short for it":           {asks(open(7, within(-time.Hour, 5*time.Minute))), outcome{reason: devices.ReasonWindow, until: in(5 * time.Minute), shared: true}},
+		"may be cut off":                    {asks(open(7, within(-time.Hour, 1), cutOff)), outcome{reason: devices.ReasonGranted, task: 7}},
+		"next window too short":             {asks(open(7, within(time.Hour, time.Hour+time.Minute))), outcome{reason: devices.ReasonWindow, until: in(time.Hour + time.Minute), shared: true}},
+		"window over":                       {asks(open(7, within(-time.Hour, 0))), outcome{reason: devices.ReasonWindow}},
+		"pool's window closed":              {asks(open(7, within(-time.Hour, time.Hour), withinPools(time.Minute, time.Hour))), outcome{reason: devices.ReasonWindow, until: in(time.Minute), shared: true}},
+		"both closed, the later":            {asks(open(7, within(time.Hour, 2*time.Hour), withinPools(time.Minute, time.Hour))), outcome{reason: devices.ReasonWindow, until: in(time.Hour), shared: true}},
+		"closed, and a later retry":         {asks(open(7, within(time.Minute, time.Hour), retryIn(2*time.Minute))), outcome{reason: devices.ReasonWindow, until: in(2 * time.Minute)}},
+		"closed, another open":              {asks(shut, younger), outcome{reason: devices.ReasonGranted, task: 3}},
+		"known before unknown":              {asks(open(7, within(-time.Hour, 0)), shut), outcome{reason: devices.ReasonWindow, until: in(time.Hour), shared: true}},
+		"a retry is the task's own":         {asks(open(7, retryIn(time.Hour))), outcome{reason: devices.ReasonWindow, until: in(time.Hour)}},
+		"eligible exactly now":              {asks(open(7, notFor(0))), outcome{reason: devices.ReasonGranted, task: 7}},
+		"not yet":                           {asks(open(7, notFor(time.Hour))), outcome{reason: devices.ReasonWindow, until: in(time.Hour), shared: true}},
+		"not yet, the earliest":             {asks(open(7, notFor(time.Hour)), open(8, notFor(time.Minute))), outcome{reason: devices.ReasonWindow, until: in(time.Minute), shared: true}},
+		"a task to come does not hide open": {asks(open(9, ofYoungerBatch, func(c *store.Candidate) { c.Priority = 5 }, notFor(1)), open(7)), outcome{reason: devices.ReasonGranted, task: 7}},
+	})
+}
+
+func TestWhatADeviceIsAndHoldsDecidesFirst(t *testing.T) {
+	t.Parallel()
+	grant := &store.Grant{Task: 5, Token: 50, LeaseUntil: in(time.Minute)}
+	cancelled := &store.Grant{Task: 5, Token: 50, CancelWhy: "cancelled", LeaseUntil: in(time.Minute)}
+	expectDecisions(t, map[string]decision{
+		"nothing open":                  {Situation{Accept: true}, outcome{reason: devices.ReasonNone}},
+		"an open task":                  {asks(open(7)), outcome{reason: devices.ReasonGranted, task: 7}},
+		"blocked before all":            {Situation{Blocked: true, Accept: true, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonBlocked}},
+		"declined":                      {Situation{Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonDeclined}},
+		"declined while holding":        {Situation{Holding: grant}, outcome{reason: devices.ReasonDeclined}},
+		"told to stop":                  {Situation{Accept: true, Stopping: true, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonBusy}},
+		"holds and says so":             {Situation{Accept: true, Holding: grant, Mentioned: true, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonBusy, until: in(time.Minute)}},
+		"holds and does not know":       {Situation{Accept: true, Holding: grant, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonGranted, redeliver: true}},
+		"holds what is cancelled":       {Situation{Accept: true, Holding: cancelled, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonBusy, until: in(time.Minute)}},
+		"after a restore":               {Situation{Accept: true, Standstill: in(time.Minute), Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonUnavailable, until: in(time.Minute)}},
+		"after a restore, holds":        {Situation{Accept: true, Standstill: in(time.Minute), Holding: grant}, outcome{reason: devices.ReasonUnavailable, until: in(time.Minute)}},
+		"after a restore, says so":      {Situation{Accept: true, Standstill: in(time.Minute), Holding: grant, Mentioned: true}, outcome{reason: devices.ReasonBusy, until: in(time.Minute)}},
+		"after a restore, nothing open": {Situation{Accept: true, Standstill: in(time.Minute)}, outcome{reason: devices.ReasonNone}},
+		"when that is over":             {Situation{Accept: true, Standstill: in(0), Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonGranted, task: 7}},
+	})
+}
+
+func TestPoolsAndBatchesDecideWhatStarts(t *testing.T) {
+	t.Parallel()
+	younger, full := open(3, ofYoungerBatch), map[string]bool{"a": true}
+	expectDecisions(t, map[string]decision{
+		"older batch first":             {asks(younger, open(7)), outcome{reason: devices.ReasonGranted, task: 7}},
+		"pool full":                     {Situation{Accept: true, Candidates: []store.Candidate{open(7)}, Full: full}, outcome{reason: devices.ReasonFull}},
+		"pool full, another free":       {Situation{Accept: true, Candidates: []store.Candidate{open(7), open(11, ofYoungerBatch, func(c *store.Candidate) { c.Pool = "b" })}, Full: full}, outcome{reason: devices.ReasonGranted, task: 11}},
+		"pool paused":                   {asks(open(7, inPausedPool)), outcome{reason: devices.ReasonPaused}},
+		"batch paused":                  {asks(open(7, inPausedBatch)), outcome{reason: devices.ReasonPaused}},
+		"paused, another open":          {asks(open(7, inPausedBatch), younger), outcome{reason: devices.ReasonGranted, task: 3}},
+		"full says more than paused":    {Situation{Accept: true, Candidates: []store.Candidate{open(7, inPausedBatch), younger}, Full: full}, outcome{reason: devices.ReasonFull}},
+		"paused says more than not yet": {asks(open(7, notFor(time.Hour)), open(7, inPausedBatch)), outcome{reason: devices.ReasonPaused}},
+	})
 }
 
 // Whatever may start in the pool of the oldest batch is tried there together:
 // which of it has its turn is not decided here.
 func TestDecideTriesAllOfOnePool(t *testing.T) {
 	t.Parallel()
-	s := Situation{Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Accept: true, Candidates: []store.Candidate{
+	s := Situation{Now: moment(), Accept: true, Candidates: []store.Candidate{
 		{Task: 4, Batch: 4, Pool: "b", Priority: 9},
 		{Task: 3, Batch: 3, Pool: "a", Weight: 5},
 		{Task: 1, Batch: 1, Pool: "a", BatchPaused: true},

@@ -101,23 +101,6 @@ func TestAGrantThatEndedBeforeItsRedelivery(t *testing.T) {
 	b.expectHeld(1)
 }
 
-func TestOverBrokersARedeliveryNeedsAnID(t *testing.T) {
-	t.Parallel()
-	b := embedded(t)
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
-	b.granted("d1")
-	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
-	reply, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
-	if err != nil || reply.Task != nil || reply.Code != "id_required" {
-		t.Errorf("without id: %+v, %v; want no task that nobody can date", reply, err)
-	}
-	reply, err = b.HandleReport(b.ctx, caller, devices.Report{ID: "r", Accept: true})
-	if err != nil || reply.Task == nil || reply.Task.Redelivered != 1 {
-		t.Errorf("with id: %+v, %v; want the first redelivery", reply, err)
-	}
-}
-
 // TestWhatRunsIsAskedBackInTimeToRenew: report_after_ms says "no sooner".
 func TestWhatRunsIsAskedBackInTimeToRenew(t *testing.T) {
 	t.Parallel()

@@ -15,8 +15,7 @@ func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
 	if err := b.store.SetBlocked(b.ctx, "test", "d1", true); err != nil {
 		t.Fatal(err)
 	}
-	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
-	if _, err := b.HandleReport(b.ctx, caller, devices.Report{ID: "r"}); !errors.Is(err, dispatcher.ErrForbidden) {
+	if _, err := b.overBroker("d1", "r"); !errors.Is(err, dispatcher.ErrForbidden) {
 		t.Errorf("report: %v", err)
 	}
 	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); !errors.Is(err, dispatcher.ErrForbidden) {

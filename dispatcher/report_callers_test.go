@@ -83,27 +83,29 @@ func TestEnrollment(t *testing.T) {
 	}
 }
 
+// Without an id nobody can date a task: neither one that is new, nor one that is
+// delivered again.
 func TestOverBrokersATaskNeedsAnID(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
-	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
-	reply, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
-	if err != nil || reply.Task != nil || reply.Code != "id_required" {
-		t.Errorf("without id: %+v, %v", reply, err)
-	}
-	reply, err = b.HandleReport(b.ctx, caller, devices.Report{ID: "r1", Accept: true})
-	if err != nil || reply.Reason != devices.ReasonGranted || reply.Re != "r1" {
-		t.Errorf("with id: %+v, %v", reply, err)
+	for redelivered := range 2 {
+		reply, err := b.overBroker("d1", "")
+		if err != nil || reply.Task != nil || reply.Code != "id_required" {
+			t.Errorf("without id: %+v, %v", reply, err)
+		}
+		reply, err = b.overBroker("d1", "r1")
+		if err != nil || reply.Task == nil || reply.Task.Redelivered != redelivered || reply.Re != "r1" {
+			t.Errorf("with id: %+v, %v; want it redelivered %d times", reply, err, redelivered)
+		}
 	}
 }
 
 func TestBrokerDevicesWithoutAFleetTokenMustBeKnown(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(c *dispatcher.Config) { c.FleetTokens = nil })
-	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaBroker}
-	if _, err := b.HandleReport(b.ctx, caller, devices.Report{ID: "r"}); !errors.Is(err, dispatcher.ErrForbidden) {
+	if _, err := b.overBroker("d1", "r"); !errors.Is(err, dispatcher.ErrForbidden) {
 		t.Errorf("unknown device: %v", err)
 	}
 	if _, err := b.store.Device(b.ctx, "d1"); !errors.Is(err, store.ErrNotFound) {

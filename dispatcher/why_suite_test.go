@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -102,6 +103,30 @@ func (b *bench) setWindows(batch int64, windows []store.Window) {
 		return nil
 	})
 	b.must(err)
+}
+
+func (b *bench) pauseBatch(batch int64, reason string) {
+	b.t.Helper()
+	_, err := b.store.PauseBatch(b.ctx, "bob", batch, reason)
+	b.must(err)
+}
+
+func (b *bench) resumeBatch(batch int64) {
+	b.t.Helper()
+	_, err := b.store.ResumeBatch(b.ctx, "bob", batch)
+	b.must(err)
+}
+
+// startOther lets the device "other" take a place of pool a, endOther leave it.
+func (b *bench) startOther() {
+	b.t.Helper()
+	b.batch("a", nil, "other")
+	b.granted("other")
+}
+
+func (b *bench) endOther() {
+	b.t.Helper()
+	b.ended("other", b.granted("other"), "succeeded", "", devices.OutcomeRecorded) // delivered again
 }
 
 // changeLedger changes pool a in the ledger alone.

@@ -13,120 +13,106 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Each obstacle that can be set up and taken away: the device is told its
-// reason, the operator its code; then the task is granted.
-func TestWhyAgreesWithTheReport(t *testing.T) {
-	t.Parallel()
-	reasons := func(reason devices.Reason, codes ...dispatcher.Code) (devices.Reason, []dispatcher.Code) {
-		return reason, codes
+// obstacle is one that can be set up before a task of device d1 in pool a, and
+// taken away.
+type obstacle struct {
+	name      string
+	set, lift func(b *bench, batch int64)
+	reason    devices.Reason    // that the device is told
+	codes     []dispatcher.Code // that the operator is
+	words     []string
+}
+
+// obstacles are made by changes of the pool, of the batch, and by the device
+// "other".
+func obstacles() []obstacle {
+	pool := func(reason string, change func(*store.PoolSpec)) func(*bench, int64) {
+		return func(b *bench, _ int64) { b.changePool(reason, change) }
 	}
-	type obstacle struct {
-		name      string
-		set, lift func(b *bench, batch int64)
-		reason    devices.Reason
-		codes     []dispatcher.Code
-		words     []string
+	paused := func(s *store.PoolSpec) { s.Paused = true }
+	resumed := func(s *store.PoolSpec) { s.Paused, s.Capacity = false, 1 }
+	slowly := func(s *store.PoolSpec) {
+		s.Limits = json.RawMessage(`[{"name":"slowly","per":"pool","algorithm":"fixed","per_ms":86400000,"max":1}]`)
 	}
-	add := func(name string, set, lift func(b *bench, batch int64), words ...string) func(devices.Reason, []dispatcher.Code) obstacle {
-		return func(reason devices.Reason, codes []dispatcher.Code) obstacle {
-			return obstacle{name, set, lift, reason, codes, words}
-		}
-	}
-	for _, o := range []obstacle{
-		add("blocked",
-			func(b *bench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true)) },
-			func(b *bench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", false)) }, "dispatcher devices unblock d1",
-		)(reasons(devices.ReasonBlocked, dispatcher.CodeBlocked)),
-		add("pool paused",
-			func(b *bench, _ int64) { b.changePool("too slow", func(s *store.PoolSpec) { s.Paused = true }) },
-			func(b *bench, _ int64) { b.changePool("", func(s *store.PoolSpec) { s.Paused = false }) },
-			"by ann since 20", "because: too slow", "dispatcher pools resume a",
-		)(reasons(devices.ReasonPaused, dispatcher.CodePoolPaused)),
-		add("batch paused",
-			func(b *bench, batch int64) {
-				_, err := b.store.PauseBatch(b.ctx, "bob", batch, "the server is ill")
-				b.must(err)
-			},
-			func(b *bench, batch int64) {
-				_, err := b.store.ResumeBatch(b.ctx, "bob", batch)
-				b.must(err)
-			}, "by bob since 20", "because: the server is ill", "dispatcher batches resume",
-		)(reasons(devices.ReasonPaused, dispatcher.CodeBatchPaused)),
-		add("both paused, and no place",
-			func(b *bench, batch int64) {
-				_, err := b.store.PauseBatch(b.ctx, "bob", batch, "")
-				b.must(err)
+	type codes = []dispatcher.Code
+	return []obstacle{
+		{
+			"blocked", func(b *bench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true)) },
+			func(b *bench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", false)) },
+			devices.ReasonBlocked, codes{dispatcher.CodeBlocked}, []string{"dispatcher devices unblock d1"},
+		}, {
+			"pool paused", pool("too slow", paused), pool("", resumed),
+			devices.ReasonPaused, codes{dispatcher.CodePoolPaused}, []string{"by ann since 20", "because: too slow", "dispatcher pools resume a"},
+		}, {
+			"batch paused", func(b *bench, batch int64) { b.pauseBatch(batch, "the server is ill") }, (*bench).resumeBatch,
+			devices.ReasonPaused, codes{dispatcher.CodeBatchPaused}, []string{"by bob since 20", "because: the server is ill", "dispatcher batches resume"},
+		}, {
+			"both paused, and no place", func(b *bench, batch int64) {
+				b.pauseBatch(batch, "")
 				b.changePool("", func(s *store.PoolSpec) { s.Paused, s.Capacity = true, 0 })
+			}, func(b *bench, batch int64) {
+				b.resumeBatch(batch)
+				b.changePool("", resumed)
 			},
-			func(b *bench, batch int64) {
-				_, err := b.store.ResumeBatch(b.ctx, "bob", batch)
-				b.must(err)
-				b.changePool("", func(s *store.PoolSpec) { s.Paused, s.Capacity = false, 1 })
-			}, "0 of 0 slots",
-		)(reasons(devices.ReasonPaused, dispatcher.CodePoolPaused, dispatcher.CodeBatchPaused, dispatcher.CodeFull)),
-		add("batch's window",
-			func(b *bench, batch int64) { b.setWindows(batch, b.shut()) },
-			func(b *bench, batch int64) { b.setWindows(batch, nil) }, "closed until 20",
-		)(reasons(devices.ReasonWindow, dispatcher.CodeBatchWindow)),
-		add("pool's window",
-			func(b *bench, _ int64) {
+			devices.ReasonPaused, codes{dispatcher.CodePoolPaused, dispatcher.CodeBatchPaused, dispatcher.CodeFull}, []string{"0 of 0 slots"},
+		}, {
+			"batch's window", func(b *bench, batch int64) { b.setWindows(batch, b.shut()) }, func(b *bench, batch int64) { b.setWindows(batch, nil) },
+			devices.ReasonWindow, codes{dispatcher.CodeBatchWindow}, []string{"closed until 20"},
+		}, {
+			"pool's window", func(b *bench, _ int64) {
 				shut := b.shut()
 				b.changePool("", func(s *store.PoolSpec) { s.Windows = shut })
-			},
-			func(b *bench, _ int64) { b.changePool("", func(s *store.PoolSpec) { s.Windows = nil }) }, "closed until 20",
-		)(reasons(devices.ReasonWindow, dispatcher.CodePoolWindow)),
-		add("limited",
-			func(b *bench, _ int64) {
-				b.batch("a", nil, "other")
-				b.ended("other", b.granted("other"), "succeeded", "", devices.OutcomeRecorded)
-				b.changePool("", func(s *store.PoolSpec) {
-					s.Limits = json.RawMessage(`[{"name":"slowly","per":"pool","algorithm":"fixed","per_ms":86400000,"max":1}]`)
-				})
-			},
-			func(b *bench, _ int64) { b.changePool("", func(s *store.PoolSpec) { s.Limits = nil }) },
-			"policy slowly of pool a lets 1 per 24h0m0s start for pool=a", "the next may at 20",
-		)(reasons(devices.ReasonLimited, dispatcher.CodeLimited)),
-		add("full",
-			func(b *bench, _ int64) {
-				b.batch("a", nil, "other")
-				b.granted("other")
-			},
-			func(b *bench, _ int64) {
-				task := b.task(b.tasksOf("other")[0])
-				_, grant, _, err := b.store.Task(b.ctx, task.ID)
-				b.must(err)
-				b.ended("other", devices.Task{ID: task.ID, Token: grant.Token}, "succeeded", "", devices.OutcomeRecorded)
-			}, "1 of 1 slots", "at position 1",
-		)(reasons(devices.ReasonFull, dispatcher.CodeFull)),
-	} {
+			}, pool("", func(s *store.PoolSpec) { s.Windows = nil }),
+			devices.ReasonWindow, codes{dispatcher.CodePoolWindow}, []string{"closed until 20"},
+		}, {
+			"limited", func(b *bench, _ int64) {
+				b.startOther()
+				b.endOther()
+				b.changePool("", slowly)
+			}, pool("", func(s *store.PoolSpec) { s.Limits = nil }),
+			devices.ReasonLimited, codes{dispatcher.CodeLimited}, []string{"policy slowly of pool a lets 1 per 24h0m0s start for pool=a", "the next may at 20"},
+		}, {
+			"full", func(b *bench, _ int64) { b.startOther() }, func(b *bench, _ int64) { b.endOther() },
+			devices.ReasonFull, codes{dispatcher.CodeFull}, []string{"1 of 1 slots", "at position 1"},
+		},
+	}
+}
+
+func TestWhyAgreesWithTheReport(t *testing.T) {
+	t.Parallel()
+	for _, o := range obstacles() {
 		t.Run(o.name, func(t *testing.T) {
 			t.Parallel()
-			forBackends(t, func(b *bench) {
-				b.pool("a", 1, minute)
-				b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone) // it is there
-				batch := b.batch("a", nil, "d1")
-				task := b.tasksOf("d1")[0]
-				if e := b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport}); e.Reasons[0].EstimatedStart.IsZero() {
-					b.t.Error("it is known when the device asks again")
-				}
-				o.set(b, batch)
-				reply := b.expectReason("d1", `{"id":"x"}`, o.reason)
-				e := b.expectWhy(task, o.codes, o.words...)
-				if e.State != store.Pending || (o.reason == devices.ReasonWindow || o.reason == devices.ReasonLimited) == e.Reasons[0].Until.IsZero() {
-					b.t.Errorf("%+v", e)
-				}
-				if o.reason != devices.ReasonFull && !e.Reasons[0].EstimatedStart.IsZero() {
-					b.t.Errorf("estimated start %s", e.Reasons[0].EstimatedStart)
-				}
-				o.lift(b, batch)
-				b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport})
-				if g := b.granted("d1"); g.ID != task {
-					b.t.Errorf("granted %+v after %+v", g, reply)
-				}
-				b.expectWhy(task, []dispatcher.Code{dispatcher.CodeRunning}, "slot 0 of pool a", "attempt 1 of 3")
-			}, unhurried)
+			forBackends(t, func(b *bench) { b.expectObstacle(o) }, unhurried)
 		})
 	}
+}
+
+// expectObstacle meets one, and takes it away: then the task is granted.
+func (b *bench) expectObstacle(o obstacle) {
+	b.t.Helper()
+	b.pool("a", 1, minute)
+	b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone) // it is there
+	batch := b.batch("a", nil, "d1")
+	task := b.tasksOf("d1")[0]
+	if e := b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport}); e.Reasons[0].EstimatedStart.IsZero() {
+		b.t.Error("it is known when the device asks again")
+	}
+	o.set(b, batch)
+	reply := b.expectReason("d1", `{"id":"x"}`, o.reason)
+	e := b.expectWhy(task, o.codes, o.words...)
+	if e.State != store.Pending || (o.reason == devices.ReasonWindow || o.reason == devices.ReasonLimited) == e.Reasons[0].Until.IsZero() {
+		b.t.Errorf("%+v", e)
+	}
+	if o.reason != devices.ReasonFull && !e.Reasons[0].EstimatedStart.IsZero() {
+		b.t.Errorf("estimated start %s", e.Reasons[0].EstimatedStart)
+	}
+	o.lift(b, batch)
+	b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport})
+	if g := b.granted("d1"); g.ID != task {
+		b.t.Errorf("granted %+v after %+v", g, reply)
+	}
+	b.expectWhy(task, []dispatcher.Code{dispatcher.CodeRunning}, "slot 0 of pool a", "attempt 1 of 3")
 }
 
 // What only time takes away.
