@@ -27,7 +27,7 @@ const restoredPlaces = 2
 
 func restore(t *testing.T, told bool) *restored {
 	t.Helper()
-	redis, dsn := testservers.Redis(t), shared.NewDatabase(t)
+	redis, dsn := testservers.Redis(t), shared.NewLedger(t)
 	i, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, restoredPlaces))
 	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["old","a","b","c","d"]}`)

@@ -32,7 +32,7 @@ func reportInFlight(t *testing.T) (i *instance, a *App, ledger *testservers.Prox
 			})
 		}
 	})
-	dsn := strings.Replace(shared.NewDatabase(t), server.Addr(), ledger.Addr, 1)
+	dsn := strings.Replace(shared.NewLedger(t), server.Addr(), ledger.Addr, 1)
 	i, a = startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
 	t.Cleanup(ledger.ReleaseReplies)
 	i.report(t, "fast-device", `{"id":"1"}`)
