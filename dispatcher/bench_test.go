@@ -55,13 +55,27 @@ type bench struct {
 	ageing    func(tb testing.TB, by time.Duration) // lets the grants of pool "a" look older
 }
 
-// forBackends runs a test on the embedded stores and on real servers.
+// forBackends runs a test on the embedded stores and on real servers: one that a
+// promise rests on, or that asks what the two databases do in ways of their own.
 func forBackends(t *testing.T, test func(b *bench), changes ...func(*dispatcher.Config)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
 		test(embedded(t, changes...))
 	})
+	t.Run("servers", func(t *testing.T) {
+		t.Parallel()
+		test(servers(t, changes...))
+	})
+}
+
+// forServers runs a test on real servers; in the long suite on the embedded stores, too.
+func forServers(t *testing.T, test func(b *bench), changes ...func(*dispatcher.Config)) {
+	t.Helper()
+	if !testing.Short() {
+		forBackends(t, test, changes...)
+		return
+	}
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
 		test(servers(t, changes...))

@@ -39,7 +39,7 @@ func TestABrokenLongPollCostsNoHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			forBackends(t, func(b *bench) {
+			forServers(t, func(b *bench) {
 				b.Dispatcher = b.parking(func(c *dispatcher.Config) {
 					if name == "after" { // else it is told, and looks, and has it before it leaves
 						c.Semaphore = &lossySemaphore{Semaphore: b.semaphore}
@@ -63,7 +63,7 @@ func TestABrokenLongPollCostsNoHold(t *testing.T) {
 // elsewhere, though the older report does not know of it.
 func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		left, asked := &departing{Semaphore: b.semaphore}, make(chan struct{}, 100)
 		b.Dispatcher = b.parking()
 		deaf := dispatcher.New(dispatcher.Config{ // it hears nothing of the others
@@ -162,7 +162,7 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 	for _, name := range []string{"announced before", "announced after"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			forBackends(t, func(b *bench) {
+			forServers(t, func(b *bench) {
 				asked, inLine, announce := make(chan struct{}, 100), make(chan struct{}), make(chan struct{})
 				left := &departing{Semaphore: b.semaphore}
 				one := b.parking(left.watch, func(c *dispatcher.Config) { c.Parking = &hooked{Parking: c.Parking, asked: asked} })
@@ -210,7 +210,7 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 // A sleeper that was found in the ledger and left is not found again.
 func TestWhoLeftIsNotFoundInTheLedger(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.Dispatcher = b.parking()
 		w := b.parks("leaves")
 		reach := func() store.Reach {

@@ -82,7 +82,7 @@ func (b *bench) expectCapacity(pool string, want int) {
 // TestFollowTellsOfChanges: whoever took a change, one pass makes it true.
 func TestFollowTellsOfChanges(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 1, minute)
 		b.batch("a", nil, "d1", "d2", "d3")
 		if r := b.follow(); r.Restored != 1 {

@@ -69,7 +69,7 @@ func TestALimitedDeviceKeepsNoPlace(t *testing.T) {
 // when it was expected first.
 func TestALimitedDeviceThatPollsHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		held := b.contested(func(device string) { b.expectReason(device, `{"id":"1"}`, devices.ReasonFull) })
 		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
 		b.expectReason("limited", `{"id":"2"}`, devices.ReasonLimited)
@@ -82,7 +82,7 @@ func TestALimitedDeviceThatPollsHoldsNobodyUp(t *testing.T) {
 // TestALimitedParkedReportLetsTheNextHaveThePlace, and waits on.
 func TestALimitedParkedReportLetsTheNextHaveThePlace(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		var parked []*waiting
 		held := b.contested(func(device string) { parked = append(parked, b.parks(device)) })
 		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
@@ -130,7 +130,7 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 // taken, whatever its policies say by now.
 func TestAHolderIsNotLimited(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.limitedPool(9)
 		b.device("d1", "x")
 		b.device("d2", "x")

@@ -43,7 +43,7 @@ func (b *bench) runs(device string) {
 // there, and hold after Redis lost all.
 func TestProfileLimits(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 9, time.Minute)
 		b.profile("slow", twoADevice)
 		b.profile("fast", strings.Replace(twoADevice, `"max":2`, `"max":4`, 1))
@@ -87,7 +87,7 @@ func TestProfileLimits(t *testing.T) {
 // TestProfilePoolAndBatchTogether: all let a start pass, or none counts it.
 func TestProfilePoolAndBatchTogether(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.limitedPool(9) // one an hour for an account
 		b.profile("slow", twoADevice)
 		for id, account := range map[string]string{"d1": "x", "d2": "x"} {
@@ -112,7 +112,7 @@ func TestProfilePoolAndBatchTogether(t *testing.T) {
 func TestProfilesAreSettledAndDistrusted(t *testing.T) {
 	t.Parallel()
 	var losses lossyLimits
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		loses := losses.of(b)
 		b.pool("a", 9, time.Minute)
 		b.pool("b", 9, time.Minute)

@@ -125,7 +125,7 @@ func limitChecks(t *testing.T, registry *prometheus.Registry, outcome string) (n
 // TestALimitedDeviceComesWhenItMay: not before, and not much later.
 func TestALimitedDeviceComesWhenItMay(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.limitedPool(9)
 		b.device("d1", "x")
 		b.device("d2", "x")

@@ -41,7 +41,7 @@ func (b *bench) device(id, account string) {
 // is not limited; the operator is told the policy, the window and the time.
 func TestLimitedDevice(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.limitedPool(9)
 		b.pool("free", 9, time.Minute)
 		for _, d := range []string{"d1", "d2", "d3"} {
@@ -77,7 +77,7 @@ func TestLimitedDevice(t *testing.T) {
 // counts with none.
 func TestRefusalsAreFree(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.limitedPool(1)
 		b.device("d1", "x")
 		b.device("d2", "y")
@@ -97,7 +97,7 @@ func TestRefusalsAreFree(t *testing.T) {
 // TestDuplicatesWait, and what differs in content does not wait behind them.
 func TestDuplicatesWait(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 9, time.Minute)
 		b.device("d1", "x")
 		payloads := []string{`{"n":1, "m":2}`, `{"m":2,"n":1}`, `{"n":1,"m":2}`, `{"n":2}`}
@@ -127,7 +127,7 @@ func TestDuplicatesWait(t *testing.T) {
 // TestLimitsSurviveRedis: a Redis that lost everything counts what the ledger knows.
 func TestLimitsSurviveRedis(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.limitedPool(9)
 		for i, d := range []string{"d1", "d2", "d3", "d4"} {
 			b.device(d, []string{"x", "x", "y", "y"}[i])
@@ -144,7 +144,7 @@ func TestLimitsSurviveRedis(t *testing.T) {
 // TestPolicyOfARunningPool holds for what started before it was there.
 func TestPolicyOfARunningPool(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 9, time.Minute)
 		b.device("d1", "x")
 		b.device("d2", "x")
@@ -204,7 +204,7 @@ func (l *lossyLimits) of(b *bench) *lossy {
 func TestWhatNobodyCounted(t *testing.T) {
 	t.Parallel()
 	var losses lossyLimits
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		loses := losses.of(b)
 		b.limitedPool(9)
 		b.device("d1", "x")
@@ -227,7 +227,7 @@ func TestWhatNobodyCounted(t *testing.T) {
 // TestNoPoliciesCostNothing: nobody is asked where nothing is limited.
 func TestNoPoliciesCostNothing(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 9, time.Minute)
 		b.batch("a", nil, "d1")
 		b.granted("d1") // by a dispatcher that has no limiter to ask
@@ -237,7 +237,7 @@ func TestNoPoliciesCostNothing(t *testing.T) {
 // TestPoliciesThatCannotBeAsked keep a task waiting, unless they say otherwise.
 func TestPoliciesThatCannotBeAsked(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.limitedPool(9)
 		b.device("d1", "x")
 		b.batch("a", nil, "d1")

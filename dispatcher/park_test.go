@@ -32,7 +32,7 @@ func TestParkedReportIsGrantedWhatIsLeft(t *testing.T) {
 // the place.
 func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		other := b.replica()
 		b.pool("a", 1, minute)
 		b.batch("a", nil, "d1", "d2")
@@ -141,7 +141,7 @@ func TestHeldTimeIsOverBeforeTheLeaseBegins(t *testing.T) {
 
 func TestLostAnswerOfAParkedReportIsDeliveredAgain(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 1, minute)
 		w := b.parks("d1")
 		b.batch("a", nil, "d1")

@@ -29,7 +29,7 @@ func (s *touchingStore) TouchDevices(ctx context.Context, seen map[string]store.
 // is written soon, but only when the ledger does not know.
 func TestReachIsWrittenSoon(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		touching := &touchingStore{Store: b.store, touched: map[string]store.Reach{}}
 		d := dispatcher.New(dispatcher.Config{Store: touching, Semaphore: b.semaphore, Waker: &wakes{}, FleetTokens: []string{"0123456789abcdef"}})
 		b.Dispatcher = d

@@ -11,7 +11,7 @@ import (
 
 func TestRedelivery(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 2, minute)
 		b.batch("a", nil, "d1")
 		b.batch("a", nil, "d1")
@@ -50,7 +50,7 @@ func TestRedeliveryNeedsTime(t *testing.T) {
 
 func TestLateResults(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 10, minute)
 		b.batch("a", func(in *store.Batch) { in.RetryBackoff = time.Hour }, "waits")
 		b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, "over")

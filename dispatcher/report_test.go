@@ -144,7 +144,7 @@ func TestOutcomes(t *testing.T) {
 
 func TestForeignAndUnknownResults(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 10, minute)
 		b.batch("a", nil, "d1", "d2")
 		one, two := b.granted("d1"), b.granted("d2")
@@ -167,7 +167,7 @@ func TestForeignAndUnknownResults(t *testing.T) {
 
 func TestBadEntriesDoNotSpoilNeighbours(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 10, minute)
 		b.batch("a", nil, "d1")
 		g := b.granted("d1")
@@ -192,7 +192,7 @@ func TestBadEntriesDoNotSpoilNeighbours(t *testing.T) {
 
 func TestRenewal(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		const lease, maxRun, step = 10 * minute, 30 * minute, 4 * minute
 		b.pool("a", 10, lease)
 		b.batch("a", func(in *store.Batch) { in.MaxRun = maxRun }, "d1")
@@ -219,7 +219,7 @@ func TestRenewal(t *testing.T) {
 
 func TestReasons(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("full", 0, minute)
 		b.pool("open", 5, minute)
 		future := time.Now().Add(time.Hour)
@@ -289,7 +289,7 @@ func TestPriorityThenAge(t *testing.T) {
 // Within a device the order is that of the pool: what the others hold counts.
 func TestOrderWithinADeviceIsThatOfThePool(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 9, minute)
 		old := b.batch("a", nil, "d1", "d2", "d3")
 		young := b.batch("a", nil, "d1", "d4")

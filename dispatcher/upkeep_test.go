@@ -109,7 +109,7 @@ func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 
 func TestReconcileAddsWhatRedisDoesNotKnow(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 2, minute)
 		b.batch("a", nil, "d1", "d2", "d3")
 		b.granted("d1")

@@ -83,7 +83,7 @@ func TestWhyAgreesWithTheReport(t *testing.T) {
 	for _, o := range obstacles() {
 		t.Run(o.name, func(t *testing.T) {
 			t.Parallel()
-			forBackends(t, func(b *bench) { b.expectObstacle(o) }, unhurried)
+			forServers(t, func(b *bench) { b.expectObstacle(o) }, unhurried)
 		})
 	}
 }
@@ -118,7 +118,7 @@ func (b *bench) expectObstacle(o obstacle) {
 // What only time takes away.
 func TestWhyOfTimes(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 2, minute)
 		now, _, err := b.store.Clock(b.ctx)
 		b.must(err)
@@ -155,7 +155,7 @@ func TestWhyOfTimes(t *testing.T) {
 
 func TestWhyOfADeviceWithSeveralTasks(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 2, minute)
 		b.pool("other", 2, minute)
 		b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone)
@@ -181,7 +181,7 @@ func TestWhyOfADeviceWithSeveralTasks(t *testing.T) {
 // Of a device's batches in one pool the semaphore chooses, and says which.
 func TestWhyAmongBatchesOfOnePool(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 9, minute)
 		b.batch("a", nil, "x", "y")
 		b.granted("x")
@@ -213,7 +213,7 @@ func TestWhyAmongBatchesOfOnePool(t *testing.T) {
 // as long as no waits were seen.
 func TestWhyInLine(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 1, minute)
 		b.batch("a", nil, "d0", "d1", "d2", "d3")
 		b.granted("d0")
@@ -260,7 +260,7 @@ func TestWhyWithoutRedis(t *testing.T) {
 
 func TestWhyOfDevicesThatAreNotThere(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 9, minute)
 		for _, id := range []string{"registered", "silent", "quiet", "deleted"} {
 			_, _, err := b.CreateDevice(b.ctx, "ann", devices.ID(id), store.DeviceSpec{})
@@ -296,7 +296,7 @@ func TestWhyOfDevicesThatAreNotThere(t *testing.T) {
 
 func TestWhyOfTasksThatDoNotWait(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 9, minute)
 		if _, err := b.Why(b.ctx, 4711); !errors.Is(err, store.ErrNotFound) {
 			b.t.Errorf("an unknown task: %v", err)
@@ -339,7 +339,7 @@ func TestWhyOfTasksThatDoNotWait(t *testing.T) {
 // A lease that ran out, and the result that came after it.
 func TestWhyOfLapsedTasks(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("a", 1, minute)
 		b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, "d1", "d2")
 		g := b.granted("d1")

@@ -76,7 +76,7 @@ func acts(tokenID int64) []act {
 // thing that changed; what was refused or changed nothing is not.
 func TestEveryActIsOneEvent(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":1}`)
 		b.pool("empty", `{}`)
 		b.batch(newFields)

@@ -33,7 +33,7 @@ func (b *bench) queue(contentType, body, duplicates, query string) answer {
 
 func TestDuplicatesOfABatch(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		var skipped []string
 		for _, form := range equalTasks() {
@@ -83,7 +83,7 @@ func TestDuplicatesOfABatch(t *testing.T) {
 
 func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		const body = `{"pool":"p","duplicates":"skip","devices":["a","b","a"]}`
 		first := b.keyed("/v1/batches", adminToken, "k", body).must(201)
@@ -121,7 +121,7 @@ func TestALongStreamOfDuplicates(t *testing.T) {
 // TestStreamsTakeLimits, and whatever else is no plain text.
 func TestStreamsTakeLimits(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		window := `{"cron":"0 1 * * *","duration":"4h0m0s","timezone":"UTC"}`
 		made := b.batch(`{"pool":"p","devices":["d"],"limits":[` + perAccount + `],"abort":{"failure":0.2,"min":3},"windows":[` + window + `]}`)

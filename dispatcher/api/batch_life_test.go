@@ -18,7 +18,7 @@ func (b *bench) life(id int64, what, body string) map[string]any {
 
 func TestBatchIsPausedResumedAndCancelled(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":3}`)
 		id := b.batch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
 		first := b.granted("d-1")
@@ -81,7 +81,7 @@ func number(value any) float64 {
 
 func TestBatchIsPatched(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		id := b.batch(`{"pool":"p","devices":["d-1"],"priority":4,"weight":5,"max_attempts":6,"not_before":"2027-01-01T00:00:00Z","not_after":"2028-01-01T00:00:00Z"}`)
 		shown := func(batch map[string]any) string {
@@ -127,7 +127,7 @@ func TestBatchIsPatched(t *testing.T) {
 
 func TestBatchThatFailsPausesItself(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		id := b.batch(`{"pool":"p","max_attempts":1,"abort":{"failure":0.5,"min":2},"devices":["d-1","d-2","d-3","d-4"]}`)
 		fold := func() (aborted []int64) {

@@ -29,7 +29,7 @@ func (b *bench) counts(id int64) (state string, counts map[string]any) {
 
 func TestBatchRunsThroughItsStates(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		id := b.batch(`{"name":"n","pool":"p","kind":"k","payload":{"a":1},"max_attempts":1,"devices":["d-1","d-2","d-3"]}`)
 		expect := func(wantState string, want map[string]any) {
@@ -61,7 +61,7 @@ func TestBatchRunsThroughItsStates(t *testing.T) {
 
 func TestBatchTakesDefaults(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		b.batch(`{"pool":"p","devices":["d-1"],"name":"","on_lost":"","retry_on":[],"weight":null,"not_after":null,"tasks":null}`)
 		got := b.get("/v1/batches/1").must(200).fields()
@@ -82,7 +82,7 @@ func TestBatchTakesDefaults(t *testing.T) {
 
 func TestBatchesRefuseBadInput(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		for _, test := range []struct {
 			body   string
@@ -150,7 +150,7 @@ func TestBatchesRefuseBadInput(t *testing.T) {
 
 func TestPayloadsComeBackByteForByte(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		for i, payload := range []string{
 			`{"b":1,  "a":[1.0,1e2,"\u00fc\ud83d\ude00"],"b":2}`, `"` + strings.Repeat("x", 32<<10-2) + `"`, `0`, `false`, `"\ud800"`, `[{}]`, `""`,
@@ -215,7 +215,7 @@ func TestBatchBodyIsBounded(t *testing.T) {
 
 func TestBatchesArePagedNewestFirst(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		for range 5 {
 			b.batch(newFields)

@@ -14,7 +14,7 @@ import (
 
 func TestTokenRotation(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		first := b.device("ar-7")
 		b.call("POST", "/v1/devices/ar-7/report", first, `{}`).must(200)
 		rotate := func(body any) string {
@@ -51,7 +51,7 @@ func TestTokenRotation(t *testing.T) {
 
 func TestBlocking(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":2}`)
 		b.batch(`{"name":"b","pool":"p","devices":["d-1","d-1"]}`)
 		g := b.granted("d-1")
@@ -96,7 +96,7 @@ func (b *bench) kinds(device string) (kinds []string) {
 
 func TestDeletingADevice(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		token := b.device("d-1")
 		b.pool("p", `{"capacity":1}`)
 		b.batch(`{"name":"b","pool":"p","devices":["d-1","d-1","d-1"]}`)

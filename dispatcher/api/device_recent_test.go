@@ -41,7 +41,7 @@ func (b *bench) expectRecent(n int, want ...string) {
 
 func TestRecentDevices(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.expectRecent(100)
 		b.call("POST", "/v1/devices", adminToken, `{"id":"a","tags":{"area":"330100"}}`).must(201)
 		b.device("silent")
@@ -72,7 +72,7 @@ func TestRecentDevices(t *testing.T) {
 // TestRecentOfReplicas: each tells the list of its own reports.
 func TestRecentOfReplicas(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		other := *b
 		other.url = b.serve(other.newAPI(func(s *setup) { s.dispatcher.Registerer = nil }).Handler())
 		b.report("a", `{}`).must(200)

@@ -13,7 +13,7 @@ import (
 
 func TestPatchMergesTags(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.call("POST", "/v1/devices", adminToken, `{"id":"d","tags":{"area":"330100","model":"x"}}`).must(201)
 		b.report("d", `{"attributes":{"firmware":"7.2"}}`).must(200)
 		patch := func(body string) map[string]any {
@@ -55,7 +55,7 @@ func TestPatchMergesTags(t *testing.T) {
 
 func TestTagsHaveLimits(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		many := map[string]string{}
 		for i := range 64 {
 			many[fmt.Sprint("t", i)] = "v"
@@ -92,7 +92,7 @@ func TestTagsHaveLimits(t *testing.T) {
 
 func TestDevicesAreFiltered(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		for id, tags := range map[string]string{
 			"a1": `{"area":"330100","model":"x"}`, "a2": `{"area":"330100","model":"y:1,2"}`, "a3": `{"area":"330200","model":"x"}`, "a4": `{"model":""}`, "a5": `{}`,
 		} {
@@ -136,7 +136,7 @@ func TestDevicesAreFiltered(t *testing.T) {
 
 func TestDevicesByPrefix(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		for _, id := range []string{"a", "ar", "ar-1", "ar-2", "ar-z", "ar.1", "aR-1", "as-1", "Ar-1"} {
 			b.device(id)
 		}

@@ -9,7 +9,7 @@ import (
 
 func TestDeviceGetsItsTokenOnce(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		made := b.call("POST", "/v1/devices", adminToken, `{"id":"ar:7","tags":{"city":"hangzhou"}}`).must(201)
 		token, _ := made.fields()["token"].(string)
 		if len(token) != 43 {
@@ -48,7 +48,7 @@ func badIDs() map[string]string {
 
 func TestDevicesRefuseBadInput(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		for id, code := range badIDs() {
 			b.get("/v1/devices/"+id).problem(400, code)
 		}
@@ -82,7 +82,7 @@ func TestDevicesRefuseBadInput(t *testing.T) {
 
 func TestDevicesArePaged(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		for _, id := range []string{"b", "A", "a:1", "c", "B"} {
 			b.device(id)
 		}

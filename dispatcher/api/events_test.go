@@ -16,7 +16,7 @@ import (
 
 func TestEventsAreFilteredAndPaged(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		b.batch(newFields)
 		g := b.granted("d-1")
@@ -119,7 +119,7 @@ func (l *live) began() string {
 
 func TestEventsAreStreamedAndResumed(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		stream := b.live("/v1/events", adminToken, "")
 		if id := stream.began(); id != "1" {

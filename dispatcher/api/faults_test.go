@@ -12,7 +12,7 @@ import (
 
 func TestWithoutTheLedgerAllIsUnavailable(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		operations := b.document().operations()
 		b.pool("p", `{}`)
 		b.batch(newFields)

@@ -17,7 +17,7 @@ import (
 func TestReadiness(t *testing.T) {
 	t.Parallel()
 	const ready = `{"checks":{"postgres":"ok","redis":"ok"},"status":"ready"}`
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		expect := func(status int, body string) {
 			b.Helper()
 			a := b.call("GET", "/readyz", "", nil).must(status)

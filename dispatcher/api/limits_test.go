@@ -11,7 +11,7 @@ const perAccount = `{"name":"per-account","per":"tags.account","algorithm":"slid
 
 func TestLimitsOfPoolsAndBatches(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"limits":[`+perAccount+`]}`)
 		b.batch(`{"pool":"p","devices":["d-1"],"limits":[{"name":"same-content","algorithm":"duplicate","per_ms":60000,"max":2}]}`)
 		for _, path := range []string{"/v1/pools/p", "/v1/batches/1"} {

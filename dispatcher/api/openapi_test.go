@@ -132,7 +132,7 @@ const forced = `{"reason":"it hangs"}`
 
 func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":1}`)
 		b.pool("empty", `{}`)
 		b.batch(newFields)

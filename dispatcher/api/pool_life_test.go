@@ -8,7 +8,7 @@ import (
 
 func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":7,"lease_ms":5000}`)
 		b.batch(`{"pool":"p","devices":["d-1"]}`)
 		for _, step := range []struct{ method, path, body, want string }{
@@ -66,7 +66,7 @@ func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 
 func TestPoolIsDeleted(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":1}`)
 		id := b.batch(`{"pool":"p","devices":["d-1"]}`)
 		b.call("DELETE", "/v1/pools/p", adminToken, nil).problem(409, "open_tasks").names(b.T, "cancel")
@@ -94,7 +94,7 @@ func TestPoolIsDeleted(t *testing.T) {
 
 func TestSlotIsReleasedByForce(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":1}`)
 		b.batch(`{"pool":"p","devices":["d-1","d-2"]}`)
 		first := b.granted("d-1")

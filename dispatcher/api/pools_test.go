@@ -32,7 +32,7 @@ func settings(pool map[string]any) string {
 
 func TestPutPoolCreatesAndReplaces(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		for _, step := range []struct {
 			body, want string
 			status     int
@@ -69,7 +69,7 @@ func TestPutPoolTakesWhatGetShows(t *testing.T) {
 
 func TestPoolsRefuseBadInput(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":5}`)
 		for _, test := range []struct {
 			path, body string
@@ -139,7 +139,7 @@ func TestPutPoolAsksForJSON(t *testing.T) {
 
 func TestPoolsArePaged(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		want := []string{"A", "B", "a", "a.1", "b"}
 		for _, name := range []string{"b", "A", "a.1", "B", "a"} {
 			b.pool(name, `{}`)
@@ -153,7 +153,7 @@ func TestPoolsArePaged(t *testing.T) {
 
 func TestChangedPoolIsKnownToRedisAtOnce(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		for _, capacity := range []int{3, 1, 5} {
 			b.pool("p", fmt.Sprintf(`{"capacity":%d}`, capacity))
 			snapshot, err := b.semaphore.Snapshot(b.Context(), "p")
@@ -166,7 +166,7 @@ func TestChangedPoolIsKnownToRedisAtOnce(t *testing.T) {
 
 func TestSlotsShowWhoIsInside(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":4}`)
 		b.batch(`{"pool":"p","devices":["d-1","d-2","d-3","d-4","d-5","d-6"]}`)
 		grants := map[float64]grant{}
@@ -213,7 +213,7 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 // A place that is kept shows on the lowest free number, with whom it is kept for.
 func TestSlotsShowWhatIsKept(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":3}`)
 		b.batch(`{"pool":"p","devices":["d-1"]}`)
 		b.granted("d-1") // slot 0

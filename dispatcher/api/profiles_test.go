@@ -17,7 +17,7 @@ func (b *bench) profile(name, policies string) {
 
 func TestProfiles(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		made := b.call("PUT", "/v1/profiles/slow", adminToken, `{"limits":[`+perAccount+`]}`).must(201).fields()
 		if one := object(list(made, "limits")[0]); made["name"] != "slow" || made["version"] != 1.0 || one["name"] != "per-account" {
 			b.Errorf("made %v", made)
@@ -55,7 +55,7 @@ func TestProfiles(t *testing.T) {
 
 func TestDevicesHaveProfiles(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.profile("slow", perAccount)
 		b.profile("fast", ``)
 		made := b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"a":"1"},"profile":"slow"}`).must(201).fields()
@@ -90,7 +90,7 @@ func TestDevicesHaveProfiles(t *testing.T) {
 
 func TestProfilesAreImported(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.profile("slow", ``)
 		b.postAs("POST", "/v1/devices", csvType, "device,:profile,profile\nc-1,slow,a tag\nc-2,,\n").must(201)
 		b.postAs("POST", "/v1/devices", ndjsonType, `{"id":"n-1","profile":"slow"}`+"\n"+`{"id":"n-2","tags":{"a":"b"}}`).must(201)

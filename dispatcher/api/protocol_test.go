@@ -89,7 +89,7 @@ func TestProtocolExamples(t *testing.T) {
 		"rotated-token":  {"TokenMade", ""},
 		"deleted-device": {"DeviceDeleted", ""},
 	}
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		d := b.document()
 		for _, name := range []string{"put-pool", "create-batch", "create-batch-tasks", "put-profile", "create-device", "rotate-token", "patch-device", "patch-batch", "pause-batch", "release-slot", "put-pool-full"} {
 			r := requests[name]

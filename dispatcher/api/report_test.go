@@ -57,7 +57,7 @@ func TestReportIsAnsweredWhole(t *testing.T) {
 // carrying a result that would end a running task.
 func TestRefusedReportsChangeNothing(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		b.batch(`{"pool":"p","devices":["d-1"]}`)
 		g := b.granted("d-1")
@@ -119,7 +119,7 @@ type unsized struct{ io.Reader }
 
 func TestBadEntriesSpoilNothing(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		b.batch(`{"pool":"p","devices":["d-1","d-2"]}`)
 		mine, other := b.granted("d-1"), b.granted("d-2")
@@ -177,7 +177,7 @@ func TestBadEntriesSpoilNothing(t *testing.T) {
 
 func TestDeviceTextIsRepaired(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":100}`)
 		for i, test := range []struct{ sent, want string }{
 			{`"a\u0000b"`, `"a` + "\ufffd" + `b"`},
@@ -268,7 +268,7 @@ func TestReportPathNamesOneDevice(t *testing.T) {
 
 func TestReportNeedsTheRightToken(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		b.batch(`{"pool":"p","devices":["d-1"]}`)
 		g := b.granted("d-1")

@@ -83,13 +83,27 @@ type setup struct {
 	dispatcher dispatcher.Config
 }
 
-// forBackends runs a test on the embedded stores and on real servers.
+// forBackends runs a test on the embedded stores and on real servers: one that a
+// promise rests on, or that asks what the two databases do in ways of their own.
 func forBackends(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
 		test(embedded(t))
 	})
+	t.Run("servers", func(t *testing.T) {
+		t.Parallel()
+		test(servers(t))
+	})
+}
+
+// forServers runs a test on real servers; in the long suite on the embedded stores, too.
+func forServers(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	if !testing.Short() {
+		forBackends(t, test)
+		return
+	}
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
 		test(servers(t))

@@ -10,7 +10,7 @@ import (
 
 func TestTasksAreFilteredAndPaged(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		b.pool("q", `{}`)
 		b.batch(`{"pool":"p","kind":"one","devices":["d-1","d-2","d:3"]}`)
@@ -56,7 +56,7 @@ func TestTasksAreFilteredAndPaged(t *testing.T) {
 
 func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		b.batch(`{"pool":"p","kind":"k","payload":{"a":1},"priority":3,"retry_backoff_ms":0,"devices":["d-1"]}`)
 		first := b.granted("d-1")
@@ -91,7 +91,7 @@ func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 
 func TestTaskIsCancelled(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		b.batch(newFields)
 		g := b.granted("d-1")

@@ -19,7 +19,7 @@ func (b *bench) tokenID() int64 {
 
 func TestOperatorTokens(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.device("d-1") // its token is no operator's
 		made := b.call("POST", "/v1/tokens", adminToken, `{"name":"ci","role":"operator","expires_at":"2099-01-01T00:00:00Z"}`).must(201).fields()
 		secret, _ := made["token"].(string)

@@ -8,7 +8,7 @@ import (
 
 func TestWhy(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":1}`)
 		b.batch(newFields)
 		b.report("d-1", `{"accept":false}`).must(200)

@@ -17,7 +17,7 @@ func hours(before, length int) string {
 
 func TestWindowsOfBatchesAndPools(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		b.pool("p", `{"lease_ms":60000}`)
 		id := b.batch(`{"pool":"p","devices":["d-1"],"windows":[` + hours(5, 2) + `]}`)
 		path := fmt.Sprintf("/v1/batches/%d", id)
