@@ -84,6 +84,7 @@ func TestBatchIsPatched(t *testing.T) {
 	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
 		id := b.batch(`{"pool":"p","devices":["d-1"],"priority":4,"weight":5,"max_attempts":6,"not_before":"2027-01-01T00:00:00Z","not_after":"2028-01-01T00:00:00Z"}`)
+		path := fmt.Sprintf("/v1/batches/%d", id)
 		shown := func(batch map[string]any) string {
 			return fmt.Sprint(batch["priority"], batch["weight"], batch["max_attempts"], " ", batch["not_after"])
 		}
@@ -94,28 +95,21 @@ func TestBatchIsPatched(t *testing.T) {
 			{`{"not_after":""}`, "-7 2 1 <nil>"}, // empty is the same as null
 			{`{"priority":null,"weight":null,"max_attempts":null,"not_after":null}`, "0 1 3 <nil>"},
 		} {
-			path := fmt.Sprintf("/v1/batches/%d", id)
 			if got := shown(b.call("PATCH", path, adminToken, test.body).must(200).fields()); got != test.want {
 				b.Errorf("%s: %s, want %s", test.body, got, test.want)
 			}
 		}
-		for _, test := range []struct {
-			body, code string
-			status     int
-			names      []string
-		}{
-			{`{"priority":1000001}`, "invalid_field", 422, []string{"priority", "1000000"}},
-			{`{"weight":0}`, "invalid_field", 422, []string{"weight"}},
-			{`{"weight":"2"}`, "invalid_field", 422, []string{"weight"}},
-			{`{"max_attempts":101}`, "invalid_field", 422, []string{"max_attempts"}},
-			{`{"not_after":"2026-12-31T00:00:00Z"}`, "invalid_field", 422, []string{"not_after", "not_before"}},
-			{`{"not_after":"soon"}`, "invalid_field", 422, []string{"not_after"}},
-			{`{"name":"x"}`, "unknown_field", 400, []string{"name"}},
-			{`[]`, "invalid_field", 422, nil},
-			{``, "invalid_request", 400, nil},
-		} {
-			b.call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, test.body).problem(test.status, test.code).names(b.T, test.names...)
-		}
+		b.refuses("PATCH", path, []badBody{
+			{`{"priority":1000001}`, 422, "invalid_field", []string{"priority", "1000000"}},
+			{`{"weight":0}`, 422, "invalid_field", []string{"weight"}},
+			{`{"weight":"2"}`, 422, "invalid_field", []string{"weight"}},
+			{`{"max_attempts":101}`, 422, "invalid_field", []string{"max_attempts"}},
+			{`{"not_after":"2026-12-31T00:00:00Z"}`, 422, "invalid_field", []string{"not_after", "not_before"}},
+			{`{"not_after":"soon"}`, 422, "invalid_field", []string{"not_after"}},
+			{`{"name":"x"}`, 400, "unknown_field", []string{"name"}},
+			{`[]`, 422, "invalid_field", nil},
+			{``, 400, "invalid_request", nil},
+		})
 		b.call("PATCH", "/v1/batches/99", adminToken, `{}`).problem(404, "not_found")
 		for _, what := range []string{"pause", "resume", "cancel"} {
 			b.call("POST", "/v1/batches/99/"+what, adminToken, nil).problem(404, "not_found")

@@ -80,61 +80,73 @@ func TestBatchTakesDefaults(t *testing.T) {
 	})
 }
 
-func TestBatchesRefuseBadInput(t *testing.T) {
+// badBody is one, and the problem that it is answered with, and what that names.
+type badBody struct {
+	body   string
+	status int
+	code   string
+	names  []string
+}
+
+func (b *bench) refuses(method, path string, all []badBody) {
+	b.Helper()
+	for _, r := range all {
+		b.call(method, path, adminToken, r.body).problem(r.status, r.code).names(b.T, r.names...)
+	}
+}
+
+func badBatches() []badBody {
+	return []badBody{
+		{`{"pool":"p"}`, 422, "invalid_field", []string{"devices", "tasks"}},
+		{`{"pool":"p","devices":[],"tasks":[]}`, 422, "invalid_field", []string{"devices", "tasks"}},
+		{`{"pool":"p","devices":["d"],"tasks":[{"device":"d"}]}`, 422, "invalid_field", []string{"exactly one"}},
+		{`{"devices":["d"]}`, 422, "invalid_field", []string{"pool"}},
+		{`{"pool":"","devices":["d"]}`, 422, "invalid_field", []string{"pool"}},
+		{`{"pool":"q","devices":["d"]}`, 422, "unknown_pool", []string{"pool"}},
+		{`{"pool":"p/../q","devices":["d"]}`, 422, "unknown_pool", []string{"pool"}},
+		{`{"pool":"p","devices":["a","b","c/d"]}`, 422, "invalid_field", []string{"devices[2]", "may only contain"}},
+		{`{"pool":"p","devices":["a","","b"]}`, 422, "invalid_field", []string{"devices[1]", "empty"}},
+		{`{"pool":"p","devices":["a",7]}`, 422, "invalid_field", []string{"devices[1]", "string"}},
+		{`{"pool":"p","devices":["a",null]}`, 422, "invalid_field", []string{"devices[1]"}},
+		{`{"pool":"p","devices":"a"}`, 422, "invalid_field", []string{"devices", "array"}},
+		{`{"pool":"p","devices":["` + strings.Repeat("d", 129) + `"]}`, 422, "invalid_field", []string{"devices[0]", "128"}},
+		{`{"pool":"p","tasks":[{"device":"a"},{"device":"#"}]}`, 422, "invalid_field", []string{"tasks[1]"}},
+		{`{"pool":"p","tasks":[{"device":"a"},{}]}`, 422, "invalid_field", []string{"device"}},
+		{`{"pool":"p","tasks":[{"device":"a","prio":1}]}`, 400, "unknown_field", []string{"tasks[0].prio"}},
+		{`{"pool":"p","tasks":[{"device":"a","payload":"` + strings.Repeat("x", 32<<10) + `"}]}`, 422, "invalid_field", []string{"tasks[0]", "payload", "32768"}},
+		{`{"pool":"p","payload":"` + strings.Repeat("x", 32<<10) + `","devices":["a"]}`, 422, "payload_too_large", []string{"payload", "32768"}},
+		{`{"pool":"p","devices":["a"],"not_before":"2027-01-01T00:00:00Z","not_after":"2027-01-01T00:00:00Z"}`, 422, "invalid_field", []string{"not_after", "not_before"}},
+		{`{"pool":"p","devices":["a"],"not_after":"tomorrow"}`, 422, "invalid_field", []string{"not_after"}},
+		{`{"pool":"p","devices":["a"],"not_after":5}`, 422, "invalid_field", []string{"not_after"}},
+		{`{"pool":"p","devices":["a"],"max_attempts":0}`, 422, "invalid_field", []string{"max_attempts"}},
+		{`{"pool":"p","devices":["a"],"max_attempts":101}`, 422, "invalid_field", []string{"max_attempts", "100"}},
+		{`{"pool":"p","devices":["a"],"retry_on":["returned"]}`, 422, "invalid_field", []string{"retry_on[0]"}},
+		{`{"pool":"p","devices":["a"],"retry_backoff_ms":-1}`, 422, "invalid_field", []string{"retry_backoff_ms"}},
+		{`{"pool":"p","devices":["a"],"on_lost":"panic"}`, 422, "invalid_field", []string{"on_lost"}},
+		{`{"pool":"p","devices":["a"],"lease_ms":1000}`, 422, "invalid_field", []string{"lease_ms", "2000"}},
+		{`{"pool":"p","devices":["a"],"abort":{"failure":0}}`, 422, "invalid_field", []string{"abort.failure"}},
+		{`{"pool":"p","devices":["a"],"abort":{"failure":1.01}}`, 422, "invalid_field", []string{"abort.failure"}},
+		{`{"pool":"p","devices":["a"],"abort":{"failure":0.5,"min":0}}`, 422, "invalid_field", []string{"abort.min"}},
+		{`{"pool":"p","devices":["a"],"abort":{"min":5}}`, 422, "invalid_field", []string{"failure"}},
+		{`{"pool":"p","devices":["a"],"max_run_ms":0}`, 422, "invalid_field", []string{"max_run_ms"}},
+		{`{"pool":"p","devices":["a"],"priority":99999999999999999999}`, 422, "invalid_field", []string{"priority"}},
+		{`{"pool":"p","devices":["a"],"name":"` + strings.Repeat("x", 201) + `"}`, 422, "invalid_field", []string{"name", "200"}},
+		{`{"pool":"p","devices":["a"],"name":"a\u0000b"}`, 400, "invalid_request", []string{"U+0000"}},
+		{`{"pool":"p","devices":["a"],"payload":{"a\u0000":1}}`, 400, "invalid_request", []string{"U+0000"}},
+		{"{\"pool\":\"p\",\"devices\":[\"a\"],\"payload\":[\"\xff\"]}", 400, "invalid_request", []string{"UTF-8"}},
+		{`{"pool":"p","devices":["a"],"payload":1e400}`, 400, "invalid_request", nil},
+		{`{"pool":"p","devices":["a"],"select":{"tags":{}}}`, 422, "invalid_field", []string{"select.tags"}},
+		{`{"pool":"p","devices":["a"],"windows":[{"cron":"x","duration":"1h"}]}`, 422, "invalid_field", []string{"windows[0].cron"}},
+		{`{"pool":"p","devices":["a"]} {}`, 400, "invalid_request", nil},
+		{``, 400, "invalid_request", nil},
+	}
+}
+
+func TestBadBatchesAreRefusedWhole(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
-		for _, test := range []struct {
-			body   string
-			status int
-			code   string
-			names  []string
-		}{
-			{`{"pool":"p"}`, 422, "invalid_field", []string{"devices", "tasks"}},
-			{`{"pool":"p","devices":[],"tasks":[]}`, 422, "invalid_field", []string{"devices", "tasks"}},
-			{`{"pool":"p","devices":["d"],"tasks":[{"device":"d"}]}`, 422, "invalid_field", []string{"exactly one"}},
-			{`{"devices":["d"]}`, 422, "invalid_field", []string{"pool"}},
-			{`{"pool":"","devices":["d"]}`, 422, "invalid_field", []string{"pool"}},
-			{`{"pool":"q","devices":["d"]}`, 422, "unknown_pool", []string{"pool"}},
-			{`{"pool":"p/../q","devices":["d"]}`, 422, "unknown_pool", []string{"pool"}},
-			{`{"pool":"p","devices":["a","b","c/d"]}`, 422, "invalid_field", []string{"devices[2]", "may only contain"}},
-			{`{"pool":"p","devices":["a","","b"]}`, 422, "invalid_field", []string{"devices[1]", "empty"}},
-			{`{"pool":"p","devices":["a",7]}`, 422, "invalid_field", []string{"devices[1]", "string"}},
-			{`{"pool":"p","devices":["a",null]}`, 422, "invalid_field", []string{"devices[1]"}},
-			{`{"pool":"p","devices":"a"}`, 422, "invalid_field", []string{"devices", "array"}},
-			{`{"pool":"p","devices":["` + strings.Repeat("d", 129) + `"]}`, 422, "invalid_field", []string{"devices[0]", "128"}},
-			{`{"pool":"p","tasks":[{"device":"a"},{"device":"#"}]}`, 422, "invalid_field", []string{"tasks[1]"}},
-			{`{"pool":"p","tasks":[{"device":"a"},{}]}`, 422, "invalid_field", []string{"device"}},
-			{`{"pool":"p","tasks":[{"device":"a","prio":1}]}`, 400, "unknown_field", []string{"tasks[0].prio"}},
-			{`{"pool":"p","tasks":[{"device":"a","payload":"` + strings.Repeat("x", 32<<10) + `"}]}`, 422, "invalid_field", []string{"tasks[0]", "payload", "32768"}},
-			{`{"pool":"p","payload":"` + strings.Repeat("x", 32<<10) + `","devices":["a"]}`, 422, "payload_too_large", []string{"payload", "32768"}},
-			{`{"pool":"p","devices":["a"],"not_before":"2027-01-01T00:00:00Z","not_after":"2027-01-01T00:00:00Z"}`, 422, "invalid_field", []string{"not_after", "not_before"}},
-			{`{"pool":"p","devices":["a"],"not_after":"tomorrow"}`, 422, "invalid_field", []string{"not_after"}},
-			{`{"pool":"p","devices":["a"],"not_after":5}`, 422, "invalid_field", []string{"not_after"}},
-			{`{"pool":"p","devices":["a"],"max_attempts":0}`, 422, "invalid_field", []string{"max_attempts"}},
-			{`{"pool":"p","devices":["a"],"max_attempts":101}`, 422, "invalid_field", []string{"max_attempts", "100"}},
-			{`{"pool":"p","devices":["a"],"retry_on":["returned"]}`, 422, "invalid_field", []string{"retry_on[0]"}},
-			{`{"pool":"p","devices":["a"],"retry_backoff_ms":-1}`, 422, "invalid_field", []string{"retry_backoff_ms"}},
-			{`{"pool":"p","devices":["a"],"on_lost":"panic"}`, 422, "invalid_field", []string{"on_lost"}},
-			{`{"pool":"p","devices":["a"],"lease_ms":1000}`, 422, "invalid_field", []string{"lease_ms", "2000"}},
-			{`{"pool":"p","devices":["a"],"abort":{"failure":0}}`, 422, "invalid_field", []string{"abort.failure"}},
-			{`{"pool":"p","devices":["a"],"abort":{"failure":1.01}}`, 422, "invalid_field", []string{"abort.failure"}},
-			{`{"pool":"p","devices":["a"],"abort":{"failure":0.5,"min":0}}`, 422, "invalid_field", []string{"abort.min"}},
-			{`{"pool":"p","devices":["a"],"abort":{"min":5}}`, 422, "invalid_field", []string{"failure"}},
-			{`{"pool":"p","devices":["a"],"max_run_ms":0}`, 422, "invalid_field", []string{"max_run_ms"}},
-			{`{"pool":"p","devices":["a"],"priority":99999999999999999999}`, 422, "invalid_field", []string{"priority"}},
-			{`{"pool":"p","devices":["a"],"name":"` + strings.Repeat("x", 201) + `"}`, 422, "invalid_field", []string{"name", "200"}},
-			{`{"pool":"p","devices":["a"],"name":"a\u0000b"}`, 400, "invalid_request", []string{"U+0000"}},
-			{`{"pool":"p","devices":["a"],"payload":{"a\u0000":1}}`, 400, "invalid_request", []string{"U+0000"}},
-			{"{\"pool\":\"p\",\"devices\":[\"a\"],\"payload\":[\"\xff\"]}", 400, "invalid_request", []string{"UTF-8"}},
-			{`{"pool":"p","devices":["a"],"payload":1e400}`, 400, "invalid_request", nil},
-			{`{"pool":"p","devices":["a"],"select":{"tags":{}}}`, 422, "invalid_field", []string{"select.tags"}},
-			{`{"pool":"p","devices":["a"],"windows":[{"cron":"x","duration":"1h"}]}`, 422, "invalid_field", []string{"windows[0].cron"}},
-			{`{"pool":"p","devices":["a"]} {}`, 400, "invalid_request", nil},
-			{``, 400, "invalid_request", nil},
-		} {
-			b.call("POST", "/v1/batches", adminToken, test.body).problem(test.status, test.code).names(b.T, test.names...)
-		}
+		b.refuses("POST", "/v1/batches", badBatches())
 		for _, id := range []string{"0", "-1", "abc", "1.5", "9007199254740992", "99999999999999999999"} {
 			b.get("/v1/batches/"+id).problem(422, "invalid_field").names(b.T, "id")
 		}

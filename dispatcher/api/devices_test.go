@@ -52,12 +52,7 @@ func TestDevicesRefuseBadInput(t *testing.T) {
 		for id, code := range badIDs() {
 			b.get("/v1/devices/"+id).problem(400, code)
 		}
-		for _, test := range []struct {
-			body   string
-			status int
-			code   string
-			names  []string
-		}{
+		b.refuses("POST", "/v1/devices", []badBody{
 			{`{}`, 422, "invalid_field", []string{"id"}},
 			{`{"id":""}`, 422, "invalid_field", []string{"id"}},
 			{`{"id":7}`, 422, "invalid_field", []string{"id", "string"}},
@@ -68,9 +63,7 @@ func TestDevicesRefuseBadInput(t *testing.T) {
 			{`{"id":"a","tags":["k"]}`, 422, "invalid_field", []string{"tags"}},
 			{`{"id":"a","tags":{"k":"\u0000"}}`, 400, "invalid_request", []string{"U+0000"}},
 			{`{"id":"a","token":"mine"}`, 400, "unknown_field", []string{"token"}},
-		} {
-			b.call("POST", "/v1/devices", adminToken, test.body).problem(test.status, test.code).names(b.T, test.names...)
-		}
+		})
 		b.get("/v1/devices/a").problem(404, "not_found")
 		if found := list(b.get("/v1/devices").fields(), "devices"); len(found) != 0 {
 			b.Errorf("%d devices after refusals, want none", len(found))

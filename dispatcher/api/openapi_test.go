@@ -130,6 +130,44 @@ func filtered(path string) string {
 // forced is a request to take a slot back.
 const forced = `{"reason":"it hangs"}`
 
+// perform is a valid request of an operation, where there is a batch of d-1, whose
+// task failed, and d-2, which holds g; and "gone" is what may be deleted.
+func (b *bench) perform(name string, op operation, g grant) answer {
+	b.Helper()
+	method, path, _ := strings.Cut(name, " ")
+	fill := map[string]string{"{pool}": "p", "{device}": "d-2", "{id}": "1", "{slot}": fmt.Sprint(g.Slot), "{token}": fmt.Sprint(g.Token), "{profile}": "x"}
+	token := adminToken
+	switch {
+	case op.OperationID == "report":
+		token = fleetToken
+	case op.OperationID == "deletePool":
+		fill["{pool}"] = "empty"
+	case op.OperationID == "deleteProfile":
+		fill["{profile}"] = "gone"
+	case op.OperationID == "deleteDevice":
+		fill["{id}"] = "d-gone"
+	case op.OperationID == "cancelTask", op.OperationID == "getTask":
+		fill["{id}"] = fmt.Sprint(g.ID)
+	case op.OperationID == "cancelBatch": // tasks of the first are to be tried again
+		fill["{id}"] = "2"
+	case strings.HasPrefix(path, "/v1/devices"):
+		fill["{id}"] = "d-1"
+	case strings.HasPrefix(path, "/v1/tokens"):
+		fill["{id}"] = fmt.Sprint(b.tokenID())
+	}
+	for place, what := range fill {
+		path = strings.ReplaceAll(path, place, what)
+	}
+	if op.RequestBody == nil {
+		return b.call(method, filtered(path), token, nil)
+	}
+	body := asks()[name]
+	if body == "" {
+		b.Errorf("%s: add a valid request to asks", name)
+	}
+	return b.call(method, filtered(path), token, body)
+}
+
 func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -144,42 +182,7 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 		d := b.document()
 		for _, name := range slices.Sorted(maps.Keys(d.operations())) {
 			op := d.operations()[name]
-			method, path, _ := strings.Cut(name, " ")
-			id := "1"
-			if strings.HasPrefix(path, "/v1/devices") {
-				id = "d-1"
-			}
-			if op.OperationID == "cancelBatch" { // tasks of the first are to be tried again
-				id = "2"
-			}
-			pool := "p"
-			if op.OperationID == "deletePool" {
-				pool = "empty"
-			}
-			if strings.HasPrefix(path, "/v1/tokens") {
-				id = fmt.Sprint(b.tokenID())
-			}
-			path = strings.NewReplacer("{pool}", pool, "{device}", "d-2", "{id}", id, "{slot}", fmt.Sprint(g.Slot), "{token}", fmt.Sprint(g.Token), "{profile}", "x").Replace(path)
-			if op.OperationID == "deleteProfile" {
-				path = "/v1/profiles/gone"
-			}
-			if op.OperationID == "deleteDevice" {
-				path = "/v1/devices/d-gone"
-			}
-			if op.OperationID == "cancelTask" || op.OperationID == "getTask" {
-				path = strings.Replace(path, "/1", fmt.Sprintf("/%d", g.ID), 1)
-			}
-			token := adminToken
-			if op.OperationID == "report" {
-				token = fleetToken
-			}
-			var body any
-			if op.RequestBody != nil {
-				if body = asks()[name]; body == "" {
-					b.Errorf("%s: add a valid request to asks", name)
-				}
-			}
-			a := b.call(method, filtered(path), token, body)
+			a := b.perform(name, op, g)
 			described, ok := op.Responses[fmt.Sprint(a.status)]
 			if !ok || a.status > 299 {
 				b.Errorf("%s: status %d is not described: %.200s", name, a.status, a.body)

@@ -46,18 +46,13 @@ func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 			b.Errorf("paused: %v", f)
 		}
 		b.call("PUT", "/v1/pools/p", adminToken, string(shown.body)).must(200) // what a GET showed
-		for _, test := range []struct {
-			body, code string
-			status     int
-		}{
-			{`{"capacity":-1}`, "invalid_field", 422},
-			{`{"capacity":10001}`, "invalid_field", 422},
-			{`{"lease_ms":1000}`, "invalid_field", 422},
-			{`{"paused":"no"}`, "invalid_field", 422},
-			{`{"name":"q"}`, "unknown_field", 400},
-		} {
-			b.call("PATCH", "/v1/pools/p", adminToken, test.body).problem(test.status, test.code)
-		}
+		b.refuses("PATCH", "/v1/pools/p", []badBody{
+			{`{"capacity":-1}`, 422, "invalid_field", nil},
+			{`{"capacity":10001}`, 422, "invalid_field", nil},
+			{`{"lease_ms":1000}`, 422, "invalid_field", nil},
+			{`{"paused":"no"}`, 422, "invalid_field", nil},
+			{`{"name":"q"}`, 400, "unknown_field", nil},
+		})
 		b.call("PATCH", "/v1/pools/q", adminToken, `{}`).problem(404, "not_found")
 		b.call("POST", "/v1/pools/q/pause", adminToken, nil).problem(404, "not_found")
 		b.call("POST", "/v1/pools/-/resume", adminToken, nil).problem(400, "invalid_pool")
@@ -92,23 +87,46 @@ func TestPoolIsDeleted(t *testing.T) {
 	})
 }
 
-func TestSlotIsReleasedByForce(t *testing.T) {
+// heldSlot is the only one of pool p, held by d-1; d-2 has work, too.
+func (b *bench) heldSlot() grant {
+	b.Helper()
+	b.pool("p", `{"capacity":1}`)
+	b.batch(`{"pool":"p","devices":["d-1","d-2"]}`)
+	return b.granted("d-1")
+}
+
+func (b *bench) release(body string) answer {
+	b.Helper()
+	return b.call("POST", "/v1/pools/p/slots/0/release", adminToken, body)
+}
+
+func TestForceThatNamesNoGrantIsRefused(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":1}`)
-		b.batch(`{"pool":"p","devices":["d-1","d-2"]}`)
-		first := b.granted("d-1")
-		release := func(body string) answer {
-			b.Helper()
-			return b.call("POST", "/v1/pools/p/slots/0/release", adminToken, body)
-		}
-		for body, code := range map[string]string{`{}`: "invalid_field", `{"reason":" "}`: "invalid_field", `{"reason":"x","now":1}`: "invalid_field", `{"reason":"x","token":0}`: "invalid_field"} {
-			release(body).problem(422, code)
-		}
-		release(`{"reason":"x","token":999}`).problem(404, "not_found")
-		b.call("POST", "/v1/pools/p/slots/1/release", adminToken, `{"reason":"x"}`).problem(404, "not_found")
-		b.call("POST", "/v1/pools/q/slots/0/release", adminToken, `{"reason":"x"}`).problem(404, "not_found")
-		asked := release(`{"reason":"it hangs"}`).must(200).fields()
+	b := embedded(t)
+	b.heldSlot()
+	for _, body := range []string{`{}`, `{"reason":" "}`, `{"reason":"x","now":1}`, `{"reason":"x","token":0}`} {
+		b.release(body).problem(422, "invalid_field")
+	}
+	b.release(`{"reason":"x","token":999}`).problem(404, "not_found")
+	b.call("POST", "/v1/pools/p/slots/1/release", adminToken, `{"reason":"x"}`).problem(404, "not_found")
+	b.call("POST", "/v1/pools/q/slots/0/release", adminToken, `{"reason":"x"}`).problem(404, "not_found")
+}
+
+// checked is what a verifier is told of a grant: alive, device, slot, and whether
+// there is time left.
+func (b *bench) checked(g grant) string {
+	b.Helper()
+	answered := b.call("GET", fmt.Sprintf("/v1/pools/p/grants/%d", g.Token), b.token("verifier"), nil).must(200).fields()
+	left := number(answered["lease_ms"])
+	return fmt.Sprintf("%v %v %v %t", answered["alive"], answered["device"], answered["slot"], left > 0 && left <= 300_000)
+}
+
+// Without haste the holder is asked to stop, and keeps its slot meanwhile.
+func TestHolderIsAskedToStop(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		first := b.heldSlot()
+		asked := b.release(forced).must(200).fields()
 		if asked["state"] != "held" || asked["device"] != "d-1" || asked["token"] != float64(first.Token) {
 			b.Errorf("asked: %v", asked)
 		}
@@ -123,16 +141,17 @@ func TestSlotIsReleasedByForce(t *testing.T) {
 		if b.report("d-2", `{"id":"x"}`).must(200).into(&told); told.Reason != "full" {
 			b.Errorf("reason %s while the holder may be inside", told.Reason)
 		}
-		check := func(token int64) string {
-			b.Helper()
-			answered := b.call("GET", fmt.Sprintf("/v1/pools/p/grants/%d", token), b.token("verifier"), nil).must(200).fields()
-			left := number(answered["lease_ms"])
-			return fmt.Sprintf("%v %v %v %t", answered["alive"], answered["device"], answered["slot"], left > 0 && left <= 300_000)
-		}
-		if got := check(first.Token); got != "true d-1 0 true" {
+		if got := b.checked(first); got != "true d-1 0 true" {
 			b.Errorf("the grant is %s", got)
 		}
-		if freed := release(`{"reason":"it still hangs","now":true}`).must(200).fields(); freed["state"] != "free" {
+	})
+}
+
+func TestSlotIsTakenBackByForce(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		first := b.heldSlot()
+		if freed := b.release(`{"reason":"it hangs","now":true}`).must(200).fields(); freed["state"] != "free" {
 			b.Errorf("freed: %v", freed)
 		}
 		second := b.granted("d-2")
@@ -143,7 +162,7 @@ func TestSlotIsReleasedByForce(t *testing.T) {
 		if b.report("d-1", first.result("succeeded", "")).must(200).into(&reply); reply.outcomes() != "late" {
 			b.Errorf("the fenced holder's result is %s", reply.outcomes())
 		}
-		if got := check(first.Token); got != "false <nil> <nil> false" {
+		if got := b.checked(first); got != "false <nil> <nil> false" {
 			b.Errorf("the fenced grant is %s", got)
 		}
 		if held := b.get("/v1/pools/p/slots").fields()["held"]; held != 1.0 {

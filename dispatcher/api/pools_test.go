@@ -67,66 +67,63 @@ func TestPutPoolTakesWhatGetShows(t *testing.T) {
 	}
 }
 
-func TestPoolsRefuseBadInput(t *testing.T) {
+func badPools() []badBody {
+	return []badBody{
+		{`{"capacity":-1}`, 422, "invalid_field", []string{"capacity", "0"}},
+		{`{"capacity":10001}`, 422, "invalid_field", []string{"capacity", "10000"}},
+		{`{"capacity":1.5}`, 422, "invalid_field", []string{"capacity", "integer"}},
+		{`{"capacity":"60"}`, 422, "invalid_field", []string{"capacity", "integer"}},
+		{`{"capacity":1e400}`, 400, "invalid_request", nil},
+		{`{"paused":"yes"}`, 422, "invalid_field", []string{"paused", "boolean"}},
+		{`{"lease_ms":1999}`, 422, "invalid_field", []string{"lease_ms", "2000"}},
+		{`{"lease_ms":-5}`, 422, "invalid_field", []string{"lease_ms"}},
+		{`{"lease_ms":86400001}`, 422, "invalid_field", []string{"lease_ms", "86400000"}},
+		{`{"capacities":1}`, 400, "unknown_field", []string{"capacities"}},
+		{`{"capacities":1,"capacity":-1}`, 400, "unknown_field", []string{"capacities", "capacity"}},
+		{`{"limits":[{}]}`, 422, "invalid_field", []string{"limits"}},
+		{`{"windows":[{"cron":"0 1 * * *"}]}`, 422, "invalid_field", []string{"windows", "duration"}},
+		{`[]`, 422, "invalid_field", nil},
+		{`null`, 422, "invalid_field", nil},
+		{`7`, 422, "invalid_field", nil},
+		{`{`, 400, "invalid_request", nil},
+		{`capacity=1`, 400, "invalid_request", nil},
+		{``, 400, "invalid_request", nil},
+		{"{\"name\":\"\xff\"}", 400, "invalid_request", []string{"UTF-8"}},
+		{`{"name":"\u0000"}`, 400, "invalid_request", []string{"U+0000"}},
+		{strings.Repeat("[", 100_000), 400, "invalid_request", nil},
+		{`{"name":"` + strings.Repeat("x", 2<<20) + `"}`, 413, "body_too_large", nil},
+	}
+}
+
+func TestBadPoolsAreRefusedWhole(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":5}`)
-		for _, test := range []struct {
-			path, body string
-			status     int
-			code       string
-			names      []string
-		}{
-			{"p", `{"capacity":-1}`, 422, "invalid_field", []string{"capacity", "0"}},
-			{"p", `{"capacity":10001}`, 422, "invalid_field", []string{"capacity", "10000"}},
-			{"p", `{"capacity":1.5}`, 422, "invalid_field", []string{"capacity", "integer"}},
-			{"p", `{"capacity":"60"}`, 422, "invalid_field", []string{"capacity", "integer"}},
-			{"p", `{"capacity":1e400}`, 400, "invalid_request", nil},
-			{"p", `{"paused":"yes"}`, 422, "invalid_field", []string{"paused", "boolean"}},
-			{"p", `{"lease_ms":1999}`, 422, "invalid_field", []string{"lease_ms", "2000"}},
-			{"p", `{"lease_ms":-5}`, 422, "invalid_field", []string{"lease_ms"}},
-			{"p", `{"lease_ms":86400001}`, 422, "invalid_field", []string{"lease_ms", "86400000"}},
-			{"p", `{"capacities":1}`, 400, "unknown_field", []string{"capacities"}},
-			{"p", `{"capacities":1,"capacity":-1}`, 400, "unknown_field", []string{"capacities", "capacity"}},
-			{"p", `{"limits":[{}]}`, 422, "invalid_field", []string{"limits"}},
-			{"p", `{"windows":[{"cron":"0 1 * * *"}]}`, 422, "invalid_field", []string{"windows", "duration"}},
-			{"p", `[]`, 422, "invalid_field", nil},
-			{"p", `null`, 422, "invalid_field", nil},
-			{"p", `7`, 422, "invalid_field", nil},
-			{"p", `{`, 400, "invalid_request", nil},
-			{"p", `capacity=1`, 400, "invalid_request", nil},
-			{"p", ``, 400, "invalid_request", nil},
-			{"p", "{\"name\":\"\xff\"}", 400, "invalid_request", []string{"UTF-8"}},
-			{"p", `{"name":"\u0000"}`, 400, "invalid_request", []string{"U+0000"}},
-			{"p", strings.Repeat("[", 100_000), 400, "invalid_request", nil},
-			{"p", `{"name":"` + strings.Repeat("x", 2<<20) + `"}`, 413, "body_too_large", nil},
-			{"-p", `{}`, 400, "invalid_pool", []string{"letter or digit"}},
-			{"a%20b", `{}`, 400, "invalid_pool", nil},
-			{"a%2Fb", `{}`, 400, "invalid_pool", nil},
-			{"a%23b", `{}`, 400, "invalid_pool", nil},
-			{"a+b", `{}`, 400, "invalid_pool", nil},
-			{"%C3%BC", `{}`, 400, "invalid_pool", nil},
-			{"%FF", `{}`, 400, "invalid_path", nil},
-			{"%00", `{}`, 400, "invalid_path", nil},
-			{"..", `{}`, 400, "invalid_path", nil},
-			{"%2e%2e", `{}`, 400, "invalid_path", nil},
-			{strings.Repeat("p", 65), `{}`, 400, "invalid_pool", []string{"64"}},
-		} {
-			b.call("PUT", "/v1/pools/"+test.path, adminToken, test.body).problem(test.status, test.code).names(b.T, test.names...)
-			if test.code == "invalid_pool" || test.code == "invalid_path" {
-				b.get("/v1/pools/"+test.path).problem(test.status, test.code)
-				b.get("/v1/pools/"+test.path+"/slots").problem(test.status, test.code)
-			}
-		}
+		b.refuses("PUT", "/v1/pools/p", badPools())
 		if got := settings(b.get("/v1/pools/p").fields()); got != "5 300000 false [] []" {
 			b.Errorf("a refused request changed the pool: %s", got)
 		}
-		b.get("/v1/pools/q").problem(404, "not_found")
-		b.get("/v1/pools/q/slots").problem(404, "not_found")
-		if pools := list(b.get("/v1/pools").fields(), "pools"); len(pools) != 1 {
-			b.Errorf("%d pools, want the one that was put", len(pools))
-		}
 	})
+}
+
+func TestBadNamesOfPoolsAreRefused(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for name, code := range map[string]string{
+		"-p": "invalid_pool", "a%20b": "invalid_pool", "a%2Fb": "invalid_pool", "a%23b": "invalid_pool", "a+b": "invalid_pool", "%C3%BC": "invalid_pool",
+		strings.Repeat("p", 65): "invalid_pool", "%FF": "invalid_path", "%00": "invalid_path", "..": "invalid_path", "%2e%2e": "invalid_path",
+	} {
+		b.call("PUT", "/v1/pools/"+name, adminToken, `{}`).problem(400, code)
+		b.get("/v1/pools/"+name).problem(400, code)
+		b.get("/v1/pools/"+name+"/slots").problem(400, code)
+	}
+	b.call("PUT", "/v1/pools/-p", adminToken, `{}`).problem(400, "invalid_pool").names(t, "letter or digit")
+	b.call("PUT", "/v1/pools/"+strings.Repeat("p", 65), adminToken, `{}`).problem(400, "invalid_pool").names(t, "64")
+	b.get("/v1/pools/q").problem(404, "not_found")
+	b.get("/v1/pools/q/slots").problem(404, "not_found")
+	if pools := list(b.get("/v1/pools").fields(), "pools"); len(pools) != 0 {
+		t.Errorf("%d pools after refusals, want none", len(pools))
+	}
 }
 
 func TestPutPoolAsksForJSON(t *testing.T) {
