@@ -16,67 +16,87 @@ import (
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
-func TestExitCodes(t *testing.T) {
-	t.Parallel()
-	for line, want := range map[string]struct {
-		code           int
-		stdout, stderr string // parts
-	}{
-		"version":                              {0, "v0.0.0-test\n", ""},
-		"--version":                            {0, "v0.0.0-test", ""},
-		"":                                     {0, "Operate:", ""},
-		"help serve":                           {0, "DISPATCHER_HTTP_LISTEN", ""},
-		"completion bash":                      {0, "bash completion", ""},
-		"nope":                                 {2, "", "nope"},
-		"--nope":                               {2, "", "--nope"},
-		"serve --nope":                         {2, "", "--nope"},
-		"version x":                            {2, "", "x"},
-		"migrate nope":                         {2, "", "nope"},
-		"migrate up x":                         {2, "", "x"},
-		"migrate up":                           {2, "", "postgres_dsn"},
-		"tokens create":                        {2, "", "--name"},
-		"tokens create --name x --role root":   {2, "", "--role"},
-		"tokens create --name x --role viewer": {1, "", "dispatcher dev"},
-		"serve":                                {2, "", "postgres_dsn"},
-		"serve --reap-interval 5":              {2, "", "reap_interval"},
-		"serve --config none.yaml":             {2, "", "--config"},
-		"simulate":                             {2, "", "DISPATCHER_FLEET_TOKEN"},
-		"simulate --silent 101%":               {2, "", "--silent"},
-		"simulate --silent x":                  {2, "", "--silent"},
-		"simulate --via pigeon":                {2, "", "--via"},
-		"simulate --credentials none":          {2, "", "--credentials"},
-		"simulate --devices x":                 {2, "", "--devices"},
-		"pools get":                            {2, "", "1 arg"},
-		"pools nope":                           {2, "", "nope"},
-		"pools list --output xml":              {2, "", "--output"},
-		"pools list":                           {1, "", "dispatcher dev"},
-		"pools list --url none":                {2, "", "--url"},
-		"pools list --url http://127.0.0.1:1":  {1, "", "start one with `dispatcher dev`"},
-		"pools set p":                          {1, "", "dispatcher dev"},
-		"pools create p --window x":            {2, "", "--window"},
-		"pools release p 1":                    {2, "", "--reason"},
-		"pools apply":                          {2, "", "--file"},
-		"batches get x":                        {2, "", "number"},
-		"batches create --pool p":              {2, "", "file device tag"},
-		"batches create --device d":            {2, "", "--pool"},
-		"tasks why 0":                          {2, "", "number"},
-		"dev --simulate -1":                    {2, "", "--simulate"},
-		"dev --listen 300.0.0.1:1 --data d":    {1, "", "--listen"},
-		"dev --data /dev/null":                 {1, "", "/dev/null"},
-		"healthcheck --url http://127.0.0.1:1": {1, "", "127.0.0.1:1"},
-		"healthcheck --url :":                  {2, "", "--url"},
-	} {
+// expectExits runs commands, and expects of each its exit code, and words on
+// standard output, or of a failure on standard error alone.
+func expectExits(t *testing.T, code int, says map[string]string) {
+	t.Helper()
+	for line, want := range says {
 		t.Run("dispatcher "+line, func(t *testing.T) {
 			t.Parallel()
-			code, stdout, stderr := execute(t, nil, strings.Fields(line)...)
-			if code != want.code || !strings.Contains(stdout, want.stdout) || !strings.Contains(stderr, want.stderr) {
-				t.Errorf("exit %d, stdout %.300q, stderr %.300q; want %d, %q, %q", code, stdout, stderr, want.code, want.stdout, want.stderr)
+			got, stdout, stderr := execute(t, nil, strings.Fields(line)...)
+			said := stdout
+			if code != 0 {
+				said = stderr
 			}
-			if want.code != 0 && (stdout != "" || !strings.HasPrefix(stderr, "dispatcher: ")) {
+			if got != code || !strings.Contains(said, want) {
+				t.Errorf("exit %d, stdout %.300q, stderr %.300q; want %d, %q", got, stdout, stderr, code, want)
+			}
+			if code != 0 && (stdout != "" || !strings.HasPrefix(stderr, "dispatcher: ")) {
 				t.Errorf("a failure says %q on stdout and %q on stderr", stdout, stderr)
 			}
 		})
 	}
+}
+
+func TestHelpAndVersionExitWith0(t *testing.T) {
+	t.Parallel()
+	expectExits(t, 0, map[string]string{
+		"version":         "v0.0.0-test\n",
+		"--version":       "v0.0.0-test",
+		"":                "Operate:",
+		"help serve":      "DISPATCHER_HTTP_LISTEN",
+		"completion bash": "bash completion",
+	})
+}
+
+func TestFailuresExitWith1(t *testing.T) {
+	t.Parallel()
+	expectExits(t, 1, map[string]string{
+		"tokens create --name x --role viewer": "dispatcher dev",
+		"pools list":                           "dispatcher dev",
+		"pools list --url http://127.0.0.1:1":  "start one with `dispatcher dev`",
+		"pools set p":                          "dispatcher dev",
+		"dev --listen 300.0.0.1:1 --data d":    "--listen",
+		"dev --data /dev/null":                 "/dev/null",
+		"healthcheck --url http://127.0.0.1:1": "127.0.0.1:1",
+	})
+}
+
+func TestUsageErrorsExitWith2(t *testing.T) {
+	t.Parallel()
+	expectExits(t, 2, map[string]string{
+		"nope":                               "nope",
+		"--nope":                             "--nope",
+		"serve --nope":                       "--nope",
+		"version x":                          "x",
+		"migrate nope":                       "nope",
+		"migrate up x":                       "x",
+		"migrate up":                         "postgres_dsn",
+		"tokens create":                      "--name",
+		"tokens create --name x --role root": "--role",
+		"serve":                              "postgres_dsn",
+		"serve --reap-interval 5":            "reap_interval",
+		"serve --config none.yaml":           "--config",
+		"simulate":                           "DISPATCHER_FLEET_TOKEN",
+		"simulate --silent 101%":             "--silent",
+		"simulate --silent x":                "--silent",
+		"simulate --via pigeon":              "--via",
+		"simulate --credentials none":        "--credentials",
+		"simulate --devices x":               "--devices",
+		"pools get":                          "1 arg",
+		"pools nope":                         "nope",
+		"pools list --output xml":            "--output",
+		"pools list --url none":              "--url",
+		"pools create p --window x":          "--window",
+		"pools release p 1":                  "--reason",
+		"pools apply":                        "--file",
+		"batches get x":                      "number",
+		"batches create --pool p":            "file device tag",
+		"batches create --device d":          "--pool",
+		"tasks why 0":                        "number",
+		"dev --simulate -1":                  "--simulate",
+		"healthcheck --url :":                "--url",
+	})
 }
 
 func TestMistypedVariableIsAUsageError(t *testing.T) {

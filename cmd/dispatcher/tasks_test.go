@@ -6,13 +6,20 @@ import (
 	"testing"
 )
 
-func TestTasks(t *testing.T) {
-	t.Parallel()
+// withTasks is a desk with a task that failed, one that runs, and one that waits.
+func withTasks(t *testing.T) *desk {
+	t.Helper()
 	d := newDesk(t)
 	d.run("pools create p")
 	d.run("batches create --pool p --kind k --device d-1 --device d-2 --device d-3 --max-attempts 1")
 	d.work("d-1", "failed")
 	d.report("d-2", `{"id":"1","attributes":{"note":"\u001b[31mred\u202e"}}`)
+	return d
+}
+
+func TestTasksAreListedAndExported(t *testing.T) {
+	t.Parallel()
+	d := withTasks(t)
 	d.prints("tasks list", `
 ID  BATCH  POOL  DEVICE  STATE  ATTEMPTS  FINISHED  ERROR
 1  1  p  d-1  failed  1  TIME  as told
@@ -29,6 +36,22 @@ ID  BATCH  POOL  DEVICE  STATE  ATTEMPTS  FINISHED  ERROR
 		}
 	}
 	d.try("", "tasks", "list", "--state", "done").exit(1).says("state", "(invalid_field)")
+	rows, err := csv.NewReader(strings.NewReader(d.run("tasks export --batch 1"))).ReadAll()
+	if err != nil || len(rows) != 4 || rows[0][0] != "id" {
+		t.Errorf("%v, %v", rows, err)
+	}
+	if got := d.run("tasks export --format ndjson --state failed"); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, `{"id":1,`) {
+		t.Errorf("%s", got)
+	}
+	d.try("", "tasks", "export", "--format", "xml").exit(2)
+	if got := d.run("devices list"); strings.ContainsAny(got, "\x1b\u202e") || !strings.Contains(got, `\u001b[31mred\u202e`) {
+		t.Errorf("what a device says reaches the terminal: %q", got)
+	}
+}
+
+func TestTaskShowsItsAttemptsAndWhyItWaits(t *testing.T) {
+	t.Parallel()
+	d := withTasks(t)
 	d.prints("tasks get 1", `
 id  1
 batch  1
@@ -49,14 +72,6 @@ ATTEMPT  TOKEN  DEVICE  SLOT  GRANTED  ENDED  BY  ERROR  OUTPUT
 	if got := plain(d.run("tasks get 2")); !strings.Contains(got, "\nIt runs:\ntoken  2\n") {
 		t.Errorf("the grant is not shown:\n%s", got)
 	}
-	rows, err := csv.NewReader(strings.NewReader(d.run("tasks export --batch 1"))).ReadAll()
-	if err != nil || len(rows) != 4 || rows[0][0] != "id" {
-		t.Errorf("%v, %v", rows, err)
-	}
-	if got := d.run("tasks export --format ndjson --state failed"); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, `{"id":1,`) {
-		t.Errorf("%s", got)
-	}
-	d.try("", "tasks", "export", "--format", "xml").exit(2)
 	d.run("batches pause 1 --reason", "the server is slow")
 	why := plain(d.run("tasks why 3"))
 	if !strings.HasPrefix(why, "task 3 is pending\n1. batch 1 is paused by bootstrap since ") || !strings.Contains(why, "the server is slow (batch_paused)\n  what changes it: ") {
@@ -67,20 +82,11 @@ ATTEMPT  TOKEN  DEVICE  SLOT  GRANTED  ENDED  BY  ERROR  OUTPUT
 		t.Errorf("%+v", reasons)
 	}
 	d.try("", "tasks", "why", "99").exit(1).says("(not_found)", "dispatcher tasks list")
-
-	if got := d.run("devices list"); strings.ContainsAny(got, "\x1b\u202e") || !strings.Contains(got, `\u001b[31mred\u202e`) {
-		t.Errorf("what a device says reaches the terminal: %q", got)
-	}
 }
 
 func TestTasksAreCancelledAndRetried(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
-	d.run("pools create p")
-	d.run("batches create --pool p --max-attempts 1 --device d-1 --device d-2 --device d-3")
-	d.work("d-1", "failed")
-	d.report("d-2", `{"id":"1"}`)
-
+	d := withTasks(t)
 	d.try("", "tasks", "cancel").exit(2).says("--batch")
 	d.try("", "tasks", "cancel", "1", "--batch", "1").exit(2)
 	d.try("", "tasks", "cancel", "--batch", "1").exit(2).says("Cancel 2 tasks", "--yes")
