@@ -124,7 +124,7 @@ func (b *bench) checked(g grant) string {
 // Without haste the holder is asked to stop, and keeps its slot meanwhile.
 func TestHolderIsAskedToStop(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		first := b.heldSlot()
 		asked := b.release(forced).must(200).fields()
 		if asked["state"] != "held" || asked["device"] != "d-1" || asked["token"] != float64(first.Token) {
@@ -149,7 +149,7 @@ func TestHolderIsAskedToStop(t *testing.T) {
 
 func TestSlotIsTakenBackByForce(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		first := b.heldSlot()
 		if freed := b.release(`{"reason":"it hangs","now":true}`).must(200).fields(); freed["state"] != "free" {
 			b.Errorf("freed: %v", freed)

@@ -98,7 +98,7 @@ func answers() map[string]struct{ schema, path string } {
 func TestRequestsOfTheProtocolAreTaken(t *testing.T) {
 	t.Parallel()
 	all := examples(t)
-	forBackends(t, func(b *bench) {
+	forServers(t, func(b *bench) {
 		for _, r := range requests() {
 			if r.name == "release-slot" {
 				b.granted("ar-8")
