@@ -2,7 +2,6 @@ package mqtt_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -150,42 +149,32 @@ func TestRetainedReportIsNotHandled(t *testing.T) {
 }
 
 // TestFullQueueAnswersBusy holds the only worker, fills its queue, and expects
-// the rest to be refused at once, and the others answered in the end.
+// the next report to be refused at once, and the others answered in the end.
 func TestFullQueueAnswersBusy(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
 		g := newGate()
 		counts := &counter{}
-		connect(t, mqtt.Options{
-			URL: s.URL(), Workers: 1, Queue: 2, BusyAfter: time.Second, Count: counts.add,
-			Handler: g,
-		})
-		slow, late := device(t, s, "slow"), device(t, s, "late")
-		slow.report(t, "1")
+		connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Queue: 2, BusyAfter: time.Second, Count: counts.add, Handler: g})
+		d := device(t, s, "a") // one: a broker keeps the order of each device, not that of several
+		d.report(t, "handled")
 		<-g.entered
-		slow.report(t, `{"id":"2"}`)
-		slow.report(t, `{"id":"3"}`)
-		// A broker may hand these over after the first of late: ask until it is full.
-		eventually(t, "busy", func() bool {
-			late.report(t, `{"id":"4"}`)
-			return counts.get(mqtt.EventBusy) > 0
-		})
-		busy := devices.Reply{}
-		select {
-		case text := <-late.replies:
-			_ = json.Unmarshal([]byte(text), &busy)
-		case text := <-slow.replies:
-			_ = json.Unmarshal([]byte(text), &busy)
-		case <-time.After(patience):
-			t.Fatal("no reply while the worker is held")
+		for _, body := range []string{"queued", "queued too", `{"id":"refused"}`} {
+			d.report(t, body)
 		}
-		if busy.Reason != devices.ReasonBusyServer || busy.Re == "" || busy.ReportAfterMS < 500 || busy.ReportAfterMS > 1500 {
+		busy := d.reply(t)
+		if busy.Reason != devices.ReasonBusyServer || busy.Re != "refused" || busy.ReportAfterMS < 500 || busy.ReportAfterMS > 1500 {
 			t.Errorf("reply %+v", busy)
 		}
+		if got := counts.get(mqtt.EventBusy); got != 1 {
+			t.Errorf("%d counted as busy", got)
+		}
 		close(g.open)
-		if got := slow.reply(t); got.Re != "1" {
-			t.Errorf("first reply %+v", got)
+		for _, want := range []string{"handled", "queued", "queued too"} {
+			if got := d.reply(t).Re; got != want {
+				t.Errorf("re %q, want %q", got, want)
+			}
 		}
 	})
 }

@@ -121,17 +121,21 @@ func dial(ctx context.Context, broker *url.URL, settings *tls.Config) (net.Conn,
 	if err != nil {
 		return nil, err
 	}
-	return bounded{conn}, nil
+	return bounded{conn, writeTimeout}, nil
 }
 
 // bounded is a connection on which every write ends. paho bounds only its
 // publishes: an acknowledgement, and the ping that would find out, wait for
 // ever when the broker is there and reads nothing.
-type bounded struct{ net.Conn }
+type bounded struct {
+	net.Conn
+
+	within time.Duration // of each write
+}
 
 // Write sends within the time for it.
 func (b bounded) Write(p []byte) (int, error) {
-	if err := b.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+	if err := b.SetWriteDeadline(time.Now().Add(b.within)); err != nil {
 		return 0, err
 	}
 	return b.Conn.Write(p)

@@ -155,6 +155,9 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // begin starts a client and does not wait for the broker.
 func begin(t *testing.T, o mqtt.Options) *mqtt.Client {
 	t.Helper()
+	if o.Patience == 0 {
+		o.Patience = patience
+	}
 	c, err := mqtt.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -208,22 +211,15 @@ func device(t *testing.T, s server, id devices.ID) *fakeDevice {
 	if addr == "" {
 		_, addr, _ = strings.Cut(s.URL(), "//")
 	}
-	ready := make(chan struct{}, 10)
 	d.Client = paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + addr).SetClientID(string(id)).SetUsername(string(id)).SetPassword("x").
-		SetConnectRetry(true).SetConnectRetryInterval(100 * time.Millisecond).SetMaxReconnectInterval(time.Second).
-		SetOnConnectHandler(func(c paho.Client) {
-			token := c.Subscribe(devices.ReplyTopic(id), 1, func(_ paho.Client, m paho.Message) { d.replies <- string(m.Payload()) })
-			if token.WaitTimeout(patience) && token.Error() == nil {
-				ready <- struct{}{}
-			}
-		}))
-	d.Connect()
-	t.Cleanup(func() { d.Disconnect(50) })
-	select {
-	case <-ready:
-	case <-time.After(patience):
-		t.Fatal("the device cannot connect")
+		SetAutoReconnect(false).SetConnectTimeout(patience).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { d.replies <- string(m.Payload()) }))
+	for _, step := range []func() paho.Token{d.Connect, func() paho.Token { return d.Subscribe(devices.ReplyTopic(id), 1, nil) }} {
+		if token := step(); !token.WaitTimeout(patience) || token.Error() != nil {
+			t.Fatalf("the device cannot connect: %v", token.Error())
+		}
 	}
+	t.Cleanup(func() { d.Disconnect(50) })
 	return d
 }
 
