@@ -32,7 +32,9 @@ type fake struct {
 	seenIDs  map[string]bool
 	own      map[string]string // device -> its own token
 	rotated  int
-	refuse   int // this many registrations are answered 503
+	refuse   int             // this many registrations are answered 503
+	heard    map[string]bool // devices that reported since the test forgot
+	resumed  int             // messages that a client sent again by itself
 
 	reportAfterMS int64
 	copies        int
@@ -45,6 +47,7 @@ type fake struct {
 	ackEarly     int64         // this task's result is acknowledged before it is recorded, once
 	forgetResult int64         // this task's result is acknowledged and then lost
 	acceptAll    bool          // malformed reports are answered 200
+	closed       bool          // nothing is granted yet
 	leaveOut     bool          // replies do not answer running tasks
 	staleTokens  bool          // tokens go down
 	lease        time.Duration // of every grant
@@ -65,7 +68,7 @@ type fakeTask struct {
 
 func newFake(t *testing.T) (*fake, *httptest.Server) {
 	t.Helper()
-	f := &fake{lease: 2 * time.Second, margin: 400 * time.Millisecond, reportAfterMS: 20, seenIDs: map[string]bool{}, own: map[string]string{}}
+	f := &fake{lease: 2 * time.Second, margin: 400 * time.Millisecond, reportAfterMS: 100, seenIDs: map[string]bool{}, own: map[string]string{}, heard: map[string]bool{}}
 	s := httptest.NewServer(f)
 	t.Cleanup(s.Close)
 	return f, s
@@ -143,6 +146,7 @@ func writeTo(w io.Writer, v any) {
 // report is HandleReport in small. Callers hold mu.
 func (f *fake) report(device string, body []byte) (int, map[string]any) {
 	f.received++
+	f.heard[device] = true
 	var r report
 	if err := json.Unmarshal(body, &r); err != nil || len(body) > 64<<10 || len(r.Results) > 100 ||
 		strings.Count(string(body), "{") > 300 || strings.Contains(string(body), strings.Repeat(`{"a":`, 17)) {
@@ -222,6 +226,9 @@ func (f *fake) result(e result) string {
 }
 
 func (f *fake) next(device string, mentioned map[int64]bool, reply map[string]any) {
+	if f.closed {
+		return
+	}
 	slots := map[int]bool{}
 	for _, t := range f.tasks {
 		if t.state != "dispatched" {

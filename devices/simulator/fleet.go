@@ -152,7 +152,7 @@ func (f *Fleet) link(i int) link {
 		token = o.Tokens[i]
 	}
 	if o.Via.of(i) == ViaMQTT {
-		return newMQTTLink(o.MQTTURL, f.Device(i), token)
+		return newMQTTLink(o.MQTTURL, f.Device(i), token, o.Retry)
 	}
 	return newHTTPLink(f.client, newReplicas(o.URL, i/len(o.Via.kinds())), f.Device(i), token)
 }

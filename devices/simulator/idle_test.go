@@ -118,14 +118,14 @@ other_bucket{pool="p",le="0.001"} 1000
 func TestIntroducedFleet(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
-	f.lease = time.Minute
+	f.lease, f.closed = time.Minute, true
 	c := testConfig(server.URL)
 	c.Introduce, c.NotBefore = true, time.Millisecond
 	began, ended := 0, 0
 	c.Began = func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		began = f.received
+		began, f.closed = f.received, false
 	}
 	c.Ended = func() { ended++ }
 	s, _ := runAgainst(t, f, c)

@@ -2,7 +2,11 @@ package simulator
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
+	"math/rand/v2"
+	"net"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,17 +14,26 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 )
 
-// mqttLink sends reports on the device's own connection to the broker.
+const (
+	connectTimeout = 5 * time.Second
+	pauseMax       = 5 * time.Second // between two attempts to connect
+	writeTimeout   = time.Second     // a report that meets the end of its connection holds the device up so long
+	hangUpTimeout  = 100             // milliseconds
+)
+
+// mqttLink sends reports over the device's own connection to the broker. Each
+// connection has a paho client of its own: nothing of the last one goes over
+// the next. What was lost with it, the device sends again.
 type mqttLink struct {
 	url, device, token string
-	client             paho.Client
-	subscribed         atomic.Bool // a device subscribes before it reports
-	first              sync.Once
-	ready              chan struct{} // closed when it has subscribed once
+	retry              time.Duration               // longest first pause between connections; doubles
+	current            atomic.Pointer[paho.Client] // the newest that has subscribed: a device subscribes before it reports
+	tried              chan struct{}               // closed when the first attempt to connect has an end
+	once               sync.Once                   // closes tried
 }
 
-func newMQTTLink(url, device, token string) *mqttLink {
-	return &mqttLink{url: url, device: device, token: token, ready: make(chan struct{})}
+func newMQTTLink(url, device, token string, retry time.Duration) *mqttLink {
+	return &mqttLink{url: url, device: device, token: token, retry: retry, tried: make(chan struct{})}
 }
 
 func (l *mqttLink) reportTopic() string { return "fleet/v1/" + l.device + "/report" }
@@ -28,51 +41,107 @@ func (l *mqttLink) replyTopic() string  { return "fleet/v1/" + l.device + "/repl
 
 // open connects in the background, and again whenever the connection is lost.
 func (l *mqttLink) open(ctx context.Context, inbox chan<- arrival) (hangUp func()) {
-	receive := func(_ paho.Client, m paho.Message) { deliver(ctx, inbox, parseMQTT(m.Payload())) }
-	l.client = paho.NewClient(paho.NewClientOptions().
+	ctx, cancel := context.WithCancel(ctx)
+	var connected sync.WaitGroup
+	connected.Go(func() { l.stayConnected(ctx, inbox) })
+	return func() {
+		cancel()
+		connected.Wait()
+	}
+}
+
+// stayConnected pauses between connections for a random time, so that a fleet
+// does not come back in one moment.
+func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- arrival) {
+	for pause := l.retry; ctx.Err() == nil; pause = min(2*pause, pauseMax) {
+		if l.connection(ctx, inbox) {
+			pause = l.retry
+		}
+		select {
+		case <-time.After(rand.N(pause)): //nolint:gosec // jitter
+		case <-ctx.Done():
+		}
+	}
+}
+
+// connection lasts until it is lost, or ctx ends. It tells whether reports
+// could be sent over it.
+func (l *mqttLink) connection(ctx context.Context, inbox chan<- arrival) (subscribed bool) {
+	tried := func() { l.once.Do(func() { close(l.tried) }) }
+	defer tried()
+	network, err := l.dial(ctx)
+	if err != nil {
+		return false
+	}
+	defer network.Close() // ends also what still waits for the broker
+	lost := make(chan struct{})
+	client := paho.NewClient(l.pahoOptions(network).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { deliver(ctx, inbox, parseMQTT(m.Payload())) }).
+		SetConnectionLostHandler(func(paho.Client, error) { close(lost) }))
+	defer client.Disconnect(hangUpTimeout)
+	if !agreed(ctx, client.Connect()) || !agreed(ctx, client.Subscribe(l.replyTopic(), 1, nil)) {
+		return false
+	}
+	l.current.Store(&client)
+	tried()
+	select {
+	case <-lost:
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// dial opens the network connection.
+func (l *mqttLink) dial(ctx context.Context) (net.Conn, error) {
+	broker, err := url.Parse(l.url)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if broker.Scheme == "mqtts" || broker.Scheme == "ssl" {
+		return new(tls.Dialer).DialContext(ctx, "tcp", broker.Host)
+	}
+	return new(net.Dialer).DialContext(ctx, "tcp", broker.Host)
+}
+
+func (l *mqttLink) pahoOptions(network net.Conn) *paho.ClientOptions {
+	return paho.NewClientOptions().
 		AddBroker(l.url).
+		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return network, nil }).
 		SetClientID(l.device).
 		SetUsername(l.device).
 		SetPassword(l.token).
+		SetProtocolVersion(4).
 		SetCleanSession(true).
-		SetOrderMatters(false). // receive may wait for the device
-		SetConnectRetry(true).
-		SetConnectRetryInterval(2 * time.Second).
-		SetAutoReconnect(true).
-		SetMaxReconnectInterval(5 * time.Second).
-		SetConnectTimeout(5 * time.Second).
-		SetWriteTimeout(5 * time.Second).
-		SetKeepAlive(30 * time.Second).
-		SetConnectionLostHandler(func(paho.Client, error) { l.subscribed.Store(false) }).
-		SetOnConnectHandler(func(c paho.Client) { l.subscribe(c, receive) }))
-	l.client.Connect()
-	return func() { l.client.Disconnect(100) }
+		SetOrderMatters(false). // a handler may wait for the device
+		SetAutoReconnect(false).
+		SetConnectRetry(false).
+		SetConnectTimeout(connectTimeout).
+		SetWriteTimeout(writeTimeout).
+		SetKeepAlive(30 * time.Second)
 }
 
-func (l *mqttLink) subscribe(c paho.Client, receive paho.MessageHandler) {
-	token := c.Subscribe(l.replyTopic(), 1, receive)
-	go func() {
-		if token.Wait() && token.Error() == nil {
-			l.subscribed.Store(true)
-			l.first.Do(func() { close(l.ready) })
-		}
-	}()
+// agreed waits for the broker's answer.
+func agreed(ctx context.Context, token paho.Token) bool {
+	select {
+	case <-token.Done():
+		return token.Error() == nil
+	case <-ctx.Done():
+		return false
+	}
 }
 
-// firstTimeout is how long the first report waits for the connection.
-const firstTimeout = 5 * time.Second
-
-// send publishes a report, the first when there is a connection. It is not
+// send publishes a report, the first once the device could connect or not. It is not
 // told whether the broker has it: that is what the device's re-send is for.
 func (l *mqttLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
 	select {
-	case <-l.ready:
+	case <-l.tried:
 		l.publish(ctx, p, inbox)
 	default:
 		go func() {
 			select {
-			case <-l.ready:
-			case <-time.After(firstTimeout):
+			case <-l.tried:
 			case <-ctx.Done():
 			}
 			l.publish(ctx, p, inbox)
@@ -81,11 +150,12 @@ func (l *mqttLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
 }
 
 func (l *mqttLink) publish(ctx context.Context, p parcel, inbox chan<- arrival) {
-	if !l.subscribed.Load() || !l.client.IsConnectionOpen() {
+	client := l.current.Load()
+	if client == nil || !(*client).IsConnectionOpen() {
 		go deliver(ctx, inbox, arrival{id: p.id, garbage: p.id == "", verdict: failed})
 		return
 	}
-	l.client.Publish(l.reportTopic(), 1, false, p.body)
+	(*client).Publish(l.reportTopic(), 1, false, p.body)
 }
 
 // parseMQTT reads a reply, a push or an error. An error without the report's

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	paho "github.com/eclipse/paho.mqtt.golang"
 	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/listeners"
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -24,69 +23,69 @@ type doorman struct {
 }
 
 func (*doorman) Provides(b byte) bool {
-	return b == mochi.OnConnectAuthenticate || b == mochi.OnACLCheck
+	return b == mochi.OnConnectAuthenticate || b == mochi.OnACLCheck || b == mochi.OnPublish
+}
+
+func (d *doorman) OnPublish(_ *mochi.Client, p packets.Packet) (packets.Packet, error) {
+	d.fake.mu.Lock()
+	defer d.fake.mu.Unlock()
+	if p.FixedHeader.Dup {
+		d.fake.resumed++
+	}
+	return p, nil
 }
 
 func (d *doorman) OnConnectAuthenticate(c *mochi.Client, p packets.Packet) bool {
 	d.fake.mu.Lock()
 	defer d.fake.mu.Unlock()
-	return c.ID == "server" || string(p.Connect.Password) == d.fake.tokenOf(c.ID) && c.ID == string(p.Connect.Username)
+	return string(p.Connect.Password) == d.fake.tokenOf(c.ID) && c.ID == string(p.Connect.Username)
 }
 
 func (*doorman) OnACLCheck(c *mochi.Client, topic string, write bool) bool {
 	own := "fleet/v1/" + c.ID
-	return c.ID == "server" || topic == own+"/report" && write || topic == own+"/reply" && !write
+	return topic == own+"/report" && write || topic == own+"/reply" && !write
 }
 
-// serveMQTT puts a broker before a fake dispatcher and returns its URL and a
-// client that may publish replies.
-func serveMQTT(t *testing.T, f *fake) (string, paho.Client) {
+// serveMQTT puts a broker before a fake dispatcher, and returns its URL.
+func serveMQTT(t *testing.T, f *fake) (string, *mochi.Server) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	broker := mochi.New(&mochi.Options{Logger: slog.New(slog.DiscardHandler)})
-	for _, err := range []error{broker.AddHook(&doorman{fake: f}, nil), broker.AddListener(listeners.NewNet("tcp", l)), broker.Serve()} {
+	broker := mochi.New(&mochi.Options{Logger: slog.New(slog.DiscardHandler), InlineClient: true})
+	answer := func(_ *mochi.Client, _ packets.Subscription, p packets.Packet) { f.answerMQTT(broker, p) }
+	for _, err := range []error{
+		broker.AddHook(&doorman{fake: f}, nil), broker.AddListener(listeners.NewNet("tcp", l)),
+		broker.Subscribe("fleet/v1/+/report", 1, answer), broker.Serve(),
+	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	url := "mqtt://" + l.Addr().String()
-	client := paho.NewClient(paho.NewClientOptions().AddBroker(url).SetClientID("server").SetOrderMatters(false).SetWriteTimeout(2 * time.Second))
-	var answering sync.WaitGroup // paho answers each report in a goroutine of its own
-	wait(t, client.Connect())
-	wait(t, client.Subscribe("fleet/v1/+/report", 1, func(c paho.Client, m paho.Message) {
-		answering.Add(1)
-		defer answering.Done()
-		f.answerMQTT(c, m)
-	}))
-	t.Cleanup(func() {
-		client.Disconnect(100)
-		answering.Wait()
-		_ = broker.Close()
-	})
-	return url, client
+	t.Cleanup(func() { _ = broker.Close() })
+	return "mqtt://" + l.Addr().String(), broker
 }
 
-func wait(t *testing.T, token paho.Token) {
+// beside runs something that ends with the context of the test.
+func beside(t *testing.T, run func()) {
 	t.Helper()
-	if !token.WaitTimeout(10*time.Second) || token.Error() != nil {
-		t.Fatalf("mqtt: %v", token.Error())
-	}
+	var running sync.WaitGroup
+	running.Go(run)
+	t.Cleanup(running.Wait)
 }
 
-func (f *fake) answerMQTT(c paho.Client, m paho.Message) {
-	device := strings.TrimSuffix(strings.TrimPrefix(m.Topic(), "fleet/v1/"), "/report")
+func (f *fake) answerMQTT(broker *mochi.Server, p packets.Packet) {
+	device := strings.TrimSuffix(strings.TrimPrefix(p.TopicName, "fleet/v1/"), "/report")
 	f.mu.Lock()
-	status, reply := f.report(device, m.Payload())
+	status, reply := f.report(device, p.Payload)
 	f.mu.Unlock()
 	if status != 200 {
 		reply = map[string]any{"reason": "invalid", "code": reply["code"]}
 	}
 	var b bytes.Buffer
 	writeTo(&b, reply)
-	c.Publish("fleet/v1/"+device+"/reply", 1, false, b.Bytes())
+	_ = broker.Publish("fleet/v1/"+device+"/reply", b.Bytes(), false, 1)
 }
 
 func TestAMixedFleetWithAllFaults(t *testing.T) {
@@ -95,16 +94,16 @@ func TestAMixedFleetWithAllFaults(t *testing.T) {
 		t.Run(string(via), func(t *testing.T) {
 			t.Parallel()
 			f, server := newFake(t)
-			f.lease = 800 * time.Millisecond
+			f.lease, f.margin = 1200*time.Millisecond, 600*time.Millisecond
 			c := testConfig(server.URL)
 			c.MQTTURL, _ = serveMQTT(t, f)
-			c.Via = via
+			c.Via, c.Devices, c.Tasks = via, 10, 40
 			c.Faults = Faults{Silent: 0.15, Slow: 0.1, Reboot: 0.1, Duplicate: 0.2, LostReplies: 0.1, Garbage: 0.2}
 			s, _ := runAgainst(t, f, c)
 			if err := s.Err(); err != nil {
 				t.Fatalf("Err: %v", err)
 			}
-			if s.Compared != 60 || s.Fleet.GarbageRefused == 0 || s.Fleet.LostReplies == 0 || s.Fleet.Silent == 0 {
+			if s.Compared != 40 || s.Fleet.GarbageRefused == 0 || s.Fleet.LostReplies == 0 || s.Fleet.Silent == 0 {
 				t.Errorf("compared %d, %+v", s.Compared, s.Fleet)
 			}
 		})
@@ -114,7 +113,7 @@ func TestAMixedFleetWithAllFaults(t *testing.T) {
 func TestAWakeBringsAReportAtOnce(t *testing.T) {
 	t.Parallel()
 	f, _ := newFake(t)
-	url, client := serveMQTT(t, f)
+	url, broker := serveMQTT(t, f)
 	fleet, err := NewFleet(Options{
 		MQTTURL: url, Token: testFleetToken, Devices: 1, Via: ViaMQTT, External: "127.0.0.1:1",
 		Period: time.Hour, Resend: time.Hour, Retry: time.Millisecond,
@@ -124,12 +123,7 @@ func TestAWakeBringsAReportAtOnce(t *testing.T) {
 	}
 	d := fleet.device(0)
 	d.manners.period = 20 * time.Millisecond // only the wait for the connection is this short
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		d.run(t.Context(), 0)
-	}()
-	t.Cleanup(func() { <-ended })
+	beside(t, func() { d.run(t.Context(), 0) })
 	received := func() int {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -142,7 +136,9 @@ func TestAWakeBringsAReportAtOnce(t *testing.T) {
 	f.mu.Unlock()
 	eventually(t, func() bool { return received() > before })
 	before = received()
-	wait(t, client.Publish(fmt.Sprintf("fleet/v1/%s/reply", d.id), 0, false, `{"reason":"wake","hold_ms":5000}`))
+	if err := broker.Publish(fmt.Sprintf("fleet/v1/%s/reply", d.id), []byte(`{"reason":"wake","hold_ms":5000}`), false, 0); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, func() bool { return received() > before })
 	if got := fleet.Stats().Violations; got != 0 {
 		t.Errorf("%d violations: %s", got, fleet.Stats().FirstViolation)
@@ -162,12 +158,7 @@ func TestAStrangerIsNotLetInByTheBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := fleet.device(0)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		d.run(t.Context(), 0)
-	}()
-	t.Cleanup(func() { <-ended })
+	beside(t, func() { d.run(t.Context(), 0) })
 	eventually(t, func() bool { return fleet.Stats().Errors > 2 })
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -94,7 +94,7 @@ func TestQueueIsFilledUntil(t *testing.T) {
 func TestAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
-	f.lease = 800 * time.Millisecond
+	f.lease, f.margin = 1200*time.Millisecond, 600*time.Millisecond
 	c := testConfig(server.URL)
 	c.Faults = Faults{Silent: 0.15, Late: 0.8, Slow: 0.2, Reboot: 0.2, Duplicate: 0.3, LostReplies: 0.2, Garbage: 0.2}
 	s, _ := runAgainst(t, f, c)
@@ -147,6 +147,7 @@ func TestBrokenPromisesAreReported(t *testing.T) {
 			t.Parallel()
 			f, server := newFake(t)
 			config := testConfig(server.URL)
+			config.Devices, config.Tasks = 10, 20
 			c.do(f, &config)
 			s, _ := runAgainst(t, f, config)
 			if err := s.Err(); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -226,12 +227,12 @@ func TestRunRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// eventually polls until the condition holds, for at most 20 s.
+// eventually polls until the condition holds, for as long as no machine takes.
 func eventually(t *testing.T, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for !condition() {
 		select {
 		case <-tick.C:
@@ -247,7 +248,7 @@ func TestRunWaitsForTheLastOutcomes(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
 	c := testConfig(server.URL)
-	c.Devices, c.Tasks, c.Resend = 12, 12, 700*time.Millisecond
+	c.Devices, c.Tasks, c.Resend = 12, 12, 100*time.Millisecond
 	c.LostReplies = 0.5
 	s, _ := runAgainst(t, f, c)
 	if err := s.Err(); err != nil || s.Unsettled != 0 {
