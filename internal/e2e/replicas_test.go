@@ -21,7 +21,7 @@ const (
 	fleetToken = "fleet-token-of-the-test"
 )
 
-var program = testservers.Program{Flags: []string{"-race"}} //nolint:gochecknoglobals // built once, removed by TestMain
+var program = testservers.Program{Race: true} //nolint:gochecknoglobals // built once
 
 // atOnce is how many tests run at once: most of their time they wait for leases
 // to end and servers to start.
@@ -30,7 +30,6 @@ const atOnce = "6"
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", atOnce) // -parallel on the command line comes later
 	m.Run()
-	program.Close()
 }
 
 // replica is one `dispatcher serve`.

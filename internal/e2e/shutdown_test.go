@@ -16,9 +16,9 @@ import (
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
-// TestRollingRestart ends replicas with SIGTERM, one after another, under load
+// TestRollingRestartLosesNothing ends replicas with SIGTERM, one after another, under load
 // over both transports: each ends with status 0, and nothing is lost.
-func TestRollingRestart(t *testing.T) {
+func TestRollingRestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	x := newExperiment(t, &verdict{})
 	x.fleet.Devices, x.fleet.Capacity, x.fleet.Tasks, x.fleet.Lease = 40, 10, 240, time.Minute
@@ -52,9 +52,9 @@ func TestRollingRestart(t *testing.T) {
 	}
 }
 
-// TestEndThatHangs: a report that waits for a silent Postgres keeps a replica
+// TestEndTakesTheGraceLimitAtMost: a report that waits for a silent Postgres keeps a replica
 // for the grace limit at most, and not at all after a second signal.
-func TestEndThatHangs(t *testing.T) {
+func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
 	t.Parallel()
 	for name, signals := range map[string]int{"the limit": 1, "a second signal": 2} {
 		t.Run(name, func(t *testing.T) {

@@ -130,9 +130,9 @@ func (w *watch) stood() (longest, sum time.Duration) {
 	return w.longest, w.sum
 }
 
-// TestSentences: a fault fails on any machine, a doubt on one that did not
+// TestAFaultIsNeverExcused: a fault fails on any machine, a doubt on one that did not
 // stand still, and under CI a run must count.
-func TestSentences(t *testing.T) {
+func TestAFaultIsNeverExcused(t *testing.T) {
 	t.Parallel()
 	fault, doubt := []error{errors.New("61 inside")}, []error{errors.New("never more than 3 inside")}
 	for _, c := range []struct {

@@ -28,7 +28,7 @@ func (r result) cells() []string {
 		fmt.Sprintf("%s, %s, %s", seconds(s.Idle.Start), seconds(s.Idle.Between), seconds(s.Idle.End)),
 		milliseconds(s.Handoff.Server), milliseconds(s.Handoff.Whole),
 		fmt.Sprintf("%.2f", s.DeniedPerGrant()), seconds(s.Latest),
-		fmt.Sprintf("%d of %d", s.External.HighWater, s.Capacity), fmt.Sprint(s.External.OverLimitInstants),
+		fmt.Sprintf("%d of %d", s.External.HighWater, s.Capacity), fmt.Sprint(s.Breaches.Over),
 		fmt.Sprintf("%.2f + %.2f, %.2f of %d", r.used.servers, r.used.fleet, r.used.machine, processors()),
 	}
 }

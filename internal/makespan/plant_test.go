@@ -22,11 +22,18 @@ const (
 	fleetToken = "fleet-token-of-the-benchmark"
 )
 
-var program testservers.Program //nolint:gochecknoglobals // built once, removed by TestMain
+var (
+	racing   = testservers.Program{Race: true} //nolint:gochecknoglobals // built once
+	measured testservers.Program               //nolint:gochecknoglobals // built once
+)
 
-func TestMain(m *testing.M) {
-	m.Run()
-	program.Close()
+// dispatcher is the program, without what would distort a measurement.
+func dispatcher(t *testing.T) string {
+	t.Helper()
+	if *whole {
+		return measured.Path(t)
+	}
+	return racing.Path(t)
 }
 
 // plant is what one row runs on: servers of its own, and one replica, each in
@@ -65,7 +72,7 @@ func newPlant(t *testing.T, r row, period time.Duration) *plant {
 // serve starts a replica and shows what it had to say if the row fails.
 func serve(t *testing.T, addr string, settings map[string]string) *testservers.Process {
 	t.Helper()
-	binary := program.Path(t)
+	binary := dispatcher(t)
 	command := func() *exec.Cmd {
 		cmd := exec.Command(binary, "serve")
 		cmd.Env = os.Environ()

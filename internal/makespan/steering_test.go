@@ -227,6 +227,9 @@ func TestUnannounced(t *testing.T) {
 // they keep for who is about to come.
 func TestSemaphoreSteers(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: 1,000 devices ask Lua scripts that are interpreted under the race detector, fewer say nothing; make test-long runs it")
+	}
 	sizes := []polling{{devices: 1000, places: 40, work: work, period: period}}
 	if *whole {
 		sizes = []polling{fleetOf(deep), fleetOf(100 * places)}

@@ -1,22 +1,24 @@
 package testservers
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
-// Program is the dispatcher as it is shipped, built once for all the tests of a
-// package: its exit codes, signals and memory are those of a process. The zero
-// value is ready; TestMain closes it, as a SharedPostgres.
+// Program is the dispatcher as a process: its exit codes, signals and memory are
+// those of the program that is shipped. It is built once for all packages, into
+// bin/tests, and again when the code has changed. The zero value is ready.
 type Program struct {
-	Flags []string // of go build, such as -race
+	Race bool // with the race detector, which ends it with another status
 
-	mu   sync.Mutex
+	once sync.Once
 	path string
 	err  error
 }
@@ -24,37 +26,38 @@ type Program struct {
 // Path is where the program lies. The first call builds it.
 func (p *Program) Path(tb testing.TB) string {
 	tb.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.path == "" && p.err == nil {
-		p.path, p.err = p.build()
-	}
+	p.once.Do(func() { p.path, p.err = p.build() })
 	if p.err != nil {
 		tb.Fatal(p.err)
 	}
 	return p.path
 }
 
-func (p *Program) build() (string, error) {
-	dir, err := os.MkdirTemp("", "dispatcher-program")
+func (p *Program) build() (path string, err error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
+		return "", fmt.Errorf("finding the module: %w", err)
+	}
+	dir := filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "bin", "tests")
+	path, flag := filepath.Join(dir, "dispatcher"), "-race=false"
+	if p.Race {
+		path, flag = path+"-race", "-race"
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("a folder for the program: %w", err)
 	}
-	path := filepath.Join(dir, "dispatcher")
-	build := exec.Command("go", slices.Concat([]string{"build", "-o", path}, p.Flags, []string{"github.com/fleetslots/dispatcher/cmd/dispatcher"})...)
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("building the program: %w", err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil { // other packages build it, too
+		return "", fmt.Errorf("building the program: %w", err)
+	}
+	// The toolchain leaves a file alone that is up to date.
+	build := exec.Command("go", "build", flag, "-o", path, "github.com/fleetslots/dispatcher/cmd/dispatcher")
 	if out, err := build.CombinedOutput(); err != nil {
-		_ = os.RemoveAll(dir)
 		return "", fmt.Errorf("building the program: %w\n%s", err, out)
 	}
 	return path, nil
-}
-
-// Close removes the program, if it was built.
-func (p *Program) Close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.path != "" {
-		_ = os.RemoveAll(filepath.Dir(p.path))
-		p.path = ""
-	}
 }

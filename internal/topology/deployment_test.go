@@ -4,7 +4,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -266,7 +265,7 @@ func TestFleetFlagsExist(t *testing.T) {
 
 // Only what devices and operators talk to is published, on this machine alone
 // by default, and something listens there.
-func TestPublishedPorts(t *testing.T) {
+func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 	t.Parallel()
 	want := map[string][]string{
 		"dispatcher-1": {"127.0.0.1:8081:8080"},
@@ -332,59 +331,6 @@ func TestServicesAreConfined(t *testing.T) {
 	if user := dockerfile(t).all("USER"); !slices.Equal(user, []string{"nonroot"}) {
 		t.Errorf("USER %q", user)
 	}
-}
-
-// The image holds what `make build` builds, which is what `make topology` runs.
-func TestImageIsBuiltAsByMake(t *testing.T) {
-	t.Parallel()
-	words := func(text string) []string {
-		text = regexp.MustCompile(`\s*\\\n\s*`).ReplaceAllString(text, " ")
-		command := regexp.MustCompile(`CGO_ENABLED=0 go build .*`).FindString(text)
-		return strings.Fields(strings.NewReplacer("$(VERSION)", "V", "$VERSION", "V", `"`, "'", " /dispatcher ", " OUT ", " bin/dispatcher ", " OUT ").Replace(command))
-	}
-	made, imaged := words(string(read(t, "Makefile"))), words(strings.Join(dockerfile(t).all("RUN"), "\n"))
-	if diff := cmp.Diff(made, imaged); diff != "" || len(made) < 8 {
-		t.Errorf("(-make +Dockerfile):\n%s", diff)
-	}
-}
-
-// The build of the image reads only what .dockerignore leaves.
-func TestBuildContext(t *testing.T) {
-	t.Parallel()
-	ignored := strings.Fields(string(read(t, ".dockerignore")))
-	if !slices.Contains(ignored, ".env") {
-		t.Error("secrets would be copied into the image")
-	}
-	for _, pattern := range []string{"go.mod", "cmd", "dispatcher", "migrations", "slots"} {
-		if slices.Contains(ignored, pattern) {
-			t.Errorf("%s is needed", pattern)
-		}
-	}
-	for _, file := range embedded(t) {
-		for _, pattern := range ignored {
-			if ok, _ := path.Match(strings.TrimPrefix(pattern, "**/"), path.Base(file)); ok || strings.HasPrefix(file, pattern+"/") {
-				t.Errorf("%s is embedded, and ignored by %s", file, pattern)
-			}
-		}
-	}
-}
-
-// embedded are the files that packages of the program embed.
-func embedded(t *testing.T) (files []string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", `{{range .EmbedFiles}}{{$.ImportPath}}/{{.}}{{"\n"}}{{end}}`, "./...")
-	cmd.Dir = root
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file := range strings.Lines(string(out)) {
-		files = append(files, strings.TrimPrefix(strings.TrimSpace(file), "github.com/fleetslots/dispatcher/"))
-	}
-	if len(files) == 0 {
-		t.Fatal("no file is embedded: the migrations are")
-	}
-	return files
 }
 
 func TestPartsOfTheFileAreKnown(t *testing.T) {

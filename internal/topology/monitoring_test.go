@@ -127,7 +127,7 @@ func sourcesOf(t *testing.T, file string) (uids []string) {
 
 // Where promtool is installed it judges the files, and what the alerts say about
 // made-up fleets. (dispatcher/app parses their expressions anywhere.)
-func TestPromtool(t *testing.T) {
+func TestPrometheusTakesItsFiles(t *testing.T) {
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {

@@ -18,12 +18,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
 // Set by `make topology`.
 var (
-	whole   = flag.Bool("whole", false, "run the fleet at its full size, and show it") //nolint:gochecknoglobals // a flag of the test
-	program = flag.String("binary", "", "the dispatcher; built if empty")              //nolint:gochecknoglobals // a flag of the test
+	whole  = flag.Bool("whole", false, "run the fleet at its full size, and show it") //nolint:gochecknoglobals // a flag of the test
+	binary = flag.String("binary", "", "the dispatcher; built if empty")              //nolint:gochecknoglobals // a flag of the test
 )
 
 // TestTopology is `docker compose --profile fleet up` without Docker: the files,
@@ -37,7 +39,7 @@ func TestTopology(t *testing.T) {
 		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		defer stop()
 	}
-	p := newPlant(t, load(t, environment(t)), build(t))
+	p := newPlant(t, load(t, environment(t)), dispatcher(t))
 	p.start("dispatcher-1")
 	p.start("dispatcher-2")
 	p.runFleet(ctx)
@@ -71,7 +73,7 @@ func environment(t *testing.T) func(string) string {
 	}
 	values := dotenv(content)
 	small := map[string]string{
-		"FLEET_DEVICES": "120", "FLEET_TASKS": "400", "FLEET_WORK": "500ms", "FLEET_LEASE": "5s", "REPORT_PERIOD": "2s",
+		"FLEET_DEVICES": "60", "FLEET_TASKS": "150", "FLEET_WORK": "500ms", "FLEET_LEASE": "4s", "REPORT_PERIOD": "2s",
 	}
 	return func(name string) string {
 		if *whole {
@@ -81,19 +83,14 @@ func environment(t *testing.T) func(string) string {
 	}
 }
 
-// build compiles the program; the flags of the image are compared elsewhere.
-func build(t *testing.T) string {
+// dispatcher is the program; the flags of the image are compared elsewhere.
+func dispatcher(t *testing.T) string {
 	t.Helper()
-	if *program != "" {
-		return *program
+	if *binary != "" {
+		return *binary
 	}
-	binary := filepath.Join(t.TempDir(), "dispatcher")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/dispatcher")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return binary
+	program := testservers.Program{Race: true}
+	return program.Path(t)
 }
 
 func (p *plant) runFleet(ctx context.Context) {
