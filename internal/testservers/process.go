@@ -76,15 +76,13 @@ func (p *Process) waitReady() {
 	p.tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		err := p.ready()
 		if err == nil {
 			return
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-p.exited:
 			p.tb.Fatalf("%s ended before it was ready (%v):\n%s", p.cmd.Path, err, p.output)
 		case <-ctx.Done():

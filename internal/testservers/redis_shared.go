@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,11 +19,8 @@ import (
 // SharedPostgres. Tests that stop, pause or wipe a server, or have it forget its
 // scripts, start one of their own (Redis, RedisCluster).
 type SharedRedis struct {
-	mu        sync.Mutex
-	redis     *RedisServer
-	cluster   *RedisServer
-	databases int
-	ends      []func()
+	redis, cluster lasting
+	databases      atomic.Int64
 }
 
 // RedisAt is where a test finds its Redis.
@@ -49,24 +47,17 @@ func (s *SharedRedis) Each(t *testing.T, test func(t *testing.T, at RedisAt)) {
 // NewDatabase is an empty database of the Redis, for one test.
 func (s *SharedRedis) NewDatabase(tb testing.TB) RedisAt {
 	tb.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.redis == nil {
-		s.redis = Redis(&lasting{tb, s}, "--databases", "1000") // more than a package has tests
-	}
-	s.databases++
-	return RedisAt{Addr: s.redis.Addr, DB: s.databases}
+	server := s.redis.start(tb, func(tb testing.TB) *RedisServer {
+		tb.Helper()
+		return Redis(tb, "--databases", "1000") // more than a package has tests
+	})
+	return RedisAt{Addr: server.Addr, DB: int(s.databases.Add(1))}
 }
 
 // Cluster is the Cluster node.
 func (s *SharedRedis) Cluster(tb testing.TB) RedisAt {
 	tb.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cluster == nil {
-		s.cluster = RedisCluster(&lasting{tb, s})
-	}
-	return RedisAt{Addr: s.cluster.Addr, Cluster: true}
+	return RedisAt{Addr: s.cluster.start(tb, RedisCluster).Addr, Cluster: true}
 }
 
 // InProcessRedis is one that only this test has.
@@ -77,12 +68,8 @@ func InProcessRedis(tb testing.TB) RedisAt {
 
 // Close ends the servers that were started.
 func (s *SharedRedis) Close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, end := range slices.Backward(s.ends) {
-		end()
-	}
-	s.redis, s.cluster, s.ends = nil, nil, nil
+	s.redis.end()
+	s.cluster.end()
 }
 
 // Options of a client whose connections all go to this address, whatever a Cluster
@@ -90,7 +77,7 @@ func (s *SharedRedis) Close() {
 func (at RedisAt) Options() *redis.UniversalOptions {
 	const patience = 20 * time.Second
 	return &redis.UniversalOptions{
-		Addrs: []string{at.Addr}, DB: at.DB, IsClusterMode: at.Cluster, Protocol: 2, DisableIdentity: true, MaxRetries: -1,
+		Addrs: []string{at.Addr}, DB: at.DB, IsClusterMode: at.Cluster, Protocol: 2, DisableIdentity: true, MaxRetries: -1, DialerRetries: 1,
 		DialTimeout: patience, ReadTimeout: patience, WriteTimeout: patience, PoolTimeout: patience,
 		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{Timeout: patience}).DialContext(ctx, network, at.Addr)
@@ -106,23 +93,49 @@ func (at RedisAt) Client(tb testing.TB) redis.UniversalClient {
 	return client
 }
 
-// lasting is the test that happens to start a shared server, which outlives it.
+// lasting is a server that outlives the test that happened to start it.
 type lasting struct {
-	testing.TB
-
-	server *SharedRedis
+	mu     sync.Mutex
+	server *RedisServer
+	ends   []func()
 }
 
-// Cleanup waits for Close.
-func (l *lasting) Cleanup(end func()) { l.server.ends = append(l.server.ends, end) }
+func (l *lasting) start(tb testing.TB, start func(testing.TB) *RedisServer) *RedisServer {
+	tb.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.server == nil {
+		l.server = start(&starter{tb, l})
+	}
+	return l.server
+}
 
-// TempDir stays until Close.
-func (l *lasting) TempDir() string {
-	l.Helper()
+func (l *lasting) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, end := range slices.Backward(l.ends) {
+		end()
+	}
+	l.server, l.ends = nil, nil
+}
+
+// starter is the test that starts a server, but for what is done at its end.
+type starter struct {
+	testing.TB
+
+	lasting *lasting
+}
+
+// Cleanup waits for the end of the server.
+func (s *starter) Cleanup(end func()) { s.lasting.ends = append(s.lasting.ends, end) }
+
+// TempDir stays as long as the server.
+func (s *starter) TempDir() string {
+	s.Helper()
 	dir, err := os.MkdirTemp("", "redis-")
 	if err != nil {
-		l.Fatal(err)
+		s.Fatal(err)
 	}
-	l.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
