@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"net"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -13,71 +13,89 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
 
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
+// shared are the servers of all tests of this package that do not break them.
+var shared testservers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	shared.Close()
+	os.Exit(code) //nolint:forbidigo // TestMain's way to end
+}
+
 // on runs a test on each kind of Redis.
 func on(t *testing.T, test func(t *testing.T, s *server)) {
 	t.Helper()
-	for name, start := range map[string]func(t *testing.T) *server{
-		"redis":   func(t *testing.T) *server { t.Helper(); return serve(t, testservers.Redis(t).Addr, false) },
-		"cluster": func(t *testing.T) *server { t.Helper(); return serve(t, testservers.RedisCluster(t).Addr, true) },
-		"miniredis": func(t *testing.T) *server {
-			t.Helper()
-			return serve(t, miniredis.RunT(t).Addr(), false)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, start(t))
-		})
-	}
+	shared.Each(t, func(t *testing.T, at testservers.RedisAt) {
+		t.Helper()
+		test(t, serve(t, at))
+	})
 }
 
-// server is a Redis and a limiter in it.
+// onRedis is a limiter in a database of a real Redis.
+func onRedis(tb testing.TB) *server {
+	tb.Helper()
+	return serve(tb, shared.NewDatabase(tb))
+}
+
+// onClock is a limiter in a Redis of which the test sets the time.
+func onClock(tb testing.TB, now time.Time) (*server, *miniredis.Miniredis) {
+	tb.Helper()
+	mini := miniredis.RunT(tb)
+	mini.SetTime(now)
+	return serve(tb, testservers.RedisAt{Addr: mini.Addr()}), mini
+}
+
+// march is a time that nothing depends on.
+func march() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
+
+// server is a Redis and a limiter in it, with a scope of the test's own.
 type server struct {
 	*limits.Limiter
 
 	client redis.UniversalClient
 	leases *atomic.Int64
+	scope  string
 }
 
-func serve(tb testing.TB, addr string, cluster bool) *server {
+func serve(tb testing.TB, at testservers.RedisAt) *server {
 	tb.Helper()
-	s := connect(addr, cluster)
+	s := connect(at, tb.Name())
 	tb.Cleanup(func() { _ = s.client.Close() })
 	return s
 }
 
-func connect(addr string, cluster bool) *server {
-	client := redis.NewUniversalClient(&redis.UniversalOptions{
-		Addrs: []string{addr}, IsClusterMode: cluster, Protocol: 2, DisableIdentity: true, MaxRetries: -1,
-		DialTimeout: 20 * time.Second, ReadTimeout: 20 * time.Second, WriteTimeout: 20 * time.Second,
-		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return (&net.Dialer{Timeout: 20 * time.Second}).DialContext(ctx, network, addr)
-		},
-	})
-	return &server{Limiter: limits.New(client), client: client, leases: new(atomic.Int64)}
+func connect(at testservers.RedisAt, scope string) *server {
+	client := redis.NewUniversalClient(at.Options())
+	return &server{Limiter: limits.New(client), client: client, leases: new(atomic.Int64), scope: scope}
 }
 
-const scope = "pool"
-
-// rules compiles policies and makes them known, with nothing counted.
-func (s *server) rules(tb testing.TB, policies ...limits.Policy) []*limits.Rule {
+// compiled makes a rule of each policy.
+func compiled(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
 	rules, err := limits.Compile("p", policies)
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return rules
+}
+
+// rules compiles policies and makes them known, with nothing counted.
+func (s *server) rules(tb testing.TB, policies ...limits.Policy) []*limits.Rule {
+	tb.Helper()
+	rules := compiled(tb, policies...)
 	s.know(tb, rules)
 	return rules
 }
 
 func (s *server) know(tb testing.TB, rules []*limits.Rule, past ...limits.Start) {
 	tb.Helper()
-	if err := s.Rebuild(tb.Context(), scope, rules, history(past...)); err != nil {
+	if err := s.Rebuild(tb.Context(), s.scope, rules, history(past...)); err != nil {
 		tb.Fatalf("rebuild: %v", err)
 	}
 }
@@ -104,14 +122,14 @@ func (s *server) check(rules []*limits.Rule, account string) limits.Check {
 
 func facts(account string) limits.Facts {
 	return limits.Facts{
-		Device: "d1", Pool: scope, Kind: "test", Batch: 7, Tags: map[string]string{"account": account},
+		Device: "d1", Pool: "pool", Kind: "test", Batch: 7, Tags: map[string]string{"account": account},
 		Payload: json.RawMessage(`{"server": "` + account + `"}`),
 	}
 }
 
 func (s *server) reserve(tb testing.TB, c limits.Check) limits.Answer {
 	tb.Helper()
-	answers, err := s.Reserve(tb.Context(), scope, []limits.Check{c})
+	answers, err := s.Reserve(tb.Context(), s.scope, []limits.Check{c})
 	if err != nil || len(answers) != 1 {
 		tb.Fatalf("reserve: %v, %v", answers, err)
 	}
@@ -127,14 +145,29 @@ func (s *server) mustReserve(tb testing.TB, c limits.Check) {
 
 func (s *server) count(tb testing.TB, c limits.Check) {
 	tb.Helper()
-	if err := s.Count(tb.Context(), scope, []limits.Check{c}, 0); err != nil {
+	s.countLate(tb, c, 0)
+}
+
+func (s *server) countLate(tb testing.TB, c limits.Check, ago time.Duration) {
+	tb.Helper()
+	if err := s.Count(tb.Context(), s.scope, []limits.Check{c}, ago); err != nil {
 		tb.Fatalf("count: %v", err)
 	}
 }
 
+// take takes one start of an account.
+func (s *server) take(tb testing.TB, rules []*limits.Rule, account string) limits.Answer {
+	tb.Helper()
+	answers, err := s.Take(tb.Context(), s.scope, []limits.Check{s.check(rules, account)})
+	if err != nil || len(answers) != 1 {
+		tb.Fatalf("take: %v, %v", answers, err)
+	}
+	return answers[0]
+}
+
 func (s *server) release(tb testing.TB, c limits.Check) {
 	tb.Helper()
-	if err := s.Release(tb.Context(), scope, []limits.Check{c}); err != nil {
+	if err := s.Release(tb.Context(), s.scope, []limits.Check{c}); err != nil {
 		tb.Fatalf("release: %v", err)
 	}
 }
@@ -150,14 +183,26 @@ func (s *server) start(tb testing.TB, rules []*limits.Rule, account string) bool
 	return true
 }
 
-// keys are all that Redis has.
+func (s *server) key(name string) string { return "limits:{" + s.scope + "}:" + name }
+
+// subject is the key of account a.
+func (s *server) subject(rule *limits.Rule) string {
+	return limits.SubjectKey(s.scope, rule, rule.Subject(facts("a")))
+}
+
+// keys are all that Redis has of the scope.
 func (s *server) keys(tb testing.TB) []string {
 	tb.Helper()
-	keys, err := s.client.Keys(tb.Context(), "limits:*").Result()
+	keys, err := s.client.Keys(tb.Context(), s.key("*")).Result()
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return keys
+}
+
+// hourly allows so many an hour.
+func hourly(most int64) limits.Policy {
+	return perAccount(limits.Window{Max: most, PerMS: 3_600_000})
 }
 
 func perAccount(windows ...limits.Window) limits.Policy {

@@ -13,7 +13,6 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
@@ -74,7 +73,7 @@ type account struct {
 
 func newWindows(b *testing.B, most int) *windows {
 	b.Helper()
-	s := serve(b, testservers.Redis(b).Addr, false)
+	s := onRedis(b)
 	return &windows{
 		server: s, ctx: b.Context(), most: most, limit: redis_rate.NewLimiter(s.client),
 		rules: s.rules(b, perAccount(limits.Window{Max: int64(most), PerMS: 60_000})), ready: make(map[string][]account),
@@ -119,7 +118,7 @@ func (w *windows) round(b *testing.B, callers int, accounts []account, one func(
 		call(0)
 		all.Wait()
 		took += time.Since(begin)
-		if err := w.Release(w.ctx, scope, w.open); err != nil {
+		if err := w.Release(w.ctx, w.scope, w.open); err != nil {
 			b.Fatal(err)
 		}
 		w.open = w.open[:0]
@@ -144,12 +143,12 @@ func passes(answers []limits.Answer, err error) error {
 }
 
 func (w *windows) take(a account) error {
-	return passes(w.Take(w.ctx, scope, []limits.Check{w.next(a)}))
+	return passes(w.Take(w.ctx, w.scope, []limits.Check{w.next(a)}))
 }
 
 func (w *windows) reserve(a account) error {
 	c := w.next(a)
-	err := passes(w.Reserve(w.ctx, scope, []limits.Check{c}))
+	err := passes(w.Reserve(w.ctx, w.scope, []limits.Check{c}))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open = append(w.open, c)
@@ -158,10 +157,10 @@ func (w *windows) reserve(a account) error {
 
 func (w *windows) start(a account) error {
 	c := w.next(a)
-	if err := passes(w.Reserve(w.ctx, scope, []limits.Check{c})); err != nil {
+	if err := passes(w.Reserve(w.ctx, w.scope, []limits.Check{c})); err != nil {
 		return err
 	}
-	return w.Count(w.ctx, scope, []limits.Check{c}, 0)
+	return w.Count(w.ctx, w.scope, []limits.Check{c}, 0)
 }
 
 func (w *windows) rate(a account) error {
@@ -185,12 +184,12 @@ func (w *windows) snippet(script string) func(a account) error {
 
 // BenchmarkMemory reports what a subject takes with ten starts, in bytes.
 func BenchmarkMemory(b *testing.B) {
-	s := serve(b, testservers.Redis(b).Addr, false)
+	s := onRedis(b)
 	rate := redis_rate.NewLimiter(s.client)
 	for b.Loop() {
 		for form, p := range map[string]limits.Policy{
-			"packed":   perAccount(limits.Window{Max: 10, PerMS: 3_600_000}),
-			"list":     perAccount(limits.Window{Max: 1000, PerMS: 3_600_000}),
+			"packed":   hourly(10),
+			"list":     hourly(1000),
 			"fixed":    {Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 100},
 			"calendar": {Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 100},
 		} {
@@ -198,11 +197,11 @@ func BenchmarkMemory(b *testing.B) {
 			for range 10 {
 				c := s.check(rules, "a")
 				c.Lease = "812345.1.0123456789abcdef"[:9] + c.Lease
-				if _, err := s.Take(b.Context(), scope, []limits.Check{c}); err != nil {
+				if _, err := s.Take(b.Context(), s.scope, []limits.Check{c}); err != nil {
 					b.Fatal(err)
 				}
 			}
-			key := limits.SubjectKey(scope, rules[0], rules[0].Subject(facts("a")))
+			key := s.subject(rules[0])
 			b.ReportMetric(float64(s.client.MemoryUsage(b.Context(), key).Val()), form+"-bytes")
 		}
 		for i := range 10 {

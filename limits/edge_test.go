@@ -5,39 +5,32 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestEdgeOfAWindow: a window is shut until the very millisecond at which its oldest
+// TestWindowOpensToTheMillisecond: a window is shut until the very millisecond at which its oldest
 // start is as old as the window, and says so; packed, as a list and the long way, for
 // starts that are reserved and for such as are counted at once.
-func TestEdgeOfAWindow(t *testing.T) {
+func TestWindowOpensToTheMillisecond(t *testing.T) {
 	t.Parallel()
 	for form, as := range map[string]func(*limits.Rule) *limits.Rule{"packed": limits.AsPacked, "list": limits.AsList, "long way": limits.WithoutShortcut} {
 		t.Run(form, func(t *testing.T) {
 			t.Parallel()
-			mini := miniredis.RunT(t)
-			now := time.UnixMilli(1_800_000_000_000)
-			mini.SetTime(now)
-			s := serve(t, mini.Addr(), false)
-			rules, err := limits.Compile("p", []limits.Policy{perAccount(limits.Window{Max: 2, PerMS: 1000})})
-			if err != nil {
-				t.Fatal(err)
-			}
+			now := march()
+			s, mini := onClock(t, now)
+			rules := compiled(t, perAccount(limits.Window{Max: 2, PerMS: 1000}))
 			rules[0] = as(rules[0])
 			s.know(t, rules)
 			first := s.check(rules, "b")
 			s.mustReserve(t, first)
 			s.count(t, first)
 			mini.SetTime(now.Add(400 * time.Millisecond))
-			if a, err := s.Take(t.Context(), scope, []limits.Check{s.check(rules, "b")}); err != nil || a[0].Status != limits.StatusPassed {
-				t.Fatalf("the second: %v, %v", a, err)
+			if a := s.take(t, rules, "b"); a.Status != limits.StatusPassed {
+				t.Fatalf("the second: %+v", a)
 			}
 			mini.SetTime(now.Add(999 * time.Millisecond))
 			for _, ask := range []func(context.Context, string, []limits.Check) ([]limits.Answer, error){s.Reserve, s.Take, s.Look} {
-				a, err := ask(t.Context(), scope, []limits.Check{s.check(rules, "b")})
+				a, err := ask(t.Context(), s.scope, []limits.Check{s.check(rules, "b")})
 				if err != nil || a[0].Status != limits.StatusLimited || a[0].Last().Wait != time.Millisecond || a[0].Last().Oldest != 999*time.Millisecond {
 					t.Errorf("a millisecond early: %+v, %v", a, err)
 				}
@@ -46,8 +39,8 @@ func TestEdgeOfAWindow(t *testing.T) {
 			third := s.check(rules, "b")
 			s.mustReserve(t, third)
 			s.release(t, third)
-			if a, err := s.Take(t.Context(), scope, []limits.Check{s.check(rules, "b")}); err != nil || a[0].Status != limits.StatusPassed {
-				t.Errorf("in time: %v, %v", a, err)
+			if a := s.take(t, rules, "b"); a.Status != limits.StatusPassed {
+				t.Errorf("in time: %+v", a)
 			}
 			if a := s.reserve(t, s.check(rules, "b")); a.Status != limits.StatusLimited || a.Last().Wait != 400*time.Millisecond {
 				t.Errorf("then: %+v", a)
@@ -56,21 +49,18 @@ func TestEdgeOfAWindow(t *testing.T) {
 	}
 }
 
-// TestSentAgainLater: what is sent again a moment later is the same reservation.
-func TestSentAgainLater(t *testing.T) {
+// TestReservationSentAgainLaterIsTheSame.
+func TestReservationSentAgainLaterIsTheSame(t *testing.T) {
 	t.Parallel()
-	mini := miniredis.RunT(t)
-	now := time.UnixMilli(1_800_000_000_000)
-	mini.SetTime(now)
-	s := serve(t, mini.Addr(), false)
+	s, mini := onClock(t, march())
 	rules := s.rules(t, perAccount(limits.Window{Max: 3, PerMS: 60_000}))
 	c := s.check(rules, "a")
 	s.mustReserve(t, c)
-	mini.SetTime(now.Add(5 * time.Millisecond))
+	mini.SetTime(march().Add(5 * time.Millisecond))
 	s.mustReserve(t, c)
 	s.release(t, c)
 	for _, left := range []string{"open", "pending"} {
-		if n := s.client.ZCard(t.Context(), "limits:{pool}:"+left).Val(); n != 0 {
+		if n := s.client.ZCard(t.Context(), s.key(left)).Val(); n != 0 {
 			t.Errorf("%d are left in %s", n, left)
 		}
 	}

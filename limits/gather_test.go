@@ -47,9 +47,9 @@ func (h *held) send(questions []int) ([]int, error) {
 	return answers, nil
 }
 
-// TestTogether: what is asked while calls are under way goes in one call, everybody
+// TestQuestionsAskedMeanwhileGoTogether: what is asked while calls are under way goes in one call, everybody
 // gets their own answers, and what is wrong with one is no matter of the others.
-func TestTogether(t *testing.T) {
+func TestQuestionsAskedMeanwhileGoTogether(t *testing.T) {
 	t.Parallel()
 	for _, wrong := range []bool{false, true} {
 		h := &held{release: make(chan struct{}), under: make(chan struct{})}
@@ -106,8 +106,8 @@ func (w *watched) Done() <-chan struct{} {
 	return w.Context.Done()
 }
 
-// TestGivingUp: who does not wait any longer is told so, and the others go on.
-func TestGivingUp(t *testing.T) {
+// TestWhoGivesUpHoldsUpNobody: and is told so.
+func TestWhoGivesUpHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	h := &held{release: make(chan struct{}), under: make(chan struct{})}
 	ask := limits.Ask(h.send)

@@ -21,20 +21,20 @@ func restarted(t *testing.T, test func(t *testing.T, r *testservers.RedisServer,
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t)
-			test(t, r, func() *server { return serve(t, r.Addr, name == "cluster") })
+			test(t, r, func() *server { return serve(t, testservers.RedisAt{Addr: r.Addr, Cluster: name == "cluster"}) })
 		})
 	}
 }
 
-// TestRolledBackRedis: what Redis knows after a start with older data is not believed
-// by any replica, not even by the first call, nor by one that is new itself, until it
-// was filled again, which is once for all of them.
-func TestRolledBackRedis(t *testing.T) {
+// TestRolledBackRedisIsNotBelieved: what Redis knows after a start with older data is
+// not believed by any replica, not even by the first call, nor by one that is new
+// itself, until it was filled again, which is once for all of them.
+func TestRolledBackRedisIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	restarted(t, func(t *testing.T, r *testservers.RedisServer, replica func() *server) {
 		t.Helper()
 		rules := compiled(t,
-			perAccount(limits.Window{Max: 2, PerMS: 3_600_000}),
+			hourly(2),
 			limits.Policy{Name: "several", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 2, PerMS: 3_600_000}, {Max: 3, PerMS: 7_200_000}}},
 			limits.Policy{Name: "month", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 2},
 		)
@@ -71,12 +71,12 @@ func TestRolledBackRedis(t *testing.T) {
 	})
 }
 
-// TestNewReplicaOfARolledBackRedis has nothing to compare with but what Redis says.
-func TestNewReplicaOfARolledBackRedis(t *testing.T) {
+// TestNewReplicaBelievesNoRolledBackRedis has nothing to compare with but what Redis says.
+func TestNewReplicaBelievesNoRolledBackRedis(t *testing.T) {
 	t.Parallel()
 	restarted(t, func(t *testing.T, r *testservers.RedisServer, replica func() *server) {
 		t.Helper()
-		rules := compiled(t, perAccount(limits.Window{Max: 2, PerMS: 3_600_000}))
+		rules := compiled(t, hourly(2))
 		replica().know(t, rules)
 		snapshot := r.Snapshot(t)
 		replica().reserveEach(t, rules, limits.StatusPassed) // a new one believes what is of this life
@@ -87,42 +87,27 @@ func TestNewReplicaOfARolledBackRedis(t *testing.T) {
 	})
 }
 
-// TestRolledBackProfile: a rule that is in several scopes is not believed in any of
-// them.
-func TestRolledBackProfile(t *testing.T) {
+// TestRolledBackProfileIsNotBelieved: a rule that is in several scopes, in any of them.
+func TestRolledBackProfileIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	restarted(t, func(t *testing.T, r *testservers.RedisServer, replica func() *server) {
 		t.Helper()
-		s, rules, scopes := replica(), compiled(t, perAccount(limits.Window{Max: 2, PerMS: 3_600_000})), []string{"a", "b"}
-		for _, scope := range scopes {
-			if err := s.Rebuild(t.Context(), scope, rules, history()); err != nil {
-				t.Fatal(err)
-			}
+		s, rules, scopes := replica(), compiled(t, hourly(2)), []string{"a", "b"}
+		for _, s.scope = range scopes {
+			s.know(t, rules)
 		}
 		snapshot := r.Snapshot(t)
 		r.Kill()
 		r.Restore(t, snapshot)
 		r.Start()
-		for _, scope := range scopes {
-			a, err := s.Look(t.Context(), scope, []limits.Check{s.check(rules, "a")})
+		for _, s.scope = range scopes {
+			a, err := s.Look(t.Context(), s.scope, []limits.Check{s.check(rules, "a")})
 			if err != nil || a[0].Status != limits.StatusUnknown {
-				t.Errorf("in %s: %+v, %v", scope, a, err)
+				t.Errorf("in %s: %+v, %v", s.scope, a, err)
 			}
-			if err := s.Rebuild(t.Context(), scope, rules, history()); err != nil {
-				t.Fatal(err)
-			}
+			s.know(t, rules)
 		}
 	})
-}
-
-// compiled makes a rule of each policy.
-func compiled(t *testing.T, policies ...limits.Policy) []*limits.Rule {
-	t.Helper()
-	rules, err := limits.Compile("p", policies)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rules
 }
 
 // reserveEach expects an answer of each rule, and gives back what passes.
@@ -137,12 +122,13 @@ func (s *server) reserveEach(t *testing.T, rules []*limits.Rule, want limits.Sta
 	}
 }
 
-// TestRedisThatFollowedAnother is the same process with the data of another one, as
+// TestRedisThatFollowedAnotherIsNotBelieved is the same process with the data of another one, as
 // after a failover and back.
-func TestRedisThatFollowedAnother(t *testing.T) {
+func TestRedisThatFollowedAnotherIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	r, other := testservers.Redis(t), testservers.Redis(t)
-	s, rules := serve(t, r.Addr, false), compiled(t, perAccount(limits.Window{Max: 1, PerMS: 3_600_000}))
+	r, other := testservers.Redis(t), testservers.Redis(t, "--repl-diskless-sync-delay", "0")
+	at := testservers.RedisAt{Addr: r.Addr}
+	s, rules := serve(t, at), compiled(t, hourly(1))
 	s.know(t, rules)
 	snapshot := r.Snapshot(t)
 	other.Kill()
@@ -151,8 +137,7 @@ func TestRedisThatFollowedAnother(t *testing.T) {
 	s.count(t, s.check(rules, "a"))
 	s.reserveEach(t, rules, limits.StatusLimited)
 	host, port, _ := strings.Cut(other.Addr, ":")
-	direct := connect(r.Addr, false).client
-	defer func() { _ = direct.Close() }()
+	direct := at.Client(t)
 	must := func(err error) {
 		if err != nil {
 			t.Fatal(err)

@@ -15,13 +15,13 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestModel compares the limiter with a plain model that keeps all starts for
-// ever and looks at each of them: over any times and windows, calls that are sent
-// again, two callers whose clocks step, and a Redis that loses everything. Sliding
-// rules are compared packed, as lists, and without the short way for one window: so
-// these are equal, too. It is the Redis of the single process, of which keys end in
-// time or do not; TestModelOfRestarts is the same on a real one.
-func TestModel(t *testing.T) {
+// TestHistoriesAgreeWithAPlainModel compares the limiter with one that keeps all
+// starts for ever and looks at each of them: over any times and windows, calls that
+// are sent again, two callers whose clocks step, and a Redis that loses everything.
+// Sliding rules are compared packed, as lists, and without the short way for one
+// window: so these are equal, too. It is the Redis of the single process, of which keys
+// end in time or do not.
+func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -30,31 +30,6 @@ func TestModel(t *testing.T) {
 		defer m.close()
 		t.Repeat(m.moves())
 	})
-}
-
-// modelRedis is a Redis whose clock is the test's.
-type modelRedis interface {
-	connect() *server
-	set(now time.Time)
-	age(by time.Duration) // ends keys, if it ever does
-	endsKeys() bool
-	flush()
-}
-
-type inProcess struct {
-	*miniredis.Miniredis
-
-	ttl bool // keys end in time, as in a real Redis
-}
-
-func (r inProcess) connect() *server  { return connect(r.Addr(), false) }
-func (r inProcess) set(now time.Time) { r.SetTime(now) }
-func (r inProcess) endsKeys() bool    { return r.ttl }
-func (r inProcess) flush()            { r.FlushAll() }
-func (r inProcess) age(by time.Duration) {
-	if r.ttl {
-		r.FastForward(by)
-	}
 }
 
 type model struct {
@@ -116,10 +91,7 @@ func newModel(t *rapid.T, r modelRedis) *model {
 		one.server = r.connect()
 		one.Limiter = limits.NewAt(one.client, func() time.Time { return m.now.Add(one.clock) })
 	}
-	rules, err := limits.Compile("p", []limits.Policy{m.policy})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := compiled(t, m.policy)
 	m.zone, _ = time.LoadLocation(m.policy.Timezone)
 	m.forms["plain"] = rules[0]
 	if m.policy.Algorithm == limits.Sliding {
@@ -138,24 +110,6 @@ func (m *model) close() {
 // replica is one of them.
 func (m *model) replica(t *rapid.T) *limits.Limiter {
 	return m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].Limiter
-}
-
-func drawPolicy(t *rapid.T) limits.Policy {
-	p := limits.Policy{Name: "n", Per: "tags.account"}
-	most := rapid.Int64Range(1, 4)
-	per := rapid.SampledFrom([]int64{1, 1000, 20_000, 3_600_000, 86_400_000})
-	switch p.Algorithm = rapid.SampledFrom([]limits.Algorithm{limits.Sliding, limits.Sliding, limits.Fixed, limits.Calendar}).Draw(t, "algorithm"); p.Algorithm {
-	case limits.Sliding:
-		for i, per := range rapid.SliceOfNDistinct(per, 1, 3, rapid.ID[int64]).Draw(t, "windows") {
-			p.Windows = append(p.Windows, limits.Window{Max: most.Draw(t, fmt.Sprintf("max %d", i)), PerMS: per})
-		}
-	case limits.Calendar:
-		p.Max, p.Timezone = most.Draw(t, "max"), rapid.SampledFrom([]string{"", "Asia/Shanghai", "Europe/Berlin", "Asia/Kathmandu", "Australia/Lord_Howe", "America/St_Johns"}).Draw(t, "zone")
-		p.Period = rapid.SampledFrom([]limits.Period{limits.Day, limits.Week, limits.Month}).Draw(t, "period")
-	default:
-		p.Max, p.PerMS = most.Draw(t, "max"), per.Draw(t, "per")
-	}
-	return p
 }
 
 func (m *model) pass(t *rapid.T) {
@@ -245,8 +199,7 @@ func (m *model) ask(t *rapid.T, s modelStart, look bool) limits.Answer {
 }
 
 func (m *model) start(t *rapid.T) {
-	s := m.draw(t)
-	m.compare(t, m.ask(t, s, false), s)
+	m.reserve(t, m.draw(t))
 }
 
 // startAgain is a report with alternatives, or one that is sent again.
@@ -259,7 +212,7 @@ func (m *model) startAgain(t *rapid.T) {
 	if rapid.Bool().Draw(t, "alternative") {
 		m.leases++
 		s.lease, s.at = fmt.Sprintf("%d.1.%s", m.leases, s.group), m.now
-		m.compare(t, m.ask(t, s, false), s)
+		m.reserve(t, s)
 		return
 	}
 	if m.notice(t); !m.believed {
@@ -282,17 +235,18 @@ func (m *model) notice(t *rapid.T) {
 
 func (m *model) look(t *rapid.T) {
 	s := m.draw(t)
-	a, want := m.ask(t, s, true), m.judge(s)
-	if got := show(a); got != want {
-		t.Fatalf("looking at %s: %s, want %s", s.account, got, want)
-	}
+	m.compare(t, m.ask(t, s, true), s)
 }
 
 func (m *model) compare(t *rapid.T, a limits.Answer, s modelStart) {
-	want := m.judge(s)
-	if got := show(a); got != want {
+	if got, want := show(a), m.judge(s); got != want {
 		t.Fatalf("start of %s at %s: %s, want %s", s.account, s.at, got, want)
 	}
+}
+
+func (m *model) reserve(t *rapid.T, s modelStart) {
+	a := m.ask(t, s, false)
+	m.compare(t, a, s)
 	if a.Status == limits.StatusPassed {
 		m.open = append(m.open, s)
 	}
@@ -429,135 +383,4 @@ func (m *model) rebuild(t *rapid.T) {
 		}
 	}
 	m.believed = true
-}
-
-// assumeLatest is what a fixed rule takes for granted after a loss.
-func (m *model) assumeLatest() {
-	clear(m.since)
-	clear(m.n)
-	for _, s := range m.counted {
-		if m.now.Sub(s.at) >= time.Duration(m.policy.PerMS)*time.Millisecond {
-			continue
-		}
-		m.n[s.account]++
-		if s.at.After(m.since[s.account]) {
-			m.since[s.account] = s.at
-		}
-	}
-}
-
-// add counts a start as of when it was reserved.
-func (m *model) add(s modelStart) {
-	m.counted = append(m.counted, s)
-	per := time.Duration(m.policy.PerMS) * time.Millisecond
-	if since, ok := m.since[s.account]; !ok || !s.at.Before(since.Add(per)) {
-		m.since[s.account], m.n[s.account] = s.at, 0
-	}
-	m.n[s.account]++
-}
-
-// judge says in words what the answer to a start should be.
-func (m *model) judge(s modelStart) string {
-	groups := make(map[string]time.Time)
-	for _, o := range m.open {
-		if _, seen := groups[o.group]; !seen && o.account == s.account && o.group != s.group {
-			groups[o.group] = o.at
-		}
-	}
-	switch m.policy.Algorithm {
-	case limits.Sliding:
-		return m.judgeSliding(s, groups)
-	case limits.Calendar:
-		return m.judgeCalendar(s, groups)
-	}
-	end := m.since[s.account].Add(time.Duration(m.policy.PerMS) * time.Millisecond)
-	n := m.n[s.account]
-	if !m.now.Before(end) {
-		n = 0
-	}
-	return tally(n, len(groups), int(m.policy.Max), end.Sub(m.now))
-}
-
-func tally(n, pending, most int, wait time.Duration) string {
-	switch {
-	case n >= most:
-		return fmt.Sprintf("shut for %s by 0", wait)
-	case n+pending >= most:
-		return "shut by reservations"
-	}
-	return "passes"
-}
-
-func (m *model) judgeSliding(s modelStart, groups map[string]time.Time) string {
-	soft, wait, by := false, time.Duration(0), 0
-	for i, w := range m.policy.Windows {
-		per := time.Duration(w.PerMS) * time.Millisecond
-		var inside []time.Duration // ago
-		for _, c := range m.counted {
-			if ago := m.now.Sub(c.at); c.account == s.account && ago < per {
-				inside = append(inside, ago)
-			}
-		}
-		pending := 0
-		for _, at := range groups {
-			if m.now.Sub(at) < per {
-				pending++
-			}
-		}
-		slices.Sort(inside)
-		switch {
-		case len(inside) >= int(w.Max):
-			if opens := per - inside[w.Max-1]; opens > wait {
-				wait, by = opens, i
-			}
-		case len(inside)+pending >= int(w.Max) && pending > 0:
-			soft = true
-		}
-	}
-	switch {
-	case wait > 0:
-		return fmt.Sprintf("shut for %s by %d", wait, by)
-	case soft:
-		return "shut by reservations"
-	}
-	return "passes"
-}
-
-const quarter = 15 * time.Minute
-
-func (m *model) judgeCalendar(s modelStart, groups map[string]time.Time) string {
-	name := func(at time.Time) string {
-		at = at.In(m.zone)
-		switch m.policy.Period {
-		case limits.Week:
-			y, w := at.ISOWeek()
-			return fmt.Sprint(y, w)
-		case limits.Month:
-			return at.Format("2006-01")
-		}
-		return at.Format(time.DateOnly)
-	}
-	n := 0
-	for _, c := range m.counted {
-		if c.account == s.account && name(c.at) == name(m.now) {
-			n++
-		}
-	}
-	next, now := m.now.Truncate(quarter), name(m.now) // zones of the test begin with quarters of hours
-	for name(next) == now {
-		next = next.Add(quarter)
-	}
-	return tally(n, len(groups), int(m.policy.Max), next.Sub(m.now))
-}
-
-func show(a limits.Answer) string {
-	switch {
-	case a.Status == limits.StatusPassed:
-		return "passes"
-	case a.Status != limits.StatusLimited:
-		return fmt.Sprintf("status %d", a.Status)
-	case a.Last().Pending:
-		return "shut by reservations"
-	}
-	return fmt.Sprintf("shut for %s by %d", a.Last().Wait, a.Last().Window)
 }

@@ -21,8 +21,8 @@ const example = `[
 	{"name": "firmware", "per": "attributes.firmware", "algorithm": "fixed", "per_ms": 1000, "max": 5, "on_error": "open", "trust_device": true}
 ]`
 
-// TestParse: what operators write, and nothing at all.
-func TestParse(t *testing.T) {
+// TestPoliciesAreRead: what operators write, and nothing at all.
+func TestPoliciesAreRead(t *testing.T) {
 	t.Parallel()
 	policies, err := limits.Parse([]byte(example))
 	if err != nil || len(policies) != 5 {
@@ -38,8 +38,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseRefuses: every mistake names its field and what it may be.
-func TestParseRefuses(t *testing.T) {
+// TestMistakesNameTheirField and what it may be.
+func TestMistakesNameTheirField(t *testing.T) {
 	t.Parallel()
 	good := `{"name": "n", "per": "device", "algorithm": "fixed", "per_ms": 1000, "max": 1}`
 	for text, want := range map[string]string{
@@ -115,15 +115,12 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestSubjects: what is the same subject and what is not, and that a payload is
+// TestSubjectsAreToldApart: what is the same subject and what is not, and that a payload is
 // not shown.
-func TestSubjects(t *testing.T) {
+func TestSubjectsAreToldApart(t *testing.T) {
 	t.Parallel()
 	rule := func(per string) *limits.Rule {
-		rules, err := limits.Compile("p", []limits.Policy{{Name: "n", Per: per, Algorithm: limits.Fixed, PerMS: 1, Max: 1, TrustDevice: true}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rules := compiled(t, limits.Policy{Name: "n", Per: per, Algorithm: limits.Fixed, PerMS: 1, Max: 1, TrustDevice: true})
 		return rules[0]
 	}
 	type f = limits.Facts
@@ -167,9 +164,9 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// TestBoundaries: days begin when the clocks of the zone say so, also where they
+// TestPeriodsBeginByTheClocksOfTheirZone: days begin when the clocks of the zone say so, also where they
 // change at midnight, and days may have 23, 24 or 25 hours, or be left out.
-func TestBoundaries(t *testing.T) {
+func TestPeriodsBeginByTheClocksOfTheirZone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		zone   string

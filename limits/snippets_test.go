@@ -82,7 +82,7 @@ func passed(t *testing.T, client redis.UniversalClient, script string, keys []st
 // shut; the limit as a key is another slot of a Cluster; ours has neither.
 func TestSnippetDailyQuota(t *testing.T) {
 	t.Parallel()
-	s := serve(t, testservers.Redis(t).Addr, false)
+	s := onRedis(t)
 	for i := range 10 {
 		if ok, err := passed(t, s.client, dailyQuota, []string{"quota:a", "2"}); err != nil || ok != (i < 2) {
 			t.Fatalf("call %d: %t, %v", i, ok, err)
@@ -91,7 +91,7 @@ func TestSnippetDailyQuota(t *testing.T) {
 	if ok, _ := passed(t, s.client, dailyQuota, []string{"quota:a", "5"}); ok {
 		t.Error("the snippet did not count what it refused")
 	}
-	cluster := serve(t, testservers.RedisCluster(t).Addr, true)
+	cluster := serve(t, shared.Cluster(t))
 	if _, err := passed(t, cluster.client, dailyQuota, []string{"quota:a", "2"}); err == nil || !strings.Contains(err.Error(), "slot") {
 		t.Errorf("the snippet works on a Cluster: %v", err)
 	}
@@ -104,10 +104,7 @@ func TestSnippetDailyQuota(t *testing.T) {
 			}
 		}
 		policy.Max = 5 // its history is 2 starts, whatever was refused
-		rules, err := limits.Compile("p", []limits.Policy{policy})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rules = compiled(t, policy)
 		s.know(t, rules, limits.Start{Lease: "1.1.a", Facts: facts("a")}, limits.Start{Lease: "2.1.a", Facts: facts("a")})
 		for i := range 5 {
 			if got := s.start(t, rules, "a"); got != (i < 3) {
@@ -143,12 +140,11 @@ func TestSnippetDayOfTheServer(t *testing.T) {
 		}
 	}
 
-	plain := serve(t, r.Addr, false)
 	r.must(r.direct.Set(t.Context(), "quota:b", 1, 0).Err()) // of a process that ended before EXPIRE
-	if ok, err := passed(t, plain.client, dailyQuota, []string{"quota:b", "1"}); err != nil || ok || r.direct.PTTL(t.Context(), "quota:b").Val() != -1 {
+	if ok, err := passed(t, r.direct, dailyQuota, []string{"quota:b", "1"}); err != nil || ok || r.direct.PTTL(t.Context(), "quota:b").Val() != -1 {
 		t.Errorf("the snippet, of a key without TTL: %t, %v", ok, err)
 	}
-	subject := limits.SubjectKey(scope, rules[0], rules[0].Subject(facts("a")))
+	subject := s.subject(rules[0])
 	if ttl := r.direct.PTTL(t.Context(), subject).Val(); ttl != -1 {
 		t.Fatalf("ours ends in %s, want that of a test without TTL", ttl)
 	}
@@ -166,7 +162,7 @@ func TestSnippetDayOfTheServer(t *testing.T) {
 // nothing ever ends, and a caller whose clock is ahead passes.
 func TestSnippetSeveralWindows(t *testing.T) {
 	t.Parallel()
-	s := serve(t, testservers.Redis(t).Addr, false)
+	s := onRedis(t)
 	now := time.Now().UnixMilli()
 	if _, err := passed(t, s.client, severalWindows, []string{"first"}, now, 1, 60_000); err == nil || !strings.Contains(err.Error(), "nil") {
 		t.Errorf("the snippet's first call: %v", err)
@@ -193,7 +189,7 @@ func TestSnippetSeveralWindows(t *testing.T) {
 	for range 5 {
 		checks = append(checks, s.check(rules, "a"))
 	}
-	answers, err := s.Take(t.Context(), scope, checks) // in one call
+	answers, err := s.Take(t.Context(), s.scope, checks) // in one call
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,10 +202,10 @@ func TestSnippetSeveralWindows(t *testing.T) {
 		t.Errorf("ours says %+v", last)
 	}
 	ahead := limits.NewAt(s.client, func() time.Time { return time.Now().Add(time.Hour) })
-	if a, err := ahead.Take(t.Context(), scope, []limits.Check{s.check(rules, "a")}); err != nil || a[0].Status != limits.StatusLimited {
+	if a, err := ahead.Take(t.Context(), s.scope, []limits.Check{s.check(rules, "a")}); err != nil || a[0].Status != limits.StatusLimited {
 		t.Errorf("ours, with a clock that is ahead: %+v, %v", a, err)
 	}
-	if ttl := s.client.PTTL(t.Context(), limits.SubjectKey(scope, rules[0], rules[0].Subject(facts("a")))).Val(); ttl <= 0 || ttl > time.Hour {
+	if ttl := s.client.PTTL(t.Context(), s.subject(rules[0])).Val(); ttl <= 0 || ttl > time.Hour {
 		t.Errorf("ours ends in %s", ttl)
 	}
 }
@@ -218,7 +214,7 @@ func TestSnippetSeveralWindows(t *testing.T) {
 // bounded.
 func TestSnippetCappedList(t *testing.T) {
 	t.Parallel()
-	s := serve(t, testservers.Redis(t).Addr, false)
+	s := onRedis(t)
 	now := time.Now().UnixMilli()
 	for i := range 5 {
 		if ok, err := passed(t, s.client, cappedList, []string{"l"}, now, 3, 3_600_000); err != nil || ok != (i < 3) {
@@ -231,10 +227,10 @@ func TestSnippetCappedList(t *testing.T) {
 	if ttl := s.client.PTTL(t.Context(), "l").Val(); ttl != -1 {
 		t.Errorf("the snippet's list ends in %d", ttl)
 	}
-	rules := s.rules(t, perAccount(limits.Window{Max: 200, PerMS: 3_600_000}))
-	key := limits.SubjectKey(scope, rules[0], rules[0].Subject(facts("a")))
+	rules := s.rules(t, hourly(200))
+	key := s.subject(rules[0])
 	for i := range 250 {
-		a, err := s.Take(t.Context(), scope, []limits.Check{s.check(rules, "a")})
+		a, err := s.Take(t.Context(), s.scope, []limits.Check{s.check(rules, "a")})
 		if err != nil || (a[0].Status == limits.StatusPassed) != (i < 200) {
 			t.Fatalf("ours, call %d: %+v, %v", i, a, err)
 		}
@@ -248,7 +244,7 @@ func TestSnippetCappedList(t *testing.T) {
 // subject for ever.
 func TestSnippetSimpleCounter(t *testing.T) {
 	t.Parallel()
-	s := serve(t, testservers.Redis(t).Addr, false)
+	s := onRedis(t)
 	ended := errors.New("killed")
 	if _, err := simpleCounter(t.Context(), s.client, "c", 1, time.Millisecond, func() error { return ended }); !errors.Is(err, ended) {
 		t.Fatal(err)
@@ -259,7 +255,7 @@ func TestSnippetSimpleCounter(t *testing.T) {
 	rules := s.rules(t, limits.Policy{Name: "n", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1})
 	s.reserve(t, s.check(rules, "a")) // and the process ends
 	s.SettlesWithin(0)
-	overdue, err := s.Overdue(t.Context(), scope)
+	overdue, err := s.Overdue(t.Context(), s.scope)
 	if err != nil || len(overdue) != 1 {
 		t.Fatalf("overdue: %v, %v", overdue, err)
 	}
@@ -268,7 +264,7 @@ func TestSnippetSimpleCounter(t *testing.T) {
 	if !s.start(t, rules, "a") || s.start(t, rules, "a") {
 		t.Error("ours: want one start")
 	}
-	if ttl := s.client.PTTL(t.Context(), limits.SubjectKey(scope, rules[0], rules[0].Subject(facts("a")))).Val(); ttl <= 0 || ttl > time.Hour {
+	if ttl := s.client.PTTL(t.Context(), s.subject(rules[0])).Val(); ttl <= 0 || ttl > time.Hour {
 		t.Errorf("ours ends in %s", ttl)
 	}
 }
@@ -278,7 +274,7 @@ func TestSnippetSimpleCounter(t *testing.T) {
 func TestSnippetDuplicates(t *testing.T) {
 	t.Parallel()
 	r := testservers.Redis(t)
-	s := serve(t, r.Addr, false)
+	s := serve(t, testservers.RedisAt{Addr: r.Addr})
 	rules := s.rules(t, limits.Policy{Name: "same", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 2})
 	for i := range 3 {
 		if got := duplicates(t.Context(), s.client, "dup", 2); got != (i < 2) {
@@ -293,7 +289,7 @@ func TestSnippetDuplicates(t *testing.T) {
 		if !duplicates(t.Context(), s.client, "dup", 2) {
 			t.Error("the snippet refuses without Redis")
 		}
-		if _, err := s.Reserve(t.Context(), scope, []limits.Check{s.check(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
+		if _, err := s.Reserve(t.Context(), s.scope, []limits.Check{s.check(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
 			t.Errorf("ours without Redis: %v", err)
 		}
 	}

@@ -48,7 +48,7 @@ func TestOneRoundTripForAllPoliciesOfAPool(t *testing.T) {
 		s.reserve(t, s.check(rules, "warm"))
 		counted := &trips{}
 		s.client.AddHook(counted)
-		answers, err := s.Reserve(t.Context(), scope, checks)
+		answers, err := s.Reserve(t.Context(), s.scope, checks)
 		if err != nil || len(answers) != len(checks) {
 			t.Fatalf("%v, %v", answers, err)
 		}

@@ -1,0 +1,63 @@
+package limits_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+// oneOfEach is a policy of each form, of so long.
+func oneOfEach(per int64) []limits.Policy {
+	return []limits.Policy{
+		perAccount(limits.Window{Max: 1, PerMS: 1000}, limits.Window{Max: 5, PerMS: per}),
+		{Name: "list", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 200, PerMS: per}}},
+		{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: per, Max: 1},
+		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Max: 1},
+	}
+}
+
+// TestIdleLeavesNothing: no key is left of a subject that was idle for its longest
+// window, and after a while none at all.
+func TestIdleLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s, mini := onClock(t, march())
+	rules := s.rules(t, oneOfEach(7_200_000)...)
+	if !s.start(t, rules, "a") || s.start(t, rules, "a") {
+		t.Fatal("want one start and one refusal")
+	}
+	mini.FastForward(25 * time.Hour)
+	if left := slices.DeleteFunc(s.keys(t), func(k string) bool { return !strings.Contains(k, ":s:") }); len(left) > 0 {
+		t.Errorf("left of idle subjects: %v", left)
+	}
+	mini.FastForward(26 * time.Hour)
+	if left := s.keys(t); len(left) > 0 {
+		t.Errorf("left of idle rules: %v", left)
+	}
+}
+
+// TestKeysEndByThemselves: every key of a real Redis has a TTL once nothing is open.
+func TestKeysEndByThemselves(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		rules := s.rules(t, oneOfEach(3_600_000)...)
+		s.start(t, rules, "a")
+		s.start(t, rules, "a")
+		for _, rule := range rules {
+			if !s.start(t, []*limits.Rule{rule}, "started alone") {
+				t.Fatal("it may not start")
+			}
+			if a := s.take(t, []*limits.Rule{rule}, "taken alone"); a.Status != limits.StatusPassed {
+				t.Fatalf("it may not be taken: %+v", a)
+			}
+		}
+		for _, key := range s.keys(t) {
+			if ttl := s.client.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 50*time.Hour {
+				t.Errorf("%s ends in %s", key, ttl)
+			}
+		}
+	})
+}

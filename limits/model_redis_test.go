@@ -1,0 +1,160 @@
+package limits_test
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // it names scripts
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+// modelRedis is a Redis whose clock is the test's.
+type modelRedis interface {
+	connect() *server
+	set(now time.Time)
+	age(by time.Duration) // ends keys, if it ever does
+	endsKeys() bool
+	flush()
+}
+
+type inProcess struct {
+	*miniredis.Miniredis
+
+	ttl bool // keys end in time, as in a real Redis
+}
+
+func (r inProcess) connect() *server  { return connect(testservers.RedisAt{Addr: r.Addr()}, "") }
+func (r inProcess) set(now time.Time) { r.SetTime(now) }
+func (r inProcess) endsKeys() bool    { return r.ttl }
+func (r inProcess) flush()            { r.FlushAll() }
+func (r inProcess) age(by time.Duration) {
+	if r.ttl {
+		r.FastForward(by)
+	}
+}
+
+// realRedis is one with a clock of the test. Its keys never end.
+type realRedis struct {
+	*testservers.RedisServer
+
+	tb     testing.TB
+	direct *redis.Client
+	logged int64
+}
+
+// clockKey is where the clock of a real Redis stands.
+const clockKey = "test:clock"
+
+// dial empties a Redis.
+func dial(tb testing.TB, server *testservers.RedisServer) *realRedis {
+	tb.Helper()
+	r := &realRedis{RedisServer: server, tb: tb, direct: redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: 20 * time.Second})}
+	r.flush()
+	return r
+}
+
+func (r *realRedis) connect() *server {
+	s := connect(testservers.RedisAt{Addr: r.Addr}, r.tb.Name())
+	s.client.AddHook(&ownClock{sums: make(map[string]string)})
+	return s
+}
+
+func (r *realRedis) endsKeys() bool    { return false }
+func (r *realRedis) age(time.Duration) {}
+func (r *realRedis) flush()            { r.must(r.direct.FlushAll(context.Background()).Err()) }
+func (r *realRedis) set(now time.Time) {
+	r.must(r.direct.Set(context.Background(), clockKey, now.UnixMilli(), 0).Err())
+}
+
+func (r *realRedis) must(err error) {
+	r.tb.Helper()
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+}
+
+func (r *realRedis) restart(now time.Time, down func()) {
+	r.Kill()
+	down()
+	r.Start()
+	_ = r.direct.Close()
+	r.direct = redis.NewClient(r.direct.Options())
+	r.set(now)
+}
+
+// ownClock puts something in front of each script: TIME is the test's, and nothing
+// ends, since the time of Redis itself does not pass as the test's does. And what is not
+// among the KEYS of a call is not touched.
+type ownClock struct {
+	mu   sync.Mutex
+	sums map[string]string // of a script -> with what is in front of it
+}
+
+const inFront = `local real, declared = redis, {}
+for _, key in ipairs(KEYS) do declared[key] = true end
+local redis = setmetatable({ call = function(command, ...)
+  if command == 'TIME' then
+    local now = tonumber(real.call('GET', '` + clockKey + `'))
+    return { math.floor(now / 1000), now % 1000 * 1000 }
+  elseif not declared[(...)] then
+    error('not a key of the call: ' .. tostring((...)))
+  elseif command == 'PEXPIRE' then
+    return 1
+  elseif command == 'SET' then
+    local key, value = ...
+    return real.call('SET', key, value)
+  end
+  return real.call(command, ...)
+end }, { __index = real })
+`
+
+// DialHook changes nothing.
+func (*ownClock) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessPipelineHook changes nothing: scripts come alone.
+func (*ownClock) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// ProcessHook changes scripts.
+func (c *ownClock) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		switch args := cmd.Args(); strings.ToLower(cmd.Name()) {
+		case "eval":
+			source := fmt.Sprint(args[1])
+			args[1] = inFront + source
+			c.learn(source)
+		case "evalsha":
+			args[1] = c.sum(fmt.Sprint(args[1]))
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (c *ownClock) learn(source string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sums[sumOf(source)] = sumOf(inFront + source)
+}
+
+func (c *ownClock) sum(of string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if sum, known := c.sums[of]; known {
+		return sum
+	}
+	return strings.Repeat("0", 40) // so that it is sent whole
+}
+
+func sumOf(source string) string {
+	sum := sha1.Sum([]byte(source)) //nolint:gosec // as Redis names scripts
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,162 @@
+package limits_test
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+// The rules, as the plain model has them.
+
+func drawPolicy(t *rapid.T) limits.Policy {
+	p := limits.Policy{Name: "n", Per: "tags.account"}
+	most := rapid.Int64Range(1, 4)
+	per := rapid.SampledFrom([]int64{1, 1000, 20_000, 3_600_000, 86_400_000})
+	switch p.Algorithm = rapid.SampledFrom([]limits.Algorithm{limits.Sliding, limits.Sliding, limits.Fixed, limits.Calendar}).Draw(t, "algorithm"); p.Algorithm {
+	case limits.Sliding:
+		for i, per := range rapid.SliceOfNDistinct(per, 1, 3, rapid.ID[int64]).Draw(t, "windows") {
+			p.Windows = append(p.Windows, limits.Window{Max: most.Draw(t, fmt.Sprintf("max %d", i)), PerMS: per})
+		}
+	case limits.Calendar:
+		p.Max, p.Timezone = most.Draw(t, "max"), rapid.SampledFrom([]string{"", "Asia/Shanghai", "Europe/Berlin", "Asia/Kathmandu", "Australia/Lord_Howe", "America/St_Johns"}).Draw(t, "zone")
+		p.Period = rapid.SampledFrom([]limits.Period{limits.Day, limits.Week, limits.Month}).Draw(t, "period")
+	default:
+		p.Max, p.PerMS = most.Draw(t, "max"), per.Draw(t, "per")
+	}
+	return p
+}
+
+// assumeLatest is what a fixed rule takes for granted after a loss.
+func (m *model) assumeLatest() {
+	clear(m.since)
+	clear(m.n)
+	for _, s := range m.counted {
+		if m.now.Sub(s.at) >= time.Duration(m.policy.PerMS)*time.Millisecond {
+			continue
+		}
+		m.n[s.account]++
+		if s.at.After(m.since[s.account]) {
+			m.since[s.account] = s.at
+		}
+	}
+}
+
+// add counts a start as of when it was reserved.
+func (m *model) add(s modelStart) {
+	m.counted = append(m.counted, s)
+	per := time.Duration(m.policy.PerMS) * time.Millisecond
+	if since, ok := m.since[s.account]; !ok || !s.at.Before(since.Add(per)) {
+		m.since[s.account], m.n[s.account] = s.at, 0
+	}
+	m.n[s.account]++
+}
+
+// judge says in words what the answer to a start should be.
+func (m *model) judge(s modelStart) string {
+	groups := make(map[string]time.Time)
+	for _, o := range m.open {
+		if _, seen := groups[o.group]; !seen && o.account == s.account && o.group != s.group {
+			groups[o.group] = o.at
+		}
+	}
+	switch m.policy.Algorithm {
+	case limits.Sliding:
+		return m.judgeSliding(s, groups)
+	case limits.Calendar:
+		return m.judgeCalendar(s, groups)
+	}
+	end := m.since[s.account].Add(time.Duration(m.policy.PerMS) * time.Millisecond)
+	n := m.n[s.account]
+	if !m.now.Before(end) {
+		n = 0
+	}
+	return tally(n, len(groups), int(m.policy.Max), end.Sub(m.now))
+}
+
+func tally(n, pending, most int, wait time.Duration) string {
+	switch {
+	case n >= most:
+		return fmt.Sprintf("shut for %s by 0", wait)
+	case n+pending >= most:
+		return "shut by reservations"
+	}
+	return "passes"
+}
+
+func (m *model) judgeSliding(s modelStart, groups map[string]time.Time) string {
+	soft, wait, by := false, time.Duration(0), 0
+	for i, w := range m.policy.Windows {
+		per := time.Duration(w.PerMS) * time.Millisecond
+		var inside []time.Duration // ago
+		for _, c := range m.counted {
+			if ago := m.now.Sub(c.at); c.account == s.account && ago < per {
+				inside = append(inside, ago)
+			}
+		}
+		pending := 0
+		for _, at := range groups {
+			if m.now.Sub(at) < per {
+				pending++
+			}
+		}
+		slices.Sort(inside)
+		switch {
+		case len(inside) >= int(w.Max):
+			if opens := per - inside[w.Max-1]; opens > wait {
+				wait, by = opens, i
+			}
+		case len(inside)+pending >= int(w.Max) && pending > 0:
+			soft = true
+		}
+	}
+	switch {
+	case wait > 0:
+		return fmt.Sprintf("shut for %s by %d", wait, by)
+	case soft:
+		return "shut by reservations"
+	}
+	return "passes"
+}
+
+const quarter = 15 * time.Minute
+
+func (m *model) judgeCalendar(s modelStart, groups map[string]time.Time) string {
+	name := func(at time.Time) string {
+		at = at.In(m.zone)
+		switch m.policy.Period {
+		case limits.Week:
+			y, w := at.ISOWeek()
+			return fmt.Sprint(y, w)
+		case limits.Month:
+			return at.Format("2006-01")
+		}
+		return at.Format(time.DateOnly)
+	}
+	n := 0
+	for _, c := range m.counted {
+		if c.account == s.account && name(c.at) == name(m.now) {
+			n++
+		}
+	}
+	next, now := m.now.Truncate(quarter), name(m.now) // zones of the test begin with quarters of hours
+	for name(next) == now {
+		next = next.Add(quarter)
+	}
+	return tally(n, len(groups), int(m.policy.Max), next.Sub(m.now))
+}
+
+func show(a limits.Answer) string {
+	switch {
+	case a.Status == limits.StatusPassed:
+		return "passes"
+	case a.Status != limits.StatusLimited:
+		return fmt.Sprintf("status %d", a.Status)
+	case a.Last().Pending:
+		return "shut by reservations"
+	}
+	return fmt.Sprintf("shut for %s by %d", a.Last().Wait, a.Last().Window)
+}

@@ -1,0 +1,171 @@
+package limits_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+// TestRuleIsUnknownUntilRebuilt: a rule is believed only once it has its history, and
+// again when Redis lost everything; what starts meanwhile is not lost.
+func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		for _, p := range []limits.Policy{
+			hourly(3),
+			{Name: "list", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 3, PerMS: 3_600_000}, {Max: 200, PerMS: 4_000_000}}},
+			{Name: "fixed", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 3},
+			{Name: "calendar", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 3},
+		} {
+			rules := compiled(t, p)
+			s.isUnknown(t, rules, "a new rule")
+			if err := s.Rebuild(t.Context(), s.scope, rules, s.meanwhile(t, rules)); err != nil {
+				t.Fatalf("%s: %v", p.Name, err)
+			}
+			s.count(t, limits.NewCheck("4.1.x", "x", rules, facts("a"))) // whoever started it says so only now
+			if s.start(t, rules, "a") {
+				t.Errorf("%s: a fourth start", p.Name)
+			}
+			got := []bool{s.start(t, rules, "b"), s.start(t, rules, "b"), s.start(t, rules, "b")}
+			if !slices.Equal(got, []bool{true, true, false}) {
+				t.Errorf("%s: starts of b: %v", p.Name, got)
+			}
+			if err := s.client.Del(t.Context(), s.keys(t)...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			s.isUnknown(t, rules, "after Redis lost all")
+		}
+	})
+}
+
+func (s *server) isUnknown(t *testing.T, rules []*limits.Rule, when string) {
+	t.Helper()
+	if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusUnknown {
+		t.Errorf("%s: believed, %s: %+v", rules[0].Name, when, a)
+	}
+}
+
+// meanwhile is a history with two starts of account a and one of b. While it is read,
+// a third of a is counted, which only the second reading has.
+func (s *server) meanwhile(t *testing.T, rules []*limits.Rule) limits.History {
+	t.Helper()
+	past := []limits.Start{
+		{Lease: "1.1.x", Ago: time.Second, Facts: facts("a")},
+		{Lease: "2.1.x", Ago: 2 * time.Second, Facts: facts("a")},
+		{Lease: "3.1.x", Ago: 3 * time.Second, Facts: facts("b")},
+	}
+	if rules[0].Algorithm == limits.Calendar { // the month may have begun a second ago
+		for i := range past {
+			past[i].Ago = 0
+		}
+	}
+	third := limits.Start{Lease: "4.1.x", Facts: facts("a")}
+	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
+		if within < time.Minute {
+			return history(append([]limits.Start{third}, past...)...)(ctx, within)
+		}
+		s.isUnknown(t, rules, "while it is filled")
+		s.count(t, limits.NewCheck(third.Lease, "x", rules, third.Facts)) // would be overwritten
+		return history(past...)(ctx, within)
+	}
+}
+
+// TestPeriodBeginsWithItsFirst: what started in the very millisecond in which a day
+// begins belongs to it, also when it is read from the history.
+func TestPeriodBeginsWithItsFirst(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 0, 5, 0, 0, time.UTC)
+	s, mini := onClock(t, now)
+	rules := compiled(t, limits.Policy{Name: "n", Per: "pool", Algorithm: limits.Calendar, Period: limits.Day, Max: 1})
+	s.Limiter = limits.NewAt(s.client, func() time.Time { return now })
+	for ago, full := range map[time.Duration]bool{5 * time.Minute: true, 5*time.Minute + time.Millisecond: false} {
+		mini.FlushAll()
+		s.know(t, rules, limits.Start{Lease: "1.1.x", Ago: ago, Facts: facts("a")})
+		if got := !s.start(t, rules, "a"); got != full {
+			t.Errorf("a start %s ago: the day is full: %t", ago, got)
+		}
+	}
+}
+
+// TestOneFillsAtATime: another one waits, and takes over from one that is gone.
+func TestOneFillsAtATime(t *testing.T) {
+	t.Parallel()
+	s, mini := onClock(t, march())
+	rules := compiled(t, perAccount(limits.Window{Max: 1, PerMS: 1000}))
+	gone := errors.New("the process ended")
+	broken := func(context.Context, time.Duration) iter.Seq2[limits.Start, error] {
+		return func(yield func(limits.Start, error) bool) { yield(limits.Start{}, gone) }
+	}
+	if err := s.Rebuild(t.Context(), s.scope, rules, broken); !errors.Is(err, gone) {
+		t.Fatalf("a history that cannot be read: %v", err)
+	}
+	if err := s.Rebuild(t.Context(), s.scope, rules, history()); !errors.Is(err, limits.ErrBusy) {
+		t.Errorf("beside another one: %v", err)
+	}
+	mini.SetTime(march().Add(10 * time.Second))
+	s.know(t, rules)
+	if !s.start(t, rules, "a") {
+		t.Error("refused")
+	}
+}
+
+// TestNobodyTakesOverFromWhoIsAtIt: filling may take far longer than it takes to be
+// given up for gone.
+func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
+	t.Parallel()
+	now := march()
+	s, mini := onClock(t, now)
+	one, other := limits.NewAt(s.client, func() time.Time { return now }), limits.New(s.client)
+	rules := compiled(t, hourly(1))
+	slow := func(context.Context, time.Duration) iter.Seq2[limits.Start, error] {
+		return func(yield func(limits.Start, error) bool) {
+			for n := range 30 {
+				now = now.Add(4 * time.Second)
+				mini.SetTime(now)
+				mini.FastForward(4 * time.Second)
+				if err := other.Rebuild(t.Context(), s.scope, rules, history()); !errors.Is(err, limits.ErrBusy) {
+					t.Errorf("another one, after %d starts: %v", n, err)
+				}
+				if !yield(limits.Start{Lease: fmt.Sprintf("%d.1.x", n), Ago: time.Duration(n) * time.Second, Facts: facts("a")}, nil) {
+					return
+				}
+			}
+		}
+	}
+	if err := one.Rebuild(t.Context(), s.scope, rules, slow); err != nil {
+		t.Fatal(err)
+	}
+	if s.start(t, rules, "a") {
+		t.Error("what was read is not counted")
+	}
+}
+
+// TestSubjectOfTheFutureIsUnknown: where a clock went back, a subject is not believed,
+// rather than shut until its times are there again.
+func TestSubjectOfTheFutureIsUnknown(t *testing.T) {
+	t.Parallel()
+	for _, p := range []limits.Policy{
+		perAccount(limits.Window{Max: 1, PerMS: 60_000}),
+		{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 60_000, Max: 1},
+		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Max: 1},
+	} {
+		s, mini := onClock(t, march())
+		rules := s.rules(t, p)
+		s.start(t, rules, "a")
+		mini.SetTime(march().Add(-48 * time.Hour))
+		if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusUnknown {
+			t.Errorf("%s: %+v", p.Name, a)
+		}
+		s.know(t, rules, limits.Start{Lease: "1.1.g1", Ago: time.Second, Facts: facts("a")})
+		if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusLimited || a.Last().Wait > 36*time.Hour {
+			t.Errorf("%s: filled again: %+v", p.Name, a)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package limits_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+// TestReservationCountsUntilItIsSettled: and once only; what is
+// kept shut by one alone says so; alternatives do not exclude one another.
+func TestReservationCountsUntilItIsSettled(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		for _, p := range []limits.Policy{
+			hourly(1),
+			{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1},
+			{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 1},
+			{Name: "d", Per: "tags.account", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 1},
+		} {
+			rules := s.rules(t, p)
+			one, other := s.check(rules, "a"), s.check(rules, "a")
+			twin := one
+			twin.Lease += "x"
+			for range 2 {
+				if s.reserve(t, one).Status != limits.StatusPassed {
+					t.Fatalf("%s: a reservation, or the same sent again, is refused", p.Name)
+				}
+			}
+			if a := s.reserve(t, twin); a.Status != limits.StatusPassed {
+				t.Errorf("%s: an alternative is refused: %+v", p.Name, a)
+			}
+			if a := s.reserve(t, other); a.Status != limits.StatusLimited || !a.Last().Pending {
+				t.Errorf("%s: beside a reservation: %+v", p.Name, a)
+			}
+			s.release(t, one)
+			s.release(t, one)
+			s.release(t, twin)
+			if a := s.reserve(t, other); a.Status != limits.StatusPassed {
+				t.Fatalf("%s: after a release: %+v", p.Name, a)
+			}
+			for range 3 {
+				s.count(t, other)
+			}
+			if a := s.reserve(t, other); a.Status != limits.StatusPassed {
+				t.Errorf("%s: a reservation that came late, after its count: %+v", p.Name, a)
+			}
+			if a := s.reserve(t, one); a.Status != limits.StatusLimited || a.Last().Pending {
+				t.Errorf("%s: beside a count: %+v", p.Name, a)
+			}
+		}
+	})
+}
+
+// TestReservationAfterItsCountReservesNothing: what the network delivers late, when
+// it was counted already, passes, also where there is room for more.
+func TestReservationAfterItsCountReservesNothing(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		for _, windows := range [][]limits.Window{{{Max: 3, PerMS: 3_600_000}}, {{Max: 3, PerMS: 3_600_000}, {Max: 9, PerMS: 7_200_000}}} {
+			rules := s.rules(t, perAccount(windows...))
+			c := s.check(rules, "a")
+			for step, act := range []func(testing.TB, limits.Check){s.mustReserve, s.count, s.mustReserve, s.mustReserve} {
+				act(t, c)
+				if open := s.client.ZCard(t.Context(), s.key("open")).Val(); (open == 1) != (step == 0) {
+					t.Errorf("step %d: %d are open", step, open)
+				}
+			}
+		}
+	})
+}
+
+// TestOverdueReservationShutsItsScope until it is found out whether it started, and
+// counts if it did.
+func TestOverdueReservationShutsItsScope(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		rules := s.rules(t, hourly(1))
+		started, not := s.check(rules, "a"), s.check(rules, "b")
+		s.reserve(t, started)
+		s.reserve(t, not)
+		s.SettlesWithin(0)
+		if a := s.reserve(t, s.check(rules, "c")); a.Status != limits.StatusUnsettled {
+			t.Fatalf("beside one that is overdue: %+v", a)
+		}
+		overdue, err := s.Overdue(t.Context(), s.scope)
+		slices.Sort(overdue)
+		if err != nil || !slices.Equal(overdue, []string{started.Lease, not.Lease}) {
+			t.Fatalf("overdue: %v, %v", overdue, err)
+		}
+		started.Group, not.Group, not.Items = "", "", nil // found out by another process
+		s.count(t, started)
+		s.release(t, not)
+		s.SettlesWithin(time.Minute)
+		if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusLimited || a.Last().Pending {
+			t.Errorf("what started does not count: %+v", a)
+		}
+		if !s.start(t, rules, "b") {
+			t.Error("what did not start counts")
+		}
+		if n := s.client.ZCard(t.Context(), s.key("pending")).Val(); n != 0 {
+			t.Errorf("%d reservations left", n)
+		}
+	})
+}
