@@ -22,27 +22,13 @@ const patience = time.Minute // what no machine reaches that only stands still f
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// eachRedis runs a test on each kind.
-func eachRedis(t *testing.T, test func(t *testing.T, addr string, cluster bool)) {
+// eachRedis runs a test on each kind, on servers of its own: on a Cluster node who
+// listens hears all.
+func eachRedis(t *testing.T, test func(t *testing.T, at testservers.RedisAt)) {
 	t.Helper()
-	for name, start := range map[string]func(t *testing.T) (addr string, cluster bool){
-		"redis":     func(t *testing.T) (string, bool) { t.Helper(); return testservers.Redis(t).Addr, false },
-		"cluster":   func(t *testing.T) (string, bool) { t.Helper(); return testservers.RedisCluster(t).Addr, true },
-		"miniredis": func(t *testing.T) (string, bool) { t.Helper(); return miniredis.RunT(t).Addr(), false },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			addr, cluster := start(t)
-			test(t, addr, cluster)
-		})
-	}
-}
-
-func clientAt(t *testing.T, addr string, cluster bool, db int) redis.UniversalClient {
-	t.Helper()
-	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{addr}, IsClusterMode: cluster, Protocol: 2, DB: db, ReadTimeout: patience})
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+	var servers testservers.SharedRedis
+	t.Cleanup(servers.Close)
+	servers.Each(t, test)
 }
 
 // replica hears what is said to it.
@@ -130,9 +116,9 @@ func (r *replica) wakes(calls ...parked.Call) {
 // Only who parked the one before is of interest, and numbers rise.
 func TestNewestIsToldToOtherReplicas(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, addr string, cluster bool) {
+	eachRedis(t, func(t *testing.T, at testservers.RedisAt) {
 		t.Helper()
-		one, other := replicaOf(t, clientAt(t, addr, cluster, 0)), replicaOf(t, clientAt(t, addr, cluster, 0))
+		one, other := replicaOf(t, at.Client(t)), replicaOf(t, at.Client(t))
 		numbers := []int64{one.parks("a:b"), one.parks("a:b"), other.parks("a:b"), other.parks("c"), one.parks("a:b")}
 		if numbers[3] = numbers[2]; !slices.IsSorted(numbers) || numbers[0] == numbers[1] || numbers[1] == numbers[2] || numbers[2] == numbers[4] {
 			t.Errorf("numbers %d do not rise", numbers)
@@ -150,11 +136,11 @@ func TestNewestIsToldToOtherReplicas(t *testing.T) {
 
 // A connection that ended is that of the device's newest report or of an older
 // one; who parks the next after the newest one's is told, once.
-func TestGone(t *testing.T) {
+func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, addr string, cluster bool) {
+	eachRedis(t, func(t *testing.T, at testservers.RedisAt) {
 		t.Helper()
-		one, other := replicaOf(t, clientAt(t, addr, cluster, 0)), replicaOf(t, clientAt(t, addr, cluster, 0))
+		one, other := replicaOf(t, at.Client(t)), replicaOf(t, at.Client(t))
 		gap := func(r *replica) (number int64, gap bool) {
 			t.Helper()
 			number, gap, err := r.Newest(t.Context(), "a", time.Minute)
@@ -190,9 +176,9 @@ func TestGone(t *testing.T) {
 // What Redis has forgotten makes no number lower.
 func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, addr string, cluster bool) {
+	eachRedis(t, func(t *testing.T, at testservers.RedisAt) {
 		t.Helper()
-		client := clientAt(t, addr, cluster, 0)
+		client := at.Client(t)
 		r := replicaOf(t, client)
 		before := r.parks("a")
 		if err := client.FlushDB(t.Context()).Err(); err != nil {
@@ -208,7 +194,7 @@ func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 func TestNothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	r := replicaOf(t, clientAt(t, server.Addr(), false, 0))
+	r := replicaOf(t, testservers.RedisAt{Addr: server.Addr()}.Client(t))
 	r.parks("a")
 	server.FastForward(time.Minute + time.Second)
 	if keys := server.Keys(); len(keys) != 0 {
@@ -219,8 +205,10 @@ func TestNothingIsLeftBehind(t *testing.T) {
 // Two installations in databases of one Redis do not hear one another.
 func TestDatabasesAreApart(t *testing.T) {
 	t.Parallel()
-	addr := testservers.Redis(t).Addr
-	zero, one := replicaOf(t, clientAt(t, addr, false, 0)), replicaOf(t, clientAt(t, addr, false, 1))
+	at := testservers.RedisAt{Addr: testservers.Redis(t).Addr}
+	zero := replicaOf(t, at.Client(t))
+	at.DB = 1
+	one := replicaOf(t, at.Client(t))
 	one.wakes(parked.Call{Device: "in-one"})
 	zero.wakes(parked.Call{Device: "in-zero"})
 	if got := zero.next(); got != "called [{in-zero  0s}]" {
@@ -234,7 +222,7 @@ func TestDatabasesAreApart(t *testing.T) {
 func TestListenerComesBackWithRedis(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
-	r := replicaOf(t, clientAt(t, server.Addr, false, 0))
+	r := replicaOf(t, testservers.RedisAt{Addr: server.Addr}.Client(t))
 	for range 2 {
 		server.Kill()
 		server.Start()
@@ -252,7 +240,7 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 	t.Parallel()
 	link := testservers.NewProxy(t, testservers.Redis(t).Addr)
 	again := make(chan struct{}, 1000)
-	r := impatient(t, clientAt(t, link.Addr, false, 0), 200*time.Millisecond)
+	r := impatient(t, testservers.RedisAt{Addr: link.Addr}.Client(t), 200*time.Millisecond)
 	link.OnConnection(func() func([]byte) {
 		again <- struct{}{}
 		return func([]byte) {}
@@ -278,9 +266,9 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 	}
 }
 
-func TestRedisAway(t *testing.T) {
+func TestWithoutRedisItIsUnavailable(t *testing.T) {
 	t.Parallel()
-	board := parked.New(clientAt(t, testservers.FreeAddr(t), false, 0))
+	board := parked.New(testservers.RedisAt{Addr: testservers.FreeAddr(t)}.Client(t))
 	if _, _, err := board.Newest(t.Context(), "a", time.Minute); !errors.Is(err, parked.ErrUnavailable) {
 		t.Errorf("newest: %v", err)
 	}
@@ -295,7 +283,7 @@ func TestRedisAway(t *testing.T) {
 // Who hears what it cannot read goes on hearing.
 func TestUnknownMessagesAreIgnored(t *testing.T) {
 	t.Parallel()
-	client := clientAt(t, miniredis.RunT(t).Addr(), false, 0)
+	client := testservers.InProcessRedis(t).Client(t)
 	r := replicaOf(t, client)
 	for _, message := range []string{"", "later", "newer", "newer x a", "newer 5", "wake", "wake {", "wake 7"} {
 		if err := client.Publish(t.Context(), "parked:0", message).Err(); err != nil {

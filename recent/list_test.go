@@ -10,7 +10,6 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/google/go-cmp/cmp"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/recent"
@@ -19,24 +18,12 @@ import (
 // eachRedis runs a test on each kind, with two clients of one list.
 func eachRedis(t *testing.T, test func(t *testing.T, one, other *recent.List)) {
 	t.Helper()
-	for name, start := range map[string]func() (addr string, cluster bool){
-		"redis":     func() (string, bool) { return testservers.Redis(t).Addr, false },
-		"cluster":   func() (string, bool) { return testservers.RedisCluster(t).Addr, true },
-		"miniredis": func() (string, bool) { return miniredis.RunT(t).Addr(), false },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			addr, cluster := start()
-			test(t, listAt(t, addr, cluster), listAt(t, addr, cluster))
-		})
-	}
-}
-
-func listAt(t *testing.T, addr string, cluster bool) *recent.List {
-	t.Helper()
-	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{addr}, IsClusterMode: cluster, Protocol: 2})
-	t.Cleanup(func() { _ = client.Close() })
-	return recent.New(client)
+	var servers testservers.SharedRedis // of this test alone: there is one list in a Redis
+	t.Cleanup(servers.Close)
+	servers.Each(t, func(t *testing.T, at testservers.RedisAt) {
+		t.Helper()
+		test(t, recent.New(at.Client(t)), recent.New(at.Client(t)))
+	})
 }
 
 func seen(device string, ms int64) recent.Seen {
@@ -96,9 +83,8 @@ func TestOnlyTheNewestAreKept(t *testing.T) {
 	})
 }
 
-// TestManyAtOnce: replicas that note the same devices leave the latest time of
-// each.
-func TestManyAtOnce(t *testing.T) {
+// TestLatestTimeStaysOfManyAtOnce: replicas note the same devices.
+func TestLatestTimeStaysOfManyAtOnce(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, one, other *recent.List) {
 		t.Helper()
@@ -129,10 +115,10 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
-func TestWithoutRedis(t *testing.T) {
+func TestRedisMayLoseAllOrBeAway(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	l := listAt(t, server.Addr(), false)
+	l := recent.New(testservers.RedisAt{Addr: server.Addr()}.Client(t))
 	add(t, l, seen("a", 1))
 	server.FlushAll() // it lost all: also the script
 	add(t, l, seen("b", 2))
@@ -151,7 +137,7 @@ func TestWithoutRedis(t *testing.T) {
 func TestTheListIsBounded(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	l := listAt(t, server.Addr(), false)
+	l := recent.New(testservers.RedisAt{Addr: server.Addr()}.Client(t))
 	for part := range int64(3) {
 		var many []recent.Seen
 		for i := range part*recent.Kept + 600 {
