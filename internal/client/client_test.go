@@ -29,7 +29,7 @@ func at(t *testing.T, answer http.HandlerFunc) *Client {
 	return c
 }
 
-func TestURLs(t *testing.T) {
+func TestOnlyAddressesOfServersAreTaken(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"", "x", "127.0.0.1:8080", "ftp://host", "http://", ":"} {
 		if _, err := New(Config{URL: bad}); err == nil {
@@ -77,7 +77,7 @@ func TestListGoesThroughThePages(t *testing.T) {
 	}
 }
 
-func TestProblems(t *testing.T) {
+func TestRefusalSaysWhatTheServerSaid(t *testing.T) {
 	t.Parallel()
 	c := at(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -101,7 +101,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-func TestWhatIsSentAgain(t *testing.T) {
+func TestOnlyWhatIsDoneOnceIsSentAgain(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		request Request

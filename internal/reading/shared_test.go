@@ -57,7 +57,7 @@ func TestManyShareOneReading(t *testing.T) {
 
 // A reading that hangs holds up those who ask as long as they like, and no
 // second one begins.
-func TestHangingReading(t *testing.T) {
+func TestHangingReadingIsTheOnlyOne(t *testing.T) {
 	t.Parallel()
 	s := newSource()
 	shared := reading.New(time.Second, time.Minute, s.now, s.read)
@@ -77,7 +77,7 @@ func TestHangingReading(t *testing.T) {
 }
 
 // An error is shared as long as a value, and not kept longer.
-func TestFailedReading(t *testing.T) {
+func TestErrorIsSharedAsAValueIs(t *testing.T) {
 	t.Parallel()
 	s := newSource()
 	close(s.hold)

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestSafe(t *testing.T) {
+func TestSafeEscapesWhatIsNotPrinted(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"":                      "",
@@ -58,7 +58,7 @@ func TestNothingSteersTheTerminal(t *testing.T) {
 	})
 }
 
-func TestTable(t *testing.T) {
+func TestTableAlignsAndCutsItsColumns(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	table := NewTable(&out, "ID", "NAME", "LAST")
@@ -76,7 +76,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-func TestValues(t *testing.T) {
+func TestValuesReadAsPeopleWriteThem(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, json, want string }{
 		{"lease_ms", `300000`, "5m"},
@@ -106,7 +106,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-func TestBar(t *testing.T) {
+func TestBarShowsTheShareThatIsDone(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		done, total int64
@@ -118,7 +118,7 @@ func TestBar(t *testing.T) {
 	}
 }
 
-func TestFit(t *testing.T) {
+func TestLineIsCutToTheColumns(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		text    string
