@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func TestSemaphoreDown(t *testing.T) {
+func TestWithoutTheSemaphoreNothingIsGranted(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
 	b.pool("a", 5, minute)
@@ -32,7 +32,7 @@ func TestSemaphoreDown(t *testing.T) {
 	}
 }
 
-func TestLedgerDown(t *testing.T) {
+func TestWithoutTheLedgerNothingIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
 	b.pool("a", 5, minute)
@@ -53,9 +53,9 @@ func TestLedgerDown(t *testing.T) {
 	}
 }
 
-// TestCommitUnknown: neither grant nor release. The next report finds the
+// TestAnUnknownCommitNeitherGrantsNorReleases: neither grant nor release. The next report finds the
 // grant that was committed after all.
-func TestCommitUnknown(t *testing.T) {
+func TestAnUnknownCommitNeitherGrantsNorReleases(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
 	b.pool("a", 1, minute)
@@ -84,10 +84,10 @@ func TestAcquireThatCameTooLateIsNotClaimed(t *testing.T) {
 	b.granted("d1")
 }
 
-// TestWipeUnderLoad: Redis loses everything again and again while devices
+// TestTheCapHoldsWhileRedisIsWiped: Redis loses everything again and again while devices
 // report; the ledger is never over the cap, and the pool is restored before
 // its first grant.
-func TestWipeUnderLoad(t *testing.T) {
+func TestTheCapHoldsWhileRedisIsWiped(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
 		const capacity, fleet, rounds = 5, 20, 5
@@ -156,7 +156,7 @@ func workAll(b *bench, device string, tasks int, done func()) {
 	}
 }
 
-func TestResizeWhileHeldThenWiped(t *testing.T) {
+func TestAResizeHoldsThroughAWipe(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
 		b.pool("a", 6, minute)

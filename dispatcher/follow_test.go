@@ -107,8 +107,8 @@ func TestFollowTellsOfChanges(t *testing.T) {
 	})
 }
 
-// TestFollowIsSparing: a change that is known costs nothing further.
-func TestFollowIsSparing(t *testing.T) {
+// TestFollowAsksNothingOfAKnownChange: a change that is known costs nothing further.
+func TestFollowAsksNothingOfAKnownChange(t *testing.T) {
 	t.Parallel()
 	b, _, semaphore := following(t)
 	b.pool("a", 1, minute)
@@ -122,9 +122,9 @@ func TestFollowIsSparing(t *testing.T) {
 	}
 }
 
-// TestFollowRemembers: what could not be told stays to be told, also when the
+// TestFollowTellsLaterWhatItCouldNotTell: what could not be told stays to be told, also when the
 // change is no longer among the late ones.
-func TestFollowRemembers(t *testing.T) {
+func TestFollowTellsLaterWhatItCouldNotTell(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := following(t)
 	b.pool("a", 1, minute)
@@ -140,9 +140,9 @@ func TestFollowRemembers(t *testing.T) {
 	b.expectCapacity("a", 2)
 }
 
-// TestFollowAfterAnOutage: when a semaphore that failed answers again, all is
+// TestFollowReconcilesOnceAfterAnOutage: when a semaphore that failed answers again, all is
 // reconciled at once, and once only.
-func TestFollowAfterAnOutage(t *testing.T) {
+func TestFollowReconcilesOnceAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := following(t)
 	b.pool("a", 3, minute)

@@ -123,7 +123,7 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 }
 
 // A full pool, and a time before a replica looked, are not idle.
-func TestWhatIsNotIdle(t *testing.T) {
+func TestAFullPoolIsNotIdle(t *testing.T) {
 	t.Parallel()
 	idleBench(t, func(b *bench, clock *elapsing, count func() float64) {
 		b.pool("a", 1, minute)

@@ -38,10 +38,10 @@ func (b *bench) runs(device string) {
 	}
 }
 
-// TestProfileLimits: policies of a profile hold for its devices alone, in all
+// TestProfilesLimitDevicesOverAllBatches: policies of a profile hold for its devices alone, in all
 // batches, are named by why and changed live, also by what started before they were
 // there, and hold after Redis lost all.
-func TestProfileLimits(t *testing.T) {
+func TestProfilesLimitDevicesOverAllBatches(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 9, time.Minute)

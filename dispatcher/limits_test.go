@@ -37,9 +37,9 @@ func (b *bench) device(id, account string) {
 	b.must(err)
 }
 
-// TestLimitedDevice: it is told so with a time, holds no slot, and is granted what
+// TestALimitedDeviceIsToldWhenAndHoldsNoSlot: it is told so with a time, holds no slot, and is granted what
 // is not limited; the operator is told the policy, the window and the time.
-func TestLimitedDevice(t *testing.T) {
+func TestALimitedDeviceIsToldWhenAndHoldsNoSlot(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.limitedPool(9)

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func TestEndOfTheWait(t *testing.T) {
+func TestAWaitEndsWithAReason(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("a", 0, minute)
@@ -28,7 +28,7 @@ func TestEndOfTheWait(t *testing.T) {
 }
 
 // What waiting does not change is answered at once.
-func TestWhatIsNotParked(t *testing.T) {
+func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("a", 1, minute)

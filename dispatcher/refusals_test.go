@@ -35,7 +35,7 @@ func refusing(t *testing.T, test func(b *bench, clock *stoppedClock, views func(
 
 // A device that asks again at once is answered from memory, for a moment; what
 // else it reports is looked at.
-func TestRepeatedRefusal(t *testing.T) {
+func TestARepeatedRefusalComesFromMemory(t *testing.T) {
 	t.Parallel()
 	refusing(t, func(b *bench, clock *stoppedClock, views func() int) {
 		b.t.Helper()
@@ -65,7 +65,7 @@ func TestRepeatedRefusal(t *testing.T) {
 
 // A device that can be told of a place is kept from it for 100 ms at most, and is
 // asked back then.
-func TestRepeatedRefusalOfWhoCanBeTold(t *testing.T) {
+func TestWhoCanBeToldIsRefusedFromMemoryBriefly(t *testing.T) {
 	t.Parallel()
 	refusing(t, func(b *bench, clock *stoppedClock, views func() int) {
 		b.t.Helper()
@@ -86,7 +86,7 @@ func TestRepeatedRefusalOfWhoCanBeTold(t *testing.T) {
 }
 
 // A place that falls free ends what is remembered.
-func TestRepeatedRefusalEndsWithAFreePlace(t *testing.T) {
+func TestAFreePlaceEndsRefusalsFromMemory(t *testing.T) {
 	t.Parallel()
 	refusing(t, func(b *bench, _ *stoppedClock, _ func() int) {
 		b.t.Helper()

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func TestBlockedWhileRunning(t *testing.T) {
+func TestABlockedDeviceIsToldToStop(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("a", 5, minute)
@@ -26,7 +26,7 @@ func TestBlockedWhileRunning(t *testing.T) {
 	b.expectState(g.ID, store.Succeeded)
 }
 
-func TestFleetTokens(t *testing.T) {
+func TestTheFleetTokenHoldsUntilADeviceUsesItsOwn(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	own := dispatcher.NewToken()
@@ -59,7 +59,7 @@ func TestFleetTokens(t *testing.T) {
 	}
 }
 
-func TestEnrollment(t *testing.T) {
+func TestEnrollmentGivesADeviceItsOwnToken(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(c *dispatcher.Config) { c.FleetMode = dispatcher.FleetEnroll })
 	first := b.report("new", `{}`).Credential

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func TestRedelivery(t *testing.T) {
+func TestALostGrantIsDeliveredAgain(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 2, minute)
@@ -48,7 +48,7 @@ func TestRedeliveryNeedsTime(t *testing.T) {
 	b.expectHeld(1)
 }
 
-func TestLateResults(t *testing.T) {
+func TestALateResultNeverTouchesANewerGrant(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 10, minute)

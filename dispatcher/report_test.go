@@ -15,7 +15,7 @@ const (
 	minute = time.Minute
 )
 
-func TestGrantRunResult(t *testing.T) {
+func TestATaskGoesFromGrantToResult(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
 		b.pool("a", 60, 300*time.Second)
@@ -89,7 +89,7 @@ func TestCapIsNeverExceeded(t *testing.T) {
 	})
 }
 
-func TestOutcomes(t *testing.T) {
+func TestResultsEndTasksAsTheySay(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
 		b.pool("a", 10, minute)
@@ -142,7 +142,7 @@ func TestOutcomes(t *testing.T) {
 	})
 }
 
-func TestForeignAndUnknownResults(t *testing.T) {
+func TestResultsOfOtherGrantsChangeNothing(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 10, minute)
@@ -190,7 +190,7 @@ func TestBadEntriesDoNotSpoilNeighbours(t *testing.T) {
 	})
 }
 
-func TestRenewal(t *testing.T) {
+func TestALeaseIsRenewedUntilMaxRun(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		const lease, maxRun, step = 10 * minute, 30 * minute, 4 * minute
@@ -217,7 +217,7 @@ func TestRenewal(t *testing.T) {
 	})
 }
 
-func TestReasons(t *testing.T) {
+func TestARefusalSaysItsReason(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("full", 0, minute)
@@ -308,7 +308,7 @@ func TestOrderWithinADeviceIsThatOfThePool(t *testing.T) {
 	})
 }
 
-func TestDuplicateReportsAtOnce(t *testing.T) {
+func TestDuplicateReportsAtOnceGetOneGrant(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
 		b.pool("a", 60, minute)

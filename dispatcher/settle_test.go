@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func TestSettlement(t *testing.T) {
+func TestAnEndingSettlesWhetherATaskRunsAgain(t *testing.T) {
 	t.Parallel()
 	base := store.Ending{
 		MaxAttempts: 3, RetryOn: []string{"failed", "timed_out"}, OnLost: "retry", RetryBackoff: 10 * time.Second,

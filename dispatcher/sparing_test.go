@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-func TestSparing(t *testing.T) {
+func TestRepeatedComplaintsAreLoggedOnceASecond(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	now := time.Unix(0, 0)

@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-func TestReportAfter(t *testing.T) {
+func TestReportAfterFollowsTheReason(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	tests := map[string]struct {

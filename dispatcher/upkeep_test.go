@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func TestReap(t *testing.T) {
+func TestALapsedLeaseIsReaped(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
 		b.pool("a", 2, minute)
@@ -142,7 +142,7 @@ func TestReconcileTellsRedisOfNewPools(t *testing.T) {
 	}
 }
 
-func TestFlushSeen(t *testing.T) {
+func TestLastSeenIsThatOfTheReport(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.report("d1", `{}`)

@@ -6,7 +6,7 @@ import (
 )
 
 // Waits are foretold once enough of their like were right.
-func TestLineWaits(t *testing.T) {
+func TestWaitsAreForetoldOnceTheirLikeWereRight(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	l := newLineWaits()

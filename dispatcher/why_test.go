@@ -116,7 +116,7 @@ func (b *bench) expectObstacle(o obstacle) {
 }
 
 // What only time takes away.
-func TestWhyOfTimes(t *testing.T) {
+func TestWhySaysWhenATimeIsOver(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 2, minute)
@@ -153,7 +153,7 @@ func TestWhyOfTimes(t *testing.T) {
 	}, unhurried)
 }
 
-func TestWhyOfADeviceWithSeveralTasks(t *testing.T) {
+func TestWhySaysWhichTaskGoesFirst(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 2, minute)
@@ -179,7 +179,7 @@ func TestWhyOfADeviceWithSeveralTasks(t *testing.T) {
 }
 
 // Of a device's batches in one pool the semaphore chooses, and says which.
-func TestWhyAmongBatchesOfOnePool(t *testing.T) {
+func TestWhySaysWhichBatchGoesFirst(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 9, minute)
@@ -211,7 +211,7 @@ func TestWhyAmongBatchesOfOnePool(t *testing.T) {
 
 // Who waits for a full pool is told its position, and nothing of when it starts
 // as long as no waits were seen.
-func TestWhyInLine(t *testing.T) {
+func TestWhySaysThePositionInLine(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 1, minute)
@@ -239,7 +239,7 @@ func TestWhyInLine(t *testing.T) {
 	}, unhurried)
 }
 
-func TestWhyWithoutRedis(t *testing.T) {
+func TestWhyWithoutRedisSaysUnavailable(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t, unhurried)
 	b.pool("a", 1, minute)
@@ -258,7 +258,7 @@ func TestWhyWithoutRedis(t *testing.T) {
 	b.expectWhy(task, []dispatcher.Code{dispatcher.CodePoolPaused})
 }
 
-func TestWhyOfDevicesThatAreNotThere(t *testing.T) {
+func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 9, minute)
@@ -294,7 +294,7 @@ func TestWhyOfDevicesThatAreNotThere(t *testing.T) {
 	}, unhurried)
 }
 
-func TestWhyOfTasksThatDoNotWait(t *testing.T) {
+func TestWhySaysHowATaskEnded(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 9, minute)
@@ -337,7 +337,7 @@ func TestWhyOfTasksThatDoNotWait(t *testing.T) {
 }
 
 // A lease that ran out, and the result that came after it.
-func TestWhyOfLapsedTasks(t *testing.T) {
+func TestWhySaysThatALeaseRanOut(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 1, minute)

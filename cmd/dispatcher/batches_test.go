@@ -101,7 +101,7 @@ func TestCreateBatchRefuses(t *testing.T) {
 	}
 }
 
-func TestSelectByTag(t *testing.T) {
+func TestTagsSelectDevices(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.run("pools create p")

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
-func TestDevices(t *testing.T) {
+func TestDevicesAreCreatedChangedFoundAndDeleted(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.run("pools create p")
@@ -85,7 +85,7 @@ func TestDevicesAreImported(t *testing.T) {
 	d.prints("devices import --existing rotate -f more.csv", "device,token\nd-4,SECRET\n")
 }
 
-func TestTokens(t *testing.T) {
+func TestTokensActInTheirRoleUntilDeleted(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	secret := strings.TrimSpace(d.run("tokens create --name eve --role viewer --valid 1h"))
@@ -169,7 +169,7 @@ func TestFileOfAKilledDevIsNotBelieved(t *testing.T) {
 	told{t, "pools list", code, "", stderr}.exit(1).says("no longer runs", file, url, "start one with `dispatcher dev`")
 }
 
-func TestEvents(t *testing.T) {
+func TestEventsAreListedExportedAndWatched(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.run("pools create p --capacity 1")
@@ -215,7 +215,7 @@ func TestWatchLosesNothing(t *testing.T) {
 	}
 }
 
-func TestCompletion(t *testing.T) {
+func TestCompletionOffersWhatThereIs(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.run("pools create ar:1")

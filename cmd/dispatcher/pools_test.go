@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestPools(t *testing.T) {
+func TestPoolsAreCreatedChangedPausedAndDeleted(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.prints("pools list", "NAME  CAPACITY  LEASE  PAUSED  OPENS  CLOSES  UPDATED\n")
@@ -57,7 +57,7 @@ updated_at  TIME
 	d.prints("pools list --output json", "[]\n")
 }
 
-func TestSlots(t *testing.T) {
+func TestSlotsAreShownCheckedAndReleased(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.run("pools create p --capacity 2")
@@ -107,7 +107,7 @@ const poolsFile = `pools:
   - {name: b, paused: true}
 `
 
-func TestApply(t *testing.T) {
+func TestApplyMakesPoolsAsTheFileSays(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.run("pools create ar:330100 --capacity 40")
@@ -172,7 +172,7 @@ func TestApplyChecksAllFirst(t *testing.T) {
 	d.try("", "pools", "apply", "-f", "none.yaml").exit(2).says("none.yaml")
 }
 
-func TestApplyThousands(t *testing.T) {
+func TestApplyTakesMoreThanAPage(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	var file strings.Builder

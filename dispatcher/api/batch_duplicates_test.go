@@ -31,7 +31,7 @@ func (b *bench) queue(contentType, body, duplicates, query string) answer {
 	return b.postAs("POST", "/v1/batches?pool=p&kind=k&payload=%7B%22s%22:1%7D&duplicates="+duplicates+"&"+query, contentType, body)
 }
 
-func TestDuplicatesOfABatch(t *testing.T) {
+func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func TestTokenRotation(t *testing.T) {
+func TestOlderTokensHoldForTheOverlap(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		first := b.device("ar-7")
@@ -49,7 +49,7 @@ func TestTokenRotation(t *testing.T) {
 	})
 }
 
-func TestBlocking(t *testing.T) {
+func TestABlockedDeviceIsGrantedNothing(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":2}`)
@@ -94,7 +94,7 @@ func (b *bench) kinds(device string) (kinds []string) {
 	return kinds
 }
 
-func TestDeletingADevice(t *testing.T) {
+func TestADeletedDeviceLosesItsTokensAndTasks(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		token := b.device("d-1")

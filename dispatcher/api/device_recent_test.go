@@ -39,7 +39,7 @@ func (b *bench) expectRecent(n int, want ...string) {
 	}
 }
 
-func TestRecentDevices(t *testing.T) {
+func TestRecentDevicesAreNewestFirst(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.expectRecent(100)
@@ -69,8 +69,8 @@ func TestRecentDevices(t *testing.T) {
 	})
 }
 
-// TestRecentOfReplicas: each tells the list of its own reports.
-func TestRecentOfReplicas(t *testing.T) {
+// TestRecentDevicesAreThoseOfAllReplicas: each tells the list of its own reports.
+func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		other := *b
@@ -97,9 +97,9 @@ func TestRecentRefusesBadInput(t *testing.T) {
 	}
 }
 
-// TestRecentWithoutRedis: only the list needs it, and what it was not told it
+// TestOnlyTheListOfRecentDevicesNeedsRedis: only the list needs it, and what it was not told it
 // is told afterwards.
-func TestRecentWithoutRedis(t *testing.T) {
+func TestOnlyTheListOfRecentDevicesNeedsRedis(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	b := embedded(t, func(s *setup) {

@@ -46,7 +46,7 @@ func badIDs() map[string]string {
 	}
 }
 
-func TestDevicesRefuseBadInput(t *testing.T) {
+func TestBadDevicesAreRefusedWhole(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		for id, code := range badIDs() {

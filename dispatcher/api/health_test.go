@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 )
 
-func TestReadiness(t *testing.T) {
+func TestReadinessIsThatOfTheRequiredChecks(t *testing.T) {
 	t.Parallel()
 	const ready = `{"checks":{"postgres":"ok","redis":"ok"},"status":"ready"}`
 	forServers(t, func(b *bench) {
@@ -38,13 +38,16 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
-func TestReadinessEndsWithStopReady(t *testing.T) {
+func TestWhatStopsIsNotReady(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.call("GET", "/readyz", "", nil).must(200)
 	b.api.StopReady()
 	if a := b.call("GET", "/readyz", "", nil).must(503); !strings.Contains(string(a.body), `"status":"stopping"`) {
 		t.Errorf("%s", a.body)
+	}
+	if text := string(b.call("GET", "/metrics", "", nil).must(200).body); !strings.Contains(text, "dispatcher_ready 0\n") {
+		t.Errorf("%s", text)
 	}
 	b.call("GET", "/healthz", "", nil).must(200)
 	b.report("d", `{}`).must(200) // what still comes is answered
@@ -65,9 +68,9 @@ func TestHangingCheckFails(t *testing.T) {
 	}
 }
 
-// TestHealthMetrics: the metrics say what /readyz says, also of a check that
+// TestMetricsSayWhatReadyzSays: the metrics say what /readyz says, also of a check that
 // heeds no deadline.
-func TestHealthMetrics(t *testing.T) {
+func TestMetricsSayWhatReadyzSays(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})
 	t.Cleanup(func() { close(hold) })
@@ -104,15 +107,6 @@ func TestHealthMetrics(t *testing.T) {
 	expect("b fails", `dispatcher_ready 1`, `dispatcher_dependency_up{dependency="a"} 1`, `dispatcher_dependency_up{dependency="b"} 0`)
 	hanging.Store(true)
 	expect("a hangs", `dispatcher_ready 0`)
-}
-
-func TestStoppingIsNotReady(t *testing.T) {
-	t.Parallel()
-	b := embedded(t)
-	b.api.StopReady()
-	if text := string(b.call("GET", "/metrics", "", nil).must(200).body); !strings.Contains(text, "dispatcher_ready 0\n") {
-		t.Errorf("%s", text)
-	}
 }
 
 func TestMetricsAreNamedAsPromised(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 const perAccount = `{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":60000},{"max":5,"per_ms":3600000}]}`
 
-func TestLimitsOfPoolsAndBatches(t *testing.T) {
+func TestLimitsAreShownPatchedAndPasted(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("p", `{"limits":[`+perAccount+`]}`)
@@ -42,7 +42,7 @@ func TestLimitsOfPoolsAndBatches(t *testing.T) {
 	})
 }
 
-func TestLimitsRefused(t *testing.T) {
+func TestBadLimitsAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("p", `{}`)

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestOverlay takes the cases of RFC 7396, appendix A, of which the shared
+// TestPayloadsMergeAsRFC7396Says takes the cases of RFC 7396, appendix A, of which the shared
 // payload is an object, and what else a task may have.
-func TestOverlay(t *testing.T) {
+func TestPayloadsMergeAsRFC7396Says(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ shared, own, want string }{
 		{`{"a":"b"}`, `{"a":"c"}`, `{"a":"c"}`},

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestPreferredWait(t *testing.T) {
+func TestTheWaitIsReadFromPrefer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		headers []string

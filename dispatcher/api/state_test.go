@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func TestBatchState(t *testing.T) {
+func TestABatchsStateFollowsItsTasks(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	earlier, later := now.Add(-time.Second), now.Add(time.Second)
@@ -39,7 +39,7 @@ func TestBatchState(t *testing.T) {
 	}
 }
 
-func TestRateAndETA(t *testing.T) {
+func TestTheETAFollowsTheRate(t *testing.T) {
 	t.Parallel()
 	created := time.Unix(1_800_000_000, 0)
 	counts := map[store.TaskState]int64{store.Pending: 20, store.Dispatched: 10, store.Succeeded: 70}

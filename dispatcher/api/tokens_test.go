@@ -17,7 +17,7 @@ func (b *bench) tokenID() int64 {
 	return made.ID
 }
 
-func TestOperatorTokens(t *testing.T) {
+func TestOperatorTokensActInTheirRole(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.device("d-1") // its token is no operator's

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestWhy(t *testing.T) {
+func TestWhyAnswersWithReasons(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":1}`)

@@ -75,7 +75,7 @@ func samples(text string, names ...string) (lines []string) {
 	return lines
 }
 
-func TestStateMetrics(t *testing.T) {
+func TestMetricsShowTheStateOfPools(t *testing.T) {
 	t.Parallel()
 	c := stateOf(newPools())
 	c.patience = time.Minute

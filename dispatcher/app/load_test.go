@@ -50,7 +50,7 @@ func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 	}
 }
 
-func TestDefaults(t *testing.T) {
+func TestEmptyFilesGiveTheDefaults(t *testing.T) {
 	t.Parallel()
 	want := Config{
 		HTTPListen: ":8080", FleetTokenMode: "any", Migrate: "on", MQTTProvision: "off", LogFormat: "text", LogLevel: "info", Retention: "90d",

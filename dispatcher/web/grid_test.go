@@ -9,7 +9,7 @@ import (
 )
 
 // The grid shows a grant and its end without a reload, and so does the first page.
-func TestGridFollows(t *testing.T) {
+func TestTheGridFollowsWithoutAReload(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("p", 60, devices(3)...)

@@ -79,7 +79,7 @@ func TestPoolIsCreatedResizedAndPaused(t *testing.T) {
 	}
 }
 
-func TestManyPools(t *testing.T) {
+func TestManyPoolsHaveSeveralPages(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	for i := range 26 {

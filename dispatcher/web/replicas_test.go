@@ -11,7 +11,7 @@ import (
 
 // What replicas counted is added up once, whenever it is read, and not what they
 // had counted before anybody looked.
-func TestTallies(t *testing.T) {
+func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 	t.Parallel()
 	h, read := newHistory(), tallied{}
 	says := func(replica string, running time.Duration, counts map[string]dispatcher.Tally) store.Tallies {

@@ -161,7 +161,7 @@ func TestRolesHold(t *testing.T) {
 	}
 }
 
-func TestReadOnly(t *testing.T) {
+func TestReadOnlyPagesChangeNothing(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(o *web.Options) { o.ReadOnly = true })
 	b.pool("p", 3)
@@ -255,7 +255,7 @@ func TestOtherSitesAreRefused(t *testing.T) {
 	}
 }
 
-func TestPrefix(t *testing.T) {
+func TestLinksHaveThePrefix(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(o *web.Options) { o.Prefix = "/fleet" })
 	b.pool("p", 3)

@@ -8,7 +8,7 @@ import (
 )
 
 // What is not seen is found page by page, and no page is long.
-func TestSilentDevices(t *testing.T) {
+func TestSilentDevicesAreFoundPageByPage(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	for i := range 60 {
