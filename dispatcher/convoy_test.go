@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fleetslots/dispatcher/store"
@@ -231,36 +232,33 @@ func TestWhoGivesUpDoesNotLeave(t *testing.T) {
 // and who has more time is tried alone.
 func TestACallEndsWithTheTimeOfItsRiders(t *testing.T) {
 	t.Parallel()
-	gate := make(chan struct{})
-	c := newConvoys(func(ctx context.Context, all []int) ([]int, error) {
-		<-gate
-		if slices.Contains(all, 1) { // hangs
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		return slices.Clone(all), nil
-	}, 1, 3, time.Hour)
-	short, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	var wait sync.WaitGroup
-	send := func(ctx context.Context, in int, failed error) {
-		wait.Go(func() {
-			if _, err := c.ride(ctx, "a", in); !errors.Is(err, failed) {
-				t.Errorf("rider %d: %v, want %v", in, err, failed)
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		c := newConvoys(func(ctx context.Context, all []int) ([]int, error) {
+			<-gate
+			if slices.Contains(all, 1) { // hangs
+				<-ctx.Done()
+				return nil, ctx.Err()
 			}
-		})
-		until(t, "a rider waits", func() bool {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			of := c.all["a"]
-			return of != nil && (in == 0 && len(of.waiting) == 0 || slices.ContainsFunc(of.waiting, func(r *rider[int, int]) bool { return r.in == in }))
-		})
-	}
-	send(t.Context(), 0, nil)
-	send(short, 1, context.DeadlineExceeded)
-	send(t.Context(), 2, nil)
-	close(gate)
-	wait.Wait()
+			return slices.Clone(all), nil
+		}, 1, 3, time.Hour)
+		short, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var wait sync.WaitGroup
+		send := func(ctx context.Context, in int, failed error) {
+			wait.Go(func() {
+				if _, err := c.ride(ctx, "a", in); !errors.Is(err, failed) {
+					t.Errorf("rider %d: %v, want %v", in, err, failed)
+				}
+			})
+			synctest.Wait() // it waits, for the gate or for the call before
+		}
+		send(t.Context(), 0, nil)
+		send(short, 1, context.DeadlineExceeded)
+		send(t.Context(), 2, nil)
+		close(gate)
+		wait.Wait()
+	})
 }
 
 // TestConvoyThatPanicsLeavesNobodyBehind.

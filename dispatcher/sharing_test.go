@@ -114,6 +114,9 @@ func (c *crowd) expectShares(what string, held []map[int64]int, one, other int64
 // is not kept waiting. Real devices, Redis and Postgres.
 func TestSharing(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: shares are measured over 40 s of work, and those of the line daily by a model in slots; make test-long runs it")
+	}
 	b := servers(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Second })
 	c := &crowd{bench: b, work: 3 * time.Second, asks: map[string]int{}, before: map[string]int{}}
 	b.pool("a", sharedPlaces, 5*minute)

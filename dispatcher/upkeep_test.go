@@ -48,7 +48,7 @@ func TestALapsedLeaseIsReaped(t *testing.T) {
 // TestReapManyAtOnce: more than one transaction's worth, by two reapers.
 func TestReapManyAtOnce(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := servers(t)
 	const fleet = 205
 	b.pool("a", fleet, minute)
 	var names []string

@@ -220,6 +220,9 @@ func (b *bench) bigBatch(size int) {
 // TestBatchBodyIsBounded: what a process must hold in memory has an end.
 func TestBatchBodyIsBounded(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: the limit is 64 MiB; make test-long runs it")
+	}
 	b := embedded(t)
 	spaces := strings.NewReader(`{"pool":"p","devices":["d"]` + strings.Repeat(" ", 64<<20))
 	b.call("POST", "/v1/batches", adminToken, spaces).problem(413, "body_too_large")

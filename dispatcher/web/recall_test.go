@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
