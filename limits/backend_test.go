@@ -65,14 +65,8 @@ type server struct {
 
 func serve(tb testing.TB, at testservers.RedisAt) *server {
 	tb.Helper()
-	s := connect(at, tb.Name())
-	tb.Cleanup(func() { _ = s.client.Close() })
-	return s
-}
-
-func connect(at testservers.RedisAt, scope string) *server {
-	client := redis.NewUniversalClient(at.Options())
-	return &server{Limiter: limits.New(client), client: client, leases: new(atomic.Int64), scope: scope}
+	client := at.Client(tb)
+	return &server{Limiter: limits.New(client), client: client, leases: new(atomic.Int64), scope: tb.Name()}
 }
 
 // compiled makes a rule of each policy.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/redis/go-redis/v9"
 
@@ -23,7 +24,6 @@ var _ redis.Error = refusal{}
 // held lets questions of 1 through only when told, so that others wait behind them.
 type held struct {
 	release chan struct{}
-	under   chan struct{}
 
 	mu    sync.Mutex
 	calls [][]int
@@ -31,7 +31,6 @@ type held struct {
 
 func (h *held) send(questions []int) ([]int, error) {
 	if questions[0] == 1 {
-		h.under <- struct{}{}
 		<-h.release
 	}
 	h.mu.Lock()
@@ -40,90 +39,79 @@ func (h *held) send(questions []int) ([]int, error) {
 	if slices.Contains(questions, 13) {
 		return nil, refusal{}
 	}
+	return tenfold(questions), nil
+}
+
+func tenfold(questions []int) []int {
 	answers := make([]int, len(questions))
 	for i, q := range questions {
 		answers[i] = 10 * q
 	}
-	return answers, nil
+	return answers
 }
 
-// TestQuestionsAskedMeanwhileGoTogether: what is asked while calls are under way goes in one call, everybody
-// gets their own answers, and what is wrong with one is no matter of the others.
+// behind runs a test while as many calls are under way as may be.
+func behind(t *testing.T, test func(t *testing.T, h *held, ask func(context.Context, []int) ([]int, error))) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		t.Helper()
+		h := &held{release: make(chan struct{})}
+		ask := limits.Ask(h.send)
+		for range 2 {
+			go func() { _, _ = ask(t.Context(), []int{1}) }()
+		}
+		synctest.Wait()
+		test(t, h, ask)
+	})
+}
+
+// TestQuestionsAskedMeanwhileGoTogether: what is asked while calls are under way goes in
+// one call, everybody gets their own answers, and what is wrong with one is no matter of
+// the others.
 func TestQuestionsAskedMeanwhileGoTogether(t *testing.T) {
 	t.Parallel()
-	for _, wrong := range []bool{false, true} {
-		h := &held{release: make(chan struct{}), under: make(chan struct{})}
-		ask := limits.Ask(h.send)
-		var all sync.WaitGroup
-		for range 2 {
-			all.Go(func() { _, _ = ask(t.Context(), []int{1}) })
-			<-h.under
-		}
-		questions := [][]int{{2, 3}, {4}, {5, 6, 7}}
-		if wrong {
-			questions = append(questions, []int{13})
-		}
-		entered := make(chan struct{}, len(questions))
-		for _, mine := range questions {
-			all.Go(func() {
-				ctx := &watched{Context: t.Context(), waits: entered}
-				answers, err := ask(ctx, mine)
-				if mine[0] == 13 {
-					if !errors.As(err, &refusal{}) {
-						t.Errorf("of what is wrong: %v, %v", answers, err)
+	questions := [][]int{{2, 3}, {4}, {5, 6, 7}, {13}}
+	for calls, asked := range map[int][][]int{3: questions[:3], 7: questions} {
+		behind(t, func(t *testing.T, h *held, ask func(context.Context, []int) ([]int, error)) {
+			t.Helper()
+			var all sync.WaitGroup
+			for _, mine := range asked {
+				all.Go(func() {
+					answers, err := ask(t.Context(), mine)
+					if mine[0] == 13 {
+						if !errors.As(err, &refusal{}) {
+							t.Errorf("of what is wrong: %v, %v", answers, err)
+						}
+					} else if err != nil || !slices.Equal(answers, tenfold(mine)) {
+						t.Errorf("asked %v: %v, %v", mine, answers, err)
 					}
-					return
-				}
-				want := make([]int, len(mine))
-				for i, q := range mine {
-					want[i] = 10 * q
-				}
-				if err != nil || !slices.Equal(answers, want) {
-					t.Errorf("asked %v: %v, %v", mine, answers, err)
-				}
-			})
-		}
-		for range questions {
-			<-entered
-		}
-		close(h.release)
-		all.Wait()
-		if got := len(h.calls); !wrong && got != 3 || wrong && got != 3+len(questions) {
-			t.Errorf("sent %v", h.calls)
-		}
+				})
+			}
+			synctest.Wait()
+			close(h.release)
+			all.Wait()
+			synctest.Wait()
+			if len(h.calls) != calls {
+				t.Errorf("sent %v, want %d calls", h.calls, calls)
+			}
+		})
 	}
-}
-
-// watched tells when somebody waits for its end.
-type watched struct {
-	context.Context //nolint:containedctx // it is one
-
-	waits chan struct{}
-}
-
-func (w *watched) Done() <-chan struct{} {
-	w.waits <- struct{}{}
-	return w.Context.Done()
 }
 
 // TestWhoGivesUpHoldsUpNobody: and is told so.
 func TestWhoGivesUpHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	h := &held{release: make(chan struct{}), under: make(chan struct{})}
-	ask := limits.Ask(h.send)
-	var all sync.WaitGroup
-	for range 2 {
-		all.Go(func() { _, _ = ask(t.Context(), []int{1}) })
-		<-h.under
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := ask(ctx, []int{2}); !errors.Is(err, context.Canceled) || !errors.Is(err, limits.ErrUnavailable) {
-		t.Errorf("who gave up: %v", err)
-	}
-	close(h.release)
-	all.Wait()
-	if answers, err := ask(t.Context(), []int{3}); err != nil || !slices.Equal(answers, []int{30}) {
-		t.Errorf("afterwards: %v, %v", answers, err)
-	}
+	behind(t, func(t *testing.T, h *held, ask func(context.Context, []int) ([]int, error)) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := ask(ctx, []int{2}); !errors.Is(err, context.Canceled) || !errors.Is(err, limits.ErrUnavailable) {
+			t.Errorf("who gave up: %v", err)
+		}
+		close(h.release)
+		synctest.Wait()
+		if answers, err := ask(t.Context(), []int{3}); err != nil || !slices.Equal(answers, []int{30}) {
+			t.Errorf("afterwards: %v, %v", answers, err)
+		}
+	})
 }

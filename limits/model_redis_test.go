@@ -28,10 +28,11 @@ type modelRedis interface {
 type inProcess struct {
 	*miniredis.Miniredis
 
+	tb  testing.TB
 	ttl bool // keys end in time, as in a real Redis
 }
 
-func (r inProcess) connect() *server  { return connect(testservers.RedisAt{Addr: r.Addr()}, "") }
+func (r inProcess) connect() *server  { return serve(r.tb, testservers.RedisAt{Addr: r.Addr()}) }
 func (r inProcess) set(now time.Time) { r.SetTime(now) }
 func (r inProcess) endsKeys() bool    { return r.ttl }
 func (r inProcess) flush()            { r.FlushAll() }
@@ -62,7 +63,7 @@ func dial(tb testing.TB, server *testservers.RedisServer) *realRedis {
 }
 
 func (r *realRedis) connect() *server {
-	s := connect(testservers.RedisAt{Addr: r.Addr}, r.tb.Name())
+	s := serve(r.tb, testservers.RedisAt{Addr: r.Addr})
 	s.client.AddHook(&ownClock{sums: make(map[string]string)})
 	return s
 }

@@ -37,7 +37,6 @@ func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 				r := dial(t, server)
 				defer func() { _ = r.direct.Close() }()
 				m := &restarts{model: newModel(rt, r), r: r}
-				defer m.close()
 				moves := m.moves()
 				moves["time passes"], moves["who was refused"] = m.pass, m.top
 				if args == nil {

@@ -24,11 +24,9 @@ import (
 func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
-	rapid.Check(t, func(t *rapid.T) {
+	rapid.Check(t, func(rt *rapid.T) {
 		mini.FlushAll()
-		m := newModel(t, inProcess{mini, rapid.Bool().Draw(t, "ttl")})
-		defer m.close()
-		t.Repeat(m.moves())
+		rt.Repeat(newModel(rt, inProcess{mini, t, rapid.Bool().Draw(rt, "ttl")}).moves())
 	})
 }
 
@@ -99,12 +97,6 @@ func newModel(t *rapid.T, r modelRedis) *model {
 	}
 	m.rebuild(t)
 	return m
-}
-
-func (m *model) close() {
-	for _, r := range m.replicas {
-		_ = r.client.Close()
-	}
 }
 
 // replica is one of them.

@@ -121,7 +121,6 @@ func TestSnippetDayOfTheServer(t *testing.T) {
 	t.Parallel()
 	r := dial(t, testservers.Redis(t))
 	s := r.connect()
-	defer func() { _ = s.client.Close() }()
 	evening := time.Date(2026, 10, 25, 22, 30, 0, 0, time.UTC) // half past eleven in Berlin, after 25 hours
 	r.set(evening)
 	rules := s.rules(t, limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: "Europe/Berlin", Max: 1})

@@ -47,20 +47,7 @@ func TestForgottenScriptsAreSentAgain(t *testing.T) {
 	diff(t, "release", s.release(t, pool, "a"), []bool{true})
 }
 
-func TestWipedRedisGrantsNothingUntilRestored(t *testing.T) {
-	t.Parallel()
-	s := onRedis(t)
-	pool := s.poolOf(t, 2)
-	s.acquireAll(t, pool, "a", "b")
-	if err := s.client.FlushDB(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
-	diff(t, "acquire", s.acquire(t, pool, "c"), slots.Acquisition{Status: slots.StatusUnknown})
-	s.restore(t, pool, slots.Config{Capacity: 2, Version: 1}, slots.Holding{Lease: "b", Device: "d", Slot: 1})
-	diff(t, "restored", s.acquireAll(t, pool, "c", "d"), []slots.Acquisition{acquired(0), {Status: slots.StatusFull}})
-}
-
-func TestRestartedRedisGrantsNothing(t *testing.T) {
+func TestRestartedRedisGrantsNothingUntilRestored(t *testing.T) {
 	t.Parallel()
 	s, redisServer := own(t)
 	pool := s.poolOf(t, 1)
@@ -77,6 +64,8 @@ func TestRestartedRedisGrantsNothing(t *testing.T) {
 		}
 		return err == nil
 	})
+	s.restore(t, pool, slots.Config{Capacity: 1, Version: 1}, holdings("a", 1)...)
+	diff(t, "restored", s.acquireAll(t, pool, "b", "a.0"), []slots.Acquisition{{Status: slots.StatusFull}, held(0)})
 }
 
 // TestUnavailableIsOneError: whatever keeps Redis from working is one error, of every call.

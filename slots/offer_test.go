@@ -29,6 +29,14 @@ func (s *server) wakeable(t *testing.T, pool string, w slots.Want) slots.Acquisi
 	return got[0]
 }
 
+// wakeables are such devices of batch 1.
+func (s *server) wakeables(t *testing.T, pool string, tasks ...int64) {
+	t.Helper()
+	for _, task := range tasks {
+		s.wakeable(t, pool, slots.Want{Batch: 1, Task: task})
+	}
+}
+
 // leave frees the slot of a task and returns what is offered then.
 func (s *server) leave(t *testing.T, pool string, task int64) []slots.Offer {
 	t.Helper()
@@ -67,9 +75,7 @@ func TestPlaceThatFallsFreeIsOffered(t *testing.T) {
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 1)
-		for task := int64(1); task <= 3; task++ {
-			s.wakeable(t, pool, slots.Want{Batch: 1, Task: task})
-		}
+		s.wakeables(t, pool, 1, 2, 3)
 		offers := s.leave(t, pool, 1)
 		if len(offers) != 1 {
 			t.Fatalf("offers %+v, want one", offers)
@@ -97,8 +103,7 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	t.Parallel()
 	s := onRedis(t)
 	pool := s.poolOf(t, 1)
-	s.wakeable(t, pool, slots.Want{Batch: 1, Task: 1})
-	s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
+	s.wakeables(t, pool, 1, 2)
 	began := time.Now()
 	first := s.leave(t, pool, 1)
 	if again := s.handOn(t, pool).Offers; len(again) > 0 && time.Since(began) < 500*time.Millisecond {
@@ -123,7 +128,7 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 1)
-		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 1})
+		s.wakeables(t, pool, 1)
 		parked := asking("d2", slots.Want{Batch: 1, Task: 2, Lease: "2", TTL: time.Hour})
 		parked.Reach = slots.ReachPark
 		if _, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{parked}); err != nil {
@@ -171,7 +176,7 @@ func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 
 		got := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
 		diff(t, "who lapsed, at its old position", got.Position, 1)
-		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 6})
+		s.wakeables(t, pool, 6)
 		diff(t, "and offered again", offeredTasks(s.leave(t, pool, 6)), []int64{2})
 	})
 }
@@ -237,8 +242,7 @@ func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 1)
-		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 5})
-		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 6})
+		s.wakeables(t, pool, 5, 6)
 		seat := func(task int64) slots.Seat {
 			return slots.Seat{Waiter: slots.Waiter{Device: fmt.Sprintf("d%d", task), Batch: 1, Task: task}, Reach: slots.ReachPark}
 		}
@@ -270,16 +274,15 @@ func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 			}
 		}
 		expect("nobody waits", 0, 0)
-		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 5})
+		s.wakeables(t, pool, 5)
 		expect("nobody waits, full", 0, 0)
 		s.ask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 6})
 		expect("one who polls", 1, 0)
-		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 7})
+		s.wakeables(t, pool, 7)
 		expect("nothing is free", 1, 0)
 		s.leave(t, pool, 5)
 		expect("an offer", 1, 1)
-		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 7})
-		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 8})
+		s.wakeables(t, pool, 7, 8)
 		expect("held again", 1, 0)
 		if _, err := s.Configure(t.Context(), pool, slots.Config{Capacity: 2, Version: 9}); err != nil {
 			t.Fatal(err)
@@ -296,15 +299,11 @@ func TestWhoPollsIsPassedOverAtMostOncePerPlace(t *testing.T) {
 		t.Helper()
 		const capacity = 4
 		pool := s.poolOf(t, capacity)
-		for task := int64(100); task < 100+capacity; task++ {
-			s.wakeable(t, pool, slots.Want{Batch: 1, Task: task})
-		}
-		s.ask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 1}) // it polls, and comes first
-		for task := int64(200); task < 220; task++ {
-			s.wakeable(t, pool, slots.Want{Batch: 1, Task: task})
-		}
-		s.due(t, pool, "d1", 40*time.Second) // it is expected soon, not now
 		holds := []int64{100, 101, 102, 103}
+		s.wakeables(t, pool, holds...)
+		s.ask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 1}) // it polls, and comes first
+		s.wakeables(t, pool, 200, 201, 202, 203, 204)
+		s.due(t, pool, "d1", 40*time.Second) // it is expected soon, not now
 		passed := 0
 		for {
 			offers := s.leave(t, pool, holds[0])
@@ -333,21 +332,19 @@ func TestWhoHasAnOfferIsNotPassedOver(t *testing.T) {
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 2)
-		for _, task := range []int64{100, 101, 1, 200} {
-			s.wakeable(t, pool, slots.Want{Batch: 1, Task: task})
-		}
+		s.wakeables(t, pool, 100, 101, 1, 200)
 		s.due(t, pool, "d1", 40*time.Second)
 		offered := s.leave(t, pool, 100)
 		diff(t, "offered", offeredTasks(offered), []int64{1})
 		s.handOn(t, pool, slots.News{What: slots.OfferSent, Device: "d1", Offer: offered[0].ID}) // or it is returned again
 		next, leaver := int64(201), int64(101)
 		passOn := func() []slots.Offer {
-			s.wakeable(t, pool, slots.Want{Batch: 1, Task: next})
+			s.wakeables(t, pool, next)
 			next++
 			offers := s.leave(t, pool, leaver)
 			if len(offers) == 1 {
 				leaver = offers[0].Task
-				s.wakeable(t, pool, slots.Want{Batch: 1, Task: leaver})
+				s.wakeables(t, pool, leaver)
 			}
 			return offers
 		}
@@ -372,8 +369,7 @@ func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 	onLines(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 1)
-		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 1})
-		s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
+		s.wakeables(t, pool, 1, 2)
 		pace := offeringPace()
 		pace.Offer = 0
 		if freed, offers, err := s.Release(t.Context(), pool, pace, []string{"1"}); err != nil || !freed[0] || len(offers) != 0 {

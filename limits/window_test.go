@@ -2,11 +2,79 @@ package limits_test
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/fleetslots/dispatcher/limits"
 )
+
+// TestReservationsAreCountedInAnyOrder: what started first may be settled last,
+// packed and in lists; the newest time still comes first.
+func TestReservationsAreCountedInAnyOrder(t *testing.T) {
+	t.Parallel()
+	s, mini := onClock(t, march())
+	for _, most := range []int64{5, 100} { // packed, a list
+		rules := s.rules(t, hourly(most))
+		var made []limits.Check
+		for second := range 3 {
+			mini.SetTime(march().Add(time.Duration(second) * time.Second))
+			made = append(made, s.check(rules, "a"))
+			s.mustReserve(t, made[second])
+		}
+		for _, next := range []int{2, 0, 1} {
+			s.count(t, made[next])
+		}
+		newestFirst(t, s, rules[0], 3)
+	}
+}
+
+// TestLateCountsAreKeptInOrder: the order in which starts are counted does not matter,
+// only when they were, packed and in lists.
+func TestLateCountsAreKeptInOrder(t *testing.T) {
+	t.Parallel()
+	s, _ := onClock(t, march())
+	for most, kept := range map[int64]int{4: 4, 1000: 7} { // packed, a list
+		rules := s.rules(t, hourly(most))
+		for _, ago := range []int{20, 40, 10, 30, 25, 5, 50} {
+			s.countLate(t, s.check(rules, "a"), time.Duration(ago)*time.Second)
+		}
+		newestFirst(t, s, rules[0], kept)
+	}
+}
+
+// TestListsAreCut: more starts than a window takes, counted late from the ledger,
+// leave only what can still matter.
+func TestListsAreCut(t *testing.T) {
+	t.Parallel()
+	s, _ := onClock(t, march())
+	rules := s.rules(t, hourly(40))
+	for range 60 {
+		s.count(t, s.check(rules, "a"))
+	}
+	newestFirst(t, s, rules[0], 40)
+}
+
+func newestFirst(t *testing.T, s *server, rule *limits.Rule, many int) {
+	t.Helper()
+	got := s.times(t, s.subject(rule))
+	if len(got) != many || !slices.IsSortedFunc(got, func(a, b string) int { return strings.Compare(b, a) }) {
+		t.Errorf("kept %d, want %d: %v", len(got), many, got)
+	}
+}
+
+// times are those that are kept of a subject, packed or in a list, the newest first.
+func (s *server) times(tb testing.TB, key string) (times []string) {
+	tb.Helper()
+	if s.client.Type(tb.Context(), key).Val() == "list" {
+		return s.client.LRange(tb.Context(), key, 0, -1).Val()
+	}
+	for word := range slices.Chunk([]byte(s.client.Get(tb.Context(), key).Val()), 13) {
+		times = append(times, string(word))
+	}
+	return times
+}
 
 // TestWindowOpensToTheMillisecond: a window is shut until the very millisecond at which its oldest
 // start is as old as the window, and says so; packed, as a list and the long way, for
