@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/devices/simulator"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
@@ -26,7 +27,7 @@ func (x *experiment) witness(ctx context.Context) (found <-chan string) {
 	first := make(chan string, 1)
 	go func() {
 		defer close(first)
-		_ = poll(ctx, look, func() bool {
+		_ = poll(ctx, 2*look, func() bool {
 			wrong, err := x.crowded(ctx)
 			if err != nil || wrong == "" {
 				return false
@@ -60,6 +61,9 @@ func TestNothingExcusesALedgerWithoutItsKey(t *testing.T) {
 	v := &verdict{}
 	x := newExperiment(t, v)
 	x.shrink()
+	x.fleet.Devices, x.fleet.Capacity, x.fleet.Tasks = 24, 6, 24
+	x.fleet.Long, x.fleet.Faults = 0, simulator.Faults{}                // nobody is waited for
+	x.settings = append(x.settings, "DISPATCHER_RECONCILE_INTERVAL=5s") // in which neither Redis learns what the other gave
 	x.deploy()
 	empty := testservers.Redis(t)
 	if _, err := x.db.ExecContext(t.Context(), `ALTER TABLE grants DROP CONSTRAINT grants_pool_slot_key`); err != nil {

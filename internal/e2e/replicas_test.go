@@ -25,7 +25,7 @@ var program = testservers.Program{Race: true} //nolint:gochecknoglobals // built
 
 // atOnce is how many tests run at once: most of their time they wait for leases
 // to end and servers to start.
-const atOnce = "6"
+const atOnce = "4"
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", atOnce) // -parallel on the command line comes later

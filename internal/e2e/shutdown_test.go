@@ -21,7 +21,7 @@ import (
 func TestRollingRestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	x := newExperiment(t, &verdict{})
-	x.fleet.Devices, x.fleet.Capacity, x.fleet.Tasks, x.fleet.Lease = 40, 10, 240, time.Minute
+	x.fleet.Devices, x.fleet.Capacity, x.fleet.Tasks, x.fleet.Lease = 40, 10, 120, time.Minute
 	x.fleet.Long, x.fleet.Faults = 0, simulator.Faults{}
 	x.settings = nil
 	x.deploy()

@@ -22,7 +22,11 @@ import (
 // each page shows what the API says then, number by number.
 func TestPagesSayTheTruth(t *testing.T) {
 	t.Parallel()
-	x := newTruth(t, 80, 20)
+	devices, slots := 80, 20
+	if testing.Short() {
+		devices, slots = 24, 6
+	}
+	x := newTruth(t, devices, slots)
 	first, second := x.replicas[0], x.replicas[1]
 	b := newBrowser(t)
 	page := func(r *replica, path string) string { return "http://" + r.addr + path }
