@@ -111,35 +111,6 @@ func (s *lossySemaphore) Release(ctx context.Context, pool string, pace slots.Pa
 	return freed, nil, err
 }
 
-// What a replica leaves unsaid that ends between a release and the waking, the
-// next pass of another one says.
-func TestAnotherReplicaWakes(t *testing.T) {
-	t.Parallel()
-	lossy := &lossySemaphore{}
-	var config dispatcher.Config
-	dying, living := &wakes{}, &wakes{}
-	b := servers(t, pushing(dying), func(c *dispatcher.Config) {
-		config = *c
-		lossy.Semaphore, c.Semaphore = c.Semaphore, lossy
-	})
-	config.Waker = living
-	other := &bench{Dispatcher: dispatcher.New(config), t: t, ctx: b.ctx, store: b.store, semaphore: b.semaphore, redis: b.redis}
-	b.pool("a", 1, minute)
-	other.reconcile()
-	b.registered("first", "second")
-	b.batch("a", nil, "first", "second")
-	held := b.expectPushed("first", devices.ReasonGranted)
-	b.expectPushed("second", devices.ReasonFull)
-	b.pushed("first", result(*held.Task, "succeeded", ""))
-	if lossy.lost.Load() != 1 {
-		t.Fatalf("%d offers lost, want 1", lossy.lost.Load())
-	}
-	other.passing()
-	other.eventuallyWoken(living, "second")
-	other.expectPushed("second", devices.ReasonGranted)
-	t.Cleanup(func() { b.must(other.StopHandingOn(context.Background())) })
-}
-
 // A Redis that lost everything: the line is as it was after the next reports,
 // whoever comes first, for its order is that of the tasks.
 func TestTheLineComesBackInItsOrder(t *testing.T) {

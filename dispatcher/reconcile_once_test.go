@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/slots"
 )
 
 // TestRestoreTakesBackWhatEndedMeanwhile: the grants were read, a result came
@@ -29,6 +30,30 @@ func TestRestoreTakesBackWhatEndedMeanwhile(t *testing.T) {
 		t.Errorf("reconciled %+v, want one restored", r)
 	}
 	b.expectHeld(1)
+}
+
+// TestReconcileTakesBackWhatEndedMeanwhile: the grant was read, its device's
+// result came and found nothing to release in Redis, and then the slot was
+// added. Nobody would ever free it again.
+func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
+	t.Parallel()
+	b, spies := spied(t)
+	b.pool("a", 2, minute)
+	b.batch("a", nil, "d1")
+	g := b.granted("d1")
+	b.redis.FlushDB(b.ctx)
+	if _, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	spies.before("Adopt", func() {
+		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
+		ended = true
+	})
+	if r := b.reconcile(); r.Added != 1 || !ended {
+		t.Errorf("reconciled %+v, ended %v: want the grant added", r, ended)
+	}
+	b.expectHeld(0)
 }
 
 // TestAnUnknownPoolIsRestoredOnceForAllReports: not by each of the thousands

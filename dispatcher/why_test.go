@@ -18,9 +18,14 @@ import (
 type obstacle struct {
 	name      string
 	set, lift func(b *bench, batch int64)
-	reason    devices.Reason    // that the device is told
-	codes     []dispatcher.Code // that the operator is
-	words     []string
+	told
+}
+
+// told is what the device is told, and the operator.
+type told struct {
+	reason devices.Reason
+	codes  []dispatcher.Code
+	words  []string
 }
 
 // obstacles are made by changes of the pool, of the batch, and by the device
@@ -39,19 +44,13 @@ func obstacles() []obstacle {
 		{
 			"blocked", func(b *bench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true)) },
 			func(b *bench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", false)) },
-			devices.ReasonBlocked,
-			codes{dispatcher.CodeBlocked},
-			[]string{"dispatcher devices unblock d1"},
+			told{devices.ReasonBlocked, codes{dispatcher.CodeBlocked}, []string{"dispatcher devices unblock d1"}},
 		}, {
 			"pool paused", pool("too slow", paused), pool("", resumed),
-			devices.ReasonPaused,
-			codes{dispatcher.CodePoolPaused},
-			[]string{"by ann since 20", "because: too slow", "dispatcher pools resume a"},
+			told{devices.ReasonPaused, codes{dispatcher.CodePoolPaused}, []string{"by ann since 20", "because: too slow", "dispatcher pools resume a"}},
 		}, {
 			"batch paused", func(b *bench, batch int64) { b.pauseBatch(batch, "the server is ill") }, (*bench).resumeBatch,
-			devices.ReasonPaused,
-			codes{dispatcher.CodeBatchPaused},
-			[]string{"by bob since 20", "because: the server is ill", "dispatcher batches resume"},
+			told{devices.ReasonPaused, codes{dispatcher.CodeBatchPaused}, []string{"by bob since 20", "because: the server is ill", "dispatcher batches resume"}},
 		}, {
 			"both paused, and no place", func(b *bench, batch int64) {
 				b.pauseBatch(batch, "")
@@ -60,36 +59,26 @@ func obstacles() []obstacle {
 				b.resumeBatch(batch)
 				b.changePool("", resumed)
 			},
-			devices.ReasonPaused,
-			codes{dispatcher.CodePoolPaused, dispatcher.CodeBatchPaused, dispatcher.CodeFull},
-			[]string{"0 of 0 slots"},
+			told{devices.ReasonPaused, codes{dispatcher.CodePoolPaused, dispatcher.CodeBatchPaused, dispatcher.CodeFull}, []string{"0 of 0 slots"}},
 		}, {
 			"batch's window", func(b *bench, batch int64) { b.setWindows(batch, b.shut()) }, func(b *bench, batch int64) { b.setWindows(batch, nil) },
-			devices.ReasonWindow,
-			codes{dispatcher.CodeBatchWindow},
-			[]string{"closed until 20"},
+			told{devices.ReasonWindow, codes{dispatcher.CodeBatchWindow}, []string{"closed until 20"}},
 		}, {
 			"pool's window", func(b *bench, _ int64) {
 				shut := b.shut()
 				b.changePool("", func(s *store.PoolSpec) { s.Windows = shut })
 			}, pool("", func(s *store.PoolSpec) { s.Windows = nil }),
-			devices.ReasonWindow,
-			codes{dispatcher.CodePoolWindow},
-			[]string{"closed until 20"},
+			told{devices.ReasonWindow, codes{dispatcher.CodePoolWindow}, []string{"closed until 20"}},
 		}, {
 			"limited", func(b *bench, _ int64) {
 				b.startOther()
 				b.endOther()
 				b.changePool("", slowly)
 			}, pool("", func(s *store.PoolSpec) { s.Limits = nil }),
-			devices.ReasonLimited,
-			codes{dispatcher.CodeLimited},
-			[]string{"policy slowly of pool a lets 1 per 24h0m0s start for pool=a", "the next may at 20"},
+			told{devices.ReasonLimited, codes{dispatcher.CodeLimited}, []string{"policy slowly of pool a lets 1 per 24h0m0s start for pool=a", "the next may at 20"}},
 		}, {
 			"full", func(b *bench, _ int64) { b.startOther() }, func(b *bench, _ int64) { b.endOther() },
-			devices.ReasonFull,
-			codes{dispatcher.CodeFull},
-			[]string{"1 of 1 slots", "at position 1"},
+			told{devices.ReasonFull, codes{dispatcher.CodeFull}, []string{"1 of 1 slots", "at position 1"}},
 		},
 	}
 }
