@@ -40,9 +40,9 @@ func TestOrderPerDevice(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
-		const fleet, reports = 5, 60
+		const fleet, reports, open = 3, 60, 3 // what mosquitto cannot hand over at once (20) loses its order there
 		var busiest, now atomic.Int32
-		connect(t, mqtt.Options{URL: s.URL(), Workers: 4, Queue: fleet * reports, Handler: handlerFunc(func(ctx context.Context, id devices.ID, body []byte) devices.Reply {
+		connect(t, mqtt.Options{URL: s.URL(), Workers: 2, Handler: handlerFunc(func(ctx context.Context, id devices.ID, body []byte) devices.Reply {
 			if n := now.Add(1); n > busiest.Load() {
 				busiest.Store(n)
 			}
@@ -55,18 +55,18 @@ func TestOrderPerDevice(t *testing.T) {
 			all.Go(func() {
 				for n := range reports {
 					d.Publish(devices.ReportTopic(d.id), 1, false, fmt.Sprint(n))
-				}
-				for n := range reports {
-					if got := d.reply(t).Re; got != fmt.Sprint(n) {
-						t.Errorf("%s: reply to %s where %d was next", d.id, got, n)
-						return
+					if next := n - open + 1; next >= 0 {
+						if got := d.reply(t).Re; got != fmt.Sprint(next) {
+							t.Errorf("%s: reply to %s where %d was next", d.id, got, next)
+							return
+						}
 					}
 				}
 			})
 		}
 		all.Wait()
-		if busiest.Load() > 4 {
-			t.Errorf("%d reports were handled at once by 4 workers", busiest.Load())
+		if busiest.Load() > 2 {
+			t.Errorf("%d reports were handled at once by 2 workers", busiest.Load())
 		}
 	})
 }
