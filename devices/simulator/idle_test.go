@@ -118,7 +118,7 @@ other_bucket{pool="p",le="0.001"} 1000
 func TestIntroducedFleet(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
-	f.lease, f.closed = time.Minute, true
+	f.closed = true
 	c := testConfig(server.URL)
 	c.Introduce, c.NotBefore = true, time.Millisecond
 	began, ended := 0, 0

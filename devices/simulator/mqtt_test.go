@@ -94,10 +94,10 @@ func TestAMixedFleetWithAllFaults(t *testing.T) {
 		t.Run(string(via), func(t *testing.T) {
 			t.Parallel()
 			f, server := newFake(t)
-			f.lease, f.margin = 1200*time.Millisecond, 600*time.Millisecond
+			f.hasty()
 			c := testConfig(server.URL)
 			c.MQTTURL, _ = serveMQTT(t, f)
-			c.Via, c.Devices, c.Tasks = via, 10, 40
+			c.Via, c.Devices, c.Tasks, c.Resend = via, 10, 40, 200*time.Millisecond
 			c.Faults = Faults{Silent: 0.15, Slow: 0.1, Reboot: 0.1, Duplicate: 0.2, LostReplies: 0.1, Garbage: 0.2}
 			s, _ := runAgainst(t, f, c)
 			if err := s.Err(); err != nil {

@@ -12,8 +12,8 @@ func testConfig(url string) Config {
 	return Config{
 		URL: url, OperatorToken: testOperatorToken, FleetToken: testFleetToken,
 		Devices: 20, Capacity: 4, Tasks: 60, Work: 20 * time.Millisecond,
-		Period: 50 * time.Millisecond, Resend: 200 * time.Millisecond, Retry: 5 * time.Millisecond,
-		Seed: 1, Timeout: 2 * time.Minute,
+		Period: 50 * time.Millisecond, Resend: time.Minute, Retry: 5 * time.Millisecond,
+		Seed: 1, Timeout: 5 * time.Minute,
 	}
 }
 
@@ -36,9 +36,7 @@ func runAgainst(t *testing.T, f *fake, c Config) (Summary, string) {
 func TestAnHonestDispatcherPasses(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
-	f.lease = time.Minute // no lease ends, and no result is sent twice, however busy the machine
 	c := testConfig(server.URL)
-	c.Resend = time.Minute
 	s, progress := runAgainst(t, f, c)
 	if err := s.Err(); err != nil {
 		t.Fatalf("Err: %v", err)
@@ -94,8 +92,9 @@ func TestQueueIsFilledUntil(t *testing.T) {
 func TestAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
-	f.lease, f.margin = 1200*time.Millisecond, 600*time.Millisecond
+	f.hasty()
 	c := testConfig(server.URL)
+	c.Devices, c.Resend = 10, 200*time.Millisecond
 	c.Faults = Faults{Silent: 0.15, Late: 0.8, Slow: 0.2, Reboot: 0.2, Duplicate: 0.3, LostReplies: 0.2, Garbage: 0.2}
 	s, _ := runAgainst(t, f, c)
 	if err := s.Err(); err != nil {
