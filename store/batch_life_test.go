@@ -239,7 +239,7 @@ func TestBatchesChange(t *testing.T) {
 func TestCancelOfABigBatch(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("100,000 tasks")
+		t.Skip("long: 100,000 tasks; make test-long runs it")
 	}
 	l := openPostgres(t)
 	l.pool("p", 5)

@@ -97,7 +97,7 @@ func TestABatchIsCreatedWholeOrNotAtAll(t *testing.T) {
 // TestABigBatchIsStreamed runs alone: it measures the memory of the process.
 func TestABigBatchIsStreamed(t *testing.T) { //nolint:paralleltest,tparallel // see above
 	if testing.Short() {
-		t.Skip("100,000 tasks")
+		t.Skip("long: 100,000 tasks; make test-long runs it")
 	}
 	eachDialect(t, func(l *ledger) {
 		l.pool("p", 1)

@@ -215,7 +215,7 @@ func TestReplicasComeBackApart(t *testing.T) {
 func TestBrokerThatHangs(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("long: make test-long runs it")
+		t.Skip("long: it waits for a keepalive, and TestFaults stops a broker daily; make test-long runs it")
 	}
 	s := mosquitto{testservers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
