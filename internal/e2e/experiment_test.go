@@ -95,7 +95,7 @@ func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
 // shrink makes the experiment one of every day: all that is promised, with fewer
 // devices in fewer slots, and each fault once.
 func (x *experiment) shrink() {
-	x.fleet.Devices, x.fleet.Tasks, x.fleet.Capacity, x.fleet.Lease = 60, 60, 12, 5*time.Second
+	x.fleet.Devices, x.fleet.Tasks, x.fleet.Capacity, x.fleet.Lease = 48, 60, 12, 5*time.Second
 	x.fleet.Work, x.fleet.Period = time.Second, 2*time.Second
 }
 
