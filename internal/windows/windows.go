@@ -28,6 +28,9 @@ const (
 )
 
 const (
+	day  = 24 * time.Hour
+	year = 366 * day
+
 	horizon = 48 * time.Hour // openings that touch are followed at least this far
 	refresh = 24 * time.Hour // and looked at again after this long
 )
@@ -85,10 +88,7 @@ func parse(w Window) (window, error) {
 	}
 	parsed := window{schedule: schedule, zone: zone, duration: duration}
 	parsed.wall = !strings.HasPrefix(strings.Fields(w.Cron)[1], "*")
-	schedule.Location = zone
-	if parsed.wall {
-		schedule.Location = time.UTC // of which the wall's clock is made
-	}
+	schedule.Location = time.UTC // of which the wall's clock is made
 	if parsed.next(time.Unix(0, 0)).IsZero() {
 		return window{}, errors.New("cron: never fires")
 	}
@@ -129,19 +129,29 @@ func (s Set) Longest() time.Duration {
 }
 
 // Opening is the one that lasts at now, or else the next. Windows that touch
-// are one opening. Without a firing in years it is empty and in a day.
+// are one opening, of which two days before and after now are known at least.
+// Without a firing in years it is empty and in a day.
 func (s Set) Opening(now time.Time) Opening {
 	o := s.first(now)
 	if o.From.IsZero() {
 		later := now.Add(refresh)
 		return Opening{From: later, Until: later, Due: later}
 	}
-	for extended := true; extended && o.Until.Before(now.Add(horizon)); {
-		extended = false
+	for touching := true; touching && o.From.After(now.Add(-horizon)); {
+		touching = false
+		for _, w := range s.windows {
+			// The first to end no sooner than the opening begins; did it begin earlier?
+			if from := w.next(o.From.Add(-w.duration - 1)); !from.IsZero() && from.Before(o.From) {
+				o.From, touching = from, true
+			}
+		}
+	}
+	for touching := true; touching && o.Until.Before(now.Add(horizon)); {
+		touching = false
 		for _, w := range s.windows {
 			// The first to end later than the opening; does it touch?
 			if from := w.next(o.Until.Add(-w.duration)); !from.IsZero() && !from.After(o.Until) {
-				o.Until, extended = from.Add(w.duration), true
+				o.Until, touching = from.Add(w.duration), true
 			}
 		}
 	}
@@ -162,45 +172,4 @@ func (s Set) first(now time.Time) Opening {
 		}
 	}
 	return o
-}
-
-// next is the first firing after t; zero: none in years.
-func (w window) next(t time.Time) time.Time {
-	if !w.wall {
-		return w.schedule.Next(t).UTC()
-	}
-	for wall := wallOf(t.In(w.zone)); ; {
-		if wall = w.schedule.Next(wall); wall.IsZero() {
-			return time.Time{}
-		}
-		if at := instant(wall, w.zone); at.After(t) {
-			return at.UTC()
-		}
-	}
-}
-
-// wallOf is what the clock on the wall shows, as if it were UTC.
-func wallOf(t time.Time) time.Time {
-	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
-}
-
-// instant is when the clock on the wall shows this for the first time, or jumps
-// over it.
-func instant(wall time.Time, zone *time.Location) time.Time {
-	at := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), 0, 0, zone)
-	since, until := at.ZoneBounds()
-	switch shown := wallOf(at); {
-	case shown.After(wall): // jumped over
-		return since
-	case shown.Before(wall):
-		return until
-	case since.IsZero():
-		return at
-	}
-	_, offset := at.Zone()
-	_, before := since.Add(-time.Nanosecond).Zone()
-	if earlier := at.Add(time.Duration(offset-before) * time.Second); earlier.Before(since) {
-		return earlier
-	}
-	return at
 }
