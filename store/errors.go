@@ -26,9 +26,9 @@ var (
 	ErrKeyReused = errors.New("idempotency key of another request")
 	// ErrOpenTasks: a device or pool that has open tasks is not deleted.
 	ErrOpenTasks = errors.New("has open tasks")
-	// ErrNeverStarts: every window of a batch, or of its pool, is too short for
-	// its lease.
-	ErrNeverStarts = errors.New("nothing would ever start: no window is longer than the lease")
+	// ErrNeverStarts: the windows of a batch and of its pool are never open
+	// together for longer than its lease.
+	ErrNeverStarts = errors.New("nothing would ever start: no opening is longer than the lease")
 	// ErrTooLarge: a device's attributes would exceed their limits.
 	ErrTooLarge = errors.New("too large")
 	// ErrOutcomeUnknown: the COMMIT was sent, its answer never came. The

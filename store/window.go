@@ -59,8 +59,8 @@ func (s session) now(ctx context.Context) (now time.Time, err error) {
 	return now, err
 }
 
-// checkFits refuses a batch of which nothing could ever start. An unknown pool
-// is found later. ErrNeverStarts.
+// checkFits refuses a batch of which nothing could ever start, at whatever time it
+// is asked. An unknown pool is found later. ErrNeverStarts.
 func (s session) checkFits(ctx context.Context, b Batch) error {
 	if !b.FinishInside {
 		return nil
@@ -72,30 +72,16 @@ func (s session) checkFits(ctx context.Context, b Batch) error {
 	if err != nil {
 		return err
 	}
-	now, err := s.now(ctx)
-	if err != nil {
-		return err
+	sets := make([]windows.Set, 2)
+	for i, list := range [][]Window{b.Windows, pool.Windows} {
+		if sets[i], err = windows.Parse(list); err != nil {
+			return fmt.Errorf("judging windows: %w", err)
+		}
 	}
-	lease := cmp.Or(b.Lease, pool.Lease)
-	for _, list := range [][]Window{b.Windows, pool.Windows} {
-		if len(list) == 0 {
-			continue
-		}
-		o, err := openingAt(list, now)
-		if err != nil {
-			return err
-		}
-		if max(o.Until.Sub(o.From), longest(list)) <= lease {
-			return fmt.Errorf("%w of %s", ErrNeverStarts, lease)
-		}
+	if lease := cmp.Or(b.Lease, pool.Lease); !windows.Fits(lease, sets...) {
+		return fmt.Errorf("%w of %s", ErrNeverStarts, lease)
 	}
 	return nil
-}
-
-// longest is the longest single window; those that touch may make longer ones.
-func longest(list []Window) time.Duration {
-	set, _ := windows.Parse(list) // valid
-	return set.Longest()
 }
 
 func openingAt(list []Window, now time.Time) (windows.Opening, error) {

@@ -15,7 +15,12 @@ func (l *ledger) around(before, length time.Duration) store.Window {
 	l.Helper()
 	now, _, err := l.Clock(l.Context())
 	l.must(err)
-	from := now.Add(-before)
+	return daily(now.Add(-before), length)
+}
+
+// daily is a window that is open from then on, each day.
+func daily(from time.Time, length time.Duration) store.Window {
+	from = from.UTC()
 	return store.Window{Cron: fmt.Sprintf("%d %d * * *", from.Minute(), from.Hour()), Duration: length.String(), Timezone: "UTC"}
 }
 
@@ -83,6 +88,41 @@ func TestNothingStartsOutsideOfTheWindows(t *testing.T) {
 			l.Errorf("%d devices wait that could start, want 5", waiting)
 		}
 		l.wantStatuses(l.claim(claims...), want...)
+	})
+}
+
+// Of windows that touch there is one that lasts now at any hour: what is left of
+// it does not decide.
+func TestWhatCouldStartIsTakenAtAnyHour(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		now, _, err := l.Clock(l.Context())
+		l.must(err)
+		l.pool("p", 5)
+		const needed = 2 * time.Hour
+		for _, begun := range []int{0, 1, 2, 14} { // hours ago
+			from := now.Add(time.Duration(-begun) * time.Hour)
+			touching := []store.Window{daily(from, time.Hour), daily(from.Add(time.Hour), 90*time.Minute)}
+			pool := fmt.Sprint("begun-", begun)
+			_, _, err := l.PutPool(l.Context(), "op", pool, store.PoolSpec{Capacity: 5, Lease: needed, Windows: touching})
+			l.must(err)
+			after := []store.Window{daily(from.Add(150*time.Minute), 21*time.Hour)}
+			for _, test := range []struct {
+				batch store.Batch
+				want  error
+			}{
+				{store.Batch{Pool: "p", Windows: touching, Lease: needed, FinishInside: true}, nil},
+				{store.Batch{Pool: "p", Windows: touching, Lease: needed + 30*time.Minute, FinishInside: true}, store.ErrNeverStarts},
+				{store.Batch{Pool: pool, FinishInside: true}, nil},
+				{store.Batch{Pool: pool, Windows: touching[1:], FinishInside: true}, store.ErrNeverStarts},
+				{store.Batch{Pool: pool, Windows: after, Lease: time.Minute, FinishInside: true}, store.ErrNeverStarts},
+				{store.Batch{Pool: pool, Windows: after}, nil},
+			} {
+				if _, err := l.CreateBatch(l.Context(), "op", test.batch, tasksFor([]string{"x"})); !errors.Is(err, test.want) {
+					l.Errorf("begun %d hours ago, %+v: %v, want %v", begun, test.batch, err, test.want)
+				}
+			}
+		}
 	})
 }
 

@@ -45,7 +45,7 @@ func neverStarts(err error) error {
 		return err
 	}
 	return problem(http.StatusUnprocessableEntity, codeInvalidField,
-		"windows, lease_ms: with finish_inside nothing would ever start, for no window of the batch, or none of its pool, is longer than its lease")
+		"windows, lease_ms: with finish_inside nothing would ever start, for the windows of the batch and of its pool are never open together for longer than its lease")
 }
 
 // stampSet is a time that may be none.

@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"iter"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -56,6 +57,32 @@ func changeAfter(t time.Time) change {
 	_, before := t.Zone()
 	_, after := at.Zone()
 	return change{at, time.Duration(before) * time.Second, time.Duration(after) * time.Second}
+}
+
+// around is when it fires that the clock on the wall has to show this, near a
+// change: see the package.
+func (w window) around(c change, wall time.Time) (at []time.Time) {
+	if first := wall.Add(-c.before); first.Before(c.at) {
+		at = append(at, first)
+	}
+	if second := wall.Add(-c.after); !second.Before(c.at) && (len(at) == 0 || !w.wall) {
+		at = append(at, second)
+	}
+	if len(at) == 0 && w.wall { // jumped over
+		at = append(at, c.at)
+	}
+	return at
+}
+
+// minutes are those of a day, on the wall, at which it fires.
+func (w window) minutes() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for minute := range 24 * 60 {
+			if w.schedule.Hour>>(minute/60)&1 == 1 && w.schedule.Minute>>(minute%60)&1 == 1 && !yield(minute) {
+				return
+			}
+		}
+	}
 }
 
 // following is the first firing after t, which is in UTC as the schedule is: from

@@ -28,9 +28,6 @@ const (
 )
 
 const (
-	day  = 24 * time.Hour
-	year = 366 * day
-
 	horizon = 48 * time.Hour // openings that touch are followed at least this far
 	refresh = 24 * time.Hour // and looked at again after this long
 )
@@ -117,15 +114,6 @@ func parseCron(spec string) (_ *cron.SpecSchedule, err error) {
 		return nil, errors.New("not a cron expression")
 	}
 	return schedule, nil
-}
-
-// Longest is the longest window, not counting windows that touch; 0: none.
-func (s Set) Longest() time.Duration {
-	longest := time.Duration(0)
-	for _, w := range s.windows {
-		longest = max(longest, w.duration)
-	}
-	return longest
 }
 
 // Opening is the one that lasts at now, or else the next. Windows that touch

@@ -1,0 +1,142 @@
+package windows_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fleetslots/dispatcher/internal/windows"
+)
+
+func TestWhatNeverFits(t *testing.T) {
+	t.Parallel()
+	in := func(zone string, list ...string) []windows.Window { // cron and duration in turn
+		var read []windows.Window
+		for i := 0; i < len(list); i += 2 {
+			read = append(read, windows.Window{Cron: list[i], Duration: list[i+1], Timezone: zone})
+		}
+		return read
+	}
+	touching := in("UTC", "0 1 * * *", "1h", "0 2 * * *", "90m")
+	for name, test := range map[string]struct {
+		batch, pool []windows.Window
+		longest     time.Duration // that it is open
+	}{
+		"one window":                      {in("Asia/Shanghai", "0 1 * * *", "4h"), nil, 4 * time.Hour},
+		"windows that touch":              {touching, nil, 150 * time.Minute},
+		"windows that touch, of a pool":   {nil, touching, 150 * time.Minute},
+		"windows that overlap":            {in("Europe/Berlin", "0 1 * * *", "2h", "30 2 * * *", "1h"), nil, 150 * time.Minute},
+		"windows a minute apart":          {in("UTC", "0 1 * * *", "59m", "0 2 * * *", "90m"), nil, 90 * time.Minute},
+		"over midnight":                   {in("America/St_Johns", "0 22 * * *", "2h", "0 0 * * *", "1h"), nil, 3 * time.Hour},
+		"over a weekend":                  {in("UTC", "0 0 * * 6", "24h", "0 0 * * 0", "24h"), nil, 48 * time.Hour},
+		"over New Year":                   {in("UTC", "0 0 31 12 *", "24h", "0 0 1 1 *", "24h"), nil, 48 * time.Hour},
+		"over the end of months":          {in("UTC", "0 0 31 * *", "24h", "0 0 1 * *", "24h"), nil, 48 * time.Hour},
+		"only in leap years":              {in("UTC", "0 0 28 2 *", "24h", "0 0 29 2 *", "24h"), nil, 48 * time.Hour},
+		"not in leap years":               {in("UTC", "0 0 28 2 *", "24h", "0 0 1 3 *", "24h"), nil, 48 * time.Hour},
+		"never next to one another":       {in("UTC", "0 0 28 2 *", "24h", "0 0 2 3 *", "24h"), nil, 24 * time.Hour},
+		"when an hour is skipped":         {in("Europe/Berlin", "0 1 * * *", "1h", "0 3 * * *", "1h"), nil, 2 * time.Hour},
+		"no hour is skipped in UTC":       {in("UTC", "0 1 * * *", "1h", "0 3 * * *", "1h"), nil, time.Hour},
+		"once in 28 years":                {in("UTC", "0 0 29 2 *", "24h"), in("UTC", "0 0 * * 6", "24h"), 24 * time.Hour},
+		"if that day is a Sunday":         {in("Europe/Berlin", "0 1 29 3 *", "1h", "0 3 29 3 *", "1h"), nil, 2 * time.Hour},
+		"never on that day":               {in("Europe/Berlin", "0 1 15 3 *", "1h", "0 3 15 3 *", "1h"), nil, time.Hour},
+		"elapsed hours":                   {in("Australia/Lord_Howe", "30 */2 * * *", "1h"), nil, time.Hour},
+		"seconds":                         {in("UTC", "0 1 * * *", "90s"), nil, 90 * time.Second},
+		"both":                            {in("UTC", "0 1 * * *", "3h"), in("UTC", "0 2 * * *", "5h"), 2 * time.Hour},
+		"both, in winter":                 {in("Europe/Berlin", "0 1 * * *", "2h"), in("UTC", "0 0 * * *", "3h"), 2 * time.Hour},
+		"the windows of one touch":        {in("UTC", "30 1 * * *", "2h"), touching, 2 * time.Hour},
+		"one after the other":             {in("UTC", "0 1 * * *", "1h"), in("UTC", "0 2 * * *", "5h"), 0},
+		"on days that are never the same": {in("UTC", "0 0 * 2 *", "24h"), in("UTC", "0 0 30 * *", "24h"), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			batch, pool := parse(t, test.batch...), parse(t, test.pool...)
+			if windows.Fits(test.longest, batch, pool) {
+				t.Errorf("more than %s fits", test.longest)
+			}
+			if test.longest > 0 && !windows.Fits(test.longest-1, batch, pool) {
+				t.Errorf("less than %s does not fit", test.longest)
+			}
+		})
+	}
+	for name, always := range map[string][]windows.Window{
+		"no windows":   nil,
+		"each hour":    in("Europe/Berlin", "0 * * * *", "1h"),
+		"each minute":  in("America/St_Johns", "* * * * *", "1m"),
+		"fixed hours":  in("Asia/Kathmandu", "0 0-23 * * *", "1h"),
+		"half the day": in("Pacific/Kiritimati", "0 0 * * *", "12h", "0 12 * * *", "12h"),
+	} {
+		if !windows.Fits(7*24*time.Hour, parse(t, always...)) {
+			t.Errorf("%s: does not fit into what is never closed", name)
+		}
+	}
+}
+
+// walk follows the openings, as they are asked for at one moment after another,
+// and returns the longest time that all sets are open, up to enough.
+func walk(sets []windows.Set, now, end time.Time, enough time.Duration) (longest time.Duration) {
+	for now.Before(end) && longest <= enough {
+		from, until := now, now.AddDate(1, 0, 0)
+		for _, s := range sets {
+			o := s.Opening(now)
+			if o.From.After(from) {
+				from = o.From
+			}
+			if o.Until.Before(until) {
+				until = o.Until
+			}
+		}
+		longest, now = max(longest, until.Sub(from)), until
+	}
+	return longest
+}
+
+// genSet generates windows of which many touch or overlap, in one zone.
+func genSet(t *rapid.T) windows.Set {
+	day := rapid.SampledFrom([]string{"* * *", "* * *", "* * 0", "* * 1-5", "31 * *", "1,15 * *", "28,29 2 *", "1 3 *", "25-31 3,10 0"})
+	zone := rapid.SampledFrom([]string{
+		"UTC", "Europe/Berlin", "Asia/Shanghai", "America/St_Johns", "Australia/Lord_Howe", "Pacific/Kiritimati",
+		"America/Havana", "Africa/Casablanca", "America/Santiago", "Africa/Cairo", "Asia/Kathmandu",
+	}).Draw(t, "zone")
+	var list []windows.Window
+	hour := rapid.IntRange(0, 23).Draw(t, "hour")
+	for range rapid.IntRange(1, 3).Draw(t, "windows") {
+		length := rapid.IntRange(1, 6).Draw(t, "length")
+		text := rapid.SampledFrom([]string{fmt.Sprint(hour), fmt.Sprintf("*/%d", length+1)}).Draw(t, "hours")
+		list = append(list, windows.Window{Cron: "0 " + text + " " + day.Draw(t, "day"), Duration: fmt.Sprint(length*30, "m"), Timezone: zone})
+		hour = (hour + length/2) % 24
+	}
+	set, err := windows.Parse(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%v", list)
+	return set
+}
+
+// The judgement asks for no time, so its answer is the same at any. It agrees
+// with the openings that tasks start in: what begins where it says is long
+// enough, and where it says never, none is, from any moment on.
+func TestFitsAgreesWithTheOpenings(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		sets := []windows.Set{genSet(t)}
+		if rapid.Bool().Draw(t, "two") {
+			sets = append(sets, genSet(t))
+		}
+		needed := time.Duration(rapid.IntRange(0, 20).Draw(t, "quarters")) * 15 * time.Minute
+		if from, fits := windows.FirstFit(needed, sets...); fits {
+			if got := walk(sets, from, from.Add(time.Minute), needed); got <= needed {
+				t.Fatalf("at %s it is open for %s, which is not longer than %s", from, got, needed)
+			}
+			return
+		}
+		// Around a change of clocks, the end of a month or of a year more often than elsewhere.
+		now := time.Date(rapid.IntRange(2024, 2051).Draw(t, "year"), time.Month(rapid.SampledFrom([]int{1, 2, 3, 3, 4, 9, 10, 11, 12}).Draw(t, "month")),
+			rapid.IntRange(1, 31).Draw(t, "date"), 0, rapid.IntRange(0, 24*60).Draw(t, "minute"), 0, 0, time.UTC)
+		if got := walk(sets, now, now.AddDate(0, 0, 10), needed); got > needed {
+			t.Fatalf("after %s it is open for %s, and never for %s", now, got, needed)
+		}
+	})
+}
