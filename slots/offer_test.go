@@ -56,6 +56,12 @@ func (s *server) handOn(t *testing.T, pool string, news ...slots.News) slots.Lin
 	return line
 }
 
+// sent says that an offer was, or it is returned again.
+func (s *server) sent(t *testing.T, pool string, o slots.Offer) {
+	t.Helper()
+	s.handOn(t, pool, slots.News{What: slots.OfferSent, Device: o.Device, Offer: o.ID})
+}
+
 func offeredTasks(offers []slots.Offer) (tasks []int64) {
 	for _, o := range offers {
 		tasks = append(tasks, o.Task)
@@ -115,7 +121,7 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	})
 	s.handOn(t, pool, slots.News{What: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // of an older one
 	eventually(t, "the offer again after news of another", func() bool { return len(s.handOn(t, pool).Offers) == 1 })
-	s.handOn(t, pool, slots.News{What: slots.OfferSent, Device: "d2", Offer: first[0].ID})
+	s.sent(t, pool, first[0])
 	if n, err := s.client.Exists(t.Context(), "slots:{"+pool+"}:unsent").Result(); n != 0 || err != nil {
 		t.Errorf("still to be sent (%v)", err)
 	}
@@ -336,7 +342,7 @@ func TestWhoHasAnOfferIsNotPassedOver(t *testing.T) {
 		s.due(t, pool, "d1", 40*time.Second)
 		offered := s.leave(t, pool, 100)
 		diff(t, "offered", offeredTasks(offered), []int64{1})
-		s.handOn(t, pool, slots.News{What: slots.OfferSent, Device: "d1", Offer: offered[0].ID}) // or it is returned again
+		s.sent(t, pool, offered[0])
 		next, leaver := int64(201), int64(101)
 		passOn := func() []slots.Offer {
 			s.wakeables(t, pool, next)
@@ -355,6 +361,7 @@ func TestWhoHasAnOfferIsNotPassedOver(t *testing.T) {
 		}
 		line := s.handOn(t, pool, slots.News{What: slots.WaiterAway, Device: "d1"})
 		diff(t, "its place goes to the next", len(line.Offers), 1)
+		s.sent(t, pool, line.Offers[0])
 		passed := 1
 		for len(passOn()) == 1 {
 			passed++
