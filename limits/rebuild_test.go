@@ -22,7 +22,7 @@ func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 			hourly(3),
 			{Name: "list", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 3, PerMS: 3_600_000}, {Max: 200, PerMS: 4_000_000}}},
 			{Name: "fixed", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 3},
-			{Name: "calendar", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 3},
+			{Name: "calendar", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: noonNow(), Max: 3},
 		} {
 			rules := compiled(t, p)
 			s.isUnknown(t, rules, "a new rule")
@@ -60,11 +60,6 @@ func (s *server) meanwhile(t *testing.T, rules []*limits.Rule) limits.History {
 		{Lease: "1.1.x", Ago: time.Second, Facts: facts("a")},
 		{Lease: "2.1.x", Ago: 2 * time.Second, Facts: facts("a")},
 		{Lease: "3.1.x", Ago: 3 * time.Second, Facts: facts("b")},
-	}
-	if rules[0].Algorithm == limits.Calendar { // the month may have begun a second ago
-		for i := range past {
-			past[i].Ago = 0
-		}
 	}
 	third := limits.Start{Lease: "4.1.x", Facts: facts("a")}
 	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
@@ -154,7 +149,7 @@ func TestSubjectOfTheFutureIsUnknown(t *testing.T) {
 	for _, p := range []limits.Policy{
 		perAccount(limits.Window{Max: 1, PerMS: 60_000}),
 		{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 60_000, Max: 1},
-		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Max: 1},
+		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: noonNow(), Max: 1},
 	} {
 		s, mini := onClock(t, march())
 		rules := s.rules(t, p)

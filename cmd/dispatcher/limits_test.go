@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-const oneADay = `[{"name":"one","per":"device","algorithm":"calendar","period":"day","max":1}]`
+const oneADay = `[{"name":"one","per":"device","algorithm":"sliding","windows":[{"max":1,"per_ms":86400000}]}]`
 
 func TestLimitsFromTheShell(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.file("limits.json", oneADay)
-	if got := plain(d.run("pools create p --limits @limits.json")); !strings.Contains(got, "\nlimits  one 1/day per device\n") {
+	if got := plain(d.run("pools create p --limits @limits.json")); !strings.Contains(got, "\nlimits  one 1/24h per device\n") {
 		t.Error(got)
 	}
 	d.run("batches create --pool p --device d-1 --device d-1 --limits", oneADay)
@@ -47,10 +47,10 @@ func TestLimitsFromTheShell(t *testing.T) {
 func TestProfilesFromTheShell(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	if got := plain(d.run("profiles put solar --limits", oneADay)); !strings.HasPrefix(got, "name  solar\nlimits  one 1/day per device\nversion  1\n") {
+	if got := plain(d.run("profiles put solar --limits", oneADay)); !strings.HasPrefix(got, "name  solar\nlimits  one 1/24h per device\nversion  1\n") {
 		t.Error(got)
 	}
-	d.prints("profiles list", "NAME  LIMITS  UPDATED\nsolar  one 1/day per device  TIME\n")
+	d.prints("profiles list", "NAME  LIMITS  UPDATED\nsolar  one 1/24h per device  TIME\n")
 	d.run("devices create d-1 --profile solar")
 	d.run("devices create d-2")
 	var list []struct{ ID, Profile string }

@@ -83,15 +83,15 @@ func TestBatchIsPatched(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("p", `{}`)
-		id := b.batch(`{"pool":"p","devices":["d-1"],"priority":4,"weight":5,"max_attempts":6,"not_before":"2027-01-01T00:00:00Z","not_after":"2028-01-01T00:00:00Z"}`)
+		id := b.batch(`{"pool":"p","devices":["d-1"],"priority":4,"weight":5,"max_attempts":6,"not_before":"2097-01-01T00:00:00Z","not_after":"2098-01-01T00:00:00Z"}`)
 		path := fmt.Sprintf("/v1/batches/%d", id)
 		shown := func(batch map[string]any) string {
 			return fmt.Sprint(batch["priority"], batch["weight"], batch["max_attempts"], " ", batch["not_after"])
 		}
 		for _, test := range []struct{ body, want string }{
-			{`{}`, "4 5 6 2028-01-01T00:00:00.000Z"},
-			{`{"priority":-7}`, "-7 5 6 2028-01-01T00:00:00.000Z"},
-			{`{"weight":2,"max_attempts":1,"not_after":"2029-01-01T00:00:00Z"}`, "-7 2 1 2029-01-01T00:00:00.000Z"},
+			{`{}`, "4 5 6 2098-01-01T00:00:00.000Z"},
+			{`{"priority":-7}`, "-7 5 6 2098-01-01T00:00:00.000Z"},
+			{`{"weight":2,"max_attempts":1,"not_after":"2099-01-01T00:00:00Z"}`, "-7 2 1 2099-01-01T00:00:00.000Z"},
 			{`{"not_after":""}`, "-7 2 1 <nil>"}, // empty is the same as null
 			{`{"priority":null,"weight":null,"max_attempts":null,"not_after":null}`, "0 1 3 <nil>"},
 		} {
@@ -104,7 +104,7 @@ func TestBatchIsPatched(t *testing.T) {
 			{`{"weight":0}`, 422, "invalid_field", []string{"weight"}},
 			{`{"weight":"2"}`, 422, "invalid_field", []string{"weight"}},
 			{`{"max_attempts":101}`, 422, "invalid_field", []string{"max_attempts"}},
-			{`{"not_after":"2026-12-31T00:00:00Z"}`, 422, "invalid_field", []string{"not_after", "not_before"}},
+			{`{"not_after":"2096-12-31T00:00:00Z"}`, 422, "invalid_field", []string{"not_after", "not_before"}},
 			{`{"not_after":"soon"}`, 422, "invalid_field", []string{"not_after"}},
 			{`{"name":"x"}`, 400, "unknown_field", []string{"name"}},
 			{`[]`, 422, "invalid_field", nil},
