@@ -2,6 +2,7 @@ package testservers
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"slices"
@@ -49,15 +50,29 @@ func (s *SharedRedis) NewDatabase(tb testing.TB) RedisAt {
 	tb.Helper()
 	server := s.redis.start(tb, func(tb testing.TB) *RedisServer {
 		tb.Helper()
-		return Redis(tb, "--databases", "1000") // more than a package has tests
+		return Redis(tb, "--databases", "10000") // more than a package has tests, also with -count
 	})
 	return RedisAt{Addr: server.Addr, DB: int(s.databases.Add(1))}
 }
 
-// Cluster is the Cluster node.
+// Cluster is the Cluster node. What has the name of the test in the hash tag goes with
+// it, so that it can be run again.
 func (s *SharedRedis) Cluster(tb testing.TB) RedisAt {
 	tb.Helper()
-	return RedisAt{Addr: s.cluster.start(tb, RedisCluster).Addr, Cluster: true}
+	addr := s.cluster.start(tb, RedisCluster).Addr
+	tb.Cleanup(func() {
+		err := withRedis(addr, func(client *redis.Client) error {
+			keys, err := client.Keys(context.Background(), "*{"+tb.Name()+"*").Result()
+			for _, key := range keys {
+				err = errors.Join(err, client.Del(context.Background(), key).Err())
+			}
+			return err
+		})
+		if err != nil {
+			tb.Errorf("forgetting a test: %v", err)
+		}
+	})
+	return RedisAt{Addr: addr, Cluster: true}
 }
 
 // InProcessRedis is one that only this test has.
