@@ -62,20 +62,29 @@ func (c *Client) open(ctx context.Context) (*connection, error) {
 	defer closeWith(ctx, network)()
 	token := conn.paho.Connect()
 	<-token.Done() // with the network connection, at the latest
-	if token.Error() == nil {
-		token = conn.paho.Subscribe(responses, 1, nil)
-		select {
-		case <-token.Done():
-		case <-conn.lost:
-			return nil, fmt.Errorf("subscribing to the plugin's answers: %w", errLost)
-		}
+	if err = token.Error(); err == nil {
+		err = conn.subscribe(ctx)
 	}
-	if err := token.Error(); err != nil {
+	if err != nil {
 		conn.close()
 		_ = network.Close()
 		return nil, fmt.Errorf("connecting to the broker: %w", cmp.Or(ctx.Err(), err))
 	}
 	return conn, nil
+}
+
+// subscribe waits for the broker's answer until ctx ends: paho does not notice
+// that we closed the network connection.
+func (c *connection) subscribe(ctx context.Context) error {
+	token := c.paho.Subscribe(responses, 1, nil)
+	select {
+	case <-token.Done():
+		return token.Error()
+	case <-c.lost:
+		return fmt.Errorf("subscribing to the plugin's answers: %w", errLost)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // closeWith closes the network connection when ctx ends before stop is called.

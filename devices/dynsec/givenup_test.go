@@ -41,6 +41,31 @@ func TestGivenUpNeverComesLater(t *testing.T) {
 	}
 }
 
+// A broker that lets the dispatcher in and then says no more holds nobody up.
+func TestConnectingIsGivenUpAtOnce(t *testing.T) {
+	t.Parallel()
+	b := testservers.MosquittoDynsec(t)
+	proxy := testservers.NewProxy(t, strings.TrimPrefix(b.Inside, "mqtt://"))
+	ctx, giveUp := context.WithCancel(t.Context())
+	proxy.OnRequest(func(packet []byte) {
+		if packet[0] == 0x82 { // SUBSCRIBE
+			proxy.HoldReplies()
+			giveUp()
+		}
+	})
+	c, err := dynsec.New(dynsec.Options{
+		URL: "mqtt://" + proxy.Addr, User: testservers.DispatcherUser, Password: testservers.DispatcherPassword,
+	})
+	must(t, err)
+	began := time.Now()
+	if err := c.Check(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("check that was given up: %v", err)
+	}
+	if took := time.Since(began); took > 4*time.Second { // below the keepalive's first look
+		t.Errorf("given up after %s", took)
+	}
+}
+
 // What was given up on its way to the broker is dropped there, once another
 // replica has connected: the ledger knows the newer secret.
 func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
