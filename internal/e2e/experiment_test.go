@@ -222,7 +222,7 @@ func (x *experiment) judge(s simulator.Summary) {
 		x.doubt("%w: no grant was delivered again", errTame)
 	}
 	x.expectNoLeak()
-	x.audit()
+	x.audit(s.Interrupted)
 	for _, r := range x.replicas {
 		r.stopCleanly(x.t)
 		if x.t.Failed() || len(x.faults) > 0 {
