@@ -77,7 +77,8 @@ func (s *server) dial(t *testing.T, addr string) redis.UniversalClient {
 	at.Addr = addr
 	opts, patient := slots.Options(addr), at.Options()
 	opts.IsClusterMode, opts.DB, opts.Dialer = patient.IsClusterMode, patient.DB, patient.Dialer
-	opts.ReadTimeout, opts.WriteTimeout, opts.PoolTimeout = patient.ReadTimeout, patient.WriteTimeout, patient.PoolTimeout
+	opts.DialTimeout, opts.PoolTimeout = patient.DialTimeout, patient.PoolTimeout
+	opts.ReadTimeout, opts.WriteTimeout = patient.ReadTimeout, patient.WriteTimeout
 	client := redis.NewUniversalClient(opts)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
