@@ -235,7 +235,7 @@ func TestALongStreamIsNeverHeld(t *testing.T) {
 	t.Parallel()
 	b := servers(t)
 	b.pool("p", `{}`)
-	const rows = 100_000
+	rows := longRows()
 	pad := strings.Repeat("x", 200)
 	for _, test := range []struct{ contentType, head, line string }{
 		{csvType, "device,pad\n", "d-%d," + pad + "\n"},

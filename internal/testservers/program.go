@@ -17,7 +17,7 @@ import (
 // those of the program that is shipped. It is built once for all packages, into
 // bin/tests, and again when the code has changed. The zero value is ready.
 type Program struct {
-	Race bool // with the race detector, which ends it with another status
+	Race bool // in the long suite with the race detector, which ends it with another status
 
 	once sync.Once
 	path string
@@ -41,7 +41,7 @@ func (p *Program) build() (path string, err error) {
 	}
 	dir := filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "bin", "tests")
 	path, flags := filepath.Join(dir, "dispatcher"), []string(nil)
-	if p.Race { // as the tests themselves (RACE in the Makefile), which leaves nothing to compile twice
+	if p.Race && !testing.Short() { // as the tests themselves (RACE in the Makefile), which leaves nothing to compile twice
 		path, flags = path+"-race", []string{"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false"}
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
