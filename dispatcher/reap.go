@@ -41,7 +41,7 @@ func (d *Dispatcher) Reap(ctx context.Context) (ReapResult, error) {
 		switch {
 		case err != nil && len(reaped) == 0: // only what cannot be ended is left
 			return result, fmt.Errorf("reaping: %w", err)
-		case err == nil && len(reaped) < reapBatch:
+		case err == nil && (len(reaped) == 0 || ctx.Err() != nil): // not a smaller batch: another replica may have had its rest
 			d.metrics.reaperSuccess.Set(float64(d.now().Unix()))
 			return result, nil
 		}
