@@ -35,17 +35,16 @@ func (d *Dispatcher) Reap(ctx context.Context) (ReapResult, error) {
 	if err != nil {
 		return result, err
 	}
-	for {
+	for more := true; more; {
 		reaped, err := d.store.Reap(ctx, before, reapBatch, d.settle)
 		d.releaseAll(ctx, d.countReaped(reaped, &result))
-		switch {
-		case err != nil && len(reaped) == 0: // only what cannot be ended is left
+		if err != nil && len(reaped) == 0 { // only what cannot be ended is left
 			return result, fmt.Errorf("reaping: %w", err)
-		case err == nil && (len(reaped) == 0 || ctx.Err() != nil): // not a smaller batch: another replica may have had its rest
-			d.metrics.reaperSuccess.Set(float64(d.now().Unix()))
-			return result, nil
 		}
+		more = len(reaped) > 0 && ctx.Err() == nil // also after less than a batch: another replica may have had a part of it
 	}
+	d.metrics.reaperSuccess.Set(float64(d.now().Unix()))
+	return result, nil
 }
 
 // NextLapse says in how long the next lease ends by the ledger's clock; false: no

@@ -142,6 +142,7 @@ func newModelRun(l *ledger, number int) *modelRun {
 
 func (r *modelRun) anyTask(rt *rapid.T) int64  { return rapid.SampledFrom(r.all).Draw(rt, "task") }
 func (r *modelRun) anyBatch(rt *rapid.T) int64 { return rapid.SampledFrom(r.batches).Draw(rt, "batch") }
+
 func (r *modelRun) anyPool(rt *rapid.T) string { return rapid.SampledFrom(r.pools).Draw(rt, "pool") }
 
 func TestAnySequenceOfCallsKeepsTheLedgerRight(t *testing.T) {

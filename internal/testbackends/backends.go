@@ -37,11 +37,11 @@ func SQLite(tb testing.TB, path string) *store.Store {
 
 // empty is a file with the schema and nothing else.
 var empty = sync.OnceValues(func() ([]byte, error) { //nolint:gochecknoglobals // made once per test binary
-	dir, err := os.MkdirTemp("", "dispatcher-ledger-") //nolint:usetesting // outlives the test that happened to need it first
+	dir, err := os.MkdirTemp("", "dispatcher-ledger-")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	path := filepath.Join(dir, "ledger.db")
 	s, err := store.OpenSQLite(context.Background(), path)
 	if err != nil {
