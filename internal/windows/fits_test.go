@@ -10,15 +10,17 @@ import (
 	"github.com/fleetslots/dispatcher/internal/windows"
 )
 
+// in are windows of one zone: cron and duration in turn.
+func in(zone string, list ...string) []windows.Window {
+	var read []windows.Window
+	for i := 0; i < len(list); i += 2 {
+		read = append(read, windows.Window{Cron: list[i], Duration: list[i+1], Timezone: zone})
+	}
+	return read
+}
+
 func TestWhatNeverFits(t *testing.T) {
 	t.Parallel()
-	in := func(zone string, list ...string) []windows.Window { // cron and duration in turn
-		var read []windows.Window
-		for i := 0; i < len(list); i += 2 {
-			read = append(read, windows.Window{Cron: list[i], Duration: list[i+1], Timezone: zone})
-		}
-		return read
-	}
 	touching := in("UTC", "0 1 * * *", "1h", "0 2 * * *", "90m")
 	for name, test := range map[string]struct {
 		batch, pool []windows.Window
@@ -60,6 +62,10 @@ func TestWhatNeverFits(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestEverythingFitsIntoWhatIsNeverClosed(t *testing.T) {
+	t.Parallel()
 	for name, always := range map[string][]windows.Window{
 		"no windows":   nil,
 		"each hour":    in("Europe/Berlin", "0 * * * *", "1h"),
