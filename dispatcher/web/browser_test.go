@@ -29,18 +29,46 @@ type tab struct {
 	forgiven   []string // parts of those that are expected
 }
 
-// browse opens a browser of its own.
+// chromium is the browser of all tests of this package: each has tabs in a context of
+// its own there, with its own cookies. The zero value is ready.
+type chromium struct {
+	once sync.Once
+	ctx  context.Context //nolint:containedctx // chromedp's handle of the browser
+	err  error
+	end  func()
+}
+
+func (c *chromium) start(t *testing.T) context.Context {
+	t.Helper()
+	path := testservers.Need(t, "chromium")
+	c.once.Do(func() {
+		options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU)
+		allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
+		ctx, done := chromedp.NewContext(allocated)
+		c.ctx, c.end = ctx, func() { done(); end() }
+		c.err = chromedp.Do(ctx, chromedp.Navigate("about:blank")) // it lives as long as its first tab
+	})
+	if c.err != nil {
+		t.Fatal(c.err)
+	}
+	return c.ctx
+}
+
+func (c *chromium) Close() {
+	if c.end != nil {
+		c.end()
+	}
+}
+
+// browse opens a tab that shares nothing with those of other tests.
 func browse(t *testing.T) *tab {
 	t.Helper()
-	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath(testservers.Need(t, "chromium")), chromedp.NoSandbox, chromedp.DisableGPU)
-	allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
-	ctx, done := chromedp.NewContext(allocated)
-	t.Cleanup(func() { done(); end() })
+	ctx, done := chromedp.NewContext(browser.start(t), chromedp.WithNewBrowserContext())
+	t.Cleanup(done)
 	return newTab(t, ctx)
 }
 
-// another tab of the same browser.
+// another tab, with the same cookies.
 func (b *tab) another() *tab {
 	ctx, done := chromedp.NewContext(b.ctx)
 	b.Cleanup(done)
@@ -171,37 +199,45 @@ func (b *tab) click(selector string) {
 	b.do(chromedp.Click(chromedp.CSS(selector)))
 }
 
-// shots is where pictures of the pages are kept: WEB_SHOTS, or nowhere for long.
-func (b *tab) shots() string {
-	if dir := os.Getenv("WEB_SHOTS"); dir != "" {
-		return dir
-	}
-	return b.ArtifactDir()
+// look is how a page is shown.
+type look struct {
+	name, scheme  string
+	width, height int64
 }
 
-// shoot keeps what the page looks like, light and dark, wide and narrow.
+// shoot shows the page wide and narrow, and it fits. It keeps pictures of that, light and
+// dark, in the folder WEB_SHOTS: a picture takes the time of ten pages.
 func (b *tab) shoot(name string) {
 	b.Helper()
-	for _, look := range []struct {
-		name, scheme  string
-		width, height int64
-	}{{"light", "light", 1440, 1000}, {"dark", "dark", 1440, 1000}, {"narrow", "light", 400, 860}, {"narrow-dark", "dark", 400, 860}} {
+	for _, look := range []look{{"light", "light", 1440, 1000}, {"dark", "dark", 1440, 1000}, {"narrow", "light", 400, 860}, {"narrow-dark", "dark", 400, 860}} {
+		dir := os.Getenv("WEB_SHOTS")
+		if dir == "" && look.scheme == "dark" {
+			continue // as wide as the light one
+		}
 		b.do(chromedp.EmulateViewport(look.width, look.height))
-		_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}},
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
-		image, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(b.shots(), name+"-"+look.name+".png"), image, 0o600); err != nil {
-			b.Fatal(err)
-		}
 		if wide := ask[int64](b, "document.documentElement.scrollWidth"); wide > look.width {
 			b.Errorf("%s is %d wide on a screen of %d", name, wide, look.width)
 		}
+		if dir != "" {
+			b.keep(filepath.Join(dir, name+"-"+look.name+".png"), look.scheme)
+		}
+	}
+}
+
+// keep writes a picture of the page to a file.
+func (b *tab) keep(file, scheme string) {
+	b.Helper()
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	image, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(file, image, 0o600); err != nil {
+		b.Fatal(err)
 	}
 }

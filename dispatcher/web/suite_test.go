@@ -40,12 +40,14 @@ const (
 var (
 	postgres testservers.SharedPostgres //nolint:gochecknoglobals // see above
 	cache    testservers.SharedRedis    //nolint:gochecknoglobals // see above
+	browser  chromium                   //nolint:gochecknoglobals // see above
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
 	postgres.Close()
 	cache.Close()
+	browser.Close()
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
