@@ -42,7 +42,9 @@ func (p *Program) build() (path string, err error) {
 	dir := filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "bin", "tests")
 	path, flags := filepath.Join(dir, "dispatcher"), []string(nil)
 	if p.Race && !testing.Short() { // as the tests themselves (RACE in the Makefile), which leaves nothing to compile twice
-		path, flags = path+"-race", []string{"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false"}
+		path, flags = path+"-race", []string{
+			"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false", "-gcflags=github.com/fleetslots/...=-dwarf=false",
+		}
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("a folder for the program: %w", err)
