@@ -39,7 +39,7 @@ RACE := -race -gcflags='modernc.org/...=-race=false' -gcflags='github.com/yuin/g
 
 .PHONY: test
 test: deps ## Run the tests of every change, with the race detector
-	go test -short -vet=off $(RACE) -p 3 -timeout 15m ./...
+	go test -short -vet=off $(RACE) -p 2 -timeout 15m ./...
 
 .PHONY: test-long
 test-long: deps ## Run all tests: also many cases, large numbers and long faults
@@ -47,7 +47,7 @@ test-long: deps ## Run all tests: also many cases, large numbers and long faults
 
 .PHONY: test-slowest
 test-slowest: deps ## Run the tests anew and show the 20 slowest, in seconds
-	@go test -short -vet=off -count=1 $(RACE) -p 3 -timeout 15m -json ./... | sed -nE \
+	@go test -short -vet=off -count=1 $(RACE) -p 2 -timeout 15m -json ./... | sed -nE \
 		's/.*"Action":"(pass|fail)","Package":"[^"]*dispatcher\/([^"]*)","Test":"([^"]*)","Elapsed":([0-9.]+).*/\4\t\2\t\3/p' | \
 		sort -rn | head -20
 

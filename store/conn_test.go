@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -62,6 +63,35 @@ func TestASilentServerKeepsNoConnection(t *testing.T) {
 		_, err := l.Views(t.Context(), []string{"d"})
 		return err == nil
 	})
+}
+
+// A ledger closes without an answer of the server, however many statements its
+// connections have prepared.
+func TestClosingWaitsForNoAnswer(t *testing.T) {
+	t.Parallel()
+	proxy := testservers.NewProxy(t, server.Server(t).Addr())
+	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
+	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{}) // answers have no limit
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &ledger{TB: t, Store: s}
+	l.warm(4)
+	if _, err := l.Views(t.Context(), []string{"d"}); err != nil {
+		t.Fatal(err)
+	}
+	proxy.HoldReplies()
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(testbackends.Patience):
+		t.Error("it waits for an answer")
+	}
+	proxy.ReleaseReplies()
 }
 
 // warm has the pool open all its connections.

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"slices"
 	"sync"
 
@@ -88,6 +90,32 @@ func (p *prepared) prepareNoted(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// leave ends the idle connections at once. Closing the pool would first close each
+// statement of each of them, and wait for an answer each time: a thousand answers,
+// of a server that is busy or silent.
+func (p *prepared) leave() error {
+	if p == nil {
+		return nil
+	}
+	var errs []error
+	for p.Stats().Idle > 0 {
+		conn, err := p.Conn(context.Background())
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		err = conn.Raw(func(c any) error {
+			if conn, ok := c.(driver.Conn); ok {
+				errs = append(errs, conn.Close())
+			}
+			return driver.ErrBadConn // the pool forgets it, and its statements
+		})
+		if !errors.Is(err, driver.ErrBadConn) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // in returns tx running its statements prepared; a nil p changes nothing.

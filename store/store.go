@@ -176,13 +176,15 @@ func openFile(dsn string, most int) (*sqlx.DB, error) {
 func opened(ctx context.Context, s *Store) (*Store, error) {
 	s.moments = make(chan struct{}, momentsMost)
 	if err := s.Ping(ctx); err != nil {
-		return nil, errors.Join(err, s.Close())
+		return nil, errors.Join(err, s.Close()) //nolint:contextcheck // closing goes on without it
 	}
 	return s, nil
 }
 
-// Close closes all connections.
-func (s *Store) Close() error { return errors.Join(s.looking.Close(), s.db.Close(), s.slow.Close()) }
+// Close closes all connections. Nothing may be under way.
+func (s *Store) Close() error {
+	return errors.Join(s.prepared.leave(), s.looking.Close(), s.db.Close(), s.slow.Close())
+}
 
 // Ping checks that the database answers.
 func (s *Store) Ping(ctx context.Context) error {
