@@ -133,9 +133,18 @@ func instantText(t *time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// changeBatch runs change on the locked batch and returns it as it is then.
+// changeBatch runs change on the locked batch and returns it as it is then. The
+// lock of its pool is held alone: a claim that read the batch before the change has
+// committed by then, so that nothing is granted after the answer.
 func (s *Store) changeBatch(ctx context.Context, id int64, change func(tx session, b Batch) error) (Batch, error) {
 	err := s.write(ctx, func(tx session) error {
+		pool, err := one(ctx, tx, only[string], `SELECT pool FROM batches WHERE id = $1`, id) // which never changes
+		if err != nil {
+			return err
+		}
+		if err := tx.lockPool(ctx, pool); err != nil {
+			return err
+		}
 		b, err := one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 {lock}`, id)
 		if err != nil {
 			return err

@@ -268,3 +268,18 @@ func TestResizeAndClaimsTakeTurns(t *testing.T) {
 		l.reapAll()
 	}
 }
+
+// A pass over a pool costs by its grants, not by what their tasks carry.
+func TestGrantsAreReadWithoutPayloads(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 2)
+		_, ids := l.batch(store.Batch{Pool: "p", Kind: "k", Payload: []byte(`{"a":1}`)}, "a")
+		g := l.grant(ids[0], "a", "p", 1)
+		held, err := l.Grants(l.Context(), "p")
+		l.must(err)
+		if len(held) != 1 || held[0].Lease != g.Lease || held[0].Slot != 1 || held[0].Payload != nil {
+			l.Errorf("%+v", held)
+		}
+	})
+}

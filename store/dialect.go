@@ -25,6 +25,7 @@ import (
 //	{lock t}     FOR UPDATE OF t
 //	{lock b}     FOR UPDATE OF b
 //	{share p}    FOR KEY SHARE OF p: keeps p from being deleted
+//	{share}      FOR SHARE: keeps rows from being changed
 //	{skip t}     FOR UPDATE OF t SKIP LOCKED
 //	{last event} the highest id of an event that was given
 //	{new xid}    a transaction id above all that were given
@@ -39,7 +40,7 @@ import (
 type dialect struct {
 	name       string
 	words      *strings.Replacer
-	durability []string           // settings that must not be off
+	refused    []refusal          // settings that must not be so
 	lockShared string             // takes the locks of the pools of {claims}; empty: not needed
 	lockAlone  string             // takes the lock of the pool $1 against all others
 	lockKey    string             // takes the idempotency key $1, $2, or says false
@@ -52,6 +53,9 @@ type dialect struct {
 	chains     bool               // WITH takes changes: several run as one statement
 	flush      bool               // addTasks needs a last run without arguments
 }
+
+// refusal is a value of a setting with which a promise would be broken.
+type refusal struct{ setting, value, so, instead string }
 
 // inputs are the batches that statements take as one JSON array, in $1. The
 // names of the columns are those of the JSON members.
@@ -81,6 +85,7 @@ func postgres() dialect {
 		"{lock t}", "FOR UPDATE OF t",
 		"{lock b}", "FOR UPDATE OF b",
 		"{share p}", "FOR KEY SHARE OF p",
+		"{share}", "FOR SHARE",
 		"{skip t}", "FOR UPDATE OF t SKIP LOCKED",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
 		// Not the end of a snapshot: that is behind the last one that ended, and
@@ -107,9 +112,13 @@ func postgres() dialect {
 	const poolLock = "(20060, hashtext("
 	const foldLock = "(20062, 0)"
 	return dialect{
-		name:       migrations.Postgres,
-		words:      strings.NewReplacer(words...),
-		durability: []string{"fsync", "synchronous_commit"},
+		name:  migrations.Postgres,
+		words: strings.NewReplacer(words...),
+		refused: []refusal{
+			{"fsync", "off", "would lose what it committed", "on"},
+			{"synchronous_commit", "off", "would lose what it committed", "on"},
+			{"session_replication_role", "replica", "would run no triggers", "origin"},
+		},
 		lockShared: `SELECT pg_advisory_xact_lock_shared` + poolLock + `pool))
 			FROM (SELECT DISTINCT pool COLLATE "C" AS pool FROM {claims} ORDER BY 1 OFFSET 0) AS pools`,
 		lockAlone: `SELECT pg_advisory_xact_lock` + poolLock + `$1))`,
@@ -139,6 +148,7 @@ func sqliteDialect() dialect {
 		"{lock t}", "",
 		"{lock b}", "",
 		"{share p}", "",
+		"{share}", "",
 		"{skip t}", "",
 		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits
 		"{new xid}", "0",

@@ -176,10 +176,9 @@ func (s remaining) Scan(src any) error {
 }
 
 // Grants returns the grants of a pool by slot, those lapsed and not yet
-// reaped included.
+// reaped included, without Kind and Payload.
 func (s *Store) Grants(ctx context.Context, pool string) ([]Grant, error) {
-	return collect(ctx, s.read(), grantDest,
-		`SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.pool = $1 ORDER BY g.slot`, pool)
+	return collect(ctx, s.read(), grantDest, `SELECT `+heldColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
 }
 
 // LiveLeases says which of these lease ids have a grant. Absent is false.

@@ -140,10 +140,8 @@ func (s *Store) DeletePool(ctx context.Context, actor, name string) error {
 // against the old capacity and commits before, or against the new one.
 func (s *Store) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	return s.write(ctx, func(tx session) error {
-		if s.lockAlone != "" {
-			if _, err := tx.exec(ctx, s.lockAlone, name); err != nil {
-				return fmt.Errorf("locking pool %s: %w", name, err)
-			}
+		if err := tx.lockPool(ctx, name); err != nil {
+			return err
 		}
 		old, err := tx.pool(ctx, name)
 		if errors.Is(err, ErrNotFound) {
@@ -154,6 +152,18 @@ func (s *Store) withPool(ctx context.Context, name string, change func(tx sessio
 		}
 		return change(tx, &old)
 	})
+}
+
+// lockPool keeps claims out until the end of the transaction. It comes before any row:
+// the pool's lock, the pool, batches, tasks, grants is the order everywhere.
+func (s session) lockPool(ctx context.Context, name string) error {
+	if s.lockAlone == "" {
+		return nil
+	}
+	if _, err := s.exec(ctx, s.lockAlone, name); err != nil {
+		return fmt.Errorf("locking pool %s: %w", name, err)
+	}
+	return nil
 }
 
 func (p Pool) spec() PoolSpec {

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"database/sql"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -70,7 +71,28 @@ func TestAGrantRenewedMeanwhileIsNotReaped(t *testing.T) {
 
 func TestAClaimCountsAgainstTheCapacityThatIsBeingSet(t *testing.T) {
 	t.Parallel()
-	l := openPostgres(t)
+	openPostgres(t).claimBesideAResize()
+}
+
+// The snapshot of a transaction would be older than the lock that its claim waited for.
+func TestTheCapHoldsWhateverIsolationIsSet(t *testing.T) {
+	t.Parallel()
+	dsn := server.NewLedger(t)
+	admin, err := sql.Open("postgres", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if _, err := admin.ExecContext(t.Context(), `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database());
+	END $$`); err != nil {
+		t.Fatal(err)
+	}
+	opened(t)(store.OpenPostgres(t.Context(), dsn+"&default_transaction_isolation=serializable", patient())).claimBesideAResize()
+}
+
+func (l *ledger) claimBesideAResize() {
+	l.Helper()
 	l.pool("p", 2)
 	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b")
 	l.grant(ids[0], "a", "p", 1)
@@ -80,7 +102,7 @@ func TestAClaimCountsAgainstTheCapacityThatIsBeingSet(t *testing.T) {
 	l.during(lockAndLower, nil, func() {
 		outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[1], "b", "p", 0)})
 		if err != nil || outcomes[0].Status != conflict {
-			t.Errorf("claim: %+v, %v; want a conflict", outcomes, err)
+			l.Errorf("claim: %+v, %v; want a conflict", outcomes, err)
 		}
 	})
 }
@@ -204,4 +226,68 @@ func (l *ledger) deadlocks() (n int) {
 		return open == 0
 	})
 	return n
+}
+
+// Nothing is granted after the answer that ends or pauses a batch or its pool: a claim that
+// began before holds the pool's lock, and is waited for.
+func TestWhatStopsGrantingWaitsForClaims(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(l *ledger, batch int64) error{
+		"the batch is cancelled": func(l *ledger, batch int64) error { return second(l.CancelBatch(l.Context(), "op", batch)) },
+		"the batch is paused":    func(l *ledger, batch int64) error { return second(l.PauseBatch(l.Context(), "op", batch, "")) },
+		"the batch ends": func(l *ledger, batch int64) error {
+			return second(l.ChangeBatch(l.Context(), "op", batch, func(b *store.Batch) error { b.NotAfter = &time.Time{}; return nil }))
+		},
+		"the pool is paused": func(l *ledger, _ int64) error {
+			return second(l.ChangePool(l.Context(), "op", "p", "", func(p *store.PoolSpec) error { p.Paused = true; return nil }))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := openPostgres(t)
+			l.pool("p", 1)
+			b, _ := l.batch(store.Batch{Pool: "p"}, "a")
+			waited := l.during(`SELECT pg_advisory_xact_lock_shared(20060, hashtext('p'))`, nil, func() {
+				if err := stop(l, b.ID); err != nil {
+					t.Error(err)
+				}
+			})
+			if !waited {
+				t.Error("it was answered beside a claim that does not know of it")
+			}
+		})
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// An operator's retry meets the end of the batch or the pool: the task must not be pending
+// where nobody will grant or end it.
+func TestARetrySeesTheEndOfItsBatchAndPool(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]string{
+		"cancelled": `UPDATE batches SET cancelled_at = {now}, cancelling = true`,
+		"deleted":   `UPDATE pools SET deleted_at = {now}`,
+	} {
+		for how, retry := range map[string]func(l *ledger, task int64) error{
+			"one": func(l *ledger, task int64) error { return second(l.RetryTask(l.Context(), "op", task)) },
+			"in bulk": func(l *ledger, _ int64) error {
+				return second(l.RetryTasks(l.Context(), "op", store.TaskFilter{Pool: "p"}, 10))
+			},
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				t.Parallel()
+				l := openPostgres(t)
+				l.pool("p", 1)
+				_, ids := l.batch(store.Batch{Pool: "p"}, "a")
+				l.must(second(l.CancelTask(l.Context(), "op", ids[0])))
+				l.during(end, nil, func() {
+					if err := retry(l, ids[0]); err != nil && !errors.Is(err, store.ErrNotRetriable) {
+						t.Error(err)
+					}
+				})
+				l.wantTask(ids[0], store.Cancelled)
+			})
+		}
+	}
 }

@@ -121,7 +121,8 @@ func openPool(config pq.Config, opts Options, most int, limit time.Duration) (*s
 // no report waiting for a connection.
 const slowConns = 5
 
-// withSettings adds ours to those that the DSN names, which win. A prepared
+// withSettings adds ours to those that the DSN names, which win but for the one that
+// the cap rests on. Both win over what is set for the database or the user. A prepared
 // plan outlives the size of its tables: made while they are small it would read
 // them whole, and still do so when a million tasks were queued since. What must
 // be read whole then seems so dear to the planner that it starts processes to
@@ -138,6 +139,9 @@ func withSettings(runtime map[string]string, opts Options) map[string]string {
 		"idle_in_transaction_session_timeout": millisText(opts.IdleTimeout),
 	}
 	maps.Copy(all, runtime)
+	// Each statement must see what was committed before it began: a claim
+	// waits for its pool's lock, and then reads the capacity.
+	all["default_transaction_isolation"] = "read committed"
 	return all
 }
 
@@ -194,16 +198,16 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// CheckDurability returns an error that names the setting when the server
-// would lose what it committed: fsync or synchronous_commit off.
-func (s *Store) CheckDurability(ctx context.Context) error {
-	for _, setting := range s.durability {
+// CheckSettings returns an error that names the setting of the server with which a
+// promise would be broken: fsync or synchronous_commit off, triggers that do not run.
+func (s *Store) CheckSettings(ctx context.Context) error {
+	for _, r := range s.refused {
 		var value string
-		if err := s.db.GetContext(ctx, &value, "SHOW "+setting); err != nil {
-			return fmt.Errorf("reading %s: %w", setting, err)
+		if err := s.db.GetContext(ctx, &value, "SHOW "+r.setting); err != nil {
+			return fmt.Errorf("reading %s: %w", r.setting, err)
 		}
-		if value == "off" {
-			return fmt.Errorf("the database has %s = off and would lose what it committed: set it to on", setting)
+		if value == r.value {
+			return fmt.Errorf("the database has %s = %s and %s: set it to %s", r.setting, r.value, r.so, r.instead)
 		}
 	}
 	return nil

@@ -48,21 +48,23 @@ func TestFromBatchToResult(t *testing.T) {
 	})
 }
 
-func TestDurabilityIsChecked(t *testing.T) {
+func TestSettingsThatBreakPromisesAreRefused(t *testing.T) {
 	t.Parallel()
 	dsn := server.NewLedger(t)
 	for _, l := range []*ledger{openSQLite(t), opened(t)(store.OpenPostgres(t.Context(), dsn, patient()))} {
-		if err := l.CheckDurability(l.Context()); err != nil {
+		if err := l.CheckSettings(l.Context()); err != nil {
 			l.Fatalf("a durable database: %v", err)
 		}
 	}
-	s, err := store.OpenPostgres(t.Context(), dsn+"&synchronous_commit=off", store.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	if err := s.CheckDurability(t.Context()); err == nil || !strings.Contains(err.Error(), "synchronous_commit") {
-		t.Fatalf("synchronous_commit off: %v", err)
+	for setting, value := range map[string]string{"synchronous_commit": "off", "session_replication_role": "replica"} {
+		s, err := store.OpenPostgres(t.Context(), dsn+"&"+setting+"="+value, store.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		if err := s.CheckSettings(t.Context()); err == nil || !strings.Contains(err.Error(), setting) {
+			t.Errorf("%s = %s: %v", setting, value, err)
+		}
 	}
 }
 

@@ -82,7 +82,7 @@ func (s *Store) inChunks(ctx context.Context, f TaskFilter, cond string, limit i
 	return total, nil
 }
 
-// chunk changes the next tasks in one transaction. They are locked in the order
+// chunk changes the next tasks in one transaction. change locks them in the order
 // of their ids, as everywhere, so that nobody waits in a circle.
 func (s *Store) chunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
 	q := query{text: `SELECT t.id FROM ` + taskTables, conds: []string{cond}}
@@ -93,7 +93,7 @@ func (s *Store) chunk(ctx context.Context, f TaskFilter, cond string, change fun
 	err = s.write(ctx, func(tx session) (err error) {
 		done = BulkResult{}
 		// Not prepared, for the plan's sake: see planned.
-		if tasks, err = collect(ctx, tx.unprepared(), only[int64], text+" {lock t}", args...); err != nil || len(tasks) == 0 {
+		if tasks, err = collect(ctx, tx.unprepared(), only[int64], text, args...); err != nil || len(tasks) == 0 {
 			return err
 		}
 		return change(tx, tasks, &done)
@@ -104,6 +104,10 @@ func (s *Store) chunk(ctx context.Context, f TaskFilter, cond string, change fun
 // cancelAll ends the tasks that wait and asks the devices of the others to
 // stop. The tasks are locked, so their grants stand still.
 func (s session) cancelAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
+	tasks, err := collect(ctx, s, only[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+open+` ORDER BY t.id {lock t}`, ids(tasks...))
+	if err != nil {
+		return fmt.Errorf("locking tasks: %w", err)
+	}
 	asked, err := collect(ctx, s, only[int64], `
 		UPDATE grants SET cancel_why = 'cancelled'
 		WHERE task IN (SELECT id FROM {ids}) AND cancel_why <> 'cancelled' RETURNING task`, ids(tasks...))
@@ -120,9 +124,31 @@ func (s session) cancelAll(ctx context.Context, actor string, tasks []int64, don
 	return errors.Join(s.recordTasks(ctx, "task.cancel_asked", actor, asked), s.recordTasks(ctx, "task.cancelled", actor, ended))
 }
 
-// retryAll makes tasks pending again. The attempts they had stay counted: the
+// lockRetriable locks those of the tasks that may be made pending again. It holds
+// their pools and batches first: who deletes or cancels these meanwhile would leave
+// behind what becomes pending.
+func (s session) lockRetriable(ctx context.Context, tasks []int64) ([]int64, error) {
+	in := ids(tasks...)
+	for _, query := range []string{
+		`SELECT name FROM pools WHERE name IN (SELECT t.pool FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY name {share}`,
+		`SELECT id FROM batches WHERE id IN (SELECT t.batch FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY id {share}`,
+	} {
+		if _, err := s.exec(ctx, query, in); err != nil {
+			return nil, fmt.Errorf("holding pools and batches: %w", err)
+		}
+	}
+	return collect(ctx, s, only[int64], `
+		SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id JOIN batches b ON b.id = t.batch
+		WHERE `+retriable+` ORDER BY t.id {lock t}`, in)
+}
+
+// retryAll makes those of the tasks pending again that may be. The attempts they had stay counted: the
 // numbers of attempts go on, and a task that had used up all gets one more.
 func (s session) retryAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
+	tasks, err := s.lockRetriable(ctx, tasks)
+	if err != nil {
+		return fmt.Errorf("locking tasks: %w", err)
+	}
 	n, err := s.exec(ctx, `
 		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = NULL, returned = 0, output = NULL, error = ''
 		WHERE id IN (SELECT id FROM {ids})`, ids(tasks...))
@@ -150,15 +176,8 @@ func (s session) recordTasks(ctx context.Context, kind, actor string, tasks []in
 func (s *Store) RetryTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {
-		tasks, err := collect(ctx, tx, only[int64], `
-			SELECT t.id FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 AND `+retriable+` {lock t}`, id)
-		if err != nil {
+		if err := tx.retryAll(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
 			return err
-		}
-		if len(tasks) > 0 {
-			if err := tx.retryAll(ctx, actor, tasks, &BulkResult{}); err != nil {
-				return err
-			}
 		}
 		if task, err = one(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
 			return err

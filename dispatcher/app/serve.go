@@ -132,7 +132,7 @@ func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting
 		return nil, err
 	}
 	starting.WaitFor("migrations")
-	err = ledger.CheckDurability(ctx)
+	err = ledger.CheckSettings(ctx)
 	if err == nil {
 		err = migrate(ctx, ledger, config.Migrate, log)
 	}
@@ -140,7 +140,7 @@ func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting
 		err = standStill(ctx, ledger, config.AfterRestore, log)
 	}
 	if err != nil {
-		return nil, errors.Join(err, ledger.Close())
+		return nil, errors.Join(err, ledger.Close()) //nolint:contextcheck // closing goes on without it
 	}
 	return ledger, nil
 }
