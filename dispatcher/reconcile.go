@@ -151,7 +151,7 @@ func (d *Dispatcher) resize(ctx context.Context, pool string, config slots.Confi
 }
 
 // freeOrphans frees slots that no grant holds and no claim can still be under
-// way for.
+// way for. Redis' clock may step: one that was acquired in the future is as old.
 func (d *Dispatcher) freeOrphans(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	granted := make(map[string]bool, len(grants))
 	for _, g := range grants {
@@ -159,7 +159,7 @@ func (d *Dispatcher) freeOrphans(ctx context.Context, pool string, snapshot slot
 	}
 	var orphans []string
 	for _, l := range snapshot.Leases {
-		if !granted[l.ID] && l.Age > orphanAge {
+		if !granted[l.ID] && l.Age.Abs() > orphanAge {
 			orphans = append(orphans, l.ID)
 		}
 	}

@@ -107,6 +107,22 @@ func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 	})
 }
 
+// The clock of Redis steps back: what was acquired in the future does not stay for that long.
+func TestReconcileFreesOrphansOfTheFuture(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 3, minute)
+	b.reconcile()
+	young := slots.Holding{Lease: "8.1.new", Device: "y", Slot: 2, Remaining: minute, Age: time.Second}
+	if _, err := b.semaphore.Adopt(b.ctx, "a", []slots.Holding{young}); err != nil {
+		t.Fatal(err)
+	}
+	b.mini.SetTime(time.Now().Add(-time.Hour))
+	if r := b.reconcile(); r.Freed != 1 {
+		t.Errorf("reconciled %+v, want one freed", r)
+	}
+}
+
 func TestReconcileAddsWhatRedisDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

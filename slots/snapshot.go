@@ -19,7 +19,7 @@ type Lease struct {
 	Slot      int   // may be at or above the capacity after that was lowered
 	Acquired  time.Time
 	Remaining time.Duration // until the lease ends; negative when it is over
-	Age       time.Duration // since Acquired
+	Age       time.Duration // since Acquired; negative after the clock stepped back
 }
 
 // Snapshot is a pool at one instant, by the clock of Redis.

@@ -14,7 +14,7 @@
 --          reserved, the asker is refused only for waiters who come before it in
 --          the order and are expected (offer.lua).
 local UNKNOWN, FULL, ACQUIRED, HELD = 0, 1, 2, 3
-local SLEEP, SLEEP_TOLD = 3, 8 -- longest times that a waiter sleeps at most: one who polls, one who is told
+local SLEEP = 3 -- report periods that a waiter who polls sleeps at most
 local MANY = 40 -- places of a pool in which one that is empty for a moment is little
 
 -- read_asker reads one device's part of the arguments, from at on.

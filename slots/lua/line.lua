@@ -31,6 +31,7 @@ local MAX_KEPT = 32       -- places that are kept free at most, however large th
 local LONGEST = 2000      -- ms before and after a waiter is due that a place is kept at most
 local LATE = 250          -- ms that one may be late, on its way, before others pass
 local COUNT_MS = 10000    -- between two countings of what the batches hold
+local SLEEP_TOLD = 8      -- report periods that a waiter who can be told sleeps at most
 
 local hold_ms = integer(ARGV[2], 0, 2 ^ 52, 'hold time')
 local soonest = integer(ARGV[3], 0, 2 ^ 52, 'shortest time')
@@ -109,8 +110,12 @@ local function join(device, member, due, reach)
   end
 end
 
--- leave_overdue takes out a few who did not come for longer than a report period.
+-- leave_overdue takes out a few who did not come for longer than a report period. Who is
+-- due later than anybody is told to come gets a period anew: the clock stepped back.
 local function leave_overdue(now)
+  for _, device in ipairs(redis.call('ZRANGEBYSCORE', DUE, '(' .. text(now + SLEEP_TOLD * period), '+inf', 'LIMIT', 0, 100)) do
+    redis.call('ZADD', DUE, text(now + period), device)
+  end
   for _, device in ipairs(redis.call('ZRANGEBYSCORE', DUE, '-inf', text(now - period - LONGEST), 'LIMIT', 0, 10)) do
     leave(device)
   end
@@ -202,7 +207,7 @@ local function contest_of(now, wants, own, counting)
     end
     b.weight = want.weight
   end
-  if counting and now - tonumber(redis.call('HGET', BATCH, 'counted') or 0) >= COUNT_MS then
+  if counting and math.abs(now - tonumber(redis.call('HGET', BATCH, 'counted') or 0)) >= COUNT_MS then
     count_held(now, contest)
   end
   if #contest.all > 0 then read_batches(contest) end

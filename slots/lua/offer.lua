@@ -76,10 +76,15 @@ local function note_passed(contest, a, member)
   end
 end
 
--- lapse ends the offers whose time is over.
+-- lapse ends the offers whose time is over, and those that were made in the future:
+-- the clock stepped back.
 local function lapse(now)
   for _, device in ipairs(redis.call('ZRANGEBYSCORE', OFFER, '-inf', text(now), 'LIMIT', 0, MAX_OFFERS)) do
     away(device)
+  end
+  for _, device in ipairs(redis.call('ZRANGEBYSCORE', OFFER, '(' .. text(now + offer_ms), '+inf', 'LIMIT', 0, MAX_OFFERS)) do
+    local made = string.match(redis.call('HGET', OFFERED, device) or '', '^%d+|(%d+)|')
+    if made and tonumber(made) > now then away(device) end
   end
 end
 
