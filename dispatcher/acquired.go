@@ -15,6 +15,9 @@ const (
 	claimLimit = 5 * time.Second
 )
 
+// viewLimit bounds a reading of devices: half of what a report has.
+const viewLimit = handleLimit / 2
+
 // How many readings, and claims in one pool, are under way at once, and how many
 // reports share one.
 const (
@@ -36,7 +39,7 @@ type claimed struct {
 
 func newViewing(ledger Ledger) *convoys[string, store.View] {
 	view := func(ctx context.Context, names []string) ([]store.View, error) { return ledger.Views(ctx, names) }
-	return newConvoys(view, viewLanes, viewsAtMost, handleLimit)
+	return newConvoys(view, viewLanes, viewsAtMost, viewLimit)
 }
 
 func newClaiming(ledger Ledger, now func() time.Time) *convoys[acquired, claimed] {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +16,8 @@ import (
 // waits for company: what comes up while nothing is under way leaves at once.
 //
 // A call that fails is made again for each alone, so that a bad one does not fail
-// those beside it; unless it may have taken effect.
+// those beside it; unless it may have taken effect. A call has a limit of its own:
+// whose time ends before that is not taken along, for it would end the call for all.
 type convoys[In, Out any] struct {
 	call  func(ctx context.Context, all []In) ([]Out, error) // one outcome for each, in their order
 	lanes int                                                // calls under way at once, for one key
@@ -45,8 +47,8 @@ func newConvoys[In, Out any](call func(context.Context, []In) ([]Out, error), la
 	return &convoys[In, Out]{call: call, lanes: lanes, most: most, limit: limit, all: make(map[string]*convoy[In, Out])}
 }
 
-// ride returns what became of in. When ctx ends before it has left, it does not
-// leave any more; what has left is waited for, and its call ends with ctx' deadline.
+// ride returns what became of in. When ctx ends before it has left, or has less left
+// than a call may take, it does not leave any more; what has left is waited for.
 func (c *convoys[In, Out]) ride(ctx context.Context, key string, in In) (Out, error) {
 	by, _ := ctx.Deadline()
 	r := &rider[In, Out]{in: in, by: by, done: make(chan struct{})}
@@ -118,6 +120,9 @@ func (c *convoys[In, Out]) next(key string) []*rider[In, Out] {
 func (c *convoys[In, Out]) carry(riders []*rider[In, Out]) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.limit)
 	defer cancel()
+	if riders = c.inTime(ctx, riders); len(riders) == 0 {
+		return
+	}
 	err := c.attempt(ctx, riders)
 	again := err != nil && len(riders) > 1 && !errors.Is(err, store.ErrOutcomeUnknown)
 	for i, r := range riders {
@@ -129,6 +134,19 @@ func (c *convoys[In, Out]) carry(riders []*rider[In, Out]) {
 	}
 }
 
+// inTime sends those away whose time ends before that of the call.
+func (c *convoys[In, Out]) inTime(call context.Context, riders []*rider[In, Out]) []*rider[In, Out] {
+	end, _ := call.Deadline()
+	return slices.DeleteFunc(riders, func(r *rider[In, Out]) bool {
+		late := !r.by.IsZero() && r.by.Before(end)
+		if late {
+			r.err = fmt.Errorf("less than %s left: %w", c.limit, context.DeadlineExceeded)
+			close(r.done)
+		}
+		return late
+	})
+}
+
 // attempt makes one call. A panic in it must not leave riders behind; whether it
 // took effect is not known.
 func (c *convoys[In, Out]) attempt(ctx context.Context, riders []*rider[In, Out]) (err error) {
@@ -137,16 +155,10 @@ func (c *convoys[In, Out]) attempt(ctx context.Context, riders []*rider[In, Out]
 			err = fmt.Errorf("%w: panicked: %v", store.ErrOutcomeUnknown, cause)
 		}
 	}()
-	by, _ := ctx.Deadline()
 	all := make([]In, len(riders))
 	for i, r := range riders {
 		all[i] = r.in
-		if !r.by.IsZero() && r.by.Before(by) {
-			by = r.by
-		}
 	}
-	ctx, cancel := context.WithDeadline(ctx, by)
-	defer cancel()
 	outcomes, err := c.call(ctx, all)
 	if err != nil {
 		return err

@@ -228,21 +228,22 @@ func TestWhoGivesUpDoesNotLeave(t *testing.T) {
 	r.doubled(stays)
 }
 
-// TestACallEndsWithTheTimeOfItsRiders: nobody waits longer than without company,
-// and who has more time is tried alone.
-func TestACallEndsWithTheTimeOfItsRiders(t *testing.T) {
+// TestWhoHasTooLittleTimeEndsNobodysCall: it is not taken along, and the others share one call.
+func TestWhoHasTooLittleTimeEndsNobodysCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		gate := make(chan struct{})
+		gate, calls := make(chan struct{}), 0
 		c := newConvoys(func(ctx context.Context, all []int) ([]int, error) {
+			calls++
 			<-gate
-			if slices.Contains(all, 1) { // hangs
-				<-ctx.Done()
+			select {
+			case <-time.After(3 * time.Second):
+				return slices.Clone(all), nil
+			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-			return slices.Clone(all), nil
-		}, 1, 3, time.Hour)
-		short, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		}, 1, 10, 5*time.Second)
+		short, cancel := context.WithTimeout(t.Context(), 7*time.Second) // 4 s of it when it could leave
 		defer cancel()
 		var wait sync.WaitGroup
 		send := func(ctx context.Context, in int, failed error) {
@@ -256,8 +257,12 @@ func TestACallEndsWithTheTimeOfItsRiders(t *testing.T) {
 		send(t.Context(), 0, nil)
 		send(short, 1, context.DeadlineExceeded)
 		send(t.Context(), 2, nil)
+		send(t.Context(), 3, nil)
 		close(gate)
 		wait.Wait()
+		if calls != 2 {
+			t.Errorf("%d calls, want one for the first and one for the others", calls)
+		}
 	})
 }
 
