@@ -140,9 +140,6 @@ func (d *device) settle(acks []ack) (settled int) {
 		if e == nil {
 			continue // a copy of an acknowledgement
 		}
-		if a.Outcome == outcomeRecorded {
-			e.recorded = time.Now()
-		}
 		d.journal.settle(k)
 		d.ledger.settle(k, a.Outcome, !e.stripped)
 		d.count.outcome(a.Outcome)
@@ -182,17 +179,17 @@ func leaseEnd(s sent, leaseMS, heldMS int64) time.Time {
 // that its result must be sent again.
 func (d *device) take(ctx context.Context, s sent, r reply) (resend bool) {
 	until, k := leaseEnd(s, r.Task.LeaseMS, r.HeldMS), key{r.Task.ID, r.Task.Token}
-	if d.journal.recordedBefore(k, s.at) {
+	if d.ledger.recordedBefore(k, s.at) {
 		d.count.violation(d.id, "a grant came again after its result was acknowledged as recorded")
 	}
 	switch {
 	case d.runs(r.Task.ID, r.Task.Token):
 		d.count.redeliveries.Add(1)
 		d.job.lease.extend(s.at, until)
-	case d.journal.resend(k):
+	case d.journal.find(k) != nil:
 		d.count.redeliveries.Add(1)
 		return !s.report.holds(r.Task.ID, r.Task.Token)
-	case d.job != nil || time.Until(until) < minUse:
+	case d.job != nil || time.Until(until) < minUse || r.Task.Token <= d.top:
 		d.count.dropped.Add(1)
 	default:
 		d.begin(ctx, s, r.Task, until)
@@ -213,7 +210,10 @@ func (d *device) begin(ctx context.Context, s sent, g *grant, until time.Time) {
 	case d.dice.chance(d.faults.Reboot):
 		j.rebootAt = max(d.dice.between(j.work/10, j.work), 1)
 	}
-	d.job = j
+	d.job, d.top = j, g.Token
+	if d.ledger.ended(key{g.ID, g.Token}) {
+		d.count.violation(d.id, "a device started what it had ended")
+	}
 	d.ledger.began(Start{Task: g.ID, Token: g.Token, Woken: s.woken, Asked: s.at, Granted: time.Now(), Gone: j.gone})
 	d.count.grants.Add(1)
 	d.count.working.Add(1)

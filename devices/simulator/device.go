@@ -58,9 +58,10 @@ type device struct {
 	sent       map[string]sent
 	introduced bool // the server has seen the attributes of this boot
 	job        *job
-	quiet      bool // silent, until the reboot that ends it
-	failures   int  // in a row
-	forbids    int  // in a row
+	top        int64 // highest token that was started; what comes with one that is not above it is over
+	quiet      bool  // silent, until the reboot that ends it
+	failures   int   // in a row
+	forbids    int   // in a row
 }
 
 // sent is a report of this boot.
@@ -125,7 +126,7 @@ func (d *device) shutdown() {
 func (d *device) reboot() {
 	d.boot = strconv.FormatInt(time.Now().UnixNano(), 36)
 	d.sequence, d.sent, d.introduced = 0, map[string]sent{}, false
-	d.quiet, d.failures, d.forbids = false, 0, 0
+	d.quiet, d.failures, d.forbids, d.top = false, 0, 0, d.journal.top()
 }
 
 // wake is called when the time of the next report has come.

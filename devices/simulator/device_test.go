@@ -243,7 +243,7 @@ func TestCancelStopsAndReportsAtOnce(t *testing.T) {
 func TestARedeliveredGrantRunsOnce(t *testing.T) {
 	t.Parallel()
 	s := play(t, Faults{}, func(n int, r report) any {
-		if n <= 3 { // granted, redelivered while running, redelivered when ended
+		if n <= 3 { // granted, redelivered while running, redelivered beside the acknowledgement
 			return granting(r, 2000, 1500)
 		}
 		return idle(r)
@@ -264,35 +264,51 @@ func TestARedeliveredGrantRunsOnce(t *testing.T) {
 	if got := s.external.Stats().Arrivals; got != 1 {
 		t.Errorf("arrivals %d, want 1", got)
 	}
-	if got := s.fleet.Stats().Redeliveries; got != 2 {
-		t.Errorf("redeliveries %d, want 2", got)
+	if got := s.fleet.Stats(); got.Redeliveries != 1 || got.Dropped != 1 {
+		t.Errorf("%+v, want the one while it ran taken, and the one with its acknowledgement dropped", got)
 	}
 }
 
-// The task ended and was acknowledged; then a reply of old brings its grant.
-func TestAnEndedGrantIsAnsweredWithItsResult(t *testing.T) {
+// The task ended and was acknowledged; then a reply of old brings its grant. It is not
+// started again, and what has a higher token is.
+func TestALateGrantOfAnEndedTaskIsDropped(t *testing.T) {
 	t.Parallel()
+	first := make(chan string, 1)
 	s := play(t, Faults{}, func(n int, r report) any {
 		switch n {
 		case 1:
+			first <- r.ID
 			return granting(r, 60_000, 1)
 		case 3:
 			a := granting(r, 60_000, 1)
-			a["report_after_ms"] = 3_600_000 // the result does not wait for that
+			a["re"] = <-first
+			return a
+		case 4:
+			a := granting(r, 60_000, 1)
+			if task, ok := a["task"].(map[string]any); ok {
+				task["token"] = 71
+			}
 			return a
 		}
 		return idle(r)
 	})
 	s.next()
-	output := string(s.next().Results[0].Output)
-	if h := s.next(); len(h.Results) != 0 {
-		t.Fatalf("third report %+v, want no result", h.report)
+	if h := s.next(); len(h.Results) != 1 {
+		t.Fatalf("second report %+v, want the result", h.report)
 	}
-	if h := s.next(); len(h.Results) != 1 || string(h.Results[0].Output) != output {
-		t.Errorf("fourth report %+v, want the result again", h.report)
+	for _, report := range []string{"third", "fourth"} {
+		if h := s.next(); len(h.Results)+len(h.Running) != 0 {
+			t.Fatalf("%s report %+v, want no result", report, h.report)
+		}
 	}
-	if got := s.external.Stats().Arrivals; got != 1 {
-		t.Errorf("arrivals %d, want 1", got)
+	if h := s.until(hasResult); h.Results[0].Token != 71 {
+		t.Errorf("%+v, want the result of the newer grant", h.report)
+	}
+	if got := s.external.Stats().Arrivals; got != 2 {
+		t.Errorf("arrivals %d, want 2", got)
+	}
+	if got := s.fleet.Stats(); got.Dropped != 1 || got.Violations != 0 {
+		t.Errorf("%+v, want one grant dropped", got)
 	}
 }
 

@@ -49,7 +49,7 @@ type fake struct {
 	acceptAll    bool          // malformed reports are answered 200
 	closed       bool          // nothing is granted yet
 	leaveOut     bool          // replies do not answer running tasks
-	staleTokens  bool          // tokens go down
+	staleTokens  bool          // tokens go down from device to device
 	lease        time.Duration // of every grant
 	margin       time.Duration // less for the device
 }
@@ -261,13 +261,25 @@ func (f *fake) next(device string, mentioned map[int64]bool, reply map[string]an
 			reply["reason"] = "full"
 			return
 		}
-		if f.token++; f.staleTokens {
-			f.token -= 2
-		}
-		t.state, t.slot, t.token, t.until = "dispatched", slot, f.token+1_000_000, time.Now().Add(f.lease)
+		t.state, t.slot, t.token, t.until = "dispatched", slot, f.nextToken(device), time.Now().Add(f.lease)
 		f.grant(t, reply, 0)
 		return
 	}
+}
+
+// nextToken is higher than all before; or, where tokens go down, than those of the device.
+func (f *fake) nextToken(device string) int64 {
+	f.token++
+	if !f.staleTokens {
+		return f.token
+	}
+	round := int64(1)
+	for _, t := range f.tasks {
+		if t.device == device && t.token > 0 {
+			round++
+		}
+	}
+	return 1_000_000*round - f.token
 }
 
 func (f *fake) grant(t *fakeTask, reply map[string]any, redelivered int) {

@@ -1,16 +1,9 @@
 package simulator
 
-import (
-	"encoding/json"
-	"time"
-)
+import "encoding/json"
 
 // maxResults is how many results a report may hold.
 const maxResults = 100
-
-// remembered is how many ended tasks a device recognises when they are
-// granted again by a reply that was under way for long.
-const remembered = 64
 
 // key names one grant of one task.
 type key struct{ task, token int64 }
@@ -21,9 +14,8 @@ type entry struct {
 	status   string
 	output   json.RawMessage
 	err      string
-	reported bool      // was in a report at least once
-	stripped bool      // refused with its output, now sent without
-	recorded time.Time // when the device learnt that it is; zero: not yet
+	reported bool // was in a report at least once
+	stripped bool // refused with its output, now sent without
 }
 
 func (e *entry) wire() result {
@@ -35,46 +27,21 @@ func (e *entry) wire() result {
 }
 
 // journal is what a device keeps through a reboot: results until an outcome
-// for them was seen, and the last few that ended. Used by its device only.
+// for them was seen. Used by its device only.
 type journal struct {
 	pending []*entry // oldest first
-	ended   []*entry // newest last, at most remembered
 	alone   bool     // a report was refused: results go one by one
 }
 
 // add keeps a new result until it is acknowledged.
-func (j *journal) add(e *entry) {
-	j.pending = append(j.pending, e)
-	j.ended = append(j.ended, e)
-	if len(j.ended) > remembered {
-		j.ended = j.ended[1:]
-	}
-}
+func (j *journal) add(e *entry) { j.pending = append(j.pending, e) }
 
-// resend puts an ended task's result into the reports again. It is false when
-// the task is not known to have ended.
-func (j *journal) resend(k key) bool {
-	if j.find(k) != nil {
-		return true
+// top is the highest token in it.
+func (j *journal) top() (token int64) {
+	for _, e := range j.pending {
+		token = max(token, e.token)
 	}
-	for _, e := range j.ended {
-		if e.key == k {
-			j.pending = append(j.pending, e)
-			return true
-		}
-	}
-	return false
-}
-
-// recordedBefore tells whether an ended task's result was known to be recorded
-// at a time.
-func (j *journal) recordedBefore(k key, at time.Time) bool {
-	for _, e := range j.ended {
-		if e.key == k {
-			return !e.recorded.IsZero() && e.recorded.Before(at)
-		}
-	}
-	return false
+	return token
 }
 
 // next returns the results for the next report.

@@ -2,6 +2,7 @@ package simulator
 
 import (
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 )
@@ -11,8 +12,9 @@ type record struct {
 	key
 	status  string
 	output  json.RawMessage
-	outcome string // "" = not acknowledged yet
-	judged  bool   // false: sent without its output, bytes cannot be compared
+	outcome string    // "" = not acknowledged yet
+	at      time.Time // of the outcome
+	judged  bool      // false: sent without its output, bytes cannot be compared
 }
 
 // ledger is everything the fleet's devices wrote into their journals: what the
@@ -41,9 +43,9 @@ func (l *ledger) settle(k key, outcome string, judged bool) {
 	for i := range l.tasks[k.task] {
 		r := &l.tasks[k.task][i]
 		if r.key == k && r.outcome == "" {
-			r.outcome, r.judged = outcome, judged
+			r.outcome, r.judged, r.at = outcome, judged, time.Now()
 			l.waiting--
-			l.settledAt = time.Now()
+			l.settledAt = r.at
 		}
 	}
 }
@@ -60,6 +62,18 @@ func (l *ledger) of(task int64) []record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]record(nil), l.tasks[task]...)
+}
+
+// ended tells whether a device has written the result of a grant.
+func (l *ledger) ended(k key) bool {
+	return slices.ContainsFunc(l.of(k.task), func(r record) bool { return r.key == k })
+}
+
+// recordedBefore tells whether a device knew at a time that its result of a grant was recorded.
+func (l *ledger) recordedBefore(k key, at time.Time) bool {
+	return slices.ContainsFunc(l.of(k.task), func(r record) bool {
+		return r.key == k && r.outcome == outcomeRecorded && r.at.Before(at)
+	})
 }
 
 // forget drops the acknowledged results of tasks up to an id, so that an

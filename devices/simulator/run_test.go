@@ -134,7 +134,7 @@ func TestBrokenPromisesAreReported(t *testing.T) {
 		{"task never run", func(f *fake, _ *Config) { f.loseTask = 9 }, "1 tasks lost"},
 		{"task missing", func(f *fake, _ *Config) { f.hideTask = 9 }, "1 tasks lost"},
 		{"altered output", func(f *fake, _ *Config) { f.alterOutput = 9 }, "1 outputs differ"},
-		{"uncommitted result", func(f *fake, _ *Config) { f.ackEarly = 9 }, "came again after its result was acknowledged"},
+		{"uncommitted result", func(f *fake, _ *Config) { f.ackEarly, f.lease = 9, 2*time.Second }, "came again after its result was acknowledged"},
 		{"lost result", func(f *fake, _ *Config) { f.forgetResult = 9 }, "1 outputs differ"},
 		{"garbage accepted", func(f *fake, c *Config) { f.acceptAll, c.Garbage = true, 0.5 }, "malformed reports were not refused"},
 		{"running unanswered", func(f *fake, c *Config) {
