@@ -33,7 +33,7 @@ dev: build ## The same without a fleet: bring your own devices
 
 # The race detector looks at our code and what runs beside it, not into SQLite (translated from C) and
 # the interpreter of Lua: each runs under the lock of whoever calls it, and would take ten times as long.
-# What only a debugger reads would be a tenth of the compiler's time. Vetting is for `make lint`.
+# Debugging information, a tenth of the compiler's time, is left out. Vetting is for `make lint`.
 RACE := -race -gcflags='modernc.org/...=-race=false' -gcflags='github.com/yuin/gopher-lua/...=-race=false' \
 	-gcflags='github.com/fleetslots/...=-dwarf=false'
 

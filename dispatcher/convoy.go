@@ -16,8 +16,8 @@ import (
 // waits for company: what comes up while nothing is under way leaves at once.
 //
 // A call that fails is made again for each alone, so that a bad one does not fail
-// those beside it; unless it may have taken effect. A call has a limit of its own:
-// whose time ends before that is not taken along, for it would end the call for all.
+// those beside it; unless it may have taken effect. A call has a limit of its own.
+// A caller with less time than that is not taken along: it would end the call for all.
 type convoys[In, Out any] struct {
 	call  func(ctx context.Context, all []In) ([]Out, error) // one outcome for each, in their order
 	lanes int                                                // calls under way at once, for one key
@@ -134,7 +134,7 @@ func (c *convoys[In, Out]) carry(riders []*rider[In, Out]) {
 	}
 }
 
-// inTime sends those away whose time ends before that of the call.
+// inTime sends away the callers who have less time than the call may take.
 func (c *convoys[In, Out]) inTime(call context.Context, riders []*rider[In, Out]) []*rider[In, Out] {
 	end, _ := call.Deadline()
 	return slices.DeleteFunc(riders, func(r *rider[In, Out]) bool {

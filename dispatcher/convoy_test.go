@@ -228,8 +228,8 @@ func TestWhoGivesUpDoesNotLeave(t *testing.T) {
 	r.doubled(stays)
 }
 
-// TestWhoHasTooLittleTimeEndsNobodysCall: it is not taken along, and the others share one call.
-func TestWhoHasTooLittleTimeEndsNobodysCall(t *testing.T) {
+// TestACallerWithLittleTimeEndsNobodysCall: it is not taken along, and the others share one call.
+func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gate, calls := make(chan struct{}), 0

@@ -57,6 +57,14 @@ type dialect struct {
 // refusal is a value of a setting with which a promise would be broken.
 type refusal struct{ setting, value, so, instead string }
 
+func refusals() []refusal {
+	return []refusal{
+		{"fsync", "off", "would lose what it committed", "on"},
+		{"synchronous_commit", "off", "would lose what it committed", "on"},
+		{"session_replication_role", "replica", "would run no triggers", "origin"},
+	}
+}
+
 // inputs are the batches that statements take as one JSON array, in $1. The
 // names of the columns are those of the JSON members.
 func inputs() map[string]string {
@@ -112,13 +120,9 @@ func postgres() dialect {
 	const poolLock = "(20060, hashtext("
 	const foldLock = "(20062, 0)"
 	return dialect{
-		name:  migrations.Postgres,
-		words: strings.NewReplacer(words...),
-		refused: []refusal{
-			{"fsync", "off", "would lose what it committed", "on"},
-			{"synchronous_commit", "off", "would lose what it committed", "on"},
-			{"session_replication_role", "replica", "would run no triggers", "origin"},
-		},
+		name:    migrations.Postgres,
+		words:   strings.NewReplacer(words...),
+		refused: refusals(),
 		lockShared: `SELECT pg_advisory_xact_lock_shared` + poolLock + `pool))
 			FROM (SELECT DISTINCT pool COLLATE "C" AS pool FROM {claims} ORDER BY 1 OFFSET 0) AS pools`,
 		lockAlone: `SELECT pg_advisory_xact_lock` + poolLock + `$1))`,

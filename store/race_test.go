@@ -228,9 +228,9 @@ func (l *ledger) deadlocks() (n int) {
 	return n
 }
 
-// Nothing is granted after the answer that ends or pauses a batch or its pool: a claim that
-// began before holds the pool's lock, and is waited for.
-func TestWhatStopsGrantingWaitsForClaims(t *testing.T) {
+// Nothing is granted after the answer to a cancellation or a pause: it waits for the claims
+// that began before it and hold the pool's lock.
+func TestStoppingABatchOrPoolWaitsForClaims(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(l *ledger, batch int64) error{
 		"the batch is cancelled": func(l *ledger, batch int64) error { return second(l.CancelBatch(l.Context(), "op", batch)) },

@@ -125,8 +125,8 @@ func (s session) cancelAll(ctx context.Context, actor string, tasks []int64, don
 }
 
 // lockRetriable locks those of the tasks that may be made pending again. It holds
-// their pools and batches first: who deletes or cancels these meanwhile would leave
-// behind what becomes pending.
+// their pools and batches first: a task that becomes pending in a batch that is
+// cancelled meanwhile, or in a pool that is deleted, would stay pending for ever.
 func (s session) lockRetriable(ctx context.Context, tasks []int64) ([]int64, error) {
 	in := ids(tasks...)
 	for _, query := range []string{

@@ -110,8 +110,8 @@ local function join(device, member, due, reach)
   end
 end
 
--- leave_overdue takes out a few who did not come for longer than a report period. Who is
--- due later than anybody is told to come gets a period anew: the clock stepped back.
+-- leave_overdue takes out a few who did not come for longer than a report period. A waiter
+-- that is due later than any is told to come gets a period anew: the clock stepped back.
 local function leave_overdue(now)
   for _, device in ipairs(redis.call('ZRANGEBYSCORE', DUE, '(' .. text(now + SLEEP_TOLD * period), '+inf', 'LIMIT', 0, 100)) do
     redis.call('ZADD', DUE, text(now + period), device)
