@@ -43,7 +43,8 @@ test: deps ## Run the tests of every change, with the race detector
 
 .PHONY: test-long
 test-long: deps ## Run all tests: also many cases, large numbers and long faults
-	go test -vet=off $(RACE) -p 2 -timeout 90m ./...
+	go test -vet=off $(RACE) -p 2 -timeout 60m $$(go list ./... | grep -v internal/e2e)
+	go test -vet=off $(RACE) -parallel 1 -timeout 90m ./internal/e2e # its fleets need two cores to themselves
 
 .PHONY: test-slowest
 test-slowest: deps ## Run the tests anew and show the 20 slowest, in seconds

@@ -46,6 +46,34 @@ func (*doorman) OnACLCheck(c *mochi.Client, topic string, write bool) bool {
 	return topic == own+"/report" && write || topic == own+"/reply" && !write
 }
 
+// gate is a listener that, when it is closed, waits for all that it let in. mochi
+// counts a connection only in the goroutine that serves it, and so may begin to
+// count while it waits for the count to be zero.
+type gate struct {
+	*listeners.Net
+	inner  net.Listener
+	inside sync.WaitGroup
+	shut   chan struct{}
+}
+
+func gateAt(l net.Listener) *gate {
+	return &gate{Net: listeners.NewNet("tcp", l), inner: l, shut: make(chan struct{})}
+}
+
+func (g *gate) Serve(establish listeners.EstablishFn) {
+	defer close(g.shut)
+	for c, err := g.inner.Accept(); err == nil; c, err = g.inner.Accept() {
+		g.inside.Go(func() { _ = establish(g.ID(), c) })
+	}
+}
+
+func (g *gate) Close(closeClients listeners.CloseFn) {
+	_ = g.inner.Close()
+	<-g.shut
+	closeClients(g.ID())
+	g.inside.Wait()
+}
+
 // serveMQTT puts a broker before a fake dispatcher, and returns its URL.
 func serveMQTT(t *testing.T, f *fake) (string, *mochi.Server) {
 	t.Helper()
@@ -56,7 +84,7 @@ func serveMQTT(t *testing.T, f *fake) (string, *mochi.Server) {
 	broker := mochi.New(&mochi.Options{Logger: slog.New(slog.DiscardHandler), InlineClient: true})
 	answer := func(_ *mochi.Client, _ packets.Subscription, p packets.Packet) { f.answerMQTT(broker, p) }
 	for _, err := range []error{
-		broker.AddHook(&doorman{fake: f}, nil), broker.AddListener(listeners.NewNet("tcp", l)),
+		broker.AddHook(&doorman{fake: f}, nil), broker.AddListener(gateAt(l)),
 		broker.Subscribe("fleet/v1/+/report", 1, answer), broker.Serve(),
 	} {
 		if err != nil {
