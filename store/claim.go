@@ -16,13 +16,16 @@ type claimRow struct {
 }
 
 // fits is the condition that a claim's slot lies below the pool's slot limit:
-// the slots up to it and the grants above it make no more than the capacity.
+// the slots up to it and the grants above it make no more than the capacity. They
+// are counted only while there are grants beyond the capacity, after it was
+// lowered: else there is a slot for each of them.
 // So lowering a capacity revokes nobody, and admits nobody before there is
 // room. New grants only ever appear below the limit and old ones above it only
 // go, so a count that is older than the insert can only be too strict, as long
 // as the capacity itself stands still: that is what the pool's lock is for.
-const fits = `claims.slot >= 0 AND claims.slot + 1 +
-	(SELECT count(*) FROM grants above WHERE above.pool = p.name AND above.slot > claims.slot) <= p.capacity`
+const fits = `claims.slot >= 0 AND claims.slot < p.capacity AND (
+	NOT EXISTS (SELECT 1 FROM grants beyond WHERE beyond.pool = p.name AND beyond.slot >= p.capacity) OR claims.slot + 1 +
+	(SELECT count(*) FROM grants above WHERE above.pool = p.name AND above.slot > claims.slot) <= p.capacity)`
 
 // Claim grants tasks on slots, each or not, all in one transaction; one outcome
 // per claim, in their order. The unique keys decide, not what was read before.

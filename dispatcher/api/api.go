@@ -32,6 +32,8 @@ type Options struct {
 	Logger     *slog.Logger
 	MaxReports int // reports answered at once; beyond it devices are told to wait; default 512
 
+	SpoolDir string // for long bodies; empty: where the system keeps temporary files
+
 	LongPollMax time.Duration // how long the answer to a report may wait, in whole seconds; 0: none does
 }
 
@@ -53,6 +55,7 @@ type API struct {
 	store   Store
 	log     *slog.Logger
 	health  *health
+	spool   *spool
 	mux     *http.ServeMux
 
 	streams   huma.API // the lists in their streamed forms
@@ -64,7 +67,7 @@ type API struct {
 func New(options Options) *API {
 	a := &API{
 		options: options, store: options.Store, log: options.Logger,
-		health: newHealth(options.Checks), mux: http.NewServeMux(), streamMux: http.NewServeMux(),
+		health: newHealth(options.Checks), spool: newSpool(options.SpoolDir), mux: http.NewServeMux(), streamMux: http.NewServeMux(),
 	}
 	a.registerDevices(a.mux)
 	a.registerOperators(a.mux)

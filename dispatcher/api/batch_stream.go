@@ -70,14 +70,18 @@ func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType 
 		return nil, err
 	}
 	body := newPatientReader(ctx, maxStreamBody)
-	var list lines = newNDJSON[batchTask](body, "device, payload and priority")
+	whole, free, err := a.spool.keep(ctx.Context(), body)
+	if err != nil {
+		return nil, body.explain(err)
+	}
+	defer free()
+	var list lines = newNDJSON[batchTask](whole, "device, payload and priority")
 	if contentType == typeCSV {
-		if list, err = newCSV(body, "the members of the payload"); err != nil {
-			return nil, body.explain(err)
+		if list, err = newCSV(whole, "the members of the payload"); err != nil {
+			return nil, err
 		}
 	}
-	made, err := a.queueBatch(ctx.Context(), post, b, store.Queue{Tasks: checkedLines(list, post)}, mode)
-	return made, body.explain(err)
+	return a.queueBatch(ctx.Context(), post, b, store.Queue{Tasks: checkedLines(list, post)}, mode)
 }
 
 // checkedLines yields the tasks of all lines; a bad one refuses the batch.

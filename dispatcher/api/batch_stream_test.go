@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -197,41 +200,36 @@ func TestUnknownDevicesAreRefusedOnDemand(t *testing.T) {
 	})
 }
 
-// lagging notes how many bytes of a body were read beyond those of the tasks
-// that the ledger has taken: what the process holds in memory.
-type lagging struct {
+// upload is a body, and the ledger that it goes to: it notes whether the ledger was
+// asked before the end.
+type upload struct {
 	*ledger
-	read, taken, most int
-	next              func() string // the lines, one after the other
-	rest              string
+	next  func() string // the lines, one after the other
+	rest  string
+	whole bool
+	early bool
 }
 
-func (l *lagging) Read(b []byte) (int, error) {
-	if l.rest == "" {
-		l.rest = l.next()
+func (u *upload) Read(b []byte) (int, error) {
+	if u.rest == "" {
+		u.rest = u.next()
 	}
-	if l.rest == "" {
+	if u.whole = u.rest == ""; u.whole {
 		return 0, io.EOF
 	}
-	n := copy(b, l.rest)
-	l.rest = l.rest[n:]
-	l.read += n
-	l.most = max(l.most, l.read-l.taken)
+	n := copy(b, u.rest)
+	u.rest = u.rest[n:]
 	return n, nil
 }
 
-func (l *lagging) CreateBatch(ctx context.Context, actor string, b store.Batch, q store.Queue) (store.Batch, error) {
-	tasks := q.Tasks
-	q.Tasks = func(yield func(store.NewTask, error) bool) {
-		tasks(func(t store.NewTask, err error) bool {
-			l.taken += len(t.Payload)
-			return yield(t, err)
-		})
-	}
-	return l.ledger.CreateBatch(ctx, actor, b, q)
+func (u *upload) CreateBatch(ctx context.Context, actor string, b store.Batch, q store.Queue) (store.Batch, error) {
+	u.early = u.early || !u.whole
+	return u.ledger.CreateBatch(ctx, actor, b, q)
 }
 
-func TestALongStreamIsNeverHeld(t *testing.T) {
+// TestAnUploadOpensNoTransaction before all of it is here: it may take as long as its
+// sender does, and everybody's claims would pay for it.
+func TestAnUploadOpensNoTransaction(t *testing.T) {
 	t.Parallel()
 	b := servers(t)
 	b.pool("p", `{}`)
@@ -241,19 +239,20 @@ func TestALongStreamIsNeverHeld(t *testing.T) {
 		{csvType, "device,pad\n", "d-%d," + pad + "\n"},
 		{ndjsonType, "", `{"device":"d-%d","payload":{"pad":"` + pad + `"}}` + "\n"},
 	} {
-		sent := -1
-		body := &lagging{ledger: b.store, next: func() string {
-			if sent++; sent == 0 && test.head != "" {
-				return test.head
+		lines := func(yield func(string) bool) {
+			more := yield(test.head)
+			for n := 0; more && n < rows; n++ {
+				more = yield(fmt.Sprintf(test.line, n))
 			}
-			if sent > rows {
-				return ""
-			}
-			return fmt.Sprintf(test.line, sent)
-		}}
-		if test.head == "" {
-			sent = 0
 		}
+		next, stop := iter.Pull(lines)
+		body := &upload{ledger: b.store, next: func() string {
+			line, more := next()
+			for more && line == "" {
+				line, more = next()
+			}
+			return line
+		}}
 		handler := b.newAPI(func(s *setup) { s.api.Store, s.dispatcher.Registerer = body, nil }).Handler()
 		request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/batches?pool=p", body)
 		request.Header.Set("Authorization", "Bearer "+adminToken)
@@ -261,13 +260,39 @@ func TestALongStreamIsNeverHeld(t *testing.T) {
 		request.Header.Set("Idempotency-Key", test.contentType)
 		answer := httptest.NewRecorder()
 		handler.ServeHTTP(answer, request)
+		stop()
 		if want := fmt.Sprintf(`"tasks":%d}`, rows); answer.Code != http.StatusCreated || !strings.Contains(answer.Body.String(), want) {
 			t.Fatalf("%s: %d: %s", test.contentType, answer.Code, answer.Body)
 		}
-		t.Logf("%s: %d KiB sent, at most %d KiB ahead of the ledger", test.contentType, body.read>>10, body.most>>10)
-		// The device's name and the line's form are not in taken: a tenth.
-		if body.most > body.read/5 {
-			t.Errorf("%s: %d of %d bytes were held", test.contentType, body.most, body.read)
+		if body.early {
+			t.Errorf("%s: the ledger was asked while the body was on its way", test.contentType)
 		}
+	}
+}
+
+// TestALongBodyIsKeptOnDisk, where nothing of it is left; without room for it the
+// batch is refused, and a short one needs none.
+func TestALongBodyIsKeptOnDisk(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	room := embedded(t, func(s *setup) { s.api.SpoolDir = dir })
+	none := embedded(t, func(s *setup) { s.api.SpoolDir = filepath.Join(dir, "missing") })
+	var long strings.Builder
+	for n := range 40_000 {
+		_, _ = fmt.Fprintf(&long, "device-with-a-long-name-%d\n", n) // a builder takes all
+	}
+	for _, b := range []*bench{room, none} {
+		b.pool("p", `{}`)
+		b.postAs("POST", "/v1/batches?pool=p", csvType, "device\nd-1\n").must(201)
+	}
+	if got := room.postAs("POST", "/v1/batches?pool=p", csvType, "device\n"+long.String()).must(201).fields(); got["tasks"] != 40_000.0 {
+		t.Errorf("%v", got)
+	}
+	none.postAs("POST", "/v1/batches?pool=p", csvType, "device\n"+long.String()).problem(507, "no_room").names(t, "body")
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	if n := len(none.pages("/v1/batches", "batches", "id")); n != 1 {
+		t.Errorf("%d batches, want the short one", n)
 	}
 }

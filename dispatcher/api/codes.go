@@ -5,6 +5,7 @@ package api
 const (
 	codeAlreadyExists     = "already_exists"         // 409
 	codeBodyIncomplete    = "body_incomplete"        // 408: the body broke off
+	codeNoRoom            = "no_room"                // 507: nowhere to keep a body
 	codeBodyTooLarge      = "body_too_large"         // 413
 	codeBrokerUnavailable = "broker_unavailable"     // 503: nothing was changed; ask for the same again
 	codeBusyServer        = "busy_server"            // 503: too many reports at once

@@ -131,7 +131,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	})
 	a.api = api.New(api.Options{
 		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin, LongPollMax: config.LongPollMax,
-		Checks: a.checks(b), Metrics: metrics, Version: version, Logger: dispatcher.Sparing(log, time.Now),
+		SpoolDir: config.SpoolDir, Checks: a.checks(b), Metrics: metrics, Version: version, Logger: dispatcher.Sparing(log, time.Now),
 	})
 	a.presence = newPresence(b.store, version, time.Now())
 	a.web = a.newWeb(b, version)

@@ -52,6 +52,7 @@ type Config struct {
 
 	Web       string `koanf:"web"`
 	WebPrefix string `koanf:"web_prefix"`
+	SpoolDir  string `koanf:"spool_dir"`
 
 	Migrate   string `koanf:"migrate"`
 	LogFormat string `koanf:"log_format"`

@@ -39,7 +39,7 @@ func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 		"DISPATCHER_LEASE_MARGIN": "10s", "DISPATCHER_LEASE_MIN": "1s", "DISPATCHER_REPORT_PERIOD": "30s",
 		"DISPATCHER_LONG_POLL_MAX": "60s", "DISPATCHER_RETENTION": "90d", "DISPATCHER_TRUSTED_PROXIES": "",
 		"DISPATCHER_MIGRATE": "on", "DISPATCHER_LOG_FORMAT": "text", "DISPATCHER_LOG_LEVEL": "info",
-		"DISPATCHER_WEB": "on", "DISPATCHER_WEB_PREFIX": "",
+		"DISPATCHER_WEB": "on", "DISPATCHER_WEB_PREFIX": "", "DISPATCHER_SPOOL_DIR": "",
 	}
 	got := make(map[string]string)
 	for _, s := range Settings() {
@@ -75,7 +75,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		"admin_token": "admin-token-of-16", "fleet_token": "fleet-token-of-16,other-token-of-16", "fleet_token_mode": "enroll",
 		"reap_interval": "1s", "reconcile_interval": "2s", "lease_margin": "3s", "lease_min": "4s", "report_period": "5s",
 		"long_poll_max": "6s", "retention": "7d", "migrate": "off", "log_format": "json", "log_level": "debug",
-		"web": "read-only", "web_prefix": "/slots",
+		"web": "read-only", "web_prefix": "/slots", "spool_dir": "/spool",
 	}
 	want := Config{
 		PostgresDSN: "postgres://u:p@db/x", RedisURL: "redis://r", MQTTURL: "mqtt://b", MQTTUser: "_u", MQTTPassword: "p", MQTTProvision: "dynsec",
@@ -84,7 +84,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		AdminToken: "admin-token-of-16", FleetToken: "fleet-token-of-16,other-token-of-16", FleetTokenMode: "enroll",
 		ReapInterval: 1 * time.Second, ReconcileInterval: 2 * time.Second, LeaseMargin: 3 * time.Second, LeaseMin: 4 * time.Second,
 		ReportPeriod: 5 * time.Second, LongPollMax: 6 * time.Second, Retention: "7d", Migrate: "off", LogFormat: "json", LogLevel: "debug",
-		Web: "read-only", WebPrefix: "/slots",
+		Web: "read-only", WebPrefix: "/slots", SpoolDir: "/spool",
 	}
 	var file bytes.Buffer
 	var environ, secrets []string
