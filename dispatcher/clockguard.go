@@ -1,58 +1,134 @@
 package dispatcher
 
 import (
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/fleetslots/dispatcher/store"
 )
 
-// clockSlack is how far the ledger's clock may run ahead of our own elapsed
-// time before it is doubted.
-const clockSlack = time.Second
+const (
+	// clockSlack is how far the clocks of the ledger and of the hosts may have gone
+	// apart for what another replica kept of them to be believed.
+	clockSlack = time.Second
+	// pairSlack is how far the pair that is kept may be off before it is kept anew.
+	pairSlack = clockSlack / 2
+)
 
-// clockGuard believes the ledger's clock only as far as this process'
-// monotonic clock agrees, so that a clock that steps forward takes no lease
-// away early.
+// clockGuard says which leases have ended. The ledger's clock gives a lease its
+// end, and a clock may step or be slewed; the time that has passed is told by
+// this process' monotonic clock. What the ledger showed less what we showed is
+// the offset. A lease that is in force was given at most its own length ago, by
+// an offset of that time, and has ended when our own time and that offset have
+// reached its end. So the least offset of that time is believed:
 //
-// A step forward is doubted for the longest lease: by then every lease given
-// before the step has run out in real time, and the new clock is taken over.
-// Leases given after the step end by the new clock, which is believed again
-// when the first of them can end. A step back frees nobody early and is
-// followed at once.
+//	believed(lease) = own time + the least offset since (own time - lease)
+//
+// No lease ends early, whatever the ledger's clock does: not by a step, for every
+// lease that was given before the step has ended by then in real time; not by
+// a slew; and not because other leases are longer or shorter. After a step back
+// leases end later, by as much as that.
+//
+// What was before the first reading is known only from a pair of clocks that a
+// replica kept: where the ledger's clock and that of the host have gone on alike
+// since, within clockSlack, the offset was the same. Elsewhere it is unknown, and
+// no lease that may be older than the first reading ends. Not noticed are two
+// clocks that stepped by the same time while no replica ran, and a step to
+// and fro between two readings.
 type clockGuard struct {
 	mu      sync.Mutex
-	started bool
-	reading time.Time     // the last one that was believed
-	at      time.Time     // our own clock just after it
-	loose   time.Duration // how long it was on its way: so old it may have been by then
-	doubted time.Time     // our own clock when the doubt began; zero: none
+	origin  time.Time     // our own time is counted from here
+	offsets []clockOffset // the oldest first; each is above the one before
 }
 
-// believe returns how far the reading may be trusted. asked and answered are
-// this process' clock, with its monotonic part, around the reading: the elapsed
-// time between two readings is measured short, never long. longest is the
-// longest lease of any pool or grant.
-//
-// A reading that was long on its way is allowed for, so that a slow ledger does
-// not look like a clock that stepped.
-func (g *clockGuard) believe(reading, asked, answered time.Time, longest time.Duration) time.Time {
+// clockOffset is the offset since a moment: between least and most, for a
+// reading was on its way for some time.
+type clockOffset struct {
+	since       time.Duration // in our own time
+	least, most time.Time     // what the ledger showed at our origin; zero: unknown
+}
+
+// agrees: both may be the same offset.
+func (o clockOffset) agrees(other clockOffset) bool {
+	return !o.most.Before(other.least) && !other.most.Before(o.least)
+}
+
+// believe takes a reading, and returns which leases have ended. asked and
+// answered are this process' clock, with its monotonic part, around the reading.
+func (g *clockGuard) believe(clock store.LeaseClock, asked, answered time.Time) store.Lapses {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	limit := g.reading.Add(asked.Sub(g.at) + g.loose + clockSlack)
-	if !g.started || !reading.After(limit) {
-		g.follow(reading, asked, answered)
-		return reading
+	if g.offsets == nil {
+		g.origin = asked
 	}
-	if g.doubted.IsZero() {
-		g.doubted = asked
+	own := asked.Sub(g.origin)
+	reading := clockOffset{since: own, least: clock.Now.Add(-answered.Sub(g.origin)), most: clock.Now.Add(-own)}
+	switch {
+	case len(clock.Leases) == 0: // it does not matter what was before
+		g.offsets = []clockOffset{reading}
+	case g.offsets == nil:
+		g.offsets = []clockOffset{before(clock.Kept, reading, asked)}
 	}
-	if asked.Sub(g.doubted) >= longest {
-		g.follow(reading, asked, answered)
-		return reading
+	g.note(reading)
+	lapses := store.Lapses{}
+	var longest time.Duration
+	for _, lease := range clock.Leases {
+		lapses[lease] = g.offsets[g.at(own-lease)].least.Add(own)
+		longest = max(longest, lease)
 	}
-	return limit
+	g.offsets = slices.Delete(g.offsets, 0, g.at(own-longest))
+	return lapses
 }
 
-func (g *clockGuard) follow(reading, asked, answered time.Time) {
-	g.started, g.doubted = true, time.Time{}
-	g.reading, g.at, g.loose = reading, answered, answered.Sub(asked)
+// before is the offset before the first reading.
+func before(kept *store.ClockPair, first clockOffset, asked time.Time) clockOffset {
+	if kept == nil {
+		return clockOffset{}
+	}
+	shown := kept.Ledger.Add(asked.Round(0).Sub(kept.Wall))
+	if !first.agrees(clockOffset{least: shown.Add(-clockSlack), most: shown.Add(clockSlack)}) {
+		return clockOffset{}
+	}
+	return clockOffset{least: shown, most: shown}
+}
+
+// note adds a reading. Where it may be of the same offset as the last one, that
+// becomes more exact; otherwise it takes the place of all that are not below it.
+func (g *clockGuard) note(reading clockOffset) {
+	last := &g.offsets[len(g.offsets)-1]
+	if last.agrees(reading) {
+		if reading.least.After(last.least) {
+			last.least = reading.least
+		}
+		if reading.most.Before(last.most) {
+			last.most = reading.most
+		}
+		return
+	}
+	g.offsets = slices.DeleteFunc(g.offsets, func(o clockOffset) bool { return !o.least.Before(reading.least) })
+	g.offsets = append(g.offsets, reading)
+}
+
+// at is where the offset of that moment stands. It is the least one since then.
+func (g *clockGuard) at(moment time.Duration) int {
+	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > moment })
+	if later < 0 {
+		later = len(g.offsets)
+	}
+	return max(later-1, 0)
+}
+
+// pair is what is believed of the ledger's clock for the longest lease in force,
+// and our host's clock; false: nothing is, or what is kept says so already.
+func (g *clockGuard) pair(kept *store.ClockPair, asked time.Time) (store.ClockPair, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	believed := g.offsets[0].least
+	if believed.IsZero() {
+		return store.ClockPair{}, false
+	}
+	pair := store.ClockPair{Ledger: believed.Add(asked.Sub(g.origin)), Wall: asked.Round(0)}
+	known := kept != nil && (pair.Ledger.Sub(kept.Ledger)-pair.Wall.Sub(kept.Wall)).Abs() <= pairSlack
+	return pair, !known
 }

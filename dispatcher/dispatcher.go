@@ -69,40 +69,43 @@ type Config struct {
 
 // Dispatcher decides. It is safe for concurrent use and starts nothing.
 type Dispatcher struct {
-	store        Store
-	semaphore    Semaphore
-	accounts     *accounts
-	config       Config
-	log          *slog.Logger
-	metrics      *metrics
-	holds        *holdTimes
-	waits        *lineWaits
-	refusals     *refusals
-	rules        *ruleBook
-	limitOutages atomic.Int64 // of the semaphore, as of the latest SettleLimits
-	limitedPools limitedPools
-	idle         *idleLooks
-	crowds       *crowds
-	seen         *lastSeen // for the ledger
-	reached      *lastSeen // of seen, those of which the ledger does not know how they can be told
-	fresh        *lastSeen // for Config.Recent
-	guard        *clockGuard
-	known        *knownTokens
-	restoring    singleflight.Group // by pool
-	filling      sync.Map           // what of restoring fills limits -> since when
-	following    *following
-	parks        *parks
-	errands      *errands
-	tellings     *turns[telling]
-	lookings     *turns[looking]
-	gone         *turns[[]parked.Report]
-	lines        *poolLines
-	searches     *searches
-	claims       *claims
-	views        *convoys[string, store.View]
-	claiming     *convoys[acquired, claimed] // by pool: one that is locked holds up no other
-	now          func() time.Time
-	jitter       func() float64
+	store         Store
+	semaphore     Semaphore
+	accounts      *accounts
+	config        Config
+	log           *slog.Logger
+	metrics       *metrics
+	holds         *holdTimes
+	waits         *lineWaits
+	refusals      *refusals
+	rules         *ruleBook
+	uncounted     *uncounted
+	ledgerAway    outage
+	semaphoreAway outage
+	limitedPools  limitedPools
+	idle          *idleLooks
+	crowds        *crowds
+	seen          *lastSeen // for the ledger
+	reached       *lastSeen // of seen, those of which the ledger does not know how they can be told
+	fresh         *lastSeen // for Config.Recent
+	guard         *clockGuard
+	doubted       atomic.Bool // it was said that the ledger's clock is
+	known         *knownTokens
+	restoring     singleflight.Group // by pool
+	filling       sync.Map           // what of restoring fills limits -> since when
+	following     *following
+	parks         *parks
+	errands       *errands
+	tellings      *turns[telling]
+	lookings      *turns[looking]
+	gone          *turns[[]parked.Report]
+	lines         *poolLines
+	searches      *searches
+	claims        *claims
+	views         *convoys[string, store.View]
+	claiming      *convoys[acquired, claimed] // by pool: one that is locked holds up no other
+	now           func() time.Time
+	jitter        func() float64
 }
 
 // New builds a Dispatcher.
@@ -141,6 +144,7 @@ func New(config Config) *Dispatcher {
 		reached:   newLastSeen(),
 		fresh:     newLastSeen(),
 		guard:     &clockGuard{},
+		uncounted: newUncounted(),
 		known:     newKnownTokens(config.Now),
 		following: newFollowing(),
 		parks:     parks,

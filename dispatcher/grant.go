@@ -18,6 +18,9 @@ var (
 	errMended = errors.New("decide again")
 )
 
+// freshGrant is how long a grant is sent after it was asked for without another look.
+const freshGrant = time.Second
+
 // maxMends bounds how often one report is decided again after a repair.
 const maxMends = 2
 
@@ -56,11 +59,33 @@ func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 	}
 }
 
-func (d *Dispatcher) carryOut(ctx context.Context, h *handling, choice Choice) error {
+func (d *Dispatcher) carryOut(ctx context.Context, h *handling, choice Choice) (err error) {
+	asked := d.now()
 	if choice.Redeliver {
-		return d.redeliver(ctx, h)
+		err = d.redeliver(ctx, h)
+	} else {
+		err = d.grantWithin(ctx, h, choice.Tasks)
 	}
-	return d.grantWithin(ctx, h, choice.Tasks)
+	if err != nil {
+		return err
+	}
+	return d.confirm(ctx, h, asked)
+}
+
+// confirm looks at a grant again that the ledger confirmed some time ago: it may have
+// been delivered by another replica and have ended since. Devices drop what they have
+// ended; this makes it rare for those that do not.
+func (d *Dispatcher) confirm(ctx context.Context, h *handling, asked time.Time) error {
+	for h.reply.Task != nil && d.now().Sub(asked) > freshGrant {
+		asked = d.now()
+		if err := d.lookAgain(ctx, h); err != nil {
+			return err
+		}
+		if g := h.view.Grant; g == nil || g.Token != h.reply.Task.Token {
+			return errMended
+		}
+	}
+	return nil
 }
 
 func (h *handling) situation(full map[string]bool) Situation {
@@ -94,6 +119,7 @@ func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candid
 	pool, device := open[0].Pool, string(h.caller.Device)
 	request := slots.Request{Device: device, Wants: h.wants(open), Chance: d.jitter(), Reach: slots.Reach(d.reachOf(h))}
 	got, offers, err := d.semaphore.Acquire(ctx, pool, h.patient(d.pace(pool)), []slots.Request{request})
+	d.semaphoreAway.saw(err, d.now())
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}

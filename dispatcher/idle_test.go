@@ -162,7 +162,7 @@ func TestReplicasShareIdleTime(t *testing.T) {
 	if err := b.FlushSeen(b.ctx); err != nil {
 		t.Fatal(err)
 	}
-	began, _, err := b.store.Clock(b.ctx)
+	began, err := b.store.Clock(b.ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestReplicasShareIdleTime(t *testing.T) {
 		}
 		wait.Wait()
 	}
-	ended, _, err := b.store.Clock(b.ctx)
+	ended, err := b.store.Clock(b.ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

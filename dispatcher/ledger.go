@@ -43,8 +43,9 @@ type Registry interface {
 
 // Upkeep is what the background passes need of the store.
 type Upkeep interface {
-	Clock(ctx context.Context) (now time.Time, longestLease time.Duration, err error)
-	Reap(ctx context.Context, before time.Time, limit int, settle store.Settle) ([]store.Reaped, error)
+	LeaseClock(ctx context.Context) (store.LeaseClock, error)
+	KeepClockPair(ctx context.Context, pair store.ClockPair) error
+	Reap(ctx context.Context, lapses store.Lapses, limit int, settle store.Settle) ([]store.Reaped, error)
 	NextLapse(ctx context.Context) (left time.Duration, found bool, err error)
 	Expire(ctx context.Context, limit int) (int, error)
 	EndCancelled(ctx context.Context, limit int) (int, error)
@@ -57,7 +58,7 @@ type Upkeep interface {
 	PoolsWithWork(ctx context.Context, pools []string) ([]string, error)
 	OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]store.OpenBatch, error)
 	Seats(ctx context.Context, search store.Search) (store.Found, error)
-	Limited(ctx context.Context, everywhere bool) ([]store.Limited, error)
+	Limited(ctx context.Context) ([]store.Limited, error)
 	Grants(ctx context.Context, pool string) ([]store.Grant, error)
 	LiveLeases(ctx context.Context, leases []string) (map[string]bool, error)
 	OpenPools(ctx context.Context) ([]store.OpenPool, error)

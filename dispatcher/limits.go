@@ -50,7 +50,9 @@ func (d *Dispatcher) grantWithin(ctx context.Context, h *handling, open []store.
 	}
 	h.committed = ""
 	err := d.grant(ctx, h, passed)
-	if !errors.Is(err, store.ErrOutcomeUnknown) { // else it is found out later
+	if errors.Is(err, store.ErrOutcomeUnknown) { // it is found out later
+		d.uncounted.add(open[0].Pool, d.now(), reserved)
+	} else {
 		d.settleStarts(ctx, open[0].Pool, h.committed, reserved)
 	}
 	return err
@@ -209,7 +211,9 @@ func (d *Dispatcher) settleStarts(ctx context.Context, pool, committed string, r
 	}
 	var err error
 	if i := slices.IndexFunc(reserved, func(c limits.Check) bool { return c.Lease == committed }); i >= 0 {
-		err = d.config.Limits.Settle(ctx, pool, reserved[i], slices.Delete(slices.Clone(reserved), i, i+1))
+		if err = d.config.Limits.Settle(ctx, pool, reserved[i], slices.Delete(slices.Clone(reserved), i, i+1)); err != nil {
+			d.uncounted.add(pool, d.now(), reserved[i:i+1])
+		}
 	} else {
 		err = d.config.Limits.Release(ctx, pool, reserved)
 	}

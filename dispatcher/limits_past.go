@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ const (
 	pastPage     = 500              // starts read at once: each may have a payload
 	pastDisorder = time.Minute      // by which starts may be out of the order of their tokens
 	recentStarts = 40 * time.Second // that are counted again, in case nobody could
+	settleMargin = 10 * time.Second // of these, since a pass takes its time
 )
 
 // mendLimits finds out what keeps policies from being believed; again: ask them
@@ -180,91 +182,73 @@ func (d *Dispatcher) settleLease(ctx context.Context, pool, lease string) error 
 
 // LimitsResult counts what a pass over the limits did.
 type LimitsResult struct {
-	Pools    int // with policies
-	Counted  int // starts that were looked at
-	Distrust int // pools whose counts are made anew, since their Redis failed
+	Pools   int // with policies
+	Counted int // starts that were looked at
+	Doubted int // rules that are filled anew: too long ago something started that they did not count
 }
 
 // SettleLimits settles, in all pools with policies, what a replica reserved or
-// started and could not settle: it ended, or Redis failed. After a failure of Redis
-// nothing that it counted is believed. Safe on every replica at once.
+// started and could not settle: it ended, or Redis failed. Safe on every replica at
+// once.
 func (d *Dispatcher) SettleLimits(ctx context.Context) (LimitsResult, error) {
 	var result LimitsResult
 	if d.config.Limits == nil {
 		return result, nil
 	}
-	outages := d.semaphore.Outages()
-	distrust := d.limitOutages.Swap(outages) != outages
-	owners, err := d.store.Limited(ctx, distrust)
+	owners, err := d.store.Limited(ctx)
 	if err != nil {
-		if distrust {
-			d.limitOutages.Store(-1) // again with the next pass
-		}
 		return result, fmt.Errorf("reading who has policies: %w", err)
 	}
-	pools, names := make(map[string][]store.Limited), make(map[string]bool)
+	pools := make(map[string]bool)
 	for _, o := range owners {
-		pools[o.Pool], names[o.Pool] = append(pools[o.Pool], o), true
+		pools[o.Pool] = true
 	}
-	d.limitedPools.set(names)
+	d.limitedPools.set(maps.Clone(pools))
+	for _, pool := range d.uncounted.names() { // also where the policies were taken away since
+		pools[pool] = true
+	}
 	errs := []error{d.config.Limits.TellRefused(ctx)}
-	for pool, owners := range pools {
+	for pool := range pools {
 		result.Pools++
-		if distrust {
-			result.Distrust++
-			errs = append(errs, d.forgetLimits(ctx, pool, owners))
-		}
-		n, err := d.settlePool(ctx, pool)
-		result.Counted += n
-		errs = append(errs, err)
+		errs = append(errs, d.settlePool(ctx, pool, &result))
 	}
-	err = errors.Join(errs...)
-	if err != nil && distrust {
-		d.limitOutages.Store(-1) // again with the next pass
-	}
-	return result, err
+	return result, errors.Join(errs...)
 }
 
-func (d *Dispatcher) forgetLimits(ctx context.Context, pool string, owners []store.Limited) error {
-	for _, o := range owners {
-		p := policies{pool: pool, batch: o.Batch, profile: o.Profile}
-		switch {
-		case o.Profile != "":
-			p.ofProfile = o.Limits
-		case o.Batch != 0:
-			p.ofBatch = o.Limits
-		default:
-			p.ofPool = o.Limits
-		}
-		rules, err := d.rules.of(p)
-		if err == nil {
-			err = d.config.Limits.Forget(ctx, pool, rules)
-		}
-		if err != nil {
-			return err
-		}
+// settlePool counts what was not. What a rule missed before the starts that are
+// counted here, it can only be filled with.
+func (d *Dispatcher) settlePool(ctx context.Context, pool string, result *LimitsResult) error {
+	missed, found := d.uncounted.take(pool)
+	old := found && d.now().Sub(missed.since) > recentStarts-settleMargin
+	err := d.settleRecent(ctx, pool, result)
+	if err == nil && old {
+		result.Doubted += len(missed.rules)
+		err = d.config.Limits.Forget(ctx, pool, slices.Collect(maps.Keys(missed.rules)))
 	}
-	return nil
+	if err != nil && found {
+		d.uncounted.put(pool, missed)
+	}
+	return err
 }
 
-func (d *Dispatcher) settlePool(ctx context.Context, pool string) (counted int, err error) {
+func (d *Dispatcher) settleRecent(ctx context.Context, pool string, result *LimitsResult) error {
 	if err := d.settleOverdue(ctx, pool); err != nil {
-		return 0, err
+		return err
 	}
 	for s, err := range d.startsOf(ctx, pool, recentStarts) {
 		if err != nil {
-			return counted, err
+			return err
 		}
 		c, err := d.checkOfStart(s)
 		if err != nil {
-			return counted, err
+			return err
 		}
 		if err := d.config.Limits.Count(ctx, pool, []limits.Check{c}, s.Now.Sub(s.GrantedAt)); err != nil {
-			return counted, err
+			return err
 		}
-		counted++
+		result.Counted++
 	}
-	return counted, nil
+	return nil
 }
 
 // TopLimited returns who was refused most in a pool, in this hour and the one before.

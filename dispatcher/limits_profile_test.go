@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,37 +108,60 @@ func TestProfilePoolAndBatchTogether(t *testing.T) {
 	}, unhurried)
 }
 
-// TestProfilesAreSettledAndDistrusted: what a replica could not settle is counted by
-// any other, and after an outage of Redis profiles are counted anew in all pools.
-func TestProfilesAreSettledAndDistrusted(t *testing.T) {
+// TestAnOutageDoubtsOnlyWhatItLetPass: rules that something passed while they could not
+// be asked are filled with it, also when that is long ago; others stay as they are.
+func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
+	t.Parallel()
+	var losses lossyLimits
+	var passed atomic.Int64
+	b := servers(t, unhurried, losses.config, func(c *dispatcher.Config) {
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
+	})
+	loses := losses.of(b)
+	b.limitedPool(9)
+	b.changePool("", func(p *store.PoolSpec) {
+		p.Limits = json.RawMessage(strings.Replace(oneAnHour, `"per":`, `"on_error":"open","per":`, 1))
+	})
+	b.profile("slow", oneAnHour)
+	for d, account := range map[string]string{"d1": "x", "d2": "y", "d3": "y"} {
+		b.device(d, account)
+	}
+	b.profiled("d4", "slow") // waits during the outage
+	b.batch("a", nil, "d1", "d2", "d3", "d4")
+	b.granted("d1") // the rule is known now
+	loses.deaf.Store(true)
+	b.granted("d2")
+	b.expectReason("d4", `{"id":"1"}`, devices.ReasonUnavailable)
+	loses.deaf.Store(false)
+	b.ageing(t, 2*time.Minute)
+	passed.Store(int64(2 * time.Minute))
+	for i := range 2 {
+		done, err := b.SettleLimits(b.ctx)
+		b.must(err)
+		if done.Doubted != 1-i {
+			t.Errorf("pass %d: %+v", i, done)
+		}
+	}
+	b.expectReason("d3", `{"id":"1"}`, devices.ReasonLimited)
+}
+
+// TestProfilesAreSettled: what a replica could not settle is counted by any other.
+func TestProfilesAreSettled(t *testing.T) {
 	t.Parallel()
 	var losses lossyLimits
 	forServers(t, func(b *bench) {
 		loses := losses.of(b)
 		b.pool("a", 9, time.Minute)
-		b.pool("b", 9, time.Minute)
 		b.profile("slow", strings.Replace(oneAnHour, "tags.account", "pool", 1))
 		b.profiled("d1", "slow")
 		b.profiled("d2", "slow")
 		b.batch("a", nil, "d1", "d2")
 		loses.lose.Store(true)
 		b.granted("d1")
-		for _, test := range []struct {
-			everywhere bool
-			want       []string
-		}{{false, []string{"a"}}, {true, []string{"a", "b"}}} {
-			var got []string
-			owners, err := b.store.Limited(b.ctx, test.everywhere)
-			b.must(err)
-			for _, o := range owners {
-				got = append(got, o.Pool)
-				if o.Profile != "slow" || o.Batch != 0 || len(o.Limits) == 0 {
-					b.t.Errorf("%+v", o)
-				}
-			}
-			if strings.Join(got, " ") != strings.Join(test.want, " ") {
-				b.t.Errorf("everywhere %t: %v", test.everywhere, got)
-			}
+		owners, err := b.store.Limited(b.ctx)
+		b.must(err)
+		if len(owners) != 1 || owners[0].Pool != "a" || owners[0].Profile != "slow" || owners[0].Batch != 0 || len(owners[0].Limits) == 0 {
+			b.t.Errorf("%+v", owners)
 		}
 		other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis)})
 		done, err := other.SettleLimits(b.ctx)

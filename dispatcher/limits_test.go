@@ -159,16 +159,17 @@ func TestPolicyOfARunningPool(t *testing.T) {
 	}, unhurried)
 }
 
-// lossy loses what it is told of starts, as a replica does that ends.
+// lossy loses what it is told of starts, as a replica does that ends, or all that it is asked.
 type lossy struct {
 	*limits.Limiter
 
 	lose  atomic.Bool
+	deaf  atomic.Bool
 	calls atomic.Int64
 }
 
 func (l *lossy) Settle(ctx context.Context, pool string, started limits.Check, others []limits.Check) error {
-	if l.lose.Load() {
+	if l.lose.Load() || l.deaf.Load() {
 		return errors.New("lost")
 	}
 	return l.Limiter.Settle(ctx, pool, started, others) //nolint:wrapcheck // as it is
@@ -176,6 +177,9 @@ func (l *lossy) Settle(ctx context.Context, pool string, started limits.Check, o
 
 func (l *lossy) Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
 	l.calls.Add(1)
+	if l.deaf.Load() {
+		return nil, limits.ErrUnavailable
+	}
 	return l.Limiter.Reserve(ctx, pool, checks) //nolint:wrapcheck // as it is
 }
 

@@ -31,12 +31,12 @@ type ReapResult struct {
 // between does no harm: a slot is only freed by the lease that holds it.
 func (d *Dispatcher) Reap(ctx context.Context) (ReapResult, error) {
 	var result ReapResult
-	before, err := d.believedNow(ctx)
+	lapses, err := d.lapses(ctx)
 	if err != nil {
 		return result, err
 	}
-	for more := true; more; {
-		reaped, err := d.store.Reap(ctx, before, reapBatch, d.settle)
+	for more := len(lapses) > 0; more; {
+		reaped, err := d.store.Reap(ctx, lapses, reapBatch, d.settle)
 		d.releaseAll(ctx, d.countReaped(reaped, &result))
 		if err != nil && len(reaped) == 0 { // only what cannot be ended is left
 			return result, fmt.Errorf("reaping: %w", err)
@@ -66,18 +66,35 @@ func (d *Dispatcher) releaseAll(ctx context.Context, leases map[string][]string)
 	wait.Wait()
 }
 
-// believedNow reads the ledger's clock, as far as it can be trusted.
-func (d *Dispatcher) believedNow(ctx context.Context) (time.Time, error) {
+// lapses reads the ledger's clock, and says which leases have ended as far as it
+// can be trusted. It keeps for replicas to come how this host's clock stands to it.
+func (d *Dispatcher) lapses(ctx context.Context) (store.Lapses, error) {
 	asked := d.now()
-	reading, longest, err := d.store.Clock(ctx)
+	clock, err := d.store.LeaseClock(ctx)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("reading the ledger's clock: %w", err)
+		return nil, err //nolint:wrapcheck // the store says what it was doing
 	}
-	before := d.guard.believe(reading, asked, d.now(), longest)
-	if before.Before(reading) {
-		d.log.WarnContext(ctx, "the database clock stepped forward; leases end by elapsed time", "ahead", reading.Sub(before))
+	lapses := d.guard.believe(clock, asked, d.now())
+	d.tellDoubt(ctx, clock.Now, lapses)
+	if pair, changed := d.guard.pair(clock.Kept, asked); changed {
+		err = d.store.KeepClockPair(ctx, pair)
 	}
-	return before, nil
+	return lapses, err
+}
+
+// tellDoubt says when the clock begins to be doubted, and when that ends.
+func (d *Dispatcher) tellDoubt(ctx context.Context, now time.Time, lapses store.Lapses) {
+	doubted := false
+	for _, before := range lapses {
+		doubted = doubted || now.Sub(before) > clockSlack
+	}
+	switch {
+	case d.doubted.Swap(doubted) == doubted:
+	case doubted:
+		d.log.WarnContext(ctx, "the database clock stepped, or nothing is known of it from before this process; leases end by elapsed time")
+	default:
+		d.log.InfoContext(ctx, "the database clock is believed again")
+	}
 }
 
 func (d *Dispatcher) countReaped(reaped []store.Reaped, result *ReapResult) map[string][]string {

@@ -117,6 +117,7 @@ func (d *Dispatcher) unavailable(h *handling, err error) error {
 
 func (d *Dispatcher) look(ctx context.Context, device devices.ID) (store.View, error) {
 	view, err := d.views.ride(ctx, "", string(device))
+	d.ledgerAway.saw(err, d.now())
 	if err != nil {
 		return store.View{}, fmt.Errorf("%w: reading the device: %w", ErrUnavailable, err)
 	}

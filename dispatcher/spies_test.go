@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/slots"
@@ -132,8 +131,8 @@ func (s *spies) Pool(ctx context.Context, name string) (store.Pool, error) {
 	return give(s, "Pool", func() (store.Pool, error) { return s.Store.Pool(ctx, name) })
 }
 
-func (s *spies) Reap(ctx context.Context, before time.Time, limit int, settle store.Settle) ([]store.Reaped, error) {
-	return give(s, "Reap", func() ([]store.Reaped, error) { return s.Store.Reap(ctx, before, limit, settle) })
+func (s *spies) Reap(ctx context.Context, lapses store.Lapses, limit int, settle store.Settle) ([]store.Reaped, error) {
+	return give(s, "Reap", func() ([]store.Reaped, error) { return s.Store.Reap(ctx, lapses, limit, settle) })
 }
 
 func (s *spies) AskCancel(ctx context.Context, task, token int64, why string) error {

@@ -13,7 +13,7 @@ import (
 const (
 	soonest      = time.Second      // no device is asked back sooner
 	blockedAgain = 10 * time.Minute // a blocked device looks again
-	unavailable  = 3 * time.Second  // dependencies come back within seconds
+	unavailable  = 3 * time.Second  // servers come back within seconds
 	forbidden    = 10 * time.Minute // a credential does not mend itself
 	refused      = 30 * time.Second // other bytes may go better
 	maxAfter     = 24 * time.Hour   // bound of report_after_ms
@@ -34,7 +34,7 @@ func (d *Dispatcher) reportAfter(choice Choice, now time.Time, turn time.Duratio
 		if !choice.Until.IsZero() { // after a restore it is known when
 			return d.notBefore(choice.Until, now, choice.Shared)
 		}
-		return d.spread(unavailable, 0.5)
+		return d.whenServed()
 	case devices.ReasonBlocked:
 		return d.spread(blockedAgain, 0.2)
 	}
@@ -77,7 +77,7 @@ func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
 	case devices.ReasonForbidden:
 		return d.spread(forbidden, 0.2)
 	case devices.ReasonUnavailable, devices.ReasonBusyServer:
-		return d.spread(unavailable, 0.5)
+		return d.whenServed()
 	}
 	return d.spread(refused, 0.2)
 }

@@ -91,7 +91,7 @@ func (b *bench) changePool(reason string, change func(*store.PoolSpec)) {
 // shut is a window that is closed now and for hours.
 func (b *bench) shut() []store.Window {
 	b.t.Helper()
-	now, _, err := b.store.Clock(b.ctx)
+	now, err := b.store.Clock(b.ctx)
 	b.must(err)
 	return []store.Window{{Cron: fmt.Sprintf("0 %d * * *", now.Add(12*time.Hour).Hour()), Duration: "1h", Timezone: "UTC"}}
 }

@@ -125,7 +125,7 @@ func TestWhySaysWhenATimeIsOver(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 2, minute)
-		now, _, err := b.store.Clock(b.ctx)
+		now, err := b.store.Clock(b.ctx)
 		b.must(err)
 		hour := now.Add(time.Hour).Truncate(time.Millisecond)
 		b.batch("a", func(in *store.Batch) { in.NotBefore = &hour }, "later")
@@ -276,7 +276,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 		_, err = b.store.EnsureDevice(b.ctx, "revoked")
 		b.must(err)
 		b.batch("a", nil, "unknown", "registered", "silent", "revoked", "quiet", "deleted")
-		now, _, err := b.store.Clock(b.ctx)
+		now, err := b.store.Clock(b.ctx)
 		b.must(err)
 		b.must(b.store.TouchDevices(b.ctx, map[string]store.Seen{"silent": {At: now.Add(-3*time.Hour - minute)}, "quiet": {At: now.Add(-30 * time.Second)}, "revoked": {At: now}}))
 		b.must(b.store.MarkOwnToken(b.ctx, "revoked"))

@@ -160,16 +160,18 @@ func NewCheck(lease, group string, rules []*Rule, f Facts) Check {
 	return c
 }
 
-// Forget makes rules unknown, so that they are filled again before they are
-// believed: their Redis may have lost something.
+// Forget makes rules unknown, at least one, in one command, so that they are filled
+// again before they are believed: something started that they did not count.
 func (l *Limiter) Forget(ctx context.Context, scope string, rules []*Rule) error {
 	if err := checkScope(scope); err != nil {
 		return err
 	}
-	for _, r := range rules {
-		if err := l.client.Del(ctx, r.in(scope).key).Err(); err != nil {
-			return fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
-		}
+	keys := make([]string, len(rules))
+	for i, r := range rules {
+		keys[i] = r.in(scope).key
+	}
+	if err := l.client.Del(ctx, keys...).Err(); err != nil {
+		return fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
 	}
 	return nil
 }

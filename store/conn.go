@@ -19,16 +19,23 @@ const answerSlack = 5 * time.Second
 // few statements would keep all connections.
 type dialer struct {
 	net.Dialer
+	connections
 	limit time.Duration // of one reading or writing; 0 = none
 }
 
 // DialContext is what the driver calls.
 func (d *dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := d.Dialer.DialContext(ctx, network, address)
-	if err != nil || d.limit == 0 {
-		return conn, err
+	if err := d.refused(); err != nil {
+		return nil, err
 	}
-	return &limitedConn{Conn: conn, limit: d.limit}, nil
+	conn, err := d.Dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.add(conn); err != nil {
+		return nil, err
+	}
+	return &limitedConn{Conn: conn, limit: d.limit, of: &d.connections}, nil
 }
 
 // DialTimeout makes it the driver's Dialer, which prefers DialContext.
@@ -42,8 +49,14 @@ func (d *dialer) DialTimeout(network, address string, timeout time.Duration) (ne
 // reads while no statement is under way.
 type limitedConn struct {
 	net.Conn
-	limit time.Duration
+	limit time.Duration // 0: none
+	of    *connections
 	until atomic.Pointer[time.Time] // set by the driver, for the handshake; nil, zero: none
+}
+
+func (c *limitedConn) Close() error {
+	c.of.remove(c.Conn)
+	return c.Conn.Close()
 }
 
 // SetDeadline is the driver's own limit; the earlier one holds.
@@ -53,8 +66,11 @@ func (c *limitedConn) SetDeadline(t time.Time) error {
 }
 
 func (c *limitedConn) deadline() time.Time {
-	end := time.Now().Add(c.limit) //nolint:forbidigo // the network takes deadlines by this clock
-	if until := c.until.Load(); until != nil && !until.IsZero() && until.Before(end) {
+	var end time.Time
+	if c.limit > 0 {
+		end = time.Now().Add(c.limit) //nolint:forbidigo // the network takes deadlines by this clock
+	}
+	if until := c.until.Load(); until != nil && !until.IsZero() && (end.IsZero() || until.Before(end)) {
 		return *until
 	}
 	return end
@@ -64,7 +80,11 @@ func (c *limitedConn) Read(b []byte) (int, error) {
 	if err := c.SetReadDeadline(c.deadline()); err != nil {
 		return 0, err
 	}
-	return c.Conn.Read(b)
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.of.heard.Add(1)
+	}
+	return n, err
 }
 
 func (c *limitedConn) Write(b []byte) (int, error) {

@@ -54,7 +54,7 @@ func TestWaitingHere(t *testing.T) {
 		_, ids := l.batch(store.Batch{Pool: "p"}, names...)
 		l.batch(store.Batch{Pool: "p"}, names...)
 		l.grant(ids[0], names[0], "p", 0)
-		now, _, err := l.Clock(l.Context())
+		now, err := l.Clock(l.Context())
 		l.must(err)
 		seen := map[string]store.Seen{
 			names[0]: {At: now}, names[1]: {At: now}, names[2]: {At: now}, names[3]: {At: now.Add(-time.Hour)}, names[4]: {At: now.Add(-2 * time.Hour)},
@@ -79,7 +79,7 @@ func TestWaitingHere(t *testing.T) {
 func TestIdleTimeIsTakenOnce(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
-		began, _, err := l.Clock(l.Context())
+		began, err := l.Clock(l.Context())
 		l.must(err)
 		_, err = l.TakeIdleTime(l.Context(), 0)
 		l.must(err)
@@ -100,7 +100,7 @@ func TestIdleTimeIsTakenOnce(t *testing.T) {
 			})
 		}
 		wait.Wait()
-		ended, _, err := l.Clock(l.Context())
+		ended, err := l.Clock(l.Context())
 		l.must(err)
 		if all := ended.Sub(began); taken.Load() > int64(all) || times.Load() == 0 {
 			l.Errorf("%s were taken in %d parts of %s", time.Duration(taken.Load()), times.Load(), all)

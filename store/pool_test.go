@@ -159,14 +159,21 @@ func TestPoolStatsAndWaiting(t *testing.T) {
 func TestClockAndLeases(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
-		if now, longest, err := l.Clock(l.Context()); err != nil || longest != 0 || time.Since(now).Abs() > 5*time.Second {
-			l.Fatalf("clock %s, longest lease %s, %v", now, longest, err)
+		clock, err := l.LeaseClock(l.Context())
+		l.must(err)
+		if clock.Leases != nil || clock.Kept != nil || time.Since(clock.Now).Abs() > 5*time.Second {
+			l.Fatalf("clock %+v", clock)
 		}
 		l.pool("p", 2)
 		_, ids := l.batch(store.Batch{Pool: "p", Lease: 2 * time.Hour}, "a", "b")
 		g := l.grant(ids[0], "a", "p", 0)
-		if _, longest, err := l.Clock(l.Context()); err != nil || longest != 2*time.Hour {
-			l.Fatalf("longest lease %s, %v", longest, err)
+		pair := store.ClockPair{Ledger: clock.Now.Truncate(time.Millisecond), Wall: clock.Now.Truncate(time.Minute)}
+		l.must(l.KeepClockPair(l.Context(), store.ClockPair{Ledger: pair.Wall, Wall: pair.Ledger}))
+		l.must(l.KeepClockPair(l.Context(), pair))
+		clock, err = l.LeaseClock(l.Context())
+		l.must(err)
+		if diff := cmp.Diff([]time.Duration{2 * time.Hour}, clock.Leases); diff != "" || *clock.Kept != pair {
+			l.Fatal(diff, clock.Kept)
 		}
 		live, err := l.LiveLeases(l.Context(), []string{g.Lease, "gone"})
 		if diff := cmp.Diff(map[string]bool{g.Lease: true}, live); err != nil || diff != "" {

@@ -203,9 +203,9 @@ func (r *modelRun) Result(rt *rapid.T) {
 
 func (r *modelRun) Reap(rt *rapid.T) {
 	r.l.age(r.anyPool(rt), 2*time.Hour)
-	now, _, err := r.l.Clock(r.l.Context())
+	now, err := r.l.Clock(r.l.Context())
 	r.l.must(err)
-	reaped, err := r.l.Reap(r.l.Context(), now, rapid.IntRange(1, 3).Draw(rt, "limit"), settle)
+	reaped, err := r.l.Reap(r.l.Context(), r.l.endedBy(now), rapid.IntRange(1, 3).Draw(rt, "limit"), settle)
 	if err != nil {
 		rt.Fatal(err)
 	}

@@ -60,9 +60,9 @@ func TestAGrantRenewedMeanwhileIsNotReaped(t *testing.T) {
 	l.pool("p", 1)
 	_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
 	l.grant(ids[0], "a", "p", 0)
-	now := l.untilLapsed()
+	lapses := l.endedBy(l.untilLapsed())
 	l.during(`UPDATE grants SET lease_until = {now} + 60000 * {ms} WHERE task = $1`, []any{ids[0]}, func() {
-		if reaped, err := l.Reap(l.Context(), now, 10, settle); err != nil || len(reaped) != 0 {
+		if reaped, err := l.Reap(l.Context(), lapses, 10, settle); err != nil || len(reaped) != 0 {
 			t.Errorf("reaped %+v, %v", reaped, err)
 		}
 	})

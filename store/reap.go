@@ -7,27 +7,51 @@ import (
 	"time"
 )
 
-// Reap ends up to limit grants whose lease ended before the given time, the
-// longest lapsed first. It is safe on every replica at once: a grant that
+// Lapses says which leases have ended: by their length, those whose end lies
+// before that time. Of a length that it does not name, none has.
+type Lapses map[time.Duration]time.Time
+
+type lapseRow struct {
+	Lease  int64 `json:"lease_ms"`
+	Before int64 `json:"before_ms"`
+}
+
+// rows are its form in statements, and the latest of its times.
+func (l Lapses) rows() (rows string, latest time.Time) {
+	list := make([]lapseRow, 0, len(l))
+	for lease, before := range l {
+		list = append(list, lapseRow{Lease: lease.Milliseconds(), Before: before.UnixMilli()})
+		if before.After(latest) {
+			latest = before
+		}
+	}
+	return input(list), latest
+}
+
+// Reap ends up to limit grants whose lease has ended, the longest lapsed first.
+// It is safe on every replica at once: a grant that
 // another one ends, renews or takes a result for is left to that one. A grant
 // that cannot be ended keeps no other one waiting; what was reaped is returned
 // beside the error.
-func (s *Store) Reap(ctx context.Context, before time.Time, limit int, settle Settle) ([]Reaped, error) {
-	tasks, err := collect(ctx, s.read(), only[int64],
-		`SELECT task FROM grants WHERE lease_until < {epoch} + $1 * {ms} ORDER BY lease_until, task LIMIT $2`, before.UnixMilli(), limit)
+func (s *Store) Reap(ctx context.Context, lapses Lapses, limit int, settle Settle) ([]Reaped, error) {
+	rows, latest := lapses.rows()
+	tasks, err := collect(ctx, s.read(), only[int64], `
+		SELECT g.task FROM {lapses} JOIN grants g ON g.lease_ms = lapses.lease_ms
+		WHERE g.lease_until < {epoch} + lapses.before_ms * {ms} AND g.lease_until < {epoch} + $2 * {ms}
+		ORDER BY g.lease_until, g.task LIMIT $3`, rows, latest.UnixMilli(), limit)
 	if err != nil {
 		return nil, fmt.Errorf("finding lapsed grants: %w", err)
 	}
 	if len(tasks) == 0 {
 		return nil, nil
 	}
-	reaped, err := s.reap(ctx, tasks, before, settle)
+	reaped, err := s.reap(ctx, tasks, lapses, settle)
 	if err == nil || len(tasks) == 1 || ctx.Err() != nil {
 		return reaped, err
 	}
 	var failures []error
 	for _, task := range tasks {
-		one, err := s.reap(ctx, []int64{task}, before, settle)
+		one, err := s.reap(ctx, []int64{task}, lapses, settle)
 		reaped, failures = append(reaped, one...), append(failures, err)
 	}
 	return reaped, errors.Join(failures...)
@@ -35,10 +59,10 @@ func (s *Store) Reap(ctx context.Context, before time.Time, limit int, settle Se
 
 // reap ends the grants of these tasks that are still lapsed, in one
 // transaction.
-func (s *Store) reap(ctx context.Context, tasks []int64, before time.Time, settle Settle) ([]Reaped, error) {
+func (s *Store) reap(ctx context.Context, tasks []int64, lapses Lapses, settle Settle) ([]Reaped, error) {
 	var endings []ending
 	err := s.write(ctx, func(tx session) (err error) {
-		endings, err = tx.lapsed(ctx, tasks, before)
+		endings, err = tx.lapsed(ctx, tasks, lapses)
 		if err != nil || len(endings) == 0 {
 			return err
 		}
@@ -60,7 +84,7 @@ func (s *Store) reap(ctx context.Context, tasks []int64, before time.Time, settl
 // lapsed locks the tasks and then their grants. Between finding a grant and
 // locking it, it may have been renewed, or have made way for a new one: hence
 // the condition once more.
-func (s session) lapsed(ctx context.Context, tasks []int64, before time.Time) ([]ending, error) {
+func (s session) lapsed(ctx context.Context, tasks []int64, lapses Lapses) ([]ending, error) {
 	subjects, err := collect(ctx, s, subjectDest, `
 		SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
 		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id {skip t}`, ids(tasks...))
@@ -73,15 +97,15 @@ func (s session) lapsed(ctx context.Context, tasks []int64, before time.Time) ([
 		byID[task.id], locked[i] = task, task.id
 	}
 	grants, err := collect(ctx, s, grantDest, `
-		SELECT `+heldColumns+` FROM grants g
-		WHERE g.task IN (SELECT id FROM {ids}) AND g.lease_until < {epoch} + $2 * {ms} ORDER BY g.task {lock}`,
-		ids(locked...), before.UnixMilli())
+		SELECT `+heldColumns+` FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task {lock}`, ids(locked...))
 	if err != nil {
 		return nil, fmt.Errorf("locking grants: %w", err)
 	}
-	endings := make([]ending, len(grants))
-	for i, g := range grants {
-		endings[i] = ending{task: byID[g.Task], grant: g, cause: ByLapse, event: "task.lapsed", actor: "reaper"}
+	var endings []ending
+	for _, g := range grants {
+		if g.LeaseUntil.Before(lapses[g.LeaseLength]) {
+			endings = append(endings, ending{task: byID[g.Task], grant: g, cause: ByLapse, event: "task.lapsed", actor: "reaper"})
+		}
 	}
 	return endings, nil
 }

@@ -17,13 +17,13 @@ func TestReap(t *testing.T) {
 		_, long := l.batch(store.Batch{Pool: "p"}, "c")
 		a, b := l.grant(once[0], "a", "p", 0), l.grant(twice[0], "b", "p", 1)
 		l.grant(long[0], "c", "p", 2)
-		if reaped, err := l.Reap(l.Context(), a.GrantedAt, 10, settle); err != nil || len(reaped) != 0 {
+		if reaped, err := l.Reap(l.Context(), l.endedBy(a.GrantedAt), 10, settle); err != nil || len(reaped) != 0 {
 			l.Fatalf("before their end: %v, %v", reaped, err)
 		}
-		now := l.untilLapsed()
-		first, err := l.Reap(l.Context(), now, 1, settle)
+		ended := l.endedBy(l.untilLapsed())
+		first, err := l.Reap(l.Context(), ended, 1, settle)
 		l.must(err)
-		rest, err := l.Reap(l.Context(), now, 10, settle)
+		rest, err := l.Reap(l.Context(), ended, 10, settle)
 		l.must(err)
 		if len(first) != 1 || len(rest) != 1 || first[0].Grant.Token != a.Token || first[0].State != store.TimedOut ||
 			rest[0].Grant.Lease != b.Lease || rest[0].State != store.Pending {
@@ -84,13 +84,13 @@ func TestReapersAndResultsEndAGrantOnce(t *testing.T) {
 		g := l.grant(ids[i], d, "p", i)
 		results = append(results, store.Result{Device: d, Task: g.Task, Token: g.Token, Cause: store.ByFailure})
 	}
-	now := l.untilLapsed()
+	lapses := l.endedBy(l.untilLapsed())
 	var mu sync.Mutex
 	ended := map[int64]int{}
 	var wait sync.WaitGroup
 	for range 4 {
 		wait.Go(func() {
-			reaped, err := l.Reap(l.Context(), now, 15, settle)
+			reaped, err := l.Reap(l.Context(), lapses, 15, settle)
 			if err != nil {
 				l.Error(err)
 			}
@@ -130,9 +130,9 @@ func TestABadGrantKeepsNoOtherFromBeingReaped(t *testing.T) {
 	for i, d := range []string{"a", "b", "c"} {
 		l.grant(ids[i], d, "p", i)
 	}
-	now := l.untilLapsed()
+	lapses := l.endedBy(l.untilLapsed())
 	l.must(l.AskCancel(l.Context(), ids[1], l.tokenOf(ids[1]), "bad"))
-	reaped, err := l.Reap(l.Context(), now, 10, func(e store.Ending) store.Settlement {
+	reaped, err := l.Reap(l.Context(), lapses, 10, func(e store.Ending) store.Settlement {
 		s := settle(e)
 		if e.CancelWhy == "bad" {
 			s.State = "no such state"

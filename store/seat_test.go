@@ -13,7 +13,7 @@ import (
 // reachable registers devices that can be told.
 func (l *ledger) reachable(reach store.Reach, devices ...string) {
 	l.Helper()
-	now, _, err := l.Clock(l.Context())
+	now, err := l.Clock(l.Context())
 	l.must(err)
 	seen := map[string]store.Seen{}
 	for _, id := range devices {
@@ -206,7 +206,7 @@ func TestReachIsThatOfTheLastReport(t *testing.T) {
 		}
 	}
 	expect("a reach=2 priority=0 weight=1")
-	now, _, err := l.Clock(l.Context())
+	now, err := l.Clock(l.Context())
 	l.must(err)
 	l.must(l.TouchDevices(l.Context(), map[string]store.Seen{"a": {At: now.Add(-time.Minute), Reach: store.ReachPush}}))
 	expect("a reach=2 priority=0 weight=1")

@@ -97,19 +97,16 @@ func (s *Store) StartOf(ctx context.Context, task int64, lease string) (Start, e
 }
 
 // Limited returns who has policies: pools, batches with work left, and profiles in
-// the pools where one of their devices holds a place; everywhere: in all pools.
-func (s *Store) Limited(ctx context.Context, everywhere bool) ([]Limited, error) {
-	profiled := `(SELECT DISTINCT g.pool, d.profile FROM grants g JOIN devices d ON d.id = g.device WHERE d.profile IS NOT NULL)`
-	if everywhere {
-		profiled = `(SELECT p.name AS pool, f.name AS profile FROM pools p CROSS JOIN profiles f
-			WHERE p.deleted_at IS NULL AND EXISTS (SELECT 1 FROM devices d WHERE d.profile = f.name))`
-	}
+// the pools where one of their devices holds a slot.
+func (s *Store) Limited(ctx context.Context) ([]Limited, error) {
 	return collect(ctx, s.read(), func(l *Limited) []any { return []any{&l.Pool, &l.Batch, &l.Profile, document{&l.Limits}} }, `
 		SELECT name, 0, '', limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL
 		UNION ALL
 		SELECT b.pool, b.id, '', b.limits FROM batches b WHERE b.limits IS NOT NULL AND b.cancelled_at IS NULL
 			AND EXISTS (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending')
 		UNION ALL
-		SELECT x.pool, 0, x.profile, pr.limits FROM `+profiled+` x JOIN profiles pr ON pr.name = x.profile WHERE pr.limits IS NOT NULL
+		SELECT x.pool, 0, x.profile, pr.limits FROM (
+			SELECT DISTINCT g.pool, d.profile FROM grants g JOIN devices d ON d.id = g.device WHERE d.profile IS NOT NULL) x
+		JOIN profiles pr ON pr.name = x.profile WHERE pr.limits IS NOT NULL
 		ORDER BY 1, 2, 3`)
 }

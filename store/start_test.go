@@ -54,7 +54,7 @@ func TestCandidatesHaveTheirPolicies(t *testing.T) {
 		if diff := cmp.Diff(views[1], views[2]); diff != "" || len(views[2].Candidates) != 1 || len(views[0].Candidates) != 0 {
 			l.Errorf("named twice: %+v %s", views, diff)
 		}
-		limited, err := l.Limited(l.Context(), false)
+		limited, err := l.Limited(l.Context())
 		l.must(err)
 		want := []store.Limited{{Pool: "p", Limits: json.RawMessage(policies)}, {Pool: "p", Batch: b.ID, Limits: json.RawMessage(policies)}}
 		if diff := cmp.Diff(want, limited); diff != "" {

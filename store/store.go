@@ -25,6 +25,7 @@ type Store struct {
 	slow     *sqlx.DB      // for what takes long: COPY, migrations; may be db
 	looking  *sqlx.DB      // for moments; may be db
 	prepared *prepared     // nil: statements run as they are
+	pulse    *pulse        // nil: there is no network in between
 	running  sync.Map      // requests under way that take effect once, by owner and key
 	accounts bool          // changes of devices are noted for their accounts
 	moments  chan struct{} // as many as are looked at
@@ -89,26 +90,26 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	// One round trip for each statement that is not prepared.
 	config.BinaryParameters = true
 	config.Runtime = withSettings(config.Runtime, opts)
-	db, err := openPool(config, opts, opts.MaxOpenConns, answerLimit(config.Runtime["statement_timeout"]))
-	if err != nil {
+	all, own := &dialer{limit: answerLimit(config.Runtime["statement_timeout"])}, &dialer{limit: pulseLimit}
+	db, err := openPool(config, opts, opts.MaxOpenConns, all)
+	// A COPY waits for whoever sends its rows, a migration for its tables.
+	slow, slowErr := openPool(config, opts, slowConns, &dialer{})
+	beating, beatingErr := openPool(config, opts, 1, own)
+	if err := errors.Join(err, slowErr, beatingErr); err != nil {
 		return nil, err
 	}
-	// A COPY waits for whoever sends its rows, a migration for its tables.
-	slow, err := openPool(config, opts, slowConns, 0)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return opened(ctx, &Store{db: db, slow: slow, looking: db, prepared: newPrepared(db), dialect: postgres()})
+	return opened(ctx, &Store{
+		db: db, slow: slow, looking: db, prepared: newPrepared(db), dialect: postgres(), pulse: newPulse(beating, own, all), //nolint:contextcheck // it lives as long as the store
+	})
 }
 
-// openPool returns up to most connections, of which none waits for an answer
-// for longer than limit; 0: without limit.
-func openPool(config pq.Config, opts Options, most int, limit time.Duration) (*sqlx.DB, error) {
+// openPool returns up to most connections of a dialer.
+func openPool(config pq.Config, opts Options, most int, from *dialer) (*sqlx.DB, error) {
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reading the Postgres DSN: %w", err)
 	}
-	connector.Dialer(&dialer{limit: limit})
+	connector.Dialer(from)
 	db := sqlx.NewDb(sql.OpenDB(connector), "postgres")
 	db.SetMaxOpenConns(most)
 	db.SetMaxIdleConns(min(most, opts.MaxIdleConns))
@@ -187,6 +188,7 @@ func opened(ctx context.Context, s *Store) (*Store, error) {
 
 // Close closes all connections. Nothing may be under way.
 func (s *Store) Close() error {
+	s.pulse.leave()
 	return errors.Join(s.prepared.leave(), s.looking.Close(), s.db.Close(), s.slow.Close())
 }
 
@@ -229,12 +231,8 @@ func (s *Store) MigrationStatus(ctx context.Context) ([]migrations.State, error)
 	return migrations.Status(ctx, s.slow.DB, s.name)
 }
 
-// Clock reads the database's clock, and the longest lease of any grant or
-// pool: no grant made by now can lapse later than that, renewals aside.
-func (s *Store) Clock(ctx context.Context) (now time.Time, longestLease time.Duration, err error) {
-	err = s.read().row(ctx, `
-		SELECT {now}, coalesce(max(lease_ms), 0)
-		FROM (SELECT lease_ms FROM grants UNION ALL SELECT lease_ms FROM pools) AS leases`,
-		instant{&now}, millis{&longestLease})
-	return now, longestLease, err
+// Clock reads the database's clock.
+func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
+	err = s.read().row(ctx, `SELECT {now}`, instant{&now})
+	return now, err
 }

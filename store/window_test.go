@@ -13,7 +13,7 @@ import (
 // around is a window that is open from some minutes before now, for a while.
 func (l *ledger) around(before, length time.Duration) store.Window {
 	l.Helper()
-	now, _, err := l.Clock(l.Context())
+	now, err := l.Clock(l.Context())
 	l.must(err)
 	return daily(now.Add(-before), length)
 }
@@ -96,7 +96,7 @@ func TestNothingStartsOutsideOfTheWindows(t *testing.T) {
 func TestWhatCouldStartIsTakenAtAnyHour(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
-		now, _, err := l.Clock(l.Context())
+		now, err := l.Clock(l.Context())
 		l.must(err)
 		l.pool("p", 5)
 		const needed = 2 * time.Hour

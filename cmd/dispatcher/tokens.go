@@ -71,7 +71,7 @@ func (o *operator) inDatabase(s *settings) bool {
 
 func createToken(cmd *cobra.Command, ledger *store.Store, t store.Token, valid time.Duration) error {
 	if valid > 0 {
-		now, _, err := ledger.Clock(cmd.Context())
+		now, err := ledger.Clock(cmd.Context())
 		if err != nil {
 			return err
 		}

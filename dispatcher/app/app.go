@@ -211,8 +211,8 @@ func (a *App) reap(ctx context.Context) error {
 
 func (a *App) settleLimits(ctx context.Context) error {
 	done, err := a.dispatcher.SettleLimits(ctx)
-	if done.Distrust > 0 {
-		a.log.InfoContext(ctx, "limits are counted anew, since Redis failed", "pools", done.Distrust)
+	if done.Doubted > 0 {
+		a.log.InfoContext(ctx, "limits are counted anew: something started while they could not be asked", "policies", done.Doubted)
 	}
 	return err
 }

@@ -356,6 +356,14 @@ CREATE TABLE idle_time (
 );
 INSERT INTO idle_time (id, taken_before, taken_at) VALUES (1, now(), now());
 
+-- What the clock of this database showed, as far as it was believed, when the
+-- clock of a replica's host showed wall: one row, once that is known.
+CREATE TABLE clock_pair (
+    id     smallint PRIMARY KEY CHECK (id = 1),
+    ledger timestamptz NOT NULL,
+    wall   timestamptz NOT NULL
+);
+
 -- Each time the ledger came back from a backup or a standby that lacked
 -- commits: nothing is granted before the last until.
 CREATE TABLE restores (
@@ -366,7 +374,7 @@ CREATE TABLE restores (
 CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down
-DROP TABLE restores, idle_time, replicas, events, answers, web_sessions, tokens, account_changes, deleted_devices, devices,
+DROP TABLE restores, clock_pair, idle_time, replicas, events, answers, web_sessions, tokens, account_changes, deleted_devices, devices,
     profiles, late_results, attempts, grants, tasks, batch_rates, batch_deltas, batch_counts, batches, pools;
 DROP FUNCTION events_begin, count_tasks;
 DROP SEQUENCE grant_token;

@@ -334,6 +334,14 @@ CREATE TABLE idle_time (
 );
 INSERT INTO idle_time (id, taken_before, taken_at) VALUES (1, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)), (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)));
 
+-- What the clock of this database showed, as far as it was believed, when the
+-- clock of a replica's host showed wall: one row, once that is known.
+CREATE TABLE clock_pair (
+    id     INTEGER PRIMARY KEY CHECK (id = 1),
+    ledger INTEGER NOT NULL,
+    wall   INTEGER NOT NULL
+);
+
 -- Each time the ledger came back from a backup that lacked commits: nothing is
 -- granted before the last until.
 CREATE TABLE restores (
@@ -345,6 +353,7 @@ CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down
 DROP TABLE restores;
+DROP TABLE clock_pair;
 DROP TABLE idle_time;
 DROP TABLE replicas;
 DROP TABLE events;

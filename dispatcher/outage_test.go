@@ -1,0 +1,52 @@
+package dispatcher_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+)
+
+// TestDevicesComeInTheirPeriodDuringAnOutage: one that lasts for some seconds is no
+// hiccup any more, and a fleet that comes again every few seconds helps nobody.
+func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	const period = 10 * time.Minute
+	for _, call := range []string{"Views", "Acquire"} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			var passed atomic.Int64
+			b, spies := spied(t, func(c *dispatcher.Config) {
+				c.ReportPeriod, c.Now = period, func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
+			})
+			b.pool("a", 5, minute)
+			b.batch("a", nil, "d1")
+			refused := func() time.Duration {
+				t.Helper()
+				reply, err := b.tryReport("d1", `{"id":"1"}`)
+				if err != nil {
+					return b.AfterRefusal(devices.ReasonUnavailable)
+				}
+				if reply.Reason != devices.ReasonUnavailable {
+					t.Errorf("reply %+v, want unavailable", reply)
+				}
+				return time.Duration(reply.ReportAfterMS) * time.Millisecond
+			}
+			spies.down(call)
+			if got := refused(); got != 3*time.Second {
+				t.Errorf("at first after %s, want seconds", got)
+			}
+			passed.Add(int64(5 * time.Second))
+			if got := refused(); got != period/2 {
+				t.Errorf("later after %s, want half a period in the mean", got)
+			}
+			spies.ease()
+			b.granted("d1")
+			if got := b.AfterRefusal(devices.ReasonUnavailable); got != 3*time.Second {
+				t.Errorf("afterwards after %s", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// ClockPair is what two clocks showed at one moment.
+type ClockPair struct {
+	Ledger time.Time // the database's, as far as the replica believed it
+	Wall   time.Time // that of the replica's host
+}
+
+// LeaseClock is the database's clock, with what it takes to judge leases by it.
+type LeaseClock struct {
+	Now    time.Time
+	Leases []time.Duration // how long the leases in force are, each length once
+	Kept   *ClockPair      // as KeepClockPair was told last; nil: never
+}
+
+// LeaseClock reads all of it at one moment.
+func (s *Store) LeaseClock(ctx context.Context) (LeaseClock, error) {
+	type reading struct {
+		now, ledger, wall time.Time
+		lease             time.Duration
+	}
+	dest := func(r *reading) []any {
+		return []any{instant{&r.now}, instant{&r.ledger}, instant{&r.wall}, millis{&r.lease}}
+	}
+	readings, err := collect(ctx, s.read(), dest, `
+		SELECT clock.now, kept.ledger, kept.wall, leases.lease_ms
+		FROM (SELECT {now} AS now) AS clock LEFT JOIN clock_pair kept ON TRUE
+			LEFT JOIN (SELECT DISTINCT lease_ms FROM grants) AS leases ON TRUE`)
+	if err != nil {
+		return LeaseClock{}, fmt.Errorf("reading the ledger's clock: %w", err)
+	}
+	first := readings[0]
+	clock := LeaseClock{Now: first.now}
+	if !first.wall.IsZero() {
+		clock.Kept = &ClockPair{Ledger: first.ledger, Wall: first.wall}
+	}
+	for _, r := range readings {
+		if r.lease > 0 { // 0: none is in force
+			clock.Leases = append(clock.Leases, r.lease)
+		}
+	}
+	return clock, nil
+}
+
+// KeepClockPair keeps the pair for replicas that start, in place of the one before.
+func (s *Store) KeepClockPair(ctx context.Context, pair ClockPair) error {
+	err := s.write(ctx, func(tx session) error {
+		_, err := tx.exec(ctx, `
+			INSERT INTO clock_pair (id, ledger, wall) VALUES (1, {epoch} + $1 * {ms}, {epoch} + $2 * {ms})
+			ON CONFLICT (id) DO UPDATE SET ledger = excluded.ledger, wall = excluded.wall`,
+			pair.Ledger.UnixMilli(), pair.Wall.UnixMilli())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("keeping a pair of clocks: %w", err)
+	}
+	return nil
+}

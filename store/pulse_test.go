@@ -1,0 +1,60 @@
+package store_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// TestAServerThatHangsIsLeftAlone: it takes statements and says nothing. What waits
+// for it ends, whatever comes meanwhile is refused at once and not sent, and when it
+// answers again the ledger serves on.
+func TestAServerThatHangsIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	proxy := testservers.NewProxy(t, server.Server(t).Addr())
+	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
+	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{MaxOpenConns: 4}) // answers have no limit
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l := &ledger{TB: t, Store: s}
+	l.warm(4)
+	proxy.HoldReplies()
+	const callers = 20
+	ended := make(chan error, callers)
+	for range callers {
+		go func() {
+			_, err := l.Views(t.Context(), []string{"d"})
+			ended <- err
+		}()
+	}
+	for range callers {
+		if err := <-ended; err == nil {
+			t.Error("a reading without an answer succeeded")
+		}
+	}
+	asked := make(chan struct{}, 100)
+	proxy.OnRequest(func(b []byte) {
+		if strings.Contains(string(b), "devices") {
+			asked <- struct{}{}
+		}
+	})
+	for range cap(asked) {
+		if _, err := l.Views(t.Context(), []string{"d"}); !errors.Is(err, store.ErrSilent) {
+			t.Fatalf("while it is silent: %v", err)
+		}
+	}
+	if len(asked) > 0 {
+		t.Errorf("%d readings were sent", len(asked))
+	}
+	proxy.OnRequest(nil)
+	proxy.ReleaseReplies()
+	l.until(func() bool {
+		_, err := l.Views(t.Context(), []string{"d"})
+		return err == nil
+	})
+}
