@@ -111,7 +111,7 @@ func ageing(driver, dsn, interval string) func(tb testing.TB, by time.Duration) 
 		}
 		defer func() { _ = db.Close() }()
 		ago := fmt.Sprintf(interval, by.Milliseconds())
-		if _, err := db.ExecContext(tb.Context(), "UPDATE grants SET lease_until = lease_until - "+ago+", max_until = max_until - "+ago+" WHERE pool = 'a'"); err != nil {
+		if _, err := db.ExecContext(tb.Context(), "UPDATE grants SET granted_at = granted_at - "+ago+", lease_until = lease_until - "+ago+", max_until = max_until - "+ago+" WHERE pool = 'a'"); err != nil {
 			tb.Fatal(err)
 		}
 	}

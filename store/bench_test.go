@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"database/sql"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -91,4 +92,51 @@ func (l *ledger) live(tasks map[string][]int64, reporter, n, count, pools int) e
 		}
 	}
 	return nil
+}
+
+// BenchmarkClaimsBesideALongTransaction measures 60 claims in one transaction after so
+// many grants that no vacuum could remove, since somebody reads an old snapshot: a dump.
+func BenchmarkClaimsBesideALongTransaction(b *testing.B) {
+	for _, ended := range []int{0, 3600, 18_000} {
+		b.Run(fmt.Sprintf("ended=%d", ended), func(b *testing.B) {
+			const slots = 60
+			l := openPostgres(b)
+			l.pool("p", slots)
+			devices := deviceNames(slots)
+			_, tasks := l.batch(store.Batch{Pool: "p", MaxAttempts: 1 << 30}, devices...)
+			dump, err := l.DB().BeginTx(b.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+			l.must(err)
+			defer func() { l.must(dump.Rollback()) }()
+			_, err = dump.ExecContext(b.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`)
+			l.must(err)
+			l.must(dump.QueryRowContext(b.Context(), `SELECT count(*) FROM grants`).Scan(new(int)))
+			claims := make([]store.Claim, slots)
+			for i := range claims {
+				claims[i] = l.to(tasks[i], devices[i], "p", i)
+			}
+			claim := func() []store.Result {
+				outcomes, err := l.Claim(b.Context(), claims)
+				l.must(err)
+				results := make([]store.Result, slots)
+				for i, o := range outcomes {
+					results[i] = store.Result{Device: devices[i], Task: o.Grant.Task, Token: o.Grant.Token, Cause: store.ByFailure}
+				}
+				return results
+			}
+			end := func(results []store.Result) {
+				for _, o := range l.RecordResults(b.Context(), results, settle) {
+					l.must(o.Err)
+				}
+			}
+			for range ended / slots {
+				end(claim())
+			}
+			for b.Loop() {
+				results := claim()
+				b.StopTimer()
+				end(results)
+				b.StartTimer()
+			}
+		})
+	}
 }

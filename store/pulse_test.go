@@ -4,7 +4,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -21,6 +23,7 @@ func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	defer proxy.ReleaseReplies()
 	l := &ledger{TB: t, Store: s}
 	l.warm(4)
 	proxy.HoldReplies()
@@ -33,8 +36,13 @@ func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 		}()
 	}
 	for range callers {
-		if err := <-ended; err == nil {
-			t.Error("a reading without an answer succeeded")
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("a reading without an answer succeeded")
+			}
+		case <-time.After(testbackends.Patience):
+			t.Fatal("a reading waits for ever")
 		}
 	}
 	asked := make(chan struct{}, 100)

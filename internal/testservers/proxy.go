@@ -27,6 +27,8 @@ type Proxy struct {
 	drop    int           // replies still to be dropped
 	dropped int           // replies dropped so far
 	flow    chan struct{} // closed while replies flow
+	after   string        // holds the replies of a connection once its client sent this; empty: nothing does
+	release chan struct{} // closed when they flow again
 }
 
 // NewProxy starts a proxy to target; it ends with the test.
@@ -127,10 +129,22 @@ func (p *Proxy) HoldReplies() {
 	}
 }
 
-// ReleaseReplies ends HoldReplies.
+// HoldRepliesAfter keeps back what the server sends on each connection from when its
+// client sends this text, until ReleaseReplies. Others go on.
+func (p *Proxy) HoldRepliesAfter(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.after, p.release = text, make(chan struct{})
+}
+
+// ReleaseReplies ends HoldReplies and HoldRepliesAfter.
 func (p *Proxy) ReleaseReplies() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.after != "" {
+		p.after = ""
+		close(p.release)
+	}
 	if !isClosed(p.flow) {
 		close(p.flow)
 	}
@@ -206,6 +220,7 @@ func (p *Proxy) forwardRequests(l *link) {
 		mine = each()
 	}
 	copyChunks(l.towards(l.server), l.client, func(b []byte) bool {
+		p.holdAfter(l, b)
 		mine(b)
 		if watch, _ := p.watchers(); watch != nil {
 			watch(b)
@@ -218,7 +233,7 @@ func (p *Proxy) forwardReplies(l *link) {
 	defer l.close()
 	copyChunks(l.towards(l.client), l.server, func([]byte) bool {
 		select {
-		case <-p.flowing():
+		case <-p.flowing(l):
 			return !p.takeDrop()
 		case <-l.closed:
 			return false
@@ -226,9 +241,20 @@ func (p *Proxy) forwardReplies(l *link) {
 	})
 }
 
-func (p *Proxy) flowing() <-chan struct{} {
+func (p *Proxy) holdAfter(l *link, sent []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.after != "" && bytes.Contains(sent, []byte(p.after)) {
+		l.held = p.release
+	}
+}
+
+func (p *Proxy) flowing(l *link) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.held != nil && isClosed(p.flow) {
+		return l.held
+	}
 	return p.flow
 }
 
@@ -249,6 +275,7 @@ type link struct {
 	delay          time.Duration
 	once           sync.Once
 	closed         chan struct{}
+	held           <-chan struct{} // closed when its replies flow again; nil: they flow
 }
 
 // towards writes to one end, after the delay of the link.
