@@ -30,7 +30,7 @@ const (
 // a slew; and not because other leases are longer or shorter. After a step back
 // leases end later, by as much as that.
 //
-// What was before the first reading is known only from a pair of clocks that a
+// The time before the first reading is known only from a pair of clocks that a
 // replica kept: where the ledger's clock and that of the host have gone on alike
 // since, within clockSlack, the offset was the same. Elsewhere it is unknown, and
 // no lease that may be older than the first reading ends. Not noticed are two

@@ -215,8 +215,8 @@ func (d *Dispatcher) SettleLimits(ctx context.Context) (LimitsResult, error) {
 	return result, errors.Join(errs...)
 }
 
-// settlePool counts what was not. What a rule missed before the starts that are
-// counted here, it can only be filled with.
+// settlePool counts what was not. A rule that missed older starts than those that are
+// counted here can only be filled anew.
 func (d *Dispatcher) settlePool(ctx context.Context, pool string, result *LimitsResult) error {
 	missed, found := d.uncounted.take(pool)
 	old := found && d.now().Sub(missed.since) > recentStarts-settleMargin
