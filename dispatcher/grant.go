@@ -119,7 +119,7 @@ func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candid
 	pool, device := open[0].Pool, string(h.caller.Device)
 	request := slots.Request{Device: device, Wants: h.wants(open), Chance: d.jitter(), Reach: slots.Reach(d.reachOf(h))}
 	got, offers, err := d.semaphore.Acquire(ctx, pool, h.patient(d.pace(pool)), []slots.Request{request})
-	d.semaphoreAway.saw(err, d.now())
+	d.semaphoreAway.saw(err, started)
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}

@@ -11,15 +11,15 @@ type outage struct {
 	since time.Time // zero: it answers
 }
 
-// saw learns from what an attempt came to.
-func (o *outage) saw(err error, now time.Time) {
+// saw learns from what an attempt came to that began at a time.
+func (o *outage) saw(err error, began time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case err == nil:
 		o.since = time.Time{}
 	case o.since.IsZero():
-		o.since = now
+		o.since = began
 	}
 }
 

@@ -116,8 +116,9 @@ func (d *Dispatcher) unavailable(h *handling, err error) error {
 }
 
 func (d *Dispatcher) look(ctx context.Context, device devices.ID) (store.View, error) {
+	asked := d.now()
 	view, err := d.views.ride(ctx, "", string(device))
-	d.ledgerAway.saw(err, d.now())
+	d.ledgerAway.saw(err, asked)
 	if err != nil {
 		return store.View{}, fmt.Errorf("%w: reading the device: %w", ErrUnavailable, err)
 	}

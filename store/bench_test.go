@@ -102,39 +102,40 @@ func BenchmarkClaimsBesideALongTransaction(b *testing.B) {
 			const slots = 60
 			l := openPostgres(b)
 			l.pool("p", slots)
-			devices := deviceNames(slots)
-			_, tasks := l.batch(store.Batch{Pool: "p", MaxAttempts: 1 << 30}, devices...)
+			devices := deviceNames(ended + 100*slots)
+			_, tasks := l.batch(store.Batch{Pool: "p"}, devices...)
 			dump, err := l.DB().BeginTx(b.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 			l.must(err)
 			defer func() { l.must(dump.Rollback()) }()
 			_, err = dump.ExecContext(b.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`)
 			l.must(err)
 			l.must(dump.QueryRowContext(b.Context(), `SELECT count(*) FROM grants`).Scan(new(int)))
-			claims := make([]store.Claim, slots)
-			for i := range claims {
-				claims[i] = l.to(tasks[i], devices[i], "p", i)
-			}
-			claim := func() []store.Result {
+			claims, results := make([]store.Claim, slots), make([]store.Result, slots)
+			next := 0
+			claim := func() {
+				for i := range claims {
+					claims[i] = l.to(tasks[next], devices[next], "p", i)
+					next++
+				}
 				outcomes, err := l.Claim(b.Context(), claims)
 				l.must(err)
-				results := make([]store.Result, slots)
 				for i, o := range outcomes {
-					results[i] = store.Result{Device: devices[i], Task: o.Grant.Task, Token: o.Grant.Token, Cause: store.ByFailure}
+					results[i] = store.Result{Device: claims[i].Device, Task: o.Grant.Task, Token: o.Grant.Token, Cause: store.BySuccess}
 				}
-				return results
 			}
-			end := func(results []store.Result) {
+			end := func() {
 				for _, o := range l.RecordResults(b.Context(), results, settle) {
 					l.must(o.Err)
 				}
 			}
-			for range ended / slots {
-				end(claim())
+			for next < ended {
+				claim()
+				end()
 			}
 			for b.Loop() {
-				results := claim()
+				claim()
 				b.StopTimer()
-				end(results)
+				end()
 				b.StartTimer()
 			}
 		})
