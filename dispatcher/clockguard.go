@@ -18,8 +18,8 @@ const (
 
 // clockGuard says which leases have ended. The ledger's clock gives a lease its
 // end, and a clock may step or be slewed; the time that has passed is told by
-// this process' monotonic clock. What the ledger showed less what we showed is
-// the offset. A lease that is in force was given at most its own length ago, by
+// this process' monotonic clock. The offset is what the ledger showed less what
+// we showed. A lease that is in force was given at most its own length ago, by
 // an offset of that time, and has ended when our own time and that offset have
 // reached its end. So the least offset of that time is believed:
 //
@@ -33,9 +33,11 @@ const (
 // The time before the first reading is known only from a pair of clocks that a
 // replica kept: where the ledger's clock and that of the host have gone on alike
 // since, within clockSlack, the offset was the same. Elsewhere it is unknown, and
-// no lease that may be older than the first reading ends. Not noticed are two
-// clocks that stepped by the same time while no replica ran, and a step to
-// and fro between two readings.
+// no lease that may be older than the first reading ends.
+//
+// The guard does not notice that both clocks stepped by the same time while no
+// replica ran, a step to and fro between two readings, nor a step that is shorter
+// than a slow reading was on its way.
 type clockGuard struct {
 	mu      sync.Mutex
 	origin  time.Time     // our own time is counted from here
@@ -94,7 +96,7 @@ func before(kept *store.ClockPair, first clockOffset, asked time.Time) clockOffs
 }
 
 // note adds a reading. Where it may be of the same offset as the last one, that
-// becomes more exact; otherwise it takes the place of all that are not below it.
+// becomes more exact; otherwise it replaces all that are not below it.
 func (g *clockGuard) note(reading clockOffset) {
 	last := &g.offsets[len(g.offsets)-1]
 	if last.agrees(reading) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -41,6 +42,34 @@ func TestALapsedLeaseIsReaped(t *testing.T) {
 		b.expectState(g.ID, store.TimedOut)
 		if r := b.reap(); r.Retried+r.Ended != 0 {
 			b.t.Errorf("reaped %+v twice", r)
+		}
+	})
+}
+
+// TestAReplicaThatStartsAfterAStepEndsNoLease: by the ledger's clock it is over, and by
+// the pair of clocks that the other replica kept that clock stepped. Where it did not,
+// the new replica takes back what is over.
+func TestAReplicaThatStartsAfterAStepEndsNoLease(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 2, minute)
+		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 2 }, "d1")
+		b.granted("d1")
+		b.lapse()
+		clock, err := b.store.LeaseClock(b.ctx)
+		b.must(err)
+		if clock.Kept == nil {
+			b.t.Fatal("the first replica kept no pair of clocks")
+		}
+		for _, test := range []struct {
+			step time.Duration
+			want int
+		}{{100 * time.Hour, 0}, {0, 1}} {
+			b.must(b.store.KeepClockPair(b.ctx, store.ClockPair{Ledger: clock.Kept.Ledger.Add(-test.step), Wall: clock.Kept.Wall}))
+			other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore})
+			if r, err := other.Reap(b.ctx); err != nil || r.Retried != test.want {
+				b.t.Errorf("after a step of %s: reaped %+v, %v; want %d", test.step, r, err, test.want)
+			}
 		}
 	})
 }

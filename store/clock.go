@@ -48,7 +48,7 @@ func (s *Store) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	return clock, nil
 }
 
-// KeepClockPair keeps the pair for replicas that start, in place of the one before.
+// KeepClockPair keeps the pair for replicas that start, instead of the one before.
 func (s *Store) KeepClockPair(ctx context.Context, pair ClockPair) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `

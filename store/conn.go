@@ -54,6 +54,7 @@ type limitedConn struct {
 	until atomic.Pointer[time.Time] // set by the driver, for the handshake; nil, zero: none
 }
 
+// Close is told to the dialer.
 func (c *limitedConn) Close() error {
 	c.of.remove(c.Conn)
 	return c.Conn.Close()

@@ -75,6 +75,7 @@ func (s *spool) file(start, rest io.Reader) (*os.File, error) {
 // room tells an error of the disk from one of the body.
 type room struct{ file *os.File }
 
+// Write is the file's.
 func (r room) Write(b []byte) (int, error) {
 	n, err := r.file.Write(b)
 	if err != nil {
