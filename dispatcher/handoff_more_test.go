@@ -2,6 +2,7 @@ package dispatcher_test
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -146,6 +147,37 @@ func TestAnOfferLapses(t *testing.T) {
 	b.passing()
 	b.pushed("first", result(*held.Task, "succeeded", ""))
 	b.eventuallyWoken(w, "silent", "next")
+}
+
+// When a network is down, its devices do not each keep a slot idle for as long as
+// one that is only slow.
+func TestOffersOfDevicesThatAreGoneLapseSooner(t *testing.T) {
+	t.Parallel()
+	w, least := &wakes{}, 600*time.Millisecond
+	b := servers(t, pushing(w), func(c *dispatcher.Config) { c.OfferLeast, c.OfferMost = least, least })
+	b.pool("a", 4, minute)
+	var held, gone []string
+	for i := range 24 {
+		gone = append(gone, fmt.Sprint("gone", i))
+	}
+	held = []string{"held0", "held1", "held2", "held3"}
+	b.registered(append(held, gone...)...)
+	b.batch("a", nil, append(held, gone...)...)
+	var tasks []devices.Task
+	for _, device := range held {
+		tasks = append(tasks, *b.expectPushed(device, devices.ReasonGranted).Task)
+	}
+	for _, device := range gone {
+		b.expectPushed(device, devices.ReasonFull)
+	}
+	b.passing()
+	for i, device := range held {
+		b.pushed(device, result(tasks[i], "succeeded", ""))
+	}
+	b.eventually("short offer", func() bool { return w.shortest() < least/2 })
+	if n := len(w.woken()); n <= 10 {
+		t.Errorf("after %d offers in vain", n)
+	}
 }
 
 // A batch that is paused leaves the line at once.

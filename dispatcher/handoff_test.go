@@ -37,6 +37,12 @@ func (w *wakes) woken() []string {
 	return slices.Clone(w.all)
 }
 
+func (w *wakes) shortest() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.low
+}
+
 // pushing is a bench whose devices are pushed to.
 func pushing(w *wakes) func(*dispatcher.Config) {
 	// No place is given up only because the machine stands still.

@@ -71,22 +71,45 @@ func TestPlacesAreKeptAsLongAsDevicesTake(t *testing.T) {
 		{10 * time.Second, 3 * time.Second}, // not for this offer
 	} {
 		came(step.came)
-		if got := c.offer("p"); got != step.want {
+		if got := c.offer("p", now); got != step.want {
 			t.Errorf("after one that took %s: %s, want %s", step.came, got, step.want)
 		}
 	}
 	for range 100 {
 		came(time.Second)
 	}
-	if got := c.offer("p"); got < 3900*time.Millisecond || got > 4*time.Second {
+	if got := c.offer("p", now); got < 3900*time.Millisecond || got > 4*time.Second {
 		t.Errorf("after many that took a second: %s", got)
 	}
 	for range 100 {
 		came(4 * time.Second)
 	}
-	if got := c.offer("p"); got != 5*time.Second {
+	if got := c.offer("p", now); got != 5*time.Second {
 		t.Errorf("after many that took 4 s: %s", got)
 	}
+}
+
+// Devices that are gone keep slots for a shorter time, until one comes.
+func TestOffersInVainAreShort(t *testing.T) {
+	t.Parallel()
+	c, now := newClaims(3*time.Second, 5*time.Second), time.Now()
+	want := func(when time.Duration, want time.Duration) {
+		t.Helper()
+		if got := c.offer("p", now.Add(when)); got != want {
+			t.Errorf("after %s: %s, want %s", when, got, want)
+		}
+	}
+	for i := range 10 {
+		want(time.Hour, 3*time.Second)
+		c.sent("p", fmt.Sprint(i), now)
+	}
+	want(5*time.Second, 3*time.Second) // they may still come
+	want(6*time.Second, 500*time.Millisecond)
+	c.sent("p", "here", now.Add(6*time.Second))
+	c.made("p", "polled", now.Add(6*time.Second))
+	want(6*time.Second, 500*time.Millisecond)
+	c.made("p", "here", now.Add(6*time.Second))
+	want(time.Hour, 3*time.Second)
 }
 
 func TestEachPoolIsAskedInTurn(t *testing.T) {

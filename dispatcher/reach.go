@@ -45,6 +45,8 @@ func (d *Dispatcher) wake(ctx context.Context, pool string, o placed, began time
 const (
 	offerPatience = 4       // a place is kept for so many times of what devices took to come lately
 	claimWeight   = 0.1     // of the newest claim in the mean
+	inVain        = 10      // so many offers that nobody came for: it is not one slow device, many are gone
+	hurry         = 6       // then slots are kept for so many times less
 	mostClaims    = 100_000 // under way; beyond it all are forgotten: a bound, not a policy
 )
 
@@ -56,6 +58,13 @@ type claims struct {
 	mu    sync.Mutex
 	told  map[string]claim // by device
 	means map[string]time.Duration
+	vain  map[string]vain // offers since the last one that a device came for, by pool
+}
+
+// vain are offers that nobody came for so far.
+type vain struct {
+	offers int
+	since  time.Time // the first one
 }
 
 // claim is one that is under way.
@@ -65,7 +74,7 @@ type claim struct {
 }
 
 func newClaims(least, most time.Duration) *claims {
-	return &claims{least: least, most: most, told: make(map[string]claim), means: make(map[string]time.Duration)}
+	return &claims{least: least, most: most, told: make(map[string]claim), means: make(map[string]time.Duration), vain: make(map[string]vain)}
 }
 
 func (c *claims) sent(pool, device string, now time.Time) {
@@ -75,6 +84,12 @@ func (c *claims) sent(pool, device string, now time.Time) {
 		clear(c.told)
 	}
 	c.told[device] = claim{pool: pool, at: now}
+	v := c.vain[pool]
+	if v.offers == 0 {
+		v.since = now
+	}
+	v.offers++
+	c.vain[pool] = v
 }
 
 // made learns from a device that was granted a place. One that came later than
@@ -88,6 +103,7 @@ func (c *claims) made(pool, device string, now time.Time) {
 	if !ok || told.pool != pool || took > c.most {
 		return
 	}
+	delete(c.vain, pool)
 	mean, known := c.means[pool]
 	if !known {
 		mean = took
@@ -95,9 +111,15 @@ func (c *claims) made(pool, device string, now time.Time) {
 	c.means[pool] = mean + time.Duration(claimWeight*float64(took-mean))
 }
 
-// offer is how long a place of the pool is to be kept for a device.
-func (c *claims) offer(pool string) time.Duration {
+// offer is how long a slot of the pool is to be kept for a device. When nobody
+// came for many offers, a network is down, say, and each of its devices would
+// keep a slot idle in turn: then it is kept only as long as those took that came.
+func (c *claims) offer(pool string, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return min(max(offerPatience*c.means[pool], c.least), c.most)
+	least := c.least
+	if v := c.vain[pool]; v.offers >= inVain && now.Sub(v.since) > c.most {
+		least /= hurry
+	}
+	return min(max(offerPatience*c.means[pool], least), c.most)
 }

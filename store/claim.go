@@ -37,18 +37,33 @@ func (s *Store) Claim(ctx context.Context, claims []Claim) ([]ClaimOutcome, erro
 	for i, c := range claims {
 		rows[i] = claimRow{N: i, Task: c.Task, Device: c.Device, Pool: c.Pool, Slot: c.Slot, Lease: c.Lease}
 	}
-	var outcomes []ClaimOutcome
-	err := s.write(ctx, func(tx session) (err error) {
-		outcomes, err = tx.claim(ctx, rows)
-		return err
-	})
+	outcomes, err := s.claimRows(ctx, rows, failTaken)
+	if taken(err) {
+		outcomes, err = s.claimRows(ctx, rows, skipTaken)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("claiming: %w", err)
 	}
 	return outcomes, nil
 }
 
-func (s session) claim(ctx context.Context, rows []claimRow) ([]ClaimOutcome, error) {
+// What an insert does with a grant whose unique key is taken. Skipping it looks at
+// each key once more, which costs by the old rows under it, and they are many
+// beside a long transaction. Keys are seldom taken: Redis gave the slots.
+const (
+	failTaken = ``
+	skipTaken = `ON CONFLICT DO NOTHING`
+)
+
+func (s *Store) claimRows(ctx context.Context, rows []claimRow, whenTaken string) (outcomes []ClaimOutcome, err error) {
+	err = s.write(ctx, func(tx session) (err error) {
+		outcomes, err = tx.claim(ctx, rows, whenTaken)
+		return err
+	})
+	return outcomes, err
+}
+
+func (s session) claim(ctx context.Context, rows []claimRow, whenTaken string) ([]ClaimOutcome, error) {
 	claims := input(rows)
 	// A statement of its own: the snapshot of the next one is taken after a
 	// resize that was waited for.
@@ -57,7 +72,7 @@ func (s session) claim(ctx context.Context, rows []claimRow) ([]ClaimOutcome, er
 			return nil, fmt.Errorf("locking pools: %w", err)
 		}
 	}
-	tasks, err := s.insertGrants(ctx, claims)
+	tasks, err := s.insertGrants(ctx, claims, whenTaken)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +94,7 @@ func (s session) claim(ctx context.Context, rows []claimRow) ([]ClaimOutcome, er
 //
 // IS NOT DISTINCT FROM is an equality that no index serves: with a plain one
 // Postgres was seen to read all open tasks of the pool to find the claimed one.
-func (s session) insertGrants(ctx context.Context, claims string) (tasks []int64, err error) {
+func (s session) insertGrants(ctx context.Context, claims, whenTaken string) (tasks []int64, err error) {
 	tasks, err = collect(ctx, s, only[int64], `
 		WITH clock AS (SELECT {now} AS now)
 		INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
@@ -97,7 +112,7 @@ func (s session) insertGrants(ctx context.Context, claims string) (tasks []int64
 			AND t.device IS NOT DISTINCT FROM claims.device AND t.pool IS NOT DISTINCT FROM claims.pool
 		ORDER BY t.pool, claims.slot, t.id
 		{skip t}
-		ON CONFLICT DO NOTHING
+		`+whenTaken+`
 		RETURNING task`, claims)
 	if err != nil {
 		return nil, fmt.Errorf("inserting grants: %w", err)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/lib/pq/pqerror"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/fleetslots/dispatcher/migrations"
 )
@@ -213,6 +215,15 @@ func retryable(err error) bool {
 		return false
 	}
 	return slices.Contains([]pqerror.Code{pqerror.TRDeadlockDetected, pqerror.TRSerializationFailure}, e.Code)
+}
+
+// taken: a row of that unique key is there already.
+func taken(err error) bool {
+	if e := (*pq.Error)(nil); errors.As(err, &e) {
+		return e.Code == pqerror.UniqueViolation
+	}
+	e := (*sqlite.Error)(nil)
+	return errors.As(err, &e) && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
 // refused: the server itself said that the COMMIT failed. A FATAL error is no

@@ -111,7 +111,7 @@ func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
 	if _, err := in.views(ctx, []string{""}, 0); err != nil {
 		return err
 	}
-	if _, err := in.claim(ctx, []claimRow{{}}); err != nil {
+	if _, err := in.claim(ctx, []claimRow{{}}, failTaken); err != nil {
 		return err
 	}
 	if _, err := in.giveTokens(ctx, input([]claimRow{{}})); err != nil {
