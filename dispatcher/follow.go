@@ -21,11 +21,12 @@ type following struct {
 	read    time.Time        // our own clock at the last reading of changes; zero: none
 	told    map[string]int64 // version by pool that the semaphore knows, of pools changed lately
 	untold  map[string]int64 // version by pool that it has still to be told
-	outages int64            // of the semaphore, those that all pools were reconciled after
+	outages int64            // of the semaphore, those after which all pools became suspect
+	suspect map[string]bool  // pools that were not reconciled since
 }
 
 func newFollowing() *following {
-	return &following{told: make(map[string]int64), untold: make(map[string]int64)}
+	return &following{told: make(map[string]int64), untold: make(map[string]int64), suspect: make(map[string]bool)}
 }
 
 // Follow makes what was changed or lost true on all replicas: a pool that was
@@ -46,27 +47,48 @@ func (d *Dispatcher) Follow(ctx context.Context) (ReconcileResult, error) {
 	return result, errors.Join(untold, lost)
 }
 
-// afterOutage reconciles all pools once the semaphore answers again: it may
-// have forgotten or missed anything. The first pool finds out whether it does.
+// afterOutage reconciles each pool once the semaphore answers for it again: it may
+// have forgotten or missed anything. What does not answer is asked again by the next
+// pass, and costs the ledger nothing.
 func (d *Dispatcher) afterOutage(ctx context.Context) (ReconcileResult, error) {
-	outages := d.semaphore.Outages()
-	if outages == d.following.outages {
-		return ReconcileResult{}, nil
+	f := d.following
+	if outages := d.semaphore.Outages(); outages != f.outages {
+		if err := d.suspectAll(ctx); err != nil {
+			return ReconcileResult{}, err
+		}
+		f.outages = outages
 	}
-	pools, err := d.store.Pools(ctx, "", 1)
-	if err != nil {
-		return ReconcileResult{}, fmt.Errorf("reading pools: %w", err)
-	}
-	for _, first := range pools {
-		if _, err := d.semaphore.Snapshot(ctx, first.Name); err != nil {
-			return ReconcileResult{}, fmt.Errorf("reading the slots of pool %s: %w", first.Name, err)
+	var total ReconcileResult
+	var failed error
+	for pool := range f.suspect {
+		result, err := d.ReconcilePool(ctx, pool)
+		total.add(result)
+		switch {
+		case err == nil || errors.Is(err, store.ErrNotFound):
+			delete(f.suspect, pool)
+		case ctx.Err() != nil:
+			return total, err
+		default:
+			failed = err // one will do: there may be thousands
 		}
 	}
-	result, err := d.Reconcile(ctx)
-	if err == nil {
-		d.following.outages = outages
+	return total, failed
+}
+
+func (d *Dispatcher) suspectAll(ctx context.Context) error {
+	for after := ""; ; {
+		pools, err := d.store.Pools(ctx, after, poolsPerPage)
+		if err != nil {
+			return fmt.Errorf("reading pools: %w", err)
+		}
+		for _, pool := range pools {
+			d.following.suspect[pool.Name] = true
+			after = pool.Name
+		}
+		if len(pools) < poolsPerPage {
+			return nil
+		}
 	}
-	return result, err
 }
 
 // tellChanges tells the semaphore of pools that were changed lately.

@@ -18,6 +18,7 @@ type silentSemaphore struct {
 	dispatcher.Semaphore
 	silent  atomic.Bool
 	hangs   atomic.Value // the pool that never answers
+	refuses atomic.Value // the pool that cannot be asked
 	outages atomic.Int64
 	asked   atomic.Int64
 }
@@ -28,7 +29,7 @@ func (s *silentSemaphore) Snapshot(ctx context.Context, pool string) (slots.Snap
 		<-ctx.Done()
 		return slots.Snapshot{}, slots.ErrUnavailable
 	}
-	if s.silent.Load() {
+	if s.silent.Load() || s.refuses.Load() == pool {
 		return slots.Snapshot{}, slots.ErrUnavailable
 	}
 	return s.Semaphore.Snapshot(ctx, pool)
@@ -41,6 +42,12 @@ type forgetfulStore struct {
 	dispatcher.Store
 	forgets atomic.Bool
 	only    atomic.Value // the pool whose changes alone are shown
+	pools   atomic.Int64 // how many were read, one by one
+}
+
+func (f *forgetfulStore) Pool(ctx context.Context, name string) (store.Pool, error) {
+	f.pools.Add(1)
+	return f.Store.Pool(ctx, name)
 }
 
 func (f *forgetfulStore) ChangedPools(ctx context.Context, within time.Duration) ([]store.Pool, error) {
@@ -166,6 +173,33 @@ func TestFollowReconcilesOnceAfterAnOutage(t *testing.T) {
 	b.follow()
 	if asked := semaphore.asked.Load(); asked != 0 {
 		t.Errorf("reconciled again without another outage, for task %d", g.ID)
+	}
+}
+
+// After an outage each pool is reconciled once, as soon as it answers: a node that stays
+// away has the pools of the others not done over and over, and costs the ledger nothing.
+func TestFollowReconcilesWhatAnswers(t *testing.T) {
+	t.Parallel()
+	b, ledger, semaphore := following(t)
+	for _, pool := range []string{"a", "b", "c"} {
+		b.pool(pool, 3, minute)
+	}
+	b.follow()
+	ledger.forgets.Store(true)
+	b.redis.FlushDB(b.ctx)
+	semaphore.refuses.Store("b")
+	semaphore.outages.Add(1)
+	if r, err := b.Follow(b.ctx); err == nil || r.Restored != 2 {
+		t.Errorf("followed %+v, %v; want pools a and c restored", r, err)
+	}
+	semaphore.asked.Store(0)
+	ledger.pools.Store(0)
+	if r, err := b.Follow(b.ctx); err == nil || r.Restored != 0 || semaphore.asked.Load() != 1 || ledger.pools.Load() != 0 {
+		t.Errorf("followed %+v, %v, asked for %d pools, read %d; want one asked for", r, err, semaphore.asked.Load(), ledger.pools.Load())
+	}
+	semaphore.refuses.Store("")
+	if r := b.follow(); r.Restored != 1 {
+		t.Errorf("followed %+v, want pool b restored", r)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -161,6 +163,16 @@ func (h *handling) wants(open []store.Candidate) []slots.Want {
 // lease id of a task, should this report be granted it.
 func (h *handling) lease(c store.Candidate) string {
 	return fmt.Sprintf("%d.%d.%s", c.Task, c.Attempt, h.nonce)
+}
+
+// taskOf is the task that a lease id was made for; 0: it is none of ours.
+func taskOf(lease string) int64 {
+	task, _, _ := strings.Cut(lease, ".")
+	id, err := strconv.ParseInt(task, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return id
 }
 
 // lineUp notes when the semaphore expects the device again: the earliest time,

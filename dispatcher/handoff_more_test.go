@@ -174,7 +174,7 @@ func TestOffersOfDevicesThatAreGoneLapseSooner(t *testing.T) {
 	for i, device := range held {
 		b.pushed(device, result(tasks[i], "succeeded", ""))
 	}
-	b.eventually("short offer", func() bool { return w.shortest() < least/2 })
+	b.eventually("short offer", func() bool { return len(w.woken()) > 0 && w.shortest() < least/2 })
 	if n := len(w.woken()); n <= 10 {
 		t.Errorf("after %d offers in vain", n)
 	}

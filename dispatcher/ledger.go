@@ -61,6 +61,7 @@ type Upkeep interface {
 	Limited(ctx context.Context) ([]store.Limited, error)
 	Grants(ctx context.Context, pool string) ([]store.Grant, error)
 	LiveLeases(ctx context.Context, leases []string) (map[string]bool, error)
+	EndedLeases(ctx context.Context, leases []store.TaskLease) ([]string, error)
 	OpenPools(ctx context.Context) ([]store.OpenPool, error)
 	WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error)
 	TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error)

@@ -52,7 +52,12 @@ func (d *Dispatcher) Reconcile(ctx context.Context) (ReconcileResult, error) {
 		}
 		for _, pool := range pools {
 			delete(gone, pool.Name)
-			result, err := d.reconcile(ctx, pool)
+			snapshot, err := d.semaphore.Snapshot(ctx, pool.Name)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("reading the slots of pool %s: %w", pool.Name, err))
+				continue
+			}
+			result, err := d.reconcile(ctx, pool, snapshot)
 			total.add(result)
 			if err != nil {
 				errs = append(errs, err)
@@ -67,13 +72,17 @@ func (d *Dispatcher) Reconcile(ctx context.Context) (ReconcileResult, error) {
 }
 
 // ReconcilePool repairs one pool at once: it is unknown to the semaphore, or a
-// claim met a slot that was taken.
+// claim met a slot that was taken. While the semaphore is away it costs the ledger nothing.
 func (d *Dispatcher) ReconcilePool(ctx context.Context, name string) (ReconcileResult, error) {
+	snapshot, err := d.semaphore.Snapshot(ctx, name)
+	if err != nil {
+		return ReconcileResult{}, fmt.Errorf("reading the slots of pool %s: %w", name, err)
+	}
 	pool, err := d.store.Pool(ctx, name)
 	if err != nil {
 		return ReconcileResult{}, fmt.Errorf("reading pool %s: %w", name, err)
 	}
-	return d.reconcile(ctx, pool)
+	return d.reconcile(ctx, pool, snapshot)
 }
 
 // makeKnown restores a pool that the semaphore has lost, once for all reports
@@ -88,17 +97,14 @@ func (d *Dispatcher) makeKnown(ctx context.Context, pool string) error {
 	return err //nolint:wrapcheck // ReconcilePool's own
 }
 
-func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool) (ReconcileResult, error) {
+// reconcile repairs what a snapshot differs in from the ledger. The order matters:
+// the semaphore was read first, the rows are second. A grant made in between is then
+// missing from the snapshot only, never taken for an orphan.
+func (d *Dispatcher) reconcile(ctx context.Context, pool store.Pool, snapshot slots.Snapshot) (ReconcileResult, error) {
 	var result ReconcileResult
 	d.metrics.show(pool.Name)
 	d.lines.add(pool.Name)
 	config := slots.Config{Capacity: pool.Capacity, Version: pool.Version}
-	// The order matters: the semaphore first, the rows second. A grant made in
-	// between is then missing from the snapshot only, never taken for an orphan.
-	snapshot, err := d.semaphore.Snapshot(ctx, pool.Name)
-	if err != nil {
-		return result, fmt.Errorf("reading the slots of pool %s: %w", pool.Name, err)
-	}
 	grants, err := d.store.Grants(ctx, pool.Name)
 	if err != nil {
 		return result, fmt.Errorf("reading the grants of pool %s: %w", pool.Name, err)
@@ -151,18 +157,29 @@ func (d *Dispatcher) resize(ctx context.Context, pool string, config slots.Confi
 }
 
 // freeOrphans frees slots that no grant holds and no claim can still be under
-// way for. Redis' clock may step: one that was acquired in the future is as old.
+// way for: since the grant has ended, or the slot was acquired too long ago. Redis'
+// clock may step: one that was acquired in the future is as old.
 func (d *Dispatcher) freeOrphans(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	granted := make(map[string]bool, len(grants))
 	for _, g := range grants {
 		granted[g.Lease] = true
 	}
 	var orphans []string
+	var young []store.TaskLease
 	for _, l := range snapshot.Leases {
-		if !granted[l.ID] && l.Age.Abs() > orphanAge {
+		switch {
+		case granted[l.ID]:
+		case l.Age.Abs() > orphanAge:
 			orphans = append(orphans, l.ID)
+		default:
+			young = append(young, store.TaskLease{Task: taskOf(l.ID), Lease: l.ID})
 		}
 	}
+	ended, err := d.store.EndedLeases(ctx, young)
+	if err != nil {
+		return fmt.Errorf("reading ended grants of pool %s: %w", pool, err)
+	}
+	orphans = append(orphans, ended...)
 	if len(orphans) == 0 {
 		return nil
 	}

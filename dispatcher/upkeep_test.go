@@ -136,6 +136,31 @@ func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 	})
 }
 
+// A replica of Redis that took over lacks the latest releases: what the ledger says
+// has ended is free at once, however young it is.
+func TestReconcileFreesAtOnceWhatHasEnded(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 1, minute)
+		b.batch("a", nil, "d1", "d2")
+		g := b.granted("d1")
+		before, err := b.semaphore.Snapshot(b.ctx, "a")
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
+		stale := slots.Holding{Lease: before.Leases[0].ID, Device: "d1", Slot: 0, Remaining: minute, Age: time.Second}
+		if _, err := b.semaphore.Adopt(b.ctx, "a", []slots.Holding{stale}); err != nil {
+			b.t.Fatal(err)
+		}
+		b.expectReason("d2", `{}`, devices.ReasonFull)
+		if r := b.reconcile(); r.Freed != 1 {
+			b.t.Errorf("reconciled %+v, want one freed", r)
+		}
+		b.granted("d2")
+	})
+}
+
 // The clock of Redis steps back: what was acquired in the future does not stay for that long.
 func TestReconcileFreesOrphansOfTheFuture(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,6 @@ package limits
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -61,7 +60,7 @@ func (l *Limiter) believe(ctx context.Context, scope, life string, checks []Chec
 func (l *Limiter) still(ctx context.Context, scope, life string) error {
 	now, err := l.lives.of(ctx, scope)
 	if err == nil && now != life {
-		err = fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, errStarted)
+		err = unavailable(scope, errStarted)
 	}
 	return err
 }

@@ -45,18 +45,6 @@ func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Ti
 // SubjectKey is where a subject is kept.
 func SubjectKey(scope string, r *Rule, s Subject) string { return r.in(scope).subject(s) }
 
-// TestedGuard is the guard on a clock of the test.
-type TestedGuard struct{ g guard }
-
-// Guard returns one that lets all through.
-func Guard(now func() time.Time) *TestedGuard { return &TestedGuard{guard{now: now}} }
-
-// Enter asks to call.
-func (g *TestedGuard) Enter() (probe, ok bool) { return g.g.enter() }
-
-// Leave tells what a call came to.
-func (g *TestedGuard) Leave(ctx context.Context, probe bool, err error) { g.g.leave(ctx, probe, err) }
-
 // Ask sends what is asked at the same time together, as a limiter does.
 func Ask(send func(questions []int) ([]int, error)) func(ctx context.Context, questions []int) ([]int, error) {
 	g := newGather(func(_ context.Context, _ lane, questions []int) ([]int, error) { return send(questions) })

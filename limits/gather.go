@@ -2,9 +2,10 @@ package limits
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
 // callsOfLane is how many calls of a lane are under way at most: enough to keep Redis
@@ -54,7 +55,7 @@ func (g *gather[Q, A]) ask(ctx context.Context, l lane, questions []Q) ([]A, err
 	case <-waiting.done:
 		return waiting.answers, waiting.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("limits of %s: %w: %w", l.scope, ErrUnavailable, ctx.Err())
+		return nil, unavailable(l.scope, ctx.Err())
 	}
 }
 
@@ -118,7 +119,7 @@ func (g *gather[Q, A]) sendTogether(ctx context.Context, l lane, together []*ask
 	answers, err := g.send(ctx, l, questions)
 	for _, a := range together {
 		switch {
-		case err != nil && len(together) > 1 && !lost(err):
+		case err != nil && len(together) > 1 && !redisconn.Lost(err):
 			a.answers, a.err = g.send(ctx, l, a.questions)
 		case err != nil:
 			a.err = err

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
 // chunk is how many checks go into one call: a script blocks Redis while it runs.
@@ -22,24 +24,24 @@ const SettleWithin = 12 * time.Second
 // Limiter checks any number of rules. It is safe for concurrent use, also by
 // several processes on one Redis.
 type Limiter struct {
-	client  redis.UniversalClient
-	scripts scripts
-	guards  *guards
-	asks    *gather[Check, Answer]
-	settles *gather[entry, settled]
-	refused *refused
-	lives   *lives
-	beliefs beliefs
-	local   func() time.Time
-	offset  atomic.Int64 // ns by which Redis' clock is ahead of ours, as of the latest answer
+	client   redis.UniversalClient
+	scripts  scripts
+	breakers *redisconn.Breakers
+	asks     *gather[Check, Answer]
+	settles  *gather[entry, settled]
+	refused  *refused
+	lives    *lives
+	beliefs  beliefs
+	local    func() time.Time
+	offset   atomic.Int64 // ns by which Redis' clock is ahead of ours, as of the latest answer
 }
 
 // New returns a limiter in the Redis of client, which nobody used yet, and which should
 // not retry by itself and have short timeouts.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
-	l := &Limiter{client: client, scripts: newScripts(SettleWithin), guards: newGuards(client, local), refused: newRefused(), local: local}
-	l.lives = newLives(client, l.guards)
+	l := &Limiter{client: client, scripts: newScripts(SettleWithin), breakers: redisconn.NewBreakers(client, local), refused: newRefused(), local: local}
+	l.lives = newLives(client, l.breakers)
 	l.asks, l.settles = newGather(l.askAll), newGather(l.settleAll)
 	return l
 }

@@ -139,34 +139,6 @@ func TestNothingPassesWithoutRedis(t *testing.T) {
 	}
 }
 
-// TestGuardLetsOneTry: one call finds out that Redis does not answer, the others fail at once.
-func TestGuardLetsOneTry(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	g := limits.Guard(func() time.Time { return now })
-	call := func(err error) (sent bool) {
-		probe, ok := g.Enter()
-		if ok {
-			g.Leave(t.Context(), probe, err)
-		}
-		return ok
-	}
-	broken := errors.New("connection reset")
-	if !call(nil) || !call(broken) || call(broken) {
-		t.Error("want two calls sent, and the third not")
-	}
-	now = now.Add(time.Second)
-	if !call(broken) || call(nil) {
-		t.Error("want one that tries")
-	}
-	now = now.Add(time.Second)
-	for range 2 {
-		if !call(nil) {
-			t.Error("want all sent again")
-		}
-	}
-}
-
 // trips counts the round trips of a client.
 type trips struct{ made atomic.Int64 }
 

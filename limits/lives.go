@@ -5,13 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
 // errStarted: what was asked before cannot be believed.
@@ -21,10 +22,10 @@ var errStarted = errors.New("redis was started anew")
 // process, and when a replica becomes the master. The next one may have older data.
 // Neither comes about without a new connection, or a hash slot that is found elsewhere.
 type lives struct {
-	client  redis.UniversalClient
-	guards  *guards
-	changes atomic.Int64 // new connections and moved slots, of all nodes
-	nodes   sync.Map     // *redis.Client -> *node
+	client   redis.UniversalClient
+	breakers *redisconn.Breakers
+	changes  atomic.Int64 // new connections and moved slots, of all nodes
+	nodes    sync.Map     // *redis.Client -> *node
 }
 
 // node is one Redis.
@@ -38,8 +39,8 @@ type life struct {
 	changes int64 // as of so many
 }
 
-func newLives(client redis.UniversalClient, guards *guards) *lives {
-	l := &lives{client: client, guards: guards}
+func newLives(client redis.UniversalClient, breakers *redisconn.Breakers) *lives {
+	l := &lives{client: client, breakers: breakers}
 	switch c := client.(type) {
 	case *redis.Client:
 		l.watch(c)
@@ -64,7 +65,7 @@ func (l *lives) watch(client *redis.Client) *node {
 func (l *lives) of(ctx context.Context, scope string) (string, error) {
 	client, err := l.clientOf(ctx, scope)
 	if err != nil {
-		return "", fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
+		return "", unavailable(scope, err)
 	}
 	if client == nil {
 		return "", nil
@@ -98,15 +99,15 @@ func (l *lives) clientOf(ctx context.Context, scope string) (*redis.Client, erro
 
 // ask asks a Redis for its life. One that does not say is taken for always the same.
 func (l *lives) ask(ctx context.Context, scope string, client *redis.Client) (name string, err error) {
-	g := l.guards.of(scope)
-	probe, ok := g.enter()
+	b := l.breakers.Of(ctx, prefix(scope))
+	probe, ok := b.Enter()
 	if !ok {
-		return "", silent(scope)
+		return "", unavailable(scope, redisconn.ErrOpen)
 	}
 	info, err := client.Info(ctx).Result()
-	g.leave(ctx, probe, err)
-	if lost(err) {
-		return "", fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
+	b.Leave(ctx, probe, err)
+	if redisconn.Lost(err) {
+		return "", unavailable(scope, err)
 	}
 	return lifeIn(info), nil
 }

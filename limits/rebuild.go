@@ -171,7 +171,7 @@ func (l *Limiter) Forget(ctx context.Context, scope string, rules []*Rule) error
 		keys[i] = r.in(scope).key
 	}
 	if err := l.client.Del(ctx, keys...).Err(); err != nil {
-		return fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
+		return unavailable(scope, err)
 	}
 	return nil
 }

@@ -3,13 +3,14 @@ package limits
 import (
 	"context"
 	_ "embed" // the scripts
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
 // sends is how often a script is sent at most, when the network loses it.
@@ -80,29 +81,28 @@ func (l *Limiter) run(ctx context.Context, s script, scope string, keys, args []
 // runAtMost sends a script so often. Redis that did not answer a moment ago is not
 // asked.
 func (l *Limiter) runAtMost(ctx context.Context, sends int, s script, scope string, keys, args []any) (*redis.Cmd, error) {
-	g := l.guards.of(scope)
-	probe, ok := g.enter()
+	b := l.breakers.Of(ctx, prefix(scope))
+	probe, ok := b.Enter()
 	if !ok {
-		return nil, silent(scope)
+		return nil, unavailable(scope, redisconn.ErrOpen)
 	}
 	err := ErrUnavailable // should sending panic
-	defer func() { g.leave(ctx, probe, err) }()
+	defer func() { b.Leave(ctx, probe, err) }()
 	var cmd *redis.Cmd
 	for range sends {
 		cmd = l.send(ctx, s, keys, args)
-		if err = cmd.Err(); !lost(err) || probe || ctx.Err() != nil {
+		if err = cmd.Err(); !redisconn.Lost(err) || probe || ctx.Err() != nil {
 			break
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
+		return nil, unavailable(scope, err)
 	}
 	return cmd, nil
 }
 
-// silent: Redis is left alone for a moment.
-func silent(scope string) error {
-	return fmt.Errorf("limits of %s: %w: it did not answer a moment ago", scope, ErrUnavailable)
+func unavailable(scope string, err error) error {
+	return fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
 }
 
 // send sends a script by its digest, or as a whole if Redis does not know it yet.
@@ -124,13 +124,4 @@ func (l *Limiter) do(ctx context.Context, all []any) *redis.Cmd {
 	}
 	_ = l.client.Process(ctx, cmd) // it is in cmd
 	return cmd
-}
-
-// lost is whether no answer came, so that sending again can help.
-func lost(err error) bool {
-	if err == nil {
-		return false
-	}
-	var answer redis.Error
-	return !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout)
 }

@@ -32,7 +32,7 @@ func (l *Limiter) Top(ctx context.Context, scope string, limit int) ([]Limited, 
 	}
 	words, err := cmd.StringSlice()
 	if err != nil {
-		return nil, fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
+		return nil, unavailable(scope, err)
 	}
 	times := make(map[string]int64)
 	for pair := range slices.Chunk(words, 2) {

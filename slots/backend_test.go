@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -75,7 +76,7 @@ func (s *server) dial(t *testing.T, addr string) redis.UniversalClient {
 	t.Helper()
 	at := s.RedisAt
 	at.Addr = addr
-	opts, patient := slots.Options(addr), at.Options()
+	opts, patient := redisconn.Options(addr), at.Options()
 	opts.IsClusterMode, opts.DB, opts.Dialer = patient.IsClusterMode, patient.DB, patient.Dialer
 	opts.DialTimeout, opts.PoolTimeout = patient.DialTimeout, patient.PoolTimeout
 	opts.ReadTimeout, opts.WriteTimeout = patient.ReadTimeout, patient.WriteTimeout

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -17,7 +18,7 @@ import (
 // client. It reports the medians in pairs per second and their ratio.
 func BenchmarkPair(b *testing.B) {
 	const round = 200
-	client := redis.NewUniversalClient(slots.Options(testservers.Redis(b).Addr))
+	client := redis.NewUniversalClient(redisconn.Options(testservers.Redis(b).Addr))
 	b.Cleanup(func() { _ = client.Close() })
 	sem, plain := slots.New(client), newCounter(client, "semaphore")
 	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, holdings("l", limit/2)); err != nil {
@@ -60,7 +61,7 @@ func BenchmarkPair(b *testing.B) {
 
 // BenchmarkBatch measures batches of 60 acquires and 60 releases.
 func BenchmarkBatch(b *testing.B) {
-	client := redis.NewUniversalClient(slots.Options(testservers.Redis(b).Addr))
+	client := redis.NewUniversalClient(redisconn.Options(testservers.Redis(b).Addr))
 	b.Cleanup(func() { _ = client.Close() })
 	sem := slots.New(client)
 	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, nil); err != nil {

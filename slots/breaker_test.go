@@ -2,76 +2,17 @@ package slots_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"io"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/slots"
 )
-
-// TestBreakerLetsOneTry: one call finds out that Redis does not answer, the others fail
-// at once, and one of them tries again when its time has come.
-func TestBreakerLetsOneTry(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	b := slots.NewBreaker(func() time.Time { return now })
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	steps := []struct {
-		name       string
-		wait       time.Duration
-		ctx        context.Context //nolint:containedctx // of the step
-		err        error           // what the call comes to
-		probe, ok  bool
-		openBefore bool
-		outages    int64 // afterwards
-	}{
-		{name: "a call that is answered", ok: true},
-		{name: "an answer that is an error", ok: true, err: answeredError{}, outages: 1},
-		{name: "the caller gave up", ok: true, ctx: ended, err: io.EOF, outages: 1},
-		{name: "all connections in use", ok: true, err: redis.ErrPoolTimeout, outages: 1},
-		{name: "answered again", ok: true, outages: 1},
-		{name: "no answer", ok: true, err: io.EOF, outages: 2},
-		{name: "at once", openBefore: true, outages: 2},
-		{name: "too soon", wait: 499 * time.Millisecond, openBefore: true, outages: 2},
-		{name: "the one that tries", wait: time.Millisecond, openBefore: true, probe: true, ok: true, err: io.EOF, outages: 2},
-		{name: "too soon again", wait: 499 * time.Millisecond, openBefore: true, outages: 2},
-		{name: "tries, and gives up", wait: time.Millisecond, ctx: ended, openBefore: true, probe: true, ok: true, err: io.EOF, outages: 2},
-		{name: "the next tries", openBefore: true, probe: true, ok: true, outages: 2},
-		{name: "all are let through", ok: true, outages: 2},
-	}
-	for _, s := range steps {
-		now = now.Add(s.wait)
-		if got := b.IsOpen(); got != s.openBefore {
-			t.Fatalf("%s: open is %t", s.name, got)
-		}
-		probe, ok := b.Enter()
-		if probe != s.probe || ok != s.ok {
-			t.Fatalf("%s: tries %t, let through %t; want %t and %t", s.name, probe, ok, s.probe, s.ok)
-		}
-		if !ok {
-			continue
-		}
-		if probe {
-			if _, another := b.Enter(); another {
-				t.Fatalf("%s: two at once", s.name)
-			}
-		}
-		if s.ctx == nil {
-			s.ctx = t.Context()
-		}
-		b.Leave(s.ctx, probe, s.err)
-		if got := b.Outages(); got != s.outages {
-			t.Fatalf("%s: %d outages, want %d", s.name, got, s.outages)
-		}
-	}
-}
 
 // TestBlackHoleCostsOneWait: a Redis that takes calls and never answers costs the callers
 // one wait, not one each; and it is found again when it answers.
@@ -80,7 +21,7 @@ func TestBlackHoleCostsOneWait(t *testing.T) {
 	proxy := testservers.NewProxy(t, testservers.Redis(t).Addr)
 	var sent atomic.Int64
 	proxy.OnRequest(func(b []byte) { sent.Add(int64(bytes.Count(bytes.ToLower(b), []byte("evalsha")))) })
-	client := redis.NewUniversalClient(slots.Options(proxy.Addr))
+	client := redis.NewUniversalClient(redisconn.Options(proxy.Addr))
 	t.Cleanup(func() { _ = client.Close() })
 	s := slots.New(client)
 	eventually(t, "a pool", func() bool {
@@ -112,26 +53,3 @@ func TestBlackHoleCostsOneWait(t *testing.T) {
 		return err == nil && (out[0].Status == slots.StatusAcquired || out[0].Status == slots.StatusHeld)
 	})
 }
-
-// TestBreakerIsOfANode: the pools of a Cluster are on different nodes.
-func TestBreakerIsOfANode(t *testing.T) {
-	t.Parallel()
-	opts := slots.Options(testservers.FreeAddr(t))
-	for cluster, same := range map[bool]bool{false: true, true: false} {
-		opts.IsClusterMode = cluster
-		client := redis.NewUniversalClient(opts)
-		t.Cleanup(func() { _ = client.Close() })
-		s := slots.New(client)
-		if got := s.SharesBreaker("a", "b"); got != same {
-			t.Errorf("cluster %t: one breaker for two pools is %t", cluster, got)
-		}
-	}
-}
-
-// answeredError is an error that Redis itself sent.
-type answeredError struct{}
-
-func (answeredError) Error() string { return "LOADING" }
-
-// RedisError marks it.
-func (answeredError) RedisError() {}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -81,7 +82,7 @@ func TestUnavailableIsOneError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			opts := slots.Options(refusing(t, answer))
+			opts := redisconn.Options(refusing(t, answer))
 			opts.ReadTimeout = 50 * time.Millisecond
 			client := redis.NewUniversalClient(opts)
 			t.Cleanup(func() { _ = client.Close() })
@@ -90,7 +91,7 @@ func TestUnavailableIsOneError(t *testing.T) {
 	}
 	t.Run("network", func(t *testing.T) {
 		t.Parallel()
-		client := redis.NewUniversalClient(slots.Options(testservers.FreeAddr(t)))
+		client := redis.NewUniversalClient(redisconn.Options(testservers.FreeAddr(t)))
 		t.Cleanup(func() { _ = client.Close() })
 		allUnavailable(t, slots.New(client))
 	})

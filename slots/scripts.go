@@ -3,12 +3,13 @@ package slots
 import (
 	"context"
 	_ "embed" // the scripts
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
 // sends is how often a script is sent at most, when the network loses it.
@@ -101,25 +102,19 @@ func (s *Semaphore) run(ctx context.Context, script *redis.Script, pool string, 
 // guarded sends unless Redis is known not to answer, and again what the network
 // lost, as long as nobody else finds out that it does not.
 func (s *Semaphore) guarded(ctx context.Context, pool string, send func() error) (err error) {
-	b := s.breakers.of(pool)
-	probe, ok := b.enter()
+	b := s.breakers.Of(ctx, key(pool, ""))
+	probe, ok := b.Enter()
 	if !ok {
-		return errOpen
+		return redisconn.ErrOpen
 	}
-	err = errOpen // should send panic
-	defer func() { b.leave(ctx, probe, err) }()
+	err = redisconn.ErrOpen // should send panic
+	defer func() { b.Leave(ctx, probe, err) }()
 	err = send()
-	for n := 1; n < sends && !probe && ctx.Err() == nil && lost(err) && !b.isOpen(); n++ {
+	for n := 1; n < sends && !probe && ctx.Err() == nil && redisconn.Lost(err) && !b.IsOpen(); n++ {
+		b.Suspect() // another one may answer now, which lacks the latest
 		err = send()
 	}
 	return err
-}
-
-// lost is whether no answer came, so that sending again can help: not when all
-// connections are busy already.
-func lost(err error) bool {
-	var answer redis.Error
-	return err != nil && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout)
 }
 
 // unavailable wraps any failure to get an answer: whatever it is, nothing may

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
 // Semaphore hands out the slots of any number of pools. It is safe for
@@ -15,15 +17,19 @@ import (
 type Semaphore struct {
 	client   redis.UniversalClient
 	scripts  scripts
-	breakers *breakers
+	breakers *redisconn.Breakers
 }
 
 // New returns a semaphore in the Redis of client, whose settings should be those
-// of Options: a client that retries by itself, or without a timeout, keeps the
+// of redisconn.Options: a client that retries by itself, or without a timeout, keeps the
 // guarantees but not the promptness.
 func New(client redis.UniversalClient) *Semaphore {
-	return &Semaphore{client: client, scripts: newScripts(), breakers: newBreakers(client)}
+	now := time.Now //nolint:forbidigo // elapsed time, which no server can tell
+	return &Semaphore{client: client, scripts: newScripts(), breakers: redisconn.NewBreakers(client, now)}
 }
+
+// Outages counts how often Redis, having answered, was found not to work.
+func (s *Semaphore) Outages() int64 { return s.breakers.Outages() }
 
 // Request asks for one slot, for any one of some tasks of a device.
 type Request struct {

@@ -195,6 +195,21 @@ func (s *Store) LiveLeases(ctx context.Context, leases []string) (map[string]boo
 	return live, err
 }
 
+// EndedLeases are those of these lease ids, given by task, whose grants have ended.
+func (s *Store) EndedLeases(ctx context.Context, leases []TaskLease) ([]string, error) {
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	return collect(ctx, s.read(), only[string],
+		`SELECT a.lease FROM {names} JOIN attempts a ON a.task = names.n AND a.lease = names.name`, input(leases))
+}
+
+// TaskLease is a lease id of a grant of a task.
+type TaskLease struct {
+	Task  int64  `json:"n"`
+	Lease string `json:"name"`
+}
+
 // Redeliver counts that the grant is sent once more; ErrNotFound when it is
 // no longer in force under this token.
 func (s *Store) Redeliver(ctx context.Context, task, token int64) (Grant, error) {

@@ -12,12 +12,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/parked"
 	"github.com/fleetslots/dispatcher/recent"
@@ -43,7 +43,7 @@ const warmEvery = 15 * time.Second
 // backends are what serve and dev plug in differently. They are closed by App.
 type backends struct {
 	store    *store.Store
-	redis    redis.UniversalClient
+	redis    *redisconn.Conn
 	accounts dispatcher.Accounts // nil: none follow the devices
 	dev      bool
 	age      func(time.Duration) // lets the TTLs of an in-process Redis pass, which has no clock for them; nil: it has
@@ -119,11 +119,11 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	if b.accounts != nil {
 		b.store.NoteAccounts()
 	}
-	a := &App{config: config, log: log, semaphore: slots.New(b.redis), front: f}
+	a := &App{config: config, log: log, semaphore: slots.New(b.redis.UniversalClient), front: f}
 	seen := recent.New(b.redis)
 	a.board = parked.New(b.redis)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: b.store, Semaphore: a.semaphore, Limits: limits.New(b.redis), Accounts: b.accounts, Recent: seen, Parking: a.board,
+		Store: b.store, Semaphore: a.semaphore, Limits: limits.New(b.redis.UniversalClient), Accounts: b.accounts, Recent: seen, Parking: a.board,
 		Waker:       pushes{func() *mqtt.Client { return a.mqtt }},
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, Recall: true,
 		FleetTokens: config.fleetTokens(), FleetMode: dispatcher.FleetMode(config.FleetTokenMode),

@@ -14,7 +14,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
 // Config is how a dispatcher runs. Every field has a setting of the same name
@@ -142,7 +142,7 @@ func (c Config) validateServers() error {
 		}
 	}
 	if c.RedisURL != "" {
-		if _, err := slots.ParseURL(c.RedisURL); err != nil {
+		if _, err := redisconn.ParseURL(c.RedisURL); err != nil {
 			errs = append(errs, fmt.Errorf("redis_url: %w", err))
 		}
 	}

@@ -15,14 +15,13 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/internal/localdev"
-	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -163,9 +162,9 @@ func embedded(ctx context.Context, data string, opened *cleanup) (backends, erro
 		return backends{}, err
 	}
 	opened.add("in-process redis", func() error { memory.Close(); return nil })
-	options := slots.Options(memory.Addr())
+	options := redisconn.Options(memory.Addr())
 	options.Password = password
-	client := redis.NewUniversalClient(options)
+	client := redisconn.Open(options)
 	opened.add("redis client", client.Close)
 	return backends{store: ledger, redis: client, dev: true, age: memory.FastForward}, nil
 }

@@ -11,11 +11,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
-	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -49,7 +47,7 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 	if err != nil {
 		return nil, err
 	}
-	redisOptions, err := slots.ParseURL(config.RedisURL)
+	redisOptions, err := redisconn.ParseURL(config.RedisURL)
 	if err != nil {
 		return nil, fmt.Errorf("redis_url: %w", err)
 	}
@@ -63,7 +61,7 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 		return nil, err
 	}
 	opened.add("postgres", ledger.Close)
-	client := redis.NewUniversalClient(redisOptions)
+	client := redisconn.Open(redisOptions)
 	opened.add("redis", client.Close)
 	b := backends{store: ledger, redis: client}
 	accounts, err := newProvisioning(config, log)

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/devices/simulator"
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -86,7 +87,7 @@ func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = x.db.Close() })
-	client := redis.NewUniversalClient(slots.Options(x.redis.Addr))
+	client := redis.NewUniversalClient(redisconn.Options(x.redis.Addr))
 	t.Cleanup(func() { _ = client.Close() })
 	x.slots = slots.New(client)
 	return x

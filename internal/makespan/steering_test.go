@@ -10,6 +10,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -123,7 +124,7 @@ const pool = "p"
 func (p polling) scripted(t *testing.T) *scripted {
 	t.Helper()
 	mini := miniredis.RunT(t)
-	options := slots.Options(mini.Addr())
+	options := redisconn.Options(mini.Addr())
 	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = time.Minute, time.Minute, time.Minute, time.Minute
 	client := redis.NewUniversalClient(options)
 	t.Cleanup(func() { _ = client.Close() })

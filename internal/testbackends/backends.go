@@ -16,8 +16,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/testservers"
-	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -85,10 +85,10 @@ func opened(tb testing.TB, s *store.Store, err error) *store.Store {
 // Redis is a client of a test's Redis, made as the program makes its own.
 func Redis(tb testing.TB, at testservers.RedisAt) redis.UniversalClient {
 	tb.Helper()
-	options := slots.Options(at.Addr)
+	options := redisconn.Options(at.Addr)
 	options.DB = at.DB
 	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = Patience, Patience, Patience, Patience
-	client := redis.NewUniversalClient(options)
+	client := redisconn.Open(options)
 	tb.Cleanup(func() { _ = client.Close() })
-	return client
+	return client.UniversalClient
 }

@@ -23,6 +23,7 @@ type RedisServer struct {
 
 	Addr string // host:port
 	dir  string // what it keeps over restarts
+	args []string
 }
 
 // Redis starts a redis-server without persistence. args are appended to its
@@ -128,7 +129,7 @@ func startRedis(tb testing.TB, addr string, ready func(*redis.Client) error, arg
 	process := StartProcess(tb,
 		func() *exec.Cmd { return exec.Command(path, args...) },
 		func() error { return withRedis(addr, ready) })
-	return &RedisServer{Process: process, Addr: addr, dir: dir}
+	return &RedisServer{Process: process, Addr: addr, dir: dir, args: args}
 }
 
 // withRedis calls f with a client that tries once and is closed afterwards.

@@ -1,11 +1,14 @@
-package slots
+package redisconn
 
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -49,16 +52,19 @@ func Options(addrs ...string) *redis.UniversalOptions {
 //	redis+sentinel://host1,host2[:26379]/master[/db]  behind Sentinel
 //
 // rediss:// and rediss+sentinel:// use TLS, with the system's certificate
-// authorities. An error quotes nothing of the URL: it has a password in it.
+// authorities, or those of a file: ?ca_file=/etc/redis/ca.pem. The user and password
+// are Redis'; Sentinel's own: ?sentinel_user=u&sentinel_password=p, percent-encoded.
+// An error quotes nothing of the URL: it has passwords in it.
 func ParseURL(raw string) (*redis.UniversalOptions, error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	base, sentinel := strings.CutSuffix(scheme, "+sentinel")
 	if !ok || (base != "redis" && base != "rediss") {
 		return nil, errors.New("redis URL: must begin with redis://, rediss://, redis+sentinel:// or rediss+sentinel://")
 	}
-	if strings.ContainsAny(rest, "?#") {
-		return nil, errors.New("redis URL: has a query or fragment, which is not supported")
+	if strings.Contains(rest, "#") {
+		return nil, errors.New("redis URL: has a fragment, which is not supported")
 	}
+	rest, query, _ := strings.Cut(rest, "?")
 	authority, path, _ := strings.Cut(rest, "/")
 	user, hosts := cutUser(authority)
 	addrs, err := addresses(hosts, sentinel)
@@ -72,7 +78,7 @@ func ParseURL(raw string) (*redis.UniversalOptions, error) {
 	if base == "rediss" {
 		opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	if err := applyPath(opts, path, sentinel); err != nil {
+	if err := errors.Join(applyPath(opts, path, sentinel), applyQuery(opts, query)); err != nil {
 		return nil, err
 	}
 	return opts, nil
@@ -133,4 +139,41 @@ func applyPath(opts *redis.UniversalOptions, path string, sentinel bool) error {
 	}
 	opts.DB = db
 	return nil
+}
+
+// applyQuery reads what comes after '?'.
+func applyQuery(opts *redis.UniversalOptions, query string) error {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return errors.New("redis URL: what comes after '?' is not percent-encoded correctly")
+	}
+	for name, all := range values {
+		switch {
+		case len(all) > 1:
+			return errors.New("redis URL: one of ca_file, sentinel_user, sentinel_password is there twice")
+		case name == "ca_file" && opts.TLSConfig != nil:
+			if opts.TLSConfig.RootCAs, err = authorities(all[0]); err != nil {
+				return err
+			}
+		case name == "sentinel_user" && opts.MasterName != "":
+			opts.SentinelUsername = all[0]
+		case name == "sentinel_password" && opts.MasterName != "":
+			opts.SentinelPassword = all[0]
+		default:
+			return errors.New("redis URL: after '?' it may have ca_file with TLS, and sentinel_user and sentinel_password with Sentinel")
+		}
+	}
+	return nil
+}
+
+func authorities(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("redis URL: ca_file: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("redis URL: ca_file: %s holds no certificate", file)
+	}
+	return pool, nil
 }

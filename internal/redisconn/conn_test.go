@@ -1,0 +1,122 @@
+package redisconn_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+func open(t *testing.T, url string) *redisconn.Conn {
+	t.Helper()
+	options, err := redisconn.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := redisconn.Open(options)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// untilWorks sets a key until that works, and returns how long it took.
+func untilWorks(t *testing.T, c *redisconn.Conn, key string) time.Duration {
+	t.Helper()
+	began, tick := time.Now(), time.NewTicker(50*time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := c.Set(t.Context(), key, "1", 0).Err()
+		took := time.Since(began)
+		if err == nil {
+			return took
+		}
+		if took > time.Minute {
+			t.Fatalf("%s after %s: %v", key, took, err)
+		}
+		<-tick.C
+	}
+}
+
+func setAll(t *testing.T, c *redisconn.Conn) {
+	t.Helper()
+	for i := range 30 { // on all nodes
+		if err := c.Set(t.Context(), fmt.Sprint("key", i), "1", 0).Err(); err != nil {
+			t.Errorf("key %d: %v", i, err)
+		}
+	}
+}
+
+// One address of a Cluster is enough, and it may be that of a node that is gone later.
+func TestAClusterBehindOneAddressFailsOver(t *testing.T) {
+	t.Parallel()
+	cluster := testservers.RedisCluster3(t, true)
+	gone := cluster.Master("key0")
+	c := open(t, cluster.Nodes[gone].URL())
+	setAll(t, c)
+	cluster.Nodes[gone].Kill()
+	killed := time.Now()
+	cluster.UntilFailedOver("key0", gone)
+	elected := time.Since(killed)
+	took := untilWorks(t, c, "key0")
+	t.Logf("elected %.1f s after the kill, used %.1f s later", elected.Seconds(), took.Seconds())
+	if took > 20*time.Second { // the library by itself looks once a minute
+		t.Errorf("a key of a killed master works after %s", took)
+	}
+	setAll(t, c)
+}
+
+// What was one server is found to be a Cluster when it comes back as one.
+func TestAServerBecomesACluster(t *testing.T) {
+	t.Parallel()
+	cluster := testservers.RedisCluster3(t, false)
+	single := testservers.Redis(t)
+	way := testservers.NewProxy(t, single.Addr)
+	c := open(t, "redis://"+way.Addr+"/0")
+	setAll(t, c)
+	way.Point(cluster.Nodes[0].Addr)
+	for i := range 30 {
+		untilWorks(t, c, fmt.Sprint("key", i))
+	}
+}
+
+// A server that is away at the start is found as what it is.
+func TestRedisMayComeLater(t *testing.T) {
+	t.Parallel()
+	server := testservers.RedisCluster(t)
+	server.Stop()
+	c := open(t, server.URL())
+	if err := c.Set(t.Context(), "key", "1", 0).Err(); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("a server that is down: %v", err)
+	}
+	server.Start()
+	untilWorks(t, c, "key")
+}
+
+func TestDatabaseIsSelected(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	second, first := open(t, server.URL()+"/2"), open(t, server.URL())
+	if err := second.Set(t.Context(), "key", "1", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if n := first.Exists(t.Context(), "key").Val(); n != 0 {
+		t.Error("the key is in the first database")
+	}
+	cluster := open(t, testservers.RedisCluster(t).URL()+"/2")
+	if err := cluster.Set(t.Context(), "key", "1", 0).Err(); err == nil || !strings.Contains(err.Error(), "cluster mode") {
+		t.Errorf("database 2 of a Cluster: %v", err)
+	}
+}
+
+// Sentinel with a password of its own.
+func TestSentinelFailsOver(t *testing.T) {
+	t.Parallel()
+	s := testservers.Sentinel(t, "sent&inel")
+	c := open(t, s.URL()+"?sentinel_password=sent%26inel")
+	untilWorks(t, c, "key")
+	s.Servers[0].Kill()
+	s.UntilMaster(1)
+	t.Logf("used %.1f s after the switch", untilWorks(t, c, "key").Seconds())
+}

@@ -1,0 +1,183 @@
+package testservers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// nodeTimeout is after how long a Cluster of the tests gives a node up.
+const nodeTimeout = time.Second
+
+// RedisNodes is a Cluster of several nodes: first its masters, then a replica of
+// each, in their order. A node that was killed can be started again.
+type RedisNodes struct {
+	tb    testing.TB
+	Nodes []*RedisServer
+}
+
+// RedisCluster3 starts three masters, which have a third of the hash slots each, and
+// a replica of each if wanted. args are those of every node.
+func RedisCluster3(tb testing.TB, replicas bool, args ...string) *RedisNodes {
+	tb.Helper()
+	const masters = 3
+	c := &RedisNodes{tb: tb}
+	count := masters
+	if replicas {
+		count = 2 * masters
+	}
+	for range count {
+		bus := strconv.Itoa(port(tb, FreeAddr(tb)))
+		c.Nodes = append(c.Nodes, startRedis(tb, FreeAddr(tb), ping, append([]string{
+			"--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", strconv.Itoa(int(nodeTimeout.Milliseconds())),
+			"--cluster-replica-validity-factor", "0",
+		}, args...)))
+	}
+	c.join(masters)
+	c.until("Cluster of all nodes", func() error { return c.agreed(count) })
+	return c
+}
+
+// join shares the hash slots out and makes the nodes known to one another.
+func (c *RedisNodes) join(masters int) {
+	c.tb.Helper()
+	ctx, share := c.tb.Context(), 16384/masters
+	for i, node := range c.Nodes {
+		c.on(node, func(client *redis.Client) error {
+			err := client.Do(ctx, "cluster", "set-config-epoch", i+1).Err()
+			if i < masters && err == nil {
+				last := (i+1)*share - 1
+				if i == masters-1 {
+					last = 16383
+				}
+				err = client.ClusterAddSlotsRange(ctx, i*share, last).Err()
+			}
+			host, at, _ := net.SplitHostPort(c.Nodes[0].Addr)
+			if err == nil && i > 0 {
+				err = client.Do(ctx, "cluster", "meet", host, at, c.Nodes[0].option("--cluster-port")).Err()
+			}
+			return err
+		})
+	}
+	for i, node := range c.Nodes[masters:] {
+		var master string
+		c.on(c.Nodes[i], func(client *redis.Client) (err error) {
+			master, err = client.Do(ctx, "cluster", "myid").Text()
+			return err
+		})
+		c.until("replica", func() error {
+			return withRedis(node.Addr, func(client *redis.Client) error { return client.ClusterReplicate(ctx, master).Err() })
+		})
+	}
+}
+
+// agreed is nil once each node knows all others, finds that the Cluster works, and
+// replicas have their masters' data.
+func (c *RedisNodes) agreed(count int) error {
+	for _, node := range c.Nodes {
+		err := withRedis(node.Addr, func(client *redis.Client) error {
+			state := client.ClusterInfo(context.Background()).Val()
+			role := client.Info(context.Background(), "replication").Val()
+			if !strings.Contains(state, "cluster_state:ok") || !strings.Contains(state, fmt.Sprintf("cluster_known_nodes:%d\r", count)) ||
+				strings.Contains(role, "role:slave") && !strings.Contains(role, "master_link_status:up") {
+				return errors.New(state + role)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Master is the number of the node that has a key now.
+func (c *RedisNodes) Master(key string) int {
+	c.tb.Helper()
+	for i, node := range c.Nodes {
+		err := withRedis(node.Addr, func(client *redis.Client) error { return client.Type(context.Background(), key).Err() })
+		if err == nil && c.IsMaster(i) {
+			return i
+		}
+	}
+	c.tb.Fatalf("no node has %s", key)
+	return 0
+}
+
+// IsMaster is whether a node is a master, as it says itself.
+func (c *RedisNodes) IsMaster(i int) bool {
+	role := ""
+	_ = withRedis(c.Nodes[i].Addr, func(client *redis.Client) error {
+		role = client.Info(context.Background(), "replication").Val()
+		return nil
+	})
+	return strings.Contains(role, "role:master")
+}
+
+// UntilFailedOver waits until the Cluster serves a key without the node that had it,
+// and returns the node that has it.
+func (c *RedisNodes) UntilFailedOver(key string, gone int) (now int) {
+	c.tb.Helper()
+	c.until("failover", func() error {
+		for i, node := range c.Nodes {
+			if i == gone || !c.IsMaster(i) {
+				continue
+			}
+			if withRedis(node.Addr, func(client *redis.Client) error { return client.Type(context.Background(), key).Err() }) == nil {
+				now = i
+				return nil
+			}
+		}
+		return errors.New("nobody has the key")
+	})
+	return now
+}
+
+// Addrs of all nodes.
+func (c *RedisNodes) Addrs() (all []string) {
+	for _, node := range c.Nodes {
+		all = append(all, node.Addr)
+	}
+	return all
+}
+
+func (c *RedisNodes) on(node *RedisServer, f func(*redis.Client) error) {
+	c.tb.Helper()
+	if err := withRedis(node.Addr, f); err != nil {
+		c.tb.Fatalf("redis node %s: %v", node.Addr, err)
+	}
+}
+
+func (c *RedisNodes) until(what string, f func() error) {
+	c.tb.Helper()
+	until(c.tb, what, f)
+}
+
+func until(tb testing.TB, what string, f func() error) {
+	tb.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	err := f()
+	for deadline := time.Now().Add(startTimeout); err != nil; err = f() {
+		if time.Now().After(deadline) {
+			tb.Fatalf("no %s: %v", what, err)
+		}
+		<-tick.C
+	}
+}
+
+// option is the value of an argument of the server.
+func (r *RedisServer) option(name string) string {
+	if i := slices.Index(r.args, name); i >= 0 {
+		return r.args[i+1]
+	}
+	return ""
+}
