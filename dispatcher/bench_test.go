@@ -51,6 +51,7 @@ type bench struct {
 	semaphore *slots.Semaphore
 	limits    *limits.Limiter
 	redis     redis.UniversalClient
+	database  int
 	mini      *miniredis.Miniredis                  // nil on real servers
 	ageing    func(tb testing.TB, by time.Duration) // lets the grants of pool "a" look older
 }
@@ -119,8 +120,8 @@ func ageing(driver, dsn, interval string) func(tb testing.TB, by time.Duration) 
 
 func newBench(tb testing.TB, ledger *store.Store, at testservers.RedisAt, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
-	client := testbackends.Redis(tb, at)
-	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), limits: limits.New(client), redis: client}
+	client := testbackends.Redis(tb, at).Client
+	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), limits: limits.New(client), redis: client, database: at.DB}
 	config := dispatcher.Config{
 		Store: ledger, Semaphore: b.semaphore, Limits: b.limits, LeaseMargin: 10 * time.Second,
 		FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },

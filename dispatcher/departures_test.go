@@ -67,7 +67,7 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 		left, asked := &departing{Semaphore: b.semaphore}, make(chan struct{}, 100)
 		b.Dispatcher = b.parking()
 		deaf := dispatcher.New(dispatcher.Config{ // it hears nothing of the others
-			Store: b.store, Semaphore: left, Parking: &hooked{Parking: parked.New(b.redis), asked: asked},
+			Store: b.store, Semaphore: left, Parking: &hooked{Parking: parked.New(b.redis, b.database), asked: asked},
 			FleetTokens: []string{"fleet-token-of-the-tests"},
 		})
 		b.pool("a", 1, minute)

@@ -102,3 +102,6 @@ func (l *poolLines) amongWaiting(pools []string) (waiting []string) {
 	}
 	return waiting
 }
+
+// Pools are those that this replica knows of, sorted.
+func (d *Dispatcher) Pools() []string { return d.lines.names() }

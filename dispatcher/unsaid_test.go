@@ -78,7 +78,7 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 			b := embedded(t)
 			replica := func() *dispatcher.Dispatcher {
 				d := dispatcher.New(dispatcher.Config{
-					Store: b.store, Semaphore: b.semaphore, Parking: silentBoard{parked.New(b.redis)},
+					Store: b.store, Semaphore: b.semaphore, Parking: silentBoard{parked.New(b.redis, b.database)},
 					FleetTokens: []string{"fleet-token-of-the-tests"}, OfferLeast: minute, OfferMost: minute,
 				})
 				t.Cleanup(func() { _ = d.StopHandingOn(context.Background()) })

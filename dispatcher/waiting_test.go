@@ -116,7 +116,7 @@ func (b *bench) replica() *dispatcher.Dispatcher {
 
 func (b *bench) parking(changes ...func(*dispatcher.Config)) *dispatcher.Dispatcher {
 	b.t.Helper()
-	board := parked.New(b.redis)
+	board := parked.New(b.redis, b.database)
 	config := dispatcher.Config{
 		Store: b.store, Semaphore: b.semaphore, Parking: board, FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
 		OfferLeast: minute, OfferMost: minute,

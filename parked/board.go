@@ -52,20 +52,13 @@ type Board struct {
 	quiet   time.Duration // after which a connection without a message is tried
 }
 
-// New returns the board of a replica in the Redis of client.
-func New(client redis.UniversalClient) *Board {
+// New returns the board of a replica in the Redis of client, and in this database of it.
+func New(client redis.UniversalClient, database int) *Board {
 	return &Board{
 		client: client, newest: redis.NewScript(newestLua), gone: redis.NewScript(goneLua), replica: rand.Text(),
 		// Channels are of a whole server, keys of one of its databases.
-		channel: "parked:" + strconv.Itoa(database(client)), quiet: 5 * time.Second,
+		channel: "parked:" + strconv.Itoa(database), quiet: 5 * time.Second,
 	}
-}
-
-func database(client redis.UniversalClient) int {
-	if one, ok := client.(*redis.Client); ok {
-		return one.Options().DB
-	}
-	return 0
 }
 
 // Newest makes a report that this replica parks the newest of its device

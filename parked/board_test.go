@@ -51,10 +51,17 @@ func replicaOf(t *testing.T, client redis.UniversalClient) *replica {
 	return impatient(t, client, patience) // what stands still for a while must not lose messages
 }
 
+func databaseOf(client redis.UniversalClient) int {
+	if one, ok := client.(*redis.Client); ok {
+		return one.Options().DB
+	}
+	return 0
+}
+
 // impatient tries a connection that was silent for quiet.
 func impatient(t *testing.T, client redis.UniversalClient, quiet time.Duration) *replica {
 	t.Helper()
-	r := &replica{Board: parked.New(client), t: t, said: make(chan string, 1000), hears: make(chan struct{}, 1000)}
+	r := &replica{Board: parked.New(client, databaseOf(client)), t: t, said: make(chan string, 1000), hears: make(chan struct{}, 1000)}
 	r.TriesAfter(quiet)
 	ctx, stop := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
@@ -268,7 +275,7 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 
 func TestWithoutRedisItIsUnavailable(t *testing.T) {
 	t.Parallel()
-	board := parked.New(testservers.RedisAt{Addr: testservers.FreeAddr(t)}.Client(t))
+	board := parked.New(testservers.RedisAt{Addr: testservers.FreeAddr(t)}.Client(t), 0)
 	if _, _, err := board.Newest(t.Context(), "a", time.Minute); !errors.Is(err, parked.ErrUnavailable) {
 		t.Errorf("newest: %v", err)
 	}

@@ -72,6 +72,9 @@ func scriptsWith(lineLua string) scripts {
 // key is one of the keys of a pool.
 func key(pool, name string) string { return "slots:{" + pool + "}:" + name }
 
+// Key is one that is on the same node of a Cluster as those of a pool.
+func Key(pool string) string { return key(pool, "") }
+
 // keys of a pool, in the order of pool.lua; one hash tag, so one node of a Cluster.
 func keys(pool string) []string {
 	prefix := key(pool, "")
@@ -102,7 +105,7 @@ func (s *Semaphore) run(ctx context.Context, script *redis.Script, pool string, 
 // guarded sends unless Redis is known not to answer, and again what the network
 // lost, as long as nobody else finds out that it does not.
 func (s *Semaphore) guarded(ctx context.Context, pool string, send func() error) (err error) {
-	b := s.breakers.Of(ctx, key(pool, ""))
+	b := s.breakers.Of(ctx, Key(pool))
 	probe, ok := b.Enter()
 	if !ok {
 		return redisconn.ErrOpen

@@ -103,7 +103,7 @@ func TestOnlyTheListOfRecentDevicesNeedsRedis(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	b := embedded(t, func(s *setup) {
-		list := recent.New(testbackends.Redis(t, testservers.RedisAt{Addr: server.Addr()}))
+		list := recent.New(testbackends.Redis(t, testservers.RedisAt{Addr: server.Addr()}).Client)
 		s.api.Recent, s.dispatcher.Recent = list, list
 	})
 	b.seen("a")

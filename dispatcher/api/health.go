@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -11,6 +13,19 @@ import (
 
 // probeTime bounds one readiness check.
 const probeTime = time.Second
+
+// UnservedError is the error of a Redis that does not serve all pools.
+type UnservedError struct {
+	Served, Known int // pools
+	Err           error
+}
+
+func (e *UnservedError) Error() string {
+	return fmt.Sprintf("%d of %d pools are served: %v", e.Served, e.Known, e.Err)
+}
+
+// Unwrap is why.
+func (e *UnservedError) Unwrap() error { return e.Err }
 
 // checkOK is the state of a check that passed.
 const checkOK = "ok"
@@ -41,19 +56,30 @@ func (h *health) register(mux *http.ServeMux) {
 func (h *health) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), probeTime)
 	defer cancel()
-	states, missing := h.probe(ctx)
+	found := h.probe(ctx)
 	status, word := http.StatusOK, "ready"
 	if h.stopping.Load() {
 		status, word = http.StatusServiceUnavailable, "stopping"
-	} else if missing {
+	} else if found.missing {
 		status, word = http.StatusServiceUnavailable, "not ready"
 	}
-	writeStatus(w, status, map[string]any{"status": word, "checks": states})
+	body := map[string]any{"status": word, "checks": found.states}
+	if u := found.unserved; u != nil {
+		body["pools"] = map[string]int{"served": u.Served, "known": u.Known}
+	}
+	writeStatus(w, status, body)
+}
+
+// probed is what the checks say.
+type probed struct {
+	states   map[string]string
+	missing  bool           // one that is required
+	unserved *UnservedError // nil: all pools are served
 }
 
 // probe asks all dependencies at once.
-func (h *health) probe(ctx context.Context) (states map[string]string, missing bool) {
-	states = make(map[string]string, len(h.checks))
+func (h *health) probe(ctx context.Context) probed {
+	found := probed{states: make(map[string]string, len(h.checks))}
 	var mu sync.Mutex
 	var wait sync.WaitGroup
 	for _, check := range h.checks {
@@ -63,16 +89,17 @@ func (h *health) probe(ctx context.Context) (states map[string]string, missing b
 			defer mu.Unlock()
 			switch {
 			case err == nil:
-				states[check.Name] = checkOK
+				found.states[check.Name] = checkOK
 			case check.Required:
-				states[check.Name], missing = "failed", true
+				found.states[check.Name], found.missing = "failed", true
 			default:
-				states[check.Name] = "degraded"
+				found.states[check.Name] = "degraded"
+				errors.As(err, &found.unserved)
 			}
 		})
 	}
 	wait.Wait()
-	return states, missing
+	return found
 }
 
 func writeStatus(w http.ResponseWriter, status int, body any) {
@@ -85,6 +112,5 @@ func writeStatus(w http.ResponseWriter, status int, body any) {
 func (a *API) Dependencies(ctx context.Context) map[string]string {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	states, _ := a.health.probe(ctx)
-	return states
+	return a.health.probe(ctx).states
 }

@@ -16,31 +16,28 @@ type healthMetrics struct {
 	states  *reading.Shared[probed]
 	isReady *prometheus.Desc
 	isUp    *prometheus.Desc
-}
-
-// probed is what the checks say.
-type probed struct {
-	states  map[string]string
-	missing bool
+	served  *prometheus.Desc
 }
 
 // metrics are a registry of their own.
 func (h *health) metrics() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&healthMetrics{
-		health: h,
-		states: reading.New(probeTime, probeTime, time.Now, func(ctx context.Context) (p probed, err error) {
-			p.states, p.missing = h.probe(ctx)
-			return p, nil
-		}),
+		health:  h,
+		states:  reading.New(probeTime, probeTime, time.Now, func(ctx context.Context) (probed, error) { return h.probe(ctx), nil }),
 		isReady: prometheus.NewDesc("dispatcher_ready", "1: this replica answers /readyz with 200.", nil, nil),
 		isUp:    prometheus.NewDesc("dispatcher_dependency_up", "1: this replica reaches what /readyz checks.", []string{"dependency"}, nil),
+		served:  prometheus.NewDesc("dispatcher_pools_served_ratio", "Share of the pools that Redis serves; 1: all of them, 0: none.", nil, nil),
 	})
 	return registry
 }
 
 // Describe names the metrics.
-func (m *healthMetrics) Describe(out chan<- *prometheus.Desc) { out <- m.isReady; out <- m.isUp }
+func (m *healthMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- m.isReady
+	out <- m.isUp
+	out <- m.served
+}
 
 // Collect asks the dependencies, for all who scrape at the same time at once.
 func (m *healthMetrics) Collect(out chan<- prometheus.Metric) {
@@ -52,8 +49,20 @@ func (m *healthMetrics) Collect(out chan<- prometheus.Metric) {
 	if err != nil {
 		return // which one hangs is not known
 	}
+	out <- prometheus.MustNewConstMetric(m.served, prometheus.GaugeValue, p.servedRatio())
 	for _, check := range m.health.checks {
 		out <- truth(m.isUp, p.states[check.Name] == checkOK, check.Name)
+	}
+}
+
+func (p probed) servedRatio() float64 {
+	switch u := p.unserved; {
+	case u == nil:
+		return 1
+	case u.Known == 0:
+		return 0
+	default:
+		return float64(u.Served) / float64(u.Known)
 	}
 }
 

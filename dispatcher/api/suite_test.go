@@ -125,7 +125,7 @@ func servers(t *testing.T) *bench {
 
 func newBench(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...func(*setup)) *bench {
 	t.Helper()
-	client := testbackends.Redis(t, at)
+	client := testbackends.Redis(t, at).Client
 	b := &bench{T: t, store: &ledger{Store: s}, semaphore: slots.New(client), redis: client, metrics: prometheus.NewRegistry()}
 	b.api = b.newAPI(changes...)
 	b.url = b.serve(b.api.Handler())

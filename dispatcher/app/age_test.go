@@ -16,15 +16,15 @@ func TestEmbeddedKeysEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = opened.run(context.WithoutCancel(t.Context())) })
-	if err := b.redis.Set(t.Context(), "k", "v", time.Hour).Err(); err != nil {
+	if err := b.redis.Client.Set(t.Context(), "k", "v", time.Hour).Err(); err != nil {
 		t.Fatal(err)
 	}
 	b.age(59 * time.Minute)
-	if n := b.redis.Exists(t.Context(), "k").Val(); n != 1 {
+	if n := b.redis.Client.Exists(t.Context(), "k").Val(); n != 1 {
 		t.Error("the key has ended too soon")
 	}
 	b.age(time.Minute)
-	if n := b.redis.Exists(t.Context(), "k").Val(); n != 0 {
+	if n := b.redis.Client.Exists(t.Context(), "k").Val(); n != 0 {
 		t.Error("the key is still there")
 	}
 }

@@ -119,11 +119,11 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	if b.accounts != nil {
 		b.store.NoteAccounts()
 	}
-	a := &App{config: config, log: log, semaphore: slots.New(b.redis.UniversalClient), front: f}
-	seen := recent.New(b.redis)
-	a.board = parked.New(b.redis)
+	a := &App{config: config, log: log, semaphore: slots.New(b.redis.Client), front: f}
+	seen := recent.New(b.redis.Client)
+	a.board = parked.New(b.redis.Client, b.redis.Database)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: b.store, Semaphore: a.semaphore, Limits: limits.New(b.redis.UniversalClient), Accounts: b.accounts, Recent: seen, Parking: a.board,
+		Store: b.store, Semaphore: a.semaphore, Limits: limits.New(b.redis.Client), Accounts: b.accounts, Recent: seen, Parking: a.board,
 		Waker:       pushes{func() *mqtt.Client { return a.mqtt }},
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, Recall: true,
 		FleetTokens: config.fleetTokens(), FleetMode: dispatcher.FleetMode(config.FleetTokenMode),
@@ -137,6 +137,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	a.web = a.newWeb(b, version)
 	a.passes = a.newPasses()
 	a.passes.all = append(a.passes.all, &pass{name: "warm", every: warmEvery, limit: time.Minute, run: b.store.Warm, quiet: true})
+	a.passes.all = append(a.passes.all, (&redisWatch{conn: b.redis, log: log}).pass())
 	if b.age != nil {
 		a.passes.all = append(a.passes.all, &pass{name: "age", every: ageEvery, limit: time.Minute, run: func(context.Context) error {
 			b.age(ageEvery)
@@ -166,7 +167,7 @@ func (a *App) attachMQTT(options mqtt.Options) error {
 func (a *App) checks(b backends) []api.Check {
 	return []api.Check{
 		{Name: "postgres", Required: true, Probe: b.store.Ping},
-		{Name: "redis", Probe: func(ctx context.Context) error { return b.redis.Ping(ctx).Err() }},
+		redisCheck(b.redis, a.dispatcher.Pools),
 		{Name: "mqtt", Probe: func(context.Context) error {
 			if a.mqtt != nil && !a.mqtt.Connected() {
 				return errors.New("not connected")

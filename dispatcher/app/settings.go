@@ -79,7 +79,7 @@ func (s Setting) check(value any) error {
 func Settings() []Setting {
 	return []Setting{
 		{Key: "postgres_dsn", Secret: true, Help: "Postgres, as a URL or key=value pairs; needed; say sslmode yourself, e.g. verify-full"},
-		{Key: "redis_url", Secret: true, Help: "Redis: redis://, rediss://, several hosts for a Cluster, redis+sentinel://; needed"},
+		{Key: "redis_url", Secret: true, Help: "Redis: redis://, rediss://, one host, or several or one of a Cluster, redis+sentinel://; ?ca_file=, ?sentinel_user=&sentinel_password=; needed"},
 		{Key: "mqtt_url", Help: "MQTT broker: mqtt://, tcp:// or mqtts://; empty: no MQTT"},
 		{Key: "mqtt_user", Help: "user name at the broker"},
 		{Key: "mqtt_password", Secret: true, Help: "password at the broker"},

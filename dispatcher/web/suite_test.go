@@ -97,7 +97,7 @@ func servers(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string)
 
 func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...func(*web.Options)) *bench {
 	t.Helper()
-	client := testbackends.Redis(t, at)
+	client := testbackends.Redis(t, at).Client
 	b := &bench{T: t, store: &ledger{Store: s}, redis: at}
 	seen := recent.New(client)
 	b.dispatcher = dispatcher.New(dispatcher.Config{

@@ -15,7 +15,8 @@ const rereadEvery = 10 * time.Second
 
 // Conn is a client of whatever Redis its options name.
 type Conn struct {
-	redis.UniversalClient // a *redis.ClusterClient, but behind Sentinel
+	Client   redis.UniversalClient // a *redis.ClusterClient; a *redis.Client behind Sentinel
+	Database int
 
 	topology *topology // nil behind Sentinel
 }
@@ -23,10 +24,10 @@ type Conn struct {
 // Open returns a client that connects when it is used.
 func Open(options *redis.UniversalOptions) *Conn {
 	if options.MasterName != "" {
-		return &Conn{UniversalClient: redis.NewFailoverClient(options.Failover())}
+		return &Conn{Client: redis.NewFailoverClient(options.Failover()), Database: options.DB}
 	}
 	t := newTopology(options)
-	cluster := options.Cluster()
+	cluster := t.options.Cluster()
 	cluster.ClusterSlots, cluster.ClusterStateReloadInterval = t.read, rereadEvery
 	cluster.DisableRoutingPolicies = true // nothing is sent to several nodes, and COMMAND need not be permitted
 	if db := options.DB; db != 0 {
@@ -34,12 +35,12 @@ func Open(options *redis.UniversalOptions) *Conn {
 	}
 	client := redis.NewClusterClient(cluster)
 	client.OnNewNode(func(node *redis.Client) { node.AddHook(watch{client.ReloadState}) })
-	return &Conn{UniversalClient: client, topology: t}
+	return &Conn{Client: client, Database: options.DB, topology: t}
 }
 
 // Close ends all connections.
 func (c *Conn) Close() error {
-	err := c.UniversalClient.Close()
+	err := c.Client.Close()
 	if c.topology != nil {
 		err = errors.Join(err, c.topology.close())
 	}

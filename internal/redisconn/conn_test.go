@@ -27,7 +27,7 @@ func untilWorks(t *testing.T, c *redisconn.Conn, key string) time.Duration {
 	began, tick := time.Now(), time.NewTicker(50*time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := c.Set(t.Context(), key, "1", 0).Err()
+		err := c.Client.Set(t.Context(), key, "1", 0).Err()
 		took := time.Since(began)
 		if err == nil {
 			return took
@@ -42,7 +42,7 @@ func untilWorks(t *testing.T, c *redisconn.Conn, key string) time.Duration {
 func setAll(t *testing.T, c *redisconn.Conn) {
 	t.Helper()
 	for i := range 30 { // on all nodes
-		if err := c.Set(t.Context(), fmt.Sprint("key", i), "1", 0).Err(); err != nil {
+		if err := c.Client.Set(t.Context(), fmt.Sprint("key", i), "1", 0).Err(); err != nil {
 			t.Errorf("key %d: %v", i, err)
 		}
 	}
@@ -87,7 +87,7 @@ func TestRedisMayComeLater(t *testing.T) {
 	server := testservers.RedisCluster(t)
 	server.Stop()
 	c := open(t, server.URL())
-	if err := c.Set(t.Context(), "key", "1", 0).Err(); err == nil || !strings.Contains(err.Error(), "refused") {
+	if err := c.Client.Set(t.Context(), "key", "1", 0).Err(); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("a server that is down: %v", err)
 	}
 	server.Start()
@@ -98,14 +98,14 @@ func TestDatabaseIsSelected(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
 	second, first := open(t, server.URL()+"/2"), open(t, server.URL())
-	if err := second.Set(t.Context(), "key", "1", 0).Err(); err != nil {
+	if err := second.Client.Set(t.Context(), "key", "1", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if n := first.Exists(t.Context(), "key").Val(); n != 0 {
+	if n := first.Client.Exists(t.Context(), "key").Val(); n != 0 {
 		t.Error("the key is in the first database")
 	}
 	cluster := open(t, testservers.RedisCluster(t).URL()+"/2")
-	if err := cluster.Set(t.Context(), "key", "1", 0).Err(); err == nil || !strings.Contains(err.Error(), "cluster mode") {
+	if err := cluster.Client.Set(t.Context(), "key", "1", 0).Err(); err == nil || !strings.Contains(err.Error(), "cluster mode") {
 		t.Errorf("database 2 of a Cluster: %v", err)
 	}
 }
@@ -119,4 +119,15 @@ func TestSentinelFailsOver(t *testing.T) {
 	s.Servers[0].Kill()
 	s.UntilMaster(1)
 	t.Logf("used %.1f s after the switch", untilWorks(t, c, "key").Seconds())
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); !is(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s", what)
+		}
+	}
 }

@@ -1,8 +1,8 @@
 package redisconn
 
 import (
-	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -33,7 +33,11 @@ type topology struct {
 }
 
 func newTopology(options *redis.UniversalOptions) *topology {
-	return &topology{seeds: options.Addrs, options: *options, asking: make(map[string]*redis.Client)}
+	t := &topology{seeds: options.Addrs, options: *options, asking: make(map[string]*redis.Client)}
+	if t.options.Dialer == nil {
+		t.options.Dialer = t.dial
+	}
+	return t
 }
 
 // said is what a node says of the topology.
@@ -168,11 +172,11 @@ func ask(ctx context.Context, client *redis.Client, addr string) said {
 	switch {
 	case err == nil && len(slots) > 0:
 	case err == nil: // a node that nobody has met yet
-		return said{err: fmt.Errorf("redis node %s has no part in a Cluster", addr)}
+		return said{err: fmt.Errorf("redis node %s has no part in a Cluster", dialed(addr))}
 	case errors.As(err, &answer) && !busy(err): // forbidden, renamed, or it supports no Cluster
 		return said{alone: true, works: true}
 	default:
-		return said{err: fmt.Errorf("redis node %s: %w", addr, err)}
+		return said{err: fmt.Errorf("redis node %s: %w", dialed(addr), err)}
 	}
 	info, _ := client.ClusterInfo(ctx).Result() // without it, it is believed the least
 	state := fields(info)
@@ -208,19 +212,37 @@ func fields(info string) map[string]string {
 
 // reachable is the address of a node as it can be reached from here, given whom it was
 // learnt from: a node may not know its own host, say port 0 where only TLS
-// is served, or name itself by an address that means this machine. Such an address is
-// written as a name, since the library replaces addresses of this kind.
+// is served, or name itself by an address that means the machine it is on.
 func reachable(addr, from string) string {
 	host, port := splitAddr(addr)
 	fromHost, fromPort := splitAddr(from)
 	if ip := net.ParseIP(host); host == "" || host == "?" || ip != nil && ip.IsLoopback() {
 		host = fromHost
 	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
-		host = "localhost"
-	}
 	if port == "0" {
 		port = fromPort
 	}
-	return net.JoinHostPort(cmp.Or(host, "localhost"), port)
+	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
+		host += loopback
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// loopback makes names of the addresses of this machine, which the library would
+// replace: it takes them for addresses of the machine that a node is on.
+const loopback = ".loopback"
+
+// dialed is the address that is meant by what reachable made.
+func dialed(addr string) string {
+	host, port := splitAddr(addr)
+	return net.JoinHostPort(strings.TrimSuffix(host, loopback), port)
+}
+
+// dial connects to a node.
+func (t *topology) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	tcp := &net.Dialer{Timeout: t.options.DialTimeout}
+	if t.options.TLSConfig == nil {
+		return tcp.DialContext(ctx, network, dialed(addr))
+	}
+	return (&tls.Dialer{NetDialer: tcp, Config: t.options.TLSConfig}).DialContext(ctx, network, dialed(addr))
 }

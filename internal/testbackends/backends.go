@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/store"
@@ -83,12 +81,12 @@ func opened(tb testing.TB, s *store.Store, err error) *store.Store {
 }
 
 // Redis is a client of a test's Redis, made as the program makes its own.
-func Redis(tb testing.TB, at testservers.RedisAt) redis.UniversalClient {
+func Redis(tb testing.TB, at testservers.RedisAt) *redisconn.Conn {
 	tb.Helper()
 	options := redisconn.Options(at.Addr)
 	options.DB = at.DB
 	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = Patience, Patience, Patience, Patience
 	client := redisconn.Open(options)
 	tb.Cleanup(func() { _ = client.Close() })
-	return client.UniversalClient
+	return client
 }

@@ -88,14 +88,6 @@ func sentinel(tb testing.TB, host, masterPort, password string) *RedisServer {
 	}
 	process := StartProcess(tb,
 		func() *exec.Cmd { return exec.Command(path, file, "--sentinel") },
-		func() error {
-			return withRedis(addr, func(client *redis.Client) error {
-				err := client.Ping(context.Background()).Err()
-				if err != nil && strings.HasPrefix(err.Error(), "NOAUTH") {
-					return nil
-				}
-				return err
-			})
-		})
+		func() error { return withRedis(addr, ping) })
 	return &RedisServer{Process: process, Addr: addr}
 }

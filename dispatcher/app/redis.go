@@ -1,0 +1,69 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// redisEvery is how often Redis is examined. A lost one is found by its calls, and
+// by the checks.
+const redisEvery = 10 * time.Second
+
+// redisCheck says which of the pools that this replica knows Redis serves.
+func redisCheck(conn *redisconn.Conn, pools func() []string) api.Check {
+	return api.Check{Name: "redis", Probe: func(ctx context.Context) error {
+		known := pools()
+		keys := make([]string, len(known))
+		for i, pool := range known {
+			keys[i] = slots.Key(pool)
+		}
+		served, err := conn.Served(ctx, keys)
+		if err != nil {
+			return &api.UnservedError{Served: served, Known: len(known), Err: err}
+		}
+		return nil
+	}}
+}
+
+// redisWatch tells the log what Redis is, and what is wrong with it: at the start,
+// and whenever that changes.
+type redisWatch struct {
+	conn *redisconn.Conn
+	log  *slog.Logger
+	said []string // the last time
+}
+
+func (w *redisWatch) pass() *pass {
+	return &pass{name: "redis", every: redisEvery, limit: 5 * time.Second, run: w.look, quiet: true}
+}
+
+func (w *redisWatch) look(ctx context.Context) error {
+	notes, err := w.conn.Examine(ctx)
+	if err != nil {
+		w.say([]string{err.Error()}, func() {
+			w.log.ErrorContext(ctx, "Redis cannot be used: results are taken, and NOTHING IS GRANTED", "err", err)
+		})
+		return err
+	}
+	w.say(append([]string{notes.Kind, notes.Version}, notes.Trouble...), func() {
+		w.log.InfoContext(ctx, "Redis answers", "redis", notes.Kind, "version", notes.Version)
+		for _, trouble := range notes.Trouble {
+			w.log.WarnContext(ctx, "trouble with Redis", "trouble", trouble)
+		}
+	})
+	return nil
+}
+
+// say logs what is not what was said before.
+func (w *redisWatch) say(now []string, log func()) {
+	if !slices.Equal(now, w.said) {
+		log()
+	}
+	w.said = now
+}

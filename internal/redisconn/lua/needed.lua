@@ -1,0 +1,27 @@
+-- Names the commands of the program that this user may not use, or that do not
+-- exist here. Each is tried on a key that holds a text for a moment, so most
+-- of them fail for that reason and change nothing.
+-- KEYS     the key
+-- Returns  the names
+local key = KEYS[1]
+local tries = {
+  { 'SET', key, '', 'PX', '1000' }, { 'GET', key }, { 'PEXPIRE', key, '1000' }, { 'EXISTS', key }, { 'TIME' },
+  { 'HGET', key, 'f' }, { 'HSET', key, 'f', '1' }, { 'HDEL', key, 'f' }, { 'HEXISTS', key, 'f' }, { 'HINCRBY', key, 'f', '1' },
+  { 'HLEN', key }, { 'HMGET', key, 'f' }, { 'HVALS', key },
+  { 'LINDEX', key, '0' }, { 'LINSERT', key, 'BEFORE', 'a', 'b' }, { 'LPUSH', key, 'a' }, { 'LTRIM', key, '0', '1' },
+  { 'RPOP', key }, { 'RPUSH', key, 'a' },
+  { 'ZADD', key, '1', 'm' }, { 'ZCARD', key }, { 'ZCOUNT', key, '0', '1' }, { 'ZINCRBY', key, '1', 'm' },
+  { 'ZLEXCOUNT', key, '-', '+' }, { 'ZMSCORE', key, 'm' }, { 'ZPOPMIN', key }, { 'ZRANGE', key, '0', '1' },
+  { 'ZRANGEBYLEX', key, '-', '+' }, { 'ZRANGEBYSCORE', key, '0', '1' }, { 'ZREM', key, 'm' },
+  { 'ZREMRANGEBYRANK', key, '0', '1' }, { 'ZREMRANGEBYSCORE', key, '0', '1' }, { 'ZREVRANGE', key, '0', '1' },
+  { 'ZSCORE', key, 'm' }, { 'DEL', key },
+}
+local forbidden = {}
+for _, try in ipairs(tries) do
+  local reply = redis.pcall(unpack(try))
+  local err = type(reply) == 'table' and reply.err or ''
+  if string.find(err, 'permission') or string.find(err, "can't run") or string.find(err, 'Unknown') or string.find(err, 'unknown command') then
+    forbidden[#forbidden + 1] = try[1]
+  end
+end
+return forbidden

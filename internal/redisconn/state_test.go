@@ -1,0 +1,135 @@
+package redisconn_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+func keysOfAllNodes() (keys []string) {
+	for i := range 30 {
+		keys = append(keys, fmt.Sprint("key", i))
+	}
+	return keys
+}
+
+// A Cluster that lacks a master says which share of the keys is served: with
+// cluster-require-full-coverage, as is the default, none.
+func TestServedIsWhatTheClusterServes(t *testing.T) {
+	t.Parallel()
+	for coverage, partly := range map[string]bool{"yes": false, "no": true} {
+		t.Run(coverage, func(t *testing.T) {
+			t.Parallel()
+			cluster := testservers.RedisCluster3(t, false, "--cluster-require-full-coverage", coverage)
+			c := open(t, cluster.Nodes[0].URL())
+			if n, err := c.Served(t.Context(), keysOfAllNodes()); n != 30 || err != nil {
+				t.Errorf("%d of 30 served, %v", n, err)
+			}
+			cluster.Nodes[2].Kill()
+			eventually(t, "Cluster that knows of the loss", func() bool {
+				n, err := c.Served(t.Context(), keysOfAllNodes())
+				return err != nil && (n > 10 && n < 30) == partly && (n == 0) == !partly
+			})
+		})
+	}
+}
+
+func TestServedByOneServer(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	c := open(t, server.URL())
+	if n, err := c.Served(t.Context(), keysOfAllNodes()); n != 30 || err != nil {
+		t.Errorf("%d of 30 served, %v", n, err)
+	}
+	server.Stop()
+	if n, err := c.Served(t.Context(), keysOfAllNodes()); n != 0 || err == nil {
+		t.Errorf("%d of 30 served by a server that is down, %v", n, err)
+	}
+}
+
+func TestExamineSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		args    []string
+		user    string
+		trouble []string
+	}{
+		"nothing":             {},
+		"memory without end":  {args: []string{"--maxmemory-policy", "allkeys-lru"}},
+		"eviction":            {args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"}, trouble: []string{"volatile-lru"}},
+		"a forbidden command": {args: strings.Fields("--user poor on >p ~* &* +@all -zmscore -hvals"), user: "poor:p@", trouble: []string{"HVALS, ZMSCORE"}},
+		"a renamed command":   {args: []string{"--rename-command", "ZPOPMIN", "ELSE"}, trouble: []string{"ZPOPMIN"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := open(t, "redis://"+test.user+testservers.Redis(t, test.args...).Addr)
+			notes, err := c.Examine(t.Context())
+			if err != nil || notes.Kind != "one server" || !strings.HasPrefix(notes.Version, "7.") || len(notes.Trouble) != len(test.trouble) {
+				t.Fatalf("%+v, %v; want trouble %q", notes, err, test.trouble)
+			}
+			for i, want := range test.trouble {
+				if !strings.Contains(notes.Trouble[i], want) {
+					t.Errorf("%q, want %q", notes.Trouble[i], want)
+				}
+			}
+		})
+	}
+}
+
+// What keeps everything from working is an error that says it.
+func TestExamineFails(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t, "--requirepass", "right")
+	for url, want := range map[string]string{
+		"redis://:wrong@" + server.Addr:             "WRONGPASS",
+		server.URL():                                "NOAUTH",
+		"redis://:right@" + testservers.FreeAddr(t): "refused",
+	} {
+		if _, err := open(t, url).Examine(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+func TestExamineCluster(t *testing.T) {
+	t.Parallel()
+	notes, err := open(t, testservers.RedisCluster3(t, false).Nodes[1].URL()).Examine(t.Context())
+	if err != nil || notes.Kind != "a Cluster of 3 masters" || len(notes.Trouble) != 0 {
+		t.Errorf("%+v, %v", notes, err)
+	}
+	notes, err = open(t, testservers.Sentinel(t, "").URL()).Examine(t.Context())
+	if err != nil || notes.Kind != "a master behind Sentinel" || len(notes.Trouble) != 0 {
+		t.Errorf("%+v, %v", notes, err)
+	}
+}
+
+// The rights in deploy/ are enough: see the tests of dispatcher/app. Here: no more
+// than those that the program names.
+func TestUsersHaveTheLeastRights(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile(filepath.Join("..", "..", "deploy", "redis", "users.acl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	needed, err := os.ReadFile(filepath.Join("lua", "needed.lua"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	outside := []string{"ping", "info", "cluster|slots", "cluster|info", "asking", "select", "eval", "evalsha", "publish", "subscribe", "unsubscribe"}
+	for line := range strings.Lines(string(content)) {
+		if !strings.HasPrefix(line, "user dispatcher ") {
+			continue
+		}
+		for _, right := range strings.FieldsSeq(line) {
+			command, is := strings.CutPrefix(right, "+")
+			if is && !slices.Contains(outside, command) && !strings.Contains(string(needed), "{ '"+strings.ToUpper(command)+"'") {
+				t.Errorf("%s is permitted, and not needed", command)
+			}
+		}
+	}
+}
