@@ -34,6 +34,8 @@ type experiment struct {
 	watch    *watch
 	postgres *testservers.PostgresServer
 	redis    *testservers.RedisServer
+	cluster  *testservers.RedisNodes    // in its place; nil: none
+	sentinel *testservers.RedisSentinel // likewise
 	broker   *testservers.MosquittoServer
 	dsn      string
 	db       *sql.DB
@@ -48,6 +50,7 @@ type experiment struct {
 	fleet      simulator.Config
 	reapEvery  time.Duration
 	settings   []string // of the replicas
+	redisURL   string   // of both; empty: of the one server, through redisLink for the second
 	redelivers bool     // some grant must be delivered again
 }
 
@@ -110,9 +113,13 @@ func (x *experiment) deploy() {
 	settings := append([]string{
 		"DISPATCHER_MQTT_URL=" + x.broker.URL, "DISPATCHER_MQTT_USER=dispatcher", "DISPATCHER_MQTT_PASSWORD=" + fleetToken,
 	}, x.settings...)
+	first, second := x.redis.URL(), "redis://"+x.redisLink.Addr
+	if x.redisURL != "" {
+		first, second = x.redisURL, x.redisURL
+	}
 	x.replicas = []*replica{
-		startReplica(x.t, strings.ReplaceAll(x.dsn, x.postgres.Addr(), x.ledgerLink.Addr), x.redis.URL(), settings...),
-		startReplica(x.t, x.dsn, "redis://"+x.redisLink.Addr, settings...),
+		startReplica(x.t, strings.ReplaceAll(x.dsn, x.postgres.Addr(), x.ledgerLink.Addr), first, settings...),
+		startReplica(x.t, x.dsn, second, settings...),
 	}
 	x.fleet.Margin = x.margin()
 	x.fleet.URL, x.fleet.MQTTURL = balance(x.t, x.replicas...), x.broker.URL
@@ -195,11 +202,14 @@ func (x *experiment) strike(ctx context.Context, faults []fault) error {
 		if err := f.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
-		over := time.Now()
-		if err := x.untilRecovered(ctx); err != nil {
+		recovery, err := x.recovers(ctx)
+		if err == nil {
+			x.t.Logf("recovered: %s", recovery)
+			err = x.untilRecovered(ctx)
+		}
+		if err != nil {
 			return fmt.Errorf("not recovered from: %s: %w", f.name, err)
 		}
-		x.t.Logf("recovered after %s", time.Since(over).Round(10*time.Millisecond))
 	}
 	return x.untilAgreed(ctx)
 }

@@ -31,6 +31,9 @@ func TestFaults(t *testing.T) {
 			judged(t, func(t *testing.T, v *verdict) {
 				t.Helper()
 				x := newExperiment(t, v, g.redis...)
+				if g.prepare != nil {
+					g.prepare(x)
+				}
 				x.deploy()
 				x.run(g.faults(x)...)
 			})
@@ -43,26 +46,32 @@ type group struct {
 	name   string
 	redis  []string // its arguments
 	faults func(*experiment) []fault
+
+	prepare func(*experiment) // before it is deployed; nil: nothing
 }
 
 // groups are all faults; with -short they share deployments.
 func groups() []group {
 	var (
-		replicas = group{"replicas", nil, (*experiment).replicaFaults}
-		broker   = group{"broker", nil, (*experiment).brokerFaults}
-		redis    = group{"redis", []string{"--appendonly", "yes"}, (*experiment).redisFaults}
-		postgres = group{"postgres", nil, (*experiment).postgresFaults}
-		split    = group{"split-brain", nil, (*experiment).splitBrain}
-		rollback = group{"rollback", nil, (*experiment).rollback}
+		replicas = group{name: "replicas", faults: (*experiment).replicaFaults}
+		broker   = group{name: "broker", faults: (*experiment).brokerFaults}
+		redis    = group{name: "redis", redis: []string{"--appendonly", "yes"}, faults: (*experiment).redisFaults}
+		postgres = group{name: "postgres", faults: (*experiment).postgresFaults}
+		split    = group{name: "split-brain", faults: (*experiment).splitBrain}
+		rollback = group{name: "rollback", faults: (*experiment).rollback}
 	)
 	if testing.Short() {
 		return []group{replicas.and(rollback), broker.and(postgres), redis.and(split)}
 	}
-	return []group{replicas, broker, redis, postgres, split, rollback}
+	return []group{
+		replicas, broker, redis, postgres, split, rollback,
+		{name: "cluster", faults: (*experiment).clusterFaults, prepare: onCluster},
+		{name: "sentinel", faults: (*experiment).sentinelFaults, prepare: onSentinel},
+	}
 }
 
 func (g group) and(other group) group {
-	return group{g.name + " and " + other.name, slices.Concat(g.redis, other.redis), func(x *experiment) []fault {
+	return group{name: g.name + " and " + other.name, redis: slices.Concat(g.redis, other.redis), faults: func(x *experiment) []fault {
 		return slices.Concat(g.faults(x), other.faults(x))
 	}}
 }

@@ -125,7 +125,7 @@ func TestUsersHaveTheLeastRights(t *testing.T) {
 		if !strings.HasPrefix(line, "user dispatcher ") {
 			continue
 		}
-		for _, right := range strings.FieldsSeq(line) {
+		for right := range strings.FieldsSeq(line) {
 			command, is := strings.CutPrefix(right, "+")
 			if is && !slices.Contains(outside, command) && !strings.Contains(string(needed), "{ '"+strings.ToUpper(command)+"'") {
 				t.Errorf("%s is permitted, and not needed", command)

@@ -141,12 +141,49 @@ func (c *RedisNodes) UntilFailedOver(key string, gone int) (now int) {
 	return now
 }
 
-// Addrs of all nodes.
-func (c *RedisNodes) Addrs() (all []string) {
-	for _, node := range c.Nodes {
-		all = append(all, node.Addr)
+// UntilWhole waits until all nodes are there, and replicas have their masters' data.
+func (c *RedisNodes) UntilWhole() {
+	c.tb.Helper()
+	c.until("whole Cluster", func() error { return c.agreed(len(c.Nodes)) })
+}
+
+// Move gives the hash slot of a key to another master, with its keys, as a resharding
+// does.
+func (c *RedisNodes) Move(key string, from, to int) {
+	c.tb.Helper()
+	ctx := context.Background()
+	ids := make([]string, len(c.Nodes))
+	var slot int
+	for i, node := range c.Nodes {
+		_ = withRedis(node.Addr, func(client *redis.Client) error {
+			ids[i] = client.Do(ctx, "cluster", "myid").Val().(string) //nolint:forcetypeassert,errcheck // a text, if it answers
+			slot = int(client.ClusterKeySlot(ctx, key).Val())
+			return nil
+		})
 	}
-	return all
+	setSlot := func(i int, args ...any) {
+		c.on(c.Nodes[i], func(client *redis.Client) error {
+			return client.Do(ctx, append([]any{"cluster", "setslot", slot}, args...)...).Err()
+		})
+	}
+	setSlot(to, "importing", ids[from])
+	setSlot(from, "migrating", ids[to])
+	host, at, _ := net.SplitHostPort(c.Nodes[to].Addr)
+	c.until("empty hash slot", func() error {
+		return withRedis(c.Nodes[from].Addr, func(client *redis.Client) error {
+			keys, err := client.ClusterGetKeysInSlot(ctx, slot, 100).Result()
+			for _, k := range keys {
+				err = errors.Join(err, client.Migrate(ctx, host, at, k, 0, time.Second).Err())
+			}
+			if err == nil && len(keys) > 0 {
+				err = errors.New("keys are left")
+			}
+			return err
+		})
+	})
+	for _, i := range []int{to, from} {
+		setSlot(i, "node", ids[to])
+	}
 }
 
 func (c *RedisNodes) on(node *RedisServer, f func(*redis.Client) error) {

@@ -68,6 +68,30 @@ func (s *RedisSentinel) UntilMaster(i int) {
 	})
 }
 
+// UntilReplica waits until a server is a replica that has its master's data.
+func (s *RedisSentinel) UntilReplica(i int) {
+	s.tb.Helper()
+	until(s.tb, "replica", func() error {
+		return withRedis(s.Servers[i].Addr, func(client *redis.Client) error {
+			role := client.Info(context.Background(), "replication").Val()
+			if !strings.Contains(role, "role:slave") || !strings.Contains(role, "master_link_status:up") {
+				return fmt.Errorf("%s", role)
+			}
+			return nil
+		})
+	})
+}
+
+// Switch has the Sentinels make another server the master, though this one works.
+func (s *RedisSentinel) Switch() {
+	s.tb.Helper()
+	until(s.tb, "agreement to switch", func() error {
+		return s.ask(s.Sentinels[0], "", func(client *redis.SentinelClient) error {
+			return client.Failover(context.Background(), masterName).Err()
+		})
+	})
+}
+
 func (s *RedisSentinel) ask(one *RedisServer, password string, f func(*redis.SentinelClient) error) error {
 	client := redis.NewSentinelClient(&redis.Options{Addr: one.Addr, Password: password, MaxRetries: -1})
 	defer func() { _ = client.Close() }()
