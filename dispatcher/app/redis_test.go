@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/slots"
 )
 
 // TestServeWithTheLeastRights: a Redis with TLS and the users of deploy/, as managed
@@ -107,4 +109,47 @@ func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 		return bytes.Contains(said, []byte(`dispatcher_dependency_up{dependency="redis"} 0`)) &&
 			bytes.Contains(said, fmt.Appendf(nil, "dispatcher_pools_served_ratio %g", float64(ready.Pools.Served)/pools))
 	})
+}
+
+// TestGrantsGoOnAfterAFailover: of a Cluster known by one address, and of Sentinel.
+// What Redis' replica did not hear of any more is in the ledger.
+func TestGrantsGoOnAfterAFailover(t *testing.T) {
+	t.Parallel()
+	for kind, start := range map[string]func(*testing.T) (url string, kill func()){
+		"cluster": func(t *testing.T) (string, func()) {
+			t.Helper()
+			cluster := testservers.RedisCluster3(t, true)
+			master := cluster.Master(slots.Key("p"))
+			return cluster.Nodes[master].URL(), func() {
+				cluster.Nodes[master].Kill()
+				cluster.UntilFailedOver(slots.Key("p"), master)
+			}
+		},
+		"sentinel": func(t *testing.T) (string, func()) {
+			t.Helper()
+			s := testservers.Sentinel(t, "")
+			return s.URL(), func() {
+				s.Servers[0].Kill()
+				s.UntilMaster(1)
+			}
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			url, kill := start(t)
+			i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), url))
+			i.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":2}`)
+			i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a","b","c"]}`)
+			if reply := i.report(t, "a", `{"id":"1"}`); reply.Task == nil {
+				t.Fatalf("%+v, want a grant", reply)
+			}
+			kill()
+			began := time.Now()
+			eventually(t, "grant", func() bool { return i.report(t, "b", `{"id":"1"}`).Task != nil })
+			t.Logf("granted %.1f s after the failover", time.Since(began).Seconds())
+			if reply := i.report(t, "c", `{"id":"1"}`); reply.Reason != devices.ReasonFull {
+				t.Errorf("%+v, want full: two of two are held", reply)
+			}
+		})
+	}
 }

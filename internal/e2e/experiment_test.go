@@ -202,14 +202,15 @@ func (x *experiment) strike(ctx context.Context, faults []fault) error {
 		if err := f.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
+		over := time.Now()
 		recovery, err := x.recovers(ctx)
 		if err == nil {
-			x.t.Logf("recovered: %s", recovery)
 			err = x.untilRecovered(ctx)
 		}
 		if err != nil {
 			return fmt.Errorf("not recovered from: %s: %w", f.name, err)
 		}
+		x.t.Logf("recovered: %s, each replica and transport granted and the slots held after %.1f s", recovery, time.Since(over).Seconds())
 	}
 	return x.untilAgreed(ctx)
 }
