@@ -335,11 +335,22 @@ func (a *App) stopTransports(ctx context.Context) error {
 // Addr is where devices report over HTTP.
 func (a *App) Addr() string { return a.servers[0].listener.Addr().String() }
 
+// mqttState is off, connecting or connected. A broker that refuses is said by the client.
+func (a *App) mqttState() string {
+	switch {
+	case a.mqtt == nil:
+		return "off"
+	case a.mqtt.Connected():
+		return "connected"
+	}
+	return "connecting"
+}
+
 // run starts the app and stops it when ctx ends.
 func (a *App) run(ctx context.Context) error {
 	err := a.Start(ctx)
 	if err == nil {
-		a.log.InfoContext(ctx, "ready", "http", a.Addr(), "mqtt", a.mqtt != nil)
+		a.log.InfoContext(ctx, "ready", "http", a.Addr(), "redis", a.api.Dependencies(ctx)["redis"], "mqtt", a.mqttState())
 		select {
 		case <-ctx.Done():
 			a.log.InfoContext(ctx, "stopping: finishing what is in flight", "grace", stopGrace)

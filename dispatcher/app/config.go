@@ -75,8 +75,14 @@ func (c Config) Validate() error {
 
 // Complete says whether there is what Serve needs.
 func (c Config) Complete() error {
-	if c.PostgresDSN == "" || c.RedisURL == "" {
-		return errors.New("postgres_dsn and redis_url are needed; `dispatcher dev` runs without servers")
+	var missing []string
+	for _, s := range []struct{ key, value string }{{"postgres_dsn", c.PostgresDSN}, {"redis_url", c.RedisURL}} {
+		if s.value == "" {
+			missing = append(missing, s.key)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("missing: %s; `dispatcher dev` runs without servers", strings.Join(missing, ", "))
 	}
 	return nil
 }

@@ -105,9 +105,11 @@ func TestServeWithABroker(t *testing.T) {
 
 func TestServeNeedsBothServers(t *testing.T) {
 	t.Parallel()
-	err := Serve(t.Context(), Config{PostgresDSN: "x"}, quiet(), "test")
-	if err == nil || !strings.Contains(err.Error(), "redis_url") {
-		t.Errorf("%v, want an error that names redis_url", err)
+	for missing, config := range map[string]Config{"redis_url": {PostgresDSN: "x"}, "postgres_dsn": {RedisURL: "x"}, "postgres_dsn, redis_url": {}} {
+		err := Serve(t.Context(), config, quiet(), "test")
+		if err == nil || !strings.Contains(err.Error(), "missing: "+missing+";") {
+			t.Errorf("%v, want an error that names %s", err, missing)
+		}
 	}
 }
 
