@@ -18,7 +18,7 @@ import (
 func TestEveryFieldOfABatchArrives(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.run("pools create p")
+	d.run("pools create p --capacity 60")
 	d.file("shared.json", `{"server":"st1","streams":[1,2]}`)
 	fields := []string{
 		"--pool=p", "--name=b", "--kind=k", "--payload=@shared.json", "--priority=5", "--weight=2", "--not-before=2026-01-01T00:00:00Z",
@@ -69,7 +69,7 @@ func TestEveryFieldOfABatchArrives(t *testing.T) {
 func TestCreateBatchRefuses(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.run("pools create p")
+	d.run("pools create p --capacity 60")
 	d.file("bad.csv", "device\nd-1\na/b\n")
 	d.file("tasks.txt", "device\nd-1\n")
 	for line, want := range map[string]struct {
@@ -104,7 +104,7 @@ func TestCreateBatchRefuses(t *testing.T) {
 func TestTagsSelectDevices(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.run("pools create p")
+	d.run("pools create p --capacity 60")
 	d.run("devices create d-1 --tag area=1,city=hz")
 	d.run("devices create d-2 --tag area=1")
 	d.prints("batches create --pool p --tag area=1 --dry-run", "2 tasks would be queued\n")
@@ -157,7 +157,7 @@ func TestBatchesAreSteered(t *testing.T) {
 func TestWaitEndsWithTheBatch(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.run("pools create p")
+	d.run("pools create p --capacity 60")
 	for status, want := range map[string]int{"succeeded": 0, "rejected": 1} {
 		wait := start(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-"+status, "--wait")
 		wait.says(t, `batch (\d+): 1 tasks`)
@@ -254,7 +254,7 @@ func (f *flaky) serve(w http.ResponseWriter, r *http.Request) {
 func TestLostAnswersQueueNothingTwice(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.run("pools create p")
+	d.run("pools create p --capacity 60")
 	f := d.flaky()
 	d.file("tasks.csv", "device\n"+strings.Repeat("d-1\n", 1000))
 	f.will(2, 1)
@@ -286,7 +286,7 @@ func TestLostAnswersQueueNothingTwice(t *testing.T) {
 func TestDuplicatesInAFile(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.run("pools create p")
+	d.run("pools create p --capacity 60")
 	d.file("tasks.csv", "device,n:json\nd-1,4\nd-2,4\nd-1,4\n")
 	d.try("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "refuse").exit(1).says("duplicate_task", "line 4", "line 2")
 	d.prints("batches create --pool p -f tasks.csv --duplicates skip --dry-run", "2 tasks would be queued, 1 duplicates skipped\n")

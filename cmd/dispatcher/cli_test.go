@@ -87,6 +87,7 @@ func TestUsageErrorsExitWith2(t *testing.T) {
 		"pools nope":                         "nope",
 		"pools list --output xml":            "--output",
 		"pools list --url none":              "--url",
+		"pools create p":                     "--capacity",
 		"pools create p --window x":          "--window",
 		"pools release p 1":                  "--reason",
 		"pools apply":                        "--file",
@@ -183,7 +184,7 @@ func TestTheFirstTokenIsMadeInTheDatabase(t *testing.T) {
 	url := "http://" + d.says(t, `"msg":"ready","http":"([^"]+)"`)
 	put := func(secret string) int {
 		t.Helper()
-		request, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, url+"/v1/pools/p", strings.NewReader("{}"))
+		request, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, url+"/v1/pools/p", strings.NewReader(`{"capacity":1}`))
 		request.Header.Set("Authorization", "Bearer "+secret)
 		response, err := http.DefaultClient.Do(request)
 		if err != nil {

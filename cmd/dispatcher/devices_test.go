@@ -14,7 +14,7 @@ import (
 func TestDevicesAreCreatedChangedFoundAndDeleted(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.run("pools create p")
+	d.run("pools create p --capacity 60")
 	d.prints("devices create d-1 --tag area=330100,city=hz", `
 id  d-1
 blocked  no
@@ -104,7 +104,7 @@ func TestTokensActInTheirRoleUntilDeleted(t *testing.T) {
 	eve := *d
 	eve.environ = []string{d.environ[0], "DISPATCHER_TOKEN=" + secret}
 	eve.run("pools list")
-	for line, role := range map[string]string{"pools create p": "admin", "batches create --pool p --device d": "operator", "tokens list": "admin"} {
+	for line, role := range map[string]string{"pools create p --capacity 60": "admin", "batches create --pool p --device d": "operator", "tokens list": "admin"} {
 		eve.try("", strings.Fields(line)...).exit(1).says("(forbidden)", "a token of the role "+role+" is needed")
 	}
 	eve.environ[1] = "DISPATCHER_TOKEN_FILE=" + filepath.Join(d.dir, d.file("token", secret+"\n"))
@@ -203,11 +203,11 @@ func TestWatchLosesNothing(t *testing.T) {
 	f := d.flaky()
 	watch := start(t, d.environ, "events", "watch")
 	watch.says(t, "Waiting for events")
-	direct.run("pools create a")
+	direct.run("pools create a --capacity 60")
 	watch.says(t, `pool.created .*pool a`)
 	f.will(0, 1)
 	f.cut()
-	direct.run("pools create b")
+	direct.run("pools create b --capacity 60")
 	watch.says(t, `again in`)
 	watch.says(t, `pool.created .*pool b`)
 	if text := watch.text(); strings.Count(text, "pool a") != 1 || strings.Count(text, "pool b") != 1 {
@@ -218,9 +218,9 @@ func TestWatchLosesNothing(t *testing.T) {
 func TestCompletionOffersWhatThereIs(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.run("pools create ar:1")
-	d.run("pools create ar:2")
-	d.run("pools create other")
+	d.run("pools create ar:1 --capacity 60")
+	d.run("pools create ar:2 --capacity 60")
+	d.run("pools create other --capacity 60")
 	d.run("devices create d-1")
 	d.run("batches create --pool other --name spring --device d-1")
 	for line, want := range map[string]string{

@@ -11,7 +11,7 @@ func TestLimitsFromTheShell(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.file("limits.json", oneADay)
-	if got := plain(d.run("pools create p --limits @limits.json")); !strings.Contains(got, "\nlimits  one 1/24h per device\n") {
+	if got := plain(d.run("pools create p --capacity 60 --limits @limits.json")); !strings.Contains(got, "\nlimits  one 1/24h per device\n") {
 		t.Error(got)
 	}
 	d.run("batches create --pool p --device d-1 --device d-1 --limits", oneADay)

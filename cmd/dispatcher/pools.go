@@ -52,7 +52,7 @@ type poolFlags struct {
 }
 
 func (p *poolFlags) add(flags *pflag.FlagSet) {
-	flags.IntVar(&p.capacity, "capacity", 0, "devices inside at once (default 60)")
+	flags.IntVar(&p.capacity, "capacity", 0, "devices inside at once")
 	flags.DurationVar(&p.lease, "lease", 0, "how long a device may hold a place before it must renew (default 5m)")
 	flags.BoolVar(&p.paused, "paused", false, "grant nothing new")
 	p.windows.add(flags)
@@ -97,7 +97,7 @@ func (o *operator) poolsCreate() *cobra.Command {
 	})
 	settings.add(command.Flags())
 	settings.limits.add(command.Flags())
-	return command
+	return needed(command, "capacity")
 }
 
 func (o *operator) poolsSet() *cobra.Command {

@@ -30,10 +30,12 @@ func (o *operator) poolsApply() *cobra.Command {
       windows: [{cron: "0 1 * * *", duration: 4h, timezone: Asia/Shanghai}]
       limits: [{name: starts, per: pool, algorithm: sliding, windows: [{max: 30, per_ms: 60000}]}]
 
-Of a pool that exists, what the file leaves out stays as it is; a new one gets
-the defaults. "pools export --format yaml" writes such a file. Pools that the file does not name are left alone. The whole file is
-checked before anything is written. It ends with the first pool that the server
-refuses; what was done until then stays, and the same may be applied again.`,
+Of a pool that exists, what the file leaves out stays as it is; a new one needs
+a capacity, and gets the defaults of the rest. "pools export --format yaml"
+writes such a file. Pools that the file does not name are left alone. The whole
+file is checked before anything is written. It ends with the first pool that the
+server refuses; what was done until then stays, and the same may be applied
+again.`,
 		Args: cobra.NoArgs,
 		RunE: o.with(func(s *session, _ []string) error {
 			wanted, err := readPools(file, s.cmd.InOrStdin())
@@ -153,7 +155,9 @@ const (
 // against is what the spec changes of a pool; nil: there is none.
 func (p poolSpec) against(there entry) (poolChange, error) {
 	change := poolChange{Pool: p.name, Action: actionUnchanged, body: map[string]any{}}
-	if there == nil {
+	if _, said := p.fields["capacity"]; there == nil && !said {
+		return change, fmt.Errorf("line %d: pool %s: capacity: a pool that is new needs one", p.line, p.name)
+	} else if there == nil {
 		change.Action = actionCreated
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.fields)) {

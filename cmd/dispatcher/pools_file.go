@@ -79,11 +79,11 @@ func poolKeys() map[string]func(*poolSpec, *yaml.Node) error {
 	return map[string]func(*poolSpec, *yaml.Node) error{
 		"name": func(*poolSpec, *yaml.Node) error { return nil }, // read before
 		"capacity": func(p *poolSpec, n *yaml.Node) error {
-			var capacity int
-			if err := n.Decode(&capacity); err != nil || capacity < 0 || capacity > maxCapacity {
+			var capacity *int // null is none
+			if err := n.Decode(&capacity); err != nil || capacity == nil || *capacity < 0 || *capacity > maxCapacity {
 				return fmt.Errorf("a number from 0 to %d", maxCapacity)
 			}
-			p.fields["capacity"] = capacity
+			p.fields["capacity"] = *capacity
 			return nil
 		},
 		"lease": func(p *poolSpec, n *yaml.Node) error {

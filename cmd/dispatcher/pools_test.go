@@ -20,9 +20,10 @@ version  1
 created_at  TIME
 updated_at  TIME
 `)
-	d.try("", "pools", "create", "ar:330100").exit(1).says("there is a pool ar:330100 already", "dispatcher pools set ar:330100")
+	d.try("", "pools", "create", "ar:330100", "--capacity", "2").exit(1).says("there is a pool ar:330100 already", "dispatcher pools set ar:330100")
 	d.try("", "pools", "create", "-x").exit(2)
-	d.try("", "pools", "create", "a/b").exit(1).says("invalid_pool")
+	d.try("", "pools", "create", "b").exit(2).says("--capacity is needed")
+	d.try("", "pools", "create", "a/b", "--capacity", "2").exit(1).says("invalid_pool")
 	d.prints("pools set ar:330100 --capacity 3", `
 name  ar:330100
 capacity  3
@@ -104,7 +105,7 @@ const poolsFile = `pools:
     limits:
       - {name: per-account, per: tags.account, algorithm: sliding, windows: [{max: 1, per_ms: 60000}, {max: 10, per_ms: 86400000}]}
       - {name: daily, per: tags.account, algorithm: calendar, period: day, timezone: Asia/Shanghai, max: 1000}
-  - {name: b, paused: true}
+  - {name: b, capacity: 60, paused: true}
 `
 
 func TestApplyMakesPoolsAsTheFileSays(t *testing.T) {
@@ -114,7 +115,7 @@ func TestApplyMakesPoolsAsTheFileSays(t *testing.T) {
 	d.file("pools.yaml", poolsFile)
 	want := "POOL  ACTION  CHANGES\n" +
 		"ar:330100  changed  capacity 40 -> 60, limits none -> per-account 1/1m 10/24h per tags.account; daily 1000/day Asia/Shanghai per tags.account, windows none -> 0 1 * * * 4h Asia/Shanghai\n" +
-		"b  created  paused yes\n"
+		"b  created  capacity 60, paused yes\n"
 	d.prints("pools apply -f pools.yaml --dry-run", want)
 	if got := d.run("pools list"); strings.Contains(got, "\nb ") || !strings.Contains(got, "40") {
 		t.Fatalf("a dry run changed something:\n%s", got)
@@ -148,6 +149,8 @@ func TestApplyChecksAllFirst(t *testing.T) {
 		"pools:\n- {name: good}\n- {name: b, capcity: 3}\n":                                                            {"line 3", "pool b", "capcity"},
 		"pools:\n- {name: good}\n- {name: b, lease: 5}\n":                                                              {"line 3", "pool b", "lease", "5m"},
 		"pools:\n- {name: good}\n- {name: b, capacity: 10001}\n":                                                       {"line 3", "pool b", "capacity", "10000"},
+		"pools:\n- {name: good, capacity: 1}\n- {name: b}\n":                                                           {"line 3", "pool b", "capacity"},
+		"pools:\n- {name: good, capacity: 1}\n- {name: b, capacity: }\n":                                               {"line 3", "pool b", "capacity", "10000"},
 		"pools:\n- {name: good}\n- {name: b, capacity: 1, capacity: 2}\n":                                              {"line 3", "twice"},
 		"pools:\n- {name: good}\n- {name: good}\n":                                                                     {"line 3", "pool good", "line 2"},
 		"pools:\n- {name: good}\n- {name: a/b}\n":                                                                      {"line 3", "a/b"},
@@ -166,8 +169,9 @@ func TestApplyChecksAllFirst(t *testing.T) {
 	} {
 		d.try(text, "pools", "apply", "-f", "-").exit(1).says(want...)
 	}
+	d.try("pools:\n- {name: b}\n", "pools", "apply", "--dry-run", "-f", "-").exit(1).says("line 2", "pool b", "capacity")
 	d.prints("pools list --output json", "[]\n")
-	d.try("pools: [{name: a}, {name: b, lease: 1ms}, {name: c}]", "pools", "apply", "-f", "-").exit(1).
+	d.try("pools: [{name: a, capacity: 1}, {name: b, capacity: 1, lease: 1ms}, {name: c, capacity: 1}]", "pools", "apply", "-f", "-").exit(1).
 		says("pool b", "lease_ms", "Stopped: 1 created")
 	d.try("", "pools", "apply", "-f", "none.yaml").exit(2).says("none.yaml")
 }

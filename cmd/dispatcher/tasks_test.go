@@ -10,7 +10,7 @@ import (
 func withTasks(t *testing.T) *desk {
 	t.Helper()
 	d := newDesk(t)
-	d.run("pools create p")
+	d.run("pools create p --capacity 60")
 	d.run("batches create --pool p --kind k --device d-1 --device d-2 --device d-3 --max-attempts 1")
 	d.work("d-1", "failed")
 	d.report("d-2", `{"id":"1","attributes":{"note":"\u001b[31mred\u202e"}}`)
@@ -113,7 +113,7 @@ func TestTasksAreCancelledAndRetried(t *testing.T) {
 func TestBulkGoesOnToTheEnd(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.run("pools create p")
+	d.run("pools create p --capacity 60")
 	d.file("tasks.csv", "device\n"+strings.Repeat("d-1\n", 20_500))
 	d.run("batches create --pool p -f tasks.csv")
 	d.prints("tasks cancel --batch 1 --yes", "20500 tasks cancelled\n")

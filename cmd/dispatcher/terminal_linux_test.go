@@ -35,7 +35,7 @@ func openTerminal(t *testing.T) (master, slave *os.File) {
 func TestProgressIsDrawnOnATerminal(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.run("pools create p")
+	d.run("pools create p --capacity 60")
 	d.run("batches create --pool p --device d-1 --device d-2")
 	d.work("d-1", "succeeded")
 	screen := d.onTerminal("batches", "watch", "1")
@@ -52,7 +52,7 @@ func TestProgressIsDrawnOnATerminal(t *testing.T) {
 func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.run("pools create p")
+	d.run("pools create p --capacity 60")
 	d.run("batches create --pool p --device d-1 --device d-2")
 	for _, answer := range []string{"n\r", "\r", "\x04", "perhaps\r"} {
 		screen := d.onTerminal("batches", "cancel", "1")

@@ -114,13 +114,14 @@ func (a *API) newOperations(mux *http.ServeMux) huma.API {
 	config.DocsPath, config.SchemasPath = "", ""
 	config.Formats = map[string]huma.Format{"application/json": bodyFormat(), "json": bodyFormat()}
 	config.CreateHooks = nil // no $schema links in bodies
+	config.RejectUnknownQueryParameters = true
 	config.Transformers = []huma.Transformer{shapeProblem}
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"operator": {Type: "http", Scheme: "bearer", Description: "An operator token: viewer, operator, admin or verifier."},
 		"device":   {Type: "http", Scheme: "bearer", Description: "The device's own token or a fleet token."},
 	}
 	operations := humago.New(mux, config)
-	operations.UseMiddleware(a.authorize(operations), a.once(operations), withProblems) // withProblems last: transformers see its context
+	operations.UseMiddleware(a.authorize(operations), a.wholeQuery(operations), a.once(operations), withProblems) // withProblems last: transformers see its context
 	return operations
 }
 

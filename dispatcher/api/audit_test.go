@@ -78,7 +78,7 @@ func TestEveryActIsOneEvent(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":1}`)
-		b.pool("empty", `{}`)
+		b.pool("empty", `{"capacity":60}`)
 		b.batch(newFields)
 		b.granted("d-1")
 		all := acts(b.tokenID())

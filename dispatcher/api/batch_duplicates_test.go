@@ -34,7 +34,7 @@ func (b *bench) queue(contentType, body, duplicates, query string) answer {
 func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		var skipped []string
 		for _, form := range equalTasks() {
 			queue := func(duplicates, query string, status int) map[string]any {
@@ -84,7 +84,7 @@ func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		const body = `{"pool":"p","duplicates":"skip","devices":["a","b","a"]}`
 		first := b.keyed("/v1/batches", adminToken, "k", body).must(201)
 		again := b.keyed("/v1/batches", adminToken, "k", body).must(201)
@@ -98,7 +98,7 @@ func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 func TestALongStreamOfDuplicates(t *testing.T) {
 	t.Parallel()
 	b := servers(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	rows := longRows()
 	for _, form := range []struct{ contentType, head, line string }{
 		{csvType, "device,n:json\n", "d-%d,%d\n"},
@@ -122,7 +122,7 @@ func TestALongStreamOfDuplicates(t *testing.T) {
 func TestStreamsTakeLimits(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		window := `{"cron":"0 1 * * *","duration":"4h0m0s","timezone":"UTC"}`
 		made := b.batch(`{"pool":"p","devices":["d"],"limits":[` + perAccount + `],"abort":{"failure":0.2,"min":3},"windows":[` + window + `]}`)
 		want := b.get(fmt.Sprintf("/v1/batches/%d", made)).fields()

@@ -82,7 +82,7 @@ func number(value any) float64 {
 func TestBatchIsPatched(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		id := b.batch(`{"pool":"p","devices":["d-1"],"priority":4,"weight":5,"max_attempts":6,"not_before":"2097-01-01T00:00:00Z","not_after":"2098-01-01T00:00:00Z"}`)
 		path := fmt.Sprintf("/v1/batches/%d", id)
 		shown := func(batch map[string]any) string {
@@ -122,7 +122,7 @@ func TestBatchIsPatched(t *testing.T) {
 func TestBatchThatFailsPausesItself(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		id := b.batch(`{"pool":"p","max_attempts":1,"abort":{"failure":0.5,"min":2},"devices":["d-1","d-2","d-3","d-4"]}`)
 		fold := func() (aborted []int64) {
 			b.Helper()

@@ -36,7 +36,7 @@ func (b *bench) payloads(filter string) map[string]any {
 func TestBatchesFromLines(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		want := map[string]any{
 			"d-1": map[string]any{"server": "st1", "n": 5.0, "note": "a, \"b\"\nc"},
 			"d:2": map[string]any{"server": "st2", "n": map[string]any{"x": 1.0}},
@@ -69,7 +69,7 @@ func TestBatchesFromLines(t *testing.T) {
 func TestABadLineRefusesTheBatch(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		long := strings.Repeat("x", 130<<10)
 		for _, test := range []struct {
 			contentType, body, code string
@@ -126,7 +126,7 @@ func TestABadLineRefusesTheBatch(t *testing.T) {
 func TestPayloadsLieOverTheSharedOne(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.batch(`{"pool":"p","payload":{"a":1,"b":{"x":1,"z":1}},"tasks":[{"device":"merged","payload":{"a":null,"b":{"y":2,"z":null},"c":12345678901234567890}},
 			{"device":"none"},{"device":"text","payload":"t"},{"device":"null","payload":null}]}`)
 		b.batch(`{"pool":"p","payload":"text","tasks":[{"device":"own","payload":{"a":1}}]}`)
@@ -150,7 +150,7 @@ func TestPayloadsLieOverTheSharedOne(t *testing.T) {
 func TestBatchSelectsDevicesByTag(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		for id, tags := range map[string]string{"a": `{"area":"1","kind":"x"}`, "b": `{"area":"1"}`, "c": `{"area":"2","kind":"x"}`, "d": `{}`} {
 			b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`","tags":`+tags+`}`).must(201)
 		}
@@ -189,7 +189,7 @@ func TestBatchSelectsDevicesByTag(t *testing.T) {
 func TestUnknownDevicesAreRefusedOnDemand(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.device("a")
 		b.device("b")
 		b.call("POST", "/v1/batches?unknown_devices=refuse", adminToken, `{"pool":"p","devices":["a","z-1","b","z-2"]}`).problem(422, "unknown_device").names(b.T, "z-1")
@@ -232,7 +232,7 @@ func (u *upload) CreateBatch(ctx context.Context, actor string, b store.Batch, q
 func TestAnUploadOpensNoTransaction(t *testing.T) {
 	t.Parallel()
 	b := servers(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	rows := longRows()
 	pad := strings.Repeat("x", 200)
 	for _, test := range []struct{ contentType, head, line string }{
@@ -282,7 +282,7 @@ func TestALongBodyIsKeptOnDisk(t *testing.T) {
 		_, _ = fmt.Fprintf(&long, "device-with-a-long-name-%d\n", n) // a builder takes all
 	}
 	for _, b := range []*bench{room, none} {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.postAs("POST", "/v1/batches?pool=p", csvType, "device\nd-1\n").must(201)
 	}
 	if got := room.postAs("POST", "/v1/batches?pool=p", csvType, "device\n"+long.String()).must(201).fields(); got["tasks"] != 40_000.0 {

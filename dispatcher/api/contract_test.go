@@ -66,7 +66,7 @@ func unfit(name string, op operation) (path string, body any) {
 func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	b.batch(newFields)
 	b.report("d-1", `{}`).must(200)
 	b.token("viewer")
@@ -147,7 +147,7 @@ func (a answer) entries(form string) (n int) {
 func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		found := 0
 		for name, op := range b.document().operations() {
 			method, path, _ := strings.Cut(name, " ")
@@ -185,8 +185,8 @@ func TestOpenAPIDescribesEverySuccess(t *testing.T) {
 		name, path, body string
 		status           int
 	}{
-		{"PUT /v1/pools/{pool}", "/v1/pools/p", `{}`, 201},
-		{"PUT /v1/pools/{pool}", "/v1/pools/p", `{}`, 200},
+		{"PUT /v1/pools/{pool}", "/v1/pools/p", `{"capacity":60}`, 201},
+		{"PUT /v1/pools/{pool}", "/v1/pools/p", `{"capacity":60}`, 200},
 		{"PUT /v1/profiles/{profile}", "/v1/profiles/x", `{}`, 201},
 		{"PUT /v1/profiles/{profile}", "/v1/profiles/x", `{}`, 200},
 		{"POST /v1/batches", "/v1/batches?dry_run=true", newFields, 200},

@@ -17,7 +17,7 @@ import (
 func TestEventsAreFilteredAndPaged(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.batch(newFields)
 		g := b.granted("d-1")
 		b.report("d-1", g.result("succeeded", "")).must(200)
@@ -120,7 +120,7 @@ func (l *live) began() string {
 func TestEventsAreStreamedAndResumed(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		stream := b.live("/v1/events", adminToken, "")
 		if id := stream.began(); id != "1" {
 			b.Errorf("began at %s", id)

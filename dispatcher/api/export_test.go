@@ -43,7 +43,7 @@ func (a answer) table() (rows [][]string) {
 func TestListsAreStreamedWhole(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		var many []string
 		for i := range 2500 {
 			many = append(many, fmt.Sprintf("d-%d", i))
@@ -101,7 +101,7 @@ func TestListsAreStreamedWhole(t *testing.T) {
 func TestTasksAreCancelledAndRetriedInBulk(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.batch(`{"pool":"p","kind":"k","max_attempts":1,"devices":["d-1","d-2","d-3"]}`)
 		b.batch(newFields)
 		b.report("d-1", b.granted("d-1").result("failed", `,"error":"E7: no route"`)).must(200)

@@ -14,7 +14,7 @@ func TestWithoutTheLedgerAllIsUnavailable(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		operations := b.document().operations()
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.batch(newFields)
 		g := b.granted("d-1")
 		if err := b.store.Close(); err != nil {
@@ -45,7 +45,7 @@ func TestWithoutTheLedgerAllIsUnavailable(t *testing.T) {
 func TestWithoutRedisResultsAreRecordedAndNothingIsGranted(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	b.batch(newFields)
 	g := b.granted("d-1")
 	if err := b.redis.Close(); err != nil {
@@ -60,7 +60,7 @@ func TestWithoutRedisResultsAreRecordedAndNothingIsGranted(t *testing.T) {
 	if got.Reason != "unavailable" {
 		t.Errorf("reason %s, want unavailable", got.Reason)
 	}
-	b.call("PUT", "/v1/pools/q", adminToken, `{}`).must(201) // Redis hears of it when it is back
+	b.call("PUT", "/v1/pools/q", adminToken, `{"capacity":60}`).must(201) // Redis hears of it when it is back
 }
 
 // slow is a body that a device does not finish.
@@ -130,7 +130,7 @@ func until(t *testing.T, condition func() bool) {
 func TestPanicIsAProblemAndTheServerLives(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	spoil := func() { panic("a secret inside") }
 	b.store.pool.Store(&spoil)
 	if a := b.get("/v1/pools/p"); strings.Contains(string(a.body), "secret") {
@@ -179,7 +179,7 @@ func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 func TestDeviceListenerServesNoOperator(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	url := b.serve(b.api.DeviceHandler())
 	b.callAt(url, "POST", "/v1/devices/d/report", fleetToken, `{}`).must(200)
 	b.callAt(url, "GET", "/healthz", "", nil).must(200)

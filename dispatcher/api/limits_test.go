@@ -12,7 +12,7 @@ const perAccount = `{"name":"per-account","per":"tags.account","algorithm":"slid
 func TestLimitsAreShownPatchedAndPasted(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{"limits":[`+perAccount+`]}`)
+		b.pool("p", `{"capacity":60,"limits":[`+perAccount+`]}`)
 		b.batch(`{"pool":"p","devices":["d-1"],"limits":[{"name":"same-content","algorithm":"duplicate","per_ms":60000,"max":2}]}`)
 		for _, path := range []string{"/v1/pools/p", "/v1/batches/1"} {
 			shown := b.get(path).must(200).fields()
@@ -45,7 +45,7 @@ func TestLimitsAreShownPatchedAndPasted(t *testing.T) {
 func TestBadLimitsAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	b.batch(`{"pool":"p","devices":["d-1"]}`)
 	for policy, want := range map[string]string{
 		`{"name":"n","algorithm":"leaky"}`:                                                                           "algorithm",
@@ -56,7 +56,7 @@ func TestBadLimitsAreRefusedByName(t *testing.T) {
 		`{"name":"n","algorithm":"calendar","per":"device","max":1,"period":"day","timezone":"Asia/Peking Opera"}`:   "limits[0].timezone",
 	} {
 		for _, call := range [][3]string{
-			{"PUT", "/v1/pools/p", `{"limits":[` + policy + `]}`},
+			{"PUT", "/v1/pools/p", `{"capacity":60,"limits":[` + policy + `]}`},
 			{"PATCH", "/v1/pools/p", `{"limits":[` + policy + `]}`},
 			{"PATCH", "/v1/batches/1", `{"limits":[` + policy + `]}`},
 			{"POST", "/v1/batches", `{"pool":"p","devices":["d-1"],"limits":[` + policy + `]}`},

@@ -25,7 +25,7 @@ func (b *bench) keyed(path, token, key, body string) answer {
 func TestAPostWithAKeyIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		first := b.keyed("/v1/batches", adminToken, "k", newFields).must(201)
 		again := b.keyed("/v1/batches", adminToken, "k", newFields).must(201)
 		if string(first.body) != string(again.body) || first.header.Get("Idempotency-Replayed") != "" || again.header.Get("Idempotency-Replayed") != "true" {
@@ -75,7 +75,7 @@ func (s *slowStore) CreateBatch(ctx context.Context, actor string, b store.Batch
 func TestASecondPostWithAKeyIsToldToWait(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	slow := &slowStore{ledger: b.store}
 	url := b.serve(b.newAPI(func(s *setup) {
 		s.api.Store = slow

@@ -172,7 +172,7 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":1}`)
-		b.pool("empty", `{}`)
+		b.pool("empty", `{"capacity":60}`)
 		b.batch(newFields)
 		b.report("d-1", b.granted("d-1").result("failed", `,"error":"none"`)).must(200)
 		g := b.granted("d-2")

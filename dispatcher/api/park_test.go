@@ -78,7 +78,7 @@ func (b *bench) asking(ctx context.Context, device, prefer string) <-chan answer
 func TestLongPollIsAnsweredWithTheGrant(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, longPolls(time.Minute))
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	done := b.asking(t.Context(), "d", "wait=50")
 	b.batch(`{"pool":"p","devices":["d"]}`)
 	a := b.wakeUntil(done, "d")
@@ -124,7 +124,7 @@ func TestLongPollCanBeOff(t *testing.T) {
 func TestLongPollTakesNoPlace(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, longPolls(time.Minute), func(s *setup) { s.api.MaxReports = 1 })
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	first := b.asking(t.Context(), "d-1", "wait=50")
 	b.parkedNow(1)
 	for range 3 {

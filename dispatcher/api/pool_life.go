@@ -14,7 +14,7 @@ import (
 )
 
 type poolPatch struct {
-	Capacity patch[int]             `json:"capacity,omitzero" minimum:"0" maximum:"10000"`
+	Capacity patch[int]             `json:"capacity,omitzero" minimum:"0" maximum:"10000" doc:"It has no default: null is refused"`
 	LeaseMS  patch[int64]           `json:"lease_ms,omitzero" minimum:"1" maximum:"86400000"`
 	Paused   patch[bool]            `json:"paused,omitzero"`
 	Windows  patch[[]windowBody]    `json:"windows,omitzero" doc:"All of them; null or none: always open"`
@@ -53,6 +53,9 @@ func (a *API) patchPool(ctx context.Context, in *struct {
 	Body poolPatch
 },
 ) (*body[PoolBody], error) {
+	if in.Body.Capacity.set && in.Body.Capacity.value == nil {
+		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "capacity: a number from 0 to 10000; it has no default")
+	}
 	opens, err := readPatch(in.Body.Windows, readWindows)
 	if err != nil {
 		return nil, err
@@ -64,7 +67,7 @@ func (a *API) patchPool(ctx context.Context, in *struct {
 	return a.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		opens.to(&spec.Windows, nil)
 		limited.to(&spec.Limits, nil)
-		in.Body.Capacity.to(&spec.Capacity, defaultCapacity)
+		in.Body.Capacity.to(&spec.Capacity, spec.Capacity)
 		in.Body.Paused.to(&spec.Paused, false)
 		lease := spec.Lease.Milliseconds()
 		in.Body.LeaseMS.to(&lease, defaultLease.Milliseconds())

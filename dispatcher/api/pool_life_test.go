@@ -16,11 +16,11 @@ func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 			{"PATCH", "", `{"capacity":2}`, "2 5000 false [] []"},
 			{"PATCH", "", `{"lease_ms":9000}`, "2 9000 false [] []"},
 			{"PATCH", "", `{"paused":true}`, "2 9000 true [] []"},
-			{"PATCH", "", `{"capacity":null,"lease_ms":null,"paused":null}`, "60 300000 false [] []"},
-			{"POST", "/pause", `{"reason":"slow"}`, "60 300000 true [] []"},
-			{"POST", "/pause", ``, "60 300000 true [] []"},
-			{"POST", "/resume", ``, "60 300000 false [] []"},
-			{"POST", "/pause", ``, "60 300000 true [] []"},
+			{"PATCH", "", `{"lease_ms":null,"paused":null}`, "2 300000 false [] []"},
+			{"POST", "/pause", `{"reason":"slow"}`, "2 300000 true [] []"},
+			{"POST", "/pause", ``, "2 300000 true [] []"},
+			{"POST", "/resume", ``, "2 300000 false [] []"},
+			{"POST", "/pause", ``, "2 300000 true [] []"},
 		} {
 			var body any
 			if step.body != "" {
@@ -49,6 +49,8 @@ func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 		b.refuses("PATCH", "/v1/pools/p", []badBody{
 			{`{"capacity":-1}`, 422, "invalid_field", nil},
 			{`{"capacity":10001}`, 422, "invalid_field", nil},
+			{`{"capacity":null}`, 422, "invalid_field", []string{"capacity", "default"}},
+			{`{"capacity":""}`, 422, "invalid_field", []string{"capacity"}},
 			{`{"lease_ms":1000}`, 422, "invalid_field", nil},
 			{`{"paused":"no"}`, 422, "invalid_field", nil},
 			{`{"name":"q"}`, 400, "unknown_field", nil},

@@ -13,11 +13,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What a pool gets that is put without saying.
-const (
-	defaultCapacity = 60
-	defaultLease    = 300 * time.Second
-)
+// defaultLease is that of a pool that is put without saying. There is no default
+// capacity: only an operator knows what the external system bears.
+const defaultLease = 300 * time.Second
 
 // Devices that wait are counted up to so many of each pool of a list, so that a
 // page costs no more than 100,000 of them.
@@ -67,7 +65,7 @@ type poolState struct {
 // poolPut takes what a GET showed as well: what an operator cannot decide is
 // ignored.
 type poolPut struct {
-	Capacity    *int            `json:"capacity,omitempty" minimum:"0" maximum:"10000" default:"60"`
+	Capacity    int             `json:"capacity" minimum:"0" maximum:"10000"`
 	LeaseMS     *int64          `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
 	Paused      *bool           `json:"paused,omitempty" default:"false"`
 	Limits      []limits.Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; none: as often as there are slots"`
@@ -169,10 +167,7 @@ func (a *API) tellPool(ctx context.Context, name string) {
 }
 
 func (a *API) poolSpec(in poolPut) (store.PoolSpec, error) {
-	spec := store.PoolSpec{Capacity: defaultCapacity, Lease: defaultLease}
-	if in.Capacity != nil {
-		spec.Capacity = *in.Capacity
-	}
+	spec := store.PoolSpec{Capacity: in.Capacity, Lease: defaultLease}
 	if in.LeaseMS != nil {
 		spec.Lease = milliseconds(*in.LeaseMS)
 	}

@@ -38,11 +38,11 @@ func TestPutPoolCreatesAndReplaces(t *testing.T) {
 			status     int
 			version    float64
 		}{
-			{`{}`, "60 300000 false [] []", 201, 1},
+			{`{"capacity":60}`, "60 300000 false [] []", 201, 1},
 			{`{"capacity":7,"lease_ms":5000,"paused":true}`, "7 5000 true [] []", 200, 2},
 			{`{"capacity":7,"lease_ms":5000,"paused":true,"limits":[],"windows":[]}`, "7 5000 true [] []", 200, 2},
 			{`{"capacity":0}`, "0 300000 false [] []", 200, 3},
-			{`{"capacity":null,"lease_ms":null,"paused":null,"limits":null,"windows":null}`, "60 300000 false [] []", 200, 4},
+			{`{"capacity":60,"lease_ms":null,"paused":null,"limits":null,"windows":null}`, "60 300000 false [] []", 200, 4},
 			{`{"capacity":10000,"lease_ms":86400000}`, "10000 8.64e+07 false [] []", 200, 5},
 		} {
 			put := b.call("PUT", "/v1/pools/ar:330100", adminToken, step.body).must(step.status).fields()
@@ -69,19 +69,23 @@ func TestPutPoolTakesWhatGetShows(t *testing.T) {
 
 func badPools() []badBody {
 	return []badBody{
+		{`{}`, 422, "invalid_field", []string{"capacity"}},
+		{`{"lease_ms":5000}`, 422, "invalid_field", []string{"capacity"}},
+		{`{"capacity":null}`, 422, "invalid_field", []string{"capacity"}},
+		{`{"capacity":""}`, 422, "invalid_field", []string{"capacity"}},
 		{`{"capacity":-1}`, 422, "invalid_field", []string{"capacity", "0"}},
 		{`{"capacity":10001}`, 422, "invalid_field", []string{"capacity", "10000"}},
 		{`{"capacity":1.5}`, 422, "invalid_field", []string{"capacity", "integer"}},
 		{`{"capacity":"60"}`, 422, "invalid_field", []string{"capacity", "integer"}},
 		{`{"capacity":1e400}`, 400, "invalid_request", nil},
 		{`{"paused":"yes"}`, 422, "invalid_field", []string{"paused", "boolean"}},
-		{`{"lease_ms":1999}`, 422, "invalid_field", []string{"lease_ms", "2000"}},
+		{`{"capacity":60,"lease_ms":1999}`, 422, "invalid_field", []string{"lease_ms", "2000"}},
 		{`{"lease_ms":-5}`, 422, "invalid_field", []string{"lease_ms"}},
 		{`{"lease_ms":86400001}`, 422, "invalid_field", []string{"lease_ms", "86400000"}},
 		{`{"capacities":1}`, 400, "unknown_field", []string{"capacities"}},
 		{`{"capacities":1,"capacity":-1}`, 400, "unknown_field", []string{"capacities", "capacity"}},
-		{`{"limits":[{}]}`, 422, "invalid_field", []string{"limits"}},
-		{`{"windows":[{"cron":"0 1 * * *"}]}`, 422, "invalid_field", []string{"windows", "duration"}},
+		{`{"capacity":60,"limits":[{}]}`, 422, "invalid_field", []string{"limits"}},
+		{`{"capacity":60,"windows":[{"cron":"0 1 * * *"}]}`, 422, "invalid_field", []string{"windows", "duration"}},
 		{`[]`, 422, "invalid_field", nil},
 		{`null`, 422, "invalid_field", nil},
 		{`7`, 422, "invalid_field", nil},
@@ -113,12 +117,12 @@ func TestBadNamesOfPoolsAreRefused(t *testing.T) {
 		"-p": "invalid_pool", "a%20b": "invalid_pool", "a%2Fb": "invalid_pool", "a%23b": "invalid_pool", "a+b": "invalid_pool", "%C3%BC": "invalid_pool",
 		strings.Repeat("p", 65): "invalid_pool", "%FF": "invalid_path", "%00": "invalid_path", "..": "invalid_path", "%2e%2e": "invalid_path",
 	} {
-		b.call("PUT", "/v1/pools/"+name, adminToken, `{}`).problem(400, code)
+		b.call("PUT", "/v1/pools/"+name, adminToken, `{"capacity":60}`).problem(400, code)
 		b.get("/v1/pools/"+name).problem(400, code)
 		b.get("/v1/pools/"+name+"/slots").problem(400, code)
 	}
-	b.call("PUT", "/v1/pools/-p", adminToken, `{}`).problem(400, "invalid_pool").names(t, "letter or digit")
-	b.call("PUT", "/v1/pools/"+strings.Repeat("p", 65), adminToken, `{}`).problem(400, "invalid_pool").names(t, "64")
+	b.call("PUT", "/v1/pools/-p", adminToken, `{"capacity":60}`).problem(400, "invalid_pool").names(t, "letter or digit")
+	b.call("PUT", "/v1/pools/"+strings.Repeat("p", 65), adminToken, `{"capacity":60}`).problem(400, "invalid_pool").names(t, "64")
 	b.get("/v1/pools/q").problem(404, "not_found")
 	b.get("/v1/pools/q/slots").problem(404, "not_found")
 	if pools := list(b.get("/v1/pools").fields(), "pools"); len(pools) != 0 {
@@ -130,8 +134,8 @@ func TestPutPoolAsksForJSON(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.postAs("PUT", "/v1/pools/p", "text/csv", `capacity`).problem(415, "unsupported_media_type").names(t, "text/csv")
-	b.postAs("PUT", "/v1/pools/p", "application/json; charset=utf-8", `{}`).must(201)
-	b.postAs("PUT", "/v1/pools/p", "", `{}`).must(200)
+	b.postAs("PUT", "/v1/pools/p", "application/json; charset=utf-8", `{"capacity":60}`).must(201)
+	b.postAs("PUT", "/v1/pools/p", "", `{"capacity":60}`).must(200)
 }
 
 func TestPoolsArePaged(t *testing.T) {
@@ -139,7 +143,7 @@ func TestPoolsArePaged(t *testing.T) {
 	forServers(t, func(b *bench) {
 		want := []string{"A", "B", "a", "a.1", "b"}
 		for _, name := range []string{"b", "A", "a.1", "B", "a"} {
-			b.pool(name, `{}`)
+			b.pool(name, `{"capacity":60}`)
 		}
 		if diff := cmp.Diff(want, b.pages("/v1/pools", "pools", "name")); diff != "" {
 			b.Errorf("pages: %s", diff)

@@ -213,7 +213,7 @@ func fromHuma(e *huma.ErrorModel) *Problem {
 		p.Code, p.Detail = codeInternal, "something went wrong here; it was logged"
 	}
 	for _, detail := range e.Errors {
-		if detail.Message == "unexpected property" {
+		if detail.Message == "unexpected property" || detail.Message == "unknown query parameter" {
 			p.Status, p.Title, p.Code = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), codeUnknownField
 		}
 		p.Errors = append(p.Errors, ProblemField{Field: detail.Location, Detail: plainLimit(detail.Message)})

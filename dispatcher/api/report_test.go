@@ -58,7 +58,7 @@ func TestReportIsAnsweredWhole(t *testing.T) {
 func TestRefusedReportsChangeNothing(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.batch(`{"pool":"p","devices":["d-1"]}`)
 		g := b.granted("d-1")
 		good := fmt.Sprintf(`{"task":%d,"token":%d,"status":"succeeded"}`, g.ID, g.Token)
@@ -120,7 +120,7 @@ type unsized struct{ io.Reader }
 func TestBadEntriesSpoilNothing(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.batch(`{"pool":"p","devices":["d-1","d-2"]}`)
 		mine, other := b.granted("d-1"), b.granted("d-2")
 		entry := func(task, token, status, more string) string {
@@ -227,7 +227,7 @@ func TestDeviceTextIsRepaired(t *testing.T) {
 func TestOversizeOutputIsDroppedAndItsStatusKept(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	b.batch(`{"pool":"p","devices":["d"]}`)
 	g := b.granted("d")
 	var got reply
@@ -269,7 +269,7 @@ func TestReportPathNamesOneDevice(t *testing.T) {
 func TestReportNeedsTheRightToken(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.batch(`{"pool":"p","devices":["d-1"]}`)
 		g := b.granted("d-1")
 		own, theirs := b.device("own"), b.device("theirs")

@@ -48,7 +48,7 @@ func refusal(bearer, needed string) (status int, code string) {
 func TestEveryOperationAsksForItsRole(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":60}`)
 	b.batch(newFields)
 	b.granted("d-1") // slot 0
 	b.profile("x", ``)
@@ -78,7 +78,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 				body = `{"id":"by-` + bearer + `"}`
 			}
 			if name == "DELETE /v1/pools/{pool}" {
-				b.pool("empty-"+bearer, `{}`)
+				b.pool("empty-"+bearer, `{"capacity":60}`)
 				path = "/v1/pools/empty-" + bearer
 			}
 			if name == "DELETE /v1/profiles/{profile}" {

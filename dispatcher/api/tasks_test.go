@@ -11,8 +11,8 @@ import (
 func TestTasksAreFilteredAndPaged(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
-		b.pool("q", `{}`)
+		b.pool("p", `{"capacity":60}`)
+		b.pool("q", `{"capacity":60}`)
 		b.batch(`{"pool":"p","kind":"one","devices":["d-1","d-2","d:3"]}`)
 		b.batch(`{"pool":"q","kind":"two","devices":["d-1","d-4"]}`)
 		b.report("d-4", b.granted("d-4").result("succeeded", "")).must(200)
@@ -57,7 +57,7 @@ func TestTasksAreFilteredAndPaged(t *testing.T) {
 func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.batch(`{"pool":"p","kind":"k","payload":{"a":1},"priority":3,"retry_backoff_ms":0,"devices":["d-1"]}`)
 		first := b.granted("d-1")
 		b.report("d-1", first.result("failed", `,"output":{"n":1},"error":"broken"`)).must(200)
@@ -92,7 +92,7 @@ func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 func TestTaskIsCancelled(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.batch(newFields)
 		g := b.granted("d-1")
 		cancel := func(id int64) map[string]any {

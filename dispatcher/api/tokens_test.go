@@ -23,9 +23,9 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 		b.device("d-1") // its token is no operator's
 		made := b.call("POST", "/v1/tokens", adminToken, `{"name":"ci","role":"operator","expires_at":"2099-01-01T00:00:00Z"}`).must(201).fields()
 		secret, _ := made["token"].(string)
-		b.pool("p", `{}`)
+		b.pool("p", `{"capacity":60}`)
 		b.call("POST", "/v1/batches", secret, newFields).must(201)
-		b.call("PUT", "/v1/pools/q", secret, `{}`).problem(403, "forbidden")
+		b.call("PUT", "/v1/pools/q", secret, `{"capacity":60}`).problem(403, "forbidden")
 		b.call("GET", "/v1/tokens", secret, nil).problem(403, "forbidden")
 		listed := list(b.get("/v1/tokens").must(200).fields(), "tokens")
 		delete(made, "token")

@@ -18,7 +18,7 @@ func hours(before, length int) string {
 func TestWindowsOfBatchesAndPools(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{"lease_ms":60000}`)
+		b.pool("p", `{"capacity":60,"lease_ms":60000}`)
 		id := b.batch(`{"pool":"p","devices":["d-1"],"windows":[` + hours(5, 2) + `]}`)
 		path := fmt.Sprintf("/v1/batches/%d", id)
 		reason := func() string {
@@ -39,7 +39,7 @@ func TestWindowsOfBatchesAndPools(t *testing.T) {
 		if kept := b.get(path).fields(); !cmp.Equal(kept["windows"], shown["windows"]) || !cmp.Equal(kept["opens_at"], shown["opens_at"]) {
 			b.Errorf("a patch without windows changed them: %v", kept)
 		}
-		b.pool("p", `{"lease_ms":60000,"windows":[`+hours(5, 2)+`]}`)
+		b.pool("p", `{"capacity":60,"lease_ms":60000,"windows":[`+hours(5, 2)+`]}`)
 		pasted := b.get("/v1/pools/p").must(200)
 		if again := b.call("PUT", "/v1/pools/p", adminToken, string(pasted.body)).must(200); !cmp.Equal(again.fields(), pasted.fields()) {
 			b.Errorf("pasting a pool changed it: %s", cmp.Diff(pasted.fields(), again.fields()))
@@ -65,9 +65,9 @@ func TestWindowsOfBatchesAndPools(t *testing.T) {
 func TestWindowsAreChecked(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{"lease_ms":7200000}`)
+	b.pool("p", `{"capacity":60,"lease_ms":7200000}`)
 	id := b.batch(newFields)
-	b.pool("brief", `{"lease_ms":7200000,"windows":[{"cron":"0 1 * * *","duration":"1h"}]}`)
+	b.pool("brief", `{"capacity":60,"lease_ms":7200000,"windows":[{"cron":"0 1 * * *","duration":"1h"}]}`)
 	for window, names := range map[string]string{
 		`{"cron":"TZ=UTC","duration":"3h"}`:                       "windows[0].cron",
 		`{"cron":"CRON_TZ=UTC 0 1 * * *","duration":"3h"}`:        "windows[0].cron",
@@ -81,7 +81,7 @@ func TestWindowsAreChecked(t *testing.T) {
 	} {
 		body := `"windows":[` + window + `]}`
 		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["a"],`+body).problem(422, "invalid_field").names(t, names)
-		b.call("PUT", "/v1/pools/p", adminToken, `{`+body).problem(422, "invalid_field").names(t, names)
+		b.call("PUT", "/v1/pools/p", adminToken, `{"capacity":60,`+body).problem(422, "invalid_field").names(t, names)
 		b.call("PATCH", "/v1/pools/p", adminToken, `{`+body).problem(422, "invalid_field").names(t, names)
 		b.call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{`+body).problem(422, "invalid_field").names(t, names)
 	}

@@ -1,0 +1,79 @@
+package api_test
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestUnknownQueryParametersAreRefused: by every operation, in all of its forms.
+func TestUnknownQueryParametersAreRefused(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	operations := b.document().operations()
+	for _, name := range slices.Sorted(maps.Keys(operations)) {
+		op := operations[name]
+		method, path, _ := strings.Cut(name, " ")
+		path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "1")
+		if op.OperationID == "report" { // devices are in the field for years
+			b.call(method, path+"?nosuch=1", fleetToken, `{}`).must(200)
+			continue
+		}
+		var body any
+		if op.RequestBody != nil {
+			body = asks()[name]
+			for form := range op.RequestBody.Content {
+				b.postAs(method, path+"?nosuch=1", form, asks()[name]).problem(400, "unknown_field").names(t, "nosuch")
+			}
+		}
+		b.call(method, path+"?nosuch=1", adminToken, body).problem(400, "unknown_field").names(t, "nosuch")
+		for form := range op.Responses["200"].Content { // a list, also as a stream
+			if method == http.MethodGet {
+				b.accept(path+"?nosuch=1", form).problem(400, "unknown_field")
+			}
+		}
+	}
+}
+
+// TestMistypedQueryChangesNothing: each of these did, or listed all.
+func TestMistypedQueryChangesNothing(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{"capacity":60}`)
+	b.batch(newFields)
+	for path, want := range map[string]struct {
+		status int
+		code   string
+		names  string
+	}{
+		"/v1/tasks/cancel?batch=1&dryrun=true":                {400, "unknown_field", "dryrun"},
+		"/v1/tasks/cancel?batch=1&dry_run":                    {422, "invalid_field", "dry_run"},
+		"/v1/tasks/cancel?batch=1&dry_run=":                   {422, "invalid_field", "dry_run"},
+		"/v1/tasks/cancel?batch=1&state=pending;dry_run=true": {400, "invalid_request", "query"},
+		"/v1/tasks/cancel?batch=1&batch=2":                    {422, "invalid_field", "batch"},
+		"/v1/tasks/cancel?batch=1&dry_run=false&dry_run=true": {422, "invalid_field", "dry_run"},
+		"/v1/batches?dryrun=true":                             {400, "unknown_field", "dryrun"},
+		"/v1/batches?dry_run":                                 {422, "invalid_field", "dry_run"},
+		"/v1/batches?pool=q":                                  {400, "unknown_field", "pool"}, // of a streamed one
+		"/v1/devices?existing=skip":                           {400, "unknown_field", "existing"},
+	} {
+		var body any
+		if !strings.Contains(path, "cancel") {
+			body = newFields
+		}
+		b.call("POST", path, adminToken, body).problem(want.status, want.code).names(t, want.names)
+	}
+	streamed := "device\nd-1\n"
+	b.postAs(http.MethodPost, "/v1/batches?pool=p&dry_run", csvType, streamed).problem(422, "invalid_field").names(t, "dry_run")
+	b.postAs(http.MethodPost, "/v1/batches?pool=p&pool=q", csvType, streamed).problem(422, "invalid_field").names(t, "pool")
+	b.get("/v1/tasks?stat=failed").problem(400, "unknown_field").names(t, "stat")
+	b.get("/v1/tasks?state=failed&state=expired").problem(422, "invalid_field").names(t, "state")
+	b.get("/v1/devices?tag=a:1&tag=b:2").must(200)
+	if got := fmt.Sprint(b.pages("/v1/tasks?state=pending", "tasks", "id")); got != "[1 2]" {
+		t.Errorf("pending are %s, want both tasks of the one batch", got)
+	}
+}
