@@ -1,6 +1,9 @@
 package devices
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Reason says why a reply carries a task or none. Devices take an unknown
 // reason as ReasonNone.
@@ -57,11 +60,23 @@ type Reply struct {
 	Cancel        []Cancel  `json:"cancel,omitempty"`
 	Task          *Task     `json:"task,omitempty"` // exactly with ReasonGranted
 	Reason        Reason    `json:"reason"`
+	Limited       *Limited  `json:"limited,omitempty"` // with ReasonLimited
 	HeldMS        int64     `json:"held_ms"`
 	ReportAfterMS int64     `json:"report_after_ms"`
 	Credential    string    `json:"credential,omitempty"` // the device's own token, once, on enrolment
 	Code          string    `json:"code,omitempty"`       // MQTT errors
 	Detail        string    `json:"detail,omitempty"`     // MQTT errors
+}
+
+// Limited says which policy lets nothing start now, and until when.
+type Limited struct {
+	Policy string `json:"policy"`
+	Until  string `json:"until" format:"date-time"` // RFC 3339, UTC, with milliseconds
+}
+
+// NewLimited is that of a policy.
+func NewLimited(policy string, until time.Time) *Limited {
+	return &Limited{Policy: policy, Until: until.UTC().Format("2006-01-02T15:04:05.000Z07:00")}
 }
 
 // Ack answers one result.

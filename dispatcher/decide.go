@@ -34,6 +34,7 @@ type Choice struct {
 	Tasks     []store.Candidate // of one pool: acquire a slot for whichever has its turn
 	Until     time.Time         // when the reason may end; zero: unknown
 	Shared    bool              // many devices wait for Until
+	Policy    string            // that says no, of limited
 }
 
 // Decide is the one place that says who gets what and why not; obstaclesOf is

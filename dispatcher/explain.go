@@ -62,10 +62,10 @@ func (x explainer) obstacle(o Obstacle) Reason {
 		r.Remedy = nothingToDo
 	case CodeBatchWindow:
 		r.Detail = fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.shut(x.candidate.Window))
-		r.Remedy = fmt.Sprintf("waits for a window; others may be set: dispatcher batches set %d", x.Batch.ID)
+		r.Remedy = fmt.Sprintf("waits for a window; others may be set: dispatcher batches set %d --window W", x.Batch.ID)
 	case CodePoolWindow:
 		r.Detail = fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.shut(x.candidate.PoolWindow))
-		r.Remedy = "waits for a window; others may be set: dispatcher pools set " + x.Pool.Name
+		r.Remedy = "waits for a window; others may be set: dispatcher pools set " + x.Pool.Name + " --window W"
 	case CodeStandstill:
 		r.Detail = "the ledger was restored: nothing is granted until every lease that it may have lost is over"
 		r.Remedy = nothingToDo
@@ -74,7 +74,7 @@ func (x explainer) obstacle(o Obstacle) Reason {
 		r.Remedy = "waits until then; or change the policy: " + x.limits()
 	case CodeUnavailable:
 		r.Detail = cmp.Or(o.Detail, "Redis cannot be reached: nothing is granted, and how full the pool is cannot be told")
-		r.Remedy = "bring Redis back"
+		r.Remedy = cmp.Or(o.Remedy, "bring Redis back")
 	case CodeFull:
 		x.full(&r)
 	default:
@@ -99,13 +99,13 @@ func (x explainer) full(r *Reason) {
 func (x explainer) limits() string {
 	var places []string
 	if x.candidate.PoolLimits != nil {
-		places = append(places, fmt.Sprintf("dispatcher pools set %s --limits", x.Pool.Name))
+		places = append(places, fmt.Sprintf("dispatcher pools set %s --limits @FILE", x.Pool.Name))
 	}
 	if x.candidate.Limits != nil {
-		places = append(places, fmt.Sprintf("dispatcher batches set %d --limits", x.Batch.ID))
+		places = append(places, fmt.Sprintf("dispatcher batches set %d --limits @FILE", x.Batch.ID))
 	}
 	if x.candidate.ProfileLimits != nil && x.Device != nil {
-		places = append(places, fmt.Sprintf("dispatcher profiles put %s --limits", x.Device.Profile))
+		places = append(places, fmt.Sprintf("dispatcher profiles put %s --limits @FILE", x.Device.Profile))
 	}
 	return strings.Join(places, ", or ")
 }

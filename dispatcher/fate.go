@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/store"
@@ -53,17 +54,25 @@ func whyRunning(v store.TaskView) []Reason {
 		reasons = append(reasons, Reason{Code: CodeLapsed, Detail: "its lease is over; the slot is taken back within seconds", Remedy: nothingToDo})
 	}
 	if g.CancelWhy != "" {
-		by := ""
-		if v.CancelledBy != "" {
-			by = " by " + v.CancelledBy
-		}
 		reasons = append(reasons, Reason{
 			Code: CodeToStop, Until: g.LeaseUntil,
-			Detail: fmt.Sprintf("the device is asked to stop%s: %s", by, g.CancelWhy),
-			Remedy: fmt.Sprintf("waits for its next report or the end of its lease; to free the slot at once, and perhaps exceed the cap: dispatcher pools release %s %d --now", g.Pool, g.Slot),
+			Detail: fmt.Sprintf("the device is asked to stop%s: %s", asker(v), g.CancelWhy),
+			Remedy: fmt.Sprintf("waits for its next report or the end of its lease; to free the slot at once, and perhaps exceed the cap: dispatcher pools release %s %d --now --reason R", g.Pool, g.Slot),
 		})
 	}
 	return reasons
+}
+
+// asker is who asked for the task's end, and the reason that was given.
+func asker(v store.TaskView) string {
+	if v.CancelledBy == "" {
+		return ""
+	}
+	by := " by " + v.CancelledBy
+	if _, why, given := strings.Cut(v.CancelNote, "because: "); given {
+		by += " because: " + why
+	}
+	return by
 }
 
 // whyEnded tells how the task ended; its code is its state.
@@ -77,7 +86,7 @@ func whyEnded(v store.TaskView) []Reason {
 	case v.Batch.CancelledAt != nil && v.CancelledBy == store.Canceller:
 		r.Detail += " with its batch"
 	default:
-		r.Detail += " by " + v.CancelledBy
+		r.Detail += asker(v)
 	}
 	r.Detail += "; " + lastAttempt(v)
 	r.Remedy = cmp.Or(againAfter(v), fmt.Sprintf("to try it again: dispatcher tasks retry %d", v.Task.ID))

@@ -253,7 +253,7 @@ func (d *Dispatcher) deliver(h *handling, g store.Grant) {
 		d.refuse(h, Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})
 		return
 	}
-	h.reply.Reason = devices.ReasonGranted
+	h.reply.Reason, h.reply.Limited = devices.ReasonGranted, nil
 	h.reply.Task = &devices.Task{
 		ID: g.Task, Token: g.Token, Pool: g.Pool, Slot: g.Slot, Kind: g.Kind, Payload: g.Payload,
 		Attempt: g.Attempt, Redelivered: g.Redelivered, LeaseMS: usable.Milliseconds(),

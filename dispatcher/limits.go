@@ -115,7 +115,7 @@ func (d *Dispatcher) ask(ctx context.Context, v store.View, open []store.Candida
 		rules, err := d.rules.of(policiesOf(c, v.Device))
 		if err != nil {
 			d.log.WarnContext(ctx, "policies cannot be read", "pool", c.Pool, "batch", c.Batch, "err", err)
-			out[c.Task] = judged{obstacle: unchecked("its policies cannot be read")}
+			out[c.Task] = judged{obstacle: unchecked("its policies cannot be read", "they may be of a later release: set them anew, or upgrade this replica")}
 			continue
 		}
 		checks, tasks = append(checks, limits.NewCheck(lease(c), group, rules, factsOf(c, v.Device))), append(tasks, c)
@@ -131,7 +131,7 @@ func (d *Dispatcher) ask(ctx context.Context, v store.View, open []store.Candida
 		if err == nil {
 			out[c.Task] = judge(checks[i], answers[i], v.Now)
 		} else {
-			out[c.Task] = unasked(checks[i], "its policies cannot be checked now")
+			out[c.Task] = unasked(checks[i], "its policies cannot be checked now", "")
 		}
 	}
 	return out
@@ -164,16 +164,16 @@ func failsOpen(c limits.Check) bool {
 }
 
 // unasked is what becomes of a start whose policies gave no answer.
-func unasked(c limits.Check, why string) judged {
+func unasked(c limits.Check, why, remedy string) judged {
 	j := judged{check: c, unchecked: true}
 	if !failsOpen(c) {
-		j.obstacle = unchecked(why)
+		j.obstacle = unchecked(why, remedy)
 	}
 	return j
 }
 
-func unchecked(why string) *Obstacle {
-	return &Obstacle{Code: CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: why}
+func unchecked(why, remedy string) *Obstacle {
+	return &Obstacle{Code: CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: why, Remedy: remedy}
 }
 
 // judge turns an answer into the obstacle it is, if any.
@@ -184,19 +184,23 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 		return j
 	case limits.StatusLimited:
 	default:
-		return unasked(c, "its policies are being counted anew")
+		return unasked(c, "its policies are being counted anew", nothingToDo)
 	}
 	for _, r := range a.Refusals {
 		j.refused = append(j.refused, r.Item)
 	}
 	last := a.Last()
 	item := c.Items[last.Item]
-	o := &Obstacle{Code: CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait)}
+	o := &Obstacle{Code: CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait), Policy: item.Rule.Name}
 	what := fmt.Sprintf("policy %s of %s lets %s start for %s", item.Rule.Name, item.Rule.Owner, item.Rule.Describe(last.Window), item.Subject.Label)
-	if last.Pending {
+	switch {
+	case last.Pending:
 		o.Until = now.Add(pendingAgain)
 		o.Detail = what + ", and another one is just being decided"
-	} else {
+	case item.Rule.Algorithm == limits.Calendar: // its periods begin on the minute; now was read before the answer came
+		o.Until = o.Until.Round(time.Minute)
+		o.Detail = fmt.Sprintf("%s; this %s began at %s, and the next one may start at %s", what, item.Rule.Period, at(now.Add(-last.Oldest).Round(time.Minute)), at(o.Until))
+	default:
 		o.Detail = fmt.Sprintf("%s; the first of them started at %s, and the next may at %s", what, at(now.Add(-last.Oldest)), at(o.Until))
 	}
 	j.obstacle = o

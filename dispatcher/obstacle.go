@@ -37,6 +37,8 @@ type Obstacle struct {
 	Until  time.Time      // when it may end by itself; zero: unknown
 	Shared bool           // many devices wait for Until
 	Detail string         // for people, where the code does not say all
+	Remedy string         // likewise
+	Policy string         // that says no, of CodeLimited
 }
 
 // obstaclesOf judges one task: all that stands between it and its start. None:
@@ -134,7 +136,7 @@ func opens(o store.Opening, c store.Candidate, now time.Time) time.Time {
 // is one at least: the reason of the first, and when the last of that reason
 // ends, unknown if that of one is.
 func refusal(of []Obstacle) Choice {
-	choice := Choice{Reason: of[0].Reason, Until: of[0].Until, Shared: of[0].Shared}
+	choice := Choice{Reason: of[0].Reason, Until: of[0].Until, Shared: of[0].Shared, Policy: of[0].Policy}
 	for _, o := range of[1:] {
 		switch {
 		case o.Reason != choice.Reason:

@@ -170,7 +170,10 @@ func (d *Dispatcher) tellCancelled(h *handling) {
 // ready, and in time to renew its lease.
 func (d *Dispatcher) refuse(h *handling, choice Choice) {
 	h.reply.Reason = choice.Reason
-	h.reply.Task = nil
+	h.reply.Task, h.reply.Limited = nil, nil
+	if choice.Reason == devices.ReasonLimited {
+		h.reply.Limited = devices.NewLimited(choice.Policy, choice.Until)
+	}
 	h.reply.ReportAfterMS = d.reportAfter(choice, h.view.Now, h.turn).Milliseconds()
 	if g := h.view.Grant; g != nil && len(h.reply.Renewed) > 0 {
 		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, d.stillWorks(*g, h.view.Now).Milliseconds())

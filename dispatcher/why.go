@@ -71,6 +71,9 @@ func (d *Dispatcher) whyWaiting(ctx context.Context, v store.TaskView) []Reason 
 		reasons = append(reasons, x.revoked())
 	}
 	obstacles := s.obstaclesOf(c)
+	if len(reasons)+len(obstacles) > 1 { // it is not its turn that the task waits for
+		x.line.position = 0
+	}
 	for _, o := range obstacles {
 		reasons = append(reasons, x.obstacle(o))
 	}

@@ -32,6 +32,7 @@ func (s *Store) ForceRelease(ctx context.Context, pool string, slot int, f Force
 			return ErrNotFound
 		}
 		released = e.grant
+		released.CancelWhy = cancelled
 		return tx.force(ctx, f, e, settle)
 	})
 	if err != nil {

@@ -22,6 +22,7 @@ type TaskView struct {
 	Last        *Attempt   // the newest that ended; nil: none
 	Late        *time.Time // when the newest result came that could no longer be used; nil: none
 	CancelledBy string     // who asked for the task's end, where the log still says so
+	CancelNote  string     // and what the log says beside; empty: nothing
 }
 
 // TaskView reads what concerns one task; ErrNotFound. Its cost depends on the
@@ -78,9 +79,10 @@ func (s session) history(ctx context.Context, v *TaskView) error {
 		return fmt.Errorf("its late results: %w", err)
 	}
 	// The end of a grant that was asked for has a token, and names its device.
-	v.CancelledBy, err = one(ctx, s, only[string], `
-		SELECT actor FROM events WHERE task = $1 AND (kind = 'task.cancel_asked' OR kind = 'task.cancelled' AND token = 0)
-		ORDER BY id DESC LIMIT 1`, v.Task.ID)
+	err = s.rowOf(ctx, `
+		SELECT actor, detail FROM events
+		WHERE task = $1 AND (kind IN ('task.cancel_asked', 'slot.release_asked', 'slot.released') OR kind = 'task.cancelled' AND token = 0)
+		ORDER BY id DESC LIMIT 1`, []any{v.Task.ID}, &v.CancelledBy, &v.CancelNote)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("who cancelled it: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"path"
 	"strings"
 
 	"github.com/fleetslots/dispatcher/internal/client"
@@ -50,6 +51,9 @@ func afterProblem(p *client.Problem) string {
 	case http.StatusForbidden:
 		return "a token of the role " + roleNeeded(p.Method, p.Path) + " is needed"
 	case http.StatusNotFound:
+		if before, _, slot := strings.Cut(p.Path, "/slots/"); slot {
+			return "see who holds which: dispatcher pools slots " + path.Base(before)
+		}
 		if noun := nounOf(p.Path); noun != "" {
 			return "see what there is: dispatcher " + noun + " list"
 		}

@@ -45,10 +45,18 @@ func (s *session) slots(now occupancy, all bool) error {
 	t := terminal.NewTable(s.out, "SLOT", "STATE", "DEVICE", "TASK", "TOKEN", "SINCE", "LEASE UNTIL")
 	for _, e := range now.Slots {
 		if all || e.text("state") != "free" {
-			t.Row(e.text("slot"), e.text("state"), e.text("device"), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
+			t.Row(e.text("slot"), slotState(e), e.text("device"), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
 		}
 	}
 	return t.Flush()
+}
+
+// slotState says of one that is held whether its device is asked to stop.
+func slotState(e entry) string {
+	if e.text("cancel") != "" {
+		return e.text("state") + ", to stop"
+	}
+	return e.text("state")
 }
 
 // documentIf writes JSON unless there is none.

@@ -76,7 +76,11 @@ SLOT  STATE  DEVICE  TASK  TOKEN  SINCE  LEASE UNTIL
 		t.Errorf("not the grant in force:\n%s", got)
 	}
 	d.try("", "pools", "release", "p", "0").exit(2).says("--reason")
-	d.try("", "pools", "release", "p", "1", "--reason", "x").exit(1).says("not_found")
+	d.try("", "pools", "release", "p", "1", "--reason", "x").exit(1).says("slot 1 of pool p is free", "not_found", "dispatcher pools slots p")
+	d.run("pools release p 0 --reason slow")
+	if got := d.run("pools slots p"); !strings.Contains(got, "held, to stop") {
+		t.Errorf("the pending stop is not shown:\n%s", got)
+	}
 	d.run("pools release p 0 --now --reason gone")
 	d.prints("pools slots p", "2 places, 0 held, 0 reserved; 2 devices wait\n")
 	if got := d.run("pools grant p 1"); !strings.HasPrefix(plain(got), "alive  no\n") {

@@ -3,7 +3,9 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -142,6 +144,9 @@ func (a *API) releaseSlot(ctx context.Context, in *struct {
 	}
 	force := store.Force{Actor: actor(ctx), Reason: reason, Token: in.Body.Token, Now: in.Body.Now}
 	g, err := a.options.Dispatcher.ForceRelease(ctx, in.Pool, in.Slot, force)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, a.notHeld(ctx, in.Pool, in.Slot, in.Body.Token)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -149,6 +154,22 @@ func (a *API) releaseSlot(ctx context.Context, in *struct {
 		return &body[slotBody]{slotBody{Slot: in.Slot, State: "free"}}, nil
 	}
 	return &body[slotBody]{showHeld(g)}, nil
+}
+
+// notHeld says what of a slot does not exist.
+func (a *API) notHeld(ctx context.Context, pool string, slot int, token int64) error {
+	o, err := a.store.Occupancy(ctx, pool, 0)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return problem(http.StatusNotFound, codeNotFound, "there is no pool "+pool)
+	case err != nil:
+		return err
+	case slices.ContainsFunc(o.Grants, func(g store.Grant) bool { return g.Slot == slot }):
+		return problem(http.StatusNotFound, codeNotFound, fmt.Sprintf("slot %d of pool %s is not held under token %d", slot, pool, token))
+	case slot >= o.Pool.Capacity:
+		return problem(http.StatusNotFound, codeNotFound, fmt.Sprintf("pool %s has no slot %d: its capacity is %d", pool, slot, o.Pool.Capacity))
+	}
+	return problem(http.StatusNotFound, codeNotFound, fmt.Sprintf("slot %d of pool %s is free: nobody holds it", slot, pool))
 }
 
 func (a *API) checkGrant(ctx context.Context, in *struct {

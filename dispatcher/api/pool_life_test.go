@@ -109,9 +109,15 @@ func TestForceThatNamesNoGrantIsRefused(t *testing.T) {
 	for _, body := range []string{`{}`, `{"reason":" "}`, `{"reason":"x","now":1}`, `{"reason":"x","token":0}`} {
 		b.release(body).problem(422, "invalid_field")
 	}
-	b.release(`{"reason":"x","token":999}`).problem(404, "not_found")
-	b.call("POST", "/v1/pools/p/slots/1/release", adminToken, `{"reason":"x"}`).problem(404, "not_found")
-	b.call("POST", "/v1/pools/q/slots/0/release", adminToken, `{"reason":"x"}`).problem(404, "not_found")
+	b.release(`{"reason":"x","token":999}`).problem(404, "not_found").names(t, "slot 0 of pool p", "token 999")
+	for path, names := range map[string]string{
+		"p/slots/0": "slot 0 of pool p is free", "p/slots/1": "pool p has no slot 1: its capacity is 1", "q/slots/0": "no pool q",
+	} {
+		if path == "p/slots/0" {
+			b.release(`{"reason":"x","now":true}`).must(200)
+		}
+		b.call("POST", "/v1/pools/"+path+"/release", adminToken, `{"reason":"x"}`).problem(404, "not_found").names(t, names)
+	}
 }
 
 // checked is what a verifier is told of a grant: alive, device, slot, and whether
@@ -129,6 +135,10 @@ func TestHolderIsAskedToStop(t *testing.T) {
 	forServers(t, func(b *bench) {
 		first := b.heldSlot()
 		asked := b.release(forced).must(200).fields()
+		shown := object(list(b.get("/v1/pools/p/slots").must(200).fields(), "slots")[0])
+		if asked["cancel"] != "cancelled" || shown["cancel"] != "cancelled" {
+			b.Errorf("the pending stop is not shown: %v, %v", asked, shown)
+		}
 		if asked["state"] != "held" || asked["device"] != "d-1" || asked["token"] != float64(first.Token) {
 			b.Errorf("asked: %v", asked)
 		}

@@ -29,6 +29,7 @@ type slotBody struct {
 	Token      int64      `json:"token,omitempty"`
 	Since      *timestamp `json:"since,omitempty"`
 	LeaseUntil *timestamp `json:"lease_until,omitempty" doc:"In the past: lapsed, about to be taken back"`
+	Cancel     string     `json:"cancel,omitempty" doc:"Why the device is asked to stop"`
 }
 
 func (a *API) getSlots(ctx context.Context, in *PoolPath) (*body[slotsBody], error) {
@@ -71,5 +72,5 @@ func showSlots(o store.Occupancy, reserved []string) slotsBody {
 
 func showHeld(g store.Grant) slotBody {
 	since, until := stamp(g.GrantedAt), stamp(g.LeaseUntil)
-	return slotBody{Slot: g.Slot, State: "held", Device: g.Device, Task: g.Task, Token: g.Token, Since: &since, LeaseUntil: &until}
+	return slotBody{Slot: g.Slot, State: "held", Device: g.Device, Task: g.Task, Token: g.Token, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
 }

@@ -1,0 +1,92 @@
+package dispatcher_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// A slot that an operator takes back: who, why, and a command that works.
+func TestWhyTellsOfAForcedRelease(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.pool("a", 1, minute)
+		b.batch("a", nil, "d1")
+		task := b.granted("d1")
+		_, err := b.ForceRelease(b.ctx, "a", 0, store.Force{Actor: "ann", Reason: "the device: it hangs"})
+		b.must(err)
+		running := []dispatcher.Code{dispatcher.CodeRunning, dispatcher.CodeToStop}
+		b.expectWhy(task.ID, running, "asked to stop by ann because: the device: it hangs", "pools release a 0 --now --reason R")
+		_, err = b.ForceRelease(b.ctx, "a", 0, store.Force{Actor: "bob", Reason: "at once", Now: true})
+		b.must(err)
+		b.expectWhy(task.ID, []dispatcher.Code{dispatcher.Code(store.Cancelled)}, "by bob because: at once")
+	}, unhurried)
+}
+
+// A policy that is filled needs nobody.
+func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.limitedPool(1)
+		b.device("d1", "x")
+		b.batch("a", nil, "d1")
+		e := b.expectWhy(b.tasksOf("d1")[0], []dispatcher.Code{dispatcher.CodeUnavailable, dispatcher.CodeDeviceUnseen}, "counted anew")
+		if strings.Contains(e.Reasons[0].Remedy, "Redis") {
+			b.t.Errorf("remedy %q", e.Reasons[0].Remedy)
+		}
+	}, unhurried)
+}
+
+// A calendar opens on the minute, and counts from a time at which nothing started.
+func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		_, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{
+			Capacity: 9, Lease: time.Minute,
+			Limits: json.RawMessage(`[{"name":"daily","per":"pool","algorithm":"calendar","period":"day","timezone":"Asia/Kathmandu","max":1}]`),
+		})
+		b.must(err)
+		b.batch("a", nil, "d1", "d2")
+		b.granted("d1")
+		reply := b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+		e := b.expectWhy(b.tasksOf("d2")[0], []dispatcher.Code{dispatcher.CodeLimited}, "this day began at 20", ":15:00Z, and the next one may start at 20")
+		until := e.Reasons[0].Until
+		if until.UTC().Format("15:04:05.000") != "18:15:00.000" {
+			b.t.Errorf("opens at %s, want midnight of Kathmandu", until.UTC().Format(time.RFC3339Nano))
+		}
+		if strings.Contains(e.Reasons[0].Detail, "the first of them started") {
+			b.t.Errorf("detail %q", e.Reasons[0].Detail)
+		}
+		if l := reply.Limited; l == nil || l.Policy != "daily" || !strings.HasSuffix(l.Until, "T18:15:00.000Z") {
+			b.t.Errorf("the device is told %+v", l)
+		}
+		if more := b.expectReason("d1", `{"id":"2","accept":false}`, devices.ReasonDeclined); more.Limited != nil {
+			b.t.Errorf("a device that nothing limits is told %+v", more.Limited)
+		}
+	}, unhurried)
+}
+
+// No position is told to a task that waits for more than its turn.
+func TestOnlyWhoWaitsForATurnHasAPosition(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.pool("a", 1, minute)
+		b.startOther()
+		b.batch("a", nil, "d1")
+		b.expectReason("d1", `{"id":"1"}`, devices.ReasonFull)
+		task := b.tasksOf("d1")[0]
+		if e := b.expectWhy(task, []dispatcher.Code{dispatcher.CodeFull}, "at position 1"); e.Reasons[0].Position != 1 {
+			b.t.Errorf("position %d, want 1", e.Reasons[0].Position)
+		}
+		b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true))
+		e := b.expectWhy(task, []dispatcher.Code{dispatcher.CodeBlocked, dispatcher.CodeFull})
+		if full := e.Reasons[1]; full.Position != 0 || strings.Contains(full.Detail, "position") {
+			b.t.Errorf("a blocked device: %+v", full)
+		}
+	}, unhurried)
+}
