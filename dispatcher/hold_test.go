@@ -29,6 +29,34 @@ func TestResultsAreExpectedByKind(t *testing.T) {
 	expect("long", 10*time.Minute)
 }
 
+// A task that takes far longer than its pool's usual ones is asked by its lease,
+// and not every second.
+func TestALongTaskAmongShortOnesIsAskedRarely(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	for _, test := range []struct {
+		mean, works, lease time.Duration
+		most               int // reports until it is done, the one with its result included
+	}{
+		{time.Second, 12 * time.Second, 300 * time.Second, 3},
+		{time.Second, 100 * time.Second, 300 * time.Second, 12},
+		{100 * time.Millisecond, 12 * time.Second, 300 * time.Second, 3},
+		{20 * time.Second, 30 * time.Second, 300 * time.Second, 6}, // one of the usual ones
+		{time.Second, 5 * time.Second, 9 * time.Second, 5},         // a short lease
+	} {
+		d := New(Config{Jitter: func() float64 { return 0.5 }})
+		d.holds.add("p", "k", test.mean)
+		g, asked := store.Grant{Pool: "p", Kind: "k", GrantedAt: start, LeaseLength: test.lease}, 1
+		at := d.whenReady("p", "k", test.lease)
+		for ; at < test.works; asked++ {
+			at += d.stillWorks(g, start.Add(at))
+		}
+		if asked > test.most || at > test.works+max(test.works/4, test.lease/30, soonest) {
+			t.Errorf("%s of work among %s, lease %s: asked %d times, the last time after %s", test.works, test.mean, test.lease, asked, at)
+		}
+	}
+}
+
 // A device that reports only when told to holds its place not much longer than it
 // works, however that began.
 func TestWhoReportsOnlyWhenToldHoldsAPlaceNotMuchLonger(t *testing.T) {
@@ -41,7 +69,7 @@ func TestWhoReportsOnlyWhenToldHoldsAPlaceNotMuchLonger(t *testing.T) {
 	start := time.Now()
 	for i := range devices {
 		works := time.Duration((10 + 20*draw.Float64()) * float64(time.Second))
-		g := store.Grant{Pool: "p", Kind: "k", GrantedAt: start}
+		g := store.Grant{Pool: "p", Kind: "k", GrantedAt: start, LeaseLength: 2 * time.Hour}
 		holds := d.whenReady("p", "k", 2*time.Hour)
 		for holds < works {
 			holds += d.stillWorks(g, start.Add(holds))

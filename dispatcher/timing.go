@@ -17,6 +17,8 @@ const (
 	forbidden    = 10 * time.Minute // a credential does not mend itself
 	refused      = 30 * time.Second // other bytes may go better
 	maxAfter     = 24 * time.Hour   // bound of report_after_ms
+
+	longAgain = 30 // a task that takes far longer than usual is asked again after this part of its lease
 )
 
 // reportAfter says when it is worth asking again, jittered so that devices
@@ -96,10 +98,16 @@ func (d *Dispatcher) usual(pool, kind string) time.Duration {
 }
 
 // stillWorks is when to ask a device that works on a grant: when it is likely
-// ready, and when it should have been, again after an eighth of what it took.
+// ready, and when it should have been, again after an eighth of what it took. Of a
+// task that takes twice as long as its like that says nothing more: it is asked by
+// its lease.
 func (d *Dispatcher) stillWorks(g store.Grant, now time.Time) time.Duration {
 	worked := now.Sub(g.GrantedAt)
-	return bounded(max(d.usual(g.Pool, g.Kind)-worked, worked/8))
+	again := worked / 8
+	if worked >= 2*d.holds.meanOf(g.Pool, g.Kind) {
+		again = max(again, g.LeaseLength/longAgain)
+	}
+	return bounded(max(d.usual(g.Pool, g.Kind)-worked, again))
 }
 
 // spread is wait +- share of it.
