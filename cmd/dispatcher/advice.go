@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net/http"
 	"path"
@@ -29,10 +30,7 @@ func nextStep(err error) string {
 		return afterProblem(p)
 	}
 	if lost, ok := errors.AsType[*client.LostError](err); ok {
-		if lost.Reached {
-			return "it may have been done or not: look before doing it again"
-		}
-		return "start one with `dispatcher dev`, or set DISPATCHER_URL to the one that runs"
+		return afterLoss(lost)
 	}
 	if errors.Is(err, context.Canceled) {
 		return "interrupted: what was under way may have been done"
@@ -42,6 +40,22 @@ func nextStep(err error) string {
 		return "start one with `dispatcher dev`, or set DISPATCHER_URL and DISPATCHER_TOKEN"
 	}
 	return ""
+}
+
+// afterLoss is what to do when no answer came.
+func afterLoss(lost *client.LostError) string {
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](lost)
+	switch {
+	case errors.Is(lost, http.ErrSchemeMismatch):
+		return "that port speaks HTTP without TLS: write http:// instead of https://"
+	case untrusted:
+		return "the certificate of that server is not trusted here: look whether the URL is right; SSL_CERT_FILE names another list of authorities"
+	case lost.Reached && lost.Reads:
+		return "nothing was changed: try again in a moment"
+	case lost.Reached:
+		return "it may have been done or not: look before doing it again"
+	}
+	return "start one with `dispatcher dev`, or set DISPATCHER_URL to the one that runs"
 }
 
 func afterProblem(p *client.Problem) string {

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,7 +67,12 @@ func TestFailuresExitWith1(t *testing.T) {
 func TestUsageErrorsExitWith2(t *testing.T) {
 	t.Parallel()
 	expectExits(t, 2, map[string]string{
-		"nope":                               "nope",
+		"nope":                               "dispatcher --help",
+		"pool list":                          "did you mean: dispatcher pools",
+		"pool list --limit 3":                "did you mean: dispatcher pools",
+		"pools lst":                          "dispatcher pools get, list, set",
+		"help nosuch":                        `unknown command "nosuch"`,
+		"help pools lst":                     "dispatcher pools get, list, set",
 		"--nope":                             "--nope",
 		"serve --nope":                       "--nope",
 		"version x":                          "x",
@@ -98,6 +105,48 @@ func TestUsageErrorsExitWith2(t *testing.T) {
 		"dev --simulate -1":                  "--simulate",
 		"healthcheck --url :":                "--url",
 	})
+}
+
+// Each mistake has a line of its own, and none the words of a decoder.
+func TestMistakesOfTheConfigurationAreLines(t *testing.T) {
+	t.Parallel()
+	code, _, stderr := execute(t, []string{"DISPATCHER_REPORT_PERIOD=30", "DISPATCHER_LEASE_MARGIN=x"}, "serve")
+	want := "dispatcher: lease_margin: a duration with its unit, such as 10s\ndispatcher: report_period: a duration with its unit, such as 30s\n"
+	if code != exitUsage || stderr != want {
+		t.Errorf("exit %d, %q, want %q", code, stderr, want)
+	}
+	if code, _, stderr := execute(t, []string{"DISPATCHER_REPORT_PERIOD=1ms", "DISPATCHER_MIGRATE=maybe"}, "serve"); code != exitUsage || strings.Count(stderr, "\n") != 2 || strings.Contains(stderr, `\n`) {
+		t.Errorf("exit %d, %q", code, stderr)
+	}
+}
+
+// https:// to a port without TLS, and a list that nobody could have changed.
+func TestWrongSchemeIsSaidAtOnce(t *testing.T) {
+	t.Parallel()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	secure.StartTLS()
+	t.Cleanup(plain.Close)
+	t.Cleanup(secure.Close)
+	for url, want := range map[string]string{
+		strings.Replace(plain.URL, "http:", "https:", 1): "write http:// instead of https://",
+		secure.URL: "not trusted here",
+	} {
+		code, _, stderr := execute(t, nil, "pools", "list", "--url", url)
+		if code != exitFailure || !strings.Contains(stderr, want) || strings.Contains(stderr, "again in") || strings.Contains(stderr, "done or not") {
+			t.Errorf("%s: exit %d, %s", url, code, stderr)
+		}
+	}
+}
+
+// The first token of a database that nobody has set up.
+func TestTokenOfAnEmptyDatabase(t *testing.T) {
+	t.Parallel()
+	code, _, stderr := execute(t, []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewDatabase(t)}, "tokens", "create", "--name", "first")
+	if code != exitFailure || !strings.Contains(stderr, "dispatcher migrate up") || strings.Contains(stderr, "relation") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
 }
 
 func TestMistypedVariableIsAUsageError(t *testing.T) {

@@ -79,3 +79,23 @@ func TestDevNamesTheExplicitPortThatIsTaken(t *testing.T) {
 		t.Errorf("exit %d, %s; want 1 and the address", code, stderr)
 	}
 }
+
+// healthcheck finds the dev of this folder, as the other commands do.
+func TestHealthcheckFindsDev(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	d, _ := devAt(t, filepath.Join(folder, devData))
+	check := func() (int, string) {
+		cmd := program(t, nil, "healthcheck")
+		cmd.Dir = folder
+		text, _ := cmd.CombinedOutput()
+		return cmd.ProcessState.ExitCode(), string(text)
+	}
+	if code, said := check(); code != 0 {
+		t.Errorf("exit %d: %s", code, said)
+	}
+	d.end(t, syscall.SIGTERM)
+	if code, said := check(); code != exitFailure {
+		t.Errorf("exit %d after its end: %s", code, said)
+	}
+}

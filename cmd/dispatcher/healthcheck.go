@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fleetslots/dispatcher/dispatcher/app"
+	"github.com/fleetslots/dispatcher/internal/client"
 )
 
 // newHealthcheck is for containers without a shell.
@@ -26,15 +27,16 @@ func newHealthcheck() *cobra.Command {
 
 Without a URL it asks the dispatcher that runs with the same environment, at
 DISPATCHER_HTTP_LISTEN. With DISPATCHER_TLS_CERT_FILE that must be the holder of
-this certificate.`,
+this certificate. In an environment without a database it is the dispatcher dev
+that runs here, if one does.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			client := &http.Client{Timeout: 3 * time.Second}
+			asks := &http.Client{Timeout: 3 * time.Second}
 			if url == "" {
 				config, err := app.Load(nil, os.Environ(), nil)
 				if err != nil {
 					return usageError{err}
 				}
-				if url, client.Transport, err = ownAddress(config.HTTPListen, config.TLSCertFile); err != nil {
+				if url, asks.Transport, err = runsHere(config); err != nil {
 					return usageError{err}
 				}
 			}
@@ -42,7 +44,7 @@ this certificate.`,
 			if err != nil {
 				return usageError{fmt.Errorf("--url: %w", err)}
 			}
-			response, err := client.Do(request)
+			response, err := asks.Do(request)
 			if err != nil {
 				return err
 			}
@@ -55,6 +57,15 @@ this certificate.`,
 	}
 	command.Flags().StringVar(&url, "url", os.Getenv("DISPATCHER_URL"), "the dispatcher (DISPATCHER_URL)")
 	return command
+}
+
+// runsHere is where the dispatcher of this environment is reached: a serve has a
+// database in it.
+func runsHere(config app.Config) (url string, transport http.RoundTripper, err error) {
+	if dev, err := local(client.Config{}); err == nil && config.PostgresDSN == "" {
+		return dev.URL, nil, nil
+	}
+	return ownAddress(config.HTTPListen, config.TLSCertFile)
 }
 
 // ownAddress is where a dispatcher with these settings is reached from its own

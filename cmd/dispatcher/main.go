@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -51,7 +52,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	_, _ = fmt.Fprintln(stderr, "dispatcher:", terminal.Safe(err.Error()))
+	for _, line := range linesOf(err) {
+		_, _ = fmt.Fprintln(stderr, "dispatcher:", terminal.Safe(line))
+	}
 	if next := nextStep(err); next != "" {
 		_, _ = fmt.Fprintln(stderr, "  "+next)
 	}
@@ -59,6 +62,24 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	return exitFailure
+}
+
+// linesOf gives each of several errors a line of its own. Text of others stays
+// in its line, whatever is in it.
+func linesOf(err error) []string {
+	type several interface {
+		error
+		Unwrap() []error
+	}
+	joined, ok := errors.AsType[several](err)
+	if !ok || errors.Join(joined.Unwrap()...).Error() != err.Error() {
+		return []string{err.Error()}
+	}
+	var lines []string
+	for _, one := range joined.Unwrap() {
+		lines = append(lines, linesOf(one)...)
+	}
+	return lines
 }
 
 // untilSignal ends the context with the first SIGINT or SIGTERM; the second
@@ -91,7 +112,12 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 { // the flag may be one of the command that was meant
+			err = unknownCommand(cmd, words)
+		}
+		return usageError{err}
+	})
 	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run:"}, &cobra.Group{ID: groupOperate, Title: "Operate:"})
 	for _, command := range []*cobra.Command{newDev(), newServe(), newMigrate(), newSimulate(), newHealthcheck()} {
 		command.GroupID = groupRun
@@ -109,11 +135,13 @@ func strict(command *cobra.Command) {
 	for _, below := range command.Commands() {
 		strict(below)
 	}
-	if command.Name() == "help" {
-		return // it takes the names of commands
-	}
 	check := command.Args
-	if check == nil {
+	switch {
+	case command.Name() == "help":
+		check = knownTopic
+	case command.HasSubCommands():
+		check = func(cmd *cobra.Command, args []string) error { return unknownCommand(cmd, args) }
+	case check == nil:
 		check = cobra.NoArgs
 	}
 	command.Args = func(cmd *cobra.Command, args []string) error {
@@ -126,6 +154,29 @@ func strict(command *cobra.Command) {
 		}
 		return nil
 	}
+}
+
+// knownTopic takes the names of commands, as help does.
+func knownTopic(cmd *cobra.Command, args []string) error {
+	found, rest, err := cmd.Root().Find(args)
+	if err != nil {
+		return err
+	}
+	return unknownCommand(found, rest)
+}
+
+// unknownCommand refuses words that name nothing below a command, and says what
+// is like them.
+func unknownCommand(above *cobra.Command, words []string) error {
+	if len(words) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("unknown command %q for %q", words[0], above.CommandPath())
+	above.SuggestionsMinimumDistance = 2
+	if like := above.SuggestionsFor(words[0]); len(like) > 0 {
+		return advisedError{err, "did you mean: " + above.CommandPath() + " " + strings.Join(like, ", ")}
+	}
+	return advisedError{err, "see what there is: " + above.CommandPath() + " --help"}
 }
 
 func newVersion() *cobra.Command {

@@ -78,6 +78,9 @@ func createToken(cmd *cobra.Command, ledger *store.Store, t store.Token, valid t
 		end := now.Add(valid)
 		t.ExpiresAt = &end
 	}
+	if err := migrated(cmd, ledger); err != nil {
+		return err
+	}
 	secret := dispatcher.NewToken()
 	hash := dispatcher.HashToken(secret)
 	if _, err := ledger.CreateToken(cmd.Context(), "command line", t, hash[:]); err != nil {
@@ -85,6 +88,20 @@ func createToken(cmd *cobra.Command, ledger *store.Store, t store.Token, valid t
 	}
 	_, err := fmt.Fprintln(cmd.OutOrStdout(), secret)
 	return err
+}
+
+// migrated says what to do with a database that nobody has set up.
+func migrated(cmd *cobra.Command, ledger *store.Store) error {
+	states, err := ledger.MigrationStatus(cmd.Context())
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		if !s.Applied {
+			return advisedError{errors.New("the database is not set up: migrations are missing"), "apply them: dispatcher migrate up; or start `dispatcher serve` once"}
+		}
+	}
+	return nil
 }
 
 // createToken asks the server. As from the database, a table is the token alone.

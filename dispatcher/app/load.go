@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-viper/mapstructure/v2"
 	"github.com/knadh/koanf/parsers/yaml"
@@ -45,6 +46,9 @@ func Load(file []byte, environ []string, flags map[string]string) (Config, error
 
 func decode(k *koanf.Koanf) (Config, error) {
 	var c Config
+	if err := checkDurations(k); err != nil {
+		return Config{}, err
+	}
 	err := k.UnmarshalWithConf("", &c, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
 		Result: &c, ErrorUnused: true, TagName: "koanf",
 		DecodeHook: mapstructure.StringToTimeDurationHookFunc(),
@@ -53,6 +57,21 @@ func decode(k *koanf.Koanf) (Config, error) {
 		return Config{}, fmt.Errorf("configuration: %w", err)
 	}
 	return c, c.Validate()
+}
+
+// checkDurations says it in words of ours, and quotes no value: it may be a
+// secret by mistake.
+func checkDurations(k *koanf.Koanf) error {
+	var errs []error
+	for _, s := range Settings() {
+		if s.Most == 0 {
+			continue
+		}
+		if _, err := time.ParseDuration(k.String(s.Key)); err != nil {
+			errs = append(errs, fmt.Errorf("%s: a duration with its unit, such as %s", s.Key, s.Default))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func defaults() map[string]any {

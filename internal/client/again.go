@@ -18,7 +18,8 @@ const (
 type LostError struct {
 	URL     string // of the server
 	Err     error
-	Reached bool // the server may have done what was asked
+	Reached bool // there was a connection: the server may have done what was asked
+	Reads   bool // what was asked changes nothing
 }
 
 func (e *LostError) Error() string { return "no answer from " + e.URL + ": " + e.Err.Error() }

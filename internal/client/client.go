@@ -11,8 +11,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -145,7 +147,7 @@ func (c *Client) open(ctx context.Context, r Request, read func(io.Reader) error
 			return broken
 		}
 		if err != nil {
-			return c.lost(err)
+			return &LostError{URL: c.URL(), Err: err, Reached: true, Reads: r.Method == http.MethodGet}
 		}
 		return nil
 	})
@@ -157,14 +159,16 @@ func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	response, err := c.http.Do(request)
+	var connected atomic.Bool // TLS agreed upon, too
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
+	response, err := c.http.Do(request.WithContext(httptrace.WithClientTrace(ctx, trace)))
 	if err == nil {
 		return response, nil
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return nil, &LostError{URL: c.URL(), Err: plain(err), Reached: !unreached(err)}
+	return nil, &LostError{URL: c.URL(), Err: plain(err), Reached: connected.Load(), Reads: r.Method == http.MethodGet}
 }
 
 func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) {
@@ -205,18 +209,10 @@ func (r Request) body() (body io.Reader, content string, err error) {
 	return nil, "", nil
 }
 
-func (c *Client) lost(err error) error { return &LostError{URL: c.URL(), Err: err, Reached: true} }
-
 // plain leaves out what the caller knows: method and URL.
 func plain(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
 	}
 	return err
-}
-
-// unreached says that not even a connection was made.
-func unreached(err error) bool {
-	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "dial"
 }

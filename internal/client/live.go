@@ -113,3 +113,7 @@ func (c *Client) read(body io.Reader, alive func(), at *Live, each func(json.Raw
 	}
 	return c.lost(fmt.Errorf("the stream ended: %w", cmp.Or(lines.Err(), io.EOF)))
 }
+
+func (c *Client) lost(err error) error {
+	return &LostError{URL: c.URL(), Err: err, Reached: true, Reads: true}
+}
