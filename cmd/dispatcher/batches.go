@@ -18,7 +18,7 @@ func newBatches() *cobra.Command {
 	verbs := o.addList(list{path: client.Path("batches"), columns: []column{
 		member("ID", "id"), member("NAME", "name"), member("POOL", "pool"), member("STATE", "state"),
 		{"DONE", func(e entry) string { return readProgress(e).done() }},
-		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).unsuccessful(), 10) }},
+		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).failed(), 10) }},
 		{"INSIDE", func(e entry) string { return strconv.FormatInt(readProgress(e).Counts["dispatched"], 10) }},
 		{"ETA", func(e entry) string { return e.text("eta") }},
 		member("CREATED", "created_at"),
@@ -132,7 +132,7 @@ func (o *operator) batchesCancel() *cobra.Command {
 		}
 		counts := readProgress(e).Counts
 		called := strings.TrimSpace(batch + " " + e.text("name"))
-		question := fmt.Sprintf("Cancel batch %s: %d tasks wait, %d run", called, counts["pending"], counts["dispatched"])
+		question := fmt.Sprintf("Cancel batch %s: %s, %d run", called, counted(counts["pending"], "task waits", "tasks wait"), counts["dispatched"])
 		if err := s.confirm(yes, question); err != nil {
 			return err
 		}

@@ -249,13 +249,13 @@ func (s *session) createBatch(b *batchFlags) error {
 		if s.json {
 			return s.document(text)
 		}
-		_, err := fmt.Fprintf(s.out, "%d tasks would be queued%s\n", made.number("tasks"), skipped(made))
+		_, err := fmt.Fprintf(s.out, "%s would be queued%s\n", counted(made.number("tasks"), "task", "tasks"), skipped(made))
 		return err
 	}
 	if !b.wait {
 		return s.show(text)
 	}
-	s.note("batch %s: %s tasks%s", made.text("id"), made.text("tasks"), skipped(made))
+	s.note("batch %s: %s%s", made.text("id"), counted(made.number("tasks"), "task", "tasks"), skipped(made))
 	return s.waitForBatch(made.text("id"))
 }
 
@@ -264,5 +264,5 @@ func skipped(made entry) string {
 	if made["skipped"] == nil {
 		return ""
 	}
-	return fmt.Sprintf(", %d duplicates skipped", made.number("skipped"))
+	return ", " + counted(made.number("skipped"), "duplicate", "duplicates") + " skipped"
 }

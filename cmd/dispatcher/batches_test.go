@@ -148,6 +148,12 @@ func TestBatchesAreSteered(t *testing.T) {
 	if !strings.Contains(watched, "state  cancelled\n") || !strings.Contains(watched, "counts  3 cancelled\n") {
 		t.Errorf("watched to the end:\n%s", watched)
 	}
+	if got := plain(d.run("batches list")); !strings.Contains(got, "first  p  cancelled  3/3 100%  0  0  TIME\n") {
+		t.Errorf("what was cancelled is no failure:\n%s", got)
+	}
+	if got := plain(d.run("batches get 1")); !strings.Contains(got, "\nlease  the pool's\nmax_run  1h\n") {
+		t.Errorf("defaults are not said:\n%s", got)
+	}
 	if lines := strings.Split(strings.TrimSpace(d.run("batches get 1 --watch --output json")), "\n"); len(lines) != 1 || !json.Valid([]byte(lines[0])) {
 		t.Errorf("as JSON the batch once, in a line: %q", lines)
 	}
@@ -160,7 +166,7 @@ func TestWaitEndsWithTheBatch(t *testing.T) {
 	d.run("pools create p --capacity 60")
 	for status, want := range map[string]int{"succeeded": 0, "rejected": 1} {
 		wait := start(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-"+status, "--wait")
-		wait.says(t, `batch (\d+): 1 tasks`)
+		wait.says(t, `batch (\d+): 1 task\n`)
 		d.work("d-"+status, status)
 		<-wait.ended
 		if got := wait.cmd.ProcessState.ExitCode(); got != want {
@@ -168,11 +174,11 @@ func TestWaitEndsWithTheBatch(t *testing.T) {
 		}
 		wait.says(t, `state +finished`)
 		if want == 1 {
-			wait.says(t, `of 1 tasks 1 did not succeed: 1 failed, 0 timed out`)
+			wait.says(t, `of 1 task 1 did not succeed: 1 failed, 0 timed out`)
 		}
 	}
 	wait := start(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-9", "--wait")
-	id := wait.says(t, `batch (\d+): 1 tasks`)
+	id := wait.says(t, `batch (\d+): 1 task\n`)
 	if code := wait.end(t, syscall.SIGINT); code != 1 {
 		t.Errorf("exit %d after Ctrl-C, want 1: it is not known how it ends", code)
 	}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/client"
@@ -42,6 +44,17 @@ func (p progress) ended() int64 { return p.Total - p.open() }
 // unsuccessful are those that ended otherwise than well.
 func (p progress) unsuccessful() int64 { return p.ended() - p.Counts["succeeded"] }
 
+// failed are those of them that were tried in vain: nobody cancelled them, and
+// their time was not over.
+func (p progress) failed() int64 { return p.Counts["failed"] + p.Counts["timed_out"] }
+
+// worst is the state of most that did not succeed.
+func (p progress) worst() string {
+	return slices.MaxFunc([]string{"failed", "timed_out", "cancelled", "expired"}, func(a, b string) int {
+		return cmp.Compare(p.Counts[a], p.Counts[b])
+	})
+}
+
 func (p progress) over() bool { return p.State == "finished" || p.State == "cancelled" }
 
 // done is how much has ended: 41200/100000 41%.
@@ -54,7 +67,10 @@ func (p progress) done() string {
 
 // line is all of it for people.
 func (p progress) line() string {
-	text := fmt.Sprintf("%s, %d inside, %d failed", p.done(), p.Counts["dispatched"], p.unsuccessful())
+	text := fmt.Sprintf("%s, %d inside, %d failed", p.done(), p.Counts["dispatched"], p.failed())
+	if n := p.unsuccessful() - p.failed(); n > 0 {
+		text += fmt.Sprintf(", %d cancelled or expired", n)
+	}
 	if p.Rate != nil {
 		text += fmt.Sprintf(", %.0f/min", *p.Rate)
 	}
@@ -105,9 +121,9 @@ func (s *session) waitForBatch(batch string) error {
 	if p := readProgress(e); p.unsuccessful() > 0 {
 		c := p.Counts
 		return advisedError{
-			fmt.Errorf("of %d tasks %d did not succeed: %d failed, %d timed out, %d cancelled, %d expired",
-				p.Total, p.unsuccessful(), c["failed"], c["timed_out"], c["cancelled"], c["expired"]),
-			"see which: dispatcher tasks list --batch " + batch + " --state failed",
+			fmt.Errorf("of %s %d did not succeed: %d failed, %d timed out, %d cancelled, %d expired",
+				counted(p.Total, "task", "tasks"), p.unsuccessful(), c["failed"], c["timed_out"], c["cancelled"], c["expired"]),
+			"see which: dispatcher tasks list --batch " + batch + " --state " + p.worst(),
 		}
 	}
 	return nil

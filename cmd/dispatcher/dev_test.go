@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -97,5 +98,22 @@ func TestHealthcheckFindsDev(t *testing.T) {
 	d.end(t, syscall.SIGTERM)
 	if code, said := check(); code != exitFailure {
 		t.Errorf("exit %d after its end: %s", code, said)
+	}
+}
+
+// A fleet that is refused says so, instead of a summary of nothing.
+func TestSimulateWithWrongCredentials(t *testing.T) {
+	t.Parallel()
+	_, environ := devAt(t, t.TempDir())
+	for i, pair := range environ {
+		if strings.HasPrefix(pair, "DISPATCHER_FLEET_TOKEN=") {
+			environ[i] = "DISPATCHER_FLEET_TOKEN=wrong-token-of-the-fleet"
+		}
+	}
+	for _, via := range []string{"http", "mqtt"} {
+		code, stdout, stderr := execute(t, environ, "simulate", "--devices", "2", "--via", via, "--timeout", "5s")
+		if code != exitFailure || stdout != "" || !strings.Contains(stderr, "refuses the devices' credentials") {
+			t.Errorf("%s: exit %d, %q, %s", via, code, stdout, stderr)
+		}
 	}
 }

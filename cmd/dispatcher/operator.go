@@ -179,6 +179,14 @@ func (s *session) secret(r client.Request, again string) error {
 	return s.show(text)
 }
 
+// counted is a number and what there is of it.
+func counted(n int64, one, many string) string {
+	if n == 1 {
+		many = one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
 // query has the values that are not empty.
 func query(pairs ...string) url.Values {
 	q := url.Values{}

@@ -30,7 +30,7 @@ func (o *operator) poolsSlots() *cobra.Command {
 		if err := json.Unmarshal(text, &now); err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(s.out, "%d places, %d held, %d reserved; %d devices wait\n", now.Capacity, now.Held, now.Reserved, now.Waiting)
+		_, _ = fmt.Fprintf(s.out, "%s, %d held, %d reserved; %s\n", counted(int64(now.Capacity), "place", "places"), now.Held, now.Reserved, counted(int64(now.Waiting), "device waits", "devices wait"))
 		return s.slots(now, all)
 	})
 	command.Flags().BoolVar(&all, "all", false, "the free places, too")
@@ -100,7 +100,14 @@ func (o *operator) poolsGrant() *cobra.Command {
 		Use: "grant POOL TOKEN", Short: "Check whether a grant is in force, as the external system does", Args: cobra.ExactArgs(2),
 		ValidArgsFunction: o.poolNames(1),
 		RunE: o.with(func(s *session, args []string) error {
-			return s.act(client.Request{Method: http.MethodGet, Path: client.Path("pools", args[0], "grants", args[1])})
+			text, err := s.Get(s.cmd.Context(), client.Path("pools", args[0], "grants", args[1]), nil)
+			if err != nil {
+				return err
+			}
+			if e, err := readEntry(text); err == nil && e.text("alive") == "" {
+				return s.show(text, "lease_ms") // there is none
+			}
+			return s.show(text)
 		}),
 	}
 }

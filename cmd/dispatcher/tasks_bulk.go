@@ -62,7 +62,7 @@ func (s *session) bulk(verb string, q url.Values, yes, dryRun bool) error {
 		return s.sayBulk(verb, count, true)
 	}
 	if count.Tasks > 0 {
-		if err := s.confirm(yes, fmt.Sprintf("%s %d tasks", map[string]string{"cancel": "Cancel", "retry": "Retry"}[verb], count.Tasks)); err != nil {
+		if err := s.confirm(yes, map[string]string{"cancel": "Cancel ", "retry": "Retry "}[verb]+counted(count.Tasks, "task", "tasks")); err != nil {
 			return err
 		}
 	}
@@ -99,9 +99,9 @@ func (s *session) sayBulk(verb string, r bulkResult, dryRun bool) error {
 		return s.document(text)
 	}
 	words := map[string][2]string{"cancel": {"would be cancelled", "cancelled"}, "retry": {"would be tried again", "will be tried again"}}[verb]
-	said := fmt.Sprintf("%d tasks %s", r.Tasks, words[1])
+	said := counted(r.Tasks, "task", "tasks") + " " + words[1]
 	if dryRun {
-		said = fmt.Sprintf("%d tasks %s", r.Tasks, words[0])
+		said = counted(r.Tasks, "task", "tasks") + " " + words[0]
 	}
 	if r.Asked > 0 {
 		said += fmt.Sprintf(", %d run and were asked to stop", r.Asked)

@@ -95,8 +95,8 @@ func TestTasksAreCancelledAndRetried(t *testing.T) {
 	if got := d.run("tasks list --state cancelled --output json"); got != "[]\n" {
 		t.Errorf("cancelled without a yes: %s", got)
 	}
-	d.prints("tasks cancel --batch 1 --yes", "1 tasks cancelled, 1 run and were asked to stop\n")
-	d.prints("tasks retry --state failed --dry-run", "1 tasks would be tried again\n")
+	d.prints("tasks cancel --batch 1 --yes", "1 task cancelled, 1 run and were asked to stop\n")
+	d.prints("tasks retry --state failed --dry-run", "1 task would be tried again\n")
 	var done struct{ Tasks, Asked int }
 	if d.read(&done, "tasks retry --state failed --yes"); done.Tasks != 1 {
 		t.Errorf("%+v", done)

@@ -63,6 +63,9 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 	if err != nil {
 		return nil, err
 	}
+	if err := c.letIn(ctx, tokens); err != nil {
+		return nil, err
+	}
 	if s.external, err = NewExternal(ctx, c.ExternalAddr, pool.Capacity); err != nil {
 		return nil, err
 	}

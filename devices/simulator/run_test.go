@@ -214,6 +214,7 @@ func TestRunRefusesWhatCannotWork(t *testing.T) {
 		{"gone", func(c *Config) { c.Gone, c.Devices, c.Tasks = 0.1, 5, 6 }, "one task a device"},
 		{"negative capacity", func(c *Config) { c.Capacity = -1 }, "negative"},
 		{"token", func(c *Config) { c.OperatorToken = "x" }, "401"},
+		{"fleet token", func(c *Config) { c.FleetToken = "x" }, "DISPATCHER_FLEET_TOKEN"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

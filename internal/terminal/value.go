@@ -76,6 +76,8 @@ func Value(name string, value json.RawMessage) string {
 func number(name string, value json.Number) string {
 	n, err := value.Int64()
 	switch {
+	case err == nil && n == 0 && standard(name) != "":
+		return standard(name)
 	case err == nil && strings.HasSuffix(name, "_ms"):
 		return Duration(time.Duration(n) * time.Millisecond)
 	case err == nil:
@@ -86,6 +88,11 @@ func number(name string, value json.Number) string {
 		return value.String()
 	}
 	return strings.TrimRight(strings.TrimRight(strconv.FormatFloat(f, 'f', 2, 64), "0"), ".")
+}
+
+// standard is what holds for a batch where 0 says the default; empty: 0 is 0.
+func standard(name string) string {
+	return map[string]string{"lease_ms": "the pool's", "max_run_ms": "1h"}[name]
 }
 
 // counts are those that are not zero: 3 failed, 17 pending.

@@ -1,0 +1,63 @@
+package simulator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+	"github.com/eclipse/paho.mqtt.golang/packets"
+)
+
+// letInTimeout bounds the question; who cannot be asked now is asked by the fleet.
+const letInTimeout = 5 * time.Second
+
+var (
+	errHTTPRefused = errors.New("the dispatcher refuses the devices' credentials: is DISPATCHER_FLEET_TOKEN its fleet token, and do the devices have no tokens of their own (--credentials own)?")
+	errMQTTRefused = errors.New("the broker refuses the devices' credentials: does it know them, and is DISPATCHER_FLEET_TOKEN what it expects?")
+)
+
+// letIn asks once, by each transport, as the first device will. A fleet that is
+// refused would wait, and do nothing for as long as the run lasts.
+func (c Config) letIn(ctx context.Context, tokens []string) error {
+	ctx, cancel := context.WithTimeout(ctx, letInTimeout)
+	defer cancel()
+	device, token := deviceID(c.DevicePrefix, 0), c.FleetToken
+	if len(tokens) > 0 {
+		token = tokens[0]
+	}
+	overHTTP, overMQTT := c.Via.uses()
+	if overHTTP {
+		link := newHTTPLink(newHTTPClient(1), newReplicas(c.URL, 0), device, token)
+		defer link.client.CloseIdleConnections()
+		base, _ := link.replicas.current()
+		if a := link.exchange(ctx, base+link.path, parcel{body: []byte(`{"accept":false}`)}); a.verdict == forbidden {
+			return errHTTPRefused
+		}
+	}
+	if overMQTT && newMQTTLink(c.MQTTURL, device, token, 0).refused(ctx) {
+		return errMQTTRefused
+	}
+	return nil
+}
+
+// refused says whether the broker turns the device away for who it is.
+func (l *mqttLink) refused(ctx context.Context) bool {
+	network, err := l.dial(ctx)
+	if err != nil {
+		return false
+	}
+	defer network.Close()
+	client := paho.NewClient(l.pahoOptions(network))
+	defer client.Disconnect(hangUpTimeout)
+	asked := client.Connect()
+	if agreed(ctx, asked) {
+		return false
+	}
+	answer, ok := asked.(*paho.ConnectToken)
+	if !ok {
+		return false
+	}
+	code := answer.ReturnCode()
+	return code == packets.ErrRefusedBadUsernameOrPassword || code == packets.ErrRefusedNotAuthorised
+}
