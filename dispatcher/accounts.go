@@ -33,6 +33,10 @@ func newAccounts(a Accounts) *accounts {
 	return &accounts{Accounts: a, turn: turn}
 }
 
+// askLedger is so at a broker that asks AuthenticateSession. Any other one has let a
+// device in by a secret that is not told here: its own, if it has one.
+func (a *accounts) askLedger() bool { return a.Accounts != nil && a.AsksLedger() }
+
 func (a *accounts) take(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, turnLimit)
 	defer cancel()

@@ -75,7 +75,7 @@ func (d *Dispatcher) authenticate(
 // AuthenticateSession says whether a device may open a session at a broker
 // with this token; its reports then come as ViaBroker. It returns what
 // Authenticate does, and ErrForbidden for a blocked device and for a fleet
-// token of a device that has its own. A session outlives what is remembered of
+// token that only enrols, or of a device that has its own. A session outlives what is remembered of
 // a token, so the ledger itself is asked.
 func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
 	caller, err := d.authenticate(ctx, device, token, d.lookUp)
@@ -91,11 +91,14 @@ func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID,
 		return ErrForbidden
 	case caller.Via == ViaOwnToken:
 		return d.admitOwner(ctx, device, view.Device)
-	case view.Device != nil && view.Device.OwnToken:
+	case d.config.FleetMode != FleetAny || view.Device != nil && view.Device.OwnToken:
 		return ErrForbidden
-	case view.Deleted && d.config.FleetMode == FleetAny:
+	case view.Deleted:
 		// A session does not bring back a deleted device; a fleet token does.
-		_, err := d.ensure(ctx, device)
+		back, err := d.ensure(ctx, device)
+		if err == nil && back.Blocked {
+			err = ErrForbidden
+		}
 		return err
 	}
 	return nil
@@ -154,11 +157,8 @@ func (d *Dispatcher) admit(ctx context.Context, h *handling) error {
 	case ViaOwnToken:
 		return d.admitOwner(ctx, h.caller.Device, device)
 	case ViaBroker:
-		if device != nil && (device.Blocked || device.Revoked) {
-			return ErrForbidden
-		}
-		if device == nil && (h.view.Deleted || len(d.config.FleetTokens) == 0 || d.config.FleetMode != FleetAny) {
-			return ErrForbidden
+		if err := d.admitSession(ctx, h); err != nil {
+			return err
 		}
 	default:
 		if device != nil && device.OwnToken {
@@ -172,6 +172,22 @@ func (d *Dispatcher) admit(ctx context.Context, h *handling) error {
 		return nil
 	}
 	return d.register(ctx, h)
+}
+
+// admitSession checks a device that a broker let in.
+func (d *Dispatcher) admitSession(ctx context.Context, h *handling) error {
+	device := h.view.Device
+	switch {
+	case device == nil:
+		if h.view.Deleted || len(d.config.FleetTokens) == 0 || d.config.FleetMode != FleetAny {
+			return ErrForbidden
+		}
+	case device.Blocked || device.Revoked():
+		return ErrForbidden
+	case device.HasToken && !d.accounts.askLedger():
+		return d.admitOwner(ctx, h.caller.Device, device)
+	}
+	return nil
 }
 
 // admitOwner notes the first use of a device's own token: from then on fleet

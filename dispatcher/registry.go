@@ -26,7 +26,7 @@ func (d *Dispatcher) CreateDevice(ctx context.Context, actor string, id devices.
 func (d *Dispatcher) ImportDevices(
 	ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration,
 ) (tokens []string, err error) {
-	if d.accounts.Accounts != nil && !d.accounts.AsksLedger() {
+	if d.accounts.Accounts != nil && !d.accounts.askLedger() {
 		return nil, ErrAccounts
 	}
 	tokens = make([]string, len(list))

@@ -67,7 +67,7 @@ func (d *Dispatcher) whyWaiting(ctx context.Context, v store.TaskView) []Reason 
 		x.turn = d.waits.foretell(c.Pool, d.ahead(c.Pool, x.line.position))
 	}
 	var reasons []Reason
-	if v.Device != nil && v.Device.Revoked {
+	if v.Device != nil && v.Device.Revoked() {
 		reasons = append(reasons, x.revoked())
 	}
 	obstacles := s.obstaclesOf(c)

@@ -102,10 +102,10 @@ func TestDeviceWithoutAValidTokenIsRevoked(t *testing.T) {
 		l.must(err)
 		views, err := l.Views(l.Context(), []string{"a"})
 		l.must(err)
-		if d.Revoked != views[0].Device.Revoked {
+		if d.Revoked() != views[0].Device.Revoked() {
 			l.Fatalf("device %+v, in its view %+v", d, views[0].Device)
 		}
-		return d.Revoked
+		return d.Revoked()
 	}
 	_, err := l.EnsureDevice(l.Context(), "a")
 	l.must(err)

@@ -48,7 +48,8 @@ const enrolled = "enrolled"
 // EnrollDevice gives a device, registered if it was not, a credential of its
 // own at its own request; its account hears of it through set. It replaces one
 // it asked for before and never used: the reply that carried that one was lost.
-// ErrExists once it has used one: then only an operator gives another.
+// ErrExists once it has used one, or was given one by an operator: then only an
+// operator gives another.
 func (s *Store) EnrollDevice(ctx context.Context, id string, tokenHash []byte, set SetAccount) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.register(ctx, id, id, DeviceSpec{}); err != nil {
@@ -58,8 +59,12 @@ func (s *Store) EnrollDevice(ctx context.Context, id string, tokenHash []byte, s
 		if err != nil {
 			return err
 		}
-		if own {
-			return fmt.Errorf("device %s enrolled before: %w", id, ErrExists)
+		given, err := one(ctx, tx, only[bool], `SELECT EXISTS (SELECT 1 FROM tokens k WHERE k.device = $1 AND k.name <> $2)`, id, enrolled)
+		if err != nil {
+			return err
+		}
+		if own || given {
+			return fmt.Errorf("device %s has a token: %w", id, ErrExists)
 		}
 		if _, err := tx.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND name = $2`, id, enrolled); err != nil {
 			return err

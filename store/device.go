@@ -15,7 +15,7 @@ type Device struct {
 	ID         string
 	Blocked    bool
 	OwnToken   bool              // has used a token of its own: fleet tokens no longer act for it
-	Revoked    bool              // has used a token of its own, and has none left that is valid
+	HasToken   bool              // has one of its own that is valid
 	Tags       map[string]string // the operator's
 	Profile    string            // whose policies hold for what it starts; the operator's; empty: none
 	Attributes json.RawMessage   // the device's; a JSON object
@@ -23,6 +23,9 @@ type Device struct {
 	LastSeen   *time.Time // to within a minute
 	Reach      Reach      // as of about then
 }
+
+// Revoked devices have used a token of their own, and have none left that is valid.
+func (d Device) Revoked() bool { return d.OwnToken && !d.HasToken }
 
 // DeviceSpec is what an operator decides about a device.
 type DeviceSpec struct {
@@ -60,14 +63,14 @@ const (
 	maxAttributesSize = 8 << 10
 )
 
-const deviceColumns = `d.id, d.blocked, d.own_token, CASE WHEN d.own_token THEN NOT EXISTS (
-		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `) ELSE FALSE END,
+const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
+		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `),
 	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.reach`
 
 // deviceDest takes NULLs: the device may not be registered.
 func deviceDest(d *Device) []any {
 	return []any{
-		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.Revoked), fromJSON(&d.Tags), opt(&d.Profile), document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen}, opt(&d.Reach),
+		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.HasToken), fromJSON(&d.Tags), opt(&d.Profile), document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen}, opt(&d.Reach),
 	}
 }
 
@@ -194,7 +197,7 @@ func (s session) register(ctx context.Context, actor, id string, spec DeviceSpec
 	if err != nil || n == 0 {
 		return false, err
 	}
-	if _, err := s.exec(ctx, `DELETE FROM deleted_devices WHERE id = $1`, id); err != nil {
+	if err := s.bringBack(ctx, id); err != nil {
 		return false, err
 	}
 	return true, s.record(ctx, Event{Kind: "device.created", Actor: actor, Device: id})

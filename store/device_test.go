@@ -20,7 +20,7 @@ func TestDevices(t *testing.T) {
 		tags := map[string]string{"region": "ar", "quote": `"<é>`}
 		d, err := l.CreateDevice(l.Context(), "op", "m:1", store.DeviceSpec{Tags: tags}, []byte("hash-1"), nil)
 		l.must(err)
-		want := store.Device{ID: "m:1", Tags: tags, Attributes: json.RawMessage(`{}`), CreatedAt: d.CreatedAt}
+		want := store.Device{ID: "m:1", HasToken: true, Tags: tags, Attributes: json.RawMessage(`{}`), CreatedAt: d.CreatedAt}
 		if diff := cmp.Diff(want, d); diff != "" || d.CreatedAt.IsZero() {
 			l.Fatal(diff)
 		}

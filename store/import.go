@@ -160,9 +160,7 @@ func (p devicesImport) insert(ctx context.Context) ([]importRow, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registering devices: %w", err)
 	}
-	fresh := p.named(created)
-	_, err = p.exec(ctx, `DELETE FROM deleted_devices WHERE id IN (SELECT device FROM {imports})`, input(fresh))
-	return fresh, err
+	return p.named(created), p.bringBack(ctx, created...)
 }
 
 // rotate locks the devices: one that was deleted meanwhile gets nothing.

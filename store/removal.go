@@ -30,8 +30,8 @@ func (s session) deleteDevice(ctx context.Context, actor, id string, cancel bool
 	}
 	for _, query := range []string{
 		`DELETE FROM tokens WHERE device = $1`,
+		`INSERT INTO deleted_devices (id, deleted_at, blocked) SELECT id, {now}, blocked FROM devices WHERE id = $1`,
 		`DELETE FROM devices WHERE id = $1`,
-		`INSERT INTO deleted_devices (id, deleted_at) VALUES ($1, {now}) ON CONFLICT DO NOTHING`,
 	} {
 		if _, err := s.exec(ctx, query, id); err != nil {
 			return Removal{}, err
@@ -41,6 +41,21 @@ func (s session) deleteDevice(ctx context.Context, actor, id string, cancel bool
 		return Removal{}, err
 	}
 	return removed, s.record(ctx, Event{Kind: "device.deleted", Actor: actor, Device: id})
+}
+
+// bringBack lets a block outlive the deletion of devices that were just
+// registered. It reads after they were inserted: a deletion under way was waited
+// for, and is seen.
+func (s session) bringBack(ctx context.Context, ids ...string) error {
+	for _, query := range []string{
+		`UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {names} JOIN deleted_devices g ON g.id = names.name WHERE g.blocked)`,
+		`DELETE FROM deleted_devices WHERE id IN (SELECT name FROM {names})`,
+	} {
+		if _, err := s.exec(ctx, query, names(ids)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s session) cancelAllOf(ctx context.Context, actor, device string, cancel bool) (Removal, error) {

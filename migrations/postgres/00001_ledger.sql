@@ -254,10 +254,12 @@ CREATE INDEX devices_reachable ON devices (id) WHERE reach <> 0;
 CREATE INDEX devices_blocked ON devices (id) WHERE blocked;
 
 -- Ids of devices that were deleted and not registered again: their sessions at
--- a broker may still be open, and must not bring them back.
+-- a broker may still be open, and must not bring them back. One that was blocked
+-- comes back blocked.
 CREATE TABLE deleted_devices (
     id         text COLLATE "C" PRIMARY KEY,
-    deleted_at timestamptz NOT NULL
+    deleted_at timestamptz NOT NULL,
+    blocked    boolean NOT NULL DEFAULT false
 );
 
 -- Changes of devices that their accounts at the MQTT broker have yet to follow.

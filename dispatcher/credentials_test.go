@@ -1,0 +1,138 @@
+package dispatcher_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const fleetToken = "fleet-token-of-the-tests"
+
+func enrolling(c *dispatcher.Config) { c.FleetMode = dispatcher.FleetEnroll }
+
+// created is a device that an operator registered, and its token.
+func (b *bench) created(id devices.ID) (token string) {
+	b.t.Helper()
+	_, token, err := b.CreateDevice(b.ctx, "op", id, store.DeviceSpec{})
+	b.must(err)
+	return token
+}
+
+// TestADeviceOfAnOperatorIsNotEnrolled: its credential is with the operator,
+// also while the device has not used it.
+func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, enrolling)
+	token := b.created("made")
+	b.report("enrolled", `{}`)
+	_, _, err := b.RotateToken(b.ctx, "op", "enrolled", 0)
+	b.must(err)
+	for _, device := range []string{"made", "enrolled"} {
+		if reply, err := b.tryReport(device, `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
+			t.Errorf("%s: %+v, %v, want forbidden", device, reply, err)
+		}
+	}
+	if _, err := b.Authenticate(b.ctx, "made", token); err != nil {
+		t.Errorf("the operator's token: %v", err)
+	}
+}
+
+// TestADeviceThatCameByItselfIsEnrolled: it registered in the mode any.
+func TestADeviceThatCameByItselfIsEnrolled(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, enrolling)
+	b.registered("old")
+	if b.report("old", `{}`).Credential == "" {
+		t.Error("no credential")
+	}
+}
+
+func TestInEnrollAFleetTokenOpensNoSession(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, enrolling)
+	b.created("made")
+	b.registered("known")
+	for _, device := range []devices.ID{"made", "known", "unknown"} {
+		if err := b.AuthenticateSession(b.ctx, device, fleetToken); !errors.Is(err, dispatcher.ErrForbidden) {
+			t.Errorf("%s: %v, want forbidden", device, err)
+		}
+	}
+}
+
+// TestABlockOutlivesDeletion, whichever way the device comes back, until an
+// operator lifts it.
+func TestABlockOutlivesDeletion(t *testing.T) {
+	t.Parallel()
+	ways := map[string]func(*bench){
+		"report":  func(b *bench) { b.report("d1", `{}`) },
+		"session": func(b *bench) { _ = b.AuthenticateSession(b.ctx, "d1", fleetToken) },
+		"create":  func(b *bench) { b.created("d1") },
+		"import": func(b *bench) {
+			_, err := b.ImportDevices(b.ctx, "op", []store.NewDevice{{ID: "d1"}}, store.RefuseExisting, 0)
+			b.must(err)
+		},
+		"enroll": func(b *bench) { b.must(b.store.EnrollDevice(b.ctx, "d1", []byte("1"), nil)) },
+	}
+	for name, back := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := embedded(t)
+			b.registered("d1")
+			b.must(b.SetBlocked(b.ctx, "op", "d1", true))
+			for range 2 { // also the second time
+				_, err := b.DeleteDevice(b.ctx, "op", "d1", false)
+				b.must(err)
+				back(b)
+				if d, err := b.store.Device(b.ctx, "d1"); err != nil || !d.Blocked {
+					t.Fatalf("%+v, %v, want it blocked", d, err)
+				}
+			}
+			b.must(b.SetBlocked(b.ctx, "op", "d1", false))
+			_, err := b.DeleteDevice(b.ctx, "op", "d1", false)
+			b.must(err)
+			back(b)
+			if d, err := b.store.Device(b.ctx, "d1"); err != nil || d.Blocked {
+				t.Errorf("%+v, %v, want it unblocked", d, err)
+			}
+		})
+	}
+}
+
+func TestABlockedDeviceThatComesBackGetsNothing(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 5, minute)
+	b.registered("d1", "d2")
+	for _, device := range []devices.ID{"d1", "d2"} {
+		b.must(b.SetBlocked(b.ctx, "op", device, true))
+		_, err := b.DeleteDevice(b.ctx, "op", device, false)
+		b.must(err)
+	}
+	b.batch("a", nil, "d1", "d2")
+	b.expectReason("d1", `{}`, devices.ReasonBlocked)
+	if err := b.AuthenticateSession(b.ctx, "d2", fleetToken); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("a session: %v, want forbidden", err)
+	}
+}
+
+// TestATokenUsedAtTheBrokerEndsTheFleets: a broker of its own says nothing of the
+// token that it saw, and let the device in as itself.
+func TestATokenUsedAtTheBrokerEndsTheFleets(t *testing.T) {
+	t.Parallel()
+	b, _ := withAccounts(t)
+	b.created("d1")
+	for _, device := range []devices.ID{"d1", "tokenless"} {
+		_, err := b.overBroker(device, "r")
+		b.must(err)
+	}
+	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
+		t.Errorf("fleet token: %v, want forbidden", err)
+	}
+	b.report("tokenless", `{}`)
+	if _, err := b.overBroker("tokenless", "r"); err != nil { // not revoked by it
+		t.Errorf("over the broker again: %v", err)
+	}
+}
