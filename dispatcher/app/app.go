@@ -46,6 +46,7 @@ type backends struct {
 	redis    *redisconn.Conn
 	accounts dispatcher.Accounts // nil: none follow the devices
 	dev      bool
+	link     string              // secret with which the dashboard is entered once; empty: none
 	age      func(time.Duration) // lets the TTLs of an in-process Redis pass, which has no clock for them; nil: it has
 }
 

@@ -52,6 +52,7 @@ type DevServer struct {
 	URL, MQTTURL           string
 	AdminToken, FleetToken string
 	Data                   string
+	SignInURL              string // signs a browser in, once
 
 	app      *App
 	broker   *broker.Broker
@@ -92,6 +93,8 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 		return nil, err
 	}
 	b.accounts = sessions{func() *broker.Broker { return d.broker }}
+	b.link = dispatcher.NewToken()
+	d.SignInURL = d.URL + "/sign-in?link=" + b.link
 	d.app = assemble(config, o.Logger, o.Version, b, newFront(listeners{device: httpListener}, o.Logger)) //nolint:contextcheck // handlers take each request's
 	if err := d.connect(mqttListener, o.Logger, &opened); err != nil {                                    //nolint:contextcheck // the broker lives until it is closed
 		return nil, err
@@ -241,7 +244,8 @@ func (d *DevServer) Banner(w io.Writer) {
   dispatcher dev: one process for trying things out (SQLite, in-process Redis, embedded MQTT broker).
   Not for production: that is `+"`dispatcher serve`"+` on Postgres, Redis and your broker.
 
-    Dashboard  %[1]s/
+    Dashboard  %[8]s
+               signs you in, once; later with the token in the file admin-token
 
     HTTP  %[1]s        contract: %[1]s/openapi.json
     MQTT  %[2]s
@@ -263,5 +267,5 @@ func (d *DevServer) Banner(w io.Writer) {
   Who holds what:
     curl -s %[1]s/v1/pools/example/slots -H 'Authorization: Bearer %[4]s'
 
-`, d.URL, d.MQTTURL, d.Data, d.AdminToken, d.FleetToken, host, port)
+`, d.URL, d.MQTTURL, d.Data, d.AdminToken, d.FleetToken, host, port, d.SignInURL)
 }

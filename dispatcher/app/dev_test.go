@@ -286,6 +286,33 @@ func TestDevBannerLinesWork(t *testing.T) {
 	})
 }
 
+// TestDevBannerSignsIn, and the address alone does not: other users of the machine know it.
+func TestDevBannerSignsIn(t *testing.T) {
+	t.Parallel()
+	_, d := startDev(t, t.TempDir())
+	var banner bytes.Buffer
+	d.Banner(&banner)
+	if !strings.Contains(banner.String(), d.SignInURL+"\n") {
+		t.Fatalf("no link in %s", &banner)
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	follow := func(url string) string {
+		response, err := client.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		return fmt.Sprint(response.StatusCode, " ", response.Header.Get("Location"), " ", len(response.Cookies()))
+	}
+	for _, step := range []struct{ url, want string }{
+		{d.URL + "/", "303 /sign-in?next=%2F 0"}, {d.SignInURL, "303 / 1"}, {d.SignInURL, "401  0"},
+	} {
+		if got := follow(step.url); got != step.want {
+			t.Errorf("%s: %s, want %s", step.url, got, step.want)
+		}
+	}
+}
+
 func paste(t *testing.T, script string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

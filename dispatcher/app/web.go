@@ -17,7 +17,7 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 	proxies, _ := a.config.proxies() // Validate has looked at them
 	return web.New(web.Options{
 		API: a.api, Ledger: b.store, AdminToken: a.config.AdminToken, Prefix: a.config.WebPrefix, Proxies: proxies,
-		ReadOnly: a.config.Web == webReadOnly, Open: b.dev, Period: a.config.ReportPeriod,
+		ReadOnly: a.config.Web == webReadOnly, Link: b.link, Period: a.config.ReportPeriod,
 		System: a.system(b, version), Logger: dispatcher.Sparing(a.log, time.Now),
 	})
 }

@@ -171,7 +171,7 @@ func (w *Web) follow(r *http.Request, key viewKey, version string, send func(mes
 func (w *Web) stillThere(r *http.Request, role string, send func(message) error) bool {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil || cookie.Value == "" {
-		return w.options.Open
+		return false
 	}
 	who, err := w.sessions.still(r.Context(), cookie.Value)
 	if errors.Is(err, errSignedOut) || err == nil && who.Role != role {

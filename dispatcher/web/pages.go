@@ -137,7 +137,7 @@ type shell struct {
 	Live           string // the page's own address, for its stream; empty: it does not change
 	Moment         string // of the ledger, that the page shows; empty: it shows no numbers
 	Who            api.Operator
-	Open, ReadOnly bool
+	ReadOnly       bool
 	Mode           string
 	Done           string
 	Now            int64
@@ -176,7 +176,7 @@ func (w *Web) send(rw http.ResponseWriter, r *http.Request, status int, section 
 	live.RawQuery = query.Encode()
 	out := shell{
 		Title: s.title, Section: section, Main: s.main, Moment: s.moment, Version: s.version(), Who: who, Mode: w.options.System.Mode,
-		Open: w.options.Open && who.Name == "dashboard", ReadOnly: w.options.ReadOnly, Done: said()[r.URL.Query().Get("done")],
+		ReadOnly: w.options.ReadOnly, Done: said()[r.URL.Query().Get("done")],
 		Now: w.options.Now().UnixMilli(), Nav: sections(),
 	}
 	if status == http.StatusOK && s.watch != (watch{}) {

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -12,6 +13,8 @@ import (
 type signInForm struct {
 	Next    string
 	Wrong   bool
+	Link    bool          // what was wrong is a link
+	Dev     bool          // dev printed a link
 	Wait    time.Duration // locked out
 	Proxy   bool          // with all others behind a proxy that is not trusted
 	Plain   bool          // over plain HTTP, from afar: no browser would keep the cookie
@@ -20,12 +23,23 @@ type signInForm struct {
 }
 
 func (w *Web) signInPage(rw http.ResponseWriter, r *http.Request) {
-	w.showSignIn(rw, r, http.StatusOK, signInForm{Next: ownPath(r.URL.Query().Get("next"))})
+	form := signInForm{Next: ownPath(r.URL.Query().Get("next"))}
+	link := r.URL.Query().Get("link")
+	if link == "" || r.Method != http.MethodGet { // HEAD is of a preview
+		w.showSignIn(rw, r, http.StatusOK, form)
+		return
+	}
+	if _, err := w.visitor(r); err == nil { // used by this browser
+		http.Redirect(rw, r, w.url(form.Next), http.StatusSeeOther)
+		return
+	}
+	form.Link = true
+	w.enter(rw, r, form, w.sessions.follow, link)
 }
 
 func (w *Web) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
-	host, _, _ := strings.Cut(r.Host, ":")
-	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !isLoopbackName(host) && !strings.HasPrefix(r.Host, "[::1]")
+	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !onLoopback(r)
+	form.Dev = w.options.Link != ""
 	w.write(rw, r, status, "sign-in", form)
 }
 
@@ -38,14 +52,21 @@ func ownPath(path string) string {
 }
 
 func (w *Web) signIn(rw http.ResponseWriter, r *http.Request) {
-	form := signInForm{Next: ownPath(r.PostFormValue("next"))}
+	w.enter(rw, r, signInForm{Next: ownPath(r.PostFormValue("next"))}, w.sessions.open, strings.TrimSpace(r.PostFormValue("token")))
+}
+
+// enter gives the browser the session that open opens for a token or a link. Those that are
+// wrong are counted by address.
+func (w *Web) enter(
+	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, with string) (secret string, err error), with string,
+) {
 	from := client(r, w.options.Proxies)
 	if form.Wait = w.sessions.guesses.wait(from); form.Wait > 0 {
 		form.Proxy = proxied(r, from)
 		w.showSignIn(rw, r, http.StatusTooManyRequests, form)
 		return
 	}
-	secret, err := w.sessions.open(r.Context(), strings.TrimSpace(r.PostFormValue("token")))
+	secret, err := open(r.Context(), with)
 	switch {
 	case errors.Is(err, errSignedOut):
 		w.sessions.guesses.wrong(from)

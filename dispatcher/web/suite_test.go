@@ -3,6 +3,8 @@ package web_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -80,6 +82,7 @@ type bench struct {
 	web        *web.Web
 	server     *httptest.Server
 	url        string
+	visitor    http.Cookie // of a request without one; of no name: nobody's
 }
 
 // embedded is a replica on the embedded stores.
@@ -108,20 +111,45 @@ func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...fu
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	o := web.Options{
-		API: a, Ledger: b.store, AdminToken: adminToken, Open: true, Period: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		API: a, Ledger: b.store, AdminToken: adminToken, Period: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		System: web.System{Mode: "dev", Version: "test", Checks: a.Dependencies},
 	}
 	for _, change := range changes {
 		change(&o)
 	}
 	b.web = web.New(o)
-	b.server = httptest.NewServer(b.web.Handler(a.Handler()))
+	b.server = httptest.NewServer(b.admitting(b.web.Handler(a.Handler())))
 	b.url = b.server.URL
 	t.Cleanup(func() {
 		b.web.Stop()
 		b.server.Close()
 	})
 	b.work()
+	return b
+}
+
+// admitting lets a request without a cookie be that of an admin who is signed in.
+func (b *bench) admitting(next http.Handler) http.Handler {
+	b.Helper()
+	secret, token := rand.Text(), sha256.Sum256([]byte(adminToken))
+	hash := sha256.Sum256([]byte(secret))
+	if err := b.store.OpenSession(b.Context(), hash[:], token[:], time.Hour); err != nil {
+		b.Fatal(err)
+	}
+	b.visitor = http.Cookie{Name: "__Host-dispatcher", Value: secret}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.Cookies()) == 0 && b.visitor.Name != "" {
+			r.AddCookie(&b.visitor)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// unvisited is a replica at which nobody is signed in.
+func unvisited(t *testing.T, changes ...func(*web.Options)) *bench {
+	t.Helper()
+	b := embedded(t, changes...)
+	b.visitor.Name = ""
 	return b
 }
 
@@ -261,6 +289,11 @@ func (b *bench) get(path string, cookies ...*http.Cookie) (status int, text stri
 	for _, c := range cookies {
 		r.AddCookie(c)
 	}
+	return b.ask(r)
+}
+
+func (b *bench) ask(r *http.Request) (status int, text string, header http.Header) {
+	b.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	response, err := client.Do(r)
 	if err != nil {
@@ -281,8 +314,6 @@ func devices(n int) []string {
 	}
 	return list
 }
-
-func signedIn(o *web.Options) { o.Open = false }
 
 func contains(t *testing.T, text string, parts ...string) {
 	t.Helper()
