@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 const tokenColumns = `id, name, device, role, created_at, expires_at`
@@ -21,8 +23,14 @@ func (s *Store) TokenByHash(ctx context.Context, hash []byte) (Token, error) {
 		SELECT `+tokenColumns+` FROM tokens k WHERE hash = $1 AND `+validToken, hash)
 }
 
-// CreateToken keeps a credential by the SHA-256 of its secret; ErrExists when
-// the same secret is there already. With WithOnce it takes effect once.
+// ownActors act in the log without a token.
+func ownActors() []string {
+	return []string{aborter, "bootstrap", "command line", "dashboard", "dispatcher", "nobody", "reaper", "serve --after-restore"}
+}
+
+// CreateToken keeps an operator's credential by the SHA-256 of its secret. ErrExists
+// when the same secret is there already, or somebody acts by that name: a token
+// that is valid, a device or the dispatcher itself. With WithOnce it takes effect once.
 func (s *Store) CreateToken(ctx context.Context, actor string, t Token, hash []byte) (Token, error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
@@ -32,6 +40,9 @@ func (s *Store) CreateToken(ctx context.Context, actor string, t Token, hash []b
 	var created Token
 	err = s.write(ctx, func(tx session) error {
 		return tx.once(ctx, &created, func() (err error) {
+			if err := tx.freeName(ctx, t.Name); err != nil {
+				return err
+			}
 			if created, err = tx.addToken(ctx, t, hash); err != nil {
 				return err
 			}
@@ -39,6 +50,21 @@ func (s *Store) CreateToken(ctx context.Context, actor string, t Token, hash []b
 		})
 	})
 	return created, err
+}
+
+// freeName takes a name from the token that had it until it expired. The unique
+// key of names refuses those of tokens that are valid.
+func (s session) freeName(ctx context.Context, name string) error {
+	own := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
+	device, err := one(ctx, s, only[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE id = $1)`, name)
+	if err != nil {
+		return err
+	}
+	if device || slices.ContainsFunc(ownActors(), own) {
+		return fmt.Errorf("somebody called %s: %w", name, ErrExists)
+	}
+	_, err = s.exec(ctx, `UPDATE tokens SET revoked_at = expires_at WHERE name = $1 AND device = '' AND revoked_at IS NULL AND expires_at <= {now}`, name)
+	return err
 }
 
 // OperatorTokens returns up to limit operator tokens that were not revoked, by
@@ -73,7 +99,7 @@ func (s session) addToken(ctx context.Context, t Token, hash []byte) (Token, err
 		return Token{}, err
 	}
 	if len(created) == 0 {
-		return Token{}, fmt.Errorf("token: %w", ErrExists)
+		return Token{}, fmt.Errorf("token %s: %w", t.Name, ErrExists)
 	}
 	return created[0], nil
 }

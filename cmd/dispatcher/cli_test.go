@@ -81,6 +81,7 @@ func TestUsageErrorsExitWith2(t *testing.T) {
 		"migrate up":                         "postgres_dsn",
 		"tokens create":                      "--name",
 		"tokens create --name x --role root": "--role",
+		"tokens create --name x":             "--role",
 		"serve":                              "postgres_dsn",
 		"serve --reap-interval 5":            "reap_interval",
 		"serve --config none.yaml":           "--config",
@@ -243,7 +244,7 @@ func TestTheFirstTokenIsMadeInTheDatabase(t *testing.T) {
 		return response.StatusCode
 	}
 	for args, want := range map[string]int{"--role=admin": http.StatusCreated, "--role=viewer": http.StatusForbidden, "--role=admin --valid=1ms": http.StatusUnauthorized} {
-		code, secret, stderr := execute(t, environ[:1], append([]string{"tokens", "create", "--name=first"}, strings.Fields(args)...)...)
+		code, secret, stderr := execute(t, environ[:1], append([]string{"tokens", "create", "--name=by " + args}, strings.Fields(args)...)...)
 		if code != 0 || len(strings.TrimSpace(secret)) != 43 {
 			t.Fatalf("%s: exit %d, %q, %s", args, code, secret, stderr)
 		}

@@ -54,7 +54,7 @@ makes it, which takes a token of the role admin.`,
 		},
 	}
 	command.Flags().StringVar(&t.Name, "name", "", "who acts with it: it stands in the log")
-	command.Flags().StringVar(&t.Role, "role", "admin", "viewer, operator, admin or verifier")
+	command.Flags().StringVar(&t.Role, "role", "", "needed: viewer, operator, admin or verifier")
 	command.Flags().DurationVar(&valid, "valid", 0, "how long it is valid, e.g. 720h; 0: until it is revoked")
 	complete(command, "role", roles()...)
 	s = addSettings(command.Flags())

@@ -77,6 +77,9 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 			if name == "POST /v1/devices" {
 				body = `{"id":"by-` + bearer + `"}`
 			}
+			if name == "POST /v1/tokens" {
+				body = `{"name":"by ` + bearer + `","role":"viewer"}`
+			}
 			if name == "DELETE /v1/pools/{pool}" {
 				b.pool("empty-"+bearer, `{"capacity":60}`)
 				path = "/v1/pools/empty-" + bearer

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"crypto/rand"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -9,11 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tokenID makes an operator token that nobody uses.
+// tokenID makes an operator token that nobody uses, of a name of its own.
 func (b *bench) tokenID() int64 {
 	b.Helper()
 	var made struct{ ID int64 }
-	b.call("POST", "/v1/tokens", adminToken, `{"name":"spare","role":"viewer"}`).must(201).into(&made)
+	b.call("POST", "/v1/tokens", adminToken, `{"name":"`+rand.Text()+`","role":"viewer"}`).must(201).into(&made)
 	return made.ID
 }
 
@@ -45,6 +46,10 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 		b.call("DELETE", "/v1/tokens/1", adminToken, nil).problem(404, "not_found") // the device's
 		for _, bad := range []string{`{}`, `{"name":"n"}`, `{"name":"","role":"viewer"}`, `{"name":"n","role":"root"}`, `{"name":"n","role":"viewer","expires_at":"soon"}`} {
 			b.call("POST", "/v1/tokens", adminToken, bad).problem(422, "invalid_field")
+		}
+		b.call("POST", "/v1/tokens", adminToken, `{"name":"viewer of p","role":"viewer"}`).must(201)
+		for _, taken := range []string{"viewer of p", "reaper", "bootstrap", "d-1"} {
+			b.call("POST", "/v1/tokens", adminToken, fmt.Sprintf(`{"name":%q,"role":"viewer"}`, taken)).problem(409, "already_exists")
 		}
 	})
 }

@@ -281,6 +281,8 @@ CREATE TABLE tokens (
     revoked_at timestamptz
 );
 CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
+-- A name in the log is one operator's.
+CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoked_at IS NULL;
 
 -- Who is signed in to the dashboard: the hash of the cookie, and that of the
 -- operator token it was opened with.
