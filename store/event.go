@@ -54,6 +54,13 @@ func (s session) record(ctx context.Context, e Event) error {
 	return err
 }
 
+// RecordRefusal writes an event of somebody who was refused: of its kind there is
+// nothing else that it tells of.
+func (s *Store) RecordRefusal(ctx context.Context, e Event) error {
+	e.Kind = "access.refused"
+	return s.write(ctx, func(tx session) error { return tx.record(ctx, e) })
+}
+
 // EventMark is a place in the order of the events, and what has to end before
 // that order stands still up to there.
 type EventMark struct {

@@ -46,11 +46,21 @@ type Credentials struct {
 // Options of a Broker; all but Logger are required.
 type Options struct {
 	Listener net.Listener // closed by Stop
-	// Authenticate tells whether this is the device's password. It is called
+	// Authenticate returns nil if this is the device's password. It is called
 	// once per connection, from many goroutines, and must end with ctx.
-	Authenticate func(ctx context.Context, device devices.ID, password string) bool
-	Internal     Credentials
-	Logger       *slog.Logger
+	Authenticate func(ctx context.Context, device devices.ID, password string) error
+	// Refused is told of each session that was refused, with the error of
+	// Authenticate or one that says which rule was broken. Default: nobody is told.
+	Refused  func(ctx context.Context, r Refusal)
+	Internal Credentials
+	Logger   *slog.Logger
+}
+
+// Refusal is a session that was refused.
+type Refusal struct {
+	User   string // as the client wrote it
+	Remote string // address, with its port
+	Err    error
 }
 
 // Broker is an MQTT 3.1.1 and 5 broker on one listener.
@@ -75,14 +85,18 @@ func New(options Options) (*Broker, error) {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
 	life, cancel := context.WithCancel(context.Background())
-	authenticate := func(device devices.ID, password string) bool {
+	if options.Refused == nil {
+		options.Refused = func(context.Context, Refusal) {}
+	}
+	authenticate := func(device devices.ID, password string) error {
 		ctx, cancel := context.WithTimeout(life, authenticateTimeout)
 		defer cancel()
 		return options.Authenticate(ctx, device, password)
 	}
+	refused := func(r Refusal) { options.Refused(life, r) }
 	b := &Broker{server: newServer(options.Logger), listener: bound(options.Listener), cancel: cancel}
 	err := errors.Join(
-		b.server.AddHook(&rules{authenticate: authenticate, internal: options.Internal}, nil),
+		b.server.AddHook(&rules{authenticate: authenticate, refused: refused, internal: options.Internal}, nil),
 		b.server.AddListener(listeners.NewNet("mqtt", b.listener)),
 	)
 	if err != nil {

@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -223,7 +224,7 @@ func TestLogsCarryNoPayloads(t *testing.T) {
 
 func TestStopEndsHandshakes(t *testing.T) {
 	t.Parallel()
-	b := open(t, broker.Options{Authenticate: func(context.Context, devices.ID, string) bool { return false }})
+	b := open(t, broker.Options{Authenticate: func(context.Context, devices.ID, string) error { return errors.New("nobody") }})
 	silent, err := net.Dial("tcp", b.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +286,7 @@ func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
 func TestStopWithManyClients(t *testing.T) {
 	t.Parallel()
 	for range 30 {
-		b := open(t, broker.Options{Authenticate: func(context.Context, devices.ID, string) bool { return true }})
+		b := open(t, broker.Options{Authenticate: func(context.Context, devices.ID, string) error { return nil }})
 		for i := range 50 {
 			defer rawConnect(t, b.Addr().String(), fmt.Sprintf("dev%02d", i), "x").Close()
 		}
@@ -305,7 +306,7 @@ func TestNewRefusesWrongOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	yes := func(context.Context, devices.ID, string) bool { return true }
+	yes := func(context.Context, devices.ID, string) error { return nil }
 	for name, o := range map[string]broker.Options{
 		"no listener":        {Authenticate: yes, Internal: broker.Credentials{User: "$d", Password: "x"}},
 		"no authenticate":    {Listener: listener, Internal: broker.Credentials{User: "$d", Password: "x"}},

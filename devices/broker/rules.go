@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -14,7 +16,8 @@ import (
 // exact topic: no wildcard, $share or $SYS filter is ever equal to one.
 type rules struct {
 	mqtt.HookBase
-	authenticate func(device devices.ID, password string) bool
+	authenticate func(device devices.ID, password string) error
+	refused      func(Refusal)
 	internal     Credentials
 }
 
@@ -42,19 +45,36 @@ func (r *rules) OnConnect(client *mqtt.Client, _ packets.Packet) error {
 // OnConnectAuthenticate admits the dispatcher, and devices under their own id.
 // A will is published without a further check, so its topic is checked here.
 func (r *rules) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet) bool {
-	user, password := string(packet.Connect.Username), string(packet.Connect.Password)
+	user := string(packet.Connect.Username)
+	err := r.admit(client.ID, user, packet)
+	if err != nil {
+		r.refused(Refusal{User: user, Remote: client.Net.Remote, Err: err})
+	}
+	return err == nil
+}
+
+func (r *rules) admit(clientID, user string, packet packets.Packet) error {
+	password := string(packet.Connect.Password)
 	if packet.Connect.WillFlag && !r.mayPublish(user, packet.Connect.WillTopic) {
-		return false
+		return errWill
 	}
 	if r.internal.match(user, password) {
-		return true
+		return nil
 	}
 	device, err := devices.ParseID(user)
-	if err != nil || !ownClientID(client.ID, user) {
-		return false
+	if err != nil {
+		return fmt.Errorf("user name: %w", err)
+	}
+	if !ownClientID(clientID, user) {
+		return errClientID
 	}
 	return r.authenticate(device, password)
 }
+
+var (
+	errWill     = errors.New("the topic of its will is not its own")
+	errClientID = errors.New("its client id neither is the user name nor begins with it and a /")
+)
 
 // ownClientID keeps sessions apart: a client id in use is taken over, so it has
 // to be the device's own, or begin with it and a '/', which no device id has.

@@ -3,6 +3,7 @@ package broker_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -31,8 +32,13 @@ const (
 func start(t *testing.T, logger *slog.Logger) *broker.Broker {
 	t.Helper()
 	b := open(t, broker.Options{
-		Authenticate: func(_ context.Context, device devices.ID, given string) bool { return given == password+string(device) },
-		Logger:       logger,
+		Authenticate: func(_ context.Context, device devices.ID, given string) error {
+			if given != password+string(device) {
+				return errors.New("wrong password")
+			}
+			return nil
+		},
+		Logger: logger,
 	})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -56,7 +56,7 @@ func (e *embedded) Start() {
 	e.addr = listener.Addr().String()
 	e.broker, err = broker.New(broker.Options{
 		Listener: listener, Internal: broker.Credentials{User: "$dispatcher", Password: "internal"},
-		Authenticate: func(context.Context, devices.ID, string) bool { return true },
+		Authenticate: func(context.Context, devices.ID, string) error { return nil },
 	})
 	if err != nil {
 		e.t.Fatal(err)

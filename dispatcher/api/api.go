@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
 
 // Options set up the HTTP side.
@@ -24,6 +25,7 @@ type Options struct {
 	Dispatcher *dispatcher.Dispatcher
 	Store      Store
 	Recent     Recent
+	Gate       *gate.Gate
 	AdminToken string        // bootstrap operator token, role admin; empty: none
 	LeaseMin   time.Duration // no lease may give a device less
 	Checks     []Check       // what readiness depends on
@@ -186,6 +188,7 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer a.recoverPanic(w, r)
 		if p := unacceptable(r); p != nil {
+			note(r.Context(), a.options.Gate, p, gate.Refusal{At: gate.API, From: a.options.Gate.From(r), What: "two tokens"})
 			p.write(w)
 			return
 		}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/subtle"
 	"net/http"
+	"net/netip"
 	"reflect"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
 
 // role of an operator token, in rising order.
@@ -38,6 +40,7 @@ type operator struct {
 	name  string
 	role  role
 	token int64 // its id; 0: the bootstrap token
+	from  netip.Addr
 }
 
 func operatorOf(ctx context.Context) operator {
@@ -56,11 +59,12 @@ func (a *API) authorize(operations huma.API) func(huma.Context, func(huma.Contex
 			a.refuse(operations, ctx, dispatcher.ErrForbidden)
 			return
 		}
-		who, err := a.asker(ctx.Context(), ctx.Header("Authorization"))
+		who, guess, err := a.asker(ctx)
 		if err == nil && !who.role.allows(needed) {
 			err = dispatcher.ErrForbidden
 		}
 		if err != nil {
+			note(ctx.Context(), a.options.Gate, err, gate.Refusal{At: gate.API, Principal: who.name, From: who.from, What: ctx.Operation().OperationID, Guess: guess})
 			a.refuse(operations, ctx, err)
 			return
 		}
@@ -79,9 +83,24 @@ func (a *API) operator(ctx context.Context, token string) (operator, error) {
 		return operator{}, err
 	}
 	if t.Device != "" {
-		return operator{}, dispatcher.ErrForbidden
+		return operator{name: t.Device}, dispatcher.ErrForbidden
 	}
 	return operator{name: t.Name, role: role(t.Role), token: t.ID}, nil
+}
+
+// note tells the gate of an error if it says that somebody was refused.
+func note(ctx context.Context, g *gate.Gate, err error, r gate.Refusal) {
+	switch asProblem(err).Status {
+	case http.StatusUnauthorized:
+		r.Reason = gate.Unauthenticated
+	case http.StatusForbidden:
+		r.Reason = gate.Forbidden
+	case http.StatusTooManyRequests:
+		r.Reason = gate.LockedOut
+	default:
+		return
+	}
+	g.Refuse(ctx, r)
 }
 
 func (a *API) refuse(operations huma.API, ctx huma.Context, err error) {

@@ -2,7 +2,15 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
 // Operator is somebody whom a caller in this process has authenticated.
@@ -10,6 +18,8 @@ type Operator struct {
 	Name  string // for the audit log
 	Role  string // viewer, operator or admin
 	Token int64  // id of their token; 0: the bootstrap token
+
+	From netip.Addr // their address
 }
 
 // May says whether the operator's role allows what needs the other one.
@@ -25,10 +35,28 @@ func (a *API) Inside(who Operator, w http.ResponseWriter, r *http.Request) {
 	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), insideKey{}, who)))
 }
 
-// asker is who asks: a caller inside, or the bearer of a token.
-func (a *API) asker(ctx context.Context, authorization string) (operator, error) {
-	if who, ok := ctx.Value(insideKey{}).(Operator); ok {
-		return operator{name: who.Name, role: role(who.Role), token: who.Token}, nil
+// asker is who asks: a caller inside, or the bearer of a token. Of who is refused it
+// says what is known.
+func (a *API) asker(ctx huma.Context) (who operator, guess bool, err error) {
+	if who, ok := ctx.Context().Value(insideKey{}).(Operator); ok {
+		return operator{name: who.Name, role: role(who.Role), token: who.Token, from: who.From}, false, nil
 	}
-	return a.operator(ctx, bearer(authorization))
+	r, _ := humago.Unwrap(ctx)
+	from, token := a.options.Gate.From(r), requestBearer(r)
+	if wait := a.options.Gate.Wait(from, token); wait > 0 {
+		return operator{from: from}, false, lockedOut(wait)
+	}
+	who, err = a.operator(ctx.Context(), token)
+	who.from = from
+	if err == nil {
+		a.options.Gate.Right(from, token)
+	}
+	return who, token != "" && errors.Is(err, dispatcher.ErrUnauthenticated), err
+}
+
+// lockedOut is the answer to an address that wrong tokens came from.
+func lockedOut(wait time.Duration) *Problem {
+	p := problem(http.StatusTooManyRequests, codeLockedOut, "too many wrong tokens came from this address: try again after Retry-After")
+	p.wait = wait
+	return p
 }

@@ -31,7 +31,8 @@ type Problem struct { //nolint:errname // the word of RFC 9457, and its name in 
 	ReportAfterMS int64          `json:"report_after_ms,omitempty" doc:"To devices: do not come back sooner"`
 	Errors        []ProblemField `json:"errors,omitempty" doc:"One entry for each bad field"`
 
-	cause error // for the log
+	cause error         // for the log
+	wait  time.Duration // with 429
 }
 
 // ProblemField is one bad field of a request.
@@ -156,6 +157,8 @@ func (p *Problem) headers(set func(key, value string)) {
 			wait = time.Duration(p.ReportAfterMS) * time.Millisecond
 		}
 		set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	case http.StatusTooManyRequests:
+		set("Retry-After", strconv.Itoa(int(math.Ceil(p.wait.Seconds()))))
 	case http.StatusUnauthorized:
 		set("WWW-Authenticate", `Bearer realm="dispatcher"`)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
 
 const maxReports = 512
@@ -22,6 +23,7 @@ const maxReports = 512
 // this is the one path that is hot.
 type reports struct {
 	dispatcher *dispatcher.Dispatcher
+	gate       *gate.Gate
 	log        *slog.Logger
 	longest    time.Duration // that an answer may wait; 0: none does
 	places     chan struct{} // bounds the reports under way, without those that wait
@@ -33,7 +35,7 @@ func newReports(options Options) *reports {
 		places = maxReports
 	}
 	return &reports{
-		dispatcher: options.Dispatcher, log: options.Logger, longest: options.LongPollMax, places: make(chan struct{}, places),
+		dispatcher: options.Dispatcher, gate: options.Gate, log: options.Logger, longest: options.LongPollMax, places: make(chan struct{}, places),
 	}
 }
 
@@ -47,6 +49,7 @@ func (h *reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if p.Status >= http.StatusInternalServerError {
 			h.log.WarnContext(r.Context(), "report not answered", "device", r.PathValue("device"), "err", err)
 		}
+		note(r.Context(), h.gate, err, gate.Refusal{At: gate.Report, Principal: r.PathValue("device"), From: h.gate.From(r), What: "report"})
 		h.dispatcher.CountReport("http", p.Code, time.Since(started))
 		p.toDevice(h.dispatcher.AfterRefusal).write(w)
 		return

@@ -3,11 +3,13 @@ package api_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/recent"
@@ -137,6 +140,7 @@ func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 	with := setup{
 		api: api.Options{
 			Store: b.store, Recent: recent.New(b.redis), AdminToken: adminToken, LeaseMin: time.Second, Metrics: b.metrics, Version: "test",
+			Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: b.store, Guesses: math.MaxInt}),
 			Logger: slog.New(slog.DiscardHandler),
 			Checks: []api.Check{
 				{Name: "postgres", Required: true, Probe: b.store.Ping},
@@ -345,7 +349,7 @@ func (b *bench) token(role string) string {
 	b.Helper()
 	secret := dispatcher.NewToken()
 	hash := dispatcher.HashToken(secret)
-	if _, err := b.store.CreateToken(b.Context(), "test", store.Token{Name: role, Role: role}, hash[:]); err != nil {
+	if _, err := b.store.CreateToken(b.Context(), "test", store.Token{Name: role + " " + rand.Text(), Role: role}, hash[:]); err != nil {
 		b.Fatal(err)
 	}
 	return secret

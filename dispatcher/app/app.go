@@ -16,6 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/limits"
@@ -100,6 +101,7 @@ type App struct {
 	log        *slog.Logger
 	semaphore  *slots.Semaphore
 	dispatcher *dispatcher.Dispatcher
+	gate       *gate.Gate
 	api        *api.API
 	web        *web.Web // nil: off
 	*front
@@ -121,6 +123,9 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 		b.store.NoteAccounts()
 	}
 	a := &App{config: config, log: log, semaphore: slots.New(b.redis.Client), front: f}
+	proxies, _ := config.proxies() // Validate has looked at them
+	a.gate = gate.New(gate.Options{Log: log, Ledger: b.store, Proxies: proxies})
+	metrics.MustRegister(a.gate)
 	seen := recent.New(b.redis.Client)
 	a.board = parked.New(b.redis.Client, b.redis.Database)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
@@ -131,7 +136,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 		Logger: log, Registerer: metrics,
 	})
 	a.api = api.New(api.Options{
-		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin, LongPollMax: config.LongPollMax,
+		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin, LongPollMax: config.LongPollMax,
 		SpoolDir: config.SpoolDir, Checks: a.checks(b), Metrics: metrics, Version: version, Logger: dispatcher.Sparing(log, time.Now),
 	})
 	a.presence = newPresence(b.store, version, time.Now())

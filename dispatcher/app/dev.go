@@ -178,9 +178,10 @@ func (d *DevServer) connect(l net.Listener, log *slog.Logger, opened *cleanup) e
 	internal := broker.Credentials{User: internalUser, Password: dispatcher.NewToken()}
 	b, err := broker.New(broker.Options{
 		Listener: l, Internal: internal, Logger: log,
-		Authenticate: func(ctx context.Context, device devices.ID, password string) bool {
-			return d.app.dispatcher.AuthenticateSession(ctx, device, password) == nil
+		Authenticate: func(ctx context.Context, device devices.ID, password string) error {
+			return d.app.dispatcher.AuthenticateSession(ctx, device, password)
 		},
+		Refused: d.app.refusedSession,
 	})
 	if err != nil {
 		return err

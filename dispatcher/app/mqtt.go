@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
 
 // mqttReports answers reports that came over MQTT: the one mapping from errors
@@ -77,4 +80,19 @@ func (p pushes) Wake(device devices.ID, hold time.Duration) {
 	if c := p.client(); c != nil {
 		c.Wake(device, hold)
 	}
+}
+
+// refusedSession tells the gate of a device that the embedded broker refused.
+func (a *App) refusedSession(ctx context.Context, r broker.Refusal) {
+	refusal := gate.Refusal{At: gate.Broker, Reason: gate.Forbidden, Principal: r.User, What: r.Err.Error()}
+	switch {
+	case errors.Is(r.Err, dispatcher.ErrUnauthenticated):
+		refusal.Reason = gate.Unauthenticated
+	case errors.Is(r.Err, dispatcher.ErrUnavailable):
+		refusal.Reason = gate.Unavailable
+	}
+	if remote, err := netip.ParseAddrPort(r.Remote); err == nil {
+		refusal.From = remote.Addr().Unmap()
+	}
+	a.gate.Refuse(ctx, refusal)
 }

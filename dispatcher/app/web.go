@@ -14,9 +14,8 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 	if a.config.Web == webOff {
 		return nil
 	}
-	proxies, _ := a.config.proxies() // Validate has looked at them
 	return web.New(web.Options{
-		API: a.api, Ledger: b.store, AdminToken: a.config.AdminToken, Prefix: a.config.WebPrefix, Proxies: proxies,
+		API: a.api, Ledger: b.store, AdminToken: a.config.AdminToken, Prefix: a.config.WebPrefix, Gate: a.gate,
 		ReadOnly: a.config.Web == webReadOnly, Link: b.link, Period: a.config.ReportPeriod,
 		System: a.system(b, version), Logger: dispatcher.Sparing(a.log, time.Now),
 	})

@@ -115,7 +115,7 @@ func (w *Web) submit(r *http.Request, f *batchForm) (made batchMade, err error) 
 		return made, err
 	}
 	if !w.may(r, "operator") {
-		return made, &api.Problem{Status: http.StatusForbidden, Detail: w.refusal("operator")}
+		return made, w.forbidden(r, "operator")
 	}
 	what, err := f.request()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -102,7 +103,7 @@ func (w *Web) page(pattern string, load loader) {
 func (w *Web) act(pattern, role string, change func(r *http.Request) (next, said string, err error)) {
 	w.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
 		if !w.may(r, role) {
-			w.fail(rw, r, &api.Problem{Status: http.StatusForbidden, Detail: w.refusal(role)})
+			w.fail(rw, r, w.forbidden(r, role))
 			return
 		}
 		if err := r.ParseForm(); err != nil {
@@ -120,6 +121,17 @@ func (w *Web) act(pattern, role string, change func(r *http.Request) (next, said
 		}
 		http.Redirect(rw, r, w.url(next)+mark+"done="+url.QueryEscape(said), http.StatusSeeOther)
 	})
+}
+
+// forbidden is the answer to a visitor without the role, of which the gate is told.
+func (w *Web) forbidden(r *http.Request, role string) *api.Problem {
+	who := visitorOf(r.Context())
+	if !who.May(role) {
+		w.options.Gate.Refuse(r.Context(), gate.Refusal{
+			At: gate.API, Reason: gate.Forbidden, Principal: who.Name, From: who.From, What: r.Method + " " + r.URL.Path,
+		})
+	}
+	return &api.Problem{Status: http.StatusForbidden, Detail: w.refusal(role)}
 }
 
 func (w *Web) refusal(role string) string {

@@ -40,12 +40,11 @@ type sessionStore interface {
 // sessions are who is signed in. They are kept in the ledger: any replica knows
 // them, and a token that is revoked ends its sessions.
 type sessions struct {
-	ledger  sessionStore
-	admin   []byte // hash of the bootstrap token; nil: none
-	linked  sync.Mutex
-	link    string // secret of a link that was not used; empty: none
-	guesses *guesses
-	now     func() time.Time
+	ledger sessionStore
+	admin  []byte // hash of the bootstrap token; nil: none
+	linked sync.Mutex
+	link   string // secret of a link that was not used; empty: none
+	now    func() time.Time
 
 	checked sync.Map // hash of a session -> checkedSession
 }
@@ -146,7 +145,9 @@ func (w *Web) visitor(r *http.Request) (api.Operator, error) {
 	if err != nil || cookie.Value == "" {
 		return api.Operator{}, errSignedOut
 	}
-	return w.sessions.who(r.Context(), cookie.Value)
+	who, err := w.sessions.who(r.Context(), cookie.Value)
+	who.From = w.options.Gate.From(r)
+	return who, err
 }
 
 // onLoopback says that a browser asked for this machine, by a name that no site can have.

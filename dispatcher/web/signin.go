@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
 
 // signInForm is what the page of the sign-in shows.
@@ -60,17 +61,23 @@ func (w *Web) signIn(rw http.ResponseWriter, r *http.Request) {
 func (w *Web) enter(
 	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, with string) (secret string, err error), with string,
 ) {
-	from := client(r, w.options.Proxies)
-	if form.Wait = w.sessions.guesses.wait(from); form.Wait > 0 {
-		form.Proxy = proxied(r, from)
+	from := w.options.Gate.From(r)
+	refusal := gate.Refusal{At: gate.SignIn, From: from, What: "sign-in"}
+	if w.options.Gate.Proxied(r) {
+		refusal.What = "sign-in, through a proxy that is not trusted"
+	}
+	if form.Wait = w.options.Gate.Wait(from, ""); form.Wait > 0 {
+		refusal.Reason = gate.LockedOut
+		w.options.Gate.Refuse(r.Context(), refusal)
+		form.Proxy = w.options.Gate.Proxied(r)
 		w.showSignIn(rw, r, http.StatusTooManyRequests, form)
 		return
 	}
 	secret, err := open(r.Context(), with)
 	switch {
 	case errors.Is(err, errSignedOut):
-		w.sessions.guesses.wrong(from)
-		w.options.Logger.WarnContext(r.Context(), "sign-in refused", "remote", from, "untrusted_proxy", proxied(r, from))
+		refusal.Reason, refusal.Guess = gate.Unauthenticated, true
+		w.options.Gate.Refuse(r.Context(), refusal)
 		form.Wrong = true
 		w.showSignIn(rw, r, http.StatusUnauthorized, form)
 		return
@@ -82,12 +89,6 @@ func (w *Web) enter(
 	}
 	http.SetCookie(rw, sessionCookie(secret, int(sessionLife.Seconds())))
 	http.Redirect(rw, r, w.url(form.Next), http.StatusSeeOther)
-}
-
-// proxied says that an address is that of a proxy which is not trusted to say
-// whose request it passes on: all behind it count as one.
-func proxied(r *http.Request, from netip.Addr) bool {
-	return r.Header.Get("X-Forwarded-For") != "" && from == address(r.RemoteAddr)
 }
 
 func (w *Web) signOut(rw http.ResponseWriter, r *http.Request) {

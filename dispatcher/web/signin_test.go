@@ -4,11 +4,13 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 )
 
@@ -146,11 +148,15 @@ func TestRolesHold(t *testing.T) {
 		t.Error("an admin is not offered what they may")
 	}
 	var events struct {
-		Events []struct{ Kind, Actor string }
+		Events []struct{ Kind, Actor, Detail string }
 	}
 	b.call("GET", "/v1/events?kind=pool.changed", nil, &events)
 	if len(events.Events) != 0 {
 		t.Errorf("changes: %v", events)
+	}
+	b.call("GET", "/v1/events?kind=access.refused&actor=viewer+of+the+test", nil, &events)
+	if len(events.Events) != 1 || !strings.Contains(events.Events[0].Detail, "at=api reason=forbidden from=127.0.0.1") {
+		t.Errorf("the log of what the viewer was refused: %v", events)
 	}
 	if status, text, _ := b.post("/pools/p/pause", url.Values{"reason": {"because"}}, nil, asAdmin); status != http.StatusSeeOther {
 		t.Fatalf("an admin pauses: %d %s", status, text)
@@ -191,11 +197,39 @@ func TestGuessingIsLockedOut(t *testing.T) {
 	}
 }
 
+// TestGuessingIsSeen by operators: from where, and that it was stopped.
+func TestGuessingIsSeen(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	b.pool("p", 1) // its token goes on
+	for range 12 {
+		b.post("/sign-in", url.Values{"token": {"wrong"}}, nil)
+	}
+	var events struct {
+		Events []struct{ Actor, Detail string }
+	}
+	b.call("GET", "/v1/events?kind=access.refused&order=oldest", nil, &events)
+	var details []string
+	for _, e := range events.Events {
+		details = append(details, e.Actor+" "+e.Detail)
+	}
+	want := []string{
+		"nobody at=sign_in reason=unauthenticated from=127.0.0.1 left_out=0 what=sign-in",
+		"nobody at=sign_in reason=locked_out from=127.0.0.1 left_out=0 what=too many wrong tokens",
+	}
+	if !slices.Equal(details, want) {
+		t.Errorf("events %q, want %q", details, want)
+	}
+}
+
 // One who guesses behind a proxy locks out nobody else there, and cannot get
 // away by writing other addresses before its own.
 func TestGuessingBehindAProxy(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t, func(o *web.Options) { o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
+	b := unvisited(t, func(o *web.Options) {
+		events, _ := o.Ledger.(gate.Ledger)
+		o.Gate = gate.New(gate.Options{Log: o.Logger, Ledger: events, Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	})
 	tries := func(token, forwarded string) (status int, text string) {
 		status, text, _ = b.post("/sign-in", url.Values{"token": {token}}, map[string]string{"X-Forwarded-For": forwarded})
 		return status, text

@@ -24,6 +24,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
@@ -106,17 +107,20 @@ func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...fu
 	b.dispatcher = dispatcher.New(dispatcher.Config{
 		Store: s, Semaphore: slots.New(client), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: dispatcher.FleetAny,
 	})
-	a := api.New(api.Options{
-		Dispatcher: b.dispatcher, Store: b.store, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, Metrics: prometheus.NewRegistry(), Version: "test",
-		Logger: slog.New(slog.DiscardHandler),
-	})
 	o := web.Options{
-		API: a, Ledger: b.store, AdminToken: adminToken, Period: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),
-		System: web.System{Mode: "dev", Version: "test", Checks: a.Dependencies},
+		Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: s}),
+		Ledger: b.store, AdminToken: adminToken, Period: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		System: web.System{Mode: "dev", Version: "test"},
 	}
 	for _, change := range changes {
 		change(&o)
 	}
+	a := api.New(api.Options{
+		Gate:       o.Gate,
+		Dispatcher: b.dispatcher, Store: b.store, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, Metrics: prometheus.NewRegistry(), Version: "test",
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	o.API, o.System.Checks = a, a.Dependencies
 	b.web = web.New(o)
 	b.server = httptest.NewServer(b.admitting(b.web.Handler(a.Handler())))
 	b.url = b.server.URL

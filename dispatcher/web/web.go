@@ -6,11 +6,11 @@ import (
 	"embed"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -21,12 +21,12 @@ var assets embed.FS
 type Options struct {
 	API        API
 	Ledger     Ledger
-	AdminToken string         // the bootstrap operator token; empty: none
-	Prefix     string         // path a proxy puts in front, without a slash at its end; empty: none
-	ReadOnly   bool           // nothing can be changed, whatever the role
-	Link       string         // secret of the link that signs in as the bootstrap operator, once; only for dev; empty: none
-	Proxies    []netip.Prefix // whose X-Forwarded-For is believed; none: nobody's
-	Period     time.Duration  // in which devices report
+	AdminToken string        // the bootstrap operator token; empty: none
+	Prefix     string        // path a proxy puts in front, without a slash at its end; empty: none
+	ReadOnly   bool          // nothing can be changed, whatever the role
+	Link       string        // secret of the link that signs in as the bootstrap operator, once; only for dev; empty: none
+	Gate       *gate.Gate    // the API's
+	Period     time.Duration // in which devices report
 	System     System
 	Logger     *slog.Logger
 	Now        func() time.Time
@@ -70,7 +70,7 @@ func New(o Options) *Web {
 		o.Now = time.Now
 	}
 	w := &Web{options: o, history: newHistory(), pages: http.NewServeMux()}
-	w.sessions = &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, guesses: newGuesses(o.Now), now: o.Now}
+	w.sessions = &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
 	w.news = &news{log: o.Ledger}
 	w.sheets = newSheets(o)
 	w.streams.stop = make(chan struct{})

@@ -1,4 +1,4 @@
-package web
+package gate
 
 import (
 	"net/http"
@@ -22,6 +22,12 @@ func client(r *http.Request, trusted []netip.Prefix) netip.Addr {
 		at = from
 	}
 	return at
+}
+
+// Proxied says that an address is that of a proxy which is not trusted to say
+// whose request it passes on: all behind it count as one.
+func (g *Gate) Proxied(r *http.Request) bool {
+	return r.Header.Get("X-Forwarded-For") != "" && g.From(r) == address(r.RemoteAddr)
 }
 
 func contains(networks []netip.Prefix, a netip.Addr) bool {

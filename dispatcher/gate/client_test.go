@@ -1,4 +1,4 @@
-package web
+package gate
 
 import (
 	"net/http"

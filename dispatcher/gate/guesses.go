@@ -1,0 +1,117 @@
+package gate
+
+import (
+	"crypto/sha256"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// After mostGuesses wrong tokens from one address within guessSpan, that
+// address is locked out for lockedOut.
+const (
+	mostGuesses = 10
+	guessSpan   = 10 * time.Minute
+	lockedOut   = 10 * time.Minute
+	goodFor     = time.Hour // a token that was accepted from there goes on
+	mostGuests  = 10_000    // addresses that are remembered, and good tokens
+)
+
+// guesses counts wrong tokens by address, in this replica.
+type guesses struct {
+	now  func() time.Time
+	most int
+
+	mu   sync.Mutex
+	of   map[netip.Prefix]*guess
+	good map[goodToken]time.Time // when it was last accepted
+}
+
+// goodToken was accepted from an address. It goes on there while others are locked out: one
+// who guesses from a network must not stop all that work there.
+type goodToken struct {
+	from netip.Prefix
+	hash [sha256.Size]byte
+}
+
+type guess struct {
+	wrong int
+	since time.Time
+	until time.Time // locked out; zero: not
+}
+
+func newGuesses(now func() time.Time, most int) *guesses {
+	return &guesses{now: now, most: most, of: map[netip.Prefix]*guess{}, good: map[goodToken]time.Time{}}
+}
+
+// network is what one guesser has many addresses of: of IPv6, a /64.
+func network(a netip.Addr) netip.Prefix {
+	bits := 32
+	if a.Is6() {
+		bits = 64
+	}
+	prefix, _ := a.Prefix(bits) // none of no address
+	return prefix
+}
+
+// wait is how long the address must not try that token; 0: it may.
+func (g *guesses) wait(from netip.Addr, token string) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one := g.of[network(from)]
+	if one == nil {
+		return 0
+	}
+	wait := max(0, one.until.Sub(g.now()))
+	if wait > 0 && g.now().Sub(g.good[goodToken{network(from), sha256.Sum256([]byte(token))}]) < goodFor {
+		return 0
+	}
+	return wait
+}
+
+// right notes a token that was accepted.
+func (g *guesses) right(from netip.Addr, token string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.good) >= mostGuests {
+		clear(g.good)
+	}
+	g.good[goodToken{network(from), sha256.Sum256([]byte(token))}] = g.now()
+}
+
+// wrong notes a token that nobody has, and says whether the address is locked out by it.
+func (g *guesses) wrong(from netip.Addr) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	if len(g.of) >= mostGuests {
+		g.forget(now)
+	}
+	key := network(from)
+	one := g.of[key]
+	if one == nil || now.Sub(one.since) > guessSpan {
+		one = &guess{since: now}
+		g.of[key] = one
+	}
+	one.wrong++
+	if one.wrong < g.most {
+		return false
+	}
+	one.until, one.wrong, one.since = now.Add(lockedOut), 0, now
+	return true
+}
+
+// forget makes room: first those who are over, then anybody.
+func (g *guesses) forget(now time.Time) {
+	for key, one := range g.of {
+		if now.Sub(one.since) > guessSpan && now.After(one.until) {
+			delete(g.of, key)
+		}
+	}
+	for key := range g.of {
+		if len(g.of) < mostGuests {
+			return
+		}
+		delete(g.of, key)
+	}
+}
