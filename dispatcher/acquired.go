@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -37,14 +38,18 @@ type claimed struct {
 	late bool // it was not claimed: too much time had passed
 }
 
-func newViewing(ledger Ledger) *convoys[string, store.View] {
+func newViewing(ledger Ledger, panicked rescue.Told) *convoys[string, store.View] {
 	view := func(ctx context.Context, names []string) ([]store.View, error) { return ledger.Views(ctx, names) }
-	return newConvoys(view, viewLanes, viewsAtMost, viewLimit)
+	c := newConvoys(view, viewLanes, viewsAtMost, viewLimit)
+	c.panicked = panicked
+	return c
 }
 
-func newClaiming(ledger Ledger, now func() time.Time) *convoys[acquired, claimed] {
+func newClaiming(ledger Ledger, now func() time.Time, panicked rescue.Told) *convoys[acquired, claimed] {
 	claim := func(ctx context.Context, all []acquired) ([]claimed, error) { return claimAll(ctx, ledger, now(), all) }
-	return newConvoys(claim, claimLanes, claimsAtMost, claimLimit)
+	c := newConvoys(claim, claimLanes, claimsAtMost, claimLimit)
+	c.panicked = panicked
+	return c
 }
 
 // claimAll claims in one transaction what is not too old by now.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -23,6 +24,8 @@ type convoys[In, Out any] struct {
 	lanes int                                                // calls under way at once, for one key
 	most  int                                                // that go in one call
 	limit time.Duration                                      // of a call, those for each alone included
+
+	panicked rescue.Told
 
 	mu  sync.Mutex
 	all map[string]*convoy[In, Out] // those of which something is under way
@@ -75,7 +78,7 @@ func (c *convoys[In, Out]) join(key string, r *rider[In, Out]) {
 	of.waiting = append(of.waiting, r)
 	if of.underway < c.lanes {
 		of.underway++
-		go c.drive(key)
+		c.panicked.Go("driving a convoy", func() { c.drive(key) })
 	}
 }
 
@@ -149,17 +152,19 @@ func (c *convoys[In, Out]) inTime(call context.Context, riders []*rider[In, Out]
 
 // attempt makes one call. A panic in it must not leave riders behind; whether it
 // took effect is not known.
-func (c *convoys[In, Out]) attempt(ctx context.Context, riders []*rider[In, Out]) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("%w: panicked: %v", store.ErrOutcomeUnknown, cause)
-		}
-	}()
+func (c *convoys[In, Out]) attempt(ctx context.Context, riders []*rider[In, Out]) error {
 	all := make([]In, len(riders))
 	for i, r := range riders {
 		all[i] = r.in
 	}
-	outcomes, err := c.call(ctx, all)
+	var outcomes []Out
+	err := c.panicked.Tell("asking for many at once", rescue.Call(func() (err error) {
+		outcomes, err = c.call(ctx, all)
+		return err
+	}))
+	if _, ok := errors.AsType[*rescue.Panic](err); ok {
+		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
+	}
 	if err != nil {
 		return err
 	}

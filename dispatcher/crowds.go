@@ -75,10 +75,11 @@ func (d *Dispatcher) countCrowd(pool string) {
 	d.errands.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 		defer cancel()
-		devices, err := d.store.WaitingHere(ctx, pool, period+period/5+seenLate, crowdMost)
-		if err != nil {
+		devices := 0
+		defer func() { d.crowds.end(pool, devices, began, d.now()) }()
+		var err error
+		if devices, err = d.store.WaitingHere(ctx, pool, period+period/5+seenLate, crowdMost); err != nil {
 			d.log.WarnContext(ctx, "who waits is not counted", "pool", pool, "err", err)
 		}
-		d.crowds.end(pool, devices, began, d.now())
 	})
 }

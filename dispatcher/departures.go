@@ -32,12 +32,14 @@ func (d *Dispatcher) departed(p *park) {
 func together[T any](earlier, more []T) []T { return append(earlier, more...) }
 
 func (d *Dispatcher) tellDepartures(ctx context.Context) {
-	for all, ok := d.gone.next(""); ok; all, ok = d.gone.next("") {
+	err := d.gone.inTurn("", func(all []parked.Report) (failed error) {
 		for part := range slices.Chunk(all, departuresAtOnce) {
-			if err := d.letGo(ctx, part); err != nil {
-				d.log.WarnContext(ctx, "devices that left are passed over when they miss their offers", "err", err)
-			}
+			failed = errors.Join(failed, d.letGo(ctx, part))
 		}
+		return failed
+	})
+	if d.panicked.Tell("letting go who left", err) != nil {
+		d.log.WarnContext(ctx, "devices that left are passed over when they miss their offers", "err", err)
 	}
 }
 

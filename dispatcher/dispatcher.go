@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/parked"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -74,6 +75,7 @@ type Dispatcher struct {
 	accounts      *accounts
 	config        Config
 	log           *slog.Logger
+	panicked      rescue.Told
 	metrics       *metrics
 	holds         *holdTimes
 	waits         *lineWaits
@@ -127,7 +129,7 @@ func New(config Config) *Dispatcher {
 	}
 	parks := newParks(config.MaxParked, config.Now)
 	parks.show(config.Registerer)
-	return &Dispatcher{
+	d := &Dispatcher{
 		store:     config.Store,
 		semaphore: config.Semaphore,
 		accounts:  newAccounts(config.Accounts),
@@ -148,18 +150,26 @@ func New(config Config) *Dispatcher {
 		known:     newKnownTokens(config.Now),
 		following: newFollowing(),
 		parks:     parks,
-		errands:   newErrands(config.Logger),
 		tellings:  newTurns(telling.and),
 		lookings:  newTurns(looking.and),
 		gone:      newTurns(together[parked.Report]),
 		lines:     newPoolLines(),
 		searches:  newSearches(),
 		claims:    newClaims(config.OfferLeast, config.OfferMost),
-		views:     newViewing(config.Store),
-		claiming:  newClaiming(config.Store, config.Now),
 		now:       config.Now,
 		jitter:    config.Jitter,
 	}
+	d.panicked = d.Panicked
+	d.errands = newErrands(d.panicked)
+	d.views, d.claiming = newViewing(config.Store, d.panicked), newClaiming(config.Store, config.Now, d.panicked)
+	return d
+}
+
+// Panicked logs and counts what one goroutine of this process panicked with: it ended
+// nothing but what it was doing.
+func (d *Dispatcher) Panicked(doing string, p *rescue.Panic) {
+	d.metrics.panics.Inc()
+	d.log.Error("panicked", "doing", doing, "panic", p.Cause, "stack", string(p.Stack))
 }
 
 // nonce makes lease ids of different reports different.

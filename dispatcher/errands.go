@@ -2,23 +2,24 @@ package dispatcher
 
 import (
 	"context"
-	"log/slog"
+	"errors"
 	"sync"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // errands are done beside the reports that gave rise to them, so that no device
 // waits for what concerns another one.
 type errands struct {
-	log *slog.Logger
 	ctx context.Context //nolint:containedctx // theirs: they outlive the reports
 
 	mu      sync.Mutex
 	stopped bool
-	wait    sync.WaitGroup
+	wait    rescue.Crew
 }
 
-func newErrands(log *slog.Logger) *errands {
-	return &errands{log: log, ctx: context.Background()}
+func newErrands(panicked rescue.Told) *errands {
+	return &errands{ctx: context.Background(), wait: rescue.Crew{Told: panicked}}
 }
 
 // start does nothing once errands are stopped: the other replicas' passes find
@@ -29,14 +30,7 @@ func (e *errands) start(run func(context.Context)) {
 	if e.stopped {
 		return
 	}
-	e.wait.Go(func() {
-		defer func() {
-			if cause := recover(); cause != nil {
-				e.log.Error("handing on panicked", "panic", cause)
-			}
-		}()
-		run(e.ctx)
-	})
+	e.wait.Go("handing on", func() { run(e.ctx) })
 }
 
 // stop waits for those under way, as long as ctx allows.
@@ -44,17 +38,7 @@ func (e *errands) stop(ctx context.Context) error {
 	e.mu.Lock()
 	e.stopped = true
 	e.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
-		e.wait.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return e.wait.WaitWithin(ctx) //nolint:wrapcheck // the context's own
 }
 
 // turns lets one at a time work for a pool. What comes up meanwhile is merged,
@@ -80,6 +64,15 @@ func (t *turns[W]) add(pool string, work W) (mine bool) {
 	}
 	t.taken[pool] = &work
 	return !taken
+}
+
+// inTurn does what is left, until nothing is. A panic is an error, after which the
+// turn goes on: nobody else would ever get it.
+func (t *turns[W]) inTurn(pool string, do func(W) error) (failed error) {
+	for work, ok := t.next(pool); ok; work, ok = t.next(pool) {
+		failed = errors.Join(failed, rescue.Call(func() error { return do(work) }))
+	}
+	return failed
 }
 
 // next is what is left to do; without any the turn is over.

@@ -67,10 +67,9 @@ func (d *Dispatcher) relay(pool string, t telling) {
 }
 
 func (d *Dispatcher) relayInTurn(ctx context.Context, pool string) {
-	for t, ok := d.tellings.next(pool); ok; t, ok = d.tellings.next(pool) {
-		if err := d.relayNow(ctx, pool, t); err != nil {
-			d.log.WarnContext(ctx, "places are handed on by the next pass", "pool", pool, "err", err)
-		}
+	err := d.tellings.inTurn(pool, func(t telling) error { return d.relayNow(ctx, pool, t) })
+	if d.panicked.Tell("handing on", err) != nil {
+		d.log.WarnContext(ctx, "places are handed on by the next pass", "pool", pool, "err", err)
 	}
 }
 

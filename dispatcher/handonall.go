@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -33,7 +32,7 @@ func (d *Dispatcher) HandOn(pool string) {
 	d.refusals.freed(pool)
 	if d.lookings.add(pool, looking{search: true, anew: true}) {
 		d.errands.start(func(ctx context.Context) {
-			if err := d.lookInTurn(ctx, pool); err != nil {
+			if err := d.panicked.Tell("handing on", d.lookInTurn(ctx, pool)); err != nil {
 				d.log.WarnContext(ctx, "free places are offered by the next pass", "pool", pool, "err", err)
 			}
 		})
@@ -62,7 +61,7 @@ func (d *Dispatcher) HandOnAll(ctx context.Context) error {
 	for _, pool := range work[:min(len(work), searchesAPass)] {
 		looks[pool] = looking{search: true}
 	}
-	var group errgroup.Group
+	var group rescue.Group
 	group.SetLimit(poolsAtOnce)
 	for pool, look := range looks {
 		if d.lookings.add(pool, look) {
@@ -72,11 +71,8 @@ func (d *Dispatcher) HandOnAll(ctx context.Context) error {
 	return errors.Join(failed, group.Wait())
 }
 
-func (d *Dispatcher) lookInTurn(ctx context.Context, pool string) (failed error) {
-	for look, ok := d.lookings.next(pool); ok; look, ok = d.lookings.next(pool) {
-		failed = errors.Join(failed, d.lookIn(ctx, pool, look))
-	}
-	return failed
+func (d *Dispatcher) lookInTurn(ctx context.Context, pool string) error {
+	return d.lookings.inTurn(pool, func(look looking) error { return d.lookIn(ctx, pool, look) })
 }
 
 // lookIn lets the semaphore offer what is free, to devices that are found for it

@@ -7,8 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -23,7 +22,7 @@ const looksAtOnce = 32
 func (d *Dispatcher) limitedAmong(ctx context.Context, pool string, views []store.View) map[int64]Obstacle {
 	limited := make(map[int64]Obstacle)
 	var mu sync.Mutex
-	var group errgroup.Group
+	var group rescue.Group
 	group.SetLimit(looksAtOnce)
 	for _, v := range views {
 		open := slices.DeleteFunc(slices.Clone(v.Candidates), func(c store.Candidate) bool { return c.Pool != pool || !isLimited(c) })
@@ -43,7 +42,7 @@ func (d *Dispatcher) limitedAmong(ctx context.Context, pool string, views []stor
 			return nil
 		})
 	}
-	_ = group.Wait() // none fails
+	_ = d.panicked.Tell("looking at limits", group.Wait()) // none fails otherwise
 	return limited
 }
 

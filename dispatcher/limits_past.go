@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -60,7 +61,9 @@ func (d *Dispatcher) rebuildLimits(ctx context.Context, pool, owner string, rule
 		defer d.filling.Delete(what)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildLimit)
 		defer cancel()
-		return nil, d.config.Limits.Rebuild(ctx, pool, own, d.pastOf(pool, owner))
+		return nil, d.panicked.Tell("filling limits", rescue.Call(func() error { // singleflight would end the process
+			return d.config.Limits.Rebuild(ctx, pool, own, d.pastOf(pool, owner))
+		}))
 	})
 	wait := time.NewTimer(d.patience(what))
 	defer wait.Stop()

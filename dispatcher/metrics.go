@@ -31,6 +31,7 @@ type metrics struct {
 	reports       *prometheus.CounterVec
 	duration      *prometheus.HistogramVec
 	reaperSuccess prometheus.Gauge
+	panics        prometheus.Counter
 
 	byPool  []pooled
 	tallies tallies
@@ -96,8 +97,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		reaperSuccess: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "dispatcher_reaper_last_success_timestamp_seconds", Help: "When this replica's reaper last finished a pass.",
 		}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "dispatcher_panics_total", Help: "Panics that ended a request or a pass, and not the process. Each is a fault of the program, and logged.",
+		}),
 	}
-	r.MustRegister(m.drift, m.reaperSuccess)
+	r.MustRegister(m.drift, m.reaperSuccess, m.panics)
 	m.byPool = []pooled{m.grants, m.denials, m.reaped, m.conflicts, m.forced, m.idle, m.checks, m.drift, m.hold, m.wait, m.handoff}
 	return m
 }

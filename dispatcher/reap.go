@@ -3,9 +3,9 @@ package dispatcher
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -56,9 +56,9 @@ func (d *Dispatcher) NextLapse(ctx context.Context) (left time.Duration, found b
 // releaseAll frees slots of several pools at once, so that a semaphore that does
 // not answer costs one wait, not one per pool.
 func (d *Dispatcher) releaseAll(ctx context.Context, leases map[string][]string) {
-	var wait sync.WaitGroup
+	wait := rescue.Crew{Told: d.panicked}
 	for pool, ended := range leases {
-		wait.Go(func() {
+		wait.Go("freeing slots", func() {
 			d.release(ctx, pool, ended...)
 			d.HandOn(pool)
 		})

@@ -32,7 +32,7 @@ func (d *Dispatcher) recordResults(ctx context.Context, h *handling) error {
 		}
 		outcome := outcomes[0]
 		outcomes = outcomes[1:]
-		if outcome.Err != nil {
+		if d.panicked.Tell("recording a result", outcome.Err) != nil {
 			failed = fmt.Errorf("%w: recording a result: %w", ErrUnavailable, outcome.Err)
 			continue
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // retry is how long a listener waits before it connects again.
@@ -48,7 +50,7 @@ func (b *Board) Listen(ctx context.Context, to Listener, heard func()) {
 func (b *Board) listen(ctx context.Context, to Listener, heard func()) error {
 	sub := b.client.Subscribe(ctx, b.channel)
 	defer func() { _ = sub.Close() }()
-	unhook := context.AfterFunc(ctx, func() { _ = sub.Close() }) // a reading does not end with its context
+	unhook := rescue.After(ctx, sub.Close) // a reading does not end with its context
 	defer unhook()
 	for asked := false; ; {
 		message, err := sub.ReceiveTimeout(ctx, b.quiet)

@@ -3,12 +3,15 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 const (
@@ -32,12 +35,14 @@ type pulse struct {
 	all  *dialer // of everybody else
 	stop context.CancelFunc
 	done chan struct{}
+
+	panicked atomic.Pointer[error] // what Warm has to tell
 }
 
 func newPulse(db *sqlx.DB, own, all *dialer) *pulse {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &pulse{db: db, own: own, all: all, stop: stop, done: make(chan struct{})}
-	go p.run(ctx)
+	rescue.Told(nil).Go("", func() { p.run(ctx) })
 	return p
 }
 
@@ -50,7 +55,9 @@ func (p *pulse) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			p.beat(ctx)
+			if err := rescue.Call(func() error { p.beat(ctx); return nil }); err != nil {
+				p.panicked.Store(&err)
+			}
 		}
 	}
 }
@@ -58,8 +65,8 @@ func (p *pulse) run(ctx context.Context) {
 // beat asks for a sign of life. That the server refuses is one, too: callers hear it
 // as soon.
 func (p *pulse) beat(ctx context.Context) {
-	answered, heard := make(chan error, 1), p.all.heard.Load()
-	go func() { answered <- p.db.PingContext(ctx) }()
+	heard := p.all.heard.Load()
+	answered := rescue.Async(func() error { return p.db.PingContext(ctx) })
 	late := true
 	for n := 0; late && n < 2; n++ {
 		select {
@@ -86,6 +93,14 @@ func (p *pulse) beat(ctx context.Context) {
 func timedOut(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) && network.Timeout()
+}
+
+// trouble is what a beat panicked with, once.
+func (p *pulse) trouble() error {
+	if err := p.panicked.Swap(nil); err != nil {
+		return fmt.Errorf("asking for a sign of life: %w", *err)
+	}
+	return nil
 }
 
 // leave ends it, and waits for no answer. A nil p has ended.

@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 const (
@@ -25,26 +26,29 @@ func (s *Store) RecordResults(ctx context.Context, results []Result, settle Sett
 	for i, r := range results {
 		byTask[r.Task] = append(byTask[r.Task], i)
 	}
-	var running sync.WaitGroup
+	var running rescue.Group
 	free := make(chan struct{}, maxRecording)
 	for _, indexes := range byTask {
 		free <- struct{}{}
-		running.Go(func() {
+		running.Go(func() error {
 			defer func() { <-free }()
 			for _, i := range indexes {
 				outcomes[i] = s.recordResult(ctx, results[i], settle)
 			}
+			return nil
 		})
 	}
-	running.Wait()
+	_ = running.Wait() // each outcome has its error
 	return outcomes
 }
 
 func (s *Store) recordResult(ctx context.Context, r Result, settle Settle) ResultOutcome {
 	var outcome ResultOutcome
-	err := s.write(ctx, func(tx session) (err error) {
-		outcome, err = tx.result(ctx, r, settle)
-		return err
+	err := rescue.Call(func() error {
+		return s.write(ctx, func(tx session) (err error) {
+			outcome, err = tx.result(ctx, r, settle)
+			return err
+		})
 	})
 	if err != nil {
 		return ResultOutcome{Err: fmt.Errorf("recording a result of task %d: %w", r.Task, err)}

@@ -29,6 +29,9 @@ func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil
 	}
+	if err := s.pulse.trouble(); err != nil {
+		return err
+	}
 	s.warm.Lock()
 	defer s.warm.Unlock()
 	if s.warm.rehearsed == nil {

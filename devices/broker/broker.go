@@ -22,6 +22,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/listeners"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // Bounds of what clients can make the broker hold.
@@ -91,7 +92,12 @@ func New(options Options) (*Broker, error) {
 	authenticate := func(device devices.ID, password string) error {
 		ctx, cancel := context.WithTimeout(life, authenticateTimeout)
 		defer cancel()
-		return options.Authenticate(ctx, device, password)
+		// In the client's goroutine, which is mochi's.
+		err := rescue.Call(func() error { return options.Authenticate(ctx, device, password) })
+		if fault := (*rescue.Panic)(nil); errors.As(err, &fault) {
+			options.Logger.ErrorContext(ctx, "authenticating a device", "device", device, "err", err)
+		}
+		return err
 	}
 	refused := func(r Refusal) { options.Refused(life, r) }
 	b := &Broker{server: newServer(options.Logger), listener: bound(options.Listener), cancel: cancel}
@@ -133,20 +139,13 @@ func (b *Broker) Addr() net.Addr { return b.listener.Addr() }
 // when a client's goroutine did not end in time. Stop at most once.
 func (b *Broker) Stop(ctx context.Context) error {
 	b.cancel()
-	done := make(chan error, 1)
 	b.listener.closeAll(ctx)
-	go func() {
+	return rescue.Within(ctx, func() error {
 		// mochi's Close takes a read lock of its clients twice, and deadlocks
 		// with a client that leaves in between: they have all left before.
 		b.server.Listeners.ClientsWg.Wait()
-		done <- b.server.Close()
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+		return b.server.Close()
+	})
 }
 
 // match compares credentials without telling by its time how far they agree.

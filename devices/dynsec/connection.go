@@ -12,6 +12,8 @@ import (
 	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 const (
@@ -89,7 +91,7 @@ func (c *connection) subscribe(ctx context.Context) error {
 
 // closeWith closes the network connection when ctx ends before stop is called.
 func closeWith(ctx context.Context, network net.Conn) (stop func()) {
-	cancel := context.AfterFunc(ctx, func() { _ = network.Close() })
+	cancel := rescue.After(ctx, network.Close)
 	return func() { cancel() }
 }
 

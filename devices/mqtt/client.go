@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 const (
@@ -36,7 +37,7 @@ type Client struct {
 	outbox  *outbox
 
 	current    atomic.Pointer[connection] // the newest; nil before the first
-	connecting sync.WaitGroup
+	connecting rescue.Crew
 	hangUp     context.CancelFunc // no new connection, and no waiting for one
 
 	stopping chan struct{}
@@ -54,7 +55,8 @@ func New(options Options) (*Client, error) {
 		options: options, filter: devices.SharedReportFilter(options.Group),
 		hangUp: func() {}, stopping: make(chan struct{}),
 	}
-	c.outbox = newOutbox(c.current.Load, options.Count)
+	c.connecting.Told = options.Panicked
+	c.outbox = newOutbox(c.current.Load, options.Count, options.Panicked)
 	c.intake = newIntake(options, c.outbox)
 	return c, nil
 }
@@ -71,7 +73,7 @@ func (c *Client) Start(ctx context.Context) error {
 	c.outbox.start()
 	c.intake.start(ctx)
 	ctx, c.hangUp = context.WithCancel(ctx)
-	c.connecting.Go(func() { c.stayConnected(ctx) })
+	c.connecting.Go("staying connected", func() { c.stayConnected(ctx) })
 	return nil
 }
 
@@ -95,7 +97,11 @@ func (c *Client) stayConnected(ctx context.Context) {
 	id, pause, told := c.newID(), reconnectAfter, ""
 	for {
 		began := time.Now()
-		subscribed, err := c.connection(ctx, id)
+		subscribed := false
+		err := c.options.Panicked.Tell("staying connected", rescue.Call(func() (err error) {
+			subscribed, err = c.connection(ctx, id)
+			return err
+		}))
 		if ctx.Err() != nil {
 			return
 		}

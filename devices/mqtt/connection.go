@@ -98,7 +98,9 @@ func (c *Client) pahoOptions(ctx context.Context, id string, now *connection) *p
 		SetKeepAlive(keepAlive).
 		SetPingTimeout(tokenTimeout).
 		SetWriteTimeout(writeTimeout).
-		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.intake.receive(m) }).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
+			c.options.Panicked.Do("receiving", func() { c.intake.receive(m) }) // in a goroutine of paho's
+		}).
 		SetConnectionLostHandler(func(_ paho.Client, err error) { now.lost <- err }).
 		SetCustomOpenConnectionFn(func(broker *url.URL, _ paho.ClientOptions) (net.Conn, error) {
 			conn, err := dial(ctx, broker, c.options.TLS)

@@ -5,13 +5,13 @@ import (
 	"context"
 	"hash/maphash"
 	"math/rand/v2"
-	"runtime/debug"
 	"sync"
 	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // report is a message on its way to the handler.
@@ -28,7 +28,7 @@ type intake struct {
 	outbox  *outbox
 	seed    maphash.Seed
 	queues  []chan report
-	workers sync.WaitGroup
+	workers rescue.Crew
 	cancel  context.CancelFunc
 
 	mu      sync.RWMutex // guards the queues against being closed in use
@@ -36,7 +36,7 @@ type intake struct {
 }
 
 func newIntake(options Options, outbox *outbox) *intake {
-	in := &intake{options: options, outbox: outbox, seed: maphash.MakeSeed(), cancel: func() {}}
+	in := &intake{options: options, workers: rescue.Crew{Told: options.Panicked}, outbox: outbox, seed: maphash.MakeSeed(), cancel: func() {}}
 	for range options.Workers {
 		in.queues = append(in.queues, make(chan report, options.Queue))
 	}
@@ -46,7 +46,7 @@ func newIntake(options Options, outbox *outbox) *intake {
 func (in *intake) start(ctx context.Context) {
 	ctx, in.cancel = context.WithCancel(ctx)
 	for _, queue := range in.queues {
-		in.workers.Go(func() {
+		in.workers.Go("handling reports", func() {
 			for r := range queue {
 				in.work(ctx, r, queue)
 			}
@@ -59,10 +59,10 @@ func (in *intake) start(ctx context.Context) {
 // broker's window, and no other device would be heard.
 func (in *intake) work(ctx context.Context, r report, behind <-chan report) {
 	done := make(chan struct{})
-	go func() {
+	in.workers.Told.Go("handling a report", func() {
 		defer close(done)
 		in.handle(ctx, r)
-	}()
+	})
 	patience := time.NewTimer(in.options.Patience)
 	defer patience.Stop()
 	select {
@@ -151,14 +151,15 @@ func (in *intake) handle(ctx context.Context, r report) {
 // answer turns a panic into a reply: one poisonous report must not end the
 // process, and with it everybody else's.
 func (in *intake) answer(ctx context.Context, r report) (reply devices.Reply) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			in.options.Count(EventPanic)
-			in.options.Logger.ErrorContext(ctx, "handling a report panicked", "device", r.device, "panic", cause, "stack", string(debug.Stack()))
-			reply = in.refusal(r, devices.ReasonUnavailable)
-		}
-	}()
-	return in.options.Handler.HandleMQTT(ctx, r.device, r.body)
+	err := rescue.Call(func() error {
+		reply = in.options.Handler.HandleMQTT(ctx, r.device, r.body)
+		return nil
+	})
+	if in.workers.Told.Tell("handling a report of "+string(r.device), err) != nil {
+		in.options.Count(EventPanic)
+		return in.refusal(r, devices.ReasonUnavailable)
+	}
+	return reply
 }
 
 func replyTo(r report, reply devices.Reply) message {
@@ -175,20 +176,5 @@ func (in *intake) stop(ctx context.Context) error {
 	}
 	in.mu.Unlock()
 	defer in.cancel()
-	return waitGroup(ctx, &in.workers)
-}
-
-// waitGroup waits for group until ctx ends.
-func waitGroup(ctx context.Context, group *sync.WaitGroup) error {
-	done := make(chan struct{})
-	go func() {
-		group.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return in.workers.WaitWithin(ctx)
 }

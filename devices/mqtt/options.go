@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // Handler answers reports. It is called from several goroutines, for one
@@ -60,6 +61,8 @@ type Options struct {
 	Handler Handler
 	Logger  *slog.Logger // default: none
 	Count   func(Event)  // called from many goroutines, must not block; default: none
+
+	Panicked rescue.Told // default: nobody
 }
 
 // withDefaults returns complete options; the error names what is wrong.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // How many messages may wait for their turn, and how many for the broker's PUBACK.
@@ -34,7 +36,7 @@ type outbox struct {
 	count       func(Event)
 	messages    chan message
 	unconfirmed chan unconfirmed
-	goroutines  sync.WaitGroup
+	goroutines  rescue.Crew
 
 	mu      sync.RWMutex // guards messages against being closed in use
 	stopped bool
@@ -42,26 +44,24 @@ type outbox struct {
 	giveUp  func()
 }
 
-func newOutbox(newest func() *connection, count func(Event)) *outbox {
+func newOutbox(newest func() *connection, count func(Event), panicked rescue.Told) *outbox {
 	abandon := make(chan struct{})
 	return &outbox{
 		connection: newest, count: count, messages: make(chan message, unsentMax), unconfirmed: make(chan unconfirmed, unconfirmedMax),
-		abandon: abandon, giveUp: sync.OnceFunc(func() { close(abandon) }),
+		goroutines: rescue.Crew{Told: panicked}, abandon: abandon, giveUp: sync.OnceFunc(func() { close(abandon) }),
 	}
 }
 
 func (o *outbox) start() {
-	o.goroutines.Go(func() {
+	o.goroutines.Go("publishing", func() {
 		defer close(o.unconfirmed)
 		for m := range o.messages {
-			o.publish(m)
+			o.goroutines.Told.Do("publishing", func() { o.publish(m) })
 		}
 	})
-	o.goroutines.Go(func() {
+	o.goroutines.Go("confirming", func() {
 		for u := range o.unconfirmed {
-			if waitToken(u.token, time.Until(u.by), o.abandon) != nil {
-				o.count(EventReplyLost)
-			}
+			o.goroutines.Told.Do("confirming", func() { o.confirm(u) })
 		}
 	})
 }
@@ -109,6 +109,12 @@ func (o *outbox) publish(m message) {
 	o.unconfirmed <- unconfirmed{token: now.paho.Publish(m.topic, m.qos, false, m.body), by: time.Now().Add(tokenTimeout)}
 }
 
+func (o *outbox) confirm(u unconfirmed) {
+	if waitToken(u.token, time.Until(u.by), o.abandon) != nil {
+		o.count(EventReplyLost)
+	}
+}
+
 // stop waits until everything is out and confirmed, or ctx ends.
 func (o *outbox) stop(ctx context.Context) error {
 	if ctx.Err() != nil {
@@ -118,7 +124,7 @@ func (o *outbox) stop(ctx context.Context) error {
 	o.stopped = true
 	close(o.messages)
 	o.mu.Unlock()
-	err := waitGroup(ctx, &o.goroutines)
+	err := o.goroutines.WaitWithin(ctx)
 	o.giveUp()
 	return err
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // Options set up the HTTP side.
@@ -69,7 +70,7 @@ type API struct {
 func New(options Options) *API {
 	a := &API{
 		options: options, store: options.Store, log: options.Logger,
-		health: newHealth(options.Checks), spool: newSpool(options.SpoolDir), mux: http.NewServeMux(), streamMux: http.NewServeMux(),
+		health: newHealth(options.Checks, options.Dispatcher.Panicked), spool: newSpool(options.SpoolDir), mux: http.NewServeMux(), streamMux: http.NewServeMux(),
 	}
 	a.registerDevices(a.mux)
 	a.registerOperators(a.mux)
@@ -185,8 +186,7 @@ func problemResponse(operations huma.API) *huma.Response {
 // in its own words: unknown paths, wrong methods, paths with dots that it would
 // redirect, and panics.
 func (a *API) guard(mux *http.ServeMux) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer a.recoverPanic(w, r)
+	return Rescued(a.options.Dispatcher.Panicked, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := unacceptable(r); p != nil {
 			note(r.Context(), a.options.Gate, p, gate.Refusal{At: gate.API, From: a.options.Gate.From(r), What: "two tokens"})
 			p.write(w)
@@ -209,19 +209,23 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 			return
 		}
 		problem(http.StatusNotFound, codeNotFound, "no such path").write(w)
-	})
+	}))
 }
 
-func (a *API) recoverPanic(w http.ResponseWriter, r *http.Request) {
-	cause := recover()
-	if cause == nil {
-		return
-	}
-	if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) { // the server's own way to drop a connection
-		panic(cause)
-	}
-	a.log.ErrorContext(r.Context(), "panic while answering", "method", r.Method, "path", r.URL.Path, "panic", cause)
-	problem(http.StatusInternalServerError, codeInternal, "something went wrong here; it was logged").write(w)
+// Rescued answers with a problem where next panics.
+func Rescued(panicked rescue.Told, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := rescue.Call(func() error { next.ServeHTTP(w, r); return nil })
+		p, ok := errors.AsType[*rescue.Panic](err)
+		if !ok {
+			return
+		}
+		if cause, ok := p.Cause.(error); ok && errors.Is(cause, http.ErrAbortHandler) { // the server's own way to drop a connection
+			panic(cause)
+		}
+		_ = panicked.Tell("answering "+r.Method+" "+r.URL.Path, err) // the client is told here
+		problem(http.StatusInternalServerError, codeInternal, "something went wrong here; it was logged").write(w)
+	})
 }
 
 // unacceptable is the problem with the envelope of a request; nil: none.

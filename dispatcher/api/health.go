@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // probeTime bounds one readiness check.
@@ -41,10 +43,13 @@ type Check struct {
 // /readyz (it can do its work).
 type health struct {
 	checks   []Check
+	panicked rescue.Told
 	stopping atomic.Bool
 }
 
-func newHealth(checks []Check) *health { return &health{checks: checks} }
+func newHealth(checks []Check, panicked rescue.Told) *health {
+	return &health{checks: checks, panicked: panicked}
+}
 
 func (h *health) register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -81,10 +86,10 @@ type probed struct {
 func (h *health) probe(ctx context.Context) probed {
 	found := probed{states: make(map[string]string, len(h.checks))}
 	var mu sync.Mutex
-	var wait sync.WaitGroup
+	wait := rescue.Crew{Told: h.panicked}
 	for _, check := range h.checks {
-		wait.Go(func() {
-			err := check.Probe(ctx)
+		wait.Go("checking "+check.Name, func() {
+			err := h.panicked.Tell("checking "+check.Name, rescue.Call(func() error { return check.Probe(ctx) }))
 			mu.Lock()
 			defer mu.Unlock()
 			switch {

@@ -41,6 +41,10 @@ func (m *healthMetrics) Describe(out chan<- *prometheus.Desc) {
 
 // Collect asks the dependencies, for all who scrape at the same time at once.
 func (m *healthMetrics) Collect(out chan<- prometheus.Metric) {
+	m.health.panicked.Do("collecting", func() { m.collect(out) }) // in a goroutine of the registry's
+}
+
+func (m *healthMetrics) collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*probeTime)
 	defer cancel()
 	p, err := m.states.Read(ctx)

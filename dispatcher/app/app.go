@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/parked"
 	"github.com/fleetslots/dispatcher/recent"
@@ -118,7 +118,7 @@ type App struct {
 func assemble(config Config, log *slog.Logger, version string, b backends, f *front) *App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		buildInfo(version), newStateCollector(b.store, log))
+		buildInfo(version))
 	if b.accounts != nil {
 		b.store.NoteAccounts()
 	}
@@ -135,6 +135,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 		FleetTokens: config.fleetTokens(), FleetMode: dispatcher.FleetMode(config.FleetTokenMode),
 		Logger: log, Registerer: metrics,
 	})
+	metrics.MustRegister(newStateCollector(b.store, log, a.dispatcher.Panicked))
 	a.api = api.New(api.Options{
 		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin, LongPollMax: config.LongPollMax,
 		SpoolDir: config.SpoolDir, Checks: a.checks(b), Metrics: metrics, Version: version, Logger: dispatcher.Sparing(log, time.Now),
@@ -158,7 +159,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 // attachMQTT adds the MQTT transport.
 func (a *App) attachMQTT(options mqtt.Options) error {
 	reports := mqttReports{a.dispatcher, dispatcher.Sparing(a.log, time.Now)}
-	options.Handler, options.Logger = reports, a.log
+	options.Handler, options.Logger, options.Panicked = reports, a.log, a.dispatcher.Panicked
 	options.Count = func(e mqtt.Event) {
 		if e == mqtt.EventConnected {
 			a.accounts.connectedAgain()
@@ -187,7 +188,7 @@ func (a *App) newPasses() *passes {
 	const limit = 30 * time.Second
 	a.reaping = &pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: a.reap}
 	return newPasses(
-		a.log,
+		a.log, a.dispatcher.Panicked,
 		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: a.follow, quiet: true},
 		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.HandOnAll, quiet: true},
 		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: a.settleLimits},
@@ -329,13 +330,15 @@ func (a *App) stopTransports(ctx context.Context) error {
 	if a.mqtt != nil {
 		stops = append(stops, a.mqtt.Stop)
 	}
-	errs := make([]error, len(stops))
-	var wait sync.WaitGroup
+	ends := make([]<-chan error, len(stops))
 	for i, stop := range stops {
-		wait.Go(func() { errs[i] = stop(ctx) })
+		ends[i] = rescue.Async(func() error { return stop(ctx) })
 	}
-	wait.Wait()
-	return errors.Join(errs...)
+	var failed error
+	for _, end := range ends {
+		failed = errors.Join(failed, <-end)
+	}
+	return failed
 }
 
 // Addr is where devices report over HTTP.

@@ -7,6 +7,8 @@ import (
 	"net"
 	"slices"
 	"syscall"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // cleanup closes what was opened, in reverse order.
@@ -43,12 +45,5 @@ func closedBefore(err error) bool {
 // within runs a step. One that goes on when ctx has ended is left behind: a
 // driver that waits for a server that is silent knows no context.
 func within(ctx context.Context, step func(context.Context) error) error {
-	done := make(chan error, 1)
-	go func() { done <- step(ctx) }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return rescue.Within(ctx, func() error { return step(ctx) }) //nolint:wrapcheck // the step's own
 }

@@ -3,12 +3,12 @@ package app
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fleetslots/dispatcher/internal/reading"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -42,6 +42,7 @@ type stateCollector struct {
 	waits    *reading.Shared[map[string]int]
 	patience time.Duration
 	log      *slog.Logger
+	panicked rescue.Told
 	held     *prometheus.Desc
 	capacity *prometheus.Desc
 	waiting  *prometheus.Desc
@@ -49,7 +50,7 @@ type stateCollector struct {
 	oldest   *prometheus.Desc
 }
 
-func newStateCollector(r poolReader, log *slog.Logger) *stateCollector {
+func newStateCollector(r poolReader, log *slog.Logger, panicked rescue.Told) *stateCollector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("dispatcher_"+name, help, labels, nil)
 	}
@@ -58,7 +59,7 @@ func newStateCollector(r poolReader, log *slog.Logger) *stateCollector {
 		waits: reading.NewSpared(waitingFresh, waitingSpare, readingTime, time.Now, func(ctx context.Context) (map[string]int, error) {
 			return r.WaitingByPool(ctx, waitingShown)
 		}),
-		patience: scrapeTime, log: log,
+		patience: scrapeTime, log: log, panicked: panicked,
 		held:     desc("slots_held", "Slots held by devices, by the ledger.", "pool"),
 		capacity: desc("slots_capacity", "Slots of the pool.", "pool"),
 		waiting:  desc("slots_waiting", "Devices with a task that could start now and no slot, among up to 10000 tasks; up to a minute old.", "pool"),
@@ -79,15 +80,15 @@ func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.patience)
 	defer cancel()
-	var wait sync.WaitGroup
+	wait := rescue.Crew{Told: c.panicked}
 	defer wait.Wait()
-	wait.Go(func() { c.collectStats(ctx, out) })
-	wait.Go(func() { c.collectWaiting(ctx, out) })
+	wait.Go("collecting", func() { c.collectStats(ctx, out) })
+	wait.Go("collecting", func() { c.collectWaiting(ctx, out) })
 }
 
 func (c *stateCollector) collectStats(ctx context.Context, out chan<- prometheus.Metric) {
 	stats, err := c.stats.Read(ctx)
-	if err != nil {
+	if c.panicked.Tell("collecting", err) != nil {
 		c.log.WarnContext(ctx, "metrics of pools not read", "err", err)
 		return
 	}
@@ -108,7 +109,7 @@ func (c *stateCollector) collectWaiting(ctx context.Context, out chan<- promethe
 		return // said above
 	}
 	waiting, err := c.waits.Read(ctx)
-	if err != nil {
+	if c.panicked.Tell("collecting", err) != nil {
 		c.log.WarnContext(ctx, "metric of waiting devices not read", "err", err)
 		return
 	}

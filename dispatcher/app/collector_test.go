@@ -48,7 +48,7 @@ func newPools() *pools {
 }
 
 func stateOf(p *pools) *stateCollector {
-	return newStateCollector(p, slog.New(slog.DiscardHandler))
+	return newStateCollector(p, slog.New(slog.DiscardHandler), nil)
 }
 
 // scrape is what Prometheus would be told.

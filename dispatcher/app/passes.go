@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // pass is one background pass: it runs every so often, for at most limit.
@@ -41,7 +43,7 @@ type passes struct {
 
 	ctx    context.Context //nolint:containedctx // the life of the passes, ended by stop
 	cancel context.CancelFunc
-	wait   sync.WaitGroup
+	wait   rescue.Crew
 }
 
 // interval is a schedule; cron.Every would round it to seconds.
@@ -50,40 +52,37 @@ type interval time.Duration
 // Next firing.
 func (i interval) Next(now time.Time) time.Time { return now.Add(time.Duration(i)) }
 
-func newPasses(log *slog.Logger, all ...*pass) *passes {
+func newPasses(log *slog.Logger, panicked rescue.Told, all ...*pass) *passes {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &passes{cron: cron.New(cron.WithLocation(time.UTC)), all: all, log: log, now: time.Now, ctx: ctx, cancel: cancel}
+	return &passes{cron: cron.New(cron.WithLocation(time.UTC)), all: all, log: log, now: time.Now, ctx: ctx, cancel: cancel, wait: rescue.Crew{Told: panicked}}
 }
 
 func (p *passes) start() {
 	for _, one := range p.all {
 		p.cron.Schedule(interval(one.every), cron.FuncJob(func() { p.attempt(one) }))
-		p.wait.Go(func() { p.watch(one) })
+		p.wait.Go("watching "+one.name, func() { p.watch(one) })
 	}
 	p.cron.Start()
 }
 
 // beside runs what is no pass until stop, which ends its context and waits.
 func (p *passes) beside(run func(ctx context.Context)) {
-	p.wait.Go(func() { run(p.ctx) })
+	p.wait.Go("working beside the passes", func() { run(p.ctx) })
 }
 
 // stop ends the passes and waits for those under way, as long as ctx allows.
 func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron makes a context of its own
 	p.cancel()
 	running := p.cron.Stop()
-	done := make(chan struct{})
-	go func() {
+	err := rescue.Within(ctx, func() error {
 		<-running.Done()
 		p.wait.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
 		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("background passes still run (%s): %w", strings.Join(p.underway(), ", "), ctx.Err())
+	})
+	if err != nil {
+		return fmt.Errorf("background passes still run (%s): %w", strings.Join(p.underway(), ", "), err)
 	}
+	return nil
 }
 
 // underway names the passes that run now.
@@ -100,7 +99,7 @@ func (p *passes) underway() []string {
 // watch runs a pass at once, and then whenever cron has let it wait for twice
 // its interval.
 func (p *passes) watch(one *pass) {
-	p.wait.Go(func() { p.attempt(one) })
+	p.wait.Go(one.name, func() { p.attempt(one) })
 	tick := time.NewTicker(one.every)
 	defer tick.Stop()
 	for {
@@ -109,7 +108,7 @@ func (p *passes) watch(one *pass) {
 			return
 		case <-tick.C:
 			if one.overdue(p.now()) {
-				p.wait.Go(func() { p.attempt(one) }) // one that hangs must not hold the ticker
+				p.wait.Go(one.name, func() { p.attempt(one) }) // one that hangs must not hold the ticker
 			}
 		}
 	}
@@ -127,14 +126,9 @@ func (p *passes) attempt(one *pass) {
 		return
 	}
 	defer one.leave(run)
-	defer func() {
-		if cause := recover(); cause != nil {
-			p.log.Error("background pass panicked", "pass", one.name, "panic", cause)
-		}
-	}()
 	ctx, cancel := context.WithTimeout(p.ctx, one.limit)
 	defer cancel()
-	err := one.run(ctx)
+	err := p.wait.Told.Tell(one.name, rescue.Call(func() error { return one.run(ctx) }))
 	one.ended(err, p.now())
 	if err != nil && p.ctx.Err() == nil {
 		level := slog.LevelWarn

@@ -26,7 +26,7 @@ func elapse(d time.Duration) {
 // running starts passes and stops them with the test.
 func running(t *testing.T, all ...*pass) *passes {
 	t.Helper()
-	p := newPasses(slog.New(slog.DiscardHandler), all...)
+	p := newPasses(slog.New(slog.DiscardHandler), nil, all...)
 	p.start()
 	t.Cleanup(func() {
 		if err := p.stop(context.Background()); err != nil {
@@ -214,7 +214,7 @@ func TestStopWaitsForPassesUnderWayButNotForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		release, left := make(chan struct{}), make(chan struct{})
-		p := newPasses(slog.New(slog.DiscardHandler), &pass{name: "deaf", every: time.Second, limit: time.Minute, run: func(context.Context) error {
+		p := newPasses(slog.New(slog.DiscardHandler), nil, &pass{name: "deaf", every: time.Second, limit: time.Minute, run: func(context.Context) error {
 			defer close(left)
 			<-release
 			return nil
@@ -243,7 +243,7 @@ func TestStopEndsTheContextOfPasses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
-		p := newPasses(slog.New(slog.DiscardHandler), &pass{name: "long", every: time.Second, limit: time.Hour, run: func(ctx context.Context) error {
+		p := newPasses(slog.New(slog.DiscardHandler), nil, &pass{name: "long", every: time.Second, limit: time.Hour, run: func(ctx context.Context) error {
 			runs.Add(1)
 			<-ctx.Done()
 			return ctx.Err()

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // server is one HTTP listener at work.
@@ -50,11 +52,13 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 // start serves, unless it does already.
 func (s *server) start() {
 	s.begin.Do(func() {
-		go func() {
-			if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		rescue.Async(func() error {
+			err := rescue.Call(func() error { return s.http.Serve(s.listener) })
+			if !errors.Is(err, http.ErrServerClosed) {
 				s.failed <- fmt.Errorf("serving on %s: %w", s.listener.Addr(), err)
 			}
-		}()
+			return nil
+		})
 	})
 }
 

@@ -17,7 +17,7 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 	return web.New(web.Options{
 		API: a.api, Ledger: b.store, AdminToken: a.config.AdminToken, Prefix: a.config.WebPrefix, Gate: a.gate,
 		ReadOnly: a.config.Web == webReadOnly, Link: b.link, Period: a.config.ReportPeriod,
-		System: a.system(b, version), Logger: dispatcher.Sparing(a.log, time.Now),
+		System: a.system(b, version), Logger: dispatcher.Sparing(a.log, time.Now), Panicked: a.dispatcher.Panicked,
 	})
 }
 

@@ -11,7 +11,7 @@ import (
 const eventsShown = 100
 
 func (w *Web) routeActivity() {
-	w.page("/activity", w.inOneMoment(w.activityPage))
+	w.livePage("/activity", w.inOneMoment(w.activityPage))
 	w.pages.HandleFunc("GET /activity.csv", w.activityCSV)
 }
 

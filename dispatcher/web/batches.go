@@ -15,8 +15,8 @@ const (
 )
 
 func (w *Web) routeBatches() {
-	w.page("/batches", w.inOneMoment(w.batchesPage))
-	w.page("/batches/{id}", w.inOneMoment(w.batchPage))
+	w.livePage("/batches", w.inOneMoment(w.batchesPage))
+	w.livePage("/batches/{id}", w.inOneMoment(w.batchPage))
 	w.page("/batches/{id}/cancel", w.cancelBatchPage)
 	w.page("/new-batch", w.newBatchPage)
 	w.act("/batches/{id}/pause", "operator", w.batchAction("pause", "paused"))

@@ -16,8 +16,8 @@ const (
 )
 
 func (w *Web) routeDevices() {
-	w.page("/devices", w.inOneMoment(w.devicesPage))
-	w.page("/devices/{id}", w.inOneMoment(w.devicePage))
+	w.livePage("/devices", w.inOneMoment(w.devicesPage))
+	w.livePage("/devices/{id}", w.inOneMoment(w.devicePage))
 	w.page("/devices/{id}/block", w.blockPage)
 	w.act("/devices/{id}/block", "operator", w.deviceAction("block", "blocked"))
 	w.act("/devices/{id}/unblock", "operator", w.deviceAction("unblock", "unblocked"))

@@ -21,7 +21,7 @@ const (
 )
 
 func (w *Web) routeGrid() {
-	w.page("/pools/{pool}", w.inOneMoment(w.poolPage))
+	w.livePage("/pools/{pool}", w.inOneMoment(w.poolPage))
 	w.page("/pools/{pool}/edit", w.editPoolPage)
 	w.page("/pools/{pool}/pause", w.pausePoolPage)
 	w.page("/pools/{pool}/slots/{slot}/release", w.releasePage)

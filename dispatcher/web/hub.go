@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -50,14 +51,15 @@ type viewState struct {
 
 // hub has the open pages read again, each once however many look at it.
 type hub struct {
-	render func(ctx context.Context, key viewKey) (*sheet, error)
+	render   func(ctx context.Context, key viewKey) (*sheet, error)
+	panicked rescue.Told
 
 	mu    sync.Mutex
 	views map[viewKey]*view
 }
 
-func newHub(render func(context.Context, viewKey) (*sheet, error)) *hub {
-	return &hub{render: render, views: map[viewKey]*view{}}
+func newHub(render func(context.Context, viewKey) (*sheet, error), panicked rescue.Told) *hub {
+	return &hub{render: render, panicked: panicked, views: map[viewKey]*view{}}
 }
 
 // join has a page read until leave.
@@ -92,13 +94,13 @@ func (h *hub) state(key viewKey) *viewState {
 
 // tick reads the pages again that the events concern.
 func (h *hub) tick(ctx context.Context, events []store.Event, all bool) {
-	var wait sync.WaitGroup
+	wait := rescue.Crew{Told: h.panicked}
 	room := make(chan struct{}, viewsRead)
 	for _, key := range h.due(events, all) {
 		room <- struct{}{}
-		wait.Go(func() {
+		wait.Go("reading a page", func() {
+			defer func() { <-room }()
 			h.read(ctx, key)
-			<-room
 		})
 	}
 	wait.Wait()
@@ -125,7 +127,11 @@ func (h *hub) due(events []store.Event, all bool) []viewKey {
 func (h *hub) read(ctx context.Context, key viewKey) {
 	ctx, cancel := context.WithTimeout(ctx, viewTime)
 	defer cancel()
-	made, err := h.render(ctx, key)
+	var made *sheet
+	err := h.panicked.Tell("reading the page "+key.address, rescue.Call(func() (err error) {
+		made, err = h.render(ctx, key)
+		return err
+	}))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	v := h.views[key]

@@ -8,7 +8,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
-	"strings"
+	"path"
 	"sync/atomic"
 	"time"
 
@@ -104,7 +104,7 @@ func (w *Web) live(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	address, err := url.Parse(r.URL.Query().Get("page"))
-	if err != nil || !strings.HasPrefix(address.Path, "/") || address.Host != "" {
+	if err != nil || !w.isLive(address) {
 		http.Error(rw, "page: no page of the dashboard", http.StatusBadRequest)
 		return
 	}
@@ -206,6 +206,15 @@ type capture struct {
 
 type captureKey struct{}
 
+// isLive says whether the address is that of a page which follows what happens.
+func (w *Web) isLive(address *url.URL) bool {
+	if address.Scheme != "" || address.Host != "" || path.Clean(address.Path) != address.Path {
+		return false
+	}
+	_, pattern := w.livePages.Handler(&http.Request{Method: http.MethodGet, URL: address})
+	return pattern != ""
+}
+
 // render reads a page for all who have it open with that role.
 func (w *Web) render(ctx context.Context, key viewKey) (*sheet, error) {
 	taken := &capture{}
@@ -214,14 +223,6 @@ func (w *Web) render(ctx context.Context, key viewKey) (*sheet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, pattern := w.pages.Handler(r); pattern == "" {
-		return nil, errNoPage
-	}
-	w.pages.ServeHTTP(&recorded{header: http.Header{}}, r)
-	if taken.sheet == nil && taken.err == nil {
-		return nil, errNoPage
-	}
+	w.livePages.ServeHTTP(&recorded{header: http.Header{}}, r)
 	return taken.sheet, taken.err
 }
-
-var errNoPage = errors.New("no page of the dashboard")

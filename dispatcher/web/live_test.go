@@ -9,9 +9,12 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/web"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -185,30 +188,45 @@ func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
 	b.await(updates, "what was missed", shows(`data-device="d-1"`))
 }
 
+// Only pages that follow what happens have a stream: an export would be read anew with each tick.
 func TestStreamOfNoPage(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	for _, page := range []string{"", "https://evil.example/", "//evil.example/", "/v1/pools", "/live?page=/", "/sign-in"} {
-		status := 0
-		done := make(chan struct{})
-		go func() { // a stream of no page may stay open: it is told so
-			defer close(done)
-			client := &http.Client{Timeout: patience}
-			response, err := client.Get(b.url + "/live?page=" + url.QueryEscape(page))
-			if err != nil {
-				return
-			}
-			defer response.Body.Close()
-			status = response.StatusCode
-			line, _ := bufio.NewReader(response.Body).ReadString('\n')
-			if status == http.StatusOK && (!strings.Contains(line, `"error"`) || strings.Contains(line, `"main"`)) {
-				t.Errorf("%q: %s", page, line)
-			}
-		}()
-		<-done
-		if status == 0 {
-			t.Errorf("%q: no answer", page)
+	b.pool("p", 3)
+	for _, page := range []string{
+		"", "https://evil.example/", "//evil.example/", "/v1/pools", "/live?page=/", "/sign-in", "/activity.csv", "/assets/live.js",
+		"/new-pool", "/new-batch", "/pools/p/edit", "/cancel-tasks", "/pools//p", "/pools/../activity.csv", "/activity/",
+	} {
+		response, err := http.Get(b.url + "/live?page=" + url.QueryEscape(page))
+		if err != nil {
+			t.Fatal(err)
 		}
+		response.Body.Close() // a stream would not end
+		if response.StatusCode != http.StatusBadRequest {
+			t.Errorf("%q: %s", page, response.Status)
+		}
+	}
+}
+
+// A page whose reading panics says so, and the others go on.
+func TestPageThatPanicsEndsNothing(t *testing.T) {
+	t.Parallel()
+	var told atomic.Int64
+	b := embedded(t, func(o *web.Options) {
+		o.Panicked = func(string, *rescue.Panic) { told.Add(1) }
+	})
+	b.pool("p", 3, "d-1")
+	updates, others := b.stream("/tasks?pool=p"), b.stream("/activity")
+	b.await(updates, "the page", func(u update) bool { return u.Main != "" })
+	b.await(others, "the other page", func(u update) bool { return u.Main != "" })
+	b.store.panics.Store(true)
+	b.grant("d-1")
+	b.await(updates, "a word about the fault", func(u update) bool { return u.Error != "" })
+	b.await(others, "the grant", shows("task.granted"))
+	b.store.panics.Store(false)
+	b.await(updates, "what was missed", shows(`<span class="state dispatched">dispatched</span></td>`))
+	if told.Load() == 0 {
+		t.Error("nobody was told of the panic")
 	}
 }
 

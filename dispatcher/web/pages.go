@@ -78,23 +78,32 @@ func (w *Web) checked(load func(r *http.Request, checks []dependency) (page, err
 	}
 }
 
-// page serves a loader, to a browser or to the hub.
+// page serves a loader to a browser.
 func (w *Web) page(pattern string, load loader) {
 	w.pages.HandleFunc("GET "+pattern, func(rw http.ResponseWriter, r *http.Request) {
-		var made *sheet
 		p, err := load(r)
+		var made *sheet
 		if err == nil {
 			made, err = w.sheets.render(p)
-		}
-		if taken, ok := r.Context().Value(captureKey{}).(*capture); ok {
-			taken.sheet, taken.err = made, err
-			return
 		}
 		if err != nil {
 			w.fail(rw, r, err)
 			return
 		}
 		w.send(rw, r, http.StatusOK, p.section, made)
+	})
+}
+
+// livePage is a page that follows what happens while it is open. The hub reads no other.
+func (w *Web) livePage(pattern string, load loader) {
+	w.page(pattern, load)
+	w.livePages.HandleFunc(pattern, func(_ http.ResponseWriter, r *http.Request) {
+		taken, _ := r.Context().Value(captureKey{}).(*capture)
+		p, err := load(r)
+		if err == nil {
+			taken.sheet, err = w.sheets.render(p)
+		}
+		taken.err = err
 	})
 }
 

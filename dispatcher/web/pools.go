@@ -15,7 +15,7 @@ const (
 )
 
 func (w *Web) routePools() {
-	w.page("/{$}", w.checked(w.poolsPage))
+	w.livePage("/{$}", w.checked(w.poolsPage))
 }
 
 // poolCard is a pool on the first page.

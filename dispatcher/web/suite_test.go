@@ -59,6 +59,14 @@ type ledger struct {
 	*store.Store
 	logs, views atomic.Int64
 	down        atomic.Bool // the log cannot be read
+	panics      atomic.Bool // counting tasks does
+}
+
+func (l *ledger) TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error) {
+	if l.panics.Load() {
+		panic("by the test")
+	}
+	return l.Store.TaskCounts(ctx, pool, heldMax)
 }
 
 func (l *ledger) MarkEvents(ctx context.Context, sent int64) (store.EventMark, error) {

@@ -23,7 +23,7 @@ type Setting struct{ Key, Value, Help string }
 // dependency is one check of readiness.
 type dependency struct{ Name, State string }
 
-func (w *Web) routeSystem() { w.page("/system", w.checked(w.systemPage)) }
+func (w *Web) routeSystem() { w.livePage("/system", w.checked(w.systemPage)) }
 
 func (w *Web) systemPage(r *http.Request, checks []dependency) (page, error) {
 	s := w.options.System

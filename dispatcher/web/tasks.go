@@ -16,8 +16,8 @@ const (
 )
 
 func (w *Web) routeTasks() {
-	w.page("/tasks", w.inOneMoment(w.tasksPage))
-	w.page("/tasks/{id}", w.inOneMoment(w.taskPage))
+	w.livePage("/tasks", w.inOneMoment(w.tasksPage))
+	w.livePage("/tasks/{id}", w.inOneMoment(w.taskPage))
 	w.page("/tasks/{id}/cancel", w.cancelTaskPage)
 	w.page("/cancel-tasks", w.bulkPage("cancel"))
 	w.page("/retry-tasks", w.bulkPage("retry"))

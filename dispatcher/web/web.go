@@ -11,6 +11,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -29,6 +30,7 @@ type Options struct {
 	Period     time.Duration // in which devices report
 	System     System
 	Logger     *slog.Logger
+	Panicked   rescue.Told // default: nobody
 	Now        func() time.Time
 }
 
@@ -62,6 +64,8 @@ type Web struct {
 	hub      *hub
 	streams  streams
 	pages    *http.ServeMux // behind the sign-in
+
+	livePages *http.ServeMux // those of pages that the hub may read
 }
 
 // New builds the dashboard. It does nothing until Tick is called.
@@ -69,12 +73,12 @@ func New(o Options) *Web {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	w := &Web{options: o, history: newHistory(), pages: http.NewServeMux()}
+	w := &Web{options: o, history: newHistory(), pages: http.NewServeMux(), livePages: http.NewServeMux()}
 	w.sessions = &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
 	w.news = &news{log: o.Ledger}
 	w.sheets = newSheets(o)
 	w.streams.stop = make(chan struct{})
-	w.hub = newHub(w.render)
+	w.hub = newHub(w.render, o.Panicked)
 	w.routes()
 	return w
 }
@@ -104,7 +108,7 @@ func (w *Web) Handler(others http.Handler) http.Handler {
 		}
 		mux.ServeHTTP(rw, r)
 	})
-	return unprefixed(w.options.Prefix, serve)
+	return unprefixed(w.options.Prefix, api.Rescued(w.options.Panicked, serve))
 }
 
 // unprefixed takes what a proxy puts in front off a path: some proxies pass it

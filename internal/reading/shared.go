@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // Shared is a reading that all who ask at about the same time share: at most
@@ -64,7 +66,8 @@ func (s *Shared[T]) current() *answer[T] {
 	defer s.mu.Unlock()
 	if s.last == nil || s.last.old(s.now(), s.fresh) {
 		s.last = &answer[T]{done: make(chan struct{})}
-		go s.fill(s.last)
+		fresh := s.last
+		rescue.Async(func() error { s.fill(fresh); return nil })
 	}
 	if s.good != nil && !s.last.ended() && s.now().Sub(s.good.at) < s.spare {
 		return s.good
@@ -76,7 +79,10 @@ func (s *Shared[T]) fill(a *answer[T]) {
 	defer close(a.done)
 	ctx, cancel := context.WithTimeout(context.Background(), s.limit)
 	defer cancel()
-	a.value, a.err = s.read(ctx)
+	a.err = rescue.Call(func() (err error) {
+		a.value, err = s.read(ctx)
+		return err
+	})
 	a.at = s.now()
 	if a.err == nil && s.spare > 0 {
 		s.mu.Lock()

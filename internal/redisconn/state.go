@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // Served says of how many of these keys the node works that has them, and what is
@@ -58,7 +60,7 @@ func eachMaster(ctx context.Context, cluster *redis.ClusterClient, ask func(cont
 	var mu sync.Mutex
 	failed := make(map[string]error)
 	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		if err := ask(ctx, node); err != nil {
+		if err := rescue.Call(func() error { return ask(ctx, node) }); err != nil { // in a goroutine of the library
 			mu.Lock()
 			defer mu.Unlock()
 			failed[node.Options().Addr] = err

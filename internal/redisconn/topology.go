@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 const (
@@ -70,7 +72,12 @@ func (t *topology) read(ctx context.Context) ([]redis.ClusterSlot, error) {
 	answers := make(chan said, len(nodes))
 	for _, addr := range nodes {
 		client := t.client(addr)
-		go func() { answers <- ask(ctx, client, addr) }()
+		_ = rescue.Async(func() error {
+			answer := said{err: errors.New("asking it panicked")}
+			defer func() { answers <- answer }()
+			answer = ask(ctx, client, addr)
+			return nil
+		})
 	}
 	best := said{err: errors.New("nobody was asked")}
 	var late <-chan time.Time

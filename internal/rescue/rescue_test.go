@@ -1,0 +1,81 @@
+package rescue_test
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
+)
+
+func TestPanicsAreToldAndEndNothing(t *testing.T) {
+	t.Parallel()
+	told := make(chan string, 1)
+	tell := rescue.Told(func(doing string, p *rescue.Panic) { told <- fmt.Sprint(doing, ": ", p.Cause, " ", len(p.Stack) > 0) })
+	cleaned := make(chan struct{})
+	tell.Go("testing", func() {
+		defer close(cleaned)
+		panic("broken")
+	})
+	<-cleaned
+	if got := <-told; got != "testing: broken true" {
+		t.Errorf("told %q", got)
+	}
+	rescue.Told(nil).Do("testing", func() { panic("broken") })
+	var group rescue.Group
+	group.Go(func() error { panic("of the group") })
+	if _, ok := errors.AsType[*rescue.Panic](group.Wait()); !ok {
+		t.Error("a group does not say that one of it panicked")
+	}
+}
+
+// No goroutine of a server begins but by this package: nobody would recover there.
+func TestNoGoroutineEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	for _, root := range []string{"dispatcher", "devices", "limits", "migrations", "parked", "recent", "slots", "store", "internal/reading", "internal/redisconn"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", root), func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case entry.IsDir() && entry.Name() == "simulator": // for tests and demonstrations
+				return fs.SkipDir
+			case strings.HasSuffix(path, "limits/gather.go"): // not yet: its calls go on without their callers
+			case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go"):
+				refuse(t, path)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func refuse(t *testing.T, path string) {
+	t.Helper()
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := map[string]bool{
+		"sync.WaitGroup": true, "time.AfterFunc": true, "context.AfterFunc": true, "errgroup.Group": true, "errgroup.WithContext": true,
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			t.Errorf("%s: a goroutine whose panic ends the process: use internal/rescue", files.Position(n.Pos()))
+		case *ast.SelectorExpr:
+			if of, ok := n.X.(*ast.Ident); ok && bare[of.Name+"."+n.Sel.Name] {
+				t.Errorf("%s: %s.%s begins goroutines whose panics end the process: use internal/rescue", files.Position(n.Pos()), of.Name, n.Sel.Name)
+			}
+		}
+		return true
+	})
+}
