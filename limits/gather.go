@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // callsOfLane is how many calls of a lane are under way at most: enough to keep Redis
@@ -40,7 +41,14 @@ type asked[Q, A any] struct {
 }
 
 func newGather[Q, A any](send func(ctx context.Context, l lane, questions []Q) ([]A, error)) *gather[Q, A] {
-	return &gather[Q, A]{send: send, lanes: make(map[lane]*queue[Q, A])}
+	rescued := func(ctx context.Context, l lane, questions []Q) (answers []A, err error) {
+		err = rescue.Call(func() (err error) {
+			answers, err = send(ctx, l, questions)
+			return err
+		})
+		return answers, err
+	}
+	return &gather[Q, A]{send: rescued, lanes: make(map[lane]*queue[Q, A])}
 }
 
 // ask returns an answer for each question. Who gives up waiting may have been asked
@@ -80,7 +88,11 @@ func (g *gather[Q, A]) enter(l lane, questions []Q) *asked[Q, A] {
 // leave ends a call. What came meanwhile goes on without the caller.
 func (g *gather[Q, A]) leave(ctx context.Context, l lane) {
 	if together := g.next(l); len(together) > 0 {
-		go g.goOn(context.WithoutCancel(ctx), l, together) // it is not the caller's any more; the client's timeouts bound it
+		ctx := context.WithoutCancel(ctx) // it is not the caller's any more; the client's timeouts bound it
+		_ = rescue.Async(func() error {
+			g.goOn(ctx, l, together)
+			return nil
+		})
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -63,7 +62,9 @@ type API struct {
 
 	streams   huma.API // the lists in their streamed forms
 	streamMux *http.ServeMux
-	live      atomic.Int64 // live streams of events
+	live      *Shares // live streams of events
+	exports   *Shares // lists that are streamed
+	imports   *Shares
 }
 
 // New builds the handlers; nothing is started.
@@ -71,6 +72,7 @@ func New(options Options) *API {
 	a := &API{
 		options: options, store: options.Store, log: options.Logger,
 		health: newHealth(options.Checks, options.Dispatcher.Panicked), spool: newSpool(options.SpoolDir), mux: http.NewServeMux(), streamMux: http.NewServeMux(),
+		live: NewShares(liveMost, liveEach), exports: NewShares(exportsMost, exportsEach), imports: NewShares(importsAtOnce, 1),
 	}
 	a.registerDevices(a.mux)
 	a.registerOperators(a.mux)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -46,6 +47,11 @@ type operator struct {
 func operatorOf(ctx context.Context) operator {
 	o, _ := ctx.Value(operatorKey{}).(operator)
 	return o
+}
+
+// share is who takes part in a bound, and whether as an admin.
+func (o operator) share() (who string, admin bool) {
+	return o.name + "#" + strconv.FormatInt(o.token, 10), o.role == roleAdmin
 }
 
 // actor names who asked, for the audit log.

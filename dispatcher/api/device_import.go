@@ -22,6 +22,7 @@ import (
 const (
 	maxImportBody = 16 << 20 // bytes
 	maxImport     = 100_000  // devices of one import; they and their tokens are held in memory
+	importsAtOnce = 3        // one of each operator token; others wait
 )
 
 // importing takes devices whose list is the body, before huma would read it.
@@ -55,6 +56,12 @@ func (a *API) importDevices(ctx huma.Context, contentType string) (list []store.
 	if err != nil {
 		return nil, nil, err
 	}
+	who, admin := operatorOf(ctx.Context()).share()
+	leave, err := a.imports.Await(ctx.Context(), who, admin)
+	if err != nil {
+		return nil, nil, fmt.Errorf("waiting for the turn of an import: %w", err)
+	}
+	defer leave()
 	body := newPatientReader(ctx, maxImportBody)
 	read, err := readDevices(body, contentType)
 	if err != nil {

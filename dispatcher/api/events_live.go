@@ -20,6 +20,7 @@ const (
 	liveSign  = 15 * time.Second // of life, when there is no news
 	liveWrite = 15 * time.Second // the longest a client may take for what it is sent
 	liveMost  = 100              // streams of one replica at once
+	liveEach  = 10               // of one operator token
 )
 
 // feed is one live stream of events. Ids are given before their commit, so an
@@ -38,12 +39,12 @@ type feed struct {
 // liveEvents sends events as they settle, until the client leaves, its token
 // ends or this process does. A client goes on where it was with Last-Event-ID.
 func (a *API) liveEvents(ctx context.Context, out huma.Context, in *eventQuery) {
-	if a.live.Add(1) > liveMost {
-		a.live.Add(-1)
-		a.refuse(a.streams, out, problem(http.StatusServiceUnavailable, codeBusyServer, "too many live streams")) //nolint:contextcheck // out has it
+	leave, ok := a.live.Take(operatorOf(ctx).share())
+	if !ok {
+		a.refuse(a.streams, out, problem(http.StatusServiceUnavailable, codeBusyServer, "too many live streams, of this token or of all")) //nolint:contextcheck // out has it
 		return
 	}
-	defer a.live.Add(-1)
+	defer leave()
 	f := feed{store: a.store, write: liveWriter(out)}
 	f.filter, _ = in.filter() // checked before
 	if last, err := strconv.ParseInt(out.Header("Last-Event-ID"), 10, 64); err == nil && last >= 0 {

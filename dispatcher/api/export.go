@@ -20,6 +20,9 @@ const (
 
 	exportPage  = 1000             // entries held in memory
 	exportPause = 60 * time.Second // the longest a client may take for a page
+
+	exportsMost = 20 // at once
+	exportsEach = 4  // of one operator token
 )
 
 // wantsStream says whether the request asks for another form than JSON.
@@ -71,6 +74,12 @@ func registerList[I, O, T any](a *API, operations huma.API, op huma.Operation, l
 				list.live(ctx, out, in)
 				return
 			}
+			leave, ok := a.exports.Take(operatorOf(ctx).share())
+			if !ok {
+				a.refuse(a.streams, out, problem(http.StatusServiceUnavailable, codeBusyServer, "too many exports, of this token or of all")) //nolint:contextcheck // out has it
+				return
+			}
+			defer leave()
 			list.stream(ctx, out, in, first.Body)
 		}}, nil
 	})

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -63,53 +64,61 @@ func TestWithoutRedisResultsAreRecordedAndNothingIsGranted(t *testing.T) {
 	b.call("PUT", "/v1/pools/q", adminToken, `{"capacity":60}`).must(201) // Redis hears of it when it is back
 }
 
-// slow is a body that a device does not finish.
-type slow struct{ started, end chan struct{} }
-
-func (s slow) Read([]byte) (int, error) {
-	select {
-	case <-s.started:
-	default:
-		close(s.started)
-	}
-	<-s.end
-	return 0, fmt.Errorf("over")
-}
-
 func TestTooManyReportsAreToldToWait(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(s *setup) { s.api.MaxReports = 1 })
-	hold := func() (body slow, done chan struct{}) {
-		body, done = slow{make(chan struct{}), make(chan struct{})}, make(chan struct{})
-		go func() {
-			defer close(done)
-			request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/devices/d/report", body)
-			request.Header.Set("Authorization", "Bearer "+fleetToken)
-			if response, err := http.DefaultTransport.RoundTrip(request); err == nil {
-				_ = response.Body.Close()
-			}
-		}()
-		<-body.started
-		return body, done
-	}
-	body, done := hold()
-	until(t, func() bool {
-		select {
-		case <-done: // it met a report of e, and was the one that was refused
-			close(body.end)
-			body, done = hold()
-		default:
-		}
-		return b.report("e", `{}`).status == http.StatusServiceUnavailable
-	})
+	started, end, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	hang := func() { close(started); <-end }
+	b.store.views.Store(&hang)
+	go func() {
+		defer close(done)
+		b.report("d", `{}`)
+	}()
+	<-started
 	a := b.report("e", `{}`)
 	if p := a.problem(503, "busy_server"); p.ReportAfterMS != 3000 || a.header.Get("Retry-After") != "3" {
 		t.Errorf("%s, Retry-After %q", a.body, a.header.Get("Retry-After"))
 	}
 	b.get("/v1/pools").must(200) // operators are not kept out by devices
-	close(body.end)
+	b.store.views.Store(nil)
+	close(end)
 	<-done
-	until(t, func() bool { return b.report("e", `{}`).status == http.StatusOK })
+	b.report("e", `{}`).must(200)
+}
+
+// A device that promises bodies and sends none has a share of its own, and takes none of
+// the places: all others are answered, also from its address.
+func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(s *setup) { s.api.MaxReports = 1 })
+	token := b.device("slow")
+	b.call("POST", "/v1/devices/slow/block", adminToken, nil).must(200)
+	const each = 4
+	for range each {
+		b.promise("slow", token)
+	}
+	until(t, func() bool {
+		return b.call("POST", "/v1/devices/slow/report", token, `{}`).status == http.StatusServiceUnavailable
+	})
+	b.call("POST", "/v1/devices/slow/report", token, `{}`).problem(503, "busy_server")
+	for n := range 3 {
+		b.report(fmt.Sprint("d-", n), `{}`).must(200)
+		b.report(fmt.Sprint("d-", n), `{"x":"`+strings.Repeat("x", 40<<10)+`"}`).must(200)
+	}
+}
+
+// promise opens a report of 900 bytes, and sends none.
+func (b *bench) promise(device, token string) {
+	b.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { conn.Close() })
+	_, err = fmt.Fprintf(conn, "POST /v1/devices/%s/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 900\r\n\r\n", device, token)
+	if err != nil {
+		b.Fatal(err)
+	}
 }
 
 // until polls for a condition.

@@ -17,7 +17,16 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
 
-const maxReports = 512
+const (
+	maxReports = 512
+
+	// Bodies that are not here yet: a device has little to send and sends one at a time,
+	// but the connections of one that went out of reach stay for a while.
+	maxBodies   = 4096
+	eachBodies  = 4 // of one device
+	shortBody   = 4 << 10
+	maxLongBody = 256 // of more than shortBody bytes: 16 MiB
+)
 
 // reports answers device reports. It is plain net/http: with a million devices
 // this is the one path that is hot.
@@ -27,6 +36,8 @@ type reports struct {
 	log        *slog.Logger
 	longest    time.Duration // that an answer may wait; 0: none does
 	places     chan struct{} // bounds the reports under way, without those that wait
+	bodies     *Shares       // bounds the bodies that are read, by device
+	long       chan struct{} // bounds those of them that are long
 }
 
 func newReports(options Options) *reports {
@@ -36,6 +47,7 @@ func newReports(options Options) *reports {
 	}
 	return &reports{
 		dispatcher: options.Dispatcher, gate: options.Gate, log: options.Logger, longest: options.LongPollMax, places: make(chan struct{}, places),
+		bodies: unkept(maxBodies, eachBodies), long: make(chan struct{}, maxLongBody),
 	}
 }
 
@@ -68,18 +80,11 @@ func (h *reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	select {
-	case h.places <- struct{}{}:
-	default:
-		return devices.Reply{}, problem(http.StatusServiceUnavailable, codeBusyServer, "too many reports at once")
-	}
-	leave := sync.OnceFunc(func() { <-h.places })
-	defer leave()
-	caller, err := h.dispatcher.Authenticate(r.Context(), device, requestBearer(r))
+	caller, err := h.authenticate(r, device)
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	body, err := readBody(w, r)
+	body, err := h.readBody(w, r, device)
 	if err != nil {
 		return devices.Reply{}, err
 	}
@@ -87,6 +92,11 @@ func (h *reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	if err != nil {
 		return devices.Reply{}, err
 	}
+	leave, err := h.enter()
+	if err != nil {
+		return devices.Reply{}, err
+	}
+	defer leave()
 	wait := min(preferredWait(r.Header), h.longest).Truncate(time.Second)
 	if wait == 0 {
 		return h.dispatcher.HandleReport(r.Context(), caller, report)
@@ -101,6 +111,27 @@ func (h *reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	return reply, err
 }
 
+// enter takes one of the places of the reports under way.
+func (h *reports) enter() (leave func(), err error) {
+	select {
+	case h.places <- struct{}{}:
+		return sync.OnceFunc(func() { <-h.places }), nil
+	default:
+		return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many reports at once")
+	}
+}
+
+// authenticate gives its place back before the body is read: that takes as long as the
+// device likes.
+func (h *reports) authenticate(r *http.Request, device devices.ID) (dispatcher.Caller, error) {
+	leave, err := h.enter()
+	if err != nil {
+		return dispatcher.Caller{}, err
+	}
+	defer leave()
+	return h.dispatcher.Authenticate(r.Context(), device, requestBearer(r))
+}
+
 // allowWait moves the deadline for the answer, which is for requests that are
 // answered at once. That for reading ended with the body.
 func allowWait(w http.ResponseWriter, wait time.Duration) {
@@ -108,10 +139,27 @@ func allowWait(w http.ResponseWriter, wait time.Duration) {
 	_ = http.NewResponseController(w).SetWriteDeadline(answerBy) // a test's recorder has none
 }
 
-// readBody reads a report. A body that broke off is the network's fault: the
-// device is to send the same again.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, devices.MaxBody))
+// readBody reads a report, within the time that the server gives a request. A body that
+// broke off is the network's fault: the device is to send the same again.
+func (h *reports) readBody(w http.ResponseWriter, r *http.Request, device devices.ID) ([]byte, error) {
+	leave, ok := h.bodies.Take(string(device), false)
+	if !ok {
+		return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many bodies are not here yet, of this device or of all")
+	}
+	defer leave()
+	from := http.MaxBytesReader(w, r.Body, devices.MaxBody)
+	body, err := io.ReadAll(io.LimitReader(from, shortBody))
+	if err == nil && len(body) == shortBody {
+		select {
+		case h.long <- struct{}{}:
+			defer func() { <-h.long }()
+		default:
+			return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many long reports at once")
+		}
+		var rest []byte
+		rest, err = io.ReadAll(from)
+		body = append(body, rest...)
+	}
 	if err == nil || errors.As(err, new(*http.MaxBytesError)) {
 		return body, err
 	}

@@ -13,6 +13,7 @@ import (
 const (
 	spoolMemory = 1 << 20 // bytes of a body that are kept in memory
 	spoolBodies = 5       // at once; others wait for their turn
+	spoolEach   = 2       // of one operator token
 )
 
 // spool keeps the bodies of streamed batches until they are whole. A transaction
@@ -21,33 +22,32 @@ const (
 // file without a name, which nothing can leave behind.
 type spool struct {
 	dir   string // empty: where the system keeps temporary files
-	turns chan struct{}
+	turns *Shares
 }
 
-func newSpool(dir string) *spool { return &spool{dir: dir, turns: make(chan struct{}, spoolBodies)} }
+func newSpool(dir string) *spool { return &spool{dir: dir, turns: NewShares(spoolBodies, spoolEach)} }
 
 // keep reads all of a body. What it returns may be read once, until free.
 func (s *spool) keep(ctx context.Context, body io.Reader) (whole io.Reader, free func(), err error) {
-	select {
-	case s.turns <- struct{}{}:
-	case <-ctx.Done():
-		return nil, nil, fmt.Errorf("waiting for the turn of a body: %w", ctx.Err())
+	who, admin := operatorOf(ctx).share()
+	leave, err := s.turns.Await(ctx, who, admin)
+	if err != nil {
+		return nil, nil, fmt.Errorf("waiting for the turn of a body: %w", err)
 	}
-	free = func() { <-s.turns }
 	start := new(bytes.Buffer)
 	switch _, err = io.CopyN(start, body, spoolMemory); {
 	case errors.Is(err, io.EOF):
-		return start, free, nil
+		return start, leave, nil
 	case err != nil:
-		free()
+		leave()
 		return nil, nil, err //nolint:wrapcheck // the body's own
 	}
 	file, err := s.file(start, body)
 	if err != nil {
-		free()
+		leave()
 		return nil, nil, err
 	}
-	return file, func() { _ = file.Close(); <-s.turns }, nil
+	return file, func() { _ = file.Close(); leave() }, nil
 }
 
 func (s *spool) file(start, rest io.Reader) (*os.File, error) {

@@ -58,7 +58,15 @@ func TestMain(m *testing.M) {
 // ledger is a store of which a test can spoil single calls.
 type ledger struct {
 	*store.Store
-	pool atomic.Pointer[func()] // called before a pool is read
+	pool  atomic.Pointer[func()] // called before a pool is read
+	views atomic.Pointer[func()] // before devices are read for their reports
+}
+
+func (l *ledger) Views(ctx context.Context, names []string) ([]store.View, error) {
+	if spoil := l.views.Load(); spoil != nil {
+		(*spoil)()
+	}
+	return l.Store.Views(ctx, names)
 }
 
 func (l *ledger) Pool(ctx context.Context, name string) (store.Pool, error) {

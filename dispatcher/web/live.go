@@ -19,6 +19,7 @@ const (
 	liveSign  = 5 * time.Second // of life, when there is no news
 	liveWrite = 10 * time.Second
 	liveMost  = 1000 // streams of one replica at once
+	liveEach  = 100  // of one operator token
 )
 
 // Tick reads what happened since the last one, on all replicas, and has the
@@ -83,7 +84,7 @@ func (s *sheet) since(before *sheet) message {
 
 // streams counts those that are open.
 type streams struct {
-	open     atomic.Int64
+	open     *api.Shares
 	stopping atomic.Bool
 	stop     chan struct{}
 }
@@ -108,12 +109,12 @@ func (w *Web) live(rw http.ResponseWriter, r *http.Request) {
 		http.Error(rw, "page: no page of the dashboard", http.StatusBadRequest)
 		return
 	}
-	if w.streams.open.Add(1) > liveMost || w.streams.stopping.Load() {
-		w.streams.open.Add(-1)
-		http.Error(rw, "too many open pages", http.StatusServiceUnavailable)
+	free, ok := w.streams.open.Take(fmt.Sprintf("%s#%d", who.Name, who.Token), who.May("admin"))
+	if !ok {
+		http.Error(rw, "too many open pages, of this token or of all", http.StatusServiceUnavailable)
 		return
 	}
-	defer w.streams.open.Add(-1)
+	defer free()
 	key := viewKey{address: address.RequestURI(), role: who.Role}
 	leave := w.hub.join(r.Context(), key)
 	defer leave()

@@ -27,7 +27,7 @@ func (w *Web) routeSystem() { w.livePage("/system", w.checked(w.systemPage)) }
 
 func (w *Web) systemPage(r *http.Request, checks []dependency) (page, error) {
 	s := w.options.System
-	data := map[string]any{"System": s, "Checks": checks, "Streams": w.streams.open.Load(), "Passes": []Pass(nil)}
+	data := map[string]any{"System": s, "Checks": checks, "Streams": w.streams.open.Taken(), "Passes": []Pass(nil)}
 	if s.Passes != nil {
 		data["Passes"] = s.Passes()
 	}

@@ -77,6 +77,7 @@ func New(o Options) *Web {
 	w.sessions = &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
 	w.news = &news{log: o.Ledger}
 	w.sheets = newSheets(o)
+	w.streams.open = api.NewShares(liveMost, liveEach)
 	w.streams.stop = make(chan struct{})
 	w.hub = newHub(w.render, o.Panicked)
 	w.routes()
