@@ -56,7 +56,7 @@ func (w *Web) replicas(ctx context.Context) ([]replica, error) {
 		one.Late = !one.Gone && now.Sub(*cmp.Or(k.Reaped, &k.Started)) > 3*every+goneAfter
 		for _, name := range slices.Sorted(maps.Keys(one.Checks)) {
 			if one.Checks[name] != "ok" {
-				one.Bad = append(one.Bad, dependency{name, one.Checks[name]})
+				one.Bad = append(one.Bad, dependency{w.options.System.named(name), one.Checks[name]})
 			}
 		}
 		list[i] = one

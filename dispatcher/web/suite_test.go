@@ -128,7 +128,10 @@ func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...fu
 		Dispatcher: b.dispatcher, Store: b.store, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, Metrics: prometheus.NewRegistry(), Version: "test",
 		Logger: slog.New(slog.DiscardHandler),
 	})
-	o.API, o.System.Checks = a, a.Dependencies
+	o.API = a
+	if o.System.Checks == nil {
+		o.System.Checks = a.Dependencies
+	}
 	b.web = web.New(o)
 	b.server = httptest.NewServer(b.admitting(b.web.Handler(a.Handler())))
 	b.url = b.server.URL

@@ -20,6 +20,14 @@ type System struct {
 // Setting is one line of the configuration, for people.
 type Setting struct{ Key, Value, Help string }
 
+// named is the name of a check for people: dev has no Postgres.
+func (s System) named(check string) string {
+	if s.Mode == "dev" && check == "postgres" {
+		return "SQLite"
+	}
+	return check
+}
+
 // dependency is one check of readiness.
 type dependency struct{ Name, State string }
 
@@ -47,7 +55,7 @@ func (w *Web) dependencies(ctx context.Context) []dependency {
 	states := w.options.System.Checks(ctx)
 	list := make([]dependency, 0, len(states))
 	for _, name := range slices.Sorted(maps.Keys(states)) {
-		list = append(list, dependency{name, states[name]})
+		list = append(list, dependency{w.options.System.named(name), states[name]})
 	}
 	return list
 }

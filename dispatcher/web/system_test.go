@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -28,6 +29,19 @@ func row(text, id string) string {
 	_, after, _ := strings.Cut(text, `id="replica-`+id+`"`)
 	found, _, _ := strings.Cut(after, "</tr>")
 	return found
+}
+
+// TestSystemNamesTheLedger: dev has no Postgres.
+func TestSystemNamesTheLedger(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]string{"dev": "<dt>SQLite</dt>", "production": "<dt>postgres</dt>"} {
+		b := embedded(t, func(o *web.Options) {
+			o.System.Mode = mode
+			o.System.Checks = func(context.Context) map[string]string { return map[string]string{"postgres": "ok"} }
+		})
+		_, text, _ := b.get("/system")
+		contains(t, text, want)
+	}
 }
 
 // Every replica shows all of them, what each depends on, and which are gone.
