@@ -50,8 +50,15 @@ type Batch struct {
 
 	Total   int64
 	Skipped int64               `json:",omitempty"` // tasks that were Repeated. Filled by CreateBatch alone.
+	Unknown Unknown             `json:",omitzero"`  // likewise
 	Counts  map[TaskState]int64 // exact; adds up to Total. Filled by Batch and Batches.
 	Recent  int64               // tasks that were tried and came to an end in the last 5 min. Filled as Counts.
+}
+
+// Unknown are the tasks of a new batch whose devices are not registered.
+type Unknown struct {
+	Tasks int64
+	First string // the device of the first of them; empty: none
 }
 
 // taskPriority is that of task t of batch b: its own, or what its batch has now.

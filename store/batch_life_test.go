@@ -199,6 +199,7 @@ func TestBatchesChange(t *testing.T) {
 		})
 		l.must(err)
 		want := b
+		want.Unknown = store.Unknown{}
 		want.Priority, want.Weight, want.NotAfter, want.MaxAttempts, want.ReadAt = 9, 5, &end, 1, got.ReadAt
 		if diff := cmp.Diff(want, got); diff != "" {
 			l.Fatal(diff)

@@ -34,6 +34,10 @@ func TestBatchesKeepTheirRules(t *testing.T) {
 		want.Counts = map[store.TaskState]int64{store.Pending: 2}
 		read, err := l.Batch(l.Context(), created.ID)
 		l.must(err)
+		if unknown := (store.Unknown{Tasks: 2, First: "a"}); created.Unknown != unknown {
+			l.Errorf("unknown: %+v, want %+v", created.Unknown, unknown)
+		}
+		created.Unknown = store.Unknown{}
 		for _, got := range []store.Batch{created, read} {
 			if got.ReadAt.Before(created.CreatedAt) {
 				l.Errorf("read at %s, before its creation", got.ReadAt)

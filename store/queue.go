@@ -52,12 +52,15 @@ func (s *Store) createBatch(ctx context.Context, plain *sqlx.Tx, actor string, b
 		return Batch{}, err
 	}
 	created, err := one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
-	created.Skipped = n.skipped
+	created.Skipped, created.Unknown = n.skipped, n.unknown
 	return created, err
 }
 
 // queued counts the tasks of a new batch.
-type queued struct{ total, skipped int64 }
+type queued struct {
+	total, skipped int64
+	unknown        Unknown
+}
 
 func (n queued) String() string {
 	if n.skipped == 0 {
@@ -79,10 +82,13 @@ func (s *Store) queue(ctx context.Context, plain *sqlx.Tx, id int64, b Batch, q 
 	if n.total == 0 && !q.DryRun {
 		return n, ErrNoTasks
 	}
-	if q.KnownOnly {
-		return n, tx.checkKnown(ctx, id)
+	if q.Tasks != nil {
+		n.unknown, err = tx.unknownOf(ctx, id)
 	}
-	return n, nil
+	if err == nil && q.KnownOnly && n.unknown.Tasks > 0 {
+		err = fmt.Errorf("%w: %s", ErrUnknownDevice, n.unknown.First)
+	}
+	return n, err
 }
 
 // insertSelected queues a task for each device that has all of the tags now.
@@ -96,18 +102,17 @@ func (s session) insertSelected(ctx context.Context, id int64, b Batch, tags map
 		SELECT $1, $2, d.id, FALSE FROM devices d WHERE {tagged $3} ORDER BY d.id`, id, b.Pool, text)
 }
 
-// checkKnown names the first device of a batch that is not registered.
-func (s session) checkKnown(ctx context.Context, id int64) error {
-	unknown, err := one(ctx, s, only[string], `
-		SELECT t.device FROM tasks t
-		WHERE t.batch = $1 AND NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = t.device) ORDER BY t.id LIMIT 1`, id)
-	if errors.Is(err, ErrNotFound) {
-		return nil
-	}
+// unknownOf counts the tasks of a batch whose devices are not registered.
+func (s session) unknownOf(ctx context.Context, id int64) (u Unknown, err error) {
+	err = s.rowOf(ctx, `
+		WITH unknown AS (
+			SELECT t.id FROM tasks t WHERE t.batch = $1 AND NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = t.device))
+		SELECT count(*), COALESCE((SELECT t.device FROM tasks t WHERE t.id = (SELECT min(u.id) FROM unknown u)), '') FROM unknown`,
+		[]any{id}, &u.Tasks, &u.First)
 	if err != nil {
-		return fmt.Errorf("looking for unknown devices: %w", err)
+		return u, fmt.Errorf("looking for unknown devices: %w", err)
 	}
-	return fmt.Errorf("%w: %s", ErrUnknownDevice, unknown)
+	return u, nil
 }
 
 func (s *Store) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (n queued, err error) {

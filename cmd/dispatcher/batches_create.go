@@ -245,6 +245,9 @@ func (s *session) createBatch(b *batchFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := s.warnUnknown(made); err != nil {
+		return err
+	}
 	if b.dryRun {
 		if s.json {
 			return s.document(text)
@@ -253,10 +256,26 @@ func (s *session) createBatch(b *batchFlags) error {
 		return err
 	}
 	if !b.wait {
-		return s.show(text)
+		return s.show(text, "unknown")
 	}
 	s.note("batch %s: %s%s", made.text("id"), counted(made.number("tasks"), "task", "tasks"), skipped(made))
 	return s.waitForBatch(made.text("id"))
+}
+
+// warnUnknown says how many tasks wait for devices that nobody registered: their
+// names may be mistyped.
+func (s *session) warnUnknown(made entry) error {
+	if made["unknown"] == nil {
+		return nil
+	}
+	var unknown struct {
+		Tasks int64
+		First string
+	}
+	err := json.Unmarshal(made["unknown"], &unknown)
+	s.note("Warning: %s not registered, such as %s; --unknown-devices refuse refuses them",
+		counted(unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), unknown.First)
+	return err
 }
 
 // skipped says how many duplicates were, where it was asked for.

@@ -108,7 +108,12 @@ func TestTagsSelectDevices(t *testing.T) {
 	d.run("devices create d-1 --tag area=1,city=hz")
 	d.run("devices create d-2 --tag area=1")
 	d.prints("batches create --pool p --tag area=1 --dry-run", "2 tasks would be queued\n")
-	d.prints("batches create --pool p --tag area=1 --tag city=hz", "id  1\ntasks  1\n")
+	for _, more := range [][]string{{"--dry-run"}, nil} { // a name that nobody has is said, also before anything is queued
+		made := d.try("", append([]string{"batches", "create", "--pool", "p", "--name", "x", "--device", "d-1", "--device", "d-7", "--device", "d-8"}, more...)...)
+		made.exit(0).says("Warning: 2 tasks are for devices that are not registered, such as d-7")
+	}
+	d.try("", "batches", "create", "--pool", "p", "--device", "d-1", "--dry-run").exit(0).quiet()
+	d.prints("batches create --pool p --tag area=1 --tag city=hz", "id  2\ntasks  1\n")
 }
 
 func TestBatchesAreSteered(t *testing.T) {

@@ -81,6 +81,14 @@ func (o told) exit(code int) told {
 	return o
 }
 
+// quiet expects nothing there.
+func (o told) quiet() {
+	o.Helper()
+	if o.errText != "" {
+		o.Errorf("%s: says %q", o.line, o.errText)
+	}
+}
+
 // says expects words on standard error.
 func (o told) says(words ...string) told {
 	o.Helper()

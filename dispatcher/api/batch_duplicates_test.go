@@ -44,6 +44,10 @@ func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 					skipped = append(skipped, fmt.Sprint(made["id"]))
 				}
 				delete(made, "id")
+				if unknown := object(made["unknown"]); unknown["tasks"] != made["tasks"] || unknown["first"] != "a" {
+					b.Errorf("nobody registered the devices, and %v are unknown", unknown)
+				}
+				delete(made, "unknown")
 				return made
 			}
 			for _, query := range []string{"", "dry_run=true"} {

@@ -77,7 +77,13 @@ type batchCreated struct {
 	ID    int64 `json:"id" doc:"0 after a dry run"`
 	Tasks int64 `json:"tasks"`
 
-	Skipped *int64 `json:"skipped,omitempty" doc:"With duplicates=skip: tasks that were not queued"`
+	Skipped *int64        `json:"skipped,omitempty" doc:"With duplicates=skip: tasks that were not queued"`
+	Unknown *unknownTasks `json:"unknown,omitempty" doc:"Tasks whose devices are not registered; absent: none"`
+}
+
+type unknownTasks struct {
+	Tasks int64  `json:"tasks"`
+	First string `json:"first" doc:"The device of the first of them"`
 }
 
 type batchBody struct {
@@ -163,6 +169,9 @@ func (a *API) queueBatch(ctx context.Context, post batchPost, b store.Batch, q s
 	answer := batchCreated{ID: made.ID, Tasks: made.Total}
 	if post.Duplicates == skipDuplicates {
 		answer.Skipped = &made.Skipped
+	}
+	if made.Unknown.Tasks > 0 {
+		answer.Unknown = &unknownTasks{made.Unknown.Tasks, made.Unknown.First}
 	}
 	if mode.DryRun {
 		answer.ID = 0
