@@ -223,6 +223,20 @@ func TestRefusedReportNamesItsID(t *testing.T) {
 	}
 }
 
+// What is not read cannot be named: its error over MQTT has no re.
+func TestWhatIsNotReadHasNoID(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{
+		"too large": `{"id":"b7-17","x":"` + strings.Repeat("x", devices.MaxBody) + `"}`,
+		"no JSON":   `{"id":"b7-17"`,
+		"too deep":  `{"id":"b7-17","x":` + strings.Repeat("[", 20) + strings.Repeat("]", 20) + `}`,
+	} {
+		if report, err := devices.DecodeReport([]byte(body)); err == nil || report.ID != "" {
+			t.Errorf("%s: id %q, error %v", name, report.ID, err)
+		}
+	}
+}
+
 func TestReplyEncode(t *testing.T) {
 	t.Parallel()
 	reply := devices.Reply{
