@@ -65,6 +65,8 @@ type API struct {
 	live      *Shares // live streams of events
 	exports   *Shares // lists that are streamed
 	imports   *Shares
+	lists     *Shares
+	repeats   *Shares // long batches of which equal tasks are found: each task is remembered
 }
 
 // New builds the handlers; nothing is started.
@@ -73,6 +75,7 @@ func New(options Options) *API {
 		options: options, store: options.Store, log: options.Logger,
 		health: newHealth(options.Checks, options.Dispatcher.Panicked), spool: newSpool(options.SpoolDir), mux: http.NewServeMux(), streamMux: http.NewServeMux(),
 		live: NewShares(liveMost, liveEach), exports: NewShares(exportsMost, exportsEach), imports: NewShares(importsAtOnce, 1),
+		lists: NewShares(listsAtOnce, listsEach), repeats: unkept(1, 1),
 	}
 	a.registerDevices(a.mux)
 	a.registerOperators(a.mux)

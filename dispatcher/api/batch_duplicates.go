@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,6 +32,18 @@ func newDuplicates(in batchPost) *duplicates {
 		return nil
 	}
 	return &duplicates{refuse: in.Duplicates == refuseDuplicates, kind: in.Kind, payload: present(in.Payload), seen: limits.NewRepeats()}
+}
+
+// turnOfRepeats lets one long batch at a time look for equal tasks.
+func (a *API) turnOfRepeats(ctx context.Context, in batchPost) (leave func(), err error) {
+	if newDuplicates(in) == nil {
+		return func() {}, nil
+	}
+	who, admin := operatorOf(ctx).share()
+	if leave, err = a.repeats.Await(ctx, who, admin); err != nil {
+		return nil, fmt.Errorf("waiting for another batch whose duplicates are found: %w", err)
+	}
+	return leave, nil
 }
 
 // check refuses a task that is equal to one before it, or marks it to be

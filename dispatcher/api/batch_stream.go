@@ -81,6 +81,11 @@ func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType 
 			return nil, err
 		}
 	}
+	leave, err := a.turnOfRepeats(ctx.Context(), post)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	return a.queueBatch(ctx.Context(), post, b, store.Queue{Tasks: checkedLines(list, post)}, mode)
 }
 
@@ -168,6 +173,9 @@ func (n *ndjson[T]) next() (entry T, err error) {
 var errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
 
 func readLine(text []byte, entry any, members string) error {
+	if err := strictJSON(text); err != nil {
+		return err
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(entry); err != nil {
@@ -208,13 +216,12 @@ func newPatientReader(ctx huma.Context, limit int64) *patientReader {
 
 // Read reads a part of the body.
 func (r *patientReader) Read(b []byte) (int, error) {
-	if r.left <= 0 {
+	r.deadline(time.Now().Add(streamPause))
+	n, err := r.from.Read(b)
+	if r.left -= int64(n); r.left < 0 {
 		r.failed = &http.MaxBytesError{Limit: r.limit}
 		return 0, r.failed
 	}
-	r.deadline(time.Now().Add(streamPause))
-	n, err := r.from.Read(b)
-	r.left -= int64(n)
 	if errors.Is(err, io.EOF) {
 		r.deadline(time.Time{}) // all is here: what follows takes the ledger's time
 	} else if err != nil {

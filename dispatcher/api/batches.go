@@ -12,7 +12,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -133,7 +132,7 @@ func (a *API) registerBatches(operations huma.API) {
 	create = also[batchCreated](operations, create, http.StatusOK) // a dry run
 	create.MaxBodyBytes = maxBatchBody
 	create.BodyReadTimeout = time.Minute
-	create.Middlewares = huma.Middlewares{a.streamed(operations)}
+	create.Middlewares = huma.Middlewares{a.streamed(operations), a.long(operations)}
 	describeStreams(operations, &create)
 	register(a, operations, create, a.createBatch)
 	registerList(a, operations, operation("GET", "/v1/batches", "listBatches", "List batches, newest first", roleViewer, 200), listing[pageQuery, batchList, batchBody]{
@@ -153,9 +152,17 @@ func (a *API) createBatch(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	q, err := in.Body.queue()
+	list := listedIn(ctx)
+	q, err := in.Body.queue(list)
 	if err != nil {
 		return nil, err
+	}
+	if list != nil {
+		leave, err := a.turnOfRepeats(ctx, in.Body)
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
 	}
 	return a.queueBatch(ctx, in.Body, b, q, in.QueueMode)
 }
@@ -218,45 +225,59 @@ func (a *API) newBatch(in batchPost) (store.Batch, error) {
 	}, nil
 }
 
-// queue is what the request asks for.
-func (in batchPost) queue() (store.Queue, error) {
+// queue is what the request asks for. list is that of a long body; nil: it is in the request.
+func (in batchPost) queue(list *listed) (store.Queue, error) {
 	kinds := 0
-	for _, given := range []bool{len(in.Devices) > 0, len(in.Tasks) > 0, in.Select != nil} {
+	for _, given := range []bool{len(in.Devices) > 0, len(in.Tasks) > 0, list != nil && list.name != "", in.Select != nil} {
 		if given {
 			kinds++
 		}
 	}
-	if kinds != 1 {
-		return store.Queue{}, problem(http.StatusUnprocessableEntity, codeInvalidField, "devices, tasks, select: exactly one of them, with at least one entry")
-	}
-	if in.Select != nil {
+	switch {
+	case kinds != 1:
+		return store.Queue{}, oneOfThem()
+	case in.Select != nil:
 		return store.Queue{Tags: in.Select.Tags}, nil
-	}
-	return store.Queue{Tasks: in.tasks()}, nil
-}
-
-// tasks checks and yields the tasks of the request; a bad one refuses all.
-func (in batchPost) tasks() iter.Seq2[store.NewTask, error] {
-	shared, twice := newOverlay(in.Payload), newDuplicates(in)
-	return func(yield func(store.NewTask, error) bool) {
-		for i, device := range in.Devices {
-			task := store.NewTask{Device: device}
-			_, err := devices.ParseID(device)
-			if err == nil {
-				err = twice.check(&task, "devices[%d]", i)
+	case list != nil:
+		return store.Queue{Tasks: in.tasks(list.name, list.entries())}, nil
+	case len(in.Devices) > 0:
+		return store.Queue{Tasks: in.tasks("devices", func(yield func(batchTask, error) bool) {
+			for _, device := range in.Devices {
+				if !yield(batchTask{Device: device}, nil) {
+					return
+				}
 			}
-			if !yield(task, badEntry("devices", i, err)) {
+		})}, nil
+	}
+	return store.Queue{Tasks: in.tasks("tasks", func(yield func(batchTask, error) bool) {
+		for _, t := range in.Tasks {
+			if !yield(t, nil) {
 				return
 			}
 		}
-		for i, t := range in.Tasks {
-			task, err := t.task(shared)
+	})}, nil
+}
+
+// tasks checks and yields the tasks of a list; a bad one refuses all.
+func (in batchPost) tasks(list string, entries iter.Seq2[batchTask, error]) iter.Seq2[store.NewTask, error] {
+	shared, twice := newOverlay(in.Payload), newDuplicates(in)
+	return func(yield func(store.NewTask, error) bool) {
+		i := 0
+		for entry, err := range entries {
+			var task store.NewTask
 			if err == nil {
-				err = twice.check(&task, "tasks[%d]", i)
+				task, err = entry.task(shared)
 			}
-			if !yield(task, badEntry("tasks", i, err)) {
+			if err == nil && i == maxTasks {
+				err = fmt.Errorf("at most %d tasks in a batch", maxTasks)
+			}
+			if err == nil {
+				err = twice.check(&task, list+"[%d]", i)
+			}
+			if !yield(task, badEntry(list, i, err)) {
 				return
 			}
+			i++
 		}
 	}
 }
@@ -264,6 +285,9 @@ func (in batchPost) tasks() iter.Seq2[store.NewTask, error] {
 func badEntry(list string, i int, err error) error {
 	if err == nil {
 		return nil
+	}
+	if unknownField(err) {
+		return problem(http.StatusBadRequest, codeUnknownField, fmt.Sprintf("%s[%d]: %v", list, i, err))
 	}
 	return problem(http.StatusUnprocessableEntity, codeOfEntry(err, codeInvalidField), fmt.Sprintf("%s[%d]: %v", list, i, err))
 }
@@ -292,14 +316,19 @@ func (a *API) listBatches(ctx context.Context, in *pageQuery) (*body[batchList],
 	if err != nil {
 		return nil, err
 	}
-	batches, err := a.store.Batches(ctx, before, in.Size)
+	batches, more, err := inParts(in.Size, func(last *store.Batch, limit int) ([]store.Batch, error) {
+		if last != nil {
+			before = last.ID
+		}
+		return a.store.Batches(ctx, before, limit)
+	}, func(b store.Batch) int { return len(b.Payload) })
 	if err != nil {
 		return nil, err
 	}
 	list := batchList{Batches: make([]batchBody, len(batches))}
 	for i, b := range batches {
 		list.Batches[i] = showBatch(b)
-		list.NextPageToken = nextPage(in.Page, len(batches), strconv.FormatInt(b.ID, 10))
+		list.NextPageToken = nextPage(more, strconv.FormatInt(b.ID, 10))
 	}
 	return &body[batchList]{list}, nil
 }

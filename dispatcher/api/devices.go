@@ -85,14 +85,19 @@ func (a *API) listDevices(ctx context.Context, in *deviceQuery) (*body[deviceLis
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.store.Devices(ctx, filter)
+	found, more, err := inParts(in.Size, func(last *store.Device, limit int) ([]store.Device, error) {
+		if filter.Limit = limit; last != nil {
+			filter.After = last.ID
+		}
+		return a.store.Devices(ctx, filter)
+	}, func(d store.Device) int { return len(d.Attributes) + 128*len(d.Tags) })
 	if err != nil {
 		return nil, err
 	}
 	list := deviceList{Devices: make([]DeviceBody, len(found))}
 	for i, d := range found {
 		list.Devices[i] = showDevice(d)
-		list.NextPageToken = nextPage(in.Page, len(found), d.ID)
+		list.NextPageToken = nextPage(more, d.ID)
 	}
 	return &body[deviceList]{list}, nil
 }

@@ -83,7 +83,7 @@ func (a *API) listEvents(ctx context.Context, in *eventQuery) (*body[eventList],
 	list := eventList{Events: make([]EventBody, len(events))}
 	for i, e := range events {
 		list.Events[i] = showEvent(e)
-		list.NextPageToken = nextPage(in.Page, len(events), strconv.FormatInt(e.ID, 10))
+		list.NextPageToken = nextPage(in.full(len(events)), strconv.FormatInt(e.ID, 10))
 	}
 	return &body[eventList]{list}, nil
 }

@@ -21,8 +21,8 @@ const (
 	exportPage  = 1000             // entries held in memory
 	exportPause = 60 * time.Second // the longest a client may take for a page
 
-	exportsMost = 20 // at once
-	exportsEach = 4  // of one operator token
+	exportsMost = 10 // at once
+	exportsEach = 2  // of one operator token
 )
 
 // wantsStream says whether the request asks for another form than JSON.
@@ -61,7 +61,9 @@ func registerList[I, O, T any](a *API, operations huma.API, op huma.Operation, l
 	if list.live != nil {
 		op.Responses["200"].Content[typeEvents] = textMedia()
 	}
+	op.Middlewares = huma.Middlewares{a.turn(operations)}
 	register(a, operations, op, list.handle)
+	op.Middlewares = huma.Middlewares{a.exporting}
 	op.Responses, op.Hidden = nil, true
 	register(a, a.streams, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
 		list.page(in).Size = exportPage
@@ -74,15 +76,24 @@ func registerList[I, O, T any](a *API, operations huma.API, op huma.Operation, l
 				list.live(ctx, out, in)
 				return
 			}
-			leave, ok := a.exports.Take(operatorOf(ctx).share())
-			if !ok {
-				a.refuse(a.streams, out, problem(http.StatusServiceUnavailable, codeBusyServer, "too many exports, of this token or of all")) //nolint:contextcheck // out has it
-				return
-			}
-			defer leave()
 			list.stream(ctx, out, in, first.Body)
 		}}, nil
 	})
+}
+
+// exporting lets few lists be streamed at once.
+func (a *API) exporting(ctx huma.Context, next func(huma.Context)) {
+	if streamForm(ctx.Header("Accept")) == typeEvents { // which have a bound of their own
+		next(ctx)
+		return
+	}
+	leave, ok := a.exports.Take(operatorOf(ctx.Context()).share())
+	if !ok {
+		a.refuse(a.streams, ctx, problem(http.StatusServiceUnavailable, codeBusyServer, "too many exports, of this token or of all"))
+		return
+	}
+	defer leave()
+	next(ctx)
 }
 
 func textMedia() *huma.MediaType {

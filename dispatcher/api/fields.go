@@ -128,10 +128,13 @@ func badPage() error {
 	return problem(http.StatusUnprocessableEntity, codeInvalidField, "page_token: not one that this list gave")
 }
 
+// full says that there may be entries behind a page of so many.
+func (p Page) full(got int) bool { return got >= p.Size }
+
 // nextPage is the token of the page after one that ended with last; empty:
 // there is none.
-func nextPage(p Page, got int, last string) string {
-	if got < p.Size {
+func nextPage(more bool, last string) string {
+	if !more {
 		return ""
 	}
 	return base64.RawURLEncoding.EncodeToString([]byte(last))

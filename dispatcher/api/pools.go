@@ -122,7 +122,7 @@ func (a *API) listPools(ctx context.Context, in *pageQuery) (*body[poolList], er
 	list := poolList{Pools: make([]poolState, len(pools))}
 	for i, p := range pools {
 		list.Pools[i] = showPoolState(p)
-		list.NextPageToken = nextPage(in.Page, len(pools), p.Pool.Name)
+		list.NextPageToken = nextPage(in.full(len(pools)), p.Pool.Name)
 	}
 	return &body[poolList]{list}, nil
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
@@ -203,6 +204,12 @@ func shapeProblem(ctx huma.Context, _ string, body any) (any, error) {
 	return p, nil
 }
 
+// unexpectedProperty is huma's word for a field that does not exist.
+const unexpectedProperty = "unexpected property"
+
+// maxTold is how many bad fields of a request are told.
+const maxTold = 100
+
 func fromHuma(e *huma.ErrorModel) *Problem {
 	p := problem(e.Status, codeInvalidRequest, e.Detail)
 	switch e.Status {
@@ -215,14 +222,19 @@ func fromHuma(e *huma.ErrorModel) *Problem {
 	case http.StatusInternalServerError:
 		p.Code, p.Detail = codeInternal, "something went wrong here; it was logged"
 	}
-	for _, detail := range e.Errors {
-		if detail.Message == "unexpected property" || detail.Message == "unknown query parameter" {
+	for i, detail := range e.Errors {
+		if strings.HasSuffix(detail.Message, unexpectedProperty) || detail.Message == "unknown query parameter" {
 			p.Status, p.Title, p.Code = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), codeUnknownField
 		}
-		p.Errors = append(p.Errors, ProblemField{Field: detail.Location, Detail: plainLimit(detail.Message)})
+		if i < maxTold {
+			p.Errors = append(p.Errors, ProblemField{Field: detail.Location, Detail: plainLimit(detail.Message)})
+		}
 	}
 	if len(p.Errors) > 0 {
 		p.Detail = p.summary()
+	}
+	if more := len(e.Errors) - maxTold; more > 0 {
+		p.Detail += fmt.Sprintf("; and %d more", more)
 	}
 	return p
 }

@@ -67,7 +67,7 @@ func (a *API) listProfiles(ctx context.Context, in *pageQuery) (*body[profileLis
 	list := profileList{Profiles: make([]profileBody, len(found))}
 	for i, p := range found {
 		list.Profiles[i] = showProfile(p)
-		list.NextPageToken = nextPage(in.Page, len(found), p.Name)
+		list.NextPageToken = nextPage(in.full(len(found)), p.Name)
 	}
 	return &body[profileList]{list}, nil
 }

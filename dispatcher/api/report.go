@@ -22,10 +22,11 @@ const (
 
 	// Bodies that are not here yet: a device has little to send and sends one at a time,
 	// but the connections of one that went out of reach stay for a while.
-	maxBodies   = 4096
-	eachBodies  = 4 // of one device
-	shortBody   = 4 << 10
-	maxLongBody = 256 // of more than shortBody bytes: 16 MiB
+	maxBodies    = 4096
+	eachBodies   = 4 // of one device
+	shortBody    = 4 << 10
+	maxLongBody  = 512 // of more than shortBody bytes: 32 MiB
+	eachLongBody = 2
 )
 
 // reports answers device reports. It is plain net/http: with a million devices
@@ -37,7 +38,7 @@ type reports struct {
 	longest    time.Duration // that an answer may wait; 0: none does
 	places     chan struct{} // bounds the reports under way, without those that wait
 	bodies     *Shares       // bounds the bodies that are read, by device
-	long       chan struct{} // bounds those of them that are long
+	long       *Shares       // bounds those of them that are long
 }
 
 func newReports(options Options) *reports {
@@ -47,7 +48,7 @@ func newReports(options Options) *reports {
 	}
 	return &reports{
 		dispatcher: options.Dispatcher, gate: options.Gate, log: options.Logger, longest: options.LongPollMax, places: make(chan struct{}, places),
-		bodies: unkept(maxBodies, eachBodies), long: make(chan struct{}, maxLongBody),
+		bodies: unkept(maxBodies, eachBodies), long: unkept(maxLongBody, eachLongBody),
 	}
 }
 
@@ -150,12 +151,11 @@ func (h *reports) readBody(w http.ResponseWriter, r *http.Request, device device
 	from := http.MaxBytesReader(w, r.Body, devices.MaxBody)
 	body, err := io.ReadAll(io.LimitReader(from, shortBody))
 	if err == nil && len(body) == shortBody {
-		select {
-		case h.long <- struct{}{}:
-			defer func() { <-h.long }()
-		default:
-			return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many long reports at once")
+		leave, ok := h.long.Take(string(device), false)
+		if !ok {
+			return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many long reports at once, of this device or of all")
 		}
+		defer leave()
 		var rest []byte
 		rest, err = io.ReadAll(from)
 		body = append(body, rest...)

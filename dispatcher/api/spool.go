@@ -16,7 +16,7 @@ const (
 	spoolEach   = 2       // of one operator token
 )
 
-// spool keeps the bodies of streamed batches until they are whole. A transaction
+// spool keeps the bodies of long batches until they are whole. A transaction
 // that is open for as long as a sender takes would hold back the vacuum of the
 // ledger, and every claim would read the rows that are left. A long body is in a
 // file without a name, which nothing can leave behind.
@@ -27,8 +27,8 @@ type spool struct {
 
 func newSpool(dir string) *spool { return &spool{dir: dir, turns: NewShares(spoolBodies, spoolEach)} }
 
-// keep reads all of a body. What it returns may be read once, until free.
-func (s *spool) keep(ctx context.Context, body io.Reader) (whole io.Reader, free func(), err error) {
+// keep reads all of a body. What it returns may be read until free.
+func (s *spool) keep(ctx context.Context, body io.Reader) (whole io.ReadSeeker, free func(), err error) {
 	who, admin := operatorOf(ctx).share()
 	leave, err := s.turns.Await(ctx, who, admin)
 	if err != nil {
@@ -37,7 +37,7 @@ func (s *spool) keep(ctx context.Context, body io.Reader) (whole io.Reader, free
 	start := new(bytes.Buffer)
 	switch _, err = io.CopyN(start, body, spoolMemory); {
 	case errors.Is(err, io.EOF):
-		return start, leave, nil
+		return bytes.NewReader(start.Bytes()), leave, nil
 	case err != nil:
 		leave()
 		return nil, nil, err //nolint:wrapcheck // the body's own

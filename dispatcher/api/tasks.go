@@ -116,15 +116,20 @@ func (a *API) listTasks(ctx context.Context, in *taskQuery) (*body[taskList], er
 	if err != nil {
 		return nil, err
 	}
-	filter.After, filter.Limit = after, in.Size
-	tasks, err := a.store.Tasks(ctx, filter)
+	filter.After = after
+	tasks, more, err := inParts(in.Size, func(last *store.Task, limit int) ([]store.Task, error) {
+		if filter.Limit = limit; last != nil {
+			filter.After = last.ID
+		}
+		return a.store.Tasks(ctx, filter)
+	}, func(t store.Task) int { return len(t.Payload) + len(t.Output) + len(t.Error) })
 	if err != nil {
 		return nil, err
 	}
 	list := taskList{Tasks: make([]TaskBody, len(tasks))}
 	for i, t := range tasks {
 		list.Tasks[i] = showTask(t)
-		list.NextPageToken = nextPage(in.Page, len(tasks), strconv.FormatInt(t.ID, 10))
+		list.NextPageToken = nextPage(more, strconv.FormatInt(t.ID, 10))
 	}
 	return &body[taskList]{list}, nil
 }

@@ -27,10 +27,16 @@ func storableQuery(raw string) bool {
 func bodyFormat() huma.Format {
 	format := huma.DefaultJSONFormat
 	format.Unmarshal = func(data []byte, v any) error {
+		seen, first := v.(*any)
+		if first {
+			if err := strictJSON(data); err != nil {
+				return err
+			}
+		}
 		if err := json.Unmarshal(data, v); err != nil {
 			return err
 		}
-		if seen, ok := v.(*any); ok {
+		if first {
 			return checkBody(data, *seen)
 		}
 		return nil

@@ -67,7 +67,7 @@ func (a *API) listTokens(ctx context.Context, in *pageQuery) (*body[tokenList], 
 	list := tokenList{Tokens: make([]TokenBody, len(tokens))}
 	for i, t := range tokens {
 		list.Tokens[i] = showToken(t)
-		list.NextPageToken = nextPage(in.Page, len(tokens), strconv.FormatInt(t.ID, 10))
+		list.NextPageToken = nextPage(in.full(len(tokens)), strconv.FormatInt(t.ID, 10))
 	}
 	return &body[tokenList]{list}, nil
 }

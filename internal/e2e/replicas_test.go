@@ -41,7 +41,12 @@ type replica struct {
 // startReplica starts a replica on these servers and waits until it is ready.
 func startReplica(t *testing.T, dsn, redisURL string, more ...string) *replica {
 	t.Helper()
-	binary := program.Path(t)
+	return startReplicaOf(t, program.Path(t), dsn, redisURL, more...)
+}
+
+// startReplicaOf is startReplica of a program that was built otherwise.
+func startReplicaOf(t *testing.T, binary, dsn, redisURL string, more ...string) *replica {
+	t.Helper()
 	r := &replica{addr: testservers.FreeAddr(t)}
 	command := func() *exec.Cmd {
 		cmd := exec.Command(binary, "serve")

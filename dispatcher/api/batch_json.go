@@ -1,0 +1,250 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+const (
+	smallBatch = 64 << 10 // bytes of a body that is read whole
+	maxMember  = 1 << 20  // bytes of a field, and of an entry of a list
+)
+
+// listed is the list of tasks or devices of a long body, which stays where the spool
+// keeps it.
+type listed struct {
+	name string // of the list; empty: there is none
+	body io.ReadSeeker
+}
+
+type listedKey struct{}
+
+// long takes JSON batches that are long: their list is left out before huma reads the
+// rest, and goes into the ledger entry by entry. Few are kept at once.
+func (a *API) long(operations huma.API) func(huma.Context, func(huma.Context)) {
+	return func(ctx huma.Context, next func(huma.Context)) {
+		if form, _, _ := mime.ParseMediaType(ctx.Header("Content-Type")); form != "" && form != "application/json" {
+			next(ctx)
+			return
+		}
+		body := newPatientReader(ctx, maxBatchBody)
+		start := new(bytes.Buffer)
+		_, err := io.CopyN(start, body, smallBatch)
+		if errors.Is(err, io.EOF) {
+			withProblems(&withBody{ctx, start}, next)
+			return
+		}
+		if err == nil {
+			err = a.longBatch(ctx, io.MultiReader(start, body), next)
+		}
+		if err != nil {
+			a.refuse(operations, ctx, body.explain(err))
+		}
+	}
+}
+
+func (a *API) longBatch(ctx huma.Context, from io.Reader, next func(huma.Context)) error {
+	whole, free, err := a.spool.keep(ctx.Context(), from)
+	if err != nil {
+		return err
+	}
+	defer free()
+	l := &listed{body: whole}
+	rest, err := l.outline()
+	if err != nil {
+		return err
+	}
+	withProblems(&withBody{huma.WithValue(ctx, listedKey{}, l), bytes.NewReader(rest)}, next)
+	return nil
+}
+
+// withBody is a request whose body was read.
+type withBody struct {
+	humaContext
+	body io.Reader
+}
+
+// Unwrap finds the request below.
+func (c *withBody) Unwrap() huma.Context { return c.humaContext }
+
+// BodyReader is the body.
+func (c *withBody) BodyReader() io.Reader { return c.body }
+
+// SetReadDeadline does nothing: the connection is only watched by now, and one that ends
+// would end the request.
+func (c *withBody) SetReadDeadline(time.Time) error { return nil }
+
+// bounded fails where a decoder reads more than maxMember at once.
+type bounded struct {
+	from io.Reader
+	left int
+}
+
+var errLongMember = fmt.Errorf("a field, or an entry of a list, of more than %d bytes", maxMember)
+
+// Read reads a part.
+func (r *bounded) Read(b []byte) (int, error) {
+	if r.left <= 0 {
+		return 0, errLongMember
+	}
+	n, err := r.from.Read(b)
+	r.left -= n
+	return n, err
+}
+
+func badBody(err error) error {
+	return problem(http.StatusBadRequest, codeInvalidRequest, "body: "+err.Error()).because(err)
+}
+
+// outline is the body without its list. A list that is empty is none.
+func (l *listed) outline() ([]byte, error) {
+	from := &bounded{from: l.body, left: maxMember}
+	d := json.NewDecoder(from)
+	if token, err := d.Token(); err != nil || token != json.Delim('{') {
+		return nil, badBody(cmpError(err, "not an object"))
+	}
+	rest := []byte{'{'}
+	for seen := map[string]bool{}; d.More(); {
+		name, err := d.Token()
+		if err != nil {
+			return nil, badBody(err)
+		}
+		field, _ := name.(string)
+		if seen[field] {
+			return nil, badBody(fmt.Errorf("%s: stands there twice", field))
+		}
+		seen[field] = true
+		value, entries, err := member(d, from, field)
+		if err != nil {
+			return nil, badBody(err)
+		}
+		if entries > 0 && l.name != "" {
+			return nil, oneOfThem()
+		}
+		if entries > 0 {
+			l.name, value = field, []byte("null")
+		}
+		quoted, _ := json.Marshal(field) // a string
+		rest = append(append(append(append(rest, quoted...), ':'), value...), ',')
+		if len(rest) > maxMember {
+			return nil, badBody(errLongMember)
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, badBody(err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, badBody(errors.New("more than one JSON value"))
+	}
+	return append(bytes.TrimSuffix(rest, []byte{','}), '}'), nil
+}
+
+func cmpError(err error, otherwise string) error {
+	if err != nil {
+		return err
+	}
+	return errors.New(otherwise)
+}
+
+// member reads the value of a field; of a list only how many entries it has.
+func member(d *json.Decoder, from *bounded, field string) (value json.RawMessage, entries int, err error) {
+	from.left = maxMember
+	if field != "tasks" && field != "devices" {
+		return value, 0, d.Decode(&value)
+	}
+	token, err := d.Token()
+	if err != nil || token == nil {
+		return json.RawMessage("null"), 0, err
+	}
+	if token != json.Delim('[') {
+		return nil, 0, fmt.Errorf("%s: not a list", field)
+	}
+	for ; d.More(); entries++ {
+		from.left = maxMember
+		if err := d.Decode(&value); err != nil {
+			return nil, 0, fmt.Errorf("%s[%d]: %w", field, entries, err)
+		}
+	}
+	_, err = d.Token()
+	return json.RawMessage("null"), entries, err
+}
+
+// entries reads the list again, entry by entry.
+func (l *listed) entries() iter.Seq2[batchTask, error] {
+	return func(yield func(batchTask, error) bool) {
+		from := &bounded{from: l.body, left: maxMember}
+		_, err := l.body.Seek(0, io.SeekStart)
+		d := json.NewDecoder(from)
+		if err == nil {
+			err = l.find(d, from)
+		}
+		for err == nil && d.More() {
+			from.left = maxMember
+			var text json.RawMessage
+			var entry batchTask
+			if err = d.Decode(&text); err == nil {
+				err = l.read(text, &entry)
+			}
+			if err == nil && !yield(entry, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(batchTask{}, err)
+		}
+	}
+}
+
+// find goes to the beginning of the list.
+func (l *listed) find(d *json.Decoder, from *bounded) error {
+	_, err := d.Token()
+	for err == nil {
+		var name json.Token
+		if name, err = d.Token(); err != nil {
+			break
+		}
+		if name == l.name {
+			_, err = d.Token()
+			return err
+		}
+		field, _ := name.(string)
+		_, _, err = member(d, from, field)
+	}
+	return err
+}
+
+func (l *listed) read(text []byte, entry *batchTask) error {
+	if l.name == "tasks" {
+		return readLine(text, entry, "device, payload and priority")
+	}
+	if err := json.Unmarshal(text, &entry.Device); err != nil {
+		return fmt.Errorf("not text: %w", err)
+	}
+	return nil
+}
+
+// listedIn is the list of a long body; nil: it was read whole.
+func listedIn(ctx context.Context) *listed {
+	l, _ := ctx.Value(listedKey{}).(*listed)
+	return l
+}
+
+func oneOfThem() error {
+	return problem(http.StatusUnprocessableEntity, codeInvalidField, "devices, tasks, select: exactly one of them, with at least one entry")
+}
+
+// unknownField says that an error is about a field that does not exist.
+func unknownField(err error) bool {
+	return strings.Contains(err.Error(), "json: unknown field") || strings.HasSuffix(err.Error(), unexpectedProperty)
+}

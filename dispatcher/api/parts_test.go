@@ -1,0 +1,36 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// A page of large entries ends sooner, and nothing is left out or told twice.
+func TestPagesOfLargeEntriesEndSooner(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{}`)
+	const tasks = 150
+	var lines strings.Builder
+	for n := range tasks {
+		fmt.Fprintf(&lines, `{"device":"d-%d","payload":"%s"}`+"\n", n, strings.Repeat("x", 30<<10))
+	}
+	b.postAs("POST", "/v1/batches?pool=p", ndjsonType, lines.String()).must(201)
+	pages, seen := 0, 0
+	for token := ""; pages == 0 || token != ""; pages++ {
+		a := b.get("/v1/tasks?page_size=1000&page_token=" + token).must(200)
+		if len(a.body) > 3<<20 {
+			t.Errorf("a page of %d bytes", len(a.body))
+		}
+		for _, task := range list(a.fields(), "tasks") {
+			if seen++; object(task)["id"] != float64(seen) {
+				t.Fatalf("entry %d: %v", seen, object(task)["id"])
+			}
+		}
+		token, _ = a.fields()["next_page_token"].(string)
+	}
+	if seen != tasks || pages < 3 {
+		t.Errorf("%d tasks on %d pages", seen, pages)
+	}
+}
