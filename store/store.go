@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -155,6 +156,9 @@ func millisText(d time.Duration) string { return strconv.FormatInt(d.Millisecond
 // Go is fair where its own busy handler is not. Beside it some only look: who
 // looks at a moment keeps nobody from writing.
 func OpenSQLite(ctx context.Context, path string) (*Store, error) {
+	if err := keepPrivate(path); err != nil {
+		return nil, fmt.Errorf("opening %s: %w", path, err)
+	}
 	file := url.URL{Path: filepath.ToSlash(path)}
 	dsn := "file:" + file.EscapedPath() + "?_pragma=busy_timeout(5000)"
 	db, err := openFile(dsn+"&_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)", 1)
@@ -166,6 +170,17 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), db.Close())
 	}
 	return opened(ctx, &Store{db: db, slow: db, looking: looking, dialect: sqliteDialect()})
+}
+
+// keepPrivate makes the file, or takes the rights of others from it: it holds hashes of
+// tokens, and all that devices say. SQLite gives the files beside it the same rights.
+func keepPrivate(path string) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return file.Chmod(0o600)
 }
 
 func openFile(dsn string, most int) (*sqlx.DB, error) {

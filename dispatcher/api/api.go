@@ -236,7 +236,7 @@ func Rescued(panicked rescue.Told, next http.Handler) http.Handler {
 // unacceptable is the problem with the envelope of a request; nil: none.
 func unacceptable(r *http.Request) *Problem {
 	switch {
-	case !canonical(r.URL.Path):
+	case !Canonical(r.URL.Path):
 		return problem(http.StatusBadRequest, codeInvalidPath, "path: empty segments, . and .. are not names")
 	case !storable(r.URL.Path):
 		return problem(http.StatusBadRequest, codeInvalidPath, "path: "+errText.Error())
@@ -248,7 +248,8 @@ func unacceptable(r *http.Request) *Problem {
 	return nil
 }
 
-func canonical(path string) bool {
+// Canonical says that a path has no empty segments, . and ..: routers redirect others.
+func Canonical(path string) bool {
 	if strings.Contains(path, "//") {
 		return false
 	}

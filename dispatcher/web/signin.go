@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -46,7 +47,9 @@ func (w *Web) showSignIn(rw http.ResponseWriter, r *http.Request, status int, fo
 
 // ownPath is a path of this site, or its first page.
 func ownPath(path string) string {
-	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.Contains(path, `\`) {
+	unsafe := strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) // browsers leave some of them out
+	u, err := url.Parse(path)
+	if err != nil || unsafe || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
 		return "/"
 	}
 	return path

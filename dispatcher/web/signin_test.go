@@ -325,3 +325,44 @@ func TestSignInInABrowser(t *testing.T) {
 	b.call("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
 	tab.until(`location.pathname === "/sign-in"`)
 }
+
+// After the sign-in a browser goes to a page of this site, however it reads the address.
+func TestSignInLeadsToNoOtherSite(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for next, want := range map[string]string{
+		"/pools/p?x=1": "/pools/p?x=1", "/\t/host": "/", "/\n/host": "/", "/\r/host": "/", "//host": "/", `/\host`: "/", "https://host/": "/",
+		"/ /host": "/", "host": "/", "": "/", "/\x00/host": "/", "\t//host": "/",
+	} {
+		client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		response, err := client.PostForm(b.url+"/sign-in", url.Values{"token": {adminToken}, "next": {next}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if got := response.Header.Get("Location"); response.StatusCode != http.StatusSeeOther || got != want {
+			t.Errorf("next %q: %d to %q, want %q", next, response.StatusCode, got, want)
+		}
+	}
+}
+
+// The promise of the API about paths holds with the dashboard in front of it.
+func TestPathsAreNotRedirected(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for _, path := range []string{"//", "//pools", "/pools//p", "/v1//pools", "/v1/../v1/pools", "/pools/../tasks", "/./tasks", "/assets/../tasks"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.URL.Path = path
+		response, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %s", path, response.Status)
+		}
+	}
+}

@@ -103,6 +103,10 @@ func (w *Web) Handler(others http.Handler) http.Handler {
 	mux.Handle("/", others)
 	inside := w.hardened(http.HandlerFunc(w.inside))
 	serve := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if !api.Canonical(r.URL.Path) { // the mux would redirect it; the API says what is wrong
+			others.ServeHTTP(rw, r)
+			return
+		}
 		if _, pattern := w.pages.Handler(r); pattern != "" {
 			inside.ServeHTTP(rw, r)
 			return

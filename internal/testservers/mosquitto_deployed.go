@@ -92,7 +92,7 @@ func deployed(tb testing.TB, variant string) *DeployedMosquitto {
 	inside := FreeAddr(tb)
 	m.Inside = "mqtt://" + inside
 	text := string(config)
-	for line, addr := range map[string]string{"\nlistener 1883\n": m.Addr, "\nlistener 1884\n": inside} {
+	for line, addr := range map[string]string{"\nlistener 1883\n": m.Addr, "\nlistener 1884 127.0.0.1\n": inside} {
 		host, port, _ := net.SplitHostPort(addr)
 		moved := strings.Replace(text, line, "\nlistener "+port+" "+host+"\n", 1)
 		if moved == text {

@@ -77,7 +77,7 @@ func (p *plant) portsOf(name string, s service) []string {
 }
 
 // listening finds the ports in the servers' configuration files.
-func listening() *regexp.Regexp { return regexp.MustCompile(`(?m)^(?:port|listener|port =) (\d+)$`) }
+func listening() *regexp.Regexp { return regexp.MustCompile(`(?m)^(?:port|listener|port =) (\d+)(?: [\d.]+)?$`) }
 
 // copyMounts copies what the service mounts, with loopback ports and a folder
 // of the run in the place of its own. Nothing else is changed.
@@ -86,14 +86,12 @@ func (p *plant) copyMounts(name string, s service) {
 	for target, file := range s.mounts() {
 		content := string(read(p.t, strings.TrimPrefix(file, root)))
 		content = listening().ReplaceAllStringFunc(content, func(line string) string {
-			words := strings.Fields(line)
-			port := words[len(words)-1]
+			port := listening().FindStringSubmatch(line)[1]
 			_, local, _ := net.SplitHostPort(p.addresses[name+":"+port])
-			line = strings.TrimSuffix(line, port) + local
-			if words[0] == "listener" {
-				line += " 127.0.0.1"
+			if strings.HasPrefix(line, "listener") {
+				return "listener " + local + " 127.0.0.1"
 			}
-			return line
+			return strings.TrimSuffix(line, port) + local
 		})
 		for from, to := range map[string]string{
 			`(?m)^bind .*$`:               "bind 127.0.0.1",

@@ -4,6 +4,7 @@
 #
 #   start.sh [mosquitto.conf]
 #
+#   MOSQUITTO_INSIDE               address at which the dispatchers find the broker; default 127.0.0.1
 #   MOSQUITTO_DATA                 folder of dynamic-security.json; default /mosquitto/data
 #   DISPATCHER_MQTT_USER           default _dispatcher: a name that no device can have
 #   DISPATCHER_MQTT_PASSWORD       needed the first time, or
@@ -33,6 +34,14 @@ if [ ! -s dynamic-security.json ]; then
         chown mosquitto dynamic-security.json.first # mosquitto gives up being root
     fi
     mv dynamic-security.json.first dynamic-security.json
+fi
+
+if [ -n "${MOSQUITTO_INSIDE:-}" ]; then
+    sed "s/^listener 1884 127.0.0.1\$/listener 1884 $MOSQUITTO_INSIDE/" "$config" >mosquitto.conf
+    config=$PWD/mosquitto.conf
+    if [ "$(id -u)" = 0 ] && id mosquitto >/dev/null 2>&1; then
+        chown mosquitto mosquitto.conf
+    fi
 fi
 
 unset DISPATCHER_MQTT_PASSWORD password
