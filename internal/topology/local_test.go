@@ -77,7 +77,9 @@ func (p *plant) portsOf(name string, s service) []string {
 }
 
 // listening finds the ports in the servers' configuration files.
-func listening() *regexp.Regexp { return regexp.MustCompile(`(?m)^(?:port|listener|port =) (\d+)(?: [\d.]+)?$`) }
+func listening() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^(?:port|listener|port =) (\d+)(?: [\d.]+)?$`)
+}
 
 // copyMounts copies what the service mounts, with loopback ports and a folder
 // of the run in the place of its own. Nothing else is changed.
