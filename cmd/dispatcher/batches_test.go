@@ -300,7 +300,7 @@ func TestDuplicatesInAFile(t *testing.T) {
 	d.run("pools create p --capacity 60")
 	d.file("tasks.csv", "device,n:json\nd-1,4\nd-2,4\nd-1,4\n")
 	d.try("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "refuse").exit(1).says("duplicate_task", "line 4", "line 2")
-	d.prints("batches create --pool p -f tasks.csv --duplicates skip --dry-run", "2 tasks would be queued, 1 duplicates skipped\n")
+	d.prints("batches create --pool p -f tasks.csv --duplicates skip --dry-run", "2 tasks would be queued, 1 duplicate skipped\n")
 	d.prints("batches create --pool p -f tasks.csv --duplicates skip", "id  1\ntasks  2\nskipped  1\n")
 	d.prints("batches create --pool p -f tasks.csv", "id  2\ntasks  3\n")
 	d.try("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "perhaps").exit(1).says("duplicates")
