@@ -261,7 +261,7 @@ func TestAnUploadOpensNoTransaction(t *testing.T) {
 		answer := httptest.NewRecorder()
 		handler.ServeHTTP(answer, request)
 		stop()
-		if want := fmt.Sprintf(`"tasks":%d}`, rows); answer.Code != http.StatusCreated || !strings.Contains(answer.Body.String(), want) {
+		if want := fmt.Sprintf(`"tasks":%d,`, rows); answer.Code != http.StatusCreated || !strings.Contains(answer.Body.String(), want) {
 			t.Fatalf("%s: %d: %s", test.contentType, answer.Code, answer.Body)
 		}
 		if body.early {
