@@ -179,7 +179,7 @@ func keepPrivate(path string) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	return file.Chmod(0o600)
 }
 

@@ -25,7 +25,7 @@ func guarded(t *testing.T) *bench {
 func TestWrongOperatorTokensAreSlowed(t *testing.T) {
 	t.Parallel()
 	b := guarded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":1}`)
 	late := b.token("operator")
 	for range 10 {
 		b.call("GET", "/v1/pools", "wrong", nil).problem(401, "unauthenticated")

@@ -42,8 +42,8 @@ func reasonsTold() map[string]exchange {
 		"none":                 {script: `report {"id":"1"}`, want: "none"},
 		"full":                 {script: "pool {\"capacity\":1}\nbatch {\"devices\":[\"@other\"]}\nother\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "full"},
 		"closed pool":          {script: "pool {\"capacity\":0}\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "full"},
-		"window":               {script: "pool {}\nbatch {\"devices\":[\"@device\"],\"not_before\":\"2100-01-01T00:00:00.000Z\"}\nreport {\"id\":\"1\"}", want: "window"},
-		"paused":               {script: "pool {\"paused\":true}\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "paused"},
+		"window":               {script: "pool {\"capacity\":60}\nbatch {\"devices\":[\"@device\"],\"not_before\":\"2100-01-01T00:00:00.000Z\"}\nreport {\"id\":\"1\"}", want: "window"},
+		"paused":               {script: "pool {\"capacity\":60,\"paused\":true}\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "paused"},
 		"busy":                 {script: held + `report {"id":"1","running":[{"task":@task,"token":@token,"progress":0.5}]}`, want: "busy renewed"},
 		"declined":             {script: held + `report {"id":"1","accept":false}`, want: "declined"},
 		"delivered again":      {script: held + `report {"id":"1"}`, want: "granted again:1"},
@@ -56,7 +56,7 @@ func reasonsTold() map[string]exchange {
 		"null":          {script: `report null`, want: "none"},
 		"null id":       {script: `report {"id":null}`, want: "none"},
 		"empty id":      {script: `report {"id":""}`, want: "none"},
-		"work, no id":   {script: "pool {}\nbatch {\"devices\":[\"@device\"]}\nreport {}", want: "granted", mqtt: "declined:id_required"},
+		"work, no id":   {script: "pool {\"capacity\":60}\nbatch {\"devices\":[\"@device\"]}\nreport {}", want: "granted", mqtt: "declined:id_required"},
 		"held, no id":   {script: held + `report {}`, want: "granted again:1", mqtt: "declined:id_required"},
 		"result, no id": {script: held + `report {"results":[` + done + `]}`, want: "none recorded"},
 		"renew, no id":  {script: held + `report {"running":[{"task":@task,"token":@token}]}`, want: "busy renewed"},
@@ -137,7 +137,7 @@ func reportsRefused() map[string]exchange {
 // outages are the exchanges while a server is away.
 func outages() map[string]exchange {
 	return map[string]exchange{
-		"no Redis":             {script: "pool {}\nbatch {\"devices\":[\"@device\"]}\nwithout redis\nreport {\"id\":\"1\"}", want: "unavailable"},
+		"no Redis":             {script: "pool {\"capacity\":60}\nbatch {\"devices\":[\"@device\"]}\nwithout redis\nreport {\"id\":\"1\"}", want: "unavailable"},
 		"no Redis, a result":   {script: held + "without redis\n" + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"}]}`, want: "unavailable recorded"},
 		"no Redis, a renewal":  {script: held + "without redis\n" + `report {"id":"1","running":[{"task":@task,"token":@token}]}`, want: "busy renewed"},
 		"no Postgres":          {script: "without postgres\nreport {\"id\":\"1\"}", want: "unavailable:unavailable"},

@@ -25,7 +25,7 @@ const mostMemory = 512 << 10
 // attack sends the largest requests that are permitted.
 type attack struct {
 	*testing.T
-	ctx    context.Context
+	ctx    context.Context //nolint:containedctx // it is the life of the attack
 	url    string
 	tokens []string // operators'
 	wait   sync.WaitGroup
