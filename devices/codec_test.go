@@ -223,7 +223,7 @@ func TestRefusedReportNamesItsID(t *testing.T) {
 	}
 }
 
-// What is not read cannot be named: its error over MQTT has no re.
+// A report that was not read cannot be named: its error over MQTT has no re.
 func TestWhatIsNotReadHasNoID(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{

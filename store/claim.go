@@ -47,7 +47,7 @@ func (s *Store) Claim(ctx context.Context, claims []Claim) ([]ClaimOutcome, erro
 	return outcomes, nil
 }
 
-// What an insert does with a grant whose unique key is taken. Skipping it looks at
+// An insert does this with a grant whose unique key is taken. Skipping it looks at
 // each key once more, which costs by the old rows under it, and they are many
 // beside a long transaction. Keys are seldom taken: Redis gave the slots.
 const (

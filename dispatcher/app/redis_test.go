@@ -112,7 +112,7 @@ func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 }
 
 // TestGrantsGoOnAfterAFailover: of a Cluster known by one address, and of Sentinel.
-// What Redis' replica did not hear of any more is in the ledger.
+// The ledger has the releases that Redis' replica did not hear of any more.
 func TestGrantsGoOnAfterAFailover(t *testing.T) {
 	t.Parallel()
 	for kind, start := range map[string]func(*testing.T) (url string, kill func()){

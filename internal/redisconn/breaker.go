@@ -32,7 +32,7 @@ type Breaker struct {
 }
 
 // Enter says whether a call may be sent, and whether it is the one that tries.
-// Who may send calls Leave.
+// A caller that may send calls Leave afterwards.
 func (b *Breaker) Enter() (probe, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

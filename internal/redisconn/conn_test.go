@@ -67,7 +67,7 @@ func TestAClusterBehindOneAddressFailsOver(t *testing.T) {
 	setAll(t, c)
 }
 
-// What was one server is found to be a Cluster when it comes back as one.
+// A Cluster that comes back at the address of one server is found to be one.
 func TestAServerBecomesACluster(t *testing.T) {
 	t.Parallel()
 	cluster := testservers.RedisCluster3(t, false)

@@ -81,7 +81,7 @@ func TestExamineSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// What keeps everything from working is an error that says it.
+// An error says what keeps everything from working.
 func TestExamineFails(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t, "--requirepass", "right")
