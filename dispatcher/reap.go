@@ -48,7 +48,8 @@ func (d *Dispatcher) Reap(ctx context.Context) (ReapResult, error) {
 }
 
 // NextLapse says in how long the next lease ends by the ledger's clock; false: no
-// grant is in force. What has ended already is left to Reap.
+// grant is in force. Below 0 it has ended, and Reap did not take it back yet: it does
+// not believe that clock.
 func (d *Dispatcher) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	return d.store.NextLapse(ctx) //nolint:wrapcheck // the store says what it was doing
 }

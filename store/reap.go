@@ -111,18 +111,18 @@ func (s session) lapsed(ctx context.Context, tasks []int64, lapses Lapses) ([]en
 }
 
 // NextLapse returns how long it is until the next lease ends; false: no grant is
-// in force. Leases that ended before do not count.
+// in force. Below 0 it has ended, and was not taken back yet.
 func (s *Store) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	var ends, now time.Time
 	err = s.read().row(ctx, `
-		SELECT lease_until, {now} FROM grants WHERE lease_until > {now} ORDER BY lease_until LIMIT 1`, instant{&ends}, instant{&now})
+		SELECT lease_until, {now} FROM grants ORDER BY lease_until LIMIT 1`, instant{&ends}, instant{&now})
 	if errors.Is(err, ErrNotFound) {
 		return 0, false, nil
 	}
 	if err != nil {
 		return 0, false, fmt.Errorf("looking for the next lease to end: %w", err)
 	}
-	return max(ends.Sub(now), 0), true, nil
+	return ends.Sub(now), true, nil
 }
 
 // Expire ends up to limit tasks that were not granted before their batch's

@@ -45,7 +45,7 @@ func TestReap(t *testing.T) {
 	})
 }
 
-// TestNextLapse: the earliest end of those that are to come.
+// TestNextLapse: the earliest end, also of one that is over and was not taken back.
 func TestNextLapse(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -62,13 +62,13 @@ func TestNextLapse(t *testing.T) {
 		_, long := l.batch(store.Batch{Pool: "p", Lease: 3 * time.Hour}, "b")
 		_, middle := l.batch(store.Batch{Pool: "p", Lease: 2 * time.Hour}, "c")
 		expect(0, 0, false)
-		l.grant(short[0], "a", "p", 0)
-		l.untilLapsed()
-		expect(0, 0, false)
 		l.grant(long[0], "b", "p", 1)
 		expect(2*time.Hour, 3*time.Hour, true)
 		l.grant(middle[0], "c", "p", 2)
 		expect(time.Hour, 2*time.Hour, true)
+		l.grant(short[0], "a", "p", 0)
+		l.untilLapsed()
+		expect(-time.Hour, 0, true)
 	})
 }
 

@@ -144,7 +144,7 @@ func TestWrongSchemeIsSaidAtOnce(t *testing.T) {
 // The first token of a database that nobody has set up.
 func TestTokenOfAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	code, _, stderr := execute(t, []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewDatabase(t)}, "tokens", "create", "--name", "first")
+	code, _, stderr := execute(t, []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewDatabase(t)}, "tokens", "create", "--name", "first", "--role", "admin")
 	if code != exitFailure || !strings.Contains(stderr, "dispatcher migrate up") || strings.Contains(stderr, "relation") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}

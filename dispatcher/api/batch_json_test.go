@@ -10,7 +10,7 @@ import (
 func TestLongBatchesMeanWhatShortOnesDo(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":1}`)
 	many := func(entry string) string {
 		var out strings.Builder
 		for n := range 20_000 {

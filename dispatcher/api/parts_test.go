@@ -10,7 +10,7 @@ import (
 func TestPagesOfLargeEntriesEndSooner(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":1}`)
 	const tasks = 150
 	var lines strings.Builder
 	for n := range tasks {

@@ -10,7 +10,7 @@ import (
 func TestAmbiguousBodiesAreRefused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":1}`)
 	for _, test := range []struct{ path, form, body, code, names string }{
 		{"/v1/tokens", "application/json", `{"name":"x","role":"viewer","role":"admin"}`, "invalid_request", "role: stands there twice"},
 		{"/v1/tokens", "application/json", `{"name":"x","role":"viewer","Role":"admin"}`, "unknown_field", "Role"},
@@ -34,7 +34,7 @@ func TestAmbiguousBodiesAreRefused(t *testing.T) {
 func TestFewErrorsAreTold(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.pool("p", `{}`)
+	b.pool("p", `{"capacity":1}`)
 	for n, more := range map[int]string{100: "", 101: "and 1 more", 15_000: "and 14900 more"} {
 		a := b.call("POST", "/v1/batches", adminToken, `{"pool":"p","tasks":[`+strings.Repeat(`{},`, n-1)+`{}]}`)
 		p := a.problem(422, "invalid_field")

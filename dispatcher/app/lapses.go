@@ -33,8 +33,21 @@ func (a *App) nextLapse(ctx context.Context) (wait time.Duration, ends bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	left, found, err := a.dispatcher.NextLapse(ctx)
-	if err != nil || !found || left > lapseLook {
+	if err != nil || !found {
 		return lapseLook, false
 	}
-	return left + lapseSlack, true
+	return waitFor(left)
+}
+
+// waitFor is how long to wait for the end of a lease. One that ended a while ago is still
+// there because the ledger's clock was not believed when Reap came by: a reading took
+// long, or the clock stepped.
+func waitFor(left time.Duration) (wait time.Duration, ends bool) {
+	switch {
+	case left > lapseLook:
+		return lapseLook, false
+	case left < -lapseSlack:
+		return lapseLook, true
+	}
+	return max(left, 0) + lapseSlack, true
 }

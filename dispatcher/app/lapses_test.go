@@ -27,3 +27,21 @@ func TestPlacesAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 		})
 	}
 }
+
+// A lease that could not be ended when its time came is looked at again, soon.
+func TestALeaseThatIsOverIsLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	for left, want := range map[time.Duration]struct {
+		wait time.Duration
+		ends bool
+	}{
+		time.Hour:              {time.Second, false},
+		time.Second:            {1050 * time.Millisecond, true},
+		-10 * time.Millisecond: {50 * time.Millisecond, true},
+		-time.Hour:             {time.Second, true},
+	} {
+		if wait, ends := waitFor(left); wait != want.wait || ends != want.ends {
+			t.Errorf("%s left: wait %s, %t; want %s, %t", left, wait, ends, want.wait, want.ends)
+		}
+	}
+}
