@@ -19,6 +19,10 @@ func (x *experiment) useRedis(url string) {
 	}
 	conn := redisconn.Open(options)
 	x.t.Cleanup(func() { _ = conn.Close() })
+	// It must know the other nodes before the one of the URL fails.
+	if err := conn.Client.Ping(x.t.Context()).Err(); err != nil {
+		x.t.Fatal(err)
+	}
 	x.redisURL, x.slots = url, slots.New(conn.Client)
 }
 
