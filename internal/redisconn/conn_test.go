@@ -131,3 +131,18 @@ func eventually(t *testing.T, what string, is func() bool) {
 		}
 	}
 }
+
+// A node that is silent closes the keys of the others to nobody.
+func TestABreakerIsOfANode(t *testing.T) {
+	t.Parallel()
+	cluster := testservers.RedisCluster3(t, false)
+	c := open(t, cluster.Nodes[0].URL())
+	all := redisconn.NewBreakers(c.Client, time.Now)
+	of := make(map[*redisconn.Breaker]bool)
+	for i := range 30 {
+		of[all.Of(t.Context(), fmt.Sprint("key", i))] = true
+	}
+	if len(of) != len(cluster.Nodes) {
+		t.Errorf("%d breakers for %d nodes", len(of), len(cluster.Nodes))
+	}
+}
