@@ -11,7 +11,7 @@ import (
 )
 
 // rereadEvery is how old a topology may be that nobody complained about.
-const rereadEvery = 10 * time.Second
+const rereadEvery = time.Minute
 
 // Conn is a client of whatever Redis its options name.
 type Conn struct {
