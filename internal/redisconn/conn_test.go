@@ -1,10 +1,13 @@
 package redisconn_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/testservers"
@@ -144,5 +147,18 @@ func TestABreakerIsOfANode(t *testing.T) {
 	}
 	if len(of) != len(cluster.Nodes) {
 		t.Errorf("%d breakers for %d nodes", len(of), len(cluster.Nodes))
+	}
+}
+
+// The library may read the topology just after Close: nothing is opened for it.
+func TestNothingIsAskedAfterClose(t *testing.T) {
+	t.Parallel()
+	c := open(t, testservers.Redis(t).URL())
+	untilWorks(t, c, "key")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Read(t.Context()); !errors.Is(err, redis.ErrClosed) {
+		t.Errorf("%v, want ErrClosed", err)
 	}
 }

@@ -32,6 +32,7 @@ type topology struct {
 	mu     sync.Mutex
 	asking map[string]*redis.Client // by address
 	latest []redis.ClusterSlot      // the last one that was read
+	closed bool                     // nothing is asked any more: the library may still want to
 }
 
 func newTopology(options *redis.UniversalOptions) *topology {
@@ -72,6 +73,9 @@ func (t *topology) read(ctx context.Context) ([]redis.ClusterSlot, error) {
 	answers := make(chan said, len(nodes))
 	for _, addr := range nodes {
 		client := t.client(addr)
+		if client == nil {
+			return nil, redis.ErrClosed
+		}
 		_ = rescue.Async(func() error {
 			answer := said{err: errors.New("asking it panicked")}
 			defer func() { answers <- answer }()
@@ -148,9 +152,13 @@ func (t *topology) forget(known map[string]bool) {
 	}
 }
 
+// client is nil when it is too late to ask.
 func (t *topology) client(addr string) *redis.Client {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.closed {
+		return nil
+	}
 	client := t.asking[addr]
 	if client == nil {
 		options := t.options.Simple()
@@ -164,6 +172,7 @@ func (t *topology) client(addr string) *redis.Client {
 func (t *topology) close() (err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.closed = true
 	for _, client := range t.asking {
 		err = errors.Join(err, client.Close())
 	}
