@@ -3,6 +3,7 @@ package dispatcher_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -195,8 +196,8 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 				}
 				newer.isParked()
 				b.eventually("way to tell it", func() bool {
-					n, err := b.redis.HExists(b.ctx, "slots:{a}:reach", "moves").Result()
-					return err == nil && n
+					place, err := b.redis.HGet(b.ctx, "slots:{a}:place", "moves").Result()
+					return err == nil && strings.Contains(place, `"class":"T"`)
 				})
 				b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
 				if a := newer.answered(); a.Task == nil {

@@ -53,8 +53,7 @@ type Config struct {
 	// then a storm of such reports asks neither the ledger nor the semaphore.
 	Recall bool
 
-	OfferLeast time.Duration // a place is kept so long at least for whom it is offered to; default 3 s
-	OfferMost  time.Duration // and at most, if devices take longer to come; default 5 s
+	Offer time.Duration // a slot stays reserved so long for the device that it is offered to; default 3 s
 
 	FleetTokens []string  // none, one or two (rotation)
 	FleetMode   FleetMode // what a fleet token may do; default FleetAny
@@ -78,7 +77,6 @@ type Dispatcher struct {
 	panicked      rescue.Told
 	metrics       *metrics
 	holds         *holdTimes
-	waits         *lineWaits
 	refusals      *refusals
 	rules         *ruleBook
 	uncounted     *uncounted
@@ -86,7 +84,6 @@ type Dispatcher struct {
 	semaphoreAway outage
 	limitedPools  limitedPools
 	idle          *idleLooks
-	crowds        *crowds
 	seen          *lastSeen // for the ledger
 	reached       *lastSeen // of seen, those of which the ledger does not know how they can be told
 	fresh         *lastSeen // for Config.Recent
@@ -103,7 +100,6 @@ type Dispatcher struct {
 	gone          *turns[[]parked.Report]
 	lines         *poolLines
 	searches      *searches
-	claims        *claims
 	views         *convoys[string, store.View]
 	claiming      *convoys[acquired, claimed] // by pool: one that is locked holds up no other
 	now           func() time.Time
@@ -114,8 +110,7 @@ type Dispatcher struct {
 func New(config Config) *Dispatcher {
 	config.LeaseMin = cmp.Or(config.LeaseMin, time.Second)
 	config.ReportPeriod = cmp.Or(config.ReportPeriod, 30*time.Second)
-	config.OfferLeast = cmp.Or(config.OfferLeast, 3*time.Second)
-	config.OfferMost = max(cmp.Or(config.OfferMost, 5*time.Second), config.OfferLeast)
+	config.Offer = cmp.Or(config.Offer, 3*time.Second)
 	config.FleetMode = cmp.Or(config.FleetMode, FleetAny)
 	config.MaxParked = cmp.Or(config.MaxParked, maxParked)
 	if config.Logger == nil {
@@ -137,11 +132,9 @@ func New(config Config) *Dispatcher {
 		log:       Sparing(config.Logger, config.Now),
 		metrics:   newMetrics(config.Registerer),
 		holds:     newHoldTimes(),
-		waits:     newLineWaits(),
 		refusals:  newRefusals(),
 		rules:     newRuleBook(),
 		idle:      &idleLooks{},
-		crowds:    newCrowds(),
 		seen:      newLastSeen(),
 		reached:   newLastSeen(),
 		fresh:     newLastSeen(),
@@ -155,7 +148,6 @@ func New(config Config) *Dispatcher {
 		gone:      newTurns(together[parked.Report]),
 		lines:     newPoolLines(),
 		searches:  newSearches(),
-		claims:    newClaims(config.OfferLeast, config.OfferMost),
 		now:       config.Now,
 		jitter:    config.Jitter,
 	}

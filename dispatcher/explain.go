@@ -24,6 +24,7 @@ const (
 	seenMemory  = 10 * time.Second // how long a replica may keep a last-seen time to itself
 	silentAfter = 2                // report periods; a device that was quiet for longer is away
 	leastWait   = 0.4              // of a report period: below it the jitter decides, and no estimate is given
+	lateGrace   = 2 * time.Second  // a device that is later than this is not about to ask
 )
 
 const nothingToDo = "nothing to do: it passes by itself"
@@ -87,7 +88,7 @@ func (x explainer) obstacle(o Obstacle) Reason {
 func (x explainer) full(r *Reason) {
 	r.Detail = fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.line.held, x.line.capacity)
 	if x.line.held < x.line.capacity {
-		r.Detail += ", and what is free is kept for those before it"
+		r.Detail += ", and what is free is offered to others, which are about to report"
 	}
 	r.Remedy = fmt.Sprintf("waits for a free slot; or raise the capacity: dispatcher pools set %s --capacity N", x.Pool.Name)
 	if r.Position = x.line.position; r.Position > 0 {
@@ -187,10 +188,14 @@ func (x explainer) away() (r Reason, is bool) {
 }
 
 func (x explainer) nextReport() Reason {
-	return Reason{
+	r := Reason{
 		Code: CodeNextReport, Detail: "nothing stands in the way: it is granted with the next report of device " + x.Task.Device,
 		EstimatedStart: x.start(), Remedy: nothingToDo,
 	}
+	if x.line.offered > 0 {
+		r.Detail += fmt.Sprintf("; a slot is kept for it for another %s", x.line.offered.Round(100*time.Millisecond))
+	}
+	return r
 }
 
 // start is when a task likely starts that only waits for its turn and for its

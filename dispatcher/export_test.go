@@ -10,6 +10,3 @@ func (d *Dispatcher) Alone() {
 
 // Held teaches how long a grant of a pool was held.
 func (d *Dispatcher) Held(pool string, usually time.Duration) { d.holds.add(pool, "", usually) }
-
-// Crowd is how many devices wait for a pool, as far as that was counted; 0: it was not.
-func (d *Dispatcher) Crowd(pool string) int { return d.crowds.of(pool, time.Time{}) }

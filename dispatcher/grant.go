@@ -118,6 +118,7 @@ func (d *Dispatcher) cannotConfirm(h *handling, err error) {
 // succeed.
 func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candidate) error {
 	started := d.now()
+	open = d.firsts(open)
 	pool, device := open[0].Pool, string(h.caller.Device)
 	request := slots.Request{Device: device, Wants: h.wants(open), Chance: d.jitter(), Reach: slots.Reach(d.reachOf(h))}
 	got, offers, err := d.semaphore.Acquire(ctx, pool, h.patient(d.pace(pool)), []slots.Request{request})
@@ -136,10 +137,6 @@ func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candid
 	case slots.StatusFull:
 		h.lineUp(got[0].After)
 		d.lines.wait(pool)
-		if request.Reach == 0 {
-			d.countCrowd(pool)
-		}
-		d.waits.refused(pool, device, got[0].After, d.ahead(pool, got[0].Position), d.now())
 		return errFull
 	}
 	c, lease := open[got[0].Want], request.Wants[got[0].Want].Lease
@@ -147,11 +144,32 @@ func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candid
 	return d.claim(ctx, h, c, acquired{claim, started})
 }
 
-// wants are the tasks as the semaphore orders them; of more than it takes, the
-// oldest batches'.
+// firsts are the first tasks of each batch, which alone decide its turn: of more batches
+// than the semaphore takes some, drawn anew with each report.
+func (d *Dispatcher) firsts(open []store.Candidate) []store.Candidate {
+	of := make(map[int64]int)
+	var firsts []store.Candidate
+	for _, c := range open {
+		i, known := of[c.Batch]
+		if !known {
+			i, of[c.Batch] = len(firsts), len(firsts)
+			firsts = append(firsts, c)
+		}
+		if sooner(c, firsts[i]) {
+			firsts[i] = c
+		}
+	}
+	for i := range firsts[:max(len(firsts)-slots.MaxWants, 0)] {
+		other := i + int(d.jitter()*float64(len(firsts)-i))
+		firsts[i], firsts[other] = firsts[other], firsts[i]
+	}
+	return firsts[max(len(firsts)-slots.MaxWants, 0):]
+}
+
+// wants are tasks as the semaphore orders them.
 func (h *handling) wants(open []store.Candidate) []slots.Want {
-	wants := make([]slots.Want, min(len(open), slots.MaxWants))
-	for i, c := range open[:len(wants)] {
+	wants := make([]slots.Want, len(open))
+	for i, c := range open {
 		wants[i] = slots.Want{
 			Lease: h.lease(c), TTL: c.Lease,
 			Batch: c.Batch, Weight: c.Weight, Priority: c.Priority, Task: c.Task,
@@ -202,8 +220,6 @@ func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, 
 	case store.ClaimGranted:
 		h.committed = claim.Lease
 		d.metrics.granted(c, h.view)
-		d.waits.granted(c.Pool, claim.Device, d.now())
-		d.claims.made(c.Pool, claim.Device, d.now())
 		d.deliver(h, got.Grant)
 		return nil
 	case store.ClaimConflict:

@@ -42,7 +42,7 @@ func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	next := b.expectPushed("able", devices.ReasonGranted)
 
 	// Who was busy kept its place, and is told once it asked again.
-	line, err := b.semaphore.HandOn(b.ctx, "a", slots.Pace{Longest: minute, Offer: minute}, nil)
+	line, err := b.semaphore.HandOn(b.ctx, "a", slots.Pace{Period: minute, Offer: minute}, nil)
 	if err != nil || line.Waiting != 1 {
 		t.Errorf("line %+v, %v: want who was busy, and nobody else", line, err)
 	}
@@ -136,7 +136,7 @@ func TestTheLineComesBackInItsOrder(t *testing.T) {
 func TestAnOfferLapses(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
-	b := servers(t, pushing(w), func(c *dispatcher.Config) { c.OfferLeast, c.OfferMost = 100*time.Millisecond, 100*time.Millisecond })
+	b := servers(t, pushing(w), func(c *dispatcher.Config) { c.Offer = 100 * time.Millisecond })
 	b.pool("a", 1, minute)
 	b.reconcile()
 	b.registered("first", "silent", "next")
@@ -154,7 +154,7 @@ func TestAnOfferLapses(t *testing.T) {
 func TestOffersOfDevicesThatAreGoneLapseSooner(t *testing.T) {
 	t.Parallel()
 	w, least := &wakes{}, 600*time.Millisecond
-	b := servers(t, pushing(w), func(c *dispatcher.Config) { c.OfferLeast, c.OfferMost = least, least })
+	b := servers(t, pushing(w), func(c *dispatcher.Config) { c.Offer = least })
 	b.pool("a", 4, minute)
 	var held, gone []string
 	for i := range 24 {
@@ -193,7 +193,7 @@ func TestABatchLeavesTheLine(t *testing.T) {
 	b.expectPushed("leaves", devices.ReasonFull)
 	b.LeaveLine("a", leaving)
 	b.eventually("line of one", func() bool {
-		line, err := b.semaphore.HandOn(b.ctx, "a", slots.Pace{Longest: minute}, nil)
+		line, err := b.semaphore.HandOn(b.ctx, "a", slots.Pace{Period: minute}, nil)
 		return err == nil && line.Waiting == 1
 	})
 }

@@ -46,7 +46,7 @@ func (w *wakes) shortest() time.Duration {
 // pushing is a bench whose devices are pushed to.
 func pushing(w *wakes) func(*dispatcher.Config) {
 	// No place is given up only because the machine stands still.
-	return func(c *dispatcher.Config) { c.Waker, c.OfferLeast, c.OfferMost = w, minute, minute }
+	return func(c *dispatcher.Config) { c.Waker, c.Offer = w, minute }
 }
 
 // pushed reports over the broker.

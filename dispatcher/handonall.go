@@ -58,7 +58,7 @@ func (d *Dispatcher) HandOnAll(ctx context.Context) error {
 		looks[pool] = looking{}
 	}
 	work, failed := d.store.PoolsWithWork(ctx, d.lines.next())
-	for _, pool := range work[:min(len(work), searchesAPass)] {
+	for _, pool := range d.lines.search(work) {
 		looks[pool] = looking{search: true}
 	}
 	var group rescue.Group

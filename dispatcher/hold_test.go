@@ -86,60 +86,6 @@ func TestWhoReportsOnlyWhenToldHoldsAPlaceNotMuchLonger(t *testing.T) {
 	}
 }
 
-// How long a place is kept follows how long devices take, within its bounds.
-func TestPlacesAreKeptAsLongAsDevicesTake(t *testing.T) {
-	t.Parallel()
-	c, now := newClaims(3*time.Second, 5*time.Second), time.Now()
-	came := func(after time.Duration) {
-		c.sent("p", "d", now)
-		c.made("p", "d", now.Add(after))
-	}
-	for _, step := range []struct{ came, want time.Duration }{
-		{10 * time.Millisecond, 3 * time.Second},
-		{10 * time.Second, 3 * time.Second}, // not for this offer
-	} {
-		came(step.came)
-		if got := c.offer("p", now); got != step.want {
-			t.Errorf("after one that took %s: %s, want %s", step.came, got, step.want)
-		}
-	}
-	for range 100 {
-		came(time.Second)
-	}
-	if got := c.offer("p", now); got < 3900*time.Millisecond || got > 4*time.Second {
-		t.Errorf("after many that took a second: %s", got)
-	}
-	for range 100 {
-		came(4 * time.Second)
-	}
-	if got := c.offer("p", now); got != 5*time.Second {
-		t.Errorf("after many that took 4 s: %s", got)
-	}
-}
-
-// Devices that are gone keep slots for a shorter time, until one comes.
-func TestOffersInVainAreShort(t *testing.T) {
-	t.Parallel()
-	c, now := newClaims(3*time.Second, 5*time.Second), time.Now()
-	want := func(when time.Duration, want time.Duration) {
-		t.Helper()
-		if got := c.offer("p", now.Add(when)); got != want {
-			t.Errorf("after %s: %s, want %s", when, got, want)
-		}
-	}
-	for i := range 10 {
-		want(time.Hour, 3*time.Second)
-		c.sent("p", fmt.Sprint(i), now)
-	}
-	want(5*time.Second, 3*time.Second) // they may still come
-	want(6*time.Second, 500*time.Millisecond)
-	c.sent("p", "here", now.Add(6*time.Second))
-	c.made("p", "polled", now.Add(6*time.Second))
-	want(6*time.Second, 500*time.Millisecond)
-	c.made("p", "here", now.Add(6*time.Second))
-	want(time.Hour, 3*time.Second)
-}
-
 func TestEachPoolIsAskedInTurn(t *testing.T) {
 	t.Parallel()
 	l := newPoolLines()
@@ -151,6 +97,7 @@ func TestEachPoolIsAskedInTurn(t *testing.T) {
 		for _, pool := range l.next() {
 			seen[pool]++
 		}
+		l.search(nil)
 	}
 	for pool, n := range seen {
 		if n != 5 {
@@ -159,6 +106,34 @@ func TestEachPoolIsAskedInTurn(t *testing.T) {
 	}
 	if len(seen) != poolsPerLook+100 {
 		t.Errorf("%d pools were asked", len(seen))
+	}
+}
+
+// Of more pools with work than one pass searches, each is searched once in a round.
+func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
+	t.Parallel()
+	for pools, passes := range map[int]int{1: 1, searchesAPass: 1, searchesAPass + 1: 2, 3000: 3000 / searchesAPass} {
+		l := newPoolLines()
+		var work []string
+		for i := range pools {
+			l.add(fmt.Sprintf("idle%05d", i))
+			l.add(fmt.Sprintf("work%05d", i))
+			work = append(work, fmt.Sprintf("work%05d", i))
+		}
+		seen := map[string]int{}
+		for range passes + 2*pools/poolsPerLook + 1 { // those without work take looks, too
+			l.next()
+			searched := l.search(work)
+			if len(searched) > searchesAPass {
+				t.Errorf("%d pools in one pass", len(searched))
+			}
+			for _, pool := range searched {
+				seen[pool]++
+			}
+		}
+		if len(seen) != pools {
+			t.Errorf("%d of %d pools with work were searched in %d passes", len(seen), pools, passes)
+		}
 	}
 }
 

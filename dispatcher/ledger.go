@@ -101,7 +101,7 @@ type Semaphore interface {
 	LineUp(ctx context.Context, pool string, pace slots.Pace, seats []slots.Seat) (slots.Line, error)
 	Lines(ctx context.Context, pools []string) (waiting, due []string, err error)
 	Offered(ctx context.Context, pools []string, device string) ([]string, error)
-	Standing(ctx context.Context, pool string, waiters []slots.Waiter) ([]slots.Standing, error)
+	Standing(ctx context.Context, pool, device string, tasks []slots.Waiter) (slots.Standing, error)
 	Snapshot(ctx context.Context, pool string) (slots.Snapshot, error)
 	Configure(ctx context.Context, pool string, config slots.Config) (changed bool, err error)
 	Restore(ctx context.Context, pool string, config slots.Config, holders []slots.Holding) (restored bool, err error)

@@ -14,7 +14,7 @@ import (
 // keptLong lets offers last longer than any test: a place that another gets was given
 // back.
 func keptLong(w *wakes) func(*dispatcher.Config) {
-	return func(c *dispatcher.Config) { c.Waker, c.OfferLeast, c.OfferMost = w, long, long }
+	return func(c *dispatcher.Config) { c.Waker, c.Offer = w, long }
 }
 
 // contested makes a pool of one place, which "first" holds; "limited" is of an
@@ -90,7 +90,7 @@ func TestALimitedParkedReportLetsTheNextHaveThePlace(t *testing.T) {
 			b.t.Errorf("who stands behind: %+v", a)
 		}
 		parked[0].stillParked()
-	}, unhurried, func(c *dispatcher.Config) { c.OfferLeast, c.OfferMost = long, long })
+	}, unhurried, func(c *dispatcher.Config) { c.Offer = long })
 }
 
 // TestSleepersThatAreLimitedAreNotWoken, and do not stand before those that are not.
@@ -120,7 +120,7 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	b.batch("a", nil, names...)
 	b.HandOn("a")
 	b.eventuallyWoken(w, "free")
-	line, err := b.semaphore.HandOn(b.ctx, "a", slots.Pace{Longest: minute, Offer: minute}, nil)
+	line, err := b.semaphore.HandOn(b.ctx, "a", slots.Pace{Period: minute, Offer: minute}, nil)
 	if err != nil || line.Waiting != 1 {
 		t.Errorf("line: %+v, %v; want nobody in it but who was woken", line, err)
 	}

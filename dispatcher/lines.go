@@ -17,7 +17,8 @@ type poolLines struct {
 	mu      sync.Mutex
 	known   map[string]bool
 	waiting map[string]bool // as of the last pass, and since
-	asked   string          // the last pool for which the ledger was asked for work
+	asked   []string        // the pools for which the ledger was asked for work by this pass
+	last    string          // the last pool that was searched, or had no work
 	tidied  string          // the last pool of which the line was tidied
 }
 
@@ -47,12 +48,29 @@ func (l *poolLines) names() []string {
 
 // next are the pools whose turn it is to be asked the ledger about: each comes
 // again when all others had theirs.
-func (l *poolLines) next() (part []string) {
+func (l *poolLines) next() []string {
 	all := l.names()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	part, l.asked = inTurn(all, l.asked, poolsPerLook)
-	return part
+	l.asked, _ = inTurn(all, l.last, poolsPerLook)
+	return l.asked
+}
+
+// search are those of the pools just asked about that have work, up to as many as one
+// pass searches: the next pass goes on behind the last of them.
+func (l *poolLines) search(work []string) (searched []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, pool := range l.asked {
+		if slices.Contains(work, pool) {
+			if len(searched) == searchesAPass {
+				break
+			}
+			searched = append(searched, pool)
+		}
+		l.last = pool
+	}
+	return searched
 }
 
 // inTurn are up to so many of what is sorted, from behind the last ones on, and

@@ -148,7 +148,7 @@ func (d *Dispatcher) announce(ctx context.Context, device string, wait time.Dura
 // is over: it is there all the time.
 func (h *handling) patient(pace slots.Pace) slots.Pace {
 	if h.park != nil {
-		pace.Longest = max(pace.Longest, h.park.wait)
+		pace.Period = max(pace.Period, h.park.wait)
 	}
 	return pace
 }

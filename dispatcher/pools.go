@@ -28,14 +28,13 @@ func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f 
 func (d *Dispatcher) ForgetPool(ctx context.Context, pool string) error {
 	d.lines.remove(pool)
 	d.searches.remove(pool)
-	d.crowds.remove(pool)
 	if err := d.semaphore.Forget(ctx, pool); err != nil {
 		return fmt.Errorf("forgetting pool %s: %w", pool, err)
 	}
 	return nil
 }
 
-// Reserved are the devices for which a place of the pool is kept, those first
+// Reserved are the devices for which a slot of the pool is kept, those first
 // whose time is over first; none when the semaphore does not say.
 func (d *Dispatcher) Reserved(ctx context.Context, pool string) []string {
 	snapshot, err := d.semaphore.Snapshot(ctx, pool)

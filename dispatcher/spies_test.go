@@ -152,7 +152,7 @@ func (s *spies) RecordResults(ctx context.Context, results []store.Result, settl
 }
 
 func (s *spies) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) (got []slots.Acquisition, offers []slots.Offer, err error) {
-	s.longest.Store(int64(pace.Longest))
+	s.longest.Store(int64(pace.Period))
 	err = s.pass("Acquire", func() error {
 		got, offers, err = s.Semaphore.Acquire(ctx, pool, pace, r)
 		return err
@@ -176,6 +176,6 @@ func (s *spies) Adopt(ctx context.Context, pool string, holders []slots.Holding)
 	return give(s, "Adopt", func() ([]bool, error) { return s.Semaphore.Adopt(ctx, pool, holders) })
 }
 
-func (s *spies) Standing(ctx context.Context, pool string, w []slots.Waiter) ([]slots.Standing, error) {
-	return give(s, "Standing", func() ([]slots.Standing, error) { return s.Semaphore.Standing(ctx, pool, w) })
+func (s *spies) Standing(ctx context.Context, pool, device string, w []slots.Waiter) (slots.Standing, error) {
+	return give(s, "Standing", func() (slots.Standing, error) { return s.Semaphore.Standing(ctx, pool, device, w) })
 }

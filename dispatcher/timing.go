@@ -45,16 +45,7 @@ func (d *Dispatcher) reportAfter(choice Choice, now time.Time, turn time.Duratio
 
 // pace is what the line of a pool goes by when it tells a device to come again.
 func (d *Dispatcher) pace(pool string) slots.Pace {
-	pace := slots.Pace{Hold: d.holds.mean(pool), Soonest: soonest, Longest: d.config.ReportPeriod, Offer: d.claims.offer(pool, d.now())}
-	if d.holds.known(pool) { // else a guess would be multiplied
-		pace.Waiting = d.crowds.of(pool, d.now().Add(-d.config.ReportPeriod/crowdServes))
-	}
-	return pace
-}
-
-// ahead is what the holds before a place in line add up to.
-func (d *Dispatcher) ahead(pool string, position int) time.Duration {
-	return time.Duration(position) * d.holds.mean(pool)
+	return slots.Pace{Hold: d.holds.mean(pool), Soonest: soonest, Period: d.config.ReportPeriod, Offer: d.config.Offer}
 }
 
 // notBefore is not a moment before it can help: the jitter comes on top. What

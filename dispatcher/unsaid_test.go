@@ -79,7 +79,7 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 			replica := func() *dispatcher.Dispatcher {
 				d := dispatcher.New(dispatcher.Config{
 					Store: b.store, Semaphore: b.semaphore, Parking: silentBoard{parked.New(b.redis, b.database)},
-					FleetTokens: []string{"fleet-token-of-the-tests"}, OfferLeast: minute, OfferMost: minute,
+					FleetTokens: []string{"fleet-token-of-the-tests"}, Offer: minute,
 				})
 				t.Cleanup(func() { _ = d.StopHandingOn(context.Background()) })
 				return d
@@ -119,7 +119,7 @@ func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 	t.Parallel()
 	const kept = 3 * time.Second
 	w := &wakes{}
-	b := embedded(t, pushing(w), func(c *dispatcher.Config) { c.OfferLeast, c.OfferMost = kept, kept })
+	b := embedded(t, pushing(w), func(c *dispatcher.Config) { c.Offer = kept })
 	b.pool("a", 1, minute)
 	b.reconcile()
 	b.registered("first", "gone", "next", "last")

@@ -104,7 +104,7 @@ func wake(d *dispatcher.Dispatcher, device string) {
 }
 
 // keepingOffers lets no place be given up only because the machine stands still.
-func keepingOffers(c *dispatcher.Config) { c.OfferLeast, c.OfferMost = minute, minute }
+func keepingOffers(c *dispatcher.Config) { c.Offer = minute }
 
 // replica is another dispatcher on the stores of a bench; both know of each
 // other's parked reports.
@@ -119,7 +119,7 @@ func (b *bench) parking(changes ...func(*dispatcher.Config)) *dispatcher.Dispatc
 	board := parked.New(b.redis, b.database)
 	config := dispatcher.Config{
 		Store: b.store, Semaphore: b.semaphore, Parking: board, FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
-		OfferLeast: minute, OfferMost: minute,
+		Offer: minute,
 	}
 	for _, change := range changes {
 		change(&config)

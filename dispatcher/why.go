@@ -63,8 +63,8 @@ func (d *Dispatcher) whyWaiting(ctx context.Context, v store.TaskView) []Reason 
 		TaskView: v, line: lines[c.Pool], candidate: c,
 		seen: d.lastSeenOf(v), period: d.config.ReportPeriod,
 	}
-	if x.line.position > 0 {
-		x.turn = d.waits.foretell(c.Pool, d.ahead(c.Pool, x.line.position))
+	if d.holds.known(c.Pool) {
+		x.turn = d.holds.mean(c.Pool) * time.Duration(x.line.position) / time.Duration(max(x.line.capacity, 1))
 	}
 	var reasons []Reason
 	if v.Device != nil && v.Device.Revoked() {

@@ -158,7 +158,7 @@ func (s *server) holders(t *testing.T, pool string) map[int]string {
 // freeMembers are the slots that Redis has as free.
 func (s *server) freeMembers(t *testing.T, pool string) []string {
 	t.Helper()
-	out, err := s.client.ZRangeByScore(t.Context(), "slots:{"+pool+"}:free_at", &redis.ZRangeBy{Min: "0", Max: "0"}).Result()
+	out, err := s.client.ZRangeByScore(t.Context(), "slots:{"+pool+"}:free", &redis.ZRangeBy{Min: "0", Max: "0"}).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,10 +198,6 @@ func holdings(prefix string, n int) []slots.Holding {
 
 func acquired(slot int) slots.Acquisition {
 	return slots.Acquisition{Status: slots.StatusAcquired, Slot: slot}
-}
-
-func held(slot int) slots.Acquisition {
-	return slots.Acquisition{Status: slots.StatusHeld, Slot: slot}
 }
 
 // diff compares, but for times.

@@ -1,22 +1,32 @@
 package slots
 
 import (
+	"context"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// RestoreScript lets tests interleave the chunks of several restores.
-func RestoreScript() *redis.Script { return newScripts().restore }
+// RestoreChunk lets tests interleave the chunks of several restores.
+func RestoreChunk(ctx context.Context, client redis.UniversalClient, pool, call string, c Config, offset int, last bool, holders []Holding) (int, error) {
+	s := New(client)
+	return s.run(ctx, s.scripts.restore, pool, restoreArgs{
+		configureArgs: configureArgs{Call: call, Capacity: c.Capacity, Version: c.Version},
+		Offset:        offset, Last: last, Holders: holdersOf(holders),
+	}).Int()
+}
 
 // Keys of a pool.
 func Keys(pool string) []string { return keys(pool) }
 
-// NewPatient returns a semaphore that keeps a place up to a minute and counts
-// only what was never counted, so that no busy machine makes a test late.
-func NewPatient(client redis.UniversalClient) *Semaphore {
+// NewOnClock returns a semaphore for which it is the time that a key of the pool says, if there is one.
+func NewOnClock(client redis.UniversalClient) *Semaphore {
+	const read, told = "local t = redis.call('TIME')", `local ms = tonumber(redis.call('GET', KEYS[1] .. ':now') or nil)
+  local t = ms and { math.floor(ms / 1000), ms % 1000 * 1000 } or redis.call('TIME')`
 	s := New(client)
-	patient := strings.NewReplacer("LONGEST = 2000", "LONGEST = 60000", "COUNT_MS = 10000", "COUNT_MS = 100000000")
-	s.scripts = scriptsWith(patient.Replace(lineLua))
+	s.scripts = scriptsOf(strings.Replace(coreLua, read, told, 1))
 	return s
 }
+
+// Clock is that key, in ms.
+func Clock(pool string) string { return keys(pool)[0] + ":now" }

@@ -26,7 +26,7 @@ type history struct {
 // in the long run.
 func histories(t *testing.T, try func(t *rapid.T, h history)) {
 	t.Helper()
-	onLines(t, func(t *testing.T, s *server) {
+	onEach(t, func(t *testing.T, s *server) {
 		t.Helper()
 		s.slowInLua(t)
 		if testing.Short() && s.Cluster {
@@ -92,7 +92,7 @@ func (m *machine) modelAcquire(lease string) slots.Acquisition {
 	case !m.known:
 		return slots.Acquisition{Status: slots.StatusUnknown}
 	case slot >= 0:
-		return slots.Acquisition{Status: slots.StatusHeld, Slot: slot}
+		return slots.Acquisition{Status: slots.StatusAcquired, Slot: slot}
 	case len(m.holder) >= m.capacity:
 		return slots.Acquisition{Status: slots.StatusFull}
 	}

@@ -35,7 +35,7 @@ func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (chang
 	if err := checkConfig(pool, c); err != nil {
 		return false, err
 	}
-	reply, err := s.run(ctx, s.scripts.configure, pool, newCall(), c.Capacity, c.Version).Int()
+	reply, err := s.run(ctx, s.scripts.configure, pool, configureArgs{Call: newCall(), Capacity: c.Capacity, Version: c.Version}).Int()
 	switch {
 	case err != nil:
 		return false, unavailable("configure", pool, err)
@@ -59,9 +59,10 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders 
 	call := newCall()
 	for offset := 0; ; offset += chunk {
 		end := min(offset+chunk, len(holders))
-		args := []any{call, c.Capacity, c.Version, offset, end == len(holders)}
-		args = appendHolders(args, holders[offset:end])
-		reply, err := s.run(ctx, s.scripts.restore, pool, args...).Int()
+		reply, err := s.run(ctx, s.scripts.restore, pool, restoreArgs{
+			configureArgs: configureArgs{Call: call, Capacity: c.Capacity, Version: c.Version},
+			Offset:        offset, Last: end == len(holders), Holders: holdersOf(holders[offset:end]),
+		}).Int()
 		if err != nil {
 			return false, unavailable("restore", pool, err)
 		}
@@ -84,14 +85,14 @@ func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []Holding) (
 	}
 	out := make([]bool, 0, len(holders))
 	for part := range slices.Chunk(holders, chunk) {
-		reply, err := s.run(ctx, s.scripts.adopt, pool, appendHolders(nil, part)...).Int64Slice()
+		reply, err := s.run(ctx, s.scripts.adopt, pool, adoptArgs{Holders: holdersOf(part)}).Int64Slice()
 		if err != nil {
 			return nil, unavailable("adopt into", pool, err)
 		}
+		if len(reply) != len(part) {
+			return nil, fmt.Errorf("adopt into pool %s: %w", pool, ErrUnknownPool)
+		}
 		for _, adopted := range reply {
-			if adopted < 0 {
-				return nil, fmt.Errorf("adopt into pool %s: %w", pool, ErrUnknownPool)
-			}
 			out = append(out, adopted == 1)
 		}
 	}
@@ -110,9 +111,40 @@ func (s *Semaphore) Forget(ctx context.Context, pool string) error {
 	return nil
 }
 
-func appendHolders(args []any, holders []Holding) []any {
-	for _, h := range holders {
-		args = append(args, h.Slot, h.Lease, h.Device, h.Remaining.Milliseconds(), max(h.Age.Milliseconds(), 0), h.Batch)
+type configureArgs struct {
+	Call     string `json:"call"`
+	Capacity int    `json:"capacity"`
+	Version  int64  `json:"version"`
+}
+
+type restoreArgs struct {
+	configureArgs
+
+	Offset  int          `json:"offset"`
+	Last    bool         `json:"last"`
+	Holders []holderArgs `json:"holders,omitempty"`
+}
+
+type adoptArgs struct {
+	Holders []holderArgs `json:"holders"`
+}
+
+type holderArgs struct {
+	Slot   int    `json:"slot"`
+	Lease  string `json:"lease"`
+	Device string `json:"device"`
+	Batch  string `json:"batch"`
+	Left   int64  `json:"left"`
+	Age    int64  `json:"age"`
+}
+
+func holdersOf(holders []Holding) []holderArgs {
+	args := make([]holderArgs, len(holders))
+	for i, h := range holders {
+		args[i] = holderArgs{
+			Slot: h.Slot, Lease: h.Lease, Device: h.Device, Batch: batchName(h.Batch),
+			Left: h.Remaining.Milliseconds(), Age: max(h.Age.Milliseconds(), 0),
+		}
 	}
 	return args
 }

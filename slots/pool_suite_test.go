@@ -103,11 +103,7 @@ func (s *server) testRestoreUnknownOnly(t *testing.T) {
 // restoreChunk sends what Restore would send as one chunk, by the script.
 func (s *server) restoreChunk(t *testing.T, pool, id string, capacity, offset int, last bool, holders []slots.Holding) int {
 	t.Helper()
-	args := []any{id, capacity, 1, offset, last}
-	for _, h := range holders {
-		args = append(args, h.Slot, h.Lease, h.Device, h.Remaining.Milliseconds(), h.Age.Milliseconds(), h.Batch)
-	}
-	got, err := slots.RestoreScript().Run(t.Context(), s.client, slots.Keys(pool), args...).Int()
+	got, err := slots.RestoreChunk(t.Context(), s.client, pool, id, slots.Config{Capacity: capacity, Version: 1}, offset, last, holders)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +253,7 @@ func (s *server) testForget(t *testing.T) {
 // testLostKey: an eviction takes some keys of a pool; it never over-grants.
 func (s *server) testLostKey(t *testing.T) {
 	t.Parallel()
-	for _, key := range []string{"free_at", "holder", "lease", "config", "holder lease"} {
+	for _, key := range []string{"free", "holder", "lease", "config", "holder lease"} {
 		pool := t.Name() + "." + key
 		s.restore(t, pool, slots.Config{Capacity: 3, Version: 1}, holdings("a", 2)...)
 		for name := range strings.FieldsSeq(key) {

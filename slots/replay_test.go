@@ -70,11 +70,11 @@ func replayed() map[string]call {
 		"acquire from unknown": {false, acquiring("a")},
 		"stand in line":        {true, standInLine},
 		"standing": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Standing(ctx, pool, []slots.Waiter{{Device: "a", Batch: 1, Task: 1}})
+			return s.Standing(ctx, pool, "a", []slots.Waiter{{Batch: 1, Task: 1}})
 		}},
 		"release": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			got, _, err := s.Release(ctx, pool, slots.Pace{}, []string{"nobody", "old.1", "old.1", "old.0"})
-			return got, err
+			_, _, err := s.Release(ctx, pool, slots.Pace{}, []string{"nobody", "old.1", "old.1", "old.0"})
+			return nil, err // what a call sent again freed, it did before
 		}},
 		"raise":              {true, configuring(9, 2)},
 		"lower":              {true, configuring(1, 2)},
@@ -109,7 +109,7 @@ func standInLine(ctx context.Context, s *slots.Semaphore, pool string) (any, err
 	for i := range reqs {
 		reqs[i].Wants[0].Batch, reqs[i].Wants[0].Task = int64(i%2+1), int64(i+1)
 	}
-	pace := slots.Pace{Hold: time.Minute, Soonest: time.Second, Longest: time.Hour}
+	pace := slots.Pace{Hold: time.Minute, Soonest: time.Second, Period: time.Hour}
 	got, _, err := s.Acquire(ctx, pool, pace, reqs)
 	return got, err // diff compares no times
 }
@@ -140,7 +140,7 @@ func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 			t.Fatal(err, lost())
 		}
 		diff(t, "sent twice", out, []slots.Acquisition{acquired(0)})
-		diff(t, "a second call", s.acquire(t, pool, "a"), held(0))
+		diff(t, "a second call", s.acquire(t, pool, "a"), acquired(0))
 		s.release(t, pool, "a")
 		diff(t, "a second release", s.release(t, pool, "a"), []bool{false})
 	})
@@ -159,7 +159,7 @@ func TestNextCallFindsWhatAllLostRepliesDid(t *testing.T) {
 	if got := lost(); got != 3 {
 		t.Fatalf("sent %d times, want 3", got)
 	}
-	diff(t, "next call", s.acquire(t, pool, "a"), held(0))
+	diff(t, "next call", s.acquire(t, pool, "a"), acquired(0))
 	diff(t, "one effect", s.holders(t, pool), map[int]string{0: "a"})
 }
 

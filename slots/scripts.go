@@ -3,6 +3,7 @@ package slots
 import (
 	"context"
 	_ "embed" // the scripts
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -19,22 +20,14 @@ const sends = 3
 const chunk = 500
 
 var (
-	//go:embed lua/pool.lua
-	poolLua string
-	//go:embed lua/alone.lua
-	aloneLua string
-	//go:embed lua/line.lua
-	lineLua string
-	//go:embed lua/offer.lua
-	offerLua string
-	//go:embed lua/handon.lua
-	handonLua string
-	//go:embed lua/seat.lua
-	seatLua string
+	//go:embed lua/core.lua
+	coreLua string
+	//go:embed lua/queue.lua
+	queueLua string
 	//go:embed lua/acquire.lua
 	acquireLua string
-	//go:embed lua/release.lua
-	releaseLua string
+	//go:embed lua/handon.lua
+	handonLua string
 	//go:embed lua/snapshot.lua
 	snapshotLua string
 	//go:embed lua/configure.lua
@@ -48,24 +41,19 @@ var (
 )
 
 type scripts struct {
-	acquire, release, snapshot, configure, restore, adopt, standing, handOn, seat *redis.Script
+	acquire, handOn, snapshot, configure, restore, adopt, standing *redis.Script
 }
 
-// knownLua comes before offer.lua where no script of its own says it.
-const knownLua = "local capacity, held = known()\n"
+func newScripts() scripts { return scriptsOf(coreLua) }
 
-func newScripts() scripts { return scriptsWith(lineLua) }
-
-// scriptsWith builds the scripts around this line.lua.
-func scriptsWith(lineLua string) scripts {
-	script := func(src string) *redis.Script { return redis.NewScript(poolLua + src) }
+// scriptsOf puts in front of each script what it uses: the core alone, or the queue, too.
+func scriptsOf(coreLua string) scripts {
+	core := "local core = (function()\n" + coreLua + "end)()\n"
+	queue := core + "local queue = (function(core)\n" + queueLua + "end)(core)\n"
 	return scripts{
-		acquire:  script(aloneLua + lineLua + offerLua + acquireLua),
-		release:  script(releaseLua + lineLua + offerLua + "return hand_on(now, reply)"),
-		handOn:   script(knownLua + lineLua + offerLua + handonLua),
-		seat:     script(knownLua + lineLua + offerLua + seatLua),
-		standing: script(lineLua + standingLua),
-		snapshot: script(snapshotLua), configure: script(configureLua), restore: script(restoreLua), adopt: script(adoptLua),
+		configure: redis.NewScript(core + configureLua), restore: redis.NewScript(core + restoreLua), adopt: redis.NewScript(core + adoptLua),
+		acquire: redis.NewScript(queue + acquireLua), handOn: redis.NewScript(queue + handonLua),
+		standing: redis.NewScript(queue + standingLua), snapshot: redis.NewScript(queue + snapshotLua),
 	}
 }
 
@@ -75,31 +63,45 @@ func key(pool, name string) string { return "slots:{" + pool + "}:" + name }
 // Key is one that is on the same node of a Cluster as those of a pool.
 func Key(pool string) string { return key(pool, "") }
 
-// keys of a pool, in the order of pool.lua; one hash tag, so one node of a Cluster.
+// keys of a pool: four of the core, six of the queue; one hash tag, so one node of a Cluster.
 func keys(pool string) []string {
-	prefix := key(pool, "")
-	return []string{
-		prefix + "free_at", prefix + "holder", prefix + "lease", prefix + "config", prefix + "released",
-		prefix + "batch", prefix + "turn", prefix + "line", prefix + "due", prefix + "place",
-		prefix + "offer", prefix + "offered", prefix + "unsent", prefix + "ready", prefix + "reach",
+	all := []string{"config", "free", "holder", "lease", "line", "place", "timer", "batch", "contest", "owed"}
+	for i, name := range all {
+		all[i] = key(pool, name)
 	}
+	return all
 }
 
 // newCall names one call, over all its sendings.
 func newCall() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
-// run runs a script, again when the network lost it.
-func (s *Semaphore) run(ctx context.Context, script *redis.Script, pool string, args ...any) *redis.Cmd {
+// run runs a script with its arguments as JSON, again when the network lost it.
+func (s *Semaphore) run(ctx context.Context, script *redis.Script, pool string, args any) *redis.Cmd {
+	text, err := json.Marshal(args)
 	var cmd *redis.Cmd
-	err := s.guarded(ctx, pool, func() error {
-		cmd = script.Run(ctx, s.client, keys(pool), args...)
-		return cmd.Err()
-	})
+	if err == nil {
+		err = s.guarded(ctx, pool, func() error {
+			cmd = script.Run(ctx, s.client, keys(pool), text)
+			return cmd.Err()
+		})
+	}
 	if cmd == nil {
 		cmd = redis.NewCmd(ctx)
 		cmd.SetErr(err)
 	}
 	return cmd
+}
+
+// ask runs a script that answers with JSON, or with nothing about an unknown pool: false.
+func (s *Semaphore) ask(ctx context.Context, script *redis.Script, pool string, args, answer any) (known bool, err error) {
+	text, err := s.run(ctx, script, pool, args).Text()
+	if err != nil || text == "" {
+		return false, err
+	}
+	if err := json.Unmarshal([]byte(text), answer); err != nil {
+		return false, fmt.Errorf("reply of %d bytes: %w", len(text), err)
+	}
+	return true, nil
 }
 
 // guarded sends unless Redis is known not to answer, and again what the network

@@ -42,28 +42,16 @@ type Request struct {
 // MaxWants is how many tasks one request may name.
 const MaxWants = 200
 
-// Want is a task that a slot is wanted for, with what decides its turn.
-type Want struct {
-	Lease    string        // unique per acquisition; no '|'
-	TTL      time.Duration // of the lease: at least 1 ms; cut to milliseconds
-	Batch    int64         // 0..2^53
-	Weight   int           // of the batch: 1..2^20; 0 counts as 1
-	Priority int           // inside the batch, higher first: within +-2^30
-	Task     int64         // 0..2^53; the lower the older
-}
-
-// Pace is what tells a refused device when to ask again: when its turn is
-// likely, by how long a slot is usually held and how many wait, or up to a tenth
-// sooner; in pools of 40 slots or more somewhat later, as long as enough stand
-// behind it; not before Soonest and at the latest after 3 x Longest. A device that can
-// be told of a place need not come for its turn: it is asked back later by Longest, at
-// the latest after 8 x Longest. Each is cut to milliseconds.
+// Pace is what tells a refused device when to ask again: when its turn is likely, by
+// how long a slot is usually held and how many come before it, or up to a tenth
+// sooner; not before Soonest, and at the latest after 3 x Period. A device that can be
+// told of a slot need not come for its turn: it is asked back later by Period, at the
+// latest after 8 x Period. Each is cut to milliseconds.
 type Pace struct {
 	Hold    time.Duration // 0: unknown
 	Soonest time.Duration
-	Longest time.Duration // the report period; 0: nobody is told to ask again, or stands in line
-	Offer   time.Duration // how long a place stays reserved for whom it is offered to; 0: nothing is offered
-	Waiting int           // devices known to wait, in line or not; 0: unknown. Only Acquire goes by it
+	Period  time.Duration // between two reports of a device; 0: nobody waits
+	Offer   time.Duration // how long a slot stays reserved for the device it is offered to; 0: nothing is offered
 }
 
 // Status answers a Request.
@@ -74,33 +62,29 @@ const (
 	// StatusUnknown: the pool is unknown to Redis and needs Restore.
 	StatusUnknown Status = iota
 	// StatusFull: as many are held as the capacity, or more; or what is free is
-	// kept for others, who come first and are expected.
+	// offered to others.
 	StatusFull
-	// StatusAcquired: the lease got a slot by this request.
+	// StatusAcquired: the lease holds a slot, by this request or the same one before.
 	StatusAcquired
-	// StatusHeld: the lease held this slot before.
-	StatusHeld
 )
 
 // Acquisition answers one Request.
 type Acquisition struct {
 	Status   Status
-	Slot     int           // with StatusAcquired and StatusHeld
+	Slot     int           // with StatusAcquired
 	Want     int           // likewise: the index of the one that holds it
-	Position int           // with StatusFull: how many grants until its turn; 1 is next
+	Position int           // with StatusFull: in about how many grants it is its turn; 1 is next
 	After    time.Duration // with StatusFull: when the device is expected to ask again
 }
 
-// Acquire gives each request, in order, the lowest free slot of the pool for
-// one of its wants, if that is its turn; one outcome per request. Who is refused
-// stands in the line of the pool until it is granted a slot there, or does not
-// ask again for longer than pace says. The offers are to be sent, whoever asked:
+// Acquire gives each request, in order, the lowest free slot of the pool for the one of
+// its wants that comes first; one outcome per request. A slot that was offered to another
+// device is not free. A device that is refused waits until it is granted a slot there, or
+// does not ask again for longer than pace says. The offers are to be sent, whoever asked:
 // see HandOn. After an error any of the leases may hold a slot: release them.
 //
-// The order: the batch with the lowest held / weight; of equal ones the one that
-// had its turn least recently (by weight), then the older; in a batch priority,
-// then the older task. A slot is kept free only for somebody who comes first and
-// is expected now: see docs/architecture.md.
+// The order: the batch with the lowest held / weight; of equal ones the one that had its
+// turn least recently (by weight), then the older; in a batch priority, then the older task.
 func (s *Semaphore) Acquire(ctx context.Context, pool string, pace Pace, reqs []Request) ([]Acquisition, []Offer, error) {
 	if err := checkRequests(pool, reqs); err != nil {
 		return nil, nil, err
@@ -108,62 +92,91 @@ func (s *Semaphore) Acquire(ctx context.Context, pool string, pace Pace, reqs []
 	out := make([]Acquisition, 0, len(reqs))
 	var offers []Offer
 	for part := range slices.Chunk(reqs, chunk) {
-		reply, made, err := s.offering(ctx, s.scripts.acquire, pool, acquireArgs(pace, part), acquisitionParts*len(part))
+		var reply acquireReply
+		known, err := s.ask(ctx, s.scripts.acquire, pool, acquireArgs{Pace: pace.args(), Askers: askersOf(part)}, &reply)
+		if err == nil && known && len(reply.Answers) != len(part) {
+			err = fmt.Errorf("%d answers to %d requests", len(reply.Answers), len(part))
+		}
 		if err != nil {
 			return nil, nil, unavailable("acquire from", pool, err)
 		}
-		for a := range slices.Chunk(reply, acquisitionParts) {
-			out = append(out, Acquisition{
-				Status: Status(a[0]), Slot: int(a[1]), Want: max(int(a[2])-1, 0),
-				Position: int(a[3]), After: millis(a[4]),
-			})
+		if !known {
+			return make([]Acquisition, len(reqs)), offers, nil
 		}
-		offers = append(offers, made...)
+		for _, a := range reply.Answers {
+			out = append(out, a.acquisition())
+		}
+		offers = append(offers, reply.offers()...)
 	}
 	return out, offers, nil
 }
 
-// acquisitionParts is how many numbers the script returns per request.
-const acquisitionParts = 5
+type acquireArgs struct {
+	Pace   paceArgs    `json:"pace"`
+	Askers []askerArgs `json:"askers"`
+}
 
-func acquireArgs(pace Pace, reqs []Request) []any {
-	args := append(pace.args(), max(pace.Waiting, 0))
-	for _, r := range reqs {
-		args = append(args, r.Device, int(min(max(r.Chance, 0), 1)*1000), int(r.Reach), len(r.Wants))
-		for _, w := range r.Wants {
-			args = append(args, w.Lease, w.TTL.Milliseconds(), w.Batch, max(w.Weight, 1), w.Priority, w.Task)
+type acquireReply struct {
+	lineReply
+
+	Answers list[answer] `json:"answers"`
+}
+
+type answer struct {
+	Slot     *int  `json:"slot"`
+	Want     int   `json:"want"`
+	After    int64 `json:"after"`
+	Position int   `json:"position"`
+}
+
+func (a answer) acquisition() Acquisition {
+	if a.Slot == nil {
+		return Acquisition{Status: StatusFull, Position: a.Position, After: millis(a.After)}
+	}
+	return Acquisition{Status: StatusAcquired, Slot: *a.Slot, Want: a.Want - 1}
+}
+
+func askersOf(reqs []Request) []askerArgs {
+	askers := make([]askerArgs, len(reqs))
+	for i, r := range reqs {
+		askers[i] = askerArgs{Device: r.Device, Reach: r.Reach, Chance: min(max(r.Chance, 0), 1), Wants: make([]wantArgs, len(r.Wants))}
+		for n, w := range r.Wants {
+			askers[i].Wants[n] = newWantArgs(w)
 		}
 	}
-	return args
+	return askers
 }
 
-// args begin those of every script that knows the line (line.lua).
-func (p Pace) args() []any {
+func (p Pace) args() paceArgs {
 	soonest := max(p.Soonest.Milliseconds(), 0)
-	return []any{newCall(), max(p.Hold.Milliseconds(), 0), soonest, max(p.Longest.Milliseconds(), soonest), max(p.Offer.Milliseconds(), 0)}
+	period := max(p.Period.Milliseconds(), 0)
+	if period > 0 {
+		period = max(period, soonest)
+	}
+	return paceArgs{Hold: max(p.Hold.Milliseconds(), 0), Soonest: soonest, Period: period, Offer: max(p.Offer.Milliseconds(), 0)}
 }
 
-// Release frees the slots of these leases and says for each whether it held
-// one; what became free is offered to who waits. A lease that holds nothing, or a
-// pool that is unknown, changes nothing. A call may be repeated after an error.
+// Release frees the slots of these leases, says for each whether this call freed one, and
+// offers what became free. A lease that holds nothing, or a pool that is unknown, changes
+// nothing: a call may be repeated after an error.
 func (s *Semaphore) Release(ctx context.Context, pool string, pace Pace, leases []string) (freed []bool, offers []Offer, err error) {
 	if err := checkPool(pool); err != nil {
 		return nil, nil, err
 	}
 	freed = make([]bool, 0, len(leases))
 	for part := range slices.Chunk(leases, chunk) {
-		args := pace.args()
-		for _, lease := range part {
-			args = append(args, lease)
-		}
-		reply, made, err := s.offering(ctx, s.scripts.release, pool, args, len(part))
-		if err != nil {
+		var reply lineReply
+		if _, err := s.ask(ctx, s.scripts.handOn, pool, handOnArgs{Pace: pace.args(), Leases: part}, &reply); err != nil {
 			return nil, nil, unavailable("release to", pool, err)
 		}
-		for _, n := range reply {
-			freed = append(freed, n == 1)
+		for _, lease := range part { // freed in their order
+			found := len(reply.Freed) > 0 && reply.Freed[0] == lease
+			if found {
+				reply.Freed = reply.Freed[1:]
+			}
+			freed = append(freed, found)
 		}
-		offers = append(offers, made...)
+		offers = append(offers, reply.offers()...)
 	}
 	return freed, offers, nil
 }

@@ -219,7 +219,7 @@ func TestSlotsShowWhatIsKept(t *testing.T) {
 		b.batch(`{"pool":"p","devices":["d-1"]}`)
 		b.granted("d-1") // slot 0
 		seat := slots.Seat{Waiter: slots.Waiter{Device: "d-2", Batch: 1, Task: 2, Weight: 1}, Reach: slots.ReachPush}
-		pace := slots.Pace{Longest: time.Minute, Offer: time.Minute}
+		pace := slots.Pace{Period: time.Minute, Offer: time.Minute}
 		if line, err := b.semaphore.LineUp(b.Context(), "p", pace, []slots.Seat{seat}); err != nil || line.Reserved != 1 {
 			b.Fatalf("line %+v, %v", line, err)
 		}

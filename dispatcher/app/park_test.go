@@ -145,8 +145,8 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 			breaks := other.brokenLongPoll(t, "breaks")
 			reachable := func(want bool) func() bool {
 				return func() bool {
-					got, err := client.HExists(t.Context(), "slots:{p}:reach", "breaks").Result()
-					return err == nil && got == want
+					place, err := client.HGet(t.Context(), "slots:{p}:place", "breaks").Result()
+					return err == nil && strings.Contains(place, `"class":"T"`) == want
 				}
 			}
 			eventually(t, "a device that can be told", reachable(true))

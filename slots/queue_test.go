@@ -10,12 +10,32 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// offeringPace has nobody who polls expected, and offers places.
+// offeringPace keeps offers and waiters as long as a test lasts.
 func offeringPace() slots.Pace {
-	return slots.Pace{Hold: 800 * time.Second, Soonest: time.Hour, Longest: time.Hour, Offer: time.Hour}
+	return slots.Pace{Hold: 800 * time.Second, Soonest: time.Hour, Period: time.Hour, Offer: time.Hour}
 }
 
-// wakeable asks as ask does, for a device that can be told of a place.
+// ask asks for a slot for one task of a batch; the device and the lease are the task's.
+func (s *server) ask(t *testing.T, pool string, pace slots.Pace, w slots.Want) slots.Acquisition {
+	t.Helper()
+	w.TTL, w.Lease = time.Hour, strconv.FormatInt(w.Task, 10)
+	got, _, err := s.Acquire(t.Context(), pool, pace, []slots.Request{asking(fmt.Sprintf("d%d", w.Task), w)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got[0]
+}
+
+// clock has it be that time in a pool from now on.
+func (s *server) clock(t *testing.T, pool string, now time.Time) {
+	t.Helper()
+	s.Semaphore = slots.NewOnClock(s.client)
+	if err := s.client.Set(t.Context(), slots.Clock(pool), now.UnixMilli(), 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wakeable asks as ask does, for a device that can be told of a slot.
 func (s *server) wakeable(t *testing.T, pool string, w slots.Want) slots.Acquisition {
 	t.Helper()
 	w.TTL = time.Hour
@@ -74,11 +94,11 @@ func state(line slots.Line) [4]int {
 	return [4]int{line.Held, line.Reserved, line.Ready, line.Waiting}
 }
 
-// A place that falls free is reserved for the next waiter by the very script
+// A slot that falls free is reserved for the next waiter by the very script
 // that frees it: nobody else gets it, and its device does, whatever else it wants.
-func TestPlaceThatFallsFreeIsOffered(t *testing.T) {
+func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 	t.Parallel()
-	onLines(t, func(t *testing.T, s *server) {
+	onEach(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 1)
 		s.wakeables(t, pool, 1, 2, 3)
@@ -122,16 +142,15 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	s.handOn(t, pool, slots.News{What: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // of an older one
 	eventually(t, "the offer again after news of another", func() bool { return len(s.handOn(t, pool).Offers) == 1 })
 	s.sent(t, pool, first[0])
-	if n, err := s.client.Exists(t.Context(), "slots:{"+pool+"}:unsent").Result(); n != 0 || err != nil {
-		t.Errorf("still to be sent (%v)", err)
-	}
+	s.clock(t, pool, time.Now().Add(offeringPace().Offer/2))
+	diff(t, "offers to send once it was", len(s.handOn(t, pool).Offers), 0)
 }
 
 // An offer to a parked report that one replica was returned, and did not send, is
 // returned at once to another one that asks for such.
 func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	t.Parallel()
-	onLines(t, func(t *testing.T, s *server) {
+	onEach(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 1)
 		s.wakeables(t, pool, 1)
@@ -148,31 +167,32 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 				t.Errorf("missed offers %+v, want %+v", missed, first)
 			}
 		}
-		diff(t, "once it was sent", len(s.handOn(t, pool,
-			slots.News{What: slots.OfferSent, Device: "d2", Offer: first[0].ID}, slots.News{What: slots.AnyMissed}).Offers), 0)
+		s.sent(t, pool, first[0])
+		diff(t, "once it was sent", len(s.handOn(t, pool, slots.News{What: slots.AnyMissed}).Offers), 0)
 	})
 }
 
-// What becomes of waiters: who lets an offer lapse or is away keeps its place and
-// is offered nothing until it asks; who left, or whose batch was closed, is gone.
+// What becomes of waiters: one that lets an offer lapse or is away keeps its turn and is
+// offered nothing until it asks; one that left, or whose batch was closed, is gone.
 func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 	t.Parallel()
-	onLines(t, func(t *testing.T, s *server) {
+	onEach(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 1)
-		for task := int64(1); task <= 8; task++ {
-			s.wakeable(t, pool, slots.Want{Batch: task/7 + 1, Task: task}) // 7 and 8 are of batch 2
+		s.wakeables(t, pool, 1, 2, 3, 4, 5, 6)
+		for task := int64(7); task <= 8; task++ {
+			s.ask(t, pool, offeringPace(), slots.Want{Batch: 2, Task: task})
 		}
 		offer := s.leave(t, pool, 1)[0]
-		s.expire(t, pool, "d2")
+		s.clock(t, pool, time.Now().Add(offeringPace().Offer))
 		line := s.handOn(t, pool)
 		diff(t, "after a lapse", offeredTasks(line.Offers), []int64{3})
-		diff(t, "held, reserved, ready, waiting", state(line), [4]int{0, 1, 5, 7})
+		diff(t, "held, reserved, ready, waiting", state(line), [4]int{0, 1, 3, 7})
 		current := line.Offers[0].ID
 		line = s.handOn(t, pool, slots.News{What: slots.WaiterAway, Device: "d3", Offer: offer.ID})
-		diff(t, "news of another offer", state(line), [4]int{0, 1, 5, 7})
+		diff(t, "news of another offer", state(line), [4]int{0, 1, 3, 7})
 		line = s.handOn(t, pool, slots.News{What: slots.WaiterLeft, Device: "d3", Offer: current})
-		diff(t, "who left", state(line), [4]int{0, 1, 4, 6})
+		diff(t, "who left", state(line), [4]int{0, 1, 2, 6})
 		diff(t, "after who left", offeredTasks(line.Offers), []int64{4})
 		line = s.handOn(t, pool, slots.News{What: slots.BatchLeft, Batch: 2})
 		diff(t, "a batch that was closed", state(line), [4]int{0, 1, 2, 4})
@@ -187,18 +207,10 @@ func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 	})
 }
 
-// expire has the time of an offer pass.
-func (s *server) expire(t *testing.T, pool, device string) {
-	t.Helper()
-	if err := s.client.Do(t.Context(), "ZADD", "slots:{"+pool+"}:offer", "XX", 1, device).Err(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Places are offered in the order in which they would be granted.
+// Slots are offered in the order in which they would be granted.
 func TestOffersFollowTheOrder(t *testing.T) {
 	t.Parallel()
-	onLines(t, func(t *testing.T, s *server) {
+	onEach(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 6)
 		for task := int64(100); task < 108; task++ { // as in TestPlacesGoByShareThenPriorityThenAge
@@ -220,10 +232,10 @@ func TestOffersFollowTheOrder(t *testing.T) {
 	})
 }
 
-// Several places at once are offered as if one by one: what is offered counts.
+// Several slots at once are offered as if one by one: what is offered counts.
 func TestOffersCountForTheirBatches(t *testing.T) {
 	t.Parallel()
-	onLines(t, func(t *testing.T, s *server) {
+	onEach(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 0)
 		for i := range int64(6) {
@@ -241,11 +253,11 @@ func TestOffersCountForTheirBatches(t *testing.T) {
 	})
 }
 
-// Devices that never asked are let into the line behind those that did, in the
+// Devices that never asked are let into the line among those that did, in the
 // order, once.
 func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 	t.Parallel()
-	onLines(t, func(t *testing.T, s *server) {
+	onEach(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 1)
 		s.wakeables(t, pool, 5, 6)
@@ -269,7 +281,7 @@ func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 // A pool is due while a script could hand something on in it, and only then.
 func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 	t.Parallel()
-	onLines(t, func(t *testing.T, s *server) {
+	onEach(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 1)
 		expect := func(what string, wantWaiting, wantDue int) {
@@ -297,83 +309,10 @@ func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 	})
 }
 
-// Who polls is passed over at most as often as there are places, then a place is
-// kept for it while it is expected; if it does not come the place is handed on.
-func TestWhoPollsIsPassedOverAtMostOncePerPlace(t *testing.T) {
-	t.Parallel()
-	onLines(t, func(t *testing.T, s *server) {
-		t.Helper()
-		const capacity = 4
-		pool := s.poolOf(t, capacity)
-		holds := []int64{100, 101, 102, 103}
-		s.wakeables(t, pool, holds...)
-		s.ask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 1}) // it polls, and comes first
-		s.wakeables(t, pool, 200, 201, 202, 203, 204)
-		s.due(t, pool, "d1", 40*time.Second) // it is expected soon, not now
-		passed := 0
-		for {
-			offers := s.leave(t, pool, holds[0])
-			holds = holds[1:]
-			if len(offers) == 0 {
-				break
-			}
-			passed++
-			if a := s.wakeable(t, pool, slots.Want{Batch: 1, Task: offers[0].Task}); a.Status != slots.StatusAcquired {
-				t.Fatalf("offered, and then %+v", a)
-			}
-			holds = append(holds, offers[0].Task)
-		}
-		diff(t, "passed over", passed, capacity)
-		diff(t, "who has the place that was kept", s.ask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 1}).Status, slots.StatusAcquired)
-		s.ask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 2})
-		s.due(t, pool, "d2", -2*time.Minute) // it did not come in time
-		diff(t, "handed on", len(s.leave(t, pool, holds[0])), 1)
-	})
-}
-
-// Who has an offer is not passed over by others; who let one lapse polls from then
-// on, and is.
-func TestWhoHasAnOfferIsNotPassedOver(t *testing.T) {
-	t.Parallel()
-	onLines(t, func(t *testing.T, s *server) {
-		t.Helper()
-		pool := s.poolOf(t, 2)
-		s.wakeables(t, pool, 100, 101, 1, 200)
-		s.due(t, pool, "d1", 40*time.Second)
-		offered := s.leave(t, pool, 100)
-		diff(t, "offered", offeredTasks(offered), []int64{1})
-		s.sent(t, pool, offered[0])
-		next, leaver := int64(201), int64(101)
-		passOn := func() []slots.Offer {
-			s.wakeables(t, pool, next)
-			next++
-			offers := s.leave(t, pool, leaver)
-			if len(offers) == 1 {
-				leaver = offers[0].Task
-				s.wakeables(t, pool, leaver)
-			}
-			return offers
-		}
-		for i := range 5 {
-			if offers := passOn(); len(offers) != 1 {
-				t.Fatalf("pass %d beside an offer: %+v", i, offers)
-			}
-		}
-		line := s.handOn(t, pool, slots.News{What: slots.WaiterAway, Device: "d1"})
-		diff(t, "its place goes to the next", len(line.Offers), 1)
-		s.sent(t, pool, line.Offers[0])
-		passed := 1
-		for len(passOn()) == 1 {
-			passed++
-		}
-		diff(t, "passed over since", passed, 3)
-	})
-}
-
-// Not a place is offered while its time is zero, or to a pool that is unknown.
+// No slot is offered while its time is zero, or to a pool that is unknown.
 func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 	t.Parallel()
-	onLines(t, func(t *testing.T, s *server) {
+	onEach(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 1)
 		s.wakeables(t, pool, 1, 2)

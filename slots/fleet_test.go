@@ -1,0 +1,264 @@
+package slots_test
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// fleet is devices with a task each that share a pool, on a clock of their own: those
+// that can be told come when they are offered a slot, the others when they are told to.
+type fleet struct {
+	*server
+
+	t    *testing.T
+	pool string
+	pace slots.Pace
+	dice *rand.Rand
+
+	now      time.Duration
+	visits   visits
+	devices  map[string]*member
+	capacity int
+	grants   int
+	asks     int
+	grantsAt []time.Duration
+}
+
+type member struct {
+	name             string
+	want             slots.Want
+	reach            slots.Reach
+	asked, granted   time.Duration
+	grantsAtAsk      int
+	grantsUntilGrant int
+	asks             int
+	done, coming     bool
+}
+
+// visit is a device that asks, or that ends its work.
+type visit struct {
+	at   time.Duration
+	of   *member
+	ends bool
+}
+
+type visits []visit
+
+func (v visits) Len() int           { return len(v) }
+func (v visits) Less(i, j int) bool { return v[i].at < v[j].at }
+func (v visits) Swap(i, j int)      { v[i], v[j] = v[j], v[i] }
+func (v *visits) Push(x any)        { *v = append(*v, x.(visit)) } //nolint:errcheck,forcetypeassert // nothing else is pushed
+func (v *visits) Pop() any {
+	last := len(*v) - 1
+	x := (*v)[last]
+	*v = (*v)[:last]
+	return x
+}
+
+const fleetBegins = 1_800_000_000_000 // ms
+
+func newFleet(t *testing.T, capacity int, hold time.Duration) *fleet {
+	t.Helper()
+	s := onRedis(t)
+	f := &fleet{
+		server: s, t: t, pool: t.Name(), capacity: capacity, devices: map[string]*member{}, dice: rand.New(rand.NewPCG(1, 2)),
+		pace: slots.Pace{Hold: hold, Soonest: time.Second, Period: 30 * time.Second, Offer: 3 * time.Second},
+	}
+	s.Semaphore = slots.NewOnClock(s.client)
+	f.set(0)
+	s.restore(t, f.pool, slots.Config{Capacity: capacity, Version: 1})
+	return f
+}
+
+// set moves the clock.
+func (f *fleet) set(now time.Duration) {
+	f.now = now
+	if err := f.client.Set(f.t.Context(), slots.Clock(f.pool), fleetBegins+now.Milliseconds(), 0).Err(); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// add lets devices of a batch be there; they first ask at about a time.
+func (f *fleet) add(n int, batch int64, reach slots.Reach, at, within time.Duration) (added []*member) {
+	for range n {
+		task := int64(len(f.devices) + 1)
+		m := &member{name: fmt.Sprintf("d%d", task), reach: reach, want: slots.Want{Lease: fmt.Sprint(task), TTL: time.Hour, Batch: batch, Task: task}}
+		f.devices[m.name] = m
+		heap.Push(&f.visits, visit{at: at + time.Duration(f.dice.Float64()*float64(within)), of: m})
+		added = append(added, m)
+	}
+	return added
+}
+
+// sit lets devices that can be told wait, without having asked.
+func (f *fleet) sit(n int, batch int64) {
+	var seats []slots.Seat
+	for range n {
+		task := int64(len(f.devices) + 1)
+		m := &member{name: fmt.Sprintf("d%d", task), reach: slots.ReachPush, want: slots.Want{Lease: fmt.Sprint(task), TTL: time.Hour, Batch: batch, Task: task}}
+		f.devices[m.name] = m
+		seats = append(seats, slots.Seat{Waiter: slots.Waiter{Device: m.name, Batch: batch, Task: task}, Reach: m.reach})
+	}
+	line, err := f.LineUp(f.t.Context(), f.pool, f.pace, seats)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.wake(line.Offers)
+}
+
+// wake has the devices of offers come.
+func (f *fleet) wake(offers []slots.Offer) {
+	for _, o := range offers {
+		m := f.devices[o.Device]
+		if m == nil || m.done || m.coming {
+			continue
+		}
+		m.coming = true
+		heap.Push(&f.visits, visit{at: f.now + 20*time.Millisecond, of: m})
+	}
+}
+
+// run lets devices come until a time, or until stop.
+func (f *fleet) run(until time.Duration, stop func() bool) {
+	for len(f.visits) > 0 && f.visits[0].at <= until && !stop() {
+		v := heap.Pop(&f.visits).(visit) //nolint:errcheck,forcetypeassert // nothing else is in it
+		f.set(max(v.at, f.now))
+		if v.ends {
+			_, offers, err := f.Release(f.t.Context(), f.pool, f.pace, []string{v.of.want.Lease})
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			f.wake(offers)
+		} else if !v.of.done {
+			f.visit(v.of)
+		}
+	}
+}
+
+func (f *fleet) visit(m *member) {
+	f.asks++
+	m.asks++
+	m.coming = false
+	if m.asks == 1 {
+		m.asked, m.grantsAtAsk = f.now, f.grants
+	}
+	r := slots.Request{Device: m.name, Wants: []slots.Want{m.want}, Reach: m.reach, Chance: f.dice.Float64()}
+	got, offers, err := f.Acquire(f.t.Context(), f.pool, f.pace, []slots.Request{r})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if got[0].Status == slots.StatusAcquired {
+		f.grants++
+		f.grantsAt = append(f.grantsAt, f.now)
+		m.done, m.granted, m.grantsUntilGrant = true, f.now, f.grants-m.grantsAtAsk
+		works := time.Duration((0.5 + f.dice.Float64()) * float64(f.pace.Hold))
+		heap.Push(&f.visits, visit{at: f.now + works, of: m, ends: true})
+	} else {
+		late := time.Duration(f.dice.Float64() * float64(50*time.Millisecond))
+		heap.Push(&f.visits, visit{at: f.now + got[0].After + late, of: m})
+	}
+	f.wake(offers)
+}
+
+// until are the grants from a time on, for so long.
+func (f *fleet) until(from, long time.Duration) (n int) {
+	for _, at := range f.grantsAt {
+		if at > from && at <= from+long {
+			n++
+		}
+	}
+	return n
+}
+
+// A few pollers beside many devices that can be told of a slot are not passed over for long.
+func TestFewPollersBesideManyThatAreTold(t *testing.T) {
+	t.Parallel()
+	many := 50_000
+	if testing.Short() {
+		many = 5000
+	}
+	for _, capacity := range []int{1, 10, 60} {
+		for _, hold := range []time.Duration{500 * time.Millisecond, 20 * time.Second} {
+			t.Run(fmt.Sprintf("%d slots, held %s", capacity, hold), func(t *testing.T) {
+				t.Parallel()
+				f := newFleet(t, capacity, hold)
+				f.sit(many, 1)
+				f.run(10*hold, func() bool { return false })
+				few := f.add(3, 2, slots.ReachNone, f.now, time.Millisecond)
+				f.run(f.now+1000*hold, func() bool { return few[0].done && few[1].done && few[2].done })
+				for _, m := range few {
+					most := max(2*capacity+3, f.until(m.asked, 4*time.Second))
+					t.Logf("granted after %d grants, %s and %d reports; want %d grants at most", m.grantsUntilGrant, m.granted-m.asked, m.asks, most)
+					if !m.done || m.grantsUntilGrant > most {
+						t.Errorf("done %v after %d grants, want %d at most", m.done, m.grantsUntilGrant, most)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Of many batches with a waiter each, every one has its turn, however many there are.
+func TestNoBatchHidesBehindOthers(t *testing.T) {
+	t.Parallel()
+	for _, capacity := range []int{1, 10, 60} {
+		for _, reach := range []slots.Reach{slots.ReachNone, slots.ReachPush} {
+			t.Run(fmt.Sprintf("%d slots, reach %d", capacity, reach), func(t *testing.T) {
+				t.Parallel()
+				const batches = 300
+				f := newFleet(t, capacity, time.Second)
+				f.sit(batches+2*capacity, 1) // and more of one batch
+				f.run(2*time.Second, func() bool { return false })
+				var all []*member
+				for batch := range int64(batches) {
+					all = append(all, f.add(1, batch+2, reach, f.now, time.Second)...)
+				}
+				f.run(f.now+time.Hour, func() bool { return false })
+				worst := 0
+				for _, m := range all {
+					worst = max(worst, m.grantsUntilGrant)
+					if !m.done {
+						t.Errorf("%s of batch %d was never granted", m.name, m.want.Batch)
+					}
+				}
+				t.Logf("granted after %d grants at most", worst)
+			})
+		}
+	}
+}
+
+// Ten thousand pollers that were passed over do not storm: most are told to come when it
+// is likely their turn, and only a few at once.
+func TestOwedPollersDoNotStorm(t *testing.T) {
+	t.Parallel()
+	pollers, told := 10_000, 60_000
+	if testing.Short() {
+		pollers, told = 2000, 20_000
+	}
+	f := newFleet(t, 60, 100*time.Millisecond)
+	f.sit(told, 1)
+	f.add(pollers, 2, slots.ReachNone, 0, f.pace.Period)
+	owed := 0
+	f.run(10*f.pace.Period, func() bool {
+		if f.asks%100 == 0 {
+			n, err := f.client.ZCard(t.Context(), history{server: f.server, pool: f.pool}.key("owed")).Result()
+			if owed = int(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return owed > pollers/2
+	})
+	before, began := f.asks, f.now
+	f.run(began+10*time.Second, func() bool { return false })
+	rate, natural := float64(f.asks-before)/10, float64(pollers)/f.pace.Period.Seconds()
+	grants := float64(f.until(began, 10*time.Second)) / 10
+	t.Logf("%d owed of %d: %.0f reports a second and %.0f grants; %.0f reports would come anyway", owed, pollers, rate, grants, natural)
+	if owed <= pollers/2 || rate > 1.5*(natural+grants) {
+		t.Errorf("%.0f reports a second with %d owed, want %.0f at most", rate, owed, 1.5*(natural+grants))
+	}
+}

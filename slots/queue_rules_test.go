@@ -1,0 +1,325 @@
+package slots_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// queueModel is the queue of a pool in plain lists, as the header of lua/queue.lua has it.
+type queueModel struct {
+	now      int64 // ms
+	capacity int
+	holds    map[string]int64 // lease -> batch
+	waiters  map[string]*modelWaiter
+	times    map[int64]float64 // virtual, by batch
+	grants   int
+	time     float64 // virtual, of the latest grant
+	ahead    float64 // ms by which keeping slots is ahead of its share
+	keptAt   int64   // when that was
+	vain     int
+	told     []string // offers to send, of this call
+}
+
+type modelWaiter struct {
+	slots.Want
+
+	device        string
+	class         string // T, O or P
+	reach         int
+	turn          int
+	due, ends     int64
+	timer, made   int64
+	offered, sent bool
+	kept, owed    bool
+	id            int64 // of the offer, once it was seen
+}
+
+func newQueueModel(capacity int) *queueModel {
+	return &queueModel{capacity: capacity, holds: map[string]int64{}, waiters: map[string]*modelWaiter{}, times: map[int64]float64{}}
+}
+
+func (m *queueModel) reserved() (n int) {
+	for _, w := range m.waiters {
+		if w.offered {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *queueModel) held(batch int64) (n int) {
+	for _, b := range m.holds {
+		if b == batch {
+			n++
+		}
+	}
+	for _, w := range m.waiters {
+		if w.offered && w.Batch == batch {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *queueModel) waits(batch int64) bool {
+	for _, w := range m.waiters {
+		if w.Batch == batch {
+			return true
+		}
+	}
+	return false
+}
+
+// virtual is the time of a batch: without a waiter it begins where the others are.
+func (m *queueModel) virtual(batch int64) float64 {
+	if m.waits(batch) {
+		return m.times[batch]
+	}
+	return max(m.times[batch], m.time)
+}
+
+// before is the order of batches.
+func (m *queueModel) before(a, b slots.Want) int {
+	return cmp.Or(cmp.Compare(m.held(a.Batch)*b.Weight, m.held(b.Batch)*a.Weight),
+		cmp.Compare(m.virtual(a.Batch), m.virtual(b.Batch)), cmp.Compare(a.Batch, b.Batch))
+}
+
+func (m *queueModel) best(wants []slots.Want) int {
+	best := 0
+	for n, w := range wants {
+		if cmp.Or(m.before(w, wants[best]), inBatch(w, wants[best])) < 0 {
+			best = n
+		}
+	}
+	return best
+}
+
+// inOrder are the waiters of a class in the order.
+func (m *queueModel) inOrder(class string) []*modelWaiter {
+	all := slices.DeleteFunc(slices.Collect(maps.Values(m.waiters)), func(w *modelWaiter) bool { return w.class != class })
+	slices.SortFunc(all, func(a, b *modelWaiter) int {
+		return cmp.Or(m.before(a.Want, b.Want), inBatch(a.Want, b.Want), strings.Compare(a.device, b.device))
+	})
+	return all
+}
+
+// inTurn are those that are owed.
+func (m *queueModel) inTurn() []*modelWaiter {
+	all := slices.DeleteFunc(slices.Collect(maps.Values(m.waiters)), func(w *modelWaiter) bool { return !w.owed })
+	slices.SortFunc(all, func(a, b *modelWaiter) int {
+		return cmp.Or(cmp.Compare(a.turn, b.turn), strings.Compare(a.device, b.device))
+	})
+	return all
+}
+
+// begin is what each call does first: timers are heard, those that are over first.
+func (m *queueModel) begin(missed bool) {
+	m.told = nil
+	all := slices.SortedFunc(maps.Values(m.waiters), func(a, b *modelWaiter) int {
+		return cmp.Or(cmp.Compare(a.timer, b.timer), strings.Compare(a.device, b.device))
+	})
+	for _, w := range all {
+		switch over := w.timer <= m.now; {
+		case !over && !(missed && w.timer <= m.now+500 && w.offered && !w.sent && w.reach == 2 && w.made <= m.now-500):
+		case !w.offered:
+			m.leave(w)
+		case w.ends > m.now:
+			m.tell(w)
+		default:
+			if !w.kept {
+				m.vain++
+			}
+			m.away(w)
+		}
+	}
+}
+
+func (m *queueModel) tell(w *modelWaiter) {
+	w.timer = min(w.ends, m.now+500)
+	m.told = append(m.told, fmt.Sprintf("%s %d %d for %s", w.device, w.Batch, w.Task, time.Duration(w.ends-m.now)*time.Millisecond))
+}
+
+func (m *queueModel) wait(w *modelWaiter, class string) {
+	if w.kept {
+		m.owe(-float64(max(w.ends-m.now, 0)))
+	}
+	w.class, w.offered, w.sent, w.kept = class, false, false, false
+	w.timer = w.due + queuePace.Period.Milliseconds() + 2000
+}
+
+func (m *queueModel) away(w *modelWaiter) {
+	w.owed = w.owed && !w.offered
+	m.wait(w, "P")
+}
+
+func (m *queueModel) leave(w *modelWaiter) {
+	m.wait(w, "P")
+	delete(m.waiters, w.device)
+}
+
+// owe counts slot-time that is kept: twenty times it must pass, over all slots.
+func (m *queueModel) owe(ms float64) {
+	m.settle()
+	m.ahead += ms * 20 / float64(max(m.capacity, 1))
+}
+
+func (m *queueModel) settle() {
+	m.ahead, m.keptAt = max(m.ahead-float64(m.now-m.keptAt), 0), m.now
+}
+
+func (m *queueModel) hear(n slots.News) {
+	for _, w := range m.waiters {
+		switch {
+		case n.What == slots.BatchLeft && w.Batch == n.Batch:
+			m.leave(w)
+		case n.What == slots.BatchLeft || w.device != n.Device || n.Offer != 0 && (!w.offered || n.Offer != w.id):
+		case n.What == slots.OfferSent:
+			w.sent, w.timer = true, w.ends
+		case n.What == slots.WaiterAway:
+			m.away(w)
+		case n.What == slots.WaiterLeft:
+			m.leave(w)
+		}
+	}
+}
+
+func (m *queueModel) acquire(r slots.Request) slots.Acquisition {
+	n, left := m.best(r.Wants), m.capacity-len(m.holds)-m.reserved()
+	w := m.waiters[r.Device]
+	if w != nil && w.offered {
+		if i := slices.IndexFunc(r.Wants, func(o slots.Want) bool { return o.Batch == w.Batch && inBatch(o, w.Want) == 0 }); i >= 0 {
+			n, left = i, m.capacity-len(m.holds)
+		}
+	}
+	want := r.Wants[n]
+	if left < 1 {
+		after, position := m.join(r.Device, want, int(r.Reach), r.Chance)
+		return slots.Acquisition{Status: slots.StatusFull, Position: position, After: time.Duration(after) * time.Millisecond}
+	}
+	began := m.virtual(want.Batch)
+	if w != nil {
+		if w.offered && !w.kept {
+			m.vain = 0
+		}
+		m.leave(w)
+	}
+	m.time = max(began, m.time)
+	m.times[want.Batch] = m.time + math.Floor(1e6/float64(want.Weight))
+	m.grants++
+	m.holds[want.Lease] = want.Batch
+	return slots.Acquisition{Status: slots.StatusAcquired, Want: n}
+}
+
+// position is in how many grants it is the turn of a task.
+func (m *queueModel) position(device string, want slots.Want) int {
+	rank, weights := 1.0, map[int64]int{want.Batch: want.Weight}
+	for _, w := range m.waiters {
+		weights[w.Batch] = w.Weight
+		if w.Batch == want.Batch && cmp.Or(inBatch(w.Want, want), strings.Compare(w.device, device)) < 0 {
+			rank++
+		}
+	}
+	all, weight := 0.0, float64(want.Weight)
+	for _, w := range weights {
+		all += float64(w)
+	}
+	if lead := max(float64(m.capacity)*weight/all-float64(m.held(want.Batch)), 0); rank > lead {
+		rank = math.Floor(lead + (rank-lead)*all/weight)
+	}
+	return int(max(min(rank, float64(len(m.waiters)+1)), 1))
+}
+
+func (m *queueModel) join(device string, want slots.Want, reach int, chance float64) (after int64, position int) {
+	w := m.waiters[device]
+	if w != nil && (w.Batch != want.Batch || inBatch(w.Want, want) != 0) {
+		m.leave(w)
+		w = nil
+	}
+	if !m.waits(want.Batch) {
+		m.times[want.Batch] = m.virtual(want.Batch)
+	}
+	turn := m.grants + m.position(device, want)
+	if w == nil {
+		w = &modelWaiter{device: device, Want: want, turn: turn}
+	}
+	kept := w.kept
+	if reach > 0 || turn < w.turn {
+		w.turn = turn
+	}
+	w.reach = reach
+	w.owed = reach == 0 && m.grants >= w.turn+m.capacity
+	m.waiters[device] = w
+	wait, position := m.sleep(w, chance)
+	after = max(int64(math.Floor(wait)), 1000)
+	w.due, w.kept = m.now+after, kept
+	w.owed = w.owed && !w.offered
+	m.wait(w, map[bool]string{true: "T", false: "P"}[reach > 0])
+	return after, position
+}
+
+func (m *queueModel) sleep(w *modelWaiter, chance float64) (wait float64, position int) {
+	const period, hold = 30_000, 8000
+	ahead, interval, early := w.turn-m.grants, hold/float64(max(m.capacity, 1)), 0.9+chance/10
+	rank := slices.Index(m.inTurn(), w)
+	switch {
+	case m.capacity == 0:
+		return period, max(ahead, 1)
+	case rank >= 0:
+		soon := 1000 * (1 + chance/4 + float64(rank)/float64(max(m.capacity/20, 1))/4)
+		return max(min(float64(rank)*interval, period)*early, min(soon, 2000)), rank + 1
+	}
+	grants := ahead
+	if ahead <= 0 {
+		grants += m.capacity
+	}
+	if w.reach > 0 {
+		return min(float64(grants)*interval+period, 8*period) * early, max(ahead, 1)
+	}
+	return min(float64(grants)*interval, 3*period) * early, max(ahead, 1)
+}
+
+// end offers what is free.
+func (m *queueModel) end() {
+	for m.capacity-len(m.holds)-m.reserved() > 0 {
+		w := m.toKeep()
+		if w == nil {
+			told := m.inOrder("T")
+			if len(told) == 0 {
+				return
+			}
+			w = told[0]
+			w.ends = m.now + 3000
+			if m.vain >= 10 {
+				w.ends = m.now + 500
+			}
+		}
+		w.class, w.offered, w.made = "O", true, m.now
+		if w.kept {
+			w.sent, w.timer = true, w.ends
+		} else {
+			m.tell(w)
+		}
+	}
+}
+
+// toKeep is an owed poller that is about to come, for which a slot may be kept.
+func (m *queueModel) toKeep() *modelWaiter {
+	window := max(min(4*8000/float64(m.capacity), 2000), 20)
+	owed := m.inTurn()
+	for _, w := range owed[:min(len(owed), max(m.capacity/20, 1))] {
+		m.settle()
+		if !w.offered && w.due+250 > m.now && float64(w.due) <= float64(m.now)+window && m.ahead <= 200_000/float64(m.capacity) {
+			w.ends, w.kept = w.due+250, true
+			m.owe(float64(w.ends - m.now))
+			return w
+		}
+	}
+	return nil
+}
