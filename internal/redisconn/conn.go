@@ -24,7 +24,9 @@ type Conn struct {
 // Open returns a client that connects when it is used.
 func Open(options *redis.UniversalOptions) *Conn {
 	if options.MasterName != "" {
-		return &Conn{Client: redis.NewFailoverClient(options.Failover()), Database: options.DB}
+		client := redis.NewFailoverClient(options.Failover())
+		client.AddHook(watch{func(context.Context) {}}) // Sentinel tells of another master
+		return &Conn{Client: client, Database: options.DB}
 	}
 	t := newTopology(options)
 	cluster := t.options.Cluster()
@@ -63,10 +65,8 @@ func (w watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return err
 		}
 		w.reread(ctx)
-		if Lost(err) {
-			err = lostError{err.Error()}
-			cmd.SetErr(err)
-		}
+		err = final(err)
+		cmd.SetErr(err)
 		return err
 	}
 }
@@ -74,18 +74,47 @@ func (w watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook looks at the answers to several.
 func (w watch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := next(ctx, cmds)
-		if useless(err) {
-			w.reread(ctx)
+		all := make([]redis.Cmder, len(cmds))
+		for i, cmd := range cmds {
+			all[i] = once{cmd}
 		}
-		return err
+		err := next(ctx, all)
+		if !useless(err) {
+			return err
+		}
+		w.reread(ctx)
+		for _, cmd := range cmds {
+			cmd.SetErr(final(cmd.Err()))
+		}
+		return final(err)
 	}
 }
+
+// once is a command of a pipeline, for which the library decides before it asks
+// the hooks whether to send again what was lost.
+type once struct{ redis.Cmder }
+
+// NoRetry says that it does not.
+func (once) NoRetry() bool { return true }
 
 // lostError is no error that the library would send a command again for.
 type lostError struct{ text string }
 
 func (e lostError) Error() string { return e.text }
+
+// final makes a lostError of what was lost. It does not name the port of this end,
+// which would make another text of each loss.
+func final(err error) error {
+	if !Lost(err) {
+		return err
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		told := *op
+		told.Source = nil
+		err = &told
+	}
+	return lostError{err.Error()}
+}
 
 // Lost is whether no answer came, so that sending again can help: not when all
 // connections are busy already, nor when the client was closed.

@@ -162,3 +162,46 @@ func TestNothingIsAskedAfterClose(t *testing.T) {
 		t.Errorf("%v, want ErrClosed", err)
 	}
 }
+
+// A server is asked once, whatever names it has.
+func TestNobodyIsAskedTwice(t *testing.T) {
+	t.Parallel()
+	cluster := testservers.RedisCluster3(t, false)
+	for url, nodes := range map[string]int{testservers.Redis(t).URL(): 1, cluster.Nodes[0].URL(): 3} {
+		c := open(t, url)
+		untilWorks(t, c, "key")
+		if asked := c.Asked(); len(asked) != nodes {
+			t.Errorf("%v are asked of %d nodes", asked, nodes)
+		}
+	}
+}
+
+// Only a caller knows whether what it sent may happen twice: the library sends
+// nothing again to which no answer came, alone or in a pipeline.
+func TestWhatIsLostIsSentOnce(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	way := testservers.NewProxy(t, server.Addr)
+	lossy, sure := open(t, "redis://"+way.Addr), open(t, server.URL())
+	for name, send := range map[string]func(key string) error{
+		"alone": func(key string) error { return lossy.Client.Incr(t.Context(), key).Err() },
+		"in a pipeline": func(key string) error {
+			_, err := lossy.Client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+				p.Incr(t.Context(), key)
+				return p.Incr(t.Context(), key+" too").Err()
+			})
+			return err
+		},
+	} {
+		if err := send("warm"); err != nil {
+			t.Fatal(err)
+		}
+		way.DropReplies(1)
+		if err := send(name); !redisconn.Lost(err) {
+			t.Errorf("%s: %v, and the answer was lost", name, err)
+		}
+		if n, err := sure.Client.Get(t.Context(), name).Int(); n != 1 || err != nil {
+			t.Errorf("%s: it happened %d times, %v", name, n, err)
+		}
+	}
+}

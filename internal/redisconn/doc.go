@@ -4,8 +4,8 @@
 //
 // Guarantees: a Cluster is recognised behind any of its addresses, at the start and
 // whenever its topology is read again; the topology is read again at once when a
-// node does not answer or does not serve; replicas are never read; a command
-// is sent again only by its caller, or where a node said that another one has its key.
+// node does not answer or does not serve; replicas are never read; a command, or a
+// pipeline, to which no answer came is sent again only by its caller.
 // A Redis that takes calls and does not answer costs its callers one wait, not one each.
 //
 // Limits: database 0 only, of a Cluster. With CLUSTER forbidden or renamed a

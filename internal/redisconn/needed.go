@@ -15,9 +15,10 @@ const probeKey = "slots:{}:probe"
 var neededLua string
 
 // forbiddenCommands are those that the program needs and that this user may not use
-// here, or that do not exist.
+// here, or that do not exist. The key is an argument: as a key of the script it would
+// have all nodes of a Cluster but one refuse to run it.
 func forbiddenCommands(ctx context.Context, client redis.UniversalClient) ([]string, error) {
-	forbidden, err := redis.NewScript(neededLua).Run(ctx, client, []string{probeKey}).StringSlice()
+	forbidden, err := redis.NewScript(neededLua).Run(ctx, client, nil, probeKey).StringSlice()
 	if err != nil {
 		return nil, fmt.Errorf("EVALSHA, EVAL: %w", err)
 	}

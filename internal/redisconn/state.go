@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -22,19 +24,21 @@ func (c *Conn) Served(ctx context.Context, keys []string) (int, error) {
 		}
 		return len(keys), nil
 	}
-	failed, err := eachMaster(ctx, cluster, works)
+	answers, err := eachMaster(ctx, cluster, works)
 	if err != nil {
 		return 0, fmt.Errorf("redis: %w", err)
 	}
 	served := 0
 	for _, key := range keys {
-		if _, fails := failed[nodeOf(ctx, cluster, key)]; !fails {
+		if answers[nodeOf(ctx, cluster, key)] == nil {
 			served++
 		}
 	}
 	var errs []error
-	for addr, err := range failed {
-		errs = append(errs, fmt.Errorf("redis node %s: %w", dialed(addr), err))
+	for _, addr := range slices.Sorted(maps.Keys(answers)) {
+		if err := answers[addr]; err != nil {
+			errs = append(errs, fmt.Errorf("redis node %s: %w", dialed(addr), err))
+		}
 	}
 	return served, errors.Join(errs...)
 }
@@ -55,74 +59,77 @@ func works(ctx context.Context, node *redis.Client) error {
 	return nil
 }
 
-// eachMaster asks all masters at once, and returns those that failed by address.
+// eachMaster asks all masters at once. The answers are by address; nil: it did not fail.
 func eachMaster(ctx context.Context, cluster *redis.ClusterClient, ask func(context.Context, *redis.Client) error) (map[string]error, error) {
 	var mu sync.Mutex
-	failed := make(map[string]error)
+	answers := make(map[string]error)
 	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		if err := rescue.Call(func() error { return ask(ctx, node) }); err != nil { // in a goroutine of the library
-			mu.Lock()
-			defer mu.Unlock()
-			failed[node.Options().Addr] = err
-		}
+		err := rescue.Call(func() error { return ask(ctx, node) }) // in a goroutine of the library
+		mu.Lock()
+		defer mu.Unlock()
+		answers[node.Options().Addr] = err
 		return nil
 	})
-	return failed, err
+	return answers, err
 }
 
 // Notes are what an operator should know of the servers: what they are, and what
 // stands in the way of the program or of its promises.
 type Notes struct {
 	Kind    string   // as "one server", "a Cluster of 3 masters"
-	Version string   // of one of them, as it says itself; empty: it does not
-	Trouble []string // sentences without a full stop; no secrets
+	Version string   // the first of theirs by the alphabet, as they say themselves; empty: they do not
+	Trouble []string // sentences without a full stop, by the alphabet; no secrets
+
+	clustered bool // one of them says so
 }
 
-// Examine asks each master. An error: nothing could be found out.
+// Examine asks each master. An error: none of them is of use.
 func (c *Conn) Examine(ctx context.Context) (Notes, error) {
-	notes := Notes{Kind: "a master behind Sentinel"}
 	cluster, ok := c.Client.(*redis.ClusterClient)
 	if !ok {
-		return notes, examine(ctx, c.Client, "it", &notes)
+		notes, err := examine(ctx, c.Client, "it")
+		notes.Kind = "a master behind Sentinel"
+		return notes, err
 	}
 	var mu sync.Mutex
-	masters, clustered := 0, false
-	failed, err := eachMaster(ctx, cluster, func(ctx context.Context, node *redis.Client) error {
-		info, err := node.Info(ctx).Result()
+	var notes Notes
+	answers, err := eachMaster(ctx, cluster, func(ctx context.Context, node *redis.Client) error {
+		one, err := examine(ctx, node, dialed(node.Options().Addr))
+		if err == nil {
+			err = works(ctx, node)
+		}
 		mu.Lock()
 		defer mu.Unlock()
-		masters++
-		clustered = clustered || fields(info)["cluster_enabled"] == "1"
-		if Lost(err) {
-			return err
-		}
-		return examine(ctx, node, dialed(node.Options().Addr), &notes)
+		notes.add(one)
+		return err
 	})
 	notes.Kind = "one server"
-	if clustered {
-		notes.Kind = fmt.Sprintf("a Cluster of %d masters", masters)
+	if notes.clustered {
+		notes.Kind = fmt.Sprintf("a Cluster of %d masters", len(answers))
 	}
-	if err == nil && len(failed) == masters {
-		for _, err = range failed {
-			break
+	failed := 0
+	for _, addr := range slices.Sorted(maps.Keys(answers)) {
+		if answers[addr] != nil {
+			failed++
+			err = answers[addr]
+			notes.note("%s is of no use: %s", dialed(addr), err)
 		}
 	}
-	if err != nil {
+	slices.Sort(notes.Trouble)
+	if err != nil && failed == len(answers) {
 		return notes, fmt.Errorf("redis: %w", err)
 	}
 	return notes, nil
 }
 
 // examine notes what one server says of itself.
-func examine(ctx context.Context, client redis.UniversalClient, name string, notes *Notes) error {
+func examine(ctx context.Context, client redis.UniversalClient, name string) (notes Notes, err error) {
 	info, err := client.Info(ctx).Result()
-	if Lost(err) {
-		return err
-	}
 	if err != nil {
-		return fmt.Errorf("INFO: %w", err)
+		return notes, fmt.Errorf("INFO: %w", err)
 	}
 	says := fields(info)
+	notes.clustered = says["cluster_enabled"] == "1"
 	notes.Version = says["redis_version"]
 	if version := says["valkey_version"]; version != "" {
 		notes.Version = "Valkey " + version
@@ -137,10 +144,18 @@ func examine(ctx context.Context, client redis.UniversalClient, name string, not
 	if len(forbidden) > 0 {
 		notes.note("%s forbids commands that are needed, or has renamed them: %s. See deploy/redis/users.acl", name, strings.Join(forbidden, ", "))
 	}
-	return err
+	return notes, err
+}
+
+// add adds those of another server.
+func (n *Notes) add(other Notes) {
+	n.Trouble = append(n.Trouble, other.Trouble...)
+	n.clustered = n.clustered || other.clustered
+	if n.Version == "" || other.Version != "" && other.Version < n.Version {
+		n.Version = other.Version
+	}
 }
 
 func (n *Notes) note(format string, args ...any) {
-	said := fmt.Sprintf(format, args...)
-	n.Trouble = append(n.Trouble, said)
+	n.Trouble = append(n.Trouble, fmt.Sprintf(format, args...))
 }

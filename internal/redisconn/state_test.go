@@ -96,6 +96,58 @@ func TestExamineFails(t *testing.T) {
 	}
 }
 
+// A Cluster is as good as its masters: those of no use are told, whichever they are,
+// and always in the same words. Without any the error says so.
+func TestExamineNotesMastersThatFail(t *testing.T) {
+	t.Parallel()
+	for coverage, partly := range map[string]bool{"yes": false, "no": true} {
+		t.Run(coverage, func(t *testing.T) {
+			t.Parallel()
+			cluster := testservers.RedisCluster3(t, false, "--cluster-require-full-coverage", coverage)
+			c := open(t, cluster.Nodes[0].URL())
+			if notes, err := c.Examine(t.Context()); err != nil || len(notes.Trouble) != 0 {
+				t.Fatalf("%+v, %v", notes, err)
+			}
+			cluster.Nodes[cluster.Master("slots:{}:probe")].Kill()
+			eventually(t, "note of the loss", func() bool {
+				notes, err := c.Examine(t.Context())
+				if partly {
+					return err == nil && notes.Kind == "a Cluster of 3 masters" && len(notes.Trouble) == 1 && strings.Contains(notes.Trouble[0], "is of no use: ")
+				}
+				return err != nil && strings.Contains(err.Error(), "cluster_state is fail")
+			})
+		})
+	}
+}
+
+// The log of the program repeats what differs from the last time.
+func TestExamineSaysTheSameOfTheSame(t *testing.T) {
+	t.Parallel()
+	cluster := testservers.RedisCluster3(t, false, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru", "--rename-command", "ZPOPMIN", "ELSE")
+	c := open(t, cluster.Nodes[0].URL())
+	first, err := c.Examine(t.Context())
+	if err != nil || len(first.Trouble) != 6 {
+		t.Fatalf("%+v, %v; want two troubles of each master", first, err)
+	}
+	for range 20 {
+		if notes, err := c.Examine(t.Context()); err != nil || !slices.Equal(notes.Trouble, first.Trouble) {
+			t.Fatalf("%q, %v; before %q", notes.Trouble, err, first.Trouble)
+		}
+	}
+	server := testservers.Redis(t)
+	silent := open(t, server.URL())
+	server.Pause()
+	var said []string
+	for range 2 {
+		_, err := silent.Examine(t.Context())
+		said = append(said, fmt.Sprint(err))
+	}
+	server.Resume()
+	if said[0] != said[1] || !strings.Contains(said[0], "timeout") {
+		t.Errorf("%q", said)
+	}
+}
+
 func TestExamineCluster(t *testing.T) {
 	t.Parallel()
 	notes, err := open(t, testservers.RedisCluster3(t, false).Nodes[1].URL()).Examine(t.Context())

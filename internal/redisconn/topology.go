@@ -126,12 +126,12 @@ func (t *topology) nodes() []string {
 	var found []string
 	known := make(map[string]bool)
 	for _, seed := range t.seeds {
-		known[seed] = true
+		known[dialed(seed)] = true
 	}
 	for _, slot := range t.latest {
 		for _, node := range slot.Nodes {
-			if !known[node.Addr] {
-				known[node.Addr] = true
+			if addr := dialed(node.Addr); !known[addr] {
+				known[addr] = true
 				found = append(found, node.Addr)
 			}
 		}
@@ -145,7 +145,7 @@ func (t *topology) nodes() []string {
 // forget closes the connections to nodes that are gone.
 func (t *topology) forget(known map[string]bool) {
 	for addr, client := range t.asking {
-		if !known[addr] {
+		if !known[dialed(addr)] {
 			_ = client.Close()
 			delete(t.asking, addr)
 		}

@@ -1,9 +1,10 @@
 -- Names the commands of the program that this user may not use, or that do not
 -- exist here. Each is tried on a key that holds a text for a moment, so most
--- of them fail for that reason and change nothing.
--- KEYS     the key
+-- of them fail for that reason and change nothing. On a node of a Cluster that does
+-- not have the key, those that are permitted fail for this reason.
+-- ARGV     the key
 -- Returns  the names
-local key = KEYS[1]
+local key = ARGV[1]
 local tries = {
   { 'SET', key, '', 'PX', '1000' }, { 'GET', key }, { 'PEXPIRE', key, '1000' }, { 'EXISTS', key }, { 'TIME' },
   { 'HGET', key, 'f' }, { 'HSET', key, 'f', '1' }, { 'HDEL', key, 'f' }, { 'HEXISTS', key, 'f' }, { 'HINCRBY', key, 'f', '1' },
