@@ -69,4 +69,5 @@ type Error struct {
 	Detail string // for people; names the field and the limit
 }
 
+// Error is for logs: a device is told the code and the detail apart.
 func (e *Error) Error() string { return e.Code + ": " + e.Detail }

@@ -44,6 +44,7 @@ type FieldError struct {
 	Allowed string // what it may be
 }
 
+// Error names the field and what it may be.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Allowed }
 
 // Unwrap says what kind of error it is.

@@ -77,6 +77,7 @@ func (c *limitedConn) deadline() time.Time {
 	return end
 }
 
+// Read waits no longer than what is allowed.
 func (c *limitedConn) Read(b []byte) (int, error) {
 	if err := c.SetReadDeadline(c.deadline()); err != nil {
 		return 0, err
@@ -88,6 +89,7 @@ func (c *limitedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Write waits no longer than what is allowed.
 func (c *limitedConn) Write(b []byte) (int, error) {
 	if err := c.SetWriteDeadline(c.deadline()); err != nil {
 		return 0, err

@@ -164,6 +164,7 @@ func grantDest(g *Grant) []any {
 // remaining reads the clock, after LeaseUntil.
 type remaining struct{ of *Grant }
 
+// Scan expects the time of the database.
 func (s remaining) Scan(src any) error {
 	var now time.Time
 	if err := (instant{&now}).Scan(src); err != nil {

@@ -38,6 +38,7 @@ type EntryError struct {
 	Err   error
 }
 
+// Error leaves it to the caller to name the entry.
 func (e *EntryError) Error() string { return e.Err.Error() }
 
 // Unwrap is what is wrong.

@@ -133,6 +133,7 @@ type preparedTx struct {
 	from *prepared
 }
 
+// QueryContext uses the prepared statement, if there is one.
 func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	if statement := t.from.orNote(query); statement != nil {
 		return t.StmtContext(ctx, statement).QueryContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction
@@ -140,6 +141,7 @@ func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any)
 	return t.Tx.QueryContext(ctx, query, args...)
 }
 
+// ExecContext uses the prepared statement, if there is one.
 func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	if statement := t.from.orNote(query); statement != nil {
 		return t.StmtContext(ctx, statement).ExecContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction

@@ -62,6 +62,7 @@ type queued struct {
 	unknown        Unknown
 }
 
+// String is the detail of the event.
 func (n queued) String() string {
 	if n.skipped == 0 {
 		return fmt.Sprintf("tasks=%d", n.total)

@@ -15,6 +15,7 @@ import (
 // instant reads a time: timestamptz, or milliseconds since 1970.
 type instant struct{ to *time.Time }
 
+// Scan makes NULL the zero time.
 func (s instant) Scan(src any) error {
 	switch v := src.(type) {
 	case nil:
@@ -32,6 +33,7 @@ func (s instant) Scan(src any) error {
 // maybe reads a time that may be missing.
 type maybe struct{ to **time.Time }
 
+// Scan makes NULL nil.
 func (s maybe) Scan(src any) error {
 	*s.to = nil
 	if src == nil {
@@ -45,6 +47,7 @@ func (s maybe) Scan(src any) error {
 // millis reads a number of milliseconds.
 type millis struct{ to *time.Duration }
 
+// Scan makes NULL 0.
 func (s millis) Scan(src any) error {
 	var ms sql.Null[int64]
 	err := ms.Scan(src)
@@ -55,6 +58,7 @@ func (s millis) Scan(src any) error {
 // document reads JSON, byte for byte.
 type document struct{ to *json.RawMessage }
 
+// Scan makes NULL nil.
 func (s document) Scan(src any) error {
 	switch v := src.(type) {
 	case nil:
@@ -74,6 +78,7 @@ type decoded[T any] struct{ to *T }
 
 func fromJSON[T any](to *T) decoded[T] { return decoded[T]{to} }
 
+// Scan makes NULL the zero value.
 func (s decoded[T]) Scan(src any) error {
 	var raw json.RawMessage
 	if err := (document{&raw}).Scan(src); err != nil {
@@ -90,6 +95,7 @@ func (s decoded[T]) Scan(src any) error {
 // words reads a list joined by commas.
 type words struct{ to *[]string }
 
+// Scan makes NULL, and an empty text, nil.
 func (s words) Scan(src any) error {
 	var joined sql.Null[string]
 	err := joined.Scan(src)
@@ -105,6 +111,7 @@ type optional[T any] struct{ to *T }
 
 func opt[T any](to *T) optional[T] { return optional[T]{to} }
 
+// Scan makes NULL the zero value.
 func (s optional[T]) Scan(src any) error {
 	var v sql.Null[T]
 	err := v.Scan(src)
@@ -135,6 +142,7 @@ type (
 	abortMin     struct{ of *Batch }
 )
 
+// Scan makes NULL no rule at all. It goes before abortMin.
 func (s abortFailure) Scan(src any) error {
 	var share sql.Null[float64]
 	if err := share.Scan(src); err != nil {
@@ -147,6 +155,7 @@ func (s abortFailure) Scan(src any) error {
 	return nil
 }
 
+// Scan adds the least number of tasks to a rule.
 func (s abortMin) Scan(src any) error {
 	var tasks sql.Null[int64]
 	err := tasks.Scan(src)

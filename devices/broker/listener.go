@@ -98,6 +98,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// Close ends the connection, and forgets it.
 func (c *conn) Close() error {
 	c.listener.mu.Lock()
 	delete(c.listener.open, c)

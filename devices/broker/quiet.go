@@ -9,10 +9,12 @@ import (
 // packets: they carry payloads and passwords.
 type quiet struct{ next slog.Handler }
 
+// Enabled goes by the level that Handle would log at.
 func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
 	return q.next.Enabled(ctx, quietLevel(level))
 }
 
+// Handle logs one record of the broker.
 func (q quiet) Handle(ctx context.Context, record slog.Record) error {
 	quieter := slog.NewRecord(record.Time, quietLevel(record.Level), "mqtt broker: "+record.Message, record.PC)
 	record.Attrs(func(a slog.Attr) bool {
@@ -24,8 +26,10 @@ func (q quiet) Handle(ctx context.Context, record slog.Record) error {
 	return q.next.Handle(ctx, quieter)
 }
 
+// WithAttrs stays quiet.
 func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.next.WithAttrs(attrs)} }
 
+// WithGroup stays quiet.
 func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.next.WithGroup(name)} }
 
 func quietLevel(level slog.Level) slog.Level {

@@ -22,6 +22,7 @@ type UnservedError struct {
 	Err           error
 }
 
+// Error says how many pools are served, and why not all.
 func (e *UnservedError) Error() string {
 	return fmt.Sprintf("%d of %d pools are served: %v", e.Served, e.Known, e.Err)
 }

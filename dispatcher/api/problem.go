@@ -46,6 +46,7 @@ func problem(status int, code, detail string) *Problem {
 	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: detail}
 }
 
+// Error is for logs: it leaves out the cause, see Unwrap.
 func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
 
 // Unwrap gives the log the cause.

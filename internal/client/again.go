@@ -22,6 +22,7 @@ type LostError struct {
 	Reads   bool // what was asked changes nothing
 }
 
+// Error names the server, and why.
 func (e *LostError) Error() string { return "no answer from " + e.URL + ": " + e.Err.Error() }
 
 // Unwrap gives the cause.

@@ -24,6 +24,7 @@ type Problem struct { //nolint:errname // the word of RFC 9457
 	After  time.Duration `json:"-"` // that the server asks to wait; 0: not said
 }
 
+// Error is the detail for people, with the code.
 func (p *Problem) Error() string {
 	if p.Code == "" {
 		return fmt.Sprintf("%s %s: HTTP %d, and not in the words of a dispatcher", p.Method, p.Path, p.Status)

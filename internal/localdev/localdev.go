@@ -25,6 +25,7 @@ type StaleError struct {
 	URL  string // where it was
 }
 
+// Error says which dev is gone, and which file it left.
 func (e *StaleError) Error() string {
 	return fmt.Sprintf("the dev server that was at %s no longer runs (it was killed, and left %s)", e.URL, e.File)
 }

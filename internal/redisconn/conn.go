@@ -100,6 +100,7 @@ func (once) NoRetry() bool { return true }
 // lostError is no error that the library would send a command again for.
 type lostError struct{ text string }
 
+// Error is that of the library, as text.
 func (e lostError) Error() string { return e.text }
 
 // final makes a lostError of what was lost. It does not name the port of this end,

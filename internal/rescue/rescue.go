@@ -23,6 +23,7 @@ type Panic struct { //nolint:errname // it is one that was caught
 	Stack []byte // of the goroutine
 }
 
+// Error leaves the stack to Told.
 func (p *Panic) Error() string { return fmt.Sprintf("panicked: %v", p.Cause) }
 
 // Call runs work. Its panic is an error.
