@@ -1,8 +1,6 @@
 package api_test
 
 import (
-	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -84,41 +82,6 @@ func TestTooManyReportsAreToldToWait(t *testing.T) {
 	close(end)
 	<-done
 	b.report("e", `{}`).must(200)
-}
-
-// A device that promises bodies and sends none has a share of its own, and takes none of
-// the places: all others are answered, also from its address.
-func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
-	t.Parallel()
-	const places = 8 // twice the share of a device
-	b := embedded(t, func(s *setup) { s.api.MaxReports = places })
-	token := b.device("slow")
-	b.call("POST", "/v1/devices/slow/block", adminToken, nil).must(200)
-	for range places {
-		b.promise("slow", token)
-	}
-	until(t, func() bool {
-		a := b.call("POST", "/v1/devices/slow/report", token, `{}`)
-		return a.status == http.StatusServiceUnavailable && strings.Contains(string(a.body), "too many bodies")
-	})
-	for n := range 3 {
-		b.report(fmt.Sprint("d-", n), `{}`).must(200)
-		b.report(fmt.Sprint("d-", n), `{"x":"`+strings.Repeat("x", 40<<10)+`"}`).must(200)
-	}
-}
-
-// promise opens a report of 900 bytes, and sends none.
-func (b *bench) promise(device, token string) {
-	b.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { conn.Close() })
-	_, err = fmt.Fprintf(conn, "POST /v1/devices/%s/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 900\r\n\r\n", device, token)
-	if err != nil {
-		b.Fatal(err)
-	}
 }
 
 // until polls for a condition.

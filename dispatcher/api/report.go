@@ -1,8 +1,6 @@
 package api
 
 import (
-	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -17,17 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
 
-const (
-	maxReports = 512
-
-	// Bodies that are not here yet: a device has little to send and sends one at a time,
-	// but the connections of one that went out of reach stay for a while.
-	maxBodies    = 4096
-	eachBodies   = 4 // of one device
-	shortBody    = 4 << 10
-	maxLongBody  = 512 // of more than shortBody bytes: 32 MiB
-	eachLongBody = 2
-)
+const maxReports = 512
 
 // reports answers device reports. It is plain net/http: with a million devices
 // this is the one path that is hot.
@@ -37,8 +25,7 @@ type reports struct {
 	log        *slog.Logger
 	longest    time.Duration // that an answer may wait; 0: none does
 	places     chan struct{} // bounds the reports under way, without those that wait
-	bodies     *Shares       // bounds the bodies that are read, by device
-	long       *Shares       // bounds those of them that are long
+	bodies     *bodies       // bounds those that are not here yet
 }
 
 func newReports(options Options) *reports {
@@ -48,7 +35,7 @@ func newReports(options Options) *reports {
 	}
 	return &reports{
 		dispatcher: options.Dispatcher, gate: options.Gate, log: options.Logger, longest: options.LongPollMax, places: make(chan struct{}, places),
-		bodies: unkept(maxBodies, eachBodies), long: unkept(maxLongBody, eachLongBody),
+		bodies: newBodies(places),
 	}
 }
 
@@ -85,7 +72,7 @@ func (h *reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	body, err := h.readBody(w, r, device)
+	body, err := h.bodies.read(w, r, caller)
 	if err != nil {
 		return devices.Reply{}, err
 	}
@@ -138,32 +125,6 @@ func (h *reports) authenticate(r *http.Request, device devices.ID) (dispatcher.C
 func allowWait(w http.ResponseWriter, wait time.Duration) {
 	answerBy := time.Now().Add(wait + dispatcher.AnswerAfterWait)
 	_ = http.NewResponseController(w).SetWriteDeadline(answerBy) // a test's recorder has none
-}
-
-// readBody reads a report, within the time that the server gives a request. A body that
-// broke off is the network's fault: the device is to send the same again.
-func (h *reports) readBody(w http.ResponseWriter, r *http.Request, device devices.ID) ([]byte, error) {
-	leave, ok := h.bodies.Take(string(device), false)
-	if !ok {
-		return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many bodies are not here yet, of this device or of all")
-	}
-	defer leave()
-	from := http.MaxBytesReader(w, r.Body, devices.MaxBody)
-	body, err := io.ReadAll(io.LimitReader(from, shortBody))
-	if err == nil && len(body) == shortBody {
-		leave, ok := h.long.Take(string(device), false)
-		if !ok {
-			return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many long reports at once, of this device or of all")
-		}
-		defer leave()
-		var rest []byte
-		rest, err = io.ReadAll(from)
-		body = append(body, rest...)
-	}
-	if err == nil || errors.As(err, new(*http.MaxBytesError)) {
-		return body, err
-	}
-	return nil, problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").because(err)
 }
 
 // describeReport puts the report into the contract; its handler is not huma's.

@@ -1,0 +1,77 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+)
+
+const (
+	// A device has little to send and sends one body at a time, but the connections of
+	// one that went out of reach stay for a while.
+	bodiesPerReport = 8 // that are not here yet, for each report that may be under way
+	eachBodies      = 4 // of one device
+	eachLongBody    = 2
+	shortBody       = 4 << 10
+)
+
+// bodies bounds the bodies of reports that are not here yet: a sender may promise one
+// and take its time. All together: 4096, of which 512 are long, which is 32 MiB.
+type bodies struct{ all, long bodyShares }
+
+func newBodies(reports int) *bodies {
+	return &bodies{all: newBodyShares(bodiesPerReport*reports, eachBodies), long: newBodyShares(reports, eachLongBody)}
+}
+
+// bodyShares has a share for each device, and for each fleet token one of all those that come
+// with it: a body with a fleet token may be in the name of any device.
+type bodyShares struct{ devices, fleet *Shares }
+
+func newBodyShares(most, each int) bodyShares {
+	return bodyShares{devices: unkept(most, each), fleet: unkept(most, max(1, most/2))}
+}
+
+func (s bodyShares) take(caller dispatcher.Caller, token string) (leave func(), ok bool) {
+	if caller.Via != dispatcher.ViaFleetToken {
+		return s.devices.Take(string(caller.Device), false)
+	}
+	leaveFleet, ok := s.fleet.Take(token, false)
+	if !ok {
+		return nil, false
+	}
+	leaveDevice, ok := s.devices.Take(string(caller.Device), false)
+	if !ok {
+		leaveFleet()
+		return nil, false
+	}
+	return func() { leaveDevice(); leaveFleet() }, true
+}
+
+// read reads a report, within the time that the server gives a request. A body that
+// broke off is the network's fault: the device is to send the same again.
+func (b *bodies) read(w http.ResponseWriter, r *http.Request, caller dispatcher.Caller) ([]byte, error) {
+	leave, ok := b.all.take(caller, requestBearer(r))
+	if !ok {
+		return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many bodies are not here yet, of this device, of its fleet token or of all")
+	}
+	defer leave()
+	from := http.MaxBytesReader(w, r.Body, devices.MaxBody)
+	body, err := io.ReadAll(io.LimitReader(from, shortBody))
+	if err == nil && len(body) == shortBody {
+		leave, ok := b.long.take(caller, requestBearer(r))
+		if !ok {
+			return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many long reports at once, of this device, of its fleet token or of all")
+		}
+		defer leave()
+		var rest []byte
+		rest, err = io.ReadAll(from)
+		body = append(body, rest...)
+	}
+	if err == nil || errors.As(err, new(*http.MaxBytesError)) {
+		return body, err
+	}
+	return nil, problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").because(err)
+}

@@ -1,0 +1,102 @@
+package api_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+const anotherFleetToken = "another-fleet-token-of-the-tests"
+
+// promise opens a report of 900 bytes, and sends none.
+func (b *bench) promise(device, token string) {
+	b.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { conn.Close() })
+	_, err = fmt.Fprintf(conn, "POST /v1/devices/%s/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 900\r\n\r\n", device, token)
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// tooMany waits until a report is refused because of the bodies that are not here yet.
+func (b *bench) tooMany(device, token string) {
+	b.Helper()
+	until(b.T, func() bool {
+		a := b.call("POST", "/v1/devices/"+device+"/report", token, `{}`)
+		return a.status == http.StatusServiceUnavailable && strings.Contains(string(a.body), "too many bodies")
+	})
+}
+
+// served reports as three devices, in few bytes and in many.
+func (b *bench) served(token func(device string) string) {
+	b.Helper()
+	for n := range 3 {
+		path := fmt.Sprintf("/v1/devices/d-%d/report", n)
+		b.call("POST", path, token(fmt.Sprint("d-", n)), `{}`).must(200)
+		b.call("POST", path, token(fmt.Sprint("d-", n)), `{"x":"`+strings.Repeat("x", 40<<10)+`"}`).must(200)
+	}
+}
+
+func always(token string) func(string) string { return func(string) string { return token } }
+
+// A device that promises bodies and sends none has a share of its own, and takes none of
+// the places: all others are answered, also from its address.
+func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
+	t.Parallel()
+	const places = 8 // twice the share of a device
+	b := embedded(t, func(s *setup) { s.api.MaxReports = places })
+	token := b.device("slow")
+	b.call("POST", "/v1/devices/slow/block", adminToken, nil).must(200)
+	for range places {
+		b.promise("slow", token)
+	}
+	b.tooMany("slow", token)
+	b.served(always(fleetToken))
+}
+
+// With a fleet token each body may be in the name of another device: a token has half of
+// all, and devices with one of their own, or with the other fleet token, the rest.
+func TestUnreadBodiesAreBoundedPerFleetToken(t *testing.T) {
+	t.Parallel()
+	const places = 8
+	b := embedded(t, func(s *setup) {
+		s.api.MaxReports = places
+		s.dispatcher.FleetTokens = []string{fleetToken, anotherFleetToken}
+	})
+	own := make(map[string]string)
+	for n := range 3 {
+		device := fmt.Sprint("d-", n)
+		own[device] = b.device(device)
+	}
+	for n := range 8 * places {
+		b.promise(fmt.Sprint("stolen-", n), fleetToken)
+	}
+	b.tooMany("one-more", fleetToken)
+	b.served(always(anotherFleetToken))
+	b.served(func(device string) string { return own[device] })
+}
+
+// The attack that stopped all reports over HTTP: more connections than reports may be
+// under way, with the token of one device and with that of the fleet.
+func TestPromisedBodiesStopNobody(t *testing.T) {
+	t.Parallel()
+	const connections = 620
+	b := embedded(t)
+	token := b.device("slow")
+	for range connections {
+		b.promise("slow", token)
+	}
+	b.tooMany("slow", token)
+	b.served(always(fleetToken))
+	for n := range connections {
+		b.promise(fmt.Sprint("stolen-", n%(connections/4)), fleetToken)
+	}
+	b.tooMany("stolen-0", fleetToken)
+	b.served(always(fleetToken))
+}
