@@ -48,7 +48,7 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	return f, nil
 }
 
-// listRecent reads all that is remembered: some may have been deleted.
+// listRecent goes through all that is remembered: some may have been deleted.
 func (a *API) listRecent(ctx context.Context, in *deviceQuery) (*body[deviceList], error) {
 	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.Token != "" {
 		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "recent: not with tag, profile, blocked, prefix or page_token")
@@ -57,35 +57,46 @@ func (a *API) listRecent(ctx context.Context, in *deviceQuery) (*body[deviceList
 	if err != nil {
 		return nil, err
 	}
+	found, _, err := inParts(in.Recent, func(_ *store.Device, limit int) (part []store.Device, err error) {
+		for len(part) < limit && len(seen) > 0 && err == nil {
+			some := seen[:min(limit-len(part), len(seen))]
+			seen = seen[len(some):]
+			var registered []store.Device
+			registered, err = a.store.DevicesOf(ctx, devicesOf(some))
+			part = append(part, latest(some, registered)...)
+		}
+		return part, err
+	}, weighDevice)
+	if err != nil {
+		return nil, err
+	}
+	list := deviceList{Devices: make([]DeviceBody, len(found))}
+	for i, d := range found {
+		list.Devices[i] = showDevice(d)
+	}
+	return &body[deviceList]{list}, nil
+}
+
+func devicesOf(seen []recent.Seen) []string {
 	ids := make([]string, len(seen))
 	for i, s := range seen {
 		ids[i] = s.Device
 	}
-	found, err := a.store.DevicesOf(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	return &body[deviceList]{deviceList{Devices: latest(seen, found, in.Recent)}}, nil
+	return ids
 }
 
 // latest joins what was seen with what is registered. A device that was made
 // anew since it was seen was not seen.
-func latest(seen []recent.Seen, found []store.Device, limit int) []DeviceBody {
+func latest(seen []recent.Seen, found []store.Device) (shown []store.Device) {
 	registered := make(map[string]store.Device, len(found))
 	for _, d := range found {
 		registered[d.ID] = d
 	}
-	shown := []DeviceBody{}
 	for _, s := range seen {
-		d, ok := registered[s.Device]
-		if !ok || s.At.Before(d.CreatedAt.Truncate(time.Millisecond)) {
-			continue
+		if d, ok := registered[s.Device]; ok && !s.At.Before(d.CreatedAt.Truncate(time.Millisecond)) {
+			d.LastSeen = &s.At
+			shown = append(shown, d)
 		}
-		if len(shown) == limit {
-			break
-		}
-		d.LastSeen = &s.At
-		shown = append(shown, showDevice(d))
 	}
 	return shown
 }

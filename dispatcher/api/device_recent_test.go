@@ -2,6 +2,8 @@ package api_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -87,6 +89,27 @@ func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 		b.expectRecent(10, "a", "c", "b")
 		other.expectRecent(10, "a", "c", "b")
 	})
+}
+
+// The list has one page, and that ends with large devices as every other does.
+func TestRecentListOfLargeDevicesEndsSooner(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	const devices = 250
+	for n := range devices {
+		b.report(fmt.Sprintf("d-%03d", n), `{"accept":false,"attributes":{"x":"`+strings.Repeat("x", 8000)+`"}}`).must(200)
+	}
+	b.call("DELETE", "/v1/devices/d-248", adminToken, nil).must(200)
+	b.seen()
+	a := b.get("/v1/devices?recent=1000").must(200)
+	ids := b.recent(1000)
+	newestFirst := slices.IsSortedFunc(ids, func(one, next string) int { return strings.Compare(next, one) })
+	if len(a.body) > 3<<20/2 || len(ids) < 100 || len(ids) > 200 || ids[0] != "d-249" || ids[1] != "d-247" || !newestFirst {
+		t.Errorf("%d bytes, %d devices: %v", len(a.body), len(ids), ids)
+	}
+	if few := b.recent(60); len(few) != 60 {
+		t.Errorf("%d of 60 devices", len(few))
+	}
 }
 
 func TestRecentRefusesBadInput(t *testing.T) {

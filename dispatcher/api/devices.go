@@ -90,7 +90,7 @@ func (a *API) listDevices(ctx context.Context, in *deviceQuery) (*body[deviceLis
 			filter.After = last.ID
 		}
 		return a.store.Devices(ctx, filter)
-	}, func(d store.Device) int { return len(d.Attributes) + 128*len(d.Tags) })
+	}, weighDevice)
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +101,8 @@ func (a *API) listDevices(ctx context.Context, in *deviceQuery) (*body[deviceLis
 	}
 	return &body[deviceList]{list}, nil
 }
+
+func weighDevice(d store.Device) int { return len(d.Attributes) + 128*len(d.Tags) }
 
 type deviceID struct {
 	ID string `path:"id"`
