@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/fleetslots/dispatcher/devices/simulator"
 	"github.com/fleetslots/dispatcher/dispatcher/app"
 	"github.com/fleetslots/dispatcher/internal/localdev"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // The demonstration fleet is quick, so that within seconds all places are
@@ -70,12 +70,23 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulate int) error {
 // withDemo runs a server until ctx ends, and with it, once it has started, a
 // demonstration if there is one. What fails first ends both.
 func withDemo(ctx context.Context, run func(context.Context, func()) error, started func(), demo func(context.Context) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	var group rescue.Group
+	both := func(work func() error) {
+		group.Go(func() error {
+			err := rescue.Call(work)
+			if err != nil {
+				end(err)
+			}
+			return err
+		})
+	}
+	both(func() error {
 		return run(ctx, func() {
 			started()
 			if demo != nil {
-				group.Go(func() error { return demo(ctx) })
+				both(func() error { return demo(ctx) })
 			}
 		})
 	})

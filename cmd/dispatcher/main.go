@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/internal/terminal"
 )
 
@@ -88,12 +89,13 @@ func untilSignal() (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() {
+	rescue.Async(func() error {
 		<-signals
 		cancel()
 		<-signals
 		os.Exit(exitFailure)
-	}()
+		return nil
+	})
 	return ctx, func() {
 		signal.Stop(signals)
 		cancel()
