@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
 func decode[T any](t *testing.T, file string) (content T) {
@@ -125,14 +127,11 @@ func sourcesOf(t *testing.T, file string) (uids []string) {
 	return uids
 }
 
-// Where promtool is installed it judges the files, and what the alerts say about
+// promtool judges the files, and what the alerts say about
 // made-up fleets. (dispatcher/app parses their expressions anywhere.)
 func TestPrometheusTakesItsFiles(t *testing.T) {
 	t.Parallel()
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("promtool is not installed (Debian: prometheus)")
-	}
+	promtool := testservers.Need(t, "promtool")
 	folder, err := filepath.Abs(filepath.Join(root, "deploy/prometheus"))
 	if err != nil {
 		t.Fatal(err)
