@@ -58,7 +58,7 @@ func (s *Store) ImportDevices(ctx context.Context, actor string, list []NewDevic
 	if err != nil {
 		return nil, err
 	}
-	rows := importRows(list)
+	order := importOrder(list)
 	err = s.write(ctx, func(tx session) error {
 		given = make([]bool, len(list))
 		var total int // all that is kept of the answer
@@ -67,8 +67,8 @@ func (s *Store) ImportDevices(ctx context.Context, actor string, list []NewDevic
 			if err := tx.holdProfiles(ctx, list); err != nil {
 				return err
 			}
-			for part := range slices.Chunk(rows, importPart) {
-				if err := (devicesImport{tx, actor, part, given}).run(ctx, existing, overlap); err != nil {
+			for part := range slices.Chunk(order, importPart) {
+				if err := (devicesImport{tx, actor, importRows(list, part), given}).run(ctx, existing, overlap); err != nil {
 					return err
 				}
 			}
@@ -108,19 +108,26 @@ type importRow struct {
 	entry   int    // of the list
 }
 
-// importRows are in the order of their ids, so that imports that meet wait for
-// one another and not both.
-func importRows(list []NewDevice) []importRow {
-	rows := make([]importRow, len(list))
-	for i, d := range list {
-		rows[i] = importRow{Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), Profile: d.Profile, entry: i}
-		if d.Tags != nil {
-			rows[i].Tags = string(d.Tags)
-		}
+// importOrder is the entries in the order of their ids, so that imports that meet wait
+// for one another and not both.
+func importOrder(list []NewDevice) []int {
+	order := make([]int, len(list))
+	for i := range list {
+		order[i] = i
 	}
-	slices.SortFunc(rows, func(a, b importRow) int { return strings.Compare(a.Device, b.Device) })
-	for i := range rows {
-		rows[i].N = i
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(list[a].ID, list[b].ID) })
+	return order
+}
+
+// importRows are those of a part: all at once would be a second copy of the list.
+func importRows(list []NewDevice, entries []int) []importRow {
+	rows := make([]importRow, len(entries))
+	for n, i := range entries {
+		d := list[i]
+		rows[n] = importRow{N: n, Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), Profile: d.Profile, entry: i}
+		if d.Tags != nil {
+			rows[n].Tags = string(d.Tags)
+		}
 	}
 	return rows
 }

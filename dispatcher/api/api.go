@@ -66,6 +66,7 @@ type API struct {
 	exports   *Shares // lists that are streamed
 	imports   *Shares
 	lists     *Shares
+	large     *Shares // bodies that are read whole, of more than smallBody bytes
 	repeats   *Shares // long batches of which equal tasks are found: each task is remembered
 }
 
@@ -75,7 +76,7 @@ func New(options Options) *API {
 		options: options, store: options.Store, log: options.Logger,
 		health: newHealth(options.Checks, options.Dispatcher.Panicked), spool: newSpool(options.SpoolDir), mux: http.NewServeMux(), streamMux: http.NewServeMux(),
 		live: NewShares(liveMost, liveEach), exports: NewShares(exportsMost, exportsEach), imports: NewShares(importsAtOnce, 1),
-		lists: NewShares(listsAtOnce, listsEach), repeats: unkept(1, 1),
+		lists: NewShares(listsAtOnce, listsEach), large: NewShares(largeAtOnce, 1), repeats: unkept(1, 1),
 	}
 	a.registerDevices(a.mux)
 	a.registerOperators(a.mux)
@@ -153,6 +154,9 @@ func register[I, O any](a *API, operations huma.API, op huma.Operation, handle f
 		op.Responses = map[string]*huma.Response{}
 	}
 	op.Responses["default"] = problemResponse(operations)
+	if op.MaxBodyBytes == 0 {
+		op.Middlewares = append(op.Middlewares, a.turnOfLarge(operations))
+	}
 	huma.Register(operations, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, in)
 		if err == nil {

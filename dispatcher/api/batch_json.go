@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	smallBatch = 64 << 10 // bytes of a body that is read whole
-	maxMember  = 1 << 20  // bytes of a field, and of an entry of a list
+	maxMember = 1 << 20 // bytes of a field, and of an entry of a list
 )
 
 // listed is the list of tasks or devices of a long body, which stays where the spool
@@ -40,7 +39,7 @@ func (a *API) long(operations huma.API) func(huma.Context, func(huma.Context)) {
 		}
 		body := newPatientReader(ctx, maxBatchBody)
 		start := new(bytes.Buffer)
-		_, err := io.CopyN(start, body, smallBatch)
+		_, err := io.CopyN(start, body, smallBody)
 		if errors.Is(err, io.EOF) {
 			withProblems(&withBody{ctx, start}, next)
 			return

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -99,4 +100,43 @@ func TestPromisedBodiesStopNobody(t *testing.T) {
 	}
 	b.tooMany("stolen-0", fleetToken)
 	b.served(always(fleetToken))
+}
+
+// A body that is read whole is many times as large in memory: few large ones are read at
+// once, one of a token. Small ones do not wait.
+func TestLargeBodiesWaitForTheirTurn(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	one, another := b.token("admin"), b.token("admin")
+	var bodies []*io.PipeWriter
+	ended := make(chan int, 5)
+	for _, token := range []string{one, one, another, another, another} {
+		body, writer := io.Pipe()
+		bodies = append(bodies, writer)
+		go func() {
+			request, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, b.url+"/v1/pools/q", body)
+			request.Header.Set("Authorization", "Bearer "+token)
+			request.Header.Set("Content-Type", "application/json")
+			response, err := http.DefaultTransport.RoundTrip(request)
+			if err != nil {
+				ended <- 0
+				return
+			}
+			response.Body.Close()
+			ended <- response.StatusCode
+		}()
+	}
+	until(t, func() bool { return b.api.LargeBodies() == 2 })
+	b.call("PUT", "/v1/pools/p", one, `{"capacity":1}`).must(201)
+	for _, body := range bodies {
+		go func() {
+			_, _ = io.WriteString(body, `{"capacity":1}`)
+			_ = body.Close()
+		}()
+	}
+	for range bodies {
+		if status := <-ended; status/100 != 2 {
+			t.Errorf("status %d", status)
+		}
+	}
 }

@@ -1,6 +1,9 @@
 package api
 
-import "github.com/danielgtaylor/huma/v2"
+import (
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+)
 
 const (
 	listsAtOnce = 8 // pages of lists; others wait
@@ -8,6 +11,9 @@ const (
 
 	firstPart = 50      // entries: nobody knows yet how large they are
 	pageBytes = 1 << 20 // a page of large entries ends about here
+
+	smallBody   = 64 << 10 // bytes
+	largeAtOnce = 2        // bodies, one of each operator token; others wait
 )
 
 // inParts reads a page of at most size entries in parts, and ends it where its entries
@@ -38,6 +44,25 @@ func (a *API) turn(operations huma.API) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {
 		who, admin := operatorOf(ctx.Context()).share()
 		leave, err := a.lists.Await(ctx.Context(), who, admin)
+		if err != nil {
+			a.refuse(operations, ctx, err) // nobody hears it any more
+			return
+		}
+		defer leave()
+		next(ctx)
+	}
+}
+
+// turnOfLarge lets few large bodies be read at once: in memory one of 1 MiB, as permitted, is
+// 50 MiB where it is a list of empty objects. Others wait.
+func (a *API) turnOfLarge(operations huma.API) func(huma.Context, func(huma.Context)) {
+	return func(ctx huma.Context, next func(huma.Context)) {
+		if r, _ := humago.Unwrap(ctx); 0 <= r.ContentLength && r.ContentLength <= smallBody {
+			next(ctx)
+			return
+		}
+		who, admin := operatorOf(ctx.Context()).share()
+		leave, err := a.large.Await(ctx.Context(), who, admin)
 		if err != nil {
 			a.refuse(operations, ctx, err) // nobody hears it any more
 			return

@@ -144,6 +144,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	a.web = a.newWeb(b, version)
 	a.passes = a.newPasses()
 	a.passes.all = append(a.passes.all, &pass{name: "warm", every: warmEvery, limit: time.Minute, run: b.store.Warm, quiet: true})
+	a.passes.all = append(a.passes.all, &pass{name: "memory", every: memoryEvery, limit: time.Minute, run: keepMemory, quiet: true})
 	a.passes.all = append(a.passes.all, (&redisWatch{conn: b.redis, log: log}).pass())
 	if b.age != nil {
 		a.passes.all = append(a.passes.all, &pass{name: "age", every: ageEvery, limit: time.Minute, run: func(context.Context) error {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,89 +19,129 @@ import (
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
-// mostMemory is what a replica stays below, in KiB, whatever it is sent. (Parked reports
-// come on top: docs/operations.md says how much.)
+// mostMemory is what a replica stays below, in KiB, whatever it is sent. (More parked
+// reports than here come on top: docs/operations.md says how much.)
 const mostMemory = 512 << 10
 
-// attack sends the largest requests that are permitted.
+// anotherFleetToken is that of a thief.
+const anotherFleetToken = "another-fleet-token-of-the-tests"
+
+// attack sends the largest requests that are permitted, until of each kind one was
+// answered as it should be.
 type attack struct {
 	*testing.T
-	ctx    context.Context //nolint:containedctx // it is the life of the attack
-	url    string
-	tokens []string // operators'
-	wait   sync.WaitGroup
+	ctx  context.Context //nolint:containedctx // it is the life of the attack
+	url  string
+	wait sync.WaitGroup
 
-	mu       sync.Mutex
-	statuses map[string]int
+	mu         sync.Mutex
+	unfinished map[string]int // by kind: the status that is awaited
+	answers    map[string]int // by kind and status
+	finished   context.CancelFunc
 }
 
-// again sends the same from so many connections until the time is up.
-func (x *attack) again(connections int, method, path, form, accept string, body func() io.Reader) {
-	tokens := x.tokens
-	for n := range connections {
+// kind is requests of one kind.
+type kind struct {
+	name, method, path, form, accept, prefer string
+
+	status int      // of a request that came to its end
+	tokens []string // each for so many connections
+	each   int
+	body   func(n int) []byte // of a connection; nil: none
+}
+
+// again sends the same from all connections until the time is up. A client that is told to
+// come again later does so.
+func (x *attack) again(k kind) {
+	for n := range len(k.tokens) * k.each {
 		x.wait.Go(func() {
+			var body []byte
+			if k.body != nil {
+				body = k.body(n)
+			}
+			path := strings.ReplaceAll(k.path, "{n}", strconv.Itoa(n))
 			for x.ctx.Err() == nil {
-				x.send(tokens[n%len(tokens)], method, path, form, accept, body())
+				select {
+				case <-time.After(x.send(k, path, k.tokens[n%len(k.tokens)], body)):
+				case <-x.ctx.Done():
+				}
 			}
 		})
 	}
 }
 
-func (x *attack) send(token, method, path, form, accept string, body io.Reader) {
-	r, err := http.NewRequestWithContext(x.ctx, method, x.url+path, body)
+// send returns how long the replica wants to be left alone.
+func (x *attack) send(k kind, path, token string, body []byte) (pause time.Duration) {
+	r, err := http.NewRequestWithContext(x.ctx, k.method, x.url+path, bytes.NewReader(body))
 	if err != nil {
 		x.Error(err)
-		return
+		return 0
 	}
-	r.Header.Set("Authorization", "Bearer "+token)
-	r.Header.Set("Content-Type", form)
-	r.Header.Set("Accept", accept)
+	for name, value := range map[string]string{"Authorization": "Bearer " + token, "Content-Type": k.form, "Accept": k.accept, "Prefer": k.prefer} {
+		if value != "" {
+			r.Header.Set(name, value)
+		}
+	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return // the time was up, or the replica had enough of the body
+		return time.Second // the time was up, or the replica had enough of the body
 	}
 	defer response.Body.Close()
-	_, _ = io.Copy(io.Discard, response.Body)
+	_, err = io.Copy(io.Discard, response.Body)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	path, _, _ = strings.Cut(path, "?")
-	if strings.HasSuffix(path, "/report") {
-		path = "report"
+	x.answers[fmt.Sprint(k.name, " ", response.StatusCode)]++
+	if err == nil && response.StatusCode == k.status {
+		if delete(x.unfinished, k.name); len(x.unfinished) == 0 {
+			x.finished()
+		}
 	}
-	x.statuses[fmt.Sprint(method, " ", path, " ", form, " ", response.StatusCode)]++
+	seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0: not said
+	return time.Duration(seconds) * time.Second
 }
 
 // promises holds connections whose bodies never come whole.
 func (x *attack) promises(connections int) {
+	var dialer net.Dialer
 	for n := range connections {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(x.url, "http://"))
-		if err != nil {
-			x.Fatal(err)
-		}
-		x.Cleanup(func() { conn.Close() })
-		_, _ = fmt.Fprintf(conn, "POST /v1/devices/slow-%d/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 65000\r\n\r\n%s",
-			n, fleetToken, strings.Repeat(" ", 60_000))
+		x.wait.Go(func() {
+			for x.ctx.Err() == nil {
+				conn, err := dialer.DialContext(x.ctx, "tcp", strings.TrimPrefix(x.url, "http://"))
+				if err != nil {
+					continue
+				}
+				stop := context.AfterFunc(x.ctx, func() { conn.Close() })
+				_, _ = fmt.Fprintf(conn, "POST /v1/devices/slow-%d/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 65000\r\n\r\n%s",
+					n, anotherFleetToken, strings.Repeat(" ", 60_000))
+				_, _ = io.Copy(io.Discard, conn) // until the replica has had enough
+				stop()
+				conn.Close()
+			}
+		})
 	}
 }
 
-// operator makes a token.
-func (x *attack) operator(name string) {
+// operators makes tokens.
+func (x *attack) operators(role string, count int) (tokens []string) {
 	x.Helper()
-	r, err := http.NewRequest(http.MethodPost, x.url+"/v1/tokens", strings.NewReader(`{"name":"`+name+`","role":"operator"}`))
-	if err != nil {
-		x.Fatal(err)
+	for n := range count {
+		r, err := http.NewRequest(http.MethodPost, x.url+"/v1/tokens", strings.NewReader(fmt.Sprintf(`{"name":"%s-%d","role":"%s"}`, role, n, role)))
+		if err != nil {
+			x.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+adminToken)
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			x.Fatal(err)
+		}
+		var made struct{ Token string }
+		if err := json.NewDecoder(response.Body).Decode(&made); err != nil || made.Token == "" {
+			x.Fatalf("%s: %v", response.Status, err)
+		}
+		response.Body.Close()
+		tokens = append(tokens, made.Token)
 	}
-	r.Header.Set("Authorization", "Bearer "+adminToken)
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		x.Fatal(err)
-	}
-	defer response.Body.Close()
-	var made struct{ Token string }
-	if err := json.NewDecoder(response.Body).Decode(&made); err != nil || made.Token == "" {
-		x.Fatalf("%s: %v", response.Status, err)
-	}
-	x.tokens = append(x.tokens, made.Token)
+	return tokens
 }
 
 func many(n int, line string) []byte {
@@ -111,27 +152,28 @@ func many(n int, line string) []byte {
 	return out.Bytes()
 }
 
-// A replica under the largest requests of all kinds at once stays below 512 MiB.
+// A replica under the largest requests of all kinds at once stays below 512 MiB, and
+// answers them, those that wait for their turn one after another.
 func TestLargestRequestsFitIntoMemory(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("long: a minute of the largest requests there are; make test-long runs it")
+		t.Skip("long: minutes of the largest requests there are; make test-long runs it")
 	}
 	plain := testservers.Program{}
-	r := startReplicaOf(t, plain.Path(t), testservers.Postgres(t).NewDatabase(t), testservers.Redis(t).URL())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	r := startReplicaOf(t, plain.Path(t), testservers.Postgres(t).NewDatabase(t), testservers.Redis(t).URL(),
+		"DISPATCHER_FLEET_TOKEN="+fleetToken+","+anotherFleetToken, "DISPATCHER_FLEET_TOKEN_MODE=any")
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
-	x := &attack{T: t, ctx: ctx, url: "http://" + r.addr, tokens: []string{adminToken}, statuses: map[string]int{}}
-	for n := range 5 {
-		x.operator(fmt.Sprint("op-", n))
-	}
-	const ndjson = "application/x-ndjson"
-	x.send(adminToken, "PUT", "/v1/pools/p", "application/json", "", strings.NewReader(`{"capacity":60}`))
-	x.send(adminToken, "POST", "/v1/batches?pool=p", ndjson, "", bytes.NewReader(many(2000, `{"device":"large-%d","payload":"`+strings.Repeat("x", 32<<10-10)+"\"}\n")))
-	x.load()
+	x := &attack{T: t, ctx: ctx, url: "http://" + r.addr, unfinished: map[string]int{}, answers: map[string]int{}, finished: cancel}
+	x.send(kind{name: "pool", method: "PUT", form: plainType}, "/v1/pools/p", adminToken, []byte(`{"capacity":60}`))
+	x.send(kind{name: "large tasks", method: "POST", form: ndjsonType}, "/v1/batches?pool=p", adminToken,
+		many(2000, `{"device":"large-%d","payload":"`+strings.Repeat("x", 32<<10-10)+"\"}\n"))
+	began := time.Now()
+	x.load(x.operators("admin", 3), x.operators("operator", 5))
 	x.wait.Wait()
-	for what, n := range x.statuses {
-		t.Log(n, what)
+	t.Logf("after %.0f s: %v", time.Since(began).Seconds(), x.answers)
+	if len(x.unfinished) > 0 {
+		t.Errorf("of these none came to its end: %v", x.unfinished)
 	}
 	if peak := peakMemory(t, r.Pid()); peak > mostMemory {
 		t.Errorf("%d MiB at the highest, want less than %d", peak>>10, mostMemory>>10)
@@ -140,25 +182,38 @@ func TestLargestRequestsFitIntoMemory(t *testing.T) {
 	}
 }
 
-func (x *attack) load() {
-	const ndjson, plain = "application/x-ndjson", "application/json"
-	from := func(text []byte) func() io.Reader { return func() io.Reader { return bytes.NewReader(text) } }
-	long := append(append([]byte(`{"pool":"p","tasks":[`), many(1_000_000, `{"device":"d-%[1]d","payload":{"server":"st1","n":%[1]d}},`)...), `{"device":"d"}]}`...)
-	long = long[:min(len(long), 64<<20)]
-	bad := append(append([]byte(`{"pool":"p","tasks":[`), bytes.Repeat([]byte(`{},`), 20<<20)...), `{}]}`...)
-	windows := []byte(`{"windows":[` + strings.Repeat(`{},`, 340_000) + `{}]}`)
-	lines, devices := many(1_000_000, `{"device":"d-%d","payload":{"server":"st1"}}`+"\n"), many(100_000, `{"id":"i-%d","tags":{"area":"330100","model":"some model with a name, `+strings.Repeat("x", 80)+`"}}`+"\n")
-	report := append(append([]byte(`{"id":"r","results":[`), many(99, `{"task":%d,"token":1,"status":"failed","output":"`+strings.Repeat("x", 600)+`"},`)...), `{"task":1,"token":1}]}`...)
-	x.again(6, "POST", "/v1/batches", plain, "", from(long))
-	x.again(4, "POST", "/v1/batches", plain, "", from(bad))
-	x.again(16, "PUT", "/v1/pools/q", plain, "", from(windows))
-	x.again(6, "POST", "/v1/batches?pool=p&duplicates=skip", ndjson, "", from(lines))
-	x.again(6, "POST", "/v1/devices?existing=rotate", ndjson, "", from(devices))
-	x.again(24, "GET", "/v1/tasks?page_size=1000", "", plain, from(nil))
-	x.again(24, "GET", "/v1/tasks?page_size=1", "", "text/csv", from(nil))
-	x.tokens = []string{fleetToken}
-	for n := range 32 {
-		x.again(4, "POST", fmt.Sprintf("/v1/devices/d-%d/report", n), plain, "", from(report))
+const (
+	plainType  = "application/json"
+	ndjsonType = "application/x-ndjson"
+)
+
+func (x *attack) load(admins, operators []string) {
+	same := func(text []byte) func(int) []byte { return func(int) []byte { return text } }
+	long := slices.Concat([]byte(`{"pool":"p","tasks":[`), many(999_999, `{"device":"d-%[1]d","payload":{"server":"st1","n":%[1]d}},`), []byte(`{"device":"d"}]}`))
+	bad := slices.Concat([]byte(`{"pool":"p","tasks":[`), bytes.Repeat([]byte(`{},`), 20<<20), []byte(`{}]}`))
+	lines := many(1_000_000, `{"device":"d-%d","payload":{"server":"st1"}}`+"\n")
+	devices := func(n int) []byte { // others for each connection: they would wait for one another at the ledger
+		return many(100_000, fmt.Sprintf(`{"id":"i-%d-`, n)+`%d","tags":{"area":"330100","model":"some model with a name, `+strings.Repeat("x", 80)+`"}}`+"\n")
+	}
+	report := slices.Concat([]byte(`{"id":"r","results":[`), many(99, `{"task":%d,"token":1,"status":"failed","output":"`+strings.Repeat("x", 600)+`"},`), []byte(`{"task":1,"token":1}]}`))
+	all, fleet := append(admins, operators...), []string{fleetToken}
+	batches, tasks := "/v1/batches", "/v1/tasks?batch=1&page_size=1000"
+	kinds := []kind{
+		{name: "long batch", method: "POST", path: batches, form: plainType, status: 201, tokens: all[:6], each: 1, body: same(long)},
+		{name: "bad batch", method: "POST", path: batches, form: plainType, status: 422, tokens: []string{adminToken}, each: 2, body: same(bad)},
+		{name: "batch of lines", method: "POST", path: batches + "?pool=p&duplicates=skip", form: ndjsonType, status: 201, tokens: all[2:], each: 1, body: same(lines)},
+		{name: "windows", method: "PUT", path: "/v1/pools/q", form: plainType, status: 400, tokens: admins, each: 5, body: same([]byte(`{"windows":[` + strings.Repeat(`{},`, 340_000) + `{}]}`))},
+		{name: "import", method: "POST", path: "/v1/devices?existing=rotate", form: ndjsonType, status: 201, tokens: all[2:], each: 1, body: devices},
+		{name: "list", method: "GET", path: tasks, accept: plainType, status: 200, tokens: all, each: 3},
+		{name: "stream", method: "GET", path: tasks, accept: "text/csv", status: 200, tokens: all, each: 3},
+		{name: "report", method: "POST", path: "/v1/devices/r-{n}/report", form: plainType, status: 200, tokens: fleet, each: 128, body: same(report)},
+		{name: "poll", method: "POST", path: "/v1/devices/poll-{n}/report", form: plainType, prefer: "wait=20", status: 200, tokens: fleet, each: 1000, body: same([]byte(`{}`))},
+	}
+	for _, k := range kinds {
+		x.unfinished[k.name] = k.status
+	}
+	for _, k := range kinds {
+		x.again(k)
 	}
 	x.promises(1000)
 }
