@@ -176,7 +176,8 @@ func leaseEnd(s sent, leaseMS, heldMS int64) time.Time {
 }
 
 // take starts a granted task. It is true when the task has ended already, so
-// that its result must be sent again.
+// that its result must be sent again: at once only the first time, or a result
+// that is never accepted would be sent without a pause.
 func (d *device) take(ctx context.Context, s sent, r reply) (resend bool) {
 	until, k := leaseEnd(s, r.Task.LeaseMS, r.HeldMS), key{r.Task.ID, r.Task.Token}
 	if d.ledger.recordedBefore(k, s.at) {
@@ -188,7 +189,9 @@ func (d *device) take(ctx context.Context, s sent, r reply) (resend bool) {
 		d.job.lease.extend(s.at, until)
 	case d.journal.find(k) != nil:
 		d.count.redeliveries.Add(1)
-		return !s.report.holds(r.Task.ID, r.Task.Token)
+		first := d.told != k
+		d.told = k
+		return first
 	case d.job != nil || time.Until(until) < minUse || r.Task.Token <= d.top:
 		d.count.dropped.Add(1)
 	default:

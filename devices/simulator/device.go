@@ -59,6 +59,7 @@ type device struct {
 	introduced bool // the server has seen the attributes of this boot
 	job        *job
 	top        int64 // highest token that was started; what comes with one that is not above it is over
+	told       key   // the last grant that came again when its result was in the journal
 	quiet      bool  // silent, until the reboot that ends it
 	failures   int   // in a row
 	forbids    int   // in a row
@@ -126,7 +127,7 @@ func (d *device) shutdown() {
 func (d *device) reboot() {
 	d.boot = strconv.FormatInt(time.Now().UnixNano(), 36)
 	d.sequence, d.sent, d.introduced = 0, map[string]sent{}, false
-	d.quiet, d.failures, d.forbids, d.top = false, 0, 0, d.journal.top()
+	d.quiet, d.failures, d.forbids, d.top, d.told = false, 0, 0, d.journal.top(), key{}
 }
 
 // wake is called when the time of the next report has come.

@@ -40,16 +40,6 @@ func (r report) encode() []byte {
 	return b.Bytes()
 }
 
-// holds tells whether the report brought the result of this grant.
-func (r report) holds(task, token int64) bool {
-	for _, e := range r.Results {
-		if e.Task == task && e.Token == token {
-			return true
-		}
-	}
-	return false
-}
-
 // reply is the message that comes down: the answer to a report, a push, or an
 // MQTT error. Over HTTP the fields of a problem are read into it as well.
 type reply struct {
