@@ -44,7 +44,7 @@ func TestDecodeReport(t *testing.T) {
 		"output is opaque": {result(`"output":""`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`""`) }))},
 		"output escapes":   {result(`"output":"\ud83d\ude00\\u0000\"\/"`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`"\ud83d\ude00\\u0000\"\/"`) }))},
 		"error repaired":   {result(`"error":"\u0000 \ud800 \uDfff \ud83d\ude00 ` + "\x00\xff" + `"`), results(with(func(r *devices.Result) { r.Error = "\ufffd \ufffd \ufffd 😀 \ufffd\ufffd" }))},
-		"error cut":        {result(`"error":"a` + strings.Repeat("é", 2048) + `"`), results(with(func(r *devices.Result) { r.Error = "a" + strings.Repeat("é", 2047) }))},
+		"error cut":        {result(`"error":"a` + strings.Repeat("é", 2048) + `"`), results(with(func(r *devices.Result) { r.Error = "a" + strings.Repeat("é", 2046) + "…" }))},
 		"largest output":   {result(`"output":"` + strings.Repeat("x", 32<<10-2) + `"`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`"` + strings.Repeat("x", 32<<10-2) + `"`) }))},
 		"output too large": {result(`"output":"` + strings.Repeat("x", 32<<10-1) + `"`), results(with(func(r *devices.Result) { r.OutputDropped = true }))},
 		"retry after":      {returned(`1500`), results(returnedAfter(1500 * time.Millisecond))},

@@ -114,13 +114,16 @@ func escapedUnit(text []byte) (unit rune, ok bool) {
 	return rune(n), err == nil
 }
 
-// cutText shortens s to at most limit bytes, on a character's border.
+// cutText shortens s to at most limit bytes, on a character's border, and
+// marks that by an ellipsis at its end.
 func cutText(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
+	const mark = "…"
+	end := limit - len(mark)
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
 	}
-	return s[:limit]
+	return s[:end] + mark
 }

@@ -95,7 +95,7 @@ func causes() map[devices.Status]store.EndCause {
 func ledgerResult(device devices.ID, r devices.Result) store.Result {
 	return store.Result{
 		Device: string(device), Task: r.Task, Token: r.Token, Cause: causes()[r.Status],
-		Output: r.Output, Error: r.Error, RetryAfter: r.RetryAfter,
+		Output: r.Output, Dropped: r.OutputDropped, Error: r.Error, RetryAfter: r.RetryAfter,
 	}
 }
 

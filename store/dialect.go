@@ -79,7 +79,7 @@ func inputs() map[string]string {
 		"imports":  "n bigint, device text, tags text, hash text, profile text",
 		"lapses":   "lease_ms bigint, before_ms bigint",
 		"openings": "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",
-		"endings": "task bigint, token bigint, cause text, output text, error text, state text, counted bigint," +
+		"endings": "task bigint, token bigint, cause text, output text, dropped bigint, error text, state text, counted bigint," +
 			" returned bigint, delay_ms bigint, event text, actor text, detail text",
 	}
 }

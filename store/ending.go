@@ -39,6 +39,7 @@ type ending struct {
 	grant   Grant
 	cause   EndCause
 	output  json.RawMessage
+	dropped bool
 	error   string
 	event   string
 	actor   string
@@ -59,6 +60,7 @@ type endingRow struct {
 	Token    int64   `json:"token"`
 	Cause    string  `json:"cause"`
 	Output   *string `json:"output"` // JSON as text: as a member it would be written anew
+	Dropped  int     `json:"dropped"`
 	Error    string  `json:"error"`
 	State    string  `json:"state"`
 	Counted  int     `json:"counted"`
@@ -77,6 +79,9 @@ func (e *ending) row() endingRow {
 	if e.output != nil {
 		output := string(e.output)
 		row.Output = &output
+	}
+	if e.dropped {
+		row.Dropped = 1
 	}
 	if e.settled.Counted {
 		row.Counted = 1
@@ -101,15 +106,16 @@ func (s session) end(ctx context.Context, endings []ending) error {
 func endingSteps() []step {
 	return []step{
 		{"recording attempts", `
-			INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, error)
+			INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, output_dropped, error)
 			SELECT g.token, g.task, g.attempt, g.device, g.pool, g.slot, g.lease, g.granted_at, {now}, endings.cause,
-				endings.output{json}, endings.error
+				endings.output{json}, endings.dropped > 0, endings.error
 			FROM {endings} JOIN grants g ON g.task = endings.task AND g.token = endings.token`},
 		{"settling tasks", `
 			UPDATE tasks AS t SET state = endings.state, attempts = t.attempts + endings.counted, returned = t.returned + endings.returned,
 				retry_at = CASE WHEN endings.delay_ms > 0 THEN {now} + endings.delay_ms * {ms} END,
 				finished_at = CASE WHEN endings.state <> 'pending' THEN {now} END,
 				output = CASE WHEN endings.state <> 'pending' THEN endings.output{json} END,
+				output_dropped = endings.state <> 'pending' AND endings.dropped > 0,
 				error = CASE WHEN endings.state <> 'pending' THEN endings.error ELSE '' END
 			FROM {endings} WHERE t.id = endings.task`},
 		{"recording events", `

@@ -111,6 +111,7 @@ type Result struct {
 	Task, Token int64
 	Cause       EndCause // BySuccess, ByFailure, ByReject or ByReturn
 	Output      json.RawMessage
+	Dropped     bool // an output was sent, and was too large
 	Error       string
 	RetryAfter  time.Duration // with ByReturn
 }

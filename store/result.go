@@ -86,13 +86,16 @@ func (s session) lockGrant(ctx context.Context, task int64) (Grant, error) {
 }
 
 func (s session) recorded(ctx context.Context, r Result, task subject, grant Grant, settle Settle) (ResultOutcome, error) {
-	e := ending{task: task, grant: grant, cause: r.Cause, output: r.Output, error: r.Error, actor: r.Device}
+	e := ending{task: task, grant: grant, cause: r.Cause, output: r.Output, dropped: r.Dropped, error: r.Error, actor: r.Device}
 	e.settle(settle, r.RetryAfter)
 	e.event = "task." + string(e.settled.State)
 	if e.settled.State == Pending {
 		e.event = "task." + string(r.Cause) // failed or returned, and to be tried again
 	}
 	if err := s.end(ctx, []ending{e}); err != nil {
+		return ResultOutcome{}, err
+	}
+	if err := s.dropped(ctx, r); err != nil {
 		return ResultOutcome{}, err
 	}
 	return ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settled.State}, nil
@@ -133,8 +136,8 @@ func (s session) late(ctx context.Context, r Result, state TaskState) (ResultOut
 		return ResultOutcome{Kind: ResultLate, State: state}, nil
 	}
 	if _, err := s.exec(ctx, `
-		UPDATE tasks SET state = 'succeeded', finished_at = {now}, retry_at = NULL, output = $2{json}, error = $3 WHERE id = $1`,
-		r.Task, nullText(r.Output), r.Error); err != nil {
+		UPDATE tasks SET state = 'succeeded', finished_at = {now}, retry_at = NULL, output = $2{json}, error = $3, output_dropped = $4 WHERE id = $1`,
+		r.Task, nullText(r.Output), r.Error, r.Dropped); err != nil {
 		return ResultOutcome{}, fmt.Errorf("finishing the task late: %w", err)
 	}
 	if _, err := s.exec(ctx, `
@@ -180,5 +183,22 @@ func (s session) keep(ctx context.Context, r Result, known bool) error {
 	if known {
 		kind = "result.late"
 	}
-	return s.record(ctx, Event{Kind: kind, Actor: r.Device, Task: r.Task, Device: r.Device, Token: r.Token, Detail: string(r.Cause)})
+	if err := s.record(ctx, Event{Kind: kind, Actor: r.Device, Task: r.Task, Device: r.Device, Token: r.Token, Detail: string(r.Cause)}); err != nil {
+		return err
+	}
+	return s.dropped(ctx, r)
+}
+
+// dropped tells the log of an output that is not kept.
+func (s session) dropped(ctx context.Context, r Result) error {
+	if !r.Dropped {
+		return nil
+	}
+	if _, err := s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
+		SELECT {now}, 'result.output_dropped', $2, pool, batch, id, $2, $3, 'too large' FROM tasks WHERE id = $1`,
+		r.Task, r.Device, r.Token); err != nil {
+		return fmt.Errorf("telling of a dropped output: %w", err)
+	}
+	return nil
 }

@@ -44,6 +44,7 @@ type Task struct {
 	CreatedAt  time.Time
 	FinishedAt *time.Time
 	Output     json.RawMessage // of the result that ended it
+	Dropped    bool            // an output was sent, and was too large to be kept
 	Error      string
 }
 
@@ -60,6 +61,7 @@ type Attempt struct {
 	EndedAt   time.Time
 	EndedBy   EndCause
 	Output    json.RawMessage
+	Dropped   bool // as of a task
 	Error     string
 }
 
@@ -110,7 +112,7 @@ type Settle func(Ending) Settlement
 // taskColumns are those of tasks t, their batch b and their grant g, if any.
 const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), ` + taskPriority + `,
 	CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END, t.attempts, t.returned, t.retry_at, b.created_at,
-	t.finished_at, t.output, t.error`
+	t.finished_at, t.output, t.output_dropped, t.error`
 
 const taskTables = `tasks t JOIN batches b ON b.id = t.batch LEFT JOIN grants g ON g.task = t.id`
 
@@ -123,11 +125,11 @@ func taskDest(t *Task) []any {
 		instant{&t.CreatedAt},
 		maybe{&t.FinishedAt},
 		document{&t.Output},
-		&t.Error,
+		&t.Dropped, &t.Error,
 	}
 }
 
-const attemptColumns = `token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, error`
+const attemptColumns = `token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, output_dropped, error`
 
 func attemptDest(a *Attempt) []any {
 	return []any{
@@ -136,7 +138,7 @@ func attemptDest(a *Attempt) []any {
 		instant{&a.EndedAt},
 		&a.EndedBy,
 		document{&a.Output},
-		&a.Error,
+		&a.Dropped, &a.Error,
 	}
 }
 

@@ -150,7 +150,7 @@ func (s session) retryAll(ctx context.Context, actor string, tasks []int64, done
 		return fmt.Errorf("locking tasks: %w", err)
 	}
 	n, err := s.exec(ctx, `
-		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = NULL, returned = 0, output = NULL, error = ''
+		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = NULL, returned = 0, output = NULL, output_dropped = false, error = ''
 		WHERE id IN (SELECT id FROM {ids})`, ids(tasks...))
 	if err != nil {
 		return fmt.Errorf("making tasks pending again: %w", err)

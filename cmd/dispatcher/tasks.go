@@ -94,9 +94,17 @@ func (s *session) attempts(task json.RawMessage) error {
 	t := terminal.NewTable(s.out, "ATTEMPT", "TOKEN", "DEVICE", "SLOT", "GRANTED", "ENDED", "BY", "ERROR", "OUTPUT")
 	for _, e := range detail.Attempts {
 		t.Row(e.text("attempt"), e.text("token"), e.text("device"), e.text("slot"), e.text("granted_at"), e.text("ended_at"),
-			e.text("ended_by"), e.text("error"), e.text("output"))
+			e.text("ended_by"), e.text("error"), outputOf(e))
 	}
 	return t.Flush()
+}
+
+// outputOf is the output of an attempt, or why it is not there.
+func outputOf(attempt entry) string {
+	if attempt.text("output_dropped") != "" {
+		return "dropped: too large"
+	}
+	return attempt.text("output")
 }
 
 func (o *operator) tasksWhy() *cobra.Command {

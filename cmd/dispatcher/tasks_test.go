@@ -84,6 +84,15 @@ ATTEMPT  TOKEN  DEVICE  SLOT  GRANTED  ENDED  BY  ERROR  OUTPUT
 	d.try("", "tasks", "why", "99").exit(1).says("(not_found)", "dispatcher tasks list")
 }
 
+func TestATaskShowsThatItsOutputWasDropped(t *testing.T) {
+	t.Parallel()
+	d := withTasks(t)
+	d.report("d-2", `{"id":"2","results":[{"task":2,"token":2,"status":"succeeded","output":"`+strings.Repeat("x", 32<<10)+`"}]}`)
+	if got := plain(d.run("tasks get 2")); !strings.Contains(got, "\noutput_dropped  yes\n") || !strings.Contains(got, "  dropped: too large\n") {
+		t.Errorf("%s", got)
+	}
+}
+
 func TestTasksAreCancelledAndRetried(t *testing.T) {
 	t.Parallel()
 	d := withTasks(t)

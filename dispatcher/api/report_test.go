@@ -236,6 +236,13 @@ func TestOversizeOutputIsDroppedAndItsStatusKept(t *testing.T) {
 	if got.outcomes() != "recorded:output_dropped" || task["state"] != "succeeded" || task["output"] != nil {
 		t.Errorf("%q, task %v", got.outcomes(), task)
 	}
+	attempt, _ := list(task, "attempts")[0].(map[string]any)
+	if task["output_dropped"] != true || attempt["output_dropped"] != true {
+		t.Errorf("the task does not tell that its output was dropped: %v", task)
+	}
+	if kinds := b.kinds("d"); !slices.Contains(kinds, "result.output_dropped") {
+		t.Errorf("no event of it: %v", kinds)
+	}
 }
 
 func TestReportPathNamesOneDevice(t *testing.T) {

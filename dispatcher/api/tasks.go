@@ -36,6 +36,7 @@ type TaskBody struct {
 	Created  timestamp  `json:"created_at"`
 	Finished *timestamp `json:"finished_at" nullable:"true"`
 	Output   raw        `json:"output"`
+	Dropped  bool       `json:"output_dropped,omitempty" doc:"The device sent an output over 32 KiB, and it is not there"`
 	Error    string     `json:"error"`
 }
 
@@ -65,6 +66,7 @@ type attemptBody struct {
 	Ended   timestamp `json:"ended_at"`
 	EndedBy string    `json:"ended_by" enum:"succeeded,failed,rejected,returned,lapsed,released"`
 	Output  raw       `json:"output"`
+	Dropped bool      `json:"output_dropped,omitempty" doc:"As of the task"`
 	Error   string    `json:"error"`
 }
 
@@ -163,7 +165,7 @@ func (a *API) getTask(ctx context.Context, in *taskID) (*body[taskDetail], error
 	for i, at := range attempts {
 		detail.Attempts[i] = attemptBody{
 			Attempt: at.Number, Token: at.Token, Device: at.Device, Slot: at.Slot, Granted: stamp(at.GrantedAt),
-			Ended: stamp(at.EndedAt), EndedBy: string(at.EndedBy), Output: raw(at.Output), Error: at.Error,
+			Ended: stamp(at.EndedAt), EndedBy: string(at.EndedBy), Output: raw(at.Output), Dropped: at.Dropped, Error: at.Error,
 		}
 	}
 	return &body[taskDetail]{detail}, nil
@@ -181,7 +183,7 @@ func showTask(t store.Task) TaskBody {
 	return TaskBody{
 		ID: t.ID, Batch: t.Batch, Pool: t.Pool, Device: t.Device, Kind: t.Kind, Payload: raw(t.Payload),
 		Priority: t.Priority, State: string(t.State), Counted: t.Attempts, RetryAt: stampPointer(t.RetryAt),
-		Created: stamp(t.CreatedAt), Finished: stampPointer(t.FinishedAt), Output: raw(t.Output), Error: t.Error,
+		Created: stamp(t.CreatedAt), Finished: stampPointer(t.FinishedAt), Output: raw(t.Output), Dropped: t.Dropped, Error: t.Error,
 	}
 }
 

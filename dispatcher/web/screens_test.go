@@ -65,6 +65,19 @@ func TestReadableWithoutScript(t *testing.T) {
 	}
 }
 
+// An operator sees that an output is missing, and in what happened.
+func TestATaskTellsThatItsOutputWasDropped(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, "d-1")
+	g := b.grant("d-1")
+	b.report("d-1", map[string]any{"accept": false, "results": []map[string]any{{
+		"task": g.ID, "token": g.Token, "status": "succeeded", "output": strings.Repeat("x", 32<<10),
+	}}})
+	_, text, _ := b.get(fmt.Sprintf("/tasks/%d", g.ID))
+	contains(t, text, "The output that the device sent was too large, and dropped.", "output too large, dropped", "result.output_dropped")
+}
+
 // A batch is counted first, then created, once however often the form is sent.
 func TestBatchIsCreatedThroughThePage(t *testing.T) {
 	t.Parallel()

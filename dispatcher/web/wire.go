@@ -95,6 +95,7 @@ type taskJSON struct {
 	Created  time.Time       `json:"created_at"`
 	Finished *time.Time      `json:"finished_at"`
 	Output   json.RawMessage `json:"output"`
+	Dropped  bool            `json:"output_dropped"`
 	Error    string          `json:"error"`
 	Grant    *grantJSON      `json:"grant"`
 	Attempts []attemptJSON   `json:"attempts"`
@@ -120,6 +121,7 @@ type attemptJSON struct {
 	Ended   time.Time       `json:"ended_at"`
 	EndedBy string          `json:"ended_by"`
 	Output  json.RawMessage `json:"output"`
+	Dropped bool            `json:"output_dropped"`
 	Error   string          `json:"error"`
 }
 

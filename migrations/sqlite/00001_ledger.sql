@@ -107,6 +107,7 @@ CREATE INDEX batch_rates_at ON batch_rates (at);
 -- Tasks. A grant does not write here: dispatched is a row in grants.
 -- payload and output are kept as text: they come back byte for byte.
 -- own_priority: false: the task has the priority of its batch.
+-- output_dropped: its device sent an output that was too large.
 CREATE TABLE tasks (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     batch        INTEGER NOT NULL REFERENCES batches,
@@ -122,6 +123,7 @@ CREATE TABLE tasks (
     retry_at     INTEGER,
     finished_at  INTEGER,
     output       TEXT,
+    output_dropped INTEGER NOT NULL DEFAULT false,
     error        TEXT NOT NULL DEFAULT ''
 );
 -- What a report and a pass ask.
@@ -195,6 +197,7 @@ CREATE TABLE attempts (
     ended_at   INTEGER NOT NULL,
     ended_by   TEXT NOT NULL,
     output     TEXT,
+    output_dropped INTEGER NOT NULL DEFAULT false,
     error      TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX attempts_of_task ON attempts (task);

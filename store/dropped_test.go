@@ -1,0 +1,70 @@
+package store_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// TestADroppedOutputIsMarked: at the attempt, at the task that the result ended,
+// and as one event, however often the result is sent.
+func TestADroppedOutputIsMarked(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		for _, c := range []struct {
+			name         string
+			cause        store.EndCause
+			max          int
+			lapsed       bool
+			kind         store.ResultKind
+			task, ending bool // their marks
+		}{
+			{"ends the task", store.BySuccess, 1, false, store.ResultRecorded, true, true},
+			{"is tried again", store.ByFailure, 2, false, store.ResultRecorded, false, true},
+			{"came late", store.BySuccess, 2, true, store.ResultLate, true, false},
+			{"came late, and is of no use", store.ByFailure, 2, true, store.ResultLate, false, false},
+		} {
+			_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: c.max}, "a")
+			g := l.grant(ids[0], "a", "p", 0)
+			if c.lapsed {
+				l.reapAll()
+			}
+			r := store.Result{Device: "a", Task: g.Task, Token: g.Token, Cause: c.cause, Dropped: true}
+			kinds := ""
+			for range 2 {
+				kinds += fmt.Sprint(l.RecordResults(l.Context(), []store.Result{r}, settle)[0].Kind)
+			}
+			if again := map[bool]store.ResultKind{false: store.ResultDuplicate, true: store.ResultLate}[c.lapsed]; kinds != string(c.kind+again) {
+				l.Errorf("%s: %s", c.name, kinds)
+			}
+			task, _, attempts, err := l.Task(l.Context(), g.Task)
+			l.must(err)
+			if task.Dropped != c.task || len(attempts) != 1 || attempts[0].Dropped != c.ending {
+				l.Errorf("%s: the task says %t, want %t; the attempts %+v, want %t", c.name, task.Dropped, c.task, attempts, c.ending)
+			}
+			events, err := l.Events(l.Context(), store.EventFilter{Task: g.Task, Kind: "result.output_dropped"})
+			l.must(err)
+			if len(events) != 1 || events[0].Actor != "a" || events[0].Pool != "p" || events[0].Token != g.Token || events[0].Detail != "too large" {
+				l.Errorf("%s: events %+v", c.name, events)
+			}
+			_, err = l.CancelTask(l.Context(), "op", g.Task) // what waits makes room
+			l.must(err)
+		}
+	})
+}
+
+func TestARetriedTaskForgetsWhatWasDropped(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, "a")
+		g := l.grant(ids[0], "a", "p", 0)
+		r := store.Result{Device: "a", Task: g.Task, Token: g.Token, Cause: store.ByFailure, Dropped: true}
+		l.must(l.RecordResults(l.Context(), []store.Result{r}, settle)[0].Err)
+		if task, err := l.RetryTask(l.Context(), "op", ids[0]); err != nil || task.Dropped {
+			l.Errorf("%+v, %v", task, err)
+		}
+	})
+}
