@@ -40,6 +40,7 @@ func TestAnEndingSettlesWhetherATaskRunsAgain(t *testing.T) {
 		"failure, not retried":           {with(store.ByFailure, func(e *store.Ending) { e.RetryOn = []string{"timed_out"} }), end(store.Failed)},
 		"backoff is at most an hour":     {with(store.ByFailure, func(e *store.Ending) { e.Attempts, e.MaxAttempts = 60, 100 }), retry(time.Hour)},
 		"failure after a cancel":         {with(store.ByFailure, func(e *store.Ending) { e.CancelWhy = "max_run" }), end(store.Cancelled)},
+		"failure of a blocked device":    {with(store.ByFailure, func(e *store.Ending) { e.CancelWhy = "blocked" }), end(store.Cancelled)},
 		"rejected":                       {with(store.ByReject, nil), end(store.Failed)},
 		"rejected after a cancel":        {with(store.ByReject, func(e *store.Ending) { e.CancelWhy = "cancelled" }), end(store.Cancelled)},
 		"returned":                       {with(store.ByReturn, func(e *store.Ending) { e.RetryAfter = time.Minute }), store.Settlement{State: store.Pending, Delay: time.Minute, Returned: true}},

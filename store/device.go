@@ -47,7 +47,7 @@ type Token struct {
 type Event struct {
 	ID     int64
 	At     time.Time
-	Kind   string // e.g. task.granted, task.succeeded, slot.reaped, pool.changed
+	Kind   string // e.g. task.granted, task.succeeded, pool.changed
 	Actor  string // operator token's name, device id or "reaper"
 	Pool   string
 	Batch  int64

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	paho "github.com/eclipse/paho.mqtt.golang"
+
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/internal/testservers"
@@ -286,6 +288,34 @@ func TestWake(t *testing.T) {
 		got := []string{<-d.replies, <-d.replies}
 		if want := []string{`{"reason":"wake","hold_ms":5000}`, `{"reason":"wake"}`}; !slices.Equal(got, want) {
 			t.Errorf("received %q", got)
+		}
+	})
+}
+
+// TestRepliesArriveAndWakesMayNot: QoS 1 and 0; nothing of either is left for
+// those that subscribe later.
+func TestRepliesArriveAndWakesMayNot(t *testing.T) {
+	t.Parallel()
+	overBothBrokers(t, func(t *testing.T, s server) {
+		t.Helper()
+		c := connect(t, mqtt.Options{URL: s.URL(), Handler: handlerFunc(echo)})
+		d := device(t, s, "a")
+		got := make(chan paho.Message, 3)
+		subscribe := func() {
+			if token := d.Subscribe(devices.ReplyTopic("a"), 1, func(_ paho.Client, m paho.Message) { got <- m }); !token.WaitTimeout(patience) || token.Error() != nil {
+				t.Fatalf("subscribing: %v", token.Error())
+			}
+		}
+		subscribe()
+		d.report(t, "1")
+		reply := <-got
+		c.Wake("a", 0)
+		wake := <-got
+		subscribe() // a retained message would come once more, before any newer one
+		c.Wake("a", time.Second)
+		last := <-got
+		if reply.Qos() != 1 || wake.Qos() != 0 || last.Retained() || !strings.Contains(string(last.Payload()), "hold_ms") {
+			t.Errorf("reply with QoS %d, wake with %d, then %s (retained: %t)", reply.Qos(), wake.Qos(), last.Payload(), last.Retained())
 		}
 	})
 }

@@ -118,6 +118,7 @@ func badBatches() []badBody {
 		{`{"pool":"p","devices":["a"],"not_before":"2027-01-01T00:00:00Z","not_after":"2027-01-01T00:00:00Z"}`, 422, "invalid_field", []string{"not_after", "not_before"}},
 		{`{"pool":"p","devices":["a"],"not_after":"tomorrow"}`, 422, "invalid_field", []string{"not_after"}},
 		{`{"pool":"p","devices":["a"],"not_after":5}`, 422, "invalid_field", []string{"not_after"}},
+		{`{"pool":"p","devices":["a"],"weight":1001}`, 422, "invalid_field", []string{"weight", "1000"}},
 		{`{"pool":"p","devices":["a"],"max_attempts":0}`, 422, "invalid_field", []string{"max_attempts"}},
 		{`{"pool":"p","devices":["a"],"max_attempts":101}`, 422, "invalid_field", []string{"max_attempts", "100"}},
 		{`{"pool":"p","devices":["a"],"retry_on":["returned"]}`, 422, "invalid_field", []string{"retry_on[0]"}},

@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -243,6 +244,40 @@ func TestProtocolListsTheCodes(t *testing.T) {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("the page lists\n%s\nthe program has\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestProtocolListsTheKindsOfEvents: each that the ledger writes is on the page.
+// Those that end in a task's state are written with it, so the states are no part of this.
+func TestProtocolListsTheKindsOfEvents(t *testing.T) {
+	t.Parallel()
+	_, listed, _ := strings.Cut(page(t), "Kinds, of which there may be more: ")
+	listed, _, _ = strings.Cut(listed, "`actor`")
+	files, err := filepath.Glob("../../store/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := regexp.MustCompile(`["']((?:access|batch|device|ledger|pool|profile|result|slot|task|token)\.[a-z_]+)["']`)
+	found := map[string]bool{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range written.FindAllSubmatch(text, -1) {
+			found[string(match[1])] = true
+		}
+	}
+	for kind := range found {
+		if kind != "ledger.db" && !strings.Contains(listed, "`"+kind+"`") {
+			t.Errorf("the page does not list %s", kind)
+		}
+	}
+	if len(found) < 30 {
+		t.Errorf("%d kinds found in the ledger's code", len(found))
 	}
 }
 

@@ -25,6 +25,10 @@ batch {"devices":["@device"],"retry_backoff_ms":0}
 report {"id":"held"}
 `
 	done = `{"task":@task,"token":@token,"status":"succeeded"}`
+	// failed is the result of what a device was told to stop; stopped is that it
+	// was told so before.
+	failed  = `report {"id":"2","results":[{"task":@task,"token":@token,"status":"failed"}]}`
+	stopped = `report {"id":"1","running":[{"task":@task,"token":@token}]}` + "\n" + failed
 )
 
 func exchanges() map[string]exchange {
@@ -81,12 +85,20 @@ func outcomesTold() map[string]exchange {
 			script: held + `report {"id":"1","results":[7,null,{},{"task":1.5},{"task":@task,"token":-1},{"task":@task,"token":@token,"status":"done"},` + done + `]}`,
 			want:   "none rejected:not_an_object rejected:not_an_object rejected:invalid_task rejected:invalid_task rejected:invalid_token rejected:invalid_status recorded",
 		},
+		"bad fields": {
+			script: held + `report {"id":"1","results":[{"task":9007199254740992,"token":1},{"task":@task,"token":@token,"status":"failed","error":7},` +
+				`{"task":@task,"token":@token,"status":"returned","retry_after_ms":-1},` + done + `]}`,
+			want: "none rejected:invalid_task rejected:invalid_error rejected:invalid_retry_after recorded",
+		},
 		"numbers as strings": {script: held + `report {"id":"1","results":[{"task":"@task","token":"@token","status":"succeeded"}]}`, want: "none recorded"},
 
 		"cancelled":               {script: held + "cancel\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:cancelled"},
 		"cancelled, silent of it": {script: held + "cancel\nreport {\"id\":\"1\"}", want: "busy cancel:cancelled"},
 		"expired":                 {script: held + "lapsed\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:expired"},
 		"run too long":            {script: held + "sql UPDATE grants SET max_until = now() + interval '100 ms', lease_until = now() + interval '100 ms' WHERE device = '@device'\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:max_run"},
+		"failed after cancelled":  {script: held + "cancel\n" + stopped, want: "none recorded"},
+		"failed after expired":    {script: held + "lapsed\n" + stopped, want: "none late"},
+		"failed after stale":      {script: held + "report {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":9007199254740991}]}\n" + failed, want: "granted recorded"},
 		"stale":                   {script: held + `report {"id":"1","running":[{"task":@task,"token":9007199254740991}]}`, want: "busy cancel:stale"},
 		"bad running entries":     {script: held + `report {"id":"1","running":[7,{"task":-1},{"task":@task,"token":@token,"progress":"x"}]}`, want: "busy renewed cancel:stale cancel:stale"},
 	}
@@ -95,6 +107,12 @@ func outcomesTold() map[string]exchange {
 // reportsRead have text and fields of all kinds; the examples of the page are known by their names.
 func reportsRead() map[string]exchange {
 	return map[string]exchange{
+		"nothing but null":       {script: `report {"id":null,"results":null,"running":null,"accept":null,"attributes":null}`, want: "none"},
+		"128 characters":         {script: `report {"id":"` + strings.Repeat("é", 128) + `"}`, want: "none"},
+		"100 entries":            {script: `report {"id":"1","accept":false,"results":[` + strings.Repeat("{},", 99) + `{}]}`, want: "declined" + strings.Repeat(" rejected:invalid_task", 100)},
+		"64 attributes":          {script: `report {"id":"1","attributes":{` + attributes(64) + `}}`, want: "none"},
+		"16 levels":              {script: `report {"id":"1","x":` + strings.Repeat("[", 15) + strings.Repeat("]", 15) + `}`, want: "none"},
+		"declined, at work":      {script: held + `report {"id":"1","accept":false,"running":[{"task":@task,"token":@token}]}`, want: "declined renewed"},
 		"unknown fields":         {script: `report {"id":"1","unknown":{"a":[1]},"results":[]}`, want: "none"},
 		"NUL in the id":          {script: `report {"id":"a\u0000b"}`, want: "none"},
 		"surrogates":             {script: held + `report {"id":"\ud800x","results":[{"task":@task,"token":@token,"status":"failed","error":"\udc00\u0000"}],"accept":false}`, want: "declined recorded"},
@@ -109,13 +127,18 @@ func reportsRead() map[string]exchange {
 	}
 }
 
+// attributes are so many members of an object.
+func attributes(n int) string {
+	members := make([]string, n)
+	for i := range members {
+		members[i] = fmt.Sprintf(`"k%d":1`, i)
+	}
+	return strings.Join(members, ",")
+}
+
 // reportsRefused are answered with errors.
 func reportsRefused() map[string]exchange {
 	deep, many := strings.Repeat("[", 17)+strings.Repeat("]", 17), strings.Repeat(`{},`, 100)+`{}`
-	keys := make([]string, 65)
-	for i := range keys {
-		keys[i] = fmt.Sprintf(`"k%d":1`, i)
-	}
 	return map[string]exchange{
 		"not JSON":             {script: `report {"id":"1",]`, want: "invalid:invalid_json"},
 		"two values":           {script: `report {"id":"1"}{}`, want: "invalid:invalid_json"},
@@ -127,7 +150,7 @@ func reportsRefused() map[string]exchange {
 		"too deep":             {script: `report {"id":"1","x":` + deep + `}`, want: "invalid:too_deep"},
 		"101 results":          {script: `report {"id":"1","results":[` + many + `]}`, want: "invalid:too_many_results"},
 		"101 running":          {script: `report {"id":"1","running":[` + many + `]}`, want: "invalid:too_many_running"},
-		"65 attributes":        {script: `report {"id":"1","attributes":{` + strings.Join(keys, ",") + `}}`, want: "invalid:attributes_too_large"},
+		"65 attributes":        {script: `report {"id":"1","attributes":{` + attributes(65) + `}}`, want: "invalid:attributes_too_large"},
 		"65,537 bytes":         {script: `report {"id":"1"}` + strings.Repeat(" ", 65537-len(`{"id":"1"}`)), want: "too_large:body_too_large"},
 		"65,536 bytes":         {script: `report {"id":"1"}` + strings.Repeat(" ", 65536-len(`{"id":"1"}`)), want: "none"},
 		"refused whole":        {script: held + `report {"id":"1","results":[` + done + `],"accept":1}` + "\nreport {\"id\":\"2\"}", want: "granted again:1"},

@@ -137,6 +137,24 @@ func TestWrongTokensLockAnAddressOut(t *testing.T) {
 	}
 }
 
+// TestATokenIsGoodForAnHour at its address while that is locked out.
+func TestATokenIsGoodForAnHour(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	from := netip.MustParseAddr("192.0.2.1")
+	s.Right(from, "good")
+	s.now = s.now.Add(time.Hour - time.Minute)
+	for range 10 {
+		s.refuse(gate.API, gate.Unauthenticated, "", from.String(), true)
+	}
+	for _, want := range []time.Duration{0, 9 * time.Minute} {
+		if wait := s.Wait(from, "good"); wait != want {
+			t.Errorf("waits %v, want %v", wait, want)
+		}
+		s.now = s.now.Add(time.Minute)
+	}
+}
+
 // TestAStrangersTextIsBounded in the log.
 func TestAStrangersTextIsBounded(t *testing.T) {
 	t.Parallel()
