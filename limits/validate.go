@@ -158,6 +158,21 @@ func location(name string) (*time.Location, error) {
 	return time.LoadLocation(name)
 }
 
+// Named are the tags and attributes that policies count by, each once.
+func Named(policies []Policy) (tags, attributes []string) {
+	for _, p := range policies {
+		for _, field := range p.fields() {
+			switch group, name, _ := strings.Cut(field, "."); {
+			case group == "tags" && !slices.Contains(tags, name):
+				tags = append(tags, name)
+			case group == "attributes" && !slices.Contains(attributes, name):
+				attributes = append(attributes, name)
+			}
+		}
+	}
+	return tags, attributes
+}
+
 func (p Policy) checkPer(at string) error {
 	fields := p.fields()
 	if len(p.Per) > maxPerText || len(fields) > maxFields {

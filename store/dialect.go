@@ -33,6 +33,7 @@ import (
 //	{new xid}    a transaction id above all that were given
 //	{oldest xid} the lowest transaction id still under way
 //	{bytes}      compares the text before it byte by byte
+//	{keys of tags}, {keys of attributes}  rows k (key), of a device in looked
 //	{tagged $1}  device d has all the tags of the JSON object $1; or $3
 //	{token}      the next fencing token, for a grant that holds its unique keys
 //	{last token} the last one given, 0 before the first
@@ -104,6 +105,8 @@ func postgres() dialect {
 		"{new xid}", "pg_current_xact_id()::text::bigint",
 		"{oldest xid}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
 		"{bytes}", `COLLATE "C"`,
+		"{keys of tags}", "jsonb_object_keys(looked.tags) AS k (key)",
+		"{keys of attributes}", "json_object_keys(looked.attributes) AS k (key)",
 		"{tagged $1}", "d.tags @> $1::jsonb",
 		"{tagged $3}", "d.tags @> $3::jsonb",
 		"{unhex hash}", "decode(hash, 'hex')",
@@ -161,6 +164,8 @@ func sqliteDialect() dialect {
 		"{new xid}", "0",
 		"{oldest xid}", "0",
 		"{bytes}", "",
+		"{keys of tags}", "json_each(looked.tags) AS k",
+		"{keys of attributes}", "json_each(looked.attributes) AS k",
 		"{tagged $1}", hasTags("$1"),
 		"{tagged $3}", hasTags("$3"),
 		"{unhex hash}", "unhex(hash)",

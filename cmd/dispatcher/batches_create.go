@@ -245,6 +245,7 @@ func (s *session) createBatch(b *batchFlags) error {
 	if err != nil {
 		return err
 	}
+	s.warn(made)
 	if err := s.warnUnknown(made); err != nil {
 		return err
 	}
@@ -256,7 +257,7 @@ func (s *session) createBatch(b *batchFlags) error {
 		return err
 	}
 	if !b.wait {
-		return s.show(text, "unknown")
+		return s.show(text, "unknown", "warnings")
 	}
 	s.note("batch %s: %s%s", made.text("id"), counted(made.number("tasks"), "task", "tasks"), skipped(made))
 	return s.waitForBatch(made.text("id"))

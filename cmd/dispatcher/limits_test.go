@@ -71,3 +71,13 @@ func TestProfilesFromTheShell(t *testing.T) {
 	d.try("", "profiles", "get", "solar").exit(1).says("not_found")
 	d.prints("profiles list --output json", "[]\n")
 }
+
+func TestPoliciesThatNameNothingAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("devices create d-1 --tag account=north")
+	for _, line := range []string{"pools create p --capacity 1 --limits", "pools set p --limits", "profiles put x --limits", "batches create --pool p --device d-1 --dry-run --limits"} {
+		args := append(strings.Fields(line), `[{"name":"l","per":"tags.acount","algorithm":"fixed","max":1,"per_ms":1000}]`)
+		d.try("", args...).exit(0).says(`Warning: limits: no device has the tag "acount" (looked at: 1)`)
+	}
+}

@@ -153,7 +153,21 @@ func (s *session) act(r client.Request, without ...string) error {
 	if err != nil || object == nil {
 		return err
 	}
-	return s.show(object, without...)
+	changed, err := readEntry(object)
+	if err != nil {
+		return err
+	}
+	s.warn(changed)
+	return s.show(object, append(without, "warnings")...)
+}
+
+// warn says what may be a mistake, though it was done.
+func (s *session) warn(done entry) {
+	var warnings []string
+	_ = json.Unmarshal(done["warnings"], &warnings) // absent: none
+	for _, w := range warnings {
+		s.note("Warning: %s", terminal.Safe(w))
+	}
 }
 
 // make creates what has a secret. When only the second answer arrived, the

@@ -42,6 +42,7 @@ type Options struct {
 // Store is what the operators' API needs of the ledger; *store.Store.
 type Store interface {
 	poolStore
+	factStore
 	batchStore
 	taskStore
 	deviceStore

@@ -37,7 +37,7 @@ func (a *API) patchBatch(ctx context.Context, in *struct {
 	BatchPath
 	Body batchPatch
 },
-) (*body[batchBody], error) {
+) (*body[batchChanged], error) {
 	opens, err := readPatch(in.Body.Windows, readWindows)
 	if err != nil {
 		return nil, err
@@ -46,12 +46,26 @@ func (a *API) patchBatch(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	warned, err := a.patchWarnings(ctx, in.Body.Limits)
+	if err != nil {
+		return nil, err
+	}
 	b, err := a.store.ChangeBatch(ctx, actor(ctx), in.ID, func(b *store.Batch) error {
 		opens.to(&b.Windows, nil)
 		limited.to(&b.Limits, nil)
 		return in.Body.apply(b)
 	})
-	return a.startedBatch(b, neverStarts(err))
+	shown, err := a.startedBatch(b, neverStarts(err))
+	if err != nil {
+		return nil, err
+	}
+	return &body[batchChanged]{batchChanged{shown.Body, warned}}, nil
+}
+
+// batchChanged is a batch after a change of its settings.
+type batchChanged struct {
+	BatchBody
+	Warned
 }
 
 // apply changes all but windows and limits.
@@ -76,7 +90,7 @@ func (a *API) pauseBatch(ctx context.Context, in *struct {
 	BatchPath
 	Body *Reason
 },
-) (*body[batchBody], error) {
+) (*body[BatchBody], error) {
 	reason := ""
 	if in.Body != nil {
 		reason = in.Body.Reason
@@ -84,16 +98,16 @@ func (a *API) pauseBatch(ctx context.Context, in *struct {
 	return a.stoppedBatch(a.store.PauseBatch(ctx, actor(ctx), in.ID, reason))
 }
 
-func (a *API) resumeBatch(ctx context.Context, in *BatchPath) (*body[batchBody], error) {
+func (a *API) resumeBatch(ctx context.Context, in *BatchPath) (*body[BatchBody], error) {
 	return a.startedBatch(a.store.ResumeBatch(ctx, actor(ctx), in.ID))
 }
 
-func (a *API) cancelBatch(ctx context.Context, in *BatchPath) (*body[batchBody], error) {
+func (a *API) cancelBatch(ctx context.Context, in *BatchPath) (*body[BatchBody], error) {
 	return a.stoppedBatch(a.store.CancelBatch(ctx, actor(ctx), in.ID))
 }
 
 // startedBatch is one of which something may start that could not before.
-func (a *API) startedBatch(b store.Batch, err error) (*body[batchBody], error) {
+func (a *API) startedBatch(b store.Batch, err error) (*body[BatchBody], error) {
 	if err == nil {
 		a.options.Dispatcher.HandOn(b.Pool)
 	}
@@ -101,16 +115,16 @@ func (a *API) startedBatch(b store.Batch, err error) (*body[batchBody], error) {
 }
 
 // stoppedBatch is one of which nothing starts any more.
-func (a *API) stoppedBatch(b store.Batch, err error) (*body[batchBody], error) {
+func (a *API) stoppedBatch(b store.Batch, err error) (*body[BatchBody], error) {
 	if err == nil {
 		a.options.Dispatcher.LeaveLine(b.Pool, b.ID)
 	}
 	return shownBatch(b, err)
 }
 
-func shownBatch(b store.Batch, err error) (*body[batchBody], error) {
+func shownBatch(b store.Batch, err error) (*body[BatchBody], error) {
 	if err != nil {
 		return nil, err
 	}
-	return &body[batchBody]{showBatch(b)}, nil
+	return &body[BatchBody]{showBatch(b)}, nil
 }

@@ -78,6 +78,7 @@ type batchCreated struct {
 
 	Skipped *int64        `json:"skipped,omitempty" doc:"With duplicates=skip: tasks that were not queued"`
 	Unknown *unknownTasks `json:"unknown,omitempty" doc:"Tasks whose devices are not registered; absent: none"`
+	Warned
 }
 
 type unknownTasks struct {
@@ -85,7 +86,8 @@ type unknownTasks struct {
 	First string `json:"first" doc:"The device of the first of them"`
 }
 
-type batchBody struct {
+// BatchBody is a batch on the wire.
+type BatchBody struct {
 	ID             int64            `json:"id"`
 	Name           string           `json:"name"`
 	Pool           string           `json:"pool"`
@@ -118,7 +120,7 @@ type batchBody struct {
 }
 
 type batchList struct {
-	Batches       []batchBody `json:"batches"`
+	Batches       []BatchBody `json:"batches"`
 	NextPageToken string      `json:"next_page_token,omitempty"`
 }
 
@@ -135,9 +137,9 @@ func (a *API) registerBatches(operations huma.API) {
 	create.Middlewares = huma.Middlewares{a.streamed(operations), a.long(operations)}
 	describeStreams(operations, &create)
 	register(a, operations, create, a.createBatch)
-	registerList(a, operations, operation("GET", "/v1/batches", "listBatches", "List batches, newest first", roleViewer, 200), listing[pageQuery, batchList, batchBody]{
+	registerList(a, operations, operation("GET", "/v1/batches", "listBatches", "List batches, newest first", roleViewer, 200), listing[pageQuery, batchList, BatchBody]{
 		handle: a.listBatches, page: (*pageQuery).page,
-		items: func(l batchList) ([]batchBody, string) { return l.Batches, l.NextPageToken },
+		items: func(l batchList) ([]BatchBody, string) { return l.Batches, l.NextPageToken },
 	})
 	register(a, operations, operation("GET", "/v1/batches/{id}", "getBatch", "Read a batch and its counts", roleViewer, 200), a.getBatch)
 	a.registerBatchLife(operations)
@@ -169,11 +171,15 @@ func (a *API) createBatch(ctx context.Context, in *struct {
 
 func (a *API) queueBatch(ctx context.Context, post batchPost, b store.Batch, q store.Queue, mode QueueMode) (*created[batchCreated], error) {
 	q.DryRun, q.KnownOnly = mode.DryRun, mode.UnknownDevices == "refuse"
+	warned, err := a.warnings(ctx, post.Limits)
+	if err != nil {
+		return nil, err
+	}
 	made, err := a.store.CreateBatch(ctx, actor(ctx), b, q)
 	if err != nil {
 		return nil, neverStarts(err)
 	}
-	answer := batchCreated{ID: made.ID, Tasks: made.Total}
+	answer := batchCreated{ID: made.ID, Tasks: made.Total, Warned: warned}
 	if post.Duplicates == skipDuplicates {
 		answer.Skipped = &made.Skipped
 	}
@@ -307,7 +313,7 @@ func present(r raw) json.RawMessage {
 	return json.RawMessage(r)
 }
 
-func (a *API) getBatch(ctx context.Context, in *BatchPath) (*body[batchBody], error) {
+func (a *API) getBatch(ctx context.Context, in *BatchPath) (*body[BatchBody], error) {
 	return shownBatch(a.store.Batch(ctx, in.ID))
 }
 
@@ -325,7 +331,7 @@ func (a *API) listBatches(ctx context.Context, in *pageQuery) (*body[batchList],
 	if err != nil {
 		return nil, err
 	}
-	list := batchList{Batches: make([]batchBody, len(batches))}
+	list := batchList{Batches: make([]BatchBody, len(batches))}
 	for i, b := range batches {
 		list.Batches[i] = showBatch(b)
 		list.NextPageToken = nextPage(more, strconv.FormatInt(b.ID, 10))
@@ -333,13 +339,13 @@ func (a *API) listBatches(ctx context.Context, in *pageQuery) (*body[batchList],
 	return &body[batchList]{list}, nil
 }
 
-func showBatch(b store.Batch) batchBody {
+func showBatch(b store.Batch) BatchBody {
 	counts := make(map[string]int64)
 	for _, state := range store.TaskStates() {
 		counts[string(state)] = b.Counts[state]
 	}
 	rate := ratePerMinute(b)
-	return batchBody{
+	return BatchBody{
 		ID: b.ID, Name: b.Name, Pool: b.Pool, Kind: b.Kind, State: batchState(b),
 		Priority: b.Priority, Weight: b.Weight, NotBefore: stampPointer(b.NotBefore), NotAfter: stampPointer(b.NotAfter),
 		Windows: showWindows(b.Windows), Limits: showLimits(b.Limits), FinishInside: b.FinishInside, OpensAt: stampSet(b.Opening.From), ClosesAt: stampSet(b.Opening.Until),

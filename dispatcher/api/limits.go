@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -60,6 +61,52 @@ func readLimits(policies []limits.Policy) (json.RawMessage, error) {
 		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, err.Error())
 	}
 	return json.Marshal(policies)
+}
+
+type factStore interface {
+	DevicesWithTag(ctx context.Context, name string) (looked int, found bool, err error)
+	DevicesWithAttribute(ctx context.Context, path, first string) (looked int, found bool, err error)
+}
+
+// Warned are the warnings of an answer.
+type Warned struct {
+	Warnings []string `json:"warnings,omitempty" readOnly:"true" doc:"What may be a mistake; it was done all the same"`
+}
+
+// warnings are of policies that count by what no device has: then all devices are
+// counted together, which is seldom meant. Nothing is said before there are devices.
+func (a *API) warnings(ctx context.Context, policies []limits.Policy) (w Warned, err error) {
+	tags, attributes := limits.Named(policies)
+	for _, name := range tags {
+		looked, found, err := a.store.DevicesWithTag(ctx, name)
+		if err != nil {
+			return w, err
+		}
+		w.missing(looked, found, "tag", name)
+	}
+	for _, path := range attributes {
+		first, _, _ := strings.Cut(path, ".")
+		looked, found, err := a.store.DevicesWithAttribute(ctx, path, first)
+		if err != nil {
+			return w, err
+		}
+		w.missing(looked, found, "attribute", path)
+	}
+	return w, nil
+}
+
+// patchWarnings are those of policies that a change may leave as they are.
+func (a *API) patchWarnings(ctx context.Context, changed patch[[]limits.Policy]) (Warned, error) {
+	if changed.value == nil {
+		return Warned{}, nil
+	}
+	return a.warnings(ctx, *changed.value)
+}
+
+func (w *Warned) missing(looked int, found bool, what, name string) {
+	if looked > 0 && !found {
+		w.Warnings = append(w.Warnings, fmt.Sprintf("limits: no device has the %s %q (looked at: %d): all devices are counted together", what, name, looked))
+	}
 }
 
 // showLimits shows what was kept.

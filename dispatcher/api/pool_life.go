@@ -54,7 +54,7 @@ func (a *API) patchPool(ctx context.Context, in *struct {
 	PoolPath
 	Body poolPatch
 },
-) (*body[PoolBody], error) {
+) (*body[poolChanged], error) {
 	if in.Body.Capacity.set && in.Body.Capacity.value == nil {
 		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "capacity: a number from 0 to 10000; it has no default")
 	}
@@ -66,7 +66,11 @@ func (a *API) patchPool(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return a.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
+	warned, err := a.patchWarnings(ctx, in.Body.Limits)
+	if err != nil {
+		return nil, err
+	}
+	changed, err := a.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		opens.to(&spec.Windows, nil)
 		limited.to(&spec.Limits, nil)
 		in.Body.Capacity.to(&spec.Capacity, spec.Capacity)
@@ -76,6 +80,10 @@ func (a *API) patchPool(ctx context.Context, in *struct {
 		spec.Lease = milliseconds(lease)
 		return a.checkLease(spec.Lease)
 	})
+	if err != nil {
+		return nil, err
+	}
+	return &body[poolChanged]{poolChanged{changed.Body, warned}}, nil
 }
 
 func (a *API) pausePool(ctx context.Context, in *struct {

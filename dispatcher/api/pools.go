@@ -62,6 +62,12 @@ type poolState struct {
 	Oldest  *timestamp `json:"oldest_pending_at" readOnly:"true" nullable:"true" doc:"When the batch of its oldest pending task was created; null: none is pending"`
 }
 
+// poolChanged is a pool after a change.
+type poolChanged struct {
+	PoolBody
+	Warned
+}
+
 // poolPut takes what a GET showed as well: what an operator cannot decide is
 // ignored.
 type poolPut struct {
@@ -82,6 +88,7 @@ type poolPut struct {
 	Held        raw             `json:"held,omitempty" readOnly:"true"`
 	Waiting     raw             `json:"waiting,omitempty" readOnly:"true"`
 	Oldest      raw             `json:"oldest_pending_at,omitempty" readOnly:"true"`
+	Warnings    raw             `json:"warnings,omitempty" readOnly:"true"`
 }
 
 // PoolPath names a pool.
@@ -95,7 +102,7 @@ func (a *API) registerPools(operations huma.API) {
 		items: func(l poolList) ([]poolState, string) { return l.Pools, l.NextPageToken },
 	})
 	register(a, operations, operation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), a.getPool)
-	register(a, operations, also[PoolBody](operations, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), a.putPool)
+	register(a, operations, also[poolChanged](operations, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), a.putPool)
 	register(a, operations, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See who holds which slot", roleViewer, 200), a.getSlots)
 	a.registerPoolLife(operations)
 	a.registerLimits(operations)
@@ -142,11 +149,15 @@ func (a *API) putPool(ctx context.Context, in *struct {
 	PoolPath
 	Body poolPut
 },
-) (*created[PoolBody], error) {
+) (*created[poolChanged], error) {
 	if err := devices.ParsePool(in.Pool); err != nil {
 		return nil, err
 	}
 	spec, err := a.poolSpec(in.Body)
+	if err != nil {
+		return nil, err
+	}
+	warned, err := a.warnings(ctx, in.Body.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +166,7 @@ func (a *API) putPool(ctx context.Context, in *struct {
 		return nil, err
 	}
 	a.tellPool(ctx, p.Name)
-	return &created[PoolBody]{Status: createdStatus(isNew), Body: showPool(p)}, nil
+	return &created[poolChanged]{Status: createdStatus(isNew), Body: poolChanged{showPool(p), warned}}, nil
 }
 
 // tellPool tells Redis of a change. The ledger already refuses what no longer

@@ -18,12 +18,19 @@ type profileStore interface {
 	DeleteProfile(ctx context.Context, actor, name string) error
 }
 
-type profileBody struct {
+// ProfileBody is a profile on the wire.
+type ProfileBody struct {
 	Name    string          `json:"name" readOnly:"true"`
 	Limits  []limits.Policy `json:"limits" doc:"How often its devices may start something, in each pool by itself"`
 	Version int64           `json:"version" readOnly:"true" doc:"Increases with every change"`
 	Created timestamp       `json:"created_at" readOnly:"true"`
 	Updated timestamp       `json:"updated_at" readOnly:"true"`
+}
+
+// profileChanged is a profile after a change.
+type profileChanged struct {
+	ProfileBody
+	Warned
 }
 
 // profilePut takes what a GET showed as well.
@@ -33,10 +40,11 @@ type profilePut struct {
 	Version raw             `json:"version,omitempty" readOnly:"true"`
 	Created raw             `json:"created_at,omitempty" readOnly:"true"`
 	Updated raw             `json:"updated_at,omitempty" readOnly:"true"`
+	Warned  raw             `json:"warnings,omitempty" readOnly:"true"`
 }
 
 type profileList struct {
-	Profiles      []profileBody `json:"profiles"`
+	Profiles      []ProfileBody `json:"profiles"`
 	NextPageToken string        `json:"next_page_token,omitempty"`
 }
 
@@ -46,12 +54,12 @@ type ProfilePath struct {
 }
 
 func (a *API) registerProfiles(operations huma.API) {
-	registerList(a, operations, operation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), listing[pageQuery, profileList, profileBody]{
+	registerList(a, operations, operation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), listing[pageQuery, profileList, ProfileBody]{
 		handle: a.listProfiles, page: (*pageQuery).page,
-		items: func(l profileList) ([]profileBody, string) { return l.Profiles, l.NextPageToken },
+		items: func(l profileList) ([]ProfileBody, string) { return l.Profiles, l.NextPageToken },
 	})
 	register(a, operations, operation("GET", "/v1/profiles/{profile}", "getProfile", "Read a profile", roleViewer, 200), a.getProfile)
-	register(a, operations, also[profileBody](operations, operation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), a.putProfile)
+	register(a, operations, also[profileChanged](operations, operation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), a.putProfile)
 	register(a, operations, operation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), a.deleteProfile)
 }
 
@@ -64,7 +72,7 @@ func (a *API) listProfiles(ctx context.Context, in *pageQuery) (*body[profileLis
 	if err != nil {
 		return nil, err
 	}
-	list := profileList{Profiles: make([]profileBody, len(found))}
+	list := profileList{Profiles: make([]ProfileBody, len(found))}
 	for i, p := range found {
 		list.Profiles[i] = showProfile(p)
 		list.NextPageToken = nextPage(in.full(len(found)), p.Name)
@@ -72,20 +80,24 @@ func (a *API) listProfiles(ctx context.Context, in *pageQuery) (*body[profileLis
 	return &body[profileList]{list}, nil
 }
 
-func (a *API) getProfile(ctx context.Context, in *ProfilePath) (*body[profileBody], error) {
+func (a *API) getProfile(ctx context.Context, in *ProfilePath) (*body[ProfileBody], error) {
 	p, err := a.store.Profile(ctx, in.Profile)
 	if err != nil {
 		return nil, err
 	}
-	return &body[profileBody]{showProfile(p)}, nil
+	return &body[ProfileBody]{showProfile(p)}, nil
 }
 
 func (a *API) putProfile(ctx context.Context, in *struct {
 	ProfilePath
 	Body profilePut
 },
-) (*created[profileBody], error) {
+) (*created[profileChanged], error) {
 	limited, err := readLimits(in.Body.Limits)
+	if err != nil {
+		return nil, err
+	}
+	warned, err := a.warnings(ctx, in.Body.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +105,7 @@ func (a *API) putProfile(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return &created[profileBody]{createdStatus(isNew), showProfile(p)}, nil
+	return &created[profileChanged]{createdStatus(isNew), profileChanged{showProfile(p), warned}}, nil
 }
 
 func (a *API) deleteProfile(ctx context.Context, in *ProfilePath) (*struct{}, error) {
@@ -103,8 +115,8 @@ func (a *API) deleteProfile(ctx context.Context, in *ProfilePath) (*struct{}, er
 	return &struct{}{}, nil
 }
 
-func showProfile(p store.Profile) profileBody {
-	return profileBody{
+func showProfile(p store.Profile) ProfileBody {
+	return ProfileBody{
 		Name: p.Name, Limits: showLimits(p.Limits), Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
 	}
 }

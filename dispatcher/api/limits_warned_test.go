@@ -1,0 +1,57 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf: they are taken all the same, and
+// nothing is said while there are no devices to look at.
+func TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":60}`)
+		for round, registered := range []bool{false, true} {
+			if registered {
+				b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"account":"north","a.b":"1"}}`).must(201)
+				b.report("d-2", `{"attributes":{"net":{"asn":7}}}`).must(200)
+			}
+			for per, want := range map[string]string{
+				"tags.account": "", "tags.a.b": "", "device,kind": "", "payload.x": "", "attributes.net.asn": "",
+				"tags.acount":          `limits: no device has the tag "acount" (looked at: 2)`,
+				"device,attributes.nt": `limits: no device has the attribute "nt" (looked at: 2)`,
+			} {
+				limits := fmt.Sprintf(`"limits":[{"name":"l","per":%q,"algorithm":"fixed","max":1,"per_ms":1000,"trust_device":%t}]`, per, strings.Contains(per, "attributes"))
+				if !registered {
+					want = ""
+				}
+				b.warned(per, want, round, limits)
+			}
+		}
+		b.get("/v1/pools/p").must(200)
+		if text := string(b.get("/v1/pools/p").body); strings.Contains(text, "warnings") {
+			b.Errorf("a reading warns: %s", text)
+		}
+	})
+}
+
+// warned sends policies wherever they are taken.
+func (b *bench) warned(per, want string, round int, limits string) {
+	b.Helper()
+	batch := b.batch(`{"pool":"p","devices":["d-1"]}`)
+	for _, ask := range []struct{ method, path, body string }{
+		{"PUT", "/v1/pools/p", `{"capacity":60,` + limits + `}`},
+		{"PATCH", "/v1/pools/p", `{` + limits + `}`},
+		{"PUT", "/v1/profiles/x", `{` + limits + `}`},
+		{"PATCH", fmt.Sprintf("/v1/batches/%d", batch), `{` + limits + `}`},
+		{"POST", "/v1/batches", `{"pool":"p","devices":["d-1"],` + limits + `}`},
+		{"POST", "/v1/batches?dry_run=true", `{"pool":"p","devices":["d-1"],` + limits + `}`},
+	} {
+		a := b.call(ask.method, ask.path, adminToken, ask.body)
+		got := list(a.fields(), "warnings")
+		if a.status/100 != 2 || len(got) != min(len(want), 1) || want != "" && !strings.HasPrefix(fmt.Sprint(got[0]), want) {
+			b.Errorf("%s %s per %s (round %d): %d %v, want %q", ask.method, ask.path, per, round, a.status, got, want)
+		}
+	}
+}
