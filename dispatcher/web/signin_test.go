@@ -343,6 +343,10 @@ func TestSignInLeadsToNoOtherSite(t *testing.T) {
 		if got := response.Header.Get("Location"); response.StatusCode != http.StatusSeeOther || got != want {
 			t.Errorf("next %q: %d to %q, want %q", next, response.StatusCode, got, want)
 		}
+		// The page, which a link that signs in leads on from without a form.
+		if _, text, _ := b.get("/sign-in?next=" + url.QueryEscape(next)); !strings.Contains(text, `name="next" value="`+want+`"`) {
+			t.Errorf("next %q: the page does not lead to %q", next, want)
+		}
 	}
 }
 
