@@ -1,6 +1,7 @@
 package slots_test
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"testing"
@@ -83,4 +84,41 @@ func BenchmarkBatch(b *testing.B) {
 func median(values []float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]
+}
+
+// BenchmarkBesideWaiters measures an acquire that is refused and a release that is offered on,
+// with others that wait: nothing costs by how many they are, or by how many batches.
+func BenchmarkBesideWaiters(b *testing.B) {
+	for _, line := range []struct{ waiters, batches int }{{0, 1}, {1000, 1}, {50_000, 1}, {50_000, 200}, {50_000, 2000}} {
+		b.Run(fmt.Sprintf("%d of %d batches", line.waiters, line.batches), func(b *testing.B) {
+			client := redis.NewUniversalClient(redisconn.Options(testservers.Redis(b).Addr))
+			b.Cleanup(func() { _ = client.Close() })
+			s, pace := slots.New(client), slots.Pace{Hold: time.Minute, Soonest: time.Second, Period: time.Hour, Offer: time.Hour}
+			if _, err := s.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, holdings("l", limit)); err != nil {
+				b.Fatal(err)
+			}
+			for part := range slices.Chunk(seatsOf(line.waiters, line.batches), 5000) {
+				if _, err := s.LineUp(b.Context(), "pool", pace, part); err != nil {
+					b.Fatal(err)
+				}
+			}
+			n := 0
+			for b.Loop() {
+				n++
+				w := slots.Want{Lease: strconv.Itoa(n), TTL: time.Hour, Batch: 1, Task: int64(1_000_000 + n%100)}
+				if _, _, err := s.Acquire(b.Context(), "pool", pace, []slots.Request{{Device: fmt.Sprint("p", n%100), Wants: []slots.Want{w}}}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N), "us/acquire")
+		})
+	}
+}
+
+func seatsOf(waiters, batches int) []slots.Seat {
+	seats := make([]slots.Seat, waiters)
+	for i := range seats {
+		seats[i] = slots.Seat{Waiter: slots.Waiter{Device: fmt.Sprint("d", i), Batch: int64(i%batches + 1), Task: int64(i)}, Reach: slots.ReachPush}
+	}
+	return seats
 }

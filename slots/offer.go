@@ -49,7 +49,7 @@ const (
 	OfferSent  What = "sent"   // the device was told of the offer: it is not returned again
 	WaiterAway What = "away"   // the device keeps its turn, but is offered nothing until it asks again
 	WaiterLeft What = "left"   // the device waits no more
-	BatchLeft  What = "closed" // the waiters of a batch wait no more, 2,000 at least in one call
+	BatchLeft  What = "closed" // the waiters of a batch wait no more, 200 of each class at most
 	AnyMissed  What = "missed" // of no device: offers to parked reports that were not sent for 500 ms are returned, though others were told of them
 )
 
@@ -65,7 +65,7 @@ type Line struct {
 }
 
 // HandOn hears what became of waiters and offers, lets offers lapse whose time
-// is over, and offers what is free: at most 100 slots in one call. A device that lets
+// is over, and offers what is free: at most 100 slots for each 500 pieces of news. A device that lets
 // an offer lapse is offered nothing more until it asks.
 func (s *Semaphore) HandOn(ctx context.Context, pool string, pace Pace, news []News) (Line, error) {
 	var args []newsArgs
@@ -217,13 +217,15 @@ func (s *Semaphore) Offered(ctx context.Context, pools []string, device string) 
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("reading offers: %w: %w", ErrUnavailable, err)
-	}
 	var offered []string
 	for i, pool := range pools {
+		text, failed := places[i].Bytes()
 		var w waiterReply
-		if text, err := places[i].Bytes(); err == nil && json.Unmarshal(text, &w) == nil && w.Offer != 0 {
+		switch {
+		case errors.Is(failed, redis.Nil):
+		case failed != nil:
+			return nil, fmt.Errorf("reading offers: %w: %w", ErrUnavailable, errors.Join(failed, err))
+		case json.Unmarshal(text, &w) == nil && w.Offer != 0:
 			offered = append(offered, pool)
 		}
 	}

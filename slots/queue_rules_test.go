@@ -192,11 +192,15 @@ func (m *queueModel) hear(n slots.News) {
 
 func (m *queueModel) acquire(r slots.Request) slots.Acquisition {
 	n, left := m.best(r.Wants), m.capacity-len(m.holds)-m.reserved()
-	w := m.waiters[r.Device]
-	if w != nil && w.offered {
-		if i := slices.IndexFunc(r.Wants, func(o slots.Want) bool { return o.Batch == w.Batch && inBatch(o, w.Want) == 0 }); i >= 0 {
-			n, left = i, m.capacity-len(m.holds)
-		}
+	w, mine := m.waiters[r.Device], -1
+	if w != nil {
+		mine = slices.IndexFunc(r.Wants, func(o slots.Want) bool { return o.Batch == w.Batch && inBatch(o, w.Want) == 0 })
+	}
+	switch {
+	case w != nil && w.offered && mine >= 0:
+		n, left = mine, m.capacity-len(m.holds)
+	case w != nil && w.kept:
+		left = m.capacity - len(m.holds)
 	}
 	want := r.Wants[n]
 	if left < 1 {
@@ -237,7 +241,10 @@ func (m *queueModel) position(device string, want slots.Want) int {
 }
 
 func (m *queueModel) join(device string, want slots.Want, reach int, chance float64) (after int64, position int) {
-	w := m.waiters[device]
+	w, earlier := m.waiters[device], math.MaxInt
+	if w != nil && reach == 0 {
+		earlier = w.turn
+	}
 	if w != nil && (w.Batch != want.Batch || inBatch(w.Want, want) != 0) {
 		m.leave(w)
 		w = nil
@@ -250,9 +257,7 @@ func (m *queueModel) join(device string, want slots.Want, reach int, chance floa
 		w = &modelWaiter{device: device, Want: want, turn: turn}
 	}
 	kept := w.kept
-	if reach > 0 || turn < w.turn {
-		w.turn = turn
-	}
+	w.turn = min(turn, earlier)
 	w.reach = reach
 	w.owed = reach == 0 && m.grants >= w.turn+m.capacity
 	m.waiters[device] = w
@@ -288,9 +293,9 @@ func (m *queueModel) sleep(w *modelWaiter, chance float64) (wait float64, positi
 // end offers what is free.
 func (m *queueModel) end() {
 	for m.capacity-len(m.holds)-m.reserved() > 0 {
-		w := m.toKeep()
+		told := m.inOrder("T")
+		w := m.toKeep(told)
 		if w == nil {
-			told := m.inOrder("T")
 			if len(told) == 0 {
 				return
 			}
@@ -309,17 +314,42 @@ func (m *queueModel) end() {
 	}
 }
 
-// toKeep is an owed poller that is about to come, for which a slot may be kept.
-func (m *queueModel) toKeep() *modelWaiter {
-	window := max(min(4*8000/float64(m.capacity), 2000), 20)
-	owed := m.inTurn()
-	for _, w := range owed[:min(len(owed), max(m.capacity/20, 1))] {
-		m.settle()
-		if !w.offered && w.due+250 > m.now && float64(w.due) <= float64(m.now)+window && m.ahead <= 200_000/float64(m.capacity) {
-			w.ends, w.kept = w.due+250, true
-			m.owe(float64(w.ends - m.now))
-			return w
+// lacks says whether a batch holds less than its share, by more than a slot.
+func (m *queueModel) lacks(w *modelWaiter) bool {
+	weights := map[int64]int{}
+	for _, o := range m.waiters {
+		weights[o.Batch] = o.Weight
+	}
+	all := 0
+	for _, weight := range weights {
+		all += weight
+	}
+	return (m.held(w.Batch)+1)*all < m.capacity*w.Weight
+}
+
+// toKeep is a poller that is about to come, for which a slot is kept: it is owed one, or its batch lacks some.
+func (m *queueModel) toKeep(told []*modelWaiter) (found *modelWaiter) {
+	m.settle()
+	if m.ahead > 200_000/float64(m.capacity) {
+		return nil
+	}
+	window := max(min(2*8000/float64(m.capacity), 2000), 20)
+	all := slices.SortedFunc(maps.Values(m.waiters), func(a, b *modelWaiter) int {
+		return cmp.Or(cmp.Compare(a.due, b.due), strings.Compare(a.device, b.device))
+	})
+	share := func(w *modelWaiter) float64 { return float64(m.held(w.Batch)) / float64(w.Weight) }
+	for _, w := range all {
+		about := w.due+1000 >= m.now && float64(w.due) <= float64(m.now)+window
+		if len(told) > 0 && share(w) > share(told[0]) {
+			continue
+		}
+		if about && w.class == "P" && (w.owed || m.lacks(w)) && (found == nil || share(w) < share(found)) {
+			found = w
 		}
 	}
-	return nil
+	if found != nil {
+		found.ends, found.kept = max(found.due+1000, m.now+1), true
+		m.owe(float64(found.ends - m.now))
+	}
+	return found
 }

@@ -327,3 +327,28 @@ func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 		diff(t, "later", len(s.handOn(t, pool).Offers), 1)
 	})
 }
+
+// A device's older batch does not keep its newer ones waiting: its tasks take turns, by weight.
+func TestTheTasksOfOneDeviceTakeTurns(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 60)
+		next := []slots.Want{{Batch: 1, Weight: 1, Task: 1}, {Batch: 2, Weight: 100, Task: 100}}
+		got := map[int64]int{}
+		for n := range 20 {
+			wants := slices.Clone(next)
+			for i := range wants {
+				wants[i].Lease, wants[i].TTL = fmt.Sprintf("%d.%d", wants[i].Task, n), time.Hour
+			}
+			a, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{asking("d", wants...)})
+			if err != nil || a[0].Status != slots.StatusAcquired {
+				t.Fatal(a, err)
+			}
+			s.release(t, pool, wants[a[0].Want].Lease)
+			got[wants[a[0].Want].Batch]++
+			next[a[0].Want].Task++
+		}
+		diff(t, "by batch, of 20", got, map[int64]int{1: 1, 2: 19})
+	})
+}

@@ -158,7 +158,7 @@ func (p Pace) args() paceArgs {
 
 // Release frees the slots of these leases, says for each whether this call freed one, and
 // offers what became free. A lease that holds nothing, or a pool that is unknown, changes
-// nothing: a call may be repeated after an error.
+// nothing: a call may be repeated after an error, and says of what an earlier sending freed that it did not.
 func (s *Semaphore) Release(ctx context.Context, pool string, pace Pace, leases []string) (freed []bool, offers []Offer, err error) {
 	if err := checkPool(pool); err != nil {
 		return nil, nil, err

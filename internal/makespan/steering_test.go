@@ -37,7 +37,9 @@ func (p polling) modelled() *modelled {
 	}
 }
 
-func (m *modelled) byTurn(a, b int) int { return cmp.Or(cmp.Compare(m.turn[a], m.turn[b]), cmp.Compare(a, b)) }
+func (m *modelled) byTurn(a, b int) int {
+	return cmp.Or(cmp.Compare(m.turn[a], m.turn[b]), cmp.Compare(a, b))
+}
 
 // owe lets a device be owed a slot, or not, and says how many are before it.
 func (m *modelled) owe(device int, owed bool) int {
@@ -106,13 +108,21 @@ func (m *modelled) lapse(now time.Duration) {
 	}
 }
 
+// keep keeps a slot for the first that comes of those that are owed and about to come.
 func (m *modelled) keep(now time.Duration) {
-	window := max(min(4*m.usual()/time.Duration(m.places), 2*time.Second), 20*time.Millisecond)
-	for _, device := range m.owed[:min(len(m.owed), m.keeps())] {
-		due := m.due[device]
-		if _, has := m.kept[device]; m.free > len(m.kept) && !has && due+late > now && due <= now+window {
-			m.kept[device] = due + late
+	window := max(min(2*m.usual()/time.Duration(m.places), 2*time.Second), 20*time.Millisecond)
+	for m.free > len(m.kept) {
+		first := -1
+		for _, device := range m.owed {
+			_, has := m.kept[device]
+			if !has && m.due[device]+late > now && m.due[device] <= now+window && (first < 0 || m.due[device] < m.due[first]) {
+				first = device
+			}
 		}
+		if first < 0 {
+			return
+		}
+		m.kept[first] = m.due[first] + late
 	}
 }
 
@@ -134,7 +144,7 @@ func (m *modelled) sleep(device int, chance float64) time.Duration {
 const (
 	unknown = 5 * time.Second // a hold, before the first has ended
 	soonest = time.Second
-	late    = 250 * time.Millisecond
+	late    = time.Second
 )
 
 // scripted is the semaphore itself, on a Redis whose clock is the model's.

@@ -42,8 +42,7 @@ function core.holders(p)
   for i = 1, #flat, 2 do all[#all + 1] = record(flat[i], flat[i + 1]) end
   return all
 end
--- slot is the number that a lease holds; nil: none.
-function core.slot(p, lease) return tonumber(redis.call('HGET', p.lease, lease) or nil) end
+function core.slot(p, lease) return tonumber(redis.call('HGET', p.lease, lease) or nil) end -- that it holds; nil: none
 -- hold writes a holder: of a slot that is free, or that it has already.
 local function hold(p, r)
   local slot = string.format('%05d', r.slot)
@@ -87,5 +86,4 @@ function core.configure(p, from, to)
   end
   redis.call('HSET', p.config, 'capacity', core.text(to.capacity), 'version', core.text(to.version), 'call', to.call)
 end
-
 return core

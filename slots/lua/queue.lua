@@ -15,56 +15,60 @@
 -- lowest virtual time, which grows by UNIT / weight with each grant; then to the older. Inside a batch: the highest priority, then the
 -- oldest task.
 --
--- A slot that falls free is offered at once: to an owed poller that is about to come (keep), else to the first T of the first batch of the
--- contest. A slot offered to nobody goes to whoever asks. A poller is owed once as many grants passed as were foreseen for it, and another
--- capacity. A newcomer's turn is above all grants that passed: it comes after all that are owed, so nobody starves.
+-- A slot that falls free is offered at once: to a poller that is about to come, and is owed one or of a batch that lacks some (keep); else to
+-- the first T of the first batch of the contest. A slot offered to nobody goes to whoever asks. A poller is owed one when, as it asks, as many
+-- grants have passed as were foreseen for it, and another capacity. A newcomer's turn is above all grants that passed, so it comes after all that
+-- are owed: no poller starves.
 local queue = {}
 local UNIT = 1000000          -- of virtual time: one grant of a batch of weight 1
-local MOST, CLOSED = 100, 2000 -- of one call: offers that it makes and timers that it hears; waiters that leave with their batch
+local MOST, FEW, CLOSED = 100, 16, 200 -- of one call: offers that it makes and timers that it hears; waiters that leave with their batch
 local PARKED, RESEND = 2, 500 -- the reach of who waits at a replica; ms after which an offer that was not sent is returned again
-local SOON, LATE = 2000, 250  -- ms before and after a poller is due that a slot is kept for it at most
+local SOON, LATE = 2000, 1000 -- ms before and after a poller is due that a slot is kept for it at most
 local SHARE, AHEAD = 20, 200000 -- one in so many of slots and slot-time is kept for pollers, but for so many ms / capacity ahead
 local ALONE, TOLD = 3, 8      -- report periods that a waiter sleeps at most: that polls, that can be told
 local VAIN, HURRY = 10, 6     -- after so many offers in a row that nobody came for, they last so many times less
 -- range is where a class stands in the line, or one of its batches, up to a waiter.
 local function range(class, batch, order)
   local from = class .. '|' .. (batch and batch .. '|' or '')
-  return '[' .. from, '(' .. from .. (order or '~')
+  return '[' .. from, '(' .. from .. (order or '\255')
 end
 local function count(q, ...) return redis.call('ZLEXCOUNT', q.line, range(...)) end
 local function held(q, batch) return count(q, 'H', batch) + count(q, 'O', batch) end
 local function waiting(q, ...) return count(q, 'T', ...) + count(q, 'O', ...) + count(q, 'P', ...) end
-local function entry(b) return string.format('%016.0f|', b.time) .. b.name end
+local function made(w) return math.floor(tonumber(w.offer) / 1000) end -- when an offer was
+local function entry(b) return string.format('%020.0f|', b.time) .. b.name end
 function queue.left(q) return q.pool.capacity - q.pool.held - count(q, 'O') end -- slots neither held nor offered
 function queue.waiter(q, device)
   local text = redis.call('HGET', q.place, device)
   return text and cjson.decode(text) or nil
 end
--- waiters are the first of a class, or of one of its batches.
-function queue.waiters(q, limit, ...)
+function queue.waiters(q, limit, ...) -- the first of a class, or of one of its batches
   local from, to = range(...)
   local all = redis.call('ZRANGEBYLEX', q.line, from, to, 'LIMIT', 0, limit)
   for i, member in ipairs(all) do all[i] = queue.waiter(q, string.sub(member, 48)) end
   return all
 end
 
--- batch reads what is known of one. Without a waiter it begins where the others are.
+-- look reads what a batch holds and whether it waits. Without a waiter it begins where the others are.
+local function look(q, b)
+  b.held, b.waits = held(q, b.name), waiting(q, b.name) > 0
+  if not b.waits then b.time = math.max(b.time, q.state.time) end
+end
 local function batch(q, name, weight)
   local b = q.batches[name]
   if not b then
     local old, time = string.match(redis.call('HGET', q.batch, name) or '1|0', '(%d+)|(%d+)')
-    b = { name = name, weight = tonumber(old), time = tonumber(time), held = held(q, name), waits = waiting(q, name) > 0 }
-    b.entry, b.share = entry(b), b.waits and b.weight or 0
-    if not b.waits then b.time = math.max(b.time, q.state.time) end
-    q.batches[name] = b
+    b = { name = name, weight = tonumber(old), time = tonumber(time) }
+    b.entry, q.batches[name] = entry(b), b
+    look(q, b)
+    b.share = b.waits and b.weight or 0
   end
   b.weight = weight or b.weight
   return b
 end
-
 -- save writes a batch of which something changed, here or in the line.
 local function save(q, b)
-  b.held, b.waits = held(q, b.name), waiting(q, b.name) > 0
+  look(q, b)
   local share, told = b.waits and b.weight or 0, count(q, 'T', b.name) > 0
   q.state.weights, b.share = q.state.weights + share - b.share, share
   if not told or b.entry ~= entry(b) then redis.call('ZREM', q.contest, b.entry) end
@@ -100,15 +104,14 @@ end
 local function tell(q, w)
   move(q, w, 'O')
   q.made[#q.made + 1] = { device = w.device, batch = w.batch, task = string.sub(w.order, 12), reach = w.reach, id = w.offer,
-    left = w.ends - q.now, age = q.now - math.floor(tonumber(w.offer) / 1000) }
+    left = w.ends - q.now, age = q.now - made(w) }
 end
-
 -- lapse hears the timers. missed: an offer to a parked device that was not sent is returned to this caller, too, who may have the device.
 local function lapse(q, missed)
   local over = redis.call('ZCOUNT', q.timer, '-inf', core.text(q.now))
   for i, device in ipairs(redis.call('ZRANGEBYSCORE', q.timer, '-inf', core.text(q.now + (missed and RESEND or 0)), 'LIMIT', 0, MOST)) do
     local w = queue.waiter(q, device)
-    if i <= over or w.offer and not w.told and w.reach == PARKED and tonumber(w.offer) / 1000 <= q.now - RESEND then
+    if i <= over or w.offer and not w.told and w.reach == PARKED and made(w) <= q.now - RESEND then
       if w.offer and w.ends <= q.now and not w.kept then q.state.vain = q.state.vain + 1 end
       if not w.offer then move(q, w, nil) elseif w.ends > q.now then tell(q, w) else move(q, w, 'P') end
     end
@@ -120,12 +123,12 @@ end
 local function repair(q)
   local places, s = redis.call('HLEN', q.place), q.state
   if redis.call('ZCARD', q.timer) ~= places or redis.call('ZCARD', q.line) - count(q, 'H') ~= places
-    or places > 0 and s.now == 0 or s.now > q.now + 1000 then
+    or places > 0 and s.now == 0 or s.now > q.now + 1000 or count(q, 'T') > 0 and redis.call('ZCARD', q.contest) == 0 then
     redis.call('DEL', q.line, q.place, q.timer, q.batch, q.contest, q.owed)
     s.weights, s.kept, s.offer = 0, q.now, '0'
   end
   local stale = count(q, 'H') ~= q.pool.held
-  if not stale and redis.call('HLEN', q.batch) <= q.pool.held + places + MOST then return end
+  if not stale and redis.call('HLEN', q.batch) <= 2 * (q.pool.held + places) + MOST then return end
   if stale then redis.call('ZREMRANGEBYLEX', q.line, range('H')) end
   for _, r in ipairs(stale and core.holders(q.pool) or {}) do redis.call('ZADD', q.line, 0, 'H|' .. r.batch .. '|' .. r.lease) end
   for _, name in ipairs(redis.call('HKEYS', q.batch)) do
@@ -133,7 +136,6 @@ local function repair(q)
     if name ~= 'pool' and waiting(q, name) + held(q, name) == 0 then redis.call('HDEL', q.batch, name) end
   end
 end
--- open reads the queue of a pool.
 function queue.open(keys, pool)
   local state = redis.call('HGET', keys[8], 'pool') or '{"grants":0,"time":0,"weights":0,"kept":0,"vain":0,"offer":"0","now":0}'
   return { line = keys[5], place = keys[6], timer = keys[7], batch = keys[8], contest = keys[9], owed = keys[10],
@@ -141,14 +143,19 @@ function queue.open(keys, pool)
 end
 -- start makes the queue of a known pool true, before a script changes it. pace, in ms: hold, how long a slot is usually held; soonest and
 -- period, the shortest time after which to ask again, and that between two reports, 0 = nobody waits; offer, how long one lasts, 0 = none.
-function queue.start(keys, pool, pace, missed)
+local function begin(keys, pool, pace, missed)
   local q = queue.open(keys, pool)
   q.pace, q.keeps, q.state.kept = pace, math.max(math.floor(pool.capacity / SHARE), 1), math.max(q.state.kept, q.now)
   repair(q)
   lapse(q, missed)
   return q
 end
-
+function queue.start(keys, ...)
+  local ok, q = pcall(begin, keys, ...)
+  if ok then return q end
+  redis.call('DEL', unpack(keys, 5, 10)) -- of what is no queue, one begins anew
+  return (begin(keys, ...))
+end
 -- best is the number of the task of a device that comes first, by THE ORDER.
 function queue.best(q, wants)
   local best, least, text
@@ -159,8 +166,7 @@ function queue.best(q, wants)
   end
   return best
 end
--- position is in how many grants it is likely the turn of a task: behind those before it in its batch, and as many of other batches as its
--- weight lets pass, once its batch holds its share.
+-- position is in how many grants it is likely the turn of a task: of its batch as many as the share lacks, then by the weights of all.
 function queue.position(q, device, want)
   local b = batch(q, want.batch, want.weight)
   local rank, weights = waiting(q, want.batch, want.order .. '|' .. device) + 1, math.max(q.state.weights - b.share, 0) + b.weight
@@ -168,7 +174,6 @@ function queue.position(q, device, want)
   if rank > lead then rank = math.floor(lead + (rank - lead) * weights / b.weight) end
   return math.max(math.min(rank, redis.call('HLEN', q.place) + 1), 1)
 end
-
 -- sleep is after how long a waiter is to ask again, spread by chance (0 to 1), and its position.
 local function sleep(q, w, chance)
   local rank, ahead, period = redis.call('ZRANK', q.owed, w.device), w.turn - q.state.grants, q.pace.period
@@ -182,14 +187,14 @@ local function sleep(q, w, chance)
   if w.reach > 0 then wait, most = wait + period, TOLD * period end
   return math.min(wait, most) * early, math.max(ahead, 1)
 end
-
 -- join lets a device wait with one of its tasks; one that polls keeps its turn. It returns what sleep does.
 function queue.join(q, device, want, reach, chance)
   local w = queue.waiter(q, device)
+  local turn = w and w.turn
   if w and w.batch .. w.order ~= want.batch .. want.order then w = move(q, w, nil) end
   batch(q, want.batch, want.weight)
   w = w or { device = device, batch = want.batch, order = want.order }
-  w.turn, w.reach = math.min(reach == 0 and w.turn or math.huge, q.state.grants + queue.position(q, device, want)), reach
+  w.turn, w.reach = math.min(reach == 0 and turn or math.huge, q.state.grants + queue.position(q, device, want)), reach
   redis.call('ZREM', q.owed, device)
   if reach == 0 and q.state.grants >= w.turn + q.pool.capacity then redis.call('ZADD', q.owed, core.text(w.turn), device) end
   local after, position = sleep(q, w, chance)
@@ -204,7 +209,7 @@ function queue.grant(q, device, want)
   if w and w.offer and not w.kept then q.state.vain = 0 end
   if w then move(q, w, nil) end
   q.state.time = math.max(b.time, q.state.time)
-  b.time, q.state.grants = q.state.time + math.floor(UNIT / b.weight), q.state.grants + 1
+  b.time, q.state.grants = q.state.time + math.max(math.floor(UNIT / b.weight), 1), q.state.grants + 1
   redis.call('ZADD', q.line, 0, 'H|' .. b.name .. '|' .. want.lease)
   save(q, b)
 end
@@ -213,7 +218,6 @@ function queue.release(q, r)
   redis.call('ZREM', q.line, 'H|' .. r.batch .. '|' .. r.lease)
   save(q, batch(q, r.batch))
 end
-
 -- hear is told what became of a waiter, or of that offer to it. sent: it was told. away: it is told of nothing until it asks. left: it waits
 -- no more. closed: nor does anybody of the batch, up to CLOSED of each class.
 function queue.hear(q, news)
@@ -223,31 +227,36 @@ function queue.hear(q, news)
   end
   if not w or news.offer and news.offer ~= w.offer then return end
   if news.what == 'left' then move(q, w, nil) elseif news.what == 'away' then move(q, w, 'P') end
-  if news.what == 'sent' then
+  if news.what == 'sent' and w.offer then
     w.told = true
     move(q, w, 'O')
   end
 end
 
--- keep offers a slot to an owed poller that comes before the next slot is likely to fall free.
-local function keep(q)
-  local window = math.max(math.min(4 * q.pace.hold / q.pool.capacity, SOON), SOON / 100)
-  for _, device in ipairs(redis.call('ZRANGE', q.owed, 0, q.keeps - 1)) do
-    local w = queue.waiter(q, device)
-    local ends, ahead = w and w.due + LATE or 0, q.state.kept - q.now
-    if w and not w.offer and ends > q.now and w.due <= q.now + window and ahead <= AHEAD / q.pool.capacity then
-      q.state.kept = q.state.kept + (ends - q.now) * SHARE / q.pool.capacity
-      w.ends, w.told, w.kept = ends, true, true
-      return w
-    end
+local function lacks(q, b) return (b.held + 1) * (q.state.weights - b.share + b.weight) < q.pool.capacity * b.weight end -- of its share
+-- keep finds a poller that comes before the next slots are likely to fall free, and that is owed one or whose batch lacks some: of
+-- the batch that holds least, and no more than the first of the contest, the one that comes first.
+local function keep(q, first)
+  local f = first and batch(q, string.sub(first, 22))
+  local most = f and f.held / f.weight or math.huge
+  if q.state.kept - q.now > AHEAD / q.pool.capacity then return end
+  local due, w, least = q.now + q.pace.period + SOON, nil, nil -- due as in the timers of those that wait
+  local window = math.max(math.min(2 * q.pace.hold / q.pool.capacity, SOON), SOON / 100)
+  for _, device in ipairs(redis.call('ZRANGEBYSCORE', q.timer, core.text(due - LATE), core.text(due + window), 'LIMIT', 0, FEW)) do
+    local one = queue.waiter(q, device)
+    local b = batch(q, one.batch)
+    local share, waits = b.held / b.weight, one.class == 'P' and (lacks(q, b) or redis.call('ZSCORE', q.owed, device))
+    if waits and share <= most and (not w or share < least or share == least and one.due < w.due) then w, least = one, share end
   end
+  if w then w.ends, w.told, w.kept = math.max(w.due + LATE, q.now + 1), true, true end
+  q.state.kept = q.state.kept + (w and w.ends - q.now or 0) * SHARE / q.pool.capacity
+  return w
 end
-
 -- close offers what is free and writes the queue back; it adds its state, and the offers to send, to a reply.
 function queue.close(q, reply)
-  for _ = 1, q.pace.offer > 0 and math.min(queue.left(q), MOST) or 0 do
-    local first = redis.call('ZRANGE', q.contest, 0, 0)[1]
-    local w = keep(q) or first and queue.waiters(q, 1, 'T', string.sub(first, 18))[1]
+  for _ = 1, math.min(queue.left(q), MOST) do
+    local first = q.pace.offer > 0 and redis.call('ZRANGE', q.contest, 0, 0)[1]
+    local w = keep(q, first) or first and queue.waiters(q, 1, 'T', string.sub(first, 22))[1]
     if first and not w then redis.call('ZREM', q.contest, first) end -- a part was lost
     if not w then break end
     q.state.offer = core.text(math.max(q.now * 1000, tonumber(q.state.offer) + 1)) -- by it, when it was made
@@ -260,5 +269,4 @@ function queue.close(q, reply)
   reply.waiting, reply.offers = redis.call('HLEN', q.place), q.made
   return cjson.encode(reply)
 end
-
 return queue

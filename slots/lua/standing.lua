@@ -1,7 +1,6 @@
 -- standing: where tasks of a device stand in the queue. Writes nothing.
 -- ARGV     1 device, wants: batch, weight, order
--- Returns  '' for an unknown pool; else JSON: capacity, held, left (queue.left), now; first: the number of the want that comes first;
---          positions; and while the device waits, waiter (queue.lua)
+-- Returns  '' for an unknown pool; else JSON: capacity, held, left (queue.left), now, first (the number of a want), positions, waiter
 local args, p, positions = cjson.decode(ARGV[1]), core.pool(KEYS), {}
 if not p.capacity then return '' end
 local q = queue.open(KEYS, p)

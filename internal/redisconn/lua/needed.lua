@@ -6,15 +6,15 @@
 -- Returns  the names
 local key = ARGV[1]
 local tries = {
-  { 'SET', key, '', 'PX', '1000' }, { 'GET', key }, { 'PEXPIRE', key, '1000' }, { 'EXISTS', key }, { 'TIME' },
-  { 'HGET', key, 'f' }, { 'HSET', key, 'f', '1' }, { 'HDEL', key, 'f' }, { 'HEXISTS', key, 'f' }, { 'HINCRBY', key, 'f', '1' },
-  { 'HLEN', key }, { 'HMGET', key, 'f' }, { 'HVALS', key },
+  { 'SET', key, '', 'PX', '1000' }, { 'GET', key }, { 'PEXPIRE', key, '1000' }, { 'TIME' },
+  { 'HGET', key, 'f' }, { 'HSET', key, 'f', '1' }, { 'HDEL', key, 'f' }, { 'HGETALL', key }, { 'HKEYS', key },
+  { 'HLEN', key }, { 'HMGET', key, 'f' },
   { 'LINDEX', key, '0' }, { 'LINSERT', key, 'BEFORE', 'a', 'b' }, { 'LPUSH', key, 'a' }, { 'LTRIM', key, '0', '1' },
   { 'RPOP', key }, { 'RPUSH', key, 'a' },
   { 'ZADD', key, '1', 'm' }, { 'ZCARD', key }, { 'ZCOUNT', key, '0', '1' }, { 'ZINCRBY', key, '1', 'm' },
-  { 'ZLEXCOUNT', key, '-', '+' }, { 'ZMSCORE', key, 'm' }, { 'ZPOPMIN', key }, { 'ZRANGE', key, '0', '1' },
-  { 'ZRANGEBYLEX', key, '-', '+' }, { 'ZRANGEBYSCORE', key, '0', '1' }, { 'ZREM', key, 'm' },
-  { 'ZREMRANGEBYRANK', key, '0', '1' }, { 'ZREMRANGEBYSCORE', key, '0', '1' }, { 'ZREVRANGE', key, '0', '1' },
+  { 'ZLEXCOUNT', key, '-', '+' }, { 'ZPOPMIN', key }, { 'ZRANGE', key, '0', '1' },
+  { 'ZRANGEBYLEX', key, '-', '+' }, { 'ZRANGEBYSCORE', key, '0', '1' }, { 'ZRANK', key, 'm' }, { 'ZREM', key, 'm' },
+  { 'ZREMRANGEBYLEX', key, '-', '+' }, { 'ZREMRANGEBYRANK', key, '0', '1' }, { 'ZREMRANGEBYSCORE', key, '0', '1' }, { 'ZREVRANGE', key, '0', '1' },
   { 'ZSCORE', key, 'm' }, { 'DEL', key },
 }
 local forbidden = {}
