@@ -14,7 +14,7 @@ import (
 const (
 	handoffLimit = 5 * time.Second // of one piece of handing on
 	tellRounds   = 20              // of offers that take the place of others' in one piece
-	leaveRounds  = 5               // of waiters that leave with their batch: 10,000
+	leaveRounds  = 5               // of waiters that leave with their batch: 1,000 that poll, and as many that can be told
 
 	// An offer of this age was made by an earlier call, of which the answer or the
 	// replica was lost.

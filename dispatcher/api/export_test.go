@@ -103,9 +103,9 @@ func TestTasksAreCancelledAndRetriedInBulk(t *testing.T) {
 	forBackends(t, func(b *bench) {
 		b.pool("p", `{"capacity":60}`)
 		b.batch(`{"pool":"p","kind":"k","max_attempts":1,"devices":["d-1","d-2","d-3"]}`)
-		b.batch(newFields)
 		b.report("d-1", b.granted("d-1").result("failed", `,"error":"E7: no route"`)).must(200)
 		b.granted("d-2")
+		b.batch(newFields)
 		bulk := func(call string, tasks, asked float64) {
 			b.Helper()
 			got := b.call("POST", "/v1/tasks/"+call, adminToken, nil).must(200).fields()

@@ -1,11 +1,9 @@
--- Core: decides whether a slot is given. Nothing in it depends on a clock or on the queue: with every other key lost or wrong, the cap
--- still holds.
+-- Core: decides whether a slot is given, without a clock and without the queue: with every other key lost or wrong, the cap still holds.
 --
 -- KEYS  1 config  HASH  capacity, version, call; only "restoring" while unknown
---       2 free    ZSET  slot -> 0 while it is free, 1 while it is held
+--       2 free    ZSET  slot, its number in five digits -> 0 while it is free, 1 while it is held
 --       3 holder  HASH  slot -> "acquired_ms|ends_ms|device|batch|lease"; the times are Redis TIME, and only shown
 --       4 lease   HASH  lease id -> slot
--- A slot is its number in five digits, so that equal scores sort by number.
 --
 -- Invariants of a known pool, before and after every script; the tests name them so:
 --   INVERSE    holder and lease are each other's inverse

@@ -12,8 +12,7 @@
 --      10 owed    ZSET  device -> turn, of P that were passed over
 --
 -- The order. The next slot goes to the batch with the lowest held / weight, what is offered being held; of equal ones to the one with the
--- lowest virtual time, which grows by UNIT / weight with each grant; then to the older. Inside a batch: the highest priority, then the
--- oldest task.
+-- lowest virtual time, which grows by UNIT / weight a grant; then to the older. In a batch: the highest priority, then the oldest task.
 --
 -- A slot that falls free is offered at once: to a poller that is about to come, and is owed one or of a batch that lacks some (keep); else to
 -- the first T of the first batch of the contest. A slot offered to nobody goes to whoever asks. A poller is owed one when, as it asks, as many
@@ -21,10 +20,10 @@
 -- are owed: no poller starves.
 local queue = {}
 local UNIT = 1000000          -- of virtual time: one grant of a batch of weight 1
-local MOST, FEW, CLOSED = 100, 16, 200 -- of one call: offers that it makes and timers that it hears; waiters that leave with their batch
+local MOST, FEW, CLOSED = 100, 16, 200 -- a call makes so many offers and hears so many timers; pollers it looks at; waiters that leave a batch
 local PARKED, RESEND = 2, 500 -- the reach of who waits at a replica; ms after which an offer that was not sent is returned again
 local SOON, LATE = 2000, 1000 -- ms before and after a poller is due that a slot is kept for it at most
-local SHARE, AHEAD = 20, 200000 -- one in so many of slots and slot-time is kept for pollers, but for so many ms / capacity ahead
+local SHARE, AHEAD = 20, 200000 -- of slot-time one in so many is kept for pollers, but for so many ms / capacity ahead; as many come at once
 local ALONE, TOLD = 3, 8      -- report periods that a waiter sleeps at most: that polls, that can be told
 local VAIN, HURRY = 10, 6     -- after so many offers in a row that nobody came for, they last so many times less
 -- range is where a class stands in the line, or one of its batches, up to a waiter.
