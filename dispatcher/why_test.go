@@ -214,8 +214,8 @@ func TestWhySaysWhichBatchGoesFirst(t *testing.T) {
 	}, unhurried)
 }
 
-// Who waits for a full pool is told its position, and nothing of when it starts
-// as long as no waits were seen.
+// A task that waits for a full pool has a position, and as soon as it is known how long
+// slots are held there, an estimate by it.
 func TestWhySaysThePositionInLine(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -229,11 +229,13 @@ func TestWhySaysThePositionInLine(t *testing.T) {
 				b.t.Errorf("%s: %+v, want position %d and no estimate", device, r, place+1)
 			}
 		}
+		b.Held("a", 20*time.Minute)
 		g := b.granted("d0")
 		b.report("d0", fmt.Sprintf(`{"id":"r","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, g.ID, g.Token))
 		b.granted("d1")
-		if r := b.why(b.tasksOf("d3")[0]).Reasons[0]; r.Position != 2 {
-			b.t.Errorf("%+v, want position 2", r)
+		e := b.why(b.tasksOf("d3")[0])
+		if r, wait := e.Reasons[0], e.Reasons[0].EstimatedStart.Sub(e.At); r.Position != 2 || wait < 36*time.Minute || wait > 40*time.Minute {
+			b.t.Errorf("%+v in %s, want position 2 in twice 19 min", r, wait)
 		}
 		b.changePool("", func(s *store.PoolSpec) { s.Paused = true })
 		for _, r := range b.expectWhy(b.tasksOf("d3")[0], []dispatcher.Code{dispatcher.CodePoolPaused, dispatcher.CodeFull}).Reasons {
