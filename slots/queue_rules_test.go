@@ -277,7 +277,7 @@ func (m *queueModel) sleep(w *modelWaiter, chance float64) (wait float64, positi
 	case m.capacity == 0:
 		return period, max(ahead, 1)
 	case rank >= 0:
-		soon := 1000 * (1 + chance/4 + float64(rank)/float64(max(m.capacity/20, 1))/4)
+		soon := 1000 * (1 + chance/4 + float64(rank)/float64(max(m.capacity/20, 3))/4)
 		return max(min(float64(rank)*interval, period)*early, min(soon, 2000)), rank + 1
 	}
 	grants := ahead
@@ -337,13 +337,16 @@ func (m *queueModel) toKeep(told []*modelWaiter) (found *modelWaiter) {
 	all := slices.SortedFunc(maps.Values(m.waiters), func(a, b *modelWaiter) int {
 		return cmp.Or(cmp.Compare(a.due, b.due), strings.Compare(a.device, b.device))
 	})
+	owed := m.inTurn()
 	share := func(w *modelWaiter) float64 { return float64(m.held(w.Batch)) / float64(w.Weight) }
 	for _, w := range all {
 		about := w.due+1000 >= m.now && float64(w.due) <= float64(m.now)+window
 		if len(told) > 0 && share(w) > share(told[0]) {
 			continue
 		}
-		if about && w.class == "P" && (w.owed || m.lacks(w)) && (found == nil || share(w) < share(found)) {
+		rank := slices.Index(owed, w)
+		first := rank >= 0 && rank < max(m.capacity/20, 3)
+		if about && w.class == "P" && (first || m.lacks(w)) && (found == nil || share(w) < share(found)) {
 			found = w
 		}
 	}

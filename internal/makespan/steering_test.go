@@ -95,7 +95,7 @@ func (m *modelled) release(_ int, worked, now time.Duration) {
 }
 
 // keeps is for how many devices slots are kept at once.
-func (m *modelled) keeps() int { return max(m.places/20, 1) }
+func (m *modelled) keeps() int { return max(m.places/20, 3) }
 
 func (m *modelled) usual() time.Duration { return cmp.Or(m.hold.value, unknown) }
 
@@ -113,7 +113,7 @@ func (m *modelled) keep(now time.Duration) {
 	window := max(min(2*m.usual()/time.Duration(m.places), 2*time.Second), 20*time.Millisecond)
 	for m.free > len(m.kept) {
 		first := -1
-		for _, device := range m.owed {
+		for _, device := range m.owed[:min(len(m.owed), m.keeps())] {
 			_, has := m.kept[device]
 			if !has && m.due[device]+late > now && m.due[device] <= now+window && (first < 0 || m.due[device] < m.due[first]) {
 				first = device

@@ -144,7 +144,7 @@ end
 -- period, the shortest time after which to ask again, and that between two reports, 0 = nobody waits; offer, how long one lasts, 0 = none.
 local function begin(keys, pool, pace, missed)
   local q = queue.open(keys, pool)
-  q.pace, q.keeps, q.state.kept = pace, math.max(math.floor(pool.capacity / SHARE), 1), math.max(q.state.kept, q.now)
+  q.pace, q.keeps, q.state.kept = pace, math.max(math.floor(pool.capacity / SHARE), 3), math.max(q.state.kept, q.now)
   repair(q)
   lapse(q, missed)
   return q
@@ -233,7 +233,7 @@ function queue.hear(q, news)
 end
 
 local function lacks(q, b) return (b.held + 1) * (q.state.weights - b.share + b.weight) < q.pool.capacity * b.weight end -- of its share
--- keep finds a poller that comes before the next slots are likely to fall free, and that is owed one or whose batch lacks some: of
+-- keep finds a poller that comes before the next slots are likely to fall free, among the first that are owed or of a batch that lacks some: of
 -- the batch that holds least, and no more than the first of the contest, the one that comes first.
 local function keep(q, first)
   local f = first and batch(q, string.sub(first, 22))
@@ -244,7 +244,7 @@ local function keep(q, first)
   for _, device in ipairs(redis.call('ZRANGEBYSCORE', q.timer, core.text(due - LATE), core.text(due + window), 'LIMIT', 0, FEW)) do
     local one = queue.waiter(q, device)
     local b = batch(q, one.batch)
-    local share, waits = b.held / b.weight, one.class == 'P' and (lacks(q, b) or redis.call('ZSCORE', q.owed, device))
+    local share, waits = b.held / b.weight, one.class == 'P' and (lacks(q, b) or (redis.call('ZRANK', q.owed, device) or q.keeps) < q.keeps)
     if waits and share <= most and (not w or share < least or share == least and one.due < w.due) then w, least = one, share end
   end
   if w then w.ends, w.told, w.kept = math.max(w.due + LATE, q.now + 1), true, true end
