@@ -126,8 +126,10 @@ func (m *queueModel) begin(missed bool) {
 		return cmp.Or(cmp.Compare(a.timer, b.timer), strings.Compare(a.device, b.device))
 	})
 	for _, w := range all {
-		switch over := w.timer <= m.now; {
-		case !over && !(missed && w.timer <= m.now+500 && w.offered && !w.sent && w.reach == 2 && w.made <= m.now-500):
+		over := w.timer <= m.now
+		also := missed && w.timer <= m.now+500 && w.offered && !w.sent && w.reach == 2 && w.made <= m.now-500
+		switch {
+		case !over && !also:
 		case !w.offered:
 			m.leave(w)
 		case w.ends > m.now:

@@ -129,7 +129,7 @@ func (m *modelled) keep(now time.Duration) {
 func (m *modelled) sleep(device int, chance float64) time.Duration {
 	interval, period, early := m.usual().Seconds()/float64(m.places), m.period.Seconds(), 0.9+chance/10
 	ahead := float64(m.turn[device] - m.grants)
-	after := 0.0
+	var after float64
 	switch rank := m.owe(device, m.grants >= m.turn[device]+m.places); {
 	case m.grants >= m.turn[device]+m.places:
 		after = max(min(float64(rank)*interval, period)*early, min(1+chance/4+float64(rank)/float64(m.keeps())/4, 2))
