@@ -109,7 +109,7 @@ func (m *coreMachine) release(t *rapid.T) {
 	delete(m.held, lease)
 }
 
-// garble deletes a key of the queue, or one thing in it, or adds what has no place there.
+// garble deletes a key of the queue, or one thing in it, or adds what does not belong there.
 func (m *coreMachine) garble(t *rapid.T) {
 	name := strings.TrimPrefix(rapid.SampledFrom(queueKeys).Draw(t, "key"), "slots:{}:")
 	key, hash := m.key(name), name == "place" || name == "batch"

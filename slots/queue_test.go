@@ -172,7 +172,7 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	})
 }
 
-// What becomes of waiters: one that lets an offer lapse or is away keeps its turn and is
+// Waiters after their offers: one that lets an offer lapse or is away keeps its turn and is
 // offered nothing until it asks; one that left, or whose batch was closed, is gone.
 func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ type Request struct {
 	Device string  // no '|'
 	Wants  []Want  // 1..MaxWants, in any order
 	Chance float64 // in [0,1): spreads when refused devices come back
-	Reach  Reach   // how the device can be told of a place, while it waits
+	Reach  Reach   // how the device can be told of a slot, while it waits
 }
 
 // MaxWants is how many tasks one request may name.

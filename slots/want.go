@@ -73,7 +73,7 @@ func (l *list[T]) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]T)(l)) //nolint:wrapcheck // by the decoder
 }
 
-// What the scripts are sent, and answer, in JSON; see their headers.
+// The arguments of the scripts and their answers, in JSON; see their headers.
 type (
 	paceArgs struct {
 		Hold    int64 `json:"hold"`

@@ -1,0 +1,68 @@
+package slots_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// An offer permits nothing: when the capacity was lowered meanwhile its device is refused,
+// though a number below the capacity is free, since a holder stands above it.
+func TestAnOfferGivesNoSlotBeyondTheCapacity(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 3, slots.Holding{Lease: "above", Device: "above", Slot: 7, Batch: 1, Remaining: time.Hour})
+		s.wakeables(t, pool, 1, 2, 3)
+		diff(t, "offered", offeredTasks(s.leave(t, pool, 2)), []int64{3})
+		s.configure(t, pool, 2, 2)
+		diff(t, "2 held of 2", s.wakeable(t, pool, slots.Want{Batch: 1, Task: 3}).Status, slots.StatusFull)
+		diff(t, "holders", s.holders(t, pool), map[int]string{0: "1", 7: "above"})
+	})
+}
+
+// A slot is kept for an owed poller, but not before a batch that holds less.
+func TestOwedPollersDoNotGoBeforeABatchThatHoldsLess(t *testing.T) {
+	t.Parallel()
+	s := onRedis(t)
+	pool, now := s.poolOf(t, 3), time.UnixMilli(fleetBegins)
+	s.clock(t, pool, now)
+	ask := func(task, batch int64, reach slots.Reach) slots.Acquisition {
+		t.Helper()
+		r := asking("d"+strconv.FormatInt(task, 10), slots.Want{Lease: strconv.FormatInt(task, 10), TTL: time.Hour, Batch: batch, Task: task})
+		r.Reach = reach
+		got, _, err := s.Acquire(t.Context(), pool, queuePace, []slots.Request{r})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got[0]
+	}
+	leave := func(task int64) []int64 {
+		t.Helper()
+		_, offers, err := s.Release(t.Context(), pool, queuePace, []string{strconv.FormatInt(task, 10)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return offeredTasks(offers)
+	}
+	ask(1, 2, slots.ReachNone)
+	ask(2, 2, slots.ReachNone)
+	ask(10, 1, slots.ReachPush)
+	told := ask(3, 2, slots.ReachNone)
+	for task := int64(10); task < 20; task++ {
+		ask(task+1, 1, slots.ReachPush)
+		diff(t, "passed over for", leave(task), []int64{task + 1})
+		ask(task+1, 1, slots.ReachPush)
+	}
+	s.clock(t, pool, now.Add(told.After))
+	ask(3, 2, slots.ReachNone) // owed now, and about to come
+	ask(21, 1, slots.ReachPush)
+	diff(t, "batch 2 holds 2, batch 1 none", leave(20), []int64{21})
+	ask(21, 1, slots.ReachPush)
+	ask(22, 1, slots.ReachPush)
+	leave(1)
+	diff(t, "1 and 1: kept for the poller", len(leave(2)), 1)
+	diff(t, "when it comes", ask(3, 2, slots.ReachNone).Status, slots.StatusAcquired)
+}
