@@ -34,13 +34,7 @@ func (c *Conn) Served(ctx context.Context, keys []string) (int, error) {
 			served++
 		}
 	}
-	var errs []error
-	for _, addr := range slices.Sorted(maps.Keys(answers)) {
-		if err := answers[addr]; err != nil {
-			errs = append(errs, fmt.Errorf("redis node %s: %w", dialed(addr), err))
-		}
-	}
-	return served, errors.Join(errs...)
+	return served, errors.Join(failuresOf(answers)...)
 }
 
 // works is nil for a node that takes commands for its keys. One that is cut off
@@ -107,19 +101,26 @@ func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 	if notes.clustered {
 		notes.Kind = fmt.Sprintf("a Cluster of %d masters", len(answers))
 	}
-	failed := 0
-	for _, addr := range slices.Sorted(maps.Keys(answers)) {
-		if answers[addr] != nil {
-			failed++
-			err = answers[addr]
-			notes.note("%s is of no use: %s", dialed(addr), err)
-		}
+	failures := failuresOf(answers)
+	for _, failure := range failures {
+		notes.note("%s", failure)
 	}
 	slices.Sort(notes.Trouble)
-	if err != nil && failed == len(answers) {
-		return notes, fmt.Errorf("redis: %w", err)
+	if len(failures) < len(answers) {
+		return notes, nil
 	}
-	return notes, nil
+	return notes, errors.Join(append(failures, err)...)
+}
+
+// failuresOf are the errors among the answers, by address.
+func failuresOf(answers map[string]error) []error {
+	var failures []error
+	for _, addr := range slices.Sorted(maps.Keys(answers)) {
+		if err := answers[addr]; err != nil {
+			failures = append(failures, fmt.Errorf("redis node %s is of no use: %w", dialed(addr), err))
+		}
+	}
+	return failures
 }
 
 // examine notes what one server says of itself.
