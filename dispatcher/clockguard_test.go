@@ -9,6 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// moment is the clock of these tests.
+func moment() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+
 // look is one reading of the ledger's clock, all times since the start.
 type look struct {
 	at    time.Duration // by our own clock

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -35,7 +36,7 @@ func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 	full := make(map[string]bool)
 	h.limited, h.shut = nil, nil
 	for mends := 0; ; {
-		choice := Decide(h.situation(full))
+		choice := decision.Decide(h.situation(full))
 		switch {
 		case choice.Reason != devices.ReasonGranted:
 			d.refuse(h, choice)
@@ -43,7 +44,7 @@ func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 		case h.caller.Via == ViaBroker && h.report.ID == "":
 			// A reply that names no report cannot tell its device how old it is.
 			h.reply.Code, h.reply.Detail = "id_required", "id: needed over MQTT to be granted anything"
-			d.refuse(h, Choice{Reason: devices.ReasonDeclined})
+			d.refuse(h, decision.Choice{Reason: devices.ReasonDeclined})
 			return
 		}
 		switch err := d.carryOut(ctx, h, choice); {
@@ -61,7 +62,7 @@ func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 	}
 }
 
-func (d *Dispatcher) carryOut(ctx context.Context, h *handling, choice Choice) (err error) {
+func (d *Dispatcher) carryOut(ctx context.Context, h *handling, choice decision.Choice) (err error) {
 	asked := d.now()
 	if choice.Redeliver {
 		err = d.redeliver(ctx, h)
@@ -90,8 +91,8 @@ func (d *Dispatcher) confirm(ctx context.Context, h *handling, asked time.Time) 
 	return nil
 }
 
-func (h *handling) situation(full map[string]bool) Situation {
-	return Situation{
+func (h *handling) situation(full map[string]bool) decision.Situation {
+	return decision.Situation{
 		Now:        h.view.Now,
 		Standstill: h.view.Standstill,
 		Blocked:    h.view.Device.Blocked,
@@ -110,7 +111,7 @@ func (h *handling) situation(full map[string]bool) Situation {
 // have been taken is freed by reconciliation.
 func (d *Dispatcher) cannotConfirm(h *handling, err error) {
 	d.log.Warn("nothing granted: not confirmed", "err", err)
-	d.refuse(h, Choice{Reason: devices.ReasonUnavailable})
+	d.refuse(h, decision.Choice{Reason: devices.ReasonUnavailable})
 }
 
 // grant acquires a slot of the tasks' pool for whichever has its turn, and
@@ -155,7 +156,7 @@ func (d *Dispatcher) firsts(open []store.Candidate) []store.Candidate {
 			i, of[c.Batch] = len(firsts), len(firsts)
 			firsts = append(firsts, c)
 		}
-		if sooner(c, firsts[i]) {
+		if decision.Sooner(c, firsts[i]) {
 			firsts[i] = c
 		}
 	}
@@ -266,7 +267,7 @@ func (d *Dispatcher) redeliver(ctx context.Context, h *handling) error {
 func (d *Dispatcher) deliver(h *handling, g store.Grant) {
 	usable := d.usable(g)
 	if usable < d.config.LeaseMin {
-		d.refuse(h, Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})
+		d.refuse(h, decision.Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})
 		return
 	}
 	h.reply.Reason, h.reply.Limited = devices.ReasonGranted, nil

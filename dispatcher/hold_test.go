@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -51,7 +52,7 @@ func TestALongTaskAmongShortOnesIsAskedRarely(t *testing.T) {
 		for ; at < test.works; asked++ {
 			at += d.stillWorks(g, start.Add(at))
 		}
-		if asked > test.most || at > test.works+max(test.works/4, test.lease/30, soonest) {
+		if asked > test.most || at > test.works+max(test.works/4, test.lease/30, decision.Soonest) {
 			t.Errorf("%s of work among %s, lease %s: asked %d times, the last time after %s", test.works, test.mean, test.lease, asked, at)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -85,9 +86,9 @@ func (d *Dispatcher) reserve(ctx context.Context, h *handling, open []store.Cand
 }
 
 // limit notes what keeps a task from starting, for this report.
-func (h *handling) limit(task int64, o Obstacle) {
+func (h *handling) limit(task int64, o decision.Obstacle) {
 	if h.limited == nil {
-		h.limited = make(map[int64]Obstacle)
+		h.limited = make(map[int64]decision.Obstacle)
 	}
 	h.limited[task] = o
 }
@@ -95,9 +96,9 @@ func (h *handling) limit(task int64, o Obstacle) {
 // judged is what the policies say of one task.
 type judged struct {
 	check     limits.Check
-	refused   []int     // items of the check that refuse it
-	unchecked bool      // they could not be asked, whatever follows from that
-	obstacle  *Obstacle // nil: it may start
+	refused   []int              // items of the check that refuse it
+	unchecked bool               // they could not be asked, whatever follows from that
+	obstacle  *decision.Obstacle // nil: it may start
 }
 
 // asking is how a limiter is asked.
@@ -172,8 +173,8 @@ func unasked(c limits.Check, why, remedy string) judged {
 	return j
 }
 
-func unchecked(why, remedy string) *Obstacle {
-	return &Obstacle{Code: CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: why, Remedy: remedy}
+func unchecked(why, remedy string) *decision.Obstacle {
+	return &decision.Obstacle{Code: decision.CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: why, Remedy: remedy}
 }
 
 // judge turns an answer into the obstacle it is, if any.
@@ -184,14 +185,14 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 		return j
 	case limits.StatusLimited:
 	default:
-		return unasked(c, "its policies are being counted anew", nothingToDo)
+		return unasked(c, "its policies are being counted anew", decision.NothingToDo)
 	}
 	for _, r := range a.Refusals {
 		j.refused = append(j.refused, r.Item)
 	}
 	last := a.Last()
 	item := c.Items[last.Item]
-	o := &Obstacle{Code: CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait), Policy: item.Rule.Name}
+	o := &decision.Obstacle{Code: decision.CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait), Policy: item.Rule.Name}
 	what := fmt.Sprintf("policy %s of %s lets %s start for %s", item.Rule.Name, item.Rule.Owner, item.Rule.Describe(last.Window), item.Subject.Label)
 	switch {
 	case last.Pending:
@@ -199,9 +200,9 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 		o.Detail = what + ", and another one is just being decided"
 	case item.Rule.Algorithm == limits.Calendar: // its periods begin on the minute; now was read before the answer came
 		o.Until = o.Until.Round(time.Minute)
-		o.Detail = fmt.Sprintf("%s; this %s began at %s, and the next one may start at %s", what, item.Rule.Period, at(now.Add(-last.Oldest).Round(time.Minute)), at(o.Until))
+		o.Detail = fmt.Sprintf("%s; this %s began at %s, and the next one may start at %s", what, item.Rule.Period, decision.At(now.Add(-last.Oldest).Round(time.Minute)), decision.At(o.Until))
 	default:
-		o.Detail = fmt.Sprintf("%s; the first of them started at %s, and the next may at %s", what, at(now.Add(-last.Oldest)), at(o.Until))
+		o.Detail = fmt.Sprintf("%s; the first of them started at %s, and the next may at %s", what, decision.At(now.Add(-last.Oldest)), decision.At(o.Until))
 	}
 	j.obstacle = o
 	return j
@@ -259,12 +260,12 @@ func (d *Dispatcher) lookAtLimits(ctx context.Context, pool string, checks []lim
 
 // limitsOf are the obstacles that policies are to the waiting tasks of a device,
 // without reserving anything. Whether they refuse is asked as reports ask.
-func (d *Dispatcher) limitsOf(ctx context.Context, v store.TaskView) map[int64]Obstacle {
+func (d *Dispatcher) limitsOf(ctx context.Context, v store.TaskView) map[int64]decision.Obstacle {
 	byPool := make(map[string][]store.Candidate)
 	for _, c := range v.Candidates {
 		byPool[c.Pool] = append(byPool[c.Pool], c)
 	}
-	found := make(map[int64]Obstacle)
+	found := make(map[int64]decision.Obstacle)
 	for _, open := range byPool {
 		lease := func(c store.Candidate) string { return fmt.Sprintf("%d.why", c.Task) }
 		for task, j := range d.ask(ctx, v.View, open, lease, "why", d.lookAtLimits) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
@@ -19,8 +20,8 @@ const looksAtOnce = 32
 // limitedAmong are the tasks of devices in a pool that policies let not start now.
 // What cannot be said is left out: the device finds out with its report, which
 // also finds out what is not known.
-func (d *Dispatcher) limitedAmong(ctx context.Context, pool string, views []store.View) map[int64]Obstacle {
-	limited := make(map[int64]Obstacle)
+func (d *Dispatcher) limitedAmong(ctx context.Context, pool string, views []store.View) map[int64]decision.Obstacle {
+	limited := make(map[int64]decision.Obstacle)
 	var mu sync.Mutex
 	var group rescue.Group
 	group.SetLimit(looksAtOnce)
@@ -35,7 +36,7 @@ func (d *Dispatcher) limitedAmong(ctx context.Context, pool string, views []stor
 			mu.Lock()
 			defer mu.Unlock()
 			for task, j := range found {
-				if j.obstacle != nil && j.obstacle.Code == CodeLimited {
+				if j.obstacle != nil && j.obstacle.Code == decision.CodeLimited {
 					limited[task] = *j.obstacle
 				}
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -64,7 +65,7 @@ func TestProfilesLimitDevicesOverAllBatches(t *testing.T) {
 		}
 		b.expectHeld(0)
 		waiting := b.tasksOf("d1")[4]
-		e := b.expectWhy(waiting, []dispatcher.Code{dispatcher.CodeLimited}, "per-device", "profile slow", "2 per 1h0m0s", "device=d1")
+		e := b.expectWhy(waiting, []decision.Code{decision.CodeLimited}, "per-device", "profile slow", "2 per 1h0m0s", "device=d1")
 		if !strings.Contains(e.Reasons[0].Remedy, "dispatcher profiles put slow --limits") {
 			b.t.Errorf("remedy %q", e.Reasons[0].Remedy)
 		}
@@ -81,7 +82,7 @@ func TestProfilesLimitDevicesOverAllBatches(t *testing.T) {
 		b.must(err)
 		b.runs("d1") // the fourth: what it started before counts here, too
 		b.expectReason("d1", `{"id":"2"}`, devices.ReasonLimited)
-		b.expectWhy(b.tasksOf("d1")[4], []dispatcher.Code{dispatcher.CodeLimited}, "profile fast", "4 per 1h0m0s")
+		b.expectWhy(b.tasksOf("d1")[4], []decision.Code{decision.CodeLimited}, "profile fast", "4 per 1h0m0s")
 	}, unhurried)
 }
 
@@ -100,7 +101,7 @@ func TestProfilePoolAndBatchTogether(t *testing.T) {
 		for range 3 { // refused by the pool's: the profile counts nothing of it
 			b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
 		}
-		b.expectWhy(b.tasksOf("d2")[0], []dispatcher.Code{dispatcher.CodeLimited}, "per-account", "pool a")
+		b.expectWhy(b.tasksOf("d2")[0], []decision.Code{decision.CodeLimited}, "per-account", "pool a")
 		b.changePool("", func(p *store.PoolSpec) { p.Limits = nil })
 		b.runs("d2")
 		b.runs("d2")

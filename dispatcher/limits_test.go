@@ -14,6 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -56,7 +57,7 @@ func TestALimitedDeviceIsToldWhenAndHoldsNoSlot(t *testing.T) {
 		b.expectHeld(1)
 		b.granted("d3") // of another account
 		waiting := b.tasksOf("d2")[0]
-		e := b.expectWhy(waiting, []dispatcher.Code{dispatcher.CodeLimited}, "per-account", "pool a", "1 per 1h0m0s", "tags.account=x")
+		e := b.expectWhy(waiting, []decision.Code{decision.CodeLimited}, "per-account", "pool a", "1 per 1h0m0s", "tags.account=x")
 		if wait := e.Reasons[0].Until.Sub(e.At); wait < 50*time.Minute || wait > time.Hour {
 			b.t.Errorf("until in %s", wait)
 		}
@@ -120,7 +121,7 @@ func TestDuplicatesWait(t *testing.T) {
 			b.t.Errorf("granted %q", done)
 		}
 		b.expectReason("d1", `{"id":"1"}`, devices.ReasonLimited)
-		b.expectWhy(b.tasksOf("d1")[2], []dispatcher.Code{dispatcher.CodeLimited}, "same-content", "2 equal ones per 1h0m0s", "the first of them started at")
+		b.expectWhy(b.tasksOf("d1")[2], []decision.Code{decision.CodeLimited}, "same-content", "2 equal ones per 1h0m0s", "the first of them started at")
 	}, unhurried)
 }
 
@@ -246,7 +247,7 @@ func TestPoliciesThatCannotBeAsked(t *testing.T) {
 		b.device("d1", "x")
 		b.batch("a", nil, "d1")
 		b.expectReason("d1", `{"id":"1"}`, devices.ReasonUnavailable)
-		b.expectWhy(b.tasksOf("d1")[0], []dispatcher.Code{dispatcher.CodeUnavailable}, "policies")
+		b.expectWhy(b.tasksOf("d1")[0], []decision.Code{decision.CodeUnavailable}, "policies")
 		b.changePool("", func(p *store.PoolSpec) {
 			p.Limits = json.RawMessage(strings.Replace(oneAnHour, `"per":`, `"on_error":"open","per":`, 1))
 		})

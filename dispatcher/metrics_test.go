@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
@@ -102,7 +103,7 @@ func TestPoliciesOfOneNameAreToldApart(t *testing.T) {
 		}
 		all = append(all, rules...)
 	}
-	m.limited("a", judged{check: limits.NewCheck("1", "", all, limits.Facts{}), refused: []int{1}, obstacle: &Obstacle{}})
+	m.limited("a", judged{check: limits.NewCheck("1", "", all, limits.Facts{}), refused: []int{1}, obstacle: &decision.Obstacle{}})
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -13,8 +13,8 @@ import (
 // start a task of the pool; passed on, while the device keeps its place because
 // it is only busy; or passed on, and the device out of the line. limited is what
 // policies say of its tasks.
-func useOf(view store.View, pool string, limited map[int64]Obstacle) slots.What {
-	s := Situation{Now: view.Now, Standstill: view.Standstill, Limited: limited}
+func useOf(view store.View, pool string, limited map[int64]decision.Obstacle) slots.What {
+	s := decision.Situation{Now: view.Now, Standstill: view.Standstill, Limited: limited}
 	switch {
 	case view.Device == nil || view.Device.Blocked:
 		return slots.WaiterLeft
@@ -22,7 +22,7 @@ func useOf(view store.View, pool string, limited map[int64]Obstacle) slots.What 
 		return slots.WaiterAway
 	}
 	for _, c := range view.Candidates {
-		if c.Pool == pool && len(s.ofTask(c)) == 0 {
+		if c.Pool == pool && s.MayStart(c) {
 			return slots.OfferSent
 		}
 	}
@@ -44,26 +44,27 @@ func (d *Dispatcher) findOffers(ctx context.Context, h *handling) {
 	h.offered = offered
 }
 
-// giveBack lets others have the places that were kept for a device which starts
-// nothing there. Who starts something elsewhere, declines or is busy keeps its
-// place in line; who could start nothing there anyway leaves it. So does who is
-// limited, also if it polls: nobody waits for it meanwhile, and it comes back to the
-// same place, since the order does not go by who came first.
+// giveBack lets others have the slots that were offered to a device which starts
+// nothing there. A device that is limited gives them back also if it polls: nobody waits
+// for it meanwhile, and it comes back to the same turn, since the order does not go by
+// who came first.
 func (d *Dispatcher) giveBack(h *handling) {
 	d.leaveLines(h, d.lines.amongWaiting(h.shut))
 	if d.reachOf(h) == store.ReachNone {
 		return
 	}
-	switch h.reply.Reason {
-	case devices.ReasonFull: // it stands in line now, and holds no offer
-	case devices.ReasonGranted:
-		elsewhere := slices.DeleteFunc(slices.Clone(h.offered), func(pool string) bool { return h.reply.Task != nil && pool == h.reply.Task.Pool })
+	if started := h.reply.Task; started != nil {
+		elsewhere := slices.DeleteFunc(slices.Clone(h.offered), func(pool string) bool { return pool == started.Pool })
 		d.tellLines(h, slots.WaiterAway, elsewhere)
-	case devices.ReasonUnavailable, devices.ReasonLimited:
+		return
+	}
+	switch decision.RefusalOf(h.reply.Reason).Queueing {
+	case decision.Queues:
+	case decision.Returns:
 		d.tellLines(h, slots.WaiterAway, h.offered)
-	case devices.ReasonDeclined, devices.ReasonBusy:
+	case decision.Away:
 		d.tellLines(h, slots.WaiterAway, d.lines.amongWaiting(h.pools()))
-	default:
+	case decision.Leaves:
 		d.leaveLines(h, h.offered)
 		d.leaveLines(h, d.lines.amongWaiting(h.pools()))
 	}

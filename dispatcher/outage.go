@@ -32,14 +32,3 @@ func (o *outage) lasted(now time.Time) time.Duration {
 	}
 	return now.Sub(o.since)
 }
-
-// whenServed is when to ask again for what a server did not confirm: most of them
-// answer again within seconds. Devices that find one still away come some time in
-// their period, as they would have, and not all of them every few seconds.
-func (d *Dispatcher) whenServed() time.Duration {
-	now := d.now()
-	if max(d.ledgerAway.lasted(now), d.semaphoreAway.lasted(now)) < unavailable {
-		return d.spread(unavailable, 0.5)
-	}
-	return d.spread(d.config.ReportPeriod/2, 1)
-}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/parked"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
@@ -86,11 +87,7 @@ func (d *Dispatcher) redirect(ctx context.Context, h *handling) {
 // mayChange says whether waiting can bring a task. Who gets a credential is to
 // have it at once.
 func (h *handling) mayChange() bool {
-	switch h.reply.Reason {
-	case devices.ReasonFull, devices.ReasonNone, devices.ReasonWindow, devices.ReasonPaused, devices.ReasonLimited:
-		return h.reply.Credential == ""
-	}
-	return false
+	return decision.RefusalOf(h.reply.Reason).Parks && h.reply.Task == nil && h.reply.Credential == ""
 }
 
 // wait holds the answer. It returns false when the report cannot be the newest
@@ -164,7 +161,7 @@ func (h *handling) shrink() {
 func (d *Dispatcher) endWait(h *handling, why ending) {
 	switch why {
 	case superseded:
-		d.refuse(h, Choice{Reason: devices.ReasonNone})
+		d.refuse(h, decision.Choice{Reason: devices.ReasonNone})
 	case stopping:
 		h.reply.ReportAfterMS = int64(d.jitter() * float64(elsewhere.Milliseconds()))
 	default:
@@ -192,7 +189,7 @@ func (d *Dispatcher) lookFromPark(ctx context.Context, h *handling, call offered
 		d.cannotConfirm(h, err)
 		return true
 	case !admitted:
-		d.refuse(h, Choice{Reason: devices.ReasonNone}) // the next report is told why
+		d.refuse(h, decision.Choice{Reason: devices.ReasonNone}) // the next report is told why
 		return true
 	case ctx.Err() != nil: // the device is gone
 		return true

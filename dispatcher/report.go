@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -18,15 +19,15 @@ type handling struct {
 	view      store.View
 	nonce     string
 	mentioned map[grantKey]bool
-	stopping  bool               // something the device runs has no right to
-	offered   []string           // pools that keep a place for it, if it has work in several
-	turn      time.Duration      // when a full pool expects the device again; 0: none was full
-	park      *park              // the answer may wait (long poll); nil: it may not
-	waitsIn   string             // oldestPool, of a parked report
-	limited   map[int64]Obstacle // by task: what its policies say
-	shut      []string           // pools of which they let nothing start
-	committed string             // the lease that was claimed
-	steps     *steps             // of the handoff that it is; nil: not noted
+	stopping  bool                        // something the device runs has no right to
+	offered   []string                    // pools that keep a place for it, if it has work in several
+	turn      time.Duration               // when a full pool expects the device again; 0: none was full
+	park      *park                       // the answer may wait (long poll); nil: it may not
+	waitsIn   string                      // oldestPool, of a parked report
+	limited   map[int64]decision.Obstacle // by task: what its policies say
+	shut      []string                    // pools of which they let nothing start
+	committed string                      // the lease that was claimed
+	steps     *steps                      // of the handoff that it is; nil: not noted
 	reply     devices.Reply
 }
 
@@ -111,7 +112,7 @@ func (d *Dispatcher) unavailable(h *handling, err error) error {
 		return err
 	}
 	d.log.Warn("report answered without a decision", "err", err)
-	d.refuse(h, Choice{Reason: devices.ReasonUnavailable})
+	d.refuse(h, decision.Choice{Reason: devices.ReasonUnavailable})
 	return nil
 }
 
@@ -168,13 +169,13 @@ func (d *Dispatcher) tellCancelled(h *handling) {
 
 // refuse ends a reply without a task. What runs is asked back when it is likely
 // ready, and in time to renew its lease.
-func (d *Dispatcher) refuse(h *handling, choice Choice) {
+func (d *Dispatcher) refuse(h *handling, choice decision.Choice) {
 	h.reply.Reason = choice.Reason
 	h.reply.Task, h.reply.Limited = nil, nil
 	if choice.Reason == devices.ReasonLimited {
 		h.reply.Limited = devices.NewLimited(choice.Policy, choice.Until)
 	}
-	h.reply.ReportAfterMS = d.reportAfter(choice, h.view.Now, h.turn).Milliseconds()
+	h.reply.ReportAfterMS = d.timing().After(choice, h.view.Now, h.turn).Milliseconds()
 	if g := h.view.Grant; g != nil && len(h.reply.Renewed) > 0 {
 		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, d.stillWorks(*g, h.view.Now).Milliseconds())
 	}
@@ -188,5 +189,5 @@ func (h *handling) oldestPool() string {
 	if len(h.view.Candidates) == 0 {
 		return h.waitsIn
 	}
-	return slices.MinFunc(h.view.Candidates, older).Pool
+	return slices.MinFunc(h.view.Candidates, decision.Older).Pool
 }

@@ -6,73 +6,30 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-const (
-	soonest      = time.Second      // no device is asked back sooner
-	blockedAgain = 10 * time.Minute // a blocked device looks again
-	unavailable  = 3 * time.Second  // servers come back within seconds
-	forbidden    = 10 * time.Minute // a credential does not mend itself
-	refused      = 30 * time.Second // other bytes may go better
-	maxAfter     = 24 * time.Hour   // bound of report_after_ms
+const longAgain = 30 // a task that takes far longer than usual is asked again after this part of its lease
 
-	longAgain = 30 // a task that takes far longer than usual is asked again after this part of its lease
-)
+// timing says when devices are to ask again.
+func (d *Dispatcher) timing() decision.Timing {
+	return decision.Timing{Period: d.config.ReportPeriod, Jitter: d.jitter, Away: func() time.Duration {
+		now := d.now()
+		return max(d.ledgerAway.lasted(now), d.semaphoreAway.lasted(now))
+	}}
+}
 
-// reportAfter says when it is worth asking again, jittered so that devices
-// refused together do not come back together. It never exceeds the report
-// period by more than the jitter, so that new work is found within a period.
-// turn is what the line of a full pool says: that is when it keeps a place.
-func (d *Dispatcher) reportAfter(choice Choice, now time.Time, turn time.Duration) time.Duration {
-	period := d.config.ReportPeriod
-	switch choice.Reason {
-	case devices.ReasonFull:
-		return bounded(turn)
-	case devices.ReasonWindow, devices.ReasonBusy, devices.ReasonLimited:
-		return d.notBefore(choice.Until, now, choice.Shared)
-	case devices.ReasonUnavailable:
-		if !choice.Until.IsZero() { // after a restore it is known when
-			return d.notBefore(choice.Until, now, choice.Shared)
-		}
-		return d.whenServed()
-	case devices.ReasonBlocked:
-		return d.spread(blockedAgain, 0.2)
-	}
-	return d.spread(period, 0.2)
+// AfterRefusal says when a device is to come back whose report was refused
+// whole, jittered.
+func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
+	return d.timing().AfterRefusal(reason)
 }
 
 // pace is what the line of a pool goes by when it tells a device to come again.
 func (d *Dispatcher) pace(pool string) slots.Pace {
-	return slots.Pace{Hold: d.holds.mean(pool), Soonest: soonest, Period: d.config.ReportPeriod, Offer: d.config.Offer}
-}
-
-// notBefore is not a moment before it can help: the jitter comes on top. What
-// many devices wait for, they must not all come for at once.
-func (d *Dispatcher) notBefore(until, now time.Time, shared bool) time.Duration {
-	period := d.config.ReportPeriod
-	wait := period
-	if !until.IsZero() {
-		wait = min(until.Sub(now), period)
-	}
-	late := wait / 5
-	if shared && wait < period {
-		late = period / 2
-	}
-	return bounded(wait + time.Duration(d.jitter()*float64(late)))
-}
-
-// AfterRefusal says when a device is to come back whose report was refused
-// whole, jittered. The reason is one of the errors of MQTT.
-func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
-	switch reason {
-	case devices.ReasonForbidden:
-		return d.spread(forbidden, 0.2)
-	case devices.ReasonUnavailable, devices.ReasonBusyServer:
-		return d.whenServed()
-	}
-	return d.spread(refused, 0.2)
+	return slots.Pace{Hold: d.holds.mean(pool), Soonest: decision.Soonest, Period: d.config.ReportPeriod, Offer: d.config.Offer}
 }
 
 // whenReady is when the result of a grant is likely there, by how long tasks of
@@ -80,7 +37,7 @@ func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
 // renewed. It is somewhat less than that: of a device that reports only when told
 // to, nothing sooner would ever be seen, and the time could only grow.
 func (d *Dispatcher) whenReady(pool, kind string, lease time.Duration) time.Duration {
-	return min(bounded(d.usual(pool, kind)), lease/2)
+	return min(decision.Bounded(d.usual(pool, kind)), lease/2)
 }
 
 // usual is 0.8 to 0.9 of how long a task of a kind is usually held.
@@ -98,16 +55,7 @@ func (d *Dispatcher) stillWorks(g store.Grant, now time.Time) time.Duration {
 	if worked >= 2*d.holds.meanOf(g.Pool, g.Kind) {
 		again = max(again, g.LeaseLength/longAgain)
 	}
-	return bounded(max(d.usual(g.Pool, g.Kind)-worked, again))
-}
-
-// spread is wait +- share of it.
-func (d *Dispatcher) spread(wait time.Duration, share float64) time.Duration {
-	return bounded(time.Duration(float64(wait) * (1 - share + 2*share*d.jitter())))
-}
-
-func bounded(wait time.Duration) time.Duration {
-	return min(max(wait, soonest), maxAfter)
+	return decision.Bounded(max(d.usual(g.Pool, g.Kind)-worked, again))
 }
 
 // holdTimes keeps the usual time a grant of each pool is held, and of each kind

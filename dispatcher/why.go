@@ -1,137 +1,79 @@
 package dispatcher
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Explanation says where a task stands and why.
-type Explanation struct {
-	At      time.Time // by the ledger's clock
-	State   store.TaskState
-	Reasons []Reason // at least one; what the device is told first
-}
-
-// Reason is one thing that keeps a task where it is.
-type Reason struct {
-	Code           Code
-	Detail         string    // for people
-	Until          time.Time // when it may end by itself; zero: unknown
-	Position       int       // in the line of its pool, 1 is next; 0: unknown, or in no line
-	EstimatedStart time.Time // zero: cannot be known
-	Remedy         string    // what would change it, for people
-}
-
-// Why explains a task: ended, running, or all that stands between it and its
-// start, judged as reports are. What the semaphore knows is told if it answers.
+// Why explains a task. What the semaphore knows is told if it answers.
 // store.ErrNotFound.
-func (d *Dispatcher) Why(ctx context.Context, task int64) (Explanation, error) {
+func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation, error) {
 	v, err := d.store.TaskView(ctx, task)
 	if err != nil {
-		return Explanation{}, fmt.Errorf("explaining: %w", err)
+		return decision.Explanation{}, fmt.Errorf("explaining: %w", err)
 	}
-	e := Explanation{At: v.Now, State: v.Task.State}
-	switch {
-	case v.Running != nil:
-		e.Reasons = whyRunning(v)
-	case v.Task.State != store.Pending:
-		e.Reasons = whyEnded(v)
-	default:
-		e.Reasons = d.whyWaiting(ctx, v)
-	}
-	return e, nil
+	return decision.Explain(v, func(waiting store.Candidate) decision.Known {
+		limited := d.limitsOf(ctx, v)
+		known := decision.Known{
+			Lines: d.linesOf(ctx, v, waiting, limited), Limited: limited,
+			Seen: d.lastSeenOf(v), Period: d.config.ReportPeriod,
+		}
+		if d.holds.known(waiting.Pool) {
+			known.Hold = d.holds.mean(waiting.Pool)
+		}
+		return known
+	}), nil
 }
 
-// whyWaiting tells what stands in the way of a task that waits; then whether
-// its device is there to ask for it.
-func (d *Dispatcher) whyWaiting(ctx context.Context, v store.TaskView) []Reason {
-	open := slices.IndexFunc(v.Candidates, func(c store.Candidate) bool { return c.Task == v.Task.ID })
-	if open < 0 {
-		return []Reason{whyClosed(v)}
-	}
-	c := v.Candidates[open]
-	limited := d.limitsOf(ctx, v)
-	lines := d.linesOf(ctx, v, c, limited)
-	s := waitingSituation(v, lines, limited)
-	x := explainer{
-		TaskView: v, line: lines[c.Pool], candidate: c,
-		seen: d.lastSeenOf(v), period: d.config.ReportPeriod,
-	}
-	if d.holds.known(c.Pool) {
-		x.turn = d.holds.mean(c.Pool) * time.Duration(x.line.position) / time.Duration(max(x.line.capacity, 1))
-	}
-	var reasons []Reason
-	if v.Device != nil && v.Device.Revoked() {
-		reasons = append(reasons, x.revoked())
-	}
-	obstacles := s.obstaclesOf(c)
-	if len(reasons)+len(obstacles) > 1 { // it is not its turn that the task waits for
-		x.line.position = 0
-	}
-	for _, o := range obstacles {
-		reasons = append(reasons, x.obstacle(o))
-	}
-	if other := goesFirst(s, c, x.line.first); other != nil {
-		reasons = append(reasons, x.otherFirst(*other))
-	}
-	if away, is := x.away(); is {
-		reasons = append(reasons, away)
-	}
-	switch {
-	case len(reasons) == 0:
-		reasons = append(reasons, x.nextReport())
-	case len(reasons) == 1 && reasons[0].Code == CodeFull: // nothing but the line is before it
-		reasons[0].EstimatedStart = x.start()
-	}
-	return reasons
-}
-
-// waitingSituation is that of the next report of the task's device, as far as
-// it can be foreseen: that it accepts work, and knows of the grant it holds.
-func waitingSituation(v store.TaskView, lines map[string]poolLine, limited map[int64]Obstacle) Situation {
-	s := Situation{
-		Now: v.Now, Standstill: v.Standstill, Accept: true,
-		Blocked: v.Device != nil && v.Device.Blocked,
-		Holding: v.Grant, Mentioned: true,
-		Candidates: v.Candidates, Limited: limited, Full: make(map[string]bool), Unsure: make(map[string]bool),
-	}
-	for pool, line := range lines {
-		s.Full[pool], s.Unsure[pool] = line.full(), line.unreachable
-	}
-	return s
-}
-
-// goesFirst is the other task that the device would be given before this one,
-// had its pool room: of a pool that is tried before, or of its own pool the one
-// that the semaphore says is first (0: it did not say); nil: none. A task that
-// cannot start anyway waits for no other.
-func goesFirst(s Situation, c store.Candidate, first int64) *store.Candidate {
-	s.Full, s.Unsure = maps.Clone(s.Full), maps.Clone(s.Unsure)
-	s.Full[c.Pool], s.Unsure[c.Pool] = false, false
-	if len(s.obstaclesOf(c)) > 0 {
-		return nil
-	}
-	open := Decide(s).Tasks // not empty: c has no obstacle
-	if open[0].Pool != c.Pool {
-		return &open[0]
-	}
-	for _, o := range open {
-		if o.Task == first && first != c.Task || first == 0 && sooner(o, c) {
-			return &o
+// linesOf asks the semaphore about every pool of which the device has a task
+// that could start, and about that of the task that is explained.
+func (d *Dispatcher) linesOf(ctx context.Context, v store.TaskView, explained store.Candidate, limited map[int64]decision.Obstacle) map[string]decision.Line {
+	s := decision.Foreseen(v, nil, limited)
+	open := map[string][]store.Candidate{explained.Pool: {explained}}
+	for _, c := range v.Candidates {
+		if c.Task != explained.Task && s.MayStart(c) && len(open[c.Pool]) < slots.MaxWants {
+			open[c.Pool] = append(open[c.Pool], c)
 		}
 	}
-	return nil
+	// One that cannot start does not compete.
+	alone := !s.MayStart(explained)
+	lines := make(map[string]decision.Line)
+	for pool, tasks := range open {
+		if pool == explained.Pool && alone {
+			tasks = tasks[:1]
+		}
+		lines[pool] = d.lineOf(ctx, pool, tasks, v)
+	}
+	return lines
 }
 
-// sooner is the order inside of a batch.
-func sooner(a, b store.Candidate) bool {
-	return a.Batch == b.Batch && cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task)) < 0
+// lineOf asks about one pool and tasks of it, the explained one first in its own. A pool
+// that the semaphore does not know is restored with the next report, from what the ledger
+// says.
+func (d *Dispatcher) lineOf(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.Line {
+	waiters := make([]slots.Waiter, len(tasks))
+	for i, c := range tasks {
+		waiters[i] = slots.Waiter{Batch: c.Batch, Task: c.Task, Weight: c.Weight, Priority: c.Priority}
+	}
+	standing, err := d.semaphore.Standing(ctx, pool, v.Task.Device, waiters)
+	switch {
+	case err != nil:
+		d.log.WarnContext(ctx, "task explained without the semaphore", "pool", pool, "err", err)
+		return decision.Line{Unreachable: true}
+	case standing.Known:
+		return decision.Line{
+			Held: standing.Held, Capacity: standing.Capacity, Left: standing.Left, Position: standing.Positions[0],
+			First: tasks[standing.First].Task, InQueue: standing.InLine != 0, Due: standing.Due, Offered: standing.Offered,
+		}
+	case pool == v.Pool.Name:
+		return decision.Line{Held: v.Held, Capacity: v.Pool.Capacity, Left: v.Pool.Capacity - v.Held}
+	}
+	return decision.Line{Capacity: 1, Left: 1}
 }
 
 // lastSeenOf is when the device last reported, as the ledger or this replica

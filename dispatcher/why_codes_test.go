@@ -19,7 +19,7 @@ func TestEveryCodeIsTested(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name := range codeNames(t) {
-		if !strings.Contains(string(tests), "dispatcher."+name) {
+		if !strings.Contains(string(tests), "decision."+name) {
 			t.Errorf("%s: no test gets it", name)
 		}
 	}
@@ -29,8 +29,8 @@ func TestEveryCodeIsTested(t *testing.T) {
 func codeNames(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, name := range []string{"obstacle.go", "explain.go", "fate.go"} {
-		text, err := os.ReadFile(name)
+	for _, name := range []string{"obstacle.go", "explainer.go", "ended.go"} {
+		text, err := os.ReadFile("decision/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -20,11 +20,11 @@ func TestWhyTellsOfAForcedRelease(t *testing.T) {
 		task := b.granted("d1")
 		_, err := b.ForceRelease(b.ctx, "a", 0, store.Force{Actor: "ann", Reason: "the device: it hangs"})
 		b.must(err)
-		running := []dispatcher.Code{dispatcher.CodeRunning, dispatcher.CodeToStop}
+		running := []decision.Code{decision.CodeRunning, decision.CodeToStop}
 		b.expectWhy(task.ID, running, "asked to stop by ann because: the device: it hangs", "pools release a 0 --now --reason R")
 		_, err = b.ForceRelease(b.ctx, "a", 0, store.Force{Actor: "bob", Reason: "at once", Now: true})
 		b.must(err)
-		b.expectWhy(task.ID, []dispatcher.Code{dispatcher.Code(store.Cancelled)}, "by bob because: at once")
+		b.expectWhy(task.ID, []decision.Code{decision.Code(store.Cancelled)}, "by bob because: at once")
 	}, unhurried)
 }
 
@@ -35,7 +35,7 @@ func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
 		b.limitedPool(1)
 		b.device("d1", "x")
 		b.batch("a", nil, "d1")
-		e := b.expectWhy(b.tasksOf("d1")[0], []dispatcher.Code{dispatcher.CodeUnavailable, dispatcher.CodeDeviceUnseen}, "counted anew")
+		e := b.expectWhy(b.tasksOf("d1")[0], []decision.Code{decision.CodeUnavailable, decision.CodeDeviceUnseen}, "counted anew")
 		if strings.Contains(e.Reasons[0].Remedy, "Redis") {
 			b.t.Errorf("remedy %q", e.Reasons[0].Remedy)
 		}
@@ -54,7 +54,7 @@ func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 		b.batch("a", nil, "d1", "d2")
 		b.granted("d1")
 		reply := b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
-		e := b.expectWhy(b.tasksOf("d2")[0], []dispatcher.Code{dispatcher.CodeLimited}, "this day began at 20", ":15:00Z, and the next one may start at 20")
+		e := b.expectWhy(b.tasksOf("d2")[0], []decision.Code{decision.CodeLimited}, "this day began at 20", ":15:00Z, and the next one may start at 20")
 		until := e.Reasons[0].Until
 		if until.UTC().Format("15:04:05.000") != "18:15:00.000" {
 			b.t.Errorf("opens at %s, want midnight of Kathmandu", until.UTC().Format(time.RFC3339Nano))
@@ -80,11 +80,11 @@ func TestOnlyWhoWaitsForATurnHasAPosition(t *testing.T) {
 		b.batch("a", nil, "d1")
 		b.expectReason("d1", `{"id":"1"}`, devices.ReasonFull)
 		task := b.tasksOf("d1")[0]
-		if e := b.expectWhy(task, []dispatcher.Code{dispatcher.CodeFull}, "at position 1"); e.Reasons[0].Position != 1 {
+		if e := b.expectWhy(task, []decision.Code{decision.CodeFull}, "at position 1"); e.Reasons[0].Position != 1 {
 			b.t.Errorf("position %d, want 1", e.Reasons[0].Position)
 		}
 		b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true))
-		e := b.expectWhy(task, []dispatcher.Code{dispatcher.CodeBlocked, dispatcher.CodeFull})
+		e := b.expectWhy(task, []decision.Code{decision.CodeBlocked, decision.CodeFull})
 		if full := e.Reasons[1]; full.Position != 0 || strings.Contains(full.Detail, "position") {
 			b.t.Errorf("a blocked device: %+v", full)
 		}

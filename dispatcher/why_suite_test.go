@@ -8,6 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -15,7 +16,7 @@ import (
 func unhurried(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Minute }
 
 // why explains a task.
-func (b *bench) why(task int64) dispatcher.Explanation {
+func (b *bench) why(task int64) decision.Explanation {
 	b.t.Helper()
 	e, err := b.Why(b.ctx, task)
 	if err != nil {
@@ -32,7 +33,7 @@ func (b *bench) why(task int64) dispatcher.Explanation {
 	return e
 }
 
-func codes(e dispatcher.Explanation) (list []dispatcher.Code) {
+func codes(e decision.Explanation) (list []decision.Code) {
 	for _, r := range e.Reasons {
 		list = append(list, r.Code)
 	}
@@ -41,7 +42,7 @@ func codes(e dispatcher.Explanation) (list []dispatcher.Code) {
 
 // expectWhy expects exactly these reasons, and that the details name all of
 // these words.
-func (b *bench) expectWhy(task int64, want []dispatcher.Code, words ...string) dispatcher.Explanation {
+func (b *bench) expectWhy(task int64, want []decision.Code, words ...string) decision.Explanation {
 	b.t.Helper()
 	e := b.why(task)
 	if !slices.Equal(codes(e), want) {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -24,7 +24,7 @@ type obstacle struct {
 // told is what the device is told, and the operator.
 type told struct {
 	reason devices.Reason
-	codes  []dispatcher.Code
+	codes  []decision.Code
 	words  []string
 }
 
@@ -39,18 +39,18 @@ func obstacles() []obstacle {
 	slowly := func(s *store.PoolSpec) {
 		s.Limits = json.RawMessage(`[{"name":"slowly","per":"pool","algorithm":"fixed","per_ms":86400000,"max":1}]`)
 	}
-	type codes = []dispatcher.Code
+	type codes = []decision.Code
 	return []obstacle{
 		{
 			"blocked", func(b *bench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true)) },
 			func(b *bench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", false)) },
-			told{devices.ReasonBlocked, codes{dispatcher.CodeBlocked}, []string{"dispatcher devices unblock d1"}},
+			told{devices.ReasonBlocked, codes{decision.CodeBlocked}, []string{"dispatcher devices unblock d1"}},
 		}, {
 			"pool paused", pool("too slow", paused), pool("", resumed),
-			told{devices.ReasonPaused, codes{dispatcher.CodePoolPaused}, []string{"by ann since 20", "because: too slow", "dispatcher pools resume a"}},
+			told{devices.ReasonPaused, codes{decision.CodePoolPaused}, []string{"by ann since 20", "because: too slow", "dispatcher pools resume a"}},
 		}, {
 			"batch paused", func(b *bench, batch int64) { b.pauseBatch(batch, "the server is ill") }, (*bench).resumeBatch,
-			told{devices.ReasonPaused, codes{dispatcher.CodeBatchPaused}, []string{"by bob since 20", "because: the server is ill", "dispatcher batches resume"}},
+			told{devices.ReasonPaused, codes{decision.CodeBatchPaused}, []string{"by bob since 20", "because: the server is ill", "dispatcher batches resume"}},
 		}, {
 			"both paused, and no place", func(b *bench, batch int64) {
 				b.pauseBatch(batch, "")
@@ -59,26 +59,26 @@ func obstacles() []obstacle {
 				b.resumeBatch(batch)
 				b.changePool("", resumed)
 			},
-			told{devices.ReasonPaused, codes{dispatcher.CodePoolPaused, dispatcher.CodeBatchPaused, dispatcher.CodeFull}, []string{"0 of 0 slots"}},
+			told{devices.ReasonPaused, codes{decision.CodePoolPaused, decision.CodeBatchPaused, decision.CodeFull}, []string{"0 of 0 slots"}},
 		}, {
 			"batch's window", func(b *bench, batch int64) { b.setWindows(batch, b.shut()) }, func(b *bench, batch int64) { b.setWindows(batch, nil) },
-			told{devices.ReasonWindow, codes{dispatcher.CodeBatchWindow}, []string{"closed until 20"}},
+			told{devices.ReasonWindow, codes{decision.CodeBatchWindow}, []string{"closed until 20"}},
 		}, {
 			"pool's window", func(b *bench, _ int64) {
 				shut := b.shut()
 				b.changePool("", func(s *store.PoolSpec) { s.Windows = shut })
 			}, pool("", func(s *store.PoolSpec) { s.Windows = nil }),
-			told{devices.ReasonWindow, codes{dispatcher.CodePoolWindow}, []string{"closed until 20"}},
+			told{devices.ReasonWindow, codes{decision.CodePoolWindow}, []string{"closed until 20"}},
 		}, {
 			"limited", func(b *bench, _ int64) {
 				b.startOther()
 				b.endOther()
 				b.changePool("", slowly)
 			}, pool("", func(s *store.PoolSpec) { s.Limits = nil }),
-			told{devices.ReasonLimited, codes{dispatcher.CodeLimited}, []string{"policy slowly of pool a lets 1 per 24h0m0s start for pool=a", "the next may at 20"}},
+			told{devices.ReasonLimited, codes{decision.CodeLimited}, []string{"policy slowly of pool a lets 1 per 24h0m0s start for pool=a", "the next may at 20"}},
 		}, {
 			"full", func(b *bench, _ int64) { b.startOther() }, func(b *bench, _ int64) { b.endOther() },
-			told{devices.ReasonFull, codes{dispatcher.CodeFull}, []string{"1 of 1 slots", "at position 1"}},
+			told{devices.ReasonFull, codes{decision.CodeFull}, []string{"1 of 1 slots", "at position 1"}},
 		},
 	}
 }
@@ -100,7 +100,7 @@ func (b *bench) expectObstacle(o obstacle) {
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone) // it is there
 	batch := b.batch("a", nil, "d1")
 	task := b.tasksOf("d1")[0]
-	if e := b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport}); e.Reasons[0].EstimatedStart.IsZero() {
+	if e := b.expectWhy(task, []decision.Code{decision.CodeNextReport}); e.Reasons[0].EstimatedStart.IsZero() {
 		b.t.Error("it is known when the device asks again")
 	}
 	o.set(b, batch)
@@ -113,11 +113,11 @@ func (b *bench) expectObstacle(o obstacle) {
 		b.t.Errorf("estimated start %s", e.Reasons[0].EstimatedStart)
 	}
 	o.lift(b, batch)
-	b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport})
+	b.expectWhy(task, []decision.Code{decision.CodeNextReport})
 	if g := b.granted("d1"); g.ID != task {
 		b.t.Errorf("granted %+v after %+v", g, reply)
 	}
-	b.expectWhy(task, []dispatcher.Code{dispatcher.CodeRunning}, "slot 0 of pool a", "attempt 1 of 3")
+	b.expectWhy(task, []decision.Code{decision.CodeRunning}, "slot 0 of pool a", "attempt 1 of 3")
 }
 
 // What only time takes away.
@@ -130,7 +130,7 @@ func TestWhySaysWhenATimeIsOver(t *testing.T) {
 		hour := now.Add(time.Hour).Truncate(time.Millisecond)
 		b.batch("a", func(in *store.Batch) { in.NotBefore = &hour }, "later")
 		b.expectReason("later", `{"id":"x"}`, devices.ReasonWindow)
-		e := b.expectWhy(b.tasksOf("later")[0], []dispatcher.Code{dispatcher.CodeNotBefore})
+		e := b.expectWhy(b.tasksOf("later")[0], []decision.Code{decision.CodeNotBefore})
 		if !e.Reasons[0].Until.Equal(hour) {
 			b.t.Errorf("until %s, want %s", e.Reasons[0].Until, hour)
 		}
@@ -138,7 +138,7 @@ func TestWhySaysWhenATimeIsOver(t *testing.T) {
 		g := b.granted("fails")
 		b.ended("fails", g, "failed", `,"error":"no route"`, devices.OutcomeRecorded)
 		b.expectReason("fails", `{"id":"x"}`, devices.ReasonWindow)
-		e = b.expectWhy(g.ID, []dispatcher.Code{dispatcher.CodeBackoff}, "attempt 1 of 3 failed at", "no route")
+		e = b.expectWhy(g.ID, []decision.Code{decision.CodeBackoff}, "attempt 1 of 3 failed at", "no route")
 		if e.Reasons[0].Until.Before(now.Add(29 * time.Minute)) {
 			b.t.Errorf("until %s", e.Reasons[0].Until)
 		}
@@ -150,11 +150,11 @@ func TestWhySaysWhenATimeIsOver(t *testing.T) {
 		b.must(err)
 		b.reconcile()
 		b.expectReason("idle", `{"id":"x"}`, devices.ReasonUnavailable)
-		e = b.expectWhy(b.tasksOf("idle")[0], []dispatcher.Code{dispatcher.CodeStandstill})
+		e = b.expectWhy(b.tasksOf("idle")[0], []decision.Code{decision.CodeStandstill})
 		if !e.Reasons[0].Until.Equal(until) {
 			b.t.Errorf("until %s, want %s", e.Reasons[0].Until, until)
 		}
-		b.expectWhy(runs.ID, []dispatcher.Code{dispatcher.CodeRunning})
+		b.expectWhy(runs.ID, []decision.Code{decision.CodeRunning})
 	}, unhurried)
 }
 
@@ -167,19 +167,19 @@ func TestWhySaysWhichTaskGoesFirst(t *testing.T) {
 		b.batch("a", nil, "d1", "d1")
 		b.batch("other", nil, "d1")
 		tasks := b.tasksOf("d1")
-		b.expectWhy(tasks[0], []dispatcher.Code{dispatcher.CodeNextReport})
-		b.expectWhy(tasks[1], []dispatcher.Code{dispatcher.CodeOtherFirst}, fmt.Sprintf("given task %d", tasks[0]))
-		b.expectWhy(tasks[2], []dispatcher.Code{dispatcher.CodeOtherFirst})
+		b.expectWhy(tasks[0], []decision.Code{decision.CodeNextReport})
+		b.expectWhy(tasks[1], []decision.Code{decision.CodeOtherFirst}, fmt.Sprintf("given task %d", tasks[0]))
+		b.expectWhy(tasks[2], []decision.Code{decision.CodeOtherFirst})
 		g := b.granted("d1")
 		b.expectReason("d1", running(g), devices.ReasonBusy)
 		for _, task := range tasks[1:] {
 			e := b.why(task)
-			if e.Reasons[0].Code != dispatcher.CodeBusy || e.Reasons[0].Until.IsZero() || !strings.Contains(e.Reasons[0].Detail, fmt.Sprintf("task %d on slot 0 of pool a", g.ID)) {
+			if e.Reasons[0].Code != decision.CodeBusy || e.Reasons[0].Until.IsZero() || !strings.Contains(e.Reasons[0].Detail, fmt.Sprintf("task %d on slot 0 of pool a", g.ID)) {
 				b.t.Errorf("%+v", e)
 			}
 		}
 		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
-		b.expectWhy(g.ID, []dispatcher.Code{"succeeded"}, "attempt 1 of 3 succeeded")
+		b.expectWhy(g.ID, []decision.Code{"succeeded"}, "attempt 1 of 3 succeeded")
 	}, unhurried)
 }
 
@@ -197,7 +197,7 @@ func TestWhySaysWhichBatchGoesFirst(t *testing.T) {
 		}
 		next := func() (found []int64) {
 			for _, task := range b.tasksOf("d1") {
-				if e := b.why(task); e.State == store.Pending && e.Reasons[0].Code == dispatcher.CodeNextReport {
+				if e := b.why(task); e.State == store.Pending && e.Reasons[0].Code == decision.CodeNextReport {
 					found = append(found, task)
 				}
 			}
@@ -224,7 +224,7 @@ func TestWhySaysThePositionInLine(t *testing.T) {
 		b.granted("d0")
 		for place, device := range []string{"d1", "d2", "d3"} {
 			b.expectReason(device, `{"id":"x"}`, devices.ReasonFull)
-			r := b.expectWhy(b.tasksOf(device)[0], []dispatcher.Code{dispatcher.CodeFull}).Reasons[0]
+			r := b.expectWhy(b.tasksOf(device)[0], []decision.Code{decision.CodeFull}).Reasons[0]
 			if r.Position != place+1 || !r.EstimatedStart.IsZero() {
 				b.t.Errorf("%s: %+v, want position %d and no estimate", device, r, place+1)
 			}
@@ -238,7 +238,7 @@ func TestWhySaysThePositionInLine(t *testing.T) {
 			b.t.Errorf("%+v in %s, want position 2 in twice 19 min", r, wait)
 		}
 		b.changePool("", func(s *store.PoolSpec) { s.Paused = true })
-		for _, r := range b.expectWhy(b.tasksOf("d3")[0], []dispatcher.Code{dispatcher.CodePoolPaused, dispatcher.CodeFull}).Reasons {
+		for _, r := range b.expectWhy(b.tasksOf("d3")[0], []decision.Code{decision.CodePoolPaused, decision.CodeFull}).Reasons {
 			if !r.EstimatedStart.IsZero() {
 				b.t.Errorf("an estimate in a paused pool: %+v", r)
 			}
@@ -254,15 +254,15 @@ func TestWhyWithoutRedisSaysUnavailable(t *testing.T) {
 	b.batch("a", nil, "d1")
 	task := b.tasksOf("d1")[0]
 	// Unknown to Redis is no obstacle: the next report restores it.
-	b.expectWhy(task, []dispatcher.Code{dispatcher.CodeNextReport})
+	b.expectWhy(task, []decision.Code{decision.CodeNextReport})
 	spies.down("Acquire", "Standing")
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonUnavailable)
-	b.expectWhy(task, []dispatcher.Code{dispatcher.CodeUnavailable})
+	b.expectWhy(task, []decision.Code{decision.CodeUnavailable})
 	b.changeLedger(func(s *store.PoolSpec) { s.Paused = true })
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonPaused)
-	b.expectWhy(task, []dispatcher.Code{dispatcher.CodePoolPaused, dispatcher.CodeUnavailable})
+	b.expectWhy(task, []decision.Code{decision.CodePoolPaused, decision.CodeUnavailable})
 	spies.ease()
-	b.expectWhy(task, []dispatcher.Code{dispatcher.CodePoolPaused})
+	b.expectWhy(task, []decision.Code{decision.CodePoolPaused})
 }
 
 func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
@@ -283,21 +283,21 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 		b.must(b.store.TouchDevices(b.ctx, map[string]store.Seen{"silent": {At: now.Add(-3*time.Hour - minute)}, "quiet": {At: now.Add(-30 * time.Second)}, "revoked": {At: now}}))
 		b.must(b.store.MarkOwnToken(b.ctx, "revoked"))
 		for device, want := range map[string]struct {
-			code dispatcher.Code
+			code decision.Code
 			word string
 		}{
-			"unknown":    {dispatcher.CodeDeviceUnknown, "no device unknown"},
-			"registered": {dispatcher.CodeDeviceUnseen, "never reported"},
-			"silent":     {dispatcher.CodeDeviceSilent, "last reported 3 h ago"},
-			"quiet":      {dispatcher.CodeNextReport, "next report of device quiet"},
-			"deleted":    {dispatcher.CodeDeviceDeleted, "was deleted"},
-			"revoked":    {dispatcher.CodeRevoked, "no valid token"},
+			"unknown":    {decision.CodeDeviceUnknown, "no device unknown"},
+			"registered": {decision.CodeDeviceUnseen, "never reported"},
+			"silent":     {decision.CodeDeviceSilent, "last reported 3 h ago"},
+			"quiet":      {decision.CodeNextReport, "next report of device quiet"},
+			"deleted":    {decision.CodeDeviceDeleted, "was deleted"},
+			"revoked":    {decision.CodeRevoked, "no valid token"},
 		} {
-			b.expectWhy(b.tasksOf(device)[0], []dispatcher.Code{want.code}, want.word)
+			b.expectWhy(b.tasksOf(device)[0], []decision.Code{want.code}, want.word)
 		}
 		// A report that this replica has not written yet counts.
 		b.expectReason("silent", `{"id":"x","accept":false}`, devices.ReasonDeclined)
-		b.expectWhy(b.tasksOf("silent")[0], []dispatcher.Code{dispatcher.CodeNextReport})
+		b.expectWhy(b.tasksOf("silent")[0], []decision.Code{decision.CodeNextReport})
 	}, unhurried)
 }
 
@@ -311,35 +311,35 @@ func TestWhySaysHowATaskEnded(t *testing.T) {
 		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 1 }, "fails")
 		g := b.granted("fails")
 		b.granted("fails")
-		b.expectWhy(g.ID, []dispatcher.Code{dispatcher.CodeRunning}, "delivered 1 times more")
+		b.expectWhy(g.ID, []decision.Code{decision.CodeRunning}, "delivered 1 times more")
 		b.ended("fails", g, "failed", `,"error":"no route"`, devices.OutcomeRecorded)
-		b.expectWhy(g.ID, []dispatcher.Code{"failed"}, "attempt 1 of 1 failed at", "no route", fmt.Sprintf("dispatcher tasks retry %d", g.ID))
+		b.expectWhy(g.ID, []decision.Code{"failed"}, "attempt 1 of 1 failed at", "no route", fmt.Sprintf("dispatcher tasks retry %d", g.ID))
 
 		batch := b.batch("a", nil, "waits", "runs", "stops")
 		runs, stops := b.granted("runs"), b.granted("stops")
 		waits := b.tasksOf("waits")[0]
 		_, err := b.store.CancelTask(b.ctx, "ann", stops.ID)
 		b.must(err)
-		b.expectWhy(stops.ID, []dispatcher.Code{dispatcher.CodeRunning, dispatcher.CodeToStop}, "asked to stop by ann: cancelled", "dispatcher pools release a 1 --now")
+		b.expectWhy(stops.ID, []decision.Code{decision.CodeRunning, decision.CodeToStop}, "asked to stop by ann: cancelled", "dispatcher pools release a 1 --now")
 		b.ended("stops", stops, "failed", "", devices.OutcomeRecorded)
-		b.expectWhy(stops.ID, []dispatcher.Code{"cancelled"}, "by ann")
+		b.expectWhy(stops.ID, []decision.Code{"cancelled"}, "by ann")
 		_, err = b.store.CancelBatch(b.ctx, "bob", batch)
 		b.must(err)
 		b.expectReason("waits", `{"id":"x"}`, devices.ReasonNone)
-		b.expectWhy(waits, []dispatcher.Code{dispatcher.CodeCancelling}, "was cancelled at 20")
-		b.expectWhy(runs.ID, []dispatcher.Code{dispatcher.CodeRunning, dispatcher.CodeToStop}, "stop by bob")
+		b.expectWhy(waits, []decision.Code{decision.CodeCancelling}, "was cancelled at 20")
+		b.expectWhy(runs.ID, []decision.Code{decision.CodeRunning, decision.CodeToStop}, "stop by bob")
 		_, err = b.EndCancelled(b.ctx)
 		b.must(err)
-		b.expectWhy(waits, []dispatcher.Code{"cancelled"}, "with its batch", "never attempted", "a new batch")
+		b.expectWhy(waits, []decision.Code{"cancelled"}, "with its batch", "never attempted", "a new batch")
 
 		past := time.Now().Add(-time.Hour)
 		b.batch("a", func(in *store.Batch) { in.NotAfter = &past }, "late")
 		late := b.tasksOf("late")[0]
 		b.expectReason("late", `{"id":"x"}`, devices.ReasonNone)
-		b.expectWhy(late, []dispatcher.Code{dispatcher.CodeExpiring}, "--not-after")
+		b.expectWhy(late, []decision.Code{decision.CodeExpiring}, "--not-after")
 		_, err = b.Expire(b.ctx)
 		b.must(err)
-		b.expectWhy(late, []dispatcher.Code{"expired"}, "--not-after")
+		b.expectWhy(late, []decision.Code{"expired"}, "--not-after")
 	}, unhurried)
 }
 
@@ -351,12 +351,12 @@ func TestWhySaysThatALeaseRanOut(t *testing.T) {
 		b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, "d1", "d2")
 		g := b.granted("d1")
 		b.lapse()
-		b.expectWhy(g.ID, []dispatcher.Code{dispatcher.CodeRunning, dispatcher.CodeLapsed})
+		b.expectWhy(g.ID, []decision.Code{decision.CodeRunning, decision.CodeLapsed})
 		b.reap()
-		b.expectWhy(g.ID, []dispatcher.Code{"timed_out"}, "was lost")
+		b.expectWhy(g.ID, []decision.Code{"timed_out"}, "was lost")
 		b.ended("d1", g, "failed", "", devices.OutcomeLate)
-		b.expectWhy(g.ID, []dispatcher.Code{"timed_out", dispatcher.CodeLate})
+		b.expectWhy(g.ID, []decision.Code{"timed_out", decision.CodeLate})
 		b.ended("d1", g, "succeeded", "", devices.OutcomeLate)
-		b.expectWhy(g.ID, []dispatcher.Code{"succeeded", dispatcher.CodeLate})
+		b.expectWhy(g.ID, []decision.Code{"succeeded", decision.CodeLate})
 	}, unhurried)
 }

@@ -3,7 +3,7 @@ package api
 import (
 	"context"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 )
 
 type whyBody struct {
@@ -32,7 +32,7 @@ func (a *API) explainTask(ctx context.Context, in *taskID) (*body[whyBody], erro
 	return &body[whyBody]{shown}, nil
 }
 
-func showReason(r dispatcher.Reason) reasonBody {
+func showReason(r decision.Reason) reasonBody {
 	shown := reasonBody{
 		Code: string(r.Code), Detail: r.Detail, Until: stampSet(r.Until), EstimatedStart: stampSet(r.EstimatedStart), Remedy: r.Remedy,
 	}

@@ -1,4 +1,4 @@
-package dispatcher
+package decision
 
 import (
 	"cmp"
@@ -25,13 +25,13 @@ func whyClosed(v store.TaskView) Reason {
 	if v.Batch.CancelledAt != nil {
 		return Reason{
 			Code:   CodeCancelling,
-			Detail: fmt.Sprintf("batch %d was cancelled at %s; the task ends within seconds", v.Batch.ID, at(*v.Batch.CancelledAt)),
-			Remedy: nothingToDo,
+			Detail: fmt.Sprintf("batch %d was cancelled at %s; the task ends within seconds", v.Batch.ID, At(*v.Batch.CancelledAt)),
+			Remedy: NothingToDo,
 		}
 	}
 	r := Reason{Code: CodeExpiring, Detail: fmt.Sprintf("batch %d is over; the task ends within seconds", v.Batch.ID)}
 	if v.Batch.NotAfter != nil {
-		r.Detail = fmt.Sprintf("nothing of batch %d starts after %s; the task expires within seconds", v.Batch.ID, at(*v.Batch.NotAfter))
+		r.Detail = fmt.Sprintf("nothing of batch %d starts after %s; the task expires within seconds", v.Batch.ID, At(*v.Batch.NotAfter))
 	}
 	r.Remedy = fmt.Sprintf("set a later one, dispatcher batches set %d --not-after T, then: dispatcher tasks retry %d", v.Batch.ID, v.Task.ID)
 	return r
@@ -43,7 +43,7 @@ func whyRunning(v store.TaskView) []Reason {
 	running := Reason{
 		Code: CodeRunning, Until: g.LeaseUntil,
 		Detail: fmt.Sprintf("device %s holds slot %d of pool %s since %s, attempt %d of %d; its lease ends at %s",
-			g.Device, g.Slot, g.Pool, at(g.GrantedAt), g.Attempt, max(v.Batch.MaxAttempts, g.Attempt), at(g.LeaseUntil)),
+			g.Device, g.Slot, g.Pool, At(g.GrantedAt), g.Attempt, max(v.Batch.MaxAttempts, g.Attempt), At(g.LeaseUntil)),
 		Remedy: fmt.Sprintf("waits for its result; to stop it: dispatcher tasks cancel %d", g.Task),
 	}
 	if g.Redelivered > 0 {
@@ -51,7 +51,7 @@ func whyRunning(v store.TaskView) []Reason {
 	}
 	reasons := []Reason{running}
 	if g.Remaining <= 0 {
-		reasons = append(reasons, Reason{Code: CodeLapsed, Detail: "its lease is over; the slot is taken back within seconds", Remedy: nothingToDo})
+		reasons = append(reasons, Reason{Code: CodeLapsed, Detail: "its lease is over; the slot is taken back within seconds", Remedy: NothingToDo})
 	}
 	if g.CancelWhy != "" {
 		reasons = append(reasons, Reason{
@@ -79,7 +79,7 @@ func asker(v store.TaskView) string {
 func whyEnded(v store.TaskView) []Reason {
 	r := Reason{Code: Code(v.Task.State), Detail: string(v.Task.State)}
 	if v.Task.FinishedAt != nil {
-		r.Detail += " at " + at(*v.Task.FinishedAt)
+		r.Detail += " at " + At(*v.Task.FinishedAt)
 	}
 	switch {
 	case v.Task.State != store.Cancelled || v.CancelledBy == "":
@@ -93,7 +93,7 @@ func whyEnded(v store.TaskView) []Reason {
 	reasons := []Reason{r}
 	if v.Late != nil {
 		reasons = append(reasons, Reason{
-			Code: CodeLate, Detail: "a result came at " + at(*v.Late) + ", when its grant was no longer in force; it is kept", Remedy: "nothing to do",
+			Code: CodeLate, Detail: "a result came at " + At(*v.Late) + ", when its grant was no longer in force; it is kept", Remedy: "nothing to do",
 		})
 	}
 	return reasons
@@ -117,7 +117,7 @@ func lastAttempt(v store.TaskView) string {
 	if v.Last == nil {
 		return "never attempted"
 	}
-	text := fmt.Sprintf("attempt %d of %d %s at %s", v.Last.Number, max(v.Batch.MaxAttempts, v.Last.Number), how(v.Last.EndedBy), at(v.Last.EndedAt))
+	text := fmt.Sprintf("attempt %d of %d %s at %s", v.Last.Number, max(v.Batch.MaxAttempts, v.Last.Number), how(v.Last.EndedBy), At(v.Last.EndedAt))
 	if v.Last.Error != "" {
 		text += ": " + v.Last.Error
 	}
@@ -139,7 +139,8 @@ func how(cause store.EndCause) string {
 	return string(cause)
 }
 
-func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+// At writes a time for people.
+func At(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // ago writes how long something is past, in the largest unit that fits.
 func ago(d time.Duration) string {

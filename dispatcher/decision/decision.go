@@ -1,4 +1,4 @@
-package dispatcher
+package decision
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ type Situation struct {
 	Candidates []store.Candidate
 	Full       map[string]bool    // pools found full while answering this report
 	Unsure     map[string]bool    // pools of which the semaphore does not answer
-	Offered    []string           // pools that keep a place for the device
+	Offered    []string           // pools in which a slot is offered to the device
 	Limited    map[int64]Obstacle // by task: what its policies say against it now
 }
 
@@ -37,10 +37,9 @@ type Choice struct {
 	Policy    string            // that says no, of limited
 }
 
-// Decide is the one place that says who gets what and why not; obstaclesOf is
-// its judgement of one task.
+// Decide says what the device gets, or why it gets nothing.
 //
-// After a restore neither a new grant nor an old one is given out: the place of
+// After a restore neither a new grant nor an old one is given out: the slot of
 // a grant whose end was lost may have been handed on since, to a device that
 // the ledger does not know of.
 func Decide(s Situation) Choice {
@@ -57,13 +56,13 @@ func Decide(s Situation) Choice {
 }
 
 // next picks what an idle device may do, or the reason that stands in the way
-// of the best task: see nearer. The pool that is tried first is one that keeps a
-// place for the device, else that of its oldest batch; which task of a pool, the
-// order decides (slots.Acquire), in which the device stands among all others.
+// of the best task: see nearer. The pool that is tried first is one in which a slot
+// is offered to the device, else that of its oldest batch. Which task of a pool starts,
+// the semaphore decides by the order of all waiters.
 func next(s Situation) Choice {
 	var open []store.Candidate
 	nearest := Choice{Reason: devices.ReasonNone}
-	for _, c := range slices.SortedFunc(slices.Values(s.Candidates), s.sooner) {
+	for _, c := range slices.SortedFunc(slices.Values(s.Candidates), s.tried) {
 		obstacles := s.ofTask(c)
 		switch {
 		case len(obstacles) > 0:
@@ -78,32 +77,16 @@ func next(s Situation) Choice {
 	return nearest
 }
 
-// sooner puts pools that keep a place for the device before the others.
-func (s Situation) sooner(a, b store.Candidate) int {
-	kept := func(c store.Candidate) int {
+// tried orders tasks: pools in which a slot is offered to the device come first.
+func (s Situation) tried(a, b store.Candidate) int {
+	offered := func(c store.Candidate) int {
 		if slices.Contains(s.Offered, c.Pool) {
 			return 0
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(kept(a), kept(b)), older(a, b))
+	return cmp.Or(cmp.Compare(offered(a), offered(b)), Older(a, b))
 }
 
-// older orders tasks by the age of their batches; there is one of each.
-func older(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }
-
-// nearer keeps the refusal that is nearest to a grant: it is what the operator
-// and the device want to know. Of two times the earlier one counts, and a known
-// one before an unknown.
-func nearer(a, b Choice) Choice {
-	rank := func(c Choice) int {
-		return slices.Index([]devices.Reason{devices.ReasonNone, devices.ReasonWindow, devices.ReasonPaused, devices.ReasonLimited, devices.ReasonFull, devices.ReasonUnavailable}, c.Reason)
-	}
-	switch {
-	case rank(b) > rank(a):
-		return b
-	case rank(b) == rank(a) && !b.Until.IsZero() && (a.Until.IsZero() || b.Until.Before(a.Until)):
-		return b
-	}
-	return a
-}
+// Older orders tasks by the age of their batches.
+func Older(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }

@@ -1,4 +1,4 @@
-package dispatcher
+package decision
 
 import (
 	"cmp"
@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What keeps a task waiting beside the obstacles of obstacle.go.
+// What keeps a task waiting beside the obstacles.
 const (
 	CodeRevoked       Code = "device_revoked"
 	CodeOtherFirst    Code = "other_task_first"
@@ -27,88 +27,118 @@ const (
 	lateGrace   = 2 * time.Second  // a device that is later than this is not about to ask
 )
 
-const nothingToDo = "nothing to do: it passes by itself"
+// NothingToDo is the remedy for what passes by itself.
+const NothingToDo = "nothing to do: it passes by itself"
 
 // explainer writes the reasons of one waiting task.
 type explainer struct {
 	store.TaskView
-	line      poolLine
+	line      Line
 	candidate store.Candidate
 	seen      time.Time     // when the device last reported; zero: never
 	period    time.Duration // in which an idle device reports
 	turn      time.Duration // until the task's turn in a full pool; 0: unknown
 }
 
-// obstacle says what stands in the way, and what would change it.
-func (x explainer) obstacle(o Obstacle) Reason {
-	r := Reason{Code: o.Code, Until: o.Until}
-	switch o.Code {
-	case CodeBlocked:
-		r.Detail = fmt.Sprintf("device %s is blocked", x.Task.Device)
-		r.Remedy = "unblock it: dispatcher devices unblock " + x.Task.Device
-	case CodeBusy:
-		r.Detail = fmt.Sprintf("device %s holds task %d on slot %d of pool %s, and one is all it may hold", x.Task.Device, x.Grant.Task, x.Grant.Slot, x.Grant.Pool)
-		r.Remedy = fmt.Sprintf("waits for its result or the end of its lease; to stop it: dispatcher tasks cancel %d", x.Grant.Task)
-	case CodePoolPaused:
-		r.Detail = fmt.Sprintf("pool %s is paused%s", x.Pool.Name, paused(x.Pool.PausedBy, x.Pool.PausedAt, x.Pool.PauseReason))
-		r.Remedy = "resume the pool: dispatcher pools resume " + x.Pool.Name
-	case CodeBatchPaused:
-		r.Detail = fmt.Sprintf("batch %d is paused%s", x.Batch.ID, paused(x.Batch.PausedBy, x.Batch.PausedAt, x.Batch.PauseReason))
-		r.Remedy = fmt.Sprintf("resume the batch: dispatcher batches resume %d", x.Batch.ID)
-	case CodeNotBefore:
-		r.Detail = fmt.Sprintf("batch %d does not begin before %s", x.Batch.ID, at(o.Until))
-		r.Remedy = nothingToDo
-	case CodeBackoff:
-		r.Detail = lastAttempt(x.TaskView) + "; it is tried again after " + at(o.Until)
-		r.Remedy = nothingToDo
-	case CodeBatchWindow:
-		r.Detail = fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.shut(x.candidate.Window))
-		r.Remedy = fmt.Sprintf("waits for a window; others may be set: dispatcher batches set %d --window W", x.Batch.ID)
-	case CodePoolWindow:
-		r.Detail = fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.shut(x.candidate.PoolWindow))
-		r.Remedy = "waits for a window; others may be set: dispatcher pools set " + x.Pool.Name + " --window W"
-	case CodeStandstill:
-		r.Detail = "the ledger was restored: nothing is granted until every lease that it may have lost is over"
-		r.Remedy = nothingToDo
-	case CodeLimited:
-		r.Detail = o.Detail
-		r.Remedy = "waits until then; or change the policy: " + x.limits()
-	case CodeUnavailable:
-		r.Detail = cmp.Or(o.Detail, "Redis cannot be reached: nothing is granted, and how full the pool is cannot be told")
-		r.Remedy = cmp.Or(o.Remedy, "bring Redis back")
-	case CodeFull:
-		x.full(&r)
-	default:
-		r.Detail, r.Remedy = string(o.Code), nothingToDo
+// unsaid is of an obstacle that only the report itself can bring.
+func (x explainer) unsaid(o Obstacle) Reason {
+	return Reason{Detail: string(o.Code), Remedy: NothingToDo}
+}
+
+func (x explainer) blocked(Obstacle) Reason {
+	return Reason{
+		Detail: fmt.Sprintf("device %s is blocked", x.Task.Device),
+		Remedy: "unblock it: dispatcher devices unblock " + x.Task.Device,
+	}
+}
+
+func (x explainer) busy(Obstacle) Reason {
+	return Reason{
+		Detail: fmt.Sprintf("device %s holds task %d on slot %d of pool %s, and one is all it may hold", x.Task.Device, x.Grant.Task, x.Grant.Slot, x.Grant.Pool),
+		Remedy: fmt.Sprintf("waits for its result or the end of its lease; to stop it: dispatcher tasks cancel %d", x.Grant.Task),
+	}
+}
+
+func (x explainer) poolPaused(Obstacle) Reason {
+	return Reason{
+		Detail: fmt.Sprintf("pool %s is paused%s", x.Pool.Name, paused(x.Pool.PausedBy, x.Pool.PausedAt, x.Pool.PauseReason)),
+		Remedy: "resume the pool: dispatcher pools resume " + x.Pool.Name,
+	}
+}
+
+func (x explainer) batchPaused(Obstacle) Reason {
+	return Reason{
+		Detail: fmt.Sprintf("batch %d is paused%s", x.Batch.ID, paused(x.Batch.PausedBy, x.Batch.PausedAt, x.Batch.PauseReason)),
+		Remedy: fmt.Sprintf("resume the batch: dispatcher batches resume %d", x.Batch.ID),
+	}
+}
+
+func (x explainer) notBegun(o Obstacle) Reason {
+	return Reason{Detail: fmt.Sprintf("batch %d does not begin before %s", x.Batch.ID, At(o.Until)), Remedy: NothingToDo}
+}
+
+func (x explainer) backsOff(o Obstacle) Reason {
+	return Reason{Detail: lastAttempt(x.TaskView) + "; it is tried again after " + At(o.Until), Remedy: NothingToDo}
+}
+
+func (x explainer) batchShut(Obstacle) Reason {
+	return Reason{
+		Detail: fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.shut(x.candidate.Window)),
+		Remedy: fmt.Sprintf("waits for a window; others may be set: dispatcher batches set %d --window W", x.Batch.ID),
+	}
+}
+
+func (x explainer) poolShut(Obstacle) Reason {
+	return Reason{
+		Detail: fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.shut(x.candidate.PoolWindow)),
+		Remedy: "waits for a window; others may be set: dispatcher pools set " + x.Pool.Name + " --window W",
+	}
+}
+
+func (x explainer) standsStill(Obstacle) Reason {
+	return Reason{Detail: "the ledger was restored: nothing is granted until every lease that it may have lost is over", Remedy: NothingToDo}
+}
+
+func (x explainer) limited(o Obstacle) Reason {
+	return Reason{Detail: o.Detail, Remedy: "waits until then; or change the policy: " + x.policies()}
+}
+
+func (x explainer) unavailable(o Obstacle) Reason {
+	return Reason{
+		Detail: cmp.Or(o.Detail, "Redis cannot be reached: nothing is granted, and how full the pool is cannot be told"),
+		Remedy: cmp.Or(o.Remedy, "bring Redis back"),
+	}
+}
+
+// full says how full the pool is, and where the task stands in its queue.
+func (x explainer) full(Obstacle) Reason {
+	r := Reason{
+		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.line.Held, x.line.Capacity),
+		Remedy:   fmt.Sprintf("waits for a free slot; or raise the capacity: dispatcher pools set %s --capacity N", x.Pool.Name),
+		Position: x.line.Position,
+	}
+	if x.line.Held < x.line.Capacity {
+		r.Detail += ", and what is free is offered to others, which are about to report"
+	}
+	if r.Position > 0 {
+		r.Detail += fmt.Sprintf(", and it is at position %d of those who wait", r.Position)
 	}
 	return r
 }
 
-// full says how full the pool is, and where the task stands in its line.
-func (x explainer) full(r *Reason) {
-	r.Detail = fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.line.held, x.line.capacity)
-	if x.line.held < x.line.capacity {
-		r.Detail += ", and what is free is offered to others, which are about to report"
-	}
-	r.Remedy = fmt.Sprintf("waits for a free slot; or raise the capacity: dispatcher pools set %s --capacity N", x.Pool.Name)
-	if r.Position = x.line.position; r.Position > 0 {
-		r.Detail += fmt.Sprintf(", and it is at position %d of those who wait", r.Position)
-	}
-}
-
-// limits says where the policies stand that hold for the task.
-func (x explainer) limits() string {
-	var places []string
+// policies says how to change those that hold for the task.
+func (x explainer) policies() string {
+	var commands []string
 	if x.candidate.PoolLimits != nil {
-		places = append(places, fmt.Sprintf("dispatcher pools set %s --limits @FILE", x.Pool.Name))
+		commands = append(commands, fmt.Sprintf("dispatcher pools set %s --limits @FILE", x.Pool.Name))
 	}
 	if x.candidate.Limits != nil {
-		places = append(places, fmt.Sprintf("dispatcher batches set %d --limits @FILE", x.Batch.ID))
+		commands = append(commands, fmt.Sprintf("dispatcher batches set %d --limits @FILE", x.Batch.ID))
 	}
 	if x.candidate.ProfileLimits != nil && x.Device != nil {
-		places = append(places, fmt.Sprintf("dispatcher profiles put %s --limits @FILE", x.Device.Profile))
+		commands = append(commands, fmt.Sprintf("dispatcher profiles put %s --limits @FILE", x.Device.Profile))
 	}
-	return strings.Join(places, ", or ")
+	return strings.Join(commands, ", or ")
 }
 
 // paused is by whom, since when and why, as far as it is known.
@@ -118,7 +148,7 @@ func paused(by string, since *time.Time, reason string) string {
 		text += " by " + by
 	}
 	if since != nil {
-		text += " since " + at(*since)
+		text += " since " + At(*since)
 	}
 	if reason != "" {
 		text += " because: " + reason
@@ -132,9 +162,9 @@ func (x explainer) shut(o store.Opening) string {
 	case until.IsZero():
 		return "closed; when they open again is being computed"
 	case !o.From.After(x.Now):
-		return fmt.Sprintf("open until %s, which is less than its lease of %s", at(o.Until), x.candidate.Lease)
+		return fmt.Sprintf("open until %s, which is less than its lease of %s", At(o.Until), x.candidate.Lease)
 	default:
-		return "closed until " + at(until)
+		return "closed until " + At(until)
 	}
 }
 
@@ -182,7 +212,7 @@ func (x explainer) away() (r Reason, is bool) {
 	}
 	return Reason{
 		Code:   CodeDeviceSilent,
-		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, ago(x.Now.Sub(x.seen)), at(x.seen)),
+		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, ago(x.Now.Sub(x.seen)), At(x.seen)),
 		Remedy: "look whether the device runs and reaches the dispatcher: only its own report can be granted anything",
 	}, true
 }
@@ -190,10 +220,10 @@ func (x explainer) away() (r Reason, is bool) {
 func (x explainer) nextReport() Reason {
 	r := Reason{
 		Code: CodeNextReport, Detail: "nothing stands in the way: it is granted with the next report of device " + x.Task.Device,
-		EstimatedStart: x.start(), Remedy: nothingToDo,
+		EstimatedStart: x.start(), Remedy: NothingToDo,
 	}
-	if x.line.offered > 0 {
-		r.Detail += fmt.Sprintf("; a slot is kept for it for another %s", x.line.offered.Round(100*time.Millisecond))
+	if x.line.Offered > 0 {
+		r.Detail += fmt.Sprintf("; a slot is kept for it for another %s", x.line.Offered.Round(100*time.Millisecond))
 	}
 	return r
 }
@@ -204,7 +234,7 @@ func (x explainer) nextReport() Reason {
 func (x explainer) start() time.Time {
 	turn := time.Duration(0)
 	if x.line.full() {
-		if turn = x.turn; turn == 0 || x.line.capacity == 0 {
+		if turn = x.turn; turn == 0 || x.line.Capacity == 0 {
 			return time.Time{}
 		}
 	}
@@ -216,10 +246,10 @@ func (x explainer) start() time.Time {
 }
 
 // nextAsk is how long it takes until the device asks again, if that is known:
-// to the line of a full pool it is, of an idle device only within the jitter.
+// to the queue of a full pool it is, of an idle device only within the jitter.
 func (x explainer) nextAsk() (time.Duration, bool) {
-	if x.line.inLine {
-		return max(x.line.due, 0), x.line.due > -lateGrace
+	if x.line.InQueue {
+		return max(x.line.Due, 0), x.line.Due > -lateGrace
 	}
 	due := x.seen.Add(x.period).Sub(x.Now)
 	return due, due > time.Duration(leastWait*float64(x.period))

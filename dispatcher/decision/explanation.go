@@ -1,0 +1,146 @@
+package decision
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Explanation says where a task stands and why.
+type Explanation struct {
+	At      time.Time // by the ledger's clock
+	State   store.TaskState
+	Reasons []Reason // at least one; what the device is told first
+}
+
+// Reason is one thing that keeps a task where it is.
+type Reason struct {
+	Code           Code
+	Detail         string    // for people
+	Until          time.Time // when it may end by itself; zero: unknown
+	Position       int       // in the queue of its pool, 1 is next; 0: unknown, or in no queue
+	EstimatedStart time.Time // zero: cannot be known
+	Remedy         string    // what would change it, for people
+}
+
+// Line is how full a pool is, and where a device stands in its queue.
+type Line struct {
+	Held, Capacity int
+	Left           int           // slots that are neither held nor offered
+	Unreachable    bool          // the semaphore did not say
+	Position       int           // of the task that is explained: so many grants until its turn; 0: unknown
+	First          int64         // of the device's tasks that could start: the one that comes first; 0: unknown
+	InQueue        bool          // the device stands there
+	Due            time.Duration // then: until it was told to ask again; negative: overdue
+	Offered        time.Duration // how long a slot stays reserved for the device; 0: none is
+}
+
+// full says that there is no slot for the device: none is free, or only for
+// those that it was offered to.
+func (l Line) full() bool { return !l.Unreachable && l.Left < 1 && l.Offered == 0 }
+
+// Known is what is known of a waiting task beside the ledger's view of it.
+type Known struct {
+	Lines   map[string]Line    // of each pool in which a task of its device could start, and of its own
+	Limited map[int64]Obstacle // by task: what its policies say against it now
+	Seen    time.Time          // when the device last reported; zero: never
+	Period  time.Duration      // in which an idle device reports
+	Hold    time.Duration      // for which a grant of the task's pool is usually held; 0: unknown
+}
+
+// Explain tells of a task: ended, running, or all that stands between it and its
+// start, judged as reports are. known is asked only for a task that waits.
+func Explain(v store.TaskView, known func(waiting store.Candidate) Known) Explanation {
+	e := Explanation{At: v.Now, State: v.Task.State}
+	open := slices.IndexFunc(v.Candidates, func(c store.Candidate) bool { return c.Task == v.Task.ID })
+	switch {
+	case v.Running != nil:
+		e.Reasons = whyRunning(v)
+	case v.Task.State != store.Pending:
+		e.Reasons = whyEnded(v)
+	case open < 0:
+		e.Reasons = []Reason{whyClosed(v)}
+	default:
+		e.Reasons = whyWaiting(v, v.Candidates[open], known(v.Candidates[open]))
+	}
+	return e
+}
+
+// whyWaiting tells what stands in the way of a task that waits; then whether
+// its device is there to ask for it.
+func whyWaiting(v store.TaskView, c store.Candidate, k Known) []Reason {
+	s := Foreseen(v, k.Lines, k.Limited)
+	x := explainer{TaskView: v, line: k.Lines[c.Pool], candidate: c, seen: k.Seen, period: k.Period}
+	x.turn = k.Hold * time.Duration(x.line.Position) / time.Duration(max(x.line.Capacity, 1))
+	var reasons []Reason
+	if v.Device != nil && v.Device.Revoked() {
+		reasons = append(reasons, x.revoked())
+	}
+	obstacles := s.obstaclesOf(c)
+	if len(reasons)+len(obstacles) > 1 { // it is not its turn that the task waits for
+		x.line.Position = 0
+	}
+	for _, o := range obstacles {
+		r := o.says(x, o)
+		r.Code, r.Until = o.Code, o.Until
+		reasons = append(reasons, r)
+	}
+	if other := goesFirst(s, c, x.line.First); other != nil {
+		reasons = append(reasons, x.otherFirst(*other))
+	}
+	if away, is := x.away(); is {
+		reasons = append(reasons, away)
+	}
+	switch {
+	case len(reasons) == 0:
+		reasons = append(reasons, x.nextReport())
+	case len(reasons) == 1 && reasons[0].Code == CodeFull: // nothing but the queue is before it
+		reasons[0].EstimatedStart = x.start()
+	}
+	return reasons
+}
+
+// Foreseen is the situation of the next report of a device, as far as it can be
+// known: the device accepts work, and knows of the grant it holds.
+func Foreseen(v store.TaskView, lines map[string]Line, limited map[int64]Obstacle) Situation {
+	s := Situation{
+		Now: v.Now, Standstill: v.Standstill, Accept: true,
+		Blocked: v.Device != nil && v.Device.Blocked,
+		Holding: v.Grant, Mentioned: true,
+		Candidates: v.Candidates, Limited: limited, Full: make(map[string]bool), Unsure: make(map[string]bool),
+	}
+	for pool, line := range lines {
+		s.Full[pool], s.Unsure[pool] = line.full(), line.Unreachable
+	}
+	return s
+}
+
+// goesFirst is the other task that the device would be given before this one,
+// had its pool room: of a pool that is tried before, or of its own pool the one
+// that the semaphore says is first (0: it did not say); nil: none. A task that
+// cannot start anyway waits for no other.
+func goesFirst(s Situation, c store.Candidate, first int64) *store.Candidate {
+	s.Full, s.Unsure = maps.Clone(s.Full), maps.Clone(s.Unsure)
+	s.Full[c.Pool], s.Unsure[c.Pool] = false, false
+	if len(s.obstaclesOf(c)) > 0 {
+		return nil
+	}
+	open := Decide(s).Tasks // not empty: c has no obstacle
+	if open[0].Pool != c.Pool {
+		return &open[0]
+	}
+	for _, o := range open {
+		if o.Task == first && first != c.Task || first == 0 && Sooner(o, c) {
+			return &o
+		}
+	}
+	return nil
+}
+
+// Sooner is the order inside of a batch.
+func Sooner(a, b store.Candidate) bool {
+	return a.Batch == b.Batch && cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task)) < 0
+}

@@ -1,0 +1,86 @@
+package decision
+
+import (
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Code names what stands in the way of a task. Codes are stable: programs
+// compare them.
+type Code string
+
+// The obstacles. The tables of rule.go have their order.
+const (
+	CodeBlocked     Code = "device_blocked"
+	codeDeclined    Code = "device_declined" // of one report: nobody else is told
+	codeStopping    Code = "device_stopping" // likewise
+	CodeBusy        Code = "device_busy"
+	CodePoolPaused  Code = "pool_paused"
+	CodeBatchPaused Code = "batch_paused"
+	CodeNotBefore   Code = "not_before"
+	CodeBackoff     Code = "backoff"
+	CodeBatchWindow Code = "batch_window"
+	CodePoolWindow  Code = "pool_window"
+	CodeStandstill  Code = "standstill"
+	CodeUnavailable Code = "unavailable"
+	CodeLimited     Code = "limited"
+	CodeFull        Code = "pool_full"
+)
+
+// Obstacle is one thing that stands between a task and its start.
+type Obstacle struct {
+	Code   Code
+	Reason devices.Reason // what it is to the device
+	Until  time.Time      // when it may end by itself; zero: unknown
+	Shared bool           // many devices wait for Until
+	Detail string         // for people, where the code does not say all
+	Remedy string         // likewise
+	Policy string         // that says no, of CodeLimited
+
+	says func(x explainer, o Obstacle) Reason
+}
+
+// obstaclesOf is all that stands between one task and its start. None: the next
+// task of the device may be this one.
+func (s Situation) obstaclesOf(c store.Candidate) []Obstacle {
+	return append(s.ofDevice(), s.ofTask(c)...)
+}
+
+// ofDevice is what stands in the way of every task of the device.
+func (s Situation) ofDevice() []Obstacle { return s.found(rulesOfDevice(), store.Candidate{}) }
+
+// ofTask is what stands in the way of one task of an idle device.
+func (s Situation) ofTask(c store.Candidate) []Obstacle { return s.found(rulesOfTask(), c) }
+
+func (s Situation) found(rules []rule, c store.Candidate) (found []Obstacle) {
+	for _, r := range rules {
+		if o, stands := r.stands(s, c); stands {
+			o.Code, o.Reason, o.says = r.code, r.reason, r.says
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// MayStart says that nothing but the device itself can stand in the way of a task.
+func (s Situation) MayStart(c store.Candidate) bool { return len(s.ofTask(c)) == 0 }
+
+// refusal is what a device is told of the obstacles of a task, of which there
+// is one at least: the reason of the first, and when the last of that reason
+// ends, unknown if that of one is.
+func refusal(of []Obstacle) Choice {
+	choice := Choice{Reason: of[0].Reason, Until: of[0].Until, Shared: of[0].Shared, Policy: of[0].Policy}
+	for _, o := range of[1:] {
+		switch {
+		case o.Reason != choice.Reason:
+		case o.Until.IsZero() || choice.Until.IsZero():
+			choice.Until = time.Time{}
+		case !o.Until.Before(choice.Until):
+			choice.Until, choice.Shared = o.Until, o.Shared
+		}
+	}
+	choice.Shared = choice.Shared && !choice.Until.IsZero()
+	return choice
+}

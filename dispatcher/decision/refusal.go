@@ -1,0 +1,74 @@
+package decision
+
+import (
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// Queueing is what a refused device does in the queues of the pools that it has
+// work in.
+type Queueing int
+
+// The ways to be refused, for a queue.
+const (
+	Leaves  Queueing = iota // it could start nothing: it leaves the queues
+	Queues                  // it has its turn in a queue, and was offered nothing
+	Returns                 // it keeps its turn, and what it was offered goes to others
+	Away                    // likewise, and it is passed over until it asks again
+)
+
+// Refusal is a row of the table of reasons that a device can be refused for.
+type Refusal struct {
+	Reason   devices.Reason
+	Parks    bool // it may pass while the device waits for its answer
+	Queueing Queueing
+
+	again func(t Timing, c Choice, now time.Time, turn time.Duration) time.Duration
+}
+
+// refusals is the table. Of the reasons of several tasks the one that stands last
+// is told: it is the nearest to a grant.
+func refusals() []Refusal {
+	return []Refusal{
+		{Reason: devices.ReasonInvalid, again: refused},
+		{Reason: devices.ReasonTooLarge, again: refused},
+		{Reason: devices.ReasonForbidden, again: forbidden},
+		{Reason: devices.ReasonBusyServer, again: served},
+		{Reason: devices.ReasonBlocked, again: blocked},
+		{Reason: devices.ReasonDeclined, Queueing: Away, again: idle},
+		{Reason: devices.ReasonBusy, Queueing: Away, again: known},
+		{Reason: devices.ReasonNone, Parks: true, again: idle},
+		{Reason: devices.ReasonWindow, Parks: true, again: known},
+		{Reason: devices.ReasonPaused, Parks: true, again: idle},
+		{Reason: devices.ReasonLimited, Parks: true, Queueing: Returns, again: known},
+		{Reason: devices.ReasonFull, Parks: true, Queueing: Queues, again: inTurn},
+		{Reason: devices.ReasonUnavailable, Queueing: Returns, again: served},
+	}
+}
+
+// RefusalOf is the row of a reason.
+func RefusalOf(reason devices.Reason) Refusal {
+	all := refusals()
+	return all[max(rank(all, reason), 0)]
+}
+
+func rank(all []Refusal, reason devices.Reason) int {
+	return slices.IndexFunc(all, func(r Refusal) bool { return r.Reason == reason })
+}
+
+// nearer keeps the refusal that is nearest to a grant: it is what the operator
+// and the device want to know. Of two times the earlier one counts, and a known
+// one before an unknown.
+func nearer(a, b Choice) Choice {
+	all := refusals()
+	ofA, ofB := rank(all, a.Reason), rank(all, b.Reason)
+	switch {
+	case ofB > ofA:
+		return b
+	case ofB == ofA && !b.Until.IsZero() && (a.Until.IsZero() || b.Until.Before(a.Until)):
+		return b
+	}
+	return a
+}

@@ -1,0 +1,32 @@
+package decision
+
+import (
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// closed says whether nothing may start in a window now. The ledger's claims
+// say the same.
+func closed(o store.Opening, c store.Candidate, now time.Time) bool {
+	return !o.Until.IsZero() && (o.From.After(now) || !o.Until.After(now.Add(needed(c))))
+}
+
+// needed is what must be left of a window when the task starts.
+func needed(c store.Candidate) time.Duration {
+	if c.FinishInside {
+		return c.Lease
+	}
+	return 0
+}
+
+// opens is when a closed window is worth asking for again; zero: unknown.
+func opens(o store.Opening, c store.Candidate, now time.Time) time.Time {
+	switch {
+	case o.From.After(now) && o.Until.Sub(o.From) > needed(c):
+		return o.From
+	case o.Until.After(now): // too little is left; the next is known when this one is over
+		return o.Until
+	}
+	return time.Time{} // over: when it opens again is being computed
+}
