@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // keptRules bounds how many lists of policies a replica keeps compiled.
@@ -58,7 +59,7 @@ func (b *ruleBook) compiled(owner string, text json.RawMessage) ([]*limits.Rule,
 	if rules, ok := b.all[key]; ok {
 		return rules, nil
 	}
-	policies, err := limits.Parse(text)
+	policies, err := policy.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("policies of %s: %w", owner, err)
 	}

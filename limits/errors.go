@@ -1,10 +1,14 @@
 package limits
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/fleetslots/dispatcher/limits/policy"
+)
 
 var (
 	// ErrInvalid says that a policy or an argument cannot be; nothing was sent.
-	ErrInvalid = errors.New("invalid")
+	ErrInvalid = policy.ErrInvalid
 	// ErrUnavailable says that Redis gave no answer, or one that refuses to work.
 	// A reservation may or may not have been made.
 	ErrUnavailable = errors.New("limits unavailable")

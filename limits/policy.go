@@ -1,85 +1,23 @@
 package limits
 
-import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
+import "github.com/fleetslots/dispatcher/limits/policy"
+
+// A policy is what an operator writes.
+type (
+	Policy    = policy.Policy
+	Window    = policy.Window
+	Algorithm = policy.Algorithm
+	Period    = policy.Period
 )
 
-// Policy is one limit as an operator writes it.
-type Policy struct {
-	Name        string    `json:"name" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit; unique in its list"`
-	Per         string    `json:"per,omitempty" doc:"What is counted on its own: tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME (with trust_device); several, separated by commas, together. Default of duplicate: device,kind,payload"`
-	Algorithm   Algorithm `json:"algorithm" enum:"sliding,fixed,calendar,duplicate"`
-	Windows     []Window  `json:"windows,omitempty" nullable:"true" doc:"sliding: 1 to 8, all of which hold"`
-	PerMS       int64     `json:"per_ms,omitempty" doc:"fixed, duplicate: length of the window; at most 31 days"`
-	Period      Period    `json:"period,omitempty" doc:"calendar: day, week (from Monday) or month"`
-	Timezone    string    `json:"timezone,omitempty" doc:"calendar: such as Asia/Shanghai; default UTC"`
-	Max         int64     `json:"max,omitempty" doc:"fixed, calendar, duplicate: starts in a window"`
-	OnError     OnError   `json:"on_error,omitempty" doc:"What a start does that cannot be checked: closed (it waits, the default) or open (it passes)"`
-	TrustDevice bool      `json:"trust_device,omitempty" doc:"Allows attributes, which the device itself says"`
-}
-
-// Window lets at most Max starts pass in any PerMS milliseconds.
-type Window struct {
-	Max   int64 `json:"max" doc:"1 to 100000"`
-	PerMS int64 `json:"per_ms" doc:"1 ms to 31 days"`
-}
-
-// Algorithm is how a policy counts.
-type Algorithm string
-
-// The algorithms.
+// The algorithms and periods.
 const (
-	// Sliding: any number of windows, each ending now.
-	Sliding Algorithm = "sliding"
-	// Fixed: one window that begins with the first start after the last one ended.
-	Fixed Algorithm = "fixed"
-	// Calendar: days, weeks or months of a time zone.
-	Calendar Algorithm = "calendar"
-	// Duplicate: a sliding window over what is equal in all of Per, by default
-	// device, kind and payload.
-	Duplicate Algorithm = "duplicate"
+	Sliding   = policy.Sliding
+	Fixed     = policy.Fixed
+	Calendar  = policy.Calendar
+	Duplicate = policy.Duplicate
+
+	Day   = policy.Day
+	Week  = policy.Week
+	Month = policy.Month
 )
-
-// Period is a stretch of the calendar.
-type Period string
-
-// The periods. Weeks begin on Monday.
-const (
-	Day   Period = "day"
-	Week  Period = "week"
-	Month Period = "month"
-)
-
-// OnError is what happens to a start that cannot be checked.
-type OnError string
-
-// What may happen.
-const (
-	Closed OnError = "closed" // it waits
-	Open   OnError = "open"   // it passes
-)
-
-// duplicatePer is what makes two starts the same unless a policy says otherwise.
-const duplicatePer = "device,kind,payload"
-
-// Parse reads a JSON array of policies and checks them; null and nothing are
-// none. An error names the field and its limit, and is ErrInvalid.
-func Parse(raw []byte) ([]Policy, error) {
-	if len(bytes.TrimSpace(raw)) == 0 {
-		return nil, nil
-	}
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.DisallowUnknownFields()
-	var policies []Policy
-	if err := decoder.Decode(&policies); err != nil {
-		return nil, fmt.Errorf("limits: %w: %w", ErrInvalid, err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("limits: %w: something follows the list", ErrInvalid)
-	}
-	return policies, Validate(policies)
-}

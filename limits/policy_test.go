@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 const example = `[
@@ -24,7 +25,7 @@ const example = `[
 // TestPoliciesAreRead: what operators write, and nothing at all.
 func TestPoliciesAreRead(t *testing.T) {
 	t.Parallel()
-	policies, err := limits.Parse([]byte(example))
+	policies, err := policy.Parse([]byte(example))
 	if err != nil || len(policies) != 5 {
 		t.Fatalf("the example: %d, %v", len(policies), err)
 	}
@@ -32,7 +33,7 @@ func TestPoliciesAreRead(t *testing.T) {
 		t.Errorf("compiled: %v, %v", rules, err)
 	}
 	for _, none := range []string{"", " ", "null", "[]"} {
-		if policies, err := limits.Parse([]byte(none)); err != nil || len(policies) != 0 {
+		if policies, err := policy.Parse([]byte(none)); err != nil || len(policies) != 0 {
 			t.Errorf("%q: %v, %v", none, policies, err)
 		}
 	}
@@ -74,7 +75,7 @@ func TestMistakesNameTheirField(t *testing.T) {
 		`[{"name": "n", "algorithm": "fixed", "per": "tags.` + strings.Repeat("x", 256) + `", "per_ms": 1, "max": 1}]`:            "limits[0].per: at most 8 fields and 256 bytes",
 		`[{"name": "n", "algorithm": "fixed", "per": "device", "per_ms": 1, "max": 1, "on_error": "ajar"}]`:                       "limits[0].on_error: open or closed",
 	} {
-		_, err := limits.Parse([]byte(text))
+		_, err := policy.Parse([]byte(text))
 		if !errors.Is(err, limits.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.120s\n got %v\nwant %s", text, err, want)
 		}
@@ -88,7 +89,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`[{"name":"n","per":"payload.a.b, kind","algorithm":"duplicate","per_ms":1,"max":1}]`))
 	f.Add([]byte(`[{"name":"n","per":"tags.a","algorithm":"calendar","period":"month","timezone":"Africa/Cairo","max":1}]`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		policies, err := limits.Parse(text)
+		policies, err := policy.Parse(text)
 		if err != nil {
 			if !errors.Is(err, limits.ErrInvalid) {
 				t.Fatalf("not ErrInvalid: %v", err)
@@ -99,7 +100,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := limits.Parse(written)
+		again, err := policy.Parse(written)
 		if err != nil || len(policies) > 0 && !reflect.DeepEqual(again, policies) {
 			t.Fatalf("%s: %v, %v", written, again, err)
 		}

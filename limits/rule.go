@@ -8,6 +8,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	_ "time/tzdata" // a policy means the same on every machine
+
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // packedMax is up to how many starts of a subject are kept as one text, which is read
@@ -39,9 +42,9 @@ type periods struct {
 	spec   string
 }
 
-// Compile makes rules of the policies of an owner, and checks them (Validate).
+// Compile makes rules of the policies of an owner, and checks them (policy.Validate).
 func Compile(owner string, policies []Policy) ([]*Rule, error) {
-	if err := Validate(policies); err != nil {
+	if err := policy.Validate(policies); err != nil {
 		return nil, err
 	}
 	rules := make([]*Rule, len(policies))
@@ -52,7 +55,7 @@ func Compile(owner string, policies []Policy) ([]*Rule, error) {
 }
 
 func newRule(owner string, p Policy) *Rule {
-	r := &Rule{Policy: p, Owner: owner, perEach: p.fields()}
+	r := &Rule{Policy: p, Owner: owner, perEach: p.Fields()}
 	counted := p
 	counted.OnError, counted.TrustDevice, counted.Per = "", false, strings.Join(r.perEach, ",")
 	text, _ := json.Marshal(counted) // cannot fail: texts and numbers
@@ -67,7 +70,7 @@ func newRule(owner string, p Policy) *Rule {
 		r.longest = millis(p.PerMS)
 		r.spec = fmt.Sprintf("F %d %d", p.Max, p.PerMS)
 	case Calendar:
-		r.zone, _ = location(p.Timezone) // validated
+		r.zone, _ = policy.Location(p.Timezone) // validated
 		r.longest = map[Period]time.Duration{Day: 25 * time.Hour, Week: 8 * 24 * time.Hour, Month: 32 * 24 * time.Hour}[p.Period]
 		r.spec = fmt.Sprintf("C %d %d", p.Max, r.longest.Milliseconds())
 	}
@@ -95,7 +98,7 @@ func (r *Rule) Longest() time.Duration { return r.longest }
 func (r *Rule) Subject(f Facts) Subject { return subjectOf(r.perEach, f) }
 
 // FailsOpen says that a start passes that cannot be checked.
-func (r *Rule) FailsOpen() bool { return r.OnError == Open }
+func (r *Rule) FailsOpen() bool { return r.OnError == policy.Open }
 
 // Describe says what window is meant, counted from 0, for people.
 func (r *Rule) Describe(window int) string {

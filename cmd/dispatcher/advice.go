@@ -8,8 +8,8 @@ import (
 	"path"
 	"strings"
 
-	"github.com/fleetslots/dispatcher/internal/client"
 	"github.com/fleetslots/dispatcher/internal/localdev"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // advisedError says what to do next.
@@ -26,10 +26,10 @@ func nextStep(err error) string {
 	if advised, ok := errors.AsType[advisedError](err); ok {
 		return advised.next
 	}
-	if p, ok := errors.AsType[*client.Problem](err); ok {
+	if p, ok := errors.AsType[*operators.Problem](err); ok {
 		return afterProblem(p)
 	}
-	if lost, ok := errors.AsType[*client.LostError](err); ok {
+	if lost, ok := errors.AsType[*operators.LostError](err); ok {
 		return afterLoss(lost)
 	}
 	if errors.Is(err, context.Canceled) {
@@ -43,7 +43,7 @@ func nextStep(err error) string {
 }
 
 // afterLoss is what to do when no answer came.
-func afterLoss(lost *client.LostError) string {
+func afterLoss(lost *operators.LostError) string {
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](lost)
 	switch {
 	case errors.Is(lost, http.ErrSchemeMismatch):
@@ -58,7 +58,7 @@ func afterLoss(lost *client.LostError) string {
 	return "start one with `dispatcher dev`, or set DISPATCHER_URL to the one that runs"
 }
 
-func afterProblem(p *client.Problem) string {
+func afterProblem(p *operators.Problem) string {
 	switch p.Status {
 	case http.StatusUnauthorized:
 		return "set DISPATCHER_TOKEN to an operator's token; an admin makes one with `dispatcher tokens create --name you --role operator`"

@@ -10,12 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 func newBatches() *cobra.Command {
 	o := &operator{}
-	verbs := o.addList(list{path: client.Path("batches"), columns: []column{
+	verbs := o.addList(list{path: operators.Path("batches"), columns: []column{
 		member("ID", "id"), member("NAME", "name"), member("POOL", "pool"), member("STATE", "state"),
 		{"DONE", func(e entry) string { return readProgress(e).done() }},
 		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).failed(), 10) }},
@@ -30,7 +30,7 @@ func newBatches() *cobra.Command {
 // onBatch makes a command about one batch.
 func (o *operator) onBatch(use, short string, run func(s *session, batch string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: use + " BATCH", Short: short, Args: numbered, ValidArgsFunction: o.names(client.Path("batches"), "id", "name", 1),
+		Use: use + " BATCH", Short: short, Args: numbered, ValidArgsFunction: o.names(operators.Path("batches"), "id", "name", 1),
 		RunE: o.with(func(s *session, args []string) error { return run(s, args[0]) }),
 	}
 }
@@ -52,7 +52,7 @@ func (o *operator) batchesGet() *cobra.Command {
 		if watch {
 			return s.watchBatch(batch)
 		}
-		return s.act(client.Request{Method: http.MethodGet, Path: client.Path("batches", batch)})
+		return s.act(operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)})
 	})
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "as batches watch")
 	return command
@@ -84,7 +84,7 @@ func (o *operator) batchesSet() *cobra.Command {
 		if len(body) == 0 {
 			return usageError{errors.New("nothing to change: give at least one of --priority, --weight, --max-attempts, --not-after, --never-expires, --window, --always-open, --limits, --no-limits")}
 		}
-		return s.act(client.Request{Method: http.MethodPatch, Path: client.Path("batches", batch), Body: body})
+		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("batches", batch), Body: body})
 	})
 	flags := command.Flags()
 	flags.IntVar(&priority, "priority", 0, "of its tasks without their own; higher first")
@@ -106,7 +106,7 @@ const exampleTime = "2027-01-31T22:00:00Z"
 func (o *operator) batchesPause() *cobra.Command {
 	var reason string
 	command := o.onBatch("pause", "Grant nothing more of a batch; what runs goes on", func(s *session, batch string) error {
-		return s.act(client.Request{Method: http.MethodPost, Path: client.Path("batches", batch, "pause"), Body: map[string]string{"reason": reason}}, briefBatch()...)
+		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("batches", batch, "pause"), Body: map[string]string{"reason": reason}}, briefBatch()...)
 	})
 	command.Flags().StringVar(&reason, "reason", "", "why, for those who ask why nothing runs")
 	return command
@@ -114,14 +114,14 @@ func (o *operator) batchesPause() *cobra.Command {
 
 func (o *operator) batchesResume() *cobra.Command {
 	return o.onBatch("resume", "End the pause of a batch", func(s *session, batch string) error {
-		return s.act(client.Request{Method: http.MethodPost, Path: client.Path("batches", batch, "resume")}, briefBatch()...)
+		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("batches", batch, "resume")}, briefBatch()...)
 	})
 }
 
 func (o *operator) batchesCancel() *cobra.Command {
 	var yes bool
 	command := o.onBatch("cancel", "End a batch: what waits is cancelled, devices that run a task of it are told to stop", func(s *session, batch string) error {
-		path := client.Path("batches", batch)
+		path := operators.Path("batches", batch)
 		text, err := s.Get(s.cmd.Context(), path, nil)
 		if err != nil {
 			return err
@@ -136,7 +136,7 @@ func (o *operator) batchesCancel() *cobra.Command {
 		if err := s.confirm(yes, question); err != nil {
 			return err
 		}
-		return s.act(client.Request{Method: http.MethodPost, Path: path + "/cancel"}, briefBatch()...)
+		return s.act(operators.Request{Method: http.MethodPost, Path: path + "/cancel"}, briefBatch()...)
 	})
 	yesFlag(command, &yes)
 	return command

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // batchFlags are the fields of a batch, and where its tasks come from.
@@ -61,8 +61,8 @@ every task succeeded.`,
 		RunE: o.with(func(s *session, _ []string) error { return s.createBatch(b) }),
 	}
 	b.add(command.Flags())
-	o.completeFlag(command, "pool", client.Path("pools"), "name", "capacity")
-	o.completeFlag(command, "device", client.Path("devices"), "id", "last_seen")
+	o.completeFlag(command, "pool", operators.Path("pools"), "name", "capacity")
+	o.completeFlag(command, "device", operators.Path("devices"), "id", "last_seen")
 	complete(command, "format", "csv", "ndjson")
 	complete(command, "retry-on", "failed", "timed_out")
 	complete(command, "on-lost", "retry", "fail")
@@ -157,8 +157,8 @@ func readJSON(flag, text string) (json.RawMessage, error) {
 }
 
 // request is what creates the batch.
-func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (client.Request, error) {
-	r := client.Request{Method: http.MethodPost, Path: client.Path("batches"), Query: url.Values{}, Key: newKey()}
+func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (operators.Request, error) {
+	r := operators.Request{Method: http.MethodPost, Path: operators.Path("batches"), Query: url.Values{}, Key: newKey()}
 	fields, err := b.fields(flags)
 	if err != nil {
 		return r, err
@@ -181,7 +181,7 @@ func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (client.Requ
 }
 
 // stream sends the file as it is, and the fields in the query.
-func (b *batchFlags) stream(r *client.Request, fields map[string]any, stdin io.Reader) (err error) {
+func (b *batchFlags) stream(r *operators.Request, fields map[string]any, stdin io.Reader) (err error) {
 	for name, value := range fields {
 		if text, ok := value.(string); ok {
 			r.Query.Set(name, text)
@@ -206,16 +206,16 @@ func contentOf(file, format string) (string, error) {
 	}
 	switch strings.ToLower(format) {
 	case "csv":
-		return client.TypeCSV, nil
+		return operators.TypeCSV, nil
 	case "ndjson", "jsonl":
-		return client.TypeNDJSON, nil
+		return operators.TypeNDJSON, nil
 	}
 	return "", usageError{fmt.Errorf("--format: csv or ndjson is needed for %q", file)}
 }
 
 // openFile lets a request read a file, anew each time it is sent; standard
 // input can be sent once.
-func openFile(r *client.Request, file string, stdin io.Reader) error {
+func openFile(r *operators.Request, file string, stdin io.Reader) error {
 	if file == "-" {
 		r.Once = true
 		r.Open = func() (io.ReadCloser, error) { return io.NopCloser(stdin), nil }

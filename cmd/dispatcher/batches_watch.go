@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fleetslots/dispatcher/internal/client"
 	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const (
@@ -136,8 +136,8 @@ func (s *session) follow(batch string) (json.RawMessage, error) {
 	defer show.bar.Clear()
 	ctx := s.cmd.Context()
 	for {
-		text, err := s.Get(ctx, client.Path("batches", batch), nil)
-		if err != nil && (ctx.Err() != nil || !client.Transient(err)) {
+		text, err := s.Get(ctx, operators.Path("batches", batch), nil)
+		if err != nil && (ctx.Err() != nil || !operators.Transient(err)) {
 			return nil, err
 		}
 		if err != nil {
@@ -146,7 +146,7 @@ func (s *session) follow(batch string) (json.RawMessage, error) {
 		} else if over, err := show.update(text); over || err != nil {
 			return text, err
 		}
-		if err := client.Pause(ctx, watchEvery); err != nil {
+		if err := operators.Pause(ctx, watchEvery); err != nil {
 			return nil, err
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const (
@@ -46,13 +46,13 @@ func (o *operator) names(path, name, about string, most int) cobra.CompletionFun
 
 // narrowed asks for the devices that begin so: there may be very many.
 func narrowed(path, typed string) url.Values {
-	if path != client.Path("devices") {
+	if path != operators.Path("devices") {
 		return nil
 	}
 	return query("prefix", typed)
 }
 
-func found(ctx context.Context, c *client.Client, path, name, about, typed string) (names []cobra.Completion) {
+func found(ctx context.Context, c *operators.Client, path, name, about, typed string) (names []cobra.Completion) {
 	entries, _ := c.List(ctx, path, narrowed(path, typed), completionMost)
 	for text, err := range entries {
 		if err != nil {

@@ -9,14 +9,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 func newDevices() *cobra.Command {
 	o := &operator{}
 	selected := &deviceSelection{}
 	verbs := o.addList(list{
-		path: client.Path("devices"), filters: func() (url.Values, error) { return selected.query(), nil },
+		path: operators.Path("devices"), filters: func() (url.Values, error) { return selected.query(), nil },
 		columns: []column{
 			member("ID", "id"), member("LAST SEEN", "last_seen"), member("BLOCKED", "blocked"), member("OWN TOKEN", "own_token"),
 			member("TAGS", "tags"), member("ATTRIBUTES", "attributes"),
@@ -60,20 +60,20 @@ func (d *deviceSelection) query() url.Values {
 // onDevice makes a command about one device.
 func (o *operator) onDevice(use, short string, run func(s *session, device string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: use + " DEVICE", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: o.names(client.Path("devices"), "id", "last_seen", 1),
+		Use: use + " DEVICE", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: o.names(operators.Path("devices"), "id", "last_seen", 1),
 		RunE: o.with(func(s *session, args []string) error { return run(s, args[0]) }),
 	}
 }
 
 func postDevice(act string) func(*session, string) error {
 	return func(s *session, device string) error {
-		return s.act(client.Request{Method: http.MethodPost, Path: client.Path("devices", device, act)})
+		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("devices", device, act)})
 	}
 }
 
 func (o *operator) devicesGet() *cobra.Command {
 	return o.onDevice("get", "Show a device", func(s *session, device string) error {
-		return s.act(client.Request{Method: http.MethodGet, Path: client.Path("devices", device)})
+		return s.act(operators.Request{Method: http.MethodGet, Path: operators.Path("devices", device)})
 	})
 }
 
@@ -85,8 +85,8 @@ func (o *operator) devicesCreate() *cobra.Command {
 		if profile != "" {
 			body["profile"] = profile
 		}
-		return s.secret(client.Request{
-			Method: http.MethodPost, Path: client.Path("devices"), Key: newKey(), Body: body,
+		return s.secret(operators.Request{
+			Method: http.MethodPost, Path: operators.Path("devices"), Key: newKey(), Body: body,
 		}, "dispatcher devices token "+device)
 	})
 	command.ValidArgsFunction = cobra.NoFileCompletions
@@ -97,7 +97,7 @@ func (o *operator) devicesCreate() *cobra.Command {
 
 func (o *operator) profileFlag(command *cobra.Command, profile *string) {
 	command.Flags().StringVar(profile, "profile", "", "whose policies hold for what it starts")
-	o.completeFlag(command, "profile", client.Path("profiles"), "name", "limits")
+	o.completeFlag(command, "profile", operators.Path("profiles"), "name", "limits")
 }
 
 func (o *operator) devicesSet() *cobra.Command {
@@ -123,7 +123,7 @@ func (o *operator) devicesSet() *cobra.Command {
 		if len(body) == 0 {
 			return usageError{errors.New("nothing to change: give at least one of --tag, --untag, --profile, --no-profile")}
 		}
-		return s.act(client.Request{Method: http.MethodPatch, Path: client.Path("devices", device), Body: body})
+		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("devices", device), Body: body})
 	})
 	o.profileFlag(command, &profile)
 	command.Flags().BoolVar(&unprofiled, "no-profile", false, "no profile any more")
@@ -136,8 +136,8 @@ func (o *operator) devicesSet() *cobra.Command {
 func (o *operator) devicesToken() *cobra.Command {
 	overlap := 24 * time.Hour
 	command := o.onDevice("token", "Make a new token of a device, and show it once", func(s *session, device string) error {
-		return s.act(client.Request{
-			Method: http.MethodPost, Path: client.Path("devices", device, "token"), Body: map[string]any{"overlap_ms": span(overlap)},
+		return s.act(operators.Request{
+			Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: map[string]any{"overlap_ms": span(overlap)},
 		})
 	})
 	command.Flags().DurationVar(&overlap, "overlap", overlap, "how long its older tokens go on; 0: they end at once")
@@ -151,7 +151,7 @@ func (o *operator) devicesDelete() *cobra.Command {
 		if cancel {
 			q.Set("cancel", "true")
 		}
-		return s.act(client.Request{Method: http.MethodDelete, Path: client.Path("devices", device), Query: q})
+		return s.act(operators.Request{Method: http.MethodDelete, Path: operators.Path("devices", device), Query: q})
 	})
 	command.Flags().BoolVar(&cancel, "cancel", false, "also with open tasks: those that wait are cancelled, what runs is asked to stop")
 	return command

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 func (o *operator) devicesImport() *cobra.Command {
@@ -22,9 +22,9 @@ the profile. NDJSON has a line as {"id":"ar-7","tags":{"area":"330100"}} for eac
 device, and "profile" in it.`,
 		Args: cobra.NoArgs,
 		RunE: o.with(func(s *session, _ []string) error {
-			r := client.Request{Method: http.MethodPost, Path: client.Path("devices"), Query: query("existing", existing), Key: newKey(), Accept: client.TypeCSV}
+			r := operators.Request{Method: http.MethodPost, Path: operators.Path("devices"), Query: query("existing", existing), Key: newKey(), Accept: operators.TypeCSV}
 			if s.json {
-				r.Accept = client.TypeNDJSON
+				r.Accept = operators.TypeNDJSON
 			}
 			var err error
 			if r.Content, err = contentOf(file, format); err != nil {
@@ -35,7 +35,7 @@ device, and "profile" in it.`,
 			}
 			r.Once = true // a second answer would have no tokens
 			err = s.Copy(s.cmd.Context(), r, s.out)
-			if client.Lost(err) {
+			if operators.Lost(err) {
 				return advisedError{err, "perhaps they were created, and their tokens are lost; new ones for all: dispatcher devices import --existing rotate -f " + file}
 			}
 			return err

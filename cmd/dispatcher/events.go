@@ -9,14 +9,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/internal/client"
 	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 func newEvents() *cobra.Command {
 	o := &operator{}
 	selected := &eventSelection{}
-	l := list{path: client.Path("events"), filters: selected.query, columns: eventColumns()}
+	l := list{path: operators.Path("events"), filters: selected.query, columns: eventColumns()}
 	verbs := o.addList(l, "List events, newest first", func(c *cobra.Command) {
 		selected.add(o, c)
 		c.Flags().StringVar(&selected.order, "order", "newest", "newest or oldest first")
@@ -55,9 +55,9 @@ func (e *eventSelection) add(o *operator, command *cobra.Command) {
 	flags.StringVar(&e.batch, "batch", "", "only about this batch")
 	flags.StringVar(&e.task, "task", "", "only about this task")
 	flags.StringVar(&e.device, "device", "", "only about this device")
-	o.completeFlag(command, "pool", client.Path("pools"), "name", "capacity")
-	o.completeFlag(command, "batch", client.Path("batches"), "id", "name")
-	o.completeFlag(command, "device", client.Path("devices"), "id", "last_seen")
+	o.completeFlag(command, "pool", operators.Path("pools"), "name", "capacity")
+	o.completeFlag(command, "batch", operators.Path("batches"), "id", "name")
+	o.completeFlag(command, "device", operators.Path("devices"), "id", "last_seen")
 }
 
 func (e *eventSelection) query() (url.Values, error) {
@@ -74,11 +74,11 @@ func (o *operator) eventsWatch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			at := client.Live{Last: after}
+			at := operators.Live{Last: after}
 			if after == "" {
 				at.Connected = func() { s.note("Waiting for events.") }
 			}
-			err = s.Follow(s.cmd.Context(), client.Path("events"), q, at, s.event)
+			err = s.Follow(s.cmd.Context(), operators.Path("events"), q, at, s.event)
 			if s.cmd.Context().Err() != nil && errors.Is(err, s.cmd.Context().Err()) {
 				return nil
 			}

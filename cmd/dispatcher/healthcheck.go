@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fleetslots/dispatcher/dispatcher/app"
-	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // newHealthcheck is for containers without a shell.
@@ -62,7 +62,7 @@ that runs here, if one does.`,
 // runsHere is where the dispatcher of this environment is reached: a serve has a
 // database in it.
 func runsHere(config app.Config) (url string, transport http.RoundTripper, err error) {
-	if dev, err := local(client.Config{}); err == nil && config.PostgresDSN == "" {
+	if dev, err := local(operators.Config{}); err == nil && config.PostgresDSN == "" {
 		return dev.URL, nil, nil
 	}
 	return ownAddress(config.HTTPListen, config.TLSCertFile)

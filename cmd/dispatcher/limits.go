@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/fleetslots/dispatcher/internal/client"
 	"github.com/fleetslots/dispatcher/internal/terminal"
-	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // limitsFlag is a JSON list of policies, which the server checks.
@@ -51,7 +51,7 @@ type limited struct{ Limited []entry }
 func (o *operator) poolsLimited() *cobra.Command {
 	most := 0
 	command := o.onPool("limited", "Show who was refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
-		text, err := s.Get(s.cmd.Context(), client.Path("pools", pool, "limited"), url.Values{"limit": {strconv.Itoa(most)}})
+		text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "limited"), url.Values{"limit": {strconv.Itoa(most)}})
 		if err != nil || s.json {
 			return errors.Join(err, s.documentIf(text))
 		}
@@ -72,7 +72,7 @@ func (o *operator) poolsLimited() *cobra.Command {
 
 func newProfiles() *cobra.Command {
 	o := &operator{}
-	verbs := o.addList(list{path: client.Path("profiles"), columns: []column{
+	verbs := o.addList(list{path: operators.Path("profiles"), columns: []column{
 		member("NAME", "name"), member("LIMITS", "limits"), member("UPDATED", "updated_at"),
 	}}, "List profiles by name", nil)
 	verbs = append(verbs, o.profilesGet(), o.profilesPut(), o.profilesDelete())
@@ -81,14 +81,14 @@ func newProfiles() *cobra.Command {
 
 func (o *operator) onProfile(use, short string, run func(s *session, profile string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: use + " PROFILE", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: o.names(client.Path("profiles"), "name", "limits", 1),
+		Use: use + " PROFILE", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: o.names(operators.Path("profiles"), "name", "limits", 1),
 		RunE: o.with(func(s *session, args []string) error { return run(s, args[0]) }),
 	}
 }
 
 func (o *operator) profilesGet() *cobra.Command {
 	return o.onProfile("get", "Show a profile", func(s *session, profile string) error {
-		return s.act(client.Request{Method: http.MethodGet, Path: client.Path("profiles", profile)})
+		return s.act(operators.Request{Method: http.MethodGet, Path: operators.Path("profiles", profile)})
 	})
 }
 
@@ -99,7 +99,7 @@ func (o *operator) profilesPut() *cobra.Command {
 		if err := policies.say(body); err != nil {
 			return err
 		}
-		return s.act(client.Request{Method: http.MethodPut, Path: client.Path("profiles", profile), Body: body})
+		return s.act(operators.Request{Method: http.MethodPut, Path: operators.Path("profiles", profile), Body: body})
 	})
 	policies.addChange(command)
 	command.MarkFlagsOneRequired("limits", "no-limits")
@@ -108,7 +108,7 @@ func (o *operator) profilesPut() *cobra.Command {
 
 func (o *operator) profilesDelete() *cobra.Command {
 	return o.onProfile("delete", "Delete a profile that no device has", func(s *session, profile string) error {
-		return s.act(client.Request{Method: http.MethodDelete, Path: client.Path("profiles", profile)})
+		return s.act(operators.Request{Method: http.MethodDelete, Path: operators.Path("profiles", profile)})
 	})
 }
 
@@ -122,11 +122,11 @@ func readLimits(p *poolSpec, n *yaml.Node) error {
 	if err != nil {
 		return errors.New("a list of policies")
 	}
-	policies, err := limits.Parse(text)
+	policies, err := policy.Parse(text)
 	if err != nil {
 		return err
 	}
-	p.fields["limits"] = append([]limits.Policy{}, policies...) // none is an empty list, as the server shows it
+	p.fields["limits"] = append([]policy.Policy{}, policies...) // none is an empty list, as the server shows it
 	return nil
 }
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/internal/client"
 	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // entry is one of a list.
@@ -126,7 +126,7 @@ func (s *session) export(l list, format string) error {
 	if write := l.forms[format]; write != nil {
 		return write(s)
 	}
-	accept := map[string]string{"csv": client.TypeCSV, "ndjson": client.TypeNDJSON}[format]
+	accept := map[string]string{"csv": operators.TypeCSV, "ndjson": operators.TypeNDJSON}[format]
 	if accept == "" {
 		return usageError{fmt.Errorf("--format: %q is not %s", format, strings.Join(l.formats(), " or "))}
 	}
@@ -134,7 +134,7 @@ func (s *session) export(l list, format string) error {
 	if err != nil {
 		return err
 	}
-	return s.Copy(s.cmd.Context(), client.Request{Method: http.MethodGet, Path: l.path, Query: q, Accept: accept}, s.out)
+	return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: l.path, Query: q, Accept: accept}, s.out)
 }
 
 // listWriter writes entries as a table, or as one JSON array with an entry a

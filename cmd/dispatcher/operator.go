@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/internal/client"
 	"github.com/fleetslots/dispatcher/internal/localdev"
 	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // devData is where `dispatcher dev` keeps its data unless told otherwise.
@@ -43,7 +43,7 @@ func (o *operator) noun(name, short string, verbs ...*cobra.Command) *cobra.Comm
 
 // session is one command at work.
 type session struct {
-	*client.Client
+	*operators.Client
 	cmd  *cobra.Command
 	out  io.Writer // data
 	errs io.Writer // everything else
@@ -67,8 +67,8 @@ func (o *operator) with(run func(s *session, args []string) error) func(*cobra.C
 
 // connect finds the server: as said, else the dev that runs here. Nothing is
 // sent yet.
-func (o *operator) connect(notice func(error, time.Duration)) (*client.Client, error) {
-	config := client.Config{URL: cmp.Or(o.url, os.Getenv("DISPATCHER_URL")), Agent: "dispatcher/" + version, Notice: notice}
+func (o *operator) connect(notice func(error, time.Duration)) (*operators.Client, error) {
+	config := operators.Config{URL: cmp.Or(o.url, os.Getenv("DISPATCHER_URL")), Agent: "dispatcher/" + version, Notice: notice}
 	var err error
 	if config.URL == "" {
 		config, err = local(config)
@@ -78,7 +78,7 @@ func (o *operator) connect(notice func(error, time.Duration)) (*client.Client, e
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(config)
+	c, err := operators.New(config)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--url, DISPATCHER_URL: %w", err)}
 	}
@@ -87,7 +87,7 @@ func (o *operator) connect(notice func(error, time.Duration)) (*client.Client, e
 
 // local is the dev of this folder, or of this user. A token that is given goes
 // to it only if its URL was given, too.
-func local(config client.Config) (client.Config, error) {
+func local(config operators.Config) (operators.Config, error) {
 	dirs := []string{devData}
 	if state, err := localdev.StateDir(); err == nil {
 		dirs = append(dirs, state)
@@ -148,7 +148,7 @@ func (s *session) line(object json.RawMessage) error {
 }
 
 // act sends a request and shows what came of it.
-func (s *session) act(r client.Request, without ...string) error {
+func (s *session) act(r operators.Request, without ...string) error {
 	object, err := s.Call(s.cmd.Context(), r)
 	if err != nil || object == nil {
 		return err
@@ -172,7 +172,7 @@ func (s *session) warn(done entry) {
 
 // make creates what has a secret. When only the second answer arrived, the
 // secret is not in it: again says how to get another.
-func (s *session) make(r client.Request, again string) (json.RawMessage, entry, error) {
+func (s *session) make(r operators.Request, again string) (json.RawMessage, entry, error) {
 	text, err := s.Call(s.cmd.Context(), r)
 	if err != nil {
 		return nil, nil, err
@@ -185,7 +185,7 @@ func (s *session) make(r client.Request, again string) (json.RawMessage, entry, 
 }
 
 // secret makes and shows what has one.
-func (s *session) secret(r client.Request, again string) error {
+func (s *session) secret(r operators.Request, again string) error {
 	text, _, err := s.make(r, again)
 	if err != nil {
 		return err

@@ -9,12 +9,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 func newPools() *cobra.Command {
 	o := &operator{}
-	verbs := o.addList(list{path: client.Path("pools"), forms: map[string]func(*session) error{"yaml": (*session).exportPools}, columns: []column{
+	verbs := o.addList(list{path: operators.Path("pools"), forms: map[string]func(*session) error{"yaml": (*session).exportPools}, columns: []column{
 		member("NAME", "name"), member("CAPACITY", "capacity"), member("LEASE", "lease_ms"), member("PAUSED", "paused"),
 		member("OPENS", "opens_at"), member("CLOSES", "closes_at"), member("UPDATED", "updated_at"),
 	}}, "List pools by name", nil)
@@ -32,12 +32,12 @@ func (o *operator) onPool(use, short string, run func(s *session, pool string) e
 }
 
 func (o *operator) poolNames(most int) cobra.CompletionFunc {
-	return o.names(client.Path("pools"), "name", "capacity", most)
+	return o.names(operators.Path("pools"), "name", "capacity", most)
 }
 
 func (o *operator) poolsGet() *cobra.Command {
 	return o.onPool("get", "Show a pool", func(s *session, pool string) error {
-		return s.act(client.Request{Method: http.MethodGet, Path: client.Path("pools", pool)})
+		return s.act(operators.Request{Method: http.MethodGet, Path: operators.Path("pools", pool)})
 	})
 }
 
@@ -81,7 +81,7 @@ func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
 func (o *operator) poolsCreate() *cobra.Command {
 	settings := &poolFlags{}
 	command := o.onPool("create", "Create a pool", func(s *session, pool string) error {
-		path := client.Path("pools", pool)
+		path := operators.Path("pools", pool)
 		body, err := settings.body(s.cmd.Flags())
 		if err != nil {
 			return err
@@ -90,10 +90,10 @@ func (o *operator) poolsCreate() *cobra.Command {
 		if err == nil {
 			return advisedError{fmt.Errorf("there is a pool %s already", pool), "change it: dispatcher pools set " + pool}
 		}
-		if p, ok := errors.AsType[*client.Problem](err); !ok || p.Status != http.StatusNotFound {
+		if p, ok := errors.AsType[*operators.Problem](err); !ok || p.Status != http.StatusNotFound {
 			return err
 		}
-		return s.act(client.Request{Method: http.MethodPut, Path: path, Body: body})
+		return s.act(operators.Request{Method: http.MethodPut, Path: path, Body: body})
 	})
 	settings.add(command.Flags())
 	settings.limits.add(command.Flags())
@@ -110,7 +110,7 @@ func (o *operator) poolsSet() *cobra.Command {
 		if len(body) == 0 {
 			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --window, --always-open, --limits, --no-limits")}
 		}
-		return s.act(client.Request{Method: http.MethodPatch, Path: client.Path("pools", pool), Body: body})
+		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", pool), Body: body})
 	})
 	settings.add(command.Flags())
 	settings.limits.addChange(command)
@@ -121,14 +121,14 @@ func (o *operator) poolsSet() *cobra.Command {
 
 func (o *operator) poolsDelete() *cobra.Command {
 	return o.onPool("delete", "Delete a pool of which nothing is open; its ended batches stay", func(s *session, pool string) error {
-		return s.act(client.Request{Method: http.MethodDelete, Path: client.Path("pools", pool)})
+		return s.act(operators.Request{Method: http.MethodDelete, Path: operators.Path("pools", pool)})
 	})
 }
 
 func (o *operator) poolsPause() *cobra.Command {
 	var reason string
 	command := o.onPool("pause", "Grant nothing more of a pool; what runs goes on", func(s *session, pool string) error {
-		return s.act(client.Request{Method: http.MethodPost, Path: client.Path("pools", pool, "pause"), Body: map[string]string{"reason": reason}})
+		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "pause"), Body: map[string]string{"reason": reason}})
 	})
 	command.Flags().StringVar(&reason, "reason", "", "why, for those who ask why nothing runs")
 	return command
@@ -136,6 +136,6 @@ func (o *operator) poolsPause() *cobra.Command {
 
 func (o *operator) poolsResume() *cobra.Command {
 	return o.onPool("resume", "End the pause of a pool", func(s *session, pool string) error {
-		return s.act(client.Request{Method: http.MethodPost, Path: client.Path("pools", pool, "resume")})
+		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "resume")})
 	})
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/internal/client"
 	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 func (o *operator) poolsApply() *cobra.Command {
@@ -125,14 +125,14 @@ func (s *session) applyOne(change poolChange, dryRun bool) error {
 	if change.Action == actionCreated {
 		method = http.MethodPut
 	}
-	_, err := s.Call(s.cmd.Context(), client.Request{Method: method, Path: client.Path("pools", change.Pool), Body: change.body})
+	_, err := s.Call(s.cmd.Context(), operators.Request{Method: method, Path: operators.Path("pools", change.Pool), Body: change.body})
 	return err
 }
 
 // pools are all there are, by name.
 func (s *session) pools() (map[string]entry, error) {
 	there := map[string]entry{}
-	entries, _ := s.List(s.cmd.Context(), client.Path("pools"), nil, 0)
+	entries, _ := s.List(s.cmd.Context(), operators.Path("pools"), nil, 0)
 	for text, err := range entries {
 		if err != nil {
 			return nil, err

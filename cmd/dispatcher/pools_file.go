@@ -13,9 +13,9 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/internal/client"
 	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/internal/windows"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // Limits of a pool in the protocol.
@@ -180,7 +180,7 @@ func (s *session) exportPools() error {
 	var file struct {
 		Pools []poolEntry `yaml:"pools"`
 	}
-	entries, _ := s.List(s.cmd.Context(), client.Path("pools"), nil, 0)
+	entries, _ := s.List(s.cmd.Context(), operators.Path("pools"), nil, 0)
 	for text, err := range entries {
 		if err != nil {
 			return err

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/internal/client"
 	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // occupancy is who is inside a pool.
@@ -22,7 +22,7 @@ type occupancy struct {
 func (o *operator) poolsSlots() *cobra.Command {
 	all := false
 	command := o.onPool("slots", "Show who holds the places of a pool", func(s *session, pool string) error {
-		text, err := s.Get(s.cmd.Context(), client.Path("pools", pool, "slots"), nil)
+		text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "slots"), nil)
 		if err != nil || s.json {
 			return errors.Join(err, s.documentIf(text))
 		}
@@ -86,7 +86,7 @@ its lease ends.`,
 			if token > 0 {
 				body["token"] = token
 			}
-			return s.act(client.Request{Method: http.MethodPost, Path: client.Path("pools", args[0], "slots", args[1], "release"), Body: body})
+			return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", args[0], "slots", args[1], "release"), Body: body})
 		}),
 	}
 	command.Flags().StringVar(&reason, "reason", "", "why, for the audit log; needed")
@@ -100,7 +100,7 @@ func (o *operator) poolsGrant() *cobra.Command {
 		Use: "grant POOL TOKEN", Short: "Check whether a grant is in force, as the external system does", Args: cobra.ExactArgs(2),
 		ValidArgsFunction: o.poolNames(1),
 		RunE: o.with(func(s *session, args []string) error {
-			text, err := s.Get(s.cmd.Context(), client.Path("pools", args[0], "grants", args[1]), nil)
+			text, err := s.Get(s.cmd.Context(), operators.Path("pools", args[0], "grants", args[1]), nil)
 			if err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ func (o *operator) poolsWatch() *cobra.Command {
 		var last [4]int
 		heads := terminal.NewTable(s.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "WAITING")
 		return s.everySecond(func() error {
-			text, err := s.Get(s.cmd.Context(), client.Path("pools", pool, "slots"), nil)
+			text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "slots"), nil)
 			if err != nil {
 				return err
 			}
@@ -150,13 +150,13 @@ func (s *session) everySecond(do func() error) error {
 		if s.interrupted() {
 			return nil
 		}
-		if err != nil && !client.Transient(err) {
+		if err != nil && !operators.Transient(err) {
 			return err
 		}
 		if err != nil {
 			s.note("%v", err)
 		}
-		_ = client.Pause(s.cmd.Context(), watchEvery) // Ctrl-C is seen above
+		_ = operators.Pause(s.cmd.Context(), watchEvery) // Ctrl-C is seen above
 	}
 }
 

@@ -8,15 +8,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/internal/client"
 	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 func newTasks() *cobra.Command {
 	o := &operator{}
 	selected := &taskSelection{}
 	verbs := o.addList(list{
-		path: client.Path("tasks"), filters: func() (url.Values, error) { return selected.query(), nil },
+		path: operators.Path("tasks"), filters: func() (url.Values, error) { return selected.query(), nil },
 		columns: []column{
 			member("ID", "id"), member("BATCH", "batch"), member("POOL", "pool"), member("DEVICE", "device"), member("STATE", "state"),
 			member("ATTEMPTS", "attempts_counted"), member("FINISHED", "finished_at"), member("ERROR", "error"),
@@ -41,9 +41,9 @@ func (t *taskSelection) add(o *operator, command *cobra.Command) {
 	flags.StringVar(&t.state, "state", "", "only in this state: "+strings.Join(taskStates(), ", "))
 	flags.StringVar(&t.kind, "kind", "", "only of this kind")
 	flags.StringVar(&t.text, "error", "", "only with this error; with * at its end: that begins so")
-	o.completeFlag(command, "device", client.Path("devices"), "id", "last_seen")
-	o.completeFlag(command, "batch", client.Path("batches"), "id", "name")
-	o.completeFlag(command, "pool", client.Path("pools"), "name", "capacity")
+	o.completeFlag(command, "device", operators.Path("devices"), "id", "last_seen")
+	o.completeFlag(command, "batch", operators.Path("batches"), "id", "name")
+	o.completeFlag(command, "pool", operators.Path("pools"), "name", "capacity")
 	complete(command, "state", taskStates()...)
 }
 
@@ -59,7 +59,7 @@ func (o *operator) tasksGet() *cobra.Command {
 	return &cobra.Command{
 		Use: "get TASK", Short: "Show a task and its attempts", Args: numbered,
 		RunE: o.with(func(s *session, args []string) error {
-			text, err := s.Get(s.cmd.Context(), client.Path("tasks", args[0]), nil)
+			text, err := s.Get(s.cmd.Context(), operators.Path("tasks", args[0]), nil)
 			if err != nil {
 				return err
 			}
@@ -111,7 +111,7 @@ func (o *operator) tasksWhy() *cobra.Command {
 	return &cobra.Command{
 		Use: "why TASK", Short: "Say why a task does not run, and what would change that", Args: numbered,
 		RunE: o.with(func(s *session, args []string) error {
-			text, err := s.Get(s.cmd.Context(), client.Path("tasks", args[0], "why"), nil)
+			text, err := s.Get(s.cmd.Context(), operators.Path("tasks", args[0], "why"), nil)
 			if err != nil {
 				return err
 			}

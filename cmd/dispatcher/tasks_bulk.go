@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // tasksBulk makes cancel and retry: of one task by its number, or of all that
@@ -26,7 +26,7 @@ func (o *operator) tasksBulk(verb, short string) *cobra.Command {
 			case len(args) == 1 && len(q) > 0:
 				return usageError{errors.New("either a task or filters")}
 			case len(args) == 1:
-				return s.act(client.Request{Method: http.MethodPost, Path: client.Path("tasks", args[0], verb)})
+				return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", args[0], verb)})
 			case len(q) == 0:
 				return usageError{errors.New("a task, or at least one of --device, --batch, --pool, --state, --kind, --error")}
 			}
@@ -78,7 +78,7 @@ func (s *session) bulk(verb string, q url.Values, yes, dryRun bool) error {
 }
 
 func (s *session) bulkOnce(verb string, q url.Values, dryRun bool) (result bulkResult, err error) {
-	r := client.Request{Method: http.MethodPost, Path: client.Path("tasks", verb), Query: url.Values{}}
+	r := operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", verb), Query: url.Values{}}
 	maps.Copy(r.Query, q)
 	if dryRun {
 		r.Query.Set("dry_run", "true")

@@ -12,13 +12,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/internal/client"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 func newTokens() *cobra.Command {
 	o := &operator{}
-	verbs := o.addList(list{path: client.Path("tokens"), columns: []column{
+	verbs := o.addList(list{path: operators.Path("tokens"), columns: []column{
 		member("ID", "id"), member("NAME", "name"), member("ROLE", "role"), member("CREATED", "created_at"), member("EXPIRES", "expires_at"),
 	}}, "List operator tokens", nil)
 	verbs = append(verbs, o.tokensCreate(), o.tokensDelete())
@@ -110,7 +110,7 @@ func (s *session) createToken(t store.Token, valid time.Duration) error {
 	if valid > 0 {
 		body["expires_at"] = time.Now().Add(valid).UTC().Format(time.RFC3339Nano)
 	}
-	text, made, err := s.make(client.Request{Method: http.MethodPost, Path: client.Path("tokens"), Key: newKey(), Body: body}, "dispatcher tokens delete ID, and create another one")
+	text, made, err := s.make(operators.Request{Method: http.MethodPost, Path: operators.Path("tokens"), Key: newKey(), Body: body}, "dispatcher tokens delete ID, and create another one")
 	if err != nil {
 		return err
 	}
@@ -124,9 +124,9 @@ func (s *session) createToken(t store.Token, valid time.Duration) error {
 func (o *operator) tokensDelete() *cobra.Command {
 	return &cobra.Command{
 		Use: "delete ID", Short: "Revoke an operator token, everywhere within 5 s", Args: numbered,
-		ValidArgsFunction: o.names(client.Path("tokens"), "id", "name", 1),
+		ValidArgsFunction: o.names(operators.Path("tokens"), "id", "name", 1),
 		RunE: o.with(func(s *session, args []string) error {
-			return s.act(client.Request{Method: http.MethodDelete, Path: client.Path("tokens", args[0])})
+			return s.act(operators.Request{Method: http.MethodDelete, Path: operators.Path("tokens", args[0])})
 		}),
 	}
 }

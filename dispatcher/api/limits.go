@@ -11,7 +11,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 type limitedSubject struct {
@@ -53,11 +53,11 @@ func (a *API) getLimited(ctx context.Context, in *limitedQuery) (*body[limitedLi
 }
 
 // readLimits checks policies and turns them into what is kept of them.
-func readLimits(policies []limits.Policy) (json.RawMessage, error) {
+func readLimits(policies []policy.Policy) (json.RawMessage, error) {
 	if len(policies) == 0 {
 		return nil, nil
 	}
-	if err := limits.Validate(policies); err != nil {
+	if err := policy.Validate(policies); err != nil {
 		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, err.Error())
 	}
 	return json.Marshal(policies)
@@ -75,8 +75,8 @@ type Warned struct {
 
 // warnings are of policies that count by what no device has: then all devices are
 // counted together, which is seldom meant. Nothing is said before there are devices.
-func (a *API) warnings(ctx context.Context, policies []limits.Policy) (w Warned, err error) {
-	tags, attributes := limits.Named(policies)
+func (a *API) warnings(ctx context.Context, policies []policy.Policy) (w Warned, err error) {
+	tags, attributes := policy.Named(policies)
 	for _, name := range tags {
 		looked, found, err := a.store.DevicesWithTag(ctx, name)
 		if err != nil {
@@ -96,7 +96,7 @@ func (a *API) warnings(ctx context.Context, policies []limits.Policy) (w Warned,
 }
 
 // patchWarnings are those of policies that a change may leave as they are.
-func (a *API) patchWarnings(ctx context.Context, changed patch[[]limits.Policy]) (Warned, error) {
+func (a *API) patchWarnings(ctx context.Context, changed patch[[]policy.Policy]) (Warned, error) {
 	if changed.value == nil {
 		return Warned{}, nil
 	}
@@ -110,10 +110,10 @@ func (w *Warned) missing(looked int, found bool, what, name string) {
 }
 
 // showLimits shows what was kept.
-func showLimits(kept json.RawMessage) []limits.Policy {
-	policies, err := limits.Parse(kept)
+func showLimits(kept json.RawMessage) []policy.Policy {
+	policies, err := policy.Parse(kept)
 	if err != nil || policies == nil {
-		return []limits.Policy{} // of a later release: not to be shown in part
+		return []policy.Policy{} // of a later release: not to be shown in part
 	}
 	return policies
 }

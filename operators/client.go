@@ -1,6 +1,6 @@
-// Package client speaks the operators' HTTP API. It knows requests, pages,
+// Package operators is ...
 // problems and streams, and leaves what is in the answers to its callers.
-package client
+package operators
 
 import (
 	"bytes"

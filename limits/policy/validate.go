@@ -1,11 +1,10 @@
-package limits
+package policy
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 	"time"
-	_ "time/tzdata" // a policy means the same on every machine
 )
 
 // Limits of policies.
@@ -136,7 +135,7 @@ func (p Policy) checkCalendar(at string) error {
 	if !slices.Contains([]Period{Day, Week, Month}, p.Period) {
 		return bad(at+"period", "day, week or month")
 	}
-	if _, err := location(p.Timezone); err != nil {
+	if _, err := Location(p.Timezone); err != nil {
 		return bad(at+"timezone", "a time zone such as Asia/Shanghai")
 	}
 	return nil
@@ -149,9 +148,9 @@ func within(field string, n, most int64) error {
 	return nil
 }
 
-// location is a time zone by its name; that of the machine is none, since
+// Location is a time zone by its name; that of the machine is none, since
 // replicas may differ.
-func location(name string) (*time.Location, error) {
+func Location(name string) (*time.Location, error) {
 	if name == "Local" {
 		return nil, ErrInvalid
 	}
@@ -161,7 +160,7 @@ func location(name string) (*time.Location, error) {
 // Named are the tags and attributes that policies count by, each once.
 func Named(policies []Policy) (tags, attributes []string) {
 	for _, p := range policies {
-		for _, field := range p.fields() {
+		for _, field := range p.Fields() {
 			switch group, name, _ := strings.Cut(field, "."); {
 			case group == "tags" && !slices.Contains(tags, name):
 				tags = append(tags, name)
@@ -174,7 +173,7 @@ func Named(policies []Policy) (tags, attributes []string) {
 }
 
 func (p Policy) checkPer(at string) error {
-	fields := p.fields()
+	fields := p.Fields()
 	if len(p.Per) > maxPerText || len(fields) > maxFields {
 		return bad(at, "at most %d fields and %d bytes", maxFields, maxPerText)
 	}
@@ -195,8 +194,8 @@ func (p Policy) checkPer(at string) error {
 	return nil
 }
 
-// fields are those of Per.
-func (p Policy) fields() []string {
+// Fields are those of Per, each by itself.
+func (p Policy) Fields() []string {
 	per := p.Per
 	if per == "" && p.Algorithm == Duplicate {
 		per = duplicatePer
