@@ -64,10 +64,16 @@ type Running struct {
 
 // Error is why a report is refused whole.
 type Error struct {
-	Reason Reason // ReasonInvalid or ReasonTooLarge
+	Reason Reason // ReasonInvalid, ReasonTooLarge or ReasonBusyServer
 	Code   string // stable, for programs
 	Detail string // for people; names the field and the limit
 }
 
 // Error is for logs: a device is told the code and the detail apart.
 func (e *Error) Error() string { return e.Code + ": " + e.Detail }
+
+// Is makes it one of the errors of its Reason.
+func (e *Error) Is(target error) bool {
+	all, ok := target.(*Error)
+	return ok && *all == Error{Reason: e.Reason}
+}

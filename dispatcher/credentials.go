@@ -26,23 +26,15 @@ const (
 	FleetEnroll FleetMode = "enroll" // gives a device a token of its own
 )
 
-// Via is how a caller proved to be the device.
-type Via int
-
-// The ways to prove it.
-const (
-	ViaOwnToken Via = iota + 1
-	ViaFleetToken
-	ViaBroker // the broker authenticated it; its topic is believed
-)
-
 // Caller is who reports.
-type Caller struct {
-	Device devices.ID
-	Via    Via
+type Caller = devices.Caller
 
-	token [sha256.Size]byte // the hash of its own
-}
+// The ways of a caller to prove to be the device.
+const (
+	ViaOwnToken   = devices.ViaOwnToken
+	ViaFleetToken = devices.ViaFleetToken
+	ViaBroker     = devices.ViaSession // the broker authenticated it; its topic is believed
+)
 
 // Authenticate says who the bearer of token is, reporting as device. It
 // returns ErrUnauthenticated for a token nobody has, ErrForbidden for another
@@ -69,7 +61,7 @@ func (d *Dispatcher) authenticate(
 	if t.Device != string(device) {
 		return Caller{}, ErrForbidden
 	}
-	return Caller{Device: device, Via: ViaOwnToken, token: HashToken(token)}, nil
+	return Caller{Device: device, Via: ViaOwnToken, Token: HashToken(token)}, nil
 }
 
 // AuthenticateSession says whether a device may open a session at a broker

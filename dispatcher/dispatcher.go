@@ -14,25 +14,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/parked"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 var (
-	// ErrUnavailable: the ledger could not be asked or did not answer. Nothing
-	// was acknowledged; the device sends again.
-	ErrUnavailable = errors.New("the ledger cannot be reached")
+	// ErrUnavailable: nothing could be recorded or acknowledged.
+	ErrUnavailable = devices.ErrUnavailable
 	// ErrForbidden: the caller may not act for this device.
-	ErrForbidden = errors.New("not allowed for this device")
+	ErrForbidden = devices.ErrForbidden
+	// ErrUnauthenticated: no credential, or one that is not known.
+	ErrUnauthenticated = devices.ErrUnauthenticated
 	// ErrBroker: the broker could not be told of a device's new secret. Nothing
 	// was changed; the same may be asked for again.
 	ErrBroker = errors.New("the MQTT broker cannot be told")
 	// ErrAccounts: the broker keeps an account for each device, and is told of
 	// one at a time.
 	ErrAccounts = errors.New("the MQTT broker is told of one device at a time")
-	// ErrUnauthenticated: no credential, or one that is not known.
-	ErrUnauthenticated = errors.New("unknown credential")
 )
 
 // Config sets up a Dispatcher. Zero durations mean the default.

@@ -18,10 +18,6 @@ const (
 	elsewhere = 5 * time.Second        // and after the end of its replica within this
 )
 
-// AnswerAfterWait is within what the answer comes when the wait is over: the
-// look that was under way ends before.
-const AnswerAfterWait = 30 * time.Second
-
 // Parking is what replicas tell one another of parked reports; *parked.Board.
 type Parking interface {
 	Newest(ctx context.Context, device string, remembered time.Duration) (number int64, gap bool, err error)
@@ -49,7 +45,7 @@ func (d *Dispatcher) wakeParked(ctx context.Context, calls []parked.Call) error 
 // Wait is HandleReport for a device that lets an answer without a task wait.
 // Results are committed before, and acknowledged with the answer. onPark is
 // called when the waiting begins: no place of reports under way is taken from
-// then on, and the answer comes within wait and AnswerAfterWait. held says whether
+// then on, and the answer comes within wait and devices.AnswerAfterWait. held says whether
 // the device may have waited: with false there was no room for it.
 //
 // The wait ends with a grant, with what waiting does not change, with ctx
@@ -138,7 +134,7 @@ func (d *Dispatcher) announce(ctx context.Context, device string, wait time.Dura
 	if d.config.Parking == nil {
 		return 0, false, nil
 	}
-	return d.config.Parking.Newest(context.WithoutCancel(ctx), device, wait+AnswerAfterWait)
+	return d.config.Parking.Newest(context.WithoutCancel(ctx), device, wait+devices.AnswerAfterWait)
 }
 
 // patient lets the line of a pool expect a parked report no sooner than its wait
@@ -216,7 +212,7 @@ func (d *Dispatcher) admittedStill(ctx context.Context, h *handling) (bool, erro
 	if h.caller.Via != ViaOwnToken {
 		return !h.view.Device.OwnToken, nil
 	}
-	t, err := d.tokenOf(ctx, h.caller.token)
+	t, err := d.tokenOf(ctx, h.caller.Token)
 	switch {
 	case errors.Is(err, ErrUnauthenticated):
 		return false, nil

@@ -10,7 +10,6 @@ const (
 	codeBrokerUnavailable = "broker_unavailable"     // 503: nothing was changed; ask for the same again
 	codeBusyServer        = "busy_server"            // 503: too many reports at once
 	codeDuplicateTask     = "duplicate_task"         // 422: with duplicates=refuse; both are named
-	codeForbidden         = "forbidden"              // 403
 	codeKeyInUse          = "idempotency_key_in_use" // 409: the first request with it is under way
 	codeKeyReused         = "idempotency_key_reused" // 422: another request had it
 	codeInUse             = "in_use"                 // 409: a profile that devices have

@@ -79,23 +79,17 @@ func (p *Problem) toDevice(after func(devices.Reason) time.Duration) *Problem {
 // asProblem is the one mapping from the errors of this program to HTTP.
 func asProblem(err error) *Problem {
 	var known *Problem
-	var bad *devices.Error
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &known):
 		return known
-	case errors.As(err, &bad) && bad.Reason == devices.ReasonTooLarge:
-		return problem(http.StatusRequestEntityTooLarge, bad.Code, bad.Detail)
-	case errors.As(err, &bad):
-		return problem(http.StatusBadRequest, bad.Code, bad.Detail)
 	case errors.Is(err, store.ErrUnknownDevice):
 		return problem(http.StatusUnprocessableEntity, codeUnknownDevice, err.Error())
 	case errors.As(err, &tooLarge):
 		return problem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "body: at most "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes")
-	case errors.Is(err, dispatcher.ErrUnauthenticated):
-		return problem(http.StatusUnauthorized, codeUnauthenticated, "a valid bearer token is needed")
-	case errors.Is(err, dispatcher.ErrForbidden):
-		return problem(http.StatusForbidden, codeForbidden, "this token may not do that")
+	}
+	if r := devices.RefusalOf(err); r.Reason != devices.ReasonUnavailable {
+		return problem(r.Status, r.Code, r.Detail)
 	}
 	return asLedgerProblem(err)
 }

@@ -123,7 +123,7 @@ func (h *reports) authenticate(r *http.Request, device devices.ID) (dispatcher.C
 // allowWait moves the deadline for the answer, which is for requests that are
 // answered at once. That for reading ended with the body.
 func allowWait(w http.ResponseWriter, wait time.Duration) {
-	answerBy := time.Now().Add(wait + dispatcher.AnswerAfterWait)
+	answerBy := time.Now().Add(wait + devices.AnswerAfterWait)
 	_ = http.NewResponseController(w).SetWriteDeadline(answerBy) // a test's recorder has none
 }
 

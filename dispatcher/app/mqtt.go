@@ -14,8 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
 
-// mqttReports answers reports that came over MQTT: the one mapping from errors
-// to replies.
+// mqttReports answers reports that came over MQTT.
 type mqttReports struct {
 	dispatcher *dispatcher.Dispatcher
 	log        *slog.Logger
@@ -45,16 +44,8 @@ func (m mqttReports) answer(ctx context.Context, device devices.ID, body []byte)
 }
 
 func (m mqttReports) refusal(re string, err error) devices.Reply {
-	reply := devices.Reply{Re: re, Reason: devices.ReasonUnavailable, Code: string(devices.ReasonUnavailable), Detail: "the ledger cannot be reached; send again"}
-	var bad *devices.Error
-	switch {
-	case errors.As(err, &bad):
-		reply.Reason, reply.Code, reply.Detail = bad.Reason, bad.Code, bad.Detail
-	case errors.Is(err, dispatcher.ErrForbidden):
-		reply.Reason, reply.Code, reply.Detail = devices.ReasonForbidden, string(devices.ReasonForbidden), "unknown, blocked or revoked"
-	}
-	reply.ReportAfterMS = m.dispatcher.AfterRefusal(reply.Reason).Milliseconds()
-	return reply
+	r := devices.RefusalOf(err)
+	return r.Reply(re, m.dispatcher.AfterRefusal(r.Reason))
 }
 
 // count counts the reports that never came to HandleMQTT, or not whole.

@@ -1,0 +1,67 @@
+package devices_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// TestRefusalsAreThoseOfThePage compares the table with what the page says that a device
+// does: each status beside its reason, and whether it sends the same again.
+func TestRefusalsAreThoseOfThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "| HTTP | MQTT `reason` | what a device does |\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	for _, r := range devices.Refusals() {
+		var found bool
+		for row := range strings.Lines(text) {
+			cells := strings.Split(row, "|")
+			if len(cells) < 4 || !strings.Contains(cells[1], fmt.Sprint(r.Status)) {
+				continue
+			}
+			found = true
+			reason := strings.Contains(cells[2], "`"+string(r.Reason)+"`") || r.Err == devices.ErrIncomplete //nolint:errorlint // the row of; no other wire breaks off
+			if again := !strings.Contains(cells[3], "never sends the same"); !reason || again != r.Again {
+				t.Errorf("%v: %d, %s, again %t; the page: %s", r.Err, r.Status, r.Reason, r.Again, row)
+			}
+		}
+		if !found {
+			t.Errorf("%d is not on the page", r.Status)
+		}
+	}
+}
+
+func TestRefusalOfAnError(t *testing.T) {
+	t.Parallel()
+	inside := errors.New("not found")
+	for _, test := range []struct {
+		err                   error
+		status                int
+		reason                devices.Reason
+		code, detail, session string
+	}{
+		{fmt.Errorf("reading: %w", &devices.Error{Reason: devices.ReasonInvalid, Code: "too_deep", Detail: "body: x"}), 400, "invalid", "too_deep", "body: x", "body: x"},
+		{&devices.Error{Reason: devices.ReasonTooLarge, Code: "body_too_large", Detail: "y"}, 413, "too_large", "body_too_large", "y", "y"},
+		{&devices.Error{Reason: devices.ReasonBusyServer, Code: "busy_server", Detail: "z"}, 503, "busy_server", "busy_server", "z", "z"},
+		{fmt.Errorf("%w: %w", devices.ErrForbidden, inside), 403, "forbidden", "forbidden", "this token may not do that", "unknown, blocked or revoked"},
+		{fmt.Errorf("%w: %w", devices.ErrUnavailable, inside), 503, "unavailable", "unavailable", "the ledger cannot be reached; send again", "the ledger cannot be reached; send again"},
+		{inside, 503, "unavailable", "unavailable", "the ledger cannot be reached; send again", "the ledger cannot be reached; send again"},
+	} {
+		r := devices.RefusalOf(test.err)
+		reply := r.Reply("r1", 1500e6)
+		if r.Status != test.status || r.Reason != test.reason || r.Code != test.code || r.Detail != test.detail {
+			t.Errorf("%v: %+v", test.err, r)
+		}
+		if reply.Re != "r1" || reply.Reason != test.reason || reply.Code != test.code || reply.Detail != test.session || reply.ReportAfterMS != 1500 {
+			t.Errorf("%v: reply %+v", test.err, reply)
+		}
+	}
+}
