@@ -14,6 +14,8 @@ import (
 )
 
 const (
+	transport = "mqtt" // in metrics
+
 	qosReport, qosReply, qosWake = 1, 1, 0
 
 	// Pauses between attempts to connect are random, up to the first, doubled

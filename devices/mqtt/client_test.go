@@ -22,8 +22,8 @@ func TestRoundTrip(t *testing.T) {
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
 		counts := &counter{}
-		connect(t, mqtt.Options{URL: s.URL(), Count: counts.add, Handler: handlerFunc(func(_ context.Context, id devices.ID, body []byte) devices.Reply {
-			return devices.Reply{Re: string(id) + " said " + string(body), Reason: devices.ReasonNone}
+		connect(t, mqtt.Options{URL: s.URL(), Count: counts.add, Handler: handlerOf(func(_ context.Context, id devices.ID, report string) devices.Reply {
+			return devices.Reply{Re: string(id) + " said " + report, Reason: devices.ReasonNone}
 		})})
 		for _, id := range []devices.ID{"a", "00:1A:2b"} {
 			d := device(t, s, id)
@@ -44,19 +44,19 @@ func TestOrderPerDevice(t *testing.T) {
 		t.Helper()
 		const fleet, reports, open = 3, 60, 3 // what mosquitto cannot hand over at once (20) loses its order there
 		var busiest, now atomic.Int32
-		connect(t, mqtt.Options{URL: s.URL(), Workers: 2, Handler: handlerFunc(func(ctx context.Context, id devices.ID, body []byte) devices.Reply {
+		connect(t, mqtt.Options{URL: s.URL(), Workers: 2, Handler: handlerOf(func(ctx context.Context, id devices.ID, report string) devices.Reply {
 			if n := now.Add(1); n > busiest.Load() {
 				busiest.Store(n)
 			}
 			defer now.Add(-1)
-			return echo(ctx, id, body)
+			return echo(ctx, id, report)
 		})})
 		var all sync.WaitGroup
 		for i := range fleet {
 			d := device(t, s, devices.ID(fmt.Sprint("device-", i)))
 			all.Go(func() {
 				for n := range reports {
-					d.Publish(devices.ReportTopic(d.id), 1, false, fmt.Sprint(n))
+					d.Publish(devices.ReportTopic(d.id), 1, false, fmt.Sprintf(`{"id":"%d"}`, n))
 					if next := n - open + 1; next >= 0 {
 						if got := d.reply(t).Re; got != fmt.Sprint(next) {
 							t.Errorf("%s: reply to %s where %d was next", d.id, got, next)
@@ -78,7 +78,7 @@ func TestReconnectsAndSubscribesAgain(t *testing.T) {
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
 		counts := &counter{}
-		c := connect(t, mqtt.Options{URL: s.URL(), Count: counts.add, Handler: handlerFunc(echo)})
+		c := connect(t, mqtt.Options{URL: s.URL(), Count: counts.add, Handler: handlerOf(echo)})
 		s.Kill()
 		eventually(t, "noticed", func() bool { return !c.Connected() })
 		s.Start()
@@ -102,7 +102,7 @@ func TestStaleReplyIsNotDelivered(t *testing.T) {
 	proxy := testservers.NewProxy(t, s.Addr)
 	g := newGate()
 	counts := &counter{}
-	c := connect(t, mqtt.Options{URL: "tcp://" + proxy.Addr, Count: counts.add, Handler: g})
+	c := connect(t, mqtt.Options{URL: "tcp://" + proxy.Addr, Count: counts.add, Handler: handlerOf(g.answer)})
 	d := device(t, s, "a")
 	d.report(t, "stale")
 	<-g.entered
@@ -121,7 +121,7 @@ func TestStaleReplyIsNotDelivered(t *testing.T) {
 func TestStartsBeforeTheBroker(t *testing.T) {
 	t.Parallel()
 	e := &embedded{t: t, addr: testservers.FreeAddr(t)}
-	c := begin(t, mqtt.Options{URL: e.URL(), Handler: handlerFunc(echo)})
+	c := begin(t, mqtt.Options{URL: e.URL(), Handler: handlerOf(echo)})
 	if c.Connected() {
 		t.Error("connected to nothing")
 	}
@@ -142,7 +142,7 @@ func TestRetainedReportIsNotHandled(t *testing.T) {
 		if token := d.Subscribe(devices.ReplyTopic("a"), 1, nil); !token.WaitTimeout(patience) || token.Error() != nil {
 			t.Fatal(token.Error())
 		}
-		connect(t, mqtt.Options{URL: s.URL(), Handler: handlerFunc(echo)})
+		connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
 		d.report(t, "new")
 		if got := d.reply(t).Re; got != "new" {
 			t.Errorf("handled %q", got)
@@ -158,11 +158,11 @@ func TestFullQueueAnswersBusy(t *testing.T) {
 		t.Helper()
 		g := newGate()
 		counts := &counter{}
-		connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Queue: 2, BusyAfter: time.Second, Count: counts.add, Handler: g})
+		connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Queue: 2, BusyAfter: time.Second, Count: counts.add, Handler: handlerOf(g.answer)})
 		d := device(t, s, "a") // one: a broker keeps the order of each device, not that of several
 		d.report(t, "handled")
 		<-g.entered
-		for _, body := range []string{"queued", "queued too", `{"id":"refused"}`} {
+		for _, body := range []string{"queued", "queued too", "refused"} {
 			d.report(t, body)
 		}
 		busy := d.reply(t)
@@ -186,7 +186,7 @@ func TestStopFinishesWhatIsInFlight(t *testing.T) {
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
 		g := newGate()
-		c := connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Handler: g})
+		c := connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Handler: handlerOf(g.answer)})
 		d := device(t, s, "a")
 		d.report(t, "handled")
 		<-g.entered
@@ -216,7 +216,7 @@ func TestStopCancelsAHandlerThatHangs(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{testservers.Mosquitto(t)}
 	entered, left := make(chan struct{}), make(chan struct{})
-	c, err := mqtt.New(mqtt.Options{URL: s.URL(), HandleTimeout: time.Hour, Handler: handlerFunc(func(ctx context.Context, _ devices.ID, _ []byte) devices.Reply {
+	c, err := mqtt.New(mqtt.Options{URL: s.URL(), HandleTimeout: time.Hour, Handler: handlerOf(func(ctx context.Context, _ devices.ID, _ string) devices.Reply {
 		close(entered)
 		<-ctx.Done()
 		close(left)
@@ -245,7 +245,7 @@ func TestStopCancelsAHandlerThatHangs(t *testing.T) {
 
 func TestStopWithoutStart(t *testing.T) {
 	t.Parallel()
-	c, err := mqtt.New(mqtt.Options{URL: "mqtt://127.0.0.1:1", Handler: handlerFunc(echo)})
+	c, err := mqtt.New(mqtt.Options{URL: "mqtt://127.0.0.1:1", Handler: handlerOf(echo)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,14 +257,14 @@ func TestPanicIsAReply(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{testservers.Mosquitto(t)}
 	counts := &counter{}
-	connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Count: counts.add, Handler: handlerFunc(func(ctx context.Context, id devices.ID, body []byte) devices.Reply {
-		if string(body) == `{"id":"poison"}` {
-			panic(body)
+	connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Count: counts.add, Handler: handlerOf(func(ctx context.Context, id devices.ID, report string) devices.Reply {
+		if report == "poison" {
+			panic(report)
 		}
-		return echo(ctx, id, body)
+		return echo(ctx, id, report)
 	})})
 	d := device(t, s, "a")
-	d.report(t, `{"id":"poison"}`)
+	d.report(t, "poison")
 	if got := d.reply(t); got.Re != "poison" || got.Reason != devices.ReasonUnavailable || got.ReportAfterMS == 0 {
 		t.Errorf("reply %+v", got)
 	}
@@ -281,7 +281,7 @@ func TestWake(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
-		c := connect(t, mqtt.Options{URL: s.URL(), Handler: handlerFunc(echo)})
+		c := connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
 		d := device(t, s, "a")
 		c.Wake("a", 5*time.Second)
 		c.Wake("a", 0)
@@ -298,7 +298,7 @@ func TestRepliesArriveAndWakesMayNot(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
-		c := connect(t, mqtt.Options{URL: s.URL(), Handler: handlerFunc(echo)})
+		c := connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
 		d := device(t, s, "a")
 		got := make(chan paho.Message, 3)
 		subscribe := func() {
@@ -324,7 +324,7 @@ func TestRepliesArriveAndWakesMayNot(t *testing.T) {
 func TestEveryReportIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{testservers.Mosquitto(t)}
-	connect(t, mqtt.Options{URL: s.URL(), Handler: handlerFunc(echo)})
+	connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
 	d := device(t, s, "a")
 	for n := range 300 { // max_inflight_messages is 20
 		d.report(t, fmt.Sprint(n))
@@ -341,7 +341,7 @@ func TestReportsAreShared(t *testing.T) {
 		t.Helper()
 		counts := &counter{}
 		for range 2 {
-			connect(t, mqtt.Options{URL: s.URL(), Count: counts.add, Handler: handlerFunc(echo)})
+			connect(t, mqtt.Options{URL: s.URL(), Count: counts.add, Handler: handlerOf(echo)})
 		}
 		d := device(t, s, "a")
 		const reports = 40
@@ -363,7 +363,7 @@ func TestAccessListOfTheProtocol(t *testing.T) {
 		"user dispatcher", "topic read fleet/v1/+/report", "topic write fleet/v1/+/reply",
 		"pattern write fleet/v1/%u/report", "pattern read fleet/v1/%u/reply")
 	counts := &counter{}
-	connect(t, mqtt.Options{URL: s.URL, User: "dispatcher", Password: "secret", Count: counts.add, Handler: handlerFunc(echo)})
+	connect(t, mqtt.Options{URL: s.URL, User: "dispatcher", Password: "secret", Count: counts.add, Handler: handlerOf(echo)})
 	a := device(t, mosquitto{s}, "a")
 	if token := a.Publish(devices.ReportTopic("b"), 1, false, "forged"); !token.WaitTimeout(patience) {
 		t.Fatal("no answer") // mosquitto acknowledges what it drops
@@ -383,7 +383,7 @@ func TestRefusedSubscriptionIsNotConnected(t *testing.T) {
 	e.Start()
 	t.Cleanup(e.Kill)
 	counts := &counter{}
-	c := begin(t, mqtt.Options{URL: e.URL(), Group: "other", Count: counts.add, Handler: handlerFunc(echo)})
+	c := begin(t, mqtt.Options{URL: e.URL(), Group: "other", Count: counts.add, Handler: handlerOf(echo)})
 	eventually(t, "refused", func() bool { return counts.get(mqtt.EventSubscribeFail) > 0 })
 	if c.Connected() {
 		t.Error("says that reports arrive")
@@ -393,7 +393,7 @@ func TestRefusedSubscriptionIsNotConnected(t *testing.T) {
 func TestNewRefusesWrongOptions(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"", "127.0.0.1:1883", "http://h", "ws://h", "mqtt://", "mqtt://:1883", "mqtt://user:secret@h:x", "mqtt://h/path"} {
-		_, err := mqtt.New(mqtt.Options{URL: url, Handler: handlerFunc(echo)})
+		_, err := mqtt.New(mqtt.Options{URL: url, Handler: handlerOf(echo)})
 		if err == nil {
 			t.Errorf("%q accepted", url)
 		} else if strings.Contains(err.Error(), "secret") {
@@ -403,7 +403,7 @@ func TestNewRefusesWrongOptions(t *testing.T) {
 	if _, err := mqtt.New(mqtt.Options{URL: "mqtt://h"}); err == nil {
 		t.Error("no handler accepted")
 	}
-	if _, err := mqtt.New(mqtt.Options{URL: "mqtts://h", Handler: handlerFunc(echo), Workers: -1}); err == nil {
+	if _, err := mqtt.New(mqtt.Options{URL: "mqtts://h", Handler: handlerOf(echo), Workers: -1}); err == nil {
 		t.Error("negative workers accepted")
 	}
 }

@@ -117,7 +117,7 @@ func TestStopInOrder(t *testing.T) {
 	s := mosquitto{testservers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
 	g := newGate()
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: g})
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerOf(g.answer)})
 	d := device(t, s, "a")
 	d.report(t, "under way")
 	<-g.entered
@@ -139,11 +139,11 @@ func TestStopLeavesReportsToTheOthers(t *testing.T) {
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
 		g := newGate()
-		ends := connect(t, mqtt.Options{URL: s.URL(), Handler: g})
+		ends := connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(g.answer)})
 		d := device(t, s, "a")
 		d.report(t, "under way")
 		<-g.entered
-		connect(t, mqtt.Options{URL: s.URL(), Handler: handlerFunc(echo)})
+		connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
 		stopped := stopping(t, ends)
 		// Connected is false just before the broker is asked; it answers in order.
 		eventually(t, "stopping", func() bool { return !ends.Connected() })
@@ -170,7 +170,7 @@ func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 	w := newWire(t, s.Addr)
 	g := newGate()
 	counts := &counter{}
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Count: counts.add, Handler: g})
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Count: counts.add, Handler: handlerOf(g.answer)})
 	d := device(t, s, "a")
 	d.report(t, "once")
 	<-g.entered
@@ -197,7 +197,7 @@ func TestReplicasComeBackApart(t *testing.T) {
 	const replicas = 8
 	var clients []*mqtt.Client
 	for range replicas {
-		clients = append(clients, connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerFunc(echo)}))
+		clients = append(clients, connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerOf(echo)}))
 	}
 	w.Cut()
 	w.Heal()
@@ -220,7 +220,7 @@ func TestBrokerThatHangs(t *testing.T) {
 	s := mosquitto{testservers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
 	log := newLog()
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Logger: slog.New(log), Handler: handlerFunc(echo)})
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Logger: slog.New(log), Handler: handlerOf(echo)})
 	s.Signal(syscall.SIGSTOP)
 	deadline := time.After(2 * patience)
 	for tick := time.Tick(50 * time.Millisecond); c.Connected(); {
@@ -250,7 +250,7 @@ func TestTakenClientID(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{testservers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerFunc(echo)})
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerOf(echo)})
 	var lost atomic.Int32
 	thief := paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + s.Addr).SetClientID(w.clientIDs()[0]).SetAutoReconnect(false).
 		SetConnectionLostHandler(func(paho.Client, error) { lost.Add(1) }))
@@ -288,7 +288,7 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 			t.Parallel()
 			w, log, counts := newWire(t, test.addr), newLog(), &counter{}
 			o := test.options
-			o.URL, o.Logger, o.Count, o.Handler = "tcp://"+w.Addr, slog.New(log), counts.add, handlerFunc(echo)
+			o.URL, o.Logger, o.Count, o.Handler = "tcp://"+w.Addr, slog.New(log), counts.add, handlerOf(echo)
 			c := begin(t, o)
 			eventually(t, "attempts", func() bool { return len(w.clientIDs()) >= test.attempts && len(log.with("")) > 0 })
 			if lines := log.with(""); len(lines) != 1 || !strings.Contains(lines[0], test.want) || strings.Contains(lines[0], "wrong") {
@@ -317,7 +317,7 @@ func TestSilentBroker(t *testing.T) {
 			accepted <- conn
 		}
 	}()
-	c := begin(t, mqtt.Options{URL: "tcp://" + l.Addr().String(), Handler: handlerFunc(echo)})
+	c := begin(t, mqtt.Options{URL: "tcp://" + l.Addr().String(), Handler: handlerOf(echo)})
 	conn := <-accepted
 	defer conn.Close()
 	if _, err := conn.Read(make([]byte, 1)); err != nil { // its CONNECT

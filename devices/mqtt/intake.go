@@ -152,13 +152,31 @@ func (in *intake) handle(ctx context.Context, r report) {
 // process, and with it everybody else's.
 func (in *intake) answer(ctx context.Context, r report) (reply devices.Reply) {
 	err := rescue.Call(func() error {
-		reply = in.options.Handler.HandleMQTT(ctx, r.device, r.body)
+		reply = in.decide(ctx, r)
 		return nil
 	})
 	if in.workers.Told.Tell("handling a report of "+string(r.device), err) != nil {
 		in.options.Count(EventPanic)
 		return in.refusal(r, devices.ReasonUnavailable)
 	}
+	return reply
+}
+
+// decide asks the handler. The broker let the device in, and its topic is believed.
+func (in *intake) decide(ctx context.Context, r report) (reply devices.Reply) {
+	started, to := time.Now(), in.options.Handler
+	said, err := devices.DecodeReport(r.body)
+	if err == nil {
+		reply, err = to.HandleReport(ctx, devices.Caller{Device: r.device, Via: devices.ViaSession}, said)
+	}
+	if err != nil {
+		refusal := devices.RefusalOf(err)
+		reply = refusal.Reply(said.ID, to.AfterRefusal(refusal.Reason))
+		if reply.Reason == devices.ReasonUnavailable {
+			in.options.Logger.WarnContext(ctx, "report not answered", "device", r.device, "err", err)
+		}
+	}
+	to.CountReport(transport, string(reply.Reason), time.Since(started))
 	return reply
 }
 

@@ -1,8 +1,9 @@
 package mqtt
 
 import (
-	"context"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 )
@@ -23,9 +24,15 @@ func (d *delivered) MessageID() uint16 { return 1 }
 func (d *delivered) Payload() []byte   { return nil }
 func (d *delivered) Ack()              { d.acks++ }
 
-type nothing struct{}
+// counting notes what is counted as a report.
+type counting struct {
+	devices.Handler
+	reasons []string
+}
 
-func (nothing) HandleMQTT(context.Context, devices.ID, []byte) devices.Reply { return devices.Reply{} }
+func (c *counting) CountReport(_, reason string, _ time.Duration) {
+	c.reasons = append(c.reasons, reason)
+}
 
 // TestLargeBodiesAreNotKept: they are refused anyway.
 func TestLargeBodiesAreNotKept(t *testing.T) {
@@ -48,14 +55,15 @@ func TestReceiveDropsAndAcknowledges(t *testing.T) {
 		"bad id":    {delivered{topic: "fleet/v1/é/report"}, EventBadTopic},
 	} {
 		var events []Event
-		options, err := Options{URL: "mqtt://h", Handler: nothing{}, Count: func(e Event) { events = append(events, e) }}.withDefaults()
+		counted := &counting{}
+		options, err := Options{URL: "mqtt://h", Handler: counted, Count: func(e Event) { events = append(events, e) }}.withDefaults()
 		if err != nil {
 			t.Fatal(err)
 		}
 		in := newIntake(options, nil)
 		in.receive(&test.message)
-		if len(events) != 1 || events[0] != test.want || test.message.acks != 1 {
-			t.Errorf("%s: events %v, %d acks", name, events, test.message.acks)
+		if len(events) != 1 || events[0] != test.want || test.message.acks != 1 || !slices.Equal(counted.reasons, []string{string(test.want)}) {
+			t.Errorf("%s: events %v, counted as %v, %d acks", name, events, counted.reasons, test.message.acks)
 		}
 		for _, queue := range in.queues {
 			if len(queue) != 0 {

@@ -9,7 +9,6 @@
 package mqtt
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -21,12 +20,6 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
-
-// Handler answers reports. It is called from several goroutines, for one
-// device in the order of arrival, and must end soon after ctx. Errors are replies.
-type Handler interface {
-	HandleMQTT(ctx context.Context, device devices.ID, body []byte) devices.Reply
-}
 
 // Event is something worth counting.
 type Event string
@@ -44,6 +37,20 @@ const (
 	EventSubscribeFail Event = "subscribe_fail" // the broker refused the subscription, or did not answer
 )
 
+// unhandled is how a report is counted that did not come to the handler, or not
+// whole; empty: it did.
+func (e Event) unhandled() string {
+	switch e {
+	case EventRetained, EventBadTopic:
+		return string(e)
+	case EventBusy:
+		return devices.CodeBusyServer
+	case EventSlow, EventPanic:
+		return devices.CodeUnavailable
+	}
+	return ""
+}
+
 // Options of a Client. URL and Handler are required.
 type Options struct {
 	URL            string      // mqtt://host[:port], tcp://host[:port] or mqtts://host[:port]
@@ -58,9 +65,9 @@ type Options struct {
 	Patience      time.Duration // after it, a report whose handling goes on is answered unavailable; default 3 s
 	BusyAfter     time.Duration // report_after of a device that is refused here, +- 50 %; default 10 s
 
-	Handler Handler
-	Logger  *slog.Logger // default: none
-	Count   func(Event)  // called from many goroutines, must not block; default: none
+	Handler devices.Handler // called from several goroutines, for one device in the order of arrival
+	Logger  *slog.Logger    // default: none
+	Count   func(Event)     // called from many goroutines, must not block; default: none
 
 	Panicked rescue.Told // default: nobody
 }
@@ -88,8 +95,14 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.Count == nil {
-		o.Count = func(Event) {}
+	count := o.Count
+	o.Count = func(e Event) {
+		if reason := e.unhandled(); reason != "" {
+			o.Handler.CountReport(transport, reason, 0)
+		}
+		if count != nil {
+			count(e)
+		}
 	}
 	return o, nil
 }

@@ -43,7 +43,7 @@ func TestHandlersThatHangDeafenNobody(t *testing.T) {
 	counts := &counter{}
 	connect(t, mqtt.Options{
 		URL: s.URL(), Workers: 64, Patience: 100 * time.Millisecond, BusyAfter: time.Second, Count: counts.add,
-		Handler: handlerFunc(func(_ context.Context, id devices.ID, _ []byte) devices.Reply {
+		Handler: handlerOf(func(_ context.Context, id devices.ID, _ string) devices.Reply {
 			<-release
 			return devices.Reply{Re: string(id), Reason: devices.ReasonNone}
 		}),
@@ -74,7 +74,7 @@ func TestHandlerThatHangsHoldsOnlyItsWorker(t *testing.T) {
 	release, entered := make(chan struct{}), make(chan struct{})
 	connect(t, mqtt.Options{
 		URL: s.URL(), Workers: 8, Patience: 100 * time.Millisecond,
-		Handler: handlerFunc(func(_ context.Context, id devices.ID, _ []byte) devices.Reply {
+		Handler: handlerOf(func(_ context.Context, id devices.ID, _ string) devices.Reply {
 			if id == "hangs" {
 				close(entered)
 				<-release
@@ -113,7 +113,7 @@ func TestThousandReportsAtOnce(t *testing.T) {
 	const fleet, workers, queue = 1000, 4, 3 // together less than the broker lets be open
 	connect(t, mqtt.Options{
 		URL: s.URL(), Workers: workers, Queue: queue, Patience: time.Hour,
-		Handler: handlerFunc(func(_ context.Context, id devices.ID, _ []byte) devices.Reply {
+		Handler: handlerOf(func(_ context.Context, id devices.ID, _ string) devices.Reply {
 			if n := inside.Add(1); n > most.Load() {
 				most.Store(n)
 			}

@@ -3,6 +3,7 @@ package mqtt_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -94,27 +95,37 @@ func overBothBrokers(t *testing.T, test func(t *testing.T, s server)) {
 	})
 }
 
-// handlerFunc is a Handler.
-type handlerFunc func(ctx context.Context, device devices.ID, body []byte) devices.Reply
+// handlerFunc answers a report by its id.
+type handlerFunc func(ctx context.Context, device devices.ID, report string) devices.Reply
 
-func (f handlerFunc) HandleMQTT(ctx context.Context, device devices.ID, body []byte) devices.Reply {
-	return f(ctx, device, body)
+// handler is a devices.Handler of which nothing else is asked.
+type handler struct {
+	devices.Handler
+	answer handlerFunc
 }
 
-// echo answers a report with its body as re.
-func echo(_ context.Context, _ devices.ID, body []byte) devices.Reply {
-	return devices.Reply{Re: string(body), Reason: devices.ReasonNone}
+func (h handler) HandleReport(ctx context.Context, caller devices.Caller, report devices.Report) (devices.Reply, error) {
+	return h.answer(ctx, caller.Device, report.ID), nil
 }
 
-// gate is a Handler that says of each report that it came, and answers when it is opened.
+func (handler) CountReport(string, string, time.Duration) {}
+
+func handlerOf(answer handlerFunc) devices.Handler { return handler{answer: answer} }
+
+// echo answers a report with its id.
+func echo(_ context.Context, _ devices.ID, report string) devices.Reply {
+	return devices.Reply{Re: report, Reason: devices.ReasonNone}
+}
+
+// gate is a handlerFunc that says of each report that it came, and answers when it is opened.
 type gate struct{ entered, open chan struct{} }
 
 func newGate() *gate { return &gate{entered: make(chan struct{}, 100), open: make(chan struct{})} }
 
-func (g *gate) HandleMQTT(ctx context.Context, device devices.ID, body []byte) devices.Reply {
+func (g *gate) answer(ctx context.Context, device devices.ID, report string) devices.Reply {
 	g.entered <- struct{}{}
 	<-g.open
-	return echo(ctx, device, body)
+	return echo(ctx, device, report)
 }
 
 // counter counts events.
@@ -223,9 +234,10 @@ func device(t *testing.T, s server, id devices.ID) *fakeDevice {
 	return d
 }
 
-func (d *fakeDevice) report(t *testing.T, body string) {
+// report has an id and asks for work.
+func (d *fakeDevice) report(t *testing.T, id string) {
 	t.Helper()
-	if token := d.Publish(devices.ReportTopic(d.id), 1, false, body); !token.WaitTimeout(patience) || token.Error() != nil {
+	if token := d.Publish(devices.ReportTopic(d.id), 1, false, fmt.Sprintf(`{"id":%q}`, id)); !token.WaitTimeout(patience) || token.Error() != nil {
 		t.Fatalf("report: %v", token.Error())
 	}
 }

@@ -159,13 +159,11 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 
 // attachMQTT adds the MQTT transport.
 func (a *App) attachMQTT(options mqtt.Options) error {
-	reports := mqttReports{a.dispatcher, dispatcher.Sparing(a.log, time.Now)}
-	options.Handler, options.Logger, options.Panicked = reports, a.log, a.dispatcher.Panicked
+	options.Handler, options.Logger, options.Panicked = a.dispatcher, dispatcher.Sparing(a.log, time.Now), a.dispatcher.Panicked
 	options.Count = func(e mqtt.Event) {
 		if e == mqtt.EventConnected {
 			a.accounts.connectedAgain()
 		}
-		reports.count(e)
 	}
 	client, err := mqtt.New(options)
 	a.mqtt = client

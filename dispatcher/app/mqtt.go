@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/netip"
 	"time"
 
@@ -13,55 +12,6 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
-
-// mqttReports answers reports that came over MQTT.
-type mqttReports struct {
-	dispatcher *dispatcher.Dispatcher
-	log        *slog.Logger
-}
-
-// HandleMQTT answers one report. The broker authenticated the device.
-func (m mqttReports) HandleMQTT(ctx context.Context, device devices.ID, body []byte) devices.Reply {
-	started := time.Now()
-	reply := m.answer(ctx, device, body)
-	m.dispatcher.CountReport("mqtt", string(reply.Reason), time.Since(started))
-	return reply
-}
-
-func (m mqttReports) answer(ctx context.Context, device devices.ID, body []byte) devices.Reply {
-	report, err := devices.DecodeReport(body)
-	if err != nil {
-		return m.refusal(report.ID, err)
-	}
-	reply, err := m.dispatcher.HandleReport(ctx, dispatcher.Caller{Device: device, Via: dispatcher.ViaBroker}, report)
-	if err != nil {
-		if errors.Is(err, dispatcher.ErrUnavailable) {
-			m.log.WarnContext(ctx, "report not answered", "device", device, "err", err)
-		}
-		return m.refusal(report.ID, err)
-	}
-	return reply
-}
-
-func (m mqttReports) refusal(re string, err error) devices.Reply {
-	r := devices.RefusalOf(err)
-	return r.Reply(re, m.dispatcher.AfterRefusal(r.Reason))
-}
-
-// count counts the reports that never came to HandleMQTT, or not whole.
-func (m mqttReports) count(event mqtt.Event) {
-	reason := string(event)
-	switch event {
-	case mqtt.EventRetained, mqtt.EventBadTopic:
-	case mqtt.EventBusy:
-		reason = string(devices.ReasonBusyServer)
-	case mqtt.EventSlow, mqtt.EventPanic:
-		reason = string(devices.ReasonUnavailable)
-	default:
-		return
-	}
-	m.dispatcher.CountReport("mqtt", reason, 0)
-}
 
 // pushes wakes devices through the client that is attached by then.
 type pushes struct{ client func() *mqtt.Client }

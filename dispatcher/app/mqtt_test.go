@@ -11,11 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
-type noReports struct{}
-
-func (noReports) HandleMQTT(context.Context, devices.ID, []byte) devices.Reply {
-	return devices.Reply{}
-}
+type noReports struct{ devices.Handler }
 
 // TestBrokerWithTLS: both sides show a certificate, and check the other's.
 func TestBrokerWithTLS(t *testing.T) {
