@@ -13,7 +13,7 @@ const AnswerAfterWait = 30 * time.Second
 // Handler decides how reports are answered. All transports share one: a
 // Report goes in, a Reply comes out. An error refuses the report whole;
 // RefusalOf says how a transport tells that to the device. A transport that can
-// speak first is woken beside it: dispatcher.Waker.
+// speak first is woken beside it: waiters.Waker.
 type Handler interface {
 	// Authenticate says who the bearer of token is, reporting as device.
 	Authenticate(ctx context.Context, device ID, token string) (Caller, error)

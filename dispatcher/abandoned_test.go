@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -19,7 +18,7 @@ func TestAReportThatIsAbandonedLeavesNoSlotBehind(t *testing.T) {
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
 	b.reconcile()
-	caller := dispatcher.Caller{Device: "d1", Via: dispatcher.ViaFleetToken}
+	caller := devices.Caller{Device: "d1", Via: devices.ViaFleetToken}
 	idle := devices.Report{ID: "r", Accept: true}
 
 	ctx, leave := context.WithCancel(b.ctx)
@@ -40,7 +39,7 @@ func TestAReportThatIsAbandonedLeavesNoSlotBehind(t *testing.T) {
 	b.expectHeld(0)
 	b.expectState(g.ID, store.Succeeded)
 
-	if _, err := b.HandleReport(ctx, caller, idle); !errors.Is(err, dispatcher.ErrUnavailable) {
+	if _, err := b.HandleReport(ctx, caller, idle); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("left before the start: %v, want nothing begun", err)
 	}
 }
@@ -60,7 +59,7 @@ func TestALostClaimIsGivenBackAfterTheDeviceLeft(t *testing.T) {
 	})
 	ctx, leave := context.WithCancel(b.ctx)
 	spies.after("Claim", leave)
-	reply, err := b.HandleReport(ctx, dispatcher.Caller{Device: "d1", Via: dispatcher.ViaFleetToken}, devices.Report{Accept: true})
+	reply, err := b.HandleReport(ctx, devices.Caller{Device: "d1", Via: devices.ViaFleetToken}, devices.Report{Accept: true})
 	if err != nil || reply.Reason != devices.ReasonPaused {
 		t.Errorf("reply %+v, %v; want paused", reply, err)
 	}
@@ -78,7 +77,7 @@ func TestAReaperThatIsStoppedFreesWhatItReaped(t *testing.T) {
 	b.lapse()
 	ctx, stop := context.WithCancel(b.ctx)
 	spies.after("Reap", stop)
-	if r, err := b.Reap(ctx); err != nil || r.Retried != 1 {
+	if r, err := b.Upkeep.Reap(ctx); err != nil || r.Retried != 1 {
 		t.Errorf("reaped %+v, %v", r, err)
 	}
 	b.expectHeld(0)
@@ -95,7 +94,7 @@ func TestAGrantThatCannotBeReapedKeepsNoOtherSlot(t *testing.T) {
 	b.granted("d1")
 	b.granted("d2")
 	b.lapse()
-	if r, err := b.Reap(b.ctx); !errors.Is(err, errDown) || r.Retried != 2 {
+	if r, err := b.Upkeep.Reap(b.ctx); !errors.Is(err, errDown) || r.Retried != 2 {
 		t.Errorf("reaped %+v, %v; want two, and the error", r, err)
 	}
 	b.expectHeld(0)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -99,23 +100,23 @@ func withAccounts(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *a
 func TestAccountsFollowTheDevices(t *testing.T) {
 	t.Parallel()
 	b, a := withAccounts(t)
-	_, token, err := b.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{})
+	_, token, err := b.Devices.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{})
 	if err != nil || a.secrets["d1"] != token {
 		t.Fatalf("created: %v, the account's secret is not the token", err)
 	}
-	if token, _, err = b.RotateToken(b.ctx, "op", "d1", time.Hour); err != nil || a.secrets["d1"] != token {
+	if token, _, err = b.Devices.RotateToken(b.ctx, "op", "d1", time.Hour); err != nil || a.secrets["d1"] != token {
 		t.Fatalf("rotated: %v, the account's secret is not the token", err)
 	}
 	a.did(t, "set d1", "set d1")
 	for _, blocked := range []bool{true, false} {
-		if err := b.SetBlocked(b.ctx, "op", "d1", blocked); err != nil {
+		if err := b.Devices.SetBlocked(b.ctx, "op", "d1", blocked); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := b.RotateToken(b.ctx, "op", "d1", 0); err != nil {
+	if _, _, err := b.Devices.RotateToken(b.ctx, "op", "d1", 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.DeleteDevice(b.ctx, "op", "d1", false); err != nil {
+	if _, err := b.Devices.DeleteDevice(b.ctx, "op", "d1", false); err != nil {
 		t.Fatal(err)
 	}
 	a.did(t, "disable d1", "enable d1", "set d1", "disconnect d1", "delete d1")
@@ -125,42 +126,42 @@ func TestBlockingDoesNotNeedTheBroker(t *testing.T) {
 	t.Parallel()
 	b, a := withAccounts(t)
 	for _, id := range []devices.ID{"d1", "d2"} {
-		if _, _, err := b.CreateDevice(b.ctx, "op", id, store.DeviceSpec{}); err != nil {
+		if _, _, err := b.Devices.CreateDevice(b.ctx, "op", id, store.DeviceSpec{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	a.setDown(true)
-	if _, _, err := b.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}); !errors.Is(err, dispatcher.ErrBroker) {
+	if _, _, err := b.Devices.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}); !errors.Is(err, credentials.ErrBroker) {
 		t.Errorf("created without the broker: %v", err)
 	}
 	if _, err := b.store.Device(b.ctx, "d3"); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("d3 is half-created: %v", err)
 	}
-	if err := b.SetBlocked(b.ctx, "op", "d1", true); err != nil {
+	if err := b.Devices.SetBlocked(b.ctx, "op", "d1", true); err != nil {
 		t.Errorf("blocked: %v", err)
 	}
-	if _, err := b.DeleteDevice(b.ctx, "op", "d2", false); err != nil {
+	if _, err := b.Devices.DeleteDevice(b.ctx, "op", "d2", false); err != nil {
 		t.Errorf("deleted: %v", err)
 	}
-	if n, err := b.FollowDevices(b.ctx); n != 0 || !errors.Is(err, errNoBroker) {
+	if n, err := b.Devices.FollowDevices(b.ctx); n != 0 || !errors.Is(err, errNoBroker) {
 		t.Errorf("followed %d, %v", n, err)
 	}
 	a.setDown(false)
-	if n, err := b.FollowDevices(b.ctx); n != 2 || err != nil {
+	if n, err := b.Devices.FollowDevices(b.ctx); n != 2 || err != nil {
 		t.Errorf("followed %d, %v; want both", n, err)
 	}
 	slices.Sort(a.calls)
 	a.did(t, "delete d2", "disable d1", "set d1", "set d2")
-	if _, _, err := b.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}); err != nil {
+	if _, _, err := b.Devices.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}); err != nil {
 		t.Errorf("the same again: %v", err)
 	}
 }
 
 func TestEnrollmentSetsTheAccount(t *testing.T) {
 	t.Parallel()
-	b, a := withAccounts(t, func(c *dispatcher.Config) { c.FleetMode = dispatcher.FleetEnroll })
+	b, a := withAccounts(t, func(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll })
 	a.setDown(true)
-	if _, err := b.tryReport("new", `{}`); !errors.Is(err, dispatcher.ErrUnavailable) {
+	if _, err := b.tryReport("new", `{}`); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("enrolled without the broker: %v", err)
 	}
 	a.setDown(false)
@@ -177,7 +178,7 @@ func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	ctx, cancel := context.WithCancel(b.ctx)
 	errs := make(chan error)
 	create := func(id devices.ID) {
-		_, _, err := b.CreateDevice(ctx, "op", id, store.DeviceSpec{})
+		_, _, err := b.Devices.CreateDevice(ctx, "op", id, store.DeviceSpec{})
 		errs <- err
 	}
 	go create("d1")
@@ -201,21 +202,21 @@ func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 // overBroker is an idle report that the broker speaks for; id may be empty.
 func (b *bench) overBroker(device devices.ID, id string) (devices.Reply, error) {
 	b.t.Helper()
-	return b.HandleReport(b.ctx, dispatcher.Caller{Device: device, Via: dispatcher.ViaBroker}, devices.Report{Accept: true, ID: id})
+	return b.HandleReport(b.ctx, devices.Caller{Device: device, Via: devices.ViaSession}, devices.Report{Accept: true, ID: id})
 }
 
 func TestAReplacedTokenOpensNoSession(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	_, first, err := b.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{})
+	_, first, err := b.Devices.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{})
 	b.must(err)
 	b.must(b.AuthenticateSession(b.ctx, "d1", first))
-	second, _, err := b.RotateToken(b.ctx, "op", "d1", 0)
+	second, _, err := b.Devices.RotateToken(b.ctx, "op", "d1", 0)
 	b.must(err)
-	if err := b.AuthenticateSession(b.ctx, "d1", first); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+	if err := b.AuthenticateSession(b.ctx, "d1", first); !errors.Is(err, devices.ErrUnauthenticated) {
 		t.Errorf("a new session with the token that was replaced: %v", err)
 	}
-	if _, err := b.Authenticate(b.ctx, "d1", first); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+	if _, err := b.Authenticate(b.ctx, "d1", first); !errors.Is(err, devices.ErrUnauthenticated) {
 		t.Errorf("a report with the token that was replaced: %v", err)
 	}
 	b.must(b.AuthenticateSession(b.ctx, "d1", second))
@@ -231,14 +232,14 @@ func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
 			t.Errorf("%s: %v, want %v", device, err, want)
 		}
 	}
-	_, token, err := b.CreateDevice(b.ctx, "op", "d2", store.DeviceSpec{})
+	_, token, err := b.Devices.CreateDevice(b.ctx, "op", "d2", store.DeviceSpec{})
 	b.must(err)
 	b.must(b.AuthenticateSession(b.ctx, "d2", token))
 	for _, device := range []devices.ID{"d1", "d2"} { // by the fleet's token, and by its own
 		expect(device, nil)
-		_, err := b.DeleteDevice(b.ctx, "op", device, false)
+		_, err := b.Devices.DeleteDevice(b.ctx, "op", device, false)
 		b.must(err)
-		expect(device, dispatcher.ErrForbidden)
+		expect(device, devices.ErrForbidden)
 		if _, err := b.store.Device(b.ctx, string(device)); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("%s is back: %v", device, err)
 		}
@@ -254,7 +255,7 @@ func TestADeviceWhoseOwnTokensAreGoneIsForbidden(t *testing.T) {
 	b := embedded(t)
 	b.registered("d1")
 	b.must(b.store.MarkOwnToken(b.ctx, "d1"))
-	if _, err := b.overBroker("d1", "r"); !errors.Is(err, dispatcher.ErrForbidden) {
+	if _, err := b.overBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("a revoked device: %v", err)
 	}
 }

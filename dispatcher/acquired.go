@@ -9,8 +9,8 @@ import (
 )
 
 // claimAge bounds the time between the acquire of a slot and the sending of its
-// claim, claimLimit that of the claim: together well below orphanAge, so that
-// reconciliation never frees a slot under a claim.
+// claim, claimLimit that of the claim: together well below the age of an
+// orphan, so that reconciliation never frees a slot under a claim.
 const (
 	claimAge   = 3 * time.Second
 	claimLimit = 5 * time.Second

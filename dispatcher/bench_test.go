@@ -17,6 +17,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/limits"
@@ -130,11 +131,11 @@ func newBench(tb testing.TB, ledger *store.Store, at testservers.RedisAt, change
 		change(&config)
 	}
 	b.Dispatcher = dispatcher.New(config)
-	if _, err := b.Reap(b.ctx); err != nil { // as a replica that starts does: it learns the time
+	if _, err := b.Upkeep.Reap(b.ctx); err != nil { // as a replica that starts does: it learns the time
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		if err := b.StopHandingOn(context.Background()); err != nil {
+		if err := b.Waiters.Stop(context.Background()); err != nil {
 			tb.Error(err)
 		}
 	})
@@ -199,7 +200,7 @@ const retries = 5
 
 // undecided: nothing came of a report, and sending it again changes nothing else.
 func undecided(reply devices.Reply, err error) bool {
-	return errors.Is(err, dispatcher.ErrUnavailable) ||
+	return errors.Is(err, devices.ErrUnavailable) ||
 		reply.Reason == devices.ReasonUnavailable && len(reply.Acks)+len(reply.Renewed)+len(reply.Cancel) == 0
 }
 
@@ -209,7 +210,7 @@ func (b *bench) tryReport(device, body string) (devices.Reply, error) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return b.HandleReport(b.ctx, dispatcher.Caller{Device: devices.ID(device), Via: dispatcher.ViaFleetToken}, report)
+	return b.HandleReport(b.ctx, devices.Caller{Device: devices.ID(device), Via: devices.ViaFleetToken}, report)
 }
 
 // granted reports idle and expects a task.
@@ -304,18 +305,18 @@ func (b *bench) lapse() {
 	b.ageing(b.t, 100*time.Hour)
 }
 
-func (b *bench) reap() dispatcher.ReapResult {
+func (b *bench) reap() upkeep.ReapResult {
 	b.t.Helper()
-	r, err := b.Reap(b.ctx)
+	r, err := b.Upkeep.Reap(b.ctx)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	return r
 }
 
-func (b *bench) reconcile() dispatcher.ReconcileResult {
+func (b *bench) reconcile() upkeep.ReconcileResult {
 	b.t.Helper()
-	r, err := b.Reconcile(b.ctx)
+	r, err := b.Upkeep.Reconcile(b.ctx)
 	if err != nil {
 		b.t.Fatal(err)
 	}

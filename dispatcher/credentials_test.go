@@ -6,17 +6,18 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 const fleetToken = "fleet-token-of-the-tests"
 
-func enrolling(c *dispatcher.Config) { c.FleetMode = dispatcher.FleetEnroll }
+func enrolling(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll }
 
 // created is a device that an operator registered, and its token.
 func (b *bench) created(id devices.ID) (token string) {
 	b.t.Helper()
-	_, token, err := b.CreateDevice(b.ctx, "op", id, store.DeviceSpec{})
+	_, token, err := b.Devices.CreateDevice(b.ctx, "op", id, store.DeviceSpec{})
 	b.must(err)
 	return token
 }
@@ -28,10 +29,10 @@ func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
 	b := embedded(t, enrolling)
 	token := b.created("made")
 	b.report("enrolled", `{}`)
-	_, _, err := b.RotateToken(b.ctx, "op", "enrolled", 0)
+	_, _, err := b.Devices.RotateToken(b.ctx, "op", "enrolled", 0)
 	b.must(err)
 	for _, device := range []string{"made", "enrolled"} {
-		if reply, err := b.tryReport(device, `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
+		if reply, err := b.tryReport(device, `{}`); !errors.Is(err, devices.ErrForbidden) {
 			t.Errorf("%s: %+v, %v, want forbidden", device, reply, err)
 		}
 	}
@@ -56,7 +57,7 @@ func TestInEnrollAFleetTokenOpensNoSession(t *testing.T) {
 	b.created("made")
 	b.registered("known")
 	for _, device := range []devices.ID{"made", "known", "unknown"} {
-		if err := b.AuthenticateSession(b.ctx, device, fleetToken); !errors.Is(err, dispatcher.ErrForbidden) {
+		if err := b.AuthenticateSession(b.ctx, device, fleetToken); !errors.Is(err, devices.ErrForbidden) {
 			t.Errorf("%s: %v, want forbidden", device, err)
 		}
 	}
@@ -71,7 +72,7 @@ func TestABlockOutlivesDeletion(t *testing.T) {
 		"session": func(b *bench) { _ = b.AuthenticateSession(b.ctx, "d1", fleetToken) },
 		"create":  func(b *bench) { b.created("d1") },
 		"import": func(b *bench) {
-			_, err := b.ImportDevices(b.ctx, "op", []store.NewDevice{{ID: "d1"}}, store.RefuseExisting, 0)
+			_, err := b.Devices.ImportDevices(b.ctx, "op", []store.NewDevice{{ID: "d1"}}, store.RefuseExisting, 0)
 			b.must(err)
 		},
 		"enroll": func(b *bench) { b.must(b.store.EnrollDevice(b.ctx, "d1", []byte("1"), nil)) },
@@ -81,17 +82,17 @@ func TestABlockOutlivesDeletion(t *testing.T) {
 			t.Parallel()
 			b := embedded(t)
 			b.registered("d1")
-			b.must(b.SetBlocked(b.ctx, "op", "d1", true))
+			b.must(b.Devices.SetBlocked(b.ctx, "op", "d1", true))
 			for range 2 { // also the second time
-				_, err := b.DeleteDevice(b.ctx, "op", "d1", false)
+				_, err := b.Devices.DeleteDevice(b.ctx, "op", "d1", false)
 				b.must(err)
 				back(b)
 				if d, err := b.store.Device(b.ctx, "d1"); err != nil || !d.Blocked {
 					t.Fatalf("%+v, %v, want it blocked", d, err)
 				}
 			}
-			b.must(b.SetBlocked(b.ctx, "op", "d1", false))
-			_, err := b.DeleteDevice(b.ctx, "op", "d1", false)
+			b.must(b.Devices.SetBlocked(b.ctx, "op", "d1", false))
+			_, err := b.Devices.DeleteDevice(b.ctx, "op", "d1", false)
 			b.must(err)
 			back(b)
 			if d, err := b.store.Device(b.ctx, "d1"); err != nil || d.Blocked {
@@ -107,13 +108,13 @@ func TestABlockedDeviceThatComesBackGetsNothing(t *testing.T) {
 	b.pool("a", 5, minute)
 	b.registered("d1", "d2")
 	for _, device := range []devices.ID{"d1", "d2"} {
-		b.must(b.SetBlocked(b.ctx, "op", device, true))
-		_, err := b.DeleteDevice(b.ctx, "op", device, false)
+		b.must(b.Devices.SetBlocked(b.ctx, "op", device, true))
+		_, err := b.Devices.DeleteDevice(b.ctx, "op", device, false)
 		b.must(err)
 	}
 	b.batch("a", nil, "d1", "d2")
 	b.expectReason("d1", `{}`, devices.ReasonBlocked)
-	if err := b.AuthenticateSession(b.ctx, "d2", fleetToken); !errors.Is(err, dispatcher.ErrForbidden) {
+	if err := b.AuthenticateSession(b.ctx, "d2", fleetToken); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("a session: %v, want forbidden", err)
 	}
 }
@@ -128,7 +129,7 @@ func TestATokenUsedAtTheBrokerEndsTheFleets(t *testing.T) {
 		_, err := b.overBroker(device, "r")
 		b.must(err)
 	}
-	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
+	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("fleet token: %v, want forbidden", err)
 	}
 	b.report("tokenless", `{}`)

@@ -10,7 +10,8 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/parked"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -82,7 +83,7 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 		older.leave()
 		older.answered()
 		b.isAsked(asked)
-		b.must(deaf.StopHandingOn(b.ctx)) // it has said all that it says
+		b.must(deaf.Waiters.Stop(b.ctx)) // it has said all that it says
 		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
 		if a := newer.answered(); a.Task == nil {
 			b.t.Errorf("%+v, want the place", a)
@@ -126,7 +127,7 @@ func (s *departing) HandOn(ctx context.Context, pool string, pace slots.Pace, ne
 
 // hooked lets a test see, and hold up, what is said of parked reports.
 type hooked struct {
-	dispatcher.Parking
+	waiters.Parking
 	before func()        // a report is announced
 	asked  chan struct{} // who left was asked for; nil: nobody looks
 }
@@ -215,7 +216,7 @@ func TestWhoLeftIsNotFoundInTheLedger(t *testing.T) {
 		b.Dispatcher = b.parking()
 		w := b.parks("leaves")
 		reach := func() store.Reach {
-			b.must(b.FlushReached(b.ctx))
+			b.must(b.Seen.FlushReached(b.ctx))
 			d, err := b.store.Device(b.ctx, "leaves")
 			b.must(err)
 			return d.Reach

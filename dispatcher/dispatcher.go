@@ -2,61 +2,48 @@ package dispatcher
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
+	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters"
 	"github.com/fleetslots/dispatcher/internal/rescue"
-	"github.com/fleetslots/dispatcher/parked"
 	"github.com/fleetslots/dispatcher/store"
-)
-
-var (
-	// ErrUnavailable: nothing could be recorded or acknowledged.
-	ErrUnavailable = devices.ErrUnavailable
-	// ErrForbidden: the caller may not act for this device.
-	ErrForbidden = devices.ErrForbidden
-	// ErrUnauthenticated: no credential, or one that is not known.
-	ErrUnauthenticated = devices.ErrUnauthenticated
-	// ErrBroker: the broker could not be told of a device's new secret. Nothing
-	// was changed; the same may be asked for again.
-	ErrBroker = errors.New("the MQTT broker cannot be told")
-	// ErrAccounts: the broker keeps an account for each device, and is told of
-	// one at a time.
-	ErrAccounts = errors.New("the MQTT broker is told of one device at a time")
 )
 
 // Config sets up a Dispatcher. Zero durations mean the default.
 type Config struct {
 	Store     Store
 	Semaphore Semaphore
-	Limits    Limits   // nil: what has policies does not start
-	Accounts  Accounts // at the broker; nil: none follow the devices
-	Recent    Recent   // nil: nobody is told who was seen last
-	Waker     Waker    // nil: no device can be pushed to
-	Parking   Parking  // nil: no other replica parks reports
+	Limits    policies.Limits      // nil: what has policies does not start
+	Accounts  credentials.Accounts // at the broker; nil: none follow the devices
+	Recent    seen.Recent          // nil: nobody is told who was seen last
+	Waker     waiters.Waker        // nil: no device can be pushed to
+	Parking   waiters.Parking      // nil: no other replica parks reports
 
 	LeaseMargin  time.Duration // kept back from every lease, at most a fifth of it; 0 keeps nothing back
 	LeaseMin     time.Duration // no device is given less; default 1 s
 	ReportPeriod time.Duration // report_after_ms of an idle device; default 30 s
 
-	// Recall repeats a refusal from memory, for a moment, to who asks again at once:
+	// Recall repeats a refusal from memory, for a moment, to a device that asks again at once:
 	// then a storm of such reports asks neither the ledger nor the semaphore.
 	Recall bool
 
 	Offer time.Duration // a slot stays reserved so long for the device that it is offered to; default 3 s
 
-	FleetTokens []string  // none, one or two (rotation)
-	FleetMode   FleetMode // what a fleet token may do; default FleetAny
+	FleetTokens []string              // none, one or two (rotation)
+	FleetMode   credentials.FleetMode // what a fleet token may do; default FleetAny
 
 	MaxParked int // reports that wait for an answer at once (long poll); beyond it they are answered; default 20,000
 
@@ -67,95 +54,81 @@ type Config struct {
 	Jitter func() float64   // in [0,1); default random
 }
 
-// Dispatcher decides. It is safe for concurrent use and starts nothing.
+// Dispatcher answers reports, and has the rooms that stand beside that. It is safe for
+// concurrent use and starts nothing but what Waiters does beside its callers.
 type Dispatcher struct {
-	store         Store
-	semaphore     Semaphore
-	accounts      *accounts
-	config        Config
-	log           *slog.Logger
-	panicked      rescue.Told
-	metrics       *metrics
-	holds         *holdTimes
-	refusals      *refusals
-	rules         *ruleBook
-	uncounted     *uncounted
-	ledgerAway    outage
-	semaphoreAway outage
-	limitedPools  limitedPools
-	idle          *idleLooks
-	seen          *lastSeen // for the ledger
-	reached       *lastSeen // of seen, those of which the ledger does not know how they can be told
-	fresh         *lastSeen // for Config.Recent
-	guard         *clockGuard
-	doubted       atomic.Bool // it was said that the ledger's clock is
-	known         *knownTokens
-	restoring     singleflight.Group // by pool
-	filling       sync.Map           // what of restoring fills limits -> since when
-	following     *following
-	parks         *parks
-	errands       *errands
-	tellings      *turns[telling]
-	lookings      *turns[looking]
-	gone          *turns[[]parked.Report]
-	lines         *poolLines
-	searches      *searches
-	views         *convoys[string, store.View]
-	claiming      *convoys[acquired, claimed] // by pool: one that is locked holds up no other
-	now           func() time.Time
-	jitter        func() float64
+	Waiters  *waiters.Notifier     // who is told of free slots
+	Policies *policies.Checker     // how often tasks may start
+	Devices  *credentials.Registry // who may act for a device
+	Seen     *seen.Devices         // when devices reported
+	Upkeep   *upkeep.Keeper        // the passes
+
+	config   Config
+	log      *slog.Logger
+	metrics  *metrics
+	refusals *refusals
+	away     outages
+	views    *convoys[string, store.View]
+	claiming *convoys[acquired, claimed] // by pool: one that is locked holds up no other
 }
 
 // New builds a Dispatcher.
 func New(config Config) *Dispatcher {
-	config.LeaseMin = cmp.Or(config.LeaseMin, time.Second)
-	config.ReportPeriod = cmp.Or(config.ReportPeriod, 30*time.Second)
-	config.Offer = cmp.Or(config.Offer, 3*time.Second)
-	config.FleetMode = cmp.Or(config.FleetMode, FleetAny)
-	config.MaxParked = cmp.Or(config.MaxParked, maxParked)
-	if config.Logger == nil {
-		config.Logger = slog.New(slog.DiscardHandler)
-	}
-	if config.Now == nil {
-		config.Now = time.Now //nolint:forbidigo // the default of the injected clock
-	}
-	if config.Jitter == nil {
-		config.Jitter = mathrand.Float64
-	}
-	parks := newParks(config.MaxParked, config.Now)
-	parks.show(config.Registerer)
-	d := &Dispatcher{
-		store:     config.Store,
-		semaphore: config.Semaphore,
-		accounts:  newAccounts(config.Accounts),
-		config:    config,
-		log:       Sparing(config.Logger, config.Now),
-		metrics:   newMetrics(config.Registerer),
-		holds:     newHoldTimes(),
-		refusals:  newRefusals(),
-		rules:     newRuleBook(),
-		idle:      &idleLooks{},
-		seen:      newLastSeen(),
-		reached:   newLastSeen(),
-		fresh:     newLastSeen(),
-		guard:     &clockGuard{},
-		uncounted: newUncounted(),
-		known:     newKnownTokens(config.Now),
-		following: newFollowing(),
-		parks:     parks,
-		tellings:  newTurns(telling.and),
-		lookings:  newTurns(looking.and),
-		gone:      newTurns(together[parked.Report]),
-		lines:     newPoolLines(),
-		searches:  newSearches(),
-		now:       config.Now,
-		jitter:    config.Jitter,
-	}
-	d.panicked = d.Panicked
-	d.errands = newErrands(d.panicked)
-	d.views, d.claiming = newViewing(config.Store, d.panicked), newClaiming(config.Store, config.Now, d.panicked)
+	config = config.withDefaults()
+	set := meters.New(config.Registerer)
+	d := &Dispatcher{config: config, log: Sparing(config.Logger, config.Now), metrics: newMetrics(set), refusals: newRefusals()}
+	d.views, d.claiming = newViewing(config.Store, d.Panicked), newClaiming(config.Store, config.Now, d.Panicked)
+	d.Seen = seen.NewDevices(config.Store, config.Recent)
+	d.Devices = credentials.New(credentials.Config{
+		Ledger: config.Store, Look: d.look, Accounts: config.Accounts,
+		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Logger: d.log, Now: config.Now,
+	})
+	d.Policies = policies.New(policies.Config{
+		Ledger: config.Store, Limits: config.Limits, Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
+	})
+	d.Waiters = waiters.New(waiters.Config{
+		Ledger: config.Store, Semaphore: config.Semaphore, Policies: d.Policies, Parking: config.Parking, Waker: config.Waker,
+		ReportPeriod: config.ReportPeriod, Offer: config.Offer, MaxParked: config.MaxParked,
+		Pushed:      d.refusals.forget,
+		Unreachable: func(v store.View) { d.Seen.MarkReach(v.Device.ID, store.Seen{At: v.Now, Reach: store.ReachNone}) },
+		Meters:      set, Logger: d.log, Debug: config.Logger, Panicked: d.Panicked, Now: config.Now,
+	})
+	d.Upkeep = upkeep.New(upkeep.Config{
+		Ledger: config.Store, Semaphore: config.Semaphore, Waiters: d.Waiters, Settle: d.settle, ReportPeriod: config.ReportPeriod,
+		Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
+	})
 	return d
 }
+
+func (c Config) withDefaults() Config {
+	c.LeaseMin = cmp.Or(c.LeaseMin, time.Second)
+	c.ReportPeriod = cmp.Or(c.ReportPeriod, 30*time.Second)
+	c.Offer = cmp.Or(c.Offer, 3*time.Second)
+	c.FleetMode = cmp.Or(c.FleetMode, credentials.FleetAny)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now //nolint:forbidigo // the default of the injected clock
+	}
+	if c.Jitter == nil {
+		c.Jitter = mathrand.Float64
+	}
+	return c
+}
+
+// Authenticate is that of the registry.
+func (d *Dispatcher) Authenticate(ctx context.Context, device devices.ID, token string) (devices.Caller, error) {
+	return d.Devices.Authenticate(ctx, device, token) //nolint:wrapcheck // the registry's own
+}
+
+// AuthenticateSession is that of the registry.
+func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
+	return d.Devices.AuthenticateSession(ctx, device, token) //nolint:wrapcheck // the registry's own
+}
+
+// Tallies are what this process has counted of each pool.
+func (d *Dispatcher) Tallies() map[string]meters.Tally { return d.metrics.set.Tallies() }
 
 // Panicked logs and counts what one goroutine of this process panicked with: it ended
 // nothing but what it was doing.

@@ -39,16 +39,16 @@ func TestWithoutTheLedgerNothingIsAcknowledged(t *testing.T) {
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")
 	spies.down("RecordResults")
-	if reply, err := b.tryReport("d1", result(g, "succeeded", "")); !errors.Is(err, dispatcher.ErrUnavailable) {
+	if reply, err := b.tryReport("d1", result(g, "succeeded", "")); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("result not recorded, answered %+v, %v; want no acknowledgement", reply, err)
 	}
 	b.expectState(g.ID, store.Dispatched)
 	spies.down("Renew")
-	if _, err := b.tryReport("d1", running(g)); !errors.Is(err, dispatcher.ErrUnavailable) {
+	if _, err := b.tryReport("d1", running(g)); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("not renewed: %v", err)
 	}
 	spies.down("Views")
-	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, dispatcher.ErrUnavailable) {
+	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("no view: %v", err)
 	}
 }
@@ -138,7 +138,7 @@ func workAll(b *bench, device string, tasks int, done func()) {
 	deadline := time.Now().Add(2 * time.Minute)
 	for n := 0; n < tasks; {
 		reply, err := b.tryReport(device, body)
-		if errors.Is(err, dispatcher.ErrUnavailable) && time.Now().Before(deadline) {
+		if errors.Is(err, devices.ErrUnavailable) && time.Now().Before(deadline) {
 			continue // a machine under load: send the same again
 		}
 		if err != nil || time.Now().After(deadline) {

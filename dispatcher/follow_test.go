@@ -9,6 +9,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -69,9 +70,9 @@ func following(t *testing.T) (*bench, *forgetfulStore, *silentSemaphore) {
 	return b, ledger, semaphore
 }
 
-func (b *bench) follow() dispatcher.ReconcileResult {
+func (b *bench) follow() upkeep.ReconcileResult {
 	b.t.Helper()
-	r, err := b.Follow(b.ctx)
+	r, err := b.Upkeep.Follow(b.ctx)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func TestFollowTellsLaterWhatItCouldNotTell(t *testing.T) {
 	b.follow()
 	b.pool("a", 2, minute)
 	semaphore.silent.Store(true)
-	if _, err := b.Follow(b.ctx); err == nil {
+	if _, err := b.Upkeep.Follow(b.ctx); err == nil {
 		t.Error("followed without a semaphore")
 	}
 	ledger.forgets.Store(true)
@@ -160,7 +161,7 @@ func TestFollowReconcilesOnceAfterAnOutage(t *testing.T) {
 	ledger.forgets.Store(true)
 	semaphore.outages.Add(1)
 	semaphore.silent.Store(true)
-	if _, err := b.Follow(b.ctx); err == nil {
+	if _, err := b.Upkeep.Follow(b.ctx); err == nil {
 		t.Error("reconciled without a semaphore")
 	}
 	b.redis.FlushDB(b.ctx)
@@ -189,12 +190,12 @@ func TestFollowReconcilesWhatAnswers(t *testing.T) {
 	b.redis.FlushDB(b.ctx)
 	semaphore.refuses.Store("b")
 	semaphore.outages.Add(1)
-	if r, err := b.Follow(b.ctx); err == nil || r.Restored != 2 {
+	if r, err := b.Upkeep.Follow(b.ctx); err == nil || r.Restored != 2 {
 		t.Errorf("followed %+v, %v; want pools a and c restored", r, err)
 	}
 	semaphore.asked.Store(0)
 	ledger.pools.Store(0)
-	if r, err := b.Follow(b.ctx); err == nil || r.Restored != 0 || semaphore.asked.Load() != 1 || ledger.pools.Load() != 0 {
+	if r, err := b.Upkeep.Follow(b.ctx); err == nil || r.Restored != 0 || semaphore.asked.Load() != 1 || ledger.pools.Load() != 0 {
 		t.Errorf("followed %+v, %v, asked for %d pools, read %d; want one asked for", r, err, semaphore.asked.Load(), ledger.pools.Load())
 	}
 	semaphore.refuses.Store("")
@@ -220,7 +221,7 @@ func TestFollowTellsWhileAPoolHangs(t *testing.T) {
 	semaphore.outages.Add(1)
 	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
 	defer cancel()
-	if r, err := b.Follow(ctx); err == nil || r.Resized != 1 {
+	if r, err := b.Upkeep.Follow(ctx); err == nil || r.Resized != 1 {
 		t.Errorf("followed %+v, %v; want pool b resized, and no answer of pool a", r, err)
 	}
 }
@@ -232,7 +233,7 @@ func TestFollowForgetsDeletedPools(t *testing.T) {
 	b, _, semaphore := following(t)
 	b.pool("a", 1, minute)
 	semaphore.silent.Store(true)
-	if _, err := b.Follow(b.ctx); err == nil {
+	if _, err := b.Upkeep.Follow(b.ctx); err == nil {
 		t.Fatal("a semaphore that is silent was told of a change")
 	}
 	if err := b.store.DeletePool(b.ctx, "test", "a"); err != nil {
@@ -240,4 +241,34 @@ func TestFollowForgetsDeletedPools(t *testing.T) {
 	}
 	semaphore.silent.Store(false)
 	b.follow()
+}
+
+// A replica forgets a pool that another one deleted: nothing is asked about it any more.
+func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	other := b.replica()
+	b.pool("a", 1, minute)
+	b.pool("b", 1, minute)
+	for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
+		if _, err := d.Upkeep.Reconcile(b.ctx); err != nil {
+			t.Fatal(err)
+		}
+		d.Waiters.Pools.Held("a", "", minute)
+		d.Waiters.Pools.Wait("a")
+	}
+	if err := b.store.DeletePool(b.ctx, "test", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Upkeep.ForgetPool(b.ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Upkeep.Reconcile(b.ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
+		if known := d.Waiters.Pools.Known(); len(known) != 1 || !known["b"] {
+			t.Errorf("known are %v, want b alone", known)
+		}
+	}
 }

@@ -4,28 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
+	"maps"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 var (
-	// errFull: the pool has no free slot; another pool may have one.
-	errFull = errors.New("pool full")
-	// errMended: what stood in the way was repaired or is known now.
-	errMended = errors.New("decide again")
+	// errNoted: what stands in the way is noted with the report; another task may start.
+	errNoted = errors.New("full or limited")
+	// errRepaired: what stood in the way was repaired.
+	errRepaired = errors.New("decide again")
 )
 
 // freshGrant is how long a grant is sent after it was asked for without another look.
 const freshGrant = time.Second
 
-// maxMends bounds how often one report is decided again after a repair.
-const maxMends = 2
+// mostRepairs bounds how often one report is decided again after a repair.
+const mostRepairs = 2
 
 // nextTask decides what the device does now and makes it true: a redelivery, a
 // new grant, or a refusal with a time. Each further turn knows one full pool or
@@ -33,15 +33,14 @@ const maxMends = 2
 func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 	d.findOffers(ctx, h)
 	defer d.giveBack(h)
-	full := make(map[string]bool)
-	h.limited, h.shut = nil, nil
-	for mends := 0; ; {
-		choice := decision.Decide(h.situation(full))
+	h.full, h.limited, h.shut = make(map[string]bool), make(map[int64]decision.Obstacle), nil
+	for repairs := 0; ; {
+		choice := decision.Decide(h.situation())
 		switch {
 		case choice.Reason != devices.ReasonGranted:
 			d.refuse(h, choice)
 			return
-		case h.caller.Via == ViaBroker && h.report.ID == "":
+		case h.caller.Via == devices.ViaSession && h.report.ID == "":
 			// A reply that names no report cannot tell its device how old it is.
 			h.reply.Code, h.reply.Detail = "id_required", "id: needed over MQTT to be granted anything"
 			d.refuse(h, decision.Choice{Reason: devices.ReasonDeclined})
@@ -50,11 +49,9 @@ func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 		switch err := d.carryOut(ctx, h, choice); {
 		case err == nil:
 			return
-		case errors.Is(err, errLimited): // noted with the tasks
-		case errors.Is(err, errFull):
-			full[choice.Tasks[0].Pool] = true
-		case errors.Is(err, errMended) && mends < maxMends:
-			mends++
+		case errors.Is(err, errNoted):
+		case errors.Is(err, errRepaired) && repairs < mostRepairs:
+			repairs++
 		default:
 			d.cannotConfirm(h, err)
 			return
@@ -63,7 +60,7 @@ func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
 }
 
 func (d *Dispatcher) carryOut(ctx context.Context, h *handling, choice decision.Choice) (err error) {
-	asked := d.now()
+	asked := d.config.Now()
 	if choice.Redeliver {
 		err = d.redeliver(ctx, h)
 	} else {
@@ -79,19 +76,19 @@ func (d *Dispatcher) carryOut(ctx context.Context, h *handling, choice decision.
 // been delivered by another replica and have ended since. Devices drop what they have
 // ended; this makes it rare for those that do not.
 func (d *Dispatcher) confirm(ctx context.Context, h *handling, asked time.Time) error {
-	for h.reply.Task != nil && d.now().Sub(asked) > freshGrant {
-		asked = d.now()
+	for h.reply.Task != nil && d.config.Now().Sub(asked) > freshGrant {
+		asked = d.config.Now()
 		if err := d.lookAgain(ctx, h); err != nil {
 			return err
 		}
 		if g := h.view.Grant; g == nil || g.Token != h.reply.Task.Token {
-			return errMended
+			return errRepaired
 		}
 	}
 	return nil
 }
 
-func (h *handling) situation(full map[string]bool) decision.Situation {
+func (h *handling) situation() decision.Situation {
 	return decision.Situation{
 		Now:        h.view.Now,
 		Standstill: h.view.Standstill,
@@ -101,7 +98,7 @@ func (h *handling) situation(full map[string]bool) decision.Situation {
 		Holding:    h.view.Grant,
 		Mentioned:  h.view.Grant != nil && h.mentioned[grantKey{h.view.Grant.Task, h.view.Grant.Token}],
 		Candidates: h.view.Candidates,
-		Full:       full,
+		Full:       h.full,
 		Offered:    h.offered,
 		Limited:    h.limited,
 	}
@@ -114,31 +111,55 @@ func (d *Dispatcher) cannotConfirm(h *handling, err error) {
 	d.refuse(h, decision.Choice{Reason: devices.ReasonUnavailable})
 }
 
+// grantWithin is grant for what its policies let start. They are asked before a
+// slot is, so that no slot waits for them.
+func (d *Dispatcher) grantWithin(ctx context.Context, h *handling, open []store.Candidate) error {
+	if !policies.Limited(open) {
+		return d.grant(ctx, h, open)
+	}
+	pool := open[0].Pool
+	passed, reserved, refused := d.Policies.Reserve(ctx, h.view, open, h.lease, h.nonce)
+	maps.Copy(h.limited, refused)
+	if len(passed) == 0 {
+		h.shut = append(h.shut, pool)
+		return errNoted
+	}
+	h.committed = ""
+	err := d.grant(ctx, h, passed)
+	if errors.Is(err, store.ErrOutcomeUnknown) { // it is found out later
+		d.Policies.Uncounted(pool, reserved)
+	} else {
+		d.Policies.Settle(ctx, pool, h.committed, reserved)
+	}
+	return err
+}
+
 // grant acquires a slot of the tasks' pool for whichever has its turn, and
-// claims that task on it. It returns errFull or errMended when another turn may
-// succeed.
+// claims that task on it. It returns errNoted or errRepaired when another turn
+// may succeed.
 func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candidate) error {
-	started := d.now()
+	started := d.config.Now()
 	open = d.firsts(open)
 	pool, device := open[0].Pool, string(h.caller.Device)
-	request := slots.Request{Device: device, Wants: h.wants(open), Chance: d.jitter(), Reach: slots.Reach(d.reachOf(h))}
-	got, offers, err := d.semaphore.Acquire(ctx, pool, h.patient(d.pace(pool)), []slots.Request{request})
-	d.semaphoreAway.saw(err, started)
+	request := slots.Request{Device: device, Wants: h.wants(open), Chance: d.config.Jitter(), Reach: slots.Reach(d.reachOf(h))}
+	got, offers, err := d.config.Semaphore.Acquire(ctx, pool, h.pace(d.Waiters.Pace(pool)), []slots.Request{request})
+	d.away.semaphore.saw(err, started)
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}
-	h.steps.done("acquired", d.now())
-	d.handOn(pool, offers, started)
+	h.steps.Done("acquired", d.config.Now())
+	d.Waiters.Offer(pool, offers, started)
 	switch got[0].Status {
 	case slots.StatusUnknown:
-		if err := d.makeKnown(ctx, pool); err != nil {
+		if err := d.Upkeep.MakeKnown(ctx, pool); err != nil {
 			return err
 		}
-		return errMended
+		return errRepaired
 	case slots.StatusFull:
 		h.lineUp(got[0].After)
-		d.lines.wait(pool)
-		return errFull
+		d.Waiters.Pools.Wait(pool)
+		h.full[pool] = true
+		return errNoted
 	}
 	c, lease := open[got[0].Want], request.Wants[got[0].Want].Lease
 	claim := store.Claim{Task: c.Task, Device: device, Pool: pool, Slot: got[0].Slot, Lease: lease}
@@ -161,7 +182,7 @@ func (d *Dispatcher) firsts(open []store.Candidate) []store.Candidate {
 		}
 	}
 	for i := range firsts[:max(len(firsts)-slots.MaxWants, 0)] {
-		other := i + int(d.jitter()*float64(len(firsts)-i))
+		other := i + int(d.config.Jitter()*float64(len(firsts)-i))
 		firsts[i], firsts[other] = firsts[other], firsts[i]
 	}
 	return firsts[max(len(firsts)-slots.MaxWants, 0):]
@@ -180,19 +201,7 @@ func (h *handling) wants(open []store.Candidate) []slots.Want {
 }
 
 // lease id of a task, should this report be granted it.
-func (h *handling) lease(c store.Candidate) string {
-	return fmt.Sprintf("%d.%d.%s", c.Task, c.Attempt, h.nonce)
-}
-
-// taskOf is the task that a lease id was made for; 0: it is none of ours.
-func taskOf(lease string) int64 {
-	task, _, _ := strings.Cut(lease, ".")
-	id, err := strconv.ParseInt(task, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return id
-}
+func (h *handling) lease(c store.Candidate) string { return decision.LeaseID(c, h.nonce) }
 
 // lineUp notes when the semaphore expects the device again: the earliest time,
 // when it stands in the lines of several pools.
@@ -207,13 +216,13 @@ func (h *handling) lineUp(after time.Duration) {
 // if not, reconciliation finds the slot.
 func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, claim acquired) error {
 	got, err := d.claiming.ride(ctx, claim.Pool, claim)
-	h.steps.done("claimed", d.now())
+	h.steps.Done("claimed", d.config.Now())
 	if err == nil && got.late {
 		err = fmt.Errorf("the slot came more than %s ago: too late", claimAge)
 	}
 	if err != nil {
 		if !errors.Is(err, store.ErrOutcomeUnknown) {
-			d.release(ctx, claim.Pool, claim.Lease)
+			d.Waiters.Return(ctx, claim.Pool, claim.Lease)
 		}
 		return fmt.Errorf("claiming a slot of pool %s: %w", claim.Pool, err)
 	}
@@ -225,12 +234,12 @@ func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, 
 		return nil
 	case store.ClaimConflict:
 		d.metrics.conflicted(claim.Pool)
-		d.release(ctx, claim.Pool, claim.Lease)
-		if _, err := d.ReconcilePool(ctx, claim.Pool); err != nil {
+		d.Waiters.Return(ctx, claim.Pool, claim.Lease)
+		if _, err := d.Upkeep.ReconcilePool(ctx, claim.Pool); err != nil {
 			return err
 		}
 	default:
-		d.release(ctx, claim.Pool, claim.Lease)
+		d.Waiters.Return(ctx, claim.Pool, claim.Lease)
 	}
 	return d.decideAgain(ctx, h)
 }
@@ -240,18 +249,18 @@ func (d *Dispatcher) decideAgain(ctx context.Context, h *handling) error {
 	if err := d.lookAgain(ctx, h); err != nil {
 		return err
 	}
-	return errMended
+	return errRepaired
 }
 
 // redeliver sends the grant that the device holds again: its first reply was
-// lost. It returns errMended when the grant has ended meanwhile.
+// lost. It returns errRepaired when the grant has ended meanwhile.
 func (d *Dispatcher) redeliver(ctx context.Context, h *handling) error {
 	held := *h.view.Grant
 	if d.usable(held) < d.config.LeaseMin { // counts as no delivery
 		d.deliver(h, held)
 		return nil
 	}
-	g, err := d.store.Redeliver(ctx, held.Task, held.Token)
+	g, err := d.config.Store.Redeliver(ctx, held.Task, held.Token)
 	if errors.Is(err, store.ErrNotFound) {
 		return d.decideAgain(ctx, h)
 	}

@@ -57,7 +57,7 @@ func (b *bench) pushed(device, body string) devices.Reply {
 		b.t.Fatal(err)
 	}
 	for try := 0; ; try++ {
-		reply, err := b.HandleReport(b.ctx, dispatcher.Caller{Device: devices.ID(device), Via: dispatcher.ViaBroker}, report)
+		reply, err := b.HandleReport(b.ctx, devices.Caller{Device: devices.ID(device), Via: devices.ViaSession}, report)
 		if err == nil && !undecided(reply, nil) {
 			return reply
 		}
@@ -115,7 +115,7 @@ func (b *bench) passing() {
 			case <-done:
 				return
 			case <-tick.C:
-				_ = b.HandOnAll(context.Background())
+				_ = b.Waiters.FillAll(context.Background())
 			}
 		}
 	})
@@ -155,7 +155,7 @@ func TestAFreedPlaceIsHandedOn(t *testing.T) {
 func TestSleepersAreFound(t *testing.T) {
 	t.Parallel()
 	for name, look := range map[string]func(b *bench){
-		"at once":     func(b *bench) { b.HandOn("a") },
+		"at once":     func(b *bench) { b.Waiters.Fill("a") },
 		"by the pass": func(b *bench) { b.passing() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestSleepersAreFound(t *testing.T) {
 				for _, device := range []string{"d1", "d2", "d3"} {
 					b.expectPushed(device, devices.ReasonNone)
 				}
-				b.must(b.FlushSeen(b.ctx))
+				b.must(b.Seen.Flush(b.ctx))
 				priority := -5
 				b.batch("a", func(in *store.Batch) { in.Priority = priority }, "unseen", "d3", "d1", "d2")
 				look(b)

@@ -64,7 +64,7 @@ func idleBench(t *testing.T, test func(b *bench, clock *elapsing, r func() float
 func (b *bench) look(clock *elapsing, passed time.Duration) {
 	b.t.Helper()
 	clock.pass(passed)
-	if err := b.CountIdle(b.ctx); err != nil {
+	if err := b.Upkeep.CountIdle(b.ctx); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -99,7 +99,7 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 		if n := count(); n != 0 {
 			b.t.Errorf("%f slot-seconds, and nobody was seen", n)
 		}
-		if err := b.FlushSeen(b.ctx); err != nil {
+		if err := b.Seen.Flush(b.ctx); err != nil {
 			b.t.Fatal(err)
 		}
 		// Looks are a second apart, and the ledger gives 0.9 s or more to each. Sums of
@@ -131,7 +131,7 @@ func TestAFullPoolIsNotIdle(t *testing.T) {
 		g := b.granted("d1")
 		b.report("d2", `{"id":"1"}`)
 		b.report("d3", `{"id":"1"}`)
-		if err := b.FlushSeen(b.ctx); err != nil {
+		if err := b.Seen.Flush(b.ctx); err != nil {
 			b.t.Fatal(err)
 		}
 		for range 3 {
@@ -159,7 +159,7 @@ func TestReplicasShareIdleTime(t *testing.T) {
 	b.pool("a", 3, minute)
 	b.report("d1", `{"id":"1","accept":false}`)
 	b.batch("a", nil, "d1")
-	if err := b.FlushSeen(b.ctx); err != nil {
+	if err := b.Seen.Flush(b.ctx); err != nil {
 		t.Fatal(err)
 	}
 	began, err := b.store.Clock(b.ctx)
@@ -180,7 +180,7 @@ func TestReplicasShareIdleTime(t *testing.T) {
 		var wait sync.WaitGroup
 		for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
 			wait.Go(func() {
-				if err := d.CountIdle(b.ctx); err != nil {
+				if err := d.Upkeep.CountIdle(b.ctx); err != nil {
 					t.Error(err)
 				}
 			})

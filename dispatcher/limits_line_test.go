@@ -110,15 +110,15 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	for _, device := range names {
 		b.expectPushed(device, devices.ReasonNone)
 	}
-	b.must(b.FlushSeen(b.ctx))
+	b.must(b.Seen.Flush(b.ctx))
 	b.device("before", "x")
 	b.batch("a", nil, "before")
 	b.ended("before", b.granted("before"), "succeeded", "", devices.OutcomeRecorded)
-	if _, err := b.SettleLimits(b.ctx); err != nil {
+	if _, err := b.Policies.SettleAll(b.ctx); err != nil {
 		t.Fatal(err)
 	}
 	b.batch("a", nil, names...)
-	b.HandOn("a")
+	b.Waiters.Fill("a")
 	b.eventuallyWoken(w, "free")
 	line, err := b.semaphore.HandOn(b.ctx, "a", slots.Pace{Period: minute, Offer: minute}, nil)
 	if err != nil || line.Waiting != 1 {

@@ -67,7 +67,7 @@ func TestALimitedDeviceIsToldWhenAndHoldsNoSlot(t *testing.T) {
 		if got := b.granted("d2"); got.Pool != "free" {
 			b.t.Errorf("granted of pool %s", got.Pool)
 		}
-		top, err := b.TopLimited(b.ctx, "a", 5)
+		top, err := b.Policies.Top(b.ctx, "a", 5)
 		if err != nil || len(top) != 1 || top[0].Subject != "tags.account=x" || top[0].Times < 2 {
 			b.t.Errorf("top: %+v, %v", top, err)
 		}
@@ -219,7 +219,7 @@ func TestWhatNobodyCounted(t *testing.T) {
 		b.granted("d1")
 		for range 2 {
 			b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
-			if done, err := b.SettleLimits(b.ctx); err != nil || done.Pools != 1 || done.Counted != 1 {
+			if done, err := b.Policies.SettleAll(b.ctx); err != nil || done.Pools != 1 || done.Counted != 1 {
 				b.t.Errorf("settled %+v, %v", done, err)
 			}
 		}
@@ -278,7 +278,7 @@ func TestTwoReplicasNeverBothPass(t *testing.T) {
 				d = other
 			}
 			all.Go(func() {
-				reply, err := d.HandleReport(b.ctx, dispatcher.Caller{Device: devices.ID(name), Via: dispatcher.ViaFleetToken}, devices.Report{ID: "1", Accept: true})
+				reply, err := d.HandleReport(b.ctx, devices.Caller{Device: devices.ID(name), Via: devices.ViaFleetToken}, devices.Report{ID: "1", Accept: true})
 				if err == nil && reply.Reason == devices.ReasonGranted {
 					granted.Add(1)
 				}

@@ -1,14 +1,12 @@
 package dispatcher
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fleetslots/dispatcher/dispatcher/decision"
-	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 )
 
 // series counts what a registry shows of each metric.
@@ -30,17 +28,18 @@ func series(t *testing.T, r *prometheus.Registry) map[string]int {
 func TestMetricsFollowThePools(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
-	m := newMetrics(r)
-	m.show("a")
-	m.show("b")
+	d := New(Config{Registerer: r})
+	m, set := d.metrics, d.metrics.set
+	set.Show("a")
+	set.Show("b")
 	m.grants.WithLabelValues("b").Inc()
 	m.denials.WithLabelValues("b", "full").Inc()
 	m.hold.WithLabelValues("b", "succeeded").Observe(1)
 	m.wait.WithLabelValues("b").Observe(1)
-	m.drifted("b", 1)
+	set.Count("b", meters.Tally{Drift: 1})
 	m.conflicted("a")
-	m.handedOn("b", time.Second)
-	m.show("b")
+	d.Waiters.HandedOn("b", time.Second)
+	set.Show("b")
 	n := series(t, r)
 	for name, want := range map[string]int{
 		"dispatcher_slot_grants_total": 2, "dispatcher_slot_conflicts_total": 2, "dispatcher_slots_forced_total": 2,
@@ -50,12 +49,10 @@ func TestMetricsFollowThePools(t *testing.T) {
 			t.Errorf("%d series of %s, want %d", n[name], name, want)
 		}
 	}
-	if a, b := m.tallies.of["a"], m.tallies.of["b"]; a != (Tally{Conflicts: 1}) || b != (Tally{Drift: 1}) {
+	if a, b := set.Tallies()["a"], set.Tallies()["b"]; a != (meters.Tally{Conflicts: 1}) || b != (meters.Tally{Drift: 1}) {
 		t.Errorf("tallies: %+v, %+v", a, b)
 	}
-	gone := m.shown()
-	delete(gone, "a")
-	m.forget(gone)
+	set.Forget("b")
 	n = series(t, r)
 	for name, want := range map[string]int{
 		"dispatcher_slot_grants_total": 1, "dispatcher_slot_conflicts_total": 1, "dispatcher_slots_forced_total": 1,
@@ -67,50 +64,7 @@ func TestMetricsFollowThePools(t *testing.T) {
 			t.Errorf("without b: %d series of %s, want %d", n[name], name, want)
 		}
 	}
-	if len(m.tallies.of) != 1 {
-		t.Errorf("without b: %v", m.tallies.of)
-	}
-}
-
-// TestPolicyLabelsAreBounded: batches come and go, each with policies of its own.
-func TestPolicyLabelsAreBounded(t *testing.T) {
-	t.Parallel()
-	r := prometheus.NewRegistry()
-	m := newMetrics(r)
-	for i := range 3 * policyNames {
-		p := limits.Policy{Name: fmt.Sprintf("n-%d", i), Per: "pool", Algorithm: limits.Fixed, PerMS: 1000, Max: 1}
-		rules, err := limits.Compile("batch 1", []limits.Policy{p})
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.limited("a", judged{check: limits.NewCheck("1", "", rules, limits.Facts{})})
-	}
-	if n := series(t, r)["dispatcher_limit_checks_total"]; n != policyNames+1 {
-		t.Errorf("%d series, want %d", n, policyNames+1)
-	}
-}
-
-// TestPoliciesOfOneNameAreToldApart: of a pool and of a profile, say.
-func TestPoliciesOfOneNameAreToldApart(t *testing.T) {
-	t.Parallel()
-	r := prometheus.NewRegistry()
-	m := newMetrics(r)
-	var all []*limits.Rule
-	for _, owner := range []string{"pool a", "profile x"} {
-		rules, err := limits.Compile(owner, []limits.Policy{{Name: "n", Per: "pool", Algorithm: limits.Fixed, PerMS: 1000, Max: 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, rules...)
-	}
-	m.limited("a", judged{check: limits.NewCheck("1", "", all, limits.Facts{}), refused: []int{1}, obstacle: &decision.Obstacle{}})
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families { // what did not refuse is not counted where another did
-		if f.GetName() == "dispatcher_limit_checks_total" && (len(f.GetMetric()) != 1 || f.GetMetric()[0].GetCounter().GetValue() != 1) {
-			t.Errorf("%v, want one that was limited", f.GetMetric())
-		}
+	if len(set.Tallies()) != 1 {
+		t.Errorf("without b: %v", set.Tallies())
 	}
 }

@@ -32,3 +32,8 @@ func (o *outage) lasted(now time.Time) time.Duration {
 	}
 	return now.Sub(o.since)
 }
+
+// outages are those of the servers that reports need.
+type outages struct {
+	ledger, semaphore outage
+}

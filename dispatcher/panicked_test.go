@@ -1,8 +1,6 @@
 package dispatcher
 
 import (
-	"context"
-	"errors"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,15 +8,11 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// A panic beside a report is counted, and the turn of its pool goes on.
+// A panic is counted.
 func TestPanicsAreCounted(t *testing.T) {
 	t.Parallel()
 	metrics := prometheus.NewRegistry()
-	d := New(Config{Registerer: metrics})
-	d.errands.start(func(context.Context) { panic("by the test") })
-	if err := d.StopHandingOn(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	New(Config{Registerer: metrics}).Panicked("testing", &rescue.Panic{Cause: "by the test"})
 	families, err := metrics.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -31,28 +25,5 @@ func TestPanicsAreCounted(t *testing.T) {
 	}
 	if counted != 1 {
 		t.Errorf("%v panics counted, want 1", counted)
-	}
-}
-
-func TestTurnGoesOnAfterAPanic(t *testing.T) {
-	t.Parallel()
-	turns, calls := newTurns(func(_, more int) int { return more }), 0
-	do := func(n int) error {
-		if calls++; n == 1 {
-			turns.add("p", 2) // comes up meanwhile
-			panic("by the test")
-		}
-		return nil
-	}
-	for range 2 {
-		if !turns.add("p", 1) {
-			t.Fatal("the turn was never given back")
-		}
-		if _, ok := errors.AsType[*rescue.Panic](turns.inTurn("p", do)); !ok {
-			t.Error("the panic is not told")
-		}
-	}
-	if calls != 4 {
-		t.Errorf("%d calls, want 4", calls)
 	}
 }

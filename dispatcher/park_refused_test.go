@@ -8,7 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/parked"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -37,7 +37,7 @@ func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.SetBlocked(b.ctx, "test", "blocked", true); err != nil {
+	if err := b.Devices.SetBlocked(b.ctx, "test", "blocked", true); err != nil {
 		t.Fatal(err)
 	}
 	g := b.granted("d1")
@@ -70,7 +70,7 @@ func TestStopAnswersAllThatWait(t *testing.T) {
 	b.pool("a", 0, minute)
 	b.batch("a", nil, "d1")
 	full, none := b.parks("d1"), b.parks("d2")
-	b.StopWaiting()
+	b.Waiters.Parks.Stop()
 	for w, want := range map[*waiting]devices.Reason{full: devices.ReasonFull, none: devices.ReasonNone} {
 		if a := w.answered(); a.Reason != want || a.ReportAfterMS != 2500 { // half of 5 s: the tests' jitter
 			t.Errorf("%s: %+v, want %s, and to come again in 2500 ms", w.caller.Device, a, want)
@@ -123,12 +123,12 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 		want devices.Reason
 	}{
 		"token revoked": {func(b *bench) error {
-			_, _, err := b.RotateToken(b.ctx, "test", "d1", 0)
+			_, _, err := b.Devices.RotateToken(b.ctx, "test", "d1", 0)
 			return err
 		}, devices.ReasonNone},
-		"blocked": {func(b *bench) error { return b.SetBlocked(b.ctx, "test", "d1", true) }, devices.ReasonBlocked},
+		"blocked": {func(b *bench) error { return b.Devices.SetBlocked(b.ctx, "test", "d1", true) }, devices.ReasonBlocked},
 		"deleted": {func(b *bench) error {
-			_, err := b.DeleteDevice(b.ctx, "test", "d1", true)
+			_, err := b.Devices.DeleteDevice(b.ctx, "test", "d1", true)
 			return err
 		}, devices.ReasonNone},
 	} {
@@ -140,7 +140,7 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 				c.Now = func() time.Time { return start.Add(time.Duration(elapsed.Load())) }
 			})
 			b.pool("a", 1, minute)
-			_, token, err := b.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{})
+			_, token, err := b.Devices.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -56,7 +56,7 @@ func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 		t.Errorf("reply %+v: want none acknowledged, one renewed", reply)
 	}
 	// And alone it is no reply at all.
-	if _, err := b.tryReport("d2", result(done, "succeeded", "")); !errors.Is(err, dispatcher.ErrUnavailable) {
+	if _, err := b.tryReport("d2", result(done, "succeeded", "")); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("nothing recorded: %v", err)
 	}
 }
@@ -123,7 +123,7 @@ func TestWhatRunsIsAskedBackInTimeToRenew(t *testing.T) {
 func TestAnEmptyFleetTokenIsNone(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(c *dispatcher.Config) { c.FleetTokens = []string{""} })
-	if _, err := b.Authenticate(b.ctx, "d1", ""); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+	if _, err := b.Authenticate(b.ctx, "d1", ""); !errors.Is(err, devices.ErrUnauthenticated) {
 		t.Errorf("no credential: %v", err)
 	}
 }

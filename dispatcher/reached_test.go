@@ -36,7 +36,7 @@ func TestReachIsWrittenSoon(t *testing.T) {
 		b.registered("woken")
 		expect := func(want map[string]store.Reach) {
 			b.t.Helper()
-			b.must(d.FlushReached(b.ctx))
+			b.must(d.Seen.FlushReached(b.ctx))
 			if len(touching.touched) != len(want) {
 				b.t.Fatalf("written %v, want %v", touching.touched, want)
 			}

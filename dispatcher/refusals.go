@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	recallTold   = 100 * time.Millisecond // that a refusal is repeated to a device which can be told of a place
+	recallTold   = 100 * time.Millisecond // that a refusal is repeated to a device which can be told of a slot
 	recallPolled = time.Second            // and to one that polls: none is asked back sooner
 	mostRefusals = 20_000                 // remembered; beyond it all are forgotten: a bound, not a policy
 )
@@ -17,16 +17,15 @@ const (
 // refusals are the devices that a full pool refused a moment ago. One that asks
 // the same again gets the same answer from memory: a storm of such reports costs
 // neither the ledger nor Redis anything. Nothing is ever granted from here, and
-// what leaves a place of the pool free, as far as this replica knows, ends it.
+// what leaves a slot of the pool free, as far as this replica knows, ends it.
 type refusals struct {
-	mu   sync.Mutex
-	all  map[string]denial // by device
-	pool map[string]int    // how often a place of it was left free
+	mu  sync.Mutex
+	all map[string]denial // by device
 }
 
 type denial struct {
 	pool  string
-	freed int
+	freed int           // slots of it that were left free before
 	until time.Time     // the answer is repeated
 	back  time.Time     // when the device was told to come
 	reach store.Reach   // as of the report that was refused
@@ -34,7 +33,7 @@ type denial struct {
 }
 
 func newRefusals() *refusals {
-	return &refusals{all: make(map[string]denial), pool: make(map[string]int)}
+	return &refusals{all: make(map[string]denial)}
 }
 
 // note remembers the refusal of a report that asked and did nothing else.
@@ -43,18 +42,16 @@ func (r *refusals) note(device string, of denial) {
 	defer r.mu.Unlock()
 	if len(r.all) >= mostRefusals {
 		clear(r.all)
-		clear(r.pool)
 	}
-	of.freed = r.pool[of.pool]
 	r.all[device] = of
 }
 
 // recall finds the refusal that a device is to hear again.
-func (r *refusals) recall(device string, now time.Time) (denial, bool) {
+func (r *refusals) recall(device string, now time.Time, freed func(pool string) int) (denial, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	of, found := r.all[device]
-	if found && (of.freed != r.pool[of.pool] || !now.Before(of.until)) {
+	if found && (of.freed != freed(of.pool) || !now.Before(of.until)) {
 		delete(r.all, device)
 		found = false
 	}
@@ -68,13 +65,6 @@ func (r *refusals) forget(device string) {
 	delete(r.all, device)
 }
 
-// freed ends what is remembered of a pool.
-func (r *refusals) freed(pool string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.pool[pool]++
-}
-
 // onlyAsks says whether a report does nothing but ask for a task.
 func onlyAsks(r devices.Report) bool {
 	return r.Accept && len(r.Results)+len(r.Running) == 0 && r.Attributes == nil
@@ -85,26 +75,26 @@ func (d *Dispatcher) remember(h *handling) {
 	if !d.config.Recall || h.reply.Reason != devices.ReasonFull || h.park != nil || !onlyAsks(h.report) || h.reply.Code != "" || h.reply.Credential != "" || len(h.reply.Cancel) > 0 || len(h.pools()) != 1 {
 		return
 	}
-	now, lasts := d.now(), recallPolled
+	now, lasts := d.config.Now(), recallPolled
 	reach := d.reachOf(h)
 	if reach != store.ReachNone {
 		lasts = recallTold
 	}
 	d.refusals.note(string(h.caller.Device), denial{
-		pool: h.oldestPool(), until: now.Add(lasts), reach: reach,
+		pool: h.oldestPool(), freed: d.Waiters.Pools.Freed(h.oldestPool()), until: now.Add(lasts), reach: reach,
 		back: now.Add(time.Duration(h.reply.ReportAfterMS) * time.Millisecond), age: h.view.Now.Sub(now),
 	})
 }
 
 // recall answers a report from memory, if its device was refused the same a
-// moment ago. One that can be told of a place is asked back as soon as the
+// moment ago. One that can be told of a slot is asked back as soon as the
 // answer is no longer repeated: it may have been told meanwhile, by another replica.
-func (d *Dispatcher) recall(caller Caller, report devices.Report) *handling {
-	if !onlyAsks(report) || caller.Via == ViaBroker && report.ID == "" {
+func (d *Dispatcher) recall(caller devices.Caller, report devices.Report) *handling {
+	if !onlyAsks(report) || caller.Via == devices.ViaSession && report.ID == "" {
 		return nil
 	}
-	now := d.now()
-	of, found := d.refusals.recall(string(caller.Device), now)
+	now := d.config.Now()
+	of, found := d.refusals.recall(string(caller.Device), now, d.Waiters.Pools.Freed)
 	if !found {
 		return nil
 	}
@@ -114,6 +104,6 @@ func (d *Dispatcher) recall(caller Caller, report devices.Report) *handling {
 		back = of.until
 	}
 	h.reply.ReportAfterMS = max(back.Sub(now).Milliseconds()+1, 0)
-	d.mark(string(caller.Device), store.Seen{At: now.Add(of.age), Reach: of.reach})
+	d.Seen.Mark(string(caller.Device), store.Seen{At: now.Add(of.age), Reach: of.reach})
 	return h
 }

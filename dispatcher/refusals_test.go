@@ -96,7 +96,7 @@ func TestAFreePlaceEndsRefusalsFromMemory(t *testing.T) {
 		b.expectReason("d", `{}`, devices.ReasonGranted)
 		b.expectReason("e", `{}`, devices.ReasonFull)
 		b.pool("a", 2, 300*time.Second)
-		if _, err := b.ReconcilePool(b.ctx, "a"); err != nil {
+		if _, err := b.Upkeep.ReconcilePool(b.ctx, "a"); err != nil {
 			b.t.Fatal(err)
 		}
 		b.expectReason("e", `{}`, devices.ReasonGranted)

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
 func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
@@ -15,10 +14,10 @@ func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
 	if err := b.store.SetBlocked(b.ctx, "test", "d1", true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.overBroker("d1", "r"); !errors.Is(err, dispatcher.ErrForbidden) {
+	if _, err := b.overBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("report: %v", err)
 	}
-	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); !errors.Is(err, dispatcher.ErrForbidden) {
+	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("session: %v", err)
 	}
 }

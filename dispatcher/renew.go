@@ -24,9 +24,9 @@ func (d *Dispatcher) renew(ctx context.Context, h *handling) error {
 	if len(valid) == 0 {
 		return nil
 	}
-	outcomes, err := d.store.Renew(ctx, valid)
+	outcomes, err := d.config.Store.Renew(ctx, valid)
 	if err != nil {
-		return fmt.Errorf("%w: renewing: %w", ErrUnavailable, err)
+		return fmt.Errorf("%w: renewing: %w", devices.ErrUnavailable, err)
 	}
 	var failed error
 	for i, outcome := range outcomes {
@@ -47,8 +47,8 @@ func (d *Dispatcher) answerRenewal(ctx context.Context, h *handling, r store.Ren
 		return nil
 	}
 	// Kept with the grant, so that a failure after it ends the task.
-	if err := d.store.AskCancel(ctx, r.Task, r.Token, why); err != nil {
-		return fmt.Errorf("%w: noting the end of a run: %w", ErrUnavailable, err)
+	if err := d.config.Store.AskCancel(ctx, r.Task, r.Token, why); err != nil {
+		return fmt.Errorf("%w: noting the end of a run: %w", devices.ErrUnavailable, err)
 	}
 	return nil
 }

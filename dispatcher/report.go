@@ -9,42 +9,44 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 // handling is one report on its way through the steps.
 type handling struct {
-	caller    Caller
+	caller    devices.Caller
 	report    devices.Report
 	view      store.View
 	nonce     string
 	mentioned map[grantKey]bool
 	stopping  bool                        // something the device runs has no right to
-	offered   []string                    // pools that keep a place for it, if it has work in several
+	offered   []string                    // pools in which a slot is offered to it, if it has work in several
 	turn      time.Duration               // when a full pool expects the device again; 0: none was full
-	park      *park                       // the answer may wait (long poll); nil: it may not
+	park      *waiters.Park               // the answer may wait (long poll); nil: it may not
 	waitsIn   string                      // oldestPool, of a parked report
+	full      map[string]bool             // pools found full
 	limited   map[int64]decision.Obstacle // by task: what its policies say
 	shut      []string                    // pools of which they let nothing start
 	committed string                      // the lease that was claimed
-	steps     *steps                      // of the handoff that it is; nil: not noted
+	steps     *waiters.Steps              // of the handoff that it is; nil: not noted
 	reply     devices.Reply
 }
 
 // grantKey names a grant as a device does.
 type grantKey struct{ task, token int64 }
 
-// handleLimit bounds the handling of one report. It is below orphanAge, and
+// handleLimit bounds the handling of one report. It is below the age of an orphan (upkeep), and
 // below the time that a process has to stop.
 const handleLimit = 8 * time.Second
 
 // HandleReport answers one report: results first, then running tasks, then
-// redelivery, then the next task. It returns ErrForbidden, or ErrUnavailable
+// redelivery, then the next task. It returns devices.ErrForbidden, or devices.ErrUnavailable
 // when nothing could be recorded; every other trouble is in the reply.
 //
 // A report that was begun is finished within 8 s, also when ctx ends meanwhile:
 // the half of one would leave a slot without a grant behind.
-func (d *Dispatcher) HandleReport(ctx context.Context, caller Caller, report devices.Report) (devices.Reply, error) {
+func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, report devices.Report) (devices.Reply, error) {
 	h, err := d.handle(ctx, caller, report, nil)
 	if err != nil {
 		return devices.Reply{}, err
@@ -55,13 +57,13 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller Caller, report dev
 
 // handle is HandleReport, for a report that may be parked as p if there is
 // room; nil: it may not be. Any report of a device ends an older one that waits.
-func (d *Dispatcher) handle(ctx context.Context, caller Caller, report devices.Report, p *park) (*handling, error) {
+func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, p *waiters.Park) (*handling, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("%w: not begun: %w", ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: not begun: %w", devices.ErrUnavailable, err)
 	}
 	if p == nil {
 		if h := d.recall(caller, report); h != nil {
-			d.parks.arrive(string(caller.Device), nil)
+			d.Waiters.Parks.Arrive(string(caller.Device), nil)
 			return h, nil
 		}
 	}
@@ -76,10 +78,12 @@ func (d *Dispatcher) handle(ctx context.Context, caller Caller, report devices.R
 		mentioned: make(map[grantKey]bool),
 		reply:     devices.Reply{Re: report.ID},
 	}
-	if err := d.admit(ctx, h); err != nil {
-		return nil, err
+	admitted, err := d.Devices.Admit(ctx, caller, view)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the registry's own
 	}
-	if d.parks.arrive(string(caller.Device), p) {
+	h.view.Device, h.reply.Credential = admitted.Device, admitted.Credential
+	if d.Waiters.Parks.Arrive(string(caller.Device), p) {
 		h.park = p
 	}
 	d.markReport(h)
@@ -117,11 +121,11 @@ func (d *Dispatcher) unavailable(h *handling, err error) error {
 }
 
 func (d *Dispatcher) look(ctx context.Context, device devices.ID) (store.View, error) {
-	asked := d.now()
+	asked := d.config.Now()
 	view, err := d.views.ride(ctx, "", string(device))
-	d.ledgerAway.saw(err, asked)
+	d.away.ledger.saw(err, asked)
 	if err != nil {
-		return store.View{}, fmt.Errorf("%w: reading the device: %w", ErrUnavailable, err)
+		return store.View{}, fmt.Errorf("%w: reading the device: %w", devices.ErrUnavailable, err)
 	}
 	return view, nil
 }
@@ -144,7 +148,7 @@ func (d *Dispatcher) mergeAttributes(ctx context.Context, h *handling) error {
 	if h.report.Attributes == nil {
 		return nil
 	}
-	err := d.store.MergeAttributes(ctx, string(h.caller.Device), h.report.Attributes)
+	err := d.config.Store.MergeAttributes(ctx, string(h.caller.Device), h.report.Attributes)
 	if errors.Is(err, store.ErrTooLarge) {
 		// The device's results must not be lost over it.
 		h.reply.Code = devices.CodeAttributesTooLarge
@@ -152,7 +156,7 @@ func (d *Dispatcher) mergeAttributes(ctx context.Context, h *handling) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%w: merging attributes: %w", ErrUnavailable, err)
+		return fmt.Errorf("%w: merging attributes: %w", devices.ErrUnavailable, err)
 	}
 	return nil
 }
@@ -190,4 +194,23 @@ func (h *handling) oldestPool() string {
 		return h.waitsIn
 	}
 	return slices.MinFunc(h.view.Candidates, decision.Older).Pool
+}
+
+// seeing is when a report was seen, by the ledger's clock: a device that it
+// registers was not seen before it was there.
+func (h *handling) seeing() time.Time {
+	if d := h.view.Device; d != nil && d.CreatedAt.After(h.view.Now) {
+		return d.CreatedAt
+	}
+	return h.view.Now
+}
+
+// markReport notes a report, and how its device can be told of a slot.
+func (d *Dispatcher) markReport(h *handling) {
+	device, report := string(h.caller.Device), store.Seen{At: h.seeing(), Reach: d.reachOf(h)}
+	if h.view.Device != nil && h.view.Device.Reach != report.Reach {
+		d.Seen.MarkReach(device, report)
+	} else {
+		d.Seen.Mark(device, report)
+	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -29,45 +30,45 @@ func TestABlockedDeviceIsToldToStop(t *testing.T) {
 func TestTheFleetTokenHoldsUntilADeviceUsesItsOwn(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	own := dispatcher.NewToken()
-	hash := dispatcher.HashToken(own)
+	own := credentials.NewToken()
+	hash := credentials.HashToken(own)
 	if _, err := b.store.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{}, hash[:], nil); err != nil {
 		t.Fatal(err)
 	}
-	authenticate := func(device, token string) (dispatcher.Caller, error) {
+	authenticate := func(device, token string) (devices.Caller, error) {
 		return b.Authenticate(b.ctx, devices.ID(device), token)
 	}
-	if _, err := authenticate("d1", "nobody's"); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+	if _, err := authenticate("d1", "nobody's"); !errors.Is(err, devices.ErrUnauthenticated) {
 		t.Errorf("unknown token: %v", err)
 	}
-	if _, err := authenticate("d2", own); !errors.Is(err, dispatcher.ErrForbidden) {
+	if _, err := authenticate("d2", own); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("d1's token for d2: %v", err)
 	}
 	b.expectReason("d1", `{}`, devices.ReasonNone) // the fleet token still acts for it
 	caller, err := authenticate("d1", own)
-	if err != nil || caller.Via != dispatcher.ViaOwnToken {
+	if err != nil || caller.Via != devices.ViaOwnToken {
 		t.Fatalf("own token: %+v, %v", caller, err)
 	}
 	if _, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
+	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("fleet token after the own one was used: %v", err)
 	}
-	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); !errors.Is(err, dispatcher.ErrForbidden) {
+	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("fleet token at the broker: %v", err)
 	}
 }
 
 func TestEnrollmentGivesADeviceItsOwnToken(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.FleetMode = dispatcher.FleetEnroll })
+	b := embedded(t, func(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll })
 	first := b.report("new", `{}`).Credential
 	second := b.report("new", `{}`).Credential // the first reply was lost
 	if first == "" || second == "" || first == second {
 		t.Fatalf("credentials %q and %q", first, second)
 	}
-	if _, err := b.Authenticate(b.ctx, "new", first); !errors.Is(err, dispatcher.ErrUnauthenticated) {
+	if _, err := b.Authenticate(b.ctx, "new", first); !errors.Is(err, devices.ErrUnauthenticated) {
 		t.Errorf("replaced credential: %v", err)
 	}
 	caller, err := b.Authenticate(b.ctx, "new", second)
@@ -78,7 +79,7 @@ func TestEnrollmentGivesADeviceItsOwnToken(t *testing.T) {
 	if err != nil || reply.Credential != "" {
 		t.Errorf("with its own token: %+v, %v", reply, err)
 	}
-	if _, err := b.tryReport("new", `{}`); !errors.Is(err, dispatcher.ErrForbidden) {
+	if _, err := b.tryReport("new", `{}`); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("fleet token afterwards: %v", err)
 	}
 }
@@ -105,7 +106,7 @@ func TestOverBrokersATaskNeedsAnID(t *testing.T) {
 func TestBrokerDevicesWithoutAFleetTokenMustBeKnown(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(c *dispatcher.Config) { c.FleetTokens = nil })
-	if _, err := b.overBroker("d1", "r"); !errors.Is(err, dispatcher.ErrForbidden) {
+	if _, err := b.overBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("unknown device: %v", err)
 	}
 	if _, err := b.store.Device(b.ctx, "d1"); !errors.Is(err, store.ErrNotFound) {

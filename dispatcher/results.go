@@ -3,13 +3,13 @@ package dispatcher
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// recordResults commits every result of the report and frees their places. The
+// recordResults commits every result of the report and frees their slots. The
 // acknowledgements come in the order of the results. With an error, those that
 // could not be committed are not acknowledged: the device sends them again.
 func (d *Dispatcher) recordResults(ctx context.Context, h *handling) error {
@@ -22,7 +22,7 @@ func (d *Dispatcher) recordResults(ctx context.Context, h *handling) error {
 	}
 	var outcomes []store.ResultOutcome
 	if len(valid) > 0 {
-		outcomes = d.store.RecordResults(ctx, valid, d.settle)
+		outcomes = d.config.Store.RecordResults(ctx, valid, d.settle)
 	}
 	var failed error
 	for _, r := range h.report.Results {
@@ -32,8 +32,8 @@ func (d *Dispatcher) recordResults(ctx context.Context, h *handling) error {
 		}
 		outcome := outcomes[0]
 		outcomes = outcomes[1:]
-		if d.panicked.Tell("recording a result", outcome.Err) != nil {
-			failed = fmt.Errorf("%w: recording a result: %w", ErrUnavailable, outcome.Err)
+		if rescue.Told(d.Panicked).Tell("recording a result", outcome.Err) != nil {
+			failed = fmt.Errorf("%w: recording a result: %w", devices.ErrUnavailable, outcome.Err)
 			continue
 		}
 		if outcome.Ended != nil {
@@ -49,37 +49,13 @@ func (d *Dispatcher) ack(h *handling, ack devices.Ack) {
 	h.reply.Acks = append(h.reply.Acks, ack)
 }
 
-// ended frees the place of a grant that is gone from the ledger. When the
+// ended frees the slot of a grant that is gone from the ledger. When the
 // semaphore cannot be reached the reconciler frees it later.
 func (d *Dispatcher) ended(ctx context.Context, g store.Grant, cause store.EndCause) {
 	held := g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt)
-	d.holds.add(g.Pool, g.Kind, held)
+	d.Waiters.Pools.Held(g.Pool, g.Kind, held)
 	d.metrics.hold.WithLabelValues(g.Pool, string(cause)).Observe(held.Seconds())
-	d.release(ctx, g.Pool, g.Lease)
-}
-
-// releaseLimit bounds a release: the caller waits for it.
-const releaseLimit = 2 * time.Second
-
-// release frees slots, also when the time of the caller is up: what holds no
-// grant must not wait for reconciliation.
-func (d *Dispatcher) release(ctx context.Context, pool string, leases ...string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
-	defer cancel()
-	if _, err := d.free(ctx, pool, leases); err != nil {
-		d.log.WarnContext(ctx, "a slot stays reserved until it is reconciled", "pool", pool, "leases", len(leases), "err", err)
-	}
-}
-
-// free frees slots and hands them on. It says for each lease whether it held one.
-func (d *Dispatcher) free(ctx context.Context, pool string, leases []string) ([]bool, error) {
-	since := d.now()
-	freed, offers, err := d.semaphore.Release(ctx, pool, d.pace(pool), leases)
-	if len(offers) == 0 { // what is offered is free to nobody else
-		d.refusals.freed(pool)
-	}
-	d.handOn(pool, offers, since)
-	return freed, err
+	d.Waiters.Return(ctx, g.Pool, g.Lease)
 }
 
 // causes are what the statuses of the wire mean to the ledger.

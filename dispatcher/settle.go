@@ -17,7 +17,7 @@ const (
 // settle decides what becomes of a task whose grant ended. It is pure but for
 // the jitter of the backoff.
 func (d *Dispatcher) settle(e store.Ending) store.Settlement {
-	return settlement(e, d.jitter)
+	return settlement(e, d.config.Jitter)
 }
 
 func settlement(e store.Ending, jitter func() float64) store.Settlement {

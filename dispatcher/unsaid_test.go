@@ -9,7 +9,8 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/parked"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 )
 
 // passEvery is how often the application hands on
@@ -49,9 +50,9 @@ func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 			}
 			for after := first; after <= first+passEvery; after += passEvery { // two passes
 				b.at(freed, after)
-				b.must(other.HandOnAll(b.ctx))
+				b.must(other.Waiters.FillAll(b.ctx))
 			}
-			b.must(other.StopHandingOn(b.ctx))
+			b.must(other.Waiters.Stop(b.ctx))
 			if got := living.woken(); !slices.Contains(got, "second") {
 				t.Errorf("woken after two passes: %q", got)
 			}
@@ -60,7 +61,7 @@ func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 }
 
 // silentBoard loses what it is to tell others.
-type silentBoard struct{ dispatcher.Parking }
+type silentBoard struct{ waiters.Parking }
 
 func (silentBoard) Wake(context.Context, []parked.Call) error { return nil }
 
@@ -81,14 +82,14 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 					Store: b.store, Semaphore: b.semaphore, Parking: silentBoard{parked.New(b.redis, b.database)},
 					FleetTokens: []string{"fleet-token-of-the-tests"}, Offer: minute,
 				})
-				t.Cleanup(func() { _ = d.StopHandingOn(context.Background()) })
+				t.Cleanup(func() { _ = d.Waiters.Stop(context.Background()) })
 				return d
 			}
 			frees, deaf := replica(), replica()
 			b.Dispatcher = frees
 			b.pool("a", 1, minute)
 			b.reconcile()
-			_, err := deaf.Reconcile(b.ctx)
+			_, err := deaf.Upkeep.Reconcile(b.ctx)
 			b.must(err)
 			b.batch("a", nil, "first", "waits")
 			freed := time.Now()
@@ -101,7 +102,7 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 				for i, d := range []*dispatcher.Dispatcher{frees, deaf} {
 					if after >= first[i] && (after-first[i])%passEvery == 0 {
 						b.at(freed, after)
-						b.must(d.HandOnAll(b.ctx))
+						b.must(d.Waiters.FillAll(b.ctx))
 					}
 				}
 			}
@@ -132,7 +133,7 @@ func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 	b.pushed("first", result(*held.Task, "succeeded", ""))
 	b.eventuallyWoken(w, "gone")
 	b.at(began, kept)
-	b.must(b.HandOnAll(b.ctx))
+	b.must(b.Waiters.FillAll(b.ctx))
 	b.eventuallyWoken(w, "gone", "next")
 
 	held = b.expectPushed("next", devices.ReasonGranted)

@@ -67,7 +67,7 @@ func TestAReplicaThatStartsAfterAStepEndsNoLease(t *testing.T) {
 		}{{100 * time.Hour, 0}, {0, 1}} {
 			b.must(b.store.KeepClockPair(b.ctx, store.ClockPair{Ledger: clock.Kept.Ledger.Add(-test.step), Wall: clock.Kept.Wall}))
 			other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore})
-			if r, err := other.Reap(b.ctx); err != nil || r.Retried != test.want {
+			if r, err := other.Upkeep.Reap(b.ctx); err != nil || r.Retried != test.want {
 				b.t.Errorf("after a step of %s: reaped %+v, %v; want %d", test.step, r, err, test.want)
 			}
 		}
@@ -92,7 +92,7 @@ func TestReapManyAtOnce(t *testing.T) {
 	ended := make(chan int, 2)
 	for range 2 {
 		go func() {
-			r, err := b.Reap(b.ctx)
+			r, err := b.Upkeep.Reap(b.ctx)
 			if err != nil {
 				t.Error(err)
 			}
@@ -216,7 +216,7 @@ func TestLastSeenIsThatOfTheReport(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.report("d1", `{}`)
-	if err := b.FlushSeen(b.ctx); err != nil {
+	if err := b.Seen.Flush(b.ctx); err != nil {
 		t.Fatal(err)
 	}
 	d, err := b.store.Device(b.ctx, "d1")

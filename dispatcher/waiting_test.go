@@ -7,7 +7,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/parked"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 )
 
 const (
@@ -18,7 +18,7 @@ const (
 // waiting is a report whose answer may be held.
 type waiting struct {
 	t      testing.TB
-	caller dispatcher.Caller
+	caller devices.Caller
 	parked chan struct{} // closed when it is
 	answer chan answered
 	leave  context.CancelFunc // the device closes its connection
@@ -31,7 +31,7 @@ type answered struct {
 }
 
 // wait sends a report that lets its answer wait.
-func (b *bench) wait(d *dispatcher.Dispatcher, caller dispatcher.Caller, body string, wait time.Duration) *waiting {
+func (b *bench) wait(d *dispatcher.Dispatcher, caller devices.Caller, body string, wait time.Duration) *waiting {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
 	if err != nil {
@@ -52,8 +52,8 @@ func (b *bench) wait(d *dispatcher.Dispatcher, caller dispatcher.Caller, body st
 	return w
 }
 
-func fleetCaller(device string) dispatcher.Caller {
-	return dispatcher.Caller{Device: devices.ID(device), Via: dispatcher.ViaFleetToken}
+func fleetCaller(device string) devices.Caller {
+	return devices.Caller{Device: devices.ID(device), Via: devices.ViaFleetToken}
 }
 
 // parks sends a report that must be parked.
@@ -100,7 +100,7 @@ func (w *waiting) stillParked() {
 
 // wake tells a replica that a place of pool "a" is offered to the device.
 func wake(d *dispatcher.Dispatcher, device string) {
-	d.Parked().Called([]parked.Call{{Device: device, Pool: "a"}})
+	d.Waiters.Parks.Called([]parked.Call{{Device: device, Pool: "a"}})
 }
 
 // keepingOffers lets no place be given up only because the machine stands still.
@@ -129,10 +129,10 @@ func (b *bench) parking(changes ...func(*dispatcher.Config)) *dispatcher.Dispatc
 	hears, ended := make(chan struct{}, 100), make(chan struct{})
 	go func() {
 		defer close(ended)
-		board.Listen(ctx, d.Parked(), func() { hears <- struct{}{} })
+		board.Listen(ctx, d.Waiters.Parks, func() { hears <- struct{}{} })
 	}()
 	b.t.Cleanup(func() {
-		if err := d.StopHandingOn(context.Background()); err != nil {
+		if err := d.Waiters.Stop(context.Background()); err != nil {
 			b.t.Error(err)
 		}
 		stop()

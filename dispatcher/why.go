@@ -13,18 +13,18 @@ import (
 // Why explains a task. What the semaphore knows is told if it answers.
 // store.ErrNotFound.
 func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation, error) {
-	v, err := d.store.TaskView(ctx, task)
+	v, err := d.config.Store.TaskView(ctx, task)
 	if err != nil {
 		return decision.Explanation{}, fmt.Errorf("explaining: %w", err)
 	}
 	return decision.Explain(v, func(waiting store.Candidate) decision.Known {
-		limited := d.limitsOf(ctx, v)
+		limited := d.Policies.Of(ctx, v)
 		known := decision.Known{
 			Lines: d.linesOf(ctx, v, waiting, limited), Limited: limited,
 			Seen: d.lastSeenOf(v), Period: d.config.ReportPeriod,
 		}
-		if d.holds.known(waiting.Pool) {
-			known.Hold = d.holds.mean(waiting.Pool)
+		if hold, seen := d.Waiters.Pools.Hold(waiting.Pool); seen {
+			known.Hold = hold
 		}
 		return known
 	}), nil
@@ -60,7 +60,7 @@ func (d *Dispatcher) lineOf(ctx context.Context, pool string, tasks []store.Cand
 	for i, c := range tasks {
 		waiters[i] = slots.Waiter{Batch: c.Batch, Task: c.Task, Weight: c.Weight, Priority: c.Priority}
 	}
-	standing, err := d.semaphore.Standing(ctx, pool, v.Task.Device, waiters)
+	standing, err := d.config.Semaphore.Standing(ctx, pool, v.Task.Device, waiters)
 	switch {
 	case err != nil:
 		d.log.WarnContext(ctx, "task explained without the semaphore", "pool", pool, "err", err)
@@ -79,7 +79,7 @@ func (d *Dispatcher) lineOf(ctx context.Context, pool string, tasks []store.Cand
 // lastSeenOf is when the device last reported, as the ledger or this replica
 // knows it; zero: never.
 func (d *Dispatcher) lastSeenOf(v store.TaskView) time.Time {
-	seen := d.seen.at(v.Task.Device)
+	seen := d.Seen.At(v.Task.Device)
 	if v.Device != nil && v.Device.LastSeen != nil && v.Device.LastSeen.After(seen) {
 		seen = *v.Device.LastSeen
 	}

@@ -85,7 +85,7 @@ func (b *bench) changePool(reason string, change func(*store.PoolSpec)) {
 		return nil
 	})
 	b.must(err)
-	_, err = b.ReconcilePool(b.ctx, "a")
+	_, err = b.Upkeep.ReconcilePool(b.ctx, "a")
 	b.must(err)
 }
 

@@ -229,7 +229,7 @@ func TestWhySaysThePositionInLine(t *testing.T) {
 				b.t.Errorf("%s: %+v, want position %d and no estimate", device, r, place+1)
 			}
 		}
-		b.Held("a", 20*time.Minute)
+		b.Waiters.Pools.Held("a", "", 20*time.Minute)
 		g := b.granted("d0")
 		b.report("d0", fmt.Sprintf(`{"id":"r","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, g.ID, g.Token))
 		b.granted("d1")
@@ -270,10 +270,10 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 	forServers(t, func(b *bench) {
 		b.pool("a", 9, minute)
 		for _, id := range []string{"registered", "silent", "quiet", "deleted"} {
-			_, _, err := b.CreateDevice(b.ctx, "ann", devices.ID(id), store.DeviceSpec{})
+			_, _, err := b.Devices.CreateDevice(b.ctx, "ann", devices.ID(id), store.DeviceSpec{})
 			b.must(err)
 		}
-		_, err := b.DeleteDevice(b.ctx, "ann", "deleted", false)
+		_, err := b.Devices.DeleteDevice(b.ctx, "ann", "deleted", false)
 		b.must(err)
 		_, err = b.store.EnsureDevice(b.ctx, "revoked")
 		b.must(err)
@@ -328,7 +328,7 @@ func TestWhySaysHowATaskEnded(t *testing.T) {
 		b.expectReason("waits", `{"id":"x"}`, devices.ReasonNone)
 		b.expectWhy(waits, []decision.Code{decision.CodeCancelling}, "was cancelled at 20")
 		b.expectWhy(runs.ID, []decision.Code{decision.CodeRunning, decision.CodeToStop}, "stop by bob")
-		_, err = b.EndCancelled(b.ctx)
+		_, err = b.Upkeep.EndCancelled(b.ctx)
 		b.must(err)
 		b.expectWhy(waits, []decision.Code{"cancelled"}, "with its batch", "never attempted", "a new batch")
 
@@ -337,7 +337,7 @@ func TestWhySaysHowATaskEnded(t *testing.T) {
 		late := b.tasksOf("late")[0]
 		b.expectReason("late", `{"id":"x"}`, devices.ReasonNone)
 		b.expectWhy(late, []decision.Code{decision.CodeExpiring}, "--not-after")
-		_, err = b.Expire(b.ctx)
+		_, err = b.Upkeep.Expire(b.ctx)
 		b.must(err)
 		b.expectWhy(late, []decision.Code{"expired"}, "--not-after")
 	}, unhurried)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -81,8 +81,8 @@ func createToken(cmd *cobra.Command, ledger *store.Store, t store.Token, valid t
 	if err := migrated(cmd, ledger); err != nil {
 		return err
 	}
-	secret := dispatcher.NewToken()
-	hash := dispatcher.HashToken(secret)
+	secret := credentials.NewToken()
+	hash := credentials.HashToken(secret)
 	if _, err := ledger.CreateToken(cmd.Context(), "command line", t, hash[:]); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
 
@@ -62,12 +62,12 @@ func (a *API) authorize(operations huma.API) func(huma.Context, func(huma.Contex
 	return func(ctx huma.Context, next func(huma.Context)) {
 		needed, ok := ctx.Operation().Metadata[roleKey].(role)
 		if !ok { // every operation names its role
-			a.refuse(operations, ctx, dispatcher.ErrForbidden)
+			a.refuse(operations, ctx, devices.ErrForbidden)
 			return
 		}
 		who, guess, err := a.asker(ctx)
 		if err == nil && !who.role.allows(needed) {
-			err = dispatcher.ErrForbidden
+			err = devices.ErrForbidden
 		}
 		if err != nil {
 			note(ctx.Context(), a.options.Gate, err, gate.Refusal{At: gate.API, Principal: who.name, From: who.from, What: ctx.Operation().OperationID, Guess: guess})
@@ -84,12 +84,12 @@ func (a *API) operator(ctx context.Context, token string) (operator, error) {
 	if a.options.AdminToken != "" && subtle.ConstantTimeCompare([]byte(a.options.AdminToken), []byte(token)) == 1 {
 		return operator{name: "bootstrap", role: roleAdmin}, nil
 	}
-	t, err := a.options.Dispatcher.TokenOf(ctx, token)
+	t, err := a.options.Dispatcher.Devices.TokenOf(ctx, token)
 	if err != nil {
 		return operator{}, err
 	}
 	if t.Device != "" {
-		return operator{name: t.Device}, dispatcher.ErrForbidden
+		return operator{name: t.Device}, devices.ErrForbidden
 	}
 	return operator{name: t.Name, role: role(t.Role), token: t.ID}, nil
 }

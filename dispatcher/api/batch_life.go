@@ -109,7 +109,7 @@ func (a *API) cancelBatch(ctx context.Context, in *BatchPath) (*body[BatchBody],
 // startedBatch is one of which something may start that could not before.
 func (a *API) startedBatch(b store.Batch, err error) (*body[BatchBody], error) {
 	if err == nil {
-		a.options.Dispatcher.HandOn(b.Pool)
+		a.options.Dispatcher.Waiters.Fill(b.Pool)
 	}
 	return shownBatch(b, err)
 }
@@ -117,7 +117,7 @@ func (a *API) startedBatch(b store.Batch, err error) (*body[BatchBody], error) {
 // stoppedBatch is one of which nothing starts any more.
 func (a *API) stoppedBatch(b store.Batch, err error) (*body[BatchBody], error) {
 	if err == nil {
-		a.options.Dispatcher.LeaveLine(b.Pool, b.ID)
+		a.options.Dispatcher.Waiters.LeaveLine(b.Pool, b.ID)
 	}
 	return shownBatch(b, err)
 }

@@ -190,7 +190,7 @@ func (a *API) queueBatch(ctx context.Context, post batchPost, b store.Batch, q s
 		answer.ID = 0
 		return &created[batchCreated]{http.StatusOK, answer}, nil
 	}
-	a.options.Dispatcher.HandOn(b.Pool)
+	a.options.Dispatcher.Waiters.Fill(b.Pool)
 	return &created[batchCreated]{http.StatusCreated, answer}, nil
 }
 

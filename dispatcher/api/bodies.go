@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
 const (
@@ -34,8 +33,8 @@ func newBodyShares(most, each int) bodyShares {
 	return bodyShares{devices: unkept(most, each), fleet: unkept(most, max(1, most/2))}
 }
 
-func (s bodyShares) take(caller dispatcher.Caller, token string) (leave func(), ok bool) {
-	if caller.Via != dispatcher.ViaFleetToken {
+func (s bodyShares) take(caller devices.Caller, token string) (leave func(), ok bool) {
+	if caller.Via != devices.ViaFleetToken {
 		return s.devices.Take(string(caller.Device), false)
 	}
 	leaveFleet, ok := s.fleet.Take(token, false)
@@ -52,7 +51,7 @@ func (s bodyShares) take(caller dispatcher.Caller, token string) (leave func(), 
 
 // read reads a report, within the time that the server gives a request. A body that
 // broke off is the network's fault: the device is to send the same again.
-func (b *bodies) read(w http.ResponseWriter, r *http.Request, caller dispatcher.Caller) ([]byte, error) {
+func (b *bodies) read(w http.ResponseWriter, r *http.Request, caller devices.Caller) ([]byte, error) {
 	leave, ok := b.all.take(caller, requestBearer(r))
 	if !ok {
 		return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many bodies are not here yet, of this device, of its fleet token or of all")

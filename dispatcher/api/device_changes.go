@@ -40,7 +40,7 @@ func (a *API) rotateToken(ctx context.Context, in *struct {
 	if in.Body != nil && in.Body.OverlapMS != nil {
 		overlap = time.Duration(*in.Body.OverlapMS) * time.Millisecond
 	}
-	token, until, err := a.options.Dispatcher.RotateToken(ctx, actor(ctx), id, overlap)
+	token, until, err := a.options.Dispatcher.Devices.RotateToken(ctx, actor(ctx), id, overlap)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (a *API) setBlocked(blocked bool) func(context.Context, *deviceID) (*body[D
 		if err != nil {
 			return nil, err
 		}
-		if err := a.options.Dispatcher.SetBlocked(ctx, actor(ctx), id, blocked); err != nil {
+		if err := a.options.Dispatcher.Devices.SetBlocked(ctx, actor(ctx), id, blocked); err != nil {
 			return nil, err
 		}
 		return a.getDevice(ctx, in)
@@ -69,7 +69,7 @@ func (a *API) deleteDevice(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	removed, err := a.options.Dispatcher.DeleteDevice(ctx, actor(ctx), id, in.Cancel)
+	removed, err := a.options.Dispatcher.Devices.DeleteDevice(ctx, actor(ctx), id, in.Cancel)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -67,10 +67,10 @@ func (a *API) importDevices(ctx huma.Context, contentType string) (list []store.
 	if err != nil {
 		return nil, nil, body.explain(err)
 	}
-	tokens, err = a.options.Dispatcher.ImportDevices(ctx.Context(), actor(ctx.Context()), read.list, existing, standardOverlap)
+	tokens, err = a.options.Dispatcher.Devices.ImportDevices(ctx.Context(), actor(ctx.Context()), read.list, existing, standardOverlap)
 	var bad *store.EntryError
 	switch {
-	case errors.Is(err, dispatcher.ErrAccounts):
+	case errors.Is(err, credentials.ErrAccounts):
 		return nil, nil, problem(http.StatusConflict, codeOneByOne, "the MQTT broker keeps an account for each device and is told of one at a time: send each device by itself")
 	case errors.As(err, &bad) && errors.Is(err, store.ErrUnknownProfile):
 		return nil, nil, badLine(read.lines[bad.Entry], bad)

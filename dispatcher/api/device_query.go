@@ -7,13 +7,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fleetslots/dispatcher/recent"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Recent is the list of the devices seen last; *recent.List.
+// Recent is the list of the devices seen last; *seen.List.
 type Recent interface {
-	Newest(ctx context.Context) ([]recent.Seen, error)
+	Newest(ctx context.Context) ([]seen.Sighting, error)
 }
 
 type deviceQuery struct {
@@ -77,7 +77,7 @@ func (a *API) listRecent(ctx context.Context, in *deviceQuery) (*body[deviceList
 	return &body[deviceList]{list}, nil
 }
 
-func devicesOf(seen []recent.Seen) []string {
+func devicesOf(seen []seen.Sighting) []string {
 	ids := make([]string, len(seen))
 	for i, s := range seen {
 		ids[i] = s.Device
@@ -87,7 +87,7 @@ func devicesOf(seen []recent.Seen) []string {
 
 // latest joins what was seen with what is registered. A device that was made
 // anew since it was seen was not seen.
-func latest(seen []recent.Seen, found []store.Device) (shown []store.Device) {
+func latest(seen []seen.Sighting, found []store.Device) (shown []store.Device) {
 	registered := make(map[string]store.Device, len(found))
 	for _, d := range found {
 		registered[d.ID] = d

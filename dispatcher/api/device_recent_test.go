@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
-	"github.com/fleetslots/dispatcher/recent"
 )
 
 // seen reports in this order, and tells the list of it.
@@ -21,7 +21,7 @@ func (b *bench) seen(devices ...string) {
 	for _, d := range devices {
 		b.report(d, `{"accept":false}`).must(200)
 	}
-	if err := b.dispatcher.FlushRecent(b.Context()); err != nil {
+	if err := b.dispatcher.Seen.FlushRecent(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -82,7 +82,7 @@ func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 		b.report("c", `{}`).must(200)
 		other.report("a", `{}`).must(200)
 		for _, d := range []*dispatcher.Dispatcher{other.dispatcher, b.dispatcher} {
-			if err := d.FlushRecent(b.Context()); err != nil {
+			if err := d.Seen.FlushRecent(b.Context()); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -126,7 +126,7 @@ func TestOnlyTheListOfRecentDevicesNeedsRedis(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	b := embedded(t, func(s *setup) {
-		list := recent.New(testbackends.Redis(t, testservers.RedisAt{Addr: server.Addr()}).Client)
+		list := seen.NewList(testbackends.Redis(t, testservers.RedisAt{Addr: server.Addr()}).Client)
 		s.api.Recent, s.dispatcher.Recent = list, list
 	})
 	b.seen("a")
@@ -134,7 +134,7 @@ func TestOnlyTheListOfRecentDevicesNeedsRedis(t *testing.T) {
 	b.get("/v1/devices?recent=10").problem(503, "unavailable").names(t, "Redis")
 	b.get("/v1/devices").must(200)
 	b.report("b", `{}`).must(200)
-	if err := b.dispatcher.FlushRecent(t.Context()); err == nil {
+	if err := b.dispatcher.Seen.FlushRecent(t.Context()); err == nil {
 		t.Error("told a list that is down")
 	}
 	b.report("c", `{}`).must(200)

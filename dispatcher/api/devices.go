@@ -70,7 +70,7 @@ func (a *API) createDevice(ctx context.Context, in *struct{ Body devicePost }) (
 	if err := checkTags(in.Body.Tags); err != nil {
 		return nil, err
 	}
-	d, token, err := a.options.Dispatcher.CreateDevice(ctx, actor(ctx), id, store.DeviceSpec{Tags: in.Body.Tags, Profile: in.Body.Profile})
+	d, token, err := a.options.Dispatcher.Devices.CreateDevice(ctx, actor(ctx), id, store.DeviceSpec{Tags: in.Body.Tags, Profile: in.Body.Profile})
 	if err != nil {
 		return nil, err
 	}

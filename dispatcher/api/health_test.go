@@ -119,7 +119,7 @@ func TestMetricsAreNamedAsPromised(t *testing.T) {
 	b.report("dev-secret-1", g.result("succeeded", "")).must(200)
 	b.report("dev-secret-2", `{`).must(400)
 	b.call("POST", "/v1/devices/dev-secret-1/report", "garbage", nil).must(401)
-	if _, err := b.dispatcher.Reconcile(t.Context()); err != nil {
+	if _, err := b.dispatcher.Upkeep.Reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	text := string(b.call("GET", "/metrics", "", nil).must(200).body)

@@ -10,7 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/devices"
 )
 
 // Operator is somebody whom a caller in this process has authenticated.
@@ -51,7 +51,7 @@ func (a *API) asker(ctx huma.Context) (who operator, guess bool, err error) {
 	if err == nil {
 		a.options.Gate.Right(from, token)
 	}
-	return who, token != "" && errors.Is(err, dispatcher.ErrUnauthenticated), err
+	return who, token != "" && errors.Is(err, devices.ErrUnauthenticated), err
 }
 
 // lockedOut is the answer to an address that wrong tokens came from.

@@ -10,7 +10,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
@@ -41,9 +40,9 @@ func (a *API) getLimited(ctx context.Context, in *limitedQuery) (*body[limitedLi
 	if _, err := a.store.Pool(ctx, in.Pool); err != nil {
 		return nil, err
 	}
-	top, err := a.options.Dispatcher.TopLimited(ctx, in.Pool, in.Limit)
+	top, err := a.options.Dispatcher.Policies.Top(ctx, in.Pool, in.Limit)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", dispatcher.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
 	list := limitedList{Limited: make([]limitedSubject, len(top))}
 	for i, t := range top {

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/parked"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -38,7 +38,7 @@ func longPolls(most time.Duration) func(*setup) {
 }
 
 func (b *bench) wake(device string) {
-	b.dispatcher.Parked().Called([]parked.Call{{Device: device, Pool: "p"}})
+	b.dispatcher.Waiters.Parks.Called([]parked.Call{{Device: device, Pool: "p"}})
 }
 
 // wakeUntil wakes a report until it is answered: when it is parked is not seen
@@ -130,7 +130,7 @@ func TestLongPollTakesNoPlace(t *testing.T) {
 	for range 3 {
 		b.report("d-2", `{}`).must(200)
 	}
-	b.dispatcher.StopWaiting()
+	b.dispatcher.Waiters.Parks.Stop()
 	(<-first).must(200)
 }
 
@@ -240,7 +240,7 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 	b := embedded(t, longPolls(10*time.Minute))
 	known := make([]store.NewDevice, fleet)
 	for n := range known {
-		hash := dispatcher.HashToken(strconv.Itoa(n))
+		hash := credentials.HashToken(strconv.Itoa(n))
 		known[n] = store.NewDevice{ID: fmt.Sprintf("d-%d", n), Hash: hash[:]}
 	}
 	if _, err := b.store.ImportDevices(t.Context(), "test", known, store.RefuseExisting, 0); err != nil {
@@ -266,7 +266,7 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 		t.Errorf("%d bytes for each", each)
 	}
 	begin := time.Now()
-	b.dispatcher.StopWaiting()
+	b.dispatcher.Waiters.Parks.Stop()
 	clients.Wait()
 	t.Logf("all answered after %s", time.Since(begin).Round(time.Millisecond))
 }

@@ -131,7 +131,7 @@ func (a *API) deletePool(ctx context.Context, in *PoolPath) (*struct{}, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.options.Dispatcher.ForgetPool(ctx, in.Pool); err != nil {
+	if err := a.options.Dispatcher.Upkeep.ForgetPool(ctx, in.Pool); err != nil {
 		a.log.WarnContext(ctx, "a deleted pool stays in Redis; it harms nothing there", "pool", in.Pool, "err", err)
 	}
 	return &struct{}{}, nil

@@ -172,7 +172,7 @@ func (a *API) putPool(ctx context.Context, in *struct {
 // tellPool tells Redis of a change. The ledger already refuses what no longer
 // fits: it only spares devices the wait for a pass.
 func (a *API) tellPool(ctx context.Context, name string) {
-	if _, err := a.options.Dispatcher.ReconcilePool(ctx, name); err != nil {
+	if _, err := a.options.Dispatcher.Upkeep.ReconcilePool(ctx, name); err != nil {
 		a.log.WarnContext(ctx, "pool not yet known to Redis; reconciliation will tell it", "pool", name, "err", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -17,8 +17,8 @@ import (
 // expired makes an operator token that is over.
 func expired(b *bench) string {
 	b.Helper()
-	secret, past := dispatcher.NewToken(), time.Unix(1, 0)
-	hash := dispatcher.HashToken(secret)
+	secret, past := credentials.NewToken(), time.Unix(1, 0)
+	hash := credentials.HashToken(secret)
 	if _, err := b.store.CreateToken(b.Context(), "test", store.Token{Role: "admin", ExpiresAt: &past}, hash[:]); err != nil {
 		b.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/recent"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -97,11 +97,11 @@ func asProblem(err error) *Problem {
 // asLedgerProblem maps what the ledger says, and the broker beside it.
 func asLedgerProblem(err error) *Problem {
 	switch {
-	case errors.Is(err, dispatcher.ErrBroker) && !errors.Is(err, dispatcher.ErrUnavailable):
+	case errors.Is(err, credentials.ErrBroker) && !errors.Is(err, devices.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the MQTT broker cannot be told of the device's token; nothing was changed, send again").because(err)
-	case errors.Is(err, recent.ErrUnavailable):
+	case errors.Is(err, seen.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeUnavailable, "Redis cannot be reached, which knows who was seen last; send again").because(err)
-	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, dispatcher.ErrUnavailable):
+	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, devices.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "done or not: look before doing it again").because(err)
 	}
 	for _, r := range refusals() {

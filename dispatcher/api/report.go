@@ -111,10 +111,10 @@ func (h *reports) enter() (leave func(), err error) {
 
 // authenticate gives its place back before the body is read: that takes as long as the
 // device likes.
-func (h *reports) authenticate(r *http.Request, device devices.ID) (dispatcher.Caller, error) {
+func (h *reports) authenticate(r *http.Request, device devices.ID) (devices.Caller, error) {
 	leave, err := h.enter()
 	if err != nil {
-		return dispatcher.Caller{}, err
+		return devices.Caller{}, err
 	}
 	defer leave()
 	return h.dispatcher.Authenticate(r.Context(), device, requestBearer(r))

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 )
 
 // reply is a device's view of an answer.
@@ -319,7 +319,7 @@ func TestReportOfTwoTokensIsRefused(t *testing.T) {
 
 func TestEnrolmentGivesATokenThatWorks(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(s *setup) { s.dispatcher.FleetMode = dispatcher.FleetEnroll })
+	b := embedded(t, func(s *setup) { s.dispatcher.FleetMode = credentials.FleetEnroll })
 	credential := func() string {
 		token, _ := b.report("d", `{}`).must(200).fields()["credential"].(string)
 		return token

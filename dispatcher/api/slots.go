@@ -40,7 +40,7 @@ func (a *API) getSlots(ctx context.Context, in *PoolPath) (*body[slotsBody], err
 	if err != nil {
 		return nil, err
 	}
-	return &body[slotsBody]{showSlots(o, a.options.Dispatcher.Reserved(ctx, in.Pool))}, nil
+	return &body[slotsBody]{showSlots(o, a.options.Dispatcher.Upkeep.Reserved(ctx, in.Pool))}, nil
 }
 
 // showSlots shows a reserved place on each of the lowest free numbers: which

@@ -24,10 +24,11 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
-	"github.com/fleetslots/dispatcher/recent"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -147,7 +148,7 @@ func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 	b.Helper()
 	with := setup{
 		api: api.Options{
-			Store: b.store, Recent: recent.New(b.redis), AdminToken: adminToken, LeaseMin: time.Second, Metrics: b.metrics, Version: "test",
+			Store: b.store, Recent: seen.NewList(b.redis), AdminToken: adminToken, LeaseMin: time.Second, Metrics: b.metrics, Version: "test",
 			Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: b.store, Guesses: math.MaxInt}),
 			Logger: slog.New(slog.DiscardHandler),
 			Checks: []api.Check{
@@ -156,7 +157,7 @@ func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 			},
 		},
 		dispatcher: dispatcher.Config{
-			Store: b.store, Semaphore: b.semaphore, Recent: recent.New(b.redis), LeaseMargin: 10 * time.Second, Registerer: b.metrics,
+			Store: b.store, Semaphore: b.semaphore, Recent: seen.NewList(b.redis), LeaseMargin: 10 * time.Second, Registerer: b.metrics,
 			FleetTokens: []string{fleetToken}, Jitter: func() float64 { return 0.5 },
 		},
 	}
@@ -355,8 +356,8 @@ func (g grant) result(status, more string) string {
 // token makes an operator token of a role.
 func (b *bench) token(role string) string {
 	b.Helper()
-	secret := dispatcher.NewToken()
-	hash := dispatcher.HashToken(secret)
+	secret := credentials.NewToken()
+	hash := credentials.HashToken(secret)
 	if _, err := b.store.CreateToken(b.Context(), "test", store.Token{Name: role + " " + rand.Text(), Role: role}, hash[:]); err != nil {
 		b.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func (a *API) cancelTasks(ctx context.Context, in *bulkQuery) (*body[bulkBody], 
 func (a *API) retryTasks(ctx context.Context, in *bulkQuery) (*body[bulkBody], error) {
 	done, err := a.bulk(ctx, in, a.store.RetryTasks, a.store.CountRetriable)
 	if err == nil && !in.DryRun {
-		a.options.Dispatcher.HandOnAnew()
+		a.options.Dispatcher.Waiters.FillAnew()
 	}
 	return done, err
 }
@@ -61,6 +61,6 @@ func (a *API) retryTask(ctx context.Context, in *taskID) (*body[TaskBody], error
 	if err != nil {
 		return nil, err
 	}
-	a.options.Dispatcher.HandOn(t.Pool)
+	a.options.Dispatcher.Waiters.Fill(t.Pool)
 	return &body[TaskBody]{showTask(t)}, nil
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -73,8 +73,8 @@ func (a *API) listTokens(ctx context.Context, in *pageQuery) (*body[tokenList], 
 }
 
 func (a *API) createToken(ctx context.Context, in *struct{ Body operatorTokenPost }) (*body[tokenCreated], error) {
-	secret := dispatcher.NewToken()
-	hash := dispatcher.HashToken(secret)
+	secret := credentials.NewToken()
+	hash := credentials.HashToken(secret)
 	t, err := a.store.CreateToken(ctx, actor(ctx), store.Token{Name: in.Body.Name, Role: in.Body.Role, ExpiresAt: in.Body.ExpiresAt}, hash[:])
 	if err != nil {
 		return nil, err

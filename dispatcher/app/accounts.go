@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/dynsec"
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 )
 
 // provisioning is the accounts of devices at mosquitto, when they are set up.
@@ -63,7 +63,7 @@ func (a *App) followAccounts(ctx context.Context) error {
 	if err := a.accounts.check(ctx); err != nil {
 		return err
 	}
-	n, err := a.dispatcher.FollowDevices(ctx)
+	n, err := a.dispatcher.Devices.FollowDevices(ctx)
 	if n > 0 {
 		a.log.InfoContext(ctx, "accounts at the broker followed their devices", "accounts", n)
 	}
@@ -74,7 +74,7 @@ func (a *App) followAccounts(ctx context.Context) error {
 // connection, so only what is open has to be told.
 type sessions struct{ broker func() *broker.Broker }
 
-var _ dispatcher.Accounts = sessions{}
+var _ credentials.Accounts = sessions{}
 
 // Set has nothing to do.
 func (s sessions) Set(context.Context, devices.ID, string, bool) error { return nil }

@@ -15,13 +15,15 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
+	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/limits"
-	"github.com/fleetslots/dispatcher/parked"
-	"github.com/fleetslots/dispatcher/recent"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -45,7 +47,7 @@ const warmEvery = 15 * time.Second
 type backends struct {
 	store    *store.Store
 	redis    *redisconn.Conn
-	accounts dispatcher.Accounts // nil: none follow the devices
+	accounts credentials.Accounts // nil: none follow the devices
 	dev      bool
 	link     string              // secret with which the dashboard is entered once; empty: none
 	age      func(time.Duration) // lets the TTLs of an in-process Redis pass, which has no clock for them; nil: it has
@@ -126,13 +128,13 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	proxies, _ := config.proxies() // Validate has looked at them
 	a.gate = gate.New(gate.Options{Log: log, Ledger: b.store, Proxies: proxies})
 	metrics.MustRegister(a.gate)
-	seen := recent.New(b.redis.Client)
+	seen := seen.NewList(b.redis.Client)
 	a.board = parked.New(b.redis.Client, b.redis.Database)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
 		Store: b.store, Semaphore: a.semaphore, Limits: limits.New(b.redis.Client), Accounts: b.accounts, Recent: seen, Parking: a.board,
 		Waker:       pushes{func() *mqtt.Client { return a.mqtt }},
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, Recall: true,
-		FleetTokens: config.fleetTokens(), FleetMode: dispatcher.FleetMode(config.FleetTokenMode),
+		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode),
 		Logger: log, Registerer: metrics,
 	})
 	metrics.MustRegister(newStateCollector(b.store, log, a.dispatcher.Panicked))
@@ -173,7 +175,7 @@ func (a *App) attachMQTT(options mqtt.Options) error {
 func (a *App) checks(b backends) []api.Check {
 	return []api.Check{
 		{Name: "postgres", Required: true, Probe: b.store.Ping},
-		redisCheck(b.redis, a.dispatcher.Pools),
+		redisCheck(b.redis, a.dispatcher.Waiters.Pools.Names),
 		{Name: "mqtt", Probe: func(context.Context) error {
 			if a.mqtt != nil && !a.mqtt.Connected() {
 				return errors.New("not connected")
@@ -189,7 +191,7 @@ func (a *App) newPasses() *passes {
 	return newPasses(
 		a.log, a.dispatcher.Panicked,
 		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: a.follow, quiet: true},
-		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.HandOnAll, quiet: true},
+		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.FillAll, quiet: true},
 		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: a.settleLimits},
 		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: a.reconcile},
 		a.reaping,
@@ -197,19 +199,19 @@ func (a *App) newPasses() *passes {
 		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: a.expire},
 		&pass{name: "accounts", every: time.Second, limit: limit, run: a.followAccounts},
 		&pass{name: "cancel", every: time.Second, limit: limit, run: a.endCancelled},
-		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: a.dispatcher.RefreshWindows},
+		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: a.dispatcher.Upkeep.RefreshWindows},
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: a.fold},
-		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.FlushRecent, quiet: true},
-		&pass{name: "idle", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.CountIdle, quiet: true},
+		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Seen.FlushRecent, quiet: true},
+		&pass{name: "idle", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Upkeep.CountIdle, quiet: true},
 		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.watch, quiet: true},
 		&pass{name: "presence", every: web.SignEvery, limit: 10 * time.Second, run: a.sign, quiet: true},
-		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: a.dispatcher.FlushReached, quiet: true},
-		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: a.dispatcher.FlushSeen},
+		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: a.dispatcher.Seen.FlushReached, quiet: true},
+		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: a.dispatcher.Seen.Flush},
 	)
 }
 
 func (a *App) reap(ctx context.Context) error {
-	result, err := a.dispatcher.Reap(ctx)
+	result, err := a.dispatcher.Upkeep.Reap(ctx)
 	if result.Retried+result.Ended > 0 {
 		a.log.InfoContext(ctx, "slots of silent devices taken back", "tasks_pending_again", result.Retried, "tasks_ended", result.Ended)
 	}
@@ -217,18 +219,20 @@ func (a *App) reap(ctx context.Context) error {
 }
 
 func (a *App) settleLimits(ctx context.Context) error {
-	done, err := a.dispatcher.SettleLimits(ctx)
+	done, err := a.dispatcher.Policies.SettleAll(ctx)
 	if done.Doubted > 0 {
 		a.log.InfoContext(ctx, "limits are counted anew: something started while they could not be asked", "policies", done.Doubted)
 	}
 	return err
 }
 
-func (a *App) reconcile(ctx context.Context) error { return a.reconciled(ctx, a.dispatcher.Reconcile) }
+func (a *App) reconcile(ctx context.Context) error {
+	return a.reconciled(ctx, a.dispatcher.Upkeep.Reconcile)
+}
 
-func (a *App) follow(ctx context.Context) error { return a.reconciled(ctx, a.dispatcher.Follow) }
+func (a *App) follow(ctx context.Context) error { return a.reconciled(ctx, a.dispatcher.Upkeep.Follow) }
 
-func (a *App) reconciled(ctx context.Context, pass func(context.Context) (dispatcher.ReconcileResult, error)) error {
+func (a *App) reconciled(ctx context.Context, pass func(context.Context) (upkeep.ReconcileResult, error)) error {
 	result, err := pass(ctx)
 	if result.Drift() > 0 {
 		a.log.InfoContext(ctx, "slots reconciled", "freed", result.Freed, "added", result.Added, "refused", result.Refused)
@@ -241,7 +245,7 @@ func (a *App) retain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	removed, err := a.dispatcher.Retain(ctx, keep)
+	removed, err := a.dispatcher.Upkeep.Retain(ctx, keep)
 	if removed.Most() > 0 {
 		a.log.InfoContext(ctx, "old history removed", "events", removed.Events, "attempts", removed.Attempts, "results", removed.Results, "answers", removed.Answers,
 			"tasks", removed.Tasks, "batches", removed.Batches)
@@ -250,7 +254,7 @@ func (a *App) retain(ctx context.Context) error {
 }
 
 func (a *App) expire(ctx context.Context) error {
-	n, err := a.dispatcher.Expire(ctx)
+	n, err := a.dispatcher.Upkeep.Expire(ctx)
 	if n > 0 {
 		a.log.InfoContext(ctx, "tasks expired", "tasks", n)
 	}
@@ -258,7 +262,7 @@ func (a *App) expire(ctx context.Context) error {
 }
 
 func (a *App) endCancelled(ctx context.Context) error {
-	n, err := a.dispatcher.EndCancelled(ctx)
+	n, err := a.dispatcher.Upkeep.EndCancelled(ctx)
 	if n > 0 {
 		a.log.InfoContext(ctx, "tasks of cancelled batches ended", "tasks", n)
 	}
@@ -274,7 +278,7 @@ func (a *App) watch(ctx context.Context) error {
 }
 
 func (a *App) fold(ctx context.Context) error {
-	aborted, err := a.dispatcher.Fold(ctx)
+	aborted, err := a.dispatcher.Upkeep.Fold(ctx)
 	if len(aborted) > 0 {
 		a.log.WarnContext(ctx, "batches paused by their abort rule", "batches", aborted)
 	}
@@ -285,7 +289,7 @@ func (a *App) fold(ctx context.Context) error {
 // Redis before their first report.
 func (a *App) Start(ctx context.Context) error {
 	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
-	a.passes.beside(func(ctx context.Context) { a.board.Listen(ctx, a.dispatcher.Parked(), nil) })
+	a.passes.beside(func(ctx context.Context) { a.board.Listen(ctx, a.dispatcher.Waiters.Parks, nil) })
 	a.passes.beside(a.reapOnTime)
 	a.passes.beside(a.recall)
 	a.open(a.api, a.web)
@@ -308,11 +312,11 @@ func (a *App) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
 	a.api.StopReady()
-	a.dispatcher.StopWaiting()
+	a.dispatcher.Waiters.Parks.Stop()
 	if a.web != nil {
 		a.web.Stop()
 	}
-	err := errors.Join(a.stopTransports(ctx), a.passes.stop(ctx), a.dispatcher.StopHandingOn(ctx), within(ctx, a.dispatcher.FlushSeen))
+	err := errors.Join(a.stopTransports(ctx), a.passes.stop(ctx), a.dispatcher.Waiters.Stop(ctx), within(ctx, a.dispatcher.Seen.Flush))
 	a.leave(ctx)
 	return errors.Join(err, a.cleanup.run(ctx))
 }

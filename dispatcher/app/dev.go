@@ -19,7 +19,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/internal/localdev"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/store"
@@ -93,7 +93,7 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 		return nil, err
 	}
 	b.accounts = sessions{func() *broker.Broker { return d.broker }}
-	b.link = dispatcher.NewToken()
+	b.link = credentials.NewToken()
 	d.SignInURL = d.URL + "/sign-in?link=" + b.link
 	d.app = assemble(config, o.Logger, o.Version, b, newFront(listeners{device: httpListener}, o.Logger)) //nolint:contextcheck // handlers take each request's
 	if err := d.connect(mqttListener, o.Logger, &opened); err != nil {                                    //nolint:contextcheck // the broker lives until it is closed
@@ -107,7 +107,7 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 
 func (d *DevServer) config(o DevOptions) Config {
 	return Config{
-		AdminToken: d.AdminToken, FleetToken: d.FleetToken, FleetTokenMode: string(dispatcher.FleetAny),
+		AdminToken: d.AdminToken, FleetToken: d.FleetToken, FleetTokenMode: string(credentials.FleetAny),
 		ReapInterval: time.Second, ReconcileInterval: 10 * time.Second,
 		LeaseMargin: 10 * time.Second, LeaseMin: time.Second, ReportPeriod: o.ReportPeriod, LongPollMax: time.Minute,
 		MQTTProvision: provisionOff, Web: webOn, Migrate: "on", LogFormat: "text", LogLevel: "info",
@@ -143,7 +143,7 @@ func keptToken(path string) (string, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
-	token := dispatcher.NewToken()
+	token := credentials.NewToken()
 	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
 }
 
@@ -159,7 +159,7 @@ func embedded(ctx context.Context, data string, opened *cleanup) (backends, erro
 		return backends{}, err
 	}
 	memory := miniredis.NewMiniRedis()
-	password := dispatcher.NewToken() // the port is open to every user of this machine
+	password := credentials.NewToken() // the port is open to every user of this machine
 	memory.RequireAuth(password)
 	if err := memory.StartAddr("127.0.0.1:0"); err != nil {
 		return backends{}, err
@@ -175,7 +175,7 @@ func embedded(ctx context.Context, data string, opened *cleanup) (backends, erro
 // connect puts the embedded broker behind the listener, and the dispatcher on
 // it as it would be on any other.
 func (d *DevServer) connect(l net.Listener, log *slog.Logger, opened *cleanup) error {
-	internal := broker.Credentials{User: internalUser, Password: dispatcher.NewToken()}
+	internal := broker.Credentials{User: internalUser, Password: credentials.NewToken()}
 	b, err := broker.New(broker.Options{
 		Listener: l, Internal: internal, Logger: log,
 		Authenticate: func(ctx context.Context, device devices.ID, password string) error {

@@ -32,7 +32,7 @@ func (a *App) reapOnTime(ctx context.Context) {
 func (a *App) nextLapse(ctx context.Context) (wait time.Duration, ends bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	left, found, err := a.dispatcher.NextLapse(ctx)
+	left, found, err := a.dispatcher.Upkeep.NextLapse(ctx)
 	if err != nil || !found {
 		return lapseLook, false
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
 
@@ -27,9 +26,9 @@ func (p pushes) Wake(device devices.ID, hold time.Duration) {
 func (a *App) refusedSession(ctx context.Context, r broker.Refusal) {
 	refusal := gate.Refusal{At: gate.Broker, Reason: gate.Forbidden, Principal: r.User, What: r.Err.Error()}
 	switch {
-	case errors.Is(r.Err, dispatcher.ErrUnauthenticated):
+	case errors.Is(r.Err, devices.ErrUnauthenticated):
 		refusal.Reason = gate.Unauthenticated
-	case errors.Is(r.Err, dispatcher.ErrUnavailable):
+	case errors.Is(r.Err, devices.ErrUnavailable):
 		refusal.Reason = gate.Unavailable
 	}
 	if remote, err := netip.ParseAddrPort(r.Remote); err == nil {

@@ -36,7 +36,7 @@ func TestServeWithTheLeastRights(t *testing.T) {
 		{"name":"often","per":"device","algorithm":"sliding","windows":[{"max":9,"per_ms":60000}]},{"name":"same","per":"device","algorithm":"duplicate","max":9,"per_ms":60000}]}`)
 	waits := i.longPoll(t, "b")
 	eventually(t, "parked", func() bool {
-		return a.dispatcher.Parked() != nil && bytes.Contains(i.operate(t, "GET", "/metrics", ""), []byte("dispatcher_reports_parked 1\n"))
+		return a.dispatcher.Waiters.Parks != nil && bytes.Contains(i.operate(t, "GET", "/metrics", ""), []byte("dispatcher_reports_parked 1\n"))
 	})
 	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"q","kind":"k","devices":["b","c"]}`)
 	if reply := <-waits; reply.Task == nil {
@@ -46,7 +46,7 @@ func TestServeWithTheLeastRights(t *testing.T) {
 		t.Errorf("%+v, want full", reply)
 	}
 	eventually(t, "device seen", func() bool { return bytes.Contains(i.operate(t, "GET", "/v1/devices?recent=5", ""), []byte(`"b"`)) })
-	if _, err := a.dispatcher.SettleLimits(t.Context()); err != nil {
+	if _, err := a.dispatcher.Policies.SettleAll(t.Context()); err != nil {
 		t.Error(err)
 	}
 	admin := redis.NewClient(&redis.Options{Addr: plain.Addr, Username: "admin", Password: "change-me-too"})

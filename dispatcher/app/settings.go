@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-viper/mapstructure/v2"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 )
 
 const envPrefix = "DISPATCHER_"
@@ -94,7 +94,7 @@ func Settings() []Setting {
 		{Key: "trusted_proxies", Help: "addresses or networks, with commas between, of proxies whose X-Forwarded-For is believed when wrong tokens are counted and refusals are told; empty: none"},
 		{Key: "admin_token", Secret: true, Help: "first operator token, role admin; at least 16 characters"},
 		{Key: "fleet_token", Secret: true, Help: "one token, or two with a comma between, that stand for any device; at least 16 characters each"},
-		{Key: "fleet_token_mode", Default: "any", Choices: []string{string(dispatcher.FleetAny), string(dispatcher.FleetEnroll)}, Help: "any: acts for any device; enroll: gives each a token of its own"},
+		{Key: "fleet_token_mode", Default: "any", Choices: []string{string(credentials.FleetAny), string(credentials.FleetEnroll)}, Help: "any: acts for any device; enroll: gives each a token of its own"},
 		{Key: "reap_interval", Default: "5s", Help: "how often places of silent devices are taken back", Least: time.Second, Most: time.Minute},
 		{Key: "reconcile_interval", Default: "10s", Help: "how often Redis is compared with the ledger", Least: time.Second, Most: 5 * time.Minute},
 		{Key: "lease_margin", Default: "10s", Help: "kept back from every lease, at most a fifth of it", Least: 0, Most: 5 * time.Minute},

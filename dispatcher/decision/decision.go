@@ -90,3 +90,15 @@ func (s Situation) tried(a, b store.Candidate) int {
 
 // Older orders tasks by the age of their batches.
 func Older(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }
+
+// PoolsOf are the pools of tasks, each once.
+func PoolsOf(open []store.Candidate) (pools []string) {
+	seen := make(map[string]bool)
+	for _, c := range open {
+		if !seen[c.Pool] {
+			seen[c.Pool] = true
+			pools = append(pools, c.Pool)
+		}
+	}
+	return pools
+}

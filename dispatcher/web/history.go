@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -65,7 +65,7 @@ func (h *history) count(events []store.Event) {
 }
 
 // tally notes what replicas counted of a pool.
-func (h *history) tally(pool string, more dispatcher.Tally) {
+func (h *history) tally(pool string, more meters.Tally) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.since[pool]

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -90,14 +90,14 @@ func versions(list []replica) string {
 // replica lives, so that no reading counts twice and none that was missed is
 // lost. What a replica counted in its first minute counts whoever looks.
 type tallied struct {
-	of map[string]map[string]dispatcher.Tally // by replica and pool
+	of map[string]map[string]meters.Tally // by replica and pool
 }
 
 // read tells the history what was counted since the reading before.
 func (t *tallied) read(list []store.Tallies, to *history) error {
-	seen := make(map[string]map[string]dispatcher.Tally, len(list))
+	seen := make(map[string]map[string]meters.Tally, len(list))
 	for _, one := range list {
-		counts := map[string]dispatcher.Tally{}
+		counts := map[string]meters.Tally{}
 		if err := json.Unmarshal(one.Counts, &counts); err != nil {
 			return fmt.Errorf("tallies of replica %s: %w", one.Replica, err)
 		}
@@ -107,7 +107,7 @@ func (t *tallied) read(list []store.Tallies, to *history) error {
 			continue // counted before anybody looked
 		}
 		for pool, now := range counts {
-			if more := since(before[pool], now); more != (dispatcher.Tally{}) {
+			if more := since(before[pool], now); more != (meters.Tally{}) {
 				to.tally(pool, more)
 			}
 		}
@@ -118,9 +118,9 @@ func (t *tallied) read(list []store.Tallies, to *history) error {
 
 // since is how much more there is; a pool that was deleted and made anew begins
 // again.
-func since(before, now dispatcher.Tally) dispatcher.Tally {
+func since(before, now meters.Tally) meters.Tally {
 	if now.Denied < before.Denied || now.Conflicts < before.Conflicts || now.Drift < before.Drift {
-		before = dispatcher.Tally{}
+		before = meters.Tally{}
 	}
-	return dispatcher.Tally{Denied: now.Denied - before.Denied, Conflicts: now.Conflicts - before.Conflicts, Drift: now.Drift - before.Drift}
+	return meters.Tally{Denied: now.Denied - before.Denied, Conflicts: now.Conflicts - before.Conflicts, Drift: now.Drift - before.Drift}
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -14,14 +14,14 @@ import (
 func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 	t.Parallel()
 	h, read := newHistory(), tallied{}
-	says := func(replica string, running time.Duration, counts map[string]dispatcher.Tally) store.Tallies {
+	says := func(replica string, running time.Duration, counts map[string]meters.Tally) store.Tallies {
 		text, err := json.Marshal(counts)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return store.Tallies{Replica: replica, Running: running, Counts: text}
 	}
-	type counts = map[string]dispatcher.Tally
+	type counts = map[string]meters.Tally
 	for _, reading := range [][]store.Tallies{
 		{says("a", time.Hour, counts{"p": {Denied: 1000}})},                                                                     // before
 		{says("a", time.Hour, counts{"p": {Denied: 1003, Drift: 2}}), says("b", 5*time.Second, counts{"p": {Denied: 4}})},       // b is new
@@ -48,7 +48,7 @@ func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 func TestTroubleIsShownForTenMinutes(t *testing.T) {
 	t.Parallel()
 	h := newHistory()
-	h.tally("p", dispatcher.Tally{Denied: 1, Conflicts: 1, Drift: 70_000})
+	h.tally("p", meters.Tally{Denied: 1, Conflicts: 1, Drift: 70_000})
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	points := int(troubleShown / pointEvery)
 	for i := range points + 1 {

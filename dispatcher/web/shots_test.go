@@ -27,7 +27,7 @@ func TestPicturesOfARunningOne(t *testing.T) {
 	if url == "" || os.Getenv("WEB_SHOTS") == "" {
 		t.Skip("runs with WEB_URL and WEB_SHOTS in the environment")
 	}
-	m := meters{T: t, url: url}
+	m := standIns{T: t, url: url}
 	m.work()
 	tab := browse(t)
 	follow := func(from, selector string) string {
@@ -65,8 +65,8 @@ func TestPicturesOfARunningOne(t *testing.T) {
 	tab.forgive("404")
 }
 
-// meters are devices that tests stand in for, with a pool and a batch.
-type meters struct {
+// standIns are devices that tests stand in for, with a pool and a batch.
+type standIns struct {
 	*testing.T
 	url   string
 	batch int64
@@ -74,7 +74,7 @@ type meters struct {
 
 // work has thirty of forty meters start, and most of them end in one way or
 // another; eight go on, and then the pool is paused.
-func (m *meters) work() {
+func (m *standIns) work() {
 	m.Helper()
 	m.ask("admin-token", http.MethodPut, "/v1/pools/meters", map[string]any{"capacity": 12, "lease_ms": 3_600_000}, nil)
 	m.ask("admin-token", http.MethodPut, "/v1/pools/spare", map[string]any{"capacity": 24}, nil)
@@ -96,7 +96,7 @@ func (m *meters) work() {
 }
 
 // start has a meter take its task, and end it unless it is one of those that go on.
-func (m *meters) start(name string, i int) {
+func (m *standIns) start(name string, i int) {
 	m.Helper()
 	var reply struct{ Task *task }
 	report := map[string]any{"id": "a", "attributes": map[string]any{"firmware": "7.2", "model": "M-200", "signal_dbm": -71 - i}}
@@ -117,7 +117,7 @@ func (m *meters) start(name string, i int) {
 }
 
 // ask sends a request with the token of that name.
-func (m *meters) ask(token, method, path string, body, answer any) {
+func (m *standIns) ask(token, method, path string, body, answer any) {
 	m.Helper()
 	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), token))
 	if err != nil {

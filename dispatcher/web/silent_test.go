@@ -15,7 +15,7 @@ func TestSilentDevicesAreFoundPageByPage(t *testing.T) {
 		b.call("POST", "/v1/devices", map[string]any{"id": fmt.Sprintf("s-%02d", i), "tags": map[string]string{"site": "berlin"}}, nil)
 	}
 	b.report("s-10", map[string]any{"id": "g"})
-	if err := b.dispatcher.FlushSeen(b.Context()); err != nil {
+	if err := b.dispatcher.Seen.Flush(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 	const row = `<tr id="device-s-`

@@ -24,11 +24,12 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
-	"github.com/fleetslots/dispatcher/recent"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -111,9 +112,9 @@ func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...fu
 	t.Helper()
 	client := testbackends.Redis(t, at).Client
 	b := &bench{T: t, store: &ledger{Store: s}, redis: at}
-	seen := recent.New(client)
+	seen := seen.NewList(client)
 	b.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: s, Semaphore: slots.New(client), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: dispatcher.FleetAny,
+		Store: s, Semaphore: slots.New(client), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
 	})
 	o := web.Options{
 		Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: s}),
@@ -181,8 +182,8 @@ func (b *bench) work() {
 		for {
 			recalled = recalled || b.web.Recall(ctx) == nil
 			_ = b.web.Tick(ctx)
-			_, _ = b.dispatcher.Fold(ctx)
-			_, _ = b.dispatcher.EndCancelled(ctx)
+			_, _ = b.dispatcher.Upkeep.Fold(ctx)
+			_, _ = b.dispatcher.Upkeep.EndCancelled(ctx)
 			select {
 			case <-ctx.Done():
 				return

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 // sign has a replica say that it lives.
-func (b *bench) sign(id, version string, running time.Duration, reaped *time.Duration, v web.Vitals, counts map[string]dispatcher.Tally) {
+func (b *bench) sign(id, version string, running time.Duration, reaped *time.Duration, v web.Vitals, counts map[string]meters.Tally) {
 	b.Helper()
 	state, _ := json.Marshal(v)
 	tallies, _ := json.Marshal(counts)
@@ -106,7 +106,7 @@ func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
 	b := embedded(t)
 	b.pool("p", 3)
 	b.pool("q", 3)
-	b.sign("there", "1.0", time.Second, nil, web.Vitals{}, map[string]dispatcher.Tally{"p": {Denied: 41, Conflicts: 2, Drift: 3}, "q": {Denied: 1}})
+	b.sign("there", "1.0", time.Second, nil, web.Vitals{}, map[string]meters.Tally{"p": {Denied: 41, Conflicts: 2, Drift: 3}, "q": {Denied: 1}})
 	tab := browse(t)
 	tab.open(b.url + "/")
 	tab.until(`[...document.querySelectorAll("#pool-p .tag.bad")].map(e => e.textContent).join() === "2 conflicts,drift 3"`)

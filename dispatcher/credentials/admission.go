@@ -1,0 +1,127 @@
+package credentials
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Admission is what a caller that may act for its device brings with it.
+type Admission struct {
+	Device     *store.Device // as it is registered now
+	Credential string        // its new token; empty: it gets none
+}
+
+// Admit checks that the caller may act for the device, which was read as view, and
+// registers a device that a fleet token vouches for. Nothing is changed for a caller it
+// refuses: devices.ErrForbidden.
+func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.View) (Admission, error) {
+	admitted := Admission{Device: view.Device}
+	switch caller.Via {
+	case devices.ViaOwnToken:
+		return admitted, r.admitOwner(ctx, caller.Device, view.Device)
+	case devices.ViaSession:
+		if err := r.admitSession(ctx, caller, view); err != nil {
+			return admitted, err
+		}
+	default:
+		if view.Device != nil && view.Device.OwnToken {
+			return admitted, devices.ErrForbidden
+		}
+		if r.config.FleetMode == FleetEnroll {
+			return r.enroll(ctx, caller.Device)
+		}
+	}
+	if view.Device != nil {
+		return admitted, nil
+	}
+	return r.register(ctx, caller.Device)
+}
+
+// AdmitStill says whether a caller that was admitted may go on: its device may have been
+// deleted since, or its token revoked.
+func (r *Registry) AdmitStill(ctx context.Context, caller devices.Caller, view store.View) (bool, error) {
+	if view.Device == nil {
+		return false, nil
+	}
+	if caller.Via != devices.ViaOwnToken {
+		return !view.Device.OwnToken, nil
+	}
+	t, err := r.tokenOf(ctx, caller.Token)
+	switch {
+	case errors.Is(err, devices.ErrUnauthenticated):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("of a parked report: %w", err)
+	}
+	return t.Device == string(caller.Device), nil
+}
+
+// admitSession checks a device that a broker let in.
+func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view store.View) error {
+	device := view.Device
+	switch {
+	case device == nil:
+		if view.Deleted || len(r.config.FleetTokens) == 0 || r.config.FleetMode != FleetAny {
+			return devices.ErrForbidden
+		}
+	case device.Blocked || device.Revoked():
+		return devices.ErrForbidden
+	case device.HasToken && !r.accounts.askLedger():
+		return r.admitOwner(ctx, caller.Device, device)
+	}
+	return nil
+}
+
+// admitOwner notes the first use of a device's own token: from then on fleet
+// tokens no longer act for it.
+func (r *Registry) admitOwner(ctx context.Context, id devices.ID, device *store.Device) error {
+	if device == nil { // deleted meanwhile
+		return devices.ErrForbidden
+	}
+	if device.OwnToken {
+		return nil
+	}
+	if err := r.config.Ledger.MarkOwnToken(ctx, string(id)); err != nil {
+		return fmt.Errorf("%w: noting the use of a token: %w", devices.ErrUnavailable, err)
+	}
+	return nil
+}
+
+func (r *Registry) register(ctx context.Context, id devices.ID) (Admission, error) {
+	device, err := r.ensure(ctx, id)
+	return Admission{Device: &device}, err
+}
+
+func (r *Registry) ensure(ctx context.Context, id devices.ID) (store.Device, error) {
+	device, err := r.config.Ledger.EnsureDevice(ctx, string(id))
+	if err != nil {
+		return device, fmt.Errorf("%w: registering a device: %w", devices.ErrUnavailable, err)
+	}
+	return device, nil
+}
+
+// enroll gives the device a token of its own with this reply. Until it was
+// used once a lost reply can be asked for again, and then replaces it.
+func (r *Registry) enroll(ctx context.Context, id devices.ID) (Admission, error) {
+	admitted, err := r.register(ctx, id)
+	if err != nil {
+		return admitted, err
+	}
+	token := NewToken()
+	hash := HashToken(token)
+	err = r.accounts.inTurn(ctx, id, token, func(set store.SetAccount) error {
+		return r.config.Ledger.EnrollDevice(ctx, string(id), hash[:], set)
+	})
+	if errors.Is(err, store.ErrExists) { // it used one meanwhile
+		return admitted, devices.ErrForbidden
+	}
+	if err != nil {
+		return admitted, fmt.Errorf("%w: enrolling a device: %w", devices.ErrUnavailable, err)
+	}
+	admitted.Credential = token
+	return admitted, nil
+}

@@ -1,0 +1,119 @@
+package credentials
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Authenticate says who the bearer of token is, reporting as device. It
+// returns devices.ErrUnauthenticated for a token nobody has, devices.ErrForbidden for another
+// device's.
+func (r *Registry) Authenticate(ctx context.Context, device devices.ID, token string) (devices.Caller, error) {
+	return r.authenticate(ctx, device, token, r.TokenOf)
+}
+
+func (r *Registry) authenticate(
+	ctx context.Context, device devices.ID, token string, tokenOf func(context.Context, string) (store.Token, error),
+) (devices.Caller, error) {
+	if token == "" {
+		return devices.Caller{}, devices.ErrUnauthenticated
+	}
+	for _, fleet := range r.config.FleetTokens {
+		if subtle.ConstantTimeCompare([]byte(fleet), []byte(token)) == 1 {
+			return devices.Caller{Device: device, Via: devices.ViaFleetToken}, nil
+		}
+	}
+	t, err := tokenOf(ctx, token)
+	if err != nil {
+		return devices.Caller{}, err
+	}
+	if t.Device != string(device) {
+		return devices.Caller{}, devices.ErrForbidden
+	}
+	return devices.Caller{Device: device, Via: devices.ViaOwnToken, Token: HashToken(token)}, nil
+}
+
+// AuthenticateSession says whether a device may open a session at a broker
+// with this token; its reports then come as devices.ViaSession. It returns what
+// Authenticate does, and devices.ErrForbidden for a blocked device and for a fleet
+// token that only enrols, or of a device that has its own. A session outlives what is remembered of
+// a token, so the ledger itself is asked.
+func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
+	caller, err := r.authenticate(ctx, device, token, r.lookUp)
+	if err != nil {
+		return err
+	}
+	view, err := r.config.Look(ctx, device)
+	if err != nil {
+		return err
+	}
+	switch {
+	case view.Device != nil && view.Device.Blocked:
+		return devices.ErrForbidden
+	case caller.Via == devices.ViaOwnToken:
+		return r.admitOwner(ctx, device, view.Device)
+	case r.config.FleetMode != FleetAny || view.Device != nil && view.Device.OwnToken:
+		return devices.ErrForbidden
+	case view.Deleted:
+		// A session does not bring back a deleted device; a fleet token does.
+		back, err := r.ensure(ctx, device)
+		if err == nil && back.Blocked {
+			err = devices.ErrForbidden
+		}
+		return err
+	}
+	return nil
+}
+
+// TokenOf looks a bearer token up. What it says is at most five seconds old.
+func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, error) {
+	if token == "" {
+		return store.Token{}, devices.ErrUnauthenticated
+	}
+	return r.tokenOf(ctx, HashToken(token))
+}
+
+func (r *Registry) tokenOf(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
+	if t, ok := r.known.get(hash); ok {
+		return t, nil
+	}
+	t, err := r.lookUpHash(ctx, hash)
+	if err == nil {
+		r.known.put(hash, t)
+	}
+	return t, err
+}
+
+// lookUp is TokenOf by the ledger itself.
+func (r *Registry) lookUp(ctx context.Context, token string) (store.Token, error) {
+	return r.lookUpHash(ctx, HashToken(token))
+}
+
+func (r *Registry) lookUpHash(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
+	t, err := r.config.Ledger.TokenByHash(ctx, hash[:])
+	if errors.Is(err, store.ErrNotFound) {
+		return store.Token{}, devices.ErrUnauthenticated
+	}
+	if err != nil {
+		return store.Token{}, fmt.Errorf("%w: looking up a token: %w", devices.ErrUnavailable, err)
+	}
+	return t, nil
+}
+
+// NewToken makes a secret of 256 bits; only its hash is ever stored.
+func NewToken() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// HashToken is how a secret is stored: 256 random bits need no salt.
+func HashToken(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }

@@ -1,0 +1,69 @@
+package credentials
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+var (
+	// ErrBroker: the broker could not be told of a device's new secret. Nothing
+	// was changed; the same may be asked for again.
+	ErrBroker = errors.New("the MQTT broker cannot be told")
+	// ErrAccounts: the broker keeps an account for each device, and is told of
+	// one at a time.
+	ErrAccounts = errors.New("the MQTT broker is told of one device at a time")
+)
+
+// FleetMode is what a fleet token may do.
+type FleetMode string
+
+// The modes of a fleet token. In both it is refused for a device that has used
+// a token of its own.
+const (
+	FleetAny    FleetMode = "any"    // acts for any device and registers unknown ones
+	FleetEnroll FleetMode = "enroll" // gives a device a token of its own
+)
+
+// Ledger is what is known of devices and their credentials; *store.Store.
+type Ledger interface {
+	EnsureDevice(ctx context.Context, id string) (store.Device, error)
+	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, set store.SetAccount) (store.Device, error)
+	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration) (given []bool, err error)
+	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
+	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
+	SetBlocked(ctx context.Context, actor, id string, blocked bool) error
+	DeleteDevice(ctx context.Context, actor, id string, cancel bool) (store.Removal, error)
+	ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply store.ApplyAccount) (applied int, err error)
+	MarkOwnToken(ctx context.Context, device string) error
+	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
+}
+
+// Config sets up a Registry.
+type Config struct {
+	Ledger   Ledger
+	Look     func(ctx context.Context, device devices.ID) (store.View, error) // reads a device
+	Accounts Accounts                                                         // at the broker; nil: none follow the devices
+
+	FleetTokens []string  // none, one or two (rotation)
+	FleetMode   FleetMode // what a fleet token may do
+
+	Logger *slog.Logger
+	Now    func() time.Time // for elapsed time only
+}
+
+// Registry registers devices and knows their credentials. It is safe for concurrent use.
+type Registry struct {
+	config   Config
+	accounts *accounts
+	known    *knownTokens
+}
+
+// New builds a Registry.
+func New(config Config) *Registry {
+	return &Registry{config: config, accounts: newAccounts(config.Accounts), known: newKnownTokens(config.Now)}
+}

@@ -1,0 +1,56 @@
+package policies
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
+)
+
+type metrics struct {
+	checks *prometheus.CounterVec
+
+	mu    sync.Mutex
+	named map[string]bool // names that are told apart
+}
+
+func newMetrics(set *meters.Set) *metrics {
+	return &metrics{
+		checks: set.Counter("limit_checks_total", "Starts that a policy was asked about, by what it said: passed, limited or unchecked.", "pool", "policy", "outcome"),
+		named:  make(map[string]bool),
+	}
+}
+
+// policyNames bounds how many names of policies the metrics tell apart: batches
+// come and go, and each could bring names of its own.
+const policyNames = 200
+
+func (m *metrics) policyLabel(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.named[name] {
+		if len(m.named) == policyNames {
+			return "(other)"
+		}
+		m.named[name] = true
+	}
+	return name
+}
+
+// checked counts what each policy of a task said.
+func (m *metrics) checked(pool string, j judged) {
+	for i, item := range j.check.Items {
+		outcome := "passed"
+		switch {
+		case slices.Contains(j.refused, i):
+			outcome = "limited"
+		case j.unchecked:
+			outcome = "unchecked"
+		case j.obstacle != nil:
+			continue // another one refused
+		}
+		m.checks.WithLabelValues(pool, m.policyLabel(item.Rule.Name), outcome).Inc()
+	}
+}

@@ -1,0 +1,69 @@
+package policies
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+// series counts what a registry shows of each metric.
+func series(t *testing.T, r *prometheus.Registry) map[string]int {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := make(map[string]int)
+	for _, f := range families {
+		n[f.GetName()] = len(f.GetMetric())
+	}
+	return n
+}
+
+// TestPolicyLabelsAreBounded: batches come and go, each with policies of its own.
+func TestPolicyLabelsAreBounded(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	m := newMetrics(meters.New(r))
+	for i := range 3 * policyNames {
+		p := limits.Policy{Name: fmt.Sprintf("n-%d", i), Per: "pool", Algorithm: limits.Fixed, PerMS: 1000, Max: 1}
+		rules, err := limits.Compile("batch 1", []limits.Policy{p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.checked("a", judged{check: limits.NewCheck("1", "", rules, limits.Facts{})})
+	}
+	if n := series(t, r)["dispatcher_limit_checks_total"]; n != policyNames+1 {
+		t.Errorf("%d series, want %d", n, policyNames+1)
+	}
+}
+
+// TestPoliciesOfOneNameAreToldApart: of a pool and of a profile, say.
+func TestPoliciesOfOneNameAreToldApart(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	m := newMetrics(meters.New(r))
+	var all []*limits.Rule
+	for _, owner := range []string{"pool a", "profile x"} {
+		rules, err := limits.Compile(owner, []limits.Policy{{Name: "n", Per: "pool", Algorithm: limits.Fixed, PerMS: 1000, Max: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, rules...)
+	}
+	m.checked("a", judged{check: limits.NewCheck("1", "", all, limits.Facts{}), refused: []int{1}, obstacle: &decision.Obstacle{}})
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families { // what did not refuse is not counted where another did
+		if f.GetName() == "dispatcher_limit_checks_total" && (len(f.GetMetric()) != 1 || f.GetMetric()[0].GetCounter().GetValue() != 1) {
+			t.Errorf("%v, want one that was limited", f.GetMetric())
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package policies
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
+)
+
+// keptRules bounds how many lists of policies a replica keeps compiled.
+const keptRules = 1000
+
+// ruleBook compiles each list of policies once.
+type ruleBook struct {
+	mu  sync.Mutex
+	all map[string][]*limits.Rule // by owner and text
+}
+
+func newRuleBook() *ruleBook { return &ruleBook{all: make(map[string][]*limits.Rule)} }
+
+// sources are all that hold for a start; nil texts: none.
+type sources struct {
+	pool    string
+	batch   int64
+	profile string
+
+	ofPool, ofBatch, ofProfile json.RawMessage
+}
+
+// Owners of rules.
+func poolOwner(pool string) string       { return "pool " + pool }
+func batchOwner(batch int64) string      { return fmt.Sprintf("batch %d", batch) }
+func profileOwner(profile string) string { return "profile " + profile }
+
+// of are the rules of all of them.
+func (b *ruleBook) of(p sources) (rules []*limits.Rule, err error) {
+	for _, from := range []struct {
+		owner string
+		text  json.RawMessage
+	}{{poolOwner(p.pool), p.ofPool}, {batchOwner(p.batch), p.ofBatch}, {profileOwner(p.profile), p.ofProfile}} {
+		own, err := b.compiled(from.owner, from.text)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, own...)
+	}
+	return rules, nil
+}
+
+func (b *ruleBook) compiled(owner string, text json.RawMessage) ([]*limits.Rule, error) {
+	if text == nil {
+		return nil, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := owner + "\x00" + string(text)
+	if rules, ok := b.all[key]; ok {
+		return rules, nil
+	}
+	policies, err := policy.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("policies of %s: %w", owner, err)
+	}
+	rules, err := limits.Compile(owner, policies)
+	if err != nil {
+		return nil, fmt.Errorf("policies of %s: %w", owner, err)
+	}
+	if len(b.all) >= keptRules {
+		clear(b.all)
+	}
+	b.all[key] = rules
+	return rules, nil
+}

@@ -1,0 +1,145 @@
+package seen
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Ledger keeps when devices were seen; *store.Store.
+type Ledger interface {
+	TouchDevices(ctx context.Context, seen map[string]store.Seen) error
+}
+
+// Recent remembers who was seen last; *List.
+type Recent interface {
+	Add(ctx context.Context, seen []Sighting) error
+}
+
+// Devices collects when devices reported, so that an idle report costs no write. A crash
+// loses what was not flushed: the next report says it again. It is safe for concurrent use.
+type Devices struct {
+	ledger  Ledger
+	recent  Recent // nil: nobody is told who was seen last
+	all     *times // for the ledger
+	reached *times // of these, those of which the ledger does not know how they can be told
+	fresh   *times // for recent
+}
+
+// NewDevices returns an empty collection.
+func NewDevices(ledger Ledger, recent Recent) *Devices {
+	return &Devices{ledger: ledger, recent: recent, all: newTimes(), reached: newTimes(), fresh: newTimes()}
+}
+
+// Mark notes a device.
+func (d *Devices) Mark(device string, seen store.Seen) {
+	d.all.mark(device, seen)
+	if d.recent != nil {
+		d.fresh.mark(device, seen)
+	}
+}
+
+// MarkReach is Mark for a device that can be told in another way than the ledger knows:
+// that is written soon, so that what is queued meanwhile finds it.
+func (d *Devices) MarkReach(device string, seen store.Seen) {
+	d.Mark(device, seen)
+	d.reached.mark(device, seen)
+}
+
+// At is when a device reported that was not flushed yet; zero: unknown.
+func (d *Devices) At(device string) time.Time { return d.all.at(device) }
+
+// times are of devices that were seen since the last flush.
+type times struct {
+	mu   sync.Mutex
+	seen map[string]store.Seen
+}
+
+func newTimes() *times { return &times{seen: make(map[string]store.Seen)} }
+
+func (s *times) mark(device string, seen store.Seen) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[device] = seen
+}
+
+// at is when a device reported that was not flushed yet; zero: unknown.
+func (s *times) at(device string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen[device].At
+}
+
+func (s *times) take() map[string]store.Seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.seen
+	s.seen = make(map[string]store.Seen)
+	return taken
+}
+
+// putBack keeps what could not be flushed, unless something newer came.
+func (s *times) putBack(times map[string]store.Seen) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	newer := s.seen
+	s.seen = times
+	maps.Copy(s.seen, newer)
+}
+
+// seenPart bounds one statement: it locks the devices it writes.
+const seenPart = 5000
+
+// FlushRecent tells the list of the devices seen last. What cannot be told is
+// kept, as far as it would stand in the list.
+func (d *Devices) FlushRecent(ctx context.Context) error {
+	if d.recent == nil {
+		return nil
+	}
+	times := d.fresh.take()
+	seen := make([]Sighting, 0, len(times))
+	for device, last := range times {
+		seen = append(seen, Sighting{Device: device, At: last.At})
+	}
+	slices.SortFunc(seen, func(a, b Sighting) int { return b.At.Compare(a.At) })
+	seen = seen[:min(len(seen), Kept)]
+	if err := d.recent.Add(ctx, seen); err != nil {
+		kept := make(map[string]store.Seen, len(seen))
+		for _, s := range seen {
+			kept[s.Device] = store.Seen{At: s.At}
+		}
+		d.fresh.putBack(kept)
+		return fmt.Errorf("telling who was seen last: %w", err)
+	}
+	return nil
+}
+
+// Flush writes the collected last-seen times, and how each device can be told.
+func (d *Devices) Flush(ctx context.Context) error { return d.flush(ctx, d.all) }
+
+// FlushReached writes what Flush does of the devices that can be told in
+// another way than the ledger knows.
+func (d *Devices) FlushReached(ctx context.Context) error { return d.flush(ctx, d.reached) }
+
+func (d *Devices) flush(ctx context.Context, seen *times) error {
+	times := seen.take()
+	for ids := range slices.Chunk(slices.Collect(maps.Keys(times)), seenPart) {
+		part := make(map[string]store.Seen, len(ids))
+		for _, id := range ids {
+			part[id] = times[id]
+		}
+		if err := d.ledger.TouchDevices(ctx, part); err != nil {
+			seen.putBack(times)
+			return fmt.Errorf("writing last-seen times: %w", err)
+		}
+		for _, id := range ids {
+			delete(times, id)
+		}
+	}
+	return nil
+}

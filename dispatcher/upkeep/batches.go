@@ -1,0 +1,56 @@
+package upkeep
+
+import (
+	"context"
+	"fmt"
+)
+
+// Expire ends the pending tasks whose batch is over. It returns how many.
+func (k *Keeper) Expire(ctx context.Context) (int, error) {
+	return inParts(ctx, "expiring tasks", k.config.Ledger.Expire)
+}
+
+// EndCancelled ends the waiting tasks of cancelled batches, and asks devices
+// that were granted one meanwhile to stop. It returns how many it ended.
+func (k *Keeper) EndCancelled(ctx context.Context) (int, error) {
+	return inParts(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
+}
+
+// foldBatch is how many changes of counts are folded in one transaction.
+const foldBatch = 10_000
+
+// Fold brings the counts of batches up to date, and returns the batches that it
+// paused because too much of them fails.
+func (k *Keeper) Fold(ctx context.Context) (aborted []int64, err error) {
+	for {
+		n, paused, err := k.config.Ledger.Fold(ctx, foldBatch)
+		aborted = append(aborted, paused...)
+		if err != nil {
+			return aborted, fmt.Errorf("folding: %w", err)
+		}
+		if n < foldBatch {
+			return aborted, nil
+		}
+	}
+}
+
+// RefreshWindows finds the next opening of windows that have closed.
+func (k *Keeper) RefreshWindows(ctx context.Context) error {
+	_, err := inParts(ctx, "refreshing windows", k.config.Ledger.RefreshWindows)
+	return err
+}
+
+// inParts works in bounded parts until there is no more to do.
+func inParts(ctx context.Context, what string, part func(context.Context, int) (int, error)) (int, error) {
+	total := 0
+	for {
+		n, err := part(ctx, partSize)
+		total += n
+		if err != nil {
+			return total, fmt.Errorf("%s: %w", what, err)
+		}
+		if n < partSize {
+			return total, nil
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package upkeep
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// moment is the clock of these tests.
+func moment() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+
+// look is one reading of the ledger's clock, all times since the start.
+type look struct {
+	at    time.Duration // by our own clock
+	shows time.Duration // by the ledger's
+	want  time.Duration // until when leases of 5 minutes have ended; -1: none has
+	slow  time.Duration // how long the answer took
+}
+
+const (
+	usualLease = 5 * time.Minute
+	none       = time.Duration(-1)
+)
+
+func looks() map[string][]look {
+	step := usualLease + 10*time.Second // the first reading after the step, and the lease
+	return map[string][]look{
+		"both agree":     {{0, 0, 0, 0}, {10 * time.Second, 10 * time.Second, 10 * time.Second, 0}},
+		"a step forward": {{0, 0, 0, 0}, {10 * time.Second, time.Hour, 10 * time.Second, 0}},
+		"a step forward is doubted for the lease": {
+			{0, 0, 0, 0},
+			{10 * time.Second, time.Hour, 10 * time.Second, 0},
+			{step - 1, time.Hour + usualLease - 1, step - 1, 0},
+			{step, time.Hour + usualLease, time.Hour + usualLease, 0},
+		},
+		"a clock that gains a second with each reading": {
+			{0, 0, 0, 0},
+			{10 * time.Second, 11 * time.Second, 10 * time.Second, 0},
+			{20 * time.Second, 22 * time.Second, 20 * time.Second, 0},
+			{usualLease, usualLease + 30*time.Second, usualLease, 0},
+			{step, step + 31*time.Second, step + time.Second, 0},
+		},
+		"a step back is followed at once": {
+			{0, 0, 0, 0},
+			{10 * time.Second, -time.Hour, -time.Hour, 0},
+			{20 * time.Second, -time.Hour + 10*time.Second, -time.Hour + 10*time.Second, 0},
+		},
+		"a step to and fro": {
+			{0, 0, 0, 0},
+			{10 * time.Second, time.Hour, 10 * time.Second, 0},
+			{20 * time.Second, 20 * time.Second, 20 * time.Second, 0},
+			{30 * time.Second, time.Hour, 30 * time.Second, 0},
+		},
+		"a slow answer": {
+			{0, 0, -4 * time.Second, 4 * time.Second},
+			{10 * time.Second, 14 * time.Second, 10 * time.Second, 4 * time.Second},
+			{20 * time.Second, 20 * time.Second, 20 * time.Second, 0},
+			{30 * time.Second, 34 * time.Second, 30 * time.Second, 4 * time.Second},
+		},
+	}
+}
+
+func TestAClockThatStepsForwardEndsNoLeaseEarly(t *testing.T) {
+	t.Parallel()
+	own := time.Now()
+	for name, all := range looks() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			guard := &clockGuard{}
+			guard.ends(store.LeaseClock{Now: moment().Add(all[0].shows)}, own, own.Add(all[0].slow))
+			for i, l := range all {
+				at := own.Add(l.at)
+				clock := store.LeaseClock{Now: moment().Add(l.shows), Leases: []time.Duration{usualLease}}
+				got := guard.ends(clock, at, at.Add(l.slow))[usualLease]
+				if got := got.Sub(moment()); got != l.want {
+					t.Fatalf("reading %d: leases ended by %s, want %s", i, got, l.want)
+				}
+			}
+		})
+	}
+}
+
+// Longer leases elsewhere keep no shorter one from ending.
+func TestEachLeaseIsDoubtedForItsOwnLength(t *testing.T) {
+	t.Parallel()
+	guard, own := &clockGuard{}, time.Now()
+	day := 24 * time.Hour
+	read := func(at, shows time.Duration) store.Lapses {
+		clock := store.LeaseClock{Now: moment().Add(shows), Leases: []time.Duration{day, time.Minute}}
+		return guard.ends(clock, own.Add(at), own.Add(at))
+	}
+	guard.ends(store.LeaseClock{Now: moment()}, own, own)
+	read(time.Second, time.Hour)
+	lapses := read(time.Second+time.Minute, time.Hour+time.Minute)
+	if got := lapses[time.Minute].Sub(moment()); got != time.Hour+time.Minute {
+		t.Errorf("short leases ended by %s, want the time that the clock shows", got)
+	}
+	if got := lapses[day].Sub(moment()); got != time.Minute+time.Second {
+		t.Errorf("long leases ended by %s, want the time that has passed", got)
+	}
+}
+
+// TestAReplicaThatStartsKnowsOfAStep: what a replica kept is of use where both
+// clocks have gone on alike; elsewhere no lease ends before its length is over.
+func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
+	t.Parallel()
+	own := time.Now()
+	for name, c := range map[string]struct {
+		pair  *store.ClockPair
+		alike bool
+	}{
+		"nothing kept":        {nil, false},
+		"alike":               {&store.ClockPair{Ledger: moment().Add(-time.Hour), Wall: own.Add(-time.Hour)}, true},
+		"alike from far":      {&store.ClockPair{Ledger: moment().Add(-time.Hour), Wall: own.Add(-time.Hour + 900*time.Millisecond)}, true},
+		"the ledger's ahead":  {&store.ClockPair{Ledger: moment().Add(-2 * time.Hour), Wall: own.Add(-time.Hour)}, false},
+		"the ledger's behind": {&store.ClockPair{Ledger: moment().Add(-time.Hour), Wall: own.Add(-2 * time.Hour)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			guard := &clockGuard{}
+			read := func(at time.Duration) time.Time {
+				clock := store.LeaseClock{Now: moment().Add(at), Leases: []time.Duration{usualLease}, Kept: c.pair}
+				return guard.ends(clock, own.Add(at), own.Add(at))[usualLease]
+			}
+			for _, at := range []time.Duration{0, time.Second, usualLease - 1} {
+				behind := moment().Add(at).Sub(read(at))
+				if c.alike && (behind < 0 || behind > clockSlack) || !c.alike && behind < 24*time.Hour {
+					t.Errorf("after %s leases ended by %s before", at, behind)
+				}
+			}
+			if got := read(usualLease); !got.Equal(moment().Add(usualLease)) {
+				t.Errorf("after the lease: by %s", got)
+			}
+		})
+	}
+}
+
+// A replica in doubt hands none of what it doubts to the next.
+func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
+	t.Parallel()
+	guard, own := &clockGuard{}, time.Now()
+	clock := store.LeaseClock{Now: moment(), Leases: []time.Duration{usualLease}}
+	guard.ends(clock, own, own)
+	if pair, changed := guard.pair(nil, own); changed {
+		t.Errorf("kept %+v, of a clock of which nothing is known", pair)
+	}
+	clock.Leases = nil
+	guard.ends(clock, own, own)
+	pair, changed := guard.pair(nil, own)
+	if !changed || !pair.Ledger.Equal(moment()) || !pair.Wall.Equal(own) {
+		t.Errorf("keeps %+v, %t", pair, changed)
+	}
+	clock = store.LeaseClock{Now: moment().Add(time.Hour), Leases: []time.Duration{usualLease}}
+	guard.ends(clock, own.Add(time.Second), own.Add(time.Second))
+	if again, changed := guard.pair(&pair, own.Add(time.Second)); changed {
+		t.Errorf("keeps %+v after a step that is doubted", again)
+	}
+	own = own.Add(time.Second + usualLease)
+	clock.Now = clock.Now.Add(usualLease)
+	guard.ends(clock, own, own)
+	if pair, changed = guard.pair(&pair, own); !changed || !pair.Ledger.Equal(clock.Now) {
+		t.Errorf("keeps %+v, %t after a step that is believed", pair, changed)
+	}
+}
+
+// clockRun is a history of a ledger's clock, and of leases that are given by it.
+type clockRun struct {
+	guard   clockGuard
+	start   time.Time
+	own     time.Duration // has passed
+	ahead   time.Duration // the ledger's clock of ours
+	slowest time.Duration // of the readings
+	pair    *store.ClockPair
+	leases  []givenLease
+}
+
+type givenLease struct {
+	given, length time.Duration
+	until         time.Time
+}
+
+// TestNoLeaseEndsBeforeItsTime, over random histories: steps, slews, slow
+// readings, leases of all lengths, and replicas that start.
+func TestNoLeaseEndsBeforeItsTime(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		r := &clockRun{start: time.Now()}
+		r.read(rt)
+		for range rapid.IntRange(1, 60).Draw(rt, "events") {
+			r.own += time.Duration(rapid.Int64Range(0, int64(20*time.Second)).Draw(rt, "passes"))
+			switch rapid.IntRange(0, 5).Draw(rt, "event") {
+			case 0:
+				r.ahead += time.Duration(rapid.Int64Range(-int64(time.Minute), int64(time.Hour)).Draw(rt, "step"))
+				r.read(rt) // to and fro between two readings is not noticed
+			case 1:
+				r.ahead += time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(rt, "slew"))
+			case 2:
+				length := time.Duration(rapid.SampledFrom([]int{1, 30, 300, 1200}).Draw(rt, "lease")) * time.Second
+				r.leases = append(r.leases, givenLease{r.own, length, r.shows().Add(length)})
+			case 3:
+				r.guard = clockGuard{}
+				r.read(rt)
+			default:
+				r.read(rt)
+			}
+		}
+	})
+}
+
+func (r *clockRun) shows() time.Time { return moment().Add(r.own + r.ahead) }
+
+func (r *clockRun) read(rt *rapid.T) {
+	asked := r.start.Add(r.own)
+	r.own += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "way there"))
+	clock := store.LeaseClock{Now: r.shows(), Kept: r.pair}
+	for _, l := range r.leases {
+		clock.Leases = append(clock.Leases, l.length)
+	}
+	r.own += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "way back"))
+	r.slowest = max(r.slowest, r.start.Add(r.own).Sub(asked))
+	lapses := r.guard.ends(clock, asked, r.start.Add(r.own))
+	if pair, changed := r.guard.pair(r.pair, asked); changed {
+		r.pair = &pair
+	}
+	var left []givenLease
+	for _, l := range r.leases {
+		if !l.until.Before(lapses[l.length]) {
+			left = append(left, l)
+			continue
+		}
+		if early := l.given + l.length - r.own; early > r.slowest+pairSlack {
+			rt.Fatalf("a lease of %s ended %s early", l.length, early)
+		}
+	}
+	r.leases = left
+}

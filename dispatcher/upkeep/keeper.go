@@ -1,0 +1,78 @@
+package upkeep
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters"
+	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Ledger is what the passes need of the store; *store.Store.
+type Ledger interface {
+	LeaseClock(ctx context.Context) (store.LeaseClock, error)
+	KeepClockPair(ctx context.Context, pair store.ClockPair) error
+	Reap(ctx context.Context, lapses store.Lapses, limit int, settle store.Settle) ([]store.Reaped, error)
+	NextLapse(ctx context.Context) (left time.Duration, found bool, err error)
+	Expire(ctx context.Context, limit int) (int, error)
+	EndCancelled(ctx context.Context, limit int) (int, error)
+	RefreshWindows(ctx context.Context, limit int) (int, error)
+	Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error)
+	Retain(ctx context.Context, keep time.Duration, limit int) (store.Retained, error)
+	Pool(ctx context.Context, name string) (store.Pool, error)
+	Pools(ctx context.Context, after string, limit int) ([]store.Pool, error)
+	ChangedPools(ctx context.Context, within time.Duration) ([]store.Pool, error)
+	Grants(ctx context.Context, pool string) ([]store.Grant, error)
+	LiveLeases(ctx context.Context, leases []string) (map[string]bool, error)
+	EndedLeases(ctx context.Context, leases []store.TaskLease) ([]string, error)
+	OpenPools(ctx context.Context) ([]store.OpenPool, error)
+	WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error)
+	TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error)
+}
+
+// Semaphore has the slots of the pools; *slots.Semaphore.
+type Semaphore interface {
+	Snapshot(ctx context.Context, pool string) (slots.Snapshot, error)
+	Configure(ctx context.Context, pool string, config slots.Config) (changed bool, err error)
+	Restore(ctx context.Context, pool string, config slots.Config, holders []slots.Holding) (restored bool, err error)
+	Adopt(ctx context.Context, pool string, holders []slots.Holding) ([]bool, error)
+	Forget(ctx context.Context, pool string) error
+	Outages() int64
+}
+
+// Config sets up a Keeper.
+type Config struct {
+	Ledger       Ledger
+	Semaphore    Semaphore
+	Waiters      *waiters.Notifier
+	Settle       store.Settle // what becomes of a task whose grant ended
+	ReportPeriod time.Duration
+
+	Meters   *meters.Set
+	Logger   *slog.Logger
+	Panicked rescue.Told
+	Now      func() time.Time // for elapsed time only
+}
+
+// Keeper runs the passes. It is safe for concurrent use, and starts nothing.
+type Keeper struct {
+	config    Config
+	metrics   *metrics
+	idle      *idleLooks
+	guard     *clockGuard
+	doubted   atomic.Bool // it was said that the ledger's clock is
+	following *following
+	restoring singleflight.Group // by pool
+}
+
+// New builds a Keeper.
+func New(config Config) *Keeper {
+	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: &idleLooks{}, guard: &clockGuard{}, following: newFollowing()}
+}

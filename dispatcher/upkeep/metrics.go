@@ -1,0 +1,39 @@
+package upkeep
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
+)
+
+type metrics struct {
+	set           *meters.Set
+	reaped        *prometheus.CounterVec
+	idle          *prometheus.CounterVec
+	drift         *prometheus.GaugeVec
+	reaperSuccess prometheus.Gauge
+}
+
+func newMetrics(set *meters.Set) *metrics {
+	m := &metrics{
+		set:           set,
+		reaped:        set.Counter("slots_reaped_total", "Slots taken back from devices whose lease ran out, by what became of the task.", "pool", "outcome"),
+		idle:          set.Counter("slot_idle_seconds_total", "Slot-seconds free while the task of a device that is there could have used them.", "pool"),
+		drift:         set.Gauge("slot_drift", "Slots on which Redis and the ledger disagreed at the last reconciliation.", "pool"),
+		reaperSuccess: set.Gauge("reaper_last_success_timestamp_seconds", "When this replica's reaper last finished a pass.").WithLabelValues(),
+	}
+	set.First(func(pool string) {
+		m.idle.WithLabelValues(pool)
+		m.reaped.WithLabelValues(pool, reapedRetried)
+		m.reaped.WithLabelValues(pool, reapedEnded)
+	})
+	return m
+}
+
+// drifted notes on how many slots a reconciliation found a disagreement.
+func (m *metrics) drifted(pool string, slots int) {
+	m.drift.WithLabelValues(pool).Set(float64(slots))
+	if slots > 0 {
+		m.set.Count(pool, meters.Tally{Drift: int64(slots)})
+	}
+}

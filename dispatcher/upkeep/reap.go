@@ -1,0 +1,115 @@
+package upkeep
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	reapBatch = 200  // grants ended in one transaction
+	partSize  = 1000 // waiting tasks ended, or windows refreshed, in one transaction
+)
+
+// What became of the task of a slot that was taken back.
+const (
+	reapedRetried = "retried"
+	reapedEnded   = "ended"
+)
+
+// ReapResult counts what one pass took back.
+type ReapResult struct {
+	Retried int // tasks that are pending again
+	Ended   int // tasks that ended
+}
+
+// Reap takes back the slots of devices whose lease ran out: the grant goes
+// from the ledger first, then its slot is freed. A replica that was paused in
+// between does no harm: a slot is only freed by the lease that holds it.
+func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
+	var result ReapResult
+	lapses, err := k.lapses(ctx)
+	if err != nil {
+		return result, err
+	}
+	for more := len(lapses) > 0; more; {
+		reaped, err := k.config.Ledger.Reap(ctx, lapses, reapBatch, k.config.Settle)
+		k.releaseAll(ctx, k.countReaped(reaped, &result))
+		if err != nil && len(reaped) == 0 { // only what cannot be ended is left
+			return result, fmt.Errorf("reaping: %w", err)
+		}
+		more = len(reaped) > 0 && ctx.Err() == nil // also after less than a batch: another replica may have had a part of it
+	}
+	k.metrics.reaperSuccess.Set(float64(k.config.Now().Unix()))
+	return result, nil
+}
+
+// NextLapse says in how long the next lease ends by the ledger's clock; false: no
+// grant is in force. Below 0 it has ended, and Reap did not take it back yet: it does
+// not believe that clock.
+func (k *Keeper) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
+	return k.config.Ledger.NextLapse(ctx) //nolint:wrapcheck // the store says what it was doing
+}
+
+// releaseAll frees slots of several pools at once, so that a semaphore that does
+// not answer costs one wait, not one per pool.
+func (k *Keeper) releaseAll(ctx context.Context, leases map[string][]string) {
+	wait := rescue.Crew{Told: k.config.Panicked}
+	for pool, ended := range leases {
+		wait.Go("freeing slots", func() {
+			k.config.Waiters.Return(ctx, pool, ended...)
+			k.config.Waiters.Fill(pool)
+		})
+	}
+	wait.Wait()
+}
+
+// lapses reads the ledger's clock, and says which leases have ended as far as it
+// can be trusted. It keeps for replicas to come how this host's clock stands to it.
+func (k *Keeper) lapses(ctx context.Context) (store.Lapses, error) {
+	asked := k.config.Now()
+	clock, err := k.config.Ledger.LeaseClock(ctx)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the store says what it was doing
+	}
+	lapses := k.guard.ends(clock, asked, k.config.Now())
+	k.tellDoubt(ctx, clock.Now, lapses)
+	if pair, changed := k.guard.pair(clock.Kept, asked); changed {
+		err = k.config.Ledger.KeepClockPair(ctx, pair)
+	}
+	return lapses, err
+}
+
+// tellDoubt says when the clock begins to be doubted, and when that ends.
+func (k *Keeper) tellDoubt(ctx context.Context, now time.Time, lapses store.Lapses) {
+	doubted := false
+	for _, before := range lapses {
+		doubted = doubted || now.Sub(before) > clockSlack
+	}
+	switch {
+	case k.doubted.Swap(doubted) == doubted:
+	case doubted:
+		k.config.Logger.WarnContext(ctx, "the database clock stepped, or nothing is known of it from before this process; leases end by elapsed time")
+	default:
+		k.config.Logger.InfoContext(ctx, "the database clock is believed again")
+	}
+}
+
+func (k *Keeper) countReaped(reaped []store.Reaped, result *ReapResult) map[string][]string {
+	leases := make(map[string][]string)
+	for _, r := range reaped {
+		outcome := reapedEnded
+		if r.State == store.Pending {
+			outcome = reapedRetried
+			result.Retried++
+		} else {
+			result.Ended++
+		}
+		k.metrics.reaped.WithLabelValues(r.Grant.Pool, outcome).Inc()
+		leases[r.Grant.Pool] = append(leases[r.Grant.Pool], r.Grant.Lease)
+	}
+	return leases
+}

@@ -1,0 +1,108 @@
+package waiters
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func TestEachPoolIsAskedInTurn(t *testing.T) {
+	t.Parallel()
+	l := newPools()
+	for i := range poolsPerLook + 100 {
+		l.Add(time.Duration(i).String())
+	}
+	seen := map[string]int{}
+	for range 6 {
+		for _, pool := range l.next() {
+			seen[pool]++
+		}
+		l.toSearch(nil)
+	}
+	for pool, n := range seen {
+		if n != 5 {
+			t.Errorf("%s was asked %d times, want 5", pool, n)
+		}
+	}
+	if len(seen) != poolsPerLook+100 {
+		t.Errorf("%d pools were asked", len(seen))
+	}
+}
+
+// Of more pools with work than one pass searches, each is searched once in a round.
+func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
+	t.Parallel()
+	for pools, passes := range map[int]int{1: 1, searchesAPass: 1, searchesAPass + 1: 2, 3000: 3000 / searchesAPass} {
+		l := newPools()
+		var work []string
+		for i := range pools {
+			l.Add(fmt.Sprintf("idle%05d", i))
+			l.Add(fmt.Sprintf("work%05d", i))
+			work = append(work, fmt.Sprintf("work%05d", i))
+		}
+		seen := map[string]int{}
+		for range passes + 2*pools/poolsPerLook + 1 { // those without work take looks, too
+			l.next()
+			searched := l.toSearch(work)
+			if len(searched) > searchesAPass {
+				t.Errorf("%d pools in one pass", len(searched))
+			}
+			for _, pool := range searched {
+				seen[pool]++
+			}
+		}
+		if len(seen) != pools {
+			t.Errorf("%d of %d pools with work were searched in %d passes", len(seen), pools, passes)
+		}
+	}
+}
+
+// Queues in which nothing can be handed on are tidied in turn, all of them where
+// there are few.
+func TestEachQueueIsTidiedInTurn(t *testing.T) {
+	t.Parallel()
+	for pools, passes := range map[int]int{0: 1, 7: 1, poolsTidied: 1, 3 * poolsTidied: 3, 3*poolsTidied + 1: 4} {
+		l, seen := newPools(), map[string]bool{}
+		var waiting []string
+		for i := range pools {
+			waiting = append(waiting, fmt.Sprintf("%05d", i))
+		}
+		for range passes {
+			tidied := l.setWaiting(waiting)
+			if len(tidied) > poolsTidied {
+				t.Errorf("%d pools in one pass", len(tidied))
+			}
+			for _, pool := range tidied {
+				seen[pool] = true
+			}
+		}
+		if len(seen) != pools || len(l.AmongWaiting(waiting)) != pools {
+			t.Errorf("%d of %d pools were tidied in %d passes", len(seen), pools, passes)
+		}
+	}
+}
+
+func TestHoldTimesFollow(t *testing.T) {
+	t.Parallel()
+	h := newPools()
+	if got := held(h); got != unknownHold {
+		t.Errorf("unknown pool: %s", got)
+	}
+	for range 100 {
+		h.Held("a", "k", 20*time.Second)
+	}
+	if got := held(h); got != 20*time.Second {
+		t.Errorf("constant holds: %s", got)
+	}
+	for range 100 {
+		h.Held("a", "k", 2*time.Second)
+	}
+	if got := held(h); got < 2*time.Second || got > 3*time.Second {
+		t.Errorf("after a change: %s, want about 2 s", got)
+	}
+}
+
+func held(p *Pools) time.Duration {
+	usual, _ := p.Hold("a")
+	return usual
+}

@@ -1,0 +1,137 @@
+package waiters
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	batchesPerSearch = 100              // that wait in the pool
+	tasksPerSearch   = 400              // that are looked at
+	fewestTasks      = 4                // of each batch
+	seenSlack        = 10 * time.Second // between two flushes of when devices were seen
+
+	// A search that came to its end rests, the longer the more it looked at: it
+	// looks at some 200 tasks a second at most.
+	restAtLeast = 400 * time.Millisecond
+	restPerTask = 5 * time.Millisecond
+	restAtMost  = 10 * time.Second
+)
+
+// search is how far the search for devices of a pool has come.
+type search struct {
+	after  int64                // the batches up to it were looked at in this round
+	marks  map[int64]store.Mark // how far each batch was; zero: through
+	looked int                  // tasks, in this round
+	rest   time.Time            // until when it rests
+}
+
+// wanting is how many more waiters that can be told a queue should have: for what
+// is free, and for what becomes free until the pass after the next.
+func (n *Notifier) wanting(pool string, line slots.Line) int {
+	hold, _ := n.Pools.Hold(pool)
+	free := max(line.Capacity-line.Held-line.Reserved, 0)
+	soon := int(2 * time.Second * time.Duration(line.Capacity) / max(hold, time.Millisecond))
+	return free + min(max(soon, 4), tasksPerSearch) - line.Ready
+}
+
+// findSeats looks in the ledger for devices that could start something of the
+// pool and can be told, though they stand in no queue. Each batch is looked
+// through in its order; the order between batches, the queue keeps.
+func (n *Notifier) findSeats(ctx context.Context, pool string, anew bool) ([]slots.Seat, error) {
+	s := n.Pools.searchOf(pool, anew)
+	if n.config.Now().Before(s.rest) {
+		return nil, nil
+	}
+	open, err := n.config.Ledger.OpenBatches(ctx, pool, s.after, batchesPerSearch)
+	if err != nil {
+		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
+	}
+	var running []int64
+	for _, b := range open {
+		if b.Running {
+			running = append(running, b.ID)
+		}
+	}
+	seats, through, err := n.searchBatches(ctx, pool, s, running)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !through: // goes on with the next pass
+	case len(open) == batchesPerSearch:
+		s.after = open[len(open)-1].ID
+	default:
+		s.end(n.config.Now())
+	}
+	return seats, nil
+}
+
+// end begins a new round, after a rest.
+func (s *search) end(now time.Time) {
+	rest := restAtLeast + time.Duration(s.looked)*restPerTask
+	*s = search{marks: make(map[int64]store.Mark), rest: now.Add(min(rest, restAtMost))}
+}
+
+// searchBatches looks at the next tasks of each of the batches, and says whether
+// all of them are through.
+func (n *Notifier) searchBatches(ctx context.Context, pool string, s *search, batches []int64) (found []slots.Seat, through bool, err error) {
+	through = true
+	for _, batch := range batches {
+		mark, begun := s.marks[batch]
+		if begun && !mark.Set { // through in this round
+			continue
+		}
+		limit := max(tasksPerSearch/len(batches), fewestTasks)
+		part, err := n.config.Ledger.Seats(ctx, store.Search{Pool: pool, Batch: batch, After: mark, Seen: n.present(), Limit: limit})
+		if err != nil {
+			return nil, false, fmt.Errorf("finding devices for pool %s: %w", pool, err)
+		}
+		s.looked += part.Looked
+		if part.Looked < limit {
+			part.Last = store.Mark{}
+		}
+		s.marks[batch] = part.Last
+		through = through && !part.Last.Set
+		for _, seat := range part.Seats {
+			found = append(found, slots.Seat{
+				Waiter: slots.Waiter{Device: seat.Device, Batch: seat.Batch, Task: seat.Task, Weight: seat.Weight, Priority: seat.Priority},
+				Reach:  slots.Reach(seat.Reach),
+			})
+		}
+	}
+	return found, through, nil
+}
+
+// present is how lately a device must have been seen to be counted on: it has
+// missed two reports at most.
+func (n *Notifier) present() time.Duration { return 3*n.config.ReportPeriod + seenSlack }
+
+// notLimited are the seats whose devices could start something of the pool by its
+// policies: those that cannot would stand before those that can. A pool whose policies are
+// new is found by the next pass; until then the offers are given back.
+func (n *Notifier) notLimited(ctx context.Context, pool string, seats []slots.Seat) ([]slots.Seat, error) {
+	if !n.config.Policies.Any(pool) || len(seats) == 0 {
+		return seats, nil
+	}
+	names := make([]string, len(seats))
+	for i, seat := range seats {
+		names[i] = seat.Device
+	}
+	views, err := n.config.Ledger.Views(ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("looking at devices for pool %s: %w", pool, err)
+	}
+	limited := n.config.Policies.Among(ctx, pool, views)
+	var open []slots.Seat
+	for i, seat := range seats {
+		if useOf(views[i], pool, limited) != slots.WaiterLeft {
+			open = append(open, seat)
+		}
+	}
+	return open, nil
+}
