@@ -34,6 +34,7 @@ type Options struct {
 	Logger     *slog.Logger
 	MaxReports int // reports answered at once; beyond it devices are told to wait; default 512
 
+	Limits   Limits // of long bodies
 	SpoolDir string // for long bodies; empty: where the system keeps temporary files
 
 	LongPollMax time.Duration // how long the answer to a report may wait, in whole seconds; 0: none does
@@ -73,6 +74,7 @@ type API struct {
 
 // New builds the handlers; nothing is started.
 func New(options Options) *API {
+	options.Limits = options.Limits.withDefaults()
 	a := &API{
 		options: options, store: options.Store, log: options.Logger,
 		health: newHealth(options.Checks, options.Dispatcher.Panicked), spool: newSpool(options.SpoolDir), mux: http.NewServeMux(), streamMux: http.NewServeMux(),

@@ -37,7 +37,7 @@ func (a *API) long(operations huma.API) func(huma.Context, func(huma.Context)) {
 			next(ctx)
 			return
 		}
-		body := newPatientReader(ctx, maxBatchBody)
+		body := a.newPatientReader(ctx, maxBatchBody)
 		start := new(bytes.Buffer)
 		_, err := io.CopyN(start, body, smallBody)
 		if errors.Is(err, io.EOF) {

@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,11 +26,33 @@ const (
 	typeNDJSON = "application/x-ndjson"
 	typeEvents = "text/event-stream"
 
-	maxStreamBody = 2 << 30          // bytes of a streamed batch
-	maxTasks      = 1_000_000        // of one batch
-	maxLine       = 128 << 10        // bytes of one line; a payload's may be escaped
-	streamPause   = 30 * time.Second // the longest a client may send nothing
+	maxLine = 128 << 10 // bytes of one line; a payload's may be escaped
 )
+
+// Limits of a long body. A zero is that of DefaultLimits.
+type Limits struct {
+	Stream int64         // bytes of a streamed batch
+	Tasks  int           // of one batch
+	Pause  time.Duration // the longest a client may send nothing
+}
+
+// DefaultLimits are those of docs/protocol.md.
+func DefaultLimits() Limits {
+	return Limits{Stream: 2 << 30, Tasks: 1_000_000, Pause: 30 * time.Second}
+}
+
+func (l Limits) withDefaults() Limits {
+	d := DefaultLimits()
+	return Limits{cmp.Or(l.Stream, d.Stream), cmp.Or(l.Tasks, d.Tasks), cmp.Or(l.Pause, d.Pause)}
+}
+
+// checkCount refuses a batch at its first task that is too many.
+func (l Limits) checkCount(tasks int) error {
+	if tasks > l.Tasks {
+		return fmt.Errorf("at most %d tasks in a batch", l.Tasks)
+	}
+	return nil
+}
 
 // lines reads a streamed batch, one task after the other.
 type lines interface {
@@ -69,7 +92,7 @@ func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType 
 	if err != nil {
 		return nil, err
 	}
-	body := newPatientReader(ctx, maxStreamBody)
+	body := a.newPatientReader(ctx, a.options.Limits.Stream)
 	whole, free, err := a.spool.keep(ctx.Context(), body)
 	if err != nil {
 		return nil, body.explain(err)
@@ -86,11 +109,11 @@ func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType 
 		return nil, err
 	}
 	defer leave()
-	return a.queueBatch(ctx.Context(), post, b, store.Queue{Tasks: checkedLines(list, post)}, mode)
+	return a.queueBatch(ctx.Context(), post, b, store.Queue{Tasks: checkedLines(list, post, a.options.Limits)}, mode)
 }
 
 // checkedLines yields the tasks of all lines; a bad one refuses the batch.
-func checkedLines(list lines, post batchPost) iter.Seq2[store.NewTask, error] {
+func checkedLines(list lines, post batchPost, limits Limits) iter.Seq2[store.NewTask, error] {
 	shared, twice := newOverlay(post.Payload), newDuplicates(post)
 	return func(yield func(store.NewTask, error) bool) {
 		for n := 1; ; n++ {
@@ -102,8 +125,8 @@ func checkedLines(list lines, post batchPost) iter.Seq2[store.NewTask, error] {
 			if err == nil {
 				task, err = entry.task(shared)
 			}
-			if err == nil && n > maxTasks {
-				err = fmt.Errorf("at most %d tasks in a batch", maxTasks)
+			if err == nil {
+				err = limits.checkCount(n)
 			}
 			if err == nil {
 				err = twice.check(&task, "line %d", list.line())
@@ -199,16 +222,17 @@ func readLine(text []byte, entry any, members string) error {
 type patientReader struct {
 	from     io.Reader
 	deadline func(time.Time)
+	pause    time.Duration
 	limit    int64
 	left     int64
 	failed   error // of the body, which a parser may hide
 }
 
 // newPatientReader reads at most limit bytes.
-func newPatientReader(ctx huma.Context, limit int64) *patientReader {
+func (a *API) newPatientReader(ctx huma.Context, limit int64) *patientReader {
 	_, w := humago.Unwrap(ctx)
 	connection := http.NewResponseController(w)
-	return &patientReader{from: ctx.BodyReader(), limit: limit, left: limit, deadline: func(t time.Time) {
+	return &patientReader{from: ctx.BodyReader(), pause: a.options.Limits.Pause, limit: limit, left: limit, deadline: func(t time.Time) {
 		_ = connection.SetReadDeadline(t) // a test's recorder has none
 		_ = connection.SetWriteDeadline(time.Time{})
 	}}
@@ -216,7 +240,7 @@ func newPatientReader(ctx huma.Context, limit int64) *patientReader {
 
 // Read reads a part of the body.
 func (r *patientReader) Read(b []byte) (int, error) {
-	r.deadline(time.Now().Add(streamPause))
+	r.deadline(time.Now().Add(r.pause))
 	n, err := r.from.Read(b)
 	if r.left -= int64(n); r.left < 0 {
 		r.failed = &http.MaxBytesError{Limit: r.limit}

@@ -155,7 +155,7 @@ func (a *API) createBatch(ctx context.Context, in *struct {
 		return nil, err
 	}
 	list := listedIn(ctx)
-	q, err := in.Body.queue(list)
+	q, err := in.Body.queue(list, a.options.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func (a *API) newBatch(in batchPost) (store.Batch, error) {
 }
 
 // queue is what the request asks for. list is that of a long body; nil: it is in the request.
-func (in batchPost) queue(list *listed) (store.Queue, error) {
+func (in batchPost) queue(list *listed, limits Limits) (store.Queue, error) {
 	kinds := 0
 	for _, given := range []bool{len(in.Devices) > 0, len(in.Tasks) > 0, list != nil && list.name != "", in.Select != nil} {
 		if given {
@@ -245,7 +245,7 @@ func (in batchPost) queue(list *listed) (store.Queue, error) {
 	case in.Select != nil:
 		return store.Queue{Tags: in.Select.Tags}, nil
 	case list != nil:
-		return store.Queue{Tasks: in.tasks(list.name, list.entries())}, nil
+		return store.Queue{Tasks: in.tasks(list.name, list.entries(), limits)}, nil
 	case len(in.Devices) > 0:
 		return store.Queue{Tasks: in.tasks("devices", func(yield func(batchTask, error) bool) {
 			for _, device := range in.Devices {
@@ -253,7 +253,7 @@ func (in batchPost) queue(list *listed) (store.Queue, error) {
 					return
 				}
 			}
-		})}, nil
+		}, limits)}, nil
 	}
 	return store.Queue{Tasks: in.tasks("tasks", func(yield func(batchTask, error) bool) {
 		for _, t := range in.Tasks {
@@ -261,11 +261,11 @@ func (in batchPost) queue(list *listed) (store.Queue, error) {
 				return
 			}
 		}
-	})}, nil
+	}, limits)}, nil
 }
 
 // tasks checks and yields the tasks of a list; a bad one refuses all.
-func (in batchPost) tasks(list string, entries iter.Seq2[batchTask, error]) iter.Seq2[store.NewTask, error] {
+func (in batchPost) tasks(list string, entries iter.Seq2[batchTask, error], limits Limits) iter.Seq2[store.NewTask, error] {
 	shared, twice := newOverlay(in.Payload), newDuplicates(in)
 	return func(yield func(store.NewTask, error) bool) {
 		i := 0
@@ -274,8 +274,8 @@ func (in batchPost) tasks(list string, entries iter.Seq2[batchTask, error]) iter
 			if err == nil {
 				task, err = entry.task(shared)
 			}
-			if err == nil && i == maxTasks {
-				err = fmt.Errorf("at most %d tasks in a batch", maxTasks)
+			if err == nil {
+				err = limits.checkCount(i + 1)
 			}
 			if err == nil {
 				err = twice.check(&task, list+"[%d]", i)

@@ -62,7 +62,7 @@ func (a *API) importDevices(ctx huma.Context, contentType string) (list []store.
 		return nil, nil, fmt.Errorf("waiting for the turn of an import: %w", err)
 	}
 	defer leave()
-	body := newPatientReader(ctx, maxImportBody)
+	body := a.newPatientReader(ctx, maxImportBody)
 	read, err := readDevices(body, contentType)
 	if err != nil {
 		return nil, nil, body.explain(err)
