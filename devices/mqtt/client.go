@@ -23,7 +23,6 @@ const (
 	// broker that is back is found within 5 s.
 	reconnectAfter = time.Second
 	reconnectMax   = 2 * time.Second
-	steadyAfter    = 10 * time.Second // a connection that ended sooner did not work
 
 	// What the library had read from the broker before it agreed to send no
 	// more has reached us by then.
@@ -115,7 +114,7 @@ func (c *Client) stayConnected(ctx context.Context) {
 			c.options.Logger.ErrorContext(ctx, "no connection to the MQTT broker; trying on", "err", err)
 			told = reasonOf(err)
 		}
-		if time.Since(began) > steadyAfter {
+		if time.Since(began) > c.options.KeepAlive { // one that ended sooner did not work
 			pause = reconnectAfter
 		} else if subscribed {
 			id = c.newID()

@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	keepAlive      = 10 * time.Second // a replica that hangs gets its share of the reports for at most 15 s
 	connectTimeout = 5 * time.Second
 	writeTimeout   = 5 * time.Second
 	tokenTimeout   = 5 * time.Second // the broker's answer to a publish or (un)subscribe
@@ -95,8 +94,8 @@ func (c *Client) pahoOptions(ctx context.Context, id string, now *connection) *p
 		SetAutoReconnect(false).
 		SetConnectRetry(false).
 		SetConnectTimeout(connectTimeout).
-		SetKeepAlive(keepAlive).
-		SetPingTimeout(tokenTimeout).
+		SetKeepAlive(c.options.KeepAlive).
+		SetPingTimeout(c.options.KeepAlive * 2 / 5). // paho looks each quarter of a keepalive: at the second look
 		SetWriteTimeout(writeTimeout).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
 			c.options.Panicked.Do("receiving", func() { c.intake.receive(m) }) // in a goroutine of paho's

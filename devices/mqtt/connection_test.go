@@ -28,6 +28,7 @@ type wire struct {
 	rest     []byte
 	kinds    []string // of the packets of the newest connection
 	ids      []string // the client ids that connected
+	alive    []time.Duration
 	dialling []time.Time
 }
 
@@ -44,6 +45,7 @@ func (w *wire) see(chunk []byte) {
 	if chunk[0] == 0x10 && bytes.Contains(chunk, []byte("\x00\x04MQTT\x04")) {
 		_, after, _ := bytes.Cut(chunk, []byte("\x00\x04MQTT\x04"))
 		id := after[3:] // behind the flags and the keepalive
+		w.alive = append(w.alive, time.Duration(binary.BigEndian.Uint16(after[1:]))*time.Second)
 		w.ids = append(w.ids, string(id[2:2+binary.BigEndian.Uint16(id)]))
 		w.dialling = append(w.dialling, time.Now())
 		w.rest, w.kinds = nil, nil
@@ -214,13 +216,10 @@ func TestReplicasComeBackApart(t *testing.T) {
 // noticed, and when it goes on the same client id takes its session over.
 func TestBrokerThatHangs(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: it waits for a keepalive, and TestFaults stops a broker daily; make test-long runs it")
-	}
 	s := mosquitto{testservers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
 	log := newLog()
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Logger: slog.New(log), Handler: handlerOf(echo)})
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, KeepAlive: time.Second, Logger: slog.New(log), Handler: handlerOf(echo)})
 	s.Signal(syscall.SIGSTOP)
 	deadline := time.After(2 * patience)
 	for tick := time.Tick(50 * time.Millisecond); c.Connected(); {

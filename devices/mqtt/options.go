@@ -63,6 +63,7 @@ type Options struct {
 	Queue         int           // reports waiting for each of them; default 64
 	HandleTimeout time.Duration // after it, the context of a report's handling ends; default 10 s
 	Patience      time.Duration // after it, a report whose handling goes on is answered unavailable; default 3 s
+	KeepAlive     time.Duration // a replica that hangs is given up after 1.5 of it, a silent broker after 1.75; whole seconds; default 10 s
 	BusyAfter     time.Duration // report_after of a device that is refused here, +- 50 %; default 10 s
 
 	Handler devices.Handler // called from several goroutines, for one device in the order of arrival
@@ -88,8 +89,9 @@ func (o Options) withDefaults() (Options, error) {
 	o.Queue = withDefault(o.Queue, 64)
 	o.HandleTimeout = withDefault(o.HandleTimeout, 10*time.Second)
 	o.Patience = withDefault(o.Patience, 3*time.Second)
+	o.KeepAlive = withDefault(o.KeepAlive, 10*time.Second)
 	o.BusyAfter = withDefault(o.BusyAfter, 10*time.Second)
-	if o.Workers < 0 || o.Queue < 0 || o.HandleTimeout < 0 || o.Patience < 0 || o.BusyAfter < 0 {
+	if o.Workers < 0 || o.Queue < 0 || o.HandleTimeout < 0 || o.Patience < 0 || o.KeepAlive < 0 || o.BusyAfter < 0 {
 		return o, errors.New("mqtt: workers, queue and times must be positive")
 	}
 	if o.Logger == nil {

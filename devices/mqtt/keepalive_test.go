@@ -1,0 +1,65 @@
+package mqtt_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+// TestKeepaliveIsThatOfThePage: TestBrokerThatHangs and TestBrokersGiveUpASilentClient
+// have a shorter one.
+func TestKeepaliveIsThatOfThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWire(t, testservers.Mosquitto(t).Addr)
+	connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerOf(echo)})
+	w.mu.Lock()
+	alive := w.alive[0]
+	w.mu.Unlock()
+	const rounding = 500 * time.Millisecond
+	for _, says := range []string{
+		fmt.Sprintf("(its keepalive is %.0f s)", alive.Seconds()),
+		fmt.Sprintf("until the broker gives it up: %.0f s", (alive * 3 / 2).Seconds()),
+		fmt.Sprintf("one that fell silent is given up after %.0f s", (alive*7/4 + rounding).Seconds()),
+	} {
+		if !strings.Contains(string(page), says) {
+			t.Errorf("the page does not say %q", says)
+		}
+	}
+}
+
+// TestBrokersGiveUpASilentClient, as a replica is that hangs, though its connection is open.
+func TestBrokersGiveUpASilentClient(t *testing.T) {
+	t.Parallel()
+	overBothBrokers(t, func(t *testing.T, s server) {
+		t.Helper()
+		_, addr, _ := strings.Cut(s.URL(), "//")
+		if _, after, ok := strings.Cut(addr, "@"); ok {
+			addr = after
+		}
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		const keepalive = 1 // second
+		_, err = conn.Write([]byte("\x10\x13\x00\x04MQTT\x04\xc2\x00" + string(rune(keepalive)) + "\x00\x01a\x00\x01a\x00\x01x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
+		if got, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(got), "\x20\x02\x00\x00") {
+			t.Errorf("%q, %v; want to be admitted, and given up", got, err)
+		}
+	})
+}
