@@ -34,6 +34,7 @@ type PoolSpec struct {
 	Paused   bool
 	Windows  []Window        // valid
 	Limits   json.RawMessage // valid; nil = none
+	DryRun   bool            // find out all, change nothing
 }
 
 const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, version, created_at, updated_at`
@@ -139,7 +140,7 @@ func (s *Store) DeletePool(ctx context.Context, actor, name string) error {
 // pool's lock held alone. Claims hold it shared: a claim counts places either
 // against the old capacity and commits before, or against the new one.
 func (s *Store) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
-	return s.write(ctx, func(tx session) error {
+	err := s.write(ctx, func(tx session) error {
 		if err := tx.lockPool(ctx, name); err != nil {
 			return err
 		}
@@ -152,6 +153,10 @@ func (s *Store) withPool(ctx context.Context, name string, change func(tx sessio
 		}
 		return change(tx, &old)
 	})
+	if errors.Is(err, errDryRun) {
+		return nil
+	}
+	return err
 }
 
 // lockPool keeps claims out until the end of the transaction. It comes before any row:
@@ -235,5 +240,8 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 		return Pool{}, false, err
 	}
 	p, err = tx.pool(ctx, name)
+	if err == nil && spec.DryRun {
+		err = errDryRun // so that all is undone
+	}
 	return p, old == nil, err
 }

@@ -245,7 +245,7 @@ func (s *session) createBatch(b *batchFlags) error {
 	if err != nil {
 		return err
 	}
-	s.warn(made)
+	s.warn("", made)
 	if err := s.warnUnknown(made); err != nil {
 		return err
 	}

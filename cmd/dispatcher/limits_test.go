@@ -80,4 +80,10 @@ func TestPoliciesThatNameNothingAreWarnedOf(t *testing.T) {
 		args := append(strings.Fields(line), `[{"name":"l","per":"tags.acount","algorithm":"fixed","max":1,"per_ms":1000}]`)
 		d.try("", args...).exit(0).says(`Warning: limits: no device has the tag "acount" (looked at: 1)`)
 	}
+	file := `pools: [{name: q, capacity: 1, limits: [{name: l, per: tags.acount, algorithm: fixed, max: 1, per_ms: 1000}]}]`
+	for range 2 { // a dry run creates nothing
+		d.try(file, "pools", "apply", "--dry-run", "-f", "-").exit(0).says(`Warning: pool q: limits: no device has the tag "acount" (looked at: 1)`, "1 created")
+	}
+	d.try(strings.ReplaceAll(file, "max: 1", "max: 0"), "pools", "apply", "--dry-run", "-f", "-").exit(1).says("pool q", "limits[0].max")
+	d.try(file, "pools", "apply", "-f", "-").exit(0).says(`Warning: pool q: limits: no device has the tag "acount" (looked at: 1)`, "1 created")
 }

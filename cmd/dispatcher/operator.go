@@ -157,17 +157,17 @@ func (s *session) act(r operators.Request, without ...string) error {
 	if err != nil {
 		return err
 	}
-	s.warn(changed)
+	s.warn("", changed)
 	return s.show(object, append(without, "warnings")...)
 }
 
-// warn says what may be a mistake, though it was done.
-func (s *session) warn(done entry) {
-	var warnings []string
+// warn says what may be a mistake, though it was done, and returns it.
+func (s *session) warn(of string, done entry) (warnings []string) {
 	_ = json.Unmarshal(done["warnings"], &warnings) // absent: none
 	for _, w := range warnings {
-		s.note("Warning: %s", terminal.Safe(w))
+		s.note("Warning: %s%s", of, terminal.Safe(w))
 	}
+	return warnings
 }
 
 // make creates what has a secret. When only the second answer arrived, the

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -55,6 +56,7 @@ type poolChange struct {
 	Pool    string        `json:"pool"`
 	Action  string        `json:"action"` // created, changed, unchanged
 	Changes []fieldChange `json:"changes,omitempty"`
+	Warned  []string      `json:"warnings,omitempty"`
 
 	body map[string]any
 }
@@ -82,17 +84,20 @@ func (s *session) apply(wanted []poolSpec, dryRun bool) error {
 	progress := terminal.NewProgress(s.errs)
 	for i, change := range changes {
 		progress.Show("%d of %d pools", i, len(changes))
-		if err := s.applyOne(change, dryRun); err != nil {
-			progress.Clear()
+		text, err := s.applyOne(change, dryRun)
+		progress.Clear()
+		if err != nil {
 			s.summary("Stopped: ", count)
 			return errors.Join(fmt.Errorf("pool %s: %w", change.Pool, err), show.end())
+		}
+		if text != nil {
+			change.Warned = s.warn("pool "+change.Pool+": ", text)
 		}
 		count[change.Action]++
 		if err := show.change(change, s.json); err != nil {
 			return err
 		}
 	}
-	progress.Clear()
 	before := ""
 	if dryRun {
 		before = "Nothing was done. It would be: "
@@ -117,16 +122,23 @@ func (s *session) summary(before string, count map[string]int) {
 	s.note("%s%d created, %d changed, %d unchanged", before, count[actionCreated], count[actionChanged], count[actionUnchanged])
 }
 
-func (s *session) applyOne(change poolChange, dryRun bool) error {
-	if dryRun || change.Action == actionUnchanged {
-		return nil
+// applyOne returns the server's answer; none: there was nothing to do.
+func (s *session) applyOne(change poolChange, dryRun bool) (entry, error) {
+	if change.Action == actionUnchanged {
+		return nil, nil
 	}
-	method := http.MethodPatch
+	r := operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", change.Pool), Body: change.body}
 	if change.Action == actionCreated {
-		method = http.MethodPut
+		r.Method = http.MethodPut
 	}
-	_, err := s.Call(s.cmd.Context(), operators.Request{Method: method, Path: operators.Path("pools", change.Pool), Body: change.body})
-	return err
+	if dryRun {
+		r.Query = url.Values{"dry_run": {"true"}}
+	}
+	text, err := s.Call(s.cmd.Context(), r)
+	if err != nil {
+		return nil, err
+	}
+	return readEntry(text)
 }
 
 // pools are all there are, by name.

@@ -43,6 +43,8 @@ func (b *bench) warned(per, want string, round int, limits string) {
 	for _, ask := range []struct{ method, path, body string }{
 		{"PUT", "/v1/pools/p", `{"capacity":60,` + limits + `}`},
 		{"PATCH", "/v1/pools/p", `{` + limits + `}`},
+		{"PUT", "/v1/pools/new?dry_run=true", `{"capacity":60,` + limits + `}`},
+		{"PATCH", "/v1/pools/p?dry_run=true", `{` + limits + `}`},
 		{"PUT", "/v1/profiles/x", `{` + limits + `}`},
 		{"PATCH", fmt.Sprintf("/v1/batches/%d", batch), `{` + limits + `}`},
 		{"POST", "/v1/batches", `{"pool":"p","devices":["d-1"],` + limits + `}`},

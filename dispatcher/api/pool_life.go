@@ -52,6 +52,7 @@ func (a *API) registerPoolLife(operations huma.API) {
 
 func (a *API) patchPool(ctx context.Context, in *struct {
 	PoolPath
+	PoolMode
 	Body poolPatch
 },
 ) (*body[poolChanged], error) {
@@ -71,6 +72,7 @@ func (a *API) patchPool(ctx context.Context, in *struct {
 		return nil, err
 	}
 	changed, err := a.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
+		spec.DryRun = in.DryRun
 		opens.to(&spec.Windows, nil)
 		limited.to(&spec.Limits, nil)
 		in.Body.Capacity.to(&spec.Capacity, spec.Capacity)

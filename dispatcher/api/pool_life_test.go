@@ -186,3 +186,35 @@ func TestSlotIsTakenBackByForce(t *testing.T) {
 		}
 	})
 }
+
+// A dry run of a pool's settings is answered, and refused, as the real one is.
+func TestDryRunsOfPoolsChangeNothing(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":60}`)
+		before := string(b.get("/v1/pools").must(200).body)
+		for _, test := range []struct {
+			method, path, body string
+			capacity, version  float64
+		}{
+			{"PUT", "/v1/pools/new", `{"capacity":7}`, 7, 1},
+			{"PUT", "/v1/pools/p", `{"capacity":7,"paused":true}`, 7, 2},
+			{"PATCH", "/v1/pools/p", `{"capacity":8}`, 8, 2},
+			{"PATCH", "/v1/pools/p", `{"capacity":60}`, 60, 1},
+		} {
+			got := b.call(test.method, test.path+"?dry_run=true", adminToken, test.body).must(200).fields()
+			if got["capacity"] != test.capacity || got["version"] != test.version {
+				b.Errorf("%s %s: %v", test.method, test.path, got)
+			}
+		}
+		b.call("PATCH", "/v1/pools/new?dry_run=true", adminToken, `{"capacity":7}`).problem(404, "not_found")
+		b.call("PUT", "/v1/pools/new?dry_run=true", adminToken, `{"capacity":10001}`).problem(422, "invalid_field")
+		b.call("PATCH", "/v1/pools/p?dry_run=true", adminToken, `{"lease_ms":1}`).problem(422, "invalid_field")
+		if after := string(b.get("/v1/pools").must(200).body); after != before {
+			b.Errorf("before %s, after %s", before, after)
+		}
+		if events := list(b.get("/v1/events").must(200).fields(), "events"); len(events) != 1 {
+			b.Errorf("events %v, want the creation alone", events)
+		}
+	})
+}

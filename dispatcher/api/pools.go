@@ -96,6 +96,11 @@ type PoolPath struct {
 	Pool string `path:"pool" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 }
 
+// PoolMode is how the settings of a pool are taken.
+type PoolMode struct {
+	DryRun bool `query:"dry_run" doc:"Check only: the answer is as if it was done, and nothing is changed"`
+}
+
 func (a *API) registerPools(operations huma.API) {
 	registerList(a, operations, operation("GET", "/v1/pools", "listPools", "List pools by name", roleViewer, 200), listing[pageQuery, poolList, poolState]{
 		handle: a.listPools, page: (*pageQuery).page,
@@ -147,6 +152,7 @@ func (a *API) getPool(ctx context.Context, in *PoolPath) (*body[PoolBody], error
 
 func (a *API) putPool(ctx context.Context, in *struct {
 	PoolPath
+	PoolMode
 	Body poolPut
 },
 ) (*created[poolChanged], error) {
@@ -161,9 +167,13 @@ func (a *API) putPool(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	spec.DryRun = in.DryRun
 	p, isNew, err := a.store.PutPool(ctx, actor(ctx), in.Pool, spec)
 	if err != nil {
 		return nil, err
+	}
+	if in.DryRun {
+		return &created[poolChanged]{Status: http.StatusOK, Body: poolChanged{showPool(p), warned}}, nil
 	}
 	a.tellPool(ctx, p.Name)
 	return &created[poolChanged]{Status: createdStatus(isNew), Body: poolChanged{showPool(p), warned}}, nil
