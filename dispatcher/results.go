@@ -27,6 +27,7 @@ func (d *Dispatcher) recordResults(ctx context.Context, h *handling) error {
 	var failed error
 	for _, r := range h.report.Results {
 		if r.Invalid != "" {
+			d.log.WarnContext(ctx, "a result is not valid: rejected", "device", h.caller.Device, "task", r.Task, "code", r.Invalid)
 			d.ack(h, devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.OutcomeRejected, Code: r.Invalid})
 			continue
 		}

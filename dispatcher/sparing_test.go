@@ -64,3 +64,21 @@ func TestAnOutageIsNotLoggedByEveryReport(t *testing.T) {
 		t.Errorf("%d lines for one outage:\n%s", lines, out.String())
 	}
 }
+
+// TestARejectedResultIsLogged once a second, without what the device sent.
+func TestARejectedResultIsLogged(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	now := time.Now()
+	b := embedded(t, func(c *dispatcher.Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&out, nil))
+		c.Now = func() time.Time { return now }
+	})
+	for range 3 {
+		b.report("d", `{"results":[{"task":7,"token":1,"status":"done","output":"secret"},{"task":8}]}`)
+	}
+	const want = `level=WARN msg="a result is not valid: rejected" device=d task=7 code=invalid_status`
+	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, want) {
+		t.Errorf("logged %s, want one line with %s", got, want)
+	}
+}
