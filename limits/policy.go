@@ -2,7 +2,7 @@ package limits
 
 import "github.com/fleetslots/dispatcher/limits/policy"
 
-// A policy is what an operator writes.
+// Policy is what an operator writes; the others are its parts.
 type (
 	Policy    = policy.Policy
 	Window    = policy.Window

@@ -1,5 +1,3 @@
-// Package operators is ...
-// problems and streams, and leaves what is in the answers to its callers.
 package operators
 
 import (
@@ -41,6 +39,8 @@ type Config struct {
 	Notice func(err error, wait time.Duration)
 	// Tries are the times a request is sent that may be sent again; 0: 6.
 	Tries int
+	// Transport carries the requests; nil: the network.
+	Transport http.RoundTripper
 }
 
 // Client is one server's.
@@ -57,16 +57,18 @@ func New(config Config) (*Client, error) {
 		return nil, fmt.Errorf("%q is not the URL of a server, such as http://127.0.0.1:8080", config.URL)
 	}
 	base.Path, base.RawPath = strings.TrimSuffix(base.Path, "/"), ""
-	transport := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: connecting}).DialContext,
-		TLSHandshakeTimeout:   connecting,
-		ResponseHeaderTimeout: headers,
-		ForceAttemptHTTP2:     true,
-		ExpectContinueTimeout: time.Second,
+	if config.Transport == nil {
+		config.Transport = &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment,
+			DialContext:           (&net.Dialer{Timeout: connecting}).DialContext,
+			TLSHandshakeTimeout:   connecting,
+			ResponseHeaderTimeout: headers,
+			ForceAttemptHTTP2:     true,
+			ExpectContinueTimeout: time.Second,
+		}
 	}
 	return &Client{config: config, base: base, http: &http.Client{
-		Transport: transport,
+		Transport: config.Transport,
 		// The token is for this server and nobody it names.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
@@ -113,6 +115,19 @@ func (c *Client) Call(ctx context.Context, r Request) (json.RawMessage, error) {
 		return err
 	})
 	return text, err
+}
+
+// Do sends a request and reads its answer, if there is one, into what answer points
+// to; nil: nobody wants it. Its errors are those of Call.
+func (c *Client) Do(ctx context.Context, r Request, answer any) error {
+	text, err := c.Call(ctx, r)
+	if err != nil || answer == nil || text == nil {
+		return err
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return fmt.Errorf("%s %s: %w", r.Method, r.Path, err)
+	}
+	return nil
 }
 
 // Get reads one thing.

@@ -13,15 +13,26 @@ import (
 // maxProblem bounds what is read of an error's body.
 const maxProblem = 64 << 10
 
-// Problem is a refusal of the server (RFC 9457).
-type Problem struct { //nolint:errname // the word of RFC 9457
-	Status int    `json:"status"`
-	Code   string `json:"code"` // stable, for programs; empty: the answer was not the dispatcher's
-	Detail string `json:"detail"`
+// Problem is a refusal of the server (RFC 9457). Code is stable and meant for
+// programs; Detail is for people.
+type Problem struct { //nolint:errname // the word of RFC 9457, and its name in the contract
+	Type          string         `json:"type,omitempty" doc:"Always about:blank: the code tells problems apart"`
+	Title         string         `json:"title" doc:"The HTTP status in words"`
+	Status        int            `json:"status"`
+	Code          string         `json:"code" doc:"Stable name of the problem, for programs"`
+	Detail        string         `json:"detail,omitempty" doc:"For people; names the field and the limit"`
+	ReportAfterMS int64          `json:"report_after_ms,omitempty" doc:"To devices: do not come back sooner"`
+	Errors        []ProblemField `json:"errors,omitempty" doc:"One entry for each bad field"`
 
 	Method string        `json:"-"` // of the request
 	Path   string        `json:"-"`
 	After  time.Duration `json:"-"` // that the server asks to wait; 0: not said
+}
+
+// ProblemField is one bad field of a request.
+type ProblemField struct {
+	Field  string `json:"field" doc:"Where, e.g. body.capacity"`
+	Detail string `json:"detail"`
 }
 
 // Error is the detail for people, with the code.

@@ -125,6 +125,7 @@ func (a *API) newOperations(mux *http.ServeMux) huma.API {
 	config.Info.Description = "Grants the places of an external system to the devices of a fleet, never more than there are."
 	config.DocsPath, config.SchemasPath = "", ""
 	config.Formats = map[string]huma.Format{"application/json": bodyFormat(), "json": bodyFormat()}
+	config.Components.Schemas = newSchemas()
 	config.CreateHooks = nil // no $schema links in bodies
 	config.RejectUnknownQueryParameters = true
 	config.Transformers = []huma.Transformer{shapeProblem}

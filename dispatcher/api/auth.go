@@ -13,6 +13,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // role of an operator token, in rising order.
@@ -131,4 +132,4 @@ func bearer(header string) string {
 
 func requestBearer(r *http.Request) string { return bearer(r.Header.Get("Authorization")) }
 
-func problemType() reflect.Type { return reflect.TypeFor[Problem]() }
+func problemType() reflect.Type { return reflect.TypeFor[operators.Problem]() }

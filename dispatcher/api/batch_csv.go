@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // jsonColumn ends the name of a column whose cells are JSON, not text.
@@ -80,17 +82,17 @@ func (l *csvLines) record() ([]string, error) {
 	return record, nil
 }
 
-func (l *csvLines) next() (batchTask, error) {
+func (l *csvLines) next() (operators.NewTask, error) {
 	record, err := l.record()
 	if err != nil {
-		return batchTask{}, err
+		return operators.NewTask{}, err
 	}
 	payload, err := l.payload(record[1:])
-	return batchTask{Device: record[0], Payload: payload}, err
+	return operators.NewTask{Device: record[0], Payload: payload}, err
 }
 
 // payload makes an object of the cells that are not empty; nil: all are.
-func (l *csvLines) payload(cells []string) (raw, error) {
+func (l *csvLines) payload(cells []string) (json.RawMessage, error) {
 	var members []string
 	for i, cell := range cells {
 		if cell == "" {
@@ -110,7 +112,7 @@ func (l *csvLines) payload(cells []string) (raw, error) {
 	if members == nil {
 		return nil, nil
 	}
-	return raw("{" + strings.Join(members, ",") + "}"), nil
+	return json.RawMessage("{" + strings.Join(members, ",") + "}"), nil
 }
 
 // lineGuard ends a line that is too long for its reader, which would keep all

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -27,7 +28,7 @@ type duplicates struct {
 	seen    *limits.Repeats
 }
 
-func newDuplicates(in batchPost) *duplicates {
+func newDuplicates(in operators.NewBatch) *duplicates {
 	if in.Duplicates != refuseDuplicates && in.Duplicates != skipDuplicates {
 		return nil
 	}
@@ -35,7 +36,7 @@ func newDuplicates(in batchPost) *duplicates {
 }
 
 // turnOfRepeats lets one long batch at a time look for equal tasks.
-func (a *API) turnOfRepeats(ctx context.Context, in batchPost) (leave func(), err error) {
+func (a *API) turnOfRepeats(ctx context.Context, in operators.NewBatch) (leave func(), err error) {
 	if newDuplicates(in) == nil {
 		return func() {}, nil
 	}

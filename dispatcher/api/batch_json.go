@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const (
@@ -180,8 +182,8 @@ func member(d *json.Decoder, from *bounded, field string) (value json.RawMessage
 }
 
 // entries reads the list again, entry by entry.
-func (l *listed) entries() iter.Seq2[batchTask, error] {
-	return func(yield func(batchTask, error) bool) {
+func (l *listed) entries() iter.Seq2[operators.NewTask, error] {
+	return func(yield func(operators.NewTask, error) bool) {
 		from := &bounded{from: l.body, left: maxMember}
 		_, err := l.body.Seek(0, io.SeekStart)
 		d := json.NewDecoder(from)
@@ -191,7 +193,7 @@ func (l *listed) entries() iter.Seq2[batchTask, error] {
 		for err == nil && d.More() {
 			from.left = maxMember
 			var text json.RawMessage
-			var entry batchTask
+			var entry operators.NewTask
 			if err = d.Decode(&text); err == nil {
 				err = l.read(text, &entry)
 			}
@@ -200,7 +202,7 @@ func (l *listed) entries() iter.Seq2[batchTask, error] {
 			}
 		}
 		if err != nil {
-			yield(batchTask{}, err)
+			yield(operators.NewTask{}, err)
 		}
 	}
 }
@@ -223,7 +225,7 @@ func (l *listed) find(d *json.Decoder, from *bounded) error {
 	return err
 }
 
-func (l *listed) read(text []byte, entry *batchTask) error {
+func (l *listed) read(text []byte, entry *operators.NewTask) error {
 	if l.name == "tasks" {
 		return readLine(text, entry, "device, payload and priority")
 	}

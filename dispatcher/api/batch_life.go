@@ -7,7 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -16,15 +16,6 @@ const (
 	defaultWeight      = 1
 	defaultMaxAttempts = 3
 )
-
-type batchPatch struct {
-	Priority    patch[int]             `json:"priority,omitzero" minimum:"-1000000" maximum:"1000000" doc:"Of its tasks without their own"`
-	Weight      patch[int]             `json:"weight,omitzero" minimum:"1" maximum:"1000" doc:"In effect with the next report"`
-	NotAfter    patch[time.Time]       `json:"not_after,omitzero" doc:"null: never. What has expired stays so"`
-	Windows     patch[[]windowBody]    `json:"windows,omitzero" doc:"All of them; null or none: always open"`
-	Limits      patch[[]limits.Policy] `json:"limits,omitzero" doc:"All of them, beside those of the pool; in effect with the next report"`
-	MaxAttempts patch[int]             `json:"max_attempts,omitzero" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`
-}
 
 func (a *API) registerBatchLife(operations huma.API) {
 	register(a, operations, operation("PATCH", "/v1/batches/{id}", "patchBatch", "Change a batch; absent fields stay, null asks for the default", roleOperator, 200), a.patchBatch)
@@ -35,9 +26,9 @@ func (a *API) registerBatchLife(operations huma.API) {
 
 func (a *API) patchBatch(ctx context.Context, in *struct {
 	BatchPath
-	Body batchPatch
+	Body operators.BatchPatch
 },
-) (*body[batchChanged], error) {
+) (*body[operators.BatchChanged], error) {
 	opens, err := readPatch(in.Body.Windows, readWindows)
 	if err != nil {
 		return nil, err
@@ -51,30 +42,24 @@ func (a *API) patchBatch(ctx context.Context, in *struct {
 		return nil, err
 	}
 	b, err := a.store.ChangeBatch(ctx, actor(ctx), in.ID, func(b *store.Batch) error {
-		opens.to(&b.Windows, nil)
-		limited.to(&b.Limits, nil)
-		return in.Body.apply(b)
+		apply(opens, &b.Windows, nil)
+		apply(limited, &b.Limits, nil)
+		return applyPatch(in.Body, b)
 	})
 	shown, err := a.startedBatch(b, neverStarts(err))
 	if err != nil {
 		return nil, err
 	}
-	return &body[batchChanged]{batchChanged{shown.Body, warned}}, nil
+	return &body[operators.BatchChanged]{operators.BatchChanged{Batch: shown.Body, Warned: warned}}, nil
 }
 
-// batchChanged is a batch after a change of its settings.
-type batchChanged struct {
-	BatchBody
-	Warned
-}
-
-// apply changes all but windows and limits.
-func (p batchPatch) apply(b *store.Batch) error {
-	p.Priority.to(&b.Priority, 0)
-	p.Weight.to(&b.Weight, defaultWeight)
-	p.MaxAttempts.to(&b.MaxAttempts, defaultMaxAttempts)
-	if p.NotAfter.set {
-		b.NotAfter = p.NotAfter.value
+// applyPatch changes all but windows and limits.
+func applyPatch(p operators.BatchPatch, b *store.Batch) error {
+	apply(p.Priority, &b.Priority, 0)
+	apply(p.Weight, &b.Weight, defaultWeight)
+	apply(p.MaxAttempts, &b.MaxAttempts, defaultMaxAttempts)
+	if p.NotAfter.Said {
+		b.NotAfter = p.NotAfter.To
 	}
 	return checkSpan(b.NotBefore, b.NotAfter)
 }
@@ -88,9 +73,9 @@ func checkSpan(from, to *time.Time) error {
 
 func (a *API) pauseBatch(ctx context.Context, in *struct {
 	BatchPath
-	Body *Reason
+	Body *operators.PauseReason
 },
-) (*body[BatchBody], error) {
+) (*body[operators.Batch], error) {
 	reason := ""
 	if in.Body != nil {
 		reason = in.Body.Reason
@@ -98,16 +83,16 @@ func (a *API) pauseBatch(ctx context.Context, in *struct {
 	return a.stoppedBatch(a.store.PauseBatch(ctx, actor(ctx), in.ID, reason))
 }
 
-func (a *API) resumeBatch(ctx context.Context, in *BatchPath) (*body[BatchBody], error) {
+func (a *API) resumeBatch(ctx context.Context, in *BatchPath) (*body[operators.Batch], error) {
 	return a.startedBatch(a.store.ResumeBatch(ctx, actor(ctx), in.ID))
 }
 
-func (a *API) cancelBatch(ctx context.Context, in *BatchPath) (*body[BatchBody], error) {
+func (a *API) cancelBatch(ctx context.Context, in *BatchPath) (*body[operators.Batch], error) {
 	return a.stoppedBatch(a.store.CancelBatch(ctx, actor(ctx), in.ID))
 }
 
 // startedBatch is one of which something may start that could not before.
-func (a *API) startedBatch(b store.Batch, err error) (*body[BatchBody], error) {
+func (a *API) startedBatch(b store.Batch, err error) (*body[operators.Batch], error) {
 	if err == nil {
 		a.options.Dispatcher.Waiters.Fill(b.Pool)
 	}
@@ -115,16 +100,16 @@ func (a *API) startedBatch(b store.Batch, err error) (*body[BatchBody], error) {
 }
 
 // stoppedBatch is one of which nothing starts any more.
-func (a *API) stoppedBatch(b store.Batch, err error) (*body[BatchBody], error) {
+func (a *API) stoppedBatch(b store.Batch, err error) (*body[operators.Batch], error) {
 	if err == nil {
 		a.options.Dispatcher.Waiters.LeaveLine(b.Pool, b.ID)
 	}
 	return shownBatch(b, err)
 }
 
-func shownBatch(b store.Batch, err error) (*body[BatchBody], error) {
+func shownBatch(b store.Batch, err error) (*body[operators.Batch], error) {
 	if err != nil {
 		return nil, err
 	}
-	return &body[BatchBody]{showBatch(b)}, nil
+	return &body[operators.Batch]{showBatch(b)}, nil
 }

@@ -11,18 +11,14 @@ import (
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
-)
 
-// QueueMode is how a batch is queued, in the query of all its forms.
-type QueueMode struct {
-	DryRun         bool   `json:"dry_run,omitempty" query:"dry_run" doc:"Count only: nothing is created, id is 0"`
-	UnknownDevices string `json:"unknown_devices,omitempty" query:"unknown_devices" enum:"allow,refuse" default:"allow" doc:"refuse: all devices must be registered"`
-}
+	"github.com/fleetslots/dispatcher/operators"
+)
 
 // streamFields are the fields of a streamed batch: those of a JSON one but for
 // what its lines say.
 func streamFields(operations huma.API) map[string]*huma.Schema {
-	fields := maps.Clone(schemaOf[batchPost](operations).Properties)
+	fields := maps.Clone(schemaOf[operators.NewBatch](operations).Properties)
 	maps.DeleteFunc(fields, func(name string, _ *huma.Schema) bool {
 		return name == "devices" || name == "tasks" || name == "select"
 	})
@@ -52,8 +48,8 @@ func describeStreams(operations huma.API, op *huma.Operation) {
 
 // queryBatch reads a batch's fields from the query, by the schema that its
 // JSON form has.
-func queryBatch(operations huma.API, query url.Values) (post batchPost, mode QueueMode, err error) {
-	fields, modes := streamFields(operations), schemaOf[QueueMode](operations).Properties
+func queryBatch(operations huma.API, query url.Values) (post operators.NewBatch, mode operators.QueueMode, err error) {
+	fields, modes := streamFields(operations), schemaOf[operators.QueueMode](operations).Properties
 	inBatch, inMode := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	for name, values := range query {
 		if schema := fields[name]; schema != nil {

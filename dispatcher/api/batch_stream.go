@@ -18,6 +18,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -57,7 +58,7 @@ func (l Limits) checkCount(tasks int) error {
 // lines reads a streamed batch, one task after the other.
 type lines interface {
 	// next returns io.EOF behind the last line. An error of a line names it.
-	next() (batchTask, error)
+	next() (operators.NewTask, error)
 	// line is the number of the one last read, from 1.
 	line() int
 }
@@ -82,7 +83,7 @@ func (a *API) streamed(operations huma.API) func(huma.Context, func(huma.Context
 	}
 }
 
-func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType string) (*created[batchCreated], error) {
+func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType string) (*created[operators.BatchCreated], error) {
 	url := ctx.URL()
 	post, mode, err := queryBatch(operations, url.Query())
 	if err != nil {
@@ -98,7 +99,7 @@ func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType 
 		return nil, body.explain(err)
 	}
 	defer free()
-	var list lines = newNDJSON[batchTask](whole, "device, payload and priority")
+	var list lines = newNDJSON[operators.NewTask](whole, "device, payload and priority")
 	if contentType == typeCSV {
 		if list, err = newCSV(whole, "the members of the payload"); err != nil {
 			return nil, err
@@ -113,7 +114,7 @@ func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType 
 }
 
 // checkedLines yields the tasks of all lines; a bad one refuses the batch.
-func checkedLines(list lines, post batchPost, limits Limits) iter.Seq2[store.NewTask, error] {
+func checkedLines(list lines, post operators.NewBatch, limits Limits) iter.Seq2[store.NewTask, error] {
 	shared, twice := newOverlay(post.Payload), newDuplicates(post)
 	return func(yield func(store.NewTask, error) bool) {
 		for n := 1; ; n++ {
@@ -123,7 +124,7 @@ func checkedLines(list lines, post batchPost, limits Limits) iter.Seq2[store.New
 			}
 			var task store.NewTask
 			if err == nil {
-				task, err = entry.task(shared)
+				task, err = newTask(entry, shared)
 			}
 			if err == nil {
 				err = limits.checkCount(n)
@@ -145,8 +146,8 @@ func badLine(line int, err error) error {
 	return problem(http.StatusUnprocessableEntity, codeOfEntry(err, codeInvalidLine), fmt.Sprintf("line %d: %v", line, err)).because(err)
 }
 
-// task checks one entry.
-func (t batchTask) task(shared overlay) (store.NewTask, error) {
+// newTask checks one entry.
+func newTask(t operators.NewTask, shared overlay) (store.NewTask, error) {
 	if _, err := devices.ParseID(t.Device); err != nil {
 		return store.NewTask{}, err
 	}
@@ -154,7 +155,7 @@ func (t batchTask) task(shared overlay) (store.NewTask, error) {
 		return store.NewTask{}, fmt.Errorf("priority: between %d and %d", -maxPriority, maxPriority)
 	}
 	payload := shared.over(present(t.Payload))
-	if err := checkPayload("payload", raw(payload)); err != nil {
+	if err := checkPayload("payload", payload); err != nil {
 		return store.NewTask{}, err
 	}
 	return store.NewTask{Device: t.Device, Payload: payload, Priority: t.Priority}, nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -97,7 +98,7 @@ func queryExisting(query url.Values) (store.Existing, error) {
 
 // deviceLines reads an import, one device after the other, as lines does tasks.
 type deviceLines interface {
-	next() (devicePost, error)
+	next() (operators.NewDevice, error)
 	line() int
 }
 
@@ -117,12 +118,12 @@ func newDeviceCSV(body io.Reader) (deviceCSV, error) {
 	return deviceCSV{l}, err
 }
 
-func (l deviceCSV) next() (devicePost, error) {
+func (l deviceCSV) next() (operators.NewDevice, error) {
 	entry, err := l.csvLines.next()
 	if err != nil || entry.Payload == nil {
-		return devicePost{ID: entry.Device}, err
+		return operators.NewDevice{ID: entry.Device}, err
 	}
-	device := devicePost{ID: entry.Device}
+	device := operators.NewDevice{ID: entry.Device}
 	if err := json.Unmarshal(entry.Payload, &device.Tags); err != nil {
 		return device, err
 	}
@@ -138,7 +139,7 @@ type imported struct {
 }
 
 func readDevices(body io.Reader, contentType string) (read imported, err error) {
-	var from deviceLines = newNDJSON[devicePost](body, "id, tags and profile")
+	var from deviceLines = newNDJSON[operators.NewDevice](body, "id, tags and profile")
 	if contentType == typeCSV {
 		if from, err = newDeviceCSV(body); err != nil {
 			return read, err
@@ -155,7 +156,7 @@ func readDevices(body io.Reader, contentType string) (read imported, err error) 
 		}
 		var device store.NewDevice
 		if err == nil {
-			device, err = entry.check(seen, from.line())
+			device, err = checkDevice(entry, seen, from.line())
 		}
 		if err == nil && len(read.list) == maxImport {
 			err = fmt.Errorf("at most %d devices in an import", maxImport)
@@ -167,8 +168,8 @@ func readDevices(body io.Reader, contentType string) (read imported, err error) 
 	}
 }
 
-// check refuses a device that was seen in an earlier line.
-func (d devicePost) check(seen map[string]int, line int) (store.NewDevice, error) {
+// checkDevice refuses a device that was seen in an earlier line.
+func checkDevice(d operators.NewDevice, seen map[string]int, line int) (store.NewDevice, error) {
 	if _, err := devices.ParseID(d.ID); err != nil {
 		return store.NewDevice{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -18,11 +19,7 @@ type Recent interface {
 
 type deviceQuery struct {
 	Page
-	Tags    []string `query:"tag,explode" maxItems:"64" doc:"name:value; several: has all of them"`
-	Profile string   `query:"profile" maxLength:"64" doc:"Those that have it"`
-	Blocked string   `query:"blocked" enum:"true,false"`
-	Prefix  string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"What their ids begin with"`
-	Recent  int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only so many that were seen last, newest first; with no filter and no page_token"`
+	operators.DeviceFilter
 }
 
 func (q *deviceQuery) page() *Page { return &q.Page }
@@ -49,7 +46,7 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 }
 
 // listRecent goes through all that is remembered: some may have been deleted.
-func (a *API) listRecent(ctx context.Context, in *deviceQuery) (*body[deviceList], error) {
+func (a *API) listRecent(ctx context.Context, in *deviceQuery) (*body[operators.DeviceList], error) {
 	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.Token != "" {
 		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "recent: not with tag, profile, blocked, prefix or page_token")
 	}
@@ -70,11 +67,11 @@ func (a *API) listRecent(ctx context.Context, in *deviceQuery) (*body[deviceList
 	if err != nil {
 		return nil, err
 	}
-	list := deviceList{Devices: make([]DeviceBody, len(found))}
+	list := operators.DeviceList{Devices: make([]operators.Device, len(found))}
 	for i, d := range found {
 		list.Devices[i] = showDevice(d)
 	}
-	return &body[deviceList]{list}, nil
+	return &body[operators.DeviceList]{list}, nil
 }
 
 func devicesOf(seen []seen.Sighting) []string {

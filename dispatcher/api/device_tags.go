@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -19,16 +20,16 @@ const (
 )
 
 type devicePatch struct {
-	Tags       patch[map[string]*string] `json:"tags,omitzero" doc:"Merged: null takes one away; null for all takes all away"`
-	Profile    patch[string]             `json:"profile,omitzero" maxLength:"64" doc:"Null: none"`
-	Attributes raw                       `json:"attributes,omitempty" hidden:"true"` // for a better answer than that there is none
+	operators.DevicePatch
+
+	Attributes json.RawMessage `json:"attributes,omitempty" hidden:"true"` // for a better answer than that there is none
 }
 
 func (a *API) patchDevice(ctx context.Context, in *struct {
 	ID   string `path:"id"`
 	Body devicePatch
 },
-) (*body[DeviceBody], error) {
+) (*body[operators.Device], error) {
 	if _, err := devices.ParseID(in.ID); err != nil {
 		return nil, err
 	}
@@ -36,24 +37,24 @@ func (a *API) patchDevice(ctx context.Context, in *struct {
 		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "attributes: the device's own, which only it sets; tags are yours")
 	}
 	d, err := a.store.ChangeDevice(ctx, actor(ctx), in.ID, func(spec *store.DeviceSpec) error {
-		in.Body.Profile.to(&spec.Profile, "")
+		apply(in.Body.Profile, &spec.Profile, "")
 		return in.Body.mergeTags(spec.Tags)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &body[DeviceBody]{showDevice(d)}, nil
+	return &body[operators.Device]{showDevice(d)}, nil
 }
 
 func (p devicePatch) mergeTags(tags map[string]string) error {
-	if p.Tags.set && p.Tags.value == nil {
+	if p.Tags.Said && p.Tags.To == nil {
 		clear(tags)
 		return nil
 	}
-	if !p.Tags.set {
+	if !p.Tags.Said {
 		return nil
 	}
-	for name, value := range *p.Tags.value {
+	for name, value := range *p.Tags.To {
 		if value == nil {
 			delete(tags, name)
 			continue

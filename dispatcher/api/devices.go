@@ -2,10 +2,12 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -16,43 +18,14 @@ type deviceStore interface {
 	ChangeDevice(ctx context.Context, actor, id string, change func(*store.DeviceSpec) error) (store.Device, error)
 }
 
-type devicePost struct {
-	ID   string            `json:"id" doc:"1-128 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
-	Tags map[string]string `json:"tags,omitempty" nullable:"true" doc:"Yours, unlike attributes, which are the device's. At most 64, 8 KiB together; a name has 1-64 bytes and no colon"`
-
-	Profile string `json:"profile,omitempty" nullable:"true" maxLength:"64" doc:"Whose policies hold for what it starts"`
-}
-
-// DeviceBody is a device on the wire.
-type DeviceBody struct {
-	ID         string            `json:"id"`
-	Blocked    bool              `json:"blocked"`
-	OwnToken   bool              `json:"own_token" doc:"Has used a token of its own: fleet tokens no longer act for it"`
-	Tags       map[string]string `json:"tags"`
-	Profile    string            `json:"profile" doc:"Empty: none"`
-	Attributes raw               `json:"attributes"`
-	Created    timestamp         `json:"created_at"`
-	LastSeen   *timestamp        `json:"last_seen" nullable:"true" doc:"To within a minute"`
-}
-
-type deviceCreated struct {
-	DeviceBody
-	Token string `json:"token" doc:"Shown once; empty when a request with an Idempotency-Key is sent again"`
-}
-
-type deviceList struct {
-	Devices       []DeviceBody `json:"devices"`
-	NextPageToken string       `json:"next_page_token,omitempty"`
-}
-
 func (a *API) registerRegistry(operations huma.API) {
 	create := creating(operation("POST", "/v1/devices", "createDevice", "Create a device and its token, or many", roleOperator, 201))
 	create.Middlewares = huma.Middlewares{a.importing(operations)}
 	describeImport(&create)
 	register(a, operations, create, a.createDevice)
-	registerList(a, operations, operation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), listing[deviceQuery, deviceList, DeviceBody]{
+	registerList(a, operations, operation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), listing[deviceQuery, operators.DeviceList, operators.Device]{
 		handle: a.listDevices, page: (*deviceQuery).page,
-		items: func(l deviceList) ([]DeviceBody, string) { return l.Devices, l.NextPageToken },
+		items: func(l operators.DeviceList) ([]operators.Device, string) { return l.Devices, l.NextPageToken },
 	})
 	register(a, operations, operation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), a.getDevice)
 	register(a, operations, operation("PATCH", "/v1/devices/{id}", "patchDevice", "Change a device's tags and its profile; absent ones stay, null takes one away", roleOperator, 200), a.patchDevice)
@@ -62,7 +35,7 @@ func (a *API) registerRegistry(operations huma.API) {
 	register(a, operations, operation("POST", "/v1/devices/{id}/unblock", "unblockDevice", "Unblock a device", roleOperator, 200), a.setBlocked(false))
 }
 
-func (a *API) createDevice(ctx context.Context, in *struct{ Body devicePost }) (*body[deviceCreated], error) {
+func (a *API) createDevice(ctx context.Context, in *struct{ Body operators.NewDevice }) (*body[operators.DeviceCreated], error) {
 	id, err := devices.ParseID(in.Body.ID)
 	if err != nil {
 		return nil, err
@@ -74,10 +47,10 @@ func (a *API) createDevice(ctx context.Context, in *struct{ Body devicePost }) (
 	if err != nil {
 		return nil, err
 	}
-	return &body[deviceCreated]{deviceCreated{DeviceBody: showDevice(d), Token: shownOnce(ctx, token)}}, nil
+	return &body[operators.DeviceCreated]{operators.DeviceCreated{Device: showDevice(d), Token: shownOnce(ctx, token)}}, nil
 }
 
-func (a *API) listDevices(ctx context.Context, in *deviceQuery) (*body[deviceList], error) {
+func (a *API) listDevices(ctx context.Context, in *deviceQuery) (*body[operators.DeviceList], error) {
 	if in.Recent > 0 {
 		return a.listRecent(ctx, in)
 	}
@@ -94,12 +67,12 @@ func (a *API) listDevices(ctx context.Context, in *deviceQuery) (*body[deviceLis
 	if err != nil {
 		return nil, err
 	}
-	list := deviceList{Devices: make([]DeviceBody, len(found))}
+	list := operators.DeviceList{Devices: make([]operators.Device, len(found))}
 	for i, d := range found {
 		list.Devices[i] = showDevice(d)
 		list.NextPageToken = nextPage(more, d.ID)
 	}
-	return &body[deviceList]{list}, nil
+	return &body[operators.DeviceList]{list}, nil
 }
 
 func weighDevice(d store.Device) int { return len(d.Attributes) + 128*len(d.Tags) }
@@ -108,7 +81,7 @@ type deviceID struct {
 	ID string `path:"id"`
 }
 
-func (a *API) getDevice(ctx context.Context, in *deviceID) (*body[DeviceBody], error) {
+func (a *API) getDevice(ctx context.Context, in *deviceID) (*body[operators.Device], error) {
 	if _, err := devices.ParseID(in.ID); err != nil {
 		return nil, err
 	}
@@ -116,19 +89,19 @@ func (a *API) getDevice(ctx context.Context, in *deviceID) (*body[DeviceBody], e
 	if err != nil {
 		return nil, err
 	}
-	return &body[DeviceBody]{showDevice(d)}, nil
+	return &body[operators.Device]{showDevice(d)}, nil
 }
 
-func showDevice(d store.Device) DeviceBody {
+func showDevice(d store.Device) operators.Device {
 	tags := d.Tags
 	if tags == nil {
 		tags = map[string]string{}
 	}
-	attributes := raw(d.Attributes)
+	attributes := d.Attributes
 	if len(attributes) == 0 {
-		attributes = raw("{}")
+		attributes = json.RawMessage("{}")
 	}
-	return DeviceBody{
+	return operators.Device{
 		ID: d.ID, Blocked: d.Blocked, OwnToken: d.OwnToken, Tags: tags, Profile: d.Profile, Attributes: attributes,
 		Created: stamp(d.CreatedAt), LastSeen: stampPointer(d.LastSeen),
 	}

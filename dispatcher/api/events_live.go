@@ -46,7 +46,7 @@ func (a *API) liveEvents(ctx context.Context, out huma.Context, in *eventQuery) 
 	}
 	defer leave()
 	f := feed{store: a.store, write: liveWriter(out)}
-	f.filter, _ = in.filter() // checked before
+	f.filter, _ = eventFilter(in.EventFilter) // checked before
 	if last, err := strconv.ParseInt(out.Header("Last-Event-ID"), 10, 64); err == nil && last >= 0 {
 		f.last, f.begun = last, true
 	}

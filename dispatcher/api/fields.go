@@ -2,92 +2,40 @@ package api
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"net/http"
-	"reflect"
 	"strconv"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
-// timestamp is a time on the wire: RFC 3339, UTC, milliseconds.
-type timestamp struct{ time.Time }
+func stamp(t time.Time) operators.Time { return operators.Time{Time: t} }
 
-const timestampLayout = "2006-01-02T15:04:05.000Z07:00"
-
-func stamp(t time.Time) timestamp { return timestamp{t} }
-
-func stampPointer(t *time.Time) *timestamp {
+func stampPointer(t *time.Time) *operators.Time {
 	if t == nil {
 		return nil
 	}
-	return &timestamp{*t}
+	return &operators.Time{Time: *t}
 }
 
-// MarshalJSON writes it.
-func (t timestamp) MarshalJSON() ([]byte, error) {
-	return json.Marshal(t.UTC().Format(timestampLayout))
-}
-
-// Schema describes it.
-func (timestamp) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: "string", Format: "date-time"}
-}
-
-// raw is JSON that is passed through as it is.
-type raw json.RawMessage
-
-// MarshalJSON writes it; absent is null.
-func (r raw) MarshalJSON() ([]byte, error) { return json.RawMessage(r).MarshalJSON() }
-
-// UnmarshalJSON keeps it.
-func (r *raw) UnmarshalJSON(b []byte) error { return (*json.RawMessage)(r).UnmarshalJSON(b) }
-
-// Schema says that it may be anything.
-func (raw) Schema(huma.Registry) *huma.Schema { return &huma.Schema{} }
-
-// patch is a field of a merge (RFC 7396): absent changes nothing, null asks for
-// the default.
-type patch[T any] struct {
-	set   bool
-	value *T // nil: the default
-}
-
-// UnmarshalJSON notes that the field is there.
-func (p *patch[T]) UnmarshalJSON(b []byte) error {
-	p.set = true
-	if string(b) == `""` { // empty is the same as null
-		return nil
-	}
-	return json.Unmarshal(b, &p.value)
-}
-
-// Schema is that of its value, or null.
-func (patch[T]) Schema(r huma.Registry) *huma.Schema {
-	s := *huma.SchemaFromType(r, reflect.TypeFor[T]())
-	s.Nullable = true
-	return &s
-}
-
-// to sets what is changed.
-func (p patch[T]) to(field *T, standard T) {
+// apply sets what a change says.
+func apply[T any](c operators.Change[T], field *T, standard T) {
 	switch {
-	case !p.set:
-	case p.value == nil:
+	case !c.Said:
+	case c.To == nil:
 		*field = standard
 	default:
-		*field = *p.value
+		*field = *c.To
 	}
 }
 
 // readPatch checks what a patch sets, and turns it into what is kept of it.
-func readPatch[Written, Kept any](p patch[Written], read func(Written) (Kept, error)) (patch[Kept], error) {
-	if p.value == nil {
-		return patch[Kept]{set: p.set}, nil
+func readPatch[Written, Kept any](p operators.Change[Written], read func(Written) (Kept, error)) (operators.Change[Kept], error) {
+	if p.To == nil {
+		return operators.Change[Kept]{Said: p.Said}, nil
 	}
-	kept, err := read(*p.value)
-	return patch[Kept]{set: true, value: &kept}, err
+	kept, err := read(*p.To)
+	return operators.Set(kept), err
 }
 
 // Page is asked for with every list.

@@ -57,6 +57,6 @@ func (a *API) asker(ctx huma.Context) (who operator, guess bool, err error) {
 // lockedOut is the answer to an address that wrong tokens came from.
 func lockedOut(wait time.Duration) *Problem {
 	p := problem(http.StatusTooManyRequests, codeLockedOut, "too many wrong tokens came from this address: try again after Retry-After")
-	p.wait = wait
+	p.After = wait
 	return p
 }

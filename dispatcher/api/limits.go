@@ -11,17 +11,8 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/limits/policy"
+	"github.com/fleetslots/dispatcher/operators"
 )
-
-type limitedSubject struct {
-	Policy  string `json:"policy"`
-	Subject string `json:"subject" doc:"What is counted on its own; values of a payload only as a digest"`
-	Times   int64  `json:"times" doc:"Refusals in this hour of UTC and the one before; of rare ones too high at most"`
-}
-
-type limitedList struct {
-	Limited []limitedSubject `json:"limited"`
-}
 
 // limitedQuery names a pool and says how many are wanted.
 type limitedQuery struct {
@@ -33,7 +24,7 @@ func (a *API) registerLimits(operations huma.API) {
 	register(a, operations, operation("GET", "/v1/pools/{pool}/limited", "getLimited", "See who was refused most by the policies of a pool and its batches", roleViewer, 200), a.getLimited)
 }
 
-func (a *API) getLimited(ctx context.Context, in *limitedQuery) (*body[limitedList], error) {
+func (a *API) getLimited(ctx context.Context, in *limitedQuery) (*body[operators.LimitedList], error) {
 	if err := devices.ParsePool(in.Pool); err != nil {
 		return nil, err
 	}
@@ -44,15 +35,15 @@ func (a *API) getLimited(ctx context.Context, in *limitedQuery) (*body[limitedLi
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
-	list := limitedList{Limited: make([]limitedSubject, len(top))}
+	list := operators.LimitedList{Limited: make([]operators.LimitedSubject, len(top))}
 	for i, t := range top {
-		list.Limited[i] = limitedSubject{Policy: t.Policy, Subject: t.Subject, Times: t.Times}
+		list.Limited[i] = operators.LimitedSubject{Policy: t.Policy, Subject: t.Subject, Times: t.Times}
 	}
-	return &body[limitedList]{list}, nil
+	return &body[operators.LimitedList]{list}, nil
 }
 
 // readLimits checks policies and turns them into what is kept of them.
-func readLimits(policies []policy.Policy) (json.RawMessage, error) {
+func readLimits(policies []operators.Policy) (json.RawMessage, error) {
 	if len(policies) == 0 {
 		return nil, nil
 	}
@@ -67,21 +58,16 @@ type factStore interface {
 	DevicesWithAttribute(ctx context.Context, path, first string) (looked int, found bool, err error)
 }
 
-// Warned are the warnings of an answer.
-type Warned struct {
-	Warnings []string `json:"warnings,omitempty" readOnly:"true" doc:"What may be a mistake; it was done all the same"`
-}
-
 // warnings are of policies that count by what no device has: then all devices are
 // counted together, which is seldom meant. Nothing is said before there are devices.
-func (a *API) warnings(ctx context.Context, policies []policy.Policy) (w Warned, err error) {
+func (a *API) warnings(ctx context.Context, policies []operators.Policy) (w operators.Warned, err error) {
 	tags, attributes := policy.Named(policies)
 	for _, name := range tags {
 		looked, found, err := a.store.DevicesWithTag(ctx, name)
 		if err != nil {
 			return w, err
 		}
-		w.missing(looked, found, "tag", name)
+		missing(&w, looked, found, "tag", name)
 	}
 	for _, path := range attributes {
 		first, _, _ := strings.Cut(path, ".")
@@ -89,30 +75,30 @@ func (a *API) warnings(ctx context.Context, policies []policy.Policy) (w Warned,
 		if err != nil {
 			return w, err
 		}
-		w.missing(looked, found, "attribute", path)
+		missing(&w, looked, found, "attribute", path)
 	}
 	return w, nil
 }
 
 // patchWarnings are those of policies that a change may leave as they are.
-func (a *API) patchWarnings(ctx context.Context, changed patch[[]policy.Policy]) (Warned, error) {
-	if changed.value == nil {
-		return Warned{}, nil
+func (a *API) patchWarnings(ctx context.Context, changed operators.Change[[]operators.Policy]) (operators.Warned, error) {
+	if changed.To == nil {
+		return operators.Warned{}, nil
 	}
-	return a.warnings(ctx, *changed.value)
+	return a.warnings(ctx, *changed.To)
 }
 
-func (w *Warned) missing(looked int, found bool, what, name string) {
+func missing(w *operators.Warned, looked int, found bool, what, name string) {
 	if looked > 0 && !found {
 		w.Warnings = append(w.Warnings, fmt.Sprintf("limits: no device has the %s %q (looked at: %d): all devices are counted together", what, name, looked))
 	}
 }
 
 // showLimits shows what was kept.
-func showLimits(kept json.RawMessage) []policy.Policy {
+func showLimits(kept json.RawMessage) []operators.Policy {
 	policies, err := policy.Parse(kept)
 	if err != nil || policies == nil {
-		return []policy.Policy{} // of a later release: not to be shown in part
+		return []operators.Policy{} // of a later release: not to be shown in part
 	}
 	return policies
 }

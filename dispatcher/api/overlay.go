@@ -7,11 +7,11 @@ type overlay struct {
 	shared json.RawMessage // nil: there is none, or it is no object
 }
 
-func newOverlay(shared raw) overlay {
-	if _, ok := members(json.RawMessage(shared)); !ok {
+func newOverlay(shared json.RawMessage) overlay {
+	if _, ok := members(shared); !ok {
 		return overlay{}
 	}
-	return overlay{json.RawMessage(shared)}
+	return overlay{shared}
 }
 
 // over returns the payload of a task: an object is a merge patch (RFC 7396) to

@@ -30,7 +30,7 @@ func TestPayloadsMergeAsRFC7396Says(t *testing.T) {
 		{`["a"]`, `{"a":null}`, `{"a":null}`},
 		{`{"a":1}`, ``, ``},
 	} {
-		shared := newOverlay(raw(c.shared))
+		shared := newOverlay(json.RawMessage(c.shared))
 		for range 2 { // the first task leaves the shared one as it is
 			if got := shared.over(json.RawMessage(c.own)); string(got) != c.want {
 				t.Errorf("%s over %s: %s, want %s", c.own, c.shared, got, c.want)
@@ -45,11 +45,11 @@ func FuzzOverlay(f *testing.F) {
 		if !json.Valid([]byte(shared)) || !json.Valid([]byte(own)) {
 			return
 		}
-		got := newOverlay(raw(shared)).over(json.RawMessage(own))
+		got := newOverlay(json.RawMessage(shared)).over(json.RawMessage(own))
 		if !json.Valid(got) {
 			t.Fatalf("%s over %s: %s", own, shared, got)
 		}
-		if again := newOverlay(raw(got)).over(json.RawMessage(own)); !bytes.Equal(compacted(again), compacted(got)) {
+		if again := newOverlay(json.RawMessage(got)).over(json.RawMessage(own)); !bytes.Equal(compacted(again), compacted(got)) {
 			t.Errorf("%s over %s: %s, and once more: %s", own, shared, got, again)
 		}
 	})

@@ -11,35 +11,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
-
-type poolPatch struct {
-	Capacity patch[int]             `json:"capacity,omitzero" minimum:"0" maximum:"10000" doc:"It has no default: null is refused"`
-	LeaseMS  patch[int64]           `json:"lease_ms,omitzero" minimum:"1" maximum:"86400000"`
-	Paused   patch[bool]            `json:"paused,omitzero"`
-	Windows  patch[[]windowBody]    `json:"windows,omitzero" doc:"All of them; null or none: always open"`
-	Limits   patch[[]limits.Policy] `json:"limits,omitzero" doc:"All of them; null or none: as often as there are slots"`
-}
-
-// Reason is the body of a request to pause.
-type Reason struct {
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"For those who ask why nothing runs"`
-}
-
-type forcePost struct {
-	Reason string `json:"reason" minLength:"1" maxLength:"500" doc:"For the audit log"`
-	Now    bool   `json:"now,omitempty" doc:"true: at once, though the device may go on until its lease ends"`
-	Token  int64  `json:"token,omitempty" minimum:"1" maximum:"9007199254740991" doc:"Of the grant that is meant; else whichever holds the slot"`
-}
-
-type grantCheck struct {
-	Alive   bool   `json:"alive" doc:"The grant is in force"`
-	Device  string `json:"device,omitempty"`
-	Slot    *int   `json:"slot,omitempty"`
-	LeaseMS int64  `json:"lease_ms" doc:"Until its lease ends; 0: not alive"`
-}
 
 func (a *API) registerPoolLife(operations huma.API) {
 	register(a, operations, operation("PATCH", "/v1/pools/{pool}", "patchPool", "Change a pool; absent fields stay, null asks for the default", roleAdmin, 200), a.patchPool)
@@ -53,10 +27,10 @@ func (a *API) registerPoolLife(operations huma.API) {
 func (a *API) patchPool(ctx context.Context, in *struct {
 	PoolPath
 	PoolMode
-	Body poolPatch
+	Body operators.PoolPatch
 },
-) (*body[poolChanged], error) {
-	if in.Body.Capacity.set && in.Body.Capacity.value == nil {
+) (*body[operators.PoolChanged], error) {
+	if in.Body.Capacity.Said && in.Body.Capacity.To == nil {
 		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "capacity: a number from 0 to 10000; it has no default")
 	}
 	opens, err := readPatch(in.Body.Windows, readWindows)
@@ -73,26 +47,26 @@ func (a *API) patchPool(ctx context.Context, in *struct {
 	}
 	changed, err := a.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		spec.DryRun = in.DryRun
-		opens.to(&spec.Windows, nil)
-		limited.to(&spec.Limits, nil)
-		in.Body.Capacity.to(&spec.Capacity, spec.Capacity)
-		in.Body.Paused.to(&spec.Paused, false)
+		apply(opens, &spec.Windows, nil)
+		apply(limited, &spec.Limits, nil)
+		apply(in.Body.Capacity, &spec.Capacity, spec.Capacity)
+		apply(in.Body.Paused, &spec.Paused, false)
 		lease := spec.Lease.Milliseconds()
-		in.Body.LeaseMS.to(&lease, defaultLease.Milliseconds())
+		apply(in.Body.LeaseMS, &lease, defaultLease.Milliseconds())
 		spec.Lease = milliseconds(lease)
 		return a.checkLease(spec.Lease)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &body[poolChanged]{poolChanged{changed.Body, warned}}, nil
+	return &body[operators.PoolChanged]{operators.PoolChanged{Pool: changed.Body, Warned: warned}}, nil
 }
 
 func (a *API) pausePool(ctx context.Context, in *struct {
 	PoolPath
-	Body *Reason
+	Body *operators.PauseReason
 },
-) (*body[PoolBody], error) {
+) (*body[operators.Pool], error) {
 	reason := ""
 	if in.Body != nil {
 		reason = in.Body.Reason
@@ -103,14 +77,14 @@ func (a *API) pausePool(ctx context.Context, in *struct {
 	})
 }
 
-func (a *API) resumePool(ctx context.Context, in *PoolPath) (*body[PoolBody], error) {
+func (a *API) resumePool(ctx context.Context, in *PoolPath) (*body[operators.Pool], error) {
 	return a.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		spec.Paused = false
 		return nil
 	})
 }
 
-func (a *API) changePool(ctx context.Context, name, note string, change func(*store.PoolSpec) error) (*body[PoolBody], error) {
+func (a *API) changePool(ctx context.Context, name, note string, change func(*store.PoolSpec) error) (*body[operators.Pool], error) {
 	if err := devices.ParsePool(name); err != nil {
 		return nil, err
 	}
@@ -119,7 +93,7 @@ func (a *API) changePool(ctx context.Context, name, note string, change func(*st
 		return nil, err
 	}
 	a.tellPool(ctx, name)
-	return &body[PoolBody]{showPool(p)}, nil
+	return &body[operators.Pool]{showPool(p)}, nil
 }
 
 func (a *API) deletePool(ctx context.Context, in *PoolPath) (*struct{}, error) {
@@ -142,9 +116,9 @@ func (a *API) deletePool(ctx context.Context, in *PoolPath) (*struct{}, error) {
 func (a *API) releaseSlot(ctx context.Context, in *struct {
 	PoolPath
 	Slot int `path:"slot" minimum:"0" maximum:"9999"`
-	Body forcePost
+	Body operators.Release
 },
-) (*body[slotBody], error) {
+) (*body[operators.Slot], error) {
 	if err := devices.ParsePool(in.Pool); err != nil {
 		return nil, err
 	}
@@ -161,9 +135,9 @@ func (a *API) releaseSlot(ctx context.Context, in *struct {
 		return nil, err
 	}
 	if in.Body.Now {
-		return &body[slotBody]{slotBody{Slot: in.Slot, State: "free"}}, nil
+		return &body[operators.Slot]{operators.Slot{Slot: in.Slot, State: "free"}}, nil
 	}
-	return &body[slotBody]{showHeld(g)}, nil
+	return &body[operators.Slot]{showHeld(g)}, nil
 }
 
 // notHeld says what of a slot does not exist.
@@ -186,16 +160,16 @@ func (a *API) checkGrant(ctx context.Context, in *struct {
 	PoolPath
 	Token int64 `path:"token" minimum:"1" maximum:"9007199254740991"`
 },
-) (*body[grantCheck], error) {
+) (*body[operators.GrantCheck], error) {
 	if err := devices.ParsePool(in.Pool); err != nil {
 		return nil, err
 	}
 	g, err := a.store.GrantByToken(ctx, in.Pool, in.Token)
 	if errors.Is(err, store.ErrNotFound) {
-		return &body[grantCheck]{}, nil
+		return &body[operators.GrantCheck]{}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &body[grantCheck]{grantCheck{Alive: true, Device: g.Device, Slot: &g.Slot, LeaseMS: g.Remaining.Milliseconds()}}, nil
+	return &body[operators.GrantCheck]{operators.GrantCheck{Alive: true, Device: g.Device, Slot: &g.Slot, LeaseMS: g.Remaining.Milliseconds()}}, nil
 }

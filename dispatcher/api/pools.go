@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -9,7 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -35,60 +36,24 @@ type poolStore interface {
 	GrantByToken(ctx context.Context, pool string, token int64) (store.Grant, error)
 }
 
-// PoolBody is a pool as its settings say.
-type PoolBody struct {
-	Name        string          `json:"name" readOnly:"true"`
-	Capacity    int             `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
-	LeaseMS     int64           `json:"lease_ms" doc:"How long a device may hold a slot before it must renew"`
-	Paused      bool            `json:"paused" doc:"true: nothing new is granted"`
-	PausedBy    string          `json:"paused_by" readOnly:"true" doc:"Empty: not paused"`
-	PausedAt    *timestamp      `json:"paused_at" readOnly:"true" nullable:"true"`
-	PauseReason string          `json:"pause_reason" readOnly:"true"`
-	Limits      []limits.Policy `json:"limits" doc:"How often tasks may start"`
-	Windows     []windowBody    `json:"windows" doc:"When tasks may start; none: always"`
-	OpensAt     *timestamp      `json:"opens_at" readOnly:"true" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
-	ClosesAt    *timestamp      `json:"closes_at" readOnly:"true" nullable:"true"`
-	Version     int64           `json:"version" readOnly:"true" doc:"Increases with every change"`
-	Created     timestamp       `json:"created_at" readOnly:"true"`
-	Updated     timestamp       `json:"updated_at" readOnly:"true"`
-}
-
-// poolState is a pool and how it is now, in one reading.
-type poolState struct {
-	PoolBody
-
-	Held    int        `json:"held" readOnly:"true" doc:"Slots held now"`
-	Waiting int        `json:"waiting" readOnly:"true" doc:"Devices with a task that could start now and no slot; counted up to 1000, in pages of more than 100 pools up to 100"`
-	Oldest  *timestamp `json:"oldest_pending_at" readOnly:"true" nullable:"true" doc:"When the batch of its oldest pending task was created; null: none is pending"`
-}
-
-// poolChanged is a pool after a change.
-type poolChanged struct {
-	PoolBody
-	Warned
-}
-
 // poolPut takes what a GET showed as well: what an operator cannot decide is
 // ignored.
 type poolPut struct {
-	Capacity    int             `json:"capacity" minimum:"0" maximum:"10000"`
-	LeaseMS     *int64          `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
-	Paused      *bool           `json:"paused,omitempty" default:"false"`
-	Limits      []limits.Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; none: as often as there are slots"`
-	Windows     []windowBody    `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
-	Name        raw             `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
-	PausedBy    raw             `json:"paused_by,omitempty" readOnly:"true"`
-	PausedAt    raw             `json:"paused_at,omitempty" readOnly:"true"`
-	PauseReason raw             `json:"pause_reason,omitempty" readOnly:"true"`
-	OpensAt     raw             `json:"opens_at,omitempty" readOnly:"true"`
-	ClosesAt    raw             `json:"closes_at,omitempty" readOnly:"true"`
-	Version     raw             `json:"version,omitempty" readOnly:"true"`
-	Created     raw             `json:"created_at,omitempty" readOnly:"true"`
-	Updated     raw             `json:"updated_at,omitempty" readOnly:"true"`
-	Held        raw             `json:"held,omitempty" readOnly:"true"`
-	Waiting     raw             `json:"waiting,omitempty" readOnly:"true"`
-	Oldest      raw             `json:"oldest_pending_at,omitempty" readOnly:"true"`
-	Warnings    raw             `json:"warnings,omitempty" readOnly:"true"`
+	operators.PoolSettings
+
+	Name        json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
+	PausedBy    json.RawMessage `json:"paused_by,omitempty" readOnly:"true"`
+	PausedAt    json.RawMessage `json:"paused_at,omitempty" readOnly:"true"`
+	PauseReason json.RawMessage `json:"pause_reason,omitempty" readOnly:"true"`
+	OpensAt     json.RawMessage `json:"opens_at,omitempty" readOnly:"true"`
+	ClosesAt    json.RawMessage `json:"closes_at,omitempty" readOnly:"true"`
+	Version     json.RawMessage `json:"version,omitempty" readOnly:"true"`
+	Created     json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
+	Updated     json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
+	Held        json.RawMessage `json:"held,omitempty" readOnly:"true"`
+	Waiting     json.RawMessage `json:"waiting,omitempty" readOnly:"true"`
+	Oldest      json.RawMessage `json:"oldest_pending_at,omitempty" readOnly:"true"`
+	Warnings    json.RawMessage `json:"warnings,omitempty" readOnly:"true"`
 }
 
 // PoolPath names a pool.
@@ -102,23 +67,18 @@ type PoolMode struct {
 }
 
 func (a *API) registerPools(operations huma.API) {
-	registerList(a, operations, operation("GET", "/v1/pools", "listPools", "List pools by name", roleViewer, 200), listing[pageQuery, poolList, poolState]{
+	registerList(a, operations, operation("GET", "/v1/pools", "listPools", "List pools by name", roleViewer, 200), listing[pageQuery, operators.PoolList, operators.PoolState]{
 		handle: a.listPools, page: (*pageQuery).page,
-		items: func(l poolList) ([]poolState, string) { return l.Pools, l.NextPageToken },
+		items: func(l operators.PoolList) ([]operators.PoolState, string) { return l.Pools, l.NextPageToken },
 	})
 	register(a, operations, operation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), a.getPool)
-	register(a, operations, also[poolChanged](operations, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), a.putPool)
+	register(a, operations, also[operators.PoolChanged](operations, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), a.putPool)
 	register(a, operations, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See who holds which slot", roleViewer, 200), a.getSlots)
 	a.registerPoolLife(operations)
 	a.registerLimits(operations)
 }
 
-type poolList struct {
-	Pools         []poolState `json:"pools"`
-	NextPageToken string      `json:"next_page_token,omitempty"`
-}
-
-func (a *API) listPools(ctx context.Context, in *pageQuery) (*body[poolList], error) {
+func (a *API) listPools(ctx context.Context, in *pageQuery) (*body[operators.PoolList], error) {
 	after, err := in.afterName()
 	if err != nil {
 		return nil, err
@@ -131,15 +91,15 @@ func (a *API) listPools(ctx context.Context, in *pageQuery) (*body[poolList], er
 	if err != nil {
 		return nil, err
 	}
-	list := poolList{Pools: make([]poolState, len(pools))}
+	list := operators.PoolList{Pools: make([]operators.PoolState, len(pools))}
 	for i, p := range pools {
 		list.Pools[i] = showPoolState(p)
 		list.NextPageToken = nextPage(in.full(len(pools)), p.Pool.Name)
 	}
-	return &body[poolList]{list}, nil
+	return &body[operators.PoolList]{list}, nil
 }
 
-func (a *API) getPool(ctx context.Context, in *PoolPath) (*body[PoolBody], error) {
+func (a *API) getPool(ctx context.Context, in *PoolPath) (*body[operators.Pool], error) {
 	if err := devices.ParsePool(in.Pool); err != nil {
 		return nil, err
 	}
@@ -147,7 +107,7 @@ func (a *API) getPool(ctx context.Context, in *PoolPath) (*body[PoolBody], error
 	if err != nil {
 		return nil, err
 	}
-	return &body[PoolBody]{showPool(p)}, nil
+	return &body[operators.Pool]{showPool(p)}, nil
 }
 
 func (a *API) putPool(ctx context.Context, in *struct {
@@ -155,7 +115,7 @@ func (a *API) putPool(ctx context.Context, in *struct {
 	PoolMode
 	Body poolPut
 },
-) (*created[poolChanged], error) {
+) (*created[operators.PoolChanged], error) {
 	if err := devices.ParsePool(in.Pool); err != nil {
 		return nil, err
 	}
@@ -173,10 +133,10 @@ func (a *API) putPool(ctx context.Context, in *struct {
 		return nil, err
 	}
 	if in.DryRun {
-		return &created[poolChanged]{Status: http.StatusOK, Body: poolChanged{showPool(p), warned}}, nil
+		return &created[operators.PoolChanged]{Status: http.StatusOK, Body: operators.PoolChanged{Pool: showPool(p), Warned: warned}}, nil
 	}
 	a.tellPool(ctx, p.Name)
-	return &created[poolChanged]{Status: createdStatus(isNew), Body: poolChanged{showPool(p), warned}}, nil
+	return &created[operators.PoolChanged]{Status: createdStatus(isNew), Body: operators.PoolChanged{Pool: showPool(p), Warned: warned}}, nil
 }
 
 // tellPool tells Redis of a change. The ledger already refuses what no longer
@@ -214,12 +174,12 @@ func (a *API) checkLease(lease time.Duration) error {
 	return nil
 }
 
-func showPoolState(v store.PoolView) poolState {
-	return poolState{PoolBody: showPool(v.Pool), Held: v.Held, Waiting: v.Waiting, Oldest: stampPointer(v.Oldest)}
+func showPoolState(v store.PoolView) operators.PoolState {
+	return operators.PoolState{Pool: showPool(v.Pool), Held: v.Held, Waiting: v.Waiting, Oldest: stampPointer(v.Oldest)}
 }
 
-func showPool(p store.Pool) PoolBody {
-	return PoolBody{
+func showPool(p store.Pool) operators.Pool {
+	return operators.Pool{
 		Name: p.Name, Capacity: p.Capacity, LeaseMS: p.Lease.Milliseconds(), Paused: p.Paused,
 		PausedBy: p.PausedBy, PausedAt: stampPointer(p.PausedAt), PauseReason: p.PauseReason,
 		Limits: showLimits(p.Limits), Windows: showWindows(p.Windows), OpensAt: stampSet(p.Opening.From), ClosesAt: stampSet(p.Opening.Until),

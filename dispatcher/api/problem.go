@@ -15,35 +15,22 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 // retryUnavailable is for operators; devices are told by the dispatcher.
 const retryUnavailable = 3 * time.Second
 
-// Problem is the body of every error (RFC 9457). Code is stable and meant for
-// programs; Detail is for people.
-type Problem struct { //nolint:errname // the word of RFC 9457, and its name in the contract
-	Type          string         `json:"type,omitempty" doc:"Always about:blank: the code tells problems apart"`
-	Title         string         `json:"title" doc:"The HTTP status in words"`
-	Status        int            `json:"status"`
-	Code          string         `json:"code" doc:"Stable name of the problem, for programs"`
-	Detail        string         `json:"detail,omitempty" doc:"For people; names the field and the limit"`
-	ReportAfterMS int64          `json:"report_after_ms,omitempty" doc:"To devices: do not come back sooner"`
-	Errors        []ProblemField `json:"errors,omitempty" doc:"One entry for each bad field"`
+// Problem is the body of every error, and what only the log is told.
+type Problem struct { //nolint:errname // the word of RFC 9457
+	operators.Problem
 
-	cause error         // for the log
-	wait  time.Duration // with 429
-}
-
-// ProblemField is one bad field of a request.
-type ProblemField struct {
-	Field  string `json:"field" doc:"Where, e.g. body.capacity"`
-	Detail string `json:"detail"`
+	cause error
 }
 
 func problem(status int, code, detail string) *Problem {
-	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: detail}
+	return &Problem{Problem: operators.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: detail}}
 }
 
 // Error is for logs: it leaves out the cause, see Unwrap.
@@ -154,7 +141,7 @@ func (p *Problem) headers(set func(key, value string)) {
 		}
 		set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
 	case http.StatusTooManyRequests:
-		set("Retry-After", strconv.Itoa(int(math.Ceil(p.wait.Seconds()))))
+		set("Retry-After", strconv.Itoa(int(math.Ceil(p.After.Seconds()))))
 	case http.StatusUnauthorized:
 		set("WWW-Authenticate", `Bearer realm="dispatcher"`)
 	}
@@ -222,7 +209,7 @@ func fromHuma(e *huma.ErrorModel) *Problem {
 			p.Status, p.Title, p.Code = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), codeUnknownField
 		}
 		if i < maxTold {
-			p.Errors = append(p.Errors, ProblemField{Field: detail.Location, Detail: plainLimit(detail.Message)})
+			p.Errors = append(p.Errors, operators.ProblemField{Field: detail.Location, Detail: plainLimit(detail.Message)})
 		}
 	}
 	if len(p.Errors) > 0 {

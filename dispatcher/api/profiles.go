@@ -7,7 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -18,34 +18,15 @@ type profileStore interface {
 	DeleteProfile(ctx context.Context, actor, name string) error
 }
 
-// ProfileBody is a profile on the wire.
-type ProfileBody struct {
-	Name    string          `json:"name" readOnly:"true"`
-	Limits  []limits.Policy `json:"limits" doc:"How often its devices may start something, in each pool by itself"`
-	Version int64           `json:"version" readOnly:"true" doc:"Increases with every change"`
-	Created timestamp       `json:"created_at" readOnly:"true"`
-	Updated timestamp       `json:"updated_at" readOnly:"true"`
-}
-
-// profileChanged is a profile after a change.
-type profileChanged struct {
-	ProfileBody
-	Warned
-}
-
 // profilePut takes what a GET showed as well.
 type profilePut struct {
-	Limits  []limits.Policy `json:"limits,omitempty" nullable:"true" doc:"All of them; none: its devices are as free as those without a profile"`
-	Name    raw             `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
-	Version raw             `json:"version,omitempty" readOnly:"true"`
-	Created raw             `json:"created_at,omitempty" readOnly:"true"`
-	Updated raw             `json:"updated_at,omitempty" readOnly:"true"`
-	Warned  raw             `json:"warnings,omitempty" readOnly:"true"`
-}
+	operators.ProfileSettings
 
-type profileList struct {
-	Profiles      []ProfileBody `json:"profiles"`
-	NextPageToken string        `json:"next_page_token,omitempty"`
+	Name    json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
+	Version json.RawMessage `json:"version,omitempty" readOnly:"true"`
+	Created json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
+	Updated json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
+	Warned  json.RawMessage `json:"warnings,omitempty" readOnly:"true"`
 }
 
 // ProfilePath names a profile.
@@ -54,16 +35,16 @@ type ProfilePath struct {
 }
 
 func (a *API) registerProfiles(operations huma.API) {
-	registerList(a, operations, operation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), listing[pageQuery, profileList, ProfileBody]{
+	registerList(a, operations, operation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), listing[pageQuery, operators.ProfileList, operators.Profile]{
 		handle: a.listProfiles, page: (*pageQuery).page,
-		items: func(l profileList) ([]ProfileBody, string) { return l.Profiles, l.NextPageToken },
+		items: func(l operators.ProfileList) ([]operators.Profile, string) { return l.Profiles, l.NextPageToken },
 	})
 	register(a, operations, operation("GET", "/v1/profiles/{profile}", "getProfile", "Read a profile", roleViewer, 200), a.getProfile)
-	register(a, operations, also[profileChanged](operations, operation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), a.putProfile)
+	register(a, operations, also[operators.ProfileChanged](operations, operation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), a.putProfile)
 	register(a, operations, operation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), a.deleteProfile)
 }
 
-func (a *API) listProfiles(ctx context.Context, in *pageQuery) (*body[profileList], error) {
+func (a *API) listProfiles(ctx context.Context, in *pageQuery) (*body[operators.ProfileList], error) {
 	after, err := in.afterName()
 	if err != nil {
 		return nil, err
@@ -72,27 +53,27 @@ func (a *API) listProfiles(ctx context.Context, in *pageQuery) (*body[profileLis
 	if err != nil {
 		return nil, err
 	}
-	list := profileList{Profiles: make([]ProfileBody, len(found))}
+	list := operators.ProfileList{Profiles: make([]operators.Profile, len(found))}
 	for i, p := range found {
 		list.Profiles[i] = showProfile(p)
 		list.NextPageToken = nextPage(in.full(len(found)), p.Name)
 	}
-	return &body[profileList]{list}, nil
+	return &body[operators.ProfileList]{list}, nil
 }
 
-func (a *API) getProfile(ctx context.Context, in *ProfilePath) (*body[ProfileBody], error) {
+func (a *API) getProfile(ctx context.Context, in *ProfilePath) (*body[operators.Profile], error) {
 	p, err := a.store.Profile(ctx, in.Profile)
 	if err != nil {
 		return nil, err
 	}
-	return &body[ProfileBody]{showProfile(p)}, nil
+	return &body[operators.Profile]{showProfile(p)}, nil
 }
 
 func (a *API) putProfile(ctx context.Context, in *struct {
 	ProfilePath
 	Body profilePut
 },
-) (*created[profileChanged], error) {
+) (*created[operators.ProfileChanged], error) {
 	limited, err := readLimits(in.Body.Limits)
 	if err != nil {
 		return nil, err
@@ -105,7 +86,7 @@ func (a *API) putProfile(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return &created[profileChanged]{createdStatus(isNew), profileChanged{showProfile(p), warned}}, nil
+	return &created[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: showProfile(p), Warned: warned}}, nil
 }
 
 func (a *API) deleteProfile(ctx context.Context, in *ProfilePath) (*struct{}, error) {
@@ -115,8 +96,8 @@ func (a *API) deleteProfile(ctx context.Context, in *ProfilePath) (*struct{}, er
 	return &struct{}{}, nil
 }
 
-func showProfile(p store.Profile) ProfileBody {
-	return ProfileBody{
+func showProfile(p store.Profile) operators.Profile {
+	return operators.Profile{
 		Name: p.Name, Limits: showLimits(p.Limits), Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -50,7 +51,7 @@ func ratePerMinute(b store.Batch) *float64 {
 }
 
 // eta is when the last task ends if all goes on as lately; nil: unknown.
-func eta(b store.Batch, rate *float64) *timestamp {
+func eta(b store.Batch, rate *float64) *operators.Time {
 	if rate == nil || *rate == 0 || batchState(b) != "running" {
 		return nil
 	}
@@ -65,17 +66,17 @@ func eta(b store.Batch, rate *float64) *timestamp {
 	return stampSet(at)
 }
 
-// rule of a request; nil: none.
-func (a *abortBody) rule() *store.Abort {
+// abortRule is that of a request; nil: none.
+func abortRule(a *operators.Abort) *store.Abort {
 	if a == nil {
 		return nil
 	}
 	return &store.Abort{Failure: a.Failure, Min: cmp.Or(a.Min, 1)}
 }
 
-func showAbort(rule *store.Abort) *abortBody {
+func showAbort(rule *store.Abort) *operators.Abort {
 	if rule == nil {
 		return nil
 	}
-	return &abortBody{Failure: rule.Failure, Min: rule.Min}
+	return &operators.Abort{Failure: rule.Failure, Min: rule.Min}
 }

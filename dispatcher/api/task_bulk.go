@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -11,21 +12,15 @@ import (
 const bulkLimit = 20_000
 
 type bulkQuery struct {
-	TaskSelection
+	operators.TaskFilter
 	DryRun bool `query:"dry_run" doc:"Count only: nothing is changed"`
 }
 
-type bulkBody struct {
-	Tasks int64 `json:"tasks" doc:"Changed now; in a dry run: would be, the running ones included"`
-	Asked int64 `json:"asked" doc:"Run now: their devices are told to stop with the next report"`
-	More  bool  `json:"more" doc:"true: there may be more; send the same again"`
-}
-
-func (a *API) cancelTasks(ctx context.Context, in *bulkQuery) (*body[bulkBody], error) {
+func (a *API) cancelTasks(ctx context.Context, in *bulkQuery) (*body[operators.Bulk], error) {
 	return a.bulk(ctx, in, a.store.CancelTasks, a.store.CountCancellable)
 }
 
-func (a *API) retryTasks(ctx context.Context, in *bulkQuery) (*body[bulkBody], error) {
+func (a *API) retryTasks(ctx context.Context, in *bulkQuery) (*body[operators.Bulk], error) {
 	done, err := a.bulk(ctx, in, a.store.RetryTasks, a.store.CountRetriable)
 	if err == nil && !in.DryRun {
 		a.options.Dispatcher.Waiters.FillAnew()
@@ -37,8 +32,8 @@ func (a *API) bulk(
 	ctx context.Context, in *bulkQuery,
 	change func(context.Context, string, store.TaskFilter, int) (store.BulkResult, error),
 	count func(context.Context, store.TaskFilter) (int64, error),
-) (*body[bulkBody], error) {
-	filter, err := in.filter()
+) (*body[operators.Bulk], error) {
+	filter, err := taskFilter(in.TaskFilter)
 	if err != nil {
 		return nil, err
 	}
@@ -47,20 +42,20 @@ func (a *API) bulk(
 	}
 	if in.DryRun {
 		n, err := count(ctx, filter)
-		return &body[bulkBody]{bulkBody{Tasks: n}}, err
+		return &body[operators.Bulk]{operators.Bulk{Tasks: n}}, err
 	}
 	done, err := change(ctx, actor(ctx), filter, bulkLimit)
 	if err != nil {
 		return nil, err
 	}
-	return &body[bulkBody]{bulkBody(done)}, nil
+	return &body[operators.Bulk]{operators.Bulk(done)}, nil
 }
 
-func (a *API) retryTask(ctx context.Context, in *taskID) (*body[TaskBody], error) {
+func (a *API) retryTask(ctx context.Context, in *taskID) (*body[operators.Task], error) {
 	t, err := a.store.RetryTask(ctx, actor(ctx), in.ID)
 	if err != nil {
 		return nil, err
 	}
 	a.options.Dispatcher.Waiters.Fill(t.Pool)
-	return &body[TaskBody]{showTask(t)}, nil
+	return &body[operators.Task]{showTask(t)}, nil
 }

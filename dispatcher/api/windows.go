@@ -7,17 +7,12 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/windows"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-type windowBody struct {
-	Cron     string `json:"cron" doc:"Minute, hour, day of month, month, day of week"`
-	Duration string `json:"duration" doc:"Open for that long after each firing: 4h, 90m; 1m to 168h"`
-	Timezone string `json:"timezone,omitempty" doc:"IANA name; default UTC"`
-}
-
 // readWindows checks what operators wrote.
-func readWindows(list []windowBody) ([]store.Window, error) {
+func readWindows(list []operators.Window) ([]store.Window, error) {
 	read := make([]store.Window, len(list))
 	for i, w := range list {
 		read[i] = store.Window{Cron: w.Cron, Duration: w.Duration, Timezone: cmp.Or(w.Timezone, "UTC")}
@@ -31,10 +26,10 @@ func readWindows(list []windowBody) ([]store.Window, error) {
 	return read, nil
 }
 
-func showWindows(list []store.Window) []windowBody {
-	shown := make([]windowBody, len(list))
+func showWindows(list []store.Window) []operators.Window {
+	shown := make([]operators.Window, len(list))
 	for i, w := range list {
-		shown[i] = windowBody(w)
+		shown[i] = operators.Window(w)
 	}
 	return shown
 }
@@ -49,9 +44,9 @@ func neverStarts(err error) error {
 }
 
 // stampSet is a time that may be none.
-func stampSet(t time.Time) *timestamp {
+func stampSet(t time.Time) *operators.Time {
 	if t.IsZero() {
 		return nil
 	}
-	return &timestamp{t}
+	return &operators.Time{Time: t}
 }

@@ -5,7 +5,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const eventsShown = 100
@@ -39,13 +39,13 @@ func (w *Web) activityPage(r *http.Request) (page, error) {
 	if token != "" {
 		query.Set("page_token", token)
 	}
-	var list eventListJSON
-	if err := w.get(r, apiPath("events"), query, &list); err != nil {
+	var list operators.EventList
+	if err := w.get(r, operators.Path("events"), query, &list); err != nil {
 		return page{}, err
 	}
 	next := ""
-	if list.Next != "" {
-		onwards.Set("page", list.Next)
+	if list.NextPageToken != "" {
+		onwards.Set("page", list.NextPageToken)
 		next = "/activity?" + onwards.Encode()
 	}
 	return page{title: "Activity", section: "activity", template: "activity", watch: eventsWatch(filters, token == ""), data: map[string]any{
@@ -71,9 +71,9 @@ func eventsWatch(filters url.Values, newest bool) watch {
 
 // activityCSV streams all events that match, as the API does.
 func (w *Web) activityCSV(rw http.ResponseWriter, r *http.Request) {
-	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, apiPath("events")+"?"+eventQuery(r.URL.Query()).Encode(), nil)
+	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, operators.Path("events")+"?"+eventQuery(r.URL.Query()).Encode(), nil)
 	if err != nil {
-		w.fail(rw, r, &api.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
+		w.fail(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
 		return
 	}
 	in.Header.Set("Accept", "text/csv")

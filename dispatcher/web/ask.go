@@ -3,77 +3,47 @@ package web
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
+	"io"
 	"net/http"
 	"net/url"
-	"strings"
 
-	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
-// request is one call of the operators' API.
-type request struct {
-	method string // empty: GET
-	path   string // each name in it escaped, see apiPath
-	query  url.Values
-	body   any    // nil: none
-	raw    []byte // instead of body, in that form
-	form   string // Content-Type of raw
-	key    string // Idempotency-Key; empty: none
+// newClient is a client of the API of this process, which acts as the visitor of
+// each request.
+func newClient(api API) *operators.Client {
+	c, err := operators.New(operators.Config{URL: "http://inside", Tries: 1, Transport: inProcess{api}})
+	if err != nil { // that URL is one
+		panic(err)
+	}
+	return c
 }
 
-// apiPath joins names to a path of the API.
-func apiPath(names ...string) string {
-	var path strings.Builder
-	path.WriteString("/v1")
-	for _, name := range names {
-		path.WriteString("/" + url.PathEscape(name))
-	}
-	return path.String()
+// get asks for what has no type of its own, or a path that a visitor wrote.
+func (w *Web) get(r *http.Request, path string, query url.Values, answer any) error {
+	return w.client.Do(r.Context(), operators.Request{Method: http.MethodGet, Path: path, Query: query}, answer)
 }
 
-// ask has the API do something as the operator and decodes its answer. What it
-// refuses is an *api.Problem.
-func (w *Web) ask(ctx context.Context, who api.Operator, r request, answer any) error {
-	var body bytes.Buffer
-	form := "application/json"
-	if r.raw != nil {
-		form = r.form
-		body.Write(r.raw)
-	} else if r.body != nil {
-		if err := json.NewEncoder(&body).Encode(r.body); err != nil {
-			return err
-		}
-	}
-	if r.method == "" {
-		r.method = http.MethodGet
-	}
-	address := r.path
-	if len(r.query) > 0 {
-		address += "?" + r.query.Encode()
-	}
-	in, err := http.NewRequestWithContext(ctx, r.method, address, &body)
-	if err != nil {
-		return err
-	}
-	in.Header.Set("Content-Type", form)
-	if r.key != "" {
-		in.Header.Set("Idempotency-Key", r.key)
+// post has the API do something that changes.
+func (w *Web) post(ctx context.Context, path string, body any) error {
+	return w.client.Do(ctx, operators.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
+}
+
+// inProcess takes requests to the API without a network.
+type inProcess struct{ api API }
+
+// RoundTrip answers a request as the visitor of its context.
+func (i inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	in := *r
+	if in.Body == nil {
+		in.Body = http.NoBody
+	} else if in.ContentLength == 0 {
+		in.ContentLength = -1 // not known
 	}
 	out := &recorded{header: http.Header{}, status: http.StatusOK}
-	w.options.API.Inside(who, out, in)
-	if out.status >= http.StatusBadRequest {
-		p := &api.Problem{Status: out.status}
-		if err := json.Unmarshal(out.body.Bytes(), p); err != nil {
-			return fmt.Errorf("%s %s: status %d", r.method, r.path, out.status)
-		}
-		return p
-	}
-	if answer == nil || out.body.Len() == 0 {
-		return nil
-	}
-	return json.Unmarshal(out.body.Bytes(), answer)
+	i.api.Inside(visitorOf(r.Context()), out, &in)
+	return &http.Response{StatusCode: out.status, Header: out.header, Body: io.NopCloser(&out.body), Request: r}, nil
 }
 
 // recorded is an answer that stays in this process.

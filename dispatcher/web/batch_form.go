@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // batchForm is what was entered, as it was, and what came of counting it.
@@ -25,7 +25,7 @@ type batchForm struct {
 	Limits, Duplicates, Unknown          string
 	Key                                  string // Idempotency-Key: sending the form twice creates one batch
 
-	Pools    []poolJSON // to choose from; some
+	Pools    []operators.PoolState // to choose from; some
 	Operator bool
 	Counted  *int64 // tasks that it would create
 	Skipped  int64  // of those that were entered
@@ -61,8 +61,8 @@ func (w *Web) newBatchPage(r *http.Request) (page, error) {
 // completeForm adds what is not entered.
 func (w *Web) completeForm(r *http.Request, f *batchForm) error {
 	f.Operator = w.may(r, "operator")
-	var list poolListJSON
-	err := w.get(r, apiPath("pools"), url.Values{"page_size": {"100"}}, &list)
+	var list operators.PoolList
+	err := w.get(r, operators.Path("pools"), url.Values{"page_size": {"100"}}, &list)
 	f.Pools = list.Pools
 	return err
 }
@@ -82,12 +82,15 @@ func (w *Web) createBatch(rw http.ResponseWriter, r *http.Request) {
 	status := http.StatusOK
 	if err != nil {
 		status = http.StatusServiceUnavailable
-		if p, ok := errors.AsType[*api.Problem](err); ok {
+		if p, ok := errors.AsType[*operators.Problem](err); ok {
 			status = p.Status
 		}
 		f.Problem = plainError(err)
 	} else {
-		f.Counted, f.Skipped = &made.Tasks, made.Skipped
+		f.Counted = &made.Tasks
+		if made.Skipped != nil {
+			f.Skipped = *made.Skipped
+		}
 	}
 	if err := w.completeForm(r, &f); err != nil {
 		w.fail(rw, r, err)
@@ -103,14 +106,8 @@ func (w *Web) createBatch(rw http.ResponseWriter, r *http.Request) {
 
 func (*batchForm) counts(r *http.Request) bool { return r.PostFormValue("do") == "count" }
 
-type batchMade struct {
-	ID      int64 `json:"id"`
-	Tasks   int64 `json:"tasks"`
-	Skipped int64 `json:"skipped"`
-}
-
 // submit reads the form, and creates the batch or counts its tasks.
-func (w *Web) submit(r *http.Request, f *batchForm) (made batchMade, err error) {
+func (w *Web) submit(r *http.Request, f *batchForm) (made operators.BatchCreated, err error) {
 	if err := f.read(r); err != nil {
 		return made, err
 	}
@@ -121,12 +118,13 @@ func (w *Web) submit(r *http.Request, f *batchForm) (made batchMade, err error) 
 	if err != nil {
 		return made, err
 	}
-	what.method, what.path, what.key = http.MethodPost, apiPath("batches"), f.Key
+	what.Method, what.Path, what.Key = http.MethodPost, operators.Path("batches"), f.Key
 	if f.counts(r) {
-		what.query.Set("dry_run", "true")
-		what.key = ""
+		what.Query.Set("dry_run", "true")
+		what.Key = ""
 	}
-	return made, w.ask(r.Context(), visitorOf(r.Context()), what, &made)
+	err = w.client.Do(r.Context(), what, &made)
+	return made, err
 }
 
 // read takes what was entered. The text of a file goes where its text can also
@@ -134,7 +132,7 @@ func (w *Web) submit(r *http.Request, f *batchForm) (made batchMade, err error) 
 func (f *batchForm) read(r *http.Request) error {
 	if err := r.ParseMultipartForm(maxForm); err != nil && !errors.Is(err, http.ErrNotMultipart) {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
-			return &api.Problem{Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("The form is larger than %d MiB. The command line takes any size: dispatcher batches create -f FILE", maxForm>>20)}
+			return &operators.Problem{Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("The form is larger than %d MiB. The command line takes any size: dispatcher batches create -f FILE", maxForm>>20)}
 		}
 		return badForm("The form could not be read: " + err.Error())
 	}
@@ -161,52 +159,35 @@ func (f *batchForm) read(r *http.Request) error {
 }
 
 // request is what the form stands for.
-func (f *batchForm) request() (request, error) {
+func (f *batchForm) request() (operators.Request, error) {
 	body, err := f.body()
 	if err != nil {
-		return request{}, err
+		return operators.Request{}, err
 	}
-	what := request{query: url.Values{}}
+	what := operators.Request{Query: url.Values{}}
 	if f.Unknown != "" {
-		what.query.Set("unknown_devices", f.Unknown)
+		what.Query.Set("unknown_devices", f.Unknown)
 	}
 	text := strings.TrimPrefix(f.Tasks, "\ufeff")
 	switch trimmed := strings.TrimSpace(text); {
 	case trimmed == "":
-		what.body = body
+		what.Body = body
 		return what, f.choose(body)
 	case strings.TrimSpace(f.Devices+f.Tags) != "":
-		return request{}, badForm("Devices, tags, tasks: one of them.")
+		return what, badForm("Devices, tags, tasks: one of them.")
 	case trimmed[0] == '[':
 		if !json.Valid([]byte(trimmed)) {
-			return request{}, badForm("Tasks: no JSON list.")
+			return what, badForm("Tasks: no JSON list.")
 		}
-		body["tasks"], what.body = json.RawMessage(trimmed), body
+		body["tasks"], what.Body = json.RawMessage(trimmed), body
+		return what, nil
 	case trimmed[0] == '{':
-		what.raw, what.form = []byte(text), "application/x-ndjson"
+		what.Content = operators.TypeNDJSON
 	default:
-		what.raw, what.form = []byte(text), "text/csv"
+		what.Content = operators.TypeCSV
 	}
-	if what.raw != nil {
-		return what, inQuery(body, what.query)
-	}
-	return what, nil
-}
-
-// inQuery writes a batch's fields as its streamed forms take them.
-func inQuery(body map[string]any, query url.Values) error {
-	for name, value := range body {
-		if text, ok := value.(string); ok {
-			query.Set(name, text)
-			continue
-		}
-		text, err := json.Marshal(value)
-		if err != nil {
-			return err
-		}
-		query.Set(name, string(text))
-	}
-	return nil
+	what.Open = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
+	return what, operators.InQuery(body, what.Query)
 }
 
 // choose adds the devices by name or by tags.
@@ -223,7 +204,7 @@ func (f *batchForm) choose(body map[string]any) error {
 		tags[name] = value
 	}
 	if len(tags) > 0 {
-		body["select"] = map[string]any{"tags": tags}
+		body["select"] = operators.Selection{Tags: tags}
 	}
 	return nil
 }
@@ -320,7 +301,7 @@ func object(text string) (any, error) {
 // openings reads a window from each line: five fields of cron, a duration, and
 // perhaps a time zone.
 func openings(text string) (any, error) {
-	var list []map[string]string
+	var list []operators.Window
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) == 0 {
@@ -329,9 +310,9 @@ func openings(text string) (any, error) {
 		if len(fields) < 6 || len(fields) > 7 {
 			return nil, errors.New("a line has five fields of cron, a duration and perhaps a time zone: 0 1 * * * 4h Asia/Shanghai")
 		}
-		one := map[string]string{"cron": strings.Join(fields[:5], " "), "duration": fields[5]}
+		one := operators.Window{Cron: strings.Join(fields[:5], " "), Duration: fields[5]}
 		if len(fields) == 7 {
-			one["timezone"] = fields[6]
+			one.Timezone = fields[6]
 		}
 		list = append(list, one)
 	}

@@ -1,10 +1,12 @@
 package web
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
 
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -25,6 +27,9 @@ func (w *Web) routeBatches() {
 	w.pages.HandleFunc("POST /new-batch", w.createBatch)
 }
 
+// batch is a batch as pages show it.
+type batch struct{ operators.Batch }
+
 // part is one state of a batch in its progress, out of 100.
 type part struct {
 	State    string
@@ -33,10 +38,10 @@ type part struct {
 }
 
 // Parts are the states that a batch has tasks in, those that ended first.
-func (b batchJSON) Parts() []part {
+func (b batch) Parts() []part {
 	var list []part
 	x := 0.0
-	for _, state := range []string{"succeeded", "failed", "timed_out", "cancelled", "expired", "dispatched", "pending"} {
+	for _, state := range []string{operators.Succeeded, operators.Failed, operators.TimedOut, operators.Cancelled, operators.Expired, operators.Dispatched, operators.Pending} {
 		n := b.Counts[state]
 		if n == 0 || b.Total == 0 {
 			continue
@@ -48,14 +53,11 @@ func (b batchJSON) Parts() []part {
 	return list
 }
 
-// Ended counts the tasks that will not run any more.
-func (b batchJSON) Ended() int64 { return b.Total - b.Counts["pending"] - b.Counts["dispatched"] }
-
 // Open says that something of the batch may still run.
-func (b batchJSON) Open() bool { return b.Ended() < b.Total }
+func (b batch) Open() bool { return b.Ended() < b.Total }
 
 // Label is what people call the batch.
-func (b batchJSON) Label() string {
+func (b batch) Label() string {
 	if b.Name != "" {
 		return b.Name
 	}
@@ -63,34 +65,38 @@ func (b batchJSON) Label() string {
 }
 
 // RateText is how many tasks end in a minute.
-func (b batchJSON) RateText() string {
-	if b.Rate == nil {
+func (b batch) RateText() string {
+	if b.RatePerMinute == nil {
 		return "–"
 	}
-	return strconv.FormatFloat(*b.Rate, 'f', 1, 64)
+	return strconv.FormatFloat(*b.RatePerMinute, 'f', 1, 64)
 }
 
 func (w *Web) batchesPage(r *http.Request) (page, error) {
-	var list batchListJSON
+	var list operators.BatchList
 	query := url.Values{"page_size": {strconv.Itoa(batchesShown)}}
 	token := r.URL.Query().Get("page")
 	if token != "" {
 		query.Set("page_token", token)
 	}
-	if err := w.get(r, apiPath("batches"), query, &list); err != nil {
+	if err := w.get(r, operators.Path("batches"), query, &list); err != nil {
 		return page{}, err
 	}
-	next := ""
-	if list.Next != "" {
-		next = "/batches?" + url.Values{"page": {list.Next}}.Encode()
+	shown := make([]batch, len(list.Batches))
+	for i, b := range list.Batches {
+		shown[i] = batch{b}
 	}
-	return page{title: "Batches", section: "batches", template: "batches", watch: watch{any: true, always: openOf(list.Batches)}, data: map[string]any{
-		"Batches": list.Batches, "Next": next, "First": token == "", "Operator": w.may(r, "operator"),
+	next := ""
+	if list.NextPageToken != "" {
+		next = "/batches?" + url.Values{"page": {list.NextPageToken}}.Encode()
+	}
+	return page{title: "Batches", section: "batches", template: "batches", watch: watch{any: true, always: openOf(shown)}, data: map[string]any{
+		"Batches": shown, "Next": next, "First": token == "", "Operator": w.may(r, "operator"),
 	}}, nil
 }
 
 // openOf says whether counts and rates may still change by themselves.
-func openOf(list []batchJSON) bool {
+func openOf(list []batch) bool {
 	for _, b := range list {
 		if b.Open() {
 			return true
@@ -99,9 +105,9 @@ func openOf(list []batchJSON) bool {
 	return false
 }
 
-func (w *Web) batch(r *http.Request) (batchJSON, error) {
-	var b batchJSON
-	err := w.get(r, apiPath("batches", r.PathValue("id")), nil, &b)
+func (w *Web) batch(r *http.Request) (batch, error) {
+	var b batch
+	err := w.get(r, operators.Path("batches", r.PathValue("id")), nil, &b)
 	return b, err
 }
 
@@ -111,15 +117,16 @@ func (w *Web) batchPage(r *http.Request) (page, error) {
 		return page{}, err
 	}
 	var top []store.ErrorCount
-	if b.Counts["failed"]+b.Counts["timed_out"] > 0 {
+	if b.Failed() > 0 {
 		if top, err = w.options.Ledger.TopErrors(r.Context(), b.ID, errorsSample, errorsShown); err != nil {
 			return page{}, err
 		}
 	}
+	policies, err := json.Marshal(b.Limits)
 	return page{title: b.Label(), section: "batches", template: "batch", watch: watch{batch: b.ID, always: b.Open()}, data: map[string]any{
-		"Batch": b, "Errors": top, "Sampled": b.Counts["failed"] > errorsSample || b.Counts["timed_out"] > errorsSample, "Operator": w.may(r, "operator"),
-		"States": stateCounts(b.Counts), "Limited": len(b.Limits) > len("[]"),
-	}}, nil
+		"Batch": b, "Errors": top, "Sampled": b.Counts[operators.Failed] > errorsSample || b.Counts[operators.TimedOut] > errorsSample, "Operator": w.may(r, "operator"),
+		"States": stateCounts(b.Counts), "Limited": len(b.Limits) > 0, "Limits": json.RawMessage(policies),
+	}}, err
 }
 
 // stateCount is a state of tasks and how many are in it.
@@ -130,8 +137,8 @@ type stateCount struct {
 
 func stateCounts(counts map[string]int64) []stateCount {
 	var list []stateCount
-	for _, s := range store.TaskStates() {
-		list = append(list, stateCount{string(s), counts[string(s)]})
+	for _, s := range operators.TaskStates() {
+		list = append(list, stateCount{s, counts[s]})
 	}
 	return list
 }
@@ -146,10 +153,10 @@ func (w *Web) cancelBatchPage(r *http.Request) (page, error) {
 func (w *Web) batchAction(action, said string) func(r *http.Request) (string, string, error) {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")
-		what := request{method: http.MethodPost, path: apiPath("batches", id, action)}
+		var body any
 		if action == "pause" {
-			what.body = map[string]any{"reason": r.PostFormValue("reason")}
+			body = operators.PauseReason{Reason: r.PostFormValue("reason")}
 		}
-		return "/batches/" + url.PathEscape(id), said, w.ask(r.Context(), visitorOf(r.Context()), what, nil)
+		return "/batches/" + url.PathEscape(id), said, w.post(r.Context(), operators.Path("batches", id, action), body)
 	}
 }

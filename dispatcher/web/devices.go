@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const (
@@ -49,13 +51,13 @@ func (w *Web) devicesPage(r *http.Request) (page, error) {
 			query.Set("page_token", token)
 		}
 	}
-	var list deviceListJSON
-	if err := w.get(r, apiPath("devices"), query, &list); err != nil {
+	var list operators.DeviceList
+	if err := w.get(r, operators.Path("devices"), query, &list); err != nil {
 		return page{}, err
 	}
 	next := ""
-	if list.Next != "" && show != "recent" {
-		onwards.Set("page", list.Next)
+	if list.NextPageToken != "" && show != "recent" {
+		onwards.Set("page", list.NextPageToken)
 		next = "/devices?" + onwards.Encode()
 	}
 	return page{title: "Devices", section: "devices", template: "devices", watch: watch{always: show == "recent"}, data: map[string]any{
@@ -67,18 +69,18 @@ func (w *Web) devicesPage(r *http.Request) (page, error) {
 // devicePage shows one device and all that happened to it, in one line of time.
 func (w *Web) devicePage(r *http.Request) (page, error) {
 	id := r.PathValue("id")
-	var d deviceJSON
-	if err := w.get(r, apiPath("devices", id), nil, &d); err != nil {
+	d, err := w.client.Device(r.Context(), id)
+	if err != nil {
 		return page{}, err
 	}
-	var open, running taskListJSON
+	var open, running operators.TaskList
 	of := func(state string) url.Values {
 		return url.Values{"device": {id}, "state": {state}, "page_size": {"20"}}
 	}
-	if err := w.get(r, apiPath("tasks"), of("pending"), &open); err != nil {
+	if err := w.get(r, operators.Path("tasks"), of("pending"), &open); err != nil {
 		return page{}, err
 	}
-	if err := w.get(r, apiPath("tasks"), of("dispatched"), &running); err != nil {
+	if err := w.get(r, operators.Path("tasks"), of("dispatched"), &running); err != nil {
 		return page{}, err
 	}
 	query := url.Values{"device": {id}, "page_size": {strconv.Itoa(devicesShown)}}
@@ -86,32 +88,30 @@ func (w *Web) devicePage(r *http.Request) (page, error) {
 	if token != "" {
 		query.Set("page_token", token)
 	}
-	var events eventListJSON
-	if err := w.get(r, apiPath("events"), query, &events); err != nil {
+	var events operators.EventList
+	if err := w.get(r, operators.Path("events"), query, &events); err != nil {
 		return page{}, err
 	}
 	older := ""
-	if events.Next != "" {
-		older = "/devices/" + url.PathEscape(id) + "?" + url.Values{"page": {events.Next}}.Encode()
+	if events.NextPageToken != "" {
+		older = "/devices/" + url.PathEscape(id) + "?" + url.Values{"page": {events.NextPageToken}}.Encode()
 	}
 	quiet := d.LastSeen != nil && d.LastSeen.Before(w.options.Now().Add(-w.silence()))
 	return page{title: id, section: "devices", template: "device", watch: watch{device: id}, data: map[string]any{
-		"Device": d, "Tasks": append(running.Tasks, open.Tasks...), "More": open.Next != "", "Events": events.Events, "Older": older, "First": token == "",
+		"Device": d, "Tasks": append(running.Tasks, open.Tasks...), "More": open.NextPageToken != "", "Events": events.Events, "Older": older, "First": token == "",
 		"Operator": w.may(r, "operator"), "Silent": quiet, "Period": w.options.Period,
 	}}, nil
 }
 
 func (w *Web) blockPage(r *http.Request) (page, error) {
-	var d deviceJSON
-	err := w.get(r, apiPath("devices", r.PathValue("id")), nil, &d)
+	d, err := w.client.Device(r.Context(), r.PathValue("id"))
 	return page{title: "Block " + d.ID, section: "devices", template: "device-block", data: map[string]any{"Device": d, "Operator": w.may(r, "operator")}}, err
 }
 
 func (w *Web) deviceAction(action, said string) func(r *http.Request) (string, string, error) {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")
-		err := w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: apiPath("devices", id, action)}, nil)
-		return "/devices/" + url.PathEscape(id), said, err
+		return "/devices/" + url.PathEscape(id), said, w.post(r.Context(), operators.Path("devices", id, action), nil)
 	}
 }
 

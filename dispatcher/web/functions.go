@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // functions are what templates can call.
@@ -45,20 +47,30 @@ func (o Options) only(who, act string) string {
 
 const shownTime = "2006-01-02 15:04:05 UTC"
 
+// instant is a time, of the API or of the ledger.
+type instant interface{ UTC() time.Time }
+
 // when is a time: exact for those who read without the script, which makes it
 // relative and leaves the exact one to the pointer.
-func when(t time.Time) template.HTML {
-	t = t.UTC()
+func when(of instant) template.HTML {
+	t := of.UTC()
 	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, //nolint:gosec // nothing but digits
 		t.Format("2006-01-02T15:04:05.000Z"), t.Format(shownTime), t.Format("Jan 2 15:04:05")))
 }
 
 // whenever is a time that may be missing.
-func whenever(t *time.Time) template.HTML {
-	if t == nil {
+func whenever(of instant) template.HTML {
+	missing := false
+	switch t := of.(type) {
+	case *time.Time:
+		missing = t == nil
+	case *operators.Time:
+		missing = t == nil
+	}
+	if missing {
 		return "–"
 	}
-	return when(*t)
+	return when(of)
 }
 
 // brief is a duration in its two largest units.

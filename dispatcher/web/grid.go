@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // A slot looks by what is left of its lease.
@@ -33,9 +33,12 @@ func (w *Web) routeGrid() {
 	w.act("/pools/{pool}/slots/{slot}/release", "admin", w.releaseSlot)
 }
 
+type slot = operators.Slot // beside its member Slot
+
 // cell is one slot of the grid.
 type cell struct {
-	slotJSON
+	slot
+
 	Look  string // free, reserved, fresh, half, expiring or stale
 	Pool  string
 	Above bool // beyond the capacity, after that was lowered
@@ -47,7 +50,7 @@ func (c cell) Sign() string {
 }
 
 // look of a slot by what is left of its lease.
-func look(s slotJSON, lease time.Duration, now time.Time) string {
+func look(s slot, lease time.Duration, now time.Time) string {
 	if s.State != "held" || s.LeaseUntil == nil {
 		return s.State
 	}
@@ -64,8 +67,8 @@ func look(s slotJSON, lease time.Duration, now time.Time) string {
 }
 
 type poolData struct {
-	Pool    poolJSON
-	Slots   slotsJSON
+	Pool    operators.Pool
+	Slots   operators.Slots
 	Cells   []cell
 	Size    string // of the cells: large, small or tiny
 	Holders []cell
@@ -80,10 +83,11 @@ type poolData struct {
 func (w *Web) poolPage(r *http.Request) (page, error) {
 	name := r.PathValue("pool")
 	d := poolData{Admin: w.may(r, "admin"), Looks: map[string]int{}}
-	if err := w.get(r, apiPath("pools", name), nil, &d.Pool); err != nil {
+	var err error
+	if d.Pool, err = w.client.Pool(r.Context(), name); err != nil {
 		return page{}, err
 	}
-	if err := w.get(r, apiPath("pools", name, "slots"), nil, &d.Slots); err != nil {
+	if d.Slots, err = w.client.Slots(r.Context(), name); err != nil {
 		return page{}, err
 	}
 	d.fill(w.options.Now())
@@ -100,7 +104,7 @@ func (d *poolData) fill(now time.Time) {
 	lease := time.Duration(d.Pool.LeaseMS) * time.Millisecond
 	d.Cells = make([]cell, len(d.Slots.Slots))
 	for i, s := range d.Slots.Slots {
-		c := cell{slotJSON: s, Look: look(s, lease, now), Pool: d.Pool.Name, Above: s.Slot >= d.Slots.Capacity}
+		c := cell{slot: s, Look: look(s, lease, now), Pool: d.Pool.Name, Above: s.Slot >= d.Slots.Capacity}
 		d.Cells[i] = c
 		d.Looks[c.Look]++
 		if s.State == "held" {
@@ -121,8 +125,7 @@ func (d *poolData) fill(now time.Time) {
 }
 
 func (w *Web) editPoolPage(r *http.Request) (page, error) {
-	var p poolJSON
-	err := w.get(r, apiPath("pools", r.PathValue("pool")), nil, &p)
+	p, err := w.client.Pool(r.Context(), r.PathValue("pool"))
 	return page{title: "Change " + p.Name, section: "pools", template: "pool-edit", data: map[string]any{
 		"Pool": p, "Lease": (time.Duration(p.LeaseMS) * time.Millisecond).String(), "Admin": w.may(r, "admin"),
 	}}, err
@@ -134,8 +137,7 @@ func (w *Web) editPool(r *http.Request) (next, said string, err error) {
 		return "", "", err
 	}
 	name := r.PathValue("pool")
-	body := map[string]any{"capacity": capacity, "lease_ms": lease.Milliseconds()}
-	err = w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPatch, path: apiPath("pools", name), body: body}, nil)
+	_, err = w.client.ChangePool(r.Context(), name, operators.PoolPatch{Capacity: operators.Set(capacity), LeaseMS: operators.Set(lease.Milliseconds())})
 	return poolPath(name), "pool-changed", err
 }
 
@@ -150,7 +152,7 @@ func poolForm(r *http.Request) (capacity int, lease time.Duration, err error) {
 }
 
 func badForm(detail string) error {
-	return &api.Problem{Status: http.StatusUnprocessableEntity, Detail: detail}
+	return &operators.Problem{Status: http.StatusUnprocessableEntity, Detail: detail}
 }
 
 func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
@@ -168,43 +170,39 @@ func (w *Web) createPool(r *http.Request) (next, said string, err error) {
 	if name == "" {
 		return "", "", badForm("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
 	}
-	var missing *api.Problem
-	err = w.get(r, apiPath("pools", name), nil, nil)
-	if err == nil {
-		return "", "", &api.Problem{Status: http.StatusConflict, Detail: "There is a pool of that name already: change that one."}
+	var missing *operators.Problem
+	if _, err = w.client.Pool(r.Context(), name); err == nil {
+		return "", "", &operators.Problem{Status: http.StatusConflict, Detail: "There is a pool of that name already: change that one."}
 	}
 	if !errors.As(err, &missing) || missing.Status != http.StatusNotFound {
 		return "", "", err
 	}
-	body := map[string]any{"capacity": capacity, "lease_ms": lease.Milliseconds()}
-	err = w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPut, path: apiPath("pools", name), body: body}, nil)
+	_, err = w.client.PutPool(r.Context(), name, operators.PoolSettings{Capacity: capacity, LeaseMS: new(lease.Milliseconds())})
 	return poolPath(name), "pool-changed", err
 }
 
 func (w *Web) pausePoolPage(r *http.Request) (page, error) {
-	var p poolJSON
-	err := w.get(r, apiPath("pools", r.PathValue("pool")), nil, &p)
+	p, err := w.client.Pool(r.Context(), r.PathValue("pool"))
 	return page{title: "Pause " + p.Name, section: "pools", template: "pool-pause", data: map[string]any{"Pool": p, "Admin": w.may(r, "admin")}}, err
 }
 
 func (w *Web) pausePool(r *http.Request) (next, said string, err error) {
 	name := r.PathValue("pool")
-	body := map[string]any{"reason": r.PostFormValue("reason")}
-	err = w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: apiPath("pools", name, "pause"), body: body}, nil)
+	_, err = w.client.PausePool(r.Context(), name, r.PostFormValue("reason"))
 	return poolPath(name), "paused", err
 }
 
 func (w *Web) resumePool(r *http.Request) (next, said string, err error) {
 	name := r.PathValue("pool")
-	err = w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: apiPath("pools", name, "resume")}, nil)
+	_, err = w.client.ResumePool(r.Context(), name)
 	return poolPath(name), "resumed", err
 }
 
 // releasePage names what a forced release touches.
 func (w *Web) releasePage(r *http.Request) (page, error) {
 	name := r.PathValue("pool")
-	var slots slotsJSON
-	if err := w.get(r, apiPath("pools", name, "slots"), nil, &slots); err != nil {
+	slots, err := w.client.Slots(r.Context(), name)
+	if err != nil {
 		return page{}, err
 	}
 	for _, s := range slots.Slots {
@@ -215,7 +213,7 @@ func (w *Web) releasePage(r *http.Request) (page, error) {
 			}}, nil
 		}
 	}
-	return page{}, &api.Problem{Status: http.StatusNotFound, Detail: "That grant is over: its slot was freed meanwhile. There is nothing to release."}
+	return page{}, &operators.Problem{Status: http.StatusNotFound, Detail: "That grant is over: its slot was freed meanwhile. There is nothing to release."}
 }
 
 func (w *Web) releaseSlot(r *http.Request) (next, said string, err error) {
@@ -225,11 +223,11 @@ func (w *Web) releaseSlot(r *http.Request) (next, said string, err error) {
 		return "", "", badForm("The form does not say which grant is meant.")
 	}
 	now := r.PostFormValue("now") == "true"
-	body := map[string]any{"reason": r.PostFormValue("reason"), "now": now, "token": token}
-	path := apiPath("pools", name, "slots", r.PathValue("slot"), "release")
+	body := operators.Release{Reason: r.PostFormValue("reason"), Now: now, Token: token}
+	path := operators.Path("pools", name, "slots", r.PathValue("slot"), "release")
 	said = "release-asked"
 	if now {
 		said = "released"
 	}
-	return poolPath(name), said, w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: path, body: body}, nil)
+	return poolPath(name), said, w.post(r.Context(), path, body)
 }

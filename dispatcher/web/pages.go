@@ -12,6 +12,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -31,11 +32,6 @@ func (w *Web) may(r *http.Request, role string) bool {
 	return !w.options.ReadOnly && visitorOf(r.Context()).May(role)
 }
 
-// get asks the API for the visitor.
-func (w *Web) get(r *http.Request, path string, query url.Values, answer any) error {
-	return w.ask(r.Context(), visitorOf(r.Context()), request{path: path, query: query}, answer)
-}
-
 // inside serves what is behind the sign-in.
 func (w *Web) inside(rw http.ResponseWriter, r *http.Request) {
 	who, err := w.visitor(r)
@@ -45,7 +41,7 @@ func (w *Web) inside(rw http.ResponseWriter, r *http.Request) {
 			http.Redirect(rw, r, w.url("/sign-in?next="+url.QueryEscape(r.URL.RequestURI())), http.StatusSeeOther)
 			return
 		}
-		w.fail(rw, r, &api.Problem{Status: http.StatusUnauthorized, Detail: "Nobody is signed in any more. Nothing was changed."})
+		w.fail(rw, r, &operators.Problem{Status: http.StatusUnauthorized, Detail: "Nobody is signed in any more. Nothing was changed."})
 	case err != nil:
 		w.fail(rw, r, err)
 	default:
@@ -116,7 +112,7 @@ func (w *Web) act(pattern, role string, change func(r *http.Request) (next, said
 			return
 		}
 		if err := r.ParseForm(); err != nil {
-			w.fail(rw, r, &api.Problem{Status: http.StatusBadRequest, Detail: "The form could not be read: " + err.Error()})
+			w.fail(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: "The form could not be read: " + err.Error()})
 			return
 		}
 		next, said, err := change(r)
@@ -133,14 +129,14 @@ func (w *Web) act(pattern, role string, change func(r *http.Request) (next, said
 }
 
 // forbidden is the answer to a visitor without the role, of which the gate is told.
-func (w *Web) forbidden(r *http.Request, role string) *api.Problem {
+func (w *Web) forbidden(r *http.Request, role string) *operators.Problem {
 	who := visitorOf(r.Context())
 	if !who.May(role) {
 		w.options.Gate.Refuse(r.Context(), gate.Refusal{
 			At: gate.API, Reason: gate.Forbidden, Principal: who.Name, From: who.From, What: r.Method + " " + r.URL.Path,
 		})
 	}
-	return &api.Problem{Status: http.StatusForbidden, Detail: w.refusal(role)}
+	return &operators.Problem{Status: http.StatusForbidden, Detail: w.refusal(role)}
 }
 
 func (w *Web) refusal(role string) string {
@@ -221,7 +217,7 @@ func (w *Web) write(rw http.ResponseWriter, r *http.Request, status int, name st
 // fail shows what was refused, or could not be done.
 func (w *Web) fail(rw http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusServiceUnavailable
-	if p, ok := errors.AsType[*api.Problem](err); ok {
+	if p, ok := errors.AsType[*operators.Problem](err); ok {
 		status = p.Status
 	} else {
 		w.options.Logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
@@ -239,7 +235,7 @@ func (w *Web) fail(rw http.ResponseWriter, r *http.Request, err error) {
 // plainError is an error for people: problems as they are, nothing of what is
 // within.
 func plainError(err error) string {
-	if p, ok := errors.AsType[*api.Problem](err); ok {
+	if p, ok := errors.AsType[*operators.Problem](err); ok {
 		return cmp.Or(p.Detail, p.Title, http.StatusText(p.Status))
 	}
 	return "The ledger cannot be reached just now."

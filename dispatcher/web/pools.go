@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const (
@@ -20,7 +22,7 @@ func (w *Web) routePools() {
 
 // poolCard is a pool on the first page.
 type poolCard struct {
-	poolJSON
+	operators.PoolState
 
 	Chart  chart
 	Lately happened
@@ -36,13 +38,13 @@ func (w *Web) poolsPage(r *http.Request, checks []dependency) (page, error) {
 	if token != "" {
 		query.Set("page_token", token)
 	}
-	var list poolListJSON
-	if err := w.get(r, apiPath("pools"), query, &list); err != nil {
+	var list operators.PoolList
+	if err := w.get(r, operators.Path("pools"), query, &list); err != nil {
 		return page{}, err
 	}
 	next := ""
-	if list.Next != "" {
-		next = "/?" + url.Values{"page": {list.Next}}.Encode()
+	if list.NextPageToken != "" {
+		next = "/?" + url.Values{"page": {list.NextPageToken}}.Encode()
 	}
 	cards := make([]poolCard, len(list.Pools))
 	for i, p := range list.Pools {
@@ -63,8 +65,9 @@ func (w *Web) poolsPage(r *http.Request, checks []dependency) (page, error) {
 
 // drawSlots adds the slots to a card, and takes its counts from the same reading.
 func (w *Web) drawSlots(r *http.Request, c *poolCard) error {
-	d := poolData{Pool: c.poolJSON, Looks: map[string]int{}}
-	if err := w.get(r, apiPath("pools", c.Name, "slots"), nil, &d.Slots); err != nil {
+	d := poolData{Pool: c.Pool, Looks: map[string]int{}}
+	var err error
+	if d.Slots, err = w.client.Slots(r.Context(), c.Name); err != nil {
 		return err
 	}
 	d.fill(w.options.Now())
@@ -72,8 +75,8 @@ func (w *Web) drawSlots(r *http.Request, c *poolCard) error {
 	return nil
 }
 
-func (w *Web) card(p poolJSON) poolCard {
-	c := poolCard{poolJSON: p, Chart: chartOf(w.history.of(p.Name), 300, 48), Lately: w.history.lately(p.Name), Many: p.Waiting >= waitingShown, Over: p.Held > p.Capacity}
+func (w *Web) card(p operators.PoolState) poolCard {
+	c := poolCard{PoolState: p, Chart: chartOf(w.history.of(p.Name), 300, 48), Lately: w.history.lately(p.Name), Many: p.Waiting >= waitingShown, Over: p.Held > p.Capacity}
 	if p.Capacity > 0 {
 		c.Share = min(100, 100*float64(p.Held)/float64(p.Capacity))
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -39,9 +40,12 @@ func (w *Web) silentPage(r *http.Request) (page, error) {
 		}
 		next = "/devices?" + onwards.Encode()
 	}
-	list := make([]deviceJSON, len(found.Devices))
+	list := make([]operators.Device, len(found.Devices))
 	for i, d := range found.Devices {
-		list[i] = deviceJSON{ID: d.ID, Blocked: d.Blocked, Tags: d.Tags, Created: d.CreatedAt, LastSeen: d.LastSeen}
+		list[i] = operators.Device{ID: d.ID, Blocked: d.Blocked, Tags: d.Tags, Created: operators.Time{Time: d.CreatedAt}}
+		if d.LastSeen != nil {
+			list[i].LastSeen = &operators.Time{Time: *d.LastSeen}
+		}
 	}
 	return page{title: "Devices", section: "devices", template: "devices", data: map[string]any{
 		"Devices": list, "Next": next, "First": filter.After == "", "Show": "silent", "Looked": found.Looked, "More": more, "Silent": w.silence(),

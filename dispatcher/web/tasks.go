@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -60,8 +60,8 @@ func (w *Web) tasksPage(r *http.Request) (page, error) {
 	if token != "" {
 		query.Set("page_token", token)
 	}
-	var list taskListJSON
-	if err := w.get(r, apiPath("tasks"), query, &list); err != nil {
+	var list operators.TaskList
+	if err := w.get(r, operators.Path("tasks"), query, &list); err != nil {
 		return page{}, err
 	}
 	counts, err := w.taskCounts(r, filters)
@@ -69,8 +69,8 @@ func (w *Web) tasksPage(r *http.Request) (page, error) {
 		return page{}, err
 	}
 	next := ""
-	if list.Next != "" {
-		onwards := url.Values{"page": {list.Next}}
+	if list.NextPageToken != "" {
+		onwards := url.Values{"page": {list.NextPageToken}}
 		for name := range filters {
 			onwards.Set(name, filters.Get(name))
 		}
@@ -111,8 +111,8 @@ func (w *Web) taskCounts(r *http.Request, filters url.Values) (counts, error) {
 		if filters.Has("pool") {
 			return counts{}, nil
 		}
-		var b batchJSON
-		err := w.get(r, apiPath("batches", filters.Get("batch")), nil, &b)
+		var b operators.Batch
+		err := w.get(r, operators.Path("batches", filters.Get("batch")), nil, &b)
 		return counts{of: b.Counts}, err
 	}
 	found, err := w.options.Ledger.TaskCounts(r.Context(), filters.Get("pool"), heldCounted)
@@ -164,16 +164,14 @@ func pills(filters url.Values, counts counts) []pill {
 func (w *Web) bulkPage(action string) loader {
 	return func(r *http.Request) (page, error) {
 		filters := filtersOf(r.URL.Query())
-		var counted struct {
-			Tasks int64 `json:"tasks"`
-		}
+		var counted operators.Bulk
 		d := map[string]any{"Action": action, "Filters": filters, "Query": filters.Encode(), "Operator": w.may(r, "operator")}
 		if w.may(r, "operator") {
 			query := url.Values{"dry_run": {"true"}}
 			for name := range filters {
 				query.Set(name, filters.Get(name))
 			}
-			if err := w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: apiPath("tasks", action), query: query}, &counted); err != nil {
+			if err := w.client.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: query}, &counted); err != nil {
 				return page{}, err
 			}
 		}
@@ -191,10 +189,8 @@ func (w *Web) bulkAction(action, said string) func(r *http.Request) (string, str
 	return func(r *http.Request) (string, string, error) {
 		filters := filtersOf(r.PostForm)
 		for range bulkRounds {
-			var done struct {
-				More bool `json:"more"`
-			}
-			err := w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: apiPath("tasks", action), query: filters}, &done)
+			var done operators.Bulk
+			err := w.client.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: filters}, &done)
 			if err != nil {
 				return "", "", err
 			}
@@ -215,13 +211,13 @@ type step struct {
 }
 
 // pathOf is the way of a task so far, and where it may lead.
-func pathOf(t taskJSON) []step {
+func pathOf(t operators.TaskDetail) []step {
 	tried := len(t.Attempts) > 0 || t.Grant != nil
-	path := []step{{State: "pending", Past: true}, {State: "dispatched", Past: tried}}
+	path := []step{{State: operators.Pending, Past: true}, {State: operators.Dispatched, Past: tried}}
 	switch t.State {
-	case "pending":
+	case operators.Pending:
 		path[0].Here = true
-	case "dispatched":
+	case operators.Dispatched:
 		path[1].Here = true
 	default:
 		if !tried {
@@ -229,33 +225,33 @@ func pathOf(t taskJSON) []step {
 		}
 		return append(path, step{State: t.State, Past: true, Here: true})
 	}
-	return append(path, step{State: "succeeded"})
+	return append(path, step{State: operators.Succeeded})
 }
 
 func (w *Web) taskPage(r *http.Request) (page, error) {
 	id := r.PathValue("id")
-	var t taskJSON
-	if err := w.get(r, apiPath("tasks", id), nil, &t); err != nil {
+	var t operators.TaskDetail
+	if err := w.get(r, operators.Path("tasks", id), nil, &t); err != nil {
 		return page{}, err
 	}
-	var why whyJSON
-	if err := w.get(r, apiPath("tasks", id, "why"), nil, &why); err != nil {
+	var why operators.Why
+	if err := w.get(r, operators.Path("tasks", id, "why"), nil, &why); err != nil {
 		return page{}, err
 	}
-	var events eventListJSON
-	if err := w.get(r, apiPath("events"), url.Values{"task": {id}, "page_size": {"20"}}, &events); err != nil {
+	var events operators.EventList
+	if err := w.get(r, operators.Path("events"), url.Values{"task": {id}, "page_size": {"20"}}, &events); err != nil {
 		return page{}, err
 	}
-	waits := t.State == "pending" || t.State == "dispatched"
+	waits := t.Open()
 	return page{title: "Task " + id, section: "tasks", template: "task", watch: watch{task: t.ID, device: t.Device, pool: poolIf(waits, t.Pool)}, data: map[string]any{
 		"Task": t, "Why": why, "Path": pathOf(t), "Events": events.Events, "Operator": w.may(r, "operator"), "Admin": w.may(r, "admin"), "Waits": waits,
-		"Retriable": !waits && t.State != "succeeded",
+		"Retriable": !waits && t.State != operators.Succeeded,
 	}}, nil
 }
 
 func (w *Web) cancelTaskPage(r *http.Request) (page, error) {
-	var t taskJSON
-	err := w.get(r, apiPath("tasks", r.PathValue("id")), nil, &t)
+	var t operators.TaskDetail
+	err := w.get(r, operators.Path("tasks", r.PathValue("id")), nil, &t)
 	return page{title: "Cancel task", section: "tasks", template: "task-cancel", data: map[string]any{"Task": t, "Operator": w.may(r, "operator")}}, err
 }
 
@@ -263,10 +259,9 @@ func (w *Web) taskAction(action, said string) func(r *http.Request) (string, str
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")
 		if _, err := strconv.ParseInt(id, 10, 64); err != nil {
-			return "", "", &api.Problem{Status: http.StatusNotFound, Detail: "There is no such task."}
+			return "", "", &operators.Problem{Status: http.StatusNotFound, Detail: "There is no such task."}
 		}
-		err := w.ask(r.Context(), visitorOf(r.Context()), request{method: http.MethodPost, path: apiPath("tasks", id, action)}, nil)
-		return "/tasks/" + id, said, err
+		return "/tasks/" + id, said, w.post(r.Context(), operators.Path("tasks", id, action), nil)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -56,6 +57,7 @@ type Ledger interface {
 // Web is the dashboard of one replica.
 type Web struct {
 	options  Options
+	client   *operators.Client // of the API
 	sessions *sessions
 	sheets   *sheets
 	history  *history
@@ -73,7 +75,7 @@ func New(o Options) *Web {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	w := &Web{options: o, history: newHistory(), pages: http.NewServeMux(), livePages: http.NewServeMux()}
+	w := &Web{options: o, client: newClient(o.API), history: newHistory(), pages: http.NewServeMux(), livePages: http.NewServeMux()}
 	w.sessions = &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
 	w.news = &news{log: o.Ledger}
 	w.sheets = newSheets(o)

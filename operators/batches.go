@@ -1,0 +1,221 @@
+package operators
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// NewBatch is a batch to be queued. Of Devices, Tasks and Select there is one.
+type NewBatch struct {
+	Name           string          `json:"name,omitempty" maxLength:"200"`
+	Pool           string          `json:"pool" minLength:"1" maxLength:"64"`
+	Kind           string          `json:"kind,omitempty" maxLength:"64" doc:"What the device is to do; yours to define"`
+	Payload        json.RawMessage `json:"payload,omitempty" doc:"Shared by all tasks; a task's own object is a merge patch (RFC 7396) to it; together at most 32 KiB"`
+	Priority       int             `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
+	Weight         int             `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share of the pool's places, among its batches with open work"`
+	NotBefore      *time.Time      `json:"not_before,omitempty" nullable:"true"`
+	NotAfter       *time.Time      `json:"not_after,omitempty" nullable:"true" doc:"Pending tasks expire then"`
+	Windows        []Window        `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
+	Limits         []Policy        `json:"limits,omitempty" nullable:"true" doc:"How often its tasks may start, beside what its pool says"`
+	FinishInside   *bool           `json:"finish_inside,omitempty" default:"true" doc:"Nothing starts with less than its lease left of a window, its own or its pool's"`
+	MaxAttempts    int             `json:"max_attempts,omitempty" minimum:"1" maximum:"100" default:"3"`
+	RetryOn        []string        `json:"retry_on,omitempty" nullable:"true" enum:"failed,timed_out" doc:"Causes that are retried; default both, also when empty: max_attempts 1 retries nothing"`
+	RetryBackoffMS *int64          `json:"retry_backoff_ms,omitempty" minimum:"0" maximum:"86400000" default:"10000" doc:"Before the second attempt; doubles, jittered, at most an hour or this itself"`
+	OnLost         string          `json:"on_lost,omitempty" enum:"retry,fail" default:"retry" doc:"When a lease lapsed"`
+	LeaseMS        int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Default: the pool's"`
+	MaxRunMS       int64           `json:"max_run_ms,omitempty" minimum:"1" maximum:"604800000" doc:"Renewals end there; default an hour"`
+	Abort          *Abort          `json:"abort,omitempty" doc:"Pauses the batch when too much of it fails"`
+	Duplicates     string          `json:"duplicates,omitempty" enum:"allow,refuse,skip" default:"allow" doc:"Tasks of this batch that are equal in device, kind and payload, JSON by its content: all are queued, or the batch is refused, or only the first of them is queued"`
+	Devices        []string        `json:"devices,omitempty" nullable:"true" doc:"One task for each; or tasks, or select"`
+	Tasks          []NewTask       `json:"tasks,omitempty" nullable:"true" doc:"Tasks with payloads of their own; or devices, or select"`
+	Select         *Selection      `json:"select,omitempty" doc:"One task for each device that has all of the tags now; or devices, or tasks"`
+}
+
+// NewTask is one task of a new batch.
+type NewTask struct {
+	Device   string          `json:"device"`
+	Payload  json.RawMessage `json:"payload,omitempty"`
+	Priority *int            `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000"`
+}
+
+// Selection is of devices that have all of the tags.
+type Selection struct {
+	Tags map[string]string `json:"tags" minProperties:"1" maxProperties:"64"`
+}
+
+// Abort pauses a batch of which too much fails.
+type Abort struct {
+	Failure float64 `json:"failure" exclusiveMinimum:"0" maximum:"1" doc:"Share of failed and timed_out among the tasks that were tried"`
+	Min     int64   `json:"min,omitempty" minimum:"1" maximum:"9007199254740991" default:"1" doc:"Tasks that were tried before the rule holds; counted anew after a resume"`
+}
+
+// QueueMode is how a batch is queued.
+type QueueMode struct {
+	DryRun         bool   `json:"dry_run,omitempty" query:"dry_run" doc:"Count only: nothing is created, id is 0"`
+	UnknownDevices string `json:"unknown_devices,omitempty" query:"unknown_devices" enum:"allow,refuse" default:"allow" doc:"refuse: all devices must be registered"`
+}
+
+// BatchCreated is the answer to a new batch.
+type BatchCreated struct {
+	ID      int64         `json:"id" doc:"0 after a dry run"`
+	Tasks   int64         `json:"tasks"`
+	Skipped *int64        `json:"skipped,omitempty" doc:"With duplicates=skip: tasks that were not queued"`
+	Unknown *UnknownTasks `json:"unknown,omitempty" doc:"Tasks whose devices are not registered; absent: none"`
+	Warned
+}
+
+// UnknownTasks are for devices that are not registered.
+type UnknownTasks struct {
+	Tasks int64  `json:"tasks"`
+	First string `json:"first" doc:"The device of the first of them"`
+}
+
+// Batch is a batch and its counts.
+type Batch struct {
+	ID             int64            `json:"id"`
+	Name           string           `json:"name"`
+	Pool           string           `json:"pool"`
+	Kind           string           `json:"kind"`
+	State          string           `json:"state" enum:"scheduled,running,paused,cancelling,finished,cancelled"`
+	Priority       int              `json:"priority"`
+	Weight         int              `json:"weight"`
+	NotBefore      *Time            `json:"not_before" nullable:"true"`
+	NotAfter       *Time            `json:"not_after" nullable:"true"`
+	Windows        []Window         `json:"windows"`
+	Limits         []Policy         `json:"limits"`
+	FinishInside   bool             `json:"finish_inside"`
+	OpensAt        *Time            `json:"opens_at" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
+	ClosesAt       *Time            `json:"closes_at" nullable:"true"`
+	MaxAttempts    int              `json:"max_attempts"`
+	RetryOn        []string         `json:"retry_on"`
+	RetryBackoffMS int64            `json:"retry_backoff_ms"`
+	OnLost         string           `json:"on_lost"`
+	LeaseMS        int64            `json:"lease_ms" doc:"0: the pool's"`
+	MaxRunMS       int64            `json:"max_run_ms" doc:"0: an hour"`
+	Abort          *Abort           `json:"abort,omitempty"`
+	PausedBy       string           `json:"paused_by" doc:"Empty: not paused"`
+	PausedAt       *Time            `json:"paused_at" nullable:"true"`
+	PauseReason    string           `json:"pause_reason"`
+	Created        Time             `json:"created_at"`
+	Total          int64            `json:"total"`
+	Counts         map[string]int64 `json:"counts" doc:"Tasks by state; they add up to total"`
+	RatePerMinute  *float64         `json:"rate_per_minute" nullable:"true" doc:"Tasks that were tried and came to an end, over the last 5 min or since it began; null: it has not begun"`
+	ETA            *Time            `json:"eta" nullable:"true" doc:"When its last task ends at this rate; null: unknown"`
+}
+
+// Ended counts the tasks that will not run any more.
+func (b Batch) Ended() int64 { return b.Total - b.Counts[Pending] - b.Counts[Dispatched] }
+
+// Failed counts those of them that were tried in vain: nobody cancelled them, and
+// their time was not over.
+func (b Batch) Failed() int64 { return b.Counts[Failed] + b.Counts[TimedOut] }
+
+// Over says that the batch has ended.
+func (b Batch) Over() bool { return b.State == "finished" || b.State == "cancelled" }
+
+// BatchChanged is a batch after a change of its settings.
+type BatchChanged struct {
+	Batch
+	Warned
+}
+
+// BatchList is a page of batches.
+type BatchList struct {
+	Batches       []Batch `json:"batches"`
+	NextPageToken string  `json:"next_page_token,omitempty"`
+}
+
+// BatchPatch changes some settings of a batch.
+type BatchPatch struct {
+	Priority    Change[int]       `json:"priority,omitzero" nullable:"true" minimum:"-1000000" maximum:"1000000" doc:"Of its tasks without their own"`
+	Weight      Change[int]       `json:"weight,omitzero" nullable:"true" minimum:"1" maximum:"1000" doc:"In effect with the next report"`
+	NotAfter    Change[time.Time] `json:"not_after,omitzero" nullable:"true" doc:"null: never. What has expired stays so"`
+	Windows     Change[[]Window]  `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
+	Limits      Change[[]Policy]  `json:"limits,omitzero" nullable:"true" doc:"All of them, beside those of the pool; in effect with the next report"`
+	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`
+}
+
+// Batches are all batches, newest first.
+func (c *Client) Batches(ctx context.Context) iter.Seq2[Batch, error] {
+	return listed[Batch](ctx, c, Path("batches"), nil)
+}
+
+// Batch reads a batch and its counts.
+func (c *Client) Batch(ctx context.Context, id int64) (Batch, error) {
+	return get[Batch](ctx, c, Path("batches", number(id)), nil)
+}
+
+// CreateBatch queues a batch, whole or not at all, and once however often it is
+// sent; see WithKey.
+func (c *Client) CreateBatch(ctx context.Context, b NewBatch, mode QueueMode) (made BatchCreated, err error) {
+	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Body: b, Key: keyOf(ctx)}
+	err = c.Do(ctx, r, &made)
+	return made, err
+}
+
+// StreamBatch is CreateBatch with tasks that are CSV or NDJSON (see TypeCSV). open
+// gives them anew each time that the request is sent. Devices, Tasks and Select of
+// b are empty.
+func (c *Client) StreamBatch(ctx context.Context, b NewBatch, mode QueueMode, form string, open func() (io.ReadCloser, error)) (made BatchCreated, err error) {
+	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Open: open, Content: form, Key: keyOf(ctx)}
+	if err := InQuery(b, r.Query); err != nil {
+		return made, err
+	}
+	err = c.Do(ctx, r, &made)
+	return made, err
+}
+
+func (m QueueMode) query() url.Values {
+	q := values("unknown_devices", m.UnknownDevices)
+	if m.DryRun {
+		q.Set("dry_run", "true")
+	}
+	return q
+}
+
+// InQuery adds the fields of a batch to a query, as its streamed forms take them:
+// text as it is, anything else as JSON.
+func InQuery(batch any, query url.Values) error {
+	text, err := json.Marshal(batch)
+	if err != nil {
+		return err
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return err
+	}
+	for name, value := range fields {
+		var plain string
+		if json.Unmarshal(value, &plain) != nil {
+			plain = string(value)
+		}
+		query.Set(name, plain)
+	}
+	return nil
+}
+
+// ChangeBatch changes some settings of a batch.
+func (c *Client) ChangeBatch(ctx context.Context, id int64, p BatchPatch) (BatchChanged, error) {
+	return send[BatchChanged](ctx, c, http.MethodPatch, Path("batches", number(id)), p)
+}
+
+// PauseBatch lets nothing more of a batch start; what runs goes on.
+func (c *Client) PauseBatch(ctx context.Context, id int64, reason string) (Batch, error) {
+	return send[Batch](ctx, c, http.MethodPost, Path("batches", number(id), "pause"), PauseReason{reason})
+}
+
+// ResumeBatch ends the pause of a batch.
+func (c *Client) ResumeBatch(ctx context.Context, id int64) (Batch, error) {
+	return send[Batch](ctx, c, http.MethodPost, Path("batches", number(id), "resume"), nil)
+}
+
+// CancelBatch ends a batch: what waits is cancelled, and devices that run a task of
+// it are told to stop.
+func (c *Client) CancelBatch(ctx context.Context, id int64) (Batch, error) {
+	return send[Batch](ctx, c, http.MethodPost, Path("batches", number(id), "cancel"), nil)
+}

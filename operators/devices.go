@@ -1,0 +1,141 @@
+package operators
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// NewDevice is a device to be registered.
+type NewDevice struct {
+	ID      string            `json:"id" doc:"1-128 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
+	Tags    map[string]string `json:"tags,omitempty" nullable:"true" doc:"Yours, unlike attributes, which are the device's. At most 64, 8 KiB together; a name has 1-64 bytes and no colon"`
+	Profile string            `json:"profile,omitempty" nullable:"true" maxLength:"64" doc:"Whose policies hold for what it starts"`
+}
+
+// Device is a registered device.
+type Device struct {
+	ID         string            `json:"id"`
+	Blocked    bool              `json:"blocked"`
+	OwnToken   bool              `json:"own_token" doc:"Has used a token of its own: fleet tokens no longer act for it"`
+	Tags       map[string]string `json:"tags"`
+	Profile    string            `json:"profile" doc:"Empty: none"`
+	Attributes json.RawMessage   `json:"attributes"`
+	Created    Time              `json:"created_at"`
+	LastSeen   *Time             `json:"last_seen" nullable:"true" doc:"To within a minute"`
+}
+
+// DeviceCreated is a new device with its token.
+type DeviceCreated struct {
+	Device
+
+	Token string `json:"token" doc:"Shown once; empty when a request with an Idempotency-Key is sent again"`
+}
+
+// DeviceList is a page of devices.
+type DeviceList struct {
+	Devices       []Device `json:"devices"`
+	NextPageToken string   `json:"next_page_token,omitempty"`
+}
+
+// DevicePatch changes the tags and the profile of a device.
+type DevicePatch struct {
+	Tags    Change[map[string]*string] `json:"tags,omitzero" nullable:"true" doc:"Merged: null takes one away; null for all takes all away"`
+	Profile Change[string]             `json:"profile,omitzero" nullable:"true" maxLength:"64" doc:"Null: none"`
+}
+
+// Rotation asks for a new token of a device.
+type Rotation struct {
+	OverlapMS *int64 `json:"overlap_ms,omitempty" nullable:"true" minimum:"0" maximum:"2592000000" doc:"How long older tokens go on; 0 ends them at once; default 24 h, at most 30 days"`
+}
+
+// TokenMade is the new token of a device.
+type TokenMade struct {
+	ID         string `json:"id"`
+	Token      string `json:"token" doc:"Shown once"`
+	OlderUntil Time   `json:"older_until" doc:"Older tokens of the device end then"`
+}
+
+// DeviceDeleted is a device that is no more.
+type DeviceDeleted struct {
+	ID        string `json:"id"`
+	Cancelled int    `json:"cancelled" doc:"Waiting tasks, cancelled with it"`
+	Stopping  int    `json:"stopping" doc:"Tasks it ran: each keeps its slot until its lease ends"`
+}
+
+// DeviceFilter selects devices; all that is given must match.
+type DeviceFilter struct {
+	Tags    []string `query:"tag,explode" maxItems:"64" doc:"name:value; several: has all of them"`
+	Profile string   `query:"profile" maxLength:"64" doc:"Those that have it"`
+	Blocked string   `query:"blocked" enum:"true,false"`
+	Prefix  string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"What their ids begin with"`
+	Recent  int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only so many that were seen last, newest first; with no filter and no page_token"`
+}
+
+func (f DeviceFilter) query() url.Values {
+	q := values("profile", f.Profile, "blocked", f.Blocked, "prefix", f.Prefix, "recent", numberIf(int64(f.Recent)))
+	q["tag"] = f.Tags
+	return q
+}
+
+// Devices are all devices that match, by id.
+func (c *Client) Devices(ctx context.Context, f DeviceFilter) iter.Seq2[Device, error] {
+	return listed[Device](ctx, c, Path("devices"), f.query())
+}
+
+// Device reads a device.
+func (c *Client) Device(ctx context.Context, id string) (Device, error) {
+	return get[Device](ctx, c, Path("devices", id), nil)
+}
+
+// CreateDevice registers a device. Where only the second answer arrives, Token is
+// empty: RotateToken makes another.
+func (c *Client) CreateDevice(ctx context.Context, d NewDevice) (made DeviceCreated, err error) {
+	err = c.Do(ctx, Request{Method: http.MethodPost, Path: Path("devices"), Body: d, Key: keyOf(ctx)}, &made)
+	return made, err
+}
+
+// ImportDevices registers the devices of a file, CSV or NDJSON (see TypeCSV), all or
+// none, and writes their tokens in the form accept. existing is what becomes of
+// devices that exist: refuse (also when empty), skip or rotate. It is sent once: the
+// tokens are not shown again.
+func (c *Client) ImportDevices(ctx context.Context, file io.Reader, form, existing, accept string, tokens io.Writer) error {
+	return c.Copy(ctx, Request{
+		Method: http.MethodPost, Path: Path("devices"), Query: values("existing", existing), Content: form, Accept: accept, Key: keyOf(ctx), Once: true,
+		Open: func() (io.ReadCloser, error) { return io.NopCloser(file), nil },
+	}, tokens)
+}
+
+// ChangeDevice changes the tags and the profile of a device.
+func (c *Client) ChangeDevice(ctx context.Context, id string, p DevicePatch) (Device, error) {
+	return send[Device](ctx, c, http.MethodPatch, Path("devices", id), p)
+}
+
+// DeleteDevice deletes a device and its tokens; with cancel also one with open tasks.
+func (c *Client) DeleteDevice(ctx context.Context, id string, cancel bool) (gone DeviceDeleted, err error) {
+	r := Request{Method: http.MethodDelete, Path: Path("devices", id), Query: values("cancel", strconv.FormatBool(cancel))}
+	err = c.Do(ctx, r, &gone)
+	return gone, err
+}
+
+// RotateToken makes a new token of a device; older ones go on for the overlap, and
+// end at once with 0.
+func (c *Client) RotateToken(ctx context.Context, id string, overlap time.Duration) (TokenMade, error) {
+	ms := overlap.Milliseconds()
+	return send[TokenMade](ctx, c, http.MethodPost, Path("devices", id, "token"), Rotation{&ms})
+}
+
+// BlockDevice grants a device nothing more, and tells it to stop what it runs.
+func (c *Client) BlockDevice(ctx context.Context, id string) (Device, error) {
+	return send[Device](ctx, c, http.MethodPost, Path("devices", id, "block"), nil)
+}
+
+// UnblockDevice grants a blocked device tasks again.
+func (c *Client) UnblockDevice(ctx context.Context, id string) (Device, error) {
+	return send[Device](ctx, c, http.MethodPost, Path("devices", id, "unblock"), nil)
+}

@@ -1,0 +1,59 @@
+package operators
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"net/url"
+)
+
+// Event is something that was done or happened.
+type Event struct {
+	ID     int64  `json:"id"`
+	At     Time   `json:"at"`
+	Kind   string `json:"kind" doc:"e.g. task.granted, batch.created, pool.changed"`
+	Actor  string `json:"actor" doc:"Name of an operator's token, a device, or a part of the dispatcher"`
+	Pool   string `json:"pool" doc:"Empty, like the rest: not about one"`
+	Batch  int64  `json:"batch" doc:"0, like the rest: not about one"`
+	Task   int64  `json:"task"`
+	Device string `json:"device"`
+	Token  int64  `json:"token" doc:"The fencing token of a grant"`
+	Detail string `json:"detail"`
+}
+
+// EventList is a page of events.
+type EventList struct {
+	Events        []Event `json:"events"`
+	NextPageToken string  `json:"next_page_token,omitempty"`
+}
+
+// EventFilter selects events; all that is given must match.
+type EventFilter struct {
+	Kind   string `query:"kind" maxLength:"64"`
+	Actor  string `query:"actor" maxLength:"200"`
+	Pool   string `query:"pool"`
+	Batch  int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
+	Task   int64  `query:"task" minimum:"0" maximum:"9007199254740991"`
+	Device string `query:"device"`
+}
+
+func (f EventFilter) query() url.Values {
+	return values("kind", f.Kind, "actor", f.Actor, "pool", f.Pool, "batch", numberIf(f.Batch), "task", numberIf(f.Task), "device", f.Device)
+}
+
+// Events are all events that match, newest first.
+func (c *Client) Events(ctx context.Context, f EventFilter) iter.Seq2[Event, error] {
+	return listed[Event](ctx, c, Path("events"), f.query())
+}
+
+// FollowEvents gives each event that matches, in order and once, as it happens; see
+// Follow.
+func (c *Client) FollowEvents(ctx context.Context, f EventFilter, at Live, each func(Event) error) error {
+	return c.Follow(ctx, Path("events"), f.query(), at, func(text json.RawMessage) error {
+		var e Event
+		if err := json.Unmarshal(text, &e); err != nil {
+			return err
+		}
+		return each(e)
+	})
+}

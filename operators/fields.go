@@ -1,0 +1,120 @@
+package operators
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/fleetslots/dispatcher/limits/policy"
+)
+
+// Policy says how often something may start; PolicyWindow is one of its windows.
+type (
+	Policy       = policy.Policy
+	PolicyWindow = policy.Window
+)
+
+// Warned are the warnings of an answer.
+type Warned struct {
+	Warnings []string `json:"warnings,omitempty" readOnly:"true" doc:"What may be a mistake; it was done all the same"`
+}
+
+// Time is a time on the wire: RFC 3339, UTC, milliseconds.
+type Time struct{ time.Time }
+
+// MarshalJSON writes it.
+func (t Time) MarshalJSON() ([]byte, error) {
+	return json.Marshal(t.UTC().Format("2006-01-02T15:04:05.000Z07:00"))
+}
+
+// Change is a field of a change (RFC 7396). The zero value leaves the field as it is.
+type Change[T any] struct {
+	Said bool
+	To   *T // nil: the default
+}
+
+// Set changes a field.
+func Set[T any](to T) Change[T] { return Change[T]{Said: true, To: &to} }
+
+// Default gives a field its default.
+func Default[T any]() Change[T] { return Change[T]{Said: true} }
+
+// MarshalJSON writes the value, or null.
+func (c Change[T]) MarshalJSON() ([]byte, error) { return json.Marshal(c.To) }
+
+// UnmarshalJSON notes that the field is there. Empty text is the same as null.
+func (c *Change[T]) UnmarshalJSON(b []byte) error {
+	c.Said = true
+	if string(b) == `""` {
+		return nil
+	}
+	return json.Unmarshal(b, &c.To)
+}
+
+// number is one in a path.
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+// numberIf is one in a query, in which 0 is none.
+func numberIf(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return number(n)
+}
+
+// values are those that are not empty.
+func values(pairs ...string) url.Values {
+	q := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			q.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return q
+}
+
+type keyOfContext struct{}
+
+// WithKey has the call that creates something use this Idempotency-Key, 1 to 255
+// visible ASCII characters. Within 24 hours the same request with it is done once,
+// whichever process sends it. Without, each call makes a key of its own.
+func WithKey(ctx context.Context, key string) context.Context {
+	return context.WithValue(ctx, keyOfContext{}, key)
+}
+
+func keyOf(ctx context.Context) string {
+	if key, ok := ctx.Value(keyOfContext{}).(string); ok {
+		return key
+	}
+	return rand.Text()
+}
+
+func get[T any](ctx context.Context, c *Client, path string, query url.Values) (found T, err error) {
+	err = c.Do(ctx, Request{Method: http.MethodGet, Path: path, Query: query}, &found)
+	return found, err
+}
+
+func send[T any](ctx context.Context, c *Client, method, path string, body any) (answer T, err error) {
+	err = c.Do(ctx, Request{Method: method, Path: path, Body: body}, &answer)
+	return answer, err
+}
+
+func listed[T any](ctx context.Context, c *Client, path string, query url.Values) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		entries, _ := c.List(ctx, path, query, 0)
+		for text, err := range entries {
+			var entry T
+			if err == nil {
+				err = json.Unmarshal(text, &entry)
+			}
+			if !yield(entry, err) || err != nil {
+				return
+			}
+		}
+	}
+}

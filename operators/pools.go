@@ -1,0 +1,186 @@
+package operators
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"strconv"
+)
+
+// Pool is a pool as its settings say.
+type Pool struct {
+	Name        string   `json:"name" readOnly:"true"`
+	Capacity    int      `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
+	LeaseMS     int64    `json:"lease_ms" doc:"How long a device may hold a slot before it must renew"`
+	Paused      bool     `json:"paused" doc:"true: nothing new is granted"`
+	PausedBy    string   `json:"paused_by" readOnly:"true" doc:"Empty: not paused"`
+	PausedAt    *Time    `json:"paused_at" readOnly:"true" nullable:"true"`
+	PauseReason string   `json:"pause_reason" readOnly:"true"`
+	Limits      []Policy `json:"limits" doc:"How often tasks may start"`
+	Windows     []Window `json:"windows" doc:"When tasks may start; none: always"`
+	OpensAt     *Time    `json:"opens_at" readOnly:"true" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
+	ClosesAt    *Time    `json:"closes_at" readOnly:"true" nullable:"true"`
+	Version     int64    `json:"version" readOnly:"true" doc:"Increases with every change"`
+	Created     Time     `json:"created_at" readOnly:"true"`
+	Updated     Time     `json:"updated_at" readOnly:"true"`
+}
+
+// PoolState is a pool and how it is now, in one reading.
+type PoolState struct {
+	Pool
+
+	Held    int   `json:"held" readOnly:"true" doc:"Slots held now"`
+	Waiting int   `json:"waiting" readOnly:"true" doc:"Devices with a task that could start now and no slot; counted up to 1000, in pages of more than 100 pools up to 100"`
+	Oldest  *Time `json:"oldest_pending_at" readOnly:"true" nullable:"true" doc:"When the batch of its oldest pending task was created; null: none is pending"`
+}
+
+// PoolChanged is a pool after a change.
+type PoolChanged struct {
+	Pool
+	Warned
+}
+
+// PoolList is a page of pools.
+type PoolList struct {
+	Pools         []PoolState `json:"pools"`
+	NextPageToken string      `json:"next_page_token,omitempty"`
+}
+
+// PoolSettings are all that an operator decides of a pool. There is no default
+// capacity.
+type PoolSettings struct {
+	Capacity int      `json:"capacity" minimum:"0" maximum:"10000"`
+	LeaseMS  *int64   `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
+	Paused   *bool    `json:"paused,omitempty" default:"false"`
+	Limits   []Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; none: as often as there are slots"`
+	Windows  []Window `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
+}
+
+// PoolPatch changes some settings of a pool.
+type PoolPatch struct {
+	Capacity Change[int]      `json:"capacity,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"It has no default: null is refused"`
+	LeaseMS  Change[int64]    `json:"lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000"`
+	Paused   Change[bool]     `json:"paused,omitzero" nullable:"true"`
+	Windows  Change[[]Window] `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
+	Limits   Change[[]Policy] `json:"limits,omitzero" nullable:"true" doc:"All of them; null or none: as often as there are slots"`
+}
+
+// Window is when tasks may start, again and again.
+type Window struct {
+	Cron     string `json:"cron" doc:"Minute, hour, day of month, month, day of week"`
+	Duration string `json:"duration" doc:"Open for that long after each firing: 4h, 90m; 1m to 168h"`
+	Timezone string `json:"timezone,omitempty" doc:"IANA name; default UTC"`
+}
+
+// PauseReason is the body of a request to pause.
+type PauseReason struct {
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"For those who ask why nothing runs"`
+}
+
+// Slots are the slots of a pool, in one reading.
+type Slots struct {
+	Pool     string `json:"pool"`
+	Capacity int    `json:"capacity"`
+	Held     int    `json:"held"`
+	Reserved int    `json:"reserved" doc:"Kept for a device that was asked to report"`
+	Waiting  int    `json:"waiting" doc:"Devices with a task that could start now and no slot; counted up to 1000"`
+	Oldest   *Time  `json:"oldest_pending_at" nullable:"true" doc:"When the batch of its oldest pending task was created; null: none is pending"`
+	Slots    []Slot `json:"slots" doc:"All of 0..capacity-1, and higher ones still held after the capacity was lowered"`
+}
+
+// Slot is one of them.
+type Slot struct {
+	Slot       int    `json:"slot"`
+	State      string `json:"state" enum:"free,held,reserved"`
+	Device     string `json:"device,omitempty"`
+	Task       int64  `json:"task,omitempty"`
+	Token      int64  `json:"token,omitempty"`
+	Since      *Time  `json:"since,omitempty"`
+	LeaseUntil *Time  `json:"lease_until,omitempty" doc:"In the past: lapsed, about to be taken back"`
+	Cancel     string `json:"cancel,omitempty" doc:"Why the device is asked to stop"`
+}
+
+// Release takes a slot back from its holder.
+type Release struct {
+	Reason string `json:"reason" minLength:"1" maxLength:"500" doc:"For the audit log"`
+	Now    bool   `json:"now,omitempty" doc:"true: at once, though the device may go on until its lease ends"`
+	Token  int64  `json:"token,omitempty" minimum:"1" maximum:"9007199254740991" doc:"Of the grant that is meant; else whichever holds the slot"`
+}
+
+// GrantCheck says whether a grant is in force.
+type GrantCheck struct {
+	Alive   bool   `json:"alive" doc:"The grant is in force"`
+	Device  string `json:"device,omitempty"`
+	Slot    *int   `json:"slot,omitempty"`
+	LeaseMS int64  `json:"lease_ms" doc:"Until its lease ends; 0: not alive"`
+}
+
+// LimitedSubject is a subject that policies refused.
+type LimitedSubject struct {
+	Policy  string `json:"policy"`
+	Subject string `json:"subject" doc:"What is counted on its own; values of a payload only as a digest"`
+	Times   int64  `json:"times" doc:"Refusals in this hour of UTC and the one before; of rare ones too high at most"`
+}
+
+// LimitedList are those that were refused most.
+type LimitedList struct {
+	Limited []LimitedSubject `json:"limited"`
+}
+
+// Pools are all pools by name.
+func (c *Client) Pools(ctx context.Context) iter.Seq2[PoolState, error] {
+	return listed[PoolState](ctx, c, Path("pools"), nil)
+}
+
+// Pool reads a pool.
+func (c *Client) Pool(ctx context.Context, name string) (Pool, error) {
+	return get[Pool](ctx, c, Path("pools", name), nil)
+}
+
+// PutPool creates a pool, or replaces its settings.
+func (c *Client) PutPool(ctx context.Context, name string, s PoolSettings) (PoolChanged, error) {
+	return send[PoolChanged](ctx, c, http.MethodPut, Path("pools", name), s)
+}
+
+// ChangePool changes some settings of a pool.
+func (c *Client) ChangePool(ctx context.Context, name string, p PoolPatch) (PoolChanged, error) {
+	return send[PoolChanged](ctx, c, http.MethodPatch, Path("pools", name), p)
+}
+
+// DeletePool deletes a pool of which nothing is open.
+func (c *Client) DeletePool(ctx context.Context, name string) error {
+	return c.Do(ctx, Request{Method: http.MethodDelete, Path: Path("pools", name)}, nil)
+}
+
+// PausePool lets nothing more of a pool start; what runs goes on.
+func (c *Client) PausePool(ctx context.Context, name, reason string) (Pool, error) {
+	return send[Pool](ctx, c, http.MethodPost, Path("pools", name, "pause"), PauseReason{reason})
+}
+
+// ResumePool ends the pause of a pool.
+func (c *Client) ResumePool(ctx context.Context, name string) (Pool, error) {
+	return send[Pool](ctx, c, http.MethodPost, Path("pools", name, "resume"), nil)
+}
+
+// Slots reads who holds which slot of a pool.
+func (c *Client) Slots(ctx context.Context, pool string) (Slots, error) {
+	return get[Slots](ctx, c, Path("pools", pool, "slots"), nil)
+}
+
+// ReleaseSlot takes a slot back from its holder.
+func (c *Client) ReleaseSlot(ctx context.Context, pool string, slot int, r Release) (Slot, error) {
+	return send[Slot](ctx, c, http.MethodPost, Path("pools", pool, "slots", strconv.Itoa(slot), "release"), r)
+}
+
+// CheckGrant says, for the external system, whether a grant is in force. A
+// token of the role verifier is enough.
+func (c *Client) CheckGrant(ctx context.Context, pool string, token int64) (GrantCheck, error) {
+	return get[GrantCheck](ctx, c, Path("pools", pool, "grants", number(token)), nil)
+}
+
+// Limited are the subjects that the policies of a pool, its batches and profiles
+// refused most, 1 to 200 of them.
+func (c *Client) Limited(ctx context.Context, pool string, most int) ([]LimitedSubject, error) {
+	list, err := get[LimitedList](ctx, c, Path("pools", pool, "limited"), values("limit", strconv.Itoa(most)))
+	return list.Limited, err
+}

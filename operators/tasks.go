@@ -1,0 +1,169 @@
+package operators
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"net/http"
+	"net/url"
+)
+
+// The states of a task.
+const (
+	Pending    = "pending"
+	Dispatched = "dispatched"
+	Succeeded  = "succeeded"
+	Failed     = "failed"
+	TimedOut   = "timed_out"
+	Cancelled  = "cancelled"
+	Expired    = "expired"
+)
+
+// TaskStates are all of them, in the order of a task's life.
+func TaskStates() []string {
+	return []string{Pending, Dispatched, Succeeded, Failed, TimedOut, Cancelled, Expired}
+}
+
+// Task is a task.
+type Task struct {
+	ID       int64           `json:"id"`
+	Batch    int64           `json:"batch"`
+	Pool     string          `json:"pool"`
+	Device   string          `json:"device"`
+	Kind     string          `json:"kind"`
+	Payload  json.RawMessage `json:"payload"`
+	Priority int             `json:"priority"`
+	State    string          `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
+	Counted  int             `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
+	RetryAt  *Time           `json:"retry_at" nullable:"true" doc:"Not granted before"`
+	Created  Time            `json:"created_at"`
+	Finished *Time           `json:"finished_at" nullable:"true"`
+	Output   json.RawMessage `json:"output"`
+	Dropped  bool            `json:"output_dropped,omitempty" doc:"The device sent an output over 32 KiB, and it is not there"`
+	Error    string          `json:"error"`
+}
+
+// Open says that the task may still run.
+func (t Task) Open() bool { return t.State == Pending || t.State == Dispatched }
+
+// TaskDetail is a task and its attempts.
+type TaskDetail struct {
+	Task
+
+	Grant    *Grant    `json:"grant,omitempty" doc:"The slot it holds now; absent: none"`
+	Attempts []Attempt `json:"attempts" doc:"Attempts that ended, oldest first"`
+}
+
+// Grant is a slot that a task holds.
+type Grant struct {
+	Token       int64  `json:"token"`
+	Pool        string `json:"pool"`
+	Slot        int    `json:"slot"`
+	Attempt     int    `json:"attempt"`
+	Granted     Time   `json:"granted_at"`
+	LeaseUntil  Time   `json:"lease_until"`
+	Redelivered int    `json:"redelivered"`
+	Cancel      string `json:"cancel,omitempty" doc:"Why the device is asked to stop"`
+}
+
+// Attempt is one that ended.
+type Attempt struct {
+	Attempt int             `json:"attempt"`
+	Token   int64           `json:"token"`
+	Device  string          `json:"device"`
+	Slot    int             `json:"slot"`
+	Granted Time            `json:"granted_at"`
+	Ended   Time            `json:"ended_at"`
+	EndedBy string          `json:"ended_by" enum:"succeeded,failed,rejected,returned,lapsed,released"`
+	Output  json.RawMessage `json:"output"`
+	Dropped bool            `json:"output_dropped,omitempty" doc:"As of the task"`
+	Error   string          `json:"error"`
+}
+
+// TaskList is a page of tasks.
+type TaskList struct {
+	Tasks         []Task `json:"tasks"`
+	NextPageToken string `json:"next_page_token,omitempty"`
+}
+
+// TaskFilter selects tasks; all that is given must match.
+type TaskFilter struct {
+	Device string `query:"device"`
+	Batch  int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
+	Pool   string `query:"pool"`
+	State  string `query:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
+	Kind   string `query:"kind" maxLength:"64"`
+	Error  string `query:"error" maxLength:"4096" doc:"The whole error text; with * at its end, what it begins with"`
+}
+
+func (f TaskFilter) query() url.Values {
+	return values("device", f.Device, "batch", numberIf(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error)
+}
+
+// Bulk is what was done to many tasks.
+type Bulk struct {
+	Tasks int64 `json:"tasks" doc:"Changed now; in a dry run: would be, the running ones included"`
+	Asked int64 `json:"asked" doc:"Run now: their devices are told to stop with the next report"`
+	More  bool  `json:"more" doc:"true: there may be more; send the same again"`
+}
+
+// Why says why a task does not run.
+type Why struct {
+	State   string   `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
+	Reasons []Reason `json:"reasons" doc:"One at least; the first is what the device is told, or would be"`
+}
+
+// Reason is one reason why a task does not run.
+type Reason struct {
+	Code           string `json:"code" doc:"Stable name, for programs; listed in the docs, and there may be more"`
+	Detail         string `json:"detail" doc:"For people"`
+	Until          *Time  `json:"until" nullable:"true" doc:"When it ends by itself, if it does; null: unknown"`
+	Position       *int   `json:"position" nullable:"true" doc:"In the line of its pool; 1 is next; null: in no line"`
+	EstimatedStart *Time  `json:"estimated_start" nullable:"true" doc:"When the task likely starts; null: cannot be known"`
+	Remedy         string `json:"remedy" doc:"What would change it, for people"`
+}
+
+// Tasks are all tasks that match, by number.
+func (c *Client) Tasks(ctx context.Context, f TaskFilter) iter.Seq2[Task, error] {
+	return listed[Task](ctx, c, Path("tasks"), f.query())
+}
+
+// Task reads a task and its attempts.
+func (c *Client) Task(ctx context.Context, id int64) (TaskDetail, error) {
+	return get[TaskDetail](ctx, c, Path("tasks", number(id)), nil)
+}
+
+// Why says why a task does not run, and what would change that.
+func (c *Client) Why(ctx context.Context, id int64) (Why, error) {
+	return get[Why](ctx, c, Path("tasks", number(id), "why"), nil)
+}
+
+// CancelTask cancels a task; the device of one that runs is told to stop.
+func (c *Client) CancelTask(ctx context.Context, id int64) (Task, error) {
+	return send[Task](ctx, c, http.MethodPost, Path("tasks", number(id), "cancel"), nil)
+}
+
+// RetryTask tries a task again that ended without success.
+func (c *Client) RetryTask(ctx context.Context, id int64) (Task, error) {
+	return send[Task](ctx, c, http.MethodPost, Path("tasks", number(id), "retry"), nil)
+}
+
+// CancelTasks cancels the tasks that match, up to a number that the server sets:
+// see More. At least one filter is needed.
+func (c *Client) CancelTasks(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
+	return c.bulk(ctx, "cancel", f, dryRun)
+}
+
+// RetryTasks is the same of tasks that ended without success, to try them again.
+func (c *Client) RetryTasks(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
+	return c.bulk(ctx, "retry", f, dryRun)
+}
+
+func (c *Client) bulk(ctx context.Context, action string, f TaskFilter, dryRun bool) (done Bulk, err error) {
+	q := f.query()
+	if dryRun {
+		q.Set("dry_run", "true")
+	}
+	err = c.Do(ctx, Request{Method: http.MethodPost, Path: Path("tasks", action), Query: q}, &done)
+	return done, err
+}
