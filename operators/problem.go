@@ -3,6 +3,7 @@ package operators
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -41,6 +42,12 @@ func (p *Problem) Error() string {
 		return fmt.Sprintf("%s %s: HTTP %d, and not in the words of a dispatcher", p.Method, p.Path, p.Status)
 	}
 	return fmt.Sprintf("%s (%s)", cmp.Or(p.Detail, http.StatusText(p.Status)), p.Code)
+}
+
+// Refused says that the server refused something with that status.
+func Refused(err error, status int) bool {
+	p, ok := errors.AsType[*Problem](err)
+	return ok && p.Status == status
 }
 
 // transient says whether the same may well succeed when it is sent again.

@@ -90,7 +90,7 @@ func (o *operator) poolsCreate() *cobra.Command {
 		if err == nil {
 			return advisedError{fmt.Errorf("there is a pool %s already", pool), "change it: dispatcher pools set " + pool}
 		}
-		if p, ok := errors.AsType[*operators.Problem](err); !ok || p.Status != http.StatusNotFound {
+		if !operators.Refused(err, http.StatusNotFound) {
 			return err
 		}
 		return s.act(operators.Request{Method: http.MethodPut, Path: path, Body: body})

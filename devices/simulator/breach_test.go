@@ -3,6 +3,8 @@ package simulator
 import (
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // TestOnlyLeasesThatStoodCount: what a late device explains is no breach, and
@@ -83,7 +85,7 @@ func TestASuccessRecordedTwiceIsAFault(t *testing.T) {
 			records = append(records, record{key: key{1, int64(token)}, status: statusSucceeded, outcome: outcomeRecorded})
 		}
 		var v verdicts
-		if v.add(Task{ID: 1, State: statusSucceeded}, records); v.differing != differing || v.compared != 1 {
+		if v.add(operators.Task{ID: 1, State: statusSucceeded}, records); v.differing != differing || v.compared != 1 {
 			t.Errorf("recorded %d times: %+v", times, v)
 		}
 	}

@@ -2,12 +2,14 @@ package simulator
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // Credentials is what the devices of a simulation authenticate with.
@@ -55,11 +57,14 @@ func registerOne(ctx context.Context, o *Operator, id string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, registerPatience)
 	defer cancel()
 	for {
-		token, err := o.CreateDevice(ctx, id)
-		if errors.Is(err, ErrConflict) {
-			token, err = o.RotateToken(ctx, id)
+		made, err := o.CreateDevice(ctx, operators.NewDevice{ID: id})
+		token := made.Token
+		if operators.Refused(err, http.StatusConflict) {
+			var rotated operators.TokenMade
+			rotated, err = o.RotateToken(ctx, id, 0)
+			token = rotated.Token
 		}
-		if !errors.Is(err, ErrUnavailable) {
+		if !operators.Transient(err) {
 			return token, err
 		}
 		select {

@@ -2,11 +2,13 @@ package simulator
 
 import (
 	"context"
-	"errors"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // The fleet token would be refused: each device has a token of its own, over
@@ -38,12 +40,12 @@ func TestRegistrationThatFailsEndsTheRun(t *testing.T) {
 	_, server := newFake(t)
 	c := testConfig(server.URL)
 	c.Credentials, c.OperatorToken = CredentialsOwn, "wrong"
-	if _, err := register(t.Context(), NewOperator(c.URL, c.OperatorToken), []string{"a", "b"}, func(int) {}); err == nil || !strings.Contains(err.Error(), "401") {
+	if _, err := register(t.Context(), operatorAt(t, c.URL, c.OperatorToken), []string{"a", "b"}, func(int) {}); err == nil || !operators.Refused(err, http.StatusUnauthorized) {
 		t.Errorf("%v, want status 401", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := register(ctx, NewOperator("http://127.0.0.1:1", ""), []string{"a"}, func(int) {}); !errors.Is(err, ErrUnavailable) {
+	if _, err := register(ctx, operatorAt(t, "http://127.0.0.1:1", ""), []string{"a"}, func(int) {}); !operators.Transient(err) {
 		t.Errorf("%v, want unavailable", err)
 	}
 }
@@ -87,4 +89,13 @@ func TestCallersSpreadOverReplicas(t *testing.T) {
 	if url, _ := r.current(); url != "http://b" {
 		t.Errorf("at %s, want the other", url)
 	}
+}
+
+func operatorAt(t *testing.T, url, token string) *Operator {
+	t.Helper()
+	o, err := NewOperator(url, token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
 }

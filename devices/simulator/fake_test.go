@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const (
@@ -22,7 +24,7 @@ const (
 // told to break its promises.
 type fake struct {
 	mu       sync.Mutex
-	pool     *Pool
+	pool     *operators.Pool
 	tasks    []*fakeTask // id = index + 1
 	batches  []int64     // id - 1 -> tasks of it; all batches in a row
 	token    int64
@@ -297,7 +299,7 @@ func (f *fake) grant(t *fakeTask, reply map[string]any, redelivered int) {
 func (f *fake) operate(w http.ResponseWriter, r *http.Request, body []byte) {
 	switch route, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/"), "/"); {
 	case route == "pools" && r.Method == http.MethodPut:
-		f.pool = &Pool{}
+		f.pool = &operators.Pool{}
 		_ = json.Unmarshal(body, f.pool)
 		writeJSON(w, http.StatusOK, f.pool)
 	case route == "pools" && f.pool == nil:
@@ -305,7 +307,7 @@ func (f *fake) operate(w http.ResponseWriter, r *http.Request, body []byte) {
 	case route == "pools":
 		writeJSON(w, http.StatusOK, f.pool)
 	case route == "batches" && r.Method == http.MethodPost:
-		var b Batch
+		var b operators.NewBatch
 		_ = json.Unmarshal(body, &b)
 		f.batches = append(f.batches, int64(len(b.Tasks)))
 		id := int64(len(f.batches))
@@ -327,7 +329,7 @@ func (f *fake) operate(w http.ResponseWriter, r *http.Request, body []byte) {
 				counts[t.state]++
 			}
 		}
-		writeJSON(w, http.StatusOK, BatchState{ID: id, Total: f.batches[id-1], Counts: counts})
+		writeJSON(w, http.StatusOK, operators.Batch{ID: id, Total: f.batches[id-1], Counts: counts})
 	case route == "tasks":
 		f.list(w, r)
 	case route == "devices":

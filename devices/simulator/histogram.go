@@ -93,7 +93,7 @@ func (o *Operator) metrics(ctx context.Context, base string) (string, error) {
 		return "", err
 	}
 	req.Header.Set("Authorization", "Bearer "+o.token)
-	resp, err := o.client.Do(req)
+	resp, err := o.http.RoundTrip(req)
 	if err != nil {
 		return "", err
 	}

@@ -2,10 +2,12 @@ package simulator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // pollInterval is how often the dispatcher is asked how far it is.
@@ -53,7 +55,11 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	s := &simulation{config: c, operator: NewOperator(c.URL, c.OperatorToken), progress: progress}
+	operator, err := NewOperator(c.URL, c.OperatorToken)
+	if err != nil {
+		return nil, err
+	}
+	s := &simulation{config: c, operator: operator, progress: progress}
 	pool, err := s.ensurePool(ctx)
 	if err != nil {
 		return nil, err
@@ -80,13 +86,13 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 }
 
 // ensurePool returns the pool's settings, creating it if need be.
-func (s *simulation) ensurePool(ctx context.Context) (Pool, error) {
+func (s *simulation) ensurePool(ctx context.Context) (operators.Pool, error) {
 	p, err := s.operator.Pool(ctx, s.config.Pool)
-	if !errors.Is(err, ErrNotFound) {
+	if !operators.Refused(err, http.StatusNotFound) {
 		return p, err
 	}
-	p = Pool{Capacity: s.config.Capacity, LeaseMS: s.config.Lease.Milliseconds()}
-	return p, s.operator.PutPool(ctx, s.config.Pool, p)
+	put, err := s.operator.PutPool(ctx, s.config.Pool, operators.PoolSettings{Capacity: s.config.Capacity, LeaseMS: new(s.config.Lease.Milliseconds())})
+	return put.Pool, err
 }
 
 // credentials returns the devices' own tokens, if they are to have any.
@@ -225,7 +231,7 @@ func (s *simulation) judgeFinished(ctx context.Context) {
 	if b == nil || !b.finished() {
 		return
 	}
-	last, err := s.summary.judge(ctx, s.operator, s.fleet.ledger, b.BatchState)
+	last, err := s.summary.judge(ctx, s.operator, s.fleet.ledger, b.Batch)
 	if s.work.setErr(err); err != nil {
 		return
 	}
@@ -261,7 +267,7 @@ func (s *simulation) verify(ctx context.Context) error {
 		return nil
 	}
 	for _, b := range s.work.batches {
-		if _, err := s.summary.judge(ctx, s.operator, s.fleet.ledger, b.BatchState); err != nil {
+		if _, err := s.summary.judge(ctx, s.operator, s.fleet.ledger, b.Batch); err != nil {
 			return fmt.Errorf("simulation: verifying batch %d: %w", b.ID, err)
 		}
 	}

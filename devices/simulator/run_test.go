@@ -213,7 +213,7 @@ func TestRunRefusesWhatCannotWork(t *testing.T) {
 		{"no broker", func(c *Config) { c.Via = ViaMQTT }, "URL"},
 		{"gone", func(c *Config) { c.Gone, c.Devices, c.Tasks = 0.1, 5, 6 }, "one task a device"},
 		{"negative capacity", func(c *Config) { c.Capacity = -1 }, "negative"},
-		{"token", func(c *Config) { c.OperatorToken = "x" }, "401"},
+		{"token", func(c *Config) { c.OperatorToken = "x" }, "unauthorized"},
 		{"fleet token", func(c *Config) { c.FleetToken = "x" }, "DISPATCHER_FLEET_TOKEN"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // maxExamples bounds the faults that a summary spells out.
@@ -11,19 +13,19 @@ const maxExamples = 5
 
 // judge compares the tasks of a batch with the journals and adds what it finds
 // to the summary. It returns the highest task id.
-func (s *Summary) judge(ctx context.Context, o *Operator, l *ledger, b BatchState) (last int64, err error) {
+func (s *Summary) judge(ctx context.Context, o *Operator, l *ledger, b operators.Batch) (last int64, err error) {
 	var found verdicts
 	seen := map[int64]bool{}
-	err = o.Tasks(ctx, b.ID, func(t Task) {
+	for t, err := range o.Tasks(ctx, operators.TaskFilter{Batch: b.ID}) {
+		if err != nil {
+			return last, err
+		}
 		if seen[t.ID] {
-			return
+			continue
 		}
 		seen[t.ID] = true
 		last = max(last, t.ID)
 		found.add(t, l.of(t.ID))
-	})
-	if err != nil {
-		return last, err
 	}
 	if missing := b.Total - int64(len(seen)); missing != 0 {
 		found.lost += max(missing, -missing)
@@ -44,7 +46,7 @@ type verdicts struct {
 	examples                  []string
 }
 
-func (v *verdicts) add(t Task, records []record) {
+func (v *verdicts) add(t operators.Task, records []record) {
 	if !terminal(t.State) {
 		v.lost++
 		v.example("task %d is %q", t.ID, t.State)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // maxTaskTries lets a task survive a fleet that loses much.
@@ -22,7 +24,7 @@ type workload struct {
 	fleet    *Fleet
 	dice     dice
 	batches  []*openBatch    // oldest first
-	done     BatchState      // batches that were dropped, summed
+	done     int64           // tasks of batches that were dropped
 	planned  time.Duration   // work of all tasks queued so far
 	works    []time.Duration // of each of them, in a run with an end
 	queued   time.Time       // when the last of them were, or may start
@@ -30,9 +32,19 @@ type workload struct {
 	err      error // of the last call
 }
 
-type openBatch struct{ BatchState }
+type openBatch struct{ operators.Batch }
 
-func (b *openBatch) finished() bool { return b.Total > 0 && b.Terminal() >= b.Total }
+// terminal counts by the states, and does not believe that they add up.
+func (b *openBatch) terminal() (n int64) {
+	for state, count := range b.Counts {
+		if terminal(state) {
+			n += count
+		}
+	}
+	return n
+}
+
+func (b *openBatch) finished() bool { return b.Total > 0 && b.terminal() >= b.Total }
 
 func newWorkload(c Config, lease time.Duration, o *Operator, f *Fleet) *workload {
 	return &workload{config: c, lease: lease, operator: o, fleet: f, dice: newDice(c.Seed, 0)}
@@ -50,16 +62,16 @@ func (w *workload) queue(ctx context.Context) error {
 }
 
 func (w *workload) create(ctx context.Context, from, to int) error {
-	b := Batch{
+	b := operators.NewBatch{
 		Name: fmt.Sprintf("simulation %d", w.made+1), Pool: w.config.Pool, Kind: "simulated",
-		MaxAttempts: maxTaskTries, OnLost: "retry", RetryOn: []string{"failed", "timed_out"}, RetryBackoffMS: 100,
+		MaxAttempts: maxTaskTries, OnLost: "retry", RetryOn: []string{operators.Failed, operators.TimedOut}, RetryBackoffMS: new(int64(100)),
 	}
 	if w.config.Gone > 0 {
 		b.MaxAttempts = 1 // who is gone does not try again
 	}
 	opens := time.Now().Add(w.config.NotBefore)
 	if w.config.NotBefore > 0 {
-		b.NotBefore = opens.UTC().Format("2006-01-02T15:04:05.000Z07:00")
+		b.NotBefore = &opens
 	}
 	var planned time.Duration
 	for i := from; i < to; i++ {
@@ -68,22 +80,25 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 		if !w.config.Endless && w.config.Until == nil {
 			w.works = append(w.works, work)
 		}
-		b.Tasks = append(b.Tasks, NewTask{
+		b.Tasks = append(b.Tasks, operators.NewTask{
 			Device:  w.fleet.Device(i % w.config.Devices),
 			Payload: json.RawMessage(fmt.Sprintf(`{"work_ms":%d}`, work.Milliseconds())),
 		})
 	}
-	id, err := w.operator.CreateBatch(ctx, b)
+	made, err := w.operator.CreateBatch(ctx, b, operators.QueueMode{})
 	if err != nil {
 		return err
+	}
+	total := int64(len(b.Tasks))
+	if made.Tasks != total {
+		return fmt.Errorf("batch %d: %d tasks were created, want %d", made.ID, made.Tasks, total)
 	}
 	if w.queued = time.Now(); w.queued.Before(opens) {
 		w.queued = opens
 	}
 	w.made++
 	w.planned += planned
-	total := int64(len(b.Tasks))
-	w.batches = append(w.batches, &openBatch{BatchState{ID: id, Total: total, Counts: map[string]int64{"pending": total}}})
+	w.batches = append(w.batches, &openBatch{operators.Batch{ID: made.ID, Total: total, Counts: map[string]int64{operators.Pending: total}}})
 	return nil
 }
 
@@ -129,7 +144,7 @@ func (w *workload) refresh(ctx context.Context) {
 			return
 		}
 		now.ID, now.Total = b.ID, b.Total // what was queued must end, whatever the counts say
-		b.BatchState = now
+		b.Batch = now
 	}
 }
 
@@ -142,7 +157,7 @@ func (w *workload) setErr(err error) {
 // waiting is how many tasks wait for a slot, as of the last refresh.
 func (w *workload) waiting() (n int64) {
 	for _, b := range w.batches {
-		n += b.Counts["pending"]
+		n += b.Counts[operators.Pending]
 	}
 	return n
 }
@@ -159,7 +174,7 @@ func (w *workload) finished() bool {
 // lapsed tells whether tasks ended without a result.
 func (w *workload) lapsed() bool {
 	for _, b := range w.batches {
-		if b.Counts["succeeded"]+b.Counts["failed"] < b.Total {
+		if b.Counts[operators.Succeeded]+b.Counts[operators.Failed] < b.Total {
 			return true
 		}
 	}
@@ -167,10 +182,10 @@ func (w *workload) lapsed() bool {
 }
 
 func (w *workload) totals() (total, ended int64) {
-	total, ended = w.done.Total, w.done.Total
+	total, ended = w.done, w.done
 	for _, b := range w.batches {
 		total += b.Total
-		ended += b.Terminal()
+		ended += b.terminal()
 	}
 	return total, ended
 }
@@ -185,5 +200,5 @@ func (w *workload) oldest() *openBatch {
 // drop forgets a batch whose tasks have all ended and were judged.
 func (w *workload) drop(b *openBatch) {
 	w.batches = w.batches[1:]
-	w.done.Total += b.Total
+	w.done += b.Total
 }

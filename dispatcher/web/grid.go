@@ -1,7 +1,6 @@
 package web
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -170,11 +169,10 @@ func (w *Web) createPool(r *http.Request) (next, said string, err error) {
 	if name == "" {
 		return "", "", badForm("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
 	}
-	var missing *operators.Problem
 	if _, err = w.client.Pool(r.Context(), name); err == nil {
 		return "", "", &operators.Problem{Status: http.StatusConflict, Detail: "There is a pool of that name already: change that one."}
 	}
-	if !errors.As(err, &missing) || missing.Status != http.StatusNotFound {
+	if !operators.Refused(err, http.StatusNotFound) {
 		return "", "", err
 	}
 	_, err = w.client.PutPool(r.Context(), name, operators.PoolSettings{Capacity: capacity, LeaseMS: new(lease.Milliseconds())})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices/simulator"
 	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // TestFaults is the promise of the README under load: two replicas, 400
@@ -225,11 +226,15 @@ func (x *experiment) roomySnapshot(ctx context.Context) ([]byte, error) {
 
 // setPaused asks until it is done: a busy machine may cut the first call off.
 func (x *experiment) setPaused(ctx context.Context, paused bool) error {
-	operator := simulator.NewOperator(x.fleet.URL, adminToken)
+	operator, err := simulator.NewOperator(x.fleet.URL, adminToken)
+	if err != nil {
+		return err
+	}
 	return poll(ctx, scrape, func() bool {
-		return operator.PutPool(ctx, pool, simulator.Pool{
-			Capacity: x.fleet.Capacity, LeaseMS: x.fleet.Lease.Milliseconds(), Paused: paused,
-		}) == nil
+		_, err := operator.PutPool(ctx, pool, operators.PoolSettings{
+			Capacity: x.fleet.Capacity, LeaseMS: new(x.fleet.Lease.Milliseconds()), Paused: &paused,
+		})
+		return err == nil
 	})
 }
 
