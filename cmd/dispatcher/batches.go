@@ -18,8 +18,8 @@ func newBatches() *cobra.Command {
 	verbs := o.addList(list{path: operators.Path("batches"), columns: []column{
 		member("ID", "id"), member("NAME", "name"), member("POOL", "pool"), member("STATE", "state"),
 		{"DONE", func(e entry) string { return readProgress(e).done() }},
-		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).failed(), 10) }},
-		{"INSIDE", func(e entry) string { return strconv.FormatInt(readProgress(e).Counts["dispatched"], 10) }},
+		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).Failed(), 10) }},
+		{"INSIDE", func(e entry) string { return strconv.FormatInt(readProgress(e).Counts[operators.Dispatched], 10) }},
 		{"ETA", func(e entry) string { return e.text("eta") }},
 		member("CREATED", "created_at"),
 	}}, "List batches, newest first", nil)
@@ -106,7 +106,7 @@ const exampleTime = "2027-01-31T22:00:00Z"
 func (o *operator) batchesPause() *cobra.Command {
 	var reason string
 	command := o.onBatch("pause", "Grant nothing more of a batch; what runs goes on", func(s *session, batch string) error {
-		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("batches", batch, "pause"), Body: map[string]string{"reason": reason}}, briefBatch()...)
+		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("batches", batch, "pause"), Body: operators.PauseReason{Reason: reason}}, briefBatch()...)
 	})
 	command.Flags().StringVar(&reason, "reason", "", "why, for those who ask why nothing runs")
 	return command
@@ -122,17 +122,12 @@ func (o *operator) batchesCancel() *cobra.Command {
 	var yes bool
 	command := o.onBatch("cancel", "End a batch: what waits is cancelled, devices that run a task of it are told to stop", func(s *session, batch string) error {
 		path := operators.Path("batches", batch)
-		text, err := s.Get(s.cmd.Context(), path, nil)
-		if err != nil {
+		var b operators.Batch
+		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path}, &b); err != nil {
 			return err
 		}
-		e, err := readEntry(text)
-		if err != nil {
-			return err
-		}
-		counts := readProgress(e).Counts
-		called := strings.TrimSpace(batch + " " + e.text("name"))
-		question := fmt.Sprintf("Cancel batch %s: %s, %d run", called, counted(counts["pending"], "task waits", "tasks wait"), counts["dispatched"])
+		called := strings.TrimSpace(batch + " " + b.Name)
+		question := fmt.Sprintf("Cancel batch %s: %s, %d run", called, counted(b.Counts[operators.Pending], "task waits", "tasks wait"), b.Counts[operators.Dispatched])
 		if err := s.confirm(yes, question); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -125,11 +126,7 @@ func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 		return nil, usageError{errors.New("--abort-min: only with --abort-failure")}
 	}
 	if flags.Changed("abort-failure") {
-		abort := map[string]any{"failure": b.abortFailure}
-		if b.abortMin != 0 {
-			abort["min"] = b.abortMin
-		}
-		said["abort"] = abort
+		said["abort"] = operators.Abort{Failure: b.abortFailure, Min: b.abortMin}
 	}
 	payload, err := readJSON("payload", b.payload)
 	if payload != nil {
@@ -175,23 +172,15 @@ func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (operators.R
 	case len(b.devices) > 0:
 		fields["devices"], r.Body = b.devices, fields
 	default:
-		fields["select"], r.Body = map[string]any{"tags": b.tags}, fields
+		fields["select"], r.Body = operators.Selection{Tags: b.tags}, fields
 	}
 	return r, err
 }
 
 // stream sends the file as it is, and the fields in the query.
 func (b *batchFlags) stream(r *operators.Request, fields map[string]any, stdin io.Reader) (err error) {
-	for name, value := range fields {
-		if text, ok := value.(string); ok {
-			r.Query.Set(name, text)
-			continue
-		}
-		text, err := json.Marshal(value)
-		if err != nil {
-			return err
-		}
-		r.Query.Set(name, string(text))
+	if err := operators.InQuery(fields, r.Query); err != nil {
+		return err
 	}
 	if r.Content, err = contentOf(b.file, b.format); err != nil {
 		return err
@@ -241,48 +230,39 @@ func (s *session) createBatch(b *batchFlags) error {
 	if err != nil {
 		return err
 	}
-	made, err := readEntry(text)
-	if err != nil {
+	var made operators.BatchCreated
+	if err := json.Unmarshal(text, &made); err != nil {
 		return err
 	}
-	s.warn("", made)
-	if err := s.warnUnknown(made); err != nil {
-		return err
+	s.warn("", text)
+	if made.Unknown != nil {
+		s.warnUnknown(*made.Unknown)
 	}
 	if b.dryRun {
 		if s.json {
 			return s.document(text)
 		}
-		_, err := fmt.Fprintf(s.out, "%s would be queued%s\n", counted(made.number("tasks"), "task", "tasks"), skipped(made))
+		_, err := fmt.Fprintf(s.out, "%s would be queued%s\n", counted(made.Tasks, "task", "tasks"), skipped(made))
 		return err
 	}
 	if !b.wait {
 		return s.show(text, "unknown", "warnings")
 	}
-	s.note("batch %s: %s%s", made.text("id"), counted(made.number("tasks"), "task", "tasks"), skipped(made))
-	return s.waitForBatch(made.text("id"))
+	s.note("batch %d: %s%s", made.ID, counted(made.Tasks, "task", "tasks"), skipped(made))
+	return s.waitForBatch(strconv.FormatInt(made.ID, 10))
 }
 
 // warnUnknown says how many tasks wait for devices that nobody registered: their
 // names may be mistyped.
-func (s *session) warnUnknown(made entry) error {
-	if made["unknown"] == nil {
-		return nil
-	}
-	var unknown struct {
-		Tasks int64
-		First string
-	}
-	err := json.Unmarshal(made["unknown"], &unknown)
+func (s *session) warnUnknown(unknown operators.UnknownTasks) {
 	s.note("Warning: %s not registered, such as %s; --unknown-devices refuse refuses them",
 		counted(unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), unknown.First)
-	return err
 }
 
 // skipped says how many duplicates were, where it was asked for.
-func skipped(made entry) string {
-	if made["skipped"] == nil {
+func skipped(made operators.BatchCreated) string {
+	if made.Skipped == nil {
 		return ""
 	}
-	return ", " + counted(made.number("skipped"), "duplicate", "duplicates") + " skipped"
+	return ", " + counted(*made.Skipped, "duplicate", "duplicates") + " skipped"
 }

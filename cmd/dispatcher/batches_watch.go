@@ -18,16 +18,7 @@ const (
 )
 
 // progress is how far a batch is.
-type progress struct {
-	ID          int64
-	State       string
-	Total       int64
-	Counts      map[string]int64
-	Rate        *float64   `json:"rate_per_minute"`
-	ETA         *time.Time `json:"eta"`
-	PausedBy    string     `json:"paused_by"`
-	PauseReason string     `json:"pause_reason"`
-}
+type progress struct{ operators.Batch }
 
 func readProgress(e entry) progress {
 	var p progress
@@ -38,41 +29,32 @@ func readProgress(e entry) progress {
 	return p
 }
 
-func (p progress) open() int64  { return p.Counts["pending"] + p.Counts["dispatched"] }
-func (p progress) ended() int64 { return p.Total - p.open() }
-
 // unsuccessful are those that ended otherwise than well.
-func (p progress) unsuccessful() int64 { return p.ended() - p.Counts["succeeded"] }
-
-// failed are those of them that were tried in vain: nobody cancelled them, and
-// their time was not over.
-func (p progress) failed() int64 { return p.Counts["failed"] + p.Counts["timed_out"] }
+func (p progress) unsuccessful() int64 { return p.Ended() - p.Counts[operators.Succeeded] }
 
 // worst is the state of most that did not succeed.
 func (p progress) worst() string {
-	return slices.MaxFunc([]string{"failed", "timed_out", "cancelled", "expired"}, func(a, b string) int {
+	return slices.MaxFunc([]string{operators.Failed, operators.TimedOut, operators.Cancelled, operators.Expired}, func(a, b string) int {
 		return cmp.Compare(p.Counts[a], p.Counts[b])
 	})
 }
-
-func (p progress) over() bool { return p.State == "finished" || p.State == "cancelled" }
 
 // done is how much has ended: 41200/100000 41%.
 func (p progress) done() string {
 	if p.Total == 0 {
 		return "0/0"
 	}
-	return fmt.Sprintf("%d/%d %d%%", p.ended(), p.Total, 100*p.ended()/p.Total)
+	return fmt.Sprintf("%d/%d %d%%", p.Ended(), p.Total, 100*p.Ended()/p.Total)
 }
 
 // line is all of it for people.
 func (p progress) line() string {
-	text := fmt.Sprintf("%s, %d inside, %d failed", p.done(), p.Counts["dispatched"], p.failed())
-	if n := p.unsuccessful() - p.failed(); n > 0 {
+	text := fmt.Sprintf("%s, %d inside, %d failed", p.done(), p.Counts[operators.Dispatched], p.Failed())
+	if n := p.unsuccessful() - p.Failed(); n > 0 {
 		text += fmt.Sprintf(", %d cancelled or expired", n)
 	}
-	if p.Rate != nil {
-		text += fmt.Sprintf(", %.0f/min", *p.Rate)
+	if p.RatePerMinute != nil {
+		text += fmt.Sprintf(", %.0f/min", *p.RatePerMinute)
 	}
 	if p.ETA != nil {
 		text += ", ends " + p.ETA.UTC().Format("2006-01-02 15:04:05Z")
@@ -122,7 +104,7 @@ func (s *session) waitForBatch(batch string) error {
 		c := p.Counts
 		return advisedError{
 			fmt.Errorf("of %s %d did not succeed: %d failed, %d timed out, %d cancelled, %d expired",
-				counted(p.Total, "task", "tasks"), p.unsuccessful(), c["failed"], c["timed_out"], c["cancelled"], c["expired"]),
+				counted(p.Total, "task", "tasks"), p.unsuccessful(), c[operators.Failed], c[operators.TimedOut], c[operators.Cancelled], c[operators.Expired]),
 			"see which: dispatcher tasks list --batch " + batch + " --state " + p.worst(),
 		}
 	}
@@ -171,8 +153,8 @@ func (v *batchView) update(text json.RawMessage) (over bool, err error) {
 	line := p.line()
 	switch {
 	case v.drawn:
-		v.bar.Show("%s %s", terminal.Bar(p.ended(), p.Total, barWidth), line)
-	case line != v.shown && (p.State != v.state || time.Since(v.at) >= lineEvery) && !p.over():
+		v.bar.Show("%s %s", terminal.Bar(p.Ended(), p.Total, barWidth), line)
+	case line != v.shown && (p.State != v.state || time.Since(v.at) >= lineEvery) && !p.Over():
 		v.s.note("%s", line)
 		v.state, v.at = p.State, time.Now()
 	}
@@ -180,5 +162,5 @@ func (v *batchView) update(text json.RawMessage) (over bool, err error) {
 		err = v.s.line(text)
 	}
 	v.shown = line
-	return p.over(), err
+	return p.Over(), err
 }

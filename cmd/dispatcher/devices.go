@@ -81,12 +81,8 @@ func (o *operator) devicesCreate() *cobra.Command {
 	var tags map[string]string
 	var profile string
 	command := o.onDevice("create", "Register a device, and show its token once", func(s *session, device string) error {
-		body := map[string]any{"id": device, "tags": tags}
-		if profile != "" {
-			body["profile"] = profile
-		}
 		return s.secret(operators.Request{
-			Method: http.MethodPost, Path: operators.Path("devices"), Key: newKey(), Body: body,
+			Method: http.MethodPost, Path: operators.Path("devices"), Key: newKey(), Body: operators.NewDevice{ID: device, Tags: tags, Profile: profile},
 		}, "dispatcher devices token "+device)
 	})
 	command.ValidArgsFunction = cobra.NoFileCompletions
@@ -113,14 +109,14 @@ func (o *operator) devicesSet() *cobra.Command {
 		for _, name := range untag {
 			merge[name] = nil
 		}
-		body := map[string]any{}
+		var body operators.DevicePatch
 		if len(merge) > 0 {
-			body["tags"] = merge
+			body.Tags = operators.Set(merge)
 		}
 		if s.cmd.Flags().Changed("profile") || unprofiled {
-			body["profile"] = profile // empty: none
+			body.Profile = operators.Set(profile) // empty: none
 		}
-		if len(body) == 0 {
+		if body == (operators.DevicePatch{}) {
 			return usageError{errors.New("nothing to change: give at least one of --tag, --untag, --profile, --no-profile")}
 		}
 		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("devices", device), Body: body})
@@ -137,7 +133,7 @@ func (o *operator) devicesToken() *cobra.Command {
 	overlap := 24 * time.Hour
 	command := o.onDevice("token", "Make a new token of a device, and show it once", func(s *session, device string) error {
 		return s.act(operators.Request{
-			Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: map[string]any{"overlap_ms": span(overlap)},
+			Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: operators.Rotation{OverlapMS: new(span(overlap))},
 		})
 	})
 	command.Flags().DurationVar(&overlap, "overlap", overlap, "how long its older tokens go on; 0: they end at once")

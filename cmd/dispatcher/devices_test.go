@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 func TestDevicesAreCreatedChangedFoundAndDeleted(t *testing.T) {
@@ -229,7 +230,7 @@ func TestCompletionOffersWhatThereIs(t *testing.T) {
 		"batches pause ":                  "1\tspring\n:4\n",
 		"batches create --pool oth":       "other\t60\n:4\n",
 		"devices get d":                   "d-1\n:4\n",
-		"tasks list --state t":            strings.Join(append(taskStates(), ":4\n"), "\n"),
+		"tasks list --state t":            strings.Join(append(operators.TaskStates(), ":4\n"), "\n"),
 		"events list --order ":            "newest\noldest\n:4\n",
 		"tokens create --name x --role v": strings.Join(append(roles(), ":4\n"), "\n"),
 		"pools list --output j":           "table\njson\n:4\n",

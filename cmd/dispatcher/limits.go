@@ -45,9 +45,6 @@ func (l *limitsFlag) say(body map[string]any) error {
 	return err
 }
 
-// limited is the answer to who was refused most.
-type limited struct{ Limited []entry }
-
 func (o *operator) poolsLimited() *cobra.Command {
 	most := 0
 	command := o.onPool("limited", "Show who was refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
@@ -55,13 +52,13 @@ func (o *operator) poolsLimited() *cobra.Command {
 		if err != nil || s.json {
 			return errors.Join(err, s.documentIf(text))
 		}
-		var now limited
+		var now operators.LimitedList
 		if err := json.Unmarshal(text, &now); err != nil {
 			return err
 		}
 		t := terminal.NewTable(s.out, "POLICY", "SUBJECT", "TIMES")
-		for _, e := range now.Limited {
-			t.Row(e.text("policy"), e.text("subject"), e.text("times"))
+		for _, l := range now.Limited {
+			t.Row(l.Policy, l.Subject, strconv.FormatInt(l.Times, 10))
 		}
 		return t.Flush()
 	})
@@ -126,12 +123,16 @@ func readLimits(p *poolSpec, n *yaml.Node) error {
 	if err != nil {
 		return err
 	}
-	p.fields["limits"] = append([]policy.Policy{}, policies...) // none is an empty list, as the server shows it
+	p.fields["limits"] = append([]operators.Policy{}, policies...) // none is an empty list, as the server shows it
 	return nil
 }
 
-// limitsNode writes policies into a file, as they came: JSON is YAML.
-func limitsNode(text json.RawMessage) (*yaml.Node, error) {
+// limitsNode writes policies into a file, as the server shows them: JSON is YAML.
+func limitsNode(policies []operators.Policy) (*yaml.Node, error) {
+	text, err := json.Marshal(policies)
+	if err != nil {
+		return nil, err
+	}
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil || len(document.Content) == 0 {
 		return nil, err

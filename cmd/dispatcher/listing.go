@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,11 +26,6 @@ func readEntry(text json.RawMessage) (entry, error) {
 
 // text of a member, for people.
 func (e entry) text(name string) string { return terminal.Value(name, e[name]) }
-
-func (e entry) number(name string) int64 {
-	n, _ := strconv.ParseInt(string(e[name]), 10, 64)
-	return n
-}
 
 // word is a member that is text, as it is.
 func (e entry) word(name string) string {

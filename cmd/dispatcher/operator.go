@@ -153,21 +153,18 @@ func (s *session) act(r operators.Request, without ...string) error {
 	if err != nil || object == nil {
 		return err
 	}
-	changed, err := readEntry(object)
-	if err != nil {
-		return err
-	}
-	s.warn("", changed)
+	s.warn("", object)
 	return s.show(object, append(without, "warnings")...)
 }
 
 // warn says what may be a mistake, though it was done, and returns it.
-func (s *session) warn(of string, done entry) (warnings []string) {
-	_ = json.Unmarshal(done["warnings"], &warnings) // absent: none
-	for _, w := range warnings {
+func (s *session) warn(of string, done json.RawMessage) (warnings []string) {
+	var warned operators.Warned
+	_ = json.Unmarshal(done, &warned) // absent: none
+	for _, w := range warned.Warnings {
 		s.note("Warning: %s%s", of, terminal.Safe(w))
 	}
-	return warnings
+	return warned.Warnings
 }
 
 // make creates what has a secret. When only the second answer arrived, the

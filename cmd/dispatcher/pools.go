@@ -128,7 +128,7 @@ func (o *operator) poolsDelete() *cobra.Command {
 func (o *operator) poolsPause() *cobra.Command {
 	var reason string
 	command := o.onPool("pause", "Grant nothing more of a pool; what runs goes on", func(s *session, pool string) error {
-		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "pause"), Body: map[string]string{"reason": reason}})
+		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "pause"), Body: operators.PauseReason{Reason: reason}})
 	})
 	command.Flags().StringVar(&reason, "reason", "", "why, for those who ask why nothing runs")
 	return command

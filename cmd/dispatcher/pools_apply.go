@@ -123,7 +123,7 @@ func (s *session) summary(before string, count map[string]int) {
 }
 
 // applyOne returns the server's answer; none: there was nothing to do.
-func (s *session) applyOne(change poolChange, dryRun bool) (entry, error) {
+func (s *session) applyOne(change poolChange, dryRun bool) (json.RawMessage, error) {
 	if change.Action == actionUnchanged {
 		return nil, nil
 	}
@@ -134,11 +134,7 @@ func (s *session) applyOne(change poolChange, dryRun bool) (entry, error) {
 	if dryRun {
 		r.Query = url.Values{"dry_run": {"true"}}
 	}
-	text, err := s.Call(s.cmd.Context(), r)
-	if err != nil {
-		return nil, err
-	}
-	return readEntry(text)
+	return s.Call(s.cmd.Context(), r)
 }
 
 // pools are all there are, by name.

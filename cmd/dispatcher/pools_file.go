@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -167,12 +166,12 @@ func readWindows(p *poolSpec, n *yaml.Node) error {
 
 // poolEntry is a pool in a file.
 type poolEntry struct {
-	Name     string           `yaml:"name"`
-	Capacity int              `yaml:"capacity"`
-	Lease    string           `yaml:"lease"`
-	Paused   bool             `yaml:"paused"`
-	Windows  []windows.Window `yaml:"windows,flow"`
-	Limits   *yaml.Node       `yaml:"limits"`
+	Name     string             `yaml:"name"`
+	Capacity int                `yaml:"capacity"`
+	Lease    string             `yaml:"lease"`
+	Paused   bool               `yaml:"paused"`
+	Windows  []operators.Window `yaml:"windows,flow"`
+	Limits   *yaml.Node         `yaml:"limits"`
 }
 
 // exportPools writes a file that applies to the same.
@@ -180,23 +179,11 @@ func (s *session) exportPools() error {
 	var file struct {
 		Pools []poolEntry `yaml:"pools"`
 	}
-	entries, _ := s.List(s.cmd.Context(), operators.Path("pools"), nil, 0)
-	for text, err := range entries {
+	for p, err := range s.Pools(s.cmd.Context()) {
 		if err != nil {
 			return err
 		}
-		var p struct {
-			Name     string
-			Capacity int
-			Lease    int64 `json:"lease_ms"`
-			Paused   bool
-			Windows  []windows.Window
-			Limits   json.RawMessage
-		}
-		if err := json.Unmarshal(text, &p); err != nil {
-			return err
-		}
-		lease := terminal.Duration(time.Duration(p.Lease) * time.Millisecond)
+		lease := terminal.Duration(time.Duration(p.LeaseMS) * time.Millisecond)
 		policies, err := limitsNode(p.Limits)
 		if err != nil {
 			return err

@@ -13,12 +13,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// occupancy is who is inside a pool.
-type occupancy struct {
-	Capacity, Held, Reserved, Waiting int
-	Slots                             []entry
-}
-
 func (o *operator) poolsSlots() *cobra.Command {
 	all := false
 	command := o.onPool("slots", "Show who holds the places of a pool", func(s *session, pool string) error {
@@ -26,24 +20,25 @@ func (o *operator) poolsSlots() *cobra.Command {
 		if err != nil || s.json {
 			return errors.Join(err, s.documentIf(text))
 		}
-		var now occupancy
-		if err := json.Unmarshal(text, &now); err != nil {
+		var now operators.Slots
+		var rows struct{ Slots []entry }
+		if err := errors.Join(json.Unmarshal(text, &now), json.Unmarshal(text, &rows)); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintf(s.out, "%s, %d held, %d reserved; %s\n", counted(int64(now.Capacity), "place", "places"), now.Held, now.Reserved, counted(int64(now.Waiting), "device waits", "devices wait"))
-		return s.slots(now, all)
+		if !all && now.Held+now.Reserved == 0 {
+			return nil
+		}
+		return s.slots(rows.Slots, all)
 	})
 	command.Flags().BoolVar(&all, "all", false, "the free places, too")
 	return command
 }
 
 // slots writes those that are not free, or all.
-func (s *session) slots(now occupancy, all bool) error {
-	if !all && now.Held+now.Reserved == 0 {
-		return nil
-	}
+func (s *session) slots(rows []entry, all bool) error {
 	t := terminal.NewTable(s.out, "SLOT", "STATE", "DEVICE", "TASK", "TOKEN", "SINCE", "LEASE UNTIL")
-	for _, e := range now.Slots {
+	for _, e := range rows {
 		if all || e.text("state") != "free" {
 			t.Row(e.text("slot"), slotState(e), e.text("device"), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
 		}
@@ -82,10 +77,7 @@ places. With --now it is free at once, and the device may still be inside until
 its lease ends.`,
 		Args: cobra.ExactArgs(2), ValidArgsFunction: o.poolNames(1),
 		RunE: o.with(func(s *session, args []string) error {
-			body := map[string]any{"reason": reason, "now": now}
-			if token > 0 {
-				body["token"] = token
-			}
+			body := operators.Release{Reason: reason, Now: now, Token: max(token, 0)}
 			return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", args[0], "slots", args[1], "release"), Body: body})
 		}),
 	}
@@ -124,7 +116,7 @@ func (o *operator) poolsWatch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var now occupancy
+			var now operators.Slots
 			if err := json.Unmarshal(text, &now); err != nil {
 				return err
 			}

@@ -38,21 +38,17 @@ func (t *taskSelection) add(o *operator, command *cobra.Command) {
 	flags.StringVar(&t.device, "device", "", "only of this device")
 	flags.StringVar(&t.batch, "batch", "", "only of this batch")
 	flags.StringVar(&t.pool, "pool", "", "only of this pool")
-	flags.StringVar(&t.state, "state", "", "only in this state: "+strings.Join(taskStates(), ", "))
+	flags.StringVar(&t.state, "state", "", "only in this state: "+strings.Join(operators.TaskStates(), ", "))
 	flags.StringVar(&t.kind, "kind", "", "only of this kind")
 	flags.StringVar(&t.text, "error", "", "only with this error; with * at its end: that begins so")
 	o.completeFlag(command, "device", operators.Path("devices"), "id", "last_seen")
 	o.completeFlag(command, "batch", operators.Path("batches"), "id", "name")
 	o.completeFlag(command, "pool", operators.Path("pools"), "name", "capacity")
-	complete(command, "state", taskStates()...)
+	complete(command, "state", operators.TaskStates()...)
 }
 
 func (t *taskSelection) query() url.Values {
 	return query("device", t.device, "batch", t.batch, "pool", t.pool, "state", t.state, "kind", t.kind, "error", t.text)
-}
-
-func taskStates() []string {
-	return []string{"pending", "dispatched", "succeeded", "failed", "timed_out", "cancelled", "expired"}
 }
 
 func (o *operator) tasksGet() *cobra.Command {

@@ -45,13 +45,6 @@ func (o *operator) tasksBulk(verb, short string) *cobra.Command {
 	return command
 }
 
-// bulkResult is what one request did.
-type bulkResult struct {
-	Tasks int64 `json:"tasks"` // changed now
-	Asked int64 `json:"asked"` // run, and were asked to stop
-	More  bool  `json:"more"`
-}
-
 // bulk counts, asks, and sends the request until nothing is left that matches.
 func (s *session) bulk(verb string, q url.Values, yes, dryRun bool) error {
 	count, err := s.bulkOnce(verb, q, true)
@@ -66,7 +59,7 @@ func (s *session) bulk(verb string, q url.Values, yes, dryRun bool) error {
 			return err
 		}
 	}
-	var all bulkResult
+	var all operators.Bulk
 	for more := count.Tasks > 0; more; {
 		done, err := s.bulkOnce(verb, q, false)
 		if err != nil {
@@ -77,20 +70,17 @@ func (s *session) bulk(verb string, q url.Values, yes, dryRun bool) error {
 	return s.sayBulk(verb, all, false)
 }
 
-func (s *session) bulkOnce(verb string, q url.Values, dryRun bool) (result bulkResult, err error) {
+func (s *session) bulkOnce(verb string, q url.Values, dryRun bool) (result operators.Bulk, err error) {
 	r := operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", verb), Query: url.Values{}}
 	maps.Copy(r.Query, q)
 	if dryRun {
 		r.Query.Set("dry_run", "true")
 	}
-	text, err := s.Call(s.cmd.Context(), r)
-	if err != nil {
-		return result, err
-	}
-	return result, json.Unmarshal(text, &result)
+	err = s.Do(s.cmd.Context(), r, &result)
+	return result, err
 }
 
-func (s *session) sayBulk(verb string, r bulkResult, dryRun bool) error {
+func (s *session) sayBulk(verb string, r operators.Bulk, dryRun bool) error {
 	if s.json {
 		text, err := json.Marshal(r)
 		if err != nil {

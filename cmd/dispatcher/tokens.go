@@ -106,9 +106,9 @@ func migrated(cmd *cobra.Command, ledger *store.Store) error {
 
 // createToken asks the server. As from the database, a table is the token alone.
 func (s *session) createToken(t store.Token, valid time.Duration) error {
-	body := map[string]any{"name": t.Name, "role": t.Role}
+	body := operators.NewToken{Name: t.Name, Role: t.Role}
 	if valid > 0 {
-		body["expires_at"] = time.Now().Add(valid).UTC().Format(time.RFC3339Nano)
+		body.ExpiresAt = new(time.Now().Add(valid).UTC())
 	}
 	text, made, err := s.make(operators.Request{Method: http.MethodPost, Path: operators.Path("tokens"), Key: newKey(), Body: body}, "dispatcher tokens delete ID, and create another one")
 	if err != nil {

@@ -91,7 +91,11 @@ func (s *simulation) ensurePool(ctx context.Context) (operators.Pool, error) {
 	if !operators.Refused(err, http.StatusNotFound) {
 		return p, err
 	}
-	put, err := s.operator.PutPool(ctx, s.config.Pool, operators.PoolSettings{Capacity: s.config.Capacity, LeaseMS: new(s.config.Lease.Milliseconds())})
+	settings := operators.PoolSettings{Capacity: s.config.Capacity}
+	if s.config.Lease > 0 { // else the server's default
+		settings.LeaseMS = new(s.config.Lease.Milliseconds())
+	}
+	put, err := s.operator.PutPool(ctx, s.config.Pool, settings)
 	return put.Pool, err
 }
 
