@@ -15,8 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
@@ -32,12 +34,9 @@ type Options struct {
 	Metrics    prometheus.Gatherer
 	Version    string
 	Logger     *slog.Logger
-	MaxReports int // reports answered at once; beyond it devices are told to wait; default 512
-
-	Limits   Limits // of long bodies
-	SpoolDir string // for long bodies; empty: where the system keeps temporary files
-
-	LongPollMax time.Duration // how long the answer to a report may wait, in whole seconds; 0: none does
+	Limits     Limits       // of long bodies
+	SpoolDir   string       // for long bodies; empty: where the system keeps temporary files
+	Reports    http.Handler // of devices
 }
 
 // Store is what the operators' API needs of the ledger; *store.Store.
@@ -64,12 +63,12 @@ type API struct {
 
 	streams   huma.API // the lists in their streamed forms
 	streamMux *http.ServeMux
-	live      *Shares // live streams of events
-	exports   *Shares // lists that are streamed
-	imports   *Shares
-	lists     *Shares
-	large     *Shares // bodies that are read whole, of more than smallBody bytes
-	repeats   *Shares // long batches of which equal tasks are found: each task is remembered
+	live      *fair.Shares // live streams of events
+	exports   *fair.Shares // lists that are streamed
+	imports   *fair.Shares
+	lists     *fair.Shares
+	large     *fair.Shares // bodies that are read whole, of more than smallBody bytes
+	repeats   *fair.Shares // long batches of which equal tasks are found: each task is remembered
 }
 
 // New builds the handlers; nothing is started.
@@ -78,8 +77,8 @@ func New(options Options) *API {
 	a := &API{
 		options: options, store: options.Store, log: options.Logger,
 		health: newHealth(options.Checks, options.Dispatcher.Panicked), spool: newSpool(options.SpoolDir), mux: http.NewServeMux(), streamMux: http.NewServeMux(),
-		live: NewShares(liveMost, liveEach), exports: NewShares(exportsMost, exportsEach), imports: NewShares(importsAtOnce, 1),
-		lists: NewShares(listsAtOnce, listsEach), large: NewShares(largeAtOnce, 1), repeats: unkept(1, 1),
+		live: fair.NewShares(liveMost, liveEach), exports: fair.NewShares(exportsMost, exportsEach), imports: fair.NewShares(importsAtOnce, 1),
+		lists: fair.NewShares(listsAtOnce, listsEach), large: fair.NewShares(largeAtOnce, 1), repeats: fair.Unkept(1, 1),
 	}
 	a.registerDevices(a.mux)
 	a.registerOperators(a.mux)
@@ -104,7 +103,7 @@ func (a *API) DeviceHandler() http.Handler {
 func (a *API) StopReady() { a.health.stopping.Store(true) }
 
 func (a *API) registerDevices(mux *http.ServeMux) {
-	mux.Handle("POST /v1/devices/{device}/report", newReports(a.options))
+	mux.Handle("POST /v1/devices/{device}/report", a.options.Reports)
 }
 
 func (a *API) registerOperators(mux *http.ServeMux) {
@@ -117,7 +116,7 @@ func (a *API) registerOperators(mux *http.ServeMux) {
 	a.registerProfiles(operations)
 	a.registerTokens(operations)
 	a.registerEvents(operations)
-	describeReport(operations)
+	devicehttp.Describe(operations, problemResponse(operations))
 }
 
 func (a *API) newOperations(mux *http.ServeMux) huma.API {

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"reflect"
 	"strconv"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -120,16 +119,5 @@ func (a *API) refuse(operations huma.API, ctx huma.Context, err error) {
 	ctx.SetStatus(p.Status)
 	_ = operations.Marshal(ctx.BodyWriter(), "application/json", p)
 }
-
-// bearer takes the token out of an Authorization header; empty: none.
-func bearer(header string) string {
-	scheme, token, _ := strings.Cut(header, " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return ""
-	}
-	return strings.TrimSpace(token)
-}
-
-func requestBearer(r *http.Request) string { return bearer(r.Header.Get("Authorization")) }
 
 func problemType() reflect.Type { return reflect.TypeFor[operators.Problem]() }

@@ -51,7 +51,7 @@ func always(token string) func(string) string { return func(string) string { ret
 func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
 	t.Parallel()
 	const places = 8 // twice the share of a device
-	b := embedded(t, func(s *setup) { s.api.MaxReports = places })
+	b := embedded(t, func(s *setup) { s.reports.MaxReports = places })
 	token := b.device("slow")
 	b.call("POST", "/v1/devices/slow/block", adminToken, nil).must(200)
 	for range places {
@@ -67,7 +67,7 @@ func TestUnreadBodiesAreBoundedPerFleetToken(t *testing.T) {
 	t.Parallel()
 	const places = 8
 	b := embedded(t, func(s *setup) {
-		s.api.MaxReports = places
+		s.reports.MaxReports = places
 		s.dispatcher.FleetTokens = []string{fleetToken, anotherFleetToken}
 	})
 	own := make(map[string]string)

@@ -12,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -56,7 +57,7 @@ func (a *API) liveEvents(ctx context.Context, out huma.Context, in *eventQuery) 
 	if f.write([]byte("retry: 3000\n\n")) != nil {
 		return
 	}
-	a.follow(ctx, &f, bearer(out.Header("Authorization")))
+	a.follow(ctx, &f, devicehttp.Bearer(out.Header("Authorization")))
 }
 
 func (a *API) follow(ctx context.Context, f *feed, token string) {

@@ -224,3 +224,33 @@ func (b *bench) database() *sql.DB {
 	b.Cleanup(func() { _ = db.Close() })
 	return db
 }
+
+// One token cannot take all streams and all lists of a replica.
+func TestOneTokenHasAShareOfTheStreams(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	viewer, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"wall","role":"viewer"}`).must(201).fields()["token"].(string)
+	open := func(token string) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+"/v1/events", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Accept", "text/event-stream")
+		response, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { response.Body.Close() })
+		return response.StatusCode
+	}
+	for n := range 11 {
+		if got, want := open(viewer), map[bool]int{true: 200, false: 503}[n < 10]; got != want {
+			t.Fatalf("stream %d of the viewer: %d, want %d", n+1, got, want)
+		}
+	}
+	if got := open(adminToken); got != 200 {
+		t.Errorf("the admin's stream: %d", got)
+	}
+}

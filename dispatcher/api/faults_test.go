@@ -64,7 +64,7 @@ func TestWithoutRedisResultsAreRecordedAndNothingIsGranted(t *testing.T) {
 
 func TestTooManyReportsAreToldToWait(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(s *setup) { s.api.MaxReports = 1 })
+	b := embedded(t, func(s *setup) { s.reports.MaxReports = 1 })
 	started, end, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	hang := func() { close(started); <-end }
 	b.store.views.Store(&hang)

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/fleetslots/dispatcher/devices"
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 )
 
 // Operator is somebody whom a caller in this process has authenticated.
@@ -42,7 +43,7 @@ func (a *API) asker(ctx huma.Context) (who operator, guess bool, err error) {
 		return operator{name: who.Name, role: role(who.Role), token: who.Token, from: who.From}, false, nil
 	}
 	r, _ := humago.Unwrap(ctx)
-	from, token := a.options.Gate.From(r), requestBearer(r)
+	from, token := a.options.Gate.From(r), devicehttp.Bearer(r.Header.Get("Authorization"))
 	if wait := a.options.Gate.Wait(from, token); wait > 0 {
 		return operator{from: from}, false, lockedOut(wait)
 	}

@@ -34,7 +34,7 @@ func (b *bench) ask(ctx context.Context, device, prefer string) (*http.Response,
 
 // longPolls lets answers wait, and tells of each that does.
 func longPolls(most time.Duration) func(*setup) {
-	return func(s *setup) { s.api.LongPollMax = most }
+	return func(s *setup) { s.reports.LongPollMax = most }
 }
 
 func (b *bench) wake(device string) {
@@ -123,7 +123,7 @@ func TestLongPollCanBeOff(t *testing.T) {
 // answered beside it.
 func TestLongPollTakesNoPlace(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, longPolls(time.Minute), func(s *setup) { s.api.MaxReports = 1 })
+	b := embedded(t, longPolls(time.Minute), func(s *setup) { s.reports.MaxReports = 1 })
 	b.pool("p", `{"capacity":60}`)
 	first := b.asking(t.Context(), "d-1", "wait=50")
 	b.parkedNow(1)

@@ -50,19 +50,6 @@ func (p *Problem) because(err error) *Problem {
 	return p
 }
 
-// toDevice adds when the device is to come back.
-func (p *Problem) toDevice(after func(devices.Reason) time.Duration) *Problem {
-	reason := devices.ReasonInvalid
-	switch p.Status {
-	case http.StatusUnauthorized, http.StatusForbidden:
-		reason = devices.ReasonForbidden
-	case http.StatusServiceUnavailable:
-		reason = devices.ReasonUnavailable
-	}
-	p.ReportAfterMS = after(reason).Milliseconds()
-	return p
-}
-
 // asProblem is the one mapping from the errors of this program to HTTP.
 func asProblem(err error) *Problem {
 	var known *Problem
@@ -135,11 +122,7 @@ func (p *Problem) write(w http.ResponseWriter) {
 func (p *Problem) headers(set func(key, value string)) {
 	switch p.Status {
 	case http.StatusServiceUnavailable:
-		wait := retryUnavailable
-		if p.ReportAfterMS > 0 {
-			wait = time.Duration(p.ReportAfterMS) * time.Millisecond
-		}
-		set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+		set("Retry-After", strconv.Itoa(int(retryUnavailable.Seconds())))
 	case http.StatusTooManyRequests:
 		set("Retry-After", strconv.Itoa(int(math.Ceil(p.After.Seconds()))))
 	case http.StatusUnauthorized:

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"os"
+
+	"github.com/fleetslots/dispatcher/internal/fair"
 )
 
 const (
@@ -22,10 +24,12 @@ const (
 // file without a name, which nothing can leave behind.
 type spool struct {
 	dir   string // empty: where the system keeps temporary files
-	turns *Shares
+	turns *fair.Shares
 }
 
-func newSpool(dir string) *spool { return &spool{dir: dir, turns: NewShares(spoolBodies, spoolEach)} }
+func newSpool(dir string) *spool {
+	return &spool{dir: dir, turns: fair.NewShares(spoolBodies, spoolEach)}
+}
 
 // keep reads all of a body. What it returns may be read until free.
 func (s *spool) keep(ctx context.Context, body io.Reader) (whole io.ReadSeeker, free func(), err error) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 )
 
 // Starting answers in place of an API that cannot be built yet: the process is
@@ -29,11 +30,13 @@ func (s *Starting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		writeStatus(w, http.StatusServiceUnavailable, map[string]any{"status": "starting", "checks": checks})
 	default:
-		problem(http.StatusServiceUnavailable, codeUnavailable, "starting; send again").toDevice(soon).write(w)
+		refusal := devices.RefusalOf(devices.ErrUnavailable)
+		refusal.Detail = "starting; send again"
+		devicehttp.Refuse(w, refusal, soon())
 	}
 }
 
 // soon spreads those who come back.
-func soon(devices.Reason) time.Duration {
+func soon() time.Duration {
 	return time.Duration((0.5 + rand.Float64()) * float64(retryUnavailable)) //nolint:gosec // jitter
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
@@ -93,6 +94,7 @@ type bench struct {
 type setup struct {
 	api        api.Options
 	dispatcher dispatcher.Config
+	reports    devicehttp.Options
 }
 
 // forBackends runs a test on the embedded stores and on real servers: one that a
@@ -166,6 +168,8 @@ func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 	}
 	b.dispatcher = dispatcher.New(with.dispatcher)
 	with.api.Dispatcher = b.dispatcher
+	with.reports.Handler, with.reports.Logger, with.reports.Refused = b.dispatcher, with.api.Logger, with.api.Gate.RefuseReport
+	with.api.Reports = devicehttp.New(with.reports)
 	return api.New(with.api)
 }
 

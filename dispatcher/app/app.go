@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
@@ -138,9 +139,11 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 		Logger: log, Registerer: metrics,
 	})
 	metrics.MustRegister(newStateCollector(b.store, log, a.dispatcher.Panicked))
+	sparing := dispatcher.Sparing(log, time.Now)
 	a.api = api.New(api.Options{
-		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin, LongPollMax: config.LongPollMax,
-		SpoolDir: config.SpoolDir, Checks: a.checks(b), Metrics: metrics, Version: version, Logger: dispatcher.Sparing(log, time.Now),
+		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
+		SpoolDir: config.SpoolDir, Checks: a.checks(b), Metrics: metrics, Version: version, Logger: sparing,
+		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Refused: a.gate.RefuseReport, LongPollMax: config.LongPollMax, Logger: sparing}),
 	})
 	a.presence = newPresence(b.store, version, time.Now())
 	a.web = a.newWeb(b, version)

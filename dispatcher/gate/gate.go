@@ -5,6 +5,7 @@ package gate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -114,6 +116,15 @@ func (g *Gate) Refuse(ctx context.Context, r Refusal) {
 		r.Reason, r.What = LockedOut, "too many wrong tokens"
 		g.tell(ctx, r)
 	}
+}
+
+// RefuseReport is Refuse of a report over HTTP.
+func (g *Gate) RefuseReport(r *http.Request, device string, err error) {
+	reason := Forbidden
+	if errors.Is(err, devices.ErrUnauthenticated) {
+		reason = Unauthenticated
+	}
+	g.Refuse(r.Context(), Refusal{At: Report, Reason: reason, Principal: device, From: g.From(r), What: "report"})
 }
 
 func (g *Gate) tell(ctx context.Context, r Refusal) {

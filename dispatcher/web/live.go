@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/internal/fair"
 )
 
 const (
@@ -84,7 +85,7 @@ func (s *sheet) since(before *sheet) message {
 
 // streams counts those that are open.
 type streams struct {
-	open     *api.Shares
+	open     *fair.Shares
 	stopping atomic.Bool
 	stop     chan struct{}
 }

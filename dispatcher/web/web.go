@@ -11,6 +11,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
@@ -79,7 +80,7 @@ func New(o Options) *Web {
 	w.sessions = &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
 	w.news = &news{log: o.Ledger}
 	w.sheets = newSheets(o)
-	w.streams.open = api.NewShares(liveMost, liveEach)
+	w.streams.open = fair.NewShares(liveMost, liveEach)
 	w.streams.stop = make(chan struct{})
 	w.hub = newHub(w.render, o.Panicked)
 	w.routes()

@@ -1,11 +1,13 @@
-package api
+package http
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/fair"
 )
 
 const (
@@ -27,10 +29,10 @@ func newBodies(reports int) *bodies {
 
 // bodyShares has a share for each device, and for each fleet token one of all those that come
 // with it: a body with a fleet token may be in the name of any device.
-type bodyShares struct{ devices, fleet *Shares }
+type bodyShares struct{ devices, fleet *fair.Shares }
 
 func newBodyShares(most, each int) bodyShares {
-	return bodyShares{devices: unkept(most, each), fleet: unkept(most, max(1, most/2))}
+	return bodyShares{devices: fair.Unkept(most, each), fleet: fair.Unkept(most, max(1, most/2))}
 }
 
 func (s bodyShares) take(caller devices.Caller, token string) (leave func(), ok bool) {
@@ -52,17 +54,17 @@ func (s bodyShares) take(caller devices.Caller, token string) (leave func(), ok 
 // read reads a report, within the time that the server gives a request. A body that
 // broke off is the network's fault: the device is to send the same again.
 func (b *bodies) read(w http.ResponseWriter, r *http.Request, caller devices.Caller) ([]byte, error) {
-	leave, ok := b.all.take(caller, requestBearer(r))
+	leave, ok := b.all.take(caller, bearer(r))
 	if !ok {
-		return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many bodies are not here yet, of this device, of its fleet token or of all")
+		return nil, busy("too many bodies are not here yet, of this device, of its fleet token or of all")
 	}
 	defer leave()
-	from := http.MaxBytesReader(w, r.Body, devices.MaxBody)
+	from := http.MaxBytesReader(w, r.Body, devices.MaxBody+1)
 	body, err := io.ReadAll(io.LimitReader(from, shortBody))
 	if err == nil && len(body) == shortBody {
-		leave, ok := b.long.take(caller, requestBearer(r))
+		leave, ok := b.long.take(caller, bearer(r))
 		if !ok {
-			return nil, problem(http.StatusServiceUnavailable, codeBusyServer, "too many long reports at once, of this device, of its fleet token or of all")
+			return nil, busy("too many long reports at once, of this device, of its fleet token or of all")
 		}
 		defer leave()
 		var rest []byte
@@ -70,7 +72,7 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request, caller devices.Cal
 		body = append(body, rest...)
 	}
 	if err == nil || errors.As(err, new(*http.MaxBytesError)) {
-		return body, err
+		return body, nil // too much of it: decoding refuses that
 	}
-	return nil, problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").because(err)
+	return nil, fmt.Errorf("%w: %w", devices.ErrIncomplete, err)
 }

@@ -1,4 +1,5 @@
-package api
+// Package fair shares a bound among principals.
+package fair
 
 import (
 	"context"
@@ -21,8 +22,8 @@ func NewShares(most, each int) *Shares {
 	return &Shares{most: most, each: each, kept: max(1, most/10), of: map[string]int{}, left: make(chan struct{})}
 }
 
-// unkept is Shares of what admins do not take part in.
-func unkept(most, each int) *Shares {
+// Unkept is Shares of what admins do not take part in.
+func Unkept(most, each int) *Shares {
 	s := NewShares(most, each)
 	s.kept = 0
 	return s

@@ -1,0 +1,136 @@
+// Package http takes the reports of devices over HTTP: the transport, no decision.
+package http
+
+import (
+	"cmp"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+const (
+	transport  = "http" // in metrics
+	maxReports = 512
+)
+
+// Options of Reports.
+type Options struct {
+	Handler     devices.Handler
+	Refused     func(r *http.Request, device string, err error) // whose sender may not report; default: nobody is told
+	Logger      *slog.Logger
+	LongPollMax time.Duration // how long an answer may wait, in whole seconds; 0: none does
+	MaxReports  int           // answered at once, without those that wait; beyond it devices are told to come later; default 512
+}
+
+// Reports answers reports of devices. It is plain net/http: with a million
+// devices this is the one path that is hot.
+type Reports struct {
+	Options
+
+	underway chan struct{} // bounds the reports under way
+	bodies   *bodies       // bounds those that are not here yet
+}
+
+// New returns what serves the pattern POST /v1/devices/{device}/report.
+func New(o Options) *Reports {
+	o.MaxReports = cmp.Or(o.MaxReports, maxReports)
+	if o.Refused == nil {
+		o.Refused = func(*http.Request, string, error) {}
+	}
+	return &Reports{Options: o, underway: make(chan struct{}, o.MaxReports), bodies: newBodies(o.MaxReports)}
+}
+
+// ServeHTTP answers one report. The reply is written whole, with its length,
+// so that a device never takes half of one for all of it.
+func (h *Reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	started := time.Now()
+	reply, err := h.answer(w, r)
+	if err != nil {
+		h.refuse(w, r, err, started)
+		return
+	}
+	held := time.Duration(reply.HeldMS) * time.Millisecond
+	h.Handler.CountReport(transport, string(reply.Reason), time.Since(started)-held)
+	w.Header().Set("Cache-Control", "no-store")
+	write(w, http.StatusOK, "application/json", reply.Encode())
+}
+
+func (h *Reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply, error) {
+	device, err := devices.ParseID(r.PathValue("device"))
+	if err != nil {
+		return devices.Reply{}, err
+	}
+	caller, err := h.authenticate(r, device)
+	if err != nil {
+		return devices.Reply{}, err
+	}
+	body, err := h.bodies.read(w, r, caller)
+	if err != nil {
+		return devices.Reply{}, err
+	}
+	report, err := devices.DecodeReport(body)
+	if err != nil {
+		return devices.Reply{}, err
+	}
+	leave, err := h.enter()
+	if err != nil {
+		return devices.Reply{}, err
+	}
+	defer leave()
+	wait := min(preferredWait(r.Header), h.LongPollMax).Truncate(time.Second)
+	if wait == 0 {
+		return h.Handler.HandleReport(r.Context(), caller, report)
+	}
+	reply, held, err := h.Handler.Wait(r.Context(), caller, report, wait, func() {
+		leave()
+		allowWait(w, wait)
+	})
+	if held {
+		w.Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
+	}
+	return reply, err
+}
+
+// enter counts a report as under way, if there is room for it.
+func (h *Reports) enter() (leave func(), err error) {
+	select {
+	case h.underway <- struct{}{}:
+		return sync.OnceFunc(func() { <-h.underway }), nil
+	default:
+		return nil, busy("too many reports at once")
+	}
+}
+
+// authenticate leaves before the body is read: that takes as long as the device
+// likes.
+func (h *Reports) authenticate(r *http.Request, device devices.ID) (devices.Caller, error) {
+	leave, err := h.enter()
+	if err != nil {
+		return devices.Caller{}, err
+	}
+	defer leave()
+	return h.Handler.Authenticate(r.Context(), device, bearer(r))
+}
+
+// allowWait moves the deadline for the answer, which is for requests that are
+// answered at once. That for reading ended with the body.
+func allowWait(w http.ResponseWriter, wait time.Duration) {
+	answerBy := time.Now().Add(wait + devices.AnswerAfterWait)
+	_ = http.NewResponseController(w).SetWriteDeadline(answerBy) // a test's recorder has none
+}
+
+// Bearer takes the token out of an Authorization header; empty: none.
+func Bearer(header string) string {
+	scheme, token, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+func bearer(r *http.Request) string { return Bearer(r.Header.Get("Authorization")) }
