@@ -1,0 +1,149 @@
+// Package line_test shows all of a transport: text lines over TCP, on the decisions of the program.
+package line_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/testbackends"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// transport answers each line of a device: HELLO device token, then ASK, or DONE task token.
+type transport struct {
+	devices.Handler
+	sessions sync.Map // devices.ID: net.Conn
+}
+
+// Wake tells a device whose session is here.
+func (tr *transport) Wake(device devices.ID, hold time.Duration) {
+	session, _ := tr.sessions.Load(device)
+	if conn, ok := session.(net.Conn); ok {
+		_, _ = fmt.Fprintln(conn, "WAKE", hold.Milliseconds())
+	}
+}
+
+func (tr *transport) serve(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	var device devices.ID // that the connection speaks for; empty: not known yet
+	for in := bufio.NewScanner(conn); in.Scan(); {
+		started := time.Now()
+		reply, err := tr.answer(ctx, conn, &device, in.Text())
+		words := encode(reply)
+		if err != nil {
+			r := devices.RefusalOf(err)
+			reply, words = r.Reply("", tr.AfterRefusal(r.Reason)), []any{"REFUSED", r.Code, r.Again}
+		}
+		tr.CountReport("line", string(reply.Reason), time.Since(started))
+		_, _ = fmt.Fprintln(conn, append(words, reply.ReportAfterMS)...)
+	}
+}
+
+func (tr *transport) answer(ctx context.Context, conn net.Conn, device *devices.ID, line string) (devices.Reply, error) {
+	name, token, done := "", "", devices.Result{Status: devices.StatusSucceeded}
+	report := devices.Report{ID: "line", Accept: line == "ASK"}
+	if n, _ := fmt.Sscanf(line, "HELLO %s %s", &name, &token); n == 2 {
+		id, err := devices.ParseID(name)
+		if err == nil {
+			err = tr.AuthenticateSession(ctx, id, token)
+		}
+		if err == nil {
+			*device = id
+			tr.sessions.Store(id, conn)
+		}
+		return devices.Reply{Reason: "welcome"}, err
+	} else if n, _ := fmt.Sscanf(line, "DONE %d %d", &done.Task, &done.Token); n == 2 {
+		report.Results = []devices.Result{done}
+	} else if !report.Accept {
+		return devices.Reply{}, &devices.Error{Reason: devices.ReasonInvalid, Code: "invalid_line", Detail: "ASK, DONE or HELLO"}
+	}
+	if *device == "" {
+		return devices.Reply{}, devices.ErrUnauthenticated
+	}
+	return tr.HandleReport(ctx, devices.Caller{Device: *device, Via: devices.ViaSession}, report)
+}
+
+func encode(reply devices.Reply) (words []any) {
+	for _, ack := range reply.Acks {
+		words = append(words, "ACK", ack.Task, ack.Outcome)
+	}
+	words = append(words, strings.ToUpper(string(reply.Reason)))
+	if reply.Task != nil {
+		words = append(words, reply.Task.ID, reply.Task.Token)
+	}
+	return words
+}
+
+type device struct {
+	*testing.T
+	net.Conn
+	in *bufio.Scanner
+}
+
+// expect says a line, or nothing, and hears one, of which want are the first words.
+func (d device) expect(says, want string) (rest string) {
+	d.Helper()
+	_ = d.SetDeadline(time.Now().Add(testbackends.Patience))
+	_, _ = fmt.Fprint(d.Conn, says)
+	d.in.Scan()
+	rest, ok := strings.CutPrefix(d.in.Text(), want+" ")
+	if !ok {
+		d.Fatalf("%q: heard %q (%v), want %q", says, d.in.Text(), d.in.Err(), want)
+	}
+	return rest
+}
+
+func TestAnotherWireTheSameDecisions(t *testing.T) {
+	t.Parallel()
+	ledger, tr := testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), &transport{}
+	d := dispatcher.New(dispatcher.Config{
+		Store: ledger, Semaphore: slots.New(testbackends.Redis(t, testservers.InProcessRedis(t)).Client),
+		Waker: tr, Offer: testbackends.Patience, FleetTokens: []string{"secret"},
+	})
+	defer func() { _ = d.StopHandingOn(context.Background()) }()
+	tr.Handler = d
+	tasks := func(yield func(store.NewTask, error) bool) {
+		_ = yield(store.NewTask{Device: "one"}, nil) && yield(store.NewTask{Device: "two"}, nil)
+	}
+	_, _, noPool := ledger.PutPool(t.Context(), "test", "p", store.PoolSpec{Capacity: 1, Lease: time.Hour})
+	_, noBatch := ledger.CreateBatch(t.Context(), "test", store.Batch{Pool: "p", Kind: "k", Weight: 1, MaxAttempts: 1, OnLost: "retry"}, store.Queue{Tasks: tasks})
+	_, unknown := d.Reconcile(t.Context())
+	l, deaf := net.Listen("tcp", "127.0.0.1:0")
+	if err := errors.Join(noPool, noBatch, unknown, deaf); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	connect := func() device {
+		here, _ := net.Dial("tcp", l.Addr().String())
+		there, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { here.Close() })
+		go tr.serve(t.Context(), there)
+		return device{t, here, bufio.NewScanner(here)}
+	}
+	one, two := connect(), connect()
+	one.expect("ASK\n", "REFUSED unauthenticated true")
+	one.expect("HELLO one wrong\n", "REFUSED unauthenticated true")
+	one.expect("HELLO one secret\n", "WELCOME")
+	two.expect("HELLO two secret\n", "WELCOME")
+	grant := one.expect("ASK\n", "GRANTED") // the numbers of task and token first
+	two.expect("ASK\n", "FULL")
+	one.expect("DONE x\n", "REFUSED invalid_line false")
+	one.expect("DONE "+grant+"\n", "ACK 1 recorded DECLINED")
+	two.expect("", "WAKE")
+	two.expect("ASK\n", "GRANTED")
+}
