@@ -1,76 +1,54 @@
 package http
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 )
 
+// maxSeconds is more than any server lets a client wait.
+const maxSeconds = 1_000_000
+
 // preferredWait is how long the client would let its answer wait (RFC 7240); 0:
 // it did not say, or not in a way that counts. Of several the first is meant.
 func preferredWait(header http.Header) time.Duration {
-	for preference := range preferences(strings.Join(header.Values("Prefer"), ",")) {
-		name, value, _ := strings.Cut(preference, "=")
-		if !strings.EqualFold(strings.TrimSpace(name), "wait") {
-			continue
+	for rest := strings.Join(header.Values("Prefer"), ","); rest != ""; {
+		var one string
+		one, rest = cutUnquoted(rest, ',')
+		one, _ = cutUnquoted(one, ';') // its parameters
+		name, value, _ := strings.Cut(one, "=")
+		if strings.EqualFold(strings.TrimSpace(name), "wait") {
+			return wholeSeconds(strings.TrimSpace(value))
 		}
-		return wholeSeconds(unquote(strings.TrimSpace(value)))
 	}
 	return 0
 }
 
-// preferences are the parts of the header, without their parameters. Commas and
-// semicolons between quotes separate nothing.
-func preferences(header string) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		var quoted, escaped, parameters bool
-		part := strings.Builder{}
-		for _, c := range []byte(header + ",") {
-			switch {
-			case escaped:
-				escaped = false
-			case quoted && c == '\\':
-				escaped = true
-			case c == '"':
-				quoted = !quoted
-			case quoted:
-			case c == ';':
-				parameters = true
-			case c == ',':
-				if !yield(part.String()) {
-					return
-				}
-				part.Reset()
-				parameters = false
-				continue
-			}
-			if !parameters {
-				part.WriteByte(c)
-			}
+// cutUnquoted is strings.Cut at a separator that does not stand between quotes.
+func cutUnquoted(text string, separator byte) (before, after string) {
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted && c == '\\':
+			i++
+		case !quoted && c == separator:
+			return text[:i], text[i+1:]
 		}
 	}
+	return text, ""
 }
 
-func unquote(value string) string {
-	if inner, ok := strings.CutPrefix(value, `"`); ok {
-		if inner, ok = strings.CutSuffix(inner, `"`); ok {
-			return inner
-		}
+func wholeSeconds(value string) time.Duration {
+	if n := len(value); n > 1 && value[0] == '"' && value[n-1] == '"' {
+		value = value[1 : n-1]
 	}
-	return value
-}
-
-// maxSeconds is more than any server lets a client wait.
-const maxSeconds = 1_000_000
-
-func wholeSeconds(digits string) time.Duration {
-	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+	n, err := strconv.ParseUint(value, 10, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0
 	}
-	n, err := strconv.Atoi(digits)
-	if err != nil || n > maxSeconds { // digits only: too many of them
-		n = maxSeconds
-	}
-	return time.Duration(n) * time.Second
+	return time.Duration(min(n, maxSeconds)) * time.Second //nolint:gosec // at most maxSeconds
 }

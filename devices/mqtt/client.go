@@ -57,7 +57,10 @@ func New(options Options) (*Client, error) {
 		hangUp: func() {}, stopping: make(chan struct{}),
 	}
 	c.connecting.Told = options.Panicked
-	c.outbox = newOutbox(c.current.Load, options.Count, options.Panicked)
+	lost := func() {
+		options.Logger.Debug("a message to a device was lost: not connected, or the broker is too slow")
+	}
+	c.outbox = newOutbox(c.current.Load, lost, options.Panicked)
 	c.intake = newIntake(options, c.outbox)
 	return c, nil
 }

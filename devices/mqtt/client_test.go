@@ -3,6 +3,7 @@ package mqtt_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +23,7 @@ func TestRoundTrip(t *testing.T) {
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
 		counts := &counter{}
-		connect(t, mqtt.Options{URL: s.URL(), Count: counts.add, Handler: handlerOf(func(_ context.Context, id devices.ID, report string) devices.Reply {
+		connect(t, mqtt.Options{URL: s.URL(), Handler: counts.of(func(_ context.Context, id devices.ID, report string) devices.Reply {
 			return devices.Reply{Re: string(id) + " said " + report, Reason: devices.ReasonNone}
 		})})
 		for _, id := range []devices.ID{"a", "00:1A:2b"} {
@@ -32,8 +33,8 @@ func TestRoundTrip(t *testing.T) {
 				t.Errorf("re %q, want %q", got, want)
 			}
 		}
-		if counts.get(mqtt.EventReport) != 2 || counts.get(mqtt.EventReplyLost) != 0 {
-			t.Errorf("counts %v", counts.events)
+		if counts.get("none") != 2 {
+			t.Errorf("counts %v", counts.reasons)
 		}
 	})
 }
@@ -77,8 +78,8 @@ func TestReconnectsAndSubscribesAgain(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
-		counts := &counter{}
-		c := connect(t, mqtt.Options{URL: s.URL(), Count: counts.add, Handler: handlerOf(echo)})
+		var connected atomic.Int32
+		c := connect(t, mqtt.Options{URL: s.URL(), Connected: func() { connected.Add(1) }, Handler: handlerOf(echo)})
 		s.Kill()
 		eventually(t, "noticed", func() bool { return !c.Connected() })
 		s.Start()
@@ -88,7 +89,7 @@ func TestReconnectsAndSubscribesAgain(t *testing.T) {
 		if got := d.reply(t).Re; got != "after" {
 			t.Errorf("re %q", got)
 		}
-		if got := counts.get(mqtt.EventConnected); got != 2 {
+		if got := connected.Load(); got != 2 {
 			t.Errorf("subscribed %d times", got)
 		}
 	})
@@ -101,15 +102,15 @@ func TestStaleReplyIsNotDelivered(t *testing.T) {
 	s := mosquitto{testservers.Mosquitto(t)}
 	proxy := testservers.NewProxy(t, s.Addr)
 	g := newGate()
-	counts := &counter{}
-	c := connect(t, mqtt.Options{URL: "tcp://" + proxy.Addr, Count: counts.add, Handler: handlerOf(g.answer)})
+	log := newLog()
+	c := connect(t, mqtt.Options{URL: "tcp://" + proxy.Addr, Logger: slog.New(log), Handler: handlerOf(g.answer)})
 	d := device(t, s, "a")
 	d.report(t, "stale")
 	<-g.entered
 	proxy.Cut()
 	eventually(t, "noticed", func() bool { return !c.Connected() })
 	close(g.open)
-	eventually(t, "counted", func() bool { return counts.get(mqtt.EventReplyLost) == 1 })
+	eventually(t, "told", func() bool { return len(log.with("was lost")) == 1 })
 	proxy.Heal()
 	eventually(t, "connected again", c.Connected)
 	d.report(t, "fresh")
@@ -158,7 +159,7 @@ func TestFullQueueAnswersBusy(t *testing.T) {
 		t.Helper()
 		g := newGate()
 		counts := &counter{}
-		connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Queue: 2, BusyAfter: time.Second, Count: counts.add, Handler: handlerOf(g.answer)})
+		connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Queue: 2, BusyAfter: time.Second, Handler: counts.of(g.answer)})
 		d := device(t, s, "a") // one: a broker keeps the order of each device, not that of several
 		d.report(t, "handled")
 		<-g.entered
@@ -169,7 +170,7 @@ func TestFullQueueAnswersBusy(t *testing.T) {
 		if busy.Reason != devices.ReasonBusyServer || busy.Re != "refused" || busy.ReportAfterMS < 500 || busy.ReportAfterMS > 1500 {
 			t.Errorf("reply %+v", busy)
 		}
-		if got := counts.get(mqtt.EventBusy); got != 1 {
+		if got := counts.get("busy_server"); got != 1 {
 			t.Errorf("%d counted as busy", got)
 		}
 		close(g.open)
@@ -257,7 +258,7 @@ func TestPanicIsAReply(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{testservers.Mosquitto(t)}
 	counts := &counter{}
-	connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Count: counts.add, Handler: handlerOf(func(ctx context.Context, id devices.ID, report string) devices.Reply {
+	connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Handler: counts.of(func(ctx context.Context, id devices.ID, report string) devices.Reply {
 		if report == "poison" {
 			panic(report)
 		}
@@ -272,7 +273,7 @@ func TestPanicIsAReply(t *testing.T) {
 	if got := d.reply(t); got.Re != "fine" {
 		t.Errorf("reply %+v", got)
 	}
-	if counts.get(mqtt.EventPanic) != 1 {
+	if counts.get("unavailable") != 1 {
 		t.Error("not counted")
 	}
 }
@@ -341,7 +342,7 @@ func TestReportsAreShared(t *testing.T) {
 		t.Helper()
 		counts := &counter{}
 		for range 2 {
-			connect(t, mqtt.Options{URL: s.URL(), Count: counts.add, Handler: handlerOf(echo)})
+			connect(t, mqtt.Options{URL: s.URL(), Handler: counts.of(echo)})
 		}
 		d := device(t, s, "a")
 		const reports = 40
@@ -349,7 +350,7 @@ func TestReportsAreShared(t *testing.T) {
 			d.report(t, fmt.Sprint(n))
 			d.reply(t)
 		}
-		if got := counts.get(mqtt.EventReport); got != reports {
+		if got := counts.get("none"); got != reports {
 			t.Errorf("%d handled", got)
 		}
 	})
@@ -363,7 +364,7 @@ func TestAccessListOfTheProtocol(t *testing.T) {
 		"user dispatcher", "topic read fleet/v1/+/report", "topic write fleet/v1/+/reply",
 		"pattern write fleet/v1/%u/report", "pattern read fleet/v1/%u/reply")
 	counts := &counter{}
-	connect(t, mqtt.Options{URL: s.URL, User: "dispatcher", Password: "secret", Count: counts.add, Handler: handlerOf(echo)})
+	connect(t, mqtt.Options{URL: s.URL, User: "dispatcher", Password: "secret", Handler: counts.of(echo)})
 	a := device(t, mosquitto{s}, "a")
 	if token := a.Publish(devices.ReportTopic("b"), 1, false, "forged"); !token.WaitTimeout(patience) {
 		t.Fatal("no answer") // mosquitto acknowledges what it drops
@@ -372,7 +373,7 @@ func TestAccessListOfTheProtocol(t *testing.T) {
 	if got := a.reply(t).Re; got != "own" {
 		t.Errorf("re %q", got)
 	}
-	if got := counts.get(mqtt.EventReport); got != 1 {
+	if got := counts.get("none"); got != 1 {
 		t.Errorf("%d reports were handled", got)
 	}
 }
@@ -382,9 +383,9 @@ func TestRefusedSubscriptionIsNotConnected(t *testing.T) {
 	e := &embedded{t: t, addr: "127.0.0.1:0"}
 	e.Start()
 	t.Cleanup(e.Kill)
-	counts := &counter{}
-	c := begin(t, mqtt.Options{URL: e.URL(), Group: "other", Count: counts.add, Handler: handlerOf(echo)})
-	eventually(t, "refused", func() bool { return counts.get(mqtt.EventSubscribeFail) > 0 })
+	log := newLog()
+	c := begin(t, mqtt.Options{URL: e.URL(), Group: "other", Logger: slog.New(log), Handler: handlerOf(echo)})
+	eventually(t, "refused", func() bool { return len(log.with("refused the subscription")) > 0 })
 	if c.Connected() {
 		t.Error("says that reports arrive")
 	}

@@ -46,11 +46,10 @@ func (c *Client) connection(ctx context.Context, id string) (subscribed bool, er
 	c.current.Store(now)
 	if err := now.subscribe(ctx, c.filter); err != nil {
 		now.paho.Disconnect(disconnectWait)
-		c.options.Count(EventSubscribeFail)
 		return false, err
 	}
 	now.subscribed.Store(true)
-	c.options.Count(EventConnected)
+	c.options.Connected()
 	c.options.Logger.InfoContext(ctx, "subscribed to the reports of devices", "filter", c.filter)
 	select {
 	case err = <-now.lost:

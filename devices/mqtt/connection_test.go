@@ -171,8 +171,8 @@ func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 	s := mosquitto{testservers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
 	g := newGate()
-	counts := &counter{}
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Count: counts.add, Handler: handlerOf(g.answer)})
+	log := newLog()
+	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Logger: slog.New(log), Handler: handlerOf(g.answer)})
 	d := device(t, s, "a")
 	d.report(t, "once")
 	<-g.entered
@@ -183,7 +183,7 @@ func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 	}
 	w.Cut()
 	w.ReleaseReplies()
-	eventually(t, "counted", func() bool { return counts.get(mqtt.EventReplyLost) == 1 })
+	eventually(t, "told", func() bool { return len(log.with("was lost")) == 1 })
 	w.Heal()
 	eventually(t, "connected again", c.Connected)
 	d.report(t, "fresh")
@@ -285,9 +285,9 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, log, counts := newWire(t, test.addr), newLog(), &counter{}
+			w, log := newWire(t, test.addr), newLog()
 			o := test.options
-			o.URL, o.Logger, o.Count, o.Handler = "tcp://"+w.Addr, slog.New(log), counts.add, handlerOf(echo)
+			o.URL, o.Logger, o.Handler = "tcp://"+w.Addr, slog.New(log), handlerOf(echo)
 			c := begin(t, o)
 			eventually(t, "attempts", func() bool { return len(w.clientIDs()) >= test.attempts && len(log.with("")) > 0 })
 			if lines := log.with(""); len(lines) != 1 || !strings.Contains(lines[0], test.want) || strings.Contains(lines[0], "wrong") {

@@ -69,7 +69,7 @@ func (in *intake) work(ctx context.Context, r report, behind <-chan report) {
 	case <-done:
 		return
 	case <-patience.C:
-		in.refuse(r, devices.ReasonUnavailable, EventSlow)
+		in.refuse(r, devices.ReasonUnavailable)
 	}
 	for {
 		select {
@@ -80,7 +80,7 @@ func (in *intake) work(ctx context.Context, r report, behind <-chan report) {
 				<-done
 				return
 			}
-			in.refuse(next, devices.ReasonUnavailable, EventSlow)
+			in.refuse(next, devices.ReasonUnavailable)
 		}
 	}
 }
@@ -91,10 +91,10 @@ func (in *intake) receive(m paho.Message) {
 	device, err := devices.ParseReportTopic(m.Topic())
 	switch {
 	case err != nil:
-		in.options.Count(EventBadTopic)
+		in.count("bad_topic")
 		m.Ack()
 	case m.Retained():
-		in.options.Count(EventRetained) // said at an unknown time: no news
+		in.count("retained") // said at an unknown time: no news
 		m.Ack()
 	default:
 		in.enqueue(report{device: device, body: within(m.Payload()), ack: m.Ack})
@@ -120,16 +120,19 @@ func (in *intake) enqueue(r report) {
 	select {
 	case in.queues[maphash.String(in.seed, string(r.device))%uint64(len(in.queues))] <- r:
 	default:
-		in.refuse(r, devices.ReasonBusyServer, EventBusy)
+		in.refuse(r, devices.ReasonBusyServer)
 	}
 }
 
 // refuse answers in place of the handler, and never blocks for long.
-func (in *intake) refuse(r report, reason devices.Reason, event Event) {
-	in.options.Count(event)
+func (in *intake) refuse(r report, reason devices.Reason) {
+	in.count(string(reason))
 	in.outbox.offer(replyTo(r, in.refusal(r, reason)))
 	r.ack()
 }
+
+// count counts a report that did not come to the handler, or not whole.
+func (in *intake) count(reason string) { in.options.Handler.CountReport(transport, reason, 0) }
 
 // refusal reads of the report only which one it is.
 func (in *intake) refusal(r report, reason devices.Reason) devices.Reply {
@@ -142,7 +145,6 @@ func (in *intake) handle(ctx context.Context, r report) {
 	ctx, cancel := context.WithTimeout(ctx, in.options.HandleTimeout)
 	defer cancel()
 	reply := in.answer(ctx, r)
-	in.options.Count(EventReport)
 	m := replyTo(r, reply)
 	m.sent = r.ack
 	in.outbox.send(m)
@@ -156,7 +158,7 @@ func (in *intake) answer(ctx context.Context, r report) (reply devices.Reply) {
 		return nil
 	})
 	if in.workers.Told.Tell("handling a report of "+string(r.device), err) != nil {
-		in.options.Count(EventPanic)
+		in.count(devices.CodeUnavailable)
 		return in.refusal(r, devices.ReasonUnavailable)
 	}
 	return reply

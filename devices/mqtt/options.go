@@ -9,6 +9,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -20,36 +21,6 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
-
-// Event is something worth counting.
-type Event string
-
-// The events.
-const (
-	EventReport        Event = "report"         // a report was handled
-	EventRetained      Event = "retained"       // a retained report was dropped
-	EventBadTopic      Event = "bad_topic"      // a message without a valid device was dropped
-	EventBusy          Event = "busy"           // a queue was full: answered busy_server
-	EventSlow          Event = "slow"           // handled, or waiting behind one that is, for longer than Patience: answered unavailable
-	EventReplyLost     Event = "reply_lost"     // a reply was dropped: not connected, or the broker is too slow
-	EventPanic         Event = "panic"          // the handler panicked: answered unavailable
-	EventConnected     Event = "connected"      // connected and subscribed
-	EventSubscribeFail Event = "subscribe_fail" // the broker refused the subscription, or did not answer
-)
-
-// unhandled is how a report is counted that did not come to the handler, or not
-// whole; empty: it did.
-func (e Event) unhandled() string {
-	switch e {
-	case EventRetained, EventBadTopic:
-		return string(e)
-	case EventBusy:
-		return devices.CodeBusyServer
-	case EventSlow, EventPanic:
-		return devices.CodeUnavailable
-	}
-	return ""
-}
 
 // Options of a Client. URL and Handler are required.
 type Options struct {
@@ -66,9 +37,9 @@ type Options struct {
 	KeepAlive     time.Duration // a replica that hangs is given up after 1.5 of it, a silent broker after 1.75; whole seconds; default 10 s
 	BusyAfter     time.Duration // report_after of a device that is refused here, +- 50 %; default 10 s
 
-	Handler devices.Handler // called from several goroutines, for one device in the order of arrival
-	Logger  *slog.Logger    // default: none
-	Count   func(Event)     // called from many goroutines, must not block; default: none
+	Handler   devices.Handler // called from several goroutines, for one device in the order of arrival
+	Logger    *slog.Logger    // default: none
+	Connected func()          // called when reports begin to arrive, or do again; default: none
 
 	Panicked rescue.Told // default: nobody
 }
@@ -83,38 +54,24 @@ func (o Options) withDefaults() (Options, error) {
 		return o, err
 	}
 	o.URL = broker
-	o.ClientIDPrefix = withDefault(o.ClientIDPrefix, "dispatcher-")
-	o.Group = withDefault(o.Group, devices.Group)
-	o.Workers = withDefault(o.Workers, 32)
-	o.Queue = withDefault(o.Queue, 64)
-	o.HandleTimeout = withDefault(o.HandleTimeout, 10*time.Second)
-	o.Patience = withDefault(o.Patience, 3*time.Second)
-	o.KeepAlive = withDefault(o.KeepAlive, 10*time.Second)
-	o.BusyAfter = withDefault(o.BusyAfter, 10*time.Second)
+	o.ClientIDPrefix = cmp.Or(o.ClientIDPrefix, "dispatcher-")
+	o.Group = cmp.Or(o.Group, devices.Group)
+	o.Workers = cmp.Or(o.Workers, 32)
+	o.Queue = cmp.Or(o.Queue, 64)
+	o.HandleTimeout = cmp.Or(o.HandleTimeout, 10*time.Second)
+	o.Patience = cmp.Or(o.Patience, 3*time.Second)
+	o.KeepAlive = cmp.Or(o.KeepAlive, 10*time.Second)
+	o.BusyAfter = cmp.Or(o.BusyAfter, 10*time.Second)
 	if o.Workers < 0 || o.Queue < 0 || o.HandleTimeout < 0 || o.Patience < 0 || o.KeepAlive < 0 || o.BusyAfter < 0 {
 		return o, errors.New("mqtt: workers, queue and times must be positive")
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	count := o.Count
-	o.Count = func(e Event) {
-		if reason := e.unhandled(); reason != "" {
-			o.Handler.CountReport(transport, reason, 0)
-		}
-		if count != nil {
-			count(e)
-		}
+	if o.Connected == nil {
+		o.Connected = func() {}
 	}
 	return o, nil
-}
-
-func withDefault[T comparable](value, fallback T) T {
-	var zero T
-	if value == zero {
-		return fallback
-	}
-	return value
 }
 
 // parseURL checks the broker's URL and adds the port. Its errors never repeat
@@ -129,7 +86,7 @@ func parseURL(raw string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("mqtt: the URL's scheme must be mqtt, tcp or mqtts, not %q", u.Scheme)
 	}
-	u.Host = net.JoinHostPort(u.Hostname(), withDefault(u.Port(), port))
+	u.Host = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
 	u.Path = ""
 	return u.String(), nil
 }

@@ -33,7 +33,7 @@ type unconfirmed struct {
 // fill up, and devices are told to come later.
 type outbox struct {
 	connection  func() *connection // the newest; nil before the first
-	count       func(Event)
+	lost        func()             // a message was
 	messages    chan message
 	unconfirmed chan unconfirmed
 	goroutines  rescue.Crew
@@ -44,10 +44,10 @@ type outbox struct {
 	giveUp  func()
 }
 
-func newOutbox(newest func() *connection, count func(Event), panicked rescue.Told) *outbox {
+func newOutbox(newest func() *connection, lost func(), panicked rescue.Told) *outbox {
 	abandon := make(chan struct{})
 	return &outbox{
-		connection: newest, count: count, messages: make(chan message, unsentMax), unconfirmed: make(chan unconfirmed, unconfirmedMax),
+		connection: newest, lost: lost, messages: make(chan message, unsentMax), unconfirmed: make(chan unconfirmed, unconfirmedMax),
 		goroutines: rescue.Crew{Told: panicked}, abandon: abandon, giveUp: sync.OnceFunc(func() { close(abandon) }),
 	}
 }
@@ -71,13 +71,13 @@ func (o *outbox) send(m message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	if o.stopped {
-		o.count(EventReplyLost)
+		o.lost()
 		return
 	}
 	select {
 	case o.messages <- m:
 	case <-o.abandon:
-		o.count(EventReplyLost)
+		o.lost()
 	}
 }
 
@@ -92,7 +92,7 @@ func (o *outbox) offer(m message) {
 		default:
 		}
 	}
-	o.count(EventReplyLost)
+	o.lost()
 }
 
 // publish hands a message to the connection, unless there is none: kept for the
@@ -103,7 +103,7 @@ func (o *outbox) publish(m message) {
 	}
 	now := o.connection()
 	if !now.open() {
-		o.count(EventReplyLost)
+		o.lost()
 		return
 	}
 	o.unconfirmed <- unconfirmed{token: now.paho.Publish(m.topic, m.qos, false, m.body), by: time.Now().Add(tokenTimeout)}
@@ -111,7 +111,7 @@ func (o *outbox) publish(m message) {
 
 func (o *outbox) confirm(u unconfirmed) {
 	if waitToken(u.token, time.Until(u.by), o.abandon) != nil {
-		o.count(EventReplyLost)
+		o.lost()
 	}
 }
 

@@ -42,8 +42,8 @@ func TestHandlersThatHangDeafenNobody(t *testing.T) {
 	release := make(chan struct{})
 	counts := &counter{}
 	connect(t, mqtt.Options{
-		URL: s.URL(), Workers: 64, Patience: 100 * time.Millisecond, BusyAfter: time.Second, Count: counts.add,
-		Handler: handlerOf(func(_ context.Context, id devices.ID, _ string) devices.Reply {
+		URL: s.URL(), Workers: 64, Patience: 100 * time.Millisecond, BusyAfter: time.Second,
+		Handler: counts.of(func(_ context.Context, id devices.ID, _ string) devices.Reply {
 			<-release
 			return devices.Reply{Re: string(id), Reason: devices.ReasonNone}
 		}),
@@ -57,7 +57,7 @@ func TestHandlersThatHangDeafenNobody(t *testing.T) {
 			t.Errorf("%q is told %s", id, reason)
 		}
 	}
-	if got := counts.get(mqtt.EventSlow); got != fleet {
+	if got := counts.get("unavailable"); got != fleet {
 		t.Errorf("%d were slow", got)
 	}
 	close(release)

@@ -101,6 +101,7 @@ type handlerFunc func(ctx context.Context, device devices.ID, report string) dev
 // handler is a devices.Handler of which nothing else is asked.
 type handler struct {
 	devices.Handler
+	counts *counter
 	answer handlerFunc
 }
 
@@ -108,9 +109,9 @@ func (h handler) HandleReport(ctx context.Context, caller devices.Caller, report
 	return h.answer(ctx, caller.Device, report.ID), nil
 }
 
-func (handler) CountReport(string, string, time.Duration) {}
+func (h handler) CountReport(_, reason string, _ time.Duration) { h.counts.add(reason) }
 
-func handlerOf(answer handlerFunc) devices.Handler { return handler{answer: answer} }
+func handlerOf(answer handlerFunc) devices.Handler { return new(counter).of(answer) }
 
 // echo answers a report with its id.
 func echo(_ context.Context, _ devices.ID, report string) devices.Reply {
@@ -128,25 +129,27 @@ func (g *gate) answer(ctx context.Context, device devices.ID, report string) dev
 	return echo(ctx, device, report)
 }
 
-// counter counts events.
+// counter counts reports by the reasons of their replies.
 type counter struct {
-	mu     sync.Mutex
-	events map[mqtt.Event]int
+	mu      sync.Mutex
+	reasons map[string]int
 }
 
-func (c *counter) add(e mqtt.Event) {
+func (c *counter) of(answer handlerFunc) devices.Handler { return handler{counts: c, answer: answer} }
+
+func (c *counter) add(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.events == nil {
-		c.events = map[mqtt.Event]int{}
+	if c.reasons == nil {
+		c.reasons = map[string]int{}
 	}
-	c.events[e]++
+	c.reasons[reason]++
 }
 
-func (c *counter) get(e mqtt.Event) int {
+func (c *counter) get(reason string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.events[e]
+	return c.reasons[reason]
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {

@@ -165,11 +165,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 // attachMQTT adds the MQTT transport.
 func (a *App) attachMQTT(options mqtt.Options) error {
 	options.Handler, options.Logger, options.Panicked = a.dispatcher, dispatcher.Sparing(a.log, time.Now), a.dispatcher.Panicked
-	options.Count = func(e mqtt.Event) {
-		if e == mqtt.EventConnected {
-			a.accounts.connectedAgain()
-		}
-	}
+	options.Connected = a.accounts.connectedAgain
 	client, err := mqtt.New(options)
 	a.mqtt = client
 	return err
