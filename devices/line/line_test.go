@@ -112,7 +112,7 @@ func TestAnotherWireTheSameDecisions(t *testing.T) {
 		Store: ledger, Semaphore: slots.New(testbackends.Redis(t, testservers.InProcessRedis(t)).Client),
 		Waker: tr, Offer: testbackends.Patience, FleetTokens: []string{"secret"},
 	})
-	defer func() { _ = d.StopHandingOn(context.Background()) }()
+	defer func() { _ = d.Waiters.Stop(context.Background()) }()
 	tr.Handler = d
 	tasks := func(yield func(store.NewTask, error) bool) {
 		_ = yield(store.NewTask{Device: "one"}, nil) && yield(store.NewTask{Device: "two"}, nil)
