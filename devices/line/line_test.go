@@ -119,7 +119,7 @@ func TestAnotherWireTheSameDecisions(t *testing.T) {
 	}
 	_, _, noPool := ledger.PutPool(t.Context(), "test", "p", store.PoolSpec{Capacity: 1, Lease: time.Hour})
 	_, noBatch := ledger.CreateBatch(t.Context(), "test", store.Batch{Pool: "p", Kind: "k", Weight: 1, MaxAttempts: 1, OnLost: "retry"}, store.Queue{Tasks: tasks})
-	_, unknown := d.Reconcile(t.Context())
+	_, unknown := d.Upkeep.Reconcile(t.Context())
 	l, deaf := net.Listen("tcp", "127.0.0.1:0")
 	if err := errors.Join(noPool, noBatch, unknown, deaf); err != nil {
 		t.Fatal(err)
