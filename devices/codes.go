@@ -14,15 +14,6 @@ const (
 	CodeInvalidTopic       = "invalid_topic"
 )
 
-// The codes of the other refusals.
-const (
-	CodeBodyIncomplete  = "body_incomplete" // the body broke off
-	CodeBusyServer      = "busy_server"     // too much at once
-	CodeForbidden       = "forbidden"
-	CodeUnauthenticated = "unauthenticated"
-	CodeUnavailable     = "unavailable"
-)
-
 // The codes of a bad entry (Invalid of Result and Running) and of an Ack.
 const (
 	CodeNotAnObject       = "not_an_object"

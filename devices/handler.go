@@ -10,21 +10,17 @@ import (
 // look that was under way ends before.
 const AnswerAfterWait = 30 * time.Second
 
-// Handler decides how reports are answered. All transports share one: a
-// Report goes in, a Reply comes out. An error refuses the report whole;
-// RefusalOf says how a transport tells that to the device. A transport that can
-// speak first is woken beside it: waiters.Waker.
+// Handler decides how reports are answered. All transports share one. Its errors
+// refuse a report whole: see RefusalOf. How it wakes devices: waiters.Waker.
 type Handler interface {
 	// Authenticate says who the bearer of token is, reporting as device.
 	Authenticate(ctx context.Context, device ID, token string) (Caller, error)
 	// AuthenticateSession says whether a device may open a session with this
 	// token. Its reports then come from Caller{device, ViaSession}.
 	AuthenticateSession(ctx context.Context, device ID, token string) error
-	// HandleReport answers at once.
 	HandleReport(ctx context.Context, caller Caller, report Report) (Reply, error)
-	// Wait answers when there is a task, or when wait is over: within
-	// AnswerAfterWait. onPark is called when the waiting begins; with held false
-	// the answer could not wait.
+	// Wait is HandleReport whose answer waits for a task until wait is over: it comes within
+	// AnswerAfterWait. onPark is called when the waiting begins; held false: it could not wait.
 	Wait(ctx context.Context, caller Caller, report Report, wait time.Duration, onPark func()) (reply Reply, held bool, err error)
 	// AfterRefusal says when the device of a refused report is to come back.
 	AfterRefusal(reason Reason) time.Duration

@@ -9,15 +9,10 @@ import (
 
 // The errors that refuse a report whole, beside Error.
 var (
-	// ErrUnauthenticated: no credential, or one that is not known.
-	ErrUnauthenticated = errors.New("unknown credential")
-	// ErrForbidden: the caller may not act for this device.
-	ErrForbidden = errors.New("not allowed for this device")
-	// ErrIncomplete: the body broke off.
-	ErrIncomplete = errors.New("the body broke off")
-	// ErrUnavailable: the ledger could not be asked or did not answer. Nothing
-	// was acknowledged; the device sends again.
-	ErrUnavailable = errors.New("the ledger cannot be reached")
+	ErrUnauthenticated = errors.New("unknown credential")           // or none
+	ErrForbidden       = errors.New("not allowed for this device")  // the caller may not act for it
+	ErrIncomplete      = errors.New("the body broke off")           // the network's fault
+	ErrUnavailable     = errors.New("the ledger cannot be reached") // nothing was acknowledged
 )
 
 // Refusal is what a device is told of a report that is refused whole.
@@ -37,11 +32,11 @@ func Refusals() []Refusal {
 	return []Refusal{
 		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, false, "", "", ""},
 		{&Error{Reason: ReasonTooLarge}, http.StatusRequestEntityTooLarge, ReasonTooLarge, false, "", "", ""},
-		{&Error{Reason: ReasonBusyServer}, http.StatusServiceUnavailable, ReasonBusyServer, true, CodeBusyServer, "", ""},
-		{ErrIncomplete, http.StatusRequestTimeout, ReasonInvalid, true, CodeBodyIncomplete, "body: broke off", ""},
-		{ErrUnauthenticated, http.StatusUnauthorized, ReasonForbidden, true, CodeUnauthenticated, "a valid bearer token is needed", ""},
-		{ErrForbidden, http.StatusForbidden, ReasonForbidden, true, CodeForbidden, "this token may not do that", "unknown, blocked or revoked"},
-		{ErrUnavailable, http.StatusServiceUnavailable, ReasonUnavailable, true, CodeUnavailable, "the ledger cannot be reached; send again", ""},
+		{&Error{Reason: ReasonBusyServer}, http.StatusServiceUnavailable, ReasonBusyServer, true, "busy_server", "", ""},
+		{ErrIncomplete, http.StatusRequestTimeout, ReasonInvalid, true, "body_incomplete", "body: broke off", ""},
+		{ErrUnauthenticated, http.StatusUnauthorized, ReasonForbidden, true, "unauthenticated", "a valid bearer token is needed", ""},
+		{ErrForbidden, http.StatusForbidden, ReasonForbidden, true, "forbidden", "this token may not do that", "unknown, blocked or revoked"},
+		{ErrUnavailable, http.StatusServiceUnavailable, ReasonUnavailable, true, "unavailable", "the ledger cannot be reached; send again", ""},
 	}
 }
 

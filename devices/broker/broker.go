@@ -20,6 +20,7 @@ import (
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/listeners"
+	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/rescue"
@@ -134,6 +135,16 @@ func (b *Broker) Start() error { return b.server.Serve() }
 
 // Addr is the address of the listener.
 func (b *Broker) Addr() net.Addr { return b.listener.Addr() }
+
+// Disconnect ends the sessions of a device that are open now, all of its client
+// ids. Whether it may open another one is Options.Authenticate's to say.
+func (b *Broker) Disconnect(device devices.ID) {
+	for _, client := range b.server.Clients.GetAll() {
+		if string(client.Properties.Username) == string(device) {
+			client.Stop(packets.ErrAdministrativeAction)
+		}
+	}
+}
 
 // Stop closes the listener and all connections. It returns the error of ctx
 // when a client's goroutine did not end in time. Stop at most once.

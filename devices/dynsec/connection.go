@@ -9,19 +9,16 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
 
+	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 const (
 	requests  = "$CONTROL/dynamic-security/v1"
 	responses = requests + "/response"
-
-	keepAlive      = 10 * time.Second
-	connectTimeout = 5 * time.Second
 )
 
 // errLost: the connection ended, or was given up.
@@ -61,7 +58,8 @@ func (c *Client) open(ctx context.Context) (*connection, error) {
 	}
 	conn := &connection{answers: make(chan []byte, 16), lost: make(chan struct{})}
 	conn.paho = paho.NewClient(c.pahoOptions(network, conn))
-	defer closeWith(ctx, network)()
+	stop := rescue.After(ctx, network.Close)
+	defer stop()
 	token := conn.paho.Connect()
 	<-token.Done() // with the network connection, at the latest
 	if err = token.Error(); err == nil {
@@ -89,27 +87,10 @@ func (c *connection) subscribe(ctx context.Context) error {
 	}
 }
 
-// closeWith closes the network connection when ctx ends before stop is called.
-func closeWith(ctx context.Context, network net.Conn) (stop func()) {
-	cancel := rescue.After(ctx, network.Close)
-	return func() { cancel() }
-}
-
 func (c *Client) pahoOptions(network net.Conn, conn *connection) *paho.ClientOptions {
-	return paho.NewClientOptions().
+	return mqtt.PahoOptions(clientID, c.options.User, c.options.Password, mqtt.KeepAlive).
 		AddBroker("tcp://broker"). // not asked: the connection is open
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return network, nil }).
-		SetClientID(clientID).
-		SetUsername(c.options.User).
-		SetPassword(c.options.Password).
-		SetProtocolVersion(4).
-		SetCleanSession(true).
-		SetAutoReconnect(false).
-		SetConnectRetry(false).
-		SetConnectTimeout(connectTimeout).
-		SetKeepAlive(keepAlive).
-		SetPingTimeout(connectTimeout).
-		SetWriteTimeout(connectTimeout).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
 			select {
 			case conn.answers <- m.Payload():

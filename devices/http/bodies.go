@@ -36,19 +36,15 @@ func newBodyShares(most, each int) bodyShares {
 }
 
 func (s bodyShares) take(caller devices.Caller, token string) (leave func(), ok bool) {
-	if caller.Via != devices.ViaFleetToken {
-		return s.devices.Take(string(caller.Device), false)
+	leaveDevice, ok := s.devices.Take(string(caller.Device), false)
+	if !ok || caller.Via != devices.ViaFleetToken {
+		return leaveDevice, ok
 	}
 	leaveFleet, ok := s.fleet.Take(token, false)
 	if !ok {
-		return nil, false
+		leaveDevice()
 	}
-	leaveDevice, ok := s.devices.Take(string(caller.Device), false)
-	if !ok {
-		leaveFleet()
-		return nil, false
-	}
-	return func() { leaveDevice(); leaveFleet() }, true
+	return func() { leaveDevice(); leaveFleet() }, ok
 }
 
 // read reads a report, within the time that the server gives a request. A body that

@@ -9,8 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// Describe puts the report into the contract, with how refusals look there; its
-// handler is not huma's.
+// Describe puts the report into the contract, where refusals look like that one.
 func Describe(operations huma.API, refusal *huma.Response) {
 	schemas := operations.OpenAPI().Components.Schemas
 	reply := huma.SchemaFromType(schemas, reflect.TypeFor[devices.Reply]())

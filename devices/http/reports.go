@@ -3,7 +3,9 @@ package http
 
 import (
 	"cmp"
+	"encoding/json"
 	"log/slog"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,15 +15,12 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-const (
-	transport  = "http" // in metrics
-	maxReports = 512
-)
+const transport = "http" // in metrics
 
-// Options of Reports.
+// Options of Reports; Handler, Refused and Logger are required.
 type Options struct {
 	Handler     devices.Handler
-	Refused     func(r *http.Request, device string, err error) // whose sender may not report; default: nobody is told
+	Refused     func(r *http.Request, device string, err error) // is told of senders that may not report
 	Logger      *slog.Logger
 	LongPollMax time.Duration // how long an answer may wait, in whole seconds; 0: none does
 	MaxReports  int           // answered at once, without those that wait; beyond it devices are told to come later; default 512
@@ -38,10 +37,7 @@ type Reports struct {
 
 // New returns what serves the pattern POST /v1/devices/{device}/report.
 func New(o Options) *Reports {
-	o.MaxReports = cmp.Or(o.MaxReports, maxReports)
-	if o.Refused == nil {
-		o.Refused = func(*http.Request, string, error) {}
-	}
+	o.MaxReports = cmp.Or(o.MaxReports, 512)
 	return &Reports{Options: o, underway: make(chan struct{}, o.MaxReports), bodies: newBodies(o.MaxReports)}
 }
 
@@ -134,3 +130,49 @@ func Bearer(header string) string {
 }
 
 func bearer(r *http.Request) string { return Bearer(r.Header.Get("Authorization")) }
+
+// problem is the body of a refusal (RFC 9457).
+type problem struct {
+	Type          string `json:"type"`
+	Title         string `json:"title"`
+	Status        int    `json:"status"`
+	Code          string `json:"code"`
+	Detail        string `json:"detail"`
+	ReportAfterMS int64  `json:"report_after_ms"`
+}
+
+// Refuse tells a device why its report is not answered, and when it is to come
+// back.
+func Refuse(w http.ResponseWriter, r devices.Refusal, after time.Duration) {
+	body, _ := json.Marshal(problem{"about:blank", http.StatusText(r.Status), r.Status, r.Code, r.Detail, after.Milliseconds()}) // plain fields: cannot fail
+	switch r.Status {
+	case http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
+	case http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="dispatcher"`)
+	}
+	write(w, r.Status, "application/problem+json", body)
+}
+
+func (h *Reports) refuse(w http.ResponseWriter, r *http.Request, err error, started time.Time) {
+	refusal, device := devices.RefusalOf(err), r.PathValue("device")
+	if refusal.Status >= http.StatusInternalServerError {
+		h.Logger.WarnContext(r.Context(), "report not answered", "device", device, "err", err)
+	}
+	if refusal.Reason == devices.ReasonForbidden {
+		h.Refused(r, device, err)
+	}
+	h.Handler.CountReport(transport, refusal.Code, time.Since(started))
+	Refuse(w, refusal, h.Handler.AfterRefusal(refusal.Reason))
+}
+
+func write(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+func busy(detail string) error {
+	return &devices.Error{Reason: devices.ReasonBusyServer, Code: string(devices.ReasonBusyServer), Detail: detail}
+}

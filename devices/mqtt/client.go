@@ -98,7 +98,7 @@ func (c *Client) Wake(device devices.ID, hold time.Duration) {
 // it is another after a connection that did not last: somebody else may have
 // taken it.
 func (c *Client) stayConnected(ctx context.Context) {
-	id, pause, told := c.newID(), reconnectAfter, ""
+	id, pause, told := newID(), reconnectAfter, ""
 	for {
 		began := time.Now()
 		subscribed := false
@@ -120,7 +120,7 @@ func (c *Client) stayConnected(ctx context.Context) {
 		if time.Since(began) > c.options.KeepAlive { // one that ended sooner did not work
 			pause = reconnectAfter
 		} else if subscribed {
-			id = c.newID()
+			id = newID()
 		}
 		if !wait(ctx, time.Duration(rand.Int64N(int64(pause)))) { //nolint:gosec // jitter
 			return

@@ -75,27 +75,32 @@ func (c *connection) connect(ctx context.Context) error {
 	return token.Error()
 }
 
-func (c *Client) newID() string { return c.options.ClientIDPrefix + strings.ToLower(rand.Text()[:12]) }
+func newID() string { return "dispatcher-" + strings.ToLower(rand.Text()[:12]) }
 
-// pahoOptions spells out what paho's defaults would get wrong: messages are
-// acknowledged by us, in their order, the session is clean, the protocol is
-// 3.1.1 without a second try at 3.1, and connecting again is our own affair.
-func (c *Client) pahoOptions(ctx context.Context, id string, now *connection) *paho.ClientOptions {
+// PahoOptions spells out what paho's defaults would get wrong, for other clients
+// of the same broker, too: the session is clean, the protocol is 3.1.1 without a
+// second try at 3.1, and connecting again is our own affair.
+func PahoOptions(id, user, password string, keepAlive time.Duration) *paho.ClientOptions {
 	return paho.NewClientOptions().
-		AddBroker(c.options.URL).
 		SetClientID(id).
-		SetUsername(c.options.User).
-		SetPassword(c.options.Password).
+		SetUsername(user).
+		SetPassword(password).
 		SetProtocolVersion(4).
 		SetCleanSession(true).
-		SetOrderMatters(true).
-		SetAutoAckDisabled(true).
 		SetAutoReconnect(false).
 		SetConnectRetry(false).
 		SetConnectTimeout(connectTimeout).
-		SetKeepAlive(c.options.KeepAlive).
-		SetPingTimeout(c.options.KeepAlive * 2 / 5). // paho looks each quarter of a keepalive: at the second look
-		SetWriteTimeout(writeTimeout).
+		SetKeepAlive(keepAlive).
+		SetPingTimeout(keepAlive * 2 / 5). // paho looks each quarter of a keepalive: at the second look
+		SetWriteTimeout(writeTimeout)
+}
+
+// pahoOptions lets us acknowledge messages, in their order.
+func (c *Client) pahoOptions(ctx context.Context, id string, now *connection) *paho.ClientOptions {
+	return PahoOptions(id, c.options.User, c.options.Password, c.options.KeepAlive).
+		AddBroker(c.options.URL).
+		SetOrderMatters(true).
+		SetAutoAckDisabled(true).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
 			c.options.Panicked.Do("receiving", func() { c.intake.receive(m) }) // in a goroutine of paho's
 		}).
@@ -107,6 +112,16 @@ func (c *Client) pahoOptions(ctx context.Context, id string, now *connection) *p
 			}
 			return conn, err
 		})
+}
+
+// Dialer returns what opens a network connection to the broker of a URL as
+// Options has it, for other clients of the same broker. Every write on it ends.
+func Dialer(broker string, settings *tls.Config) (func(context.Context) (net.Conn, error), error) {
+	u, err := parseURL(broker)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (net.Conn, error) { return dial(ctx, u, settings) }, nil
 }
 
 // dial opens the network connection.

@@ -158,7 +158,7 @@ func (in *intake) answer(ctx context.Context, r report) (reply devices.Reply) {
 		return nil
 	})
 	if in.workers.Told.Tell("handling a report of "+string(r.device), err) != nil {
-		in.count(devices.CodeUnavailable)
+		in.count(string(devices.ReasonUnavailable))
 		return in.refusal(r, devices.ReasonUnavailable)
 	}
 	return reply

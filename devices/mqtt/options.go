@@ -22,12 +22,14 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
+// KeepAlive is that of a client of the broker: one that hangs is given up after 1.5 of it.
+const KeepAlive = 10 * time.Second
+
 // Options of a Client. URL and Handler are required.
 type Options struct {
 	URL            string      // mqtt://host[:port], tcp://host[:port] or mqtts://host[:port]
 	User, Password string      // may be empty
 	TLS            *tls.Config // for mqtts; nil = the system's roots
-	ClientIDPrefix string      // a random suffix follows; default "dispatcher-"
 	Group          string      // of the shared subscription; default devices.Group
 
 	Workers       int           // goroutines that handle reports; default 32
@@ -53,14 +55,13 @@ func (o Options) withDefaults() (Options, error) {
 	if err != nil {
 		return o, err
 	}
-	o.URL = broker
-	o.ClientIDPrefix = cmp.Or(o.ClientIDPrefix, "dispatcher-")
+	o.URL = broker.String()
 	o.Group = cmp.Or(o.Group, devices.Group)
 	o.Workers = cmp.Or(o.Workers, 32)
 	o.Queue = cmp.Or(o.Queue, 64)
 	o.HandleTimeout = cmp.Or(o.HandleTimeout, 10*time.Second)
 	o.Patience = cmp.Or(o.Patience, 3*time.Second)
-	o.KeepAlive = cmp.Or(o.KeepAlive, 10*time.Second)
+	o.KeepAlive = cmp.Or(o.KeepAlive, KeepAlive)
 	o.BusyAfter = cmp.Or(o.BusyAfter, 10*time.Second)
 	if o.Workers < 0 || o.Queue < 0 || o.HandleTimeout < 0 || o.Patience < 0 || o.KeepAlive < 0 || o.BusyAfter < 0 {
 		return o, errors.New("mqtt: workers, queue and times must be positive")
@@ -76,17 +77,17 @@ func (o Options) withDefaults() (Options, error) {
 
 // parseURL checks the broker's URL and adds the port. Its errors never repeat
 // the URL, which may carry a password.
-func parseURL(raw string) (string, error) {
+func parseURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Hostname() == "" || u.Path != "" && u.Path != "/" {
-		return "", errors.New("mqtt: the URL must be mqtt://host[:port], tcp://host[:port] or mqtts://host[:port]")
+		return nil, errors.New("mqtt: the URL must be mqtt://host[:port], tcp://host[:port] or mqtts://host[:port]")
 	}
 	ports := map[string]string{"mqtt": "1883", "tcp": "1883", "mqtts": "8883"}
 	port, ok := ports[u.Scheme]
 	if !ok {
-		return "", fmt.Errorf("mqtt: the URL's scheme must be mqtt, tcp or mqtts, not %q", u.Scheme)
+		return nil, fmt.Errorf("mqtt: the URL's scheme must be mqtt, tcp or mqtts, not %q", u.Scheme)
 	}
 	u.Host = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
 	u.Path = ""
-	return u.String(), nil
+	return u, nil
 }

@@ -97,12 +97,6 @@ func (e *External) Close() error {
 // Inside is how many devices are inside now.
 func (e *External) Inside() int { return e.Stats().Inside }
 
-// HighWater is the most that were ever inside at once.
-func (e *External) HighWater() int { return e.Stats().HighWater }
-
-// OverLimitInstants is how many arrivals exceeded the capacity.
-func (e *External) OverLimitInstants() int64 { return e.Stats().OverLimitInstants }
-
 // Capacity is the number above which an arrival is one too many.
 func (e *External) Capacity() int {
 	e.mu.Lock()

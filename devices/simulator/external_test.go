@@ -37,7 +37,7 @@ func TestExternalCountsWhoIsInside(t *testing.T) {
 	if got := e.Inside(); got != 2 {
 		t.Fatalf("inside %d, want 2", got)
 	}
-	if got := e.OverLimitInstants(); got != 0 {
+	if got := e.Stats().OverLimitInstants; got != 0 {
 		t.Fatalf("over limit %d at the capacity, want 0", got)
 	}
 	c := enter(t, e, 2, 3)
@@ -83,12 +83,12 @@ func TestExternalTakesBackARaisedCapacity(t *testing.T) {
 	e.OnFull(func() int { return now })
 	enter(t, e, 0, 1)
 	enter(t, e, 1, 2)
-	if got := e.OverLimitInstants(); got != 1 {
+	if got := e.Stats().OverLimitInstants; got != 1 {
 		t.Fatalf("over limit %d, want 1", got)
 	}
 	now = 3
 	enter(t, e, 2, 3)
-	if got := e.OverLimitInstants(); got != 1 {
+	if got := e.Stats().OverLimitInstants; got != 1 {
 		t.Errorf("over limit %d after the capacity was raised, want 1", got)
 	}
 	if e.Capacity() != 3 {

@@ -96,17 +96,11 @@ func (a *API) operator(ctx context.Context, token string) (operator, error) {
 
 // note tells the gate of an error if it says that somebody was refused.
 func note(ctx context.Context, g *gate.Gate, err error, r gate.Refusal) {
-	switch asProblem(err).Status {
-	case http.StatusUnauthorized:
-		r.Reason = gate.Unauthenticated
-	case http.StatusForbidden:
-		r.Reason = gate.Forbidden
-	case http.StatusTooManyRequests:
-		r.Reason = gate.LockedOut
-	default:
-		return
+	reasons := map[int]gate.Reason{http.StatusUnauthorized: gate.Unauthenticated, http.StatusForbidden: gate.Forbidden, http.StatusTooManyRequests: gate.LockedOut}
+	if reason, ok := reasons[asProblem(err).Status]; ok {
+		r.Reason = reason
+		g.Refuse(ctx, r)
 	}
-	g.Refuse(ctx, r)
 }
 
 func (a *API) refuse(operations huma.API, ctx huma.Context, err error) {

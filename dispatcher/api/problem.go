@@ -50,7 +50,7 @@ func (p *Problem) because(err error) *Problem {
 	return p
 }
 
-// asProblem is the one mapping from the errors of this program to HTTP.
+// asProblem maps errors to HTTP: those that devices are told of, too, by their table.
 func asProblem(err error) *Problem {
 	var known *Problem
 	var tooLarge *http.MaxBytesError

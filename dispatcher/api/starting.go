@@ -32,11 +32,7 @@ func (s *Starting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		refusal := devices.RefusalOf(devices.ErrUnavailable)
 		refusal.Detail = "starting; send again"
-		devicehttp.Refuse(w, refusal, soon())
+		spread := 0.5 + rand.Float64() //nolint:gosec // jitter of those who come back
+		devicehttp.Refuse(w, refusal, time.Duration(spread*float64(retryUnavailable)))
 	}
-}
-
-// soon spreads those who come back.
-func soon() time.Duration {
-	return time.Duration((0.5 + rand.Float64()) * float64(retryUnavailable)) //nolint:gosec // jitter
 }

@@ -120,11 +120,18 @@ func (g *Gate) Refuse(ctx context.Context, r Refusal) {
 
 // RefuseReport is Refuse of a report over HTTP.
 func (g *Gate) RefuseReport(r *http.Request, device string, err error) {
-	reason := Forbidden
-	if errors.Is(err, devices.ErrUnauthenticated) {
-		reason = Unauthenticated
+	g.Refuse(r.Context(), Refusal{At: Report, Reason: ReasonOf(err), Principal: device, From: g.From(r), What: "report"})
+}
+
+// ReasonOf is why a device was refused with an error.
+func ReasonOf(err error) Reason {
+	switch {
+	case errors.Is(err, devices.ErrUnauthenticated):
+		return Unauthenticated
+	case errors.Is(err, devices.ErrUnavailable):
+		return Unavailable
 	}
-	g.Refuse(r.Context(), Refusal{At: Report, Reason: reason, Principal: device, From: g.From(r), What: "report"})
+	return Forbidden
 }
 
 func (g *Gate) tell(ctx context.Context, r Refusal) {

@@ -128,7 +128,7 @@ func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...fu
 	a := api.New(api.Options{
 		Gate:       o.Gate,
 		Dispatcher: b.dispatcher, Store: b.store, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, Metrics: prometheus.NewRegistry(), Version: "test",
-		Logger: slog.New(slog.DiscardHandler), Reports: devicehttp.New(devicehttp.Options{Handler: b.dispatcher, Logger: slog.New(slog.DiscardHandler)}),
+		Logger: slog.New(slog.DiscardHandler), Reports: devicehttp.New(devicehttp.Options{Handler: b.dispatcher, Refused: o.Gate.RefuseReport, Logger: slog.New(slog.DiscardHandler)}),
 	})
 	o.API = a
 	if o.System.Checks == nil {
