@@ -84,6 +84,18 @@ func TestTooManyReportsAreToldToWait(t *testing.T) {
 	b.report("e", `{}`).must(200)
 }
 
+// A device that is deleted while its report is handled sends it again, and is then told.
+func TestADeviceDeletedMeanwhileIsToSendAgain(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.report("d", `{}`).must(200)
+	deleted := func() { b.call("DELETE", "/v1/devices/d", adminToken, nil) }
+	b.store.merge.Store(&deleted)
+	if p := b.report("d", `{"attributes":{"k":1}}`).problem(503, "unavailable"); p.ReportAfterMS != 3000 {
+		t.Errorf("report_after_ms %d", p.ReportAfterMS)
+	}
+}
+
 // until polls for a condition.
 func until(t *testing.T, condition func() bool) {
 	t.Helper()

@@ -62,6 +62,7 @@ type ledger struct {
 	*store.Store
 	pool  atomic.Pointer[func()] // called before a pool is read
 	views atomic.Pointer[func()] // before devices are read for their reports
+	merge atomic.Pointer[func()] // before the attributes of a report are merged
 }
 
 func (l *ledger) Views(ctx context.Context, names []string) ([]store.View, error) {
@@ -69,6 +70,13 @@ func (l *ledger) Views(ctx context.Context, names []string) ([]store.View, error
 		(*spoil)()
 	}
 	return l.Store.Views(ctx, names)
+}
+
+func (l *ledger) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
+	if spoil := l.merge.Load(); spoil != nil {
+		(*spoil)()
+	}
+	return l.Store.MergeAttributes(ctx, id, patch)
 }
 
 func (l *ledger) Pool(ctx context.Context, name string) (store.Pool, error) {
