@@ -13,6 +13,7 @@ func TestNothingIsRetained(t *testing.T) {
 	if token := a.Publish(devices.ReportTopic("a"), 1, true, "old"); !token.WaitTimeout(patience) {
 		t.Fatal("no answer")
 	}
+	a.subscribe(t, devices.ReplyTopic("a")) // answered in order: the broker is done with the report
 	o, inside := options(b, "dispatcher-1", internalUser, "internal")
 	if err := inside.connect(t, o); err != nil {
 		t.Fatal(err)
