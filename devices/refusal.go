@@ -26,8 +26,8 @@ type Refusal struct {
 	Session string // Detail for a device whose session was let in; empty: the same
 }
 
-// Refusals is the one table of what transports say of errors. That of an error
-// which is in no row is the last. An Error brings its own code and detail.
+// Refusals is the one table of what transports say of errors. An error in no row
+// is told as the last one. An Error brings its own code and detail.
 func Refusals() []Refusal {
 	return []Refusal{
 		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, false, "", "", ""},

@@ -24,8 +24,8 @@ const (
 	reconnectAfter = time.Second
 	reconnectMax   = 2 * time.Second
 
-	// What the library had read from the broker before it agreed to send no
-	// more has reached us by then.
+	// Reports that the library had read from the broker before it agreed to send no
+	// more have reached us by then.
 	lastReports = 50 * time.Millisecond
 )
 
