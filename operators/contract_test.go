@@ -1,0 +1,236 @@
+package operators_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"iter"
+	"net/http"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// heard keeps what was asked, and the last answer.
+type heard struct {
+	mu    sync.Mutex
+	asked []string // GET /v1/pools
+	last  []byte
+	from  string
+}
+
+// RoundTrip asks the dispatcher.
+func (h *heard) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked, h.from = append(h.asked, r.Method+" "+r.URL.Path), path.Base(r.URL.Path)
+	h.last, err = io.ReadAll(answer.Body)
+	answer.Body = io.NopCloser(bytes.NewReader(h.last))
+	return answer, err
+}
+
+// same says that a value has all that the server said, and nothing else. Of a list
+// it has the entries.
+func (h *heard) same(t *testing.T, call string, value any) {
+	t.Helper()
+	text, err := json.Marshal(value)
+	if err != nil {
+		t.Fatalf("%s: %v", call, err)
+	}
+	said := json.RawMessage(h.last)
+	if text[0] == '[' {
+		var page map[string]json.RawMessage
+		if err := json.Unmarshal(h.last, &page); err != nil {
+			t.Fatalf("%s: %v", call, err)
+		}
+		said = page[h.from]
+	}
+	var got, want any
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatalf("%s: %v", call, err)
+	}
+	if err := json.Unmarshal(said, &want); err != nil {
+		t.Fatalf("%s: %v: %s", call, err, said)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s: the type differs from what the server said:\n%s", call, diff)
+	}
+}
+
+// all is a list whole.
+func all[T any](t *testing.T, entries iter.Seq2[T, error]) []T {
+	t.Helper()
+	var list []T
+	for entry, err := range entries {
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, entry)
+	}
+	if len(list) == 0 {
+		t.Fatalf("nothing is listed: %T", list)
+	}
+	return list
+}
+
+// contract is a client whose answers are compared with what the server said.
+type contract struct {
+	*testing.T
+	*operators.Client
+	heard *heard
+	ctx   context.Context //nolint:containedctx // that of the test
+}
+
+// check compares the answer of a call that was just made.
+func (c *contract) check(call string, value any, err error) {
+	c.Helper()
+	if err != nil {
+		c.Fatalf("%s: %v", call, err)
+	}
+	c.heard.same(c.T, call, value)
+}
+
+// Every operation of the document has a method, and the types lose nothing of what
+// the server says.
+func TestEveryOperationHasAMethod(t *testing.T) {
+	t.Parallel()
+	h := &heard{}
+	client, err := operators.New(operators.Config{URL: os.Getenv("DISPATCHER_URL"), Token: os.Getenv("DISPATCHER_TOKEN"), Transport: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &contract{T: t, Client: client, heard: h, ctx: t.Context()}
+	c.pools()
+	c.devices()
+	batch := c.batches()
+	c.tasks(batch)
+	c.slots()
+	c.accounts()
+	c.endings(batch)
+	for operation := range c.operations() {
+		form := regexp.MustCompile("^" + regexp.MustCompile(`\\\{[^/]+\\\}`).ReplaceAllString(regexp.QuoteMeta(operation), "[^/]+") + "$")
+		if !matched(form, h.asked) {
+			t.Errorf("%s: no method calls it", operation)
+		}
+	}
+}
+
+func matched(form *regexp.Regexp, asked []string) bool {
+	for _, one := range asked {
+		if form.MatchString(one) {
+			return true
+		}
+	}
+	return false
+}
+
+// operations are those of operators.
+func (c *contract) operations() map[string]bool {
+	response, err := http.Get(os.Getenv("DISPATCHER_URL") + "/openapi.json")
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer response.Body.Close()
+	var document struct {
+		Paths map[string]map[string]struct{ OperationID string }
+	}
+	if err := json.NewDecoder(response.Body).Decode(&document); err != nil {
+		c.Fatal(err)
+	}
+	found := map[string]bool{}
+	for at, methods := range document.Paths {
+		for method, operation := range methods {
+			if operation.OperationID != "report" {
+				found[strings.ToUpper(method)+" "+at] = true
+			}
+		}
+	}
+	if len(found) < 40 {
+		c.Fatalf("%d operations", len(found))
+	}
+	return found
+}
+
+func (c *contract) pools() {
+	limits := []operators.Policy{{Name: "starts", Per: "tags.nobody", Algorithm: "sliding", Windows: []operators.PolicyWindow{{Max: 30, PerMS: 60_000}}}}
+	put, err := c.PutPool(c.ctx, "c", operators.PoolSettings{Capacity: 3, Limits: limits, Windows: []operators.Window{{Cron: "* * * * *", Duration: "2m"}}})
+	c.check("PutPool", put, err)
+	changed, err := c.ChangePool(c.ctx, "c", operators.PoolPatch{
+		Capacity: operators.Set(2), LeaseMS: operators.Set(int64(600_000)), Paused: operators.Set(true), Windows: operators.Default[[]operators.Window](),
+	})
+	c.check("ChangePool", changed, err)
+	resumed, err := c.ResumePool(c.ctx, "c")
+	c.check("ResumePool", resumed, err)
+	paused, err := c.PausePool(c.ctx, "c", "a look first")
+	c.check("PausePool", paused, err)
+	if changed.Capacity != 2 || !changed.Paused || resumed.Paused || len(resumed.Windows) > 0 || paused.PauseReason != "a look first" || paused.PausedAt == nil {
+		c.Errorf("%+v, %+v, %+v", changed, resumed, paused)
+	}
+	if _, err := c.ResumePool(c.ctx, "c"); err != nil {
+		c.Fatal(err)
+	}
+	pool, err := c.Pool(c.ctx, "c")
+	c.check("Pool", pool, err)
+	c.check("Pools", all(c.T, c.Pools(c.ctx)), nil)
+	limited, err := c.Limited(c.ctx, "c", 5)
+	if err != nil || len(limited) != 0 {
+		c.Errorf("Limited: %v, %v", limited, err)
+	}
+}
+
+func (c *contract) devices() {
+	made, err := c.CreateDevice(c.ctx, operators.NewDevice{ID: "c-1", Tags: map[string]string{"site": "hz"}})
+	c.check("CreateDevice", made, err)
+	site := "sh"
+	changed, err := c.ChangeDevice(c.ctx, "c-1", operators.DevicePatch{Tags: operators.Set(map[string]*string{"site": nil, "area": &site})})
+	c.check("ChangeDevice", changed, err)
+	if made.Token == "" || len(changed.Tags) != 1 || changed.Tags["area"] != site {
+		c.Errorf("%+v, %+v", made, changed)
+	}
+	blocked, err := c.BlockDevice(c.ctx, "c-1")
+	c.check("BlockDevice", blocked, err)
+	unblocked, err := c.UnblockDevice(c.ctx, "c-1")
+	c.check("UnblockDevice", unblocked, err)
+	rotated, err := c.RotateToken(c.ctx, "c-1", time.Minute)
+	c.check("RotateToken", rotated, err)
+	device, err := c.Device(c.ctx, "c-1")
+	c.check("Device", device, err)
+	c.check("Devices", all(c.T, c.Devices(c.ctx, operators.DeviceFilter{Tags: []string{"area:sh"}, Blocked: "false"})), nil)
+	var tokens bytes.Buffer
+	err = c.ImportDevices(c.ctx, strings.NewReader("device,site\nc-2,bj\n"), operators.TypeCSV, "", operators.TypeCSV, &tokens)
+	if err != nil || !strings.HasPrefix(tokens.String(), "device,token\nc-2,") {
+		c.Errorf("ImportDevices: %v, %q", err, tokens.String())
+	}
+	c.report("c-1", made.Token)
+}
+
+// report is what a device sends that has nothing to say.
+func (c *contract) report(device, token string) {
+	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, os.Getenv("DISPATCHER_URL")+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"1"}`))
+	if err != nil {
+		c.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		c.Fatalf("%s: %s", device, answer.Status)
+	}
+}

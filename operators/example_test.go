@@ -1,0 +1,140 @@
+package operators_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// connect finds the dispatcher as the commands do.
+func connect() *operators.Client {
+	c, err := operators.New(operators.Config{URL: os.Getenv("DISPATCHER_URL"), Token: os.Getenv("DISPATCHER_TOKEN"), Agent: "example/1"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return c
+}
+
+// A pool with two slots, and a task for each of three devices.
+func Example() {
+	ctx := context.Background()
+	c, err := operators.New(operators.Config{URL: os.Getenv("DISPATCHER_URL"), Token: os.Getenv("DISPATCHER_TOKEN")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := c.PutPool(ctx, "example", operators.PoolSettings{Capacity: 2}); err != nil {
+		log.Fatal(err)
+	}
+	made, err := c.CreateBatch(ctx, operators.NewBatch{
+		Pool: "example", Kind: "speedtest", Payload: json.RawMessage(`{"streams":4}`), Devices: []string{"a-1", "a-2", "a-3"},
+	}, operators.QueueMode{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for task, err := range c.Tasks(ctx, operators.TaskFilter{Batch: made.ID}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(task.Device, task.State, string(task.Payload))
+	}
+	// Output:
+	// a-1 pending {"streams":4}
+	// a-2 pending {"streams":4}
+	// a-3 pending {"streams":4}
+}
+
+// A refusal has a code for programs, and a detail for people.
+func ExampleProblem() {
+	_, err := connect().Pool(context.Background(), "nowhere")
+	if p, ok := errors.AsType[*operators.Problem](err); ok {
+		fmt.Println(p.Status, p.Code)
+	}
+	// Output: 404 not_found
+}
+
+// What is not said stays as it is.
+func ExampleClient_ChangePool() {
+	ctx, c := context.Background(), connect()
+	lease := int64(60_000)
+	if _, err := c.PutPool(ctx, "changing", operators.PoolSettings{Capacity: 2, LeaseMS: &lease}); err != nil {
+		log.Fatal(err)
+	}
+	p, err := c.ChangePool(ctx, "changing", operators.PoolPatch{Capacity: operators.Set(5)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(p.Capacity, p.LeaseMS)
+	p, err = c.ChangePool(ctx, "changing", operators.PoolPatch{LeaseMS: operators.Default[int64]()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(p.Capacity, p.LeaseMS)
+	// Output:
+	// 5 60000
+	// 5 300000
+}
+
+// A program that keeps its key creates one batch, however often it runs.
+func ExampleWithKey() {
+	c := connect()
+	if _, err := c.PutPool(context.Background(), "keyed", operators.PoolSettings{Capacity: 1}); err != nil {
+		log.Fatal(err)
+	}
+	ctx := operators.WithKey(context.Background(), "nightly-2027-01-31")
+	nightly := operators.NewBatch{Pool: "keyed", Devices: []string{"k-1"}}
+	first, err := c.CreateBatch(ctx, nightly, operators.QueueMode{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	again, err := c.CreateBatch(ctx, nightly, operators.QueueMode{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(first.ID == again.ID)
+	// Output: true
+}
+
+// Why says what a task waits for.
+func ExampleClient_Why() {
+	ctx, c := context.Background(), connect()
+	if _, err := c.PutPool(ctx, "full", operators.PoolSettings{Capacity: 0}); err != nil {
+		log.Fatal(err)
+	}
+	made, err := c.CreateBatch(ctx, operators.NewBatch{Pool: "full", Devices: []string{"w-1"}}, operators.QueueMode{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for task, err := range c.Tasks(ctx, operators.TaskFilter{Batch: made.ID}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		why, err := c.Why(ctx, task.ID)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(why.State, why.Reasons[0].Code)
+	}
+	// Output: pending pool_full
+}
+
+// From the first event of a pool on, until something ends the loop.
+func ExampleClient_FollowEvents() {
+	ctx, c := context.Background(), connect()
+	if _, err := c.PutPool(ctx, "told", operators.PoolSettings{Capacity: 1}); err != nil {
+		log.Fatal(err)
+	}
+	enough := errors.New("enough")
+	err := c.FollowEvents(ctx, operators.EventFilter{Pool: "told"}, operators.Live{Last: "0"}, func(e operators.Event) error {
+		fmt.Println(e.Kind, e.Actor)
+		return enough
+	})
+	fmt.Println(err)
+	// Output:
+	// pool.created bootstrap
+	// enough
+}
