@@ -2,12 +2,15 @@ package limits
 
 import "github.com/fleetslots/dispatcher/limits/policy"
 
-// Policy is what an operator writes; the others are its parts.
 type (
-	Policy    = policy.Policy
-	Window    = policy.Window
+	// Policy is one limit as an operator writes it.
+	Policy = policy.Policy
+	// Window is one of a sliding policy.
+	Window = policy.Window
+	// Algorithm is how a policy counts.
 	Algorithm = policy.Algorithm
-	Period    = policy.Period
+	// Period is a stretch of the calendar.
+	Period = policy.Period
 )
 
 // The algorithms and periods.

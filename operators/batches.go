@@ -171,7 +171,7 @@ func (c *Client) StreamBatch(ctx context.Context, b NewBatch, mode QueueMode, fo
 }
 
 func (m QueueMode) query() url.Values {
-	q := values("unknown_devices", m.UnknownDevices)
+	q := Query("unknown_devices", m.UnknownDevices)
 	if m.DryRun {
 		q.Set("dry_run", "true")
 	}

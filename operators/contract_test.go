@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -123,19 +124,10 @@ func TestEveryOperationHasAMethod(t *testing.T) {
 	c.endings(batch)
 	for operation := range c.operations() {
 		form := regexp.MustCompile("^" + regexp.MustCompile(`\\\{[^/]+\\\}`).ReplaceAllString(regexp.QuoteMeta(operation), "[^/]+") + "$")
-		if !matched(form, h.asked) {
+		if !slices.ContainsFunc(h.asked, form.MatchString) {
 			t.Errorf("%s: no method calls it", operation)
 		}
 	}
-}
-
-func matched(form *regexp.Regexp, asked []string) bool {
-	for _, one := range asked {
-		if form.MatchString(one) {
-			return true
-		}
-	}
-	return false
 }
 
 // operations are those of operators.

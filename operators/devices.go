@@ -78,7 +78,7 @@ type DeviceFilter struct {
 }
 
 func (f DeviceFilter) query() url.Values {
-	q := values("profile", f.Profile, "blocked", f.Blocked, "prefix", f.Prefix, "recent", numberIf(int64(f.Recent)))
+	q := Query("profile", f.Profile, "blocked", f.Blocked, "prefix", f.Prefix, "recent", numberIf(int64(f.Recent)))
 	q["tag"] = f.Tags
 	return q
 }
@@ -106,7 +106,7 @@ func (c *Client) CreateDevice(ctx context.Context, d NewDevice) (made DeviceCrea
 // tokens are not shown again.
 func (c *Client) ImportDevices(ctx context.Context, file io.Reader, form, existing, accept string, tokens io.Writer) error {
 	return c.Copy(ctx, Request{
-		Method: http.MethodPost, Path: Path("devices"), Query: values("existing", existing), Content: form, Accept: accept, Key: keyOf(ctx), Once: true,
+		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", existing), Content: form, Accept: accept, Key: keyOf(ctx), Once: true,
 		Open: func() (io.ReadCloser, error) { return io.NopCloser(file), nil },
 	}, tokens)
 }
@@ -118,7 +118,7 @@ func (c *Client) ChangeDevice(ctx context.Context, id string, p DevicePatch) (De
 
 // DeleteDevice deletes a device and its tokens; with cancel also one with open tasks.
 func (c *Client) DeleteDevice(ctx context.Context, id string, cancel bool) (gone DeviceDeleted, err error) {
-	r := Request{Method: http.MethodDelete, Path: Path("devices", id), Query: values("cancel", strconv.FormatBool(cancel))}
+	r := Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancel))}
 	err = c.Do(ctx, r, &gone)
 	return gone, err
 }

@@ -38,7 +38,7 @@ type EventFilter struct {
 }
 
 func (f EventFilter) query() url.Values {
-	return values("kind", f.Kind, "actor", f.Actor, "pool", f.Pool, "batch", numberIf(f.Batch), "task", numberIf(f.Task), "device", f.Device)
+	return Query("kind", f.Kind, "actor", f.Actor, "pool", f.Pool, "batch", numberIf(f.Batch), "task", numberIf(f.Task), "device", f.Device)
 }
 
 // Events are all events that match, newest first.

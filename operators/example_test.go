@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log"
 	"os"
 
 	"github.com/fleetslots/dispatcher/operators"
@@ -15,7 +14,7 @@ import (
 func connect() *operators.Client {
 	c, err := operators.New(operators.Config{URL: os.Getenv("DISPATCHER_URL"), Token: os.Getenv("DISPATCHER_TOKEN"), Agent: "example/1"})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	return c
 }
@@ -25,20 +24,20 @@ func Example() {
 	ctx := context.Background()
 	c, err := operators.New(operators.Config{URL: os.Getenv("DISPATCHER_URL"), Token: os.Getenv("DISPATCHER_TOKEN")})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	if _, err := c.PutPool(ctx, "example", operators.PoolSettings{Capacity: 2}); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	made, err := c.CreateBatch(ctx, operators.NewBatch{
 		Pool: "example", Kind: "speedtest", Payload: json.RawMessage(`{"streams":4}`), Devices: []string{"a-1", "a-2", "a-3"},
 	}, operators.QueueMode{})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	for task, err := range c.Tasks(ctx, operators.TaskFilter{Batch: made.ID}) {
 		if err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 		fmt.Println(task.Device, task.State, string(task.Payload))
 	}
@@ -62,16 +61,16 @@ func ExampleClient_ChangePool() {
 	ctx, c := context.Background(), connect()
 	lease := int64(60_000)
 	if _, err := c.PutPool(ctx, "changing", operators.PoolSettings{Capacity: 2, LeaseMS: &lease}); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	p, err := c.ChangePool(ctx, "changing", operators.PoolPatch{Capacity: operators.Set(5)})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println(p.Capacity, p.LeaseMS)
 	p, err = c.ChangePool(ctx, "changing", operators.PoolPatch{LeaseMS: operators.Default[int64]()})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println(p.Capacity, p.LeaseMS)
 	// Output:
@@ -83,17 +82,17 @@ func ExampleClient_ChangePool() {
 func ExampleWithKey() {
 	c := connect()
 	if _, err := c.PutPool(context.Background(), "keyed", operators.PoolSettings{Capacity: 1}); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	ctx := operators.WithKey(context.Background(), "nightly-2027-01-31")
 	nightly := operators.NewBatch{Pool: "keyed", Devices: []string{"k-1"}}
 	first, err := c.CreateBatch(ctx, nightly, operators.QueueMode{})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	again, err := c.CreateBatch(ctx, nightly, operators.QueueMode{})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println(first.ID == again.ID)
 	// Output: true
@@ -103,19 +102,19 @@ func ExampleWithKey() {
 func ExampleClient_Why() {
 	ctx, c := context.Background(), connect()
 	if _, err := c.PutPool(ctx, "full", operators.PoolSettings{Capacity: 0}); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	made, err := c.CreateBatch(ctx, operators.NewBatch{Pool: "full", Devices: []string{"w-1"}}, operators.QueueMode{})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	for task, err := range c.Tasks(ctx, operators.TaskFilter{Batch: made.ID}) {
 		if err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 		why, err := c.Why(ctx, task.ID)
 		if err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 		fmt.Println(why.State, why.Reasons[0].Code)
 	}
@@ -126,7 +125,7 @@ func ExampleClient_Why() {
 func ExampleClient_FollowEvents() {
 	ctx, c := context.Background(), connect()
 	if _, err := c.PutPool(ctx, "told", operators.PoolSettings{Capacity: 1}); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	enough := errors.New("enough")
 	err := c.FollowEvents(ctx, operators.EventFilter{Pool: "told"}, operators.Live{Last: "0"}, func(e operators.Event) error {

@@ -13,11 +13,11 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// Policy says how often something may start; PolicyWindow is one of its windows.
-type (
-	Policy       = policy.Policy
-	PolicyWindow = policy.Window
-)
+// Policy says how often something may start.
+type Policy = policy.Policy
+
+// PolicyWindow is a window of a sliding policy.
+type PolicyWindow = policy.Window
 
 // Warned are the warnings of an answer.
 type Warned struct {
@@ -67,8 +67,8 @@ func numberIf(n int64) string {
 	return number(n)
 }
 
-// values are those that are not empty.
-func values(pairs ...string) url.Values {
+// Query has the values that are not empty.
+func Query(pairs ...string) url.Values {
 	q := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {

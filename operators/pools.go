@@ -181,6 +181,6 @@ func (c *Client) CheckGrant(ctx context.Context, pool string, token int64) (Gran
 // Limited are the subjects that the policies of a pool, its batches and profiles
 // refused most, 1 to 200 of them.
 func (c *Client) Limited(ctx context.Context, pool string, most int) ([]LimitedSubject, error) {
-	list, err := get[LimitedList](ctx, c, Path("pools", pool, "limited"), values("limit", strconv.Itoa(most)))
+	list, err := get[LimitedList](ctx, c, Path("pools", pool, "limited"), Query("limit", strconv.Itoa(most)))
 	return list.Limited, err
 }

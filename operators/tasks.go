@@ -97,7 +97,7 @@ type TaskFilter struct {
 }
 
 func (f TaskFilter) query() url.Values {
-	return values("device", f.Device, "batch", numberIf(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error)
+	return Query("device", f.Device, "batch", numberIf(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error)
 }
 
 // Bulk is what was done to many tasks.

@@ -49,7 +49,7 @@ func narrowed(path, typed string) url.Values {
 	if path != operators.Path("devices") {
 		return nil
 	}
-	return query("prefix", typed)
+	return operators.Query("prefix", typed)
 }
 
 func found(ctx context.Context, c *operators.Client, path, name, about, typed string) (names []cobra.Completion) {

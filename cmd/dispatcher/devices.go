@@ -47,7 +47,7 @@ func (d *deviceSelection) add(command *cobra.Command) {
 }
 
 func (d *deviceSelection) query() url.Values {
-	q := query("blocked", d.blocked, "prefix", d.prefix, "profile", d.profile)
+	q := operators.Query("blocked", d.blocked, "prefix", d.prefix, "profile", d.profile)
 	if d.recent != 0 {
 		q.Set("recent", strconv.Itoa(d.recent))
 	}

@@ -22,7 +22,7 @@ the profile. NDJSON has a line as {"id":"ar-7","tags":{"area":"330100"}} for eac
 device, and "profile" in it.`,
 		Args: cobra.NoArgs,
 		RunE: o.with(func(s *session, _ []string) error {
-			r := operators.Request{Method: http.MethodPost, Path: operators.Path("devices"), Query: query("existing", existing), Key: newKey(), Accept: operators.TypeCSV}
+			r := operators.Request{Method: http.MethodPost, Path: operators.Path("devices"), Query: operators.Query("existing", existing), Key: newKey(), Accept: operators.TypeCSV}
 			if s.json {
 				r.Accept = operators.TypeNDJSON
 			}

@@ -61,7 +61,7 @@ func (e *eventSelection) add(o *operator, command *cobra.Command) {
 }
 
 func (e *eventSelection) query() (url.Values, error) {
-	return query("kind", e.kind, "actor", e.actor, "pool", e.pool, "batch", e.batch, "task", e.task, "device", e.device, "order", e.order), nil
+	return operators.Query("kind", e.kind, "actor", e.actor, "pool", e.pool, "batch", e.batch, "task", e.task, "device", e.device, "order", e.order), nil
 }
 
 func (o *operator) eventsWatch() *cobra.Command {

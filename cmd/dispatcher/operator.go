@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -196,15 +195,4 @@ func counted(n int64, one, many string) string {
 		many = one
 	}
 	return fmt.Sprintf("%d %s", n, many)
-}
-
-// query has the values that are not empty.
-func query(pairs ...string) url.Values {
-	q := url.Values{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			q.Set(pairs[i], pairs[i+1])
-		}
-	}
-	return q
 }

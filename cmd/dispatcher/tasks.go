@@ -48,7 +48,7 @@ func (t *taskSelection) add(o *operator, command *cobra.Command) {
 }
 
 func (t *taskSelection) query() url.Values {
-	return query("device", t.device, "batch", t.batch, "pool", t.pool, "state", t.state, "kind", t.kind, "error", t.text)
+	return operators.Query("device", t.device, "batch", t.batch, "pool", t.pool, "state", t.state, "kind", t.kind, "error", t.text)
 }
 
 func (o *operator) tasksGet() *cobra.Command {

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -103,7 +102,7 @@ func (a *API) getTask(ctx context.Context, in *taskID) (*body[operators.TaskDeta
 	for i, at := range attempts {
 		detail.Attempts[i] = operators.Attempt{
 			Attempt: at.Number, Token: at.Token, Device: at.Device, Slot: at.Slot, Granted: stamp(at.GrantedAt),
-			Ended: stamp(at.EndedAt), EndedBy: string(at.EndedBy), Output: json.RawMessage(at.Output), Dropped: at.Dropped, Error: at.Error,
+			Ended: stamp(at.EndedAt), EndedBy: string(at.EndedBy), Output: at.Output, Dropped: at.Dropped, Error: at.Error,
 		}
 	}
 	return &body[operators.TaskDetail]{detail}, nil
@@ -119,9 +118,9 @@ func (a *API) cancelTask(ctx context.Context, in *taskID) (*body[operators.Task]
 
 func showTask(t store.Task) operators.Task {
 	return operators.Task{
-		ID: t.ID, Batch: t.Batch, Pool: t.Pool, Device: t.Device, Kind: t.Kind, Payload: json.RawMessage(t.Payload),
+		ID: t.ID, Batch: t.Batch, Pool: t.Pool, Device: t.Device, Kind: t.Kind, Payload: t.Payload,
 		Priority: t.Priority, State: string(t.State), Counted: t.Attempts, RetryAt: stampPointer(t.RetryAt),
-		Created: stamp(t.CreatedAt), Finished: stampPointer(t.FinishedAt), Output: json.RawMessage(t.Output), Dropped: t.Dropped, Error: t.Error,
+		Created: stamp(t.CreatedAt), Finished: stampPointer(t.FinishedAt), Output: t.Output, Dropped: t.Dropped, Error: t.Error,
 	}
 }
 
