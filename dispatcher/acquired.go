@@ -2,8 +2,10 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/coalesce"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -38,18 +40,30 @@ type claimed struct {
 	late bool // it was not claimed: too much time had passed
 }
 
-func newViewing(ledger Ledger, panicked rescue.Told) *convoys[string, store.View] {
-	view := func(ctx context.Context, names []string) ([]store.View, error) { return ledger.Views(ctx, names) }
-	c := newConvoys(view, viewLanes, viewsAtMost, viewLimit)
-	c.panicked = panicked
-	return c
+// viewing reads devices together, whatever they ask for.
+type viewing = coalesce.Calls[struct{}, string, store.View]
+
+func newViewing(ledger Ledger, panicked rescue.Told) *viewing {
+	view := func(ctx context.Context, _ struct{}, names []string) ([]store.View, error) {
+		return ledger.Views(ctx, names)
+	}
+	return &viewing{Call: view, Alone: hadNoEffect, Lanes: viewLanes, Most: viewsAtMost, Limit: viewLimit, Panicked: panicked}
 }
 
-func newClaiming(ledger Ledger, now func() time.Time, panicked rescue.Told) *convoys[acquired, claimed] {
-	claim := func(ctx context.Context, all []acquired) ([]claimed, error) { return claimAll(ctx, ledger, now(), all) }
-	c := newConvoys(claim, claimLanes, claimsAtMost, claimLimit)
-	c.panicked = panicked
-	return c
+// claiming is by pool: one that is locked holds up no other.
+type claiming = coalesce.Calls[string, acquired, claimed]
+
+func newClaiming(ledger Ledger, now func() time.Time, panicked rescue.Told) *claiming {
+	claim := func(ctx context.Context, _ string, all []acquired) ([]claimed, error) {
+		return claimAll(ctx, ledger, now(), all)
+	}
+	return &claiming{Call: claim, Alone: hadNoEffect, Lanes: claimLanes, Most: claimsAtMost, Limit: claimLimit, Panicked: panicked}
+}
+
+// hadNoEffect is certain of a call that failed; not after a panic in it.
+func hadNoEffect(err error) bool {
+	_, panicked := errors.AsType[*rescue.Panic](err)
+	return !panicked && !errors.Is(err, store.ErrOutcomeUnknown)
 }
 
 // claimAll claims in one transaction what is not too old by now.
@@ -67,7 +81,7 @@ func claimAll(ctx context.Context, ledger Ledger, now time.Time, all []acquired)
 	}
 	outcomes, err := ledger.Claim(ctx, claims)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // by the one who rides
+		return nil, err //nolint:wrapcheck // by the caller
 	}
 	for n, i := range of {
 		done[i].ClaimOutcome = outcomes[n]

@@ -68,8 +68,8 @@ type Dispatcher struct {
 	metrics  *metrics
 	refusals *refusals
 	away     outages
-	views    *convoys[string, store.View]
-	claiming *convoys[acquired, claimed] // by pool: one that is locked holds up no other
+	views    *viewing
+	claiming *claiming
 }
 
 // New builds a Dispatcher.

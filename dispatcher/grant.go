@@ -126,7 +126,7 @@ func (d *Dispatcher) grantWithin(ctx context.Context, h *handling, open []store.
 	}
 	h.committed = ""
 	err := d.grant(ctx, h, passed)
-	if errors.Is(err, store.ErrOutcomeUnknown) { // it is found out later
+	if !hadNoEffect(err) { // it is found out later
 		d.Policies.Uncounted(pool, reserved)
 	} else {
 		d.Policies.Settle(ctx, pool, h.committed, reserved)
@@ -215,13 +215,13 @@ func (h *handling) lineUp(after time.Duration) {
 // answer it does neither: if it went through, the next report finds the grant;
 // if not, reconciliation finds the slot.
 func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, claim acquired) error {
-	got, err := d.claiming.ride(ctx, claim.Pool, claim)
+	got, err := d.claiming.Do(ctx, claim.Pool, claim)
 	h.steps.Done("claimed", d.config.Now())
 	if err == nil && got.late {
 		err = fmt.Errorf("the slot came more than %s ago: too late", claimAge)
 	}
 	if err != nil {
-		if !errors.Is(err, store.ErrOutcomeUnknown) {
+		if hadNoEffect(err) {
 			d.Waiters.Return(ctx, claim.Pool, claim.Lease)
 		}
 		return fmt.Errorf("claiming a slot of pool %s: %w", claim.Pool, err)

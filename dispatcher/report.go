@@ -122,7 +122,7 @@ func (d *Dispatcher) unavailable(h *handling, err error) error {
 
 func (d *Dispatcher) look(ctx context.Context, device devices.ID) (store.View, error) {
 	asked := d.config.Now()
-	view, err := d.views.ride(ctx, "", string(device))
+	view, err := d.views.Do(ctx, struct{}{}, string(device))
 	d.away.ledger.saw(err, asked)
 	if err != nil {
 		return store.View{}, fmt.Errorf("%w: reading the device: %w", devices.ErrUnavailable, err)

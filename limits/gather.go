@@ -2,11 +2,11 @@ package limits
 
 import (
 	"context"
+	"errors"
 	"slices"
-	"sync"
 
+	"github.com/fleetslots/dispatcher/internal/coalesce"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
-	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // callsOfLane is how many calls of a lane are under way at most: enough to keep Redis
@@ -16,129 +16,34 @@ const callsOfLane = 2
 // lane is what may go in one call.
 type lane struct{ scope, mode string }
 
-// gather sends what is asked at the same time in one call: what comes while calls
-// are under way goes together when one of them returned. There is no timer, so who is
-// alone waits for nobody.
+// gather sends what is asked at the same time in one call. The client's timeouts bound it.
 type gather[Q, A any] struct {
-	send func(ctx context.Context, l lane, questions []Q) ([]A, error) // an answer for each question
-
-	mu    sync.Mutex
-	lanes map[lane]*queue[Q, A]
-}
-
-// queue of a lane; there is one while something is under way.
-type queue[Q, A any] struct {
-	running int
-	waiting []*asked[Q, A]
-}
-
-// asked are questions of one caller.
-type asked[Q, A any] struct {
-	questions []Q
-	answers   []A
-	err       error
-	done      chan struct{}
+	coalesce.Calls[lane, []Q, []A]
 }
 
 func newGather[Q, A any](send func(ctx context.Context, l lane, questions []Q) ([]A, error)) *gather[Q, A] {
-	rescued := func(ctx context.Context, l lane, questions []Q) (answers []A, err error) {
-		err = rescue.Call(func() (err error) {
-			answers, err = send(ctx, l, questions)
-			return err
-		})
-		return answers, err
-	}
-	return &gather[Q, A]{send: rescued, lanes: make(map[lane]*queue[Q, A])}
+	return &gather[Q, A]{coalesce.Calls[lane, []Q, []A]{
+		Lanes: callsOfLane, Most: chunk, Size: func(questions []Q) int { return len(questions) },
+		Alone: func(err error) bool { return !redisconn.Lost(err) },
+		Call: func(ctx context.Context, l lane, all [][]Q) ([][]A, error) {
+			answers, err := send(ctx, l, slices.Concat(all...))
+			if err != nil {
+				return nil, err
+			}
+			each := make([][]A, len(all))
+			for i, questions := range all {
+				each[i], answers = answers[:len(questions):len(questions)], answers[len(questions):]
+			}
+			return each, nil
+		},
+	}}
 }
 
-// ask returns an answer for each question. Who gives up waiting may have been asked
-// for all the same.
+// ask returns an answer for each question.
 func (g *gather[Q, A]) ask(ctx context.Context, l lane, questions []Q) ([]A, error) {
-	waiting := g.enter(l, questions)
-	if waiting == nil {
-		defer g.leave(ctx, l)
-		return g.send(ctx, l, questions)
+	answers, err := g.Do(ctx, l, questions)
+	if err != nil && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {
+		err = unavailable(l.scope, err)
 	}
-	select {
-	case <-waiting.done:
-		return waiting.answers, waiting.err
-	case <-ctx.Done():
-		return nil, unavailable(l.scope, ctx.Err())
-	}
-}
-
-// enter says what to wait for; nil: the caller sends its questions itself.
-func (g *gather[Q, A]) enter(l lane, questions []Q) *asked[Q, A] {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	q := g.lanes[l]
-	if q == nil {
-		q = &queue[Q, A]{}
-		g.lanes[l] = q
-	}
-	if q.running < callsOfLane {
-		q.running++
-		return nil
-	}
-	a := &asked[Q, A]{questions: questions, done: make(chan struct{})}
-	q.waiting = append(q.waiting, a)
-	return a
-}
-
-// leave ends a call. What came meanwhile goes on without the caller.
-func (g *gather[Q, A]) leave(ctx context.Context, l lane) {
-	if together := g.next(l); len(together) > 0 {
-		ctx := context.WithoutCancel(ctx) // it is not the caller's any more; the client's timeouts bound it
-		_ = rescue.Async(func() error {
-			g.goOn(ctx, l, together)
-			return nil
-		})
-	}
-}
-
-func (g *gather[Q, A]) goOn(ctx context.Context, l lane, together []*asked[Q, A]) {
-	for ; len(together) > 0; together = g.next(l) {
-		g.sendTogether(ctx, l, together)
-	}
-}
-
-// next takes what goes in one call; none: the call is over.
-func (g *gather[Q, A]) next(l lane) []*asked[Q, A] {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	q, n, size := g.lanes[l], 0, 0
-	for n < len(q.waiting) && (n == 0 || size+len(q.waiting[n].questions) <= chunk) {
-		size += len(q.waiting[n].questions)
-		n++
-	}
-	together := q.waiting[:n:n]
-	q.waiting = q.waiting[n:]
-	if n == 0 {
-		if q.running--; q.running == 0 {
-			delete(g.lanes, l)
-		}
-	}
-	return together
-}
-
-// sendTogether answers all. When Redis refuses, each is sent alone: what is wrong with
-// one is no matter of the others.
-func (g *gather[Q, A]) sendTogether(ctx context.Context, l lane, together []*asked[Q, A]) {
-	var questions []Q
-	for _, a := range together {
-		questions = append(questions, a.questions...)
-	}
-	answers, err := g.send(ctx, l, questions)
-	for _, a := range together {
-		switch {
-		case err != nil && len(together) > 1 && !redisconn.Lost(err):
-			a.answers, a.err = g.send(ctx, l, a.questions)
-		case err != nil:
-			a.err = err
-		default:
-			a.answers = slices.Clone(answers[:len(a.questions)])
-			answers = answers[len(a.questions):]
-		}
-		close(a.done)
-	}
+	return answers, err
 }

@@ -59,8 +59,8 @@ func behind(t *testing.T, test func(t *testing.T, h *held, ask func(context.Cont
 		ask := limits.Ask(h.send)
 		for range 2 {
 			go func() { _, _ = ask(t.Context(), []int{1}) }()
+			synctest.Wait()
 		}
-		synctest.Wait()
 		test(t, h, ask)
 	})
 }

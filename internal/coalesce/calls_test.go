@@ -1,4 +1,4 @@
-package dispatcher
+package coalesce
 
 import (
 	"context"
@@ -10,29 +10,39 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fleetslots/dispatcher/store"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
+
+// errUnknown is the failure of a call that may have had its effect.
+var errUnknown = errors.New("outcome unknown")
+
+func certain(err error) bool { return !errors.Is(err, errUnknown) }
 
 const minuteAtMost = time.Minute // that a test waits for what must come
 
-// road is what convoys call in these tests. A call waits until it is let go.
+// road is what is called in these tests. A call waits until it is let go.
 type road struct {
-	*convoys[int, int]
+	*Calls[string, int, int]
 	t     *testing.T
 	begun chan []int // what is in a call that has begun
 	open  chan error // lets one call go, with this error
+}
+
+// calling has one lane.
+func calling(call func(context.Context, string, []int) ([]int, error), most int, limit time.Duration) *Calls[string, int, int] {
+	return &Calls[string, int, int]{Call: call, Alone: certain, Lanes: 1, Most: most, Limit: limit}
 }
 
 // newRoad takes three in a call.
 func newRoad(t *testing.T, lanes int) *road {
 	t.Helper()
 	r := &road{t: t, begun: make(chan []int), open: make(chan error)}
-	r.convoys = newConvoys(r.travel, lanes, 3, time.Hour)
+	r.Calls = &Calls[string, int, int]{Call: r.travel, Alone: certain, Lanes: lanes, Most: 3, Limit: time.Hour}
 	return r
 }
 
 // travel doubles what it is given.
-func (r *road) travel(_ context.Context, all []int) ([]int, error) {
+func (r *road) travel(_ context.Context, _ string, all []int) ([]int, error) {
 	r.begun <- all
 	if err := <-r.open; err != nil {
 		return nil, err
@@ -56,7 +66,7 @@ func (r *road) send(ctx context.Context, key string, in int) <-chan arrived {
 	before := r.present(key)
 	there := make(chan arrived, 1)
 	go func() {
-		out, err := r.ride(ctx, key, in)
+		out, err := r.Do(ctx, key, in)
 		there <- arrived{in, out, err}
 	}()
 	until(r.t, "a rider waits or has left", func() bool { return r.present(key) != before })
@@ -120,10 +130,10 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestConvoyLeavesAtOnceAndTakesWhoCameMeanwhile: nobody waits for company; what
+// TestACallGoesAtOnceAndTakesWhatCameMeanwhile: nobody waits for company; what
 // comes up while all lanes are in use goes together, no more than fit, each with
 // its own outcome.
-func TestConvoyLeavesAtOnceAndTakesWhoCameMeanwhile(t *testing.T) {
+func TestACallGoesAtOnceAndTakesWhatCameMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t, 2)
 	first := r.send(t.Context(), "a", 1)
@@ -145,8 +155,8 @@ func TestConvoyLeavesAtOnceAndTakesWhoCameMeanwhile(t *testing.T) {
 	r.empty()
 }
 
-// TestConvoysOfOtherKeysDoNotWait: a pool that is locked holds up no other one.
-func TestConvoysOfOtherKeysDoNotWait(t *testing.T) {
+// TestCallsOfOtherKeysDoNotWait: a pool that is locked holds up no other one.
+func TestCallsOfOtherKeysDoNotWait(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t, 1)
 	stuck := r.send(t.Context(), "a", 1)
@@ -158,9 +168,9 @@ func TestConvoysOfOtherKeysDoNotWait(t *testing.T) {
 	r.doubled(stuck, other)
 }
 
-// TestConvoyThatFailsIsTriedForEachAlone: a bad one fails none of those beside it,
+// TestACallThatFailsIsMadeForEachAlone: a bad one fails none of those beside it,
 // unless the call may have taken effect.
-func TestConvoyThatFailsIsTriedForEachAlone(t *testing.T) {
+func TestACallThatFailsIsMadeForEachAlone(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("bad")
 	t.Run("for certain", func(t *testing.T) {
@@ -184,9 +194,9 @@ func TestConvoyThatFailsIsTriedForEachAlone(t *testing.T) {
 		t.Parallel()
 		r := newRoad(t, 1)
 		riders := r.three()
-		r.open <- fmt.Errorf("lost: %w", store.ErrOutcomeUnknown)
+		r.open <- fmt.Errorf("lost: %w", errUnknown)
 		for _, rider := range riders {
-			if a := <-rider; !errors.Is(a.err, store.ErrOutcomeUnknown) {
+			if a := <-rider; !errors.Is(a.err, errUnknown) {
 				t.Errorf("rider %d got %d, %v", a.in, a.out, a.err)
 			}
 		}
@@ -208,8 +218,8 @@ func (r *road) three() (riders []<-chan arrived) {
 	return riders
 }
 
-// TestWhoGivesUpDoesNotLeave: but what has left is waited for, since it takes effect.
-func TestWhoGivesUpDoesNotLeave(t *testing.T) {
+// TestACallerThatGivesUpIsNotCalledFor: but what has left is waited for, since it takes effect.
+func TestACallerThatGivesUpIsNotCalledFor(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t, 1)
 	ctx, giveUp := context.WithCancel(t.Context())
@@ -233,7 +243,7 @@ func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gate, calls := make(chan struct{}), 0
-		c := newConvoys(func(ctx context.Context, all []int) ([]int, error) {
+		c := calling(func(ctx context.Context, _ string, all []int) ([]int, error) {
 			calls++
 			<-gate
 			select {
@@ -242,13 +252,13 @@ func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-		}, 1, 10, 5*time.Second)
+		}, 10, 5*time.Second)
 		short, cancel := context.WithTimeout(t.Context(), 7*time.Second) // 4 s of it when it could leave
 		defer cancel()
 		var wait sync.WaitGroup
 		send := func(ctx context.Context, in int, failed error) {
 			wait.Go(func() {
-				if _, err := c.ride(ctx, "a", in); !errors.Is(err, failed) {
+				if _, err := c.Do(ctx, "a", in); !errors.Is(err, failed) {
 					t.Errorf("rider %d: %v, want %v", in, err, failed)
 				}
 			})
@@ -266,32 +276,33 @@ func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 	})
 }
 
-// TestConvoyThatPanicsLeavesNobodyBehind.
-func TestConvoyThatPanicsLeavesNobodyBehind(t *testing.T) {
+// TestACallThatPanicsLeavesNobodyBehind.
+func TestACallThatPanicsLeavesNobodyBehind(t *testing.T) {
 	t.Parallel()
-	c := newConvoys(func(context.Context, []int) ([]int, error) { panic("for the test") }, 1, 3, time.Hour)
+	c := calling(func(context.Context, string, []int) ([]int, error) { panic("for the test") }, 3, time.Hour)
 	for range 2 {
-		if _, err := c.ride(t.Context(), "a", 1); !errors.Is(err, store.ErrOutcomeUnknown) {
+		_, err := c.Do(t.Context(), "a", 1)
+		if _, panicked := errors.AsType[*rescue.Panic](err); !panicked {
 			t.Errorf("got %v", err)
 		}
 	}
 }
 
-// TestConvoysUnderLoad: each of many gets its own outcome, in far fewer calls.
-func TestConvoysUnderLoad(t *testing.T) {
+// TestCallsUnderLoad: each of many gets its own outcome, in far fewer calls.
+func TestCallsUnderLoad(t *testing.T) {
 	t.Parallel()
 	const riders = 500
 	calls := 0
 	gate := make(chan struct{})
-	c := newConvoys(func(_ context.Context, all []int) ([]int, error) {
+	c := calling(func(_ context.Context, _ string, all []int) ([]int, error) {
 		<-gate
 		calls++ // one lane: never at once
 		return slices.Clone(all), nil
-	}, 1, 50, time.Hour)
+	}, 50, time.Hour)
 	var wait sync.WaitGroup
 	for in := range riders {
 		wait.Go(func() {
-			if out, err := c.ride(t.Context(), "a", in); err != nil || out != in {
+			if out, err := c.Do(t.Context(), "a", in); err != nil || out != in {
 				t.Errorf("rider %d got %d, %v", in, out, err)
 			}
 		})
@@ -306,44 +317,5 @@ func TestConvoysUnderLoad(t *testing.T) {
 	wait.Wait()
 	if calls > 2*riders/50 {
 		t.Errorf("%d calls for %d riders", calls, riders)
-	}
-}
-
-// noting claims what it is given, and notes it.
-type noting struct {
-	Ledger
-	claims []store.Claim
-}
-
-func (n *noting) Claim(_ context.Context, claims []store.Claim) ([]store.ClaimOutcome, error) {
-	n.claims = append(n.claims, claims...)
-	out := make([]store.ClaimOutcome, len(claims))
-	for i, c := range claims {
-		out[i] = store.ClaimOutcome{Status: store.ClaimGranted, Grant: store.Grant{Task: c.Task}}
-	}
-	return out, nil
-}
-
-// TestWhatWaitedTooLongIsNotClaimed: of those that go together, each by its own age.
-func TestWhatWaitedTooLongIsNotClaimed(t *testing.T) {
-	t.Parallel()
-	now := time.Unix(1_000_000, 0)
-	ledger := &noting{}
-	got, err := claimAll(t.Context(), ledger, now, []acquired{
-		{store.Claim{Task: 1}, now.Add(-claimAge - 1)},
-		{store.Claim{Task: 2}, now.Add(-claimAge)},
-		{store.Claim{Task: 3}, now.Add(-time.Minute)},
-		{store.Claim{Task: 4}, now},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, late := range []bool{true, false, true, false} {
-		if got[i].late != late || (got[i].Status == store.ClaimGranted) == late || !late && got[i].Grant.Task != int64(i+1) {
-			t.Errorf("claim %d: %+v", i+1, got[i])
-		}
-	}
-	if len(ledger.claims) != 2 {
-		t.Errorf("claimed %+v", ledger.claims)
 	}
 }

@@ -1,0 +1,63 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// noting claims what it is given, and notes it.
+type noting struct {
+	Ledger
+	claims []store.Claim
+}
+
+func (n *noting) Claim(_ context.Context, claims []store.Claim) ([]store.ClaimOutcome, error) {
+	n.claims = append(n.claims, claims...)
+	out := make([]store.ClaimOutcome, len(claims))
+	for i, c := range claims {
+		out[i] = store.ClaimOutcome{Status: store.ClaimGranted, Grant: store.Grant{Task: c.Task}}
+	}
+	return out, nil
+}
+
+// TestWhatWaitedTooLongIsNotClaimed: of those that go together, each by its own age.
+func TestWhatWaitedTooLongIsNotClaimed(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_000_000, 0)
+	ledger := &noting{}
+	got, err := claimAll(t.Context(), ledger, now, []acquired{
+		{store.Claim{Task: 1}, now.Add(-claimAge - 1)},
+		{store.Claim{Task: 2}, now.Add(-claimAge)},
+		{store.Claim{Task: 3}, now.Add(-time.Minute)},
+		{store.Claim{Task: 4}, now},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, late := range []bool{true, false, true, false} {
+		if got[i].late != late || (got[i].Status == store.ClaimGranted) == late || !late && got[i].Grant.Task != int64(i+1) {
+			t.Errorf("claim %d: %+v", i+1, got[i])
+		}
+	}
+	if len(ledger.claims) != 2 {
+		t.Errorf("claimed %+v", ledger.claims)
+	}
+}
+
+// TestAPanicMayHaveHadItsEffect: what it was about is neither called for again nor given back.
+func TestAPanicMayHaveHadItsEffect(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]bool{
+		errors.New("refused"): true, store.ErrOutcomeUnknown: false,
+		rescue.Call(func() error { panic("for the test") }): false,
+	} {
+		if hadNoEffect(err) != want {
+			t.Errorf("%v: want %t", err, want)
+		}
+	}
+}
