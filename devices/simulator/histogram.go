@@ -1,16 +1,17 @@
 package simulator
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 // histogram is the cumulative buckets of a metric: how many values were at most so many seconds.
@@ -18,23 +19,19 @@ type histogram map[float64]float64
 
 // scrape reads a histogram of one pool from a page of metrics, and adds it up
 // over the other labels.
-func scrape(page io.Reader, name, pool string) histogram {
+func scrape(page io.Reader, name, pool string) (histogram, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(page)
 	h := histogram{}
-	lines := bufio.NewScanner(page)
-	for lines.Scan() {
-		labels, value, ok := strings.Cut(strings.TrimPrefix(lines.Text(), name+"_bucket{"), "} ")
-		if !ok || !strings.HasPrefix(lines.Text(), name) || !strings.Contains(labels, `pool=`+strconv.Quote(pool)) {
+	for _, m := range families[name].GetMetric() {
+		if !slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "pool" && l.GetValue() == pool }) {
 			continue
 		}
-		_, le, _ := strings.Cut(labels, `le="`)
-		le, _, _ = strings.Cut(le, `"`)
-		bound, err := strconv.ParseFloat(le, 64)
-		count, err2 := strconv.ParseFloat(value, 64)
-		if err == nil && err2 == nil {
-			h[bound] += count
+		for _, b := range m.GetHistogram().GetBucket() {
+			h[b.GetUpperBound()] += float64(b.GetCumulativeCount())
 		}
 	}
-	return h
+	return h, err
 }
 
 // minus is what was added since an earlier reading.
@@ -76,31 +73,30 @@ func (h histogram) quantile(q float64) time.Duration {
 func (o *Operator) handoffs(ctx context.Context, pool string) histogram {
 	sum := histogram{}
 	for _, base := range o.replicas.urls {
-		page, err := o.metrics(ctx, base)
+		of, err := o.histogram(ctx, base, "dispatcher_handoff_duration_seconds", pool)
 		if err != nil {
 			continue
 		}
-		for bound, count := range scrape(strings.NewReader(page), "dispatcher_handoff_duration_seconds", pool) {
+		for bound, count := range of {
 			sum[bound] += count
 		}
 	}
 	return sum
 }
 
-func (o *Operator) metrics(ctx context.Context, base string) (string, error) {
+func (o *Operator) histogram(ctx context.Context, base, name, pool string) (histogram, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/metrics", nil)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+o.token)
 	resp, err := o.http.RoundTrip(req)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("metrics: %s", resp.Status)
+		return nil, fmt.Errorf("metrics: %s", resp.Status)
 	}
-	page, err := io.ReadAll(resp.Body)
-	return string(page), err
+	return scrape(resp.Body, name, pool)
 }

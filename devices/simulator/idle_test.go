@@ -89,16 +89,18 @@ func TestHistogramOfAPool(t *testing.T) {
 	t.Parallel()
 	const name = "dispatcher_handoff_duration_seconds"
 	page := `# HELP ` + name + ` Time.
+# TYPE ` + name + ` histogram
 ` + name + `_bucket{pool="p",le="0.001"} 10
 ` + name + `_bucket{pool="p",le="0.01"} 100
 ` + name + `_bucket{pool="p",le="+Inf"} 101
 ` + name + `_sum{pool="p"} 4
 ` + name + `_bucket{pool="other",le="0.001"} 1000
+# TYPE other histogram
 other_bucket{pool="p",le="0.001"} 1000
 `
-	h := scrape(strings.NewReader(page), name, "p")
-	if len(h) != 3 {
-		t.Fatalf("buckets %v", h)
+	h, err := scrape(strings.NewReader(page), name, "p")
+	if err != nil || len(h) != 3 {
+		t.Fatalf("buckets %v, %v", h, err)
 	}
 	for q, want := range map[float64]time.Duration{
 		0.50: time.Millisecond + 4050*time.Microsecond, // (50.5 - 10) / 90 of the way through its bucket
