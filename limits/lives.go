@@ -99,13 +99,11 @@ func (l *lives) clientOf(ctx context.Context, scope string) (*redis.Client, erro
 
 // ask asks a Redis for its life. One that does not say is taken for always the same.
 func (l *lives) ask(ctx context.Context, scope string, client *redis.Client) (name string, err error) {
-	b := l.breakers.Of(ctx, prefix(scope))
-	probe, ok := b.Enter()
-	if !ok {
-		return "", unavailable(scope, redisconn.ErrOpen)
-	}
-	info, err := client.Info(ctx).Result()
-	b.Leave(ctx, probe, err)
+	var info string
+	err = l.breakers.Do(ctx, prefix(scope), 1, func() (err error) {
+		info, err = client.Info(ctx).Result()
+		return err
+	})
 	if redisconn.Lost(err) {
 		return "", unavailable(scope, err)
 	}

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
 // sends is how often a script is sent at most, when the network loses it.
@@ -81,20 +79,11 @@ func (l *Limiter) run(ctx context.Context, s script, scope string, keys, args []
 // runAtMost sends a script so often. Redis that did not answer a moment ago is not
 // asked.
 func (l *Limiter) runAtMost(ctx context.Context, sends int, s script, scope string, keys, args []any) (*redis.Cmd, error) {
-	b := l.breakers.Of(ctx, prefix(scope))
-	probe, ok := b.Enter()
-	if !ok {
-		return nil, unavailable(scope, redisconn.ErrOpen)
-	}
-	err := ErrUnavailable // should sending panic
-	defer func() { b.Leave(ctx, probe, err) }()
 	var cmd *redis.Cmd
-	for range sends {
+	err := l.breakers.Do(ctx, prefix(scope), sends, func() error {
 		cmd = l.send(ctx, s, keys, args)
-		if err = cmd.Err(); !redisconn.Lost(err) || probe || ctx.Err() != nil {
-			break
-		}
-	}
+		return cmd.Err()
+	})
 	if err != nil {
 		return nil, unavailable(scope, err)
 	}

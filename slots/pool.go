@@ -104,7 +104,7 @@ func (s *Semaphore) Forget(ctx context.Context, pool string) error {
 	if err := checkPool(pool); err != nil {
 		return err
 	}
-	err := s.guarded(ctx, pool, func() error { return s.client.Del(ctx, keys(pool)...).Err() })
+	err := s.breakers.Do(ctx, Key(pool), sends, func() error { return s.client.Del(ctx, keys(pool)...).Err() })
 	if err != nil {
 		return unavailable("forget", pool, err)
 	}

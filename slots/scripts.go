@@ -9,8 +9,6 @@ import (
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
 // sends is how often a script is sent at most, when the network loses it.
@@ -80,7 +78,7 @@ func (s *Semaphore) run(ctx context.Context, script *redis.Script, pool string, 
 	text, err := json.Marshal(args)
 	var cmd *redis.Cmd
 	if err == nil {
-		err = s.guarded(ctx, pool, func() error {
+		err = s.breakers.Do(ctx, Key(pool), sends, func() error {
 			cmd = script.Run(ctx, s.client, keys(pool), text)
 			return cmd.Err()
 		})
@@ -102,24 +100,6 @@ func (s *Semaphore) ask(ctx context.Context, script *redis.Script, pool string, 
 		return false, fmt.Errorf("reply of %d bytes: %w", len(text), err)
 	}
 	return true, nil
-}
-
-// guarded sends unless Redis is known not to answer, and again what the network
-// lost, as long as nobody else finds out that it does not.
-func (s *Semaphore) guarded(ctx context.Context, pool string, send func() error) (err error) {
-	b := s.breakers.Of(ctx, Key(pool))
-	probe, ok := b.Enter()
-	if !ok {
-		return redisconn.ErrOpen
-	}
-	err = redisconn.ErrOpen // should send panic
-	defer func() { b.Leave(ctx, probe, err) }()
-	err = send()
-	for n := 1; n < sends && !probe && ctx.Err() == nil && redisconn.Lost(err) && !b.IsOpen(); n++ {
-		b.Suspect() // another one may answer now, which lacks the latest
-		err = send()
-	}
-	return err
 }
 
 // unavailable wraps any failure to get an answer: whatever it is, nothing may

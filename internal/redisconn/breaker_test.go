@@ -17,7 +17,7 @@ func TestBreakerLetsOneTry(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	all := redisconn.NewBreakers(redis.NewClient(&redis.Options{}), func() time.Time { return now })
-	b := all.Of(t.Context(), "key")
+	b := all.BreakerOf(t.Context(), "key")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	steps := []struct {

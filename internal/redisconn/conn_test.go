@@ -141,9 +141,9 @@ func TestABreakerIsOfANode(t *testing.T) {
 	cluster := testservers.RedisCluster3(t, false)
 	c := open(t, cluster.Nodes[0].URL())
 	all := redisconn.NewBreakers(c.Client, time.Now)
-	of := make(map[*redisconn.Breaker]bool)
+	of := make(map[redisconn.Breaker]bool)
 	for i := range 30 {
-		of[all.Of(t.Context(), fmt.Sprint("key", i))] = true
+		of[all.BreakerOf(t.Context(), fmt.Sprint("key", i))] = true
 	}
 	if len(of) != len(cluster.Nodes) {
 		t.Errorf("%d breakers for %d nodes", len(of), len(cluster.Nodes))
