@@ -125,51 +125,35 @@ func (r *Report) decodeAttributes(fields reportFields) error {
 }
 
 func (r *Report) decodeResults(fields reportFields) error {
-	count, err := countElements("results", fields.results)
-	if err != nil || count == 0 {
-		return err
-	}
-	if count > MaxResults {
-		return &Error{ReasonInvalid, CodeTooManyResults, fmt.Sprintf("results: at most %d", MaxResults)}
-	}
-	r.Results = make([]Result, 0, count)
-	for entry := range elements(fields.results) {
-		result, unknown := decodeResult(entry)
-		r.Results = append(r.Results, result)
-		r.Unknown += unknown
-	}
-	return nil
+	return decodeList(r, &r.Results, "results", fields.results, MaxResults, CodeTooManyResults, decodeResult)
 }
 
 func (r *Report) decodeRunning(fields reportFields) error {
-	count, err := countElements("running", fields.running)
-	if err != nil || count == 0 {
-		return err
-	}
-	if count > MaxRunning {
-		return &Error{ReasonInvalid, CodeTooManyRunning, fmt.Sprintf("running: at most %d", MaxRunning)}
-	}
-	r.Running = make([]Running, 0, count)
-	for entry := range elements(fields.running) {
-		running, unknown := decodeRunning(entry)
-		r.Running = append(r.Running, running)
-		r.Unknown += unknown
-	}
-	return nil
+	return decodeList(r, &r.Running, "running", fields.running, MaxRunning, CodeTooManyRunning, decodeRunning)
 }
 
-func countElements(name string, field []byte) (int, error) {
-	if isEmpty(field) {
-		return 0, nil
-	}
-	if !isArray(field) {
-		return 0, invalidField(name, "must be an array")
+// decodeList decodes the entries of a list, and counts their unknown fields.
+func decodeList[T any](r *Report, list *[]T, name string, field []byte, most int, tooMany string, decode func(entry []byte) (T, int)) error {
+	switch {
+	case isEmpty(field):
+		return nil
+	case !isArray(field):
+		return invalidField(name, "must be an array")
 	}
 	count := 0
 	for range elements(field) {
 		count++
 	}
-	return count, nil
+	if count > most {
+		return &Error{ReasonInvalid, tooMany, fmt.Sprintf("%s: at most %d", name, most)}
+	}
+	*list = make([]T, 0, count)
+	for entry := range elements(field) {
+		decoded, unknown := decode(entry)
+		*list = append(*list, decoded)
+		r.Unknown += unknown
+	}
+	return nil
 }
 
 func invalidField(name, rule string) error {
