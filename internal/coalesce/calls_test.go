@@ -54,13 +54,13 @@ func (r *road) travel(_ context.Context, _ string, all []int) ([]int, error) {
 	return out, nil
 }
 
-// arrived is what became of a rider.
+// arrived is what became of a caller.
 type arrived struct {
 	in, out int
 	err     error
 }
 
-// send starts a rider and returns once it waits or has left.
+// send starts a caller and returns once it waits or was called for.
 func (r *road) send(ctx context.Context, key string, in int) <-chan arrived {
 	r.t.Helper()
 	before := r.present(key)
@@ -69,7 +69,7 @@ func (r *road) send(ctx context.Context, key string, in int) <-chan arrived {
 		out, err := r.Do(ctx, key, in)
 		there <- arrived{in, out, err}
 	}()
-	until(r.t, "a rider waits or has left", func() bool { return r.present(key) != before })
+	until(r.t, "a caller waits or was called for", func() bool { return r.present(key) != before })
 	return there
 }
 
@@ -92,17 +92,17 @@ func (r *road) expect(want ...int) {
 	case <-time.After(minuteAtMost):
 		r.t.Fatalf("no call with %v", want)
 	}
-	slices.Sort(got)
+	got = slices.Sorted(slices.Values(got)) // the call needs them in their order
 	if !slices.Equal(got, want) {
 		r.t.Errorf("a call with %v, want %v", got, want)
 	}
 }
 
-func (r *road) doubled(riders ...<-chan arrived) {
+func (r *road) doubled(callers ...<-chan arrived) {
 	r.t.Helper()
-	for _, rider := range riders {
-		if a := <-rider; a.err != nil || a.out != 2*a.in {
-			r.t.Errorf("rider %d got %d, %v", a.in, a.out, a.err)
+	for _, caller := range callers {
+		if a := <-caller; a.err != nil || a.out != 2*a.in {
+			r.t.Errorf("caller %d got %d, %v", a.in, a.out, a.err)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestACallThatFailsIsMadeForEachAlone(t *testing.T) {
 	t.Run("for certain", func(t *testing.T) {
 		t.Parallel()
 		r := newRoad(t, 1)
-		riders := r.three()
+		callers := r.three()
 		r.open <- bad
 		r.expect(2)
 		r.open <- nil
@@ -184,8 +184,8 @@ func TestACallThatFailsIsMadeForEachAlone(t *testing.T) {
 		r.open <- bad
 		r.expect(4)
 		r.open <- nil
-		r.doubled(riders[0], riders[2])
-		if a := <-riders[1]; !errors.Is(a.err, bad) {
+		r.doubled(callers[0], callers[2])
+		if a := <-callers[1]; !errors.Is(a.err, bad) {
 			t.Errorf("the bad one got %d, %v", a.out, a.err)
 		}
 		r.empty()
@@ -193,11 +193,11 @@ func TestACallThatFailsIsMadeForEachAlone(t *testing.T) {
 	t.Run("or perhaps not", func(t *testing.T) {
 		t.Parallel()
 		r := newRoad(t, 1)
-		riders := r.three()
+		callers := r.three()
 		r.open <- fmt.Errorf("lost: %w", errUnknown)
-		for _, rider := range riders {
-			if a := <-rider; !errors.Is(a.err, errUnknown) {
-				t.Errorf("rider %d got %d, %v", a.in, a.out, a.err)
+		for _, caller := range callers {
+			if a := <-caller; !errors.Is(a.err, errUnknown) {
+				t.Errorf("caller %d got %d, %v", a.in, a.out, a.err)
 			}
 		}
 		r.empty()
@@ -205,17 +205,17 @@ func TestACallThatFailsIsMadeForEachAlone(t *testing.T) {
 }
 
 // three are 2, 3 and 4 in one call, which has begun.
-func (r *road) three() (riders []<-chan arrived) {
+func (r *road) three() (callers []<-chan arrived) {
 	r.t.Helper()
 	first := r.send(r.t.Context(), "a", 1)
 	r.expect(1)
 	for in := 2; in <= 4; in++ {
-		riders = append(riders, r.send(r.t.Context(), "a", in))
+		callers = append(callers, r.send(r.t.Context(), "a", in))
 	}
 	r.open <- nil
 	r.doubled(first)
 	r.expect(2, 3, 4)
-	return riders
+	return callers
 }
 
 // TestACallerThatGivesUpIsNotCalledFor: but what has left is waited for, since it takes effect.
@@ -259,7 +259,7 @@ func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 		send := func(ctx context.Context, in int, failed error) {
 			wait.Go(func() {
 				if _, err := c.Do(ctx, "a", in); !errors.Is(err, failed) {
-					t.Errorf("rider %d: %v, want %v", in, err, failed)
+					t.Errorf("caller %d: %v, want %v", in, err, failed)
 				}
 			})
 			synctest.Wait() // it waits, for the gate or for the call before
@@ -291,7 +291,7 @@ func TestACallThatPanicsLeavesNobodyBehind(t *testing.T) {
 // TestCallsUnderLoad: each of many gets its own outcome, in far fewer calls.
 func TestCallsUnderLoad(t *testing.T) {
 	t.Parallel()
-	const riders = 500
+	const callers = 500
 	calls := 0
 	gate := make(chan struct{})
 	c := calling(func(_ context.Context, _ string, all []int) ([]int, error) {
@@ -300,10 +300,10 @@ func TestCallsUnderLoad(t *testing.T) {
 		return slices.Clone(all), nil
 	}, 50, time.Hour)
 	var wait sync.WaitGroup
-	for in := range riders {
+	for in := range callers {
 		wait.Go(func() {
 			if out, err := c.Do(t.Context(), "a", in); err != nil || out != in {
-				t.Errorf("rider %d got %d, %v", in, out, err)
+				t.Errorf("caller %d got %d, %v", in, out, err)
 			}
 		})
 	}
@@ -311,11 +311,32 @@ func TestCallsUnderLoad(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		of := c.all["a"]
-		return of != nil && len(of.waiting) >= riders-50
+		return of != nil && len(of.waiting) >= callers-50
 	})
 	close(gate)
 	wait.Wait()
-	if calls > 2*riders/50 {
-		t.Errorf("%d calls for %d riders", calls, riders)
+	if calls > 2*callers/50 {
+		t.Errorf("%d calls for %d callers", calls, callers)
 	}
+}
+
+// TestACallIsAsLargeAsMayBe, or has one that is larger.
+func TestACallIsAsLargeAsMayBe(t *testing.T) {
+	t.Parallel()
+	r := newRoad(t, 1)
+	r.Size = func(in int) int { return in }
+	first := r.send(t.Context(), "a", 1)
+	r.expect(1)
+	var later []<-chan arrived
+	for _, in := range []int{2, 1, 3, 7, 1} { // of three at most
+		later = append(later, r.send(t.Context(), "a", in))
+	}
+	for _, want := range [][]int{{1, 2}, {3}, {7}, {1}} {
+		r.open <- nil
+		r.expect(want...)
+	}
+	r.open <- nil
+	r.doubled(first)
+	r.doubled(later...)
+	r.empty()
 }
