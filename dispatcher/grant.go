@@ -30,55 +30,55 @@ const mostRepairs = 2
 // nextTask decides what the device does now and makes it true: a redelivery, a
 // new grant, or a refusal with a time. Each further turn knows one full pool or
 // one repair more, so it ends.
-func (d *Dispatcher) nextTask(ctx context.Context, h *handling) {
-	d.findOffers(ctx, h)
-	defer d.giveBack(h)
-	h.full, h.limited, h.shut = make(map[string]bool), make(map[int64]decision.Obstacle), nil
+func (h *handling) nextTask(ctx context.Context) {
+	h.findOffers(ctx)
+	defer h.giveBack()
+	h.tried.full, h.tried.limited, h.tried.shut = make(map[string]bool), make(map[int64]decision.Obstacle), nil
 	for repairs := 0; ; {
 		choice := decision.Decide(h.situation())
 		switch {
 		case choice.Reason != devices.ReasonGranted:
-			d.refuse(h, choice)
+			h.refuse(choice)
 			return
 		case h.caller.Via == devices.ViaSession && h.report.ID == "":
 			// A reply that names no report cannot tell its device how old it is.
 			h.reply.Code, h.reply.Detail = "id_required", "id: needed over MQTT to be granted anything"
-			d.refuse(h, decision.Choice{Reason: devices.ReasonDeclined})
+			h.refuse(decision.Choice{Reason: devices.ReasonDeclined})
 			return
 		}
-		switch err := d.carryOut(ctx, h, choice); {
+		switch err := h.carryOut(ctx, choice); {
 		case err == nil:
 			return
 		case errors.Is(err, errNoted):
 		case errors.Is(err, errRepaired) && repairs < mostRepairs:
 			repairs++
 		default:
-			d.cannotConfirm(h, err)
+			h.cannotConfirm(err)
 			return
 		}
 	}
 }
 
-func (d *Dispatcher) carryOut(ctx context.Context, h *handling, choice decision.Choice) (err error) {
-	asked := d.config.Now()
+func (h *handling) carryOut(ctx context.Context, choice decision.Choice) (err error) {
+	asked := h.d.config.Now()
 	if choice.Redeliver {
-		err = d.redeliver(ctx, h)
+		err = h.redeliver(ctx)
 	} else {
-		err = d.grantWithin(ctx, h, choice.Tasks)
+		err = h.grantWithin(ctx, choice.Tasks)
 	}
 	if err != nil {
 		return err
 	}
-	return d.confirm(ctx, h, asked)
+	return h.confirm(ctx, asked)
 }
 
 // confirm looks at a grant again that the ledger confirmed some time ago: it may have
 // been delivered by another replica and have ended since. Devices drop what they have
 // ended; this makes it rare for those that do not.
-func (d *Dispatcher) confirm(ctx context.Context, h *handling, asked time.Time) error {
-	for h.reply.Task != nil && d.config.Now().Sub(asked) > freshGrant {
-		asked = d.config.Now()
-		if err := d.lookAgain(ctx, h); err != nil {
+func (h *handling) confirm(ctx context.Context, asked time.Time) error {
+	for h.reply.Task != nil && h.d.config.Now().Sub(asked) > freshGrant {
+		asked = h.d.config.Now()
+		if err := h.lookAgain(ctx); err != nil {
 			return err
 		}
 		if g := h.view.Grant; g == nil || g.Token != h.reply.Task.Token {
@@ -98,38 +98,38 @@ func (h *handling) situation() decision.Situation {
 		Holding:    h.view.Grant,
 		Mentioned:  h.view.Grant != nil && h.mentioned[grantKey{h.view.Grant.Task, h.view.Grant.Token}],
 		Candidates: h.view.Candidates,
-		Full:       h.full,
-		Offered:    h.offered,
-		Limited:    h.limited,
+		Full:       h.tried.full,
+		Offered:    h.tried.offered,
+		Limited:    h.tried.limited,
 	}
 }
 
 // cannotConfirm fails closed: the device is told to wait. The slot that may
 // have been taken is freed by reconciliation.
-func (d *Dispatcher) cannotConfirm(h *handling, err error) {
-	d.log.Warn("nothing granted: not confirmed", "err", err)
-	d.refuse(h, decision.Choice{Reason: devices.ReasonUnavailable})
+func (h *handling) cannotConfirm(err error) {
+	h.d.log.Warn("nothing granted: not confirmed", "err", err)
+	h.refuse(decision.Choice{Reason: devices.ReasonUnavailable})
 }
 
 // grantWithin is grant for what its policies let start. They are asked before a
 // slot is, so that no slot waits for them.
-func (d *Dispatcher) grantWithin(ctx context.Context, h *handling, open []store.Candidate) error {
+func (h *handling) grantWithin(ctx context.Context, open []store.Candidate) error {
 	if !policies.Limited(open) {
-		return d.grant(ctx, h, open)
+		return h.grant(ctx, open)
 	}
 	pool := open[0].Pool
-	passed, reserved, refused := d.Policies.Reserve(ctx, h.view, open, h.lease, h.nonce)
-	maps.Copy(h.limited, refused)
+	passed, reserved, refused := h.d.Policies.Reserve(ctx, h.view, open, h.lease, h.nonce)
+	maps.Copy(h.tried.limited, refused)
 	if len(passed) == 0 {
-		h.shut = append(h.shut, pool)
+		h.tried.shut = append(h.tried.shut, pool)
 		return errNoted
 	}
-	h.committed = ""
-	err := d.grant(ctx, h, passed)
+	h.tried.committed = ""
+	err := h.grant(ctx, passed)
 	if !hadNoEffect(err) { // it is found out later
-		d.Policies.Uncounted(pool, reserved)
+		h.d.Policies.Uncounted(pool, reserved)
 	} else {
-		d.Policies.Settle(ctx, pool, h.committed, reserved)
+		h.d.Policies.Settle(ctx, pool, h.tried.committed, reserved)
 	}
 	return err
 }
@@ -137,33 +137,33 @@ func (d *Dispatcher) grantWithin(ctx context.Context, h *handling, open []store.
 // grant acquires a slot of the tasks' pool for whichever has its turn, and
 // claims that task on it. It returns errNoted or errRepaired when another turn
 // may succeed.
-func (d *Dispatcher) grant(ctx context.Context, h *handling, open []store.Candidate) error {
-	started := d.config.Now()
-	open = d.firsts(open)
+func (h *handling) grant(ctx context.Context, open []store.Candidate) error {
+	started := h.d.config.Now()
+	open = h.d.firsts(open)
 	pool, device := open[0].Pool, string(h.caller.Device)
-	request := slots.Request{Device: device, Wants: h.wants(open), Chance: d.config.Jitter(), Reach: slots.Reach(d.reachOf(h))}
-	got, offers, err := d.config.Semaphore.Acquire(ctx, pool, h.pace(d.Waiters.Pace(pool)), []slots.Request{request})
-	d.away.semaphore.saw(err, started)
+	request := slots.Request{Device: device, Wants: h.wants(open), Chance: h.d.config.Jitter(), Reach: slots.Reach(h.reachOf())}
+	got, offers, err := h.d.config.Semaphore.Acquire(ctx, pool, h.pace(h.d.Waiters.Pace(pool)), []slots.Request{request})
+	h.d.away.semaphore.saw(err, started)
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}
-	h.steps.Done("acquired", d.config.Now())
-	d.Waiters.Offer(pool, offers, started)
+	h.steps.Done("acquired", h.d.config.Now())
+	h.d.Waiters.Offer(pool, offers, started)
 	switch got[0].Status {
 	case slots.StatusUnknown:
-		if err := d.Upkeep.MakeKnown(ctx, pool); err != nil {
+		if err := h.d.Upkeep.MakeKnown(ctx, pool); err != nil {
 			return err
 		}
 		return errRepaired
 	case slots.StatusFull:
-		h.lineUp(got[0].After)
-		d.Waiters.Pools.Wait(pool)
-		h.full[pool] = true
+		h.tried.expect(got[0].After)
+		h.d.Waiters.Pools.Wait(pool)
+		h.tried.full[pool] = true
 		return errNoted
 	}
 	c, lease := open[got[0].Want], request.Wants[got[0].Want].Lease
 	claim := store.Claim{Task: c.Task, Device: device, Pool: pool, Slot: got[0].Slot, Lease: lease}
-	return d.claim(ctx, h, c, acquired{claim, started})
+	return h.claim(ctx, c, acquired{claim, started})
 }
 
 // firsts are the first tasks of each batch, which alone decide its turn: of more batches
@@ -203,50 +203,42 @@ func (h *handling) wants(open []store.Candidate) []slots.Want {
 // lease id of a task, should this report be granted it.
 func (h *handling) lease(c store.Candidate) string { return decision.LeaseID(c, h.nonce) }
 
-// lineUp notes when the semaphore expects the device again: the earliest time,
-// when it stands in the lines of several pools.
-func (h *handling) lineUp(after time.Duration) {
-	if h.turn == 0 || after < h.turn {
-		h.turn = after
-	}
-}
-
 // claim commits the grant, or gives the slot back. After a COMMIT without an
 // answer it does neither: if it went through, the next report finds the grant;
 // if not, reconciliation finds the slot.
-func (d *Dispatcher) claim(ctx context.Context, h *handling, c store.Candidate, claim acquired) error {
-	got, err := d.claiming.Do(ctx, claim.Pool, claim)
-	h.steps.Done("claimed", d.config.Now())
+func (h *handling) claim(ctx context.Context, c store.Candidate, claim acquired) error {
+	got, err := h.d.claiming.Do(ctx, claim.Pool, claim)
+	h.steps.Done("claimed", h.d.config.Now())
 	if err == nil && got.late {
 		err = fmt.Errorf("the slot came more than %s ago: too late", claimAge)
 	}
 	if err != nil {
 		if hadNoEffect(err) {
-			d.Waiters.Return(ctx, claim.Pool, claim.Lease)
+			h.d.Waiters.Return(ctx, claim.Pool, claim.Lease)
 		}
 		return fmt.Errorf("claiming a slot of pool %s: %w", claim.Pool, err)
 	}
 	switch got.Status {
 	case store.ClaimGranted:
-		h.committed = claim.Lease
-		d.metrics.granted(c, h.view)
-		d.deliver(h, got.Grant)
+		h.tried.committed = claim.Lease
+		h.d.metrics.granted(c, h.view)
+		h.deliver(got.Grant)
 		return nil
 	case store.ClaimConflict:
-		d.metrics.conflicted(claim.Pool)
-		d.Waiters.Return(ctx, claim.Pool, claim.Lease)
-		if _, err := d.Upkeep.ReconcilePool(ctx, claim.Pool); err != nil {
+		h.d.metrics.conflicted(claim.Pool)
+		h.d.Waiters.Return(ctx, claim.Pool, claim.Lease)
+		if _, err := h.d.Upkeep.ReconcilePool(ctx, claim.Pool); err != nil {
 			return err
 		}
 	default:
-		d.Waiters.Return(ctx, claim.Pool, claim.Lease)
+		h.d.Waiters.Return(ctx, claim.Pool, claim.Lease)
 	}
-	return d.decideAgain(ctx, h)
+	return h.decideAgain(ctx)
 }
 
 // decideAgain says so after a new look.
-func (d *Dispatcher) decideAgain(ctx context.Context, h *handling) error {
-	if err := d.lookAgain(ctx, h); err != nil {
+func (h *handling) decideAgain(ctx context.Context) error {
+	if err := h.lookAgain(ctx); err != nil {
 		return err
 	}
 	return errRepaired
@@ -254,29 +246,29 @@ func (d *Dispatcher) decideAgain(ctx context.Context, h *handling) error {
 
 // redeliver sends the grant that the device holds again: its first reply was
 // lost. It returns errRepaired when the grant has ended meanwhile.
-func (d *Dispatcher) redeliver(ctx context.Context, h *handling) error {
+func (h *handling) redeliver(ctx context.Context) error {
 	held := *h.view.Grant
-	if d.usable(held) < d.config.LeaseMin { // counts as no delivery
-		d.deliver(h, held)
+	if h.d.usable(held) < h.d.config.LeaseMin { // counts as no delivery
+		h.deliver(held)
 		return nil
 	}
-	g, err := d.config.Store.Redeliver(ctx, held.Task, held.Token)
+	g, err := h.d.config.Store.Redeliver(ctx, held.Task, held.Token)
 	if errors.Is(err, store.ErrNotFound) {
-		return d.decideAgain(ctx, h)
+		return h.decideAgain(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("redelivering a grant of pool %s: %w", held.Pool, err)
 	}
-	d.deliver(h, g)
+	h.deliver(g)
 	return nil
 }
 
 // deliver tells the device of its grant. Too little time left to use it is no
 // grant.
-func (d *Dispatcher) deliver(h *handling, g store.Grant) {
-	usable := d.usable(g)
-	if usable < d.config.LeaseMin {
-		d.refuse(h, decision.Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})
+func (h *handling) deliver(g store.Grant) {
+	usable := h.d.usable(g)
+	if usable < h.d.config.LeaseMin {
+		h.refuse(decision.Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})
 		return
 	}
 	h.reply.Reason, h.reply.Limited = devices.ReasonGranted, nil
@@ -284,5 +276,5 @@ func (d *Dispatcher) deliver(h *handling, g store.Grant) {
 		ID: g.Task, Token: g.Token, Pool: g.Pool, Slot: g.Slot, Kind: g.Kind, Payload: g.Payload,
 		Attempt: g.Attempt, Redelivered: g.Redelivered, LeaseMS: usable.Milliseconds(),
 	}
-	h.reply.ReportAfterMS = d.whenReady(g.Pool, g.Kind, usable).Milliseconds()
+	h.reply.ReportAfterMS = h.d.whenReady(g.Pool, g.Kind, usable).Milliseconds()
 }

@@ -35,11 +35,11 @@ func (d *Dispatcher) Wait(ctx context.Context, caller devices.Caller, report dev
 	}
 	held = h.park != nil
 	if held && h.mayChange() {
-		held = d.wait(ctx, h, onPark)
+		held = h.wait(ctx, onPark)
 	}
 	switch {
 	case h.reply.Task != nil && d.Waiters.Parks.Leave(p) == waiters.Superseded:
-		d.redirect(ctx, h)
+		h.redirect(ctx)
 	case h.reply.Task == nil && h.park != nil && ctx.Err() != nil:
 		d.Waiters.Departed(p)
 	}
@@ -49,9 +49,9 @@ func (d *Dispatcher) Wait(ctx context.Context, caller devices.Caller, report dev
 
 // redirect: nobody may hear the answer of an older report. The newer one may
 // have been looked at before the grant, and wait: it is to find it.
-func (d *Dispatcher) redirect(ctx context.Context, h *handling) {
-	if err := d.Waiters.WakeParked(context.WithoutCancel(ctx), []parked.Call{{Device: string(h.caller.Device)}}); err != nil {
-		d.log.WarnContext(ctx, "a grant waits for the next report of its device", "err", err)
+func (h *handling) redirect(ctx context.Context) {
+	if err := h.d.Waiters.WakeParked(context.WithoutCancel(ctx), []parked.Call{{Device: string(h.caller.Device)}}); err != nil {
+		h.d.log.WarnContext(ctx, "a grant waits for the next report of its device", "err", err)
 	}
 }
 
@@ -63,14 +63,14 @@ func (h *handling) mayChange() bool {
 
 // wait holds the answer. It returns false when the report cannot be the newest
 // of its device: then it is answered at once.
-func (d *Dispatcher) wait(ctx context.Context, h *handling, onPark func()) bool {
-	if err := d.Waiters.Park(ctx, h.park, h.park.Wait+devices.AnswerAfterWait); err != nil {
-		d.log.WarnContext(ctx, "report not parked", "err", err)
+func (h *handling) wait(ctx context.Context, onPark func()) bool {
+	if err := h.d.Waiters.Park(ctx, h.park, h.park.Wait+devices.AnswerAfterWait); err != nil {
+		h.d.log.WarnContext(ctx, "report not parked", "err", err)
 		return false
 	}
 	onPark()
 	h.shrink()
-	began := d.config.Now()
+	began := h.d.config.Now()
 	timer := time.NewTimer(h.park.Wait)
 	defer timer.Stop()
 	for last := false; ; {
@@ -82,17 +82,17 @@ func (d *Dispatcher) wait(ctx context.Context, h *handling, onPark func()) bool 
 		case <-h.park.Signal():
 		}
 		// As of before the look: the lease of a grant begins after that.
-		h.reply.HeldMS = d.config.Now().Sub(began).Milliseconds()
-		ending, call := d.Waiters.Parks.Look(h.park)
+		h.reply.HeldMS = h.d.config.Now().Sub(began).Milliseconds()
+		ending, call := h.d.Waiters.Parks.Look(h.park)
 		if ending != waiters.Parked {
-			d.endWait(h, ending)
+			h.endWait(ending)
 			return true
 		}
-		if call.Called && d.lookFromPark(ctx, h, call) {
+		if call.Called && h.lookFromPark(ctx, call) {
 			return true
 		}
 		if last {
-			d.endWait(h, waiters.Parked)
+			h.endWait(waiters.Parked)
 			return true
 		}
 	}
@@ -111,24 +111,24 @@ func (h *handling) pace(pace slots.Pace) slots.Pace {
 func (h *handling) shrink() {
 	h.waitsIn = h.oldestPool()
 	h.report = devices.Report{ID: h.report.ID, Accept: h.report.Accept}
-	h.view, h.mentioned = store.View{}, nil
+	h.view, h.mentioned, h.tried = store.View{}, nil, tried{}
 }
 
 // endWait is the answer when nothing was granted.
-func (d *Dispatcher) endWait(h *handling, why waiters.Ending) {
+func (h *handling) endWait(why waiters.Ending) {
 	switch why {
 	case waiters.Superseded:
-		d.refuse(h, decision.Choice{Reason: devices.ReasonNone})
+		h.refuse(decision.Choice{Reason: devices.ReasonNone})
 	case waiters.Stopping:
-		h.reply.ReportAfterMS = int64(d.config.Jitter() * float64(elsewhere.Milliseconds()))
+		h.reply.ReportAfterMS = int64(h.d.config.Jitter() * float64(elsewhere.Milliseconds()))
 	default:
-		h.reply.ReportAfterMS = int64(d.config.Jitter() * float64(parkAgain.Milliseconds()))
+		h.reply.ReportAfterMS = int64(h.d.config.Jitter() * float64(parkAgain.Milliseconds()))
 	}
 }
 
 // lookFromPark decides again. It returns false when the report waits on.
-func (d *Dispatcher) lookFromPark(ctx context.Context, h *handling, call waiters.Call) (final bool) {
-	done, ok := d.Waiters.Parks.Turn(ctx)
+func (h *handling) lookFromPark(ctx context.Context, call waiters.Call) (final bool) {
+	done, ok := h.d.Waiters.Parks.Turn(ctx)
 	if !ok {
 		return true
 	}
@@ -136,34 +136,34 @@ func (d *Dispatcher) lookFromPark(ctx context.Context, h *handling, call waiters
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
 	defer h.shrink()
-	h.turn, h.waitsIn, h.nonce = 0, "", nonce()
-	h.steps = d.Waiters.StepsOf(work, call.Since)
+	h.waitsIn, h.nonce = "", nonce()
+	h.steps = h.d.Waiters.StepsOf(work, call.Since)
 	h.steps.Done("called", call.At)
-	h.steps.Done("woken", d.config.Now())
-	switch admitted, err := d.admittedStill(work, h); {
+	h.steps.Done("woken", h.d.config.Now())
+	switch admitted, err := h.admittedStill(work); {
 	case err != nil:
-		d.cannotConfirm(h, err)
+		h.cannotConfirm(err)
 		return true
 	case !admitted:
-		d.refuse(h, decision.Choice{Reason: devices.ReasonNone}) // the next report is told why
+		h.refuse(decision.Choice{Reason: devices.ReasonNone}) // the next report is told why
 		return true
 	case ctx.Err() != nil: // the device is gone
 		return true
 	}
-	h.steps.Done("read", d.config.Now())
-	h.offered = call.Pools()
-	d.nextTask(work, h)
+	h.steps.Done("read", h.d.config.Now())
+	h.tried.offered = call.Pools()
+	h.nextTask(work)
 	if t := h.reply.Task; t != nil && t.Pool == call.Pool && !call.Since.IsZero() {
-		d.Waiters.HandedOn(call.Pool, d.config.Now().Sub(call.Since))
-		h.steps.Say(d.config.Logger, call.Pool, "park")
+		h.d.Waiters.HandedOn(call.Pool, h.d.config.Now().Sub(call.Since))
+		h.steps.Say(h.d.config.Logger, call.Pool, "park")
 	}
 	return !h.mayChange()
 }
 
 // admittedStill looks again, and says whether the device may report as it did.
-func (d *Dispatcher) admittedStill(ctx context.Context, h *handling) (bool, error) {
-	if err := d.lookAgain(ctx, h); err != nil {
+func (h *handling) admittedStill(ctx context.Context) (bool, error) {
+	if err := h.lookAgain(ctx); err != nil {
 		return false, err
 	}
-	return d.Devices.AdmitStill(ctx, h.caller, h.view) //nolint:wrapcheck // the registry's own
+	return h.d.Devices.AdmitStill(ctx, h.caller, h.view) //nolint:wrapcheck // the registry's own
 }

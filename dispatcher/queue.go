@@ -11,9 +11,9 @@ import (
 )
 
 // reachOf is how the device of a report can be told of a slot from now on.
-func (d *Dispatcher) reachOf(h *handling) store.Reach {
+func (h *handling) reachOf() store.Reach {
 	switch {
-	case h.caller.Via == devices.ViaSession && d.config.Waker != nil:
+	case h.caller.Via == devices.ViaSession && h.d.config.Waker != nil:
 		return store.ReachPush
 	case h.park != nil:
 		return store.ReachPark
@@ -24,41 +24,41 @@ func (d *Dispatcher) reachOf(h *handling) store.Reach {
 // findOffers notes in which pools a slot is offered to the device of a report, if
 // it has work in several: that is where it starts. With one pool it starts there
 // anyway, and what was parked knows.
-func (d *Dispatcher) findOffers(ctx context.Context, h *handling) {
-	if d.reachOf(h) == store.ReachNone || len(h.offered) > 0 || len(h.pools()) < 2 {
+func (h *handling) findOffers(ctx context.Context) {
+	if h.reachOf() == store.ReachNone || len(h.tried.offered) > 0 || len(h.pools()) < 2 {
 		return
 	}
-	offered, err := d.Waiters.Offered(ctx, h.pools(), string(h.caller.Device))
+	offered, err := h.d.Waiters.Offered(ctx, h.pools(), string(h.caller.Device))
 	if err != nil {
-		d.log.WarnContext(ctx, "decided without knowing where a slot is offered", "err", err)
+		h.d.log.WarnContext(ctx, "decided without knowing where a slot is offered", "err", err)
 		return
 	}
-	h.offered = offered
+	h.tried.offered = offered
 }
 
 // giveBack lets others have the slots that were offered to a device which starts
 // nothing there. A device that is limited gives them back also if it polls: nobody waits
 // for it meanwhile, and it comes back to the same turn, since the order does not go by
 // who came first.
-func (d *Dispatcher) giveBack(h *handling) {
-	tell := func(what slots.What, pools []string) { d.Waiters.Tell(string(h.caller.Device), what, pools) }
-	waiting := d.Waiters.Pools.AmongWaiting
-	tell(slots.WaiterLeft, waiting(h.shut))
-	if d.reachOf(h) == store.ReachNone {
+func (h *handling) giveBack() {
+	tell := func(what slots.What, pools []string) { h.d.Waiters.Tell(string(h.caller.Device), what, pools) }
+	waiting := h.d.Waiters.Pools.AmongWaiting
+	tell(slots.WaiterLeft, waiting(h.tried.shut))
+	if h.reachOf() == store.ReachNone {
 		return
 	}
 	if started := h.reply.Task; started != nil {
-		tell(slots.WaiterAway, slices.DeleteFunc(slices.Clone(h.offered), func(pool string) bool { return pool == started.Pool }))
+		tell(slots.WaiterAway, slices.DeleteFunc(slices.Clone(h.tried.offered), func(pool string) bool { return pool == started.Pool }))
 		return
 	}
 	switch decision.RefusalOf(h.reply.Reason).Queueing {
 	case decision.Queues:
 	case decision.Returns:
-		tell(slots.WaiterAway, h.offered)
+		tell(slots.WaiterAway, h.tried.offered)
 	case decision.Away:
 		tell(slots.WaiterAway, waiting(h.pools()))
 	case decision.Leaves:
-		tell(slots.WaiterLeft, h.offered)
+		tell(slots.WaiterLeft, h.tried.offered)
 		tell(slots.WaiterLeft, waiting(h.pools()))
 	}
 }

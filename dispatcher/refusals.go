@@ -71,17 +71,17 @@ func onlyAsks(r devices.Report) bool {
 }
 
 // remember notes a refusal that may be repeated.
-func (d *Dispatcher) remember(h *handling) {
-	if !d.config.Recall || h.reply.Reason != devices.ReasonFull || h.park != nil || !onlyAsks(h.report) || h.reply.Code != "" || h.reply.Credential != "" || len(h.reply.Cancel) > 0 || len(h.pools()) != 1 {
+func (h *handling) remember() {
+	if !h.d.config.Recall || h.reply.Reason != devices.ReasonFull || h.park != nil || !onlyAsks(h.report) || h.reply.Code != "" || h.reply.Credential != "" || len(h.reply.Cancel) > 0 || len(h.pools()) != 1 {
 		return
 	}
-	now, lasts := d.config.Now(), recallPolled
-	reach := d.reachOf(h)
+	now, lasts := h.d.config.Now(), recallPolled
+	reach := h.reachOf()
 	if reach != store.ReachNone {
 		lasts = recallTold
 	}
-	d.refusals.note(string(h.caller.Device), denial{
-		pool: h.oldestPool(), freed: d.Waiters.Pools.Freed(h.oldestPool()), until: now.Add(lasts), reach: reach,
+	h.d.refusals.note(string(h.caller.Device), denial{
+		pool: h.oldestPool(), freed: h.d.Waiters.Pools.Freed(h.oldestPool()), until: now.Add(lasts), reach: reach,
 		back: now.Add(time.Duration(h.reply.ReportAfterMS) * time.Millisecond), age: h.view.Now.Sub(now),
 	})
 }
@@ -98,7 +98,7 @@ func (d *Dispatcher) recall(caller devices.Caller, report devices.Report) *handl
 	if !found {
 		return nil
 	}
-	h := &handling{caller: caller, report: report, waitsIn: of.pool, reply: devices.Reply{Re: report.ID, Reason: devices.ReasonFull}}
+	h := &handling{d: d, caller: caller, report: report, waitsIn: of.pool, reply: devices.Reply{Re: report.ID, Reason: devices.ReasonFull}}
 	back := of.back
 	if of.reach != store.ReachNone {
 		back = of.until

@@ -11,12 +11,12 @@ import (
 )
 
 // renew answers every running entry with exactly one of renewed or cancel.
-func (d *Dispatcher) renew(ctx context.Context, h *handling) error {
+func (h *handling) renew(ctx context.Context) error {
 	var valid []store.Renewal
 	for _, r := range h.report.Running {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
 		if r.Invalid != "" || h.view.Device.Blocked {
-			d.cancel(h, r.Task, r.Token, notRenewable(r))
+			h.cancel(r.Task, r.Token, notRenewable(r))
 			continue
 		}
 		valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.caller.Device)})
@@ -24,36 +24,36 @@ func (d *Dispatcher) renew(ctx context.Context, h *handling) error {
 	if len(valid) == 0 {
 		return nil
 	}
-	outcomes, err := d.config.Store.Renew(ctx, valid)
+	outcomes, err := h.d.config.Store.Renew(ctx, valid)
 	if err != nil {
 		return fmt.Errorf("%w: renewing: %w", devices.ErrUnavailable, err)
 	}
 	var failed error
 	for i, outcome := range outcomes {
-		failed = errors.Join(failed, d.answerRenewal(ctx, h, valid[i], outcome))
+		failed = errors.Join(failed, h.answerRenewal(ctx, valid[i], outcome))
 	}
 	return failed
 }
 
-func (d *Dispatcher) answerRenewal(ctx context.Context, h *handling, r store.Renewal, outcome store.RenewalOutcome) error {
-	usable := d.usable(outcome.Grant)
-	why := stopReason(outcome, usable < d.config.LeaseMin)
+func (h *handling) answerRenewal(ctx context.Context, r store.Renewal, outcome store.RenewalOutcome) error {
+	usable := h.d.usable(outcome.Grant)
+	why := stopReason(outcome, usable < h.d.config.LeaseMin)
 	if why == "" {
 		h.reply.Renewed = append(h.reply.Renewed, devices.Renewed{Task: r.Task, Token: r.Token, LeaseMS: usable.Milliseconds()})
 		return nil
 	}
-	d.cancel(h, r.Task, r.Token, why)
+	h.cancel(r.Task, r.Token, why)
 	if why != devices.CancelMaxRun {
 		return nil
 	}
 	// Kept with the grant, so that a failure after it ends the task.
-	if err := d.config.Store.AskCancel(ctx, r.Task, r.Token, why); err != nil {
+	if err := h.d.config.Store.AskCancel(ctx, r.Task, r.Token, why); err != nil {
 		return fmt.Errorf("%w: noting the end of a run: %w", devices.ErrUnavailable, err)
 	}
 	return nil
 }
 
-func (d *Dispatcher) cancel(h *handling, task, token int64, why string) {
+func (h *handling) cancel(task, token int64, why string) {
 	h.stopping = true
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: why})
 }

@@ -13,24 +13,39 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// handling is one report on its way through the steps.
+// handling is one report on its way through the steps: results, running, redelivery,
+// next task, refusal.
 type handling struct {
+	d         *Dispatcher
 	caller    devices.Caller
 	report    devices.Report
 	view      store.View
+	reply     devices.Reply
 	nonce     string
 	mentioned map[grantKey]bool
-	stopping  bool                        // something the device runs has no right to
-	offered   []string                    // pools in which a slot is offered to it, if it has work in several
-	turn      time.Duration               // when a full pool expects the device again; 0: none was full
-	park      *waiters.Park               // the answer may wait (long poll); nil: it may not
-	waitsIn   string                      // oldestPool, of a parked report
+	stopping  bool           // something the device runs has no right to
+	tried     tried          // on the way to its next task
+	park      *waiters.Park  // the answer may wait (long poll); nil: it may not
+	waitsIn   string         // oldestPool, of a parked report
+	steps     *waiters.Steps // of the handoff that it is; nil: not noted
+}
+
+// tried is what was found out on the way to the next task.
+type tried struct {
+	offered   []string                    // pools in which a slot is offered to the device, if it has work in several
 	full      map[string]bool             // pools found full
 	limited   map[int64]decision.Obstacle // by task: what its policies say
 	shut      []string                    // pools of which they let nothing start
+	turn      time.Duration               // when a full pool expects the device again; 0: none was full
 	committed string                      // the lease that was claimed
-	steps     *waiters.Steps              // of the handoff that it is; nil: not noted
-	reply     devices.Reply
+}
+
+// expect notes when the semaphore expects the device again: the earliest time, when it
+// stands in the queues of several pools.
+func (t *tried) expect(after time.Duration) {
+	if t.turn == 0 || after < t.turn {
+		t.turn = after
+	}
 }
 
 // grantKey names a grant as a device does.
@@ -74,7 +89,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 		return nil, err
 	}
 	h := &handling{
-		caller: caller, report: report, view: view, nonce: nonce(),
+		d: d, caller: caller, report: report, view: view, nonce: nonce(),
 		mentioned: make(map[grantKey]bool),
 		reply:     devices.Reply{Re: report.ID},
 	}
@@ -86,37 +101,37 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	if d.Waiters.Parks.Arrive(string(caller.Device), p) {
 		h.park = p
 	}
-	d.markReport(h)
-	if err := d.answer(ctx, h); err != nil {
+	h.markReport()
+	if err := h.answer(ctx); err != nil {
 		return nil, err
 	}
-	d.remember(h)
+	h.remember()
 	return h, nil
 }
 
 // answer runs the steps. What cannot be recorded spoils nothing beside it, and
 // ends the reply before anything is granted.
-func (d *Dispatcher) answer(ctx context.Context, h *handling) error {
-	trouble := errors.Join(d.recordResults(ctx, h), d.renew(ctx, h), d.mergeAttributes(ctx, h))
+func (h *handling) answer(ctx context.Context) error {
+	trouble := errors.Join(h.recordResults(ctx), h.renew(ctx), h.mergeAttributes(ctx))
 	if trouble == nil && len(h.report.Results)+len(h.report.Running) > 0 {
-		trouble = d.lookAgain(ctx, h)
+		trouble = h.lookAgain(ctx)
 	}
 	if trouble != nil {
-		return d.unavailable(h, trouble)
+		return h.unavailable(trouble)
 	}
-	d.tellCancelled(h)
-	d.nextTask(ctx, h)
+	h.tellCancelled()
+	h.nextTask(ctx)
 	return nil
 }
 
 // unavailable ends a reply: with what was already acknowledged if there is
 // any, else as an error, so that the transport says "send again".
-func (d *Dispatcher) unavailable(h *handling, err error) error {
+func (h *handling) unavailable(err error) error {
 	if len(h.reply.Acks)+len(h.reply.Renewed)+len(h.reply.Cancel) == 0 {
 		return err
 	}
-	d.log.Warn("report answered without a decision", "err", err)
-	d.refuse(h, decision.Choice{Reason: devices.ReasonUnavailable})
+	h.d.log.Warn("report answered without a decision", "err", err)
+	h.refuse(decision.Choice{Reason: devices.ReasonUnavailable})
 	return nil
 }
 
@@ -132,8 +147,8 @@ func (d *Dispatcher) look(ctx context.Context, device devices.ID) (store.View, e
 
 // lookAgain reads what the steps so far have changed. A device that was deleted
 // meanwhile is refused at its next report.
-func (d *Dispatcher) lookAgain(ctx context.Context, h *handling) error {
-	view, err := d.look(ctx, h.caller.Device)
+func (h *handling) lookAgain(ctx context.Context) error {
+	view, err := h.d.look(ctx, h.caller.Device)
 	if err != nil {
 		return err
 	}
@@ -144,11 +159,11 @@ func (d *Dispatcher) lookAgain(ctx context.Context, h *handling) error {
 	return nil
 }
 
-func (d *Dispatcher) mergeAttributes(ctx context.Context, h *handling) error {
+func (h *handling) mergeAttributes(ctx context.Context) error {
 	if h.report.Attributes == nil {
 		return nil
 	}
-	err := d.config.Store.MergeAttributes(ctx, string(h.caller.Device), h.report.Attributes)
+	err := h.d.config.Store.MergeAttributes(ctx, string(h.caller.Device), h.report.Attributes)
 	if errors.Is(err, store.ErrTooLarge) {
 		// The device's results must not be lost over it.
 		h.reply.Code = devices.CodeAttributesTooLarge
@@ -163,7 +178,7 @@ func (d *Dispatcher) mergeAttributes(ctx context.Context, h *handling) error {
 
 // tellCancelled lists the grant of a device that holds it without saying so,
 // once its end was asked for.
-func (d *Dispatcher) tellCancelled(h *handling) {
+func (h *handling) tellCancelled() {
 	g := h.view.Grant
 	if g == nil || g.CancelWhy == "" || h.mentioned[grantKey{g.Task, g.Token}] {
 		return
@@ -173,15 +188,15 @@ func (d *Dispatcher) tellCancelled(h *handling) {
 
 // refuse ends a reply without a task. What runs is asked back when it is likely
 // ready, and in time to renew its lease.
-func (d *Dispatcher) refuse(h *handling, choice decision.Choice) {
+func (h *handling) refuse(choice decision.Choice) {
 	h.reply.Reason = choice.Reason
 	h.reply.Task, h.reply.Limited = nil, nil
 	if choice.Reason == devices.ReasonLimited {
 		h.reply.Limited = devices.NewLimited(choice.Policy, choice.Until)
 	}
-	h.reply.ReportAfterMS = d.timing().After(choice, h.view.Now, h.turn).Milliseconds()
+	h.reply.ReportAfterMS = h.d.timing().After(choice, h.view.Now, h.tried.turn).Milliseconds()
 	if g := h.view.Grant; g != nil && len(h.reply.Renewed) > 0 {
-		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, d.stillWorks(*g, h.view.Now).Milliseconds())
+		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, h.d.stillWorks(*g, h.view.Now).Milliseconds())
 	}
 	for _, r := range h.reply.Renewed {
 		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, r.LeaseMS/2)
@@ -206,11 +221,11 @@ func (h *handling) seeing() time.Time {
 }
 
 // markReport notes a report, and how its device can be told of a slot.
-func (d *Dispatcher) markReport(h *handling) {
-	device, report := string(h.caller.Device), store.Seen{At: h.seeing(), Reach: d.reachOf(h)}
+func (h *handling) markReport() {
+	device, report := string(h.caller.Device), store.Seen{At: h.seeing(), Reach: h.reachOf()}
 	if h.view.Device != nil && h.view.Device.Reach != report.Reach {
-		d.Seen.MarkReach(device, report)
+		h.d.Seen.MarkReach(device, report)
 	} else {
-		d.Seen.Mark(device, report)
+		h.d.Seen.Mark(device, report)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // recordResults commits every result of the report and frees their slots. The
 // acknowledgements come in the order of the results. With an error, those that
 // could not be committed are not acknowledged: the device sends them again.
-func (d *Dispatcher) recordResults(ctx context.Context, h *handling) error {
+func (h *handling) recordResults(ctx context.Context) error {
 	var valid []store.Result
 	for _, r := range h.report.Results {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
@@ -22,31 +22,31 @@ func (d *Dispatcher) recordResults(ctx context.Context, h *handling) error {
 	}
 	var outcomes []store.ResultOutcome
 	if len(valid) > 0 {
-		outcomes = d.config.Store.RecordResults(ctx, valid, d.settle)
+		outcomes = h.d.config.Store.RecordResults(ctx, valid, h.d.settle)
 	}
 	var failed error
 	for _, r := range h.report.Results {
 		if r.Invalid != "" {
-			d.log.WarnContext(ctx, "a result is not valid: rejected", "device", h.caller.Device, "task", r.Task, "code", r.Invalid)
-			d.ack(h, devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.OutcomeRejected, Code: r.Invalid})
+			h.d.log.WarnContext(ctx, "a result is not valid: rejected", "device", h.caller.Device, "task", r.Task, "code", r.Invalid)
+			h.ack(devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.OutcomeRejected, Code: r.Invalid})
 			continue
 		}
 		outcome := outcomes[0]
 		outcomes = outcomes[1:]
-		if rescue.Told(d.Panicked).Tell("recording a result", outcome.Err) != nil {
+		if rescue.Told(h.d.Panicked).Tell("recording a result", outcome.Err) != nil {
 			failed = fmt.Errorf("%w: recording a result: %w", devices.ErrUnavailable, outcome.Err)
 			continue
 		}
 		if outcome.Ended != nil {
-			d.ended(ctx, *outcome.Ended, causes()[r.Status])
+			h.d.ended(ctx, *outcome.Ended, causes()[r.Status])
 		}
-		d.ack(h, devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.Outcome(outcome.Kind), Code: ackCode(r)})
+		h.ack(devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.Outcome(outcome.Kind), Code: ackCode(r)})
 	}
 	return failed
 }
 
-func (d *Dispatcher) ack(h *handling, ack devices.Ack) {
-	d.metrics.results.WithLabelValues(string(ack.Outcome)).Inc()
+func (h *handling) ack(ack devices.Ack) {
+	h.d.metrics.results.WithLabelValues(string(ack.Outcome)).Inc()
 	h.reply.Acks = append(h.reply.Acks, ack)
 }
 
