@@ -14,7 +14,7 @@ import (
 )
 
 // passEvery is how often the application hands on
-// (TestPlacesAreHandedOnTwiceASecond there).
+// (TestSlotsAreHandedOnTwiceASecond there).
 const passEvery = 500 * time.Millisecond
 
 // at lets it be so long after a moment, by the clock of offers.

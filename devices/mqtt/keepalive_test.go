@@ -30,7 +30,7 @@ func TestKeepaliveIsThatOfThePage(t *testing.T) {
 	for _, says := range []string{
 		fmt.Sprintf("(its keepalive is %.0f s)", alive.Seconds()),
 		fmt.Sprintf("until the broker gives it up: %.0f s", (alive * 3 / 2).Seconds()),
-		fmt.Sprintf("one that fell silent is given up after %.0f s", (alive*7/4 + rounding).Seconds()),
+		fmt.Sprintf("gives up a silent broker after %.0f s", (alive*7/4 + rounding).Seconds()),
 	} {
 		if !strings.Contains(string(page), says) {
 			t.Errorf("the page does not say %q", says)

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
@@ -173,9 +174,10 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 // What a replica leaves unsaid that dies between the release and the waking,
 // another one says within two of its passes: that these come often enough is a
 // promise (TestWhatWasLeftUnsaidIsSaidWithinASecond).
-func TestPlacesAreHandedOnTwiceASecond(t *testing.T) {
+func TestSlotsAreHandedOnTwiceASecond(t *testing.T) {
 	t.Parallel()
-	for _, p := range new(App).newPasses().all {
+	app := &App{dispatcher: dispatcher.New(dispatcher.Config{})}
+	for _, p := range app.newPasses().all {
 		if p.name == "hand on" && p.every == 500*time.Millisecond {
 			return
 		}
