@@ -19,6 +19,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters"
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/internal/throttle"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -76,7 +77,7 @@ type Dispatcher struct {
 func New(config Config) *Dispatcher {
 	config = config.withDefaults()
 	set := meters.New(config.Registerer)
-	d := &Dispatcher{config: config, log: Sparing(config.Logger, config.Now), metrics: newMetrics(set), refusals: newRefusals()}
+	d := &Dispatcher{config: config, log: throttle.Log(config.Logger, config.Now), metrics: newMetrics(set), refusals: newRefusals()}
 	d.views, d.claiming = newViewing(config.Store, d.Panicked), newClaiming(config.Store, config.Now, d.Panicked)
 	d.Seen = seen.NewDevices(config.Store, config.Recent)
 	d.Devices = credentials.New(credentials.Config{

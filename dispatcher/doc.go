@@ -1,9 +1,10 @@
-// Package dispatcher holds the decisions: who may start, what becomes of a
-// task, which places are taken back.
+// Package dispatcher answers the reports of devices: results first, then running
+// tasks, redelivery, the next task, or a refusal.
 //
-// HandleReport answers one device report, over any transport. Reap, Reconcile
-// and Expire are single passes over the background work; they are idempotent
-// and safe on every replica at once, so there is no leader.
+// HandleReport answers at once, Wait may park the report until there is a task. A
+// Dispatcher composes the rooms that have a state of their own, and shows them as
+// fields: Waiters (who is told of a free slot), Policies, Devices (credentials), Seen
+// and Upkeep (the passes). Package decision has the judgement.
 //
 // Guarantees: a grant is committed to the ledger before a device can see it; a
 // result is acknowledged only after its transaction committed; what cannot be

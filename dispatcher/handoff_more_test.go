@@ -191,7 +191,7 @@ func TestABatchLeavesTheLine(t *testing.T) {
 	b.expectPushed("first", devices.ReasonGranted)
 	b.expectPushed("stays", devices.ReasonFull)
 	b.expectPushed("leaves", devices.ReasonFull)
-	b.Waiters.LeaveLine("a", leaving)
+	b.Waiters.LeaveQueue("a", leaving)
 	b.eventually("line of one", func() bool {
 		line, err := b.semaphore.HandOn(b.ctx, "a", slots.Pace{Period: minute}, nil)
 		return err == nil && line.Waiting == 1

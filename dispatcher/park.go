@@ -19,7 +19,7 @@ const (
 
 // Wait is HandleReport for a device that lets an answer without a task wait.
 // Results are committed before, and acknowledged with the answer. onPark is
-// called when the waiting begins: no place of reports under way is taken from
+// called when the waiting begins: the report no longer counts among those under way from
 // then on, and the answer comes within wait and devices.AnswerAfterWait. held says whether
 // the device may have waited: with false there was no room for it.
 //

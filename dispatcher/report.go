@@ -109,7 +109,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	return h, nil
 }
 
-// answer runs the steps. What cannot be recorded spoils nothing beside it, and
+// answer runs the steps. A part that cannot be recorded spoils nothing beside it, and
 // ends the reply before anything is granted.
 func (h *handling) answer(ctx context.Context) error {
 	trouble := errors.Join(h.recordResults(ctx), h.renew(ctx), h.mergeAttributes(ctx))
@@ -186,7 +186,7 @@ func (h *handling) tellCancelled() {
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: g.Task, Token: g.Token, Why: g.CancelWhy})
 }
 
-// refuse ends a reply without a task. What runs is asked back when it is likely
+// refuse ends a reply without a task. A device that works is asked back when its task is likely
 // ready, and in time to renew its lease.
 func (h *handling) refuse(choice decision.Choice) {
 	h.reply.Reason = choice.Reason

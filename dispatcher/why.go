@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Why explains a task. What the semaphore knows is told if it answers.
+// Why explains a task. The answer has what the semaphore knows, if that answers.
 // store.ErrNotFound.
 func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation, error) {
 	v, err := d.config.Store.TaskView(ctx, task)

@@ -102,7 +102,7 @@ func (a *API) startedBatch(b store.Batch, err error) (*body[operators.Batch], er
 // stoppedBatch is one of which nothing starts any more.
 func (a *API) stoppedBatch(b store.Batch, err error) (*body[operators.Batch], error) {
 	if err == nil {
-		a.options.Dispatcher.Waiters.LeaveLine(b.Pool, b.ID)
+		a.options.Dispatcher.Waiters.LeaveQueue(b.Pool, b.ID)
 	}
 	return shownBatch(b, err)
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/internal/throttle"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
@@ -139,11 +140,11 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 		Logger: log, Registerer: metrics,
 	})
 	metrics.MustRegister(newStateCollector(b.store, log, a.dispatcher.Panicked))
-	sparing := dispatcher.Sparing(log, time.Now)
+	throttled := throttle.Log(log, time.Now)
 	a.api = api.New(api.Options{
 		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
-		SpoolDir: config.SpoolDir, Checks: a.checks(b), Metrics: metrics, Version: version, Logger: sparing,
-		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Refused: a.gate.RefuseReport, LongPollMax: config.LongPollMax, Logger: sparing}),
+		SpoolDir: config.SpoolDir, Checks: a.checks(b), Metrics: metrics, Version: version, Logger: throttled,
+		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Refused: a.gate.RefuseReport, LongPollMax: config.LongPollMax, Logger: throttled}),
 	})
 	a.presence = newPresence(b.store, version, time.Now())
 	a.web = a.newWeb(b, version)
@@ -164,7 +165,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 
 // attachMQTT adds the MQTT transport.
 func (a *App) attachMQTT(options mqtt.Options) error {
-	options.Handler, options.Logger, options.Panicked = a.dispatcher, dispatcher.Sparing(a.log, time.Now), a.dispatcher.Panicked
+	options.Handler, options.Logger, options.Panicked = a.dispatcher, throttle.Log(a.log, time.Now), a.dispatcher.Panicked
 	options.Connected = a.accounts.connectedAgain
 	client, err := mqtt.New(options)
 	a.mqtt = client

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
+	"github.com/fleetslots/dispatcher/internal/throttle"
 )
 
 // newWeb wires the dashboard; nil: it is off.
@@ -17,7 +17,7 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 	return web.New(web.Options{
 		API: a.api, Ledger: b.store, AdminToken: a.config.AdminToken, Prefix: a.config.WebPrefix, Gate: a.gate,
 		ReadOnly: a.config.Web == webReadOnly, Link: b.link, Period: a.config.ReportPeriod,
-		System: a.system(b, version), Logger: dispatcher.Sparing(a.log, time.Now), Panicked: a.dispatcher.Panicked,
+		System: a.system(b, version), Logger: throttle.Log(a.log, time.Now), Panicked: a.dispatcher.Panicked,
 	})
 }
 

@@ -73,7 +73,7 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 	return nil
 }
 
-// TokenOf looks a bearer token up. What it says is at most five seconds old.
+// TokenOf looks a bearer token up. The answer is at most five seconds old.
 func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, error) {
 	if token == "" {
 		return store.Token{}, devices.ErrUnauthenticated

@@ -22,7 +22,7 @@ func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID
 
 // ImportDevices registers devices, all or none, and makes their tokens: one for
 // each of the list, empty for those that were given none. It sets their hashes.
-// What it returns and not, store.ImportDevices says; ErrAccounts.
+// Errors are those of store.ImportDevices, and ErrAccounts.
 func (r *Registry) ImportDevices(
 	ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration,
 ) (tokens []string, err error) {
@@ -92,6 +92,6 @@ func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID
 	return removed, nil
 }
 
-// followSoon spares a change the wait for the next pass. What fails here is
-// left to the pass, which also says so.
+// followSoon spares a change the wait for the next pass. The pass does, and reports,
+// what fails here.
 func (r *Registry) followSoon(ctx context.Context) { _, _ = r.followPart(ctx) }

@@ -2,6 +2,6 @@
 // a fleet token, or a session that the broker let in. It registers devices, makes
 // their tokens, and lets the accounts at the broker follow them.
 //
-// Only hashes of tokens are kept. What a replica remembers of a token is at most five
+// Only hashes of tokens are kept. The memory of a replica of a token is at most five
 // seconds old, so a revoked one dies everywhere within that time.
 package credentials

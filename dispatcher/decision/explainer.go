@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What keeps a task waiting beside the obstacles.
+// Codes of reasons to wait that are no obstacles.
 const (
 	CodeRevoked       Code = "device_revoked"
 	CodeOtherFirst    Code = "other_task_first"

@@ -57,8 +57,8 @@ func blocked(t Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
 
 func inTurn(_ Timing, _ Choice, _ time.Time, turn time.Duration) time.Duration { return Bounded(turn) }
 
-// known is not a moment before it can help: the jitter comes on top. What many
-// devices wait for, they must not all come for at once.
+// known is not a moment before it can help: the jitter comes on top. Many
+// devices that wait for the same time must not all come at once.
 func known(t Timing, c Choice, now time.Time, _ time.Duration) time.Duration {
 	wait := t.Period
 	if !c.Until.IsZero() {

@@ -17,8 +17,7 @@ import (
 const looksAtOnce = 32
 
 // Among are the tasks of devices in a pool that policies let not start now.
-// What cannot be said is left out: the device finds out with its report, which
-// also finds out what is not known.
+// A device of which nothing can be said is left out: its report finds out.
 func (k *Checker) Among(ctx context.Context, pool string, views []store.View) map[int64]decision.Obstacle {
 	limited := make(map[int64]decision.Obstacle)
 	var mu sync.Mutex

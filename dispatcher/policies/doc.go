@@ -3,7 +3,7 @@
 // Redis).
 //
 // A Checker reserves a start before a slot is asked for, and settles it when it is known
-// whether the task started. What a replica reserved or started and could not settle, a
-// pass of any replica finds out from the ledger. Where policies cannot be asked nothing
+// whether the task started. A pass of any replica
+// settles from the ledger what another one could not. Where policies cannot be asked nothing
 // starts, unless they say otherwise themselves (on_error: open).
 package policies

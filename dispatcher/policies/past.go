@@ -78,7 +78,7 @@ func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limi
 }
 
 // waits is how long a report waits for rules that are being filled: when that takes
-// long nobody waits any more, for reports of other pools need the places, too.
+// long, nobody waits any more: the number of reports under way is bounded.
 func (k *Checker) waits(what string) time.Duration {
 	since, ok := k.filling.Load(what)
 	began, _ := since.(time.Time)

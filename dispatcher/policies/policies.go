@@ -182,7 +182,7 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 }
 
 // Settle says which of the reserved tasks started; none: all are given back.
-// What cannot be told now is found out later (SettleAll).
+// SettleAll finds out later what cannot be told now.
 func (k *Checker) Settle(ctx context.Context, pool, committed string, reserved []limits.Check) {
 	if len(reserved) == 0 || k.config.Limits == nil {
 		return

@@ -95,8 +95,8 @@ func (s *times) putBack(times map[string]store.Seen) {
 // seenPart bounds one statement: it locks the devices it writes.
 const seenPart = 5000
 
-// FlushRecent tells the list of the devices seen last. What cannot be told is
-// kept, as far as it would stand in the list.
+// FlushRecent tells the list of the devices seen last. Devices of which it
+// cannot be told are kept, as far as they would stand in the list.
 func (d *Devices) FlushRecent(ctx context.Context) error {
 	if d.recent == nil {
 		return nil

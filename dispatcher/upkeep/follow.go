@@ -32,7 +32,7 @@ func newFollowing() *following {
 // Follow makes what was changed or lost true on all replicas: a pool that was
 // changed, whoever took the change, is known to the semaphore after this pass;
 // and when a semaphore that failed answers again, all pools are reconciled. It
-// is cheap enough to run several times a second. What cannot be told is
+// is cheap enough to run several times a second. A change that cannot be told is
 // remembered until it can.
 func (k *Keeper) Follow(ctx context.Context) (ReconcileResult, error) {
 	if !k.following.mu.TryLock() { // one is under way, or hangs: passes must not pile up behind it
@@ -48,8 +48,8 @@ func (k *Keeper) Follow(ctx context.Context) (ReconcileResult, error) {
 }
 
 // afterOutage reconciles each pool once the semaphore answers for it again: it may
-// have forgotten or missed anything. What does not answer is asked again by the next
-// pass, and costs the ledger nothing.
+// have forgotten or missed anything. A node that does not answer is asked again by the
+// next pass, and costs the ledger nothing.
 func (k *Keeper) afterOutage(ctx context.Context) (ReconcileResult, error) {
 	f := k.following
 	if outages := k.config.Semaphore.Outages(); outages != f.outages {
@@ -138,8 +138,8 @@ func (k *Keeper) readChanges(ctx context.Context) error {
 	return nil
 }
 
-// tell makes a pool's version known, unless it is: mostly it is, for who took
-// the change told it too. Of a pool that was deleted since there is nothing to
+// tell makes a pool's version known, unless it is: mostly it is, for the replica that took
+// the change told it, too. Of a pool that was deleted since there is nothing to
 // tell.
 func (k *Keeper) tell(ctx context.Context, pool string, version int64) (ReconcileResult, error) {
 	known, err := k.config.Semaphore.Snapshot(ctx, pool)

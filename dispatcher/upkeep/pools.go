@@ -20,8 +20,8 @@ func (k *Keeper) forget(pools map[string]bool) {
 	}
 }
 
-// ForgetPool removes a deleted pool from the semaphore. What is left when that
-// fails harms nothing: the ledger grants nothing of such a pool. Other replicas forget it
+// ForgetPool removes a deleted pool from the semaphore. The rest harms nothing when that
+// fails: the ledger grants nothing of such a pool. Other replicas forget it
 // with their next reconciliation.
 func (k *Keeper) ForgetPool(ctx context.Context, pool string) error {
 	k.forget(map[string]bool{pool: true})

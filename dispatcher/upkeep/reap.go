@@ -14,7 +14,7 @@ const (
 	partSize  = 1000 // waiting tasks ended, or windows refreshed, in one transaction
 )
 
-// What became of the task of a slot that was taken back.
+// The ends of a task whose slot was taken back.
 const (
 	reapedRetried = "retried"
 	reapedEnded   = "ended"

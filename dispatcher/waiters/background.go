@@ -41,8 +41,8 @@ func (b *background) stop(ctx context.Context) error {
 	return b.wait.WaitWithin(ctx) //nolint:wrapcheck // the context's own
 }
 
-// turns lets one at a time work for a pool. What comes up meanwhile is merged,
-// and done by whoever has the turn.
+// turns lets one at a time work for a pool. Work that comes up meanwhile is
+// merged, and done by the one that has the turn.
 type turns[W any] struct {
 	merge func(earlier, more W) W
 

@@ -8,5 +8,5 @@
 // slots that nobody waits for, to which devices are searched that slept when the work came.
 //
 // Everything here is hints. An offer permits nothing: the device asks, and is decided
-// about as any other. What is lost costs time, and a pass of any replica mends it.
+// about as any other. A loss costs time, and a pass of any replica mends it.
 package waiters

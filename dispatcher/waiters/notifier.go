@@ -39,8 +39,8 @@ type Semaphore interface {
 type Policies interface {
 	// Any says whether a pool, or what starts in it, has any, as of the latest pass.
 	Any(pool string) bool
-	// Among are the tasks of devices in a pool that may not start now. What cannot be
-	// said is left out.
+	// Among are the tasks of devices in a pool that may not start now. Devices of which
+	// nothing can be said are left out.
 	Among(ctx context.Context, pool string, views []store.View) map[int64]decision.Obstacle
 }
 
@@ -167,8 +167,8 @@ func (n *Notifier) Tell(device string, what slots.What, pools []string) {
 	}
 }
 
-// Stop finishes what is under way, and starts no more. What is left, the other replicas
-// find.
+// Stop finishes what is under way, and starts no more. The other replicas find what is
+// left.
 func (n *Notifier) Stop(ctx context.Context) error {
 	if err := n.background.stop(ctx); err != nil {
 		return fmt.Errorf("handing on: %w", err)

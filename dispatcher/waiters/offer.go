@@ -16,7 +16,7 @@ import (
 
 const (
 	handoffLimit = 5 * time.Second // of one piece of handing on
-	tellRounds   = 20              // of offers that take the place of others' in one piece
+	tellRounds   = 20              // of offers that follow on others in one piece
 	leaveRounds  = 5               // of waiters that leave with their batch: 1,000 that poll, and as many that can be told
 
 	// An offer of this age was made by an earlier call, of which the answer or the
@@ -146,7 +146,7 @@ func (n *Notifier) callParked(ctx context.Context, pool string, offers []timed) 
 }
 
 // push wakes the devices that can start a task of the pool now. Being woken in
-// vain is what they are spared, and the place the wait: so all are looked at in
+// vain is what they are spared, and the slot the wait: so all are looked at in
 // one reading of the ledger.
 func (n *Notifier) push(ctx context.Context, pool string, offers []timed) ([]slots.News, error) {
 	if len(offers) == 0 || n.config.Waker == nil {
@@ -205,9 +205,9 @@ func (n *Notifier) wake(ctx context.Context, pool string, o timed, began time.Ti
 	}
 }
 
-// LeaveLine lets the devices that wait with a task of a batch leave the line of
-// its pool, beside the caller: nothing of it starts any more. Who is overlooked
-// is found when it is offered a place.
-func (n *Notifier) LeaveLine(pool string, batch int64) {
+// LeaveQueue lets the devices that wait with a task of a batch leave the queue of
+// its pool, beside the caller: nothing of it starts any more. A device that is overlooked
+// is found when it is offered a slot.
+func (n *Notifier) LeaveQueue(pool string, batch int64) {
 	n.offer(pool, offering{news: slices.Repeat([]slots.News{{What: slots.BatchLeft, Batch: batch}}, leaveRounds)})
 }

@@ -38,7 +38,7 @@ func TestPanicsAreToldAndEndNothing(t *testing.T) {
 // No goroutine of a server begins but by this package: nobody would recover there.
 func TestNoGoroutineEndsTheProcess(t *testing.T) {
 	t.Parallel()
-	for _, root := range []string{"cmd", "dispatcher", "devices", "limits", "migrations", "parked", "recent", "slots", "store", "internal/reading", "internal/redisconn"} {
+	for _, root := range []string{"cmd", "dispatcher", "devices", "limits", "migrations", "slots", "store", "internal/coalesce", "internal/fair", "internal/reading", "internal/redisconn", "internal/throttle"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", root), func(path string, entry fs.DirEntry, err error) error {
 			switch {
 			case err != nil:

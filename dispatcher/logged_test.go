@@ -12,38 +12,6 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-func TestRepeatedComplaintsAreLoggedOnceASecond(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	now := time.Unix(0, 0)
-	plain := slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}})
-	log := dispatcher.Sparing(slog.New(plain), func() time.Time { return now })
-	log.Warn("down", "n", 1)
-	log.Warn("down", "n", 2)
-	log.With("of", "another").Warn("down", "n", 3)
-	log.Error("worse")
-	log.Info("news")
-	log.Info("news")
-	now = now.Add(time.Second)
-	log.Warn("down", "n", 4)
-	log.Error("worse")
-	want := `level=WARN msg=down n=1
-level=ERROR msg=worse
-level=INFO msg=news
-level=INFO msg=news
-level=WARN msg=down n=4 left_out=2
-level=ERROR msg=worse
-`
-	if out.String() != want {
-		t.Errorf("logged\n%swant\n%s", out.String(), want)
-	}
-}
-
 // TestAnOutageIsNotLoggedByEveryReport: 10,000 reports a second go on coming
 // while Redis is down.
 func TestAnOutageIsNotLoggedByEveryReport(t *testing.T) {

@@ -1,4 +1,5 @@
-package dispatcher
+// Package throttle keeps a log short while the same goes wrong over and over.
+package throttle
 
 import (
 	"context"
@@ -7,18 +8,18 @@ import (
 	"time"
 )
 
-// sparingPeriod is how often one warning is logged at most.
-const sparingPeriod = time.Second
+// period is how often one warning is logged at most.
+const period = time.Second
 
-// Sparing returns a logger that lets each warning and error, told apart by its
+// Log returns a logger that lets each warning and error, told apart by its
 // message, through once a second, with the number of those left out since: ten
 // thousand reports a second that meet the same outage are one line. Messages
 // must be constants. now is for elapsed time only.
-func Sparing(log *slog.Logger, now func() time.Time) *slog.Logger {
-	return slog.New(&sparing{Handler: log.Handler(), now: now, last: &lastLines{lines: make(map[string]line)}})
+func Log(log *slog.Logger, now func() time.Time) *slog.Logger {
+	return slog.New(&handler{Handler: log.Handler(), now: now, last: &lastLines{lines: make(map[string]line)}})
 }
 
-type sparing struct {
+type handler struct {
 	slog.Handler
 	now  func() time.Time
 	last *lastLines // shared with the handlers made from this one
@@ -35,7 +36,7 @@ type line struct {
 }
 
 // Handle logs the record or leaves it out.
-func (s *sparing) Handle(ctx context.Context, r slog.Record) error {
+func (s *handler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelWarn {
 		return s.Handler.Handle(ctx, r)
 	}
@@ -51,20 +52,20 @@ func (s *sparing) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs adds attributes.
-func (s *sparing) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &sparing{s.Handler.WithAttrs(attrs), s.now, s.last}
+func (s *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &handler{s.Handler.WithAttrs(attrs), s.now, s.last}
 }
 
 // WithGroup begins a group.
-func (s *sparing) WithGroup(name string) slog.Handler {
-	return &sparing{s.Handler.WithGroup(name), s.now, s.last}
+func (s *handler) WithGroup(name string) slog.Handler {
+	return &handler{s.Handler.WithGroup(name), s.now, s.last}
 }
 
 func (l *lastLines) pass(message string, now time.Time) (leftOut int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last, known := l.lines[message]
-	if known && now.Sub(last.at) < sparingPeriod {
+	if known && now.Sub(last.at) < period {
 		last.leftOut++
 		l.lines[message] = last
 		return 0, false
