@@ -141,7 +141,7 @@ func (h *handling) grant(ctx context.Context, open []store.Candidate) error {
 	started := h.d.config.Now()
 	open = h.d.firsts(open)
 	pool, device := open[0].Pool, string(h.caller.Device)
-	request := slots.Request{Device: device, Wants: h.wants(open), Chance: h.d.config.Jitter(), Reach: slots.Reach(h.reachOf())}
+	request := slots.Request{Device: device, Wants: h.wants(open), Chance: h.d.config.Jitter(), Reach: h.reachOf()}
 	got, offers, err := h.d.config.Semaphore.Acquire(ctx, pool, h.pace(h.d.Waiters.Pace(pool)), []slots.Request{request})
 	h.d.away.semaphore.saw(err, started)
 	if err != nil {

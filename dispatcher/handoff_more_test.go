@@ -42,7 +42,7 @@ func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	next := b.expectPushed("able", devices.ReasonGranted)
 
 	// Who was busy kept its place, and is told once it asked again.
-	line, err := b.semaphore.HandOn(b.ctx, "a", slots.Pace{Period: minute, Offer: minute}, nil)
+	line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{Period: minute, Offer: minute}, nil)
 	if err != nil || line.Waiting != 1 {
 		t.Errorf("line %+v, %v: want who was busy, and nobody else", line, err)
 	}
@@ -193,7 +193,7 @@ func TestABatchLeavesTheLine(t *testing.T) {
 	b.expectPushed("leaves", devices.ReasonFull)
 	b.Waiters.LeaveQueue("a", leaving)
 	b.eventually("line of one", func() bool {
-		line, err := b.semaphore.HandOn(b.ctx, "a", slots.Pace{Period: minute}, nil)
+		line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{Period: minute}, nil)
 		return err == nil && line.Waiting == 1
 	})
 }

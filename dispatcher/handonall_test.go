@@ -23,7 +23,7 @@ func (s *linedUp) Lines(context.Context, []string) (waiting, due []string, err e
 	return s.waiting, s.waiting[len(s.waiting)-1:], nil
 }
 
-func (s *linedUp) HandOn(_ context.Context, pool string, _ slots.Pace, _ []slots.News) (slots.Line, error) {
+func (s *linedUp) OfferSlots(_ context.Context, pool string, _ slots.Pace, _ []slots.Update) (slots.Line, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.looked[pool]++

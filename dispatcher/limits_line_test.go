@@ -120,7 +120,7 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	b.batch("a", nil, names...)
 	b.Waiters.Fill("a")
 	b.eventuallyWoken(w, "free")
-	line, err := b.semaphore.HandOn(b.ctx, "a", slots.Pace{Period: minute, Offer: minute}, nil)
+	line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{Period: minute, Offer: minute}, nil)
 	if err != nil || line.Waiting != 1 {
 		t.Errorf("line: %+v, %v; want nobody in it but who was woken", line, err)
 	}

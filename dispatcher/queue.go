@@ -41,7 +41,7 @@ func (h *handling) findOffers(ctx context.Context) {
 // for it meanwhile, and it comes back to the same turn, since the order does not go by
 // who came first.
 func (h *handling) giveBack() {
-	tell := func(what slots.What, pools []string) { h.d.Waiters.Tell(string(h.caller.Device), what, pools) }
+	tell := func(what slots.UpdateKind, pools []string) { h.d.Waiters.Tell(string(h.caller.Device), what, pools) }
 	waiting := h.d.Waiters.Pools.AmongWaiting
 	tell(slots.WaiterLeft, waiting(h.tried.shut))
 	if h.reachOf() == store.ReachNone {

@@ -97,8 +97,8 @@ func BenchmarkBesideWaiters(b *testing.B) {
 			if _, err := s.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, holdings("l", limit)); err != nil {
 				b.Fatal(err)
 			}
-			for part := range slices.Chunk(seatsOf(line.waiters, line.batches), 5000) {
-				if _, err := s.LineUp(b.Context(), "pool", pace, part); err != nil {
+			for part := range slices.Chunk(joinersOf(line.waiters, line.batches), 5000) {
+				if _, err := s.Join(b.Context(), "pool", pace, part); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -115,10 +115,10 @@ func BenchmarkBesideWaiters(b *testing.B) {
 	}
 }
 
-func seatsOf(waiters, batches int) []slots.Seat {
-	seats := make([]slots.Seat, waiters)
-	for i := range seats {
-		seats[i] = slots.Seat{Waiter: slots.Waiter{Device: fmt.Sprint("d", i), Batch: int64(i%batches + 1), Task: int64(i)}, Reach: slots.ReachPush}
+func joinersOf(waiters, batches int) []slots.Joiner {
+	joiners := make([]slots.Joiner, waiters)
+	for i := range joiners {
+		joiners[i] = slots.Joiner{Waiter: slots.Waiter{Device: fmt.Sprint("d", i), Batch: int64(i%batches + 1), Task: int64(i)}, Reach: slots.ReachPush}
 	}
-	return seats
+	return joiners
 }

@@ -125,8 +125,8 @@ func (m *coreMachine) garble(t *rapid.T) {
 		member := rapid.SampledFrom([]string{"d1", "H|0000000000000001|7", "0000000000000000|0000000000000001"}).Draw(t, "member")
 		m.client.ZAdd(m.ctx, key, redis.Z{Member: member})
 	}
-	_, err1 := m.HandOn(m.ctx, m.pool, queuePace, nil)
-	if _, err2 := m.HandOn(m.ctx, m.pool, queuePace, nil); err2 != nil {
+	_, err1 := m.OfferSlots(m.ctx, m.pool, queuePace, nil)
+	if _, err2 := m.OfferSlots(m.ctx, m.pool, queuePace, nil); err2 != nil {
 		t.Fatalf("%s stays broken: %v, then %v", name, err1, err2)
 	}
 }

@@ -98,14 +98,14 @@ func (f *fleet) add(n int, batch int64, reach slots.Reach, at, within time.Durat
 
 // sit lets devices that can be told wait, without having asked.
 func (f *fleet) sit(n int, batch int64) {
-	var seats []slots.Seat
+	var joiners []slots.Joiner
 	for range n {
 		task := int64(len(f.devices) + 1)
 		m := &member{name: fmt.Sprintf("d%d", task), reach: slots.ReachPush, want: slots.Want{Lease: fmt.Sprint(task), TTL: time.Hour, Batch: batch, Task: task}}
 		f.devices[m.name] = m
-		seats = append(seats, slots.Seat{Waiter: slots.Waiter{Device: m.name, Batch: batch, Task: task}, Reach: m.reach})
+		joiners = append(joiners, slots.Joiner{Waiter: slots.Waiter{Device: m.name, Batch: batch, Task: task}, Reach: m.reach})
 	}
-	line, err := f.LineUp(f.t.Context(), f.pool, f.pace, seats)
+	line, err := f.Join(f.t.Context(), f.pool, f.pace, joiners)
 	if err != nil {
 		f.t.Fatal(err)
 	}

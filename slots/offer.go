@@ -10,16 +10,18 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/reach"
 )
 
 // Reach is how a device that waits can be told of a slot.
-type Reach int
+type Reach = reach.Reach
 
 // The ways to tell a device.
 const (
-	ReachNone Reach = iota // it polls: nobody can
-	ReachPush              // it is woken, over MQTT
-	ReachPark              // its request is parked at a replica
+	ReachNone = reach.None
+	ReachPush = reach.Push
+	ReachPark = reach.Park
 )
 
 // Offer is a free slot that is reserved for a waiter. It permits nothing: its
@@ -33,27 +35,27 @@ type Offer struct {
 	Age         time.Duration // since the offer was made
 }
 
-// News is what became of a waiter, or of the offer to one.
-type News struct {
-	What   What
+// Update says what became of a waiter, or of the offer to it.
+type Update struct {
+	Kind   UpdateKind
 	Device string // of all but BatchLeft
 	Offer  int64  // its ID; WaiterAway and WaiterLeft are about the device whatever it was offered, with 0
 	Batch  int64  // of BatchLeft
 }
 
-// What is the kind of a piece of news.
-type What string
+// UpdateKind is the kind of an update.
+type UpdateKind string
 
-// The kinds of news.
+// The kinds of update.
 const (
-	OfferSent  What = "sent"   // the device was told of the offer: it is not returned again
-	WaiterAway What = "away"   // the device keeps its turn, but is offered nothing until it asks again
-	WaiterLeft What = "left"   // the device waits no more
-	BatchLeft  What = "closed" // the waiters of a batch wait no more, 200 of each class at most
-	AnyMissed  What = "missed" // of no device: offers to parked reports that were not sent for 500 ms are returned, though others were told of them
+	OfferSent    UpdateKind = "sent"   // the device was told of the offer: it is not returned again
+	WaiterAway   UpdateKind = "away"   // the device keeps its turn, but is offered nothing until it asks again
+	WaiterLeft   UpdateKind = "left"   // the device waits no more
+	BatchLeft    UpdateKind = "closed" // the waiters of a batch wait no more, 200 of each class at most
+	OffersMissed UpdateKind = "missed" // of no device: offers to parked reports that were not sent for 500 ms are returned, though others were told of them
 )
 
-// Line is who waits for a pool at one instant.
+// Line is the queue of a pool at one instant.
 type Line struct {
 	Known    bool // the pool is known to Redis; false: nothing else is set
 	Capacity int
@@ -64,44 +66,43 @@ type Line struct {
 	Offers   []Offer // to be sent: new ones, and those of which nobody said that they were
 }
 
-// HandOn hears what became of waiters and offers, lets offers lapse whose time
-// is over, and offers what is free: at most 100 slots for each 500 pieces of news. A device that lets
-// an offer lapse is offered nothing more until it asks.
-func (s *Semaphore) HandOn(ctx context.Context, pool string, pace Pace, news []News) (Line, error) {
-	var args []newsArgs
+// OfferSlots applies the updates, ends the offers whose time is over, and offers what is free: at most
+// 100 slots for each 500 updates. A device that lets an offer lapse is offered nothing more until it asks.
+func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, updates []Update) (Line, error) {
+	var args []updateArgs
 	missed := false
-	for _, n := range news {
+	for _, n := range updates {
 		if err := checkNumbers(n.Offer, n.Batch); err != nil {
 			return Line{}, err
 		}
-		if missed = missed || n.What == AnyMissed; n.What == AnyMissed {
+		if missed = missed || n.Kind == OffersMissed; n.Kind == OffersMissed {
 			continue
 		}
-		of := newsArgs{What: n.What, Device: n.Device, Batch: batchName(n.Batch)}
+		of := updateArgs{Kind: n.Kind, Device: n.Device, Batch: batchName(n.Batch)}
 		if n.Offer != 0 {
 			of.Offer = strconv.FormatInt(n.Offer, 10)
 		}
 		args = append(args, of)
 	}
-	return handOn(ctx, s, pool, args, func(part []newsArgs) handOnArgs {
-		return handOnArgs{Pace: pace.args(), News: part, Missed: missed}
+	return offerSlots(ctx, s, pool, args, func(part []updateArgs) offerArgs {
+		return offerArgs{Pace: pace.args(), Updates: part, Missed: missed}
 	})
 }
 
-// LineUp lets devices wait that do not yet, and does what HandOn does.
-func (s *Semaphore) LineUp(ctx context.Context, pool string, pace Pace, seats []Seat) (Line, error) {
-	args := make([]seatArgs, len(seats))
-	for i, w := range seats {
+// Join adds devices to the queue that are not in it, and does what OfferSlots does.
+func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []Joiner) (Line, error) {
+	args := make([]joinerArgs, len(joiners))
+	for i, w := range joiners {
 		if err := errors.Join(checkHolder("-", w.Device), checkOrder(w.Batch, w.Task, w.Weight, w.Priority)); err != nil {
 			return Line{}, err
 		}
-		args[i] = seatArgs{wantArgs: newWaiterArgs(w.Waiter), Device: w.Device, Reach: w.Reach}
+		args[i] = joinerArgs{wantArgs: newWaiterArgs(w.Waiter), Device: w.Device, Reach: w.Reach}
 	}
-	return handOn(ctx, s, pool, args, func(part []seatArgs) handOnArgs { return handOnArgs{Pace: pace.args(), Seats: part} })
+	return offerSlots(ctx, s, pool, args, func(part []joinerArgs) offerArgs { return offerArgs{Pace: pace.args(), Joiners: part} })
 }
 
 // handOn sends the pieces of a call, at least one; the line is that after the last.
-func handOn[T any](ctx context.Context, s *Semaphore, pool string, all []T, call func([]T) handOnArgs) (Line, error) {
+func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, call func([]T) offerArgs) (Line, error) {
 	if err := checkPool(pool); err != nil {
 		return Line{}, err
 	}
@@ -112,9 +113,9 @@ func handOn[T any](ctx context.Context, s *Semaphore, pool string, all []T, call
 	var line Line
 	for _, part := range parts {
 		var reply lineReply
-		known, err := s.ask(ctx, s.scripts.handOn, pool, call(part), &reply)
+		known, err := s.ask(ctx, s.scripts.offer, pool, call(part), &reply)
 		if err != nil {
-			return Line{}, unavailable("hand on in", pool, err)
+			return Line{}, unavailable("offer slots of", pool, err)
 		}
 		if !known {
 			return Line{}, nil
@@ -127,19 +128,19 @@ func handOn[T any](ctx context.Context, s *Semaphore, pool string, all []T, call
 	return line, nil
 }
 
-type handOnArgs struct {
-	Pace   paceArgs   `json:"pace"`
-	Leases []string   `json:"leases,omitempty"`
-	News   []newsArgs `json:"news,omitempty"`
-	Missed bool       `json:"missed,omitempty"`
-	Seats  []seatArgs `json:"seats,omitempty"`
+type offerArgs struct {
+	Pace    paceArgs     `json:"pace"`
+	Leases  []string     `json:"leases,omitempty"`
+	Updates []updateArgs `json:"updates,omitempty"`
+	Missed  bool         `json:"missed,omitempty"`
+	Joiners []joinerArgs `json:"joiners,omitempty"`
 }
 
-type newsArgs struct {
-	What   What   `json:"what"`
-	Device string `json:"device"`
-	Offer  string `json:"offer,omitempty"` // its id
-	Batch  string `json:"batch"`
+type updateArgs struct {
+	Kind   UpdateKind `json:"kind"`
+	Device string     `json:"device"`
+	Offer  string     `json:"offer,omitempty"` // its id
+	Batch  string     `json:"batch"`
 }
 
 // lineReply is what the scripts that offer slots answer.
@@ -210,16 +211,16 @@ func (s *Semaphore) Offered(ctx context.Context, pools []string, device string) 
 	if len(pools) == 0 {
 		return nil, nil
 	}
-	places := make([]*redis.StringCmd, len(pools))
+	waiters := make([]*redis.StringCmd, len(pools))
 	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, pool := range pools {
-			places[i] = p.HGet(ctx, key(pool, "place"), device)
+			waiters[i] = p.HGet(ctx, key(pool, "place"), device)
 		}
 		return nil
 	})
 	var offered []string
 	for i, pool := range pools {
-		text, failed := places[i].Bytes()
+		text, failed := waiters[i].Bytes()
 		var w waiterReply
 		switch {
 		case errors.Is(failed, redis.Nil):

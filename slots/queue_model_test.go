@@ -35,8 +35,8 @@ func TestSlotsGoByTheModelOfTheQueue(t *testing.T) {
 			"ask":     m.ask,
 			"again":   m.ask, // twice as often as anything else
 			"release": m.release,
-			"news":    m.news,
-			"seat":    m.seat,
+			"updates": m.updates,
+			"joiner":  m.joiner,
 			"pass":    m.pass,
 			"resize":  m.resize,
 		})
@@ -133,46 +133,46 @@ func (m *queueMachine) release(t *rapid.T) {
 	m.compare(t, offers)
 }
 
-func (m *queueMachine) news(t *rapid.T) {
-	var news []slots.News
+func (m *queueMachine) updates(t *rapid.T) {
+	var updates []slots.Update
 	for range rapid.IntRange(0, 2).Draw(t, "pieces") {
-		n := slots.News{
-			What:   rapid.SampledFrom([]slots.What{slots.OfferSent, slots.WaiterAway, slots.WaiterLeft, slots.BatchLeft, slots.AnyMissed}).Draw(t, "what"),
+		n := slots.Update{
+			Kind:   rapid.SampledFrom([]slots.UpdateKind{slots.OfferSent, slots.WaiterAway, slots.WaiterLeft, slots.BatchLeft, slots.OffersMissed}).Draw(t, "kind"),
 			Device: fmt.Sprint("d", rapid.IntRange(0, 9).Draw(t, "device")), Batch: rapid.Int64Range(1, 4).Draw(t, "batch"),
 		}
 		if len(m.seen) > 0 && rapid.Bool().Draw(t, "of an offer") {
 			o := rapid.SampledFrom(m.seen).Draw(t, "offer")
 			n.Device, n.Offer = o.Device, o.ID
 		}
-		if n.What == slots.OfferSent && n.Offer == 0 {
+		if n.Kind == slots.OfferSent && n.Offer == 0 {
 			continue
 		}
-		news = append(news, n)
+		updates = append(updates, n)
 	}
 	m.at()
-	line, err := m.HandOn(m.ctx, m.pool, queuePace, news)
+	line, err := m.OfferSlots(m.ctx, m.pool, queuePace, updates)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.begin(slices.ContainsFunc(news, func(n slots.News) bool { return n.What == slots.AnyMissed }))
-	for _, n := range news {
+	m.begin(slices.ContainsFunc(updates, func(n slots.Update) bool { return n.Kind == slots.OffersMissed }))
+	for _, n := range updates {
 		m.hear(n)
 	}
 	m.compare(t, line.Offers)
 }
 
-func (m *queueMachine) seat(t *rapid.T) {
+func (m *queueMachine) joiner(t *rapid.T) {
 	n := rapid.IntRange(0, 9).Draw(t, "device")
 	w := m.wants(t, n)[0]
-	seat := slots.Seat{Waiter: slots.Waiter{Device: fmt.Sprint("d", n), Batch: w.Batch, Weight: w.Weight, Priority: w.Priority, Task: w.Task}, Reach: slots.ReachPush}
+	joiner := slots.Joiner{Waiter: slots.Waiter{Device: fmt.Sprint("d", n), Batch: w.Batch, Weight: w.Weight, Priority: w.Priority, Task: w.Task}, Reach: slots.ReachPush}
 	m.at()
-	line, err := m.LineUp(m.ctx, m.pool, queuePace, []slots.Seat{seat})
+	line, err := m.Join(m.ctx, m.pool, queuePace, []slots.Joiner{joiner})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.begin(false)
-	if m.waiters[seat.Device] == nil {
-		m.join(seat.Device, w, 1, 1)
+	if m.waiters[joiner.Device] == nil {
+		m.join(joiner.Device, w, 1, 1)
 	}
 	m.compare(t, line.Offers)
 }

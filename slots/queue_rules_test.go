@@ -176,17 +176,17 @@ func (m *queueModel) settle() {
 	m.ahead, m.keptAt = max(m.ahead-float64(m.now-m.keptAt), 0), m.now
 }
 
-func (m *queueModel) hear(n slots.News) {
+func (m *queueModel) hear(n slots.Update) {
 	for _, w := range m.waiters {
 		switch {
-		case n.What == slots.BatchLeft && w.Batch == n.Batch:
+		case n.Kind == slots.BatchLeft && w.Batch == n.Batch:
 			m.leave(w)
-		case n.What == slots.BatchLeft || w.device != n.Device || n.Offer != 0 && (!w.offered || n.Offer != w.id):
-		case n.What == slots.OfferSent:
+		case n.Kind == slots.BatchLeft || w.device != n.Device || n.Offer != 0 && (!w.offered || n.Offer != w.id):
+		case n.Kind == slots.OfferSent:
 			w.sent, w.timer = true, w.ends
-		case n.What == slots.WaiterAway:
+		case n.Kind == slots.WaiterAway:
 			m.away(w)
-		case n.What == slots.WaiterLeft:
+		case n.Kind == slots.WaiterLeft:
 			m.leave(w)
 		}
 	}

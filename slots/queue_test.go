@@ -67,9 +67,9 @@ func (s *server) leave(t *testing.T, pool string, task int64) []slots.Offer {
 	return offers
 }
 
-func (s *server) handOn(t *testing.T, pool string, news ...slots.News) slots.Line {
+func (s *server) offerSlots(t *testing.T, pool string, updates ...slots.Update) slots.Line {
 	t.Helper()
-	line, err := s.HandOn(t.Context(), pool, offeringPace(), news)
+	line, err := s.OfferSlots(t.Context(), pool, offeringPace(), updates)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func (s *server) handOn(t *testing.T, pool string, news ...slots.News) slots.Lin
 // sent says that an offer was, or it is returned again.
 func (s *server) sent(t *testing.T, pool string, o slots.Offer) {
 	t.Helper()
-	s.handOn(t, pool, slots.News{What: slots.OfferSent, Device: o.Device, Offer: o.ID})
+	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: o.Device, Offer: o.ID})
 }
 
 func offeredTasks(offers []slots.Offer) (tasks []int64) {
@@ -119,7 +119,7 @@ func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 		diff(t, "one who polls", s.ask(t, pool, offeringPace(), slots.Want{Batch: 2, Task: 9}).Status, slots.StatusFull)
 		mine := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
 		diff(t, "whose it is", mine.Status, slots.StatusAcquired)
-		diff(t, "held, reserved, ready, waiting", state(s.handOn(t, pool)), [4]int{1, 0, 2, 3})
+		diff(t, "held, reserved, ready, waiting", state(s.offerSlots(t, pool)), [4]int{1, 0, 2, 3})
 		diff(t, "the next, in order", offeredTasks(s.leave(t, pool, 2)), []int64{0})
 	})
 }
@@ -132,18 +132,18 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	s.wakeables(t, pool, 1, 2)
 	began := time.Now()
 	first := s.leave(t, pool, 1)
-	if again := s.handOn(t, pool).Offers; len(again) > 0 && time.Since(began) < 500*time.Millisecond {
+	if again := s.offerSlots(t, pool).Offers; len(again) > 0 && time.Since(began) < 500*time.Millisecond {
 		t.Errorf("at once: %+v", again)
 	}
 	eventually(t, "the offer again", func() bool {
-		again := s.handOn(t, pool).Offers
+		again := s.offerSlots(t, pool).Offers
 		return len(again) == 1 && again[0].ID == first[0].ID
 	})
-	s.handOn(t, pool, slots.News{What: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // of an older one
-	eventually(t, "the offer again after news of another", func() bool { return len(s.handOn(t, pool).Offers) == 1 })
+	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // of an older one
+	eventually(t, "the offer again after an update of another", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
 	s.sent(t, pool, first[0])
 	s.clock(t, pool, time.Now().Add(offeringPace().Offer/2))
-	diff(t, "offers to send once it was", len(s.handOn(t, pool).Offers), 0)
+	diff(t, "offers to send once it was", len(s.offerSlots(t, pool).Offers), 0)
 }
 
 // An offer to a parked report that one replica was returned, and did not send, is
@@ -160,15 +160,15 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		first := s.leave(t, pool, 1)
-		eventually(t, "the offer again", func() bool { return len(s.handOn(t, pool).Offers) == 1 })
+		eventually(t, "the offer again", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
 		for range 2 {
-			missed := s.handOn(t, pool, slots.News{What: slots.AnyMissed}).Offers
+			missed := s.offerSlots(t, pool, slots.Update{Kind: slots.OffersMissed}).Offers
 			if len(missed) != 1 || missed[0].ID != first[0].ID || missed[0].Reach != slots.ReachPark {
 				t.Errorf("missed offers %+v, want %+v", missed, first)
 			}
 		}
 		s.sent(t, pool, first[0])
-		diff(t, "once it was sent", len(s.handOn(t, pool, slots.News{What: slots.AnyMissed}).Offers), 0)
+		diff(t, "once it was sent", len(s.offerSlots(t, pool, slots.Update{Kind: slots.OffersMissed}).Offers), 0)
 	})
 }
 
@@ -185,18 +185,18 @@ func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 		}
 		offer := s.leave(t, pool, 1)[0]
 		s.clock(t, pool, time.Now().Add(offeringPace().Offer))
-		line := s.handOn(t, pool)
+		line := s.offerSlots(t, pool)
 		diff(t, "after a lapse", offeredTasks(line.Offers), []int64{3})
 		diff(t, "held, reserved, ready, waiting", state(line), [4]int{0, 1, 3, 7})
 		current := line.Offers[0].ID
-		line = s.handOn(t, pool, slots.News{What: slots.WaiterAway, Device: "d3", Offer: offer.ID})
-		diff(t, "news of another offer", state(line), [4]int{0, 1, 3, 7})
-		line = s.handOn(t, pool, slots.News{What: slots.WaiterLeft, Device: "d3", Offer: current})
+		line = s.offerSlots(t, pool, slots.Update{Kind: slots.WaiterAway, Device: "d3", Offer: offer.ID})
+		diff(t, "an update of another offer", state(line), [4]int{0, 1, 3, 7})
+		line = s.offerSlots(t, pool, slots.Update{Kind: slots.WaiterLeft, Device: "d3", Offer: current})
 		diff(t, "who left", state(line), [4]int{0, 1, 2, 6})
 		diff(t, "after who left", offeredTasks(line.Offers), []int64{4})
-		line = s.handOn(t, pool, slots.News{What: slots.BatchLeft, Batch: 2})
+		line = s.offerSlots(t, pool, slots.Update{Kind: slots.BatchLeft, Batch: 2})
 		diff(t, "a batch that was closed", state(line), [4]int{0, 1, 2, 4})
-		line = s.handOn(t, pool, slots.News{What: slots.WaiterAway, Device: "d4"}, slots.News{What: slots.WaiterAway, Device: "d5"})
+		line = s.offerSlots(t, pool, slots.Update{Kind: slots.WaiterAway, Device: "d4"}, slots.Update{Kind: slots.WaiterAway, Device: "d5"})
 		diff(t, "who is away", state(line), [4]int{0, 1, 0, 4})
 		diff(t, "after who is away", offeredTasks(line.Offers), []int64{6})
 
@@ -243,7 +243,7 @@ func TestOffersCountForTheirBatches(t *testing.T) {
 			s.wakeable(t, pool, slots.Want{Batch: 2, Task: 20 + i, Weight: 2})
 		}
 		s.configure(t, pool, 6, 2)
-		line := s.handOn(t, pool)
+		line := s.offerSlots(t, pool)
 		batches := map[int64]int{}
 		for _, o := range line.Offers {
 			batches[o.Batch]++
@@ -261,11 +261,11 @@ func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 		t.Helper()
 		pool := s.poolOf(t, 1)
 		s.wakeables(t, pool, 5, 6)
-		seat := func(task int64) slots.Seat {
-			return slots.Seat{Waiter: slots.Waiter{Device: fmt.Sprintf("d%d", task), Batch: 1, Task: task}, Reach: slots.ReachPark}
+		joiner := func(task int64) slots.Joiner {
+			return slots.Joiner{Waiter: slots.Waiter{Device: fmt.Sprintf("d%d", task), Batch: 1, Task: task}, Reach: slots.ReachPark}
 		}
 		for range 2 {
-			line, err := s.LineUp(t.Context(), pool, offeringPace(), []slots.Seat{seat(7), seat(4), seat(6)})
+			line, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner(7), joiner(4), joiner(6)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -321,10 +321,10 @@ func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 		if freed, offers, err := s.Release(t.Context(), pool, pace, []string{"1"}); err != nil || !freed[0] || len(offers) != 0 {
 			t.Errorf("%v, %v, %v", freed, offers, err)
 		}
-		if line := s.handOn(t, t.Name()+".unknown", slots.News{What: slots.BatchLeft, Batch: 1}); line.Known || len(line.Offers) > 0 {
+		if line := s.offerSlots(t, t.Name()+".unknown", slots.Update{Kind: slots.BatchLeft, Batch: 1}); line.Known || len(line.Offers) > 0 {
 			t.Errorf("of an unknown pool: %+v", line)
 		}
-		diff(t, "later", len(s.handOn(t, pool).Offers), 1)
+		diff(t, "later", len(s.offerSlots(t, pool).Offers), 1)
 	})
 }
 

@@ -24,8 +24,8 @@ var (
 	queueLua string
 	//go:embed lua/acquire.lua
 	acquireLua string
-	//go:embed lua/handon.lua
-	handonLua string
+	//go:embed lua/offer.lua
+	offerLua string
 	//go:embed lua/snapshot.lua
 	snapshotLua string
 	//go:embed lua/configure.lua
@@ -39,7 +39,7 @@ var (
 )
 
 type scripts struct {
-	acquire, handOn, snapshot, configure, restore, adopt, standing *redis.Script
+	acquire, offer, snapshot, configure, restore, adopt, standing *redis.Script
 }
 
 func newScripts() scripts { return scriptsOf(coreLua) }
@@ -50,7 +50,7 @@ func scriptsOf(coreLua string) scripts {
 	queue := core + "local queue = (function(core)\n" + queueLua + "end)(core)\n"
 	return scripts{
 		configure: redis.NewScript(core + configureLua), restore: redis.NewScript(core + restoreLua), adopt: redis.NewScript(core + adoptLua),
-		acquire: redis.NewScript(queue + acquireLua), handOn: redis.NewScript(queue + handonLua),
+		acquire: redis.NewScript(queue + acquireLua), offer: redis.NewScript(queue + offerLua),
 		standing: redis.NewScript(queue + standingLua), snapshot: redis.NewScript(queue + snapshotLua),
 	}
 }

@@ -81,7 +81,7 @@ type Acquisition struct {
 // its wants that comes first; one outcome per request. A slot that was offered to another
 // device is not free. A device that is refused waits until it is granted a slot there, or
 // does not ask again for longer than pace says. The offers are to be sent, whoever asked:
-// see HandOn. After an error any of the leases may hold a slot: release them.
+// see OfferSlots. After an error any of the leases may hold a slot: release them.
 //
 // The order: the batch with the lowest held / weight; of equal ones the one that had its
 // turn least recently (by weight), then the older; in a batch priority, then the older task.
@@ -166,7 +166,7 @@ func (s *Semaphore) Release(ctx context.Context, pool string, pace Pace, leases 
 	freed = make([]bool, 0, len(leases))
 	for part := range slices.Chunk(leases, chunk) {
 		var reply lineReply
-		if _, err := s.ask(ctx, s.scripts.handOn, pool, handOnArgs{Pace: pace.args(), Leases: part}, &reply); err != nil {
+		if _, err := s.ask(ctx, s.scripts.offer, pool, offerArgs{Pace: pace.args(), Leases: part}, &reply); err != nil {
 			return nil, nil, unavailable("release to", pool, err)
 		}
 		for _, lease := range part { // freed in their order

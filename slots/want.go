@@ -24,8 +24,8 @@ type Waiter struct {
 	Weight, Priority int
 }
 
-// Seat is a device that is to wait without having asked.
-type Seat struct {
+// Joiner is a device that joins the queue without having asked.
+type Joiner struct {
 	Waiter
 	Reach Reach
 }
@@ -94,7 +94,7 @@ type (
 		Chance float64    `json:"chance"`
 		Wants  []wantArgs `json:"wants"`
 	}
-	seatArgs struct {
+	joinerArgs struct {
 		wantArgs
 
 		Device string `json:"device"`

@@ -4,16 +4,18 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/reach"
 )
 
 // Reach is how a device can be told that there is something for it.
-type Reach int
+type Reach = reach.Reach
 
 // The ways to tell a device; they are stored.
 const (
-	ReachNone Reach = iota // it polls: nobody can
-	ReachPush              // over MQTT
-	ReachPark              // its request waits at a replica
+	ReachNone = reach.None
+	ReachPush = reach.Push
+	ReachPark = reach.Park
 )
 
 // Seat is a device that could be given a task now, and be told so.

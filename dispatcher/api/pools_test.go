@@ -218,9 +218,9 @@ func TestSlotsShowWhatIsKept(t *testing.T) {
 		b.pool("p", `{"capacity":3}`)
 		b.batch(`{"pool":"p","devices":["d-1"]}`)
 		b.granted("d-1") // slot 0
-		seat := slots.Seat{Waiter: slots.Waiter{Device: "d-2", Batch: 1, Task: 2, Weight: 1}, Reach: slots.ReachPush}
+		seat := slots.Joiner{Waiter: slots.Waiter{Device: "d-2", Batch: 1, Task: 2, Weight: 1}, Reach: slots.ReachPush}
 		pace := slots.Pace{Period: time.Minute, Offer: time.Minute}
-		if line, err := b.semaphore.LineUp(b.Context(), "p", pace, []slots.Seat{seat}); err != nil || line.Reserved != 1 {
+		if line, err := b.semaphore.Join(b.Context(), "p", pace, []slots.Joiner{seat}); err != nil || line.Reserved != 1 {
 			b.Fatalf("line %+v, %v", line, err)
 		}
 		shown := b.get("/v1/pools/p/slots").must(200).fields()

@@ -59,14 +59,14 @@ func (n *Notifier) letGo(ctx context.Context, all []parked.Report) error {
 	if err != nil {
 		return err
 	}
-	news := make(map[string][]slots.News)
+	news := make(map[string][]slots.Update)
 	for _, r := range gone {
 		view := views[r.Device]
 		if view.Device != nil {
 			n.config.Unreachable(view)
 		}
 		for _, pool := range decision.PoolsOf(view.Candidates) {
-			news[pool] = append(news[pool], slots.News{What: slots.WaiterAway, Device: r.Device})
+			news[pool] = append(news[pool], slots.Update{Kind: slots.WaiterAway, Device: r.Device})
 		}
 	}
 	var failed error

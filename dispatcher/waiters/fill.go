@@ -80,7 +80,7 @@ func (n *Notifier) lookInTurn(ctx context.Context, pool string) error {
 func (n *Notifier) lookIn(ctx context.Context, pool string, look looking) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
-	line, err := n.config.Semaphore.HandOn(ctx, pool, n.Pace(pool), n.missed())
+	line, err := n.config.Semaphore.OfferSlots(ctx, pool, n.Pace(pool), n.missed())
 	if err != nil {
 		return fmt.Errorf("handing on in pool %s: %w", pool, err)
 	}
@@ -95,7 +95,7 @@ func (n *Notifier) lookIn(ctx context.Context, pool string, look looking) error 
 	if err != nil || len(seats) == 0 {
 		return err
 	}
-	if line, err = n.config.Semaphore.LineUp(ctx, pool, n.Pace(pool), seats); err != nil {
+	if line, err = n.config.Semaphore.Join(ctx, pool, n.Pace(pool), seats); err != nil {
 		return fmt.Errorf("queueing devices in pool %s: %w", pool, err)
 	}
 	n.Offer(pool, line.Offers, time.Time{})
@@ -104,9 +104,9 @@ func (n *Notifier) lookIn(ctx context.Context, pool string, look looking) error 
 
 // missed asks for what the others may have told in vain: a parked report is told
 // by its replica alone, and that may have heard nothing.
-func (n *Notifier) missed() []slots.News {
+func (n *Notifier) missed() []slots.Update {
 	if n.Parks.count() == 0 {
 		return nil
 	}
-	return []slots.News{{What: slots.AnyMissed}}
+	return []slots.Update{{Kind: slots.OffersMissed}}
 }

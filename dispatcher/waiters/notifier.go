@@ -29,8 +29,8 @@ type Ledger interface {
 // Semaphore keeps the queues of the pools; *slots.Semaphore.
 type Semaphore interface {
 	Release(ctx context.Context, pool string, pace slots.Pace, leases []string) (freed []bool, offers []slots.Offer, err error)
-	HandOn(ctx context.Context, pool string, pace slots.Pace, news []slots.News) (slots.Line, error)
-	LineUp(ctx context.Context, pool string, pace slots.Pace, seats []slots.Seat) (slots.Line, error)
+	OfferSlots(ctx context.Context, pool string, pace slots.Pace, news []slots.Update) (slots.Line, error)
+	Join(ctx context.Context, pool string, pace slots.Pace, seats []slots.Joiner) (slots.Line, error)
 	Lines(ctx context.Context, pools []string) (waiting, due []string, err error)
 	Offered(ctx context.Context, pools []string, device string) ([]string, error)
 }
@@ -161,9 +161,9 @@ func (n *Notifier) Offered(ctx context.Context, pools []string, device string) (
 
 // Tell tells the queues of pools what became of a device, beside the caller, whatever it
 // was offered there.
-func (n *Notifier) Tell(device string, what slots.What, pools []string) {
+func (n *Notifier) Tell(device string, what slots.UpdateKind, pools []string) {
 	for _, pool := range pools {
-		n.offer(pool, offering{news: []slots.News{{What: what, Device: device}}})
+		n.offer(pool, offering{news: []slots.Update{{Kind: what, Device: device}}})
 	}
 }
 

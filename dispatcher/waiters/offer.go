@@ -27,7 +27,7 @@ const (
 // offering is what devices of a pool, and then the semaphore, are to be told.
 type offering struct {
 	offers []timed
-	news   []slots.News
+	news   []slots.Update
 }
 
 // timed is an offer, and when its slot became free by this process' clock; zero:
@@ -90,7 +90,7 @@ func (n *Notifier) offerNow(ctx context.Context, pool string, t offering) error 
 			break
 		}
 		asked := n.config.Now()
-		line, err := n.config.Semaphore.HandOn(ctx, pool, n.Pace(pool), news)
+		line, err := n.config.Semaphore.OfferSlots(ctx, pool, n.Pace(pool), news)
 		if err != nil {
 			return errors.Join(failed, fmt.Errorf("telling the queue of pool %s: %w", pool, err))
 		}
@@ -104,7 +104,7 @@ func (n *Notifier) offerNow(ctx context.Context, pool string, t offering) error 
 
 // tellDevices tells those that can use their offer, and says of each offer that
 // is settled so far what became of it.
-func (n *Notifier) tellDevices(ctx context.Context, pool string, offers []timed) ([]slots.News, error) {
+func (n *Notifier) tellDevices(ctx context.Context, pool string, offers []timed) ([]slots.Update, error) {
 	var pushed, parked []timed
 	for _, o := range offers {
 		switch o.Reach {
@@ -122,7 +122,7 @@ func (n *Notifier) tellDevices(ctx context.Context, pool string, offers []timed)
 // callParked lets parked reports look again, which decide by themselves. Those that
 // are not parked here may be at another replica: whether one of them has the
 // report is not known, so the offer counts as not sent.
-func (n *Notifier) callParked(ctx context.Context, pool string, offers []timed) (news []slots.News, err error) {
+func (n *Notifier) callParked(ctx context.Context, pool string, offers []timed) (news []slots.Update, err error) {
 	if len(offers) == 0 {
 		return nil, nil
 	}
@@ -136,7 +136,7 @@ func (n *Notifier) callParked(ctx context.Context, pool string, offers []timed) 
 	others := n.Parks.wake(calls)
 	for i, o := range offers {
 		if !slices.Contains(others, calls[i]) {
-			news = append(news, slots.News{What: slots.OfferSent, Device: o.Device, Offer: o.ID})
+			news = append(news, slots.Update{Kind: slots.OfferSent, Device: o.Device, Offer: o.ID})
 		}
 	}
 	if len(others) > 0 && n.config.Parking != nil {
@@ -148,7 +148,7 @@ func (n *Notifier) callParked(ctx context.Context, pool string, offers []timed) 
 // push wakes the devices that can start a task of the pool now. Being woken in
 // vain is what they are spared, and the slot the wait: so all are looked at in
 // one reading of the ledger.
-func (n *Notifier) push(ctx context.Context, pool string, offers []timed) ([]slots.News, error) {
+func (n *Notifier) push(ctx context.Context, pool string, offers []timed) ([]slots.Update, error) {
 	if len(offers) == 0 || n.config.Waker == nil {
 		return nil, nil
 	}
@@ -161,10 +161,10 @@ func (n *Notifier) push(ctx context.Context, pool string, offers []timed) ([]slo
 		return nil, fmt.Errorf("looking at the devices that are offered slots: %w", err)
 	}
 	limited := n.config.Policies.Among(ctx, pool, views)
-	news := make([]slots.News, len(offers))
+	news := make([]slots.Update, len(offers))
 	for i, o := range offers {
-		news[i] = slots.News{What: useOf(views[i], pool, limited), Device: o.Device, Offer: o.ID}
-		if news[i].What == slots.OfferSent {
+		news[i] = slots.Update{Kind: useOf(views[i], pool, limited), Device: o.Device, Offer: o.ID}
+		if news[i].Kind == slots.OfferSent {
 			n.wake(ctx, pool, o, began)
 		}
 	}
@@ -175,7 +175,7 @@ func (n *Notifier) push(ctx context.Context, pool string, offers []timed) ([]slo
 // start a task of the pool; passed on, while the device keeps its turn because
 // it is only busy; or passed on, and the device out of the queue. limited is what
 // policies say of its tasks.
-func useOf(view store.View, pool string, limited map[int64]decision.Obstacle) slots.What {
+func useOf(view store.View, pool string, limited map[int64]decision.Obstacle) slots.UpdateKind {
 	s := decision.Situation{Now: view.Now, Standstill: view.Standstill, Limited: limited}
 	switch {
 	case view.Device == nil || view.Device.Blocked:
@@ -209,5 +209,5 @@ func (n *Notifier) wake(ctx context.Context, pool string, o timed, began time.Ti
 // its pool, beside the caller: nothing of it starts any more. A device that is overlooked
 // is found when it is offered a slot.
 func (n *Notifier) LeaveQueue(pool string, batch int64) {
-	n.offer(pool, offering{news: slices.Repeat([]slots.News{{What: slots.BatchLeft, Batch: batch}}, leaveRounds)})
+	n.offer(pool, offering{news: slices.Repeat([]slots.Update{{Kind: slots.BatchLeft, Batch: batch}}, leaveRounds)})
 }

@@ -42,7 +42,7 @@ func (n *Notifier) wanting(pool string, line slots.Line) int {
 // findSeats looks in the ledger for devices that could start something of the
 // pool and can be told, though they stand in no queue. Each batch is looked
 // through in its order; the order between batches, the queue keeps.
-func (n *Notifier) findSeats(ctx context.Context, pool string, anew bool) ([]slots.Seat, error) {
+func (n *Notifier) findSeats(ctx context.Context, pool string, anew bool) ([]slots.Joiner, error) {
 	s := n.Pools.searchOf(pool, anew)
 	if n.config.Now().Before(s.rest) {
 		return nil, nil
@@ -79,7 +79,7 @@ func (s *search) end(now time.Time) {
 
 // searchBatches looks at the next tasks of each of the batches, and says whether
 // all of them are through.
-func (n *Notifier) searchBatches(ctx context.Context, pool string, s *search, batches []int64) (found []slots.Seat, through bool, err error) {
+func (n *Notifier) searchBatches(ctx context.Context, pool string, s *search, batches []int64) (found []slots.Joiner, through bool, err error) {
 	through = true
 	for _, batch := range batches {
 		mark, begun := s.marks[batch]
@@ -98,9 +98,9 @@ func (n *Notifier) searchBatches(ctx context.Context, pool string, s *search, ba
 		s.marks[batch] = part.Last
 		through = through && !part.Last.Set
 		for _, seat := range part.Seats {
-			found = append(found, slots.Seat{
+			found = append(found, slots.Joiner{
 				Waiter: slots.Waiter{Device: seat.Device, Batch: seat.Batch, Task: seat.Task, Weight: seat.Weight, Priority: seat.Priority},
-				Reach:  slots.Reach(seat.Reach),
+				Reach:  seat.Reach,
 			})
 		}
 	}
@@ -114,7 +114,7 @@ func (n *Notifier) present() time.Duration { return 3*n.config.ReportPeriod + se
 // notLimited are the seats whose devices could start something of the pool by its
 // policies: those that cannot would stand before those that can. A pool whose policies are
 // new is found by the next pass; until then the offers are given back.
-func (n *Notifier) notLimited(ctx context.Context, pool string, seats []slots.Seat) ([]slots.Seat, error) {
+func (n *Notifier) notLimited(ctx context.Context, pool string, seats []slots.Joiner) ([]slots.Joiner, error) {
 	if !n.config.Policies.Any(pool) || len(seats) == 0 {
 		return seats, nil
 	}
@@ -127,7 +127,7 @@ func (n *Notifier) notLimited(ctx context.Context, pool string, seats []slots.Se
 		return nil, fmt.Errorf("looking at devices for pool %s: %w", pool, err)
 	}
 	limited := n.config.Policies.Among(ctx, pool, views)
-	var open []slots.Seat
+	var open []slots.Joiner
 	for i, seat := range seats {
 		if useOf(views[i], pool, limited) != slots.WaiterLeft {
 			open = append(open, seat)

@@ -15,13 +15,13 @@
 -- lowest virtual time, which grows by UNIT / weight a grant; then to the older. In a batch: the highest priority, then the oldest task.
 --
 -- A slot that falls free is offered at once: to a poller that is about to come, and is owed one or of a batch that lacks some (keep); else to
--- the first T of the first batch of the contest. A slot offered to nobody goes to whoever asks. A poller is owed one when, as it asks, as many
+-- the first T of the first batch of the contest. A slot offered to nobody goes to the first device that asks. A poller is owed one when, as it asks, as many
 -- grants have passed as were foreseen for it, and another capacity. A newcomer's turn is above all grants that passed, so it comes after all that
 -- are owed: no poller starves.
 local queue = {}
 local UNIT = 1000000          -- of virtual time: one grant of a batch of weight 1
 local MOST, FEW, CLOSED = 100, 16, 200 -- a call makes so many offers and hears so many timers; pollers it looks at; waiters that leave a batch
-local PARKED, RESEND = 2, 500 -- the reach of who waits at a replica; ms after which an offer that was not sent is returned again
+local PARKED, RESEND = 2, 500 -- the reach of a request that waits at a replica; ms after which an offer that was not sent is returned again
 local SOON, LATE = 2000, 1000 -- ms before and after a poller is due that a slot is kept for it at most
 local SHARE, AHEAD = 20, 200000 -- of slot-time one in so many is kept for pollers, but for so many ms / capacity ahead; as many come at once
 local ALONE, TOLD = 3, 8      -- report periods that a waiter sleeps at most: that polls, that can be told
@@ -120,14 +120,14 @@ end
 -- repair begins anew where a part was lost, or the clock stepped back; it takes what is held from the holders, where that changed beside
 -- the queue, and forgets batches that ended.
 local function repair(q)
-  local places, s = redis.call('HLEN', q.place), q.state
-  if redis.call('ZCARD', q.timer) ~= places or redis.call('ZCARD', q.line) - count(q, 'H') ~= places
-    or places > 0 and s.now == 0 or s.now > q.now + 1000 or count(q, 'T') > 0 and redis.call('ZCARD', q.contest) == 0 then
+  local waiters, s = redis.call('HLEN', q.place), q.state
+  if redis.call('ZCARD', q.timer) ~= waiters or redis.call('ZCARD', q.line) - count(q, 'H') ~= waiters
+    or waiters > 0 and s.now == 0 or s.now > q.now + 1000 or count(q, 'T') > 0 and redis.call('ZCARD', q.contest) == 0 then
     redis.call('DEL', q.line, q.place, q.timer, q.batch, q.contest, q.owed)
     s.weights, s.kept, s.offer = 0, q.now, '0'
   end
   local stale = count(q, 'H') ~= q.pool.held
-  if not stale and redis.call('HLEN', q.batch) <= 2 * (q.pool.held + places) + MOST then return end
+  if not stale and redis.call('HLEN', q.batch) <= 2 * (q.pool.held + waiters) + MOST then return end
   if stale then redis.call('ZREMRANGEBYLEX', q.line, range('H')) end
   for _, r in ipairs(stale and core.holders(q.pool) or {}) do redis.call('ZADD', q.line, 0, 'H|' .. r.batch .. '|' .. r.lease) end
   for _, name in ipairs(redis.call('HKEYS', q.batch)) do
@@ -217,16 +217,16 @@ function queue.release(q, r)
   redis.call('ZREM', q.line, 'H|' .. r.batch .. '|' .. r.lease)
   save(q, batch(q, r.batch))
 end
--- hear is told what became of a waiter, or of that offer to it. sent: it was told. away: it is told of nothing until it asks. left: it waits
+-- update applies what became of a waiter, or of that offer to it. sent: it was told. away: it is told of nothing until it asks. left: it waits
 -- no more. closed: nor does anybody of the batch, up to CLOSED of each class.
-function queue.hear(q, news)
-  local w = queue.waiter(q, news.device)
-  for _, class in ipairs(news.what == 'closed' and { 'T', 'O', 'P' } or {}) do
-    for _, one in ipairs(queue.waiters(q, CLOSED, class, news.batch)) do move(q, one, nil) end
+function queue.update(q, u)
+  local w = queue.waiter(q, u.device)
+  for _, class in ipairs(u.kind == 'closed' and { 'T', 'O', 'P' } or {}) do
+    for _, one in ipairs(queue.waiters(q, CLOSED, class, u.batch)) do move(q, one, nil) end
   end
-  if not w or news.offer and news.offer ~= w.offer then return end
-  if news.what == 'left' then move(q, w, nil) elseif news.what == 'away' then move(q, w, 'P') end
-  if news.what == 'sent' and w.offer then
+  if not w or u.offer and u.offer ~= w.offer then return end
+  if u.kind == 'left' then move(q, w, nil) elseif u.kind == 'away' then move(q, w, 'P') end
+  if u.kind == 'sent' and w.offer then
     w.told = true
     move(q, w, 'O')
   end
