@@ -17,7 +17,7 @@ type NewBatch struct {
 	Kind           string          `json:"kind,omitempty" maxLength:"64" doc:"What the device is to do; yours to define"`
 	Payload        json.RawMessage `json:"payload,omitempty" doc:"Shared by all tasks; a task's own object is a merge patch (RFC 7396) to it; together at most 32 KiB"`
 	Priority       int             `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
-	Weight         int             `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share of the pool's places, among its batches with open work"`
+	Weight         int             `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share of the pool's slots, among its batches with open work"`
 	NotBefore      *time.Time      `json:"not_before,omitempty" nullable:"true"`
 	NotAfter       *time.Time      `json:"not_after,omitempty" nullable:"true" doc:"Pending tasks expire then"`
 	Windows        []Window        `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`

@@ -81,7 +81,7 @@ func (b *batchFlags) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&b.devices, "device", nil, "a device that gets a task; may be repeated")
 	flags.StringToStringVar(&b.tags, "tag", nil, "all devices that have these tags now: area=330100,city=hz")
 	flags.StringVar(&b.name, "name", "", "of the batch, for people")
-	flags.StringVar(&b.pool, "pool", "", "whose places it uses; needed")
+	flags.StringVar(&b.pool, "pool", "", "whose slots it uses; needed")
 	flags.StringVar(&b.kind, "kind", "", "what devices are to do; yours to define")
 	flags.StringVar(&b.payload, "payload", "", "JSON that all tasks share, or @FILE")
 	flags.IntVar(&b.priority, "priority", 0, "higher first, inside the batch")

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// The demonstration fleet is quick, so that within seconds all places are
+// The demonstration fleet is quick, so that within seconds all slots are
 // held, tasks end, and a silent device is taken back.
 const (
 	demoPool   = "demo"
@@ -95,8 +95,8 @@ func withDemo(ctx context.Context, run func(context.Context, func()) error, star
 
 // demonstrate runs a fleet against the server until ctx ends.
 func demonstrate(ctx context.Context, server *app.DevServer, devices int, out io.Writer) error {
-	_, _ = fmt.Fprintf(out, `  Simulating %d devices (half over HTTP, half over MQTT) on pool %q; an external system with %d places counts who is inside.
-  %.0f %% of the grants go to devices that fall silent: their places are taken back when the lease of %s ends. Ctrl-C ends it.
+	_, _ = fmt.Fprintf(out, `  Simulating %d devices (half over HTTP, half over MQTT) on pool %q; an external system with %d slots counts who is inside.
+  %.0f %% of the grants go to devices that fall silent: their slots are taken back when the lease of %s ends. Ctrl-C ends it.
 
 `, devices, demoPool, simulator.DefaultCapacity, 100*demoSilent, demoLease)
 	summary, err := simulator.Run(ctx, simulator.Config{

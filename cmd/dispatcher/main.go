@@ -1,4 +1,4 @@
-// Command dispatcher grants the places of an external system to the devices of
+// Command dispatcher grants the slots of an external system to the devices of
 // a fleet. Each subcommand has a file of its own; this one has what they share.
 package main
 
@@ -105,7 +105,7 @@ func untilSignal() (context.Context, func()) {
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "dispatcher",
-		Short:         "Grants the places of an external system to the devices of a fleet, never more than there are",
+		Short:         "Grants the slots of an external system to the devices of a fleet, never more than there are",
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -53,7 +53,7 @@ type poolFlags struct {
 
 func (p *poolFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&p.capacity, "capacity", 0, "devices inside at once")
-	flags.DurationVar(&p.lease, "lease", 0, "how long a device may hold a place before it must renew (default 5m)")
+	flags.DurationVar(&p.lease, "lease", 0, "how long a device may hold a slot before it must renew (default 5m)")
 	flags.BoolVar(&p.paused, "paused", false, "grant nothing new")
 	p.windows.add(flags)
 }

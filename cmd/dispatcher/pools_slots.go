@@ -15,7 +15,7 @@ import (
 
 func (o *operator) poolsSlots() *cobra.Command {
 	all := false
-	command := o.onPool("slots", "Show who holds the places of a pool", func(s *session, pool string) error {
+	command := o.onPool("slots", "Show who holds the slots of a pool", func(s *session, pool string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "slots"), nil)
 		if err != nil || s.json {
 			return errors.Join(err, s.documentIf(text))
@@ -25,13 +25,13 @@ func (o *operator) poolsSlots() *cobra.Command {
 		if err := errors.Join(json.Unmarshal(text, &now), json.Unmarshal(text, &rows)); err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(s.out, "%s, %d held, %d reserved; %s\n", counted(int64(now.Capacity), "place", "places"), now.Held, now.Reserved, counted(int64(now.Waiting), "device waits", "devices wait"))
+		_, _ = fmt.Fprintf(s.out, "%s, %d held, %d reserved; %s\n", counted(int64(now.Capacity), "slot", "slots"), now.Held, now.Reserved, counted(int64(now.Waiting), "device waits", "devices wait"))
 		if !all && now.Held+now.Reserved == 0 {
 			return nil
 		}
 		return s.slots(rows.Slots, all)
 	})
-	command.Flags().BoolVar(&all, "all", false, "the free places, too")
+	command.Flags().BoolVar(&all, "all", false, "the free slots, too")
 	return command
 }
 
@@ -68,12 +68,12 @@ func (o *operator) poolsRelease() *cobra.Command {
 	var token int64
 	command := &cobra.Command{
 		Use:   "release POOL SLOT",
-		Short: "Take a place back from the device that holds it",
-		Long: `Take a place back from the device that holds it. Its task ends cancelled.
+		Short: "Take a slot back from the device that holds it",
+		Long: `Take a slot back from the device that holds it. Its task ends cancelled.
 
-The device is told to stop with its next report, and the place is free with its
+The device is told to stop with its next report, and the slot is free with its
 result or at the end of its lease: never more devices are inside than there are
-places. With --now it is free at once, and the device may still be inside until
+slots. With --now it is free at once, and the device may still be inside until
 its lease ends.`,
 		Args: cobra.ExactArgs(2), ValidArgsFunction: o.poolNames(1),
 		RunE: o.with(func(s *session, args []string) error {
@@ -83,7 +83,7 @@ its lease ends.`,
 	}
 	command.Flags().StringVar(&reason, "reason", "", "why, for the audit log; needed")
 	command.Flags().BoolVar(&now, "now", false, "at once: one device more than the capacity may then be inside")
-	command.Flags().Int64Var(&token, "token", 0, "of the grant that is meant; 0: whichever holds the place")
+	command.Flags().Int64Var(&token, "token", 0, "of the grant that is meant; 0: whichever holds the slot")
 	return needed(command, "reason")
 }
 

@@ -65,7 +65,7 @@ func TestSlotsAreShownCheckedAndReleased(t *testing.T) {
 	d.run("batches create --pool p --device d-1 --device d-2 --device d-3")
 	d.report("d-1", `{"id":"1"}`)
 	d.prints("pools slots p", `
-2 places, 1 held, 0 reserved; 2 devices wait
+2 slots, 1 held, 0 reserved; 2 devices wait
 SLOT  STATE  DEVICE  TASK  TOKEN  SINCE  LEASE UNTIL
 0  held  d-1  1  1  TIME  TIME
 `)
@@ -82,7 +82,7 @@ SLOT  STATE  DEVICE  TASK  TOKEN  SINCE  LEASE UNTIL
 		t.Errorf("the pending stop is not shown:\n%s", got)
 	}
 	d.run("pools release p 0 --now --reason gone")
-	d.prints("pools slots p", "2 places, 0 held, 0 reserved; 2 devices wait\n")
+	d.prints("pools slots p", "2 slots, 0 held, 0 reserved; 2 devices wait\n")
 	if got := d.run("pools grant p 1"); plain(got) != "alive  no\n" {
 		t.Errorf("the grant is still in force:\n%s", got)
 	}

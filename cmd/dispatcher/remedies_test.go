@@ -44,7 +44,7 @@ func TestRemediesAreCommands(t *testing.T) {
 	}
 }
 
-// filled puts values in the places of a suggestion. One that ends where the
+// filled puts values in the placeholders of a suggestion. One that ends where the
 // program adds a name gets one.
 func filled(line string) []string {
 	if strings.HasSuffix(line, " ") {

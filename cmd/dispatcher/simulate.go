@@ -56,7 +56,7 @@ periodic ones come once in each period, whatever they are told.`,
 		to         *float64
 	}{
 		{"long", "tasks that take 0.9 of the lease instead of --work", &config.Long},
-		{"silent", "grants whose device falls silent, holding its place until the lease ends", &config.Silent},
+		{"silent", "grants whose device falls silent, holding its slot until the lease ends", &config.Silent},
 		{"gone", "grants whose device falls silent for good; its task is not tried again", &config.Gone},
 		{"late", "silent devices that send their result after all", &config.Late},
 		{"slow", "grants that take longer than half a lease", &config.Slow},

@@ -275,7 +275,7 @@ func (e *External) leave(v *visit) {
 	}
 }
 
-// Gaps are the last times that a place was left and entered again; of very
+// Gaps are the last times that a slot was left and entered again; of very
 // many, the last ones.
 func (e *External) Gaps() []Gap {
 	e.mu.Lock()
@@ -283,7 +283,7 @@ func (e *External) Gaps() []Gap {
 	return slices.Clone(e.turnover.gaps)
 }
 
-// edges are the times, summed over the places, before their first visit and
+// edges are the times, summed over the slots, before their first visit and
 // after their last.
 func (e *External) edges(from, to time.Time) (before, after time.Duration) {
 	e.mu.Lock()

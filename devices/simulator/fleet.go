@@ -30,7 +30,7 @@ type Options struct {
 	Prefix   string   // of device ids; a number follows. Default "sim-"
 	Via      Via      // default "http"
 	External string   // address of the external system
-	Pool     string   // of the tasks that use it; other work needs no place there. Empty: every task's
+	Pool     string   // of the tasks that use it; other work needs no slot there. Empty: every task's
 
 	Work   time.Duration // mean work of tasks that carry no work_ms; drawn within 50 %
 	Period time.Duration // between reports when the server names no time

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Idle is where the time of the places went in which nobody was inside, summed
-// over the places, of a run with an end.
+// Idle is where the time of the slots went in which nobody was inside, summed
+// over the slots, of a run with an end.
 type Idle struct {
-	Start   time.Duration // from the queue's answer until a place was first entered
+	Start   time.Duration // from the queue's answer until a slot was first entered
 	Between time.Duration // between visits
-	End     time.Duration // after a place was last left
+	End     time.Duration // after a slot was last left
 }
 
 // Quantiles of a time. Zero: nothing was measured.
@@ -28,11 +28,11 @@ func (q Quantiles) String() string {
 
 func short(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// Handoff is how a place went from one device to the next.
+// Handoff is how a slot went from one device to the next.
 type Handoff struct {
 	Server  Quantiles // release committed -> the next was told, as the dispatcher measured it
-	Whole   Quantiles // place left -> next device inside, as the external system saw it
-	Told    Quantiles // of which: place left -> next device told, or asking by itself
+	Whole   Quantiles // slot left -> next device inside, as the external system saw it
+	Told    Quantiles // of which: slot left -> next device told, or asking by itself
 	Granted Quantiles // told or asking -> grant received
 	Entered Quantiles // grant received -> inside
 }
@@ -50,7 +50,7 @@ func handoff(gaps []Gap, start func(token int64) (Start, bool)) Handoff {
 		if asked.IsZero() {
 			asked = s.Asked
 		}
-		if asked.Before(g.Left) { // held, or under way, when the place was left
+		if asked.Before(g.Left) { // held, or under way, when the slot was left
 			asked = g.Left
 		}
 		told = append(told, asked.Sub(g.Left))
@@ -70,7 +70,7 @@ func quantiles(times []time.Duration) Quantiles {
 }
 
 // latest is by how much the most unlucky task began after its turn, were
-// places handed out in the order of the tasks, at the pace of the bound.
+// slots handed out in the order of the tasks, at the pace of the bound.
 func latest(starts []time.Time, from time.Time, bound time.Duration) (late, wait time.Duration) {
 	for i, at := range starts {
 		turn := bound * time.Duration(i) / time.Duration(len(starts))

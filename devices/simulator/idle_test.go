@@ -15,7 +15,7 @@ func TestHandoffIsTakenApart(t *testing.T) {
 		1: {Woken: at(5), Asked: at(6), Granted: at(9)},    // by push
 		2: {Asked: at(-20_000), Granted: at(9)},            // held
 		3: {Asked: at(300), Granted: at(302)},              // came by itself
-		4: {Woken: at(-50), Asked: at(7), Granted: at(11)}, // told before the place was left
+		4: {Woken: at(-50), Asked: at(7), Granted: at(11)}, // told before the slot was left
 	}
 	start := func(token int64) (Start, bool) { s, ok := starts[token]; return s, ok }
 	for _, c := range []struct {
@@ -48,30 +48,30 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// Of 3 places one is used twice, one once, one never; all time is accounted for.
+// Of 3 slots one is used twice, one once, one never; all time is accounted for.
 func TestTurnover(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	place := newTurnover()
-	place.enter(0, 1, at(1))
-	place.leave(0, at(3))
-	place.enter(0, 2, at(7))
-	place.leave(0, at(8))
-	place.enter(1, 3, at(2))
-	place.leave(1, at(9))
-	before, after := place.edges(3, at(0), at(10))
+	visits := newTurnover()
+	visits.enter(0, 1, at(1))
+	visits.leave(0, at(3))
+	visits.enter(0, 2, at(7))
+	visits.leave(0, at(8))
+	visits.enter(1, 3, at(2))
+	visits.leave(1, at(9))
+	before, after := visits.edges(3, at(0), at(10))
 	if before != 13*time.Second || after != 3*time.Second {
 		t.Errorf("before %s, after %s; want 13 s and 3 s", before, after)
 	}
-	if want := (Gap{Token: 2, Left: at(3), Entered: at(7)}); len(place.gaps) != 1 || place.gaps[0] != want {
-		t.Errorf("gaps %v, want %v", place.gaps, want)
+	if want := (Gap{Token: 2, Left: at(3), Entered: at(7)}); len(visits.gaps) != 1 || visits.gaps[0] != want {
+		t.Errorf("gaps %v, want %v", visits.gaps, want)
 	}
 	for i := range int64(2 * maxGaps) {
-		place.leave(0, at(10))
-		place.enter(0, i, at(10))
+		visits.leave(0, at(10))
+		visits.enter(0, i, at(10))
 	}
-	if len(place.gaps) != maxGaps {
-		t.Errorf("%d gaps remembered, want %d", len(place.gaps), maxGaps)
+	if len(visits.gaps) != maxGaps {
+		t.Errorf("%d gaps remembered, want %d", len(visits.gaps), maxGaps)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestIntroducedFleet(t *testing.T) {
 	}
 	whole := time.Duration(s.Capacity) * s.Makespan
 	if sum := s.External.InsideTime + s.Idle.Start + s.Idle.Between + s.Idle.End; sum != whole || s.Idle.Start <= 0 || s.Idle.Between <= 0 {
-		t.Errorf("inside %s and idle %+v are not the %s of all places", s.External.InsideTime, s.Idle, whole)
+		t.Errorf("inside %s and idle %+v are not the %s of all slots", s.External.InsideTime, s.Idle, whole)
 	}
 	var out bytes.Buffer
 	if err := s.Print(&out); err != nil || !strings.Contains(out.String(), "slot-seconds while tasks waited") || s.Handoff.Whole == (Quantiles{}) {
@@ -144,8 +144,8 @@ func TestIntroducedFleet(t *testing.T) {
 	}
 }
 
-// Two places; the third task goes to where the first ended. Who is gone holds a
-// place for the lease, however far away.
+// Two slots; the third task goes to where the first ended. Who is gone holds a
+// slot for the lease, however far away.
 func TestIdeal(t *testing.T) {
 	t.Parallel()
 	w := workload{works: []time.Duration{time.Second, 3 * time.Second, time.Second, 2 * time.Second}}

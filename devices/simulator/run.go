@@ -291,7 +291,7 @@ func (s *simulation) conclude() {
 	s.summary.Unsettled = s.fleet.Unsettled()
 }
 
-// measure reads how places were handed on, while the fleet is still there. The
+// measure reads how slots were handed on, while the fleet is still there. The
 // end of the run is the last acknowledgement, unless tasks ended without one.
 func (s *simulation) measure(ctx context.Context) {
 	sum := &s.summary

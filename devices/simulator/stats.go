@@ -10,7 +10,7 @@ import (
 type Stats struct {
 	Reports      int64 // sent, copies and garbage included
 	Replies      int64 // seen
-	Denied       int64 // of these: there is a task, but no place for it, or a limit
+	Denied       int64 // of these: there is a task, but no slot for it, or a limit
 	Grants       int64 // started
 	Redeliveries int64 // grants of a task that was running or had ended
 	Dropped      int64 // grants not used: over, of another boot, or while working

@@ -22,7 +22,7 @@ type Summary struct {
 	BusyInside time.Duration // device-time spent inside in that time
 	Makespan   time.Duration // until the last task ended; 0 = some did not
 	Bound      time.Duration // tasks x mean work / capacity: no dispatcher is faster
-	Ideal      time.Duration // the same work, task by task in their order, without any time between them; who is gone holds a place for the lease; 0: endless
+	Ideal      time.Duration // the same work, task by task in their order, without any time between them; who is gone holds a slot for the lease; 0: endless
 
 	Handoff     Handoff
 	Idle        Idle          // of a run with an end
@@ -54,13 +54,13 @@ func (s *Summary) OverBound() float64 {
 	return float64(s.Makespan) / float64(s.Bound)
 }
 
-// IdleWaiting is the time, summed over the places, in which a place was empty
+// IdleWaiting is the time, summed over the slots, in which a slot was empty
 // while tasks were waiting.
 func (s *Summary) IdleWaiting() time.Duration {
 	return max(s.Busy*time.Duration(s.Capacity)-s.BusyInside, 0)
 }
 
-// DeniedPerGrant is how many reports found no place, for each grant.
+// DeniedPerGrant is how many reports found no slot, for each grant.
 func (s *Summary) DeniedPerGrant() float64 {
 	return float64(s.Fleet.Denied) / float64(max(s.Fleet.Grants, 1))
 }
@@ -114,9 +114,9 @@ func (s *Summary) Print(w io.Writer) error {
 		fmt.Sprintf("slot use   %.1f %% while tasks waited (%s)", 100*s.SlotUse(), s.Busy.Round(10*time.Millisecond)),
 		fmt.Sprintf("idle       %.1f slot-seconds while tasks waited; at the start %.1f, between visits %.1f, at the end %.1f",
 			s.IdleWaiting().Seconds(), s.Idle.Start.Seconds(), s.Idle.Between.Seconds(), s.Idle.End.Seconds()),
-		fmt.Sprintf("handoff    place left to next inside: %s; of which told %s, granted %s, entered %s; in the dispatcher %s",
+		fmt.Sprintf("handoff    slot left to next inside: %s; of which told %s, granted %s, entered %s; in the dispatcher %s",
 			s.Handoff.Whole, s.Handoff.Told, s.Handoff.Granted, s.Handoff.Entered, s.Handoff.Server),
-		fmt.Sprintf("waits      %.2f reports without a place for each grant; longest wait %s, at most %s after its turn",
+		fmt.Sprintf("waits      %.2f reports without a slot for each grant; longest wait %s, at most %s after its turn",
 			s.DeniedPerGrant(), s.LongestWait.Round(10*time.Millisecond), s.Latest.Round(10*time.Millisecond)),
 		fmt.Sprintf("makespan   %s, bound %s: %.3f of it; %s without any time between tasks",
 			s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond), s.OverBound(), s.Ideal.Round(10*time.Millisecond)),

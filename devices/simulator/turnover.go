@@ -5,16 +5,16 @@ import "time"
 // maxGaps bounds the gaps that are remembered one by one.
 const maxGaps = 1 << 14
 
-// Gap is the time between two visits to one place.
+// Gap is the time between two visits to one slot.
 type Gap struct {
 	Token         int64 // of the one that came
 	Left, Entered time.Time
 }
 
-// turnover is when places were left and entered again. Its owner guards it.
+// turnover is when slots were left and entered again. Its owner guards it.
 type turnover struct {
-	first map[int]time.Time // place -> first entered
-	left  map[int]time.Time // place -> last left
+	first map[int]time.Time // slot -> first entered
+	left  map[int]time.Time // slot -> last left
 	gaps  []Gap             // the last maxGaps; a ring once it is full
 	count int               // of all gaps
 }
@@ -23,11 +23,11 @@ func newTurnover() turnover {
 	return turnover{first: map[int]time.Time{}, left: map[int]time.Time{}}
 }
 
-func (t *turnover) enter(place int, token int64, now time.Time) {
-	left, used := t.left[place]
+func (t *turnover) enter(slot int, token int64, now time.Time) {
+	left, used := t.left[slot]
 	if !used {
-		if _, known := t.first[place]; !known {
-			t.first[place] = now
+		if _, known := t.first[slot]; !known {
+			t.first[slot] = now
 		}
 		return
 	}
@@ -40,19 +40,19 @@ func (t *turnover) enter(place int, token int64, now time.Time) {
 	t.count++
 }
 
-func (t *turnover) leave(place int, now time.Time) { t.left[place] = now }
+func (t *turnover) leave(slot int, now time.Time) { t.left[slot] = now }
 
-// edges are the times, summed over places, before the first visit and after the
-// last; a place that nobody used is all before.
-func (t *turnover) edges(places int, from, to time.Time) (before, after time.Duration) {
-	for place := range places {
-		first, used := t.first[place]
+// edges are the times, summed over slots, before the first visit and after the
+// last; a slot that nobody used is all before.
+func (t *turnover) edges(slots int, from, to time.Time) (before, after time.Duration) {
+	for slot := range slots {
+		first, used := t.first[slot]
 		if !used {
 			before += to.Sub(from)
 			continue
 		}
 		before += first.Sub(from)
-		if left, ok := t.left[place]; ok {
+		if left, ok := t.left[slot]; ok {
 			after += max(to.Sub(left), 0)
 		}
 	}

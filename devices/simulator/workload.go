@@ -103,19 +103,19 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 }
 
 // ideal is when a dispatcher would be through that knows no work before it ends,
-// takes the tasks in their order, and loses no time: each goes to the place that
+// takes the tasks in their order, and loses no time: each goes to the slot that
 // is free first, and takes so much longer than its work. A task whose device is
-// gone holds its place for the lease, and is not tried again.
-func (w *workload) ideal(places int, longer time.Duration, gone []bool) time.Duration {
-	free := make([]time.Duration, max(places, 1))
+// gone holds its slot for the lease, and is not tried again.
+func (w *workload) ideal(slots int, longer time.Duration, gone []bool) time.Duration {
+	free := make([]time.Duration, max(slots, 1))
 	for i, work := range w.works {
 		if i < len(gone) && gone[i] {
 			work = w.lease - longer
 		}
 		first := 0
-		for place := range free {
-			if free[place] < free[first] {
-				first = place
+		for slot := range free {
+			if free[slot] < free[first] {
+				first = slot
 			}
 		}
 		free[first] += work + longer

@@ -121,7 +121,7 @@ func (a *API) registerOperators(mux *http.ServeMux) {
 
 func (a *API) newOperations(mux *http.ServeMux) huma.API {
 	config := huma.DefaultConfig("Dispatcher", a.options.Version)
-	config.Info.Description = "Grants the places of an external system to the devices of a fleet, never more than there are."
+	config.Info.Description = "Grants the slots of an external system to the devices of a fleet, never more than there are."
 	config.DocsPath, config.SchemasPath = "", ""
 	config.Formats = map[string]huma.Format{"application/json": bodyFormat(), "json": bodyFormat()}
 	config.Components.Schemas = newSchemas()

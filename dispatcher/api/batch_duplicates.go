@@ -48,8 +48,8 @@ func (a *API) turnOfRepeats(ctx context.Context, in operators.NewBatch) (leave f
 }
 
 // check refuses a task that is equal to one before it, or marks it to be
-// skipped. place is where it stands, for people.
-func (d *duplicates) check(t *store.NewTask, place string, at int) error {
+// skipped. position is where it stands, for people.
+func (d *duplicates) check(t *store.NewTask, position string, at int) error {
 	if d == nil {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (d *duplicates) check(t *store.NewTask, place string, at int) error {
 	first, again := d.seen.Earlier(facts, int32(at)) // no body has so many entries
 	t.Repeated = again
 	if again && d.refuse {
-		return fmt.Errorf("%w as "+place+": equal in device (%s), kind and payload", errDuplicate, first, t.Device)
+		return fmt.Errorf("%w as "+position+": equal in device (%s), kind and payload", errDuplicate, first, t.Device)
 	}
 	return nil
 }

@@ -47,14 +47,14 @@ func (b *bench) served(token func(device string) string) {
 func always(token string) func(string) string { return func(string) string { return token } }
 
 // A device that promises bodies and sends none has a share of its own, and takes none of
-// the places: all others are answered, also from its address.
+// the permits: all others are answered, also from its address.
 func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
 	t.Parallel()
-	const places = 8 // twice the share of a device
-	b := embedded(t, func(s *setup) { s.reports.MaxReports = places })
+	const most = 8 // twice the share of a device
+	b := embedded(t, func(s *setup) { s.reports.MaxReports = most })
 	token := b.device("slow")
 	b.call("POST", "/v1/devices/slow/block", adminToken, nil).must(200)
-	for range places {
+	for range most {
 		b.promise("slow", token)
 	}
 	b.tooMany("slow", token)
@@ -65,9 +65,9 @@ func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
 // all, and devices with one of their own, or with the other fleet token, the rest.
 func TestUnreadBodiesAreBoundedPerFleetToken(t *testing.T) {
 	t.Parallel()
-	const places = 8
+	const most = 8
 	b := embedded(t, func(s *setup) {
-		s.reports.MaxReports = places
+		s.reports.MaxReports = most
 		s.dispatcher.FleetTokens = []string{fleetToken, anotherFleetToken}
 	})
 	own := make(map[string]string)
@@ -75,7 +75,7 @@ func TestUnreadBodiesAreBoundedPerFleetToken(t *testing.T) {
 		device := fmt.Sprint("d-", n)
 		own[device] = b.device(device)
 	}
-	for n := range 8 * places {
+	for n := range 8 * most {
 		b.promise(fmt.Sprint("stolen-", n), fleetToken)
 	}
 	b.tooMany("one-more", fleetToken)

@@ -109,7 +109,7 @@ func TestADeletedDeviceLosesItsTokensAndTasks(t *testing.T) {
 		}
 		b.get("/v1/devices/d-1").problem(404, "not_found")
 		b.call("POST", "/v1/devices/d-1/report", token, g.result("succeeded", "")).problem(401, "unauthenticated")
-		// Its place stays held: it may still be inside.
+		// Its slot stays held: it may still be inside.
 		if held := b.get("/v1/pools/p/slots").must(200).fields()["held"]; held != 1.0 {
 			b.Errorf("%v held, want its slot", held)
 		}

@@ -155,8 +155,8 @@ func (b *bench) perform(name string, op operation, g grant) answer {
 	case strings.HasPrefix(path, "/v1/tokens"):
 		fill["{id}"] = fmt.Sprint(b.tokenID())
 	}
-	for place, what := range fill {
-		path = strings.ReplaceAll(path, place, what)
+	for name, value := range fill {
+		path = strings.ReplaceAll(path, name, value)
 	}
 	if op.RequestBody == nil {
 		return b.call(method, filtered(path), token, nil)

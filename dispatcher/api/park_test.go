@@ -119,9 +119,9 @@ func TestLongPollCanBeOff(t *testing.T) {
 	}
 }
 
-// A wait takes no place of those under way: with one place another report is
+// A wait takes no permit of those for reports under way: with one permit another report is
 // answered beside it.
-func TestLongPollTakesNoPlace(t *testing.T) {
+func TestLongPollTakesNoPermit(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, longPolls(time.Minute), func(s *setup) { s.reports.MaxReports = 1 })
 	b.pool("p", `{"capacity":60}`)
@@ -155,7 +155,7 @@ func TestLongPollOutlastsTheServersTimeouts(t *testing.T) {
 	}
 }
 
-// A device that closes its connection is granted nothing, and its place is not
+// A device that closes its connection is granted nothing, and its slot is not
 // lost: the next report gets it.
 func TestLongPollOfADeviceThatLeaves(t *testing.T) {
 	t.Parallel()
@@ -172,7 +172,7 @@ func TestLongPollOfADeviceThatLeaves(t *testing.T) {
 	var got devices.Reply
 	b.report("e", `{}`).must(200).into(&got)
 	if got.Task == nil {
-		t.Errorf("%+v, want the place", got)
+		t.Errorf("%+v, want the slot", got)
 	}
 }
 

@@ -211,7 +211,7 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 	})
 }
 
-// A place that is kept shows on the lowest free number, with whom it is kept for.
+// A slot that is kept shows on the lowest free number, with whom it is kept for.
 func TestSlotsShowWhatIsKept(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

@@ -23,7 +23,7 @@ func (a *API) getSlots(ctx context.Context, in *PoolPath) (*body[operators.Slots
 	return &body[operators.Slots]{showSlots(o, a.options.Dispatcher.Upkeep.Reserved(ctx, in.Pool))}, nil
 }
 
-// showSlots shows a reserved place on each of the lowest free numbers: which
+// showSlots shows a reserved slot on each of the lowest free numbers: which
 // number its device will get is not said before it does.
 func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 	reserved = reserved[:min(len(reserved), max(o.Pool.Capacity-len(o.Grants), 0))]

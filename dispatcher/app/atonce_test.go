@@ -100,7 +100,7 @@ func theOneGrant(t *testing.T, replies []devices.Reply, reasons map[devices.Reas
 		reasons[reply.Reason]++
 		switch {
 		case reply.Task == nil && reply.Reason != devices.ReasonBusy && reply.Reason != devices.ReasonUnavailable:
-			t.Errorf("%+v: there is work, and a place", reply)
+			t.Errorf("%+v: there is work, and a slot", reply)
 		case reply.Task != nil && granted != nil && (reply.Task.ID != granted.ID || reply.Task.Token != granted.Token || reply.Task.Slot != granted.Slot):
 			t.Errorf("two grants: %+v and %+v", granted, reply.Task)
 		case reply.Task != nil:

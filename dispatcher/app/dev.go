@@ -261,7 +261,7 @@ func (d *DevServer) Banner(w io.Writer) {
     mosquitto_sub -h %[6]s -p %[7]s -i my-meter/sub -u my-meter -P '%[5]s' -t fleet/v1/my-meter/reply -C 1 -q 1 &
     sleep 1; mosquitto_pub -h %[6]s -p %[7]s -i my-meter/pub -u my-meter -P '%[5]s' -t fleet/v1/my-meter/report -q 1 -m '{"id":"r1"}'
 
-  A pool with 60 places, and one batch of tasks for both:
+  A pool with 60 slots, and one batch of tasks for both:
     curl -s -X PUT  %[1]s/v1/pools/example -H 'Authorization: Bearer %[4]s' -H 'Content-Type: application/json' -d '{"capacity":60}'
     curl -s -X POST %[1]s/v1/batches -H 'Authorization: Bearer %[4]s' -H 'Content-Type: application/json' -d '{"pool":"example","kind":"speedtest","devices":["my-device","my-meter"]}'
 

@@ -10,7 +10,7 @@ const (
 	lapseSlack = 50 * time.Millisecond // after it: what ends in that time is taken back together
 )
 
-// reapOnTime runs the reaper just after a lease has ended, so that its place does
+// reapOnTime runs the reaper just after a lease has ended, so that its slot does
 // not stand empty until the pass comes by. It adds nothing to what a pass may do,
 // and the pass finds whatever is missed here.
 func (a *App) reapOnTime(ctx context.Context) {

@@ -22,7 +22,7 @@ func TestPlacesAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 	i.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1,"lease_ms":3000}`)
 	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","max_attempts":1,"devices":["d1","d2","d3"]}`)
 	for n := 1; n <= 3; n++ {
-		eventually(t, "a place for the next one", func() bool {
+		eventually(t, "a slot for the next one", func() bool {
 			return i.report(t, fmt.Sprintf("d%d", n), `{"id":"x"}`).Reason == devices.ReasonGranted
 		})
 	}

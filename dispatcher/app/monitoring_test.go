@@ -121,16 +121,16 @@ func TestQueriesAreOfMetricsThatExist(t *testing.T) {
 	if len(all) < 30 {
 		t.Errorf("%d queries", len(all))
 	}
-	for place, query := range all {
+	for source, query := range all {
 		expr, err := parser.ParseExpr(strings.ReplaceAll(query, "$__rate_interval", "1m"))
 		if err != nil {
-			t.Errorf("%s: %v", place, err)
+			t.Errorf("%s: %v", source, err)
 			continue
 		}
 		parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
 			if s, ok := node.(*parser.VectorSelector); ok {
 				if s.Name != "up" && !metrics[base(metrics, s.Name)] {
-					t.Errorf("%s: there is no metric %q", place, s.Name)
+					t.Errorf("%s: there is no metric %q", source, s.Name)
 				}
 			}
 			return nil

@@ -122,7 +122,7 @@ func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 }
 
 // A device whose connection breaks is told of nothing from then on, before
-// anything is offered to it, and keeps its place in line: what falls free goes to
+// anything is offered to it, and keeps its position in the queue: what falls free goes to
 // the next at once, at whichever replica that one waits.
 func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 	t.Parallel()
@@ -146,8 +146,8 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 			breaks := other.brokenLongPoll(t, "breaks")
 			reachable := func(want bool) func() bool {
 				return func() bool {
-					place, err := client.HGet(t.Context(), "slots:{p}:place", "breaks").Result()
-					return err == nil && strings.Contains(place, `"class":"T"`) == want
+					position, err := client.HGet(t.Context(), "slots:{p}:place", "breaks").Result()
+					return err == nil && strings.Contains(position, `"class":"T"`) == want
 				}
 			}
 			eventually(t, "a device that can be told", reachable(true))
@@ -156,7 +156,7 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 			breaks()
 			eventually(t, "a device that cannot be told", reachable(false))
 			if in, err := client.HExists(t.Context(), "slots:{p}:place", "breaks").Result(); err != nil || !in {
-				t.Errorf("it lost its place in line: %v, %v", in, err)
+				t.Errorf("it lost its position in the queue: %v, %v", in, err)
 			}
 			begin := time.Now()
 			one.report(t, "holds", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, held.Task.ID, held.Task.Token))

@@ -14,7 +14,7 @@ import (
 )
 
 // restored is a ledger that went back to a backup while devices hold grants that
-// it does not know, as many as the pool has places.
+// it does not know, as many as the pool has slots.
 type restored struct {
 	first, second *instance // of which the first may have been told
 	app           *App      // the first

@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
-// TestScrapeOfManyPools measures a scrape of 3,000 pools with 20 of 30 places
+// TestScrapeOfManyPools measures a scrape of 3,000 pools with 20 of 30 slots
 // held and 80 devices that wait in each, beside the passes of a replica:
 //
 //	POOLS=1 go test ./dispatcher/app -run 'TestScrapeOfManyPools$' -v

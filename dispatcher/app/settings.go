@@ -95,7 +95,7 @@ func Settings() []Setting {
 		{Key: "admin_token", Secret: true, Help: "first operator token, role admin; at least 16 characters"},
 		{Key: "fleet_token", Secret: true, Help: "one token, or two with a comma between, that stand for any device; at least 16 characters each"},
 		{Key: "fleet_token_mode", Default: "any", Choices: []string{string(credentials.FleetAny), string(credentials.FleetEnroll)}, Help: "any: acts for any device; enroll: gives each a token of its own"},
-		{Key: "reap_interval", Default: "5s", Help: "how often places of silent devices are taken back", Least: time.Second, Most: time.Minute},
+		{Key: "reap_interval", Default: "5s", Help: "how often slots of silent devices are taken back", Least: time.Second, Most: time.Minute},
 		{Key: "reconcile_interval", Default: "10s", Help: "how often Redis is compared with the ledger", Least: time.Second, Most: 5 * time.Minute},
 		{Key: "lease_margin", Default: "10s", Help: "kept back from every lease, at most a fifth of it", Least: 0, Most: 5 * time.Minute},
 		{Key: "lease_min", Default: "1s", Help: "no device is given less; below 1s only for tests", Least: 10 * time.Millisecond, Most: time.Minute},

@@ -22,7 +22,7 @@ import (
 // At is where somebody was refused.
 type At string
 
-// The places. At the first two operators are refused, which is also an event.
+// The slots. At the first two operators are refused, which is also an event.
 const (
 	API    At = "api"
 	SignIn At = "sign_in"

@@ -16,7 +16,7 @@ const (
 	halfLeft     = 0.5
 	expiringLeft = 0.2
 
-	holdersShown = 200 // rows of the table; beyond, tasks are the place to look
+	holdersShown = 200 // rows of the table; beyond, the page of tasks lists all
 )
 
 func (w *Web) routeGrid() {

@@ -84,7 +84,7 @@ func (b *bench) cost(path string) (time.Duration, int) {
 	return took, out.Body.Len()
 }
 
-// fill has forty places of each pool held, half of the other tasks of the first
+// fill has forty slots of each pool held, half of the other tasks of the first
 // ten batches done, and the rest wait, each for a device of its own.
 func (b *bench) fill(dsn string, s size) {
 	b.Helper()

@@ -12,7 +12,7 @@ import (
 
 const (
 	tasksShown  = 50
-	heldCounted = 10_000 // places held that are counted one by one: of a pool, all
+	heldCounted = 10_000 // slots held that are counted one by one: of a pool, all
 )
 
 func (w *Web) routeTasks() {
