@@ -61,14 +61,16 @@ func Decide(s Situation) Choice {
 // the semaphore decides by the order of all waiters.
 func next(s Situation) Choice {
 	var open []store.Candidate
-	nearest := Choice{Reason: devices.ReasonNone}
-	for _, c := range slices.SortedFunc(slices.Values(s.Candidates), s.tried) {
-		obstacles := s.ofTask(c)
+	nearest, rules := Choice{Reason: devices.ReasonNone}, rulesOfTask()
+	candidates := slices.Clone(s.Candidates)
+	slices.SortStableFunc(candidates, s.tried)
+	for i := range candidates {
+		obstacles := found(rules, &s, &candidates[i])
 		switch {
 		case len(obstacles) > 0:
 			nearest = nearer(nearest, refusal(obstacles))
-		case len(open) == 0 || c.Pool == open[0].Pool:
-			open = append(open, c)
+		case len(open) == 0 || candidates[i].Pool == open[0].Pool:
+			open = append(open, candidates[i])
 		}
 	}
 	if len(open) > 0 {

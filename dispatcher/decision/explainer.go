@@ -158,7 +158,7 @@ func paused(by string, since *time.Time, reason string) string {
 
 // shut says how a window keeps the task from starting.
 func (x explainer) shut(o store.Opening) string {
-	switch until := opens(o, x.candidate, x.Now); {
+	switch until := opens(o, &x.candidate, x.Now); {
 	case until.IsZero():
 		return "closed; when they open again is being computed"
 	case !o.From.After(x.Now):

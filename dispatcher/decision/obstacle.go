@@ -49,19 +49,19 @@ func (s Situation) obstaclesOf(c store.Candidate) []Obstacle {
 }
 
 // ofDevice is what stands in the way of every task of the device.
-func (s Situation) ofDevice() []Obstacle { return s.found(rulesOfDevice(), store.Candidate{}) }
+func (s Situation) ofDevice() []Obstacle { return found(rulesOfDevice(), &s, &store.Candidate{}) }
 
 // ofTask is what stands in the way of one task of an idle device.
-func (s Situation) ofTask(c store.Candidate) []Obstacle { return s.found(rulesOfTask(), c) }
+func (s Situation) ofTask(c store.Candidate) []Obstacle { return found(rulesOfTask(), &s, &c) }
 
-func (s Situation) found(rules []rule, c store.Candidate) (found []Obstacle) {
+func found(rules []rule, s *Situation, c *store.Candidate) (all []Obstacle) {
 	for _, r := range rules {
 		if o, stands := r.stands(s, c); stands {
 			o.Code, o.Reason, o.says = r.code, r.reason, r.says
-			found = append(found, o)
+			all = append(all, o)
 		}
 	}
-	return found
+	return all
 }
 
 // MayStart says that nothing but the device itself can stand in the way of a task.

@@ -12,7 +12,7 @@ type rule struct {
 
 	// stands says whether the obstacle stands, and until when. A rule of the device
 	// is asked without a task.
-	stands func(s Situation, c store.Candidate) (Obstacle, bool)
+	stands func(s *Situation, c *store.Candidate) (Obstacle, bool)
 	// says tells people of it, and what would change it.
 	says func(x explainer, o Obstacle) Reason
 }
@@ -46,55 +46,55 @@ func rulesOfTask() []rule {
 	}
 }
 
-func isBlocked(s Situation, _ store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Blocked }
+func isBlocked(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Blocked }
 
-func hasDeclined(s Situation, _ store.Candidate) (Obstacle, bool) { return Obstacle{}, !s.Accept }
+func hasDeclined(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obstacle{}, !s.Accept }
 
-func isStopping(s Situation, _ store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Stopping }
+func isStopping(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Stopping }
 
-func isBusy(s Situation, _ store.Candidate) (Obstacle, bool) {
+func isBusy(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 	if s.Holding == nil || !s.Mentioned && s.Holding.CancelWhy == "" {
 		return Obstacle{}, false
 	}
 	return Obstacle{Until: s.Holding.LeaseUntil}, true
 }
 
-func poolPaused(_ Situation, c store.Candidate) (Obstacle, bool) { return Obstacle{}, c.PoolPaused }
+func poolPaused(_ *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, c.PoolPaused }
 
-func batchPaused(_ Situation, c store.Candidate) (Obstacle, bool) { return Obstacle{}, c.BatchPaused }
+func batchPaused(_ *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, c.BatchPaused }
 
 // Until something that all devices of a batch or pool wait for is shared; until
 // something that one task waits for is not.
-func notBegun(s Situation, c store.Candidate) (Obstacle, bool) {
+func notBegun(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: c.NotBefore, Shared: true}, c.NotBefore.After(s.Now)
 }
 
-func backsOff(s Situation, c store.Candidate) (Obstacle, bool) {
+func backsOff(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: c.RetryAt}, c.RetryAt.After(s.Now)
 }
 
-func batchShut(s Situation, c store.Candidate) (Obstacle, bool) {
+func batchShut(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: opens(c.Window, c, s.Now), Shared: true}, closed(c.Window, c, s.Now)
 }
 
-func poolShut(s Situation, c store.Candidate) (Obstacle, bool) {
+func poolShut(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: opens(c.PoolWindow, c, s.Now), Shared: true}, closed(c.PoolWindow, c, s.Now)
 }
 
-func standsStill(s Situation, _ store.Candidate) (Obstacle, bool) {
+func standsStill(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: s.Standstill}, s.Now.Before(s.Standstill)
 }
 
-func unsure(s Situation, c store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Unsure[c.Pool] }
+func unsure(s *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Unsure[c.Pool] }
 
-func unchecked(s Situation, c store.Candidate) (Obstacle, bool) {
+func unchecked(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	o, is := s.Limited[c.Task]
 	return o, is && o.Code == CodeUnavailable
 }
 
-func limited(s Situation, c store.Candidate) (Obstacle, bool) {
+func limited(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	o, is := s.Limited[c.Task]
 	return o, is && o.Code == CodeLimited
 }
 
-func full(s Situation, c store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Full[c.Pool] }
+func full(s *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Full[c.Pool] }

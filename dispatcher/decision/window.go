@@ -8,12 +8,12 @@ import (
 
 // closed says whether nothing may start in a window now. The ledger's claims
 // say the same.
-func closed(o store.Opening, c store.Candidate, now time.Time) bool {
+func closed(o store.Opening, c *store.Candidate, now time.Time) bool {
 	return !o.Until.IsZero() && (o.From.After(now) || !o.Until.After(now.Add(needed(c))))
 }
 
 // needed is what must be left of a window when the task starts.
-func needed(c store.Candidate) time.Duration {
+func needed(c *store.Candidate) time.Duration {
 	if c.FinishInside {
 		return c.Lease
 	}
@@ -21,7 +21,7 @@ func needed(c store.Candidate) time.Duration {
 }
 
 // opens is when a closed window is worth asking for again; zero: unknown.
-func opens(o store.Opening, c store.Candidate, now time.Time) time.Time {
+func opens(o store.Opening, c *store.Candidate, now time.Time) time.Time {
 	switch {
 	case o.From.After(now) && o.Until.Sub(o.From) > needed(c):
 		return o.From

@@ -1,0 +1,22 @@
+package decision
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// The judgement of a device with twenty open tasks.
+func BenchmarkDecide(b *testing.B) {
+	s := Situation{Now: moment(), Accept: true, Full: map[string]bool{}, Limited: map[int64]Obstacle{}}
+	for i := range int64(20) {
+		s.Candidates = append(s.Candidates, store.Candidate{Task: i, Batch: i, Pool: "a", Lease: time.Minute})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(Decide(s).Tasks) != 20 {
+			b.Fatal("not all may start")
+		}
+	}
+}
