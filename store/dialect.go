@@ -49,7 +49,7 @@ type dialect struct {
 	lockKey    string             // takes the idempotency key $1, $2, or says false
 	lockGrants string             // waits for the writers of grants, and lets others wait
 	leaps      []string           // take the numbers that are given out $1 further, and return where they are then
-	snapshot   sql.IsolationLevel // of a transaction that reads one moment
+	snapshot   sql.IsolationLevel // of a transaction that reads one snapshot
 	tryFold    string             // true: nobody else folds, until the end of the transaction; empty: not needed
 	bulk       string             // lifts the statement timeout of one transaction
 	addTasks   string             // prepared once per batch, run once per task

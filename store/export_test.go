@@ -33,8 +33,8 @@ func ViewsText() string { return viewsText("o.rank = 1") }
 // OpenBatchesText is what OpenBatches asks.
 func OpenBatchesText() string { return openBatches() }
 
-// SeatsText is what Seats asks.
-func SeatsText() string { return seatsText() }
+// ReachableText is the query of ReachableDevices.
+func ReachableText() string { return reachableText() }
 
 // AnswerLimit is how long an answer is waited for, by the setting of Postgres.
 func AnswerLimit(setting string) time.Duration { return answerLimit(setting) }

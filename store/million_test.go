@@ -65,20 +65,20 @@ func (l *ledger) measureOthers() {
 	l.Helper()
 	ctx := l.Context()
 	for name, read := range map[string]func() error{
-		"view of a report":              func() error { return errOf(l.Views(ctx, []string{"m-0700000"})) },
-		"first 100 batches with counts": func() error { return errOf(l.Batches(ctx, 0, 100)) },
-		"a batch with counts":           func() error { return errOf(l.Batch(ctx, 7)) },
-		"events of a task":              func() error { return errOf(l.Events(ctx, store.EventFilter{Task: 123_456})) },
-		"newest events":                 func() error { return errOf(l.Events(ctx, store.EventFilter{Newest: true})) },
-		"devices by a tag of 1,000":     l.reading(store.DeviceFilter{Tags: map[string]string{"area": "42"}}),
-		"devices by a tag of half":      l.reading(store.DeviceFilter{Tags: map[string]string{"half": "0"}}),
-		"devices, later page":           l.reading(store.DeviceFilter{After: "m-0900000"}),
-		"pools with work":               func() error { return errOf(l.PoolsWithWork(ctx, []string{"p"})) },
-		"100 open batches of a pool":    func() error { return errOf(l.OpenBatches(ctx, "p", 0, 100)) },
-		"seats among 500 tasks":         l.seating(store.Mark{}),
-		"seats, far into the batch":     l.seating(store.Mark{Set: true, Task: 749_000}),
-		"cancel of a task":              func() error { return errOf(l.CancelTask(ctx, "op", 800_000)) },
-		"retention that finds nothing":  func() error { return errOf(l.Retain(ctx, 24*time.Hour, 2000)) },
+		"view of a report":                      func() error { return errOf(l.Views(ctx, []string{"m-0700000"})) },
+		"first 100 batches with counts":         func() error { return errOf(l.Batches(ctx, 0, 100)) },
+		"a batch with counts":                   func() error { return errOf(l.Batch(ctx, 7)) },
+		"events of a task":                      func() error { return errOf(l.Events(ctx, store.EventFilter{Task: 123_456})) },
+		"newest events":                         func() error { return errOf(l.Events(ctx, store.EventFilter{Newest: true})) },
+		"devices by a tag of 1,000":             l.reading(store.DeviceFilter{Tags: map[string]string{"area": "42"}}),
+		"devices by a tag of half":              l.reading(store.DeviceFilter{Tags: map[string]string{"half": "0"}}),
+		"devices, later page":                   l.reading(store.DeviceFilter{After: "m-0900000"}),
+		"pools with work":                       func() error { return errOf(l.PoolsWithWork(ctx, []string{"p"})) },
+		"100 open batches of a pool":            func() error { return errOf(l.OpenBatches(ctx, "p", 0, 100)) },
+		"reachable devices among 500 tasks":     l.searching(store.Mark{}),
+		"reachable devices, far into the batch": l.searching(store.Mark{Set: true, Task: 749_000}),
+		"cancel of a task":                      func() error { return errOf(l.CancelTask(ctx, "op", 800_000)) },
+		"retention that finds nothing":          func() error { return errOf(l.Retain(ctx, 24*time.Hour, 2000)) },
 	} {
 		l.measure(name, func() { l.must(read()) })
 	}
@@ -93,9 +93,9 @@ func (l *ledger) reading(f store.DeviceFilter) func() error {
 	return func() error { return errOf(l.Devices(l.Context(), f)) }
 }
 
-func (l *ledger) seating(after store.Mark) func() error {
+func (l *ledger) searching(after store.Mark) func() error {
 	return func() error {
-		return errOf(l.Seats(l.Context(), store.Search{Pool: "p", Batch: 150, After: after, Seen: time.Hour, Limit: 500}))
+		return errOf(l.ReachableDevices(l.Context(), store.ReachableSearch{Pool: "p", Batch: 150, After: after, Seen: time.Hour, Limit: 500}))
 	}
 }
 

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// replicaKept is how long a replica that ended without a word is remembered.
+// replicaKept is how long a replica that ended without removing itself is remembered.
 const replicaKept = time.Hour
 
-// Replica is what one process says of itself.
+// Replica is one process, as of its last heartbeat.
 type Replica struct {
 	ID, Host, Address, Version string
 	Started, Seen              time.Time
@@ -18,9 +18,9 @@ type Replica struct {
 	State                      json.RawMessage
 }
 
-// Sign is a sign of life. Times are told by their age: replicas have clocks of
+// Heartbeat is what a replica reports of itself, regularly. Times are given as ages: replicas have clocks of
 // their own.
-type Sign struct {
+type Heartbeat struct {
 	ID, Host, Address, Version string
 	Running                    time.Duration  // since it started
 	Reaped                     *time.Duration // since its last pass of the reaper; nil: none yet
@@ -28,12 +28,12 @@ type Sign struct {
 	Tallies                    json.RawMessage
 }
 
-// SignReplica keeps a sign of life, and forgets replicas that gave none for an
+// RecordHeartbeat stores a heartbeat, and forgets replicas that sent none for an
 // hour.
-func (s *Store) SignReplica(ctx context.Context, sign Sign) error {
+func (s *Store) RecordHeartbeat(ctx context.Context, beat Heartbeat) error {
 	var reaped *int64
-	if sign.Reaped != nil {
-		ms := sign.Reaped.Milliseconds()
+	if beat.Reaped != nil {
+		ms := beat.Reaped.Milliseconds()
 		reaped = &ms
 	}
 	err := s.write(ctx, func(tx session) error {
@@ -44,11 +44,11 @@ func (s *Store) SignReplica(ctx context.Context, sign Sign) error {
 			INSERT INTO replicas (id, host, address, version, started_at, seen_at, reaped_at, state, tallies)
 			VALUES ($1, $2, $3, $4, {now} - $5 * {ms}, {now}, {now} - $6 * {ms}, $7, $8)
 			ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, reaped_at = excluded.reaped_at, state = excluded.state, tallies = excluded.tallies`,
-			sign.ID, sign.Host, sign.Address, sign.Version, sign.Running.Milliseconds(), reaped, string(sign.State), string(sign.Tallies))
+			beat.ID, beat.Host, beat.Address, beat.Version, beat.Running.Milliseconds(), reaped, string(beat.State), string(beat.Tallies))
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("keeping the sign of life of this replica: %w", err)
+		return fmt.Errorf("storing the heartbeat of this replica: %w", err)
 	}
 	return nil
 }
@@ -61,7 +61,7 @@ func (s *Store) RemoveReplica(ctx context.Context, id string) error {
 	})
 }
 
-// Replicas returns those that gave a sign of life within the last hour and did
+// Replicas returns those that sent a heartbeat within the last hour and did
 // not end since, the oldest first, and the ledger's time.
 func (s *Store) Replicas(ctx context.Context) (list []Replica, now time.Time, err error) {
 	type reading struct {
@@ -85,7 +85,7 @@ func (s *Store) Replicas(ctx context.Context) (list []Replica, now time.Time, er
 // Tallies are what a replica has counted since it started.
 type Tallies struct {
 	Replica string
-	Running time.Duration // when it said so
+	Running time.Duration // as of its last heartbeat
 	Counts  json.RawMessage
 }
 
@@ -100,7 +100,7 @@ func (s *Store) ReplicaTallies(ctx context.Context) ([]Tallies, error) {
 		return []any{&r.Replica, instant{&r.started}, instant{&r.seen}, &r.counts}
 	}, `SELECT id, started_at, seen_at, tallies FROM replicas`)
 	if err != nil {
-		return nil, fmt.Errorf("reading what the replicas counted: %w", err)
+		return nil, fmt.Errorf("reading the tallies of the replicas: %w", err)
 	}
 	list := make([]Tallies, len(rows))
 	for i, r := range rows {

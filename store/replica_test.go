@@ -13,10 +13,10 @@ func TestReplicas(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		reaped := 3 * time.Second
-		a := store.Sign{ID: "a", Host: "one", Address: ":8080", Version: "1.2", Running: time.Minute, State: []byte(`{"x":1}`), Tallies: []byte(`{"p":[1]}`)}
-		b := store.Sign{ID: "b", Host: "two", Version: "1.3", Running: time.Second, Reaped: &reaped, State: []byte(`{}`), Tallies: []byte(`{}`)}
-		l.must(l.SignReplica(l.Context(), a))
-		l.must(l.SignReplica(l.Context(), b))
+		a := store.Heartbeat{ID: "a", Host: "one", Address: ":8080", Version: "1.2", Running: time.Minute, State: []byte(`{"x":1}`), Tallies: []byte(`{"p":[1]}`)}
+		b := store.Heartbeat{ID: "b", Host: "two", Version: "1.3", Running: time.Second, Reaped: &reaped, State: []byte(`{}`), Tallies: []byte(`{}`)}
+		l.must(l.RecordHeartbeat(l.Context(), a))
+		l.must(l.RecordHeartbeat(l.Context(), b))
 		list, now, err := l.Replicas(l.Context())
 		l.must(err)
 		if len(list) != 2 || list[0].ID != "a" || list[0].Address != ":8080" || list[0].Reaped != nil || string(list[0].State) != `{"x":1}` || list[1].Version != "1.3" {
@@ -27,7 +27,7 @@ func TestReplicas(t *testing.T) {
 		}
 		started := list[0].Started
 		a.Running, a.Tallies = 2*time.Minute, []byte(`{"p":[2]}`)
-		l.must(l.SignReplica(l.Context(), a))
+		l.must(l.RecordHeartbeat(l.Context(), a))
 		list, _, err = l.Replicas(l.Context())
 		l.must(err)
 		if !list[0].Started.Equal(started) {

@@ -22,15 +22,15 @@ import (
 
 // Store is the ledger in one database. It is safe for concurrent use.
 type Store struct {
-	db       *sqlx.DB
-	slow     *sqlx.DB      // for what takes long: COPY, migrations; may be db
-	looking  *sqlx.DB      // for moments; may be db
-	prepared *prepared     // nil: statements run as they are
-	pulse    *pulse        // nil: there is no network in between
-	running  sync.Map      // requests under way that take effect once, by owner and key
-	accounts bool          // changes of devices are noted for their accounts
-	moments  chan struct{} // as many as are looked at
-	warm     warmth
+	db        *sqlx.DB
+	slow      *sqlx.DB      // for what takes long: COPY, migrations; may be db
+	looking   *sqlx.DB      // for snapshots; may be db
+	prepared  *prepared     // nil: statements run as they are
+	pulse     *pulse        // nil: there is no network in between
+	running   sync.Map      // requests under way that take effect once, by owner and key
+	accounts  bool          // changes of devices are noted for their accounts
+	snapshots chan struct{} // as many as are read at once
+	warm      warmth
 	dialect
 }
 
@@ -154,7 +154,7 @@ func millisText(d time.Duration) string { return strconv.FormatInt(d.Millisecond
 //
 // There is one connection: SQLite has one writer, and taking turns for it in
 // Go is fair where its own busy handler is not. Beside it some only look: who
-// looks at a moment keeps nobody from writing.
+// reads a snapshot keeps nobody from writing.
 func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	if err := keepPrivate(path); err != nil {
 		return nil, fmt.Errorf("opening %s: %w", path, err)
@@ -165,7 +165,7 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", path, err)
 	}
-	looking, err := openFile(dsn+"&_pragma=query_only(1)", momentsMost)
+	looking, err := openFile(dsn+"&_pragma=query_only(1)", snapshotsMost)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), db.Close())
 	}
@@ -194,7 +194,7 @@ func openFile(dsn string, most int) (*sqlx.DB, error) {
 }
 
 func opened(ctx context.Context, s *Store) (*Store, error) {
-	s.moments = make(chan struct{}, momentsMost)
+	s.snapshots = make(chan struct{}, snapshotsMost)
 	if err := s.Ping(ctx); err != nil {
 		return nil, errors.Join(err, s.Close()) //nolint:contextcheck // closing goes on without it
 	}

@@ -91,7 +91,7 @@ func (s session) history(ctx context.Context, v *TaskView) error {
 
 // atOnce runs several readings of one moment, though each reads the clock anew.
 func (s *Store) atOnce(ctx context.Context, read func(session) error) error {
-	if tx, inside := s.moment(ctx); inside {
+	if tx, inside := s.snapshotOf(ctx); inside {
 		return read(tx)
 	}
 	return s.atOnceOn(ctx, s.db, read)

@@ -12,7 +12,7 @@ import (
 )
 
 type presenceStore interface {
-	SignReplica(ctx context.Context, sign store.Sign) error
+	RecordHeartbeat(ctx context.Context, beat store.Heartbeat) error
 	RemoveReplica(ctx context.Context, id string) error
 }
 
@@ -36,7 +36,7 @@ func newPresence(ledger presenceStore, version string, started time.Time) *prese
 // sign gives a sign of life.
 func (a *App) sign(ctx context.Context) error {
 	failed, reaped := a.passes.state("reap")
-	vitals, err := json.Marshal(web.Vitals{Checks: a.api.Dependencies(ctx), Failed: failed, ReapMS: a.config.ReapInterval.Milliseconds()})
+	state, err := json.Marshal(web.Heartbeat{Checks: a.api.Dependencies(ctx), Failed: failed, ReapMS: a.config.ReapInterval.Milliseconds()})
 	if err != nil {
 		return err
 	}
@@ -45,12 +45,12 @@ func (a *App) sign(ctx context.Context) error {
 		return err
 	}
 	p, now := a.presence, a.passes.now()
-	sign := store.Sign{ID: p.id, Host: p.host, Address: a.Addr(), Version: p.version, Running: now.Sub(p.started), State: vitals, Tallies: counts}
+	sign := store.Heartbeat{ID: p.id, Host: p.host, Address: a.Addr(), Version: p.version, Running: now.Sub(p.started), State: state, Tallies: counts}
 	if !reaped.IsZero() {
 		ago := now.Sub(reaped)
 		sign.Reaped = &ago
 	}
-	return p.ledger.SignReplica(ctx, sign)
+	return p.ledger.RecordHeartbeat(ctx, sign)
 }
 
 // leave says that this replica ends. If it cannot, its row grows old.

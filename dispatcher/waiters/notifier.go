@@ -23,7 +23,7 @@ type Ledger interface {
 	Views(ctx context.Context, devices []string) ([]store.View, error)
 	PoolsWithWork(ctx context.Context, pools []string) ([]string, error)
 	OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]store.OpenBatch, error)
-	Seats(ctx context.Context, search store.Search) (store.Found, error)
+	ReachableDevices(ctx context.Context, search store.ReachableSearch) (store.ReachablePage, error)
 }
 
 // Semaphore keeps the queues of the pools; *slots.Semaphore.

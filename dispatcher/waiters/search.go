@@ -87,7 +87,7 @@ func (n *Notifier) searchBatches(ctx context.Context, pool string, s *search, ba
 			continue
 		}
 		limit := max(tasksPerSearch/len(batches), fewestTasks)
-		part, err := n.config.Ledger.Seats(ctx, store.Search{Pool: pool, Batch: batch, After: mark, Seen: n.present(), Limit: limit})
+		part, err := n.config.Ledger.ReachableDevices(ctx, store.ReachableSearch{Pool: pool, Batch: batch, After: mark, Seen: n.present(), Limit: limit})
 		if err != nil {
 			return nil, false, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 		}
@@ -97,7 +97,7 @@ func (n *Notifier) searchBatches(ctx context.Context, pool string, s *search, ba
 		}
 		s.marks[batch] = part.Last
 		through = through && !part.Last.Set
-		for _, seat := range part.Seats {
+		for _, seat := range part.Devices {
 			found = append(found, slots.Joiner{
 				Waiter: slots.Waiter{Device: seat.Device, Batch: seat.Batch, Task: seat.Task, Weight: seat.Weight, Priority: seat.Priority},
 				Reach:  seat.Reach,

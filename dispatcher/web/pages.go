@@ -56,7 +56,7 @@ type loader func(r *http.Request) (page, error)
 // of a page agree with each other, and has the page say which moment that is.
 func (w *Web) inOneMoment(load loader) loader {
 	return func(r *http.Request) (p page, err error) {
-		err = w.options.Ledger.InOneMoment(r.Context(), func(ctx context.Context, at store.Moment) error {
+		err = w.options.Ledger.InOneSnapshot(r.Context(), func(ctx context.Context, at store.Snapshot) error {
 			p, err = load(r.WithContext(ctx))
 			p.moment = at.String()
 			return err

@@ -21,8 +21,8 @@ const (
 	goneAfter = 4 * SignEvery
 )
 
-// Vitals are what a replica tells of itself with each sign of life.
-type Vitals struct {
+// Heartbeat is what a replica reports of itself, regularly.
+type Heartbeat struct {
 	Checks map[string]string `json:"checks"`           // of the dependencies: ok, degraded or failed
 	Failed []string          `json:"failed,omitempty"` // background passes whose last run did
 	ReapMS int64             `json:"reap_ms"`          // how often it reaps
@@ -31,7 +31,7 @@ type Vitals struct {
 // replica is one of all that serve this ledger.
 type replica struct {
 	store.Replica
-	Vitals
+	Heartbeat
 
 	Here bool // this one
 	Gone bool // no sign of life
@@ -49,7 +49,7 @@ func (w *Web) replicas(ctx context.Context) ([]replica, error) {
 	list := make([]replica, len(known))
 	for i, k := range known {
 		one := replica{Replica: k, Here: k.ID == w.options.System.ID, Gone: now.Sub(k.Seen) > goneAfter}
-		if err := json.Unmarshal(k.State, &one.Vitals); err != nil {
+		if err := json.Unmarshal(k.State, &one.Heartbeat); err != nil {
 			return nil, fmt.Errorf("replica %s: %w", k.ID, err)
 		}
 		every := time.Duration(one.ReapMS) * time.Millisecond

@@ -14,11 +14,11 @@ import (
 )
 
 // sign has a replica say that it lives.
-func (b *bench) sign(id, version string, running time.Duration, reaped *time.Duration, v web.Vitals, counts map[string]meters.Tally) {
+func (b *bench) sign(id, version string, running time.Duration, reaped *time.Duration, v web.Heartbeat, counts map[string]meters.Tally) {
 	b.Helper()
 	state, _ := json.Marshal(v)
 	tallies, _ := json.Marshal(counts)
-	err := b.store.SignReplica(b.Context(), store.Sign{ID: id, Host: id + ".example", Address: ":8080", Version: version, Running: running, Reaped: reaped, State: state, Tallies: tallies})
+	err := b.store.RecordHeartbeat(b.Context(), store.Heartbeat{ID: id, Host: id + ".example", Address: ":8080", Version: version, Running: running, Reaped: reaped, State: state, Tallies: tallies})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -51,9 +51,9 @@ func TestReplicasAreShown(t *testing.T) {
 	other := replica(t, testbackends.Postgres(t, dsn), b.redis, func(o *web.Options) { o.System.ID = "there" })
 	second, longAgo := time.Second, 2*time.Minute
 	ok := map[string]string{"postgres": "ok", "redis": "ok"}
-	b.sign("here", "1.0", 3*time.Minute, &second, web.Vitals{Checks: ok, ReapMS: 5000}, nil)
-	b.sign("there", "1.1", 3*time.Minute, &longAgo, web.Vitals{Checks: map[string]string{"postgres": "ok", "redis": "degraded"}, Failed: []string{"reconcile"}, ReapMS: 5000}, nil)
-	b.sign("young", "1.1", time.Second, nil, web.Vitals{Checks: ok, ReapMS: 5000}, nil)
+	b.sign("here", "1.0", 3*time.Minute, &second, web.Heartbeat{Checks: ok, ReapMS: 5000}, nil)
+	b.sign("there", "1.1", 3*time.Minute, &longAgo, web.Heartbeat{Checks: map[string]string{"postgres": "ok", "redis": "degraded"}, Failed: []string{"reconcile"}, ReapMS: 5000}, nil)
+	b.sign("young", "1.1", time.Second, nil, web.Heartbeat{Checks: ok, ReapMS: 5000}, nil)
 	for name, at := range map[string]*bench{"here": b, "there": other} {
 		_, text, _ := at.get("/system")
 		contains(t, text, "Replicas of different versions serve: 1.0, 1.1")
@@ -106,7 +106,7 @@ func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
 	b := embedded(t)
 	b.pool("p", 3)
 	b.pool("q", 3)
-	b.sign("there", "1.0", time.Second, nil, web.Vitals{}, map[string]meters.Tally{"p": {Denied: 41, Conflicts: 2, Drift: 3}, "q": {Denied: 1}})
+	b.sign("there", "1.0", time.Second, nil, web.Heartbeat{}, map[string]meters.Tally{"p": {Denied: 41, Conflicts: 2, Drift: 3}, "q": {Denied: 1}})
 	tab := browse(t)
 	tab.open(b.url + "/")
 	tab.until(`[...document.querySelectorAll("#pool-p .tag.bad")].map(e => e.textContent).join() === "2 conflicts,drift 3"`)

@@ -45,7 +45,7 @@ type API interface {
 type Ledger interface {
 	sessionStore
 	eventLog
-	InOneMoment(ctx context.Context, read func(ctx context.Context, at store.Moment) error) error
+	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at store.Snapshot) error) error
 	PoolUses(ctx context.Context) ([]store.PoolUse, error)
 	Moves(ctx context.Context, back, step time.Duration, most int64) (store.Moves, error)
 	Replicas(ctx context.Context) ([]store.Replica, time.Time, error)

@@ -18,8 +18,8 @@ const (
 	ReachPark = reach.Park
 )
 
-// Seat is a device that could be given a task now, and be told so.
-type Seat struct {
+// ReachableDevice is a device that could be given a task now, and be told so.
+type ReachableDevice struct {
 	Device   string
 	Reach    Reach
 	Batch    int64
@@ -28,7 +28,7 @@ type Seat struct {
 	Priority int
 }
 
-// Mark is a place in the order of the tasks of a batch, so that a search goes on
+// Mark is a position in the order of the tasks of a batch, so that a search goes on
 // where the one before it ended. The zero Mark is before all.
 type Mark struct {
 	Set      bool
@@ -36,8 +36,8 @@ type Mark struct {
 	Task     int64
 }
 
-// Search looks for seats among the waiting tasks of a batch.
-type Search struct {
+// ReachableSearch looks for reachable devices among the waiting tasks of a batch.
+type ReachableSearch struct {
 	Pool  string
 	Batch int64
 	After Mark
@@ -45,15 +45,15 @@ type Search struct {
 	Limit int           // tasks that are looked at, of reachable devices or not
 }
 
-// Found is what came of a Search.
-type Found struct {
-	Seats  []Seat
-	Looked int  // tasks that were looked at; fewer than the limit: the batch is through
-	Last   Mark // the last of them
+// ReachablePage is the result of a ReachableSearch.
+type ReachablePage struct {
+	Devices []ReachableDevice
+	Looked  int  // tasks that were looked at; fewer than the limit: the batch is through
+	Last    Mark // the last of them
 }
 
 // PoolsWithWork returns those of these pools in which something waits and could
-// be granted, places or not; none as long as no device can be told of anything.
+// be granted, with or without a free slot; none as long as no device can be told of anything.
 // What runs counts as waiting: whether more does, a search finds out.
 func (s *Store) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.read(), only[string], `
@@ -99,11 +99,11 @@ func openBatches() string {
 	ORDER BY b.id`
 }
 
-// Seats looks at the next tasks of a batch, in its order, and returns those of
-// devices that could start one now, hold no place and can be told.
-func (s *Store) Seats(ctx context.Context, search Search) (Found, error) {
+// ReachableDevices looks at the next tasks of a batch, in its order, and returns those of
+// devices that could start one now, hold no slot and can be told.
+func (s *Store) ReachableDevices(ctx context.Context, search ReachableSearch) (ReachablePage, error) {
 	type reading struct {
-		Seat
+		ReachableDevice
 		mark Mark
 	}
 	if !search.After.Set {
@@ -111,23 +111,23 @@ func (s *Store) Seats(ctx context.Context, search Search) (Found, error) {
 	}
 	rows, err := collect(ctx, s.read(), func(r *reading) []any {
 		return []any{&r.Device, &r.Reach, &r.Batch, &r.Task, &r.Weight, &r.Priority, &r.mark.Priority}
-	}, seatsText(), search.Pool, search.Batch, search.After.Priority, search.After.Task, search.Limit, search.Seen.Milliseconds())
+	}, reachableText(), search.Pool, search.Batch, search.After.Priority, search.After.Task, search.Limit, search.Seen.Milliseconds())
 	if err != nil {
-		return Found{}, fmt.Errorf("looking for devices of batch %d: %w", search.Batch, err)
+		return ReachablePage{}, fmt.Errorf("looking for devices of batch %d: %w", search.Batch, err)
 	}
-	found := Found{Looked: len(rows)}
+	found := ReachablePage{Looked: len(rows)}
 	for _, r := range rows {
 		found.Last = Mark{Set: true, Priority: r.mark.Priority, Task: r.Task}
 		if r.Reach != ReachNone {
-			found.Seats = append(found.Seats, r.Seat)
+			found.Devices = append(found.Devices, r.ReachableDevice)
 		}
 	}
 	return found, nil
 }
 
-// seatsText reads the tasks that follow a mark, in two steps that the index
+// reachableText reads the tasks that follow a mark, in two steps that the index
 // serves from there on: the rest of its priority, then the lower ones.
-func seatsText() string {
+func reachableText() string {
 	return `
 	WITH looked AS (
 		SELECT * FROM (` + taskPart + ` AND t.priority = $3 AND t.id > $4 ORDER BY t.id LIMIT $5) AS rest

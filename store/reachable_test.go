@@ -24,21 +24,21 @@ func (l *ledger) reachable(reach store.Reach, devices ...string) {
 	l.must(l.TouchDevices(l.Context(), seen))
 }
 
-// seats are the devices and tasks that a search finds.
-func (l *ledger) seats(search store.Search) (found []string, last store.Mark) {
+// findReachable returns the devices and tasks that a search finds.
+func (l *ledger) findReachable(search store.ReachableSearch) (found []string, last store.Mark) {
 	l.Helper()
 	if search.Seen == 0 {
 		search.Seen = time.Hour
 	}
-	part, err := l.Seats(l.Context(), search)
+	part, err := l.ReachableDevices(l.Context(), search)
 	l.must(err)
-	for _, s := range part.Seats {
+	for _, s := range part.Devices {
 		found = append(found, fmt.Sprintf("%s reach=%d priority=%d weight=%d", s.Device, s.Reach, s.Priority, s.Weight))
 	}
 	return found, part.Last
 }
 
-func TestSeatsAreThoseOfReachableDevices(t *testing.T) {
+func TestReachableDevices(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		l.pool("p", 60)
@@ -52,10 +52,10 @@ func TestSeatsAreThoseOfReachableDevices(t *testing.T) {
 
 		b, ids := l.batch(store.Batch{Pool: "p", Weight: 7, Priority: 3}, "unknown", "polls", "blocked", "busy", "backoff", "long-ago", "twice", "parked", "pushed")
 		l.exec(`UPDATE tasks SET retry_at = {now} + 3600000 * {ms} WHERE id = $1`, ids[4])
-		found, last := l.seats(store.Search{Pool: "p", Batch: b.ID, Seen: time.Minute, Limit: 100})
+		found, last := l.findReachable(store.ReachableSearch{Pool: "p", Batch: b.ID, Seen: time.Minute, Limit: 100})
 		want := []string{"twice reach=1 priority=3 weight=7", "parked reach=2 priority=3 weight=7", "pushed reach=1 priority=3 weight=7"}
 		if !reflect.DeepEqual(found, want) || last.Task != ids[8] {
-			l.Errorf("seats %q up to %+v, want %q", found, last, want)
+			l.Errorf("reachable devices %q up to %+v, want %q", found, last, want)
 		}
 		for _, c := range []struct{ what, set, undo string }{
 			{"a paused batch", `UPDATE batches SET paused = true`, `UPDATE batches SET paused = false`},
@@ -64,19 +64,19 @@ func TestSeatsAreThoseOfReachableDevices(t *testing.T) {
 			{"a closed window", `UPDATE batches SET opens_at = {now} + 3600000 * {ms}, closes_at = {now} + 7200000 * {ms}`, `UPDATE batches SET opens_at = NULL, closes_at = NULL`},
 		} {
 			l.exec(c.set)
-			l.expectNoSeats(c.what, b.ID)
+			l.expectNoneReachable(c.what, b.ID)
 			l.exec(c.undo)
 		}
-		if found, _ := l.seats(store.Search{Pool: "p", Batch: b.ID, Limit: 100}); len(found) != len(want) {
+		if found, _ := l.findReachable(store.ReachableSearch{Pool: "p", Batch: b.ID, Limit: 100}); len(found) != len(want) {
 			l.Errorf("in the end %q", found)
 		}
 	})
 }
 
-func (l *ledger) expectNoSeats(what string, batch int64) {
+func (l *ledger) expectNoneReachable(what string, batch int64) {
 	l.Helper()
-	if found, _ := l.seats(store.Search{Pool: "p", Batch: batch, Limit: 100}); len(found) > 0 {
-		l.Errorf("%s: seats %q", what, found)
+	if found, _ := l.findReachable(store.ReachableSearch{Pool: "p", Batch: batch, Limit: 100}); len(found) > 0 {
+		l.Errorf("%s: reachable devices %q", what, found)
 	}
 	open, err := l.OpenBatches(l.Context(), "p", 0, 10)
 	l.must(err)
@@ -87,7 +87,7 @@ func (l *ledger) expectNoSeats(what string, batch int64) {
 
 // A search goes through a batch in its order, each part from the mark of the one
 // before, and never looks at a task twice.
-func TestSeatsGoOnFromTheirMark(t *testing.T) {
+func TestReachableDevicesGoOnFromTheirMark(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		l.pool("p", 60)
@@ -109,14 +109,14 @@ func TestSeatsGoOnFromTheirMark(t *testing.T) {
 		})
 		l.must(err)
 		var got []string
-		search := store.Search{Pool: "p", Batch: b.ID, Seen: time.Hour, Limit: 5}
+		search := store.ReachableSearch{Pool: "p", Batch: b.ID, Seen: time.Hour, Limit: 5}
 		for parts := 0; ; parts++ {
-			part, err := l.Seats(l.Context(), search)
+			part, err := l.ReachableDevices(l.Context(), search)
 			l.must(err)
 			if part.Looked > 5 || parts > 2 {
 				l.Fatalf("part %d looked at %d tasks", parts, part.Looked)
 			}
-			for _, s := range part.Seats {
+			for _, s := range part.Devices {
 				got = append(got, fmt.Sprintf("%+04d %s", 100-s.Priority, s.Device))
 			}
 			if part.Looked < 5 {
@@ -201,8 +201,8 @@ func TestReachIsThatOfTheLastReport(t *testing.T) {
 	l.reachable(store.ReachPark, "a")
 	expect := func(want ...string) {
 		l.Helper()
-		if found, _ := l.seats(store.Search{Pool: "p", Batch: b.ID, Limit: 9}); !slices.Equal(found, want) {
-			l.Errorf("seats %q, want %q", found, want)
+		if found, _ := l.findReachable(store.ReachableSearch{Pool: "p", Batch: b.ID, Limit: 9}); !slices.Equal(found, want) {
+			l.Errorf("reachable devices %q, want %q", found, want)
 		}
 	}
 	expect("a reach=2 priority=0 weight=1")

@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What is committed while a moment is looked at is not in it, whatever is read:
+// What is committed while a snapshot is looked at is not in it, whatever is read:
 // prepared, planned, or a task with all around it. It is in the next one.
 func TestMomentStandsStill(t *testing.T) {
 	t.Parallel()
@@ -24,28 +24,28 @@ func TestMomentStandsStill(t *testing.T) {
 		l.must(err)
 		return seen{len(o.Grants), len(events), v.Held}
 	}
-	var before store.Moment
-	l.must(l.InOneMoment(t.Context(), func(ctx context.Context, at store.Moment) error {
+	var before store.Snapshot
+	l.must(l.InOneSnapshot(t.Context(), func(ctx context.Context, at store.Snapshot) error {
 		before = at
 		first := look(ctx)
 		l.grant(tasks[0], "d-1", "p", 0)
 		if again := look(ctx); again != first || first.held != 0 {
-			t.Errorf("in one moment first %+v, then %+v", first, again)
+			t.Errorf("in one snapshot first %+v, then %+v", first, again)
 		}
 		if now := look(t.Context()); now.held != 1 || now.dispatched != 1 || now.events <= first.events {
 			t.Errorf("outside: %+v", now)
 		}
 		return nil
 	}))
-	l.must(l.InOneMoment(t.Context(), func(ctx context.Context, at store.Moment) error {
+	l.must(l.InOneSnapshot(t.Context(), func(ctx context.Context, at store.Snapshot) error {
 		if now := look(ctx); now.held != 1 || at.Event <= before.Event {
-			t.Errorf("in the next moment: %+v at %s, before %s", now, at, before)
+			t.Errorf("in the next snapshot: %+v at %s, before %s", now, at, before)
 		}
 		return nil
 	}))
 }
 
-// Two moments of the same newest event differ in name when an older one was
+// Two snapshots of the same newest event differ in name when an older one was
 // committed between them.
 func TestMomentIsNamedByAllNewestEvents(t *testing.T) {
 	t.Parallel()
@@ -58,15 +58,15 @@ func TestMomentIsNamedByAllNewestEvents(t *testing.T) {
 	for range 70 {
 		l.exec(`INSERT INTO events (at, kind) VALUES (now(), 'other')`)
 	}
-	name := func() (at store.Moment) {
-		l.must(l.InOneMoment(t.Context(), func(_ context.Context, now store.Moment) error {
+	name := func() (at store.Snapshot) {
+		l.must(l.InOneSnapshot(t.Context(), func(_ context.Context, now store.Snapshot) error {
 			at = now
 			return nil
 		}))
 		return at
 	}
 	if at := name(); at.Event != 71 || at.Below != 8 {
-		t.Errorf("moment %s, want 71.8", at)
+		t.Errorf("snapshot %s, want 71.8", at)
 	}
 	l.exec(`DELETE FROM events WHERE id > 40`)
 	before := name()
@@ -76,16 +76,16 @@ func TestMomentIsNamedByAllNewestEvents(t *testing.T) {
 	}
 }
 
-// A moment keeps nobody from writing, with the embedded ledger either, and ends
+// A snapshot keeps nobody from writing, with the embedded ledger either, and ends
 // also with an error.
 func TestMomentOnBoth(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		l.pool("p", 3)
-		for range 2 * 6 { // more often than there are moments at once
-			err := l.InOneMoment(l.Context(), func(ctx context.Context, at store.Moment) error {
+		for range 2 * 6 { // more often than there are snapshots at once
+			err := l.InOneSnapshot(l.Context(), func(ctx context.Context, at store.Snapshot) error {
 				if at.Event == 0 || at.Below != 1 {
-					l.Errorf("moment %s, want one from 1 on", at)
+					l.Errorf("snapshot %s, want one from 1 on", at)
 				}
 				l.resize("p", 3) // it keeps nobody from writing
 				_, err := l.Pool(ctx, "nowhere")
