@@ -10,7 +10,7 @@
 // What passes is reserved under a lease id, and counts as used until it is
 // settled: counted for good (Count), or given back (Release). Refusals cost
 // nothing. A rule that Redis does not know, because it is new or its Redis lost
-// its data, is not believed: StatusUnknown, until it was filled from a history
+// its data, is not known: StatusUnknown, until it was filled from a history
 // (Rebuild).
 //
 // All times are Redis TIME. No clock of a caller decides anything; calendars are

@@ -12,6 +12,6 @@ var (
 	// ErrUnavailable says that Redis gave no answer, or one that refuses to work.
 	// A reservation may or may not have been made.
 	ErrUnavailable = errors.New("limits unavailable")
-	// ErrBusy says that somebody else fills a rule from the history just now.
+	// ErrBusy says that another process fills a rule from the history just now.
 	ErrBusy = errors.New("limits are being counted anew")
 )

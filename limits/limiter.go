@@ -30,8 +30,8 @@ type Limiter struct {
 	asks     *gather[Check, Answer]
 	settles  *gather[entry, settled]
 	refused  *refused
-	lives    *lives
-	beliefs  beliefs
+	epochs   *epochs
+	checked  checkedEpochs
 	local    func() time.Time
 	offset   atomic.Int64 // ns by which Redis' clock is ahead of ours, as of the latest answer
 }
@@ -41,7 +41,7 @@ type Limiter struct {
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
 	l := &Limiter{client: client, scripts: newScripts(SettleWithin), breakers: redisconn.NewBreakers(client, local), refused: newRefused(), local: local}
-	l.lives = newLives(client, l.breakers)
+	l.epochs = newEpochs(client, l.breakers)
 	l.asks, l.settles = newGather(l.askAll), newGather(l.settleAll)
 	return l
 }
@@ -64,7 +64,7 @@ type Status int
 
 // The answers to a Check.
 const (
-	// StatusUnknown: a rule is not believed and needs Rebuild.
+	// StatusUnknown: a rule is not known and needs Rebuild.
 	StatusUnknown Status = iota
 	// StatusLimited: it may not start now; nothing was counted.
 	StatusLimited
@@ -80,7 +80,7 @@ const (
 type Answer struct {
 	Status   Status
 	Refusals []Refusal // with StatusLimited: one for each item that refuses
-	Item     int       // with StatusUnknown: the first one that is not believed
+	Item     int       // with StatusUnknown: the first one that is not known
 }
 
 // Refusal is one item that lets nothing pass now.
@@ -129,29 +129,29 @@ func (l *Limiter) ask(ctx context.Context, scope, mode string, checks []Check) (
 	return answers, nil
 }
 
-// askAll believes what was answered only by the Redis that it asked: one that was
-// started anew meanwhile may have older data, and is asked again.
+// askAll returns an answer only if Redis was in one epoch all the while: one that was
+// restarted meanwhile may have older data, and is asked again.
 func (l *Limiter) askAll(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
-	answers, err := l.askInLife(ctx, to, checks)
-	if errors.Is(err, errStarted) {
-		answers, err = l.askInLife(ctx, to, checks)
+	answers, err := l.askInEpoch(ctx, to, checks)
+	if errors.Is(err, errNewEpoch) {
+		answers, err = l.askInEpoch(ctx, to, checks)
 	}
 	return answers, err
 }
 
-func (l *Limiter) askInLife(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
-	life, err := l.lives.of(ctx, to.scope)
+func (l *Limiter) askInEpoch(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
+	epoch, err := l.epochs.of(ctx, to.scope)
 	if err != nil {
 		return nil, err
 	}
-	if err = l.believe(ctx, to.scope, life, checks); err != nil {
+	if err = l.dropOlder(ctx, to.scope, epoch, checks); err != nil {
 		return nil, err
 	}
 	answers, err := l.askInParts(ctx, to, checks)
 	if err != nil {
 		return nil, err
 	}
-	if err = l.still(ctx, to.scope, life); err == nil {
+	if err = l.sameEpoch(ctx, to.scope, epoch); err == nil {
 		return answers, nil
 	}
 	if to.mode == "R" {

@@ -13,7 +13,7 @@ import (
 
 // TestHistoriesWithRestartsAgreeWithAPlainModel is the same on a real Redis that is
 // killed and started at any time: with what it had, with a snapshot of any time before,
-// or without the tail of its log. What it has then is not believed by either replica until it was filled again,
+// or without the tail of its log. What it has then is not taken as known by either replica until it was filled again,
 // and then the model's answers are given. Reservations may come back that were decided
 // long ago.
 func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
@@ -73,7 +73,7 @@ func (m *restarts) older(t *rapid.T) {
 	m.snapshot(t)
 	from := m.snapshots[rapid.IntRange(0, len(m.snapshots)-1).Draw(t, "snapshot")]
 	m.r.restart(m.now, func() { m.r.Restore(m.r.tb, from.data) })
-	m.believed = false
+	m.known = false
 	lost := slices.DeleteFunc(m.open, func(s modelStart) bool {
 		return slices.ContainsFunc(from.open, func(o modelStart) bool { return o.lease == s.lease })
 	})
@@ -109,7 +109,7 @@ func (m *restarts) pass(t *rapid.T) {
 func (m *restarts) cut(t *rapid.T) {
 	lost := rapid.Int64Range(0, 3000).Draw(t, "lost")
 	m.r.restart(m.now, func() { m.r.CutLog(m.r.tb, m.r.LogSize(m.r.tb)-lost, m.r.logged) })
-	m.believed = false
+	m.known = false
 	for _, s := range m.open {
 		s.group = ""
 		m.decide(t, s, rapid.Bool().Draw(t, "started"), 1)

@@ -38,7 +38,7 @@ type model struct {
 	replicas [2]replica
 	now      time.Time
 	leases   int
-	believed bool // no restart since the rules were filled
+	known    bool // no restart since the rules were filled
 
 	counted []modelStart
 	open    []modelStart // reserved, in this order
@@ -76,7 +76,7 @@ type modelStart struct {
 
 func newModel(t *rapid.T, r modelRedis) *model {
 	m := &model{
-		redis: r, policy: drawPolicy(t), forms: make(map[string]*limits.Rule), believed: true,
+		redis: r, policy: drawPolicy(t), forms: make(map[string]*limits.Rule), known: true,
 		decided: make(map[string]modelStart), since: make(map[string]time.Time), n: make(map[string]int),
 	}
 	m.now = rapid.SampledFrom([]time.Time{ // clocks change soon: back in Berlin, forward there, back by half an hour on Lord Howe, forward there
@@ -157,7 +157,7 @@ func (m *model) check(form string, s modelStart) limits.Check {
 	return limits.NewCheck(s.lease, s.group, []*limits.Rule{m.forms[form]}, facts(s.account))
 }
 
-// ask asks all forms, which must say the same, but for what they do not believe.
+// ask asks all forms, which must say the same, but for rules that are not known.
 func (m *model) ask(t *rapid.T, s modelStart, look bool) limits.Answer {
 	m.settle(t)
 	var first *limits.Answer
@@ -172,9 +172,9 @@ func (m *model) ask(t *rapid.T, s modelStart, look bool) limits.Answer {
 			if err != nil {
 				t.Fatalf("%s: %v", form, err)
 			}
-			if unknown := answers[0].Status == limits.StatusUnknown; !unknown && !m.believed {
+			if unknown := answers[0].Status == limits.StatusUnknown; !unknown && !m.known {
 				t.Fatalf("%s: after a restart of Redis: %+v", form, answers[0])
-			} else if unknown && tries == 0 && (!m.believed || m.redis.endsKeys()) { // a rule that was idle for long
+			} else if unknown && tries == 0 && (!m.known || m.redis.endsKeys()) { // a rule that was idle for long
 				m.rebuild(t)
 				continue
 			}
@@ -207,7 +207,7 @@ func (m *model) startAgain(t *rapid.T) {
 		m.reserve(t, s)
 		return
 	}
-	if m.notice(t); !m.believed {
+	if m.notice(t); !m.known {
 		m.rebuild(t) // what was reserved before passes in any case
 	}
 	if a := m.ask(t, s, false); a.Status != limits.StatusPassed {
@@ -291,7 +291,7 @@ func (m *model) decide(t *rapid.T, s modelStart, started bool, sendings int) {
 // unreserved is a start that was counted without having been reserved.
 func (m *model) unreserved(t *rapid.T) {
 	m.settle(t)
-	m.ask(t, modelStart{account: "z", lease: "z", group: "z"}, true) // believed, or made so
+	m.ask(t, modelStart{account: "z", lease: "z", group: "z"}, true) // known, or made so
 	s := m.draw(t)
 	m.decide(t, s, true, 1)
 }
@@ -374,5 +374,5 @@ func (m *model) rebuild(t *rapid.T) {
 			m.open = slices.DeleteFunc(m.open, func(s modelStart) bool { return m.decided[s.lease].counted })
 		}
 	}
-	m.believed = true
+	m.known = true
 }

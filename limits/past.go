@@ -53,7 +53,7 @@ func (p *past) add(start Start) {
 	s.keep(max(start.Ago.Milliseconds(), 0), p.rule.cap)
 }
 
-// keep adds a start in its place, and drops the oldest of more than are kept.
+// keep adds a start in the order of time, and drops the oldest of more than are kept.
 func (s *pastSubject) keep(ago, most int64) {
 	i := len(s.starts)
 	for i > 0 && s.starts[i-1] > ago {

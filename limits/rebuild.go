@@ -25,7 +25,7 @@ type Start struct {
 type History func(ctx context.Context, within time.Duration) iter.Seq2[Start, error]
 
 // Rebuild makes rules of one owner known that are not: it fills them with what the
-// history has, believes them only when what started meanwhile was added, and
+// history has, makes them known only when what started meanwhile was added, and
 // leaves known ones alone. ErrBusy: another process is at it.
 //
 // A calendar and sliding windows are exact afterwards. Where a fixed window began
@@ -35,12 +35,12 @@ func (l *Limiter) Rebuild(ctx context.Context, scope string, rules []*Rule, hist
 		return err
 	}
 	began := l.local()
-	life, err := l.lives.of(ctx, scope)
+	epoch, err := l.epochs.of(ctx, scope)
 	if err != nil {
 		return err
 	}
-	token := life + "~" + newToken()
-	pasts, err := l.begin(ctx, scope, life, token, rules)
+	token := epoch + "~" + newToken()
+	pasts, err := l.begin(ctx, scope, epoch, token, rules)
 	if err != nil || len(pasts) == 0 {
 		return err
 	}
@@ -56,18 +56,18 @@ func (l *Limiter) Rebuild(ctx context.Context, scope string, rules []*Rule, hist
 	if err := l.catchUp(ctx, hold, history, l.local().Sub(began)+inFlight); err != nil {
 		return err
 	}
-	if err := l.still(ctx, scope, life); err != nil { // some of it may be lost
+	if err := l.sameEpoch(ctx, scope, epoch); err != nil { // some of it may be lost
 		return err
 	}
 	for _, p := range pasts {
-		if _, err := l.step(ctx, scope, "known", token, p.rule, nil, p.rule.specAt(l.now()), life); err != nil {
+		if _, err := l.step(ctx, scope, "known", token, p.rule, nil, p.rule.specAt(l.now()), epoch); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// holding keeps others from taking over what this process fills, however long it
+// holding keeps others from taking over the rules that this process fills, however long it
 // takes.
 type holding struct {
 	limiter *Limiter
@@ -77,7 +77,7 @@ type holding struct {
 	last    time.Time // when it was told, by the local clock
 }
 
-// on says that this process is still at it, now and then. ErrBusy: another one took
+// on says now and then that this process still fills. ErrBusy: another one took
 // over.
 func (h *holding) on(ctx context.Context) error {
 	if h.limiter.local().Sub(h.last) < takeOver/4 {
@@ -115,8 +115,8 @@ func (l *Limiter) readPast(ctx context.Context, hold *holding, history History) 
 	return nil
 }
 
-func (l *Limiter) begin(ctx context.Context, scope, life, token string, rules []*Rule) (pasts []*past, err error) {
-	if err := l.believe(ctx, scope, life, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
+func (l *Limiter) begin(ctx context.Context, scope, epoch, token string, rules []*Rule) (pasts []*past, err error) {
+	if err := l.dropOlder(ctx, scope, epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
 		return nil, err
 	}
 	for _, r := range rules {
@@ -161,7 +161,7 @@ func NewCheck(lease, group string, rules []*Rule, f Facts) Check {
 }
 
 // Forget makes rules unknown, at least one, in one command, so that they are filled
-// again before they are believed: something started that they did not count.
+// again before they are known: something started that they did not count.
 func (l *Limiter) Forget(ctx context.Context, scope string, rules []*Rule) error {
 	if err := checkScope(scope); err != nil {
 		return err

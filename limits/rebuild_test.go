@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestRuleIsUnknownUntilRebuilt: a rule is believed only once it has its history, and
+// TestRuleIsUnknownUntilRebuilt: a rule is known only once it has its history, and
 // again when Redis lost everything; what starts meanwhile is not lost.
 func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 	t.Parallel()
@@ -48,7 +48,7 @@ func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 func (s *server) isUnknown(t *testing.T, rules []*limits.Rule, when string) {
 	t.Helper()
 	if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusUnknown {
-		t.Errorf("%s: believed, %s: %+v", rules[0].Name, when, a)
+		t.Errorf("%s: known, %s: %+v", rules[0].Name, when, a)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 	}
 }
 
-// TestSubjectOfTheFutureIsUnknown: where a clock went back, a subject is not believed,
+// TestSubjectOfTheFutureIsUnknown: where a clock went back, a subject is in doubt,
 // rather than shut until its times are there again.
 func TestSubjectOfTheFutureIsUnknown(t *testing.T) {
 	t.Parallel()

@@ -33,8 +33,8 @@ var (
 	settleLua string
 	//go:embed lua/overdue.lua
 	overdueLua string
-	//go:embed lua/believe.lua
-	believeLua string
+	//go:embed lua/epoch.lua
+	epochLua string
 	//go:embed lua/fill.lua
 	fillLua string
 	//go:embed lua/note.lua
@@ -44,8 +44,8 @@ var (
 )
 
 type scripts struct {
-	reserve                                   map[string]script // by the mode of reserve.lua
-	settle, overdue, fill, believe, note, top script
+	reserve                                 map[string]script // by the mode of reserve.lua
+	settle, overdue, fill, epoch, note, top script
 }
 
 // script is one, and the digest by which Redis knows it.
@@ -64,7 +64,7 @@ func newScripts(settleWithin time.Duration) scripts {
 		reserve: map[string]script{"R": reserve("R"), "T": reserve("T"), "P": reserve("P")},
 		settle:  newScript(head + quickSettleLua + functions + settleLua),
 		fill:    newScript(head + functions + fillLua), overdue: newScript(head + baseLua + overdueLua),
-		believe: newScript(believeLua), note: newScript(noteLua), top: newScript(topLua),
+		epoch: newScript(epochLua), note: newScript(noteLua), top: newScript(topLua),
 	}
 }
 

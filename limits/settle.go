@@ -37,7 +37,7 @@ func (l *Limiter) Settle(ctx context.Context, scope string, started Check, other
 }
 
 // Overdue returns the leases of up to 1000 reservations that should have been
-// settled by now, the oldest first. Whoever made them may be gone: find out which
+// settled by now, the oldest first. The process that made them may be gone: find out which
 // of them started, and settle all by Count and Release, without a group.
 func (l *Limiter) Overdue(ctx context.Context, scope string) ([]string, error) {
 	if err := checkScope(scope); err != nil {

@@ -20,18 +20,18 @@ end
 -- number as one with a fraction, which takes longer than a call.
 local function text(n) return string.format('%d', n) end
 
--- known_since is since when (ms) a rule of this value is believed; nil: it is not.
+-- known_since is since when (ms) a rule of this value is known; nil: it is not.
 local function known_since(value)
   local since = value and string.match(value, '^known|(%d+)')
   return since and tonumber(since)
 end
 
 -- keep_known makes a rule that is used outlive its subjects. It lives for an hour at
--- least: one that is used now and then is not filled from the history each time. The life
+-- least: one that is used now and then is not filled from the history each time. The epoch
 -- of Redis in which it was filled stays with it.
-local function set_known(rule, longest, now, life)
-  life = life or string.match(redis.call('GET', rule), '^known|%d+|(.*)$')
-  redis.call('SET', rule, 'known|' .. text(now) .. '|' .. life, 'PX', text(math.max(2 * longest, 3600000)))
+local function set_known(rule, longest, now, epoch)
+  epoch = epoch or string.match(redis.call('GET', rule), '^known|%d+|(.*)$')
+  redis.call('SET', rule, 'known|' .. text(now) .. '|' .. epoch, 'PX', text(math.max(2 * longest, 3600000)))
 end
 local function keep_known(rule, since, longest, now)
   if now - since > longest / 2 then set_known(rule, longest, now) end
@@ -65,7 +65,7 @@ end
 
 -- window_shuts says whether one window of a sliding subject is shut now: for how
 -- long, since when, and 1 if only by reservations. A third state, nil and true: a
--- time is yet to come, so the clock went back and the subject is not to be believed.
+-- time is yet to come, so the clock went back and the subject is in doubt.
 local function window_shuts(packed, key, max, per, pending, now)
   local t = nth(packed, key, max)
   if t and t > now + AHEAD then return nil, true end

@@ -1,24 +1,24 @@
--- fill: what a rule counted before, from a history, so that it may be believed.
+-- fill: what a rule counted before, from a history, so that it may be known.
 -- KEYS     keys.lua; then the rule, and the subjects of a "fill"
--- ARGV     step, token of who fills, after how long (ms) another may take over,
---          and of "known": spec, life of Redis; of a "fill": spec, number of leases, leases that were counted in the last
+-- ARGV     step, token of the process that fills, after how long (ms) another may take over,
+--          and of "known": spec, epoch of Redis; of a "fill": spec, number of leases, leases that were counted in the last
 --          minute; then per subject: how many of its starts were sent before, number of
 --          starts, and per start, newest first: ms ago; of rules that only count: 0, 1,
 --          "ms since the newest|how many there were"
 -- Returns  1 = done, 0 = the rule is known already, 2 = another one fills it; now (ms)
 -- Keeps    begin -> fill ... -> settle -> known, by one token: while it is filled
 --          others count nothing, from "settle" on they do, and at "known" it is
---          believed. A step that is sent again changes nothing, but "fill" after
+--          known. A step that is sent again changes nothing, but "fill" after
 --          "settle" is refused: it could overwrite.
 local DONE_BEFORE, BUSY, OK = 0, 2, 1
-local rule, step, token, patience = KEYS[FIRST + 1], ARGV[1], ARGV[2], tonumber(ARGV[3])
-check(rule and patience, 'argument')
+local rule, step, token, takeover = KEYS[FIRST + 1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+check(rule and takeover, 'argument')
 local now = clock()
 local state, at = state_of(rule)
 local mine = state and state ~= 'known' and string.match(redis.call('GET', rule), '|([^|]*)$') == token
 
 local function enter(name)
-  redis.call('SET', rule, name .. '|' .. text(now) .. '|' .. token, 'PX', text(10 * patience))
+  redis.call('SET', rule, name .. '|' .. text(now) .. '|' .. token, 'PX', text(10 * takeover))
   return OK
 end
 
@@ -62,7 +62,7 @@ end
 
 local function known()
   if state ~= 'settling' then return BUSY end
-  check(ARGV[5], 'life')
+  check(ARGV[5], 'epoch')
   set_known(rule, read_spec(ARGV[4]).longest, now, ARGV[5])
   return OK
 end
@@ -70,7 +70,7 @@ end
 local function go_on()
   if state == 'known' then return DONE_BEFORE end
   if step == 'begin' then
-    if state and not mine and now - at < patience then return BUSY end
+    if state and not mine and now - at < takeover then return BUSY end
     return enter('filling')
   end
   if not mine then return BUSY end

@@ -4,9 +4,9 @@
 --        2 pending  ZSET  "subject|when|group|lease", scores 0: what they reserved
 --        3 done     ZSET  "rule|lease" -> when it was counted: in the last minute
 --        then two for each item (but in fill): rule, subject
--- rule   "known|when|life" once what it counted is believed, in this life of Redis
---        (believe.lua); "filling|when|life~token" and
---        "settling|when|life~token" while a history is being read. Missing: not believed.
+-- rule   "known|when|epoch" once what it counted is complete, in this epoch of Redis
+--        (epoch.lua); "filling|when|epoch~token" and
+--        "settling|when|epoch~token" while a history is being read. Missing: not known.
 -- subject, by the spec of its rule, all times in ms:
 --   "P cap longest max per ..."  packed times of 13 digits, newest first: the newest cap
 --   "L cap longest max per ..."  LIST of times, newest first: the newest cap

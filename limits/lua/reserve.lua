@@ -8,7 +8,7 @@
 -- Keeps    all items of a check let it pass, or nothing is written for it. Checks of
 --          one group are alternatives: they do not stand in each other's way. A lease
 --          that was reserved or counted passes (R). No check passes with a rule that is
---          not believed, nor while a reservation is overdue: whether it was used must be
+--          not known, nor while a reservation is overdue: whether it was used must be
 --          found out first.
 local checks, next, key = {}, 1, FIRST + 1
 while ARGV[next] do
@@ -30,9 +30,9 @@ local reply = { now }
 local open = redis.call('ZCARD', OPEN) -- reservations of all
 local overdue = open > 0 and redis.call('ZCOUNT', OPEN, '-inf', text(now - SETTLE)) > 0
 
--- distrust makes a rule unknown whose subject has a time that is yet to come: the
+-- doubt makes a rule unknown whose subject has a time that is yet to come: the
 -- clock went back, and would keep the subject shut until it is there again.
-local function distrust(item)
+local function doubt(item)
   if MODE ~= 'P' then redis.call('DEL', item.rule) end
   return UNKNOWN
 end
@@ -45,7 +45,7 @@ local function slide(item, pending)
   local s, worst, packed = item.spec, nil, packed_of(item.spec, item.key)
   for i = 1, s.windows do
     local wait, ago, soft = window_shuts(packed, item.key, s.max[i], s.per[i], pending, now)
-    if not wait and ago then return distrust(item) end
+    if not wait and ago then return doubt(item) end
     if wait and (not worst or soft == 0 and (worst.soft == 1 or wait > worst.wait)) then
       worst = { window = i - 1, wait = wait, ago = ago, soft = soft }
     end
@@ -66,7 +66,7 @@ local function judge(item, group)
   local pending = open > 0 and others(item.key, group) or {}
   if s.windows then return slide(item, pending) end
   local since, n = read_count(item.key)
-  if since and since > now + AHEAD then return distrust(item) end
+  if since and since > now + AHEAD then return doubt(item) end
   if s.kind == 'F' then
     if not since or now >= since + s.longest then since, n = now, 0 end
     return tally(s, since, since + s.longest, n, pending)

@@ -5,7 +5,7 @@
 -- Returns  now (ms); then per entry: 1 if the lease was reserved until now, else 0;
 --          now alone: nothing was done, since no period of a calendar has this time
 -- Keeps    each rule counts a lease once, however often this is sent. A rule that
---          is not believed counts nothing: it is filled from the history.
+--          is not known counts nothing: it is filled from the history.
 local now = clock()
 
 -- unreserve ends a reservation and says when it was made. Whoever settles what

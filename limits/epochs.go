@@ -15,13 +15,14 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// errStarted: what was asked before cannot be believed.
-var errStarted = errors.New("redis was started anew")
+// errNewEpoch says that Redis may have lost data while it was asked, so the answer is void.
+var errNewEpoch = errors.New("redis was started anew")
 
-// lives tells the lives of Redis apart, of each node of a Cluster: one ends with its
-// process, and when a replica becomes the master. The next one may have older data.
-// Neither comes about without a new connection, or a hash slot that is found elsewhere.
-type lives struct {
+// epochs tells the epochs of Redis apart, of each node of a Cluster. An epoch is the time
+// since data was last lost, as far as can be told: it ends with the process, and when a
+// replica becomes the master, since the next one may have older data. Neither happens
+// without a new connection, or a hash slot that is found elsewhere.
+type epochs struct {
 	client   redis.UniversalClient
 	breakers *redisconn.Breakers
 	changes  atomic.Int64 // new connections and moved slots, of all nodes
@@ -30,17 +31,17 @@ type lives struct {
 
 // node is one Redis.
 type node struct {
-	mu   sync.Mutex // of who looks; the others wait for what it finds
-	life atomic.Pointer[life]
+	mu    sync.Mutex // held by the caller that asks; the others wait for its answer
+	epoch atomic.Pointer[epoch]
 }
 
-type life struct {
+type epoch struct {
 	name    string
 	changes int64 // as of so many
 }
 
-func newLives(client redis.UniversalClient, breakers *redisconn.Breakers) *lives {
-	l := &lives{client: client, breakers: breakers}
+func newEpochs(client redis.UniversalClient, breakers *redisconn.Breakers) *epochs {
+	l := &epochs{client: client, breakers: breakers}
 	switch c := client.(type) {
 	case *redis.Client:
 		l.watch(c)
@@ -50,7 +51,7 @@ func newLives(client redis.UniversalClient, breakers *redisconn.Breakers) *lives
 	return l
 }
 
-func (l *lives) watch(client *redis.Client) *node {
+func (l *epochs) watch(client *redis.Client) *node {
 	one, known := l.nodes.Load(client)
 	if !known {
 		one, known = l.nodes.LoadOrStore(client, &node{})
@@ -61,8 +62,8 @@ func (l *lives) watch(client *redis.Client) *node {
 	return one.(*node) //nolint:forcetypeassert,errcheck // nothing else is in it
 }
 
-// of names the life of the Redis that a scope is in.
-func (l *lives) of(ctx context.Context, scope string) (string, error) {
+// of names the epoch of the Redis that a scope is in.
+func (l *epochs) of(ctx context.Context, scope string) (string, error) {
 	client, err := l.clientOf(ctx, scope)
 	if err != nil {
 		return "", unavailable(scope, err)
@@ -71,25 +72,25 @@ func (l *lives) of(ctx context.Context, scope string) (string, error) {
 		return "", nil
 	}
 	one := l.watch(client)
-	if known := one.life.Load(); known != nil && known.changes == l.changes.Load() {
+	if known := one.epoch.Load(); known != nil && known.changes == l.changes.Load() {
 		return known.name, nil
 	}
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	for {
 		changes := l.changes.Load() // before asking, which may need a connection, too
-		if known := one.life.Load(); known != nil && known.changes == changes {
+		if known := one.epoch.Load(); known != nil && known.changes == changes {
 			return known.name, nil
 		}
 		name, err := l.ask(ctx, scope, client)
 		if err != nil {
 			return "", err
 		}
-		one.life.Store(&life{name, changes})
+		one.epoch.Store(&epoch{name, changes})
 	}
 }
 
-func (l *lives) clientOf(ctx context.Context, scope string) (*redis.Client, error) {
+func (l *epochs) clientOf(ctx context.Context, scope string) (*redis.Client, error) {
 	if cluster, ok := l.client.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, prefix(scope))
 	}
@@ -97,8 +98,8 @@ func (l *lives) clientOf(ctx context.Context, scope string) (*redis.Client, erro
 	return client, nil
 }
 
-// ask asks a Redis for its life. One that does not say is taken for always the same.
-func (l *lives) ask(ctx context.Context, scope string, client *redis.Client) (name string, err error) {
+// ask asks a Redis for its epoch. If it does not say, the epoch is taken not to change.
+func (l *epochs) ask(ctx context.Context, scope string, client *redis.Client) (name string, err error) {
 	var info string
 	err = l.breakers.Do(ctx, prefix(scope), 1, func() (err error) {
 		info, err = client.Info(ctx).Result()
@@ -107,11 +108,11 @@ func (l *lives) ask(ctx context.Context, scope string, client *redis.Client) (na
 	if redisconn.Lost(err) {
 		return "", unavailable(scope, err)
 	}
-	return lifeIn(info), nil
+	return epochIn(info), nil
 }
 
-// lifeIn names the life in what INFO says: the process, and the history of its data.
-func lifeIn(info string) string {
+// epochIn names the epoch in what INFO says: the process, and the history of its data.
+func epochIn(info string) string {
 	var said []string
 	for line := range strings.Lines(info) {
 		if strings.HasPrefix(line, "run_id:") || strings.HasPrefix(line, "master_replid:") {
@@ -125,7 +126,7 @@ func lifeIn(info string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// changes counts what may begin a life.
+// changes counts what may begin an epoch.
 type changes struct{ n *atomic.Int64 }
 
 // DialHook counts connections.

@@ -26,10 +26,10 @@ func restarted(t *testing.T, test func(t *testing.T, r *testservers.RedisServer,
 	}
 }
 
-// TestRolledBackRedisIsNotBelieved: what Redis knows after a start with older data is
-// not believed by any replica, not even by the first call, nor by one that is new
+// TestRolledBackRedisIsNotKnown: what Redis knows after a start with older data is
+// not taken as known by any replica, not even by the first call, nor by one that is new
 // itself, until it was filled again, which is once for all of them.
-func TestRolledBackRedisIsNotBelieved(t *testing.T) {
+func TestRolledBackRedisIsNotKnown(t *testing.T) {
 	t.Parallel()
 	restarted(t, func(t *testing.T, r *testservers.RedisServer, replica func() *server) {
 		t.Helper()
@@ -66,20 +66,20 @@ func TestRolledBackRedisIsNotBelieved(t *testing.T) {
 				replicas[first].reserveEach(t, rules, limits.StatusUnknown)
 				replicas[first].know(t, rules, past...)
 			}
-			snapshot = r.Snapshot(t) // believed, but only in this life
+			snapshot = r.Snapshot(t) // known, but only in this epoch
 		}
 	})
 }
 
-// TestNewReplicaBelievesNoRolledBackRedis has nothing to compare with but what Redis says.
-func TestNewReplicaBelievesNoRolledBackRedis(t *testing.T) {
+// TestNewReplicaDoubtsRolledBackRedis has nothing to compare with but what Redis says.
+func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 	t.Parallel()
 	restarted(t, func(t *testing.T, r *testservers.RedisServer, replica func() *server) {
 		t.Helper()
 		rules := compiled(t, hourly(2))
 		replica().know(t, rules)
 		snapshot := r.Snapshot(t)
-		replica().reserveEach(t, rules, limits.StatusPassed) // a new one believes what is of this life
+		replica().reserveEach(t, rules, limits.StatusPassed) // a new one takes what is of this epoch
 		r.Kill()
 		r.Restore(t, snapshot)
 		r.Start()
