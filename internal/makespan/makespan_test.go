@@ -47,7 +47,7 @@ func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the o
 	if !*whole {
 		size = scale{places: 5, work: 50 * time.Millisecond, period: time.Second}
 		rows = []row{
-			{name: "report-and-hope", hope: true, via: simulator.ViaPeriodic, tasks: 30},
+			{name: "report-and-hope", baseline: true, via: simulator.ViaPeriodic, tasks: 30},
 			{name: "all kinds", via: mixed + "," + simulator.ViaPeriodic, tasks: 30, roundTrip: 20 * time.Millisecond},
 		}
 	}

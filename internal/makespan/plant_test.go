@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/devices/simulator"
-	"github.com/fleetslots/dispatcher/internal/makespan/hope"
+	"github.com/fleetslots/dispatcher/internal/makespan/baseline"
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
@@ -48,10 +48,10 @@ func newPlant(t *testing.T, r row, period time.Duration) *plant {
 	t.Helper()
 	cache := testservers.Redis(t)
 	p := &plant{pids: map[string]int{"redis": cache.Pid()}}
-	if r.hope {
+	if r.baseline {
 		client := redis.NewClient(&redis.Options{Addr: cache.Addr})
 		t.Cleanup(func() { _ = client.Close() })
-		server := httptest.NewServer(hope.New(client, period))
+		server := httptest.NewServer(baseline.New(client, period))
 		t.Cleanup(server.Close)
 		p.url = server.URL
 		return p

@@ -21,7 +21,7 @@ const (
 // row is one run: a fleet with a task for each device.
 type row struct {
 	name      string
-	hope      bool // report-and-hope instead of the dispatcher
+	baseline  bool // report-and-hope instead of the dispatcher
 	via       simulator.Via
 	tasks     int
 	roundTrip time.Duration // between devices and dispatcher
@@ -33,7 +33,7 @@ type row struct {
 // table is all rows, in their order.
 func table() []row {
 	kinds := []row{
-		{name: "report-and-hope", hope: true, via: simulator.ViaPeriodic},
+		{name: "report-and-hope", baseline: true, via: simulator.ViaPeriodic},
 		{name: "push (MQTT)", via: simulator.ViaMQTT},
 		{name: "long poll", via: simulator.ViaLongPoll},
 		{name: "steered pollers", via: simulator.ViaHTTP},

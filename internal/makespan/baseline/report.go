@@ -1,4 +1,4 @@
-package hope
+package baseline
 
 import (
 	"context"
@@ -53,7 +53,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, down)
 }
 
-// settle ends a task and gives its place back. Callers hold mu.
+// settle ends a task and gives its slot back. Callers hold mu.
 func (s *Server) settle(ctx context.Context, id int64, status string, output json.RawMessage) (outcome string, err error) {
 	if id < 1 || id > int64(len(s.tasks)) {
 		return "unknown", nil
@@ -70,7 +70,7 @@ func (s *Server) settle(ctx context.Context, id int64, status string, output jso
 	return "recorded", nil
 }
 
-// number is a free slot number; one that no place has if the counter let in one
+// number is a free slot number; one that no slot has if the counter let in one
 // too many, for the external system to judge. Callers hold mu.
 func (s *Server) number() int {
 	if len(s.numbers) == 0 {

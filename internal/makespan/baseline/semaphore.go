@@ -1,4 +1,4 @@
-package hope
+package baseline
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func newSemaphore(client redis.Scripter, pool string) *semaphore {
 	}
 }
 
-// take is false when all places are taken.
+// take is false when all slots are taken.
 func (s *semaphore) take(ctx context.Context, capacity int) (bool, error) {
 	taken, err := s.acquire.Run(ctx, s.redis, []string{s.key}, capacity).Int()
 	if err != nil {

@@ -1,4 +1,4 @@
-package hope
+package baseline
 
 import (
 	"encoding/json"
