@@ -7,7 +7,7 @@
 // subject is what is counted on its own, such as one account. A Check asks all
 // rules of one start at once: all of them let it pass, or nothing is counted.
 //
-// What passes is reserved under a lease id, and counts as used until it is
+// A start that passes is reserved under a lease id, and counts as used until it is
 // settled: counted for good (Count), or given back (Release). Refusals cost
 // nothing. A rule that Redis does not know, because it is new or its Redis lost
 // its data, is not known: StatusUnknown, until it was filled from a history

@@ -17,7 +17,7 @@ import (
 // chunk is how many checks go into one call: a script blocks Redis while it runs.
 const chunk = 200
 
-// SettleWithin is how long a reservation may be open. What is open for longer keeps
+// SettleWithin is how long a reservation may be open. A reservation that is open for longer keeps
 // its scope shut (StatusUnsettled) until it is settled.
 const SettleWithin = 12 * time.Second
 

@@ -13,7 +13,7 @@ import (
 
 // TestHistoriesWithRestartsAgreeWithAPlainModel is the same on a real Redis that is
 // killed and started at any time: with what it had, with a snapshot of any time before,
-// or without the tail of its log. What it has then is not taken as known by either replica until it was filled again,
+// or without the tail of its log. Its data is then not taken as known by either replica until it was filled again,
 // and then the model's answers are given. Reservations may come back that were decided
 // long ago.
 func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {

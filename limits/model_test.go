@@ -334,7 +334,7 @@ func (m *model) settle(t *rapid.T) {
 	m.open = slices.DeleteFunc(m.open, isOverdue)
 }
 
-// wipe: Redis loses all. What was reserved is what was not counted.
+// wipe: Redis loses all. Reservations are lost; starts that were counted are in the history.
 func (m *model) wipe(t *rapid.T) {
 	m.redis.flush()
 	m.redis.set(m.now)

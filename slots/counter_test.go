@@ -110,9 +110,9 @@ func onBoth(t *testing.T) (*counter, *server, string) {
 	return newCounter(s.client, "semaphore"), s, s.poolOf(t, limit)
 }
 
-// Fault 1: the 60th is counted, and refused. 59 places are usable, and each
+// Fault 1: the 60th is counted, and refused. 59 slots are usable, and each
 // time the counter fills it loses one for good.
-func TestCounterRefusesTheLastPlaceAndLeaksIt(t *testing.T) {
+func TestCounterRefusesTheLastSlotAndLeaksIt(t *testing.T) {
 	t.Parallel()
 	c, s, pool := onBoth(t)
 	for round, want := range []int{59, 58, 57} {
@@ -142,7 +142,7 @@ func TestCounterRefusesTheLastPlaceAndLeaksIt(t *testing.T) {
 	}
 }
 
-// Fault 2: a place whose holder vanished comes back when the key expires, but
+// Fault 2: a slot whose holder vanished comes back when the key expires, but
 // the traffic of others keeps the key alive.
 func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 	t.Parallel()
@@ -176,7 +176,7 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 	diff(t, "slots: the leaked lease", lease, slots.Lease{ID: "vanished", Device: "dev:vanished"})
 	diff(t, "slots: reaped", s.release(t, pool, lease.ID), []bool{true})
 	if inside := fill(limit, func(i int) bool { return s.enter(t, pool, names("l", 0, limit)[i]) }); inside != limit {
-		t.Errorf("slots: %d places after the leak, want %d", inside, limit)
+		t.Errorf("slots: %d held after the leak, want %d", inside, limit)
 	}
 }
 
@@ -222,8 +222,8 @@ func TestCounterExpiryLetsTwiceTheLimitIn(t *testing.T) {
 	}
 }
 
-// Fault 4: a release that arrives twice frees the place of somebody else.
-func TestCounterDuplicateReleaseFreesAStrangersPlace(t *testing.T) {
+// Fault 4: a release that arrives twice frees the slot of another device.
+func TestCounterDuplicateReleaseFreesAStrangersSlot(t *testing.T) {
 	t.Parallel()
 	c, s, pool := onBoth(t)
 	inside := fill(limit, func(int) bool { return c.counted(t) })

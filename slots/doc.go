@@ -11,8 +11,8 @@
 // granted, and no number twice; the end of a lease frees nothing by itself; every
 // call may be sent again, by this package or the client under it, with one effect
 // and the same answer. A pool that Redis does not know, or of which it lost a
-// part, grants nothing (StatusUnknown) until Restore. What Redis forgets on a
-// failover the ledger must catch: this package decides fast, not finally.
+// part, grants nothing (StatusUnknown) until Restore. Data that Redis loses on a
+// failover the ledger must make up for: this package decides fast, not finally.
 //
 // All times are Redis TIME. They are hints for people and for scheduling; no
 // decision here depends on a clock.

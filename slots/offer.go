@@ -174,8 +174,8 @@ func (r lineReply) offers() []Offer {
 
 // Lines says in which of these pools somebody waits, and which of those are due to be
 // handed on: somebody there was offered a slot, or could be told of one and one is
-// free. It takes one round trip (of a Cluster: to each node), and no script. What one
-// node does not answer is left out, with the error.
+// free. It takes one round trip (of a Cluster: to each node), and no script. Pools of a
+// node that does not answer are left out, with the error.
 func (s *Semaphore) Lines(ctx context.Context, pools []string) (waiting, due []string, err error) {
 	if len(pools) == 0 {
 		return nil, nil, nil

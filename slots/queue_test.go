@@ -224,7 +224,7 @@ func TestOffersFollowTheOrder(t *testing.T) {
 			for _, o := range s.leave(t, pool, task) {
 				got = append(got, o.Task)
 				if a := s.wakeable(t, pool, slots.Want{Batch: o.Batch, Weight: int(o.Batch), Task: o.Task, Priority: map[int64]int{203: 5}[o.Task]}); a.Status != slots.StatusAcquired {
-					t.Fatalf("task %d was offered a place: %+v", o.Task, a)
+					t.Fatalf("task %d was offered a slot: %+v", o.Task, a)
 				}
 			}
 		}

@@ -13,7 +13,7 @@ import (
 // are told.
 const cancelled = "cancelled"
 
-// PauseBatch stops the granting of a batch; those who hold a place go on. A
+// PauseBatch stops the granting of a batch; those that hold a slot go on. A
 // batch that is paused, or cancelled, stays as it is. ErrNotFound.
 func (s *Store) PauseBatch(ctx context.Context, actor string, id int64, reason string) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
@@ -48,7 +48,7 @@ func (s *Store) ResumeBatch(ctx context.Context, actor string, id int64) (Batch,
 }
 
 // CancelBatch ends a batch: from its commit on nothing of it is granted, and
-// those who hold a place are asked to stop. What waits is ended by
+// those that hold a slot are asked to stop. Tasks that wait are ended by
 // EndCancelled. ErrNotFound.
 func (s *Store) CancelBatch(ctx context.Context, actor string, id int64) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
@@ -157,7 +157,7 @@ func (s *Store) changeBatch(ctx context.Context, id int64, change func(tx sessio
 	return s.Batch(ctx, id)
 }
 
-// askCancelled asks the devices that hold a place for a cancelled batch to
+// askCancelled asks the devices that hold a slot for a cancelled batch to
 // stop. Grants are locked in one order, as everywhere.
 func (s session) askCancelled(ctx context.Context, actor string) error {
 	held, err := collect(ctx, s, only[int64], `

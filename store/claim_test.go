@@ -132,7 +132,7 @@ func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
 		l.claim(l.to(ids[160+slot%40], devices[160+slot%40], "p", slot))
 	}
 	if got := held(); got != 40 {
-		l.Fatalf("%d held in the end, want all 40 places in use", got)
+		l.Fatalf("%d held in the end, want all 40 slots in use", got)
 	}
 }
 
@@ -225,7 +225,7 @@ func TestContendingClaimsNeverShareASlot(t *testing.T) {
 			}
 		}
 		if len(slotsOf) < 20 {
-			l.Errorf("only %d of 30 places in use after 50 rounds", len(slotsOf))
+			l.Errorf("only %d of 30 slots in use after 50 rounds", len(slotsOf))
 		}
 	})
 }

@@ -27,7 +27,7 @@ const recent = 5 * 60 * 1000
 const recentState = "recent"
 
 // count fills Counts and Recent. One statement, thus one moment: a task is in
-// exactly one of the counts. What it reads does not grow with the batches.
+// exactly one of the counts. Its work does not grow with the batches.
 func (s *Store) count(ctx context.Context, list []Batch) error {
 	type count struct {
 		batch int64

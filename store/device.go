@@ -110,7 +110,7 @@ func (f DeviceFilter) where(q *query) error {
 		if err != nil {
 			return err
 		}
-		q.where("{tagged %s}", tags) // the first: the words know this place
+		q.where("{tagged %s}", tags) // the first: the words know this position
 	}
 	whereSet(q, "d.profile = %s", f.Profile)
 	q.where("d.id > %s", f.After)

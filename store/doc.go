@@ -1,7 +1,7 @@
 // Package store keeps the ledger: pools, batches, tasks, grants, attempts,
 // devices, tokens and events, on Postgres (production) and SQLite (embedded).
 //
-// The ledger has the last word on who holds a place. A grant occupies one
+// The ledger has the last word on which device holds a slot. A grant occupies one
 // numbered slot of one pool, and the unique keys of the grants table (task,
 // device, pool+slot) make a second grant of the same number impossible,
 // whatever Redis or a replica believes. A task is "dispatched" exactly while

@@ -61,14 +61,14 @@ func (s *Store) RecordRefusal(ctx context.Context, e Event) error {
 	return s.write(ctx, func(tx session) error { return tx.record(ctx, e) })
 }
 
-// EventMark is a place in the order of the events, and what has to end before
+// EventMark is a position in the order of the events, and what has to end before
 // that order stands still up to there.
 type EventMark struct {
 	Last int64 // the highest id given so far
 	xids int64 // of transactions from here on: all that gave an id up to Last are below
 }
 
-// MarkEvents marks the place up to which ids have been given. When that is no
+// MarkEvents marks the position up to which ids have been given. When that is no
 // further than sent, up to which all was settled before (-1: nothing was), it
 // costs no transaction id.
 func (s *Store) MarkEvents(ctx context.Context, sent int64) (EventMark, error) {

@@ -25,7 +25,7 @@ func TestAnEventUnderWayIsNotSettled(t *testing.T) {
 	})
 }
 
-// What was sent already is not waited for: an idle ledger gives no transaction
+// Nobody waits for what was sent already: an idle ledger gives no transaction
 // ids to those who only look.
 func TestLookingForNewEventsIsFree(t *testing.T) {
 	t.Parallel()

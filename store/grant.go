@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Grant is a place in use: one task of one device on one numbered slot.
+// Grant is a slot in use: one task of one device on one numbered slot.
 type Grant struct {
 	Task        int64
 	Batch       int64

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// OpenPool is a pool with free places and a batch whose tasks could start. It
+// OpenPool is a pool with free slots and a batch whose tasks could start. It
 // says nothing about the devices of those tasks.
 type OpenPool struct {
 	Name string
@@ -25,7 +25,7 @@ func (s *Store) OpenPools(ctx context.Context) ([]OpenPool, error) {
 			SELECT b.pool FROM batches b JOIN pools p ON p.name = b.pool
 			WHERE `+startable()+` AND EXISTS (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending'))`)
 	if err != nil {
-		return nil, fmt.Errorf("reading pools with free places: %w", err)
+		return nil, fmt.Errorf("reading pools with free slots: %w", err)
 	}
 	return pools, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A pool is open when places are free and the tasks of some batch could start.
+// A pool is open when slots are free and the tasks of some batch could start.
 func TestOpenPools(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -45,7 +45,7 @@ func TestOpenPools(t *testing.T) {
 	})
 }
 
-// Who waits here was seen lately, and is counted once, whatever it has to do.
+// A device that waits here was seen lately, and is counted once, whatever it has to do.
 func TestWaitingHere(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

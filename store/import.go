@@ -25,7 +25,7 @@ type NewDevice struct {
 // already.
 type Existing string
 
-// What to do with devices that exist.
+// The ways to treat devices that exist.
 const (
 	RefuseExisting Existing = "refuse" // nothing is imported
 	SkipExisting   Existing = "skip"   // they stay as they are

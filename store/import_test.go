@@ -120,7 +120,7 @@ func TestImportRotates(t *testing.T) {
 		if n := l.eventsOf("device.token_added"); n != 3 {
 			l.Errorf("%d tokens added, want 3", n)
 		}
-		// What was deleted and imported again is as new to a session at a broker.
+		// A device that was deleted and imported again is as new to a session at a broker.
 		if views, err := l.Views(l.Context(), []string{"d-2"}); err != nil || views[0].Deleted || views[0].Device == nil {
 			l.Errorf("%+v, %v", views, err)
 		}

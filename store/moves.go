@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Moves is what became of the places of all pools lately, as the log tells it.
+// Moves is what became of the slots of all pools lately, as the log tells it.
 type Moves struct {
 	Back    time.Duration  // how long ago the telling begins
-	Held    map[string]int // places that are held now, by pool; none: left out
+	Held    map[string]int // slots that are held now, by pool; none: left out
 	Steps   []Move
 	Resizes []Resize // latest first
 }
@@ -52,7 +52,7 @@ func (s *Store) Moves(ctx context.Context, back, step time.Duration, most int64)
 		GROUP BY pool, step
 		UNION ALL SELECT pool, -1, count(*), 0, 0 FROM grants GROUP BY pool`, from.id, step.Milliseconds())
 	if err != nil {
-		return Moves{}, fmt.Errorf("reading what became of places: %w", err)
+		return Moves{}, fmt.Errorf("reading what became of slots: %w", err)
 	}
 	for _, one := range steps {
 		if one.Step < 0 {
@@ -65,7 +65,7 @@ func (s *Store) Moves(ctx context.Context, back, step time.Duration, most int64)
 	return m, err
 }
 
-// logStart is a place in the log.
+// logStart is a position in the log.
 type logStart struct {
 	id  int64 // what counts is above
 	cut bool  // there is more than was asked for

@@ -30,7 +30,7 @@ func heldBefore(m store.Moves, pool string, steps int) int {
 // errOf is the error of a call.
 func errOf[T any](_ T, err error) error { return err }
 
-// What was held at each time can be told from the log, however grants end.
+// The log tells what was held at each time, however grants end.
 func TestMovesTellWhatWasHeld(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

@@ -113,7 +113,7 @@ func (s session) keepAnswer(ctx context.Context, once *Once, result any) error {
 	if err != nil {
 		return fmt.Errorf("an answer: %w", err)
 	}
-	// What is there is older than answersKept.
+	// An answer that is there is older than answersKept.
 	_, err = s.exec(ctx, `
 		INSERT INTO answers (owner, key, request, answer, answered_at) VALUES ($1, $2, $3, $4{json}, {now})
 		ON CONFLICT (owner, key) DO UPDATE SET request = excluded.request, answer = excluded.answer, answered_at = excluded.answered_at`,

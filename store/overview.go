@@ -29,7 +29,7 @@ type PoolView struct {
 }
 
 // PoolViews reads up to limit pools by name, those after the one named, in one
-// moment. What it reads does not grow with the number of pools or tasks.
+// moment. Its work does not grow with the number of pools or tasks.
 func (s *Store) PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]PoolView, error) {
 	return collect(ctx, s.read(), func(v *PoolView) []any {
 		return append(poolDest(&v.Pool), &v.Held, &v.Waiting, maybe{&v.Oldest})
@@ -58,11 +58,11 @@ func oldestPending(pool string) string {
 // TaskCounts is how many tasks are in each state.
 type TaskCounts struct {
 	ByState map[TaskState]int64
-	More    bool // places are held beyond those that were counted: they are among the pending
+	More    bool // slots are held beyond those that were counted: they are among the pending
 }
 
 // TaskCounts counts tasks by state, of one pool or, with an empty name, of all,
-// and places held up to heldMax. It reads the counts of batches, never the tasks.
+// and slots held up to heldMax. It reads the counts of batches, never the tasks.
 func (s *Store) TaskCounts(ctx context.Context, pool string, heldMax int) (TaskCounts, error) {
 	type count struct {
 		state TaskState

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What an overview shows is what the readings of one pool and one batch say.
+// An overview shows what the readings of one pool and one batch say.
 func TestOverview(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -50,7 +50,7 @@ func TestOverview(t *testing.T) {
 		l.grant(ids[4], names[4], "p", 2)
 		for pool, more := range map[string]bool{"p": true, "": true, "idle": false} {
 			if got, err := l.TaskCounts(l.Context(), pool, 1); err != nil || got.More != more || more && got.ByState[store.Dispatched] != 1 {
-				l.Errorf("of %q, of two places held one counted: %+v, %v", pool, got, err)
+				l.Errorf("of %q, of two slots held one counted: %+v, %v", pool, got, err)
 			}
 		}
 		top, err := l.TopErrors(l.Context(), batch.ID, 100, 5)

@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What these read must not grow with what others wait for, or ever started.
+// The rows that these read must not grow with what others wait for, or ever started.
 // SQLite plans by its schema alone, so an empty ledger shows it.
 func TestReadingsGoByTheirIndexes(t *testing.T) {
 	t.Parallel()

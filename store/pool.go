@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Pool is a set of Capacity numbered places (slots 0..Capacity-1).
+// Pool is a set of Capacity slots, numbered 0..Capacity-1.
 type Pool struct {
 	Name        string
 	Capacity    int             // 0..10000; 0 grants nothing
@@ -137,7 +137,7 @@ func (s *Store) DeletePool(ctx context.Context, actor, name string) error {
 }
 
 // withPool runs change on a pool, nil when there is none of the name, with the
-// pool's lock held alone. Claims hold it shared: a claim counts places either
+// pool's lock held alone. Claims hold it shared: a claim counts slots either
 // against the old capacity and commits before, or against the new one.
 func (s *Store) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
@@ -206,7 +206,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 		return Pool{}, false, err
 	}
 	held := spec.pause(old, actor, note)
-	// What was deleted comes back with its versions.
+	// A deleted pool comes back with its versions.
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
 			paused_by, paused_at, pause_reason, limits)

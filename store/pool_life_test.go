@@ -53,7 +53,7 @@ func TestPoolsChange(t *testing.T) {
 	}
 }
 
-// Who paused a pool, when and why is kept while the pause lasts.
+// The ledger keeps by whom a pool was paused, when and why, while the pause lasts.
 func TestPoolPauseIsKept(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -121,7 +121,7 @@ func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 		if kept, err := l.Batch(l.Context(), b.ID); err != nil || kept.Counts[store.Succeeded] != 1 {
 			l.Errorf("its batch: %+v, %v", kept, err)
 		}
-		// What somebody opens again by hand is never granted.
+		// A task that somebody opens again by hand is never granted.
 		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[0])
 		l.wantStatuses(l.claim(l.to(ids[0], "a", "p", 0)), lost)
 		if views, err := l.Views(l.Context(), []string{"a"}); err != nil || len(views[0].Candidates) != 0 {

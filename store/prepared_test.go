@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// openSingle is a ledger with one connection and a pool p of one place. Whoever
+// openSingle is a ledger with one connection and a pool p of one slot. Code that
 // prepares on a second connection inside of a transaction waits in vain.
 func openSingle(t *testing.T) *ledger {
 	t.Helper()

@@ -75,7 +75,7 @@ func (s *Store) PutProfile(ctx context.Context, actor, name string, limits json.
 // DeleteProfile takes a profile away that no device has. ErrNotFound, ErrInUse.
 func (s *Store) DeleteProfile(ctx context.Context, actor, name string) error {
 	err := s.write(ctx, func(tx session) error {
-		// Who gives it to a device holds the row, or sees that it is gone.
+		// A transaction that gives it to a device holds the row, or sees that it is gone.
 		if _, err := tx.profile(ctx, name, "{lock}"); err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ type query struct {
 	args  []any
 }
 
-// where adds a condition; %s in it is the place of value.
+// where adds a condition; %s in it stands for value.
 func (q *query) where(cond string, value any) {
 	q.args = append(q.args, value)
 	q.conds = append(q.conds, fmt.Sprintf(cond, fmt.Sprintf("$%d", len(q.args))))

@@ -12,7 +12,7 @@ import (
 
 // The tests below hold a transaction open where two replicas would meet, so
 // that each meets the other half-way every time. SQLite has one writer and no
-// such places.
+// such slots.
 
 // during runs calls at once while another transaction has made a change and not
 // yet committed it; that commits once they all wait for it, or have returned.
@@ -96,7 +96,7 @@ func (l *ledger) claimBesideAResize() {
 	l.pool("p", 2)
 	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b")
 	l.grant(ids[0], "a", "p", 1)
-	// What PutPool does, held open: the claim must wait, and then see it.
+	// The writes of PutPool, held open: the claim must wait, and then see it.
 	lockAndLower := `WITH locked AS (SELECT pg_advisory_xact_lock(20060, hashtext('p')))
 		UPDATE pools SET capacity = 1 FROM locked WHERE name = 'p'`
 	l.during(lockAndLower, nil, func() {

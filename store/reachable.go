@@ -54,7 +54,7 @@ type ReachablePage struct {
 
 // PoolsWithWork returns those of these pools in which something waits and could
 // be granted, with or without a free slot; none as long as no device can be told of anything.
-// What runs counts as waiting: whether more does, a search finds out.
+// A task that runs counts as waiting: whether more does, a search finds out.
 func (s *Store) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.read(), only[string], `
 		SELECT p.name FROM {names} JOIN pools p ON p.name = names.name

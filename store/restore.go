@@ -32,12 +32,12 @@ const standstill = `(SELECT max(r.until) FROM restores r WHERE r.until > clock.n
 
 // AfterRestore is to be called once when the ledger has lost commits: it was
 // restored from a backup, or fell back to a standby that lacked some. The lost
-// part may have granted places whose devices are still inside, so nothing is
+// part may have granted slots whose devices are still inside, so nothing is
 // granted, by any replica, for the longest lease that the ledger knows, and at
 // least 300 s; it returns until when, by the database's clock. Called again, the
 // time starts anew.
 //
-// What the lost part gave out must not come again: tokens and the numbers of
+// Numbers that the lost part gave out must not come again: tokens and the numbers of
 // tasks, batches and events go on far ahead, and so do the versions of all pools, for the semaphore may know
 // a later one than the ledger.
 func (s *Store) AfterRestore(ctx context.Context, actor string) (until time.Time, err error) {

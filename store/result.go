@@ -57,7 +57,7 @@ func (s *Store) recordResult(ctx context.Context, r Result, settle Settle) Resul
 }
 
 func (s session) result(ctx context.Context, r Result, settle Settle) (ResultOutcome, error) {
-	// Whoever makes or ends a grant locks its task first: from here on the
+	// A transaction that makes or ends a grant locks its task first: from here on the
 	// grant, which the next statement reads, stands still.
 	task, err := s.lockTask(ctx, r.Task)
 	if errors.Is(err, ErrNotFound) {

@@ -175,7 +175,7 @@ func TestResultsOfNobodysGrants(t *testing.T) {
 	})
 }
 
-// What nobody asked for is kept, within a bound per device, so that a device
+// A result that nobody asked for is kept, within a bound per device, so that a device
 // that makes things up cannot fill the ledger.
 func TestUnknownResultsAreBounded(t *testing.T) {
 	t.Parallel()

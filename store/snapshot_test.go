@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What is committed while a snapshot is looked at is not in it, whatever is read:
+// A snapshot holds nothing that is committed while it is read, whatever is read:
 // prepared, planned, or a task with all around it. It is in the next one.
 func TestMomentStandsStill(t *testing.T) {
 	t.Parallel()

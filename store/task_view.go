@@ -26,7 +26,7 @@ type TaskView struct {
 }
 
 // TaskView reads what concerns one task; ErrNotFound. Its cost depends on the
-// open tasks of its device and the places of its pool, not on what else there is.
+// open tasks of its device and the slots of its pool, not on what else there is.
 func (s *Store) TaskView(ctx context.Context, id int64) (TaskView, error) {
 	var v TaskView
 	err := s.atOnce(ctx, func(tx session) (err error) {
@@ -60,7 +60,7 @@ func (s session) taskView(ctx context.Context, id int64) (v TaskView, err error)
 		return v, fmt.Errorf("its pool: %w", err)
 	}
 	if v.Held, err = one(ctx, s, only[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, v.Task.Pool); err != nil {
-		return v, fmt.Errorf("the places of its pool: %w", err)
+		return v, fmt.Errorf("the slots of its pool: %w", err)
 	}
 	return v, s.history(ctx, &v)
 }

@@ -3,7 +3,7 @@ package store
 import "context"
 
 // eligible is the condition that a task may be granted now, but for its pool
-// having a free place. It is about tasks t, batches b, pools p and the device
+// having a free slot. It is about tasks t, batches b, pools p and the device
 // d, which may be NULL: devices are not registered before they report.
 func eligible() string {
 	return startable() + ` AND d.blocked IS NOT TRUE AND (t.retry_at IS NULL OR t.retry_at <= {now})`

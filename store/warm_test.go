@@ -103,7 +103,7 @@ func TestConnectionsThatEndedAreReplaced(t *testing.T) {
 	l.wantPlans()
 }
 
-// Whoever needs a connection goes first.
+// A caller that needs a connection goes first.
 func TestWarmingWaitsForNoConnection(t *testing.T) {
 	t.Parallel()
 	l := openWarm(t)

@@ -67,7 +67,7 @@ func (g *Group) Go(work func() error) { g.Group.Go(func() error { return Call(wo
 // Told is told of panics: it logs and counts. nil is told nothing.
 type Told func(doing string, p *Panic)
 
-// Go begins a goroutine. What is to be cleaned up is deferred in work.
+// Go begins a goroutine. Work defers its own cleanup.
 func (t Told) Go(doing string, work func()) { go t.Do(doing, work) }
 
 // Do is Go in the goroutine of the caller.

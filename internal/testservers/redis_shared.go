@@ -55,7 +55,7 @@ func (s *SharedRedis) NewDatabase(tb testing.TB) RedisAt {
 	return RedisAt{Addr: server.Addr, DB: int(s.databases.Add(1))}
 }
 
-// Cluster is the Cluster node. What has the name of the test in the hash tag goes with
+// Cluster is the Cluster node. Keys with the name of the test in the hash tag go with
 // it, so that it can be run again.
 func (s *SharedRedis) Cluster(tb testing.TB) RedisAt {
 	tb.Helper()

@@ -1,4 +1,4 @@
--- What the scripts share that are sent after keys.lua.
+-- Functions of the scripts that are sent after keys.lua.
 
 local function check(ok, what)
   if not ok then error('limits: bad ' .. what) end

@@ -1,4 +1,4 @@
--- What the scripts share that know all kinds of rules; it follows base.lua.
+-- Functions of the scripts that know all kinds of rules; this follows base.lua.
 
 local specs = {}
 
@@ -61,7 +61,7 @@ local function count(s, key, at, now)
   if s.windows then return slide_count(s, key, packed_of(s, key), at, now) end
   local since, n = read_count(key)
   if s.kind == 'F' then
-    -- What comes late, from before the window, counts in it.
+    -- A start that comes late, from before the window, counts in it.
     if not since or at >= since + s.longest then since, n = at, 0 end
     return write_count(s, key, since, n + 1, now)
   end

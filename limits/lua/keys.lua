@@ -1,4 +1,4 @@
--- What is where; this is sent in front of each script that counts.
+-- The keys and what they hold; this is sent in front of each script that counts.
 --
 -- KEYS   1 open     ZSET  lease -> when it was reserved (ms): not settled yet
 --        2 pending  ZSET  "subject|when|group|lease", scores 0: what they reserved

@@ -62,7 +62,7 @@ const (
 // OnError is what happens to a start that cannot be checked.
 type OnError string
 
-// What may happen.
+// The ways to treat such a start.
 const (
 	Closed OnError = "closed" // it waits
 	Open   OnError = "open"   // it passes

@@ -11,7 +11,7 @@
 --   RANGE      free has every number below the capacity, and above it only held ones
 --   CAP        a slot is given only while fewer are held than the capacity
 --   FENCE      only the whole lease id that holds a slot frees it
--- What is held is counted from the holders, never kept beside them. By PARTITION and RANGE, fewer holders than the capacity means that a
+-- The number held is counted from the holders, never kept beside them. By PARTITION and RANGE, fewer holders than the capacity means that a
 -- number below it is free. A pool that lost one of these keys breaks the first three: it is unknown, and grants nothing until it is
 -- restored. Nothing of a script rolls back: each reads its arguments first.
 local core = {}
