@@ -70,16 +70,16 @@ func own(t *testing.T) (*server, *testservers.RedisServer) {
 	return serve(t, testservers.RedisAt{Addr: r.Addr}), r
 }
 
-// dial returns a client as the program's, but patient, whose connections go to the
+// dial returns a client as the program's, but with long timeouts, whose connections go to the
 // server or to a proxy in front of it.
 func (s *server) dial(t *testing.T, addr string) redis.UniversalClient {
 	t.Helper()
 	at := s.RedisAt
 	at.Addr = addr
-	opts, patient := redisconn.Options(addr), at.Options()
-	opts.IsClusterMode, opts.DB, opts.Dialer = patient.IsClusterMode, patient.DB, patient.Dialer
-	opts.DialTimeout, opts.PoolTimeout = patient.DialTimeout, patient.PoolTimeout
-	opts.ReadTimeout, opts.WriteTimeout = patient.ReadTimeout, patient.WriteTimeout
+	opts, longer := redisconn.Options(addr), at.Options()
+	opts.IsClusterMode, opts.DB, opts.Dialer = longer.IsClusterMode, longer.DB, longer.Dialer
+	opts.DialTimeout, opts.PoolTimeout = longer.DialTimeout, longer.PoolTimeout
+	opts.ReadTimeout, opts.WriteTimeout = longer.ReadTimeout, longer.WriteTimeout
 	client := redis.NewUniversalClient(opts)
 	t.Cleanup(func() { _ = client.Close() })
 	return client

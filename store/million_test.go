@@ -22,7 +22,7 @@ func TestMillion(t *testing.T) {
 		t.Skip("runs with MILLION=1 in the environment")
 	}
 	dsn := server.NewLedger(t)
-	l := opened(t)(store.OpenPostgres(t.Context(), dsn, patient()))
+	l := opened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts()))
 	l.million(dsn)
 	for _, m := range []struct {
 		name string

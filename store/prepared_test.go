@@ -114,7 +114,7 @@ func TestFirstCallersDoNotWaitInACircle(t *testing.T) {
 		rounds = 5
 	}
 	for round := range rounds {
-		l := opened(t)(store.OpenPostgres(t.Context(), dsn, patient()))
+		l := opened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts()))
 		device := fmt.Sprint("new-", round)
 		var wait sync.WaitGroup
 		for range 20 {

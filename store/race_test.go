@@ -88,7 +88,7 @@ func TestTheCapHoldsWhateverIsolationIsSet(t *testing.T) {
 	END $$`); err != nil {
 		t.Fatal(err)
 	}
-	opened(t)(store.OpenPostgres(t.Context(), dsn+"&default_transaction_isolation=serializable", patient())).claimBesideAResize()
+	opened(t)(store.OpenPostgres(t.Context(), dsn+"&default_transaction_isolation=serializable", longTimeouts())).claimBesideAResize()
 }
 
 func (l *ledger) claimBesideAResize() {

@@ -51,7 +51,7 @@ func TestFromBatchToResult(t *testing.T) {
 func TestSettingsThatBreakPromisesAreRefused(t *testing.T) {
 	t.Parallel()
 	dsn := server.NewLedger(t)
-	for _, l := range []*ledger{openSQLite(t), opened(t)(store.OpenPostgres(t.Context(), dsn, patient()))} {
+	for _, l := range []*ledger{openSQLite(t), opened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts()))} {
 		if err := l.CheckSettings(l.Context()); err != nil {
 			l.Fatalf("a durable database: %v", err)
 		}
@@ -129,7 +129,7 @@ func brokenLedger(t *testing.T) (l *ledger, arm func()) {
 		}
 	})
 	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
-	return opened(t)(store.OpenPostgres(t.Context(), dsn, patient())), func() { armed.Store(true) }
+	return opened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts())), func() { armed.Store(true) }
 }
 
 func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
@@ -181,7 +181,7 @@ func TestWhatWasNotSentToCommitIsNotUnknown(t *testing.T) {
 func TestTheLedgerOutlivesItsServer(t *testing.T) {
 	t.Parallel()
 	pg := testservers.Postgres(t)
-	options := patient()
+	options := longTimeouts()
 	options.MaxOpenConns = 2
 	l := opened(t)(store.OpenPostgres(t.Context(), pg.NewDatabase(t), options))
 	l.pool("p", 1)

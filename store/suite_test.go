@@ -51,8 +51,8 @@ func openPostgres(tb testing.TB) *ledger {
 	return &ledger{tb, testbackends.Postgres(tb, server.NewLedger(tb)), &atomic.Int64{}}
 }
 
-// patient are limits that no machine reaches that only stands still for a while.
-func patient() store.Options {
+// longTimeouts are limits that no machine reaches that only stands still for a while.
+func longTimeouts() store.Options {
 	return store.Options{StatementTimeout: testbackends.Patience, LockTimeout: testbackends.Patience, IdleTimeout: testbackends.Patience}
 }
 

@@ -21,7 +21,7 @@ const (
 	moments      = 20 // of both
 	ratesFitted  = 3
 
-	patient     = 10 * time.Second // with a fleet that is too fast
+	stallLimit  = 10 * time.Second // with a fleet that is too fast
 	flightLimit = 3 * time.Minute  // of the screens that are compared together
 )
 
@@ -143,7 +143,7 @@ func (f *flight) keepPace(done float64) {
 	if done < f.reached { // the next screens
 		f.reached = done
 	}
-	if f.slots > 1 && time.Since(f.progress) > patient {
+	if f.slots > 1 && time.Since(f.progress) > stallLimit {
 		f.slots, f.progress = (f.slots+1)/2, time.Now()
 		f.send(http.MethodPatch, "/v1/pools/"+pool, map[string]any{"capacity": f.slots})
 		f.t.Logf("%d slots from here on: this machine is busy", f.slots)
