@@ -176,7 +176,7 @@ func (r Reply) Encode() []byte {
 }
 
 // EncodeWake returns the message that is pushed to a device so that it reports
-// now: a slot is kept for it for hold; with 0 there is other news.
+// now: a slot is kept for it for hold; with 0 there is another reason to report.
 func EncodeWake(hold time.Duration) []byte {
 	if hold <= 0 {
 		return []byte(`{"reason":"wake"}`)

@@ -13,7 +13,7 @@ const AnswerAfterWait = 30 * time.Second
 // Handler decides how reports are answered. All transports share one. Its errors
 // refuse a report whole: see RefusalOf. How it wakes devices: waiters.Waker.
 type Handler interface {
-	// Authenticate says who the bearer of token is, reporting as device.
+	// Authenticate returns the caller that reports as device with this token.
 	Authenticate(ctx context.Context, device ID, token string) (Caller, error)
 	// AuthenticateSession says whether a device may open a session with this
 	// token. Its reports then come from Caller{device, ViaSession}.
@@ -39,7 +39,7 @@ const (
 	ViaSession // when its session began, of the transport or at a broker
 )
 
-// Caller is who reports.
+// Caller is the authenticated sender of a report.
 type Caller struct {
 	Device ID
 	Via    Via

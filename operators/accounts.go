@@ -35,7 +35,7 @@ type ProfileList struct {
 
 // NewToken is an operator token to be made.
 type NewToken struct {
-	Name      string     `json:"name" minLength:"1" maxLength:"200" doc:"Who acts with it: it stands in the log"`
+	Name      string     `json:"name" minLength:"1" maxLength:"200" doc:"Operator or service that uses it; the log names it"`
 	Role      string     `json:"role" enum:"viewer,operator,admin,verifier"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty" nullable:"true" doc:"Default: never"`
 }

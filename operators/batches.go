@@ -14,7 +14,7 @@ import (
 type NewBatch struct {
 	Name           string          `json:"name,omitempty" maxLength:"200"`
 	Pool           string          `json:"pool" minLength:"1" maxLength:"64"`
-	Kind           string          `json:"kind,omitempty" maxLength:"64" doc:"What the device is to do; yours to define"`
+	Kind           string          `json:"kind,omitempty" maxLength:"64" doc:"The work that the device is to do; yours to define"`
 	Payload        json.RawMessage `json:"payload,omitempty" doc:"Shared by all tasks; a task's own object is a merge patch (RFC 7396) to it; together at most 32 KiB"`
 	Priority       int             `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
 	Weight         int             `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share of the pool's slots, among its batches with open work"`
@@ -134,7 +134,7 @@ type BatchList struct {
 type BatchPatch struct {
 	Priority    Change[int]       `json:"priority,omitzero" nullable:"true" minimum:"-1000000" maximum:"1000000" doc:"Of its tasks without their own"`
 	Weight      Change[int]       `json:"weight,omitzero" nullable:"true" minimum:"1" maximum:"1000" doc:"In effect with the next report"`
-	NotAfter    Change[time.Time] `json:"not_after,omitzero" nullable:"true" doc:"null: never. What has expired stays so"`
+	NotAfter    Change[time.Time] `json:"not_after,omitzero" nullable:"true" doc:"null: never. An expired batch stays expired"`
 	Windows     Change[[]Window]  `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
 	Limits      Change[[]Policy]  `json:"limits,omitzero" nullable:"true" doc:"All of them, beside those of the pool; in effect with the next report"`
 	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`

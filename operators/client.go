@@ -24,13 +24,13 @@ const (
 	typeEvents = "text/event-stream"
 )
 
-// What a client is patient with, unless it is told otherwise.
+// Timeouts of a client whose configuration sets none.
 const (
 	connecting = 10 * time.Second
 	headers    = 10 * time.Minute // a streamed batch of a million tasks is answered once it is committed
 )
 
-// Config says where the server is, and who asks.
+// Config has the address of the server and the operator's token.
 type Config struct {
 	URL   string // http or https; a path is what a proxy puts in front
 	Token string // of an operator
@@ -103,8 +103,8 @@ func Path(names ...string) string {
 }
 
 // Call sends a request and returns the answer's body, which is nil when it has
-// none. What the server refuses is a *Problem, what did not reach it or its
-// answer a *LostError.
+// none. A refusal of the server is a *Problem; a request that did not reach it, or
+// lost its answer, is a *LostError.
 func (c *Client) Call(ctx context.Context, r Request) (json.RawMessage, error) {
 	var text json.RawMessage
 	err := c.open(ctx, r, func(body io.Reader) error {

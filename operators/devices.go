@@ -15,7 +15,7 @@ import (
 type NewDevice struct {
 	ID      string            `json:"id" doc:"1-128 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 	Tags    map[string]string `json:"tags,omitempty" nullable:"true" doc:"Yours, unlike attributes, which are the device's. At most 64, 8 KiB together; a name has 1-64 bytes and no colon"`
-	Profile string            `json:"profile,omitempty" nullable:"true" maxLength:"64" doc:"Whose policies hold for what it starts"`
+	Profile string            `json:"profile,omitempty" nullable:"true" maxLength:"64" doc:"Profile whose policies hold for its starts"`
 }
 
 // Device is a registered device.
@@ -73,7 +73,7 @@ type DeviceFilter struct {
 	Tags    []string `query:"tag,explode" maxItems:"64" doc:"name:value; several: has all of them"`
 	Profile string   `query:"profile" maxLength:"64" doc:"Those that have it"`
 	Blocked string   `query:"blocked" enum:"true,false"`
-	Prefix  string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"What their ids begin with"`
+	Prefix  string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of their ids"`
 	Recent  int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only so many that were seen last, newest first; with no filter and no page_token"`
 }
 

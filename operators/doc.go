@@ -18,7 +18,7 @@
 //		...
 //	}
 //
-// What has no method, such as the exports of lists, goes through Call, Do, List and
+// Operations without a method, such as the exports of lists, go through Call, Do, List and
 // Copy, which know requests and leave what is in the answers to their callers.
 //
 // # Errors

@@ -56,7 +56,7 @@ func ExampleProblem() {
 	// Output: 404 not_found
 }
 
-// What is not said stays as it is.
+// Fields that are not set stay as they are.
 func ExampleClient_ChangePool() {
 	ctx, c := context.Background(), connect()
 	lease := int64(60_000)

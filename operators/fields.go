@@ -21,7 +21,7 @@ type PolicyWindow = policy.Window
 
 // Warned are the warnings of an answer.
 type Warned struct {
-	Warnings []string `json:"warnings,omitempty" readOnly:"true" doc:"What may be a mistake; it was done all the same"`
+	Warnings []string `json:"warnings,omitempty" readOnly:"true" doc:"Possible mistakes in the request; it was done all the same"`
 }
 
 // Time is a time on the wire: RFC 3339, UTC, milliseconds.

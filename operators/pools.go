@@ -74,7 +74,7 @@ type Window struct {
 
 // PauseReason is the body of a request to pause.
 type PauseReason struct {
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"For those who ask why nothing runs"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Shown where somebody asks why nothing runs"`
 }
 
 // Slots are the slots of a pool, in one reading.
@@ -118,7 +118,7 @@ type GrantCheck struct {
 // LimitedSubject is a subject that policies refused.
 type LimitedSubject struct {
 	Policy  string `json:"policy"`
-	Subject string `json:"subject" doc:"What is counted on its own; values of a payload only as a digest"`
+	Subject string `json:"subject" doc:"The subject that is counted; values of a payload only as a digest"`
 	Times   int64  `json:"times" doc:"Refusals in this hour of UTC and the one before; of rare ones too high at most"`
 }
 

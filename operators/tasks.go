@@ -120,7 +120,7 @@ type Reason struct {
 	Until          *Time  `json:"until" nullable:"true" doc:"When it ends by itself, if it does; null: unknown"`
 	Position       *int   `json:"position" nullable:"true" doc:"In the line of its pool; 1 is next; null: in no line"`
 	EstimatedStart *Time  `json:"estimated_start" nullable:"true" doc:"When the task likely starts; null: cannot be known"`
-	Remedy         string `json:"remedy" doc:"What would change it, for people"`
+	Remedy         string `json:"remedy" doc:"Remedy, for people"`
 }
 
 // Tasks are all tasks that match, by number.

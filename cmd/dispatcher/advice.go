@@ -66,7 +66,7 @@ func afterProblem(p *operators.Problem) string {
 		return "a token of the role " + roleNeeded(p.Method, p.Path) + " is needed"
 	case http.StatusNotFound:
 		if before, _, slot := strings.Cut(p.Path, "/slots/"); slot {
-			return "see who holds which: dispatcher pools slots " + path.Base(before)
+			return "see the holders: dispatcher pools slots " + path.Base(before)
 		}
 		if noun := nounOf(p.Path); noun != "" {
 			return "see what there is: dispatcher " + noun + " list"

@@ -108,7 +108,7 @@ func (o *operator) batchesPause() *cobra.Command {
 	command := o.onBatch("pause", "Grant nothing more of a batch; what runs goes on", func(s *session, batch string) error {
 		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("batches", batch, "pause"), Body: operators.PauseReason{Reason: reason}}, briefBatch()...)
 	})
-	command.Flags().StringVar(&reason, "reason", "", "why, for those who ask why nothing runs")
+	command.Flags().StringVar(&reason, "reason", "", "shown where somebody asks why nothing runs")
 	return command
 }
 

@@ -260,8 +260,8 @@ func (f *flaky) serve(w http.ResponseWriter, r *http.Request) {
 	f.ServeHTTP(w, r)
 }
 
-// What was lost on the way back was done: sent again with the same key, it is
-// not done twice.
+// The server did the request although its answer was lost: sent again with the
+// same key, it is not done twice.
 func TestLostAnswersQueueNothingTwice(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

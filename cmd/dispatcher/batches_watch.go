@@ -111,8 +111,8 @@ func (s *session) waitForBatch(batch string) error {
 	return nil
 }
 
-// follow returns the batch once it has ended. What cannot be read now is tried
-// again for as long as anybody waits.
+// follow returns the batch once it has ended. It retries failed reads until the
+// caller stops waiting.
 func (s *session) follow(batch string) (json.RawMessage, error) {
 	show := &batchView{s: s, bar: terminal.NewProgress(s.errs), drawn: terminal.Is(s.errs)}
 	defer show.bar.Clear()

@@ -28,7 +28,7 @@ func (o *operator) completeFlag(command *cobra.Command, flag, path, name, about 
 }
 
 // names offers what the server has, for at most so many arguments (-1: any
-// number). What goes wrong is not told: the shell is waiting.
+// number). Errors are not shown: the shell is waiting.
 func (o *operator) names(path, name, about string, most int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if most >= 0 && len(args) >= most {

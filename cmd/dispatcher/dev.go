@@ -68,7 +68,7 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulate int) error {
 }
 
 // withDemo runs a server until ctx ends, and with it, once it has started, a
-// demonstration if there is one. What fails first ends both.
+// demonstration if there is one. The first failure ends both.
 func withDemo(ctx context.Context, run func(context.Context, func()) error, started func(), demo func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -95,7 +95,7 @@ func withDemo(ctx context.Context, run func(context.Context, func()) error, star
 
 // demonstrate runs a fleet against the server until ctx ends.
 func demonstrate(ctx context.Context, server *app.DevServer, devices int, out io.Writer) error {
-	_, _ = fmt.Fprintf(out, `  Simulating %d devices (half over HTTP, half over MQTT) on pool %q; an external system with %d slots counts who is inside.
+	_, _ = fmt.Fprintf(out, `  Simulating %d devices (half over HTTP, half over MQTT) on pool %q; an external system with %d slots counts the devices inside.
   %.0f %% of the grants go to devices that fall silent: their slots are taken back when the lease of %s ends. Ctrl-C ends it.
 
 `, devices, demoPool, simulator.DefaultCapacity, 100*demoSilent, demoLease)

@@ -56,9 +56,9 @@ func TestSimulateAgainstDev(t *testing.T) {
 	}
 }
 
-// TestDemonstrationFillsItsPlacesAndNoMore: nearly, for on a busy machine some are always on
+// TestDemonstrationFillsItsSlotsAndNoMore: nearly, for on a busy machine some are always on
 // their way to the next device.
-func TestDemonstrationFillsItsPlacesAndNoMore(t *testing.T) {
+func TestDemonstrationFillsItsSlotsAndNoMore(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	for range 2 { // the second time it goes on with its data

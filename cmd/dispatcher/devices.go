@@ -41,7 +41,7 @@ func (d *deviceSelection) add(command *cobra.Command) {
 	command.Flags().StringToStringVar(&d.tags, "tag", nil, "only with all of these tags: area=330100,city=hz")
 	command.Flags().StringVar(&d.blocked, "blocked", "", "true or false: only those that are, or are not")
 	command.Flags().StringVar(&d.profile, "profile", "", "only those with this profile")
-	command.Flags().StringVar(&d.prefix, "prefix", "", "only those whose ids begin so")
+	command.Flags().StringVar(&d.prefix, "prefix", "", "only ids with this prefix")
 	command.Flags().IntVar(&d.recent, "recent", 0, "only so many that reported last, newest first, 1 to 1000; without other filters")
 	complete(command, "blocked", "true", "false")
 }
@@ -92,7 +92,7 @@ func (o *operator) devicesCreate() *cobra.Command {
 }
 
 func (o *operator) profileFlag(command *cobra.Command, profile *string) {
-	command.Flags().StringVar(profile, "profile", "", "whose policies hold for what it starts")
+	command.Flags().StringVar(profile, "profile", "", "profile whose policies hold for its starts")
 	o.completeFlag(command, "profile", operators.Path("profiles"), "name", "limits")
 }
 

@@ -151,7 +151,8 @@ func TestDevIsFound(t *testing.T) {
 	list(here, at...).exit(1).says("no dev server runs here")
 }
 
-// A killed dev leaves its file. Whoever has its port now does not get its token.
+// A killed dev leaves its file. The process that has its port now does not get
+// its token.
 func TestFileOfAKilledDevIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	here := t.TempDir()
@@ -195,7 +196,7 @@ ID  AT  KIND  ACTOR  ABOUT  DETAIL
 	all.says(t, `"id":3,`)
 }
 
-// What happens while the connection is lost comes when it is there again.
+// Events that happen while the connection is lost come once it is back.
 func TestWatchLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -47,7 +47,7 @@ func (l *limitsFlag) say(body map[string]any) error {
 
 func (o *operator) poolsLimited() *cobra.Command {
 	most := 0
-	command := o.onPool("limited", "Show who was refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
+	command := o.onPool("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "limited"), url.Values{"limit": {strconv.Itoa(most)}})
 		if err != nil || s.json {
 			return errors.Join(err, s.documentIf(text))
@@ -62,7 +62,7 @@ func (o *operator) poolsLimited() *cobra.Command {
 		}
 		return t.Flush()
 	})
-	command.Long = "Show who was refused most by the policies of a pool, its batches and profiles, in\nthis hour and the one before."
+	command.Long = "Show the subjects refused most by the policies of a pool, its batches and profiles, in\nthis hour and the one before."
 	command.Flags().IntVar(&most, "limit", 20, "so many, 1 to 200")
 	return command
 }

@@ -130,7 +130,7 @@ func (o *operator) poolsPause() *cobra.Command {
 	command := o.onPool("pause", "Grant nothing more of a pool; what runs goes on", func(s *session, pool string) error {
 		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "pause"), Body: operators.PauseReason{Reason: reason}})
 	})
-	command.Flags().StringVar(&reason, "reason", "", "why, for those who ask why nothing runs")
+	command.Flags().StringVar(&reason, "reason", "", "shown where somebody asks why nothing runs")
 	return command
 }
 

@@ -15,7 +15,7 @@ import (
 
 func (o *operator) poolsSlots() *cobra.Command {
 	all := false
-	command := o.onPool("slots", "Show who holds the slots of a pool", func(s *session, pool string) error {
+	command := o.onPool("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "slots"), nil)
 		if err != nil || s.json {
 			return errors.Join(err, s.documentIf(text))
@@ -83,7 +83,7 @@ its lease ends.`,
 	}
 	command.Flags().StringVar(&reason, "reason", "", "why, for the audit log; needed")
 	command.Flags().BoolVar(&now, "now", false, "at once: one device more than the capacity may then be inside")
-	command.Flags().Int64Var(&token, "token", 0, "of the grant that is meant; 0: whichever holds the slot")
+	command.Flags().Int64Var(&token, "token", 0, "of the grant; 0: the present one")
 	return needed(command, "reason")
 }
 

@@ -21,10 +21,10 @@ func newSimulate() *cobra.Command {
 		Use:   "simulate",
 		Short: "Run a simulated fleet and external system against a running dispatcher, and judge it",
 		Long: `Run a simulated fleet against a running dispatcher. The devices hold a connection
-to a simulated external system while they work; it counts who is inside.
+to a simulated external system while they work; it counts the devices inside.
 
 Exit status 1 when the capacity was ever exceeded, a task was lost, or an output
-differs from what the device sent.
+differs from the one that the device sent.
 
 Devices of the kind http and mqtt come when they are told to, mqtt also at once when
 they are woken; the requests of long-poll devices are held until there is work;

@@ -27,7 +27,7 @@ func newTokens() *cobra.Command {
 
 func roles() []string { return []string{"viewer", "operator", "admin", "verifier"} }
 
-// tokensCreate asks the server, or writes into the ledger itself: whoever has
+// tokensCreate asks the server, or writes into the ledger itself: a user who has
 // its password may do everything anyway, and the first token can come from
 // nowhere else.
 func (o *operator) tokensCreate() *cobra.Command {
@@ -53,7 +53,7 @@ makes it, which takes a token of the role admin.`,
 			return o.with(func(s *session, _ []string) error { return s.createToken(t, valid) })(cmd, args)
 		},
 	}
-	command.Flags().StringVar(&t.Name, "name", "", "who acts with it: it stands in the log")
+	command.Flags().StringVar(&t.Name, "name", "", "the operator or service that uses it; the log names it")
 	command.Flags().StringVar(&t.Role, "role", "", "needed: viewer, operator, admin or verifier")
 	command.Flags().DurationVar(&valid, "valid", 0, "how long it is valid, e.g. 720h; 0: until it is revoked")
 	complete(command, "role", roles()...)

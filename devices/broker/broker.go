@@ -122,7 +122,7 @@ func newServer(logger *slog.Logger) *mqtt.Server {
 	capabilities.MaximumMessageExpiryInterval = int64(time.Hour / time.Second)
 	capabilities.MinimumProtocolVersion = 4 // MQTT 3.1.1
 	capabilities.TopicAliasMaximum = 0      // nobody needs it, and the rules are about topics
-	capabilities.RetainAvailable = 0        // nobody reads what is retained: a report of today is not news tomorrow
+	capabilities.RetainAvailable = 0        // nobody reads retained messages: a report is outdated a day later
 	return mqtt.New(&mqtt.Options{
 		Capabilities:           capabilities,
 		Logger:                 slog.New(quiet{logger.Handler()}),

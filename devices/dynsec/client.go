@@ -5,9 +5,9 @@
 // as password, and a role of its own, for the plugin knows no patterns: publish
 // to its report topic, subscribe to its reply topic, nothing else.
 //
-// Several replicas share one client id. Whoever connects takes the id over, and
-// what the one before had sent and got no answer to is dropped by the broker
-// with its connection: a command that was given up never comes after a newer one.
+// Several replicas share one client id. A replica that connects takes the id over.
+// With the connection of the one before, the broker drops its unanswered commands:
+// a command that was given up never comes after a newer one.
 package dynsec
 
 import (

@@ -52,7 +52,7 @@ type answer struct {
 	} `json:"data"`
 }
 
-// What the plugin says for what is as good as done.
+// Errors of the plugin that mean the command's effect is already there.
 const (
 	alreadyExists  = "Client already exists"
 	roleExists     = "Role already exists"

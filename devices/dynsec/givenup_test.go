@@ -15,8 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
-// What was given up while the broker hung never comes after what was done
-// since, at whichever replica.
+// A command given up while the broker hung never comes after a later one, at
+// any replica.
 func TestGivenUpNeverComesLater(t *testing.T) {
 	t.Parallel()
 	b := testservers.MosquittoDynsec(t)
@@ -66,8 +66,8 @@ func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 	}
 }
 
-// What was given up on its way to the broker is dropped there, once another
-// replica has connected: the ledger knows the newer secret.
+// The broker drops a command that was given up on its way, once another replica
+// has connected: the ledger knows the newer secret.
 func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 	t.Parallel()
 	b := testservers.MosquittoDynsec(t)

@@ -157,7 +157,7 @@ func TestConnectIsRefused(t *testing.T) {
 				t.Errorf("%s: connected", name)
 			}
 		}
-		// Whatever client id a device names, it has its own, and nobody else's session.
+		// A device gets its own session for any client id it names, and nobody else's.
 		inside := dispatcher(t, b.DeployedMosquitto)
 		for _, id := range []string{"b", "dispatcher-1", "", "$dispatcher/accounts"} {
 			thief := session(t, b.Addr, id, "a", "of-a")

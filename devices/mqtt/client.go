@@ -88,7 +88,7 @@ func (c *Client) Connected() bool {
 }
 
 // Wake asks a device to report now: a slot is kept for it for hold; with 0
-// there is other news. It is a hint at QoS 0: it never blocks, and may be lost.
+// there is another reason to report. It is a hint at QoS 0: it never blocks, and may be lost.
 func (c *Client) Wake(device devices.ID, hold time.Duration) {
 	c.outbox.offer(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
 }

@@ -94,7 +94,7 @@ func (in *intake) receive(m paho.Message) {
 		in.count("bad_topic")
 		m.Ack()
 	case m.Retained():
-		in.count("retained") // said at an unknown time: no news
+		in.count("retained") // sent at an unknown time, perhaps outdated
 		m.Ack()
 	default:
 		in.enqueue(report{device: device, body: within(m.Payload()), ack: m.Ack})
@@ -150,7 +150,7 @@ func (in *intake) handle(ctx context.Context, r report) {
 	in.outbox.send(m)
 }
 
-// answer turns a panic into a reply: one poisonous report must not end the
+// answer turns a panic into a reply: one bad report must not end the
 // process, and with it everybody else's.
 func (in *intake) answer(ctx context.Context, r report) (reply devices.Reply) {
 	err := rescue.Call(func() error {

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// How many messages may wait for their turn, and how many for the broker's PUBACK.
+// How many messages may wait in the queue, and how many for the broker's PUBACK.
 const unsentMax, unconfirmedMax = 2048, 1024
 
 // message is on its way to a device.

@@ -9,7 +9,8 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 )
 
-// letInTimeout bounds the question; who cannot be asked now is asked by the fleet.
+// letInTimeout bounds the question. The fleet asks again for a device that got no
+// answer.
 const letInTimeout = 5 * time.Second
 
 var (
@@ -41,7 +42,7 @@ func (c Config) letIn(ctx context.Context, tokens []string) error {
 	return nil
 }
 
-// refused says whether the broker turns the device away for who it is.
+// refused says whether the broker refuses the device because of its credentials.
 func (l *mqttLink) refused(ctx context.Context) bool {
 	network, err := l.dial(ctx)
 	if err != nil {

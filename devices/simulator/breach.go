@@ -62,8 +62,8 @@ const (
 	kinds
 )
 
-// maxSuspicions bounds what a run without end remembers. What is beyond is
-// held against the dispatcher.
+// maxSuspicions bounds what a run without end remembers. Further
+// ones count against the dispatcher.
 const maxSuspicions = 1 << 10
 
 // suspicion is an arrival that looked like a breach. It is one if more leases

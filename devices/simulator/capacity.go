@@ -18,7 +18,7 @@ func (s *simulation) raised() int {
 }
 
 // followCapacity judges by the pool's capacity as operators change it. A lower
-// one counts after a lease: who was let in before may still be coming.
+// one counts after a lease: a device that was let in before may still be coming.
 func (s *simulation) followCapacity(ctx context.Context) {
 	p, err := s.operator.Pool(ctx, s.config.Pool)
 	if err != nil {

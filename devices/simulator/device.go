@@ -51,7 +51,7 @@ type device struct {
 	started time.Time // phase of its periods
 	met     bool      // has had an answer
 
-	// What a reboot forgets.
+	// State that a reboot loses.
 	boot       string
 	woken      time.Time // when a push told it to report; zero: none did
 	sequence   int

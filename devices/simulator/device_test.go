@@ -9,7 +9,7 @@ import (
 
 // The tasks of other pools are done without the external system: it judges its own
 // pool alone.
-func TestTasksOfOtherPoolsTakeNoPlace(t *testing.T) {
+func TestTasksOfOtherPoolsTakeNoSlot(t *testing.T) {
 	t.Parallel()
 	s := play(t, Faults{}, func(n int, r report) any {
 		if n > 1 {

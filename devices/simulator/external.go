@@ -18,8 +18,8 @@ import (
 // works. It enforces nothing; it counts and judges.
 //
 // A device is inside from when its hello was read until the end of its
-// connection was read. A device that leaves waits for the goodbye, so whoever
-// has reported a result is no longer counted.
+// connection was read. A device that leaves waits for the goodbye, so a device
+// that has reported a result is no longer counted.
 type External struct {
 	listener net.Listener
 	wait     sync.WaitGroup
@@ -32,7 +32,7 @@ type External struct {
 	stats    ExternalStats
 	inside   map[*visit]*lease // nil: of a stranger
 	tokens   map[int]int64     // slot -> highest token seen
-	holders  map[int]*visit    // slot -> who is inside
+	holders  map[int]*visit    // slot -> its visit
 	leases   *leases           // nil: all are strangers
 	suspects suspicions
 	onFull   func() int // nil = the capacity stands

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Idle is where the time of the slots went in which nobody was inside, summed
-// over the slots, of a run with an end.
+// Idle is the time in which slots were empty, summed over the slots, of a run
+// with an end.
 type Idle struct {
 	Start   time.Duration // from the queue's answer until a slot was first entered
 	Between time.Duration // between visits
@@ -69,12 +69,12 @@ func quantiles(times []time.Duration) Quantiles {
 	return Quantiles{P50: at(0.50), P99: at(0.99)}
 }
 
-// latest is by how much the most unlucky task began after its turn, were
-// slots handed out in the order of the tasks, at the pace of the bound.
+// latest is the longest delay of a task after its due time, with slots handed out
+// in the order of the tasks, at the pace of the bound.
 func latest(starts []time.Time, from time.Time, bound time.Duration) (late, wait time.Duration) {
 	for i, at := range starts {
-		turn := bound * time.Duration(i) / time.Duration(len(starts))
-		late = max(late, at.Sub(from)-turn)
+		due := bound * time.Duration(i) / time.Duration(len(starts))
+		late = max(late, at.Sub(from)-due)
 		wait = max(wait, at.Sub(from))
 	}
 	return late, wait

@@ -81,7 +81,7 @@ func TestLatest(t *testing.T) {
 	// 4 tasks, one a second; the second begins last.
 	late, wait := latest([]time.Time{at(0), at(5), at(2), at(3)}, at(0), 4*time.Second)
 	if late != 4*time.Second || wait != 5*time.Second {
-		t.Errorf("latest %s after its turn, longest wait %s; want 4 s and 5 s", late, wait)
+		t.Errorf("latest %s after its due time, longest wait %s; want 4 s and 5 s", late, wait)
 	}
 }
 
@@ -144,8 +144,8 @@ func TestIntroducedFleet(t *testing.T) {
 	}
 }
 
-// Two slots; the third task goes to where the first ended. Who is gone holds a
-// slot for the lease, however far away.
+// Two slots; the third task goes to where the first ended. A device that is
+// gone holds a slot for the lease, however long.
 func TestIdeal(t *testing.T) {
 	t.Parallel()
 	w := workload{works: []time.Duration{time.Second, 3 * time.Second, time.Second, 2 * time.Second}}

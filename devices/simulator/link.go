@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// link carries one device's reports. What comes back, if anything, arrives on
+// link carries one device's reports. Replies, if any, arrive on
 // the device's inbox; send itself never blocks on the network.
 type link interface {
 	// open starts the link; hangUp ends it.

@@ -23,7 +23,7 @@ const (
 
 // mqttLink sends reports over the device's own connection to the broker. Each
 // connection has a paho client of its own: nothing of the last one goes over
-// the next. What was lost with it, the device sends again.
+// the next. The device resends reports that were lost with it.
 type mqttLink struct {
 	url, device, token string
 	retry              time.Duration               // longest first pause between connections; doubles

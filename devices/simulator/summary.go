@@ -22,12 +22,12 @@ type Summary struct {
 	BusyInside time.Duration // device-time spent inside in that time
 	Makespan   time.Duration // until the last task ended; 0 = some did not
 	Bound      time.Duration // tasks x mean work / capacity: no dispatcher is faster
-	Ideal      time.Duration // the same work, task by task in their order, without any time between them; who is gone holds a slot for the lease; 0: endless
+	Ideal      time.Duration // the same work, task by task in their order, without any time between them; a device that is gone holds a slot for the lease; 0: endless
 
 	Handoff     Handoff
 	Idle        Idle          // of a run with an end
 	LongestWait time.Duration // from the queue's answer to a task's first grant
-	Latest      time.Duration // most that a task's first grant came after its turn: the fair share of those before it
+	Latest      time.Duration // longest delay of a task's first grant after its due time: the fair share of those before it
 
 	Compared    int64 // successes compared with the journals
 	Lost        int64 // tasks that are missing or did not end
@@ -116,7 +116,7 @@ func (s *Summary) Print(w io.Writer) error {
 			s.IdleWaiting().Seconds(), s.Idle.Start.Seconds(), s.Idle.Between.Seconds(), s.Idle.End.Seconds()),
 		fmt.Sprintf("handoff    slot left to next inside: %s; of which told %s, granted %s, entered %s; in the dispatcher %s",
 			s.Handoff.Whole, s.Handoff.Told, s.Handoff.Granted, s.Handoff.Entered, s.Handoff.Server),
-		fmt.Sprintf("waits      %.2f reports without a slot for each grant; longest wait %s, at most %s after its turn",
+		fmt.Sprintf("waits      %.2f reports without a slot for each grant; longest wait %s, at most %s after its due time",
 			s.DeniedPerGrant(), s.LongestWait.Round(10*time.Millisecond), s.Latest.Round(10*time.Millisecond)),
 		fmt.Sprintf("makespan   %s, bound %s: %.3f of it; %s without any time between tasks",
 			s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond), s.OverBound(), s.Ideal.Round(10*time.Millisecond)),

@@ -34,7 +34,7 @@ type workload struct {
 
 type openBatch struct{ operators.Batch }
 
-// terminal counts by the states, and does not believe that they add up.
+// terminal counts the tasks in final states, without relying on the total.
 func (b *openBatch) terminal() (n int64) {
 	for state, count := range b.Counts {
 		if terminal(state) {

@@ -200,7 +200,7 @@ func problemResponse(operations huma.API) *huma.Response {
 func (a *API) guard(mux *http.ServeMux) http.Handler {
 	return Rescued(a.options.Dispatcher.Panicked, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := unacceptable(r); p != nil {
-			note(r.Context(), a.options.Gate, p, gate.Refusal{At: gate.API, From: a.options.Gate.From(r), What: "two tokens"})
+			note(r.Context(), a.options.Gate, p, gate.Refusal{At: gate.API, From: a.options.Gate.From(r), Detail: "two tokens"})
 			p.write(w)
 			return
 		}

@@ -19,8 +19,8 @@ type act struct {
 	kinds     []string
 }
 
-// acts are in an order in which each finds what it needs. What is refused
-// leaves nothing.
+// acts are in an order in which each finds what it needs. A refused
+// act leaves no event.
 func acts(tokenID int64) []act {
 	const (
 		pool, batch, device, task = "/v1/pools/a", "/v1/batches/2", "/v1/devices/d-9", "/v1/tasks/3"

@@ -36,7 +36,7 @@ func (r role) allows(needed role) bool {
 // operatorKey holds the operator in a request's context.
 type operatorKey struct{}
 
-// operator is who asks.
+// operator is the authenticated caller.
 type operator struct {
 	name  string
 	role  role
@@ -49,7 +49,7 @@ func operatorOf(ctx context.Context) operator {
 	return o
 }
 
-// share is who takes part in a bound, and whether as an admin.
+// share is the caller's key for a bound, and whether it is an admin.
 func (o operator) share() (who string, admin bool) {
 	return o.name + "#" + strconv.FormatInt(o.token, 10), o.role == roleAdmin
 }
@@ -70,7 +70,7 @@ func (a *API) authorize(operations huma.API) func(huma.Context, func(huma.Contex
 			err = devices.ErrForbidden
 		}
 		if err != nil {
-			note(ctx.Context(), a.options.Gate, err, gate.Refusal{At: gate.API, Principal: who.name, From: who.from, What: ctx.Operation().OperationID, Guess: guess})
+			note(ctx.Context(), a.options.Gate, err, gate.Refusal{At: gate.API, Principal: who.name, From: who.from, Detail: ctx.Operation().OperationID, Guess: guess})
 			a.refuse(operations, ctx, err)
 			return
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What becomes of equal tasks of one batch.
+// Policies for equal tasks of one batch.
 const (
 	refuseDuplicates = "refuse"
 	skipDuplicates   = "skip"

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What a batch gets that is created without saying, or patched back.
+// Defaults of a batch whose request omits the field or patches it to null.
 const (
 	defaultWeight      = 1
 	defaultMaxAttempts = 3

@@ -100,7 +100,7 @@ func textMedia() *huma.MediaType {
 	return &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 }
 
-// stream writes page after page. What fails half-way breaks the connection off:
+// stream writes page after page. A failure half-way closes the connection:
 // a client must not take a part for the whole.
 func (l listing[I, O, T]) stream(ctx context.Context, out huma.Context, in *I, page O) {
 	form := streamForm(out.Header("Accept"))

@@ -36,8 +36,8 @@ func (a *API) Inside(who Operator, w http.ResponseWriter, r *http.Request) {
 	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), insideKey{}, who)))
 }
 
-// asker is who asks: a caller inside, or the bearer of a token. Of who is refused it
-// says what is known.
+// asker returns the operator that asks: a caller inside, or the bearer of a token. For a refused
+// caller it returns the known facts.
 func (a *API) asker(ctx huma.Context) (who operator, guess bool, err error) {
 	if who, ok := ctx.Context().Value(insideKey{}).(Operator); ok {
 		return operator{name: who.Name, role: role(who.Role), token: who.Token, from: who.From}, false, nil
@@ -50,7 +50,7 @@ func (a *API) asker(ctx huma.Context) (who operator, guess bool, err error) {
 	who, err = a.operator(ctx.Context(), token)
 	who.from = from
 	if err == nil {
-		a.options.Gate.Right(from, token)
+		a.options.Gate.Accepted(from, token)
 	}
 	return who, token != "" && errors.Is(err, devices.ErrUnauthenticated), err
 }

@@ -21,7 +21,7 @@ type limitedQuery struct {
 }
 
 func (a *API) registerLimits(operations huma.API) {
-	register(a, operations, operation("GET", "/v1/pools/{pool}/limited", "getLimited", "See who was refused most by the policies of a pool and its batches", roleViewer, 200), a.getLimited)
+	register(a, operations, operation("GET", "/v1/pools/{pool}/limited", "getLimited", "See the subjects refused most by the policies of a pool and its batches", roleViewer, 200), a.getLimited)
 }
 
 func (a *API) getLimited(ctx context.Context, in *limitedQuery) (*body[operators.LimitedList], error) {

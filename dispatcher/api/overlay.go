@@ -23,7 +23,7 @@ func (o overlay) over(own json.RawMessage) json.RawMessage {
 	return mergePatch(o.shared, own)
 }
 
-// mergePatch is MergePatch of RFC 7396. What it does not change keeps its
+// mergePatch is MergePatch of RFC 7396. Unchanged values keep their
 // bytes: numbers have all their digits.
 func mergePatch(target, patch json.RawMessage) json.RawMessage {
 	changes, ok := members(patch)

@@ -271,8 +271,8 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 	t.Logf("all answered after %s", time.Since(begin).Round(time.Millisecond))
 }
 
-// waits is a device whose report waits for its answer. What a machine that
-// stands still refuses is sent again.
+// waits is a device whose report waits for its answer. A busy
+// machine may refuse the report: it is sent again.
 func (p *pipes) waits(t *testing.T, device string) {
 	t.Helper()
 	c := p.dial()

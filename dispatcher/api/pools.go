@@ -73,7 +73,7 @@ func (a *API) registerPools(operations huma.API) {
 	})
 	register(a, operations, operation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), a.getPool)
 	register(a, operations, also[operators.PoolChanged](operations, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), a.putPool)
-	register(a, operations, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See who holds which slot", roleViewer, 200), a.getSlots)
+	register(a, operations, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See the holders of the slots", roleViewer, 200), a.getSlots)
 	a.registerPoolLife(operations)
 	a.registerLimits(operations)
 }

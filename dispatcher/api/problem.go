@@ -74,7 +74,7 @@ func asLedgerProblem(err error) *Problem {
 	case errors.Is(err, credentials.ErrBroker) && !errors.Is(err, devices.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the MQTT broker cannot be told of the device's token; nothing was changed, send again").because(err)
 	case errors.Is(err, seen.ErrUnavailable):
-		return problem(http.StatusServiceUnavailable, codeUnavailable, "Redis cannot be reached, which knows who was seen last; send again").because(err)
+		return problem(http.StatusServiceUnavailable, codeUnavailable, "cannot read when devices were last seen: Redis cannot be reached; send again").because(err)
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, devices.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "done or not: look before doing it again").because(err)
 	}

@@ -31,7 +31,7 @@ func newSpool(dir string) *spool {
 	return &spool{dir: dir, turns: fair.NewShares(spoolBodies, spoolEach)}
 }
 
-// keep reads all of a body. What it returns may be read until free.
+// keep reads all of a body. The result may be read until free is called.
 func (s *spool) keep(ctx context.Context, body io.Reader) (whole io.ReadSeeker, free func(), err error) {
 	who, admin := operatorOf(ctx).share()
 	leave, err := s.turns.Await(ctx, who, admin)

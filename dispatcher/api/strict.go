@@ -14,8 +14,8 @@ const (
 
 // strictJSON refuses what encoding/json would take: a name that comes twice, of which
 // the last would count; fields in another case; and bodies of so many values that
-// checking them takes much more memory than they have bytes. What is no JSON is left
-// to those who read it.
+// checking them takes much more memory than they have bytes. Invalid JSON passes:
+// the decoder refuses it.
 func strictJSON(data []byte) error {
 	s := strict{decoder: json.NewDecoder(bytes.NewReader(data))}
 	s.value("", 0, ours)

@@ -30,7 +30,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What is in flight is finished within drainGrace, which is longer than the
+// Requests in flight are finished within drainGrace, which is longer than the
 // handling of any report, and Stop ends within stopGrace. Slots of running
 // devices stay held; their leases outlive the process.
 const (
@@ -365,7 +365,7 @@ func (a *App) run(ctx context.Context) error {
 		a.log.InfoContext(ctx, "ready", "http", a.Addr(), "redis", a.api.Dependencies(ctx)["redis"], "mqtt", a.mqttState())
 		select {
 		case <-ctx.Done():
-			a.log.InfoContext(ctx, "stopping: finishing what is in flight", "grace", stopGrace)
+			a.log.InfoContext(ctx, "stopping: finishing requests in flight", "grace", stopGrace)
 		case err = <-a.Failed():
 		}
 	}

@@ -44,7 +44,8 @@ func atOnce(t *testing.T, replicas []*instance, m *meter, body string) []devices
 	return replies
 }
 
-// TestOneDeviceAtTwoReplicasAtOnce: whoever answers, one grant and one result.
+// TestOneDeviceAtTwoReplicasAtOnce: one grant and one result, whichever replica
+// answers.
 func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 	t.Parallel()
 	broker := testservers.Mosquitto(t)

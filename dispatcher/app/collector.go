@@ -16,8 +16,8 @@ import (
 const waitingShown = 10_000
 
 // Two servers that scrape, or a page beside them, cost one reading a second.
-// Who waits is found task by task: with hundreds of thousands that takes longer
-// than a scrape should, so one shows what the scrape before had read.
+// Waiters are counted task by task: with hundreds of thousands that takes longer
+// than a scrape should, so a scrape shows the count that the one before had read.
 const (
 	readingFresh = time.Second
 	waitingFresh = 10 * time.Second
@@ -75,8 +75,8 @@ func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect reads the ledger. What cannot be read in time is absent: no value is
-// better than an old one, and a scrape must end.
+// Collect reads the ledger. A value that cannot be read in time is absent: none
+// is better than an old one, and a scrape must end.
 func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.patience)
 	defer cancel()

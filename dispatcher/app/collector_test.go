@@ -103,7 +103,7 @@ func TestMetricsShowTheStateOfPools(t *testing.T) {
 	}
 }
 
-// What cannot be read is absent, and takes nothing else with it.
+// A value that cannot be read is absent; all others are shown.
 func TestStateThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -155,7 +155,7 @@ func (c Config) validateServers() error {
 	return errors.Join(errs...)
 }
 
-// What mqtt_provision can be.
+// Values of mqtt_provision.
 const (
 	provisionOff    = "off"
 	provisionDynsec = "dynsec"
@@ -169,7 +169,7 @@ func (c Config) validateProvision() error {
 		return errors.New("mqtt_provision: dynsec needs mqtt_url, mqtt_user and mqtt_password")
 	}
 	if _, err := devices.ParseID(c.MQTTUser); err == nil {
-		return errors.New("mqtt_user: with mqtt_provision it must not be a valid device id, whose account it would be: take _dispatcher")
+		return errors.New("mqtt_user: with mqtt_provision it must not be a valid device id, or it would be that device's account: use _dispatcher")
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func (c Config) validateTLS() error {
 	return nil
 }
 
-// What web can be.
+// Values of web.
 const (
 	webOn       = "on"
 	webReadOnly = "read-only"

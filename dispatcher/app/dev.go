@@ -265,7 +265,7 @@ func (d *DevServer) Banner(w io.Writer) {
     curl -s -X PUT  %[1]s/v1/pools/example -H 'Authorization: Bearer %[4]s' -H 'Content-Type: application/json' -d '{"capacity":60}'
     curl -s -X POST %[1]s/v1/batches -H 'Authorization: Bearer %[4]s' -H 'Content-Type: application/json' -d '{"pool":"example","kind":"speedtest","devices":["my-device","my-meter"]}'
 
-  Who holds what:
+  The holders of its slots:
     curl -s %[1]s/v1/pools/example/slots -H 'Authorization: Bearer %[4]s'
 
 `, d.URL, d.MQTTURL, d.Data, d.AdminToken, d.FleetToken, host, port, d.SignInURL)

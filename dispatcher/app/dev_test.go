@@ -185,7 +185,7 @@ func (m *meter) report(t *testing.T, body string) devices.Reply {
 	return m.hear(t)
 }
 
-// hear returns the next reply. What it is woken with in between is none.
+// hear returns the next reply. It skips wake-ups.
 func (m *meter) hear(t *testing.T) devices.Reply {
 	t.Helper()
 	late := time.After(patience)

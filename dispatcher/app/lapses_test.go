@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// TestPlacesAreTakenBackWhenTheirLeaseEnds, with a reaper that comes by once an
+// TestSlotsAreTakenBackWhenTheirLeaseEnds, with a reaper that comes by once an
 // hour: each lease in its turn, also those given after the first has ended.
-func TestPlacesAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
+func TestSlotsAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 	t.Parallel()
 	d, err := NewDev(t.Context(), devOptions(t.TempDir()))
 	if err != nil {

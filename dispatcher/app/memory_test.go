@@ -2,7 +2,7 @@ package app
 
 import "testing"
 
-// What is live has a quarter of its own on top, and what is beside it, however much it is.
+// The limit is the live heap plus a quarter, plus all memory outside the heap.
 func TestMemoryLimitLeavesRoom(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

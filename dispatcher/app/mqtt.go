@@ -19,7 +19,7 @@ func (a *App) Wake(device devices.ID, hold time.Duration) {
 
 // refusedSession tells the gate of a device that the embedded broker refused.
 func (a *App) refusedSession(ctx context.Context, r broker.Refusal) {
-	refusal := gate.Refusal{At: gate.Broker, Reason: gate.ReasonOf(r.Err), Principal: r.User, What: r.Err.Error()}
+	refusal := gate.Refusal{At: gate.Broker, Reason: gate.ReasonOf(r.Err), Principal: r.User, Detail: r.Err.Error()}
 	if remote, err := netip.ParseAddrPort(r.Remote); err == nil {
 		refusal.From = remote.Addr().Unmap()
 	}

@@ -171,9 +171,9 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 	}
 }
 
-// What a replica leaves unsaid that dies between the release and the waking,
-// another one says within two of its passes: that these come often enough is a
-// promise (TestWhatWasLeftUnsaidIsSaidWithinASecond).
+// A replica that dies between the release and the waking leaves a wake-up
+// unsent. Another replica sends it within two of its passes; how often they come
+// is promised elsewhere (TestWhatWasLeftUnsaidIsSaidWithinASecond).
 func TestSlotsAreHandedOnTwiceASecond(t *testing.T) {
 	t.Parallel()
 	app := &App{dispatcher: dispatcher.New(dispatcher.Config{})}

@@ -149,7 +149,7 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 	}
 }
 
-// What any replica saw is in the list of all, newest first.
+// The list of recent devices has those that any replica saw, newest first.
 func TestRecentDevicesOfAllReplicas(t *testing.T) {
 	t.Parallel()
 	dsn, redis := shared.NewLedger(t), testservers.Redis(t)

@@ -23,20 +23,20 @@ type restored struct {
 	tokens        []int64        // that were given so far
 }
 
-const restoredPlaces = 2
+const restoredSlots = 2
 
 func restore(t *testing.T, told bool) *restored {
 	t.Helper()
 	redis, dsn := testservers.Redis(t), shared.NewLedger(t)
 	i, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
-	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, restoredPlaces))
+	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, restoredSlots))
 	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["old","a","b","c","d"]}`)
 	old := i.report(t, "old", `{"id":"1"}`).Task
 	r := &restored{dsn: backUp(t, dsn, i), tokens: []int64{old.Token}}
 
 	// After the backup: the old grant ends, and two others are made.
 	i, _ = startServing(t, serveConfig(t, dsn, redis.URL()))
-	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d,"lease_ms":200000}`, restoredPlaces))
+	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d,"lease_ms":200000}`, restoredSlots))
 	i.report(t, "old", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, old.ID, old.Token))
 	for _, device := range []string{"a", "b"} {
 		task := i.report(t, device, `{"id":"1"}`).Task
@@ -107,8 +107,8 @@ func TestARestoreThatNobodyIsToldOfLetsTooManyIn(t *testing.T) {
 			inside++
 		}
 	}
-	if inside <= restoredPlaces {
-		t.Errorf("%d inside of %d: the flag is needed for nothing", inside, restoredPlaces)
+	if inside <= restoredSlots {
+		t.Errorf("%d inside of %d: the flag is needed for nothing", inside, restoredSlots)
 	}
 }
 

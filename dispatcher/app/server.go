@@ -63,7 +63,7 @@ func (s *server) start() {
 }
 
 // stop answers what was asked and closes the listener, also one that never
-// served. What is not answered when ctx ends is cut off.
+// served. Requests without an answer when ctx ends are cut off.
 func (s *server) stop(ctx context.Context) error {
 	defer s.listener.Close()
 	if err := s.http.Shutdown(ctx); err != nil {

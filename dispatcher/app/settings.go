@@ -91,7 +91,7 @@ func Settings() []Setting {
 		{Key: "operator_listen", Help: "address for operators and metrics only"},
 		{Key: "tls_cert_file", Help: "PEM file of the certificate for both addresses; TLS 1.2 or newer"},
 		{Key: "tls_key_file", Help: "PEM file of its key"},
-		{Key: "trusted_proxies", Help: "addresses or networks, with commas between, of proxies whose X-Forwarded-For is believed when wrong tokens are counted and refusals are told; empty: none"},
+		{Key: "trusted_proxies", Help: "addresses or networks, with commas between, of proxies whose X-Forwarded-For is trusted when wrong tokens are counted and refusals are logged; empty: none"},
 		{Key: "admin_token", Secret: true, Help: "first operator token, role admin; at least 16 characters"},
 		{Key: "fleet_token", Secret: true, Help: "one token, or two with a comma between, that stand for any device; at least 16 characters each"},
 		{Key: "fleet_token_mode", Default: "any", Choices: []string{string(credentials.FleetAny), string(credentials.FleetEnroll)}, Help: "any: acts for any device; enroll: gives each a token of its own"},

@@ -104,7 +104,7 @@ func (s *stage) compare(t *testing.T, n int, e exchange) {
 		t.Errorf("MQTT: %s, want %s: %+v", got, e.mqtt, overMQTT.reply)
 	}
 	http, mqtt := overHTTP.reply.ReportAfterMS, overMQTT.reply.ReportAfterMS
-	apart := http > 4*mqtt || mqtt > 4*http && e.want != "full" // in line, who is pushed to need not come by itself
+	apart := http > 4*mqtt || mqtt > 4*http && e.want != "full" // in the queue, a device with push need not come by itself
 	if e.mqtt == e.want && (http <= 0 || mqtt <= 0 || apart) {
 		t.Errorf("report_after_ms %d over HTTP, %d over MQTT", http, mqtt)
 	}

@@ -21,8 +21,8 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 	})
 }
 
-// Reading the last hour takes at most recallTime. What fails is tried again
-// after recallAgain.
+// Reading the last hour takes at most recallTime. A failed reading is
+// retried after recallAgain.
 const (
 	recallTime  = 30 * time.Second
 	recallAgain = 10 * time.Second

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// client is the address that a request came from: of a proxy that is trusted,
-// what it says, and of others their own. The list is read from its end, where
-// the nearest proxy writes; what a client wrote itself stands before and is
+// client is the address that a request came from: the one that a trusted proxy
+// forwards, otherwise the peer's own. The list is read from its end, where the
+// nearest proxy writes; entries that a client wrote itself come before and are
 // never reached.
 func client(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	at := address(r.RemoteAddr)
@@ -24,8 +24,8 @@ func client(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	return at
 }
 
-// Proxied says that an address is that of a proxy which is not trusted to say
-// whose request it passes on: all behind it count as one.
+// Proxied says that an address belongs to a proxy that is not trusted to forward
+// client addresses: all clients behind it count as one.
 func (g *Gate) Proxied(r *http.Request) bool {
 	return r.Header.Get("X-Forwarded-For") != "" && g.From(r) == address(r.RemoteAddr)
 }
@@ -34,7 +34,7 @@ func contains(networks []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
 }
 
-// address reads one with or without a port; invalid: it is none.
+// address reads one with or without a port; invalid: not an address.
 func address(text string) netip.Addr {
 	a, err := netip.ParseAddr(strings.Trim(text, "[]"))
 	if err != nil {

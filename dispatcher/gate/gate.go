@@ -1,5 +1,5 @@
-// Package gate is where those are met who may not do what they ask for: it slows
-// down who guesses tokens of operators, and tells of everybody that was refused.
+// Package gate handles callers without the right token: it locks out addresses
+// that guess tokens of operators, and counts, logs and records refusals.
 package gate
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// At is where somebody was refused.
+// At names the interface that refused a caller.
 type At string
 
-// The slots. At the first two operators are refused, which is also an event.
+// The interfaces. The first two refuse operators, which is also an event.
 const (
 	API    At = "api"
 	SignIn At = "sign_in"
@@ -30,15 +30,15 @@ const (
 	Broker At = "broker" // a device's session at the embedded broker
 )
 
-// Reason is why.
+// Reason is the cause of a refusal.
 type Reason string
 
 // The reasons.
 const (
-	Unauthenticated Reason = "unauthenticated" // nobody has that token, or there was none
-	Forbidden       Reason = "forbidden"       // it is known, and may not do that
-	LockedOut       Reason = "locked_out"      // too many wrong ones came from the address
-	Unavailable     Reason = "unavailable"     // could not be found out
+	Unauthenticated Reason = "unauthenticated" // the token is missing or unknown
+	Forbidden       Reason = "forbidden"       // the token is known, and lacks the role
+	LockedOut       Reason = "locked_out"      // too many wrong tokens came from the address
+	Unavailable     Reason = "unavailable"     // the token could not be checked
 )
 
 // nobody is the principal that no token names. No operator's token has that name.
@@ -53,8 +53,8 @@ type Refusal struct {
 	Reason    Reason
 	Principal string     // name of the token, or the device that it claims to be; empty: nobody
 	From      netip.Addr // invalid: not known
-	What      string     // it asked for
-	Guess     bool       // it brought a token that nobody has
+	Detail    string     // operation or path, or the error
+	Guess     bool       // its token is unknown
 }
 
 // Ledger keeps events; *store.Store.
@@ -66,12 +66,12 @@ type Ledger interface {
 type Options struct {
 	Log     *slog.Logger
 	Ledger  Ledger
-	Proxies []netip.Prefix   // whose X-Forwarded-For is believed; none: nobody's
+	Proxies []netip.Prefix   // whose X-Forwarded-For is trusted
 	Guesses int              // wrong tokens after which an address is locked out; default 10
 	Now     func() time.Time // default time.Now
 }
 
-// Gate is that of one replica. It collects dispatcher_refusals_total.
+// Gate counts refusals and wrong tokens of one replica. It collects dispatcher_refusals_total.
 type Gate struct {
 	*prometheus.CounterVec
 
@@ -80,14 +80,14 @@ type Gate struct {
 	samples samples
 }
 
-// New returns a gate that has refused nobody.
+// New returns a gate without refusals.
 func New(o Options) *Gate {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	g := &Gate{
 		CounterVec: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dispatcher_refusals_total", Help: "Requests and sessions that were refused for who asked.",
+			Name: "dispatcher_refusals_total", Help: "Requests and sessions refused because of the caller.",
 		}, []string{"at", "reason"}),
 		options: o, guesses: newGuesses(o.Now, cmp.Or(o.Guesses, mostGuesses)), samples: samples{now: o.Now, of: map[group]*kinds{}},
 	}
@@ -102,28 +102,28 @@ func New(o Options) *Gate {
 // From is the address that a request came from.
 func (g *Gate) From(r *http.Request) netip.Addr { return client(r, g.options.Proxies) }
 
-// Wait is how long that address must not try that token; 0: it may.
+// Wait is how long that address must not try that token; 0: it may try now.
 func (g *Gate) Wait(from netip.Addr, token string) time.Duration { return g.guesses.wait(from, token) }
 
-// Right notes that an operator's token was accepted from there.
-func (g *Gate) Right(from netip.Addr, token string) { g.guesses.right(from, token) }
+// Accepted notes that an operator's token was accepted from there.
+func (g *Gate) Accepted(from netip.Addr, token string) { g.guesses.accepted(from, token) }
 
 // Refuse counts a refusal. The first of its kind in a minute is logged and, of an
 // operator, an event; the next one says how many were left out.
 func (g *Gate) Refuse(ctx context.Context, r Refusal) {
 	g.tell(ctx, r)
 	if r.Guess && g.guesses.wrong(r.From) {
-		r.Reason, r.What = LockedOut, "too many wrong tokens"
+		r.Reason, r.Detail = LockedOut, "too many wrong tokens"
 		g.tell(ctx, r)
 	}
 }
 
 // RefuseReport is Refuse of a report over HTTP.
 func (g *Gate) RefuseReport(r *http.Request, device string, err error) {
-	g.Refuse(r.Context(), Refusal{At: Report, Reason: ReasonOf(err), Principal: device, From: g.From(r), What: "report"})
+	g.Refuse(r.Context(), Refusal{At: Report, Reason: ReasonOf(err), Principal: device, From: g.From(r), Detail: "report"})
 }
 
-// ReasonOf is why a device was refused with an error.
+// ReasonOf is the reason for the error that refused a device.
 func ReasonOf(err error) Reason {
 	switch {
 	case errors.Is(err, devices.ErrUnauthenticated):
@@ -145,17 +145,17 @@ func (g *Gate) tell(ctx context.Context, r Refusal) {
 	if r.From.IsValid() {
 		from = r.From.String()
 	}
-	attributes := []any{"at", r.At, "reason", r.Reason, "principal", r.Principal, "from", from, "what", short(r.What)}
+	attributes := []any{"at", r.At, "reason", r.Reason, "principal", r.Principal, "from", from, "what", short(r.Detail)}
 	if leftOut > 0 {
 		attributes = append(attributes, "left_out", leftOut)
 	}
 	g.options.Log.WarnContext(ctx, "refused", attributes...)
 	if r.At == API || r.At == SignIn {
-		g.record(ctx, r, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", r.At, r.Reason, from, leftOut, short(r.What)))
+		g.record(ctx, r, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", r.At, r.Reason, from, leftOut, short(r.Detail)))
 	}
 }
 
-// record goes on when the request has ended: leaving early must hide nobody.
+// record goes on when the request has ended: a caller that leaves early is recorded, too.
 func (g *Gate) record(ctx context.Context, r Refusal, detail string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
@@ -164,7 +164,7 @@ func (g *Gate) record(ctx context.Context, r Refusal, detail string) {
 	}
 }
 
-// short bounds what a stranger has written in the log.
+// short bounds a stranger's text in the log.
 func short(text string) string {
 	const most = 128
 	if len(text) > most {

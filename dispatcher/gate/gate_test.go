@@ -40,7 +40,7 @@ func open(t *testing.T) *scene {
 
 func (s *scene) refuse(at gate.At, reason gate.Reason, principal, from string, guess bool) {
 	s.t.Helper()
-	s.Refuse(s.t.Context(), gate.Refusal{At: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), What: "listPools", Guess: guess})
+	s.Refuse(s.t.Context(), gate.Refusal{At: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), Detail: "listPools", Guess: guess})
 }
 
 // told expects so many lines and events since it was asked last.
@@ -90,7 +90,7 @@ func TestDevicesAreNoEvents(t *testing.T) {
 	s.told(1, 1)
 }
 
-// TestManyWhoGuessHideNobody: they fill what there is room for, and whose token
+// TestManyWhoGuessHideNobody: guessers fill the table, and a caller whose token
 // is known is told apart.
 func TestManyWhoGuessHideNobody(t *testing.T) {
 	t.Parallel()
@@ -112,7 +112,7 @@ func TestWrongTokensLockAnAddressOut(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	from, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	s.Right(from, "good")
+	s.Accepted(from, "good")
 	for range 9 {
 		s.refuse(gate.API, gate.Unauthenticated, "", from.String(), true)
 	}
@@ -142,7 +142,7 @@ func TestATokenIsGoodForAnHour(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	from := netip.MustParseAddr("192.0.2.1")
-	s.Right(from, "good")
+	s.Accepted(from, "good")
 	s.now = s.now.Add(time.Hour - time.Minute)
 	for range 10 {
 		s.refuse(gate.API, gate.Unauthenticated, "", from.String(), true)

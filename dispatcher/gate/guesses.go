@@ -27,8 +27,8 @@ type guesses struct {
 	good map[goodToken]time.Time // when it was last accepted
 }
 
-// goodToken was accepted from an address. It goes on there while others are locked out: one
-// who guesses from a network must not stop all that work there.
+// goodToken was accepted from an address. It stays valid there while others are locked
+// out: a guesser in a network must not stop the other callers there.
 type goodToken struct {
 	from netip.Prefix
 	hash [sha256.Size]byte
@@ -44,7 +44,7 @@ func newGuesses(now func() time.Time, most int) *guesses {
 	return &guesses{now: now, most: most, of: map[netip.Prefix]*guess{}, good: map[goodToken]time.Time{}}
 }
 
-// network is what one guesser has many addresses of: of IPv6, a /64.
+// network is the range in which one guesser has many addresses: of IPv6, a /64.
 func network(a netip.Addr) netip.Prefix {
 	bits := 32
 	if a.Is6() {
@@ -54,7 +54,7 @@ func network(a netip.Addr) netip.Prefix {
 	return prefix
 }
 
-// wait is how long the address must not try that token; 0: it may.
+// wait is how long the address must not try that token; 0: it may try now.
 func (g *guesses) wait(from netip.Addr, token string) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -69,8 +69,8 @@ func (g *guesses) wait(from netip.Addr, token string) time.Duration {
 	return wait
 }
 
-// right notes a token that was accepted.
-func (g *guesses) right(from netip.Addr, token string) {
+// accepted notes a token that was accepted.
+func (g *guesses) accepted(from netip.Addr, token string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.good) >= mostGuests {
@@ -79,7 +79,7 @@ func (g *guesses) right(from netip.Addr, token string) {
 	g.good[goodToken{network(from), sha256.Sum256([]byte(token))}] = g.now()
 }
 
-// wrong notes a token that nobody has, and says whether the address is locked out by it.
+// wrong notes an unknown token, and says whether it locks the address out.
 func (g *guesses) wrong(from netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -101,7 +101,7 @@ func (g *guesses) wrong(from netip.Addr) bool {
 	return true
 }
 
-// forget makes room: first those who are over, then anybody.
+// forget makes room: expired entries first, then any.
 func (g *guesses) forget(now time.Time) {
 	for key, one := range g.of {
 		if now.Sub(one.since) > guessSpan && now.After(one.until) {

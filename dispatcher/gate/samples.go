@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// One refusal of a kind is told within sampleSpan, and of a group at most
-// mostSamples. The groups are apart so that those who guess hide nobody whose
+// One refusal of a kind is logged within sampleSpan, and of a group at most
+// mostSamples. The groups are separate so that guessers do not hide callers whose
 // token is known.
 const (
 	sampleSpan  = time.Minute
@@ -30,10 +30,10 @@ type sampled struct {
 	leftOut int
 }
 
-// kinds of one group that were told lately.
+// kinds of one group that were logged lately.
 type kinds struct {
 	of   map[sample]*sampled
-	lost int // those for which there was no room
+	lost int // those that did not fit
 }
 
 type samples struct {
@@ -43,7 +43,7 @@ type samples struct {
 	of map[group]*kinds
 }
 
-// pass says whether a refusal is told, and how many of its group were not since then.
+// pass says whether a refusal is logged, and how many of its group were left out since.
 func (s *samples) pass(r Refusal) (leftOut int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

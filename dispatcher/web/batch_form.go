@@ -71,7 +71,7 @@ func batchFormPage(f batchForm) page {
 	return page{title: "New batch", section: "batches", template: "batch-new", data: f}
 }
 
-// createBatch counts or creates. What is refused comes back as it was entered.
+// createBatch counts or creates. A refused form comes back as it was entered.
 func (w *Web) createBatch(rw http.ResponseWriter, r *http.Request) {
 	var f batchForm
 	made, err := w.submit(r, &f)

@@ -142,8 +142,8 @@ func refusal(text string) string {
 	return html.UnescapeString(problem)
 }
 
-// What is refused says what is wrong, and nothing that was entered is lost, also
-// what came in a file.
+// A refused form says why, and keeps all that was entered, also the content of a
+// file.
 func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

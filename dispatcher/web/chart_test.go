@@ -44,8 +44,8 @@ func TestChartOfAnHour(t *testing.T) {
 	}
 }
 
-// What is recalled begins with the pool, ends before what was seen, and tells of
-// the capacity at the time.
+// The recalled hour begins with the pool, ends before the first observed sample,
+// and shows the capacity at the time.
 func TestRecalledHour(t *testing.T) {
 	t.Parallel()
 	h := newHistory()

@@ -28,7 +28,7 @@ func TestTheGridFollowsWithoutAReload(t *testing.T) {
 	grid.until(`document.querySelectorAll("#holders tbody tr").length === 1`)
 	home.until(`document.querySelector("#pool-p .figure b").textContent === "1"`)
 
-	// What a slot says when it has the focus.
+	// A slot shows its tooltip when it has the focus.
 	grid.do(chromedp.Focus(chromedp.CSS(cell + " a")))
 	grid.until(fmt.Sprintf(`!document.getElementById("tip").hidden && document.getElementById("tip").textContent.includes("d-0") &&
 		document.getElementById("tip").textContent.includes("%d")`, granted.Token))

@@ -92,8 +92,8 @@ func shows(text string) func(update) bool {
 	}
 }
 
-// What happens at one replica is on the pages of another one, though only the
-// piece that changed is sent.
+// The pages of a replica show events of the other replicas. The stream carries
+// only the part that changed.
 func TestPagesFollowAllReplicas(t *testing.T) {
 	t.Parallel()
 	first, dsn := servers(t)

@@ -104,7 +104,7 @@ func (w *Web) livePage(pattern string, load loader) {
 }
 
 // act serves a form: change does it, and says where to go on, and there what to
-// tell. What is refused is shown with the page it came from.
+// tell. A refusal is shown on the page it came from.
 func (w *Web) act(pattern, role string, change func(r *http.Request) (next, said string, err error)) {
 	w.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
 		if !w.may(r, role) {
@@ -133,7 +133,7 @@ func (w *Web) forbidden(r *http.Request, role string) *operators.Problem {
 	who := visitorOf(r.Context())
 	if !who.May(role) {
 		w.options.Gate.Refuse(r.Context(), gate.Refusal{
-			At: gate.API, Reason: gate.Forbidden, Principal: who.Name, From: who.From, What: r.Method + " " + r.URL.Path,
+			At: gate.API, Reason: gate.Forbidden, Principal: who.Name, From: who.From, Detail: r.Method + " " + r.URL.Path,
 		})
 	}
 	return &operators.Problem{Status: http.StatusForbidden, Detail: w.refusal(role)}
@@ -177,7 +177,7 @@ func sections() []navigation {
 // said are the only things that an address can have a page say.
 func said() map[string]string {
 	return map[string]string{
-		"pool-changed": "The pool was changed.", "paused": "Paused. What runs goes on; nothing new is granted.", "resumed": "Resumed.",
+		"pool-changed": "The pool was changed.", "paused": "Paused. Running tasks go on; nothing new is granted.", "resumed": "Resumed.",
 		"release-asked": "The holder is told to stop with its next report. The slot is free once it answers, or when its lease ends.",
 		"released":      "The slot is free. Its device may go on until its lease would have ended.",
 		"created":       "The batch was created.", "cancelled": "Cancelled. Devices that run a task are told to stop with their next report.",

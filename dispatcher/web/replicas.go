@@ -88,7 +88,7 @@ func versions(list []replica) string {
 
 // tallied is what was read of the replicas' counts. They only grow while a
 // replica lives, so that no reading counts twice and none that was missed is
-// lost. What a replica counted in its first minute counts whoever looks.
+// lost. The counts of a replica's first minute are always included.
 type tallied struct {
 	of map[string]map[string]meters.Tally // by replica and pool
 }

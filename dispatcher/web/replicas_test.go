@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What replicas counted is added up once, whenever it is read, and not what they
-// had counted before anybody looked.
+// The page adds up the counts of replicas once, whenever it reads them, and
+// leaves out the counts from before the first reading.
 func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 	t.Parallel()
 	h, read := newHistory(), tallied{}

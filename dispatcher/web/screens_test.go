@@ -104,7 +104,7 @@ func TestBatchIsCreatedThroughThePage(t *testing.T) {
 	}
 }
 
-// What a bulk action touches is counted before it does anything.
+// A bulk action counts its tasks before it changes them.
 func TestBulkSaysHowMany(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

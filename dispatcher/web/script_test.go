@@ -29,8 +29,8 @@ func hostile() []string {
 	}
 }
 
-// What devices and operators write is text on every page, also when it comes
-// over the stream.
+// Every page shows the input of devices and operators as text, also when it
+// comes over the stream.
 func TestTextIsOnlyText(t *testing.T) {
 	t.Parallel()
 	texts := hostile()

@@ -85,7 +85,7 @@ func (s *sessions) begin(ctx context.Context, token []byte) (secret string, err 
 	return secret, s.ledger.OpenSession(ctx, hashOf(secret), token, sessionLife)
 }
 
-// operator is who has the token of that hash.
+// operator is the owner of the token with that hash.
 func (s *sessions) operator(ctx context.Context, hash []byte) (api.Operator, error) {
 	if hash == nil {
 		return api.Operator{}, errSignedOut
@@ -115,7 +115,7 @@ func (s *sessions) who(ctx context.Context, secret string) (api.Operator, error)
 	return s.operator(ctx, token)
 }
 
-// still is who, at most sessionRecheck old: for pages that stay open.
+// still returns the operator, at most sessionRecheck old: for pages that stay open.
 func (s *sessions) still(ctx context.Context, secret string) (api.Operator, error) {
 	key := sha256.Sum256([]byte(secret))
 	if known, ok := s.checked.Load(key); ok {
@@ -139,7 +139,7 @@ func (s *sessions) close(ctx context.Context, secret string) error {
 	return s.ledger.CloseSession(ctx, hashOf(secret))
 }
 
-// visitor is who sends a request.
+// visitor is the operator that sends a request.
 func (w *Web) visitor(r *http.Request) (api.Operator, error) {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil || cookie.Value == "" {

@@ -65,9 +65,9 @@ func (w *Web) enter(
 	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, with string) (secret string, err error), with string,
 ) {
 	from := w.options.Gate.From(r)
-	refusal := gate.Refusal{At: gate.SignIn, From: from, What: "sign-in"}
+	refusal := gate.Refusal{At: gate.SignIn, From: from, Detail: "sign-in"}
 	if w.options.Gate.Proxied(r) {
-		refusal.What = "sign-in, through a proxy that is not trusted"
+		refusal.Detail = "sign-in, through a proxy that is not trusted"
 	}
 	if form.Wait = w.options.Gate.Wait(from, ""); form.Wait > 0 {
 		refusal.Reason = gate.LockedOut

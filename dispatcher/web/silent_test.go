@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What is not seen is found page by page, and no page is long.
+// Silent devices are found page by page, and no page is long.
 func TestSilentDevicesAreFoundPageByPage(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

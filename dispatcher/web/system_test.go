@@ -99,8 +99,7 @@ func TestRefusalsAreTallied(t *testing.T) {
 	}
 }
 
-// What other replicas refused, and what they found wrong, is on the pages of
-// this one.
+// The pages of this replica show the refusals and faults of the other replicas.
 func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

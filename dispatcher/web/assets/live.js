@@ -35,7 +35,7 @@
     if (pointed) showTip(pointed);
   }
 
-  // What a slot says.
+  // The tooltip of a slot.
   const tip = document.getElementById("tip");
   let pointed = null;
 
