@@ -68,7 +68,7 @@ func decodeRunning(entry []byte) (running Running, unknown int) {
 	return running, unknown
 }
 
-// decodeNames decodes what an entry is about; 0 is what could not be read.
+// decodeNames decodes the task and token of an entry; an unreadable one is 0.
 func decodeNames(taskField, tokenField []byte) (task, token int64, invalid string) {
 	task, token = decodeInteger(taskField), decodeInteger(tokenField)
 	switch {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// AnswerAfterWait is within what the answer comes when the wait is over: the
-// look that was under way ends before.
+// AnswerAfterWait bounds the time from the end of a wait to the answer: a search
+// under way ends before.
 const AnswerAfterWait = 30 * time.Second
 
 // Handler decides how reports are answered. All transports share one. Its errors

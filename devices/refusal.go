@@ -15,7 +15,7 @@ var (
 	ErrUnavailable     = errors.New("the ledger cannot be reached") // nothing was acknowledged
 )
 
-// Refusal is what a device is told of a report that is refused whole.
+// Refusal is the answer to a report that is refused whole.
 type Refusal struct {
 	Err     error  // that it is about
 	Status  int    // over HTTP
@@ -26,8 +26,8 @@ type Refusal struct {
 	Session string // Detail for a device whose session was let in; empty: the same
 }
 
-// Refusals is the one table of what transports say of errors. An error in no row
-// is told as the last one. An Error brings its own code and detail.
+// Refusals maps errors to the answers of all transports. An error without a row
+// gets the last one. An Error brings its own code and detail.
 func Refusals() []Refusal {
 	return []Refusal{
 		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, false, "", "", ""},

@@ -68,13 +68,13 @@ type Reply struct {
 	Detail        string    `json:"detail,omitempty"`     // MQTT errors
 }
 
-// Limited says which policy lets nothing start now, and until when.
+// Limited names the policy that refuses starts now, and the time until when.
 type Limited struct {
 	Policy string `json:"policy"`
 	Until  string `json:"until" format:"date-time"` // RFC 3339, UTC, with milliseconds
 }
 
-// NewLimited is that of a policy.
+// NewLimited makes the Limited of a policy.
 func NewLimited(policy string, until time.Time) *Limited {
 	return &Limited{Policy: policy, Until: until.UTC().Format("2006-01-02T15:04:05.000Z07:00")}
 }

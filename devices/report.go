@@ -16,7 +16,7 @@ const (
 	MaxAttributeKeys = 64
 )
 
-// Limits inside a report that spoil nothing.
+// Limits inside a report; an entry beyond them does not affect the others.
 const (
 	MaxOutput     = 32 << 10 // bytes; beyond: the output is dropped, the status recorded
 	MaxError      = 4 << 10  // bytes; beyond: cut
@@ -62,7 +62,7 @@ type Running struct {
 	Invalid     string  // not empty: a bad entry, and its code
 }
 
-// Error is why a report is refused whole.
+// Error is the reason why a report is refused whole.
 type Error struct {
 	Reason Reason // ReasonInvalid, ReasonTooLarge or ReasonBusyServer
 	Code   string // stable, for programs

@@ -40,8 +40,8 @@ func stringEnd(text []byte, start int) int {
 	return len(text)
 }
 
-// repair replaces what no text column holds inside the strings of a JSON
-// text by U+FFFD: U+0000 (raw or escaped), lone surrogates, and each byte of
+// repair replaces characters that no text column holds, inside the strings of a
+// JSON text, by U+FFFD: U+0000 (raw or escaped), lone surrogates, and each byte of
 // invalid UTF-8. All other bytes stay as they are. It returns text itself when
 // there is nothing to replace, and never writes to it.
 func repair(text []byte) []byte {

@@ -1,4 +1,4 @@
-// Package http takes the reports of devices over HTTP: the transport, no decision.
+// Package http is the HTTP transport of reports. It makes no decisions.
 package http
 
 import (
@@ -35,7 +35,7 @@ type Reports struct {
 	bodies   *bodies       // bounds those that are not here yet
 }
 
-// New returns what serves the pattern POST /v1/devices/{device}/report.
+// New returns the handler of the pattern POST /v1/devices/{device}/report.
 func New(o Options) *Reports {
 	o.MaxReports = cmp.Or(o.MaxReports, 512)
 	return &Reports{Options: o, underway: make(chan struct{}, o.MaxReports), bodies: newBodies(o.MaxReports)}
@@ -102,8 +102,7 @@ func (h *Reports) enter() (leave func(), err error) {
 	}
 }
 
-// authenticate leaves before the body is read: that takes as long as the device
-// likes.
+// authenticate runs before the body is read: a device may send that slowly.
 func (h *Reports) authenticate(r *http.Request, device devices.ID) (devices.Caller, error) {
 	leave, err := h.enter()
 	if err != nil {

@@ -19,7 +19,7 @@ type provisioning struct {
 	checked atomic.Bool // the dispatchers' own rights, since the broker was reached
 }
 
-// check makes sure of the dispatchers' rights once for each connection to the
+// check verifies the dispatchers' rights once for each connection to the
 // broker, which may have come back with another list of accounts.
 func (p *provisioning) check(ctx context.Context) error {
 	if p == nil || p.checked.Swap(true) {
@@ -39,7 +39,7 @@ func (p *provisioning) connectedAgain() {
 	}
 }
 
-// AsksLedger is not so: mosquitto has a list of its own.
+// AsksLedger is false: mosquitto has a list of its own.
 func (p *provisioning) AsksLedger() bool { return false }
 
 // newProvisioning is nil when it is off.
@@ -79,7 +79,7 @@ var _ credentials.Accounts = sessions{}
 // Set has nothing to do.
 func (s sessions) Set(context.Context, devices.ID, string, bool) error { return nil }
 
-// AsksLedger is so.
+// AsksLedger is true.
 func (s sessions) AsksLedger() bool { return true }
 
 // Enable has nothing to do.

@@ -45,7 +45,7 @@ const ageEvery = 10 * time.Second
 // warmEvery is how often connections that ended are replaced: most live for 20 minutes.
 const warmEvery = 15 * time.Second
 
-// backends are what serve and dev plug in differently. They are closed by App.
+// backends are the parts in which serve and dev differ. They are closed by App.
 type backends struct {
 	store    *store.Store
 	redis    *redisconn.Conn
@@ -61,7 +61,7 @@ type listeners struct {
 	device, operator net.Listener
 }
 
-// front is what clients meet: it can answer before there is an App behind it.
+// front is the listening side: it can answer before there is an App behind it.
 type front struct {
 	servers  []*server // devices', then operators' if that is another
 	starting *api.Starting
@@ -269,7 +269,7 @@ func (a *App) endCancelled(ctx context.Context) error {
 	return err
 }
 
-// watch has the open pages of the dashboard follow what happens.
+// watch updates the open pages of the dashboard.
 func (a *App) watch(ctx context.Context) error {
 	if a.web == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// cleanup closes what was opened, in reverse order.
+// cleanup closes resources in the reverse order of their opening.
 type cleanup struct{ steps []cleanupStep }
 
 type cleanupStep struct {
@@ -23,7 +23,7 @@ func (c *cleanup) add(name string, close func() error) {
 	c.steps = append(c.steps, cleanupStep{name, close})
 }
 
-// run closes everything once; what fails or hangs does not keep the rest open.
+// run closes everything once; a step that fails or hangs does not keep the rest open.
 func (c *cleanup) run(ctx context.Context) error {
 	var errs []error
 	for _, step := range slices.Backward(c.steps) {

@@ -29,7 +29,7 @@ const (
 	readingTime = 10 * time.Second // a reading that nobody waits for ends
 )
 
-// poolReader is what the state of the pools is read from; *store.Store.
+// poolReader is the source of the pools' state; *store.Store.
 type poolReader interface {
 	PoolStats(ctx context.Context) ([]store.PoolStat, error)
 	WaitingByPool(ctx context.Context, tasks int) (map[string]int, error)
@@ -106,7 +106,7 @@ func (c *stateCollector) collectStats(ctx context.Context, out chan<- prometheus
 func (c *stateCollector) collectWaiting(ctx context.Context, out chan<- prometheus.Metric) {
 	stats, err := c.stats.Read(ctx)
 	if err != nil {
-		return // said above
+		return // logged above
 	}
 	waiting, err := c.waits.Read(ctx)
 	if c.panicked.Tell("collecting", err) != nil {

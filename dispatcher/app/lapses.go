@@ -27,8 +27,8 @@ func (a *App) reapOnTime(ctx context.Context) {
 	}
 }
 
-// nextLapse is when to look again, and whether a lease will have ended by then. A
-// ledger that does not answer, the passes tell of.
+// nextLapse is when to look again, and whether a lease will have ended by then. The
+// passes log a ledger that does not answer.
 func (a *App) nextLapse(ctx context.Context) (wait time.Duration, ends bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -40,7 +40,7 @@ func (a *App) nextLapse(ctx context.Context) (wait time.Duration, ends bool) {
 }
 
 // waitFor is how long to wait for the end of a lease. One that ended a while ago is still
-// there because the ledger's clock was not believed when Reap came by: a reading took
+// there because Reap did not trust the ledger's clock at the time: a reading took
 // long, or the clock stepped.
 func waitFor(left time.Duration) (wait time.Duration, ends bool) {
 	switch {

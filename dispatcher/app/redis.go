@@ -31,8 +31,8 @@ func redisCheck(conn *redisconn.Conn, pools func() []string) api.Check {
 	}}
 }
 
-// redisWatch tells the log what Redis is, and what is wrong with it: at the start,
-// and whenever that changes.
+// redisWatch logs the kind and version of Redis and its faults: at the start, and
+// on each change.
 type redisWatch struct {
 	conn *redisconn.Conn
 	log  *slog.Logger
@@ -60,7 +60,7 @@ func (w *redisWatch) look(ctx context.Context) error {
 	return nil
 }
 
-// say logs what is not what was said before.
+// say logs changes since the last call.
 func (w *redisWatch) say(now []string, log func()) {
 	if !slices.Equal(now, w.said) {
 		log()

@@ -28,7 +28,7 @@ const (
 	recallAgain = 10 * time.Second
 )
 
-// recall has the dashboard show the hour before this process began.
+// recall loads the hour before this process began into the dashboard.
 func (a *App) recall(ctx context.Context) {
 	if a.web == nil {
 		return
@@ -53,7 +53,7 @@ func (a *App) recall(ctx context.Context) {
 	}
 }
 
-// system is what the dashboard shows of this replica.
+// system is the content of the system page about this replica.
 func (a *App) system(b backends, version string) web.System {
 	s := web.System{Mode: "production", ID: a.presence.id, Version: version, Checks: a.api.Dependencies, Passes: func() []web.Pass { return a.passes.shown() }, Settings: a.config.shown()}
 	if b.dev {

@@ -20,12 +20,12 @@ func newClient(api API) *operators.Client {
 	return c
 }
 
-// get asks for what has no type of its own, or a path that a visitor wrote.
+// get reads a resource without a type of its own, or a path that a visitor wrote.
 func (w *Web) get(r *http.Request, path string, query url.Values, answer any) error {
 	return w.client.Do(r.Context(), operators.Request{Method: http.MethodGet, Path: path, Query: query}, answer)
 }
 
-// post has the API do something that changes.
+// post sends a change to the API.
 func (w *Web) post(ctx context.Context, path string, body any) error {
 	return w.client.Do(ctx, operators.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
 }

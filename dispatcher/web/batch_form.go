@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// batchForm is what was entered, as it was, and what came of counting it.
+// batchForm is the input as it was entered, and the result of counting its tasks.
 type batchForm struct {
 	Name, Pool, Kind, Payload            string
 	Devices, Tags, Tasks                 string // one of them
@@ -42,12 +42,12 @@ func (f *batchForm) fields() map[string]*string {
 	}
 }
 
-// Timed says that it was said when tasks may start.
+// Timed says that the form limits when tasks may start.
 func (f batchForm) Timed() bool {
 	return f.NotBefore+f.NotAfter+strings.TrimSpace(f.Windows) != "" || f.Inside == ""
 }
 
-// Tuned says that something is not as it is unless said otherwise.
+// Tuned says that a field differs from its default.
 func (f batchForm) Tuned() bool {
 	return f.OnLost+f.Lease+f.MaxRun != "" || f.Attempts != "3" || f.Weight != "1" || f.Priority != "0"
 }
@@ -58,7 +58,7 @@ func (w *Web) newBatchPage(r *http.Request) (page, error) {
 	return batchFormPage(f), err
 }
 
-// completeForm adds what is not entered.
+// completeForm adds the parts of the form that are not entered.
 func (w *Web) completeForm(r *http.Request, f *batchForm) error {
 	f.Operator = w.may(r, "operator")
 	var list operators.PoolList
@@ -127,7 +127,7 @@ func (w *Web) submit(r *http.Request, f *batchForm) (made operators.BatchCreated
 	return made, err
 }
 
-// read takes what was entered. The text of a file goes where its text can also
+// read takes the input. The text of a file goes where its text can also
 // be pasted: a browser does not send a file again that was refused.
 func (f *batchForm) read(r *http.Request) error {
 	if err := r.ParseMultipartForm(maxForm); err != nil && !errors.Is(err, http.ErrNotMultipart) {
@@ -158,7 +158,7 @@ func (f *batchForm) read(r *http.Request) error {
 	return nil
 }
 
-// request is what the form stands for.
+// request is the form as a request of the API.
 func (f *batchForm) request() (operators.Request, error) {
 	body, err := f.body()
 	if err != nil {

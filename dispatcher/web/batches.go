@@ -53,7 +53,7 @@ func (b batch) Parts() []part {
 	return list
 }
 
-// Open says that something of the batch may still run.
+// Open says that tasks of the batch may still run.
 func (b batch) Open() bool { return b.Ended() < b.Total }
 
 // Label is what people call the batch.

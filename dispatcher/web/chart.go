@@ -106,8 +106,8 @@ func (c *chart) x(last, p point) float64 {
 	return float64(c.Width) * (1 - float64(last.at-p.at)/float64(c.Span.Milliseconds()))
 }
 
-// bars draws what happened: grants below and reaps on top, and reports that were
-// granted nothing in a row of their own. Where much time is shown, a bar stands
+// bars draws counts: grants below, reaps on top, and denied reports in a row of
+// their own. Where much time is shown, a bar stands
 // for a minute.
 func (c *chart) bars(points []point, height, deniedHeight int, counting time.Time) {
 	if len(points) == 0 {
@@ -146,14 +146,14 @@ func (c *chart) bars(points []point, height, deniedHeight int, counting time.Tim
 // longBars is how much time is shown in bars of pointEvery.
 const longBars = 10 * time.Minute
 
-// sum is what happened up to a point, since the one of the sum before.
+// sum holds the counts up to a point, since the point of the sum before.
 type sum struct {
 	happened
 
 	point point
 }
 
-// summed adds up what happened in spans of the clock, so that a bar that is
+// summed adds up counts in spans of the clock, so that a bar that is
 // past stays what it is.
 func summed(points []point, every time.Duration) []sum {
 	var sums []sum

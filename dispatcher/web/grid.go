@@ -196,7 +196,7 @@ func (w *Web) resumePool(r *http.Request) (next, said string, err error) {
 	return poolPath(name), "resumed", err
 }
 
-// releasePage names what a forced release touches.
+// releasePage shows the effects of a forced release.
 func (w *Web) releasePage(r *http.Request) (page, error) {
 	name := r.PathValue("pool")
 	slots, err := w.client.Slots(r.Context(), name)

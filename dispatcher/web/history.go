@@ -19,7 +19,7 @@ const (
 	troubleShown = 10 * time.Minute // that a conflict or drift is shown
 )
 
-// point is one pool at one time, and what happened since the point before. It
+// point is one pool at one time, and its counts since the point before. It
 // is small: there are a million of 3,000 pools.
 type point struct {
 	at                    int64 // ms since 1970
@@ -30,7 +30,7 @@ type point struct {
 
 func (p point) time() time.Time { return time.UnixMilli(p.at).UTC() }
 
-// happened is what was counted since the last point.
+// happened holds the counts since the last point.
 type happened struct{ Grants, Reaps, Denied, Conflicts, Drift int }
 
 // history is the last hour.
@@ -46,7 +46,7 @@ func newHistory() *history {
 	return &history{pools: map[string][]point{}, since: map[string]happened{}}
 }
 
-// count notes what happened to pools.
+// count adds events of pools.
 func (h *history) count(events []store.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,7 +64,7 @@ func (h *history) count(events []store.Event) {
 	}
 }
 
-// tally notes what replicas counted of a pool.
+// tally adds the replicas' counts of a pool.
 func (h *history) tally(pool string, more meters.Tally) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -132,7 +132,7 @@ func (h *history) counting() time.Time {
 	return h.heard
 }
 
-// lately is what happened to a pool: grants, reaps and denials in the last
+// lately holds the recent counts of a pool: grants, reaps and denials in the last
 // minute, conflicts and drift in the last ten, to within pointEvery.
 func (h *history) lately(pool string) happened {
 	h.mu.Lock()

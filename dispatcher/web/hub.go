@@ -14,7 +14,7 @@ const (
 	viewsRead = 4               // pages that are read at once
 )
 
-// watch is what a page shows: which events have it read again.
+// watch selects the events after which a page is read again.
 type watch struct {
 	always bool // something changes without an event
 	any    bool // all events
@@ -30,7 +30,7 @@ func (w watch) concerned(e store.Event) bool {
 		w.task != 0 && w.task == e.Task || w.device != "" && w.device == e.Device
 }
 
-// viewKey is what all who see the same have in common.
+// viewKey identifies a view: visitors with the same key see the same page.
 type viewKey struct {
 	address string // path and query
 	role    string
@@ -123,7 +123,7 @@ func (h *hub) due(events []store.Event, all bool) []viewKey {
 	return keys
 }
 
-// read renders a page and wakes those who look at it.
+// read renders a page and wakes its streams.
 func (h *hub) read(ctx context.Context, key viewKey) {
 	ctx, cancel := context.WithTimeout(ctx, viewTime)
 	defer cancel()

@@ -66,7 +66,7 @@ type piece struct {
 	HTML template.HTML `json:"html"`
 }
 
-// since is what brings a page that shows before up to date.
+// since is the update for a page that shows before.
 func (s *sheet) since(before *sheet) message {
 	if before == nil || len(before.order) != len(s.order) || before.title != s.title {
 		return message{Main: s.main, Title: s.title}
@@ -83,7 +83,7 @@ func (s *sheet) since(before *sheet) message {
 	return m
 }
 
-// streams counts those that are open.
+// streams counts the open streams.
 type streams struct {
 	open     *fair.Shares
 	stopping atomic.Bool

@@ -6,7 +6,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// eventLog is what tells that something happened, on any replica.
+// eventLog is the log of events of all replicas.
 type eventLog interface {
 	Events(ctx context.Context, filter store.EventFilter) ([]store.Event, error)
 	MarkEvents(ctx context.Context, sent int64) (store.EventMark, error)

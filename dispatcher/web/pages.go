@@ -27,12 +27,12 @@ func visitorOf(ctx context.Context) api.Operator {
 	return who
 }
 
-// may says whether the page may offer what needs a role.
+// may says whether the page may offer actions that need a role.
 func (w *Web) may(r *http.Request, role string) bool {
 	return !w.options.ReadOnly && visitorOf(r.Context()).May(role)
 }
 
-// inside serves what is behind the sign-in.
+// inside serves the pages behind the sign-in.
 func (w *Web) inside(rw http.ResponseWriter, r *http.Request) {
 	who, err := w.visitor(r)
 	switch {
@@ -49,7 +49,7 @@ func (w *Web) inside(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// loader finds what a page shows.
+// loader reads the content of a page.
 type loader func(r *http.Request) (page, error)
 
 // inOneMoment has a loader read one moment of the ledger, so that the numbers
@@ -103,8 +103,8 @@ func (w *Web) livePage(pattern string, load loader) {
 	})
 }
 
-// act serves a form: change does it, and says where to go on, and there what to
-// tell. A refusal is shown on the page it came from.
+// act serves a form: change does the work, and returns the next page and the
+// message to show there. A refusal is shown on the page it came from.
 func (w *Web) act(pattern, role string, change func(r *http.Request) (next, said string, err error)) {
 	w.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
 		if !w.may(r, role) {
@@ -146,7 +146,7 @@ func (w *Web) refusal(role string) string {
 	return "Your token may not do that: it needs the role " + role + ". Nothing was changed."
 }
 
-// shell is what stands around every page.
+// shell is the frame around every page.
 type shell struct {
 	Title, Section string
 	Main           template.HTML
@@ -174,7 +174,7 @@ func sections() []navigation {
 	}
 }
 
-// said are the only things that an address can have a page say.
+// said are the only messages that an address can make a page show.
 func said() map[string]string {
 	return map[string]string{
 		"pool-changed": "The pool was changed.", "paused": "Paused. Running tasks go on; nothing new is granted.", "resumed": "Resumed.",
@@ -214,7 +214,7 @@ func (w *Web) write(rw http.ResponseWriter, r *http.Request, status int, name st
 	_, _ = rw.Write(text.Bytes())
 }
 
-// fail shows what was refused, or could not be done.
+// fail shows a refusal or a failure.
 func (w *Web) fail(rw http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusServiceUnavailable
 	if p, ok := errors.AsType[*operators.Problem](err); ok {

@@ -21,7 +21,7 @@ const (
 	goneAfter = 4 * SignEvery
 )
 
-// Heartbeat is what a replica reports of itself, regularly.
+// Heartbeat has the facts that a replica publishes every few seconds.
 type Heartbeat struct {
 	Checks map[string]string `json:"checks"`           // of the dependencies: ok, degraded or failed
 	Failed []string          `json:"failed,omitempty"` // background passes whose last run did
@@ -86,14 +86,14 @@ func versions(list []replica) string {
 	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
 }
 
-// tallied is what was read of the replicas' counts. They only grow while a
+// tallied is the last reading of the replicas' counts. They only grow while a
 // replica lives, so that no reading counts twice and none that was missed is
 // lost. The counts of a replica's first minute are always included.
 type tallied struct {
 	of map[string]map[string]meters.Tally // by replica and pool
 }
 
-// read tells the history what was counted since the reading before.
+// read adds the counts since the reading before to the history.
 func (t *tallied) read(list []store.Tallies, to *history) error {
 	seen := make(map[string]map[string]meters.Tally, len(list))
 	for _, one := range list {
@@ -116,7 +116,7 @@ func (t *tallied) read(list []store.Tallies, to *history) error {
 	return nil
 }
 
-// since is how much more there is; a pool that was deleted and made anew begins
+// since is the increase; the counts of a pool that was deleted and made anew begin
 // again.
 func since(before, now meters.Tally) meters.Tally {
 	if now.Denied < before.Denied || now.Conflicts < before.Conflicts || now.Drift < before.Drift {

@@ -23,7 +23,7 @@ const (
 	// and keep it from other hosts of the same domain.
 	cookieName  = "__Host-dispatcher"
 	sessionLife = 12 * time.Hour
-	// A page that stays open is asked so often whether it may.
+	// The session of a page that stays open is checked so often.
 	sessionRecheck = 5 * time.Second
 )
 
@@ -37,7 +37,7 @@ type sessionStore interface {
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
 }
 
-// sessions are who is signed in. They are kept in the ledger: any replica knows
+// sessions are the sessions of signed-in visitors. They are kept in the ledger: any replica knows
 // them, and a token that is revoked ends its sessions.
 type sessions struct {
 	ledger sessionStore
@@ -103,7 +103,7 @@ func (s *sessions) operator(ctx context.Context, hash []byte) (api.Operator, err
 	return api.Operator{Name: t.Name, Role: t.Role, Token: t.ID}, nil
 }
 
-// who is signed in with that secret; errSignedOut.
+// who returns the operator signed in with that secret; errSignedOut: none.
 func (s *sessions) who(ctx context.Context, secret string) (api.Operator, error) {
 	token, err := s.ledger.Session(ctx, hashOf(secret))
 	if errors.Is(err, store.ErrNotFound) {

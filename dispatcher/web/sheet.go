@@ -11,7 +11,7 @@ import (
 //go:embed templates
 var templates embed.FS
 
-// page is what a loader found, and how it is shown.
+// page is the content from a loader, and its template.
 type page struct {
 	title    string
 	section  string // of the navigation
@@ -46,7 +46,7 @@ func newSheets(o Options) *sheets {
 	return &sheets{template.Must(template.New("").Funcs(functions(o)).ParseFS(templates, "templates/*.html"))}
 }
 
-// canvas is what a page's template is executed with.
+// canvas is the data of a page's template.
 type canvas struct {
 	Data any
 

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 )
 
-// signInForm is what the page of the sign-in shows.
+// signInForm is the content of the sign-in page.
 type signInForm struct {
 	Next    string
 	Wrong   bool

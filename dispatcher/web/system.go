@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// System is what the page of that name shows of this replica.
+// System is the content of the system page about this replica.
 type System struct {
 	Mode     string // dev or production
 	Version  string

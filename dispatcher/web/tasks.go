@@ -82,7 +82,7 @@ func (w *Web) tasksPage(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// tasksWatch is what a filter lets through.
+// tasksWatch selects the events that a filter passes.
 func tasksWatch(filters url.Values) watch {
 	batch, _ := strconv.ParseInt(filters.Get("batch"), 10, 64)
 	switch {
@@ -210,7 +210,7 @@ type step struct {
 	Here  bool
 }
 
-// pathOf is the way of a task so far, and where it may lead.
+// pathOf is the states of a task so far, and the possible next ones.
 func pathOf(t operators.TaskDetail) []step {
 	tried := len(t.Attempts) > 0 || t.Grant != nil
 	path := []step{{State: operators.Pending, Past: true}, {State: operators.Dispatched, Past: tried}}
@@ -265,7 +265,7 @@ func (w *Web) taskAction(action, said string) func(r *http.Request) (string, str
 	}
 }
 
-// poolIf: what a task waits for changes with its pool.
+// poolIf: the reasons why a task waits change with its pool.
 func poolIf(waits bool, pool string) string {
 	if waits {
 		return pool

@@ -41,7 +41,7 @@ type API interface {
 	Inside(who api.Operator, w http.ResponseWriter, r *http.Request)
 }
 
-// Ledger is what the pages read beside the API; *store.Store.
+// Ledger is the data that pages read beside the API; *store.Store.
 type Ledger interface {
 	sessionStore
 	eventLog
@@ -95,7 +95,7 @@ func hashOf(token string) []byte {
 	return sum[:]
 }
 
-// Handler serves the dashboard, and leaves what is not its own to others.
+// Handler serves the dashboard, and passes other paths on.
 func (w *Web) Handler(others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /assets/", w.hardened(http.HandlerFunc(w.asset)))
@@ -119,8 +119,8 @@ func (w *Web) Handler(others http.Handler) http.Handler {
 	return unprefixed(w.options.Prefix, api.Rescued(w.options.Panicked, serve))
 }
 
-// unprefixed takes what a proxy puts in front off a path: some proxies pass it
-// on, some do not.
+// unprefixed removes the prefix of a proxy from a path: some proxies pass it on,
+// some do not.
 func unprefixed(prefix string, next http.Handler) http.Handler {
 	if prefix == "" {
 		return next
