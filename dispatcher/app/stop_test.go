@@ -110,6 +110,7 @@ func TestEndInOrder(t *testing.T) {
 	claims := holdClaims(t, dsn, "p")
 	replies := make(chan devices.Reply, 2)
 	go func() { replies <- meter.report(t, `{"id":"m"}`) }()
+	eventually(t, "a claim in flight", func() bool { return claims.waiting(t) == 1 }) // two at once may go together
 	go func() {
 		_, body := ending.call(t, http.MethodPost, "/v1/devices/by-http/report", fleetToken, `{"id":"h"}`)
 		replies <- decodeReply(t, body)
