@@ -38,14 +38,14 @@ const accountLock = "$accounts"
 // NoteAccounts lets the store note, from now on, that the account of a device
 // has to follow when it was blocked, unblocked or deleted. Call it before the
 // store is used.
-func (s *Store) NoteAccounts() { s.accounts = true }
+func (s credentials) NoteAccounts() { s.accounts = true }
 
 // ApplyAccountChanges gives up to limit of the noted changes, oldest first, to
 // apply, and forgets those that it applied. It ends with the first error; that
 // change then waits behind the others. A change may be applied more than once,
 // and replicas may call it at once. The context of apply ends within that time
 // of the first: meanwhile whoever changes one of these devices waits.
-func (s *Store) ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply ApplyAccount) (applied int, err error) {
+func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply ApplyAccount) (applied int, err error) {
 	waiting, err := one(ctx, s.read(), only[bool], `SELECT EXISTS (SELECT 1 FROM account_changes)`)
 	if err != nil || !waiting {
 		return 0, err

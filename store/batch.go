@@ -11,6 +11,9 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
+// batches are the batches of the ledger, with the counts of their tasks.
+type batches struct{ *connection }
+
 // Batch is what an operator queued in one request: tasks that share a pool,
 // a kind and their rules.
 type Batch struct {
@@ -106,7 +109,7 @@ func batchDest(b *Batch) []any {
 // wrapped, leaves nothing behind. The tasks are streamed, never held in memory.
 // Their devices need not be registered, unless the queue asks for it. With
 // WithOnce it takes effect once. ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
-func (s *Store) CreateBatch(ctx context.Context, actor string, b Batch, q Queue) (Batch, error) {
+func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q Queue) (Batch, error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
 	if err != nil {
@@ -163,7 +166,7 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 }
 
 // Batch returns one batch with its counts; ErrNotFound.
-func (s *Store) Batch(ctx context.Context, id int64) (Batch, error) {
+func (s batches) Batch(ctx context.Context, id int64) (Batch, error) {
 	b, err := one(ctx, s.read(), batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
 	if err != nil {
 		return Batch{}, err
@@ -177,7 +180,7 @@ func (s *Store) Batch(ctx context.Context, id int64) (Batch, error) {
 
 // Batches returns up to limit batches with their counts, newest first, those
 // below the id before (0 = from the newest).
-func (s *Store) Batches(ctx context.Context, before int64, limit int) ([]Batch, error) {
+func (s batches) Batches(ctx context.Context, before int64, limit int) ([]Batch, error) {
 	q := query{text: `SELECT ` + batchColumns + ` FROM batches b`}
 	whereSet(&q, "b.id < %s", before)
 	text, args := q.end(` ORDER BY b.id DESC`, limit)

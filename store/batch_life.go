@@ -15,7 +15,7 @@ const cancelled = "cancelled"
 
 // PauseBatch stops the granting of a batch; those that hold a slot go on. A
 // batch that is paused, or cancelled, stays as it is. ErrNotFound.
-func (s *Store) PauseBatch(ctx context.Context, actor string, id int64, reason string) (Batch, error) {
+func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason string) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if b.Paused || b.CancelledAt != nil {
 			return nil
@@ -33,7 +33,7 @@ func (s session) pauseBatch(ctx context.Context, actor string, b Batch, reason s
 }
 
 // ResumeBatch ends a pause; its abort rule counts anew from here on. ErrNotFound.
-func (s *Store) ResumeBatch(ctx context.Context, actor string, id int64) (Batch, error) {
+func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if !b.Paused {
 			return nil
@@ -50,7 +50,7 @@ func (s *Store) ResumeBatch(ctx context.Context, actor string, id int64) (Batch,
 // CancelBatch ends a batch: from its commit on nothing of it is granted, and
 // those that hold a slot are asked to stop. Tasks that wait are ended by
 // EndCancelled. ErrNotFound.
-func (s *Store) CancelBatch(ctx context.Context, actor string, id int64) (Batch, error) {
+func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if b.CancelledAt != nil {
 			return nil
@@ -69,7 +69,7 @@ func (s *Store) CancelBatch(ctx context.Context, actor string, id int64) (Batch,
 // Priority, Weight, NotAfter, Windows, Limits and MaxAttempts. Whatever else change does to the
 // batch is not kept. It is called inside of the transaction, perhaps more than
 // once, and its error ends it. ErrNotFound, ErrNeverStarts.
-func (s *Store) ChangeBatch(ctx context.Context, actor string, id int64, change func(*Batch) error) (Batch, error) {
+func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change func(*Batch) error) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, old Batch) error {
 		b := old
 		if err := change(&b); err != nil {
@@ -136,7 +136,7 @@ func instantText(t *time.Time) string {
 // changeBatch runs change on the locked batch and returns it as it is then. The
 // lock of its pool is held alone: a claim that read the batch before the change has
 // committed by then, so that nothing is granted after the answer.
-func (s *Store) changeBatch(ctx context.Context, id int64, change func(tx session, b Batch) error) (Batch, error) {
+func (s batches) changeBatch(ctx context.Context, id int64, change func(tx session, b Batch) error) (Batch, error) {
 	err := s.write(ctx, func(tx session) error {
 		pool, err := one(ctx, tx, only[string], `SELECT pool FROM batches WHERE id = $1`, id) // which never changes
 		if err != nil {
@@ -179,7 +179,7 @@ func (s session) askCancelled(ctx context.Context, actor string) error {
 // EndCancelled ends up to limit waiting tasks of cancelled batches and says how
 // many. Devices that were granted a task while its batch was being cancelled
 // are asked to stop. Safe on every replica at once.
-func (s *Store) EndCancelled(ctx context.Context, limit int) (int, error) {
+func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 	waiting, err := collect(ctx, s.read(), only[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
 	if err != nil || len(waiting) == 0 {
 		return 0, err

@@ -29,7 +29,7 @@ const fits = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 
 // Claim grants tasks on slots, each or not, all in one transaction; one outcome
 // per claim, in their order. The unique keys decide, not what was read before.
-func (s *Store) Claim(ctx context.Context, claims []Claim) ([]ClaimOutcome, error) {
+func (s grants) Claim(ctx context.Context, claims []Claim) ([]ClaimOutcome, error) {
 	if len(claims) == 0 {
 		return nil, nil
 	}
@@ -55,7 +55,7 @@ const (
 	skipTaken = `ON CONFLICT DO NOTHING`
 )
 
-func (s *Store) claimRows(ctx context.Context, rows []claimRow, whenTaken string) (outcomes []ClaimOutcome, err error) {
+func (s grants) claimRows(ctx context.Context, rows []claimRow, whenTaken string) (outcomes []ClaimOutcome, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		outcomes, err = tx.claim(ctx, rows, whenTaken)
 		return err

@@ -20,7 +20,7 @@ type LeaseClock struct {
 }
 
 // LeaseClock reads all of it at one moment.
-func (s *Store) LeaseClock(ctx context.Context) (LeaseClock, error) {
+func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	type reading struct {
 		now, ledger, wall time.Time
 		lease             time.Duration
@@ -49,7 +49,7 @@ func (s *Store) LeaseClock(ctx context.Context) (LeaseClock, error) {
 }
 
 // KeepClockPair keeps the pair for replicas that start, instead of the one before.
-func (s *Store) KeepClockPair(ctx context.Context, pair ClockPair) error {
+func (s replicas) KeepClockPair(ctx context.Context, pair ClockPair) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `
 			INSERT INTO clock_pair (id, ledger, wall) VALUES (1, {epoch} + $1 * {ms}, {epoch} + $2 * {ms})

@@ -28,7 +28,7 @@ const recentState = "recent"
 
 // count fills Counts and Recent. One statement, thus one moment: a task is in
 // exactly one of the counts. Its work does not grow with the batches.
-func (s *Store) count(ctx context.Context, list []Batch) error {
+func (s batches) count(ctx context.Context, list []Batch) error {
 	type count struct {
 		batch int64
 		state TaskState
@@ -79,7 +79,7 @@ func setPending(counts map[TaskState]int64, total int64) {
 // Fold adds up to limit changes of counts to the counts they change, says how
 // many, and pauses the batches whose abort rule holds now. One replica folds at
 // a time; for the others there is nothing to do.
-func (s *Store) Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error) {
+func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error) {
 	const deltas = `SELECT id FROM batch_deltas ORDER BY id LIMIT $1`
 	waiting, err := collect(ctx, s.read(), only[int64], deltas, 1)
 	if err != nil || len(waiting) == 0 {

@@ -6,10 +6,14 @@ import (
 	"time"
 )
 
+// credentials are the tokens of devices and operators, the sessions of the dashboard,
+// and the changes of accounts at a broker.
+type credentials struct{ *connection }
+
 // RotateDeviceToken gives the device one more credential, of which its account
 // hears through set. Older ones end after overlap, at once with 0; it returns
 // when that is. ErrNotFound.
-func (s *Store) RotateDeviceToken(ctx context.Context, actor, id string, hash []byte, overlap time.Duration, set SetAccount) (olderUntil time.Time, err error) {
+func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, hash []byte, overlap time.Duration, set SetAccount) (olderUntil time.Time, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		olderUntil, err = tx.rotate(ctx, id, hash, overlap)
 		if err != nil {
@@ -50,7 +54,7 @@ const enrolled = "enrolled"
 // it asked for before and never used: the reply that carried that one was lost.
 // ErrExists once it has used one, or was given one by an operator: then only an
 // operator gives another.
-func (s *Store) EnrollDevice(ctx context.Context, id string, tokenHash []byte, set SetAccount) error {
+func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, set SetAccount) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.register(ctx, id, id, DeviceSpec{}); err != nil {
 			return err
@@ -80,7 +84,7 @@ func (s *Store) EnrollDevice(ctx context.Context, id string, tokenHash []byte, s
 }
 
 // MarkOwnToken notes that the device has used a credential of its own.
-func (s *Store) MarkOwnToken(ctx context.Context, device string) error {
+func (s credentials) MarkOwnToken(ctx context.Context, device string) error {
 	return s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `UPDATE devices SET own_token = TRUE WHERE id = $1 AND own_token IS FALSE`, device)
 		return err

@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// devices are the registered devices, with what is known of them.
+type devices struct{ *connection }
+
 // Device is a field device.
 type Device struct {
 	ID         string
@@ -79,7 +82,7 @@ func (s session) device(ctx context.Context, id string) (Device, error) {
 }
 
 // Device returns one device; ErrNotFound.
-func (s *Store) Device(ctx context.Context, id string) (Device, error) {
+func (s devices) Device(ctx context.Context, id string) (Device, error) {
 	return s.read().device(ctx, id)
 }
 
@@ -94,7 +97,7 @@ type DeviceFilter struct {
 }
 
 // Devices returns the devices that match, by id.
-func (s *Store) Devices(ctx context.Context, f DeviceFilter) ([]Device, error) {
+func (s devices) Devices(ctx context.Context, f DeviceFilter) ([]Device, error) {
 	q := query{text: `SELECT ` + deviceColumns + ` FROM devices d`}
 	if err := f.where(&q); err != nil {
 		return nil, err
@@ -125,7 +128,7 @@ func (f DeviceFilter) where(q *query) error {
 }
 
 // DevicesOf returns those of these devices that are registered, by id.
-func (s *Store) DevicesOf(ctx context.Context, ids []string) ([]Device, error) {
+func (s devices) DevicesOf(ctx context.Context, ids []string) ([]Device, error) {
 	return collect(ctx, s.read(), deviceDest,
 		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, names(ids))
 }
@@ -133,7 +136,7 @@ func (s *Store) DevicesOf(ctx context.Context, ids []string) ([]Device, error) {
 // CreateDevice registers a device with its credential, of which its account
 // hears through set; ErrExists, ErrUnknownProfile. With WithOnce it takes effect
 // once.
-func (s *Store) CreateDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte, set SetAccount) (Device, error) {
+func (s devices) CreateDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte, set SetAccount) (Device, error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
 	if err != nil {
@@ -168,7 +171,7 @@ func (s session) createDevice(ctx context.Context, actor, id string, spec Device
 }
 
 // EnsureDevice returns the device, registered if it was not.
-func (s *Store) EnsureDevice(ctx context.Context, id string) (Device, error) {
+func (s devices) EnsureDevice(ctx context.Context, id string) (Device, error) {
 	d, err := s.Device(ctx, id)
 	if !errors.Is(err, ErrNotFound) {
 		return d, err
@@ -205,7 +208,7 @@ func (s session) register(ctx context.Context, actor, id string, spec DeviceSpec
 
 // SetBlocked blocks or unblocks a device; blocking also asks it to stop what
 // it runs. ErrNotFound.
-func (s *Store) SetBlocked(ctx context.Context, actor, id string, blocked bool) error {
+func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.device(ctx, id); err != nil {
 			return err
@@ -233,7 +236,7 @@ func (s *Store) SetBlocked(ctx context.Context, actor, id string, blocked bool) 
 // MergeAttributes applies a merge patch (RFC 7396) to the device's attributes.
 // ErrTooLarge, and nothing changes, when they would have more than 64 members
 // or 8 KiB, or are no object. ErrNotFound. Without a change nothing is written.
-func (s *Store) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
+func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
 	return s.write(ctx, func(tx session) error {
 		var old json.RawMessage
 		if err := tx.rowOf(ctx, `SELECT attributes FROM devices WHERE id = $1 {lock}`, []any{id}, document{&old}); err != nil {
@@ -262,7 +265,7 @@ type seenRow struct {
 
 // TouchDevices moves last-seen times forward, never back; ids that are not
 // registered are ignored.
-func (s *Store) TouchDevices(ctx context.Context, seen map[string]Seen) error {
+func (s devices) TouchDevices(ctx context.Context, seen map[string]Seen) error {
 	if len(seen) == 0 {
 		return nil
 	}

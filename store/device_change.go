@@ -12,7 +12,7 @@ import (
 // ChangeDevice changes what an operator decides about a device. change is called
 // inside of the transaction, perhaps more than once, and its error ends it.
 // ErrNotFound, ErrUnknownProfile. Without a change nothing is written.
-func (s *Store) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (d Device, err error) {
+func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (d Device, err error) {
 	err = s.write(ctx, func(tx session) error {
 		d, err = one(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 {lock}`, id)
 		if err != nil {

@@ -12,6 +12,23 @@
 // sent and its answer never came: the caller must act as if both could be
 // true. All times are the database's clock, never the caller's.
 //
+// A Store is its parts, one for each noun of the ledger, on one connection. Each has
+// its methods in these files:
+//
+//	pools        pool, idle, moves, occupancy, overview, poolstat, reachable, window
+//	batches      batch, batch_life, counts, queue, reachable, retain_batch
+//	tasks        task, task_bulk, task_filter, task_view, overview, reap
+//	grants       grant, view, claim, renew, result, reap, force, start; ending is what they share
+//	devices      device, device_change, facts, import, removal, reachable, silent; attributes
+//	profiles     profile
+//	credentials  credential, account, token, websession
+//	events       event
+//	replicas     replica, clock
+//	the whole    store, warm, retain, restore
+//
+// Below them: connection (how sessions begin and end), session (what runs statements),
+// dialect, prepared, once, snapshot, step, query and scan; dialer and pulse are the network.
+//
 // Limits: SQLite serves one process (one writer); Postgres is the production
 // promise. Both run one code path; what differs is in dialect.go.
 package store

@@ -2,6 +2,9 @@ package store
 
 import "context"
 
+// events are the activity and audit log.
+type events struct{ *connection }
+
 // EventFilter selects events; a zero field selects all.
 type EventFilter struct {
 	After  int64 // ids above, ascending, unless Newest
@@ -32,7 +35,7 @@ func (f EventFilter) where(q *query) {
 // Events returns the events that match, in the order of their ids. Ids are
 // given before commit: one that was committed late may appear below a higher
 // one that was read before. MarkEvents tells when that is over.
-func (s *Store) Events(ctx context.Context, f EventFilter) ([]Event, error) {
+func (s events) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	q := query{text: `SELECT id, at, kind, actor, pool, batch, task, device, token, detail FROM events`}
 	f.where(&q)
 	order := " ORDER BY id"
@@ -56,7 +59,7 @@ func (s session) record(ctx context.Context, e Event) error {
 
 // RecordRefusal writes an event of somebody who was refused: of its kind there is
 // nothing else that it tells of.
-func (s *Store) RecordRefusal(ctx context.Context, e Event) error {
+func (s events) RecordRefusal(ctx context.Context, e Event) error {
 	e.Kind = "access.refused"
 	return s.write(ctx, func(tx session) error { return tx.record(ctx, e) })
 }
@@ -71,7 +74,7 @@ type EventMark struct {
 // MarkEvents marks the position up to which ids have been given. When that is no
 // further than sent, up to which all was settled before (-1: nothing was), it
 // costs no transaction id.
-func (s *Store) MarkEvents(ctx context.Context, sent int64) (EventMark, error) {
+func (s events) MarkEvents(ctx context.Context, sent int64) (EventMark, error) {
 	var m EventMark
 	// Two statements, in this order: whoever gave an id that the first one
 	// reads had begun before the second one.
@@ -84,6 +87,6 @@ func (s *Store) MarkEvents(ctx context.Context, sent int64) (EventMark, error) {
 
 // EventsSettled says whether all events up to the mark are there to be read:
 // everything that could still commit one of them has ended.
-func (s *Store) EventsSettled(ctx context.Context, m EventMark) (bool, error) {
+func (s events) EventsSettled(ctx context.Context, m EventMark) (bool, error) {
 	return one(ctx, s.read(), only[bool], `SELECT {oldest xid} >= $1`, m.xids)
 }

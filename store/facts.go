@@ -8,17 +8,17 @@ const factSample = 1000
 
 // DevicesWithTag says how many devices were looked at, and whether one of them has a
 // tag of this name.
-func (s *Store) DevicesWithTag(ctx context.Context, name string) (looked int, found bool, err error) {
+func (s devices) DevicesWithTag(ctx context.Context, name string) (looked int, found bool, err error) {
 	return s.lookAt(ctx, "tags", "{keys of tags}", name, name)
 }
 
 // DevicesWithAttribute is DevicesWithTag for what devices say of themselves, by
 // its name, or by the first one of a path.
-func (s *Store) DevicesWithAttribute(ctx context.Context, path, first string) (looked int, found bool, err error) {
+func (s devices) DevicesWithAttribute(ctx context.Context, path, first string) (looked int, found bool, err error) {
 	return s.lookAt(ctx, "attributes", "{keys of attributes}", path, first)
 }
 
-func (s *Store) lookAt(ctx context.Context, column, keys, name, or string) (looked int, found bool, err error) {
+func (s devices) lookAt(ctx context.Context, column, keys, name, or string) (looked int, found bool, err error) {
 	err = s.read().rowOf(ctx, `
 		SELECT count(*), count(CASE WHEN EXISTS (SELECT 1 FROM `+keys+` WHERE k.key = $1 OR k.key = $2) THEN 1 END) > 0
 		FROM (SELECT `+column+` FROM devices ORDER BY id LIMIT $3) AS looked`, []any{name, or, factSample}, &looked, &found)

@@ -17,7 +17,7 @@ type Force struct {
 // cancelled task, and the slot frees with its result or its lease; or the grant
 // ends at once. It returns the grant. ErrNotFound: nobody holds the slot, or
 // not under that token.
-func (s *Store) ForceRelease(ctx context.Context, pool string, slot int, f Force, settle Settle) (Grant, error) {
+func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f Force, settle Settle) (Grant, error) {
 	var released Grant
 	err := s.write(ctx, func(tx session) error {
 		task, err := one(ctx, tx, only[int64], `SELECT g.task FROM grants g WHERE g.pool = $1 AND g.slot = $2`, pool, slot)
@@ -77,7 +77,7 @@ func (s session) force(ctx context.Context, f Force, e ending, settle Settle) er
 
 // GrantByToken returns the grant in force in a pool under this token, for as
 // long as its lease lasts; ErrNotFound.
-func (s *Store) GrantByToken(ctx context.Context, pool string, token int64) (Grant, error) {
+func (s grants) GrantByToken(ctx context.Context, pool string, token int64) (Grant, error) {
 	return one(ctx, s.read(), grantDest,
 		`SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.pool = $1 AND g.token = $2 AND g.lease_until > {now}`, pool, token)
 }

@@ -6,6 +6,10 @@ import (
 	"time"
 )
 
+// grants are the grants of the ledger: claims, renewals, results, lapses, and the views
+// by which they are decided.
+type grants struct{ *connection }
+
 // Grant is a slot in use: one task of one device on one numbered slot.
 type Grant struct {
 	Task        int64
@@ -179,12 +183,12 @@ func (s remaining) Scan(src any) error {
 
 // Grants returns the grants of a pool by slot, those lapsed and not yet
 // reaped included, without Kind and Payload.
-func (s *Store) Grants(ctx context.Context, pool string) ([]Grant, error) {
+func (s grants) Grants(ctx context.Context, pool string) ([]Grant, error) {
 	return collect(ctx, s.read(), grantDest, `SELECT `+heldColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
 }
 
 // LiveLeases says which of these lease ids have a grant. Absent is false.
-func (s *Store) LiveLeases(ctx context.Context, leases []string) (map[string]bool, error) {
+func (s grants) LiveLeases(ctx context.Context, leases []string) (map[string]bool, error) {
 	live := map[string]bool{}
 	if len(leases) == 0 {
 		return live, nil
@@ -198,7 +202,7 @@ func (s *Store) LiveLeases(ctx context.Context, leases []string) (map[string]boo
 }
 
 // EndedLeases are those of these lease ids, given by task, whose grants have ended.
-func (s *Store) EndedLeases(ctx context.Context, leases []TaskLease) ([]string, error) {
+func (s grants) EndedLeases(ctx context.Context, leases []TaskLease) ([]string, error) {
 	if len(leases) == 0 {
 		return nil, nil
 	}
@@ -214,7 +218,7 @@ type TaskLease struct {
 
 // Redeliver counts that the grant is sent once more; ErrNotFound when it is
 // no longer in force under this token.
-func (s *Store) Redeliver(ctx context.Context, task, token int64) (Grant, error) {
+func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error) {
 	var g Grant
 	err := s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET redelivered = redelivered + 1 WHERE task = $1 AND token = $2 AND `+granting, task, token)
@@ -232,7 +236,7 @@ func (s *Store) Redeliver(ctx context.Context, task, token int64) (Grant, error)
 
 // AskCancel notes that the device is asked to stop, unless it was before. A
 // grant that is gone is no error.
-func (s *Store) AskCancel(ctx context.Context, task, token int64, why string) error {
+func (s grants) AskCancel(ctx context.Context, task, token int64, why string) error {
 	return s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, task, token, why)
 		if err != nil || n == 0 {

@@ -15,7 +15,7 @@ type OpenPool struct {
 }
 
 // OpenPools reads them all, at one moment.
-func (s *Store) OpenPools(ctx context.Context) ([]OpenPool, error) {
+func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 	pools, err := collect(ctx, s.read(), func(p *OpenPool) []any { return []any{&p.Name, &p.Free} }, `
 		SELECT name, free FROM (
 			SELECT p.name, p.capacity - (SELECT count(*) FROM grants g WHERE g.pool = p.name) AS free FROM pools p
@@ -32,7 +32,7 @@ func (s *Store) OpenPools(ctx context.Context) ([]OpenPool, error) {
 
 // WaitingHere counts the devices of the pool that could be granted a task now,
 // hold none, and were seen within that time, up to most.
-func (s *Store) WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error) {
+func (s pools) WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error) {
 	n, err := one(ctx, s.read(), only[int], `
 		SELECT count(*) FROM (
 			SELECT DISTINCT t.device
@@ -49,7 +49,7 @@ func (s *Store) WaitingHere(ctx context.Context, pool string, within time.Durati
 // TakeIdleTime returns the time since it was taken last, by whichever replica,
 // and starts it anew. So what the replicas count for such times adds up to all
 // of the time, and no moment is counted twice. 0: less than least has passed.
-func (s *Store) TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error) {
+func (s pools) TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error) {
 	var from, until time.Time
 	err := s.write(ctx, func(tx session) error {
 		t, err := one(ctx, tx, func(t *[2]time.Time) []any { return []any{instant{&t[0]}, instant{&t[1]}} }, `

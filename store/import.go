@@ -52,7 +52,7 @@ const importPart = 1000
 // tokens of those that it rotates end after overlap. Accounts at a broker hear
 // nothing of it. An EntryError with ErrExists names one that exists, if that is
 // refused, or with ErrUnknownProfile one whose profile does not. With WithOnce it takes effect once; a replay gave none.
-func (s *Store) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing Existing, overlap time.Duration) (given []bool, err error) {
+func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing Existing, overlap time.Duration) (given []bool, err error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
 	if err != nil {

@@ -33,7 +33,7 @@ type Resize struct {
 
 // Moves reads what happened in the steps since so long ago, or in fewer where
 // more than most events were logged since.
-func (s *Store) Moves(ctx context.Context, back, step time.Duration, most int64) (Moves, error) {
+func (s pools) Moves(ctx context.Context, back, step time.Duration, most int64) (Moves, error) {
 	from, err := s.movesFrom(ctx, back, most)
 	if err != nil {
 		return Moves{}, err
@@ -72,7 +72,7 @@ type logStart struct {
 	ago time.Duration
 }
 
-func (s *Store) movesFrom(ctx context.Context, back time.Duration, most int64) (logStart, error) {
+func (s pools) movesFrom(ctx context.Context, back time.Duration, most int64) (logStart, error) {
 	var last int64
 	if err := s.read().row(ctx, `SELECT {last event}`, &last); err != nil {
 		return logStart{}, fmt.Errorf("the end of the log: %w", err)
@@ -91,7 +91,7 @@ func (s *Store) movesFrom(ctx context.Context, back time.Duration, most int64) (
 }
 
 // resizes are the changes of pools that were logged above an id.
-func (s *Store) resizes(ctx context.Context, from int64) ([]Resize, error) {
+func (s pools) resizes(ctx context.Context, from int64) ([]Resize, error) {
 	type reading struct {
 		Resize
 		kind, detail, before string

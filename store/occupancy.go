@@ -16,7 +16,7 @@ type Occupancy struct {
 
 // Occupancy reads a pool, its grants and how many devices wait, up to
 // waitingMax: one statement, thus one moment; ErrNotFound.
-func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occupancy, error) {
+func (s pools) Occupancy(ctx context.Context, pool string, waitingMax int) (Occupancy, error) {
 	type reading struct {
 		Occupancy
 		grant Grant
@@ -48,13 +48,13 @@ func (s *Store) Occupancy(ctx context.Context, pool string, waitingMax int) (Occ
 
 // Waiting counts the devices that could be granted a task of the pool now and
 // hold none, up to most.
-func (s *Store) Waiting(ctx context.Context, pool string, most int) (int, error) {
+func (s pools) Waiting(ctx context.Context, pool string, most int) (int, error) {
 	return one(ctx, s.read(), only[int], waitingCount("$1", "$2"), pool, most)
 }
 
 // WaitingByPool counts as Waiting does, in all pools, among so many tasks of
 // each that could start. Pools in which nobody waits are left out.
-func (s *Store) WaitingByPool(ctx context.Context, tasks int) (map[string]int, error) {
+func (s pools) WaitingByPool(ctx context.Context, tasks int) (map[string]int, error) {
 	type reading struct {
 		pool    string
 		waiting int

@@ -42,7 +42,7 @@ func OnceOf(ctx context.Context) *Once {
 // enter keeps a second request with the same key out while one is under way in
 // this process: on SQLite it would only wait for the connection. leave is
 // never nil.
-func (s *Store) enter(once *Once) (leave func(), err error) {
+func (s *connection) enter(once *Once) (leave func(), err error) {
 	if once == nil {
 		return func() {}, nil
 	}

@@ -14,7 +14,7 @@ type PoolUse struct {
 }
 
 // PoolUses reads how full all pools are, by name, in one moment.
-func (s *Store) PoolUses(ctx context.Context) ([]PoolUse, error) {
+func (s pools) PoolUses(ctx context.Context) ([]PoolUse, error) {
 	return collect(ctx, s.read(), func(u *PoolUse) []any { return []any{&u.Pool, &u.Capacity, &u.Held} }, `
 		SELECT p.name, p.capacity, (SELECT count(*) FROM grants g WHERE g.pool = p.name)
 		FROM pools p WHERE p.deleted_at IS NULL ORDER BY p.name`)
@@ -30,7 +30,7 @@ type PoolView struct {
 
 // PoolViews reads up to limit pools by name, those after the one named, in one
 // moment. Its work does not grow with the number of pools or tasks.
-func (s *Store) PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]PoolView, error) {
+func (s pools) PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]PoolView, error) {
 	return collect(ctx, s.read(), func(v *PoolView) []any {
 		return append(poolDest(&v.Pool), &v.Held, &v.Waiting, maybe{&v.Oldest})
 	}, `
@@ -63,7 +63,7 @@ type TaskCounts struct {
 
 // TaskCounts counts tasks by state, of one pool or, with an empty name, of all,
 // and slots held up to heldMax. It reads the counts of batches, never the tasks.
-func (s *Store) TaskCounts(ctx context.Context, pool string, heldMax int) (TaskCounts, error) {
+func (s tasks) TaskCounts(ctx context.Context, pool string, heldMax int) (TaskCounts, error) {
 	type count struct {
 		state TaskState
 		n     int64
@@ -103,7 +103,7 @@ type ErrorCount struct {
 
 // TopErrors groups the errors of the tasks of a batch that failed or timed out,
 // most frequent first. It looks at no more than sample of them in each state.
-func (s *Store) TopErrors(ctx context.Context, batch int64, sample, limit int) ([]ErrorCount, error) {
+func (s tasks) TopErrors(ctx context.Context, batch int64, sample, limit int) ([]ErrorCount, error) {
 	const latest = `SELECT * FROM (SELECT error FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
 	return collect(ctx, s.planned(), func(e *ErrorCount) []any { return []any{&e.Error, &e.Tasks} }, `
 		SELECT substr(error, 1, 200) AS text, count(*) AS n FROM (`+

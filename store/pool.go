@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// pools are the pools of the ledger, and how they are used.
+type pools struct{ *connection }
+
 // Pool is a set of Capacity slots, numbered 0..Capacity-1.
 type Pool struct {
 	Name        string
@@ -57,7 +60,7 @@ func poolDest(p *Pool) []any {
 }
 
 // Pool returns one pool; ErrNotFound.
-func (s *Store) Pool(ctx context.Context, name string) (Pool, error) {
+func (s pools) Pool(ctx context.Context, name string) (Pool, error) {
 	return s.read().pool(ctx, name)
 }
 
@@ -66,14 +69,14 @@ func (s session) pool(ctx context.Context, name string) (Pool, error) {
 }
 
 // Pools returns up to limit pools by name, those after the one named.
-func (s *Store) Pools(ctx context.Context, after string, limit int) ([]Pool, error) {
+func (s pools) Pools(ctx context.Context, after string, limit int) ([]Pool, error) {
 	return collect(ctx, s.read(), poolDest,
 		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, after, limit)
 }
 
 // ChangedPools returns the pools that were created or changed within that time,
 // by the database's clock at the change, not at its COMMIT.
-func (s *Store) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
+func (s pools) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
 	// As a query of its own the clock is read once, and the index serves.
 	return collect(ctx, s.read(), poolDest,
 		`SELECT `+poolColumns+` FROM pools WHERE updated_at >= (SELECT {now}) - $1 * {ms} AND deleted_at IS NULL ORDER BY name`, within.Milliseconds())
@@ -81,7 +84,7 @@ func (s *Store) ChangedPools(ctx context.Context, within time.Duration) ([]Pool,
 
 // PutPool creates the pool or changes it. Without a change nothing is written
 // and the version stays.
-func (s *Store) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (p Pool, created bool, err error) {
+func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (p Pool, created bool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
 		p, created, err = putPool(ctx, tx, actor, name, old, spec, "")
 		return err
@@ -95,7 +98,7 @@ func (s *Store) PutPool(ctx context.Context, actor, name string, spec PoolSpec) 
 // ChangePool changes a pool that exists; note says why, and may be empty: it is
 // kept in the audit log, and with the pool while it is paused. change is called inside of the transaction, perhaps more than once,
 // and its error ends it. ErrNotFound.
-func (s *Store) ChangePool(ctx context.Context, actor, name, note string, change func(*PoolSpec) error) (p Pool, err error) {
+func (s pools) ChangePool(ctx context.Context, actor, name, note string, change func(*PoolSpec) error) (p Pool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
 			return ErrNotFound
@@ -112,7 +115,7 @@ func (s *Store) ChangePool(ctx context.Context, actor, name, note string, change
 
 // DeletePool takes a pool away of which nothing is open, with its batches kept.
 // ErrNotFound, ErrOpenTasks.
-func (s *Store) DeletePool(ctx context.Context, actor, name string) error {
+func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 	return s.withPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
 			return ErrNotFound
@@ -139,7 +142,7 @@ func (s *Store) DeletePool(ctx context.Context, actor, name string) error {
 // withPool runs change on a pool, nil when there is none of the name, with the
 // pool's lock held alone. Claims hold it shared: a claim counts slots either
 // against the old capacity and commits before, or against the new one.
-func (s *Store) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
+func (s pools) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
 		if err := tx.lockPool(ctx, name); err != nil {
 			return err

@@ -16,7 +16,7 @@ type PoolStat struct {
 
 // PoolStats reads all pools. It is exact, and costs one pass over the counts of
 // all batches and over the grants: for a scrape, not for a request.
-func (s *Store) PoolStats(ctx context.Context) ([]PoolStat, error) {
+func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	type reading struct {
 		PoolStat
 		state    TaskState

@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// profiles are the policies that devices share.
+type profiles struct{ *connection }
+
 // Profile is a set of policies that devices share.
 type Profile struct {
 	Name      string
@@ -25,7 +28,7 @@ func profileDest(p *Profile) []any {
 }
 
 // Profile returns one profile; ErrNotFound.
-func (s *Store) Profile(ctx context.Context, name string) (Profile, error) {
+func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
 	return s.read().profile(ctx, name, "")
 }
 
@@ -34,13 +37,13 @@ func (s session) profile(ctx context.Context, name, lock string) (Profile, error
 }
 
 // Profiles returns up to limit profiles by name, those after the one named.
-func (s *Store) Profiles(ctx context.Context, after string, limit int) ([]Profile, error) {
+func (s profiles) Profiles(ctx context.Context, after string, limit int) ([]Profile, error) {
 	return collect(ctx, s.read(), profileDest, `SELECT `+profileColumns+` FROM profiles p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, after, limit)
 }
 
 // PutProfile creates a profile or replaces its policies, which must be valid.
 // Without a change nothing is written and the version stays.
-func (s *Store) PutProfile(ctx context.Context, actor, name string, limits json.RawMessage) (p Profile, created bool, err error) {
+func (s profiles) PutProfile(ctx context.Context, actor, name string, limits json.RawMessage) (p Profile, created bool, err error) {
 	err = s.write(ctx, func(tx session) error {
 		p, err = tx.profile(ctx, name, "{lock}")
 		if err == nil && bytes.Equal(p.Limits, limits) {
@@ -73,7 +76,7 @@ func (s *Store) PutProfile(ctx context.Context, actor, name string, limits json.
 }
 
 // DeleteProfile takes a profile away that no device has. ErrNotFound, ErrInUse.
-func (s *Store) DeleteProfile(ctx context.Context, actor, name string) error {
+func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 	err := s.write(ctx, func(tx session) error {
 		// A transaction that gives it to a device holds the row, or sees that it is gone.
 		if _, err := tx.profile(ctx, name, "{lock}"); err != nil {

@@ -30,7 +30,7 @@ type Queue struct {
 // errDryRun rolls a transaction back that did all it should.
 var errDryRun = errors.New("dry run")
 
-func (s *Store) createBatch(ctx context.Context, plain *sqlx.Tx, actor string, b Batch, q Queue) (Batch, error) {
+func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, actor string, b Batch, q Queue) (Batch, error) {
 	tx := session{plain, s.dialect, s.accounts}
 	if s.bulk != "" {
 		if _, err := tx.exec(ctx, s.bulk); err != nil {
@@ -70,7 +70,7 @@ func (n queued) String() string {
 	return fmt.Sprintf("tasks=%d skipped=%d", n.total, n.skipped)
 }
 
-func (s *Store) queue(ctx context.Context, plain *sqlx.Tx, id int64, b Batch, q Queue) (n queued, err error) {
+func (s batches) queue(ctx context.Context, plain *sqlx.Tx, id int64, b Batch, q Queue) (n queued, err error) {
 	tx := session{plain, s.dialect, s.accounts}
 	if q.Tasks == nil {
 		n.total, err = tx.insertSelected(ctx, id, b, q.Tags)
@@ -116,7 +116,7 @@ func (s session) unknownOf(ctx context.Context, id int64) (u Unknown, err error)
 	return u, nil
 }
 
-func (s *Store) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (n queued, err error) {
+func (s batches) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (n queued, err error) {
 	insert, err := tx.PrepareContext(ctx, s.addTasks)
 	if err != nil {
 		return n, err

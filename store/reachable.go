@@ -55,7 +55,7 @@ type ReachablePage struct {
 // PoolsWithWork returns those of these pools in which something waits and could
 // be granted, with or without a free slot; none as long as no device can be told of anything.
 // A task that runs counts as waiting: whether more does, a search finds out.
-func (s *Store) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
+func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.read(), only[string], `
 		SELECT p.name FROM {names} JOIN pools p ON p.name = names.name
 		WHERE p.deleted_at IS NULL AND p.paused IS FALSE AND p.capacity > 0 AND `+granting+`
@@ -77,7 +77,7 @@ type OpenBatch struct {
 // OpenBatches returns up to limit batches of the pool of which something waits,
 // by id, those after the one given. Its cost depends on how many it returns, not
 // on their tasks.
-func (s *Store) OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]OpenBatch, error) {
+func (s batches) OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]OpenBatch, error) {
 	found, err := collect(ctx, s.read(), func(b *OpenBatch) []any { return []any{&b.ID, &b.Running} }, openBatches(), pool, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("looking for batches of pool %s: %w", pool, err)
@@ -101,7 +101,7 @@ func openBatches() string {
 
 // ReachableDevices looks at the next tasks of a batch, in its order, and returns those of
 // devices that could start one now, hold no slot and can be told.
-func (s *Store) ReachableDevices(ctx context.Context, search ReachableSearch) (ReachablePage, error) {
+func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (ReachablePage, error) {
 	type reading struct {
 		ReachableDevice
 		mark Mark

@@ -33,7 +33,7 @@ func (l Lapses) rows() (rows string, latest time.Time) {
 // another one ends, renews or takes a result for is left to that one. A grant
 // that cannot be ended keeps no other one waiting; what was reaped is returned
 // beside the error.
-func (s *Store) Reap(ctx context.Context, lapses Lapses, limit int, settle Settle) ([]Reaped, error) {
+func (s grants) Reap(ctx context.Context, lapses Lapses, limit int, settle Settle) ([]Reaped, error) {
 	rows, latest := lapses.rows()
 	tasks, err := collect(ctx, s.read(), only[int64], `
 		SELECT g.task FROM {lapses} JOIN grants g ON g.lease_ms = lapses.lease_ms
@@ -59,7 +59,7 @@ func (s *Store) Reap(ctx context.Context, lapses Lapses, limit int, settle Settl
 
 // reap ends the grants of these tasks that are still lapsed, in one
 // transaction.
-func (s *Store) reap(ctx context.Context, tasks []int64, lapses Lapses, settle Settle) ([]Reaped, error) {
+func (s grants) reap(ctx context.Context, tasks []int64, lapses Lapses, settle Settle) ([]Reaped, error) {
 	var endings []ending
 	err := s.write(ctx, func(tx session) (err error) {
 		endings, err = tx.lapsed(ctx, tasks, lapses)
@@ -112,7 +112,7 @@ func (s session) lapsed(ctx context.Context, tasks []int64, lapses Lapses) ([]en
 
 // NextLapse returns how long it is until the next lease ends; false: no grant is
 // in force. Below 0 it has ended, and was not taken back yet.
-func (s *Store) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
+func (s grants) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	var ends, now time.Time
 	err = s.read().row(ctx, `
 		SELECT lease_until, {now} FROM grants ORDER BY lease_until LIMIT 1`, instant{&ends}, instant{&now})
@@ -127,7 +127,7 @@ func (s *Store) NextLapse(ctx context.Context) (left time.Duration, found bool, 
 
 // Expire ends up to limit tasks that were not granted before their batch's
 // NotAfter, and says how many.
-func (s *Store) Expire(ctx context.Context, limit int) (int, error) {
+func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 	expired := 0
 	err := s.write(ctx, func(tx session) (err error) {
 		expired, err = tx.endWaiting(ctx, `b.not_after <= {now}`, Expired, "reaper", limit)

@@ -11,7 +11,7 @@ type Removal struct {
 // DeleteDevice forgets a device and its credentials. Its open tasks are
 // cancelled with it; without cancel they are ErrOpenTasks. A grant in force
 // stays in force. Tasks, attempts and events are kept. ErrNotFound.
-func (s *Store) DeleteDevice(ctx context.Context, actor, id string, cancel bool) (Removal, error) {
+func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancel bool) (Removal, error) {
 	var removed Removal
 	err := s.write(ctx, func(tx session) (err error) {
 		removed, err = tx.deleteDevice(ctx, actor, id, cancel)

@@ -20,7 +20,7 @@ const due = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_until < g.m
 
 // Renew extends leases that are due, and reports all; one outcome per renewal,
 // in their order.
-func (s *Store) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome, error) {
+func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome, error) {
 	if len(renewals) == 0 {
 		return nil, nil
 	}

@@ -10,6 +10,9 @@ import (
 // replicaKept is how long a replica that ended without removing itself is remembered.
 const replicaKept = time.Hour
 
+// replicas are the processes that share the ledger, and the clocks they compare.
+type replicas struct{ *connection }
+
 // Replica is one process, as of its last heartbeat.
 type Replica struct {
 	ID, Host, Address, Version string
@@ -30,7 +33,7 @@ type Heartbeat struct {
 
 // RecordHeartbeat stores a heartbeat, and forgets replicas that sent none for an
 // hour.
-func (s *Store) RecordHeartbeat(ctx context.Context, beat Heartbeat) error {
+func (s replicas) RecordHeartbeat(ctx context.Context, beat Heartbeat) error {
 	var reaped *int64
 	if beat.Reaped != nil {
 		ms := beat.Reaped.Milliseconds()
@@ -54,7 +57,7 @@ func (s *Store) RecordHeartbeat(ctx context.Context, beat Heartbeat) error {
 }
 
 // RemoveReplica forgets a replica that ends.
-func (s *Store) RemoveReplica(ctx context.Context, id string) error {
+func (s replicas) RemoveReplica(ctx context.Context, id string) error {
 	return s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `DELETE FROM replicas WHERE id = $1`, id)
 		return err
@@ -63,7 +66,7 @@ func (s *Store) RemoveReplica(ctx context.Context, id string) error {
 
 // Replicas returns those that sent a heartbeat within the last hour and did
 // not end since, the oldest first, and the ledger's time.
-func (s *Store) Replicas(ctx context.Context) (list []Replica, now time.Time, err error) {
+func (s replicas) Replicas(ctx context.Context) (list []Replica, now time.Time, err error) {
 	type reading struct {
 		Replica
 		state string
@@ -90,7 +93,7 @@ type Tallies struct {
 }
 
 // ReplicaTallies reads the tallies of all replicas.
-func (s *Store) ReplicaTallies(ctx context.Context) ([]Tallies, error) {
+func (s replicas) ReplicaTallies(ctx context.Context) ([]Tallies, error) {
 	type reading struct {
 		Tallies
 		started, seen time.Time

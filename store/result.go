@@ -20,7 +20,7 @@ const (
 // in a transaction of its own: a bad one never fails its neighbours. One
 // outcome per result, in their order; an outcome without Err is committed.
 // Results of one task are taken in their order.
-func (s *Store) RecordResults(ctx context.Context, results []Result, settle Settle) []ResultOutcome {
+func (s grants) RecordResults(ctx context.Context, results []Result, settle Settle) []ResultOutcome {
 	outcomes := make([]ResultOutcome, len(results))
 	byTask := map[int64][]int{}
 	for i, r := range results {
@@ -42,7 +42,7 @@ func (s *Store) RecordResults(ctx context.Context, results []Result, settle Sett
 	return outcomes
 }
 
-func (s *Store) recordResult(ctx context.Context, r Result, settle Settle) ResultOutcome {
+func (s grants) recordResult(ctx context.Context, r Result, settle Settle) ResultOutcome {
 	var outcome ResultOutcome
 	err := rescue.Call(func() error {
 		return s.write(ctx, func(tx session) (err error) {

@@ -12,7 +12,7 @@ import (
 // transaction takes tasks of one batch and takes them out of its counts, so that
 // these are exact at any moment. A batch of which one task is open, or ended
 // since, stays whole.
-func (s *Store) retainBatches(ctx context.Context, keep time.Duration, limit int) (tasks, batches int64, err error) {
+func (s batches) retainBatches(ctx context.Context, keep time.Duration, limit int) (tasks, batches int64, err error) {
 	for batch := int64(0); tasks+batches < int64(limit); {
 		var removed int64
 		var gone bool

@@ -5,13 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"fmt"
-
-	"github.com/jmoiron/sqlx"
 )
-
-// maxTries bounds how often a transaction is tried that the server undoes.
-const maxTries = 3
 
 // database is a connection pool or a transaction, prepared or not.
 type database interface {
@@ -24,58 +18,6 @@ type session struct {
 	database
 	dialect
 	accounts bool
-}
-
-// read is for single statements, each one consistent reading.
-func (s *Store) read() session {
-	if s.prepared == nil {
-		return s.planned()
-	}
-	return session{reader{s.prepared, s, false}, s.dialect, s.accounts}
-}
-
-// write runs change in one transaction and commits it. Whatever change read
-// or set outside must be set anew by each run: it is run again when the
-// server undid it (deadlock, serialization).
-func (s *Store) write(ctx context.Context, change func(session) error) error {
-	for try := 1; ; try++ {
-		s.prepared.prepareNoted(ctx)
-		err := s.writeOnce(ctx, s.db, func(tx *sqlx.Tx) error {
-			return change(session{s.prepared.in(tx), s.dialect, s.accounts})
-		})
-		if err == nil || try == maxTries || !retryable(err) {
-			return err
-		}
-	}
-}
-
-// writeOnce prepares nothing by itself: COPY and SET come this way.
-func (s *Store) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sqlx.Tx) error) error {
-	tx, err := db.BeginTxx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("beginning a transaction: %w", err)
-	}
-	defer tx.Rollback()
-	if err := change(tx); err != nil {
-		return err
-	}
-	return commit(ctx, tx)
-}
-
-// commit tells a COMMIT that failed from one whose answer never came.
-func commit(ctx context.Context, tx *sqlx.Tx) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("before commit: %w", err)
-	}
-	err := tx.Commit()
-	switch {
-	case err == nil:
-		return nil
-	case refused(err):
-		return fmt.Errorf("committing: %w", err)
-	default:
-		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
-	}
 }
 
 // exec returns the number of rows changed.

@@ -16,7 +16,7 @@ type Silence struct {
 // Silent looks at the devices that match, up to the filter's limit, by id, and
 // returns the first shown of them that were not seen for so long, or never. What
 // is looked at stays in the database.
-func (s *Store) Silent(ctx context.Context, f DeviceFilter, since time.Duration, shown int) (Silence, error) {
+func (s devices) Silent(ctx context.Context, f DeviceFilter, since time.Duration, shown int) (Silence, error) {
 	q := query{text: `SELECT d.id, d.last_seen FROM devices d`}
 	if err := f.where(&q); err != nil {
 		return Silence{}, err

@@ -26,7 +26,7 @@ func (m Snapshot) String() string { return fmt.Sprintf("%d.%d", m.Event, m.Below
 // InOneSnapshot runs read, whose readings with the ctx that it is given all see
 // the same snapshot. They must come one after another, and nothing may be written
 // with that ctx. It keeps a connection until read returns.
-func (s *Store) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at Snapshot) error) error {
+func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at Snapshot) error) error {
 	select {
 	case s.snapshots <- struct{}{}:
 		defer func() { <-s.snapshots }()
@@ -44,10 +44,10 @@ func (s *Store) InOneSnapshot(ctx context.Context, read func(ctx context.Context
 	})
 }
 
-type snapshotKey struct{ of *Store }
+type snapshotKey struct{ of *connection }
 
 // snapshotOf is the transaction of the snapshot that ctx is in, if it is in one.
-func (s *Store) snapshotOf(ctx context.Context) (tx session, inside bool) {
+func (s *connection) snapshotOf(ctx context.Context) (tx session, inside bool) {
 	tx, inside = ctx.Value(snapshotKey{s}).(session)
 	return tx, inside
 }
@@ -55,7 +55,7 @@ func (s *Store) snapshotOf(ctx context.Context) (tx session, inside bool) {
 // reader runs queries in the snapshot that ctx is in, or as they are.
 type reader struct {
 	database
-	of      *Store
+	of      *connection
 	planned bool // as in planned
 }
 

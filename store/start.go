@@ -68,7 +68,7 @@ func startsOf(condition, end string) string {
 // Starts returns up to limit starts of a pool, the highest tokens first, those
 // below a token (0: from the newest on). They are in the order of their times
 // but for claims that ran at once.
-func (s *Store) Starts(ctx context.Context, pool string, before int64, limit int) ([]Start, error) {
+func (s grants) Starts(ctx context.Context, pool string, before int64, limit int) ([]Start, error) {
 	if before == 0 {
 		before = 1 << 53
 	}
@@ -85,7 +85,7 @@ func startsText() string {
 }
 
 // StartOf returns the start that a lease id had; ErrNotFound: it never started.
-func (s *Store) StartOf(ctx context.Context, task int64, lease string) (Start, error) {
+func (s grants) StartOf(ctx context.Context, task int64, lease string) (Start, error) {
 	found, err := collect(ctx, s.read(), startDest, startsOf(`task = $1 AND lease = $2`, ``), task, lease)
 	if err != nil {
 		return Start{}, fmt.Errorf("whether lease %s started: %w", lease, err)
@@ -98,7 +98,7 @@ func (s *Store) StartOf(ctx context.Context, task int64, lease string) (Start, e
 
 // Limited returns who has policies: pools, batches with work left, and profiles in
 // the pools where one of their devices holds a slot.
-func (s *Store) Limited(ctx context.Context) ([]Limited, error) {
+func (s grants) Limited(ctx context.Context) ([]Limited, error) {
 	return collect(ctx, s.read(), func(l *Limited) []any { return []any{&l.Pool, &l.Batch, &l.Profile, document{&l.Limits}} }, `
 		SELECT name, 0, '', limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL
 		UNION ALL

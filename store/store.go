@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -20,18 +19,31 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// Store is the ledger in one database. It is safe for concurrent use.
+// Store is the ledger in one database. It is safe for concurrent use. It is opened,
+// migrated, kept warm and closed as a whole; all else are the methods of its parts,
+// one for each noun of the ledger. doc.go says which files belong to which.
 type Store struct {
-	db        *sqlx.DB
-	slow      *sqlx.DB      // for what takes long: COPY, migrations; may be db
-	looking   *sqlx.DB      // for snapshots; may be db
-	prepared  *prepared     // nil: statements run as they are
-	pulse     *pulse        // nil: there is no network in between
-	running   sync.Map      // requests under way that take effect once, by owner and key
-	accounts  bool          // changes of devices are noted for their accounts
-	snapshots chan struct{} // as many as are read at once
-	warm      warmth
-	dialect
+	*connection
+	pools
+	batches
+	tasks
+	grants
+	devices
+	profiles
+	credentials
+	events
+	replicas
+	warm warmth
+}
+
+// storeOn is the ledger with all its parts on one connection.
+func storeOn(c *connection) *Store {
+	return &Store{
+		connection: c,
+		pools:      pools{c}, batches: batches{c}, tasks: tasks{c}, grants: grants{c},
+		devices: devices{c}, profiles: profiles{c}, credentials: credentials{c},
+		events: events{c}, replicas: replicas{c},
+	}
 }
 
 // Options are the limits of a Postgres connection; zero values are the
@@ -99,7 +111,7 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	if err := errors.Join(err, slowErr, beatingErr); err != nil {
 		return nil, err
 	}
-	return opened(ctx, &Store{
+	return opened(ctx, &connection{
 		db: db, slow: slow, looking: db, prepared: newPrepared(db), dialect: postgres(), pulse: newPulse(beating, own, all), //nolint:contextcheck // it lives as long as the store
 	})
 }
@@ -169,7 +181,7 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), db.Close())
 	}
-	return opened(ctx, &Store{db: db, slow: db, looking: looking, dialect: sqliteDialect()})
+	return opened(ctx, &connection{db: db, slow: db, looking: looking, dialect: sqliteDialect()})
 }
 
 // keepPrivate makes the file, or takes the rights of others from it: it holds hashes of
@@ -193,8 +205,9 @@ func openFile(dsn string, most int) (*sqlx.DB, error) {
 	return db, nil
 }
 
-func opened(ctx context.Context, s *Store) (*Store, error) {
-	s.snapshots = make(chan struct{}, snapshotsMost)
+func opened(ctx context.Context, c *connection) (*Store, error) {
+	c.snapshots = make(chan struct{}, snapshotsMost)
+	s := storeOn(c)
 	if err := s.Ping(ctx); err != nil {
 		return nil, errors.Join(err, s.Close()) //nolint:contextcheck // closing goes on without it
 	}

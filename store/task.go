@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// tasks are the tasks of the ledger, one by one and as filters select them.
+type tasks struct{ *connection }
+
 // TaskState is where a task stands. Dispatched is derived: the task is
 // pending in its table and has a row in grants.
 type TaskState string
@@ -144,7 +147,7 @@ func attemptDest(a *Attempt) []any {
 
 // Task returns a task, its grant (nil: none) and its ended attempts, oldest
 // first; ErrNotFound.
-func (s *Store) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, error) {
+func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, error) {
 	type reading struct {
 		Task
 		grant Grant
@@ -166,7 +169,7 @@ func (s *Store) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, er
 
 // CancelTask cancels a waiting task at once, and asks the device of a granted
 // one to stop. A task that has ended stays as it is; no error. ErrNotFound.
-func (s *Store) CancelTask(ctx context.Context, actor string, id int64) (Task, error) {
+func (s tasks) CancelTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {
 		if err := tx.cancel(ctx, actor, id); err != nil {

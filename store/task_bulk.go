@@ -27,7 +27,7 @@ const (
 // CancelTasks cancels up to limit of the tasks that match and have not ended;
 // running ones are asked to stop. It takes them in chunks, each a transaction
 // of its own: what is done stays done beside an error, and again does no harm.
-func (s *Store) CancelTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
+func (s tasks) CancelTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
 	return s.inChunks(ctx, f, open, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.cancelAll(ctx, actor, tasks, done)
 	})
@@ -36,7 +36,7 @@ func (s *Store) CancelTasks(ctx context.Context, actor string, f TaskFilter, lim
 // RetryTasks makes up to limit of the tasks that match pending again, those
 // that ended without success in a batch that still goes on. Each may be tried
 // once more at least. It takes them as CancelTasks does.
-func (s *Store) RetryTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
+func (s tasks) RetryTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
 	return s.inChunks(ctx, f, retriable, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.retryAll(ctx, actor, tasks, done)
 	})
@@ -44,16 +44,16 @@ func (s *Store) RetryTasks(ctx context.Context, actor string, f TaskFilter, limi
 
 // CountCancellable and CountRetriable say how many tasks CancelTasks and
 // RetryTasks would take, without a limit.
-func (s *Store) CountCancellable(ctx context.Context, f TaskFilter) (int64, error) {
+func (s tasks) CountCancellable(ctx context.Context, f TaskFilter) (int64, error) {
 	return s.countMatching(ctx, f, open)
 }
 
 // CountRetriable is described at CountCancellable.
-func (s *Store) CountRetriable(ctx context.Context, f TaskFilter) (int64, error) {
+func (s tasks) CountRetriable(ctx context.Context, f TaskFilter) (int64, error) {
 	return s.countMatching(ctx, f, retriable)
 }
 
-func (s *Store) countMatching(ctx context.Context, f TaskFilter, cond string) (int64, error) {
+func (s tasks) countMatching(ctx context.Context, f TaskFilter, cond string) (int64, error) {
 	q := query{text: `SELECT count(*) FROM ` + taskTables, conds: []string{cond}}
 	if err := s.matching(ctx, &q, f); err != nil {
 		return 0, err
@@ -62,7 +62,7 @@ func (s *Store) countMatching(ctx context.Context, f TaskFilter, cond string) (i
 	return one(ctx, s.planned(), only[int64], text, args...)
 }
 
-func (s *Store) inChunks(ctx context.Context, f TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (BulkResult, error) {
+func (s tasks) inChunks(ctx context.Context, f TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (BulkResult, error) {
 	var total BulkResult
 	for taken := 0; taken < limit; {
 		f.Limit = min(bulkChunk, limit-taken)
@@ -84,7 +84,7 @@ func (s *Store) inChunks(ctx context.Context, f TaskFilter, cond string, limit i
 
 // chunk changes the next tasks in one transaction. change locks them in the order
 // of their ids, as everywhere, so that nobody waits in a circle.
-func (s *Store) chunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
+func (s tasks) chunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
 	q := query{text: `SELECT t.id FROM ` + taskTables, conds: []string{cond}}
 	if err := s.matching(ctx, &q, f); err != nil {
 		return nil, done, err
@@ -173,7 +173,7 @@ func (s session) recordTasks(ctx context.Context, kind, actor string, tasks []in
 // RetryTask makes one task pending again, as RetryTasks does; one that has not
 // ended stays as it is. ErrNotFound; ErrNotRetriable when it succeeded, or its
 // batch is over.
-func (s *Store) RetryTask(ctx context.Context, actor string, id int64) (Task, error) {
+func (s tasks) RetryTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {
 		if err := tx.retryAll(ctx, actor, []int64{id}, &BulkResult{}); err != nil {

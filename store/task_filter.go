@@ -26,7 +26,7 @@ const fewBatches = 100
 // a rare one are named, so that the plan is made for how many tasks these have,
 // and not for how many a batch has on average. One that is created meanwhile is
 // not found yet.
-func (s *Store) matching(ctx context.Context, q *query, f TaskFilter) error {
+func (s tasks) matching(ctx context.Context, q *query, f TaskFilter) error {
 	f.where(q)
 	if f.Kind == "" || f.Batch != 0 {
 		return nil
@@ -92,7 +92,7 @@ func cut(text string, runes int) string {
 }
 
 // Tasks returns the tasks that match, by id.
-func (s *Store) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
+func (s tasks) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
 	q := query{text: `SELECT ` + taskColumns + ` FROM ` + taskTables}
 	if err := s.matching(ctx, &q, f); err != nil {
 		return nil, err
@@ -100,7 +100,3 @@ func (s *Store) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
 	text, args := q.end(" ORDER BY t.id", f.Limit)
 	return collect(ctx, s.planned(), taskDest, text, args...)
 }
-
-// planned plans each statement for the values it is given: which index serves
-// a filter depends on how many rows have that value.
-func (s *Store) planned() session { return session{reader{s.db, s, true}, s.dialect, s.accounts} }

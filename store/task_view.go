@@ -2,12 +2,9 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/jmoiron/sqlx"
 )
 
 // TaskView is all that says why a task runs or does not: one moment.
@@ -27,7 +24,7 @@ type TaskView struct {
 
 // TaskView reads what concerns one task; ErrNotFound. Its cost depends on the
 // open tasks of its device and the slots of its pool, not on what else there is.
-func (s *Store) TaskView(ctx context.Context, id int64) (TaskView, error) {
+func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 	var v TaskView
 	err := s.atOnce(ctx, func(tx session) (err error) {
 		v, err = tx.taskView(ctx, id)
@@ -87,22 +84,4 @@ func (s session) history(ctx context.Context, v *TaskView) error {
 		return fmt.Errorf("who cancelled it: %w", err)
 	}
 	return nil
-}
-
-// atOnce runs several readings of one moment, though each reads the clock anew.
-func (s *Store) atOnce(ctx context.Context, read func(session) error) error {
-	if tx, inside := s.snapshotOf(ctx); inside {
-		return read(tx)
-	}
-	return s.atOnceOn(ctx, s.db, read)
-}
-
-func (s *Store) atOnceOn(ctx context.Context, db *sqlx.DB, read func(session) error) error {
-	s.prepared.prepareNoted(ctx)
-	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: s.snapshot})
-	if err != nil {
-		return fmt.Errorf("beginning a transaction: %w", err)
-	}
-	defer tx.Rollback()
-	return read(session{s.prepared.in(tx), s.dialect, s.accounts})
 }

@@ -18,7 +18,7 @@ func tokenDest(t *Token) []any {
 
 // TokenByHash returns the token whose secret has this SHA-256; ErrNotFound
 // when there is none, or it has expired or was revoked.
-func (s *Store) TokenByHash(ctx context.Context, hash []byte) (Token, error) {
+func (s credentials) TokenByHash(ctx context.Context, hash []byte) (Token, error) {
 	return one(ctx, s.read(), tokenDest, `
 		SELECT `+tokenColumns+` FROM tokens k WHERE hash = $1 AND `+validToken, hash)
 }
@@ -31,7 +31,7 @@ func ownActors() []string {
 // CreateToken keeps an operator's credential by the SHA-256 of its secret. ErrExists
 // when the same secret is there already, or somebody acts by that name: a token
 // that is valid, a device or the dispatcher itself. With WithOnce it takes effect once.
-func (s *Store) CreateToken(ctx context.Context, actor string, t Token, hash []byte) (Token, error) {
+func (s credentials) CreateToken(ctx context.Context, actor string, t Token, hash []byte) (Token, error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
 	if err != nil {
@@ -69,7 +69,7 @@ func (s session) freeName(ctx context.Context, name string) error {
 
 // OperatorTokens returns up to limit operator tokens that were not revoked, by
 // id, those after the one named.
-func (s *Store) OperatorTokens(ctx context.Context, after int64, limit int) ([]Token, error) {
+func (s credentials) OperatorTokens(ctx context.Context, after int64, limit int) ([]Token, error) {
 	return collect(ctx, s.read(), tokenDest, `
 		SELECT `+tokenColumns+` FROM tokens
 		WHERE id > $1 AND device = '' AND revoked_at IS NULL ORDER BY id LIMIT $2`, after, clampLimit(limit))
@@ -77,7 +77,7 @@ func (s *Store) OperatorTokens(ctx context.Context, after int64, limit int) ([]T
 
 // RevokeToken ends an operator token at once for whoever asks the ledger.
 // ErrNotFound when there is none, or it was revoked before.
-func (s *Store) RevokeToken(ctx context.Context, actor string, id int64) (Token, error) {
+func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (Token, error) {
 	var t Token
 	err := s.write(ctx, func(tx session) (err error) {
 		t, err = one(ctx, tx, tokenDest, `

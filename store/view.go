@@ -44,7 +44,7 @@ func candidateDest(c *Candidate) []any {
 // one view per device, in their order; a device that is named twice has the same
 // one twice. The candidates of a device are the best open task of each batch:
 // eligible before waiting ones, then by priority, then by age.
-func (s *Store) Views(ctx context.Context, devices []string) ([]View, error) {
+func (s grants) Views(ctx context.Context, devices []string) ([]View, error) {
 	return s.read().views(ctx, devices, 0)
 }
 

@@ -103,7 +103,7 @@ type openingRow struct {
 // RefreshWindows computes up to limit openings anew, of batches and of pools,
 // that are over or soon not known far enough, and says how many. Until then
 // nothing starts in them: being late only delays. Safe on every replica at once.
-func (s *Store) RefreshWindows(ctx context.Context, limit int) (int, error) {
+func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
 	due, err := one(ctx, s.read(), only[bool], `
 		SELECT EXISTS (SELECT 1 FROM batches WHERE windows_due <= (SELECT {now})) OR EXISTS (SELECT 1 FROM pools WHERE windows_due <= (SELECT {now}))`)
 	if err != nil || !due {
