@@ -52,7 +52,7 @@ func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, within 
 	}
 	var failed error
 	err = s.write(ctx, func(tx session) (err error) {
-		applied, failed, err = tx.applyAccountChanges(ctx, limit, within, apply)
+		applied, failed, err = tx.credentials().applyAccountChanges(ctx, limit, within, apply)
 		return err
 	})
 	if err != nil {
@@ -61,12 +61,12 @@ func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, within 
 	return applied, failed
 }
 
-func (s session) applyAccountChanges(ctx context.Context, limit int, within time.Duration, apply ApplyAccount) (applied int, failed, err error) {
+func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, within time.Duration, apply ApplyAccount) (applied int, failed, err error) {
 	// First: who waits for its turn must not hold rows meanwhile.
 	if err := s.lockAccounts(ctx); err != nil {
 		return 0, nil, err
 	}
-	changes, err := collect(ctx, s, func(c *AccountChange) []any { return []any{&c.Device, &c.Wanted} },
+	changes, err := collect(ctx, s.session, func(c *AccountChange) []any { return []any{&c.Device, &c.Wanted} },
 		`SELECT t.device, t.wanted FROM account_changes t ORDER BY t.changed_at, t.device LIMIT $1 {skip t}`, limit)
 	if err != nil {
 		return 0, nil, err
@@ -87,7 +87,7 @@ func (s session) applyAccountChanges(ctx context.Context, limit int, within time
 }
 
 // noteAccount notes the state that the device's account has to follow.
-func (s session) noteAccount(ctx context.Context, device string, wanted AccountState) error {
+func (s credentialsIn) noteAccount(ctx context.Context, device string, wanted AccountState) error {
 	if !s.accounts {
 		return nil
 	}
@@ -97,21 +97,21 @@ func (s session) noteAccount(ctx context.Context, device string, wanted AccountS
 	return err
 }
 
-func (s session) dropAccountChange(ctx context.Context, device string) error {
+func (s credentialsIn) dropAccountChange(ctx context.Context, device string) error {
 	_, err := s.exec(ctx, `DELETE FROM account_changes WHERE device = $1`, device)
 	return err
 }
 
 // setAccount calls set with the state of the device, whose row is locked. What
 // was noted before is obsolete: a late deletion would hit the new account.
-func (s session) setAccount(ctx context.Context, device string, set SetAccount) error {
+func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAccount) error {
 	if set == nil {
 		return nil
 	}
 	if err := s.dropAccountChange(ctx, device); err != nil {
 		return err
 	}
-	enabled, err := one(ctx, s, only[bool], `SELECT blocked IS FALSE FROM devices WHERE id = $1`, device)
+	enabled, err := one(ctx, s.session, only[bool], `SELECT blocked IS FALSE FROM devices WHERE id = $1`, device)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (s session) setAccount(ctx context.Context, device string, set SetAccount) 
 }
 
 // lockAccounts lets one transaction at a time talk to the broker, until it ends.
-func (s session) lockAccounts(ctx context.Context) error {
+func (s credentialsIn) lockAccounts(ctx context.Context) error {
 	if s.lockAlone == "" {
 		return nil
 	}

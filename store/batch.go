@@ -140,10 +140,10 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 	if b.Abort != nil {
 		abort = *b.Abort
 	}
-	if err := tx.checkFits(ctx, b); err != nil {
+	if err := tx.pools().checkFits(ctx, b); err != nil {
 		return 0, err
 	}
-	o, err := tx.opening(ctx, b.Windows)
+	o, err := tx.pools().opening(ctx, b.Windows)
 	if err != nil {
 		return 0, err
 	}

@@ -20,11 +20,11 @@ func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason 
 		if b.Paused || b.CancelledAt != nil {
 			return nil
 		}
-		return tx.pauseBatch(ctx, actor, b, reason)
+		return tx.batches().pauseBatch(ctx, actor, b, reason)
 	})
 }
 
-func (s session) pauseBatch(ctx context.Context, actor string, b Batch, reason string) error {
+func (s batchesIn) pauseBatch(ctx context.Context, actor string, b Batch, reason string) error {
 	if _, err := s.exec(ctx, `
 		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, b.ID, actor, reason); err != nil {
 		return fmt.Errorf("pausing: %w", err)
@@ -61,7 +61,7 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 		if err := tx.record(ctx, Event{Kind: "batch.cancelled", Actor: actor, Pool: b.Pool, Batch: id}); err != nil {
 			return err
 		}
-		return tx.askCancelled(ctx, actor)
+		return tx.batches().askCancelled(ctx, actor)
 	})
 }
 
@@ -80,11 +80,11 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 			return nil
 		}
 		if !slices.Equal(b.Windows, old.Windows) {
-			if err := tx.checkFits(ctx, b); err != nil {
+			if err := tx.pools().checkFits(ctx, b); err != nil {
 				return err
 			}
 		}
-		o, err := tx.opening(ctx, b.Windows)
+		o, err := tx.pools().opening(ctx, b.Windows)
 		if err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 		if err != nil {
 			return err
 		}
-		if err := tx.lockPool(ctx, pool); err != nil {
+		if err := tx.pools().lockPool(ctx, pool); err != nil {
 			return err
 		}
 		b, err := one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 {lock}`, id)
@@ -159,8 +159,8 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 
 // askCancelled asks the devices that hold a slot for a cancelled batch to
 // stop. Grants are locked in one order, as everywhere.
-func (s session) askCancelled(ctx context.Context, actor string) error {
-	held, err := collect(ctx, s, only[int64], `
+func (s batchesIn) askCancelled(ctx context.Context, actor string) error {
+	held, err := collect(ctx, s.session, only[int64], `
 		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+cancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling)
 		ORDER BY g.task {lock}`)
 	if err != nil || len(held) == 0 {
@@ -186,10 +186,10 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 	}
 	ended := 0
 	err = s.write(ctx, func(tx session) (err error) {
-		if err := tx.askCancelled(ctx, Canceller); err != nil {
+		if err := tx.batches().askCancelled(ctx, Canceller); err != nil {
 			return err
 		}
-		ended, err = tx.endWaiting(ctx, `b.cancelling`, Cancelled, Canceller, limit)
+		ended, err = tx.tasks().endWaiting(ctx, `b.cancelling`, Cancelled, Canceller, limit)
 		if err != nil || ended == limit {
 			return err
 		}

@@ -57,13 +57,13 @@ const (
 
 func (s grants) claimRows(ctx context.Context, rows []claimRow, whenTaken string) (outcomes []ClaimOutcome, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		outcomes, err = tx.claim(ctx, rows, whenTaken)
+		outcomes, err = tx.grants().claim(ctx, rows, whenTaken)
 		return err
 	})
 	return outcomes, err
 }
 
-func (s session) claim(ctx context.Context, rows []claimRow, whenTaken string) ([]ClaimOutcome, error) {
+func (s grantsIn) claim(ctx context.Context, rows []claimRow, whenTaken string) ([]ClaimOutcome, error) {
 	claims := input(rows)
 	// A statement of its own: the snapshot of the next one is taken after a
 	// resize that was waited for.
@@ -94,8 +94,8 @@ func (s session) claim(ctx context.Context, rows []claimRow, whenTaken string) (
 //
 // IS NOT DISTINCT FROM is an equality that no index serves: with a plain one
 // Postgres was seen to read all open tasks of the pool to find the claimed one.
-func (s session) insertGrants(ctx context.Context, claims, whenTaken string) (tasks []int64, err error) {
-	tasks, err = collect(ctx, s, only[int64], `
+func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (tasks []int64, err error) {
+	tasks, err = collect(ctx, s.session, only[int64], `
 		WITH clock AS (SELECT {now} AS now)
 		INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
 		SELECT t.id, t.batch, t.pool, claims.slot, t.device, 0, claims.lease, t.attempts + 1, clock.now,
@@ -121,7 +121,7 @@ func (s session) insertGrants(ctx context.Context, claims, whenTaken string) (ta
 }
 
 // fillGranted gives the inserted grants their tokens and reads them back.
-func (s session) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, tasks []int64) error {
+func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, tasks []int64) error {
 	inserted := map[int64]bool{}
 	for _, task := range tasks {
 		inserted[task] = true
@@ -154,7 +154,7 @@ type numbered struct {
 // task alone, whoever had them before has a token already, and whoever follows
 // cannot have one yet. A token drawn with the insert could be older than that
 // of a grant for which the insert had to wait.
-func (s session) giveTokens(ctx context.Context, claims string) ([]numbered, error) {
+func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]numbered, error) {
 	const (
 		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`
 		update  = `UPDATE grants AS g SET token = {token}` + claimed
@@ -167,20 +167,20 @@ func (s session) giveTokens(ctx context.Context, claims string) ([]numbered, err
 	)
 	dest := func(r *numbered) []any { return append([]any{&r.n}, grantDest(&r.Grant)...) }
 	if s.chains {
-		return collect(ctx, s, dest, `WITH given AS (`+update+` RETURNING *), recorded AS (`+record+`)`+read, claims)
+		return collect(ctx, s.session, dest, `WITH given AS (`+update+` RETURNING *), recorded AS (`+record+`)`+read, claims)
 	}
 	for _, text := range []string{update, record + claimed} {
 		if _, err := s.exec(ctx, text, claims); err != nil {
 			return nil, err
 		}
 	}
-	return collect(ctx, s, dest, read, claims)
+	return collect(ctx, s.session, dest, read, claims)
 }
 
 // markConflicts finds, among the claims not granted, those whose slot is not
 // to be had.
-func (s session) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claims string) error {
-	conflicts, err := collect(ctx, s, only[int], `
+func (s grantsIn) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claims string) error {
+	conflicts, err := collect(ctx, s.session, only[int], `
 		SELECT claims.n FROM {claims} JOIN pools p ON p.name = claims.pool
 		WHERE NOT (`+fits+`) OR EXISTS (
 			SELECT 1 FROM grants g WHERE g.pool = claims.pool AND g.slot = claims.slot AND g.task <> claims.task)`, claims)

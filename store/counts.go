@@ -96,12 +96,12 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 		if err != nil || len(list) == 0 {
 			return err
 		}
-		batches, err := tx.fold(ctx, ids(list...))
+		batches, err := tx.batches().fold(ctx, ids(list...))
 		if err != nil {
 			return err
 		}
 		folded = len(list)
-		aborted, err = tx.abort(ctx, batches)
+		aborted, err = tx.batches().abort(ctx, batches)
 		return err
 	})
 	if err != nil {
@@ -112,9 +112,9 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 
 // fold moves these deltas, which nobody else folds, and returns their batches.
 // Those of batches that were deleted only go.
-func (s session) fold(ctx context.Context, deltas string) ([]int64, error) {
+func (s batchesIn) fold(ctx context.Context, deltas string) ([]int64, error) {
 	const of = ` FROM batch_deltas d JOIN batches b ON b.id = d.batch WHERE d.id IN (SELECT id FROM {ids})`
-	batches, err := collect(ctx, s, only[int64], `SELECT DISTINCT d.batch`+of, deltas)
+	batches, err := collect(ctx, s.session, only[int64], `SELECT DISTINCT d.batch`+of, deltas)
 	if err != nil {
 		return nil, err
 	}
@@ -137,13 +137,13 @@ const tried = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + counted + `
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + counted + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 
 // abort pauses those of the batches whose rule holds.
-func (s session) abort(ctx context.Context, batches []int64) ([]int64, error) {
+func (s batchesIn) abort(ctx context.Context, batches []int64) ([]int64, error) {
 	type reading struct {
 		Batch
 		sinceEnded, sinceFailed int64
 		ended, failed           int64
 	}
-	candidates, err := collect(ctx, s, func(r *reading) []any {
+	candidates, err := collect(ctx, s.session, func(r *reading) []any {
 		return append(batchDest(&r.Batch), &r.sinceEnded, &r.sinceFailed, &r.ended, &r.failed)
 	}, `
 		SELECT `+batchColumns+`, b.abort_ended, b.abort_failed, `+tried+`

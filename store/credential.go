@@ -15,7 +15,7 @@ type credentials struct{ *connection }
 // when that is. ErrNotFound.
 func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, hash []byte, overlap time.Duration, set SetAccount) (olderUntil time.Time, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		olderUntil, err = tx.rotate(ctx, id, hash, overlap)
+		olderUntil, err = tx.credentials().rotate(ctx, id, hash, overlap)
 		if err != nil {
 			return err
 		}
@@ -23,12 +23,12 @@ func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, ha
 		if err != nil {
 			return err
 		}
-		return tx.setAccount(ctx, id, set)
+		return tx.credentials().setAccount(ctx, id, set)
 	})
 	return olderUntil, err
 }
 
-func (s session) rotate(ctx context.Context, id string, hash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
+func (s credentialsIn) rotate(ctx context.Context, id string, hash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
 	err = s.rowOf(ctx, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 {lock}`, []any{id, overlap.Milliseconds()}, instant{&olderUntil})
 	if err != nil {
 		return olderUntil, err
@@ -56,7 +56,7 @@ const enrolled = "enrolled"
 // operator gives another.
 func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, set SetAccount) error {
 	return s.write(ctx, func(tx session) error {
-		if _, err := tx.register(ctx, id, id, DeviceSpec{}); err != nil {
+		if _, err := tx.devices().register(ctx, id, id, DeviceSpec{}); err != nil {
 			return err
 		}
 		own, err := one(ctx, tx, only[bool], `SELECT own_token FROM devices WHERE id = $1 {lock}`, id)
@@ -73,13 +73,13 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 		if _, err := tx.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND name = $2`, id, enrolled); err != nil {
 			return err
 		}
-		if _, err := tx.addToken(ctx, Token{Device: id, Name: enrolled}, tokenHash); err != nil {
+		if _, err := tx.credentials().addToken(ctx, Token{Device: id, Name: enrolled}, tokenHash); err != nil {
 			return err
 		}
 		if err := tx.record(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id}); err != nil {
 			return err
 		}
-		return tx.setAccount(ctx, id, set)
+		return tx.credentials().setAccount(ctx, id, set)
 	})
 }
 

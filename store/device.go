@@ -77,13 +77,13 @@ func deviceDest(d *Device) []any {
 	}
 }
 
-func (s session) device(ctx context.Context, id string) (Device, error) {
-	return one(ctx, s, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
+func (s devicesIn) device(ctx context.Context, id string) (Device, error) {
+	return one(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
 }
 
 // Device returns one device; ErrNotFound.
 func (s devices) Device(ctx context.Context, id string) (Device, error) {
-	return s.read().device(ctx, id)
+	return s.read().devices().device(ctx, id)
 }
 
 // DeviceFilter selects devices; a zero field selects all.
@@ -145,18 +145,18 @@ func (s devices) CreateDevice(ctx context.Context, actor, id string, spec Device
 	var d Device
 	err = s.write(ctx, func(tx session) error {
 		err := tx.once(ctx, &d, func() (err error) {
-			d, err = tx.createDevice(ctx, actor, id, spec, tokenHash)
+			d, err = tx.devices().createDevice(ctx, actor, id, spec, tokenHash)
 			return err
 		})
 		if once := OnceOf(ctx); err != nil || once != nil && once.Replayed {
 			return err
 		}
-		return tx.setAccount(ctx, id, set)
+		return tx.credentials().setAccount(ctx, id, set)
 	})
 	return d, err
 }
 
-func (s session) createDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte) (Device, error) {
+func (s devicesIn) createDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte) (Device, error) {
 	created, err := s.register(ctx, actor, id, spec)
 	if err != nil {
 		return Device{}, err
@@ -164,7 +164,7 @@ func (s session) createDevice(ctx context.Context, actor, id string, spec Device
 	if !created {
 		return Device{}, fmt.Errorf("device %s: %w", id, ErrExists)
 	}
-	if _, err := s.addToken(ctx, Token{Device: id}, tokenHash); err != nil {
+	if _, err := s.credentials().addToken(ctx, Token{Device: id}, tokenHash); err != nil {
 		return Device{}, err
 	}
 	return s.device(ctx, id)
@@ -177,21 +177,21 @@ func (s devices) EnsureDevice(ctx context.Context, id string) (Device, error) {
 		return d, err
 	}
 	err = s.write(ctx, func(tx session) error {
-		if _, err := tx.register(ctx, id, id, DeviceSpec{}); err != nil {
+		if _, err := tx.devices().register(ctx, id, id, DeviceSpec{}); err != nil {
 			return err
 		}
-		d, err = tx.device(ctx, id)
+		d, err = tx.devices().device(ctx, id)
 		return err
 	})
 	return d, err
 }
 
-func (s session) register(ctx context.Context, actor, id string, spec DeviceSpec) (created bool, err error) {
+func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSpec) (created bool, err error) {
 	text, err := tagsText(spec.Tags)
 	if err != nil {
 		return false, err
 	}
-	if err := s.holdProfile(ctx, spec.Profile); err != nil {
+	if err := s.profiles().holdProfile(ctx, spec.Profile); err != nil {
 		return false, err
 	}
 	n, err := s.exec(ctx, `
@@ -210,7 +210,7 @@ func (s session) register(ctx context.Context, actor, id string, spec DeviceSpec
 // it runs. ErrNotFound.
 func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool) error {
 	return s.write(ctx, func(tx session) error {
-		if _, err := tx.device(ctx, id); err != nil {
+		if _, err := tx.devices().device(ctx, id); err != nil {
 			return err
 		}
 		changed, err := tx.exec(ctx, `UPDATE devices SET blocked = $2 WHERE id = $1 AND blocked <> $2`, id, blocked)
@@ -226,7 +226,7 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool)
 		}
 		// Also when nothing changed: said once more, it mends an account that
 		// somebody changed at the broker.
-		if err := tx.noteAccount(ctx, id, state); err != nil || changed == 0 {
+		if err := tx.credentials().noteAccount(ctx, id, state); err != nil || changed == 0 {
 			return err
 		}
 		return tx.record(ctx, Event{Kind: kind, Actor: actor, Device: id})

@@ -26,8 +26,9 @@
 //	replicas     replica, clock
 //	the whole    store, warm, retain, restore
 //
-// Below them: connection (how sessions begin and end), session (what runs statements),
-// dialect, prepared, once, snapshot, step, query and scan; dialer and pulse are the network.
+// Below them: connection begins and ends sessions; session runs statements, those of a
+// noun by its name, as in tx.tasks().cancel; dialect, prepared, once, snapshot, step,
+// query and scan are what it needs; dialer and pulse are the network.
 //
 // Limits: SQLite serves one process (one writer); Postgres is the production
 // promise. Both run one code path; what differs is in dialect.go.

@@ -94,7 +94,7 @@ func (e *ending) row() endingRow {
 
 // end writes settled endings: the attempt, the task, the event, and the grant
 // away. The rows of the tasks and grants must be locked.
-func (s session) end(ctx context.Context, endings []ending) error {
+func (s grantsIn) end(ctx context.Context, endings []ending) error {
 	rows := make([]endingRow, len(endings))
 	for i := range endings {
 		rows[i] = endings[i].row()

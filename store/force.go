@@ -24,7 +24,7 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f Force
 		if err != nil {
 			return err
 		}
-		e, err := tx.holding(ctx, task, pool, slot)
+		e, err := tx.grants().holding(ctx, task, pool, slot)
 		if err != nil {
 			return err
 		}
@@ -33,7 +33,7 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f Force
 		}
 		released = e.grant
 		released.CancelWhy = cancelled
-		return tx.force(ctx, f, e, settle)
+		return tx.grants().force(ctx, f, e, settle)
 	})
 	if err != nil {
 		return Grant{}, fmt.Errorf("releasing slot %d of pool %s: %w", slot, pool, err)
@@ -42,18 +42,18 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f Force
 }
 
 // holding locks the task and then its grant, if it still holds this slot.
-func (s session) holding(ctx context.Context, task int64, pool string, slot int) (ending, error) {
-	of, err := one(ctx, s, subjectDest,
+func (s grantsIn) holding(ctx context.Context, task int64, pool string, slot int) (ending, error) {
+	of, err := one(ctx, s.session, subjectDest,
 		`SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 {lock t}`, task)
 	if err != nil {
 		return ending{}, err
 	}
-	grant, err := one(ctx, s, grantDest,
+	grant, err := one(ctx, s.session, grantDest,
 		`SELECT `+heldColumns+` FROM grants g WHERE g.task = $1 AND g.pool = $2 AND g.slot = $3 {lock}`, task, pool, slot)
 	return ending{task: of, grant: grant}, err
 }
 
-func (s session) force(ctx context.Context, f Force, e ending, settle Settle) error {
+func (s grantsIn) force(ctx context.Context, f Force, e ending, settle Settle) error {
 	kind := "slot.release_asked"
 	if f.Now {
 		kind = "slot.released"

@@ -64,7 +64,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 		var total int // all that is kept of the answer
 		return tx.once(ctx, &total, func() error {
 			total = len(list)
-			if err := tx.holdProfiles(ctx, list); err != nil {
+			if err := tx.profiles().holdProfiles(ctx, list); err != nil {
 				return err
 			}
 			for part := range slices.Chunk(order, importPart) {
@@ -79,7 +79,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 }
 
 // holdProfiles holds those of all devices, in one order.
-func (s session) holdProfiles(ctx context.Context, list []NewDevice) error {
+func (s profilesIn) holdProfiles(ctx context.Context, list []NewDevice) error {
 	first := map[string]int{}
 	for i, d := range list {
 		if _, seen := first[d.Profile]; !seen {
@@ -168,7 +168,7 @@ func (p devicesImport) insert(ctx context.Context) ([]importRow, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registering devices: %w", err)
 	}
-	return p.named(created), p.bringBack(ctx, created...)
+	return p.named(created), p.devices().bringBack(ctx, created...)
 }
 
 // rotate locks the devices: one that was deleted meanwhile gets nothing.

@@ -73,7 +73,7 @@ func (n queued) String() string {
 func (s batches) queue(ctx context.Context, plain *sqlx.Tx, id int64, b Batch, q Queue) (n queued, err error) {
 	tx := session{plain, s.dialect, s.accounts}
 	if q.Tasks == nil {
-		n.total, err = tx.insertSelected(ctx, id, b, q.Tags)
+		n.total, err = tx.batches().insertSelected(ctx, id, b, q.Tags)
 	} else {
 		n, err = s.insertTasks(ctx, plain, id, b, q.Tasks)
 	}
@@ -84,7 +84,7 @@ func (s batches) queue(ctx context.Context, plain *sqlx.Tx, id int64, b Batch, q
 		return n, ErrNoTasks
 	}
 	if q.Tasks != nil {
-		n.unknown, err = tx.unknownOf(ctx, id)
+		n.unknown, err = tx.batches().unknownOf(ctx, id)
 	}
 	if err == nil && q.KnownOnly && n.unknown.Tasks > 0 {
 		err = fmt.Errorf("%w: %s", ErrUnknownDevice, n.unknown.First)
@@ -93,7 +93,7 @@ func (s batches) queue(ctx context.Context, plain *sqlx.Tx, id int64, b Batch, q
 }
 
 // insertSelected queues a task for each device that has all of the tags now.
-func (s session) insertSelected(ctx context.Context, id int64, b Batch, tags map[string]string) (int64, error) {
+func (s batchesIn) insertSelected(ctx context.Context, id int64, b Batch, tags map[string]string) (int64, error) {
 	text, err := tagsText(tags)
 	if err != nil {
 		return 0, err
@@ -104,7 +104,7 @@ func (s session) insertSelected(ctx context.Context, id int64, b Batch, tags map
 }
 
 // unknownOf counts the tasks of a batch whose devices are not registered.
-func (s session) unknownOf(ctx context.Context, id int64) (u Unknown, err error) {
+func (s batchesIn) unknownOf(ctx context.Context, id int64) (u Unknown, err error) {
 	err = s.rowOf(ctx, `
 		WITH unknown AS (
 			SELECT t.id FROM tasks t WHERE t.batch = $1 AND NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = t.device))

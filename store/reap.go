@@ -62,14 +62,14 @@ func (s grants) Reap(ctx context.Context, lapses Lapses, limit int, settle Settl
 func (s grants) reap(ctx context.Context, tasks []int64, lapses Lapses, settle Settle) ([]Reaped, error) {
 	var endings []ending
 	err := s.write(ctx, func(tx session) (err error) {
-		endings, err = tx.lapsed(ctx, tasks, lapses)
+		endings, err = tx.grants().lapsed(ctx, tasks, lapses)
 		if err != nil || len(endings) == 0 {
 			return err
 		}
 		for i := range endings {
 			endings[i].settle(settle, 0)
 		}
-		return tx.end(ctx, endings)
+		return tx.grants().end(ctx, endings)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reaping: %w", err)
@@ -84,8 +84,8 @@ func (s grants) reap(ctx context.Context, tasks []int64, lapses Lapses, settle S
 // lapsed locks the tasks and then their grants. Between finding a grant and
 // locking it, it may have been renewed, or have made way for a new one: hence
 // the condition once more.
-func (s session) lapsed(ctx context.Context, tasks []int64, lapses Lapses) ([]ending, error) {
-	subjects, err := collect(ctx, s, subjectDest, `
+func (s grantsIn) lapsed(ctx context.Context, tasks []int64, lapses Lapses) ([]ending, error) {
+	subjects, err := collect(ctx, s.session, subjectDest, `
 		SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
 		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id {skip t}`, ids(tasks...))
 	if err != nil {
@@ -96,7 +96,7 @@ func (s session) lapsed(ctx context.Context, tasks []int64, lapses Lapses) ([]en
 	for i, task := range subjects {
 		byID[task.id], locked[i] = task, task.id
 	}
-	grants, err := collect(ctx, s, grantDest, `
+	grants, err := collect(ctx, s.session, grantDest, `
 		SELECT `+heldColumns+` FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task {lock}`, ids(locked...))
 	if err != nil {
 		return nil, fmt.Errorf("locking grants: %w", err)
@@ -130,7 +130,7 @@ func (s grants) NextLapse(ctx context.Context) (left time.Duration, found bool, 
 func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 	expired := 0
 	err := s.write(ctx, func(tx session) (err error) {
-		expired, err = tx.endWaiting(ctx, `b.not_after <= {now}`, Expired, "reaper", limit)
+		expired, err = tx.tasks().endWaiting(ctx, `b.not_after <= {now}`, Expired, "reaper", limit)
 		return err
 	})
 	if err != nil {
@@ -141,9 +141,9 @@ func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 
 // endWaiting ends up to limit tasks that are not granted, of the batches b that
 // the condition selects.
-func (s session) endWaiting(ctx context.Context, batches string, state TaskState, actor string, limit int) (int, error) {
+func (s tasksIn) endWaiting(ctx context.Context, batches string, state TaskState, actor string, limit int) (int, error) {
 	const waiting = `t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)`
-	tasks, err := collect(ctx, s, only[int64], `
+	tasks, err := collect(ctx, s.session, only[int64], `
 		SELECT t.id FROM batches b JOIN tasks t ON t.batch = b.id
 		WHERE `+batches+` AND `+waiting+` LIMIT $1 {skip t}`, limit)
 	if err != nil || len(tasks) == 0 {
@@ -151,7 +151,7 @@ func (s session) endWaiting(ctx context.Context, batches string, state TaskState
 	}
 	// A grant does not write its task, so one that came in between shows only
 	// in a new snapshot, now that the tasks are locked against claims.
-	gone, err := collect(ctx, s, only[int64], `
+	gone, err := collect(ctx, s.session, only[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL
 		WHERE t.id IN (SELECT id FROM {ids}) AND `+waiting+` RETURNING id`, ids(tasks...), string(state))
 	if err != nil || len(gone) == 0 {

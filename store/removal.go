@@ -14,17 +14,17 @@ type Removal struct {
 func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancel bool) (Removal, error) {
 	var removed Removal
 	err := s.write(ctx, func(tx session) (err error) {
-		removed, err = tx.deleteDevice(ctx, actor, id, cancel)
+		removed, err = tx.devices().deleteDevice(ctx, actor, id, cancel)
 		return err
 	})
 	return removed, err
 }
 
-func (s session) deleteDevice(ctx context.Context, actor, id string, cancel bool) (Removal, error) {
-	if _, err := one(ctx, s, only[string], `SELECT id FROM devices WHERE id = $1 {lock}`, id); err != nil {
+func (s devicesIn) deleteDevice(ctx context.Context, actor, id string, cancel bool) (Removal, error) {
+	if _, err := one(ctx, s.session, only[string], `SELECT id FROM devices WHERE id = $1 {lock}`, id); err != nil {
 		return Removal{}, err
 	}
-	removed, err := s.cancelAllOf(ctx, actor, id, cancel)
+	removed, err := s.tasks().cancelAllOf(ctx, actor, id, cancel)
 	if err != nil {
 		return Removal{}, err
 	}
@@ -37,7 +37,7 @@ func (s session) deleteDevice(ctx context.Context, actor, id string, cancel bool
 			return Removal{}, err
 		}
 	}
-	if err := s.noteAccount(ctx, id, AccountDeleted); err != nil {
+	if err := s.credentials().noteAccount(ctx, id, AccountDeleted); err != nil {
 		return Removal{}, err
 	}
 	return removed, s.record(ctx, Event{Kind: "device.deleted", Actor: actor, Device: id})
@@ -46,7 +46,7 @@ func (s session) deleteDevice(ctx context.Context, actor, id string, cancel bool
 // bringBack lets a block outlive the deletion of devices that were just
 // registered. It reads after they were inserted: a deletion under way was waited
 // for, and is seen.
-func (s session) bringBack(ctx context.Context, ids ...string) error {
+func (s devicesIn) bringBack(ctx context.Context, ids ...string) error {
 	for _, query := range []string{
 		`UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {names} JOIN deleted_devices g ON g.id = names.name WHERE g.blocked)`,
 		`DELETE FROM deleted_devices WHERE id IN (SELECT name FROM {names})`,
@@ -58,8 +58,8 @@ func (s session) bringBack(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-func (s session) cancelAllOf(ctx context.Context, actor, device string, cancel bool) (Removal, error) {
-	open, err := collect(ctx, s, only[int64], `SELECT t.id FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id {lock t}`, device)
+func (s tasksIn) cancelAllOf(ctx context.Context, actor, device string, cancel bool) (Removal, error) {
+	open, err := collect(ctx, s.session, only[int64], `SELECT t.id FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id {lock t}`, device)
 	if err != nil {
 		return Removal{}, err
 	}
@@ -72,6 +72,6 @@ func (s session) cancelAllOf(ctx context.Context, actor, device string, cancel b
 		}
 	}
 	// Those with a grant: the others are no longer open.
-	stopping, err := one(ctx, s, only[int], `SELECT count(*) FROM grants WHERE device = $1`, device)
+	stopping, err := one(ctx, s.session, only[int], `SELECT count(*) FROM grants WHERE device = $1`, device)
 	return Removal{Cancelled: len(open) - stopping, Stopping: stopping}, err
 }

@@ -29,15 +29,15 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 		rows[i] = renewalRow{N: i, Task: r.Task, Token: r.Token, Device: r.Device}
 	}
 	in := input(rows)
-	outcomes, extend, err := s.read().renewals(ctx, in, len(rows))
+	outcomes, extend, err := s.read().grants().renewals(ctx, in, len(rows))
 	if err != nil || len(extend) == 0 {
 		return outcomes, err
 	}
 	err = s.write(ctx, func(tx session) (err error) {
-		if err := tx.extend(ctx, extend); err != nil {
+		if err := tx.grants().extend(ctx, extend); err != nil {
 			return err
 		}
-		outcomes, _, err = tx.renewals(ctx, in, len(rows))
+		outcomes, _, err = tx.grants().renewals(ctx, in, len(rows))
 		return err
 	})
 	if err != nil {
@@ -47,7 +47,7 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 }
 
 // extend locks in one order, so that two batches never wait in a circle.
-func (s session) extend(ctx context.Context, tasks []int64) error {
+func (s grantsIn) extend(ctx context.Context, tasks []int64) error {
 	const list = `SELECT g.task FROM grants g WHERE g.task IN (SELECT id FROM {ids})`
 	in := ids(tasks...)
 	if _, err := s.exec(ctx, list+` ORDER BY g.task {lock}`, in); err != nil {
@@ -59,14 +59,14 @@ func (s session) extend(ctx context.Context, tasks []int64) error {
 	return err
 }
 
-func (s session) renewals(ctx context.Context, in string, n int) (outcomes []RenewalOutcome, extend []int64, err error) {
+func (s grantsIn) renewals(ctx context.Context, in string, n int) (outcomes []RenewalOutcome, extend []int64, err error) {
 	type reading struct {
 		n     int
 		holds bool
 		due   bool
 		grant Grant
 	}
-	rows, err := collect(ctx, s, func(r *reading) []any {
+	rows, err := collect(ctx, s.session, func(r *reading) []any {
 		return append([]any{&r.n, &r.holds, &r.due}, grantDest(&r.grant)...)
 	}, `
 		SELECT renewals.n, g.token = renewals.token AND g.device = renewals.device, `+due+`, `+grantColumns+`

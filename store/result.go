@@ -46,7 +46,7 @@ func (s grants) recordResult(ctx context.Context, r Result, settle Settle) Resul
 	var outcome ResultOutcome
 	err := rescue.Call(func() error {
 		return s.write(ctx, func(tx session) (err error) {
-			outcome, err = tx.result(ctx, r, settle)
+			outcome, err = tx.grants().result(ctx, r, settle)
 			return err
 		})
 	})
@@ -56,7 +56,7 @@ func (s grants) recordResult(ctx context.Context, r Result, settle Settle) Resul
 	return outcome
 }
 
-func (s session) result(ctx context.Context, r Result, settle Settle) (ResultOutcome, error) {
+func (s grantsIn) result(ctx context.Context, r Result, settle Settle) (ResultOutcome, error) {
 	// A transaction that makes or ends a grant locks its task first: from here on the
 	// grant, which the next statement reads, stands still.
 	task, err := s.lockTask(ctx, r.Task)
@@ -76,16 +76,16 @@ func (s session) result(ctx context.Context, r Result, settle Settle) (ResultOut
 	return s.afterwards(ctx, r, task, grant)
 }
 
-func (s session) lockTask(ctx context.Context, task int64) (subject, error) {
-	return one(ctx, s, subjectDest,
+func (s grantsIn) lockTask(ctx context.Context, task int64) (subject, error) {
+	return one(ctx, s.session, subjectDest,
 		`SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 {lock t}`, task)
 }
 
-func (s session) lockGrant(ctx context.Context, task int64) (Grant, error) {
-	return one(ctx, s, grantDest, `SELECT `+heldColumns+` FROM grants g WHERE g.task = $1 {lock}`, task)
+func (s grantsIn) lockGrant(ctx context.Context, task int64) (Grant, error) {
+	return one(ctx, s.session, grantDest, `SELECT `+heldColumns+` FROM grants g WHERE g.task = $1 {lock}`, task)
 }
 
-func (s session) recorded(ctx context.Context, r Result, task subject, grant Grant, settle Settle) (ResultOutcome, error) {
+func (s grantsIn) recorded(ctx context.Context, r Result, task subject, grant Grant, settle Settle) (ResultOutcome, error) {
 	e := ending{task: task, grant: grant, cause: r.Cause, output: r.Output, dropped: r.Dropped, error: r.Error, actor: r.Device}
 	e.settle(settle, r.RetryAfter)
 	e.event = "task." + string(e.settled.State)
@@ -103,7 +103,7 @@ func (s session) recorded(ctx context.Context, r Result, task subject, grant Gra
 
 // afterwards answers a result whose grant is not, or no longer, in force. It
 // never touches the grant that the task may have now.
-func (s session) afterwards(ctx context.Context, r Result, task subject, grant Grant) (ResultOutcome, error) {
+func (s grantsIn) afterwards(ctx context.Context, r Result, task subject, grant Grant) (ResultOutcome, error) {
 	var endedBy EndCause
 	var keptLate bool
 	if err := s.rowOf(ctx, `
@@ -128,7 +128,7 @@ func (s session) afterwards(ctx context.Context, r Result, task subject, grant G
 
 // late keeps the result. A success also ends its task, if the task waits to be
 // tried again or was given up for want of this very result.
-func (s session) late(ctx context.Context, r Result, state TaskState) (ResultOutcome, error) {
+func (s grantsIn) late(ctx context.Context, r Result, state TaskState) (ResultOutcome, error) {
 	if err := s.keep(ctx, r, true); err != nil {
 		return ResultOutcome{}, err
 	}
@@ -151,7 +151,7 @@ func (s session) late(ctx context.Context, r Result, state TaskState) (ResultOut
 
 // unknown keeps the result of a grant that is not known to this ledger, up to
 // maxUnknown per device, unless there never was such a token.
-func (s session) unknown(ctx context.Context, r Result) (ResultOutcome, error) {
+func (s grantsIn) unknown(ctx context.Context, r Result) (ResultOutcome, error) {
 	last, kept := int64(0), 0
 	if err := s.rowOf(ctx, `
 		SELECT {last token}, (SELECT count(*) FROM late_results WHERE device = $1 AND known IS FALSE)`,
@@ -167,7 +167,7 @@ func (s session) unknown(ctx context.Context, r Result) (ResultOutcome, error) {
 }
 
 // keep records the result and its event once.
-func (s session) keep(ctx context.Context, r Result, known bool) error {
+func (s grantsIn) keep(ctx context.Context, r Result, known bool) error {
 	n, err := s.exec(ctx, `
 		INSERT INTO late_results (device, task, token, known, cause, output, error, received_at)
 		VALUES ($1, $2, $3, $4, $5, $6{json}, $7, {now})
@@ -190,7 +190,7 @@ func (s session) keep(ctx context.Context, r Result, known bool) error {
 }
 
 // dropped tells the log of an output that is not kept.
-func (s session) dropped(ctx context.Context, r Result) error {
+func (s grantsIn) dropped(ctx context.Context, r Result) error {
 	if !r.Dropped {
 		return nil
 	}

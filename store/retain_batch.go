@@ -18,10 +18,10 @@ func (s batches) retainBatches(ctx context.Context, keep time.Duration, limit in
 		var gone bool
 		err := s.write(ctx, func(tx session) (err error) {
 			removed, gone = 0, false
-			if batch, err = tx.oldBatch(ctx, batch, keep); err != nil {
+			if batch, err = tx.batches().oldBatch(ctx, batch, keep); err != nil {
 				return err
 			}
-			removed, gone, err = tx.removeTasks(ctx, batch, limit-int(tasks))
+			removed, gone, err = tx.batches().removeTasks(ctx, batch, limit-int(tasks))
 			return err
 		})
 		if errors.Is(err, ErrNotFound) {
@@ -44,8 +44,8 @@ func (s batches) retainBatches(ctx context.Context, keep time.Duration, limit in
 // oldBatch is the first of the batches from this id on whose tasks all ended
 // before keep; ErrNotFound. Counts, and not EXISTS, which Postgres may turn into
 // a reading of all tasks.
-func (s session) oldBatch(ctx context.Context, from int64, keep time.Duration) (int64, error) {
-	return one(ctx, s, only[int64], `
+func (s batchesIn) oldBatch(ctx context.Context, from int64, keep time.Duration) (int64, error) {
+	return one(ctx, s.session, only[int64], `
 		SELECT b.id FROM batches b
 		WHERE b.id >= $1 AND b.created_at < (SELECT {now}) - $2 * {ms}
 			AND (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending' LIMIT 1) AS open) = 0
@@ -56,8 +56,8 @@ func (s session) oldBatch(ctx context.Context, from int64, keep time.Duration) (
 
 // removeTasks removes up to limit ended tasks of the batch, and with the last
 // one the batch.
-func (s session) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, gone bool, err error) {
-	list, err := collect(ctx, s, only[int64], `
+func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, gone bool, err error) {
+	list, err := collect(ctx, s.session, only[int64], `
 		SELECT t.id FROM tasks t WHERE t.batch = $1 AND t.state <> 'pending' ORDER BY t.id LIMIT $2 {lock t}`, batch, limit)
 	if err != nil {
 		return 0, false, err
@@ -74,14 +74,14 @@ func (s session) removeTasks(ctx context.Context, batch int64, limit int) (remov
 	if _, err := s.exec(ctx, `UPDATE batches SET total = total - $2 WHERE id = $1`, batch, removed); err != nil {
 		return 0, false, err
 	}
-	left, err := one(ctx, s, only[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE batch = $1)`, batch)
+	left, err := one(ctx, s.session, only[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE batch = $1)`, batch)
 	if err != nil || left {
 		return removed, false, err
 	}
 	return removed, true, s.removeBatch(ctx, batch)
 }
 
-func (s session) removeBatch(ctx context.Context, batch int64) error {
+func (s batchesIn) removeBatch(ctx context.Context, batch int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, pool, batch, detail)
 		SELECT {now}, 'batch.removed', 'retention', pool, id, name FROM batches WHERE id = $1`, batch); err != nil {

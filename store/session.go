@@ -20,6 +20,25 @@ type session struct {
 	accounts bool
 }
 
+// The statements on one noun, within a session.
+type (
+	poolsIn       struct{ session }
+	batchesIn     struct{ session }
+	tasksIn       struct{ session }
+	grantsIn      struct{ session }
+	devicesIn     struct{ session }
+	profilesIn    struct{ session }
+	credentialsIn struct{ session }
+)
+
+func (s session) pools() poolsIn             { return poolsIn{s} }
+func (s session) batches() batchesIn         { return batchesIn{s} }
+func (s session) tasks() tasksIn             { return tasksIn{s} }
+func (s session) grants() grantsIn           { return grantsIn{s} }
+func (s session) devices() devicesIn         { return devicesIn{s} }
+func (s session) profiles() profilesIn       { return profilesIn{s} }
+func (s session) credentials() credentialsIn { return credentialsIn{s} }
+
 // exec returns the number of rows changed.
 func (s session) exec(ctx context.Context, query string, args ...any) (int64, error) {
 	result, err := s.ExecContext(ctx, s.text(query), args...)

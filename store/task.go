@@ -172,7 +172,7 @@ func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, err
 func (s tasks) CancelTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {
-		if err := tx.cancel(ctx, actor, id); err != nil {
+		if err := tx.tasks().cancel(ctx, actor, id); err != nil {
 			return err
 		}
 		task, err = one(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id)
@@ -181,8 +181,8 @@ func (s tasks) CancelTask(ctx context.Context, actor string, id int64) (Task, er
 	return task, err
 }
 
-func (s session) cancel(ctx context.Context, actor string, id int64) error {
-	state, err := one(ctx, s, only[TaskState], `SELECT t.state FROM tasks t WHERE t.id = $1 {lock}`, id)
+func (s tasksIn) cancel(ctx context.Context, actor string, id int64) error {
+	state, err := one(ctx, s.session, only[TaskState], `SELECT t.state FROM tasks t WHERE t.id = $1 {lock}`, id)
 	if err != nil || state != Pending {
 		return err
 	}

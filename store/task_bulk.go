@@ -29,7 +29,7 @@ const (
 // of its own: what is done stays done beside an error, and again does no harm.
 func (s tasks) CancelTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
 	return s.inChunks(ctx, f, open, limit, func(tx session, tasks []int64, done *BulkResult) error {
-		return tx.cancelAll(ctx, actor, tasks, done)
+		return tx.tasks().cancelAll(ctx, actor, tasks, done)
 	})
 }
 
@@ -38,7 +38,7 @@ func (s tasks) CancelTasks(ctx context.Context, actor string, f TaskFilter, limi
 // once more at least. It takes them as CancelTasks does.
 func (s tasks) RetryTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
 	return s.inChunks(ctx, f, retriable, limit, func(tx session, tasks []int64, done *BulkResult) error {
-		return tx.retryAll(ctx, actor, tasks, done)
+		return tx.tasks().retryAll(ctx, actor, tasks, done)
 	})
 }
 
@@ -103,18 +103,18 @@ func (s tasks) chunk(ctx context.Context, f TaskFilter, cond string, change func
 
 // cancelAll ends the tasks that wait and asks the devices of the others to
 // stop. The tasks are locked, so their grants stand still.
-func (s session) cancelAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
-	tasks, err := collect(ctx, s, only[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+open+` ORDER BY t.id {lock t}`, ids(tasks...))
+func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
+	tasks, err := collect(ctx, s.session, only[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+open+` ORDER BY t.id {lock t}`, ids(tasks...))
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
-	asked, err := collect(ctx, s, only[int64], `
+	asked, err := collect(ctx, s.session, only[int64], `
 		UPDATE grants SET cancel_why = 'cancelled'
 		WHERE task IN (SELECT id FROM {ids}) AND cancel_why <> 'cancelled' RETURNING task`, ids(tasks...))
 	if err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}
-	ended, err := collect(ctx, s, only[int64], `
+	ended, err := collect(ctx, s.session, only[int64], `
 		UPDATE tasks SET state = 'cancelled', finished_at = {now}, retry_at = NULL
 		WHERE id IN (SELECT id FROM {ids}) AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) RETURNING id`, ids(tasks...))
 	if err != nil {
@@ -127,7 +127,7 @@ func (s session) cancelAll(ctx context.Context, actor string, tasks []int64, don
 // lockRetriable locks those of the tasks that may be made pending again. It holds
 // their pools and batches first: a task that becomes pending in a batch that is
 // cancelled meanwhile, or in a pool that is deleted, would stay pending for ever.
-func (s session) lockRetriable(ctx context.Context, tasks []int64) ([]int64, error) {
+func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, error) {
 	in := ids(tasks...)
 	for _, query := range []string{
 		`SELECT name FROM pools WHERE name IN (SELECT t.pool FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY name {share}`,
@@ -137,14 +137,14 @@ func (s session) lockRetriable(ctx context.Context, tasks []int64) ([]int64, err
 			return nil, fmt.Errorf("holding pools and batches: %w", err)
 		}
 	}
-	return collect(ctx, s, only[int64], `
+	return collect(ctx, s.session, only[int64], `
 		SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id JOIN batches b ON b.id = t.batch
 		WHERE `+retriable+` ORDER BY t.id {lock t}`, in)
 }
 
 // retryAll makes those of the tasks pending again that may be. The attempts they had stay counted: the
 // numbers of attempts go on, and a task that had used up all gets one more.
-func (s session) retryAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
+func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
 	tasks, err := s.lockRetriable(ctx, tasks)
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
@@ -160,7 +160,7 @@ func (s session) retryAll(ctx context.Context, actor string, tasks []int64, done
 }
 
 // recordTasks writes an event for each task.
-func (s session) recordTasks(ctx context.Context, kind, actor string, tasks []int64) error {
+func (s tasksIn) recordTasks(ctx context.Context, kind, actor string, tasks []int64) error {
 	if len(tasks) == 0 {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (s session) recordTasks(ctx context.Context, kind, actor string, tasks []in
 func (s tasks) RetryTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {
-		if err := tx.retryAll(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
+		if err := tx.tasks().retryAll(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
 			return err
 		}
 		if task, err = one(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {

@@ -27,7 +27,7 @@ type TaskView struct {
 func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 	var v TaskView
 	err := s.atOnce(ctx, func(tx session) (err error) {
-		v, err = tx.taskView(ctx, id)
+		v, err = tx.tasks().taskView(ctx, id)
 		return err
 	})
 	if err != nil {
@@ -36,7 +36,7 @@ func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 	return v, nil
 }
 
-func (s session) taskView(ctx context.Context, id int64) (v TaskView, err error) {
+func (s tasksIn) taskView(ctx context.Context, id int64) (v TaskView, err error) {
 	var running Grant
 	if err := s.rowOf(ctx, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, []any{id},
 		append(taskDest(&v.Task), grantDest(&running)...)...); err != nil {
@@ -45,26 +45,26 @@ func (s session) taskView(ctx context.Context, id int64) (v TaskView, err error)
 	if running.Task != 0 {
 		v.Running = &running
 	}
-	views, err := s.views(ctx, []string{v.Task.Device}, id)
+	views, err := s.grants().views(ctx, []string{v.Task.Device}, id)
 	if err != nil {
 		return v, fmt.Errorf("its device: %w", err)
 	}
 	v.View = views[0]
-	if v.Batch, err = one(ctx, s, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, v.Task.Batch); err != nil {
+	if v.Batch, err = one(ctx, s.session, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, v.Task.Batch); err != nil {
 		return v, fmt.Errorf("its batch: %w", err)
 	}
-	if v.Pool, err = one(ctx, s, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, v.Task.Pool); err != nil {
+	if v.Pool, err = one(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, v.Task.Pool); err != nil {
 		return v, fmt.Errorf("its pool: %w", err)
 	}
-	if v.Held, err = one(ctx, s, only[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, v.Task.Pool); err != nil {
+	if v.Held, err = one(ctx, s.session, only[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, v.Task.Pool); err != nil {
 		return v, fmt.Errorf("the slots of its pool: %w", err)
 	}
 	return v, s.history(ctx, &v)
 }
 
 // history fills in what became of the task so far.
-func (s session) history(ctx context.Context, v *TaskView) error {
-	last, err := one(ctx, s, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, v.Task.ID)
+func (s tasksIn) history(ctx context.Context, v *TaskView) error {
+	last, err := one(ctx, s.session, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, v.Task.ID)
 	switch {
 	case err == nil:
 		v.Last = &last

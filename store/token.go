@@ -40,10 +40,10 @@ func (s credentials) CreateToken(ctx context.Context, actor string, t Token, has
 	var created Token
 	err = s.write(ctx, func(tx session) error {
 		return tx.once(ctx, &created, func() (err error) {
-			if err := tx.freeName(ctx, t.Name); err != nil {
+			if err := tx.credentials().freeName(ctx, t.Name); err != nil {
 				return err
 			}
-			if created, err = tx.addToken(ctx, t, hash); err != nil {
+			if created, err = tx.credentials().addToken(ctx, t, hash); err != nil {
 				return err
 			}
 			return tx.record(ctx, Event{Kind: "token.created", Actor: actor, Device: t.Device, Detail: fmt.Sprintf("id=%d role=%s name=%s", created.ID, t.Role, t.Name)})
@@ -54,9 +54,9 @@ func (s credentials) CreateToken(ctx context.Context, actor string, t Token, has
 
 // freeName takes a name from the token that had it until it expired. The unique
 // key of names refuses those of tokens that are valid.
-func (s session) freeName(ctx context.Context, name string) error {
+func (s credentialsIn) freeName(ctx context.Context, name string) error {
 	own := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
-	device, err := one(ctx, s, only[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE id = $1)`, name)
+	device, err := one(ctx, s.session, only[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE id = $1)`, name)
 	if err != nil {
 		return err
 	}
@@ -90,8 +90,8 @@ func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (T
 	return t, err
 }
 
-func (s session) addToken(ctx context.Context, t Token, hash []byte) (Token, error) {
-	created, err := collect(ctx, s, tokenDest, `
+func (s credentialsIn) addToken(ctx context.Context, t Token, hash []byte) (Token, error) {
+	created, err := collect(ctx, s.session, tokenDest, `
 		INSERT INTO tokens (name, device, role, hash, created_at, expires_at)
 		VALUES ($1, $2, $3, $4, {now}, {epoch} + $5 * {ms}) ON CONFLICT DO NOTHING RETURNING `+tokenColumns,
 		t.Name, t.Device, t.Role, hash, nullMillis(t.ExpiresAt))

@@ -45,12 +45,12 @@ func candidateDest(c *Candidate) []any {
 // one twice. The candidates of a device are the best open task of each batch:
 // eligible before waiting ones, then by priority, then by age.
 func (s grants) Views(ctx context.Context, devices []string) ([]View, error) {
-	return s.read().views(ctx, devices, 0)
+	return s.read().grants().views(ctx, devices, 0)
 }
 
 // views reads the views of devices, with this task among the candidates if it
 // is open, whatever is better; 0: no such task.
-func (s session) views(ctx context.Context, devices []string, task int64) ([]View, error) {
+func (s grantsIn) views(ctx context.Context, devices []string, task int64) ([]View, error) {
 	unique, at := distinct(devices)
 	shown, args := shownTasks, []any{names(unique)}
 	if task != 0 { // the plan of a report needs no second condition
@@ -63,7 +63,7 @@ func (s session) views(ctx context.Context, devices []string, task int64) ([]Vie
 		grant  Grant
 		open   Candidate
 	}
-	rows, err := collect(ctx, s, func(r *reading) []any {
+	rows, err := collect(ctx, s.session, func(r *reading) []any {
 		dest := []any{&r.n, instant{&r.Now}, instant{&r.Standstill}, &r.Deleted}
 		dest = append(dest, deviceDest(&r.device)...)
 		dest = append(dest, grantDest(&r.grant)...)

@@ -111,19 +111,19 @@ func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
 	}
 	defer tx.Rollback()
 	in := session{s.prepared.in(tx), s.dialect, s.accounts}
-	if _, err := in.views(ctx, []string{""}, 0); err != nil {
+	if _, err := in.grants().views(ctx, []string{""}, 0); err != nil {
 		return err
 	}
-	if _, err := in.claim(ctx, []claimRow{{}}, failTaken); err != nil {
+	if _, err := in.grants().claim(ctx, []claimRow{{}}, failTaken); err != nil {
 		return err
 	}
-	if _, err := in.giveTokens(ctx, input([]claimRow{{}})); err != nil {
+	if _, err := in.grants().giveTokens(ctx, input([]claimRow{{}})); err != nil {
 		return err
 	}
-	if _, err := in.lockTask(ctx, 0); !errors.Is(err, ErrNotFound) {
+	if _, err := in.grants().lockTask(ctx, 0); !errors.Is(err, ErrNotFound) {
 		return err
 	}
-	if _, err := in.lockGrant(ctx, 0); !errors.Is(err, ErrNotFound) {
+	if _, err := in.grants().lockGrant(ctx, 0); !errors.Is(err, ErrNotFound) {
 		return err
 	}
 	_, err = in.changes(ctx, input([]endingRow{{}}), endingSteps())

@@ -35,7 +35,7 @@ type opening struct {
 }
 
 // opening computes it by the database's clock. The windows must be valid.
-func (s session) opening(ctx context.Context, list []Window) (opening, error) {
+func (s poolsIn) opening(ctx context.Context, list []Window) (opening, error) {
 	if len(list) == 0 {
 		return opening{}, nil
 	}
@@ -54,14 +54,14 @@ func (s session) opening(ctx context.Context, list []Window) (opening, error) {
 	return opening{windows: string(text), from: o.From.UnixMilli(), until: o.Until.UnixMilli(), due: o.Due.UnixMilli()}, nil
 }
 
-func (s session) now(ctx context.Context) (now time.Time, err error) {
+func (s poolsIn) now(ctx context.Context) (now time.Time, err error) {
 	err = s.row(ctx, `SELECT {now}`, instant{&now})
 	return now, err
 }
 
 // checkFits refuses a batch of which nothing could ever start, at whatever time it
 // is asked. An unknown pool is found later. ErrNeverStarts.
-func (s session) checkFits(ctx context.Context, b Batch) error {
+func (s poolsIn) checkFits(ctx context.Context, b Batch) error {
 	if !b.FinishInside {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
 			{"batches", "t.id", "''", "t.id = openings.id"},
 			{"pools", "0", "t.name", "t.name = openings.name"},
 		} {
-			n, err := tx.refreshWindows(ctx, of.table, of.id+", "+of.name, of.key, limit)
+			n, err := tx.pools().refreshWindows(ctx, of.table, of.id+", "+of.name, of.key, limit)
 			if err != nil {
 				return err
 			}
@@ -130,13 +130,13 @@ func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
 	return refreshed, nil
 }
 
-func (s session) refreshWindows(ctx context.Context, table, columns, key string, limit int) (int, error) {
+func (s poolsIn) refreshWindows(ctx context.Context, table, columns, key string, limit int) (int, error) {
 	type reading struct {
 		openingRow
 		windows []Window
 		now     time.Time
 	}
-	list, err := collect(ctx, s, func(r *reading) []any { return []any{&r.ID, &r.Name, fromJSON(&r.windows), instant{&r.now}} },
+	list, err := collect(ctx, s.session, func(r *reading) []any { return []any{&r.ID, &r.Name, fromJSON(&r.windows), instant{&r.now}} },
 		`SELECT `+columns+`, t.windows, {now} FROM `+table+` t WHERE t.windows_due <= (SELECT {now}) LIMIT $1 {skip t}`, limit)
 	if err != nil || len(list) == 0 {
 		return 0, err
