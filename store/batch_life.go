@@ -20,11 +20,11 @@ func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason 
 		if b.Paused || b.CancelledAt != nil {
 			return nil
 		}
-		return tx.batches().pauseBatch(ctx, actor, b, reason)
+		return tx.batches().pause(ctx, actor, b, reason)
 	})
 }
 
-func (s batchesIn) pauseBatch(ctx context.Context, actor string, b Batch, reason string) error {
+func (s batchesIn) pause(ctx context.Context, actor string, b Batch, reason string) error {
 	if _, err := s.exec(ctx, `
 		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, b.ID, actor, reason); err != nil {
 		return fmt.Errorf("pausing: %w", err)
@@ -142,7 +142,7 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 		if err != nil {
 			return err
 		}
-		if err := tx.pools().lockPool(ctx, pool); err != nil {
+		if err := tx.pools().lock(ctx, pool); err != nil {
 			return err
 		}
 		b, err := one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 {lock}`, id)

@@ -160,7 +160,7 @@ func (s batchesIn) abort(ctx context.Context, batches []int64) ([]int64, error) 
 			continue
 		}
 		reason := fmt.Sprintf("%d of %d failed", failed, ended)
-		if err := s.pauseBatch(ctx, aborter, c.Batch, reason); err != nil {
+		if err := s.pause(ctx, aborter, c.Batch, reason); err != nil {
 			return nil, err
 		}
 		aborted = append(aborted, c.ID)

@@ -77,13 +77,13 @@ func deviceDest(d *Device) []any {
 	}
 }
 
-func (s devicesIn) device(ctx context.Context, id string) (Device, error) {
+func (s devicesIn) byID(ctx context.Context, id string) (Device, error) {
 	return one(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
 }
 
 // Device returns one device; ErrNotFound.
 func (s devices) Device(ctx context.Context, id string) (Device, error) {
-	return s.read().devices().device(ctx, id)
+	return s.read().devices().byID(ctx, id)
 }
 
 // DeviceFilter selects devices; a zero field selects all.
@@ -145,7 +145,7 @@ func (s devices) CreateDevice(ctx context.Context, actor, id string, spec Device
 	var d Device
 	err = s.write(ctx, func(tx session) error {
 		err := tx.once(ctx, &d, func() (err error) {
-			d, err = tx.devices().createDevice(ctx, actor, id, spec, tokenHash)
+			d, err = tx.devices().create(ctx, actor, id, spec, tokenHash)
 			return err
 		})
 		if once := OnceOf(ctx); err != nil || once != nil && once.Replayed {
@@ -156,7 +156,7 @@ func (s devices) CreateDevice(ctx context.Context, actor, id string, spec Device
 	return d, err
 }
 
-func (s devicesIn) createDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte) (Device, error) {
+func (s devicesIn) create(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte) (Device, error) {
 	created, err := s.register(ctx, actor, id, spec)
 	if err != nil {
 		return Device{}, err
@@ -167,7 +167,7 @@ func (s devicesIn) createDevice(ctx context.Context, actor, id string, spec Devi
 	if _, err := s.credentials().addToken(ctx, Token{Device: id}, tokenHash); err != nil {
 		return Device{}, err
 	}
-	return s.device(ctx, id)
+	return s.byID(ctx, id)
 }
 
 // EnsureDevice returns the device, registered if it was not.
@@ -180,7 +180,7 @@ func (s devices) EnsureDevice(ctx context.Context, id string) (Device, error) {
 		if _, err := tx.devices().register(ctx, id, id, DeviceSpec{}); err != nil {
 			return err
 		}
-		d, err = tx.devices().device(ctx, id)
+		d, err = tx.devices().byID(ctx, id)
 		return err
 	})
 	return d, err
@@ -191,7 +191,7 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 	if err != nil {
 		return false, err
 	}
-	if err := s.profiles().holdProfile(ctx, spec.Profile); err != nil {
+	if err := s.profiles().hold(ctx, spec.Profile); err != nil {
 		return false, err
 	}
 	n, err := s.exec(ctx, `
@@ -210,7 +210,7 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 // it runs. ErrNotFound.
 func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool) error {
 	return s.write(ctx, func(tx session) error {
-		if _, err := tx.devices().device(ctx, id); err != nil {
+		if _, err := tx.devices().byID(ctx, id); err != nil {
 			return err
 		}
 		changed, err := tx.exec(ctx, `UPDATE devices SET blocked = $2 WHERE id = $1 AND blocked <> $2`, id, blocked)

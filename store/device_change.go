@@ -36,7 +36,7 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 		if len(changes) == 0 {
 			return nil
 		}
-		if err := tx.profiles().holdProfile(ctx, spec.Profile); err != nil {
+		if err := tx.profiles().hold(ctx, spec.Profile); err != nil {
 			return err
 		}
 		if _, err := tx.exec(ctx, `UPDATE devices SET tags = $2, profile = nullif($3, '') WHERE id = $1`, id, text, spec.Profile); err != nil {

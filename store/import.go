@@ -64,7 +64,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 		var total int // all that is kept of the answer
 		return tx.once(ctx, &total, func() error {
 			total = len(list)
-			if err := tx.profiles().holdProfiles(ctx, list); err != nil {
+			if err := tx.profiles().holdAll(ctx, list); err != nil {
 				return err
 			}
 			for part := range slices.Chunk(order, importPart) {
@@ -78,8 +78,8 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 	return given, err
 }
 
-// holdProfiles holds those of all devices, in one order.
-func (s profilesIn) holdProfiles(ctx context.Context, list []NewDevice) error {
+// holdAll holds those of all devices, in one order.
+func (s profilesIn) holdAll(ctx context.Context, list []NewDevice) error {
 	first := map[string]int{}
 	for i, d := range list {
 		if _, seen := first[d.Profile]; !seen {
@@ -87,7 +87,7 @@ func (s profilesIn) holdProfiles(ctx context.Context, list []NewDevice) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(first)) {
-		err := s.holdProfile(ctx, name)
+		err := s.hold(ctx, name)
 		if errors.Is(err, ErrUnknownProfile) {
 			return &EntryError{first[name], err}
 		}

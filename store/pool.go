@@ -61,10 +61,10 @@ func poolDest(p *Pool) []any {
 
 // Pool returns one pool; ErrNotFound.
 func (s pools) Pool(ctx context.Context, name string) (Pool, error) {
-	return s.read().pools().pool(ctx, name)
+	return s.read().pools().named(ctx, name)
 }
 
-func (s poolsIn) pool(ctx context.Context, name string) (Pool, error) {
+func (s poolsIn) named(ctx context.Context, name string) (Pool, error) {
 	return one(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
 }
 
@@ -144,10 +144,10 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 // against the old capacity and commits before, or against the new one.
 func (s pools) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
-		if err := tx.pools().lockPool(ctx, name); err != nil {
+		if err := tx.pools().lock(ctx, name); err != nil {
 			return err
 		}
-		old, err := tx.pools().pool(ctx, name)
+		old, err := tx.pools().named(ctx, name)
 		if errors.Is(err, ErrNotFound) {
 			return change(tx, nil)
 		}
@@ -162,9 +162,9 @@ func (s pools) withPool(ctx context.Context, name string, change func(tx session
 	return err
 }
 
-// lockPool keeps claims out until the end of the transaction. It comes before any row:
+// lock keeps claims out until the end of the transaction. It comes before any row:
 // the pool's lock, the pool, batches, tasks, grants is the order everywhere.
-func (s poolsIn) lockPool(ctx context.Context, name string) error {
+func (s poolsIn) lock(ctx context.Context, name string) error {
 	if s.lockAlone == "" {
 		return nil
 	}
@@ -242,7 +242,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	if err := tx.record(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: detail}); err != nil {
 		return Pool{}, false, err
 	}
-	p, err = tx.pools().pool(ctx, name)
+	p, err = tx.pools().named(ctx, name)
 	if err == nil && spec.DryRun {
 		err = errDryRun // so that all is undone
 	}

@@ -29,10 +29,10 @@ func profileDest(p *Profile) []any {
 
 // Profile returns one profile; ErrNotFound.
 func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
-	return s.read().profiles().profile(ctx, name, "")
+	return s.read().profiles().named(ctx, name, "")
 }
 
-func (s profilesIn) profile(ctx context.Context, name, lock string) (Profile, error) {
+func (s profilesIn) named(ctx context.Context, name, lock string) (Profile, error) {
 	return one(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM profiles p WHERE p.name = $1 `+lock, name)
 }
 
@@ -45,7 +45,7 @@ func (s profiles) Profiles(ctx context.Context, after string, limit int) ([]Prof
 // Without a change nothing is written and the version stays.
 func (s profiles) PutProfile(ctx context.Context, actor, name string, limits json.RawMessage) (p Profile, created bool, err error) {
 	err = s.write(ctx, func(tx session) error {
-		p, err = tx.profiles().profile(ctx, name, "{lock}")
+		p, err = tx.profiles().named(ctx, name, "{lock}")
 		if err == nil && bytes.Equal(p.Limits, limits) {
 			created = false
 			return nil
@@ -59,7 +59,7 @@ func (s profiles) PutProfile(ctx context.Context, actor, name string, limits jso
 			name, nullText(limits)); err != nil {
 			return fmt.Errorf("writing: %w", err)
 		}
-		if p, err = tx.profiles().profile(ctx, name, ""); err != nil {
+		if p, err = tx.profiles().named(ctx, name, ""); err != nil {
 			return err
 		}
 		created = p.Version == 1
@@ -79,7 +79,7 @@ func (s profiles) PutProfile(ctx context.Context, actor, name string, limits jso
 func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 	err := s.write(ctx, func(tx session) error {
 		// A transaction that gives it to a device holds the row, or sees that it is gone.
-		if _, err := tx.profiles().profile(ctx, name, "{lock}"); err != nil {
+		if _, err := tx.profiles().named(ctx, name, "{lock}"); err != nil {
 			return err
 		}
 		used, err := one(ctx, tx, only[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE profile = $1)`, name)
@@ -100,13 +100,13 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 	return nil
 }
 
-// holdProfile keeps a profile from being deleted until the end of the
+// hold keeps a profile from being deleted until the end of the
 // transaction; an empty name is none. ErrUnknownProfile.
-func (s profilesIn) holdProfile(ctx context.Context, name string) error {
+func (s profilesIn) hold(ctx context.Context, name string) error {
 	if name == "" {
 		return nil
 	}
-	_, err := s.profile(ctx, name, "{share p}")
+	_, err := s.named(ctx, name, "{share p}")
 	if errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("%w: %s", ErrUnknownProfile, name)
 	}

@@ -14,13 +14,13 @@ type Removal struct {
 func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancel bool) (Removal, error) {
 	var removed Removal
 	err := s.write(ctx, func(tx session) (err error) {
-		removed, err = tx.devices().deleteDevice(ctx, actor, id, cancel)
+		removed, err = tx.devices().delete(ctx, actor, id, cancel)
 		return err
 	})
 	return removed, err
 }
 
-func (s devicesIn) deleteDevice(ctx context.Context, actor, id string, cancel bool) (Removal, error) {
+func (s devicesIn) delete(ctx context.Context, actor, id string, cancel bool) (Removal, error) {
 	if _, err := one(ctx, s.session, only[string], `SELECT id FROM devices WHERE id = $1 {lock}`, id); err != nil {
 		return Removal{}, err
 	}

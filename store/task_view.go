@@ -27,7 +27,7 @@ type TaskView struct {
 func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 	var v TaskView
 	err := s.atOnce(ctx, func(tx session) (err error) {
-		v, err = tx.tasks().taskView(ctx, id)
+		v, err = tx.tasks().view(ctx, id)
 		return err
 	})
 	if err != nil {
@@ -36,7 +36,7 @@ func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 	return v, nil
 }
 
-func (s tasksIn) taskView(ctx context.Context, id int64) (v TaskView, err error) {
+func (s tasksIn) view(ctx context.Context, id int64) (v TaskView, err error) {
 	var running Grant
 	if err := s.rowOf(ctx, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, []any{id},
 		append(taskDest(&v.Task), grantDest(&running)...)...); err != nil {

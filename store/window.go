@@ -65,7 +65,7 @@ func (s poolsIn) checkFits(ctx context.Context, b Batch) error {
 	if !b.FinishInside {
 		return nil
 	}
-	pool, err := s.pool(ctx, b.Pool)
+	pool, err := s.named(ctx, b.Pool)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
