@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/coalesce"
@@ -21,11 +22,10 @@ const (
 // viewLimit bounds a reading of devices: half of what a report has.
 const viewLimit = handleLimit / 2
 
-// How many readings, and claims in one pool, are under way at once, and how many
-// reports share one.
+// How many calls of a kind are under way at once, and what goes in one.
 const (
-	viewLanes, viewsAtMost   = 4, 64
-	claimLanes, claimsAtMost = 2, 64
+	lanes  = 2
+	atMost = 64
 )
 
 // acquired is a slot that the semaphore gave, with what it is to be claimed for.
@@ -40,24 +40,61 @@ type claimed struct {
 	late bool // it was not claimed: too much time had passed
 }
 
-// viewing reads devices together, whatever they ask for.
-type viewing = coalesce.Calls[struct{}, string, store.View]
+// viewing reads devices together, whatever they ask for: who they are, or all that
+// concerns their reports.
+type viewing = coalesce.Calls[whole, string, store.View]
+
+type whole bool
 
 func newViewing(ledger Ledger, panicked rescue.Told) *viewing {
-	view := func(ctx context.Context, _ struct{}, names []string) ([]store.View, error) {
-		return ledger.Views(ctx, names)
+	view := func(ctx context.Context, all whole, names []string) ([]store.View, error) {
+		if all {
+			return ledger.Views(ctx, names)
+		}
+		return ledger.Registered(ctx, names)
 	}
-	return &viewing{Call: view, Alone: hadNoEffect, Lanes: viewLanes, Most: viewsAtMost, Limit: viewLimit, Panicked: panicked}
+	return &viewing{Call: view, Alone: hadNoEffect, Lanes: lanes, Most: atMost, Limit: viewLimit, Panicked: panicked}
 }
 
-// claiming is by pool: one that is locked holds up no other.
+// claiming is for all pools together; what was found locked is claimed by pool, and
+// waits, so that one that is locked holds up no other.
 type claiming = coalesce.Calls[string, acquired, claimed]
 
+const allPools = "" // no pool has this name
+
 func newClaiming(ledger Ledger, now func() time.Time, panicked rescue.Told) *claiming {
-	claim := func(ctx context.Context, _ string, all []acquired) ([]claimed, error) {
-		return claimAll(ctx, ledger, now(), all)
+	claim := func(ctx context.Context, pool string, all []acquired) ([]claimed, error) {
+		return claimAll(ctx, ledger, now(), all, pool != allPools)
 	}
-	return &claiming{Call: claim, Alone: hadNoEffect, Lanes: claimLanes, Most: claimsAtMost, Limit: claimLimit, Panicked: panicked}
+	return &claiming{Call: claim, Alone: hadNoEffect, Lanes: lanes, Most: atMost, Limit: claimLimit, Panicked: panicked}
+}
+
+// claim claims a slot, together with others.
+func (d *Dispatcher) claim(ctx context.Context, claim acquired) (claimed, error) {
+	got, err := d.claiming.Do(ctx, allPools, claim)
+	if err == nil && got.Status == store.ClaimLocked {
+		got, err = d.claiming.Do(ctx, claim.Pool, claim)
+	}
+	return got, err //nolint:wrapcheck // by the caller
+}
+
+// recording takes the results of many devices together.
+type recording = coalesce.Calls[struct{}, []store.Result, []store.ResultOutcome]
+
+// recordLimit bounds a call that records results: half of what a report has.
+const recordLimit = handleLimit / 2
+
+func newRecording(ledger Ledger, settle store.Settle, panicked rescue.Told) *recording {
+	record := func(ctx context.Context, _ struct{}, reports [][]store.Result) ([][]store.ResultOutcome, error) {
+		outcomes := ledger.RecordResults(ctx, slices.Concat(reports...), settle)
+		of := make([][]store.ResultOutcome, len(reports))
+		for i, results := range reports {
+			of[i], outcomes = outcomes[:len(results)], outcomes[len(results):]
+		}
+		return of, nil
+	}
+	size := func(results []store.Result) int { return len(results) }
+	return &recording{Call: record, Alone: hadNoEffect, Lanes: lanes, Most: atMost, Size: size, Limit: recordLimit, Panicked: panicked}
 }
 
 // hadNoEffect is certain of a call that failed; not after a panic in it.
@@ -67,7 +104,7 @@ func hadNoEffect(err error) bool {
 }
 
 // claimAll claims in one transaction what is not too old by now.
-func claimAll(ctx context.Context, ledger Ledger, now time.Time, all []acquired) ([]claimed, error) {
+func claimAll(ctx context.Context, ledger Ledger, now time.Time, all []acquired, wait bool) ([]claimed, error) {
 	done := make([]claimed, len(all))
 	var claims []store.Claim
 	var of []int
@@ -79,7 +116,7 @@ func claimAll(ctx context.Context, ledger Ledger, now time.Time, all []acquired)
 	if len(claims) == 0 {
 		return done, nil
 	}
-	outcomes, err := ledger.Claim(ctx, claims)
+	outcomes, err := ledger.Claim(ctx, claims, wait)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // by the caller
 	}

@@ -16,7 +16,7 @@ type noting struct {
 	claims []store.Claim
 }
 
-func (n *noting) Claim(_ context.Context, claims []store.Claim) ([]store.ClaimOutcome, error) {
+func (n *noting) Claim(_ context.Context, claims []store.Claim, _ bool) ([]store.ClaimOutcome, error) {
 	n.claims = append(n.claims, claims...)
 	out := make([]store.ClaimOutcome, len(claims))
 	for i, c := range claims {
@@ -35,7 +35,7 @@ func TestWhatWaitedTooLongIsNotClaimed(t *testing.T) {
 		{store.Claim{Task: 2}, now.Add(-claimAge)},
 		{store.Claim{Task: 3}, now.Add(-time.Minute)},
 		{store.Claim{Task: 4}, now},
-	})
+	}, true)
 	if err != nil {
 		t.Fatal(err)
 	}

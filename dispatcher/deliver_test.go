@@ -13,8 +13,8 @@ import (
 // slowStore answers a claim so late that little of the lease is left.
 type slowStore struct{ dispatcher.Store }
 
-func (s slowStore) Claim(ctx context.Context, claims []store.Claim) ([]store.ClaimOutcome, error) {
-	outcomes, err := s.Store.Claim(ctx, claims)
+func (s slowStore) Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error) {
+	outcomes, err := s.Store.Claim(ctx, claims, wait)
 	for i := range outcomes {
 		outcomes[i].Grant.Remaining -= 50 * time.Second
 	}

@@ -142,27 +142,26 @@ func (h *handling) grant(ctx context.Context, open []store.Candidate) error {
 	open = h.d.firsts(open)
 	pool, device := open[0].Pool, string(h.caller.Device)
 	request := slots.Request{Device: device, Wants: h.wants(open), Chance: h.d.config.Jitter(), Reach: h.reachOf()}
-	got, offers, err := h.d.config.Semaphore.Acquire(ctx, pool, h.pace(h.d.Waiters.Pace(pool)), []slots.Request{request})
+	got, err := h.d.Waiters.Acquire(ctx, pool, h.period(), request)
 	h.d.away.semaphore.saw(err, started)
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}
 	h.steps.Done("acquired", h.d.config.Now())
-	h.d.Waiters.Offer(pool, offers, started)
-	switch got[0].Status {
+	switch got.Status {
 	case slots.StatusUnknown:
 		if err := h.d.Upkeep.MakeKnown(ctx, pool); err != nil {
 			return err
 		}
 		return errRepaired
 	case slots.StatusFull:
-		h.tried.expect(got[0].After)
+		h.tried.expect(got.After)
 		h.d.Waiters.Pools.Wait(pool)
 		h.tried.full[pool] = true
 		return errNoted
 	}
-	c, lease := open[got[0].Want], request.Wants[got[0].Want].Lease
-	claim := store.Claim{Task: c.Task, Device: device, Pool: pool, Slot: got[0].Slot, Lease: lease}
+	c, lease := open[got.Want], request.Wants[got.Want].Lease
+	claim := store.Claim{Task: c.Task, Device: device, Pool: pool, Slot: got.Slot, Lease: lease}
 	return h.claim(ctx, c, acquired{claim, started})
 }
 
@@ -207,7 +206,7 @@ func (h *handling) lease(c store.Candidate) string { return decision.LeaseID(c, 
 // answer it does neither: if it went through, the next report finds the grant;
 // if not, reconciliation finds the slot.
 func (h *handling) claim(ctx context.Context, c store.Candidate, claim acquired) error {
-	got, err := h.d.claiming.Do(ctx, claim.Pool, claim)
+	got, err := h.d.claim(ctx, claim)
 	h.steps.Done("claimed", h.d.config.Now())
 	if err == nil && got.late {
 		err = fmt.Errorf("the slot came more than %s ago: too late", claimAge)

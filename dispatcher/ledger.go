@@ -16,9 +16,10 @@ import (
 // Ledger is what a report needs of the store. It is batch-shaped: one outcome
 // per input, in order.
 type Ledger interface {
+	Registered(ctx context.Context, devices []string) ([]store.View, error)
 	Views(ctx context.Context, devices []string) ([]store.View, error)
 	TaskView(ctx context.Context, task int64) (store.TaskView, error)
-	Claim(ctx context.Context, claims []store.Claim) ([]store.ClaimOutcome, error)
+	Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error)
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)
 	RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome
@@ -39,7 +40,6 @@ type Store interface {
 
 // Semaphore hands out the numbered slots of a pool; *slots.Semaphore.
 type Semaphore interface {
-	Acquire(ctx context.Context, pool string, pace slots.Pace, requests []slots.Request) ([]slots.Acquisition, []slots.Offer, error)
 	Standing(ctx context.Context, pool, device string, tasks []slots.Waiter) (slots.Standing, error)
 	waiters.Semaphore
 	upkeep.Semaphore

@@ -8,7 +8,6 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
-	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -98,13 +97,12 @@ func (h *handling) wait(ctx context.Context, onPark func()) bool {
 	}
 }
 
-// pace lets the queue of a pool expect a parked report no sooner than its wait
-// is over: it is there all the time.
-func (h *handling) pace(pace slots.Pace) slots.Pace {
-	if h.park != nil {
-		pace.Period = max(pace.Period, h.park.Wait)
+// period of a parked report is its wait: its device is there all the time.
+func (h *handling) period() time.Duration {
+	if h.park == nil {
+		return 0
 	}
-	return pace
+	return h.park.Wait
 }
 
 // shrink lets go what a parked report does not need: there are many.

@@ -67,7 +67,7 @@ func (r *refusals) forget(device string) {
 
 // onlyAsks says whether a report does nothing but ask for a task.
 func onlyAsks(r devices.Report) bool {
-	return r.Accept && len(r.Results)+len(r.Running) == 0 && r.Attributes == nil
+	return r.Accept && !says(r)
 }
 
 // remember notes a refusal that may be repeated.

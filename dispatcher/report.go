@@ -84,7 +84,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
-	view, err := d.look(ctx, caller.Device)
+	view, err := d.read(ctx, caller.Device, whole(!says(report)))
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 // ends the reply before anything is granted.
 func (h *handling) answer(ctx context.Context) error {
 	trouble := errors.Join(h.recordResults(ctx), h.renew(ctx), h.mergeAttributes(ctx))
-	if trouble == nil && len(h.report.Results)+len(h.report.Running) > 0 {
+	if trouble == nil && says(h.report) {
 		trouble = h.lookAgain(ctx)
 	}
 	if trouble != nil {
@@ -135,9 +135,19 @@ func (h *handling) unavailable(err error) error {
 	return nil
 }
 
+// says is whether a report does more than ask: then who its device is decides whether it
+// may, and what concerns its next task is read once, when all that it says is recorded.
+func says(r devices.Report) bool {
+	return len(r.Results)+len(r.Running) > 0 || r.Attributes != nil
+}
+
 func (d *Dispatcher) look(ctx context.Context, device devices.ID) (store.View, error) {
+	return d.read(ctx, device, true)
+}
+
+func (d *Dispatcher) read(ctx context.Context, device devices.ID, all whole) (store.View, error) {
 	asked := d.config.Now()
-	view, err := d.views.Do(ctx, struct{}{}, string(device))
+	view, err := d.views.Do(ctx, all, string(device))
 	d.away.ledger.saw(err, asked)
 	if err != nil {
 		return store.View{}, fmt.Errorf("%w: reading the device: %w", devices.ErrUnavailable, err)

@@ -22,7 +22,10 @@ func (h *handling) recordResults(ctx context.Context) error {
 	}
 	var outcomes []store.ResultOutcome
 	if len(valid) > 0 {
-		outcomes = h.d.config.Store.RecordResults(ctx, valid, h.d.settle)
+		var err error
+		if outcomes, err = h.d.recording.Do(ctx, struct{}{}, valid); err != nil {
+			return fmt.Errorf("%w: recording results: %w", devices.ErrUnavailable, err)
+		}
 	}
 	var failed error
 	for _, r := range h.report.Results {

@@ -111,8 +111,8 @@ func give[T any](s *spies, call string, through func() (T, error)) (out T, err e
 	return out, err
 }
 
-func (s *spies) Claim(ctx context.Context, claims []store.Claim) ([]store.ClaimOutcome, error) {
-	return give(s, "Claim", func() ([]store.ClaimOutcome, error) { return s.Store.Claim(ctx, claims) })
+func (s *spies) Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error) {
+	return give(s, "Claim", func() ([]store.ClaimOutcome, error) { return s.Store.Claim(ctx, claims, wait) })
 }
 
 func (s *spies) Views(ctx context.Context, devices []string) ([]store.View, error) {

@@ -144,7 +144,7 @@ func TestCancelWhileClaimsCommit(t *testing.T) {
 			wait.Go(func() {
 				for n := range 10 {
 					task := i*10 + n
-					if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[task], devices[task], "p", task)}); err != nil {
+					if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[task], devices[task], "p", task)}, true); err != nil {
 						l.Error(err)
 					}
 				}

@@ -150,7 +150,7 @@ func TestCountsAddUpInEveryReading(t *testing.T) {
 	go func() {
 		defer close(done)
 		for i, d := range devices {
-			outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], d, "p", i)})
+			outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], d, "p", i)}, true)
 			if err != nil || outcomes[0].Status != granted {
 				l.Errorf("claim: %+v, %v", outcomes, err)
 				return

@@ -75,7 +75,7 @@ func (l *ledger) live(tasks map[string][]int64, reporter, n, count, pools int) e
 	if _, err := l.Views(l.Context(), devices); err != nil {
 		return err
 	}
-	outcomes, err := l.Claim(l.Context(), claims)
+	outcomes, err := l.Claim(l.Context(), claims, true)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func BenchmarkClaimsBesideALongTransaction(b *testing.B) {
 					claims[i] = l.to(tasks[next], devices[next], "p", i)
 					next++
 				}
-				outcomes, err := l.Claim(b.Context(), claims)
+				outcomes, err := l.Claim(b.Context(), claims, true)
 				l.must(err)
 				for i, o := range outcomes {
 					results[i] = store.Result{Device: claims[i].Device, Task: o.Grant.Task, Token: o.Grant.Token, Cause: store.BySuccess}

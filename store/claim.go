@@ -29,7 +29,9 @@ const fits = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 
 // Claim grants tasks on slots, each or not, all in one transaction; one outcome
 // per claim, in their order. The unique keys decide, not what was read before.
-func (s grants) Claim(ctx context.Context, claims []Claim) ([]ClaimOutcome, error) {
+// While a pool is being resized its claims wait if they may; else they are ClaimLocked,
+// and hold up no others.
+func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOutcome, error) {
 	if len(claims) == 0 {
 		return nil, nil
 	}
@@ -37,9 +39,9 @@ func (s grants) Claim(ctx context.Context, claims []Claim) ([]ClaimOutcome, erro
 	for i, c := range claims {
 		rows[i] = claimRow{N: i, Task: c.Task, Device: c.Device, Pool: c.Pool, Slot: c.Slot, Lease: c.Lease}
 	}
-	outcomes, err := s.claimRows(ctx, rows, failTaken)
+	outcomes, err := s.claimRows(ctx, rows, wait, failTaken)
 	if taken(err) {
-		outcomes, err = s.claimRows(ctx, rows, skipTaken)
+		outcomes, err = s.claimRows(ctx, rows, wait, skipTaken)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("claiming: %w", err)
@@ -55,28 +57,25 @@ const (
 	skipTaken = `ON CONFLICT DO NOTHING`
 )
 
-func (s grants) claimRows(ctx context.Context, rows []claimRow, whenTaken string) (outcomes []ClaimOutcome, err error) {
+func (s grants) claimRows(ctx context.Context, rows []claimRow, wait bool, whenTaken string) (outcomes []ClaimOutcome, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		outcomes, err = tx.grants().claim(ctx, rows, whenTaken)
+		outcomes, err = tx.grants().claim(ctx, rows, wait, whenTaken)
 		return err
 	})
 	return outcomes, err
 }
 
-func (s grantsIn) claim(ctx context.Context, rows []claimRow, whenTaken string) ([]ClaimOutcome, error) {
-	claims := input(rows)
-	// A statement of its own: the snapshot of the next one is taken after a
-	// resize that was waited for.
-	if s.lockShared != "" {
-		if _, err := s.exec(ctx, s.lockShared, claims); err != nil {
-			return nil, fmt.Errorf("locking pools: %w", err)
-		}
+func (s grantsIn) claim(ctx context.Context, all []claimRow, wait bool, whenTaken string) ([]ClaimOutcome, error) {
+	outcomes := make([]ClaimOutcome, len(all))
+	rows, err := s.lockPools(ctx, all, wait, outcomes)
+	if err != nil || len(rows) == 0 {
+		return outcomes, err
 	}
+	claims := input(rows)
 	tasks, err := s.insertGrants(ctx, claims, whenTaken)
 	if err != nil {
 		return nil, err
 	}
-	outcomes := make([]ClaimOutcome, len(rows))
 	if len(tasks) > 0 {
 		if err := s.fillGranted(ctx, outcomes, rows, tasks); err != nil {
 			return nil, err
@@ -86,6 +85,32 @@ func (s grantsIn) claim(ctx context.Context, rows []claimRow, whenTaken string) 
 		return outcomes, nil
 	}
 	return outcomes, s.markConflicts(ctx, outcomes, claims)
+}
+
+// lockPools keeps the capacities of the claims' pools from being changed, and returns the
+// claims whose pool it has locked. A statement of its own: the snapshot of the next one is
+// taken after a resize that was waited for.
+func (s grantsIn) lockPools(ctx context.Context, all []claimRow, wait bool, outcomes []ClaimOutcome) ([]claimRow, error) {
+	if s.lockShared == "" {
+		return all, nil
+	}
+	text := s.tryShared
+	if wait {
+		text = s.lockShared
+	}
+	pools, err := collect(ctx, s.session, only[string], text, input(all))
+	if err != nil {
+		return nil, fmt.Errorf("locking pools: %w", err)
+	}
+	rows := make([]claimRow, 0, len(all))
+	for _, c := range all {
+		if slices.Contains(pools, c.Pool) {
+			rows = append(rows, c)
+		} else {
+			outcomes[c.N].Status = ClaimLocked
+		}
+	}
+	return rows, nil
 }
 
 // insertGrants writes the grants that may be, and returns their tasks. Rows

@@ -75,7 +75,7 @@ func TestClaimsOfOneCallContend(t *testing.T) {
 	twice := l.to(ids[0], "a", "p", 0)
 	l.wantStatuses(l.claim(twice, twice, l.to(ids[0], "a", "p", 1)), granted, lost, lost)
 	l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 2), l.to(ids[2], "b", "p", 3)), granted, lost)
-	if outcomes, err := l.Claim(l.Context(), nil); err != nil || len(outcomes) != 0 {
+	if outcomes, err := l.Claim(l.Context(), nil, true); err != nil || len(outcomes) != 0 {
 		l.Fatalf("no claims: %v, %v", outcomes, err)
 	}
 }
@@ -149,7 +149,7 @@ func TestTokensIncreasePerSlotAndTask(t *testing.T) {
 			wait.Go(func() {
 				for range 20 {
 					i, slot := rand.IntN(len(ids)), rand.IntN(4)
-					outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], devices[i], "p", slot)})
+					outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], devices[i], "p", slot)}, true)
 					if err != nil {
 						l.Error(err)
 						return
@@ -206,7 +206,7 @@ func TestContendingClaimsNeverShareASlot(t *testing.T) {
 					}
 				}
 				rand.Shuffle(len(claims), func(i, j int) { claims[i], claims[j] = claims[j], claims[i] })
-				if _, err := l.Claim(l.Context(), claims); err != nil {
+				if _, err := l.Claim(l.Context(), claims, true); err != nil {
 					l.Error(err)
 				}
 			})
@@ -247,7 +247,7 @@ func TestResizeAndClaimsTakeTurns(t *testing.T) {
 				for i := range 5 {
 					claims = append(claims, l.to(ids[n*5+i], devices[n*5+i], pool, (n*5+i)%20))
 				}
-				if _, err := l.Claim(l.Context(), claims); err != nil {
+				if _, err := l.Claim(l.Context(), claims, true); err != nil {
 					l.Error(err)
 				}
 			})

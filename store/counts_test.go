@@ -71,7 +71,7 @@ func (m mill) work(random *rand.Rand, rounds int) {
 	causes := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReject, store.ByReturn}
 	for range rounds {
 		i, n := random.IntN(len(m.batches)), random.IntN(len(m.devices))
-		outcomes, err := m.Claim(m.Context(), []store.Claim{m.to(m.tasks[i][n], m.devices[n], m.batches[i].Pool, n)})
+		outcomes, err := m.Claim(m.Context(), []store.Claim{m.to(m.tasks[i][n], m.devices[n], m.batches[i].Pool, n)}, true)
 		if err != nil {
 			m.Error(err)
 			return

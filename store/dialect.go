@@ -29,6 +29,7 @@ import (
 //	{share p}    FOR KEY SHARE OF p: keeps p from being deleted
 //	{share}      FOR SHARE: keeps rows from being changed
 //	{skip t}     FOR UPDATE OF t SKIP LOCKED
+//	{skip t, g}  FOR UPDATE OF t, g SKIP LOCKED
 //	{last event} the highest id of an event that was given
 //	{new xid}    a transaction id above all that were given
 //	{oldest xid} the lowest transaction id still under way
@@ -44,7 +45,8 @@ type dialect struct {
 	name       string
 	words      *strings.Replacer
 	refused    []refusal          // settings that must not be so
-	lockShared string             // takes the locks of the pools of {claims}; empty: not needed
+	lockShared string             // takes the locks of the pools of {claims}, and names them; empty: not needed
+	tryShared  string             // takes those that nobody else has
 	lockAlone  string             // takes the lock of the pool $1 against all others
 	lockKey    string             // takes the idempotency key $1, $2, or says false
 	lockGrants string             // waits for the writers of grants, and lets others wait
@@ -75,7 +77,7 @@ func inputs() map[string]string {
 		"ids":      "id bigint",
 		"names":    "n bigint, name text",
 		"claims":   "n bigint, task bigint, device text, pool text, slot bigint, lease text",
-		"renewals": "n bigint, task bigint, token bigint, device text",
+		"reported": "n bigint, task bigint, token bigint, device text",
 		"seen":     "device text, at_ms bigint, reach smallint",
 		"imports":  "n bigint, device text, tags text, hash text, profile text",
 		"lapses":   "lease_ms bigint, before_ms bigint",
@@ -99,6 +101,7 @@ func postgres() dialect {
 		"{share p}", "FOR KEY SHARE OF p",
 		"{share}", "FOR SHARE",
 		"{skip t}", "FOR UPDATE OF t SKIP LOCKED",
+		"{skip t, g}", "FOR UPDATE OF t, g SKIP LOCKED",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
 		// Not the end of a snapshot: that is behind the last one that ended, and
 		// does not tell what runs beyond from what has not begun.
@@ -124,15 +127,16 @@ func postgres() dialect {
 	}
 	// Two integers: spaces of their own, apart from the migrations' lock.
 	const poolLock = "(20060, hashtext("
+	const poolsOfClaims = `(SELECT DISTINCT pool COLLATE "C" AS pool FROM {claims} ORDER BY 1 OFFSET 0) AS pools`
 	const foldLock = "(20062, 0)"
 	return dialect{
-		name:    migrations.Postgres,
-		words:   strings.NewReplacer(words...),
-		refused: refusals(),
-		lockShared: `SELECT pg_advisory_xact_lock_shared` + poolLock + `pool))
-			FROM (SELECT DISTINCT pool COLLATE "C" AS pool FROM {claims} ORDER BY 1 OFFSET 0) AS pools`,
-		lockAlone: `SELECT pg_advisory_xact_lock` + poolLock + `$1))`,
-		lockKey:   `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
+		name:       migrations.Postgres,
+		words:      strings.NewReplacer(words...),
+		refused:    refusals(),
+		lockShared: `SELECT pool FROM ` + poolsOfClaims + ` WHERE pg_advisory_xact_lock_shared` + poolLock + `pool)) IS NOT NULL`,
+		tryShared:  `SELECT pool FROM ` + poolsOfClaims + ` WHERE pg_try_advisory_xact_lock_shared` + poolLock + `pool))`,
+		lockAlone:  `SELECT pg_advisory_xact_lock` + poolLock + `$1))`,
+		lockKey:    `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
 		// Not undone with the transaction: numbers only ever go up.
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
 		leaps: leaps(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
@@ -160,6 +164,7 @@ func sqliteDialect() dialect {
 		"{share p}", "",
 		"{share}", "",
 		"{skip t}", "",
+		"{skip t, g}", "",
 		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits
 		"{new xid}", "0",
 		"{oldest xid}", "0",

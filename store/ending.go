@@ -35,6 +35,7 @@ const heldColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease
 
 // ending is a grant that ends, and what becomes of its task.
 type ending struct {
+	n       int // of the result that ends it
 	task    subject
 	grant   Grant
 	cause   EndCause
@@ -44,6 +45,21 @@ type ending struct {
 	event   string
 	actor   string
 	settled Settlement
+}
+
+// endingDest is for the number of a result, subjectColumns and heldColumns.
+func endingDest(e *ending) []any {
+	return append(append([]any{&e.n}, subjectDest(&e.task)...), grantDest(&e.grant)...)
+}
+
+// report is the end of a grant by a result.
+func (e *ending) report(r Result, settle Settle) {
+	e.cause, e.output, e.dropped, e.error, e.actor = r.Cause, r.Output, r.Dropped, r.Error, r.Device
+	e.settle(settle, r.RetryAfter)
+	e.event = "task." + string(e.settled.State)
+	if e.settled.State == Pending {
+		e.event = "task." + string(r.Cause) // failed or returned, and to be tried again
+	}
 }
 
 func (e *ending) settle(settle Settle, retryAfter time.Duration) {

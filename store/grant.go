@@ -88,6 +88,8 @@ const (
 	// ClaimConflict: the slot is taken or beyond what the capacity allows:
 	// the semaphore is stale and must be reconciled.
 	ClaimConflict
+	// ClaimLocked: the pool is being resized; nothing was found out.
+	ClaimLocked
 )
 
 // ClaimOutcome answers one Claim; Grant is set when granted.

@@ -31,7 +31,7 @@ func (l *ledger) lives(ids []int64, devices []string) {
 	for i, d := range devices {
 		_, err := l.Views(ctx, []string{d})
 		l.must(err)
-		outcomes, err := l.Claim(ctx, []store.Claim{l.to(ids[i], d, "p", 0)})
+		outcomes, err := l.Claim(ctx, []store.Claim{l.to(ids[i], d, "p", 0)}, true)
 		l.must(err)
 		g := outcomes[0].Grant
 		_, err = l.Redeliver(ctx, g.Task, g.Token)

@@ -166,7 +166,7 @@ func (r *modelRun) Claim(rt *rapid.T) {
 		c.Device, c.Pool = rapid.SampledFrom(r.devices).Draw(rt, "device"), r.anyPool(rt)
 	}
 	want := r.claim(c)
-	outcomes, err := r.l.Claim(r.l.Context(), []store.Claim{c})
+	outcomes, err := r.l.Claim(r.l.Context(), []store.Claim{c}, true)
 	if err != nil || outcomes[0].Status != want {
 		rt.Fatalf("claim %+v: %+v, %v; want %d", c, outcomes, err, want)
 	}

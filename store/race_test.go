@@ -100,7 +100,7 @@ func (l *ledger) claimBesideAResize() {
 	lockAndLower := `WITH locked AS (SELECT pg_advisory_xact_lock(20060, hashtext('p')))
 		UPDATE pools SET capacity = 1 FROM locked WHERE name = 'p'`
 	l.during(lockAndLower, nil, func() {
-		outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[1], "b", "p", 0)})
+		outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[1], "b", "p", 0)}, true)
 		if err != nil || outcomes[0].Status != conflict {
 			l.Errorf("claim: %+v, %v; want a conflict", outcomes, err)
 		}
@@ -155,7 +155,7 @@ func TestClaimsLockInOneOrder(t *testing.T) {
 	_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
 	call := func(claims ...store.Claim) func() {
 		return func() {
-			if _, err := l.Claim(l.Context(), claims); err != nil {
+			if _, err := l.Claim(l.Context(), claims, true); err != nil {
 				t.Error(err)
 			}
 		}
@@ -187,7 +187,7 @@ func TestAClaimOutlivesADeadlock(t *testing.T) {
 	call := func(i int, claims ...store.Claim) func() {
 		return func() {
 			var err error
-			if outcomes[i], err = l.Claim(l.Context(), claims); err != nil {
+			if outcomes[i], err = l.Claim(l.Context(), claims, true); err != nil {
 				t.Error(err)
 			}
 		}

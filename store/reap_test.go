@@ -187,7 +187,7 @@ func TestExpireNeverEndsWhatWasGranted(t *testing.T) {
 		var wait sync.WaitGroup
 		for i, d := range devices {
 			wait.Go(func() {
-				if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], d, "p", i)}); err != nil {
+				if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], d, "p", i)}, true); err != nil {
 					l.Error(err)
 				}
 			})

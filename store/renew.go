@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-type renewalRow struct {
+// reportedRow is a grant as its device names it.
+type reportedRow struct {
 	N      int    `json:"n"`
 	Task   int64  `json:"task"`
 	Token  int64  `json:"token"`
@@ -24,9 +25,9 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 	if len(renewals) == 0 {
 		return nil, nil
 	}
-	rows := make([]renewalRow, len(renewals))
+	rows := make([]reportedRow, len(renewals))
 	for i, r := range renewals {
-		rows[i] = renewalRow{N: i, Task: r.Task, Token: r.Token, Device: r.Device}
+		rows[i] = reportedRow{N: i, Task: r.Task, Token: r.Token, Device: r.Device}
 	}
 	in := input(rows)
 	outcomes, extend, err := s.read().grants().renewals(ctx, in, len(rows))
@@ -69,8 +70,8 @@ func (s grantsIn) renewals(ctx context.Context, in string, n int) (outcomes []Re
 	rows, err := collect(ctx, s.session, func(r *reading) []any {
 		return append([]any{&r.n, &r.holds, &r.due}, grantDest(&r.grant)...)
 	}, `
-		SELECT renewals.n, g.token = renewals.token AND g.device = renewals.device, `+due+`, `+grantColumns+`
-		FROM {renewals} JOIN grants g ON g.task = renewals.task JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`, in)
+		SELECT reported.n, g.token = reported.token AND g.device = reported.device, `+due+`, `+grantColumns+`
+		FROM {reported} JOIN grants g ON g.task = reported.task JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`, in)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading renewals: %w", err)
 	}

@@ -8,39 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-const (
-	// maxRecording bounds the transactions that one call has open at once:
-	// they share the flush of a COMMIT.
-	maxRecording = 8
-	// maxUnknown bounds, per device, the kept results that nobody asked for.
-	maxUnknown = 100
-)
-
-// RecordResults takes what devices say of the end of their grants, each result
-// in a transaction of its own: a bad one never fails its neighbours. One
-// outcome per result, in their order; an outcome without Err is committed.
-// Results of one task are taken in their order.
-func (s grants) RecordResults(ctx context.Context, results []Result, settle Settle) []ResultOutcome {
-	outcomes := make([]ResultOutcome, len(results))
-	byTask := map[int64][]int{}
-	for i, r := range results {
-		byTask[r.Task] = append(byTask[r.Task], i)
-	}
-	var running rescue.Group
-	free := make(chan struct{}, maxRecording)
-	for _, indexes := range byTask {
-		free <- struct{}{}
-		running.Go(func() error {
-			defer func() { <-free }()
-			for _, i := range indexes {
-				outcomes[i] = s.recordResult(ctx, results[i], settle)
-			}
-			return nil
-		})
-	}
-	_ = running.Wait() // each outcome has its error
-	return outcomes
-}
+// maxUnknown bounds, per device, the kept results that nobody asked for.
+const maxUnknown = 100
 
 func (s grants) recordResult(ctx context.Context, r Result, settle Settle) ResultOutcome {
 	var outcome ResultOutcome
@@ -86,12 +55,8 @@ func (s grantsIn) lockGrant(ctx context.Context, task int64) (Grant, error) {
 }
 
 func (s grantsIn) recorded(ctx context.Context, r Result, task subject, grant Grant, settle Settle) (ResultOutcome, error) {
-	e := ending{task: task, grant: grant, cause: r.Cause, output: r.Output, dropped: r.Dropped, error: r.Error, actor: r.Device}
-	e.settle(settle, r.RetryAfter)
-	e.event = "task." + string(e.settled.State)
-	if e.settled.State == Pending {
-		e.event = "task." + string(r.Cause) // failed or returned, and to be tried again
-	}
+	e := ending{task: task, grant: grant}
+	e.report(r, settle)
 	if err := s.end(ctx, []ending{e}); err != nil {
 		return ResultOutcome{}, err
 	}

@@ -138,7 +138,7 @@ func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
 	l.pool("p", 2)
 	_, ids := l.batch(store.Batch{Pool: "p"}, "a")
 	arm()
-	if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[0], "a", "p", 0)}); !errors.Is(err, store.ErrOutcomeUnknown) {
+	if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[0], "a", "p", 0)}, true); !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("claim: %v, want an unknown outcome", err)
 	}
 	// The answer was lost, not the grant: here it was made.

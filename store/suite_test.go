@@ -142,7 +142,7 @@ func (l *ledger) to(task int64, device, pool string, slot int) store.Claim {
 // claim makes all claims in one call and returns their statuses.
 func (l *ledger) claim(claims ...store.Claim) []store.ClaimStatus {
 	l.Helper()
-	outcomes, err := l.Claim(l.Context(), claims)
+	outcomes, err := l.Claim(l.Context(), claims, true)
 	l.must(err)
 	statuses := make([]store.ClaimStatus, len(outcomes))
 	for i, o := range outcomes {
@@ -157,7 +157,7 @@ func (l *ledger) claim(claims ...store.Claim) []store.ClaimStatus {
 // grant makes a claim that must be granted.
 func (l *ledger) grant(task int64, device, pool string, slot int) store.Grant {
 	l.Helper()
-	outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(task, device, pool, slot)})
+	outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(task, device, pool, slot)}, true)
 	l.must(err)
 	if outcomes[0].Status != store.ClaimGranted {
 		l.Fatalf("claim of task %d on slot %d: status %d, want granted", task, slot, outcomes[0].Status)

@@ -48,32 +48,43 @@ func (s grants) Views(ctx context.Context, devices []string) ([]View, error) {
 	return s.read().grants().views(ctx, devices, 0)
 }
 
-// views reads the views of devices, with this task among the candidates if it
-// is open, whatever is better; 0: no such task.
-func (s grantsIn) views(ctx context.Context, devices []string, task int64) ([]View, error) {
+// Registered reads what says who the devices are: Now, Device and Deleted of each view.
+func (s grants) Registered(ctx context.Context, devices []string) ([]View, error) {
+	return s.read().grants().registered(ctx, devices)
+}
+
+func (s grantsIn) registered(ctx context.Context, devices []string) ([]View, error) {
 	unique, at := distinct(devices)
-	shown, args := shownTasks, []any{names(unique)}
-	if task != 0 { // the plan of a report needs no second condition
-		shown, args = "("+shownTasks+" OR o.id = $2)", append(args, task)
-	}
-	type reading struct {
-		n int
-		View
-		device Device
-		grant  Grant
-		open   Candidate
-	}
 	rows, err := collect(ctx, s.session, func(r *reading) []any {
-		dest := []any{&r.n, instant{&r.Now}, instant{&r.Standstill}, &r.Deleted}
-		dest = append(dest, deviceDest(&r.device)...)
-		dest = append(dest, grantDest(&r.grant)...)
-		return append(dest, candidateDest(&r.open)...)
-	}, viewsText(shown), args...)
+		return append([]any{&r.n, instant{&r.Now}, &r.Deleted}, deviceDest(&r.device)...)
+	}, `
+		SELECT names.n, {now}, `+gone("names")+`, `+deviceColumns+`
+		FROM {names} LEFT JOIN devices d ON d.id = names.name`, names(unique))
 	if err != nil {
 		return nil, err
 	}
+	return viewsOf(rows, unique, at), nil
+}
+
+// gone is whether the device that a row names is not registered because it was deleted.
+func gone(row string) string {
+	return `CASE WHEN d.id IS NULL THEN EXISTS (SELECT 1 FROM deleted_devices gone WHERE gone.id = ` + row + `.name) ELSE FALSE END`
+}
+
+// reading is a row about a device.
+type reading struct {
+	n int
+	View
+	device Device
+	grant  Grant
+	open   Candidate
+}
+
+// viewsOf are the views of the devices, in their order.
+func viewsOf(rows []reading, unique []string, at []int) []View {
 	read := make([]View, len(unique))
-	for _, r := range rows {
+	for i := range rows {
+		r := &rows[i]
 		v := &read[r.n]
 		v.Now, v.Standstill, v.Deleted = r.Now, r.Standstill, r.Deleted
 		if r.device.ID != "" && v.Device == nil {
@@ -86,11 +97,31 @@ func (s grantsIn) views(ctx context.Context, devices []string, task int64) ([]Vi
 			v.Candidates = append(v.Candidates, r.open)
 		}
 	}
-	views := make([]View, len(devices))
+	views := make([]View, len(at))
 	for i := range views {
 		views[i] = read[at[i]]
 	}
-	return views, nil
+	return views
+}
+
+// views reads the views of devices, with this task among the candidates if it
+// is open, whatever is better; 0: no such task.
+func (s grantsIn) views(ctx context.Context, devices []string, task int64) ([]View, error) {
+	unique, at := distinct(devices)
+	shown, args := shownTasks, []any{names(unique)}
+	if task != 0 { // the plan of a report needs no second condition
+		shown, args = "("+shownTasks+" OR o.id = $2)", append(args, task)
+	}
+	rows, err := collect(ctx, s.session, func(r *reading) []any {
+		dest := []any{&r.n, instant{&r.Now}, instant{&r.Standstill}, &r.Deleted}
+		dest = append(dest, deviceDest(&r.device)...)
+		dest = append(dest, grantDest(&r.grant)...)
+		return append(dest, candidateDest(&r.open)...)
+	}, viewsText(shown), args...)
+	if err != nil {
+		return nil, err
+	}
+	return viewsOf(rows, unique, at), nil
 }
 
 // distinct are the texts, each once, and where each one is among them.
@@ -138,7 +169,7 @@ func viewsText(shown string) string {
 			SELECT open.*, row_number() OVER (PARTITION BY device, batch ORDER BY
 				CASE WHEN eligible_at > clock.now THEN 1 ELSE 0 END, priority DESC, id) AS rank
 			FROM open CROSS JOIN clock)
-		SELECT w.n, clock.now, ` + standstill + `, CASE WHEN d.id IS NULL THEN EXISTS (SELECT 1 FROM deleted_devices gone WHERE gone.id = w.name) ELSE FALSE END,
+		SELECT w.n, clock.now, ` + standstill + `, ` + gone("w") + `,
 			` + deviceColumns + `, ` + grantColumns + `,
 			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.not_before, o.retry_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused,
 			o.finish_inside, o.opens_at, o.closes_at, o.pool_opens_at, o.pool_closes_at, o.pool_limits, o.limits, o.profile_limits, o.kind, o.payload

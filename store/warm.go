@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -111,19 +110,19 @@ func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
 	}
 	defer tx.Rollback()
 	in := session{s.prepared.in(tx), s.dialect, s.accounts}
+	if _, err := in.grants().registered(ctx, []string{""}); err != nil {
+		return err
+	}
 	if _, err := in.grants().views(ctx, []string{""}, 0); err != nil {
 		return err
 	}
-	if _, err := in.grants().claim(ctx, []claimRow{{}}, failTaken); err != nil {
+	if _, err := in.grants().claim(ctx, []claimRow{{}}, false, failTaken); err != nil {
 		return err
 	}
 	if _, err := in.grants().giveTokens(ctx, input([]claimRow{{}})); err != nil {
 		return err
 	}
-	if _, err := in.grants().lockTask(ctx, 0); !errors.Is(err, ErrNotFound) {
-		return err
-	}
-	if _, err := in.grants().lockGrant(ctx, 0); !errors.Is(err, ErrNotFound) {
+	if _, err := in.grants().endReported(ctx, []reportedRow{{}}, nil, nil); err != nil {
 		return err
 	}
 	_, err = in.changes(ctx, input([]endingRow{{}}), endingSteps())

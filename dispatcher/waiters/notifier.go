@@ -28,6 +28,7 @@ type Ledger interface {
 
 // Semaphore keeps the queues of the pools; *slots.Semaphore.
 type Semaphore interface {
+	Acquire(ctx context.Context, pool string, pace slots.Pace, requests []slots.Request) ([]slots.Acquisition, []slots.Offer, error)
 	Release(ctx context.Context, pool string, pace slots.Pace, leases []string) (freed []bool, offers []slots.Offer, err error)
 	OfferSlots(ctx context.Context, pool string, pace slots.Pace, news []slots.Update) (slots.Line, error)
 	Join(ctx context.Context, pool string, pace slots.Pace, seats []slots.Joiner) (slots.Line, error)
@@ -91,6 +92,8 @@ type Notifier struct {
 	offers     *turns[offering]
 	looks      *turns[looking]
 	gone       *turns[[]parked.Report]
+	acquires   *acquires
+	releases   *releases
 	handoff    *prometheus.HistogramVec
 }
 
@@ -109,6 +112,7 @@ func New(config Config) *Notifier {
 			"Time from a slot falling free until the device it is kept for was told: by a push, or by the grant that its held request is answered with.", "pool",
 		),
 	}
+	n.acquires, n.releases = newAcquires(n), newReleases(n)
 	config.Meters.Func("reports_parked", "Reports whose answer waits for a task (long poll).", n.Parks.count)
 	return n
 }
@@ -128,30 +132,6 @@ func (n *Notifier) HandedOn(pool string, took time.Duration) {
 func (n *Notifier) Pace(pool string) slots.Pace {
 	hold, _ := n.Pools.Hold(pool)
 	return slots.Pace{Hold: hold, Soonest: decision.Soonest, Period: n.config.ReportPeriod, Offer: n.config.Offer}
-}
-
-// Release frees slots and hands them on. It says for each lease whether it held one.
-func (n *Notifier) Release(ctx context.Context, pool string, leases []string) ([]bool, error) {
-	since := n.config.Now()
-	freed, offers, err := n.config.Semaphore.Release(ctx, pool, n.Pace(pool), leases)
-	if len(offers) == 0 { // what is offered is free to nobody else
-		n.Pools.freed(pool)
-	}
-	n.Offer(pool, offers, since)
-	return freed, err //nolint:wrapcheck // the semaphore says what it was doing
-}
-
-// releaseLimit bounds a Return: its caller waits for it.
-const releaseLimit = 2 * time.Second
-
-// Return is Release for slots of grants that are gone from the ledger, also when the time
-// of the caller is up. When the semaphore cannot be reached, reconciliation frees them.
-func (n *Notifier) Return(ctx context.Context, pool string, leases ...string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
-	defer cancel()
-	if _, err := n.Release(ctx, pool, leases); err != nil {
-		n.config.Logger.WarnContext(ctx, "a slot stays reserved until it is reconciled", "pool", pool, "leases", len(leases), "err", err)
-	}
 }
 
 // Offered are those of the pools in which a slot is offered to a device.
