@@ -12,19 +12,10 @@
 // sent and its answer never came: the caller must act as if both could be
 // true. All times are the database's clock, never the caller's.
 //
-// A Store is its parts, one for each noun of the ledger, on one connection. Each has
-// its methods in these files:
-//
-//	pools        pool, idle, moves, occupancy, overview, poolstat, reachable, window
-//	batches      batch, batch_life, counts, queue, reachable, retain_batch
-//	tasks        task, task_bulk, task_filter, task_view, overview, reap
-//	grants       grant, view, claim, renew, result, reap, force, start; ending is what they share
-//	devices      device, device_change, facts, import, removal, reachable, silent; attributes
-//	profiles     profile
-//	credentials  credential, account, token, websession
-//	events       event
-//	replicas     replica, clock
-//	the whole    store, warm, retain, restore
+// A Store is its parts, one for each noun of the ledger, on one connection: pools,
+// batches, tasks, grants, devices, profiles, credentials, events and replicas. Their
+// files begin with the noun. What concerns the ledger as a whole is in store, warm,
+// retain and restore.
 //
 // Below them: connection begins and ends sessions; session runs statements, those of a
 // noun by its name, as in tx.tasks().cancel; dialect, prepared, once, snapshot, step,

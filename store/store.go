@@ -21,7 +21,7 @@ import (
 
 // Store is the ledger in one database. It is safe for concurrent use. It is opened,
 // migrated, kept warm and closed as a whole; all else are the methods of its parts,
-// one for each noun of the ledger. doc.go says which files belong to which.
+// one for each noun of the ledger.
 type Store struct {
 	*connection
 	pools

@@ -1,0 +1,37 @@
+package store
+
+import (
+	"context"
+	"fmt"
+)
+
+// OpenBatch is a batch of which something waits.
+type OpenBatch struct {
+	ID      int64
+	Running bool // its tasks may start now
+}
+
+// OpenBatches returns up to limit batches of the pool of which something waits,
+// by id, those after the one given. Its cost depends on how many it returns, not
+// on their tasks.
+func (s batches) OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]OpenBatch, error) {
+	found, err := collect(ctx, s.read(), func(b *OpenBatch) []any { return []any{&b.ID, &b.Running} }, openBatches(), pool, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("looking for batches of pool %s: %w", pool, err)
+	}
+	return found, nil
+}
+
+// openBatches leaps from batch to batch in the index of waiting tasks.
+func openBatches() string {
+	return `
+	WITH RECURSIVE open(n, batch) AS (
+		SELECT 1, (SELECT min(t.batch) FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND t.batch > $2)
+		UNION ALL
+		SELECT n + 1, (SELECT min(t.batch) FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND t.batch > open.batch)
+			FROM open WHERE open.batch IS NOT NULL AND n < $3
+	)
+	SELECT b.id, CASE WHEN ` + startable() + ` AND ` + granting + ` THEN TRUE ELSE FALSE END
+	FROM open JOIN batches b ON b.id = open.batch JOIN pools p ON p.name = b.pool
+	ORDER BY b.id`
+}

@@ -1,0 +1,22 @@
+package store
+
+import (
+	"context"
+	"fmt"
+)
+
+// PoolsWithWork returns those of these pools in which something waits and could
+// be granted, with or without a free slot; none as long as no device can be told of anything.
+// A task that runs counts as waiting: whether more does, a search finds out.
+func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
+	found, err := collect(ctx, s.read(), only[string], `
+		SELECT p.name FROM {names} JOIN pools p ON p.name = names.name
+		WHERE p.deleted_at IS NULL AND p.paused IS FALSE AND p.capacity > 0 AND `+granting+`
+			AND EXISTS (SELECT 1 FROM devices d WHERE d.reach <> 0)
+			AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = p.name AND t.state = 'pending')
+		ORDER BY names.n`, names(pools))
+	if err != nil {
+		return nil, fmt.Errorf("looking for pools with work: %w", err)
+	}
+	return found, nil
+}
