@@ -52,9 +52,8 @@ func (h *handling) giveBack() {
 		return
 	}
 	switch decision.RefusalOf(h.reply.Reason).Queueing {
-	case decision.Queues:
-	case decision.Returns:
-		tell(slots.WaiterAway, h.tried.offered)
+	case decision.Keeps: // where it found no slot, it stands in the queue and has no offer
+		tell(slots.WaiterAway, slices.DeleteFunc(slices.Clone(h.tried.offered), func(pool string) bool { return h.tried.full[pool] }))
 	case decision.Away:
 		tell(slots.WaiterAway, waiting(h.pools()))
 	case decision.Leaves:

@@ -13,10 +13,9 @@ type Queueing int
 
 // The ways to be refused, for a queue.
 const (
-	Leaves  Queueing = iota // it could start nothing: it leaves the queues
-	Queues                  // it has its turn in a queue, and was offered nothing
-	Returns                 // it keeps its turn, and what it was offered goes to others
-	Away                    // likewise, and it is passed over until it asks again
+	Leaves Queueing = iota // it could start nothing: it leaves the queues
+	Keeps                  // it keeps its turn where it has one; an offer that it did not use goes to others
+	Away                   // likewise, and it is passed over until it asks again
 )
 
 // Refusal is a row of the table of reasons that a device can be refused for.
@@ -42,9 +41,9 @@ func refusals() []Refusal {
 		{Reason: devices.ReasonNone, Parks: true, again: idle},
 		{Reason: devices.ReasonWindow, Parks: true, again: known},
 		{Reason: devices.ReasonPaused, Parks: true, again: idle},
-		{Reason: devices.ReasonLimited, Parks: true, Queueing: Returns, again: known},
-		{Reason: devices.ReasonFull, Parks: true, Queueing: Queues, again: inTurn},
-		{Reason: devices.ReasonUnavailable, Queueing: Returns, again: served},
+		{Reason: devices.ReasonLimited, Parks: true, Queueing: Keeps, again: known},
+		{Reason: devices.ReasonFull, Parks: true, Queueing: Keeps, again: inTurn},
+		{Reason: devices.ReasonUnavailable, Queueing: Keeps, again: served},
 	}
 }
 

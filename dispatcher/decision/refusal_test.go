@@ -3,9 +3,12 @@ package decision
 import (
 	"os"
 	"regexp"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 // Every reason that refuses has a row, which says when to ask again.
@@ -22,6 +25,60 @@ func TestEveryReasonHasARow(t *testing.T) {
 	for _, reason := range reasons {
 		if row := RefusalOf(devices.Reason(reason[1])); reason[1] != "granted" && (string(row.Reason) != reason[1] || row.again == nil) {
 			t.Errorf("%s: its row is %+v", reason[1], row)
+		}
+	}
+}
+
+// The reasons that the contract says are parked, and no others.
+func TestTheParkedReasonsAreThoseOfTheContract(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(text), "A report is parked if the reason of its answer passes by itself:")
+	list, _, _ = strings.Cut(list, ". Other reasons are answered at once.")
+	parked := make(map[devices.Reason]bool)
+	for _, reason := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(list, -1) {
+		parked[devices.Reason(reason[1])] = true
+	}
+	if len(parked) == 0 {
+		t.Fatal("the contract names none")
+	}
+	for _, row := range refusals() {
+		if row.Parks != parked[row.Reason] {
+			t.Errorf("%s: parks is %t, and the contract says %t", row.Reason, row.Parks, parked[row.Reason])
+		}
+	}
+}
+
+// Of several tasks the reason is told that is nearest to a grant.
+func TestTheNearestReasonIsTold(t *testing.T) {
+	t.Parallel()
+	in := func(pool string, change func(*store.Candidate)) store.Candidate {
+		return open(7, change, func(c *store.Candidate) { c.Pool = pool })
+	}
+	asIs := func(*store.Candidate) {}
+	farthest := []struct {
+		reason devices.Reason
+		task   store.Candidate
+	}{
+		{devices.ReasonWindow, in("a", notFor(time.Hour))},
+		{devices.ReasonPaused, in("a", inPausedBatch)},
+		{devices.ReasonLimited, in("a", func(c *store.Candidate) { c.Task = 9 })},
+		{devices.ReasonFull, in("full", asIs)},
+		{devices.ReasonUnavailable, in("unsure", asIs)},
+	}
+	for i, nearer := range farthest {
+		for _, other := range farthest[:i+1] {
+			for _, tasks := range [][]store.Candidate{{nearer.task, other.task}, {other.task, nearer.task}} {
+				s := asks(tasks...)
+				s.Now, s.Limited = moment(), map[int64]Obstacle{9: {Code: CodeLimited}}
+				s.Full, s.Unsure = map[string]bool{"full": true}, map[string]bool{"unsure": true}
+				if got := Decide(s); got.Reason != nearer.reason {
+					t.Errorf("%s and %s: told %s", nearer.reason, other.reason, got.Reason)
+				}
+			}
 		}
 	}
 }

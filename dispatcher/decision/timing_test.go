@@ -21,7 +21,7 @@ func TestReportAfterFollowsTheReason(t *testing.T) {
 		low, high time.Duration
 	}{
 		"idle: about a period":              {Choice{Reason: devices.ReasonNone}, 0, 24 * time.Second, 36 * time.Second},
-		"full: what the line expects":       {Choice{Reason: devices.ReasonFull}, 7 * time.Second, 7 * time.Second, 7 * time.Second},
+		"full: what the queue expects":      {Choice{Reason: devices.ReasonFull}, 7 * time.Second, 7 * time.Second, 7 * time.Second},
 		"full: no storm":                    {Choice{Reason: devices.ReasonFull}, 0, time.Second, time.Second},
 		"to come: never early":              {Choice{Reason: devices.ReasonWindow, Until: now.Add(10 * time.Second)}, 0, 10 * time.Second, 12 * time.Second},
 		"to come in days: within a period":  {Choice{Reason: devices.ReasonWindow, Until: now.Add(72 * time.Hour)}, 0, 30 * time.Second, 36 * time.Second},
@@ -29,6 +29,9 @@ func TestReportAfterFollowsTheReason(t *testing.T) {
 		"an opening in days":                {Choice{Reason: devices.ReasonWindow, Until: now.Add(72 * time.Hour), Shared: true}, 0, 30 * time.Second, 36 * time.Second},
 		"already there":                     {Choice{Reason: devices.ReasonWindow, Until: now.Add(-time.Second)}, 0, time.Second, time.Second},
 		"busy: when its lease ends":         {Choice{Reason: devices.ReasonBusy, Until: now.Add(5 * time.Second)}, 0, 5 * time.Second, 6 * time.Second},
+		"limited: when its policy lets it":  {Choice{Reason: devices.ReasonLimited, Until: now.Add(10 * time.Second)}, 0, 10 * time.Second, 12 * time.Second},
+		"limited for hours: a period":       {Choice{Reason: devices.ReasonLimited, Until: now.Add(time.Hour)}, 0, 30 * time.Second, 36 * time.Second},
+		"after a restore: when it is over":  {Choice{Reason: devices.ReasonUnavailable, Until: now.Add(10 * time.Second)}, 0, 10 * time.Second, 12 * time.Second},
 		"unavailable: seconds":              {Choice{Reason: devices.ReasonUnavailable}, 0, 1500 * time.Millisecond, 4500 * time.Millisecond},
 		"blocked: minutes":                  {Choice{Reason: devices.ReasonBlocked}, 0, 8 * time.Minute, 12 * time.Minute},
 		"declined: a period":                {Choice{Reason: devices.ReasonDeclined}, 0, 24 * time.Second, 36 * time.Second},
