@@ -33,20 +33,33 @@ func TestAnOutageIsNotLoggedByEveryReport(t *testing.T) {
 	}
 }
 
-// TestARejectedResultIsLogged once a second, without what the device sent.
-func TestARejectedResultIsLogged(t *testing.T) {
+// TestABadEntryIsLogged once a second, without what the device sent.
+func TestABadEntryIsLogged(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	now := time.Now()
-	b := embedded(t, func(c *dispatcher.Config) {
-		c.Logger = slog.New(slog.NewTextHandler(&out, nil))
-		c.Now = func() time.Time { return now }
-	})
-	for range 3 {
-		b.report("d", `{"results":[{"task":7,"token":1,"status":"done","output":"secret"},{"task":8}]}`)
-	}
-	const want = `level=WARN msg="a result is not valid: rejected" device=d task=7 code=invalid_status`
-	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, want) {
-		t.Errorf("logged %s, want one line with %s", got, want)
+	for name, test := range map[string]struct{ body, want string }{
+		"results": {
+			`{"results":[{"task":7,"token":1,"status":"done","output":"secret"},{"task":8}]}`,
+			`level=WARN msg="a result is not valid: rejected" device=d task=7 code=invalid_status`,
+		},
+		"running": {
+			`{"running":[{"task":7,"token":"secret"},{"task":8},9]}`,
+			`level=WARN msg="an entry of running is not valid: its task is to stop" device=d task=7 code=invalid_token`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			now := time.Now()
+			b := embedded(t, func(c *dispatcher.Config) {
+				c.Logger = slog.New(slog.NewTextHandler(&out, nil))
+				c.Now = func() time.Time { return now }
+			})
+			for range 3 {
+				b.report("d", test.body)
+			}
+			if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, test.want) {
+				t.Errorf("logged %s, want one line with %s", got, test.want)
+			}
+		})
 	}
 }

@@ -15,11 +15,15 @@ func (h *handling) renew(ctx context.Context) error {
 	var valid []store.Renewal
 	for _, r := range h.report.Running {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
-		if r.Invalid != "" || h.view.Device.Blocked {
-			h.cancel(r.Task, r.Token, notRenewable(r))
-			continue
+		switch {
+		case r.Invalid != "":
+			h.d.log.WarnContext(ctx, "an entry of running is not valid: its task is to stop", "device", h.caller.Device, "task", r.Task, "code", r.Invalid)
+			h.cancel(r.Task, r.Token, devices.CancelStale)
+		case h.view.Device.Blocked:
+			h.cancel(r.Task, r.Token, devices.CancelBlocked)
+		default:
+			valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.caller.Device)})
 		}
-		valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.caller.Device)})
 	}
 	if len(valid) == 0 {
 		return nil
@@ -56,15 +60,6 @@ func (h *handling) answerRenewal(ctx context.Context, r store.Renewal, outcome s
 func (h *handling) cancel(task, token int64, why string) {
 	h.stopping = true
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: why})
-}
-
-// notRenewable is why a running entry is not even looked up: it is a bad one,
-// or its device is blocked.
-func notRenewable(r devices.Running) string {
-	if r.Invalid != "" {
-		return devices.CancelStale
-	}
-	return devices.CancelBlocked
 }
 
 // stopReason says why a running task must stop; empty: it may go on.
