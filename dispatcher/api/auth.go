@@ -12,7 +12,9 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 // role of an operator token, in rising order.
@@ -54,37 +56,47 @@ func (o operator) share() (who string, admin bool) {
 	return o.name + "#" + strconv.FormatInt(o.token, 10), o.role == roleAdmin
 }
 
+// await waits for the caller's turn.
+func await(ctx context.Context, turns *fair.Shares) (leave func(), err error) {
+	who, admin := operatorOf(ctx).share()
+	return turns.Await(ctx, who, admin)
+}
+
 // actor names who asked, for the audit log.
 func actor(ctx context.Context) string { return operatorOf(ctx).name }
 
-// authorize lets an operation run only for a token whose role allows it.
-func (a *API) authorize(operations huma.API) func(huma.Context, func(huma.Context)) {
-	return func(ctx huma.Context, next func(huma.Context)) {
-		needed, ok := ctx.Operation().Metadata[roleKey].(role)
-		if !ok { // every operation names its role
-			a.refuse(operations, ctx, devices.ErrForbidden)
-			return
-		}
-		who, guess, err := a.asker(ctx)
-		if err == nil && !who.role.allows(needed) {
-			err = devices.ErrForbidden
-		}
-		if err != nil {
-			note(ctx.Context(), a.options.Gate, err, gate.Refusal{At: gate.API, Principal: who.name, From: who.from, Detail: ctx.Operation().OperationID, Guess: guess})
-			a.refuse(operations, ctx, err)
-			return
-		}
-		next(huma.WithValue(ctx, operatorKey{}, who))
+// authenticator finds the operator that asks.
+type authenticator struct {
+	adminToken string
+	tokens     interface {
+		TokenOf(ctx context.Context, token string) (store.Token, error)
 	}
+	gate *gate.Gate
+}
+
+// authorize lets an operation run only for a token whose role allows it. One
+// without a role runs for nobody.
+func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) error {
+	needed, _ := ctx.Operation().Metadata[roleKey].(role)
+	who, guess, err := a.asker(ctx)
+	if err == nil && !who.role.allows(needed) {
+		err = devices.ErrForbidden
+	}
+	if err != nil {
+		note(ctx.Context(), a.gate, err, gate.Refusal{At: gate.API, Principal: who.name, From: who.from, Detail: ctx.Operation().OperationID, Guess: guess})
+		return err
+	}
+	next(huma.WithValue(ctx, operatorKey{}, who))
+	return nil
 }
 
 // operator looks a token up: the bootstrap token of the configuration or one
 // of the ledger.
-func (a *API) operator(ctx context.Context, token string) (operator, error) {
-	if a.options.AdminToken != "" && subtle.ConstantTimeCompare([]byte(a.options.AdminToken), []byte(token)) == 1 {
+func (a *authenticator) operator(ctx context.Context, token string) (operator, error) {
+	if a.adminToken != "" && subtle.ConstantTimeCompare([]byte(a.adminToken), []byte(token)) == 1 {
 		return operator{name: "bootstrap", role: roleAdmin}, nil
 	}
-	t, err := a.options.Dispatcher.Devices.TokenOf(ctx, token)
+	t, err := a.tokens.TokenOf(ctx, token)
 	if err != nil {
 		return operator{}, err
 	}
@@ -101,17 +113,6 @@ func note(ctx context.Context, g *gate.Gate, err error, r gate.Refusal) {
 		r.Reason = reason
 		g.Refuse(ctx, r)
 	}
-}
-
-func (a *API) refuse(operations huma.API, ctx huma.Context, err error) {
-	p := asProblem(err)
-	if p.Status >= http.StatusInternalServerError {
-		a.log.ErrorContext(ctx.Context(), "operation not authorized", "operation", ctx.Operation().OperationID, "err", err)
-	}
-	p.headers(ctx.SetHeader)
-	ctx.SetHeader("Content-Type", p.ContentType(""))
-	ctx.SetStatus(p.Status)
-	_ = operations.Marshal(ctx.BodyWriter(), "application/json", p)
 }
 
 func problemType() reflect.Type { return reflect.TypeFor[operators.Problem]() }

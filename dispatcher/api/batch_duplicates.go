@@ -36,12 +36,11 @@ func newDuplicates(in operators.NewBatch) *duplicates {
 }
 
 // turnOfRepeats lets one long batch at a time look for equal tasks.
-func (a *API) turnOfRepeats(ctx context.Context, in operators.NewBatch) (leave func(), err error) {
+func (b *batches) turnOfRepeats(ctx context.Context, in operators.NewBatch) (leave func(), err error) {
 	if newDuplicates(in) == nil {
 		return func() {}, nil
 	}
-	who, admin := operatorOf(ctx).share()
-	if leave, err = a.repeats.Await(ctx, who, admin); err != nil {
+	if leave, err = await(ctx, b.repeats); err != nil {
 		return nil, fmt.Errorf("waiting for another batch whose duplicates are found: %w", err)
 	}
 	return leave, nil

@@ -33,30 +33,27 @@ type listedKey struct{}
 
 // long takes JSON batches that are long: their list is left out before huma reads the
 // rest, and goes into the ledger entry by entry. Few are kept at once.
-func (a *API) long(operations huma.API) func(huma.Context, func(huma.Context)) {
-	return func(ctx huma.Context, next func(huma.Context)) {
-		if form, _, _ := mime.ParseMediaType(ctx.Header("Content-Type")); form != "" && form != "application/json" {
-			next(ctx)
-			return
-		}
-		body := a.newPatientReader(ctx, maxBatchBody)
-		start := new(bytes.Buffer)
-		_, err := io.CopyN(start, body, smallBody)
-		if errors.Is(err, io.EOF) {
-			withProblems(&withBody{ctx, start}, next)
-			return
-		}
-		if err == nil {
-			err = a.longBatch(ctx, io.MultiReader(start, body), next)
-		}
-		if err != nil {
-			a.refuse(operations, ctx, body.explain(err))
-		}
+func (b *batches) long(ctx huma.Context, next func(huma.Context)) error {
+	if form, _, _ := mime.ParseMediaType(ctx.Header("Content-Type")); form != "" && form != "application/json" {
+		next(ctx)
+		return nil
 	}
+	body := b.limits.patient(ctx, maxBatchBody)
+	start := new(bytes.Buffer)
+	_, err := io.CopyN(start, body, smallBody)
+	if errors.Is(err, io.EOF) {
+		withProblems(&withBody{ctx, start}, next)
+		return nil
+	}
+	if err == nil {
+		err = b.outlined(ctx, io.MultiReader(start, body), next)
+	}
+	return body.explain(err)
 }
 
-func (a *API) longBatch(ctx huma.Context, from io.Reader, next func(huma.Context)) error {
-	whole, free, err := a.spool.keep(ctx.Context(), from)
+// outlined goes on with a body that was kept, of which next sees all but the list.
+func (b *batches) outlined(ctx huma.Context, from io.Reader, next func(huma.Context)) error {
+	whole, free, err := b.spool.keep(ctx.Context(), from)
 	if err != nil {
 		return err
 	}

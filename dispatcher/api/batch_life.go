@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -17,40 +15,29 @@ const (
 	defaultMaxAttempts = 3
 )
 
-func (a *API) registerBatchLife(operations huma.API) {
-	register(a, operations, operation("PATCH", "/v1/batches/{id}", "patchBatch", "Change a batch; absent fields stay, null asks for the default", roleOperator, 200), a.patchBatch)
-	register(a, operations, operation("POST", "/v1/batches/{id}/pause", "pauseBatch", "Grant nothing more of a batch; what runs goes on", roleOperator, 200), a.pauseBatch)
-	register(a, operations, operation("POST", "/v1/batches/{id}/resume", "resumeBatch", "End the pause of a batch", roleOperator, 200), a.resumeBatch)
-	register(a, operations, operation("POST", "/v1/batches/{id}/cancel", "cancelBatch", "End a batch; devices that run a task of it are told to stop", roleOperator, 200), a.cancelBatch)
-}
-
-func (a *API) patchBatch(ctx context.Context, in *struct {
-	BatchPath
+func (b *batches) patch(ctx context.Context, in *struct {
+	Numbered
 	Body operators.BatchPatch
 },
-) (*body[operators.BatchChanged], error) {
+) (changed operators.BatchChanged, err error) {
 	opens, err := readPatch(in.Body.Windows, readWindows)
 	if err != nil {
-		return nil, err
+		return changed, err
 	}
 	limited, err := readPatch(in.Body.Limits, readLimits)
 	if err != nil {
-		return nil, err
+		return changed, err
 	}
-	warned, err := a.patchWarnings(ctx, in.Body.Limits)
-	if err != nil {
-		return nil, err
+	if changed.Warned, err = b.warn.ofChange(ctx, in.Body.Limits); err != nil {
+		return changed, err
 	}
-	b, err := a.store.ChangeBatch(ctx, actor(ctx), in.ID, func(b *store.Batch) error {
-		apply(opens, &b.Windows, nil)
-		apply(limited, &b.Limits, nil)
-		return applyPatch(in.Body, b)
+	batch, err := b.ledger.ChangeBatch(ctx, actor(ctx), in.ID, func(batch *store.Batch) error {
+		apply(opens, &batch.Windows, nil)
+		apply(limited, &batch.Limits, nil)
+		return applyPatch(in.Body, batch)
 	})
-	shown, err := a.startedBatch(b, neverStarts(err))
-	if err != nil {
-		return nil, err
-	}
-	return &body[operators.BatchChanged]{operators.BatchChanged{Batch: shown.Body, Warned: warned}}, nil
+	changed.Batch, err = b.started(batch, neverStarts(err))
+	return changed, err
 }
 
 // applyPatch changes all but windows and limits.
@@ -71,45 +58,34 @@ func checkSpan(from, to *time.Time) error {
 	return nil
 }
 
-func (a *API) pauseBatch(ctx context.Context, in *struct {
-	BatchPath
+func (b *batches) pause(ctx context.Context, in *struct {
+	Numbered
 	Body *operators.PauseReason
 },
-) (*body[operators.Batch], error) {
-	reason := ""
-	if in.Body != nil {
-		reason = in.Body.Reason
-	}
-	return a.stoppedBatch(a.store.PauseBatch(ctx, actor(ctx), in.ID, reason))
+) (operators.Batch, error) {
+	return b.stopped(b.ledger.PauseBatch(ctx, actor(ctx), in.ID, reasonOf(in.Body)))
 }
 
-func (a *API) resumeBatch(ctx context.Context, in *BatchPath) (*body[operators.Batch], error) {
-	return a.startedBatch(a.store.ResumeBatch(ctx, actor(ctx), in.ID))
+func (b *batches) resume(ctx context.Context, in *Numbered) (operators.Batch, error) {
+	return b.started(b.ledger.ResumeBatch(ctx, actor(ctx), in.ID))
 }
 
-func (a *API) cancelBatch(ctx context.Context, in *BatchPath) (*body[operators.Batch], error) {
-	return a.stoppedBatch(a.store.CancelBatch(ctx, actor(ctx), in.ID))
+func (b *batches) cancel(ctx context.Context, in *Numbered) (operators.Batch, error) {
+	return b.stopped(b.ledger.CancelBatch(ctx, actor(ctx), in.ID))
 }
 
-// startedBatch is one of which something may start that could not before.
-func (a *API) startedBatch(b store.Batch, err error) (*body[operators.Batch], error) {
+// started shows a batch of which something may start that could not before.
+func (b *batches) started(batch store.Batch, err error) (operators.Batch, error) {
 	if err == nil {
-		a.options.Dispatcher.Waiters.Fill(b.Pool)
+		b.waiters.Fill(batch.Pool)
 	}
-	return shownBatch(b, err)
+	return showBatch(batch), err
 }
 
-// stoppedBatch is one of which nothing starts any more.
-func (a *API) stoppedBatch(b store.Batch, err error) (*body[operators.Batch], error) {
+// stopped shows a batch of which nothing starts any more.
+func (b *batches) stopped(batch store.Batch, err error) (operators.Batch, error) {
 	if err == nil {
-		a.options.Dispatcher.Waiters.LeaveQueue(b.Pool, b.ID)
+		b.waiters.LeaveQueue(batch.Pool, batch.ID)
 	}
-	return shownBatch(b, err)
-}
-
-func shownBatch(b store.Batch, err error) (*body[operators.Batch], error) {
-	if err != nil {
-		return nil, err
-	}
-	return &body[operators.Batch]{showBatch(b)}, nil
+	return showBatch(batch), err
 }

@@ -63,38 +63,47 @@ type lines interface {
 	line() int
 }
 
+// streamType is that of a body in lines; empty: it is none.
+func streamType(ctx huma.Context) string {
+	contentType, _, _ := mime.ParseMediaType(ctx.Header("Content-Type"))
+	if contentType != typeCSV && contentType != typeNDJSON {
+		return ""
+	}
+	return contentType
+}
+
 // streamed takes batches whose body is a stream, before huma would read it
 // whole: the batch's fields are in the query then.
-func (a *API) streamed(operations huma.API) func(huma.Context, func(huma.Context)) {
-	return func(ctx huma.Context, next func(huma.Context)) {
-		contentType, _, _ := mime.ParseMediaType(ctx.Header("Content-Type"))
-		if contentType != typeCSV && contentType != typeNDJSON {
+func (b *batches) streamed(operations huma.API) step {
+	return func(ctx huma.Context, next func(huma.Context)) error {
+		contentType := streamType(ctx)
+		if contentType == "" {
 			next(ctx)
-			return
+			return nil
 		}
-		made, err := a.createStreamed(operations, ctx, contentType)
+		url := ctx.URL()
+		post, mode, err := queryBatch(operations, url.Query())
 		if err != nil {
-			a.refuse(operations, ctx, err)
-			return
+			return err
+		}
+		made, err := b.createStreamed(ctx, contentType, post, mode)
+		if err != nil {
+			return err
 		}
 		ctx.SetHeader("Content-Type", "application/json")
 		ctx.SetStatus(made.Status)
 		_ = operations.Marshal(ctx.BodyWriter(), "application/json", made.Body) // a client that left
+		return nil
 	}
 }
 
-func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType string) (*created[operators.BatchCreated], error) {
-	url := ctx.URL()
-	post, mode, err := queryBatch(operations, url.Query())
+func (b *batches) createStreamed(ctx huma.Context, contentType string, post operators.NewBatch, mode operators.QueueMode) (*created[operators.BatchCreated], error) {
+	batch, err := b.read(post)
 	if err != nil {
 		return nil, err
 	}
-	b, err := a.newBatch(post)
-	if err != nil {
-		return nil, err
-	}
-	body := a.newPatientReader(ctx, a.options.Limits.Stream)
-	whole, free, err := a.spool.keep(ctx.Context(), body)
+	body := b.limits.patient(ctx, b.limits.Stream)
+	whole, free, err := b.spool.keep(ctx.Context(), body)
 	if err != nil {
 		return nil, body.explain(err)
 	}
@@ -105,12 +114,12 @@ func (a *API) createStreamed(operations huma.API, ctx huma.Context, contentType 
 			return nil, err
 		}
 	}
-	leave, err := a.turnOfRepeats(ctx.Context(), post)
+	leave, err := b.turnOfRepeats(ctx.Context(), post)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	return a.queueBatch(ctx.Context(), post, b, store.Queue{Tasks: checkedLines(list, post, a.options.Limits)}, mode)
+	return b.queue(ctx.Context(), post, batch, store.Queue{Tasks: checkedLines(list, post, b.limits)}, mode)
 }
 
 // checkedLines yields the tasks of all lines; a bad one refuses the batch.
@@ -229,11 +238,11 @@ type patientReader struct {
 	failed   error // of the body, which a parser may hide
 }
 
-// newPatientReader reads at most limit bytes.
-func (a *API) newPatientReader(ctx huma.Context, limit int64) *patientReader {
+// patient reads at most limit bytes.
+func (l Limits) patient(ctx huma.Context, limit int64) *patientReader {
 	_, w := humago.Unwrap(ctx)
 	connection := http.NewResponseController(w)
-	return &patientReader{from: ctx.BodyReader(), pause: a.options.Limits.Pause, limit: limit, left: limit, deadline: func(t time.Time) {
+	return &patientReader{from: ctx.BodyReader(), pause: l.Pause, limit: limit, left: limit, deadline: func(t time.Time) {
 		_ = connection.SetReadDeadline(t) // a test's recorder has none
 		_ = connection.SetWriteDeadline(time.Time{})
 	}}

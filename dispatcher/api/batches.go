@@ -7,11 +7,10 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
-	"strconv"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
+	"github.com/fleetslots/dispatcher/dispatcher/waiters"
+	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -32,58 +31,67 @@ type batchStore interface {
 	ChangeBatch(ctx context.Context, actor string, id int64, change func(*store.Batch) error) (store.Batch, error)
 }
 
-// BatchPath names a batch.
-type BatchPath struct {
-	ID int64 `path:"id" minimum:"1" maximum:"9007199254740991"`
+// batches are the operations on batches.
+type batches struct {
+	ledger  batchStore
+	waiters *waiters.Notifier
+	warn    warnings
+	least   leastLease
+	limits  Limits
+	spool   *spool
+	repeats *fair.Shares // long batches of which equal tasks are found: each task is remembered
 }
 
-func (a *API) registerBatches(operations huma.API) {
+func (b *batches) register(r *routes) {
 	create := creating(operation("POST", "/v1/batches", "createBatch", "Queue tasks", roleOperator, 201))
-	create = also[operators.BatchCreated](operations, create, http.StatusOK) // a dry run
+	create = also[operators.BatchCreated](r, create, http.StatusOK) // a dry run
 	create.MaxBodyBytes = maxBatchBody
 	create.BodyReadTimeout = time.Minute
-	create.Middlewares = huma.Middlewares{a.streamed(operations), a.long(operations)}
-	describeStreams(operations, &create)
-	register(a, operations, create, a.createBatch)
-	registerList(a, operations, operation("GET", "/v1/batches", "listBatches", "List batches, newest first", roleViewer, 200), listing[pageQuery, operators.BatchList, operators.Batch]{
-		handle: a.listBatches, page: (*pageQuery).page,
-		items: func(l operators.BatchList) ([]operators.Batch, string) { return l.Batches, l.NextPageToken },
-	})
-	register(a, operations, operation("GET", "/v1/batches/{id}", "getBatch", "Read a batch and its counts", roleViewer, 200), a.getBatch)
-	a.registerBatchLife(operations)
+	create.Middlewares = r.steps(b.streamed(r), b.long)
+	describeStreams(r, &create)
+	registerAnswer(r, create, b.create)
+	registerList(r, operation("GET", "/v1/batches", "listBatches", "List batches, newest first", roleViewer, 200), b.list,
+		func(p pageOf[operators.Batch]) operators.BatchList {
+			return operators.BatchList{Batches: p.entries, NextPageToken: p.next}
+		})
+	register(r, operation("GET", "/v1/batches/{id}", "getBatch", "Read a batch and its counts", roleViewer, 200), b.get)
+	register(r, operation("PATCH", "/v1/batches/{id}", "patchBatch", "Change a batch; absent fields stay, null asks for the default", roleOperator, 200), b.patch)
+	register(r, operation("POST", "/v1/batches/{id}/pause", "pauseBatch", "Grant nothing more of a batch; what runs goes on", roleOperator, 200), b.pause)
+	register(r, operation("POST", "/v1/batches/{id}/resume", "resumeBatch", "End the pause of a batch", roleOperator, 200), b.resume)
+	register(r, operation("POST", "/v1/batches/{id}/cancel", "cancelBatch", "End a batch; devices that run a task of it are told to stop", roleOperator, 200), b.cancel)
 }
 
-func (a *API) createBatch(ctx context.Context, in *struct {
+func (b *batches) create(ctx context.Context, in *struct {
 	operators.QueueMode
 	Body operators.NewBatch
 },
 ) (*created[operators.BatchCreated], error) {
-	b, err := a.newBatch(in.Body)
+	batch, err := b.read(in.Body)
 	if err != nil {
 		return nil, err
 	}
 	list := listedIn(ctx)
-	q, err := queueOf(in.Body, list, a.options.Limits)
+	q, err := queueOf(in.Body, list, b.limits)
 	if err != nil {
 		return nil, err
 	}
 	if list != nil {
-		leave, err := a.turnOfRepeats(ctx, in.Body)
+		leave, err := b.turnOfRepeats(ctx, in.Body)
 		if err != nil {
 			return nil, err
 		}
 		defer leave()
 	}
-	return a.queueBatch(ctx, in.Body, b, q, in.QueueMode)
+	return b.queue(ctx, in.Body, batch, q, in.QueueMode)
 }
 
-func (a *API) queueBatch(ctx context.Context, post operators.NewBatch, b store.Batch, q store.Queue, mode operators.QueueMode) (*created[operators.BatchCreated], error) {
+func (b *batches) queue(ctx context.Context, post operators.NewBatch, batch store.Batch, q store.Queue, mode operators.QueueMode) (*created[operators.BatchCreated], error) {
 	q.DryRun, q.KnownOnly = mode.DryRun, mode.UnknownDevices == "refuse"
-	warned, err := a.warnings(ctx, post.Limits)
+	warned, err := b.warn.of(ctx, post.Limits)
 	if err != nil {
 		return nil, err
 	}
-	made, err := a.store.CreateBatch(ctx, actor(ctx), b, q)
+	made, err := b.ledger.CreateBatch(ctx, actor(ctx), batch, q)
 	if err != nil {
 		return nil, neverStarts(err)
 	}
@@ -96,18 +104,19 @@ func (a *API) queueBatch(ctx context.Context, post operators.NewBatch, b store.B
 	}
 	if mode.DryRun {
 		answer.ID = 0
-		return &created[operators.BatchCreated]{http.StatusOK, answer}, nil
+	} else {
+		b.waiters.Fill(batch.Pool)
 	}
-	a.options.Dispatcher.Waiters.Fill(b.Pool)
-	return &created[operators.BatchCreated]{http.StatusCreated, answer}, nil
+	return &created[operators.BatchCreated]{createdStatus(!mode.DryRun), answer}, nil
 }
 
-func (a *API) newBatch(in operators.NewBatch) (store.Batch, error) {
+// read checks the fields of a batch, all but its tasks.
+func (b *batches) read(in operators.NewBatch) (store.Batch, error) {
 	if err := checkPayload("payload", in.Payload); err != nil {
 		return store.Batch{}, err
 	}
 	if in.LeaseMS != 0 {
-		if err := a.checkLease(milliseconds(in.LeaseMS)); err != nil {
+		if err := b.least.check(milliseconds(in.LeaseMS)); err != nil {
 			return store.Batch{}, err
 		}
 	}
@@ -221,30 +230,23 @@ func present(r json.RawMessage) json.RawMessage {
 	return r
 }
 
-func (a *API) getBatch(ctx context.Context, in *BatchPath) (*body[operators.Batch], error) {
-	return shownBatch(a.store.Batch(ctx, in.ID))
+func (b *batches) get(ctx context.Context, in *Numbered) (operators.Batch, error) {
+	found, err := b.ledger.Batch(ctx, in.ID)
+	return showBatch(found), err
 }
 
-func (a *API) listBatches(ctx context.Context, in *pageQuery) (*body[operators.BatchList], error) {
+func (b *batches) list(ctx context.Context, in *Page) (page pageOf[operators.Batch], err error) {
 	before, err := in.afterNumber()
 	if err != nil {
-		return nil, err
+		return page, err
 	}
-	batches, more, err := inParts(in.Size, func(last *store.Batch, limit int) ([]store.Batch, error) {
+	found, more, err := inParts(in.Size, func(last *store.Batch, limit int) ([]store.Batch, error) {
 		if last != nil {
 			before = last.ID
 		}
-		return a.store.Batches(ctx, before, limit)
+		return b.ledger.Batches(ctx, before, limit)
 	}, func(b store.Batch) int { return len(b.Payload) })
-	if err != nil {
-		return nil, err
-	}
-	list := operators.BatchList{Batches: make([]operators.Batch, len(batches))}
-	for i, b := range batches {
-		list.Batches[i] = showBatch(b)
-		list.NextPageToken = nextPage(more, strconv.FormatInt(b.ID, 10))
-	}
-	return &body[operators.BatchList]{list}, nil
+	return showPage(found, more, showBatch, func(b store.Batch) string { return number(b.ID) }), err
 }
 
 func showBatch(b store.Batch) operators.Batch {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -12,51 +11,33 @@ import (
 // which the device hears of the new one.
 const standardOverlap = 24 * time.Hour
 
-func (a *API) rotateToken(ctx context.Context, in *struct {
-	ID   string `path:"id"`
+func (d *registry) rotateToken(ctx context.Context, in *struct {
+	DevicePath
 	Body *operators.Rotation
 },
-) (*body[operators.TokenMade], error) {
-	id, err := devices.ParseID(in.ID)
-	if err != nil {
-		return nil, err
-	}
+) (operators.TokenMade, error) {
 	overlap := standardOverlap
 	if in.Body != nil && in.Body.OverlapMS != nil {
-		overlap = time.Duration(*in.Body.OverlapMS) * time.Millisecond
+		overlap = milliseconds(*in.Body.OverlapMS)
 	}
-	token, until, err := a.options.Dispatcher.Devices.RotateToken(ctx, actor(ctx), id, overlap)
-	if err != nil {
-		return nil, err
-	}
-	return &body[operators.TokenMade]{operators.TokenMade{ID: in.ID, Token: token, OlderUntil: stamp(until)}}, nil
+	token, until, err := d.credentials.RotateToken(ctx, actor(ctx), in.ID, overlap)
+	return operators.TokenMade{ID: string(in.ID), Token: token, OlderUntil: stamp(until)}, err
 }
 
-func (a *API) setBlocked(blocked bool) func(context.Context, *deviceID) (*body[operators.Device], error) {
-	return func(ctx context.Context, in *deviceID) (*body[operators.Device], error) {
-		id, err := devices.ParseID(in.ID)
-		if err != nil {
-			return nil, err
+func (d *registry) setBlocked(blocked bool) func(context.Context, *DevicePath) (operators.Device, error) {
+	return func(ctx context.Context, in *DevicePath) (operators.Device, error) {
+		if err := d.credentials.SetBlocked(ctx, actor(ctx), in.ID, blocked); err != nil {
+			return operators.Device{}, err
 		}
-		if err := a.options.Dispatcher.Devices.SetBlocked(ctx, actor(ctx), id, blocked); err != nil {
-			return nil, err
-		}
-		return a.getDevice(ctx, in)
+		return d.get(ctx, in)
 	}
 }
 
-func (a *API) deleteDevice(ctx context.Context, in *struct {
-	ID     string `path:"id"`
-	Cancel bool   `query:"cancel" doc:"Also with open tasks: those that wait are cancelled, what runs is asked to stop"`
+func (d *registry) delete(ctx context.Context, in *struct {
+	DevicePath
+	Cancel bool `query:"cancel" doc:"Also with open tasks: those that wait are cancelled, what runs is asked to stop"`
 },
-) (*body[operators.DeviceDeleted], error) {
-	id, err := devices.ParseID(in.ID)
-	if err != nil {
-		return nil, err
-	}
-	removed, err := a.options.Dispatcher.Devices.DeleteDevice(ctx, actor(ctx), id, in.Cancel)
-	if err != nil {
-		return nil, err
-	}
-	return &body[operators.DeviceDeleted]{operators.DeviceDeleted{ID: in.ID, Cancelled: removed.Cancelled, Stopping: removed.Stopping}}, nil
+) (operators.DeviceDeleted, error) {
+	removed, err := d.credentials.DeleteDevice(ctx, actor(ctx), in.ID, in.Cancel)
+	return operators.DeviceDeleted{ID: string(in.ID), Cancelled: removed.Cancelled, Stopping: removed.Stopping}, err
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"net/url"
 	"time"
@@ -27,48 +26,45 @@ const (
 )
 
 // importing takes devices whose list is the body, before huma would read it.
-func (a *API) importing(operations huma.API) func(huma.Context, func(huma.Context)) {
-	return func(ctx huma.Context, next func(huma.Context)) {
-		contentType, _, _ := mime.ParseMediaType(ctx.Header("Content-Type"))
-		if contentType != typeCSV && contentType != typeNDJSON {
-			next(ctx)
-			return
-		}
-		list, tokens, err := a.importDevices(ctx, contentType)
-		if err != nil {
-			a.refuse(operations, ctx, err)
-			return
-		}
-		form := streamForm(ctx.Header("Accept"))
-		if form != typeCSV && form != typeNDJSON {
-			form = contentType
-		}
-		ctx.SetHeader("Content-Type", form)
-		ctx.SetStatus(http.StatusCreated)
-		writeTokens(ctx, form, list, tokens)
+func (d *registry) importing(ctx huma.Context, next func(huma.Context)) error {
+	contentType := streamType(ctx)
+	if contentType == "" {
+		next(ctx)
+		return nil
 	}
+	list, tokens, err := d.importDevices(ctx, contentType)
+	if err != nil {
+		return err
+	}
+	form := streamForm(ctx.Header("Accept"))
+	if form != typeCSV && form != typeNDJSON {
+		form = contentType
+	}
+	ctx.SetHeader("Content-Type", form)
+	ctx.SetStatus(http.StatusCreated)
+	writeTokens(ctx, form, list, tokens)
+	return nil
 }
 
 // importDevices reads all lines before it asks the ledger: a client that sends
 // slowly keeps no transaction open.
-func (a *API) importDevices(ctx huma.Context, contentType string) (list []store.NewDevice, tokens []string, err error) {
+func (d *registry) importDevices(ctx huma.Context, contentType string) (list []store.NewDevice, tokens []string, err error) {
 	url := ctx.URL()
 	existing, err := queryExisting(url.Query())
 	if err != nil {
 		return nil, nil, err
 	}
-	who, admin := operatorOf(ctx.Context()).share()
-	leave, err := a.imports.Await(ctx.Context(), who, admin)
+	leave, err := await(ctx.Context(), d.imports)
 	if err != nil {
 		return nil, nil, fmt.Errorf("waiting for the turn of an import: %w", err)
 	}
 	defer leave()
-	body := a.newPatientReader(ctx, maxImportBody)
+	body := d.limits.patient(ctx, maxImportBody)
 	read, err := readDevices(body, contentType)
 	if err != nil {
 		return nil, nil, body.explain(err)
 	}
-	tokens, err = a.options.Dispatcher.Devices.ImportDevices(ctx.Context(), actor(ctx.Context()), read.list, existing, standardOverlap)
+	tokens, err = d.credentials.ImportDevices(ctx.Context(), actor(ctx.Context()), read.list, existing, standardOverlap)
 	var bad *store.EntryError
 	switch {
 	case errors.Is(err, credentials.ErrAccounts):

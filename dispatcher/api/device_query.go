@@ -22,8 +22,6 @@ type deviceQuery struct {
 	operators.DeviceFilter
 }
 
-func (q *deviceQuery) page() *Page { return &q.Page }
-
 // filter reads the query.
 func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	after, err := q.afterName()
@@ -45,33 +43,26 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	return f, nil
 }
 
-// listRecent goes through all that is remembered: some may have been deleted.
-func (a *API) listRecent(ctx context.Context, in *deviceQuery) (*body[operators.DeviceList], error) {
+// recent goes through all that is remembered: some may have been deleted.
+func (d *registry) recent(ctx context.Context, in *deviceQuery) (page pageOf[operators.Device], err error) {
 	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.Token != "" {
-		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "recent: not with tag, profile, blocked, prefix or page_token")
+		return page, problem(http.StatusUnprocessableEntity, codeInvalidField, "recent: not with tag, profile, blocked, prefix or page_token")
 	}
-	seen, err := a.options.Recent.Newest(ctx)
+	seen, err := d.seen.Newest(ctx)
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	found, _, err := inParts(in.Recent, func(_ *store.Device, limit int) (part []store.Device, err error) {
 		for len(part) < limit && len(seen) > 0 && err == nil {
 			some := seen[:min(limit-len(part), len(seen))]
 			seen = seen[len(some):]
 			var registered []store.Device
-			registered, err = a.store.DevicesOf(ctx, devicesOf(some))
+			registered, err = d.ledger.DevicesOf(ctx, devicesOf(some))
 			part = append(part, latest(some, registered)...)
 		}
 		return part, err
 	}, weighDevice)
-	if err != nil {
-		return nil, err
-	}
-	list := operators.DeviceList{Devices: make([]operators.Device, len(found))}
-	for i, d := range found {
-		list.Devices[i] = showDevice(d)
-	}
-	return &body[operators.DeviceList]{list}, nil
+	return showPage(found, false, showDevice, nil), err
 }
 
 func devicesOf(seen []seen.Sighting) []string {

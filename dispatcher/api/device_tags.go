@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -25,33 +24,27 @@ type devicePatch struct {
 	Attributes json.RawMessage `json:"attributes,omitempty" hidden:"true"` // for a better answer than that there is none
 }
 
-func (a *API) patchDevice(ctx context.Context, in *struct {
-	ID   string `path:"id"`
+func (d *registry) patch(ctx context.Context, in *struct {
+	DevicePath
 	Body devicePatch
 },
-) (*body[operators.Device], error) {
-	if _, err := devices.ParseID(in.ID); err != nil {
-		return nil, err
-	}
+) (operators.Device, error) {
 	if present(in.Body.Attributes) != nil {
-		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "attributes: the device's own, which only it sets; tags are yours")
+		return operators.Device{}, problem(http.StatusUnprocessableEntity, codeInvalidField, "attributes: the device's own, which only it sets; tags are yours")
 	}
-	d, err := a.store.ChangeDevice(ctx, actor(ctx), in.ID, func(spec *store.DeviceSpec) error {
+	changed, err := d.ledger.ChangeDevice(ctx, actor(ctx), string(in.ID), func(spec *store.DeviceSpec) error {
 		apply(in.Body.Profile, &spec.Profile, "")
 		return in.Body.mergeTags(spec.Tags)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &body[operators.Device]{showDevice(d)}, nil
+	return showDevice(changed), err
 }
 
 func (p devicePatch) mergeTags(tags map[string]string) error {
-	if p.Tags.Said && p.Tags.To == nil {
-		clear(tags)
+	if !p.Tags.Said {
 		return nil
 	}
-	if !p.Tags.Said {
+	if p.Tags.To == nil {
+		clear(tags)
 		return nil
 	}
 	for name, value := range *p.Tags.To {

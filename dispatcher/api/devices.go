@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -18,78 +18,77 @@ type deviceStore interface {
 	ChangeDevice(ctx context.Context, actor, id string, change func(*store.DeviceSpec) error) (store.Device, error)
 }
 
-func (a *API) registerRegistry(operations huma.API) {
+// DevicePath names a device.
+type DevicePath struct {
+	ID devices.ID `path:"id"`
+}
+
+// checkName refuses what no device can be called.
+func (d DevicePath) checkName() error {
+	_, err := devices.ParseID(string(d.ID))
+	return err
+}
+
+// registry are the operations on devices.
+type registry struct {
+	ledger      deviceStore
+	credentials *credentials.Registry
+	seen        Recent
+	limits      Limits
+	imports     *fair.Shares
+}
+
+func (d *registry) register(r *routes) {
 	create := creating(operation("POST", "/v1/devices", "createDevice", "Create a device and its token, or many", roleOperator, 201))
-	create.Middlewares = huma.Middlewares{a.importing(operations)}
+	create.Middlewares = r.steps(d.importing)
 	describeImport(&create)
-	register(a, operations, create, a.createDevice)
-	registerList(a, operations, operation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), listing[deviceQuery, operators.DeviceList, operators.Device]{
-		handle: a.listDevices, page: (*deviceQuery).page,
-		items: func(l operators.DeviceList) ([]operators.Device, string) { return l.Devices, l.NextPageToken },
-	})
-	register(a, operations, operation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), a.getDevice)
-	register(a, operations, operation("PATCH", "/v1/devices/{id}", "patchDevice", "Change a device's tags and its profile; absent ones stay, null takes one away", roleOperator, 200), a.patchDevice)
-	register(a, operations, operation("DELETE", "/v1/devices/{id}", "deleteDevice", "Delete a device and its tokens", roleOperator, 200), a.deleteDevice)
-	register(a, operations, operation("POST", "/v1/devices/{id}/token", "rotateToken", "Make a new token of a device", roleOperator, 200), a.rotateToken)
-	register(a, operations, operation("POST", "/v1/devices/{id}/block", "blockDevice", "Block a device: nothing is granted to it, and what it runs is to stop", roleOperator, 200), a.setBlocked(true))
-	register(a, operations, operation("POST", "/v1/devices/{id}/unblock", "unblockDevice", "Unblock a device", roleOperator, 200), a.setBlocked(false))
+	register(r, create, d.create)
+	registerList(r, operation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), d.list,
+		func(p pageOf[operators.Device]) operators.DeviceList {
+			return operators.DeviceList{Devices: p.entries, NextPageToken: p.next}
+		})
+	register(r, operation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), d.get)
+	register(r, operation("PATCH", "/v1/devices/{id}", "patchDevice", "Change a device's tags and its profile; absent ones stay, null takes one away", roleOperator, 200), d.patch)
+	register(r, operation("DELETE", "/v1/devices/{id}", "deleteDevice", "Delete a device and its tokens", roleOperator, 200), d.delete)
+	register(r, operation("POST", "/v1/devices/{id}/token", "rotateToken", "Make a new token of a device", roleOperator, 200), d.rotateToken)
+	register(r, operation("POST", "/v1/devices/{id}/block", "blockDevice", "Block a device: nothing is granted to it, and what it runs is to stop", roleOperator, 200), d.setBlocked(true))
+	register(r, operation("POST", "/v1/devices/{id}/unblock", "unblockDevice", "Unblock a device", roleOperator, 200), d.setBlocked(false))
 }
 
-func (a *API) createDevice(ctx context.Context, in *struct{ Body operators.NewDevice }) (*body[operators.DeviceCreated], error) {
+func (d *registry) create(ctx context.Context, in *struct{ Body operators.NewDevice }) (operators.DeviceCreated, error) {
 	id, err := devices.ParseID(in.Body.ID)
+	if err == nil {
+		err = checkTags(in.Body.Tags)
+	}
 	if err != nil {
-		return nil, err
+		return operators.DeviceCreated{}, err
 	}
-	if err := checkTags(in.Body.Tags); err != nil {
-		return nil, err
-	}
-	d, token, err := a.options.Dispatcher.Devices.CreateDevice(ctx, actor(ctx), id, store.DeviceSpec{Tags: in.Body.Tags, Profile: in.Body.Profile})
-	if err != nil {
-		return nil, err
-	}
-	return &body[operators.DeviceCreated]{operators.DeviceCreated{Device: showDevice(d), Token: shownOnce(ctx, token)}}, nil
+	made, token, err := d.credentials.CreateDevice(ctx, actor(ctx), id, store.DeviceSpec{Tags: in.Body.Tags, Profile: in.Body.Profile})
+	return operators.DeviceCreated{Device: showDevice(made), Token: shownOnce(ctx, token)}, err
 }
 
-func (a *API) listDevices(ctx context.Context, in *deviceQuery) (*body[operators.DeviceList], error) {
+func (d *registry) list(ctx context.Context, in *deviceQuery) (page pageOf[operators.Device], err error) {
 	if in.Recent > 0 {
-		return a.listRecent(ctx, in)
+		return d.recent(ctx, in)
 	}
 	filter, err := in.filter()
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	found, more, err := inParts(in.Size, func(last *store.Device, limit int) ([]store.Device, error) {
 		if filter.Limit = limit; last != nil {
 			filter.After = last.ID
 		}
-		return a.store.Devices(ctx, filter)
+		return d.ledger.Devices(ctx, filter)
 	}, weighDevice)
-	if err != nil {
-		return nil, err
-	}
-	list := operators.DeviceList{Devices: make([]operators.Device, len(found))}
-	for i, d := range found {
-		list.Devices[i] = showDevice(d)
-		list.NextPageToken = nextPage(more, d.ID)
-	}
-	return &body[operators.DeviceList]{list}, nil
+	return showPage(found, more, showDevice, func(d store.Device) string { return d.ID }), err
 }
 
 func weighDevice(d store.Device) int { return len(d.Attributes) + 128*len(d.Tags) }
 
-type deviceID struct {
-	ID string `path:"id"`
-}
-
-func (a *API) getDevice(ctx context.Context, in *deviceID) (*body[operators.Device], error) {
-	if _, err := devices.ParseID(in.ID); err != nil {
-		return nil, err
-	}
-	d, err := a.store.Device(ctx, in.ID)
-	if err != nil {
-		return nil, err
-	}
-	return &body[operators.Device]{showDevice(d)}, nil
+func (d *registry) get(ctx context.Context, in *DevicePath) (operators.Device, error) {
+	found, err := d.ledger.Device(ctx, string(in.ID))
+	return showDevice(found), err
 }
 
 func showDevice(d store.Device) operators.Device {

@@ -2,11 +2,8 @@ package api
 
 import (
 	"context"
-	"strconv"
+	"sync/atomic"
 
-	"github.com/danielgtaylor/huma/v2"
-
-	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -17,30 +14,34 @@ type eventStore interface {
 	EventsSettled(ctx context.Context, mark store.EventMark) (bool, error)
 }
 
+// events are the operations on the log.
+type events struct {
+	ledger   eventStore
+	auth     *authenticator
+	stopping *atomic.Bool
+}
+
 type eventQuery struct {
 	Page
 	operators.EventFilter
 	Order string `query:"order" enum:"newest,oldest" default:"newest" doc:"Which come first; live ones are always in order"`
 }
 
-func (q *eventQuery) page() *Page { return &q.Page }
-
-func (a *API) registerEvents(operations huma.API) {
-	registerList(a, operations, operation("GET", eventsPath, "listEvents", "Read the log of all that was done and happened", roleViewer, 200), listing[eventQuery, operators.EventList, operators.Event]{
-		handle: a.listEvents, page: (*eventQuery).page,
-		items: func(l operators.EventList) ([]operators.Event, string) { return l.Events, l.NextPageToken },
-		live:  a.liveEvents,
-	})
+func (e *events) register(r *routes) {
+	registerLive(r, operation("GET", eventsPath, "listEvents", "Read the log of all that was done and happened", roleViewer, 200), e.list,
+		func(p pageOf[operators.Event]) operators.EventList {
+			return operators.EventList{Events: p.entries, NextPageToken: p.next}
+		}, e.live)
 }
 
-func (a *API) listEvents(ctx context.Context, in *eventQuery) (*body[operators.EventList], error) {
+func (e *events) list(ctx context.Context, in *eventQuery) (page pageOf[operators.Event], err error) {
 	from, err := in.afterNumber()
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	filter, err := eventFilter(in.EventFilter)
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	filter.Limit, filter.Newest = in.Size, in.Order != "oldest"
 	if filter.Newest {
@@ -48,29 +49,14 @@ func (a *API) listEvents(ctx context.Context, in *eventQuery) (*body[operators.E
 	} else {
 		filter.After = from
 	}
-	events, err := a.store.Events(ctx, filter)
-	if err != nil {
-		return nil, err
-	}
-	list := operators.EventList{Events: make([]operators.Event, len(events))}
-	for i, e := range events {
-		list.Events[i] = showEvent(e)
-		list.NextPageToken = nextPage(in.full(len(events)), strconv.FormatInt(e.ID, 10))
-	}
-	return &body[operators.EventList]{list}, nil
+	found, err := e.ledger.Events(ctx, filter)
+	return showPage(found, in.full(len(found)), showEvent, func(e store.Event) string { return number(e.ID) }), err
 }
 
 // eventFilter refuses names that nothing can have.
 func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
-	if in.Device != "" {
-		if _, err := devices.ParseID(in.Device); err != nil {
-			return store.EventFilter{}, err
-		}
-	}
-	if in.Pool != "" {
-		if err := devices.ParsePool(in.Pool); err != nil {
-			return store.EventFilter{}, err
-		}
+	if err := checkNames(in.Device, in.Pool); err != nil {
+		return store.EventFilter{}, err
 	}
 	return store.EventFilter{Kind: in.Kind, Actor: in.Actor, Pool: in.Pool, Batch: in.Batch, Task: in.Task, Device: in.Device}, nil
 }

@@ -28,7 +28,7 @@ const (
 // id may become visible below one that was sent. Therefore nothing is sent
 // beyond a mark before that has settled: see store.EventMark.
 type feed struct {
-	store  eventStore
+	ledger eventStore
 	filter store.EventFilter
 	mark   store.EventMark
 	marked bool
@@ -37,16 +37,10 @@ type feed struct {
 	write  func([]byte) error
 }
 
-// liveEvents sends events as they settle, until the client leaves, its token
-// ends or this process does. A client goes on where it was with Last-Event-ID.
-func (a *API) liveEvents(ctx context.Context, out huma.Context, in *eventQuery) {
-	leave, ok := a.live.Take(operatorOf(ctx).share())
-	if !ok {
-		a.refuse(a.streams, out, problem(http.StatusServiceUnavailable, codeBusyServer, "too many live streams, of this token or of all")) //nolint:contextcheck // out has it
-		return
-	}
-	defer leave()
-	f := feed{store: a.store, write: liveWriter(out)}
+// live sends events as they settle, until the client leaves, its token ends or
+// this process does. A client goes on where it was with Last-Event-ID.
+func (e *events) live(ctx context.Context, out huma.Context, in *eventQuery) {
+	f := feed{ledger: e.ledger, write: liveWriter(out)}
 	f.filter, _ = eventFilter(in.EventFilter) // checked before
 	if last, err := strconv.ParseInt(out.Header("Last-Event-ID"), 10, 64); err == nil && last >= 0 {
 		f.last, f.begun = last, true
@@ -57,10 +51,10 @@ func (a *API) liveEvents(ctx context.Context, out huma.Context, in *eventQuery) 
 	if f.write([]byte("retry: 3000\n\n")) != nil {
 		return
 	}
-	a.follow(ctx, &f, devicehttp.Bearer(out.Header("Authorization")))
+	e.follow(ctx, &f, devicehttp.Bearer(out.Header("Authorization")))
 }
 
-func (a *API) follow(ctx context.Context, f *feed, token string) {
+func (e *events) follow(ctx context.Context, f *feed, token string) {
 	tick := time.NewTicker(livePoll)
 	defer tick.Stop()
 	for quiet := time.Duration(0); ; quiet += livePoll {
@@ -71,7 +65,7 @@ func (a *API) follow(ctx context.Context, f *feed, token string) {
 		if err == nil && f.begun && quiet >= liveSign {
 			quiet, err = 0, f.write(fmt.Appendf(nil, "id: %d\n\n", f.last))
 		}
-		if err != nil || a.health.stopping.Load() {
+		if err != nil || e.stopping.Load() {
 			return
 		}
 		select {
@@ -79,7 +73,7 @@ func (a *API) follow(ctx context.Context, f *feed, token string) {
 			return
 		case <-tick.C:
 		}
-		if who, err := a.operator(ctx, token); err != nil || !who.role.allows(roleViewer) {
+		if who, err := e.auth.operator(ctx, token); err != nil || !who.role.allows(roleViewer) {
 			return
 		}
 	}
@@ -92,12 +86,12 @@ func (f *feed) advance(ctx context.Context) (sent bool, err error) {
 		if f.begun {
 			sent = f.last
 		}
-		if f.mark, err = f.store.MarkEvents(ctx, sent); err != nil {
+		if f.mark, err = f.ledger.MarkEvents(ctx, sent); err != nil {
 			return false, err
 		}
 		f.marked = true
 	}
-	settled, err := f.store.EventsSettled(ctx, f.mark)
+	settled, err := f.ledger.EventsSettled(ctx, f.mark)
 	if err != nil || !settled {
 		return false, err
 	}
@@ -118,7 +112,7 @@ func (f *feed) advance(ctx context.Context) (sent bool, err error) {
 func (f *feed) page(ctx context.Context) error {
 	filter := f.filter
 	filter.After, filter.Before, filter.Limit = f.last, f.mark.Last+1, exportPage
-	events, err := f.store.Events(ctx, filter)
+	events, err := f.ledger.Events(ctx, filter)
 	if err != nil {
 		return err
 	}

@@ -45,55 +45,68 @@ func streamForm(accept string) string {
 	return ""
 }
 
-// listing is an operation whose answer is a page of a list.
-type listing[I, O, T any] struct {
-	handle func(context.Context, *I) (*body[O], error)
-	page   func(*I) *Page
-	items  func(O) (items []T, next string)
-	live   func(context.Context, huma.Context, *I) // nil: there is no live form
+// paged is the query of a list.
+type paged[I any] interface {
+	*I
+	page() *Page
 }
 
 // registerList adds a list: its pages as JSON, and all of it as a stream.
-func registerList[I, O, T any](a *API, operations huma.API, op huma.Operation, list listing[I, O, T]) {
+func registerList[I, T, O any, P paged[I]](r *routes, op huma.Operation, list func(context.Context, *I) (pageOf[T], error), answer func(pageOf[T]) O) {
+	registerLive[I, T, O, P](r, op, list, answer, nil)
+}
+
+// registerLive adds a list that also has a live form; nil: it has none.
+func registerLive[I, T, O any, P paged[I]](
+	r *routes, op huma.Operation, list func(context.Context, *I) (pageOf[T], error), answer func(pageOf[T]) O,
+	live func(context.Context, huma.Context, *I),
+) {
 	op.Responses = map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{
 		"application/json": {}, typeCSV: textMedia(), typeNDJSON: textMedia(),
 	}}}
-	if list.live != nil {
+	if live != nil {
 		op.Responses["200"].Content[typeEvents] = textMedia()
 	}
-	op.Middlewares = huma.Middlewares{a.turn(operations)}
-	register(a, operations, op, list.handle)
-	op.Middlewares = huma.Middlewares{a.exporting}
+	op.Middlewares = r.steps(r.turnOfList)
+	register(r, op, func(ctx context.Context, in *I) (O, error) {
+		page, err := list(ctx, in)
+		return answer(page), err
+	})
+	op.Middlewares = r.streams.steps(r.shareOfStream)
 	op.Responses, op.Hidden = nil, true
-	register(a, a.streams, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
-		list.page(in).Size = exportPage
-		first, err := list.handle(ctx, in)
+	serve(r, r.streams, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
+		asked := P(in).page()
+		asked.Size = exportPage
+		first, err := list(ctx, in)
 		if err != nil {
 			return nil, err
 		}
 		return &huma.StreamResponse{Body: func(out huma.Context) {
 			if streamForm(out.Header("Accept")) == typeEvents {
-				list.live(ctx, out, in)
+				live(ctx, out, in)
 				return
 			}
-			list.stream(ctx, out, in, first.Body)
+			stream(out, first, func(token string) (pageOf[T], error) {
+				asked.Token = token
+				return list(ctx, in)
+			})
 		}}, nil
 	})
 }
 
-// exporting lets few lists be streamed at once.
-func (a *API) exporting(ctx huma.Context, next func(huma.Context)) {
-	if streamForm(ctx.Header("Accept")) == typeEvents { // which have a bound of their own
-		next(ctx)
-		return
+// shareOfStream lets few lists be streamed at once: others are refused.
+func (r *routes) shareOfStream(ctx huma.Context, next func(huma.Context)) error {
+	shares, streams := r.exports, "exports"
+	if streamForm(ctx.Header("Accept")) == typeEvents {
+		shares, streams = r.live, "live streams"
 	}
-	leave, ok := a.exports.Take(operatorOf(ctx.Context()).share())
+	leave, ok := shares.Take(operatorOf(ctx.Context()).share())
 	if !ok {
-		a.refuse(a.streams, ctx, problem(http.StatusServiceUnavailable, codeBusyServer, "too many exports, of this token or of all"))
-		return
+		return problem(http.StatusServiceUnavailable, codeBusyServer, "too many "+streams+", of this token or of all")
 	}
 	defer leave()
 	next(ctx)
+	return nil
 }
 
 func textMedia() *huma.MediaType {
@@ -102,27 +115,25 @@ func textMedia() *huma.MediaType {
 
 // stream writes page after page. A failure half-way closes the connection:
 // a client must not take a part for the whole.
-func (l listing[I, O, T]) stream(ctx context.Context, out huma.Context, in *I, page O) {
+func stream[T any](out huma.Context, page pageOf[T], read func(token string) (pageOf[T], error)) {
 	form := streamForm(out.Header("Accept"))
 	out.SetHeader("Content-Type", form)
 	out.SetStatus(http.StatusOK)
 	_, w := humago.Unwrap(out)
 	connection := http.NewResponseController(w)
 	_ = connection.SetReadDeadline(time.Time{}) // the server's is for the request, and a test's recorder has none
-	write := newExport[T](form)
+	write := export[T]{csv: form == typeCSV}
 	for {
 		_ = connection.SetWriteDeadline(time.Now().Add(exportPause))
-		items, next := l.items(page)
-		text, err := write.page(items)
+		text, err := write.page(page.entries)
 		if err == nil {
 			_, err = out.BodyWriter().Write(text)
 		}
-		if err == nil && next == "" {
+		if err == nil && page.next == "" {
 			return
 		}
-		l.page(in).Token = next
 		if err == nil {
-			page, err = l.next(ctx, in)
+			page, err = read(page.next)
 		}
 		if err != nil {
 			panic(http.ErrAbortHandler)
@@ -130,21 +141,11 @@ func (l listing[I, O, T]) stream(ctx context.Context, out huma.Context, in *I, p
 	}
 }
 
-func (l listing[I, O, T]) next(ctx context.Context, in *I) (page O, err error) {
-	answer, err := l.handle(ctx, in)
-	if err != nil {
-		return page, err
-	}
-	return answer.Body, nil
-}
-
 // export writes entries in one of the forms.
 type export[T any] struct {
 	csv    bool
 	headed bool
 }
-
-func newExport[T any](form string) *export[T] { return &export[T]{csv: form == typeCSV} }
 
 func (e *export[T]) page(items []T) ([]byte, error) {
 	var out bytes.Buffer

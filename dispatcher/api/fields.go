@@ -44,10 +44,8 @@ type Page struct {
 	Token string `query:"page_token" maxLength:"400" doc:"next_page_token of the page before"`
 }
 
-// pageQuery is asked for with lists that have no filters.
-type pageQuery struct{ Page }
-
-func (q *pageQuery) page() *Page { return &q.Page }
+// page finds it in the query of a list.
+func (p *Page) page() *Page { return p }
 
 // afterName is where the page starts in a list ordered by name.
 func (p Page) afterName() (string, error) {
@@ -79,14 +77,31 @@ func badPage() error {
 // full says that there may be entries behind a page of so many.
 func (p Page) full(got int) bool { return got >= p.Size }
 
-// nextPage is the token of the page after one that ended with last; empty:
-// there is none.
-func nextPage(more bool, last string) string {
-	if !more {
-		return ""
-	}
-	return base64.RawURLEncoding.EncodeToString([]byte(last))
+// pageOf are the entries of a page, and the token of the page after it; empty: there
+// is none.
+type pageOf[T any] struct {
+	entries []T
+	next    string
 }
+
+// showPage shows entries. more says that there may be others behind the last one's key.
+func showPage[K, T any](kept []K, more bool, show func(K) T, key func(K) string) pageOf[T] {
+	p := pageOf[T]{entries: make([]T, len(kept))}
+	for i, one := range kept {
+		p.entries[i] = show(one)
+	}
+	if more && len(kept) > 0 {
+		p.next = base64.RawURLEncoding.EncodeToString([]byte(key(kept[len(kept)-1])))
+	}
+	return p
+}
+
+// Numbered names a batch, a task or a token.
+type Numbered struct {
+	ID int64 `path:"id" minimum:"1" maximum:"9007199254740991"`
+}
+
+func number(n int64) string { return strconv.FormatInt(n, 10) }
 
 // milliseconds of a duration on the wire.
 func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

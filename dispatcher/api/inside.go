@@ -38,19 +38,19 @@ func (a *API) Inside(who Operator, w http.ResponseWriter, r *http.Request) {
 
 // asker returns the operator that asks: a caller inside, or the bearer of a token. For a refused
 // caller it returns the known facts.
-func (a *API) asker(ctx huma.Context) (who operator, guess bool, err error) {
+func (a *authenticator) asker(ctx huma.Context) (who operator, guess bool, err error) {
 	if who, ok := ctx.Context().Value(insideKey{}).(Operator); ok {
 		return operator{name: who.Name, role: role(who.Role), token: who.Token, from: who.From}, false, nil
 	}
 	r, _ := humago.Unwrap(ctx)
-	from, token := a.options.Gate.From(r), devicehttp.Bearer(r.Header.Get("Authorization"))
-	if wait := a.options.Gate.Wait(from, token); wait > 0 {
+	from, token := a.gate.From(r), devicehttp.Bearer(r.Header.Get("Authorization"))
+	if wait := a.gate.Wait(from, token); wait > 0 {
 		return operator{from: from}, false, lockedOut(wait)
 	}
 	who, err = a.operator(ctx.Context(), token)
 	who.from = from
 	if err == nil {
-		a.options.Gate.Accepted(from, token)
+		a.gate.Accepted(from, token)
 	}
 	return who, token != "" && errors.Is(err, devices.ErrUnauthenticated), err
 }

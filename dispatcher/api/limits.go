@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/limits/policy"
 	"github.com/fleetslots/dispatcher/operators"
@@ -20,26 +18,19 @@ type limitedQuery struct {
 	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"At most so many"`
 }
 
-func (a *API) registerLimits(operations huma.API) {
-	register(a, operations, operation("GET", "/v1/pools/{pool}/limited", "getLimited", "See the subjects refused most by the policies of a pool and its batches", roleViewer, 200), a.getLimited)
-}
-
-func (a *API) getLimited(ctx context.Context, in *limitedQuery) (*body[operators.LimitedList], error) {
-	if err := devices.ParsePool(in.Pool); err != nil {
-		return nil, err
+func (p *pools) limited(ctx context.Context, in *limitedQuery) (operators.LimitedList, error) {
+	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
+		return operators.LimitedList{}, err
 	}
-	if _, err := a.store.Pool(ctx, in.Pool); err != nil {
-		return nil, err
-	}
-	top, err := a.options.Dispatcher.Policies.Top(ctx, in.Pool, in.Limit)
+	top, err := p.policies.Top(ctx, in.Pool, in.Limit)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
+		return operators.LimitedList{}, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
 	list := operators.LimitedList{Limited: make([]operators.LimitedSubject, len(top))}
 	for i, t := range top {
 		list.Limited[i] = operators.LimitedSubject{Policy: t.Policy, Subject: t.Subject, Times: t.Times}
 	}
-	return &body[operators.LimitedList]{list}, nil
+	return list, nil
 }
 
 // readLimits checks policies and turns them into what is kept of them.
@@ -60,10 +51,12 @@ type factStore interface {
 
 // warnings are of policies that count by what no device has: then all devices are
 // counted together, which is seldom meant. Nothing is said before there are devices.
-func (a *API) warnings(ctx context.Context, policies []operators.Policy) (w operators.Warned, err error) {
+type warnings struct{ ledger factStore }
+
+func (ws warnings) of(ctx context.Context, policies []operators.Policy) (w operators.Warned, err error) {
 	tags, attributes := policy.Named(policies)
 	for _, name := range tags {
-		looked, found, err := a.store.DevicesWithTag(ctx, name)
+		looked, found, err := ws.ledger.DevicesWithTag(ctx, name)
 		if err != nil {
 			return w, err
 		}
@@ -71,7 +64,7 @@ func (a *API) warnings(ctx context.Context, policies []operators.Policy) (w oper
 	}
 	for _, path := range attributes {
 		first, _, _ := strings.Cut(path, ".")
-		looked, found, err := a.store.DevicesWithAttribute(ctx, path, first)
+		looked, found, err := ws.ledger.DevicesWithAttribute(ctx, path, first)
 		if err != nil {
 			return w, err
 		}
@@ -80,12 +73,12 @@ func (a *API) warnings(ctx context.Context, policies []operators.Policy) (w oper
 	return w, nil
 }
 
-// patchWarnings are those of policies that a change may leave as they are.
-func (a *API) patchWarnings(ctx context.Context, changed operators.Change[[]operators.Policy]) (operators.Warned, error) {
+// ofChange are those of policies that a change may leave as they are.
+func (ws warnings) ofChange(ctx context.Context, changed operators.Change[[]operators.Policy]) (operators.Warned, error) {
 	if changed.To == nil {
 		return operators.Warned{}, nil
 	}
-	return a.warnings(ctx, *changed.To)
+	return ws.of(ctx, *changed.To)
 }
 
 func missing(w *operators.Warned, looked int, found bool, what, name string) {

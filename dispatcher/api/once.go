@@ -7,7 +7,7 @@ import (
 	"hash"
 	"io"
 	"net/http"
-	"regexp"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -17,6 +17,8 @@ import (
 const (
 	keyHeader      = "Idempotency-Key"
 	replayedHeader = "Idempotency-Replayed"
+
+	maxKey = 255 // bytes
 
 	onceMark = "once" // in the metadata of operations that take a key
 )
@@ -33,24 +35,22 @@ func creating(op huma.Operation) huma.Operation {
 
 // once gives the request's key to the ledger, and hashes the body as it is
 // read: the same key with another request is refused.
-func (a *API) once(operations huma.API) func(huma.Context, func(huma.Context)) {
-	form := regexp.MustCompile(`^[!-~]{1,255}$`)
-	return func(ctx huma.Context, next func(huma.Context)) {
-		key := ctx.Header(keyHeader)
-		if takes, _ := ctx.Operation().Metadata[onceMark].(bool); !takes || key == "" {
-			next(ctx)
-			return
-		}
-		if !form.MatchString(key) {
-			a.refuse(operations, ctx, problem(http.StatusUnprocessableEntity, codeInvalidField, keyHeader+": 1-255 visible ASCII characters"))
-			return
-		}
-		request := &onceContext{humaContext: ctx, hash: sha256.New()}
-		url := ctx.URL()
-		_, _ = fmt.Fprintf(request.hash, "%s %s\n%s\n", ctx.Method(), url.RequestURI(), ctx.Header("Content-Type")) // a hash takes all
-		request.once = &store.Once{Owner: operatorOf(ctx.Context()).token, Key: key, Digest: request.digest}
-		next(huma.WithContext(request, store.WithOnce(ctx.Context(), request.once)))
+func once(ctx huma.Context, next func(huma.Context)) error {
+	key := ctx.Header(keyHeader)
+	if takes, _ := ctx.Operation().Metadata[onceMark].(bool); !takes || key == "" {
+		next(ctx)
+		return nil
 	}
+	unseen := func(c rune) bool { return c < '!' || c > '~' }
+	if len(key) > maxKey || strings.ContainsFunc(key, unseen) {
+		return problem(http.StatusUnprocessableEntity, codeInvalidField, keyHeader+": 1-255 visible ASCII characters")
+	}
+	request := &onceContext{humaContext: ctx, hash: sha256.New()}
+	url := ctx.URL()
+	_, _ = fmt.Fprintf(request.hash, "%s %s\n%s\n", ctx.Method(), url.RequestURI(), ctx.Header("Content-Type")) // a hash takes all
+	request.once = &store.Once{Owner: operatorOf(ctx.Context()).token, Key: key, Digest: request.digest}
+	next(huma.WithContext(request, store.WithOnce(ctx.Context(), request.once)))
+	return nil
 }
 
 // shownOnce is the secret, unless this answer is a replay: secrets are not kept.

@@ -3,6 +3,8 @@ package api
 import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/fleetslots/dispatcher/internal/fair"
 )
 
 const (
@@ -39,35 +41,27 @@ func inParts[T any](size int, read func(last *T, limit int) ([]T, error), weigh 
 	return list, true, nil
 }
 
-// turn lets few pages of lists be read and answered at once: others wait.
-func (a *API) turn(operations huma.API) func(huma.Context, func(huma.Context)) {
-	return func(ctx huma.Context, next func(huma.Context)) {
-		who, admin := operatorOf(ctx.Context()).share()
-		leave, err := a.lists.Await(ctx.Context(), who, admin)
-		if err != nil {
-			a.refuse(operations, ctx, err) // nobody hears it any more
-			return
-		}
-		defer leave()
-		next(ctx)
-	}
+// turnOfList lets few pages of lists be read and answered at once: others wait.
+func (r *routes) turnOfList(ctx huma.Context, next func(huma.Context)) error {
+	return inTurn(r.lists, ctx, next)
 }
 
 // turnOfLarge lets few large bodies be read at once: in memory one of 1 MiB, as permitted, is
 // 50 MiB where it is a list of empty objects. Others wait.
-func (a *API) turnOfLarge(operations huma.API) func(huma.Context, func(huma.Context)) {
-	return func(ctx huma.Context, next func(huma.Context)) {
-		if r, _ := humago.Unwrap(ctx); 0 <= r.ContentLength && r.ContentLength <= smallBody {
-			next(ctx)
-			return
-		}
-		who, admin := operatorOf(ctx.Context()).share()
-		leave, err := a.large.Await(ctx.Context(), who, admin)
-		if err != nil {
-			a.refuse(operations, ctx, err) // nobody hears it any more
-			return
-		}
-		defer leave()
-		next(ctx)
+func (r *routes) turnOfLarge(ctx huma.Context, next func(huma.Context)) error {
+	if request, _ := humago.Unwrap(ctx); request.ContentLength < 0 || request.ContentLength > smallBody {
+		return inTurn(r.large, ctx, next)
 	}
+	next(ctx)
+	return nil
+}
+
+func inTurn(turns *fair.Shares, ctx huma.Context, next func(huma.Context)) error {
+	leave, err := await(ctx.Context(), turns)
+	if err != nil {
+		return err // nobody hears it any more
+	}
+	defer leave()
+	next(ctx)
+	return nil
 }

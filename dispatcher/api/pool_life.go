@@ -8,44 +8,31 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/danielgtaylor/huma/v2"
-
-	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func (a *API) registerPoolLife(operations huma.API) {
-	register(a, operations, operation("PATCH", "/v1/pools/{pool}", "patchPool", "Change a pool; absent fields stay, null asks for the default", roleAdmin, 200), a.patchPool)
-	register(a, operations, operation("DELETE", "/v1/pools/{pool}", "deletePool", "Delete a pool of which nothing is open", roleAdmin, 204), a.deletePool)
-	register(a, operations, operation("POST", "/v1/pools/{pool}/pause", "pausePool", "Grant nothing more of a pool; what runs goes on", roleAdmin, 200), a.pausePool)
-	register(a, operations, operation("POST", "/v1/pools/{pool}/resume", "resumePool", "End the pause of a pool", roleAdmin, 200), a.resumePool)
-	register(a, operations, operation("POST", "/v1/pools/{pool}/slots/{slot}/release", "releaseSlot", "Take a slot back from its holder", roleAdmin, 200), a.releaseSlot)
-	register(a, operations, operation("GET", "/v1/pools/{pool}/grants/{token}", "checkGrant", "Ask, for the external system, whether a grant is in force", roleVerifier, 200), a.checkGrant)
-}
-
-func (a *API) patchPool(ctx context.Context, in *struct {
+func (p *pools) patch(ctx context.Context, in *struct {
 	PoolPath
 	PoolMode
 	Body operators.PoolPatch
 },
-) (*body[operators.PoolChanged], error) {
+) (changed operators.PoolChanged, err error) {
 	if in.Body.Capacity.Said && in.Body.Capacity.To == nil {
-		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "capacity: a number from 0 to 10000; it has no default")
+		return changed, problem(http.StatusUnprocessableEntity, codeInvalidField, "capacity: a number from 0 to 10000; it has no default")
 	}
 	opens, err := readPatch(in.Body.Windows, readWindows)
 	if err != nil {
-		return nil, err
+		return changed, err
 	}
 	limited, err := readPatch(in.Body.Limits, readLimits)
 	if err != nil {
-		return nil, err
+		return changed, err
 	}
-	warned, err := a.patchWarnings(ctx, in.Body.Limits)
-	if err != nil {
-		return nil, err
+	if changed.Warned, err = p.warn.ofChange(ctx, in.Body.Limits); err != nil {
+		return changed, err
 	}
-	changed, err := a.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
+	changed.Pool, err = p.change(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		spec.DryRun = in.DryRun
 		apply(opens, &spec.Windows, nil)
 		apply(limited, &spec.Limits, nil)
@@ -54,95 +41,82 @@ func (a *API) patchPool(ctx context.Context, in *struct {
 		lease := spec.Lease.Milliseconds()
 		apply(in.Body.LeaseMS, &lease, defaultLease.Milliseconds())
 		spec.Lease = milliseconds(lease)
-		return a.checkLease(spec.Lease)
+		return p.least.check(spec.Lease)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &body[operators.PoolChanged]{operators.PoolChanged{Pool: changed.Body, Warned: warned}}, nil
+	return changed, err
 }
 
-func (a *API) pausePool(ctx context.Context, in *struct {
+func (p *pools) pause(ctx context.Context, in *struct {
 	PoolPath
 	Body *operators.PauseReason
 },
-) (*body[operators.Pool], error) {
-	reason := ""
-	if in.Body != nil {
-		reason = in.Body.Reason
-	}
-	return a.changePool(ctx, in.Pool, reason, func(spec *store.PoolSpec) error {
+) (operators.Pool, error) {
+	return p.change(ctx, in.Pool, reasonOf(in.Body), func(spec *store.PoolSpec) error {
 		spec.Paused = true
 		return nil
 	})
 }
 
-func (a *API) resumePool(ctx context.Context, in *PoolPath) (*body[operators.Pool], error) {
-	return a.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
+// reasonOf is empty where there is no body.
+func reasonOf(pause *operators.PauseReason) string {
+	if pause == nil {
+		return ""
+	}
+	return pause.Reason
+}
+
+func (p *pools) resume(ctx context.Context, in *PoolPath) (operators.Pool, error) {
+	return p.change(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		spec.Paused = false
 		return nil
 	})
 }
 
-func (a *API) changePool(ctx context.Context, name, note string, change func(*store.PoolSpec) error) (*body[operators.Pool], error) {
-	if err := devices.ParsePool(name); err != nil {
-		return nil, err
+func (p *pools) change(ctx context.Context, name, note string, change func(*store.PoolSpec) error) (operators.Pool, error) {
+	changed, err := p.ledger.ChangePool(ctx, actor(ctx), name, note, change)
+	if err == nil {
+		p.tell(ctx, name)
 	}
-	p, err := a.store.ChangePool(ctx, actor(ctx), name, note, change)
-	if err != nil {
-		return nil, err
-	}
-	a.tellPool(ctx, name)
-	return &body[operators.Pool]{showPool(p)}, nil
+	return showPool(changed), err
 }
 
-func (a *API) deletePool(ctx context.Context, in *PoolPath) (*struct{}, error) {
-	if err := devices.ParsePool(in.Pool); err != nil {
-		return nil, err
-	}
-	err := a.store.DeletePool(ctx, actor(ctx), in.Pool)
+func (p *pools) delete(ctx context.Context, in *PoolPath) (*struct{}, error) {
+	err := p.ledger.DeletePool(ctx, actor(ctx), in.Pool)
 	if errors.Is(err, store.ErrOpenTasks) {
 		return nil, problem(http.StatusConflict, codeOpenTasks, "the pool has open tasks: cancel their batches, and wait for those that run")
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := a.options.Dispatcher.Upkeep.ForgetPool(ctx, in.Pool); err != nil {
-		a.log.WarnContext(ctx, "a deleted pool stays in Redis; it harms nothing there", "pool", in.Pool, "err", err)
+	if err := p.upkeep.ForgetPool(ctx, in.Pool); err != nil {
+		p.log.WarnContext(ctx, "a deleted pool stays in Redis; it harms nothing there", "pool", in.Pool, "err", err)
 	}
 	return &struct{}{}, nil
 }
 
-func (a *API) releaseSlot(ctx context.Context, in *struct {
+func (p *pools) releaseSlot(ctx context.Context, in *struct {
 	PoolPath
 	Slot int `path:"slot" minimum:"0" maximum:"9999"`
 	Body operators.Release
 },
-) (*body[operators.Slot], error) {
-	if err := devices.ParsePool(in.Pool); err != nil {
-		return nil, err
-	}
+) (operators.Slot, error) {
 	reason := strings.TrimSpace(in.Body.Reason)
 	if reason == "" {
-		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, "reason: say why, for the audit log")
+		return operators.Slot{}, problem(http.StatusUnprocessableEntity, codeInvalidField, "reason: say why, for the audit log")
 	}
-	force := store.Force{Actor: actor(ctx), Reason: reason, Token: in.Body.Token, Now: in.Body.Now}
-	g, err := a.options.Dispatcher.ForceRelease(ctx, in.Pool, in.Slot, force)
+	g, err := p.release(ctx, in.Pool, in.Slot, store.Force{Actor: actor(ctx), Reason: reason, Token: in.Body.Token, Now: in.Body.Now})
 	if errors.Is(err, store.ErrNotFound) {
-		return nil, a.notHeld(ctx, in.Pool, in.Slot, in.Body.Token)
-	}
-	if err != nil {
-		return nil, err
+		err = p.notHeld(ctx, in.Pool, in.Slot, in.Body.Token)
 	}
 	if in.Body.Now {
-		return &body[operators.Slot]{operators.Slot{Slot: in.Slot, State: "free"}}, nil
+		return operators.Slot{Slot: in.Slot, State: "free"}, err
 	}
-	return &body[operators.Slot]{showHeld(g)}, nil
+	return showHeld(g), err
 }
 
 // notHeld says what of a slot does not exist.
-func (a *API) notHeld(ctx context.Context, pool string, slot int, token int64) error {
-	o, err := a.store.Occupancy(ctx, pool, 0)
+func (p *pools) notHeld(ctx context.Context, pool string, slot int, token int64) error {
+	o, err := p.ledger.Occupancy(ctx, pool, 0)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return problem(http.StatusNotFound, codeNotFound, "there is no pool "+pool)
@@ -156,20 +130,14 @@ func (a *API) notHeld(ctx context.Context, pool string, slot int, token int64) e
 	return problem(http.StatusNotFound, codeNotFound, fmt.Sprintf("slot %d of pool %s is free: nobody holds it", slot, pool))
 }
 
-func (a *API) checkGrant(ctx context.Context, in *struct {
+func (p *pools) checkGrant(ctx context.Context, in *struct {
 	PoolPath
 	Token int64 `path:"token" minimum:"1" maximum:"9007199254740991"`
 },
-) (*body[operators.GrantCheck], error) {
-	if err := devices.ParsePool(in.Pool); err != nil {
-		return nil, err
-	}
-	g, err := a.store.GrantByToken(ctx, in.Pool, in.Token)
+) (operators.GrantCheck, error) {
+	g, err := p.ledger.GrantByToken(ctx, in.Pool, in.Token)
 	if errors.Is(err, store.ErrNotFound) {
-		return &body[operators.GrantCheck]{}, nil
+		return operators.GrantCheck{}, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &body[operators.GrantCheck]{operators.GrantCheck{Alive: true, Device: g.Device, Slot: &g.Slot, LeaseMS: g.Remaining.Milliseconds()}}, nil
+	return operators.GrantCheck{Alive: true, Device: g.Device, Slot: &g.Slot, LeaseMS: g.Remaining.Milliseconds()}, err
 }

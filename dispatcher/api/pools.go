@@ -4,12 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
+	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -66,88 +67,89 @@ type PoolMode struct {
 	DryRun bool `query:"dry_run" doc:"Check only: the answer is as if it was done, and nothing is changed"`
 }
 
-func (a *API) registerPools(operations huma.API) {
-	registerList(a, operations, operation("GET", "/v1/pools", "listPools", "List pools by name", roleViewer, 200), listing[pageQuery, operators.PoolList, operators.PoolState]{
-		handle: a.listPools, page: (*pageQuery).page,
-		items: func(l operators.PoolList) ([]operators.PoolState, string) { return l.Pools, l.NextPageToken },
-	})
-	register(a, operations, operation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), a.getPool)
-	register(a, operations, also[operators.PoolChanged](operations, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), a.putPool)
-	register(a, operations, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See the holders of the slots", roleViewer, 200), a.getSlots)
-	a.registerPoolLife(operations)
-	a.registerLimits(operations)
+// checkName refuses what no pool can be called.
+func (p PoolPath) checkName() error { return devices.ParsePool(p.Pool) }
+
+// pools are the operations on pools, their slots and their grants.
+type pools struct {
+	ledger   poolStore
+	upkeep   *upkeep.Keeper
+	policies *policies.Checker
+	release  func(ctx context.Context, pool string, slot int, f store.Force) (store.Grant, error)
+	warn     warnings
+	least    leastLease
+	log      *slog.Logger
 }
 
-func (a *API) listPools(ctx context.Context, in *pageQuery) (*body[operators.PoolList], error) {
+func (p *pools) register(r *routes) {
+	registerList(r, operation("GET", "/v1/pools", "listPools", "List pools by name", roleViewer, 200), p.list,
+		func(p pageOf[operators.PoolState]) operators.PoolList {
+			return operators.PoolList{Pools: p.entries, NextPageToken: p.next}
+		})
+	register(r, operation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), p.get)
+	registerAnswer(r, also[operators.PoolChanged](r, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), p.put)
+	register(r, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See the holders of the slots", roleViewer, 200), p.slots)
+	register(r, operation("PATCH", "/v1/pools/{pool}", "patchPool", "Change a pool; absent fields stay, null asks for the default", roleAdmin, 200), p.patch)
+	registerAnswer(r, operation("DELETE", "/v1/pools/{pool}", "deletePool", "Delete a pool of which nothing is open", roleAdmin, 204), p.delete)
+	register(r, operation("POST", "/v1/pools/{pool}/pause", "pausePool", "Grant nothing more of a pool; what runs goes on", roleAdmin, 200), p.pause)
+	register(r, operation("POST", "/v1/pools/{pool}/resume", "resumePool", "End the pause of a pool", roleAdmin, 200), p.resume)
+	register(r, operation("POST", "/v1/pools/{pool}/slots/{slot}/release", "releaseSlot", "Take a slot back from its holder", roleAdmin, 200), p.releaseSlot)
+	register(r, operation("GET", "/v1/pools/{pool}/grants/{token}", "checkGrant", "Ask, for the external system, whether a grant is in force", roleVerifier, 200), p.checkGrant)
+	register(r, operation("GET", "/v1/pools/{pool}/limited", "getLimited", "See the subjects refused most by the policies of a pool and its batches", roleViewer, 200), p.limited)
+}
+
+func (p *pools) list(ctx context.Context, in *Page) (page pageOf[operators.PoolState], err error) {
 	after, err := in.afterName()
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	counted := waitingListed
 	if in.Size > manyPools {
 		counted = waitingOfMany
 	}
-	pools, err := a.store.PoolViews(ctx, after, in.Size, counted)
-	if err != nil {
-		return nil, err
-	}
-	list := operators.PoolList{Pools: make([]operators.PoolState, len(pools))}
-	for i, p := range pools {
-		list.Pools[i] = showPoolState(p)
-		list.NextPageToken = nextPage(in.full(len(pools)), p.Pool.Name)
-	}
-	return &body[operators.PoolList]{list}, nil
+	found, err := p.ledger.PoolViews(ctx, after, in.Size, counted)
+	return showPage(found, in.full(len(found)), showPoolState, func(v store.PoolView) string { return v.Pool.Name }), err
 }
 
-func (a *API) getPool(ctx context.Context, in *PoolPath) (*body[operators.Pool], error) {
-	if err := devices.ParsePool(in.Pool); err != nil {
-		return nil, err
-	}
-	p, err := a.store.Pool(ctx, in.Pool)
-	if err != nil {
-		return nil, err
-	}
-	return &body[operators.Pool]{showPool(p)}, nil
+func (p *pools) get(ctx context.Context, in *PoolPath) (operators.Pool, error) {
+	found, err := p.ledger.Pool(ctx, in.Pool)
+	return showPool(found), err
 }
 
-func (a *API) putPool(ctx context.Context, in *struct {
+func (p *pools) put(ctx context.Context, in *struct {
 	PoolPath
 	PoolMode
 	Body poolPut
 },
 ) (*created[operators.PoolChanged], error) {
-	if err := devices.ParsePool(in.Pool); err != nil {
-		return nil, err
-	}
-	spec, err := a.poolSpec(in.Body)
+	spec, err := p.spec(in.Body)
 	if err != nil {
 		return nil, err
 	}
-	warned, err := a.warnings(ctx, in.Body.Limits)
+	warned, err := p.warn.of(ctx, in.Body.Limits)
 	if err != nil {
 		return nil, err
 	}
 	spec.DryRun = in.DryRun
-	p, isNew, err := a.store.PutPool(ctx, actor(ctx), in.Pool, spec)
+	put, isNew, err := p.ledger.PutPool(ctx, actor(ctx), in.Pool, spec)
 	if err != nil {
 		return nil, err
 	}
-	if in.DryRun {
-		return &created[operators.PoolChanged]{Status: http.StatusOK, Body: operators.PoolChanged{Pool: showPool(p), Warned: warned}}, nil
+	if !in.DryRun {
+		p.tell(ctx, in.Pool)
 	}
-	a.tellPool(ctx, p.Name)
-	return &created[operators.PoolChanged]{Status: createdStatus(isNew), Body: operators.PoolChanged{Pool: showPool(p), Warned: warned}}, nil
+	return &created[operators.PoolChanged]{createdStatus(isNew && !in.DryRun), operators.PoolChanged{Pool: showPool(put), Warned: warned}}, nil
 }
 
-// tellPool tells Redis of a change. The ledger already refuses what no longer
+// tell tells Redis of a change. The ledger already refuses what no longer
 // fits: it only spares devices the wait for a pass.
-func (a *API) tellPool(ctx context.Context, name string) {
-	if _, err := a.options.Dispatcher.Upkeep.ReconcilePool(ctx, name); err != nil {
-		a.log.WarnContext(ctx, "pool not yet known to Redis; reconciliation will tell it", "pool", name, "err", err)
+func (p *pools) tell(ctx context.Context, name string) {
+	if _, err := p.upkeep.ReconcilePool(ctx, name); err != nil {
+		p.log.WarnContext(ctx, "pool not yet known to Redis; reconciliation will tell it", "pool", name, "err", err)
 	}
 }
 
-func (a *API) poolSpec(in poolPut) (store.PoolSpec, error) {
+func (p *pools) spec(in poolPut) (store.PoolSpec, error) {
 	spec := store.PoolSpec{Capacity: in.Capacity, Lease: defaultLease}
 	if in.LeaseMS != nil {
 		spec.Lease = milliseconds(*in.LeaseMS)
@@ -162,13 +164,16 @@ func (a *API) poolSpec(in poolPut) (store.PoolSpec, error) {
 	if spec.Limits, err = readLimits(in.Limits); err != nil {
 		return spec, err
 	}
-	return spec, a.checkLease(spec.Lease)
+	return spec, p.least.check(spec.Lease)
 }
 
-// checkLease refuses leases that leave a device less than the smallest lease
+// leastLease is the least that a lease may leave a device.
+type leastLease time.Duration
+
+// check refuses leases that leave a device less than the smallest lease
 // once the margin (at most a fifth) and the time of a slow claim are taken off.
-func (a *API) checkLease(lease time.Duration) error {
-	if least := 2 * a.options.LeaseMin; lease < least {
+func (l leastLease) check(lease time.Duration) error {
+	if least := 2 * time.Duration(l); lease < least {
 		return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf("lease_ms: at least %d", least.Milliseconds()))
 	}
 	return nil

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -34,42 +32,37 @@ type ProfilePath struct {
 	Profile string `path:"profile" maxLength:"64" pattern:"^[A-Za-z0-9][A-Za-z0-9._:-]*$" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 }
 
-func (a *API) registerProfiles(operations huma.API) {
-	registerList(a, operations, operation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), listing[pageQuery, operators.ProfileList, operators.Profile]{
-		handle: a.listProfiles, page: (*pageQuery).page,
-		items: func(l operators.ProfileList) ([]operators.Profile, string) { return l.Profiles, l.NextPageToken },
-	})
-	register(a, operations, operation("GET", "/v1/profiles/{profile}", "getProfile", "Read a profile", roleViewer, 200), a.getProfile)
-	register(a, operations, also[operators.ProfileChanged](operations, operation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), a.putProfile)
-	register(a, operations, operation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), a.deleteProfile)
+// profiles are the operations on profiles.
+type profiles struct {
+	ledger profileStore
+	warn   warnings
 }
 
-func (a *API) listProfiles(ctx context.Context, in *pageQuery) (*body[operators.ProfileList], error) {
+func (p *profiles) register(r *routes) {
+	registerList(r, operation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), p.list,
+		func(p pageOf[operators.Profile]) operators.ProfileList {
+			return operators.ProfileList{Profiles: p.entries, NextPageToken: p.next}
+		})
+	register(r, operation("GET", "/v1/profiles/{profile}", "getProfile", "Read a profile", roleViewer, 200), p.get)
+	registerAnswer(r, also[operators.ProfileChanged](r, operation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), p.put)
+	registerAnswer(r, operation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), p.delete)
+}
+
+func (p *profiles) list(ctx context.Context, in *Page) (page pageOf[operators.Profile], err error) {
 	after, err := in.afterName()
 	if err != nil {
-		return nil, err
+		return page, err
 	}
-	found, err := a.store.Profiles(ctx, after, in.Size)
-	if err != nil {
-		return nil, err
-	}
-	list := operators.ProfileList{Profiles: make([]operators.Profile, len(found))}
-	for i, p := range found {
-		list.Profiles[i] = showProfile(p)
-		list.NextPageToken = nextPage(in.full(len(found)), p.Name)
-	}
-	return &body[operators.ProfileList]{list}, nil
+	found, err := p.ledger.Profiles(ctx, after, in.Size)
+	return showPage(found, in.full(len(found)), showProfile, func(p store.Profile) string { return p.Name }), err
 }
 
-func (a *API) getProfile(ctx context.Context, in *ProfilePath) (*body[operators.Profile], error) {
-	p, err := a.store.Profile(ctx, in.Profile)
-	if err != nil {
-		return nil, err
-	}
-	return &body[operators.Profile]{showProfile(p)}, nil
+func (p *profiles) get(ctx context.Context, in *ProfilePath) (operators.Profile, error) {
+	found, err := p.ledger.Profile(ctx, in.Profile)
+	return showProfile(found), err
 }
 
-func (a *API) putProfile(ctx context.Context, in *struct {
+func (p *profiles) put(ctx context.Context, in *struct {
 	ProfilePath
 	Body profilePut
 },
@@ -78,22 +71,16 @@ func (a *API) putProfile(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	warned, err := a.warnings(ctx, in.Body.Limits)
+	warned, err := p.warn.of(ctx, in.Body.Limits)
 	if err != nil {
 		return nil, err
 	}
-	p, isNew, err := a.store.PutProfile(ctx, actor(ctx), in.Profile, limited)
-	if err != nil {
-		return nil, err
-	}
-	return &created[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: showProfile(p), Warned: warned}}, nil
+	put, isNew, err := p.ledger.PutProfile(ctx, actor(ctx), in.Profile, limited)
+	return &created[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: showProfile(put), Warned: warned}}, err
 }
 
-func (a *API) deleteProfile(ctx context.Context, in *ProfilePath) (*struct{}, error) {
-	if err := a.store.DeleteProfile(ctx, actor(ctx), in.Profile); err != nil {
-		return nil, err
-	}
-	return &struct{}{}, nil
+func (p *profiles) delete(ctx context.Context, in *ProfilePath) (*struct{}, error) {
+	return &struct{}{}, p.ledger.DeleteProfile(ctx, actor(ctx), in.Profile)
 }
 
 func showProfile(p store.Profile) operators.Profile {

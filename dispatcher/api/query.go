@@ -10,15 +10,13 @@ import (
 
 // wholeQuery refuses a query of which a part would count for nothing. (Names
 // that an operation does not know are refused where its query is read.)
-func (a *API) wholeQuery(operations huma.API) func(huma.Context, func(huma.Context)) {
-	return func(ctx huma.Context, next func(huma.Context)) {
-		asked := ctx.URL()
-		if err := checkQuery(ctx.Operation().Parameters, asked.RawQuery); err != nil {
-			a.refuse(operations, ctx, err)
-			return
-		}
-		next(ctx)
+func wholeQuery(ctx huma.Context, next func(huma.Context)) error {
+	asked := ctx.URL()
+	if err := checkQuery(ctx.Operation().Parameters, asked.RawQuery); err != nil {
+		return err
 	}
+	next(ctx)
+	return nil
 }
 
 func checkQuery(known []*huma.Param, raw string) error {

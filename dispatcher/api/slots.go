@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 
-	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -12,15 +11,12 @@ import (
 // only "many", and counting on would cost more than it tells.
 const waitingShown = 1000
 
-func (a *API) getSlots(ctx context.Context, in *PoolPath) (*body[operators.Slots], error) {
-	if err := devices.ParsePool(in.Pool); err != nil {
-		return nil, err
-	}
-	o, err := a.store.Occupancy(ctx, in.Pool, waitingShown)
+func (p *pools) slots(ctx context.Context, in *PoolPath) (operators.Slots, error) {
+	o, err := p.ledger.Occupancy(ctx, in.Pool, waitingShown)
 	if err != nil {
-		return nil, err
+		return operators.Slots{}, err
 	}
-	return &body[operators.Slots]{showSlots(o, a.options.Dispatcher.Upkeep.Reserved(ctx, in.Pool))}, nil
+	return showSlots(o, p.upkeep.Reserved(ctx, in.Pool)), nil
 }
 
 // showSlots shows a reserved slot on each of the lowest free numbers: which

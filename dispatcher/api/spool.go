@@ -33,8 +33,7 @@ func newSpool(dir string) *spool {
 
 // keep reads all of a body. The result may be read until free is called.
 func (s *spool) keep(ctx context.Context, body io.Reader) (whole io.ReadSeeker, free func(), err error) {
-	who, admin := operatorOf(ctx).share()
-	leave, err := s.turns.Await(ctx, who, admin)
+	leave, err := await(ctx, s.turns)
 	if err != nil {
 		return nil, nil, fmt.Errorf("waiting for the turn of a body: %w", err)
 	}

@@ -2,11 +2,10 @@ package api
 
 import (
 	"context"
-	"strconv"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -22,80 +21,79 @@ type taskStore interface {
 	CountRetriable(ctx context.Context, filter store.TaskFilter) (int64, error)
 }
 
+// tasks are the operations on tasks.
+type tasks struct {
+	ledger  taskStore
+	waiters *waiters.Notifier
+	explain func(ctx context.Context, task int64) (decision.Explanation, error)
+}
+
 type taskQuery struct {
 	Page
 	operators.TaskFilter
 }
 
-func (q *taskQuery) page() *Page { return &q.Page }
-
-type taskID struct {
-	ID int64 `path:"id" minimum:"1" maximum:"9007199254740991"`
+func (t *tasks) register(r *routes) {
+	registerList(r, operation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), t.list,
+		func(p pageOf[operators.Task]) operators.TaskList {
+			return operators.TaskList{Tasks: p.entries, NextPageToken: p.next}
+		})
+	register(r, operation("GET", "/v1/tasks/{id}", "getTask", "Read a task and its attempts", roleViewer, 200), t.get)
+	register(r, operation("GET", "/v1/tasks/{id}/why", "explainTask", "Say why a task does not run, and what would change that", roleViewer, 200), t.why)
+	register(r, operation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; one that runs is told to stop with its next report", roleOperator, 200), t.cancel)
+	register(r, operation("POST", "/v1/tasks/{id}/retry", "retryTask", "Try a task again that ended without success", roleOperator, 200), t.retry)
+	register(r, operation("POST", "/v1/tasks/cancel", "cancelTasks", "Cancel all tasks that match", roleOperator, 200), t.cancelAll)
+	register(r, operation("POST", "/v1/tasks/retry", "retryTasks", "Try all tasks again that match and ended without success", roleOperator, 200), t.retryAll)
 }
 
-func (a *API) registerTasks(operations huma.API) {
-	registerList(a, operations, operation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), listing[taskQuery, operators.TaskList, operators.Task]{
-		handle: a.listTasks, page: (*taskQuery).page,
-		items: func(l operators.TaskList) ([]operators.Task, string) { return l.Tasks, l.NextPageToken },
-	})
-	register(a, operations, operation("GET", "/v1/tasks/{id}", "getTask", "Read a task and its attempts", roleViewer, 200), a.getTask)
-	register(a, operations, operation("GET", "/v1/tasks/{id}/why", "explainTask", "Say why a task does not run, and what would change that", roleViewer, 200), a.explainTask)
-	register(a, operations, operation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; one that runs is told to stop with its next report", roleOperator, 200), a.cancelTask)
-	register(a, operations, operation("POST", "/v1/tasks/{id}/retry", "retryTask", "Try a task again that ended without success", roleOperator, 200), a.retryTask)
-	register(a, operations, operation("POST", "/v1/tasks/cancel", "cancelTasks", "Cancel all tasks that match", roleOperator, 200), a.cancelTasks)
-	register(a, operations, operation("POST", "/v1/tasks/retry", "retryTasks", "Try all tasks again that match and ended without success", roleOperator, 200), a.retryTasks)
-}
-
-func (a *API) listTasks(ctx context.Context, in *taskQuery) (*body[operators.TaskList], error) {
+func (t *tasks) list(ctx context.Context, in *taskQuery) (page pageOf[operators.Task], err error) {
 	after, err := in.afterNumber()
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	filter, err := taskFilter(in.TaskFilter)
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	filter.After = after
-	tasks, more, err := inParts(in.Size, func(last *store.Task, limit int) ([]store.Task, error) {
+	found, more, err := inParts(in.Size, func(last *store.Task, limit int) ([]store.Task, error) {
 		if filter.Limit = limit; last != nil {
 			filter.After = last.ID
 		}
-		return a.store.Tasks(ctx, filter)
+		return t.ledger.Tasks(ctx, filter)
 	}, func(t store.Task) int { return len(t.Payload) + len(t.Output) + len(t.Error) })
-	if err != nil {
-		return nil, err
-	}
-	list := operators.TaskList{Tasks: make([]operators.Task, len(tasks))}
-	for i, t := range tasks {
-		list.Tasks[i] = showTask(t)
-		list.NextPageToken = nextPage(more, strconv.FormatInt(t.ID, 10))
-	}
-	return &body[operators.TaskList]{list}, nil
+	return showPage(found, more, showTask, func(t store.Task) string { return number(t.ID) }), err
 }
 
 // taskFilter refuses names that nothing can have.
 func taskFilter(in operators.TaskFilter) (store.TaskFilter, error) {
-	if in.Device != "" {
-		if _, err := devices.ParseID(in.Device); err != nil {
-			return store.TaskFilter{}, err
-		}
-	}
-	if in.Pool != "" {
-		if err := devices.ParsePool(in.Pool); err != nil {
-			return store.TaskFilter{}, err
-		}
+	if err := checkNames(in.Device, in.Pool); err != nil {
+		return store.TaskFilter{}, err
 	}
 	return store.TaskFilter{
 		Device: in.Device, Batch: in.Batch, Pool: in.Pool, State: store.TaskState(in.State), Kind: in.Kind, Error: in.Error,
 	}, nil
 }
 
-func (a *API) getTask(ctx context.Context, in *taskID) (*body[operators.TaskDetail], error) {
-	t, grant, attempts, err := a.store.Task(ctx, in.ID)
-	if err != nil {
-		return nil, err
+// checkNames checks a filter; empty: it has none.
+func checkNames(device, pool string) error {
+	if device != "" {
+		if _, err := devices.ParseID(device); err != nil {
+			return err
+		}
 	}
-	detail := operators.TaskDetail{Task: showTask(t), Attempts: make([]operators.Attempt, len(attempts))}
+	if pool != "" {
+		return devices.ParsePool(pool)
+	}
+	return nil
+}
+
+func (t *tasks) get(ctx context.Context, in *Numbered) (detail operators.TaskDetail, err error) {
+	found, grant, attempts, err := t.ledger.Task(ctx, in.ID)
+	if err != nil {
+		return detail, err
+	}
+	detail = operators.TaskDetail{Task: showTask(found), Attempts: make([]operators.Attempt, len(attempts))}
 	if grant != nil {
 		detail.Grant = showGrant(*grant)
 	}
@@ -105,15 +103,20 @@ func (a *API) getTask(ctx context.Context, in *taskID) (*body[operators.TaskDeta
 			Ended: stamp(at.EndedAt), EndedBy: string(at.EndedBy), Output: at.Output, Dropped: at.Dropped, Error: at.Error,
 		}
 	}
-	return &body[operators.TaskDetail]{detail}, nil
+	return detail, nil
 }
 
-func (a *API) cancelTask(ctx context.Context, in *taskID) (*body[operators.Task], error) {
-	t, err := a.store.CancelTask(ctx, actor(ctx), in.ID)
-	if err != nil {
-		return nil, err
+func (t *tasks) cancel(ctx context.Context, in *Numbered) (operators.Task, error) {
+	cancelled, err := t.ledger.CancelTask(ctx, actor(ctx), in.ID)
+	return showTask(cancelled), err
+}
+
+func (t *tasks) retry(ctx context.Context, in *Numbered) (operators.Task, error) {
+	again, err := t.ledger.RetryTask(ctx, actor(ctx), in.ID)
+	if err == nil {
+		t.waiters.Fill(again.Pool)
 	}
-	return &body[operators.Task]{showTask(t)}, nil
+	return showTask(again), err
 }
 
 func showTask(t store.Task) operators.Task {

@@ -7,16 +7,13 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func (a *API) explainTask(ctx context.Context, in *taskID) (*body[operators.Why], error) {
-	e, err := a.options.Dispatcher.Why(ctx, in.ID)
-	if err != nil {
-		return nil, err
-	}
+func (t *tasks) why(ctx context.Context, in *Numbered) (operators.Why, error) {
+	e, err := t.explain(ctx, in.ID)
 	shown := operators.Why{State: string(e.State), Reasons: make([]operators.Reason, len(e.Reasons))}
 	for i, r := range e.Reasons {
 		shown.Reasons[i] = showReason(r)
 	}
-	return &body[operators.Why]{shown}, nil
+	return shown, err
 }
 
 func showReason(r decision.Reason) operators.Reason {

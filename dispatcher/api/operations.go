@@ -1,0 +1,163 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/fleetslots/dispatcher/internal/fair"
+)
+
+// operations have one document and one router.
+type operations struct {
+	huma.API
+	auth *authenticator
+	log  *slog.Logger
+}
+
+func newOperations(mux *http.ServeMux, version string, auth *authenticator, log *slog.Logger) *operations {
+	config := huma.DefaultConfig("Dispatcher", version)
+	config.Info.Description = "Grants the slots of an external system to the devices of a fleet, never more than there are."
+	config.DocsPath, config.SchemasPath = "", ""
+	config.Formats = map[string]huma.Format{"application/json": bodyFormat(), "json": bodyFormat()}
+	config.Components.Schemas = newSchemas()
+	config.CreateHooks = nil // no $schema links in bodies
+	config.RejectUnknownQueryParameters = true
+	config.Transformers = []huma.Transformer{shapeProblem}
+	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		"operator": {Type: "http", Scheme: "bearer", Description: "An operator token: viewer, operator, admin or verifier."},
+		"device":   {Type: "http", Scheme: "bearer", Description: "The device's own token or a fleet token."},
+	}
+	o := &operations{API: humago.New(mux, config), auth: auth, log: log}
+	o.UseMiddleware(o.steps(auth.authorize, wholeQuery, once)...)
+	o.UseMiddleware(withProblems) // last: transformers see its context
+	return o
+}
+
+func withProblems(ctx huma.Context, next func(huma.Context)) {
+	next(&problemContext{humaContext: ctx})
+}
+
+// step is a middleware that may refuse a request.
+type step func(ctx huma.Context, next func(huma.Context)) error
+
+// steps are middlewares whose errors are answered.
+func (o *operations) steps(all ...step) huma.Middlewares {
+	middlewares := make(huma.Middlewares, len(all))
+	for i, step := range all {
+		middlewares[i] = func(ctx huma.Context, next func(huma.Context)) {
+			if err := step(ctx, next); err != nil {
+				o.refuse(ctx, err)
+			}
+		}
+	}
+	return middlewares
+}
+
+func (o *operations) refuse(ctx huma.Context, err error) {
+	p := o.problem(ctx.Context(), ctx.Operation(), err)
+	p.headers(ctx.SetHeader)
+	ctx.SetHeader("Content-Type", p.ContentType(""))
+	ctx.SetStatus(p.Status)
+	_ = o.Marshal(ctx.BodyWriter(), "application/json", p)
+}
+
+// problem is what a client sees of an error. One within is logged.
+func (o *operations) problem(ctx context.Context, op *huma.Operation, err error) *Problem {
+	p := asProblem(err)
+	if p.Status >= http.StatusInternalServerError {
+		o.log.ErrorContext(ctx, "operation failed", "operation", op.OperationID, "err", err)
+	}
+	return p
+}
+
+// routes take the operations of all nouns. Lists are in the document once, and
+// served twice.
+type routes struct {
+	*operations
+	streams *operations // the lists in their streamed forms
+
+	lists, exports, live, large *fair.Shares
+}
+
+func newRoutes(documented, streams *operations, large *fair.Shares) *routes {
+	return &routes{
+		operations: documented, streams: streams, large: large,
+		lists: fair.NewShares(listsAtOnce, listsEach), exports: fair.NewShares(exportsMost, exportsEach), live: fair.NewShares(liveMost, liveEach),
+	}
+}
+
+// operation describes one call of the operators' API.
+func operation(method, path, id, summary string, role role, status int) huma.Operation {
+	return huma.Operation{
+		Method: method, Path: path, OperationID: id, Summary: summary, DefaultStatus: status,
+		Metadata: map[string]any{roleKey: role},
+		Security: []map[string][]string{{"operator": {}}},
+	}
+}
+
+// register adds an operation that answers with a body.
+func register[I, T any](r *routes, op huma.Operation, handle func(context.Context, *I) (T, error)) {
+	registerAnswer(r, op, func(ctx context.Context, in *I) (*body[T], error) {
+		answer, err := handle(ctx, in)
+		return &body[T]{answer}, err
+	})
+}
+
+// registerAnswer adds an operation whose answer is more, or less, than a body.
+func registerAnswer[I, O any](r *routes, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
+	serve(r, r.operations, op, handle)
+}
+
+// named is a request whose path names something.
+type named interface{ checkName() error }
+
+// serve adds an operation whose errors become problems.
+func serve[I, O any](r *routes, on *operations, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
+	if op.Responses == nil {
+		op.Responses = map[string]*huma.Response{}
+	}
+	op.Responses["default"] = problemResponse(on)
+	if op.MaxBodyBytes == 0 {
+		op.Middlewares = append(op.Middlewares, on.steps(r.turnOfLarge)...)
+	}
+	// Not on itself: huma looks for its own configuration in what it is given.
+	huma.Register(on.API, op, func(ctx context.Context, in *I) (out *O, err error) {
+		if path, ok := any(in).(named); ok {
+			err = path.checkName()
+		}
+		if err == nil {
+			out, err = handle(ctx, in)
+		}
+		if err != nil {
+			return nil, on.problem(ctx, &op, err)
+		}
+		return out, nil
+	})
+}
+
+// also describes a success of another status than the usual one.
+func also[T any](r *routes, op huma.Operation, status int) huma.Operation {
+	if op.Responses == nil {
+		op.Responses = map[string]*huma.Response{}
+	}
+	schema := r.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
+	op.Responses[strconv.Itoa(status)] = &huma.Response{
+		Description: http.StatusText(status), Content: map[string]*huma.MediaType{"application/json": {Schema: schema}},
+	}
+	return op
+}
+
+func problemResponse(operations huma.API) *huma.Response {
+	return &huma.Response{
+		Description: "A problem (RFC 9457)",
+		Content: map[string]*huma.MediaType{
+			"application/problem+json": {Schema: huma.SchemaFromType(operations.OpenAPI().Components.Schemas, problemType())},
+		},
+	}
+}
