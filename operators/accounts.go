@@ -62,39 +62,45 @@ type TokenList struct {
 	NextPageToken string  `json:"next_page_token,omitempty"`
 }
 
-// Profiles are all profiles by name.
-func (c *Client) Profiles(ctx context.Context) iter.Seq2[Profile, error] {
-	return listed[Profile](ctx, c, Path("profiles"), nil)
+// Profiles are the calls about profiles, which limit how often devices start something.
+type Profiles struct{ client *Client }
+
+// List yields all profiles by name.
+func (c Profiles) List(ctx context.Context) iter.Seq2[Profile, error] {
+	return listed[Profile](ctx, c.client, Path("profiles"), nil)
 }
 
-// Profile reads a profile.
-func (c *Client) Profile(ctx context.Context, name string) (Profile, error) {
-	return get[Profile](ctx, c, Path("profiles", name), nil)
+// Get reads a profile.
+func (c Profiles) Get(ctx context.Context, name string) (Profile, error) {
+	return get[Profile](ctx, c.client, Path("profiles", name), nil)
 }
 
-// PutProfile creates a profile, or replaces its policies.
-func (c *Client) PutProfile(ctx context.Context, name string, s ProfileSettings) (ProfileChanged, error) {
-	return send[ProfileChanged](ctx, c, http.MethodPut, Path("profiles", name), s)
+// Put creates a profile, or replaces its policies.
+func (c Profiles) Put(ctx context.Context, name string, s ProfileSettings) (ProfileChanged, error) {
+	return send[ProfileChanged](ctx, c.client, http.MethodPut, Path("profiles", name), s)
 }
 
-// DeleteProfile deletes a profile that no device has.
-func (c *Client) DeleteProfile(ctx context.Context, name string) error {
-	return c.Do(ctx, Request{Method: http.MethodDelete, Path: Path("profiles", name)}, nil)
+// Delete deletes a profile that no device has.
+func (c Profiles) Delete(ctx context.Context, name string) error {
+	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: Path("profiles", name)}, nil)
 }
 
-// Tokens are all operator tokens.
-func (c *Client) Tokens(ctx context.Context) iter.Seq2[Token, error] {
-	return listed[Token](ctx, c, Path("tokens"), nil)
+// Tokens are the calls about operator tokens.
+type Tokens struct{ client *Client }
+
+// List yields all operator tokens.
+func (c Tokens) List(ctx context.Context) iter.Seq2[Token, error] {
+	return listed[Token](ctx, c.client, Path("tokens"), nil)
 }
 
-// CreateToken makes an operator token. Where only the second answer arrives, Secret
-// is empty: RevokeToken, and make another.
-func (c *Client) CreateToken(ctx context.Context, t NewToken) (made TokenCreated, err error) {
-	err = c.Do(ctx, Request{Method: http.MethodPost, Path: Path("tokens"), Body: t, Key: keyOf(ctx)}, &made)
+// Create makes an operator token. Where only the second answer arrives, Secret
+// is empty: revoke it, and make another.
+func (c Tokens) Create(ctx context.Context, t NewToken) (made TokenCreated, err error) {
+	err = c.client.Do(ctx, Request{Method: http.MethodPost, Path: Path("tokens"), Body: t, Key: keyOf(ctx)}, &made)
 	return made, err
 }
 
-// RevokeToken ends an operator token, everywhere within 5 s.
-func (c *Client) RevokeToken(ctx context.Context, id int64) (Token, error) {
-	return send[Token](ctx, c, http.MethodDelete, Path("tokens", number(id)), nil)
+// Revoke ends an operator token, everywhere within 5 s.
+func (c Tokens) Revoke(ctx context.Context, id int64) (Token, error) {
+	return send[Token](ctx, c.client, http.MethodDelete, Path("tokens", number(id)), nil)
 }

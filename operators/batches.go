@@ -140,33 +140,36 @@ type BatchPatch struct {
 	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`
 }
 
-// Batches are all batches, newest first.
-func (c *Client) Batches(ctx context.Context) iter.Seq2[Batch, error] {
-	return listed[Batch](ctx, c, Path("batches"), nil)
+// Batches are the calls about batches.
+type Batches struct{ client *Client }
+
+// List yields all batches, newest first.
+func (c Batches) List(ctx context.Context) iter.Seq2[Batch, error] {
+	return listed[Batch](ctx, c.client, Path("batches"), nil)
 }
 
-// Batch reads a batch and its counts.
-func (c *Client) Batch(ctx context.Context, id int64) (Batch, error) {
-	return get[Batch](ctx, c, Path("batches", number(id)), nil)
+// Get reads a batch and its counts.
+func (c Batches) Get(ctx context.Context, id int64) (Batch, error) {
+	return get[Batch](ctx, c.client, Path("batches", number(id)), nil)
 }
 
-// CreateBatch queues a batch, whole or not at all, and once however often it is
+// Create queues a batch, whole or not at all, and once however often it is
 // sent; see WithKey.
-func (c *Client) CreateBatch(ctx context.Context, b NewBatch, mode QueueMode) (made BatchCreated, err error) {
+func (c Batches) Create(ctx context.Context, b NewBatch, mode QueueMode) (made BatchCreated, err error) {
 	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Body: b, Key: keyOf(ctx)}
-	err = c.Do(ctx, r, &made)
+	err = c.client.Do(ctx, r, &made)
 	return made, err
 }
 
-// StreamBatch is CreateBatch with tasks that are CSV or NDJSON (see TypeCSV). open
+// Stream is Create with tasks that are CSV or NDJSON (see TypeCSV). open
 // gives them anew each time that the request is sent. Devices, Tasks and Select of
 // b are empty.
-func (c *Client) StreamBatch(ctx context.Context, b NewBatch, mode QueueMode, form string, open func() (io.ReadCloser, error)) (made BatchCreated, err error) {
+func (c Batches) Stream(ctx context.Context, b NewBatch, mode QueueMode, form string, open func() (io.ReadCloser, error)) (made BatchCreated, err error) {
 	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Open: open, Content: form, Key: keyOf(ctx)}
 	if err := InQuery(b, r.Query); err != nil {
 		return made, err
 	}
-	err = c.Do(ctx, r, &made)
+	err = c.client.Do(ctx, r, &made)
 	return made, err
 }
 
@@ -199,23 +202,23 @@ func InQuery(batch any, query url.Values) error {
 	return nil
 }
 
-// ChangeBatch changes some settings of a batch.
-func (c *Client) ChangeBatch(ctx context.Context, id int64, p BatchPatch) (BatchChanged, error) {
-	return send[BatchChanged](ctx, c, http.MethodPatch, Path("batches", number(id)), p)
+// Change changes some settings of a batch.
+func (c Batches) Change(ctx context.Context, id int64, p BatchPatch) (BatchChanged, error) {
+	return send[BatchChanged](ctx, c.client, http.MethodPatch, Path("batches", number(id)), p)
 }
 
-// PauseBatch lets nothing more of a batch start; what runs goes on.
-func (c *Client) PauseBatch(ctx context.Context, id int64, reason string) (Batch, error) {
-	return send[Batch](ctx, c, http.MethodPost, Path("batches", number(id), "pause"), PauseReason{reason})
+// Pause lets nothing more of a batch start; what runs goes on.
+func (c Batches) Pause(ctx context.Context, id int64, reason string) (Batch, error) {
+	return send[Batch](ctx, c.client, http.MethodPost, Path("batches", number(id), "pause"), PauseReason{reason})
 }
 
-// ResumeBatch ends the pause of a batch.
-func (c *Client) ResumeBatch(ctx context.Context, id int64) (Batch, error) {
-	return send[Batch](ctx, c, http.MethodPost, Path("batches", number(id), "resume"), nil)
+// Resume ends the pause of a batch.
+func (c Batches) Resume(ctx context.Context, id int64) (Batch, error) {
+	return send[Batch](ctx, c.client, http.MethodPost, Path("batches", number(id), "resume"), nil)
 }
 
-// CancelBatch ends a batch: what waits is cancelled, and devices that run a task of
+// Cancel ends a batch: what waits is cancelled, and devices that run a task of
 // it are told to stop.
-func (c *Client) CancelBatch(ctx context.Context, id int64) (Batch, error) {
-	return send[Batch](ctx, c, http.MethodPost, Path("batches", number(id), "cancel"), nil)
+func (c Batches) Cancel(ctx context.Context, id int64) (Batch, error) {
+	return send[Batch](ctx, c.client, http.MethodPost, Path("batches", number(id), "cancel"), nil)
 }

@@ -45,6 +45,14 @@ type Config struct {
 
 // Client is one server's.
 type Client struct {
+	Pools    Pools
+	Batches  Batches
+	Tasks    Tasks
+	Devices  Devices
+	Profiles Profiles
+	Tokens   Tokens
+	Events   Events
+
 	config Config
 	base   *url.URL
 	http   *http.Client
@@ -67,11 +75,14 @@ func New(config Config) (*Client, error) {
 			ExpectContinueTimeout: time.Second,
 		}
 	}
-	return &Client{config: config, base: base, http: &http.Client{
+	c := &Client{config: config, base: base, http: &http.Client{
 		Transport: config.Transport,
 		// The token is for this server and nobody it names.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	}}
+	c.Pools, c.Batches, c.Tasks, c.Devices = Pools{c}, Batches{c}, Tasks{c}, Devices{c}
+	c.Profiles, c.Tokens, c.Events = Profiles{c}, Tokens{c}, Events{c}
+	return c, nil
 }
 
 // URL is where the server is.

@@ -159,51 +159,51 @@ func (c *contract) operations() map[string]bool {
 
 func (c *contract) pools() {
 	limits := []operators.Policy{{Name: "starts", Per: "tags.nobody", Algorithm: "sliding", Windows: []operators.PolicyWindow{{Max: 30, PerMS: 60_000}}}}
-	put, err := c.PutPool(c.ctx, "c", operators.PoolSettings{Capacity: 3, Limits: limits, Windows: []operators.Window{{Cron: "* * * * *", Duration: "2m"}}})
-	c.check("PutPool", put, err)
-	changed, err := c.ChangePool(c.ctx, "c", operators.PoolPatch{
+	put, err := c.Pools.Put(c.ctx, "c", operators.PoolSettings{Capacity: 3, Limits: limits, Windows: []operators.Window{{Cron: "* * * * *", Duration: "2m"}}})
+	c.check("Put pool", put, err)
+	changed, err := c.Pools.Change(c.ctx, "c", operators.PoolPatch{
 		Capacity: operators.Set(2), LeaseMS: operators.Set(int64(600_000)), Paused: operators.Set(true), Windows: operators.Default[[]operators.Window](),
 	})
-	c.check("ChangePool", changed, err)
-	resumed, err := c.ResumePool(c.ctx, "c")
-	c.check("ResumePool", resumed, err)
-	paused, err := c.PausePool(c.ctx, "c", "a look first")
-	c.check("PausePool", paused, err)
+	c.check("Change pool", changed, err)
+	resumed, err := c.Pools.Resume(c.ctx, "c")
+	c.check("Resume pool", resumed, err)
+	paused, err := c.Pools.Pause(c.ctx, "c", "a look first")
+	c.check("Pause pool", paused, err)
 	if changed.Capacity != 2 || !changed.Paused || resumed.Paused || len(resumed.Windows) > 0 || paused.PauseReason != "a look first" || paused.PausedAt == nil {
 		c.Errorf("%+v, %+v, %+v", changed, resumed, paused)
 	}
-	if _, err := c.ResumePool(c.ctx, "c"); err != nil {
+	if _, err := c.Pools.Resume(c.ctx, "c"); err != nil {
 		c.Fatal(err)
 	}
-	pool, err := c.Pool(c.ctx, "c")
+	pool, err := c.Pools.Get(c.ctx, "c")
 	c.check("Pool", pool, err)
-	c.check("Pools", all(c.T, c.Pools(c.ctx)), nil)
-	limited, err := c.Limited(c.ctx, "c", 5)
+	c.check("Pools", all(c.T, c.Pools.List(c.ctx)), nil)
+	limited, err := c.Pools.Limited(c.ctx, "c", 5)
 	if err != nil || len(limited) != 0 {
 		c.Errorf("Limited: %v, %v", limited, err)
 	}
 }
 
 func (c *contract) devices() {
-	made, err := c.CreateDevice(c.ctx, operators.NewDevice{ID: "c-1", Tags: map[string]string{"site": "hz"}})
-	c.check("CreateDevice", made, err)
+	made, err := c.Devices.Create(c.ctx, operators.NewDevice{ID: "c-1", Tags: map[string]string{"site": "hz"}})
+	c.check("Create device", made, err)
 	site := "sh"
-	changed, err := c.ChangeDevice(c.ctx, "c-1", operators.DevicePatch{Tags: operators.Set(map[string]*string{"site": nil, "area": &site})})
-	c.check("ChangeDevice", changed, err)
+	changed, err := c.Devices.Change(c.ctx, "c-1", operators.DevicePatch{Tags: operators.Set(map[string]*string{"site": nil, "area": &site})})
+	c.check("Change device", changed, err)
 	if made.Token == "" || len(changed.Tags) != 1 || changed.Tags["area"] != site {
 		c.Errorf("%+v, %+v", made, changed)
 	}
-	blocked, err := c.BlockDevice(c.ctx, "c-1")
-	c.check("BlockDevice", blocked, err)
-	unblocked, err := c.UnblockDevice(c.ctx, "c-1")
-	c.check("UnblockDevice", unblocked, err)
-	rotated, err := c.RotateToken(c.ctx, "c-1", time.Minute)
+	blocked, err := c.Devices.Block(c.ctx, "c-1")
+	c.check("Block device", blocked, err)
+	unblocked, err := c.Devices.Unblock(c.ctx, "c-1")
+	c.check("Unblock device", unblocked, err)
+	rotated, err := c.Devices.RotateToken(c.ctx, "c-1", time.Minute)
 	c.check("RotateToken", rotated, err)
-	device, err := c.Device(c.ctx, "c-1")
+	device, err := c.Devices.Get(c.ctx, "c-1")
 	c.check("Device", device, err)
-	c.check("Devices", all(c.T, c.Devices(c.ctx, operators.DeviceFilter{Tags: []string{"area:sh"}, Blocked: "false"})), nil)
+	c.check("Devices", all(c.T, c.Devices.List(c.ctx, operators.DeviceFilter{Tags: []string{"area:sh"}, Blocked: "false"})), nil)
 	var tokens bytes.Buffer
-	err = c.ImportDevices(c.ctx, strings.NewReader("device,site\nc-2,bj\n"), operators.TypeCSV, "", operators.TypeCSV, &tokens)
+	err = c.Devices.Import(c.ctx, strings.NewReader("device,site\nc-2,bj\n"), operators.TypeCSV, "", operators.TypeCSV, &tokens)
 	if err != nil || !strings.HasPrefix(tokens.String(), "device,token\nc-2,") {
 		c.Errorf("ImportDevices: %v, %q", err, tokens.String())
 	}

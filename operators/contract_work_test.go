@@ -12,101 +12,101 @@ import (
 
 // batches queues tasks in all forms, and returns the batch whose tasks are looked at.
 func (c *contract) batches() int64 {
-	counted, err := c.CreateBatch(c.ctx, operators.NewBatch{Pool: "c", Select: &operators.Selection{Tags: map[string]string{"area": "sh"}}}, operators.QueueMode{DryRun: true})
-	c.check("CreateBatch", counted, err)
+	counted, err := c.Batches.Create(c.ctx, operators.NewBatch{Pool: "c", Select: &operators.Selection{Tags: map[string]string{"area": "sh"}}}, operators.QueueMode{DryRun: true})
+	c.check("Create batch", counted, err)
 	if counted.ID != 0 || counted.Tasks != 1 {
 		c.Errorf("a dry run: %+v", counted)
 	}
 	backoff, inside, later := int64(5), false, time.Now().Add(time.Hour).Truncate(time.Millisecond)
-	made, err := c.CreateBatch(c.ctx, operators.NewBatch{
+	made, err := c.Batches.Create(c.ctx, operators.NewBatch{
 		Name: "all", Pool: "c", Kind: "k", Payload: json.RawMessage(`{"a":1}`), Weight: 2, NotAfter: &later, FinishInside: &inside, MaxAttempts: 2,
 		RetryOn: []string{operators.Failed}, RetryBackoffMS: &backoff, OnLost: "fail", Abort: &operators.Abort{Failure: 0.5, Min: 3}, Duplicates: "skip",
 		Tasks: []operators.NewTask{{Device: "c-1", Payload: json.RawMessage(`{"b":2}`)}, {Device: "c-1", Payload: json.RawMessage(`{"b":2}`)}, {Device: "nobody"}},
 	}, operators.QueueMode{})
-	c.check("CreateBatch", made, err)
+	c.check("Create batch", made, err)
 	if made.Skipped == nil || *made.Skipped != 1 || made.Unknown == nil || made.Unknown.First != "nobody" {
 		c.Errorf("%+v", made)
 	}
-	streamed, err := c.StreamBatch(c.ctx, operators.NewBatch{Pool: "c", NotBefore: &later, RetryOn: []string{operators.TimedOut}}, operators.QueueMode{UnknownDevices: "refuse"},
+	streamed, err := c.Batches.Stream(c.ctx, operators.NewBatch{Pool: "c", NotBefore: &later, RetryOn: []string{operators.TimedOut}}, operators.QueueMode{UnknownDevices: "refuse"},
 		operators.TypeNDJSON, func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(`{"device":"c-2"}`)), nil })
-	c.check("StreamBatch", streamed, err)
-	batch, err := c.Batch(c.ctx, streamed.ID)
+	c.check("Stream batch", streamed, err)
+	batch, err := c.Batches.Get(c.ctx, streamed.ID)
 	c.check("Batch", batch, err)
 	if batch.State != "scheduled" || !batch.NotBefore.Equal(later) || len(batch.RetryOn) != 1 || batch.Ended() != 0 || batch.Over() {
 		c.Errorf("%+v", batch)
 	}
-	changed, err := c.ChangeBatch(c.ctx, made.ID, operators.BatchPatch{Weight: operators.Set(7), NotAfter: operators.Default[time.Time]()})
-	c.check("ChangeBatch", changed, err)
+	changed, err := c.Batches.Change(c.ctx, made.ID, operators.BatchPatch{Weight: operators.Set(7), NotAfter: operators.Default[time.Time]()})
+	c.check("Change batch", changed, err)
 	if changed.Weight != 7 || changed.NotAfter != nil || changed.Abort == nil {
 		c.Errorf("%+v", changed)
 	}
-	paused, err := c.PauseBatch(c.ctx, streamed.ID, "later")
-	c.check("PauseBatch", paused, err)
-	resumed, err := c.ResumeBatch(c.ctx, streamed.ID)
-	c.check("ResumeBatch", resumed, err)
-	c.check("Batches", all(c.T, c.Batches(c.ctx)), nil)
+	paused, err := c.Batches.Pause(c.ctx, streamed.ID, "later")
+	c.check("Pause batch", paused, err)
+	resumed, err := c.Batches.Resume(c.ctx, streamed.ID)
+	c.check("Resume batch", resumed, err)
+	c.check("Batches", all(c.T, c.Batches.List(c.ctx)), nil)
 	return made.ID
 }
 
 func (c *contract) tasks(batch int64) {
-	made, err := c.RotateToken(c.ctx, "c-1", 0)
+	made, err := c.Devices.RotateToken(c.ctx, "c-1", 0)
 	if err != nil {
 		c.Fatal(err)
 	}
 	c.report("c-1", made.Token) // and is granted its task
-	tasks := all(c.T, c.Tasks(c.ctx, operators.TaskFilter{Batch: batch}))
+	tasks := all(c.T, c.Tasks.List(c.ctx, operators.TaskFilter{Batch: batch}))
 	c.check("Tasks", tasks, nil)
-	running, err := c.Task(c.ctx, tasks[0].ID)
+	running, err := c.Tasks.Get(c.ctx, tasks[0].ID)
 	c.check("Task", running, err)
 	if running.State != operators.Dispatched || running.Grant == nil || !running.Open() || string(running.Payload) != `{"a":1,"b":2}` {
 		c.Errorf("%+v", running)
 	}
-	why, err := c.Why(c.ctx, tasks[1].ID)
+	why, err := c.Tasks.Why(c.ctx, tasks[1].ID)
 	c.check("Why", why, err)
-	cancelled, err := c.CancelTask(c.ctx, tasks[1].ID)
-	c.check("CancelTask", cancelled, err)
-	retried, err := c.RetryTask(c.ctx, tasks[1].ID)
-	c.check("RetryTask", retried, err)
-	bulk, err := c.CancelTasks(c.ctx, operators.TaskFilter{Batch: batch, State: operators.Pending}, true)
-	c.check("CancelTasks", bulk, err)
-	again, err := c.RetryTasks(c.ctx, operators.TaskFilter{Batch: batch}, false)
-	c.check("RetryTasks", again, err)
+	cancelled, err := c.Tasks.Cancel(c.ctx, tasks[1].ID)
+	c.check("Cancel task", cancelled, err)
+	retried, err := c.Tasks.Retry(c.ctx, tasks[1].ID)
+	c.check("Retry task", retried, err)
+	bulk, err := c.Tasks.CancelAll(c.ctx, operators.TaskFilter{Batch: batch, State: operators.Pending}, true)
+	c.check("Cancel tasks", bulk, err)
+	again, err := c.Tasks.RetryAll(c.ctx, operators.TaskFilter{Batch: batch}, false)
+	c.check("Retry tasks", again, err)
 	if cancelled.State != operators.Cancelled || retried.State != operators.Pending || bulk.Tasks != 1 || again.Tasks != 0 {
 		c.Errorf("%s, %s, %+v, %+v", cancelled.State, retried.State, bulk, again)
 	}
 }
 
 func (c *contract) slots() {
-	slots, err := c.Slots(c.ctx, "c")
+	slots, err := c.Pools.Slots(c.ctx, "c")
 	c.check("Slots", slots, err)
 	held := slots.Slots[0]
 	if slots.Held != 1 || held.State != "held" || held.Since == nil {
 		c.Fatalf("%+v", slots)
 	}
-	grant, err := c.CheckGrant(c.ctx, "c", held.Token)
+	grant, err := c.Pools.CheckGrant(c.ctx, "c", held.Token)
 	c.check("CheckGrant", grant, err)
-	free, err := c.ReleaseSlot(c.ctx, "c", held.Slot, operators.Release{Reason: "a test", Now: true, Token: held.Token})
-	c.check("ReleaseSlot", free, err)
+	free, err := c.Pools.ReleaseSlot(c.ctx, "c", held.Slot, operators.Release{Reason: "a test", Now: true, Token: held.Token})
+	c.check("Release slot", free, err)
 	if !grant.Alive || grant.Device != "c-1" || free.State != "free" {
 		c.Errorf("%+v, %+v", grant, free)
 	}
 }
 
 func (c *contract) accounts() {
-	profile, err := c.PutProfile(c.ctx, "careful", operators.ProfileSettings{Limits: []operators.Policy{{Name: "same", Algorithm: "duplicate", PerMS: 1000, Max: 1}}})
-	c.check("PutProfile", profile, err)
-	read, err := c.Profile(c.ctx, "careful")
+	profile, err := c.Profiles.Put(c.ctx, "careful", operators.ProfileSettings{Limits: []operators.Policy{{Name: "same", Algorithm: "duplicate", PerMS: 1000, Max: 1}}})
+	c.check("Put profile", profile, err)
+	read, err := c.Profiles.Get(c.ctx, "careful")
 	c.check("Profile", read, err)
-	c.check("Profiles", all(c.T, c.Profiles(c.ctx)), nil)
-	if err := c.DeleteProfile(c.ctx, "careful"); err != nil {
+	c.check("Profiles", all(c.T, c.Profiles.List(c.ctx)), nil)
+	if err := c.Profiles.Delete(c.ctx, "careful"); err != nil {
 		c.Error(err)
 	}
 	end := time.Now().Add(time.Hour)
-	token, err := c.CreateToken(c.ctx, operators.NewToken{Name: "n", Role: "viewer", ExpiresAt: &end})
-	c.check("CreateToken", token, err)
-	c.check("Tokens", all(c.T, c.Tokens(c.ctx)), nil)
-	revoked, err := c.RevokeToken(c.ctx, token.ID)
-	c.check("RevokeToken", revoked, err)
+	token, err := c.Tokens.Create(c.ctx, operators.NewToken{Name: "n", Role: "viewer", ExpiresAt: &end})
+	c.check("Create token", token, err)
+	c.check("Tokens", all(c.T, c.Tokens.List(c.ctx)), nil)
+	revoked, err := c.Tokens.Revoke(c.ctx, token.ID)
+	c.check("Revoke token", revoked, err)
 	if token.Secret == "" || token.Role != "viewer" || revoked.ID != token.ID {
 		c.Errorf("%+v, %+v", token.Token, revoked)
 	}
@@ -114,33 +114,33 @@ func (c *contract) accounts() {
 
 // endings takes away what was made.
 func (c *contract) endings(batch int64) {
-	for _, one := range all(c.T, c.Batches(c.ctx)) {
+	for _, one := range all(c.T, c.Batches.List(c.ctx)) {
 		if one.Pool != "c" {
 			continue
 		}
-		over, err := c.CancelBatch(c.ctx, one.ID)
-		c.check("CancelBatch", over, err)
+		over, err := c.Batches.Cancel(c.ctx, one.ID)
+		c.check("Cancel batch", over, err)
 		for !over.Over() && err == nil {
 			_ = operators.Pause(c.ctx, 20*time.Millisecond) // a pass cancels what waits
-			over, err = c.Batch(c.ctx, one.ID)
+			over, err = c.Batches.Get(c.ctx, one.ID)
 		}
 		if err != nil || over.Ended() != over.Total || over.ID == batch && over.Failed() != 0 {
 			c.Errorf("%+v", over)
 		}
 	}
-	gone, err := c.DeleteDevice(c.ctx, "c-1", true)
-	c.check("DeleteDevice", gone, err)
-	if err := c.DeletePool(c.ctx, "c"); err != nil {
+	gone, err := c.Devices.Delete(c.ctx, "c-1", true)
+	c.check("Delete device", gone, err)
+	if err := c.Pools.Delete(c.ctx, "c"); err != nil {
 		c.Error(err)
 	}
-	if _, err := c.Device(c.ctx, "c-1"); !operators.Refused(err, 404) {
+	if _, err := c.Devices.Get(c.ctx, "c-1"); !operators.Refused(err, 404) {
 		c.Errorf("a deleted device: %v", err)
 	}
-	events := all(c.T, c.Events(c.ctx, operators.EventFilter{Pool: "c"}))
+	events := all(c.T, c.Events.List(c.ctx, operators.EventFilter{Pool: "c"}))
 	c.check("Events", events, nil)
 	enough := errors.New("enough")
 	first := operators.Event{}
-	err = connect().FollowEvents(c.ctx, operators.EventFilter{Pool: "c"}, operators.Live{Last: "0"}, func(e operators.Event) error {
+	err = connect().Events.Follow(c.ctx, operators.EventFilter{Pool: "c"}, operators.Live{Last: "0"}, func(e operators.Event) error {
 		first = e
 		return enough
 	})

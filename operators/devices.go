@@ -83,59 +83,62 @@ func (f DeviceFilter) query() url.Values {
 	return q
 }
 
-// Devices are all devices that match, by id.
-func (c *Client) Devices(ctx context.Context, f DeviceFilter) iter.Seq2[Device, error] {
-	return listed[Device](ctx, c, Path("devices"), f.query())
+// Devices are the calls about devices.
+type Devices struct{ client *Client }
+
+// List yields all devices that match, by id.
+func (c Devices) List(ctx context.Context, f DeviceFilter) iter.Seq2[Device, error] {
+	return listed[Device](ctx, c.client, Path("devices"), f.query())
 }
 
-// Device reads a device.
-func (c *Client) Device(ctx context.Context, id string) (Device, error) {
-	return get[Device](ctx, c, Path("devices", id), nil)
+// Get reads a device.
+func (c Devices) Get(ctx context.Context, id string) (Device, error) {
+	return get[Device](ctx, c.client, Path("devices", id), nil)
 }
 
-// CreateDevice registers a device. Where only the second answer arrives, Token is
+// Create registers a device. Where only the second answer arrives, Token is
 // empty: RotateToken makes another.
-func (c *Client) CreateDevice(ctx context.Context, d NewDevice) (made DeviceCreated, err error) {
-	err = c.Do(ctx, Request{Method: http.MethodPost, Path: Path("devices"), Body: d, Key: keyOf(ctx)}, &made)
+func (c Devices) Create(ctx context.Context, d NewDevice) (made DeviceCreated, err error) {
+	err = c.client.Do(ctx, Request{Method: http.MethodPost, Path: Path("devices"), Body: d, Key: keyOf(ctx)}, &made)
 	return made, err
 }
 
-// ImportDevices registers the devices of a file, CSV or NDJSON (see TypeCSV), all or
+// Import registers the devices of a file, CSV or NDJSON (see TypeCSV), all or
 // none, and writes their tokens in the form accept. existing is what becomes of
 // devices that exist: refuse (also when empty), skip or rotate. It is sent once: the
 // tokens are not shown again.
-func (c *Client) ImportDevices(ctx context.Context, file io.Reader, form, existing, accept string, tokens io.Writer) error {
-	return c.Copy(ctx, Request{
+func (c Devices) Import(ctx context.Context, file io.Reader, form, existing, accept string, tokens io.Writer) error {
+	return c.client.Copy(ctx, Request{
 		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", existing), Content: form, Accept: accept, Key: keyOf(ctx), Once: true,
 		Open: func() (io.ReadCloser, error) { return io.NopCloser(file), nil },
 	}, tokens)
 }
 
-// ChangeDevice changes the tags and the profile of a device.
-func (c *Client) ChangeDevice(ctx context.Context, id string, p DevicePatch) (Device, error) {
-	return send[Device](ctx, c, http.MethodPatch, Path("devices", id), p)
+// Change changes the tags and the profile of a device.
+func (c Devices) Change(ctx context.Context, id string, p DevicePatch) (Device, error) {
+	return send[Device](ctx, c.client, http.MethodPatch, Path("devices", id), p)
 }
 
-// DeleteDevice deletes a device and its tokens; with cancel also one with open tasks.
-func (c *Client) DeleteDevice(ctx context.Context, id string, cancel bool) (gone DeviceDeleted, err error) {
+// Delete deletes a device and its tokens; with cancel also one with open tasks.
+func (c Devices) Delete(ctx context.Context, id string, cancel bool) (gone DeviceDeleted, err error) {
 	r := Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancel))}
-	err = c.Do(ctx, r, &gone)
+	err = c.client.Do(ctx, r, &gone)
 	return gone, err
 }
 
 // RotateToken makes a new token of a device; older ones go on for the overlap, and
 // end at once with 0.
-func (c *Client) RotateToken(ctx context.Context, id string, overlap time.Duration) (TokenMade, error) {
+func (c Devices) RotateToken(ctx context.Context, id string, overlap time.Duration) (TokenMade, error) {
 	ms := overlap.Milliseconds()
-	return send[TokenMade](ctx, c, http.MethodPost, Path("devices", id, "token"), Rotation{&ms})
+	return send[TokenMade](ctx, c.client, http.MethodPost, Path("devices", id, "token"), Rotation{&ms})
 }
 
-// BlockDevice grants a device nothing more, and tells it to stop what it runs.
-func (c *Client) BlockDevice(ctx context.Context, id string) (Device, error) {
-	return send[Device](ctx, c, http.MethodPost, Path("devices", id, "block"), nil)
+// Block grants a device nothing more, and tells it to stop what it runs.
+func (c Devices) Block(ctx context.Context, id string) (Device, error) {
+	return send[Device](ctx, c.client, http.MethodPost, Path("devices", id, "block"), nil)
 }
 
-// UnblockDevice grants a blocked device tasks again.
-func (c *Client) UnblockDevice(ctx context.Context, id string) (Device, error) {
-	return send[Device](ctx, c, http.MethodPost, Path("devices", id, "unblock"), nil)
+// Unblock grants a blocked device tasks again.
+func (c Devices) Unblock(ctx context.Context, id string) (Device, error) {
+	return send[Device](ctx, c.client, http.MethodPost, Path("devices", id, "unblock"), nil)
 }

@@ -41,15 +41,18 @@ func (f EventFilter) query() url.Values {
 	return Query("kind", f.Kind, "actor", f.Actor, "pool", f.Pool, "batch", numberIf(f.Batch), "task", numberIf(f.Task), "device", f.Device)
 }
 
-// Events are all events that match, newest first.
-func (c *Client) Events(ctx context.Context, f EventFilter) iter.Seq2[Event, error] {
-	return listed[Event](ctx, c, Path("events"), f.query())
+// Events are the calls about the log.
+type Events struct{ client *Client }
+
+// List yields all events that match, newest first.
+func (c Events) List(ctx context.Context, f EventFilter) iter.Seq2[Event, error] {
+	return listed[Event](ctx, c.client, Path("events"), f.query())
 }
 
-// FollowEvents gives each event that matches, in order and once, as it happens; see
-// Follow.
-func (c *Client) FollowEvents(ctx context.Context, f EventFilter, at Live, each func(Event) error) error {
-	return c.Follow(ctx, Path("events"), f.query(), at, func(text json.RawMessage) error {
+// Follow gives each event that matches, in order and once, as it happens; see
+// Client.Follow.
+func (c Events) Follow(ctx context.Context, f EventFilter, at Live, each func(Event) error) error {
+	return c.client.Follow(ctx, Path("events"), f.query(), at, func(text json.RawMessage) error {
 		var e Event
 		if err := json.Unmarshal(text, &e); err != nil {
 			return err

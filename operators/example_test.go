@@ -26,16 +26,16 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	if _, err := c.PutPool(ctx, "example", operators.PoolSettings{Capacity: 2}); err != nil {
+	if _, err := c.Pools.Put(ctx, "example", operators.PoolSettings{Capacity: 2}); err != nil {
 		panic(err)
 	}
-	made, err := c.CreateBatch(ctx, operators.NewBatch{
+	made, err := c.Batches.Create(ctx, operators.NewBatch{
 		Pool: "example", Kind: "speedtest", Payload: json.RawMessage(`{"streams":4}`), Devices: []string{"a-1", "a-2", "a-3"},
 	}, operators.QueueMode{})
 	if err != nil {
 		panic(err)
 	}
-	for task, err := range c.Tasks(ctx, operators.TaskFilter{Batch: made.ID}) {
+	for task, err := range c.Tasks.List(ctx, operators.TaskFilter{Batch: made.ID}) {
 		if err != nil {
 			panic(err)
 		}
@@ -49,7 +49,7 @@ func Example() {
 
 // A refusal has a code for programs, and a detail for people.
 func ExampleProblem() {
-	_, err := connect().Pool(context.Background(), "nowhere")
+	_, err := connect().Pools.Get(context.Background(), "nowhere")
 	if p, ok := errors.AsType[*operators.Problem](err); ok {
 		fmt.Println(p.Status, p.Code)
 	}
@@ -57,18 +57,18 @@ func ExampleProblem() {
 }
 
 // Fields that are not set stay as they are.
-func ExampleClient_ChangePool() {
+func ExamplePools_Change() {
 	ctx, c := context.Background(), connect()
 	lease := int64(60_000)
-	if _, err := c.PutPool(ctx, "changing", operators.PoolSettings{Capacity: 2, LeaseMS: &lease}); err != nil {
+	if _, err := c.Pools.Put(ctx, "changing", operators.PoolSettings{Capacity: 2, LeaseMS: &lease}); err != nil {
 		panic(err)
 	}
-	p, err := c.ChangePool(ctx, "changing", operators.PoolPatch{Capacity: operators.Set(5)})
+	p, err := c.Pools.Change(ctx, "changing", operators.PoolPatch{Capacity: operators.Set(5)})
 	if err != nil {
 		panic(err)
 	}
 	fmt.Println(p.Capacity, p.LeaseMS)
-	p, err = c.ChangePool(ctx, "changing", operators.PoolPatch{LeaseMS: operators.Default[int64]()})
+	p, err = c.Pools.Change(ctx, "changing", operators.PoolPatch{LeaseMS: operators.Default[int64]()})
 	if err != nil {
 		panic(err)
 	}
@@ -81,16 +81,16 @@ func ExampleClient_ChangePool() {
 // A program that keeps its key creates one batch, however often it runs.
 func ExampleWithKey() {
 	c := connect()
-	if _, err := c.PutPool(context.Background(), "keyed", operators.PoolSettings{Capacity: 1}); err != nil {
+	if _, err := c.Pools.Put(context.Background(), "keyed", operators.PoolSettings{Capacity: 1}); err != nil {
 		panic(err)
 	}
 	ctx := operators.WithKey(context.Background(), "nightly-2027-01-31")
 	nightly := operators.NewBatch{Pool: "keyed", Devices: []string{"k-1"}}
-	first, err := c.CreateBatch(ctx, nightly, operators.QueueMode{})
+	first, err := c.Batches.Create(ctx, nightly, operators.QueueMode{})
 	if err != nil {
 		panic(err)
 	}
-	again, err := c.CreateBatch(ctx, nightly, operators.QueueMode{})
+	again, err := c.Batches.Create(ctx, nightly, operators.QueueMode{})
 	if err != nil {
 		panic(err)
 	}
@@ -99,20 +99,20 @@ func ExampleWithKey() {
 }
 
 // Why says what a task waits for.
-func ExampleClient_Why() {
+func ExampleTasks_Why() {
 	ctx, c := context.Background(), connect()
-	if _, err := c.PutPool(ctx, "full", operators.PoolSettings{Capacity: 0}); err != nil {
+	if _, err := c.Pools.Put(ctx, "full", operators.PoolSettings{Capacity: 0}); err != nil {
 		panic(err)
 	}
-	made, err := c.CreateBatch(ctx, operators.NewBatch{Pool: "full", Devices: []string{"w-1"}}, operators.QueueMode{})
+	made, err := c.Batches.Create(ctx, operators.NewBatch{Pool: "full", Devices: []string{"w-1"}}, operators.QueueMode{})
 	if err != nil {
 		panic(err)
 	}
-	for task, err := range c.Tasks(ctx, operators.TaskFilter{Batch: made.ID}) {
+	for task, err := range c.Tasks.List(ctx, operators.TaskFilter{Batch: made.ID}) {
 		if err != nil {
 			panic(err)
 		}
-		why, err := c.Why(ctx, task.ID)
+		why, err := c.Tasks.Why(ctx, task.ID)
 		if err != nil {
 			panic(err)
 		}
@@ -122,13 +122,13 @@ func ExampleClient_Why() {
 }
 
 // From the first event of a pool on, until something ends the loop.
-func ExampleClient_FollowEvents() {
+func ExampleEvents_Follow() {
 	ctx, c := context.Background(), connect()
-	if _, err := c.PutPool(ctx, "told", operators.PoolSettings{Capacity: 1}); err != nil {
+	if _, err := c.Pools.Put(ctx, "told", operators.PoolSettings{Capacity: 1}); err != nil {
 		panic(err)
 	}
 	enough := errors.New("enough")
-	err := c.FollowEvents(ctx, operators.EventFilter{Pool: "told"}, operators.Live{Last: "0"}, func(e operators.Event) error {
+	err := c.Events.Follow(ctx, operators.EventFilter{Pool: "told"}, operators.Live{Last: "0"}, func(e operators.Event) error {
 		fmt.Println(e.Kind, e.Actor)
 		return enough
 	})

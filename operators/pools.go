@@ -127,60 +127,63 @@ type LimitedList struct {
 	Limited []LimitedSubject `json:"limited"`
 }
 
-// Pools are all pools by name.
-func (c *Client) Pools(ctx context.Context) iter.Seq2[PoolState, error] {
-	return listed[PoolState](ctx, c, Path("pools"), nil)
+// Pools are the calls about pools, their slots and grants.
+type Pools struct{ client *Client }
+
+// List yields all pools by name.
+func (c Pools) List(ctx context.Context) iter.Seq2[PoolState, error] {
+	return listed[PoolState](ctx, c.client, Path("pools"), nil)
 }
 
-// Pool reads a pool.
-func (c *Client) Pool(ctx context.Context, name string) (Pool, error) {
-	return get[Pool](ctx, c, Path("pools", name), nil)
+// Get reads a pool.
+func (c Pools) Get(ctx context.Context, name string) (Pool, error) {
+	return get[Pool](ctx, c.client, Path("pools", name), nil)
 }
 
-// PutPool creates a pool, or replaces its settings.
-func (c *Client) PutPool(ctx context.Context, name string, s PoolSettings) (PoolChanged, error) {
-	return send[PoolChanged](ctx, c, http.MethodPut, Path("pools", name), s)
+// Put creates a pool, or replaces its settings.
+func (c Pools) Put(ctx context.Context, name string, s PoolSettings) (PoolChanged, error) {
+	return send[PoolChanged](ctx, c.client, http.MethodPut, Path("pools", name), s)
 }
 
-// ChangePool changes some settings of a pool.
-func (c *Client) ChangePool(ctx context.Context, name string, p PoolPatch) (PoolChanged, error) {
-	return send[PoolChanged](ctx, c, http.MethodPatch, Path("pools", name), p)
+// Change changes some settings of a pool.
+func (c Pools) Change(ctx context.Context, name string, p PoolPatch) (PoolChanged, error) {
+	return send[PoolChanged](ctx, c.client, http.MethodPatch, Path("pools", name), p)
 }
 
-// DeletePool deletes a pool of which nothing is open.
-func (c *Client) DeletePool(ctx context.Context, name string) error {
-	return c.Do(ctx, Request{Method: http.MethodDelete, Path: Path("pools", name)}, nil)
+// Delete deletes a pool of which nothing is open.
+func (c Pools) Delete(ctx context.Context, name string) error {
+	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: Path("pools", name)}, nil)
 }
 
-// PausePool lets nothing more of a pool start; what runs goes on.
-func (c *Client) PausePool(ctx context.Context, name, reason string) (Pool, error) {
-	return send[Pool](ctx, c, http.MethodPost, Path("pools", name, "pause"), PauseReason{reason})
+// Pause lets nothing more of a pool start; what runs goes on.
+func (c Pools) Pause(ctx context.Context, name, reason string) (Pool, error) {
+	return send[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "pause"), PauseReason{reason})
 }
 
-// ResumePool ends the pause of a pool.
-func (c *Client) ResumePool(ctx context.Context, name string) (Pool, error) {
-	return send[Pool](ctx, c, http.MethodPost, Path("pools", name, "resume"), nil)
+// Resume ends the pause of a pool.
+func (c Pools) Resume(ctx context.Context, name string) (Pool, error) {
+	return send[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "resume"), nil)
 }
 
-// Slots reads who holds which slot of a pool.
-func (c *Client) Slots(ctx context.Context, pool string) (Slots, error) {
-	return get[Slots](ctx, c, Path("pools", pool, "slots"), nil)
+// Slots reads the holders of the slots of a pool.
+func (c Pools) Slots(ctx context.Context, pool string) (Slots, error) {
+	return get[Slots](ctx, c.client, Path("pools", pool, "slots"), nil)
 }
 
 // ReleaseSlot takes a slot back from its holder.
-func (c *Client) ReleaseSlot(ctx context.Context, pool string, slot int, r Release) (Slot, error) {
-	return send[Slot](ctx, c, http.MethodPost, Path("pools", pool, "slots", strconv.Itoa(slot), "release"), r)
+func (c Pools) ReleaseSlot(ctx context.Context, pool string, slot int, r Release) (Slot, error) {
+	return send[Slot](ctx, c.client, http.MethodPost, Path("pools", pool, "slots", strconv.Itoa(slot), "release"), r)
 }
 
 // CheckGrant says, for the external system, whether a grant is in force. A
 // token of the role verifier is enough.
-func (c *Client) CheckGrant(ctx context.Context, pool string, token int64) (GrantCheck, error) {
-	return get[GrantCheck](ctx, c, Path("pools", pool, "grants", number(token)), nil)
+func (c Pools) CheckGrant(ctx context.Context, pool string, token int64) (GrantCheck, error) {
+	return get[GrantCheck](ctx, c.client, Path("pools", pool, "grants", number(token)), nil)
 }
 
 // Limited are the subjects that the policies of a pool, its batches and profiles
 // refused most, 1 to 200 of them.
-func (c *Client) Limited(ctx context.Context, pool string, most int) ([]LimitedSubject, error) {
-	list, err := get[LimitedList](ctx, c, Path("pools", pool, "limited"), Query("limit", strconv.Itoa(most)))
+func (c Pools) Limited(ctx context.Context, pool string, most int) ([]LimitedSubject, error) {
+	list, err := get[LimitedList](ctx, c.client, Path("pools", pool, "limited"), Query("limit", strconv.Itoa(most)))
 	return list.Limited, err
 }

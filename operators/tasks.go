@@ -123,47 +123,50 @@ type Reason struct {
 	Remedy         string `json:"remedy" doc:"Remedy, for people"`
 }
 
-// Tasks are all tasks that match, by number.
-func (c *Client) Tasks(ctx context.Context, f TaskFilter) iter.Seq2[Task, error] {
-	return listed[Task](ctx, c, Path("tasks"), f.query())
+// Tasks are the calls about tasks.
+type Tasks struct{ client *Client }
+
+// List yields all tasks that match, by number.
+func (c Tasks) List(ctx context.Context, f TaskFilter) iter.Seq2[Task, error] {
+	return listed[Task](ctx, c.client, Path("tasks"), f.query())
 }
 
-// Task reads a task and its attempts.
-func (c *Client) Task(ctx context.Context, id int64) (TaskDetail, error) {
-	return get[TaskDetail](ctx, c, Path("tasks", number(id)), nil)
+// Get reads a task and its attempts.
+func (c Tasks) Get(ctx context.Context, id int64) (TaskDetail, error) {
+	return get[TaskDetail](ctx, c.client, Path("tasks", number(id)), nil)
 }
 
 // Why says why a task does not run, and what would change that.
-func (c *Client) Why(ctx context.Context, id int64) (Why, error) {
-	return get[Why](ctx, c, Path("tasks", number(id), "why"), nil)
+func (c Tasks) Why(ctx context.Context, id int64) (Why, error) {
+	return get[Why](ctx, c.client, Path("tasks", number(id), "why"), nil)
 }
 
-// CancelTask cancels a task; the device of one that runs is told to stop.
-func (c *Client) CancelTask(ctx context.Context, id int64) (Task, error) {
-	return send[Task](ctx, c, http.MethodPost, Path("tasks", number(id), "cancel"), nil)
+// Cancel cancels a task; the device of one that runs is told to stop.
+func (c Tasks) Cancel(ctx context.Context, id int64) (Task, error) {
+	return send[Task](ctx, c.client, http.MethodPost, Path("tasks", number(id), "cancel"), nil)
 }
 
-// RetryTask tries a task again that ended without success.
-func (c *Client) RetryTask(ctx context.Context, id int64) (Task, error) {
-	return send[Task](ctx, c, http.MethodPost, Path("tasks", number(id), "retry"), nil)
+// Retry tries a task again that ended without success.
+func (c Tasks) Retry(ctx context.Context, id int64) (Task, error) {
+	return send[Task](ctx, c.client, http.MethodPost, Path("tasks", number(id), "retry"), nil)
 }
 
-// CancelTasks cancels the tasks that match, up to a number that the server sets:
+// CancelAll cancels the tasks that match, up to a number that the server sets:
 // see More. At least one filter is needed.
-func (c *Client) CancelTasks(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
+func (c Tasks) CancelAll(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
 	return c.bulk(ctx, "cancel", f, dryRun)
 }
 
-// RetryTasks is the same of tasks that ended without success, to try them again.
-func (c *Client) RetryTasks(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
+// RetryAll tries the tasks again that match and ended without success, as CancelAll.
+func (c Tasks) RetryAll(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
 	return c.bulk(ctx, "retry", f, dryRun)
 }
 
-func (c *Client) bulk(ctx context.Context, action string, f TaskFilter, dryRun bool) (done Bulk, err error) {
+func (c Tasks) bulk(ctx context.Context, action string, f TaskFilter, dryRun bool) (done Bulk, err error) {
 	q := f.query()
 	if dryRun {
 		q.Set("dry_run", "true")
 	}
-	err = c.Do(ctx, Request{Method: http.MethodPost, Path: Path("tasks", action), Query: q}, &done)
+	err = c.client.Do(ctx, Request{Method: http.MethodPost, Path: Path("tasks", action), Query: q}, &done)
 	return done, err
 }

@@ -179,7 +179,7 @@ func (s *session) exportPools() error {
 	var file struct {
 		Pools []poolEntry `yaml:"pools"`
 	}
-	for p, err := range s.Pools(s.cmd.Context()) {
+	for p, err := range s.Pools.List(s.cmd.Context()) {
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 func (s *simulation) raised() int {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	p, err := s.operator.Pool(ctx, s.config.Pool)
+	p, err := s.operator.Pools.Get(ctx, s.config.Pool)
 	if err != nil {
 		return 0
 	}
@@ -20,7 +20,7 @@ func (s *simulation) raised() int {
 // followCapacity judges by the pool's capacity as operators change it. A lower
 // one counts after a lease: a device that was let in before may still be coming.
 func (s *simulation) followCapacity(ctx context.Context) {
-	p, err := s.operator.Pool(ctx, s.config.Pool)
+	p, err := s.operator.Pools.Get(ctx, s.config.Pool)
 	if err != nil {
 		return
 	}

@@ -57,11 +57,11 @@ func registerOne(ctx context.Context, o *Operator, id string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, registerPatience)
 	defer cancel()
 	for {
-		made, err := o.CreateDevice(ctx, operators.NewDevice{ID: id})
+		made, err := o.Devices.Create(ctx, operators.NewDevice{ID: id})
 		token := made.Token
 		if operators.Refused(err, http.StatusConflict) {
 			var rotated operators.TokenMade
-			rotated, err = o.RotateToken(ctx, id, 0)
+			rotated, err = o.Devices.RotateToken(ctx, id, 0)
 			token = rotated.Token
 		}
 		if !operators.Transient(err) {

@@ -87,7 +87,7 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 
 // ensurePool returns the pool's settings, creating it if need be.
 func (s *simulation) ensurePool(ctx context.Context) (operators.Pool, error) {
-	p, err := s.operator.Pool(ctx, s.config.Pool)
+	p, err := s.operator.Pools.Get(ctx, s.config.Pool)
 	if !operators.Refused(err, http.StatusNotFound) {
 		return p, err
 	}
@@ -95,7 +95,7 @@ func (s *simulation) ensurePool(ctx context.Context) (operators.Pool, error) {
 	if s.config.Lease > 0 { // else the server's default
 		settings.LeaseMS = new(s.config.Lease.Milliseconds())
 	}
-	put, err := s.operator.PutPool(ctx, s.config.Pool, settings)
+	put, err := s.operator.Pools.Put(ctx, s.config.Pool, settings)
 	return put.Pool, err
 }
 

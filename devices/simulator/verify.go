@@ -16,7 +16,7 @@ const maxExamples = 5
 func (s *Summary) judge(ctx context.Context, o *Operator, l *ledger, b operators.Batch) (last int64, err error) {
 	var found verdicts
 	seen := map[int64]bool{}
-	for t, err := range o.Tasks(ctx, operators.TaskFilter{Batch: b.ID}) {
+	for t, err := range o.Tasks.List(ctx, operators.TaskFilter{Batch: b.ID}) {
 		if err != nil {
 			return last, err
 		}

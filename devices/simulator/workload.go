@@ -85,7 +85,7 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 			Payload: json.RawMessage(fmt.Sprintf(`{"work_ms":%d}`, work.Milliseconds())),
 		})
 	}
-	made, err := w.operator.CreateBatch(ctx, b, operators.QueueMode{})
+	made, err := w.operator.Batches.Create(ctx, b, operators.QueueMode{})
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (w *workload) refresh(ctx context.Context) {
 		if b.finished() {
 			continue
 		}
-		now, err := w.operator.Batch(ctx, b.ID)
+		now, err := w.operator.Batches.Get(ctx, b.ID)
 		if err != nil {
 			w.err = err
 			return

@@ -69,7 +69,7 @@ func (w *Web) devicesPage(r *http.Request) (page, error) {
 // devicePage shows one device and all that happened to it, in one line of time.
 func (w *Web) devicePage(r *http.Request) (page, error) {
 	id := r.PathValue("id")
-	d, err := w.client.Device(r.Context(), id)
+	d, err := w.client.Devices.Get(r.Context(), id)
 	if err != nil {
 		return page{}, err
 	}
@@ -104,7 +104,7 @@ func (w *Web) devicePage(r *http.Request) (page, error) {
 }
 
 func (w *Web) blockPage(r *http.Request) (page, error) {
-	d, err := w.client.Device(r.Context(), r.PathValue("id"))
+	d, err := w.client.Devices.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Block " + d.ID, section: "devices", template: "device-block", data: map[string]any{"Device": d, "Operator": w.may(r, "operator")}}, err
 }
 

@@ -83,10 +83,10 @@ func (w *Web) poolPage(r *http.Request) (page, error) {
 	name := r.PathValue("pool")
 	d := poolData{Admin: w.may(r, "admin"), Looks: map[string]int{}}
 	var err error
-	if d.Pool, err = w.client.Pool(r.Context(), name); err != nil {
+	if d.Pool, err = w.client.Pools.Get(r.Context(), name); err != nil {
 		return page{}, err
 	}
-	if d.Slots, err = w.client.Slots(r.Context(), name); err != nil {
+	if d.Slots, err = w.client.Pools.Slots(r.Context(), name); err != nil {
 		return page{}, err
 	}
 	d.fill(w.options.Now())
@@ -124,7 +124,7 @@ func (d *poolData) fill(now time.Time) {
 }
 
 func (w *Web) editPoolPage(r *http.Request) (page, error) {
-	p, err := w.client.Pool(r.Context(), r.PathValue("pool"))
+	p, err := w.client.Pools.Get(r.Context(), r.PathValue("pool"))
 	return page{title: "Change " + p.Name, section: "pools", template: "pool-edit", data: map[string]any{
 		"Pool": p, "Lease": (time.Duration(p.LeaseMS) * time.Millisecond).String(), "Admin": w.may(r, "admin"),
 	}}, err
@@ -136,7 +136,7 @@ func (w *Web) editPool(r *http.Request) (next, said string, err error) {
 		return "", "", err
 	}
 	name := r.PathValue("pool")
-	_, err = w.client.ChangePool(r.Context(), name, operators.PoolPatch{Capacity: operators.Set(capacity), LeaseMS: operators.Set(lease.Milliseconds())})
+	_, err = w.client.Pools.Change(r.Context(), name, operators.PoolPatch{Capacity: operators.Set(capacity), LeaseMS: operators.Set(lease.Milliseconds())})
 	return poolPath(name), "pool-changed", err
 }
 
@@ -169,37 +169,37 @@ func (w *Web) createPool(r *http.Request) (next, said string, err error) {
 	if name == "" {
 		return "", "", badForm("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
 	}
-	if _, err = w.client.Pool(r.Context(), name); err == nil {
+	if _, err = w.client.Pools.Get(r.Context(), name); err == nil {
 		return "", "", &operators.Problem{Status: http.StatusConflict, Detail: "There is a pool of that name already: change that one."}
 	}
 	if !operators.Refused(err, http.StatusNotFound) {
 		return "", "", err
 	}
-	_, err = w.client.PutPool(r.Context(), name, operators.PoolSettings{Capacity: capacity, LeaseMS: new(lease.Milliseconds())})
+	_, err = w.client.Pools.Put(r.Context(), name, operators.PoolSettings{Capacity: capacity, LeaseMS: new(lease.Milliseconds())})
 	return poolPath(name), "pool-changed", err
 }
 
 func (w *Web) pausePoolPage(r *http.Request) (page, error) {
-	p, err := w.client.Pool(r.Context(), r.PathValue("pool"))
+	p, err := w.client.Pools.Get(r.Context(), r.PathValue("pool"))
 	return page{title: "Pause " + p.Name, section: "pools", template: "pool-pause", data: map[string]any{"Pool": p, "Admin": w.may(r, "admin")}}, err
 }
 
 func (w *Web) pausePool(r *http.Request) (next, said string, err error) {
 	name := r.PathValue("pool")
-	_, err = w.client.PausePool(r.Context(), name, r.PostFormValue("reason"))
+	_, err = w.client.Pools.Pause(r.Context(), name, r.PostFormValue("reason"))
 	return poolPath(name), "paused", err
 }
 
 func (w *Web) resumePool(r *http.Request) (next, said string, err error) {
 	name := r.PathValue("pool")
-	_, err = w.client.ResumePool(r.Context(), name)
+	_, err = w.client.Pools.Resume(r.Context(), name)
 	return poolPath(name), "resumed", err
 }
 
 // releasePage shows the effects of a forced release.
 func (w *Web) releasePage(r *http.Request) (page, error) {
 	name := r.PathValue("pool")
-	slots, err := w.client.Slots(r.Context(), name)
+	slots, err := w.client.Pools.Slots(r.Context(), name)
 	if err != nil {
 		return page{}, err
 	}

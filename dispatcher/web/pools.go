@@ -67,7 +67,7 @@ func (w *Web) poolsPage(r *http.Request, checks []dependency) (page, error) {
 func (w *Web) drawSlots(r *http.Request, c *poolCard) error {
 	d := poolData{Pool: c.Pool, Looks: map[string]int{}}
 	var err error
-	if d.Slots, err = w.client.Slots(r.Context(), c.Name); err != nil {
+	if d.Slots, err = w.client.Pools.Slots(r.Context(), c.Name); err != nil {
 		return err
 	}
 	d.fill(w.options.Now())

@@ -231,7 +231,7 @@ func (x *experiment) setPaused(ctx context.Context, paused bool) error {
 		return err
 	}
 	return poll(ctx, scrape, func() bool {
-		_, err := operator.PutPool(ctx, pool, operators.PoolSettings{
+		_, err := operator.Pools.Put(ctx, pool, operators.PoolSettings{
 			Capacity: x.fleet.Capacity, LeaseMS: new(x.fleet.Lease.Milliseconds()), Paused: &paused,
 		})
 		return err == nil
