@@ -15,6 +15,7 @@ import (
 
 func newBatches() *cobra.Command {
 	o := &operator{}
+	b := o.batches()
 	verbs := o.addList(list{path: operators.Path("batches"), columns: []column{
 		member("ID", "id"), member("NAME", "name"), member("POOL", "pool"), member("STATE", "state"),
 		{"DONE", func(e entry) string { return readProgress(e).done() }},
@@ -23,16 +24,11 @@ func newBatches() *cobra.Command {
 		{"ETA", func(e entry) string { return e.text("eta") }},
 		member("CREATED", "created_at"),
 	}}, "List batches, newest first", nil)
-	verbs = append(verbs, o.batchesGet(), o.batchesCreate(), o.batchesSet(), o.batchesPause(), o.batchesResume(), o.batchesCancel(), o.batchesWatch())
-	return o.noun("batches", "Queue tasks, and steer them together", verbs...)
-}
-
-// onBatch makes a command about one batch.
-func (o *operator) onBatch(use, short string, run func(s *session, batch string) error) *cobra.Command {
-	return &cobra.Command{
-		Use: use + " BATCH", Short: short, Args: numbered, ValidArgsFunction: o.names(operators.Path("batches"), "id", "name", 1),
-		RunE: o.with(func(s *session, args []string) error { return run(s, args[0]) }),
-	}
+	verbs = append(verbs, getBatch(b), createBatch(o), setBatch(b),
+		b.pause("Grant nothing more of a batch; what runs goes on", briefBatch()...),
+		b.call("resume", "End the pause of a batch", http.MethodPost, "/resume", briefBatch()...),
+		cancelBatch(b), b.on("watch", "Show how a batch goes on, until it has ended", (*session).watchBatch))
+	return o.group("batches", "Queue tasks, and steer them together", verbs...)
 }
 
 // numbered takes one number.
@@ -46,9 +42,9 @@ func numbered(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func (o *operator) batchesGet() *cobra.Command {
+func getBatch(b noun) *cobra.Command {
 	var watch bool
-	command := o.onBatch("get", "Show a batch and its counts", func(s *session, batch string) error {
+	command := b.on("get", "Show a batch and its counts", func(s *session, batch string) error {
 		if watch {
 			return s.watchBatch(batch)
 		}
@@ -58,26 +54,18 @@ func (o *operator) batchesGet() *cobra.Command {
 	return command
 }
 
-func (o *operator) batchesSet() *cobra.Command {
+func setBatch(b noun) *cobra.Command {
 	var priority, weight, attempts int
 	var notAfter string
 	var opens windowsFlag
 	var policies limitsFlag
 	var always, never bool
-	command := o.onBatch("set", "Change the fields of a batch that are given as flags; the others stay", func(s *session, batch string) error {
-		body := map[string]any{}
-		for flag, field := range map[string]struct {
-			name  string
-			value any
-		}{
+	command := b.on("set", "Change the fields of a batch that are given as flags; the others stay", func(s *session, batch string) error {
+		body := given(s.cmd.Flags(), map[string]field{
 			"priority": {"priority", priority}, "weight": {"weight", weight}, "max-attempts": {"max_attempts", attempts},
 			"not-after": {"not_after", notAfter}, "window": {"windows", opens},
 			"always-open": {"windows", nil}, "never-expires": {"not_after", nil},
-		} {
-			if s.cmd.Flags().Changed(flag) {
-				body[field.name] = field.value
-			}
-		}
+		})
 		if err := policies.say(body); err != nil {
 			return err
 		}
@@ -103,31 +91,16 @@ func (o *operator) batchesSet() *cobra.Command {
 // exampleTime is how times are written on the command line.
 const exampleTime = "2027-01-31T22:00:00Z"
 
-func (o *operator) batchesPause() *cobra.Command {
-	var reason string
-	command := o.onBatch("pause", "Grant nothing more of a batch; what runs goes on", func(s *session, batch string) error {
-		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("batches", batch, "pause"), Body: operators.PauseReason{Reason: reason}}, briefBatch()...)
-	})
-	command.Flags().StringVar(&reason, "reason", "", "shown where somebody asks why nothing runs")
-	return command
-}
-
-func (o *operator) batchesResume() *cobra.Command {
-	return o.onBatch("resume", "End the pause of a batch", func(s *session, batch string) error {
-		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("batches", batch, "resume")}, briefBatch()...)
-	})
-}
-
-func (o *operator) batchesCancel() *cobra.Command {
+func cancelBatch(b noun) *cobra.Command {
 	var yes bool
-	command := o.onBatch("cancel", "End a batch: what waits is cancelled, devices that run a task of it are told to stop", func(s *session, batch string) error {
+	command := b.on("cancel", "End a batch: what waits is cancelled, devices that run a task of it are told to stop", func(s *session, batch string) error {
 		path := operators.Path("batches", batch)
-		var b operators.Batch
-		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path}, &b); err != nil {
+		var now operators.Batch
+		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path}, &now); err != nil {
 			return err
 		}
-		called := strings.TrimSpace(batch + " " + b.Name)
-		question := fmt.Sprintf("Cancel batch %s: %s, %d run", called, counted(b.Counts[operators.Pending], "task waits", "tasks wait"), b.Counts[operators.Dispatched])
+		called := strings.TrimSpace(batch + " " + now.Name)
+		question := fmt.Sprintf("Cancel batch %s: %s, %d run", called, counted(now.Counts[operators.Pending], "task waits", "tasks wait"), now.Counts[operators.Dispatched])
 		if err := s.confirm(yes, question); err != nil {
 			return err
 		}
@@ -143,10 +116,6 @@ func briefBatch() []string {
 		"kind", "priority", "weight", "not_before", "not_after", "windows", "finish_inside", "opens_at", "closes_at", "max_attempts", "retry_on",
 		"retry_backoff_ms", "on_lost", "lease_ms", "max_run_ms", "abort", "created_at",
 	}
-}
-
-func (o *operator) batchesWatch() *cobra.Command {
-	return o.onBatch("watch", "Show how a batch goes on, until it has ended", func(s *session, batch string) error { return s.watchBatch(batch) })
 }
 
 // span is a duration flag's value in milliseconds.

@@ -42,7 +42,7 @@ type batchFlags struct {
 	dryRun, wait bool
 }
 
-func (o *operator) batchesCreate() *cobra.Command {
+func createBatch(o *operator) *cobra.Command {
 	b := &batchFlags{}
 	command := &cobra.Command{
 		Use: "create --pool POOL (-f FILE | --device ID... | --tag KEY=VALUE...)", Short: "Queue tasks: of a file, for devices, or for all devices with some tags",
@@ -62,8 +62,8 @@ every task succeeded.`,
 		RunE: o.with(func(s *session, _ []string) error { return s.createBatch(b) }),
 	}
 	b.add(command.Flags())
-	o.completeFlag(command, "pool", operators.Path("pools"), "name", "capacity")
-	o.completeFlag(command, "device", operators.Path("devices"), "id", "last_seen")
+	o.pools().completeFlag(command, "pool")
+	o.devices().completeFlag(command, "device")
 	complete(command, "format", "csv", "ndjson")
 	complete(command, "retry-on", "failed", "timed_out")
 	complete(command, "on-lost", "retry", "fail")
@@ -107,21 +107,14 @@ func (b *batchFlags) add(flags *pflag.FlagSet) {
 
 // fields are those that were said, by their names in the API.
 func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
-	said := map[string]any{"pool": b.pool}
-	for flag, field := range map[string]struct {
-		name  string
-		value any
-	}{
-		"name": {"name", b.name}, "kind": {"kind", b.kind}, "priority": {"priority", b.priority}, "weight": {"weight", b.weight},
+	said := given(flags, map[string]field{
+		"pool": {"pool", b.pool}, "name": {"name", b.name}, "kind": {"kind", b.kind},
+		"priority": {"priority", b.priority}, "weight": {"weight", b.weight},
 		"not-before": {"not_before", b.notBefore}, "not-after": {"not_after", b.notAfter}, "window": {"windows", b.windows},
 		"finish-inside": {"finish_inside", b.finishInside}, "max-attempts": {"max_attempts", b.attempts}, "retry-on": {"retry_on", b.retryOn},
 		"retry-backoff": {"retry_backoff_ms", span(b.backoff)}, "on-lost": {"on_lost", b.onLost},
 		"lease": {"lease_ms", span(b.lease)}, "max-run": {"max_run_ms", span(b.maxRun)}, "duplicates": {"duplicates", b.duplicates},
-	} {
-		if flags.Changed(flag) {
-			said[field.name] = field.value
-		}
-	}
+	})
 	if flags.Changed("abort-min") && !flags.Changed("abort-failure") {
 		return nil, usageError{errors.New("--abort-min: only with --abort-failure")}
 	}

@@ -22,38 +22,33 @@ func complete(command *cobra.Command, flag string, values ...string) {
 	_ = command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// completeFlag offers names of the server for a flag.
-func (o *operator) completeFlag(command *cobra.Command, flag, path, name, about string) {
-	_ = command.RegisterFlagCompletionFunc(flag, o.names(path, name, about, -1))
+// completeFlag offers them for a flag.
+func (n noun) completeFlag(command *cobra.Command, flag string) {
+	_ = command.RegisterFlagCompletionFunc(flag, n.names(-1))
 }
 
 // names offers what the server has, for at most so many arguments (-1: any
 // number). Errors are not shown: the shell is waiting.
-func (o *operator) names(path, name, about string, most int) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (n noun) names(most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) (names []cobra.Completion, then cobra.ShellCompDirective) {
 		if most >= 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
 		defer cancel()
-		c, err := o.connect(nil)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+		if c, err := n.connect(nil); err == nil {
+			names = n.found(ctx, c, typed)
 		}
-		return found(ctx, c, path, name, about, typed), cobra.ShellCompDirectiveNoFileComp
+		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// narrowed asks for the devices that begin so: there may be very many.
-func narrowed(path, typed string) url.Values {
-	if path != operators.Path("devices") {
-		return nil
+func (n noun) found(ctx context.Context, c *operators.Client, typed string) (names []cobra.Completion) {
+	var narrowed url.Values
+	if n.plural == "devices" { // there may be very many
+		narrowed = operators.Query("prefix", typed)
 	}
-	return operators.Query("prefix", typed)
-}
-
-func found(ctx context.Context, c *operators.Client, path, name, about, typed string) (names []cobra.Completion) {
-	entries, _ := c.List(ctx, path, narrowed(path, typed), completionMost)
+	entries, _ := c.List(ctx, operators.Path(n.plural), narrowed, completionMost)
 	for text, err := range entries {
 		if err != nil {
 			return names
@@ -62,8 +57,8 @@ func found(ctx context.Context, c *operators.Client, path, name, about, typed st
 		if err != nil {
 			return names
 		}
-		if value := e.text(name); strings.HasPrefix(value, typed) {
-			names = append(names, cobra.CompletionWithDesc(value, e.text(about)))
+		if value := e.text(n.key); strings.HasPrefix(value, typed) {
+			names = append(names, cobra.CompletionWithDesc(value, e.text(n.about)))
 		}
 	}
 	return names

@@ -14,19 +14,19 @@ import (
 
 func newDevices() *cobra.Command {
 	o := &operator{}
-	selected := &deviceSelection{}
+	d, selected := o.devices(), &deviceSelection{}
 	verbs := o.addList(list{
-		path: operators.Path("devices"), filters: func() (url.Values, error) { return selected.query(), nil },
+		path: operators.Path("devices"), filters: selected.query,
 		columns: []column{
 			member("ID", "id"), member("LAST SEEN", "last_seen"), member("BLOCKED", "blocked"), member("OWN TOKEN", "own_token"),
 			member("TAGS", "tags"), member("ATTRIBUTES", "attributes"),
 		},
 	}, "List devices by id, or those that reported last", selected.add)
-	verbs = append(verbs, o.devicesGet(), o.devicesCreate(), o.devicesImport(), o.devicesSet(), o.devicesToken(),
-		o.onDevice("block", "Grant a device nothing, and tell it to stop what it runs", postDevice("block")),
-		o.onDevice("unblock", "Grant a blocked device tasks again", postDevice("unblock")),
-		o.devicesDelete())
-	return o.noun("devices", "Register, tag, block and find devices", verbs...)
+	verbs = append(verbs, d.call("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), setDevice(d), newDeviceToken(d),
+		d.call("block", "Grant a device nothing, and tell it to stop what it runs", http.MethodPost, "/block"),
+		d.call("unblock", "Grant a blocked device tasks again", http.MethodPost, "/unblock"),
+		deleteDevice(d))
+	return o.group("devices", "Register, tag, block and find devices", verbs...)
 }
 
 // deviceSelection are the filters of devices; all must match.
@@ -57,51 +57,31 @@ func (d *deviceSelection) query() url.Values {
 	return q
 }
 
-// onDevice makes a command about one device.
-func (o *operator) onDevice(use, short string, run func(s *session, device string) error) *cobra.Command {
-	return &cobra.Command{
-		Use: use + " DEVICE", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: o.names(operators.Path("devices"), "id", "last_seen", 1),
-		RunE: o.with(func(s *session, args []string) error { return run(s, args[0]) }),
-	}
-}
-
-func postDevice(act string) func(*session, string) error {
-	return func(s *session, device string) error {
-		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("devices", device, act)})
-	}
-}
-
-func (o *operator) devicesGet() *cobra.Command {
-	return o.onDevice("get", "Show a device", func(s *session, device string) error {
-		return s.act(operators.Request{Method: http.MethodGet, Path: operators.Path("devices", device)})
-	})
-}
-
-func (o *operator) devicesCreate() *cobra.Command {
+func createDevice(d noun) *cobra.Command {
 	var tags map[string]string
 	var profile string
-	command := o.onDevice("create", "Register a device, and show its token once", func(s *session, device string) error {
+	command := d.on("create", "Register a device, and show its token once", func(s *session, device string) error {
 		return s.secret(operators.Request{
 			Method: http.MethodPost, Path: operators.Path("devices"), Key: newKey(), Body: operators.NewDevice{ID: device, Tags: tags, Profile: profile},
 		}, "dispatcher devices token "+device)
 	})
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags: area=330100,city=hz")
-	o.profileFlag(command, &profile)
+	profileFlag(d.operator, command, &profile)
 	return command
 }
 
-func (o *operator) profileFlag(command *cobra.Command, profile *string) {
+func profileFlag(o *operator, command *cobra.Command, profile *string) {
 	command.Flags().StringVar(profile, "profile", "", "profile whose policies hold for its starts")
-	o.completeFlag(command, "profile", operators.Path("profiles"), "name", "limits")
+	o.profiles().completeFlag(command, "profile")
 }
 
-func (o *operator) devicesSet() *cobra.Command {
+func setDevice(d noun) *cobra.Command {
 	var tags map[string]string
 	var untag []string
 	var profile string
 	var unprofiled bool
-	command := o.onDevice("set", "Change the profile of a device, and the tags that are given; the others stay", func(s *session, device string) error {
+	command := d.on("set", "Change the profile of a device, and the tags that are given; the others stay", func(s *session, device string) error {
 		merge := map[string]*string{}
 		for name, value := range tags {
 			merge[name] = &value
@@ -121,7 +101,7 @@ func (o *operator) devicesSet() *cobra.Command {
 		}
 		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("devices", device), Body: body})
 	})
-	o.profileFlag(command, &profile)
+	profileFlag(d.operator, command, &profile)
 	command.Flags().BoolVar(&unprofiled, "no-profile", false, "no profile any more")
 	command.MarkFlagsMutuallyExclusive("profile", "no-profile")
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags to set: area=330100,city=hz")
@@ -129,9 +109,9 @@ func (o *operator) devicesSet() *cobra.Command {
 	return command
 }
 
-func (o *operator) devicesToken() *cobra.Command {
+func newDeviceToken(d noun) *cobra.Command {
 	overlap := 24 * time.Hour
-	command := o.onDevice("token", "Make a new token of a device, and show it once", func(s *session, device string) error {
+	command := d.on("token", "Make a new token of a device, and show it once", func(s *session, device string) error {
 		return s.act(operators.Request{
 			Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: operators.Rotation{OverlapMS: new(span(overlap))},
 		})
@@ -140,9 +120,9 @@ func (o *operator) devicesToken() *cobra.Command {
 	return command
 }
 
-func (o *operator) devicesDelete() *cobra.Command {
+func deleteDevice(d noun) *cobra.Command {
 	var cancel bool
-	command := o.onDevice("delete", "Delete a device and its tokens", func(s *session, device string) error {
+	command := d.on("delete", "Delete a device and its tokens", func(s *session, device string) error {
 		q := url.Values{}
 		if cancel {
 			q.Set("cancel", "true")

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func (o *operator) devicesImport() *cobra.Command {
+func importDevices(o *operator) *cobra.Command {
 	var file, format, existing string
 	command := &cobra.Command{
 		Use: "import -f FILE", Short: "Register the devices of a file, and print their tokens once",

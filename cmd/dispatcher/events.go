@@ -16,19 +16,15 @@ import (
 func newEvents() *cobra.Command {
 	o := &operator{}
 	selected := &eventSelection{}
-	l := list{path: operators.Path("events"), filters: selected.query, columns: eventColumns()}
+	l := list{path: operators.Path("events"), filters: selected.query, columns: []column{
+		member("ID", "id"), member("AT", "at"), member("KIND", "kind"), member("ACTOR", "actor"), {"ABOUT", about}, member("DETAIL", "detail"),
+	}}
 	verbs := o.addList(l, "List events, newest first", func(c *cobra.Command) {
 		selected.add(o, c)
 		c.Flags().StringVar(&selected.order, "order", "newest", "newest or oldest first")
 		complete(c, "order", "newest", "oldest")
 	})
-	return o.noun("events", "Read the log of all that was done and happened", append(verbs, o.eventsWatch())...)
-}
-
-func eventColumns() []column {
-	return []column{
-		member("ID", "id"), member("AT", "at"), member("KIND", "kind"), member("ACTOR", "actor"), {"ABOUT", about}, member("DETAIL", "detail"),
-	}
+	return o.group("events", "Read the log of all that was done and happened", append(verbs, watchEvents(o))...)
 }
 
 // about names what an event tells of.
@@ -55,30 +51,26 @@ func (e *eventSelection) add(o *operator, command *cobra.Command) {
 	flags.StringVar(&e.batch, "batch", "", "only about this batch")
 	flags.StringVar(&e.task, "task", "", "only about this task")
 	flags.StringVar(&e.device, "device", "", "only about this device")
-	o.completeFlag(command, "pool", operators.Path("pools"), "name", "capacity")
-	o.completeFlag(command, "batch", operators.Path("batches"), "id", "name")
-	o.completeFlag(command, "device", operators.Path("devices"), "id", "last_seen")
+	o.pools().completeFlag(command, "pool")
+	o.batches().completeFlag(command, "batch")
+	o.devices().completeFlag(command, "device")
 }
 
-func (e *eventSelection) query() (url.Values, error) {
-	return operators.Query("kind", e.kind, "actor", e.actor, "pool", e.pool, "batch", e.batch, "task", e.task, "device", e.device, "order", e.order), nil
+func (e *eventSelection) query() url.Values {
+	return operators.Query("kind", e.kind, "actor", e.actor, "pool", e.pool, "batch", e.batch, "task", e.task, "device", e.device, "order", e.order)
 }
 
-func (o *operator) eventsWatch() *cobra.Command {
+func watchEvents(o *operator) *cobra.Command {
 	selected := &eventSelection{}
 	after := ""
 	command := &cobra.Command{
 		Use: "watch", Short: "Show what happens, from now on, until Ctrl-C; none is left out when the connection is lost", Args: cobra.NoArgs,
 		RunE: o.with(func(s *session, _ []string) error {
-			q, err := selected.query()
-			if err != nil {
-				return err
-			}
 			at := operators.Live{Last: after}
 			if after == "" {
 				at.Connected = func() { s.note("Waiting for events.") }
 			}
-			err = s.Follow(s.cmd.Context(), operators.Path("events"), q, at, s.event)
+			err := s.Follow(s.cmd.Context(), operators.Path("events"), selected.query(), at, s.event)
 			if s.cmd.Context().Err() != nil && errors.Is(err, s.cmd.Context().Err()) {
 				return nil
 			}

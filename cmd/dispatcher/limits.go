@@ -45,12 +45,15 @@ func (l *limitsFlag) say(body map[string]any) error {
 	return err
 }
 
-func (o *operator) poolsLimited() *cobra.Command {
+func limitedOf(p noun) *cobra.Command {
 	most := 0
-	command := o.onPool("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
+	command := p.on("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "limited"), url.Values{"limit": {strconv.Itoa(most)}})
-		if err != nil || s.json {
-			return errors.Join(err, s.documentIf(text))
+		if err != nil {
+			return err
+		}
+		if s.json {
+			return s.document(text)
 		}
 		var now operators.LimitedList
 		if err := json.Unmarshal(text, &now); err != nil {
@@ -69,29 +72,18 @@ func (o *operator) poolsLimited() *cobra.Command {
 
 func newProfiles() *cobra.Command {
 	o := &operator{}
+	p := o.profiles()
 	verbs := o.addList(list{path: operators.Path("profiles"), columns: []column{
 		member("NAME", "name"), member("LIMITS", "limits"), member("UPDATED", "updated_at"),
 	}}, "List profiles by name", nil)
-	verbs = append(verbs, o.profilesGet(), o.profilesPut(), o.profilesDelete())
-	return o.noun("profiles", "Limit how often devices start something, wherever they do", verbs...)
+	verbs = append(verbs, p.call("get", "Show a profile", http.MethodGet, ""), putProfile(p),
+		p.call("delete", "Delete a profile that no device has", http.MethodDelete, ""))
+	return o.group("profiles", "Limit how often devices start something, wherever they do", verbs...)
 }
 
-func (o *operator) onProfile(use, short string, run func(s *session, profile string) error) *cobra.Command {
-	return &cobra.Command{
-		Use: use + " PROFILE", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: o.names(operators.Path("profiles"), "name", "limits", 1),
-		RunE: o.with(func(s *session, args []string) error { return run(s, args[0]) }),
-	}
-}
-
-func (o *operator) profilesGet() *cobra.Command {
-	return o.onProfile("get", "Show a profile", func(s *session, profile string) error {
-		return s.act(operators.Request{Method: http.MethodGet, Path: operators.Path("profiles", profile)})
-	})
-}
-
-func (o *operator) profilesPut() *cobra.Command {
+func putProfile(p noun) *cobra.Command {
 	var policies limitsFlag
-	command := o.onProfile("put", "Create a profile, or replace its policies", func(s *session, profile string) error {
+	command := p.on("put", "Create a profile, or replace its policies", func(s *session, profile string) error {
 		body := map[string]any{}
 		if err := policies.say(body); err != nil {
 			return err
@@ -101,12 +93,6 @@ func (o *operator) profilesPut() *cobra.Command {
 	policies.addChange(command)
 	command.MarkFlagsOneRequired("limits", "no-limits")
 	return command
-}
-
-func (o *operator) profilesDelete() *cobra.Command {
-	return o.onProfile("delete", "Delete a profile that no device has", func(s *session, profile string) error {
-		return s.act(operators.Request{Method: http.MethodDelete, Path: operators.Path("profiles", profile)})
-	})
 }
 
 // readLimits reads the policies of a pool in a file.

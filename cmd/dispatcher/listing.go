@@ -49,7 +49,7 @@ func member(head, name string) column {
 type list struct {
 	path    string
 	columns []column
-	filters func() (url.Values, error)      // nil: none
+	filters func() url.Values               // nil: none
 	forms   map[string]func(*session) error // of the export, besides CSV and NDJSON
 }
 
@@ -82,18 +82,15 @@ func (o *operator) addList(l list, short string, filter func(*cobra.Command)) []
 	return []*cobra.Command{listed, exported}
 }
 
-func (l list) query() (url.Values, error) {
+func (l list) query() url.Values {
 	if l.filters == nil {
-		return nil, nil
+		return nil
 	}
 	return l.filters()
 }
 
 func (s *session) list(l list, limit int) error {
-	q, err := l.query()
-	if err != nil {
-		return err
-	}
+	q := l.query()
 	if q.Has("recent") {
 		limit = 0 // it says how many
 	}
@@ -124,11 +121,7 @@ func (s *session) export(l list, format string) error {
 	if accept == "" {
 		return usageError{fmt.Errorf("--format: %q is not %s", format, strings.Join(l.formats(), " or "))}
 	}
-	q, err := l.query()
-	if err != nil {
-		return err
-	}
-	return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: l.path, Query: q, Accept: accept}, s.out)
+	return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: l.path, Query: l.query(), Accept: accept}, s.out)
 }
 
 // listWriter writes entries as a table, or as one JSON array with an entry a

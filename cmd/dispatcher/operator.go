@@ -28,8 +28,8 @@ const (
 // operator is what the commands of the operators' API share.
 type operator struct{ url, output string }
 
-// noun is a command with others below it, which take the flags of all.
-func (o *operator) noun(name, short string, verbs ...*cobra.Command) *cobra.Command {
+// group is a command with others below it, which take the flags of all.
+func (o *operator) group(name, short string, verbs ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{Use: name, Short: short, GroupID: groupOperate}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	command.AddCommand(verbs...)

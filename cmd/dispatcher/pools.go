@@ -14,31 +14,17 @@ import (
 
 func newPools() *cobra.Command {
 	o := &operator{}
+	p := o.pools()
 	verbs := o.addList(list{path: operators.Path("pools"), forms: map[string]func(*session) error{"yaml": (*session).exportPools}, columns: []column{
 		member("NAME", "name"), member("CAPACITY", "capacity"), member("LEASE", "lease_ms"), member("PAUSED", "paused"),
 		member("OPENS", "opens_at"), member("CLOSES", "closes_at"), member("UPDATED", "updated_at"),
 	}}, "List pools by name", nil)
-	verbs = append(verbs, o.poolsGet(), o.poolsCreate(), o.poolsSet(), o.poolsApply(), o.poolsDelete(), o.poolsPause(), o.poolsResume(),
-		o.poolsSlots(), o.poolsRelease(), o.poolsGrant(), o.poolsLimited(), o.poolsWatch())
-	return o.noun("pools", "Create, resize, pause and watch pools", verbs...)
-}
-
-// onPool makes a command about one pool.
-func (o *operator) onPool(use, short string, run func(s *session, pool string) error) *cobra.Command {
-	return &cobra.Command{
-		Use: use + " POOL", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: o.poolNames(1),
-		RunE: o.with(func(s *session, args []string) error { return run(s, args[0]) }),
-	}
-}
-
-func (o *operator) poolNames(most int) cobra.CompletionFunc {
-	return o.names(operators.Path("pools"), "name", "capacity", most)
-}
-
-func (o *operator) poolsGet() *cobra.Command {
-	return o.onPool("get", "Show a pool", func(s *session, pool string) error {
-		return s.act(operators.Request{Method: http.MethodGet, Path: operators.Path("pools", pool)})
-	})
+	verbs = append(verbs, p.call("get", "Show a pool", http.MethodGet, ""), createPool(p), setPool(p), applyPools(o),
+		p.call("delete", "Delete a pool of which nothing is open; its ended batches stay", http.MethodDelete, ""),
+		p.pause("Grant nothing more of a pool; what runs goes on"),
+		p.call("resume", "End the pause of a pool", http.MethodPost, "/resume"),
+		showSlots(p), releaseSlot(p), checkGrant(p), limitedOf(p), watchPool(p))
+	return o.group("pools", "Create, resize, pause and watch pools", verbs...)
 }
 
 // poolFlags are the settings of a pool.
@@ -60,27 +46,19 @@ func (p *poolFlags) add(flags *pflag.FlagSet) {
 
 // body has what was said.
 func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
-	body := map[string]any{}
-	for flag, field := range map[string]struct {
-		name  string
-		value any
-	}{
+	body := given(flags, map[string]field{
 		"capacity": {"capacity", p.capacity}, "lease": {"lease_ms", p.lease.Milliseconds()},
 		"paused": {"paused", p.paused}, "window": {"windows", p.windows},
-	} {
-		if flags.Changed(flag) {
-			body[field.name] = field.value
-		}
-	}
+	})
 	if p.always {
 		body["windows"] = nil // the default
 	}
 	return body, p.limits.say(body)
 }
 
-func (o *operator) poolsCreate() *cobra.Command {
+func createPool(p noun) *cobra.Command {
 	settings := &poolFlags{}
-	command := o.onPool("create", "Create a pool", func(s *session, pool string) error {
+	command := p.on("create", "Create a pool", func(s *session, pool string) error {
 		path := operators.Path("pools", pool)
 		body, err := settings.body(s.cmd.Flags())
 		if err != nil {
@@ -100,9 +78,9 @@ func (o *operator) poolsCreate() *cobra.Command {
 	return needed(command, "capacity")
 }
 
-func (o *operator) poolsSet() *cobra.Command {
+func setPool(p noun) *cobra.Command {
 	settings := &poolFlags{}
-	command := o.onPool("set", "Change the settings of a pool that are given as flags; the others stay", func(s *session, pool string) error {
+	command := p.on("set", "Change the settings of a pool that are given as flags; the others stay", func(s *session, pool string) error {
 		body, err := settings.body(s.cmd.Flags())
 		if err != nil {
 			return err
@@ -117,25 +95,4 @@ func (o *operator) poolsSet() *cobra.Command {
 	command.Flags().BoolVar(&settings.always, "always-open", false, "no windows any more")
 	command.MarkFlagsMutuallyExclusive("window", "always-open")
 	return command
-}
-
-func (o *operator) poolsDelete() *cobra.Command {
-	return o.onPool("delete", "Delete a pool of which nothing is open; its ended batches stay", func(s *session, pool string) error {
-		return s.act(operators.Request{Method: http.MethodDelete, Path: operators.Path("pools", pool)})
-	})
-}
-
-func (o *operator) poolsPause() *cobra.Command {
-	var reason string
-	command := o.onPool("pause", "Grant nothing more of a pool; what runs goes on", func(s *session, pool string) error {
-		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "pause"), Body: operators.PauseReason{Reason: reason}})
-	})
-	command.Flags().StringVar(&reason, "reason", "", "shown where somebody asks why nothing runs")
-	return command
-}
-
-func (o *operator) poolsResume() *cobra.Command {
-	return o.onPool("resume", "End the pause of a pool", func(s *session, pool string) error {
-		return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "resume")})
-	})
 }

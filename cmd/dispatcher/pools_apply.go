@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func (o *operator) poolsApply() *cobra.Command {
+func applyPools(o *operator) *cobra.Command {
 	var file string
 	var dryRun bool
 	command := &cobra.Command{

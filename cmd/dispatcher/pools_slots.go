@@ -13,12 +13,15 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func (o *operator) poolsSlots() *cobra.Command {
+func showSlots(p noun) *cobra.Command {
 	all := false
-	command := o.onPool("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
+	command := p.on("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "slots"), nil)
-		if err != nil || s.json {
-			return errors.Join(err, s.documentIf(text))
+		if err != nil {
+			return err
+		}
+		if s.json {
+			return s.document(text)
 		}
 		var now operators.Slots
 		var rows struct{ Slots []entry }
@@ -54,15 +57,7 @@ func slotState(e entry) string {
 	return e.text("state")
 }
 
-// documentIf writes JSON unless there is none.
-func (s *session) documentIf(text json.RawMessage) error {
-	if text == nil {
-		return nil
-	}
-	return s.document(text)
-}
-
-func (o *operator) poolsRelease() *cobra.Command {
+func releaseSlot(p noun) *cobra.Command {
 	var reason string
 	var now bool
 	var token int64
@@ -75,8 +70,8 @@ The device is told to stop with its next report, and the slot is free with its
 result or at the end of its lease: never more devices are inside than there are
 slots. With --now it is free at once, and the device may still be inside until
 its lease ends.`,
-		Args: cobra.ExactArgs(2), ValidArgsFunction: o.poolNames(1),
-		RunE: o.with(func(s *session, args []string) error {
+		Args: cobra.ExactArgs(2), ValidArgsFunction: p.names(1),
+		RunE: p.with(func(s *session, args []string) error {
 			body := operators.Release{Reason: reason, Now: now, Token: max(token, 0)}
 			return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", args[0], "slots", args[1], "release"), Body: body})
 		}),
@@ -87,11 +82,11 @@ its lease ends.`,
 	return needed(command, "reason")
 }
 
-func (o *operator) poolsGrant() *cobra.Command {
+func checkGrant(p noun) *cobra.Command {
 	return &cobra.Command{
 		Use: "grant POOL TOKEN", Short: "Check whether a grant is in force, as the external system does", Args: cobra.ExactArgs(2),
-		ValidArgsFunction: o.poolNames(1),
-		RunE: o.with(func(s *session, args []string) error {
+		ValidArgsFunction: p.names(1),
+		RunE: p.with(func(s *session, args []string) error {
 			text, err := s.Get(s.cmd.Context(), operators.Path("pools", args[0], "grants", args[1]), nil)
 			if err != nil {
 				return err
@@ -107,8 +102,8 @@ func (o *operator) poolsGrant() *cobra.Command {
 // watchEvery is how often what is watched is read.
 const watchEvery = time.Second
 
-func (o *operator) poolsWatch() *cobra.Command {
-	return o.onPool("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
+func watchPool(p noun) *cobra.Command {
+	return p.on("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
 		var last [4]int
 		heads := terminal.NewTable(s.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "WAITING")
 		return s.everySecond(func() error {

@@ -14,18 +14,19 @@ import (
 
 func newTasks() *cobra.Command {
 	o := &operator{}
+	t := o.tasks()
 	selected := &taskSelection{}
 	verbs := o.addList(list{
-		path: operators.Path("tasks"), filters: func() (url.Values, error) { return selected.query(), nil },
+		path: operators.Path("tasks"), filters: selected.query,
 		columns: []column{
 			member("ID", "id"), member("BATCH", "batch"), member("POOL", "pool"), member("DEVICE", "device"), member("STATE", "state"),
 			member("ATTEMPTS", "attempts_counted"), member("FINISHED", "finished_at"), member("ERROR", "error"),
 		},
 	}, "List tasks by number", func(c *cobra.Command) { selected.add(o, c) })
-	verbs = append(verbs, o.tasksGet(), o.tasksWhy(),
-		o.tasksBulk("cancel", "Cancel a task, or all that match; devices that run one are told to stop"),
-		o.tasksBulk("retry", "Try a task again that ended without success, or all that match"))
-	return o.noun("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
+	verbs = append(verbs, getTask(t), explainTask(t),
+		changeTasks(o, "cancel", "Cancel a task, or all that match; devices that run one are told to stop"),
+		changeTasks(o, "retry", "Try a task again that ended without success, or all that match"))
+	return o.group("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
 }
 
 // taskSelection are the filters of tasks; all must match.
@@ -41,9 +42,9 @@ func (t *taskSelection) add(o *operator, command *cobra.Command) {
 	flags.StringVar(&t.state, "state", "", "only in this state: "+strings.Join(operators.TaskStates(), ", "))
 	flags.StringVar(&t.kind, "kind", "", "only of this kind")
 	flags.StringVar(&t.text, "error", "", "only with this error; with * at its end: that begins so")
-	o.completeFlag(command, "device", operators.Path("devices"), "id", "last_seen")
-	o.completeFlag(command, "batch", operators.Path("batches"), "id", "name")
-	o.completeFlag(command, "pool", operators.Path("pools"), "name", "capacity")
+	o.devices().completeFlag(command, "device")
+	o.batches().completeFlag(command, "batch")
+	o.pools().completeFlag(command, "pool")
 	complete(command, "state", operators.TaskStates()...)
 }
 
@@ -51,20 +52,17 @@ func (t *taskSelection) query() url.Values {
 	return operators.Query("device", t.device, "batch", t.batch, "pool", t.pool, "state", t.state, "kind", t.kind, "error", t.text)
 }
 
-func (o *operator) tasksGet() *cobra.Command {
-	return &cobra.Command{
-		Use: "get TASK", Short: "Show a task and its attempts", Args: numbered,
-		RunE: o.with(func(s *session, args []string) error {
-			text, err := s.Get(s.cmd.Context(), operators.Path("tasks", args[0]), nil)
-			if err != nil {
-				return err
-			}
-			if err := s.show(text, "grant", "attempts"); err != nil || s.json {
-				return err
-			}
-			return s.attempts(text)
-		}),
-	}
+func getTask(t noun) *cobra.Command {
+	return t.on("get", "Show a task and its attempts", func(s *session, task string) error {
+		text, err := s.Get(s.cmd.Context(), operators.Path("tasks", task), nil)
+		if err != nil {
+			return err
+		}
+		if err := s.show(text, "grant", "attempts"); err != nil || s.json {
+			return err
+		}
+		return s.attempts(text)
+	})
 }
 
 // attempts writes what is inside of a task: the grant in force, and those that
@@ -103,20 +101,17 @@ func outputOf(attempt entry) string {
 	return attempt.text("output")
 }
 
-func (o *operator) tasksWhy() *cobra.Command {
-	return &cobra.Command{
-		Use: "why TASK", Short: "Say why a task does not run, and what would change that", Args: numbered,
-		RunE: o.with(func(s *session, args []string) error {
-			text, err := s.Get(s.cmd.Context(), operators.Path("tasks", args[0], "why"), nil)
-			if err != nil {
-				return err
-			}
-			if s.json {
-				return s.document(text)
-			}
-			return s.why(args[0], text)
-		}),
-	}
+func explainTask(t noun) *cobra.Command {
+	return t.on("why", "Say why a task does not run, and what would change that", func(s *session, task string) error {
+		text, err := s.Get(s.cmd.Context(), operators.Path("tasks", task, "why"), nil)
+		if err != nil {
+			return err
+		}
+		if s.json {
+			return s.document(text)
+		}
+		return s.why(task, text)
+	})
 }
 
 // why writes the reasons in their order, each with what would change it.

@@ -13,9 +13,9 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// tasksBulk makes cancel and retry: of one task by its number, or of all that
+// changeTasks makes cancel and retry: of one task by its number, or of all that
 // match.
-func (o *operator) tasksBulk(verb, short string) *cobra.Command {
+func changeTasks(o *operator, verb, short string) *cobra.Command {
 	selected := &taskSelection{}
 	var yes, dryRun bool
 	command := &cobra.Command{

@@ -21,16 +21,16 @@ func newTokens() *cobra.Command {
 	verbs := o.addList(list{path: operators.Path("tokens"), columns: []column{
 		member("ID", "id"), member("NAME", "name"), member("ROLE", "role"), member("CREATED", "created_at"), member("EXPIRES", "expires_at"),
 	}}, "List operator tokens", nil)
-	verbs = append(verbs, o.tokensCreate(), o.tokensDelete())
-	return o.noun("tokens", "Make and revoke operator tokens, also the first one", verbs...)
+	verbs = append(verbs, createToken(o), o.tokens().call("delete", "Revoke an operator token, everywhere within 5 s", http.MethodDelete, ""))
+	return o.group("tokens", "Make and revoke operator tokens, also the first one", verbs...)
 }
 
 func roles() []string { return []string{"viewer", "operator", "admin", "verifier"} }
 
-// tokensCreate asks the server, or writes into the ledger itself: a user who has
+// createToken asks the server, or writes into the ledger itself: a user who has
 // its password may do everything anyway, and the first token can come from
 // nowhere else.
-func (o *operator) tokensCreate() *cobra.Command {
+func createToken(o *operator) *cobra.Command {
 	var t store.Token
 	var valid time.Duration
 	var s *settings
@@ -48,7 +48,7 @@ makes it, which takes a token of the role admin.`,
 				return usageError{errors.New("--name is needed, and --role must be one of " + strings.Join(roles(), ", "))}
 			}
 			if o.inDatabase(s) {
-				return withLedger(cmd, s, func(cmd *cobra.Command, ledger *store.Store) error { return createToken(cmd, ledger, t, valid) })
+				return withLedger(cmd, s, func(cmd *cobra.Command, ledger *store.Store) error { return createInLedger(cmd, ledger, t, valid) })
 			}
 			return o.with(func(s *session, _ []string) error { return s.createToken(t, valid) })(cmd, args)
 		},
@@ -69,7 +69,7 @@ func (o *operator) inDatabase(s *settings) bool {
 	return s.file != "" || os.Getenv("DISPATCHER_POSTGRES_DSN") != "" || os.Getenv("DISPATCHER_POSTGRES_DSN_FILE") != ""
 }
 
-func createToken(cmd *cobra.Command, ledger *store.Store, t store.Token, valid time.Duration) error {
+func createInLedger(cmd *cobra.Command, ledger *store.Store, t store.Token, valid time.Duration) error {
 	if valid > 0 {
 		now, err := ledger.Clock(cmd.Context())
 		if err != nil {
@@ -119,14 +119,4 @@ func (s *session) createToken(t store.Token, valid time.Duration) error {
 	}
 	_, err = fmt.Fprintln(s.out, made.word("token"))
 	return err
-}
-
-func (o *operator) tokensDelete() *cobra.Command {
-	return &cobra.Command{
-		Use: "delete ID", Short: "Revoke an operator token, everywhere within 5 s", Args: numbered,
-		ValidArgsFunction: o.names(operators.Path("tokens"), "id", "name", 1),
-		RunE: o.with(func(s *session, args []string) error {
-			return s.act(operators.Request{Method: http.MethodDelete, Path: operators.Path("tokens", args[0])})
-		}),
-	}
 }
