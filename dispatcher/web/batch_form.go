@@ -1,6 +1,7 @@
 package web
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,16 +15,21 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// batchForms create batches.
+type batchForms struct {
+	*frame
+
+	api client
+}
+
+func (b *batchForms) route(to *site) {
+	to.page("/new-batch", b.empty)
+	to.pages.HandleFunc("POST /new-batch", b.create)
+}
+
 // batchForm is the input as it was entered, and the result of counting its tasks.
 type batchForm struct {
-	Name, Pool, Kind, Payload            string
-	Devices, Tags, Tasks                 string // one of them
-	NotBefore, NotAfter, Windows, Inside string
-	Attempts, OnLost, Lease, MaxRun      string
-	Weight, Priority                     string
-	AbortFailure, AbortMin               string
-	Limits, Duplicates, Unknown          string
-	Key                                  string // Idempotency-Key: sending the form twice creates one batch
+	url.Values
 
 	Pools    []operators.PoolState // to choose from; some
 	Operator bool
@@ -32,98 +38,77 @@ type batchForm struct {
 	Problem  string
 }
 
-// fields are the inputs of the form by name.
-func (f *batchForm) fields() map[string]*string {
-	return map[string]*string{
-		"name": &f.Name, "pool": &f.Pool, "kind": &f.Kind, "payload": &f.Payload, "devices": &f.Devices, "tags": &f.Tags, "tasks": &f.Tasks,
-		"not_before": &f.NotBefore, "not_after": &f.NotAfter, "windows": &f.Windows, "finish_inside": &f.Inside,
-		"attempts": &f.Attempts, "on_lost": &f.OnLost, "lease": &f.Lease, "max_run": &f.MaxRun, "weight": &f.Weight, "priority": &f.Priority,
-		"abort_failure": &f.AbortFailure, "abort_min": &f.AbortMin, "limits": &f.Limits, "duplicates": &f.Duplicates, "unknown_devices": &f.Unknown, "key": &f.Key,
-	}
-}
+// trimmed is an input without the spaces around it.
+func (f *batchForm) trimmed(name string) string { return strings.TrimSpace(f.Get(name)) }
 
 // Timed says that the form limits when tasks may start.
-func (f batchForm) Timed() bool {
-	return f.NotBefore+f.NotAfter+strings.TrimSpace(f.Windows) != "" || f.Inside == ""
+func (f *batchForm) Timed() bool {
+	return f.Get("not_before")+f.Get("not_after")+f.trimmed("windows") != "" || f.Get("finish_inside") == ""
 }
 
 // Tuned says that a field differs from its default.
-func (f batchForm) Tuned() bool {
-	return f.OnLost+f.Lease+f.MaxRun != "" || f.Attempts != "3" || f.Weight != "1" || f.Priority != "0"
+func (f *batchForm) Tuned() bool {
+	return f.Get("on_lost")+f.Get("lease")+f.Get("max_run") != "" || f.Get("attempts") != "3" || f.Get("weight") != "1" || f.Get("priority") != "0"
 }
 
-func (w *Web) newBatchPage(r *http.Request) (page, error) {
-	f := batchForm{Pool: r.URL.Query().Get("pool"), Attempts: "3", Weight: "1", Priority: "0", Inside: "true", Key: newKey()}
-	err := w.completeForm(r, &f)
-	return batchFormPage(f), err
+func (b *batchForms) empty(r *http.Request) (page, error) {
+	f := &batchForm{Values: url.Values{
+		"pool": {r.URL.Query().Get("pool")}, "attempts": {"3"}, "weight": {"1"}, "priority": {"0"}, "finish_inside": {"true"},
+		"key": {rand.Text()}, // Idempotency-Key: sending the form twice creates one batch
+	}}
+	return b.page(r, f)
 }
 
-// completeForm adds the parts of the form that are not entered.
-func (w *Web) completeForm(r *http.Request, f *batchForm) error {
-	f.Operator = w.may(r, "operator")
+// page adds the parts of the form that are not entered.
+func (b *batchForms) page(r *http.Request, f *batchForm) (page, error) {
+	f.Operator = b.may(r, "operator")
 	var list operators.PoolList
-	err := w.get(r, operators.Path("pools"), url.Values{"page_size": {"100"}}, &list)
+	err := b.api.get(r, operators.Path("pools"), url.Values{"page_size": {"100"}}, &list)
 	f.Pools = list.Pools
-	return err
+	return page{title: "New batch", section: "batches", template: "batch-new", data: f}, err
 }
 
-func batchFormPage(f batchForm) page {
-	return page{title: "New batch", section: "batches", template: "batch-new", data: f}
-}
-
-// createBatch counts or creates. A refused form comes back as it was entered.
-func (w *Web) createBatch(rw http.ResponseWriter, r *http.Request) {
-	var f batchForm
-	made, err := w.submit(r, &f)
-	if err == nil && !f.counts(r) {
-		http.Redirect(rw, r, w.url(fmt.Sprintf("/batches/%d?done=created", made.ID)), http.StatusSeeOther)
+// create counts or creates. A refused form comes back as it was entered.
+func (b *batchForms) create(rw http.ResponseWriter, r *http.Request) {
+	f := &batchForm{}
+	made, err := b.submit(r, f)
+	if err == nil && !f.counts() {
+		http.Redirect(rw, r, b.url(fmt.Sprintf("/batches/%d?done=created", made.ID)), http.StatusSeeOther)
 		return
 	}
 	status := http.StatusOK
 	if err != nil {
-		status = http.StatusServiceUnavailable
-		if p, ok := errors.AsType[*operators.Problem](err); ok {
-			status = p.Status
-		}
-		f.Problem = plainError(err)
+		status, f.Problem = statusOf(err), plainError(err)
 	} else {
 		f.Counted = &made.Tasks
 		if made.Skipped != nil {
 			f.Skipped = *made.Skipped
 		}
 	}
-	if err := w.completeForm(r, &f); err != nil {
-		w.fail(rw, r, err)
-		return
-	}
-	sheet, err := w.sheets.render(batchFormPage(f))
-	if err != nil {
-		w.fail(rw, r, err)
-		return
-	}
-	w.send(rw, r, status, "batches", sheet)
+	p, err := b.page(r, f)
+	b.answer(rw, r, status, p, err)
 }
 
-func (*batchForm) counts(r *http.Request) bool { return r.PostFormValue("do") == "count" }
+func (f *batchForm) counts() bool { return f.Get("do") == "count" }
 
 // submit reads the form, and creates the batch or counts its tasks.
-func (w *Web) submit(r *http.Request, f *batchForm) (made operators.BatchCreated, err error) {
+func (b *batchForms) submit(r *http.Request, f *batchForm) (made operators.BatchCreated, err error) {
 	if err := f.read(r); err != nil {
 		return made, err
 	}
-	if !w.may(r, "operator") {
-		return made, w.forbidden(r, "operator")
+	if !b.may(r, "operator") {
+		return made, b.forbidden(r, "operator")
 	}
-	what, err := f.request()
+	request, err := f.request()
 	if err != nil {
 		return made, err
 	}
-	what.Method, what.Path, what.Key = http.MethodPost, operators.Path("batches"), f.Key
-	if f.counts(r) {
-		what.Query.Set("dry_run", "true")
-		what.Key = ""
+	request.Method, request.Path, request.Key = http.MethodPost, operators.Path("batches"), f.Get("key")
+	if f.counts() {
+		request.Query.Set("dry_run", "true")
+		request.Key = ""
 	}
-	err = w.client.Do(r.Context(), what, &made)
+	err = b.api.Do(r.Context(), request, &made)
 	return made, err
 }
 
@@ -136,9 +121,7 @@ func (f *batchForm) read(r *http.Request) error {
 		}
 		return badForm("The form could not be read: " + err.Error())
 	}
-	for name, field := range f.fields() {
-		*field = r.PostFormValue(name)
-	}
+	f.Values = r.PostForm
 	file, _, err := r.FormFile("file")
 	if errors.Is(err, http.ErrMissingFile) || errors.Is(err, http.ErrNotMultipart) {
 		return nil
@@ -151,10 +134,10 @@ func (f *batchForm) read(r *http.Request) error {
 	if err != nil || len(text) == 0 {
 		return err
 	}
-	if strings.TrimSpace(f.Tasks) != "" {
+	if f.trimmed("tasks") != "" {
 		return badForm("Tasks: a file or text, not both.")
 	}
-	f.Tasks = string(text)
+	f.Set("tasks", string(text))
 	return nil
 }
 
@@ -164,39 +147,36 @@ func (f *batchForm) request() (operators.Request, error) {
 	if err != nil {
 		return operators.Request{}, err
 	}
-	what := operators.Request{Query: url.Values{}}
-	if f.Unknown != "" {
-		what.Query.Set("unknown_devices", f.Unknown)
-	}
-	text := strings.TrimPrefix(f.Tasks, "\ufeff")
+	request := operators.Request{Query: filtersOf(f.Values, "unknown_devices")}
+	text := strings.TrimPrefix(f.Get("tasks"), "\ufeff")
 	switch trimmed := strings.TrimSpace(text); {
 	case trimmed == "":
-		what.Body = body
-		return what, f.choose(body)
-	case strings.TrimSpace(f.Devices+f.Tags) != "":
-		return what, badForm("Devices, tags, tasks: one of them.")
+		request.Body = body
+		return request, f.choose(body)
+	case f.trimmed("devices")+f.trimmed("tags") != "":
+		return request, badForm("Devices, tags, tasks: one of them.")
 	case trimmed[0] == '[':
 		if !json.Valid([]byte(trimmed)) {
-			return what, badForm("Tasks: no JSON list.")
+			return request, badForm("Tasks: no JSON list.")
 		}
-		body["tasks"], what.Body = json.RawMessage(trimmed), body
-		return what, nil
+		body["tasks"], request.Body = json.RawMessage(trimmed), body
+		return request, nil
 	case trimmed[0] == '{':
-		what.Content = operators.TypeNDJSON
+		request.Content = operators.TypeNDJSON
 	default:
-		what.Content = operators.TypeCSV
+		request.Content = operators.TypeCSV
 	}
-	what.Open = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
-	return what, operators.InQuery(body, what.Query)
+	request.Open = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
+	return request, operators.InQuery(body, request.Query)
 }
 
 // choose adds the devices by name or by tags.
 func (f *batchForm) choose(body map[string]any) error {
-	if list := strings.FieldsFunc(f.Devices, func(c rune) bool { return strings.ContainsRune(" \t\r\n,;", c) }); len(list) > 0 {
+	if list := strings.FieldsFunc(f.Get("devices"), func(c rune) bool { return strings.ContainsRune(" \t\r\n,;", c) }); len(list) > 0 {
 		body["devices"] = list
 	}
 	tags := map[string]string{}
-	for pair := range strings.FieldsSeq(strings.ReplaceAll(f.Tags, ",", " ")) {
+	for pair := range strings.FieldsSeq(strings.ReplaceAll(f.Get("tags"), ",", " ")) {
 		name, value, ok := strings.Cut(pair, ":")
 		if !ok {
 			return badForm("Tags: name:value, with spaces between.")
@@ -211,34 +191,32 @@ func (f *batchForm) choose(body map[string]any) error {
 
 // body has the fields of the batch that were filled in.
 func (f *batchForm) body() (map[string]any, error) {
-	body := map[string]any{"pool": strings.TrimSpace(f.Pool)}
-	for field, text := range map[string]string{"name": f.Name, "kind": f.Kind, "on_lost": f.OnLost, "duplicates": f.Duplicates} {
-		if text != "" {
-			body[field] = text
-		}
+	body := map[string]any{"pool": f.trimmed("pool")}
+	for name := range filtersOf(f.Values, "name", "kind", "on_lost", "duplicates") {
+		body[name] = f.Get(name)
 	}
-	if f.Inside == "" {
+	if f.Get("finish_inside") == "" {
 		body["finish_inside"] = false
 	}
 	for _, entry := range []struct {
-		field, name, text string
-		read              func(string) (any, error)
+		input, label, field string
+		read                func(string) (any, error)
 	}{
-		{"max_attempts", "Attempts", f.Attempts, whole},
-		{"weight", "Weight", f.Weight, whole},
-		{"priority", "Priority", f.Priority, whole},
-		{"lease_ms", "Lease", f.Lease, inMS},
-		{"max_run_ms", "Longest run", f.MaxRun, inMS},
-		{"not_before", "Not before", f.NotBefore, utc},
-		{"not_after", "Not after", f.NotAfter, utc},
-		{"payload", "Payload", f.Payload, object},
-		{"limits", "Limits", f.Limits, object},
-		{"windows", "Windows", f.Windows, openings},
+		{"attempts", "Attempts", "max_attempts", whole},
+		{"weight", "Weight", "weight", whole},
+		{"priority", "Priority", "priority", whole},
+		{"lease", "Lease", "lease_ms", inMS},
+		{"max_run", "Longest run", "max_run_ms", inMS},
+		{"not_before", "Not before", "not_before", utc},
+		{"not_after", "Not after", "not_after", utc},
+		{"payload", "Payload", "payload", object},
+		{"limits", "Limits", "limits", object},
+		{"windows", "Windows", "windows", openings},
 	} {
-		if text := strings.TrimSpace(entry.text); text != "" {
+		if text := f.trimmed(entry.input); text != "" {
 			value, err := entry.read(text)
 			if err != nil {
-				return nil, badForm(entry.name + ": " + err.Error())
+				return nil, badForm(entry.label + ": " + err.Error())
 			}
 			body[entry.field] = value
 		}
@@ -247,7 +225,7 @@ func (f *batchForm) body() (map[string]any, error) {
 }
 
 func (f *batchForm) abort(body map[string]any) error {
-	share, least := strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(f.AbortFailure), "%")), strings.TrimSpace(f.AbortMin)
+	share, least := strings.TrimSpace(strings.TrimSuffix(f.trimmed("abort_failure"), "%")), f.trimmed("abort_min")
 	if share == "" && least == "" {
 		return nil
 	}

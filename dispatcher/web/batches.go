@@ -1,9 +1,10 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
-	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/fleetslots/dispatcher/operators"
@@ -16,15 +17,23 @@ const (
 	errorsShown  = 5
 )
 
-func (w *Web) routeBatches() {
-	w.livePage("/batches", w.inOneMoment(w.batchesPage))
-	w.livePage("/batches/{id}", w.inOneMoment(w.batchPage))
-	w.page("/batches/{id}/cancel", w.cancelBatchPage)
-	w.page("/new-batch", w.newBatchPage)
-	w.act("/batches/{id}/pause", "operator", w.batchAction("pause", "paused"))
-	w.act("/batches/{id}/resume", "operator", w.batchAction("resume", "resumed"))
-	w.act("/batches/{id}/cancel", "operator", w.batchAction("cancel", "cancelled"))
-	w.pages.HandleFunc("POST /new-batch", w.createBatch)
+// batchPages show batches.
+type batchPages struct {
+	*frame
+
+	api    client
+	ledger interface {
+		TopErrors(ctx context.Context, batch int64, sample, limit int) ([]store.ErrorCount, error)
+	}
+}
+
+func (b *batchPages) route(to *site) {
+	to.live("/batches", b.list)
+	to.live("/batches/{id}", b.show)
+	to.page("/batches/{id}/cancel", b.cancelling)
+	to.act("/batches/{id}/pause", "operator", b.api.command("batches", "pause", "paused"))
+	to.act("/batches/{id}/resume", "operator", b.api.command("batches", "resume", "resumed"))
+	to.act("/batches/{id}/cancel", "operator", b.api.command("batches", "cancel", "cancelled"))
 }
 
 // batch is a batch as pages show it.
@@ -72,60 +81,41 @@ func (b batch) RateText() string {
 	return strconv.FormatFloat(*b.RatePerMinute, 'f', 1, 64)
 }
 
-func (w *Web) batchesPage(r *http.Request) (page, error) {
+func (b *batchPages) list(r *http.Request) (page, error) {
+	pager := pagerOf(r, nil)
 	var list operators.BatchList
-	query := url.Values{"page_size": {strconv.Itoa(batchesShown)}}
-	token := r.URL.Query().Get("page")
-	if token != "" {
-		query.Set("page_token", token)
-	}
-	if err := w.get(r, operators.Path("batches"), query, &list); err != nil {
+	if err := b.api.get(r, operators.Path("batches"), pager.query(batchesShown), &list); err != nil {
 		return page{}, err
 	}
 	shown := make([]batch, len(list.Batches))
-	for i, b := range list.Batches {
-		shown[i] = batch{b}
+	for i, one := range list.Batches {
+		shown[i] = batch{one}
 	}
-	next := ""
-	if list.NextPageToken != "" {
-		next = "/batches?" + url.Values{"page": {list.NextPageToken}}.Encode()
-	}
-	return page{title: "Batches", section: "batches", template: "batches", watch: watch{any: true, always: openOf(shown)}, data: map[string]any{
-		"Batches": shown, "Next": next, "First": token == "", "Operator": w.may(r, "operator"),
+	return page{title: "Batches", section: "batches", template: "batches", watch: watch{any: true, always: slices.ContainsFunc(shown, batch.Open)}, data: map[string]any{
+		"Batches": shown, "Next": pager.next(list.NextPageToken), "First": pager.first(), "Operator": b.may(r, "operator"),
 	}}, nil
 }
 
-// openOf says whether counts and rates may still change by themselves.
-func openOf(list []batch) bool {
-	for _, b := range list {
-		if b.Open() {
-			return true
-		}
-	}
-	return false
+func (b *batchPages) read(r *http.Request) (read batch, err error) {
+	err = b.api.get(r, operators.Path("batches", r.PathValue("id")), nil, &read)
+	return read, err
 }
 
-func (w *Web) batch(r *http.Request) (batch, error) {
-	var b batch
-	err := w.get(r, operators.Path("batches", r.PathValue("id")), nil, &b)
-	return b, err
-}
-
-func (w *Web) batchPage(r *http.Request) (page, error) {
-	b, err := w.batch(r)
+func (b *batchPages) show(r *http.Request) (page, error) {
+	one, err := b.read(r)
 	if err != nil {
 		return page{}, err
 	}
 	var top []store.ErrorCount
-	if b.Failed() > 0 {
-		if top, err = w.options.Ledger.TopErrors(r.Context(), b.ID, errorsSample, errorsShown); err != nil {
+	if one.Failed() > 0 {
+		if top, err = b.ledger.TopErrors(r.Context(), one.ID, errorsSample, errorsShown); err != nil {
 			return page{}, err
 		}
 	}
-	policies, err := json.Marshal(b.Limits)
-	return page{title: b.Label(), section: "batches", template: "batch", watch: watch{batch: b.ID, always: b.Open()}, data: map[string]any{
-		"Batch": b, "Errors": top, "Sampled": b.Counts[operators.Failed] > errorsSample || b.Counts[operators.TimedOut] > errorsSample, "Operator": w.may(r, "operator"),
-		"States": stateCounts(b.Counts), "Limited": len(b.Limits) > 0, "Limits": json.RawMessage(policies),
+	policies, err := json.Marshal(one.Limits)
+	return page{title: one.Label(), section: "batches", template: "batch", watch: watch{batch: one.ID, always: one.Open()}, data: map[string]any{
+		"Batch": one, "Errors": top, "Sampled": one.Counts[operators.Failed] > errorsSample || one.Counts[operators.TimedOut] > errorsSample, "Operator": b.may(r, "operator"),
+		"States": stateCounts(one.Counts), "Limited": len(one.Limits) > 0, "Limits": json.RawMessage(policies),
 	}}, err
 }
 
@@ -143,20 +133,9 @@ func stateCounts(counts map[string]int64) []stateCount {
 	return list
 }
 
-func (w *Web) cancelBatchPage(r *http.Request) (page, error) {
-	b, err := w.batch(r)
-	return page{title: "Cancel " + b.Label(), section: "batches", template: "batch-cancel", data: map[string]any{
-		"Batch": b, "Operator": w.may(r, "operator"),
+func (b *batchPages) cancelling(r *http.Request) (page, error) {
+	one, err := b.read(r)
+	return page{title: "Cancel " + one.Label(), section: "batches", template: "batch-cancel", data: map[string]any{
+		"Batch": one, "Operator": b.may(r, "operator"),
 	}}, err
-}
-
-func (w *Web) batchAction(action, said string) func(r *http.Request) (string, string, error) {
-	return func(r *http.Request) (string, string, error) {
-		id := r.PathValue("id")
-		var body any
-		if action == "pause" {
-			body = operators.PauseReason{Reason: r.PostFormValue("reason")}
-		}
-		return "/batches/" + url.PathEscape(id), said, w.post(r.Context(), operators.Path("batches", id, action), body)
-	}
 }

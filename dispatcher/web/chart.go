@@ -12,21 +12,31 @@ const shortest = 2 * time.Minute
 
 // chart is the last hour of a pool, as an SVG of Width x Height draws it.
 type chart struct {
+	curve
+	columns
+
 	Width, Height int
-	Area, Line    string // of the slots held
-	Limit         string // the capacity
+	Span          time.Duration // from the left edge to the right one
+	Label         string        // in words
+}
+
+// curve is the slots held.
+type curve struct {
+	Area, Line string
+	Limit      string // the capacity
+	Top        int    // value at the upper edge
+}
+
+// columns are bars of counts: grants below, reaps on top, and denied reports in a row of
+// their own.
+type columns struct {
 	Grants, Reaps []bar
 	Denied        []bar
 	BarWidth      float64
-	Every         string // what one bar stands for
-	Top           int    // value at the upper edge
+	Every         string // the time that one bar stands for
 	MaxBar        int
 	MaxDenied     int
-	Span          time.Duration // from the left edge to the right one
-	Since         *time.Time    // the first point; nil: there is none yet
-	Counting      *time.Time    // since when denials are known; nil: as long as the rest
-	Label         string        // in words
-	Held          int
+	Counting      *time.Time // since when denials are known; nil: as long as the rest
 }
 
 type bar struct {
@@ -36,25 +46,24 @@ type bar struct {
 
 // chartOf draws points. The right edge is the last of them.
 func chartOf(points []point, width, height int) chart {
-	c := chart{Width: width, Height: height, Top: 1, Span: shortest, Label: "no history yet"}
+	c := chart{Width: width, Height: height, Span: shortest, Label: "no history yet"}
 	if len(points) == 0 {
 		return c
 	}
+	c.Top = 1
 	low, high := points[0].held, points[0].held
 	for _, p := range points {
 		c.Top = max(c.Top, int(p.held), int(p.capacity))
 		low, high = min(low, p.held), max(high, p.held)
 	}
 	last := points[len(points)-1]
-	since := points[0].time()
-	c.Since, c.Held = &since, int(last.held)
 	c.Label = fmt.Sprintf("between %d and %d slots held lately, now %d of %d", low, high, last.held, last.capacity)
-	c.Span = min(time.Hour, max(shortest, last.time().Sub(since).Round(time.Minute)))
+	c.Span = min(time.Hour, max(shortest, last.time().Sub(points[0].time()).Round(time.Minute)))
 	c.draw(points)
 	return c
 }
 
-// draw makes the paths. Of many points in one place the lowest and the highest
+// draw makes the paths. Of many points in one column the lowest and the highest
 // are drawn, and the capacity only where it changes.
 func (c *chart) draw(points []point) {
 	last := points[len(points)-1]
@@ -106,9 +115,7 @@ func (c *chart) x(last, p point) float64 {
 	return float64(c.Width) * (1 - float64(last.at-p.at)/float64(c.Span.Milliseconds()))
 }
 
-// bars draws counts: grants below, reaps on top, and denied reports in a row of
-// their own. Where much time is shown, a bar stands
-// for a minute.
+// bars draws the counts. Where much time is shown, a bar stands for a minute.
 func (c *chart) bars(points []point, height, deniedHeight int, counting time.Time) {
 	if len(points) == 0 {
 		return
@@ -119,7 +126,7 @@ func (c *chart) bars(points []point, height, deniedHeight int, counting time.Tim
 		every, c.Every = time.Minute, "a minute"
 	}
 	c.BarWidth = max(0.8*float64(c.Width)*float64(every)/float64(c.Span), 1.6)
-	if counting.Sub(*c.Since) > time.Minute {
+	if counting.Sub(points[0].time()) > time.Minute {
 		c.Counting = &counting
 	}
 	last, sums := points[len(points)-1], summed(points, every)

@@ -25,7 +25,6 @@ func functions(o Options) template.FuncMap {
 		"dur":      brief,
 		"ms":       func(ms int64) string { return brief(time.Duration(ms) * time.Millisecond) },
 		"num":      thousands,
-		"pct":      percent,
 		"share":    func(of float64) string { return strconv.FormatFloat(100*of, 'g', 4, 64) + " %" },
 		"json":     indented,
 		"plural":   plural,
@@ -116,17 +115,6 @@ func thousands(v any) string {
 		out.WriteRune(d)
 	}
 	return sign + out.String()
-}
-
-func percent(part, whole int64) string {
-	if whole == 0 {
-		return "0 %"
-	}
-	share := 100 * float64(part) / float64(whole)
-	if share > 0 && share < 1 || share > 99 && share < 100 {
-		return strconv.FormatFloat(share, 'f', 2, 64) + " %"
-	}
-	return strconv.FormatFloat(share, 'f', 0, 64) + " %"
 }
 
 // indented is JSON for reading; what is none stays as it is.

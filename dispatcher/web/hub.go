@@ -42,7 +42,7 @@ type view struct {
 	state   *viewState
 }
 
-// viewState never changes; its successor takes its place.
+// viewState never changes; a successor replaces it.
 type viewState struct {
 	sheet *sheet // nil: not read yet
 	err   error  // why it is not newer
@@ -123,7 +123,7 @@ func (h *hub) due(events []store.Event, all bool) []viewKey {
 	return keys
 }
 
-// read renders a page and wakes its streams.
+// read renders a page.
 func (h *hub) read(ctx context.Context, key viewKey) {
 	ctx, cancel := context.WithTimeout(ctx, viewTime)
 	defer cancel()
@@ -134,16 +134,9 @@ func (h *hub) read(ctx context.Context, key viewKey) {
 	}))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	v := h.views[key]
-	if v == nil {
-		return
+	if v := h.views[key]; v != nil {
+		v.turn(made, err)
 	}
-	before := v.state
-	v.state = &viewState{sheet: made, err: err, next: make(chan struct{})}
-	if made == nil {
-		v.state.sheet = before.sheet
-	}
-	close(before.next)
 }
 
 // fail tells everybody that nothing can be read.
@@ -151,8 +144,17 @@ func (h *hub) fail(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, v := range h.views {
-		before := v.state
-		v.state = &viewState{sheet: before.sheet, err: err, next: make(chan struct{})}
-		close(before.next)
+		v.turn(nil, err)
 	}
+}
+
+// turn replaces the state of a view and wakes its streams. Without a sheet the one
+// before stays.
+func (v *view) turn(made *sheet, err error) {
+	before := v.state
+	if made == nil {
+		made = before.sheet
+	}
+	v.state = &viewState{sheet: made, err: err, next: make(chan struct{})}
+	close(before.next)
 }

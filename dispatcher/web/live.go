@@ -1,19 +1,17 @@
 package web
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
 	"net/url"
-	"path"
 	"sync/atomic"
 	"time"
 
-	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/internal/fair"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 const (
@@ -22,33 +20,6 @@ const (
 	liveMost  = 1000 // streams of one replica at once
 	liveEach  = 100  // of one operator token
 )
-
-// Tick reads what happened since the last one, on all replicas, and has the
-// open pages follow. It is to be called about once a second.
-func (w *Web) Tick(ctx context.Context) error {
-	events, all, err := w.news.read(ctx)
-	if err != nil {
-		w.hub.fail(err)
-		return fmt.Errorf("reading what happened: %w", err)
-	}
-	w.history.count(events)
-	if now := w.options.Now(); w.history.due(now) {
-		uses, err := w.options.Ledger.PoolUses(ctx)
-		if err != nil {
-			return fmt.Errorf("reading how full the pools are: %w", err)
-		}
-		tallies, err := w.options.Ledger.ReplicaTallies(ctx)
-		if err != nil {
-			return fmt.Errorf("reading what the replicas counted: %w", err)
-		}
-		if err := w.tallied.read(tallies, w.history); err != nil {
-			return err
-		}
-		w.history.add(now, uses)
-	}
-	w.hub.tick(ctx, events, all)
-	return nil
-}
 
 // message is one update of an open page: all of it, or the pieces that differ.
 type message struct {
@@ -83,48 +54,53 @@ func (s *sheet) since(before *sheet) message {
 	return m
 }
 
-// streams counts the open streams.
+// streams keeps the pages up to date that somebody has open.
 type streams struct {
+	site     *site
+	door     *door
+	hub      *hub
 	open     *fair.Shares
 	stopping atomic.Bool
 	stop     chan struct{}
 }
 
-// Stop ends the streams, so that a server that finishes what is in flight does
-// not wait for them.
-func (w *Web) Stop() {
-	if !w.streams.stopping.Swap(true) {
-		close(w.streams.stop)
+func newStreams(s *site, d *door, panicked rescue.Told) *streams {
+	return &streams{site: s, door: d, hub: newHub(s.read, panicked), open: fair.NewShares(liveMost, liveEach), stop: make(chan struct{})}
+}
+
+func (s *streams) end() {
+	if !s.stopping.Swap(true) {
+		close(s.stop)
 	}
 }
 
-// live streams updates of one page.
-func (w *Web) live(rw http.ResponseWriter, r *http.Request) {
-	who, err := w.visitor(r)
+// serve streams updates of one page.
+func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
+	who, err := s.door.visitor(r)
 	if err != nil {
-		w.refuseStream(rw, err)
+		refuseStream(rw, err)
 		return
 	}
 	address, err := url.Parse(r.URL.Query().Get("page"))
-	if err != nil || !w.isLive(address) {
+	if err != nil || !s.site.isLive(address) {
 		http.Error(rw, "page: no page of the dashboard", http.StatusBadRequest)
 		return
 	}
-	free, ok := w.streams.open.Take(fmt.Sprintf("%s#%d", who.Name, who.Token), who.May("admin"))
+	free, ok := s.open.Take(fmt.Sprintf("%s#%d", who.Name, who.Token), who.May("admin"))
 	if !ok {
 		http.Error(rw, "too many open pages, of this token or of all", http.StatusServiceUnavailable)
 		return
 	}
 	defer free()
 	key := viewKey{address: address.RequestURI(), role: who.Role}
-	leave := w.hub.join(r.Context(), key)
+	leave := s.hub.join(r.Context(), key)
 	defer leave()
 	rw.Header().Set("Content-Type", "text/event-stream")
 	rw.Header().Set("X-Accel-Buffering", "no") // proxies must not collect it
-	w.follow(r, key, r.URL.Query().Get("version"), newStream(rw))
+	s.follow(r, key, r.URL.Query().Get("version"), newStream(rw))
 }
 
-func (w *Web) refuseStream(rw http.ResponseWriter, err error) {
+func refuseStream(rw http.ResponseWriter, err error) {
 	if errors.Is(err, errSignedOut) {
 		http.Error(rw, "sign in first", http.StatusUnauthorized)
 		return
@@ -134,50 +110,50 @@ func (w *Web) refuseStream(rw http.ResponseWriter, err error) {
 
 // follow sends what changes until the client leaves, its session ends or this
 // process does.
-func (w *Web) follow(r *http.Request, key viewKey, version string, send func(message) error) {
+func (s *streams) follow(r *http.Request, key viewKey, version string, send func(message) error) {
 	var shown *sheet
 	sign := time.NewTicker(liveSign)
 	defer sign.Stop()
 	for first := true; ; first = false {
-		s := w.hub.state(key)
-		m := message{Now: w.options.Now().UnixMilli()}
-		if s.sheet != nil && s.sheet != shown {
-			if !first || s.sheet.version() != version {
-				m = s.sheet.since(shown)
-				m.Now = w.options.Now().UnixMilli()
+		at := s.hub.state(key)
+		var m message
+		if at.sheet != nil && at.sheet != shown {
+			if !first || at.sheet.version() != version {
+				m = at.sheet.since(shown)
 			}
-			m.Moment = s.sheet.moment
-			shown = s.sheet
+			m.Moment = at.sheet.moment
+			shown = at.sheet
 		}
-		if s.err != nil {
-			m.Error = plainError(s.err)
+		m.Now = s.site.now().UnixMilli()
+		if at.err != nil {
+			m.Error = plainError(at.err)
 		}
 		if send(m) != nil {
 			return
 		}
 		select {
-		case <-s.next:
+		case <-at.next:
 		case <-sign.C:
-			if !w.stillThere(r, key.role, send) {
+			if !s.stillThere(r, key.role, send) {
 				return
 			}
 		case <-r.Context().Done():
 			return
-		case <-w.streams.stop:
+		case <-s.stop:
 			return
 		}
 	}
 }
 
 // stillThere says whether the session goes on, with the same role.
-func (w *Web) stillThere(r *http.Request, role string, send func(message) error) bool {
+func (s *streams) stillThere(r *http.Request, role string, send func(message) error) bool {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil || cookie.Value == "" {
 		return false
 	}
-	who, err := w.sessions.still(r.Context(), cookie.Value)
+	who, err := s.door.sessions.still(r.Context(), cookie.Value)
 	if errors.Is(err, errSignedOut) || err == nil && who.Role != role {
-		_ = send(message{Now: w.options.Now().UnixMilli(), Gone: true}) // it ends either way
+		_ = send(message{Now: s.site.now().UnixMilli(), Gone: true}) // it ends either way
 		return false
 	}
 	return true
@@ -198,33 +174,4 @@ func newStream(rw http.ResponseWriter) func(message) error {
 		}
 		return connection.Flush()
 	}
-}
-
-// capture takes what a page renders for the hub.
-type capture struct {
-	sheet *sheet
-	err   error
-}
-
-type captureKey struct{}
-
-// isLive says whether the address is that of a page which follows what happens.
-func (w *Web) isLive(address *url.URL) bool {
-	if address.Scheme != "" || address.Host != "" || path.Clean(address.Path) != address.Path {
-		return false
-	}
-	_, pattern := w.livePages.Handler(&http.Request{Method: http.MethodGet, URL: address})
-	return pattern != ""
-}
-
-// render reads a page for all who have it open with that role.
-func (w *Web) render(ctx context.Context, key viewKey) (*sheet, error) {
-	taken := &capture{}
-	ctx = context.WithValue(ctx, captureKey{}, taken)
-	r, err := http.NewRequestWithContext(withVisitor(ctx, api.Operator{Name: "dashboard", Role: key.role}), http.MethodGet, key.address, nil)
-	if err != nil {
-		return nil, err
-	}
-	w.livePages.ServeHTTP(&recorded{header: http.Header{}}, r)
-	return taken.sheet, taken.err
 }

@@ -2,9 +2,6 @@ package web
 
 import (
 	"net/http"
-	"net/url"
-	"slices"
-	"strconv"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -16,8 +13,27 @@ const (
 	fewSlots     = 200
 )
 
-func (w *Web) routePools() {
-	w.livePage("/{$}", w.checked(w.poolsPage))
+// poolPages show all pools, and each with its slots.
+type poolPages struct {
+	*frame
+
+	api     client
+	system  System
+	history *history
+}
+
+func (p *poolPages) route(to *site) {
+	to.liveChecked("/{$}", p.system, p.list)
+	to.live("/pools/{id}", p.show)
+	to.page("/pools/{id}/edit", p.editing)
+	to.page("/pools/{id}/pause", p.pausing)
+	to.page("/pools/{id}/slots/{slot}/release", p.releasing)
+	to.page("/new-pool", p.creating)
+	to.act("/new-pool", "admin", p.create)
+	to.act("/pools/{id}/edit", "admin", p.edit)
+	to.act("/pools/{id}/pause", "admin", p.api.command("pools", "pause", "paused"))
+	to.act("/pools/{id}/resume", "admin", p.api.command("pools", "resume", "resumed"))
+	to.act("/pools/{id}/slots/{slot}/release", "admin", p.release)
 }
 
 // poolCard is a pool on the first page.
@@ -32,25 +48,17 @@ type poolCard struct {
 	Over   bool    // more is held than the capacity, after that was lowered
 }
 
-func (w *Web) poolsPage(r *http.Request, checks []dependency) (page, error) {
-	query := url.Values{"page_size": {strconv.Itoa(poolsShown)}}
-	token := r.URL.Query().Get("page")
-	if token != "" {
-		query.Set("page_token", token)
-	}
+func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
+	pager := pagerOf(r, nil)
 	var list operators.PoolList
-	if err := w.get(r, operators.Path("pools"), query, &list); err != nil {
+	if err := p.api.get(r, operators.Path("pools"), pager.query(poolsShown), &list); err != nil {
 		return page{}, err
 	}
-	next := ""
-	if list.NextPageToken != "" {
-		next = "/?" + url.Values{"page": {list.NextPageToken}}.Encode()
-	}
 	cards := make([]poolCard, len(list.Pools))
-	for i, p := range list.Pools {
-		cards[i] = w.card(p)
-		if len(list.Pools) <= fewPools && p.Capacity <= fewSlots {
-			if err := w.drawSlots(r, &cards[i]); err != nil {
+	for i, pool := range list.Pools {
+		cards[i] = p.card(pool)
+		if len(list.Pools) <= fewPools && pool.Capacity <= fewSlots {
+			if err := p.drawSlots(r, &cards[i]); err != nil {
 				return page{}, err
 			}
 		}
@@ -58,32 +66,30 @@ func (w *Web) poolsPage(r *http.Request, checks []dependency) (page, error) {
 	return page{
 		title: "Pools", section: "pools", template: "pools", watch: watch{always: true},
 		data: map[string]any{
-			"Cards": cards, "Few": len(cards) <= fewPools, "Next": next, "First": token == "", "Admin": w.may(r, "admin"), "Broken": broken(checks),
+			"Cards": cards, "Few": len(cards) <= fewPools, "Next": pager.next(list.NextPageToken), "First": pager.first(), "Admin": p.may(r, "admin"), "Broken": broken(checks),
 		},
 	}, nil
 }
 
 // drawSlots adds the slots to a card, and takes its counts from the same reading.
-func (w *Web) drawSlots(r *http.Request, c *poolCard) error {
+func (p *poolPages) drawSlots(r *http.Request, c *poolCard) error {
 	d := poolData{Pool: c.Pool, Looks: map[string]int{}}
 	var err error
-	if d.Slots, err = w.client.Pools.Slots(r.Context(), c.Name); err != nil {
+	if d.Slots, err = p.api.Pools.Slots(r.Context(), c.Name); err != nil {
 		return err
 	}
-	d.fill(w.options.Now())
+	d.fill(p.now())
 	c.Cells, c.Held, c.Waiting, c.Oldest, c.Many = d.Cells, d.Slots.Held, d.Slots.Waiting, d.Slots.Oldest, false
 	return nil
 }
 
-func (w *Web) card(p operators.PoolState) poolCard {
-	c := poolCard{PoolState: p, Chart: chartOf(w.history.of(p.Name), 300, 48), Lately: w.history.lately(p.Name), Many: p.Waiting >= waitingShown, Over: p.Held > p.Capacity}
-	if p.Capacity > 0 {
-		c.Share = min(100, 100*float64(p.Held)/float64(p.Capacity))
+func (p *poolPages) card(pool operators.PoolState) poolCard {
+	c := poolCard{
+		PoolState: pool, Chart: chartOf(p.history.of(pool.Name), 300, 48), Lately: p.history.lately(pool.Name),
+		Many: pool.Waiting >= waitingShown, Over: pool.Held > pool.Capacity,
+	}
+	if pool.Capacity > 0 {
+		c.Share = min(100, 100*float64(pool.Held)/float64(pool.Capacity))
 	}
 	return c
-}
-
-// broken are the dependencies that do not work.
-func broken(list []dependency) []dependency {
-	return slices.DeleteFunc(list, func(d dependency) bool { return d.State == "ok" })
 }

@@ -18,15 +18,15 @@ const movesRead = 1_000_000
 // until it succeeds, and once.
 func (w *Web) Recall(ctx context.Context) error {
 	// The pools first: so the log tells of each of them when it was made.
-	uses, err := w.options.Ledger.PoolUses(ctx)
+	uses, err := w.log.PoolUses(ctx)
 	if err != nil {
 		return fmt.Errorf("recalling the last hour: %w", err)
 	}
-	moves, err := w.options.Ledger.Moves(ctx, time.Hour, pointEvery, movesRead)
+	moves, err := w.log.Moves(ctx, time.Hour, pointEvery, movesRead)
 	if err != nil {
 		return fmt.Errorf("recalling the last hour: %w", err)
 	}
-	w.history.fill(w.options.Now(), moves, uses)
+	w.history.fill(w.now(), moves, uses)
 	return nil
 }
 

@@ -41,24 +41,20 @@ type replica struct {
 
 // replicas are those that gave a sign of life within the last hour, those that
 // serve first.
-func (w *Web) replicas(ctx context.Context) ([]replica, error) {
-	known, now, err := w.options.Ledger.Replicas(ctx)
+func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
+	known, now, err := s.ledger.Replicas(ctx)
 	if err != nil {
 		return nil, err
 	}
 	list := make([]replica, len(known))
 	for i, k := range known {
-		one := replica{Replica: k, Here: k.ID == w.options.System.ID, Gone: now.Sub(k.Seen) > goneAfter}
+		one := replica{Replica: k, Here: k.ID == s.system.ID, Gone: now.Sub(k.Seen) > goneAfter}
 		if err := json.Unmarshal(k.State, &one.Heartbeat); err != nil {
 			return nil, fmt.Errorf("replica %s: %w", k.ID, err)
 		}
 		every := time.Duration(one.ReapMS) * time.Millisecond
 		one.Late = !one.Gone && now.Sub(*cmp.Or(k.Reaped, &k.Started)) > 3*every+goneAfter
-		for _, name := range slices.Sorted(maps.Keys(one.Checks)) {
-			if one.Checks[name] != "ok" {
-				one.Bad = append(one.Bad, dependency{w.options.System.named(name), one.Checks[name]})
-			}
-		}
+		one.Bad = broken(s.system.listed(one.Checks))
 		list[i] = one
 	}
 	slices.SortStableFunc(list, func(a, b replica) int { return cmp.Compare(boolInt(a.Gone), boolInt(b.Gone)) })

@@ -5,12 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/base64"
 	"errors"
-	"net"
-	"net/http"
-	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
@@ -52,6 +47,18 @@ type sessions struct {
 type checkedSession struct {
 	who   api.Operator
 	until time.Time
+}
+
+func newSessions(o Options) *sessions {
+	return &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
+}
+
+func hashOf(token string) []byte {
+	if token == "" {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(token))
+	return sum[:]
 }
 
 // open signs in with an operator token and returns the secret of the session.
@@ -137,32 +144,4 @@ func (s *sessions) still(ctx context.Context, secret string) (api.Operator, erro
 func (s *sessions) close(ctx context.Context, secret string) error {
 	s.checked.Delete(sha256.Sum256([]byte(secret)))
 	return s.ledger.CloseSession(ctx, hashOf(secret))
-}
-
-// visitor is the operator that sends a request.
-func (w *Web) visitor(r *http.Request) (api.Operator, error) {
-	cookie, err := r.Cookie(cookieName)
-	if err != nil || cookie.Value == "" {
-		return api.Operator{}, errSignedOut
-	}
-	who, err := w.sessions.who(r.Context(), cookie.Value)
-	who.From = w.options.Gate.From(r)
-	return who, err
-}
-
-// onLoopback says that a browser asked for this machine, by a name that no site can have.
-func onLoopback(r *http.Request) bool {
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = strings.TrimSuffix(strings.TrimPrefix(r.Host, "["), "]")
-	}
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
-}
-
-// newKey is an Idempotency-Key for a form.
-func newKey() string {
-	b := make([]byte, 15)
-	_, _ = rand.Read(b) // never fails
-	return base64.RawURLEncoding.EncodeToString(b)
 }

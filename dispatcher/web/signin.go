@@ -3,13 +3,54 @@ package web
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/operators"
 )
+
+// door lets visitors in and out.
+type door struct {
+	*frame
+
+	sessions *sessions
+	dev      bool // a link signs in, once
+}
+
+// visitor is the operator that sends a request.
+func (d *door) visitor(r *http.Request) (api.Operator, error) {
+	cookie, err := r.Cookie(cookieName)
+	if err != nil || cookie.Value == "" {
+		return api.Operator{}, errSignedOut
+	}
+	who, err := d.sessions.who(r.Context(), cookie.Value)
+	who.From = d.gate.From(r)
+	return who, err
+}
+
+// guarding serves the pages to visitors that are signed in, and has others sign
+// in first.
+func (d *door) guarding(pages http.Handler) http.HandlerFunc {
+	return func(rw http.ResponseWriter, r *http.Request) {
+		who, err := d.visitor(r)
+		switch {
+		case errors.Is(err, errSignedOut) && r.Method == http.MethodGet:
+			http.Redirect(rw, r, d.url("/sign-in?next="+url.QueryEscape(r.URL.RequestURI())), http.StatusSeeOther)
+		case errors.Is(err, errSignedOut):
+			d.fail(rw, r, &operators.Problem{Status: http.StatusUnauthorized, Detail: "Nobody is signed in any more. Nothing was changed."})
+		case err != nil:
+			d.fail(rw, r, err)
+		default:
+			pages.ServeHTTP(rw, r.WithContext(withVisitor(r.Context(), who)))
+		}
+	}
+}
 
 // signInForm is the content of the sign-in page.
 type signInForm struct {
@@ -24,25 +65,25 @@ type signInForm struct {
 	Version string
 }
 
-func (w *Web) signInPage(rw http.ResponseWriter, r *http.Request) {
+func (d *door) signInPage(rw http.ResponseWriter, r *http.Request) {
 	form := signInForm{Next: ownPath(r.URL.Query().Get("next"))}
 	link := r.URL.Query().Get("link")
 	if link == "" || r.Method != http.MethodGet { // HEAD is of a preview
-		w.showSignIn(rw, r, http.StatusOK, form)
+		d.showSignIn(rw, r, http.StatusOK, form)
 		return
 	}
-	if _, err := w.visitor(r); err == nil { // used by this browser
-		http.Redirect(rw, r, w.url(form.Next), http.StatusSeeOther)
+	if _, err := d.visitor(r); err == nil { // used by this browser
+		http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
 		return
 	}
 	form.Link = true
-	w.enter(rw, r, form, w.sessions.follow, link)
+	d.enter(rw, r, form, d.sessions.follow, link)
 }
 
-func (w *Web) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
+func (d *door) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
 	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !onLoopback(r)
-	form.Dev = w.options.Link != ""
-	w.write(rw, r, status, "sign-in", form)
+	form.Dev = d.dev
+	d.write(rw, r, status, "sign-in", form)
 }
 
 // ownPath is a path of this site, or its first page.
@@ -55,58 +96,68 @@ func ownPath(path string) string {
 	return path
 }
 
-func (w *Web) signIn(rw http.ResponseWriter, r *http.Request) {
-	w.enter(rw, r, signInForm{Next: ownPath(r.PostFormValue("next"))}, w.sessions.open, strings.TrimSpace(r.PostFormValue("token")))
+func (d *door) signIn(rw http.ResponseWriter, r *http.Request) {
+	d.enter(rw, r, signInForm{Next: ownPath(r.PostFormValue("next"))}, d.sessions.open, strings.TrimSpace(r.PostFormValue("token")))
 }
 
 // enter gives the browser the session that open opens for a token or a link. Those that are
 // wrong are counted by address.
-func (w *Web) enter(
+func (d *door) enter(
 	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, with string) (secret string, err error), with string,
 ) {
-	from := w.options.Gate.From(r)
+	from := d.gate.From(r)
 	refusal := gate.Refusal{At: gate.SignIn, From: from, Detail: "sign-in"}
-	if w.options.Gate.Proxied(r) {
+	if d.gate.Proxied(r) {
 		refusal.Detail = "sign-in, through a proxy that is not trusted"
 	}
-	if form.Wait = w.options.Gate.Wait(from, ""); form.Wait > 0 {
+	if form.Wait = d.gate.Wait(from, ""); form.Wait > 0 {
 		refusal.Reason = gate.LockedOut
-		w.options.Gate.Refuse(r.Context(), refusal)
-		form.Proxy = w.options.Gate.Proxied(r)
-		w.showSignIn(rw, r, http.StatusTooManyRequests, form)
+		d.gate.Refuse(r.Context(), refusal)
+		form.Proxy = d.gate.Proxied(r)
+		d.showSignIn(rw, r, http.StatusTooManyRequests, form)
 		return
 	}
 	secret, err := open(r.Context(), with)
 	switch {
 	case errors.Is(err, errSignedOut):
 		refusal.Reason, refusal.Guess = gate.Unauthenticated, true
-		w.options.Gate.Refuse(r.Context(), refusal)
+		d.gate.Refuse(r.Context(), refusal)
 		form.Wrong = true
-		w.showSignIn(rw, r, http.StatusUnauthorized, form)
+		d.showSignIn(rw, r, http.StatusUnauthorized, form)
 		return
 	case err != nil:
-		w.options.Logger.ErrorContext(r.Context(), "sign-in failed", "err", err)
+		d.logger.ErrorContext(r.Context(), "sign-in failed", "err", err)
 		form.Failed = true
-		w.showSignIn(rw, r, http.StatusServiceUnavailable, form)
+		d.showSignIn(rw, r, http.StatusServiceUnavailable, form)
 		return
 	}
 	http.SetCookie(rw, sessionCookie(secret, int(sessionLife.Seconds())))
-	http.Redirect(rw, r, w.url(form.Next), http.StatusSeeOther)
+	http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
 }
 
-func (w *Web) signOut(rw http.ResponseWriter, r *http.Request) {
+func (d *door) signOut(rw http.ResponseWriter, r *http.Request) {
 	if cookie, err := r.Cookie(cookieName); err == nil {
-		if err := w.sessions.close(r.Context(), cookie.Value); err != nil {
-			w.fail(rw, r, err)
+		if err := d.sessions.close(r.Context(), cookie.Value); err != nil {
+			d.fail(rw, r, err)
 			return
 		}
 	}
 	http.SetCookie(rw, sessionCookie("", -1))
-	http.Redirect(rw, r, w.url("/sign-in"), http.StatusSeeOther)
+	http.Redirect(rw, r, d.url("/sign-in"), http.StatusSeeOther)
 }
 
 func sessionCookie(value string, age int) *http.Cookie {
 	return &http.Cookie{
 		Name: cookieName, Value: value, Path: "/", MaxAge: age, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	}
+}
+
+// onLoopback says that a browser asked for this machine, by a name that no site can have.
+func onLoopback(r *http.Request) bool {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = strings.TrimSuffix(strings.TrimPrefix(r.Host, "["), "]")
+	}
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
 }

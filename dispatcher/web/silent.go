@@ -11,13 +11,12 @@ import (
 )
 
 // silentPage shows which of the next silentLooked devices are silent.
-func (w *Web) silentPage(r *http.Request) (page, error) {
-	q := r.URL.Query()
-	filter, err := silentFilter(q)
+func (d *devicePages) silentPage(r *http.Request) (page, error) {
+	filter, err := silentFilter(r.URL.Query())
 	if err != nil {
 		return page{}, err
 	}
-	found, err := w.options.Ledger.Silent(r.Context(), filter, w.silence(), devicesShown+1)
+	found, err := d.ledger.Silent(r.Context(), filter, d.silence(), devicesShown+1)
 	if err != nil {
 		return page{}, err
 	}
@@ -30,27 +29,17 @@ func (w *Web) silentPage(r *http.Request) (page, error) {
 		found.Devices = found.Devices[:devicesShown]
 		last = found.Devices[devicesShown-1].ID
 	}
-	next := ""
-	if last != "" {
-		onwards := url.Values{"show": {"silent"}, "page": {last}}
-		for _, name := range []string{"prefix", "tag", "blocked"} {
-			if q.Get(name) != "" {
-				onwards.Set(name, q.Get(name))
-			}
-		}
-		next = "/devices?" + onwards.Encode()
-	}
 	list := make([]operators.Device, len(found.Devices))
-	for i, d := range found.Devices {
-		list[i] = operators.Device{ID: d.ID, Blocked: d.Blocked, Tags: d.Tags, Created: operators.Time{Time: d.CreatedAt}}
-		if d.LastSeen != nil {
-			list[i].LastSeen = &operators.Time{Time: *d.LastSeen}
+	for i, one := range found.Devices {
+		list[i] = operators.Device{ID: one.ID, Blocked: one.Blocked, Tags: one.Tags, Created: operators.Time{Time: one.CreatedAt}}
+		if one.LastSeen != nil {
+			list[i].LastSeen = &operators.Time{Time: *one.LastSeen}
 		}
 	}
-	return page{title: "Devices", section: "devices", template: "devices", data: map[string]any{
-		"Devices": list, "Next": next, "First": filter.After == "", "Show": "silent", "Looked": found.Looked, "More": more, "Silent": w.silence(),
-		"Prefix": q.Get("prefix"), "Tag": q.Get("tag"), "Blocked": q.Get("blocked"),
-	}}, nil
+	pager := pagerOf(r, filtersOf(r.URL.Query(), "show", "prefix", "tag", "blocked"))
+	return d.listed(list, pager.filters, map[string]any{
+		"Next": pager.next(last), "First": pager.first(), "Show": "silent", "Looked": found.Looked, "More": more,
+	}), nil
 }
 
 // silentFilter reads the filters as the API reads those of its list.

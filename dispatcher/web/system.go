@@ -5,6 +5,9 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
 )
 
 // System is the content of the system page about this replica.
@@ -17,45 +20,66 @@ type System struct {
 	Settings []Setting                                   // without secrets
 }
 
+// Pass is a background pass of this replica.
+type Pass struct {
+	Name     string
+	Every    time.Duration
+	LastGood *time.Time // when it last ended without an error; nil: not yet
+	Failed   bool       // the last run; the log says why
+}
+
 // Setting is one line of the configuration, for people.
 type Setting struct{ Key, Value, Help string }
-
-// named is the name of a check for people: dev has no Postgres.
-func (s System) named(check string) string {
-	if s.Mode == "dev" && check == "postgres" {
-		return "SQLite"
-	}
-	return check
-}
 
 // dependency is one check of readiness.
 type dependency struct{ Name, State string }
 
-func (w *Web) routeSystem() { w.livePage("/system", w.checked(w.systemPage)) }
-
-func (w *Web) systemPage(r *http.Request, checks []dependency) (page, error) {
-	s := w.options.System
-	data := map[string]any{"System": s, "Checks": checks, "Streams": w.streams.open.Taken(), "Passes": []Pass(nil)}
-	if s.Passes != nil {
-		data["Passes"] = s.Passes()
+// dependencies are asked now.
+func (s System) dependencies(ctx context.Context) []dependency {
+	if s.Checks == nil {
+		return nil
 	}
-	all, err := w.replicas(r.Context())
+	return s.listed(s.Checks(ctx))
+}
+
+// listed are checks by name, for people: dev has no Postgres.
+func (s System) listed(checks map[string]string) []dependency {
+	list := make([]dependency, 0, len(checks))
+	for _, check := range slices.Sorted(maps.Keys(checks)) {
+		name := check
+		if s.Mode == "dev" && check == "postgres" {
+			name = "SQLite"
+		}
+		list = append(list, dependency{name, checks[check]})
+	}
+	return list
+}
+
+// broken are the dependencies that do not work.
+func broken(list []dependency) []dependency {
+	return slices.DeleteFunc(list, func(d dependency) bool { return d.State == "ok" })
+}
+
+// systemPages show the replicas, and this one in detail.
+type systemPages struct {
+	system System
+	ledger interface {
+		Replicas(ctx context.Context) ([]store.Replica, time.Time, error)
+	}
+	streams func() int // that are open
+}
+
+func (s *systemPages) route(to *site) { to.liveChecked("/system", s.system, s.page) }
+
+func (s *systemPages) page(r *http.Request, checks []dependency) (page, error) {
+	data := map[string]any{"System": s.system, "Checks": checks, "Streams": s.streams(), "Passes": []Pass(nil)}
+	if s.system.Passes != nil {
+		data["Passes"] = s.system.Passes()
+	}
+	all, err := s.replicas(r.Context())
 	if err != nil {
 		return page{}, err
 	}
 	data["Replicas"], data["Versions"] = all, versions(all)
 	return page{title: "System", section: "system", template: "system", watch: watch{always: true}, data: data}, nil
-}
-
-// dependencies are asked now.
-func (w *Web) dependencies(ctx context.Context) []dependency {
-	if w.options.System.Checks == nil {
-		return nil
-	}
-	states := w.options.System.Checks(ctx)
-	list := make([]dependency, 0, len(states))
-	for _, name := range slices.Sorted(maps.Keys(states)) {
-		list = append(list, dependency{w.options.System.named(name), states[name]})
-	}
-	return list
 }

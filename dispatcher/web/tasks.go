@@ -1,6 +1,8 @@
 package web
 
 import (
+	"context"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,30 +17,32 @@ const (
 	heldCounted = 10_000 // slots held that are counted one by one: of a pool, all
 )
 
-func (w *Web) routeTasks() {
-	w.livePage("/tasks", w.inOneMoment(w.tasksPage))
-	w.livePage("/tasks/{id}", w.inOneMoment(w.taskPage))
-	w.page("/tasks/{id}/cancel", w.cancelTaskPage)
-	w.page("/cancel-tasks", w.bulkPage("cancel"))
-	w.page("/retry-tasks", w.bulkPage("retry"))
-	w.act("/tasks/{id}/cancel", "operator", w.taskAction("cancel", "cancelled"))
-	w.act("/tasks/{id}/retry", "operator", w.taskAction("retry", "retried"))
-	w.act("/cancel-tasks", "operator", w.bulkAction("cancel", "cancelled"))
-	w.act("/retry-tasks", "operator", w.bulkAction("retry", "retried"))
+// taskPages show tasks.
+type taskPages struct {
+	*frame
+
+	api    client
+	ledger interface {
+		TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
+	}
+	history *history
 }
 
-// taskFilters are the filters of the API that the page offers.
-func taskFilters() []string { return []string{"state", "pool", "batch", "device", "kind", "error"} }
+func (t *taskPages) route(to *site) {
+	to.live("/tasks", t.list)
+	to.live("/tasks/{id}", t.show)
+	to.page("/tasks/{id}/cancel", t.cancelling)
+	to.page("/cancel-tasks", t.counting("cancel", "Cancel tasks"))
+	to.page("/retry-tasks", t.counting("retry", "Try tasks again"))
+	to.act("/tasks/{id}/cancel", "operator", t.api.command("tasks", "cancel", "cancelled"))
+	to.act("/tasks/{id}/retry", "operator", t.api.command("tasks", "retry", "retried"))
+	to.act("/cancel-tasks", "operator", t.bulk("cancel", "cancelled"))
+	to.act("/retry-tasks", "operator", t.bulk("retry", "retried"))
+}
 
-// filtersOf takes the filters out of a query; none is empty.
-func filtersOf(query url.Values) url.Values {
-	f := url.Values{}
-	for _, name := range taskFilters() {
-		if v := query.Get(name); v != "" {
-			f.Set(name, v)
-		}
-	}
-	return f
+// taskFilters takes the filters of the API that the page offers.
+func taskFilters(query url.Values) url.Values {
+	return filtersOf(query, "state", "pool", "batch", "device", "kind", "error")
 }
 
 // pill is a state to look at, and how many tasks are in it.
@@ -50,35 +54,20 @@ type pill struct {
 	Current bool
 }
 
-func (w *Web) tasksPage(r *http.Request) (page, error) {
-	filters := filtersOf(r.URL.Query())
-	query := url.Values{"page_size": {strconv.Itoa(tasksShown)}}
-	for name := range filters {
-		query.Set(name, filters.Get(name))
-	}
-	token := r.URL.Query().Get("page")
-	if token != "" {
-		query.Set("page_token", token)
-	}
+func (t *taskPages) list(r *http.Request) (page, error) {
+	filters := taskFilters(r.URL.Query())
+	pager := pagerOf(r, filters)
 	var list operators.TaskList
-	if err := w.get(r, operators.Path("tasks"), query, &list); err != nil {
+	if err := t.api.get(r, operators.Path("tasks"), pager.query(tasksShown), &list); err != nil {
 		return page{}, err
 	}
-	counts, err := w.taskCounts(r, filters)
+	counts, err := t.count(r, filters)
 	if err != nil {
 		return page{}, err
 	}
-	next := ""
-	if list.NextPageToken != "" {
-		onwards := url.Values{"page": {list.NextPageToken}}
-		for name := range filters {
-			onwards.Set(name, filters.Get(name))
-		}
-		next = "/tasks?" + onwards.Encode()
-	}
 	return page{title: "Tasks", section: "tasks", template: "tasks", watch: tasksWatch(filters), data: map[string]any{
-		"Tasks": list.Tasks, "Next": next, "First": token == "", "Filters": filters, "Query": filters.Encode(), "Pills": pills(filters, counts),
-		"Operator": w.may(r, "operator"), "Filtered": len(filters) > 0,
+		"Tasks": list.Tasks, "Next": pager.next(list.NextPageToken), "First": pager.first(), "Filters": filters, "Query": filters.Encode(),
+		"Pills": pills(filters, counts), "Operator": t.may(r, "operator"), "Filtered": len(filters) > 0,
 	}}, nil
 }
 
@@ -102,8 +91,8 @@ type counts struct {
 	about bool // pending and dispatched are to within pointEvery
 }
 
-// taskCounts counts by state where counts are kept: of a batch, a pool or all.
-func (w *Web) taskCounts(r *http.Request, filters url.Values) (counts, error) {
+// count counts by state where counts are kept: of a batch, a pool or all.
+func (t *taskPages) count(r *http.Request, filters url.Values) (counts, error) {
 	if slices.ContainsFunc([]string{"device", "kind", "error"}, filters.Has) {
 		return counts{}, nil
 	}
@@ -112,10 +101,10 @@ func (w *Web) taskCounts(r *http.Request, filters url.Values) (counts, error) {
 			return counts{}, nil
 		}
 		var b operators.Batch
-		err := w.get(r, operators.Path("batches", filters.Get("batch")), nil, &b)
+		err := t.api.get(r, operators.Path("batches", filters.Get("batch")), nil, &b)
 		return counts{of: b.Counts}, err
 	}
-	found, err := w.options.Ledger.TaskCounts(r.Context(), filters.Get("pool"), heldCounted)
+	found, err := t.ledger.TaskCounts(r.Context(), filters.Get("pool"), heldCounted)
 	if err != nil {
 		return counts{}, err
 	}
@@ -124,7 +113,7 @@ func (w *Web) taskCounts(r *http.Request, filters url.Values) (counts, error) {
 		c.of[string(state)] = n
 	}
 	if found.More { // only of all pools together
-		more := max(0, int64(w.history.held())-heldCounted)
+		more := max(0, int64(t.history.held())-heldCounted)
 		c.of[string(store.Dispatched)] += more
 		c.of[string(store.Pending)] -= more
 	}
@@ -138,10 +127,7 @@ func pills(filters url.Values, counts counts) []pill {
 		total += n
 	}
 	for _, state := range append([]store.TaskState{""}, store.TaskStates()...) {
-		q := url.Values{}
-		for name := range filters {
-			q.Set(name, filters.Get(name))
-		}
+		q := maps.Clone(filters)
 		q.Del("state")
 		if state != "" {
 			q.Set("state", string(state))
@@ -160,37 +146,33 @@ func pills(filters url.Values, counts counts) []pill {
 	return list
 }
 
-// bulkPage shows how many tasks an action would touch, before it does.
-func (w *Web) bulkPage(action string) loader {
+// counting shows how many tasks an action would touch, before it does.
+func (t *taskPages) counting(action, title string) loader {
 	return func(r *http.Request) (page, error) {
-		filters := filtersOf(r.URL.Query())
+		filters := taskFilters(r.URL.Query())
 		var counted operators.Bulk
-		d := map[string]any{"Action": action, "Filters": filters, "Query": filters.Encode(), "Operator": w.may(r, "operator")}
-		if w.may(r, "operator") {
-			query := url.Values{"dry_run": {"true"}}
-			for name := range filters {
-				query.Set(name, filters.Get(name))
-			}
-			if err := w.client.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: query}, &counted); err != nil {
+		if t.may(r, "operator") {
+			query := maps.Clone(filters)
+			query.Set("dry_run", "true")
+			if err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: query}, &counted); err != nil {
 				return page{}, err
 			}
 		}
-		d["Tasks"] = counted.Tasks
-		title := map[string]string{"cancel": "Cancel tasks", "retry": "Try tasks again"}[action]
-		d["Title"] = title
-		return page{title: title, section: "tasks", template: "bulk", data: d}, nil
+		return page{title: title, section: "tasks", template: "bulk", data: map[string]any{
+			"Action": action, "Title": title, "Filters": filters, "Query": filters.Encode(), "Operator": t.may(r, "operator"), "Tasks": counted.Tasks,
+		}}, nil
 	}
 }
 
 // bulkRounds bounds one press of the button: each round changes up to 20,000.
 const bulkRounds = 50
 
-func (w *Web) bulkAction(action, said string) func(r *http.Request) (string, string, error) {
+func (t *taskPages) bulk(action, said string) change {
 	return func(r *http.Request) (string, string, error) {
-		filters := filtersOf(r.PostForm)
+		filters := taskFilters(r.PostForm)
 		for range bulkRounds {
 			var done operators.Bulk
-			err := w.client.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: filters}, &done)
+			err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: filters}, &done)
 			if err != nil {
 				return "", "", err
 			}
@@ -228,47 +210,32 @@ func pathOf(t operators.TaskDetail) []step {
 	return append(path, step{State: operators.Succeeded})
 }
 
-func (w *Web) taskPage(r *http.Request) (page, error) {
+func (t *taskPages) show(r *http.Request) (page, error) {
 	id := r.PathValue("id")
-	var t operators.TaskDetail
-	if err := w.get(r, operators.Path("tasks", id), nil, &t); err != nil {
+	var task operators.TaskDetail
+	if err := t.api.get(r, operators.Path("tasks", id), nil, &task); err != nil {
 		return page{}, err
 	}
 	var why operators.Why
-	if err := w.get(r, operators.Path("tasks", id, "why"), nil, &why); err != nil {
+	if err := t.api.get(r, operators.Path("tasks", id, "why"), nil, &why); err != nil {
 		return page{}, err
 	}
 	var events operators.EventList
-	if err := w.get(r, operators.Path("events"), url.Values{"task": {id}, "page_size": {"20"}}, &events); err != nil {
+	if err := t.api.get(r, operators.Path("events"), url.Values{"task": {id}, "page_size": {"20"}}, &events); err != nil {
 		return page{}, err
 	}
-	waits := t.Open()
-	return page{title: "Task " + id, section: "tasks", template: "task", watch: watch{task: t.ID, device: t.Device, pool: poolIf(waits, t.Pool)}, data: map[string]any{
-		"Task": t, "Why": why, "Path": pathOf(t), "Events": events.Events, "Operator": w.may(r, "operator"), "Admin": w.may(r, "admin"), "Waits": waits,
-		"Retriable": !waits && t.State != operators.Succeeded,
+	concern := watch{task: task.ID, device: task.Device}
+	if task.Open() {
+		concern.pool = task.Pool // the reasons why it waits change with its pool
+	}
+	return page{title: "Task " + id, section: "tasks", template: "task", watch: concern, data: map[string]any{
+		"Task": task, "Why": why, "Path": pathOf(task), "Events": events.Events, "Operator": t.may(r, "operator"), "Admin": t.may(r, "admin"),
+		"Waits": task.Open(), "Retriable": !task.Open() && task.State != operators.Succeeded,
 	}}, nil
 }
 
-func (w *Web) cancelTaskPage(r *http.Request) (page, error) {
-	var t operators.TaskDetail
-	err := w.get(r, operators.Path("tasks", r.PathValue("id")), nil, &t)
-	return page{title: "Cancel task", section: "tasks", template: "task-cancel", data: map[string]any{"Task": t, "Operator": w.may(r, "operator")}}, err
-}
-
-func (w *Web) taskAction(action, said string) func(r *http.Request) (string, string, error) {
-	return func(r *http.Request) (string, string, error) {
-		id := r.PathValue("id")
-		if _, err := strconv.ParseInt(id, 10, 64); err != nil {
-			return "", "", &operators.Problem{Status: http.StatusNotFound, Detail: "There is no such task."}
-		}
-		return "/tasks/" + id, said, w.post(r.Context(), operators.Path("tasks", id, action), nil)
-	}
-}
-
-// poolIf: the reasons why a task waits change with its pool.
-func poolIf(waits bool, pool string) string {
-	if waits {
-		return pool
-	}
-	return ""
+func (t *taskPages) cancelling(r *http.Request) (page, error) {
+	var task operators.TaskDetail
+	err := t.api.get(r, operators.Path("tasks", r.PathValue("id")), nil, &task)
+	return page{title: "Cancel task", section: "tasks", template: "task-cancel", data: map[string]any{"Task": task, "Operator": t.may(r, "operator")}}, err
 }

@@ -2,8 +2,8 @@ package web
 
 import (
 	"context"
-	"crypto/sha256"
 	"embed"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -11,9 +11,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
-	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/internal/rescue"
-	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -41,15 +39,25 @@ type API interface {
 	Inside(who api.Operator, w http.ResponseWriter, r *http.Request)
 }
 
-// Ledger is the data that pages read beside the API; *store.Store.
+// Ledger is the data that is read beside the API; *store.Store.
 type Ledger interface {
 	sessionStore
 	eventLog
-	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at store.Snapshot) error) error
+	hourLog
+	pageData
+}
+
+// hourLog tells how full the pools were in the last hour.
+type hourLog interface {
 	PoolUses(ctx context.Context) ([]store.PoolUse, error)
 	Moves(ctx context.Context, back, step time.Duration, most int64) (store.Moves, error)
-	Replicas(ctx context.Context) ([]store.Replica, time.Time, error)
 	ReplicaTallies(ctx context.Context) ([]store.Tallies, error)
+}
+
+// pageData is the data of pages that the API does not have.
+type pageData interface {
+	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at store.Snapshot) error) error
+	Replicas(ctx context.Context) ([]store.Replica, time.Time, error)
 	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
 	Silent(ctx context.Context, f store.DeviceFilter, since time.Duration, shown int) (store.Silence, error)
 	TopErrors(ctx context.Context, batch int64, sample, limit int) ([]store.ErrorCount, error)
@@ -57,18 +65,15 @@ type Ledger interface {
 
 // Web is the dashboard of one replica.
 type Web struct {
-	options  Options
-	client   *operators.Client // of the API
-	sessions *sessions
-	sheets   *sheets
+	log      hourLog
+	now      func() time.Time
+	news     *news
 	history  *history
 	tallied  tallied
-	news     *news
-	hub      *hub
-	streams  streams
-	pages    *http.ServeMux // behind the sign-in
-
-	livePages *http.ServeMux // those of pages that the hub may read
+	site     *site
+	door     *door
+	streams  *streams
+	panicked rescue.Told
 }
 
 // New builds the dashboard. It does nothing until Tick is called.
@@ -76,47 +81,46 @@ func New(o Options) *Web {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	w := &Web{options: o, client: newClient(o.API), history: newHistory(), pages: http.NewServeMux(), livePages: http.NewServeMux()}
-	w.sessions = &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
-	w.news = &news{log: o.Ledger}
-	w.sheets = newSheets(o)
-	w.streams.open = fair.NewShares(liveMost, liveEach)
-	w.streams.stop = make(chan struct{})
-	w.hub = newHub(w.render, o.Panicked)
-	w.routes()
-	return w
-}
-
-func hashOf(token string) []byte {
-	if token == "" {
-		return nil
+	frame := newFrame(o)
+	s := newSite(frame, o.Ledger)
+	d := &door{frame: frame, sessions: newSessions(o), dev: o.Link != ""}
+	w := &Web{
+		log: o.Ledger, now: o.Now, news: &news{log: o.Ledger}, history: newHistory(),
+		site: s, door: d, streams: newStreams(s, d, o.Panicked), panicked: o.Panicked,
 	}
-	sum := sha256.Sum256([]byte(token))
-	return sum[:]
+	to := newClient(o.API)
+	(&poolPages{frame, to, o.System, w.history}).route(s)
+	(&batchPages{frame, to, o.Ledger}).route(s)
+	(&batchForms{frame, to}).route(s)
+	(&taskPages{frame, to, o.Ledger, w.history}).route(s)
+	(&devicePages{frame, to, o.Ledger, o.Period}).route(s)
+	(&activityPages{frame, to, o.API}).route(s)
+	(&systemPages{o.System, o.Ledger, w.streams.open.Taken}).route(s)
+	return w
 }
 
 // Handler serves the dashboard, and passes other paths on.
 func (w *Web) Handler(others http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /assets/", w.hardened(http.HandlerFunc(w.asset)))
-	mux.Handle("GET /sign-in", w.hardened(http.HandlerFunc(w.signInPage)))
-	mux.Handle("POST /sign-in", w.hardened(http.HandlerFunc(w.signIn)))
-	mux.Handle("POST /sign-out", w.hardened(http.HandlerFunc(w.signOut)))
-	mux.Handle("GET /live", w.hardened(http.HandlerFunc(w.live)))
+	mux.Handle("GET /assets/", hardened(asset))
+	mux.Handle("GET /sign-in", hardened(w.door.signInPage))
+	mux.Handle("POST /sign-in", hardened(w.door.signIn))
+	mux.Handle("POST /sign-out", hardened(w.door.signOut))
+	mux.Handle("GET /live", hardened(w.streams.serve))
 	mux.Handle("/", others)
-	inside := w.hardened(http.HandlerFunc(w.inside))
+	inside := hardened(w.door.guarding(w.site.pages))
 	serve := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if !api.Canonical(r.URL.Path) { // the mux would redirect it; the API says what is wrong
 			others.ServeHTTP(rw, r)
 			return
 		}
-		if _, pattern := w.pages.Handler(r); pattern != "" {
+		if _, pattern := w.site.pages.Handler(r); pattern != "" {
 			inside.ServeHTTP(rw, r)
 			return
 		}
 		mux.ServeHTTP(rw, r)
 	})
-	return unprefixed(w.options.Prefix, api.Rescued(w.options.Panicked, serve))
+	return unprefixed(w.site.prefix, api.Rescued(w.panicked, serve))
 }
 
 // unprefixed removes the prefix of a proxy from a path: some proxies pass it on,
@@ -140,7 +144,7 @@ func unprefixed(prefix string, next http.Handler) http.Handler {
 
 // hardened sets what browsers are told about every page, and refuses what other
 // sites let them send.
-func (w *Web) hardened(next http.Handler) http.Handler {
+func hardened(next http.HandlerFunc) http.Handler {
 	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 	own := http.NewCrossOriginProtection().Handler(next)
@@ -159,9 +163,46 @@ func (w *Web) hardened(next http.Handler) http.Handler {
 // maxForm bounds a form: 20,000 device ids.
 const maxForm = 4 << 20
 
-func (w *Web) asset(rw http.ResponseWriter, r *http.Request) {
+func asset(rw http.ResponseWriter, r *http.Request) {
 	rw.Header().Set("Cache-Control", "no-cache")
 	http.ServeFileFS(rw, r, assets, strings.TrimPrefix(r.URL.Path, "/"))
 }
 
-func (w *Web) url(path string) string { return w.options.Prefix + path }
+// Tick reads what happened since the last one, on all replicas, and has the
+// open pages follow. It is to be called about once a second.
+func (w *Web) Tick(ctx context.Context) error {
+	events, all, err := w.news.read(ctx)
+	if err != nil {
+		w.streams.hub.fail(err)
+		return fmt.Errorf("reading what happened: %w", err)
+	}
+	w.history.count(events)
+	if now := w.now(); w.history.due(now) {
+		if err := w.addPoint(ctx, now); err != nil {
+			return err
+		}
+	}
+	w.streams.hub.tick(ctx, events, all)
+	return nil
+}
+
+// addPoint adds how full the pools are now to the history.
+func (w *Web) addPoint(ctx context.Context, now time.Time) error {
+	uses, err := w.log.PoolUses(ctx)
+	if err != nil {
+		return fmt.Errorf("reading how full the pools are: %w", err)
+	}
+	tallies, err := w.log.ReplicaTallies(ctx)
+	if err != nil {
+		return fmt.Errorf("reading what the replicas counted: %w", err)
+	}
+	if err := w.tallied.read(tallies, w.history); err != nil {
+		return err
+	}
+	w.history.add(now, uses)
+	return nil
+}
+
+// Stop ends the streams, so that a server that finishes what is in flight does
+// not wait for them.
+func (w *Web) Stop() { w.streams.end() }

@@ -1,0 +1,182 @@
+package web
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+type visitorKey struct{}
+
+func withVisitor(ctx context.Context, who api.Operator) context.Context {
+	return context.WithValue(ctx, visitorKey{}, who)
+}
+
+func visitorOf(ctx context.Context) api.Operator {
+	who, _ := ctx.Value(visitorKey{}).(api.Operator)
+	return who
+}
+
+// frame is the part of the answer that all pages share: the shell, refusals and
+// failures.
+type frame struct {
+	*sheets
+
+	prefix   string
+	mode     string
+	readOnly bool
+	gate     *gate.Gate
+	logger   *slog.Logger
+	now      func() time.Time
+}
+
+func newFrame(o Options) *frame {
+	return &frame{sheets: newSheets(o), prefix: o.Prefix, mode: o.System.Mode, readOnly: o.ReadOnly, gate: o.Gate, logger: o.Logger, now: o.Now}
+}
+
+func (f *frame) url(path string) string { return f.prefix + path }
+
+// may says whether the page may offer actions that need a role.
+func (f *frame) may(r *http.Request, role string) bool {
+	return !f.readOnly && visitorOf(r.Context()).May(role)
+}
+
+// forbidden is the answer to a visitor without the role, of which the gate is told.
+func (f *frame) forbidden(r *http.Request, role string) *operators.Problem {
+	who := visitorOf(r.Context())
+	if !who.May(role) {
+		f.gate.Refuse(r.Context(), gate.Refusal{
+			At: gate.API, Reason: gate.Forbidden, Principal: who.Name, From: who.From, Detail: r.Method + " " + r.URL.Path,
+		})
+	}
+	detail := "Your token may not do that: it needs the role " + role + ". Nothing was changed."
+	if f.readOnly {
+		detail = "This dashboard is read-only. Nothing was changed."
+	}
+	return &operators.Problem{Status: http.StatusForbidden, Detail: detail}
+}
+
+// shell is the frame around every page.
+type shell struct {
+	Title, Section string
+	Main           template.HTML
+	Version        string
+	Live           string // the page's own address, for its stream; empty: it does not change
+	Moment         string // of the ledger, that the page shows; empty: it shows no numbers
+	Who            api.Operator
+	ReadOnly       bool
+	Mode           string
+	Done           string
+	Now            int64
+	Nav            []navigation
+}
+
+type navigation struct{ Section, Name, Path string }
+
+func sections() []navigation {
+	return []navigation{
+		{"pools", "Pools", "/"},
+		{"batches", "Batches", "/batches"},
+		{"tasks", "Tasks", "/tasks"},
+		{"devices", "Devices", "/devices"},
+		{"activity", "Activity", "/activity"},
+		{"system", "System", "/system"},
+	}
+}
+
+// said are the only messages that an address can make a page show.
+func said() map[string]string {
+	return map[string]string{
+		"pool-changed": "The pool was changed.", "paused": "Paused. Running tasks go on; nothing new is granted.", "resumed": "Resumed.",
+		"release-asked": "The holder is told to stop with its next report. The slot is free once it answers, or when its lease ends.",
+		"released":      "The slot is free. Its device may go on until its lease would have ended.",
+		"created":       "The batch was created.", "cancelled": "Cancelled. Devices that run a task are told to stop with their next report.",
+		"retried": "Tried again: the tasks are pending.", "blocked": "The device is blocked.", "unblocked": "The device is unblocked.",
+	}
+}
+
+// answer renders a page, and sends it or the failure.
+func (f *frame) answer(rw http.ResponseWriter, r *http.Request, status int, p page, err error) {
+	var made *sheet
+	if err == nil {
+		made, err = f.render(p)
+	}
+	if err != nil {
+		f.fail(rw, r, err)
+		return
+	}
+	f.send(rw, r, status, p.section, made)
+}
+
+func (f *frame) send(rw http.ResponseWriter, r *http.Request, status int, section string, s *sheet) {
+	live := *r.URL
+	query := live.Query()
+	query.Del("done")
+	live.RawQuery = query.Encode()
+	out := shell{
+		Title: s.title, Section: section, Main: s.main, Moment: s.moment, Version: s.version(), Who: visitorOf(r.Context()), Mode: f.mode,
+		ReadOnly: f.readOnly, Done: said()[r.URL.Query().Get("done")],
+		Now: f.now().UnixMilli(), Nav: sections(),
+	}
+	if status == http.StatusOK && s.watch != (watch{}) {
+		out.Live = live.RequestURI()
+	}
+	f.write(rw, r, status, "shell", out)
+}
+
+func (f *frame) write(rw http.ResponseWriter, r *http.Request, status int, name string, data any) {
+	var text bytes.Buffer
+	if err := f.set.ExecuteTemplate(&text, name, data); err != nil {
+		f.logger.ErrorContext(r.Context(), "page not rendered", "template", name, "err", err)
+		http.Error(rw, "something went wrong here; it was logged", http.StatusInternalServerError)
+		return
+	}
+	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
+	rw.WriteHeader(status)
+	_, _ = rw.Write(text.Bytes())
+}
+
+// fail shows a refusal or a failure.
+func (f *frame) fail(rw http.ResponseWriter, r *http.Request, err error) {
+	status := statusOf(err)
+	if _, ok := errors.AsType[*operators.Problem](err); !ok {
+		f.logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
+	}
+	made, renderErr := f.render(page{title: http.StatusText(status), template: "problem", data: map[string]any{
+		"Status": status, "Title": http.StatusText(status), "Detail": plainError(err), "Post": r.Method == http.MethodPost,
+	}})
+	if renderErr != nil {
+		http.Error(rw, http.StatusText(status), status)
+		return
+	}
+	f.send(rw, r, status, "", made)
+}
+
+func statusOf(err error) int {
+	if p, ok := errors.AsType[*operators.Problem](err); ok {
+		return p.Status
+	}
+	return http.StatusServiceUnavailable
+}
+
+// plainError is an error for people: problems as they are, nothing of what is
+// within.
+func plainError(err error) string {
+	if p, ok := errors.AsType[*operators.Problem](err); ok {
+		return cmp.Or(p.Detail, p.Title, http.StatusText(p.Status))
+	}
+	return "The ledger cannot be reached just now."
+}
+
+func badForm(detail string) error {
+	return &operators.Problem{Status: http.StatusUnprocessableEntity, Detail: detail}
+}

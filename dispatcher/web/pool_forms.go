@@ -1,0 +1,103 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+func (p *poolPages) editing(r *http.Request) (page, error) {
+	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
+	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
+		"Pool": pool, "Lease": (time.Duration(pool.LeaseMS) * time.Millisecond).String(), "Admin": p.may(r, "admin"),
+	}}, err
+}
+
+func (p *poolPages) edit(r *http.Request) (next, said string, err error) {
+	capacity, lease, err := poolForm(r)
+	if err != nil {
+		return "", "", err
+	}
+	name := r.PathValue("id")
+	_, err = p.api.Pools.Change(r.Context(), name, operators.PoolPatch{Capacity: operators.Set(capacity), LeaseMS: operators.Set(lease.Milliseconds())})
+	return poolPath(name), "pool-changed", err
+}
+
+func poolForm(r *http.Request) (capacity int, lease time.Duration, err error) {
+	if capacity, err = strconv.Atoi(strings.TrimSpace(r.PostFormValue("capacity"))); err != nil {
+		return 0, 0, badForm("Capacity: a whole number, 0 to 10000.")
+	}
+	if lease, err = time.ParseDuration(strings.TrimSpace(r.PostFormValue("lease"))); err != nil {
+		return 0, 0, badForm("Lease: a duration such as 300s or 5m.")
+	}
+	return capacity, lease, nil
+}
+
+func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
+
+func (p *poolPages) creating(r *http.Request) (page, error) {
+	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.may(r, "admin")}}, nil
+}
+
+func (p *poolPages) create(r *http.Request) (next, said string, err error) {
+	capacity, lease, err := poolForm(r)
+	if err != nil {
+		return "", "", err
+	}
+	name := strings.TrimSpace(r.PostFormValue("name"))
+	if name == "" {
+		return "", "", badForm("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
+	}
+	if _, err = p.api.Pools.Get(r.Context(), name); err == nil {
+		return "", "", &operators.Problem{Status: http.StatusConflict, Detail: "There is a pool of that name already: change that one."}
+	}
+	if !operators.Refused(err, http.StatusNotFound) {
+		return "", "", err
+	}
+	_, err = p.api.Pools.Put(r.Context(), name, operators.PoolSettings{Capacity: capacity, LeaseMS: new(lease.Milliseconds())})
+	return poolPath(name), "pool-changed", err
+}
+
+func (p *poolPages) pausing(r *http.Request) (page, error) {
+	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
+	return page{title: "Pause " + pool.Name, section: "pools", template: "pool-pause", data: map[string]any{"Pool": pool, "Admin": p.may(r, "admin")}}, err
+}
+
+// releasing shows the effects of a forced release.
+func (p *poolPages) releasing(r *http.Request) (page, error) {
+	name := r.PathValue("id")
+	slots, err := p.api.Pools.Slots(r.Context(), name)
+	if err != nil {
+		return page{}, err
+	}
+	for _, s := range slots.Slots {
+		held := s.State == "held" && strconv.Itoa(s.Slot) == r.PathValue("slot")
+		if wanted := r.URL.Query().Get("token"); held && (wanted == "" || wanted == strconv.FormatInt(s.Token, 10)) {
+			return page{title: fmt.Sprintf("Release slot %d of %s", s.Slot, name), section: "pools", template: "release", data: map[string]any{
+				"Pool": name, "Slot": s, "Admin": p.may(r, "admin"),
+			}}, nil
+		}
+	}
+	return page{}, &operators.Problem{Status: http.StatusNotFound, Detail: "That grant is over: its slot was freed meanwhile. There is nothing to release."}
+}
+
+func (p *poolPages) release(r *http.Request) (next, said string, err error) {
+	name := r.PathValue("id")
+	token, err := strconv.ParseInt(r.PostFormValue("token"), 10, 64)
+	if err != nil {
+		return "", "", badForm("The form does not say which grant is meant.")
+	}
+	now := r.PostFormValue("now") == "true"
+	body := operators.Release{Reason: r.PostFormValue("reason"), Now: now, Token: token}
+	path := operators.Path("pools", name, "slots", r.PathValue("slot"), "release")
+	said = "release-asked"
+	if now {
+		said = "released"
+	}
+	return poolPath(name), said, p.api.post(r.Context(), path, body)
+}
