@@ -27,7 +27,7 @@ func (d *device) receive(ctx context.Context, a arrival) {
 		d.push(ctx, a.reply)
 		return
 	case a.verdict == answered && !known:
-		d.count.dropped.Add(grants(a.reply)) // of another boot
+		d.fleet.count.add(&d.fleet.count.Dropped, grants(a.reply)) // of another boot
 		d.settle(a.reply.Acks)
 		return
 	}
@@ -38,7 +38,7 @@ func (d *device) receive(ctx context.Context, a arrival) {
 	case refused:
 		d.refused(s)
 	case forbidden:
-		d.count.refused.Add(1)
+		d.fleet.count.add(&d.fleet.count.Refused, 1)
 		d.after(d.backoff(d.forbids, d.manners.forbidden, forbiddenMax))
 		d.forbids++
 	case failed:
@@ -51,9 +51,9 @@ func (d *device) receive(ctx context.Context, a arrival) {
 func (d *device) judgeGarbage(a arrival) {
 	switch {
 	case a.verdict == refused || a.verdict == forbidden:
-		d.count.garbageRefused.Add(1)
+		d.fleet.count.add(&d.fleet.count.GarbageRefused, 1)
 	case a.verdict == answered || a.status == http.StatusInternalServerError:
-		d.count.garbageAccepted.Add(1)
+		d.fleet.count.add(&d.fleet.count.GarbageAccepted, 1)
 	}
 }
 
@@ -71,16 +71,16 @@ func (d *device) push(ctx context.Context, r reply) {
 		d.report(ctx)
 		return
 	}
-	d.count.dropped.Add(grants(r))
-	d.count.violation(d.id, "reply without re")
+	d.fleet.count.add(&d.fleet.count.Dropped, grants(r))
+	d.fleet.count.violation(d.id, "reply without re")
 }
 
 // answer acts on the reply to a report of this boot.
 func (d *device) answer(ctx context.Context, s sent, a arrival) {
 	r := a.reply
-	d.count.replied(r.Reason)
+	d.fleet.count.replied(r.Reason)
 	for _, v := range r.violations(s.report) {
-		d.count.violation(d.id, v)
+		d.fleet.count.violation(d.id, v)
 	}
 	if s.again != nil {
 		d.post(ctx, parcel{id: r.Re, body: s.again})
@@ -104,7 +104,7 @@ func (d *device) meet() {
 	d.introduced = true
 	if !d.met {
 		d.met = true
-		d.count.introduced.Add(1)
+		d.fleet.count.add(&d.fleet.count.Introduced, 1)
 	}
 }
 
@@ -141,8 +141,8 @@ func (d *device) settle(acks []ack) (settled int) {
 			continue // a copy of an acknowledgement
 		}
 		d.journal.settle(k)
-		d.ledger.settle(k, a.Outcome, !e.stripped)
-		d.count.outcome(a.Outcome)
+		d.fleet.ledger.settle(k, a.Outcome, !e.stripped)
+		d.fleet.count.outcome(a.Outcome)
 		settled++
 	}
 	return settled
@@ -151,7 +151,7 @@ func (d *device) settle(acks []ack) (settled int) {
 func (d *device) renew(s sent, r reply) {
 	for _, n := range r.Renewed {
 		if d.runs(n.Task, n.Token) && d.job.lease.extend(s.at, leaseEnd(s, n.LeaseMS, r.HeldMS)) {
-			d.count.renewals.Add(1)
+			d.fleet.count.add(&d.fleet.count.Renewals, 1)
 		}
 	}
 }
@@ -160,7 +160,7 @@ func (d *device) renew(s sent, r reply) {
 func (d *device) cancel(notices []cancelled) {
 	for _, n := range notices {
 		if d.runs(n.Task, n.Token) {
-			d.count.cancels.Add(1)
+			d.fleet.count.add(&d.fleet.count.Cancels, 1)
 			d.job.stop(errCancelled)
 		}
 	}
@@ -180,20 +180,20 @@ func leaseEnd(s sent, leaseMS, heldMS int64) time.Time {
 // that is never accepted would be sent without a pause.
 func (d *device) take(ctx context.Context, s sent, r reply) (resend bool) {
 	until, k := leaseEnd(s, r.Task.LeaseMS, r.HeldMS), key{r.Task.ID, r.Task.Token}
-	if d.ledger.recordedBefore(k, s.at) {
-		d.count.violation(d.id, "a grant came again after its result was acknowledged as recorded")
+	if d.fleet.ledger.recordedBefore(k, s.at) {
+		d.fleet.count.violation(d.id, "a grant came again after its result was acknowledged as recorded")
 	}
 	switch {
 	case d.runs(r.Task.ID, r.Task.Token):
-		d.count.redeliveries.Add(1)
+		d.fleet.count.add(&d.fleet.count.Redeliveries, 1)
 		d.job.lease.extend(s.at, until)
 	case d.journal.find(k) != nil:
-		d.count.redeliveries.Add(1)
+		d.fleet.count.add(&d.fleet.count.Redeliveries, 1)
 		first := d.told != k
 		d.told = k
 		return first
 	case d.job != nil || time.Until(until) < minUse || r.Task.Token <= d.top:
-		d.count.dropped.Add(1)
+		d.fleet.count.add(&d.fleet.count.Dropped, 1)
 	default:
 		d.begin(ctx, s, r.Task, until)
 	}
@@ -202,38 +202,30 @@ func (d *device) take(ctx context.Context, s sent, r reply) (resend bool) {
 
 // begin draws how the task will go, and starts it.
 func (d *device) begin(ctx context.Context, s sent, g *grant, until time.Time) {
-	j := &job{visit: visit{task: g.ID, token: g.Token, slot: g.Slot, device: d.id}, leases: d.leases}
+	j := &job{visit: visit{task: g.ID, token: g.Token, slot: g.Slot, device: d.id}, leases: d.fleet.leases}
 	j.work = d.workFor(g)
 	switch {
-	case d.dice.chance(d.faults.Silent):
+	case d.dice.chance(d.fleet.config.Silent):
 		d.fallSilent(j)
-	case d.dice.chance(d.faults.Gone):
+	case d.dice.chance(d.fleet.config.Gone):
 		j.gone = true
 		d.fallSilent(j)
-	case d.dice.chance(d.faults.Reboot):
+	case d.dice.chance(d.fleet.config.Reboot):
 		j.rebootAt = max(d.dice.between(j.work/10, j.work), 1)
 	}
 	d.job, d.top = j, g.Token
-	if d.ledger.ended(key{g.ID, g.Token}) {
-		d.count.violation(d.id, "a device started what it had ended")
+	if d.fleet.ledger.ended(key{g.ID, g.Token}) {
+		d.fleet.count.violation(d.id, "a device started what it had ended")
 	}
-	d.ledger.began(Start{Task: g.ID, Token: g.Token, Woken: s.woken, Asked: s.at, Granted: time.Now(), Gone: j.gone})
-	d.count.grants.Add(1)
-	d.count.working.Add(1)
-	j.start(ctx, s.at, until, d.systemOf(g.Pool))
-}
-
-// systemOf is the address of the external system that the tasks of a pool use; empty: none.
-func (d *device) systemOf(pool string) string {
-	if d.pool != "" && d.pool != pool {
-		return ""
-	}
-	return d.external
+	d.fleet.ledger.began(Start{Task: g.ID, Token: g.Token, Woken: s.woken, Asked: s.at, Granted: time.Now(), Gone: j.gone})
+	d.fleet.count.add(&d.fleet.count.Grants, 1)
+	d.fleet.count.add(&d.fleet.count.Working, 1)
+	j.start(ctx, s.at, until, d.fleet.systemOf(g.Pool))
 }
 
 func (d *device) fallSilent(j *job) {
 	j.silent, d.quiet = true, true
-	d.count.silent.Add(1)
+	d.fleet.count.add(&d.fleet.count.Silent, 1)
 }
 
 func (d *device) workFor(g *grant) time.Duration {
@@ -241,7 +233,7 @@ func (d *device) workFor(g *grant) time.Duration {
 	if !asked {
 		work = d.dice.around(d.manners.work)
 	}
-	if d.dice.chance(d.faults.Slow) {
+	if d.dice.chance(d.fleet.config.Slow) {
 		l := time.Duration(g.LeaseMS) * time.Millisecond
 		work = max(work, d.dice.between(l*6/10, l*15/10))
 	}
@@ -250,17 +242,17 @@ func (d *device) workFor(g *grant) time.Duration {
 
 // refused: the same bytes never go out again.
 func (d *device) refused(s sent) {
-	d.count.refused.Add(1)
+	d.fleet.count.add(&d.fleet.count.Refused, 1)
 	if e := d.journal.refuse(s.report.Results); e != nil {
-		d.count.discarded.Add(1)
-		d.ledger.settle(e.key, "discarded", false)
+		d.fleet.count.add(&d.fleet.count.Discarded, 1)
+		d.fleet.ledger.settle(e.key, "discarded", false)
 	}
 	d.pause(0)
 }
 
 // failed keeps what there is to say. A running task goes on.
 func (d *device) failed(wait time.Duration) {
-	d.count.errors.Add(1)
+	d.fleet.count.add(&d.fleet.count.Errors, 1)
 	d.pause(wait)
 }
 

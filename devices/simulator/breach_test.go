@@ -58,8 +58,8 @@ func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
 // if its device read the answer after its first end.
 func TestARenewalReadLateStillCounts(t *testing.T) {
 	t.Parallel()
-	e, l := newTestExternal(t, 1), newLeases()
-	e.follow(l)
+	l := newLeases()
+	e := newTestExternal(t, 1, l, nil)
 	now := time.Now()
 	late := newLease(now.Add(-time.Minute), now.Add(-time.Second), func() {})
 	late.timer = time.AfterFunc(time.Hour, func() {}) // the machine stands still

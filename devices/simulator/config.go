@@ -12,6 +12,10 @@ const (
 	DefaultCapacity = 60
 	DefaultDevices  = 200
 	DefaultTimeout  = 30 * time.Minute
+	DefaultWork     = 20 * time.Second
+	DefaultPeriod   = 30 * time.Second
+	DefaultResend   = 10 * time.Second
+	DefaultPrefix   = "sim-"
 	// tasksPerDevice is how many tasks a device gets when Tasks is not given.
 	tasksPerDevice = 5
 )
@@ -26,8 +30,8 @@ type Config struct {
 	Credentials   Credentials // default "fleet"
 
 	Devices      int
-	DevicePrefix string
-	Pool         string        // created unless it exists
+	DevicePrefix string        // of device ids; a number follows
+	Pool         string        // created unless it exists; tasks of others do not use the external system
 	Capacity     int           // of the pool when it is created
 	Lease        time.Duration // of the pool when it is created; 0 = the server's default
 	Margin       time.Duration // the dispatcher keeps a slot so long after the lease that it told; 0: not known
@@ -35,9 +39,9 @@ type Config struct {
 	Via          Via
 	Work         time.Duration // mean work of a task, drawn within 50 %
 	Long         float64       // share of tasks that take 0.9 of the lease instead
-	Period       time.Duration
-	Resend       time.Duration // see Options
-	Retry        time.Duration // see Options
+	Period       time.Duration // between reports when the server names no time
+	Resend       time.Duration // without a reply, a device reports again after 1-3 times this
+	Retry        time.Duration // first wait after a failure, doubling; default 1 s
 	Faults
 	Seed uint64
 	// Introduce lets every device report once, at random within a period,
@@ -63,6 +67,9 @@ func (c Config) withDefaults() Config {
 	c.Via = orDefault(c.Via, ViaHTTP)
 	c.Credentials = orDefault(c.Credentials, CredentialsFleet)
 	c.Work = orDefault(c.Work, DefaultWork)
+	c.Period = orDefault(c.Period, DefaultPeriod)
+	c.Resend = orDefault(c.Resend, DefaultResend)
+	c.Retry = orDefault(c.Retry, time.Second)
 	c.Timeout = orDefault(c.Timeout, DefaultTimeout)
 	if c.Tasks == 0 {
 		c.Tasks = c.Devices
@@ -74,34 +81,25 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	var errs []error
-	if c.Capacity < 0 || c.Tasks < 0 || c.Lease < 0 || c.Timeout < 0 || c.NotBefore < 0 {
-		errs = append(errs, errors.New("capacity, tasks, lease, timeout and not before must not be negative"))
+	errs := []error{c.Faults.validate(), c.Via.Check()}
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
 	}
-	if c.Gone > 0 && (c.Tasks > c.Devices || c.Endless || c.Until != nil) {
-		errs = append(errs, errors.New("gone: a device that is gone ends no further task; at most one task a device"))
-	}
-	if !(c.Long >= 0 && c.Long <= 1) {
-		errs = append(errs, fmt.Errorf("long: share %v is not within 0..1", c.Long))
-	}
-	if c.Credentials != CredentialsFleet && c.Credentials != CredentialsOwn {
-		errs = append(errs, fmt.Errorf("credentials: %q, want fleet or own", c.Credentials))
-	}
+	check(c.Devices >= 1, "devices: %d, want at least 1", c.Devices)
+	check(min(c.Capacity, c.Tasks) >= 0, "capacity and tasks must not be negative")
+	check(min(c.Lease, c.Timeout, c.NotBefore, c.Work, c.Period, c.Resend, c.Retry) >= 0,
+		"lease, timeout, not before, work, period, resend and retry must not be negative")
+	check(c.Gone == 0 || c.Tasks <= c.Devices && !c.Endless && c.Until == nil,
+		"gone: a device that is gone ends no further task; at most one task a device")
+	check(c.Long >= 0 && c.Long <= 1, "long: share %v is not within 0..1", c.Long)
+	check(c.Credentials == CredentialsFleet || c.Credentials == CredentialsOwn, "credentials: %q, want fleet or own", c.Credentials)
 	if err := checkURLs(c.URL, "http", "https"); err != nil {
 		errs = append(errs, fmt.Errorf("dispatcher: %w", err))
 	}
+	if _, mqtt := c.Via.uses(); mqtt {
+		errs = append(errs, checkURL(c.MQTTURL, "mqtt", "tcp", "mqtts", "ssl"))
+	}
 	return errors.Join(errs...)
-}
-
-func (c Config) fleet(external string, tokens []string) Options {
-	o := Options{
-		URL: c.URL, MQTTURL: c.MQTTURL, Token: c.FleetToken, Tokens: tokens,
-		Devices: c.Devices, Prefix: c.DevicePrefix, Via: c.Via, External: external, Pool: c.Pool,
-		Work: c.Work, Period: c.Period, Resend: c.Resend, Retry: c.Retry,
-		Faults: c.Faults, Seed: c.Seed,
-	}
-	if c.Introduce {
-		o.Spread = orDefault(c.Period, DefaultPeriod)
-	}
-	return o
 }

@@ -34,24 +34,22 @@ const (
 
 // device is one simulated device. All its state belongs to the goroutine of run.
 type device struct {
-	id       string
-	link     link
-	external string
-	pool     string // whose tasks use the external system; empty: every pool's
-	manners  manners
-	faults   Faults
-	dice     dice
-	count    *counters
-	ledger   *ledger
-	leases   *leases
+	fleet   *Fleet
+	id      string
+	link    link
+	manners manners
+	dice    dice
 
 	inbox   chan arrival
 	timer   *time.Timer // next report
 	journal journal
 	started time.Time // phase of its periods
 	met     bool      // has had an answer
+	memory
+}
 
-	// State that a reboot loses.
+// memory is the state that a reboot loses.
+type memory struct {
 	boot       string
 	woken      time.Time // when a push told it to report; zero: none did
 	sequence   int
@@ -100,7 +98,7 @@ func (d *device) run(ctx context.Context, start time.Duration) {
 		case a := <-d.inbox:
 			d.receive(ctx, a)
 		case e := <-d.working():
-			d.count.left(e.late)
+			d.fleet.count.left(e.late)
 			d.ended(ctx, e.cause)
 		}
 	}
@@ -117,7 +115,7 @@ func (d *device) working() <-chan ending {
 func (d *device) shutdown() {
 	if d.job != nil {
 		<-d.job.done // its context ended with the device's
-		d.count.working.Add(-1)
+		d.fleet.count.add(&d.fleet.count.Working, -1)
 		d.job = nil
 	}
 }
@@ -125,9 +123,7 @@ func (d *device) shutdown() {
 // reboot forgets all but the journal. Report ids stay unique: they hold the
 // time of the boot.
 func (d *device) reboot() {
-	d.boot = strconv.FormatInt(time.Now().UnixNano(), 36)
-	d.sequence, d.sent, d.introduced = 0, map[string]sent{}, false
-	d.quiet, d.failures, d.forbids, d.top, d.told = false, 0, 0, d.journal.top(), key{}
+	d.memory = memory{boot: strconv.FormatInt(time.Now().UnixNano(), 36), sent: map[string]sent{}, top: d.journal.top()}
 }
 
 // wake is called when the time of the next report has come.
@@ -144,8 +140,8 @@ func (d *device) wake(ctx context.Context) {
 // report sends what the device has to say, and expects an answer within the
 // re-send time.
 func (d *device) report(ctx context.Context) {
-	if d.dice.chance(d.faults.Garbage) {
-		d.count.garbageSent.Add(1)
+	if d.dice.chance(d.fleet.config.Garbage) {
+		d.fleet.count.add(&d.fleet.count.GarbageSent, 1)
 		d.post(ctx, parcel{body: d.dice.garbage()})
 	}
 	d.sequence++
@@ -156,18 +152,18 @@ func (d *device) report(ctx context.Context) {
 	if !d.introduced {
 		r.Attributes = json.RawMessage(`{"firmware":"simulator"}`)
 	}
-	s := sent{at: time.Now(), woken: d.woken, report: r, number: d.sequence, deaf: d.dice.chance(d.faults.LostReplies)}
+	s := sent{at: time.Now(), woken: d.woken, report: r, number: d.sequence, deaf: d.dice.chance(d.fleet.config.LostReplies)}
 	d.woken = time.Time{}
 	if d.job == nil && len(r.Results) == 0 { // the outcome of a result is wanted now
 		s.wait = d.manners.wait
 	}
 	p := parcel{id: r.ID, body: r.encode(), wait: s.wait}
 	if s.deaf {
-		d.count.lostReplies.Add(1)
+		d.fleet.count.add(&d.fleet.count.LostReplies, 1)
 		p.cut = d.dice.chance(0.5)
 	}
 	copies := 0
-	if d.dice.chance(d.faults.Duplicate) {
+	if d.dice.chance(d.fleet.config.Duplicate) {
 		if copies = d.dice.IntN(2); copies == 0 {
 			s.again = p.body
 		}
@@ -180,7 +176,7 @@ func (d *device) report(ctx context.Context) {
 }
 
 func (d *device) post(ctx context.Context, p parcel) {
-	d.count.reports.Add(1)
+	d.fleet.count.add(&d.fleet.count.Reports, 1)
 	d.link.send(ctx, p, d.inbox)
 }
 
@@ -208,14 +204,14 @@ func (d *device) after(wait time.Duration) { d.timer.Reset(max(wait, 0)) }
 func (d *device) ended(ctx context.Context, cause error) {
 	j := d.job
 	d.job = nil
-	d.count.working.Add(-1)
+	d.fleet.count.add(&d.fleet.count.Working, -1)
 	if errors.Is(cause, errLeaseOver) {
-		d.count.leasesEnded.Add(1)
+		d.fleet.count.add(&d.fleet.count.LeasesEnded, 1)
 	}
 	switch {
 	case ctx.Err() != nil:
 	case errors.Is(cause, errRebooted):
-		d.count.reboots.Add(1)
+		d.fleet.count.add(&d.fleet.count.Reboots, 1)
 		d.reboot()
 		d.after(d.dice.around(d.manners.retry))
 	case j.silent:
@@ -233,7 +229,7 @@ func (d *device) endSilence(j *job) {
 		d.timer.Stop()
 		return
 	}
-	if d.dice.chance(d.faults.Late) {
+	if d.dice.chance(d.fleet.config.Late) {
 		d.keep(j, nil)
 	}
 	d.after(min(j.lease.length(), maxQuiet) + d.dice.around(d.manners.period))
@@ -248,6 +244,6 @@ func (d *device) keep(j *job, cause error) {
 		e.status, e.err = statusFailed, cause.Error()
 	}
 	d.journal.add(e)
-	d.ledger.add(e)
-	d.count.results.Add(1)
+	d.fleet.ledger.add(e)
+	d.fleet.count.add(&d.fleet.count.Results, 1)
 }

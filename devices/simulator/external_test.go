@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-func newTestExternal(t *testing.T, capacity int) *External {
+func newTestExternal(t *testing.T, capacity int, l *leases, onFull func() int) *External {
 	t.Helper()
-	e, err := NewExternal(t.Context(), "", capacity)
+	e, err := NewExternal(t.Context(), "", capacity, l, onFull)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func enter(t *testing.T, e *External, slot int, token int64) *visit {
 
 func TestExternalCountsWhoIsInside(t *testing.T) {
 	t.Parallel()
-	e := newTestExternal(t, 2)
+	e := newTestExternal(t, 2, nil, nil)
 	a, b := enter(t, e, 0, 1), enter(t, e, 1, 2)
 	if got := e.Inside(); got != 2 {
 		t.Fatalf("inside %d, want 2", got)
@@ -58,7 +58,7 @@ func TestExternalCountsWhoIsInside(t *testing.T) {
 
 func TestExternalJudgesTokens(t *testing.T) {
 	t.Parallel()
-	e := newTestExternal(t, 5)
+	e := newTestExternal(t, 5, nil, nil)
 	enter(t, e, 3, 10).leave()
 	enter(t, e, 3, 10).leave() // the same grant again, after a reboot
 	enter(t, e, 4, 9).leave()  // another slot
@@ -78,9 +78,8 @@ func TestExternalJudgesTokens(t *testing.T) {
 
 func TestExternalTakesBackARaisedCapacity(t *testing.T) {
 	t.Parallel()
-	e := newTestExternal(t, 1)
 	now := 1
-	e.OnFull(func() int { return now })
+	e := newTestExternal(t, 1, nil, func() int { return now })
 	enter(t, e, 0, 1)
 	enter(t, e, 1, 2)
 	if got := e.Stats().OverLimitInstants; got != 1 {
@@ -98,7 +97,7 @@ func TestExternalTakesBackARaisedCapacity(t *testing.T) {
 
 func TestExternalIgnoresWhoDoesNotSayHello(t *testing.T) {
 	t.Parallel()
-	e := newTestExternal(t, 1)
+	e := newTestExternal(t, 1, nil, nil)
 	v := &visit{device: "two words\nhello"}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
@@ -111,7 +110,7 @@ func TestExternalIgnoresWhoDoesNotSayHello(t *testing.T) {
 	if got := e.Inside(); got != 0 {
 		t.Errorf("inside %d, want 0", got)
 	}
-	if _, err := NewExternal(t.Context(), "", 0); err == nil {
+	if _, err := NewExternal(t.Context(), "", 0, nil, nil); err == nil {
 		t.Error("capacity 0 was accepted")
 	}
 }

@@ -2,55 +2,14 @@ package simulator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"sync"
 	"time"
 )
 
-// Defaults of Options and Config.
-const (
-	DefaultWork   = 20 * time.Second
-	DefaultPeriod = 30 * time.Second
-	DefaultResend = 10 * time.Second
-	DefaultPrefix = "sim-"
-)
-
-// maxSpread bounds the time over which a fleet starts unless it is told.
+// maxSpread bounds the time over which a fleet starts that is not introduced.
 const maxSpread = 5 * time.Second
-
-// Options are what a fleet is made of. The zero value of a duration is its default.
-type Options struct {
-	URL      string   // of the dispatcher, http or https; of several replicas, with commas between
-	MQTTURL  string   // of the broker: mqtt or tcp; needed if Via has devices with MQTT
-	Token    string   // fleet token
-	Tokens   []string // each device's own; none: all use Token
-	Devices  int      // at least 1
-	Prefix   string   // of device ids; a number follows. Default "sim-"
-	Via      Via      // default "http"
-	External string   // address of the external system
-	Pool     string   // of the tasks that use it; other work needs no slot there. Empty: every task's
-
-	Work   time.Duration // mean work of tasks that carry no work_ms; drawn within 50 %
-	Period time.Duration // between reports when the server names no time
-	Resend time.Duration // without a reply, report again after 1-3 times this
-	Retry  time.Duration // first wait after a failure, doubling; default 1 s
-	Spread time.Duration // devices start at random within it; default Period, at most 5 s
-	Faults Faults
-	Seed   uint64
-}
-
-func (o Options) withDefaults() Options {
-	o.Prefix = orDefault(o.Prefix, DefaultPrefix)
-	o.Via = orDefault(o.Via, ViaHTTP)
-	o.Work = orDefault(o.Work, DefaultWork)
-	o.Period = orDefault(o.Period, DefaultPeriod)
-	o.Resend = orDefault(o.Resend, DefaultResend)
-	o.Retry = orDefault(o.Retry, time.Second)
-	o.Spread = orDefault(o.Spread, min(o.Period, maxSpread))
-	return o
-}
 
 func orDefault[T comparable](value, fallback T) T {
 	var zero T
@@ -60,52 +19,33 @@ func orDefault[T comparable](value, fallback T) T {
 	return value
 }
 
-func (o Options) validate() error {
-	errs := []error{o.Faults.validate(), o.Via.Check()}
-	if o.Devices < 1 {
-		errs = append(errs, fmt.Errorf("devices: %d, want at least 1", o.Devices))
-	}
-	if n := len(o.Tokens); n != 0 && n != o.Devices {
-		errs = append(errs, fmt.Errorf("tokens: %d for %d devices", n, o.Devices))
-	}
-	http, mqtt := o.Via.uses()
-	if http {
-		errs = append(errs, checkURLs(o.URL, "http", "https"))
-	}
-	if mqtt {
-		errs = append(errs, checkURL(o.MQTTURL, "mqtt", "tcp", "mqtts", "ssl"))
-	}
-	if o.Work < 0 || o.Period < 0 || o.Resend < 0 || o.Retry < 0 || o.Spread < 0 {
-		errs = append(errs, errors.New("work, period, resend, retry and spread must not be negative"))
-	}
-	return errors.Join(errs...)
-}
-
 // Fleet is a number of simulated devices.
 type Fleet struct {
-	options Options
-	client  *http.Client
-	count   counters
-	ledger  *ledger
-	leases  *leases
+	config   Config
+	external string   // address of the external system
+	tokens   []string // each device's own; none: all use the fleet token
+	client   *http.Client
+	count    counters
+	ledger   *ledger
+	leases   *leases
 }
 
-// NewFleet checks the options. Nothing runs before Run.
-func NewFleet(o Options) (*Fleet, error) {
-	o = o.withDefaults()
-	if err := o.validate(); err != nil {
-		return nil, fmt.Errorf("simulated fleet: %w", err)
-	}
-	return &Fleet{options: o, client: newHTTPClient(o.Devices + 8), ledger: newLedger(), leases: newLeases()}, nil
+// newFleet makes the devices. Nothing runs before Run.
+func newFleet(c Config, external string, tokens []string, leases *leases) *Fleet {
+	return &Fleet{config: c.withDefaults(), external: external, tokens: tokens, client: newHTTPClient(c.Devices + 8), ledger: newLedger(), leases: leases}
 }
 
-// Run starts the devices over Options.Spread and returns when ctx has ended
-// and all of them have left the external system.
+// Run starts the devices, at random within a period if they are introduced, and
+// returns when ctx has ended and all of them have left the external system.
 func (f *Fleet) Run(ctx context.Context) {
+	spread := f.config.Period
+	if !f.config.Introduce {
+		spread = min(spread, maxSpread)
+	}
 	var wait sync.WaitGroup
-	for i := range f.options.Devices {
+	for i := range f.config.Devices {
 		d := f.device(i)
-		start := d.dice.between(0, f.options.Spread)
+		start := d.dice.between(0, spread)
 		wait.Go(func() { d.run(ctx, start) })
 	}
 	wait.Wait()
@@ -113,31 +53,32 @@ func (f *Fleet) Run(ctx context.Context) {
 }
 
 // Stats returns what the fleet did so far.
-func (f *Fleet) Stats() Stats { return f.count.snapshot() }
-
-// Introduced is how many devices have had an answer.
-func (f *Fleet) Introduced() int { return int(f.count.introduced.Load()) }
+func (f *Fleet) Stats() Stats { return f.count.stats() }
 
 // Unsettled is how many results still wait for an outcome.
 func (f *Fleet) Unsettled() int { return f.ledger.unsettled() }
 
-// Device is the id of the i-th device, 0 <= i < Options.Devices.
-func (f *Fleet) Device(i int) string { return deviceID(f.options.Prefix, i) }
+// Device is the id of the i-th device, 0 <= i < Config.Devices.
+func (f *Fleet) Device(i int) string { return deviceID(f.config.DevicePrefix, i) }
 
 func deviceID(prefix string, i int) string { return fmt.Sprintf("%s%05d", prefix, i+1) }
 
 func (f *Fleet) device(i int) *device {
-	o := f.options
-	return &device{
-		id: f.Device(i), link: f.link(i), external: o.External, pool: o.Pool,
-		manners: f.manners(i), faults: o.Faults, dice: newDice(o.Seed, uint64(i)+1), count: &f.count, ledger: f.ledger, leases: f.leases,
+	return &device{fleet: f, id: f.Device(i), link: f.link(i), manners: f.manners(i), dice: newDice(f.config.Seed, uint64(i)+1)}
+}
+
+// systemOf is the address of the external system that the tasks of a pool use; empty: none.
+func (f *Fleet) systemOf(pool string) string {
+	if f.config.Pool != pool {
+		return ""
 	}
+	return f.external
 }
 
 func (f *Fleet) manners(i int) manners {
-	o := f.options
-	m := manners{work: o.Work, period: o.Period, resend: o.Resend, retry: o.Retry, forbidden: 600 * o.Retry}
-	switch o.Via.of(i) {
+	c := f.config
+	m := manners{work: c.Work, period: c.Period, resend: c.Resend, retry: c.Retry, forbidden: 600 * c.Retry}
+	switch c.Via.of(i) {
 	case ViaLongPoll:
 		m.wait = longPollWait
 	case ViaPeriodic:
@@ -147,12 +88,12 @@ func (f *Fleet) manners(i int) manners {
 }
 
 func (f *Fleet) link(i int) link {
-	o, token := f.options, f.options.Token
-	if len(o.Tokens) > 0 {
-		token = o.Tokens[i]
+	c, token := f.config, f.config.FleetToken
+	if len(f.tokens) > 0 {
+		token = f.tokens[i]
 	}
-	if o.Via.of(i) == ViaMQTT {
-		return newMQTTLink(o.MQTTURL, f.Device(i), token, o.Retry)
+	if c.Via.of(i) == ViaMQTT {
+		return newMQTTLink(c.MQTTURL, f.Device(i), token, c.Retry)
 	}
-	return newHTTPLink(f.client, newReplicas(o.URL, i/len(o.Via.kinds())), f.Device(i), token)
+	return newHTTPLink(f.client, newReplicas(c.URL, i/len(c.Via.kinds())), f.Device(i), token)
 }

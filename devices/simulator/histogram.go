@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -49,14 +50,9 @@ func (h histogram) quantile(q float64) time.Duration {
 	if h[math.Inf(1)] <= 0 {
 		return 0
 	}
-	bounds := make([]float64, 0, len(h))
-	for bound := range h {
-		bounds = append(bounds, bound)
-	}
-	slices.Sort(bounds)
 	rank := q * h[math.Inf(1)]
 	low, below := 0.0, 0.0
-	for _, bound := range bounds {
+	for _, bound := range slices.Sorted(maps.Keys(h)) {
 		if count := h[bound]; count >= rank && count > below {
 			if !math.IsInf(bound, 1) {
 				low += (bound - low) * (rank - below) / (count - below)

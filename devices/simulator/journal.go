@@ -1,6 +1,9 @@
 package simulator
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"slices"
+)
 
 // maxResults is how many results a report may hold.
 const maxResults = 100
@@ -60,23 +63,13 @@ func (j *journal) next() []result {
 
 // fresh tells whether a result waits that no report has held yet.
 func (j *journal) fresh() bool {
-	for _, e := range j.pending {
-		if !e.reported {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(j.pending, func(e *entry) bool { return !e.reported })
 }
 
 // settle drops a result whose outcome was seen.
 func (j *journal) settle(k key) {
-	for i, e := range j.pending {
-		if e.key == k {
-			j.pending = append(j.pending[:i:i], j.pending[i+1:]...)
-			j.alone = j.alone && len(j.pending) > 0
-			return
-		}
-	}
+	j.pending = slices.DeleteFunc(j.pending, func(e *entry) bool { return e.key == k })
+	j.alone = j.alone && len(j.pending) > 0
 }
 
 // refuse is told the results of a report that was refused whole: the same
@@ -103,10 +96,8 @@ func (j *journal) refuse(results []result) (dropped *entry) {
 }
 
 func (j *journal) find(k key) *entry {
-	for _, e := range j.pending {
-		if e.key == k {
-			return e
-		}
+	if at := slices.IndexFunc(j.pending, func(e *entry) bool { return e.key == k }); at >= 0 {
+		return j.pending[at]
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func (l *ledger) unsettled() int {
 func (l *ledger) of(task int64) []record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return append([]record(nil), l.tasks[task]...)
+	return slices.Clone(l.tasks[task])
 }
 
 // ended tells whether a device has written the result of a grant.
@@ -83,17 +83,8 @@ func (l *ledger) forget(upTo int64) {
 	defer l.mu.Unlock()
 	clear(l.starts) // only a run with an end is asked for them
 	for task, records := range l.tasks {
-		if task <= upTo && settled(records) {
+		if task <= upTo && !slices.ContainsFunc(records, func(r record) bool { return r.outcome == "" }) {
 			delete(l.tasks, task)
 		}
 	}
-}
-
-func settled(records []record) bool {
-	for _, r := range records {
-		if r.outcome == "" {
-			return false
-		}
-	}
-	return true
 }

@@ -142,13 +142,10 @@ func TestAWakeBringsAReportAtOnce(t *testing.T) {
 	t.Parallel()
 	f, _ := newFake(t)
 	url, broker := serveMQTT(t, f)
-	fleet, err := NewFleet(Options{
-		MQTTURL: url, Token: testFleetToken, Devices: 1, Via: ViaMQTT, External: "127.0.0.1:1",
+	fleet := newFleet(Config{
+		MQTTURL: url, FleetToken: testFleetToken, Devices: 1, Via: ViaMQTT,
 		Period: time.Hour, Resend: time.Hour, Retry: time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "127.0.0.1:1", nil, newLeases())
 	d := fleet.device(0)
 	d.manners.period = 20 * time.Millisecond // only the wait for the connection is this short
 	beside(t, func() { d.run(t.Context(), 0) })
@@ -178,13 +175,10 @@ func TestAStrangerIsNotLetInByTheBroker(t *testing.T) {
 	t.Parallel()
 	f, _ := newFake(t)
 	url, _ := serveMQTT(t, f)
-	fleet, err := NewFleet(Options{
-		MQTTURL: url, Token: "wrong", Devices: 1, Via: ViaMQTT, External: "127.0.0.1:1",
+	fleet := newFleet(Config{
+		MQTTURL: url, FleetToken: "wrong", Devices: 1, Via: ViaMQTT,
 		Period: 10 * time.Millisecond, Retry: time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "127.0.0.1:1", nil, newLeases())
 	d := fleet.device(0)
 	beside(t, func() { d.run(t.Context(), 0) })
 	eventually(t, func() bool { return fleet.Stats().Errors > 2 })

@@ -26,13 +26,10 @@ func TestNothingOfALostConnectionGoesOverTheNext(t *testing.T) {
 	f, _ := newFake(t)
 	f.reportAfterMS = 1
 	url, proxy := serveMQTTThrough(t, f)
-	fleet, err := NewFleet(Options{
-		MQTTURL: url, Token: testFleetToken, Devices: devices, Via: ViaMQTT, External: "127.0.0.1:1",
+	fleet := newFleet(Config{
+		MQTTURL: url, FleetToken: testFleetToken, Devices: devices, Via: ViaMQTT,
 		Period: 2 * time.Millisecond, Resend: 20 * time.Millisecond, Retry: 2 * time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "127.0.0.1:1", nil, newLeases())
 	beside(t, func() { fleet.Run(t.Context()) })
 	for range 5 {
 		proxy.Cut()

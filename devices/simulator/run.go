@@ -72,15 +72,11 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 	if err := c.letIn(ctx, tokens); err != nil {
 		return nil, err
 	}
-	if s.external, err = NewExternal(ctx, c.ExternalAddr, pool.Capacity); err != nil {
+	leases := newLeases()
+	if s.external, err = NewExternal(ctx, c.ExternalAddr, pool.Capacity, leases, s.raised); err != nil {
 		return nil, err
 	}
-	s.external.OnFull(s.raised)
-	if s.fleet, err = NewFleet(c.fleet(s.external.Addr(), tokens)); err != nil {
-		_ = s.external.Close()
-		return nil, err
-	}
-	s.external.follow(s.fleet.leases)
+	s.fleet = newFleet(c, s.external.Addr(), tokens, leases)
 	s.work = newWorkload(c, s.lease, s.operator, s.fleet)
 	return s, nil
 }
@@ -163,7 +159,7 @@ func (*simulation) tell(listener func()) {
 func (s *simulation) introduce(ctx context.Context) {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	for s.fleet.Introduced() < s.config.Devices {
+	for s.fleet.Stats().Introduced < int64(s.config.Devices) {
 		s.showProgress()
 		select {
 		case <-tick.C:
@@ -231,10 +227,10 @@ func (s *simulation) filling() bool {
 
 // judgeFinished verifies the oldest batch once it has ended, and forgets it.
 func (s *simulation) judgeFinished(ctx context.Context) {
-	b := s.work.oldest()
-	if b == nil || !b.finished() {
+	if len(s.work.batches) == 0 || !s.work.batches[0].finished() {
 		return
 	}
+	b := s.work.batches[0]
 	last, err := s.summary.judge(ctx, s.operator, s.fleet.ledger, b.Batch)
 	if s.work.setErr(err); err != nil {
 		return
@@ -248,8 +244,7 @@ func (s *simulation) drain(ctx context.Context) {
 	if s.config.Endless || !s.work.finished() {
 		return
 	}
-	o := s.fleet.options
-	ctx, cancel := context.WithTimeout(ctx, 3*o.Resend+2*o.Period+callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 3*s.config.Resend+2*s.config.Period+callTimeout)
 	defer cancel()
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()

@@ -36,7 +36,7 @@ func play(t *testing.T, faults Faults, answer func(n int, r report) any) *scene 
 // stage is play with a re-send time.
 func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int, r report) any) *scene {
 	t.Helper()
-	s := &scene{t: t, external: newTestExternal(t, 1), reports: make(chan heard, 1000)}
+	s := &scene{t: t, external: newTestExternal(t, 1, nil, nil), reports: make(chan heard, 1000)}
 	var n atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var h heard
@@ -56,14 +56,11 @@ func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int,
 		}
 	}))
 	server.Config.ErrorLog = nil
-	fleet, err := NewFleet(Options{
-		URL: server.URL, Token: testFleetToken, Devices: 1, External: s.external.Addr(), Pool: "sim",
+	fleet := newFleet(Config{
+		URL: server.URL, FleetToken: testFleetToken, Devices: 1, Pool: "sim",
 		Work: time.Millisecond, Period: 30 * time.Millisecond, Resend: resend, Retry: 5 * time.Millisecond,
 		Faults: faults, Seed: 1,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, s.external.Addr(), nil, newLeases())
 	s.fleet = fleet
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

@@ -63,14 +63,9 @@ func (l *ledger) firstStarts() []time.Time {
 		}
 	}
 	l.mu.Unlock()
-	tasks := make([]int64, 0, len(first))
-	for task := range first {
-		tasks = append(tasks, task)
-	}
-	slices.Sort(tasks)
-	times := make([]time.Time, len(tasks))
-	for i, task := range tasks {
-		times[i] = first[task]
+	times := make([]time.Time, 0, len(first))
+	for _, task := range slices.Sorted(maps.Keys(first)) {
+		times = append(times, first[task])
 	}
 	return times
 }

@@ -2,12 +2,12 @@ package simulator
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 // Stats is what a fleet did so far.
 type Stats struct {
+	Introduced   int64 // devices that have had an answer
 	Reports      int64 // sent, copies and garbage included
 	Replies      int64 // seen
 	Denied       int64 // of these: there is a task, but no slot for it, or a limit
@@ -40,48 +40,53 @@ type Stats struct {
 	FirstViolation  string
 }
 
-// counters is Stats while devices count. One is shared by a fleet.
+// counters are Stats while devices work. One is shared by a fleet.
 type counters struct {
-	introduced                                                       atomic.Int64
-	reports, replies, denied                                         atomic.Int64
-	grants, redeliveries, dropped, renewals, cancels                 atomic.Int64
-	leasesEnded, silent, reboots, working                            atomic.Int64
-	results, recorded, duplicate, late, unknown, rejected, discarded atomic.Int64
-	lostReplies, refused, errors                                     atomic.Int64
-	garbageSent, garbageRefused, garbageAccepted, violations         atomic.Int64
-	mu                                                               sync.Mutex
-	overstay                                                         time.Duration
-	firstViolation                                                   string
+	mu sync.Mutex
+	Stats
+}
+
+// add counts in one of the fields of Stats.
+func (c *counters) add(field *int64, n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	*field += n
+}
+
+func (c *counters) stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Stats
 }
 
 func (c *counters) replied(reason string) {
-	c.replies.Add(1)
+	c.add(&c.Replies, 1)
 	if reason == reasonFull || reason == reasonLimited {
-		c.denied.Add(1)
+		c.add(&c.Denied, 1)
 	}
 }
 
 func (c *counters) outcome(o string) {
 	switch o {
 	case outcomeRecorded:
-		c.recorded.Add(1)
+		c.add(&c.Recorded, 1)
 	case outcomeDuplicate:
-		c.duplicate.Add(1)
+		c.add(&c.Duplicate, 1)
 	case outcomeLate:
-		c.late.Add(1)
+		c.add(&c.Late, 1)
 	case outcomeUnknown:
-		c.unknown.Add(1)
+		c.add(&c.Unknown, 1)
 	default: // rejected, and what later versions may add: final all the same
-		c.rejected.Add(1)
+		c.add(&c.Rejected, 1)
 	}
 }
 
 func (c *counters) violation(device, what string) {
-	c.violations.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.firstViolation == "" {
-		c.firstViolation = device + ": " + what
+	c.Violations++
+	if c.FirstViolation == "" {
+		c.FirstViolation = device + ": " + what
 	}
 }
 
@@ -89,22 +94,5 @@ func (c *counters) violation(device, what string) {
 func (c *counters) left(late time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.overstay = max(c.overstay, late)
-}
-
-func (c *counters) snapshot() Stats {
-	c.mu.Lock()
-	first, overstay := c.firstViolation, c.overstay
-	c.mu.Unlock()
-	return Stats{
-		Reports: c.reports.Load(), Replies: c.replies.Load(), Denied: c.denied.Load(), Grants: c.grants.Load(),
-		Redeliveries: c.redeliveries.Load(), Dropped: c.dropped.Load(), Renewals: c.renewals.Load(),
-		Cancels: c.cancels.Load(), LeasesEnded: c.leasesEnded.Load(), Silent: c.silent.Load(), Overstay: overstay,
-		Reboots: c.reboots.Load(), Working: c.working.Load(),
-		Results: c.results.Load(), Recorded: c.recorded.Load(), Duplicate: c.duplicate.Load(),
-		Late: c.late.Load(), Unknown: c.unknown.Load(), Rejected: c.rejected.Load(), Discarded: c.discarded.Load(),
-		LostReplies: c.lostReplies.Load(), Refused: c.refused.Load(), Errors: c.errors.Load(),
-		GarbageSent: c.garbageSent.Load(), GarbageRefused: c.garbageRefused.Load(),
-		GarbageAccepted: c.garbageAccepted.Load(), Violations: c.violations.Load(), FirstViolation: first,
-	}
+	c.Overstay = max(c.Overstay, late)
 }

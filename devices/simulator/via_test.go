@@ -58,18 +58,15 @@ func visits(t *testing.T, via Via, period time.Duration, reports int, answer fun
 		writeJSON(w, http.StatusOK, down)
 	}))
 	t.Cleanup(server.Close)
-	external, err := NewExternal(t.Context(), "", 1)
+	external, err := NewExternal(t.Context(), "", 1, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = external.Close() })
-	fleet, err := NewFleet(Options{
-		URL: server.URL, Token: "t", Devices: 1, Via: via, External: external.Addr(),
+	fleet := newFleet(Config{
+		URL: server.URL, FleetToken: "t", Devices: 1, Via: via,
 		Work: time.Millisecond, Period: period, Resend: time.Minute,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, external.Addr(), nil, newLeases())
 	go fleet.Run(t.Context())
 	var first []visitor
 	deadline := time.After(time.Minute)
@@ -121,7 +118,7 @@ func TestPeriodicDeviceDoesNotFollow(t *testing.T) {
 
 func TestAGoneDeviceIsNeverHeardOfAgain(t *testing.T) {
 	t.Parallel()
-	d := &device{timer: time.NewTimer(time.Hour), quiet: true}
+	d := &device{timer: time.NewTimer(time.Hour), memory: memory{quiet: true}}
 	d.endSilence(&job{gone: true})
 	if d.timer.Stop() || !d.quiet {
 		t.Error("it will report again")

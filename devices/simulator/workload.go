@@ -67,7 +67,7 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 		MaxAttempts: maxTaskTries, OnLost: "retry", RetryOn: []string{operators.Failed, operators.TimedOut}, RetryBackoffMS: new(int64(100)),
 	}
 	if w.config.Gone > 0 {
-		b.MaxAttempts = 1 // who is gone does not try again
+		b.MaxAttempts = 1 // a device that is gone does not try again
 	}
 	opens := time.Now().Add(w.config.NotBefore)
 	if w.config.NotBefore > 0 {
@@ -163,22 +163,14 @@ func (w *workload) waiting() (n int64) {
 }
 
 func (w *workload) finished() bool {
-	for _, b := range w.batches {
-		if !b.finished() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(w.batches, func(b *openBatch) bool { return !b.finished() })
 }
 
 // lapsed tells whether tasks ended without a result.
 func (w *workload) lapsed() bool {
-	for _, b := range w.batches {
-		if b.Counts[operators.Succeeded]+b.Counts[operators.Failed] < b.Total {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.batches, func(b *openBatch) bool {
+		return b.Counts[operators.Succeeded]+b.Counts[operators.Failed] < b.Total
+	})
 }
 
 func (w *workload) totals() (total, ended int64) {
@@ -188,13 +180,6 @@ func (w *workload) totals() (total, ended int64) {
 		ended += b.terminal()
 	}
 	return total, ended
-}
-
-func (w *workload) oldest() *openBatch {
-	if len(w.batches) == 0 {
-		return nil
-	}
-	return w.batches[0]
 }
 
 // drop forgets a batch whose tasks have all ended and were judged.
