@@ -17,18 +17,14 @@ type Proxy struct {
 	listener net.Listener
 	running  sync.WaitGroup
 
-	mu      sync.Mutex
-	target  string
-	watch   func(b []byte)        // sees what clients send; nil: nobody
-	each    func() func(b []byte) // makes another watch for each connection; nil: none
-	links   map[*link]struct{}
-	cut     bool
-	delay   time.Duration // each way
-	drop    int           // replies still to be dropped
-	dropped int           // replies dropped so far
-	flow    chan struct{} // closed while replies flow
-	after   string        // holds the replies of a connection once its client sent this; empty: nothing does
-	release chan struct{} // closed when they flow again
+	mu     sync.Mutex
+	target string
+	links  map[*link]struct{}
+	cut    bool
+	delay  time.Duration // each way
+
+	requests
+	replies
 }
 
 // NewProxy starts a proxy to target; it ends with the test.
@@ -38,10 +34,7 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 	if err != nil {
 		tb.Fatalf("proxy: %v", err)
 	}
-	p := &Proxy{
-		Addr: l.Addr().String(), listener: l, target: target,
-		links: map[*link]struct{}{}, flow: make(chan struct{}),
-	}
+	p := &Proxy{Addr: l.Addr().String(), listener: l, target: target, links: map[*link]struct{}{}, replies: replies{flow: make(chan struct{})}}
 	close(p.flow)
 	p.running.Go(p.accept)
 	tb.Cleanup(func() {
@@ -50,28 +43,6 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 		p.running.Wait()
 	})
 	return p
-}
-
-// OnRequest lets watch see every chunk from client to server before it is
-// forwarded. It is called from several goroutines, and may call the methods of
-// the proxy.
-func (p *Proxy) OnRequest(watch func(b []byte)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.watch = watch
-}
-
-// OnConnection is OnRequest with a watch for each connection from now on.
-func (p *Proxy) OnConnection(watch func() func(b []byte)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.each = watch
-}
-
-func (p *Proxy) watchers() (watch func(b []byte), each func() func(b []byte)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.watch, p.each
 }
 
 // Cut closes all connections and refuses new ones until Heal.
@@ -104,52 +75,6 @@ func (p *Proxy) Heal() {
 	p.cut = false
 }
 
-// DropReplies swallows the next n replies of the server, on whatever
-// connection, and closes the connection of each: the request was executed,
-// its reply is lost. A reply is what the server sends in one piece.
-func (p *Proxy) DropReplies(n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.drop = n
-}
-
-// Dropped is how many replies were swallowed so far.
-func (p *Proxy) Dropped() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.dropped
-}
-
-// HoldReplies keeps back what the server sends until ReleaseReplies.
-func (p *Proxy) HoldReplies() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if isClosed(p.flow) {
-		p.flow = make(chan struct{})
-	}
-}
-
-// HoldRepliesAfter keeps back what the server sends on each connection from when its
-// client sends this text, until ReleaseReplies. Others go on.
-func (p *Proxy) HoldRepliesAfter(text string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.after, p.release = text, make(chan struct{})
-}
-
-// ReleaseReplies ends HoldReplies and HoldRepliesAfter.
-func (p *Proxy) ReleaseReplies() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.after != "" {
-		p.after = ""
-		close(p.release)
-	}
-	if !isClosed(p.flow) {
-		close(p.flow)
-	}
-}
-
 // Delay makes the server far away: what is sent on connections from now on, in
 // either direction, arrives so much later, in order. Connecting takes no longer.
 func (p *Proxy) Delay(oneWay time.Duration) {
@@ -169,13 +94,13 @@ func (p *Proxy) accept() {
 }
 
 func (p *Proxy) serve(client net.Conn) {
-	target := p.pointsTo()
+	target, delay := p.way()
 	server, err := net.Dial("tcp", target)
 	if err != nil {
 		_ = client.Close()
 		return
 	}
-	l := &link{client: client, server: server, delay: p.distance(), closed: make(chan struct{})}
+	l := &link{client: client, server: server, delay: delay, closed: make(chan struct{})}
 	defer p.remove(l)
 	if !p.add(l, target) {
 		return
@@ -186,16 +111,11 @@ func (p *Proxy) serve(client net.Conn) {
 	up.Wait()
 }
 
-func (p *Proxy) pointsTo() string {
+// way is where a new connection leads, and how far that is.
+func (p *Proxy) way() (target string, delay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.target
-}
-
-func (p *Proxy) distance() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.delay
+	return p.target, p.delay
 }
 
 // add registers a connection, unless the proxy is cut or points elsewhere by now.
@@ -239,34 +159,6 @@ func (p *Proxy) forwardReplies(l *link) {
 			return false
 		}
 	})
-}
-
-func (p *Proxy) holdAfter(l *link, sent []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.after != "" && bytes.Contains(sent, []byte(p.after)) {
-		l.held = p.release
-	}
-}
-
-func (p *Proxy) flowing(l *link) <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if l.held != nil && isClosed(p.flow) {
-		return l.held
-	}
-	return p.flow
-}
-
-func (p *Proxy) takeDrop() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.drop == 0 {
-		return false
-	}
-	p.drop--
-	p.dropped++
-	return true
 }
 
 // link is one connection through the proxy.
@@ -359,14 +251,5 @@ func copyChunks(to io.Writer, from io.Reader, pass func([]byte) bool) {
 		if err != nil {
 			return
 		}
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
