@@ -59,15 +59,11 @@ func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
 }
 
 // followAccounts lets the accounts at the broker follow the devices.
-func (a *App) followAccounts(ctx context.Context) error {
+func (a *App) followAccounts(ctx context.Context) (int, error) {
 	if err := a.accounts.check(ctx); err != nil {
-		return err
+		return 0, err
 	}
-	n, err := a.dispatcher.Devices.FollowDevices(ctx)
-	if n > 0 {
-		a.log.InfoContext(ctx, "accounts at the broker followed their devices", "accounts", n)
-	}
-	return err
+	return a.dispatcher.Devices.FollowDevices(ctx)
 }
 
 // sessions are the accounts at the embedded broker: it asks the ledger at each

@@ -10,29 +10,29 @@ const (
 	lapseSlack = 50 * time.Millisecond // after it: what ends in that time is taken back together
 )
 
-// reapOnTime runs the reaper just after a lease has ended, so that its slot does
+// onTime runs the reaper just after a lease has ended, so that its slot does
 // not stand empty until the pass comes by. It adds nothing to what a pass may do,
 // and the pass finds whatever is missed here.
-func (a *App) reapOnTime(ctx context.Context) {
+func (p *passes) onTime(ctx context.Context, reap *pass, next func(context.Context) (left time.Duration, found bool, err error)) {
 	for {
-		wait, ends := a.nextLapse(ctx)
+		wait, ends := untilLapse(ctx, next)
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
 		if ends {
-			a.passes.attempt(a.reaping) //nolint:contextcheck // as cron does
+			p.attempt(reap) //nolint:contextcheck // as cron does
 		}
 	}
 }
 
-// nextLapse is when to look again, and whether a lease will have ended by then. The
+// untilLapse is when to look again, and whether a lease will have ended by then. The
 // passes log a ledger that does not answer.
-func (a *App) nextLapse(ctx context.Context) (wait time.Duration, ends bool) {
+func untilLapse(ctx context.Context, next func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, ends bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	left, found, err := a.dispatcher.Upkeep.NextLapse(ctx)
+	left, found, err := next(ctx)
 	if err != nil || !found {
 		return lapseLook, false
 	}

@@ -17,7 +17,11 @@ func TestSlotsAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.app.reaping.every = time.Hour
+	for _, p := range d.app.passes.all {
+		if p.name == "reap" {
+			p.every = time.Hour
+		}
+	}
 	i := launch(t, instance{url: d.URL, admin: d.AdminToken, fleet: d.FleetToken}, d.Run)
 	i.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1,"lease_ms":3000}`)
 	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","max_attempts":1,"devices":["d1","d2","d3"]}`)

@@ -177,7 +177,7 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 func TestSlotsAreHandedOnTwiceASecond(t *testing.T) {
 	t.Parallel()
 	app := &App{dispatcher: dispatcher.New(dispatcher.Config{})}
-	for _, p := range app.newPasses().all {
+	for _, p := range app.newPasses(backends{}).all {
 		if p.name == "hand on" && p.every == 500*time.Millisecond {
 			return
 		}

@@ -36,10 +36,11 @@ type pass struct {
 // Cron goes by the wall clock, so a clock that steps back would silence it; a
 // plain ticker starts what is overdue by elapsed time.
 type passes struct {
-	cron *cron.Cron
-	all  []*pass
-	log  *slog.Logger
-	now  func() time.Time
+	cron    *cron.Cron
+	all     []*pass
+	besides []func(ctx context.Context)
+	log     *slog.Logger
+	now     func() time.Time
 
 	ctx    context.Context //nolint:containedctx // the life of the passes, ended by stop
 	cancel context.CancelFunc
@@ -63,12 +64,13 @@ func (p *passes) start() {
 		p.wait.Go("watching "+one.name, func() { p.watch(one) })
 	}
 	p.cron.Start()
+	for _, run := range p.besides {
+		p.wait.Go("working beside the passes", func() { run(p.ctx) })
+	}
 }
 
-// beside runs what is no pass until stop, which ends its context and waits.
-func (p *passes) beside(run func(ctx context.Context)) {
-	p.wait.Go("working beside the passes", func() { run(p.ctx) })
-}
+// beside has start run this, which is no pass, until stop ends its context.
+func (p *passes) beside(run func(ctx context.Context)) { p.besides = append(p.besides, run) }
 
 // stop ends the passes and waits for those under way, as long as ctx allows.
 func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron makes a context of its own

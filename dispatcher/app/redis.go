@@ -39,10 +39,6 @@ type redisWatch struct {
 	said []string // the last time
 }
 
-func (w *redisWatch) pass() *pass {
-	return &pass{name: "redis", every: redisEvery, limit: 5 * time.Second, run: w.look, quiet: true}
-}
-
 func (w *redisWatch) look(ctx context.Context) error {
 	notes, err := w.conn.Examine(ctx)
 	if err != nil {

@@ -1,0 +1,111 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+
+	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/web"
+	"github.com/fleetslots/dispatcher/internal/rescue"
+)
+
+// listeners are bound before anything starts, so that a taken port fails at
+// once. operator may be nil: then device serves operators too.
+type listeners struct {
+	device, operator net.Listener
+}
+
+// front is the listening side: it can answer before there is an App behind it.
+type front struct {
+	servers  []*server    // devices', then operators' if that is another
+	mqtt     *mqtt.Client // nil: off
+	starting *api.Starting
+	failed   chan error // of the servers
+}
+
+func newFront(l listeners, log *slog.Logger) *front {
+	f := &front{starting: &api.Starting{}, failed: make(chan error, 2)}
+	for _, listener := range []net.Listener{l.device, l.operator} {
+		if listener != nil {
+			f.servers = append(f.servers, newServer(listener, f.starting, f.failed, log))
+		}
+	}
+	return f
+}
+
+func (f *front) start() {
+	for _, s := range f.servers {
+		s.start()
+	}
+}
+
+// serve starts all transports.
+func (f *front) serve(ctx context.Context) error {
+	f.start()
+	if f.mqtt != nil {
+		if err := f.mqtt.Start(ctx); err != nil {
+			return fmt.Errorf("starting MQTT: %w", err)
+		}
+	}
+	return nil
+}
+
+// open lets the API answer, and the dashboard if there is one.
+func (f *front) open(a *api.API, dashboard *web.Web) {
+	operators := a.Handler()
+	if dashboard != nil {
+		operators = dashboard.Handler(operators)
+	}
+	handlers := []http.Handler{operators}
+	if len(f.servers) > 1 {
+		handlers = []http.Handler{a.DeviceHandler(), operators}
+	}
+	for i, s := range f.servers {
+		s.use(handlers[i])
+	}
+}
+
+// Failed tells of a listener that ended by itself.
+func (f *front) Failed() <-chan error { return f.failed }
+
+// drain finishes all transports at once: one that hangs takes no time from the
+// others.
+func (f *front) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, drainGrace)
+	defer cancel()
+	stops := make([]func(context.Context) error, 0, len(f.servers)+1)
+	for _, s := range f.servers {
+		stops = append(stops, s.stop)
+	}
+	if f.mqtt != nil {
+		stops = append(stops, f.mqtt.Stop)
+	}
+	ends := make([]<-chan error, len(stops))
+	for i, stop := range stops {
+		ends[i] = rescue.Async(func() error { return stop(ctx) })
+	}
+	var failed error
+	for _, end := range ends {
+		failed = errors.Join(failed, <-end)
+	}
+	return failed
+}
+
+// Addr is where devices report over HTTP.
+func (f *front) Addr() string { return f.servers[0].listener.Addr().String() }
+
+// mqttState is off, connecting or connected. A broker that refuses is said by the client.
+func (f *front) mqttState() string {
+	switch {
+	case f.mqtt == nil:
+		return "off"
+	case f.mqtt.Connected():
+		return "connected"
+	}
+	return "connecting"
+}
