@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -22,9 +21,7 @@ type batchPages struct {
 	*frame
 
 	api    client
-	ledger interface {
-		TopErrors(ctx context.Context, batch int64, sample, limit int) ([]store.ErrorCount, error)
-	}
+	ledger pageData
 }
 
 func (b *batchPages) route(to *site) {
@@ -115,22 +112,8 @@ func (b *batchPages) show(r *http.Request) (page, error) {
 	policies, err := json.Marshal(one.Limits)
 	return page{title: one.Label(), section: "batches", template: "batch", watch: watch{batch: one.ID, always: one.Open()}, data: map[string]any{
 		"Batch": one, "Errors": top, "Sampled": one.Counts[operators.Failed] > errorsSample || one.Counts[operators.TimedOut] > errorsSample, "Operator": b.may(r, "operator"),
-		"States": stateCounts(one.Counts), "Limited": len(one.Limits) > 0, "Limits": json.RawMessage(policies),
+		"States": operators.TaskStates(), "Limited": len(one.Limits) > 0, "Limits": json.RawMessage(policies),
 	}}, err
-}
-
-// stateCount is a state of tasks and how many are in it.
-type stateCount struct {
-	State string
-	Count int64
-}
-
-func stateCounts(counts map[string]int64) []stateCount {
-	var list []stateCount
-	for _, s := range operators.TaskStates() {
-		list = append(list, stateCount{s, counts[s]})
-	}
-	return list
 }
 
 func (b *batchPages) cancelling(r *http.Request) (page, error) {

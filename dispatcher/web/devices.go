@@ -1,14 +1,12 @@
 package web
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
@@ -24,9 +22,7 @@ type devicePages struct {
 	*frame
 
 	api    client
-	ledger interface {
-		Silent(ctx context.Context, f store.DeviceFilter, since time.Duration, shown int) (store.Silence, error)
-	}
+	ledger pageData
 	period time.Duration // in which devices report
 }
 

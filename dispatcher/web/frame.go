@@ -29,8 +29,7 @@ func visitorOf(ctx context.Context) api.Operator {
 // frame is the part of the answer that all pages share: the shell, refusals and
 // failures.
 type frame struct {
-	*sheets
-
+	set      *template.Template
 	prefix   string
 	mode     string
 	readOnly bool
@@ -40,7 +39,8 @@ type frame struct {
 }
 
 func newFrame(o Options) *frame {
-	return &frame{sheets: newSheets(o), prefix: o.Prefix, mode: o.System.Mode, readOnly: o.ReadOnly, gate: o.Gate, logger: o.Logger, now: o.Now}
+	set := template.Must(template.New("").Funcs(functions(o)).ParseFS(templates, "templates/*.html"))
+	return &frame{set: set, prefix: o.Prefix, mode: o.System.Mode, readOnly: o.ReadOnly, gate: o.Gate, logger: o.Logger, now: o.Now}
 }
 
 func (f *frame) url(path string) string { return f.prefix + path }

@@ -16,23 +16,22 @@ import (
 // functions are what templates can call.
 func functions(o Options) template.FuncMap {
 	return template.FuncMap{
-		"url":      func(parts ...any) string { return o.Prefix + fmt.Sprint(parts...) },
-		"esc":      url.PathEscape,
-		"q":        func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
-		"when":     when,
-		"whenever": whenever,
-		"clock":    func(t *time.Time) string { return t.UTC().Format("15:04:05") },
-		"dur":      brief,
-		"ms":       func(ms int64) string { return brief(time.Duration(ms) * time.Millisecond) },
-		"num":      thousands,
-		"share":    func(of float64) string { return strconv.FormatFloat(100*of, 'g', 4, 64) + " %" },
-		"json":     indented,
-		"plural":   plural,
-		"words":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
-		"dict":     dict,
-		"meaning":  meaning,
-		"sum":      func(a, b int64) int64 { return a + b },
-		"only":     o.only,
+		"url":     func(parts ...any) string { return o.Prefix + fmt.Sprint(parts...) },
+		"esc":     url.PathEscape,
+		"q":       func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
+		"when":    when,
+		"clock":   func(t *time.Time) string { return t.UTC().Format("15:04:05") },
+		"dur":     brief,
+		"ms":      func(ms int64) string { return brief(time.Duration(ms) * time.Millisecond) },
+		"num":     thousands,
+		"share":   func(of float64) string { return strconv.FormatFloat(100*of, 'g', 4, 64) + " %" },
+		"json":    indented,
+		"plural":  plural,
+		"words":   func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+		"dict":    dict,
+		"meaning": meaning,
+		"sum":     func(a, b int64) int64 { return a + b },
+		"only":    o.only,
 	}
 }
 
@@ -44,32 +43,25 @@ func (o Options) only(who, act string) string {
 	return "Only " + who + " can " + act + "."
 }
 
-const shownTime = "2006-01-02 15:04:05 UTC"
-
 // instant is a time, of the API or of the ledger.
 type instant interface{ UTC() time.Time }
 
-// when is a time: exact for those who read without the script, which makes it
-// relative and leaves the exact one to the pointer.
+// when is a time that may be missing: exact for those who read without the script,
+// which makes it relative and leaves the exact one to the pointer.
 func when(of instant) template.HTML {
-	t := of.UTC()
-	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, //nolint:gosec // nothing but digits
-		t.Format("2006-01-02T15:04:05.000Z"), t.Format(shownTime), t.Format("Jan 2 15:04:05")))
-}
-
-// whenever is a time that may be missing.
-func whenever(of instant) template.HTML {
-	missing := false
 	switch t := of.(type) {
 	case *time.Time:
-		missing = t == nil
+		if t == nil {
+			return "–"
+		}
 	case *operators.Time:
-		missing = t == nil
+		if t == nil {
+			return "–"
+		}
 	}
-	if missing {
-		return "–"
-	}
-	return when(of)
+	t := of.UTC()
+	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, //nolint:gosec // nothing but digits
+		t.Format("2006-01-02T15:04:05.000Z"), t.Format("2006-01-02 15:04:05 UTC"), t.Format("Jan 2 15:04:05")))
 }
 
 // brief is a duration in its two largest units.

@@ -58,10 +58,6 @@ type hub struct {
 	views map[viewKey]*view
 }
 
-func newHub(render func(context.Context, viewKey) (*sheet, error), panicked rescue.Told) *hub {
-	return &hub{render: render, panicked: panicked, views: map[viewKey]*view{}}
-}
-
 // join has a page read until leave.
 func (h *hub) join(ctx context.Context, key viewKey) (leave func()) {
 	h.mu.Lock()

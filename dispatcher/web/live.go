@@ -65,7 +65,8 @@ type streams struct {
 }
 
 func newStreams(s *site, d *door, panicked rescue.Told) *streams {
-	return &streams{site: s, door: d, hub: newHub(s.read, panicked), open: fair.NewShares(liveMost, liveEach), stop: make(chan struct{})}
+	h := &hub{render: s.read, panicked: panicked, views: map[viewKey]*view{}}
+	return &streams{site: s, door: d, hub: h, open: fair.NewShares(liveMost, liveEach), stop: make(chan struct{})}
 }
 
 func (s *streams) end() {

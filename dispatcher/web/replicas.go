@@ -46,8 +46,8 @@ func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := make([]replica, len(known))
-	for i, k := range known {
+	var serving, gone []replica
+	for _, k := range known {
 		one := replica{Replica: k, Here: k.ID == s.system.ID, Gone: now.Sub(k.Seen) > goneAfter}
 		if err := json.Unmarshal(k.State, &one.Heartbeat); err != nil {
 			return nil, fmt.Errorf("replica %s: %w", k.ID, err)
@@ -55,17 +55,13 @@ func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 		every := time.Duration(one.ReapMS) * time.Millisecond
 		one.Late = !one.Gone && now.Sub(*cmp.Or(k.Reaped, &k.Started)) > 3*every+goneAfter
 		one.Bad = broken(s.system.listed(one.Checks))
-		list[i] = one
+		if one.Gone {
+			gone = append(gone, one)
+		} else {
+			serving = append(serving, one)
+		}
 	}
-	slices.SortStableFunc(list, func(a, b replica) int { return cmp.Compare(boolInt(a.Gone), boolInt(b.Gone)) })
-	return list, nil
-}
-
-func boolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+	return append(serving, gone...), nil
 }
 
 // versions that are served now, if there is more than one.

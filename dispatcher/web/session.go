@@ -49,10 +49,6 @@ type checkedSession struct {
 	until time.Time
 }
 
-func newSessions(o Options) *sessions {
-	return &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
-}
-
 func hashOf(token string) []byte {
 	if token == "" {
 		return nil

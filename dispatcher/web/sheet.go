@@ -39,40 +39,33 @@ func (s *sheet) version() string {
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// sheets renders pages.
-type sheets struct{ set *template.Template }
-
-func newSheets(o Options) *sheets {
-	return &sheets{template.Must(template.New("").Funcs(functions(o)).ParseFS(templates, "templates/*.html"))}
-}
-
 // canvas is the data of a page's template.
 type canvas struct {
 	Data any
 
-	sheets *sheets
-	sheet  *sheet
+	set   *template.Template
+	sheet *sheet
 }
 
 // Piece renders a part of the page that is sent anew when it changes. The
 // template's outermost element must have that id.
 func (c *canvas) Piece(id, name string, data any) (template.HTML, error) {
-	var out strings.Builder
-	if err := c.sheets.set.ExecuteTemplate(&out, name, data); err != nil {
-		return "", err
-	}
-	html := template.HTML(out.String()) //nolint:gosec // escaped by html/template just now
+	html, err := executed(c.set, name, data)
 	c.sheet.order = append(c.sheet.order, id)
 	c.sheet.pieces[id] = html
-	return html, nil
+	return html, err
 }
 
-func (s *sheets) render(p page) (*sheet, error) {
-	made := &sheet{title: p.title, pieces: map[string]template.HTML{}, watch: p.watch, moment: p.moment}
-	var out strings.Builder
-	if err := s.set.ExecuteTemplate(&out, p.template, &canvas{Data: p.data, sheets: s, sheet: made}); err != nil {
+func (f *frame) render(p page) (made *sheet, err error) {
+	made = &sheet{title: p.title, pieces: map[string]template.HTML{}, watch: p.watch, moment: p.moment}
+	if made.main, err = executed(f.set, p.template, &canvas{Data: p.data, set: f.set, sheet: made}); err != nil {
 		return nil, fmt.Errorf("rendering %s: %w", p.template, err)
 	}
-	made.main = template.HTML(out.String()) //nolint:gosec // escaped by html/template just now
 	return made, nil
+}
+
+func executed(set *template.Template, name string, data any) (template.HTML, error) {
+	var out strings.Builder
+	err := set.ExecuteTemplate(&out, name, data)
+	return template.HTML(out.String()), err //nolint:gosec // escaped by html/template just now
 }

@@ -21,10 +21,6 @@ type site struct {
 	livePages *http.ServeMux // those of pages that the hub may read
 }
 
-func newSite(f *frame, ledger pageData) *site {
-	return &site{frame: f, ledger: ledger, pages: http.NewServeMux(), livePages: http.NewServeMux()}
-}
-
 // loader reads the content of a page.
 type loader func(r *http.Request) (page, error)
 

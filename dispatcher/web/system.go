@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"time"
-
-	"github.com/fleetslots/dispatcher/store"
 )
 
 // System is the content of the system page about this replica.
@@ -62,10 +60,8 @@ func broken(list []dependency) []dependency {
 
 // systemPages show the replicas, and this one in detail.
 type systemPages struct {
-	system System
-	ledger interface {
-		Replicas(ctx context.Context) ([]store.Replica, time.Time, error)
-	}
+	system  System
+	ledger  pageData
 	streams func() int // that are open
 }
 

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"maps"
 	"net/http"
 	"net/url"
@@ -21,10 +20,8 @@ const (
 type taskPages struct {
 	*frame
 
-	api    client
-	ledger interface {
-		TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
-	}
+	api     client
+	ledger  pageData
 	history *history
 }
 

@@ -82,8 +82,9 @@ func New(o Options) *Web {
 		o.Now = time.Now
 	}
 	frame := newFrame(o)
-	s := newSite(frame, o.Ledger)
-	d := &door{frame: frame, sessions: newSessions(o), dev: o.Link != ""}
+	s := &site{frame: frame, ledger: o.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux()}
+	known := &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
+	d := &door{frame: frame, sessions: known, dev: o.Link != ""}
 	w := &Web{
 		log: o.Ledger, now: o.Now, news: &news{log: o.Ledger}, history: newHistory(),
 		site: s, door: d, streams: newStreams(s, d, o.Panicked), panicked: o.Panicked,
