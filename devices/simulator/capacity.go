@@ -30,7 +30,7 @@ func (s *simulation) followCapacity(ctx context.Context) {
 		s.lowered = time.Time{}
 	case s.lowered.IsZero():
 		s.lowered = time.Now()
-	case time.Since(s.lowered) > s.lease && s.external.Inside() <= p.Capacity:
+	case time.Since(s.lowered) > s.lease && s.external.Stats().Inside <= p.Capacity:
 		s.external.SetCapacity(p.Capacity)
 		s.lowered = time.Time{}
 	}

@@ -324,8 +324,8 @@ func TestASilentDeviceStaysToTheEndOfItsLease(t *testing.T) {
 				return idle(r)
 			})
 			first := s.next()
-			eventually(t, func() bool { return s.external.Inside() == 1 })
-			eventually(t, func() bool { return s.external.Inside() == 0 })
+			eventually(t, func() bool { return s.external.Stats().Inside == 1 })
+			eventually(t, func() bool { return s.external.Stats().Inside == 0 })
 			if held := time.Since(first.at); held < 950*time.Millisecond || held > 1800*time.Millisecond {
 				t.Errorf("inside until %s after its report, want 1 s", held)
 			}

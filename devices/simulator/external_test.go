@@ -34,7 +34,7 @@ func TestExternalCountsWhoIsInside(t *testing.T) {
 	t.Parallel()
 	e := newTestExternal(t, 2, nil, nil)
 	a, b := enter(t, e, 0, 1), enter(t, e, 1, 2)
-	if got := e.Inside(); got != 2 {
+	if got := e.Stats().Inside; got != 2 {
 		t.Fatalf("inside %d, want 2", got)
 	}
 	if got := e.Stats().OverLimitInstants; got != 0 {
@@ -47,7 +47,7 @@ func TestExternalCountsWhoIsInside(t *testing.T) {
 	// A device that has left is not counted: no waiting here.
 	for i, v := range []*visit{a, b, c} {
 		v.leave()
-		if got := e.Inside(); got != 2-i {
+		if got := e.Stats().Inside; got != 2-i {
 			t.Fatalf("inside %d after %d left, want %d", got, i+1, 2-i)
 		}
 	}
@@ -107,7 +107,7 @@ func TestExternalIgnoresWhoDoesNotSayHello(t *testing.T) {
 		t.Errorf("enter = %v, want canceled", err)
 	}
 	v.leave()
-	if got := e.Inside(); got != 0 {
+	if got := e.Stats().Inside; got != 0 {
 		t.Errorf("inside %d, want 0", got)
 	}
 	if _, err := NewExternal(t.Context(), "", 0, nil, nil); err == nil {

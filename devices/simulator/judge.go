@@ -44,9 +44,6 @@ type ExternalStats struct {
 	InsideTime        time.Duration // device-time spent inside, summed
 }
 
-// Inside is how many devices are inside now.
-func (j *judge) Inside() int { return j.Stats().Inside }
-
 // Capacity is the number above which an arrival is one too many.
 func (j *judge) Capacity() int {
 	j.mu.Lock()

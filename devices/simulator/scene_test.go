@@ -44,7 +44,7 @@ func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int,
 		if err := json.Unmarshal(body, &h.report); err != nil {
 			t.Errorf("report %.100q: %v", body, err)
 		}
-		h.at, h.inside = time.Now(), s.external.Inside()
+		h.at, h.inside = time.Now(), s.external.Stats().Inside
 		s.reports <- h
 		switch a := answer(int(n.Add(1)), h.report).(type) {
 		case nil:
@@ -72,7 +72,7 @@ func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int,
 		cancel()
 		<-ended
 		server.Close()
-		if got := s.external.Inside(); got != 0 {
+		if got := s.external.Stats().Inside; got != 0 {
 			t.Errorf("inside %d after the fleet ended", got)
 		}
 	})

@@ -54,12 +54,6 @@ func (s *Summary) OverBound() float64 {
 	return float64(s.Makespan) / float64(s.Bound)
 }
 
-// IdleWaiting is the time, summed over the slots, in which a slot was empty
-// while tasks were waiting.
-func (s *Summary) IdleWaiting() time.Duration {
-	return max(s.Busy*time.Duration(s.Capacity)-s.BusyInside, 0)
-}
-
 // DeniedPerGrant is how many reports found no slot, for each grant.
 func (s *Summary) DeniedPerGrant() float64 {
 	return float64(s.Fleet.Denied) / float64(max(s.Fleet.Grants, 1))
@@ -101,6 +95,7 @@ func (s *Summary) unfinished() int64 {
 // Print writes the summary for people.
 func (s *Summary) Print(w io.Writer) error {
 	f, x, b := s.Fleet, s.External, s.Breaches
+	empty := max(s.Busy*time.Duration(s.Capacity)-s.BusyInside, 0) // slots, while tasks were waiting
 	for _, line := range []string{
 		fmt.Sprintf("pool %s   capacity %d   devices %d   tasks %d   ended %d", s.Pool, s.Capacity, s.Devices, s.Tasks, s.Ended),
 		fmt.Sprintf("reports    %d sent, %d replies, %d lost, %d refused, %d errors", f.Reports, f.Replies, f.LostReplies, f.Refused, f.Errors),
@@ -113,7 +108,7 @@ func (s *Summary) Print(w io.Writer) error {
 			x.HighWater, s.Capacity, x.OverLimitInstants, x.SharedSlots, x.StaleTokens, b.Over, b.Shared, b.Stale),
 		fmt.Sprintf("slot use   %.1f %% while tasks waited (%s)", 100*s.SlotUse(), s.Busy.Round(10*time.Millisecond)),
 		fmt.Sprintf("idle       %.1f slot-seconds while tasks waited; at the start %.1f, between visits %.1f, at the end %.1f",
-			s.IdleWaiting().Seconds(), s.Idle.Start.Seconds(), s.Idle.Between.Seconds(), s.Idle.End.Seconds()),
+			empty.Seconds(), s.Idle.Start.Seconds(), s.Idle.Between.Seconds(), s.Idle.End.Seconds()),
 		fmt.Sprintf("handoff    slot left to next inside: %s; of which told %s, granted %s, entered %s; in the dispatcher %s",
 			s.Handoff.Whole, s.Handoff.Told, s.Handoff.Granted, s.Handoff.Entered, s.Handoff.Server),
 		fmt.Sprintf("waits      %.2f reports without a slot for each grant; longest wait %s, at most %s after its due time",

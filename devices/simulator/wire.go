@@ -51,14 +51,12 @@ type reply struct {
 	Reason        string      `json:"reason"`
 	HeldMS        int64       `json:"held_ms"`
 	ReportAfterMS int64       `json:"report_after_ms"`
-	Code          string      `json:"code"`
 }
 
 type ack struct {
 	Task    int64  `json:"task"`
 	Token   int64  `json:"token"`
 	Outcome string `json:"outcome"`
-	Code    string `json:"code"`
 }
 
 type renewed struct {
@@ -68,19 +66,17 @@ type renewed struct {
 }
 
 type cancelled struct {
-	Task  int64  `json:"task"`
-	Token int64  `json:"token"`
-	Why   string `json:"why"`
+	Task  int64 `json:"task"`
+	Token int64 `json:"token"`
 }
 
 type grant struct {
-	ID          int64           `json:"id"`
-	Token       int64           `json:"token"`
-	Pool        string          `json:"pool"`
-	Slot        int             `json:"slot"`
-	Payload     json.RawMessage `json:"payload"`
-	Redelivered int             `json:"redelivered"`
-	LeaseMS     int64           `json:"lease_ms"`
+	ID      int64           `json:"id"`
+	Token   int64           `json:"token"`
+	Pool    string          `json:"pool"`
+	Slot    int             `json:"slot"`
+	Payload json.RawMessage `json:"payload"`
+	LeaseMS int64           `json:"lease_ms"`
 }
 
 // The statuses, outcomes and reasons that a device tells apart. Any other
