@@ -64,14 +64,12 @@ type Dispatcher struct {
 	Seen     *seen.Devices         // when devices reported
 	Upkeep   *upkeep.Keeper        // the passes
 
-	config    Config
-	log       *slog.Logger
-	metrics   *metrics
-	refusals  *refusals
-	away      outages
-	views     *viewing
-	recording *recording
-	claiming  *claiming
+	config   Config
+	log      *slog.Logger
+	metrics  *metrics
+	refusals *refusals
+	away     outages
+	together together
 }
 
 // New builds a Dispatcher.
@@ -79,8 +77,10 @@ func New(config Config) *Dispatcher {
 	config = config.withDefaults()
 	set := meters.New(config.Registerer)
 	d := &Dispatcher{config: config, log: throttle.Log(config.Logger, config.Now), metrics: newMetrics(set), refusals: newRefusals()}
-	d.views, d.claiming = newViewing(config.Store, d.Panicked), newClaiming(config.Store, config.Now, d.Panicked)
-	d.recording = newRecording(config.Store, d.settle, d.Panicked)
+	d.together = together{
+		views: newViewing(config.Store, d.Panicked), results: newRecording(config.Store, d.settle, d.Panicked),
+		claims: newClaiming(config.Store, config.Now, d.Panicked),
+	}
 	d.Seen = seen.NewDevices(config.Store, config.Recent)
 	d.Devices = credentials.New(credentials.Config{
 		Ledger: config.Store, Look: d.look, Accounts: config.Accounts,

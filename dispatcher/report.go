@@ -147,7 +147,7 @@ func (d *Dispatcher) look(ctx context.Context, device devices.ID) (store.View, e
 
 func (d *Dispatcher) read(ctx context.Context, device devices.ID, all whole) (store.View, error) {
 	asked := d.config.Now()
-	view, err := d.views.Do(ctx, all, string(device))
+	view, err := d.together.views.Do(ctx, all, string(device))
 	d.away.ledger.saw(err, asked)
 	if err != nil {
 		return store.View{}, fmt.Errorf("%w: reading the device: %w", devices.ErrUnavailable, err)

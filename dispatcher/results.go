@@ -23,7 +23,7 @@ func (h *handling) recordResults(ctx context.Context) error {
 	var outcomes []store.ResultOutcome
 	if len(valid) > 0 {
 		var err error
-		if outcomes, err = h.d.recording.Do(ctx, struct{}{}, valid); err != nil {
+		if outcomes, err = h.d.together.results.Do(ctx, struct{}{}, valid); err != nil {
 			return fmt.Errorf("%w: recording results: %w", devices.ErrUnavailable, err)
 		}
 	}

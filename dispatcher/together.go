@@ -28,6 +28,13 @@ const (
 	atMost = 64
 )
 
+// together is what the reports of many devices ask of the ledger in one call.
+type together struct {
+	views   *viewing
+	results *recording
+	claims  *claiming
+}
+
 // acquired is a slot that the semaphore gave, with what it is to be claimed for.
 type acquired struct {
 	store.Claim
@@ -71,9 +78,9 @@ func newClaiming(ledger Ledger, now func() time.Time, panicked rescue.Told) *cla
 
 // claim claims a slot, together with others.
 func (d *Dispatcher) claim(ctx context.Context, claim acquired) (claimed, error) {
-	got, err := d.claiming.Do(ctx, allPools, claim)
+	got, err := d.together.claims.Do(ctx, allPools, claim)
 	if err == nil && got.Status == store.ClaimLocked {
-		got, err = d.claiming.Do(ctx, claim.Pool, claim)
+		got, err = d.together.claims.Do(ctx, claim.Pool, claim)
 	}
 	return got, err //nolint:wrapcheck // by the caller
 }
