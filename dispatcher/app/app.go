@@ -92,8 +92,6 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	a.passes = a.newPasses(b)
 	a.passes.beside(func(ctx context.Context) { board.Listen(ctx, a.dispatcher.Waiters.Parks, nil) })
 	a.passes.beside(a.recall)
-	a.cleanup.add("postgres", b.store.Close)
-	a.cleanup.add("redis", b.redis.Close)
 	return a
 }
 

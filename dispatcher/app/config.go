@@ -66,11 +66,12 @@ type Config struct {
 // Validate names every setting that does not fit, and its limit.
 func (c Config) Validate() error {
 	values, err := c.values()
-	errs := []error{err}
+	_, badProxy := c.proxies()
+	errs := []error{err, badProxy}
 	for _, s := range Settings() {
 		errs = append(errs, s.check(values[s.Key]))
 	}
-	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb(), c.validateProxies())...)
+	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
 }
 
 // Complete says whether there is what Serve needs.
@@ -211,11 +212,6 @@ func (c Config) validateWeb() error {
 		return nil
 	}
 	return errors.New("web_prefix: a path such as /dispatcher, without a slash at its end")
-}
-
-func (c Config) validateProxies() error {
-	_, err := c.proxies()
-	return err
 }
 
 // proxies are the networks whose X-Forwarded-For is believed.

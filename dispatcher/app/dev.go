@@ -101,7 +101,7 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 	}
 	// From here on the app closes what was opened: the broker first, which
 	// asks the ledger, and the folder last.
-	d.app.cleanup.steps = opened.steps
+	d.app.cleanup = opened
 	return d, nil
 }
 

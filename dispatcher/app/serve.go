@@ -70,20 +70,21 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 	}
 	if accounts != nil { // not a nil pointer in an interface
 		b.accounts = accounts
+		opened.add("accounts at the broker", accounts.Close)
 	}
 	a := assemble(config, log, version, b, f) //nolint:contextcheck // handlers take each request's
-	if accounts != nil {
-		a.accounts = accounts
-		a.cleanup.add("accounts at the broker", accounts.Close)
+	a.accounts = accounts
+	if config.MQTTURL != "" {
+		options, err := mqttOptions(config)
+		if err != nil {
+			return nil, err
+		}
+		if err := a.attachMQTT(options); err != nil {
+			return nil, err
+		}
 	}
-	if config.MQTTURL == "" {
-		return a, nil
-	}
-	options, err := mqttOptions(config)
-	if err != nil {
-		return nil, err
-	}
-	return a, a.attachMQTT(options)
+	a.cleanup = opened
+	return a, nil
 }
 
 // bind opens the listeners, with TLS where it is set up.
