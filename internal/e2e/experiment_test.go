@@ -46,7 +46,7 @@ type experiment struct {
 	ledgerLink, redisLink *testservers.Proxy
 	commits               *commitWatch // on the first of them
 
-	// What follows may be changed before deploy.
+	// The fields below may be changed before deploy.
 	fleet      simulator.Config
 	reapEvery  time.Duration
 	settings   []string // of the replicas

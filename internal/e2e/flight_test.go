@@ -28,8 +28,8 @@ const (
 // TestPagesSayTheTruthInFlight has a fleet at work on two replicas, kills one
 // of them and starts it again, and compares meanwhile: whatever a page shows in
 // a browser, kept up to date or read anew, is what the API says of that moment.
-// Nothing stands still for it. What has a clock of its own (Redis, the passes,
-// when devices were seen) is compared with what its own source said.
+// Nothing stands still for it. Values with a clock of their own (Redis, the passes,
+// when devices were seen) are compared with what their own source said.
 func TestPagesSayTheTruthInFlight(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -249,8 +249,8 @@ func (x *truth) tryAgainAndAgain() int64 {
 	return x.untilGrantedTo("t-1").ID
 }
 
-// fail has the devices work, a step every two seconds. What a replica does not take now
-// is sent with the next step.
+// fail has the devices work, a step every two seconds. Reports that a replica does not take now
+// are sent with the next step.
 func (x *truth) fail(ctx context.Context, devices []string) {
 	var held *granted
 	step := 0

@@ -22,8 +22,8 @@ const (
 //
 // A fault is what the ledger, the journals of the devices and the external
 // system say of cap, tasks and results, or an end that never comes: nothing
-// that the machine does excuses it. What a late device or a late look explains
-// is taken away where it is measured, by the time that was measured. A doubt is
+// that the machine does excuses it. Time that a late device or a late look explains
+// is taken away where it is measured. A doubt is
 // that the run tested too little; only a machine that stood still excuses that.
 type verdict struct {
 	faults []error

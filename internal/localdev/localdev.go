@@ -1,7 +1,7 @@
 // Package localdev lets the commands of this machine find its `dispatcher dev`.
 //
 // While it runs, dev keeps a file in each of some folders, and a lock on it. A
-// file that nobody locks was left by a process that was killed. What it says
+// file that nobody locks was left by a process that was killed. Its content
 // must not be used: its port may be another's by now, who would get the token.
 package localdev
 

@@ -29,7 +29,7 @@ func TestSafeEscapesWhatIsNotPrinted(t *testing.T) {
 	}
 }
 
-// Whatever was written, nothing of it steers a terminal.
+// No text steers a terminal.
 func TestNothingSteersTheTerminal(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

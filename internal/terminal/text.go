@@ -1,5 +1,5 @@
 // Package terminal writes for people: tables, the members of one thing, a line
-// of progress. What devices and operators wrote is shown without its control
+// of progress. Text of devices and operators is shown without its control
 // characters, which could steer the terminal.
 package terminal
 

@@ -1,7 +1,7 @@
 // Package testbackends opens, for tests, the stores that the whole dispatcher
 // runs on: the embedded ones and those on real servers. All have a patience that
 // only a broken test exhausts: the timeouts of production would be reached on a
-// machine that stands still for a while. What is opened is closed with the test.
+// machine that stands still for a while. Each is closed with its test.
 package testbackends
 
 import (

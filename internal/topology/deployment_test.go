@@ -59,7 +59,7 @@ func TestVariablesAreSettings(t *testing.T) {
 	}
 }
 
-// What .env.example explains is what the file asks for, with the same defaults.
+// .env.example explains all that the file asks for, with the same defaults.
 func TestEnvExampleIsComplete(t *testing.T) {
 	t.Parallel()
 	asked, values := map[string]string{}, dotenv(read(t, ".env.example"))
@@ -198,7 +198,7 @@ func (s service) namers(t *testing.T, named string) []string {
 	return texts
 }
 
-// What a service runs is there: in its image, or mounted.
+// The program that a service runs is there: in its image, or mounted.
 func TestCommandsExist(t *testing.T) {
 	t.Parallel()
 	image := dockerfile(t)
@@ -292,7 +292,7 @@ func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 	if exposed := dockerfile(t).all("EXPOSE"); !slices.Equal(exposed, []string{"8080"}) {
 		t.Errorf("EXPOSE %q", exposed)
 	}
-	// What is named by others is listened on.
+	// Ports that others name are listened on.
 	for port, file := range map[string]string{
 		"5432": "deploy/postgres/postgresql.conf", "6379": "deploy/redis/redis.conf",
 		"1883": "deploy/mosquitto/dynsec/mosquitto.conf", "1884": "deploy/mosquitto/dynsec/mosquitto.conf",

@@ -10,8 +10,8 @@ type minutes []uint64
 
 func minutesOf(d time.Duration) minutes { return make(minutes, d/time.Minute/64+1) }
 
-// add sets the minutes of other, which begins at that minute. What is beyond the
-// end is left out.
+// add sets the minutes of other, which begins at that minute. Minutes beyond the
+// end are left out.
 func (m minutes) add(other minutes, at int) {
 	shift := at % 64
 	for i, word := range other {

@@ -8,8 +8,8 @@
 --          is not known counts nothing: it is filled from the history.
 local now = clock()
 
--- unreserve ends a reservation and says when it was made. Whoever settles what
--- another process reserved may know other items than it did: so all are looked for.
+-- unreserve ends a reservation and says when it was made. A process that
+-- settles what another one reserved may know other items: so all are looked for.
 local function unreserve(lease, group, keys)
   local at = redis.call('ZSCORE', OPEN, lease)
   if not at then return nil end

@@ -3,7 +3,7 @@
 SET LOCAL statement_timeout = 0;
 SET LOCAL lock_timeout = 0;
 
--- Pools: numbered places, and what holds for all who run in them.
+-- Pools: numbered slots, and what holds for all who run in them.
 -- opens_at, closes_at: the opening that lasts, or the next; null: always open.
 -- They are kept so that whether something may start is a comparison. windows_due:
 -- when they are to be computed anew. limits: policies, as a JSON array; null: none.
@@ -27,7 +27,7 @@ CREATE TABLE pools (
     updated_at   timestamptz NOT NULL,
     deleted_at   timestamptz
 );
--- What changed lately is asked for several times a second.
+-- The pools that changed lately are asked for several times a second.
 CREATE INDEX pools_updated_at ON pools (updated_at);
 CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT NULL;
 
@@ -69,17 +69,17 @@ CREATE TABLE batches (
     created_at       timestamptz NOT NULL,
     total            bigint NOT NULL DEFAULT 0
 );
--- What passes look for.
+-- For the passes.
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
 CREATE INDEX batches_windows_due ON batches (windows_due) WHERE windows_due IS NOT NULL;
 CREATE INDEX batches_cancelling ON batches (id) WHERE cancelling;
 CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
--- Who waits is counted from the batches of a pool.
+-- Waiting devices are counted from the batches of a pool.
 CREATE INDEX batches_of_pool ON batches (pool, id);
 CREATE INDEX batches_of_kind ON batches (kind, id);
 
 -- How many tasks of a batch ended in which state: these rows and the deltas
--- together. What is in neither, and has no grant, is pending.
+-- together. A task in neither, and without a grant, is pending.
 CREATE TABLE batch_counts (
     batch bigint NOT NULL REFERENCES batches ON DELETE CASCADE,
     state text COLLATE "C" NOT NULL,
@@ -87,7 +87,7 @@ CREATE TABLE batch_counts (
     PRIMARY KEY (batch, state)
 ) WITH (fillfactor = 50);
 
--- What changed since the last folding, a row for each statement: so results of
+-- Changes since the last folding, a row for each statement: so results of
 -- one batch never wait for one another. No foreign key: it would lock the batch.
 CREATE TABLE batch_deltas (
     id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -130,7 +130,7 @@ CREATE TABLE tasks (
     output_dropped boolean NOT NULL DEFAULT false,
     error        text NOT NULL DEFAULT ''
 );
--- What a report and a pass ask.
+-- For reports and passes.
 CREATE INDEX tasks_open_of_device ON tasks (device) WHERE state = 'pending';
 CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
 CREATE INDEX tasks_of_batch ON tasks (batch, state);
@@ -143,10 +143,10 @@ CREATE INDEX tasks_in_pool ON tasks (pool, id);
 CREATE INDEX tasks_ended ON tasks (state, id) WHERE state <> 'pending';
 CREATE INDEX tasks_of_error ON tasks ((substr(error, 1, 200) COLLATE "C"), id) WHERE error <> '';
 CREATE INDEX tasks_open ON tasks (id) WHERE state = 'pending';
--- Who may be offered a place next: the waiting tasks of a batch, in its order.
+-- The devices that may be offered a slot next: the waiting tasks of a batch, in its order.
 CREATE INDEX tasks_in_line ON tasks (pool, batch, priority DESC, id) WHERE state = 'pending';
 
--- Whoever changes the state of tasks is counted: no code path can forget it.
+-- Every change of the state of tasks is counted: no code path can forget it.
 -- +goose StatementBegin
 CREATE FUNCTION count_tasks() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -168,7 +168,7 @@ CREATE TRIGGER tasks_counted AFTER UPDATE ON tasks
 -- lower token after a newer one, and fencing compares tokens per slot.
 CREATE SEQUENCE grant_token AS bigint MAXVALUE 9007199254740991 CACHE 1;
 
--- The places in use. The unique keys are what makes a second grant of a
+-- The slots in use. The unique keys are what makes a second grant of a
 -- number, a device or a task impossible. Small and often rewritten: room for
 -- new versions in place, and an early vacuum.
 CREATE TABLE grants (
@@ -209,7 +209,7 @@ CREATE TABLE attempts (
     error      text NOT NULL DEFAULT ''
 );
 CREATE INDEX attempts_of_task ON attempts (task);
--- What started in a pool, newest first: what policies would have counted.
+-- The starts in a pool, newest first: policies would have counted them.
 CREATE INDEX attempts_of_pool ON attempts (pool, token);
 
 -- Results that could not be used: kept, and answered the same when repeated.
@@ -224,7 +224,7 @@ CREATE TABLE late_results (
     received_at timestamptz NOT NULL,
     PRIMARY KEY (device, task, token)
 );
--- What is old goes.
+-- Old ones go.
 CREATE INDEX late_results_received ON late_results (received_at);
 
 -- Policies that devices share wherever they run something. limits is as in pools.
@@ -236,7 +236,7 @@ CREATE TABLE profiles (
     updated_at timestamptz NOT NULL
 );
 
--- Devices. reach is how one can be told of a place: 0 it polls, 1 pushed to, 2 its
+-- Devices. reach is how one can be told of a slot: 0 it polls, 1 pushed to, 2 its
 -- requests wait.
 CREATE TABLE devices (
     id         text COLLATE "C" PRIMARY KEY,
@@ -288,7 +288,7 @@ CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
 -- A name in the log is one operator's.
 CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoked_at IS NULL;
 
--- Who is signed in to the dashboard: the hash of the cookie, and that of the
+-- The operators signed in to the dashboard: the hash of the cookie, and that of the
 -- operator token it was opened with.
 CREATE TABLE web_sessions (
     hash       bytea PRIMARY KEY,
@@ -296,7 +296,7 @@ CREATE TABLE web_sessions (
     expires_at timestamptz NOT NULL
 );
 
--- What requests with an idempotency key were answered, written with their
+-- The answers to requests with an idempotency key, written with their
 -- effect. The owner is the operator token, 0 the one of the configuration.
 CREATE TABLE answers (
     owner       bigint NOT NULL,
@@ -329,7 +329,7 @@ CREATE INDEX events_of_batch ON events (batch, id) WHERE batch <> 0;
 CREATE INDEX events_of_task ON events (task, id) WHERE task <> 0;
 CREATE INDEX events_of_device ON events (device, id) WHERE device <> '';
 
--- Whoever gives an event its id has a transaction id by then, and thus is seen
+-- A writer that gives an event its id has a transaction id by then, and thus is seen
 -- by whoever asks which transactions are under way: the id may wait for no
 -- other reason than that.
 -- +goose StatementBegin
@@ -341,7 +341,7 @@ END $$;
 -- +goose StatementEnd
 CREATE TRIGGER events_begin BEFORE INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION events_begin();
 
--- What each replica says of itself every few seconds. A row that grows old is a
+-- The word of each replica on itself every few seconds. A row that grows old is a
 -- replica that ended.
 CREATE TABLE replicas (
     id         text PRIMARY KEY,
@@ -355,7 +355,7 @@ CREATE TABLE replicas (
     tallies    text NOT NULL
 );
 
--- Until when the time of free places was counted, and since when the last piece
+-- Until when the time of free slots was counted, and since when the last piece
 -- of it: one row.
 CREATE TABLE idle_time (
     id           smallint PRIMARY KEY CHECK (id = 1),
@@ -364,7 +364,7 @@ CREATE TABLE idle_time (
 );
 INSERT INTO idle_time (id, taken_before, taken_at) VALUES (1, now(), now());
 
--- What the clock of this database showed, as far as it was believed, when the
+-- The time that the clock of this database showed, as far as it was believed, when the
 -- clock of a replica's host showed wall: one row, once that is known.
 CREATE TABLE clock_pair (
     id     smallint PRIMARY KEY CHECK (id = 1),
