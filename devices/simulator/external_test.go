@@ -27,6 +27,7 @@ func enter(t *testing.T, e *External, slot int, token int64) *visit {
 	if err := v.enter(t.Context(), e.Addr()); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(v.leave) // a connection that nothing refers to is closed by the garbage collector
 	return v
 }
 
