@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -136,10 +137,8 @@ func checkURL(raw string, schemes ...string) error {
 	if err != nil {
 		return fmt.Errorf("invalid URL: %w", err)
 	}
-	for _, s := range schemes {
-		if u.Scheme == s && u.Host != "" {
-			return nil
-		}
+	if u.Host != "" && slices.Contains(schemes, u.Scheme) {
+		return nil
 	}
 	return fmt.Errorf("URL %q: want %s://host:port", u.Redacted(), strings.Join(schemes, ":// or "))
 }

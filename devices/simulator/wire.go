@@ -125,23 +125,23 @@ func (r reply) violations(asked report) []string {
 // have exactly one of renewed and cancel.
 func (r reply) unanswered(asked report) []string {
 	var found []string
-	acks, answers := map[[2]int64]int{}, map[[2]int64]int{}
+	acks, answers := map[key]int{}, map[key]int{}
 	for _, a := range r.Acks {
-		acks[[2]int64{a.Task, a.Token}]++
+		acks[key{a.Task, a.Token}]++
 	}
 	for _, a := range r.Renewed {
-		answers[[2]int64{a.Task, a.Token}]++
+		answers[key{a.Task, a.Token}]++
 	}
 	for _, a := range r.Cancel {
-		answers[[2]int64{a.Task, a.Token}]++
+		answers[key{a.Task, a.Token}]++
 	}
 	for _, e := range asked.Results {
-		if acks[[2]int64{e.Task, e.Token}] == 0 {
+		if acks[key{e.Task, e.Token}] == 0 {
 			found = append(found, fmt.Sprintf("result of task %d has no outcome", e.Task))
 		}
 	}
 	for _, e := range asked.Running {
-		if n := answers[[2]int64{e.Task, e.Token}]; n != 1 {
+		if n := answers[key{e.Task, e.Token}]; n != 1 {
 			found = append(found, fmt.Sprintf("running task %d has %d answers", e.Task, n))
 		}
 	}

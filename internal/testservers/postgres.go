@@ -177,7 +177,7 @@ const (
 	memoryNeeded = 4 << 30
 )
 
-// fastDir is where a flush costs nothing, if there is such a place: a disk
+// fastDir is where a flush costs nothing, if there is such a folder: a disk
 // shared with others may take seconds for one. What a killed server had
 // committed is kept there as well.
 func fastDir() string {
