@@ -10,7 +10,7 @@ import (
 )
 
 // TestAReportThatIsAbandonedLeavesNoSlotBehind: the device goes away in the
-// middle of its report. What was begun is finished, so that no slot is left to
+// middle of its report. The report is finished, so that no slot is left to
 // reconciliation.
 func TestAReportThatIsAbandonedLeavesNoSlotBehind(t *testing.T) {
 	t.Parallel()

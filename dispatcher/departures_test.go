@@ -113,8 +113,8 @@ func (s *departing) told() int {
 	return s.away
 }
 
-func (s *departing) OfferSlots(ctx context.Context, pool string, pace slots.Pace, news []slots.Update) (slots.Line, error) {
-	if slices.ContainsFunc(news, func(n slots.Update) bool { return n.Kind == slots.WaiterAway }) {
+func (s *departing) OfferSlots(ctx context.Context, pool string, pace slots.Pace, updates []slots.Update) (slots.QueueState, error) {
+	if slices.ContainsFunc(updates, func(n slots.Update) bool { return n.Kind == slots.WaiterAway }) {
 		s.mu.Lock()
 		s.away++
 		s.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *departing) OfferSlots(ctx context.Context, pool string, pace slots.Pace
 			s.before()
 		}
 	}
-	return s.Semaphore.OfferSlots(ctx, pool, pace, news)
+	return s.Semaphore.OfferSlots(ctx, pool, pace, updates)
 }
 
 // hooked lets a test see, and hold up, what is said of parked reports.

@@ -41,7 +41,7 @@ func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	b.eventuallyWoken(w, "able")
 	next := b.expectPushed("able", devices.ReasonGranted)
 
-	// Who was busy kept its place, and is told once it asked again.
+	// The busy device kept its turn, and is told once it asked again.
 	line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{Period: minute, Offer: minute}, nil)
 	if err != nil || line.Waiting != 1 {
 		t.Errorf("line %+v, %v: want who was busy, and nobody else", line, err)
@@ -132,7 +132,7 @@ func TestTheLineComesBackInItsOrder(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// Who does not come is passed over, and the place goes to the next.
+// A device that does not come is passed over, and the slot goes to the next.
 func TestAnOfferLapses(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}

@@ -19,15 +19,15 @@ type linedUp struct {
 	looked map[string]int
 }
 
-func (s *linedUp) Lines(context.Context, []string) (waiting, due []string, err error) {
+func (s *linedUp) Queues(context.Context, []string) (waiting, due []string, err error) {
 	return s.waiting, s.waiting[len(s.waiting)-1:], nil
 }
 
-func (s *linedUp) OfferSlots(_ context.Context, pool string, _ slots.Pace, _ []slots.Update) (slots.Line, error) {
+func (s *linedUp) OfferSlots(_ context.Context, pool string, _ slots.Pace, _ []slots.Update) (slots.QueueState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.looked[pool]++
-	return slots.Line{}, nil
+	return slots.QueueState{}, nil
 }
 
 // Each pass looks at the pools that are due, and at some of the others, each of

@@ -126,7 +126,7 @@ func (h *handling) endWait(why waiters.Ending) {
 
 // lookFromPark decides again. It returns false when the report waits on.
 func (h *handling) lookFromPark(ctx context.Context, call waiters.Call) (final bool) {
-	done, ok := h.d.Waiters.Parks.Turn(ctx)
+	done, ok := h.d.Waiters.Parks.Begin(ctx)
 	if !ok {
 		return true
 	}

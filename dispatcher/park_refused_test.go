@@ -27,7 +27,7 @@ func TestAWaitEndsWithAReason(t *testing.T) {
 	}
 }
 
-// What waiting does not change is answered at once.
+// An answer that waiting does not change is answered at once.
 func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -115,7 +115,7 @@ func TestRoomForParkedReportsIsBounded(t *testing.T) {
 	b.parks("d3")
 }
 
-// Who may not report any more is granted nothing, though it may still wait.
+// A device that may not report any more is granted nothing, though its report waits.
 func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -187,7 +187,7 @@ func (lostBoard) Gone(context.Context, []parked.Report) ([]parked.Report, error)
 
 func (lostBoard) Wake(context.Context, []parked.Call) error { return errDown }
 
-// Whose older reports cannot be ended is not parked.
+// A report is not parked if older ones of its device cannot be ended.
 func TestNothingIsParkedWithoutTheOtherReplicas(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(c *dispatcher.Config) { c.Parking = lostBoard{} })

@@ -46,7 +46,7 @@ func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 	})
 }
 
-// What came before the wait was made true before it, and is in the answer.
+// Results are recorded before the wait, and acknowledged in the answer.
 func TestParkedReportKeepsItsAcks(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -101,7 +101,7 @@ func TestLineExpectsAParkedReportAfterItsWait(t *testing.T) {
 	}
 }
 
-// What comes between the look at the pool and the wait is not missed.
+// A wake between the look at the pool and the wait is not missed.
 func TestWakeBeforeTheWaitIsNotLost(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)

@@ -25,7 +25,7 @@ func (s *touchingStore) TouchDevices(ctx context.Context, seen map[string]store.
 	return s.Store.TouchDevices(ctx, seen)
 }
 
-// What is queued a moment after a device was met is to find it: how it can be told
+// A task that is queued a moment after a device was met is to find it: how it can be told
 // is written soon, but only when the ledger does not know.
 func TestReachIsWrittenSoon(t *testing.T) {
 	t.Parallel()

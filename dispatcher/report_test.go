@@ -297,7 +297,7 @@ func TestOrderWithinADeviceIsThatOfThePool(t *testing.T) {
 		for _, device := range []string{"d2", "d3", "d4", "d5"} {
 			b.granted(device)
 		}
-		// What others hold, by weight: old 2/1, young 1/1, heavy 1/3.
+		// The slots that others hold, by weight: old 2/1, young 1/1, heavy 1/3.
 		for i, want := range []int64{heavy, young, old} {
 			g := b.granted("d1")
 			if got := b.task(g.ID).Batch; got != want {

@@ -157,8 +157,8 @@ func TestSharing(t *testing.T) {
 }
 
 // expectFirst waits for the first grant of these devices. They ask, are told to
-// come in a second, and find a place kept for them. What the others are given
-// meanwhile is what does not fit into the few places that are kept.
+// come in a second, and find a place kept for them. Meanwhile the others
+// are given only what does not fit into the few slots that are kept.
 func (c *crowd) expectFirst(of []string) {
 	c.t.Helper()
 	first := func() (asks, passed int, ok bool) {

@@ -20,9 +20,8 @@ const passEvery = 500 * time.Millisecond
 // at lets it be so long after a moment, by the clock of offers.
 func (b *bench) at(moment time.Time, after time.Duration) { b.mini.SetTime(moment.Add(after)) }
 
-// What a replica leaves unsaid that dies between the release and the waking, or
-// to which the reply is lost, another one says within a second, whenever its
-// passes are.
+// A replica dies between the release and the waking, or the reply to it is lost:
+// another replica tells the waiter within a second, whenever its passes are.
 func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 	t.Parallel()
 	for _, first := range []time.Duration{time.Millisecond, passEvery / 2, passEvery - time.Millisecond, passEvery} {
@@ -138,7 +137,7 @@ func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 
 	held = b.expectPushed("next", devices.ReasonGranted)
 	b.pushed("next", result(*held.Task, "succeeded", ""))
-	_, due, err := b.semaphore.Lines(b.ctx, []string{"a"})
+	_, due, err := b.semaphore.Queues(b.ctx, []string{"a"})
 	if offered, err2 := b.semaphore.Offered(b.ctx, []string{"a"}, "gone"); err != nil || err2 != nil || len(offered)+len(due) > 0 {
 		t.Errorf("a place is kept for who is gone: %v, due %v (%v, %v)", offered, due, err, err2)
 	}

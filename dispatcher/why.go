@@ -20,7 +20,7 @@ func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation,
 	return decision.Explain(v, func(waiting store.Candidate) decision.Known {
 		limited := d.Policies.Of(ctx, v)
 		known := decision.Known{
-			Lines: d.linesOf(ctx, v, waiting, limited), Limited: limited,
+			Standings: d.standingsOf(ctx, v, waiting, limited), Limited: limited,
 			Seen: d.lastSeenOf(v), Period: d.config.ReportPeriod,
 		}
 		if hold, seen := d.Waiters.Pools.Hold(waiting.Pool); seen {
@@ -30,9 +30,9 @@ func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation,
 	}), nil
 }
 
-// linesOf asks the semaphore about every pool of which the device has a task
+// standingsOf asks the semaphore about every pool of which the device has a task
 // that could start, and about that of the task that is explained.
-func (d *Dispatcher) linesOf(ctx context.Context, v store.TaskView, explained store.Candidate, limited map[int64]decision.Obstacle) map[string]decision.Line {
+func (d *Dispatcher) standingsOf(ctx context.Context, v store.TaskView, explained store.Candidate, limited map[int64]decision.Obstacle) map[string]decision.Standing {
 	s := decision.Foreseen(v, nil, limited)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
 	for _, c := range v.Candidates {
@@ -42,20 +42,20 @@ func (d *Dispatcher) linesOf(ctx context.Context, v store.TaskView, explained st
 	}
 	// One that cannot start does not compete.
 	alone := !s.MayStart(explained)
-	lines := make(map[string]decision.Line)
+	standings := make(map[string]decision.Standing)
 	for pool, tasks := range open {
 		if pool == explained.Pool && alone {
 			tasks = tasks[:1]
 		}
-		lines[pool] = d.lineOf(ctx, pool, tasks, v)
+		standings[pool] = d.standingOf(ctx, pool, tasks, v)
 	}
-	return lines
+	return standings
 }
 
-// lineOf asks about one pool and tasks of it, the explained one first in its own. A pool
+// standingOf asks about one pool and tasks of it, the explained one first in its own. A pool
 // that the semaphore does not know is restored with the next report, from what the ledger
 // says.
-func (d *Dispatcher) lineOf(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.Line {
+func (d *Dispatcher) standingOf(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.Standing {
 	waiters := make([]slots.Waiter, len(tasks))
 	for i, c := range tasks {
 		waiters[i] = slots.Waiter{Batch: c.Batch, Task: c.Task, Weight: c.Weight, Priority: c.Priority}
@@ -64,16 +64,16 @@ func (d *Dispatcher) lineOf(ctx context.Context, pool string, tasks []store.Cand
 	switch {
 	case err != nil:
 		d.log.WarnContext(ctx, "task explained without the semaphore", "pool", pool, "err", err)
-		return decision.Line{Unreachable: true}
+		return decision.Standing{Unreachable: true}
 	case standing.Known:
-		return decision.Line{
+		return decision.Standing{
 			Held: standing.Held, Capacity: standing.Capacity, Left: standing.Left, Position: standing.Positions[0],
 			First: tasks[standing.First].Task, InQueue: standing.InLine != 0, Due: standing.Due, Offered: standing.Offered,
 		}
 	case pool == v.Pool.Name:
-		return decision.Line{Held: v.Held, Capacity: v.Pool.Capacity, Left: v.Pool.Capacity - v.Held}
+		return decision.Standing{Held: v.Held, Capacity: v.Pool.Capacity, Left: v.Pool.Capacity - v.Held}
 	}
-	return decision.Line{Capacity: 1, Left: 1}
+	return decision.Standing{Capacity: 1, Left: 1}
 }
 
 // lastSeenOf is when the device last reported, as the ledger or this replica

@@ -120,7 +120,7 @@ func (b *bench) expectObstacle(o obstacle) {
 	b.expectWhy(task, []decision.Code{decision.CodeRunning}, "slot 0 of pool a", "attempt 1 of 3")
 }
 
-// What only time takes away.
+// Obstacles that only time takes away.
 func TestWhySaysWhenATimeIsOver(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

@@ -55,25 +55,25 @@ const (
 	OffersMissed UpdateKind = "missed" // of no device: offers to parked reports that were not sent for 500 ms are returned, though others were told of them
 )
 
-// Line is the queue of a pool at one instant.
-type Line struct {
+// QueueState is the queue of a pool at one instant.
+type QueueState struct {
 	Known    bool // the pool is known to Redis; false: nothing else is set
 	Capacity int
 	Held     int
 	Reserved int     // slots that are offered
-	Ready    int     // in line, can be told of a slot, and was offered none
-	Waiting  int     // in line, all of them
+	Ready    int     // in the queue, can be told of a slot, and was offered none
+	Waiting  int     // in the queue, all of them
 	Offers   []Offer // to be sent: new ones, and those of which nobody said that they were
 }
 
 // OfferSlots applies the updates, ends the offers whose time is over, and offers what is free: at most
 // 100 slots for each 500 updates. A device that lets an offer lapse is offered nothing more until it asks.
-func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, updates []Update) (Line, error) {
+func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, updates []Update) (QueueState, error) {
 	var args []updateArgs
 	missed := false
 	for _, n := range updates {
 		if err := checkNumbers(n.Offer, n.Batch); err != nil {
-			return Line{}, err
+			return QueueState{}, err
 		}
 		if missed = missed || n.Kind == OffersMissed; n.Kind == OffersMissed {
 			continue
@@ -90,11 +90,11 @@ func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, upda
 }
 
 // Join adds devices to the queue that are not in it, and does what OfferSlots does.
-func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []Joiner) (Line, error) {
+func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []Joiner) (QueueState, error) {
 	args := make([]joinerArgs, len(joiners))
 	for i, w := range joiners {
 		if err := errors.Join(checkHolder("-", w.Device), checkOrder(w.Batch, w.Task, w.Weight, w.Priority)); err != nil {
-			return Line{}, err
+			return QueueState{}, err
 		}
 		args[i] = joinerArgs{wantArgs: newWaiterArgs(w.Waiter), Device: w.Device, Reach: w.Reach}
 	}
@@ -102,30 +102,30 @@ func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []
 }
 
 // handOn sends the pieces of a call, at least one; the line is that after the last.
-func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, call func([]T) offerArgs) (Line, error) {
+func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, call func([]T) offerArgs) (QueueState, error) {
 	if err := checkPool(pool); err != nil {
-		return Line{}, err
+		return QueueState{}, err
 	}
 	parts := slices.Collect(slices.Chunk(all, chunk))
 	if len(parts) == 0 {
 		parts = append(parts, nil)
 	}
-	var line Line
+	var state QueueState
 	for _, part := range parts {
 		var reply lineReply
 		known, err := s.ask(ctx, s.scripts.offer, pool, call(part), &reply)
 		if err != nil {
-			return Line{}, unavailable("offer slots of", pool, err)
+			return QueueState{}, unavailable("offer slots of", pool, err)
 		}
 		if !known {
-			return Line{}, nil
+			return QueueState{}, nil
 		}
-		line = Line{
+		state = QueueState{
 			Known: true, Capacity: reply.Capacity, Held: reply.Held, Reserved: reply.Reserved,
-			Ready: reply.Ready, Waiting: reply.Waiting, Offers: append(line.Offers, reply.offers()...),
+			Ready: reply.Ready, Waiting: reply.Waiting, Offers: append(state.Offers, reply.offers()...),
 		}
 	}
-	return line, nil
+	return state, nil
 }
 
 type offerArgs struct {
@@ -172,11 +172,11 @@ func (r lineReply) offers() []Offer {
 	return offers
 }
 
-// Lines says in which of these pools somebody waits, and which of those are due to be
+// Queues says in which of these pools somebody waits, and which of those are due to be
 // handed on: somebody there was offered a slot, or could be told of one and one is
 // free. It takes one round trip (of a Cluster: to each node), and no script. Pools of a
 // node that does not answer are left out, with the error.
-func (s *Semaphore) Lines(ctx context.Context, pools []string) (waiting, due []string, err error) {
+func (s *Semaphore) Queues(ctx context.Context, pools []string) (waiting, due []string, err error) {
 	if len(pools) == 0 {
 		return nil, nil, nil
 	}
@@ -200,7 +200,7 @@ func (s *Semaphore) Lines(ctx context.Context, pools []string) (waiting, due []s
 		}
 	}
 	if err != nil {
-		return waiting, due, fmt.Errorf("reading lines: %w: %w", ErrUnavailable, err)
+		return waiting, due, fmt.Errorf("reading queues: %w: %w", ErrUnavailable, err)
 	}
 	return waiting, due, nil
 }

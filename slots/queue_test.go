@@ -67,7 +67,7 @@ func (s *server) leave(t *testing.T, pool string, task int64) []slots.Offer {
 	return offers
 }
 
-func (s *server) offerSlots(t *testing.T, pool string, updates ...slots.Update) slots.Line {
+func (s *server) offerSlots(t *testing.T, pool string, updates ...slots.Update) slots.QueueState {
 	t.Helper()
 	line, err := s.OfferSlots(t.Context(), pool, offeringPace(), updates)
 	if err != nil {
@@ -89,9 +89,9 @@ func offeredTasks(offers []slots.Offer) (tasks []int64) {
 	return tasks
 }
 
-// state is a line without its offers.
-func state(line slots.Line) [4]int {
-	return [4]int{line.Held, line.Reserved, line.Ready, line.Waiting}
+// state is a queue without its offers.
+func state(queue slots.QueueState) [4]int {
+	return [4]int{queue.Held, queue.Reserved, queue.Ready, queue.Waiting}
 }
 
 // A slot that falls free is reserved for the next waiter by the very script
@@ -286,7 +286,7 @@ func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 		pool := s.poolOf(t, 1)
 		expect := func(what string, wantWaiting, wantDue int) {
 			t.Helper()
-			waiting, due, err := s.Lines(t.Context(), []string{t.Name() + ".other", pool, "nobody's"})
+			waiting, due, err := s.Queues(t.Context(), []string{t.Name() + ".other", pool, "nobody's"})
 			if err != nil || len(waiting) != wantWaiting || len(due) != wantDue || !slices.Contains(waiting, pool) && wantWaiting > 0 {
 				t.Errorf("%s: lines %v, due %v, %v; want %d and %d", what, waiting, due, err, wantWaiting, wantDue)
 			}

@@ -39,7 +39,7 @@ func (s *Semaphore) Standing(ctx context.Context, pool, device string, tasks []W
 		err = fmt.Errorf("%d positions of %d tasks", len(reply.Positions), len(tasks))
 	}
 	if err != nil {
-		return Standing{}, unavailable("read the line of", pool, err)
+		return Standing{}, unavailable("read the queue of", pool, err)
 	}
 	if !known {
 		return Standing{}, nil

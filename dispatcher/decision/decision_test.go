@@ -145,8 +145,8 @@ func TestPoolsAndBatchesDecideWhatStarts(t *testing.T) {
 	})
 }
 
-// Whatever may start in the pool of the oldest batch is tried there together:
-// which of it has its turn is not decided here.
+// All tasks that may start in the pool of the oldest batch are tried together:
+// which of them comes first is not decided here.
 func TestDecideTriesAllOfOnePool(t *testing.T) {
 	t.Parallel()
 	s := Situation{Now: moment(), Accept: true, Candidates: []store.Candidate{

@@ -33,7 +33,7 @@ const NothingToDo = "nothing to do: it passes by itself"
 // explainer writes the reasons of one waiting task.
 type explainer struct {
 	store.TaskView
-	line      Line
+	standing  Standing
 	candidate store.Candidate
 	seen      time.Time     // when the device last reported; zero: never
 	period    time.Duration // in which an idle device reports
@@ -113,11 +113,11 @@ func (x explainer) unavailable(o Obstacle) Reason {
 // full says how full the pool is, and where the task stands in its queue.
 func (x explainer) full(Obstacle) Reason {
 	r := Reason{
-		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.line.Held, x.line.Capacity),
+		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.standing.Held, x.standing.Capacity),
 		Remedy:   fmt.Sprintf("waits for a free slot; or raise the capacity: dispatcher pools set %s --capacity N", x.Pool.Name),
-		Position: x.line.Position,
+		Position: x.standing.Position,
 	}
-	if x.line.Held < x.line.Capacity {
+	if x.standing.Held < x.standing.Capacity {
 		r.Detail += ", and what is free is offered to others, which are about to report"
 	}
 	if r.Position > 0 {
@@ -222,8 +222,8 @@ func (x explainer) nextReport() Reason {
 		Code: CodeNextReport, Detail: "nothing stands in the way: it is granted with the next report of device " + x.Task.Device,
 		EstimatedStart: x.start(), Remedy: NothingToDo,
 	}
-	if x.line.Offered > 0 {
-		r.Detail += fmt.Sprintf("; a slot is kept for it for another %s", x.line.Offered.Round(100*time.Millisecond))
+	if x.standing.Offered > 0 {
+		r.Detail += fmt.Sprintf("; a slot is kept for it for another %s", x.standing.Offered.Round(100*time.Millisecond))
 	}
 	return r
 }
@@ -233,8 +233,8 @@ func (x explainer) nextReport() Reason {
 // cannot be known.
 func (x explainer) start() time.Time {
 	turn := time.Duration(0)
-	if x.line.full() {
-		if turn = x.turn; turn == 0 || x.line.Capacity == 0 {
+	if x.standing.full() {
+		if turn = x.turn; turn == 0 || x.standing.Capacity == 0 {
 			return time.Time{}
 		}
 	}
@@ -248,8 +248,8 @@ func (x explainer) start() time.Time {
 // nextAsk is how long it takes until the device asks again, if that is known:
 // to the queue of a full pool it is, of an idle device only within the jitter.
 func (x explainer) nextAsk() (time.Duration, bool) {
-	if x.line.InQueue {
-		return max(x.line.Due, 0), x.line.Due > -lateGrace
+	if x.standing.InQueue {
+		return max(x.standing.Due, 0), x.standing.Due > -lateGrace
 	}
 	due := x.seen.Add(x.period).Sub(x.Now)
 	return due, due > time.Duration(leastWait*float64(x.period))

@@ -26,8 +26,8 @@ type Reason struct {
 	Remedy         string    // what would change it, for people
 }
 
-// Line is how full a pool is, and where a device stands in its queue.
-type Line struct {
+// Standing is how full a pool is, and where a device stands in its queue.
+type Standing struct {
 	Held, Capacity int
 	Left           int           // slots that are neither held nor offered
 	Unreachable    bool          // the semaphore did not say
@@ -40,15 +40,15 @@ type Line struct {
 
 // full says that there is no slot for the device: none is free, or only for
 // those that it was offered to.
-func (l Line) full() bool { return !l.Unreachable && l.Left < 1 && l.Offered == 0 }
+func (s Standing) full() bool { return !s.Unreachable && s.Left < 1 && s.Offered == 0 }
 
 // Known is what is known of a waiting task beside the ledger's view of it.
 type Known struct {
-	Lines   map[string]Line    // of each pool in which a task of its device could start, and of its own
-	Limited map[int64]Obstacle // by task: what its policies say against it now
-	Seen    time.Time          // when the device last reported; zero: never
-	Period  time.Duration      // in which an idle device reports
-	Hold    time.Duration      // for which a grant of the task's pool is usually held; 0: unknown
+	Standings map[string]Standing // of each pool in which a task of its device could start, and of its own
+	Limited   map[int64]Obstacle  // by task: what its policies say against it now
+	Seen      time.Time           // when the device last reported; zero: never
+	Period    time.Duration       // in which an idle device reports
+	Hold      time.Duration       // for which a grant of the task's pool is usually held; 0: unknown
 }
 
 // Explain tells of a task: ended, running, or all that stands between it and its
@@ -72,23 +72,23 @@ func Explain(v store.TaskView, known func(waiting store.Candidate) Known) Explan
 // whyWaiting tells what stands in the way of a task that waits; then whether
 // its device is there to ask for it.
 func whyWaiting(v store.TaskView, c store.Candidate, k Known) []Reason {
-	s := Foreseen(v, k.Lines, k.Limited)
-	x := explainer{TaskView: v, line: k.Lines[c.Pool], candidate: c, seen: k.Seen, period: k.Period}
-	x.turn = k.Hold * time.Duration(x.line.Position) / time.Duration(max(x.line.Capacity, 1))
+	s := Foreseen(v, k.Standings, k.Limited)
+	x := explainer{TaskView: v, standing: k.Standings[c.Pool], candidate: c, seen: k.Seen, period: k.Period}
+	x.turn = k.Hold * time.Duration(x.standing.Position) / time.Duration(max(x.standing.Capacity, 1))
 	var reasons []Reason
 	if v.Device != nil && v.Device.Revoked() {
 		reasons = append(reasons, x.revoked())
 	}
 	obstacles := s.obstaclesOf(c)
 	if len(reasons)+len(obstacles) > 1 { // it is not its turn that the task waits for
-		x.line.Position = 0
+		x.standing.Position = 0
 	}
 	for _, o := range obstacles {
 		r := o.says(x, o)
 		r.Code, r.Until = o.Code, o.Until
 		reasons = append(reasons, r)
 	}
-	if other := goesFirst(s, c, x.line.First); other != nil {
+	if other := goesFirst(s, c, x.standing.First); other != nil {
 		reasons = append(reasons, x.otherFirst(*other))
 	}
 	if away, is := x.away(); is {
@@ -105,15 +105,15 @@ func whyWaiting(v store.TaskView, c store.Candidate, k Known) []Reason {
 
 // Foreseen is the situation of the next report of a device, as far as it can be
 // known: the device accepts work, and knows of the grant it holds.
-func Foreseen(v store.TaskView, lines map[string]Line, limited map[int64]Obstacle) Situation {
+func Foreseen(v store.TaskView, standings map[string]Standing, limited map[int64]Obstacle) Situation {
 	s := Situation{
 		Now: v.Now, Standstill: v.Standstill, Accept: true,
 		Blocked: v.Device != nil && v.Device.Blocked,
 		Holding: v.Grant, Mentioned: true,
 		Candidates: v.Candidates, Limited: limited, Full: make(map[string]bool), Unsure: make(map[string]bool),
 	}
-	for pool, line := range lines {
-		s.Full[pool], s.Unsure[pool] = line.full(), line.Unreachable
+	for pool, standing := range standings {
+		s.Full[pool], s.Unsure[pool] = standing.full(), standing.Unreachable
 	}
 	return s
 }

@@ -41,21 +41,21 @@ func (b *background) stop(ctx context.Context) error {
 	return b.wait.WaitWithin(ctx) //nolint:wrapcheck // the context's own
 }
 
-// turns lets one at a time work for a pool. Work that comes up meanwhile is
-// merged, and done by the one that has the turn.
-type turns[W any] struct {
+// serial lets one at a time work for a pool. Work that comes up meanwhile is
+// merged, and done by the one that is at work.
+type serial[W any] struct {
 	merge func(earlier, more W) W
 
 	mu    sync.Mutex
-	taken map[string]*W // work left, of pools whose turn is taken; nil: none is
+	taken map[string]*W // work left, of pools that somebody works for; nil: none is
 }
 
-func newTurns[W any](merge func(earlier, more W) W) *turns[W] {
-	return &turns[W]{merge: merge, taken: make(map[string]*W)}
+func newSerial[W any](merge func(earlier, more W) W) *serial[W] {
+	return &serial[W]{merge: merge, taken: make(map[string]*W)}
 }
 
-// add says whether the caller has the turn: then it is to do what next gives it.
-func (t *turns[W]) add(pool string, work W) (mine bool) {
+// add says whether nobody works for the pool: then the caller is to run the work.
+func (t *serial[W]) add(pool string, work W) (mine bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	left, taken := t.taken[pool]
@@ -66,17 +66,17 @@ func (t *turns[W]) add(pool string, work W) (mine bool) {
 	return !taken
 }
 
-// inTurn does what is left, until nothing is. A panic is an error, after which the
-// turn goes on: nobody else would ever get it.
-func (t *turns[W]) inTurn(pool string, do func(W) error) (failed error) {
+// run does what is left, until nothing is. A panic is an error, after which the
+// rest is done: nobody else would ever do it.
+func (t *serial[W]) run(pool string, do func(W) error) (failed error) {
 	for work, ok := t.next(pool); ok; work, ok = t.next(pool) {
 		failed = errors.Join(failed, rescue.Call(func() error { return do(work) }))
 	}
 	return failed
 }
 
-// next is what is left to do; without any the turn is over.
-func (t *turns[W]) next(pool string) (work W, ok bool) {
+// next is what is left to do; without any the caller is done.
+func (t *serial[W]) next(pool string) (work W, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	left := t.taken[pool]

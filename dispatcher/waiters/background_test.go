@@ -24,19 +24,19 @@ func TestPanicsAreTold(t *testing.T) {
 
 func TestTurnGoesOnAfterAPanic(t *testing.T) {
 	t.Parallel()
-	turns, calls := newTurns(func(_, more int) int { return more }), 0
+	serial, calls := newSerial(func(_, more int) int { return more }), 0
 	do := func(n int) error {
 		if calls++; n == 1 {
-			turns.add("p", 2) // comes up meanwhile
+			serial.add("p", 2) // comes up meanwhile
 			panic("by the test")
 		}
 		return nil
 	}
 	for range 2 {
-		if !turns.add("p", 1) {
+		if !serial.add("p", 1) {
 			t.Fatal("the turn was never given back")
 		}
-		if _, ok := errors.AsType[*rescue.Panic](turns.inTurn("p", do)); !ok {
+		if _, ok := errors.AsType[*rescue.Panic](serial.run("p", do)); !ok {
 			t.Error("the panic is not told")
 		}
 	}

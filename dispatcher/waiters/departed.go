@@ -30,11 +30,11 @@ func (n *Notifier) Departed(p *Park) {
 	}
 }
 
-// together is how what comes up meanwhile is merged (turns).
+// together is how what comes up meanwhile is merged (serial).
 func together[T any](earlier, more []T) []T { return append(earlier, more...) }
 
 func (n *Notifier) tellDepartures(ctx context.Context) {
-	err := n.gone.inTurn("", func(all []parked.Report) (failed error) {
+	err := n.gone.run("", func(all []parked.Report) (failed error) {
 		for part := range slices.Chunk(all, departuresAtOnce) {
 			failed = errors.Join(failed, n.letGo(ctx, part))
 		}
@@ -59,19 +59,19 @@ func (n *Notifier) letGo(ctx context.Context, all []parked.Report) error {
 	if err != nil {
 		return err
 	}
-	news := make(map[string][]slots.Update)
+	updates := make(map[string][]slots.Update)
 	for _, r := range gone {
 		view := views[r.Device]
 		if view.Device != nil {
 			n.config.Unreachable(view)
 		}
 		for _, pool := range decision.PoolsOf(view.Candidates) {
-			news[pool] = append(news[pool], slots.Update{Kind: slots.WaiterAway, Device: r.Device})
+			updates[pool] = append(updates[pool], slots.Update{Kind: slots.WaiterAway, Device: r.Device})
 		}
 	}
 	var failed error
-	for pool, of := range news {
-		failed = errors.Join(failed, n.offerNow(ctx, pool, offering{news: of}))
+	for pool, of := range updates {
+		failed = errors.Join(failed, n.offerNow(ctx, pool, offering{updates: of}))
 	}
 	return errors.Join(failed, n.callBack(ctx, gone))
 }

@@ -49,7 +49,7 @@ func (n *Notifier) FillAnew() { n.Pools.searchAnew() }
 // since all who wait poll or nothing is free, only has its turn with the others:
 // then devices that do not come any more leave its queue.
 func (n *Notifier) FillAll(ctx context.Context) error {
-	waiting, due, err := n.config.Semaphore.Lines(ctx, n.Pools.Names())
+	waiting, due, err := n.config.Semaphore.Queues(ctx, n.Pools.Names())
 	if err != nil {
 		return fmt.Errorf("handing on: %w", err)
 	}
@@ -72,7 +72,7 @@ func (n *Notifier) FillAll(ctx context.Context) error {
 }
 
 func (n *Notifier) lookInTurn(ctx context.Context, pool string) error {
-	return n.looks.inTurn(pool, func(look looking) error { return n.lookIn(ctx, pool, look) })
+	return n.looks.run(pool, func(look looking) error { return n.lookIn(ctx, pool, look) })
 }
 
 // lookIn lets the semaphore offer what is free, to devices that are found for it
@@ -80,25 +80,25 @@ func (n *Notifier) lookInTurn(ctx context.Context, pool string) error {
 func (n *Notifier) lookIn(ctx context.Context, pool string, look looking) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
-	line, err := n.config.Semaphore.OfferSlots(ctx, pool, n.Pace(pool), n.missed())
+	queue, err := n.config.Semaphore.OfferSlots(ctx, pool, n.Pace(pool), n.missed())
 	if err != nil {
 		return fmt.Errorf("handing on in pool %s: %w", pool, err)
 	}
-	n.Offer(pool, line.Offers, time.Time{})
-	if !line.Known || !look.search || n.wanting(pool, line) <= 0 {
+	n.Offer(pool, queue.Offers, time.Time{})
+	if !queue.Known || !look.search || n.wanting(pool, queue) <= 0 {
 		return nil
 	}
-	seats, err := n.findSeats(ctx, pool, look.anew)
+	joiners, err := n.findJoiners(ctx, pool, look.anew)
 	if err == nil {
-		seats, err = n.notLimited(ctx, pool, seats)
+		joiners, err = n.notLimited(ctx, pool, joiners)
 	}
-	if err != nil || len(seats) == 0 {
+	if err != nil || len(joiners) == 0 {
 		return err
 	}
-	if line, err = n.config.Semaphore.Join(ctx, pool, n.Pace(pool), seats); err != nil {
+	if queue, err = n.config.Semaphore.Join(ctx, pool, n.Pace(pool), joiners); err != nil {
 		return fmt.Errorf("queueing devices in pool %s: %w", pool, err)
 	}
-	n.Offer(pool, line.Offers, time.Time{})
+	n.Offer(pool, queue.Offers, time.Time{})
 	return nil
 }
 

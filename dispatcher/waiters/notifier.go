@@ -30,9 +30,9 @@ type Ledger interface {
 type Semaphore interface {
 	Acquire(ctx context.Context, pool string, pace slots.Pace, requests []slots.Request) ([]slots.Acquisition, []slots.Offer, error)
 	Release(ctx context.Context, pool string, pace slots.Pace, leases []string) (freed []bool, offers []slots.Offer, err error)
-	OfferSlots(ctx context.Context, pool string, pace slots.Pace, news []slots.Update) (slots.Line, error)
-	Join(ctx context.Context, pool string, pace slots.Pace, seats []slots.Joiner) (slots.Line, error)
-	Lines(ctx context.Context, pools []string) (waiting, due []string, err error)
+	OfferSlots(ctx context.Context, pool string, pace slots.Pace, updates []slots.Update) (slots.QueueState, error)
+	Join(ctx context.Context, pool string, pace slots.Pace, joiners []slots.Joiner) (slots.QueueState, error)
+	Queues(ctx context.Context, pools []string) (waiting, due []string, err error)
 	Offered(ctx context.Context, pools []string, device string) ([]string, error)
 }
 
@@ -89,9 +89,9 @@ type Notifier struct {
 
 	config     Config
 	background *background
-	offers     *turns[offering]
-	looks      *turns[looking]
-	gone       *turns[[]parked.Report]
+	offers     *serial[offering]
+	looks      *serial[looking]
+	gone       *serial[[]parked.Report]
 	acquires   *acquires
 	releases   *releases
 	handoff    *prometheus.HistogramVec
@@ -104,9 +104,9 @@ func New(config Config) *Notifier {
 		Parks:      newParks(cmp.Or(config.MaxParked, maxParked), config.Now),
 		config:     config,
 		background: newBackground(config.Panicked),
-		offers:     newTurns(offering.and),
-		looks:      newTurns(looking.and),
-		gone:       newTurns(together[parked.Report]),
+		offers:     newSerial(offering.and),
+		looks:      newSerial(looking.and),
+		gone:       newSerial(together[parked.Report]),
 		handoff: config.Meters.Histogram(
 			handoffBuckets(), "handoff_duration_seconds",
 			"Time from a slot falling free until the device it is kept for was told: by a push, or by the grant that its held request is answered with.", "pool",
@@ -143,7 +143,7 @@ func (n *Notifier) Offered(ctx context.Context, pools []string, device string) (
 // was offered there.
 func (n *Notifier) Tell(device string, what slots.UpdateKind, pools []string) {
 	for _, pool := range pools {
-		n.offer(pool, offering{news: []slots.Update{{Kind: what, Device: device}}})
+		n.offer(pool, offering{updates: []slots.Update{{Kind: what, Device: device}}})
 	}
 }
 

@@ -26,8 +26,8 @@ const (
 
 // offering is what devices of a pool, and then the semaphore, are to be told.
 type offering struct {
-	offers []timed
-	news   []slots.Update
+	offers  []timed
+	updates []slots.Update
 }
 
 // timed is an offer, and when its slot became free by this process' clock; zero:
@@ -38,7 +38,7 @@ type timed struct {
 }
 
 func (t offering) and(more offering) offering {
-	return offering{offers: append(t.offers, more.offers...), news: append(t.news, more.news...)}
+	return offering{offers: append(t.offers, more.offers...), updates: append(t.updates, more.updates...)}
 }
 
 // Offer tells waiters of the slots that were offered to them, beside the
@@ -65,12 +65,12 @@ func (n *Notifier) since(offers []slots.Offer, since time.Time) []timed {
 // offer does so beside the caller.
 func (n *Notifier) offer(pool string, t offering) {
 	if n.offers.add(pool, t) {
-		n.background.start(func(ctx context.Context) { n.offerInTurn(ctx, pool) })
+		n.background.start(func(ctx context.Context) { n.runOffers(ctx, pool) })
 	}
 }
 
-func (n *Notifier) offerInTurn(ctx context.Context, pool string) {
-	err := n.offers.inTurn(pool, func(t offering) error { return n.offerNow(ctx, pool, t) })
+func (n *Notifier) runOffers(ctx context.Context, pool string) {
+	err := n.offers.run(pool, func(t offering) error { return n.offerNow(ctx, pool, t) })
 	if n.config.Panicked.Tell("handing on", err) != nil {
 		n.config.Logger.WarnContext(ctx, "slots are handed on by the next pass", "pool", pool, "err", err)
 	}
@@ -85,19 +85,19 @@ func (n *Notifier) offerNow(ctx context.Context, pool string, t offering) error 
 	for range tellRounds {
 		told, err := n.tellDevices(ctx, pool, t.offers)
 		failed = errors.Join(failed, err)
-		news := append(t.news, told...)
-		if len(news) == 0 {
+		updates := append(t.updates, told...)
+		if len(updates) == 0 {
 			break
 		}
 		asked := n.config.Now()
-		line, err := n.config.Semaphore.OfferSlots(ctx, pool, n.Pace(pool), news)
+		queue, err := n.config.Semaphore.OfferSlots(ctx, pool, n.Pace(pool), updates)
 		if err != nil {
 			return errors.Join(failed, fmt.Errorf("telling the queue of pool %s: %w", pool, err))
 		}
-		if len(line.Offers) == 0 {
+		if len(queue.Offers) == 0 {
 			break
 		}
-		t = offering{offers: n.since(line.Offers, asked)}
+		t = offering{offers: n.since(queue.Offers, asked)}
 	}
 	return failed
 }
@@ -122,7 +122,7 @@ func (n *Notifier) tellDevices(ctx context.Context, pool string, offers []timed)
 // callParked lets parked reports look again, which decide by themselves. Those that
 // are not parked here may be at another replica: whether one of them has the
 // report is not known, so the offer counts as not sent.
-func (n *Notifier) callParked(ctx context.Context, pool string, offers []timed) (news []slots.Update, err error) {
+func (n *Notifier) callParked(ctx context.Context, pool string, offers []timed) (updates []slots.Update, err error) {
 	if len(offers) == 0 {
 		return nil, nil
 	}
@@ -136,13 +136,13 @@ func (n *Notifier) callParked(ctx context.Context, pool string, offers []timed) 
 	others := n.Parks.wake(calls)
 	for i, o := range offers {
 		if !slices.Contains(others, calls[i]) {
-			news = append(news, slots.Update{Kind: slots.OfferSent, Device: o.Device, Offer: o.ID})
+			updates = append(updates, slots.Update{Kind: slots.OfferSent, Device: o.Device, Offer: o.ID})
 		}
 	}
 	if len(others) > 0 && n.config.Parking != nil {
 		err = n.config.Parking.Wake(ctx, others)
 	}
-	return news, err
+	return updates, err
 }
 
 // push wakes the devices that can start a task of the pool now. Being woken in
@@ -161,14 +161,14 @@ func (n *Notifier) push(ctx context.Context, pool string, offers []timed) ([]slo
 		return nil, fmt.Errorf("looking at the devices that are offered slots: %w", err)
 	}
 	limited := n.config.Policies.Among(ctx, pool, views)
-	news := make([]slots.Update, len(offers))
+	updates := make([]slots.Update, len(offers))
 	for i, o := range offers {
-		news[i] = slots.Update{Kind: useOf(views[i], pool, limited), Device: o.Device, Offer: o.ID}
-		if news[i].Kind == slots.OfferSent {
+		updates[i] = slots.Update{Kind: useOf(views[i], pool, limited), Device: o.Device, Offer: o.ID}
+		if updates[i].Kind == slots.OfferSent {
 			n.wake(ctx, pool, o, began)
 		}
 	}
-	return news, nil
+	return updates, nil
 }
 
 // useOf says what is to become of an offer: sent to its device, which could
@@ -191,7 +191,7 @@ func useOf(view store.View, pool string, limited map[int64]decision.Obstacle) sl
 	return slots.WaiterLeft
 }
 
-// wake tells a device that a slot is kept for it; began is when this handoff had its turn.
+// wake tells a device that a slot is kept for it; began is when this handoff was begun.
 func (n *Notifier) wake(ctx context.Context, pool string, o timed, began time.Time) {
 	now := n.config.Now()
 	n.config.Pushed(o.Device)
@@ -209,5 +209,5 @@ func (n *Notifier) wake(ctx context.Context, pool string, o timed, began time.Ti
 // its pool, beside the caller: nothing of it starts any more. A device that is overlooked
 // is found when it is offered a slot.
 func (n *Notifier) LeaveQueue(pool string, batch int64) {
-	n.offer(pool, offering{news: slices.Repeat([]slots.Update{{Kind: slots.BatchLeft, Batch: batch}}, leaveRounds)})
+	n.offer(pool, offering{updates: slices.Repeat([]slots.Update{{Kind: slots.BatchLeft, Batch: batch}}, leaveRounds)})
 }

@@ -80,9 +80,9 @@ func newParks(most int, now func() time.Time) *Parks {
 	return &Parks{most: most, now: now, looking: make(chan struct{}, maxLooking), all: make(map[string]*Park)}
 }
 
-// Turn waits until the report may look again: not too many do at once. The caller
-// ends the turn with done; false: ctx has ended before.
-func (s *Parks) Turn(ctx context.Context) (done func(), ok bool) {
+// Begin waits until the report may look again: not too many do at once. The caller
+// says done after its look; false: ctx has ended before.
+func (s *Parks) Begin(ctx context.Context) (done func(), ok bool) {
 	select {
 	case <-ctx.Done():
 		return nil, false

@@ -98,7 +98,7 @@ func (p *Pools) names() []string {
 func (p *Pools) next() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked, _ = inTurn(p.names(), p.last, poolsPerLook)
+	p.asked, _ = roundRobin(p.names(), p.last, poolsPerLook)
 	return p.asked
 }
 
@@ -119,9 +119,9 @@ func (p *Pools) toSearch(work []string) (searched []string) {
 	return searched
 }
 
-// inTurn are up to so many of what is sorted, from behind the last ones on, and
+// roundRobin are up to so many of what is sorted, from behind the last ones on, and
 // which of them is the last now.
-func inTurn(all []string, last string, most int) (part []string, newLast string) {
+func roundRobin(all []string, last string, most int) (part []string, newLast string) {
 	from, found := slices.BinarySearch(all, last)
 	if found {
 		from++
@@ -152,7 +152,7 @@ func (p *Pools) setWaiting(names []string) (tidy []string) {
 	for _, name := range names {
 		p.of(name).waiting = true
 	}
-	tidy, p.tidied = inTurn(names, p.tidied, poolsTidied)
+	tidy, p.tidied = roundRobin(names, p.tidied, poolsTidied)
 	return tidy
 }
 

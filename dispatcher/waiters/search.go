@@ -32,17 +32,17 @@ type search struct {
 
 // wanting is how many more waiters that can be told a queue should have: for what
 // is free, and for what becomes free until the pass after the next.
-func (n *Notifier) wanting(pool string, line slots.Line) int {
+func (n *Notifier) wanting(pool string, queue slots.QueueState) int {
 	hold, _ := n.Pools.Hold(pool)
-	free := max(line.Capacity-line.Held-line.Reserved, 0)
-	soon := int(2 * time.Second * time.Duration(line.Capacity) / max(hold, time.Millisecond))
-	return free + min(max(soon, 4), tasksPerSearch) - line.Ready
+	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
+	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(hold, time.Millisecond))
+	return free + min(max(soon, 4), tasksPerSearch) - queue.Ready
 }
 
-// findSeats looks in the ledger for devices that could start something of the
+// findJoiners looks in the ledger for devices that could start something of the
 // pool and can be told, though they stand in no queue. Each batch is looked
 // through in its order; the order between batches, the queue keeps.
-func (n *Notifier) findSeats(ctx context.Context, pool string, anew bool) ([]slots.Joiner, error) {
+func (n *Notifier) findJoiners(ctx context.Context, pool string, anew bool) ([]slots.Joiner, error) {
 	s := n.Pools.searchOf(pool, anew)
 	if n.config.Now().Before(s.rest) {
 		return nil, nil
@@ -57,7 +57,7 @@ func (n *Notifier) findSeats(ctx context.Context, pool string, anew bool) ([]slo
 			running = append(running, b.ID)
 		}
 	}
-	seats, through, err := n.searchBatches(ctx, pool, s, running)
+	joiners, through, err := n.searchBatches(ctx, pool, s, running)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (n *Notifier) findSeats(ctx context.Context, pool string, anew bool) ([]slo
 	default:
 		s.end(n.config.Now())
 	}
-	return seats, nil
+	return joiners, nil
 }
 
 // end begins a new round, after a rest.
@@ -97,10 +97,10 @@ func (n *Notifier) searchBatches(ctx context.Context, pool string, s *search, ba
 		}
 		s.marks[batch] = part.Last
 		through = through && !part.Last.Set
-		for _, seat := range part.Devices {
+		for _, d := range part.Devices {
 			found = append(found, slots.Joiner{
-				Waiter: slots.Waiter{Device: seat.Device, Batch: seat.Batch, Task: seat.Task, Weight: seat.Weight, Priority: seat.Priority},
-				Reach:  seat.Reach,
+				Waiter: slots.Waiter{Device: d.Device, Batch: d.Batch, Task: d.Task, Weight: d.Weight, Priority: d.Priority},
+				Reach:  d.Reach,
 			})
 		}
 	}
@@ -111,16 +111,16 @@ func (n *Notifier) searchBatches(ctx context.Context, pool string, s *search, ba
 // missed two reports at most.
 func (n *Notifier) present() time.Duration { return 3*n.config.ReportPeriod + seenSlack }
 
-// notLimited are the seats whose devices could start something of the pool by its
+// notLimited are the joiners whose devices could start something of the pool by its
 // policies: those that cannot would stand before those that can. A pool whose policies are
 // new is found by the next pass; until then the offers are given back.
-func (n *Notifier) notLimited(ctx context.Context, pool string, seats []slots.Joiner) ([]slots.Joiner, error) {
-	if !n.config.Policies.Any(pool) || len(seats) == 0 {
-		return seats, nil
+func (n *Notifier) notLimited(ctx context.Context, pool string, joiners []slots.Joiner) ([]slots.Joiner, error) {
+	if !n.config.Policies.Any(pool) || len(joiners) == 0 {
+		return joiners, nil
 	}
-	names := make([]string, len(seats))
-	for i, seat := range seats {
-		names[i] = seat.Device
+	names := make([]string, len(joiners))
+	for i, joiner := range joiners {
+		names[i] = joiner.Device
 	}
 	views, err := n.config.Ledger.Views(ctx, names)
 	if err != nil {
@@ -128,9 +128,9 @@ func (n *Notifier) notLimited(ctx context.Context, pool string, seats []slots.Jo
 	}
 	limited := n.config.Policies.Among(ctx, pool, views)
 	var open []slots.Joiner
-	for i, seat := range seats {
+	for i, joiner := range joiners {
 		if useOf(views[i], pool, limited) != slots.WaiterLeft {
-			open = append(open, seat)
+			open = append(open, joiner)
 		}
 	}
 	return open, nil

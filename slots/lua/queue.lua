@@ -26,7 +26,7 @@ local SOON, LATE = 2000, 1000 -- ms before and after a poller is due that a slot
 local SHARE, AHEAD = 20, 200000 -- of slot-time one in so many is kept for pollers, but for so many ms / capacity ahead; as many come at once
 local ALONE, TOLD = 3, 8      -- report periods that a waiter sleeps at most: that polls, that can be told
 local VAIN, HURRY = 10, 6     -- after so many offers in a row that nobody came for, they last so many times less
--- range is where a class stands in the line, or one of its batches, up to a waiter.
+-- range is where a class stands in the queue, or one of its batches, up to a waiter.
 local function range(class, batch, order)
   local from = class .. '|' .. (batch and batch .. '|' or '')
   return '[' .. from, '(' .. from .. (order or '\255')
@@ -65,7 +65,7 @@ local function batch(q, name, weight)
   b.weight = weight or b.weight
   return b
 end
--- save writes a batch of which something changed, here or in the line.
+-- save writes a batch of which something changed, here or in the queue.
 local function save(q, b)
   look(q, b)
   local share, told = b.waits and b.weight or 0, count(q, 'T', b.name) > 0
@@ -76,7 +76,7 @@ local function save(q, b)
   redis.call('HSET', q.batch, b.name, core.text(b.weight) .. '|' .. core.text(b.time))
 end
 
--- move puts a waiter into a class of the line, or out of it (nil). Unless the class is O its offer ends, and what it is owed until it asks.
+-- move puts a waiter into a class of the queue, or out of it (nil). Unless the class is O its offer ends, and what it is owed until it asks.
 local function move(q, w, class)
   local b = batch(q, w.batch) -- as it was
   if w.offer and class ~= 'O' then

@@ -180,7 +180,7 @@ func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 	})
 }
 
-// What Redis has forgotten makes no number lower.
+// A loss of Redis makes no number lower.
 func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, at testservers.RedisAt) {
@@ -197,7 +197,7 @@ func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 	})
 }
 
-// What is remembered of a device goes when its report can no longer be parked.
+// The memory of a device goes when its report can no longer be parked.
 func TestNothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
@@ -287,7 +287,7 @@ func TestWithoutRedisItIsUnavailable(t *testing.T) {
 	}
 }
 
-// Who hears what it cannot read goes on hearing.
+// A replica that hears what it cannot read goes on hearing.
 func TestUnknownMessagesAreIgnored(t *testing.T) {
 	t.Parallel()
 	client := testservers.InProcessRedis(t).Client(t)
