@@ -24,7 +24,7 @@ var (
 
 // scale is the size of a measurement.
 type scale struct {
-	places       int
+	slots        int
 	work, period time.Duration
 	rest         time.Duration // in which the dispatcher writes down who it has met
 }
@@ -43,9 +43,9 @@ func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the o
 	t.Parallel()
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	size, rows := scale{places, work, period, rest}, chosen(table(), *words)
+	size, rows := scale{capacity, work, period, rest}, chosen(table(), *words)
 	if !*whole {
-		size = scale{places: 5, work: 50 * time.Millisecond, period: time.Second}
+		size = scale{slots: 5, work: 50 * time.Millisecond, period: time.Second}
 		rows = []row{
 			{name: "report-and-hope", baseline: true, via: simulator.ViaPeriodic, tasks: 30},
 			{name: "all kinds", via: mixed + "," + simulator.ViaPeriodic, tasks: 30, roundTrip: 20 * time.Millisecond},
@@ -70,7 +70,7 @@ func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the o
 // broken, or the row did not come to its end.
 func measure(ctx context.Context, t *testing.T, r row, size scale) (done result, ok bool) {
 	t.Helper()
-	size.places = cmp.Or(r.few, size.places)
+	size.slots = cmp.Or(r.few, size.slots)
 	done.row, done.scale = r, size
 	t.Run(r.title(), func(t *testing.T) {
 		p := newPlant(t, r, size.period)

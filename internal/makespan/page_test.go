@@ -15,7 +15,7 @@ import (
 func columns() []string {
 	return []string{
 		"fleet, tasks", "bound", "ideal", "makespan", "/ bound", "/ (bound + work)", "/ ideal", "slot use",
-		"empty slot-seconds: start, between, end", "handoff in the server p50, p99 (ms)", "place left to next inside p50, p99 (ms)",
+		"empty slot-seconds: start, between, end", "handoff in the server p50, p99 (ms)", "slot left to next inside p50, p99 (ms)",
 		"refused per grant", "latest after its turn", "most inside", "over limit", "cores: servers + fleet, machine",
 	}
 }
@@ -34,9 +34,9 @@ func (r result) cells() []string {
 }
 
 // bound is what no dispatcher can beat that tells the next device only when a
-// place was left: each visit and a round trip.
+// slot was left: each visit and a round trip.
 func (r result) bound() time.Duration {
-	return r.Bound + r.roundTrip*time.Duration(r.tasks)/time.Duration(r.places)
+	return r.Bound + r.roundTrip*time.Duration(r.tasks)/time.Duration(r.slots)
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.2f", d.Seconds()) }

@@ -122,7 +122,7 @@ func far(t *testing.T, addr string, roundTrip time.Duration) string {
 func (p *plant) simulation(r row, s scale) simulator.Config {
 	c := simulator.Config{
 		URL: p.url, MQTTURL: p.mqttURL, OperatorToken: adminToken, FleetToken: fleetToken,
-		Devices: r.tasks, Tasks: r.tasks, Pool: "sim", Capacity: s.places, Via: r.via,
+		Devices: r.tasks, Tasks: r.tasks, Pool: "sim", Capacity: s.slots, Via: r.via,
 		Work: s.work, Period: s.period, Introduce: true, Rest: s.rest, RoundTrip: r.roundTrip, NotBefore: r.notBefore,
 		Seed: 1, Timeout: 10 * time.Minute,
 	}

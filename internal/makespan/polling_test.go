@@ -8,17 +8,17 @@ import (
 
 // polling is a fleet that only polls, in a model that holds nothing of servers:
 // n devices with a task each ask first at random within a period, come back when
-// they are told, and work as soon as they have a place.
+// they are told, and work as soon as they have a slot.
 type polling struct {
-	devices, places int
-	work, period    time.Duration // mean work, within 50 %
-	seed            uint64
+	devices, slots int
+	work, period   time.Duration // mean work, within 50 %
+	seed           uint64
 }
 
 // steering decides what a device that asks is told. Devices are numbered in the
 // order in which it is their turn.
 type steering interface {
-	// ask grants a place, or says when to come again. chance is in [0,1).
+	// ask grants a slot, or says when to come again. chance is in [0,1).
 	ask(device int, now time.Duration, chance float64) (granted bool, after time.Duration)
 	// release is told of the end of a task that was granted.
 	release(device int, worked, now time.Duration)
@@ -64,7 +64,7 @@ func (p polling) run(s steering) (out polled) {
 		}
 		heap.Push(&events, v)
 	}
-	bound := total.Seconds() / float64(p.places)
+	bound := total.Seconds() / float64(p.slots)
 	out.makespan = end.Seconds() / bound
 	out.refused /= float64(p.devices)
 	out.lastAsk /= bound
@@ -107,7 +107,7 @@ func (t tally) below(device int) (sum int) {
 	return sum
 }
 
-// mean is how the dispatcher learns how long a place is held.
+// mean is how the dispatcher learns how long a slot is held.
 type mean struct {
 	newest float64 // weight of the newest
 	value  time.Duration

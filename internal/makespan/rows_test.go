@@ -8,14 +8,14 @@ import (
 	"github.com/fleetslots/dispatcher/devices/simulator"
 )
 
-// The figures of the table: many places, quick work, rare reports.
+// The figures of the table: many slots, quick work, rare reports.
 const (
-	places = 60
-	work   = time.Second
-	period = 15 * time.Second // 15 times the work, as 5 min are of 20 s
-	rest   = 11 * time.Second // who was seen is written every 10 s
-	deep   = 3000
-	flat   = 200
+	capacity = 60
+	work     = time.Second
+	period   = 15 * time.Second // 15 times the work, as 5 min are of 20 s
+	rest     = 11 * time.Second // who was seen is written every 10 s
+	deep     = 3000
+	flat     = 200
 )
 
 // row is one run: a fleet with a task for each device.
@@ -27,7 +27,7 @@ type row struct {
 	roundTrip time.Duration // between devices and dispatcher
 	notBefore time.Duration // known so long ahead; 0: begins when it is queued
 	gone      float64       // share of devices that fall silent for good once granted
-	few       int           // places; 0: as many as all rows
+	few       int           // slots; 0: as many as all rows
 }
 
 // table is all rows, in their order.
@@ -54,9 +54,9 @@ func table() []row {
 			row{name: "long poll", via: simulator.ViaLongPoll, tasks: 1200, roundTrip: roundTrip})
 	}
 	return append(rows,
-		row{name: "push (MQTT), 100 devices a place", via: simulator.ViaMQTT, tasks: 100 * places},
-		row{name: "steered pollers, 100 devices a place", via: simulator.ViaHTTP, tasks: 100 * places},
-		row{name: "push (MQTT), 10 places", via: simulator.ViaMQTT, tasks: 500, few: 10})
+		row{name: "push (MQTT), 100 devices a slot", via: simulator.ViaMQTT, tasks: 100 * capacity},
+		row{name: "steered pollers, 100 devices a slot", via: simulator.ViaHTTP, tasks: 100 * capacity},
+		row{name: "push (MQTT), 10 slots", via: simulator.ViaMQTT, tasks: 500, few: 10})
 }
 
 const mixed = simulator.ViaMQTT + "," + simulator.ViaLongPoll + "," + simulator.ViaHTTP

@@ -32,7 +32,7 @@ type modelled struct {
 
 func (p polling) modelled() *modelled {
 	return &modelled{
-		polling: p, free: p.places, hold: mean{newest: 0.05}, kept: make(map[int]time.Duration),
+		polling: p, free: p.slots, hold: mean{newest: 0.05}, kept: make(map[int]time.Duration),
 		line: make(tally, p.devices+1), waits: make([]bool, p.devices), turn: make([]int, p.devices), due: make([]time.Duration, p.devices),
 	}
 }
@@ -95,7 +95,7 @@ func (m *modelled) release(_ int, worked, now time.Duration) {
 }
 
 // keeps is for how many devices slots are kept at once.
-func (m *modelled) keeps() int { return max(m.places/20, 3) }
+func (m *modelled) keeps() int { return max(m.slots/20, 3) }
 
 func (m *modelled) usual() time.Duration { return cmp.Or(m.hold.value, unknown) }
 
@@ -110,7 +110,7 @@ func (m *modelled) lapse(now time.Duration) {
 
 // keep keeps a slot for the first that comes of those that are owed and about to come.
 func (m *modelled) keep(now time.Duration) {
-	window := max(min(2*m.usual()/time.Duration(m.places), 2*time.Second), 20*time.Millisecond)
+	window := max(min(2*m.usual()/time.Duration(m.slots), 2*time.Second), 20*time.Millisecond)
 	for m.free > len(m.kept) {
 		first := -1
 		for _, device := range m.owed[:min(len(m.owed), m.keeps())] {
@@ -127,14 +127,14 @@ func (m *modelled) keep(now time.Duration) {
 }
 
 func (m *modelled) sleep(device int, chance float64) time.Duration {
-	interval, period, early := m.usual().Seconds()/float64(m.places), m.period.Seconds(), 0.9+chance/10
+	interval, period, early := m.usual().Seconds()/float64(m.slots), m.period.Seconds(), 0.9+chance/10
 	ahead := float64(m.turn[device] - m.grants)
 	var after float64
-	switch rank := m.owe(device, m.grants >= m.turn[device]+m.places); {
-	case m.grants >= m.turn[device]+m.places:
+	switch rank := m.owe(device, m.grants >= m.turn[device]+m.slots); {
+	case m.grants >= m.turn[device]+m.slots:
 		after = max(min(float64(rank)*interval, period)*early, min(1+chance/4+float64(rank)/float64(m.keeps())/4, 2))
 	case ahead <= 0:
-		after = min((ahead+float64(m.places))*interval, 3*period) * early
+		after = min((ahead+float64(m.slots))*interval, 3*period) * early
 	default:
 		after = min(ahead*interval, 3*period) * early
 	}
@@ -169,7 +169,7 @@ func (p polling) scripted(t *testing.T) *scripted {
 	t.Cleanup(func() { _ = client.Close() })
 	s := &scripted{polling: p, t: t, mini: mini, semaphore: slots.New(client), began: time.Unix(1_800_000_000, 0), hold: mean{newest: 0.05}, unfinished: p.devices}
 	s.mini.SetTime(s.began)
-	if ok, err := s.semaphore.Restore(t.Context(), pool, slots.Config{Capacity: p.places, Version: 1}, nil); !ok || err != nil {
+	if ok, err := s.semaphore.Restore(t.Context(), pool, slots.Config{Capacity: p.slots, Version: 1}, nil); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	return s
@@ -216,7 +216,7 @@ func (p polling) average() (sum polled) {
 // TestSteering: a deep batch of devices that only poll takes little longer than it must.
 func TestSteering(t *testing.T) {
 	t.Parallel()
-	for _, devices := range []int{deep, 100 * places} {
+	for _, devices := range []int{deep, 100 * capacity} {
 		got := fleetOf(devices).average()
 		t.Logf("%d devices: %.3f times the bound, %.2f refused per grant", devices, got.makespan, got.refused)
 		if got.makespan > 1.08 {
@@ -232,7 +232,7 @@ func TestUnannounced(t *testing.T) {
 	t.Parallel()
 	p := fleetOf(flat)
 	got := p.average()
-	bound := float64(p.devices) / float64(p.places) * p.work.Seconds()
+	bound := float64(p.devices) / float64(p.slots) * p.work.Seconds()
 	unit := bound / (bound + p.work.Seconds())
 	last, least := got.lastAsk*unit, (got.lastAsk*bound+p.work.Seconds()/2)/(bound+p.work.Seconds())
 	t.Logf("in units of bound + work: the last device asks after %.2f, so %.2f at least; what is built %.2f", last, least, got.makespan*unit)
@@ -244,16 +244,16 @@ func TestUnannounced(t *testing.T) {
 	}
 }
 
-// TestSemaphoreSteers: the scripts do what the model says, but for the places that
+// TestSemaphoreSteers: the scripts do what the model says, but for the slots that
 // they keep for who is about to come.
 func TestSemaphoreSteers(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("long: 1,000 devices ask Lua scripts that are interpreted under the race detector, fewer say nothing; make test-long runs it")
 	}
-	sizes := []polling{{devices: 1000, places: 40, work: work, period: period}}
+	sizes := []polling{{devices: 1000, slots: 40, work: work, period: period}}
 	if *whole {
-		sizes = []polling{fleetOf(deep), fleetOf(100 * places)}
+		sizes = []polling{fleetOf(deep), fleetOf(100 * capacity)}
 	}
 	for _, p := range sizes {
 		said, did := p.average(), p.run(p.scripted(t))
@@ -265,5 +265,5 @@ func TestSemaphoreSteers(t *testing.T) {
 }
 
 func fleetOf(devices int) polling {
-	return polling{devices: devices, places: places, work: work, period: period}
+	return polling{devices: devices, slots: capacity, work: work, period: period}
 }
