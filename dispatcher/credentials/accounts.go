@@ -69,8 +69,8 @@ func (a *accounts) take(ctx context.Context) error {
 
 func (a *accounts) giveBack() { a.turn <- struct{}{} }
 
-// inTurn runs change with what sets the device's account.
-func (a *accounts) inTurn(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
+// serially runs change, one at a time for a device, with what sets the device's account.
+func (a *accounts) serially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
 	if a.Accounts == nil {
 		return change(nil)
 	}

@@ -113,7 +113,7 @@ func (r *Registry) enroll(ctx context.Context, id devices.ID) (Admission, error)
 	}
 	token := NewToken()
 	hash := HashToken(token)
-	err = r.accounts.inTurn(ctx, id, token, func(set store.SetAccount) error {
+	err = r.accounts.serially(ctx, id, token, func(set store.SetAccount) error {
 		return r.config.Ledger.EnrollDevice(ctx, string(id), hash[:], set)
 	})
 	if errors.Is(err, store.ErrExists) { // it used one meanwhile

@@ -13,7 +13,7 @@ import (
 func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec) (created store.Device, token string, err error) {
 	token = NewToken()
 	hash := HashToken(token)
-	err = r.accounts.inTurn(ctx, id, token, func(set store.SetAccount) (err error) {
+	err = r.accounts.serially(ctx, id, token, func(set store.SetAccount) (err error) {
 		created, err = r.config.Ledger.CreateDevice(ctx, actor, string(id), spec, hash[:], set)
 		return err
 	})
@@ -53,7 +53,7 @@ func (r *Registry) ImportDevices(
 func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration) (token string, olderUntil time.Time, err error) {
 	token = NewToken()
 	hash := HashToken(token)
-	err = r.accounts.inTurn(ctx, id, token, func(set store.SetAccount) (err error) {
+	err = r.accounts.serially(ctx, id, token, func(set store.SetAccount) (err error) {
 		olderUntil, err = r.config.Ledger.RotateDeviceToken(ctx, actor, string(id), hash[:], overlap, set)
 		return err
 	})

@@ -32,7 +32,7 @@ func (n *Notifier) Fill(pool string) {
 	n.Pools.freed(pool)
 	if n.looks.add(pool, looking{search: true, anew: true}) {
 		n.background.start(func(ctx context.Context) {
-			if err := n.config.Panicked.Tell("handing on", n.lookInTurn(ctx, pool)); err != nil {
+			if err := n.config.Panicked.Tell("handing on", n.runLooks(ctx, pool)); err != nil {
 				n.config.Logger.WarnContext(ctx, "free slots are offered by the next pass", "pool", pool, "err", err)
 			}
 		})
@@ -65,13 +65,13 @@ func (n *Notifier) FillAll(ctx context.Context) error {
 	group.SetLimit(poolsAtOnce)
 	for pool, look := range looks {
 		if n.looks.add(pool, look) {
-			group.Go(func() error { return n.lookInTurn(ctx, pool) })
+			group.Go(func() error { return n.runLooks(ctx, pool) })
 		}
 	}
 	return errors.Join(failed, group.Wait())
 }
 
-func (n *Notifier) lookInTurn(ctx context.Context, pool string) error {
+func (n *Notifier) runLooks(ctx context.Context, pool string) error {
 	return n.looks.run(pool, func(look looking) error { return n.lookIn(ctx, pool, look) })
 }
 
