@@ -43,7 +43,7 @@ type Accounts interface {
 type accounts struct {
 	Accounts // nil: none
 
-	turn chan struct{} // holds one element: the goroutine that takes it has the turn
+	turn chan struct{} // holds one element: the goroutine that takes it is at work
 }
 
 func newAccounts(a Accounts) *accounts {
@@ -69,7 +69,7 @@ func (a *accounts) take(ctx context.Context) error {
 
 func (a *accounts) giveBack() { a.turn <- struct{}{} }
 
-// serially runs change, one at a time for a device, with what sets the device's account.
+// serially runs change, one at a time of all devices, with what sets the device's account.
 func (a *accounts) serially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
 	if a.Accounts == nil {
 		return change(nil)
