@@ -30,6 +30,9 @@ import (
 //	{share}      FOR SHARE: keeps rows from being changed
 //	{skip t}     FOR UPDATE OF t SKIP LOCKED
 //	{skip t, g}  FOR UPDATE OF t, g SKIP LOCKED
+//	{best (} {) t}  joins the rows t that a query in between finds for each row before it
+//	{columns of best}  what that query is to select
+//	{batch of w}, {pool of b}  joins the batch b of each row w before it, and the pool p of that
 //	{last event} the highest id of an event that was given
 //	{new xid}    a transaction id above all that were given
 //	{oldest xid} the lowest transaction id still under way
@@ -102,6 +105,12 @@ func postgres() dialect {
 		"{share}", "FOR SHARE",
 		"{skip t}", "FOR UPDATE OF t SKIP LOCKED",
 		"{skip t, g}", "FOR UPDATE OF t, g SKIP LOCKED",
+		// OFFSET 0 keeps the planner from joining them in another way.
+		"{batch of w}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = w.batch OFFSET 0) AS b",
+		"{pool of b}", "CROSS JOIN LATERAL (SELECT * FROM pools WHERE name = b.pool OFFSET 0) AS p",
+		"{best (}", "CROSS JOIN LATERAL (",
+		"{) t}", ") AS t",
+		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.attempts, t.payload",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
 		// Not the end of a snapshot: that is behind the last one that ended, and
 		// does not tell what runs beyond from what has not begun.
@@ -165,6 +174,11 @@ func sqliteDialect() dialect {
 		"{share}", "",
 		"{skip t}", "",
 		"{skip t, g}", "",
+		"{batch of w}", "CROSS JOIN batches b ON b.id = w.batch",
+		"{pool of b}", "CROSS JOIN pools p ON p.name = b.pool",
+		"{best (}", "CROSS JOIN tasks t ON t.id IN (",
+		"{) t}", ")",
+		"{columns of best}", "t.id",
 		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits
 		"{new xid}", "0",
 		"{oldest xid}", "0",

@@ -28,7 +28,7 @@ func (s *Store) TasksQuery(ctx context.Context, f TaskFilter) (text string, args
 func StartsText() string { return startsText() }
 
 // ViewsText is what Views asks.
-func ViewsText() string { return viewsText("o.rank = 1") }
+func ViewsText() string { return viewsText() }
 
 // OpenBatchesText is what OpenBatches asks.
 func OpenBatchesText() string { return openBatches() }

@@ -1,6 +1,9 @@
 package store
 
-import "context"
+import (
+	"context"
+	"strings"
+)
 
 // eligible is the condition that a task may be granted now, but for its pool
 // having a free slot. It is about tasks t, batches b, pools p and the device
@@ -93,7 +96,8 @@ func viewsOf(rows []reading, unique []string, at []int) []View {
 		if r.grant.Task != 0 && v.Grant == nil {
 			v.Grant = &r.grant
 		}
-		if r.open.Task != 0 {
+		// A task that was named and is among the best ones has two rows, side by side.
+		if n := len(v.Candidates); r.open.Task != 0 && (n == 0 || v.Candidates[n-1].Task != r.open.Task) {
 			v.Candidates = append(v.Candidates, r.open)
 		}
 	}
@@ -108,16 +112,16 @@ func viewsOf(rows []reading, unique []string, at []int) []View {
 // is open, whatever is better; 0: no such task.
 func (s grantsIn) views(ctx context.Context, devices []string, task int64) ([]View, error) {
 	unique, at := distinct(devices)
-	shown, args := shownTasks, []any{names(unique)}
-	if task != 0 { // the plan of a report needs no second condition
-		shown, args = "("+shownTasks+" OR o.id = $2)", append(args, task)
+	text, args := viewsText(), []any{names(unique)}
+	if task != 0 {
+		text, args = taskViewText(), append(args, task)
 	}
 	rows, err := collect(ctx, s.session, func(r *reading) []any {
 		dest := []any{&r.n, instant{&r.Now}, instant{&r.Standstill}, &r.Deleted}
 		dest = append(dest, deviceDest(&r.device)...)
 		dest = append(dest, grantDest(&r.grant)...)
 		return append(dest, candidateDest(&r.open)...)
-	}, viewsText(shown), args...)
+	}, text, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -143,17 +147,51 @@ func distinct(texts []string) (unique []string, at []int) {
 // one of them wait may let another one start.
 const shownTasks = `(o.rank = 1 OR o.rank <= 8 AND o.limited)`
 
-// viewsText asks for the views of {names}, and of the best open tasks for those
-// shown. The CROSS JOIN is in this order for SQLite: it would read all open
-// tasks, because their index has the order of the ranks.
-func viewsText(shown string) string {
-	const limited = `(p.limits IS NOT NULL OR b.limits IS NOT NULL OR w.limits IS NOT NULL)`
+// viewsText asks for the views of {names}.
+func viewsText() string { return viewsOfTasks(bestTasks("{columns of best}"), shownTasks) }
+
+// taskViewText asks for the view of one device, with the task $2 among its candidates.
+func taskViewText() string {
+	const named = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = $2 AND t.device = w.name AND t.batch = w.batch AND t.state = 'pending'`
+	return viewsOfTasks(bestTasks("{columns of best}")+named, `(`+shownTasks+` OR o.id = $2)`)
+}
+
+// bestTasks are those open tasks of a device w in a batch that may be its best ones, each
+// group by the index, however many there are: with a priority of their own and with that
+// of their batch, and of each those that were never tried, by priority, and those that are
+// to be tried again, the one that is due first at the front.
+func bestTasks(columns string) string {
+	var groups []string
+	for _, own := range []string{"TRUE", "FALSE"} {
+		for _, tried := range []string{"IS NULL", "IS NOT NULL"} {
+			groups = append(groups, `SELECT * FROM (
+				SELECT `+columns+` FROM tasks t
+				WHERE t.device = w.name AND t.batch = w.batch AND t.state = 'pending' AND t.own_priority IS `+own+` AND t.retry_at `+tried+`
+				ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id LIMIT 9) AS few`)
+		}
+	}
+	return strings.Join(groups, " UNION ALL ")
+}
+
+// viewsOfTasks leaps from batch to batch in the index of the open tasks of each device,
+// and looks at the best ones of each. The one that the device holds is left out at the
+// end: hence one more than is shown of each group. Each look-up is a query by itself, so
+// that there is one plan, whatever the statistics say or do not say yet.
+func viewsOfTasks(best, shown string) string {
+	const (
+		limited = `(p.limits IS NOT NULL OR b.limits IS NOT NULL OR w.limits IS NOT NULL)`
+		next    = `(SELECT min(t.batch) FROM tasks t WHERE t.device = w.name AND t.state = 'pending'`
+	)
 	return `
-		WITH clock AS (SELECT {now} AS now),
+		WITH RECURSIVE clock AS (SELECT clock.now, ` + standstill + ` AS standstill FROM (SELECT {now} AS now) AS clock),
 		wanted AS (SELECT n, name, (
 			SELECT p.limits FROM devices own JOIN profiles p ON p.name = own.profile WHERE own.id = names.name) AS limits FROM {names}),
+		leap(n, name, limits, batch) AS (
+			SELECT w.n, w.name, w.limits, ` + next + `) FROM wanted w
+			UNION ALL
+			SELECT w.n, w.name, w.limits, ` + next + ` AND t.batch > w.batch) FROM leap w WHERE w.batch IS NOT NULL),
 		open AS (
-			SELECT t.id, t.batch, t.pool, t.device, ` + taskPriority + ` AS priority, b.weight, b.created_at, b.not_before, t.retry_at, t.attempts + 1 AS attempt,
+			SELECT w.n, t.id, b.id AS batch, b.pool, ` + taskPriority + ` AS priority, b.weight, b.created_at, b.not_before, t.retry_at, t.attempts + 1 AS attempt,
 				CASE WHEN b.not_before IS NULL OR t.retry_at > b.not_before THEN t.retry_at ELSE b.not_before END AS eligible_at,
 				CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END AS lease_ms,
 				p.paused AS pool_paused, b.paused AS batch_paused, b.finish_inside, b.opens_at, b.closes_at, p.opens_at AS pool_opens_at, p.closes_at AS pool_closes_at,
@@ -161,15 +199,15 @@ func viewsText(shown string) string {
 				` + limited + ` AS limited,
 				CASE WHEN ` + limited + ` THEN b.kind END AS kind,
 				CASE WHEN ` + limited + ` THEN coalesce(t.payload, b.payload) END AS payload
-			FROM wanted w CROSS JOIN tasks t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool
-				CROSS JOIN clock
-			WHERE t.device = w.name AND t.state = 'pending' AND b.cancelled_at IS NULL AND p.deleted_at IS NULL AND (b.not_after IS NULL OR b.not_after > clock.now)
+			FROM leap w {batch of w} {pool of b} CROSS JOIN clock
+				{best (}` + best + `{) t}
+			WHERE b.cancelled_at IS NULL AND p.deleted_at IS NULL AND (b.not_after IS NULL OR b.not_after > clock.now)
 				AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)),
 		ranked AS (
-			SELECT open.*, row_number() OVER (PARTITION BY device, batch ORDER BY
+			SELECT open.*, row_number() OVER (PARTITION BY n, batch ORDER BY
 				CASE WHEN eligible_at > clock.now THEN 1 ELSE 0 END, priority DESC, id) AS rank
 			FROM open CROSS JOIN clock)
-		SELECT w.n, clock.now, ` + standstill + `, ` + gone("w") + `,
+		SELECT w.n, clock.now, clock.standstill, ` + gone("w") + `,
 			` + deviceColumns + `, ` + grantColumns + `,
 			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.not_before, o.retry_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused,
 			o.finish_inside, o.opens_at, o.closes_at, o.pool_opens_at, o.pool_closes_at, o.pool_limits, o.limits, o.profile_limits, o.kind, o.payload
@@ -178,6 +216,6 @@ func viewsText(shown string) string {
 			LEFT JOIN grants g ON g.device = w.name
 			LEFT JOIN tasks t ON t.id = g.task
 			LEFT JOIN batches b ON b.id = g.batch
-			LEFT JOIN ranked o ON o.device = w.name AND ` + shown + `
+			LEFT JOIN ranked o ON o.n = w.n AND ` + shown + `
 		ORDER BY w.n, o.batch, o.rank`
 }
