@@ -59,7 +59,7 @@ func New(options Options) *API {
 	options.Limits = options.Limits.withDefaults()
 	d := options.Dispatcher
 	a := &API{
-		options: options, health: newHealth(options.Checks, d.Panicked),
+		options: options, health: &health{checks: options.Checks, panicked: d.Panicked},
 		auth: &authenticator{adminToken: options.AdminToken, tokens: d.Devices, gate: options.Gate},
 		mux:  http.NewServeMux(), streams: http.NewServeMux(), large: fair.NewShares(largeAtOnce, 1),
 	}
@@ -95,7 +95,7 @@ func (a *API) registerOperators() {
 	r := newRoutes(newOperations(a.mux, o.Version, a.auth, o.Logger), newOperations(a.streams, o.Version, a.auth, o.Logger), a.large)
 	least, warn := leastLease(o.LeaseMin), warnings{ledger}
 	(&pools{ledger, d.Upkeep, d.Policies, d.ForceRelease, warn, least, o.Logger}).register(r)
-	(&batches{ledger, d.Waiters, warn, least, o.Limits, newSpool(o.SpoolDir), fair.Unkept(1, 1)}).register(r)
+	(&batches{ledger, d.Waiters, warn, least, o.Limits, &spool{o.SpoolDir, fair.NewShares(spoolBodies, spoolEach)}, fair.Unkept(1, 1)}).register(r)
 	(&tasks{ledger, d.Waiters, d.Why}).register(r)
 	(&registry{ledger, d.Devices, o.Recent, o.Limits, fair.NewShares(importsAtOnce, 1)}).register(r)
 	(&profiles{ledger, warn}).register(r)

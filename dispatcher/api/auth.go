@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/subtle"
 	"net/http"
-	"net/netip"
 	"reflect"
 	"strconv"
 
@@ -35,25 +34,18 @@ func (r role) allows(needed role) bool {
 	return rank[needed] > 0 && rank[r] >= rank[needed]
 }
 
-// operatorKey holds the operator in a request's context.
+// operatorKey holds the Operator in a request's context. Nothing that comes over the
+// network can set it.
 type operatorKey struct{}
 
-// operator is the authenticated caller.
-type operator struct {
-	name  string
-	role  role
-	token int64 // its id; 0: the bootstrap token
-	from  netip.Addr
-}
-
-func operatorOf(ctx context.Context) operator {
-	o, _ := ctx.Value(operatorKey{}).(operator)
+func operatorOf(ctx context.Context) Operator {
+	o, _ := ctx.Value(operatorKey{}).(Operator)
 	return o
 }
 
 // share is the caller's key for a bound, and whether it is an admin.
-func (o operator) share() (who string, admin bool) {
-	return o.name + "#" + strconv.FormatInt(o.token, 10), o.role == roleAdmin
+func (o Operator) share() (who string, admin bool) {
+	return o.Name + "#" + strconv.FormatInt(o.Token, 10), o.Role == string(roleAdmin)
 }
 
 // await waits for the caller's turn.
@@ -63,7 +55,7 @@ func await(ctx context.Context, turns *fair.Shares) (leave func(), err error) {
 }
 
 // actor names who asked, for the audit log.
-func actor(ctx context.Context) string { return operatorOf(ctx).name }
+func actor(ctx context.Context) string { return operatorOf(ctx).Name }
 
 // authenticator finds the operator that asks.
 type authenticator struct {
@@ -79,11 +71,11 @@ type authenticator struct {
 func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) error {
 	needed, _ := ctx.Operation().Metadata[roleKey].(role)
 	who, guess, err := a.asker(ctx)
-	if err == nil && !who.role.allows(needed) {
+	if err == nil && !who.May(string(needed)) {
 		err = devices.ErrForbidden
 	}
 	if err != nil {
-		note(ctx.Context(), a.gate, err, gate.Refusal{At: gate.API, Principal: who.name, From: who.from, Detail: ctx.Operation().OperationID, Guess: guess})
+		note(ctx.Context(), a.gate, err, gate.Refusal{At: gate.API, Principal: who.Name, From: who.From, Detail: ctx.Operation().OperationID, Guess: guess})
 		return err
 	}
 	next(huma.WithValue(ctx, operatorKey{}, who))
@@ -92,18 +84,18 @@ func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) err
 
 // operator looks a token up: the bootstrap token of the configuration or one
 // of the ledger.
-func (a *authenticator) operator(ctx context.Context, token string) (operator, error) {
+func (a *authenticator) operator(ctx context.Context, token string) (Operator, error) {
 	if a.adminToken != "" && subtle.ConstantTimeCompare([]byte(a.adminToken), []byte(token)) == 1 {
-		return operator{name: "bootstrap", role: roleAdmin}, nil
+		return Operator{Name: "bootstrap", Role: string(roleAdmin)}, nil
 	}
 	t, err := a.tokens.TokenOf(ctx, token)
 	if err != nil {
-		return operator{}, err
+		return Operator{}, err
 	}
 	if t.Device != "" {
-		return operator{name: t.Device}, devices.ErrForbidden
+		return Operator{Name: t.Device}, devices.ErrForbidden
 	}
-	return operator{name: t.Name, role: role(t.Role), token: t.ID}, nil
+	return Operator{Name: t.Name, Role: t.Role, Token: t.ID}, nil
 }
 
 // note tells the gate of an error if it says that somebody was refused.

@@ -239,7 +239,7 @@ func listedIn(ctx context.Context) *listed {
 }
 
 func oneOfThem() error {
-	return problem(http.StatusUnprocessableEntity, codeInvalidField, "devices, tasks, select: exactly one of them, with at least one entry")
+	return invalid("devices, tasks, select: exactly one of them, with at least one entry")
 }
 
 // unknownField says that an error is about a field that does not exist.

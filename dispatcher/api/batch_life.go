@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
@@ -53,7 +52,7 @@ func applyPatch(p operators.BatchPatch, b *store.Batch) error {
 
 func checkSpan(from, to *time.Time) error {
 	if from != nil && to != nil && !to.After(*from) {
-		return problem(http.StatusUnprocessableEntity, codeInvalidField, "not_after: must be later than not_before")
+		return invalid("not_after: must be later than not_before")
 	}
 	return nil
 }

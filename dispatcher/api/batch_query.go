@@ -36,12 +36,12 @@ func schemaOf[T any](operations huma.API) *huma.Schema {
 
 // describeStreams adds the streamed forms of a batch to its operation.
 func describeStreams(operations huma.API, op *huma.Operation) {
-	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{typeCSV: textMedia(), typeNDJSON: textMedia()}}
+	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia()}}
 	fields := streamFields(operations)
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		op.Parameters = append(op.Parameters, &huma.Param{
 			Name: name, In: "query", Schema: fields[name],
-			Description: "With " + typeCSV + " and " + typeNDJSON + " only: the batch's field; objects and lists of them as JSON",
+			Description: "With " + operators.TypeCSV + " and " + operators.TypeNDJSON + " only: the batch's field; objects and lists of them as JSON",
 		})
 	}
 }

@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"mime"
 	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -23,8 +21,6 @@ import (
 )
 
 const (
-	typeCSV    = "text/csv"
-	typeNDJSON = "application/x-ndjson"
 	typeEvents = "text/event-stream"
 
 	maxLine = 128 << 10 // bytes of one line; a payload's may be escaped
@@ -55,10 +51,10 @@ func (l Limits) checkCount(tasks int) error {
 	return nil
 }
 
-// lines reads a streamed batch, one task after the other.
-type lines interface {
+// lines reads a body of tasks or devices, one after the other.
+type lines[T any] interface {
 	// next returns io.EOF behind the last line. An error of a line names it.
-	next() (operators.NewTask, error)
+	next() (T, error)
 	// line is the number of the one last read, from 1.
 	line() int
 }
@@ -66,7 +62,7 @@ type lines interface {
 // streamType is that of a body in lines; empty: it is none.
 func streamType(ctx huma.Context) string {
 	contentType, _, _ := mime.ParseMediaType(ctx.Header("Content-Type"))
-	if contentType != typeCSV && contentType != typeNDJSON {
+	if contentType != operators.TypeCSV && contentType != operators.TypeNDJSON {
 		return ""
 	}
 	return contentType
@@ -108,8 +104,8 @@ func (b *batches) createStreamed(ctx huma.Context, contentType string, post oper
 		return nil, body.explain(err)
 	}
 	defer free()
-	var list lines = newNDJSON[operators.NewTask](whole, "device, payload and priority")
-	if contentType == typeCSV {
+	var list lines[operators.NewTask] = newNDJSON[operators.NewTask](whole, "device, payload and priority")
+	if contentType == operators.TypeCSV {
 		if list, err = newCSV(whole, "the members of the payload"); err != nil {
 			return nil, err
 		}
@@ -119,33 +115,19 @@ func (b *batches) createStreamed(ctx huma.Context, contentType string, post oper
 		return nil, err
 	}
 	defer leave()
-	return b.queue(ctx.Context(), post, batch, store.Queue{Tasks: checkedLines(list, post, b.limits)}, mode)
+	return b.queue(ctx.Context(), post, batch, store.Queue{Tasks: checked(post, linesOf(list), b.limits)}, mode)
 }
 
-// checkedLines yields the tasks of all lines; a bad one refuses the batch.
-func checkedLines(list lines, post operators.NewBatch, limits Limits) iter.Seq2[store.NewTask, error] {
-	shared, twice := newOverlay(post.Payload), newDuplicates(post)
-	return func(yield func(store.NewTask, error) bool) {
-		for n := 1; ; n++ {
+// linesOf are the lines of a streamed batch.
+func linesOf(list lines[operators.NewTask]) numbered {
+	return numbered{form: "line %d", number: func(int) int { return list.line() }, bad: badLine, entries: func(yield func(operators.NewTask, error) bool) {
+		for {
 			entry, err := list.next()
-			if errors.Is(err, io.EOF) {
-				return
-			}
-			var task store.NewTask
-			if err == nil {
-				task, err = newTask(entry, shared)
-			}
-			if err == nil {
-				err = limits.checkCount(n)
-			}
-			if err == nil {
-				err = twice.check(&task, "line %d", list.line())
-			}
-			if !yield(task, badLine(list.line(), err)) {
+			if errors.Is(err, io.EOF) || !yield(entry, err) {
 				return
 			}
 		}
-	}
+	}}
 }
 
 func badLine(line int, err error) error {
@@ -164,7 +146,7 @@ func newTask(t operators.NewTask, shared overlay) (store.NewTask, error) {
 		return store.NewTask{}, fmt.Errorf("priority: between %d and %d", -maxPriority, maxPriority)
 	}
 	payload := shared.over(present(t.Payload))
-	if err := checkPayload("payload", payload); err != nil {
+	if err := checkPayload(payload); err != nil {
 		return store.NewTask{}, err
 	}
 	return store.NewTask{Device: t.Device, Payload: payload, Priority: t.Priority}, nil
@@ -216,13 +198,6 @@ func readLine(text []byte, entry any, members string) error {
 	}
 	if d.More() {
 		return errors.New("more than one JSON value")
-	}
-	var seen any
-	if bytes.Contains(text, []byte(`\u0000`)) {
-		_ = json.Unmarshal(text, &seen) // it was just read
-	}
-	if !utf8.Valid(text) || !storableValue(seen) {
-		return errText
 	}
 	return nil
 }

@@ -112,7 +112,7 @@ func (b *batches) queue(ctx context.Context, post operators.NewBatch, batch stor
 
 // read checks the fields of a batch, all but its tasks.
 func (b *batches) read(in operators.NewBatch) (store.Batch, error) {
-	if err := checkPayload("payload", in.Payload); err != nil {
+	if err := checkPayload(in.Payload); err != nil {
 		return store.Batch{}, err
 	}
 	if in.LeaseMS != 0 {
@@ -162,31 +162,40 @@ func queueOf(in operators.NewBatch, list *listed, limits Limits) (store.Queue, e
 	case in.Select != nil:
 		return store.Queue{Tags: in.Select.Tags}, nil
 	case list != nil:
-		return store.Queue{Tasks: tasksOf(in, list.name, list.entries(), limits)}, nil
-	case len(in.Devices) > 0:
-		return store.Queue{Tasks: tasksOf(in, "devices", func(yield func(operators.NewTask, error) bool) {
-			for _, device := range in.Devices {
-				if !yield(operators.NewTask{Device: device}, nil) {
-					return
-				}
-			}
-		}, limits)}, nil
+		return store.Queue{Tasks: checked(in, entriesOf(list.name, list.entries()), limits)}, nil
 	}
-	return store.Queue{Tasks: tasksOf(in, "tasks", func(yield func(operators.NewTask, error) bool) {
-		for _, t := range in.Tasks {
-			if !yield(t, nil) {
+	name, tasks := "tasks", in.Tasks
+	for _, device := range in.Devices {
+		name, tasks = "devices", append(tasks, operators.NewTask{Device: device})
+	}
+	return store.Queue{Tasks: checked(in, entriesOf(name, func(yield func(operators.NewTask, error) bool) {
+		for _, task := range tasks {
+			if !yield(task, nil) {
 				return
 			}
 		}
-	}, limits)}, nil
+	}), limits)}, nil
 }
 
-// tasksOf checks and yields the tasks of a list; a bad one refuses all.
-func tasksOf(in operators.NewBatch, list string, entries iter.Seq2[operators.NewTask, error], limits Limits) iter.Seq2[store.NewTask, error] {
+// numbered are the entries of a batch, and how people are told of one.
+type numbered struct {
+	entries iter.Seq2[operators.NewTask, error]
+	form    string                          // of a position
+	number  func(i int) int                 // of the entry that was read last
+	bad     func(number int, e error) error // nil for none
+}
+
+// entriesOf are those of a JSON list.
+func entriesOf(list string, entries iter.Seq2[operators.NewTask, error]) numbered {
+	return numbered{entries, list + "[%d]", func(i int) int { return i }, func(i int, err error) error { return badEntry(list, i, err) }}
+}
+
+// checked checks and yields the tasks of a batch; a bad one refuses all.
+func checked(in operators.NewBatch, list numbered, limits Limits) iter.Seq2[store.NewTask, error] {
 	shared, twice := newOverlay(in.Payload), newDuplicates(in)
 	return func(yield func(store.NewTask, error) bool) {
 		i := 0
-		for entry, err := range entries {
+		for entry, err := range list.entries {
 			var task store.NewTask
 			if err == nil {
 				task, err = newTask(entry, shared)
@@ -195,9 +204,9 @@ func tasksOf(in operators.NewBatch, list string, entries iter.Seq2[operators.New
 				err = limits.checkCount(i + 1)
 			}
 			if err == nil {
-				err = twice.check(&task, list+"[%d]", i)
+				err = twice.check(&task, list.form, list.number(i))
 			}
-			if !yield(task, badEntry(list, i, err)) {
+			if !yield(task, list.bad(list.number(i), err)) {
 				return
 			}
 			i++
@@ -215,9 +224,9 @@ func badEntry(list string, i int, err error) error {
 	return problem(http.StatusUnprocessableEntity, codeOfEntry(err, codeInvalidField), fmt.Sprintf("%s[%d]: %v", list, i, err))
 }
 
-func checkPayload(field string, payload json.RawMessage) error {
+func checkPayload(payload json.RawMessage) error {
 	if len(payload) > maxPayload {
-		return problem(http.StatusUnprocessableEntity, codePayloadTooLarge, fmt.Sprintf("%s: at most %d bytes", field, maxPayload))
+		return problem(http.StatusUnprocessableEntity, codePayloadTooLarge, fmt.Sprintf("payload: at most %d bytes", maxPayload))
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (d *registry) importing(ctx huma.Context, next func(huma.Context)) error {
 		return err
 	}
 	form := streamForm(ctx.Header("Accept"))
-	if form != typeCSV && form != typeNDJSON {
+	if form != operators.TypeCSV && form != operators.TypeNDJSON {
 		form = contentType
 	}
 	ctx.SetHeader("Content-Type", form)
@@ -89,13 +89,7 @@ func queryExisting(query url.Values) (store.Existing, error) {
 	case store.RefuseExisting, store.SkipExisting, store.RotateExisting:
 		return existing, nil
 	}
-	return "", problem(http.StatusUnprocessableEntity, codeInvalidField, "existing: refuse, skip or rotate")
-}
-
-// deviceLines reads an import, one device after the other, as lines does tasks.
-type deviceLines interface {
-	next() (operators.NewDevice, error)
-	line() int
+	return "", invalid("existing: refuse, skip or rotate")
 }
 
 // profileColumn cannot be the name of a tag, which has no colon.
@@ -135,8 +129,8 @@ type imported struct {
 }
 
 func readDevices(body io.Reader, contentType string) (read imported, err error) {
-	var from deviceLines = newNDJSON[operators.NewDevice](body, "id, tags and profile")
-	if contentType == typeCSV {
+	var from lines[operators.NewDevice] = newNDJSON[operators.NewDevice](body, "id, tags and profile")
+	if contentType == operators.TypeCSV {
 		if from, err = newDeviceCSV(body); err != nil {
 			return read, err
 		}
@@ -189,7 +183,7 @@ func writeTokens(ctx huma.Context, form string, list []store.NewDevice, tokens [
 	connection := http.NewResponseController(w)
 	out := bufio.NewWriter(ctx.BodyWriter())
 	write := jsonToken
-	if form == typeCSV {
+	if form == operators.TypeCSV {
 		write = csvToken
 		_, _ = out.WriteString("device,token\n")
 	}
@@ -219,13 +213,13 @@ func jsonToken(out io.Writer, device, token string) error {
 
 // describeImport adds the forms of an import to the operation for one device.
 func describeImport(op *huma.Operation) {
-	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{typeCSV: textMedia(), typeNDJSON: textMedia()}}
+	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia()}}
 	op.Responses = map[string]*huma.Response{"201": {Content: map[string]*huma.MediaType{
-		"application/json": {}, typeCSV: textMedia(), typeNDJSON: textMedia(),
+		"application/json": {}, operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia(),
 	}}}
 	op.Parameters = append(op.Parameters, &huma.Param{
 		Name: "existing", In: "query",
 		Schema:      &huma.Schema{Type: huma.TypeString, Enum: []any{"refuse", "skip", "rotate"}, Default: "refuse"},
-		Description: "With " + typeCSV + " and " + typeNDJSON + " only: devices that exist are refused, left as they are, or given one more token",
+		Description: "With " + operators.TypeCSV + " and " + operators.TypeNDJSON + " only: devices that exist are refused, left as they are, or given one more token",
 	})
 }

@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -32,7 +30,7 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	for _, tag := range q.Tags {
 		name, value, ok := strings.Cut(tag, ":")
 		if other, twice := f.Tags[name]; !ok || twice && other != value {
-			return f, badTags(fmt.Sprintf("tag: %q: name:value, and each name once", tag))
+			return f, invalid("tag: %q: name:value, and each name once", tag)
 		}
 		f.Tags[name] = value
 	}
@@ -46,7 +44,7 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 // recent goes through all that is remembered: some may have been deleted.
 func (d *registry) recent(ctx context.Context, in *deviceQuery) (page pageOf[operators.Device], err error) {
 	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.Token != "" {
-		return page, problem(http.StatusUnprocessableEntity, codeInvalidField, "recent: not with tag, profile, blocked, prefix or page_token")
+		return page, invalid("recent: not with tag, profile, blocked, prefix or page_token")
 	}
 	seen, err := d.seen.Newest(ctx)
 	if err != nil {

@@ -3,8 +3,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"net/http"
 	"strings"
 
 	"github.com/fleetslots/dispatcher/operators"
@@ -30,7 +28,7 @@ func (d *registry) patch(ctx context.Context, in *struct {
 },
 ) (operators.Device, error) {
 	if present(in.Body.Attributes) != nil {
-		return operators.Device{}, problem(http.StatusUnprocessableEntity, codeInvalidField, "attributes: the device's own, which only it sets; tags are yours")
+		return operators.Device{}, invalid("attributes: the device's own, which only it sets; tags are yours")
 	}
 	changed, err := d.ledger.ChangeDevice(ctx, actor(ctx), string(in.ID), func(spec *store.DeviceSpec) error {
 		apply(in.Body.Profile, &spec.Profile, "")
@@ -60,18 +58,14 @@ func (p devicePatch) mergeTags(tags map[string]string) error {
 func checkTags(tags map[string]string) error {
 	for name := range tags {
 		if name == "" || len(name) > maxTagName || strings.Contains(name, ":") {
-			return badTags(fmt.Sprintf("tags: %q: a name has 1-%d bytes and no colon", name, maxTagName))
+			return invalid("tags: %q: a name has 1-%d bytes and no colon", name, maxTagName)
 		}
 	}
 	if len(tags) > maxTags {
-		return badTags(fmt.Sprintf("tags: %d, at most %d", len(tags), maxTags))
+		return invalid("tags: %d, at most %d", len(tags), maxTags)
 	}
 	if text, _ := json.Marshal(tags); len(text) > maxTagsSize { // strings cannot fail
-		return badTags(fmt.Sprintf("tags: %d bytes as JSON, at most %d", len(text), maxTagsSize))
+		return invalid("tags: %d bytes as JSON, at most %d", len(text), maxTagsSize)
 	}
 	return nil
-}
-
-func badTags(detail string) error {
-	return problem(http.StatusUnprocessableEntity, codeInvalidField, detail)
 }

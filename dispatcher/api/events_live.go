@@ -73,7 +73,7 @@ func (e *events) follow(ctx context.Context, f *feed, token string) {
 			return
 		case <-tick.C:
 		}
-		if who, err := e.auth.operator(ctx, token); err != nil || !who.role.allows(roleViewer) {
+		if who, err := e.auth.operator(ctx, token); err != nil || !who.May(string(roleViewer)) {
 			return
 		}
 	}

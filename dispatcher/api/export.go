@@ -13,6 +13,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const (
@@ -36,7 +38,7 @@ func wantsStream(r *http.Request) bool {
 func streamForm(accept string) string {
 	for part := range strings.SplitSeq(accept, ",") {
 		switch form, _, _ := mime.ParseMediaType(part); form {
-		case typeCSV, typeNDJSON, typeEvents:
+		case operators.TypeCSV, operators.TypeNDJSON, typeEvents:
 			return form
 		case "application/json", "*/*":
 			return ""
@@ -62,7 +64,7 @@ func registerLive[I, T, O any, P paged[I]](
 	live func(context.Context, huma.Context, *I),
 ) {
 	op.Responses = map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{
-		"application/json": {}, typeCSV: textMedia(), typeNDJSON: textMedia(),
+		"application/json": {}, operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia(),
 	}}}
 	if live != nil {
 		op.Responses["200"].Content[typeEvents] = textMedia()
@@ -122,7 +124,7 @@ func stream[T any](out huma.Context, page pageOf[T], read func(token string) (pa
 	_, w := humago.Unwrap(out)
 	connection := http.NewResponseController(w)
 	_ = connection.SetReadDeadline(time.Time{}) // the server's is for the request, and a test's recorder has none
-	write := export[T]{csv: form == typeCSV}
+	write := export[T]{csv: form == operators.TypeCSV}
 	for {
 		_ = connection.SetWriteDeadline(time.Now().Add(exportPause))
 		text, err := write.page(page.entries)

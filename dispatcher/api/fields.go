@@ -71,7 +71,7 @@ func (p Page) afterNumber() (int64, error) {
 }
 
 func badPage() error {
-	return problem(http.StatusUnprocessableEntity, codeInvalidField, "page_token: not one that this list gave")
+	return invalid("page_token: not one that this list gave")
 }
 
 // full says that there may be entries behind a page of so many.

@@ -48,10 +48,6 @@ type health struct {
 	stopping atomic.Bool
 }
 
-func newHealth(checks []Check, panicked rescue.Told) *health {
-	return &health{checks: checks, panicked: panicked}
-}
-
 func (h *health) register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		writeStatus(w, http.StatusOK, map[string]any{"status": "ok"})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -39,7 +38,7 @@ func readLimits(policies []operators.Policy) (json.RawMessage, error) {
 		return nil, nil
 	}
 	if err := policy.Validate(policies); err != nil {
-		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, err.Error())
+		return nil, invalid("%v", err)
 	}
 	return json.Marshal(policies)
 }

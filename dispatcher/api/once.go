@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"net/http"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -43,12 +42,12 @@ func once(ctx huma.Context, next func(huma.Context)) error {
 	}
 	unseen := func(c rune) bool { return c < '!' || c > '~' }
 	if len(key) > maxKey || strings.ContainsFunc(key, unseen) {
-		return problem(http.StatusUnprocessableEntity, codeInvalidField, keyHeader+": 1-255 visible ASCII characters")
+		return invalid(keyHeader + ": 1-255 visible ASCII characters")
 	}
 	request := &onceContext{humaContext: ctx, hash: sha256.New()}
 	url := ctx.URL()
 	_, _ = fmt.Fprintf(request.hash, "%s %s\n%s\n", ctx.Method(), url.RequestURI(), ctx.Header("Content-Type")) // a hash takes all
-	request.once = &store.Once{Owner: operatorOf(ctx.Context()).token, Key: key, Digest: request.digest}
+	request.once = &store.Once{Owner: operatorOf(ctx.Context()).Token, Key: key, Digest: request.digest}
 	next(huma.WithContext(request, store.WithOnce(ctx.Context(), request.once)))
 	return nil
 }

@@ -19,7 +19,7 @@ func (p *pools) patch(ctx context.Context, in *struct {
 },
 ) (changed operators.PoolChanged, err error) {
 	if in.Body.Capacity.Said && in.Body.Capacity.To == nil {
-		return changed, problem(http.StatusUnprocessableEntity, codeInvalidField, "capacity: a number from 0 to 10000; it has no default")
+		return changed, invalid("capacity: a number from 0 to 10000; it has no default")
 	}
 	opens, err := readPatch(in.Body.Windows, readWindows)
 	if err != nil {
@@ -102,7 +102,7 @@ func (p *pools) releaseSlot(ctx context.Context, in *struct {
 ) (operators.Slot, error) {
 	reason := strings.TrimSpace(in.Body.Reason)
 	if reason == "" {
-		return operators.Slot{}, problem(http.StatusUnprocessableEntity, codeInvalidField, "reason: say why, for the audit log")
+		return operators.Slot{}, invalid("reason: say why, for the audit log")
 	}
 	g, err := p.release(ctx, in.Pool, in.Slot, store.Force{Actor: actor(ctx), Reason: reason, Token: in.Body.Token, Now: in.Body.Now})
 	if errors.Is(err, store.ErrNotFound) {

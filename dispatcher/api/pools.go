@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -19,11 +18,11 @@ import (
 // capacity: only an operator knows what the external system bears.
 const defaultLease = 300 * time.Second
 
-// Devices that wait are counted up to so many of each pool of a list, so that a
-// page costs no more than 100,000 of them.
+// Devices that wait are counted up to so many: beyond it the number says only "many",
+// and counting on would cost more than it tells. A page costs no more than 100,000.
 const (
 	manyPools     = 100 // of one page
-	waitingListed = 1000
+	waitingShown  = 1000
 	waitingOfMany = 100
 )
 
@@ -103,7 +102,7 @@ func (p *pools) list(ctx context.Context, in *Page) (page pageOf[operators.PoolS
 	if err != nil {
 		return page, err
 	}
-	counted := waitingListed
+	counted := waitingShown
 	if in.Size > manyPools {
 		counted = waitingOfMany
 	}
@@ -174,7 +173,7 @@ type leastLease time.Duration
 // once the margin (at most a fifth) and the time of a slow claim are taken off.
 func (l leastLease) check(lease time.Duration) error {
 	if least := 2 * time.Duration(l); lease < least {
-		return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf("lease_ms: at least %d", least.Milliseconds()))
+		return invalid("lease_ms: at least %d", least.Milliseconds())
 	}
 	return nil
 }

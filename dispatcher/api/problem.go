@@ -33,6 +33,11 @@ func problem(status int, code, detail string) *Problem {
 	return &Problem{Problem: operators.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: detail}}
 }
 
+// invalid refuses a value that does not fit; it names the field.
+func invalid(format string, a ...any) *Problem {
+	return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf(format, a...))
+}
+
 // Error is for logs: it leaves out the cause, see Unwrap.
 func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
 

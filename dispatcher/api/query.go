@@ -1,7 +1,6 @@
 package api
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 
@@ -29,9 +28,9 @@ func checkQuery(known []*huma.Param, raw string) error {
 		switch {
 		case p.In != "query" || p.Schema.Type == huma.TypeArray:
 		case len(values) > 1:
-			return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf("query.%s: given %d times, takes one value", p.Name, len(values)))
+			return invalid("query.%s: given %d times, takes one value", p.Name, len(values))
 		case len(values) == 1 && values[0] == "" && p.Schema.Type == huma.TypeBoolean:
-			return problem(http.StatusUnprocessableEntity, codeInvalidField, "query."+p.Name+": true or false")
+			return invalid("query.%s: true or false", p.Name)
 		}
 	}
 	return nil

@@ -7,10 +7,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// waitingShown bounds the count of waiting devices: beyond it the number says
-// only "many", and counting on would cost more than it tells.
-const waitingShown = 1000
-
 func (p *pools) slots(ctx context.Context, in *PoolPath) (operators.Slots, error) {
 	o, err := p.ledger.Occupancy(ctx, in.Pool, waitingShown)
 	if err != nil {

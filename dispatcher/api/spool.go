@@ -27,10 +27,6 @@ type spool struct {
 	turns *fair.Shares
 }
 
-func newSpool(dir string) *spool {
-	return &spool{dir: dir, turns: fair.NewShares(spoolBodies, spoolEach)}
-}
-
 // keep reads all of a body. The result may be read until free is called.
 func (s *spool) keep(ctx context.Context, body io.Reader) (whole io.ReadSeeker, free func(), err error) {
 	leave, err := await(ctx, s.turns)

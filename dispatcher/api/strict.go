@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 const (
@@ -14,9 +15,12 @@ const (
 
 // strictJSON refuses what encoding/json would take: a name that comes twice, of which
 // the last would count; fields in another case; and bodies of so many values that
-// checking them takes much more memory than they have bytes. Invalid JSON passes:
-// the decoder refuses it.
+// checking them takes much more memory than they have bytes; and text that no database
+// column holds. Invalid JSON passes: the decoder refuses it.
 func strictJSON(data []byte) error {
+	if !utf8.Valid(data) {
+		return errText
+	}
 	s := strict{decoder: json.NewDecoder(bytes.NewReader(data))}
 	s.value("", 0, ours)
 	return s.failed
@@ -31,6 +35,9 @@ type strict struct {
 // next is the next token; false: the end, or no JSON.
 func (s *strict) next() (json.Token, bool) {
 	token, err := s.decoder.Token()
+	if text, ok := token.(string); ok && !storable(text) {
+		s.failed = errText
+	}
 	return token, err == nil && s.failed == nil
 }
 

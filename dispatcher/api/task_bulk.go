@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
@@ -38,7 +37,7 @@ func bulk(
 		return operators.Bulk{}, err
 	}
 	if filter == (store.TaskFilter{}) {
-		return operators.Bulk{}, problem(http.StatusUnprocessableEntity, codeInvalidField, "device, batch, pool, state, kind, error: at least one of them")
+		return operators.Bulk{}, invalid("device, batch, pool, state, kind, error: at least one of them")
 	}
 	if in.DryRun {
 		n, err := count(ctx, filter)

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/url"
 	"strings"
 	"unicode/utf8"
@@ -23,7 +24,8 @@ func storableQuery(raw string) bool {
 }
 
 // bodyFormat reads the bodies of operators' requests. Huma reads each twice:
-// first as any, to check it against its schema.
+// first as any, to check it against its schema. Absent, null and empty mean the
+// same: empty fields are taken out of what is checked.
 func bodyFormat() huma.Format {
 	format := huma.DefaultJSONFormat
 	format.Unmarshal = func(data []byte, v any) error {
@@ -33,48 +35,12 @@ func bodyFormat() huma.Format {
 				return err
 			}
 		}
-		if err := json.Unmarshal(data, v); err != nil {
+		if err := json.Unmarshal(data, v); err != nil || !first {
 			return err
 		}
-		if first {
-			return checkBody(data, *seen)
-		}
+		fields, _ := (*seen).(map[string]any)
+		maps.DeleteFunc(fields, func(_ string, value any) bool { return value == "" })
 		return nil
 	}
 	return format
-}
-
-// checkBody refuses text that cannot be kept, and takes empty fields out of
-// what is checked: absent, null and empty mean the same.
-func checkBody(data []byte, seen any) error {
-	if !utf8.Valid(data) || !storableValue(seen) {
-		return errText
-	}
-	fields, _ := seen.(map[string]any)
-	for name, value := range fields {
-		if value == "" {
-			delete(fields, name)
-		}
-	}
-	return nil
-}
-
-func storableValue(value any) bool {
-	switch v := value.(type) {
-	case string:
-		return storable(v)
-	case []any:
-		for _, e := range v {
-			if !storableValue(e) {
-				return false
-			}
-		}
-	case map[string]any:
-		for name, e := range v {
-			if !storable(name) || !storableValue(e) {
-				return false
-			}
-		}
-	}
-	return true
 }

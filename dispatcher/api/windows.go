@@ -18,7 +18,7 @@ func readWindows(list []operators.Window) ([]store.Window, error) {
 		read[i] = store.Window{Cron: w.Cron, Duration: w.Duration, Timezone: cmp.Or(w.Timezone, "UTC")}
 	}
 	if _, err := windows.Parse(read); err != nil {
-		return nil, problem(http.StatusUnprocessableEntity, codeInvalidField, err.Error())
+		return nil, invalid("%v", err)
 	}
 	if len(read) == 0 {
 		return nil, nil
