@@ -95,9 +95,8 @@ func (c Tokens) List(ctx context.Context) iter.Seq2[Token, error] {
 
 // Create makes an operator token. Where only the second answer arrives, Secret
 // is empty: revoke it, and make another.
-func (c Tokens) Create(ctx context.Context, t NewToken) (made TokenCreated, err error) {
-	err = c.client.Do(ctx, Request{Method: http.MethodPost, Path: Path("tokens"), Body: t, Key: keyOf(ctx)}, &made)
-	return made, err
+func (c Tokens) Create(ctx context.Context, t NewToken) (TokenCreated, error) {
+	return do[TokenCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tokens"), Body: t, Key: keyOf(ctx)})
 }
 
 // Revoke ends an operator token, everywhere within 5 s.

@@ -155,22 +155,19 @@ func (c Batches) Get(ctx context.Context, id int64) (Batch, error) {
 
 // Create queues a batch, whole or not at all, and once however often it is
 // sent; see WithKey.
-func (c Batches) Create(ctx context.Context, b NewBatch, mode QueueMode) (made BatchCreated, err error) {
-	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Body: b, Key: keyOf(ctx)}
-	err = c.client.Do(ctx, r, &made)
-	return made, err
+func (c Batches) Create(ctx context.Context, b NewBatch, mode QueueMode) (BatchCreated, error) {
+	return do[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Body: b, Key: keyOf(ctx)})
 }
 
 // Stream is Create with tasks that are CSV or NDJSON (see TypeCSV). open
 // gives them anew each time that the request is sent. Devices, Tasks and Select of
 // b are empty.
-func (c Batches) Stream(ctx context.Context, b NewBatch, mode QueueMode, form string, open func() (io.ReadCloser, error)) (made BatchCreated, err error) {
+func (c Batches) Stream(ctx context.Context, b NewBatch, mode QueueMode, form string, open func() (io.ReadCloser, error)) (BatchCreated, error) {
 	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Open: open, Content: form, Key: keyOf(ctx)}
 	if err := InQuery(b, r.Query); err != nil {
-		return made, err
+		return BatchCreated{}, err
 	}
-	err = c.client.Do(ctx, r, &made)
-	return made, err
+	return do[BatchCreated](ctx, c.client, r)
 }
 
 func (m QueueMode) query() url.Values {

@@ -98,9 +98,8 @@ func (c Devices) Get(ctx context.Context, id string) (Device, error) {
 
 // Create registers a device. Where only the second answer arrives, Token is
 // empty: RotateToken makes another.
-func (c Devices) Create(ctx context.Context, d NewDevice) (made DeviceCreated, err error) {
-	err = c.client.Do(ctx, Request{Method: http.MethodPost, Path: Path("devices"), Body: d, Key: keyOf(ctx)}, &made)
-	return made, err
+func (c Devices) Create(ctx context.Context, d NewDevice) (DeviceCreated, error) {
+	return do[DeviceCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices"), Body: d, Key: keyOf(ctx)})
 }
 
 // Import registers the devices of a file, CSV or NDJSON (see TypeCSV), all or
@@ -120,10 +119,8 @@ func (c Devices) Change(ctx context.Context, id string, p DevicePatch) (Device, 
 }
 
 // Delete deletes a device and its tokens; with cancel also one with open tasks.
-func (c Devices) Delete(ctx context.Context, id string, cancel bool) (gone DeviceDeleted, err error) {
-	r := Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancel))}
-	err = c.client.Do(ctx, r, &gone)
-	return gone, err
+func (c Devices) Delete(ctx context.Context, id string, cancel bool) (DeviceDeleted, error) {
+	return do[DeviceDeleted](ctx, c.client, Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancel))})
 }
 
 // RotateToken makes a new token of a device; older ones go on for the overlap, and

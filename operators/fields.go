@@ -94,14 +94,17 @@ func keyOf(ctx context.Context) string {
 	return rand.Text()
 }
 
-func get[T any](ctx context.Context, c *Client, path string, query url.Values) (found T, err error) {
-	err = c.Do(ctx, Request{Method: http.MethodGet, Path: path, Query: query}, &found)
-	return found, err
+func do[T any](ctx context.Context, c *Client, r Request) (answer T, err error) {
+	err = c.Do(ctx, r, &answer)
+	return answer, err
 }
 
-func send[T any](ctx context.Context, c *Client, method, path string, body any) (answer T, err error) {
-	err = c.Do(ctx, Request{Method: method, Path: path, Body: body}, &answer)
-	return answer, err
+func get[T any](ctx context.Context, c *Client, path string, query url.Values) (T, error) {
+	return do[T](ctx, c, Request{Method: http.MethodGet, Path: path, Query: query})
+}
+
+func send[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
+	return do[T](ctx, c, Request{Method: method, Path: path, Body: body})
 }
 
 func listed[T any](ctx context.Context, c *Client, path string, query url.Values) iter.Seq2[T, error] {

@@ -162,11 +162,10 @@ func (c Tasks) RetryAll(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, e
 	return c.bulk(ctx, "retry", f, dryRun)
 }
 
-func (c Tasks) bulk(ctx context.Context, action string, f TaskFilter, dryRun bool) (done Bulk, err error) {
+func (c Tasks) bulk(ctx context.Context, action string, f TaskFilter, dryRun bool) (Bulk, error) {
 	q := f.query()
 	if dryRun {
 		q.Set("dry_run", "true")
 	}
-	err = c.client.Do(ctx, Request{Method: http.MethodPost, Path: Path("tasks", action), Query: q}, &done)
-	return done, err
+	return do[Bulk](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tasks", action), Query: q})
 }
