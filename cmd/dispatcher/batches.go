@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -117,6 +116,3 @@ func briefBatch() []string {
 		"retry_backoff_ms", "on_lost", "lease_ms", "max_run_ms", "abort", "created_at",
 	}
 }
-
-// span is a duration flag's value in milliseconds.
-func span(d time.Duration) int64 { return d.Milliseconds() }

@@ -112,8 +112,8 @@ func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 		"priority": {"priority", b.priority}, "weight": {"weight", b.weight},
 		"not-before": {"not_before", b.notBefore}, "not-after": {"not_after", b.notAfter}, "window": {"windows", b.windows},
 		"finish-inside": {"finish_inside", b.finishInside}, "max-attempts": {"max_attempts", b.attempts}, "retry-on": {"retry_on", b.retryOn},
-		"retry-backoff": {"retry_backoff_ms", span(b.backoff)}, "on-lost": {"on_lost", b.onLost},
-		"lease": {"lease_ms", span(b.lease)}, "max-run": {"max_run_ms", span(b.maxRun)}, "duplicates": {"duplicates", b.duplicates},
+		"retry-backoff": {"retry_backoff_ms", b.backoff.Milliseconds()}, "on-lost": {"on_lost", b.onLost},
+		"lease": {"lease_ms", b.lease.Milliseconds()}, "max-run": {"max_run_ms", b.maxRun.Milliseconds()}, "duplicates": {"duplicates", b.duplicates},
 	})
 	if flags.Changed("abort-min") && !flags.Changed("abort-failure") {
 		return nil, usageError{errors.New("--abort-min: only with --abort-failure")}
@@ -228,8 +228,9 @@ func (s *session) createBatch(b *batchFlags) error {
 		return err
 	}
 	s.warn("", text)
-	if made.Unknown != nil {
-		s.warnUnknown(*made.Unknown)
+	if made.Unknown != nil { // their names may be mistyped
+		s.note("Warning: %s not registered, such as %s; --unknown-devices refuse refuses them",
+			counted(made.Unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), made.Unknown.First)
 	}
 	if b.dryRun {
 		if s.json {
@@ -243,13 +244,6 @@ func (s *session) createBatch(b *batchFlags) error {
 	}
 	s.note("batch %d: %s%s", made.ID, counted(made.Tasks, "task", "tasks"), skipped(made))
 	return s.waitForBatch(strconv.FormatInt(made.ID, 10))
-}
-
-// warnUnknown says how many tasks wait for devices that nobody registered: their
-// names may be mistyped.
-func (s *session) warnUnknown(unknown operators.UnknownTasks) {
-	s.note("Warning: %s not registered, such as %s; --unknown-devices refuse refuses them",
-		counted(unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), unknown.First)
 }
 
 // skipped says how many duplicates were, where it was asked for.

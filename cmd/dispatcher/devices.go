@@ -8,20 +8,21 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
 
 func newDevices() *cobra.Command {
 	o := &operator{}
-	d, selected := o.devices(), &deviceSelection{}
+	d := o.devices()
 	verbs := o.addList(list{
-		path: operators.Path("devices"), filters: selected.query,
+		path: operators.Path("devices"), filters: deviceFilters,
 		columns: []column{
 			member("ID", "id"), member("LAST SEEN", "last_seen"), member("BLOCKED", "blocked"), member("OWN TOKEN", "own_token"),
 			member("TAGS", "tags"), member("ATTRIBUTES", "attributes"),
 		},
-	}, "List devices by id, or those that reported last", selected.add)
+	}, "List devices by id, or those that reported last", addDeviceFilters)
 	verbs = append(verbs, d.call("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), setDevice(d), newDeviceToken(d),
 		d.call("block", "Grant a device nothing, and tell it to stop what it runs", http.MethodPost, "/block"),
 		d.call("unblock", "Grant a blocked device tasks again", http.MethodPost, "/unblock"),
@@ -29,29 +30,24 @@ func newDevices() *cobra.Command {
 	return o.group("devices", "Register, tag, block and find devices", verbs...)
 }
 
-// deviceSelection are the filters of devices; all must match.
-type deviceSelection struct {
-	tags            map[string]string
-	blocked, prefix string
-	profile         string
-	recent          int
-}
-
-func (d *deviceSelection) add(command *cobra.Command) {
-	command.Flags().StringToStringVar(&d.tags, "tag", nil, "only with all of these tags: area=330100,city=hz")
-	command.Flags().StringVar(&d.blocked, "blocked", "", "true or false: only those that are, or are not")
-	command.Flags().StringVar(&d.profile, "profile", "", "only those with this profile")
-	command.Flags().StringVar(&d.prefix, "prefix", "", "only ids with this prefix")
-	command.Flags().IntVar(&d.recent, "recent", 0, "only so many that reported last, newest first, 1 to 1000; without other filters")
+func addDeviceFilters(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringToString("tag", nil, "only with all of these tags: area=330100,city=hz")
+	flags.String("blocked", "", "true or false: only those that are, or are not")
+	flags.String("profile", "", "only those with this profile")
+	flags.String("prefix", "", "only ids with this prefix")
+	flags.Int("recent", 0, "only so many that reported last, newest first, 1 to 1000; without other filters")
 	complete(command, "blocked", "true", "false")
 }
 
-func (d *deviceSelection) query() url.Values {
-	q := operators.Query("blocked", d.blocked, "prefix", d.prefix, "profile", d.profile)
-	if d.recent != 0 {
-		q.Set("recent", strconv.Itoa(d.recent))
+// deviceFilters are the flags of addDeviceFilters in a query; all must match.
+func deviceFilters(flags *pflag.FlagSet) url.Values {
+	q := filtered(flags, "blocked", "prefix", "profile")
+	if recent, _ := flags.GetInt("recent"); recent != 0 {
+		q.Set("recent", strconv.Itoa(recent))
 	}
-	for name, value := range d.tags {
+	tags, _ := flags.GetStringToString("tag")
+	for name, value := range tags {
 		q.Add("tag", name+":"+value)
 	}
 	return q
@@ -61,9 +57,13 @@ func createDevice(d noun) *cobra.Command {
 	var tags map[string]string
 	var profile string
 	command := d.on("create", "Register a device, and show its token once", func(s *session, device string) error {
-		return s.secret(operators.Request{
+		text, _, err := s.make(operators.Request{
 			Method: http.MethodPost, Path: operators.Path("devices"), Key: newKey(), Body: operators.NewDevice{ID: device, Tags: tags, Profile: profile},
 		}, "dispatcher devices token "+device)
+		if err != nil {
+			return err
+		}
+		return s.show(text)
 	})
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags: area=330100,city=hz")
@@ -113,7 +113,7 @@ func newDeviceToken(d noun) *cobra.Command {
 	overlap := 24 * time.Hour
 	command := d.on("token", "Make a new token of a device, and show it once", func(s *session, device string) error {
 		return s.act(operators.Request{
-			Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: operators.Rotation{OverlapMS: new(span(overlap))},
+			Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: operators.Rotation{OverlapMS: new(overlap.Milliseconds())},
 		})
 	})
 	command.Flags().DurationVar(&overlap, "overlap", overlap, "how long its older tokens go on; 0: they end at once")

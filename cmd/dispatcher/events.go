@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/operators"
@@ -15,13 +16,12 @@ import (
 
 func newEvents() *cobra.Command {
 	o := &operator{}
-	selected := &eventSelection{}
-	l := list{path: operators.Path("events"), filters: selected.query, columns: []column{
+	l := list{path: operators.Path("events"), filters: eventFilters, columns: []column{
 		member("ID", "id"), member("AT", "at"), member("KIND", "kind"), member("ACTOR", "actor"), {"ABOUT", about}, member("DETAIL", "detail"),
 	}}
 	verbs := o.addList(l, "List events, newest first", func(c *cobra.Command) {
-		selected.add(o, c)
-		c.Flags().StringVar(&selected.order, "order", "newest", "newest or oldest first")
+		addEventFilters(o, c)
+		c.Flags().String("order", "newest", "newest or oldest first")
 		complete(c, "order", "newest", "oldest")
 	})
 	return o.group("events", "Read the log of all that was done and happened", append(verbs, watchEvents(o))...)
@@ -38,30 +38,25 @@ func about(e entry) string {
 	return strings.Join(parts, " ")
 }
 
-// eventSelection are the filters of events; all must match.
-type eventSelection struct {
-	kind, actor, pool, batch, task, device, order string
-}
-
-func (e *eventSelection) add(o *operator, command *cobra.Command) {
+func addEventFilters(o *operator, command *cobra.Command) {
 	flags := command.Flags()
-	flags.StringVar(&e.kind, "kind", "", "only of this kind: task.granted, batch.paused, ...")
-	flags.StringVar(&e.actor, "actor", "", "only by this operator, device or part of the dispatcher")
-	flags.StringVar(&e.pool, "pool", "", "only about this pool")
-	flags.StringVar(&e.batch, "batch", "", "only about this batch")
-	flags.StringVar(&e.task, "task", "", "only about this task")
-	flags.StringVar(&e.device, "device", "", "only about this device")
+	flags.String("kind", "", "only of this kind: task.granted, batch.paused, ...")
+	flags.String("actor", "", "only by this operator, device or part of the dispatcher")
+	flags.String("pool", "", "only about this pool")
+	flags.String("batch", "", "only about this batch")
+	flags.String("task", "", "only about this task")
+	flags.String("device", "", "only about this device")
 	o.pools().completeFlag(command, "pool")
 	o.batches().completeFlag(command, "batch")
 	o.devices().completeFlag(command, "device")
 }
 
-func (e *eventSelection) query() url.Values {
-	return operators.Query("kind", e.kind, "actor", e.actor, "pool", e.pool, "batch", e.batch, "task", e.task, "device", e.device, "order", e.order)
+// eventFilters are the flags of addEventFilters in a query; all must match.
+func eventFilters(flags *pflag.FlagSet) url.Values {
+	return filtered(flags, "kind", "actor", "pool", "batch", "task", "device", "order")
 }
 
 func watchEvents(o *operator) *cobra.Command {
-	selected := &eventSelection{}
 	after := ""
 	command := &cobra.Command{
 		Use: "watch", Short: "Show what happens, from now on, until Ctrl-C; none is left out when the connection is lost", Args: cobra.NoArgs,
@@ -70,14 +65,14 @@ func watchEvents(o *operator) *cobra.Command {
 			if after == "" {
 				at.Connected = func() { s.note("Waiting for events.") }
 			}
-			err := s.Follow(s.cmd.Context(), operators.Path("events"), selected.query(), at, s.event)
+			err := s.Follow(s.cmd.Context(), operators.Path("events"), eventFilters(s.cmd.Flags()), at, s.event)
 			if s.cmd.Context().Err() != nil && errors.Is(err, s.cmd.Context().Err()) {
 				return nil
 			}
 			return err
 		}),
 	}
-	selected.add(o, command)
+	addEventFilters(o, command)
 	command.Flags().StringVar(&after, "after", "", "all events after this id, then the new ones; 0: all there are")
 	return command
 }

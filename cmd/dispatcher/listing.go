@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/operators"
@@ -49,7 +50,7 @@ func member(head, name string) column {
 type list struct {
 	path    string
 	columns []column
-	filters func() url.Values               // nil: none
+	filters func(*pflag.FlagSet) url.Values // nil: none
 	forms   map[string]func(*session) error // of the export, besides CSV and NDJSON
 }
 
@@ -82,15 +83,26 @@ func (o *operator) addList(l list, short string, filter func(*cobra.Command)) []
 	return []*cobra.Command{listed, exported}
 }
 
-func (l list) query() url.Values {
+func (l list) query(s *session) url.Values {
 	if l.filters == nil {
 		return nil
 	}
-	return l.filters()
+	return l.filters(s.cmd.Flags())
+}
+
+// filtered makes a query of the flags that a command has of these.
+func filtered(flags *pflag.FlagSet, names ...string) url.Values {
+	q := url.Values{}
+	for _, name := range names {
+		if flag := flags.Lookup(name); flag != nil && flag.Value.String() != "" {
+			q.Set(name, flag.Value.String())
+		}
+	}
+	return q
 }
 
 func (s *session) list(l list, limit int) error {
-	q := l.query()
+	q := l.query(s)
 	if q.Has("recent") {
 		limit = 0 // it says how many
 	}
@@ -121,7 +133,7 @@ func (s *session) export(l list, format string) error {
 	if accept == "" {
 		return usageError{fmt.Errorf("--format: %q is not %s", format, strings.Join(l.formats(), " or "))}
 	}
-	return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: l.path, Query: l.query(), Accept: accept}, s.out)
+	return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: l.path, Query: l.query(s), Accept: accept}, s.out)
 }
 
 // listWriter writes entries as a table, or as one JSON array with an entry a

@@ -57,7 +57,7 @@ func (o *operator) with(run func(s *session, args []string) error) func(*cobra.C
 		}
 		s := &session{cmd: cmd, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), json: o.output == outputJSON}
 		var err error
-		if s.Client, err = o.connect(s.sentAgain); err != nil {
+		if s.Client, err = o.connect(func(err error, wait time.Duration) { s.note("%v; again in %s", err, wait) }); err != nil {
 			return err
 		}
 		return run(s, args)
@@ -111,10 +111,6 @@ func givenToken() (string, error) {
 		return "", usageError{fmt.Errorf("DISPATCHER_TOKEN_FILE: %w", err)}
 	}
 	return strings.TrimSpace(string(content)), nil
-}
-
-func (s *session) sentAgain(err error, wait time.Duration) {
-	s.note("%v; again in %s", err, wait)
 }
 
 // note tells people something that is no data.
@@ -178,15 +174,6 @@ func (s *session) make(r operators.Request, again string) (json.RawMessage, entr
 		err = advisedError{errors.New("it was created, and its token was lost with the first answer"), again}
 	}
 	return text, made, err
-}
-
-// secret makes and shows what has one.
-func (s *session) secret(r operators.Request, again string) error {
-	text, _, err := s.make(r, again)
-	if err != nil {
-		return err
-	}
-	return s.show(text)
 }
 
 // counted is a number and what there is of it.

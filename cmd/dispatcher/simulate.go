@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -35,8 +36,8 @@ periodic ones come once in each period, whatever they are told.`,
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&config.URL, "url", envOr("DISPATCHER_URL", "http://127.0.0.1:8080"), "the dispatcher, or its replicas with commas between (DISPATCHER_URL)")
-	flags.StringVar(&config.MQTTURL, "mqtt-url", envOr("DISPATCHER_MQTT_URL", "mqtt://127.0.0.1:1883"), "its broker (DISPATCHER_MQTT_URL)")
+	flags.StringVar(&config.URL, "url", cmp.Or(os.Getenv("DISPATCHER_URL"), "http://127.0.0.1:8080"), "the dispatcher, or its replicas with commas between (DISPATCHER_URL)")
+	flags.StringVar(&config.MQTTURL, "mqtt-url", cmp.Or(os.Getenv("DISPATCHER_MQTT_URL"), "mqtt://127.0.0.1:1883"), "its broker (DISPATCHER_MQTT_URL)")
 	flags.IntVar(&config.Devices, "devices", simulator.DefaultDevices, "devices of the fleet")
 	flags.StringVar(&config.DevicePrefix, "prefix", simulator.DefaultPrefix, "start of their ids")
 	flags.StringVar(&config.Pool, "pool", simulator.DefaultPool, "pool; created unless it exists")
@@ -91,13 +92,6 @@ func runSimulate(cmd *cobra.Command, config simulator.Config) error {
 		return err
 	}
 	return errors.Join(summary.Print(cmd.OutOrStdout()), summary.Err())
-}
-
-func envOr(name, fallback string) string {
-	if value := os.Getenv(name); value != "" {
-		return value
-	}
-	return fallback
 }
 
 // share is a probability on the command line: 0.02 or 2%.

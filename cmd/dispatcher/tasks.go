@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/operators"
@@ -15,41 +16,36 @@ import (
 func newTasks() *cobra.Command {
 	o := &operator{}
 	t := o.tasks()
-	selected := &taskSelection{}
 	verbs := o.addList(list{
-		path: operators.Path("tasks"), filters: selected.query,
+		path: operators.Path("tasks"), filters: taskFilters,
 		columns: []column{
 			member("ID", "id"), member("BATCH", "batch"), member("POOL", "pool"), member("DEVICE", "device"), member("STATE", "state"),
 			member("ATTEMPTS", "attempts_counted"), member("FINISHED", "finished_at"), member("ERROR", "error"),
 		},
-	}, "List tasks by number", func(c *cobra.Command) { selected.add(o, c) })
+	}, "List tasks by number", func(c *cobra.Command) { addTaskFilters(o, c) })
 	verbs = append(verbs, getTask(t), explainTask(t),
 		changeTasks(o, "cancel", "Cancel a task, or all that match; devices that run one are told to stop"),
 		changeTasks(o, "retry", "Try a task again that ended without success, or all that match"))
 	return o.group("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
 }
 
-// taskSelection are the filters of tasks; all must match.
-type taskSelection struct {
-	device, batch, pool, state, kind, text string
-}
-
-func (t *taskSelection) add(o *operator, command *cobra.Command) {
+func addTaskFilters(o *operator, command *cobra.Command) {
 	flags := command.Flags()
-	flags.StringVar(&t.device, "device", "", "only of this device")
-	flags.StringVar(&t.batch, "batch", "", "only of this batch")
-	flags.StringVar(&t.pool, "pool", "", "only of this pool")
-	flags.StringVar(&t.state, "state", "", "only in this state: "+strings.Join(operators.TaskStates(), ", "))
-	flags.StringVar(&t.kind, "kind", "", "only of this kind")
-	flags.StringVar(&t.text, "error", "", "only with this error; with * at its end: that begins so")
+	flags.String("device", "", "only of this device")
+	flags.String("batch", "", "only of this batch")
+	flags.String("pool", "", "only of this pool")
+	flags.String("state", "", "only in this state: "+strings.Join(operators.TaskStates(), ", "))
+	flags.String("kind", "", "only of this kind")
+	flags.String("error", "", "only with this error; with * at its end: that begins so")
 	o.devices().completeFlag(command, "device")
 	o.batches().completeFlag(command, "batch")
 	o.pools().completeFlag(command, "pool")
 	complete(command, "state", operators.TaskStates()...)
 }
 
-func (t *taskSelection) query() url.Values {
-	return operators.Query("device", t.device, "batch", t.batch, "pool", t.pool, "state", t.state, "kind", t.kind, "error", t.text)
+// taskFilters are the flags of addTaskFilters in a query; all must match.
+func taskFilters(flags *pflag.FlagSet) url.Values {
+	return filtered(flags, "device", "batch", "pool", "state", "kind", "error")
 }
 
 func getTask(t noun) *cobra.Command {

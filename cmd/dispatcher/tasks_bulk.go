@@ -16,12 +16,11 @@ import (
 // changeTasks makes cancel and retry: of one task by its number, or of all that
 // match.
 func changeTasks(o *operator, verb, short string) *cobra.Command {
-	selected := &taskSelection{}
 	var yes, dryRun bool
 	command := &cobra.Command{
 		Use: verb + " [TASK]", Short: short,
 		RunE: o.with(func(s *session, args []string) error {
-			q := selected.query()
+			q := taskFilters(s.cmd.Flags())
 			switch {
 			case len(args) == 1 && len(q) > 0:
 				return usageError{errors.New("either a task or filters")}
@@ -39,7 +38,7 @@ func changeTasks(o *operator, verb, short string) *cobra.Command {
 		}
 		return numbered(cmd, args)
 	}
-	selected.add(o, command)
+	addTaskFilters(o, command)
 	yesFlag(command, &yes)
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "count only")
 	return command
