@@ -25,6 +25,7 @@ const viewLimit = handleLimit / 2
 // How many calls of a kind are under way at once, and what goes in one.
 const (
 	lanes  = 2
+	fill   = 32 // a second call begins beside one that is under way when so many wait
 	atMost = 64
 )
 
@@ -60,7 +61,7 @@ func newViewing(ledger Ledger, panicked rescue.Told) *viewing {
 		}
 		return ledger.Registered(ctx, names)
 	}
-	return &viewing{Call: view, Alone: hadNoEffect, Lanes: lanes, Most: atMost, Limit: viewLimit, Panicked: panicked}
+	return &viewing{Call: view, Alone: hadNoEffect, Lanes: lanes, Fill: fill, Most: atMost, Limit: viewLimit, Panicked: panicked}
 }
 
 // claiming is for all pools together; what was found locked is claimed by pool, and
@@ -73,7 +74,7 @@ func newClaiming(ledger Ledger, now func() time.Time, panicked rescue.Told) *cla
 	claim := func(ctx context.Context, pool string, all []acquired) ([]claimed, error) {
 		return claimAll(ctx, ledger, now(), all, pool != allPools)
 	}
-	return &claiming{Call: claim, Alone: hadNoEffect, Lanes: lanes, Most: atMost, Limit: claimLimit, Panicked: panicked}
+	return &claiming{Call: claim, Alone: hadNoEffect, Lanes: lanes, Fill: fill, Most: atMost, Limit: claimLimit, Panicked: panicked}
 }
 
 // claim claims a slot, together with others.
@@ -101,7 +102,7 @@ func newRecording(ledger Ledger, settle store.Settle, panicked rescue.Told) *rec
 		return of, nil
 	}
 	size := func(results []store.Result) int { return len(results) }
-	return &recording{Call: record, Alone: hadNoEffect, Lanes: lanes, Most: atMost, Size: size, Limit: recordLimit, Panicked: panicked}
+	return &recording{Call: record, Alone: hadNoEffect, Lanes: lanes, Fill: fill, Most: atMost, Size: size, Limit: recordLimit, Panicked: panicked}
 }
 
 // hadNoEffect is certain of a call that failed; not after a panic in it.

@@ -182,7 +182,7 @@ type numbered struct {
 func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]numbered, error) {
 	const (
 		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`
-		update  = `UPDATE grants AS g SET token = {token}` + claimed
+		update  = `UPDATE grants AS g SET token = {token} FROM {claims} WHERE g.task = claims.task AND g.lease = claims.lease`
 		record  = `INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
 			SELECT g.granted_at, 'task.granted', g.device, g.pool, g.batch, g.task, g.device, g.token, 'slot=' || g.slot FROM {given} g`
 		read = ` SELECT claims.n, ` + grantColumns + ` FROM {claims}
@@ -192,7 +192,7 @@ func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]numbered, er
 	)
 	dest := func(r *numbered) []any { return append([]any{&r.n}, grantDest(&r.Grant)...) }
 	if s.chains {
-		return collect(ctx, s.session, dest, `WITH given AS (`+update+` RETURNING *), recorded AS (`+record+`)`+read, claims)
+		return collect(ctx, s.session, dest, `WITH given AS (`+update+` RETURNING g.*), recorded AS (`+record+`)`+read, claims)
 	}
 	for _, text := range []string{update, record + claimed} {
 		if _, err := s.exec(ctx, text, claims); err != nil {

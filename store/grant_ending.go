@@ -139,7 +139,6 @@ func endingSteps() []step {
 			SELECT {now}, endings.event, endings.actor, t.pool, t.batch, t.id, t.device, endings.token, endings.detail
 			FROM {endings} JOIN tasks t ON t.id = endings.task`},
 		{"ending grants", `
-			DELETE FROM grants WHERE EXISTS (
-				SELECT 1 FROM {endings} WHERE endings.task = grants.task AND endings.token = grants.token)`},
+			DELETE FROM grants WHERE task IN (SELECT task FROM {endings})`},
 	}
 }

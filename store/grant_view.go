@@ -166,7 +166,7 @@ func bestTasks(columns string) string {
 		for _, tried := range []string{"IS NULL", "IS NOT NULL"} {
 			groups = append(groups, `SELECT * FROM (
 				SELECT `+columns+` FROM tasks t
-				WHERE t.device = w.name AND t.batch = w.batch AND t.state = 'pending' AND t.own_priority IS `+own+` AND t.retry_at `+tried+`
+				WHERE t.device = w.name AND t.batch * 1 = w.batch AND t.state = 'pending' AND t.own_priority IS `+own+` AND t.retry_at `+tried+`
 				ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id LIMIT 9) AS few`)
 		}
 	}
@@ -176,20 +176,22 @@ func bestTasks(columns string) string {
 // viewsOfTasks leaps from batch to batch in the index of the open tasks of each device,
 // and looks at the best ones of each. The one that the device holds is left out at the
 // end: hence one more than is shown of each group. Each look-up is a query by itself, so
-// that there is one plan, whatever the statistics say or do not say yet.
+// that there is one plan, whatever the statistics say or do not say yet. The index has
+// batch * 1: that no other index has, so none looks as good to a planner without statistics.
 func viewsOfTasks(best, shown string) string {
 	const (
 		limited = `(p.limits IS NOT NULL OR b.limits IS NOT NULL OR w.limits IS NOT NULL)`
-		next    = `(SELECT min(t.batch) FROM tasks t WHERE t.device = w.name AND t.state = 'pending'`
+		next    = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = 'pending'`
 	)
 	return `
 		WITH RECURSIVE clock AS (SELECT clock.now, ` + standstill + ` AS standstill FROM (SELECT {now} AS now) AS clock),
-		wanted AS (SELECT n, name, (
-			SELECT p.limits FROM devices own JOIN profiles p ON p.name = own.profile WHERE own.id = names.name) AS limits FROM {names}),
-		leap(n, name, limits, batch) AS (
-			SELECT w.n, w.name, w.limits, ` + next + `) FROM wanted w
+		wanted AS (SELECT n, name,
+			(SELECT p.limits FROM profiles p WHERE p.name = (SELECT own.profile FROM devices own WHERE own.id = names.name)) AS limits,
+			(SELECT g.task FROM grants g WHERE g.device = names.name) AS held FROM {names}),
+		leap(n, name, limits, held, batch) AS (
+			SELECT w.n, w.name, w.limits, w.held, ` + next + `) FROM wanted w
 			UNION ALL
-			SELECT w.n, w.name, w.limits, ` + next + ` AND t.batch > w.batch) FROM leap w WHERE w.batch IS NOT NULL),
+			SELECT w.n, w.name, w.limits, w.held, ` + next + ` AND t.batch * 1 > w.batch) FROM leap w WHERE w.batch IS NOT NULL),
 		open AS (
 			SELECT w.n, t.id, b.id AS batch, b.pool, ` + taskPriority + ` AS priority, b.weight, b.created_at, b.not_before, t.retry_at, t.attempts + 1 AS attempt,
 				CASE WHEN b.not_before IS NULL OR t.retry_at > b.not_before THEN t.retry_at ELSE b.not_before END AS eligible_at,
@@ -202,7 +204,7 @@ func viewsOfTasks(best, shown string) string {
 			FROM leap w {batch of w} {pool of b} CROSS JOIN clock
 				{best (}` + best + `{) t}
 			WHERE b.cancelled_at IS NULL AND p.deleted_at IS NULL AND (b.not_after IS NULL OR b.not_after > clock.now)
-				AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)),
+				AND (w.held IS NULL OR t.id <> w.held)),
 		ranked AS (
 			SELECT open.*, row_number() OVER (PARTITION BY n, batch ORDER BY
 				CASE WHEN eligible_at > clock.now THEN 1 ELSE 0 END, priority DESC, id) AS rank
@@ -213,7 +215,7 @@ func viewsOfTasks(best, shown string) string {
 			o.finish_inside, o.opens_at, o.closes_at, o.pool_opens_at, o.pool_closes_at, o.pool_limits, o.limits, o.profile_limits, o.kind, o.payload
 		FROM wanted w CROSS JOIN clock
 			LEFT JOIN devices d ON d.id = w.name
-			LEFT JOIN grants g ON g.device = w.name
+			LEFT JOIN grants g ON g.task = w.held
 			LEFT JOIN tasks t ON t.id = g.task
 			LEFT JOIN batches b ON b.id = g.batch
 			LEFT JOIN ranked o ON o.n = w.n AND ` + shown + `

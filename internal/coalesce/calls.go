@@ -21,6 +21,7 @@ type Calls[Key comparable, In, Out any] struct {
 	Call  func(ctx context.Context, key Key, all []In) ([]Out, error) // one outcome for each, in their order
 	Alone func(err error) bool
 	Lanes int          // calls under way at once, for one key
+	Fill  int          // a call begins beside others only when so many wait: fewer, larger calls cost less; 0: at once
 	Most  int          // what goes in one call, by Size; a larger one goes alone
 	Size  func(In) int // nil: 1
 
@@ -77,7 +78,7 @@ func (c *Calls[Key, In, Out]) enter(key Key, w *caller[In, Out]) {
 		c.all[key] = q
 	}
 	q.waiting = append(q.waiting, w)
-	if q.underway < c.Lanes {
+	if q.underway == 0 || q.underway < c.Lanes && len(q.waiting) >= c.Fill {
 		q.underway++
 		c.Panicked.Go("calling for many at once", func() { c.run(key) })
 	}

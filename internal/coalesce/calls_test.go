@@ -340,3 +340,22 @@ func TestACallIsAsLargeAsMayBe(t *testing.T) {
 	r.doubled(later...)
 	r.empty()
 }
+
+// TestASecondCallBeginsWhenEnoughWait: until then they wait for the one that is under way.
+func TestASecondCallBeginsWhenEnoughWait(t *testing.T) {
+	t.Parallel()
+	r := newRoad(t, 2)
+	r.Fill = 2
+	first := r.send(t.Context(), "k", 1)
+	r.expect(1)
+	second := r.send(t.Context(), "k", 2)
+	if n := r.present("k"); n != 1001 {
+		t.Fatalf("%d, want one call under way and one that waits", n)
+	}
+	third := r.send(t.Context(), "k", 3)
+	r.expect(2, 3)
+	r.open <- nil
+	r.open <- nil
+	r.doubled(first, second, third)
+	r.empty()
+}

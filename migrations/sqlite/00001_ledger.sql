@@ -127,7 +127,7 @@ CREATE TABLE tasks (
     error        TEXT NOT NULL DEFAULT ''
 );
 -- For reports and passes.
-CREATE INDEX tasks_open_of_device ON tasks (device, batch, own_priority, retry_at, priority DESC, id) WHERE state = 'pending';
+CREATE INDEX tasks_open_of_device ON tasks (device, (batch * 1), own_priority, retry_at, priority DESC, id) WHERE state = 'pending';
 CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
 CREATE INDEX tasks_of_batch ON tasks (batch, state);
 CREATE INDEX tasks_of_pool ON tasks (pool, state, id);
