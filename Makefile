@@ -5,6 +5,8 @@ FUZZTIME ?= 30s
 BENCH ?= .
 SIMULATE ?= 200
 ROWS ?=
+ROUNDS ?= 3
+SPAN ?= 10s
 
 BIN := $(CURDIR)/bin
 LINT := $(BIN)/golangci-lint
@@ -45,6 +47,7 @@ test: deps ## Run the tests of every change, with the race detector
 test-long: deps ## Run all tests: also many cases, large numbers and long faults
 	go test -vet=off $(RACE) -p 2 -timeout 60m $$(go list ./... | grep -v internal/e2e)
 	go test -vet=off $(RACE) -parallel 1 -timeout 90m ./internal/e2e # its fleets need two cores to themselves
+	cd bench && go test -vet=off $(RACE) ./...
 
 .PHONY: test-slowest
 test-slowest: deps ## Run the tests anew and show the 20 slowest, in seconds
@@ -55,6 +58,7 @@ test-slowest: deps ## Run the tests anew and show the 20 slowest, in seconds
 .PHONY: lint
 lint: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Check style, mistakes and the import rules
 	$(LINT)-$(GOLANGCI_LINT_VERSION) run
+	cd bench && $(LINT)-$(GOLANGCI_LINT_VERSION) run --disable gomoddirectives # it is built with the dispatcher beside it
 
 .PHONY: fmt
 fmt: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Format the code
@@ -83,6 +87,11 @@ bench: ## Run the benchmarks (BENCH=pattern)
 .PHONY: bench-makespan
 bench-makespan: deps ## Measure batches against the physical limit, and report-and-hope (ROWS='push|long poll')
 	@exec go test -count=1 -timeout 60m -v -run '^TestMakespan$$' ./internal/makespan -whole -rows='$(ROWS)'
+
+.PHONY: bench-load
+bench-load: deps build ## Measure cycles a second, and job queues beside them (ROWS='in process|River', ROUNDS=3, SPAN=10s)
+	@cd bench && exec go test -count=1 -timeout 180m -v -run '^TestLoad$$' . -whole -binary $(BIN)/dispatcher \
+		-rows='$(ROWS)' -rounds=$(ROUNDS) -span=$(SPAN)
 
 .PHONY: env
 env: ## Write .env for docker-compose.yml, with random passwords

@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+)
+
+// conn is one keep-alive connection of a device or of many in turn. It costs less than
+// a client of net/http, so that a row measures the server.
+type conn struct {
+	net.Conn
+	in      *bufio.Reader
+	request []byte
+	body    []byte
+}
+
+func dial(addr string) (*conn, error) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c, in: bufio.NewReader(c)}, nil
+}
+
+func (c *conn) ask(device string) (task, token int64, err error) {
+	reply, err := c.post(device, []byte(`{}`))
+	if err != nil {
+		return 0, 0, err
+	}
+	task, token = granted(reply)
+	return task, token, nil
+}
+
+func (c *conn) end(device string, task, token int64) error {
+	_, err := c.post(device, fmt.Appendf(nil, `{"results":[{"task":%d,"token":%d,"status":"succeeded"}],"accept":false}`, task, token))
+	return err
+}
+
+// post sends a report and returns the body of the answer, which the next call overwrites.
+func (c *conn) post(device string, report []byte) ([]byte, error) {
+	c.request = fmt.Appendf(c.request[:0], "POST /v1/devices/%s/report HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", device, fleetToken, len(report))
+	c.request = append(c.request, report...)
+	if _, err := c.Write(c.request); err != nil {
+		return nil, err
+	}
+	return c.answer()
+}
+
+var errStatus = errors.New("not answered with 200")
+
+func (c *conn) answer() ([]byte, error) {
+	status, err := c.in.ReadSlice('\n')
+	if err != nil {
+		return nil, err
+	}
+	ok := bytes.HasPrefix(status, []byte("HTTP/1.1 200"))
+	said, length := "", -1
+	if !ok {
+		said = string(status)
+	}
+	for {
+		line, err := c.in.ReadSlice('\n')
+		if err != nil {
+			return nil, err
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		if len(line) == 0 {
+			break
+		}
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		if bytes.EqualFold(name, []byte("Content-Length")) {
+			length, _ = strconv.Atoi(string(bytes.TrimSpace(value)))
+		}
+	}
+	if length < 0 {
+		return nil, fmt.Errorf("%s: an answer without a length", said)
+	}
+	if cap(c.body) < length {
+		c.body = make([]byte, length)
+	}
+	c.body = c.body[:length]
+	if _, err := io.ReadFull(c.in, c.body); err != nil {
+		return nil, err
+	}
+	switch {
+	case bytes.Contains(c.body, []byte(`"code":"unavailable"`)):
+		return nil, errBusy
+	case !ok:
+		return nil, fmt.Errorf("%w: %s %s", errStatus, said, c.body)
+	}
+	return c.body, nil
+}
+
+// granted reads the task and the token of a reply; 0: nothing was granted.
+func granted(reply []byte) (task, token int64) {
+	_, rest, found := bytes.Cut(reply, []byte(`"task":{`))
+	if !found {
+		return 0, 0
+	}
+	return number(rest, `"id":`), number(rest, `"token":`)
+}
+
+func number(in []byte, name string) (n int64) {
+	_, rest, _ := bytes.Cut(in, []byte(name))
+	for _, digit := range rest {
+		if digit < '0' || digit > '9' {
+			break
+		}
+		n = 10*n + int64(digit-'0')
+	}
+	return n
+}

@@ -1,0 +1,216 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+const (
+	adminToken = "admin-token-of-the-benchmark"
+	fleetToken = "fleet-token-of-the-benchmark"
+)
+
+// site is what one row runs on: servers of its own, each in a process of its own. The
+// load comes from this process.
+type site struct {
+	ctx      context.Context //nolint:containedctx // of the whole run: Ctrl-C ends it
+	t        *testing.T
+	dsn      string
+	postgres *testservers.PostgresServer
+	redis    *testservers.RedisServer
+	servers  []*testservers.Process // replicas, or what stands in their place
+	addrs    []string               // of them
+}
+
+func newSite(ctx context.Context, t *testing.T) *site {
+	t.Helper()
+	s := &site{ctx: ctx, t: t, postgres: testservers.Postgres(t), redis: testservers.Redis(t)}
+	s.dsn = s.postgres.NewDatabase(t)
+	if *statements {
+		s.watch()
+	}
+	return s
+}
+
+// built is the program, for a test without -binary.
+var built = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // once for all rows
+	path := filepath.Join("..", "bin", "tests", "dispatcher-bench")
+	out, err := exec.Command("go", "-C", "..", "build", "-buildvcs=false", "-o", filepath.Join("bin", "tests", "dispatcher-bench"), "./cmd/dispatcher").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("building the program: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+func program(t *testing.T) string {
+	t.Helper()
+	if *binary != "" {
+		return *binary
+	}
+	path, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// serve starts replicas.
+func (s *site) serve(replicas int) {
+	path := program(s.t)
+	for range replicas {
+		s.start(path, []string{"serve"}, "/readyz", func(addr string) []string {
+			return []string{
+				"DISPATCHER_POSTGRES_DSN=" + s.dsn, "DISPATCHER_REDIS_URL=" + s.redis.URL(), "DISPATCHER_HTTP_LISTEN=" + addr,
+				"DISPATCHER_ADMIN_TOKEN=" + adminToken, "DISPATCHER_FLEET_TOKEN=" + fleetToken, "DISPATCHER_LOG_LEVEL=warn",
+			}
+		})
+	}
+}
+
+// helper starts this program once more, as a server that the dispatcher is compared with.
+func (s *site) helper(name string) {
+	path, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.start(path, nil, "/", func(addr string) []string {
+		return []string{"BENCH_HELPER=" + name, "BENCH_LISTEN=" + addr, "BENCH_DSN=" + s.dsn, "BENCH_REDIS=" + s.redis.Addr}
+	})
+}
+
+func (s *site) start(path string, args []string, probe string, settings func(addr string) []string) {
+	addr := testservers.FreeAddr(s.t)
+	command := func() *exec.Cmd {
+		cmd := exec.Command(path, args...)
+		cmd.Env = append(os.Environ(), settings(addr)...)
+		return cmd
+	}
+	process := testservers.StartProcess(s.t, command, func() error { return ready("http://" + addr + probe) })
+	s.t.Cleanup(func() {
+		process.Kill()
+		if said := process.Output(); s.t.Failed() {
+			s.t.Logf("%s:\n%s", path, said[:min(len(said), 20_000)])
+		}
+	})
+	s.servers, s.addrs = append(s.servers, process), append(s.addrs, addr)
+}
+
+// stop ends the replicas in order: what they have set up stays.
+func (s *site) stop() {
+	for _, server := range s.servers {
+		server.Stop()
+	}
+	s.servers, s.addrs = nil, nil
+}
+
+func ready(url string) error {
+	response, err := http.Get(url)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("not ready: %s", response.Status)
+	}
+	return nil
+}
+
+// operate sends a request of an operator.
+func (s *site) operate(method, path string, body any) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	s.send(method, path, "application/json", bytes.NewReader(text))
+}
+
+func (s *site) send(method, path, kind string, body io.Reader) {
+	request, err := http.NewRequestWithContext(s.ctx, method, "http://"+s.addrs[0]+path, body)
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	request.Header.Set("Authorization", "Bearer "+adminToken)
+	request.Header.Set("Content-Type", kind)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	defer response.Body.Close()
+	said, _ := io.ReadAll(response.Body)
+	if response.StatusCode/100 != 2 {
+		s.t.Errorf("%s %s: %s %.500s", method, path, response.Status, said)
+	}
+}
+
+// pool makes one that has a slot for each caller.
+func (s *site) pool(name string) {
+	s.operate(http.MethodPut, "/v1/pools/"+name, map[string]any{"capacity": 1000})
+}
+
+// queue makes batches with a task for each entry.
+func (s *site) queue(pool string, devices []string) {
+	s.chunks(devices, func(some []string) {
+		s.operate(http.MethodPost, "/v1/batches", map[string]any{"pool": pool, "kind": "probe", "devices": some})
+	})
+}
+
+// known registers devices, so that a row does not measure their first reports.
+func (s *site) known(prefix string, n int) []string {
+	devices := names(prefix, n)
+	s.chunks(devices, func(some []string) {
+		var body bytes.Buffer
+		for _, d := range some {
+			fmt.Fprintf(&body, "{\"id\":%q}\n", d)
+		}
+		s.send(http.MethodPost, "/v1/devices", "application/x-ndjson", &body)
+	})
+	return devices
+}
+
+func (s *site) chunks(devices []string, do func(some []string)) {
+	const most = 10_000
+	for len(devices) > 0 && !s.t.Failed() && s.ctx.Err() == nil {
+		n := min(most, len(devices))
+		do(devices[:n])
+		devices = devices[n:]
+	}
+}
+
+// atOnce does n things, some at a time.
+func (s *site) atOnce(n int, do func(i int)) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n && !s.t.Failed(); i = int(next.Add(1)) - 1 {
+				do(i)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func names(prefix string, n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = prefix + digits(i)
+	}
+	return all
+}
+
+func digits(i int) string { return fmt.Sprintf("%07d", i) }

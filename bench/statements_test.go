@@ -1,0 +1,61 @@
+package bench
+
+import (
+	"database/sql"
+	"flag"
+	"strings"
+
+	_ "github.com/lib/pq" // reads pg_stat_statements
+)
+
+var statements = flag.Bool("statements", false, "show what the statements of each row cost; costs a tenth itself") //nolint:gochecknoglobals // a flag of the test
+
+// watch lets Postgres count its statements, from its next start on.
+func (s *site) watch() {
+	s.query(`ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'`)
+	s.postgres.Stop()
+	s.postgres.Start()
+	s.query("CREATE EXTENSION pg_stat_statements")
+}
+
+// forget what was set up.
+func (s *site) forget() { s.query("SELECT pg_stat_statements_reset()") }
+
+// show prints the statements that took longest.
+func (s *site) show(count int) {
+	for _, r := range s.query(`SELECT format('%8s calls %9s ms %8s us each %8s us of one  %6s bytes of WAL  %s', calls, total_exec_time::numeric(12,1),
+		(total_exec_time*1000/calls)::numeric(12,1), (total_exec_time*1000/$1)::numeric(12,1), wal_bytes/$1, left(regexp_replace(query, '\s+', ' ', 'g'), 120))
+		FROM pg_stat_statements ORDER BY total_exec_time DESC LIMIT 25`, max(count, 1)) {
+		note("%s", r)
+	}
+}
+
+func (s *site) query(text string, args ...any) (all []string) {
+	db, err := sql.Open("postgres", s.dsn)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer db.Close()
+	if !strings.HasPrefix(text, "SELECT format") {
+		if _, err := db.ExecContext(s.ctx, text, args...); err != nil {
+			s.t.Fatalf("%s: %v", text, err)
+		}
+		return nil
+	}
+	rows, err := db.QueryContext(s.ctx, text, args...)
+	if err != nil {
+		s.t.Fatalf("%s: %v", text, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var one string
+		if err := rows.Scan(&one); err != nil {
+			s.t.Fatal(err)
+		}
+		all = append(all, one)
+	}
+	if err := rows.Err(); err != nil {
+		s.t.Fatal(err)
+	}
+	return all
+}
