@@ -84,7 +84,7 @@ func New(config Config) *Dispatcher {
 	d.Seen = seen.NewDevices(config.Store, config.Recent)
 	d.Devices = credentials.New(credentials.Config{
 		Ledger: config.Store, Look: d.look, Accounts: config.Accounts,
-		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Logger: d.log, Now: config.Now,
+		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
 	})
 	d.Policies = policies.New(policies.Config{
 		Ledger: config.Store, Limits: config.Limits, Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,

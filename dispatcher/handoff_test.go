@@ -80,7 +80,7 @@ func (b *bench) expectPushed(device string, want devices.Reason) devices.Reply {
 func (b *bench) registered(names ...string) {
 	b.t.Helper()
 	for _, name := range names {
-		if _, err := b.store.EnsureDevice(b.ctx, name); err != nil {
+		if _, err := b.store.EnsureDevices(b.ctx, name); err != nil {
 			b.t.Fatal(err)
 		}
 	}

@@ -33,7 +33,7 @@ func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 	b := embedded(t)
 	b.pool("a", 1, minute)
 	b.batch("a", nil, "d1", "d2", "d3")
-	_, err := b.store.EnsureDevice(b.ctx, "blocked")
+	_, err := b.store.EnsureDevices(b.ctx, "blocked")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -275,7 +275,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 		}
 		_, err := b.Devices.DeleteDevice(b.ctx, "ann", "deleted", false)
 		b.must(err)
-		_, err = b.store.EnsureDevice(b.ctx, "revoked")
+		_, err = b.store.EnsureDevices(b.ctx, "revoked")
 		b.must(err)
 		b.batch("a", nil, "unknown", "registered", "silent", "revoked", "quiet", "deleted")
 		now, err := b.store.Clock(b.ctx)

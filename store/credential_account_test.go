@@ -107,7 +107,7 @@ func TestDeviceWithoutAValidTokenIsRevoked(t *testing.T) {
 		}
 		return d.Revoked()
 	}
-	_, err := l.EnsureDevice(l.Context(), "a")
+	_, err := l.EnsureDevices(l.Context(), "a")
 	l.must(err)
 	if revoked() {
 		l.Error("a device that never had a token")
@@ -170,7 +170,7 @@ func TestDeleteDevice(t *testing.T) {
 		l.reapAll()
 		l.wantTask(ids[0], store.Cancelled)
 		l.report(running, store.BySuccess, "")
-		_, err = l.EnsureDevice(l.Context(), "a")
+		_, err = l.EnsureDevices(l.Context(), "a")
 		l.must(err)
 		if views, err = l.Views(l.Context(), []string{"a"}); err != nil || views[0].Device == nil || views[0].Deleted {
 			l.Errorf("registered again: %+v, %v", views[0], err)
@@ -229,7 +229,7 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
 	for _, id := range []string{"a", "b", "c", "d"} {
-		_, err := l.EnsureDevice(l.Context(), id)
+		_, err := l.EnsureDevices(l.Context(), id)
 		l.must(err)
 	}
 	l.must(l.SetBlocked(l.Context(), "op", "a", true))
@@ -270,7 +270,7 @@ func TestLateDeletionSparesTheNewAccount(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
 	l.NoteAccounts()
-	_, err := l.EnsureDevice(l.Context(), "a")
+	_, err := l.EnsureDevices(l.Context(), "a")
 	l.must(err)
 	_, err = l.DeleteDevice(l.Context(), "op", "a", false)
 	l.must(err)
@@ -289,7 +289,7 @@ func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 	const devices = 12
 	l.NoteAccounts()
 	for i := range devices {
-		_, err := l.EnsureDevice(l.Context(), fmt.Sprint("blocked-", i))
+		_, err := l.EnsureDevices(l.Context(), fmt.Sprint("blocked-", i))
 		l.must(err)
 		l.must(l.SetBlocked(l.Context(), "op", fmt.Sprint("blocked-", i), true))
 	}

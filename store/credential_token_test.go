@@ -14,7 +14,7 @@ import (
 func TestNamesOfTokensAreOneOperators(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
-		_, err := l.EnsureDevice(l.Context(), "ar-7")
+		_, err := l.EnsureDevices(l.Context(), "ar-7")
 		l.must(err)
 		past, hashes := time.Now().Add(-time.Second), 0
 		create := func(name string, expires *time.Time) (store.Token, error) {

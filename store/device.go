@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -168,42 +167,6 @@ func (s devicesIn) create(ctx context.Context, actor, id string, spec DeviceSpec
 		return Device{}, err
 	}
 	return s.byID(ctx, id)
-}
-
-// EnsureDevice returns the device, registered if it was not.
-func (s devices) EnsureDevice(ctx context.Context, id string) (Device, error) {
-	d, err := s.Device(ctx, id)
-	if !errors.Is(err, ErrNotFound) {
-		return d, err
-	}
-	err = s.write(ctx, func(tx session) error {
-		if _, err := tx.devices().register(ctx, id, id, DeviceSpec{}); err != nil {
-			return err
-		}
-		d, err = tx.devices().byID(ctx, id)
-		return err
-	})
-	return d, err
-}
-
-func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSpec) (created bool, err error) {
-	text, err := tagsText(spec.Tags)
-	if err != nil {
-		return false, err
-	}
-	if err := s.profiles().hold(ctx, spec.Profile); err != nil {
-		return false, err
-	}
-	n, err := s.exec(ctx, `
-		INSERT INTO devices (id, tags, attributes, created_at, profile) VALUES ($1, $2, '{}', {now}, nullif($3, '')) ON CONFLICT DO NOTHING`,
-		id, text, spec.Profile)
-	if err != nil || n == 0 {
-		return false, err
-	}
-	if err := s.bringBack(ctx, id); err != nil {
-		return false, err
-	}
-	return true, s.record(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
 }
 
 // SetBlocked blocks or unblocks a device; blocking also asks it to stop what

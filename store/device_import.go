@@ -168,7 +168,7 @@ func (p devicesImport) insert(ctx context.Context) ([]importRow, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registering devices: %w", err)
 	}
-	return p.named(created), p.devices().bringBack(ctx, created...)
+	return p.named(created), p.devices().bringBack(ctx, created)
 }
 
 // rotate locks the devices: one that was deleted meanwhile gets nothing.

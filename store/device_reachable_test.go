@@ -17,7 +17,7 @@ func (l *ledger) reachable(reach store.Reach, devices ...string) {
 	l.must(err)
 	seen := map[string]store.Seen{}
 	for _, id := range devices {
-		_, err := l.EnsureDevice(l.Context(), id)
+		_, err := l.EnsureDevices(l.Context(), id)
 		l.must(err)
 		seen[id] = store.Seen{At: now, Reach: reach}
 	}

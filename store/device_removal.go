@@ -43,21 +43,6 @@ func (s devicesIn) delete(ctx context.Context, actor, id string, cancel bool) (R
 	return removed, s.record(ctx, Event{Kind: "device.deleted", Actor: actor, Device: id})
 }
 
-// bringBack lets a block outlive the deletion of devices that were just
-// registered. It reads after they were inserted: a deletion under way was waited
-// for, and is seen.
-func (s devicesIn) bringBack(ctx context.Context, ids ...string) error {
-	for _, query := range []string{
-		`UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {names} JOIN deleted_devices g ON g.id = names.name WHERE g.blocked)`,
-		`DELETE FROM deleted_devices WHERE id IN (SELECT name FROM {names})`,
-	} {
-		if _, err := s.exec(ctx, query, names(ids)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (s tasksIn) cancelAllOf(ctx context.Context, actor, device string, cancel bool) (Removal, error) {
 	open, err := collect(ctx, s.session, only[int64], `SELECT t.id FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id {lock t}`, device)
 	if err != nil {

@@ -17,7 +17,7 @@ func TestSilent(t *testing.T) {
 		seen := map[string]store.Seen{}
 		for i := range 8 {
 			id := fmt.Sprintf("d-%d", i)
-			_, err := l.EnsureDevice(l.Context(), id)
+			_, err := l.EnsureDevices(l.Context(), id)
 			l.must(err)
 			if i != 7 { // never seen
 				seen[id] = store.Seen{At: time.Now().Add(-time.Duration(i%2) * time.Hour)}

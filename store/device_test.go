@@ -31,7 +31,7 @@ func TestDevices(t *testing.T) {
 			l.Fatalf("the refused device's token: %v", err)
 		}
 		for range 2 {
-			if d, err := l.EnsureDevice(l.Context(), "M:1"); err != nil || d.ID != "M:1" || d.LastSeen != nil {
+			if d, err := l.EnsureDevices(l.Context(), "M:1"); err != nil || d[0].ID != "M:1" || d[0].LastSeen != nil {
 				l.Fatalf("ensured %+v, %v", d, err)
 			}
 		}
@@ -54,7 +54,7 @@ func TestConcurrentReportsRegisterADeviceOnce(t *testing.T) {
 	var wait sync.WaitGroup
 	for range 20 {
 		wait.Go(func() {
-			if d, err := l.EnsureDevice(l.Context(), "new"); err != nil || d.ID != "new" {
+			if d, err := l.EnsureDevices(l.Context(), "new"); err != nil || d[0].ID != "new" {
 				l.Errorf("%+v, %v", d, err)
 			}
 		})
@@ -135,7 +135,7 @@ func TestBlockingAsksTheDeviceToStop(t *testing.T) {
 	if err := l.SetBlocked(l.Context(), "op", "a", true); !errors.Is(err, store.ErrNotFound) {
 		l.Fatalf("not registered: %v", err)
 	}
-	_, err := l.EnsureDevice(l.Context(), "a")
+	_, err := l.EnsureDevices(l.Context(), "a")
 	l.must(err)
 	for range 2 {
 		l.must(l.SetBlocked(l.Context(), "op", "a", true))
@@ -164,7 +164,7 @@ func TestMergeAttributes(t *testing.T) {
 		return "{" + strings.Join(members, ",") + "}"
 	}
 	eachDialect(t, func(l *ledger) {
-		_, err := l.EnsureDevice(l.Context(), "a")
+		_, err := l.EnsureDevices(l.Context(), "a")
 		l.must(err)
 		for _, c := range []struct {
 			patch, want string
@@ -199,7 +199,7 @@ func TestLastSeenOnlyMovesForward(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		for _, id := range []string{"a", "b"} {
-			_, err := l.EnsureDevice(l.Context(), id)
+			_, err := l.EnsureDevices(l.Context(), id)
 			l.must(err)
 		}
 		at := time.UnixMilli(1_800_000_000_000).UTC()

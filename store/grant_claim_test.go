@@ -32,7 +32,7 @@ func TestBadClaimsSpoilNoGoodOnes(t *testing.T) {
 		_, over := l.batch(store.Batch{Pool: "p", NotAfter: &past}, "j")
 		_, _, err := l.PutPool(l.Context(), "op", "closed", store.PoolSpec{Capacity: 10, Lease: time.Hour, Paused: true})
 		l.must(err)
-		_, err = l.EnsureDevice(l.Context(), "f")
+		_, err = l.EnsureDevices(l.Context(), "f")
 		l.must(err)
 		l.must(l.SetBlocked(l.Context(), "op", "f", true))
 		l.grant(ids[0], "a", "p", 0)

@@ -60,7 +60,7 @@ func TestWaitingHere(t *testing.T) {
 			names[0]: {At: now}, names[1]: {At: now}, names[2]: {At: now}, names[3]: {At: now.Add(-time.Hour)}, names[4]: {At: now.Add(-2 * time.Hour)},
 		}
 		for name := range seen {
-			_, err := l.EnsureDevice(l.Context(), name)
+			_, err := l.EnsureDevices(l.Context(), name)
 			l.must(err)
 		}
 		l.must(l.TouchDevices(l.Context(), seen))

@@ -119,7 +119,7 @@ func TestFirstCallersDoNotWaitInACircle(t *testing.T) {
 		var wait sync.WaitGroup
 		for range 20 {
 			wait.Go(func() {
-				if _, err := l.EnsureDevice(l.Context(), device); err != nil {
+				if _, err := l.EnsureDevices(l.Context(), device); err != nil {
 					l.Errorf("round %d: %v", round, err)
 				}
 			})

@@ -20,7 +20,7 @@ func TestTaskView(t *testing.T) {
 			l.Fatalf("no task: %v", err)
 		}
 		pool := l.pool("p", 3)
-		_, err := l.EnsureDevice(l.Context(), "a")
+		_, err := l.EnsureDevices(l.Context(), "a")
 		l.must(err)
 		batch, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 3}, "a", "b", "a")
 		_, elsewhere := l.batch(store.Batch{Pool: "p"}, "a")

@@ -91,19 +91,6 @@ func (r *Registry) admitOwner(ctx context.Context, id devices.ID, device *store.
 	return nil
 }
 
-func (r *Registry) register(ctx context.Context, id devices.ID) (Admission, error) {
-	device, err := r.ensure(ctx, id)
-	return Admission{Device: &device}, err
-}
-
-func (r *Registry) ensure(ctx context.Context, id devices.ID) (store.Device, error) {
-	device, err := r.config.Ledger.EnsureDevice(ctx, string(id))
-	if err != nil {
-		return device, fmt.Errorf("%w: registering a device: %w", devices.ErrUnavailable, err)
-	}
-	return device, nil
-}
-
 // enroll gives the device a token of its own with this reply. Until it was
 // used once a lost reply can be asked for again, and then replaces it.
 func (r *Registry) enroll(ctx context.Context, id devices.ID) (Admission, error) {

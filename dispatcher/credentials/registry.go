@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -31,7 +32,7 @@ const (
 
 // Ledger is what is known of devices and their credentials; *store.Store.
 type Ledger interface {
-	EnsureDevice(ctx context.Context, id string) (store.Device, error)
+	EnsureDevices(ctx context.Context, ids ...string) ([]store.Device, error)
 	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, set store.SetAccount) (store.Device, error)
 	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration) (given []bool, err error)
 	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
@@ -52,18 +53,23 @@ type Config struct {
 	FleetTokens []string  // none, one or two (rotation)
 	FleetMode   FleetMode // what a fleet token may do
 
-	Logger *slog.Logger
-	Now    func() time.Time // for elapsed time only
+	Logger   *slog.Logger
+	Panicked rescue.Told
+	Now      func() time.Time // for elapsed time only
 }
 
 // Registry registers devices and knows their credentials. It is safe for concurrent use.
 type Registry struct {
-	config   Config
-	accounts *accounts
-	known    *knownTokens
+	config      Config
+	accounts    *accounts
+	known       *knownTokens
+	registering *registering
 }
 
 // New builds a Registry.
 func New(config Config) *Registry {
-	return &Registry{config: config, accounts: newAccounts(config.Accounts), known: newKnownTokens(config.Now)}
+	return &Registry{
+		config: config, accounts: newAccounts(config.Accounts), known: newKnownTokens(config.Now),
+		registering: newRegistering(config.Ledger, config.Panicked),
+	}
 }

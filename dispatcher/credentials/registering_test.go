@@ -1,0 +1,74 @@
+package credentials_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+var errBad = errors.New("bad")
+
+// gated is a ledger whose calls wait to be let in.
+type gated struct {
+	credentials.Ledger
+	in    chan struct{}
+	sizes chan int
+}
+
+func (g gated) EnsureDevices(_ context.Context, ids ...string) ([]store.Device, error) {
+	<-g.in
+	g.sizes <- len(ids)
+	if slices.Contains(ids, "bad") {
+		return nil, errBad
+	}
+	all := make([]store.Device, len(ids))
+	for i, id := range ids {
+		all[i].ID = id
+	}
+	return all, nil
+}
+
+// TestFirstReportsThatComeTogetherAreOneCall, and a bad one fails alone.
+func TestFirstReportsThatComeTogetherAreOneCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ledger := gated{in: make(chan struct{}), sizes: make(chan int, 100)}
+		r := credentials.New(credentials.Config{Ledger: ledger, FleetMode: credentials.FleetAny, Now: time.Now})
+		first := func(id devices.ID) {
+			admitted, err := r.Admit(t.Context(), devices.Caller{Device: id, Via: devices.ViaFleetToken}, store.View{})
+			if bad := id == "bad"; bad != errors.Is(err, devices.ErrUnavailable) || !bad && admitted.Device.ID != string(id) {
+				t.Errorf("%s: %+v, %v", id, admitted.Device, err)
+			}
+		}
+		for i := range 50 {
+			go first(devices.ID(fmt.Sprint(i)))
+		}
+		synctest.Wait()
+		for _, want := range []int{1, 1, 48} {
+			ledger.in <- struct{}{}
+			if size := <-ledger.sizes; size != want {
+				t.Errorf("%d in a call, want %d", size, want)
+			}
+		}
+		go first("0")
+		go first("1")
+		synctest.Wait()
+		for _, id := range []devices.ID{"a", "bad", "c"} {
+			go first(id)
+		}
+		synctest.Wait()
+		close(ledger.in)
+		synctest.Wait()
+		if calls := len(ledger.sizes); calls != 6 { // two, one together, each of it alone
+			t.Errorf("%d calls, want 6", calls)
+		}
+	})
+}

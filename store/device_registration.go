@@ -1,0 +1,86 @@
+package store
+
+import (
+	"context"
+	"slices"
+)
+
+// EnsureDevices returns these devices in their order, those registered by themselves
+// that were not. All are registered in one transaction, or none.
+func (s devices) EnsureDevices(ctx context.Context, ids ...string) (all []Device, err error) {
+	err = s.write(ctx, func(tx session) (err error) {
+		all, err = tx.devices().ensure(ctx, ids)
+		return err
+	})
+	return all, err
+}
+
+func (s devicesIn) ensure(ctx context.Context, ids []string) ([]Device, error) {
+	// In one order, so that two that meet wait for one another and not both.
+	ordered := slices.Compact(slices.Sorted(slices.Values(ids)))
+	created, err := collect(ctx, s.session, only[string], `
+		INSERT INTO devices (id, tags, attributes, created_at)
+		SELECT name, '{}', '{}', {now} FROM {names} WHERE TRUE ORDER BY n ON CONFLICT DO NOTHING RETURNING id`, names(ordered))
+	if err != nil {
+		return nil, err
+	}
+	if len(created) > 0 {
+		if err := s.bringBack(ctx, created, step{"recording", `
+			INSERT INTO events (at, kind, actor, device) SELECT {now}, 'device.created', name, name FROM {names} WHERE TRUE ORDER BY n`}); err != nil {
+			return nil, err
+		}
+	}
+	found, err := collect(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name`, names(ordered))
+	if err != nil {
+		return nil, err
+	}
+	return inOrder(ids, found)
+}
+
+// inOrder is ErrNotFound when one was deleted after it was found to be registered.
+func inOrder(ids []string, found []Device) ([]Device, error) {
+	byID := make(map[string]Device, len(found))
+	for _, d := range found {
+		byID[d.ID] = d
+	}
+	all := make([]Device, len(ids))
+	for i, id := range ids {
+		d, there := byID[id]
+		if !there {
+			return nil, ErrNotFound
+		}
+		all[i] = d
+	}
+	return all, nil
+}
+
+func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSpec) (created bool, err error) {
+	text, err := tagsText(spec.Tags)
+	if err != nil {
+		return false, err
+	}
+	if err := s.profiles().hold(ctx, spec.Profile); err != nil {
+		return false, err
+	}
+	n, err := s.exec(ctx, `
+		INSERT INTO devices (id, tags, attributes, created_at, profile) VALUES ($1, $2, '{}', {now}, nullif($3, '')) ON CONFLICT DO NOTHING`,
+		id, text, spec.Profile)
+	if err != nil || n == 0 {
+		return false, err
+	}
+	if err := s.bringBack(ctx, []string{id}); err != nil {
+		return false, err
+	}
+	return true, s.record(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
+}
+
+// bringBack lets a block outlive the deletion of devices that were just
+// registered, and takes what more there is to do of each. It reads after they were
+// inserted: a deletion under way was waited for, and is seen.
+func (s devicesIn) bringBack(ctx context.Context, ids []string, more ...step) error {
+	_, err := s.changes(ctx, names(ids), append([]step{
+		{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {names} JOIN deleted_devices g ON g.id = names.name WHERE g.blocked)`},
+		{"bringing back", `DELETE FROM deleted_devices WHERE id IN (SELECT name FROM {names})`},
+	}, more...))
+	return err
+}

@@ -1,0 +1,85 @@
+package store_test
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// TestDevicesThatComeTogether: each is registered once and has one event, whatever
+// else is in the list; a block outlives a deletion, and what is there stays.
+func TestDevicesThatComeTogether(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		for id, blocked := range map[string]bool{"was blocked": true, "was deleted": false} {
+			_, err := l.EnsureDevices(l.Context(), id)
+			l.must(err)
+			l.must(l.SetBlocked(l.Context(), "op", id, blocked))
+			_, err = l.DeleteDevice(l.Context(), "op", id, false)
+			l.must(err)
+		}
+		_, err := l.CreateDevice(l.Context(), "op", "known", store.DeviceSpec{Tags: map[string]string{"a": "b"}}, []byte("1"), nil)
+		l.must(err)
+		before := l.createdEvents()
+		ids := []string{"z", "known", "was deleted", "a", "z", "was blocked", "Z"}
+		all, err := l.EnsureDevices(l.Context(), ids...)
+		l.must(err)
+		for i, d := range all {
+			if d.ID != ids[i] || d.Blocked != (d.ID == "was blocked") || d.HasToken != (d.ID == "known") || len(d.Tags) != 0 != (d.ID == "known") {
+				l.Errorf("%d: %+v", i, d)
+			}
+			again, err := l.Device(l.Context(), ids[i])
+			if err != nil || again.Blocked != d.Blocked || again.CreatedAt.IsZero() {
+				l.Errorf("%d: %+v, %v", i, again, err)
+			}
+		}
+		if got := l.createdEvents()[len(before):]; !slices.Equal(got, []string{"Z", "a", "was blocked", "was deleted", "z"}) {
+			l.Errorf("events of %q", got)
+		}
+		views, err := l.Views(l.Context(), []string{"was deleted", "was blocked"})
+		l.must(err)
+		if views[0].Deleted || views[1].Deleted {
+			l.Error("still deleted")
+		}
+	})
+}
+
+// createdEvents are the devices that the log says were registered, by themselves or not.
+func (l *ledger) createdEvents() (ids []string) {
+	l.Helper()
+	events, err := l.Events(l.Context(), store.EventFilter{Kind: "device.created"})
+	l.must(err)
+	for _, e := range events {
+		if e.Actor != e.Device && e.Actor != "op" {
+			l.Errorf("%s came by %s", e.Device, e.Actor)
+		}
+		ids = append(ids, e.Device)
+	}
+	return ids
+}
+
+// TestListsThatMeetRegisterEachDeviceOnce, in whatever order they are.
+func TestListsThatMeetRegisterEachDeviceOnce(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	names := deviceNames(60)
+	backwards := slices.Clone(names)
+	slices.Reverse(backwards)
+	var wait sync.WaitGroup
+	for range 4 {
+		for _, list := range [][]string{names, backwards} {
+			wait.Go(func() {
+				if all, err := l.EnsureDevices(l.Context(), list...); err != nil || len(all) != len(list) || all[0].ID != list[0] {
+					l.Error(fmt.Errorf("%d devices: %w", len(all), err))
+				}
+			})
+		}
+	}
+	wait.Wait()
+	if got := l.createdEvents(); !slices.Equal(slices.Sorted(slices.Values(got)), names) {
+		l.Errorf("%d events: %q", len(got), got)
+	}
+}
