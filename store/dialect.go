@@ -36,6 +36,7 @@ import (
 //	{last event} the highest id of an event that was given
 //	{new xid}    a transaction id above all that were given
 //	{oldest xid} the lowest transaction id still under way
+//	{next turn}  one that no change of a token has which is seen now
 //	{bytes}      compares the text before it byte by byte
 //	{keys of tags}, {keys of attributes}  rows k (key), of a device in looked
 //	{tagged $1}  device d has all the tags of the JSON object $1; or $3
@@ -116,6 +117,7 @@ func postgres() dialect {
 		// does not tell what runs beyond from what has not begun.
 		"{new xid}", "pg_current_xact_id()::text::bigint",
 		"{oldest xid}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
+		"{next turn}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
 		"{bytes}", `COLLATE "C"`,
 		"{keys of tags}", "jsonb_object_keys(looked.tags) AS k (key)",
 		"{keys of attributes}", "json_object_keys(looked.attributes) AS k (key)",
@@ -182,6 +184,7 @@ func sqliteDialect() dialect {
 		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits
 		"{new xid}", "0",
 		"{oldest xid}", "0",
+		"{next turn}", "(SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'token_changes')",
 		"{bytes}", "",
 		"{keys of tags}", "json_each(looked.tags) AS k",
 		"{keys of attributes}", "json_each(looked.attributes) AS k",

@@ -39,7 +39,7 @@ const standstill = `(SELECT max(r.until) FROM restores r WHERE r.until > clock.n
 //
 // Numbers that the lost part gave out must not come again: tokens and the numbers of
 // tasks, batches and events go on far ahead, and so do the versions of all pools, for the semaphore may know
-// a later one than the ledger.
+// a later one than the ledger. Replicas forget the tokens that they remember.
 func (s *Store) AfterRestore(ctx context.Context, actor string) (until time.Time, err error) {
 	err = s.write(ctx, func(tx session) error {
 		until, err = tx.afterRestore(ctx, actor)
@@ -68,6 +68,9 @@ func (s session) afterRestore(ctx context.Context, actor string) (until time.Tim
 	}
 	if _, err := s.exec(ctx, `UPDATE pools SET version = version + $1, updated_at = {now}`, int64(leapAhead)); err != nil {
 		return until, fmt.Errorf("raising the versions of pools: %w", err)
+	}
+	if _, err := s.exec(ctx, `INSERT INTO token_changes (hash) VALUES ('')`); err != nil {
+		return until, fmt.Errorf("letting replicas forget tokens: %w", err)
 	}
 	until, err = s.standStill(ctx)
 	if err != nil {

@@ -73,7 +73,7 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 	return nil
 }
 
-// TokenOf looks a bearer token up. The answer is at most five seconds old.
+// TokenOf looks a bearer token up. A change of it is missed for at most five seconds.
 func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, error) {
 	if token == "" {
 		return store.Token{}, devices.ErrUnauthenticated
@@ -82,12 +82,13 @@ func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, erro
 }
 
 func (r *Registry) tokenOf(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
-	if t, ok := r.known.get(hash); ok {
+	t, ok, missed := r.known.get(hash)
+	if ok {
 		return t, nil
 	}
 	t, err := r.lookUpHash(ctx, hash)
 	if err == nil {
-		r.known.put(hash, t)
+		r.known.put(hash, t, missed)
 	}
 	return t, err
 }

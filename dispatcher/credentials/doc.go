@@ -2,6 +2,6 @@
 // a fleet token, or a session that the broker let in. It registers devices, makes
 // their tokens, and lets the accounts at the broker follow them.
 //
-// Only hashes of tokens are kept. The memory of a replica of a token is at most five
-// seconds old, so a revoked one dies everywhere within that time.
+// Only hashes of tokens are kept. A replica remembers valid tokens for an hour, and reads
+// each second which ones were changed: so a revoked one dies everywhere within five seconds.
 package credentials

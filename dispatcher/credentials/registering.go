@@ -14,8 +14,8 @@ import (
 // registering registers devices together whose first reports come together.
 type registering = coalesce.Calls[struct{}, string, store.Device]
 
-// registerLimit bounds a call: half of what a report has.
-const registerLimit = 4 * time.Second
+// registerLimit bounds a call: less than half of what a report has.
+const registerLimit = 3 * time.Second
 
 func newRegistering(ledger Ledger, panicked rescue.Told) *registering {
 	ensure := func(ctx context.Context, _ struct{}, ids []string) ([]store.Device, error) {

@@ -42,6 +42,7 @@ type Ledger interface {
 	ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply store.ApplyAccount) (applied int, err error)
 	MarkOwnToken(ctx context.Context, device string) error
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
+	ChangedTokens(ctx context.Context, from int64) (store.TokenChanges, error)
 }
 
 // Config sets up a Registry.

@@ -21,6 +21,7 @@ func (k *Keeper) Retain(ctx context.Context, keep time.Duration) (store.Retained
 		total.Attempts += removed.Attempts
 		total.Results += removed.Results
 		total.Answers += removed.Answers
+		total.TokenChanges += removed.TokenChanges
 		total.Tasks += removed.Tasks
 		total.Batches += removed.Batches
 		if err != nil {

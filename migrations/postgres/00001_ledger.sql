@@ -288,6 +288,27 @@ CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
 -- A name in the log is one operator's.
 CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoked_at IS NULL;
 
+-- The tokens that were changed or deleted lately: no code path can forget to note it.
+-- Replicas read this, and forget them; an empty hash stands for all tokens. A turn is a
+-- transaction: those that a reading could not see yet are not below its oldest one.
+CREATE TABLE token_changes (
+    turn bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
+    hash bytea NOT NULL,
+    at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (turn, hash)
+);
+-- +goose StatementBegin
+CREATE FUNCTION note_tokens() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO token_changes (hash) SELECT hash FROM was ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER tokens_changed AFTER UPDATE ON tokens
+    REFERENCING OLD TABLE AS was FOR EACH STATEMENT EXECUTE FUNCTION note_tokens();
+CREATE TRIGGER tokens_deleted AFTER DELETE ON tokens
+    REFERENCING OLD TABLE AS was FOR EACH STATEMENT EXECUTE FUNCTION note_tokens();
+
 -- The operators signed in to the dashboard: the hash of the cookie, and that of the
 -- operator token it was opened with.
 CREATE TABLE web_sessions (
@@ -382,7 +403,7 @@ CREATE TABLE restores (
 CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down
-DROP TABLE restores, clock_pair, idle_time, replicas, events, answers, web_sessions, tokens, account_changes, deleted_devices, devices,
+DROP TABLE restores, clock_pair, idle_time, replicas, events, answers, web_sessions, token_changes, tokens, account_changes, deleted_devices, devices,
     profiles, late_results, attempts, grants, tasks, batch_rates, batch_deltas, batch_counts, batches, pools;
-DROP FUNCTION events_begin, count_tasks;
+DROP FUNCTION events_begin, note_tokens, count_tasks;
 DROP SEQUENCE grant_token;

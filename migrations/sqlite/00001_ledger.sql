@@ -277,6 +277,24 @@ CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
 -- A name in the log is one operator's.
 CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoked_at IS NULL;
 
+-- The tokens that were changed or deleted lately: no code path can forget to note it.
+-- Replicas read this, and forget them; an empty hash stands for all tokens.
+CREATE TABLE token_changes (
+    turn INTEGER PRIMARY KEY AUTOINCREMENT,
+    hash BLOB NOT NULL,
+    at   INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
+);
+-- +goose StatementBegin
+CREATE TRIGGER tokens_changed AFTER UPDATE ON tokens BEGIN
+    INSERT INTO token_changes (hash) VALUES (OLD.hash);
+END;
+-- +goose StatementEnd
+-- +goose StatementBegin
+CREATE TRIGGER tokens_deleted AFTER DELETE ON tokens BEGIN
+    INSERT INTO token_changes (hash) VALUES (OLD.hash);
+END;
+-- +goose StatementEnd
+
 -- The operators signed in to the dashboard: the hash of the cookie, and that of the
 -- operator token it was opened with.
 CREATE TABLE web_sessions (
@@ -366,6 +384,7 @@ DROP TABLE replicas;
 DROP TABLE events;
 DROP TABLE answers;
 DROP TABLE web_sessions;
+DROP TABLE token_changes;
 DROP TABLE tokens;
 DROP TABLE account_changes;
 DROP TABLE deleted_devices;

@@ -1,0 +1,296 @@
+package credentials_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/internal/testbackends"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// server is the Postgres of all tests of this package.
+var server testservers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	server.Close()
+	os.Exit(code) //nolint:forbidigo // TestMain's way to end
+}
+
+// counted is a ledger that counts what it is asked.
+type counted struct {
+	credentials.Ledger
+	lookUps int
+	down    bool   // nothing is known of changes
+	during  func() // a look-up, before its answer
+	found   func(*store.TokenChanges)
+}
+
+func (c *counted) TokenByHash(ctx context.Context, hash []byte) (store.Token, error) {
+	c.lookUps++
+	t, err := c.Ledger.TokenByHash(ctx, hash)
+	if c.during != nil {
+		c.during()
+	}
+	return t, err
+}
+
+func (c *counted) ChangedTokens(ctx context.Context, from int64) (store.TokenChanges, error) {
+	if c.down {
+		return store.TokenChanges{}, errBad
+	}
+	changes, err := c.Ledger.ChangedTokens(ctx, from)
+	if c.found != nil {
+		c.found(&changes)
+	}
+	return changes, err
+}
+
+// replica is a registry with its ledger, in the test's time.
+type replica struct {
+	*credentials.Registry
+	ledger  *counted
+	t       *testing.T
+	elapsed time.Duration
+}
+
+func newReplica(t *testing.T, ledger credentials.Ledger) *replica {
+	t.Helper()
+	r := &replica{ledger: &counted{Ledger: ledger}, t: t}
+	started := time.Now()
+	r.Registry = credentials.New(credentials.Config{
+		Ledger: r.ledger, FleetMode: credentials.FleetAny, Now: func() time.Time { return started.Add(r.elapsed) },
+	})
+	r.follow()
+	return r
+}
+
+func (r *replica) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *replica) follow() {
+	r.t.Helper()
+	r.must(r.FollowTokens(r.t.Context()))
+}
+
+// expect shows a token of d, and checks what comes of it and how many look-ups it costs.
+func (r *replica) expect(token string, want error, lookUps int) {
+	r.t.Helper()
+	r.ledger.lookUps = 0
+	if _, err := r.Authenticate(r.t.Context(), "d", token); !errors.Is(err, want) {
+		r.t.Errorf("%v, want %v", err, want)
+	}
+	if r.ledger.lookUps != lookUps {
+		r.t.Errorf("%d look-ups, want %d", r.ledger.lookUps, lookUps)
+	}
+}
+
+// device registers one.
+func (r *replica) device(id devices.ID) (token string) {
+	r.t.Helper()
+	_, token, err := r.CreateDevice(r.t.Context(), "op", id, store.DeviceSpec{})
+	r.must(err)
+	return token
+}
+
+// rotate gives d one more token.
+func (r *replica) rotate(overlap time.Duration) (token string) {
+	r.t.Helper()
+	token, _, err := r.RotateToken(r.t.Context(), "op", "d", overlap)
+	r.must(err)
+	return token
+}
+
+func (r *replica) delete() {
+	r.t.Helper()
+	_, err := r.DeleteDevice(r.t.Context(), "op", "d", false)
+	r.must(err)
+}
+
+// eachPair runs a test on two replicas with one ledger, which is Postgres and SQLite.
+func eachPair(t *testing.T, test func(one, other *replica)) {
+	t.Helper()
+	for name, open := range map[string]func(*testing.T) *store.Store{
+		"postgres": func(t *testing.T) *store.Store { t.Helper(); return testbackends.Postgres(t, server.NewLedger(t)) },
+		"sqlite": func(t *testing.T) *store.Store {
+			t.Helper()
+			return testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ledger := open(t)
+			test(newReplica(t, ledger), newReplica(t, ledger))
+		})
+	}
+}
+
+// TestReportsWithTokensCostNoLookUp after the first of each device.
+func TestReportsWithTokensCostNoLookUp(t *testing.T) {
+	t.Parallel()
+	ledger := testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+	r := newReplica(t, ledger)
+	const fleet = 200
+	tokens := make([]string, fleet)
+	for i := range tokens {
+		tokens[i] = r.device(devices.ID(fmt.Sprint(i)))
+	}
+	for round := range 10_000 / fleet {
+		for i, token := range tokens {
+			if _, err := r.Authenticate(t.Context(), devices.ID(fmt.Sprint(i)), token); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want := fleet; r.ledger.lookUps != want {
+			t.Fatalf("%d look-ups after round %d, want %d", r.ledger.lookUps, round, want)
+		}
+		for range 30 { // a report period
+			r.elapsed += time.Second
+			r.follow()
+		}
+	}
+	r.elapsed += time.Hour // what is remembered is not for ever
+	r.follow()
+	r.ledger.lookUps = 0
+	_, err := r.Authenticate(t.Context(), "0", tokens[0])
+	if r.must(err); r.ledger.lookUps != 1 {
+		t.Errorf("%d look-ups after an hour, want 1", r.ledger.lookUps)
+	}
+}
+
+// TestARevokedTokenIsForgottenOnTheOtherReplica: by rotation without an overlap, and
+// with the device, which may come back.
+func TestARevokedTokenIsForgottenOnTheOtherReplica(t *testing.T) {
+	t.Parallel()
+	eachPair(t, func(one, other *replica) {
+		first := one.device("d")
+		other.expect(first, nil, 1)
+		other.expect(first, nil, 0)
+		second := one.rotate(0)
+		one.expect(first, devices.ErrUnauthenticated, 1) // at once
+		other.follow()
+		other.expect(first, devices.ErrUnauthenticated, 1)
+		other.expect(second, nil, 1)
+		one.delete()
+		other.follow()
+		other.expect(second, devices.ErrUnauthenticated, 1)
+		third := one.device("d")
+		other.expect(third, nil, 1)
+		other.follow()
+		other.expect(third, nil, 0)
+		other.expect(second, devices.ErrUnauthenticated, 1)
+	})
+}
+
+// TestATokenEndsWithItsOverlap on a replica that remembers it, by the time that has passed.
+func TestATokenEndsWithItsOverlap(t *testing.T) {
+	t.Parallel()
+	eachPair(t, func(one, other *replica) {
+		first := one.device("d")
+		other.expect(first, nil, 1)
+		second := one.rotate(time.Hour)
+		other.follow()
+		for _, token := range []string{first, second} {
+			other.expect(token, nil, 1)
+			other.expect(token, nil, 0)
+		}
+		third := one.rotate(2 * time.Second) // ends both
+		other.follow()
+		for _, token := range []string{first, second, third} {
+			other.expect(token, nil, 1)
+		}
+		other.elapsed += 2500 * time.Millisecond
+		other.expect(third, nil, 0)
+		other.expect(first, nil, 1) // the ledger's clock stood still
+	})
+}
+
+// TestMemoryIsNotBelievedWithoutTheChanges for longer than a moment.
+func TestMemoryIsNotBelievedWithoutTheChanges(t *testing.T) {
+	t.Parallel()
+	eachPair(t, func(one, other *replica) {
+		token := one.device("d")
+		other.expect(token, nil, 1)
+		other.ledger.down = true
+		other.elapsed += 2900 * time.Millisecond
+		if err := other.FollowTokens(other.t.Context()); !errors.Is(err, errBad) {
+			other.t.Errorf("following: %v", err)
+		}
+		other.expect(token, nil, 0)
+		other.elapsed += 100 * time.Millisecond
+		other.expect(token, nil, 1)
+		other.expect(token, nil, 1)
+		one.delete()
+		other.expect(token, devices.ErrUnauthenticated, 1)
+		other.ledger.down = false
+		other.follow()
+		other.expect(token, devices.ErrUnauthenticated, 1) // it was in memory all the time
+	})
+}
+
+// TestALookUpThatWasOvertakenIsNotRemembered: its answer was true when the ledger gave
+// it, and the change was read before the answer was there.
+func TestALookUpThatWasOvertakenIsNotRemembered(t *testing.T) {
+	t.Parallel()
+	eachPair(t, func(one, other *replica) {
+		token := one.device("d")
+		other.ledger.during = func() {
+			one.delete()
+			other.follow()
+		}
+		other.expect(token, nil, 1)
+		other.ledger.during = nil
+		other.expect(token, devices.ErrUnauthenticated, 1)
+	})
+}
+
+// TestAfterARestoreNothingIsRemembered, whatever the ledger has lost.
+func TestAfterARestoreNothingIsRemembered(t *testing.T) {
+	t.Parallel()
+	ledger := testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+	r := newReplica(t, ledger)
+	token := r.device("d")
+	r.expect(token, nil, 1)
+	r.follow()
+	r.expect(token, nil, 0)
+	_, err := ledger.AfterRestore(t.Context(), "op")
+	r.must(err)
+	r.follow()
+	r.expect(token, nil, 1)
+}
+
+// TestAReadingThatMayHaveMissedAChangeDropsAll: the ledger fell back, or keeps changes no
+// longer that were made since the one before.
+func TestAReadingThatMayHaveMissedAChangeDropsAll(t *testing.T) {
+	t.Parallel()
+	ledger := testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+	newReplica(t, ledger).device("d")
+	for name, found := range map[string]func(*store.TokenChanges){
+		"fell back": func(c *store.TokenChanges) { c.Next-- },
+		"too late":  func(c *store.TokenChanges) { c.Now = c.Now.Add(61 * time.Minute) },
+	} {
+		r := newReplica(t, ledger)
+		token := r.rotate(0)
+		r.follow()
+		r.expect(token, nil, 1)
+		r.follow()
+		r.expect(token, nil, 0)
+		r.ledger.found = found
+		r.follow()
+		if r.expect(token, nil, 1); t.Failed() {
+			t.Fatal(name)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package store_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// changed are the hashes that a reading from there finds.
+func (l *ledger) changed(from int64) (hashes []string, next int64) {
+	l.Helper()
+	changes, err := l.ChangedTokens(l.Context(), from)
+	l.must(err)
+	if off := time.Since(changes.Now).Abs(); off > time.Minute {
+		l.Errorf("it is %s", changes.Now)
+	}
+	for _, hash := range changes.Hashes {
+		hashes = append(hashes, string(hash))
+	}
+	slices.Sort(hashes)
+	return slices.Compact(hashes), changes.Next
+}
+
+// TestEveryChangeOfATokenIsRead, whichever statement it was, once or more often.
+func TestEveryChangeOfATokenIsRead(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		_, next := l.changed(0)
+		rotate := func(list ...store.NewDevice) {
+			_, err := l.ImportDevices(l.Context(), "op", list, store.RotateExisting, time.Minute)
+			l.must(err)
+		}
+		for _, step := range []struct {
+			do   func()
+			want []string
+		}{
+			{func() {
+				rotate(store.NewDevice{ID: "i1", Hash: []byte("1")}, store.NewDevice{ID: "i2", Hash: []byte("2")})
+			}, nil},
+			{func() {
+				rotate(store.NewDevice{ID: "i1", Hash: []byte("3")}, store.NewDevice{ID: "i2", Hash: []byte("4")})
+			}, []string{"1", "2"}},
+			{func() { l.must(l.EnrollDevice(l.Context(), "a", []byte("a1"), nil)) }, nil},
+			{func() { l.must(l.EnrollDevice(l.Context(), "a", []byte("a2"), nil)) }, []string{"a1"}},
+			{func() { l.rotate("a3", time.Hour) }, []string{"a2"}},
+			{func() { l.rotate("a4", 0) }, []string{"a2", "a3"}},
+			{func() { l.rotate("a5", 0) }, []string{"a2", "a3", "a4"}}, // two have ended, and go
+			{func() { _, err := l.DeleteDevice(l.Context(), "op", "a", false); l.must(err) }, []string{"a4", "a5"}},
+			{func() {
+				token, err := l.CreateToken(l.Context(), "op", store.Token{Name: "n"}, []byte("n"))
+				l.must(err)
+				_, err = l.RevokeToken(l.Context(), "op", token.ID)
+				l.must(err)
+			}, []string{"n"}},
+			{func() { _, err := l.AfterRestore(l.Context(), "op"); l.must(err) }, []string{""}},
+		} {
+			step.do()
+			found, after := l.changed(next)
+			if !slices.Equal(found, step.want) {
+				l.Errorf("%q, want %q", found, step.want)
+			}
+			if found, _ := l.changed(after); len(found) != 0 {
+				l.Errorf("%q once more", found)
+			}
+			next = after
+		}
+	})
+}
+
+// TestAChangeThatCommitsLateIsRead: it was noted before a reading that could not see it,
+// and changes that began later were seen by that.
+func TestAChangeThatCommitsLateIsRead(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	for _, id := range []string{"a", "b"} {
+		_, err := l.CreateDevice(l.Context(), "op", id, store.DeviceSpec{}, []byte(id), nil)
+		l.must(err)
+	}
+	_, next := l.changed(0)
+	late, err := l.DB().BeginTx(l.Context(), nil)
+	l.must(err)
+	defer func() { _ = late.Rollback() }()
+	_, err = late.ExecContext(l.Context(), `DELETE FROM tokens WHERE device = 'a'`)
+	l.must(err)
+	_, err = l.DeleteDevice(l.Context(), "op", "b", false)
+	l.must(err)
+	found, next := l.changed(next)
+	if !slices.Equal(found, []string{"b"}) {
+		t.Fatalf("%q, want b", found)
+	}
+	l.must(late.Commit())
+	if found, _ := l.changed(next); !slices.Contains(found, "a") {
+		t.Errorf("%q, want a", found)
+	}
+}
+
+// TestOldChangesOfTokensGo, whatever else is kept for how long.
+func TestOldChangesOfTokensGo(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		for _, id := range []string{"a", "b", "c"} {
+			_, err := l.CreateDevice(l.Context(), "op", id, store.DeviceSpec{}, []byte(id), nil)
+			l.must(err)
+			_, err = l.DeleteDevice(l.Context(), "op", id, false)
+			l.must(err)
+		}
+		_, next := l.changed(0)
+		l.retain(0, 10, store.Retained{})
+		l.exec(`UPDATE token_changes SET at = at - $1 * {ms}`, (3 * time.Hour).Milliseconds())
+		_, err := l.CreateDevice(l.Context(), "op", "d", store.DeviceSpec{}, []byte("d"), nil)
+		l.must(err)
+		_, err = l.DeleteDevice(l.Context(), "op", "d", false)
+		l.must(err)
+		l.retain(0, 2, store.Retained{TokenChanges: 2})
+		l.retain(0, 2, store.Retained{TokenChanges: 1})
+		if found, _ := l.changed(0); !slices.Equal(found, []string{"d"}) {
+			l.Errorf("%q left, want d", found)
+		}
+		l.exec(`DELETE FROM token_changes`)
+		_, err = l.CreateDevice(l.Context(), "op", "e", store.DeviceSpec{}, []byte("e"), nil)
+		l.must(err)
+		_, err = l.DeleteDevice(l.Context(), "op", "e", false)
+		l.must(err)
+		if found, _ := l.changed(next); !slices.Equal(found, []string{"e"}) { // also when none was left
+			l.Errorf("%q, want e", found)
+		}
+	})
+}
