@@ -87,9 +87,11 @@ func (l load) one(s *site, c client, next *atomic.Int64, began time.Time, do ste
 				return own, nil
 			}
 			time.Sleep(time.Until(due)) //nolint:forbidigo // a device that comes at its time
+			counted := own.count
 			if err := do(c, l.devices[i], due, &own); err != nil {
 				return own, err
 			}
+			own.tenths[min(9, int(10*time.Since(began)/l.span))] += own.count - counted
 		}
 	}
 	return own, nil

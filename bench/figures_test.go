@@ -18,6 +18,7 @@ type figures struct {
 	refused int // asked and not granted, or not answered in time
 	elapsed time.Duration
 	ends    time.Time          // after which nothing is begun
+	tenths  [10]int            // of count, by the tenth of the span
 	times   []time.Duration    // of each report
 	cpu     map[string]float64 // seconds, by process
 }
@@ -38,6 +39,18 @@ func (f *figures) add(more figures) {
 	f.count += more.count
 	f.refused += more.refused
 	f.times = append(f.times, more.times...)
+	for i, n := range more.tenths {
+		f.tenths[i] += n
+	}
+}
+
+// trend says how the last tenth of the time compares with the first; nothing when the row
+// ended before.
+func (f figures) trend() string {
+	if f.tenths[0] == 0 || f.tenths[9] == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", last tenth %.2f of the first", float64(f.tenths[9])/float64(f.tenths[0]))
 }
 
 // processes in the order of their columns; the sum is the last one.

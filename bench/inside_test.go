@@ -49,7 +49,7 @@ func (inside) Close() error { return nil }
 func inProcess(s *site, size scale) figures {
 	s.serve(1)
 	s.pool("p")
-	known := s.known("d", 3*size.queued)
+	known := s.known("d", 5*size.queued)
 	s.queue("p", known)
 	s.stop()
 	on := s.dispatcher()

@@ -64,7 +64,7 @@ func TestLoad(t *testing.T) { //nolint:tparallel // rows run one after the other
 				return // said, or skipped, by the row
 			}
 			measured[r.title] = append(measured[r.title], done)
-			note("round %d of %d, %s: %.0f %s/s (%.0f s)", round+1, size.rounds, r.title, done.perSecond(), r.unit, time.Since(began).Seconds())
+			note("round %d of %d, %s: %.0f %s/s%s (%.0f s)", round+1, size.rounds, r.title, done.perSecond(), r.unit, done.trend(), time.Since(began).Seconds())
 		}
 	}
 	page := page(rows, measured)
