@@ -20,7 +20,6 @@ function core.now()
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 function core.text(n) return string.format('%.0f', n) end
-
 -- pool reads how many slots are held, and the capacity: nil while the pool is unknown.
 function core.pool(keys)
   local p = { config = keys[1], free = keys[2], holder = keys[3], lease = keys[4] }

@@ -36,7 +36,8 @@ local function held(q, batch) return count(q, 'H', batch) + count(q, 'O', batch)
 local function waiting(q, ...) return count(q, 'T', ...) + count(q, 'O', ...) + count(q, 'P', ...) end
 local function made(w) return math.floor(tonumber(w.offer) / 1000) end -- when an offer was
 local function entry(b) return string.format('%020.0f|', b.time) .. b.name end
-function queue.left(q) return q.pool.capacity - q.pool.held - count(q, 'O') end -- slots neither held nor offered
+local function offered(q) q.offered = q.offered or count(q, 'O') return q.offered end
+function queue.left(q) return q.pool.capacity - q.pool.held - offered(q) end -- slots neither held nor offered
 function queue.waiter(q, device)
   local text = redis.call('HGET', q.place, device)
   return text and cjson.decode(text) or nil
@@ -47,10 +48,10 @@ function queue.waiters(q, limit, ...) -- the first of a class, or of one of its 
   for i, member in ipairs(all) do all[i] = queue.waiter(q, string.sub(member, 48)) end
   return all
 end
-
--- look reads what a batch holds and whether it waits. Without a waiter it begins where the others are.
+-- look reads whether a batch waits. Without a waiter it begins where the others are.
 local function look(q, b)
-  b.held, b.waits = held(q, b.name), waiting(q, b.name) > 0
+  b.told = count(q, 'T', b.name) > 0
+  b.waits = b.told or count(q, 'O', b.name) > 0 or count(q, 'P', b.name) > 0
   if not b.waits then b.time = math.max(b.time, q.state.time) end
 end
 local function batch(q, name, weight)
@@ -58,27 +59,30 @@ local function batch(q, name, weight)
   if not b then
     local old, time = string.match(redis.call('HGET', q.batch, name) or '1|0', '(%d+)|(%d+)')
     b = { name = name, weight = tonumber(old), time = tonumber(time) }
-    b.entry, q.batches[name] = entry(b), b
+    b.entry, b.held, q.batches[name] = entry(b), held(q, name), b
     look(q, b)
     b.share = b.waits and b.weight or 0
   end
   b.weight = weight or b.weight
   return b
 end
--- save writes a batch of which something changed, here or in the queue.
-local function save(q, b)
-  look(q, b)
-  local share, told = b.waits and b.weight or 0, count(q, 'T', b.name) > 0
-  q.state.weights, b.share = q.state.weights + share - b.share, share
-  if not told or b.entry ~= entry(b) then redis.call('ZREM', q.contest, b.entry) end
-  b.entry = entry(b)
-  if told then redis.call('ZADD', q.contest, string.format('%.17g', b.held / b.weight), b.entry) end
-  redis.call('HSET', q.batch, b.name, core.text(b.weight) .. '|' .. core.text(b.time))
+-- save notes a batch of which something changed, here or in the queue, and what it holds more; flush writes those that changed.
+local function save(q, b, more) b.held, q.changed[b.name] = b.held + more, b end
+local function flush(q)
+  for name, b in pairs(q.changed) do
+    look(q, b)
+    local share = b.waits and b.weight or 0
+    q.state.weights, b.share, q.changed[name] = q.state.weights + share - b.share, share, nil
+    if not b.told or b.entry ~= entry(b) then redis.call('ZREM', q.contest, b.entry) end
+    b.entry = entry(b)
+    if b.told then redis.call('ZADD', q.contest, string.format('%.17g', b.held / b.weight), b.entry) end
+    redis.call('HSET', q.batch, name, core.text(b.weight) .. '|' .. core.text(b.time))
+  end
 end
-
 -- move puts a waiter into a class of the queue, or out of it (nil). Unless the class is O its offer ends, and what it is owed until it asks.
 local function move(q, w, class)
-  local b = batch(q, w.batch) -- as it was
+  local b, more = batch(q, w.batch), (class == 'O' and 1 or 0) - (w.class == 'O' and 1 or 0) -- as it was
+  q.offered = offered(q) + more
   if w.offer and class ~= 'O' then
     if w.kept then q.state.kept = q.state.kept - math.max(w.ends - q.now, 0) * SHARE / math.max(q.pool.capacity, 1) end
     w.offer, w.ends, w.told, w.kept = nil, nil, nil, nil
@@ -97,7 +101,7 @@ local function move(q, w, class)
     redis.call('ZADD', q.timer, core.text(at), w.device)
     redis.call('HSET', q.place, w.device, cjson.encode(w))
   end
-  save(q, b)
+  save(q, b, more)
 end
 -- tell returns an offer to the caller, to be sent, and again until it says that it was.
 local function tell(q, w)
@@ -116,29 +120,29 @@ local function lapse(q, missed)
     end
   end
 end
-
 -- repair begins anew where a part was lost, or the clock stepped back; it takes what is held from the holders, where that changed beside
 -- the queue, and forgets batches that ended.
 local function repair(q)
-  local waiters, s = redis.call('HLEN', q.place), q.state
-  if redis.call('ZCARD', q.timer) ~= waiters or redis.call('ZCARD', q.line) - count(q, 'H') ~= waiters
+  local waiters, h, s = redis.call('HLEN', q.place), count(q, 'H'), q.state
+  if redis.call('ZCARD', q.timer) ~= waiters or redis.call('ZCARD', q.line) - h ~= waiters
     or waiters > 0 and s.now == 0 or s.now > q.now + 1000 or count(q, 'T') > 0 and redis.call('ZCARD', q.contest) == 0 then
     redis.call('DEL', q.line, q.place, q.timer, q.batch, q.contest, q.owed)
-    s.weights, s.kept, s.offer = 0, q.now, '0'
+    h, s.weights, s.kept, s.offer = 0, 0, q.now, '0'
   end
-  local stale = count(q, 'H') ~= q.pool.held
+  local stale = h ~= q.pool.held
   if not stale and redis.call('HLEN', q.batch) <= 2 * (q.pool.held + waiters) + MOST then return end
   if stale then redis.call('ZREMRANGEBYLEX', q.line, range('H')) end
   for _, r in ipairs(stale and core.holders(q.pool) or {}) do redis.call('ZADD', q.line, 0, 'H|' .. r.batch .. '|' .. r.lease) end
   for _, name in ipairs(redis.call('HKEYS', q.batch)) do
-    if name ~= 'pool' then save(q, batch(q, name)) end
+    if name ~= 'pool' then save(q, batch(q, name), 0) end
+    flush(q)
     if name ~= 'pool' and waiting(q, name) + held(q, name) == 0 then redis.call('HDEL', q.batch, name) end
   end
 end
 function queue.open(keys, pool)
   local state = redis.call('HGET', keys[8], 'pool') or '{"grants":0,"time":0,"weights":0,"kept":0,"vain":0,"offer":"0","now":0}'
   return { line = keys[5], place = keys[6], timer = keys[7], batch = keys[8], contest = keys[9], owed = keys[10],
-    pool = pool, state = cjson.decode(state), now = core.now(), batches = {}, made = {} }
+    pool = pool, state = cjson.decode(state), now = core.now(), batches = {}, changed = {}, made = {} }
 end
 -- start makes the queue of a known pool true, before a script changes it. pace, in ms: hold, how long a slot is usually held; soonest and
 -- period, the shortest time after which to ask again, and that between two reports, 0 = nobody waits; offer, how long one lasts, 0 = none.
@@ -167,6 +171,7 @@ function queue.best(q, wants)
 end
 -- position is in how many grants it is likely the turn of a task: of its batch as many as the share lacks, then by the weights of all.
 function queue.position(q, device, want)
+  flush(q)
   local b = batch(q, want.batch, want.weight)
   local rank, weights = waiting(q, want.batch, want.order .. '|' .. device) + 1, math.max(q.state.weights - b.share, 0) + b.weight
   local lead = math.max(q.pool.capacity * b.weight / weights - b.held, 0)
@@ -201,7 +206,6 @@ function queue.join(q, device, want, reach, chance)
   if q.pace.period > 0 then move(q, w, reach > 0 and 'T' or 'P') end
   return w.due - q.now, position
 end
-
 -- grant counts a slot that a device was given for a task; it waits no more.
 function queue.grant(q, device, want)
   local w, b = queue.waiter(q, device), batch(q, want.batch, want.weight)
@@ -209,14 +213,10 @@ function queue.grant(q, device, want)
   if w then move(q, w, nil) end
   q.state.time = math.max(b.time, q.state.time)
   b.time, q.state.grants = q.state.time + math.max(math.floor(UNIT / b.weight), 1), q.state.grants + 1
-  redis.call('ZADD', q.line, 0, 'H|' .. b.name .. '|' .. want.lease)
-  save(q, b)
+  save(q, b, redis.call('ZADD', q.line, 0, 'H|' .. b.name .. '|' .. want.lease))
 end
 -- release counts a slot that was taken back.
-function queue.release(q, r)
-  redis.call('ZREM', q.line, 'H|' .. r.batch .. '|' .. r.lease)
-  save(q, batch(q, r.batch))
-end
+function queue.release(q, r) save(q, batch(q, r.batch), -redis.call('ZREM', q.line, 'H|' .. r.batch .. '|' .. r.lease)) end
 -- update applies what became of a waiter, or of that offer to it. sent: it was told. away: it is told of nothing until it asks. left: it waits
 -- no more. closed: nor does anybody of the batch, up to CLOSED of each class.
 function queue.update(q, u)
@@ -231,7 +231,6 @@ function queue.update(q, u)
     move(q, w, 'O')
   end
 end
-
 local function lacks(q, b) return (b.held + 1) * (q.state.weights - b.share + b.weight) < q.pool.capacity * b.weight end -- of its share
 -- keep finds a poller that comes before the next slots are likely to fall free, among the first that are owed or of a batch that lacks some: of
 -- the batch that holds least, and no more than the first of the contest, the one that comes first.
@@ -254,6 +253,7 @@ end
 -- close offers what is free and writes the queue back; it adds its state, and the offers to send, to a reply.
 function queue.close(q, reply)
   for _ = 1, math.min(queue.left(q), MOST) do
+    flush(q)
     local first = q.pace.offer > 0 and redis.call('ZRANGE', q.contest, 0, 0)[1]
     local w = keep(q, first) or first and queue.waiters(q, 1, 'T', string.sub(first, 22))[1]
     if first and not w then redis.call('ZREM', q.contest, first) end -- a part was lost
@@ -262,9 +262,10 @@ function queue.close(q, reply)
     w.offer, w.ends = q.state.offer, w.ends or q.now + math.floor(q.pace.offer / (q.state.vain < VAIN and 1 or HURRY))
     if w.kept then move(q, w, 'O') else tell(q, w) end
   end
+  flush(q)
   q.state.now = q.now
   redis.call('HSET', q.batch, 'pool', cjson.encode(q.state))
-  reply.capacity, reply.held, reply.reserved, reply.ready = q.pool.capacity, q.pool.held, count(q, 'O'), count(q, 'T')
+  reply.capacity, reply.held, reply.reserved, reply.ready = q.pool.capacity, q.pool.held, offered(q), count(q, 'T')
   reply.waiting, reply.offers = redis.call('HLEN', q.place), q.made
   return cjson.encode(reply)
 end
