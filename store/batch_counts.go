@@ -44,7 +44,7 @@ func (s batches) count(ctx context.Context, list []Batch) error {
 		SELECT batch, state, CAST(sum(n) AS bigint) FROM (
 			SELECT batch, state, n FROM batch_counts`+wanted+`
 			UNION ALL SELECT batch, state, n FROM batch_deltas`+wanted+`
-			UNION ALL SELECT batch, 'dispatched', 1 FROM grants`+wanted+`
+			UNION ALL SELECT batch, 'dispatched', 1 FROM grants`+wanted+` AND pool IN (SELECT b.pool FROM {ids} JOIN batches b ON b.id = ids.id)
 			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_rates`+wanted+` AND at > {now} - `+fmt.Sprint(recent)+` * {ms}
 			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_deltas`+wanted+` AND n > 0 AND `+done+`) AS counts
 		GROUP BY batch, state`, ids(slices.Collect(maps.Keys(byID))...))

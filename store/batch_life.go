@@ -161,7 +161,7 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 // stop. Grants are locked in one order, as everywhere.
 func (s batchesIn) askCancelled(ctx context.Context, actor string) error {
 	held, err := collect(ctx, s.session, only[int64], `
-		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+cancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling)
+		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+cancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
 		ORDER BY g.task {lock}`)
 	if err != nil || len(held) == 0 {
 		return err

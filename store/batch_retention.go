@@ -58,7 +58,9 @@ func (s batchesIn) oldBatch(ctx context.Context, from int64, keep time.Duration)
 // one the batch.
 func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, gone bool, err error) {
 	list, err := collect(ctx, s.session, only[int64], `
-		SELECT t.id FROM tasks t WHERE t.batch = $1 AND t.state <> 'pending' ORDER BY t.id LIMIT $2 {lock t}`, batch, limit)
+		SELECT t.id FROM tasks t
+		WHERE t.id IN (SELECT id FROM tasks WHERE batch = $1 AND state <> 'pending' ORDER BY state, id LIMIT $2) AND t.state <> 'pending'
+		ORDER BY t.id {lock t}`, batch, limit)
 	if err != nil {
 		return 0, false, err
 	}

@@ -111,6 +111,7 @@ func postgres() dialect {
 		"{pool of b}", "CROSS JOIN LATERAL (SELECT * FROM pools WHERE name = b.pool OFFSET 0) AS p",
 		"{best (}", "CROSS JOIN LATERAL (",
 		"{) t}", ") AS t",
+		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
 		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.attempts, t.payload",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
 		// Not the end of a snapshot: that is behind the last one that ended, and
@@ -180,6 +181,7 @@ func sqliteDialect() dialect {
 		"{pool of b}", "CROSS JOIN pools p ON p.name = b.pool",
 		"{best (}", "CROSS JOIN tasks t ON t.id IN (",
 		"{) t}", ")",
+		"{task w}", "CROSS JOIN tasks t ON t.id = w.id",
 		"{columns of best}", "t.id",
 		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits
 		"{new xid}", "0",

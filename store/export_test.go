@@ -17,12 +17,12 @@ func (s *Store) Dialect() string { return s.name }
 func (s *Store) Text(query string) string { return s.text(query) }
 
 // TasksQuery is what Tasks asks.
-func (s *Store) TasksQuery(ctx context.Context, f TaskFilter) (text string, args []any, err error) {
-	q := query{text: `SELECT ` + taskColumns + ` FROM ` + taskTables}
-	err = s.matching(ctx, &q, f)
-	text, args = q.end(" ORDER BY t.id", f.Limit)
-	return text, args, err
+func TasksQuery(f TaskFilter) (text string, args []any) {
+	return f.matching(taskColumns, "").end(" ORDER BY w.id", f.Limit)
 }
+
+// LookedAt is how many rows a reading of a list looks at.
+const LookedAt = lookedAt
 
 // StartsText is what Starts asks.
 func StartsText() string { return startsText() }

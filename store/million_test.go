@@ -146,8 +146,7 @@ func (l *ledger) measure(name string, read func()) {
 
 func (l *ledger) showPlan(f store.TaskFilter) {
 	l.Helper()
-	text, args, err := l.TasksQuery(l.Context(), f)
-	l.must(err)
+	text, args := store.TasksQuery(f)
 	l.Logf("%s\n%s", text[strings.LastIndex(text, "WHERE"):], strings.Join(l.plan(text, args...), "\n"))
 }
 

@@ -45,11 +45,11 @@ func (s pools) PoolViews(ctx context.Context, after string, limit, waitingMax in
 // which takes longer than running it.
 func hidden(argument, kind string) string { return `(SELECT CAST(` + argument + ` AS ` + kind + `))` }
 
-// oldestPending is when the batch of the oldest pending task of a pool was
-// created.
+// oldestPending is when the oldest batch of a pool was created that a pending task is
+// in: its tasks are as old.
 func oldestPending(pool string) string {
 	return `
 	SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch
 	WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
-	ORDER BY t.id LIMIT 1`
+	ORDER BY t.batch LIMIT 1`
 }

@@ -18,10 +18,15 @@ type query struct {
 	args  []any
 }
 
+// arg adds an argument, and is what stands for it.
+func (q *query) arg(value any) string {
+	q.args = append(q.args, value)
+	return fmt.Sprintf("$%d", len(q.args))
+}
+
 // where adds a condition; %s in it stands for value.
 func (q *query) where(cond string, value any) {
-	q.args = append(q.args, value)
-	q.conds = append(q.conds, fmt.Sprintf(cond, fmt.Sprintf("$%d", len(q.args))))
+	q.conds = append(q.conds, fmt.Sprintf(cond, q.arg(value)))
 }
 
 // whereSet adds the condition unless value is the zero value.
@@ -32,13 +37,17 @@ func whereSet[T comparable](q *query, cond string, value T) {
 }
 
 func (q *query) end(order string, limit int) (text string, args []any) {
-	text = q.text
-	if len(q.conds) > 0 {
-		text += " WHERE " + strings.Join(q.conds, " AND ")
-	}
 	// A parameter: the text of a statement must not vary with what is asked for.
-	args = append(q.args, clampLimit(limit))
-	return text + order + fmt.Sprintf(" LIMIT $%d", len(args)), args
+	text = q.whole() + order + " LIMIT " + q.arg(clampLimit(limit))
+	return text, q.args
+}
+
+// whole is the query without an order and a limit.
+func (q *query) whole() string {
+	if len(q.conds) == 0 {
+		return q.text
+	}
+	return q.text + " WHERE " + strings.Join(q.conds, " AND ")
 }
 
 func clampLimit(limit int) int {

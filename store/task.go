@@ -26,6 +26,11 @@ const (
 	Expired    TaskState = "expired"
 )
 
+// keptStates are those that tasks have in their table.
+func keptStates() []TaskState {
+	return []TaskState{Pending, Succeeded, Failed, TimedOut, Cancelled, Expired}
+}
+
 // TaskStates are all the states, in the order of a task's life.
 func TaskStates() []TaskState {
 	return []TaskState{Pending, Dispatched, Succeeded, Failed, TimedOut, Cancelled, Expired}

@@ -53,43 +53,67 @@ func (s tasks) CountRetriable(ctx context.Context, f TaskFilter) (int64, error) 
 	return s.countMatching(ctx, f, retriable)
 }
 
-func (s tasks) countMatching(ctx context.Context, f TaskFilter, cond string) (int64, error) {
-	q := query{text: `SELECT count(*) FROM ` + taskTables, conds: []string{cond}}
-	if err := s.matching(ctx, &q, f); err != nil {
-		return 0, err
+func (s tasks) countMatching(ctx context.Context, f TaskFilter, cond string) (n int64, _ error) {
+	for {
+		stretch, err := s.stretch(ctx, f)
+		if err != nil {
+			return 0, err
+		}
+		f.Until = stretch.End
+		q := f.matching("count(*)", cond)
+		found, err := one(ctx, s.planned(), only[int64], q.whole(), q.args...)
+		if err != nil || !stretch.More {
+			return n + found, err
+		}
+		n, f.After, f.Until = n+found, stretch.End, 0
 	}
-	text, args := q.end("", 1)
-	return one(ctx, s.planned(), only[int64], text, args...)
 }
 
-func (s tasks) inChunks(ctx context.Context, f TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (BulkResult, error) {
-	var total BulkResult
-	for taken := 0; taken < limit; {
-		f.Limit = min(bulkChunk, limit-taken)
-		tasks, done, err := s.chunk(ctx, f, cond, change)
+// inChunks goes through all that a filter is held against, stretch by stretch, until
+// limit tasks were taken.
+func (s tasks) inChunks(ctx context.Context, f TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
+	for left := limit; left > 0; {
+		stretch, err := s.stretch(ctx, f)
+		if err != nil {
+			return total, fmt.Errorf("looking for tasks: %w", err)
+		}
+		f.Until = stretch.End
+		taken, err := s.inStretch(ctx, &f, cond, left, change, &total)
 		if err != nil {
 			return total, fmt.Errorf("changing tasks in bulk: %w", err)
 		}
-		total.Tasks += done.Tasks
-		total.Asked += done.Asked
-		if len(tasks) < f.Limit {
+		if left -= taken; left > 0 && !stretch.More {
 			return total, nil
 		}
-		taken += len(tasks)
-		f.After = tasks[len(tasks)-1]
+		f.After, f.Until = stretch.End, 0
 	}
 	total.More = true
 	return total, nil
 }
 
+// inStretch takes up to limit of the tasks of one stretch.
+func (s tasks) inStretch(ctx context.Context, f *TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (taken int, err error) {
+	for taken < limit {
+		f.Limit = min(bulkChunk, limit-taken)
+		tasks, done, err := s.chunk(ctx, *f, cond, change)
+		if err != nil {
+			return taken, err
+		}
+		total.Tasks += done.Tasks
+		total.Asked += done.Asked
+		taken += len(tasks)
+		if len(tasks) < f.Limit {
+			break
+		}
+		f.After = tasks[len(tasks)-1]
+	}
+	return taken, nil
+}
+
 // chunk changes the next tasks in one transaction. change locks them in the order
 // of their ids, as everywhere, so that nobody waits in a circle.
 func (s tasks) chunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
-	q := query{text: `SELECT t.id FROM ` + taskTables, conds: []string{cond}}
-	if err := s.matching(ctx, &q, f); err != nil {
-		return nil, done, err
-	}
-	text, args := q.end(" ORDER BY t.id", f.Limit)
+	text, args := f.matching("t.id", cond).end(" ORDER BY w.id", f.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
 		done = BulkResult{}
 		// Not prepared, for the plan's sake: see planned.

@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -156,41 +155,6 @@ func TestEndedTasksAreTriedAgain(t *testing.T) {
 			l.Errorf("past its not_after: %+v, %v", got, err)
 		}
 	})
-}
-
-// Each filter has an index that serves it: no plan reads all tasks.
-func TestFiltersOfTasksHaveTheirIndexes(t *testing.T) {
-	t.Parallel()
-	l := openPostgres(t)
-	l.pool("p", 1)
-	l.batch(store.Batch{Pool: "p", Kind: "k"}, "few")
-	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 20)`)
-	l.exec(`INSERT INTO tasks (batch, pool, device, state, error)
-		SELECT 2 + i % 20, 'p', 'd' || i % 5000, CASE WHEN i % 5000 = 0 THEN 'failed' ELSE 'succeeded' END, CASE WHEN i % 5000 = 0 THEN 'timeout ' || i ELSE '' END
-		FROM generate_series(1, 20000) AS i`)
-	l.exec(`ANALYZE`)
-	for name, test := range map[string]struct {
-		filter store.TaskFilter
-		index  string
-	}{
-		"device": {store.TaskFilter{Device: "d7"}, "tasks_of_device"},
-		"state":  {store.TaskFilter{State: store.Failed}, "tasks_ended"},
-		"open":   {store.TaskFilter{State: store.Pending}, "tasks_open"},
-		"runs":   {store.TaskFilter{State: store.Dispatched}, "grants"},
-		"batch":  {store.TaskFilter{Batch: 1}, "_batch"},
-		"kind":   {store.TaskFilter{Kind: "k"}, "_batch"},
-		"error":  {store.TaskFilter{Error: "timeout 5000"}, "tasks_of_error"},
-		"prefix": {store.TaskFilter{Error: "timeout*"}, "tasks_of_error"},
-	} {
-		query, args, err := l.TasksQuery(l.Context(), test.filter)
-		l.must(err)
-		plan := l.plan(query, args...)
-		if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on tasks") {
-			l.Errorf("%s: no %s in\n%s", name, test.index, text)
-		} else {
-			l.Log(fmt.Sprint(name, ": ", plan[len(plan)-1]))
-		}
-	}
 }
 
 // plan is how Postgres carries out a query, line by line.

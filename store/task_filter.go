@@ -2,9 +2,8 @@ package store
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"strings"
-	"unicode/utf8"
 )
 
 // TaskFilter selects tasks; a zero field selects all.
@@ -16,41 +15,90 @@ type TaskFilter struct {
 	Kind   string
 	Error  string // the whole text; with * at its end: what it begins with
 	After  int64  // ids above
+	Until  int64  // ids up to; 0 = no bound
 	Limit  int    // default 100, at most 1000
 }
 
-// fewBatches of a kind are named to the database one by one.
-const fewBatches = 100
-
-// matching adds the conditions of the filter. A kind is its batches': the few of
-// a rare one are named, so that the plan is made for how many tasks these have,
-// and not for how many a batch has on average. One that is created meanwhile is
-// not found yet.
-func (s tasks) matching(ctx context.Context, q *query, f TaskFilter) error {
-	f.where(q)
-	if f.Kind == "" || f.Batch != 0 {
-		return nil
-	}
-	batches, err := collect(ctx, s.planned(), only[string], `
-		SELECT CAST(id AS text) FROM batches WHERE kind = $1 ORDER BY id LIMIT $2`, f.Kind, fewBatches+1)
-	if err != nil {
-		return fmt.Errorf("looking for batches of a kind: %w", err)
+// ids are those of the tasks that a filter is held against, in their order, at most so
+// many: of a device, of a batch, those that run or all, by the index of each. The
+// limits keep Postgres from choosing another one, whatever it knows of the tables.
+func (f TaskFilter) ids(q *query, most int) string {
+	limit := q.arg(most)
+	within := func(id string) string {
+		bounds := id + " > " + q.arg(f.After)
+		if f.Until != 0 {
+			bounds += " AND " + id + " <= " + q.arg(f.Until)
+		}
+		return bounds
 	}
 	switch {
-	case len(batches) == 0:
-		q.conds = append(q.conds, "1 = 0")
-	case len(batches) <= fewBatches:
-		q.conds = append(q.conds, "t.batch IN ("+strings.Join(batches, ", ")+")")
+	case f.State == Dispatched:
+		return `SELECT task AS id FROM grants WHERE ` + f.running(q) + within("task") + ` ORDER BY task LIMIT ` + limit
+	case f.Device != "":
+		// The sum keeps it from the primary key, which has the order already.
+		return `SELECT id FROM tasks WHERE ` + f.ofDevice(q) + within("id") + ` ORDER BY id + 0 LIMIT ` + limit
+	case f.Batch != 0:
+		return f.inBatch(q, within("id"), limit)
 	}
-	return nil
+	return `SELECT id FROM tasks WHERE ` + within("id") + ` ORDER BY id LIMIT ` + limit
 }
 
-// errorIndexed is how much of an error its index holds, in characters.
-const errorIndexed = 200
+func (f TaskFilter) running(q *query) (conds string) {
+	if f.Device != "" {
+		conds += "device = " + q.arg(f.Device) + " AND "
+	}
+	if f.Pool != "" {
+		conds += "pool = " + q.arg(f.Pool) + " AND "
+	}
+	if f.Batch != 0 {
+		batch := q.arg(f.Batch)
+		conds += "batch = " + batch + " AND pool = (SELECT pool FROM batches WHERE id = " + batch + ") AND "
+	}
+	return conds
+}
+
+func (f TaskFilter) ofDevice(q *query) string {
+	conds := "device = " + q.arg(f.Device) + " AND "
+	if f.State != "" {
+		conds += "state = " + q.arg(f.State) + " AND "
+	}
+	if f.Batch != 0 {
+		conds += "batch = " + q.arg(f.Batch) + " AND "
+	}
+	return conds
+}
+
+// inBatch merges the states: each stands in the index in the order of the ids.
+func (f TaskFilter) inBatch(q *query, within, limit string) string {
+	states := []TaskState{f.State}
+	if f.State == "" {
+		states = keptStates()
+	}
+	batch := q.arg(f.Batch)
+	parts := make([]string, len(states))
+	for i, state := range states {
+		parts[i] = `SELECT id FROM (SELECT id FROM tasks WHERE batch = ` + batch + ` AND state = '` + string(state) + `' AND ` + within + ` ORDER BY id LIMIT ` + limit + `) AS ` + string(state)
+	}
+	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id LIMIT ` + limit
+}
+
+// served says whether ids gives all that match and nothing else.
+func (f TaskFilter) served() bool {
+	f.After, f.Until, f.Limit = 0, 0, 0
+	switch {
+	case f.State == Dispatched:
+		f.State, f.Device, f.Batch, f.Pool = "", "", 0, ""
+	case f.State == Pending: // those that run are among them
+	case f.Device != "":
+		f.Device, f.State, f.Batch = "", "", 0
+	case f.Batch != 0:
+		f.Batch, f.State = 0, ""
+	}
+	return f == TaskFilter{}
+}
 
 // where adds the conditions on tasks t, their batch b and their grant g.
 func (f TaskFilter) where(q *query) {
-	q.where("t.id > %s", f.After)
 	whereSet(q, "t.device = %s", f.Device)
 	whereSet(q, "t.batch = %s", f.Batch)
 	whereSet(q, "t.pool = %s", f.Pool)
@@ -63,40 +111,57 @@ func (f TaskFilter) where(q *query) {
 	default:
 		whereSet(q, "t.state = %s", f.State)
 	}
-	f.whereError(q)
-}
-
-func (f TaskFilter) whereError(q *query) {
-	const indexed = "substr(t.error, 1, 200) {bytes}" // errorIndexed
-	if f.Error == "" {
-		return
-	}
-	q.conds = append(q.conds, "t.error <> ''")
 	if start, isPrefix := strings.CutSuffix(f.Error, "*"); isPrefix {
-		q.where(indexed+" >= %s", cut(start, errorIndexed))
-		q.where(indexed+" <= %s", cut(start, errorIndexed)+string(utf8.MaxRune))
+		q.where("t.error <> '' AND substr(t.error, 1, length(CAST(%[1]s AS text))) = %[1]s", start)
 		return
 	}
-	q.where(indexed+" = %s", cut(f.Error, errorIndexed))
-	q.where("t.error = %s", f.Error)
+	whereSet(q, "t.error = %s", f.Error)
 }
 
-func cut(text string, runes int) string {
-	for i := range text {
-		if runes == 0 {
-			return text[:i]
-		}
-		runes--
+// matching selects from the tasks that match, and a condition on tasks t, their batch b
+// and their grant g; empty: none.
+func (f TaskFilter) matching(columns, cond string) *query {
+	q := &query{}
+	most := lookedAt
+	if cond == "" && f.served() {
+		most = clampLimit(f.Limit)
 	}
-	return text
+	q.text = `SELECT ` + columns + ` FROM (` + f.ids(q, most) + `) AS w {task w} JOIN batches b ON b.id = t.batch LEFT JOIN grants g ON g.task = t.id`
+	if cond != "" {
+		q.conds = append(q.conds, cond)
+	}
+	f.where(q)
+	return q
 }
 
-// Tasks returns the tasks that match, by id.
+// Tasks returns the tasks that match, by id, among those of the TaskStretch: beyond, it
+// may leave some out.
 func (s tasks) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
-	q := query{text: `SELECT ` + taskColumns + ` FROM ` + taskTables}
-	if err := s.matching(ctx, &q, f); err != nil {
-		return nil, err
-	}
-	text, args := q.end(" ORDER BY t.id", f.Limit)
+	text, args := f.matching(taskColumns, "").end(" ORDER BY w.id", f.Limit)
 	return collect(ctx, s.planned(), taskDest, text, args...)
+}
+
+// TaskStretch is up to where one request holds tasks against a filter that no index
+// serves; what is beyond is for the next one, after its end.
+func (s tasks) TaskStretch(ctx context.Context, f TaskFilter) (Stretch, error) {
+	if f.served() {
+		return Stretch{}, nil
+	}
+	return s.stretch(ctx, f)
+}
+
+// stretch counts ids where that is all that it can go by, and begins with the first one
+// that there is: Postgres may read far more rows than it returns when it is to count them.
+func (s tasks) stretch(ctx context.Context, f TaskFilter) (Stretch, error) {
+	if f.State == Dispatched || f.Device != "" || f.Batch != 0 {
+		q := &query{}
+		return s.stretchOf(ctx, q, f.ids(q, lookedAt), "")
+	}
+	stretch, err := one(ctx, s.planned(), func(to *Stretch) []any { return []any{&to.End, &to.More} }, `
+		SELECT first.id + $2, (SELECT max(id) FROM tasks) > first.id + $2
+		FROM (SELECT id FROM tasks WHERE id > $1 ORDER BY id LIMIT 1) AS first`, f.After, lookedAt-1)
+	if errors.Is(err, ErrNotFound) {
+		return Stretch{}, nil
+	}
+	return stretch, err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 func stamp(t time.Time) operators.Time { return operators.Time{Time: t} }
@@ -91,10 +92,21 @@ func showPage[K, T any](kept []K, more bool, show func(K) T, key func(K) string)
 		p.entries[i] = show(one)
 	}
 	if more && len(kept) > 0 {
-		p.next = base64.RawURLEncoding.EncodeToString([]byte(key(kept[len(kept)-1])))
+		p.next = pageToken(key(kept[len(kept)-1]))
 	}
 	return p
 }
+
+// behind makes a page that is not full go on behind the entries that were held against
+// the filter.
+func (p pageOf[T]) behind(stretch store.Stretch) pageOf[T] {
+	if p.next == "" && stretch.More {
+		p.next = pageToken(number(stretch.End))
+	}
+	return p
+}
+
+func pageToken(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
 // Numbered names a batch, a task or a token.
 type Numbered struct {

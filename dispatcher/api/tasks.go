@@ -12,6 +12,7 @@ import (
 
 type taskStore interface {
 	Tasks(ctx context.Context, filter store.TaskFilter) ([]store.Task, error)
+	TaskStretch(ctx context.Context, filter store.TaskFilter) (store.Stretch, error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
 	CancelTask(ctx context.Context, actor string, id int64) (store.Task, error)
 	RetryTask(ctx context.Context, actor string, id int64) (store.Task, error)
@@ -56,13 +57,18 @@ func (t *tasks) list(ctx context.Context, in *taskQuery) (page pageOf[operators.
 		return page, err
 	}
 	filter.After = after
+	stretch, err := t.ledger.TaskStretch(ctx, filter)
+	if err != nil {
+		return page, err
+	}
+	filter.Until = stretch.End
 	found, more, err := inParts(in.Size, func(last *store.Task, limit int) ([]store.Task, error) {
 		if filter.Limit = limit; last != nil {
 			filter.After = last.ID
 		}
 		return t.ledger.Tasks(ctx, filter)
 	}, func(t store.Task) int { return len(t.Payload) + len(t.Output) + len(t.Error) })
-	return showPage(found, more, showTask, func(t store.Task) string { return number(t.ID) }), err
+	return showPage(found, more, showTask, func(t store.Task) string { return number(t.ID) }).behind(stretch), err
 }
 
 // taskFilter refuses names that nothing can have.

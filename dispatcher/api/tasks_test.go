@@ -121,3 +121,35 @@ func TestTaskIsCancelled(t *testing.T) {
 		b.call("POST", "/v1/tasks/9007199254740991/cancel", adminToken, nil).problem(404, "not_found")
 	})
 }
+
+// A client that follows the tokens finds what is rare behind pages without entries.
+func TestEmptyPagesHaveATokenUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	b := servers(t)
+	b.pool("p", `{"capacity":1}`)
+	b.batch(newFields)
+	for _, query := range []string{
+		`INSERT INTO tasks (batch, pool, device, state) SELECT 1, 'p', 'd-1', 'succeeded' FROM generate_series(3, 120000)`,
+		`UPDATE tasks SET state = 'failed', error = 'rare' WHERE id = 110000`,
+	} {
+		if _, err := b.database().ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token, pages, found := "", 0, []any{}
+	for {
+		pages++
+		page := b.get("/v1/tasks?error=rare&page_token=" + token).must(200).fields()
+		found = append(found, list(page, "tasks")...)
+		var more bool
+		if token, more = page["next_page_token"].(string); !more {
+			break
+		}
+	}
+	if pages != 3 || len(found) != 1 || object(found[0])["id"] != 110000.0 {
+		t.Errorf("%d pages, found %v", pages, found)
+	}
+	if got := b.call("POST", "/v1/tasks/retry?error=rare", adminToken, nil).must(200).fields(); got["tasks"] != 1.0 || got["more"] != false {
+		t.Errorf("tried again: %v", got)
+	}
+}

@@ -226,7 +226,7 @@ func (t *taskPages) show(r *http.Request) (page, error) {
 		concern.pool = task.Pool // the reasons why it waits change with its pool
 	}
 	return page{title: "Task " + id, section: "tasks", template: "task", watch: concern, data: map[string]any{
-		"Task": task, "Why": why, "Path": pathOf(task), "Events": events.Events, "Operator": t.may(r, "operator"), "Admin": t.may(r, "admin"),
+		"Task": task, "Why": why, "Path": pathOf(task), "Events": events.Events, "More": events.NextPageToken != "", "Operator": t.may(r, "operator"), "Admin": t.may(r, "admin"),
 		"Waits": task.Open(), "Retriable": !task.Open() && task.State != operators.Succeeded,
 	}}, nil
 }

@@ -130,21 +130,19 @@ CREATE TABLE tasks (
     output_dropped boolean NOT NULL DEFAULT false,
     error        text NOT NULL DEFAULT ''
 );
--- For reports and passes.
-CREATE INDEX tasks_open_of_device ON tasks (device, (batch * 1), own_priority, retry_at NULLS FIRST, priority DESC, id) WHERE state = 'pending';
-CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
-CREATE INDEX tasks_of_batch ON tasks (batch, state);
-CREATE INDEX tasks_of_pool ON tasks (pool, state, id);
--- Lists of tasks are filtered by these, in the order of the ids. By the primary
--- key a list of those that wait would read all that ended before.
-CREATE INDEX tasks_of_device ON tasks (device, id);
-CREATE INDEX tasks_in_batch ON tasks (batch, id);
-CREATE INDEX tasks_in_pool ON tasks (pool, id);
-CREATE INDEX tasks_ended ON tasks (state, id) WHERE state <> 'pending';
-CREATE INDEX tasks_of_error ON tasks ((substr(error, 1, 200) COLLATE "C"), id) WHERE error <> '';
-CREATE INDEX tasks_open ON tasks (id) WHERE state = 'pending';
--- The devices that may be offered a slot next: the waiting tasks of a batch, in its order.
+-- Each index costs every task that is queued: there is one for each question that is
+-- asked all the time, and lists are filtered along them or, a bounded stretch at a time,
+-- along the primary key.
+-- The best open tasks of a device in each of its batches; all tasks of a device. batch * 1: no
+-- other index can stand in for this one, whatever the planner knows of the table (Views).
+CREATE INDEX tasks_of_device ON tasks (device, state, (batch * 1), own_priority, retry_at NULLS FIRST, priority DESC, id);
+-- The tasks of a batch in a state, in the order of their ids; whether one of it is open.
+CREATE INDEX tasks_of_batch ON tasks (batch, state, id);
+-- The devices that may be offered a slot next: the waiting tasks of a batch, in its
+-- order. The batches of a pool that something waits in, the oldest first.
 CREATE INDEX tasks_in_line ON tasks (pool, batch, priority DESC, id) WHERE state = 'pending';
+-- How many devices wait in a pool, from one to the next.
+CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
 
 -- Every change of the state of tasks is counted: no code path can forget it.
 -- +goose StatementBegin
@@ -190,7 +188,6 @@ CREATE TABLE grants (
     UNIQUE (device)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 CREATE INDEX grants_lease_until ON grants (lease_until);
-CREATE INDEX grants_of_batch ON grants (batch);
 
 -- Grants that ended.
 CREATE TABLE attempts (

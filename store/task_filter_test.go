@@ -1,0 +1,145 @@
+package store_test
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// manyTasks are 200,000 that ended in 20 batches of pools and devices, with a rare
+// failure every 50,000, and a batch of one task that waits.
+func manyTasks(t *testing.T) *ledger {
+	t.Helper()
+	l := openPostgres(t)
+	l.exec(`SET LOCAL statement_timeout = 0`)
+	l.exec(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 1, 1000, now(), now() FROM generate_series(0, 4) n`)
+	l.exec(`INSERT INTO batches (pool, kind, created_at) SELECT 'p' || n % 5, 'k' || n, now() FROM generate_series(0, 19) n`)
+	l.exec(`INSERT INTO tasks (batch, pool, device, state, error)
+		SELECT 1 + i % 20, 'p' || i % 5, 'd' || i % 5000, CASE WHEN i % 50000 = 0 THEN 'failed' ELSE 'succeeded' END, CASE WHEN i % 50000 = 0 THEN 'timeout ' || i ELSE '' END
+		FROM generate_series(1, 200000) AS i`)
+	l.exec(`INSERT INTO batches (pool, kind, created_at) VALUES ('p1', 'rare', now())`)
+	l.exec(`INSERT INTO tasks (batch, pool, device) VALUES (21, 'p1', 'd7')`)
+	return l
+}
+
+// most is the largest number of rows that a part of a plan read.
+func most(plan []string) (rows int) {
+	for _, line := range plan {
+		found := regexp.MustCompile(`actual time=\S+ rows=([0-9]+)\S* loops=([0-9]+)`).FindStringSubmatch(line)
+		if found == nil {
+			continue
+		}
+		each, _ := strconv.Atoi(found[1])
+		times, _ := strconv.Atoi(found[2])
+		rows = max(rows, each*times)
+		if removed := regexp.MustCompile(`Rows Removed by Filter: ([0-9]+)`).FindStringSubmatch(line); removed != nil {
+			n, _ := strconv.Atoi(removed[1])
+			rows = max(rows, n)
+		}
+	}
+	return rows
+}
+
+// No list reads more tasks than one reading may look at: by its index, or by a stretch
+// of the primary key; whatever Postgres knows of the tables.
+func TestFiltersOfTasksAreServedOrBounded(t *testing.T) {
+	t.Parallel()
+	l := manyTasks(t)
+	for _, statistics := range []string{`SELECT 1`, `ANALYZE`, `DELETE FROM tasks WHERE id <= 100000`} {
+		l.exec(statistics)
+		l.everyFilterIsBounded(statistics)
+	}
+}
+
+func (l *ledger) everyFilterIsBounded(statistics string) {
+	l.Helper()
+	for name, test := range map[string]struct {
+		filter store.TaskFilter
+		index  string
+		rows   int
+	}{
+		"device":        {store.TaskFilter{Device: "d7"}, "tasks_of_device", 100},
+		"device, error": {store.TaskFilter{Device: "d7", Error: "x"}, "tasks_of_device", 100},
+		"batch":         {store.TaskFilter{Batch: 3}, "tasks_of_batch", 700},
+		"batch, state":  {store.TaskFilter{Batch: 3, State: store.Failed}, "tasks_of_batch", 100},
+		"batch, error":  {store.TaskFilter{Batch: 3, Error: "x"}, "tasks_of_batch", 10_000},
+		"runs":          {store.TaskFilter{State: store.Dispatched, Batch: 3}, "grants", 100},
+		"all":           {store.TaskFilter{}, "tasks_pkey", 100},
+		"state":         {store.TaskFilter{State: store.Expired}, "tasks_pkey", store.LookedAt},
+		"open":          {store.TaskFilter{State: store.Pending}, "tasks_pkey", store.LookedAt},
+		"pool":          {store.TaskFilter{Pool: "p1", State: store.Failed}, "tasks_pkey", store.LookedAt},
+		"kind":          {store.TaskFilter{Kind: "rare"}, "tasks_pkey", store.LookedAt},
+		"prefix":        {store.TaskFilter{Error: "connect*"}, "tasks_pkey", store.LookedAt},
+	} {
+		stretch, err := l.TaskStretch(l.Context(), test.filter)
+		l.must(err)
+		test.filter.Until = stretch.End
+		query, args := store.TasksQuery(test.filter)
+		plan := l.plan(query, args...)
+		if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on tasks") || most(plan) > test.rows {
+			l.Errorf("after %s: %s: %d rows, want %d by %s:\n%s", statistics, name, most(plan), test.rows, test.index, text)
+		}
+	}
+}
+
+// pages follows a filter to its end, as a client of a list does.
+func (l *ledger) pages(f store.TaskFilter) (found []int64, pages int) {
+	l.Helper()
+	for {
+		pages++
+		stretch, err := l.TaskStretch(l.Context(), f)
+		l.must(err)
+		f.Until = stretch.End
+		page := l.taskIDs(f)
+		found = append(found, page...)
+		switch {
+		case len(page) == f.Limit:
+			f.After, f.Until = page[len(page)-1], 0
+		case !stretch.More:
+			return found, pages
+		default:
+			f.After, f.Until = stretch.End, 0
+		}
+	}
+}
+
+func TestPagesFindEachMatchOnce(t *testing.T) {
+	t.Parallel()
+	l := manyTasks(t)
+	rare := []int64{50_000, 100_000, 150_000, 200_000}
+	for name, test := range map[string]struct {
+		filter store.TaskFilter
+		want   []int64
+		pages  int
+	}{
+		"error":         {store.TaskFilter{Error: "timeout*"}, rare, 5},
+		"whole error":   {store.TaskFilter{Error: "timeout 150000"}, rare[2:3], 5},
+		"state":         {store.TaskFilter{State: store.Failed, Pool: "p0"}, rare, 5},
+		"kind":          {store.TaskFilter{Kind: "rare"}, []int64{200_001}, 5},
+		"open, one":     {store.TaskFilter{State: store.Pending, Pool: "p1"}, []int64{200_001}, 5},
+		"batch":         {store.TaskFilter{Batch: 1, State: store.Failed}, rare, 3},
+		"batch, error":  {store.TaskFilter{Batch: 1, Error: "timeout*"}, rare, 3},
+		"batch of one":  {store.TaskFilter{Batch: 21}, []int64{200_001}, 1},
+		"device, state": {store.TaskFilter{Device: "d0", State: store.Failed}, rare, 3},
+		"device, open":  {store.TaskFilter{Device: "d7", State: store.Pending}, []int64{200_001}, 1},
+		"nothing":       {store.TaskFilter{Batch: 22}, nil, 1},
+	} {
+		test.filter.Limit = 2
+		if got, pages := l.pages(test.filter); !slices.Equal(got, test.want) || pages > test.pages {
+			t.Errorf("%s: %v in %d pages, want %v in %d", name, got, pages, test.want, test.pages)
+		}
+	}
+	n, err := l.CountRetriable(l.Context(), store.TaskFilter{Error: "timeout*"})
+	l.must(err)
+	done, err := l.RetryTasks(l.Context(), "op", store.TaskFilter{Error: "timeout*"}, 3)
+	l.must(err)
+	again, err := l.RetryTasks(l.Context(), "op", store.TaskFilter{Error: "timeout*"}, 3)
+	l.must(err)
+	if n != 4 || done != (store.BulkResult{Tasks: 3, More: true}) || again != (store.BulkResult{Tasks: 1}) {
+		t.Errorf("%d of all stretches, tried again %+v and %+v", n, done, again)
+	}
+}
