@@ -46,8 +46,9 @@ import (
 //	{given}      the grants, as UPDATE has just given them their tokens
 //	{ids}, {claims}, ... the rows of the JSON array $1, see inputs
 type dialect struct {
+	*wording
+
 	name       string
-	words      *strings.Replacer
 	refused    []refusal          // settings that must not be so
 	lockShared string             // takes the locks of the pools of {claims}, and names them; empty: not needed
 	tryShared  string             // takes those that nobody else has
@@ -143,7 +144,7 @@ func postgres() dialect {
 	const foldLock = "(20062, 0)"
 	return dialect{
 		name:       migrations.Postgres,
-		words:      strings.NewReplacer(words...),
+		wording:    newWording(words),
 		refused:    refusals(),
 		lockShared: `SELECT pool FROM ` + poolsOfClaims + ` WHERE pg_advisory_xact_lock_shared` + poolLock + `pool)) IS NOT NULL`,
 		tryShared:  `SELECT pool FROM ` + poolsOfClaims + ` WHERE pg_try_advisory_xact_lock_shared` + poolLock + `pool))`,
@@ -201,8 +202,8 @@ func sqliteDialect() dialect {
 		words = append(words, "{"+name+"}", "(SELECT "+members(columns)+" FROM json_each($1)) AS "+name)
 	}
 	return dialect{
-		name:  migrations.SQLite,
-		words: strings.NewReplacer(words...),
+		name:    migrations.SQLite,
+		wording: newWording(words),
 		leaps: leaps(`UPDATE grant_token SET value = value + $1 RETURNING value`,
 			`UPDATE sqlite_sequence SET seq = seq + $1 WHERE name = '%[1]s' RETURNING seq`),
 		addTasks: `INSERT INTO tasks (batch, pool, device, priority, own_priority, payload) VALUES ($1, $2, $3, $4, $5, $6)`,
@@ -234,8 +235,6 @@ func members(columns string) string {
 	}
 	return strings.Join(list, ", ")
 }
-
-func (d dialect) text(query string) string { return d.words.Replace(query) }
 
 // retryable: the server undid the transaction for the sake of another one.
 func retryable(err error) bool {

@@ -1,0 +1,46 @@
+package store
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+)
+
+// TestATextIsPutIntoWordsOnce, whatever asks for it at the same time.
+func TestATextIsPutIntoWordsOnce(t *testing.T) {
+	t.Parallel()
+	d := sqliteDialect()
+	var asking sync.WaitGroup
+	for range 4 {
+		asking.Go(func() {
+			for i := range 100 {
+				query := fmt.Sprintf("SELECT {now}, %d", i%10)
+				if got, want := d.text(query), fmt.Sprintf("SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER), %d", i%10); got != want {
+					t.Errorf("%q, want %q", got, want)
+				}
+			}
+		})
+	}
+	asking.Wait()
+	if n := len(d.texts); n != 10 {
+		t.Errorf("%d texts are kept, want 10", n)
+	}
+}
+
+// BenchmarkText is the text of a reading of devices, which a report asks for.
+func BenchmarkText(b *testing.B) {
+	d := postgres()
+	query := viewsText()
+	b.Run("known", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			d.text(query)
+		}
+	})
+	b.Run("each time", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			d.words.Replace(query)
+		}
+	})
+}
