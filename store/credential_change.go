@@ -17,7 +17,8 @@ type TokenChanges struct {
 }
 
 // ChangedTokens returns the tokens that were changed or deleted since the reading that
-// ended with Next: all that it could not see. Some come more than once.
+// ended with Next: all that it could not see. Some come again, while a transaction is open
+// that began before them.
 func (s credentials) ChangedTokens(ctx context.Context, from int64) (TokenChanges, error) {
 	var changes TokenChanges
 	hashes, err := collect(ctx, s.read(), func(hash *[]byte) []any {
