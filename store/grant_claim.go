@@ -118,7 +118,8 @@ func (s grantsIn) lockPools(ctx context.Context, all []claimRow, wait bool, outc
 // so that claims that contend wait for one another and never in a circle.
 //
 // IS NOT DISTINCT FROM is an equality that no index serves: with a plain one
-// Postgres was seen to read all open tasks of the pool to find the claimed one.
+// Postgres was seen to read all open tasks of the pool to find the claimed one. The state
+// is hidden for the same reason.
 func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (tasks []int64, err error) {
 	tasks, err = collect(ctx, s.session, only[int64], `
 		WITH clock AS (SELECT {now} AS now)
@@ -133,7 +134,7 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (t
 			JOIN pools p ON p.name = claims.pool
 			LEFT JOIN devices d ON d.id = t.device
 			CROSS JOIN clock
-		WHERE t.state = 'pending' AND `+granting+` AND `+eligible()+` AND `+fits+`
+		WHERE t.state = `+hiddenPending+` AND `+granting+` AND `+eligible()+` AND `+fits+`
 			AND t.device IS NOT DISTINCT FROM claims.device AND t.pool IS NOT DISTINCT FROM claims.pool
 		ORDER BY t.pool, claims.slot, t.id
 		{skip t}

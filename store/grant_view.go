@@ -147,6 +147,9 @@ func distinct(texts []string) (unique []string, at []int) {
 // one of them wait may let another one start.
 const shownTasks = `(o.rank = 1 OR o.rank <= 8 AND o.limited)`
 
+// hiddenPending is a state that the planner does not know.
+const hiddenPending = `(SELECT 'pending')`
+
 // viewsText asks for the views of {names}.
 func viewsText() string { return viewsOfTasks(bestTasks("{columns of best}"), shownTasks) }
 
@@ -166,7 +169,7 @@ func bestTasks(columns string) string {
 		for _, tried := range []string{"IS NULL", "IS NOT NULL"} {
 			groups = append(groups, `SELECT * FROM (
 				SELECT `+columns+` FROM tasks t
-				WHERE t.device = w.name AND t.batch * 1 = w.batch AND t.state = 'pending' AND t.own_priority IS `+own+` AND t.retry_at `+tried+`
+				WHERE t.device = w.name AND t.batch * 1 = w.batch AND t.state = `+hiddenPending+` AND t.own_priority IS `+own+` AND t.retry_at `+tried+`
 				ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id LIMIT 9) AS few`)
 		}
 	}
@@ -176,12 +179,13 @@ func bestTasks(columns string) string {
 // viewsOfTasks leaps from batch to batch in the index of the open tasks of each device,
 // and looks at the best ones of each. The one that the device holds is left out at the
 // end: hence one more than is shown of each group. Each look-up is a query by itself, so
-// that there is one plan, whatever the statistics say or do not say yet. The index has
-// batch * 1: that no other index has, so none looks as good to a planner without statistics.
+// that there is one plan, whatever the statistics say or do not say yet: Postgres plans
+// these texts once, when all tables are empty. The index has batch * 1, which no other one
+// has, and the state is hidden, so that the indexes of pending tasks alone cannot serve.
 func viewsOfTasks(best, shown string) string {
 	const (
 		limited = `(p.limits IS NOT NULL OR b.limits IS NOT NULL OR w.limits IS NOT NULL)`
-		next    = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = 'pending'`
+		next    = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = ` + hiddenPending
 	)
 	return `
 		WITH RECURSIVE clock AS (SELECT clock.now, ` + standstill + ` AS standstill FROM (SELECT {now} AS now) AS clock),

@@ -1,0 +1,144 @@
+package store_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestReportsHaveOnePlan: what a report asks is looked up by the first column of an index
+// in each table that grows, whatever statistics there are when it is planned: none, those
+// of empty tables, those before a bulk load, or those before a mass delete.
+func TestReportsHaveOnePlan(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 100)
+	l.must(l.Warm(t.Context()))
+	conn, err := l.DB().Conn(t.Context())
+	l.must(err)
+	defer conn.Close()
+	p := planned{ledger: l, conn: conn}
+	p.exec(`SET plan_cache_mode = force_generic_plan`)
+	p.prepare("empty")
+	p.check("empty", "empty")
+	for _, state := range []struct{ name, change string }{
+		{"loaded", loaded},
+		{"analyzed", `ANALYZE`},
+		{"emptied", `DELETE FROM tasks WHERE id > 10; DELETE FROM devices WHERE id > 'd1'`},
+		{"analyzed empty", `VACUUM ANALYZE tasks, devices, batches`},
+	} {
+		p.simply(state.change)
+		p.prepare(state.name)
+		p.check(state.name, "empty") // as it was planned at the start
+		p.check(state.name, state.name)
+	}
+}
+
+const loaded = `
+	INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 300);
+	INSERT INTO devices (id, created_at) SELECT 'd' || i, now() FROM generate_series(1, 5000) AS i;
+	INSERT INTO tasks (batch, pool, device) SELECT 1 + i % 300, 'p', 'd' || i % 5000 FROM generate_series(1, 20000) AS i`
+
+// planned are the statements of reports, as one connection has them prepared.
+type planned struct {
+	*ledger
+	conn *sql.Conn
+	args map[string]string // by the name of a statement
+}
+
+func (p *planned) exec(text string) {
+	p.Helper()
+	_, err := p.conn.ExecContext(p.Context(), text)
+	p.must(err)
+}
+
+// simply runs several statements, each in a transaction of its own.
+func (p *planned) simply(text string) {
+	for one := range strings.SplitSeq(text, ";") {
+		p.exec(one)
+	}
+}
+
+// prepare prepares anew what Warm had prepared.
+func (p *planned) prepare(state string) {
+	p.Helper()
+	rows, err := p.conn.QueryContext(p.Context(), `
+		SELECT statement, cardinality(parameter_types) FROM pg_prepared_statements
+		WHERE from_sql IS FALSE AND statement !~ '^(BEGIN|COMMIT|ROLLBACK|SET|SELECT pg_|SELECT statement)' ORDER BY statement`)
+	p.must(err)
+	texts, args := []string{}, map[string]string{}
+	for rows.Next() {
+		var text string
+		var n int
+		p.must(rows.Scan(&text, &n))
+		args[fmt.Sprintf("%q", fmt.Sprint(state, " ", len(texts)))] = strings.Trim(strings.Repeat("NULL,", n), ",")
+		texts = append(texts, text)
+	}
+	p.must(rows.Err())
+	if len(texts) < 5 {
+		p.Fatalf("%d statements are prepared", len(texts))
+	}
+	if p.args == nil {
+		p.args = map[string]string{}
+	}
+	for i, text := range texts {
+		name := fmt.Sprintf("%q", fmt.Sprint(state, " ", i))
+		p.exec(`PREPARE ` + name + ` AS ` + text)
+		p.args[name] = args[name]
+	}
+}
+
+// node is one of a plan.
+type node struct {
+	Scan  string `json:"Node Type"`
+	Table string `json:"Relation Name"`
+	Index string `json:"Index Name"`
+	Cond  string `json:"Index Cond"`
+	Plans []node `json:"Plans"`
+}
+
+// check looks at the plans of what was prepared in one state, in another.
+func (p *planned) check(state, prepared string) {
+	p.Helper()
+	for name, args := range p.args {
+		if !strings.HasPrefix(name, `"`+prepared+" ") {
+			continue
+		}
+		call := name
+		if args != "" {
+			call += "(" + args + ")"
+		}
+		var text string
+		p.must(p.conn.QueryRowContext(p.Context(), `EXPLAIN (FORMAT JSON) EXECUTE `+call).Scan(&text))
+		var plans []struct{ Plan node }
+		p.must(json.Unmarshal([]byte(text), &plans))
+		p.looked(p.Context(), fmt.Sprintf("%s, planned %s", state, name), plans[0].Plan)
+	}
+}
+
+// firsts are the first columns of the indexes that a report may go by.
+func firsts() map[string]string {
+	return map[string]string{
+		"tasks_pkey": "id", "tasks_of_device": "device", "batches_pkey": "id", "devices_pkey": "id", "attempts_pkey": "token", "tokens_of_device": "device", "deleted_devices_pkey": "id",
+	}
+}
+
+func (p *planned) looked(ctx context.Context, where string, n node) {
+	p.Helper()
+	// Grants are no more than the slots, and are seldom many beside what is asked for.
+	grows := map[string]bool{"tasks": true, "batches": true, "devices": true, "attempts": true, "tokens": true, "events": true}
+	switch {
+	case strings.HasSuffix(n.Scan, "Scan") && n.Index != "" && (grows[n.Table] || n.Table == ""): // a bitmap names no table
+		if first := firsts()[n.Index]; first == "" || !strings.Contains(n.Cond, "("+first+" = ") {
+			p.Errorf("%s: %s by %s: %s", where, n.Scan, n.Index, n.Cond)
+		}
+	case n.Scan == "Seq Scan" && grows[n.Table]:
+		p.Errorf("%s: all of %s", where, n.Table)
+	}
+	for _, below := range n.Plans {
+		p.looked(ctx, where, below)
+	}
+}
