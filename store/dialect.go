@@ -113,6 +113,7 @@ func postgres() dialect {
 		"{best (}", "CROSS JOIN LATERAL (",
 		"{) t}", ") AS t",
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
+		"{event w}", "CROSS JOIN LATERAL (SELECT * FROM events WHERE id = w.id OFFSET 0) AS e",
 		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.attempts, t.payload",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
 		// Not the end of a snapshot: that is behind the last one that ended, and
@@ -183,6 +184,7 @@ func sqliteDialect() dialect {
 		"{best (}", "CROSS JOIN tasks t ON t.id IN (",
 		"{) t}", ")",
 		"{task w}", "CROSS JOIN tasks t ON t.id = w.id",
+		"{event w}", "CROSS JOIN events e ON e.id = w.id",
 		"{columns of best}", "t.id",
 		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits
 		"{new xid}", "0",

@@ -5,49 +5,6 @@ import "context"
 // events are the activity and audit log.
 type events struct{ *connection }
 
-// EventFilter selects events; a zero field selects all.
-type EventFilter struct {
-	After  int64 // ids above, ascending, unless Newest
-	Before int64 // ids below; 0 = no bound
-	Newest bool  // descending ids
-	Kind   string
-	Actor  string
-	Pool   string
-	Batch  int64
-	Task   int64
-	Device string
-	Limit  int // default 100, at most 1000
-}
-
-// where adds the conditions. Those of the partial indexes are said once more:
-// SQLite does not conclude them.
-func (f EventFilter) where(q *query) {
-	q.where("id > %s", f.After)
-	whereSet(q, "id < %s", f.Before)
-	whereSet(q, "kind = %s", f.Kind)
-	whereSet(q, "actor = %s", f.Actor)
-	whereSet(q, "pool <> '' AND pool = %s", f.Pool)
-	whereSet(q, "batch <> 0 AND batch = %s", f.Batch)
-	whereSet(q, "task <> 0 AND task = %s", f.Task)
-	whereSet(q, "device <> '' AND device = %s", f.Device)
-}
-
-// Events returns the events that match, in the order of their ids. Ids are
-// given before commit: one that was committed late may appear below a higher
-// one that was read before. MarkEvents tells when that is over.
-func (s events) Events(ctx context.Context, f EventFilter) ([]Event, error) {
-	q := query{text: `SELECT id, at, kind, actor, pool, batch, task, device, token, detail FROM events`}
-	f.where(&q)
-	order := " ORDER BY id"
-	if f.Newest {
-		order += " DESC"
-	}
-	text, args := q.end(order, f.Limit)
-	return collect(ctx, s.planned(), func(e *Event) []any {
-		return []any{&e.ID, instant{&e.At}, &e.Kind, &e.Actor, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
-	}, text, args...)
-}
-
 // record writes an event into the transaction that it tells of.
 func (s session) record(ctx context.Context, e Event) error {
 	_, err := s.exec(ctx, `

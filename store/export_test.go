@@ -43,3 +43,10 @@ func AnswerLimit(setting string) time.Duration { return answerLimit(setting) }
 func Dial(ctx context.Context, limit time.Duration, address string) (net.Conn, error) {
 	return (&dialer{limit: limit}).DialContext(ctx, "tcp", address)
 }
+
+// EventsQuery is what Events asks.
+func (s *Store) EventsQuery(ctx context.Context, f EventFilter) (text string, args []any, err error) {
+	by, err := s.seek(ctx, f)
+	text, args = by.matching()
+	return text, args, err
+}

@@ -101,9 +101,11 @@ func (s pools) resizes(ctx context.Context, from int64) ([]Resize, error) {
 		return []any{&r.Pool, millis{&r.Ago}, &r.kind, &r.detail, opt(&r.before)}
 	}, `
 		WITH clock AS (SELECT {now} AS now)
-		-- Not by the index of the pool, where each of its tasks stands.
+		-- Each of the tasks of the pool stands between its changes: those of long ago are not looked for.
 		SELECT e.pool, {age}, e.kind, e.detail, (
-			SELECT b.detail FROM events b WHERE b.`+changes+` AND b.pool || '' = e.pool AND b.id < e.id ORDER BY b.id DESC LIMIT 1)
+			SELECT b.detail FROM (
+				SELECT id, kind, detail FROM events WHERE pool <> '' AND pool = e.pool AND id < e.id ORDER BY id DESC LIMIT 10000) AS b
+			WHERE b.`+changes+` ORDER BY b.id DESC LIMIT 1)
 		FROM events e, clock WHERE id > $1 AND `+changes+` ORDER BY id DESC LIMIT 1000`, from)
 	if err != nil {
 		return nil, fmt.Errorf("reading how pools were changed: %w", err)

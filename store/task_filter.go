@@ -23,24 +23,29 @@ type TaskFilter struct {
 // many: of a device, of a batch, those that run or all, by the index of each. The
 // limits keep Postgres from choosing another one, whatever it knows of the tables.
 func (f TaskFilter) ids(q *query, most int) string {
-	limit := q.arg(most)
-	within := func(id string) string {
-		bounds := id + " > " + q.arg(f.After)
-		if f.Until != 0 {
-			bounds += " AND " + id + " <= " + q.arg(f.Until)
-		}
-		return bounds
+	s := span{after: q.arg(f.After), before: "9223372036854775807", limit: q.arg(most)}
+	if f.Until != 0 {
+		s.before = q.arg(f.Until + 1)
 	}
+	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
 	switch {
 	case f.State == Dispatched:
-		return `SELECT task AS id FROM grants WHERE ` + f.running(q) + within("task") + ` ORDER BY task LIMIT ` + limit
+		return `SELECT task AS id FROM grants WHERE ` + f.running(q) + within("task") + ` ORDER BY task LIMIT ` + s.limit
 	case f.Device != "":
 		// The sum keeps it from the primary key, which has the order already.
-		return `SELECT id FROM tasks WHERE ` + f.ofDevice(q) + within("id") + ` ORDER BY id + 0 LIMIT ` + limit
+		return `SELECT id FROM tasks WHERE ` + f.ofDevice(q) + f.waiting() + within("id") + ` ORDER BY id + 0 LIMIT ` + s.limit
 	case f.Batch != 0:
-		return f.inBatch(q, within("id"), limit)
+		return f.inBatch(q, s)
 	}
-	return `SELECT id FROM tasks WHERE ` + within("id") + ` ORDER BY id LIMIT ` + limit
+	return `SELECT id FROM tasks WHERE ` + s.of("", "")
+}
+
+// waiting leaves out those that run.
+func (f TaskFilter) waiting() string {
+	if f.State != Pending {
+		return ""
+	}
+	return `NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) AND `
 }
 
 func (f TaskFilter) running(q *query) (conds string) {
@@ -69,7 +74,7 @@ func (f TaskFilter) ofDevice(q *query) string {
 }
 
 // inBatch merges the states: each stands in the index in the order of the ids.
-func (f TaskFilter) inBatch(q *query, within, limit string) string {
+func (f TaskFilter) inBatch(q *query, s span) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
 		states = keptStates()
@@ -77,9 +82,10 @@ func (f TaskFilter) inBatch(q *query, within, limit string) string {
 	batch := q.arg(f.Batch)
 	parts := make([]string, len(states))
 	for i, state := range states {
-		parts[i] = `SELECT id FROM (SELECT id FROM tasks WHERE batch = ` + batch + ` AND state = '` + string(state) + `' AND ` + within + ` ORDER BY id LIMIT ` + limit + `) AS ` + string(state)
+		name := string(state)
+		parts[i] = `SELECT id FROM (SELECT id FROM tasks WHERE ` + f.waiting() + s.of("batch, state", batch+`, '`+name+`'`) + `) AS ` + name
 	}
-	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id LIMIT ` + limit
+	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id LIMIT ` + s.limit
 }
 
 // served says whether ids gives all that match and nothing else.
@@ -88,7 +94,6 @@ func (f TaskFilter) served() bool {
 	switch {
 	case f.State == Dispatched:
 		f.State, f.Device, f.Batch, f.Pool = "", "", 0, ""
-	case f.State == Pending: // those that run are among them
 	case f.Device != "":
 		f.Device, f.State, f.Batch = "", "", 0
 	case f.Batch != 0:

@@ -15,7 +15,6 @@ import (
 func manyTasks(t *testing.T) *ledger {
 	t.Helper()
 	l := openPostgres(t)
-	l.exec(`SET LOCAL statement_timeout = 0`)
 	l.exec(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 1, 1000, now(), now() FROM generate_series(0, 4) n`)
 	l.exec(`INSERT INTO batches (pool, kind, created_at) SELECT 'p' || n % 5, 'k' || n, now() FROM generate_series(0, 19) n`)
 	l.exec(`INSERT INTO tasks (batch, pool, device, state, error)

@@ -18,7 +18,7 @@ type TaskView struct {
 	Held        int        // grants of the pool, those lapsed and not yet reaped included
 	Last        *Attempt   // the newest that ended; nil: none
 	Late        *time.Time // when the newest result came that could no longer be used; nil: none
-	CancelledBy string     // who asked for the task's end, where the log still says so
+	CancelledBy string     // who asked for the task's end, where the newest of the log about its device says so
 	CancelNote  string     // and what the log says beside; empty: nothing
 }
 
@@ -77,9 +77,10 @@ func (s tasksIn) history(ctx context.Context, v *TaskView) error {
 	}
 	// The end of a grant that was asked for has a token, and names its device.
 	err = s.rowOf(ctx, `
-		SELECT actor, detail FROM events
+		SELECT actor, detail FROM (
+			SELECT id, actor, detail, kind, task, token FROM events WHERE device <> '' AND device = $2 ORDER BY id DESC LIMIT $3) AS newest
 		WHERE task = $1 AND (kind IN ('task.cancel_asked', 'slot.release_asked', 'slot.released') OR kind = 'task.cancelled' AND token = 0)
-		ORDER BY id DESC LIMIT 1`, []any{v.Task.ID}, &v.CancelledBy, &v.CancelNote)
+		ORDER BY id DESC LIMIT 1`, []any{v.Task.ID, v.Task.Device, lookedAt}, &v.CancelledBy, &v.CancelNote)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("who cancelled it: %w", err)
 	}

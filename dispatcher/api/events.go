@@ -10,6 +10,7 @@ import (
 
 type eventStore interface {
 	Events(ctx context.Context, filter store.EventFilter) ([]store.Event, error)
+	EventStretch(ctx context.Context, filter store.EventFilter) (store.Stretch, error)
 	MarkEvents(ctx context.Context, sent int64) (store.EventMark, error)
 	EventsSettled(ctx context.Context, mark store.EventMark) (bool, error)
 }
@@ -49,8 +50,13 @@ func (e *events) list(ctx context.Context, in *eventQuery) (page pageOf[operator
 	} else {
 		filter.After = from
 	}
+	stretch, err := e.ledger.EventStretch(ctx, filter)
+	if err != nil {
+		return page, err
+	}
+	filter.Within(stretch)
 	found, err := e.ledger.Events(ctx, filter)
-	return showPage(found, in.full(len(found)), showEvent, func(e store.Event) string { return number(e.ID) }), err
+	return showPage(found, in.full(len(found)), showEvent, func(e store.Event) string { return number(e.ID) }).behind(stretch), err
 }
 
 // eventFilter refuses names that nothing can have.

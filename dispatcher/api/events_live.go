@@ -112,6 +112,11 @@ func (f *feed) advance(ctx context.Context) (sent bool, err error) {
 func (f *feed) page(ctx context.Context) error {
 	filter := f.filter
 	filter.After, filter.Before, filter.Limit = f.last, f.mark.Last+1, exportPage
+	stretch, err := f.ledger.EventStretch(ctx, filter)
+	if err != nil {
+		return err
+	}
+	filter.Within(stretch)
 	events, err := f.ledger.Events(ctx, filter)
 	if err != nil {
 		return err
@@ -126,7 +131,7 @@ func (f *feed) page(ctx context.Context) error {
 		f.last = e.ID
 	}
 	if len(events) < exportPage {
-		f.last = f.mark.Last
+		f.last = filter.Before - 1
 	}
 	return f.write(text.Bytes())
 }

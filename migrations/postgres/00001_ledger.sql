@@ -339,13 +339,12 @@ CREATE TABLE events (
     token  bigint NOT NULL DEFAULT 0,
     detail text NOT NULL DEFAULT ''
 );
--- It is read by each of these, in the order of the ids.
-CREATE INDEX events_of_kind ON events (kind, id);
-CREATE INDEX events_of_actor ON events (actor, id);
-CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
-CREATE INDEX events_of_batch ON events (batch, id) WHERE batch <> 0;
-CREATE INDEX events_of_task ON events (task, id) WHERE task <> 0;
+-- It is read in the order of the ids. What happened to a device; in a pool; and what
+-- others did than the devices, which is little. Events of a task stand with its device,
+-- those of a batch with its pool, and the others are looked through along the primary key.
 CREATE INDEX events_of_device ON events (device, id) WHERE device <> '';
+CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
+CREATE INDEX events_of_actor ON events (actor, id) WHERE actor <> device;
 
 -- A writer that gives an event its id has a transaction id by then, and thus is seen
 -- by whoever asks which transactions are under way: the id may wait for no

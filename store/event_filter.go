@@ -1,0 +1,156 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+)
+
+// EventFilter selects events; a zero field selects all.
+type EventFilter struct {
+	After  int64 // ids above, ascending, unless Newest
+	Before int64 // ids below; 0 = no bound
+	Newest bool  // descending ids
+	Kind   string
+	Actor  string
+	Pool   string
+	Batch  int64
+	Task   int64 // as its device has them, while the task is there
+	Device string
+	Limit  int // default 100, at most 1000
+}
+
+// Within bounds the filter by a stretch of it.
+func (f *EventFilter) Within(stretch Stretch) {
+	switch {
+	case stretch.End == 0:
+	case f.Newest:
+		f.After = max(f.After, stretch.End-1)
+	case f.Before == 0 || f.Before > stretch.End:
+		f.Before = stretch.End + 1
+	}
+}
+
+// direction is the order of the ids.
+func (f EventFilter) direction() string {
+	if f.Newest {
+		return "DESC"
+	}
+	return ""
+}
+
+func (f EventFilter) where(q *query) {
+	whereSet(q, "e.kind = %s", f.Kind)
+	whereSet(q, "e.actor = %s", f.Actor)
+	whereSet(q, "e.pool = %s", f.Pool)
+	whereSet(q, "e.batch = %s", f.Batch)
+	whereSet(q, "e.task = %s", f.Task)
+	whereSet(q, "e.device = %s", f.Device)
+}
+
+// sought is a filter, and by which index its events are looked for: that of the first
+// field that is not empty; all are: by the primary key.
+type sought struct {
+	EventFilter
+	device, pool, actor string
+}
+
+// seek finds out the device of a task and the pool of a batch, which name them in all of
+// their events. Those that are gone tell nothing.
+func (s events) seek(ctx context.Context, f EventFilter) (by sought, err error) {
+	by = sought{EventFilter: f, device: f.Device, pool: f.Pool, actor: f.Actor}
+	for _, owner := range []struct {
+		of  int64
+		to  *string
+		ask string
+	}{
+		{f.Task, &by.device, `SELECT device FROM tasks WHERE id = $1`},
+		{f.Batch, &by.pool, `SELECT pool FROM batches WHERE id = $1`},
+	} {
+		if owner.of == 0 || *owner.to != "" {
+			continue
+		}
+		if *owner.to, err = one(ctx, s.read(), only[string], owner.ask, owner.of); err != nil && !errors.Is(err, ErrNotFound) {
+			return by, err
+		}
+	}
+	return by, nil
+}
+
+// served says whether ids gives all that match and nothing else.
+func (f sought) served() bool {
+	return f.Kind == "" && f.Actor == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
+}
+
+// ids are those of the events that the filter is held against, in its order, at most so
+// many. The conditions of the partial indexes are said once more: SQLite does not
+// conclude them.
+func (f sought) ids(q *query, most int) string {
+	s := span{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.direction(), limit: q.arg(most)}
+	switch {
+	case f.device != "":
+		return `SELECT id FROM events WHERE device <> '' AND ` + s.of("device", q.arg(f.device))
+	case f.pool != "":
+		return `SELECT id FROM events WHERE pool <> '' AND ` + s.of("pool", q.arg(f.pool))
+	case f.actor != "":
+		// A device is the actor of its own events, and those are not kept twice.
+		name := q.arg(f.actor)
+		return `SELECT id FROM (
+			SELECT id FROM (SELECT id FROM events WHERE actor <> device AND ` + s.of("actor", name) + `) AS others
+			UNION ALL SELECT id FROM (SELECT id FROM events WHERE device <> '' AND ` + s.of("device", name) + `) AS own) AS found
+			WHERE ` + s.of("", "")
+	}
+	return `SELECT id FROM events WHERE ` + s.of("", "")
+}
+
+func (f sought) matching() (text string, args []any) {
+	q := &query{}
+	most := lookedAt
+	if f.served() {
+		most = clampLimit(f.Limit)
+	}
+	q.text = `SELECT e.id, e.at, e.kind, e.actor, e.pool, e.batch, e.task, e.device, e.token, e.detail FROM (` + f.ids(q, most) + `) AS w {event w}`
+	f.where(q)
+	return q.end(" ORDER BY w.id "+f.direction(), f.Limit)
+}
+
+// EventStretch is up to where one request holds events against a filter that no index
+// serves; what is beyond is for the next one.
+func (s events) EventStretch(ctx context.Context, f EventFilter) (Stretch, error) {
+	by, err := s.seek(ctx, f)
+	if err != nil || by.served() {
+		return Stretch{}, err
+	}
+	if by.device != "" || by.pool != "" || by.actor != "" {
+		q := &query{}
+		return s.stretchOf(ctx, q, by.ids(q, lookedAt), f.direction())
+	}
+	q := &query{}
+	first := `(` + by.ids(q, 1) + `) AS first`
+	far := q.arg(lookedAt - 1)
+	end := `SELECT first.id + ` + far + `, (SELECT max(id) FROM events) > first.id + ` + far
+	if f.Newest {
+		end = `SELECT CASE WHEN first.id > ` + far + ` THEN first.id - ` + far + ` ELSE 1 END, (SELECT min(id) FROM events) < first.id - ` + far
+	}
+	stretch, err := one(ctx, s.planned(), func(to *Stretch) []any { return []any{&to.End, &to.More} }, end+` FROM `+first, q.args...)
+	if errors.Is(err, ErrNotFound) {
+		return Stretch{}, nil
+	}
+	return stretch, err
+}
+
+// Events returns the events that match, in the order of their ids, among those of the
+// EventStretch: beyond, it may leave some out. Ids are given before commit: one that was
+// committed late may appear below a higher one that was read before. MarkEvents tells
+// when that is over.
+func (s events) Events(ctx context.Context, f EventFilter) ([]Event, error) {
+	by, err := s.seek(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	text, args := by.matching()
+	return collect(ctx, s.planned(), func(e *Event) []any {
+		return []any{&e.ID, instant{&e.At}, &e.Kind, &e.Actor, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
+	}, text, args...)
+}

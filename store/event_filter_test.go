@@ -1,0 +1,119 @@
+package store_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// manyEvents are 200,000 of devices in four pools, one in 40,000 of an operator and one
+// in 100,000 of a kind that is rare; the device d7 has a task in the last batch.
+func manyEvents(t *testing.T) *ledger {
+	t.Helper()
+	l := openPostgres(t)
+	l.exec(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 1, 1000, now(), now() FROM generate_series(0, 3) n`)
+	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p' || n % 4, now() FROM generate_series(0, 19) n`)
+	l.exec(`INSERT INTO tasks (batch, pool, device) VALUES (8, 'p3', 'd7')`)
+	l.exec(`INSERT INTO events (at, kind, actor, pool, batch, task, device)
+		SELECT now(), CASE WHEN i % 100000 = 0 THEN 'rare' ELSE 'task.granted' END, CASE WHEN i % 40000 = 0 THEN 'ann' ELSE 'd' || i % 1000 END,
+			'p' || i % 4, 1 + i % 20, CASE WHEN i % 100000 = 7 THEN 1 ELSE 1000 + i END, 'd' || i % 1000
+		FROM generate_series(1, 200000) AS i`)
+	return l
+}
+
+// No list reads more events than one reading may look at, whatever Postgres knows of them.
+func TestFiltersOfEventsAreServedOrBounded(t *testing.T) {
+	t.Parallel()
+	l := manyEvents(t)
+	for _, statistics := range []string{`SELECT 1`, `ANALYZE`} {
+		l.exec(statistics)
+		for name, test := range map[string]struct {
+			filter store.EventFilter
+			index  string
+			rows   int
+		}{
+			"all":          {store.EventFilter{}, "events_pkey", 100},
+			"device":       {store.EventFilter{Device: "d7"}, "events_of_device", 200},
+			"pool":         {store.EventFilter{Pool: "p1"}, "events_of_pool", 100},
+			"operator":     {store.EventFilter{Actor: "ann"}, "events_of_actor", 200},
+			"device actor": {store.EventFilter{Actor: "d7"}, "events_of_device", 200},
+			"task":         {store.EventFilter{Task: 1}, "events_of_device", 200},
+			"task, gone":   {store.EventFilter{Task: 2}, "events_pkey", store.LookedAt},
+			"batch":        {store.EventFilter{Batch: 8}, "events_of_pool", store.LookedAt},
+			"kind":         {store.EventFilter{Kind: "rare"}, "events_pkey", store.LookedAt},
+		} {
+			for _, test.filter.Newest = range []bool{false, true} {
+				filter := test.filter
+				stretch, err := l.EventStretch(l.Context(), filter)
+				l.must(err)
+				filter.Within(stretch)
+				query, args, err := l.EventsQuery(l.Context(), filter)
+				l.must(err)
+				plan := l.plan(query, args...)
+				if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on events") || most(plan) > test.rows {
+					t.Errorf("after %s: %s: %d rows, want %d by %s:\n%s", statistics, name, most(plan), test.rows, test.index, text)
+				}
+			}
+		}
+	}
+}
+
+// eventPages follows a filter to its end, as a client of a list does.
+func (l *ledger) eventPages(f store.EventFilter) (found []int64, pages int) {
+	l.Helper()
+	asked := f
+	for {
+		pages++
+		stretch, err := l.EventStretch(l.Context(), asked)
+		l.must(err)
+		f := asked
+		f.Within(stretch)
+		page, err := l.Events(l.Context(), f)
+		l.must(err)
+		for _, e := range page {
+			found = append(found, e.ID)
+		}
+		end := stretch.End
+		switch {
+		case len(page) == f.Limit:
+			end = page[len(page)-1].ID
+		case !stretch.More:
+			return found, pages
+		}
+		if f.Newest {
+			asked.Before = end
+		} else {
+			asked.After = end
+		}
+	}
+}
+
+func TestPagesOfEventsFindEachMatchOnce(t *testing.T) {
+	t.Parallel()
+	l := manyEvents(t)
+	for name, test := range map[string]struct {
+		filter store.EventFilter
+		want   []int64
+		pages  int
+	}{
+		"kind":        {store.EventFilter{Kind: "rare"}, []int64{100_000, 200_000}, 5},
+		"operator":    {store.EventFilter{Actor: "ann"}, []int64{40_000, 80_000, 120_000, 160_000, 200_000}, 3},
+		"task":        {store.EventFilter{Task: 1}, []int64{7, 100_007}, 2},
+		"task, gone":  {store.EventFilter{Task: 1008}, []int64{8}, 5},
+		"batch, kind": {store.EventFilter{Batch: 1, Kind: "rare"}, []int64{100_000, 200_000}, 3},
+		"pool, kind":  {store.EventFilter{Pool: "p1", Kind: "rare"}, nil, 2},
+		"between":     {store.EventFilter{Kind: "rare", After: 100_000, Before: 200_000}, nil, 4},
+	} {
+		test.filter.Limit = 2
+		if got, pages := l.eventPages(test.filter); !slices.Equal(got, test.want) || pages > test.pages {
+			t.Errorf("%s: %v in %d pages, want %v in %d", name, got, pages, test.want, test.pages)
+		}
+		test.filter.Newest = true
+		slices.Reverse(test.want)
+		if got, pages := l.eventPages(test.filter); !slices.Equal(got, test.want) || pages > test.pages {
+			t.Errorf("%s, newest first: %v in %d pages, want %v in %d", name, got, pages, test.want, test.pages)
+		}
+	}
+}
