@@ -1,0 +1,40 @@
+package web_test
+
+import (
+	"database/sql"
+	"html"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A page on which nothing matches so far leads on to where something does.
+func TestListsGoOnWhereNothingMatchesSoFar(t *testing.T) {
+	t.Parallel()
+	b, dsn := servers(t)
+	b.pool("p", 1, "d-1")
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	for _, query := range []string{
+		`INSERT INTO tasks (batch, pool, device, state, error) SELECT 1, 'p', 'd-1', 'failed', CASE n WHEN 60000 THEN 'rare' ELSE '' END FROM generate_series(2, 60000) n`,
+		`INSERT INTO events (at, kind, device) SELECT now(), CASE n WHEN 1 THEN 'rare' ELSE 'usual' END, 'd-1' FROM generate_series(1, 60000) n`,
+	} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]string{"/tasks?error=rare": `/tasks/60000"`, "/activity?kind=rare": `id="event-`} {
+		_, first, _ := b.get(path)
+		next := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(first)
+		if next == nil || !strings.Contains(first, "None match so far") || strings.Contains(first, want) {
+			t.Errorf("%s: the first page does not lead on: %v", path, next)
+			continue
+		}
+		if _, second, _ := b.get(html.UnescapeString(next[1])); !strings.Contains(second, want) {
+			t.Errorf("%s: nothing on the page behind it, %s", path, next[1])
+		}
+	}
+}
