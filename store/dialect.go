@@ -32,7 +32,8 @@ import (
 //	{skip t, g}  FOR UPDATE OF t, g SKIP LOCKED
 //	{best (} {) t}  joins the rows t that a query in between finds for each row before it
 //	{columns of best}  what that query is to select
-//	{batch of w}, {pool of b}  joins the batch b of each row w before it, and the pool p of that
+//	{batch of w}, {pool of b}, ...  looks up the batch b, the pool p or the device d that a row before it
+//	             names; there may be no such device, and no batch of a grant g that is none
 //	{last event} the highest id of an event that was given
 //	{new xid}    a transaction id above all that were given
 //	{oldest xid} the lowest transaction id still under way
@@ -109,7 +110,11 @@ func postgres() dialect {
 		"{skip t, g}", "FOR UPDATE OF t, g SKIP LOCKED",
 		// OFFSET 0 keeps the planner from joining them in another way.
 		"{batch of w}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = w.batch OFFSET 0) AS b",
+		"{batch of t}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = t.batch OFFSET 0) AS b",
 		"{pool of b}", "CROSS JOIN LATERAL (SELECT * FROM pools WHERE name = b.pool OFFSET 0) AS p",
+		"{device of w}", "LEFT JOIN LATERAL (SELECT * FROM devices WHERE id = w.name OFFSET 0) AS d ON TRUE",
+		"{device of t}", "LEFT JOIN LATERAL (SELECT * FROM devices WHERE id = t.device OFFSET 0) AS d ON TRUE",
+		"{batch of g}", "LEFT JOIN LATERAL (SELECT * FROM batches WHERE id = g.batch OFFSET 0) AS b ON TRUE",
 		"{best (}", "CROSS JOIN LATERAL (",
 		"{) t}", ") AS t",
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
@@ -180,7 +185,11 @@ func sqliteDialect() dialect {
 		"{skip t}", "",
 		"{skip t, g}", "",
 		"{batch of w}", "CROSS JOIN batches b ON b.id = w.batch",
+		"{batch of t}", "JOIN batches b ON b.id = t.batch",
 		"{pool of b}", "CROSS JOIN pools p ON p.name = b.pool",
+		"{device of w}", "LEFT JOIN devices d ON d.id = w.name",
+		"{device of t}", "LEFT JOIN devices d ON d.id = t.device",
+		"{batch of g}", "LEFT JOIN batches b ON b.id = g.batch",
 		"{best (}", "CROSS JOIN tasks t ON t.id IN (",
 		"{) t}", ")",
 		"{task w}", "CROSS JOIN tasks t ON t.id = w.id",

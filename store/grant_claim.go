@@ -130,9 +130,9 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (t
 			CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END
 		FROM {claims}
 			JOIN tasks t ON t.id = claims.task
-			JOIN batches b ON b.id = t.batch
+			{batch of t}
 			JOIN pools p ON p.name = claims.pool
-			LEFT JOIN devices d ON d.id = t.device
+			{device of t}
 			CROSS JOIN clock
 		WHERE t.state = `+hiddenPending+` AND `+granting+` AND `+eligible()+` AND `+fits+`
 			AND t.device IS NOT DISTINCT FROM claims.device AND t.pool IS NOT DISTINCT FROM claims.pool
@@ -188,7 +188,7 @@ func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]numbered, er
 			SELECT g.granted_at, 'task.granted', g.device, g.pool, g.batch, g.task, g.device, g.token, 'slot=' || g.slot FROM {given} g`
 		read = ` SELECT claims.n, ` + grantColumns + ` FROM {claims}
 				JOIN {given} g ON g.task = claims.task AND g.lease = claims.lease
-				JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch
+				JOIN tasks t ON t.id = g.task {batch of t}
 			ORDER BY claims.n`
 	)
 	dest := func(r *numbered) []any { return append([]any{&r.n}, grantDest(&r.Grant)...) }

@@ -61,8 +61,8 @@ func (s grantsIn) registered(ctx context.Context, devices []string) ([]View, err
 	rows, err := collect(ctx, s.session, func(r *reading) []any {
 		return append([]any{&r.n, instant{&r.Now}, &r.Deleted}, deviceDest(&r.device)...)
 	}, `
-		SELECT names.n, {now}, `+gone("names")+`, `+deviceColumns+`
-		FROM {names} LEFT JOIN devices d ON d.id = names.name`, names(unique))
+		SELECT w.n, {now}, `+gone("w")+`, `+deviceColumns+`
+		FROM (SELECT * FROM {names}) AS w {device of w}`, names(unique))
 	if err != nil {
 		return nil, err
 	}
@@ -218,10 +218,10 @@ func viewsOfTasks(best, shown string) string {
 			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.not_before, o.retry_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused,
 			o.finish_inside, o.opens_at, o.closes_at, o.pool_opens_at, o.pool_closes_at, o.pool_limits, o.limits, o.profile_limits, o.kind, o.payload
 		FROM wanted w CROSS JOIN clock
-			LEFT JOIN devices d ON d.id = w.name
+			{device of w}
 			LEFT JOIN grants g ON g.task = w.held
 			LEFT JOIN tasks t ON t.id = g.task
-			LEFT JOIN batches b ON b.id = g.batch
+			{batch of g}
 			LEFT JOIN ranked o ON o.n = w.n AND ` + shown + `
 		ORDER BY w.n, o.batch, o.rank`
 }

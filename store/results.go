@@ -78,7 +78,7 @@ func (s grantsIn) endReported(ctx context.Context, firsts []reportedRow, results
 	endings, err := collect(ctx, s.session, endingDest, `
 		SELECT reported.n, `+subjectColumns+`, `+heldColumns+`
 		FROM {reported} JOIN grants g ON g.task = reported.task AND g.token = reported.token AND g.device = reported.device
-			JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = t.batch
+			JOIN tasks t ON t.id = g.task {batch of t}
 		ORDER BY t.id {skip t, g}`, input(firsts))
 	if err != nil || len(endings) == 0 {
 		return nil, err
