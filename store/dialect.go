@@ -108,13 +108,6 @@ func postgres() dialect {
 		"{share}", "FOR SHARE",
 		"{skip t}", "FOR UPDATE OF t SKIP LOCKED",
 		"{skip t, g}", "FOR UPDATE OF t, g SKIP LOCKED",
-		// OFFSET 0 keeps the planner from joining them in another way.
-		"{batch of w}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = w.batch OFFSET 0) AS b",
-		"{batch of t}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = t.batch OFFSET 0) AS b",
-		"{pool of b}", "CROSS JOIN LATERAL (SELECT * FROM pools WHERE name = b.pool OFFSET 0) AS p",
-		"{device of w}", "LEFT JOIN LATERAL (SELECT * FROM devices WHERE id = w.name OFFSET 0) AS d ON TRUE",
-		"{device of t}", "LEFT JOIN LATERAL (SELECT * FROM devices WHERE id = t.device OFFSET 0) AS d ON TRUE",
-		"{batch of g}", "LEFT JOIN LATERAL (SELECT * FROM batches WHERE id = g.batch OFFSET 0) AS b ON TRUE",
 		"{best (}", "CROSS JOIN LATERAL (",
 		"{) t}", ") AS t",
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
@@ -136,6 +129,7 @@ func postgres() dialect {
 		"{token}", "nextval('grant_token')",
 		"{last token}", "(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM grant_token)",
 	}
+	words = append(words, lookUps()...)
 	// The limits change nothing but the plan: without them Postgres expects a
 	// hundred rows of any array, and reads whole tables to join them. With each
 	// limit that it does not know it expects a tenth: here, one row.
@@ -166,6 +160,19 @@ func postgres() dialect {
 		flush:    true,
 		snapshot: sql.LevelRepeatableRead,
 		tryFold:  `SELECT pg_try_advisory_xact_lock` + foldLock,
+	}
+}
+
+// lookUps are joins that the planner makes one row after the other: OFFSET 0 keeps it from
+// making them in another way.
+func lookUps() []string {
+	return []string{
+		"{batch of w}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = w.batch OFFSET 0) AS b",
+		"{batch of t}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = t.batch OFFSET 0) AS b",
+		"{pool of b}", "CROSS JOIN LATERAL (SELECT * FROM pools WHERE name = b.pool OFFSET 0) AS p",
+		"{device of w}", "LEFT JOIN LATERAL (SELECT * FROM devices WHERE id = w.name OFFSET 0) AS d ON TRUE",
+		"{device of t}", "LEFT JOIN LATERAL (SELECT * FROM devices WHERE id = t.device OFFSET 0) AS d ON TRUE",
+		"{batch of g}", "LEFT JOIN LATERAL (SELECT * FROM batches WHERE id = g.batch OFFSET 0) AS b ON TRUE",
 	}
 }
 

@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -69,6 +68,7 @@ func (p *planned) prepare(state string) {
 		SELECT statement, cardinality(parameter_types) FROM pg_prepared_statements
 		WHERE from_sql IS FALSE AND statement !~ '^(BEGIN|COMMIT|ROLLBACK|SET|SELECT pg_|SELECT statement)' ORDER BY statement`)
 	p.must(err)
+	defer rows.Close()
 	texts, args := []string{}, map[string]string{}
 	for rows.Next() {
 		var text string
@@ -115,7 +115,7 @@ func (p *planned) check(state, prepared string) {
 		p.must(p.conn.QueryRowContext(p.Context(), `EXPLAIN (FORMAT JSON) EXECUTE `+call).Scan(&text))
 		var plans []struct{ Plan node }
 		p.must(json.Unmarshal([]byte(text), &plans))
-		p.looked(p.Context(), fmt.Sprintf("%s, planned %s", state, name), plans[0].Plan)
+		p.looked(fmt.Sprintf("%s, planned %s", state, name), plans[0].Plan)
 	}
 }
 
@@ -126,7 +126,7 @@ func firsts() map[string]string {
 	}
 }
 
-func (p *planned) looked(ctx context.Context, where string, n node) {
+func (p *planned) looked(where string, n node) {
 	p.Helper()
 	// Grants are no more than the slots, and are seldom many beside what is asked for.
 	grows := map[string]bool{"tasks": true, "batches": true, "devices": true, "attempts": true, "tokens": true, "events": true}
@@ -139,6 +139,6 @@ func (p *planned) looked(ctx context.Context, where string, n node) {
 		p.Errorf("%s: all of %s", where, n.Table)
 	}
 	for _, below := range n.Plans {
-		p.looked(ctx, where, below)
+		p.looked(where, below)
 	}
 }
