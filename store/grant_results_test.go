@@ -1,0 +1,66 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// TestResultsGoInOneTransaction: of grants in force; a task that somebody else has locked
+// holds up its own result alone.
+func TestResultsGoInOneTransaction(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 3)
+	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "c")
+	var results []store.Result
+	for i, device := range []string{"a", "b", "c"} {
+		g := l.grant(ids[i], device, "p", i)
+		results = append(results, store.Result{Device: device, Task: g.Task, Token: g.Token, Cause: store.BySuccess})
+	}
+	tx, err := l.DB().BeginTx(l.Context(), nil)
+	l.must(err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(l.Context(), `SELECT 1 FROM tasks WHERE id = $1 FOR UPDATE`, ids[1])
+	l.must(err)
+	done := make(chan []store.ResultOutcome)
+	go func() { done <- l.RecordResults(l.Context(), results, settle) }()
+	var together int
+	for together == 0 {
+		l.must(l.DB().QueryRowContext(l.Context(), `SELECT count(*) FROM tasks WHERE state = 'succeeded'`).Scan(&together))
+	}
+	var transactions int
+	l.must(l.DB().QueryRowContext(l.Context(), `SELECT count(DISTINCT xmin::text) FROM attempts`).Scan(&transactions))
+	if together != 2 || transactions != 1 {
+		t.Errorf("%d recorded in %d transactions, while the third is locked", together, transactions)
+	}
+	l.must(tx.Rollback())
+	for i, outcome := range <-done {
+		if outcome.Err != nil || outcome.Kind != store.ResultRecorded {
+			t.Errorf("%d: %+v", i, outcome)
+		}
+	}
+}
+
+// TestALockedPoolHoldsUpNoOther: claims over several pools leave out one that is being
+// resized, and say so.
+func TestALockedPoolHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("free", 1)
+	l.pool("locked", 1)
+	_, a := l.batch(store.Batch{Pool: "free"}, "a")
+	_, b := l.batch(store.Batch{Pool: "locked"}, "b")
+	tx, err := l.DB().BeginTx(l.Context(), nil)
+	l.must(err)
+	_, err = tx.ExecContext(l.Context(), `SELECT pg_advisory_xact_lock(20060, hashtext('locked'))`)
+	l.must(err)
+	claims := []store.Claim{l.to(b[0], "b", "locked", 0), l.to(a[0], "a", "free", 0)}
+	outcomes, err := l.Claim(l.Context(), claims, false)
+	l.must(err)
+	if outcomes[0].Status != store.ClaimLocked || outcomes[1].Status != store.ClaimGranted {
+		t.Errorf("%v, %v", outcomes[0].Status, outcomes[1].Status)
+	}
+	l.must(tx.Rollback())
+	l.wantStatuses(l.claim(claims[0]), store.ClaimGranted)
+}
