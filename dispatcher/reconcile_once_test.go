@@ -74,9 +74,8 @@ func TestAnUnknownPoolIsRestoredOnceForAllReports(t *testing.T) {
 func readsOfALostPool(t *testing.T, fleet int) int64 {
 	t.Helper()
 	b, spies := spied(t)
-	var asked, reads atomic.Int64
+	var reads atomic.Int64
 	hold := make(chan struct{}) // until the others had time to come
-	spies.after("Acquire", func() { asked.Add(1) })
 	spies.before("Pool", func() {
 		reads.Add(1)
 		<-hold
@@ -92,7 +91,7 @@ func readsOfALostPool(t *testing.T, fleet int) int64 {
 		reports.Go(func() { b.granted(name) })
 	}
 	// All were told that the pool is unknown, but for the answer's way.
-	b.eventually("a reading of the pool", func() bool { return asked.Load() >= int64(fleet) && reads.Load() > 0 })
+	b.eventually("a reading of the pool", func() bool { return spies.asked.Load() >= int64(fleet) && reads.Load() > 0 })
 	close(hold)
 	reports.Wait()
 	b.expectHeld(fleet)

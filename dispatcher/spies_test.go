@@ -20,6 +20,7 @@ type spies struct {
 	dispatcher.Store
 	dispatcher.Semaphore
 	longest atomic.Int64 // of the last pace
+	asked   atomic.Int64 // requests for slots that were answered
 
 	mu       sync.Mutex
 	hooks    map[string]func() error // by when and what, as in "before Claim"
@@ -153,6 +154,7 @@ func (s *spies) RecordResults(ctx context.Context, results []store.Result, settl
 
 func (s *spies) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) (got []slots.Acquisition, offers []slots.Offer, err error) {
 	s.longest.Store(int64(pace.Period))
+	defer func() { s.asked.Add(int64(len(r))) }()
 	err = s.pass("Acquire", func() error {
 		got, offers, err = s.Semaphore.Acquire(ctx, pool, pace, r)
 		return err
