@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -100,17 +101,19 @@ func TestEndInOrder(t *testing.T) {
 	eventuallyOnline(t, ending)
 	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 	other.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":3}`)
-	other.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["runs","by-http","by-mqtt"]}`)
+	other.operate(t, http.MethodPut, "/v1/pools/q", `{"capacity":1}`)
+	other.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["runs","by-mqtt"]}`)
+	other.operate(t, http.MethodPost, "/v1/batches", `{"pool":"q","kind":"k","devices":["by-http"]}`)
 	runs := ending.report(t, "runs", `{"id":"1"}`)
 	if runs.Task == nil {
 		t.Fatalf("%+v, want a grant", runs)
 	}
 	meter := newMeter(t, &DevServer{MQTTURL: broker.URL}, "by-mqtt")
 
-	claims := holdClaims(t, dsn, "p")
+	claims := holdClaims(t, dsn, "p", "q")
 	replies := make(chan devices.Reply, 2)
 	go func() { replies <- meter.report(t, `{"id":"m"}`) }()
-	eventually(t, "a claim in flight", func() bool { return claims.waiting(t) == 1 }) // two at once may go together
+	eventually(t, "a claim in flight", func() bool { return claims.waiting(t) == 1 })
 	go func() {
 		_, body := ending.call(t, http.MethodPost, "/v1/devices/by-http/report", fleetToken, `{"id":"h"}`)
 		replies <- decodeReply(t, body)
@@ -133,7 +136,7 @@ func TestEndInOrder(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("end: %v", err)
 	}
-	slots := other.operate(t, http.MethodGet, "/v1/pools/p/slots", "")
+	slots := slices.Concat(other.operate(t, http.MethodGet, "/v1/pools/p/slots", ""), other.operate(t, http.MethodGet, "/v1/pools/q/slots", ""))
 	for _, token := range tokens { // all are held still, and what was granted was delivered
 		if !bytes.Contains(slots, fmt.Appendf(nil, `"token":%d,`, token)) {
 			t.Errorf("%s: token %d is missing", slots, token)
@@ -162,10 +165,10 @@ func tokensOf(t *testing.T, replies <-chan devices.Reply, n int) (tokens []int64
 	return tokens
 }
 
-// heldClaims is a session that holds a pool's lock alone, as a resize does.
+// heldClaims is a session that holds the locks of pools alone, as a resize does.
 type heldClaims struct{ conn *sql.Conn }
 
-func holdClaims(t *testing.T, dsn, pool string) *heldClaims {
+func holdClaims(t *testing.T, dsn string, pools ...string) *heldClaims {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {
@@ -176,8 +179,10 @@ func holdClaims(t *testing.T, dsn, pool string) *heldClaims {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.ExecContext(t.Context(), `SELECT pg_advisory_lock(20060, hashtext($1))`, pool); err != nil {
-		t.Fatal(err)
+	for _, pool := range pools {
+		if _, err := conn.ExecContext(t.Context(), `SELECT pg_advisory_lock(20060, hashtext($1))`, pool); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return &heldClaims{conn}
 }
