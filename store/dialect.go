@@ -93,8 +93,9 @@ func inputs() map[string]string {
 	}
 }
 
-func postgres() dialect {
-	words := []string{
+// postgresWords are the words in braces but for inputs and lookUps.
+func postgresWords() []string {
+	return []string{
 		"{now}", "clock_timestamp()",
 		"{ms}", "interval '1 millisecond'",
 		"{epoch}", "timestamptz 'epoch'",
@@ -110,8 +111,6 @@ func postgres() dialect {
 		"{skip t, g}", "FOR UPDATE OF t, g SKIP LOCKED",
 		"{best (}", "CROSS JOIN LATERAL (",
 		"{) t}", ") AS t",
-		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
-		"{event w}", "CROSS JOIN LATERAL (SELECT * FROM events WHERE id = w.id OFFSET 0) AS e",
 		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.attempts, t.payload",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
 		// Not the end of a snapshot: that is behind the last one that ended, and
@@ -129,7 +128,10 @@ func postgres() dialect {
 		"{token}", "nextval('grant_token')",
 		"{last token}", "(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM grant_token)",
 	}
-	words = append(words, lookUps()...)
+}
+
+func postgres() dialect {
+	words := append(postgresWords(), lookUps()...)
 	// The limits change nothing but the plan: without them Postgres expects a
 	// hundred rows of any array, and reads whole tables to join them. With each
 	// limit that it does not know it expects a tenth: here, one row.
@@ -167,6 +169,8 @@ func postgres() dialect {
 // making them in another way.
 func lookUps() []string {
 	return []string{
+		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
+		"{event w}", "CROSS JOIN LATERAL (SELECT * FROM events WHERE id = w.id OFFSET 0) AS e",
 		"{batch of w}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = w.batch OFFSET 0) AS b",
 		"{batch of t}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = t.batch OFFSET 0) AS b",
 		"{pool of b}", "CROSS JOIN LATERAL (SELECT * FROM pools WHERE name = b.pool OFFSET 0) AS p",
