@@ -30,7 +30,7 @@ type site struct {
 	dsn      string
 	postgres *testservers.PostgresServer
 	redis    *testservers.RedisServer
-	servers  []*testservers.Process // replicas, or what stands in their place
+	servers  []*testservers.Process // replicas, or the program that is measured instead
 	addrs    []string               // of them
 }
 

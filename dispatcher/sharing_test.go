@@ -157,7 +157,7 @@ func TestSharing(t *testing.T) {
 }
 
 // expectFirst waits for the first grant of these devices. They ask, are told to
-// come in a second, and find a place kept for them. Meanwhile the others
+// come in a second, and find a slot kept for them. Meanwhile the others
 // are given only what does not fit into the few slots that are kept.
 func (c *crowd) expectFirst(of []string) {
 	c.t.Helper()
