@@ -17,6 +17,7 @@ type conn struct {
 	in      *bufio.Reader
 	request []byte
 	body    []byte
+	own     bool // devices have tokens of their own: see ownTokens
 }
 
 func dial(addr string) (*conn, error) {
@@ -43,7 +44,11 @@ func (c *conn) end(device string, task, token int64) error {
 
 // post sends a report and returns the body of the answer, which the next call overwrites.
 func (c *conn) post(device string, report []byte) ([]byte, error) {
-	c.request = fmt.Appendf(c.request[:0], "POST /v1/devices/%s/report HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", device, fleetToken, len(report))
+	token := fleetToken
+	if c.own {
+		token = "own-" + device
+	}
+	c.request = fmt.Appendf(c.request[:0], "POST /v1/devices/%s/report HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", device, token, len(report))
 	c.request = append(c.request, report...)
 	if _, err := c.Write(c.request); err != nil {
 		return nil, err

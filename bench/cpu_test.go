@@ -31,6 +31,9 @@ func (s *site) cpu() map[string]float64 {
 		"redis":    times.Tree(s.redis.Pid()).Seconds(),
 		"load":     times.Own(os.Getpid()).Seconds(),
 	}
+	if s.broker != nil {
+		used["broker"] = times.Tree(s.broker.Pid()).Seconds()
+	}
 	for _, server := range s.servers {
 		used["server"] += times.Tree(server.Pid()).Seconds()
 	}

@@ -54,7 +54,7 @@ func (f figures) trend() string {
 }
 
 // processes in the order of their columns; the sum is the last one.
-func processNames() []string { return []string{"postgres", "redis", "server", "load"} }
+func processNames() []string { return []string{"postgres", "redis", "broker", "server", "load"} }
 
 // page is the table in Markdown: medians over the rounds.
 func page(rows []row, measured map[string][]figures) string {
@@ -154,7 +154,7 @@ func TestFiguresAreMediansOfTheRounds(t *testing.T) {
 		times := []time.Duration{time.Millisecond, 2 * time.Millisecond, time.Duration(count) * time.Millisecond}
 		all = append(all, figures{count: count, elapsed: time.Second, times: times, cpu: map[string]float64{"redis": float64(count) * 30e-6}})
 	}
-	want := "| x | 300 cycles | 100 to 5,000 | 2.0 | 2.0 | 0 | - | 30 | - | - | 30 |\n"
+	want := "| x | 300 cycles | 100 to 5,000 | 2.0 | 2.0 | 0 | - | 30 | - | - | - | 30 |\n"
 	if got := line(cells(row{title: "x", unit: "cycles"}, all)); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

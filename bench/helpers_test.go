@@ -18,6 +18,10 @@ func TestMain(m *testing.M) {
 	switch os.Getenv("BENCH_HELPER") {
 	case "bare":
 		serveHelper(bare)
+	case "answers":
+		serveAnswers()
+	case "transport":
+		serveTransport()
 	case "classic":
 		c, err := openClassic(os.Getenv("BENCH_DSN"), os.Getenv("BENCH_REDIS"))
 		if err != nil {

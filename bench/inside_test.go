@@ -7,6 +7,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
@@ -72,7 +73,9 @@ func (s *site) dispatcher() *dispatcher.Dispatcher {
 	d := dispatcher.New(dispatcher.Config{
 		Store: ledger, Semaphore: slots.New(conn.Client), Limits: limits.New(conn.Client), Recent: seen.NewList(conn.Client),
 		Parking: parked.New(conn.Client, conn.Database), LeaseMargin: 10 * time.Second, Recall: true, FleetTokens: []string{fleetToken},
+		Marks: marks.NewHashes(conn.Client),
 	})
+	ledger.OnNews(d.Marks.Wrote)
 	s.passes(d, ledger)
 	return d
 }
@@ -91,6 +94,7 @@ func (s *site) passes(d *dispatcher.Dispatcher, ledger *store.Store) {
 		run   func(context.Context) error
 	}{
 		{400 * time.Millisecond, func(ctx context.Context) error { _, err := d.Upkeep.Follow(ctx); return err }},
+		{time.Second, d.Marks.Follow},
 		{500 * time.Millisecond, d.Waiters.FillAll},
 		{5 * time.Second, func(ctx context.Context) error { _, err := d.Upkeep.Reap(ctx); return err }},
 		{30 * time.Second, func(ctx context.Context) error { _, err := d.Upkeep.Reconcile(ctx); return err }},

@@ -23,25 +23,26 @@ var (
 
 // scale is the size of a measurement.
 type scale struct {
-	rounds  int
-	span    time.Duration
-	conns   int // keep-alive connections
-	callers int // goroutines that call the handler in process
-	queued  int // tasks just queued
-	many    int // tasks queued in the row with many
-	pools   int // in the row with many
-	each    int // tasks of a device in the row with many
-	fastest int // cycles a second that no row reaches: so many devices and jobs are enough
+	rounds   int
+	span     time.Duration
+	conns    int // keep-alive connections
+	callers  int // goroutines that call the handler in process
+	queued   int // tasks just queued
+	sessions int // devices that are connected to the broker
+	many     int // tasks queued in the row with many
+	pools    int // in the row with many
+	each     int // tasks of a device in the row with many
+	fastest  int // cycles a second that no row reaches: so many devices and jobs are enough
 }
 
 func whatIsMeasured() scale {
 	if *whole {
 		return scale{
-			rounds: *rounds, span: *span, conns: 64, callers: 512,
+			rounds: *rounds, span: *span, conns: 64, callers: 512, sessions: 10_000,
 			queued: 10_000, many: 1_000_000, pools: 3000, each: 500, fastest: 40_000,
 		}
 	}
-	return scale{rounds: 1, span: 100 * time.Millisecond, conns: 4, callers: 8, queued: 40, many: 200, pools: 5, each: 10, fastest: 1000}
+	return scale{rounds: 1, span: 100 * time.Millisecond, conns: 4, callers: 8, sessions: 40, queued: 40, many: 200, pools: 5, each: 10, fastest: 1000}
 }
 
 // TestLoad prints the table. Rounds alternate: each measures every row once, so that what
@@ -53,7 +54,7 @@ func TestLoad(t *testing.T) { //nolint:tparallel // rows run one after the other
 	defer stop()
 	size, rows := whatIsMeasured(), chosen(table(), *words)
 	if !*whole && *words == "" {
-		rows = chosen(rows, "half of|in process|classic|COPY")
+		rows = chosen(rows, "half of|in process|classic|COPY|MQTT")
 	}
 	measured := make(map[string][]figures)
 	for round := range size.rounds {

@@ -30,8 +30,10 @@ type site struct {
 	dsn      string
 	postgres *testservers.PostgresServer
 	redis    *testservers.RedisServer
-	servers  []*testservers.Process // replicas, or the program that is measured instead
-	addrs    []string               // of them
+	broker   *testservers.MosquittoServer // of rows over MQTT
+	servers  []*testservers.Process       // replicas, or the program that is measured instead
+	addrs    []string                     // of them
+	cookie   string                       // of an operator that is signed in
 }
 
 func newSite(ctx context.Context, t *testing.T) *site {
@@ -71,10 +73,9 @@ func (s *site) serve(replicas int) {
 	path := program(s.t)
 	for range replicas {
 		s.start(path, []string{"serve"}, "/readyz", func(addr string) []string {
-			return []string{
-				"DISPATCHER_POSTGRES_DSN=" + s.dsn, "DISPATCHER_REDIS_URL=" + s.redis.URL(), "DISPATCHER_HTTP_LISTEN=" + addr,
-				"DISPATCHER_ADMIN_TOKEN=" + adminToken, "DISPATCHER_FLEET_TOKEN=" + fleetToken, "DISPATCHER_LOG_LEVEL=warn",
-			}
+			return append(s.brokerAt("DISPATCHER_MQTT_URL=mqtt://"),
+				"DISPATCHER_POSTGRES_DSN="+s.dsn, "DISPATCHER_REDIS_URL="+s.redis.URL(), "DISPATCHER_HTTP_LISTEN="+addr,
+				"DISPATCHER_ADMIN_TOKEN="+adminToken, "DISPATCHER_FLEET_TOKEN="+fleetToken, "DISPATCHER_LOG_LEVEL=warn")
 		})
 	}
 }
@@ -86,8 +87,16 @@ func (s *site) helper(name string) {
 		s.t.Fatal(err)
 	}
 	s.start(path, nil, "/", func(addr string) []string {
-		return []string{"BENCH_HELPER=" + name, "BENCH_LISTEN=" + addr, "BENCH_DSN=" + s.dsn, "BENCH_REDIS=" + s.redis.Addr}
+		return append(s.brokerAt("BENCH_MQTT="), "BENCH_HELPER="+name, "BENCH_LISTEN="+addr, "BENCH_DSN="+s.dsn, "BENCH_REDIS="+s.redis.Addr)
 	})
+}
+
+// brokerAt is a setting with the address of the broker, if there is one.
+func (s *site) brokerAt(setting string) []string {
+	if s.broker == nil {
+		return nil
+	}
+	return []string{setting + s.broker.Addr}
 }
 
 func (s *site) start(path string, args []string, probe string, settings func(addr string) []string) {

@@ -254,7 +254,7 @@ func TestADeviceWhoseOwnTokensAreGoneIsForbidden(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.registered("d1")
-	b.must(b.store.MarkOwnToken(b.ctx, "d1"))
+	b.must(b.store.MarkOwnTokens(b.ctx, "d1"))
 	if _, err := b.overBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("a revoked device: %v", err)
 	}

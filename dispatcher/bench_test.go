@@ -17,6 +17,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
@@ -125,12 +126,16 @@ func newBench(tb testing.TB, ledger *store.Store, at testservers.RedisAt, change
 	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), limits: limits.New(client), redis: client, database: at.DB}
 	config := dispatcher.Config{
 		Store: ledger, Semaphore: b.semaphore, Limits: b.limits, LeaseMargin: 10 * time.Second,
-		FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
+		Marks: marks.NewHashes(client), FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
 	}
 	for _, change := range changes {
 		change(&config)
 	}
 	b.Dispatcher = dispatcher.New(config)
+	if b.Marks != nil {
+		ledger.OnNews(b.Marks.Wrote)
+		b.followMarks()
+	}
 	if _, err := b.Upkeep.Reap(b.ctx); err != nil { // as a replica that starts does: it learns the time
 		tb.Fatal(err)
 	}
@@ -140,6 +145,14 @@ func newBench(tb testing.TB, ledger *store.Store, at testservers.RedisAt, change
 		}
 	})
 	return b
+}
+
+// followMarks is the pass: from now on marks are believed for two seconds.
+func (b *bench) followMarks() {
+	b.t.Helper()
+	if err := b.Marks.Follow(b.ctx); err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 func (b *bench) pool(name string, capacity int, lease time.Duration) {

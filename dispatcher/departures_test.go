@@ -197,7 +197,7 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 				}
 				newer.isParked()
 				b.eventually("way to tell it", func() bool {
-					place, err := b.redis.HGet(b.ctx, "slots:{a}:place", "moves").Result()
+					place, err := b.redis.HGet(b.ctx, "slots:{a}:waiter", "moves").Result()
 					return err == nil && strings.Contains(place, `"class":"T"`)
 				})
 				b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)

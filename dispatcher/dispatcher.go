@@ -13,6 +13,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
@@ -31,6 +32,7 @@ type Config struct {
 	Accounts  credentials.Accounts // at the broker; nil: none follow the devices
 	Recent    seen.Recent          // nil: nobody is told who was seen last
 	Waker     waiters.Waker        // nil: no device can be pushed to
+	Marks     marks.Cache          // of the devices with work; nil: each report is looked up in the ledger
 	Parking   waiters.Parking      // nil: no other replica parks reports
 
 	LeaseMargin  time.Duration // kept back from every lease, at most a fifth of it; 0 keeps nothing back
@@ -63,11 +65,12 @@ type Dispatcher struct {
 	Devices  *credentials.Registry // who may act for a device
 	Seen     *seen.Devices         // when devices reported
 	Upkeep   *upkeep.Keeper        // the passes
+	Marks    *marks.Follower       // which devices have work; nil: nobody notes it
 
 	config   Config
 	log      *slog.Logger
 	metrics  *metrics
-	refusals *refusals
+	idlers   idlers
 	away     outages
 	together together
 }
@@ -76,7 +79,13 @@ type Dispatcher struct {
 func New(config Config) *Dispatcher {
 	config = config.withDefaults()
 	set := meters.New(config.Registerer)
-	d := &Dispatcher{config: config, log: throttle.Log(config.Logger, config.Now), metrics: newMetrics(set), refusals: newRefusals()}
+	d := &Dispatcher{config: config, log: throttle.Log(config.Logger, config.Now), metrics: newMetrics(set)}
+	d.idlers.admitted, d.idlers.refusals = newAdmissions(), newRefusals()
+	if config.Marks != nil {
+		d.Marks = marks.New(marks.Config{
+			Ledger: config.Store, Cache: config.Marks, Told: d.idlers.admitted.forget, Now: config.Now, Panicked: d.Panicked,
+		})
+	}
 	d.together = together{
 		views: newViewing(config.Store, d.Panicked), results: newRecording(config.Store, d.settle, d.Panicked),
 		claims: newClaiming(config.Store, config.Now, d.Panicked),
@@ -92,7 +101,7 @@ func New(config Config) *Dispatcher {
 	d.Waiters = waiters.New(waiters.Config{
 		Ledger: config.Store, Semaphore: config.Semaphore, Policies: d.Policies, Parking: config.Parking, Waker: config.Waker,
 		ReportPeriod: config.ReportPeriod, Offer: config.Offer, MaxParked: config.MaxParked,
-		Pushed:      d.refusals.forget,
+		Pushed:      d.idlers.refusals.forget,
 		Unreachable: func(v store.View) { d.Seen.MarkReach(v.Device.ID, store.Seen{At: v.Now, Reach: store.ReachNone}) },
 		Meters:      set, Logger: d.log, Debug: config.Logger, Panicked: d.Panicked, Now: config.Now,
 	})

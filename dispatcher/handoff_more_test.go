@@ -106,10 +106,13 @@ type lossySemaphore struct {
 	lost atomic.Int64
 }
 
-func (s *lossySemaphore) Release(ctx context.Context, pool string, pace slots.Pace, leases []string) ([]bool, []slots.Offer, error) {
-	freed, offers, err := s.Semaphore.Release(ctx, pool, pace, leases)
-	s.lost.Add(int64(len(offers)))
-	return freed, nil, err
+func (s *lossySemaphore) Serve(ctx context.Context, pool string, pace slots.Pace, of slots.Exchange) (slots.Served, error) {
+	done, err := s.Semaphore.Serve(ctx, pool, pace, of)
+	if len(of.Leases) > 0 {
+		s.lost.Add(int64(len(done.Offers)))
+		done.Offers = nil
+	}
+	return done, err
 }
 
 // A Redis that lost everything: the line is as it was after the next reports,

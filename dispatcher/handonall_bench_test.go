@@ -45,9 +45,9 @@ func BenchmarkHandOnAll(b *testing.B) {
 // asks acquires a slot for a device, or lets it stand in line.
 func (b *bench) asks(pool, device string, task int64, reach slots.Reach) {
 	b.t.Helper()
-	_, _, err := b.semaphore.Acquire(b.ctx, pool, slots.Pace{Hold: minute, Soonest: minute, Period: time.Hour, Offer: minute}, []slots.Request{{
+	_, err := b.semaphore.Serve(b.ctx, pool, slots.Pace{Hold: minute, Soonest: minute, Period: time.Hour, Offer: minute}, slots.Exchange{Requests: []slots.Request{{
 		Device: device, Reach: reach, Wants: []slots.Want{{Lease: strconv.FormatInt(task, 10), TTL: time.Hour, Batch: 1, Task: task}},
-	}})
+	}}})
 	b.must(err)
 }
 

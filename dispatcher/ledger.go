@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
@@ -36,6 +37,7 @@ type Store interface {
 	upkeep.Ledger
 	credentials.Ledger
 	seen.Ledger
+	marks.Ledger
 }
 
 // Semaphore hands out the numbered slots of a pool; *slots.Semaphore.

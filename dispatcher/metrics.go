@@ -31,6 +31,7 @@ type metrics struct {
 	results   *prometheus.CounterVec
 	reports   *meters.Ready[reported, reports]
 	panics    prometheus.Counter
+	marks     struct{ needless, missing prometheus.Counter }
 }
 
 func newMetrics(set *meters.Set) *metrics {
@@ -40,12 +41,14 @@ func newMetrics(set *meters.Set) *metrics {
 		denials:   set.Counter("slot_denials_total", "Reports with open work that were granted nothing, by reason.", "pool", "reason"),
 		conflicts: set.Counter("slot_conflicts_total", "Slots that Redis gave and the ledger refused.", "pool"),
 		forced:    set.Counter("slots_forced_total", "Slots that operators freed at once, while their device may have gone on.", "pool"),
-		hold:      set.Histogram(meters.Seconds(), "slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
-		wait:      set.Histogram(meters.Seconds(), "task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
+		hold:      set.Histogram(meters.PoolSeconds(), "slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
+		wait:      set.Histogram(meters.PoolSeconds(), "task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
 		results:   set.Counter("results_total", "Results of devices, by outcome.", "outcome"),
 		reports:   newReports(set),
 		panics:    set.Counter("panics_total", "Panics that ended a request or a pass, and not the process. Each is a fault of the program, and logged.").WithLabelValues(),
 	}
+	m.marks.needless = set.Counter("marks_needless_total", "Marks of devices that were found to have no work, and taken away.").WithLabelValues()
+	m.marks.missing = set.Counter("marks_missing_total", "Devices with work that had no mark, of each 256th that was told that it has none. Each is a fault of the program.").WithLabelValues()
 	set.First(func(pool string) {
 		for _, c := range []*prometheus.CounterVec{m.grants, m.conflicts, m.forced} {
 			c.WithLabelValues(pool)

@@ -80,7 +80,7 @@ func (h *handling) remember() {
 	if reach != store.ReachNone {
 		lasts = recallTold
 	}
-	h.d.refusals.note(string(h.caller.Device), denial{
+	h.d.idlers.refusals.note(string(h.caller.Device), denial{
 		pool: h.oldestPool(), freed: h.d.Waiters.Pools.Freed(h.oldestPool()), until: now.Add(lasts), reach: reach,
 		back: now.Add(time.Duration(h.reply.ReportAfterMS) * time.Millisecond), age: h.view.Now.Sub(now),
 	})
@@ -94,7 +94,7 @@ func (d *Dispatcher) recall(caller devices.Caller, report devices.Report) *handl
 		return nil
 	}
 	now := d.config.Now()
-	of, found := d.refusals.recall(string(caller.Device), now, d.Waiters.Pools.Freed)
+	of, found := d.idlers.refusals.recall(string(caller.Device), now, d.Waiters.Pools.Freed)
 	if !found {
 		return nil
 	}

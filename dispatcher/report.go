@@ -84,6 +84,11 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
+	glance, answered := d.glance(ctx, caller, report, p)
+	if answered != nil {
+		return answered, nil
+	}
+	defer glance.done()
 	view, err := d.read(ctx, caller.Device, whole(!says(report)))
 	if err != nil {
 		return nil, err
@@ -102,10 +107,12 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 		h.park = p
 	}
 	h.markReport()
+	d.noteAdmission(h)
 	if err := h.answer(ctx); err != nil {
 		return nil, err
 	}
 	h.remember()
+	d.settleMark(ctx, h, glance)
 	return h, nil
 }
 

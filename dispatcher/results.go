@@ -41,7 +41,7 @@ func (h *handling) recordResults(ctx context.Context) error {
 			continue
 		}
 		if outcome.Ended != nil {
-			h.d.ended(ctx, *outcome.Ended, causes()[r.Status])
+			h.d.ended(ctx, *outcome.Ended, causeOf(r.Status))
 		}
 		h.ack(devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.Outcome(outcome.Kind), Code: ackCode(r)})
 	}
@@ -62,19 +62,24 @@ func (d *Dispatcher) ended(ctx context.Context, g store.Grant, cause store.EndCa
 	d.Waiters.Return(ctx, g.Pool, g.Lease)
 }
 
-// causes are what the statuses of the wire mean to the ledger.
-func causes() map[devices.Status]store.EndCause {
-	return map[devices.Status]store.EndCause{
-		devices.StatusSucceeded: store.BySuccess,
-		devices.StatusFailed:    store.ByFailure,
-		devices.StatusRejected:  store.ByReject,
-		devices.StatusReturned:  store.ByReturn,
+// causeOf is what a status of the wire means to the ledger; empty: there is no such status.
+func causeOf(s devices.Status) store.EndCause {
+	switch s {
+	case devices.StatusSucceeded:
+		return store.BySuccess
+	case devices.StatusFailed:
+		return store.ByFailure
+	case devices.StatusRejected:
+		return store.ByReject
+	case devices.StatusReturned:
+		return store.ByReturn
 	}
+	return ""
 }
 
 func ledgerResult(device devices.ID, r devices.Result) store.Result {
 	return store.Result{
-		Device: string(device), Task: r.Task, Token: r.Token, Cause: causes()[r.Status],
+		Device: string(device), Task: r.Task, Token: r.Token, Cause: causeOf(r.Status),
 		Output: r.Output, Dropped: r.OutputDropped, Error: r.Error, RetryAfter: r.RetryAfter,
 	}
 }

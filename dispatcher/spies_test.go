@@ -152,22 +152,24 @@ func (s *spies) RecordResults(ctx context.Context, results []store.Result, settl
 	return outcomes
 }
 
-func (s *spies) Acquire(ctx context.Context, pool string, pace slots.Pace, r []slots.Request) (got []slots.Acquisition, offers []slots.Offer, err error) {
-	s.longest.Store(int64(pace.Period))
-	defer func() { s.asked.Add(int64(len(r))) }()
-	err = s.pass("Acquire", func() error {
-		got, offers, err = s.Semaphore.Acquire(ctx, pool, pace, r)
+// Serve is spied on as Acquire if something is asked for, and as Release if something is freed.
+func (s *spies) Serve(ctx context.Context, pool string, pace slots.Pace, of slots.Exchange) (done slots.Served, err error) {
+	through := func() error {
+		done, err = s.Semaphore.Serve(ctx, pool, pace, of)
 		return err
-	})
-	return got, offers, err
-}
-
-func (s *spies) Release(ctx context.Context, pool string, pace slots.Pace, leases []string) (freed []bool, offers []slots.Offer, err error) {
-	err = s.pass("Release", func() error {
-		freed, offers, err = s.Semaphore.Release(ctx, pool, pace, leases)
-		return err
-	})
-	return freed, offers, err
+	}
+	if len(of.Leases) > 0 {
+		serve := through
+		through = func() error { return s.pass("Release", serve) }
+	}
+	if len(of.Requests) > 0 {
+		s.longest.Store(int64(pace.Period))
+		defer func() { s.asked.Add(int64(len(of.Requests))) }()
+		serve := through
+		through = func() error { return s.pass("Acquire", serve) }
+	}
+	err = through()
+	return done, err
 }
 
 func (s *spies) Restore(ctx context.Context, pool string, c slots.Config, held []slots.Holding) (bool, error) {

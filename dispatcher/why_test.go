@@ -281,7 +281,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 		now, err := b.store.Clock(b.ctx)
 		b.must(err)
 		b.must(b.store.TouchDevices(b.ctx, map[string]store.Seen{"silent": {At: now.Add(-3*time.Hour - minute)}, "quiet": {At: now.Add(-30 * time.Second)}, "revoked": {At: now}}))
-		b.must(b.store.MarkOwnToken(b.ctx, "revoked"))
+		b.must(b.store.MarkOwnTokens(b.ctx, "revoked"))
 		for device, want := range map[string]struct {
 			code decision.Code
 			word string

@@ -112,7 +112,7 @@ func (m *coreMachine) release(t *rapid.T) {
 // garble deletes a key of the queue, or one thing in it, or adds what does not belong there.
 func (m *coreMachine) garble(t *rapid.T) {
 	name := strings.TrimPrefix(rapid.SampledFrom(queueKeys).Draw(t, "key"), "slots:{}:")
-	key, hash := m.key(name), name == "place" || name == "batch"
+	key, hash := m.key(name), name == "waiter" || name == "batch"
 	first := func(all []string) string { return append(all, "none")[0] }
 	switch what := rapid.IntRange(0, 3).Draw(t, "what"); {
 	case what < 2:

@@ -49,7 +49,7 @@ type UpdateKind string
 // The kinds of update.
 const (
 	OfferSent    UpdateKind = "sent"   // the device was told of the offer: it is not returned again
-	WaiterAway   UpdateKind = "away"   // the device keeps its turn, but is offered nothing until it asks again
+	WaiterAway   UpdateKind = "away"   // the device stays in the queue, but is offered nothing until it asks again
 	WaiterLeft   UpdateKind = "left"   // the device waits no more
 	BatchLeft    UpdateKind = "closed" // the waiters of a batch wait no more, 200 of each class at most
 	OffersMissed UpdateKind = "missed" // of no device: offers to parked reports that were not sent for 500 ms are returned, though others were told of them
@@ -84,8 +84,8 @@ func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, upda
 		}
 		args = append(args, of)
 	}
-	return offerSlots(ctx, s, pool, args, func(part []updateArgs) offerArgs {
-		return offerArgs{Pace: pace.args(), Updates: part, Missed: missed}
+	return offerSlots(ctx, s, pool, args, func(part []updateArgs) serveArgs {
+		return serveArgs{Pace: pace.args(), Updates: part, Missed: missed, State: true}
 	})
 }
 
@@ -98,11 +98,13 @@ func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []
 		}
 		args[i] = joinerArgs{wantArgs: newWaiterArgs(w.Waiter), Device: w.Device, Reach: w.Reach}
 	}
-	return offerSlots(ctx, s, pool, args, func(part []joinerArgs) offerArgs { return offerArgs{Pace: pace.args(), Joiners: part} })
+	return offerSlots(ctx, s, pool, args, func(part []joinerArgs) serveArgs {
+		return serveArgs{Pace: pace.args(), Joiners: part, State: true}
+	})
 }
 
-// handOn sends the pieces of a call, at least one; the line is that after the last.
-func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, call func([]T) offerArgs) (QueueState, error) {
+// offerSlots sends the pieces of a call, at least one; the state is that after the last.
+func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, call func([]T) serveArgs) (QueueState, error) {
 	if err := checkPool(pool); err != nil {
 		return QueueState{}, err
 	}
@@ -112,8 +114,8 @@ func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, 
 	}
 	var state QueueState
 	for _, part := range parts {
-		var reply lineReply
-		known, err := s.ask(ctx, s.scripts.offer, pool, call(part), &reply)
+		var reply serveReply
+		known, err := s.ask(ctx, s.scripts.serve, pool, call(part), &reply)
 		if err != nil {
 			return QueueState{}, unavailable("offer slots of", pool, err)
 		}
@@ -128,30 +130,11 @@ func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, 
 	return state, nil
 }
 
-type offerArgs struct {
-	Pace    paceArgs     `json:"pace"`
-	Leases  []string     `json:"leases,omitempty"`
-	Updates []updateArgs `json:"updates,omitempty"`
-	Missed  bool         `json:"missed,omitempty"`
-	Joiners []joinerArgs `json:"joiners,omitempty"`
-}
-
 type updateArgs struct {
 	Kind   UpdateKind `json:"kind"`
 	Device string     `json:"device"`
 	Offer  string     `json:"offer,omitempty"` // its id
 	Batch  string     `json:"batch"`
-}
-
-// lineReply is what the scripts that offer slots answer.
-type lineReply struct {
-	Capacity int              `json:"capacity"`
-	Held     int              `json:"held"`
-	Reserved int              `json:"reserved"`
-	Ready    int              `json:"ready"`
-	Waiting  int              `json:"waiting"`
-	Freed    list[string]     `json:"freed"`
-	Offers   list[offerReply] `json:"offers"`
 }
 
 type offerReply struct {
@@ -164,7 +147,7 @@ type offerReply struct {
 	Age    int64    `json:"age"`
 }
 
-func (r lineReply) offers() []Offer {
+func (r *serveReply) offers() []Offer {
 	var offers []Offer
 	for _, o := range r.Offers {
 		offers = append(offers, Offer{Device: o.Device, Batch: int64(o.Batch), Task: int64(o.Task), Reach: o.Reach, ID: int64(o.ID), Left: millis(o.Left), Age: millis(o.Age)})
@@ -185,7 +168,7 @@ func (s *Semaphore) Queues(ctx context.Context, pools []string) (waiting, due []
 	_, err = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, pool := range pools {
 			asked[i] = counts{
-				waiting: p.HLen(ctx, key(pool, "place")), offered: p.ZLexCount(ctx, key(pool, "line"), "[O|", "(O|~"),
+				waiting: p.HLen(ctx, key(pool, "waiter")), offered: p.ZLexCount(ctx, key(pool, "queue"), "[O|", "(O|~"),
 				told: p.ZCard(ctx, key(pool, "contest")), free: p.ZCount(ctx, key(pool, "free"), "0", "0"),
 			}
 		}
@@ -214,7 +197,7 @@ func (s *Semaphore) Offered(ctx context.Context, pools []string, device string) 
 	waiters := make([]*redis.StringCmd, len(pools))
 	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, pool := range pools {
-			waiters[i] = p.HGet(ctx, key(pool, "place"), device)
+			waiters[i] = p.HGet(ctx, key(pool, "waiter"), device)
 		}
 		return nil
 	})

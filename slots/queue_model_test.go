@@ -35,6 +35,7 @@ func TestSlotsGoByTheModelOfTheQueue(t *testing.T) {
 			"ask":     m.ask,
 			"again":   m.ask, // twice as often as anything else
 			"release": m.release,
+			"both":    m.releaseAndAsk,
 			"updates": m.updates,
 			"joiner":  m.joiner,
 			"pass":    m.pass,
@@ -100,22 +101,39 @@ func (m *queueMachine) wants(t *rapid.T, n int) (wants []slots.Want) {
 	return wants
 }
 
-func (m *queueMachine) ask(t *rapid.T) {
+func (m *queueMachine) request(t *rapid.T) slots.Request {
 	n := rapid.IntRange(0, 9).Draw(t, "device")
 	chance := rapid.SampledFrom([]float64{0, 0.5, 0.999}).Draw(t, "chance")
-	r := slots.Request{Device: fmt.Sprint("d", n), Wants: m.wants(t, n), Chance: chance, Reach: slots.Reach(rapid.IntRange(0, 2).Draw(t, "reach"))}
+	return slots.Request{Device: fmt.Sprint("d", n), Wants: m.wants(t, n), Chance: chance, Reach: slots.Reach(rapid.IntRange(0, 2).Draw(t, "reach"))}
+}
+
+func (m *queueMachine) ask(t *rapid.T) { m.serve(t, nil, m.request(t)) }
+
+// releaseAndAsk frees a slot and asks for one in the same call: the queue comes first.
+func (m *queueMachine) releaseAndAsk(t *rapid.T) {
+	if len(m.holds) == 0 {
+		t.Skip()
+	}
+	m.serve(t, []string{rapid.SampledFrom(slices.Sorted(maps.Keys(m.holds))).Draw(t, "lease")}, m.request(t))
+}
+
+func (m *queueMachine) serve(t *rapid.T, leases []string, r slots.Request) {
 	m.at()
-	got, offers, err := m.Acquire(m.ctx, m.pool, queuePace, []slots.Request{r})
-	if err != nil {
-		t.Fatal(err)
+	done, err := m.Serve(m.ctx, m.pool, queuePace, slots.Exchange{Leases: leases, Requests: []slots.Request{r}})
+	if err != nil || slices.Contains(done.Freed, false) {
+		t.Fatal(done, err)
 	}
 	m.begin(false)
+	for _, lease := range leases {
+		delete(m.holds, lease)
+		m.end()
+	}
 	want := m.acquire(r)
-	got[0].Slot = want.Slot // the core's
-	if d := gocmp.Diff(want, got[0]); d != "" {
+	done.Got[0].Slot = want.Slot // the core's
+	if d := gocmp.Diff(want, done.Got[0]); d != "" {
 		t.Fatalf("%+v (-want +got):\n%s", r, d)
 	}
-	m.compare(t, offers)
+	m.compare(t, done.Offers)
 }
 
 func (m *queueMachine) release(t *rapid.T) {

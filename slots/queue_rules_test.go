@@ -33,7 +33,7 @@ type modelWaiter struct {
 	device        string
 	class         string // T, O or P
 	reach         int
-	turn          int
+	foreseen      int
 	due, ends     int64
 	timer, made   int64
 	offered, sent bool
@@ -114,7 +114,7 @@ func (m *queueModel) inOrder(class string) []*modelWaiter {
 func (m *queueModel) inTurn() []*modelWaiter {
 	all := slices.DeleteFunc(slices.Collect(maps.Values(m.waiters)), func(w *modelWaiter) bool { return !w.owed })
 	slices.SortFunc(all, func(a, b *modelWaiter) int {
-		return cmp.Or(cmp.Compare(a.turn, b.turn), strings.Compare(a.device, b.device))
+		return cmp.Or(cmp.Compare(a.foreseen, b.foreseen), strings.Compare(a.device, b.device))
 	})
 	return all
 }
@@ -245,7 +245,7 @@ func (m *queueModel) position(device string, want slots.Want) int {
 func (m *queueModel) join(device string, want slots.Want, reach int, chance float64) (after int64, position int) {
 	w, earlier := m.waiters[device], math.MaxInt
 	if w != nil && reach == 0 {
-		earlier = w.turn
+		earlier = w.foreseen
 	}
 	if w != nil && (w.Batch != want.Batch || inBatch(w.Want, want) != 0) {
 		m.leave(w)
@@ -254,14 +254,14 @@ func (m *queueModel) join(device string, want slots.Want, reach int, chance floa
 	if !m.waits(want.Batch) {
 		m.times[want.Batch] = m.virtual(want.Batch)
 	}
-	turn := m.grants + m.position(device, want)
+	foreseen := m.grants + m.position(device, want)
 	if w == nil {
-		w = &modelWaiter{device: device, Want: want, turn: turn}
+		w = &modelWaiter{device: device, Want: want, foreseen: foreseen}
 	}
 	kept := w.kept
-	w.turn = min(turn, earlier)
+	w.foreseen = min(foreseen, earlier)
 	w.reach = reach
-	w.owed = reach == 0 && m.grants >= w.turn+m.capacity
+	w.owed = reach == 0 && m.grants >= w.foreseen+m.capacity
 	m.waiters[device] = w
 	wait, position := m.sleep(w, chance)
 	after = max(int64(math.Floor(wait)), 1000)
@@ -273,7 +273,7 @@ func (m *queueModel) join(device string, want slots.Want, reach int, chance floa
 
 func (m *queueModel) sleep(w *modelWaiter, chance float64) (wait float64, position int) {
 	const period, hold = 30_000, 8000
-	ahead, interval, early := w.turn-m.grants, hold/float64(max(m.capacity, 1)), 0.9+chance/10
+	ahead, interval, early := w.foreseen-m.grants, hold/float64(max(m.capacity, 1)), 0.9+chance/10
 	rank := slices.Index(m.inTurn(), w)
 	switch {
 	case m.capacity == 0:

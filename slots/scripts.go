@@ -22,10 +22,8 @@ var (
 	coreLua string
 	//go:embed lua/queue.lua
 	queueLua string
-	//go:embed lua/acquire.lua
-	acquireLua string
-	//go:embed lua/offer.lua
-	offerLua string
+	//go:embed lua/serve.lua
+	serveLua string
 	//go:embed lua/snapshot.lua
 	snapshotLua string
 	//go:embed lua/configure.lua
@@ -39,7 +37,7 @@ var (
 )
 
 type scripts struct {
-	acquire, offer, snapshot, configure, restore, adopt, standing *redis.Script
+	serve, snapshot, configure, restore, adopt, standing *redis.Script
 }
 
 func newScripts() scripts { return scriptsOf(coreLua) }
@@ -50,8 +48,7 @@ func scriptsOf(coreLua string) scripts {
 	queue := core + "local queue = (function(core)\n" + queueLua + "end)(core)\n"
 	return scripts{
 		configure: redis.NewScript(core + configureLua), restore: redis.NewScript(core + restoreLua), adopt: redis.NewScript(core + adoptLua),
-		acquire: redis.NewScript(queue + acquireLua), offer: redis.NewScript(queue + offerLua),
-		standing: redis.NewScript(queue + standingLua), snapshot: redis.NewScript(queue + snapshotLua),
+		serve: redis.NewScript(queue + serveLua), standing: redis.NewScript(queue + standingLua), snapshot: redis.NewScript(queue + snapshotLua),
 	}
 }
 
@@ -61,11 +58,16 @@ func key(pool, name string) string { return "slots:{" + pool + "}:" + name }
 // Key is one that is on the same node of a Cluster as those of a pool.
 func Key(pool string) string { return key(pool, "") }
 
-// keys of a pool: four of the core, six of the queue; one hash tag, so one node of a Cluster.
+// keys of a pool: four of the core, six of the queue; one hash tag, so one node of a Cluster. They share one text.
 func keys(pool string) []string {
-	all := []string{"config", "free", "holder", "lease", "line", "place", "timer", "batch", "contest", "owed"}
-	for i, name := range all {
-		all[i] = key(pool, name)
+	all := []string{"config", "free", "holder", "lease", "queue", "waiter", "timer", "batch", "contest", "owed"}
+	prefix, text := Key(pool), make([]byte, 0, 10*(len(pool)+16))
+	for _, name := range all {
+		text = append(append(text, prefix...), name...)
+	}
+	for i, rest := 0, string(text); i < len(all); i++ {
+		n := len(prefix) + len(all[i])
+		all[i], rest = rest[:n], rest[n:]
 	}
 	return all
 }

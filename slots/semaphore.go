@@ -3,7 +3,6 @@ package slots
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -42,10 +41,10 @@ type Request struct {
 // MaxWants is how many tasks one request may name.
 const MaxWants = 200
 
-// Pace is what tells a refused device when to ask again: when its turn is likely, by
-// how long a slot is usually held and how many come before it, or up to a tenth
+// Pace is what tells a refused device when to ask again: when it is likely given a slot,
+// by how long a slot is usually held and how many come before it, or up to a tenth
 // sooner; not before Soonest, and at the latest after 3 x Period. A device that can be
-// told of a slot need not come for its turn: it is asked back later by Period, at the
+// told of a slot need not come for that: it is asked back later by Period, at the
 // latest after 8 x Period. Each is cut to milliseconds.
 type Pace struct {
 	Hold    time.Duration // 0: unknown
@@ -73,53 +72,102 @@ type Acquisition struct {
 	Status   Status
 	Slot     int           // with StatusAcquired
 	Want     int           // likewise: the index of the one that holds it
-	Position int           // with StatusFull: in about how many grants it is its turn; 1 is next
+	Position int           // with StatusFull: in about how many grants its task starts; 1 is next
 	After    time.Duration // with StatusFull: when the device is expected to ask again
 }
 
-// Acquire gives each request, in order, the lowest free slot of the pool for the one of
-// its wants that comes first; one outcome per request. A slot that was offered to another
-// device is not free. A device that is refused waits until it is granted a slot there, or
-// does not ask again for longer than pace says. The offers are to be sent, whoever asked:
-// see OfferSlots. After an error any of the leases may hold a slot: release them.
+// Exchange is what is asked of a pool in one step: slots are freed, then given.
+type Exchange struct {
+	Leases   []string
+	Requests []Request
+}
+
+// Served is what became of an Exchange, in its order. In an unknown pool nothing is freed, and
+// each answer is StatusUnknown.
+type Served struct {
+	Freed  []bool // whether this call freed a slot of the lease
+	Got    []Acquisition
+	Offers []Offer // to be sent, whoever asked: see OfferSlots
+}
+
+// Serve frees the slots of leases, and offers what became free. Then it gives each request,
+// in order, the lowest free slot of the pool for the one of its wants that comes first. A
+// slot that is offered to another device is not free. A device that is refused waits until
+// it is granted a slot there, or does not ask again for longer than pace says.
+//
+// After an error any of the requested leases may hold a slot: release them. A call may be
+// repeated after an error, and says of what an earlier sending freed that it did not.
 //
 // The order: the batch with the lowest held / weight; of equal ones the one that had its
 // turn least recently (by weight), then the older; in a batch priority, then the older task.
-func (s *Semaphore) Acquire(ctx context.Context, pool string, pace Pace, reqs []Request) ([]Acquisition, []Offer, error) {
-	if err := checkRequests(pool, reqs); err != nil {
-		return nil, nil, err
+func (s *Semaphore) Serve(ctx context.Context, pool string, pace Pace, of Exchange) (out Served, err error) {
+	if err := checkRequests(pool, of.Requests); err != nil {
+		return Served{}, err
 	}
-	out := make([]Acquisition, 0, len(reqs))
-	var offers []Offer
-	for part := range slices.Chunk(reqs, chunk) {
-		var reply acquireReply
-		known, err := s.ask(ctx, s.scripts.acquire, pool, acquireArgs{Pace: pace.args(), Askers: askersOf(part)}, &reply)
-		if err == nil && known && len(reply.Answers) != len(part) {
-			err = fmt.Errorf("%d answers to %d requests", len(reply.Answers), len(part))
+	for len(of.Leases)+len(of.Requests) > 0 {
+		part := of.next()
+		var reply serveReply
+		known, err := s.ask(ctx, s.scripts.serve, pool, serveArgs{Pace: pace.args(), Leases: part.Leases, Askers: askersOf(part.Requests)}, &reply)
+		if err == nil && known && len(reply.Answers) != len(part.Requests) {
+			err = fmt.Errorf("%d answers to %d requests", len(reply.Answers), len(part.Requests))
 		}
 		if err != nil {
-			return nil, nil, unavailable("acquire from", pool, err)
+			return Served{}, unavailable("serve", pool, err)
 		}
-		if !known {
-			return make([]Acquisition, len(reqs)), offers, nil
-		}
-		for _, a := range reply.Answers {
-			out = append(out, a.acquisition())
-		}
-		offers = append(offers, reply.offers()...)
+		out.add(part, reply)
 	}
-	return out, offers, nil
+	return out, nil
 }
 
-type acquireArgs struct {
-	Pace   paceArgs    `json:"pace"`
-	Askers []askerArgs `json:"askers"`
+// next takes what goes in one call: leases before requests.
+func (e *Exchange) next() (part Exchange) {
+	n := min(len(e.Leases), chunk)
+	part.Leases, e.Leases = e.Leases[:n], e.Leases[n:]
+	if len(e.Leases) == 0 {
+		m := min(len(e.Requests), chunk)
+		part.Requests, e.Requests = e.Requests[:m], e.Requests[m:]
+	}
+	return part
 }
 
-type acquireReply struct {
-	lineReply
+// add notes the answers to a part. The leases that were freed come in their order.
+func (o *Served) add(part Exchange, reply serveReply) {
+	for _, lease := range part.Leases {
+		found := len(reply.Freed) > 0 && reply.Freed[0] == lease
+		if found {
+			reply.Freed = reply.Freed[1:]
+		}
+		o.Freed = append(o.Freed, found)
+	}
+	for i := range part.Requests {
+		var got Acquisition
+		if i < len(reply.Answers) {
+			got = reply.Answers[i].acquisition()
+		}
+		o.Got = append(o.Got, got)
+	}
+	o.Offers = append(o.Offers, reply.offers()...)
+}
 
-	Answers list[answer] `json:"answers"`
+type serveArgs struct {
+	Pace    paceArgs     `json:"pace"`
+	Leases  []string     `json:"leases,omitempty"`
+	Updates []updateArgs `json:"updates,omitempty"`
+	Missed  bool         `json:"missed,omitempty"`
+	Joiners []joinerArgs `json:"joiners,omitempty"`
+	Askers  []askerArgs  `json:"askers,omitempty"`
+	State   bool         `json:"state,omitempty"`
+}
+
+type serveReply struct {
+	Freed    list[string]     `json:"freed"`
+	Answers  list[answer]     `json:"answers"`
+	Offers   list[offerReply] `json:"offers"`
+	Capacity int              `json:"capacity"` // this and what follows: with State
+	Held     int              `json:"held"`
+	Reserved int              `json:"reserved"`
+	Ready    int              `json:"ready"`
+	Waiting  int              `json:"waiting"`
 }
 
 type answer struct {
@@ -154,31 +202,6 @@ func (p Pace) args() paceArgs {
 		period = max(period, soonest)
 	}
 	return paceArgs{Hold: max(p.Hold.Milliseconds(), 0), Soonest: soonest, Period: period, Offer: max(p.Offer.Milliseconds(), 0)}
-}
-
-// Release frees the slots of these leases, says for each whether this call freed one, and
-// offers what became free. A lease that holds nothing, or a pool that is unknown, changes
-// nothing: a call may be repeated after an error, and says of what an earlier sending freed that it did not.
-func (s *Semaphore) Release(ctx context.Context, pool string, pace Pace, leases []string) (freed []bool, offers []Offer, err error) {
-	if err := checkPool(pool); err != nil {
-		return nil, nil, err
-	}
-	freed = make([]bool, 0, len(leases))
-	for part := range slices.Chunk(leases, chunk) {
-		var reply lineReply
-		if _, err := s.ask(ctx, s.scripts.offer, pool, offerArgs{Pace: pace.args(), Leases: part}, &reply); err != nil {
-			return nil, nil, unavailable("release to", pool, err)
-		}
-		for _, lease := range part { // freed in their order
-			found := len(reply.Freed) > 0 && reply.Freed[0] == lease
-			if found {
-				reply.Freed = reply.Freed[1:]
-			}
-			freed = append(freed, found)
-		}
-		offers = append(offers, reply.offers()...)
-	}
-	return freed, offers, nil
 }
 
 func checkRequests(pool string, reqs []Request) error {

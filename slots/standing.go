@@ -13,7 +13,7 @@ type Standing struct {
 	Capacity int
 	Held     int // leases; may be above Capacity after that was lowered
 	Left     int // slots that are neither held nor offered; may be negative likewise
-	// Positions say of each task in about how many grants it is its turn; 1 is next.
+	// Positions say of each task in about how many grants it starts; 1 is next.
 	Positions []int
 	First     int           // the index of the task that comes first
 	InLine    int64         // the task that the device waits with; 0: it does not wait

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Want is a task that a slot is wanted for, with what decides its turn.
+// Want is a task that a slot is wanted for, with what orders it.
 type Want struct {
 	Lease    string        // unique per acquisition; no '|'
 	TTL      time.Duration // of the lease: at least 1 ms; cut to milliseconds
@@ -17,7 +17,7 @@ type Want struct {
 	Task     int64         // 0..2^53; the lower the older
 }
 
-// Waiter is a task and what decides its turn, as in a Want.
+// Waiter is a task and what orders it, as in a Want.
 type Waiter struct {
 	Device           string
 	Batch, Task      int64

@@ -116,15 +116,22 @@ func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q Queue
 		return Batch{}, fmt.Errorf("creating a batch: %w", err)
 	}
 	var created Batch
+	var news telling
 	// Not write: the sequence cannot be read twice.
-	err = s.writeOnce(ctx, s.slow, func(tx *sqlx.Tx) error {
-		return session{tx, s.dialect, s.accounts}.once(ctx, &created, func() (err error) {
-			if created, err = s.createBatch(ctx, tx, actor, b, q); err == nil && q.DryRun {
+	err = s.writeOnce(ctx, s.slow, func(plain *sqlx.Tx) error {
+		tx := s.session(plain, &news)
+		err := tx.once(ctx, &created, func() (err error) {
+			if created, err = s.createBatch(ctx, plain, tx, actor, b, q); err == nil && q.DryRun {
 				return errDryRun // so that all is undone
 			}
 			return err
 		})
+		if err != nil {
+			return err
+		}
+		return tx.addNews(ctx)
 	})
+	s.announce(ctx, news, err)
 	if err != nil && !errors.Is(err, errDryRun) {
 		return Batch{}, fmt.Errorf("creating a batch: %w", err)
 	}

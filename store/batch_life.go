@@ -96,6 +96,9 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.due, nullText(b.Limits)); err != nil {
 			return fmt.Errorf("changing: %w", err)
 		}
+		if instantText(b.NotAfter) != instantText(old.NotAfter) {
+			tx.telling.batch(id) // tasks that had expired and were not ended yet may start again
+		}
 		return tx.record(ctx, Event{Kind: "batch.changed", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail})
 	})
 }

@@ -30,8 +30,7 @@ type Queue struct {
 // errDryRun rolls a transaction back that did all it should.
 var errDryRun = errors.New("dry run")
 
-func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, actor string, b Batch, q Queue) (Batch, error) {
-	tx := session{plain, s.dialect, s.accounts}
+func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, actor string, b Batch, q Queue) (Batch, error) {
 	if s.bulk != "" {
 		if _, err := tx.exec(ctx, s.bulk); err != nil {
 			return Batch{}, err
@@ -41,7 +40,7 @@ func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, actor string, 
 	if err != nil {
 		return Batch{}, err
 	}
-	n, err := s.queue(ctx, plain, id, b, q)
+	n, err := s.queue(ctx, plain, tx, id, b, q)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -52,8 +51,12 @@ func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, actor string, 
 		return Batch{}, err
 	}
 	created, err := one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
+	if err != nil {
+		return Batch{}, err
+	}
 	created.Skipped, created.Unknown = n.skipped, n.unknown
-	return created, err
+	tx.telling.batch(id)
+	return created, nil
 }
 
 // queued counts the tasks of a new batch.
@@ -70,8 +73,7 @@ func (n queued) String() string {
 	return fmt.Sprintf("tasks=%d skipped=%d", n.total, n.skipped)
 }
 
-func (s batches) queue(ctx context.Context, plain *sqlx.Tx, id int64, b Batch, q Queue) (n queued, err error) {
-	tx := session{plain, s.dialect, s.accounts}
+func (s batches) queue(ctx context.Context, plain *sqlx.Tx, tx session, id int64, b Batch, q Queue) (n queued, err error) {
 	if q.Tasks == nil {
 		n.total, err = tx.batches().insertSelected(ctx, id, b, q.Tags)
 	} else {

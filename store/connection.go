@@ -22,6 +22,7 @@ type connection struct {
 	pulse     *pulse        // nil: there is no network in between
 	running   sync.Map      // requests under way that take effect once, by owner and key
 	accounts  bool          // changes of devices are noted for their accounts
+	tell      TellNews      // of news that this process commits; nil: nobody
 	snapshots chan struct{} // as many as are read at once
 	dialect
 }
@@ -31,12 +32,16 @@ func (s *connection) read() session {
 	if s.prepared == nil {
 		return s.planned()
 	}
-	return session{reader{s.prepared, s, false}, s.dialect, s.accounts}
+	return s.session(reader{s.prepared, s, false}, nil)
+}
+
+func (s *connection) session(on database, news *telling) session {
+	return session{on, s.dialect, s.accounts, news}
 }
 
 // planned plans each statement for the values it is given: which index serves
 // a filter depends on how many rows have that value.
-func (s *connection) planned() session { return session{reader{s.db, s, true}, s.dialect, s.accounts} }
+func (s *connection) planned() session { return s.session(reader{s.db, s, true}, nil) }
 
 // write runs change in one transaction and commits it. Whatever change read
 // or set outside must be set anew by each run: it is run again when the
@@ -44,9 +49,15 @@ func (s *connection) planned() session { return session{reader{s.db, s, true}, s
 func (s *connection) write(ctx context.Context, change func(session) error) error {
 	for try := 1; ; try++ {
 		s.prepared.prepareNoted(ctx)
+		var news telling
 		err := s.writeOnce(ctx, s.db, func(tx *sqlx.Tx) error {
-			return change(session{s.prepared.in(tx), s.dialect, s.accounts})
+			in := s.session(s.prepared.in(tx), &news)
+			if err := change(in); err != nil {
+				return err
+			}
+			return in.addNews(ctx)
 		})
+		s.announce(ctx, news, err)
 		if err == nil || try == maxTries || !retryable(err) {
 			return err
 		}
@@ -97,5 +108,5 @@ func (s *connection) atOnceOn(ctx context.Context, db *sqlx.DB, read func(sessio
 		return fmt.Errorf("beginning a transaction: %w", err)
 	}
 	defer tx.Rollback()
-	return read(session{s.prepared.in(tx), s.dialect, s.accounts})
+	return read(s.session(s.prepared.in(tx), nil))
 }

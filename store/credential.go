@@ -23,6 +23,7 @@ func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, ha
 		if err != nil {
 			return err
 		}
+		tx.telling.devices(id)
 		return tx.credentials().setAccount(ctx, id, set)
 	})
 	return olderUntil, err
@@ -79,14 +80,21 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 		if err := tx.record(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id}); err != nil {
 			return err
 		}
+		tx.telling.devices(id)
 		return tx.credentials().setAccount(ctx, id, set)
 	})
 }
 
-// MarkOwnToken notes that the device has used a credential of its own.
-func (s credentials) MarkOwnToken(ctx context.Context, device string) error {
+// MarkOwnTokens notes that these devices have used a credential of their own.
+func (s credentials) MarkOwnTokens(ctx context.Context, devices ...string) error {
 	return s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `UPDATE devices SET own_token = TRUE WHERE id = $1 AND own_token IS FALSE`, device)
+		// In one order, so that two that meet wait for one another and not both.
+		noted, err := collect(ctx, tx, only[string], `
+			UPDATE devices SET own_token = TRUE WHERE id IN (
+				SELECT d.id FROM {names} JOIN devices d ON d.id = names.name WHERE d.own_token IS FALSE ORDER BY d.id {lock d})
+			RETURNING id`, names(devices))
+		tx.telling.devices(noted...)
+		tx.telling.later = true // this replica admits none but the one who used it now
 		return err
 	})
 }

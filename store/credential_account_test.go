@@ -113,7 +113,7 @@ func TestDeviceWithoutAValidTokenIsRevoked(t *testing.T) {
 		l.Error("a device that never had a token")
 	}
 	l.rotate("1", 0)
-	l.must(l.MarkOwnToken(l.Context(), "a"))
+	l.must(l.MarkOwnTokens(l.Context(), "a"))
 	if revoked() {
 		l.Error("a device with a token")
 	}

@@ -12,6 +12,10 @@ import (
 // devices are the registered devices, with what is known of them.
 type devices struct{ *connection }
 
+// SeenWithin is how exact the ledger has it when a device was seen that only polls. Of
+// others it knows within seconds.
+const SeenWithin = time.Minute
+
 // Device is a field device.
 type Device struct {
 	ID         string
@@ -22,7 +26,7 @@ type Device struct {
 	Profile    string            // whose policies hold for what it starts; the operator's; empty: none
 	Attributes json.RawMessage   // the device's; a JSON object
 	CreatedAt  time.Time
-	LastSeen   *time.Time // to within a minute
+	LastSeen   *time.Time // to within SeenWithin
 	Reach      Reach      // as of about then
 }
 
@@ -192,6 +196,7 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool)
 		if err := tx.credentials().noteAccount(ctx, id, state); err != nil || changed == 0 {
 			return err
 		}
+		tx.telling.devices(id)
 		return tx.record(ctx, Event{Kind: kind, Actor: actor, Device: id})
 	})
 }

@@ -78,9 +78,8 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 // registered, and takes what more there is to do of each. It reads after they were
 // inserted: a deletion under way was waited for, and is seen.
 func (s devicesIn) bringBack(ctx context.Context, ids []string, more ...step) error {
-	_, err := s.changes(ctx, names(ids), append([]step{
+	return s.changes(ctx, "names", names(ids), append([]step{
 		{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {names} JOIN deleted_devices g ON g.id = names.name WHERE g.blocked)`},
 		{"bringing back", `DELETE FROM deleted_devices WHERE id IN (SELECT name FROM {names})`},
 	}, more...))
-	return err
 }

@@ -40,6 +40,7 @@ func (s devicesIn) delete(ctx context.Context, actor, id string, cancel bool) (R
 	if err := s.credentials().noteAccount(ctx, id, AccountDeleted); err != nil {
 		return Removal{}, err
 	}
+	s.telling.devices(id)
 	return removed, s.record(ctx, Event{Kind: "device.deleted", Actor: actor, Device: id})
 }
 

@@ -82,7 +82,7 @@ func TestDeviceTokens(t *testing.T) {
 			l.Fatalf("device %+v, %v before its first use", d, err)
 		}
 		for range 2 {
-			l.must(l.MarkOwnToken(l.Context(), "a"))
+			l.must(l.MarkOwnTokens(l.Context(), "a"))
 		}
 		if d, err := l.Device(l.Context(), "a"); err != nil || !d.OwnToken {
 			l.Fatalf("device %+v, %v after its first use", d, err)

@@ -26,14 +26,16 @@ import (
 //	{lock}       FOR UPDATE; SQLite's only writer needs no row locks
 //	{lock t}     FOR UPDATE OF t
 //	{lock b}     FOR UPDATE OF b
+//	{lock d}     FOR UPDATE OF d
 //	{share p}    FOR KEY SHARE OF p: keeps p from being deleted
 //	{share}      FOR SHARE: keeps rows from being changed
 //	{skip t}     FOR UPDATE OF t SKIP LOCKED
 //	{skip t, g}  FOR UPDATE OF t, g SKIP LOCKED
-//	{best (} {) t}  joins the rows t that a query in between finds for each row before it
+//	{best (} {) o}  joins the tasks o that a query in between finds for each row before it, if any
 //	{columns of best}  what that query is to select
-//	{batch of w}, {pool of b}, ...  looks up the batch b, the pool p or the device d that a row before it
-//	             names; there may be no such device, and no batch of a grant g that is none
+//	{shown and held}   so many of a batch with policies, or without
+//	{device of w}, {pool of c}, ...  looks up the batch b or c, the pool p, the device d, ... that a row before
+//	             it names; there may be no such device, and nothing of a row that is none
 //	{last event} the highest id of an event that was given
 //	{new xid}    a transaction id above all that were given
 //	{oldest xid} the lowest transaction id still under way
@@ -45,19 +47,22 @@ import (
 //	{last token} the last one given, 0 before the first
 //	{unhex hash} the bytes that the text hash stands for
 //	{given}      the grants, as UPDATE has just given them their tokens
+//	{ended}      the grants of {endings}, with what is said of their ends
 //	{ids}, {claims}, ... the rows of the JSON array $1, see inputs
+//	{claims once}, ... begins a WITH in which they are read one time: see once
 type dialect struct {
 	*wording
 
 	name       string
 	refused    []refusal          // settings that must not be so
-	lockShared string             // takes the locks of the pools of {claims}, and names them; empty: not needed
+	lockShared string             // takes the locks of the pools {names}, one after the other, and names them; empty: not needed
 	tryShared  string             // takes those that nobody else has
 	lockAlone  string             // takes the lock of the pool $1 against all others
 	lockKey    string             // takes the idempotency key $1, $2, or says false
 	lockGrants string             // waits for the writers of grants, and lets others wait
 	leaps      []string           // take the numbers that are given out $1 further, and return where they are then
 	snapshot   sql.IsolationLevel // of a transaction that reads one snapshot
+	lockNews   string             // lets nobody else give ids to news until the end of the transaction; empty: not needed
 	tryFold    string             // true: nobody else folds, until the end of the transaction; empty: not needed
 	bulk       string             // lifts the statement timeout of one transaction
 	addTasks   string             // prepared once per batch, run once per task
@@ -77,19 +82,21 @@ func refusals() []refusal {
 }
 
 // inputs are the batches that statements take as one JSON array, in $1. The
-// names of the columns are those of the JSON members.
+// names of the columns are those of the JSON members. The first one is a number, and never
+// below 0.
 func inputs() map[string]string {
 	return map[string]string{
 		"ids":      "id bigint",
 		"names":    "n bigint, name text",
 		"claims":   "n bigint, task bigint, device text, pool text, slot bigint, lease text",
 		"reported": "n bigint, task bigint, token bigint, device text",
-		"seen":     "device text, at_ms bigint, reach smallint",
+		"seen":     "at_ms bigint, device text, reach smallint",
 		"imports":  "n bigint, device text, tags text, hash text, profile text",
 		"lapses":   "lease_ms bigint, before_ms bigint",
+		"news":     "batch bigint, device text",
 		"openings": "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",
 		"endings": "task bigint, token bigint, cause text, output text, dropped bigint, error text, state text, counted bigint," +
-			" returned bigint, delay_ms bigint, event text, actor text, detail text",
+			" returned bigint, delay_ms bigint, event text, actor text",
 	}
 }
 
@@ -105,13 +112,15 @@ func postgresWords() []string {
 		"{lock}", "FOR UPDATE",
 		"{lock t}", "FOR UPDATE OF t",
 		"{lock b}", "FOR UPDATE OF b",
+		"{lock d}", "FOR UPDATE OF d",
 		"{share p}", "FOR KEY SHARE OF p",
 		"{share}", "FOR SHARE",
 		"{skip t}", "FOR UPDATE OF t SKIP LOCKED",
 		"{skip t, g}", "FOR UPDATE OF t, g SKIP LOCKED",
-		"{best (}", "CROSS JOIN LATERAL (",
-		"{) t}", ") AS t",
+		"{best (}", "LEFT JOIN LATERAL (",
+		"{) o}", ") AS o ON TRUE",
 		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.attempts, t.payload",
+		"{shown and held}", "CASE WHEN " + limited + " THEN 9 ELSE 2 END",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
 		// Not the end of a snapshot: that is behind the last one that ended, and
 		// does not tell what runs beyond from what has not begun.
@@ -125,6 +134,7 @@ func postgresWords() []string {
 		"{tagged $3}", "d.tags @> $3::jsonb",
 		"{unhex hash}", "decode(hash, 'hex')",
 		"{given}", "given",
+		"{ended}", "ended",
 		"{token}", "nextval('grant_token')",
 		"{last token}", "(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM grant_token)",
 	}
@@ -132,24 +142,24 @@ func postgresWords() []string {
 
 func postgres() dialect {
 	words := append(postgresWords(), lookUps()...)
-	// The limits change nothing but the plan: without them Postgres expects a
-	// hundred rows of any array, and reads whole tables to join them. With each
-	// limit that it does not know it expects a tenth: here, one row.
-	const limit = " LIMIT json_array_length($1::json)"
+	// This changes nothing but the plan: Postgres expects a hundred rows of any array, and
+	// reads whole tables to join them. Of those between two bounds it expects a 200th of
+	// them: here, one row. (A limit would do, and reads the array once more to count it.)
+	const few = " BETWEEN 0 AND 9223372036854775807"
 	for name, columns := range inputs() {
-		words = append(words, "{"+name+"}",
-			"(SELECT * FROM (SELECT * FROM json_to_recordset($1::json) AS rows("+columns+")"+limit+") AS given"+limit+") AS "+name)
+		number, _, _ := strings.Cut(columns, " ")
+		rows := "(SELECT * FROM json_to_recordset($1::json) AS rows(" + columns + ") WHERE " + number + few + ")"
+		words = append(words, "{"+name+"}", rows+" AS "+name, "{"+name+" once}", name+" AS MATERIALIZED "+rows)
 	}
 	// Two integers: spaces of their own, apart from the migrations' lock.
 	const poolLock = "(20060, hashtext("
-	const poolsOfClaims = `(SELECT DISTINCT pool COLLATE "C" AS pool FROM {claims} ORDER BY 1 OFFSET 0) AS pools`
 	const foldLock = "(20062, 0)"
 	return dialect{
 		name:       migrations.Postgres,
 		wording:    newWording(words),
 		refused:    refusals(),
-		lockShared: `SELECT pool FROM ` + poolsOfClaims + ` WHERE pg_advisory_xact_lock_shared` + poolLock + `pool)) IS NOT NULL`,
-		tryShared:  `SELECT pool FROM ` + poolsOfClaims + ` WHERE pg_try_advisory_xact_lock_shared` + poolLock + `pool))`,
+		lockShared: `SELECT name FROM {names} WHERE pg_advisory_xact_lock_shared` + poolLock + `name)) IS NOT NULL`,
+		tryShared:  `SELECT name FROM {names} WHERE pg_try_advisory_xact_lock_shared` + poolLock + `name))`,
 		lockAlone:  `SELECT pg_advisory_xact_lock` + poolLock + `$1))`,
 		lockKey:    `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
 		// Not undone with the transaction: numbers only ever go up.
@@ -161,6 +171,7 @@ func postgres() dialect {
 		chains:   true,
 		flush:    true,
 		snapshot: sql.LevelRepeatableRead,
+		lockNews: `SELECT pg_advisory_xact_lock(20062, 1)`,
 		tryFold:  `SELECT pg_try_advisory_xact_lock` + foldLock,
 	}
 }
@@ -171,11 +182,14 @@ func lookUps() []string {
 	return []string{
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
 		"{event w}", "CROSS JOIN LATERAL (SELECT * FROM events WHERE id = w.id OFFSET 0) AS e",
-		"{batch of w}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = w.batch OFFSET 0) AS b",
 		"{batch of t}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = t.batch OFFSET 0) AS b",
-		"{pool of b}", "CROSS JOIN LATERAL (SELECT * FROM pools WHERE name = b.pool OFFSET 0) AS p",
+		"{batch c of w}", "LEFT JOIN LATERAL (SELECT * FROM batches WHERE id = w.batch OFFSET 0) AS c ON TRUE",
+		"{pool of c}", "LEFT JOIN LATERAL (SELECT * FROM pools WHERE name = c.pool OFFSET 0) AS p ON TRUE",
+		"{grant of w}", "LEFT JOIN LATERAL (SELECT * FROM grants WHERE device = w.name OFFSET 0) AS g ON TRUE",
+		"{task of g}", "LEFT JOIN LATERAL (SELECT * FROM tasks WHERE id = g.task OFFSET 0) AS t ON TRUE",
 		"{device of w}", "LEFT JOIN LATERAL (SELECT * FROM devices WHERE id = w.name OFFSET 0) AS d ON TRUE",
 		"{device of t}", "LEFT JOIN LATERAL (SELECT * FROM devices WHERE id = t.device OFFSET 0) AS d ON TRUE",
+		"{grant of t}", "LEFT JOIN LATERAL (SELECT * FROM grants WHERE task = t.id OFFSET 0) AS g ON TRUE",
 		"{batch of g}", "LEFT JOIN LATERAL (SELECT * FROM batches WHERE id = g.batch OFFSET 0) AS b ON TRUE",
 	}
 }
@@ -191,21 +205,26 @@ func sqliteDialect() dialect {
 		"{lock}", "",
 		"{lock t}", "",
 		"{lock b}", "",
+		"{lock d}", "",
 		"{share p}", "",
 		"{share}", "",
 		"{skip t}", "",
 		"{skip t, g}", "",
-		"{batch of w}", "CROSS JOIN batches b ON b.id = w.batch",
 		"{batch of t}", "JOIN batches b ON b.id = t.batch",
-		"{pool of b}", "CROSS JOIN pools p ON p.name = b.pool",
+		"{batch c of w}", "LEFT JOIN batches c ON c.id = w.batch",
+		"{pool of c}", "LEFT JOIN pools p ON p.name = c.pool",
+		"{grant of w}", "LEFT JOIN grants g ON g.device = w.name",
+		"{task of g}", "LEFT JOIN tasks t ON t.id = g.task",
 		"{device of w}", "LEFT JOIN devices d ON d.id = w.name",
 		"{device of t}", "LEFT JOIN devices d ON d.id = t.device",
+		"{grant of t}", "LEFT JOIN grants g ON g.task = t.id",
 		"{batch of g}", "LEFT JOIN batches b ON b.id = g.batch",
-		"{best (}", "CROSS JOIN tasks t ON t.id IN (",
-		"{) t}", ")",
+		"{best (}", "LEFT JOIN tasks o ON o.id IN (",
+		"{) o}", ")",
 		"{task w}", "CROSS JOIN tasks t ON t.id = w.id",
 		"{event w}", "CROSS JOIN events e ON e.id = w.id",
 		"{columns of best}", "t.id",
+		"{shown and held}", "9", // here it knows no columns
 		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits
 		"{new xid}", "0",
 		"{oldest xid}", "0",
@@ -223,6 +242,8 @@ func sqliteDialect() dialect {
 	for name, columns := range inputs() {
 		words = append(words, "{"+name+"}", "(SELECT "+members(columns)+" FROM json_each($1)) AS "+name)
 	}
+	words = append(words, "{ended}", "(SELECT "+endedColumns+" FROM (SELECT "+members(inputs()["endings"])+` FROM json_each($1)) AS endings
+		JOIN grants g ON g.task = endings.task AND g.token = endings.token) AS ended`)
 	return dialect{
 		name:    migrations.SQLite,
 		wording: newWording(words),
@@ -242,7 +263,7 @@ func hasTags(wanted string) string {
 // outside: somebody may know one that the ledger has lost.
 func leaps(ofTokens, ofTable string) []string {
 	all := []string{ofTokens}
-	for _, table := range []string{"tasks", "batches", "events", "tokens"} {
+	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {
 		all = append(all, fmt.Sprintf(ofTable, table))
 	}
 	return all

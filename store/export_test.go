@@ -28,7 +28,7 @@ const LookedAt = lookedAt
 func StartsText() string { return startsText() }
 
 // ViewsText is what Views asks.
-func ViewsText() string { return viewsText() }
+func ViewsText() string { return viewsText }
 
 // OpenBatchesText is what OpenBatches asks.
 func OpenBatchesText() string { return openBatches() }
@@ -50,3 +50,6 @@ func (s *Store) EventsQuery(ctx context.Context, f EventFilter) (text string, ar
 	text, args = by.matching()
 	return text, args, err
 }
+
+// PoolStatsText is the reading of PoolStats.
+func PoolStatsText() string { return poolStatsText(keptStates()[1:]) }

@@ -98,7 +98,7 @@ func (s grantsIn) lockPools(ctx context.Context, all []claimRow, wait bool, outc
 	if wait {
 		text = s.lockShared
 	}
-	pools, err := collect(ctx, s.session, only[string], text, input(all))
+	pools, err := collect(ctx, s.session, only[string], text, names(poolsOf(all)))
 	if err != nil {
 		return nil, fmt.Errorf("locking pools: %w", err)
 	}
@@ -111,6 +111,16 @@ func (s grantsIn) lockPools(ctx context.Context, all []claimRow, wait bool, outc
 		}
 	}
 	return rows, nil
+}
+
+// poolsOf are in one order everywhere: so claims that contend wait for one another.
+func poolsOf(claims []claimRow) []string {
+	pools := make([]string, len(claims))
+	for i, c := range claims {
+		pools[i] = c.Pool
+	}
+	slices.Sort(pools)
+	return slices.Compact(pools)
 }
 
 // insertGrants writes the grants that may be, and returns their tasks. Rows
@@ -193,7 +203,7 @@ func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]numbered, er
 	)
 	dest := func(r *numbered) []any { return append([]any{&r.n}, grantDest(&r.Grant)...) }
 	if s.chains {
-		return collect(ctx, s.session, dest, `WITH given AS (`+update+` RETURNING g.*), recorded AS (`+record+`)`+read, claims)
+		return collect(ctx, s.session, dest, once("claims", `given AS (`+update+` RETURNING g.*), recorded AS (`+record+`)`+read), claims)
 	}
 	for _, text := range []string{update, record + claimed} {
 		if _, err := s.exec(ctx, text, claims); err != nil {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -71,26 +72,26 @@ func (e *ending) settle(settle Settle, retryAfter time.Duration) {
 	})
 }
 
+// endingRow says what is not as in most of them, and leaves out the rest.
 type endingRow struct {
 	Task     int64   `json:"task"`
 	Token    int64   `json:"token"`
 	Cause    string  `json:"cause"`
-	Output   *string `json:"output"` // JSON as text: as a member it would be written anew
-	Dropped  int     `json:"dropped"`
-	Error    string  `json:"error"`
+	Output   *string `json:"output,omitempty"` // JSON as text: as a member it would be written anew
+	Dropped  int     `json:"dropped,omitempty"`
+	Error    string  `json:"error,omitempty"`
 	State    string  `json:"state"`
-	Counted  int     `json:"counted"`
-	Returned int     `json:"returned"`
-	DelayMS  int64   `json:"delay_ms"`
+	Counted  int     `json:"counted,omitempty"`
+	Returned int     `json:"returned,omitempty"`
+	DelayMS  int64   `json:"delay_ms,omitempty"`
 	Event    string  `json:"event"`
 	Actor    string  `json:"actor"`
-	Detail   string  `json:"detail"`
 }
 
 func (e *ending) row() endingRow {
 	row := endingRow{
 		Task: e.grant.Task, Token: e.grant.Token, Cause: string(e.cause), Error: e.error, State: string(e.settled.State),
-		DelayMS: e.settled.Delay.Milliseconds(), Event: e.event, Actor: e.actor, Detail: string(e.settled.State),
+		DelayMS: e.settled.Delay.Milliseconds(), Event: e.event, Actor: e.actor,
 	}
 	if e.output != nil {
 		output := string(e.output)
@@ -108,6 +109,28 @@ func (e *ending) row() endingRow {
 	return row
 }
 
+// endedColumns are those of {ended}.
+const endedColumns = `g.batch, g.pool, g.slot, g.device, g.lease, g.attempt, g.granted_at, endings.*`
+
+// The end of grants: of their tasks, and what is kept of them.
+const (
+	settleTasks = `
+		UPDATE tasks AS t SET state = endings.state,
+			attempts = t.attempts + coalesce(endings.counted, 0), returned = t.returned + coalesce(endings.returned, 0),
+			retry_at = CASE WHEN endings.delay_ms > 0 THEN {now} + endings.delay_ms * {ms} END,
+			finished_at = CASE WHEN endings.state <> 'pending' THEN {now} END,
+			output = CASE WHEN endings.state <> 'pending' THEN endings.output{json} END,
+			output_dropped = endings.state <> 'pending' AND endings.dropped IS NOT NULL,
+			error = CASE WHEN endings.state <> 'pending' THEN coalesce(endings.error, '') ELSE '' END
+		FROM {endings} WHERE t.id = endings.task`
+	keepAttempts = `
+		INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, output_dropped, error)
+		SELECT token, task, attempt, device, pool, slot, lease, granted_at, {now}, cause, output{json}, dropped IS NOT NULL, coalesce(error, '') FROM {ended}`
+	tellOfEnds = `
+		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
+		SELECT {now}, event, actor, pool, batch, task, device, token, state FROM {ended}`
+)
+
 // end writes settled endings: the attempt, the task, the event, and the grant
 // away. The rows of the tasks and grants must be locked.
 func (s grantsIn) end(ctx context.Context, endings []ending) error {
@@ -115,30 +138,33 @@ func (s grantsIn) end(ctx context.Context, endings []ending) error {
 	for i := range endings {
 		rows[i] = endings[i].row()
 	}
-	return s.each(ctx, input(rows), len(rows), endingSteps())
+	settled, ended, err := s.endAll(ctx, input(rows))
+	if err != nil {
+		return err
+	}
+	if n := int64(len(rows)); settled != n || ended != n {
+		return fmt.Errorf("%d tasks settled and %d grants ended, not %d", settled, ended, n)
+	}
+	return nil
 }
 
-// endingSteps: the grants, which the attempts are made of, go last.
-func endingSteps() []step {
-	return []step{
-		{"recording attempts", `
-			INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, output_dropped, error)
-			SELECT g.token, g.task, g.attempt, g.device, g.pool, g.slot, g.lease, g.granted_at, {now}, endings.cause,
-				endings.output{json}, endings.dropped > 0, endings.error
-			FROM {endings} JOIN grants g ON g.task = endings.task AND g.token = endings.token`},
-		{"settling tasks", `
-			UPDATE tasks AS t SET state = endings.state, attempts = t.attempts + endings.counted, returned = t.returned + endings.returned,
-				retry_at = CASE WHEN endings.delay_ms > 0 THEN {now} + endings.delay_ms * {ms} END,
-				finished_at = CASE WHEN endings.state <> 'pending' THEN {now} END,
-				output = CASE WHEN endings.state <> 'pending' THEN endings.output{json} END,
-				output_dropped = endings.state <> 'pending' AND endings.dropped > 0,
-				error = CASE WHEN endings.state <> 'pending' THEN endings.error ELSE '' END
-			FROM {endings} WHERE t.id = endings.task`},
-		{"recording events", `
-			INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
-			SELECT {now}, endings.event, endings.actor, t.pool, t.batch, t.id, t.device, endings.token, endings.detail
-			FROM {endings} JOIN tasks t ON t.id = endings.task`},
-		{"ending grants", `
-			DELETE FROM grants WHERE task IN (SELECT task FROM {endings})`},
+// endAll returns how many tasks it settled and how many grants it ended.
+func (s grantsIn) endAll(ctx context.Context, endings string) (settled, ended int64, err error) {
+	if s.chains {
+		err = s.rowOf(ctx, once("endings", `
+			ended AS (DELETE FROM grants AS g USING {endings} WHERE g.task = endings.task AND g.token = endings.token RETURNING `+endedColumns+`),
+			settled AS (`+settleTasks+` RETURNING 1), kept AS (`+keepAttempts+`), told AS (`+tellOfEnds+`)
+			SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM ended)`), []any{endings}, &settled, &ended)
+		return settled, ended, err
 	}
+	// The grants, which the attempts are made of, go last.
+	for _, step := range []struct {
+		query string
+		rows  *int64
+	}{{settleTasks, &settled}, {keepAttempts, &ended}, {tellOfEnds, &ended}, {`DELETE FROM grants WHERE task IN (SELECT task FROM {ended})`, &ended}} {
+		if *step.rows, err = s.exec(ctx, step.query, endings); err != nil {
+			return 0, 0, err
+		}
+	}
+	return settled, ended, nil
 }

@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"strings"
+	"slices"
+	"time"
 )
 
 // eligible is the condition that a task may be granted now, but for its pool
@@ -61,20 +63,19 @@ func (s grantsIn) registered(ctx context.Context, devices []string) ([]View, err
 	rows, err := collect(ctx, s.session, func(r *reading) []any {
 		return append([]any{&r.n, instant{&r.Now}, &r.Deleted}, deviceDest(&r.device)...)
 	}, `
-		SELECT w.n, {now}, `+gone("w")+`, `+deviceColumns+`
+		SELECT w.n, {now}, `+gone+`, `+deviceColumns+`
 		FROM (SELECT * FROM {names}) AS w {device of w}`, names(unique))
 	if err != nil {
 		return nil, err
 	}
-	return viewsOf(rows, unique, at), nil
+	return viewsOf(rows, unique, at, 0), nil
 }
 
-// gone is whether the device that a row names is not registered because it was deleted.
-func gone(row string) string {
-	return `CASE WHEN d.id IS NULL THEN EXISTS (SELECT 1 FROM deleted_devices gone WHERE gone.id = ` + row + `.name) ELSE FALSE END`
-}
+// gone is whether the device that row w names is not registered because it was deleted.
+// (Instead of what EXISTS asks Postgres may read all of a table at once.)
+const gone = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
 
-// reading is a row about a device.
+// reading is a row about a device: who it is and what it holds, or a candidate, or both.
 type reading struct {
 	n int
 	View
@@ -83,23 +84,26 @@ type reading struct {
 	open   Candidate
 }
 
-// viewsOf are the views of the devices, in their order.
-func viewsOf(rows []reading, unique []string, at []int) []View {
+// viewsOf are the views of the devices, in their order, with this task among the
+// candidates.
+func viewsOf(rows []reading, unique []string, at []int, task int64) []View {
 	read := make([]View, len(unique))
 	for i := range rows {
 		r := &rows[i]
 		v := &read[r.n]
-		v.Now, v.Standstill, v.Deleted = r.Now, r.Standstill, r.Deleted
-		if r.device.ID != "" && v.Device == nil {
+		v.Now, v.Standstill, v.Deleted = r.Now, r.Standstill, v.Deleted || r.Deleted
+		if r.device.ID != "" {
 			v.Device = &r.device
 		}
-		if r.grant.Task != 0 && v.Grant == nil {
+		if r.grant.Task != 0 {
 			v.Grant = &r.grant
 		}
-		// A task that was named and is among the best ones has two rows, side by side.
-		if n := len(v.Candidates); r.open.Task != 0 && (n == 0 || v.Candidates[n-1].Task != r.open.Task) {
+		if r.open.Task != 0 {
 			v.Candidates = append(v.Candidates, r.open)
 		}
+	}
+	for i := range read {
+		read[i].Candidates = read[i].best(task)
 	}
 	views := make([]View, len(at))
 	for i := range views {
@@ -108,13 +112,48 @@ func viewsOf(rows []reading, unique []string, at []int) []View {
 	return views
 }
 
+// shownTasks of a batch with policies: what lets one of them wait may let another one
+// start. Else the best one is shown.
+const shownTasks = 8
+
+// best are the candidates that are shown: the best ones of each batch, but for the one
+// that the device holds, and this task.
+func (v *View) best(task int64) []Candidate {
+	slices.SortFunc(v.Candidates, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waits(v.Now), b.waits(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
+	})
+	shown, batch, last, rank := v.Candidates[:0], int64(0), int64(0), 0
+	for _, c := range v.Candidates {
+		if c.Task == last || v.Grant != nil && c.Task == v.Grant.Task {
+			continue // one that was named is there twice
+		}
+		if c.Batch != batch {
+			batch, rank = c.Batch, 0
+		}
+		rank++
+		last = c.Task
+		if rank == 1 || c.Task == task || rank <= shownTasks && (c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil) {
+			shown = append(shown, c)
+		}
+	}
+	return shown
+}
+
+// waits is 1 until the task is eligible, then 0.
+func (c *Candidate) waits(now time.Time) int {
+	if c.NotBefore.After(now) || c.RetryAt.After(now) {
+		return 1
+	}
+	return 0
+}
+
 // views reads the views of devices, with this task among the candidates if it
 // is open, whatever is better; 0: no such task.
 func (s grantsIn) views(ctx context.Context, devices []string, task int64) ([]View, error) {
 	unique, at := distinct(devices)
-	text, args := viewsText(), []any{names(unique)}
+	text, args := viewsText, []any{names(unique)}
 	if task != 0 {
-		text, args = taskViewText(), append(args, task)
+		text, args = taskViewText, append(args, task)
 	}
 	rows, err := collect(ctx, s.session, func(r *reading) []any {
 		dest := []any{&r.n, instant{&r.Now}, instant{&r.Standstill}, &r.Deleted}
@@ -125,7 +164,7 @@ func (s grantsIn) views(ctx context.Context, devices []string, task int64) ([]Vi
 	if err != nil {
 		return nil, err
 	}
-	return viewsOf(rows, unique, at), nil
+	return viewsOf(rows, unique, at, task), nil
 }
 
 // distinct are the texts, each once, and where each one is among them.
@@ -143,85 +182,56 @@ func distinct(texts []string) (unique []string, at []int) {
 	return unique, at
 }
 
-// shownTasks of a batch are its best one; with policies the best ones: what lets
-// one of them wait may let another one start.
-const shownTasks = `(o.rank = 1 OR o.rank <= 8 AND o.limited)`
-
 // hiddenPending is a state that the planner does not know.
 const hiddenPending = `(SELECT 'pending')`
 
-// viewsText asks for the views of {names}.
-func viewsText() string { return viewsOfTasks(bestTasks("{columns of best}"), shownTasks) }
+// Those open tasks of a device that may be its best ones in a batch, each group by the
+// index, however many there are: with a priority of their own and with that of their batch,
+// and of each those that were never tried, by priority, and those that are to be tried
+// again, the one that is due first at the front. Of a batch that has ended there are none.
+const (
+	openBatch  = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
+	group      = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch
+	asIndexed  = ` ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id`
+	neverTried = ` AND t.retry_at IS NULL` + asIndexed + ` LIMIT {shown and held}) AS few`
+	retried    = ` AND t.retry_at IS NOT NULL` + asIndexed + ` LIMIT 9) AS few`
+	bestTasks  = group + ` AND t.own_priority IS TRUE` + neverTried + ` UNION ALL ` + group + ` AND t.own_priority IS TRUE` + retried +
+		` UNION ALL ` + group + ` AND t.own_priority IS FALSE` + neverTried + ` UNION ALL ` + group + ` AND t.own_priority IS FALSE` + retried
+)
 
-// taskViewText asks for the view of one device, with the task $2 among its candidates.
-func taskViewText() string {
-	const named = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = $2 AND t.device = w.name AND t.batch = w.batch AND t.state = 'pending'`
-	return viewsOfTasks(bestTasks("{columns of best}")+named, `(`+shownTasks+` OR o.id = $2)`)
-}
+// viewsText asks for the views of {names}. It leaps from batch to batch in the index of
+// the open tasks of each device, and looks at the best ones of each. The first leap of a
+// device, which may find no batch, also reads who it is. What is shown, and in which
+// order, is decided in Go: the one that the device holds is still there, hence one more of
+// each group than is shown.
+//
+// Each look-up is a query by itself, so that there is one plan, whatever the statistics
+// say or do not say yet: Postgres plans this text once, when all tables are empty. The
+// index has batch * 1, which no other one has, and the state is hidden, so that the indexes
+// of pending tasks alone cannot serve.
+const (
+	viewsText    = openOfDevices + bestTasks + endOfViews
+	taskViewText = openOfDevices + bestTasks + // with the task $2 among the candidates
+		` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = $2 AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + endOfViews
 
-// bestTasks are those open tasks of a device w in a batch that may be its best ones, each
-// group by the index, however many there are: with a priority of their own and with that
-// of their batch, and of each those that were never tried, by priority, and those that are
-// to be tried again, the one that is due first at the front.
-func bestTasks(columns string) string {
-	var groups []string
-	for _, own := range []string{"TRUE", "FALSE"} {
-		for _, tried := range []string{"IS NULL", "IS NOT NULL"} {
-			groups = append(groups, `SELECT * FROM (
-				SELECT `+columns+` FROM tasks t
-				WHERE t.device = w.name AND t.batch * 1 = w.batch AND t.state = `+hiddenPending+` AND t.own_priority IS `+own+` AND t.retry_at `+tried+`
-				ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id LIMIT 9) AS few`)
-		}
-	}
-	return strings.Join(groups, " UNION ALL ")
-}
-
-// viewsOfTasks leaps from batch to batch in the index of the open tasks of each device,
-// and looks at the best ones of each. The one that the device holds is left out at the
-// end: hence one more than is shown of each group. Each look-up is a query by itself, so
-// that there is one plan, whatever the statistics say or do not say yet: Postgres plans
-// these texts once, when all tables are empty. The index has batch * 1, which no other one
-// has, and the state is hidden, so that the indexes of pending tasks alone cannot serve.
-func viewsOfTasks(best, shown string) string {
-	const (
-		limited = `(p.limits IS NOT NULL OR b.limits IS NOT NULL OR w.limits IS NOT NULL)`
-		next    = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = ` + hiddenPending
-	)
-	return `
+	nextBatch     = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
+	limited       = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`
+	openOfDevices = `
 		WITH RECURSIVE clock AS (SELECT clock.now, ` + standstill + ` AS standstill FROM (SELECT {now} AS now) AS clock),
-		wanted AS (SELECT n, name,
-			(SELECT p.limits FROM profiles p WHERE p.name = (SELECT own.profile FROM devices own WHERE own.id = names.name)) AS limits,
-			(SELECT g.task FROM grants g WHERE g.device = names.name) AS held FROM {names}),
-		leap(n, name, limits, held, batch) AS (
-			SELECT w.n, w.name, w.limits, w.held, ` + next + `) FROM wanted w
+		leap(n, name, now, standstill, limits, pending, first, batch) AS (
+			SELECT w.n, w.name, clock.now, clock.standstill,
+				(SELECT p.limits FROM profiles p WHERE p.name = (SELECT own.profile FROM devices own WHERE own.id = w.name)),
+				` + hiddenPending + `, TRUE, ` + nextBatch + hiddenPending + `) FROM (SELECT * FROM {names}) AS w CROSS JOIN clock
 			UNION ALL
-			SELECT w.n, w.name, w.limits, w.held, ` + next + ` AND t.batch * 1 > w.batch) FROM leap w WHERE w.batch IS NOT NULL),
-		open AS (
-			SELECT w.n, t.id, b.id AS batch, b.pool, ` + taskPriority + ` AS priority, b.weight, b.created_at, b.not_before, t.retry_at, t.attempts + 1 AS attempt,
-				CASE WHEN b.not_before IS NULL OR t.retry_at > b.not_before THEN t.retry_at ELSE b.not_before END AS eligible_at,
-				CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END AS lease_ms,
-				p.paused AS pool_paused, b.paused AS batch_paused, b.finish_inside, b.opens_at, b.closes_at, p.opens_at AS pool_opens_at, p.closes_at AS pool_closes_at,
-				p.limits AS pool_limits, b.limits, w.limits AS profile_limits,
-				` + limited + ` AS limited,
-				CASE WHEN ` + limited + ` THEN b.kind END AS kind,
-				CASE WHEN ` + limited + ` THEN coalesce(t.payload, b.payload) END AS payload
-			FROM leap w {batch of w} {pool of b} CROSS JOIN clock
-				{best (}` + best + `{) t}
-			WHERE b.cancelled_at IS NULL AND p.deleted_at IS NULL AND (b.not_after IS NULL OR b.not_after > clock.now)
-				AND (w.held IS NULL OR t.id <> w.held)),
-		ranked AS (
-			SELECT open.*, row_number() OVER (PARTITION BY n, batch ORDER BY
-				CASE WHEN eligible_at > clock.now THEN 1 ELSE 0 END, priority DESC, id) AS rank
-			FROM open CROSS JOIN clock)
-		SELECT w.n, clock.now, clock.standstill, ` + gone("w") + `,
+			SELECT w.n, w.name, w.now, w.standstill, w.limits, w.pending, FALSE, ` + nextBatch + `w.pending AND t.batch * 1 > w.batch)
+			FROM leap w WHERE w.batch IS NOT NULL)
+		SELECT w.n, w.now, w.standstill, ` + gone + `,
 			` + deviceColumns + `, ` + grantColumns + `,
-			o.id, o.batch, o.pool, o.priority, o.weight, o.created_at, o.not_before, o.retry_at, o.attempt, o.lease_ms, o.pool_paused, o.batch_paused,
-			o.finish_inside, o.opens_at, o.closes_at, o.pool_opens_at, o.pool_closes_at, o.pool_limits, o.limits, o.profile_limits, o.kind, o.payload
-		FROM wanted w CROSS JOIN clock
-			{device of w}
-			LEFT JOIN grants g ON g.task = w.held
-			LEFT JOIN tasks t ON t.id = g.task
-			{batch of g}
-			LEFT JOIN ranked o ON o.n = w.n AND ` + shown + `
-		ORDER BY w.n, o.batch, o.rank`
-}
+			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.created_at, c.not_before, o.retry_at, o.attempts + 1,
+			CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END, p.paused, c.paused, c.finish_inside, c.opens_at, c.closes_at, p.opens_at, p.closes_at,
+			p.limits, c.limits, w.limits, CASE WHEN ` + limited + ` THEN c.kind END, CASE WHEN ` + limited + ` THEN coalesce(o.payload, c.payload) END
+		FROM (SELECT n, now, standstill, limits, pending, batch, name AS device, CASE WHEN first THEN name END AS name FROM leap WHERE first OR batch IS NOT NULL) AS w
+			{device of w} {grant of w} {task of g} {batch of g} {batch c of w} {pool of c}
+			{best (}`
+	endOfViews = `{) o}`
+)

@@ -137,6 +137,8 @@ func (p *planned) looked(where string, n node) {
 		}
 	case n.Scan == "Seq Scan" && grows[n.Table]:
 		p.Errorf("%s: all of %s", where, n.Table)
+	case n.Scan == "Limit" && len(n.Plans) > 0 && n.Plans[0].Scan == "Sort":
+		p.Errorf("%s: rows are sorted, of which a few are wanted that an index has in front", where)
 	}
 	for _, below := range n.Plans {
 		p.looked(where, below)

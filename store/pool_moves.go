@@ -31,6 +31,9 @@ type Resize struct {
 	Created          bool
 }
 
+// movesSlots is true of the events of a task that gives or frees a slot.
+const movesSlots = `token <> 0 AND kind LIKE 'task.%' AND kind NOT IN ('task.cancel_asked', 'task.succeeded_late')`
+
 // Moves reads what happened in the steps since so long ago, or in fewer where
 // more than most events were logged since.
 func (s pools) Moves(ctx context.Context, back, step time.Duration, most int64) (Moves, error) {
@@ -48,7 +51,7 @@ func (s pools) Moves(ctx context.Context, back, step time.Duration, most int64) 
 		SELECT pool, step, sum(granted), count(*) - sum(granted), sum(lapsed) FROM (
 			SELECT pool, {age} / $2 AS step, CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed
 			FROM events, clock
-			WHERE id > $1 AND token <> 0 AND kind LIKE 'task.%' AND kind NOT IN ('task.cancel_asked', 'task.succeeded_late')) AS moves
+			WHERE id > $1 AND `+movesSlots+`) AS moves
 		GROUP BY pool, step
 		UNION ALL SELECT pool, -1, count(*), 0, 0 FROM grants GROUP BY pool`, from.id, step.Milliseconds())
 	if err != nil {

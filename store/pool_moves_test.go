@@ -80,11 +80,37 @@ func TestMovesTellWhatWasHeld(t *testing.T) {
 		if m.Held["q"] != 1 || heldBefore(m, "q", 2) != 1 || heldBefore(m, "q", 3) != 0 || m.Back != 1000*time.Hour {
 			l.Errorf("of the other pool: %+v", m)
 		}
+		l.movesBetweenAgree(m)
 		lapsed := slices.DeleteFunc(m.Steps, func(s store.Move) bool { return s.Lapsed == 0 })
 		if len(lapsed) == 0 || lapsed[0].Step != 3 || lapsed[0].Lapsed != lapsed[0].Ended {
 			l.Errorf("lapsed: %+v", lapsed)
 		}
 	})
+}
+
+// movesBetweenAgree: two parts of the log count together what all of it does.
+func (l *ledger) movesBetweenAgree(all store.Moves) {
+	l.Helper()
+	sums := map[string]store.Move{}
+	add := func(moves []store.Move) {
+		for _, m := range moves {
+			sum := sums[m.Pool]
+			sums[m.Pool] = store.Move{Granted: sum.Granted + m.Granted, Ended: sum.Ended + m.Ended, Lapsed: sum.Lapsed + m.Lapsed}
+		}
+	}
+	add(all.Steps)
+	want := sums
+	sums = map[string]store.Move{}
+	mark, err := l.MarkEvents(l.Context(), -1)
+	l.must(err)
+	for _, part := range [][2]int64{{0, mark.Last / 2}, {mark.Last / 2, mark.Last}, {mark.Last, mark.Last}} {
+		moves, err := l.MovesBetween(l.Context(), part[0], part[1])
+		l.must(err)
+		add(moves)
+	}
+	if diff := cmp.Diff(want, sums); diff != "" {
+		l.Errorf("counted in two parts: %s", diff)
+	}
 }
 
 func TestMovesAreBounded(t *testing.T) {

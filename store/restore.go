@@ -72,6 +72,7 @@ func (s session) afterRestore(ctx context.Context, actor string) (until time.Tim
 	if _, err := s.exec(ctx, `INSERT INTO token_changes (hash) VALUES ('')`); err != nil {
 		return until, fmt.Errorf("letting replicas forget tokens: %w", err)
 	}
+	s.telling.everything()
 	until, err = s.standStill(ctx)
 	if err != nil {
 		return until, err

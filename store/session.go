@@ -18,6 +18,7 @@ type session struct {
 	database
 	dialect
 	accounts bool
+	telling  *telling // the news of the transaction; nil outside of one
 }
 
 // The statements on one noun, within a session.

@@ -32,6 +32,7 @@ type Store struct {
 	profiles
 	credentials
 	events
+	news
 	replicas
 	warm warmth
 }
@@ -42,7 +43,7 @@ func storeOn(c *connection) *Store {
 		connection: c,
 		pools:      pools{c}, batches: batches{c}, tasks: tasks{c}, grants: grants{c},
 		devices: devices{c}, profiles: profiles{c}, credentials: credentials{c},
-		events: events{c}, replicas: replicas{c},
+		events: events{c}, news: news{c}, replicas: replicas{c},
 	}
 }
 

@@ -173,13 +173,14 @@ func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
-	n, err := s.exec(ctx, `
+	devices, err := collect(ctx, s.session, only[string], `
 		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = NULL, returned = 0, output = NULL, output_dropped = false, error = ''
-		WHERE id IN (SELECT id FROM {ids})`, ids(tasks...))
+		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, ids(tasks...))
 	if err != nil {
 		return fmt.Errorf("making tasks pending again: %w", err)
 	}
-	done.Tasks = n
+	done.Tasks = int64(len(devices))
+	s.telling.devices(devices...)
 	return s.recordTasks(ctx, "task.retried", actor, tasks)
 }
 

@@ -131,7 +131,7 @@ func (f TaskFilter) matching(columns, cond string) *query {
 	if cond == "" && f.served() {
 		most = clampLimit(f.Limit)
 	}
-	q.text = `SELECT ` + columns + ` FROM (` + f.ids(q, most) + `) AS w {task w} JOIN batches b ON b.id = t.batch LEFT JOIN grants g ON g.task = t.id`
+	q.text = `SELECT ` + columns + ` FROM (` + f.ids(q, most) + `) AS w {task w} {batch of t} {grant of t}`
 	if cond != "" {
 		q.conds = append(q.conds, cond)
 	}

@@ -85,6 +85,27 @@ func (l *ledger) everyFilterIsBounded(statistics string) {
 	}
 }
 
+// A page ends with its last row: what is beyond it in the stretch is not read, sorted or
+// joined, however many tasks wait or run.
+func TestAPageOfTasksReadsNoMoreThanItself(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 10_000)
+	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 5000)`)
+	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT 1 + i % 5000, 'p', 'd' || i FROM generate_series(1, 50000) AS i`)
+	l.exec(`INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
+		SELECT id, batch, pool, id / 10, device, id, id || '.1.x', 1, now(), now(), now(), 1000 FROM tasks WHERE id % 10 = 0`)
+	l.exec(`ANALYZE`)
+	for name, filter := range map[string]store.TaskFilter{
+		"waiting": {State: store.Pending}, "of a pool": {Pool: "p"}, "of a pool, waiting": {Pool: "p", State: store.Pending}, "in a batch, waiting": {Batch: 7, Pool: "p", State: store.Pending},
+	} {
+		query, args := store.TasksQuery(filter)
+		if plan := l.plan(query, args...); most(plan) > 120 {
+			l.Errorf("%s: %d rows are read for a page of 100:\n%s", name, most(plan), strings.Join(plan, "\n"))
+		}
+	}
+}
+
 // pages follows a filter to its end, as a client of a list does.
 func (l *ledger) pages(f store.TaskFilter) (found []int64, pages int) {
 	l.Helper()

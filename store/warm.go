@@ -109,7 +109,7 @@ func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
 		return err
 	}
 	defer tx.Rollback()
-	in := session{s.prepared.in(tx), s.dialect, s.accounts}
+	in := s.session(s.prepared.in(tx), nil)
 	if _, err := in.grants().registered(ctx, []string{""}); err != nil {
 		return err
 	}
@@ -125,6 +125,6 @@ func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
 	if _, err := in.grants().endReported(ctx, []reportedRow{{}}, nil, nil); err != nil {
 		return err
 	}
-	_, err = in.changes(ctx, input([]endingRow{{}}), endingSteps())
+	_, _, err = in.grants().endAll(ctx, input([]endingRow{{}}))
 	return err
 }

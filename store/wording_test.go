@@ -30,7 +30,7 @@ func TestATextIsPutIntoWordsOnce(t *testing.T) {
 // BenchmarkText is the text of a reading of devices, which a report asks for.
 func BenchmarkText(b *testing.B) {
 	d := postgres()
-	query := viewsText()
+	query := viewsText
 	b.Run("known", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

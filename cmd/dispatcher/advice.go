@@ -62,8 +62,6 @@ func afterProblem(p *operators.Problem) string {
 	switch p.Status {
 	case http.StatusUnauthorized:
 		return "set DISPATCHER_TOKEN to an operator's token; an admin makes one with `dispatcher tokens create --name you --role operator`"
-	case http.StatusForbidden:
-		return "a token of the role " + roleNeeded(p.Method, p.Path) + " is needed"
 	case http.StatusNotFound:
 		if before, _, slot := strings.Cut(p.Path, "/slots/"); slot {
 			return "see the holders: dispatcher pools slots " + path.Base(before)
@@ -75,19 +73,6 @@ func afterProblem(p *operators.Problem) string {
 		return "try again in a moment; `dispatcher healthcheck` says whether the server is ready"
 	}
 	return ""
-}
-
-// roleNeeded is the least role for a call; see the protocol's table.
-func roleNeeded(method, path string) string {
-	switch noun := nounOf(path); {
-	case noun == "tokens":
-		return "admin"
-	case method == http.MethodGet:
-		return "viewer"
-	case noun == "pools":
-		return "admin"
-	}
-	return "operator"
 }
 
 func nounOf(path string) string {

@@ -96,11 +96,11 @@ func (s *session) waitForBatch(batch string) error {
 	if !s.json {
 		err = s.show(last, briefBatch()...)
 	}
-	e, readErr := readEntry(last)
-	if err = errors.Join(err, readErr); err != nil {
+	var p progress
+	if err = errors.Join(err, json.Unmarshal(last, &p)); err != nil {
 		return err
 	}
-	if p := readProgress(e); p.unsuccessful() > 0 {
+	if p.unsuccessful() > 0 {
 		c := p.Counts
 		return advisedError{
 			fmt.Errorf("of %s %d did not succeed: %d failed, %d timed out, %d cancelled, %d expired",
@@ -145,11 +145,10 @@ type batchView struct {
 }
 
 func (v *batchView) update(text json.RawMessage) (over bool, err error) {
-	e, err := readEntry(text)
-	if err != nil {
+	var p progress
+	if err := json.Unmarshal(text, &p); err != nil {
 		return false, err
 	}
-	p := readProgress(e)
 	line := p.line()
 	switch {
 	case v.drawn:

@@ -56,6 +56,28 @@ func TestSimulateAgainstDev(t *testing.T) {
 	}
 }
 
+// TestIdleFleetAgainstDev: with the fleet token, which registers the devices, and with
+// tokens of their own.
+func TestIdleFleetAgainstDev(t *testing.T) {
+	t.Parallel()
+	_, environ := devAt(t, t.TempDir())
+	for _, credentials := range []string{"fleet", "own"} {
+		code, stdout, stderr := execute(t, environ, "simulate", "--idle", "--devices", "200", "--period", "2s", "--timeout", "3s",
+			"--prefix", credentials+"-", "--credentials", credentials, "--connections", "20")
+		if code != 0 {
+			t.Errorf("%s: exit %d\n%s\n%s", credentials, code, stdout, stderr)
+		}
+		for _, want := range []string{`100 reports/s wanted`, `reports    [1-3]\d\d in 3`, `answers    none \d+\n`, `errors     0`, `times      p50 \S+ms, p99`} {
+			if !regexp.MustCompile(want).MatchString(stdout) {
+				t.Errorf("%s: the summary lacks %q:\n%s", credentials, want, stdout)
+			}
+		}
+		if !regexp.MustCompile(`\d+ reports/s: none \d+  p50`).MatchString(stderr) {
+			t.Errorf("%s: no progress line in %s", credentials, stderr)
+		}
+	}
+}
+
 // TestDemonstrationFillsItsSlotsAndNoMore: nearly, for on a busy machine some are always on
 // their way to the next device.
 func TestDemonstrationFillsItsSlotsAndNoMore(t *testing.T) {

@@ -83,8 +83,8 @@ func linesOf(err error) []string {
 	return lines
 }
 
-// untilSignal ends the context with the first SIGINT or SIGTERM; the second
-// one ends the process at once.
+// untilSignal ends the context with the first SIGINT or SIGTERM; the second one ends the
+// process at once, with status 1.
 func untilSignal() (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -149,7 +149,10 @@ func strict(command *cobra.Command) {
 	command.Args = func(cmd *cobra.Command, args []string) error {
 		err := check(cmd, args)
 		if err == nil {
-			err = cmd.ValidateFlagGroups() // cobra does so, too, later and in its own words
+			err = cmd.ValidateRequiredFlags() // cobra does both, too, later and not as wrong usage
+		}
+		if err == nil {
+			err = cmd.ValidateFlagGroups()
 		}
 		if err != nil {
 			return usageError{err}

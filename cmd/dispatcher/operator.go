@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -127,6 +129,22 @@ func (s *session) show(object json.RawMessage, without ...string) error {
 	return terminal.Fields(s.out, object, without...)
 }
 
+// view reads what is at a path. As JSON it is written as it came; else it goes into
+// answer, and people is called.
+func (s *session) view(path string, query url.Values, answer any, people func() error) error {
+	text, err := s.Get(s.cmd.Context(), path, query)
+	if err != nil {
+		return err
+	}
+	if s.json {
+		return s.document(text)
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return err
+	}
+	return people()
+}
+
 // document writes JSON for people and programs.
 func (s *session) document(object json.RawMessage) error {
 	d := json.NewEncoder(s.out)
@@ -182,4 +200,36 @@ func counted(n int64, one, many string) string {
 		many = one
 	}
 	return fmt.Sprintf("%d %s", n, many)
+}
+
+var errNotConfirmed = errors.New("not confirmed; nothing was changed")
+
+// yesFlag adds --yes.
+func yesFlag(command *cobra.Command, yes *bool) {
+	command.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
+}
+
+// needed makes a flag one that must be given.
+func needed(command *cobra.Command, flag string) *cobra.Command {
+	_ = command.MarkFlagRequired(flag) // fails only for a flag that does not exist, which a test would see
+	return command
+}
+
+// confirm asks whether to do what cannot be undone. Where nobody can answer,
+// --yes must have been said.
+func (s *session) confirm(yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	in := s.cmd.InOrStdin()
+	if !terminal.Is(in) {
+		return usageError{fmt.Errorf("%s: say --yes, for nobody can be asked: standard input is no terminal", question)}
+	}
+	_, _ = fmt.Fprintf(s.errs, "%s? [y/N] ", terminal.Safe(question))
+	answer, _ := bufio.NewReader(in).ReadString('\n')
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errNotConfirmed
 }

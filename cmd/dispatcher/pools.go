@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -96,3 +98,135 @@ func setPool(p noun) *cobra.Command {
 	command.MarkFlagsMutuallyExclusive("window", "always-open")
 	return command
 }
+
+func showSlots(p noun) *cobra.Command {
+	all := false
+	command := p.on("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
+		var now struct {
+			Capacity, Waiting int64
+			Held, Reserved    int
+			Slots             []entry
+		}
+		return s.view(operators.Path("pools", pool, "slots"), nil, &now, func() error {
+			_, _ = fmt.Fprintf(s.out, "%s, %d held, %d reserved; %s\n", counted(now.Capacity, "slot", "slots"), now.Held, now.Reserved, counted(now.Waiting, "device waits", "devices wait"))
+			if !all && now.Held+now.Reserved == 0 {
+				return nil
+			}
+			return s.slots(now.Slots, all)
+		})
+	})
+	command.Flags().BoolVar(&all, "all", false, "the free slots, too")
+	return command
+}
+
+// slots writes those that are not free, or all.
+func (s *session) slots(rows []entry, all bool) error {
+	t := terminal.NewTable(s.out, "SLOT", "STATE", "DEVICE", "TASK", "TOKEN", "SINCE", "LEASE UNTIL")
+	for _, e := range rows {
+		if all || e.text("state") != "free" {
+			t.Row(e.text("slot"), slotState(e), e.text("device"), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
+		}
+	}
+	return t.Flush()
+}
+
+// slotState says of one that is held whether its device is asked to stop.
+func slotState(e entry) string {
+	if e.text("cancel") != "" {
+		return e.text("state") + ", to stop"
+	}
+	return e.text("state")
+}
+
+func releaseSlot(p noun) *cobra.Command {
+	var reason string
+	var now bool
+	var token int64
+	command := &cobra.Command{
+		Use:   "release POOL SLOT",
+		Short: "Take a slot back from the device that holds it",
+		Long: `Take a slot back from the device that holds it. Its task ends cancelled.
+
+The device is told to stop with its next report, and the slot is free with its
+result or at the end of its lease: never more devices are inside than there are
+slots. With --now it is free at once, and the device may still be inside until
+its lease ends.`,
+		Args: cobra.ExactArgs(2), ValidArgsFunction: p.names(1),
+		RunE: p.with(func(s *session, args []string) error {
+			body := operators.Release{Reason: reason, Now: now, Token: max(token, 0)}
+			return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", args[0], "slots", args[1], "release"), Body: body})
+		}),
+	}
+	command.Flags().StringVar(&reason, "reason", "", "why, for the audit log; needed")
+	command.Flags().BoolVar(&now, "now", false, "at once: one device more than the capacity may then be inside")
+	command.Flags().Int64Var(&token, "token", 0, "of the grant; 0: the present one")
+	return needed(command, "reason")
+}
+
+func checkGrant(p noun) *cobra.Command {
+	return &cobra.Command{
+		Use: "grant POOL TOKEN", Short: "Check whether a grant is in force, as the external system does", Args: cobra.ExactArgs(2),
+		ValidArgsFunction: p.names(1),
+		RunE: p.with(func(s *session, args []string) error {
+			text, err := s.Get(s.cmd.Context(), operators.Path("pools", args[0], "grants", args[1]), nil)
+			if err != nil {
+				return err
+			}
+			if e, err := readEntry(text); err == nil && e.text("alive") == "" {
+				return s.show(text, "lease_ms") // there is none
+			}
+			return s.show(text)
+		}),
+	}
+}
+
+// watchEvery is how often what is watched is read.
+const watchEvery = time.Second
+
+func watchPool(p noun) *cobra.Command {
+	return p.on("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
+		var last [4]int
+		heads := terminal.NewTable(s.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "WAITING")
+		return s.everySecond(func() error {
+			text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "slots"), nil)
+			if err != nil {
+				return err
+			}
+			var now operators.Slots
+			if err := json.Unmarshal(text, &now); err != nil {
+				return err
+			}
+			seen := [4]int{now.Capacity, now.Held, now.Reserved, now.Waiting}
+			if seen == last {
+				return nil
+			}
+			last = seen
+			if s.json {
+				return s.line(text)
+			}
+			heads.Row(time.Now().UTC().Format("2006-01-02 15:04:05Z"), fmt.Sprint(now.Capacity), fmt.Sprint(now.Held), fmt.Sprint(now.Reserved), fmt.Sprint(now.Waiting))
+			return heads.Flush()
+		})
+	})
+}
+
+// everySecond does something until it fails for good, or Ctrl-C, which is no
+// failure.
+func (s *session) everySecond(do func() error) error {
+	for {
+		err := do()
+		if s.interrupted() {
+			return nil
+		}
+		if err != nil && !operators.Transient(err) {
+			return err
+		}
+		if err != nil {
+			s.note("%v", err)
+		}
+		_ = operators.Pause(s.cmd.Context(), watchEvery) // Ctrl-C is seen above
+	}
+}
+
+// interrupted says that Ctrl-C ended the command.
+func (s *session) interrupted() bool { return s.cmd.Context().Err() != nil }

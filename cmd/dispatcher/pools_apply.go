@@ -4,13 +4,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/operators"
@@ -57,8 +61,6 @@ type poolChange struct {
 	Action  string        `json:"action"` // created, changed, unchanged
 	Changes []fieldChange `json:"changes,omitempty"`
 	Warned  []string      `json:"warnings,omitempty"`
-
-	body map[string]any
 }
 
 type fieldChange struct {
@@ -67,74 +69,88 @@ type fieldChange struct {
 	To    json.RawMessage `json:"to"`
 }
 
-// apply compares all first, so that a dry run and a real one say the same.
-func (s *session) apply(wanted []poolSpec, dryRun bool) error {
+// apply has the server check all first: a file with anything wrong in it changes
+// nothing, and a dry run and a real one say the same.
+func (s *session) apply(wanted []filedPool, dryRun bool) error {
 	there, err := s.pools()
 	if err != nil {
 		return err
 	}
 	changes := make([]poolChange, len(wanted))
-	for i, spec := range wanted {
-		if changes[i], err = spec.against(there[spec.name]); err != nil {
+	for i, pool := range wanted {
+		if changes[i], err = pool.against(there[pool.Name]); err != nil {
 			return err
 		}
 	}
-	show := s.newListWriter([]column{member("POOL", "pool"), member("ACTION", "action"), {"CHANGES", describeChanges}})
-	count := map[string]int{}
-	progress := terminal.NewProgress(s.errs)
-	for i, change := range changes {
-		progress.Show("%d of %d pools", i, len(changes))
-		text, err := s.applyOne(change, dryRun)
-		progress.Clear()
-		if err != nil {
-			s.summary("Stopped: ", count)
-			return errors.Join(fmt.Errorf("pool %s: %w", change.Pool, err), show.end())
+	if _, err := s.applyAll(changes, true); err != nil {
+		return fmt.Errorf("%w; nothing was changed", err)
+	}
+	before, done := "Nothing was done. It would be: ", len(changes)
+	if !dryRun {
+		before = ""
+		if done, err = s.applyAll(changes, false); err != nil {
+			before = "Stopped: "
 		}
-		if text != nil {
+	}
+	return errors.Join(err, s.showChanges(before, changes[:done]))
+}
+
+// applyAll stops with the first pool that the server refuses. done counts those before.
+func (s *session) applyAll(changes []poolChange, dryRun bool) (done int, err error) {
+	progress := terminal.NewProgress(s.errs)
+	defer progress.Clear()
+	for i := range changes {
+		change := &changes[i]
+		progress.Show("%d of %d pools", i, len(changes))
+		if change.Action == actionUnchanged {
+			continue
+		}
+		text, err := s.Call(s.cmd.Context(), change.request(dryRun))
+		if err != nil {
+			return i, fmt.Errorf("pool %s: %w", change.Pool, err)
+		}
+		if dryRun {
+			progress.Clear()
 			change.Warned = s.warn("pool "+change.Pool+": ", text)
 		}
-		count[change.Action]++
-		if err := show.change(change, s.json); err != nil {
-			return err
-		}
 	}
-	before := ""
-	if dryRun {
-		before = "Nothing was done. It would be: "
-	}
-	s.summary(before, count)
-	return show.end()
+	return len(changes), nil
 }
 
-// change writes one; a table leaves out what stays.
-func (w *listWriter) change(c poolChange, all bool) error {
-	if c.Action == actionUnchanged && !all {
-		return nil
+func (c *poolChange) request(dryRun bool) operators.Request {
+	body := entry{}
+	for _, field := range c.Changes {
+		body[field.Field] = field.To
 	}
-	text, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	return w.entry(text)
-}
-
-func (s *session) summary(before string, count map[string]int) {
-	s.note("%s%d created, %d changed, %d unchanged", before, count[actionCreated], count[actionChanged], count[actionUnchanged])
-}
-
-// applyOne returns the server's answer; none: there was nothing to do.
-func (s *session) applyOne(change poolChange, dryRun bool) (json.RawMessage, error) {
-	if change.Action == actionUnchanged {
-		return nil, nil
-	}
-	r := operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", change.Pool), Body: change.body}
-	if change.Action == actionCreated {
+	r := operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", c.Pool), Body: body}
+	if c.Action == actionCreated {
 		r.Method = http.MethodPut
 	}
 	if dryRun {
 		r.Query = url.Values{"dry_run": {"true"}}
 	}
-	return s.Call(s.cmd.Context(), r)
+	return r
+}
+
+// showChanges writes what was done, or would be; a table leaves out what stays.
+func (s *session) showChanges(before string, changes []poolChange) error {
+	show := s.newListWriter([]column{member("POOL", "pool"), member("ACTION", "action"), {"CHANGES", describeChanges}})
+	count := map[string]int{}
+	for _, change := range changes {
+		count[change.Action]++
+		if change.Action == actionUnchanged && !s.json {
+			continue
+		}
+		text, err := json.Marshal(change)
+		if err == nil {
+			err = show.entry(text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	s.note("%s%d created, %d changed, %d unchanged", before, count[actionCreated], count[actionChanged], count[actionUnchanged])
+	return show.end()
 }
 
 // pools are all there are, by name.
@@ -160,45 +176,33 @@ const (
 	actionUnchanged = "unchanged"
 )
 
-// against is what the spec changes of a pool; nil: there is none.
-func (p poolSpec) against(there entry) (poolChange, error) {
-	change := poolChange{Pool: p.name, Action: actionUnchanged, body: map[string]any{}}
-	if _, said := p.fields["capacity"]; there == nil && !said {
-		return change, fmt.Errorf("line %d: pool %s: capacity: a pool that is new needs one", p.line, p.name)
-	} else if there == nil {
+// against is what the file changes of a pool; nil: there is none.
+func (p filedPool) against(there entry) (poolChange, error) {
+	change := poolChange{Pool: p.Name, Action: actionUnchanged}
+	fields, err := p.fields()
+	if err != nil {
+		return change, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if canonical(there[name]) != canonical(fields[name]) {
+			change.Action = actionChanged
+			change.Changes = append(change.Changes, fieldChange{Field: name, From: there[name], To: fields[name]})
+		}
+	}
+	if there == nil {
 		change.Action = actionCreated
-	}
-	for _, name := range slices.Sorted(maps.Keys(p.fields)) {
-		to, err := json.Marshal(p.fields[name])
-		if err != nil {
-			return change, err
-		}
-		same, err := sameJSON(there[name], to)
-		if err != nil {
-			return change, err
-		}
-		if !same {
-			change.body[name] = p.fields[name]
-			change.Changes = append(change.Changes, fieldChange{Field: name, From: there[name], To: to})
-		}
-	}
-	if there != nil && len(change.Changes) > 0 {
-		change.Action = actionChanged
 	}
 	return change, nil
 }
 
-func sameJSON(a, b json.RawMessage) (bool, error) {
-	if a == nil {
-		return false, nil
+// canonical is JSON with its members in one order; empty: it is none.
+func canonical(text json.RawMessage) string {
+	var value any
+	if json.Unmarshal(text, &value) != nil {
+		return ""
 	}
-	var left, right any
-	if err := errors.Join(json.Unmarshal(a, &left), json.Unmarshal(b, &right)); err != nil {
-		return false, err
-	}
-	x, err := json.Marshal(left) // members in one order
-	y, also := json.Marshal(right)
-	return string(x) == string(y), errors.Join(err, also)
+	same, _ := json.Marshal(value) // it was just read
+	return string(same)
 }
 
 // describeChanges is their cell: capacity 60 -> 80, lease 5m.
@@ -221,4 +225,107 @@ func orNone(text string) string {
 		return "none"
 	}
 	return text
+}
+
+// filedPools is a file of pools.
+type filedPools struct {
+	Pools []filedPool `yaml:"pools"`
+}
+
+// filedPool is what a file says of a pool, with the names that the API has for it.
+// Fields that are nil are left out.
+type filedPool struct {
+	Name     string              `json:"-"                  yaml:"name"`
+	Capacity *int                `json:"capacity,omitempty" yaml:"capacity"`
+	Lease    string              `json:"-"                  yaml:"lease"`
+	LeaseMS  *int64              `json:"lease_ms,omitempty" yaml:"-"`
+	Paused   *bool               `json:"paused,omitempty"   yaml:"paused"`
+	Windows  *[]operators.Window `json:"windows,omitempty"  yaml:"windows,flow"`
+	Limits   *[]operators.Policy `json:"limits,omitempty"   yaml:"limits,flow"`
+}
+
+// readPools reads a file; the server checks what it says.
+func readPools(path string, stdin io.Reader) ([]filedPool, error) {
+	text := stdin
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--file: %w", err)}
+		}
+		defer func() { _ = file.Close() }() // it was only read
+		text = file
+	}
+	var file filedPools
+	d := yaml.NewDecoder(text)
+	d.KnownFields(true)
+	if err := d.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := d.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: more than one document", path)
+	}
+	if len(file.Pools) == 0 {
+		return nil, fmt.Errorf("%s: no pools: a list under `pools:` is expected", path)
+	}
+	seen := map[string]bool{}
+	for i := range file.Pools {
+		p := &file.Pools[i]
+		if seen[p.Name] {
+			return nil, fmt.Errorf("%s: pool %s: it is there twice", path, p.Name)
+		}
+		seen[p.Name] = true
+		if err := p.complete(); err != nil {
+			return nil, fmt.Errorf("%s: pool %q: %w", path, p.Name, err)
+		}
+	}
+	return file.Pools, nil
+}
+
+// complete turns what is written for people into what the server shows.
+func (p *filedPool) complete() error {
+	if p.Name == "" {
+		return errors.New("it has no name")
+	}
+	if p.Lease != "" {
+		lease, err := time.ParseDuration(p.Lease)
+		if err != nil {
+			return errors.New("lease: a duration such as 300s or 5m")
+		}
+		p.LeaseMS = new(lease.Milliseconds())
+	}
+	if p.Windows != nil {
+		for i, w := range *p.Windows {
+			if w.Timezone == "" {
+				(*p.Windows)[i].Timezone = "UTC"
+			}
+		}
+	}
+	return nil
+}
+
+// fields are those that the file says, by their names in the API.
+func (p *filedPool) fields() (entry, error) {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	return readEntry(text)
+}
+
+// exportPools writes a file that applies to the same.
+func (s *session) exportPools() error {
+	var file filedPools
+	for p, err := range s.Pools.List(s.cmd.Context()) {
+		if err != nil {
+			return err
+		}
+		lease := terminal.Duration(time.Duration(p.LeaseMS) * time.Millisecond)
+		file.Pools = append(file.Pools, filedPool{Name: p.Name, Capacity: &p.Capacity, Lease: lease, Paused: &p.Paused, Windows: &p.Windows, Limits: &p.Limits})
+	}
+	text, err := yaml.Marshal(file)
+	if err != nil {
+		return err
+	}
+	_, err = s.out.Write(text)
+	return err
 }

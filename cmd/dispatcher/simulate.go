@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/devices/simulator"
 )
 
 func newSimulate() *cobra.Command {
-	config := simulator.Config{}
+	config, idle := simulator.Config{}, false
 	via, credentials := string(simulator.ViaHTTP), string(simulator.CredentialsFleet)
 	command := &cobra.Command{
 		Use:   "simulate",
@@ -29,10 +30,19 @@ differs from the one that the device sent.
 
 Devices of the kind http and mqtt come when they are told to, mqtt also at once when
 they are woken; the requests of long-poll devices are held until there is work;
-periodic ones come once in each period, whatever they are told.`,
+periodic ones come once in each period, whatever they are told.
+
+With --idle the devices have nothing to do, and report once in each period over HTTP,
+up to millions of them: no pool, no tasks. It ends with --timeout or Ctrl-C. Exit status
+1 when reports were not answered, were granted tasks, or fell behind by more than 1s:
+
+  dispatcher simulate --idle --devices 1000000 --period 30s --timeout 5m`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config.Via, config.Credentials = simulator.Via(via), simulator.Credentials(credentials)
-			return runSimulate(cmd, config)
+			if err := checkIdle(cmd, idle, config); err != nil {
+				return usageError{err}
+			}
+			return runSimulate(cmd, config, idle)
 		},
 	}
 	flags := command.Flags()
@@ -48,10 +58,18 @@ periodic ones come once in each period, whatever they are told.`,
 	flags.StringVar(&credentials, "credentials", credentials, "fleet: all devices use the fleet token; own: each is registered first and has its own")
 	flags.DurationVar(&config.Work, "work", simulator.DefaultWork, "mean work of a task, drawn within 50 %")
 	flags.DurationVar(&config.Period, "period", simulator.DefaultPeriod, "how often an idle device reports unless told otherwise")
+	flags.BoolVar(&idle, "idle", false, "the devices have nothing to do: measure how many reports the dispatcher answers")
+	flags.IntVar(&config.Connections, "connections", simulator.DefaultConnections, "with --idle: keep-alive connections that the devices share")
 	flags.BoolVar(&config.Introduce, "introduce", false, "let every device report once, at random within a period, before tasks are queued")
 	flags.DurationVar(&config.NotBefore, "not-before", 0, "tasks may start so long after they were queued")
 	flags.Uint64Var(&config.Seed, "seed", 0, "of all chance; 0: a new one")
-	flags.DurationVar(&config.Timeout, "timeout", simulator.DefaultTimeout, "give up after")
+	flags.DurationVar(&config.Timeout, "timeout", simulator.DefaultTimeout, "give up after; --idle: report for so long")
+	shares(flags, &config)
+	return command
+}
+
+// shares are the flags of what is to go wrong, and of long tasks.
+func shares(flags *pflag.FlagSet, config *simulator.Config) {
 	for _, f := range []struct {
 		name, help string
 		to         *float64
@@ -68,10 +86,37 @@ periodic ones come once in each period, whatever they are told.`,
 	} {
 		flags.Var((*share)(f.to), f.name, "share of "+f.help)
 	}
-	return command
 }
 
-func runSimulate(cmd *cobra.Command, config simulator.Config) error {
+// checkIdle refuses flags that have no meaning together.
+func checkIdle(cmd *cobra.Command, idle bool, config simulator.Config) error {
+	flags := cmd.Flags()
+	if !idle {
+		if flags.Changed("connections") {
+			return errors.New("--connections is only for --idle: other devices have connections of their own")
+		}
+		return nil
+	}
+	var err error
+	flags.Visit(func(f *pflag.Flag) {
+		switch f.Name {
+		case "idle", "url", "devices", "prefix", "via", "credentials", "period", "timeout", "connections":
+		default:
+			err = errors.Join(err, fmt.Errorf("--%s is not for --idle: the devices have nothing to do", f.Name))
+		}
+	})
+	switch {
+	case config.Via != simulator.ViaHTTP && config.Via != simulator.ViaPeriodic:
+		err = errors.Join(err, fmt.Errorf("--via %s is not for --idle: each device would need a connection or a parked request; want http", config.Via))
+	case config.Devices < 1 || config.Connections < 1:
+		err = errors.Join(err, errors.New("--devices and --connections: want at least 1"))
+	case config.Period <= 0 || config.Timeout <= 0:
+		err = errors.Join(err, errors.New("--period and --timeout: want a time above 0"))
+	}
+	return err
+}
+
+func runSimulate(cmd *cobra.Command, config simulator.Config, idle bool) error {
 	if err := config.Via.Check(); err != nil {
 		return usageError{fmt.Errorf("--%w", err)}
 	}
@@ -80,8 +125,16 @@ func runSimulate(cmd *cobra.Command, config simulator.Config) error {
 	}
 	config.OperatorToken = os.Getenv("DISPATCHER_TOKEN")
 	config.FleetToken = os.Getenv("DISPATCHER_FLEET_TOKEN")
-	if config.OperatorToken == "" || config.FleetToken == "" && config.Credentials == simulator.CredentialsFleet {
-		return usageError{errors.New("DISPATCHER_TOKEN (role admin) and, unless with --credentials own, DISPATCHER_FLEET_TOKEN are needed in the environment")}
+	own := config.Credentials == simulator.CredentialsOwn
+	if config.OperatorToken == "" && (own || !idle) || config.FleetToken == "" && !own {
+		return usageError{errors.New("DISPATCHER_TOKEN (role admin; not needed for --idle with a fleet token) and, unless with --credentials own, DISPATCHER_FLEET_TOKEN are needed in the environment")}
+	}
+	if idle {
+		summary, err := simulator.RunIdle(cmd.Context(), config, cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		return errors.Join(summary.Print(cmd.OutOrStdout()), summary.Err())
 	}
 	if config.Seed == 0 {
 		config.Seed = uint64(time.Now().UnixNano())

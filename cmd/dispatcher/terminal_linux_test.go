@@ -39,7 +39,7 @@ func TestProgressIsDrawnOnATerminal(t *testing.T) {
 	d.run("batches create --pool p --device d-1 --device d-2")
 	d.work("d-1", "succeeded")
 	screen := d.onTerminal("batches", "watch", "1")
-	screen.says(t, `\r\[#{15}\.{15}\] 1/2 50%, 0 inside, 0 failed`)
+	screen.says(t, `\r\x1b\[K\x1b\[\?7l\[#{15}\.{15}\] 1/2 50%, 0 inside, 0 failed`)
 	d.work("d-2", "succeeded")
 	screen.says(t, `\[#{30}\] 2/2 100%`)
 	screen.says(t, `state +finished`)

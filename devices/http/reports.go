@@ -73,15 +73,16 @@ func (h *Reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	leave, err := h.enter()
-	if err != nil {
+	if err := h.enter(); err != nil {
 		return devices.Reply{}, err
 	}
-	defer leave()
 	wait := min(preferredWait(r.Header), h.LongPollMax).Truncate(time.Second)
 	if wait == 0 {
+		defer h.leave()
 		return h.Handler.HandleReport(r.Context(), caller, report)
 	}
+	leave := sync.OnceFunc(h.leave)
+	defer leave()
 	reply, held, err := h.Handler.Wait(r.Context(), caller, report, wait, func() {
 		leave()
 		allowWait(w, wait)
@@ -92,23 +93,24 @@ func (h *Reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	return reply, err
 }
 
-// enter counts a report as under way, if there is room for it.
-func (h *Reports) enter() (leave func(), err error) {
+// enter counts a report as under way until leave, if there is room for it.
+func (h *Reports) enter() error {
 	select {
 	case h.underway <- struct{}{}:
-		return sync.OnceFunc(func() { <-h.underway }), nil
+		return nil
 	default:
-		return nil, busy("too many reports at once")
+		return busy("too many reports at once")
 	}
 }
 
+func (h *Reports) leave() { <-h.underway }
+
 // authenticate runs before the body is read: a device may send that slowly.
 func (h *Reports) authenticate(r *http.Request, device devices.ID) (devices.Caller, error) {
-	leave, err := h.enter()
-	if err != nil {
+	if err := h.enter(); err != nil {
 		return devices.Caller{}, err
 	}
-	defer leave()
+	defer h.leave()
 	return h.Handler.Authenticate(r.Context(), device, bearer(r))
 }
 

@@ -106,11 +106,13 @@ func (c *Client) pahoOptions(ctx context.Context, id string, now *connection) *p
 		}).
 		SetConnectionLostHandler(func(_ paho.Client, err error) { now.lost <- err }).
 		SetCustomOpenConnectionFn(func(broker *url.URL, _ paho.ClientOptions) (net.Conn, error) {
-			conn, err := dial(ctx, broker, c.options.TLS)
-			if err == nil {
-				now.opened <- conn
+			raw, err := dial(ctx, broker, c.options.TLS)
+			if err != nil {
+				return nil, err
 			}
-			return conn, err
+			conn := newBuffered(raw)
+			now.opened <- conn
+			return conn, nil
 		})
 }
 
@@ -179,6 +181,11 @@ func (c *connection) unsubscribe(ctx context.Context, filter string) error {
 
 // waitToken waits for the broker's answer, for at most timeout, or until abandon.
 func waitToken(token paho.Token, timeout time.Duration, abandon <-chan struct{}) error {
+	select {
+	case <-token.Done():
+		return token.Error()
+	default:
+	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {

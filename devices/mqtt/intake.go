@@ -56,21 +56,27 @@ func (in *intake) start(ctx context.Context) {
 
 // work handles a report. When that takes longer than Patience, it and those
 // that come behind it are refused: unacknowledged they would fill the
-// broker's window, and no other device would be heard.
+// broker's window, and no other device would be heard. Only then is there a
+// goroutine for it.
 func (in *intake) work(ctx context.Context, r report, behind <-chan report) {
-	done := make(chan struct{})
-	in.workers.Told.Go("handling a report", func() {
-		defer close(done)
-		in.handle(ctx, r)
+	patience, over := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
+	defer over()
+	done, refused := make(chan struct{}), make(chan struct{})
+	stop := rescue.After(patience, func() error {
+		defer close(refused)
+		in.workers.Told.Do("refusing reports", func() { in.refuseBehind(r, behind, done) })
+		return nil
 	})
-	patience := time.NewTimer(in.options.Patience)
-	defer patience.Stop()
-	select {
-	case <-done:
-		return
-	case <-patience.C:
-		in.refuse(r, devices.ReasonUnavailable)
+	in.workers.Told.Do("handling a report", func() { in.handle(ctx, r) })
+	if !stop() {
+		close(done)
+		<-refused
 	}
+}
+
+// refuseBehind refuses a report and those behind it until it is done.
+func (in *intake) refuseBehind(r report, behind <-chan report, done <-chan struct{}) {
+	in.refuse(r, devices.ReasonUnavailable)
 	for {
 		select {
 		case <-done:

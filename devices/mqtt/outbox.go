@@ -13,6 +13,9 @@ import (
 // How many messages may wait in the queue, and how many for the broker's PUBACK.
 const unsentMax, unconfirmedMax = 2048, 1024
 
+// confirmEvery is how often confirmations are looked at when nothing is published.
+const confirmEvery = 500 * time.Millisecond
+
 // message is on its way to a device.
 type message struct {
 	topic string
@@ -28,14 +31,14 @@ type unconfirmed struct {
 }
 
 // outbox publishes, so that no worker waits for the broker: one goroutine
-// hands messages over in order, one looks after the broker's confirmations.
-// A broker that stops answering fills it up; then workers wait, their queues
+// hands messages over in order, and looks after the broker's confirmations
+// on the way. A broker that stops answering fills it up; then workers wait, their queues
 // fill up, and devices are told to come later.
 type outbox struct {
 	connection  func() *connection // the newest; nil before the first
 	lost        func()             // a message was
 	messages    chan message
-	unconfirmed chan unconfirmed
+	unconfirmed []unconfirmed // oldest first; of the one goroutine
 	goroutines  rescue.Crew
 
 	mu      sync.RWMutex // guards messages against being closed in use
@@ -47,21 +50,26 @@ type outbox struct {
 func newOutbox(newest func() *connection, lost func(), panicked rescue.Told) *outbox {
 	abandon := make(chan struct{})
 	return &outbox{
-		connection: newest, lost: lost, messages: make(chan message, unsentMax), unconfirmed: make(chan unconfirmed, unconfirmedMax),
+		connection: newest, lost: lost, messages: make(chan message, unsentMax),
 		goroutines: rescue.Crew{Told: panicked}, abandon: abandon, giveUp: sync.OnceFunc(func() { close(abandon) }),
 	}
 }
 
 func (o *outbox) start() {
 	o.goroutines.Go("publishing", func() {
-		defer close(o.unconfirmed)
-		for m := range o.messages {
-			o.goroutines.Told.Do("publishing", func() { o.publish(m) })
-		}
-	})
-	o.goroutines.Go("confirming", func() {
-		for u := range o.unconfirmed {
-			o.goroutines.Told.Do("confirming", func() { o.confirm(u) })
+		tick := time.NewTicker(confirmEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case m, open := <-o.messages:
+				if !open {
+					o.confirm(0)
+					return
+				}
+				o.goroutines.Told.Do("publishing", func() { o.publish(m) })
+			case <-tick.C:
+				o.confirm(unconfirmedMax)
+			}
 		}
 	})
 }
@@ -106,12 +114,26 @@ func (o *outbox) publish(m message) {
 		o.lost()
 		return
 	}
-	o.unconfirmed <- unconfirmed{token: now.paho.Publish(m.topic, m.qos, false, m.body), by: time.Now().Add(tokenTimeout)}
+	o.confirm(unconfirmedMax - 1)
+	o.unconfirmed = append(o.unconfirmed, unconfirmed{token: now.paho.Publish(m.topic, m.qos, false, m.body), by: time.Now().Add(tokenTimeout)})
 }
 
-func (o *outbox) confirm(u unconfirmed) {
-	if waitToken(u.token, time.Until(u.by), o.abandon) != nil {
-		o.lost()
+// confirm forgets the oldest messages that the broker has, or has not in time. It waits
+// for it while more than most would be left.
+func (o *outbox) confirm(most int) {
+	for len(o.unconfirmed) > 0 {
+		oldest := o.unconfirmed[0]
+		select {
+		case <-oldest.token.Done():
+		default:
+			if len(o.unconfirmed) <= most && time.Now().Before(oldest.by) {
+				return
+			}
+		}
+		if waitToken(oldest.token, time.Until(oldest.by), o.abandon) != nil {
+			o.lost()
+		}
+		o.unconfirmed = o.unconfirmed[1:]
 	}
 }
 

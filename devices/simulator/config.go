@@ -40,6 +40,7 @@ type Config struct {
 	Work         time.Duration // mean work of a task, drawn within 50 %
 	Long         float64       // share of tasks that take 0.9 of the lease instead
 	Period       time.Duration // between reports when the server names no time
+	Connections  int           // that an idle fleet shares
 	Resend       time.Duration // without a reply, a device reports again after 1-3 times this
 	Retry        time.Duration // first wait after a failure, doubling; default 1 s
 	Faults
@@ -68,6 +69,7 @@ func (c Config) withDefaults() Config {
 	c.Credentials = orDefault(c.Credentials, CredentialsFleet)
 	c.Work = orDefault(c.Work, DefaultWork)
 	c.Period = orDefault(c.Period, DefaultPeriod)
+	c.Connections = orDefault(c.Connections, DefaultConnections)
 	c.Resend = orDefault(c.Resend, DefaultResend)
 	c.Retry = orDefault(c.Retry, time.Second)
 	c.Timeout = orDefault(c.Timeout, DefaultTimeout)

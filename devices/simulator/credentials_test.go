@@ -19,7 +19,8 @@ func TestDevicesWithTheirOwnTokens(t *testing.T) {
 	c := testConfig(server.URL)
 	c.MQTTURL, _ = serveMQTT(t, f)
 	c.Via, c.Credentials, c.FleetToken, c.Tasks = ViaMixed, CredentialsOwn, "of no use", 20
-	for run, rotated := range []int{0, 20} {
+	for run, rotated := range []int{0, 20, 40} {
+		f.oneByOne = run == 1
 		f.refuse = 2 // the broker behind the dispatcher may be down for a moment
 		s, progress := runAgainst(t, f, c)
 		if err := s.Err(); err != nil || s.Compared != 20 {

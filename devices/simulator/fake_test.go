@@ -35,6 +35,7 @@ type fake struct {
 	own      map[string]string // device -> its own token
 	rotated  int
 	refuse   int             // this many registrations are answered 503
+	oneByOne bool            // registers no devices together
 	heard    map[string]bool // devices that reported since the test forgot
 	resumed  int             // messages that a client sent again by itself
 
@@ -120,6 +121,10 @@ func (f *fake) register(w http.ResponseWriter, r *http.Request, body []byte) {
 		Overlap *int64 `json:"overlap_ms"`
 	}
 	_ = json.Unmarshal(body, &in)
+	if r.Header.Get("Content-Type") == operators.TypeCSV && f.refuse == 0 {
+		f.registerTogether(w, strings.Fields(string(body))[1:])
+		return
+	}
 	id, rotate := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/v1/devices/"), "/token")
 	if !rotate {
 		id = in.ID
@@ -138,6 +143,23 @@ func (f *fake) register(w http.ResponseWriter, r *http.Request, body []byte) {
 		}
 		f.own[id] = fmt.Sprintf("token %d of %s", f.rotated, id)
 		writeJSON(w, http.StatusCreated, map[string]any{"id": id, "token": f.own[id]})
+	}
+}
+
+// registerTogether imports devices: those that are there get a new token.
+func (f *fake) registerTogether(w http.ResponseWriter, ids []string) {
+	if f.oneByOne {
+		writeJSON(w, http.StatusConflict, map[string]any{"code": "one_by_one"})
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
+	_, _ = io.WriteString(w, "device,token\n")
+	for _, id := range ids {
+		if f.own[id] != "" {
+			f.rotated++
+		}
+		f.own[id] = fmt.Sprintf("token %d of %s", f.rotated, id)
+		_, _ = fmt.Fprintf(w, "%s,%s\n", id, f.own[id])
 	}
 }
 

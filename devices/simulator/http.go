@@ -87,7 +87,7 @@ func (l *httpLink) exchange(ctx context.Context, url string, p parcel) arrival {
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(p.body))
 	if err != nil {
-		return arrival{verdict: failed}
+		return arrival{verdict: failed, err: err}
 	}
 	req.Header.Set("Authorization", "Bearer "+l.token)
 	req.Header.Set("Content-Type", "application/json")
@@ -96,7 +96,7 @@ func (l *httpLink) exchange(ctx context.Context, url string, p parcel) arrival {
 	}
 	resp, err := l.client.Do(req)
 	if err != nil {
-		return arrival{verdict: failed}
+		return arrival{verdict: failed, err: err}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	return readReply(resp)
@@ -109,7 +109,7 @@ func readReply(resp *http.Response) arrival {
 		err = json.Unmarshal(body, &a.reply)
 	}
 	if err != nil && a.verdict == answered {
-		return arrival{status: resp.StatusCode, verdict: failed}
+		return arrival{status: resp.StatusCode, verdict: failed, err: err}
 	}
 	a.wait = time.Duration(a.reply.ReportAfterMS) * time.Millisecond
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && a.wait == 0 {

@@ -41,6 +41,7 @@ type arrival struct {
 	reply   reply
 	held    bool          // the server agreed to hold the answer
 	wait    time.Duration // failed: asked for by the server; 0 = nothing asked
+	err     error         // failed: why there is no answer that can be read
 }
 
 // deliver hands an arrival to the device unless it is gone.

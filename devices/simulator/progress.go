@@ -2,34 +2,47 @@ package simulator
 
 import (
 	"fmt"
+	"io"
 	"time"
 )
 
 // progressInterval is the pace of the progress line.
 const progressInterval = time.Second
 
-// showRegistered writes how many devices have a token, if it is due.
-func (s *simulation) showRegistered(made int) {
-	if s.progress == nil || made < s.config.Devices && time.Since(s.printed) < progressInterval {
-		return
+// printer writes lines for people; a closed terminal does not end a simulation.
+type printer struct {
+	to      io.Writer // nil: nobody
+	printed time.Time
+}
+
+func (p *printer) line(format string, args ...any) {
+	p.printed = time.Now()
+	if p.to != nil {
+		_, _ = fmt.Fprintf(p.to, format+"\n", args...)
 	}
-	s.printed = time.Now()
-	_, _ = fmt.Fprintf(s.progress, "         registered %d of %d devices\n", made, s.config.Devices)
+}
+
+// due is false when a line was written a moment ago.
+func (p *printer) due() bool { return p.to != nil && time.Since(p.printed) >= progressInterval }
+
+// registered writes how many devices have a token, if it is due.
+func (p *printer) registered(made, of int) {
+	if made == of || p.due() {
+		p.line("         registered %d of %d devices", made, of)
+	}
 }
 
 // showProgress writes the progress line if it is due.
 func (s *simulation) showProgress() {
-	if s.progress == nil || time.Since(s.printed) < progressInterval {
+	if !s.progress.due() {
 		return
 	}
-	s.printed = time.Now()
 	total, ended := s.work.totals()
 	x, f := s.external.Stats(), s.fleet.Stats()
-	elapsed := time.Since(s.started).Round(time.Second)
-	line := fmt.Sprintf("%7s  held %d/%d  done %d/%d  grants %d  results %d  lapsed %d  over limit %d",
-		elapsed, x.Inside, s.external.Capacity(), ended, total, f.Grants, f.Recorded, f.LeasesEnded, x.OverLimitInstants)
+	trouble := ""
 	if s.work.err != nil {
-		line += "  (dispatcher: " + s.work.err.Error() + ")"
+		trouble = "  (dispatcher: " + s.work.err.Error() + ")"
 	}
-	_, _ = fmt.Fprintln(s.progress, line) // a closed terminal does not end a simulation
+	s.progress.line("%7s  held %d/%d  done %d/%d  grants %d  results %d  lapsed %d  over limit %d%s",
+		time.Since(s.started).Round(time.Second), x.Inside, s.external.Capacity(), ended, total, f.Grants, f.Recorded, f.LeasesEnded, x.OverLimitInstants, trouble)
 }

@@ -42,10 +42,9 @@ type simulation struct {
 	fleet    *Fleet
 	work     *workload
 	lease    time.Duration // of the pool
-	progress io.Writer
+	progress printer
 
 	started time.Time
-	printed time.Time
 	lowered time.Time // when a capacity below the judged one was first seen
 	before  histogram // handoffs that the dispatcher had measured by then
 	summary Summary
@@ -59,13 +58,13 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 	if err != nil {
 		return nil, err
 	}
-	s := &simulation{config: c, operator: operator, progress: progress}
+	s := &simulation{config: c, operator: operator, progress: printer{to: progress}}
 	pool, err := s.ensurePool(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s.lease = time.Duration(orDefault(pool.LeaseMS, 300_000)) * time.Millisecond
-	tokens, err := s.credentials(ctx)
+	tokens, err := c.ownTokens(ctx, operator, &s.progress)
 	if err != nil {
 		return nil, err
 	}
@@ -93,18 +92,6 @@ func (s *simulation) ensurePool(ctx context.Context) (operators.Pool, error) {
 	}
 	put, err := s.operator.Pools.Put(ctx, s.config.Pool, settings)
 	return put.Pool, err
-}
-
-// credentials returns the devices' own tokens, if they are to have any.
-func (s *simulation) credentials(ctx context.Context) ([]string, error) {
-	if s.config.Credentials == CredentialsFleet {
-		return nil, nil
-	}
-	ids := make([]string, s.config.Devices)
-	for i := range ids {
-		ids[i] = deviceID(s.config.DevicePrefix, i)
-	}
-	return register(ctx, s.operator, ids, s.showRegistered)
 }
 
 func (s *simulation) run(ctx context.Context) (Summary, error) {

@@ -51,6 +51,9 @@ type reply struct {
 	Reason        string      `json:"reason"`
 	HeldMS        int64       `json:"held_ms"`
 	ReportAfterMS int64       `json:"report_after_ms"`
+	Credential    string      `json:"credential"` // the device's own token, once
+	Code          string      `json:"code"`       // with what was wrong, for programs and for people
+	Detail        string      `json:"detail"`
 }
 
 type ack struct {

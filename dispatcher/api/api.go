@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/internal/exposition"
 	"github.com/fleetslots/dispatcher/internal/fair"
 )
 
@@ -66,7 +66,7 @@ func New(options Options) *API {
 	a.registerDevices(a.mux)
 	a.registerOperators()
 	a.health.register(a.mux)
-	a.mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{options.Metrics, a.health.metrics()}, promhttp.HandlerOpts{}))
+	a.mux.Handle("GET /metrics", exposition.Handler(exposition.Sources{options.Metrics, a.health.metrics()}))
 	return a
 }
 

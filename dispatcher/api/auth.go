@@ -3,36 +3,32 @@ package api
 import (
 	"context"
 	"crypto/subtle"
+	"errors"
 	"net/http"
+	"net/netip"
 	"reflect"
 	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/fleetslots/dispatcher/devices"
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// role of an operator token, in rising order.
-type role string
-
+// The roles of operator tokens.
 const (
-	roleVerifier role = "verifier" // only the grant check
-	roleViewer   role = "viewer"
-	roleOperator role = "operator"
-	roleAdmin    role = "admin"
+	roleVerifier = "verifier" // only the grant check
+	roleViewer   = "viewer"
+	roleOperator = "operator"
+	roleAdmin    = "admin"
 
 	roleKey = "role" // in an operation's metadata
 )
-
-// allows says whether a token of role r may do what needs the other one.
-func (r role) allows(needed role) bool {
-	rank := map[role]int{roleVerifier: 1, roleViewer: 2, roleOperator: 3, roleAdmin: 4}
-	return rank[needed] > 0 && rank[r] >= rank[needed]
-}
 
 // operatorKey holds the Operator in a request's context. Nothing that comes over the
 // network can set it.
@@ -45,7 +41,7 @@ func operatorOf(ctx context.Context) Operator {
 
 // share is the caller's key for a bound, and whether it is an admin.
 func (o Operator) share() (who string, admin bool) {
-	return o.Name + "#" + strconv.FormatInt(o.Token, 10), o.Role == string(roleAdmin)
+	return o.Name + "#" + strconv.FormatInt(o.Token, 10), o.Role == roleAdmin
 }
 
 // await waits for the caller's turn.
@@ -69,10 +65,10 @@ type authenticator struct {
 // authorize lets an operation run only for a token whose role allows it. One
 // without a role runs for nobody.
 func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) error {
-	needed, _ := ctx.Operation().Metadata[roleKey].(role)
+	needed, _ := ctx.Operation().Metadata[roleKey].(string)
 	who, guess, err := a.asker(ctx)
-	if err == nil && !who.May(string(needed)) {
-		err = devices.ErrForbidden
+	if err == nil && !who.May(needed) {
+		err = problem(http.StatusForbidden, codeForbidden, "a token of the role "+needed+" is needed")
 	}
 	if err != nil {
 		note(ctx.Context(), a.gate, err, gate.Refusal{At: gate.API, Principal: who.Name, From: who.From, Detail: ctx.Operation().OperationID, Guess: guess})
@@ -86,7 +82,7 @@ func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) err
 // of the ledger.
 func (a *authenticator) operator(ctx context.Context, token string) (Operator, error) {
 	if a.adminToken != "" && subtle.ConstantTimeCompare([]byte(a.adminToken), []byte(token)) == 1 {
-		return Operator{Name: "bootstrap", Role: string(roleAdmin)}, nil
+		return Operator{Name: "bootstrap", Role: roleAdmin}, nil
 	}
 	t, err := a.tokens.TokenOf(ctx, token)
 	if err != nil {
@@ -108,3 +104,45 @@ func note(ctx context.Context, g *gate.Gate, err error, r gate.Refusal) {
 }
 
 func problemType() reflect.Type { return reflect.TypeFor[operators.Problem]() }
+
+// Operator asks something of the API.
+type Operator struct {
+	Name  string // for the audit log
+	Role  string // viewer, operator or admin
+	Token int64  // id of their token; 0: the bootstrap token
+
+	From netip.Addr // their address
+}
+
+// May says whether the operator's role allows what needs the other one.
+func (o Operator) May(needed string) bool {
+	rank := map[string]int{roleVerifier: 1, roleViewer: 2, roleOperator: 3, roleAdmin: 4}
+	return rank[needed] > 0 && rank[o.Role] >= rank[needed]
+}
+
+// Inside answers requests of this process as the operator: with the rights, the
+// checks, the idempotency and the audit of any other request.
+func (a *API) Inside(who Operator, w http.ResponseWriter, r *http.Request) {
+	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, who)))
+}
+
+// asker returns the operator that asks: a caller inside, or the bearer of a token. For a refused
+// caller it returns the known facts.
+func (a *authenticator) asker(ctx huma.Context) (who Operator, guess bool, err error) {
+	if who, ok := ctx.Context().Value(operatorKey{}).(Operator); ok {
+		return who, false, nil
+	}
+	r, _ := humago.Unwrap(ctx)
+	from, token := a.gate.From(r), devicehttp.Bearer(r.Header.Get("Authorization"))
+	if wait := a.gate.Wait(from, token); wait > 0 {
+		p := problem(http.StatusTooManyRequests, codeLockedOut, "too many wrong tokens came from this address: try again after Retry-After")
+		p.After = wait
+		return Operator{From: from}, false, p
+	}
+	who, err = a.operator(ctx.Context(), token)
+	who.From = from
+	if err == nil {
+		a.gate.Accepted(from, token)
+	}
+	return who, token != "" && errors.Is(err, devices.ErrUnauthenticated), err
+}

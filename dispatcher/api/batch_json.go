@@ -18,14 +18,13 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-const (
-	maxMember = 1 << 20 // bytes of a field, and of an entry of a list
-)
+const maxMember = 1 << 20 // bytes of a field, and of an entry of a list
 
 // listed is the list of tasks or devices of a long body, which stays where the spool
 // keeps it.
 type listed struct {
 	name string // of the list; empty: there is none
+	at   int64  // where it begins
 	body io.ReadSeeker
 }
 
@@ -83,23 +82,7 @@ func (c *withBody) BodyReader() io.Reader { return c.body }
 // would end the request.
 func (c *withBody) SetReadDeadline(time.Time) error { return nil }
 
-// bounded fails where a decoder reads more than maxMember at once.
-type bounded struct {
-	from io.Reader
-	left int
-}
-
 var errLongMember = fmt.Errorf("a field, or an entry of a list, of more than %d bytes", maxMember)
-
-// Read reads a part.
-func (r *bounded) Read(b []byte) (int, error) {
-	if r.left <= 0 {
-		return 0, errLongMember
-	}
-	n, err := r.from.Read(b)
-	r.left -= n
-	return n, err
-}
 
 func badBody(err error) error {
 	return problem(http.StatusBadRequest, codeInvalidRequest, "body: "+err.Error()).because(err)
@@ -107,10 +90,14 @@ func badBody(err error) error {
 
 // outline is the body without its list. A list that is empty is none.
 func (l *listed) outline() ([]byte, error) {
-	from := &bounded{from: l.body, left: maxMember}
+	from := &bounded{from: l.body, left: maxMember, beyond: errLongMember}
 	d := json.NewDecoder(from)
-	if token, err := d.Token(); err != nil || token != json.Delim('{') {
-		return nil, badBody(cmpError(err, "not an object"))
+	token, err := d.Token()
+	if err == nil && token != json.Delim('{') {
+		err = errors.New("not an object")
+	}
+	if err != nil {
+		return nil, badBody(err)
 	}
 	rest := []byte{'{'}
 	for seen := map[string]bool{}; d.More(); {
@@ -123,15 +110,17 @@ func (l *listed) outline() ([]byte, error) {
 			return nil, badBody(fmt.Errorf("%s: stands there twice", field))
 		}
 		seen[field] = true
-		value, entries, err := member(d, from, field)
+		value, other := json.RawMessage("null"), l.name
+		if from.left = maxMember; field == "tasks" || field == "devices" {
+			err = l.skip(d, from, field)
+		} else {
+			err = d.Decode(&value)
+		}
 		if err != nil {
 			return nil, badBody(err)
 		}
-		if entries > 0 && l.name != "" {
+		if other != "" && l.name != other {
 			return nil, oneOfThem()
-		}
-		if entries > 0 {
-			l.name, value = field, []byte("null")
 		}
 		quoted, _ := json.Marshal(field) // a string
 		rest = append(append(append(append(rest, quoted...), ':'), value...), ',')
@@ -148,44 +137,36 @@ func (l *listed) outline() ([]byte, error) {
 	return append(bytes.TrimSuffix(rest, []byte{','}), '}'), nil
 }
 
-func cmpError(err error, otherwise string) error {
-	if err != nil {
-		return err
-	}
-	return errors.New(otherwise)
-}
-
-// member reads the value of a field; of a list only how many entries it has.
-func member(d *json.Decoder, from *bounded, field string) (value json.RawMessage, entries int, err error) {
-	from.left = maxMember
-	if field != "tasks" && field != "devices" {
-		return value, 0, d.Decode(&value)
-	}
+// skip goes past a list, and notes where it is.
+func (l *listed) skip(d *json.Decoder, from *bounded, field string) error {
 	token, err := d.Token()
 	if err != nil || token == nil {
-		return json.RawMessage("null"), 0, err
+		return err
 	}
 	if token != json.Delim('[') {
-		return nil, 0, fmt.Errorf("%s: not a list", field)
+		return fmt.Errorf("%s: not a list", field)
 	}
-	for ; d.More(); entries++ {
+	at := d.InputOffset() - 1
+	for i := 0; d.More(); i++ {
+		l.name, l.at = field, at
 		from.left = maxMember
-		if err := d.Decode(&value); err != nil {
-			return nil, 0, fmt.Errorf("%s[%d]: %w", field, entries, err)
+		var entry json.RawMessage
+		if err := d.Decode(&entry); err != nil {
+			return fmt.Errorf("%s[%d]: %w", field, i, err)
 		}
 	}
 	_, err = d.Token()
-	return json.RawMessage("null"), entries, err
+	return err
 }
 
 // entries reads the list again, entry by entry.
 func (l *listed) entries() iter.Seq2[operators.NewTask, error] {
 	return func(yield func(operators.NewTask, error) bool) {
-		from := &bounded{from: l.body, left: maxMember}
-		_, err := l.body.Seek(0, io.SeekStart)
+		from := &bounded{from: l.body, left: maxMember, beyond: errLongMember}
+		_, err := l.body.Seek(l.at, io.SeekStart)
 		d := json.NewDecoder(from)
 		if err == nil {
-			err = l.find(d, from)
+			_, err = d.Token()
 		}
 		for err == nil && d.More() {
 			from.left = maxMember
@@ -202,24 +183,6 @@ func (l *listed) entries() iter.Seq2[operators.NewTask, error] {
 			yield(operators.NewTask{}, err)
 		}
 	}
-}
-
-// find goes to the beginning of the list.
-func (l *listed) find(d *json.Decoder, from *bounded) error {
-	_, err := d.Token()
-	for err == nil {
-		var name json.Token
-		if name, err = d.Token(); err != nil {
-			break
-		}
-		if name == l.name {
-			_, err = d.Token()
-			return err
-		}
-		field, _ := name.(string)
-		_, _, err = member(d, from, field)
-	}
-	return err
 }
 
 func (l *listed) read(text []byte, entry *operators.NewTask) error {

@@ -1,21 +1,22 @@
 package api
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -49,14 +50,6 @@ func (l Limits) checkCount(tasks int) error {
 		return fmt.Errorf("at most %d tasks in a batch", l.Tasks)
 	}
 	return nil
-}
-
-// lines reads a body of tasks or devices, one after the other.
-type lines[T any] interface {
-	// next returns io.EOF behind the last line. An error of a line names it.
-	next() (T, error)
-	// line is the number of the one last read, from 1.
-	line() int
 }
 
 // streamType is that of a body in lines; empty: it is none.
@@ -137,116 +130,101 @@ func badLine(line int, err error) error {
 	return problem(http.StatusUnprocessableEntity, codeOfEntry(err, codeInvalidLine), fmt.Sprintf("line %d: %v", line, err)).because(err)
 }
 
-// newTask checks one entry.
-func newTask(t operators.NewTask, shared overlay) (store.NewTask, error) {
-	if _, err := devices.ParseID(t.Device); err != nil {
-		return store.NewTask{}, err
-	}
-	if t.Priority != nil && (*t.Priority < -maxPriority || *t.Priority > maxPriority) {
-		return store.NewTask{}, fmt.Errorf("priority: between %d and %d", -maxPriority, maxPriority)
-	}
-	payload := shared.over(present(t.Payload))
-	if err := checkPayload(payload); err != nil {
-		return store.NewTask{}, err
-	}
-	return store.NewTask{Device: t.Device, Payload: payload, Priority: t.Priority}, nil
+// streamFields are the fields of a streamed batch: those of a JSON one but for
+// what its lines say.
+func streamFields(operations huma.API) map[string]*huma.Schema {
+	fields := maps.Clone(schemaOf[operators.NewBatch](operations).Properties)
+	maps.DeleteFunc(fields, func(name string, _ *huma.Schema) bool {
+		return name == "devices" || name == "tasks" || name == "select"
+	})
+	return fields
 }
 
-// ndjson reads a line of JSON for each entry; empty lines are skipped.
-type ndjson[T any] struct {
-	scanner *bufio.Scanner
-	members string // of an entry, for people
-	number  int
+func schemaOf[T any](operations huma.API) *huma.Schema {
+	registry := operations.OpenAPI().Components.Schemas
+	schema := registry.Schema(reflect.TypeFor[T](), true, "")
+	if schema.Ref != "" {
+		schema = registry.SchemaFromRef(schema.Ref)
+	}
+	return schema
 }
 
-func newNDJSON[T any](body io.Reader, members string) *ndjson[T] {
-	scanner := bufio.NewScanner(body)
-	scanner.Buffer(make([]byte, 0, 4<<10), maxLine)
-	return &ndjson[T]{scanner: scanner, members: members}
+// describeStreams adds the streamed forms of a batch to its operation.
+func describeStreams(operations huma.API, op *huma.Operation) {
+	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia()}}
+	fields := streamFields(operations)
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		op.Parameters = append(op.Parameters, &huma.Param{
+			Name: name, In: "query", Schema: fields[name],
+			Description: "With " + operators.TypeCSV + " and " + operators.TypeNDJSON + " only: the batch's field; objects and lists of them as JSON",
+		})
+	}
 }
 
-func (n *ndjson[T]) line() int { return n.number }
-
-func (n *ndjson[T]) next() (entry T, err error) {
-	for n.scanner.Scan() {
-		n.number++
-		if text := bytes.TrimSpace(n.scanner.Bytes()); len(text) > 0 {
-			err = readLine(text, &entry, n.members)
-			return entry, err
+// queryBatch reads a batch's fields from the query, by the schema that its
+// JSON form has.
+func queryBatch(operations huma.API, query url.Values) (post operators.NewBatch, mode operators.QueueMode, err error) {
+	fields, modes := streamFields(operations), schemaOf[operators.QueueMode](operations).Properties
+	inBatch, inMode := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	for name, values := range query {
+		if schema := fields[name]; schema != nil {
+			inBatch[name] = queryValue(schema, values)
+		} else if schema := modes[name]; schema != nil {
+			inMode[name] = queryValue(schema, values)
+		} else {
+			return post, mode, problem(http.StatusBadRequest, codeUnknownField, "query."+name+": no such field")
 		}
 	}
-	if err = n.scanner.Err(); err == nil {
-		return entry, io.EOF
+	if err := fill(operations, inBatch, &post); err != nil {
+		return post, mode, err
 	}
-	n.number++
-	if errors.Is(err, bufio.ErrTooLong) {
-		err = errLongLine
-	}
-	return entry, err
+	return post, mode, fill(operations, inMode, &mode)
 }
 
-var errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
-
-func readLine(text []byte, entry any, members string) error {
-	if err := strictJSON(text); err != nil {
-		return err
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(entry); err != nil {
-		return fmt.Errorf("not a JSON object with %s: %w", members, err)
-	}
-	if d.More() {
-		return errors.New("more than one JSON value")
-	}
-	return nil
-}
-
-// patientReader reads a long body: the time limit is for each pause and not
-// for all of it, and its size has an end.
-type patientReader struct {
-	from     io.Reader
-	deadline func(time.Time)
-	pause    time.Duration
-	limit    int64
-	left     int64
-	failed   error // of the body, which a parser may hide
-}
-
-// patient reads at most limit bytes.
-func (l Limits) patient(ctx huma.Context, limit int64) *patientReader {
-	_, w := humago.Unwrap(ctx)
-	connection := http.NewResponseController(w)
-	return &patientReader{from: ctx.BodyReader(), pause: l.Pause, limit: limit, left: limit, deadline: func(t time.Time) {
-		_ = connection.SetReadDeadline(t) // a test's recorder has none
-		_ = connection.SetWriteDeadline(time.Time{})
-	}}
-}
-
-// Read reads a part of the body.
-func (r *patientReader) Read(b []byte) (int, error) {
-	r.deadline(time.Now().Add(r.pause))
-	n, err := r.from.Read(b)
-	if r.left -= int64(n); r.left < 0 {
-		r.failed = &http.MaxBytesError{Limit: r.limit}
-		return 0, r.failed
-	}
-	if errors.Is(err, io.EOF) {
-		r.deadline(time.Time{}) // all is here: what follows takes the ledger's time
-	} else if err != nil {
-		r.failed = err
-	}
-	return n, err
-}
-
-// explain says of an error that it was the body's, if it was.
-func (r *patientReader) explain(err error) error {
-	var large *http.MaxBytesError
+// queryValue is a value of the query as JSON.
+func queryValue(schema *huma.Schema, values []string) json.RawMessage {
+	value := values[len(values)-1]
 	switch {
-	case err == nil || r.failed == nil:
-		return err
-	case errors.As(r.failed, &large):
-		return r.failed
+	case value == "":
+		return json.RawMessage("null")
+	case schema.Type == huma.TypeString:
+		text, _ := json.Marshal(value) // a string cannot fail
+		return text
+	case schema.Type == huma.TypeArray && !strings.HasPrefix(value, "["):
+		text, _ := json.Marshal(strings.Split(strings.Join(values, ","), ","))
+		return text
+	case !json.Valid([]byte(value)):
+		text, _ := json.Marshal(value) // its schema will refuse it
+		return text
 	}
-	return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").because(r.failed)
+	return json.RawMessage(value)
+}
+
+// fill checks the fields against the schema of T and reads them.
+func fill[T any](operations huma.API, fields map[string]json.RawMessage, into *T) error {
+	maps.DeleteFunc(fields, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	var seen any
+	if err := json.Unmarshal(text, &seen); err != nil {
+		return err
+	}
+	registry, found := operations.OpenAPI().Components.Schemas, huma.ValidateResult{}
+	huma.Validate(registry, schemaOf[T](operations), huma.NewPathBuffer([]byte("query"), len("query")), huma.ModeWriteToServer, seen, &found)
+	if len(found.Errors) > 0 {
+		return fromHuma(&huma.ErrorModel{Status: http.StatusUnprocessableEntity, Errors: details(found.Errors)})
+	}
+	return json.Unmarshal(text, into)
+}
+
+func details(errs []error) []*huma.ErrorDetail {
+	list := make([]*huma.ErrorDetail, len(errs))
+	for i, err := range errs {
+		if !errors.As(err, &list[i]) {
+			list[i] = &huma.ErrorDetail{Message: err.Error()}
+		}
+	}
+	return list
 }

@@ -3,9 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
-	"iter"
+	"math"
 	"net/http"
 	"time"
 
@@ -148,97 +146,6 @@ func (b *batches) read(in operators.NewBatch) (store.Batch, error) {
 	}, nil
 }
 
-// queueOf is what the request asks for. list is that of a long body; nil: it is in the request.
-func queueOf(in operators.NewBatch, list *listed, limits Limits) (store.Queue, error) {
-	kinds := 0
-	for _, given := range []bool{len(in.Devices) > 0, len(in.Tasks) > 0, list != nil && list.name != "", in.Select != nil} {
-		if given {
-			kinds++
-		}
-	}
-	switch {
-	case kinds != 1:
-		return store.Queue{}, oneOfThem()
-	case in.Select != nil:
-		return store.Queue{Tags: in.Select.Tags}, nil
-	case list != nil:
-		return store.Queue{Tasks: checked(in, entriesOf(list.name, list.entries()), limits)}, nil
-	}
-	name, tasks := "tasks", in.Tasks
-	for _, device := range in.Devices {
-		name, tasks = "devices", append(tasks, operators.NewTask{Device: device})
-	}
-	return store.Queue{Tasks: checked(in, entriesOf(name, func(yield func(operators.NewTask, error) bool) {
-		for _, task := range tasks {
-			if !yield(task, nil) {
-				return
-			}
-		}
-	}), limits)}, nil
-}
-
-// numbered are the entries of a batch, and how people are told of one.
-type numbered struct {
-	entries iter.Seq2[operators.NewTask, error]
-	form    string                          // of a position
-	number  func(i int) int                 // of the entry that was read last
-	bad     func(number int, e error) error // nil for none
-}
-
-// entriesOf are those of a JSON list.
-func entriesOf(list string, entries iter.Seq2[operators.NewTask, error]) numbered {
-	return numbered{entries, list + "[%d]", func(i int) int { return i }, func(i int, err error) error { return badEntry(list, i, err) }}
-}
-
-// checked checks and yields the tasks of a batch; a bad one refuses all.
-func checked(in operators.NewBatch, list numbered, limits Limits) iter.Seq2[store.NewTask, error] {
-	shared, twice := newOverlay(in.Payload), newDuplicates(in)
-	return func(yield func(store.NewTask, error) bool) {
-		i := 0
-		for entry, err := range list.entries {
-			var task store.NewTask
-			if err == nil {
-				task, err = newTask(entry, shared)
-			}
-			if err == nil {
-				err = limits.checkCount(i + 1)
-			}
-			if err == nil {
-				err = twice.check(&task, list.form, list.number(i))
-			}
-			if !yield(task, list.bad(list.number(i), err)) {
-				return
-			}
-			i++
-		}
-	}
-}
-
-func badEntry(list string, i int, err error) error {
-	if err == nil {
-		return nil
-	}
-	if unknownField(err) {
-		return problem(http.StatusBadRequest, codeUnknownField, fmt.Sprintf("%s[%d]: %v", list, i, err))
-	}
-	return problem(http.StatusUnprocessableEntity, codeOfEntry(err, codeInvalidField), fmt.Sprintf("%s[%d]: %v", list, i, err))
-}
-
-func checkPayload(payload json.RawMessage) error {
-	if len(payload) > maxPayload {
-		return problem(http.StatusUnprocessableEntity, codePayloadTooLarge, fmt.Sprintf("payload: at most %d bytes", maxPayload))
-	}
-	return nil
-}
-
-// present makes null and absent the same.
-func present(r json.RawMessage) json.RawMessage {
-	if string(r) == "null" {
-		return nil
-	}
-	return r
-}
-
 func (b *batches) get(ctx context.Context, in *Numbered) (operators.Batch, error) {
 	found, err := b.ledger.Batch(ctx, in.ID)
 	return showBatch(found), err
@@ -274,4 +181,157 @@ func showBatch(b store.Batch) operators.Batch {
 		Abort: showAbort(b.Abort), Created: stamp(b.CreatedAt), Total: b.Total, Counts: counts,
 		RatePerMinute: rate, ETA: eta(b, rate),
 	}
+}
+
+// Defaults of a batch whose request omits the field or patches it to null.
+const (
+	defaultWeight      = 1
+	defaultMaxAttempts = 3
+)
+
+func (b *batches) patch(ctx context.Context, in *struct {
+	Numbered
+	Body operators.BatchPatch
+},
+) (changed operators.BatchChanged, err error) {
+	opens, err := readPatch(in.Body.Windows, readWindows)
+	if err != nil {
+		return changed, err
+	}
+	limited, err := readPatch(in.Body.Limits, readLimits)
+	if err != nil {
+		return changed, err
+	}
+	if changed.Warned, err = b.warn.ofChange(ctx, in.Body.Limits); err != nil {
+		return changed, err
+	}
+	batch, err := b.ledger.ChangeBatch(ctx, actor(ctx), in.ID, func(batch *store.Batch) error {
+		apply(opens, &batch.Windows, nil)
+		apply(limited, &batch.Limits, nil)
+		return applyPatch(in.Body, batch)
+	})
+	changed.Batch, err = b.started(batch, neverStarts(err))
+	return changed, err
+}
+
+// applyPatch changes all but windows and limits.
+func applyPatch(p operators.BatchPatch, b *store.Batch) error {
+	apply(p.Priority, &b.Priority, 0)
+	apply(p.Weight, &b.Weight, defaultWeight)
+	apply(p.MaxAttempts, &b.MaxAttempts, defaultMaxAttempts)
+	if p.NotAfter.Said {
+		b.NotAfter = p.NotAfter.To
+	}
+	return checkSpan(b.NotBefore, b.NotAfter)
+}
+
+func checkSpan(from, to *time.Time) error {
+	if from != nil && to != nil && !to.After(*from) {
+		return invalid("not_after: must be later than not_before")
+	}
+	return nil
+}
+
+func (b *batches) pause(ctx context.Context, in *struct {
+	Numbered
+	Body *operators.PauseReason
+},
+) (operators.Batch, error) {
+	return b.stopped(b.ledger.PauseBatch(ctx, actor(ctx), in.ID, reasonOf(in.Body)))
+}
+
+func (b *batches) resume(ctx context.Context, in *Numbered) (operators.Batch, error) {
+	return b.started(b.ledger.ResumeBatch(ctx, actor(ctx), in.ID))
+}
+
+func (b *batches) cancel(ctx context.Context, in *Numbered) (operators.Batch, error) {
+	return b.stopped(b.ledger.CancelBatch(ctx, actor(ctx), in.ID))
+}
+
+// started shows a batch of which something may start that could not before.
+func (b *batches) started(batch store.Batch, err error) (operators.Batch, error) {
+	if err == nil {
+		b.waiters.Fill(batch.Pool)
+	}
+	return showBatch(batch), err
+}
+
+// stopped shows a batch of which nothing starts any more.
+func (b *batches) stopped(batch store.Batch, err error) (operators.Batch, error) {
+	if err == nil {
+		b.waiters.LeaveQueue(batch.Pool, batch.ID)
+	}
+	return showBatch(batch), err
+}
+
+const (
+	rateSpan = 5 * time.Minute  // that the ledger's Recent looks back
+	shortest = 10 * time.Second // less is too short to be a rate
+	etaMax   = 10 * 365 * 24 * time.Hour
+)
+
+// batchState derives the state: a batch has ended when none of its tasks is
+// open.
+func batchState(b store.Batch) string {
+	open := openTasks(b) > 0
+	switch {
+	case b.CancelledAt != nil && open:
+		return "cancelling"
+	case b.CancelledAt != nil:
+		return "cancelled"
+	case !open:
+		return "finished"
+	case b.Paused:
+		return "paused"
+	case b.NotBefore != nil && b.ReadAt.Before(*b.NotBefore):
+		return "scheduled"
+	}
+	return "running"
+}
+
+func openTasks(b store.Batch) int64 { return b.Counts[store.Pending] + b.Counts[store.Dispatched] }
+
+// ratePerMinute is how many tasks of the batch were done a minute lately; nil:
+// it has not begun.
+func ratePerMinute(b store.Batch) *float64 {
+	began := b.CreatedAt
+	if b.NotBefore != nil && b.NotBefore.After(began) {
+		began = *b.NotBefore
+	}
+	if b.ReadAt.Before(began) {
+		return nil
+	}
+	rate := float64(b.Recent) / min(max(b.ReadAt.Sub(began), shortest), rateSpan).Minutes()
+	return &rate
+}
+
+// eta is when the last task ends if all goes on as lately; nil: unknown.
+func eta(b store.Batch, rate *float64) *operators.Time {
+	if rate == nil || *rate == 0 || batchState(b) != "running" {
+		return nil
+	}
+	left := math.Round(float64(openTasks(b)) / *rate * float64(time.Minute))
+	if left > float64(etaMax) {
+		return nil
+	}
+	at := b.ReadAt.Add(time.Duration(left))
+	if o := b.Opening; !o.Until.IsZero() && (o.From.After(b.ReadAt) || o.Until.Before(at)) { // it will wait for a window
+		return nil
+	}
+	return stampSet(at)
+}
+
+// abortRule is that of a request; nil: none.
+func abortRule(a *operators.Abort) *store.Abort {
+	if a == nil {
+		return nil
+	}
+	return &store.Abort{Failure: a.Failure, Min: cmp.Or(a.Min, 1)}
+}
+
+func showAbort(rule *store.Abort) *operators.Abort {
+	if rule == nil {
+		return nil
+	}
+	return &operators.Abort{Failure: rule.Failure, Min: rule.Min}
 }

@@ -9,6 +9,7 @@ const (
 	codeBodyTooLarge      = "body_too_large"         // 413
 	codeBrokerUnavailable = "broker_unavailable"     // 503: nothing was changed; ask for the same again
 	codeBusyServer        = "busy_server"            // 503: too many reports at once
+	codeForbidden         = "forbidden"              // 403: the role does not allow it
 	codeDuplicateTask     = "duplicate_task"         // 422: with duplicates=refuse; both are named
 	codeKeyInUse          = "idempotency_key_in_use" // 409: the first request with it is under way
 	codeKeyReused         = "idempotency_key_reused" // 422: another request had it

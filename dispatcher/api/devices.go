@@ -3,9 +3,12 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"strings"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
@@ -104,4 +107,177 @@ func showDevice(d store.Device) operators.Device {
 		ID: d.ID, Blocked: d.Blocked, OwnToken: d.OwnToken, Tags: tags, Profile: d.Profile, Attributes: attributes,
 		Created: stamp(d.CreatedAt), LastSeen: stampPointer(d.LastSeen),
 	}
+}
+
+// Recent is the list of the devices seen last; *seen.List.
+type Recent interface {
+	Newest(ctx context.Context) ([]seen.Sighting, error)
+}
+
+type deviceQuery struct {
+	Page
+	operators.DeviceFilter
+}
+
+// filter reads the query.
+func (q *deviceQuery) filter() (store.DeviceFilter, error) {
+	after, err := q.afterName()
+	if err != nil {
+		return store.DeviceFilter{}, err
+	}
+	f := store.DeviceFilter{After: after, Limit: q.Size, Prefix: q.Prefix, Profile: q.Profile, Tags: map[string]string{}}
+	for _, tag := range q.Tags {
+		name, value, ok := strings.Cut(tag, ":")
+		if other, twice := f.Tags[name]; !ok || twice && other != value {
+			return f, invalid("tag: %q: name:value, and each name once", tag)
+		}
+		f.Tags[name] = value
+	}
+	if q.Blocked != "" {
+		blocked := q.Blocked == "true"
+		f.Blocked = &blocked
+	}
+	return f, nil
+}
+
+// recent goes through all that is remembered: some may have been deleted.
+func (d *registry) recent(ctx context.Context, in *deviceQuery) (page pageOf[operators.Device], err error) {
+	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.Token != "" {
+		return page, invalid("recent: not with tag, profile, blocked, prefix or page_token")
+	}
+	seen, err := d.seen.Newest(ctx)
+	if err != nil {
+		return page, err
+	}
+	found, _, err := inParts(in.Recent, func(_ *store.Device, limit int) (part []store.Device, err error) {
+		for len(part) < limit && len(seen) > 0 && err == nil {
+			some := seen[:min(limit-len(part), len(seen))]
+			seen = seen[len(some):]
+			var registered []store.Device
+			registered, err = d.ledger.DevicesOf(ctx, devicesOf(some))
+			part = append(part, latest(some, registered)...)
+		}
+		return part, err
+	}, weighDevice)
+	return showPage(found, false, showDevice, nil), err
+}
+
+func devicesOf(seen []seen.Sighting) []string {
+	ids := make([]string, len(seen))
+	for i, s := range seen {
+		ids[i] = s.Device
+	}
+	return ids
+}
+
+// latest joins what was seen with what is registered. A device that was made
+// anew since it was seen was not seen.
+func latest(seen []seen.Sighting, found []store.Device) (shown []store.Device) {
+	registered := make(map[string]store.Device, len(found))
+	for _, d := range found {
+		registered[d.ID] = d
+	}
+	for _, s := range seen {
+		if d, ok := registered[s.Device]; ok && !s.At.Before(d.CreatedAt.Truncate(time.Millisecond)) {
+			d.LastSeen = &s.At
+			shown = append(shown, d)
+		}
+	}
+	return shown
+}
+
+// Limits of a device's tags.
+const (
+	maxTags     = 64
+	maxTagsSize = 8 << 10 // bytes, as JSON
+	maxTagName  = 64      // bytes
+)
+
+type devicePatch struct {
+	operators.DevicePatch
+
+	Attributes json.RawMessage `json:"attributes,omitempty" hidden:"true"` // for a better answer than that there is none
+}
+
+func (d *registry) patch(ctx context.Context, in *struct {
+	DevicePath
+	Body devicePatch
+},
+) (operators.Device, error) {
+	if present(in.Body.Attributes) != nil {
+		return operators.Device{}, invalid("attributes: the device's own, which only it sets; tags are yours")
+	}
+	changed, err := d.ledger.ChangeDevice(ctx, actor(ctx), string(in.ID), func(spec *store.DeviceSpec) error {
+		apply(in.Body.Profile, &spec.Profile, "")
+		return in.Body.mergeTags(spec.Tags)
+	})
+	return showDevice(changed), err
+}
+
+func (p devicePatch) mergeTags(tags map[string]string) error {
+	if !p.Tags.Said {
+		return nil
+	}
+	if p.Tags.To == nil {
+		clear(tags)
+		return nil
+	}
+	for name, value := range *p.Tags.To {
+		if value == nil {
+			delete(tags, name)
+			continue
+		}
+		tags[name] = *value
+	}
+	return checkTags(tags)
+}
+
+func checkTags(tags map[string]string) error {
+	for name := range tags {
+		if name == "" || len(name) > maxTagName || strings.Contains(name, ":") {
+			return invalid("tags: %q: a name has 1-%d bytes and no colon", name, maxTagName)
+		}
+	}
+	if len(tags) > maxTags {
+		return invalid("tags: %d, at most %d", len(tags), maxTags)
+	}
+	if text, _ := json.Marshal(tags); len(text) > maxTagsSize { // strings cannot fail
+		return invalid("tags: %d bytes as JSON, at most %d", len(text), maxTagsSize)
+	}
+	return nil
+}
+
+// standardOverlap is how long older tokens go on after a rotation: a day in
+// which the device hears of the new one.
+const standardOverlap = 24 * time.Hour
+
+func (d *registry) rotateToken(ctx context.Context, in *struct {
+	DevicePath
+	Body *operators.Rotation
+},
+) (operators.TokenMade, error) {
+	overlap := standardOverlap
+	if in.Body != nil && in.Body.OverlapMS != nil {
+		overlap = milliseconds(*in.Body.OverlapMS)
+	}
+	token, until, err := d.credentials.RotateToken(ctx, actor(ctx), in.ID, overlap)
+	return operators.TokenMade{ID: string(in.ID), Token: token, OlderUntil: stamp(until)}, err
+}
+
+func (d *registry) setBlocked(blocked bool) func(context.Context, *DevicePath) (operators.Device, error) {
+	return func(ctx context.Context, in *DevicePath) (operators.Device, error) {
+		if err := d.credentials.SetBlocked(ctx, actor(ctx), in.ID, blocked); err != nil {
+			return operators.Device{}, err
+		}
+		return d.get(ctx, in)
+	}
+}
+
+func (d *registry) delete(ctx context.Context, in *struct {
+	DevicePath
+	Cancel bool `query:"cancel" doc:"Also with open tasks: those that wait are cancelled, what runs is asked to stop"`
+},
+) (operators.DeviceDeleted, error) {
+	removed, err := d.credentials.DeleteDevice(ctx, actor(ctx), in.ID, in.Cancel)
+	return operators.DeviceDeleted{ID: string(in.ID), Cancelled: removed.Cancelled, Stopping: removed.Stopping}, err
 }

@@ -1,9 +1,19 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
 	"sync/atomic"
+	"time"
 
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -71,5 +81,140 @@ func showEvent(e store.Event) operators.Event {
 	return operators.Event{
 		ID: e.ID, At: stamp(e.At), Kind: e.Kind, Actor: e.Actor, Pool: e.Pool, Batch: e.Batch, Task: e.Task,
 		Device: e.Device, Token: e.Token, Detail: e.Detail,
+	}
+}
+
+const (
+	livePoll  = 500 * time.Millisecond
+	liveSign  = 15 * time.Second // of life, when there is no news
+	liveWrite = 15 * time.Second // the longest a client may take for what it is sent
+	liveMost  = 100              // streams of one replica at once
+	liveEach  = 10               // of one operator token
+)
+
+// feed is one live stream of events. Ids are given before their commit, so an
+// id may become visible below one that was sent. Therefore nothing is sent
+// beyond a mark before that has settled: see store.EventMark.
+type feed struct {
+	ledger eventStore
+	filter store.EventFilter
+	mark   store.EventMark
+	marked bool
+	last   int64 // all up to it was sent
+	begun  bool  // last is known
+	write  func([]byte) error
+}
+
+// live sends events as they settle, until the client leaves, its token ends or
+// this process does. A client goes on where it was with Last-Event-ID.
+func (e *events) live(ctx context.Context, out huma.Context, in *eventQuery) {
+	_, w := humago.Unwrap(out)
+	f := feed{ledger: e.ledger, write: Live(w, liveWrite)}
+	f.filter, _ = eventFilter(in.EventFilter) // checked before
+	if last, err := strconv.ParseInt(out.Header("Last-Event-ID"), 10, 64); err == nil && last >= 0 {
+		f.last, f.begun = last, true
+	}
+	out.SetHeader("Content-Type", typeEvents)
+	out.SetHeader("Cache-Control", "no-store")
+	out.SetStatus(http.StatusOK)
+	if f.write([]byte("retry: 3000\n\n")) != nil {
+		return
+	}
+	e.follow(ctx, &f, devicehttp.Bearer(out.Header("Authorization")))
+}
+
+func (e *events) follow(ctx context.Context, f *feed, token string) {
+	tick := time.NewTicker(livePoll)
+	defer tick.Stop()
+	for quiet := time.Duration(0); ; quiet += livePoll {
+		sent, err := f.advance(ctx)
+		if sent {
+			quiet = 0
+		}
+		if err == nil && f.begun && quiet >= liveSign {
+			quiet, err = 0, f.write(fmt.Appendf(nil, "id: %d\n\n", f.last))
+		}
+		if err != nil || e.stopping.Load() {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if who, err := e.auth.operator(ctx, token); err != nil || !who.May(roleViewer) {
+			return
+		}
+	}
+}
+
+// advance sends what has settled and sets the next mark.
+func (f *feed) advance(ctx context.Context) (sent bool, err error) {
+	if !f.marked {
+		sent := int64(-1)
+		if f.begun {
+			sent = f.last
+		}
+		if f.mark, err = f.ledger.MarkEvents(ctx, sent); err != nil {
+			return false, err
+		}
+		f.marked = true
+	}
+	settled, err := f.ledger.EventsSettled(ctx, f.mark)
+	if err != nil || !settled {
+		return false, err
+	}
+	f.marked = false
+	if !f.begun {
+		f.last, f.begun = f.mark.Last, true
+		return true, f.write(fmt.Appendf(nil, "id: %d\n\n", f.last)) // so that a client knows where it began
+	}
+	for f.last < f.mark.Last {
+		if err := f.page(ctx); err != nil {
+			return sent, err
+		}
+		sent = true
+	}
+	return sent, nil
+}
+
+func (f *feed) page(ctx context.Context) error {
+	filter := f.filter
+	filter.After, filter.Before, filter.Limit = f.last, f.mark.Last+1, exportPage
+	stretch, err := f.ledger.EventStretch(ctx, filter)
+	if err != nil {
+		return err
+	}
+	filter.Within(stretch)
+	events, err := f.ledger.Events(ctx, filter)
+	if err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	for _, e := range events {
+		data, err := json.Marshal(showEvent(e))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&text, "id: %d\ndata: %s\n\n", e.ID, data)
+		f.last = e.ID
+	}
+	if len(events) < exportPage {
+		f.last = filter.Before - 1
+	}
+	return f.write(text.Bytes())
+}
+
+// Live writes the parts of a stream to a client at once, each within a time. The
+// connection's own deadlines are for requests that end.
+func Live(w http.ResponseWriter, within time.Duration) func([]byte) error {
+	connection := http.NewResponseController(w)
+	_ = connection.SetReadDeadline(time.Time{}) // a test's recorder has none
+	return func(text []byte) error {
+		_ = connection.SetWriteDeadline(time.Now().Add(within))
+		if _, err := w.Write(text); err != nil {
+			return err
+		}
+		return connection.Flush()
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/fleetslots/dispatcher/internal/fair"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // operations have one document and one router.
@@ -93,7 +95,7 @@ func newRoutes(documented, streams *operations, large *fair.Shares) *routes {
 }
 
 // operation describes one call of the operators' API.
-func operation(method, path, id, summary string, role role, status int) huma.Operation {
+func operation(method, path, id, summary, role string, status int) huma.Operation {
 	return huma.Operation{
 		Method: method, Path: path, OperationID: id, Summary: summary, DefaultStatus: status,
 		Metadata: map[string]any{roleKey: role},
@@ -160,4 +162,47 @@ func problemResponse(operations huma.API) *huma.Response {
 			"application/problem+json": {Schema: huma.SchemaFromType(operations.OpenAPI().Components.Schemas, problemType())},
 		},
 	}
+}
+
+// newSchemas are the types of the document. Package operators knows nothing of
+// how it describes them.
+func newSchemas() huma.Registry {
+	schemas := huma.NewMapRegistry("#/components/schemas/", schemaName)
+	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Time](), reflect.TypeFor[time.Time]())
+	describeChange[int](schemas)
+	describeChange[int64](schemas)
+	describeChange[bool](schemas)
+	describeChange[string](schemas)
+	describeChange[time.Time](schemas)
+	describeChange[map[string]*string](schemas)
+	describeChange[[]operators.Window](schemas)
+	describeChange[[]operators.Policy](schemas)
+	return schemas
+}
+
+// describeChange describes a field of a change as its value.
+func describeChange[T any](schemas huma.Registry) {
+	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Change[T]](), reflect.TypeFor[T]())
+}
+
+// schemaName keeps the names that the document of v1 has.
+func schemaName(t reflect.Type, hint string) string {
+	name := huma.DefaultSchemaNamer(t, hint)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.PkgPath() != reflect.TypeFor[operators.Pool]().PkgPath() {
+		return name
+	}
+	switch name {
+	case "Pool", "Slots", "Slot", "Window", "Batch", "Abort", "Task", "Grant", "Attempt", "Bulk", "Why", "Reason", "Device", "Profile", "Token", "Event":
+		return name + "Body"
+	}
+	if old, ok := map[string]string{
+		"NewBatch": "BatchPost", "NewTask": "BatchTask", "NewDevice": "DevicePost", "NewToken": "OperatorTokenPost",
+		"Rotation": "TokenPost", "Release": "ForcePost", "PauseReason": "Reason",
+	}[name]; ok {
+		return old
+	}
+	return name
 }

@@ -3,9 +3,15 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
 )
 
 const (
@@ -98,4 +104,67 @@ func (n names) below(name string) names {
 		return tags
 	}
 	return n
+}
+
+// errText refuses text that no database column holds.
+var errText = errors.New("text must be UTF-8 without U+0000")
+
+// storable says whether s can be kept as text.
+func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+
+// storableQuery says the same of a query string's names and values.
+func storableQuery(raw string) bool {
+	text, err := url.QueryUnescape(raw)
+	return err == nil && storable(text)
+}
+
+// bodyFormat reads the bodies of operators' requests. Huma reads each twice:
+// first as any, to check it against its schema. Absent, null and empty mean the
+// same: empty fields are taken out of what is checked.
+func bodyFormat() huma.Format {
+	format := huma.DefaultJSONFormat
+	format.Unmarshal = func(data []byte, v any) error {
+		seen, first := v.(*any)
+		if first {
+			if err := strictJSON(data); err != nil {
+				return err
+			}
+		}
+		if err := json.Unmarshal(data, v); err != nil || !first {
+			return err
+		}
+		fields, _ := (*seen).(map[string]any)
+		maps.DeleteFunc(fields, func(_ string, value any) bool { return value == "" })
+		return nil
+	}
+	return format
+}
+
+// wholeQuery refuses a query of which a part would count for nothing. (Names
+// that an operation does not know are refused where its query is read.)
+func wholeQuery(ctx huma.Context, next func(huma.Context)) error {
+	asked := ctx.URL()
+	if err := checkQuery(ctx.Operation().Parameters, asked.RawQuery); err != nil {
+		return err
+	}
+	next(ctx)
+	return nil
+}
+
+func checkQuery(known []*huma.Param, raw string) error {
+	query, err := url.ParseQuery(raw)
+	if err != nil {
+		return problem(http.StatusBadRequest, codeInvalidRequest, "query: "+err.Error())
+	}
+	for _, p := range known {
+		values := query[p.Name]
+		switch {
+		case p.In != "query" || p.Schema.Type == huma.TypeArray:
+		case len(values) > 1:
+			return invalid("query.%s: given %d times, takes one value", p.Name, len(values))
+		case len(values) == 1 && values[0] == "" && p.Schema.Type == huma.TypeBoolean:
+			return invalid("query.%s: true or false", p.Name)
+		}
+	}
+	return nil
 }

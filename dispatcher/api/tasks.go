@@ -139,3 +139,62 @@ func showGrant(g store.Grant) *operators.Grant {
 		LeaseUntil: stamp(g.LeaseUntil), Redelivered: g.Redelivered, Cancel: g.CancelWhy,
 	}
 }
+
+// bulkLimit bounds what one request changes, so that it ends.
+const bulkLimit = 20_000
+
+type bulkQuery struct {
+	operators.TaskFilter
+	DryRun bool `query:"dry_run" doc:"Count only: nothing is changed"`
+}
+
+func (t *tasks) cancelAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
+	return bulk(ctx, in, t.ledger.CancelTasks, t.ledger.CountCancellable)
+}
+
+func (t *tasks) retryAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
+	done, err := bulk(ctx, in, t.ledger.RetryTasks, t.ledger.CountRetriable)
+	if err == nil && !in.DryRun {
+		t.waiters.FillAnew()
+	}
+	return done, err
+}
+
+func bulk(
+	ctx context.Context, in *bulkQuery,
+	change func(context.Context, string, store.TaskFilter, int) (store.BulkResult, error),
+	count func(context.Context, store.TaskFilter) (int64, error),
+) (operators.Bulk, error) {
+	filter, err := taskFilter(in.TaskFilter)
+	if err != nil {
+		return operators.Bulk{}, err
+	}
+	if filter == (store.TaskFilter{}) {
+		return operators.Bulk{}, invalid("device, batch, pool, state, kind, error: at least one of them")
+	}
+	if in.DryRun {
+		n, err := count(ctx, filter)
+		return operators.Bulk{Tasks: n}, err
+	}
+	done, err := change(ctx, actor(ctx), filter, bulkLimit)
+	return operators.Bulk(done), err
+}
+
+func (t *tasks) why(ctx context.Context, in *Numbered) (operators.Why, error) {
+	e, err := t.explain(ctx, in.ID)
+	shown := operators.Why{State: string(e.State), Reasons: make([]operators.Reason, len(e.Reasons))}
+	for i, r := range e.Reasons {
+		shown.Reasons[i] = showReason(r)
+	}
+	return shown, err
+}
+
+func showReason(r decision.Reason) operators.Reason {
+	shown := operators.Reason{
+		Code: string(r.Code), Detail: r.Detail, Until: stampSet(r.Until), EstimatedStart: stampSet(r.EstimatedStart), Remedy: r.Remedy,
+	}
+	if r.Position > 0 {
+		shown.Position = &r.Position
+	}
+	return shown
+}

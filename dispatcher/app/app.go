@@ -3,7 +3,11 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,10 +19,13 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
+	"github.com/fleetslots/dispatcher/internal/exposition"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/internal/throttle"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/slots"
@@ -75,16 +82,17 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	board := parked.New(b.redis.Client, b.redis.Database)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
 		Store: b.store, Semaphore: a.semaphore, Limits: limits.New(b.redis.Client), Accounts: b.accounts, Recent: seen, Parking: board,
-		Waker:       a,
+		Waker: a, Marks: marks.NewHashes(b.redis.Client),
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, Recall: true,
 		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode),
 		Logger: log, Registerer: metrics,
 	})
-	metrics.MustRegister(newStateCollector(b.store, log, a.dispatcher.Panicked))
+	b.store.OnNews(a.dispatcher.Marks.Wrote)
 	throttled := throttle.Log(log, time.Now)
 	a.api = api.New(api.Options{
 		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
-		SpoolDir: config.SpoolDir, Checks: a.checks(b), Metrics: metrics, Version: version, Logger: throttled,
+		SpoolDir: config.SpoolDir, Checks: a.checks(b), Version: version, Logger: throttled,
+		Metrics: exposition.Sources{metrics, newStateMetrics(b.store, log, a.dispatcher.Panicked)},
 		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Refused: a.gate.RefuseReport, LongPollMax: config.LongPollMax, Logger: throttled}),
 	})
 	a.presence = newPresence(b.store, version, time.Now())
@@ -153,4 +161,41 @@ func (a *App) run(ctx context.Context) error {
 		}
 	}
 	return errors.Join(err, a.Stop(context.WithoutCancel(ctx)))
+}
+
+// cleanup closes resources in the reverse order of their opening.
+type cleanup struct{ steps []cleanupStep }
+
+type cleanupStep struct {
+	name  string
+	close func() error
+}
+
+func (c *cleanup) add(name string, close func() error) {
+	c.steps = append(c.steps, cleanupStep{name, close})
+}
+
+// run closes everything once; a step that fails or hangs does not keep the rest open.
+func (c *cleanup) run(ctx context.Context) error {
+	var errs []error
+	for _, step := range slices.Backward(c.steps) {
+		err := within(ctx, func(context.Context) error { return step.close() })
+		if err != nil && !closedBefore(err) {
+			errs = append(errs, fmt.Errorf("closing %s: %w", step.name, err))
+		}
+	}
+	c.steps = nil
+	return errors.Join(errs...)
+}
+
+// closedBefore says whether there was nobody left to say goodbye to: a server
+// resets connections when it restarts, and an idle one notices when it is closed.
+func closedBefore(err error) bool {
+	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// within runs a step. One that goes on when ctx has ended is left behind: a
+// driver that waits for a server that is silent knows no context.
+func within(ctx context.Context, step func(context.Context) error) error {
+	return rescue.Within(ctx, func() error { return step(ctx) }) //nolint:wrapcheck // the step's own
 }

@@ -3,6 +3,9 @@ package app
 import (
 	"context"
 	"log/slog"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
@@ -25,6 +28,7 @@ func (a *App) newPasses(b backends) *passes {
 	p := newPasses(
 		a.log, a.dispatcher.Panicked,
 		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: c.reconciling(keep.Follow), quiet: true},
+		&pass{name: "marks", every: time.Second, limit: 2 * time.Minute, run: a.dispatcher.Marks.Follow, quiet: true},
 		&pass{name: "tokens", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Devices.FollowTokens, quiet: true},
 		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.FillAll, quiet: true},
 		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: c.settleLimits},
@@ -39,7 +43,7 @@ func (a *App) newPasses(b backends) *passes {
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: seen.FlushRecent, quiet: true},
 		&pass{name: "idle", every: time.Second, limit: 5 * time.Second, run: keep.CountIdle, quiet: true},
 		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.watch, quiet: true},
-		&pass{name: "presence", every: web.SignEvery, limit: 10 * time.Second, run: a.sign, quiet: true},
+		&pass{name: "presence", every: web.HeartbeatEvery, limit: 10 * time.Second, run: a.sign, quiet: true},
 		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: seen.FlushReached, quiet: true},
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: seen.Flush},
 		&pass{name: "warm", every: warmEvery, limit: time.Minute, run: b.store.Warm, quiet: true},
@@ -127,3 +131,28 @@ func (c chores) fold(ctx context.Context) error {
 	}
 	return err
 }
+
+const (
+	memoryEvery = time.Second
+
+	// memoryGoal is what the process stays at while what it needs fits. Left to itself the
+	// collector lets garbage double that, and keeps what it once had.
+	memoryGoal = 384 << 20
+
+	// memoryBeside is needed beside the heap: stacks, and what the collector keeps.
+	memoryBeside = 64 << 20
+)
+
+// keepMemory is a pass that has garbage collected sooner the nearer the process comes to
+// memoryGoal. GOMEMLIMIT goes before it.
+func keepMemory(context.Context) error {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	if metrics.Read(live); os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit(int64(live[0].Value.Uint64())))
+	}
+	return nil
+}
+
+// memoryLimit leaves room where more is needed, as for many connections: a limit
+// closer to what is live would have the collector run all the time.
+func memoryLimit(live int64) int64 { return max(memoryGoal, live*5/4+memoryBeside) }

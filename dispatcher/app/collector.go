@@ -3,9 +3,11 @@ package app
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/fleetslots/dispatcher/internal/reading"
 	"github.com/fleetslots/dispatcher/internal/rescue"
@@ -35,91 +37,80 @@ type poolReader interface {
 	WaitingByPool(ctx context.Context, tasks int) (map[string]int, error)
 }
 
-// stateCollector reads what is state at scrape time: nothing here is kept by
-// increments, so it cannot drift.
-type stateCollector struct {
+// stateMetrics are read when they are gathered: nothing here is kept by increments, so it
+// cannot drift. They are no Collector: a registry would compare and sort all of them, which
+// for thousands of pools takes longer than to read and write them.
+type stateMetrics struct {
 	stats    *reading.Shared[[]store.PoolStat]
 	waits    *reading.Shared[map[string]int]
 	patience time.Duration
 	log      *slog.Logger
 	panicked rescue.Told
-	held     *prometheus.Desc
-	capacity *prometheus.Desc
-	waiting  *prometheus.Desc
-	tasks    *prometheus.Desc
-	oldest   *prometheus.Desc
 }
 
-func newStateCollector(r poolReader, log *slog.Logger, panicked rescue.Told) *stateCollector {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("dispatcher_"+name, help, labels, nil)
-	}
-	return &stateCollector{
+func newStateMetrics(r poolReader, log *slog.Logger, panicked rescue.Told) *stateMetrics {
+	return &stateMetrics{
 		stats: reading.New(readingFresh, readingTime, time.Now, r.PoolStats),
 		waits: reading.NewSpared(waitingFresh, waitingSpare, readingTime, time.Now, func(ctx context.Context) (map[string]int, error) {
 			return r.WaitingByPool(ctx, waitingShown)
 		}),
 		patience: scrapeTime, log: log, panicked: panicked,
-		held:     desc("slots_held", "Slots held by devices, by the ledger.", "pool"),
-		capacity: desc("slots_capacity", "Slots of the pool.", "pool"),
-		waiting:  desc("slots_waiting", "Devices with a task that could start now and no slot, among up to 10000 tasks; up to a minute old.", "pool"),
-		tasks:    desc("tasks", "Tasks by state.", "pool", "state"),
-		oldest:   desc("oldest_pending_task_age_seconds", "Age of the oldest pending task; 0: none is pending.", "pool"),
 	}
 }
 
-// Describe names the metrics.
-func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.held, c.capacity, c.waiting, c.tasks, c.oldest} {
-		out <- d
-	}
-}
-
-// Collect reads the ledger. A value that cannot be read in time is absent: none
+// Gather reads the ledger. A value that cannot be read in time is absent: none
 // is better than an old one, and a scrape must end.
-func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), c.patience)
+func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), m.patience)
 	defer cancel()
-	wait := rescue.Crew{Told: c.panicked}
-	defer wait.Wait()
-	wait.Go("collecting", func() { c.collectStats(ctx, out) })
-	wait.Go("collecting", func() { c.collectWaiting(ctx, out) })
+	stats, err := m.stats.Read(ctx)
+	if m.panicked.Tell("collecting", err) != nil {
+		m.log.WarnContext(ctx, "metrics of pools not read", "err", err)
+		return nil, nil
+	}
+	waiting, err := m.waits.Read(ctx)
+	if m.panicked.Tell("collecting", err) != nil {
+		m.log.WarnContext(ctx, "metric of waiting devices not read", "err", err)
+	}
+	return gauges(stats, waiting, err == nil), nil
 }
 
-func (c *stateCollector) collectStats(ctx context.Context, out chan<- prometheus.Metric) {
-	stats, err := c.stats.Read(ctx)
-	if c.panicked.Tell("collecting", err) != nil {
-		c.log.WarnContext(ctx, "metrics of pools not read", "err", err)
-		return
+// gauges are the families of the pools, each with a series at least. With waiting, a pool
+// where nobody waits shows 0.
+func gauges(stats []store.PoolStat, waiting map[string]int, counted bool) []*dto.MetricFamily {
+	held := family("slots_held", "Slots held by devices, by the ledger.")
+	capacity := family("slots_capacity", "Slots of the pool.")
+	queued := family("slots_waiting", "Devices with a task that could start now and no slot, among up to 10000 tasks; up to a minute old.")
+	tasks := family("tasks", "Tasks by state.")
+	oldest := family("oldest_pending_task_age_seconds", "Age of the oldest pending task; 0: none is pending.")
+	states := map[store.TaskState]*dto.LabelPair{}
+	for _, state := range store.TaskStates() {
+		states[state] = label("state", string(state))
 	}
 	for _, s := range stats {
-		out <- gauge(c.held, float64(s.Held), s.Pool)
-		out <- gauge(c.capacity, float64(s.Capacity), s.Pool)
-		out <- gauge(c.oldest, s.OldestPending.Seconds(), s.Pool)
+		pool := label("pool", s.Pool)
+		gauge(held, float64(s.Held), pool)
+		gauge(capacity, float64(s.Capacity), pool)
+		gauge(oldest, s.OldestPending.Seconds(), pool)
 		for _, state := range store.TaskStates() {
-			out <- gauge(c.tasks, float64(s.Tasks[state]), s.Pool, string(state))
+			gauge(tasks, float64(s.Tasks[state]), pool, states[state])
+		}
+		if counted {
+			gauge(queued, float64(waiting[s.Pool]), pool)
 		}
 	}
+	return slices.DeleteFunc([]*dto.MetricFamily{oldest, capacity, held, queued, tasks}, func(f *dto.MetricFamily) bool { return len(f.GetMetric()) == 0 })
 }
 
-// collectWaiting needs the pools, too: one where nobody waits shows 0.
-func (c *stateCollector) collectWaiting(ctx context.Context, out chan<- prometheus.Metric) {
-	stats, err := c.stats.Read(ctx)
-	if err != nil {
-		return // logged above
-	}
-	waiting, err := c.waits.Read(ctx)
-	if c.panicked.Tell("collecting", err) != nil {
-		c.log.WarnContext(ctx, "metric of waiting devices not read", "err", err)
-		return
-	}
-	for _, s := range stats {
-		out <- gauge(c.waiting, float64(waiting[s.Pool]), s.Pool)
-	}
+func family(name, help string) *dto.MetricFamily {
+	name = "dispatcher_" + name
+	return &dto.MetricFamily{Name: &name, Help: &help, Type: dto.MetricType_GAUGE.Enum()}
 }
 
-func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
-	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+func label(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
+
+func gauge(of *dto.MetricFamily, value float64, labels ...*dto.LabelPair) {
+	of.Metric = append(of.Metric, &dto.Metric{Label: labels, Gauge: &dto.Gauge{Value: &value}})
 }
 
 // buildInfo is a constant 1 that carries the version.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/fleetslots/dispatcher/internal/exposition"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -47,17 +47,15 @@ func newPools() *pools {
 	return p
 }
 
-func stateOf(p *pools) *stateCollector {
-	return newStateCollector(p, slog.New(slog.DiscardHandler), nil)
+func stateOf(p *pools) *stateMetrics {
+	return newStateMetrics(p, slog.New(slog.DiscardHandler), nil)
 }
 
 // scrape is what Prometheus would be told.
-func scrape(t *testing.T, all ...prometheus.Collector) string {
+func scrape(t *testing.T, all ...prometheus.Gatherer) string {
 	t.Helper()
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(all...)
 	w := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	exposition.Handler(exposition.Sources(all)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if w.Code != http.StatusOK {
 		t.Fatalf("%d: %s", w.Code, w.Body)
 	}
@@ -134,8 +132,10 @@ func TestScrapeOfADeadLedger(t *testing.T) {
 	defer close(p.hold)
 	c := stateOf(p)
 	c.patience = time.Millisecond
+	version := prometheus.NewRegistry()
+	version.MustRegister(buildInfo("v1"))
 	for range 5 {
-		text := scrape(t, c, buildInfo("v1"))
+		text := scrape(t, c, version)
 		if strings.Contains(text, "pool") || !strings.Contains(text, "dispatcher_build_info{") {
 			t.Fatalf("%s; want the version alone", text)
 		}

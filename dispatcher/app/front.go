@@ -7,9 +7,16 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
 
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
@@ -108,4 +115,78 @@ func (f *front) mqttState() string {
 		return "connected"
 	}
 	return "connecting"
+}
+
+// server is one HTTP listener at work.
+type server struct {
+	listener net.Listener
+	http     *http.Server
+	handler  atomic.Pointer[http.Handler]
+	underway atomic.Int64 // requests that are not answered yet
+	begin    sync.Once
+	failed   chan<- error // tells when it ended by itself; has room for that
+}
+
+// newServer sets every limit: net/http has none by default.
+func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *slog.Logger) *server {
+	s := &server{listener: l, failed: failed}
+	s.use(handler)
+	s.http = &http.Server{
+		Handler:           http.HandlerFunc(s.serve),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       15 * time.Second, // operations with large bodies set their own
+		WriteTimeout:      90 * time.Second,
+		IdleTimeout:       75 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	return s
+}
+
+// use lets another handler answer from now on.
+func (s *server) use(handler http.Handler) { s.handler.Store(&handler) }
+
+func (s *server) serve(w http.ResponseWriter, r *http.Request) {
+	s.underway.Add(1)
+	defer s.underway.Add(-1)
+	(*s.handler.Load()).ServeHTTP(w, r)
+}
+
+// start serves, unless it does already.
+func (s *server) start() {
+	s.begin.Do(func() {
+		rescue.Async(func() error {
+			err := rescue.Call(func() error { return s.http.Serve(s.listener) })
+			if !errors.Is(err, http.ErrServerClosed) {
+				s.failed <- fmt.Errorf("serving on %s: %w", s.listener.Addr(), err)
+			}
+			return nil
+		})
+	})
+}
+
+// stop answers what was asked and closes the listener, also one that never
+// served. Requests without an answer when ctx ends are cut off.
+func (s *server) stop(ctx context.Context) error {
+	defer s.listener.Close()
+	if err := s.http.Shutdown(ctx); err != nil {
+		return fmt.Errorf("closing %s with %d requests unanswered: %w", s.listener.Addr(), s.underway.Load(), errors.Join(err, s.http.Close()))
+	}
+	return nil
+}
+
+// Wake asks a device that has a session to report now.
+func (a *App) Wake(device devices.ID, hold time.Duration) {
+	if a.mqtt != nil {
+		a.mqtt.Wake(device, hold)
+	}
+}
+
+// refusedSession tells the gate of a device that the embedded broker refused.
+func (a *App) refusedSession(ctx context.Context, r broker.Refusal) {
+	refusal := gate.Refusal{At: gate.Broker, Reason: gate.ReasonOf(r.Err), Principal: r.User, Detail: r.Err.Error()}
+	if remote, err := netip.ParseAddrPort(r.Remote); err == nil {
+		refusal.From = remote.Addr().Unmap()
+	}
+	a.gate.Refuse(ctx, refusal)
 }

@@ -146,7 +146,7 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 			breaks := other.brokenLongPoll(t, "breaks")
 			reachable := func(want bool) func() bool {
 				return func() bool {
-					position, err := client.HGet(t.Context(), "slots:{p}:place", "breaks").Result()
+					position, err := client.HGet(t.Context(), "slots:{p}:waiter", "breaks").Result()
 					return err == nil && strings.Contains(position, `"class":"T"`) == want
 				}
 			}
@@ -155,7 +155,7 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 			replies := one.longPoll(t, "waits")
 			breaks()
 			eventually(t, "a device that cannot be told", reachable(false))
-			if in, err := client.HExists(t.Context(), "slots:{p}:place", "breaks").Result(); err != nil || !in {
+			if in, err := client.HExists(t.Context(), "slots:{p}:waiter", "breaks").Result(); err != nil || !in {
 				t.Errorf("it lost its position in the queue: %v, %v", in, err)
 			}
 			begin := time.Now()

@@ -10,6 +10,7 @@ import (
 	"github.com/go-viper/mapstructure/v2"
 
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/internal/terminal"
 )
 
 const envPrefix = "DISPATCHER_"
@@ -33,23 +34,10 @@ func (s Setting) Flag() string { return strings.ReplaceAll(s.Key, "_", "-") }
 
 // Range says what values there are; empty: any.
 func (s Setting) Range() string {
-	switch {
-	case s.Most > 0:
-		return brief(s.Least) + " to " + brief(s.Most)
-	default:
-		return strings.Join(s.Choices, ", ")
+	if s.Most > 0 {
+		return terminal.Duration(s.Least) + " to " + terminal.Duration(s.Most)
 	}
-}
-
-// brief is a duration without its zeros: 5m, not 5m0s.
-func brief(d time.Duration) string {
-	text := d.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zero) {
-			text = strings.TrimSuffix(text, zero[1:])
-		}
-	}
-	return text
+	return strings.Join(s.Choices, ", ")
 }
 
 // Usage is the help and the range in one line.
@@ -65,7 +53,7 @@ func (s Setting) check(value any) error {
 	switch v := value.(type) {
 	case time.Duration:
 		if s.Most > 0 && (v < s.Least || v > s.Most) {
-			return fmt.Errorf("%s: %s is not between %s and %s", s.Key, v, brief(s.Least), brief(s.Most))
+			return fmt.Errorf("%s: %s is not between %s and %s", s.Key, v, terminal.Duration(s.Least), terminal.Duration(s.Most))
 		}
 	case string:
 		if len(s.Choices) > 0 && !slices.Contains(s.Choices, v) {

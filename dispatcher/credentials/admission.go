@@ -85,7 +85,7 @@ func (r *Registry) admitOwner(ctx context.Context, id devices.ID, device *store.
 	if device.OwnToken {
 		return nil
 	}
-	if err := r.config.Ledger.MarkOwnToken(ctx, string(id)); err != nil {
+	if _, err := r.owning.Do(ctx, struct{}{}, string(id)); err != nil {
 		return fmt.Errorf("%w: noting the use of a token: %w", devices.ErrUnavailable, err)
 	}
 	return nil

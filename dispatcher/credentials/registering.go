@@ -25,6 +25,17 @@ func newRegistering(ledger Ledger, panicked rescue.Told) *registering {
 	return &registering{Call: ensure, Alone: again, Lanes: 2, Most: 64, Limit: registerLimit, Panicked: panicked}
 }
 
+// owning notes together that devices have used tokens of their own.
+type owning = coalesce.Calls[struct{}, string, struct{}]
+
+func newOwning(ledger Ledger, panicked rescue.Told) *owning {
+	mark := func(ctx context.Context, _ struct{}, ids []string) ([]struct{}, error) {
+		return make([]struct{}, len(ids)), ledger.MarkOwnTokens(ctx, ids...)
+	}
+	again := func(error) bool { return true } // what is noted stays noted
+	return &owning{Call: mark, Alone: again, Lanes: 1, Most: 256, Limit: registerLimit, Panicked: panicked}
+}
+
 func (r *Registry) register(ctx context.Context, id devices.ID) (Admission, error) {
 	device, err := r.ensure(ctx, id)
 	return Admission{Device: &device}, err

@@ -40,7 +40,7 @@ type Ledger interface {
 	SetBlocked(ctx context.Context, actor, id string, blocked bool) error
 	DeleteDevice(ctx context.Context, actor, id string, cancel bool) (store.Removal, error)
 	ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply store.ApplyAccount) (applied int, err error)
-	MarkOwnToken(ctx context.Context, device string) error
+	MarkOwnTokens(ctx context.Context, devices ...string) error
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
 	ChangedTokens(ctx context.Context, from int64) (store.TokenChanges, error)
 }
@@ -65,12 +65,13 @@ type Registry struct {
 	accounts    *accounts
 	known       *knownTokens
 	registering *registering
+	owning      *owning
 }
 
 // New builds a Registry.
 func New(config Config) *Registry {
 	return &Registry{
 		config: config, accounts: newAccounts(config.Accounts), known: newKnownTokens(config.Now),
-		registering: newRegistering(config.Ledger, config.Panicked),
+		registering: newRegistering(config.Ledger, config.Panicked), owning: newOwning(config.Ledger, config.Panicked),
 	}
 }

@@ -21,10 +21,9 @@ const (
 )
 
 const (
-	seenMemory  = 10 * time.Second // how long a replica may keep a last-seen time to itself
-	silentAfter = 2                // report periods; a device that was quiet for longer is away
-	leastWait   = 0.4              // of a report period: below it the jitter decides, and no estimate is given
-	lateGrace   = 2 * time.Second  // a device that is later than this is not about to ask
+	silentAfter = 2               // report periods; a device that was quiet for longer is away
+	leastWait   = 0.4             // of a report period: below it the jitter decides, and no estimate is given
+	lateGrace   = 2 * time.Second // a device that is later than this is not about to ask
 )
 
 // NothingToDo is the remedy for what passes by itself.
@@ -207,7 +206,7 @@ func (x explainer) away() (r Reason, is bool) {
 			Detail: fmt.Sprintf("device %s has never reported since it was registered, %s", name, ago(x.Now.Sub(x.Device.CreatedAt))),
 			Remedy: "look whether the device runs, and has its token and the address of this dispatcher",
 		}, true
-	case x.Device.Blocked || x.Grant != nil || x.Now.Sub(x.seen) <= silentAfter*x.period+seenMemory:
+	case x.Device.Blocked || x.Grant != nil || x.Now.Sub(x.seen) <= silentAfter*x.period+store.SeenWithin:
 		return Reason{}, false
 	}
 	return Reason{

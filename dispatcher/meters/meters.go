@@ -99,6 +99,12 @@ func (s *Set) Forget(pool string) {
 	}
 }
 
+// PoolSeconds are Seconds for a metric of each pool: of thousands of pools each bucket is
+// thousands of series.
+func PoolSeconds() []float64 {
+	return []float64{0.1, 1, 5, 10, 30, 60, 300, 1800, 14400, 86400}
+}
+
 // Seconds are buckets for waits and holds from instants to a day.
 func Seconds() []float64 {
 	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,8 +22,10 @@ type Recent interface {
 	Add(ctx context.Context, seen []Sighting) error
 }
 
-// Devices collects when devices reported, so that an idle report costs no write. A crash
-// loses what was not flushed: the next report says it again. It is safe for concurrent use.
+// Devices collects when devices reported, so that an idle report costs no write. Those
+// that can be told are written with the next flush, those that only poll once a minute. A
+// crash loses what was not flushed: the next report says it again. It is safe for
+// concurrent use.
 type Devices struct {
 	ledger  Ledger
 	recent  Recent // nil: nobody is told who was seen last
@@ -33,12 +36,18 @@ type Devices struct {
 
 // NewDevices returns an empty collection.
 func NewDevices(ledger Ledger, recent Recent) *Devices {
-	return &Devices{ledger: ledger, recent: recent, all: newTimes(), reached: newTimes(), fresh: newTimes()}
+	all := newTimes()
+	all.polled = newPolled()
+	return &Devices{ledger: ledger, recent: recent, all: all, reached: newTimes(), fresh: newTimes()}
 }
 
 // Mark notes a device.
 func (d *Devices) Mark(device string, seen store.Seen) {
-	d.all.mark(device, seen)
+	if seen.Reach == store.ReachNone {
+		d.all.markPolled(device, seen)
+	} else {
+		d.all.mark(device, seen)
+	}
 	if d.recent != nil {
 		d.fresh.mark(device, seen)
 	}
@@ -48,6 +57,7 @@ func (d *Devices) Mark(device string, seen store.Seen) {
 // that is written soon, so that what is queued meanwhile finds it.
 func (d *Devices) MarkReach(device string, seen store.Seen) {
 	d.Mark(device, seen)
+	d.all.mark(device, seen)
 	d.reached.mark(device, seen)
 }
 
@@ -56,8 +66,9 @@ func (d *Devices) At(device string) time.Time { return d.all.at(device) }
 
 // times are of devices that were seen since the last flush.
 type times struct {
-	mu   sync.Mutex
-	seen map[string]store.Seen
+	mu     sync.Mutex
+	seen   map[string]store.Seen
+	polled *polled // nil: all are noted
 }
 
 func newTimes() *times { return &times{seen: make(map[string]store.Seen)} }
@@ -66,6 +77,17 @@ func (s *times) mark(device string, seen store.Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen[device] = seen
+}
+
+// markPolled notes a device unless it was lately. One that waits for the flush is written
+// with its latest time: that costs nothing more.
+func (s *times) markPolled(device string, seen store.Seen) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, waits := s.seen[device]
+	if s.polled.add(device) || waits {
+		s.seen[strings.Clone(device)] = seen // of a request, which is not to stay
+	}
 }
 
 // at is when a device reported that was not flushed yet; zero: unknown.
@@ -80,6 +102,9 @@ func (s *times) take() map[string]store.Seen {
 	defer s.mu.Unlock()
 	taken := s.seen
 	s.seen = make(map[string]store.Seen)
+	if s.polled != nil {
+		s.polled.next()
+	}
 	return taken
 }
 
@@ -119,7 +144,8 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 	return nil
 }
 
-// Flush writes the collected last-seen times, and how each device can be told.
+// Flush writes the collected last-seen times, and how each device can be told. It is to be
+// called every ten seconds.
 func (d *Devices) Flush(ctx context.Context) error { return d.flush(ctx, d.all) }
 
 // FlushReached writes what Flush does of the devices that can be told in
@@ -128,7 +154,9 @@ func (d *Devices) FlushReached(ctx context.Context) error { return d.flush(ctx, 
 
 func (d *Devices) flush(ctx context.Context, seen *times) error {
 	times := seen.take()
-	for ids := range slices.Chunk(slices.Collect(maps.Keys(times)), seenPart) {
+	// In their order: devices that are next to each other in the table are written by one
+	// statement, and not each of its pages by each statement.
+	for ids := range slices.Chunk(slices.Sorted(maps.Keys(times)), seenPart) {
 		part := make(map[string]store.Seen, len(ids))
 		for _, id := range ids {
 			part[id] = times[id]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -95,5 +96,76 @@ func TestTheListIsToldOfTheNewest(t *testing.T) {
 	}
 	if got := list.told[0]; len(got) != Kept || got[0].Device != "1999" || got[Kept-1].Device != "1000" {
 		t.Errorf("told of %d", len(got))
+	}
+}
+
+// last notes what was written last of each device.
+type last map[string]store.Seen
+
+func (l last) TouchDevices(_ context.Context, seen map[string]store.Seen) error {
+	maps.Copy(l, seen)
+	return nil
+}
+
+// A device that polls is written once a minute, so that the ledger has its last report to
+// within store.SeenWithin; one that can be told, with each flush.
+func TestPollersAreWrittenOnceAMinute(t *testing.T) {
+	t.Parallel()
+	const flushEvery, period = 10 * time.Second, 5 * time.Second
+	written, count := last{}, map[string]int{}
+	d := NewDevices(written, nil)
+	start := time.Unix(0, 0)
+	for now := start; now.Before(start.Add(time.Hour)); now = now.Add(period) {
+		for i := range 100 {
+			d.Mark(fmt.Sprint("polls-", i), store.Seen{At: now})
+		}
+		d.Mark("told", store.Seen{At: now, Reach: store.ReachPush})
+		if now.Sub(start)%flushEvery != 0 {
+			continue
+		}
+		clear(written)
+		if err := d.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for device := range written {
+			count[device]++
+		}
+	}
+	for device, n := range count {
+		switch most := int(time.Hour / (rounds * flushEvery)); {
+		case device == "told" && n != int(time.Hour/flushEvery):
+			t.Errorf("%s was written %d times", device, n)
+		case device != "told" && (n < most-1 || n > most+1):
+			t.Errorf("%s was written %d times, want %d", device, n, most)
+		}
+	}
+	if len(count) != 101 {
+		t.Errorf("%d devices were written", len(count))
+	}
+}
+
+// A device that waits for a flush is written with its latest time and way to be told.
+func TestALaterPollIsWritten(t *testing.T) {
+	t.Parallel()
+	written := last{}
+	d := NewDevices(written, nil)
+	d.Mark("a", store.Seen{At: time.Unix(1, 0)})
+	if err := d.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.MarkReach("a", store.Seen{At: time.Unix(2, 0), Reach: store.ReachPush})
+	d.Mark("a", store.Seen{At: time.Unix(3, 0)})
+	d.Mark("b", store.Seen{At: time.Unix(3, 0)})
+	d.Mark("b", store.Seen{At: time.Unix(4, 0)})
+	if err := d.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := last{"a": {At: time.Unix(3, 0)}, "b": {At: time.Unix(4, 0)}}
+	if diff := cmp.Diff(want, written); diff != "" {
+		t.Error(diff)
+	}
+	d.MarkReach("b", store.Seen{At: time.Unix(5, 0)})
+	if err := d.Flush(t.Context()); err != nil || !written["b"].At.Equal(time.Unix(5, 0)) {
+		t.Errorf("%v, %v: of one that can no longer be told that is written at once", written["b"], err)
 	}
 }

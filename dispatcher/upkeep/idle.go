@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
 	idleEvery = 900 * time.Millisecond // the least time between two countings, by all replicas
 	idleShare = 20                     // looking takes at most one part in so many of the time
-	seenLate  = 20 * time.Second       // so late, or less, are last-seen times in the ledger
 )
 
 // idleLooks are when this replica looked for idle slots, and does next.
@@ -42,7 +43,7 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	// More was not looked at: no slot may have been idle before.
 	elapsed := min(taken, since)
 	for _, pool := range open {
-		idle, err := k.config.Ledger.WaitingHere(ctx, pool.Name, 3*k.config.ReportPeriod+seenLate, pool.Free)
+		idle, err := k.config.Ledger.WaitingHere(ctx, pool.Name, 3*k.config.ReportPeriod+store.SeenWithin, pool.Free)
 		if err != nil {
 			return fmt.Errorf("counting idle slots: %w", err)
 		}

@@ -28,8 +28,7 @@ type Ledger interface {
 
 // Semaphore keeps the queues of the pools; *slots.Semaphore.
 type Semaphore interface {
-	Acquire(ctx context.Context, pool string, pace slots.Pace, requests []slots.Request) ([]slots.Acquisition, []slots.Offer, error)
-	Release(ctx context.Context, pool string, pace slots.Pace, leases []string) (freed []bool, offers []slots.Offer, err error)
+	Serve(ctx context.Context, pool string, pace slots.Pace, of slots.Exchange) (slots.Served, error)
 	OfferSlots(ctx context.Context, pool string, pace slots.Pace, updates []slots.Update) (slots.QueueState, error)
 	Join(ctx context.Context, pool string, pace slots.Pace, joiners []slots.Joiner) (slots.QueueState, error)
 	Queues(ctx context.Context, pools []string) (waiting, due []string, err error)
@@ -92,8 +91,7 @@ type Notifier struct {
 	offers     *serial[offering]
 	looks      *serial[looking]
 	gone       *serial[[]parked.Report]
-	acquires   *acquires
-	releases   *releases
+	servings   *servings
 	handoff    *prometheus.HistogramVec
 }
 
@@ -112,7 +110,7 @@ func New(config Config) *Notifier {
 			"Time from a slot falling free until the device it is kept for was told: by a push, or by the grant that its held request is answered with.", "pool",
 		),
 	}
-	n.acquires, n.releases = newAcquires(n), newReleases(n)
+	n.servings = newServings(n)
 	config.Meters.Func("reports_parked", "Reports whose answer waits for a task (long poll).", n.Parks.count)
 	return n
 }
@@ -120,7 +118,7 @@ func New(config Config) *Notifier {
 // handoffBuckets are fine where handoffs are when all is well: within a few
 // milliseconds, of which a quantile is to be told.
 func handoffBuckets() []float64 {
-	return []float64{0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60}
+	return []float64{0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 60}
 }
 
 // HandedOn notes how long after a slot fell free the next device was told.

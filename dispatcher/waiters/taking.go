@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	acquireLimit = 3 * time.Second // of one call; a slot that comes later is not claimed any more
-	releaseLimit = 2 * time.Second
-	slotsAtOnce  = 64 // requests or leases in one call
+	serveLimit  = 3 * time.Second // of one call; a slot that comes later is not claimed any more
+	slotsAtOnce = 64              // requests and leases in one call
 )
 
-// acquires are the requests for slots of one pool that come together. A parked device
-// asks no sooner than its wait is over: that is part of what the queue goes by.
-type acquires = coalesce.Calls[asked, slots.Request, slots.Acquisition]
+// servings are the requests for slots of one pool, and the leases to be freed there, that
+// come together. A parked device asks no sooner than its wait is over: that is part of what
+// the queue goes by.
+type servings = coalesce.Calls[asked, slots.Exchange, slots.Served]
 
 type asked struct {
 	pool   string
@@ -26,54 +26,52 @@ type asked struct {
 // A call that failed may have given slots: it is not made again.
 func never(error) bool { return false }
 
-func newAcquires(n *Notifier) *acquires {
-	call := func(ctx context.Context, of asked, requests []slots.Request) ([]slots.Acquisition, error) {
+func newServings(n *Notifier) *servings {
+	call := func(ctx context.Context, of asked, some []slots.Exchange) ([]slots.Served, error) {
+		var all slots.Exchange
+		for _, t := range some {
+			all.Leases, all.Requests = append(all.Leases, t.Leases...), append(all.Requests, t.Requests...)
+		}
 		pace, since := n.Pace(of.pool), n.config.Now()
 		pace.Period = max(pace.Period, of.period)
-		got, offers, err := n.config.Semaphore.Acquire(ctx, of.pool, pace, requests)
-		n.Offer(of.pool, offers, since)
-		return got, err //nolint:wrapcheck // the semaphore says what it was doing
-	}
-	return &acquires{Call: call, Alone: never, Lanes: 1, Most: slotsAtOnce, Limit: acquireLimit, Panicked: n.config.Panicked}
-}
-
-// Acquire asks for a slot of a pool, together with others that ask for one. The device
-// reports once in period, or in the usual one if that is longer.
-func (n *Notifier) Acquire(ctx context.Context, pool string, period time.Duration, request slots.Request) (slots.Acquisition, error) {
-	return n.acquires.Do(ctx, asked{pool, period}, request) //nolint:wrapcheck // the semaphore says what it was doing
-}
-
-// releases are the leases of one pool whose slots are freed together.
-type releases = coalesce.Calls[string, []string, []bool]
-
-func newReleases(n *Notifier) *releases {
-	call := func(ctx context.Context, pool string, together [][]string) ([][]bool, error) {
-		var leases []string
-		for _, some := range together {
-			leases = append(leases, some...)
+		done, err := n.config.Semaphore.Serve(ctx, of.pool, pace, all)
+		if len(all.Leases) > 0 && len(done.Offers) == 0 { // what is offered is free to nobody else
+			n.Pools.freed(of.pool)
 		}
-		since := n.config.Now()
-		freed, offers, err := n.config.Semaphore.Release(ctx, pool, n.Pace(pool), leases)
-		if len(offers) == 0 { // what is offered is free to nobody else
-			n.Pools.freed(pool)
-		}
-		n.Offer(pool, offers, since)
+		n.Offer(of.pool, done.Offers, since)
 		if err != nil {
 			return nil, err //nolint:wrapcheck // the semaphore says what it was doing
 		}
-		of := make([][]bool, len(together))
-		for i, some := range together {
-			of[i], freed = freed[:len(some)], freed[len(some):]
-		}
-		return of, nil
+		return shared(some, done), nil
 	}
-	size := func(leases []string) int { return len(leases) }
-	return &releases{Call: call, Alone: never, Lanes: 1, Most: slotsAtOnce, Size: size, Limit: releaseLimit, Panicked: n.config.Panicked}
+	size := func(t slots.Exchange) int { return len(t.Leases) + len(t.Requests) }
+	return &servings{Call: call, Alone: never, Lanes: 1, Most: slotsAtOnce, Size: size, Limit: serveLimit, Panicked: n.config.Panicked}
+}
+
+// shared gives each what became of it.
+func shared(some []slots.Exchange, done slots.Served) []slots.Served {
+	of := make([]slots.Served, len(some))
+	for i, t := range some {
+		of[i].Freed, done.Freed = done.Freed[:len(t.Leases)], done.Freed[len(t.Leases):]
+		of[i].Got, done.Got = done.Got[:len(t.Requests)], done.Got[len(t.Requests):]
+	}
+	return of
+}
+
+// Acquire asks for a slot of a pool, together with others that ask for one or free one. The
+// device reports once in period, or in the usual one if that is longer.
+func (n *Notifier) Acquire(ctx context.Context, pool string, period time.Duration, request slots.Request) (slots.Acquisition, error) {
+	done, err := n.servings.Do(ctx, asked{pool, period}, slots.Exchange{Requests: []slots.Request{request}})
+	if err != nil {
+		return slots.Acquisition{}, err //nolint:wrapcheck // the semaphore says what it was doing
+	}
+	return done.Got[0], nil
 }
 
 // Release frees slots and hands them on. It says for each lease whether it held one.
 func (n *Notifier) Release(ctx context.Context, pool string, leases []string) ([]bool, error) {
-	return n.releases.Do(ctx, pool, leases) //nolint:wrapcheck // the semaphore says what it was doing
+	done, err := n.servings.Do(ctx, asked{pool: pool}, slots.Exchange{Leases: leases})
+	return done.Freed, err //nolint:wrapcheck // the semaphore says what it was doing
 }
 
 // Return is Release for slots of grants that are gone from the ledger, also when the time

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/windows"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -276,23 +277,18 @@ func object(text string) (any, error) {
 	return json.RawMessage(text), nil
 }
 
-// openings reads a window from each line: five fields of cron, a duration, and
-// perhaps a time zone.
+// openings reads a window from each line.
 func openings(text string) (any, error) {
 	var list []operators.Window
 	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		if len(fields) == 0 {
+		if strings.TrimSpace(line) == "" {
 			continue
 		}
-		if len(fields) < 6 || len(fields) > 7 {
-			return nil, errors.New("a line has five fields of cron, a duration and perhaps a time zone: 0 1 * * * 4h Asia/Shanghai")
+		one, err := windows.FromText(line)
+		if err != nil {
+			return nil, err
 		}
-		one := operators.Window{Cron: strings.Join(fields[:5], " "), Duration: fields[5]}
-		if len(fields) == 7 {
-			one.Timezone = fields[6]
-		}
-		list = append(list, one)
+		list = append(list, operators.Window(one))
 	}
 	return list, nil
 }

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
 	devicesShown = 50
 	recentShown  = 100
-	silentLooked = 1000        // devices of one page that are looked at for silence
-	silentFor    = 3           // periods
-	seenWithin   = time.Minute // how exact it is known when a device was seen
+	silentLooked = 1000 // devices of one page that are looked at for silence
+	silentFor    = 3    // periods
 )
 
 // devicePages show devices.
@@ -102,4 +102,4 @@ func (d *devicePages) blocking(r *http.Request) (page, error) {
 }
 
 // silence is how long a device that is well is not seen at most.
-func (d *devicePages) silence() time.Duration { return silentFor*d.period + seenWithin }
+func (d *devicePages) silence() time.Duration { return silentFor*d.period + store.SeenWithin }

@@ -59,7 +59,6 @@ type poolData struct {
 	Lately  happened
 	Looks   map[string]int
 	Admin   bool
-	Release bool
 }
 
 func (p *poolPages) show(r *http.Request) (page, error) {

@@ -81,6 +81,13 @@ func (h *hub) join(ctx context.Context, key viewKey) (leave func()) {
 	}
 }
 
+// watched says whether anybody has a page open.
+func (h *hub) watched() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.views) > 0
+}
+
 // state of a page that somebody has joined.
 func (h *hub) state(key viewKey) *viewState {
 	h.mu.Lock()

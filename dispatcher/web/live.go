@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
@@ -162,17 +163,12 @@ func (s *streams) stillThere(r *http.Request, role string, send func(message) er
 
 // newStream writes messages to a client at once.
 func newStream(rw http.ResponseWriter) func(message) error {
-	connection := http.NewResponseController(rw)
-	_ = connection.SetReadDeadline(time.Time{}) // the server's is for requests that end
+	write := api.Live(rw, liveWrite)
 	return func(m message) error {
 		text, err := json.Marshal(m)
 		if err != nil {
 			return err
 		}
-		_ = connection.SetWriteDeadline(time.Now().Add(liveWrite))
-		if _, err := fmt.Fprintf(rw, "data: %s\n\n", text); err != nil {
-			return err
-		}
-		return connection.Flush()
+		return write(fmt.Appendf(nil, "data: %s\n\n", text))
 	}
 }

@@ -18,27 +18,39 @@ const (
 	newsMost = 10 * newsPage // of one reading; beyond, everything counts as changed
 )
 
-// news reads the log of events onwards. Ids are given before their commit, so
-// an event may appear below one that was read: all above the last mark that has
-// settled is read again, and what was seen is left out.
+// news follows the log of events, and reads it while pages are open. Ids are given before
+// their commit, so an event may appear below one that was read: all above the last mark
+// that has settled is read again, and what was seen is left out.
 type news struct {
 	log     eventLog
 	begun   bool
 	settled int64
 	mark    store.EventMark
 	marked  bool
+	counted int64 // for the charts, up to this id
 	seen    map[int64]struct{}
 }
 
 // read returns the events since the reading before; all says that there were
 // too many to look at each.
 func (n *news) read(ctx context.Context) (events []store.Event, all bool, err error) {
+	return n.follow(ctx, true)
+}
+
+// skip goes on without reading. What has not settled yet is news to a later reading.
+func (n *news) skip(ctx context.Context) error {
+	clear(n.seen)
+	_, _, err := n.follow(ctx, false)
+	return err
+}
+
+func (n *news) follow(ctx context.Context, reading bool) (events []store.Event, all bool, err error) {
 	if !n.begun {
 		mark, err := n.log.MarkEvents(ctx, -1)
 		if err != nil {
 			return nil, false, err
 		}
-		n.settled, n.begun, n.seen = mark.Last, true, map[int64]struct{}{}
+		n.settled, n.counted, n.begun, n.seen = mark.Last, mark.Last, true, map[int64]struct{}{}
 		return nil, true, nil
 	}
 	if !n.marked {
@@ -51,8 +63,10 @@ func (n *news) read(ctx context.Context) (events []store.Event, all bool, err er
 	if err != nil {
 		return nil, false, err
 	}
-	if events, all, err = n.unseen(ctx); err != nil {
-		return nil, false, err
+	if reading {
+		if events, all, err = n.unseen(ctx); err != nil {
+			return nil, false, err
+		}
 	}
 	if settled {
 		n.settle()

@@ -98,14 +98,14 @@ func TestHistoryKeepsAnHour(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range 2000 {
 		now := start.Add(time.Duration(i) * pointEvery)
-		h.count([]store.Event{{Kind: "task.granted", Pool: "p"}, {Kind: "task.lapsed", Pool: "p"}, {Kind: "task.granted", Pool: "q"}, {Kind: "pool.changed", Pool: "p"}})
+		h.count([]store.Move{{Pool: "p", Granted: 1, Lapsed: 1}, {Pool: "q", Granted: 1}})
 		h.add(now, []store.PoolUse{{Pool: "p", Capacity: 60, Held: i % 60}})
 	}
 	points := h.of("p")
 	if len(points) != pointsKept || points[len(points)-1].time().Sub(points[0].time()) >= time.Hour || len(h.pools["p"]) > 2*pointsKept {
 		t.Errorf("%d points, %d kept", len(points), len(h.pools["p"]))
 	}
-	if lately := h.lately("p"); lately.Grants != int(time.Minute/pointEvery)-1 || lately.Reaps != lately.Grants {
+	if lately := h.lately("p"); lately.Grants != int(time.Minute/pointEvery) || lately.Reaps != lately.Grants {
 		t.Errorf("in the last minute: %+v", lately)
 	}
 	if h.of("q") != nil || len(h.since) > 0 {

@@ -14,11 +14,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A replica gives a sign of life every SignEvery. Without one for goneAfter it
+// A replica sends a heartbeat every HeartbeatEvery. Without one for goneAfter it
 // is shown as gone.
 const (
-	SignEvery = 5 * time.Second
-	goneAfter = 4 * SignEvery
+	HeartbeatEvery = 5 * time.Second
+	goneAfter      = 4 * HeartbeatEvery
 )
 
 // Heartbeat has the facts that a replica publishes every few seconds.
@@ -34,12 +34,12 @@ type replica struct {
 	Heartbeat
 
 	Here bool // this one
-	Gone bool // no sign of life
+	Gone bool // no heartbeat
 	Late bool // it lives, and has not reaped for three times its interval
 	Bad  []dependency
 }
 
-// replicas are those that gave a sign of life within the last hour, those that
+// replicas are those that sent a heartbeat within the last hour, those that
 // serve first.
 func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 	known, now, err := s.ledger.Replicas(ctx)

@@ -54,10 +54,10 @@ func TestTroubleIsShownForTenMinutes(t *testing.T) {
 	for i := range points + 1 {
 		h.add(start.Add(time.Duration(i)*pointEvery), []store.PoolUse{{Pool: "p"}})
 		lately := h.lately("p")
-		if shown := i < points-1; shown != (lately.Conflicts == 1 && lately.Drift == 65_535) {
+		if shown := i < points; shown != (lately.Conflicts == 1 && lately.Drift == 65_535) {
 			t.Fatalf("after %d points: %+v", i, lately)
 		}
-		if shown := i < int(time.Minute/pointEvery)-1; shown != (lately.Denied == 1) {
+		if shown := i < int(time.Minute/pointEvery); shown != (lately.Denied == 1) {
 			t.Fatalf("after %d points: %+v", i, lately)
 		}
 	}

@@ -6,10 +6,17 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -140,4 +147,151 @@ func (s *sessions) still(ctx context.Context, secret string) (api.Operator, erro
 func (s *sessions) close(ctx context.Context, secret string) error {
 	s.checked.Delete(sha256.Sum256([]byte(secret)))
 	return s.ledger.CloseSession(ctx, hashOf(secret))
+}
+
+// door lets visitors in and out.
+type door struct {
+	*frame
+
+	sessions *sessions
+	dev      bool // a link signs in, once
+}
+
+// visitor is the operator that sends a request.
+func (d *door) visitor(r *http.Request) (api.Operator, error) {
+	cookie, err := r.Cookie(cookieName)
+	if err != nil || cookie.Value == "" {
+		return api.Operator{}, errSignedOut
+	}
+	who, err := d.sessions.who(r.Context(), cookie.Value)
+	who.From = d.gate.From(r)
+	return who, err
+}
+
+// guarding serves the pages to visitors that are signed in, and has others sign
+// in first.
+func (d *door) guarding(pages http.Handler) http.HandlerFunc {
+	return func(rw http.ResponseWriter, r *http.Request) {
+		who, err := d.visitor(r)
+		switch {
+		case errors.Is(err, errSignedOut) && r.Method == http.MethodGet:
+			http.Redirect(rw, r, d.url("/sign-in?next="+url.QueryEscape(r.URL.RequestURI())), http.StatusSeeOther)
+		case errors.Is(err, errSignedOut):
+			d.fail(rw, r, &operators.Problem{Status: http.StatusUnauthorized, Detail: "Nobody is signed in any more. Nothing was changed."})
+		case err != nil:
+			d.fail(rw, r, err)
+		default:
+			pages.ServeHTTP(rw, r.WithContext(withVisitor(r.Context(), who)))
+		}
+	}
+}
+
+// signInForm is the content of the sign-in page.
+type signInForm struct {
+	Next    string
+	Wrong   bool
+	Link    bool          // what was wrong is a link
+	Dev     bool          // dev printed a link
+	Wait    time.Duration // locked out
+	Proxy   bool          // with all others behind a proxy that is not trusted
+	Plain   bool          // over plain HTTP, from afar: no browser would keep the cookie
+	Failed  bool
+	Version string
+}
+
+func (d *door) signInPage(rw http.ResponseWriter, r *http.Request) {
+	form := signInForm{Next: ownPath(r.URL.Query().Get("next"))}
+	link := r.URL.Query().Get("link")
+	if link == "" || r.Method != http.MethodGet { // HEAD is of a preview
+		d.showSignIn(rw, r, http.StatusOK, form)
+		return
+	}
+	if _, err := d.visitor(r); err == nil { // used by this browser
+		http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
+		return
+	}
+	form.Link = true
+	d.enter(rw, r, form, d.sessions.follow, link)
+}
+
+func (d *door) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
+	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !onLoopback(r)
+	form.Dev = d.dev
+	d.write(rw, r, status, "sign-in", form)
+}
+
+// ownPath is a path of this site, or its first page.
+func ownPath(path string) string {
+	unsafe := strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) // browsers leave some of them out
+	u, err := url.Parse(path)
+	if err != nil || unsafe || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
+		return "/"
+	}
+	return path
+}
+
+func (d *door) signIn(rw http.ResponseWriter, r *http.Request) {
+	d.enter(rw, r, signInForm{Next: ownPath(r.PostFormValue("next"))}, d.sessions.open, strings.TrimSpace(r.PostFormValue("token")))
+}
+
+// enter gives the browser the session that open opens for a token or a link. Those that are
+// wrong are counted by address.
+func (d *door) enter(
+	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, with string) (secret string, err error), with string,
+) {
+	from := d.gate.From(r)
+	refusal := gate.Refusal{At: gate.SignIn, From: from, Detail: "sign-in"}
+	if d.gate.Proxied(r) {
+		refusal.Detail = "sign-in, through a proxy that is not trusted"
+	}
+	if form.Wait = d.gate.Wait(from, ""); form.Wait > 0 {
+		refusal.Reason = gate.LockedOut
+		d.gate.Refuse(r.Context(), refusal)
+		form.Proxy = d.gate.Proxied(r)
+		d.showSignIn(rw, r, http.StatusTooManyRequests, form)
+		return
+	}
+	secret, err := open(r.Context(), with)
+	switch {
+	case errors.Is(err, errSignedOut):
+		refusal.Reason, refusal.Guess = gate.Unauthenticated, true
+		d.gate.Refuse(r.Context(), refusal)
+		form.Wrong = true
+		d.showSignIn(rw, r, http.StatusUnauthorized, form)
+		return
+	case err != nil:
+		d.logger.ErrorContext(r.Context(), "sign-in failed", "err", err)
+		form.Failed = true
+		d.showSignIn(rw, r, http.StatusServiceUnavailable, form)
+		return
+	}
+	http.SetCookie(rw, sessionCookie(secret, int(sessionLife.Seconds())))
+	http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
+}
+
+func (d *door) signOut(rw http.ResponseWriter, r *http.Request) {
+	if cookie, err := r.Cookie(cookieName); err == nil {
+		if err := d.sessions.close(r.Context(), cookie.Value); err != nil {
+			d.fail(rw, r, err)
+			return
+		}
+	}
+	http.SetCookie(rw, sessionCookie("", -1))
+	http.Redirect(rw, r, d.url("/sign-in"), http.StatusSeeOther)
+}
+
+func sessionCookie(value string, age int) *http.Cookie {
+	return &http.Cookie{
+		Name: cookieName, Value: value, Path: "/", MaxAge: age, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	}
+}
+
+// onLoopback says that a browser asked for this machine, by a name that no site can have.
+func onLoopback(r *http.Request) bool {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = strings.TrimSuffix(strings.TrimPrefix(r.Host, "["), "]")
+	}
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
 }

@@ -60,6 +60,7 @@ func TestMain(m *testing.M) {
 type ledger struct {
 	*store.Store
 	logs, views atomic.Int64
+	events      atomic.Int64
 	down        atomic.Bool // the log cannot be read
 	panics      atomic.Bool // counting tasks does
 }
@@ -77,6 +78,11 @@ func (l *ledger) MarkEvents(ctx context.Context, sent int64) (store.EventMark, e
 		return store.EventMark{}, errors.New("down by the test")
 	}
 	return l.Store.MarkEvents(ctx, sent)
+}
+
+func (l *ledger) Events(ctx context.Context, f store.EventFilter) ([]store.Event, error) {
+	l.events.Add(1)
+	return l.Store.Events(ctx, f)
 }
 
 func (l *ledger) PoolViews(ctx context.Context, after string, limit, waiting int) ([]store.PoolView, error) {

@@ -51,6 +51,7 @@ type Ledger interface {
 type hourLog interface {
 	PoolUses(ctx context.Context) ([]store.PoolUse, error)
 	Moves(ctx context.Context, back, step time.Duration, most int64) (store.Moves, error)
+	MovesBetween(ctx context.Context, after, upTo int64) ([]store.Move, error)
 	ReplicaTallies(ctx context.Context) ([]store.Tallies, error)
 }
 
@@ -170,15 +171,20 @@ func asset(rw http.ResponseWriter, r *http.Request) {
 }
 
 // Tick reads what happened since the last one, on all replicas, and has the
-// open pages follow. It is to be called about once a second.
+// open pages follow. It is to be called about once a second. While no page is open it only
+// counts, for the charts, at each of their points.
 func (w *Web) Tick(ctx context.Context) error {
-	events, all, err := w.news.read(ctx)
+	now, watched := w.now(), w.streams.hub.watched()
+	due := w.history.due(now)
+	if !watched && !due {
+		return nil
+	}
+	events, all, err := w.look(ctx, watched)
 	if err != nil {
 		w.streams.hub.fail(err)
 		return fmt.Errorf("reading what happened: %w", err)
 	}
-	w.history.count(events)
-	if now := w.now(); w.history.due(now) {
+	if due {
 		if err := w.addPoint(ctx, now); err != nil {
 			return err
 		}
@@ -187,8 +193,20 @@ func (w *Web) Tick(ctx context.Context) error {
 	return nil
 }
 
-// addPoint adds how full the pools are now to the history.
+func (w *Web) look(ctx context.Context, watched bool) (events []store.Event, all bool, err error) {
+	if watched {
+		return w.news.read(ctx)
+	}
+	return nil, false, w.news.skip(ctx)
+}
+
+// addPoint adds how full the pools are now to the history, and what has settled in the
+// log since the point before.
 func (w *Web) addPoint(ctx context.Context, now time.Time) error {
+	moves, err := w.log.MovesBetween(ctx, w.news.counted, w.news.settled)
+	if err != nil {
+		return fmt.Errorf("reading what became of slots: %w", err)
+	}
 	uses, err := w.log.PoolUses(ctx)
 	if err != nil {
 		return fmt.Errorf("reading how full the pools are: %w", err)
@@ -200,6 +218,8 @@ func (w *Web) addPoint(ctx context.Context, now time.Time) error {
 	if err := w.tallied.read(tallies, w.history); err != nil {
 		return err
 	}
+	w.history.count(moves)
+	w.news.counted = w.news.settled
 	w.history.add(now, uses)
 	return nil
 }

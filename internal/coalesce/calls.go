@@ -51,10 +51,21 @@ type caller[In, Out any] struct {
 
 // Do returns what became of in. When ctx ends before a call has taken it along, or has
 // less left than a call may take, it is not called for; the outcome of a call is awaited.
+//
+// A caller that finds nothing under way makes the call itself: of one that comes alone no
+// other goroutine is woken.
 func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, in In) (Out, error) {
 	by, _ := ctx.Deadline()
 	w := &caller[In, Out]{in: in, by: by, done: make(chan struct{})}
-	c.enter(key, w)
+	if ctx.Err() != nil {
+		return w.out, fmt.Errorf("waiting for its turn: %w", ctx.Err())
+	}
+	if c.enter(key, w) {
+		c.answer(key, c.next(key)) //nolint:contextcheck // a call serves others, too: it ends with no one of them
+		if c.goesOn(key) {
+			c.Panicked.Go("calling for many at once", func() { c.run(key) })
+		}
+	}
 	select {
 	case <-w.done:
 	case <-ctx.Done():
@@ -66,7 +77,9 @@ func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, in In) (Out, erro
 	return w.out, w.err
 }
 
-func (c *Calls[Key, In, Out]) enter(key Key, w *caller[In, Out]) {
+// enter says whether nothing was under way: then the caller is the first of the next call,
+// and makes it.
+func (c *Calls[Key, In, Out]) enter(key Key, w *caller[In, Out]) (leads bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.all == nil {
@@ -78,10 +91,14 @@ func (c *Calls[Key, In, Out]) enter(key Key, w *caller[In, Out]) {
 		c.all[key] = q
 	}
 	q.waiting = append(q.waiting, w)
-	if q.underway == 0 || q.underway < c.Lanes && len(q.waiting) >= c.Fill {
+	leads = q.underway == 0
+	if leads || q.underway < c.Lanes && len(q.waiting) >= c.Fill {
 		q.underway++
-		c.Panicked.Go("calling for many at once", func() { c.run(key) })
+		if !leads {
+			c.Panicked.Go("calling for many at once", func() { c.run(key) })
+		}
 	}
+	return leads
 }
 
 // leave is false when a call has taken the caller along.
@@ -100,12 +117,26 @@ func (c *Calls[Key, In, Out]) leave(key Key, w *caller[In, Out]) bool {
 }
 
 func (c *Calls[Key, In, Out]) run(key Key) {
-	for together := c.next(key); len(together) > 0; together = c.next(key) {
-		c.answer(key, together)
+	for c.goesOn(key) {
+		c.answer(key, c.next(key))
 	}
 }
 
-// next are those that go in one call; without any the lane is empty.
+// goesOn says whether somebody waits for the next call of a lane; else the lane is empty.
+func (c *Calls[Key, In, Out]) goesOn(key Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.all[key]
+	if len(q.waiting) > 0 {
+		return true
+	}
+	if q.underway--; q.underway == 0 {
+		delete(c.all, key)
+	}
+	return false
+}
+
+// next are those that go in one call: none, if another lane took them.
 func (c *Calls[Key, In, Out]) next(key Key) []*caller[In, Out] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,11 +148,6 @@ func (c *Calls[Key, In, Out]) next(key Key) []*caller[In, Out] {
 	}
 	together := q.waiting[:n:n]
 	q.waiting = q.waiting[n:]
-	if n == 0 {
-		if q.underway--; q.underway == 0 {
-			delete(c.all, key)
-		}
-	}
 	return together
 }
 

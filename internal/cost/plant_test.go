@@ -16,6 +16,7 @@ import (
 
 	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
@@ -45,11 +46,12 @@ func newPlant(t *testing.T) *plant {
 	p.redis = testbackends.Redis(t, testservers.RedisAt{Addr: testservers.Redis(t).Addr}).Client
 	began := time.Now()
 	p.on = dispatcher.New(dispatcher.Config{
-		Store: p.store, Semaphore: slots.New(p.redis), Limits: limits.New(p.redis), Recent: seen.NewList(p.redis),
+		Store: p.store, Semaphore: slots.New(p.redis), Limits: limits.New(p.redis), Recent: seen.NewList(p.redis), Marks: marks.NewHashes(p.redis),
 		LeaseMargin: 10 * time.Second, Recall: true, FleetTokens: []string{fleetToken},
 		Now: func() time.Time { return began }, Jitter: func() float64 { return 0.5 },
 	})
 	t.Cleanup(func() { _ = p.on.Waiters.Stop(context.Background()) })
+	p.store.OnNews(p.on.Marks.Wrote)
 	reports := devicehttp.New(devicehttp.Options{Handler: p.on, Refused: func(*http.Request, string, error) {}, Logger: slog.New(slog.DiscardHandler)})
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/devices/{device}/report", reports)
@@ -65,6 +67,9 @@ func (p *plant) follow() {
 		p.t.Fatal(err)
 	}
 	if _, err := p.on.Upkeep.Reconcile(p.t.Context()); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.on.Marks.Follow(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -4,6 +4,7 @@ package fair
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 // Shares bounds what is under way at once, so that nobody can take all of it: one
@@ -14,12 +15,12 @@ type Shares struct {
 	mu   sync.Mutex
 	all  int
 	of   map[string]int
-	left chan struct{} // closed when somebody leaves
+	left chan struct{} // closed when somebody leaves; nil: nobody waits for that
 }
 
 // NewShares bounds all to most and one principal to each.
 func NewShares(most, each int) *Shares {
-	return &Shares{most: most, each: each, kept: max(1, most/10), of: map[string]int{}, left: make(chan struct{})}
+	return &Shares{most: most, each: each, kept: max(1, most/10), of: map[string]int{}}
 }
 
 // Unkept is Shares of what admins do not take part in.
@@ -59,11 +60,27 @@ func (s *Shares) take(who string, admin bool) (leave func(), left <-chan struct{
 		most -= s.kept
 	}
 	if s.all >= most || s.of[who] >= s.each {
+		if s.left == nil {
+			s.left = make(chan struct{})
+		}
 		return nil, s.left
 	}
 	s.all++
 	s.of[who]++
-	return sync.OnceFunc(func() { s.leave(who) }), nil
+	return (&share{of: s, who: who}).leave, nil
+}
+
+// share is what a principal took. It leaves once.
+type share struct {
+	of   *Shares
+	who  string
+	gone atomic.Bool
+}
+
+func (o *share) leave() {
+	if !o.gone.Swap(true) {
+		o.of.leave(o.who)
+	}
 }
 
 // Taken is how many are under way.
@@ -80,6 +97,8 @@ func (s *Shares) leave(who string) {
 	if s.of[who]--; s.of[who] == 0 {
 		delete(s.of, who)
 	}
-	close(s.left)
-	s.left = make(chan struct{})
+	if s.left != nil {
+		close(s.left)
+		s.left = nil
+	}
 }

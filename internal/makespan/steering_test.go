@@ -183,21 +183,21 @@ func (s *scripted) ask(device int, now time.Duration, chance float64) (bool, tim
 	s.mini.SetTime(s.began.Add(now))
 	name := strconv.Itoa(device)
 	want := slots.Want{Lease: name, TTL: time.Hour, Batch: 1, Weight: 1, Task: int64(device)}
-	got, _, err := s.semaphore.Acquire(s.t.Context(), pool, s.pace(), []slots.Request{{Device: name, Wants: []slots.Want{want}, Chance: chance}})
+	done, err := s.semaphore.Serve(s.t.Context(), pool, s.pace(), slots.Exchange{Requests: []slots.Request{{Device: name, Wants: []slots.Want{want}, Chance: chance}}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if got[0].Status == slots.StatusAcquired {
+	if done.Got[0].Status == slots.StatusAcquired {
 		return true, 0
 	}
-	return false, got[0].After
+	return false, done.Got[0].After
 }
 
 func (s *scripted) release(device int, worked, now time.Duration) {
 	s.mini.SetTime(s.began.Add(now))
 	s.hold.add(worked + handover)
-	if freed, _, err := s.semaphore.Release(s.t.Context(), pool, s.pace(), []string{strconv.Itoa(device)}); err != nil || !freed[0] {
-		s.t.Fatal(freed, err)
+	if done, err := s.semaphore.Serve(s.t.Context(), pool, s.pace(), slots.Exchange{Leases: []string{strconv.Itoa(device)}}); err != nil || !done.Freed[0] {
+		s.t.Fatal(done, err)
 	}
 }
 

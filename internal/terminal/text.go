@@ -5,6 +5,7 @@ package terminal
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"unicode"
@@ -58,4 +59,47 @@ func width(text string) int {
 func wide(r rune) bool {
 	return unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana) ||
 		r >= 0x3000 && r <= 0x303f || r >= 0xff00 && r <= 0xff60 || r >= 0x1f300 && r <= 0x1faff
+}
+
+// Sequences for the terminal: erase the line, and do not wrap what is too long for it.
+const (
+	eraseLine = "\r\x1b[K"
+	noWrap    = "\x1b[?7l"
+	wrap      = "\x1b[?7h"
+)
+
+// Progress is a line that is written over while it changes. Where the output
+// is no terminal it writes nothing.
+type Progress struct {
+	to    io.Writer
+	drawn bool
+	quiet bool
+}
+
+// NewProgress on a terminal.
+func NewProgress(to io.Writer) *Progress { return &Progress{to: to, quiet: !Is(to)} }
+
+// Show replaces the line.
+func (p *Progress) Show(format string, a ...any) {
+	if !p.quiet {
+		p.drawn = true
+		_, _ = fmt.Fprint(p.to, eraseLine, noWrap, Safe(fmt.Sprintf(format, a...)), wrap)
+	}
+}
+
+// Clear takes the line away, before something else is written.
+func (p *Progress) Clear() {
+	if p.drawn {
+		_, _ = fmt.Fprint(p.to, eraseLine)
+	}
+	p.drawn = false
+}
+
+// Bar draws how much of a whole is done: [######....].
+func Bar(done, total int64, wide int) string {
+	full := wide
+	if total > 0 {
+		full = int(done * int64(wide) / total)
+	}
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", wide-full) + "]"
 }

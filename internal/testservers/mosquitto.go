@@ -26,6 +26,13 @@ func Mosquitto(tb testing.TB) *MosquittoServer {
 	return mosquitto(tb, "allow_anonymous true")
 }
 
+// MosquittoAsDeployed is one with as many messages open and waiting as the files of
+// deploy/mosquitto have.
+func MosquittoAsDeployed(tb testing.TB) *MosquittoServer {
+	tb.Helper()
+	return mosquitto(tb, "allow_anonymous true", "max_inflight_messages 100", "max_queued_messages 10000")
+}
+
 // MosquittoWithUsers starts a broker that admits these users with their
 // passwords, and lets them do what the lines of the access list say.
 func MosquittoWithUsers(tb testing.TB, passwords map[string]string, accessList ...string) *MosquittoServer {

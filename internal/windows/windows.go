@@ -39,6 +39,17 @@ type Window struct {
 	Timezone string `json:"timezone"` // IANA name; empty: UTC
 }
 
+// FromText reads a window from the line that people write: five fields of cron, a
+// duration, and a time zone, UTC if it is left out. See Parse for their values.
+func FromText(line string) (Window, error) {
+	fields := strings.Fields(line)
+	if len(fields) < 6 || len(fields) > 7 {
+		return Window{}, errors.New("five fields of cron, a duration and perhaps a time zone, as in 0 1 * * * 4h Asia/Shanghai")
+	}
+	fields = append(fields, "UTC")
+	return Window{Cron: strings.Join(fields[:5], " "), Duration: fields[5], Timezone: fields[6]}, nil
+}
+
 // Opening is a time from which on something may start, and at which that ends.
 type Opening struct {
 	From, Until time.Time

@@ -16,21 +16,21 @@ var ErrInvalid = errors.New("invalid")
 // Policy is one limit as an operator writes it.
 type Policy struct {
 	Name        string    `json:"name" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit; unique in its list"`
-	Per         string    `json:"per,omitempty" doc:"The part of a start that is counted on its own: tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME (with trust_device); several, separated by commas, together. Default of duplicate: device,kind,payload"`
+	Per         string    `json:"per,omitempty" yaml:"per,omitempty" doc:"The part of a start that is counted on its own: tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME (with trust_device); several, separated by commas, together. Default of duplicate: device,kind,payload"`
 	Algorithm   Algorithm `json:"algorithm" enum:"sliding,fixed,calendar,duplicate"`
-	Windows     []Window  `json:"windows,omitempty" nullable:"true" doc:"sliding: 1 to 8, all of which hold"`
-	PerMS       int64     `json:"per_ms,omitempty" doc:"fixed, duplicate: length of the window; at most 31 days"`
-	Period      Period    `json:"period,omitempty" doc:"calendar: day, week (from Monday) or month"`
-	Timezone    string    `json:"timezone,omitempty" doc:"calendar: such as Asia/Shanghai; default UTC"`
-	Max         int64     `json:"max,omitempty" doc:"fixed, calendar, duplicate: starts in a window"`
-	OnError     OnError   `json:"on_error,omitempty" doc:"A start that cannot be checked: closed (it waits, the default) or open (it passes)"`
-	TrustDevice bool      `json:"trust_device,omitempty" doc:"Allows attributes, which the device itself says"`
+	Windows     []Window  `json:"windows,omitempty" yaml:"windows,omitempty" nullable:"true" doc:"sliding: 1 to 8, all of which hold"`
+	PerMS       int64     `json:"per_ms,omitempty" yaml:"per_ms,omitempty" doc:"fixed, duplicate: length of the window; at most 31 days"`
+	Period      Period    `json:"period,omitempty" yaml:"period,omitempty" doc:"calendar: day, week (from Monday) or month"`
+	Timezone    string    `json:"timezone,omitempty" yaml:"timezone,omitempty" doc:"calendar: such as Asia/Shanghai; default UTC"`
+	Max         int64     `json:"max,omitempty" yaml:"max,omitempty" doc:"fixed, calendar, duplicate: starts in a window"`
+	OnError     OnError   `json:"on_error,omitempty" yaml:"on_error,omitempty" doc:"A start that cannot be checked: closed (it waits, the default) or open (it passes)"`
+	TrustDevice bool      `json:"trust_device,omitempty" yaml:"trust_device,omitempty" doc:"Allows attributes, which the device itself says"`
 }
 
 // Window lets at most Max starts pass in any PerMS milliseconds.
 type Window struct {
 	Max   int64 `json:"max" doc:"1 to 100000"`
-	PerMS int64 `json:"per_ms" doc:"1 ms to 31 days"`
+	PerMS int64 `json:"per_ms" yaml:"per_ms" doc:"1 ms to 31 days"`
 }
 
 // Algorithm is how a policy counts.

@@ -292,6 +292,18 @@ CREATE TRIGGER tokens_deleted AFTER DELETE ON tokens BEGIN
 END;
 -- +goose StatementEnd
 
+-- Changes that may make work for devices, or that decide who may act for them, in the order of the
+-- commits. Replicas mark these devices in Redis. It is about one device, about all that a
+-- batch has open tasks for, or, with neither, about all devices.
+CREATE TABLE news (
+    id     INTEGER PRIMARY KEY AUTOINCREMENT,
+    at     INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)),
+    batch  INTEGER NOT NULL DEFAULT 0,
+    device TEXT NOT NULL DEFAULT ''
+);
+-- There is always a newest one.
+INSERT INTO news DEFAULT VALUES;
+
 -- The operators signed in to the dashboard: the hash of the cookie, and that of the
 -- operator token it was opened with.
 CREATE TABLE web_sessions (
@@ -380,6 +392,7 @@ DROP TABLE replicas;
 DROP TABLE events;
 DROP TABLE answers;
 DROP TABLE web_sessions;
+DROP TABLE news;
 DROP TABLE token_changes;
 DROP TABLE tokens;
 DROP TABLE account_changes;

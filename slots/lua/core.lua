@@ -11,20 +11,15 @@
 --   RANGE      free has every number below the capacity, and above it only held ones
 --   CAP        a slot is given only while fewer are held than the capacity
 --   FENCE      only the whole lease id that holds a slot frees it
--- The number held is counted from the holders, never kept beside them. By PARTITION and RANGE, fewer holders than the capacity means that a
--- number below it is free. A pool that lost one of these keys breaks the first three: it is unknown, and grants nothing until it is
--- restored. Nothing of a script rolls back: each reads its arguments first.
+-- By PARTITION and RANGE, a number below the capacity is free if there are fewer holders. A pool that lost one of these keys breaks the first
+-- three: it is unknown, and grants nothing until it is restored. Nothing of a script rolls back: each reads its arguments first.
 local core = {}
-function core.now()
-  local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
-end
+function core.now() local t = redis.call('TIME') return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000) end
 function core.text(n) return string.format('%.0f', n) end
 -- pool reads how many slots are held, and the capacity: nil while the pool is unknown.
 function core.pool(keys)
-  local p = { config = keys[1], free = keys[2], holder = keys[3], lease = keys[4] }
+  local p = { config = keys[1], free = keys[2], holder = keys[3], lease = keys[4], held = redis.call('HLEN', keys[4]) }
   local capacity, slots = tonumber(redis.call('HGET', p.config, 'capacity') or nil), redis.call('ZCARD', p.free)
-  p.held = redis.call('HLEN', p.lease)
   local free = redis.call('ZCOUNT', p.free, 0, 0)
   if capacity and slots >= capacity and redis.call('HLEN', p.holder) == p.held and free == slots - p.held then p.capacity = capacity end
   return p
@@ -54,7 +49,6 @@ function core.give(p, r)
   hold(p, r)
   return r.slot
 end
-
 -- take takes the slot of a lease back, and returns its record; nil: it holds none.
 function core.take(p, lease)
   local slot = redis.call('HGET', p.lease, lease)
@@ -66,8 +60,7 @@ function core.take(p, lease)
   p.held = p.held - 1
   return r
 end
--- adopt makes a holder of the ledger the holder of its slot here, and says whether it is: no other one is displaced. A lease that held
--- another slot moves.
+-- adopt makes a holder of the ledger the holder of its slot here, and says whether it is: it displaces no other, and its lease may move.
 function core.adopt(p, h, now)
   local text, before = redis.call('HGET', p.holder, string.format('%05d', h.slot)), core.slot(p, h.lease)
   if text and record(h.slot, text).lease ~= h.lease then return false end

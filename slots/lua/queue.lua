@@ -1,23 +1,22 @@
 -- Queue: decides who is given a slot first. It is hints: a key that is lost or wrong costs time, and never gives a slot too many
 -- (core.lua). A queue that lost a part begins anew, with the next reports.
 --
--- KEYS  5 line    ZSET  "class|batch|order|device" -> 0. class: T waits and can be told of a slot, O was offered one, P polls; batch: 16
+-- KEYS  5 queue   ZSET  "class|batch|order|device" -> 0. class: T waits and can be told of a slot, O was offered one, P polls; batch: 16
 --                       digits; order: priority and task, 27 characters. And "H|batch|lease" of what is held
---       6 place   HASH  device -> its waiter, JSON: device, batch, order, class; reach: how it can be told, 0 = it polls; turn: the grant,
---                       by number, that was foreseen for it; due: when it was told to ask again. With an offer: offer, its id; ends; told:
+--       6 waiter  HASH  device -> its waiter, JSON: device, batch, order, class; reach: how it can be told, 0 = it polls; foreseen: the
+--                       grant, by number, that it is likely given; due: when it was told to ask again. With an offer: offer, its id; ends; told:
 --                       it was sent; kept: it is one to a poller
 --       7 timer   ZSET  device -> when its offer lapses or is sent again, or when it leaves
 --       8 batch   HASH  batch -> "weight|virtual time"; "pool" -> JSON: grants, time, weights, kept, vain, offer, now
 --       9 contest ZSET  "virtual time|batch" -> held / weight, of batches with a T
---      10 owed    ZSET  device -> turn, of P that were passed over
+--      10 owed    ZSET  device -> foreseen, of P that were passed over
 --
 -- The order. The next slot goes to the batch with the lowest held / weight, what is offered being held; of equal ones to the one with the
 -- lowest virtual time, which grows by UNIT / weight a grant; then to the older. In a batch: the highest priority, then the oldest task.
 --
 -- A slot that falls free is offered at once: to a poller that is about to come, and is owed one or of a batch that lacks some (keep); else to
--- the first T of the first batch of the contest. A slot offered to nobody goes to the first device that asks. A poller is owed one when, as it asks, as many
--- grants have passed as were foreseen for it, and another capacity. A newcomer's turn is above all grants that passed, so it comes after all that
--- are owed: no poller starves.
+-- the first T of the first batch of the contest. A slot offered to nobody goes to the first device that asks. A poller is owed one when it asks
+-- after as many grants as were foreseen for it, and another capacity. A newcomer is foreseen after all grants that passed: no poller starves.
 local queue = {}
 local UNIT = 1000000          -- of virtual time: one grant of a batch of weight 1
 local MOST, FEW, CLOSED = 100, 16, 200 -- a call makes so many offers and hears so many timers; pollers it looks at; waiters that leave a batch
@@ -31,7 +30,11 @@ local function range(class, batch, order)
   local from = class .. '|' .. (batch and batch .. '|' or '')
   return '[' .. from, '(' .. from .. (order or '\255')
 end
-local function count(q, ...) return redis.call('ZLEXCOUNT', q.line, range(...)) end
+local function size(q) q.size = q.size or redis.call('HLEN', q.waiter) return q.size end -- how many wait
+local function count(q, class, ...)
+  if class ~= 'H' and size(q) == 0 or class == 'O' and q.offered == 0 then return 0 end
+  return redis.call('ZLEXCOUNT', q.queue, range(class, ...))
+end
 local function held(q, batch) return count(q, 'H', batch) + count(q, 'O', batch) end
 local function waiting(q, ...) return count(q, 'T', ...) + count(q, 'O', ...) + count(q, 'P', ...) end
 local function made(w) return math.floor(tonumber(w.offer) / 1000) end -- when an offer was
@@ -39,12 +42,12 @@ local function entry(b) return string.format('%020.0f|', b.time) .. b.name end
 local function offered(q) q.offered = q.offered or count(q, 'O') return q.offered end
 function queue.left(q) return q.pool.capacity - q.pool.held - offered(q) end -- slots neither held nor offered
 function queue.waiter(q, device)
-  local text = redis.call('HGET', q.place, device)
+  local text = size(q) > 0 and redis.call('HGET', q.waiter, device)
   return text and cjson.decode(text) or nil
 end
 function queue.waiters(q, limit, ...) -- the first of a class, or of one of its batches
   local from, to = range(...)
-  local all = redis.call('ZRANGEBYLEX', q.line, from, to, 'LIMIT', 0, limit)
+  local all = redis.call('ZRANGEBYLEX', q.queue, from, to, 'LIMIT', 0, limit)
   for i, member in ipairs(all) do all[i] = queue.waiter(q, string.sub(member, 48)) end
   return all
 end
@@ -57,49 +60,61 @@ end
 local function batch(q, name, weight)
   local b = q.batches[name]
   if not b then
-    local old, time = string.match(redis.call('HGET', q.batch, name) or '1|0', '(%d+)|(%d+)')
+    local text = redis.call('HGET', q.batch, name)
+    local old, time = string.match(text or '1|0', '(%d+)|(%d+)')
+    q.grew = q.grew or not text
     b = { name = name, weight = tonumber(old), time = tonumber(time) }
     b.entry, b.held, q.batches[name] = entry(b), held(q, name), b
     look(q, b)
-    b.share = b.waits and b.weight or 0
+    b.share, b.listed = b.waits and b.weight or 0, b.told
   end
   b.weight = weight or b.weight
   return b
 end
--- save notes a batch of which something changed, here or in the queue, and what it holds more; flush writes those that changed.
+-- save notes a batch of which something changed, and what it holds more; flush enters those in the contest, and write writes them.
 local function save(q, b, more) b.held, q.changed[b.name] = b.held + more, b end
 local function flush(q)
   for name, b in pairs(q.changed) do
     look(q, b)
     local share = b.waits and b.weight or 0
     q.state.weights, b.share, q.changed[name] = q.state.weights + share - b.share, share, nil
-    if not b.told or b.entry ~= entry(b) then redis.call('ZREM', q.contest, b.entry) end
-    b.entry = entry(b)
+    if b.listed and not (b.told and b.entry == entry(b)) then redis.call('ZREM', q.contest, b.entry) end
+    b.entry, b.listed = entry(b), b.told
     if b.told then redis.call('ZADD', q.contest, string.format('%.17g', b.held / b.weight), b.entry) end
-    redis.call('HSET', q.batch, name, core.text(b.weight) .. '|' .. core.text(b.time))
+    q.fields[#q.fields + 1], q.fields[#q.fields + 2] = name, core.text(b.weight) .. '|' .. core.text(b.time)
+  end
+end
+local function write(q) if #q.fields > 0 then redis.call('HSET', q.batch, unpack(q.fields)) end q.fields = {} end
+-- forget forgets the batches that ended.
+local function forget(q)
+  for _, name in ipairs(redis.call('HKEYS', q.batch)) do
+    if name ~= 'pool' then save(q, batch(q, name), 0) end
+    flush(q)
+    write(q)
+    if name ~= 'pool' and waiting(q, name) + held(q, name) == 0 then redis.call('HDEL', q.batch, name) end
   end
 end
 -- move puts a waiter into a class of the queue, or out of it (nil). Unless the class is O its offer ends, and what it is owed until it asks.
 local function move(q, w, class)
   local b, more = batch(q, w.batch), (class == 'O' and 1 or 0) - (w.class == 'O' and 1 or 0) -- as it was
-  q.offered = offered(q) + more
+  q.offered, q.size = offered(q) + more, size(q) + (class and 1 or 0) - (w.class and 1 or 0)
   if w.offer and class ~= 'O' then
     if w.kept then q.state.kept = q.state.kept - math.max(w.ends - q.now, 0) * SHARE / math.max(q.pool.capacity, 1) end
     w.offer, w.ends, w.told, w.kept = nil, nil, nil, nil
     redis.call('ZREM', q.owed, w.device)
   end
   local function member() return table.concat({ w.class, w.batch, w.order, w.device }, '|') end
-  if w.class then redis.call('ZREM', q.line, member()) end
+  if w.class then redis.call('ZREM', q.queue, member()) end
   w.class = class
   if not class then
-    redis.call('HDEL', q.place, w.device)
+    redis.call('HDEL', q.waiter, w.device)
     redis.call('ZREM', q.timer, w.device)
     redis.call('ZREM', q.owed, w.device)
   else
     local at = w.offer and (w.told and w.ends or math.min(w.ends, q.now + RESEND)) or w.due + q.pace.period + SOON
-    redis.call('ZADD', q.line, 0, member())
+    redis.call('ZADD', q.queue, 0, member())
     redis.call('ZADD', q.timer, core.text(at), w.device)
-    redis.call('HSET', q.place, w.device, cjson.encode(w))
+    redis.call('HSET', q.waiter, w.device, cjson.encode(w))
   end
   save(q, b, more)
 end
@@ -120,29 +135,24 @@ local function lapse(q, missed)
     end
   end
 end
--- repair begins anew where a part was lost, or the clock stepped back; it takes what is held from the holders, where that changed beside
--- the queue, and forgets batches that ended.
+-- repair begins anew where a part was lost, or the clock stepped back; where what is held changed beside the queue, it asks the holders.
 local function repair(q)
-  local waiters, h, s = redis.call('HLEN', q.place), count(q, 'H'), q.state
-  if redis.call('ZCARD', q.timer) ~= waiters or redis.call('ZCARD', q.line) - h ~= waiters
-    or waiters > 0 and s.now == 0 or s.now > q.now + 1000 or count(q, 'T') > 0 and redis.call('ZCARD', q.contest) == 0 then
-    redis.call('DEL', q.line, q.place, q.timer, q.batch, q.contest, q.owed)
-    h, s.weights, s.kept, s.offer = 0, 0, q.now, '0'
+  local waiters, entries, s = size(q), redis.call('ZCARD', q.queue), q.state
+  local h = entries == waiters + q.pool.held and q.pool.held or count(q, 'H')
+  if redis.call('ZCARD', q.timer) ~= waiters or entries - h ~= waiters or s.now > q.now + 1000
+    or waiters > 0 and (s.now == 0 or count(q, 'T') > 0 and redis.call('ZCARD', q.contest) == 0) then
+    redis.call('DEL', q.queue, q.waiter, q.timer, q.batch, q.contest, q.owed)
+    h, q.size, q.offered, s.weights, s.kept, s.offer = 0, 0, 0, 0, q.now, '0'
   end
-  local stale = h ~= q.pool.held
-  if not stale and redis.call('HLEN', q.batch) <= 2 * (q.pool.held + waiters) + MOST then return end
-  if stale then redis.call('ZREMRANGEBYLEX', q.line, range('H')) end
-  for _, r in ipairs(stale and core.holders(q.pool) or {}) do redis.call('ZADD', q.line, 0, 'H|' .. r.batch .. '|' .. r.lease) end
-  for _, name in ipairs(redis.call('HKEYS', q.batch)) do
-    if name ~= 'pool' then save(q, batch(q, name), 0) end
-    flush(q)
-    if name ~= 'pool' and waiting(q, name) + held(q, name) == 0 then redis.call('HDEL', q.batch, name) end
-  end
+  if h == q.pool.held then return end
+  redis.call('ZREMRANGEBYLEX', q.queue, range('H'))
+  for _, r in ipairs(core.holders(q.pool)) do redis.call('ZADD', q.queue, 0, 'H|' .. r.batch .. '|' .. r.lease) end
+  forget(q)
 end
 function queue.open(keys, pool)
   local state = redis.call('HGET', keys[8], 'pool') or '{"grants":0,"time":0,"weights":0,"kept":0,"vain":0,"offer":"0","now":0}'
-  return { line = keys[5], place = keys[6], timer = keys[7], batch = keys[8], contest = keys[9], owed = keys[10],
-    pool = pool, state = cjson.decode(state), now = core.now(), batches = {}, changed = {}, made = {} }
+  return { queue = keys[5], waiter = keys[6], timer = keys[7], batch = keys[8], contest = keys[9], owed = keys[10],
+    pool = pool, state = cjson.decode(state), now = core.now(), batches = {}, changed = {}, fields = {}, made = {} }
 end
 -- start makes the queue of a known pool true, before a script changes it. pace, in ms: hold, how long a slot is usually held; soonest and
 -- period, the shortest time after which to ask again, and that between two reports, 0 = nobody waits; offer, how long one lasts, 0 = none.
@@ -150,7 +160,7 @@ local function begin(keys, pool, pace, missed)
   local q = queue.open(keys, pool)
   q.pace, q.keeps, q.state.kept = pace, math.max(math.floor(pool.capacity / SHARE), 3), math.max(q.state.kept, q.now)
   repair(q)
-  lapse(q, missed)
+  if size(q) > 0 then lapse(q, missed) end
   return q
 end
 function queue.start(keys, ...)
@@ -169,38 +179,38 @@ function queue.best(q, wants)
   end
   return best
 end
--- position is in how many grants it is likely the turn of a task: of its batch as many as the share lacks, then by the weights of all.
+-- position is in how many grants it is likely that a task starts: of its batch as many as the share lacks, then by the weights of all.
 function queue.position(q, device, want)
   flush(q)
   local b = batch(q, want.batch, want.weight)
   local rank, weights = waiting(q, want.batch, want.order .. '|' .. device) + 1, math.max(q.state.weights - b.share, 0) + b.weight
   local lead = math.max(q.pool.capacity * b.weight / weights - b.held, 0)
   if rank > lead then rank = math.floor(lead + (rank - lead) * weights / b.weight) end
-  return math.max(math.min(rank, redis.call('HLEN', q.place) + 1), 1)
+  return math.max(math.min(rank, size(q) + 1), 1)
 end
 -- sleep is after how long a waiter is to ask again, spread by chance (0 to 1), and its position.
 local function sleep(q, w, chance)
-  local rank, ahead, period = redis.call('ZRANK', q.owed, w.device), w.turn - q.state.grants, q.pace.period
+  local rank, ahead, period = redis.call('ZRANK', q.owed, w.device), w.foreseen - q.state.grants, q.pace.period
   local interval, early = q.pace.hold / q.pool.capacity, 0.9 + chance / 10 -- between two grants
   if q.pool.capacity == 0 then return period, math.max(ahead, 1) end
-  if rank then -- the first few at once, the others when it is likely their turn
+  if rank then -- the first few at once, the others when it is foreseen for them
     local soon = math.min(q.pace.soonest * (1 + chance / 4 + rank / q.keeps / 4), SOON)
     return math.max(math.min(rank * interval, period) * early, soon), rank + 1
   end
-  local wait, most = (ahead > 0 and ahead or ahead + q.pool.capacity) * interval, ALONE * period -- its turn, or when it is owed
+  local wait, most = (ahead > 0 and ahead or ahead + q.pool.capacity) * interval, ALONE * period -- as foreseen, or when it is owed
   if w.reach > 0 then wait, most = wait + period, TOLD * period end
   return math.min(wait, most) * early, math.max(ahead, 1)
 end
 -- join lets a device wait with one of its tasks; one that polls keeps its turn. It returns what sleep does.
 function queue.join(q, device, want, reach, chance)
   local w = queue.waiter(q, device)
-  local turn = w and w.turn
+  local foreseen = w and w.foreseen
   if w and w.batch .. w.order ~= want.batch .. want.order then w = move(q, w, nil) end
   batch(q, want.batch, want.weight)
   w = w or { device = device, batch = want.batch, order = want.order }
-  w.turn, w.reach = math.min(reach == 0 and turn or math.huge, q.state.grants + queue.position(q, device, want)), reach
+  w.foreseen, w.reach = math.min(reach == 0 and foreseen or math.huge, q.state.grants + queue.position(q, device, want)), reach
   redis.call('ZREM', q.owed, device)
-  if reach == 0 and q.state.grants >= w.turn + q.pool.capacity then redis.call('ZADD', q.owed, core.text(w.turn), device) end
+  if reach == 0 and q.state.grants >= w.foreseen + q.pool.capacity then redis.call('ZADD', q.owed, core.text(w.foreseen), device) end
   local after, position = sleep(q, w, chance)
   w.due = q.now + math.max(math.floor(after), q.pace.soonest)
   if q.pace.period > 0 then move(q, w, reach > 0 and 'T' or 'P') end
@@ -213,10 +223,10 @@ function queue.grant(q, device, want)
   if w then move(q, w, nil) end
   q.state.time = math.max(b.time, q.state.time)
   b.time, q.state.grants = q.state.time + math.max(math.floor(UNIT / b.weight), 1), q.state.grants + 1
-  save(q, b, redis.call('ZADD', q.line, 0, 'H|' .. b.name .. '|' .. want.lease))
+  save(q, b, redis.call('ZADD', q.queue, 0, 'H|' .. b.name .. '|' .. want.lease))
 end
 -- release counts a slot that was taken back.
-function queue.release(q, r) save(q, batch(q, r.batch), -redis.call('ZREM', q.line, 'H|' .. r.batch .. '|' .. r.lease)) end
+function queue.release(q, r) save(q, batch(q, r.batch), -redis.call('ZREM', q.queue, 'H|' .. r.batch .. '|' .. r.lease)) end
 -- update applies what became of a waiter, or of that offer to it. sent: it was told. away: it is told of nothing until it asks. left: it waits
 -- no more. closed: nor does anybody of the batch, up to CLOSED of each class.
 function queue.update(q, u)
@@ -226,10 +236,7 @@ function queue.update(q, u)
   end
   if not w or u.offer and u.offer ~= w.offer then return end
   if u.kind == 'left' then move(q, w, nil) elseif u.kind == 'away' then move(q, w, 'P') end
-  if u.kind == 'sent' and w.offer then
-    w.told = true
-    move(q, w, 'O')
-  end
+  if u.kind == 'sent' and w.offer then w.told = true move(q, w, 'O') end
 end
 local function lacks(q, b) return (b.held + 1) * (q.state.weights - b.share + b.weight) < q.pool.capacity * b.weight end -- of its share
 -- keep finds a poller that comes before the next slots are likely to fall free, among the first that are owed or of a batch that lacks some: of
@@ -250,9 +257,8 @@ local function keep(q, first)
   q.state.kept = q.state.kept + (w and w.ends - q.now or 0) * SHARE / q.pool.capacity
   return w
 end
--- close offers what is free and writes the queue back; it adds its state, and the offers to send, to a reply.
-function queue.close(q, reply)
-  for _ = 1, math.min(queue.left(q), MOST) do
+function queue.offer(q) -- what is free
+  for _ = 1, math.min(queue.left(q), size(q), MOST) do
     flush(q)
     local first = q.pace.offer > 0 and redis.call('ZRANGE', q.contest, 0, 0)[1]
     local w = keep(q, first) or first and queue.waiters(q, 1, 'T', string.sub(first, 22))[1]
@@ -262,11 +268,18 @@ function queue.close(q, reply)
     w.offer, w.ends = q.state.offer, w.ends or q.now + math.floor(q.pace.offer / (q.state.vain < VAIN and 1 or HURRY))
     if w.kept then move(q, w, 'O') else tell(q, w) end
   end
+end
+-- close does so too and writes the queue back; it adds to a reply the offers to send and, if asked for, the state of the queue.
+function queue.close(q, reply, state)
+  local p = q.pool
+  queue.offer(q)
   flush(q)
   q.state.now = q.now
-  redis.call('HSET', q.batch, 'pool', cjson.encode(q.state))
-  reply.capacity, reply.held, reply.reserved, reply.ready = q.pool.capacity, q.pool.held, offered(q), count(q, 'T')
-  reply.waiting, reply.offers = redis.call('HLEN', q.place), q.made
+  q.fields[#q.fields + 1], q.fields[#q.fields + 2] = 'pool', cjson.encode(q.state)
+  write(q)
+  if q.grew and redis.call('HLEN', q.batch) > 2 * (p.held + size(q)) + MOST then forget(q) end
+  reply.offers = q.made
+  if state then reply.capacity, reply.held, reply.reserved, reply.ready, reply.waiting = p.capacity, p.held, offered(q), count(q, 'T'), size(q) end
   return cjson.encode(reply)
 end
 return queue

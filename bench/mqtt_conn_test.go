@@ -1,0 +1,149 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	wire "encoding/binary" // binary is a flag of the test
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// MQTT's packet types that a device meets, in the upper half of the first byte.
+const (
+	connectPacket   = 0x10
+	connackPacket   = 0x20
+	publishPacket   = 0x30
+	pubackPacket    = 0x40
+	subscribePacket = 0x82
+	subackPacket    = 0x90
+	qos1            = 0x02
+)
+
+// answerPatience is longer than a server takes that works.
+const answerPatience = 10 * time.Second
+
+// session is the connection of one device to the broker. It has packets made by hand and
+// no goroutine, so that ten thousand cost little beside what is measured.
+type session struct {
+	net.Conn
+	in     *bufio.Reader
+	topic  string
+	body   []byte // of the packet that was read last
+	packet uint16
+}
+
+// openSession connects a device, and subscribes to a topic: that of its replies.
+func openSession(addr, device, filter string) (*session, error) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{Conn: c, in: bufio.NewReaderSize(c, 512), topic: "fleet/v1/" + device}
+	hello := append([]byte("\x00\x04MQTT\x04\x02\x00\x00"), text(device)...) // a clean session, without keepalive
+	topic := append(append([]byte{0, 1}, text(filter)...), 1)
+	err = s.exchange(connectPacket, hello, connackPacket)
+	if err == nil {
+		err = s.exchange(subscribePacket, topic, subackPacket)
+	}
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("connecting %s: %w", device, err)
+	}
+	return s, nil
+}
+
+func text(s string) []byte { return append(wire.BigEndian.AppendUint16(nil, uint16(len(s))), s...) }
+
+func (s *session) exchange(kind byte, body []byte, want byte) error {
+	if err := s.send(kind, body); err != nil {
+		return err
+	}
+	got, err := s.read()
+	if err == nil && got&0xf0 != want {
+		err = fmt.Errorf("packet %x, want %x", got, want)
+	}
+	return err
+}
+
+func (s *session) send(kind byte, body []byte) error {
+	_, err := s.Write(packed(kind, body))
+	return err
+}
+
+func packed(kind byte, body []byte) []byte {
+	return append(wire.AppendUvarint([]byte{kind}, uint64(len(body))), body...)
+}
+
+// read leaves the packet in body, and returns its first byte.
+func (s *session) read() (byte, error) {
+	kind, err := s.in.ReadByte()
+	if err != nil {
+		return 0, err
+	}
+	length, err := wire.ReadUvarint(s.in)
+	if err != nil || length > 1<<20 {
+		return 0, errors.Join(err, fmt.Errorf("a packet of %d bytes", length))
+	}
+	if uint64(cap(s.body)) < length {
+		s.body = make([]byte, length)
+	}
+	s.body = s.body[:length]
+	_, err = io.ReadFull(s.in, s.body)
+	return kind, err
+}
+
+// report publishes one, and returns the reply to it, which the next call overwrites.
+func (s *session) report() ([]byte, error) {
+	s.packet = max(s.packet+1, 1)
+	_ = s.SetReadDeadline(time.Now().Add(answerPatience))
+	body := wire.BigEndian.AppendUint16(text(s.topic+"/report"), s.packet)
+	if err := s.send(publishPacket|qos1, fmt.Appendf(body, `{"id":"%d"}`, s.packet)); err != nil {
+		return nil, err
+	}
+	for {
+		kind, err := s.read()
+		if err != nil {
+			return nil, err
+		}
+		if kind&0xf0 != publishPacket {
+			continue // the broker has the report
+		}
+		reply := s.body[2+len(s.topic)+len("/reply"):]
+		if kind&qos1 != 0 {
+			if err := s.send(pubackPacket, reply[:2]); err != nil {
+				return nil, err
+			}
+			reply = reply[2:]
+		}
+		if bytes.Contains(reply, fmt.Appendf(nil, `"re":"%d"`, s.packet)) {
+			return reply, nil
+		}
+	}
+}
+
+// fleet is the sessions of devices. Each device has one report under way: there are far
+// more of them than connections of the load.
+type fleet map[string]*session
+
+// ask reports idle.
+func (f fleet) ask(device string) (task, token int64, err error) {
+	reply, err := f[device].report()
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case bytes.Contains(reply, []byte(`"reason":"unavailable"`)), bytes.Contains(reply, []byte(`"reason":"busy_server"`)):
+		return 0, 0, errBusy
+	case !bytes.Contains(reply, []byte(`"reason":"none"`)):
+		return 0, 0, fmt.Errorf("%s was told %s", device, reply)
+	}
+	task, token = granted(reply)
+	return task, token, nil
+}
+
+func (fleet) end(string, int64, int64) error { return errors.New("an idle device has no task to end") }
+
+// Close leaves the sessions open: other parts of the load use them.
+func (fleet) Close() error { return nil }

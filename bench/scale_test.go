@@ -1,0 +1,202 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// planted is how much an installation holds.
+type planted struct {
+	pools, batches, tasks int // batches of each pool, and tasks of each batch
+	devices               int
+	long, deep, each      int // tasks of one batch in the first pool; devices of the second, and tasks of each
+}
+
+// paths are the pages and lists of operators. The first pool has a long batch, the second
+// has devices with many tasks.
+func paths() []string {
+	all := []string{
+		"/", "/pools/p-0001", "/pools/p-0002", "/pools/p-0003", "/batches", "/batches/1", "/batches/2", "/batches/11", "/tasks", "/tasks?state=pending", "/tasks?state=succeeded",
+		"/tasks?pool=p-0002", "/tasks?batch=2", "/tasks?device=d-0000002", "/tasks?state=failed&pool=p-0003", "/tasks/7", "/tasks/17", "/devices", "/devices?show=silent", "/devices/d-0000002",
+		"/activity", "/activity?pool=p-0001", "/system",
+	}
+	for _, list := range []string{
+		"pools", "pools/p-0002", "pools/p-0001/slots", "pools/p-0001/limited", "batches", "batches/1", "batches/2", "tasks", "tasks?state=pending", "tasks?pool=p-0001&state=pending",
+		"tasks?error=no%20route*", "tasks?kind=k&state=failed", "tasks?device=d-0000002", "tasks/17", "tasks/7/why", "devices", "devices?tag=area:7", "devices?tag=half:0", "devices?blocked=true",
+		"devices?prefix=d-00000", "devices?recent=100", "events", "events?pool=p-0001", "events?device=d-0000002", "events?kind=task.succeeded", "tokens", "profiles",
+	} {
+		all = append(all, "/v1/"+list)
+	}
+	return append(all, "/metrics")
+}
+
+// TestScale measures each page and list of 1,000,000 devices, 1,000,000 open tasks and 3,000
+// pools against ten of each, with what the passes of the replica take meanwhile, and how
+// much memory the replica takes under load:
+//
+//	cd bench && go test -v -run TestScale . -whole -timeout 1h
+func TestScale(t *testing.T) {
+	t.Parallel()
+	if !*whole {
+		t.Skip("measures, with -whole")
+	}
+	var sites []*site
+	for _, f := range []planted{
+		{pools: 10, batches: 1, tasks: 10, devices: 10, long: 10, deep: 1, each: 10},
+		{pools: 3000, batches: 10, tasks: 20, devices: 1_000_000, long: 200_000, deep: 400, each: 500},
+	} {
+		s := newSite(t.Context(), t)
+		s.watch()
+		s.serve(1)
+		s.stop()
+		s.settle(f)
+		sites = append(sites, s)
+	}
+	for _, s := range sites {
+		s.serve(1)
+		s.worked()
+	}
+	for _, path := range paths() {
+		line := fmt.Sprintf("| `%s` |", path)
+		for _, s := range sites {
+			line += s.reading(path)
+		}
+		note("%s", line)
+	}
+	s := sites[1]
+	note("memory of the replica: %s", s.memory())
+	l := s.cycling(scale{conns: 64, span: time.Minute}, names("d-", 1_000_000))
+	l.around = true
+	done := l.run(s, asked)
+	note("%d reports in a minute; memory of the replica: %s", done.count, s.memory())
+}
+
+// asked is a report of any device.
+func asked(c client, device string, due time.Time, own *figures) error {
+	_, _, err := c.ask(device)
+	own.took(&due)
+	own.count++
+	return notBusy(err)
+}
+
+// settle writes what is planted into the ledger.
+func (s *site) settle(f planted) {
+	const id = `'d-' || lpad((%s)::text, 7, '0')`
+	device := func(n string) string { return fmt.Sprintf(id, n) }
+	for _, statement := range []string{
+		fmt.Sprintf(`INSERT INTO devices (id, tags, attributes, created_at, last_seen, reach) SELECT %s, jsonb_build_object('area', (n %% 1000)::text, 'half', (n %% 2)::text),
+			json_build_object('firmware', '1.2.' || n %% 9, 'uptime', n), now(), CASE WHEN n %% 50 > 0 THEN now() + interval '1 minute' END, CASE WHEN n %% 10 = 0 THEN 1 ELSE 0 END FROM generate_series(0, %d) n`, device("n"), f.devices-1),
+		fmt.Sprintf(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p-' || lpad(n::text, 4, '0'), 30, 3600000, now(), now() FROM generate_series(1, %d) n`, f.pools),
+		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) VALUES (1, 'p-0001', 'k', now(), %d), (2, 'p-0002', 'k', now(), %d)`, f.long, f.deep*f.each),
+		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) SELECT 10 + (n - 1) * %d + b, 'p-' || lpad(n::text, 4, '0'), 'k', now(), %d FROM generate_series(1, %d) n, generate_series(1, %[1]d) b`, f.batches, f.tasks, f.pools),
+		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT 1, 'p-0001', %s FROM generate_series(0, %d) n`, device("n"), f.long-1),
+		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT 2, 'p-0002', %s FROM generate_series(0, %d) n`, device(fmt.Sprintf("n %% %d", f.deep)), f.deep*f.each-1),
+		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT b.id, b.pool, %s FROM batches b, generate_series(1, %d) n WHERE b.id > 10`, device(fmt.Sprintf("(b.id * 7919 + n * 104729) %% %d", f.devices)), f.tasks),
+		// As much has ended.
+		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) SELECT 1000000 + (n - 1) * %d + b, 'p-' || lpad(n::text, 4, '0'), 'k', now() - interval '1 day', %d FROM generate_series(1, %d) n, generate_series(1, %[1]d) b`, f.batches, f.tasks, f.pools),
+		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device, state, error, finished_at) SELECT b.id, b.pool, %s, CASE WHEN b.id %% 97 = 0 THEN 'failed' ELSE 'succeeded' END, CASE WHEN b.id %% 97 = 0 THEN 'no route to host' ELSE '' END, now()
+			FROM batches b, generate_series(1, %d) n WHERE b.id > 1000000`, device(fmt.Sprintf("(b.id * 7919 + n * 104729) %% %d", f.devices)), f.tasks),
+		`INSERT INTO batch_counts (batch, state, n) SELECT batch, state, count(*) FROM tasks WHERE state <> 'pending' GROUP BY batch, state`,
+		`INSERT INTO events (at, kind, pool, task, batch, device, token) SELECT now() - interval '2 hours', kind, pool, id, batch, device, id FROM tasks, (VALUES ('task.granted'), ('task.succeeded')) AS k (kind) WHERE state <> 'pending'`,
+		`INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
+			SELECT id, batch, pool, n, device, nextval('grant_token'), id || '.1.x', 1, now(), now() + interval '1 hour', now() + interval '2 hours', 3600000
+			FROM (SELECT *, row_number() OVER (PARTITION BY pool ORDER BY id DESC) - 1 AS n FROM (SELECT DISTINCT ON (device) * FROM tasks WHERE state = 'pending' AND batch > 10 ORDER BY device, id) AS one) AS numbered WHERE n < 5`,
+		`SELECT setval('batches_id_seq', (SELECT max(id) FROM batches))`,
+		`VACUUM ANALYZE`,
+	} {
+		s.query(statement)
+	}
+}
+
+// worked does a task in each pool, so that there is something to measure of all.
+func (s *site) worked() {
+	asks := s.devicesOfPools()
+	l := s.cycling(scale{conns: 16, span: time.Minute}, asks)
+	done := l.run(s, cycle)
+	note("%d cycles of %d pools in %s", done.count, len(asks), done.elapsed.Round(time.Second))
+}
+
+// devicesOfPools are a device of each pool that can start something.
+func (s *site) devicesOfPools() (devices []string) {
+	rows, err := s.pgx().Query(s.ctx, `SELECT max(device) FROM tasks WHERE state = 'pending' AND batch > 10 AND device > 'd-0200000' AND device NOT IN (SELECT device FROM grants) GROUP BY pool`)
+	s.must(err)
+	for rows.Next() {
+		var device string
+		s.must(rows.Scan(&device))
+		devices = append(devices, device)
+	}
+	s.must(rows.Err())
+	slices.Sort(devices)
+	return slices.Compact(devices)
+}
+
+// reading says what a page costs: the blocks of Postgres that it looks at, the time of its
+// statements and of processors, the shortest time, and its length.
+func (s *site) reading(path string) string {
+	const times = 5
+	s.once(path)
+	s.forget()
+	before := s.cpu()
+	shortest, length := time.Hour, 0
+	for range times {
+		if path == "/metrics" {
+			time.Sleep(1100 * time.Millisecond) //nolint:forbidigo // a reading of its own for each
+		}
+		took, n := s.once(path)
+		shortest, length = min(shortest, took), n
+	}
+	after := s.cpu()
+	blocks := s.query(`SELECT format('%s', coalesce(sum(shared_blks_hit + shared_blks_read) / $1, 0)::int) FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat%' AND (query LIKE 'SELECT%' OR query LIKE 'WITH%')`, times)
+	return fmt.Sprintf(" %s blocks, cpu %.1f + %.1f, %.1f ms (%d kB) |", blocks[0], (after["postgres"]-before["postgres"])/times*1000, (after["server"]-before["server"])/times*1000, shortest.Seconds()*1000, length/1024)
+}
+
+func (s *site) once(path string) (time.Duration, int) {
+	request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "http://"+s.addrs[0]+path, nil)
+	s.must(err)
+	request.Header.Set("Authorization", "Bearer "+adminToken)
+	request.Header.Set("Cookie", s.session())
+	begin := time.Now()
+	response, err := http.DefaultTransport.RoundTrip(request)
+	s.must(err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	s.must(err)
+	if response.StatusCode != http.StatusOK {
+		s.t.Errorf("%s: %s %.300s", path, response.Status, body)
+	}
+	return time.Since(begin), len(body)
+}
+
+// session is the cookie of an operator that is signed in.
+func (s *site) session() string {
+	if s.cookie != "" {
+		return s.cookie
+	}
+	request, err := http.NewRequestWithContext(s.ctx, http.MethodPost, "http://"+s.addrs[0]+"/sign-in", strings.NewReader(url.Values{"token": {adminToken}}.Encode()))
+	s.must(err)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	response, err := http.DefaultTransport.RoundTrip(request)
+	s.must(err)
+	defer response.Body.Close()
+	s.cookie, _, _ = strings.Cut(response.Header.Get("Set-Cookie"), ";")
+	return s.cookie
+}
+
+// memory is what the kernel says of the replica.
+func (s *site) memory() (now string) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.servers[0].Pid()))
+	s.must(err)
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "VmRSS") || strings.HasPrefix(line, "VmHWM") {
+			now += strings.Join(strings.Fields(line), " ") + " "
+		}
+	}
+	return now
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/internal/windows"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// limitsFlag is a JSON list of policies, which the server checks.
+type limitsFlag struct {
+	text string
+	none bool
+}
+
+func (l *limitsFlag) add(flags *pflag.FlagSet) {
+	flags.StringVar(&l.text, "limits", "", "how often tasks may start: a JSON list of policies, or @FILE with one")
+}
+
+// addChange adds also the flag that takes them away.
+func (l *limitsFlag) addChange(command *cobra.Command) {
+	l.add(command.Flags())
+	command.Flags().BoolVar(&l.none, "no-limits", false, "no policies any more")
+	command.MarkFlagsMutuallyExclusive("limits", "no-limits")
+}
+
+// say adds what was said to the body of a request.
+func (l *limitsFlag) say(body map[string]any) error {
+	policies, err := readJSON("limits", l.text)
+	if policies != nil {
+		body["limits"] = policies
+	}
+	if l.none {
+		body["limits"] = nil
+	}
+	return err
+}
+
+func limitedOf(p noun) *cobra.Command {
+	most := 0
+	command := p.on("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
+		var now operators.LimitedList
+		return s.view(operators.Path("pools", pool, "limited"), url.Values{"limit": {strconv.Itoa(most)}}, &now, func() error {
+			t := terminal.NewTable(s.out, "POLICY", "SUBJECT", "TIMES")
+			for _, l := range now.Limited {
+				t.Row(l.Policy, l.Subject, strconv.FormatInt(l.Times, 10))
+			}
+			return t.Flush()
+		})
+	})
+	command.Long = "Show the subjects refused most by the policies of a pool, its batches and profiles, in\nthis hour and the one before."
+	command.Flags().IntVar(&most, "limit", 20, "so many, 1 to 200")
+	return command
+}
+
+func newProfiles() *cobra.Command {
+	o := &operator{}
+	p := o.profiles()
+	verbs := o.addList(list{path: operators.Path("profiles"), columns: []column{
+		member("NAME", "name"), member("LIMITS", "limits"), member("UPDATED", "updated_at"),
+	}}, "List profiles by name", nil)
+	verbs = append(verbs, p.call("get", "Show a profile", http.MethodGet, ""), putProfile(p),
+		p.call("delete", "Delete a profile that no device has", http.MethodDelete, ""))
+	return o.group("profiles", "Limit how often devices start something, wherever they do", verbs...)
+}
+
+func putProfile(p noun) *cobra.Command {
+	var policies limitsFlag
+	command := p.on("put", "Create a profile, or replace its policies", func(s *session, profile string) error {
+		body := map[string]any{}
+		if err := policies.say(body); err != nil {
+			return err
+		}
+		return s.act(operators.Request{Method: http.MethodPut, Path: operators.Path("profiles", profile), Body: body})
+	})
+	policies.addChange(command)
+	command.MarkFlagsOneRequired("limits", "no-limits")
+	return command
+}
+
+// windowsFlag collects windows: "0 1 * * * 4h Asia/Shanghai" is five fields of
+// cron, a duration and a time zone, which may be left out.
+type windowsFlag []windows.Window
+
+func (w *windowsFlag) add(flags *pflag.FlagSet) {
+	flags.Var(w, "window", `when tasks may start: "0 1 * * * 4h Asia/Shanghai" is cron, duration, time zone (UTC if left out); may be repeated`)
+}
+
+// String shows them.
+func (w *windowsFlag) String() string {
+	texts := make([]string, len(*w))
+	for i, one := range *w {
+		texts[i] = strings.TrimSpace(one.Cron + " " + one.Duration + " " + one.Timezone)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// Type names it in the help.
+func (w *windowsFlag) Type() string { return "window" }
+
+// Set adds one.
+func (w *windowsFlag) Set(text string) error {
+	one, err := windows.FromText(text)
+	if err != nil {
+		return err
+	}
+	if _, err := windows.Parse([]windows.Window{one}); err != nil {
+		return fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "windows[0]."))
+	}
+	*w = append(*w, one)
+	return nil
+}

@@ -1,0 +1,152 @@
+package simulator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// DefaultConnections is how many connections an idle fleet shares.
+const DefaultConnections = 500
+
+// RunIdle lets a fleet that has nothing to do report to a running dispatcher: each
+// device once in each period, whatever it is told, evenly spread, until the timeout or
+// the end of ctx. A progress line is written once a second.
+//
+// A device is a number, and its token if it has one: no goroutine, no timer, no
+// connection. The connections share the devices out, so that a device has one report
+// under way; a slow answer makes the next devices of its connection late, and that is
+// measured, too. The error is about a run that could not be carried out;
+// IdleSummary.Err judges one that was.
+func RunIdle(ctx context.Context, c Config, progress io.Writer) (IdleSummary, error) {
+	f, err := newIdleFleet(ctx, c.withDefaults(), progress)
+	if err != nil {
+		return IdleSummary{}, fmt.Errorf("simulation: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.config.Timeout)
+	defer cancel()
+	f.run(ctx)
+	return f.summary(), nil
+}
+
+// idleFleet is a run in progress.
+type idleFleet struct {
+	config   Config
+	client   *http.Client
+	tokens   []string // each device's own; empty: the fleet token. Only the device's connection touches it
+	boot     string   // report ids of different runs differ
+	progress printer
+	tally    tally
+	started  time.Time
+	elapsed  time.Duration
+}
+
+func newIdleFleet(ctx context.Context, c Config, progress io.Writer) (*idleFleet, error) {
+	if err := c.validateIdle(); err != nil {
+		return nil, err
+	}
+	c.Connections = min(c.Connections, c.Devices)
+	f := &idleFleet{
+		config: c, client: newHTTPClient(c.Connections), boot: strconv.FormatInt(time.Now().UnixNano(), 36),
+		progress: printer{to: progress}, tally: newTally(),
+	}
+	operator, err := NewOperator(c.URL, c.OperatorToken)
+	if err != nil {
+		return nil, err
+	}
+	if f.tokens, err = c.ownTokens(ctx, operator, &f.progress); err != nil {
+		return nil, err
+	}
+	if err := c.letIn(ctx, f.tokens); err != nil {
+		return nil, err
+	}
+	if f.tokens == nil {
+		f.tokens = make([]string, c.Devices)
+	}
+	return f, nil
+}
+
+// validateIdle refuses what an idle fleet cannot do.
+func (c Config) validateIdle() error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	if c.Via != ViaHTTP && c.Via != ViaPeriodic {
+		return fmt.Errorf("via: an idle fleet reports over http; %q needs a connection or a parked request for each device", c.Via)
+	}
+	if c.Period <= 0 || c.Connections < 1 {
+		return fmt.Errorf("period %s and connections %d of an idle fleet must be positive", c.Period, c.Connections)
+	}
+	return nil
+}
+
+// run ends with ctx.
+func (f *idleFleet) run(ctx context.Context) {
+	defer f.client.CloseIdleConnections()
+	f.started = time.Now()
+	var all sync.WaitGroup
+	for n := range f.config.Connections {
+		all.Go(func() { f.connection(ctx, n) })
+	}
+	tick := time.NewTicker(progressInterval)
+	defer tick.Stop()
+	for before := (count{}); ctx.Err() == nil; {
+		select {
+		case <-tick.C:
+			before = f.showProgress(before)
+		case <-ctx.Done():
+		}
+	}
+	f.elapsed = time.Since(f.started)
+	all.Wait()
+}
+
+// connection reports for each of its devices in turn, at their times.
+func (f *idleFleet) connection(ctx context.Context, n int) {
+	replicas := newReplicas(f.config.URL, n)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for round := 0; ; round++ {
+		for device := n; device < f.config.Devices; device += f.config.Connections {
+			timer.Reset(time.Until(f.due(round, device)))
+			select {
+			case <-timer.C:
+				f.report(ctx, replicas, round, device)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// due is when a device reports in a round.
+func (f *idleFleet) due(round, device int) time.Time {
+	share := float64(device) / float64(f.config.Devices)
+	return f.started.Add(time.Duration((float64(round) + share) * float64(f.config.Period)))
+}
+
+// report sends the report of a device, and counts what became of it. What the end of
+// the run cuts off does not count.
+func (f *idleFleet) report(ctx context.Context, replicas *replicas, round, device int) {
+	token := cmp.Or(f.tokens[device], f.config.FleetToken)
+	link := newHTTPLink(f.client, replicas, deviceID(f.config.DevicePrefix, device), token)
+	said := report{ID: f.boot + "-" + strconv.Itoa(round*f.config.Devices+device)}
+	base, mark := replicas.current()
+	began := time.Now()
+	a := link.exchange(ctx, base+link.path, parcel{id: said.ID, body: said.encode()})
+	if ctx.Err() != nil {
+		return
+	}
+	if a.verdict == failed {
+		replicas.leave(mark)
+	}
+	if a.reply.Credential != "" {
+		f.tokens[device] = a.reply.Credential
+	}
+	f.tally.add(said, a, time.Since(began))
+}

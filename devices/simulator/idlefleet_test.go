@@ -1,0 +1,173 @@
+package simulator
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func idleConfig(url string) Config {
+	return Config{
+		URL: url, OperatorToken: testOperatorToken, FleetToken: testFleetToken,
+		Devices: 40, Period: 200 * time.Millisecond, Connections: 7, Timeout: 500 * time.Millisecond,
+	}
+}
+
+func runIdle(t *testing.T, c Config) (IdleSummary, string) {
+	t.Helper()
+	return runIdleUntil(t, c, func() bool { return false })
+}
+
+// runIdleUntil ends the run before its time when enough was done.
+func runIdleUntil(t *testing.T, c Config, enough func() bool) (IdleSummary, string) {
+	t.Helper()
+	var progress bytes.Buffer
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	go func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for ctx.Err() == nil && !enough() {
+			<-tick.C
+		}
+		end()
+	}()
+	s, err := RunIdle(ctx, c, &progress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, progress.String()
+}
+
+// With tokens of their own, that came in one import, or one by one where the dispatcher
+// maintains accounts at a broker.
+func TestEachIdleDeviceReportsOnceInAPeriod(t *testing.T) {
+	t.Parallel()
+	for _, oneByOne := range []bool{false, true} {
+		f, server := newFake(t)
+		f.oneByOne = oneByOne
+		c := idleConfig(server.URL)
+		c.Credentials, c.FleetToken, c.Timeout = CredentialsOwn, "of no use", time.Minute
+		s, progress := runIdleUntil(t, c, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.received > 260 })
+		if s.Errors > 0 {
+			t.Errorf("one by one %t: %v", oneByOne, s.Err())
+		}
+		if most := 40 * (1 + int64(s.Elapsed/c.Period)); s.Reports < 200 || s.Reports > most || len(f.heard) != 40 || f.copies > 0 || f.badAuth > 0 {
+			t.Errorf("one by one %t: %d reports of %d devices, %d copies, %d with a wrong token; want each once in a period",
+				oneByOne, s.Reports, len(f.heard), f.copies, f.badAuth)
+		}
+		if !strings.Contains(progress, "registered 40 of 40 devices") || !strings.Contains(progress, "reports/s: none ") {
+			t.Errorf("one by one %t: progress %q", oneByOne, progress)
+		}
+	}
+}
+
+// answering is a dispatcher that gives every report the answer of a test.
+func answering(t *testing.T, answer func(device, token string) (status int, body string)) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		said, _ := io.ReadAll(r.Body)
+		device := strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, "/v1/devices/"), "/report")
+		status, body := answer(device, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		_, id, _ := strings.Cut(string(said), `"id":"`)
+		id, _, _ = strings.Cut(id, `"`)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, strings.ReplaceAll(body, "ID", id))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestAnIdleRunFailsWhenReportsAreNotAnswered(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		`{"re":"ID","reason":"granted","task":{"id":1,"token":2}}`: "were granted tasks",
+		`{"re":"other","reason":"none"}`:                           `an answer to "other"`,
+		`{"re":"ID","reason":"granted"}`:                           "with task false",
+		`{"code":"busy_server","detail":"too much"}`:               "503 busy_server: too much",
+		`{`: "unexpected end of JSON",
+	} {
+		status := http.StatusOK
+		if strings.Contains(body, "busy") {
+			status = http.StatusServiceUnavailable
+		}
+		s, _ := runIdle(t, idleConfig(answering(t, func(string, string) (int, string) { return status, body })))
+		if err := s.Err(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", body, err, want)
+		}
+	}
+}
+
+// A dispatcher that answers more slowly than the fleet asks.
+func TestAnIdleFleetSaysThatItIsBehind(t *testing.T) {
+	t.Parallel()
+	url := answering(t, func(string, string) (int, string) {
+		<-time.After(20 * time.Millisecond)
+		return 200, `{"re":"ID","reason":"none"}`
+	})
+	c := idleConfig(url)
+	c.Connections, c.Timeout, c.Period = 1, 2*time.Second, 40*time.Millisecond
+	if s, _ := runIdle(t, c); s.Err() == nil || s.Behind < time.Second || s.Times.P50 < 19*time.Millisecond {
+		t.Errorf("%v, %+v", s.Err(), s)
+	}
+}
+
+// A dispatcher that enrols: the fleet token is good until a device used its own.
+func TestAnIdleDeviceKeepsItsCredential(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	enrolled, wrong := map[string]bool{}, 0
+	url := answering(t, func(device, token string) (int, string) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case token == "own-of-"+device:
+			enrolled[device] = true
+			return 200, `{"re":"ID","reason":"none"}`
+		case enrolled[device]:
+			wrong++
+			return 403, `{"code":"forbidden"}`
+		}
+		return 200, `{"re":"ID","reason":"none","credential":"own-of-` + device + `"}`
+	})
+	c := idleConfig(url)
+	c.Timeout = time.Minute
+	s, _ := runIdleUntil(t, c, func() bool { mu.Lock(); defer mu.Unlock(); return len(enrolled) == 40 })
+	if s.Errors > 0 || wrong > 0 || len(enrolled) != 40 {
+		t.Errorf("%v, %d reports with the fleet token after the own, %d enrolled", s.Err(), wrong, len(enrolled))
+	}
+}
+
+// A million devices are numbers: no goroutines, and no memory but for their tokens.
+func TestAMillionIdleDevicesAreNumbers(t *testing.T) {
+	t.Parallel()
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	var n atomic.Int64
+	var at runtime.MemStats
+	url := answering(t, func(string, string) (int, string) {
+		if n.Add(1) == 500 {
+			runtime.ReadMemStats(&at)
+			end()
+		}
+		return 200, `{"re":"ID","reason":"none"}`
+	})
+	c := idleConfig(url)
+	c.Devices, c.Period, c.Timeout = 1_000_000, 30*time.Second, time.Minute
+	var before runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, err := RunIdle(ctx, c, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if grown := int64(at.HeapAlloc) - int64(before.HeapAlloc); n.Load() < 500 || grown > 64<<20 {
+		t.Errorf("%d reports, %d MB more", n.Load(), grown>>20)
+	}
+}

@@ -1,0 +1,190 @@
+package simulator
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Times of answers are counted in steps of a ninth, from 50 us to a minute.
+const (
+	shortest       = 50 * time.Microsecond
+	stepsPerDouble = 8
+	timeSteps      = 20*stepsPerDouble + 1
+)
+
+// mostBehind is how far a fleet may be behind at the end that keeps its pace.
+const mostBehind = time.Second
+
+// count is what was counted so far.
+type count struct {
+	answers map[string]int64 // by reason; errors by status and code
+	errors  int64            // of these, other answers than an idle device may have
+	granted int64
+	first   string // of the errors
+	times   [timeSteps]int64
+}
+
+// tally counts the answers of an idle fleet.
+type tally struct {
+	mu sync.Mutex
+	count
+}
+
+func newTally() tally { return tally{count: count{answers: map[string]int64{}}} }
+
+// add counts one answer.
+func (t *tally) add(said report, a arrival, took time.Duration) {
+	name, wrong := judged(said, a)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.answers[name]++
+	t.times[stepOf(took)]++
+	if name == reasonGranted {
+		t.granted++
+	}
+	if wrong != "" {
+		t.errors++
+		t.first = orDefault(t.first, wrong)
+	}
+}
+
+// read copies what was counted.
+func (t *tally) read() count {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.count
+	c.answers = maps.Clone(t.answers)
+	return c
+}
+
+// judged names an answer, and says what is wrong with it.
+func judged(said report, a arrival) (name, wrong string) {
+	switch {
+	case a.err != nil:
+		return "no answer", a.err.Error()
+	case a.verdict != answered:
+		name = strings.TrimSpace(fmt.Sprintf("%d %s", a.status, a.reply.Code))
+		return name, name + ": " + orDefault(a.reply.Detail, http.StatusText(a.status))
+	case a.reply.Re != said.ID:
+		return a.reply.Reason, fmt.Sprintf("an answer to %q came for report %q", a.reply.Re, said.ID)
+	}
+	return a.reply.Reason, strings.Join(a.reply.violations(said), "; ")
+}
+
+func stepOf(took time.Duration) int {
+	if took <= shortest {
+		return 0
+	}
+	return min(timeSteps-1, int(math.Ceil(stepsPerDouble*math.Log2(float64(took)/float64(shortest)))))
+}
+
+// histogram is the times of the answers.
+func (c count) histogram() histogram {
+	h := histogram{}
+	sum := 0.0
+	for step, n := range c.times {
+		sum += float64(n)
+		h[time.Duration(float64(shortest)*math.Exp2(float64(step)/stepsPerDouble)).Seconds()] = sum
+	}
+	h[math.Inf(1)] = sum
+	return h
+}
+
+func (c count) reports() (n int64) {
+	for _, of := range c.answers {
+		n += of
+	}
+	return n
+}
+
+// byReason is the answers by their names, without those of before.
+func (c count) byReason(before count) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(c.answers)) {
+		if n := c.answers[name] - before.answers[name]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", name, n))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (h histogram) quantiles() Quantiles {
+	return Quantiles{P50: h.quantile(0.50), P99: h.quantile(0.99)}
+}
+
+// showProgress writes what the last interval brought.
+func (f *idleFleet) showProgress(before count) count {
+	now := f.tally.read()
+	f.progress.line("%7s  %d reports/s: %s  %s  errors %d  behind %s",
+		time.Since(f.started).Round(time.Second), now.reports()-before.reports(), orDefault(now.byReason(before), "-"),
+		now.histogram().minus(before.histogram()).quantiles(), now.errors-before.errors, f.behind(now, time.Since(f.started)).Round(time.Millisecond))
+	return now
+}
+
+// IdleSummary is what a fleet with nothing to do found.
+type IdleSummary struct {
+	Devices int
+	Period  time.Duration
+	Elapsed time.Duration
+	Reports int64
+	Answers string // by reason; errors by status and code
+	Times   Quantiles
+	Granted int64 // reports that were granted a task
+	Errors  int64
+	First   string        // of the errors
+	Behind  time.Duration // at the end
+}
+
+// behind is the time that the fleet would need for the reports that are missing.
+func (f *idleFleet) behind(c count, elapsed time.Duration) time.Duration {
+	done := float64(c.reports()) / float64(f.config.Devices) * float64(f.config.Period)
+	return max(elapsed-time.Duration(done), 0)
+}
+
+func (f *idleFleet) summary() IdleSummary {
+	c := f.tally.read()
+	return IdleSummary{
+		Devices: f.config.Devices, Period: f.config.Period, Elapsed: f.elapsed, Reports: c.reports(), Answers: c.byReason(count{}),
+		Times: c.histogram().quantiles(), Granted: c.granted, Errors: c.errors, First: c.first, Behind: f.behind(c, f.elapsed),
+	}
+}
+
+// Err is not nil when the dispatcher did not answer every report, or not in time for
+// the pace of the fleet.
+func (s IdleSummary) Err() error {
+	var errs []error
+	if s.Reports == 0 {
+		errs = append(errs, errors.New("no report was answered"))
+	}
+	if s.Errors > 0 {
+		errs = append(errs, fmt.Errorf("%d of %d reports were not answered as asked, first: %s", s.Errors, s.Reports, s.First))
+	}
+	if s.Granted > 0 {
+		errs = append(errs, fmt.Errorf("%d reports were granted tasks, which this fleet lets lapse: give it a prefix whose devices have none", s.Granted))
+	}
+	if s.Behind > mostBehind {
+		errs = append(errs, fmt.Errorf("the fleet fell behind: at the end reports were %s late", s.Behind.Round(time.Millisecond)))
+	}
+	return errors.Join(errs...)
+}
+
+// Print writes the summary for people.
+func (s IdleSummary) Print(w io.Writer) error {
+	_, err := fmt.Fprintf(w, `devices    %d, each once in %s: %.0f reports/s wanted
+reports    %d in %s: %.0f/s
+answers    %s
+errors     %d
+times      %s
+behind     %s
+`, s.Devices, s.Period, float64(s.Devices)/s.Period.Seconds(), s.Reports, s.Elapsed.Round(10*time.Millisecond), float64(s.Reports)/s.Elapsed.Seconds(),
+		orDefault(s.Answers, "none"), s.Errors, s.Times, s.Behind.Round(time.Millisecond))
+	return err
+}

@@ -1,0 +1,134 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+type profileStore interface {
+	PutProfile(ctx context.Context, actor, name string, limits json.RawMessage) (store.Profile, bool, error)
+	Profile(ctx context.Context, name string) (store.Profile, error)
+	Profiles(ctx context.Context, after string, limit int) ([]store.Profile, error)
+	DeleteProfile(ctx context.Context, actor, name string) error
+}
+
+// profilePut takes what a GET showed as well.
+type profilePut struct {
+	operators.ProfileSettings
+
+	Name    json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
+	Version json.RawMessage `json:"version,omitempty" readOnly:"true"`
+	Created json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
+	Updated json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
+	Warned  json.RawMessage `json:"warnings,omitempty" readOnly:"true"`
+}
+
+// ProfilePath names a profile.
+type ProfilePath struct {
+	Profile string `path:"profile" maxLength:"64" pattern:"^[A-Za-z0-9][A-Za-z0-9._:-]*$" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
+}
+
+// profiles are the operations on profiles.
+type profiles struct {
+	ledger profileStore
+	warn   warnings
+}
+
+func (p *profiles) register(r *routes) {
+	registerList(r, operation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), p.list,
+		func(p pageOf[operators.Profile]) operators.ProfileList {
+			return operators.ProfileList{Profiles: p.entries, NextPageToken: p.next}
+		})
+	register(r, operation("GET", "/v1/profiles/{profile}", "getProfile", "Read a profile", roleViewer, 200), p.get)
+	registerAnswer(r, also[operators.ProfileChanged](r, operation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), p.put)
+	registerAnswer(r, operation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), p.delete)
+}
+
+func (p *profiles) list(ctx context.Context, in *Page) (page pageOf[operators.Profile], err error) {
+	after, err := in.afterName()
+	if err != nil {
+		return page, err
+	}
+	found, err := p.ledger.Profiles(ctx, after, in.Size)
+	return showPage(found, in.full(len(found)), showProfile, func(p store.Profile) string { return p.Name }), err
+}
+
+func (p *profiles) get(ctx context.Context, in *ProfilePath) (operators.Profile, error) {
+	found, err := p.ledger.Profile(ctx, in.Profile)
+	return showProfile(found), err
+}
+
+func (p *profiles) put(ctx context.Context, in *struct {
+	ProfilePath
+	Body profilePut
+},
+) (*created[operators.ProfileChanged], error) {
+	limited, err := readLimits(in.Body.Limits)
+	if err != nil {
+		return nil, err
+	}
+	warned, err := p.warn.of(ctx, in.Body.Limits)
+	if err != nil {
+		return nil, err
+	}
+	put, isNew, err := p.ledger.PutProfile(ctx, actor(ctx), in.Profile, limited)
+	return &created[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: showProfile(put), Warned: warned}}, err
+}
+
+func (p *profiles) delete(ctx context.Context, in *ProfilePath) (*struct{}, error) {
+	return &struct{}{}, p.ledger.DeleteProfile(ctx, actor(ctx), in.Profile)
+}
+
+func showProfile(p store.Profile) operators.Profile {
+	return operators.Profile{
+		Name: p.Name, Limits: showLimits(p.Limits), Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
+	}
+}
+
+type tokenStore interface {
+	OperatorTokens(ctx context.Context, after int64, limit int) ([]store.Token, error)
+	CreateToken(ctx context.Context, actor string, t store.Token, hash []byte) (store.Token, error)
+	RevokeToken(ctx context.Context, actor string, id int64) (store.Token, error)
+}
+
+// tokens are the operations on operator tokens.
+type tokens struct{ ledger tokenStore }
+
+func (t *tokens) register(r *routes) {
+	registerList(r, operation("GET", "/v1/tokens", "listTokens", "List operator tokens", roleAdmin, 200), t.list,
+		func(p pageOf[operators.Token]) operators.TokenList {
+			return operators.TokenList{Tokens: p.entries, NextPageToken: p.next}
+		})
+	register(r, creating(operation("POST", "/v1/tokens", "createToken", "Create an operator token", roleAdmin, 201)), t.create)
+	register(r, operation("DELETE", "/v1/tokens/{id}", "revokeToken", "Revoke an operator token, everywhere within 5 s", roleAdmin, 200), t.revoke)
+}
+
+func (t *tokens) list(ctx context.Context, in *Page) (page pageOf[operators.Token], err error) {
+	after, err := in.afterNumber()
+	if err != nil {
+		return page, err
+	}
+	found, err := t.ledger.OperatorTokens(ctx, after, in.Size)
+	return showPage(found, in.full(len(found)), showToken, func(t store.Token) string { return number(t.ID) }), err
+}
+
+func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken }) (operators.TokenCreated, error) {
+	secret := credentials.NewToken()
+	hash := credentials.HashToken(secret)
+	made, err := t.ledger.CreateToken(ctx, actor(ctx), store.Token{Name: in.Body.Name, Role: in.Body.Role, ExpiresAt: in.Body.ExpiresAt}, hash[:])
+	return operators.TokenCreated{Token: showToken(made), Secret: shownOnce(ctx, secret)}, err
+}
+
+func (t *tokens) revoke(ctx context.Context, in *Numbered) (operators.Token, error) {
+	gone, err := t.ledger.RevokeToken(ctx, actor(ctx), in.ID)
+	return showToken(gone), err
+}
+
+func showToken(t store.Token) operators.Token {
+	return operators.Token{ID: t.ID, Name: t.Name, Role: t.Role, Created: stamp(t.CreatedAt), ExpiresAt: stampPointer(t.ExpiresAt)}
+}

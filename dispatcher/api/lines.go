@@ -1,0 +1,176 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// lines reads a body of tasks or devices, one after the other.
+type lines[T any] interface {
+	// next returns io.EOF behind the last line. An error of a line names it.
+	next() (T, error)
+	// line is the number of the one last read, from 1.
+	line() int
+}
+
+// ndjson reads a line of JSON for each entry; empty lines are skipped.
+type ndjson[T any] struct {
+	scanner *bufio.Scanner
+	members string // of an entry, for people
+	number  int
+}
+
+func newNDJSON[T any](body io.Reader, members string) *ndjson[T] {
+	scanner := bufio.NewScanner(body)
+	scanner.Buffer(make([]byte, 0, 4<<10), maxLine)
+	return &ndjson[T]{scanner: scanner, members: members}
+}
+
+func (n *ndjson[T]) line() int { return n.number }
+
+func (n *ndjson[T]) next() (entry T, err error) {
+	for n.scanner.Scan() {
+		n.number++
+		if text := bytes.TrimSpace(n.scanner.Bytes()); len(text) > 0 {
+			err = readLine(text, &entry, n.members)
+			return entry, err
+		}
+	}
+	if err = n.scanner.Err(); err == nil {
+		return entry, io.EOF
+	}
+	n.number++
+	if errors.Is(err, bufio.ErrTooLong) {
+		err = errLongLine
+	}
+	return entry, err
+}
+
+var errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
+
+func readLine(text []byte, entry any, members string) error {
+	if err := strictJSON(text); err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(entry); err != nil {
+		return fmt.Errorf("not a JSON object with %s: %w", members, err)
+	}
+	if d.More() {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}
+
+// jsonColumn ends the name of a column whose cells are JSON, not text.
+const jsonColumn = ":json"
+
+// csvLines reads a CSV file whose first line names its columns: device, then
+// the members of an object, which is the payload of a task.
+type csvLines struct {
+	reader  *csv.Reader
+	guard   *bounded
+	columns []csvColumn // those behind device
+	number  int
+}
+
+type csvColumn struct {
+	key    string // the member's name as JSON, with its colon
+	isJSON bool
+}
+
+// newCSV reads the header; members says what the other columns are.
+func newCSV(body io.Reader, members string) (*csvLines, error) {
+	from := bufio.NewReaderSize(body, 4<<10)
+	if mark, _ := from.Peek(3); string(mark) == "\ufeff" { // Excel's
+		_, _ = from.Discard(len(mark))
+	}
+	guard := &bounded{from: from, beyond: errLongLine}
+	l := &csvLines{reader: csv.NewReader(guard), guard: guard}
+	l.reader.ReuseRecord = true
+	header, err := l.record()
+	if errors.Is(err, io.EOF) {
+		err = errors.New("no header: device, then " + members)
+	}
+	if err == nil {
+		err = l.head(header)
+	}
+	return l, badLine(max(l.number, 1), err)
+}
+
+func (l *csvLines) head(header []string) error {
+	if header[0] != "device" {
+		return errors.New("the first column must be device")
+	}
+	seen := map[string]bool{}
+	for _, name := range header[1:] {
+		plain, isJSON := strings.CutSuffix(name, jsonColumn)
+		if plain == "" || seen[plain] || !storable(plain) {
+			return fmt.Errorf("column %q: each needs a name of its own", name)
+		}
+		seen[plain] = true
+		key, _ := json.Marshal(plain) // a string cannot fail
+		l.columns = append(l.columns, csvColumn{key: string(key) + ":", isJSON: isJSON})
+	}
+	return nil
+}
+
+func (l *csvLines) line() int { return l.number }
+
+func (l *csvLines) record() ([]string, error) {
+	l.guard.left = maxLine
+	record, err := l.reader.Read()
+	var bad *csv.ParseError
+	switch {
+	case errors.As(err, &bad):
+		l.number = bad.StartLine
+		return nil, bad.Err
+	case err != nil:
+		l.number++
+		return nil, err
+	}
+	l.number, _ = l.reader.FieldPos(0)
+	return record, nil
+}
+
+func (l *csvLines) next() (operators.NewTask, error) {
+	record, err := l.record()
+	if err != nil {
+		return operators.NewTask{}, err
+	}
+	payload, err := l.payload(record[1:])
+	return operators.NewTask{Device: record[0], Payload: payload}, err
+}
+
+// payload makes an object of the cells that are not empty; nil: all are.
+func (l *csvLines) payload(cells []string) (json.RawMessage, error) {
+	var members []string
+	for i, cell := range cells {
+		if cell == "" {
+			continue
+		}
+		if !storable(cell) || l.columns[i].isJSON && strings.Contains(cell, `\u0000`) {
+			return nil, errText
+		}
+		value := []byte(cell)
+		if !l.columns[i].isJSON {
+			value, _ = json.Marshal(cell) // a string cannot fail
+		} else if !json.Valid(value) {
+			return nil, fmt.Errorf("column %d: not JSON", i+2)
+		}
+		members = append(members, l.columns[i].key+string(value))
+	}
+	if members == nil {
+		return nil, nil
+	}
+	return json.RawMessage("{" + strings.Join(members, ",") + "}"), nil
+}

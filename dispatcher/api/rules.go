@@ -1,0 +1,142 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/windows"
+	"github.com/fleetslots/dispatcher/limits/policy"
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// limitedQuery names a pool and says how many are wanted.
+type limitedQuery struct {
+	PoolPath
+	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"At most so many"`
+}
+
+func (p *pools) limited(ctx context.Context, in *limitedQuery) (operators.LimitedList, error) {
+	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
+		return operators.LimitedList{}, err
+	}
+	top, err := p.policies.Top(ctx, in.Pool, in.Limit)
+	if err != nil {
+		return operators.LimitedList{}, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
+	}
+	list := operators.LimitedList{Limited: make([]operators.LimitedSubject, len(top))}
+	for i, t := range top {
+		list.Limited[i] = operators.LimitedSubject{Policy: t.Policy, Subject: t.Subject, Times: t.Times}
+	}
+	return list, nil
+}
+
+// readLimits checks policies and turns them into what is kept of them.
+func readLimits(policies []operators.Policy) (json.RawMessage, error) {
+	if len(policies) == 0 {
+		return nil, nil
+	}
+	if err := policy.Validate(policies); err != nil {
+		return nil, invalid("%v", err)
+	}
+	return json.Marshal(policies)
+}
+
+type factStore interface {
+	DevicesWithTag(ctx context.Context, name string) (looked int, found bool, err error)
+	DevicesWithAttribute(ctx context.Context, path, first string) (looked int, found bool, err error)
+}
+
+// warnings are of policies that count by what no device has: then all devices are
+// counted together, which is seldom meant. Nothing is said before there are devices.
+type warnings struct{ ledger factStore }
+
+func (ws warnings) of(ctx context.Context, policies []operators.Policy) (w operators.Warned, err error) {
+	tags, attributes := policy.Named(policies)
+	for _, name := range tags {
+		looked, found, err := ws.ledger.DevicesWithTag(ctx, name)
+		if err != nil {
+			return w, err
+		}
+		missing(&w, looked, found, "tag", name)
+	}
+	for _, path := range attributes {
+		first, _, _ := strings.Cut(path, ".")
+		looked, found, err := ws.ledger.DevicesWithAttribute(ctx, path, first)
+		if err != nil {
+			return w, err
+		}
+		missing(&w, looked, found, "attribute", path)
+	}
+	return w, nil
+}
+
+// ofChange are those of policies that a change may leave as they are.
+func (ws warnings) ofChange(ctx context.Context, changed operators.Change[[]operators.Policy]) (operators.Warned, error) {
+	if changed.To == nil {
+		return operators.Warned{}, nil
+	}
+	return ws.of(ctx, *changed.To)
+}
+
+func missing(w *operators.Warned, looked int, found bool, what, name string) {
+	if looked > 0 && !found {
+		w.Warnings = append(w.Warnings, fmt.Sprintf("limits: no device has the %s %q (looked at: %d): all devices are counted together", what, name, looked))
+	}
+}
+
+// showLimits shows what was kept.
+func showLimits(kept json.RawMessage) []operators.Policy {
+	policies, err := policy.Parse(kept)
+	if err != nil || policies == nil {
+		return []operators.Policy{} // of a later release: not to be shown in part
+	}
+	return policies
+}
+
+// readWindows checks what operators wrote.
+func readWindows(list []operators.Window) ([]store.Window, error) {
+	read := make([]store.Window, len(list))
+	for i, w := range list {
+		read[i] = store.Window{Cron: w.Cron, Duration: w.Duration, Timezone: cmp.Or(w.Timezone, "UTC")}
+	}
+	if _, err := windows.Parse(read); err != nil {
+		return nil, invalid("%v", err)
+	}
+	if len(read) == 0 {
+		return nil, nil
+	}
+	return read, nil
+}
+
+func showWindows(list []store.Window) []operators.Window {
+	shown := make([]operators.Window, len(list))
+	for i, w := range list {
+		shown[i] = operators.Window(w)
+	}
+	return shown
+}
+
+// neverStarts says which rules of a batch stand in one another's way.
+func neverStarts(err error) error {
+	if !errors.Is(err, store.ErrNeverStarts) {
+		return err
+	}
+	return problem(http.StatusUnprocessableEntity, codeInvalidField,
+		"windows, lease_ms: with finish_inside nothing would ever start, for the windows of the batch and of its pool are never open together for longer than its lease")
+}
+
+// stampSet is a time that may be none.
+func stampSet(t time.Time) *operators.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &operators.Time{Time: t}
+}

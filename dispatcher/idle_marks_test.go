@@ -1,0 +1,179 @@
+package dispatcher_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// marking is a bench whose readings of the ledger are counted, with a device "d" that was
+// admitted before.
+func marking(t *testing.T, test func(b *bench, s *spies, clock *stoppedClock)) {
+	t.Helper()
+	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": servers} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock, s := &stoppedClock{}, &spies{}
+			b := open(t, pushing(&wakes{}), s.config, func(c *dispatcher.Config) { c.Now = clock.now })
+			b.pool("a", 5, 300*time.Second)
+			b.registered("d")
+			b.expectReason("d", `{}`, devices.ReasonNone)
+			test(b, s, clock)
+		})
+	}
+}
+
+// expectLooks reports as d, and checks the answer and whether the ledger was asked for it.
+func (b *bench) expectLooks(s *spies, what string, want devices.Reason, looks bool) devices.Reply {
+	b.t.Helper()
+	s.answers("Views")
+	reply := b.expectReason("d", `{"id":"1"}`, want)
+	if n := s.answers("Views"); (n > 0) != looks {
+		b.t.Errorf("%s: the ledger was read %d times", what, n)
+	}
+	return reply
+}
+
+// TestIdleReportsSpareTheLedger: those of devices that are known to have nothing to do. What
+// is queued is found by the next report.
+func TestIdleReportsSpareTheLedger(t *testing.T) {
+	t.Parallel()
+	marking(t, func(b *bench, s *spies, clock *stoppedClock) {
+		b.t.Helper()
+		reply := b.expectLooks(s, "without work", devices.ReasonNone, false)
+		if reply.Re != "1" || reply.ReportAfterMS < 20_000 || reply.ReportAfterMS > 40_000 {
+			b.t.Errorf("reply %+v", reply)
+		}
+		if at := b.Seen.At("d"); at.IsZero() {
+			b.t.Error("it was not seen")
+		}
+		clock.pass(1900 * time.Millisecond)
+		b.expectLooks(s, "the ledger was read lately", devices.ReasonNone, false)
+		clock.pass(200 * time.Millisecond)
+		b.expectLooks(s, "the ledger was not read lately", devices.ReasonNone, true)
+		b.followMarks()
+		b.expectLooks(s, "followed again", devices.ReasonNone, false)
+
+		b.batch("a", nil, "d")
+		granted := b.expectLooks(s, "with a task", devices.ReasonGranted, true)
+		b.ended("d", *granted.Task, "succeeded", "", devices.OutcomeRecorded)
+		b.expectLooks(s, "done, and still marked", devices.ReasonNone, true)
+		b.expectLooks(s, "looked at", devices.ReasonNone, false)
+		b.batch("a", func(b *store.Batch) { b.Paused = true }, "d")
+		for range 2 {
+			b.expectLooks(s, "with a task that may not start", devices.ReasonPaused, true)
+		}
+	})
+}
+
+// TestAMarkStaysForWhatWasQueuedDuringTheLook: the look did not see it.
+func TestAMarkStaysForWhatWasQueuedDuringTheLook(t *testing.T) {
+	t.Parallel()
+	marking(t, func(b *bench, s *spies, _ *stoppedClock) {
+		b.t.Helper()
+		id := b.batch("a", nil, "d")
+		if _, err := b.store.CancelBatch(b.ctx, "test", id); err != nil {
+			b.t.Fatal(err)
+		}
+		s.after("Views", func() {
+			s.ease()
+			b.batch("a", nil, "d")
+		})
+		b.expectLooks(s, "queued during the look", devices.ReasonNone, true)
+		b.expectLooks(s, "after it", devices.ReasonGranted, true)
+	})
+}
+
+// TestWhoMayReportIsLookedAtAgain: once that may have changed.
+func TestWhoMayReportIsLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(b *bench) error{
+		"blocked": func(b *bench) error { return b.store.SetBlocked(b.ctx, "test", "d", true) },
+		"its own": func(b *bench) error { return b.store.MarkOwnTokens(b.ctx, "d") },
+		"deleted": func(b *bench) error { _, err := b.store.DeleteDevice(b.ctx, "test", "d", true); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			marking(t, func(b *bench, s *spies, _ *stoppedClock) {
+				b.t.Helper()
+				if err := change(b); err != nil {
+					b.t.Fatal(err)
+				}
+				b.followMarks()
+				s.answers("Views")
+				_, _ = b.tryReport("d", `{}`)
+				if s.answers("Views") == 0 {
+					b.t.Error("answered by its mark")
+				}
+			})
+		})
+	}
+}
+
+// TestLostMarksAreMadeAgain, and nothing is believed before.
+func TestLostMarksAreMadeAgain(t *testing.T) {
+	t.Parallel()
+	marking(t, func(b *bench, s *spies, _ *stoppedClock) {
+		b.t.Helper()
+		b.batch("a", nil, "d")
+		if err := b.redis.FlushDB(b.ctx).Err(); err != nil {
+			b.t.Fatal(err)
+		}
+		b.expectLooks(s, "with a lost mark", devices.ReasonGranted, true)
+		b.batch("a", nil, "e")
+		if err := b.redis.FlushDB(b.ctx).Err(); err != nil {
+			b.t.Fatal(err)
+		}
+		b.followMarks()
+		b.expectReason("e", `{}`, devices.ReasonGranted)
+	})
+}
+
+// TestLooksWithoutMarksHaveALane: a fleet whose marks are lost does not keep others from the
+// ledger, and comes back over a whole period.
+func TestLooksWithoutMarksHaveALane(t *testing.T) {
+	t.Parallel()
+	marking(t, func(b *bench, s *spies, clock *stoppedClock) {
+		b.t.Helper()
+		clock.pass(time.Minute)
+		s.down("Views")
+		for range 2 {
+			if _, err := b.tryReport("d", `{}`); err == nil {
+				b.t.Error("answered without the ledger")
+			}
+			clock.pass(3 * time.Second)
+		}
+		inside, release := make(chan struct{}, 100), make(chan struct{})
+		s.before("Views", func() { inside <- struct{}{}; <-release })
+		answers := make(chan devices.Reply, 100)
+		older := waiters.NewPark("d", time.Minute)
+		b.Waiters.Parks.Arrive("d", older)
+		for range 20 {
+			go func() {
+				reply, err := b.tryReport("d", `{}`)
+				if err == nil {
+					answers <- reply
+				}
+			}()
+		}
+		<-inside
+		for range 12 {
+			if reply := <-answers; reply.Reason != devices.ReasonUnavailable || reply.ReportAfterMS < 10_000 || reply.ReportAfterMS > 30_000 {
+				b.t.Errorf("put off: %+v", reply)
+			}
+		}
+		if ending, _ := b.Waiters.Parks.Look(older); ending != waiters.Parked {
+			b.t.Errorf("a report that was put off ended one that waits: %v", ending)
+		}
+		close(release)
+		for range 8 {
+			if reply := <-answers; reply.Reason != devices.ReasonNone {
+				b.t.Errorf("looked up: %+v", reply)
+			}
+		}
+	})
+}

@@ -1,0 +1,162 @@
+package marks
+
+import (
+	"cmp"
+	"context"
+	_ "embed" // the scripts
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+)
+
+// parts is how many hashes the marks are spread over, and so over the nodes of a Cluster.
+const parts = 256
+
+// upto is the field that says how far a hash has come: no device is called so.
+const upto = ""
+
+// unknown is how far a hash has come that is not there.
+const unknown = -1
+
+var (
+	//go:embed mark.lua
+	markLua string
+	//go:embed unmark.lua
+	unmarkLua string
+)
+
+// ErrUnavailable: Redis did not answer.
+var ErrUnavailable = errors.New("redis is unavailable")
+
+// Hashes are the marks in Redis. They are safe for concurrent use, also by several replicas.
+type Hashes struct {
+	client       redis.UniversalClient
+	mark, unmark *redis.Script
+	breakers     *redisconn.Breakers
+}
+
+// NewHashes returns the marks in the Redis of client.
+func NewHashes(client redis.UniversalClient) *Hashes {
+	now := time.Now //nolint:forbidigo // elapsed time, which no server can tell
+	return &Hashes{client: client, mark: redis.NewScript(markLua), unmark: redis.NewScript(unmarkLua), breakers: redisconn.NewBreakers(client, now)}
+}
+
+// Sight is what was seen of a device.
+type Sight struct {
+	Version string // of its mark; empty: it has none
+	Upto    int64  // how far its hash has come; -1: it is not there
+}
+
+func partOf(device string) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(device)) // never fails
+	return int(h.Sum32() % parts)
+}
+
+func key(part int) string { return "marks:" + strconv.Itoa(part) }
+
+// Look reads the marks of devices in one round trip. Of what Redis does not answer, nothing
+// is there.
+func (h *Hashes) Look(ctx context.Context, devices []string) []Sight {
+	sights := make([]Sight, len(devices))
+	for i := range sights {
+		sights[i].Upto = unknown
+	}
+	_ = h.breakers.Do(ctx, key(0), 1, func() error { // what fails is not there
+		return h.pipelined(ctx, len(devices), func(pipe redis.Pipeliner, i int) redis.Cmder {
+			return pipe.HMGet(ctx, key(partOf(devices[i])), upto, devices[i])
+		}, func(i int, done redis.Cmder) {
+			if fields, is := done.(*redis.SliceCmd); is && len(fields.Val()) == 2 {
+				sights[i] = sightOf(fields.Val())
+			}
+		})
+	})
+	return sights
+}
+
+func sightOf(fields []any) Sight {
+	s := Sight{Upto: unknown}
+	if text, is := fields[0].(string); is {
+		s.Upto = number(text)
+	}
+	s.Version, _ = fields[1].(string)
+	return s
+}
+
+func number(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return unknown
+	}
+	return n
+}
+
+// Upto reads how far each hash has come. ErrUnavailable.
+func (h *Hashes) Upto(ctx context.Context) (all [parts]int64, err error) {
+	for i := range all {
+		all[i] = unknown
+	}
+	err = h.pipelined(ctx, parts, func(pipe redis.Pipeliner, i int) redis.Cmder {
+		return pipe.HGet(ctx, key(i), upto)
+	}, func(i int, done redis.Cmder) {
+		if text, is := done.(*redis.StringCmd); is {
+			all[i] = number(text.Val())
+		}
+	})
+	if err != nil {
+		return all, fmt.Errorf("reading how far the marks have come: %w: %w", ErrUnavailable, err)
+	}
+	return all, nil
+}
+
+// pipelined sends n commands together, and reads the answer of each; that there is nothing
+// is an answer. It returns the first error.
+func (h *Hashes) pipelined(ctx context.Context, n int, send func(redis.Pipeliner, int) redis.Cmder, read func(int, redis.Cmder)) error {
+	pipe := h.client.Pipeline()
+	sent := make([]redis.Cmder, n)
+	for i := range sent {
+		sent[i] = send(pipe, i)
+	}
+	_, _ = pipe.Exec(ctx) // each command has its error
+	var failed error
+	for i, done := range sent {
+		if err := done.Err(); err == nil || errors.Is(err, redis.Nil) {
+			read(i, done)
+		} else {
+			failed = cmp.Or(failed, err)
+		}
+	}
+	return failed
+}
+
+// Mark marks devices of one hash, which has come as far as from, and then has come as far as
+// to. With from -1 the devices are all that have an open task. It returns false, and nothing
+// is done, if the hash has not come as far as from. ErrUnavailable.
+func (h *Hashes) Mark(ctx context.Context, part int, from, to int64, devices []string) (bool, error) {
+	args := make([]any, 0, 3+len(devices))
+	args = append(args, from, to, strconv.FormatUint(rand.Uint64(), 36))
+	for _, device := range devices {
+		args = append(args, device)
+	}
+	done, err := h.mark.Run(ctx, h.client, []string{key(part)}, args...).Bool()
+	if err != nil {
+		return false, fmt.Errorf("marking devices: %w: %w", ErrUnavailable, err)
+	}
+	return done, nil
+}
+
+// Unmark takes the mark of a device away if it still has this version. ErrUnavailable.
+func (h *Hashes) Unmark(ctx context.Context, device, version string) (bool, error) {
+	done, err := h.unmark.Run(ctx, h.client, []string{key(partOf(device))}, device, version).Bool()
+	if err != nil {
+		return false, fmt.Errorf("taking a mark away: %w: %w", ErrUnavailable, err)
+	}
+	return done, nil
+}

@@ -1,0 +1,108 @@
+package marks_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/dispatcher/marks"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+// eachRedis runs a test on each kind of Redis.
+func eachRedis(t *testing.T, test func(t *testing.T, h *marks.Hashes, at testservers.RedisAt)) {
+	t.Helper()
+	var servers testservers.SharedRedis // of this test alone: there is one set of marks in a Redis
+	t.Cleanup(servers.Close)
+	servers.Each(t, func(t *testing.T, at testservers.RedisAt) {
+		t.Helper()
+		test(t, marks.NewHashes(at.Client(t)), at)
+	})
+}
+
+// a and b are in different hashes.
+const (
+	a, partOfA = "a", 0xe40c292c % 256
+	b          = "b"
+)
+
+func mark(t *testing.T, h *marks.Hashes, from, to int64, want bool, devices ...string) {
+	t.Helper()
+	done, err := h.Mark(t.Context(), partOfA, from, to, devices)
+	if err != nil || done != want {
+		t.Errorf("marking from %d to %d: %t, %v", from, to, done, err)
+	}
+}
+
+func expect(t *testing.T, h *marks.Hashes, upto int64, marked bool) (version string) {
+	t.Helper()
+	sights := h.Look(t.Context(), []string{b, a})
+	if s := sights[1]; s.Upto != upto || (s.Version != "") != marked {
+		t.Errorf("saw %+v, want upto %d, a mark: %t", s, upto, marked)
+	}
+	if s := sights[0]; s.Upto != -1 || s.Version != "" {
+		t.Errorf("saw %+v of a device in a hash that is not there", s)
+	}
+	all, err := h.Upto(t.Context())
+	if err != nil || all[partOfA] != upto || all[partOfA+1] != -1 {
+		t.Errorf("come to %d, %v", all[partOfA], err)
+	}
+	return sights[1].Version
+}
+
+// TestMarks: the rules of the scripts, which the model of the other tests has, too.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, h *marks.Hashes, _ testservers.RedisAt) {
+		t.Helper()
+		expect(t, h, -1, false)
+		mark(t, h, 0, 3, false, a)
+		expect(t, h, -1, false)
+		mark(t, h, -1, 3, true, a)
+		first := expect(t, h, 3, true)
+		mark(t, h, 3, 5, true)
+		mark(t, h, 2, 4, true)
+		if v := expect(t, h, 5, true); v != first {
+			t.Error("another version of a mark that was not made again")
+		}
+		mark(t, h, 6, 7, false)
+		mark(t, h, 5, 6, true, a)
+		second := expect(t, h, 6, true)
+		for _, c := range []struct {
+			version string
+			want    bool
+		}{{first, false}, {second, true}, {second, false}} {
+			if done, err := h.Unmark(t.Context(), a, c.version); err != nil || done != c.want {
+				t.Errorf("taken away: %t, %v; want %t", done, err, c.want)
+			}
+		}
+		expect(t, h, 6, false)
+		mark(t, h, -1, 2, true, a) // of a ledger that lost something
+		expect(t, h, 2, true)
+	})
+}
+
+// TestManyMarksAtOnce: a hash of a million devices has 4,000 of them, and each is marked in one step.
+func TestManyMarksAtOnce(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, h *marks.Hashes, at testservers.RedisAt) {
+		t.Helper()
+		devices := make([]string, 10_000)
+		for i := range devices {
+			devices[i] = fmt.Sprint("device-", i)
+		}
+		var wait sync.WaitGroup
+		for part := range 4 {
+			wait.Go(func() {
+				if _, err := h.Mark(t.Context(), part, -1, 1, devices); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wait.Wait()
+		if n := at.Client(t).HLen(context.WithoutCancel(t.Context()), "marks:3").Val(); n != 10_001 {
+			t.Errorf("%d fields", n)
+		}
+	})
+}

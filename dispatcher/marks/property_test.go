@@ -1,0 +1,37 @@
+package marks
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+)
+
+// TestNoMarkIsMissing: whatever becomes of Redis and the replicas between any two steps, a
+// device with work is told that it has none for five seconds at most. MARKS=1 tries it a
+// million times.
+func TestNoMarkIsMissing(t *testing.T) {
+	t.Parallel()
+	worlds, rounds := 100, 500
+	if os.Getenv("MARKS") != "" {
+		worlds = 2000
+	}
+	var idle, worked atomic.Int64
+	t.Cleanup(func() {
+		if all := int64(worlds * rounds); idle.Load() < all/20 || worked.Load() < all/5 {
+			t.Errorf("nothing is shown: %d times idle, %d with work, of %d", idle.Load(), worked.Load(), all)
+		}
+	})
+	for seed := range worlds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, uint64(seed))
+			i, n := w.run(rounds)
+			idle.Add(int64(i))
+			worked.Add(int64(n))
+			if w.missing > 0 {
+				t.Errorf("%d reports of devices with work were told that there is none", w.missing)
+			}
+		})
+	}
+}

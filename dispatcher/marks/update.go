@@ -1,0 +1,115 @@
+package marks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// atOnce is how many hashes are rebuilt from one reading of all open tasks: it bounds what
+// is kept in memory, to a quarter of the devices that have one.
+const atOnce = parts / 4
+
+// update takes all marks to these of the news, which were read up to there.
+func (f *Follower) update(ctx context.Context, come [parts]int64, read store.NewsRead, to int64) error {
+	complete := read.Oldest - 1 // what has come less far lacks news that are gone
+	for _, n := range read.Rows {
+		if n.Batch == 0 && n.Device == "" {
+			complete = n.ID
+		}
+	}
+	var lost, behind []int
+	from := to
+	for part, c := range come {
+		switch {
+		case c < complete || c > read.Newest:
+			lost = append(lost, part)
+		case c < to:
+			behind, from = append(behind, part), min(from, c)
+		}
+	}
+	if err := f.rebuild(ctx, lost, to); err != nil {
+		return err
+	}
+	if err := f.mark(ctx, behind, from, to, read.Rows); err != nil {
+		return err
+	}
+	f.come = to
+	return nil
+}
+
+// marked are the devices to mark, by hash.
+type marked [parts]map[string]struct{}
+
+func (m *marked) add(device string) {
+	part := partOf(device)
+	if m[part] == nil {
+		m[part] = make(map[string]struct{})
+	}
+	m[part][device] = struct{}{}
+}
+
+func (m *marked) of(part int) []string {
+	devices := make([]string, 0, len(m[part]))
+	for device := range m[part] {
+		devices = append(devices, device)
+	}
+	return devices
+}
+
+// mark marks the devices of the news for hashes that have come as far as from, or further.
+func (f *Follower) mark(ctx context.Context, behind []int, from, to int64, news []store.News) error {
+	if len(behind) == 0 {
+		return nil
+	}
+	var devices marked
+	for _, n := range news {
+		switch {
+		case n.ID <= from:
+		case n.Batch != 0:
+			if err := f.config.Ledger.EachOpen(ctx, n.Batch, devices.add); err != nil {
+				return fmt.Errorf("marking devices: %w", err)
+			}
+		default:
+			devices.add(n.Device)
+		}
+	}
+	return f.write(ctx, behind, from, to, &devices)
+}
+
+// rebuild marks the devices of all open tasks, for hashes that lack some. The news up to
+// there were read before the tasks are: whatever comes later has news of its own.
+func (f *Follower) rebuild(ctx context.Context, lost []int, to int64) error {
+	for ; len(lost) > 0; lost = lost[min(len(lost), atOnce):] {
+		now := lost[:min(len(lost), atOnce)]
+		wanted := [parts]bool{}
+		for _, part := range now {
+			wanted[part] = true
+		}
+		var devices marked
+		err := f.config.Ledger.EachOpen(ctx, 0, func(device string) {
+			if wanted[partOf(device)] {
+				devices.add(device)
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("rebuilding marks: %w", err)
+		}
+		if err := f.write(ctx, now, unknown, to, &devices); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write writes each hash in one step. One that lost what it had meanwhile is left for the
+// next time.
+func (f *Follower) write(ctx context.Context, which []int, from, to int64, devices *marked) error {
+	for _, part := range which {
+		if _, err := f.config.Cache.Mark(ctx, part, from, to, devices.of(part)); err != nil {
+			return err //nolint:wrapcheck // the cache's own
+		}
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package exposition_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/fleetslots/dispatcher/internal/exposition"
+)
+
+// sample has metrics of each kind, with what must be written in a special way.
+func sample() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector())
+	odd := "back\\slash \"quoted\"\nnext line"
+	plain := prometheus.NewGauge(prometheus.GaugeOpts{Name: "plain", Help: odd})
+	gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gauge", Help: "h"}, []string{"pool", "state"})
+	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "counter_total", Help: "h"}, []string{"pool"})
+	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "waits", Help: "h", Buckets: []float64{0.001, 1, 86400, 1e7}}, []string{"pool"})
+	bare := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "bare", Help: "h", Buckets: []float64{0.5}})
+	r.MustRegister(plain, gauge, counter, waits, bare)
+	for i, value := range []float64{0, -0.25, 1, 1e6, 999_999, 1e21, 123_456_789, 0.1, math.Inf(1), math.Inf(-1), math.NaN()} {
+		gauge.WithLabelValues(odd, string(rune('a'+i))).Set(value)
+		if value >= 0 {
+			counter.WithLabelValues(string(rune('a' + i))).Add(value)
+			waits.WithLabelValues("p").Observe(value)
+			bare.Observe(value)
+		}
+	}
+	counter.WithLabelValues("ä")
+	return r
+}
+
+// The text is the one of the library, to the byte.
+func TestTheTextIsThatOfPrometheus(t *testing.T) {
+	t.Parallel()
+	families, err := sample().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got bytes.Buffer
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&want, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := exposition.Write(&got, families); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want.String(), got.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A scraper gets the headers and the text that the library's handler would send it.
+func TestHandlerAnswersAsTheLibrary(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "counter_total", Help: "h"})
+	r.MustRegister(counter)
+	for _, accepted := range []string{"", "gzip", "zstd, gzip;q=0.5"} {
+		want, got := ask(promhttp.HandlerFor(r, promhttp.HandlerOpts{OfferedCompressions: []promhttp.Compression{promhttp.Gzip}}), accepted), ask(exposition.Handler(r), accepted)
+		for _, name := range []string{"Content-Type", "Content-Encoding"} {
+			if got, want := got.Header().Get(name), want.Header().Get(name); strings.TrimSuffix(want, "; escaping=underscores") != got {
+				t.Errorf("accepted %q: %s is %q, want %q", accepted, name, got, want)
+			}
+		}
+		if diff := cmp.Diff(plain(t, want), plain(t, got)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// All are served, or none.
+func TestHandlerServesAllSources(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]error{"well": nil, "failing": errors.New("no such table")} {
+		broken := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, fails })
+		second := prometheus.NewRegistry()
+		second.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "second", Help: "h"}))
+		got := ask(exposition.Handler(exposition.Sources{sample(), broken, second}), "")
+		if fails != nil {
+			if got.Code != http.StatusInternalServerError || !strings.Contains(got.Body.String(), fails.Error()) {
+				t.Errorf("%s: %d %s", name, got.Code, got.Body)
+			}
+			continue
+		}
+		if text := got.Body.String(); !strings.Contains(text, "\nsecond 0\n") || !strings.Contains(text, "\nplain 0\n") {
+			t.Errorf("%s: %s", name, text)
+		}
+	}
+}
+
+func ask(handler http.Handler, accepted string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept-Encoding", accepted)
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	return w
+}
+
+func plain(t *testing.T, w *httptest.ResponseRecorder) string {
+	t.Helper()
+	body := io.Reader(w.Body)
+	if w.Header().Get("Content-Encoding") == "gzip" {
+		var err error
+		if body, err = gzip.NewReader(w.Body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := io.ReadAll(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,187 @@
+package operators
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxPage is the largest page that the server gives.
+const maxPage = 1000
+
+// List yields the entries of a list, page by page, at most limit (0: all). more
+// says, when it is through, that there are others behind the limit. The member
+// of the answer has the name of the path's end.
+func (c *Client) List(ctx context.Context, list string, query url.Values, limit int) (entries iter.Seq2[json.RawMessage, error], more *bool) {
+	more = new(bool)
+	return func(yield func(json.RawMessage, error) bool) {
+		query, left := maps.Clone(query), limit
+		if query == nil {
+			query = url.Values{}
+		}
+		for {
+			query.Set("page_size", strconv.Itoa(pageSize(left, limit)))
+			page, next, err := c.page(ctx, list, query)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, entry := range page {
+				if limit > 0 && left == 0 {
+					*more = true
+					return
+				}
+				if !yield(entry, nil) {
+					return
+				}
+				left--
+			}
+			if next == "" {
+				return
+			}
+			query.Set("page_token", next)
+		}
+	}, more
+}
+
+// pageSize asks for one more than is wanted, to know whether there is more.
+func pageSize(left, limit int) int {
+	if limit == 0 {
+		return maxPage
+	}
+	return min(left+1, maxPage)
+}
+
+func (c *Client) page(ctx context.Context, list string, query url.Values) (entries []json.RawMessage, next string, err error) {
+	text, err := c.Get(ctx, list, query)
+	if err != nil {
+		return nil, "", err
+	}
+	var page map[string]json.RawMessage
+	if err := json.Unmarshal(text, &page); err != nil {
+		return nil, "", fmt.Errorf("GET %s: %w", list, err)
+	}
+	if err := json.Unmarshal(page[path.Base(list)], &entries); err != nil {
+		return nil, "", fmt.Errorf("GET %s: no %s in the answer: %w", list, path.Base(list), err)
+	}
+	if token := page["next_page_token"]; token != nil {
+		err = json.Unmarshal(token, &next)
+	}
+	return entries, next, err
+}
+
+const (
+	maxEvent  = 1 << 20          // bytes of a line
+	reconnect = time.Second      // after a stream ended
+	silence   = 45 * time.Second // the server gives a sign of life every 15 s
+)
+
+// Live is where a reader of a live list is.
+type Live struct {
+	Last string // id of what was read last; empty: from now on
+	// Connected is told of each connection, once the server has said where the
+	// stream begins; nil: nobody.
+	Connected func()
+}
+
+var errSilent = errors.New("no sign of life for " + silence.String())
+
+// Follow reads a live list until ctx ends, each returns an error, or the server
+// refuses. When the connection is lost it goes on where it was.
+func (c *Client) Follow(ctx context.Context, path string, query url.Values, at Live, each func(json.RawMessage) error) error {
+	pause := reconnect
+	for {
+		before := at.Last
+		err := c.follow(ctx, path, query, &at, each)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !Transient(err) {
+			return err
+		}
+		if lost, ok := errors.AsType[*LostError](err); ok && !lost.Reached && at.Last == "" {
+			return err // there was no server to begin with
+		}
+		if at.Last != before {
+			pause = reconnect
+		}
+		if c.config.Notice != nil {
+			c.config.Notice(err, pause)
+		}
+		if err := Pause(ctx, pause); err != nil {
+			return err
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+func (c *Client) follow(ctx context.Context, path string, query url.Values, at *Live, each func(json.RawMessage) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watchdog := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer watchdog.Stop()
+	response, err := c.send(ctx, Request{Method: http.MethodGet, Path: path, Query: query, Accept: typeEvents, Last: at.Last})
+	if err != nil {
+		if errors.Is(context.Cause(ctx), errSilent) {
+			return c.lost(errSilent)
+		}
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return problemOf(response)
+	}
+	err = c.read(response.Body, func() { watchdog.Reset(silence) }, at, each)
+	if errors.Is(context.Cause(ctx), errSilent) {
+		return c.lost(errSilent)
+	}
+	return err
+}
+
+// read takes the fields id and data of a stream (one line each, as the server
+// writes them). An event counts with the empty line behind it: one that was cut
+// off comes again.
+func (c *Client) read(body io.Reader, alive func(), at *Live, each func(json.RawMessage) error) error {
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxEvent)
+	begun := false
+	for id, data := "", ""; lines.Scan(); {
+		alive()
+		name, value, _ := strings.Cut(lines.Text(), ":")
+		value = strings.TrimPrefix(value, " ")
+		switch name {
+		case "id":
+			id = value
+		case "data":
+			data = value
+		case "":
+			if id != "" && !begun && at.Connected != nil {
+				at.Connected()
+			}
+			begun = begun || id != ""
+			if data != "" {
+				if err := each(json.RawMessage(data)); err != nil {
+					return err
+				}
+			}
+			at.Last, data = cmp.Or(id, at.Last), ""
+		}
+	}
+	return c.lost(fmt.Errorf("the stream ended: %w", cmp.Or(lines.Err(), io.EOF)))
+}
+
+func (c *Client) lost(err error) error {
+	return &LostError{URL: c.URL(), Err: err, Reached: true, Reads: true}
+}

@@ -1,0 +1,157 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// reader follows the news of a ledger.
+type reader struct {
+	*ledger
+	last int64
+}
+
+// since are the news since the call before, as text.
+func (r *reader) since() string {
+	r.Helper()
+	read, err := r.NewsSince(r.Context(), r.last)
+	r.must(err)
+	var all []string
+	for _, n := range read.Rows {
+		if n.ID <= r.last || n.ID > read.Newest {
+			r.Errorf("news %d after %d, of %d", n.ID, r.last, read.Newest)
+		}
+		switch r.last = n.ID; {
+		case n.Batch != 0:
+			all = append(all, fmt.Sprint("batch ", n.Batch))
+		case n.Device != "":
+			all = append(all, n.Device)
+		default:
+			all = append(all, "all")
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+func (r *reader) expect(what, want string) {
+	r.Helper()
+	if got := r.since(); got != want {
+		r.Errorf("%s: news %q, want %q", what, got, want)
+	}
+}
+
+// open are the devices that EachOpen finds, sorted, each once.
+func (l *ledger) open(batch int64) string {
+	l.Helper()
+	var all []string
+	l.must(l.EachOpen(l.Context(), batch, func(device string) { all = append(all, device) }))
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), " ")
+}
+
+// TestWhatMakesWorkIsNews: whatever lets a device start something that it could not start
+// before, or changes who may act for it.
+func TestWhatMakesWorkIsNews(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		r := &reader{ledger: l}
+		r.expect("an empty ledger", "all")
+		l.pool("p", 2)
+		_, err := l.EnsureDevices(l.Context(), "a")
+		l.must(err)
+		r.expect("a pool and a device", "")
+		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, "a", "b", "a")
+		r.expect("a batch", fmt.Sprint("batch ", b.ID))
+		if got := l.open(b.ID) + "/" + l.open(0) + "/" + l.open(b.ID+1); got != "a b/a b/" {
+			l.Errorf("open tasks of %q", got)
+		}
+		_, err = l.CancelTask(l.Context(), "op", ids[1])
+		l.must(err)
+		r.expect("a cancelled task", "")
+		if got := l.open(b.ID) + "/" + l.open(0); got != "a/a" {
+			l.Errorf("open tasks of %q", got)
+		}
+		_, err = l.RetryTask(l.Context(), "op", ids[1])
+		l.must(err)
+		r.expect("a retried task", "b")
+		later := time.Now().Add(time.Hour)
+		_, err = l.ChangeBatch(l.Context(), "op", b.ID, func(b *store.Batch) error { b.NotAfter = &later; return nil })
+		l.must(err)
+		r.expect("another end", fmt.Sprint("batch ", b.ID))
+		_, err = l.ChangeBatch(l.Context(), "op", b.ID, func(b *store.Batch) error { b.Priority++; return nil })
+		l.must(err)
+		r.expect("another priority", "")
+		l.must(l.SetBlocked(l.Context(), "op", "a", true))
+		l.must(l.SetBlocked(l.Context(), "op", "a", true))
+		r.expect("a block, twice", "a")
+		l.must(l.MarkOwnTokens(l.Context(), "a", "unknown"))
+		l.must(l.MarkOwnTokens(l.Context(), "a"))
+		r.expect("the first use of a token, and another one", "a")
+		l.rotate("a second token", 0)
+		r.expect("one more token", "a")
+		_, err = l.DeleteDevice(l.Context(), "op", "a", true)
+		l.must(err)
+		r.expect("a deleted device", "a")
+		_, err = l.AfterRestore(l.Context(), "op")
+		l.must(err)
+		r.expect("a restore", "all")
+	})
+}
+
+// TestNewsAreToldAfterTheirCommit: with the id that a reading has; and nothing of what
+// was undone.
+func TestNewsAreToldAfterTheirCommit(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		r := &reader{ledger: l}
+		r.since()
+		var told []int64
+		l.OnNews(func(ctx context.Context, newest int64) {
+			read, err := l.NewsSince(ctx, r.last)
+			l.must(err)
+			if read.Newest != newest {
+				l.Errorf("told of %d when the newest is %d", newest, read.Newest)
+			}
+			told = append(told, newest)
+		})
+		l.pool("p", 2)
+		b, _ := l.batch(store.Batch{Pool: "p"}, "a")
+		errBad := errors.New("no task")
+		_, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, func(yield func(store.NewTask, error) bool) {
+			yield(store.NewTask{Device: "c"}, errBad)
+		})
+		if !errors.Is(err, errBad) {
+			l.Error(err)
+		}
+		if r.expect("of a good and a bad batch", fmt.Sprint("batch ", b.ID)); !slices.Equal(told, []int64{r.last}) {
+			l.Errorf("told of %v", told)
+		}
+	})
+}
+
+// TestOldNewsAreRemoved: all but the newest one, so that it is always known how far they go.
+func TestOldNewsAreRemoved(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 2)
+		l.batch(store.Batch{Pool: "p"}, "a")
+		l.batch(store.Batch{Pool: "p"}, "b")
+		before, err := l.NewsSince(l.Context(), 0)
+		l.must(err)
+		l.exec(`UPDATE news SET at = at - $1 * {ms}`, (2 * time.Hour).Milliseconds())
+		_, err = l.Retain(l.Context(), 0, 100)
+		l.must(err)
+		after, err := l.NewsSince(l.Context(), 0)
+		l.must(err)
+		if after.Newest != before.Newest || after.Oldest != before.Newest || len(after.Rows) != 1 {
+			l.Errorf("of %+v is left %+v", before, after)
+		}
+	})
+}

@@ -1,0 +1,23 @@
+package store
+
+import (
+	"context"
+	"fmt"
+)
+
+// MovesBetween counts what happened in each pool above an id of the log, up to another
+// one: all steps are 0.
+func (s pools) MovesBetween(ctx context.Context, after, upTo int64) ([]Move, error) {
+	if after >= upTo {
+		return nil, nil
+	}
+	moves, err := collect(ctx, s.planned(), func(m *Move) []any { return []any{&m.Pool, &m.Granted, &m.Ended, &m.Lapsed} }, `
+		SELECT pool, sum(granted), count(*) - sum(granted), sum(lapsed) FROM (
+			SELECT pool, CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed
+			FROM events WHERE id > $1 AND id <= $2 AND `+movesSlots+`) AS moves
+		GROUP BY pool`, after, upTo)
+	if err != nil {
+		return nil, fmt.Errorf("counting what became of slots: %w", err)
+	}
+	return moves, nil
+}
