@@ -76,7 +76,7 @@ func TestADeviceStartsWhereItsPlaceIsKept(t *testing.T) {
 	if got.Task.Pool != "a" { // of the older batch
 		t.Errorf("granted in %s, want a", got.Task.Pool)
 	}
-	b.eventuallyWoken(w, "waits", "waits", "next") // the other place at once
+	b.eventuallyWoken(w, "waits", "waits", "next") // the other slot at once
 }
 
 // Where a place is kept goes before the pool of an older batch, that has room.

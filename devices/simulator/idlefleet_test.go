@@ -60,10 +60,12 @@ func TestEachIdleDeviceReportsOnceInAPeriod(t *testing.T) {
 		if s.Errors > 0 {
 			t.Errorf("one by one %t: %v", oneByOne, s.Err())
 		}
+		f.mu.Lock() // the server may still read what was sent last
 		if most := 40 * (1 + int64(s.Elapsed/c.Period)); s.Reports < 200 || s.Reports > most || len(f.heard) != 40 || f.copies > 0 || f.badAuth > 0 {
 			t.Errorf("one by one %t: %d reports of %d devices, %d copies, %d with a wrong token; want each once in a period",
 				oneByOne, s.Reports, len(f.heard), f.copies, f.badAuth)
 		}
+		f.mu.Unlock()
 		if !strings.Contains(progress, "registered 40 of 40 devices") || !strings.Contains(progress, "reports/s: none ") {
 			t.Errorf("one by one %t: progress %q", oneByOne, progress)
 		}
@@ -141,6 +143,8 @@ func TestAnIdleDeviceKeepsItsCredential(t *testing.T) {
 	c := idleConfig(url)
 	c.Timeout = time.Minute
 	s, _ := runIdleUntil(t, c, func() bool { mu.Lock(); defer mu.Unlock(); return len(enrolled) == 40 })
+	mu.Lock()
+	defer mu.Unlock()
 	if s.Errors > 0 || wrong > 0 || len(enrolled) != 40 {
 		t.Errorf("%v, %d reports with the fleet token after the own, %d enrolled", s.Err(), wrong, len(enrolled))
 	}
