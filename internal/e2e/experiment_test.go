@@ -101,7 +101,7 @@ func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
 func (x *experiment) shrink() {
 	x.fleet.Devices, x.fleet.Tasks, x.fleet.Capacity, x.fleet.Lease = 48, 60, 12, 5*time.Second
 	x.fleet.Work, x.fleet.Period = time.Second, 2*time.Second
-	x.fleet.Faults.Silent = 0.12 // of the few grants, some must fall silent
+	x.fleet.Silent = 0.12 // of the few grants, some must fall silent
 }
 
 // deploy starts two replicas and spreads the fleet over them.
