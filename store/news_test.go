@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -132,6 +133,47 @@ func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 		}
 		if r.expect("of a good and a bad batch", fmt.Sprint("batch ", b.ID)); !slices.Equal(told, []int64{r.last}) {
 			l.Errorf("told of %v", told)
+		}
+	})
+}
+
+// TestIDsOfNewsRiseWithTheirCommits: a reader that goes on from the newest id that it has read
+// misses nothing of transactions that were open meanwhile.
+func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		const writers, each = 8, 30
+		devices := make([]string, writers)
+		for i := range devices {
+			devices[i] = fmt.Sprint("d", i)
+		}
+		_, err := l.EnsureDevices(l.Context(), devices...)
+		l.must(err)
+		r := &reader{ledger: l}
+		r.since()
+		var writing sync.WaitGroup
+		for _, device := range devices {
+			writing.Go(func() {
+				for i := range each {
+					if err := l.SetBlocked(l.Context(), "op", device, i%2 == 0); err != nil {
+						l.Error(err)
+					}
+				}
+			})
+		}
+		ended := make(chan struct{})
+		go func() { writing.Wait(); close(ended) }()
+		read := 0
+		for over := false; !over; {
+			select {
+			case <-ended:
+				over = true // one more reading
+			default:
+			}
+			read += len(strings.Fields(r.since()))
+		}
+		if read != writers*each {
+			l.Errorf("%d news were read, want all %d", read, writers*each)
 		}
 	})
 }
