@@ -19,7 +19,7 @@ import (
 // Offers last for a minute in these tests, and no pass runs: what is kept for a
 // device that left is given back because it left, or never.
 
-// A place is not kept for a device whose connection broke: neither one that falls
+// A slot is not kept for a device whose connection broke: neither one that falls
 // free afterwards, nor one that was offered to it before.
 func TestABrokenLongPollCostsNoHold(t *testing.T) {
 	t.Parallel()
@@ -53,7 +53,7 @@ func TestABrokenLongPollCostsNoHold(t *testing.T) {
 				leaves, stays := b.parks("leaves"), b.parks("stays")
 				test(b, leaves, func() { b.ended("first", held, "succeeded", "", devices.OutcomeRecorded) })
 				if a := stays.answered(); a.Task == nil {
-					b.t.Errorf("%+v, want the place", a)
+					b.t.Errorf("%+v, want the slot", a)
 				}
 				b.expectReason("leaves", `{}`, devices.ReasonFull)
 			})
@@ -86,7 +86,7 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 		b.must(deaf.Waiters.Stop(b.ctx)) // it has said all that it says
 		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
 		if a := newer.answered(); a.Task == nil {
-			b.t.Errorf("%+v, want the place", a)
+			b.t.Errorf("%+v, want the slot", a)
 		}
 		behind.stillParked()
 		if left.told() != 0 {
@@ -197,12 +197,12 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 				}
 				newer.isParked()
 				b.eventually("way to tell it", func() bool {
-					place, err := b.redis.HGet(b.ctx, "slots:{a}:waiter", "moves").Result()
-					return err == nil && strings.Contains(place, `"class":"T"`)
+					waiter, err := b.redis.HGet(b.ctx, "slots:{a}:waiter", "moves").Result()
+					return err == nil && strings.Contains(waiter, `"class":"T"`)
 				})
 				b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
 				if a := newer.answered(); a.Task == nil {
-					b.t.Errorf("%+v, want the place", a)
+					b.t.Errorf("%+v, want the slot", a)
 				}
 			})
 		})

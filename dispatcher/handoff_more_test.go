@@ -51,9 +51,9 @@ func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	b.eventuallyWoken(w, "able", "busy")
 }
 
-// A device with work in several pools starts where a place is kept for it, and
-// keeps no second place waiting.
-func TestADeviceStartsWhereItsPlaceIsKept(t *testing.T) {
+// A device with work in several pools starts where a slot is kept for it, and
+// keeps no second slot waiting.
+func TestADeviceStartsWhereItsSlotIsKept(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
 	b := servers(t, pushing(w))
@@ -79,8 +79,8 @@ func TestADeviceStartsWhereItsPlaceIsKept(t *testing.T) {
 	b.eventuallyWoken(w, "waits", "waits", "next") // the other slot at once
 }
 
-// Where a place is kept goes before the pool of an older batch, that has room.
-func TestAKeptPlaceGoesBeforeAnOlderBatch(t *testing.T) {
+// Where a slot is kept goes before the pool of an older batch, that has room.
+func TestAKeptSlotGoesBeforeAnOlderBatch(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
 	b := servers(t, pushing(w))

@@ -17,7 +17,7 @@ import (
 type wakes struct {
 	mu  sync.Mutex
 	all []string
-	low time.Duration // the shortest time that a place was kept
+	low time.Duration // the shortest time that a slot was kept
 }
 
 // Wake notes it.
@@ -45,7 +45,7 @@ func (w *wakes) shortest() time.Duration {
 
 // pushing is a bench whose devices are pushed to.
 func pushing(w *wakes) func(*dispatcher.Config) {
-	// No place is given up only because the machine stands still.
+	// No slot is given up only because the machine stands still.
 	return func(c *dispatcher.Config) { c.Waker, c.Offer = w, minute }
 }
 
@@ -121,9 +121,9 @@ func (b *bench) passing() {
 	})
 }
 
-// A place that falls free is kept for the first in line, who is woken; whoever
+// A slot that falls free is kept for the first in line, who is woken; whoever
 // asks meanwhile does not get it.
-func TestAFreedPlaceIsHandedOn(t *testing.T) {
+func TestAFreedSlotIsHandedOn(t *testing.T) {
 	t.Parallel()
 	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": servers} {
 		t.Run(name, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 )
 
 // BenchmarkHandOnAll measures a pass over 3,000 full pools, in each of which one
-// device waits: one that polls, or one that can be told of a place. Beside the
+// device waits: one that polls, or one that can be told of a slot. Beside the
 // time it shows what this process and Redis did for a pass. Twice a second is what a replica does.
 func BenchmarkHandOnAll(b *testing.B) {
 	const pools = 3000

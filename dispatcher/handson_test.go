@@ -40,7 +40,7 @@ func (b *bench) eventuallyStarts(w *wakes, before int, device string) devices.Ta
 	return *b.expectPushed(device, devices.ReasonGranted).Task
 }
 
-func TestWhateverFreesAPlaceIsHandedOnInLine(t *testing.T) {
+func TestWhateverFreesASlotIsHandedOnInLine(t *testing.T) {
 	t.Parallel()
 	for name, frees := range map[string]func(b *bench, held devices.Task){
 		"a result": func(b *bench, held devices.Task) { b.pushed("holds", result(held, "succeeded", "")) },

@@ -57,9 +57,9 @@ func TestALongTaskAmongShortOnesIsAskedRarely(t *testing.T) {
 	}
 }
 
-// A device that reports only when told to holds its place not much longer than it
+// A device that reports only when told to holds its slot not much longer than it
 // works, however that began.
-func TestWhoReportsOnlyWhenToldHoldsAPlaceNotMuchLonger(t *testing.T) {
+func TestADeviceThatReportsOnlyWhenToldHoldsItsSlotNotMuchLonger(t *testing.T) {
 	t.Parallel()
 	draw := rand.New(rand.NewPCG(1, 2))
 	d := New(Config{Jitter: draw.Float64})
@@ -80,8 +80,8 @@ func TestWhoReportsOnlyWhenToldHoldsAPlaceNotMuchLonger(t *testing.T) {
 		}
 	}
 	if share := float64(held) / float64(worked); share > 1.25 {
-		t.Errorf("places are held %.2f times as long as devices work", share)
+		t.Errorf("slots are held %.2f times as long as devices work", share)
 	} else {
-		t.Logf("places are held %.2f times as long as devices work", share)
+		t.Logf("slots are held %.2f times as long as devices work", share)
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// keptLong lets offers last longer than any test: a place that another gets was given
+// keptLong lets offers last longer than any test: a slot that another gets was given
 // back.
 func keptLong(w *wakes) func(*dispatcher.Config) {
 	return func(c *dispatcher.Config) { c.Waker, c.Offer = w, long }
 }
 
-// contested makes a pool of one place, which "first" holds; "limited" is of an
+// contested makes a pool of one slot, which "first" holds; "limited" is of an
 // account that has started already, "free" is not, and both have work, in this order.
 func (b *bench) contested(lineUp func(device string)) (held devices.Task) {
 	b.t.Helper()
@@ -36,9 +36,9 @@ func (b *bench) contested(lineUp func(device string)) (held devices.Task) {
 	return held
 }
 
-// TestALimitedDeviceKeepsNoPlace: the place that is offered to a limited device goes on
+// TestALimitedDeviceKeepsNoSlot: the slot that is offered to a limited device goes on
 // at once, when it says no, or without asking it where its policies are known.
-func TestALimitedDeviceKeepsNoPlace(t *testing.T) {
+func TestALimitedDeviceKeepsNoSlot(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"asked": false, "known": true} {
 		for kind, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": servers} {
@@ -65,7 +65,7 @@ func TestALimitedDeviceKeepsNoPlace(t *testing.T) {
 	}
 }
 
-// TestALimitedDeviceThatPollsHoldsNobodyUp: who stands behind it gets the place, also
+// TestALimitedDeviceThatPollsHoldsNobodyUp: the device behind it gets the slot, also
 // when it was expected first.
 func TestALimitedDeviceThatPollsHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
@@ -80,7 +80,7 @@ func TestALimitedDeviceThatPollsHoldsNobodyUp(t *testing.T) {
 }
 
 // TestALimitedParkedReportLetsTheNextHaveThePlace, and waits on.
-func TestALimitedParkedReportLetsTheNextHaveThePlace(t *testing.T) {
+func TestALimitedParkedReportLetsTheNextHaveTheSlot(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		var parked []*waiting

@@ -41,7 +41,7 @@ func TestGrantToAnOlderReportReachesTheNewer(t *testing.T) {
 	var newer *waiting
 	spies.before("Claim", func() {
 		spies.ease()
-		// The newer one is refused: the older has the place, and not the grant.
+		// The newer one is refused: the older has the slot, and not the grant.
 		newer = b.parks("d1")
 	})
 	wake(b.Dispatcher, "d1")

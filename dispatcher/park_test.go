@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The place that one device leaves is the next one's, whose report is parked.
+// The slot that one device leaves is the next one's, whose report is parked.
 func TestParkedReportIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -29,7 +29,7 @@ func TestParkedReportIsGrantedWhatIsLeft(t *testing.T) {
 }
 
 // So it is when its report is parked at another replica than the one that frees
-// the place.
+// the slot.
 func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

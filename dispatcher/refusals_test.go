@@ -63,7 +63,7 @@ func TestARepeatedRefusalComesFromMemory(t *testing.T) {
 	})
 }
 
-// A device that can be told of a place is kept from it for 100 ms at most, and is
+// A device that can be told of a slot is kept from it for 100 ms at most, and is
 // asked back then.
 func TestWhoCanBeToldIsRefusedFromMemoryBriefly(t *testing.T) {
 	t.Parallel()
@@ -85,8 +85,8 @@ func TestWhoCanBeToldIsRefusedFromMemoryBriefly(t *testing.T) {
 	})
 }
 
-// A place that falls free ends what is remembered.
-func TestAFreePlaceEndsRefusalsFromMemory(t *testing.T) {
+// A slot that falls free ends what is remembered.
+func TestAFreeSlotEndsRefusalsFromMemory(t *testing.T) {
 	t.Parallel()
 	refusing(t, func(b *bench, _ *stoppedClock, _ func() int) {
 		b.t.Helper()

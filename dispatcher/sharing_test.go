@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	sharedPlaces = 60
+	sharedSlots = 60
 	sampleEvery  = 100 * time.Millisecond
 	window       = 100 // samples: ten seconds, on a machine that keeps up
 )
@@ -88,7 +88,7 @@ func (c *crowd) sample(n int) (held []map[int64]int) {
 	return held
 }
 
-// expectShares judges the mean of every window of samples: how the places that
+// expectShares judges the mean of every window of samples: how the slots that
 // were held were shared, however fast the machine hands them on.
 func (c *crowd) expectShares(what string, held []map[int64]int, one, other int64, want, tolerance float64) {
 	c.t.Helper()
@@ -99,17 +99,17 @@ func (c *crowd) expectShares(what string, held []map[int64]int, one, other int64
 			ones += float64(of[one])
 			both += float64(of[one] + of[other])
 		}
-		share := sharedPlaces * ones / both
+		share := sharedSlots * ones / both
 		lowest, highest, all = min(lowest, share), max(highest, share), all+both/window
 	}
-	c.t.Logf("%s: %.1f to %.1f of %d, want %.0f +- %.0f; %.1f %% of the places held",
-		what, lowest, highest, sharedPlaces, want, tolerance, 100*all/float64(len(held)-window+1)/sharedPlaces)
+	c.t.Logf("%s: %.1f to %.1f of %d, want %.0f +- %.0f; %.1f %% of the slots held",
+		what, lowest, highest, sharedSlots, want, tolerance, 100*all/float64(len(held)-window+1)/sharedSlots)
 	if lowest < want-tolerance || highest > want+tolerance {
 		c.t.Errorf("%s: beyond the tolerance", what)
 	}
 }
 
-// Two batches with always more work than places share the places by weight, also
+// Two batches with always more work than slots share the slots by weight, also
 // after an operator changed it; and a small batch that comes behind 50,000 tasks
 // is not kept waiting. Real devices, Redis and Postgres.
 func TestSharing(t *testing.T) {
@@ -119,7 +119,7 @@ func TestSharing(t *testing.T) {
 	}
 	b := servers(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Second })
 	c := &crowd{bench: b, work: 3 * time.Second, asks: map[string]int{}, before: map[string]int{}}
-	b.pool("a", sharedPlaces, 5*minute)
+	b.pool("a", sharedSlots, 5*minute)
 	large := func(prefix string) (names, tasks []string) {
 		for i := range 90 {
 			names = append(names, fmt.Sprintf("%s%d", prefix, i))
@@ -145,7 +145,7 @@ func TestSharing(t *testing.T) {
 	if _, err := b.store.ChangeBatch(b.ctx, "test", one, func(b *store.Batch) error { b.Weight = 2; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	c.sample(40) // those that hold a place keep it
+	c.sample(40) // those that hold a slot keep it
 	c.expectShares("weights 2:1", c.sample(120), one, other, 40, 4)
 
 	small := []string{"small-0", "small-1", "small-2"}

@@ -65,12 +65,12 @@ type silentBoard struct{ waiters.Parking }
 func (silentBoard) Wake(context.Context, []parked.Call) error { return nil }
 
 // A report that is parked at a replica which hears nothing of the others gets its
-// place within a second, too: by its own passes, whenever these are, and though
+// slot within a second, too: by its own passes, whenever these are, and though
 // the others' come first.
 func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
-	for _, first := range [][2]time.Duration{ // of the replica that frees the place, and of the other
+	for _, first := range [][2]time.Duration{ // of the replica that frees the slot, and of the other
 		{ms, passEvery}, {passEvery, ms}, {passEvery, passEvery}, {passEvery / 2, passEvery - ms}, {passEvery - ms, passEvery / 2},
 	} {
 		t.Run(fmt.Sprint("passes from ", first), func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 }
 
 // A device that is woken in vain, since its connection is gone or the wake was
-// lost, costs one offer: then it is told of nothing, with its place in line kept,
+// lost, costs one offer: then it is told of nothing, with its position kept,
 // until it reports again.
 func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 	t.Parallel()
@@ -139,9 +139,9 @@ func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 	b.pushed("next", result(*held.Task, "succeeded", ""))
 	_, due, err := b.semaphore.Queues(b.ctx, []string{"a"})
 	if offered, err2 := b.semaphore.Offered(b.ctx, []string{"a"}, "gone"); err != nil || err2 != nil || len(offered)+len(due) > 0 {
-		t.Errorf("a place is kept for who is gone: %v, due %v (%v, %v)", offered, due, err, err2)
+		t.Errorf("a slot is kept for a device that is gone: %v, due %v (%v, %v)", offered, due, err, err2)
 	}
-	held = b.expectPushed("last", devices.ReasonGranted) // the place stands empty for nobody
+	held = b.expectPushed("last", devices.ReasonGranted) // the slot stands empty for nobody
 
 	b.expectPushed("gone", devices.ReasonFull)
 	b.pushed("last", result(*held.Task, "succeeded", ""))

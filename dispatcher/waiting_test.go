@@ -98,12 +98,12 @@ func (w *waiting) stillParked() {
 	}
 }
 
-// wake tells a replica that a place of pool "a" is offered to the device.
+// wake tells a replica that a slot of pool "a" is offered to the device.
 func wake(d *dispatcher.Dispatcher, device string) {
 	d.Waiters.Parks.Called([]parked.Call{{Device: device, Pool: "a"}})
 }
 
-// keepingOffers lets no place be given up only because the machine stands still.
+// keepingOffers lets no slot be given up only because the machine stands still.
 func keepingOffers(c *dispatcher.Config) { c.Offer = minute }
 
 // replica is another dispatcher on the stores of a bench; both know of each

@@ -118,7 +118,7 @@ func (b *bench) resumeBatch(batch int64) {
 	b.must(err)
 }
 
-// startOther lets the device "other" take a place of pool a, endOther leave it.
+// startOther lets the device "other" take a slot of pool a, endOther leave it.
 func (b *bench) startOther() {
 	b.t.Helper()
 	b.batch("a", nil, "other")

@@ -52,7 +52,7 @@ func obstacles() []obstacle {
 			"batch paused", func(b *bench, batch int64) { b.pauseBatch(batch, "the server is ill") }, (*bench).resumeBatch,
 			told{devices.ReasonPaused, codes{decision.CodeBatchPaused}, []string{"by bob since 20", "because: the server is ill", "dispatcher batches resume"}},
 		}, {
-			"both paused, and no place", func(b *bench, batch int64) {
+			"both paused, and no slot", func(b *bench, batch int64) {
 				b.pauseBatch(batch, "")
 				b.changePool("", func(s *store.PoolSpec) { s.Paused, s.Capacity = true, 0 })
 			}, func(b *bench, batch int64) {
@@ -222,11 +222,11 @@ func TestWhySaysThePositionInLine(t *testing.T) {
 		b.pool("a", 1, minute)
 		b.batch("a", nil, "d0", "d1", "d2", "d3")
 		b.granted("d0")
-		for place, device := range []string{"d1", "d2", "d3"} {
+		for before, device := range []string{"d1", "d2", "d3"} {
 			b.expectReason(device, `{"id":"x"}`, devices.ReasonFull)
 			r := b.expectWhy(b.tasksOf(device)[0], []decision.Code{decision.CodeFull}).Reasons[0]
-			if r.Position != place+1 || !r.EstimatedStart.IsZero() {
-				b.t.Errorf("%s: %+v, want position %d and no estimate", device, r, place+1)
+			if r.Position != before+1 || !r.EstimatedStart.IsZero() {
+				b.t.Errorf("%s: %+v, want position %d and no estimate", device, r, before+1)
 			}
 		}
 		b.Waiters.Pools.Held("a", "", 20*time.Minute)

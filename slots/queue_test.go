@@ -213,7 +213,7 @@ func TestOffersFollowTheOrder(t *testing.T) {
 	onEach(t, func(t *testing.T, s *server) {
 		t.Helper()
 		pool := s.poolOf(t, 6)
-		for task := int64(100); task < 108; task++ { // as in TestPlacesGoByShareThenPriorityThenAge
+		for task := int64(100); task < 108; task++ {
 			s.wakeable(t, pool, slots.Want{Batch: 1, Weight: 1, Task: task})
 		}
 		for task := int64(200); task < 205; task++ {
