@@ -16,8 +16,8 @@ import (
 
 const (
 	sharedSlots = 60
-	sampleEvery  = 100 * time.Millisecond
-	window       = 100 // samples: ten seconds, on a machine that keeps up
+	sampleEvery = 100 * time.Millisecond
+	window      = 100 // samples: ten seconds, on a machine that keeps up
 )
 
 // crowd is devices that work, report, and come when they are told.
