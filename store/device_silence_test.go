@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 func TestSilent(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
-		if none, err := l.Silent(l.Context(), store.DeviceFilter{}, time.Minute, 10); err != nil || none.Looked != 0 || none.Last != "" || none.Devices != nil {
+		if none, err := l.Silent(l.Context(), store.DeviceFilter{}, time.Minute, 10); err != nil || none.Beyond != "" || none.Devices != nil {
 			l.Fatalf("without devices: %+v, %v", none, err)
 		}
 		seen := map[string]store.Seen{}
@@ -28,25 +29,25 @@ func TestSilent(t *testing.T) {
 		no := false
 		for _, c := range []struct {
 			filter store.DeviceFilter
-			shown  int
+			looked int
 			want   string
 		}{
-			{store.DeviceFilter{}, 10, "8 to d-7: d-1 d-3 d-5 d-7"},
-			{store.DeviceFilter{}, 2, "8 to d-7: d-1 d-3"},
-			{store.DeviceFilter{Limit: 3}, 10, "3 to d-2: d-1"},
-			{store.DeviceFilter{After: "d-5", Limit: 1}, 10, "1 to d-6:"},
-			{store.DeviceFilter{After: "d-2", Blocked: &no}, 10, "4 to d-7: d-5 d-7"},
-			{store.DeviceFilter{Prefix: "d-1"}, 10, "1 to d-1: d-1"},
-			{store.DeviceFilter{Tags: map[string]string{"site": "b"}}, 10, "0 to :"},
+			{store.DeviceFilter{}, 10, "d-1 d-3 d-5 d-7, beyond "},
+			{store.DeviceFilter{Limit: 2}, 10, "d-1 d-3, beyond "},
+			{store.DeviceFilter{}, 3, "d-1, beyond d-2"},
+			{store.DeviceFilter{After: "d-5"}, 1, ", beyond d-6"},
+			{store.DeviceFilter{After: "d-2", Blocked: &no}, 10, "d-5 d-7, beyond "},
+			{store.DeviceFilter{Prefix: "d-1"}, 10, "d-1, beyond "},
+			{store.DeviceFilter{Tags: map[string]string{"site": "b"}}, 10, ", beyond "},
 		} {
-			s, err := l.Silent(l.Context(), c.filter, time.Minute, c.shown)
+			s, err := l.Silent(l.Context(), c.filter, time.Minute, c.looked)
 			l.must(err)
-			got := fmt.Sprintf("%d to %s:", s.Looked, s.Last)
+			var ids []string
 			for _, d := range s.Devices {
-				got += " " + d.ID
+				ids = append(ids, d.ID)
 			}
-			if got != c.want {
-				l.Errorf("%+v, %d shown: %q, want %q", c.filter, c.shown, got, c.want)
+			if got := strings.Join(ids, " ") + ", beyond " + s.Beyond; got != c.want {
+				l.Errorf("%+v, %d looked at: %q, want %q", c.filter, c.looked, got, c.want)
 			}
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -36,6 +37,8 @@ func addDeviceFilters(command *cobra.Command) {
 	flags.String("blocked", "", "true or false: only those that are, or are not")
 	flags.String("profile", "", "only those with this profile")
 	flags.String("prefix", "", "only ids with this prefix")
+	flags.Var(new(model.Duration), "silent-for", "only those that were not seen for so long, or never: 90m, 1d, 2w")
+	flags.Lookup("silent-for").DefValue = "" // help shows none
 	flags.Int("recent", 0, "only so many that reported last, newest first, 1 to 1000; without other filters")
 	complete(command, "blocked", "true", "false")
 }
@@ -45,6 +48,9 @@ func deviceFilters(flags *pflag.FlagSet) url.Values {
 	q := filtered(flags, "blocked", "prefix", "profile")
 	if recent, _ := flags.GetInt("recent"); recent != 0 {
 		q.Set("recent", strconv.Itoa(recent))
+	}
+	if silent, _ := flags.Lookup("silent-for").Value.(*model.Duration); silent != nil && *silent != 0 {
+		q.Set("silent_for_ms", strconv.FormatInt(time.Duration(*silent).Milliseconds(), 10))
 	}
 	tags, _ := flags.GetStringToString("tag")
 	for name, value := range tags {

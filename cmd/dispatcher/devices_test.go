@@ -30,7 +30,7 @@ token  SECRET
 		t.Error(got)
 	}
 	d.try("", "devices", "set", "d-1").exit(2).says("--untag")
-	for filter, want := range map[string]string{"--tag area=1": "d-1", "--blocked true": "d-2"} {
+	for filter, want := range map[string]string{"--tag area=1": "d-1", "--blocked true": "d-2", "--silent-for 1d --prefix d-1": "d-1"} {
 		d.run("devices block d-2")
 		var list []struct{ ID string }
 		if d.read(&list, "devices list "+filter); len(list) != 1 || list[0].ID != want {
@@ -54,6 +54,7 @@ token  SECRET
 		return len(recent) == 2 && recent[0].ID == "d-2" && recent[1].ID == "d-7"
 	})
 	d.try("", "devices", "list", "--recent", "1001").exit(1).says("recent", "1000")
+	d.try("", "devices", "list", "--silent-for", "1x").exit(2).says("silent-for", "1x")
 	if d.read(&recent, "devices list --prefix d-7"); len(recent) != 1 || recent[0].ID != "d-7" {
 		t.Errorf("%+v", recent)
 	}

@@ -17,6 +17,7 @@ import (
 type deviceStore interface {
 	Device(ctx context.Context, id string) (store.Device, error)
 	Devices(ctx context.Context, f store.DeviceFilter) ([]store.Device, error)
+	Silent(ctx context.Context, f store.DeviceFilter, since time.Duration, looked int) (store.Silence, error)
 	DevicesOf(ctx context.Context, ids []string) ([]store.Device, error)
 	ChangeDevice(ctx context.Context, actor, id string, change func(*store.DeviceSpec) error) (store.Device, error)
 }
@@ -78,13 +79,23 @@ func (d *registry) list(ctx context.Context, in *deviceQuery) (page pageOf[opera
 	if err != nil {
 		return page, err
 	}
+	beyond := ""
 	found, more, err := inParts(in.Size, func(last *store.Device, limit int) ([]store.Device, error) {
 		if filter.Limit = limit; last != nil {
 			filter.After = last.ID
 		}
-		return d.ledger.Devices(ctx, filter)
+		if in.Silent == 0 {
+			return d.ledger.Devices(ctx, filter)
+		}
+		part, err := d.ledger.Silent(ctx, filter, milliseconds(in.Silent), store.SilentLooked)
+		beyond = part.Beyond
+		return part.Devices, err
 	}, weighDevice)
-	return showPage(found, more, showDevice, func(d store.Device) string { return d.ID }), err
+	page = showPage(found, more, showDevice, func(d store.Device) string { return d.ID })
+	if !more && beyond != "" {
+		page.next = pageToken(beyond)
+	}
+	return page, err
 }
 
 func weighDevice(d store.Device) int { return len(d.Attributes) + 128*len(d.Tags) }
@@ -142,8 +153,8 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 
 // recent goes through all that is remembered: some may have been deleted.
 func (d *registry) recent(ctx context.Context, in *deviceQuery) (page pageOf[operators.Device], err error) {
-	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.Token != "" {
-		return page, invalid("recent: not with tag, profile, blocked, prefix or page_token")
+	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.Silent != 0 || in.Token != "" {
+		return page, invalid("recent: not with tag, profile, blocked, prefix, silent_for_ms or page_token")
 	}
 	seen, err := d.seen.Newest(ctx)
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 const (
 	devicesShown = 50
 	recentShown  = 100
-	silentLooked = 1000 // devices of one page that are looked at for silence
-	silentFor    = 3    // periods
+	silentFor    = 3 // periods
 )
 
 // devicePages show devices.
@@ -22,7 +21,6 @@ type devicePages struct {
 	*frame
 
 	api    client
-	ledger pageData
 	period time.Duration // in which devices report
 }
 
@@ -34,8 +32,7 @@ func (d *devicePages) route(to *site) {
 	to.act("/devices/{id}/unblock", "operator", d.api.command("devices", "unblock", "unblocked"))
 }
 
-// list shows devices by id, those seen last, or, of many of them at once, those
-// that are silent.
+// list shows devices by id, those seen last, or those that are silent.
 func (d *devicePages) list(r *http.Request) (page, error) {
 	filters := filtersOf(r.URL.Query(), "prefix", "tag", "blocked")
 	pager := pagerOf(r, filters)
@@ -45,22 +42,17 @@ func (d *devicePages) list(r *http.Request) (page, error) {
 	case "recent":
 		query = url.Values{"recent": {strconv.Itoa(recentShown)}}
 	case "silent":
-		return d.silentPage(r)
+		query.Set("silent_for_ms", strconv.FormatInt(d.silence().Milliseconds(), 10))
+		filters.Set("show", show)
 	}
 	var list operators.DeviceList
 	if err := d.api.get(r, operators.Path("devices"), query, &list); err != nil {
 		return page{}, err
 	}
-	p := d.listed(list.Devices, filters, map[string]any{"Next": pager.next(list.NextPageToken), "First": pager.first(), "Show": show})
-	p.watch.always = show == "recent"
-	return p, nil
-}
-
-// listed is a page of devices, with more data of its own.
-func (d *devicePages) listed(list []operators.Device, filters url.Values, data map[string]any) page {
-	data["Devices"], data["Silent"] = list, d.silence()
-	data["Prefix"], data["Tag"], data["Blocked"] = filters.Get("prefix"), filters.Get("tag"), filters.Get("blocked")
-	return page{title: "Devices", section: "devices", template: "devices", data: data}
+	return page{title: "Devices", section: "devices", template: "devices", watch: watch{always: show == "recent"}, data: map[string]any{
+		"Devices": list.Devices, "Silent": d.silence(), "Show": show, "Next": pager.next(list.NextPageToken), "First": pager.first(),
+		"Prefix": filters.Get("prefix"), "Tag": filters.Get("tag"), "Blocked": filters.Get("blocked"),
+	}}, nil
 }
 
 // show shows one device and all that happened to it, in one line of time.

@@ -60,7 +60,6 @@ type pageData interface {
 	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at store.Snapshot) error) error
 	Replicas(ctx context.Context) ([]store.Replica, time.Time, error)
 	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
-	Silent(ctx context.Context, f store.DeviceFilter, since time.Duration, shown int) (store.Silence, error)
 	TopErrors(ctx context.Context, batch int64, sample, limit int) ([]store.ErrorCount, error)
 }
 
@@ -95,7 +94,7 @@ func New(o Options) *Web {
 	(&batchPages{frame, to, o.Ledger}).route(s)
 	(&batchForms{frame, to}).route(s)
 	(&taskPages{frame, to, o.Ledger, w.history}).route(s)
-	(&devicePages{frame, to, o.Ledger, o.Period}).route(s)
+	(&devicePages{frame, to, o.Period}).route(s)
 	(&activityPages{frame, to, o.API}).route(s)
 	(&systemPages{o.System, o.Ledger, w.streams.open.Taken}).route(s)
 	return w
