@@ -89,19 +89,10 @@ func (h *handling) confirm(ctx context.Context, asked time.Time) error {
 }
 
 func (h *handling) situation() decision.Situation {
-	return decision.Situation{
-		Now:        h.view.Now,
-		Standstill: h.view.Standstill,
-		Blocked:    h.view.Device.Blocked,
-		Accept:     h.report.Accept,
-		Stopping:   h.stopping,
-		Holding:    h.view.Grant,
-		Mentioned:  h.view.Grant != nil && h.mentioned[grantKey{h.view.Grant.Task, h.view.Grant.Token}],
-		Candidates: h.view.Candidates,
-		Full:       h.tried.full,
-		Offered:    h.tried.offered,
-		Limited:    h.tried.limited,
-	}
+	s := decision.Foreseen(h.view, h.tried.limited)
+	s.Accept, s.Stopping, s.Full, s.Offered = h.report.Accept, h.stopping, h.tried.full, h.tried.offered
+	s.Mentioned = s.Holding != nil && h.mentioned[grantKey{s.Holding.Task, s.Holding.Token}]
+	return s
 }
 
 // cannotConfirm fails closed: the device is told to wait. The slot that may

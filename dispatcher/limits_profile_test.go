@@ -66,8 +66,8 @@ func TestProfilesLimitDevicesOverAllBatches(t *testing.T) {
 		b.expectHeld(0)
 		waiting := b.tasksOf("d1")[4]
 		e := b.expectWhy(waiting, []decision.Code{decision.CodeLimited}, "per-device", "profile slow", "2 per 1h0m0s", "device=d1")
-		if !strings.Contains(e.Reasons[0].Remedy, "dispatcher profiles put slow --limits") {
-			b.t.Errorf("remedy %q", e.Reasons[0].Remedy)
+		if !strings.Contains(e.Causes[0].Remedy, "dispatcher profiles put slow --limits") {
+			b.t.Errorf("remedy %q", e.Causes[0].Remedy)
 		}
 		b.wipe(9)
 		b.expectReason("d1", `{"id":"2"}`, devices.ReasonLimited)
@@ -172,8 +172,8 @@ func TestProfilesAreSettled(t *testing.T) {
 		}
 		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
 		// Were it not counted, only its reservation would be in the way, and that for seconds.
-		if e := b.why(b.tasksOf("d2")[0]); e.Reasons[0].Until.Sub(e.At) < 50*time.Minute {
-			b.t.Errorf("not counted: %+v", e.Reasons)
+		if e := b.why(b.tasksOf("d2")[0]); e.Causes[0].Until.Sub(e.At) < 50*time.Minute {
+			b.t.Errorf("not counted: %+v", e.Causes)
 		}
 	}, unhurried, losses.config)
 }

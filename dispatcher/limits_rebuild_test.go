@@ -133,7 +133,7 @@ func TestALimitedDeviceComesWhenItMay(t *testing.T) {
 		b.granted("d1")
 		reply := b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
 		e := b.why(b.tasksOf("d2")[0])
-		opens := e.Reasons[0].Until.Sub(e.At) // some time after the reply
+		opens := e.Causes[0].Until.Sub(e.At) // some time after the reply
 		if after := time.Duration(reply.ReportAfterMS) * time.Millisecond; after < opens || after > 72*time.Minute {
 			b.t.Errorf("told to come after %s, it may in %s", after, opens)
 		}

@@ -58,7 +58,7 @@ func TestALimitedDeviceIsToldWhenAndHoldsNoSlot(t *testing.T) {
 		b.granted("d3") // of another account
 		waiting := b.tasksOf("d2")[0]
 		e := b.expectWhy(waiting, []decision.Code{decision.CodeLimited}, "per-account", "pool a", "1 per 1h0m0s", "tags.account=x")
-		if wait := e.Reasons[0].Until.Sub(e.At); wait < 50*time.Minute || wait > time.Hour {
+		if wait := e.Causes[0].Until.Sub(e.At); wait < 50*time.Minute || wait > time.Hour {
 			b.t.Errorf("until in %s", wait)
 		}
 		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
@@ -223,8 +223,8 @@ func TestWhatNobodyCounted(t *testing.T) {
 				b.t.Errorf("settled %+v, %v", done, err)
 			}
 		}
-		if e := b.why(b.tasksOf("d2")[0]); e.Reasons[0].Until.Sub(e.At) < 50*time.Minute {
-			b.t.Errorf("not counted: %+v", e.Reasons)
+		if e := b.why(b.tasksOf("d2")[0]); e.Causes[0].Until.Sub(e.At) < 50*time.Minute {
+			b.t.Errorf("not counted: %+v", e.Causes)
 		}
 	}, unhurried, losses.config)
 }

@@ -57,7 +57,7 @@ func (h *handling) redirect(ctx context.Context) {
 // mayChange says whether waiting can bring a task. A device that gets a credential is
 // to have it at once.
 func (h *handling) mayChange() bool {
-	return decision.RefusalOf(h.reply.Reason).Parks && h.reply.Task == nil && h.reply.Credential == ""
+	return decision.WaitingOf(h.reply.Reason).Parks && h.reply.Task == nil && h.reply.Credential == ""
 }
 
 // wait holds the answer. It returns false when the report cannot be the newest

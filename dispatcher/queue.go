@@ -51,7 +51,7 @@ func (h *handling) giveBack() {
 		tell(slots.WaiterAway, slices.DeleteFunc(slices.Clone(h.tried.offered), func(pool string) bool { return pool == started.Pool }))
 		return
 	}
-	switch decision.RefusalOf(h.reply.Reason).Queueing {
+	switch decision.WaitingOf(h.reply.Reason).Queueing {
 	case decision.Keeps: // where it found no slot, it stands in the queue and has no offer
 		tell(slots.WaiterAway, slices.DeleteFunc(slices.Clone(h.tried.offered), func(pool string) bool { return h.tried.full[pool] }))
 	case decision.Away:

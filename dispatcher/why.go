@@ -33,7 +33,7 @@ func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation,
 // standingsOf asks the semaphore about every pool of which the device has a task
 // that could start, and about that of the task that is explained.
 func (d *Dispatcher) standingsOf(ctx context.Context, v store.TaskView, explained store.Candidate, limited map[int64]decision.Obstacle) map[string]decision.Standing {
-	s := decision.Foreseen(v, nil, limited)
+	s := decision.Foreseen(v.View, limited)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
 	for _, c := range v.Candidates {
 		if c.Task != explained.Task && s.MayStart(c) && len(open[c.Pool]) < slots.MaxWants {

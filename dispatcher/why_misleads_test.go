@@ -36,8 +36,8 @@ func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
 		b.device("d1", "x")
 		b.batch("a", nil, "d1")
 		e := b.expectWhy(b.tasksOf("d1")[0], []decision.Code{decision.CodeUnavailable, decision.CodeDeviceUnseen}, "counted anew")
-		if strings.Contains(e.Reasons[0].Remedy, "Redis") {
-			b.t.Errorf("remedy %q", e.Reasons[0].Remedy)
+		if strings.Contains(e.Causes[0].Remedy, "Redis") {
+			b.t.Errorf("remedy %q", e.Causes[0].Remedy)
 		}
 	}, unhurried)
 }
@@ -55,12 +55,12 @@ func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 		b.granted("d1")
 		reply := b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
 		e := b.expectWhy(b.tasksOf("d2")[0], []decision.Code{decision.CodeLimited}, "this day began at 20", ":15:00Z, and the next one may start at 20")
-		until := e.Reasons[0].Until
+		until := e.Causes[0].Until
 		if until.UTC().Format("15:04:05.000") != "18:15:00.000" {
 			b.t.Errorf("opens at %s, want midnight of Kathmandu", until.UTC().Format(time.RFC3339Nano))
 		}
-		if strings.Contains(e.Reasons[0].Detail, "the first of them started") {
-			b.t.Errorf("detail %q", e.Reasons[0].Detail)
+		if strings.Contains(e.Causes[0].Detail, "the first of them started") {
+			b.t.Errorf("detail %q", e.Causes[0].Detail)
 		}
 		if l := reply.Limited; l == nil || l.Policy != "daily" || !strings.HasSuffix(l.Until, "T18:15:00.000Z") {
 			b.t.Errorf("the device is told %+v", l)
@@ -80,12 +80,12 @@ func TestOnlyWhoWaitsForATurnHasAPosition(t *testing.T) {
 		b.batch("a", nil, "d1")
 		b.expectReason("d1", `{"id":"1"}`, devices.ReasonFull)
 		task := b.tasksOf("d1")[0]
-		if e := b.expectWhy(task, []decision.Code{decision.CodeFull}, "at position 1"); e.Reasons[0].Position != 1 {
-			b.t.Errorf("position %d, want 1", e.Reasons[0].Position)
+		if e := b.expectWhy(task, []decision.Code{decision.CodeFull}, "at position 1"); e.Causes[0].Position != 1 {
+			b.t.Errorf("position %d, want 1", e.Causes[0].Position)
 		}
 		b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true))
 		e := b.expectWhy(task, []decision.Code{decision.CodeBlocked, decision.CodeFull})
-		if full := e.Reasons[1]; full.Position != 0 || strings.Contains(full.Detail, "position") {
+		if full := e.Causes[1]; full.Position != 0 || strings.Contains(full.Detail, "position") {
 			b.t.Errorf("a blocked device: %+v", full)
 		}
 	}, unhurried)

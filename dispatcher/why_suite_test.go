@@ -22,19 +22,19 @@ func (b *bench) why(task int64) decision.Explanation {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	for _, r := range e.Reasons {
+	for _, r := range e.Causes {
 		if r.Detail == "" || r.Remedy == "" || strings.Contains(r.Detail+r.Remedy, "%!") {
 			b.t.Errorf("reason %+v", r)
 		}
 	}
-	if len(e.Reasons) == 0 {
+	if len(e.Causes) == 0 {
 		b.t.Fatalf("task %d: no reason at all", task)
 	}
 	return e
 }
 
 func codes(e decision.Explanation) (list []decision.Code) {
-	for _, r := range e.Reasons {
+	for _, r := range e.Causes {
 		list = append(list, r.Code)
 	}
 	return list
@@ -46,9 +46,9 @@ func (b *bench) expectWhy(task int64, want []decision.Code, words ...string) dec
 	b.t.Helper()
 	e := b.why(task)
 	if !slices.Equal(codes(e), want) {
-		b.t.Errorf("task %d: %q, want %q: %+v", task, codes(e), want, e.Reasons)
+		b.t.Errorf("task %d: %q, want %q: %+v", task, codes(e), want, e.Causes)
 	}
-	all := fmt.Sprintf("%+v", e.Reasons)
+	all := fmt.Sprintf("%+v", e.Causes)
 	for _, word := range words {
 		if !strings.Contains(all, word) {
 			b.t.Errorf("task %d: %s does not say %q", task, all, word)

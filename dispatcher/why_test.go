@@ -100,17 +100,17 @@ func (b *bench) expectObstacle(o obstacle) {
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone) // it is there
 	batch := b.batch("a", nil, "d1")
 	task := b.tasksOf("d1")[0]
-	if e := b.expectWhy(task, []decision.Code{decision.CodeNextReport}); e.Reasons[0].EstimatedStart.IsZero() {
+	if e := b.expectWhy(task, []decision.Code{decision.CodeNextReport}); e.Causes[0].EstimatedStart.IsZero() {
 		b.t.Error("it is known when the device asks again")
 	}
 	o.set(b, batch)
 	reply := b.expectReason("d1", `{"id":"x"}`, o.reason)
 	e := b.expectWhy(task, o.codes, o.words...)
-	if e.State != store.Pending || (o.reason == devices.ReasonWindow || o.reason == devices.ReasonLimited) == e.Reasons[0].Until.IsZero() {
+	if e.State != store.Pending || (o.reason == devices.ReasonWindow || o.reason == devices.ReasonLimited) == e.Causes[0].Until.IsZero() {
 		b.t.Errorf("%+v", e)
 	}
-	if o.reason != devices.ReasonFull && !e.Reasons[0].EstimatedStart.IsZero() {
-		b.t.Errorf("estimated start %s", e.Reasons[0].EstimatedStart)
+	if o.reason != devices.ReasonFull && !e.Causes[0].EstimatedStart.IsZero() {
+		b.t.Errorf("estimated start %s", e.Causes[0].EstimatedStart)
 	}
 	o.lift(b, batch)
 	b.expectWhy(task, []decision.Code{decision.CodeNextReport})
@@ -131,16 +131,16 @@ func TestWhySaysWhenATimeIsOver(t *testing.T) {
 		b.batch("a", func(in *store.Batch) { in.NotBefore = &hour }, "later")
 		b.expectReason("later", `{"id":"x"}`, devices.ReasonWindow)
 		e := b.expectWhy(b.tasksOf("later")[0], []decision.Code{decision.CodeNotBefore})
-		if !e.Reasons[0].Until.Equal(hour) {
-			b.t.Errorf("until %s, want %s", e.Reasons[0].Until, hour)
+		if !e.Causes[0].Until.Equal(hour) {
+			b.t.Errorf("until %s, want %s", e.Causes[0].Until, hour)
 		}
 		b.batch("a", func(in *store.Batch) { in.RetryBackoff = time.Hour }, "fails")
 		g := b.granted("fails")
 		b.ended("fails", g, "failed", `,"error":"no route"`, devices.OutcomeRecorded)
 		b.expectReason("fails", `{"id":"x"}`, devices.ReasonWindow)
 		e = b.expectWhy(g.ID, []decision.Code{decision.CodeBackoff}, "attempt 1 of 3 failed at", "no route")
-		if e.Reasons[0].Until.Before(now.Add(29 * time.Minute)) {
-			b.t.Errorf("until %s", e.Reasons[0].Until)
+		if e.Causes[0].Until.Before(now.Add(29 * time.Minute)) {
+			b.t.Errorf("until %s", e.Causes[0].Until)
 		}
 		// After a restore nothing is granted; what runs is told as ever.
 		b.batch("a", nil, "idle", "runs")
@@ -151,8 +151,8 @@ func TestWhySaysWhenATimeIsOver(t *testing.T) {
 		b.reconcile()
 		b.expectReason("idle", `{"id":"x"}`, devices.ReasonUnavailable)
 		e = b.expectWhy(b.tasksOf("idle")[0], []decision.Code{decision.CodeStandstill})
-		if !e.Reasons[0].Until.Equal(until) {
-			b.t.Errorf("until %s, want %s", e.Reasons[0].Until, until)
+		if !e.Causes[0].Until.Equal(until) {
+			b.t.Errorf("until %s, want %s", e.Causes[0].Until, until)
 		}
 		b.expectWhy(runs.ID, []decision.Code{decision.CodeRunning})
 	}, unhurried)
@@ -174,7 +174,7 @@ func TestWhySaysWhichTaskGoesFirst(t *testing.T) {
 		b.expectReason("d1", running(g), devices.ReasonBusy)
 		for _, task := range tasks[1:] {
 			e := b.why(task)
-			if e.Reasons[0].Code != decision.CodeBusy || e.Reasons[0].Until.IsZero() || !strings.Contains(e.Reasons[0].Detail, fmt.Sprintf("task %d on slot 0 of pool a", g.ID)) {
+			if e.Causes[0].Code != decision.CodeBusy || e.Causes[0].Until.IsZero() || !strings.Contains(e.Causes[0].Detail, fmt.Sprintf("task %d on slot 0 of pool a", g.ID)) {
 				b.t.Errorf("%+v", e)
 			}
 		}
@@ -197,7 +197,7 @@ func TestWhySaysWhichBatchGoesFirst(t *testing.T) {
 		}
 		next := func() (found []int64) {
 			for _, task := range b.tasksOf("d1") {
-				if e := b.why(task); e.State == store.Pending && e.Reasons[0].Code == decision.CodeNextReport {
+				if e := b.why(task); e.State == store.Pending && e.Causes[0].Code == decision.CodeNextReport {
 					found = append(found, task)
 				}
 			}
@@ -224,7 +224,7 @@ func TestWhySaysThePositionInLine(t *testing.T) {
 		b.granted("d0")
 		for before, device := range []string{"d1", "d2", "d3"} {
 			b.expectReason(device, `{"id":"x"}`, devices.ReasonFull)
-			r := b.expectWhy(b.tasksOf(device)[0], []decision.Code{decision.CodeFull}).Reasons[0]
+			r := b.expectWhy(b.tasksOf(device)[0], []decision.Code{decision.CodeFull}).Causes[0]
 			if r.Position != before+1 || !r.EstimatedStart.IsZero() {
 				b.t.Errorf("%s: %+v, want position %d and no estimate", device, r, before+1)
 			}
@@ -234,11 +234,11 @@ func TestWhySaysThePositionInLine(t *testing.T) {
 		b.report("d0", fmt.Sprintf(`{"id":"r","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, g.ID, g.Token))
 		b.granted("d1")
 		e := b.why(b.tasksOf("d3")[0])
-		if r, wait := e.Reasons[0], e.Reasons[0].EstimatedStart.Sub(e.At); r.Position != 2 || wait < 36*time.Minute || wait > 40*time.Minute {
+		if r, wait := e.Causes[0], e.Causes[0].EstimatedStart.Sub(e.At); r.Position != 2 || wait < 36*time.Minute || wait > 40*time.Minute {
 			b.t.Errorf("%+v in %s, want position 2 in twice 19 min", r, wait)
 		}
 		b.changePool("", func(s *store.PoolSpec) { s.Paused = true })
-		for _, r := range b.expectWhy(b.tasksOf("d3")[0], []decision.Code{decision.CodePoolPaused, decision.CodeFull}).Reasons {
+		for _, r := range b.expectWhy(b.tasksOf("d3")[0], []decision.Code{decision.CodePoolPaused, decision.CodeFull}).Causes {
 			if !r.EstimatedStart.IsZero() {
 				b.t.Errorf("an estimate in a paused pool: %+v", r)
 			}

@@ -194,20 +194,13 @@ func (b *batches) patch(ctx context.Context, in *struct {
 	Body operators.BatchPatch
 },
 ) (changed operators.BatchChanged, err error) {
-	opens, err := readPatch(in.Body.Windows, readWindows)
+	rules, err := b.warn.readChange(ctx, in.Body.Windows, in.Body.Limits)
 	if err != nil {
 		return changed, err
 	}
-	limited, err := readPatch(in.Body.Limits, readLimits)
-	if err != nil {
-		return changed, err
-	}
-	if changed.Warned, err = b.warn.ofChange(ctx, in.Body.Limits); err != nil {
-		return changed, err
-	}
+	changed.Warned = rules.warned
 	batch, err := b.ledger.ChangeBatch(ctx, actor(ctx), in.ID, func(batch *store.Batch) error {
-		apply(opens, &batch.Windows, nil)
-		apply(limited, &batch.Limits, nil)
+		rules.apply(&batch.Windows, &batch.Limits)
 		return applyPatch(in.Body, batch)
 	})
 	changed.Batch, err = b.started(batch, neverStarts(err))

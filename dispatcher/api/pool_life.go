@@ -21,21 +21,14 @@ func (p *pools) patch(ctx context.Context, in *struct {
 	if in.Body.Capacity.Said && in.Body.Capacity.To == nil {
 		return changed, invalid("capacity: a number from 0 to 10000; it has no default")
 	}
-	opens, err := readPatch(in.Body.Windows, readWindows)
+	rules, err := p.warn.readChange(ctx, in.Body.Windows, in.Body.Limits)
 	if err != nil {
 		return changed, err
 	}
-	limited, err := readPatch(in.Body.Limits, readLimits)
-	if err != nil {
-		return changed, err
-	}
-	if changed.Warned, err = p.warn.ofChange(ctx, in.Body.Limits); err != nil {
-		return changed, err
-	}
+	changed.Warned = rules.warned
 	changed.Pool, err = p.change(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		spec.DryRun = in.DryRun
-		apply(opens, &spec.Windows, nil)
-		apply(limited, &spec.Limits, nil)
+		rules.apply(&spec.Windows, &spec.Limits)
 		apply(in.Body.Capacity, &spec.Capacity, spec.Capacity)
 		apply(in.Body.Paused, &spec.Paused, false)
 		lease := spec.Lease.Milliseconds()

@@ -78,12 +78,27 @@ func (ws warnings) of(ctx context.Context, policies []operators.Policy) (w opera
 	return w, nil
 }
 
-// ofChange are those of policies that a change may leave as they are.
-func (ws warnings) ofChange(ctx context.Context, changed operators.Change[[]operators.Policy]) (operators.Warned, error) {
-	if changed.To == nil {
-		return operators.Warned{}, nil
+// rules are windows and policies of a batch or pool, as a change leaves them.
+type rules struct {
+	windows operators.Change[[]store.Window]
+	limits  operators.Change[json.RawMessage]
+	warned  operators.Warned
+}
+
+func (ws warnings) readChange(ctx context.Context, opens operators.Change[[]operators.Window], limited operators.Change[[]operators.Policy]) (r rules, err error) {
+	if r.windows, err = readPatch(opens, readWindows); err != nil {
+		return r, err
 	}
-	return ws.of(ctx, *changed.To)
+	if r.limits, err = readPatch(limited, readLimits); err != nil || limited.To == nil {
+		return r, err
+	}
+	r.warned, err = ws.of(ctx, *limited.To)
+	return r, err
+}
+
+func (r rules) apply(opens *[]store.Window, limits *json.RawMessage) {
+	apply(r.windows, opens, nil)
+	apply(r.limits, limits, nil)
 }
 
 func missing(w *operators.Warned, looked int, found bool, what, name string) {

@@ -182,14 +182,14 @@ func bulk(
 
 func (t *tasks) why(ctx context.Context, in *Numbered) (operators.Why, error) {
 	e, err := t.explain(ctx, in.ID)
-	shown := operators.Why{State: string(e.State), Reasons: make([]operators.Reason, len(e.Reasons))}
-	for i, r := range e.Reasons {
-		shown.Reasons[i] = showReason(r)
+	shown := operators.Why{State: string(e.State), Reasons: make([]operators.Reason, len(e.Causes))}
+	for i, r := range e.Causes {
+		shown.Reasons[i] = showCause(r)
 	}
 	return shown, err
 }
 
-func showReason(r decision.Reason) operators.Reason {
+func showCause(r decision.Cause) operators.Reason {
 	shown := operators.Reason{
 		Code: string(r.Code), Detail: r.Detail, Until: stampSet(r.Until), EstimatedStart: stampSet(r.EstimatedStart), Remedy: r.Remedy,
 	}

@@ -26,6 +26,15 @@ type Situation struct {
 	Limited    map[int64]Obstacle // by task: what its policies say against it now
 }
 
+// Foreseen is the situation of the next report of a device, as far as the ledger knows
+// it: the device accepts work, and knows of the grant it holds.
+func Foreseen(v store.View, limited map[int64]Obstacle) Situation {
+	return Situation{
+		Now: v.Now, Standstill: v.Standstill, Blocked: v.Device != nil && v.Device.Blocked, Accept: true,
+		Holding: v.Grant, Mentioned: true, Candidates: v.Candidates, Limited: limited,
+	}
+}
+
 // Choice is the decision: a grant to deliver again, tasks to try, or a reason
 // for neither.
 type Choice struct {

@@ -21,15 +21,15 @@ const (
 )
 
 // whyClosed is why a task that waits may not start any more.
-func whyClosed(v store.TaskView) Reason {
+func whyClosed(v store.TaskView) Cause {
 	if v.Batch.CancelledAt != nil {
-		return Reason{
+		return Cause{
 			Code:   CodeCancelling,
 			Detail: fmt.Sprintf("batch %d was cancelled at %s; the task ends within seconds", v.Batch.ID, At(*v.Batch.CancelledAt)),
 			Remedy: NothingToDo,
 		}
 	}
-	r := Reason{Code: CodeExpiring, Detail: fmt.Sprintf("batch %d is over; the task ends within seconds", v.Batch.ID)}
+	r := Cause{Code: CodeExpiring, Detail: fmt.Sprintf("batch %d is over; the task ends within seconds", v.Batch.ID)}
 	if v.Batch.NotAfter != nil {
 		r.Detail = fmt.Sprintf("nothing of batch %d starts after %s; the task expires within seconds", v.Batch.ID, At(*v.Batch.NotAfter))
 	}
@@ -38,9 +38,9 @@ func whyClosed(v store.TaskView) Reason {
 }
 
 // whyRunning tells of the grant that is in force.
-func whyRunning(v store.TaskView) []Reason {
+func whyRunning(v store.TaskView) []Cause {
 	g := v.Running
-	running := Reason{
+	running := Cause{
 		Code: CodeRunning, Until: g.LeaseUntil,
 		Detail: fmt.Sprintf("device %s holds slot %d of pool %s since %s, attempt %d of %d; its lease ends at %s",
 			g.Device, g.Slot, g.Pool, At(g.GrantedAt), g.Attempt, max(v.Batch.MaxAttempts, g.Attempt), At(g.LeaseUntil)),
@@ -49,18 +49,18 @@ func whyRunning(v store.TaskView) []Reason {
 	if g.Redelivered > 0 {
 		running.Detail += fmt.Sprintf("; delivered %d times more, as the device reported without it", g.Redelivered)
 	}
-	reasons := []Reason{running}
+	causes := []Cause{running}
 	if g.Remaining <= 0 {
-		reasons = append(reasons, Reason{Code: CodeLapsed, Detail: "its lease is over; the slot is taken back within seconds", Remedy: NothingToDo})
+		causes = append(causes, Cause{Code: CodeLapsed, Detail: "its lease is over; the slot is taken back within seconds", Remedy: NothingToDo})
 	}
 	if g.CancelWhy != "" {
-		reasons = append(reasons, Reason{
+		causes = append(causes, Cause{
 			Code: CodeToStop, Until: g.LeaseUntil,
 			Detail: fmt.Sprintf("the device is asked to stop%s: %s", asker(v), g.CancelWhy),
 			Remedy: fmt.Sprintf("waits for its next report or the end of its lease; to free the slot at once, and perhaps exceed the cap: dispatcher pools release %s %d --now --reason R", g.Pool, g.Slot),
 		})
 	}
-	return reasons
+	return causes
 }
 
 // asker is who asked for the task's end, and the reason that was given.
@@ -76,8 +76,8 @@ func asker(v store.TaskView) string {
 }
 
 // whyEnded tells how the task ended; its code is its state.
-func whyEnded(v store.TaskView) []Reason {
-	r := Reason{Code: Code(v.Task.State), Detail: string(v.Task.State)}
+func whyEnded(v store.TaskView) []Cause {
+	r := Cause{Code: Code(v.Task.State), Detail: string(v.Task.State)}
 	if v.Task.FinishedAt != nil {
 		r.Detail += " at " + At(*v.Task.FinishedAt)
 	}
@@ -90,13 +90,13 @@ func whyEnded(v store.TaskView) []Reason {
 	}
 	r.Detail += "; " + lastAttempt(v)
 	r.Remedy = cmp.Or(againAfter(v), fmt.Sprintf("to try it again: dispatcher tasks retry %d", v.Task.ID))
-	reasons := []Reason{r}
+	causes := []Cause{r}
 	if v.Late != nil {
-		reasons = append(reasons, Reason{
+		causes = append(causes, Cause{
 			Code: CodeLate, Detail: "a result came at " + At(*v.Late) + ", when its grant was no longer in force; it is kept", Remedy: "nothing to do",
 		})
 	}
-	return reasons
+	return causes
 }
 
 // againAfter is what must be done before an ended task can be tried again;

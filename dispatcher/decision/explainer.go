@@ -40,78 +40,78 @@ type explainer struct {
 }
 
 // unsaid is of an obstacle that only the report itself can bring.
-func (x explainer) unsaid(o Obstacle) Reason {
-	return Reason{Detail: string(o.Code), Remedy: NothingToDo}
+func (x explainer) unsaid(o Obstacle) Cause {
+	return Cause{Detail: string(o.Code), Remedy: NothingToDo}
 }
 
-func (x explainer) blocked(Obstacle) Reason {
-	return Reason{
+func (x explainer) blocked(Obstacle) Cause {
+	return Cause{
 		Detail: fmt.Sprintf("device %s is blocked", x.Task.Device),
 		Remedy: "unblock it: dispatcher devices unblock " + x.Task.Device,
 	}
 }
 
-func (x explainer) busy(Obstacle) Reason {
-	return Reason{
+func (x explainer) busy(Obstacle) Cause {
+	return Cause{
 		Detail: fmt.Sprintf("device %s holds task %d on slot %d of pool %s, and one is all it may hold", x.Task.Device, x.Grant.Task, x.Grant.Slot, x.Grant.Pool),
 		Remedy: fmt.Sprintf("waits for its result or the end of its lease; to stop it: dispatcher tasks cancel %d", x.Grant.Task),
 	}
 }
 
-func (x explainer) poolPaused(Obstacle) Reason {
-	return Reason{
+func (x explainer) poolPaused(Obstacle) Cause {
+	return Cause{
 		Detail: fmt.Sprintf("pool %s is paused%s", x.Pool.Name, paused(x.Pool.PausedBy, x.Pool.PausedAt, x.Pool.PauseReason)),
 		Remedy: "resume the pool: dispatcher pools resume " + x.Pool.Name,
 	}
 }
 
-func (x explainer) batchPaused(Obstacle) Reason {
-	return Reason{
+func (x explainer) batchPaused(Obstacle) Cause {
+	return Cause{
 		Detail: fmt.Sprintf("batch %d is paused%s", x.Batch.ID, paused(x.Batch.PausedBy, x.Batch.PausedAt, x.Batch.PauseReason)),
 		Remedy: fmt.Sprintf("resume the batch: dispatcher batches resume %d", x.Batch.ID),
 	}
 }
 
-func (x explainer) notBegun(o Obstacle) Reason {
-	return Reason{Detail: fmt.Sprintf("batch %d does not begin before %s", x.Batch.ID, At(o.Until)), Remedy: NothingToDo}
+func (x explainer) notBegun(o Obstacle) Cause {
+	return Cause{Detail: fmt.Sprintf("batch %d does not begin before %s", x.Batch.ID, At(o.Until)), Remedy: NothingToDo}
 }
 
-func (x explainer) backsOff(o Obstacle) Reason {
-	return Reason{Detail: lastAttempt(x.TaskView) + "; it is tried again after " + At(o.Until), Remedy: NothingToDo}
+func (x explainer) backsOff(o Obstacle) Cause {
+	return Cause{Detail: lastAttempt(x.TaskView) + "; it is tried again after " + At(o.Until), Remedy: NothingToDo}
 }
 
-func (x explainer) batchShut(Obstacle) Reason {
-	return Reason{
+func (x explainer) batchShut(Obstacle) Cause {
+	return Cause{
 		Detail: fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.shut(x.candidate.Window)),
 		Remedy: fmt.Sprintf("waits for a window; others may be set: dispatcher batches set %d --window W", x.Batch.ID),
 	}
 }
 
-func (x explainer) poolShut(Obstacle) Reason {
-	return Reason{
+func (x explainer) poolShut(Obstacle) Cause {
+	return Cause{
 		Detail: fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.shut(x.candidate.PoolWindow)),
 		Remedy: "waits for a window; others may be set: dispatcher pools set " + x.Pool.Name + " --window W",
 	}
 }
 
-func (x explainer) standsStill(Obstacle) Reason {
-	return Reason{Detail: "the ledger was restored: nothing is granted until every lease that it may have lost is over", Remedy: NothingToDo}
+func (x explainer) standsStill(Obstacle) Cause {
+	return Cause{Detail: "the ledger was restored: nothing is granted until every lease that it may have lost is over", Remedy: NothingToDo}
 }
 
-func (x explainer) limited(o Obstacle) Reason {
-	return Reason{Detail: o.Detail, Remedy: "waits until then; or change the policy: " + x.policies()}
+func (x explainer) limited(o Obstacle) Cause {
+	return Cause{Detail: o.Detail, Remedy: "waits until then; or change the policy: " + x.policies()}
 }
 
-func (x explainer) unavailable(o Obstacle) Reason {
-	return Reason{
+func (x explainer) unavailable(o Obstacle) Cause {
+	return Cause{
 		Detail: cmp.Or(o.Detail, "Redis cannot be reached: nothing is granted, and how full the pool is cannot be told"),
 		Remedy: cmp.Or(o.Remedy, "bring Redis back"),
 	}
 }
 
 // full says how full the pool is, and where the task stands in its queue.
-func (x explainer) full(Obstacle) Reason {
-	r := Reason{
+func (x explainer) full(Obstacle) Cause {
+	r := Cause{
 		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.standing.Held, x.standing.Capacity),
 		Remedy:   fmt.Sprintf("waits for a free slot; or raise the capacity: dispatcher pools set %s --capacity N", x.Pool.Name),
 		Position: x.standing.Position,
@@ -167,16 +167,16 @@ func (x explainer) shut(o store.Opening) string {
 	}
 }
 
-func (x explainer) otherFirst(other store.Candidate) Reason {
-	return Reason{
+func (x explainer) otherFirst(other store.Candidate) Cause {
+	return Cause{
 		Code:   CodeOtherFirst,
 		Detail: fmt.Sprintf("device %s is given task %d of batch %d before this one", x.Task.Device, other.Task, other.Batch),
 		Remedy: fmt.Sprintf("waits for that task; a higher priority goes first within a batch; to drop it: dispatcher tasks cancel %d", other.Task),
 	}
 }
 
-func (x explainer) revoked() Reason {
-	return Reason{
+func (x explainer) revoked() Cause {
+	return Cause{
 		Code:   CodeRevoked,
 		Detail: fmt.Sprintf("device %s has no valid token: its reports are refused", x.Task.Device),
 		Remedy: "give it a new token: dispatcher devices token " + x.Task.Device,
@@ -185,39 +185,39 @@ func (x explainer) revoked() Reason {
 
 // away says whether the device is not there to ask for its task: a device that
 // holds a grant may be quiet until its lease ends, a blocked one for longer.
-func (x explainer) away() (r Reason, is bool) {
+func (x explainer) away() (r Cause, is bool) {
 	name := x.Task.Device
 	switch {
 	case x.Device == nil && x.Deleted:
-		return Reason{
+		return Cause{
 			Code:   CodeDeviceDeleted,
 			Detail: fmt.Sprintf("device %s was deleted", name),
 			Remedy: fmt.Sprintf("register it again: dispatcher devices create %s; or drop the task: dispatcher tasks cancel %d", name, x.Task.ID),
 		}, true
 	case x.Device == nil:
-		return Reason{
+		return Cause{
 			Code:   CodeDeviceUnknown,
 			Detail: fmt.Sprintf("no device %s is registered, and none has ever reported", name),
 			Remedy: "switch the device on; or look whether its name is right",
 		}, true
 	case x.seen.IsZero():
-		return Reason{
+		return Cause{
 			Code:   CodeDeviceUnseen,
 			Detail: fmt.Sprintf("device %s has never reported since it was registered, %s", name, ago(x.Now.Sub(x.Device.CreatedAt))),
 			Remedy: "look whether the device runs, and has its token and the address of this dispatcher",
 		}, true
 	case x.Device.Blocked || x.Grant != nil || x.Now.Sub(x.seen) <= silentAfter*x.period+store.SeenWithin:
-		return Reason{}, false
+		return Cause{}, false
 	}
-	return Reason{
+	return Cause{
 		Code:   CodeDeviceSilent,
 		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, ago(x.Now.Sub(x.seen)), At(x.seen)),
 		Remedy: "look whether the device runs and reaches the dispatcher: only its own report can be granted anything",
 	}, true
 }
 
-func (x explainer) nextReport() Reason {
-	r := Reason{
+func (x explainer) nextReport() Cause {
+	r := Cause{
 		Code: CodeNextReport, Detail: "nothing stands in the way: it is granted with the next report of device " + x.Task.Device,
 		EstimatedStart: x.start(), Remedy: NothingToDo,
 	}

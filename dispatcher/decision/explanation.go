@@ -11,13 +11,13 @@ import (
 
 // Explanation says where a task stands and why.
 type Explanation struct {
-	At      time.Time // by the ledger's clock
-	State   store.TaskState
-	Reasons []Reason // at least one; what the device is told first
+	At     time.Time // by the ledger's clock
+	State  store.TaskState
+	Causes []Cause // at least one; what the device is told first
 }
 
-// Reason is one thing that keeps a task where it is.
-type Reason struct {
+// Cause is one thing that keeps a task where it is.
+type Cause struct {
 	Code           Code
 	Detail         string    // for people
 	Until          time.Time // when it may end by itself; zero: unknown
@@ -58,64 +58,53 @@ func Explain(v store.TaskView, known func(waiting store.Candidate) Known) Explan
 	open := slices.IndexFunc(v.Candidates, func(c store.Candidate) bool { return c.Task == v.Task.ID })
 	switch {
 	case v.Running != nil:
-		e.Reasons = whyRunning(v)
+		e.Causes = whyRunning(v)
 	case v.Task.State != store.Pending:
-		e.Reasons = whyEnded(v)
+		e.Causes = whyEnded(v)
 	case open < 0:
-		e.Reasons = []Reason{whyClosed(v)}
+		e.Causes = []Cause{whyClosed(v)}
 	default:
-		e.Reasons = whyWaiting(v, v.Candidates[open], known(v.Candidates[open]))
+		e.Causes = whyWaiting(v, v.Candidates[open], known(v.Candidates[open]))
 	}
 	return e
 }
 
 // whyWaiting tells what stands in the way of a task that waits; then whether
 // its device is there to ask for it.
-func whyWaiting(v store.TaskView, c store.Candidate, k Known) []Reason {
-	s := Foreseen(v, k.Standings, k.Limited)
+func whyWaiting(v store.TaskView, c store.Candidate, k Known) []Cause {
+	s := Foreseen(v.View, k.Limited)
+	s.Full, s.Unsure = make(map[string]bool), make(map[string]bool)
+	for pool, standing := range k.Standings {
+		s.Full[pool], s.Unsure[pool] = standing.full(), standing.Unreachable
+	}
 	x := explainer{TaskView: v, standing: k.Standings[c.Pool], candidate: c, seen: k.Seen, period: k.Period}
 	x.turn = k.Hold * time.Duration(x.standing.Position) / time.Duration(max(x.standing.Capacity, 1))
-	var reasons []Reason
+	var causes []Cause
 	if v.Device != nil && v.Device.Revoked() {
-		reasons = append(reasons, x.revoked())
+		causes = append(causes, x.revoked())
 	}
 	obstacles := s.obstaclesOf(c)
-	if len(reasons)+len(obstacles) > 1 { // it is not its turn that the task waits for
+	if len(causes)+len(obstacles) > 1 { // it is not its turn that the task waits for
 		x.standing.Position = 0
 	}
 	for _, o := range obstacles {
 		r := o.says(x, o)
 		r.Code, r.Until = o.Code, o.Until
-		reasons = append(reasons, r)
+		causes = append(causes, r)
 	}
 	if other := goesFirst(s, c, x.standing.First); other != nil {
-		reasons = append(reasons, x.otherFirst(*other))
+		causes = append(causes, x.otherFirst(*other))
 	}
 	if away, is := x.away(); is {
-		reasons = append(reasons, away)
+		causes = append(causes, away)
 	}
 	switch {
-	case len(reasons) == 0:
-		reasons = append(reasons, x.nextReport())
-	case len(reasons) == 1 && reasons[0].Code == CodeFull: // nothing but the queue is before it
-		reasons[0].EstimatedStart = x.start()
+	case len(causes) == 0:
+		causes = append(causes, x.nextReport())
+	case len(causes) == 1 && causes[0].Code == CodeFull: // nothing but the queue is before it
+		causes[0].EstimatedStart = x.start()
 	}
-	return reasons
-}
-
-// Foreseen is the situation of the next report of a device, as far as it can be
-// known: the device accepts work, and knows of the grant it holds.
-func Foreseen(v store.TaskView, standings map[string]Standing, limited map[int64]Obstacle) Situation {
-	s := Situation{
-		Now: v.Now, Standstill: v.Standstill, Accept: true,
-		Blocked: v.Device != nil && v.Device.Blocked,
-		Holding: v.Grant, Mentioned: true,
-		Candidates: v.Candidates, Limited: limited, Full: make(map[string]bool), Unsure: make(map[string]bool),
-	}
-	for pool, standing := range standings {
-		s.Full[pool], s.Unsure[pool] = standing.full(), standing.Unreachable
-	}
-	return s
+	return causes
 }
 
 // goesFirst is the other task that the device would be given before this one,

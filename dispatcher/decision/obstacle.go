@@ -39,7 +39,7 @@ type Obstacle struct {
 	Remedy string         // likewise
 	Policy string         // that says no, of CodeLimited
 
-	says func(x explainer, o Obstacle) Reason
+	says func(x explainer, o Obstacle) Cause
 }
 
 // obstaclesOf is all that stands between one task and its start. None: the next

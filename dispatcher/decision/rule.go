@@ -14,7 +14,7 @@ type rule struct {
 	// is asked without a task.
 	stands func(s *Situation, c *store.Candidate) (Obstacle, bool)
 	// says tells people of it, and what would change it.
-	says func(x explainer, o Obstacle) Reason
+	says func(x explainer, o Obstacle) Cause
 }
 
 // rulesOfDevice hold for every task of a device. The device is told the first that

@@ -30,7 +30,7 @@ type Timing struct {
 // device that is blocked or forbidden comes later. turn is when the queue of a full
 // pool expects the device.
 func (t Timing) After(c Choice, now time.Time, turn time.Duration) time.Duration {
-	return RefusalOf(c.Reason).again(t, c, now, turn)
+	return WaitingOf(c.Reason).again(t, c, now, turn)
 }
 
 // AfterRefusal is After for a report that was refused whole.
@@ -38,7 +38,7 @@ func (t Timing) AfterRefusal(reason devices.Reason) time.Duration {
 	return t.After(Choice{Reason: reason}, time.Time{}, 0)
 }
 
-// The times of the table of refusals.
+// The times of the table of reasons.
 func idle(t Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
 	return t.spread(t.Period, 0.2)
 }

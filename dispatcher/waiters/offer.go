@@ -176,17 +176,15 @@ func (n *Notifier) push(ctx context.Context, pool string, offers []timed) ([]slo
 // it is only busy; or passed on, and the device out of the queue. limited is what
 // policies say of its tasks.
 func useOf(view store.View, pool string, limited map[int64]decision.Obstacle) slots.UpdateKind {
-	s := decision.Situation{Now: view.Now, Standstill: view.Standstill, Limited: limited}
+	view.Candidates = slices.DeleteFunc(slices.Clone(view.Candidates), func(c store.Candidate) bool { return c.Pool != pool })
+	choice := decision.Decide(decision.Foreseen(view, limited))
 	switch {
-	case view.Device == nil || view.Device.Blocked:
+	case view.Device == nil:
 		return slots.WaiterLeft
-	case view.Grant != nil:
+	case choice.Reason == devices.ReasonGranted:
+		return slots.OfferSent
+	case decision.WaitingOf(choice.Reason).Queueing == decision.Away:
 		return slots.WaiterAway
-	}
-	for _, c := range view.Candidates {
-		if c.Pool == pool && s.MayStart(c) {
-			return slots.OfferSent
-		}
 	}
 	return slots.WaiterLeft
 }

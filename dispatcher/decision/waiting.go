@@ -18,8 +18,8 @@ const (
 	Away                   // likewise, and it is passed over until it asks again
 )
 
-// Refusal is a row of the table of reasons that a device can be refused for.
-type Refusal struct {
+// Waiting is a row of the table of reasons: how a device waits that is refused for it.
+type Waiting struct {
 	Reason   devices.Reason
 	Parks    bool // it may pass while the device waits for its answer
 	Queueing Queueing
@@ -27,10 +27,10 @@ type Refusal struct {
 	again func(t Timing, c Choice, now time.Time, turn time.Duration) time.Duration
 }
 
-// refusals is the table. Of the reasons of several tasks the one that stands last
+// waitings is the table. Of the reasons of several tasks the one that stands last
 // is told: it is the nearest to a grant. It is an array, which costs a report no allocation.
-func refusals() [13]Refusal {
-	return [...]Refusal{
+func waitings() [13]Waiting {
+	return [...]Waiting{
 		{Reason: devices.ReasonInvalid, again: refused},
 		{Reason: devices.ReasonTooLarge, again: refused},
 		{Reason: devices.ReasonForbidden, again: forbidden},
@@ -47,21 +47,21 @@ func refusals() [13]Refusal {
 	}
 }
 
-// RefusalOf is the row of a reason.
-func RefusalOf(reason devices.Reason) Refusal {
-	all := refusals()
+// WaitingOf is the row of a reason.
+func WaitingOf(reason devices.Reason) Waiting {
+	all := waitings()
 	return all[max(rank(all[:], reason), 0)]
 }
 
-func rank(all []Refusal, reason devices.Reason) int {
-	return slices.IndexFunc(all, func(r Refusal) bool { return r.Reason == reason })
+func rank(all []Waiting, reason devices.Reason) int {
+	return slices.IndexFunc(all, func(r Waiting) bool { return r.Reason == reason })
 }
 
 // nearer keeps the refusal that is nearest to a grant: it is what the operator
 // and the device want to know. Of two times the earlier one counts, and a known
 // one before an unknown.
 func nearer(a, b Choice) Choice {
-	all := refusals()
+	all := waitings()
 	ofA, ofB := rank(all[:], a.Reason), rank(all[:], b.Reason)
 	switch {
 	case ofB > ofA:

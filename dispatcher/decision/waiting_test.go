@@ -23,7 +23,7 @@ func TestEveryReasonHasARow(t *testing.T) {
 		t.Fatalf("found only %q", reasons)
 	}
 	for _, reason := range reasons {
-		if row := RefusalOf(devices.Reason(reason[1])); reason[1] != "granted" && (string(row.Reason) != reason[1] || row.again == nil) {
+		if row := WaitingOf(devices.Reason(reason[1])); reason[1] != "granted" && (string(row.Reason) != reason[1] || row.again == nil) {
 			t.Errorf("%s: its row is %+v", reason[1], row)
 		}
 	}
@@ -45,7 +45,7 @@ func TestTheParkedReasonsAreThoseOfTheContract(t *testing.T) {
 	if len(parked) == 0 {
 		t.Fatal("the contract names none")
 	}
-	for _, row := range refusals() {
+	for _, row := range waitings() {
 		if row.Parks != parked[row.Reason] {
 			t.Errorf("%s: parks is %t, and the contract says %t", row.Reason, row.Parks, parked[row.Reason])
 		}
