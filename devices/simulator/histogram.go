@@ -28,11 +28,15 @@ func scrape(page io.Reader, name, pool string) (histogram, error) {
 		if !slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "pool" && l.GetValue() == pool }) {
 			continue
 		}
-		for _, b := range m.GetHistogram().GetBucket() {
-			h[b.GetUpperBound()] += float64(b.GetCumulativeCount())
-		}
+		h.add(m.GetHistogram())
 	}
 	return h, err
+}
+
+func (h histogram) add(more *dto.Histogram) {
+	for _, b := range more.GetBucket() {
+		h[b.GetUpperBound()] += float64(b.GetCumulativeCount())
+	}
 }
 
 // minus is what was added since an earlier reading.

@@ -11,13 +11,9 @@ import (
 	"strings"
 	"sync"
 	"time"
-)
 
-// Times of answers are counted in steps of a ninth, from 50 us to a minute.
-const (
-	shortest       = 50 * time.Microsecond
-	stepsPerDouble = 8
-	timeSteps      = 20*stepsPerDouble + 1
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // mostBehind is how far a fleet may be behind at the end that keeps its pace.
@@ -29,16 +25,21 @@ type count struct {
 	errors  int64            // of these, other answers than an idle device may have
 	granted int64
 	first   string // of the errors
-	times   [timeSteps]int64
+	times   histogram
 }
 
 // tally counts the answers of an idle fleet.
 type tally struct {
 	mu sync.Mutex
 	count
+	times prometheus.Histogram
 }
 
-func newTally() tally { return tally{count: count{answers: map[string]int64{}}} }
+// newTally counts times in steps of a ninth, from 50 us to a minute.
+func newTally() tally {
+	steps := prometheus.ExponentialBucketsRange(50e-6, 60, 162)
+	return tally{count: count{answers: map[string]int64{}}, times: prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: steps})}
+}
 
 // add counts one answer.
 func (t *tally) add(said report, a arrival, took time.Duration) {
@@ -46,7 +47,7 @@ func (t *tally) add(said report, a arrival, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.answers[name]++
-	t.times[stepOf(took)]++
+	t.times.Observe(took.Seconds())
 	if name == reasonGranted {
 		t.granted++
 	}
@@ -61,7 +62,11 @@ func (t *tally) read() count {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.count
-	c.answers = maps.Clone(t.answers)
+	c.answers, c.times = maps.Clone(t.answers), histogram{}
+	var times dto.Metric
+	_ = t.times.Write(&times) // fails for no histogram
+	c.times.add(times.GetHistogram())
+	c.times[math.Inf(1)] = float64(times.GetHistogram().GetSampleCount())
 	return c
 }
 
@@ -77,25 +82,6 @@ func judged(said report, a arrival) (name, wrong string) {
 		return a.reply.Reason, fmt.Sprintf("an answer to %q came for report %q", a.reply.Re, said.ID)
 	}
 	return a.reply.Reason, strings.Join(a.reply.violations(said), "; ")
-}
-
-func stepOf(took time.Duration) int {
-	if took <= shortest {
-		return 0
-	}
-	return min(timeSteps-1, int(math.Ceil(stepsPerDouble*math.Log2(float64(took)/float64(shortest)))))
-}
-
-// histogram is the times of the answers.
-func (c count) histogram() histogram {
-	h := histogram{}
-	sum := 0.0
-	for step, n := range c.times {
-		sum += float64(n)
-		h[time.Duration(float64(shortest)*math.Exp2(float64(step)/stepsPerDouble)).Seconds()] = sum
-	}
-	h[math.Inf(1)] = sum
-	return h
 }
 
 func (c count) reports() (n int64) {
@@ -125,7 +111,7 @@ func (f *idleFleet) showProgress(before count) count {
 	now := f.tally.read()
 	f.progress.line("%7s  %d reports/s: %s  %s  errors %d  behind %s",
 		time.Since(f.started).Round(time.Second), now.reports()-before.reports(), orDefault(now.byReason(before), "-"),
-		now.histogram().minus(before.histogram()).quantiles(), now.errors-before.errors, f.behind(now, time.Since(f.started)).Round(time.Millisecond))
+		now.times.minus(before.times).quantiles(), now.errors-before.errors, f.behind(now, time.Since(f.started)).Round(time.Millisecond))
 	return now
 }
 
@@ -153,7 +139,7 @@ func (f *idleFleet) summary() IdleSummary {
 	c := f.tally.read()
 	return IdleSummary{
 		Devices: f.config.Devices, Period: f.config.Period, Elapsed: f.elapsed, Reports: c.reports(), Answers: c.byReason(count{}),
-		Times: c.histogram().quantiles(), Granted: c.granted, Errors: c.errors, First: c.first, Behind: f.behind(c, f.elapsed),
+		Times: c.times.quantiles(), Granted: c.granted, Errors: c.errors, First: c.first, Behind: f.behind(c, f.elapsed),
 	}
 }
 
