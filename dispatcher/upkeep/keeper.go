@@ -15,23 +15,43 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger is what the passes need of the store; *store.Store.
+// Ledger is what the passes need of the store, each a part of it; *store.Store.
 type Ledger interface {
+	leaseLedger
+	batchLedger
+	poolLedger
+	idleLedger
+	Retain(ctx context.Context, keep time.Duration, limit int) (store.Retained, error)
+}
+
+// leaseLedger ends grants whose lease is over.
+type leaseLedger interface {
 	LeaseClock(ctx context.Context) (store.LeaseClock, error)
 	KeepClockPair(ctx context.Context, pair store.ClockPair) error
 	Reap(ctx context.Context, lapses store.Lapses, limit int, settle store.Settle) ([]store.Reaped, error)
 	NextLapse(ctx context.Context) (left time.Duration, found bool, err error)
+}
+
+// batchLedger brings batches up to date.
+type batchLedger interface {
 	Expire(ctx context.Context, limit int) (int, error)
 	EndCancelled(ctx context.Context, limit int) (int, error)
 	RefreshWindows(ctx context.Context, limit int) (int, error)
 	Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error)
-	Retain(ctx context.Context, keep time.Duration, limit int) (store.Retained, error)
+}
+
+// poolLedger has the pools and their grants.
+type poolLedger interface {
 	Pool(ctx context.Context, name string) (store.Pool, error)
 	Pools(ctx context.Context, after string, limit int) ([]store.Pool, error)
 	ChangedPools(ctx context.Context, within time.Duration) ([]store.Pool, error)
 	Grants(ctx context.Context, pool string) ([]store.Grant, error)
 	LiveLeases(ctx context.Context, leases []string) (map[string]bool, error)
 	EndedLeases(ctx context.Context, leases []store.TaskLease) ([]string, error)
+}
+
+// idleLedger shares the counting of idle slots out between replicas.
+type idleLedger interface {
 	OpenPools(ctx context.Context) ([]store.OpenPool, error)
 	WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error)
 	TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error)
