@@ -3,6 +3,7 @@ package devices
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 	"unicode/utf8"
@@ -16,28 +17,34 @@ import (
 // An empty body is {}. Absent, null, "", {} and [] mean the same in every
 // field but output, which is opaque: there only absent and null mean none.
 // Names of fields are case-sensitive; of a repeated one the last counts.
-// Outputs and attributes share the memory of body.
 func DecodeReport(body []byte) (Report, error) {
 	report := Report{Accept: true}
 	text, err := checkText(body)
-	if err != nil || isEmpty(text) {
+	if err != nil || len(text) == 0 {
 		return report, err
 	}
-	if !isObject(text) {
+	var fields members
+	err = json.Unmarshal(text, &fields)
+	switch _, wrong := errors.AsType[*json.UnmarshalTypeError](err); {
+	case err != nil && !wrong:
+		return report, &Error{ReasonInvalid, CodeInvalidJSON, "body: " + err.Error()}
+	case isEmpty(text):
+		return report, nil
+	case fields == nil:
 		return Report{}, invalidField("report", "must be an object")
 	}
-	fields := report.scan(text)
-	for _, decode := range []func(reportFields) error{
+	for _, decode := range []func(members) error{
 		report.decodeID, report.decodeAccept, report.decodeAttributes, report.decodeResults, report.decodeRunning,
 	} {
 		if err := decode(fields); err != nil {
 			return Report{ID: report.ID}, err
 		}
 	}
+	report.Unknown += len(fields)
 	return report, nil
 }
 
-// checkText returns body as valid, bounded and repaired JSON, or nothing.
+// checkText returns body as bounded and repaired text, or nothing.
 func checkText(body []byte) ([]byte, error) {
 	if len(body) > MaxBody {
 		return nil, &Error{ReasonTooLarge, CodeBodyTooLarge, fmt.Sprintf("body: at most %d bytes", MaxBody)}
@@ -49,111 +56,112 @@ func checkText(body []byte) ([]byte, error) {
 	if nestsDeeper(text, MaxDepth) {
 		return nil, &Error{ReasonInvalid, CodeTooDeep, fmt.Sprintf("body: nested at most %d deep", MaxDepth)}
 	}
-	text = repair(text)
-	if !json.Valid(text) {
-		return nil, &Error{ReasonInvalid, CodeInvalidJSON, "body: " + json.Unmarshal(text, new(json.RawMessage)).Error()}
-	}
-	return text, nil
+	return repair(text), nil
 }
 
-// reportFields are the fields of a report, undecoded.
-type reportFields struct{ id, results, running, accept, attributes []byte }
+// members are those of an object, exactly as sent, that nobody has taken.
+type members map[string]json.RawMessage
 
-func (r *Report) scan(text []byte) (fields reportFields) {
-	for key, value := range members(text) {
-		switch string(key) {
-		case "id":
-			fields.id = value
-		case "results":
-			fields.results = value
-		case "running":
-			fields.running = value
-		case "accept":
-			fields.accept = value
-		case "attributes":
-			fields.attributes = value
-		default:
-			r.Unknown++
-		}
-	}
-	return fields
+// membersOf is false for what is no object.
+func membersOf(value []byte) (all members, ok bool) {
+	return all, json.Unmarshal(value, &all) == nil && all != nil
 }
 
-func (r *Report) decodeID(fields reportFields) error {
-	if isEmpty(fields.id) {
+func (m members) take(name string) []byte {
+	value := m[name]
+	delete(m, name)
+	return value
+}
+
+// isEmpty reports whether a value counts as absent: missing, null, "", {}, [].
+func isEmpty(value []byte) bool {
+	switch {
+	case len(value) == 0 || string(value) == "null" || string(value) == `""`:
+		return true
+	case value[0] != '{' && value[0] != '[':
+		return false
+	}
+	return len(bytes.TrimSpace(value[1:])) == 1
+}
+
+// textOf is false for what is no string.
+func textOf(value []byte) (text string, ok bool) {
+	return text, json.Unmarshal(value, &text) == nil && value[0] == '"'
+}
+
+func (r *Report) decodeID(fields members) error {
+	id := fields.take("id")
+	if isEmpty(id) {
 		return nil
 	}
-	if !isString(fields.id) {
+	text, ok := textOf(id)
+	if !ok {
 		return invalidField("id", "must be a string")
 	}
-	r.ID = unquote(fields.id)
+	r.ID = text
 	if utf8.RuneCountInString(r.ID) > MaxReportID {
 		return invalidField("id", fmt.Sprintf("at most %d characters", MaxReportID))
 	}
 	return nil
 }
 
-func (r *Report) decodeAccept(fields reportFields) error {
-	switch {
-	case isEmpty(fields.accept), string(fields.accept) == "true":
-		return nil
-	case string(fields.accept) == "false":
-		r.Accept = false
+func (r *Report) decodeAccept(fields members) error {
+	accept := fields.take("accept")
+	r.Accept = string(accept) != "false"
+	if !r.Accept || isEmpty(accept) || string(accept) == "true" {
 		return nil
 	}
 	return invalidField("accept", "must be true or false")
 }
 
-func (r *Report) decodeAttributes(fields reportFields) error {
-	switch {
-	case isEmpty(fields.attributes):
+func (r *Report) decodeAttributes(fields members) error {
+	text := fields.take("attributes")
+	if isEmpty(text) {
 		return nil
-	case !isObject(fields.attributes):
+	}
+	all, ok := membersOf(text)
+	switch {
+	case !ok:
 		return invalidField("attributes", "must be an object")
-	case len(fields.attributes) > MaxAttributes:
+	case len(text) > MaxAttributes:
 		return &Error{ReasonInvalid, CodeAttributesTooLarge, fmt.Sprintf("attributes: at most %d bytes", MaxAttributes)}
-	}
-	keys := 0
-	for range members(fields.attributes) {
-		keys++
-	}
-	if keys > MaxAttributeKeys {
+	case len(all) > MaxAttributeKeys:
 		return &Error{ReasonInvalid, CodeAttributesTooLarge, fmt.Sprintf("attributes: at most %d keys", MaxAttributeKeys)}
 	}
-	r.Attributes = fields.attributes
+	r.Attributes = text
 	return nil
 }
 
-func (r *Report) decodeResults(fields reportFields) error {
-	return decodeList(r, &r.Results, "results", fields.results, MaxResults, CodeTooManyResults, decodeResult)
+func (r *Report) decodeResults(fields members) (err error) {
+	r.Results, err = decodeList(r, fields, "results", MaxResults, CodeTooManyResults, decodeResult)
+	return err
 }
 
-func (r *Report) decodeRunning(fields reportFields) error {
-	return decodeList(r, &r.Running, "running", fields.running, MaxRunning, CodeTooManyRunning, decodeRunning)
+func (r *Report) decodeRunning(fields members) (err error) {
+	r.Running, err = decodeList(r, fields, "running", MaxRunning, CodeTooManyRunning, decodeRunning)
+	return err
 }
 
 // decodeList decodes the entries of a list, and counts their unknown fields.
-func decodeList[T any](r *Report, list *[]T, name string, field []byte, most int, tooMany string, decode func(entry []byte) (T, int)) error {
-	switch {
-	case isEmpty(field):
-		return nil
-	case !isArray(field):
-		return invalidField(name, "must be an array")
+func decodeList[T any](r *Report, fields members, name string, most int, tooMany string, decode func(members) T) ([]T, error) {
+	field := fields.take(name)
+	if isEmpty(field) {
+		return nil, nil
 	}
-	count := 0
-	for range elements(field) {
-		count++
+	var entries []json.RawMessage
+	switch err := json.Unmarshal(field, &entries); {
+	case err != nil:
+		return nil, invalidField(name, "must be an array")
+	case len(entries) > most:
+		return nil, &Error{ReasonInvalid, tooMany, fmt.Sprintf("%s: at most %d", name, most)}
 	}
-	if count > most {
-		return &Error{ReasonInvalid, tooMany, fmt.Sprintf("%s: at most %d", name, most)}
+	list := make([]T, len(entries))
+	for i, entry := range entries {
+		of, _ := membersOf(entry)
+		list[i] = decode(of)
+		r.Unknown += len(of)
 	}
-	*list = make([]T, 0, count)
-	for entry := range elements(field) {
-		decoded, unknown := decode(entry)
-		*list = append(*list, decoded)
-		r.Unknown += unknown
-	}
-	return nil
+	return list, nil
 }
 
 func invalidField(name, rule string) error {

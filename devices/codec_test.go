@@ -182,7 +182,7 @@ func TestDecodeReportRefusesWhole(t *testing.T) {
 		"accept text":      {`{"accept":"false"}`, "invalid", "invalid_field", "accept"},
 		"attributes array": {`{"attributes":[1]}`, "invalid", "invalid_field", "attributes"},
 		"attributes size":  {`{"attributes":{"x":"` + strings.Repeat("x", 8<<10-7) + `"}}`, "invalid", "attributes_too_large", "8192"},
-		"attributes keys":  {`{"attributes":{` + strings.Repeat(`"a":1,`, 64) + `"b":2}}`, "invalid", "attributes_too_large", "64"},
+		"attributes keys":  {`{"attributes":{` + names(64) + `"b":2}}`, "invalid", "attributes_too_large", "64"},
 		"101 results":      {`{"results":` + many(101, "{}") + `}`, "invalid", "too_many_results", "100"},
 		"101 running":      {`{"running":` + many(101, "1") + `}`, "invalid", "too_many_running", "100"},
 	}
@@ -206,7 +206,7 @@ func TestDecodeReportKeepsWithinLimits(t *testing.T) {
 	for name, body := range map[string]string{
 		"body":            `{"x":"` + strings.Repeat("x", 64<<10-8) + `"}`,
 		"attributes size": `{"attributes":{"x":"` + strings.Repeat("x", 8<<10-8) + `"}}`,
-		"attributes keys": `{"attributes":{` + strings.Repeat(`"a":1,`, 63) + `"b":2}}`,
+		"attributes keys": `{"attributes":{` + names(63) + `"b":2}}`,
 		"100 of each":     `{"results":[` + strings.Repeat("1,", 99) + `1],"running":[` + strings.Repeat("1,", 99) + `1]}`,
 	} {
 		if _, err := devices.DecodeReport([]byte(body)); err != nil {
@@ -265,6 +265,14 @@ func TestReplyEncodeGrantsNothingItCannotSend(t *testing.T) {
 	if got := string(reply.Encode()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+}
+
+// names are members of an object, each with its comma.
+func names(n int) (all string) {
+	for i := range n {
+		all += fmt.Sprintf(`"a%d":1,`, i)
+	}
+	return all
 }
 
 func BenchmarkDecodeReport(b *testing.B) {

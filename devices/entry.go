@@ -9,68 +9,36 @@ import (
 // maxInteger bounds tasks and tokens: what every JSON library keeps exactly.
 const maxInteger = 1<<53 - 1
 
-// decodeResult decodes an entry of results and counts its unknown fields.
-func decodeResult(entry []byte) (result Result, unknown int) {
-	if !isObject(entry) {
-		return Result{Invalid: CodeNotAnObject}, 0
+// decodeResult takes the members of an entry of results; nil: it is no object.
+func decodeResult(entry members) (result Result) {
+	if entry == nil {
+		return Result{Invalid: CodeNotAnObject}
 	}
-	var task, token, status, output, text, retryAfter []byte
-	for key, value := range members(entry) {
-		switch string(key) {
-		case "task":
-			task = value
-		case "token":
-			token = value
-		case "status":
-			status = value
-		case "output":
-			output = value
-		case "error":
-			text = value
-		case "retry_after_ms":
-			retryAfter = value
-		default:
-			unknown++
-		}
-	}
-	result.Task, result.Token, result.Invalid = decodeNames(task, token)
-	result.decodeStatus(status)
-	result.decodeOutput(output)
-	result.decodeError(text)
-	result.decodeRetryAfter(retryAfter)
-	return result, unknown
+	result.Task, result.Token, result.Invalid = decodeNames(entry)
+	result.decodeStatus(entry.take("status"))
+	result.decodeOutput(entry.take("output"))
+	result.decodeError(entry.take("error"))
+	result.decodeRetryAfter(entry.take("retry_after_ms"))
+	return result
 }
 
-// decodeRunning decodes an entry of running and counts its unknown fields. A
+// decodeRunning takes the members of an entry of running; nil: it is no object. A
 // progress that is not a number from 0 to 1 is ignored: what is only for
 // display never costs a device its lease.
-func decodeRunning(entry []byte) (running Running, unknown int) {
-	if !isObject(entry) {
-		return Running{Invalid: CodeNotAnObject}, 0
+func decodeRunning(entry members) (running Running) {
+	if entry == nil {
+		return Running{Invalid: CodeNotAnObject}
 	}
-	var task, token, progress []byte
-	for key, value := range members(entry) {
-		switch string(key) {
-		case "task":
-			task = value
-		case "token":
-			token = value
-		case "progress":
-			progress = value
-		default:
-			unknown++
-		}
-	}
-	running.Task, running.Token, running.Invalid = decodeNames(task, token)
-	if n, err := strconv.ParseFloat(string(progress), 64); err == nil && 0 < n && n <= 1 {
+	running.Task, running.Token, running.Invalid = decodeNames(entry)
+	if n, err := strconv.ParseFloat(string(entry.take("progress")), 64); err == nil && 0 < n && n <= 1 {
 		running.Progress = n
 	}
-	return running, unknown
+	return running
 }
 
 // decodeNames decodes the task and token of an entry; an unreadable one is 0.
-func decodeNames(taskField, tokenField []byte) (task, token int64, invalid string) {
-	task, token = decodeInteger(taskField), decodeInteger(tokenField)
+func decodeNames(entry members) (task, token int64, invalid string) {
+	task, token = decodeInteger(entry.take("task")), decodeInteger(entry.take("token"))
 	switch {
 	case task == 0:
 		invalid = CodeInvalidTask
@@ -95,9 +63,9 @@ func digits(field []byte) string {
 	if isEmpty(field) {
 		return ""
 	}
-	text := string(field)
-	if isString(field) {
-		text = unquote(field)
+	text, ok := textOf(field)
+	if !ok {
+		text = string(field)
 	}
 	if text == "" || text[0] == '0' && text != "0" {
 		return ""
@@ -111,14 +79,13 @@ func digits(field []byte) string {
 }
 
 func (r *Result) decodeStatus(field []byte) {
-	if !isEmpty(field) && isString(field) {
-		switch status := Status(unquote(field)); status {
-		case StatusSucceeded, StatusFailed, StatusRejected, StatusReturned:
-			r.Status = status
-			return
-		}
+	text, _ := textOf(field)
+	switch status := Status(text); status {
+	case StatusSucceeded, StatusFailed, StatusRejected, StatusReturned:
+		r.Status = status
+	default:
+		r.invalid(CodeInvalidStatus)
 	}
-	r.invalid(CodeInvalidStatus)
 }
 
 func (r *Result) decodeOutput(field []byte) {
@@ -132,13 +99,15 @@ func (r *Result) decodeOutput(field []byte) {
 }
 
 func (r *Result) decodeError(field []byte) {
-	switch {
-	case isEmpty(field):
-	case isString(field):
-		r.Error = cutText(unquote(field), MaxError)
-	default:
-		r.invalid(CodeInvalidError)
+	if isEmpty(field) {
+		return
 	}
+	text, ok := textOf(field)
+	if !ok {
+		r.invalid(CodeInvalidError)
+		return
+	}
+	r.Error = cutText(text, MaxError)
 }
 
 // decodeRetryAfter reads the field only of a task that is returned, so that a
