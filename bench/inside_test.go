@@ -72,7 +72,7 @@ func (s *site) dispatcher() *dispatcher.Dispatcher {
 	s.t.Cleanup(func() { _ = conn.Close() })
 	d := dispatcher.New(dispatcher.Config{
 		Store: ledger, Semaphore: slots.New(conn.Client), Limits: limits.New(conn.Client), Recent: seen.NewList(conn.Client),
-		Parking: parked.New(conn.Client, conn.Database), LeaseMargin: 10 * time.Second, Recall: true, FleetTokens: []string{fleetToken},
+		Parking: parked.New(conn.Client, conn.Database), LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken},
 		Marks: marks.NewHashes(conn.Client),
 	})
 	ledger.OnNews(d.Marks.Wrote)

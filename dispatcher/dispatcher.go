@@ -39,10 +39,6 @@ type Config struct {
 	LeaseMin     time.Duration // no device is given less; default 1 s
 	ReportPeriod time.Duration // report_after_ms of an idle device; default 30 s
 
-	// Recall repeats a refusal from memory, for a moment, to a device that asks again at once:
-	// then a storm of such reports asks neither the ledger nor the semaphore.
-	Recall bool
-
 	Offer time.Duration // a slot stays reserved so long for the device that it is offered to; default 3 s
 
 	FleetTokens []string              // none, one or two (rotation)
@@ -80,7 +76,7 @@ func New(config Config) *Dispatcher {
 	config = config.withDefaults()
 	set := meters.New(config.Registerer)
 	d := &Dispatcher{config: config, log: throttle.Log(config.Logger, config.Now), metrics: newMetrics(set)}
-	d.idlers.admitted, d.idlers.refusals = newAdmissions(), newRefusals()
+	d.idlers.admitted = newAdmissions()
 	if config.Marks != nil {
 		d.Marks = marks.New(marks.Config{
 			Ledger: config.Store, Cache: config.Marks, Told: d.idlers.admitted.forget, Now: config.Now, Panicked: d.Panicked,
@@ -101,7 +97,6 @@ func New(config Config) *Dispatcher {
 	d.Waiters = waiters.New(waiters.Config{
 		Ledger: config.Store, Semaphore: config.Semaphore, Policies: d.Policies, Parking: config.Parking, Waker: config.Waker,
 		ReportPeriod: config.ReportPeriod, Offer: config.Offer, MaxParked: config.MaxParked,
-		Pushed:      d.idlers.refusals.forget,
 		Unreachable: func(v store.View) { d.Seen.MarkReach(v.Device.ID, store.Seen{At: v.Now, Reach: store.ReachNone}) },
 		Meters:      set, Logger: d.log, Debug: config.Logger, Panicked: d.Panicked, Now: config.Now,
 	})

@@ -25,7 +25,6 @@ const (
 
 // idlers answers the reports of devices that have nothing to do, by their marks.
 type idlers struct {
-	refusals *refusals // of a full pool, a moment ago
 	admitted *admissions
 	looks    atomic.Int64 // under way
 	believed atomic.Int64 // absent marks
@@ -48,7 +47,7 @@ func (g glance) done() {
 // device has no work. If the marks do not tell, it is looked up in the ledger, over a bounded
 // lane, and put off when there is no room.
 func (d *Dispatcher) glance(ctx context.Context, caller devices.Caller, report devices.Report, p *waiters.Park) (g glance, answered *handling) {
-	if d.Marks == nil || !onlyAsks(report) {
+	if d.Marks == nil || !report.Accept || says(report) {
 		return g, nil
 	}
 	of := d.Marks.Look(ctx, string(caller.Device))

@@ -1,6 +1,7 @@
 package dispatcher_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,6 +10,15 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/waiters"
 	"github.com/fleetslots/dispatcher/store"
 )
+
+// stoppedClock stands still but where a test moves it.
+type stoppedClock struct{ past atomic.Int64 }
+
+func (c *stoppedClock) now() time.Time {
+	return time.Unix(1_800_000_000, 0).Add(time.Duration(c.past.Load()))
+}
+
+func (c *stoppedClock) pass(d time.Duration) { c.past.Add(int64(d)) }
 
 // marking is a bench whose readings of the ledger are counted, with a device "d" that was
 // admitted before.

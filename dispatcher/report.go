@@ -76,12 +76,6 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: not begun: %w", devices.ErrUnavailable, err)
 	}
-	if p == nil {
-		if h := d.recall(caller, report); h != nil {
-			d.Waiters.Parks.Arrive(string(caller.Device), nil)
-			return h, nil
-		}
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
 	glance, answered := d.glance(ctx, caller, report, p)
@@ -111,7 +105,6 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	if err := h.answer(ctx); err != nil {
 		return nil, err
 	}
-	h.remember()
 	d.settleMark(ctx, h, glance)
 	return h, nil
 }

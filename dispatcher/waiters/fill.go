@@ -29,7 +29,6 @@ func (l looking) and(more looking) looking {
 // resumed or has grown, or something was queued in it. The next pass of every
 // replica would, too.
 func (n *Notifier) Fill(pool string) {
-	n.Pools.freed(pool)
 	if n.looks.add(pool, looking{search: true, anew: true}) {
 		n.background.start(func(ctx context.Context) {
 			if err := n.config.Panicked.Tell("handing on", n.runLooks(ctx, pool)); err != nil {

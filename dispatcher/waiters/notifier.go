@@ -70,7 +70,6 @@ type Config struct {
 	Offer        time.Duration // a slot stays reserved so long for the device that it is offered to
 	MaxParked    int           // reports that are parked at once; default 20,000
 
-	Pushed      func(device string)   // a device is pushed to: what was remembered of it is old
 	Unreachable func(view store.View) // a device can be told of nothing any more
 
 	Meters   *meters.Set

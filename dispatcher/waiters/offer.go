@@ -192,7 +192,6 @@ func useOf(view store.View, pool string, limited map[int64]decision.Obstacle) sl
 // wake tells a device that a slot is kept for it; began is when this handoff was begun.
 func (n *Notifier) wake(ctx context.Context, pool string, o timed, began time.Time) {
 	now := n.config.Now()
-	n.config.Pushed(o.Device)
 	n.config.Waker.Wake(devices.ID(o.Device), o.Left)
 	if !o.since.IsZero() {
 		n.HandedOn(pool, now.Sub(o.since))

@@ -32,7 +32,6 @@ type Pools struct {
 type pool struct {
 	listed  bool                     // the ledger has it
 	waiting bool                     // devices stand in its queue, as of the last pass and since
-	freed   int                      // how often a slot of it was left free
 	hold    time.Duration            // the usual time that a grant is held, as seen here; 0: unknown
 	kinds   map[string]time.Duration // likewise, of each kind of task
 	search  *search                  // how far it has come; nil: it begins anew
@@ -166,22 +165,6 @@ func (p *Pools) AmongWaiting(names []string) (waiting []string) {
 		}
 	}
 	return waiting
-}
-
-func (p *Pools) freed(name string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.of(name).freed++
-}
-
-// Freed is how often a slot of a pool was left free, as far as this replica knows.
-func (p *Pools) Freed(name string) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if one := p.all[name]; one != nil {
-		return one.freed
-	}
-	return 0
 }
 
 // searchOf is the search in a pool, which only the one that looks there now uses; anew:

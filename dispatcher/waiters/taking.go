@@ -35,9 +35,6 @@ func newServings(n *Notifier) *servings {
 		pace, since := n.Pace(of.pool), n.config.Now()
 		pace.Period = max(pace.Period, of.period)
 		done, err := n.config.Semaphore.Serve(ctx, of.pool, pace, all)
-		if len(all.Leases) > 0 && len(done.Offers) == 0 { // what is offered is free to nobody else
-			n.Pools.freed(of.pool)
-		}
 		n.Offer(of.pool, done.Offers, since)
 		if err != nil {
 			return nil, err //nolint:wrapcheck // the semaphore says what it was doing

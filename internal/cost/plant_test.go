@@ -47,7 +47,7 @@ func newPlant(t *testing.T) *plant {
 	began := time.Now()
 	p.on = dispatcher.New(dispatcher.Config{
 		Store: p.store, Semaphore: slots.New(p.redis), Limits: limits.New(p.redis), Recent: seen.NewList(p.redis), Marks: marks.NewHashes(p.redis),
-		LeaseMargin: 10 * time.Second, Recall: true, FleetTokens: []string{fleetToken},
+		LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken},
 		Now: func() time.Time { return began }, Jitter: func() float64 { return 0.5 },
 	})
 	t.Cleanup(func() { _ = p.on.Waiters.Stop(context.Background()) })
