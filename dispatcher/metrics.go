@@ -10,15 +10,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// reported are the labels of a report.
-type reported struct{ transport, reason string }
-
-// reports are those of some labels.
-type reports struct {
-	total    prometheus.Counter
-	duration prometheus.Observer
-}
-
 // metrics counts decisions.
 type metrics struct {
 	set       *meters.Set
@@ -29,7 +20,8 @@ type metrics struct {
 	hold      *prometheus.HistogramVec
 	wait      *prometheus.HistogramVec
 	results   *prometheus.CounterVec
-	reports   *meters.Ready[reported, reports]
+	reports   *prometheus.CounterVec
+	duration  *prometheus.HistogramVec
 	panics    prometheus.Counter
 	marks     struct{ needless, missing prometheus.Counter }
 }
@@ -44,7 +36,8 @@ func newMetrics(set *meters.Set) *metrics {
 		hold:      set.Histogram(meters.PoolSeconds(), "slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
 		wait:      set.Histogram(meters.PoolSeconds(), "task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
 		results:   set.Counter("results_total", "Results of devices, by outcome.", "outcome"),
-		reports:   newReports(set),
+		reports:   set.Counter("reports_total", "Reports of devices, by the reason of the reply or the code of the refusal.", "transport", "reason"),
+		duration:  set.Histogram(meters.Seconds(), "report_duration_seconds", "Time to answer a report.", "transport"),
 		panics:    set.Counter("panics_total", "Panics that ended a request or a pass, and not the process. Each is a fault of the program, and logged.").WithLabelValues(),
 	}
 	m.marks.needless = set.Counter("marks_needless_total", "Marks of devices that were found to have no work, and taken away.").WithLabelValues()
@@ -55,14 +48,6 @@ func newMetrics(set *meters.Set) *metrics {
 		}
 	})
 	return m
-}
-
-func newReports(set *meters.Set) *meters.Ready[reported, reports] {
-	total := set.Counter("reports_total", "Reports of devices, by the reason of the reply or the code of the refusal.", "transport", "reason")
-	duration := set.Histogram(meters.Seconds(), "report_duration_seconds", "Time to answer a report.", "transport")
-	return meters.NewReady(func(r reported) reports {
-		return reports{total.WithLabelValues(r.transport, r.reason), duration.WithLabelValues(r.transport)}
-	})
 }
 
 func (m *metrics) granted(c store.Candidate, view store.View) {
@@ -89,7 +74,6 @@ func (m *metrics) conflicted(pool string) {
 // CountReport counts one report of a transport ("http", "mqtt"): the reason of
 // its reply, or the code of what refused it.
 func (d *Dispatcher) CountReport(transport, reason string, took time.Duration) {
-	of := d.metrics.reports.Of(reported{transport, reason})
-	of.total.Inc()
-	of.duration.Observe(took.Seconds())
+	d.metrics.reports.WithLabelValues(transport, reason).Inc()
+	d.metrics.duration.WithLabelValues(transport).Observe(took.Seconds())
 }
