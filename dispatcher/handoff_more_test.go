@@ -106,13 +106,15 @@ type lossySemaphore struct {
 	lost atomic.Int64
 }
 
-func (s *lossySemaphore) Serve(ctx context.Context, pool string, pace slots.Pace, of slots.Exchange) (slots.Served, error) {
-	done, err := s.Semaphore.Serve(ctx, pool, pace, of)
-	if len(of.Leases) > 0 {
-		s.lost.Add(int64(len(done.Offers)))
-		done.Offers = nil
+func (s *lossySemaphore) Serve(ctx context.Context, calls []slots.Call) []slots.Served {
+	served := s.Semaphore.Serve(ctx, calls)
+	for i, c := range calls {
+		if len(c.Leases) > 0 {
+			s.lost.Add(int64(len(served[i].Offers)))
+			served[i].Offers = nil
+		}
 	}
-	return done, err
+	return served
 }
 
 // A Redis that lost everything: the line is as it was after the next reports,

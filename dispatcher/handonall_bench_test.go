@@ -45,10 +45,10 @@ func BenchmarkHandOnAll(b *testing.B) {
 // asks acquires a slot for a device, or lets it stand in line.
 func (b *bench) asks(pool, device string, task int64, reach slots.Reach) {
 	b.t.Helper()
-	_, err := b.semaphore.Serve(b.ctx, pool, slots.Pace{Hold: minute, Soonest: minute, Period: time.Hour, Offer: minute}, slots.Exchange{Requests: []slots.Request{{
-		Device: device, Reach: reach, Wants: []slots.Want{{Lease: strconv.FormatInt(task, 10), TTL: time.Hour, Batch: 1, Task: task}},
-	}}})
-	b.must(err)
+	pace := slots.Pace{Hold: minute, Soonest: minute, Period: time.Hour, Offer: minute}
+	want := slots.Want{Lease: strconv.FormatInt(task, 10), TTL: time.Hour, Batch: 1, Task: task}
+	request := slots.Request{Device: device, Reach: reach, Wants: []slots.Want{want}}
+	b.must(b.semaphore.Serve(b.ctx, []slots.Call{{Pool: pool, Pace: pace, Exchange: slots.Exchange{Requests: []slots.Request{request}}}})[0].Err)
 }
 
 // processCPU is what this process has used so far.

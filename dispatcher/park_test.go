@@ -105,12 +105,14 @@ func TestLineExpectsAParkedReportAfterItsWait(t *testing.T) {
 func TestWakeBeforeTheWaitIsNotLost(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
+	other := *b // of another replica: this one's slots wait for what is under way
+	other.Dispatcher = b.parking()
 	b.pool("a", 1, minute)
 	b.batch("a", nil, "d1", "d2")
 	first := b.granted("d1")
 	spies.after("Acquire", func() {
 		spies.ease()
-		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		other.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
 		wake(b.Dispatcher, "d2")
 	})
 	w := b.wait(b.Dispatcher, fleetCaller("d2"), `{"id":"x"}`, long)

@@ -152,24 +152,32 @@ func (s *spies) RecordResults(ctx context.Context, results []store.Result, settl
 	return outcomes
 }
 
-// Serve is spied on as Acquire if something is asked for, and as Release if something is freed.
-func (s *spies) Serve(ctx context.Context, pool string, pace slots.Pace, of slots.Exchange) (done slots.Served, err error) {
-	through := func() error {
-		done, err = s.Semaphore.Serve(ctx, pool, pace, of)
-		return err
+func (s *spies) Serve(ctx context.Context, calls []slots.Call) []slots.Served {
+	served := make([]slots.Served, len(calls))
+	for i, c := range calls {
+		served[i] = s.serve(ctx, c)
 	}
-	if len(of.Leases) > 0 {
+	return served
+}
+
+// serve is spied on as Acquire if something is asked for, and as Release if something is freed.
+func (s *spies) serve(ctx context.Context, c slots.Call) (done slots.Served) {
+	through := func() error {
+		done = s.Semaphore.Serve(ctx, []slots.Call{c})[0]
+		return done.Err
+	}
+	if len(c.Leases) > 0 {
 		serve := through
 		through = func() error { return s.pass("Release", serve) }
 	}
-	if len(of.Requests) > 0 {
-		s.longest.Store(int64(pace.Period))
-		defer func() { s.asked.Add(int64(len(of.Requests))) }()
+	if len(c.Requests) > 0 {
+		s.longest.Store(int64(c.Pace.Period))
+		defer func() { s.asked.Add(int64(len(c.Requests))) }()
 		serve := through
 		through = func() error { return s.pass("Acquire", serve) }
 	}
-	err = through()
-	return done, err
+	done.Err = through()
+	return done
 }
 
 func (s *spies) Restore(ctx context.Context, pool string, c slots.Config, held []slots.Holding) (bool, error) {

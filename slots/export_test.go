@@ -31,14 +31,20 @@ func NewOnClock(client redis.UniversalClient) *Semaphore {
 // Clock is that key, in ms.
 func Clock(pool string) string { return keys(pool)[0] + ":now" }
 
-// Acquire is Serve for requests alone.
+// ServeOne is Serve for one pool.
+func (s *Semaphore) ServeOne(ctx context.Context, pool string, pace Pace, of Exchange) (Served, error) {
+	out := s.Serve(ctx, []Call{{Pool: pool, Pace: pace, Exchange: of}})[0]
+	return out, out.Err
+}
+
+// Acquire is ServeOne for requests alone.
 func (s *Semaphore) Acquire(ctx context.Context, pool string, pace Pace, reqs []Request) ([]Acquisition, []Offer, error) {
-	out, err := s.Serve(ctx, pool, pace, Exchange{Requests: reqs})
+	out, err := s.ServeOne(ctx, pool, pace, Exchange{Requests: reqs})
 	return out.Got, out.Offers, err
 }
 
-// Release is Serve for leases alone.
+// Release is ServeOne for leases alone.
 func (s *Semaphore) Release(ctx context.Context, pool string, pace Pace, leases []string) (freed []bool, offers []Offer, err error) {
-	out, err := s.Serve(ctx, pool, pace, Exchange{Leases: leases})
+	out, err := s.ServeOne(ctx, pool, pace, Exchange{Leases: leases})
 	return out.Freed, out.Offers, err
 }

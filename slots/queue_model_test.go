@@ -119,7 +119,7 @@ func (m *queueMachine) releaseAndAsk(t *rapid.T) {
 
 func (m *queueMachine) serve(t *rapid.T, leases []string, r slots.Request) {
 	m.at()
-	done, err := m.Serve(m.ctx, m.pool, queuePace, slots.Exchange{Leases: leases, Requests: []slots.Request{r}})
+	done, err := m.ServeOne(m.ctx, m.pool, queuePace, slots.Exchange{Leases: leases, Requests: []slots.Request{r}})
 	if err != nil || slices.Contains(done.Freed, false) {
 		t.Fatal(done, err)
 	}

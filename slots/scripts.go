@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
 // sends is how often a script is sent at most, when the network loses it.
@@ -75,28 +77,29 @@ func keys(pool string) []string {
 // newCall names one call, over all its sendings.
 func newCall() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
-// run runs a script with its arguments as JSON, again when the network lost it.
+// call is that of a script with its arguments as JSON.
+func call(script *redis.Script, pool string, args any) *redisconn.Call {
+	text, _ := json.Marshal(args) // cannot fail; without it a script does nothing, and says so
+	return &redisconn.Call{Script: script, Keys: keys(pool), Args: []any{text}}
+}
+
+// run runs a script, again when the network lost it.
 func (s *Semaphore) run(ctx context.Context, script *redis.Script, pool string, args any) *redis.Cmd {
-	text, err := json.Marshal(args)
-	var cmd *redis.Cmd
-	if err == nil {
-		err = s.breakers.Do(ctx, Key(pool), sends, func() error {
-			cmd = script.Run(ctx, s.client, keys(pool), text)
-			return cmd.Err()
-		})
-	}
-	if cmd == nil {
-		cmd = redis.NewCmd(ctx)
-		cmd.SetErr(err)
-	}
-	return cmd
+	one := call(script, pool, args)
+	s.breakers.Run(ctx, sends, []*redisconn.Call{one})
+	return one.Cmd
 }
 
 // ask runs a script that answers with JSON, or with nothing about an unknown pool: false.
 func (s *Semaphore) ask(ctx context.Context, script *redis.Script, pool string, args, answer any) (known bool, err error) {
-	text, err := s.run(ctx, script, pool, args).Text()
+	return read(s.run(ctx, script, pool, args), answer)
+}
+
+// read reads the answer of such a script.
+func read(cmd *redis.Cmd, answer any) (known bool, err error) {
+	text, err := cmd.Text()
 	if err != nil || text == "" {
-		return false, err
+		return false, err //nolint:wrapcheck // by the callers
 	}
 	if err := json.Unmarshal([]byte(text), answer); err != nil {
 		return false, fmt.Errorf("reply of %d bytes: %w", len(text), err)

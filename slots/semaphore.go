@@ -3,6 +3,7 @@ package slots
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,11 @@ type Semaphore struct {
 func New(client redis.UniversalClient) *Semaphore {
 	now := time.Now //nolint:forbidigo // elapsed time, which no server can tell
 	return &Semaphore{client: client, scripts: newScripts(), breakers: redisconn.NewBreakers(client, now)}
+}
+
+// Node is the one that has a pool; empty: the only one there is, or it is not known.
+func (s *Semaphore) Node(ctx context.Context, pool string) string {
+	return s.breakers.Node(ctx, Key(pool))
 }
 
 // Outages counts how often Redis, having answered, was found not to work.
@@ -82,12 +88,21 @@ type Exchange struct {
 	Requests []Request
 }
 
+// Call is an Exchange, and the pool that it is for.
+type Call struct {
+	Exchange
+
+	Pool string
+	Pace Pace
+}
+
 // Served is what became of an Exchange, in its order. In an unknown pool nothing is freed, and
 // each answer is StatusUnknown.
 type Served struct {
 	Freed  []bool // whether this call freed a slot of the lease
 	Got    []Acquisition
 	Offers []Offer // to be sent, whoever asked: see OfferSlots
+	Err    error   // nothing else is set then
 }
 
 // Serve frees the slots of leases, and offers what became free. Then it gives each request,
@@ -95,28 +110,46 @@ type Served struct {
 // slot that is offered to another device is not free. A device that is refused waits until
 // it is granted a slot there, or does not ask again for longer than pace says.
 //
+// Calls for pools of one Node go together, in one round trip if they are not large; each has an
+// outcome of its own, and is one step by itself.
+//
 // After an error any of the requested leases may hold a slot: release them. A call may be
 // repeated after an error, and says of what an earlier sending freed that it did not.
 //
 // The order: the batch with the lowest held / weight; of equal ones the one that had its
 // turn least recently (by weight), then the older; in a batch priority, then the older task.
-func (s *Semaphore) Serve(ctx context.Context, pool string, pace Pace, of Exchange) (out Served, err error) {
-	if err := checkRequests(pool, of.Requests); err != nil {
-		return Served{}, err
+func (s *Semaphore) Serve(ctx context.Context, calls []Call) []Served {
+	served, left := make([]Served, len(calls)), slices.Clone(calls)
+	for i, c := range calls {
+		served[i].Err = checkRequests(c.Pool, c.Requests)
 	}
-	for len(of.Leases)+len(of.Requests) > 0 {
-		part := of.next()
-		var reply serveReply
-		known, err := s.ask(ctx, s.scripts.serve, pool, serveArgs{Pace: pace.args(), Leases: part.Leases, Askers: askersOf(part.Requests)}, &reply)
-		if err == nil && known && len(reply.Answers) != len(part.Requests) {
-			err = fmt.Errorf("%d answers to %d requests", len(reply.Answers), len(part.Requests))
-		}
-		if err != nil {
-			return Served{}, unavailable("serve", pool, err)
-		}
-		out.add(part, reply)
+	for s.serveNext(ctx, left, served) {
 	}
-	return out, nil
+	return served
+}
+
+// serveNext sends the next part of each call together; false: there was none.
+func (s *Semaphore) serveNext(ctx context.Context, left []Call, served []Served) bool {
+	var sent []*redisconn.Call
+	var parts []Exchange // that were sent
+	var of []int         // the call of each
+	for i := range left {
+		if c := &left[i]; served[i].Err == nil && len(c.Leases)+len(c.Requests) > 0 {
+			part := c.next()
+			sent = append(sent, call(s.scripts.serve, c.Pool, serveArgs{Pace: c.Pace.args(), Leases: part.Leases, Askers: askersOf(part.Requests)}))
+			parts, of = append(parts, part), append(of, i)
+		}
+	}
+	if len(sent) == 0 {
+		return false
+	}
+	s.breakers.Run(ctx, sends, sent)
+	for n, i := range of {
+		if err := served[i].add(parts[n], sent[n].Cmd); err != nil {
+			served[i] = Served{Err: unavailable("serve", left[i].Pool, err)}
+		}
+	}
+	return true
 }
 
 // next takes what goes in one call: leases before requests.
@@ -131,7 +164,15 @@ func (e *Exchange) next() (part Exchange) {
 }
 
 // add notes the answers to a part. The leases that were freed come in their order.
-func (o *Served) add(part Exchange, reply serveReply) {
+func (o *Served) add(part Exchange, answered *redis.Cmd) error {
+	var reply serveReply
+	known, err := read(answered, &reply)
+	if err == nil && known && len(reply.Answers) != len(part.Requests) {
+		err = fmt.Errorf("%d answers to %d requests", len(reply.Answers), len(part.Requests))
+	}
+	if err != nil {
+		return err
+	}
 	for _, lease := range part.Leases {
 		found := len(reply.Freed) > 0 && reply.Freed[0] == lease
 		if found {
@@ -147,6 +188,7 @@ func (o *Served) add(part Exchange, reply serveReply) {
 		o.Got = append(o.Got, got)
 	}
 	o.Offers = append(o.Offers, reply.offers()...)
+	return nil
 }
 
 type serveArgs struct {

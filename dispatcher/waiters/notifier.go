@@ -28,7 +28,8 @@ type Ledger interface {
 
 // Semaphore keeps the queues of the pools; *slots.Semaphore.
 type Semaphore interface {
-	Serve(ctx context.Context, pool string, pace slots.Pace, of slots.Exchange) (slots.Served, error)
+	Serve(ctx context.Context, calls []slots.Call) []slots.Served
+	Node(ctx context.Context, pool string) string
 	OfferSlots(ctx context.Context, pool string, pace slots.Pace, updates []slots.Update) (slots.QueueState, error)
 	Join(ctx context.Context, pool string, pace slots.Pace, joiners []slots.Joiner) (slots.QueueState, error)
 	Queues(ctx context.Context, pools []string) (waiting, due []string, err error)

@@ -183,10 +183,7 @@ func (s *scripted) ask(device int, now time.Duration, chance float64) (bool, tim
 	s.mini.SetTime(s.began.Add(now))
 	name := strconv.Itoa(device)
 	want := slots.Want{Lease: name, TTL: time.Hour, Batch: 1, Weight: 1, Task: int64(device)}
-	done, err := s.semaphore.Serve(s.t.Context(), pool, s.pace(), slots.Exchange{Requests: []slots.Request{{Device: name, Wants: []slots.Want{want}, Chance: chance}}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	done := s.serve(slots.Exchange{Requests: []slots.Request{{Device: name, Wants: []slots.Want{want}, Chance: chance}}})
 	if done.Got[0].Status == slots.StatusAcquired {
 		return true, 0
 	}
@@ -196,9 +193,17 @@ func (s *scripted) ask(device int, now time.Duration, chance float64) (bool, tim
 func (s *scripted) release(device int, worked, now time.Duration) {
 	s.mini.SetTime(s.began.Add(now))
 	s.hold.add(worked + handover)
-	if done, err := s.semaphore.Serve(s.t.Context(), pool, s.pace(), slots.Exchange{Leases: []string{strconv.Itoa(device)}}); err != nil || !done.Freed[0] {
-		s.t.Fatal(done, err)
+	if done := s.serve(slots.Exchange{Leases: []string{strconv.Itoa(device)}}); !done.Freed[0] {
+		s.t.Fatal(done)
 	}
+}
+
+func (s *scripted) serve(of slots.Exchange) slots.Served {
+	done := s.semaphore.Serve(s.t.Context(), []slots.Call{{Pool: pool, Pace: s.pace(), Exchange: of}})[0]
+	if done.Err != nil {
+		s.t.Fatal(done.Err)
+	}
+	return done
 }
 
 // average is that of some runs of the model.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,7 +80,7 @@ func (w watch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 			all[i] = once{cmd}
 		}
 		err := next(ctx, all)
-		if !useless(err) {
+		if !slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return useless(cmd.Err()) }) {
 			return err
 		}
 		w.reread(ctx)

@@ -1,0 +1,149 @@
+package redisconn_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+// counting are calls of a script that counts, one for each key.
+func counting(keys ...string) []*redisconn.Call {
+	script, calls := redis.NewScript("return redis.call('INCR', KEYS[1])"), make([]*redisconn.Call, len(keys))
+	for i, key := range keys {
+		calls[i] = &redisconn.Call{Script: script, Keys: []string{key}}
+	}
+	return calls
+}
+
+func keysTo(n int) (keys []string) {
+	for i := range n {
+		keys = append(keys, fmt.Sprint("key", i))
+	}
+	return keys
+}
+
+func expectAnswers(t *testing.T, calls []*redisconn.Call, want int) {
+	t.Helper()
+	for i, c := range calls {
+		if n, err := c.Int(); err != nil || n != want {
+			t.Errorf("call %d: %d, %v; want %d", i, n, err, want)
+		}
+	}
+}
+
+// TestScriptsGoTogether: on all nodes of a Cluster, which forgot them or not, wherever a key
+// has moved to. One that fails does so by itself.
+func TestScriptsGoTogether(t *testing.T) {
+	t.Parallel()
+	cluster := testservers.RedisCluster3(t, false)
+	c := open(t, cluster.Nodes[0].URL())
+	untilWorks(t, c, "list")
+	c.Client.Del(t.Context(), "list")
+	c.Client.LPush(t.Context(), "list", "1")
+	for round := range 3 {
+		if from := cluster.Master("key0"); round == 2 {
+			cluster.Move("key0", from, (from+1)%3)
+		}
+		calls := counting(append(keysTo(30), "list")...)
+		if err := redisconn.Run(t.Context(), c.Client, calls); err == nil || redisconn.Lost(err) {
+			t.Errorf("round %d: %v, want what the list says", round, err)
+		}
+		expectAnswers(t, calls[:30], round+1)
+		if err := calls[30].Err(); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+			t.Errorf("round %d: %v", round, err)
+		}
+	}
+}
+
+// TestOnlyWhatIsLostIsSentAgain: other nodes have answered.
+func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
+	t.Parallel()
+	cluster := testservers.RedisCluster3(t, false)
+	silent := cluster.Master("key0")
+	c := open(t, cluster.Nodes[(silent+1)%3].URL())
+	setAll(t, c)
+	calls := counting(keysTo(30)...)
+	cluster.Nodes[silent].Pause()
+	err := redisconn.Run(t.Context(), c.Client, calls)
+	cluster.Nodes[silent].Resume()
+	if !redisconn.Lost(err) || calls[0].Err() == nil {
+		t.Errorf("%v, and a node was silent", err)
+	}
+	answered := 0
+	for _, call := range calls {
+		if call.Err() == nil {
+			answered++
+		}
+	}
+	eventually(t, "answer of all", func() bool { return redisconn.Run(t.Context(), c.Client, calls) == nil })
+	once := 0
+	for _, call := range calls {
+		if n, _ := call.Int(); n == 2 {
+			once++
+		}
+	}
+	if answered == 0 || once < answered {
+		t.Errorf("%d were answered at first, and %d were sent once", answered, once)
+	}
+}
+
+// TestLostScriptsAreSentAgain: by a breaker, and none of them while it is open.
+func TestLostScriptsAreSentAgain(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	way := testservers.NewProxy(t, server.Addr)
+	c := open(t, "redis://"+way.Addr)
+	breakers := redisconn.NewBreakers(c.Client, time.Now)
+	breakers.Run(t.Context(), 2, counting("warm", "too"))
+	calls := counting("a", "b")
+	way.DropReplies(1)
+	breakers.Run(t.Context(), 2, calls)
+	expectAnswers(t, calls, 2)
+
+	way.HoldReplies()
+	breakers.Run(t.Context(), 1, counting("a", "b"))
+	calls = counting("a", "b")
+	breakers.Run(t.Context(), 1, calls)
+	for _, call := range calls {
+		if err := call.Err(); err == nil || !strings.Contains(err.Error(), "did not answer a moment ago") {
+			t.Errorf("%v, want that it is not asked", err)
+		}
+	}
+}
+
+// TestAPipelineToAServerThatDoesNotServe: the topology is read again then, too.
+func TestAPipelineToAServerThatDoesNotServe(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	way := testservers.NewProxy(t, server.Addr)
+	c := open(t, "redis://"+way.Addr)
+	untilWorks(t, c, "key")
+	if err := open(t, server.URL()).Client.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{}, 100)
+	way.OnRequest(func(b []byte) {
+		if bytes.Contains(bytes.ToLower(b), []byte("cluster")) {
+			asked <- struct{}{}
+		}
+	})
+	_, err := c.Client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.Get(t.Context(), "key")
+		return p.Set(t.Context(), "key", "2", 0).Err()
+	})
+	if err == nil || !strings.HasPrefix(err.Error(), "READONLY") {
+		t.Errorf("%v, want READONLY", err)
+	}
+	select {
+	case <-asked:
+	case <-time.After(9 * time.Second): // a little later the library asks by itself
+		t.Error("the topology is not read again")
+	}
+}
