@@ -1,6 +1,7 @@
 package slots
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -157,35 +158,50 @@ func (r *serveReply) offers() []Offer {
 
 // Queues says in which of these pools somebody waits, and which of those are due to be
 // handed on: somebody there was offered a slot, or could be told of one and one is
-// free. It takes one round trip (of a Cluster: to each node), and no script. Pools of a
-// node that does not answer are left out, with the error.
+// free. It takes one round trip (of a Cluster: to each node), another one where somebody
+// waits, and no script. Pools of a node that does not answer are left out, with the error.
 func (s *Semaphore) Queues(ctx context.Context, pools []string) (waiting, due []string, err error) {
-	if len(pools) == 0 {
-		return nil, nil, nil
+	sizes, failed := s.counts(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, key(pool, "waiter")) })
+	for i, n := range sizes {
+		if n > 0 {
+			waiting = append(waiting, pools[i])
+		}
 	}
-	type counts struct{ waiting, offered, told, free *redis.IntCmd }
-	asked := make([]counts, len(pools))
-	_, err = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, pool := range pools {
-			asked[i] = counts{
-				waiting: p.HLen(ctx, key(pool, "waiter")), offered: p.ZLexCount(ctx, key(pool, "queue"), "[O|", "(O|~"),
-				told: p.ZCard(ctx, key(pool, "contest")), free: p.ZCount(ctx, key(pool, "free"), "0", "0"),
-			}
+	const each = 3
+	of, err := s.counts(ctx, waiting, func(p redis.Pipeliner, pool string) {
+		p.ZLexCount(ctx, key(pool, "queue"), "[O|", "(O|~")
+		p.ZCard(ctx, key(pool, "contest"))
+		p.ZCount(ctx, key(pool, "free"), "0", "0")
+	})
+	for i, pool := range waiting {
+		if offered, told, free := of[each*i], of[each*i+1], of[each*i+2]; offered > 0 || told > 0 && free > 0 {
+			due = append(due, pool)
+		}
+	}
+	if failed = cmp.Or(failed, err); failed != nil {
+		return waiting, due, fmt.Errorf("reading queues: %w: %w", ErrUnavailable, failed)
+	}
+	return waiting, due, nil
+}
+
+// counts reads numbers of pools in one round trip: 0 where there is no answer, with the error.
+func (s *Semaphore) counts(ctx context.Context, pools []string, ask func(redis.Pipeliner, string)) ([]int64, error) {
+	if len(pools) == 0 {
+		return nil, nil
+	}
+	asked, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, pool := range pools {
+			ask(p, pool)
 		}
 		return nil
 	})
-	for i, n := range asked {
-		if n.waiting.Val() > 0 {
-			waiting = append(waiting, pools[i])
-			if n.offered.Val() > 0 || n.told.Val() > 0 && n.free.Val() > 0 {
-				due = append(due, pools[i])
-			}
+	counts := make([]int64, len(asked))
+	for i, one := range asked {
+		if n, is := one.(*redis.IntCmd); is {
+			counts[i] = n.Val()
 		}
 	}
-	if err != nil {
-		return waiting, due, fmt.Errorf("reading queues: %w: %w", ErrUnavailable, err)
-	}
-	return waiting, due, nil
+	return counts, err //nolint:wrapcheck // by the caller
 }
 
 // Offered says in which of these pools a slot is kept for a device, in one
