@@ -136,20 +136,42 @@ func (h *Hashes) pipelined(ctx context.Context, n int, send func(redis.Pipeliner
 	return failed
 }
 
-// Mark marks devices of one hash, which has come as far as from, and then has come as far as
-// to. With from -1 the devices are all that have an open task. It returns false, and nothing
-// is done, if the hash has not come as far as from. ErrUnavailable.
-func (h *Hashes) Mark(ctx context.Context, part int, from, to int64, devices []string) (bool, error) {
-	args := make([]any, 0, 3+len(devices))
+// Devices are some of one hash.
+type Devices struct {
+	Part  int
+	Names []string
+}
+
+// markMost bounds how many devices are marked in one round trip: Redis does nothing else meanwhile.
+const markMost = 10_000
+
+// Mark marks devices of hashes that have come as far as from, each in one step; then it has
+// come as far as to. With from -1 the devices are all that have an open task. A hash that has
+// not come as far as from is left as it is. ErrUnavailable: some may be marked.
+func (h *Hashes) Mark(ctx context.Context, from, to int64, all []Devices) error {
+	for len(all) > 0 {
+		calls, n := []*redisconn.Call(nil), 0
+		for _, some := range all {
+			if n += len(some.Names); n > markMost && len(calls) > 0 {
+				break
+			}
+			calls = append(calls, h.marking(from, to, some))
+		}
+		if err := redisconn.Run(ctx, h.client, calls); err != nil {
+			return fmt.Errorf("marking devices: %w: %w", ErrUnavailable, err)
+		}
+		all = all[len(calls):]
+	}
+	return nil
+}
+
+func (h *Hashes) marking(from, to int64, devices Devices) *redisconn.Call {
+	args := make([]any, 0, 3+len(devices.Names))
 	args = append(args, from, to, strconv.FormatUint(rand.Uint64(), 36))
-	for _, device := range devices {
-		args = append(args, device)
+	for _, name := range devices.Names {
+		args = append(args, name)
 	}
-	done, err := h.mark.Run(ctx, h.client, []string{key(part)}, args...).Bool()
-	if err != nil {
-		return false, fmt.Errorf("marking devices: %w: %w", ErrUnavailable, err)
-	}
-	return done, nil
+	return &redisconn.Call{Script: h.mark, Keys: []string{key(devices.Part)}, Args: args}
 }
 
 // Unmark takes the mark of a device away if it still has this version. ErrUnavailable.

@@ -1,9 +1,8 @@
 package marks_test
 
 import (
-	"context"
+	"errors"
 	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
@@ -27,11 +26,10 @@ const (
 	b          = "b"
 )
 
-func mark(t *testing.T, h *marks.Hashes, from, to int64, want bool, devices ...string) {
+func mark(t *testing.T, h *marks.Hashes, from, to int64, devices ...string) {
 	t.Helper()
-	done, err := h.Mark(t.Context(), partOfA, from, to, devices)
-	if err != nil || done != want {
-		t.Errorf("marking from %d to %d: %t, %v", from, to, done, err)
+	if err := h.Mark(t.Context(), from, to, []marks.Devices{{Part: partOfA, Names: devices}}); err != nil {
+		t.Errorf("marking from %d to %d: %v", from, to, err)
 	}
 }
 
@@ -57,17 +55,17 @@ func TestMarks(t *testing.T) {
 	eachRedis(t, func(t *testing.T, h *marks.Hashes, _ testservers.RedisAt) {
 		t.Helper()
 		expect(t, h, -1, false)
-		mark(t, h, 0, 3, false, a)
+		mark(t, h, 0, 3, a)
 		expect(t, h, -1, false)
-		mark(t, h, -1, 3, true, a)
+		mark(t, h, -1, 3, a)
 		first := expect(t, h, 3, true)
-		mark(t, h, 3, 5, true)
-		mark(t, h, 2, 4, true)
+		mark(t, h, 3, 5)
+		mark(t, h, 2, 4)
 		if v := expect(t, h, 5, true); v != first {
 			t.Error("another version of a mark that was not made again")
 		}
-		mark(t, h, 6, 7, false)
-		mark(t, h, 5, 6, true, a)
+		mark(t, h, 6, 7)
+		mark(t, h, 5, 6, a)
 		second := expect(t, h, 6, true)
 		for _, c := range []struct {
 			version string
@@ -78,7 +76,7 @@ func TestMarks(t *testing.T) {
 			}
 		}
 		expect(t, h, 6, false)
-		mark(t, h, -1, 2, true, a) // of a ledger that lost something
+		mark(t, h, -1, 2, a) // of a ledger that lost something
 		expect(t, h, 2, true)
 	})
 }
@@ -88,21 +86,44 @@ func TestManyMarksAtOnce(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, h *marks.Hashes, at testservers.RedisAt) {
 		t.Helper()
-		devices := make([]string, 10_000)
-		for i := range devices {
-			devices[i] = fmt.Sprint("device-", i)
+		all := make([]marks.Devices, 5)
+		for part := range all {
+			all[part].Part = part
+			for i := range 4_000 * part {
+				all[part].Names = append(all[part].Names, fmt.Sprint("device-", i))
+			}
 		}
-		var wait sync.WaitGroup
-		for part := range 4 {
-			wait.Go(func() {
-				if _, err := h.Mark(t.Context(), part, -1, 1, devices); err != nil {
-					t.Error(err)
-				}
-			})
+		if err := h.Mark(t.Context(), -1, 1, all); err != nil {
+			t.Error(err)
 		}
-		wait.Wait()
-		if n := at.Client(t).HLen(context.WithoutCancel(t.Context()), "marks:3").Val(); n != 10_001 {
-			t.Errorf("%d fields", n)
+		for part := range all {
+			if n := at.Client(t).HLen(t.Context(), fmt.Sprint("marks:", part)).Val(); n != int64(4_000*part+1) {
+				t.Errorf("%d fields in hash %d", n, part)
+			}
+		}
+	})
+}
+
+// TestHashesAreMarkedTogether: of those before and after one that fails, no mark is missing.
+func TestHashesAreMarkedTogether(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, h *marks.Hashes, at testservers.RedisAt) {
+		t.Helper()
+		client := at.Client(t)
+		client.Set(t.Context(), "marks:7", "no hash", 0)
+		var all []marks.Devices
+		for part := range 256 {
+			all = append(all, marks.Devices{Part: part, Names: []string{fmt.Sprint(part)}})
+		}
+		if err := h.Mark(t.Context(), -1, 1, all); !errors.Is(err, marks.ErrUnavailable) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
+		client.Del(t.Context(), "marks:7")
+		come, err := h.Upto(t.Context())
+		for part, upto := range come {
+			if marked := client.HExists(t.Context(), fmt.Sprint("marks:", part), fmt.Sprint(part)).Val(); marked != (part != 7) || (upto == 1) != marked {
+				t.Errorf("hash %d has come to %d, marked: %t, %v", part, upto, marked, err)
+			}
 		}
 	})
 }

@@ -24,7 +24,7 @@ type Ledger interface {
 type Cache interface {
 	Look(ctx context.Context, devices []string) []Sight
 	Upto(ctx context.Context) ([parts]int64, error)
-	Mark(ctx context.Context, part int, from, to int64, devices []string) (bool, error)
+	Mark(ctx context.Context, from, to int64, all []Devices) error
 	Unmark(ctx context.Context, device, version string) (bool, error)
 }
 

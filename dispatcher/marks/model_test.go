@@ -116,31 +116,39 @@ func (r *replicaModel) Upto(context.Context) (all [parts]int64, err error) {
 	return all, nil
 }
 
-func (r *replicaModel) Mark(_ context.Context, part int, from, to int64, devices []string) (bool, error) {
-	if len(devices) > 0 || part%64 == 0 {
+// Mark marks in any order: the nodes of a Cluster do so at once. Any of the hashes may fail.
+func (r *replicaModel) Mark(_ context.Context, from, to int64, all []Devices) (failed error) {
+	for _, i := range r.w.rand.Perm(len(all)) {
+		failed = errors.Join(failed, r.mark(from, to, all[i]))
+	}
+	return failed
+}
+
+func (r *replicaModel) mark(from, to int64, devices Devices) error {
+	if len(devices.Names) > 0 || devices.Part%64 == 0 {
 		if err := r.step(); err != nil {
-			return false, err
+			return err
 		}
 	}
 	if r.w.now.Before(r.w.deaf) {
-		return false, errGone
+		return errGone
 	}
-	all := &(*r.at).parts[part]
+	all := &(*r.at).parts[devices.Part]
 	has := uptoOf(*all)
 	if from >= 0 && has < from {
-		return false, nil
+		return nil
 	}
 	if *all == nil {
 		*all = make(map[string]string)
 	}
 	version := strconv.FormatUint(r.w.rand.Uint64(), 36)
-	for _, d := range devices {
+	for _, d := range devices.Names {
 		(*all)[d] = version
 	}
 	if from < 0 || has < to {
 		(*all)[upto] = strconv.FormatInt(to, 10)
 	}
-	return true, nil
+	return nil
 }
 
 func (r *replicaModel) Unmark(_ context.Context, device, version string) (bool, error) {

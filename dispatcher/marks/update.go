@@ -3,6 +3,8 @@ package marks
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -11,7 +13,8 @@ import (
 // is kept in memory, to a quarter of the devices that have one.
 const atOnce = parts / 4
 
-// update takes all marks to these of the news, which were read up to there.
+// update takes all marks to these of the news, which were read up to there. A hash that lost
+// what it had meanwhile is left for the next time, as are those behind a failure.
 func (f *Follower) update(ctx context.Context, come [parts]int64, read store.NewsRead, to int64) error {
 	complete := read.Oldest - 1 // what has come less far lacks news that are gone
 	for _, n := range read.Rows {
@@ -50,12 +53,13 @@ func (m *marked) add(device string) {
 	m[part][device] = struct{}{}
 }
 
-func (m *marked) of(part int) []string {
-	devices := make([]string, 0, len(m[part]))
-	for device := range m[part] {
-		devices = append(devices, device)
+// of are those of some hashes, in their order.
+func (m *marked) of(which []int) []Devices {
+	all := make([]Devices, len(which))
+	for i, part := range which {
+		all[i] = Devices{Part: part, Names: slices.Collect(maps.Keys(m[part]))}
 	}
-	return devices
+	return all
 }
 
 // mark marks the devices of the news for hashes that have come as far as from, or further.
@@ -75,7 +79,7 @@ func (f *Follower) mark(ctx context.Context, behind []int, from, to int64, news 
 			devices.add(n.Device)
 		}
 	}
-	return f.write(ctx, behind, from, to, &devices)
+	return f.config.Cache.Mark(ctx, from, to, devices.of(behind)) //nolint:wrapcheck // the cache's own
 }
 
 // rebuild marks the devices of all open tasks, for hashes that lack some. The news up to
@@ -96,18 +100,7 @@ func (f *Follower) rebuild(ctx context.Context, lost []int, to int64) error {
 		if err != nil {
 			return fmt.Errorf("rebuilding marks: %w", err)
 		}
-		if err := f.write(ctx, now, unknown, to, &devices); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// write writes each hash in one step. One that lost what it had meanwhile is left for the
-// next time.
-func (f *Follower) write(ctx context.Context, which []int, from, to int64, devices *marked) error {
-	for _, part := range which {
-		if _, err := f.config.Cache.Mark(ctx, part, from, to, devices.of(part)); err != nil {
+		if err := f.config.Cache.Mark(ctx, unknown, to, devices.of(now)); err != nil {
 			return err //nolint:wrapcheck // the cache's own
 		}
 	}
