@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -46,43 +45,10 @@ func (s pools) Occupancy(ctx context.Context, pool string, waitingMax int) (Occu
 	return o, nil
 }
 
-// Waiting counts the devices that could be granted a task of the pool now and
-// hold none, up to most.
-func (s pools) Waiting(ctx context.Context, pool string, most int) (int, error) {
-	return one(ctx, s.read(), only[int], waitingCount("$1", "$2"), pool, most)
-}
-
-// WaitingByPool counts as Waiting does, in all pools, among so many tasks of
-// each that could start. Pools in which nobody waits are left out.
-func (s pools) WaitingByPool(ctx context.Context, tasks int) (map[string]int, error) {
-	type reading struct {
-		pool    string
-		waiting int
-	}
-	rows, err := collect(ctx, s.read(), func(r *reading) []any { return []any{&r.pool, &r.waiting} }, `
-		SELECT o.name, (`+waitingAmong("o.name", "$1")+`) FROM pools o
-		WHERE o.deleted_at IS NULL AND o.paused IS FALSE AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = o.name AND t.state = 'pending')`, tasks)
-	if err != nil {
-		return nil, fmt.Errorf("counting who waits: %w", err)
-	}
-	waiting := make(map[string]int, len(rows))
-	for _, r := range rows {
-		if r.waiting > 0 {
-			waiting[r.pool] = r.waiting
-		}
-	}
-	return waiting, nil
-}
-
-// waitingAmong counts the devices of a pool that could be granted a task now
-// and hold none, among so many tasks that could start. Both arguments are SQL.
-func waitingAmong(pool, tasks string) string {
-	return `SELECT found.devices FROM (` + waitingFound(pool, tasks) + `) AS found`
-}
-
-// waitingFound counts those tasks, and their devices. The limit stands below
-// what is counted, and what is looked up a device at a time above it: so the
-// work is bounded, and its plan does not depend on how many devices are blocked.
+// waitingFound counts the tasks of a pool that could start now, up to so many, and their
+// devices, which hold no slot. Both arguments are SQL. The limit stands below what is
+// counted, and what is looked up a device at a time above it: so the work is bounded, and
+// its plan does not depend on how many devices are blocked.
 func waitingFound(pool, tasks string) string {
 	return `
 	SELECT count(*) AS tasks, count(DISTINCT CASE WHEN (SELECT d.id FROM devices d WHERE d.id = next.device AND d.blocked) IS NULL THEN next.device END) AS devices
@@ -94,7 +60,7 @@ func waitingFound(pool, tasks string) string {
 		LIMIT ` + tasks + `) AS next`
 }
 
-// waitingCount counts the same devices up to most, however many tasks each of
+// waitingCount counts these devices up to most, however many tasks each of
 // them has. Where so many tasks are of fewer devices, it goes on from device to
 // device, over at most four times as many.
 func waitingCount(pool, most string) string {

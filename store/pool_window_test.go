@@ -80,9 +80,7 @@ func TestNothingStartsOutsideOfTheWindows(t *testing.T) {
 		}
 		waiting := 0
 		for _, pool := range []string{"p", "open", "shut"} {
-			n, err := l.Waiting(l.Context(), pool, 100)
-			l.must(err)
-			waiting += n
+			waiting += l.waitingUpTo(100, pool)
 		}
 		if waiting != 5 {
 			l.Errorf("%d devices wait that could start, want 5", waiting)

@@ -92,6 +92,14 @@ func (l *ledger) pool(name string, capacity int) store.Pool {
 	return p
 }
 
+// waitingUpTo is how many devices wait in a pool, counted up to most.
+func (l *ledger) waitingUpTo(most int, pool string) int {
+	l.Helper()
+	o, err := l.Occupancy(l.Context(), pool, most)
+	l.must(err)
+	return o.Waiting
+}
+
 // batch queues one task for each device and returns their ids.
 func (l *ledger) batch(b store.Batch, devices ...string) (store.Batch, []int64) {
 	l.Helper()

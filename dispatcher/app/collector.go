@@ -14,12 +14,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// waitingShown bounds the tasks that are looked at to count who waits in a pool.
-const waitingShown = 10_000
-
 // Two servers that scrape, or a page beside them, cost one reading a second.
-// Waiters are counted task by task: with hundreds of thousands that takes longer
-// than a scrape should, so a scrape shows the count that the one before had read.
+// Waiters are counted task by task, and a scrape shows the counts that the one before had
+// read.
 const (
 	readingFresh = time.Second
 	waitingFresh = 10 * time.Second
@@ -34,7 +31,7 @@ const (
 // poolReader is the source of the pools' state; *store.Store.
 type poolReader interface {
 	PoolStats(ctx context.Context) ([]store.PoolStat, error)
-	WaitingByPool(ctx context.Context, tasks int) (map[string]int, error)
+	PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolView, error)
 }
 
 // stateMetrics are read when they are gathered: nothing here is kept by increments, so it
@@ -51,9 +48,8 @@ type stateMetrics struct {
 func newStateMetrics(r poolReader, log *slog.Logger, panicked rescue.Told) *stateMetrics {
 	return &stateMetrics{
 		stats: reading.New(readingFresh, readingTime, time.Now, r.PoolStats),
-		waits: reading.NewSpared(waitingFresh, waitingSpare, readingTime, time.Now, func(ctx context.Context) (map[string]int, error) {
-			return r.WaitingByPool(ctx, waitingShown)
-		}),
+		waits: reading.NewSpared(waitingFresh, waitingSpare, readingTime, time.Now,
+			(&waitingCounts{pools: r, share: waitingShare, counting: map[string]int{}, counted: map[string]int{}}).read),
 		patience: scrapeTime, log: log, panicked: panicked,
 	}
 }
@@ -72,15 +68,15 @@ func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 	if m.panicked.Tell("collecting", err) != nil {
 		m.log.WarnContext(ctx, "metric of waiting devices not read", "err", err)
 	}
-	return gauges(stats, waiting, err == nil), nil
+	return gauges(stats, waiting), nil
 }
 
-// gauges are the families of the pools, each with a series at least. With waiting, a pool
-// where nobody waits shows 0.
-func gauges(stats []store.PoolStat, waiting map[string]int, counted bool) []*dto.MetricFamily {
+// gauges are the families of the pools, each with a series at least. A pool in which
+// nobody counted yet who waits has no such series.
+func gauges(stats []store.PoolStat, waiting map[string]int) []*dto.MetricFamily {
 	held := family("slots_held", "Slots held by devices, by the ledger.")
 	capacity := family("slots_capacity", "Slots of the pool.")
-	queued := family("slots_waiting", "Devices with a task that could start now and no slot, among up to 10000 tasks; up to a minute old.")
+	queued := family("slots_waiting", "Devices with a task that could start now and no slot, up to 10000; up to a minute old, or as old as it takes to count in all pools.")
 	tasks := family("tasks", "Tasks by state.")
 	oldest := family("oldest_pending_task_age_seconds", "Age of the oldest pending task; 0: none is pending.")
 	states := map[store.TaskState]*dto.LabelPair{}
@@ -95,8 +91,8 @@ func gauges(stats []store.PoolStat, waiting map[string]int, counted bool) []*dto
 		for _, state := range store.TaskStates() {
 			gauge(tasks, float64(s.Tasks[state]), pool, states[state])
 		}
-		if counted {
-			gauge(queued, float64(waiting[s.Pool]), pool)
+		if n, counted := waiting[s.Pool]; counted {
+			gauge(queued, float64(n), pool)
 		}
 	}
 	return slices.DeleteFunc([]*dto.MetricFamily{oldest, capacity, held, queued, tasks}, func(f *dto.MetricFamily) bool { return len(f.GetMetric()) == 0 })

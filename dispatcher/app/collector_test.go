@@ -36,9 +36,9 @@ func (p *pools) PoolStats(context.Context) ([]store.PoolStat, error) {
 	}, p.stats
 }
 
-func (p *pools) WaitingByPool(_ context.Context, most int) (map[string]int, error) {
+func (p *pools) PoolViews(_ context.Context, _ string, _, most int) ([]store.PoolView, error) {
 	<-p.hold
-	return map[string]int{"busy": min(5, most)}, p.waits
+	return []store.PoolView{{Pool: store.Pool{Name: "busy"}, Waiting: min(5, most)}, {Pool: store.Pool{Name: "quiet"}}}, p.waits
 }
 
 func newPools() *pools {
