@@ -18,7 +18,7 @@ func (s *Store) Text(query string) string { return s.text(query) }
 
 // TasksQuery is what Tasks asks.
 func TasksQuery(f TaskFilter) (text string, args []any) {
-	return f.matching(taskColumns, "").end(" ORDER BY w.id", f.Limit)
+	return f.matching(taskColumns, "").end(f.order(), f.Limit)
 }
 
 // LookedAt is how many rows a reading of a list looks at.

@@ -113,7 +113,7 @@ func (s tasks) inStretch(ctx context.Context, f *TaskFilter, cond string, limit 
 // chunk changes the next tasks in one transaction. change locks them in the order
 // of their ids, as everywhere, so that nobody waits in a circle.
 func (s tasks) chunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
-	text, args := f.matching("t.id", cond).end(" ORDER BY w.id", f.Limit)
+	text, args := f.matching("t.id", cond).end(f.order(), f.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
 		done = BulkResult{}
 		// Not prepared, for the plan's sake: see planned.

@@ -20,13 +20,10 @@ type TaskFilter struct {
 }
 
 // ids are those of the tasks that a filter is held against, in their order, at most so
-// many: of a device, of a batch, those that run or all, by the index of each. The
-// limits keep Postgres from choosing another one, whatever it knows of the tables.
+// many: of a device, of a batch or those that run, by the index of each. The limits keep
+// Postgres from choosing another one, whatever it knows of the tables.
 func (f TaskFilter) ids(q *query, most int) string {
-	s := span{after: q.arg(f.After), before: "9223372036854775807", limit: q.arg(most)}
-	if f.Until != 0 {
-		s.before = q.arg(f.Until + 1)
-	}
+	s := f.span(q, most)
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
 	switch {
 	case f.State == Dispatched:
@@ -34,10 +31,16 @@ func (f TaskFilter) ids(q *query, most int) string {
 	case f.Device != "":
 		// The sum keeps it from the primary key, which has the order already.
 		return `SELECT id FROM tasks WHERE ` + f.ofDevice(q) + f.waiting() + within("id") + ` ORDER BY id + 0 LIMIT ` + s.limit
-	case f.Batch != 0:
-		return f.inBatch(q, s)
 	}
-	return `SELECT id FROM tasks WHERE ` + s.of("", "")
+	return f.inBatch(q, s)
+}
+
+func (f TaskFilter) span(q *query, most int) span {
+	s := span{after: q.arg(f.After), before: "9223372036854775807", limit: q.arg(most)}
+	if f.Until != 0 {
+		s.before = q.arg(f.Until + 1)
+	}
+	return s
 }
 
 // waiting leaves out those that run.
@@ -123,6 +126,26 @@ func (f TaskFilter) where(q *query) {
 	whereSet(q, "t.error = %s", f.Error)
 }
 
+// along says that a filter is held against the tasks along the primary key.
+func (f TaskFilter) along() bool { return f.State != Dispatched && f.Device == "" && f.Batch == 0 }
+
+// looked are those tasks t. Along the primary key their rows are read at once, and not
+// looked up by their ids.
+func (f TaskFilter) looked(q *query, most int) string {
+	if f.along() {
+		return `(SELECT * FROM tasks WHERE ` + f.span(q, most).of("", "") + `) AS t`
+	}
+	return `(` + f.ids(q, most) + `) AS w {task w}`
+}
+
+// order is that in which matching looks at tasks.
+func (f TaskFilter) order() string {
+	if f.along() {
+		return " ORDER BY t.id"
+	}
+	return " ORDER BY w.id"
+}
+
 // matching selects from the tasks that match, and a condition on tasks t, their batch b
 // and their grant g; empty: none.
 func (f TaskFilter) matching(columns, cond string) *query {
@@ -131,7 +154,7 @@ func (f TaskFilter) matching(columns, cond string) *query {
 	if cond == "" && f.served() {
 		most = clampLimit(f.Limit)
 	}
-	q.text = `SELECT ` + columns + ` FROM (` + f.ids(q, most) + `) AS w {task w} {batch of t} {grant of t}`
+	q.text = `SELECT ` + columns + ` FROM ` + f.looked(q, most) + ` {batch of t} {grant of t}`
 	if cond != "" {
 		q.conds = append(q.conds, cond)
 	}
@@ -142,7 +165,7 @@ func (f TaskFilter) matching(columns, cond string) *query {
 // Tasks returns the tasks that match, by id, among those of the TaskStretch: beyond, it
 // may leave some out.
 func (s tasks) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
-	text, args := f.matching(taskColumns, "").end(" ORDER BY w.id", f.Limit)
+	text, args := f.matching(taskColumns, "").end(f.order(), f.Limit)
 	return collect(ctx, s.planned(), taskDest, text, args...)
 }
 
@@ -158,7 +181,7 @@ func (s tasks) TaskStretch(ctx context.Context, f TaskFilter) (Stretch, error) {
 // stretch counts ids where that is all that it can go by, and begins with the first one
 // that there is: Postgres may read far more rows than it returns when it is to count them.
 func (s tasks) stretch(ctx context.Context, f TaskFilter) (Stretch, error) {
-	if f.State == Dispatched || f.Device != "" || f.Batch != 0 {
+	if !f.along() {
 		q := &query{}
 		return s.stretchOf(ctx, q, f.ids(q, lookedAt), "")
 	}

@@ -81,6 +81,8 @@ func (l *ledger) everyFilterIsBounded(statistics string) {
 		plan := l.plan(query, args...)
 		if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on tasks") || most(plan) > test.rows {
 			l.Errorf("after %s: %s: %d rows, want %d by %s:\n%s", statistics, name, most(plan), test.rows, test.index, text)
+		} else if test.index == "tasks_pkey" && strings.Count(text, test.index) > 1 {
+			l.Errorf("after %s: %s: each row is looked up once more:\n%s", statistics, name, text)
 		}
 	}
 }
