@@ -181,7 +181,6 @@ func postgres() dialect {
 func lookUps() []string {
 	return []string{
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
-		"{event w}", "CROSS JOIN LATERAL (SELECT * FROM events WHERE id = w.id OFFSET 0) AS e",
 		"{batch of t}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = t.batch OFFSET 0) AS b",
 		"{batch c of w}", "LEFT JOIN LATERAL (SELECT * FROM batches WHERE id = w.batch OFFSET 0) AS c ON TRUE",
 		"{pool of c}", "LEFT JOIN LATERAL (SELECT * FROM pools WHERE name = c.pool OFFSET 0) AS p ON TRUE",
@@ -222,7 +221,6 @@ func sqliteDialect() dialect {
 		"{best (}", "LEFT JOIN tasks o ON o.id IN (",
 		"{) o}", ")",
 		"{task w}", "CROSS JOIN tasks t ON t.id = w.id",
-		"{event w}", "CROSS JOIN events e ON e.id = w.id",
 		"{columns of best}", "t.id",
 		"{shown and held}", "9", // here it knows no columns
 		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits

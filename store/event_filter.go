@@ -83,25 +83,24 @@ func (f sought) served() bool {
 	return f.Kind == "" && f.Actor == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
 }
 
-// ids are those of the events that the filter is held against, in its order, at most so
-// many. The conditions of the partial indexes are said once more: SQLite does not
-// conclude them.
-func (f sought) ids(q *query, most int) string {
+// looked are the events that the filter is held against, in its order, at most so many.
+// The conditions of the partial indexes are said once more: SQLite does not conclude them.
+func (f sought) looked(q *query, most int) string {
 	s := span{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.direction(), limit: q.arg(most)}
 	switch {
 	case f.device != "":
-		return `SELECT id FROM events WHERE device <> '' AND ` + s.of("device", q.arg(f.device))
+		return `SELECT * FROM events WHERE device <> '' AND ` + s.of("device", q.arg(f.device))
 	case f.pool != "":
-		return `SELECT id FROM events WHERE pool <> '' AND ` + s.of("pool", q.arg(f.pool))
+		return `SELECT * FROM events WHERE pool <> '' AND ` + s.of("pool", q.arg(f.pool))
 	case f.actor != "":
 		// A device is the actor of its own events, and those are not kept twice.
 		name := q.arg(f.actor)
-		return `SELECT id FROM (
-			SELECT id FROM (SELECT id FROM events WHERE actor <> device AND ` + s.of("actor", name) + `) AS others
-			UNION ALL SELECT id FROM (SELECT id FROM events WHERE device <> '' AND ` + s.of("device", name) + `) AS own) AS found
+		return `SELECT * FROM (
+			SELECT * FROM (SELECT * FROM events WHERE actor <> device AND ` + s.of("actor", name) + `) AS others
+			UNION ALL SELECT * FROM (SELECT * FROM events WHERE device <> '' AND ` + s.of("device", name) + `) AS own) AS found
 			WHERE ` + s.of("", "")
 	}
-	return `SELECT id FROM events WHERE ` + s.of("", "")
+	return `SELECT * FROM events WHERE ` + s.of("", "")
 }
 
 func (f sought) matching() (text string, args []any) {
@@ -110,9 +109,9 @@ func (f sought) matching() (text string, args []any) {
 	if f.served() {
 		most = clampLimit(f.Limit)
 	}
-	q.text = `SELECT e.id, e.at, e.kind, e.actor, e.pool, e.batch, e.task, e.device, e.token, e.detail FROM (` + f.ids(q, most) + `) AS w {event w}`
+	q.text = `SELECT e.id, e.at, e.kind, e.actor, e.pool, e.batch, e.task, e.device, e.token, e.detail FROM (` + f.looked(q, most) + `) AS e`
 	f.where(q)
-	return q.end(" ORDER BY w.id "+f.direction(), f.Limit)
+	return q.end(" ORDER BY e.id "+f.direction(), f.Limit)
 }
 
 // EventStretch is up to where one request holds events against a filter that no index
@@ -124,10 +123,10 @@ func (s events) EventStretch(ctx context.Context, f EventFilter) (Stretch, error
 	}
 	if by.device != "" || by.pool != "" || by.actor != "" {
 		q := &query{}
-		return s.stretchOf(ctx, q, by.ids(q, lookedAt), f.direction())
+		return s.stretchOf(ctx, q, by.looked(q, lookedAt), f.direction())
 	}
 	q := &query{}
-	first := `(` + by.ids(q, 1) + `) AS first`
+	first := `(` + by.looked(q, 1) + `) AS first`
 	far := q.arg(lookedAt - 1)
 	end := `SELECT first.id + ` + far + `, (SELECT max(id) FROM events) > first.id + ` + far
 	if f.Newest {
