@@ -103,7 +103,7 @@ func (s *site) settle(f planted) {
 		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) SELECT 1000000 + (n - 1) * %d + b, 'p-' || lpad(n::text, 4, '0'), 'k', now() - interval '1 day', %d FROM generate_series(1, %d) n, generate_series(1, %[1]d) b`, f.batches, f.tasks, f.pools),
 		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device, state, error, finished_at) SELECT b.id, b.pool, %s, CASE WHEN b.id %% 97 = 0 THEN 'failed' ELSE 'succeeded' END, CASE WHEN b.id %% 97 = 0 THEN 'no route to host' ELSE '' END, now()
 			FROM batches b, generate_series(1, %d) n WHERE b.id > 1000000`, device(fmt.Sprintf("(b.id * 7919 + n * 104729) %% %d", f.devices)), f.tasks),
-		`INSERT INTO batch_counts (batch, state, n) SELECT batch, state, count(*) FROM tasks WHERE state <> 'pending' GROUP BY batch, state`,
+		`INSERT INTO batch_deltas (batch, pool, state, n) SELECT batch, pool, state, count(*) FROM tasks WHERE state <> 'pending' GROUP BY batch, pool, state`,
 		`INSERT INTO events (at, kind, pool, task, batch, device, token) SELECT now() - interval '2 hours', kind, pool, id, batch, device, id FROM tasks, (VALUES ('task.granted'), ('task.succeeded')) AS k (kind) WHERE state <> 'pending'`,
 		`INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
 			SELECT id, batch, pool, n, device, nextval('grant_token'), id || '.1.x', 1, now(), now() + interval '1 hour', now() + interval '2 hours', 3600000

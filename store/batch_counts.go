@@ -20,8 +20,14 @@ const done = `state IN ('succeeded', 'failed', 'timed_out')`
 // those that changed since.
 const counted = `SELECT batch, state, n FROM batch_counts UNION ALL SELECT batch, state, n FROM batch_deltas`
 
+// countedOfPools are those of pools, with all tasks as queued.
+const countedOfPools = `SELECT pool, state, n FROM pool_counts WHERE pool > '' UNION ALL SELECT pool, state, n FROM batch_deltas WHERE id > 0`
+
 // recent is how long Batch.Recent looks back, in milliseconds.
 const recent = 5 * 60 * 1000
+
+// queuedState stands for all tasks among the counts of pools.
+const queuedState = "queued"
 
 // recentState stands for Batch.Recent among the counts by state.
 const recentState = "recent"
@@ -111,7 +117,7 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 }
 
 // fold moves these deltas, which nobody else folds, and returns their batches.
-// Those of batches that were deleted only go.
+// Those of batches that were deleted only count for their pools.
 func (s batchesIn) fold(ctx context.Context, deltas string) ([]int64, error) {
 	const of = ` FROM batch_deltas d JOIN batches b ON b.id = d.batch WHERE d.id IN (SELECT id FROM {ids})`
 	batches, err := collect(ctx, s.session, only[int64], `SELECT DISTINCT d.batch`+of, deltas)
@@ -119,6 +125,8 @@ func (s batchesIn) fold(ctx context.Context, deltas string) ([]int64, error) {
 		return nil, err
 	}
 	for _, query := range []string{
+		`INSERT INTO pool_counts (pool, state, n) SELECT pool, state, sum(n) FROM batch_deltas WHERE id IN (SELECT id FROM {ids}) GROUP BY pool, state
+			ON CONFLICT (pool, state) DO UPDATE SET n = pool_counts.n + excluded.n`,
 		`INSERT INTO batch_counts (batch, state, n) SELECT d.batch, d.state, sum(d.n)` + of + ` GROUP BY d.batch, d.state
 			ON CONFLICT (batch, state) DO UPDATE SET n = batch_counts.n + excluded.n`,
 		`INSERT INTO batch_rates (batch, at, n) SELECT d.batch, max(d.at), sum(d.n)` + of + ` AND d.n > 0 AND ` + done + ` GROUP BY d.batch`,

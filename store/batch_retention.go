@@ -66,8 +66,8 @@ func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (rem
 	}
 	in := ids(list...)
 	if _, err := s.exec(ctx, `
-		INSERT INTO batch_deltas (batch, state, n)
-		SELECT batch, state, -count(*) FROM tasks WHERE id IN (SELECT id FROM {ids}) GROUP BY batch, state`, in); err != nil {
+		INSERT INTO batch_deltas (batch, pool, state, n)
+		SELECT batch, pool, state, -count(*) FROM tasks WHERE id IN (SELECT id FROM {ids}) GROUP BY batch, pool, state`, in); err != nil {
 		return 0, false, fmt.Errorf("taking tasks out of the counts: %w", err)
 	}
 	if removed, err = s.exec(ctx, `DELETE FROM tasks WHERE id IN (SELECT id FROM {ids})`, in); err != nil {

@@ -12,28 +12,26 @@ type TaskCounts struct {
 }
 
 // TaskCounts counts tasks by state, of one pool or, with an empty name, of all,
-// and slots held up to heldMax. It reads the counts of batches, never the tasks.
+// and slots held up to heldMax. It reads the counts of pools, never the tasks.
 func (s tasks) TaskCounts(ctx context.Context, pool string, heldMax int) (TaskCounts, error) {
 	type count struct {
 		state TaskState
 		n     int64
 	}
-	of, args := ` JOIN batches b ON b.id = c.batch WHERE b.pool = $2`, []any{heldMax, pool}
-	in := ` WHERE pool = $2`
+	in, args := ` WHERE pool = $2`, []any{heldMax, pool}
 	if pool == "" {
-		of, in, args = "", "", args[:1]
+		in, args = "", args[:1]
 	}
 	rows, err := collect(ctx, s.read(), func(c *count) []any { return []any{&c.state, &c.n} }, `
-		SELECT c.state, CAST(sum(c.n) AS bigint) FROM (`+counted+`) AS c`+of+` GROUP BY c.state
-		UNION ALL SELECT 'dispatched', count(*) FROM (SELECT 1 FROM grants`+in+` LIMIT $1 + 1) AS held
-		UNION ALL SELECT 'all', coalesce(CAST(sum(total) AS bigint), 0) FROM batches`+in, args...)
+		SELECT state, CAST(sum(n) AS bigint) FROM (`+countedOfPools+`) AS c`+in+` GROUP BY state
+		UNION ALL SELECT 'dispatched', count(*) FROM (SELECT 1 FROM grants`+in+` LIMIT $1 + 1) AS held`, args...)
 	if err != nil {
 		return TaskCounts{}, fmt.Errorf("counting tasks: %w", err)
 	}
 	counts, total := TaskCounts{ByState: map[TaskState]int64{}}, int64(0)
 	for _, c := range rows {
 		switch {
-		case c.state == "all":
+		case c.state == queuedState:
 			total = c.n
 		case c.state == Dispatched && c.n > int64(heldMax):
 			counts.ByState[Dispatched], counts.More = int64(heldMax), true

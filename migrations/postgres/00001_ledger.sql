@@ -87,16 +87,36 @@ CREATE TABLE batch_counts (
     PRIMARY KEY (batch, state)
 ) WITH (fillfactor = 50);
 
+-- The same of all batches of a pool, and as 'queued' how many tasks they have: nobody adds
+-- up thousands of batches to show a pool.
+CREATE TABLE pool_counts (
+    pool  text COLLATE "C" NOT NULL,
+    state text COLLATE "C" NOT NULL,
+    n     bigint NOT NULL,
+    PRIMARY KEY (pool, state)
+) WITH (fillfactor = 50);
+
 -- Changes since the last folding, a row for each statement: so results of
 -- one batch never wait for one another. No foreign key: it would lock the batch.
+-- batch: 0: it only counts for the pool.
 CREATE TABLE batch_deltas (
     id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     batch bigint NOT NULL,
+    pool  text COLLATE "C" NOT NULL,
     state text COLLATE "C" NOT NULL,
     n     integer NOT NULL,
     at    timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX batch_deltas_of_batch ON batch_deltas (batch);
+-- +goose StatementBegin
+CREATE FUNCTION count_queued() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO batch_deltas (batch, pool, state, n)
+    SELECT 0, coalesce(NEW.pool, OLD.pool), 'queued', n FROM (SELECT coalesce(NEW.total, 0) - coalesce(OLD.total, 0) AS n) AS change WHERE n <> 0;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER batches_counted AFTER INSERT OR DELETE OR UPDATE OF total ON batches FOR EACH ROW EXECUTE FUNCTION count_queued();
 
 -- Tasks done in the last minutes, by folding.
 CREATE TABLE batch_rates (
@@ -148,12 +168,12 @@ CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
 -- +goose StatementBegin
 CREATE FUNCTION count_tasks() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO batch_deltas (batch, state, n)
-    SELECT batch, state, sum(n) FROM (
-        SELECT batch, state, 1 AS n FROM became WHERE state <> 'pending'
+    INSERT INTO batch_deltas (batch, pool, state, n)
+    SELECT batch, pool, state, sum(n) FROM (
+        SELECT batch, pool, state, 1 AS n FROM became WHERE state <> 'pending'
         UNION ALL
-        SELECT batch, state, -1 FROM was WHERE state <> 'pending') AS changes
-    GROUP BY batch, state HAVING sum(n) <> 0;
+        SELECT batch, pool, state, -1 FROM was WHERE state <> 'pending') AS changes
+    GROUP BY batch, pool, state HAVING sum(n) <> 0;
     RETURN NULL;
 END $$;
 -- +goose StatementEnd
@@ -414,6 +434,6 @@ CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down
 DROP TABLE restores, clock_pair, idle_time, replicas, events, answers, web_sessions, news, token_changes, tokens, account_changes, deleted_devices, devices,
-    profiles, late_results, attempts, grants, tasks, batch_rates, batch_deltas, batch_counts, batches, pools;
-DROP FUNCTION events_begin, note_tokens, count_tasks;
+    profiles, late_results, attempts, grants, tasks, batch_rates, batch_deltas, pool_counts, batch_counts, batches, pools;
+DROP FUNCTION events_begin, note_tokens, count_tasks, count_queued;
 DROP SEQUENCE grant_token;

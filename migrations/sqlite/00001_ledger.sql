@@ -85,15 +85,39 @@ CREATE TABLE batch_counts (
     PRIMARY KEY (batch, state)
 );
 
--- Changes since the last folding.
+-- The same of all batches of a pool, and as 'queued' how many tasks they have.
+CREATE TABLE pool_counts (
+    pool  TEXT NOT NULL,
+    state TEXT NOT NULL,
+    n     INTEGER NOT NULL,
+    PRIMARY KEY (pool, state)
+);
+
+-- Changes since the last folding. batch: 0: it only counts for the pool.
 CREATE TABLE batch_deltas (
     id    INTEGER PRIMARY KEY AUTOINCREMENT,
     batch INTEGER NOT NULL,
+    pool  TEXT NOT NULL,
     state TEXT NOT NULL,
     n     INTEGER NOT NULL,
     at    INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
 );
 CREATE INDEX batch_deltas_of_batch ON batch_deltas (batch);
+-- +goose StatementBegin
+CREATE TRIGGER batches_queued AFTER INSERT ON batches WHEN NEW.total <> 0 BEGIN
+    INSERT INTO batch_deltas (batch, pool, state, n) VALUES (0, NEW.pool, 'queued', NEW.total);
+END;
+-- +goose StatementEnd
+-- +goose StatementBegin
+CREATE TRIGGER batches_counted AFTER UPDATE OF total ON batches WHEN OLD.total <> NEW.total BEGIN
+    INSERT INTO batch_deltas (batch, pool, state, n) VALUES (0, NEW.pool, 'queued', NEW.total - OLD.total);
+END;
+-- +goose StatementEnd
+-- +goose StatementBegin
+CREATE TRIGGER batches_removed AFTER DELETE ON batches WHEN OLD.total <> 0 BEGIN
+    INSERT INTO batch_deltas (batch, pool, state, n) VALUES (0, OLD.pool, 'queued', -OLD.total);
+END;
+-- +goose StatementEnd
 
 -- Tasks done in the last minutes, by folding.
 CREATE TABLE batch_rates (
@@ -143,8 +167,8 @@ CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
 -- Every change of the state of a task is counted: no code path can forget it.
 -- +goose StatementBegin
 CREATE TRIGGER tasks_counted AFTER UPDATE OF state ON tasks WHEN OLD.state <> NEW.state BEGIN
-    INSERT INTO batch_deltas (batch, state, n) SELECT OLD.batch, OLD.state, -1 WHERE OLD.state <> 'pending';
-    INSERT INTO batch_deltas (batch, state, n) SELECT NEW.batch, NEW.state, 1 WHERE NEW.state <> 'pending';
+    INSERT INTO batch_deltas (batch, pool, state, n) SELECT OLD.batch, OLD.pool, OLD.state, -1 WHERE OLD.state <> 'pending';
+    INSERT INTO batch_deltas (batch, pool, state, n) SELECT NEW.batch, NEW.pool, NEW.state, 1 WHERE NEW.state <> 'pending';
 END;
 -- +goose StatementEnd
 
@@ -406,6 +430,7 @@ DROP TABLE grant_token;
 DROP TABLE tasks;
 DROP TABLE batch_rates;
 DROP TABLE batch_deltas;
+DROP TABLE pool_counts;
 DROP TABLE batch_counts;
 DROP TABLE batches;
 DROP TABLE pools;
