@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"strings"
 )
 
 // lookedAt is how many rows one reading of a list holds against a filter that no index
@@ -20,16 +19,15 @@ type Stretch struct {
 // span is a part of the ids of a table, in their order.
 type span struct{ after, before, direction, limit string }
 
-// of are the rows of the span whose columns have these values, by the index that begins
-// with them. The values are bounds, and stand in the order: where they are equal Postgres
-// may think the primary key as good, and read all rows of others on the way.
-func (s span) of(columns, values string) string {
-	if columns == "" {
+// of are the rows of the span whose column has this value, by the index that has it before
+// the id. The value is a bound, and stands in the order: where it is equal Postgres may
+// think the primary key as good, and read all rows of others on the way.
+func (s span) of(column, value string) string {
+	if column == "" {
 		return `id > ` + s.after + ` AND id < ` + s.before + ` ORDER BY id ` + s.direction + ` LIMIT ` + s.limit
 	}
-	order := ` ORDER BY ` + strings.ReplaceAll(columns, ",", " "+s.direction+",") + ` ` + s.direction
-	return `(` + columns + `, id) > (` + values + `, ` + s.after + `) AND (` + columns + `, id) < (` + values + `, ` + s.before + `)` +
-		order + `, id ` + s.direction + ` LIMIT ` + s.limit
+	return `(` + column + `, id) > (` + value + `, ` + s.after + `) AND (` + column + `, id) < (` + value + `, ` + s.before + `)` +
+		` ORDER BY ` + column + ` ` + s.direction + `, id ` + s.direction + ` LIMIT ` + s.limit
 }
 
 // stretchOf ends one of these ids, which stand in their order behind an index.

@@ -76,7 +76,9 @@ func (f TaskFilter) ofDevice(q *query) string {
 	return conds
 }
 
-// inBatch merges the states: each stands in the index in the order of the ids.
+// inBatch merges the states: each stands in the index in the order of the ids. The state
+// is compared behind the limit: with a bound for it Postgres reads a batch to its end for
+// a state that few of its tasks are in.
 func (f TaskFilter) inBatch(q *query, s span) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -86,7 +88,9 @@ func (f TaskFilter) inBatch(q *query, s span) string {
 	parts := make([]string, len(states))
 	for i, state := range states {
 		name := string(state)
-		parts[i] = `SELECT id FROM (SELECT id FROM tasks WHERE ` + f.waiting() + s.of("batch, state", batch+`, '`+name+`'`) + `) AS ` + name
+		parts[i] = `SELECT id FROM (
+			SELECT batch, state, id FROM tasks WHERE ` + f.waiting() + `(batch, state, id) > (` + batch + `, '` + name + `', ` + s.after + `) AND batch <= ` + batch + `
+			ORDER BY batch, state, id LIMIT ` + s.limit + `) AS ` + name + ` WHERE batch = ` + batch + ` AND state = '` + name + `' AND id < ` + s.before
 	}
 	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id LIMIT ` + s.limit
 }

@@ -108,6 +108,29 @@ func TestAPageOfTasksReadsNoMoreThanItself(t *testing.T) {
 	}
 }
 
+// Nor is a batch read to its end, for the states that none of its tasks is in.
+func TestAPageOfABatchReadsNoMoreThanItself(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.exec(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) VALUES ('p', 1, 1000, now(), now())`)
+	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 3)`)
+	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT 1 + i % 3, 'p', 'd' || i FROM generate_series(1, 150000) AS i`)
+	l.exec(`VACUUM ANALYZE tasks`)
+	query, args := store.TasksQuery(store.TaskFilter{Batch: 2})
+	var text string
+	l.must(l.DB().QueryRowContext(l.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+l.Text(query), args...).Scan(&text))
+	blocks := 0 // of the whole, which stands first
+	for _, name := range []string{"Hit", "Read"} {
+		found := regexp.MustCompile(`"Shared ` + name + ` Blocks": ([0-9]+)`).FindStringSubmatch(text)
+		n, err := strconv.Atoi(found[1])
+		l.must(err)
+		blocks += n
+	}
+	if blocks > 800 { // eight for each of the 100 tasks; to read a batch to its end takes 250 for each state
+		l.Errorf("%d blocks are read:\n%s", blocks, text)
+	}
+}
+
 // pages follows a filter to its end, as a client of a list does.
 func (l *ledger) pages(f store.TaskFilter) (found []int64, pages int) {
 	l.Helper()
