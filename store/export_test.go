@@ -53,3 +53,6 @@ func (s *Store) EventsQuery(ctx context.Context, f EventFilter) (text string, ar
 
 // PoolStatsText is the reading of PoolStats.
 func PoolStatsText() string { return poolStatsText(keptStates()[1:]) }
+
+// WaitingHereText is what WaitingHere asks.
+func WaitingHereText() string { return waitingHere() }

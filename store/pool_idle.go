@@ -31,19 +31,17 @@ func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 }
 
 // WaitingHere counts the devices of the pool that could be granted a task now,
-// hold none, and were seen within that time, up to most.
+// hold none, and were seen within that time, up to most: it looks no further.
 func (s pools) WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error) {
-	n, err := one(ctx, s.read(), only[int], `
-		SELECT count(*) FROM (
-			SELECT DISTINCT t.device
-			FROM tasks t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool JOIN devices d ON d.id = t.device
-			WHERE t.pool = $1 AND t.state = 'pending' AND `+eligible()+` AND d.last_seen > {now} - $3 * {ms}
-				AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device)
-			LIMIT $2) AS waiting`, pool, most, within.Milliseconds())
+	n, err := one(ctx, s.read(), only[int], waitingHere(), pool, most, within.Milliseconds())
 	if err != nil {
 		return 0, fmt.Errorf("counting who waits in pool %s: %w", pool, err)
 	}
 	return n, nil
+}
+
+func waitingHere() string {
+	return waitingLeap("$1", "$2", "TRUE", "(SELECT d.last_seen FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}")
 }
 
 // TakeIdleTime returns the time since it was taken last, by whichever replica,

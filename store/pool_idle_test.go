@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -124,5 +125,22 @@ func TestManyPools(t *testing.T) {
 	pools, err := l.OpenPools(l.Context())
 	if len(pools) != many || err != nil {
 		l.Fatalf("%d pools, %v", len(pools), err)
+	}
+}
+
+// It looks at no more devices than it has to, however many wait and whatever they have to
+// do.
+func TestWaitingHereLooksNoFurther(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 5)
+	l.exec(`INSERT INTO devices (id, created_at, last_seen) SELECT 'd' || n, now(), now() FROM generate_series(1, 2000) n`)
+	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 10)`)
+	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT b.id, 'p', 'd' || n FROM batches b, generate_series(1, 2000) n`)
+	for _, statistics := range []string{`SELECT 1`, `ANALYZE`} {
+		l.exec(statistics)
+		if plan := l.plan(store.WaitingHereText(), "p", 5, 60_000); most(plan) > 100 {
+			l.Errorf("after %s %d rows are looked at:\n%s", statistics, most(plan), strings.Join(plan, "\n"))
+		}
 	}
 }

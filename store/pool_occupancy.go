@@ -65,22 +65,23 @@ func waitingFound(pool, tasks string) string {
 // device, over at most four times as many.
 func waitingCount(pool, most string) string {
 	return `
-	SELECT CASE WHEN found.tasks < ` + most + ` OR found.devices >= ` + most + ` THEN found.devices ELSE (` + waitingLeap(pool, most) + `) END
+	SELECT CASE WHEN found.tasks < ` + most + ` OR found.devices >= ` + most + ` THEN found.devices ELSE (` + waitingLeap(pool, most, "n < 4 * "+most, "TRUE") + `) END
 	FROM (` + waitingFound(pool, most) + `) AS found`
 }
 
-// waitingLeap leaps from device to device in the index of waiting tasks.
-func waitingLeap(pool, most string) string {
+// waitingLeap leaps from device to device in the index of waiting tasks, as far as it is
+// told, and counts up to most of those of which also is true.
+func waitingLeap(pool, most, further, also string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + pool
 	return `
 	WITH RECURSIVE who(n, device) AS (
 		SELECT 1, ` + next + `)
 		UNION ALL
-		SELECT n + 1, ` + next + ` AND t.device > who.device) FROM who WHERE who.device IS NOT NULL AND n < 4 * ` + most + `
+		SELECT n + 1, ` + next + ` AND t.device > who.device) FROM who WHERE who.device IS NOT NULL AND ` + further + `
 	)
 	SELECT count(*) FROM (
 		SELECT who.device FROM who
-		WHERE who.device IS NOT NULL
+		WHERE who.device IS NOT NULL AND ` + also + `
 			AND (SELECT g.task FROM grants g WHERE g.device = who.device) IS NULL
 			AND (SELECT d.id FROM devices d WHERE d.id = who.device AND d.blocked) IS NULL
 			AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.device = who.device

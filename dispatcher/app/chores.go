@@ -41,7 +41,7 @@ func (a *App) newPasses(b backends) *passes {
 		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: keep.RefreshWindows},
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: c.fold},
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: seen.FlushRecent, quiet: true},
-		&pass{name: "idle", every: time.Second, limit: 5 * time.Second, run: keep.CountIdle, quiet: true},
+		&pass{name: "idle", every: time.Second, limit: limit, run: keep.CountIdle, quiet: true},
 		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.watch, quiet: true},
 		&pass{name: "presence", every: web.HeartbeatEvery, limit: 10 * time.Second, run: a.sign, quiet: true},
 		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: seen.FlushReached, quiet: true},
