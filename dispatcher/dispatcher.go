@@ -76,12 +76,6 @@ func New(config Config) *Dispatcher {
 	config = config.withDefaults()
 	set := meters.New(config.Registerer)
 	d := &Dispatcher{config: config, log: throttle.Log(config.Logger, config.Now), metrics: newMetrics(set)}
-	d.idlers.admitted = newAdmissions()
-	if config.Marks != nil {
-		d.Marks = marks.New(marks.Config{
-			Ledger: config.Store, Cache: config.Marks, Told: d.idlers.admitted.forget, Now: config.Now, Panicked: d.Panicked,
-		})
-	}
 	d.together = together{
 		views: newViewing(config.Store, d.Panicked), results: newRecording(config.Store, d.settle, d.Panicked),
 		claims: newClaiming(config.Store, config.Now, d.Panicked),
@@ -91,6 +85,11 @@ func New(config Config) *Dispatcher {
 		Ledger: config.Store, Look: d.look, Accounts: config.Accounts,
 		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
 	})
+	if config.Marks != nil {
+		d.Marks = marks.New(marks.Config{
+			Ledger: config.Store, Cache: config.Marks, Told: d.Devices.Doubt, Now: config.Now, Panicked: d.Panicked,
+		})
+	}
 	d.Policies = policies.New(policies.Config{
 		Ledger: config.Store, Limits: config.Limits, Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
 	})

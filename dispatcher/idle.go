@@ -25,7 +25,6 @@ const (
 
 // idlers answers the reports of devices that have nothing to do, by their marks.
 type idlers struct {
-	admitted *admissions
 	looks    atomic.Int64 // under way
 	believed atomic.Int64 // absent marks
 }
@@ -54,7 +53,7 @@ func (d *Dispatcher) glance(ctx context.Context, caller devices.Caller, report d
 	if g.version = of.Version; g.version != "" {
 		return g, nil
 	}
-	reach, admitted := d.idlers.admitted.has(caller)
+	reach, admitted := d.Devices.Admitted(caller)
 	if of.Idle && admitted {
 		if g.audited = d.idlers.believed.Add(1)%sampled == 0; !g.audited {
 			return g, d.answerIdle(caller, report, p, reach, of.Now)
@@ -85,7 +84,7 @@ func (d *Dispatcher) answerIdle(caller devices.Caller, report devices.Report, p 
 	mark := d.Seen.Mark
 	if h.reachOf() != reach {
 		mark = d.Seen.MarkReach
-		d.idlers.admitted.note(caller, h.reachOf())
+		d.Devices.NoteAdmission(caller, h.reachOf())
 	}
 	mark(string(caller.Device), store.Seen{At: now, Reach: h.reachOf()})
 	h.refuse(decision.Choice{Reason: devices.ReasonNone})
@@ -108,7 +107,7 @@ func (d *Dispatcher) noteAdmission(h *handling) {
 	if device := h.view.Device; d.Marks == nil || device == nil || device.Blocked || h.reply.Credential != "" {
 		return
 	}
-	d.idlers.admitted.note(h.caller, h.reachOf())
+	d.Devices.NoteAdmission(h.caller, h.reachOf())
 }
 
 // idle is whether the ledger had nothing for the device.

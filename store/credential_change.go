@@ -11,9 +11,15 @@ const changesKept = 2 * time.Hour
 
 // TokenChanges are what a reading found of tokens that were changed or deleted.
 type TokenChanges struct {
-	Hashes [][]byte  // of their secrets; an empty one stands for all tokens
+	Tokens []TokenChange
 	Next   int64     // where the next reading begins; lower than the one before in another ledger
 	Now    time.Time // by the database's clock
+}
+
+// TokenChange is about one token.
+type TokenChange struct {
+	Hash   []byte // of its secret; empty: of all tokens
+	Device string // it is of; empty: of an operator
 }
 
 // ChangedTokens returns the tokens that were changed or deleted since the reading that
@@ -21,12 +27,12 @@ type TokenChanges struct {
 // that began before them.
 func (s credentials) ChangedTokens(ctx context.Context, from int64) (TokenChanges, error) {
 	var changes TokenChanges
-	hashes, err := collect(ctx, s.read(), func(hash *[]byte) []any {
-		return []any{instant{&changes.Now}, &changes.Next, hash}
-	}, `SELECT {now}, {next turn}, c.hash FROM (SELECT 1) AS once LEFT JOIN token_changes c ON c.turn >= $1`, from)
-	for _, hash := range hashes {
-		if hash != nil {
-			changes.Hashes = append(changes.Hashes, hash)
+	read, err := collect(ctx, s.read(), func(c *TokenChange) []any {
+		return []any{instant{&changes.Now}, &changes.Next, &c.Hash, &c.Device}
+	}, `SELECT {now}, {next turn}, c.hash, coalesce(c.device, '') FROM (SELECT 1) AS once LEFT JOIN token_changes c ON c.turn >= $1`, from)
+	for _, c := range read {
+		if c.Hash != nil {
+			changes.Tokens = append(changes.Tokens, c)
 		}
 	}
 	return changes, err

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,8 +17,8 @@ func (l *ledger) changed(from int64) (hashes []string, next int64) {
 	if off := time.Since(changes.Now).Abs(); off > time.Minute {
 		l.Errorf("it is %s", changes.Now)
 	}
-	for _, hash := range changes.Hashes {
-		hashes = append(hashes, string(hash))
+	for _, c := range changes.Tokens {
+		hashes = append(hashes, strings.TrimSuffix(string(c.Hash)+" of "+c.Device, " of "))
 	}
 	slices.Sort(hashes)
 	return slices.Compact(hashes), changes.Next
@@ -42,13 +43,13 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 			}, nil},
 			{func() {
 				rotate(store.NewDevice{ID: "i1", Hash: []byte("3")}, store.NewDevice{ID: "i2", Hash: []byte("4")})
-			}, []string{"1", "2"}},
+			}, []string{"1 of i1", "2 of i2"}},
 			{func() { l.must(l.EnrollDevice(l.Context(), "a", []byte("a1"), nil)) }, nil},
-			{func() { l.must(l.EnrollDevice(l.Context(), "a", []byte("a2"), nil)) }, []string{"a1"}},
-			{func() { l.rotate("a3", time.Hour) }, []string{"a2"}},
-			{func() { l.rotate("a4", 0) }, []string{"a2", "a3"}},
-			{func() { l.rotate("a5", 0) }, []string{"a2", "a3", "a4"}}, // two have ended, and go
-			{func() { _, err := l.DeleteDevice(l.Context(), "op", "a", false); l.must(err) }, []string{"a4", "a5"}},
+			{func() { l.must(l.EnrollDevice(l.Context(), "a", []byte("a2"), nil)) }, []string{"a1 of a"}},
+			{func() { l.rotate("a3", time.Hour) }, []string{"a2 of a"}},
+			{func() { l.rotate("a4", 0) }, []string{"a2 of a", "a3 of a"}},
+			{func() { l.rotate("a5", 0) }, []string{"a2 of a", "a3 of a", "a4 of a"}}, // two have ended, and go
+			{func() { _, err := l.DeleteDevice(l.Context(), "op", "a", false); l.must(err) }, []string{"a4 of a", "a5 of a"}},
 			{func() {
 				token, err := l.CreateToken(l.Context(), "op", store.Token{Name: "n"}, []byte("n"))
 				l.must(err)
@@ -89,11 +90,11 @@ func TestAChangeThatCommitsLateIsRead(t *testing.T) {
 	_, err = l.DeleteDevice(l.Context(), "op", "b", false)
 	l.must(err)
 	found, next := l.changed(next)
-	if !slices.Equal(found, []string{"b"}) {
+	if !slices.Equal(found, []string{"b of b"}) {
 		t.Fatalf("%q, want b", found)
 	}
 	l.must(late.Commit())
-	if found, _ := l.changed(next); !slices.Contains(found, "a") {
+	if found, _ := l.changed(next); !slices.Contains(found, "a of a") {
 		t.Errorf("%q, want a", found)
 	}
 }
@@ -117,7 +118,7 @@ func TestOldChangesOfTokensGo(t *testing.T) {
 		l.must(err)
 		l.retain(0, 2, store.Retained{TokenChanges: 2})
 		l.retain(0, 2, store.Retained{TokenChanges: 1})
-		if found, _ := l.changed(0); !slices.Equal(found, []string{"d"}) {
+		if found, _ := l.changed(0); !slices.Equal(found, []string{"d of d"}) {
 			l.Errorf("%q left, want d", found)
 		}
 		l.exec(`DELETE FROM token_changes`)
@@ -125,7 +126,7 @@ func TestOldChangesOfTokensGo(t *testing.T) {
 		l.must(err)
 		_, err = l.DeleteDevice(l.Context(), "op", "e", false)
 		l.must(err)
-		if found, _ := l.changed(next); !slices.Equal(found, []string{"e"}) { // also when none was left
+		if found, _ := l.changed(next); !slices.Equal(found, []string{"e of e"}) { // also when none was left
 			l.Errorf("%q, want e", found)
 		}
 	})

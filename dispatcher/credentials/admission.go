@@ -50,15 +50,30 @@ func (r *Registry) AdmitStill(ctx context.Context, caller devices.Caller, view s
 	if caller.Via != devices.ViaOwnToken {
 		return !view.Device.OwnToken, nil
 	}
-	t, err := r.tokenOf(ctx, caller.Token)
-	switch {
-	case errors.Is(err, devices.ErrUnauthenticated):
+	switch err := r.bears(ctx, caller); {
+	case errors.Is(err, devices.ErrUnauthenticated), errors.Is(err, devices.ErrForbidden):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("of a parked report: %w", err)
 	}
-	return t.Device == string(caller.Device), nil
+	return true, nil
 }
+
+// Admitted says whether this caller was the last that was admitted for its device, with
+// nothing to note of that, and how the device could be told of a slot then. Somebody else
+// must say whether the news are followed that let it be doubted.
+func (r *Registry) Admitted(caller devices.Caller) (store.Reach, bool) {
+	return r.known.admitted(caller)
+}
+
+// NoteAdmission remembers it for Admitted.
+func (r *Registry) NoteAdmission(caller devices.Caller, reach store.Reach) {
+	r.known.admit(caller, reach)
+}
+
+// Doubt lets the device be looked at before it is admitted again; empty: all are. Whatever
+// changes who may act for a device is news of it.
+func (r *Registry) Doubt(device string) { r.known.doubt(device) }
 
 // admitSession checks a device that a broker let in.
 func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view store.View) error {

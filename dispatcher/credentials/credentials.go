@@ -17,11 +17,11 @@ import (
 // returns devices.ErrUnauthenticated for a token nobody has, devices.ErrForbidden for another
 // device's.
 func (r *Registry) Authenticate(ctx context.Context, device devices.ID, token string) (devices.Caller, error) {
-	return r.authenticate(ctx, device, token, r.TokenOf)
+	return r.authenticate(ctx, device, token, r.bears)
 }
 
 func (r *Registry) authenticate(
-	ctx context.Context, device devices.ID, token string, tokenOf func(context.Context, string) (store.Token, error),
+	ctx context.Context, device devices.ID, token string, bears func(context.Context, devices.Caller) error,
 ) (devices.Caller, error) {
 	if token == "" {
 		return devices.Caller{}, devices.ErrUnauthenticated
@@ -31,14 +31,38 @@ func (r *Registry) authenticate(
 			return devices.Caller{Device: device, Via: devices.ViaFleetToken}, nil
 		}
 	}
-	t, err := tokenOf(ctx, token)
-	if err != nil {
+	caller := devices.Caller{Device: device, Via: devices.ViaOwnToken, Token: HashToken(token)}
+	if err := bears(ctx, caller); err != nil {
 		return devices.Caller{}, err
 	}
-	if t.Device != string(device) {
-		return devices.Caller{}, devices.ErrForbidden
+	return caller, nil
+}
+
+// bears checks that the caller's token is its device's. A change is missed for at most five
+// seconds.
+func (r *Registry) bears(ctx context.Context, caller devices.Caller) error {
+	ok, drops := r.known.bears(caller)
+	if ok {
+		return nil
 	}
-	return devices.Caller{Device: device, Via: devices.ViaOwnToken, Token: HashToken(token)}, nil
+	t, err := r.tokenOf(ctx, caller.Token)
+	if err = owns(caller, t, err); err == nil {
+		r.known.bore(caller, t, drops)
+	}
+	return err
+}
+
+// bearsStill is bears by the ledger itself.
+func (r *Registry) bearsStill(ctx context.Context, caller devices.Caller) error {
+	t, err := r.lookUp(ctx, caller.Token)
+	return owns(caller, t, err)
+}
+
+func owns(caller devices.Caller, t store.Token, err error) error {
+	if err == nil && t.Device != string(caller.Device) {
+		return devices.ErrForbidden
+	}
+	return err
 }
 
 // AuthenticateSession says whether a device may open a session at a broker
@@ -47,7 +71,7 @@ func (r *Registry) authenticate(
 // token that only enrols, or of a device that has its own. A session outlives what is remembered of
 // a token, so the ledger itself is asked.
 func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
-	caller, err := r.authenticate(ctx, device, token, r.lookUp)
+	caller, err := r.authenticate(ctx, device, token, r.bearsStill)
 	if err != nil {
 		return err
 	}
@@ -82,23 +106,18 @@ func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, erro
 }
 
 func (r *Registry) tokenOf(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
-	t, ok, missed := r.known.get(hash)
+	t, ok, drops := r.known.token(hash)
 	if ok {
 		return t, nil
 	}
-	t, err := r.lookUpHash(ctx, hash)
+	t, err := r.lookUp(ctx, hash)
 	if err == nil {
-		r.known.put(hash, t, missed)
+		r.known.keep(hash, t, drops)
 	}
 	return t, err
 }
 
-// lookUp is TokenOf by the ledger itself.
-func (r *Registry) lookUp(ctx context.Context, token string) (store.Token, error) {
-	return r.lookUpHash(ctx, HashToken(token))
-}
-
-func (r *Registry) lookUpHash(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
+func (r *Registry) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, err := r.config.Ledger.TokenByHash(ctx, hash[:])
 	if errors.Is(err, store.ErrNotFound) {
 		return store.Token{}, devices.ErrUnauthenticated

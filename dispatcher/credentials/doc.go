@@ -2,6 +2,6 @@
 // a fleet token, or a session that the broker let in. It registers devices, makes
 // their tokens, and lets the accounts at the broker follow them.
 //
-// Only hashes of tokens are kept. A replica remembers valid tokens for an hour, and reads
+// Only hashes of tokens are kept. A replica remembers valid tokens for a day, and reads
 // each second which ones were changed: so a revoked one dies everywhere within five seconds.
 package credentials

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"sync"
 	"time"
@@ -12,81 +13,170 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// knownTokens spares the ledger a look-up per report. Only hits are kept. Changed
-// tokens are read so often, and dropped, that a revoked token dies on every replica;
-// while they cannot be read nothing that is kept is believed.
-type knownTokens struct {
-	now func() time.Time
+// known is what this replica remembers of who may act: it spares the ledger a look-up per
+// report. Only valid tokens are kept. Changed ones are read so often, and dropped, that a
+// revoked token dies on every replica; while they cannot be read no token is believed.
+//
+// There are many devices, so an admission takes 24 bytes and has no pointers. Devices and
+// callers are keyed hashes: another token is taken for the device's once in 2^64 times.
+type known struct {
+	now  func() time.Time
+	seed maphash.Seed
+	most int // devices that are kept; beyond it any one is forgotten: a bound, not a policy
 
-	mu     sync.Mutex
-	hit    map[[sha256.Size]byte]knownToken
-	read   time.Time // when the last reading of changes began; zero: none
-	ledger time.Time // the ledger's time then, or a little later
-	next   int64     // where the next one begins
-	drops  int       // how often tokens were dropped
+	mu      sync.Mutex
+	tokens  map[[sha256.Size]byte]knownToken // that were looked up lately
+	devices map[uint64]admission
+	read    time.Time // when the last reading of changes began; zero: none
+	ledger  time.Time // the ledger's time then, or a little later
+	next    int64     // where the next one begins
+	drops   int       // how often tokens were dropped
 }
 
 type knownToken struct {
-	token store.Token
-	until time.Time
+	store.Token
+	until uint32
+}
+
+// admission is who acted last for a device.
+type admission struct {
+	caller uint64
+	until  uint32 // its token is valid; 0: it bears none
+	stands bool   // it was admitted, and there is no more to note of that
+	reach  int8   // as it was marked then
 }
 
 const (
-	tokenMemory = time.Hour       // below the time that the ledger keeps changes
+	tokenMemory = 24 * time.Hour
+	mostUnread  = time.Hour       // between two readings of changes: below the time that the ledger keeps them
 	believed    = 3 * time.Second // since the last reading of changes
-	tokensKept  = 100_000         // beyond it any one is forgotten: a bound, not a policy
+	tokensKept  = 1_000           // mostly of operators; a bound, too
+	devicesKept = 1_600_000       // soon above this the map takes twice the memory, 105 MB
 )
 
-func newKnownTokens(now func() time.Time) *knownTokens {
-	return &knownTokens{now: now, hit: make(map[[sha256.Size]byte]knownToken)}
-}
-
-// miss is when it was that a token was not known.
-type miss struct {
-	at    time.Time
-	drops int
-}
-
-// get returns a token that is known to be valid.
-func (k *knownTokens) get(hash [sha256.Size]byte) (t store.Token, ok bool, m miss) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	e, ok := k.hit[hash]
-	return e.token, ok && k.holds(e), miss{at: k.now(), drops: k.drops}
-}
-
-func (k *knownTokens) holds(e knownToken) bool {
-	now := k.now()
-	since := now.Sub(k.read)
-	ends := e.token.ExpiresAt
-	return since < believed && now.Before(e.until) && (ends == nil || k.ledger.Add(since).Before(*ends))
-}
-
-// put keeps what was looked up after a miss, unless tokens were dropped since: this may be one.
-func (k *knownTokens) put(hash [sha256.Size]byte, t store.Token, m miss) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if m.drops != k.drops {
-		return
+func newKnown(now func() time.Time) *known {
+	return &known{
+		now: now, seed: maphash.MakeSeed(), most: devicesKept,
+		tokens: make(map[[sha256.Size]byte]knownToken), devices: make(map[uint64]admission),
 	}
-	for known := range k.hit {
-		if len(k.hit) < tokensKept {
+}
+
+// token returns a token that is known to be valid.
+func (k *known) token(hash [sha256.Size]byte) (t store.Token, ok bool, drops int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.tokens[hash]
+	return e.Token, k.valid(e.until), k.drops
+}
+
+// bears is whether the caller is known to bear a valid token of its device.
+func (k *known) bears(c devices.Caller) (ok bool, drops int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, e := k.last(c)
+	return k.valid(e.until), k.drops
+}
+
+// admitted is whether the caller was the last that was admitted for its device, and how the
+// device could be told then.
+func (k *known) admitted(c devices.Caller) (store.Reach, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, e := k.last(c)
+	return store.Reach(e.reach), e.stands
+}
+
+// last is what is kept of a caller, if it acted last for its device.
+func (k *known) last(c devices.Caller) (key uint64, e admission) {
+	key = k.keyOf(string(c.Device))
+	caller := maphash.Comparable(k.seed, c)
+	if e = k.devices[key]; e.caller != caller {
+		e = admission{caller: caller}
+	}
+	return key, e
+}
+
+func (k *known) keyOf(device string) uint64 { return maphash.String(k.seed, device) }
+
+// valid is whether it is still before a second of the ledger's clock.
+func (k *known) valid(until uint32) bool {
+	since := k.now().Sub(k.read)
+	return since < believed && k.ledger.Add(since).Unix() < int64(until)
+}
+
+// until is for how long a token is kept that is valid now.
+func (k *known) until(t store.Token) uint32 {
+	until := k.ledger.Add(tokenMemory)
+	if t.ExpiresAt != nil && t.ExpiresAt.Before(until) {
+		until = *t.ExpiresAt
+	}
+	return uint32(until.Unix()) //nolint:gosec // until 2106
+}
+
+// keep keeps what was looked up, unless tokens were dropped since: this may be one.
+func (k *known) keep(hash [sha256.Size]byte, t store.Token, drops int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if drops == k.drops {
+		put(k.tokens, tokensKept, hash, knownToken{t, k.until(t)})
+	}
+}
+
+// bore keeps that the caller bears a token of its device.
+func (k *known) bore(c devices.Caller, t store.Token, drops int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if drops == k.drops {
+		key, e := k.last(c)
+		e.until = k.until(t)
+		put(k.devices, k.most, key, e)
+	}
+}
+
+// admit keeps that the caller was admitted.
+func (k *known) admit(c devices.Caller, reach store.Reach) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	key, e := k.last(c)
+	e.stands, e.reach = true, int8(reach) //nolint:gosec // there are three
+	put(k.devices, k.most, key, e)
+}
+
+// put puts an entry into a map, and another one out that has no room for it.
+func put[K comparable, V any](all map[K]V, most int, key K, e V) {
+	all[key] = e
+	for len(all) > most {
+		for other := range all {
+			delete(all, other)
 			break
 		}
-		delete(k.hit, known)
 	}
-	k.hit[hash] = knownToken{token: t, until: m.at.Add(tokenMemory)}
+}
+
+// doubt lets the next report of a device be looked at; empty: of all devices.
+func (k *known) doubt(device string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if device == "" {
+		clear(k.devices)
+	}
+	key := k.keyOf(device)
+	if e, is := k.devices[key]; is {
+		e.stands = false
+		k.devices[key] = e
+	}
 }
 
 // forget drops the tokens of a device; other replicas read that they were changed.
-func (k *knownTokens) forget(device devices.ID) {
+func (k *known) forget(device devices.ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.drops++
-	maps.DeleteFunc(k.hit, func(_ [sha256.Size]byte, e knownToken) bool { return e.token.Device == string(device) })
+	delete(k.devices, k.keyOf(string(device)))
+	maps.DeleteFunc(k.tokens, func(_ [sha256.Size]byte, e knownToken) bool { return e.Device == string(device) })
 }
 
-func (k *knownTokens) nextReading() int64 {
+func (k *known) nextReading() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.next
@@ -94,21 +184,23 @@ func (k *knownTokens) nextReading() int64 {
 
 // changed drops tokens by a reading that began then. All are dropped if it cannot tell
 // which: the one before is too long ago, or was of another ledger, which was ahead.
-func (k *knownTokens) changed(begun time.Time, from int64, changes store.TokenChanges) {
+func (k *known) changed(begun time.Time, from int64, changes store.TokenChanges) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	all := changes.Next < from || changes.Now.Sub(k.ledger) > tokenMemory
-	for _, hash := range changes.Hashes {
-		if len(hash) == sha256.Size {
-			delete(k.hit, [sha256.Size]byte(hash))
+	all := changes.Next < from || changes.Now.Sub(k.ledger) > mostUnread
+	for _, c := range changes.Tokens {
+		if len(c.Hash) == sha256.Size {
+			delete(k.tokens, [sha256.Size]byte(c.Hash))
+			delete(k.devices, k.keyOf(c.Device))
 		} else {
 			all = true
 		}
 	}
 	if all {
-		clear(k.hit)
+		clear(k.tokens)
+		clear(k.devices)
 	}
-	if all || len(changes.Hashes) > 0 {
+	if all || len(changes.Tokens) > 0 {
 		k.drops++
 	}
 	k.read, k.ledger, k.next = begun, changes.Now, changes.Next

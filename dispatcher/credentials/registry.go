@@ -63,7 +63,7 @@ type Config struct {
 type Registry struct {
 	config      Config
 	accounts    *accounts
-	known       *knownTokens
+	known       *known
 	registering *registering
 	owning      *owning
 }
@@ -71,7 +71,7 @@ type Registry struct {
 // New builds a Registry.
 func New(config Config) *Registry {
 	return &Registry{
-		config: config, accounts: newAccounts(config.Accounts), known: newKnownTokens(config.Now),
+		config: config, accounts: newAccounts(config.Accounts), known: newKnown(config.Now),
 		registering: newRegistering(config.Ledger, config.Panicked), owning: newOwning(config.Ledger, config.Panicked),
 	}
 }

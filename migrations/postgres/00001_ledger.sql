@@ -310,15 +310,16 @@ CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoke
 -- Replicas read this, and forget them; an empty hash stands for all tokens. A turn is a
 -- transaction: those that a reading could not see yet are not below its oldest one.
 CREATE TABLE token_changes (
-    turn bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
-    hash bytea NOT NULL,
-    at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    turn   bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
+    hash   bytea NOT NULL,
+    device text COLLATE "C" NOT NULL DEFAULT '',
+    at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (turn, hash)
 );
 -- +goose StatementBegin
 CREATE FUNCTION note_tokens() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO token_changes (hash) SELECT hash FROM was ON CONFLICT DO NOTHING;
+    INSERT INTO token_changes (hash, device) SELECT hash, device FROM was ON CONFLICT DO NOTHING;
     RETURN NULL;
 END $$;
 -- +goose StatementEnd

@@ -301,18 +301,19 @@ CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoke
 -- The tokens that were changed or deleted lately: no code path can forget to note it.
 -- Replicas read this, and forget them; an empty hash stands for all tokens.
 CREATE TABLE token_changes (
-    turn INTEGER PRIMARY KEY AUTOINCREMENT,
-    hash BLOB NOT NULL,
-    at   INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
+    turn   INTEGER PRIMARY KEY AUTOINCREMENT,
+    hash   BLOB NOT NULL,
+    device TEXT NOT NULL DEFAULT '',
+    at     INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
 );
 -- +goose StatementBegin
 CREATE TRIGGER tokens_changed AFTER UPDATE ON tokens BEGIN
-    INSERT INTO token_changes (hash) VALUES (OLD.hash);
+    INSERT INTO token_changes (hash, device) VALUES (OLD.hash, OLD.device);
 END;
 -- +goose StatementEnd
 -- +goose StatementBegin
 CREATE TRIGGER tokens_deleted AFTER DELETE ON tokens BEGIN
-    INSERT INTO token_changes (hash) VALUES (OLD.hash);
+    INSERT INTO token_changes (hash, device) VALUES (OLD.hash, OLD.device);
 END;
 -- +goose StatementEnd
 

@@ -1,0 +1,94 @@
+package credentials
+
+import (
+	"context"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// fleet is a ledger in which each device has its name as its token.
+type fleet struct {
+	Ledger
+	size, lookUps int
+}
+
+func (f *fleet) TokenByHash(_ context.Context, hash []byte) (store.Token, error) {
+	device := strconv.Itoa(f.lookUps % f.size)
+	if f.lookUps++; HashToken(device) != [32]byte(hash) {
+		return store.Token{}, store.ErrNotFound
+	}
+	return store.Token{Device: device}, nil
+}
+
+func (f *fleet) ChangedTokens(context.Context, int64) (store.TokenChanges, error) {
+	return store.TokenChanges{Now: time.Unix(1_790_000_000, 0)}, nil
+}
+
+func newFleet(t *testing.T, size int) (*fleet, *Registry) {
+	t.Helper()
+	f := &fleet{size: size}
+	r := New(Config{Ledger: f, FleetMode: FleetAny, Now: func() time.Time { return time.Unix(1, 0) }})
+	if err := r.FollowTokens(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return f, r
+}
+
+// report is one of each device, which is admitted.
+func (f *fleet) report(t *testing.T, r *Registry) {
+	t.Helper()
+	for i := range f.size {
+		device := strconv.Itoa(i)
+		caller, err := r.Authenticate(t.Context(), devices.ID(device), device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.NoteAdmission(caller, store.ReachNone)
+	}
+}
+
+func live() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestAFleetIsRemembered: each token is looked up once, and a device takes little memory.
+func TestAFleetIsRemembered(t *testing.T) { //nolint:paralleltest // measures memory
+	f, r := newFleet(t, 60_000)
+	before := live()
+	f.report(t, r)
+	f.report(t, r)
+	if f.lookUps != f.size {
+		t.Errorf("%d look-ups of %d tokens", f.lookUps, f.size)
+	}
+	// An entry has 24 bytes, and the map has just doubled. 250 kB are of the tokens looked up last.
+	each := (live() - before - 250_000) / uint64(f.size)
+	if t.Logf("%d bytes a device", each); each > 80 {
+		t.Errorf("%d bytes a device", each)
+	}
+	runtime.KeepAlive(r)
+}
+
+// TestMemoryIsBounded: of more devices some are forgotten.
+func TestMemoryIsBounded(t *testing.T) {
+	t.Parallel()
+	f, r := newFleet(t, 30)
+	r.known.most = 10
+	f.report(t, r)
+	if n := len(r.known.devices); n != 10 {
+		t.Errorf("%d devices are remembered", n)
+	}
+	for i := range f.size {
+		r.known.changed(time.Unix(1, 0), 0, store.TokenChanges{Tokens: []store.TokenChange{{Hash: make([]byte, 32), Device: strconv.Itoa(i)}}, Now: time.Unix(1_790_000_000, 0)})
+	}
+	if n := len(r.known.devices); n != 0 {
+		t.Errorf("%d devices are remembered whose tokens were changed", n)
+	}
+}
