@@ -54,7 +54,7 @@ func (d *Dispatcher) glance(ctx context.Context, caller devices.Caller, report d
 		return g, nil
 	}
 	reach, admitted := d.Devices.Admitted(caller)
-	if of.Idle && admitted {
+	if of.Idle() && admitted {
 		if g.audited = d.idlers.believed.Add(1)%sampled == 0; !g.audited {
 			return g, d.answerIdle(caller, report, p, reach, of.Now)
 		}

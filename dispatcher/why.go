@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
@@ -17,7 +18,7 @@ func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation,
 	if err != nil {
 		return decision.Explanation{}, fmt.Errorf("explaining: %w", err)
 	}
-	return decision.Explain(v, func(waiting store.Candidate) decision.Known {
+	e := decision.Explain(v, func(waiting store.Candidate) decision.Known {
 		limited := d.Policies.Of(ctx, v)
 		known := decision.Known{
 			Standings: d.standingsOf(ctx, v, waiting, limited), Limited: limited,
@@ -27,7 +28,25 @@ func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation,
 			known.Hold = hold
 		}
 		return known
-	}), nil
+	})
+	e.Mark = d.MarkOf(ctx, devices.ID(v.Task.Device))
+	return e, nil
+}
+
+// MarkOf is the mark of a device, beside what the ledger says; nil: one of the two is unknown.
+func (d *Dispatcher) MarkOf(ctx context.Context, device devices.ID) *decision.Mark {
+	if d.Marks == nil {
+		return nil
+	}
+	view, err := d.look(ctx, device)
+	if err != nil {
+		return nil
+	}
+	of := d.Marks.Look(ctx, string(device))
+	if !of.Read {
+		return nil
+	}
+	return &decision.Mark{Present: of.Version != "", Believed: of.Believed, Work: len(view.Candidates) > 0 || view.Grant != nil}
 }
 
 // standingsOf asks the semaphore about every pool of which the device has a task

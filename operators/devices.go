@@ -28,6 +28,28 @@ type Device struct {
 	Attributes json.RawMessage   `json:"attributes"`
 	Created    Time              `json:"created_at"`
 	LastSeen   *Time             `json:"last_seen" nullable:"true" doc:"To within a minute"`
+	Mark       *Mark             `json:"mark,omitempty" doc:"Of one device alone; absent without Redis"`
+}
+
+// Mark is the mark of a device that has work, beside the truth.
+type Mark struct {
+	Present  bool `json:"present" doc:"The device has a mark of work in Redis"`
+	Believed bool `json:"believed" doc:"Without a mark it would be told now that there is nothing to do"`
+	Work     bool `json:"work" doc:"The ledger has an open task of the device"`
+}
+
+// Trouble says for people what is wrong with the mark; empty: nothing.
+func (m *Mark) Trouble() string {
+	switch {
+	case m == nil:
+	case !m.Believed:
+		return "marks of work are not believed now: reports of the device are looked up in the ledger"
+	case m.Work && !m.Present:
+		return "the device has an open task and no mark of work: for at most 5 s its reports are told that there is nothing to do"
+	case m.Present && !m.Work:
+		return "the device has a mark of work and no open task: its next report takes the mark away"
+	}
+	return ""
 }
 
 // DeviceCreated is a new device with its token.

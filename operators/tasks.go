@@ -111,6 +111,7 @@ type Bulk struct {
 type Why struct {
 	State   string   `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
 	Reasons []Reason `json:"reasons" doc:"One at least; the first is what the device is told, or would be"`
+	Mark    *Mark    `json:"mark,omitempty" doc:"Of its device; absent without Redis"`
 }
 
 // Reason is one reason why a task does not run.

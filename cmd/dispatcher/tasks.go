@@ -104,6 +104,7 @@ func outputOf(attempt entry) string {
 type whyTask struct {
 	State   string
 	Reasons []entry
+	Mark    *operators.Mark
 }
 
 func explainTask(t noun) *cobra.Command {
@@ -125,6 +126,9 @@ func (s *session) why(task string, answer whyTask) error {
 				lines = append(lines, "   "+more.label+": "+value)
 			}
 		}
+	}
+	if trouble := answer.Mark.Trouble(); trouble != "" {
+		lines = append(lines, trouble)
 	}
 	for _, line := range lines {
 		if _, err := fmt.Fprintln(s.out, terminal.Safe(line)); err != nil {

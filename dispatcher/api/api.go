@@ -97,7 +97,7 @@ func (a *API) registerOperators() {
 	(&pools{ledger, d.Upkeep, d.Policies, d.ForceRelease, warn, least, o.Logger}).register(r)
 	(&batches{ledger, d.Waiters, warn, least, o.Limits, &spool{o.SpoolDir, fair.NewShares(spoolBodies, spoolEach)}, fair.Unkept(1, 1)}).register(r)
 	(&tasks{ledger, d.Waiters, d.Why}).register(r)
-	(&registry{ledger, d.Devices, o.Recent, o.Limits, fair.NewShares(importsAtOnce, 1)}).register(r)
+	(&registry{ledger, d.Devices, o.Recent, d.MarkOf, o.Limits, fair.NewShares(importsAtOnce, 1)}).register(r)
 	(&profiles{ledger, warn}).register(r)
 	(&tokens{ledger}).register(r)
 	(&events{ledger, a.auth, &a.health.stopping}).register(r)

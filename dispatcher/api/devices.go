@@ -8,6 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/operators"
@@ -38,6 +39,7 @@ type registry struct {
 	ledger      deviceStore
 	credentials *credentials.Registry
 	seen        Recent
+	mark        func(ctx context.Context, device devices.ID) *decision.Mark
 	limits      Limits
 	imports     *fair.Shares
 }
@@ -102,7 +104,11 @@ func weighDevice(d store.Device) int { return len(d.Attributes) + 128*len(d.Tags
 
 func (d *registry) get(ctx context.Context, in *DevicePath) (operators.Device, error) {
 	found, err := d.ledger.Device(ctx, string(in.ID))
-	return showDevice(found), err
+	shown := showDevice(found)
+	if err == nil {
+		shown.Mark = (*operators.Mark)(d.mark(ctx, in.ID))
+	}
+	return shown, err
 }
 
 func showDevice(d store.Device) operators.Device {

@@ -182,7 +182,7 @@ func bulk(
 
 func (t *tasks) why(ctx context.Context, in *Numbered) (operators.Why, error) {
 	e, err := t.explain(ctx, in.ID)
-	shown := operators.Why{State: string(e.State), Reasons: make([]operators.Reason, len(e.Causes))}
+	shown := operators.Why{State: string(e.State), Reasons: make([]operators.Reason, len(e.Causes)), Mark: (*operators.Mark)(e.Mark)}
 	for i, r := range e.Causes {
 		shown.Reasons[i] = showCause(r)
 	}

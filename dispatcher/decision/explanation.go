@@ -14,6 +14,14 @@ type Explanation struct {
 	At     time.Time // by the ledger's clock
 	State  store.TaskState
 	Causes []Cause // at least one; what the device is told first
+	Mark   *Mark   // of the device; nil: unknown
+}
+
+// Mark is the mark of a device, beside the truth.
+type Mark struct {
+	Present  bool // the device has a mark of work
+	Believed bool // if it had none, it would be told that there is nothing to do
+	Work     bool // the ledger has an open task of it
 }
 
 // Cause is one thing that keeps a task where it is.

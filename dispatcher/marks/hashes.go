@@ -22,8 +22,10 @@ const parts = 256
 // upto is the field that says how far a hash has come: no device is called so.
 const upto = ""
 
-// unknown is how far a hash has come that is not there.
-const unknown = -1
+const (
+	unknown = -1 // how far a hash has come that is not there
+	unread  = -2 // or of which Redis did not answer
+)
 
 var (
 	//go:embed mark.lua
@@ -51,7 +53,7 @@ func NewHashes(client redis.UniversalClient) *Hashes {
 // Sight is what was seen of a device.
 type Sight struct {
 	Version string // of its mark; empty: it has none
-	Upto    int64  // how far its hash has come; -1: it is not there
+	Upto    int64  // how far its hash has come; negative: unknown
 }
 
 func partOf(device string) int {
@@ -67,7 +69,7 @@ func key(part int) string { return "marks:" + strconv.Itoa(part) }
 func (h *Hashes) Look(ctx context.Context, devices []string) []Sight {
 	sights := make([]Sight, len(devices))
 	for i := range sights {
-		sights[i].Upto = unknown
+		sights[i].Upto = unread
 	}
 	_ = h.breakers.Do(ctx, key(0), 1, func() error { // what fails is not there
 		return h.pipelined(ctx, len(devices), func(pipe redis.Pipeliner, i int) redis.Cmder {

@@ -70,10 +70,14 @@ func New(config Config) *Follower {
 
 // Answer is what the marks tell of a device.
 type Answer struct {
-	Idle    bool      // it has no open task
-	Version string    // of its mark, for Clear; empty: it has none
-	Now     time.Time // by the clock of the ledger, if Idle
+	Version  string    // of its mark, for Clear; empty: it has none
+	Read     bool      // Redis answered
+	Believed bool      // that it has none would say that it has no open task
+	Now      time.Time // by the clock of the ledger, if Believed
 }
+
+// Idle says that the device has no open task.
+func (a Answer) Idle() bool { return a.Believed && a.Version == "" }
 
 // Look asks for a device.
 func (f *Follower) Look(ctx context.Context, device string) Answer {
@@ -85,11 +89,8 @@ func (f *Follower) Look(ctx context.Context, device string) Answer {
 }
 
 func (f *Follower) answer(sight Sight) Answer {
-	if sight.Version != "" {
-		return Answer{Version: sight.Version}
-	}
 	need, now, ok := f.belief.needed(f.config.Now())
-	return Answer{Idle: ok && sight.Upto >= need, Now: now}
+	return Answer{Version: sight.Version, Read: sight.Upto != unread, Believed: ok && sight.Upto >= need, Now: now}
 }
 
 // Lacks says whether the mark of a device is missing that must be there: it has work, as was

@@ -301,7 +301,7 @@ func (w *world) report(by *replicaModel) {
 	i := w.rand.IntN(modelDevices)
 	answer := by.look(i)
 	switch {
-	case answer.Idle && w.open[i] > 0 && w.now.Sub(w.since[i]) > 5*time.Second:
+	case answer.Idle() && w.open[i] > 0 && w.now.Sub(w.since[i]) > 5*time.Second:
 		w.missing++
 	case answer.Version != "" && by.step() == nil && w.open[i] == 0:
 		for range w.rand.IntN(12) { // much may happen before the mark is taken away
@@ -321,7 +321,7 @@ func (w *world) run(rounds int) (idle, worked int) {
 			by.follow()
 		}
 		i := w.rand.IntN(modelDevices)
-		if by.look(i).Idle {
+		if by.look(i).Idle() {
 			idle++
 		}
 		if slices.Max(w.open[:]) > 0 {
