@@ -43,12 +43,13 @@ func (f TaskFilter) span(q *query, most int) span {
 	return s
 }
 
-// waiting leaves out those that run.
+// waiting leaves out those that run. Each is looked up: Postgres may join NOT EXISTS by
+// reading the grants from the first on.
 func (f TaskFilter) waiting() string {
 	if f.State != Pending {
 		return ""
 	}
-	return `NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) AND `
+	return `(SELECT g.task FROM grants g WHERE g.task = tasks.id) IS NULL AND `
 }
 
 func (f TaskFilter) running(q *query) (conds string) {
