@@ -40,8 +40,21 @@ func (s pools) WaitingHere(ctx context.Context, pool string, within time.Duratio
 	return n, nil
 }
 
+// waitingHere leaps over some devices more than are asked for. Where most of those cannot
+// start it joins all tasks of the pool instead: to leap over 200,000 takes Postgres 3 s, and
+// to join them a tenth.
 func waitingHere() string {
-	return waitingLeap("$1", "$2", "TRUE", "(SELECT d.last_seen FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}")
+	const some = "1000 + 4 * $2"
+	who := whoWaits("$1", "n < "+some)
+	return who + `
+	SELECT CASE WHEN count(*) >= $2 THEN count(*) WHEN (SELECT count(*) FROM who WHERE device IS NOT NULL) < ` + some + ` THEN count(*) ELSE (
+		SELECT count(*) FROM (
+			SELECT DISTINCT t.device
+			FROM tasks t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool JOIN devices d ON d.id = t.device
+			WHERE t.pool = $1 AND t.state = 'pending' AND ` + eligible() + ` AND d.last_seen > {now} - $3 * {ms}
+				AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device)
+			LIMIT $2) AS joined) END
+	FROM (` + startingNow("$1", "$2", "(SELECT d.last_seen FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}") + `) AS waiting`
 }
 
 // TakeIdleTime returns the time since it was taken last, by whichever replica,

@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -143,4 +145,39 @@ func TestWaitingHereLooksNoFurther(t *testing.T) {
 			l.Errorf("after %s %d rows are looked at:\n%s", statistics, most(plan), strings.Join(plan, "\n"))
 		}
 	}
+}
+
+// Where hardly anyone of them could start, it does not leap over all that wait; and counts
+// those of whom there are few, before and behind where it stops to leap.
+func TestWaitingHereFindsFewAmongMany(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		l.pool("few", 5)
+		const many = 4000
+		silent := make([]string, many)
+		for i := range silent {
+			silent[i] = fmt.Sprintf("d%05d", i)
+		}
+		_, err := l.EnsureDevices(l.Context(), silent...)
+		l.must(err)
+		l.batch(store.Batch{Pool: "p"}, append([]string{silent[0]}, silent...)...)
+		l.batch(store.Batch{Pool: "few"}, silent[:3]...)
+		l.must(l.TouchDevices(l.Context(), map[string]store.Seen{silent[0]: {At: time.Now()}, silent[many-2]: {At: time.Now()}, silent[many-1]: {At: time.Now()}}))
+		for most, want := range map[int]int{1: 1, 2: 2, 3: 3, 5: 3, 2000: 3} {
+			if n, err := l.WaitingHere(l.Context(), "p", time.Minute, most); n != want || err != nil {
+				l.Errorf("%d of at most %d wait, %v; want %d", n, most, err, want)
+			}
+		}
+		if n, err := l.WaitingHere(l.Context(), "few", time.Minute, 5); n != 1 || err != nil {
+			l.Errorf("%d wait where few do, %v; want 1", n, err)
+		}
+		if l.Dialect() == "postgres" {
+			plan := strings.Join(l.plan(store.WaitingHereText(), "p", 5, 60_000), "\n")
+			leapt := regexp.MustCompile(`WorkTable Scan .* loops=([0-9]+)`).FindStringSubmatch(plan)
+			if n, _ := strconv.Atoi(leapt[1]); n > 1100 {
+				l.Errorf("it leaps %d times:\n%s", n, plan)
+			}
+		}
+	})
 }

@@ -65,28 +65,38 @@ func waitingFound(pool, tasks string) string {
 // device, over at most four times as many.
 func waitingCount(pool, most string) string {
 	return `
-	SELECT CASE WHEN found.tasks < ` + most + ` OR found.devices >= ` + most + ` THEN found.devices ELSE (` + waitingLeap(pool, most, "n < 4 * "+most, "TRUE") + `) END
+	SELECT CASE WHEN found.tasks < ` + most + ` OR found.devices >= ` + most + ` THEN found.devices ELSE (` + waitingLeap(pool, most) + `) END
 	FROM (` + waitingFound(pool, most) + `) AS found`
 }
 
-// waitingLeap leaps from device to device in the index of waiting tasks, as far as it is
-// told, and counts up to most of those of which also is true.
-func waitingLeap(pool, most, further, also string) string {
+// waitingLeap counts up to most devices that wait, among four times as many.
+func waitingLeap(pool, most string) string {
+	return whoWaits(pool, "n < 4 * "+most) + `
+	SELECT count(*) FROM (` + startingNow(pool, most, "TRUE") + `) AS waiting`
+}
+
+// whoWaits are who has a waiting task: it leaps from device to device in their index, as far
+// as it is told.
+func whoWaits(pool, further string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + pool
 	return `
 	WITH RECURSIVE who(n, device) AS (
 		SELECT 1, ` + next + `)
 		UNION ALL
 		SELECT n + 1, ` + next + ` AND t.device > who.device) FROM who WHERE who.device IS NOT NULL AND ` + further + `
-	)
-	SELECT count(*) FROM (
+	)`
+}
+
+// startingNow are up to most of these that could be granted a task now, and of which also is true.
+func startingNow(pool, most, also string) string {
+	return `
 		SELECT who.device FROM who
 		WHERE who.device IS NOT NULL AND ` + also + `
 			AND (SELECT g.task FROM grants g WHERE g.device = who.device) IS NULL
 			AND (SELECT d.id FROM devices d WHERE d.id = who.device AND d.blocked) IS NULL
 			AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.device = who.device
 				AND (t.retry_at IS NULL OR t.retry_at <= {now}) AND t.batch IN (` + startableBatches(pool) + `))
-		LIMIT ` + most + `) AS waiting`
+		LIMIT ` + most
 }
 
 // startableBatches are the batches of a pool whose tasks could start now.
