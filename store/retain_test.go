@@ -75,7 +75,7 @@ func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 		for i, id := range []int64{open[0], fresh[0], fresh[1]} {
 			l.report(l.grant(id, []string{"r1", "l1", "l2"}[i], "p", 0), store.BySuccess, "")
 		}
-		_, _, err := l.Fold(l.Context(), 3) // some are folded, some are not
+		_, _, err := l.Fold(l.Context(), 6) // three of the batches and three of the results are folded, some are not
 		l.must(err)
 		l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (100 * day).Milliseconds())
 		l.exec(`UPDATE tasks SET finished_at = finished_at - $1 * {ms} WHERE id <> $2`, (91 * day).Milliseconds(), fresh[0])
@@ -104,6 +104,11 @@ func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 		}
 		if n := l.count("batch_deltas"); n != 0 {
 			l.Errorf("%d changes of counts left", n)
+		}
+		pool, err := l.TaskCounts(l.Context(), "p", 10)
+		l.must(err)
+		if diff := cmp.Diff(map[store.TaskState]int64{store.Succeeded: 3, store.Pending: 1}, pool.ByState); diff != "" {
+			l.Errorf("tasks of the pool: %s", diff)
 		}
 		events, err := l.Events(l.Context(), store.EventFilter{Kind: "batch.removed"})
 		l.must(err)
