@@ -12,11 +12,12 @@ const SilentLooked = lookedAt
 // Silence is which of some devices were not heard of.
 type Silence struct {
 	Devices []Device // by id, up to the limit of the filter
-	Beyond  string   // the last device that was looked at, if there may be others behind it
+	Beyond  string   // the last device that was looked at, if fewer were found and there may be others behind it
 }
 
 // Silent looks at so many of the devices that match, by id, for those that were not seen for
-// so long, or never. No index has the times: each report would move its device there.
+// so long, or never. It looks no further once it found as many as the limit of the filter.
+// No index has the times: each report would move its device there.
 func (s devices) Silent(ctx context.Context, f DeviceFilter, since time.Duration, looked int) (Silence, error) {
 	q := query{text: `SELECT d.id, d.last_seen FROM devices d`}
 	if err := f.where(&q); err != nil {
@@ -32,10 +33,12 @@ func (s devices) Silent(ctx context.Context, f DeviceFilter, since time.Duration
 	rows, err := collect(ctx, s.planned(), func(r *reading) []any {
 		return append([]any{&r.looked, opt(&r.last)}, deviceDest(&r.device)...)
 	}, `
-		WITH looked AS (`+text+`),
-		silent AS (SELECT id FROM looked WHERE last_seen IS NULL OR last_seen < {now} - `+fmt.Sprintf(`$%d * {ms} ORDER BY id LIMIT $%d)`, n+1, n+2)+`
+		WITH silent AS (
+			SELECT id FROM (`+text+`) AS looked
+			WHERE last_seen IS NULL OR last_seen < {now} - `+fmt.Sprintf(`$%d * {ms} ORDER BY id LIMIT $%d`, n+1, n+2)+`)
 		SELECT every.n, every.last, `+deviceColumns+`
-		FROM (SELECT count(*) AS n, max(id) AS last FROM looked) AS every LEFT JOIN silent ON 1 = 1 LEFT JOIN devices d ON d.id = silent.id
+		FROM (SELECT count(*) AS n, max(id) AS last FROM (`+text+`) AS looked WHERE (SELECT count(*) FROM silent) < `+fmt.Sprintf("$%d", n+2)+`) AS every
+			LEFT JOIN silent ON 1 = 1 LEFT JOIN devices d ON d.id = silent.id
 		ORDER BY d.id`, append(q.args, since.Milliseconds(), clampLimit(f.Limit))...)
 	if err != nil {
 		return Silence{}, fmt.Errorf("looking for silent devices: %w", err)
