@@ -1,6 +1,7 @@
 package dispatcher_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -49,4 +50,22 @@ func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestARequestThatEndsIsNoOutage: what an operator no longer waits for puts off no device.
+func TestARequestThatEndsIsNoOutage(t *testing.T) {
+	t.Parallel()
+	marking(t, func(b *bench, _ *spies, clock *stoppedClock) {
+		b.t.Helper()
+		ended, end := context.WithCancel(b.ctx)
+		end()
+		if mark := b.MarkOf(ended, "d"); mark != nil {
+			b.t.Errorf("%+v, and the request had ended", mark)
+		}
+		before := b.AfterRefusal(devices.ReasonUnavailable)
+		clock.pass(time.Minute)
+		if got := b.AfterRefusal(devices.ReasonUnavailable); got != before {
+			b.t.Errorf("a minute later devices are put off for %s, not %s", got, before)
+		}
+	})
 }

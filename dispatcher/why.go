@@ -34,11 +34,12 @@ func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation,
 }
 
 // MarkOf is the mark of a device, beside what the ledger says; nil: one of the two is unknown.
+// A request that ends meanwhile says nothing of the ledger to those who report.
 func (d *Dispatcher) MarkOf(ctx context.Context, device devices.ID) *decision.Mark {
 	if d.Marks == nil {
 		return nil
 	}
-	view, err := d.look(ctx, device)
+	view, err := d.together.views.Do(ctx, true, string(device))
 	if err != nil {
 		return nil
 	}
