@@ -64,7 +64,8 @@ type members map[string]json.RawMessage
 
 // membersOf is false for what is no object.
 func membersOf(value []byte) (all members, ok bool) {
-	return all, json.Unmarshal(value, &all) == nil && all != nil
+	err := json.Unmarshal(value, &all)
+	return all, err == nil && all != nil
 }
 
 func (m members) take(name string) []byte {
@@ -86,7 +87,8 @@ func isEmpty(value []byte) bool {
 
 // textOf is false for what is no string.
 func textOf(value []byte) (text string, ok bool) {
-	return text, json.Unmarshal(value, &text) == nil && value[0] == '"'
+	err := json.Unmarshal(value, &text)
+	return text, err == nil && value[0] == '"'
 }
 
 func (r *Report) decodeID(fields members) error {
