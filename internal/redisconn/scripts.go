@@ -3,6 +3,7 @@ package redisconn
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -62,9 +63,16 @@ func worst(calls []*Call) (err error) {
 	return err
 }
 
-// Run runs scripts for keys of one node, at least one, and sends them as Do does.
+// Run runs scripts for keys of one node, at least one, and sends them as Do does. A script
+// that fails beside one that does not says nothing of the node.
 func (b *Breakers) Run(ctx context.Context, sends int, calls []*Call) {
-	err := b.Do(ctx, calls[0].Keys[0], sends, func() error { return Run(ctx, b.client, calls) })
+	err := b.Do(ctx, calls[0].Keys[0], sends, func() error {
+		err := Run(ctx, b.client, calls)
+		if !Lost(err) && slices.ContainsFunc(calls, func(c *Call) bool { return c.Err() == nil }) {
+			return nil
+		}
+		return err
+	})
 	for _, c := range calls {
 		if c.Cmd == nil { // it was not sent
 			c.Cmd = redis.NewCmd(ctx)

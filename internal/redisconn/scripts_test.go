@@ -118,6 +118,26 @@ func TestLostScriptsAreSentAgain(t *testing.T) {
 	}
 }
 
+// TestAScriptThatFailsHidesNoOutage: it fails beside others each time, also before and after
+// they are lost.
+func TestAScriptThatFailsHidesNoOutage(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	way := testservers.NewProxy(t, server.Addr)
+	c := open(t, "redis://"+way.Addr)
+	untilWorks(t, c, "key")
+	c.Client.LPush(t.Context(), "list", "1")
+	breakers := redisconn.NewBreakers(c.Client, time.Now)
+	for want := range int64(3) {
+		calls := counting("a", "list")
+		breakers.Run(t.Context(), 2, calls)
+		if calls[0].Err() != nil || calls[1].Err() == nil || breakers.Outages() != want {
+			t.Errorf("%v, %v and %d outages, want %d", calls[0].Err(), calls[1].Err(), breakers.Outages(), want)
+		}
+		way.DropReplies(1)
+	}
+}
+
 // TestAPipelineToAServerThatDoesNotServe: the topology is read again then, too.
 func TestAPipelineToAServerThatDoesNotServe(t *testing.T) {
 	t.Parallel()
