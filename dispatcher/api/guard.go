@@ -20,8 +20,10 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 			return
 		}
 		mux := mux
-		if _, streamed := a.streams.Handler(r); mux == a.mux && streamed != "" && wantsStream(r) {
-			mux = a.streams
+		if mux == a.mux && wantsStream(r) {
+			if _, streamed := a.streams.Handler(r); streamed != "" {
+				mux = a.streams
+			}
 		}
 		handler, pattern := mux.Handler(r)
 		if pattern != "" {

@@ -111,7 +111,8 @@ func (w *Web) Handler(others http.Handler) http.Handler {
 	mux.Handle("/", others)
 	inside := hardened(w.door.guarding(w.site.pages))
 	serve := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if !api.Canonical(r.URL.Path) { // the mux would redirect it; the API says what is wrong
+		// Reports come often, and what is not canonical the mux would redirect: the API says what is wrong.
+		if strings.HasPrefix(r.URL.Path, "/v1/") || !api.Canonical(r.URL.Path) {
 			others.ServeHTTP(rw, r)
 			return
 		}
