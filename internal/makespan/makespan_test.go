@@ -70,7 +70,7 @@ func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the o
 // broken, or the row did not come to its end.
 func measure(ctx context.Context, t *testing.T, r row, size scale) (done result, ok bool) {
 	t.Helper()
-	size.slots = cmp.Or(r.few, size.slots)
+	size.slots, size.work = cmp.Or(r.few, size.slots), cmp.Or(r.brief, size.work)
 	done.row, done.scale = r, size
 	t.Run(r.title(), func(t *testing.T) {
 		p := newPlant(t, r, size.period)

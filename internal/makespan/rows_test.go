@@ -12,6 +12,7 @@ import (
 const (
 	capacity = 60
 	work     = time.Second
+	brief    = 400 * time.Millisecond
 	period   = 15 * time.Second // 15 times the work, as 5 min are of 20 s
 	rest     = 11 * time.Second // who was seen is written every 10 s
 	deep     = 3000
@@ -28,6 +29,7 @@ type row struct {
 	notBefore time.Duration // known so long ahead; 0: begins when it is queued
 	gone      float64       // share of devices that fall silent for good once granted
 	few       int           // slots; 0: as many as all rows
+	brief     time.Duration // the work; 0: as long as in all rows
 }
 
 // table is all rows, in their order.
@@ -56,7 +58,9 @@ func table() []row {
 	return append(rows,
 		row{name: "push (MQTT), 100 devices a slot", via: simulator.ViaMQTT, tasks: 100 * capacity},
 		row{name: "steered pollers, 100 devices a slot", via: simulator.ViaHTTP, tasks: 100 * capacity},
-		row{name: "push (MQTT), 10 slots", via: simulator.ViaMQTT, tasks: 500, few: 10})
+		row{name: "push (MQTT), 10 slots", via: simulator.ViaMQTT, tasks: 500, few: 10},
+		row{name: "push (MQTT), 150 handoffs a second", via: simulator.ViaMQTT, tasks: deep, brief: brief},
+		row{name: "long poll, 150 handoffs a second", via: simulator.ViaLongPoll, tasks: deep, brief: brief})
 }
 
 const mixed = simulator.ViaMQTT + "," + simulator.ViaLongPoll + "," + simulator.ViaHTTP
