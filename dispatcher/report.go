@@ -76,13 +76,13 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: not begun: %w", devices.ErrUnavailable, err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
-	defer cancel()
 	glance, answered := d.glance(ctx, caller, report, p)
 	if answered != nil {
 		return answered, nil
 	}
 	defer glance.done()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
+	defer cancel()
 	view, err := d.read(ctx, caller.Device, whole(!says(report)))
 	if err != nil {
 		return nil, err
