@@ -98,7 +98,7 @@ func TestRowsAreChosenByWordsOfTheirTitles(t *testing.T) {
 	t.Parallel()
 	all := table()
 	for words, want := range map[string]int{
-		"": len(all), "push": 6, "long poll": 4, "hope": 2, "3000": 7, "200ms away|1s away": 4, "nobody": 0,
+		"": len(all), "push": 7, "long poll": 5, "hope": 2, "3000": 9, "200ms away|1s away": 4, "nobody": 0,
 	} {
 		if got := len(chosen(all, words)); got != want {
 			t.Errorf("%q chooses %d rows, want %d", words, got, want)
