@@ -45,9 +45,9 @@ func (m *Mark) Trouble() string {
 	case !m.Believed:
 		return "marks of work are not believed now: reports of the device are looked up in the ledger"
 	case m.Work && !m.Present:
-		return "the device has an open task and no mark of work: for at most 5 s its reports are told that there is nothing to do"
+		return "the device has an open task and no mark of work: its reports are told that there is nothing to do; if this lasts longer than 5 s, the mark was removed by hand"
 	case m.Present && !m.Work:
-		return "the device has a mark of work and no open task: its next report takes the mark away"
+		return "the device has a mark of work and no open task: its next report that only asks takes the mark away"
 	}
 	return ""
 }
