@@ -43,7 +43,7 @@ func (s *site) brokered(size scale) {
 	var files syscall.Rlimit
 	s.must(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files))
 	if want := uint64(size.sessions + 1000); files.Max < want {
-		s.t.Skipf("a process may open %d files, want %d", files.Max, want)
+		s.t.Fatalf("a process may open %d files, want %d", files.Max, want)
 	}
 	files.Cur = files.Max
 	s.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files)) // said by the program, it holds for those that it starts

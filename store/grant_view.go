@@ -201,8 +201,8 @@ const (
 
 // viewsText asks for the views of {names}. It leaps from batch to batch in the index of
 // the open tasks of each device, and looks at the best ones of each. The first leap of a
-// device, which may find no batch, also reads who it is. What is shown, and in which
-// order, is decided in Go: the one that the device holds is still there, hence one more of
+// device, which may find no batch, also reads who it is. Go decides which are shown, and in which
+// order: the one that the device holds is still there, hence one more of
 // each group than is shown.
 //
 // Each look-up is a query by itself, so that there is one plan, whatever the statistics

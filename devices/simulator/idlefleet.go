@@ -130,8 +130,8 @@ func (f *idleFleet) due(round, device int) time.Time {
 	return f.started.Add(time.Duration((float64(round) + share) * float64(f.config.Period)))
 }
 
-// report sends the report of a device, and counts what became of it. What the end of
-// the run cuts off does not count.
+// report sends the report of a device, and counts what became of it. A report
+// that the end of the run cuts off does not count.
 func (f *idleFleet) report(ctx context.Context, replicas *replicas, round, device int) {
 	token := cmp.Or(f.tokens[device], f.config.FleetToken)
 	link := newHTTPLink(f.client, replicas, deviceID(f.config.DevicePrefix, device), token)

@@ -9,5 +9,5 @@
 // this replica read some seconds ago, or wrote itself. So a missing mark is believed for five
 // seconds at most; a false one costs one look at the ledger, which takes it away.
 //
-// Limits: marks are about work alone. What is not due yet, paused or limited is open, too.
+// Limits: marks are about work alone. A task that is not due yet, paused or limited is open, too.
 package marks

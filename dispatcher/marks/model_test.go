@@ -19,7 +19,7 @@ const modelDevices = 6
 // errGone: a replica was stopped, or a server does not answer.
 var errGone = errors.New("gone")
 
-// world is a model of all that the marks stand on. Whatever asks a server is a step, and
+// world is a model of all that the marks stand on. Each call of a server is a step, and
 // between any two steps anything may happen.
 type world struct {
 	*testing.T

@@ -37,7 +37,7 @@ func (n *news) read(ctx context.Context) (events []store.Event, all bool, err er
 	return n.follow(ctx, true)
 }
 
-// skip goes on without reading. What has not settled yet is news to a later reading.
+// skip goes on without reading. Events that have not settled yet are news to a later reading.
 func (n *news) skip(ctx context.Context) error {
 	clear(n.seen)
 	_, _, err := n.follow(ctx, false)
