@@ -38,7 +38,7 @@ type site struct {
 
 func newSite(ctx context.Context, t *testing.T) *site {
 	t.Helper()
-	s := &site{ctx: ctx, t: t, postgres: testservers.Postgres(t), redis: testservers.Redis(t)}
+	s := &site{ctx: ctx, t: t, postgres: testservers.DeployedPostgres(t), redis: testservers.Redis(t)}
 	s.dsn = s.postgres.NewDatabase(t)
 	if *statements {
 		s.watch()

@@ -116,7 +116,7 @@ func (m *DeployedMosquitto) start(tb testing.TB, command func() *exec.Cmd) {
 	}, func() error { return mqttReady(m.Addr) })
 }
 
-// repository is the folder of go.mod.
+// repository is the folder that has deploy/.
 func repository(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
@@ -124,12 +124,12 @@ func repository(tb testing.TB) string {
 		tb.Fatal(err)
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "deploy")); err == nil {
 			return dir
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			tb.Fatal("no go.mod above the test")
+			tb.Fatal("no deploy/ above the test")
 		}
 		dir = parent
 	}

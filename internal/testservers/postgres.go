@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -29,10 +30,28 @@ type PostgresServer struct {
 	databases *atomic.Int64
 }
 
+// smallPostgres are the settings of a server that has others beside it.
+const smallPostgres = "shared_buffers = 64MB\nmax_wal_size = 256MB\n"
+
 // Postgres starts a private cluster; it is gone when the test ends.
 func Postgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
-	s, remove := startPostgres(tb)
+	return postgres(tb, smallPostgres)
+}
+
+// DeployedPostgres is Postgres with the settings of deploy/postgres.
+func DeployedPostgres(tb testing.TB) *PostgresServer {
+	tb.Helper()
+	settings, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "postgres", "postgresql.conf"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return postgres(tb, string(settings))
+}
+
+func postgres(tb testing.TB, settings string) *PostgresServer {
+	tb.Helper()
+	s, remove := startPostgres(tb, settings)
 	tb.Cleanup(func() {
 		s.Kill()
 		remove()
@@ -42,7 +61,7 @@ func Postgres(tb testing.TB) *PostgresServer {
 
 // startPostgres leaves the end of the server's life to the caller: one that
 // is shared outlives the test that happened to start it.
-func startPostgres(tb testing.TB) (s *PostgresServer, remove func()) {
+func startPostgres(tb testing.TB, settings string) (s *PostgresServer, remove func()) {
 	tb.Helper()
 	initdb, postgres := Need(tb, "initdb"), Need(tb, "postgres")
 	who, dir := ServerUser(tb), ClusterDir(tb)
@@ -61,15 +80,27 @@ func startPostgres(tb testing.TB) (s *PostgresServer, remove func()) {
 	if out, err := init.CombinedOutput(); err != nil {
 		tb.Fatalf("initdb: %v\n%s", err, out)
 	}
+	if err := appendTo(filepath.Join(data, "postgresql.conf"), settings); err != nil {
+		tb.Fatal(err)
+	}
 	s = &PostgresServer{addr: FreeAddr(tb), databases: &atomic.Int64{}}
 	_, port, _ := net.SplitHostPort(s.addr)
 	s.Process = &Process{tb: tb, ready: s.answers, command: func() *exec.Cmd {
 		return as(exec.Command(postgres, "-D", data, "-p", port,
 			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=200",
-			"-c", "shared_buffers=64MB", "-c", "max_wal_size=256MB", "-c", "dynamic_shared_memory_type=mmap"))
+			"-c", "dynamic_shared_memory_type=mmap"))
 	}}
 	s.Start()
 	return s, func() { _ = os.RemoveAll(dir) }
+}
+
+func appendTo(path, text string) error {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }
 
 // Start starts the server again on the same data after Kill, Stop or

@@ -62,7 +62,7 @@ func (s *SharedPostgres) Server(tb testing.TB) *PostgresServer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server == nil {
-		s.server, s.remove = startPostgres(tb)
+		s.server, s.remove = startPostgres(tb, smallPostgres)
 	}
 	return s.server
 }
