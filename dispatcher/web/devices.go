@@ -14,6 +14,9 @@ const (
 	devicesShown = 50
 	recentShown  = 100
 	silentFor    = 3 // periods
+
+	// devicesFollow is how often it is looked when devices were seen last.
+	devicesFollow = 10 * time.Second
 )
 
 // devicePages show devices.
@@ -49,7 +52,7 @@ func (d *devicePages) list(r *http.Request) (page, error) {
 	if err := d.api.get(r, operators.Path("devices"), query, &list); err != nil {
 		return page{}, err
 	}
-	return page{title: "Devices", section: "devices", template: "devices", watch: watch{always: show == "recent"}, data: map[string]any{
+	return page{title: "Devices", section: "devices", template: "devices", watch: watch{always: show == "recent", every: devicesFollow}, data: map[string]any{
 		"Devices": list.Devices, "Silent": d.silence(), "Show": show, "Next": pager.next(list.NextPageToken), "First": pager.first(),
 		"Prefix": filters.Get("prefix"), "Tag": filters.Get("tag"), "Blocked": filters.Get("blocked"),
 	}}, nil
@@ -80,7 +83,7 @@ func (d *devicePages) show(r *http.Request) (page, error) {
 		return page{}, err
 	}
 	quiet := device.LastSeen != nil && device.LastSeen.Before(d.now().Add(-d.silence()))
-	return page{title: id, section: "devices", template: "device", watch: watch{device: id}, data: map[string]any{
+	return page{title: id, section: "devices", template: "device", watch: watch{device: id, every: devicesFollow}, data: map[string]any{
 		"Device": device, "Tasks": append(running.Tasks, open.Tasks...), "Events": events.Events,
 		"Older": pager.next(events.NextPageToken), "First": pager.first(), "Operator": d.may(r, "operator"), "Silent": quiet, "Period": d.period,
 	}}, nil

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -9,15 +10,22 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// A page is read in the quick lane first. One that takes longer than viewSlow is read in
+// the slow lane from then on, in which two pages are read at once, until it is quick again. All
+// of them together take no more connections than the ledger has for snapshots.
 const (
-	viewTime  = 5 * time.Second // the longest one page may take to be read again
-	viewsRead = 4               // pages that are read at once
+	viewSlow  = time.Second / 2
+	viewTime  = 5 * time.Second // the longest that one page may take
+	viewsRead = 4               // quick pages that are read at once
+	slowRead  = 2
+	viewRests = 3 // times as long as it took, a page is left alone
 )
 
 // watch selects the events after which a page is read again.
 type watch struct {
-	always bool // something changes without an event
-	any    bool // all events
+	always bool          // something changes without an event
+	every  time.Duration // something slow does; 0: nothing
+	any    bool          // all events
 	pool   string
 	batch  int64
 	task   int64
@@ -40,6 +48,11 @@ type viewKey struct {
 type view struct {
 	viewers int
 	state   *viewState
+	changed bool      // since its last reading began
+	reading bool      // goes on
+	read    time.Time // when the last one began
+	rests   time.Time // until when it is left alone
+	slow    bool      // to read, the last time
 }
 
 // viewState never changes; a successor replaces it.
@@ -49,17 +62,29 @@ type viewState struct {
 	next  chan struct{}
 }
 
-// hub has the open pages read again, each once however many look at it.
+// hub has the open pages read again, each once however many look at it. No page waits
+// for another that is slow to read.
 type hub struct {
 	render   func(ctx context.Context, key viewKey) (*sheet, error)
 	panicked rescue.Told
+	now      func() time.Time
+	life     context.Context //nolint:containedctx // readings outlast the tick or visitor that they began with
+	quick    chan struct{}
+	slow     chan struct{}
 
 	mu    sync.Mutex
 	views map[viewKey]*view
 }
 
+func newHub(life context.Context, s *site, panicked rescue.Told) *hub {
+	return &hub{
+		render: s.read, panicked: panicked, now: s.now, life: life, views: map[viewKey]*view{},
+		quick: make(chan struct{}, viewsRead), slow: make(chan struct{}, slowRead),
+	}
+}
+
 // join has a page read until leave.
-func (h *hub) join(ctx context.Context, key viewKey) (leave func()) {
+func (h *hub) join(key viewKey) (leave func()) {
 	h.mu.Lock()
 	v := h.views[key]
 	if v == nil {
@@ -67,10 +92,13 @@ func (h *hub) join(ctx context.Context, key viewKey) (leave func()) {
 		h.views[key] = v
 	}
 	v.viewers++
-	first := v.state.sheet == nil
+	first := v.state.sheet == nil && !v.reading
+	if first {
+		v.begin(h.now())
+	}
 	h.mu.Unlock()
 	if first {
-		h.read(ctx, key)
+		h.read(key, v)
 	}
 	return func() {
 		h.mu.Lock()
@@ -95,41 +123,60 @@ func (h *hub) state(key viewKey) *viewState {
 	return h.views[key].state
 }
 
-// tick reads the pages again that the events concern.
-func (h *hub) tick(ctx context.Context, events []store.Event, all bool) {
-	wait := rescue.Crew{Told: h.panicked}
-	room := make(chan struct{}, viewsRead)
-	for _, key := range h.due(events, all) {
-		room <- struct{}{}
-		wait.Go("reading a page", func() {
-			defer func() { <-room }()
-			h.read(ctx, key)
-		})
+// tick has the pages read again that the events concern. It waits for none of them.
+func (h *hub) tick(events []store.Event, all bool) {
+	for key, v := range h.due(events, all) {
+		h.panicked.Go("reading a page", func() { h.read(key, v) })
 	}
-	wait.Wait()
 }
 
-func (h *hub) due(events []store.Event, all bool) []viewKey {
+// due begins with the views that are to be read now.
+func (h *hub) due(events []store.Event, all bool) map[viewKey]*view {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var keys []viewKey
+	now, due := h.now(), map[viewKey]*view{}
 	for key, v := range h.views {
-		s := v.state
-		due := all || s.sheet == nil || s.err != nil || s.sheet.watch.always
-		for i := 0; i < len(events) && !due; i++ {
-			due = s.sheet.watch.concerned(events[i])
-		}
-		if due {
-			keys = append(keys, key)
+		v.changed = v.changed || all || v.concerned(events, now)
+		if v.changed && !v.reading && !now.Before(v.rests) {
+			v.begin(now)
+			due[key] = v
 		}
 	}
-	return keys
+	return due
 }
 
-// read renders a page.
-func (h *hub) read(ctx context.Context, key viewKey) {
-	ctx, cancel := context.WithTimeout(ctx, viewTime)
+func (v *view) begin(now time.Time) { v.changed, v.reading, v.read = false, true, now }
+
+// concerned says whether the view may show something else now.
+func (v *view) concerned(events []store.Event, now time.Time) bool {
+	s := v.state
+	if s.sheet == nil || s.err != nil || s.sheet.watch.always {
+		return true
+	}
+	if every := s.sheet.watch.every; every > 0 && now.Sub(v.read) >= every {
+		return true
+	}
+	return slices.ContainsFunc(events, s.sheet.watch.concerned)
+}
+
+// lane is where a view is read next.
+func (h *hub) lane(v *view) (room chan struct{}, within time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v.slow {
+		return h.slow, viewTime
+	}
+	return h.quick, viewSlow
+}
+
+// read renders a page. One that is too slow for the quick lane is due with the next tick.
+func (h *hub) read(key viewKey, v *view) {
+	room, within := h.lane(v)
+	room <- struct{}{}
+	defer func() { <-room }()
+	ctx, cancel := context.WithTimeout(h.life, within)
 	defer cancel()
+	began := h.now()
 	var made *sheet
 	err := h.panicked.Tell("reading the page "+key.address, rescue.Call(func() (err error) {
 		made, err = h.render(ctx, key)
@@ -137,9 +184,15 @@ func (h *hub) read(ctx context.Context, key viewKey) {
 	}))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if v := h.views[key]; v != nil {
-		v.turn(made, err)
+	now := h.now()
+	took := now.Sub(began)
+	v.reading, v.rests = false, now.Add(viewRests*took)
+	if err != nil && ctx.Err() != nil && !v.slow {
+		v.slow, v.changed, v.rests = true, true, now
+		return
 	}
+	v.slow = took > viewSlow
+	v.turn(made, err)
 }
 
 // fail tells everybody that nothing can be read.

@@ -1,13 +1,13 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
 	"net/url"
-	"sync/atomic"
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	liveSign  = 5 * time.Second // of life, when there is no news
+	liveSign  = 2 * time.Second // of life, when there is no news
+	liveStill = 5 * time.Second // until it is asked again whether somebody is still signed in
 	liveWrite = 10 * time.Second
 	liveMost  = 1000 // streams of one replica at once
 	liveEach  = 100  // of one operator token
@@ -57,23 +58,17 @@ func (s *sheet) since(before *sheet) message {
 
 // streams keeps the pages up to date that somebody has open.
 type streams struct {
-	site     *site
-	door     *door
-	hub      *hub
-	open     *fair.Shares
-	stopping atomic.Bool
-	stop     chan struct{}
+	site *site
+	door *door
+	hub  *hub
+	open *fair.Shares
+	life context.Context //nolint:containedctx // of all streams
+	stop context.CancelFunc
 }
 
 func newStreams(s *site, d *door, panicked rescue.Told) *streams {
-	h := &hub{render: s.read, panicked: panicked, views: map[viewKey]*view{}}
-	return &streams{site: s, door: d, hub: h, open: fair.NewShares(liveMost, liveEach), stop: make(chan struct{})}
-}
-
-func (s *streams) end() {
-	if !s.stopping.Swap(true) {
-		close(s.stop)
-	}
+	life, stop := context.WithCancel(context.Background())
+	return &streams{site: s, door: d, hub: newHub(life, s, panicked), open: fair.NewShares(liveMost, liveEach), life: life, stop: stop}
 }
 
 // serve streams updates of one page.
@@ -95,7 +90,7 @@ func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 	defer free()
 	key := viewKey{address: address.RequestURI(), role: who.Role}
-	leave := s.hub.join(r.Context(), key)
+	leave := s.hub.join(key) //nolint:contextcheck // others may wait for the same reading
 	defer leave()
 	rw.Header().Set("Content-Type", "text/event-stream")
 	rw.Header().Set("X-Accel-Buffering", "no") // proxies must not collect it
@@ -114,8 +109,9 @@ func refuseStream(rw http.ResponseWriter, err error) {
 // process does.
 func (s *streams) follow(r *http.Request, key viewKey, version string, send func(message) error) {
 	var shown *sheet
-	sign := time.NewTicker(liveSign)
+	sign, still := time.NewTicker(liveSign), time.NewTicker(liveStill)
 	defer sign.Stop()
+	defer still.Stop()
 	for first := true; ; first = false {
 		at := s.hub.state(key)
 		var m message
@@ -136,12 +132,13 @@ func (s *streams) follow(r *http.Request, key viewKey, version string, send func
 		select {
 		case <-at.next:
 		case <-sign.C:
+		case <-still.C:
 			if !s.stillThere(r, key.role, send) {
 				return
 			}
 		case <-r.Context().Done():
 			return
-		case <-s.stop:
+		case <-s.life.Done():
 			return
 		}
 	}

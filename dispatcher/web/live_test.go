@@ -188,6 +188,32 @@ func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
 	b.await(updates, "what was missed", shows(`data-device="d-1"`))
 }
 
+// Pages that are slow to read hold up no other, however many there are.
+func TestSlowPagesHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	b, _ := servers(t)
+	b.pool("p", 60, devices(9)...)
+	b.store.hangs.Store(true)
+	slow := make([]<-chan update, 7)
+	var opening sync.WaitGroup
+	for i := range slow {
+		opening.Go(func() { slow[i] = b.stream(fmt.Sprintf("/tasks?pool=p&window=%d", i)) })
+	}
+	light := b.stream("/pools/p")
+	b.await(light, "the page", func(u update) bool { return u.Main != "" })
+	opening.Wait()
+	began := time.Now()
+	for i := range 6 {
+		granted := b.grant(devices(9)[i])
+		b.await(light, "the grant", shows(fmt.Sprintf(`id="slot-%d" class="cell fresh"`, granted.Slot)))
+	}
+	if took := time.Since(began); took > 25*time.Second { // a slow page takes five each time
+		t.Errorf("the light page showed six grants in %s", took)
+	}
+	b.store.hangs.Store(false)
+	b.await(slow[0], "the page that was slow", func(u update) bool { return u.Main != "" })
+}
+
 // Only pages that follow what happens have a stream: an export would be read anew with each tick.
 func TestStreamOfNoPage(t *testing.T) {
 	t.Parallel()

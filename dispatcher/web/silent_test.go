@@ -4,7 +4,11 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/web"
 )
 
 // Silent devices are found page by page, and no page is long.
@@ -35,4 +39,18 @@ func TestSilentDevicesAreFoundPageByPage(t *testing.T) {
 			t.Errorf("%s: %d %s", bad, status, text)
 		}
 	}
+}
+
+// The list of devices follows when they were seen, without an event: else a page that is
+// open shows devices as silent that are well.
+func TestTheListOfDevicesFollows(t *testing.T) {
+	t.Parallel()
+	var clock atomic.Int64 // ms
+	clock.Store(time.Now().UnixMilli())
+	b := embedded(t, func(o *web.Options) { o.Now = func() time.Time { return time.UnixMilli(clock.Load()) } })
+	updates := b.stream("/devices")
+	b.await(updates, "the page", func(u update) bool { return u.Main != "" })
+	b.report("d-new", map[string]any{"accept": false})
+	clock.Add(10_000)
+	b.await(updates, "the device", shows(`href="/devices/d-new"`))
 }

@@ -63,11 +63,15 @@ type ledger struct {
 	events      atomic.Int64
 	down        atomic.Bool // the log cannot be read
 	panics      atomic.Bool // counting tasks does
+	hangs       atomic.Bool // likewise
 }
 
 func (l *ledger) TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error) {
 	if l.panics.Load() {
 		panic("by the test")
+	}
+	if l.hangs.Load() {
+		<-ctx.Done()
 	}
 	return l.Store.TaskCounts(ctx, pool, heldMax)
 }

@@ -189,7 +189,7 @@ func (w *Web) Tick(ctx context.Context) error {
 			return err
 		}
 	}
-	w.streams.hub.tick(ctx, events, all)
+	w.streams.hub.tick(events, all) //nolint:contextcheck // it waits for no reading
 	return nil
 }
 
@@ -226,4 +226,4 @@ func (w *Web) addPoint(ctx context.Context, now time.Time) error {
 
 // Stop ends the streams, so that a server that finishes what is in flight does
 // not wait for them.
-func (w *Web) Stop() { w.streams.end() }
+func (w *Web) Stop() { w.streams.stop() }

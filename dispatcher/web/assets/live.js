@@ -117,29 +117,104 @@
     return template.content;
   }
 
+  // What came and is not shown yet: because updates are paused, or somebody points at
+  // a list or reads further down in it, whose rows then stay where they are.
+  const inbox = { main: null, title: "", pieces: new Map(), moment: "" };
+  const more = document.getElementById("more"), pause = document.getElementById("pause");
+  const paused = () => pause !== null && pause.getAttribute("aria-pressed") === "true";
+  const rowsOf = (body) => [...body.children].filter((row) => row.id);
+  const inUse = (body) => body.matches(":hover") || body.contains(document.activeElement) || body.getBoundingClientRect().top < 0;
+
+  // Gives a fresh list the rows that the old one has, in their order. Returns how
+  // many rows it kept back, or that others moved.
+  function still(old, fresh) {
+    const before = rowsOf(old), after = new Map(rowsOf(fresh).map((row) => [row.id, row]));
+    const ids = before.map((row) => row.id), now = [...after.keys()];
+    if (ids.join("\n") === now.join("\n")) return { news: 0, kept: false };
+    const news = now.filter((id) => !ids.includes(id)).length;
+    fresh.replaceChildren(...before.map((row) => after.get(row.id) || gone(row)));
+    return { news, kept: true };
+  }
+  function gone(row) {
+    const copy = row.cloneNode(true);
+    copy.classList.add("gone");
+    return copy;
+  }
+
+  // Changes one part of the page. Says what was kept back.
+  function change(old, fresh) {
+    const lists = [...old.querySelectorAll("tbody")], others = [...fresh.querySelectorAll("tbody")];
+    const sum = { news: 0, kept: false };
+    lists.forEach((list, at) => {
+      if (!others[at] || !rowsOf(list).length || !inUse(list)) return;
+      const { news, kept } = still(list, others[at]);
+      sum.news += news;
+      sum.kept = sum.kept || kept;
+    });
+    morph(old, fresh);
+    return sum;
+  }
+
+  function take(message) {
+    if (message.main) {
+      inbox.main = message.main;
+      inbox.title = message.title;
+      inbox.pieces.clear();
+    }
+    for (const { id, html } of message.pieces || []) inbox.pieces.set(id, html);
+    inbox.moment = message.moment || inbox.moment;
+  }
+
+  // Shows what came. A part of which something was kept back stays in the inbox.
+  function show() {
+    const main = document.getElementById("main");
+    let news = 0, kept = false;
+    const tell = (part) => { news += part.news; kept = kept || part.kept; return part.kept; };
+    if (inbox.main) {
+      const fresh = main.cloneNode(false);
+      fresh.append(parse(inbox.main));
+      document.title = inbox.title + " · Dispatcher";
+      if (!tell(change(main, fresh))) inbox.main = null;
+    }
+    for (const [id, html] of inbox.pieces) {
+      const old = document.getElementById(id), fresh = parse(html).firstElementChild;
+      if (!old || !fresh || !tell(change(old, fresh)) && !inbox.main) inbox.pieces.delete(id);
+    }
+    if (inbox.moment) main.dataset.moment = inbox.moment;
+    set(more, news ? news + " new" : "Rows moved: show");
+    more.hidden = !kept;
+    tickTimes();
+  }
+
   function apply(message) {
     ahead = message.now - Date.now();
-    if (message.main) {
-      const main = document.getElementById("main"), fresh = main.cloneNode(false);
-      fresh.append(parse(message.main));
-      morph(main, fresh);
-      document.title = message.title + " · Dispatcher";
-    }
-    for (const { id, html } of message.pieces || []) {
-      const old = document.getElementById(id), fresh = parse(html).firstElementChild;
-      if (old && fresh) morph(old, fresh);
-    }
-    if (message.moment) document.getElementById("main").dataset.moment = message.moment;
-    tickTimes();
+    take(message);
+    if (!paused()) show();
+  }
+
+  if (more) {
+    const release = () => { if (!more.hidden && !paused()) show(); };
+    more.addEventListener("click", () => { scrollTo({ top: 0, behavior: "instant" }); more.blur(); show(); });
+    for (const kind of ["pointerout", "focusout"]) document.addEventListener(kind, (event) => { if (event.target.closest("tbody")) setTimeout(release); });
+    document.addEventListener("scrollend", release);
+  }
+  if (pause) {
+    pause.hidden = false;
+    pause.addEventListener("click", () => {
+      pause.setAttribute("aria-pressed", String(!paused()));
+      if (!paused()) show();
+      say("");
+    });
   }
 
   // The stream. A page that is not looked at has none, and catches up when it is.
   const pulse = document.getElementById("pulse"), stale = document.getElementById("stale");
-  const silence = 15000; // the server gives a sign of life every 5 s
+  const silence = 4500, patience = 15000; // the server gives a sign of life every 2 s
   let source = null, heard = 0, again = 1000, version = body.dataset.version;
 
   function say(text) {
-    if (pulse) { pulse.classList.toggle("off", text !== ""); set(pulse, text === "" ? "live" : "not live"); }
+    const word = text !== "" ? "not live" : paused() ? "paused" : "live";
+    if (pulse) { pulse.classList.toggle("off", word !== "live"); set(pulse, word); }
     stale.hidden = text === "";
     set(stale, text);
   }
@@ -161,7 +236,11 @@
       say(message.error ? "Not up to date since " + clock() + ": " + message.error : "");
     };
     source.onerror = () => retry();
-    source.check = setInterval(() => { if (Date.now() - started > silence) retry(); }, 1000);
+    source.check = setInterval(() => {
+      const silent = Date.now() - started;
+      if (silent > patience) retry();
+      else if (silent > silence) say("The server has been silent since " + clock() + ".");
+    }, 500);
   }
 
   function disconnect() {
