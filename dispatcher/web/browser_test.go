@@ -203,36 +203,43 @@ func (b *tab) click(selector string) {
 type look struct {
 	name, scheme  string
 	width, height int64
+	forced        string // "active": with the colours of the system
 }
 
 // shoot shows the page wide and narrow, and it fits. It keeps pictures of that, light and
 // dark, in the folder WEB_SHOTS: a picture takes the time of ten pages.
 func (b *tab) shoot(name string) {
 	b.Helper()
-	for _, look := range []look{{"light", "light", 1440, 1000}, {"dark", "dark", 1440, 1000}, {"narrow", "light", 400, 860}, {"narrow-dark", "dark", 400, 860}} {
+	for _, look := range []look{{"light", "light", 1440, 1000, ""}, {"dark", "dark", 1440, 1000, ""}, {"narrow", "light", 390, 860, ""}, {"narrow-dark", "dark", 390, 860, ""}} {
 		dir := os.Getenv("WEB_SHOTS")
 		if dir == "" && look.scheme == "dark" {
 			continue // as wide as the light one
 		}
-		b.do(chromedp.EmulateViewport(look.width, look.height))
+		b.look(look)
 		if wide := ask[int64](b, "document.documentElement.scrollWidth"); wide > look.width {
 			b.Errorf("%s is %d wide on a screen of %d", name, wide, look.width)
 		}
 		if dir != "" {
-			b.keep(filepath.Join(dir, name+"-"+look.name+".png"), look.scheme)
+			b.keep(filepath.Join(dir, name+"-"+look.name+".png"))
 		}
 	}
 }
 
-// keep writes a picture of the page to a file.
-func (b *tab) keep(file, scheme string) {
+// look shows the page so.
+func (b *tab) look(l look) {
 	b.Helper()
+	b.do(chromedp.EmulateViewport(l.width, l.height))
 	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}},
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: l.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}, {Name: "forced-colors", Value: l.forced}},
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
+}
+
+// keep writes a picture of the page to a file.
+func (b *tab) keep(file string) {
+	b.Helper()
 	image, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
 	if err != nil {
 		b.Fatal(err)

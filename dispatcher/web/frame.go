@@ -144,9 +144,11 @@ func (f *frame) write(rw http.ResponseWriter, r *http.Request, status int, name 
 		http.Error(rw, "something went wrong here; it was logged", http.StatusInternalServerError)
 		return
 	}
-	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
-	rw.WriteHeader(status)
-	_, _ = rw.Write(text.Bytes())
+	packed(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "text/html; charset=utf-8")
+		rw.WriteHeader(status)
+		_, _ = rw.Write(text.Bytes())
+	})(rw, r)
 }
 
 // fail shows a refusal or a failure.

@@ -1,6 +1,8 @@
 package web_test
 
 import (
+	"context"
+	_ "embed"
 	"fmt"
 	"net/url"
 	"strings"
@@ -9,11 +11,9 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Every screen with something on it: nothing on the console, nothing wider than
-// the screen, and a picture of each.
-func TestEveryScreen(t *testing.T) {
-	t.Parallel()
-	b := embedded(t)
+// screens are the pages of a fleet at work, by a name for their pictures.
+func screens(b *bench) map[string]string {
+	b.Helper()
 	names := devices(75)
 	b.pool("ar:330100", 60, names...)
 	b.call("POST", "/v1/batches", map[string]any{"name": "firmware " + strings.Repeat("very long ", 15), "pool": "ar:330100", "kind": "update", "devices": names}, nil)
@@ -26,23 +26,64 @@ func TestEveryScreen(t *testing.T) {
 			}}})
 		}
 	}
-	tab := browse(t)
-	for name, path := range map[string]string{
+	return map[string]string{
 		"pools": "/", "pool": "/pools/ar:330100", "pool-edit": "/pools/ar:330100/edit", "batches": "/batches", "batch": "/batches/1", "batch-cancel": "/batches/1/cancel",
 		"batch-new": "/new-batch?pool=ar:330100", "tasks": "/tasks", "tasks-failed": "/tasks?state=failed&batch=1", "task": "/tasks/2", "task-running": fmt.Sprintf("/tasks/%d", granted.ID),
 		"task-waiting": "/tasks/75", "bulk": "/cancel-tasks?batch=1", "devices": "/devices", "device": "/devices/d-1", "activity": "/activity", "system": "/system", "silent": "/devices?show=silent",
-	} {
+	}
+}
+
+// Every screen with something on it: nothing on the console, nothing wider than
+// the screen, and a picture of each.
+func TestEveryScreen(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	tab := browse(t)
+	for name, path := range screens(b) {
 		tab.open(b.url + path)
 		tab.until(`document.querySelector("h1").textContent !== ""`)
-		if unlabelled := ask[string](tab, `[...document.querySelectorAll("main input:not([type=hidden]), main select, main textarea, main button, main a")].
-			filter(e => !(e.labels && e.labels.length) && !e.textContent.trim() && !e.getAttribute("aria-label")).map(e => e.outerHTML).join("\n")`); unlabelled != "" {
-			t.Errorf("%s: nothing says what this is: %s", path, unlabelled)
-		}
 		tab.shoot(name)
 	}
 	if status, _, _ := b.get("/pools/nowhere"); status != 404 {
 		t.Errorf("a pool that is not there: %d", status)
 	}
+}
+
+// axe is axe-core, which finds what people with disabilities cannot use (MPL 2.0).
+//
+//go:embed testdata/axe.min.js
+var axe string
+
+// No screen has a fault by WCAG 2.2 AA that a program can find: light, dark, narrow, and with the
+// colours of the system.
+func TestEveryScreenIsAccessible(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	tab := browse(t)
+	for name, path := range screens(b) {
+		tab.open(b.url + path)
+		tab.until(`document.querySelector("h1").textContent !== ""`)
+		ask[bool](tab, axe+"; true")
+		for _, look := range []look{{"light", "light", 1440, 1000, ""}, {"dark", "dark", 1440, 1000, ""}, {"narrow", "light", 390, 860, ""}, {"forced", "dark", 1440, 1000, "active"}} {
+			tab.look(look)
+			if faults := tab.faults(); len(faults) > 0 {
+				t.Errorf("%s, %s: %s", name, look.name, strings.Join(faults, "\n"))
+			}
+		}
+	}
+}
+
+// faults runs axe on the page.
+func (b *tab) faults() []string {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	list, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](`axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }).then((found) =>
+		found.violations.flatMap((v) => v.nodes.slice(0, 4).map((n) => v.id + ": " + n.html.slice(0, 160) + " | " + n.failureSummary.slice(0, 260))))`, chromedp.EvalAwaitPromise))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return list
 }
 
 // A page without its script is complete.

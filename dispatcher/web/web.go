@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"embed"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -14,9 +13,6 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
-
-//go:embed assets
-var assets embed.FS
 
 // Options set up the dashboard.
 type Options struct {
@@ -103,7 +99,7 @@ func New(o Options) *Web {
 // Handler serves the dashboard, and passes other paths on.
 func (w *Web) Handler(others http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /assets/", hardened(asset))
+	mux.Handle("GET /assets/", hardened(serveAssets()))
 	mux.Handle("GET /sign-in", hardened(w.door.signInPage))
 	mux.Handle("POST /sign-in", hardened(w.door.signIn))
 	mux.Handle("POST /sign-out", hardened(w.door.signOut))
@@ -164,11 +160,6 @@ func hardened(next http.HandlerFunc) http.Handler {
 
 // maxForm bounds a form: 20,000 device ids.
 const maxForm = 4 << 20
-
-func asset(rw http.ResponseWriter, r *http.Request) {
-	rw.Header().Set("Cache-Control", "no-cache")
-	http.ServeFileFS(rw, r, assets, strings.TrimPrefix(r.URL.Path, "/"))
-}
 
 // Tick reads what happened since the last one, on all replicas, and has the
 // open pages follow. It is to be called about once a second. While no page is open it only

@@ -1,0 +1,56 @@
+package web
+
+import (
+	"crypto/sha256"
+	"embed"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"strings"
+
+	"github.com/klauspost/compress/gzhttp"
+	"github.com/klauspost/compress/gzip"
+)
+
+//go:embed assets
+var assets embed.FS
+
+// assetTags are the ETags of the assets, by path. They are weak: an asset goes packed to
+// whoever takes it so.
+func assetTags() map[string]string {
+	tags := map[string]string{}
+	err := fs.WalkDir(assets, "assets", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := assets.ReadFile(path)
+		tags["/"+path] = fmt.Sprintf(`W/"%x"`, sha256.Sum256(text))
+		return err
+	})
+	if err != nil {
+		panic(err) // they are part of the program
+	}
+	return tags
+}
+
+// serveAssets answers a browser that has the newest version of an asset with nothing more than that.
+func serveAssets() http.HandlerFunc {
+	tags := assetTags()
+	return packed(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Cache-Control", "no-cache")
+		if tag := tags[r.URL.Path]; tag != "" {
+			rw.Header().Set("ETag", tag)
+		}
+		http.ServeFileFS(rw, r, assets, strings.TrimPrefix(r.URL.Path, "/"))
+	})
+}
+
+// packed compresses what is short enough to be sent at once: pages and assets. Streams
+// and exports are sent as they come.
+func packed(next http.HandlerFunc) http.HandlerFunc {
+	wrap, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false))
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return wrap(next)
+}

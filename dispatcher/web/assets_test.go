@@ -1,0 +1,66 @@
+package web_test
+
+import (
+	"compress/gzip"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// fetch asks for a path with a header, and unpacks the answer.
+func (b *bench) fetch(path, name, value string) (status int, header http.Header, text string) {
+	b.Helper()
+	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+path, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r.Header.Set(name, value)
+	response, err := http.DefaultTransport.RoundTrip(r) // a client unpacks
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer response.Body.Close()
+	var body io.Reader = response.Body
+	if response.Header.Get("Content-Encoding") == "gzip" {
+		if body, err = gzip.NewReader(body); err != nil {
+			b.Fatal(err)
+		}
+	}
+	read, err := io.ReadAll(body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return response.StatusCode, response.Header, string(read)
+}
+
+// A browser that has an asset is told that it is the newest; one that has not gets it packed.
+func TestAssetsAreSentOnce(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for _, path := range []string{"/assets/live.js", "/assets/style.css"} {
+		_, header, text := b.fetch(path, "Accept-Encoding", "gzip")
+		tag := header.Get("ETag")
+		if tag == "" || header.Get("Content-Encoding") != "gzip" || len(text) < 1000 {
+			t.Errorf("%s: %v, %d bytes", path, header, len(text))
+		}
+		if status, _, _ := b.fetch(path, "If-None-Match", tag); status != http.StatusNotModified {
+			t.Errorf("%s again: %d", path, status)
+		}
+		if status, _, _ := b.fetch(path, "If-None-Match", `W/"older"`); status != http.StatusOK {
+			t.Errorf("%s of another version: %d", path, status)
+		}
+	}
+}
+
+func TestPagesArePacked(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 60)
+	for accepted, packed := range map[string]string{"gzip": "gzip", "identity": ""} {
+		_, header, text := b.fetch("/pools/p", "Accept-Encoding", accepted)
+		if header.Get("Content-Encoding") != packed || !strings.Contains(text, "</html>") {
+			t.Errorf("accepting %s: %v", accepted, header)
+		}
+	}
+}
