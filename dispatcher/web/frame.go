@@ -82,6 +82,15 @@ type shell struct {
 	Done           string
 	Now            int64
 	Nav            []navigation
+	Theme          string // light, dark, or that of the system
+}
+
+// themeOf is the theme that somebody chose in this browser.
+func themeOf(r *http.Request) string {
+	if chosen, err := r.Cookie("theme"); err == nil && (chosen.Value == "light" || chosen.Value == "dark") {
+		return chosen.Value
+	}
+	return ""
 }
 
 type navigation struct{ Section, Name, Path string }
@@ -129,7 +138,7 @@ func (f *frame) send(rw http.ResponseWriter, r *http.Request, status int, sectio
 	out := shell{
 		Title: s.title, Section: section, Main: s.main, Moment: s.moment, Version: s.version(), Who: visitorOf(r.Context()), Mode: f.mode,
 		ReadOnly: f.readOnly, Done: said()[r.URL.Query().Get("done")],
-		Now: f.now().UnixMilli(), Nav: sections(),
+		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r),
 	}
 	if status == http.StatusOK && s.watch != (watch{}) {
 		out.Live = live.RequestURI()

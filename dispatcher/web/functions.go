@@ -20,6 +20,8 @@ func functions(o Options) template.FuncMap {
 		"esc":     url.PathEscape,
 		"q":       func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
 		"when":    when,
+		"command": command,
+		"copy":    copying,
 		"clock":   func(t *time.Time) string { return t.UTC().Format("15:04:05") },
 		"dur":     brief,
 		"ms":      func(ms int64) string { return brief(time.Duration(ms) * time.Millisecond) },
@@ -62,6 +64,17 @@ func when(of instant) template.HTML {
 	t := of.UTC()
 	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, //nolint:gosec // nothing but digits
 		t.Format("2006-01-02T15:04:05.000Z"), t.Format("2006-01-02 15:04:05 UTC"), t.Format("Jan 2 15:04:05")))
+}
+
+// command is a line for a terminal, which can be copied.
+func command(line string) template.HTML {
+	return template.HTML("<code>"+template.HTMLEscapeString(line)+"</code> ") + copying(line, "command") //nolint:gosec // escaped
+}
+
+// copying is a button that copies text; a browser without the script shows none.
+func copying(text, what string) template.HTML {
+	return template.HTML(fmt.Sprintf(`<button type="button" class="copy script" data-copy="%s" title="Copy the %s">Copy</button>`, //nolint:gosec // escaped
+		template.HTMLEscapeString(text), template.HTMLEscapeString(what)))
 }
 
 // brief is a duration in its two largest units.

@@ -188,15 +188,15 @@ func (d *door) guarding(pages http.Handler) http.HandlerFunc {
 
 // signInForm is the content of the sign-in page.
 type signInForm struct {
-	Next    string
-	Wrong   bool
-	Link    bool          // what was wrong is a link
-	Dev     bool          // dev printed a link
-	Wait    time.Duration // locked out
-	Proxy   bool          // with all others behind a proxy that is not trusted
-	Plain   bool          // over plain HTTP, from afar: no browser would keep the cookie
-	Failed  bool
-	Version string
+	Next   string
+	Wrong  bool
+	Link   bool          // what was wrong is a link
+	Dev    bool          // dev printed a link
+	Wait   time.Duration // locked out
+	Proxy  bool          // with all others behind a proxy that is not trusted
+	Plain  bool          // over plain HTTP, from afar: no browser would keep the cookie
+	Failed bool
+	Theme  string
 }
 
 func (d *door) signInPage(rw http.ResponseWriter, r *http.Request) {
@@ -217,6 +217,7 @@ func (d *door) signInPage(rw http.ResponseWriter, r *http.Request) {
 func (d *door) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
 	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !onLoopback(r)
 	form.Dev = d.dev
+	form.Theme = themeOf(r)
 	d.write(rw, r, status, "sign-in", form)
 }
 
