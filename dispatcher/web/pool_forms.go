@@ -14,38 +14,60 @@ import (
 func (p *poolPages) editing(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
-		"Pool": pool, "Lease": (time.Duration(pool.LeaseMS) * time.Millisecond).String(), "Admin": p.may(r, "admin"),
+		"Pool": pool, "Lease": compact(time.Duration(pool.LeaseMS) * time.Millisecond), "Windows": windowLines(pool.Windows), "Rows": policyRows(pool.Limits),
+		"Admin": p.may(r, "admin"),
 	}}, err
 }
 
 func (p *poolPages) edit(r *http.Request) (next, said string, err error) {
-	capacity, lease, err := poolForm(r)
+	settings, err := poolSettings(r)
 	if err != nil {
 		return "", "", err
 	}
 	name := r.PathValue("id")
-	_, err = p.api.Pools.Change(r.Context(), name, operators.PoolPatch{Capacity: operators.Set(capacity), LeaseMS: operators.Set(lease.Milliseconds())})
-	return poolPath(name), "pool-changed", err
+	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", name), Body: settings}, nil)
 }
 
-func poolForm(r *http.Request) (capacity int, lease time.Duration, err error) {
-	if capacity, err = strconv.Atoi(strings.TrimSpace(r.PostFormValue("capacity"))); err != nil {
-		return 0, 0, badForm("Capacity: a whole number, 0 to 10000.")
+// poolSettings are what a form says of a pool.
+func poolSettings(r *http.Request) (map[string]any, error) {
+	settings := map[string]any{}
+	capacity, err := strconv.Atoi(strings.TrimSpace(r.PostFormValue("capacity")))
+	if err != nil {
+		return nil, badForm("Capacity: a whole number, 0 to 10000.")
 	}
-	if lease, err = time.ParseDuration(strings.TrimSpace(r.PostFormValue("lease"))); err != nil {
-		return 0, 0, badForm("Lease: a duration such as 300s or 5m.")
+	lease, err := inMS(strings.TrimSpace(r.PostFormValue("lease")))
+	if err != nil {
+		return nil, badForm("Lease: " + err.Error() + ".")
 	}
-	return capacity, lease, nil
+	settings["capacity"], settings["lease_ms"] = capacity, lease
+	if r.PostForm.Has("windows") {
+		if settings["windows"], err = openings(r.PostFormValue("windows")); err != nil {
+			return nil, badForm("Windows: " + err.Error())
+		}
+	}
+	if r.PostForm.Has("limit.name") {
+		settings["limits"], err = readPolicies(r.PostForm)
+	}
+	return settings, err
+}
+
+// windowLines are windows as a form takes them.
+func windowLines(list []operators.Window) string {
+	lines := make([]string, len(list))
+	for i, w := range list {
+		lines[i] = strings.TrimSpace(w.Cron + " " + w.Duration + " " + w.Timezone)
+	}
+	return strings.Join(lines, "\n")
 }
 
 func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
 
 func (p *poolPages) creating(r *http.Request) (page, error) {
-	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.may(r, "admin")}}, nil
+	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.may(r, "admin"), "Rows": policyRows(nil)}}, nil
 }
 
 func (p *poolPages) create(r *http.Request) (next, said string, err error) {
-	capacity, lease, err := poolForm(r)
+	settings, err := poolSettings(r)
 	if err != nil {
 		return "", "", err
 	}
@@ -59,13 +81,14 @@ func (p *poolPages) create(r *http.Request) (next, said string, err error) {
 	if !operators.Refused(err, http.StatusNotFound) {
 		return "", "", err
 	}
-	_, err = p.api.Pools.Put(r.Context(), name, operators.PoolSettings{Capacity: capacity, LeaseMS: new(lease.Milliseconds())})
-	return poolPath(name), "pool-changed", err
+	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPut, Path: operators.Path("pools", name), Body: settings}, nil)
 }
 
 func (p *poolPages) pausing(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
-	return page{title: "Pause " + pool.Name, section: "pools", template: "pool-pause", data: map[string]any{"Pool": pool, "Admin": p.may(r, "admin")}}, err
+	return page{title: "Pause " + pool.Name, section: "pools", template: "pause", data: map[string]any{
+		"Name": pool.Name, "Back": poolPath(pool.Name), "May": p.may(r, "admin"), "Role": "an admin",
+	}}, err
 }
 
 // releasing shows the effects of a forced release.

@@ -16,6 +16,7 @@ func screens(b *bench) map[string]string {
 	b.Helper()
 	names := devices(75)
 	b.pool("ar:330100", 60, names...)
+	b.call("PUT", "/v1/profiles/solar", map[string]any{"limits": []map[string]any{{"name": "sparing", "per": "device", "algorithm": "calendar", "period": "day", "max": 10}}}, nil)
 	b.call("POST", "/v1/batches", map[string]any{"name": "firmware " + strings.Repeat("very long ", 15), "pool": "ar:330100", "kind": "update", "devices": names}, nil)
 	var granted task
 	for i := range 62 { // the first two have ended, sixty run
@@ -30,6 +31,7 @@ func screens(b *bench) map[string]string {
 		"pools": "/", "pool": "/pools/ar:330100", "pool-edit": "/pools/ar:330100/edit", "batches": "/batches", "batch": "/batches/1", "batch-cancel": "/batches/1/cancel",
 		"batch-new": "/new-batch?pool=ar:330100", "tasks": "/tasks", "tasks-failed": "/tasks?state=failed&batch=1", "task": "/tasks/2", "task-running": fmt.Sprintf("/tasks/%d", granted.ID),
 		"task-waiting": "/tasks/75", "bulk": "/cancel-tasks?batch=1", "devices": "/devices", "device": "/devices/d-1", "activity": "/activity", "system": "/system", "silent": "/devices?show=silent",
+		"profiles": "/profiles", "profile": "/profiles/solar",
 	}
 }
 

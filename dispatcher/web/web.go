@@ -87,6 +87,7 @@ func New(o Options) *Web {
 	}
 	to := newClient(o.API)
 	(&poolPages{frame, to, o.System, w.history}).route(s)
+	(&profilePages{frame, to}).route(s)
 	(&batchPages{frame, to, o.Ledger}).route(s)
 	(&batchForms{frame, to}).route(s)
 	(&taskPages{frame, to, o.Ledger, w.history}).route(s)

@@ -29,6 +29,18 @@
     if (time) time.title = exact.format(new Date(time.dateTime)) + " · " + time.dateTime.replace("T", " ").replace(/\.\d+Z/, " UTC");
   });
 
+  // A further row of a form: a copy of the last one, empty.
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest ? event.target.closest("button[data-add]") : null;
+    if (!button) return;
+    const rows = button.parentElement.querySelectorAll(button.dataset.add);
+    const last = rows[rows.length - 1], next = last.cloneNode(true);
+    next.setAttribute("aria-label", last.getAttribute("aria-label").replace(/\d+$/, (n) => Number(n) + 1));
+    for (const input of next.querySelectorAll("input")) input.value = "";
+    last.after(next);
+    next.querySelector("input").focus();
+  });
+
   document.addEventListener("click", async (event) => {
     const button = event.target.closest ? event.target.closest("button.copy") : null;
     if (!button) return;

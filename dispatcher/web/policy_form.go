@@ -1,0 +1,183 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// rowsMore is how many empty rows a form offers for further policies.
+const rowsMore = 2
+
+// policyRow is a policy as a form shows it.
+type policyRow struct {
+	Name, Per, Algorithm string
+	Rate                 string // 1/1m 10/24h; in a period of the calendar only how many
+	Period, Timezone     string // of the calendar
+	OnError, Trust       string
+}
+
+// algorithms by the names that people read.
+func algorithms() map[string]string {
+	return map[string]string{
+		"sliding": "in any such time", "fixed": "from the first start on", "calendar": "by the calendar", "duplicate": "of equal content",
+	}
+}
+
+// limitText is a policy in a line.
+func limitText(p operators.Policy) string {
+	text := p.Name + ": " + rateOf(p)
+	if p.Period != "" {
+		text += " a " + string(p.Period)
+	}
+	if p.Per != "" {
+		text += " per " + p.Per
+	}
+	return text + ", " + algorithms()[string(p.Algorithm)]
+}
+
+// policyRows are the rows of a form that shows policies.
+func policyRows(list []operators.Policy) []policyRow {
+	rows := make([]policyRow, 0, len(list)+rowsMore)
+	for _, p := range list {
+		rows = append(rows, policyRow{
+			Name: p.Name, Per: p.Per, Algorithm: string(p.Algorithm), Rate: rateOf(p), Period: string(p.Period), Timezone: p.Timezone,
+			OnError: string(p.OnError), Trust: trusts(p.TrustDevice),
+		})
+	}
+	return append(rows, slices.Repeat([]policyRow{{Algorithm: "sliding"}}, rowsMore)...)
+}
+
+func trusts(device bool) string {
+	if device {
+		return "true"
+	}
+	return ""
+}
+
+func rateOf(p operators.Policy) string {
+	if p.Period != "" {
+		return strconv.FormatInt(p.Max, 10)
+	}
+	if len(p.Windows) == 0 {
+		return rate(p.Max, p.PerMS)
+	}
+	parts := make([]string, len(p.Windows))
+	for i, w := range p.Windows {
+		parts[i] = rate(w.Max, w.PerMS)
+	}
+	return strings.Join(parts, " ")
+}
+
+func rate(most, perMS int64) string {
+	return strconv.FormatInt(most, 10) + "/" + compact(time.Duration(perMS)*time.Millisecond)
+}
+
+// compact is a duration without the units that it has none of: 24h.
+func compact(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// enteredRows are the rows of a form that was sent.
+func enteredRows(form url.Values) []policyRow {
+	at := func(field string, i int) string {
+		if list := form["limit."+field]; i < len(list) {
+			return strings.TrimSpace(list[i])
+		}
+		return ""
+	}
+	rows := make([]policyRow, len(form["limit.name"]))
+	for i := range rows {
+		rows[i] = policyRow{
+			Name: at("name", i), Per: at("per", i), Algorithm: at("algorithm", i), Rate: at("rate", i), Period: at("period", i), Timezone: at("timezone", i),
+			OnError: at("on_error", i), Trust: at("trust_device", i),
+		}
+	}
+	return rows
+}
+
+// readPolicies are the policies of a form that was sent; rows in which nothing was entered
+// are none. The API says what else is wrong with them.
+func readPolicies(form url.Values) ([]map[string]any, error) {
+	list := []map[string]any{}
+	for i, row := range enteredRows(form) {
+		if row.Name+row.Per+row.Rate == "" {
+			continue
+		}
+		one, err := row.policy()
+		if err != nil {
+			return nil, badForm(fmt.Sprintf("Limit %d: %v.", i+1, err))
+		}
+		list = append(list, one)
+	}
+	return list, nil
+}
+
+// policy is the row as the API takes it.
+func (r policyRow) policy() (map[string]any, error) {
+	if r.Name == "" {
+		return nil, errors.New("it needs a name")
+	}
+	one := map[string]any{"name": r.Name, "algorithm": r.Algorithm}
+	for field, text := range map[string]string{"per": r.Per, "timezone": r.Timezone, "on_error": r.OnError} {
+		if text != "" {
+			one[field] = text
+		}
+	}
+	if r.Trust == "true" {
+		one["trust_device"] = true
+	}
+	return one, r.counting(one)
+}
+
+// counting adds how many may start in which time.
+func (r policyRow) counting(one map[string]any) error {
+	if r.Algorithm == "calendar" {
+		most, err := strconv.ParseInt(r.Rate, 10, 64)
+		if err != nil {
+			return errors.New("at most: in a period of the calendar a whole number, such as 1000")
+		}
+		one["max"], one["period"] = most, r.Period
+		return nil
+	}
+	var spans []map[string]any
+	for _, text := range strings.FieldsFunc(r.Rate, func(c rune) bool { return c == ' ' || c == ',' }) {
+		span, err := readRate(text)
+		if err != nil {
+			return err
+		}
+		spans = append(spans, span)
+	}
+	switch {
+	case r.Algorithm == "sliding":
+		one["windows"] = spans
+	case len(spans) != 1:
+		return errors.New("at most: one number and time, such as 10/24h")
+	default:
+		one["max"], one["per_ms"] = spans[0]["max"], spans[0]["per_ms"]
+	}
+	return nil
+}
+
+func readRate(text string) (map[string]any, error) {
+	most, span, _ := strings.Cut(text, "/")
+	n, err := strconv.ParseInt(most, 10, 64)
+	per, spanErr := time.ParseDuration(span)
+	if err != nil || spanErr != nil {
+		return nil, fmt.Errorf("at most: %q is no number and time, such as 10/24h", text)
+	}
+	return map[string]any{"max": n, "per_ms": per.Milliseconds()}, nil
+}

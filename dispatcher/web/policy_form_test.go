@@ -1,0 +1,118 @@
+package web_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// limitFields are the inputs of a row for a policy.
+func limitFields() []string {
+	return []string{"name", "per", "algorithm", "rate", "period", "timezone", "on_error", "trust_device"}
+}
+
+// entered is a form that was filled in.
+func entered(pairs ...string) url.Values {
+	form := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		form.Add(pairs[i], pairs[i+1])
+	}
+	return form
+}
+
+// enter replaces what an input has.
+func (b *tab) enter(selector, text string) {
+	b.Helper()
+	ask[bool](b, fmt.Sprintf(`(() => { document.querySelector(%q).value = %q; return true; })()`, selector, text))
+}
+
+// A policy of each algorithm, windows, capacity and lease are entered in the form of a pool,
+// and it shows them again.
+func TestPoolSettingsAreAForm(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3)
+	tab := browse(t)
+	tab.open(b.url + "/pools/p/edit")
+	tab.enter(`[name="capacity"]`, "7")
+	tab.enter(`[name="lease"]`, "90s")
+	tab.enter(`[name="windows"]`, "0 1 * * * 4h Asia/Shanghai\n30 2 * * 6 90m")
+	tab.click(`button[data-add]`)
+	tab.click(`button[data-add]`)
+	for i, row := range [][]string{
+		{"a", "tags.account", "sliding", "1/1m 10/24h", "", "", "", ""},
+		{"b", "attributes.sim", "fixed", "5/1h", "", "", "open", "true"},
+		{"c", "pool", "calendar", "1000", "month", "Asia/Shanghai", "", ""},
+		{"d", "", "duplicate", "2/1m", "", "", "", ""},
+	} {
+		for n, field := range limitFields() {
+			ask[bool](tab, fmt.Sprintf(`(() => { document.querySelectorAll('[name="limit.%s"]')[%d].value = %q; return true; })()`, field, i, row[n]))
+		}
+	}
+	tab.click(`form.fields button.primary`)
+	tab.until(`location.pathname === "/pools/p"`)
+	var pool map[string]any
+	b.call("GET", "/v1/pools/p", nil, &pool)
+	said, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["windows"], pool["limits"]})
+	const want = `[7,90000,[{"cron":"0 1 * * *","duration":"4h","timezone":"Asia/Shanghai"},{"cron":"30 2 * * 6","duration":"90m","timezone":"UTC"}],` +
+		`[{"algorithm":"sliding","name":"a","per":"tags.account","windows":[{"max":1,"per_ms":60000},{"max":10,"per_ms":86400000}]},` +
+		`{"algorithm":"fixed","max":5,"name":"b","on_error":"open","per":"attributes.sim","per_ms":3600000,"trust_device":true},` +
+		`{"algorithm":"calendar","max":1000,"name":"c","per":"pool","period":"month","timezone":"Asia/Shanghai"},` +
+		`{"algorithm":"duplicate","max":2,"name":"d","per_ms":60000}]]`
+	if string(said) != want {
+		t.Errorf("the pool is\n%s, want\n%s", said, want)
+	}
+	tab.open(b.url + "/pools/p/edit")
+	if shown := ask[string](tab, `[...document.querySelectorAll('[name="limit.rate"]')].map((i) => i.value).join("; ")`); shown != "1/1m 10/24h; 5/1h; 1000; 2/1m; ; " {
+		t.Errorf("the form shows %q", shown)
+	}
+	tab.click(`form.fields button.primary`) // as it is: nothing changes
+	tab.until(`location.pathname === "/pools/p"`)
+	b.call("GET", "/v1/pools/p", nil, &pool)
+	if again, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["windows"], pool["limits"]}); string(again) != want {
+		t.Errorf("sent as it was shown it is\n%s", again)
+	}
+}
+
+// The form says which row is wrong, and nothing is changed.
+func TestWrongRowsAreRefused(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3)
+	for rate, want := range map[string]string{"many": "Limit 1: at most", "1/1m 2": "Limit 1: at most", "0/1m": "limits[0]"} {
+		status, text, _ := b.post("/pools/p/edit", entered("capacity", "9", "lease", "5m", "limit.name", "a", "limit.algorithm", "sliding", "limit.rate", rate), nil)
+		if status < 400 || status >= 500 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", rate, status, refusal(text))
+		}
+	}
+	if status, text, _ := b.post("/pools/p/edit", entered("capacity", "9", "lease", "5m", "limit.name", "", "limit.per", "device"), nil); status < 400 || !strings.Contains(text, "it needs a name") {
+		t.Errorf("without a name: %d %s", status, refusal(text))
+	}
+	var pool struct{ Capacity int }
+	if b.call("GET", "/v1/pools/p", nil, &pool); pool.Capacity != 3 {
+		t.Errorf("the capacity is %d", pool.Capacity)
+	}
+}
+
+func TestProfilesAreAForm(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	form := entered("name", "solar", "limit.name", "sparing", "limit.per", "device", "limit.algorithm", "calendar", "limit.rate", "10", "limit.period", "day")
+	if status, text, _ := b.post("/new-profile", form, nil); status != http.StatusSeeOther {
+		t.Fatalf("%d %s", status, refusal(text))
+	}
+	if status, _, _ := b.post("/new-profile", form, nil); status != http.StatusConflict {
+		t.Errorf("a second one of that name: %d", status)
+	}
+	_, text, _ := b.get("/profiles")
+	contains(t, text, `href="/profiles/solar"`, "sparing: 10 a day per device")
+	form.Set("limit.rate", "12")
+	if status, text, _ := b.post("/profiles/solar", form, nil); status != http.StatusSeeOther {
+		t.Fatalf("%d %s", status, refusal(text))
+	}
+	_, text, _ = b.get("/profiles/solar")
+	contains(t, text, `name="limit.rate" value="12"`)
+}
