@@ -140,12 +140,17 @@ type BatchPatch struct {
 	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`
 }
 
+// BatchFilter selects batches.
+type BatchFilter struct {
+	Name string `query:"name" maxLength:"200" doc:"Part of their names; upper and lower case are the same"`
+}
+
 // Batches are the calls about batches.
 type Batches struct{ client *Client }
 
-// List yields all batches, newest first.
-func (c Batches) List(ctx context.Context) iter.Seq2[Batch, error] {
-	return listed[Batch](ctx, c.client, Path("batches"), nil)
+// List yields all batches that match, newest first.
+func (c Batches) List(ctx context.Context, f BatchFilter) iter.Seq2[Batch, error] {
+	return listed[Batch](ctx, c.client, Path("batches"), Query("name", f.Name))
 }
 
 // Get reads a batch and its counts.

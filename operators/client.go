@@ -52,6 +52,7 @@ type Client struct {
 	Profiles Profiles
 	Tokens   Tokens
 	Events   Events
+	Search   Search
 
 	config Config
 	base   *url.URL
@@ -81,7 +82,7 @@ func New(config Config) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	c.Pools, c.Batches, c.Tasks, c.Devices = Pools{c}, Batches{c}, Tasks{c}, Devices{c}
-	c.Profiles, c.Tokens, c.Events = Profiles{c}, Tokens{c}, Events{c}
+	c.Profiles, c.Tokens, c.Events, c.Search = Profiles{c}, Tokens{c}, Events{c}, Search{c}
 	return c, nil
 }
 

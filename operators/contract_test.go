@@ -177,7 +177,9 @@ func (c *contract) pools() {
 	}
 	pool, err := c.Pools.Get(c.ctx, "c")
 	c.check("Pool", pool, err)
-	c.check("Pools", all(c.T, c.Pools.List(c.ctx)), nil)
+	c.check("Pools", all(c.T, c.Pools.List(c.ctx, operators.PoolFilter{Name: "C", Sort: "trouble"})), nil)
+	totals, err := c.Pools.Totals(c.ctx)
+	c.check("Totals", totals, err)
 	limited, err := c.Pools.Limited(c.ctx, "c", 5)
 	if err != nil || len(limited) != 0 {
 		c.Errorf("Limited: %v, %v", limited, err)

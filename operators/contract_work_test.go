@@ -44,7 +44,12 @@ func (c *contract) batches() int64 {
 	c.check("Pause batch", paused, err)
 	resumed, err := c.Batches.Resume(c.ctx, streamed.ID)
 	c.check("Resume batch", resumed, err)
-	c.check("Batches", all(c.T, c.Batches.List(c.ctx)), nil)
+	c.check("Batches", all(c.T, c.Batches.List(c.ctx, operators.BatchFilter{})), nil)
+	found, err := c.Search.Find(c.ctx, "c-1")
+	c.check("Find", found, err)
+	if len(found.Exact.Hits) != 1 || found.Exact.Hits[0].ID != "c-1" {
+		c.Errorf("%+v", found)
+	}
 	return made.ID
 }
 
@@ -114,7 +119,7 @@ func (c *contract) accounts() {
 
 // endings takes away what was made.
 func (c *contract) endings(batch int64) {
-	for _, one := range all(c.T, c.Batches.List(c.ctx)) {
+	for _, one := range all(c.T, c.Batches.List(c.ctx, operators.BatchFilter{})) {
 		if one.Pool != "c" {
 			continue
 		}

@@ -96,12 +96,13 @@ type DeviceFilter struct {
 	Profile string   `query:"profile" maxLength:"64" doc:"Those that have it"`
 	Blocked string   `query:"blocked" enum:"true,false"`
 	Prefix  string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of their ids"`
+	Part    string   `query:"part" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of their ids; upper and lower case are the same; not with silent_for_ms"`
 	Silent  int64    `query:"silent_for_ms" minimum:"1" maximum:"315360000000" doc:"Those that were not seen for so long, or never"`
 	Recent  int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only so many that were seen last, newest first; with no filter and no page_token"`
 }
 
 func (f DeviceFilter) query() url.Values {
-	q := Query("profile", f.Profile, "blocked", f.Blocked, "prefix", f.Prefix, "silent_for_ms", numberIf(f.Silent), "recent", numberIf(int64(f.Recent)))
+	q := Query("profile", f.Profile, "blocked", f.Blocked, "prefix", f.Prefix, "part", f.Part, "silent_for_ms", numberIf(f.Silent), "recent", numberIf(int64(f.Recent)))
 	q["tag"] = f.Tags
 	return q
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"net/http"
+	"net/url"
 	"strconv"
 )
 
@@ -32,6 +33,49 @@ type PoolState struct {
 	Held    int   `json:"held" readOnly:"true" doc:"Slots held now"`
 	Waiting int   `json:"waiting" readOnly:"true" doc:"Devices with a task that could start now and no slot; counted up to 1000, in pages of more than 100 pools up to 100"`
 	Oldest  *Time `json:"oldest_pending_at" readOnly:"true" nullable:"true" doc:"When the batch of its oldest pending task was created; null: none is pending"`
+	PoolTrouble
+}
+
+// PoolTrouble is what is wrong with a pool, by the counts that are kept.
+type PoolTrouble struct {
+	Pending int64    `json:"pending_tasks" readOnly:"true" doc:"Tasks that wait, whatever for; not those that run"`
+	Trouble []string `json:"trouble" readOnly:"true" enum:"over_capacity,stalled,paused,no_slots,closed" doc:"What is wrong with the pool, worst first; empty: nothing that is known"`
+}
+
+// What can be wrong with a pool.
+const (
+	OverCapacity = "over_capacity" // more is held than the capacity, after that was lowered
+	Stalled      = "stalled"       // for 10 min slots were free, its oldest waiting task could start by its batch and windows, and nothing was granted
+	Paused       = "paused"        // with tasks that wait
+	NoSlots      = "no_slots"      // its capacity is 0, with tasks that wait
+	Closed       = "closed"        // its windows are, with tasks that wait
+)
+
+// PoolTroubles are all of them, worst first.
+func PoolTroubles() []string { return []string{OverCapacity, Stalled, Paused, NoSlots, Closed} }
+
+// PoolFilter selects pools, and says which come first.
+type PoolFilter struct {
+	Name string `query:"name" maxLength:"64" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of their names; upper and lower case are the same"`
+	Sort string `query:"sort" enum:"name,held,waiting,trouble" default:"name" doc:"By name; or first those with the largest share of their slots held, with the most tasks that wait, or with the worst trouble"`
+	Only bool   `query:"only_trouble" doc:"Those with trouble"`
+}
+
+func (f PoolFilter) query() url.Values {
+	q := Query("name", f.Name, "sort", f.Sort)
+	if f.Only {
+		q.Set("only_trouble", "true")
+	}
+	return q
+}
+
+// PoolTotals are all pools together, in one reading.
+type PoolTotals struct {
+	Pools    int   `json:"pools"`
+	Capacity int64 `json:"capacity"`
+	Held     int64 `json:"held" doc:"Slots held now"`
+	Pending  int64 `json:"pending_tasks" doc:"Tasks that wait, whatever for"`
+	Trouble  int   `json:"pools_in_trouble" doc:"Pools with any trouble"`
 }
 
 // PoolChanged is a pool after a change.
@@ -130,9 +174,14 @@ type LimitedList struct {
 // Pools are the calls about pools, their slots and grants.
 type Pools struct{ client *Client }
 
-// List yields all pools by name.
-func (c Pools) List(ctx context.Context) iter.Seq2[PoolState, error] {
-	return listed[PoolState](ctx, c.client, Path("pools"), nil)
+// List yields all pools that match, in the order of the filter.
+func (c Pools) List(ctx context.Context, f PoolFilter) iter.Seq2[PoolState, error] {
+	return listed[PoolState](ctx, c.client, Path("pools"), f.query())
+}
+
+// Totals adds up all pools.
+func (c Pools) Totals(ctx context.Context) (PoolTotals, error) {
+	return get[PoolTotals](ctx, c.client, Path("totals"), nil)
 }
 
 // Get reads a pool.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// SilentLooked is how many devices one reading of Silent should look at.
+// SilentLooked is how many devices one reading of Silent or DevicesWith should look at.
 const SilentLooked = lookedAt
 
 // Silence is which of some devices were not heard of.
@@ -19,29 +19,35 @@ type Silence struct {
 // so long, or never. It looks no further once it found as many as the limit of the filter.
 // No index has the times: each report would move its device there.
 func (s devices) Silent(ctx context.Context, f DeviceFilter, since time.Duration, looked int) (Silence, error) {
+	return s.sift(ctx, f, `last_seen IS NULL OR last_seen < {now} - %s * {ms}`, since.Milliseconds(), looked)
+}
+
+// sift looks at so many of the devices that match for those with a condition on their ids and
+// last_seen; %s in it stands for value.
+func (s devices) sift(ctx context.Context, f DeviceFilter, cond string, value any, looked int) (Silence, error) {
 	q := query{text: `SELECT d.id, d.last_seen FROM devices d`}
 	if err := f.where(&q); err != nil {
 		return Silence{}, err
 	}
 	text := q.whole() + " ORDER BY d.id LIMIT " + q.arg(looked)
+	cond = fmt.Sprintf(cond, q.arg(value))
+	limit := q.arg(clampLimit(f.Limit))
 	type reading struct {
 		looked int
 		last   string
 		device Device
 	}
-	n := len(q.args)
 	rows, err := collect(ctx, s.planned(), func(r *reading) []any {
 		return append([]any{&r.looked, opt(&r.last)}, deviceDest(&r.device)...)
 	}, `
-		WITH silent AS (
-			SELECT id FROM (`+text+`) AS looked
-			WHERE last_seen IS NULL OR last_seen < {now} - `+fmt.Sprintf(`$%d * {ms} ORDER BY id LIMIT $%d`, n+1, n+2)+`)
+		WITH sifted AS (
+			SELECT id FROM (`+text+`) AS looked WHERE `+cond+` ORDER BY id LIMIT `+limit+`)
 		SELECT every.n, every.last, `+deviceColumns+`
-		FROM (SELECT count(*) AS n, max(id) AS last FROM (`+text+`) AS looked WHERE (SELECT count(*) FROM silent) < `+fmt.Sprintf("$%d", n+2)+`) AS every
-			LEFT JOIN silent ON 1 = 1 LEFT JOIN devices d ON d.id = silent.id
-		ORDER BY d.id`, append(q.args, since.Milliseconds(), clampLimit(f.Limit))...)
+		FROM (SELECT count(*) AS n, max(id) AS last FROM (`+text+`) AS looked WHERE (SELECT count(*) FROM sifted) < `+limit+`) AS every
+			LEFT JOIN sifted ON 1 = 1 LEFT JOIN devices d ON d.id = sifted.id
+		ORDER BY d.id`, q.args...)
 	if err != nil {
-		return Silence{}, fmt.Errorf("looking for silent devices: %w", err)
+		return Silence{}, fmt.Errorf("looking through devices: %w", err)
 	}
 	var found Silence
 	if rows[0].looked == looked {

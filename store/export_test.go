@@ -54,5 +54,17 @@ func (s *Store) EventsQuery(ctx context.Context, f EventFilter) (text string, ar
 // PoolStatsText is the reading of PoolStats.
 func PoolStatsText() string { return poolStatsText(keptStates()[1:]) }
 
+// PoolRanksText is the reading of PoolRanks.
+func PoolRanksText() string { return poolRanksText() }
+
+// BatchesNamedText is the reading of BatchesNamed.
+func BatchesNamedText() string { return batchesNamedText() }
+
+// FailedWithText is the reading of FailedWith in one place.
+func FailedWithText() string { return failedWithText() }
+
+// FailedPlacesText finds these places.
+func FailedPlacesText() string { return failedPlacesText() }
+
 // WaitingHereText is what WaitingHere asks.
 func WaitingHereText() string { return waitingHere() }

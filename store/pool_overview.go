@@ -21,8 +21,9 @@ func (s pools) PoolUses(ctx context.Context) ([]PoolUse, error) {
 
 // PoolView is what an overview shows of one pool.
 type PoolView struct {
-	Pool    Pool
-	Held    int
+	Pool Pool
+	PoolStanding
+
 	Waiting int        // as in Occupancy
 	Oldest  *time.Time // since when the oldest pending task waits; nil: none
 }
@@ -30,14 +31,22 @@ type PoolView struct {
 // PoolViews reads up to limit pools by name, those after the one named, in one
 // moment. Its work does not grow with the number of pools or tasks.
 func (s pools) PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]PoolView, error) {
+	return s.views(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hidden("$2", "integer"), "$3", after, limit, waitingMax)
+}
+
+// PoolViewsOf reads those of these pools that there are, by name, in one moment.
+func (s pools) PoolViewsOf(ctx context.Context, list []string, waitingMax int) ([]PoolView, error) {
+	return s.views(ctx, `{names} JOIN pools o ON o.name = names.name AND o.deleted_at IS NULL`, "", "$2", names(list), waitingMax)
+}
+
+func (s pools) views(ctx context.Context, from, which, waitingMax string, args ...any) ([]PoolView, error) {
 	return collect(ctx, s.read(), func(v *PoolView) []any {
-		return append(poolDest(&v.Pool), &v.Held, &v.Waiting, maybe{&v.Oldest})
-	}, `
-		SELECT `+poolColumns+`,
-			(SELECT count(*) FROM grants g WHERE g.pool = o.name),
-			(`+waitingCount("o.name", hidden("$3", "integer"))+`),
+		return append(append(poolDest(&v.Pool), standingDest(&v.PoolStanding)...), &v.Waiting, maybe{&v.Oldest})
+	}, standings(from, which)+`
+		SELECT `+poolColumns+`, `+standingColumns()+`,
+			(`+waitingCount("o.name", hidden(waitingMax, "integer"))+`),
 			(`+oldestPending("o.name")+`)
-		FROM pools o WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT `+hidden("$2", "integer"), after, limit, waitingMax)
+		FROM stood o ORDER BY name`, args...)
 }
 
 // hidden keeps what an argument says from the planner. Plans for some arguments

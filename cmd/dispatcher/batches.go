@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -15,14 +17,16 @@ import (
 func newBatches() *cobra.Command {
 	o := &operator{}
 	b := o.batches()
-	verbs := o.addList(list{path: operators.Path("batches"), columns: []column{
+	verbs := o.addList(list{path: operators.Path("batches"), filters: func(flags *pflag.FlagSet) url.Values { return filtered(flags, "name") }, columns: []column{
 		member("ID", "id"), member("NAME", "name"), member("POOL", "pool"), member("STATE", "state"),
 		{"DONE", func(e entry) string { return readProgress(e).done() }},
 		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).Failed(), 10) }},
 		{"INSIDE", func(e entry) string { return strconv.FormatInt(readProgress(e).Counts[operators.Dispatched], 10) }},
 		{"ETA", func(e entry) string { return e.text("eta") }},
 		member("CREATED", "created_at"),
-	}}, "List batches, newest first", nil)
+	}}, "List batches, newest first", func(c *cobra.Command) {
+		c.Flags().String("name", "", "only with this part in their names, in upper or lower case")
+	})
 	verbs = append(verbs, getBatch(b), createBatch(o), setBatch(b),
 		b.pause("Grant nothing more of a batch; what runs goes on", briefBatch()...),
 		b.call("resume", "End the pause of a batch", http.MethodPost, "/resume", briefBatch()...),

@@ -37,6 +37,7 @@ func addDeviceFilters(command *cobra.Command) {
 	flags.String("blocked", "", "true or false: only those that are, or are not")
 	flags.String("profile", "", "only those with this profile")
 	flags.String("prefix", "", "only ids with this prefix")
+	flags.String("part", "", "only ids with this in them, in upper or lower case; not with --silent-for")
 	flags.Var(new(model.Duration), "silent-for", "only those that were not seen for so long, or never: 90m, 1d, 2w")
 	flags.Lookup("silent-for").DefValue = "" // help shows none
 	flags.Int("recent", 0, "only so many that reported last, newest first, 1 to 1000; without other filters")
@@ -45,7 +46,7 @@ func addDeviceFilters(command *cobra.Command) {
 
 // deviceFilters are the flags of addDeviceFilters in a query; all must match.
 func deviceFilters(flags *pflag.FlagSet) url.Values {
-	q := filtered(flags, "blocked", "prefix", "profile")
+	q := filtered(flags, "blocked", "prefix", "part", "profile")
 	if recent, _ := flags.GetInt("recent"); recent != 0 {
 		q.Set("recent", strconv.Itoa(recent))
 	}

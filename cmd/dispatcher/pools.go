@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,16 +19,42 @@ import (
 func newPools() *cobra.Command {
 	o := &operator{}
 	p := o.pools()
-	verbs := o.addList(list{path: operators.Path("pools"), forms: map[string]func(*session) error{"yaml": (*session).exportPools}, columns: []column{
-		member("NAME", "name"), member("CAPACITY", "capacity"), member("LEASE", "lease_ms"), member("PAUSED", "paused"),
+	verbs := o.addList(list{path: operators.Path("pools"), filters: poolFilters, forms: map[string]func(*session) error{"yaml": (*session).exportPools}, columns: []column{
+		member("NAME", "name"), member("CAPACITY", "capacity"), member("HELD", "held"), member("WAITING", "pending_tasks"),
+		{"TROUBLE", troubleOf},
+		member("LEASE", "lease_ms"), member("PAUSED", "paused"),
 		member("OPENS", "opens_at"), member("CLOSES", "closes_at"), member("UPDATED", "updated_at"),
-	}}, "List pools by name", nil)
+	}}, "List pools by name, or those first that are full, wait or are in trouble", addPoolFilters)
 	verbs = append(verbs, p.call("get", "Show a pool", http.MethodGet, ""), createPool(p), setPool(p), applyPools(o),
 		p.call("delete", "Delete a pool of which nothing is open; its ended batches stay", http.MethodDelete, ""),
 		p.pause("Grant nothing more of a pool; what runs goes on"),
 		p.call("resume", "End the pause of a pool", http.MethodPost, "/resume"),
 		showSlots(p), releaseSlot(p), checkGrant(p), limitedOf(p), watchPool(p))
 	return o.group("pools", "Create, resize, pause and watch pools", verbs...)
+}
+
+// troubleOf is what is wrong with a pool, in a cell.
+func troubleOf(e entry) string {
+	var codes []string
+	_ = json.Unmarshal(e["trouble"], &codes) // absent: none
+	return strings.Join(codes, " ")
+}
+
+func addPoolFilters(command *cobra.Command) {
+	flags := command.Flags()
+	flags.String("name", "", "only with this part in their names, in upper or lower case")
+	flags.String("sort", "", "name (default); held: the largest share first; waiting: the most tasks first; trouble: worst first")
+	flags.Bool("only-trouble", false, "only those with trouble")
+	complete(command, "sort", "name", "held", "waiting", "trouble")
+}
+
+// poolFilters are the flags of addPoolFilters in a query.
+func poolFilters(flags *pflag.FlagSet) url.Values {
+	q := filtered(flags, "name", "sort")
+	if only, _ := flags.GetBool("only-trouble"); only {
+		q.Set("only_trouble", "true")
+	}
+	return q
 }
 
 // poolFlags are the settings of a pool.

@@ -315,7 +315,8 @@ func (p *filedPool) fields() (entry, error) {
 // exportPools writes a file that applies to the same.
 func (s *session) exportPools() error {
 	var file filedPools
-	for p, err := range s.Pools.List(s.cmd.Context()) {
+	q := poolFilters(s.cmd.Flags())
+	for p, err := range s.Pools.List(s.cmd.Context(), operators.PoolFilter{Name: q.Get("name"), Sort: q.Get("sort"), Only: q.Has("only_trouble")}) {
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 func TestPoolsAreCreatedChangedPausedAndDeleted(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.prints("pools list", "NAME  CAPACITY  LEASE  PAUSED  OPENS  CLOSES  UPDATED\n")
+	d.prints("pools list", "NAME  CAPACITY  HELD  WAITING  TROUBLE  LEASE  PAUSED  OPENS  CLOSES  UPDATED\n")
 	d.prints("pools create ar:330100 --capacity 2 --lease 90s", `
 name  ar:330100
 capacity  2
@@ -40,7 +40,7 @@ updated_at  TIME
 	d.try("", "pools", "set", "ar:330100", "--capacity", "10001").exit(1).says("capacity", "10000", "(invalid_field)")
 	d.run("pools set ar:330100 --always-open --lease 5m")
 	d.run("pools pause ar:330100 --reason", "the server is slow")
-	d.prints("pools list", "NAME  CAPACITY  LEASE  PAUSED  OPENS  CLOSES  UPDATED\nar:330100  3  5m  yes  TIME\n")
+	d.prints("pools list", "NAME  CAPACITY  HELD  WAITING  TROUBLE  LEASE  PAUSED  OPENS  CLOSES  UPDATED\nar:330100  3  0  0  5m  yes  TIME\n")
 	if got := d.run("events list --kind pool.changed --limit 1"); !strings.Contains(got, "the server is slow") {
 		t.Errorf("the reason of the pause is not in the log:\n%s", got)
 	}

@@ -41,6 +41,7 @@ type Store interface {
 	profileStore
 	tokenStore
 	eventStore
+	findStore
 }
 
 // API is the HTTP side of the dispatcher: two handlers that may share a
@@ -100,6 +101,7 @@ func (a *API) registerOperators() {
 	(&registry{ledger, d.Devices, o.Recent, d.MarkOf, o.Limits, fair.NewShares(importsAtOnce, 1)}).register(r)
 	(&profiles{ledger, warn}).register(r)
 	(&tokens{ledger}).register(r)
+	(&finder{ledger}).register(r)
 	(&events{ledger, a.auth, &a.health.stopping}).register(r)
 	devicehttp.Describe(r.API, problemResponse(r.API))
 }

@@ -23,6 +23,7 @@ type batchStore interface {
 	CreateBatch(ctx context.Context, actor string, b store.Batch, q store.Queue) (store.Batch, error)
 	Batch(ctx context.Context, id int64) (store.Batch, error)
 	Batches(ctx context.Context, before int64, limit int) ([]store.Batch, error)
+	BatchesNamed(ctx context.Context, part string, before int64, limit int) ([]store.Batch, store.Stretch, error)
 	PauseBatch(ctx context.Context, actor string, id int64, reason string) (store.Batch, error)
 	ResumeBatch(ctx context.Context, actor string, id int64) (store.Batch, error)
 	CancelBatch(ctx context.Context, actor string, id int64) (store.Batch, error)
@@ -151,10 +152,19 @@ func (b *batches) get(ctx context.Context, in *Numbered) (operators.Batch, error
 	return showBatch(found), err
 }
 
-func (b *batches) list(ctx context.Context, in *Page) (page pageOf[operators.Batch], err error) {
+type batchQuery struct {
+	Page
+	operators.BatchFilter
+}
+
+func (b *batches) list(ctx context.Context, in *batchQuery) (page pageOf[operators.Batch], err error) {
 	before, err := in.afterNumber()
 	if err != nil {
 		return page, err
+	}
+	if in.Name != "" {
+		found, stretch, err := b.ledger.BatchesNamed(ctx, in.Name, before, min(in.Size, firstPart))
+		return showPage(found, len(found) == min(in.Size, firstPart), showBatch, func(b store.Batch) string { return number(b.ID) }).behind(stretch), err
 	}
 	found, more, err := inParts(in.Size, func(last *store.Batch, limit int) ([]store.Batch, error) {
 		if last != nil {

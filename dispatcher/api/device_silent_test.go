@@ -17,6 +17,10 @@ func (n nearSighted) Silent(ctx context.Context, f store.DeviceFilter, since tim
 	return n.Store.Silent(ctx, f, since, 2) //nolint:wrapcheck // a test's
 }
 
+func (n nearSighted) DevicesWith(ctx context.Context, f store.DeviceFilter, part string, _ int) (store.Silence, error) {
+	return n.Store.DevicesWith(ctx, f, part, 2) //nolint:wrapcheck // a test's
+}
+
 // TestSilentDevicesAreListed: also behind a page on which no device is silent.
 func TestSilentDevicesAreListed(t *testing.T) {
 	t.Parallel()

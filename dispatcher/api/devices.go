@@ -19,6 +19,7 @@ type deviceStore interface {
 	Device(ctx context.Context, id string) (store.Device, error)
 	Devices(ctx context.Context, f store.DeviceFilter) ([]store.Device, error)
 	Silent(ctx context.Context, f store.DeviceFilter, since time.Duration, looked int) (store.Silence, error)
+	DevicesWith(ctx context.Context, f store.DeviceFilter, part string, looked int) (store.Silence, error)
 	DevicesOf(ctx context.Context, ids []string) ([]store.Device, error)
 	ChangeDevice(ctx context.Context, actor, id string, change func(*store.DeviceSpec) error) (store.Device, error)
 }
@@ -81,15 +82,18 @@ func (d *registry) list(ctx context.Context, in *deviceQuery) (page pageOf[opera
 	if err != nil {
 		return page, err
 	}
+	if in.Part != "" && in.Silent != 0 {
+		return page, invalid("part: not with silent_for_ms")
+	}
 	beyond := ""
 	found, more, err := inParts(in.Size, func(last *store.Device, limit int) ([]store.Device, error) {
 		if filter.Limit = limit; last != nil {
 			filter.After = last.ID
 		}
-		if in.Silent == 0 {
+		if in.Silent == 0 && in.Part == "" {
 			return d.ledger.Devices(ctx, filter)
 		}
-		part, err := d.ledger.Silent(ctx, filter, milliseconds(in.Silent), store.SilentLooked)
+		part, err := d.sifted(ctx, in, filter)
 		beyond = part.Beyond
 		return part.Devices, err
 	}, weighDevice)
@@ -98,6 +102,14 @@ func (d *registry) list(ctx context.Context, in *deviceQuery) (page pageOf[opera
 		page.next = pageToken(beyond)
 	}
 	return page, err
+}
+
+// sifted looks at a bounded number of devices, for what no index has.
+func (d *registry) sifted(ctx context.Context, in *deviceQuery, filter store.DeviceFilter) (store.Silence, error) {
+	if in.Part != "" {
+		return d.ledger.DevicesWith(ctx, filter, in.Part, store.SilentLooked)
+	}
+	return d.ledger.Silent(ctx, filter, milliseconds(in.Silent), store.SilentLooked)
 }
 
 func weighDevice(d store.Device) int { return len(d.Attributes) + 128*len(d.Tags) }
@@ -159,8 +171,8 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 
 // recent goes through all that is remembered: some may have been deleted.
 func (d *registry) recent(ctx context.Context, in *deviceQuery) (page pageOf[operators.Device], err error) {
-	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.Silent != 0 || in.Token != "" {
-		return page, invalid("recent: not with tag, profile, blocked, prefix, silent_for_ms or page_token")
+	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.Part != "" || in.Silent != 0 || in.Token != "" {
+		return page, invalid("recent: not with tag, profile, blocked, prefix, part, silent_for_ms or page_token")
 	}
 	seen, err := d.seen.Newest(ctx)
 	if err != nil {

@@ -124,6 +124,9 @@ func filtered(path string) string {
 	if path == "/v1/tasks/cancel" || path == "/v1/tasks/retry" {
 		return path + "?batch=1"
 	}
+	if path == "/v1/find" {
+		return path + "?q=1"
+	}
 	return path
 }
 

@@ -30,6 +30,8 @@ type poolStore interface {
 	PutPool(ctx context.Context, actor, name string, spec store.PoolSpec) (store.Pool, bool, error)
 	Pool(ctx context.Context, name string) (store.Pool, error)
 	PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolView, error)
+	PoolViewsOf(ctx context.Context, list []string, waitingMax int) ([]store.PoolView, error)
+	PoolRanks(ctx context.Context, part string) ([]store.PoolRank, error)
 	Occupancy(ctx context.Context, pool string, waitingMax int) (store.Occupancy, error)
 	ChangePool(ctx context.Context, actor, name, note string, change func(*store.PoolSpec) error) (store.Pool, error)
 	DeletePool(ctx context.Context, actor, name string) error
@@ -53,6 +55,8 @@ type poolPut struct {
 	Held        json.RawMessage `json:"held,omitempty" readOnly:"true"`
 	Waiting     json.RawMessage `json:"waiting,omitempty" readOnly:"true"`
 	Oldest      json.RawMessage `json:"oldest_pending_at,omitempty" readOnly:"true"`
+	Pending     json.RawMessage `json:"pending_tasks,omitempty" readOnly:"true"`
+	Trouble     json.RawMessage `json:"trouble,omitempty" readOnly:"true"`
 	Warnings    json.RawMessage `json:"warnings,omitempty" readOnly:"true"`
 }
 
@@ -81,10 +85,13 @@ type pools struct {
 }
 
 func (p *pools) register(r *routes) {
-	registerList(r, operation("GET", "/v1/pools", "listPools", "List pools by name", roleViewer, 200), p.list,
+	registerList(r, operation("GET", "/v1/pools", "listPools", "List pools by name, or those first that are full, wait or are in trouble", roleViewer, 200), p.list,
 		func(p pageOf[operators.PoolState]) operators.PoolList {
 			return operators.PoolList{Pools: p.entries, NextPageToken: p.next}
 		})
+	totals := operation("GET", "/v1/totals", "getTotals", "Add up all pools", roleViewer, 200)
+	totals.Middlewares = r.steps(r.turnOfList)
+	register(r, totals, p.totals)
 	register(r, operation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), p.get)
 	registerAnswer(r, also[operators.PoolChanged](r, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), p.put)
 	register(r, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See the holders of the slots", roleViewer, 200), p.slots)
@@ -95,19 +102,6 @@ func (p *pools) register(r *routes) {
 	register(r, operation("POST", "/v1/pools/{pool}/slots/{slot}/release", "releaseSlot", "Take a slot back from its holder", roleAdmin, 200), p.releaseSlot)
 	register(r, operation("GET", "/v1/pools/{pool}/grants/{token}", "checkGrant", "Ask, for the external system, whether a grant is in force", roleVerifier, 200), p.checkGrant)
 	register(r, operation("GET", "/v1/pools/{pool}/limited", "getLimited", "See the subjects refused most by the policies of a pool and its batches", roleViewer, 200), p.limited)
-}
-
-func (p *pools) list(ctx context.Context, in *Page) (page pageOf[operators.PoolState], err error) {
-	after, err := in.afterName()
-	if err != nil {
-		return page, err
-	}
-	counted := waitingShown
-	if in.Size > manyPools {
-		counted = waitingOfMany
-	}
-	found, err := p.ledger.PoolViews(ctx, after, in.Size, counted)
-	return showPage(found, in.full(len(found)), showPoolState, func(v store.PoolView) string { return v.Pool.Name }), err
 }
 
 func (p *pools) get(ctx context.Context, in *PoolPath) (operators.Pool, error) {
@@ -179,7 +173,10 @@ func (l leastLease) check(lease time.Duration) error {
 }
 
 func showPoolState(v store.PoolView) operators.PoolState {
-	return operators.PoolState{Pool: showPool(v.Pool), Held: v.Held, Waiting: v.Waiting, Oldest: stampPointer(v.Oldest)}
+	return operators.PoolState{
+		Pool: showPool(v.Pool), Held: v.Held, Waiting: v.Waiting, Oldest: stampPointer(v.Oldest),
+		PoolTrouble: operators.PoolTrouble{Pending: v.Pending, Trouble: troubleOf(v.Pool.Capacity, v.Pool.Paused, v.PoolStanding)},
+	}
 }
 
 func showPool(p store.Pool) operators.Pool {

@@ -93,6 +93,7 @@ func answers() map[string]struct{ schema, path string } {
 		"why":            {"WhyBody", "/v1/tasks/1/why"},
 		"rotated-token":  {"TokenMade", ""},
 		"deleted-device": {"DeviceDeleted", ""},
+		"found":          {"Found", "/v1/find?q=ar"},
 	}
 }
 

@@ -1,0 +1,199 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// hitsShown are those of one part of what was found.
+const hitsShown = 10
+
+type findStore interface {
+	poolStore
+	batchStore
+	taskStore
+	deviceStore
+	FailedWith(ctx context.Context, start string, limit int) ([]store.Task, error)
+}
+
+// finder looks for what a text may mean.
+type finder struct{ ledger findStore }
+
+type findQuery struct {
+	Text string `query:"q" required:"true" minLength:"1" maxLength:"200" doc:"Part of a pool, batch or device, a number, a tag as name:value, or the beginning of an error"`
+}
+
+func (f *finder) register(r *routes) {
+	find := operation("GET", "/v1/find", "find", "Find what a text may mean", roleViewer, 200)
+	find.Middlewares = r.steps(r.turnOfList)
+	register(r, find, f.find)
+}
+
+func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, error) {
+	text := strings.TrimSpace(in.Text)
+	if text == "" {
+		return operators.Found{}, invalid("q: 1-200 characters, not only spaces")
+	}
+	found := operators.Found{Text: text}
+	for _, look := range []struct {
+		part *operators.FoundPart
+		find func(context.Context, string) (operators.FoundPart, error)
+	}{
+		{&found.Pools, f.pools},
+		{&found.Batches, f.batches},
+		{&found.Devices, f.devices},
+		{&found.Tagged, f.tagged},
+		{&found.Failed, f.failed},
+		{&found.Exact, f.exact},
+	} {
+		part, err := look.find(ctx, text)
+		if err != nil {
+			return operators.Found{}, err
+		}
+		*look.part = capped(part)
+	}
+	return found, nil
+}
+
+// capped shows the first hits.
+func capped(part operators.FoundPart) operators.FoundPart {
+	if part.Hits == nil {
+		part.Hits = []operators.Hit{}
+	}
+	if len(part.Hits) > hitsShown {
+		part.Hits, part.More = part.Hits[:hitsShown], true
+	}
+	return part
+}
+
+// exact finds what has exactly this number, id or name.
+func (f *finder) exact(ctx context.Context, text string) (part operators.FoundPart, err error) {
+	add := func(hit operators.Hit, err error) error {
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		part.Hits = append(part.Hits, hit)
+		return err
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
+		task, _, _, err := f.ledger.Task(ctx, n)
+		if err := add(operators.Hit{Kind: "task", ID: number(n), Text: cmp.Or(task.Error, string(task.State))}, err); err != nil {
+			return part, err
+		}
+		batch, err := f.ledger.Batch(ctx, n)
+		if err := add(batchHit(batch), err); err != nil {
+			return part, err
+		}
+	}
+	if isID(text) {
+		device, err := f.ledger.Device(ctx, text)
+		if err := add(deviceHit(device), err); err != nil {
+			return part, err
+		}
+	}
+	if devices.ParsePool(text) == nil {
+		pool, err := f.ledger.Pool(ctx, text)
+		if err := add(operators.Hit{Kind: "pool", ID: text, Text: fmt.Sprintf("%d slots", pool.Capacity)}, err); err != nil {
+			return part, err
+		}
+	}
+	return part, nil
+}
+
+// pools are those with the text in their names; first those that begin with it.
+func (f *finder) pools(ctx context.Context, text string) (part operators.FoundPart, err error) {
+	ranks, err := f.ledger.PoolRanks(ctx, text)
+	for _, r := range ranks {
+		part.Hits = append(part.Hits, operators.Hit{Kind: "pool", ID: r.Name, Text: fmt.Sprintf("%d of %d held, %d waiting", r.Held, r.Capacity, r.Pending)})
+	}
+	later := func(h operators.Hit) int { return strings.Index(strings.ToLower(h.ID), strings.ToLower(text)) }
+	slices.SortStableFunc(part.Hits, func(a, b operators.Hit) int { return min(later(a), 1) - min(later(b), 1) })
+	return part, err
+}
+
+func (f *finder) batches(ctx context.Context, text string) (part operators.FoundPart, err error) {
+	found, stretch, err := f.ledger.BatchesNamed(ctx, text, 0, hitsShown+1)
+	for _, b := range found {
+		part.Hits = append(part.Hits, batchHit(b))
+	}
+	if stretch.More && len(found) <= hitsShown {
+		part.Looked = store.NamedLooked
+	}
+	return part, err
+}
+
+// devices are those whose ids begin with the text, by their primary key; while there are
+// few, also those with it elsewhere in their ids, of the first that there are.
+func (f *finder) devices(ctx context.Context, text string) (part operators.FoundPart, err error) {
+	if !isID("a" + text) {
+		return part, nil // no id has it
+	}
+	begin, err := f.ledger.Devices(ctx, store.DeviceFilter{Prefix: text, Limit: hitsShown + 1})
+	if err != nil {
+		return part, err
+	}
+	for _, d := range begin {
+		part.Hits = append(part.Hits, deviceHit(d))
+	}
+	if len(begin) > hitsShown {
+		return part, nil
+	}
+	within, err := f.ledger.DevicesWith(ctx, store.DeviceFilter{Limit: 2*hitsShown + 1}, text, store.SilentLooked)
+	for _, d := range within.Devices {
+		if !strings.HasPrefix(d.ID, text) {
+			part.Hits = append(part.Hits, deviceHit(d))
+		}
+	}
+	if within.Beyond != "" && len(part.Hits) <= hitsShown {
+		part.Looked = store.SilentLooked
+	}
+	return part, err
+}
+
+// tagged are the devices with the tag that the text names; none if it names none.
+func (f *finder) tagged(ctx context.Context, text string) (part operators.FoundPart, err error) {
+	name, value, ok := strings.Cut(text, ":")
+	if !ok || name == "" {
+		return part, nil
+	}
+	found, err := f.ledger.Devices(ctx, store.DeviceFilter{Tags: map[string]string{name: value}, Limit: hitsShown + 1})
+	for _, d := range found {
+		part.Hits = append(part.Hits, deviceHit(d))
+	}
+	return part, err
+}
+
+func (f *finder) failed(ctx context.Context, text string) (part operators.FoundPart, err error) {
+	found, err := f.ledger.FailedWith(ctx, text, hitsShown+1)
+	for _, t := range found {
+		part.Hits = append(part.Hits, operators.Hit{Kind: "task", ID: number(t.ID), Text: t.Error})
+	}
+	return part, err
+}
+
+func isID(text string) bool {
+	_, err := devices.ParseID(text)
+	return err == nil
+}
+
+func batchHit(b store.Batch) operators.Hit {
+	return operators.Hit{Kind: "batch", ID: number(b.ID), Text: b.Name}
+}
+
+func deviceHit(d store.Device) operators.Hit {
+	tags := make([]string, 0, len(d.Tags))
+	for _, name := range slices.Sorted(maps.Keys(d.Tags)) {
+		tags = append(tags, name+":"+d.Tags[name])
+	}
+	return operators.Hit{Kind: "device", ID: d.ID, Text: strings.Join(tags, " ")}
+}

@@ -1,0 +1,145 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+type poolQuery struct {
+	Page
+	operators.PoolFilter
+}
+
+// plain says that the list is read page by page, and not ranked whole.
+func (q *poolQuery) plain() bool { return q.Sort == "name" && q.Name == "" && !q.Only }
+
+func (p *pools) list(ctx context.Context, in *poolQuery) (page pageOf[operators.PoolState], err error) {
+	counted := waitingShown
+	if in.Size > manyPools {
+		counted = waitingOfMany
+	}
+	if !in.plain() {
+		return p.ranked(ctx, in, counted)
+	}
+	after, err := in.afterName()
+	if err != nil {
+		return page, err
+	}
+	found, err := p.ledger.PoolViews(ctx, after, in.Size, counted)
+	return showPage(found, in.full(len(found)), showPoolState, func(v store.PoolView) string { return v.Pool.Name }), err
+}
+
+// ranked reads the little of all pools by which they are sorted, and the views of those on
+// the page.
+func (p *pools) ranked(ctx context.Context, in *poolQuery, counted int) (page pageOf[operators.PoolState], err error) {
+	last, err := in.afterPlace()
+	if err != nil {
+		return page, err
+	}
+	ranks, err := p.ledger.PoolRanks(ctx, in.Name)
+	if err != nil {
+		return page, err
+	}
+	var places []poolPlace
+	for _, r := range ranks {
+		trouble := troubleOf(r.Capacity, r.Paused, r.PoolStanding)
+		at := poolPlace{rankBy(in.Sort, r, trouble), r.Name}
+		if (!in.Only || len(trouble) > 0) && at.compare(last) > 0 {
+			places = append(places, at)
+		}
+	}
+	slices.SortFunc(places, poolPlace.compare)
+	shown := places[:min(len(places), in.Size)]
+	order := make(map[string]int, len(shown))
+	names := make([]string, len(shown))
+	for i, at := range shown {
+		order[at.name], names[i] = i, at.name
+	}
+	found, err := p.ledger.PoolViewsOf(ctx, names, counted)
+	slices.SortFunc(found, func(a, b store.PoolView) int { return order[a.Pool.Name] - order[b.Pool.Name] })
+	page = showPage(found, false, showPoolState, nil)
+	if len(shown) < len(places) {
+		page.next = pageToken(in.Sort + ":" + shown[len(shown)-1].key())
+	}
+	return page, err
+}
+
+// poolPlace is where a pool stands in a list: a higher rank first, then by name.
+type poolPlace struct {
+	rank int64
+	name string
+}
+
+func (a poolPlace) compare(b poolPlace) int {
+	return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(a.name, b.name))
+}
+
+func (a poolPlace) key() string { return strconv.FormatInt(a.rank, 10) + ":" + a.name }
+
+// afterPlace is where the page starts: behind the rank that the last pool of the page before
+// had, whatever it has now.
+func (q *poolQuery) afterPlace() (poolPlace, error) {
+	key, err := q.afterName()
+	if err != nil || key == "" {
+		return poolPlace{rank: 1<<63 - 1}, err
+	}
+	sort, key, _ := strings.Cut(key, ":")
+	text, name, ok := strings.Cut(key, ":")
+	rank, err := strconv.ParseInt(text, 10, 64)
+	if !ok || err != nil || sort != q.Sort {
+		return poolPlace{}, badPage()
+	}
+	return poolPlace{rank, name}, nil
+}
+
+// rankBy is the number by which pools are sorted. That of trouble knows the tasks that wait
+// to a power of two, so that rows of a page that is looked at stay where they are.
+func rankBy(sort string, r store.PoolRank, trouble []string) int64 {
+	switch sort {
+	case "held":
+		return int64(r.Held) * 1_000_000 / int64(max(r.Capacity, 1))
+	case "waiting":
+		return r.Pending
+	case "trouble":
+		all := operators.PoolTroubles()
+		worst := 0
+		if len(trouble) > 0 {
+			worst = len(all) - slices.Index(all, trouble[0])
+		}
+		return int64(64*worst + bits.Len64(uint64(max(r.Pending, 0))))
+	}
+	return 0
+}
+
+// troubleOf is what is wrong with a pool, worst first.
+func troubleOf(capacity int, paused bool, s store.PoolStanding) []string {
+	waits := s.Pending > 0
+	trouble := []string{}
+	for i, there := range []bool{s.Held > capacity, s.Stalled, waits && paused, waits && capacity == 0, waits && s.Closed} {
+		if there {
+			trouble = append(trouble, operators.PoolTroubles()[i])
+		}
+	}
+	return trouble
+}
+
+func (p *pools) totals(ctx context.Context, _ *struct{}) (totals operators.PoolTotals, err error) {
+	ranks, err := p.ledger.PoolRanks(ctx, "")
+	for _, r := range ranks {
+		totals.Pools++
+		totals.Capacity += int64(r.Capacity)
+		totals.Held += int64(r.Held)
+		totals.Pending += r.Pending
+		if len(troubleOf(r.Capacity, r.Paused, r.PoolStanding)) > 0 {
+			totals.Trouble++
+		}
+	}
+	return totals, err
+}

@@ -1,0 +1,96 @@
+package api_test
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// poolsOf are the names on all pages of a list.
+func (b *bench) poolsOf(query string, size int) (names []string) {
+	b.Helper()
+	for token := ""; ; {
+		page := b.get(fmt.Sprintf("/v1/pools?page_size=%d&%s&page_token=%s", size, query, url.QueryEscape(token))).must(200).fields()
+		for _, p := range list(page, "pools") {
+			names = append(names, fmt.Sprint(object(p)["name"]))
+		}
+		next, more := page["next_page_token"].(string)
+		if !more {
+			return names
+		}
+		if token = next; len(names) > 100 {
+			b.Fatalf("%s: no end: %v", query, names)
+		}
+	}
+}
+
+func TestPoolsAreFilteredAndSorted(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("berlin-1", `{"capacity":4}`)
+		b.pool("berlin-2", `{"capacity":2}`)
+		b.pool("Bern", `{"capacity":3}`)
+		b.pool("empty", `{"capacity":9}`)
+		b.pool("none", `{"capacity":0}`)
+		queue := func(pool string, devices ...string) {
+			b.batch(fmt.Sprintf(`{"pool":%q,"devices":["%s"]}`, pool, strings.Join(devices, `","`)))
+		}
+		queue("berlin-1", "a-1", "a-2", "a-3")
+		queue("berlin-2", "b-1", "b-2", "b-3", "b-4", "b-5")
+		queue("none", "c-1")
+		for _, device := range []string{"a-1", "b-1", "b-2"} {
+			b.granted(device)
+		}
+		b.call("PATCH", "/v1/pools/berlin-2", adminToken, `{"capacity":1}`).must(200)
+		b.call("POST", "/v1/pools/berlin-1/pause", adminToken, `{}`).must(200)
+		for query, want := range map[string]string{
+			"":                            "[Bern berlin-1 berlin-2 empty none]",
+			"name=BER":                    "[Bern berlin-1 berlin-2]",
+			"name=ber&sort=trouble":       "[berlin-2 berlin-1 Bern]",
+			"sort=held":                   "[berlin-2 berlin-1 Bern empty none]",
+			"sort=waiting":                "[berlin-2 berlin-1 none Bern empty]",
+			"sort=trouble":                "[berlin-2 berlin-1 none Bern empty]",
+			"only_trouble=true":           "[berlin-1 berlin-2 none]",
+			"only_trouble=true&sort=held": "[berlin-2 berlin-1 none]",
+			"name=nowhere":                "[]",
+		} {
+			for _, size := range []int{1, 2, 5} {
+				if got := fmt.Sprint(b.poolsOf(query, size)); got != want {
+					b.Errorf("%q by %d: %s, want %s", query, size, got, want)
+				}
+			}
+			if rows := b.accept("/v1/pools?"+query, csvType).must(200).table(); len(rows)-1 != len(strings.Fields(strings.Trim(want, "[]"))) {
+				b.Errorf("%q: %d lines of CSV", query, len(rows))
+			}
+		}
+		for pool, want := range map[string]string{"berlin-1": "2 [paused]", "berlin-2": "3 [over_capacity]", "none": "1 [no_slots]", "empty": "0 []"} {
+			p := object(list(b.get("/v1/pools?name="+pool).must(200).fields(), "pools")[0])
+			if got := fmt.Sprint(p["pending_tasks"], " ", p["trouble"]); got != want {
+				b.Errorf("%s: %s, want %s", pool, got, want)
+			}
+		}
+		totals := b.get("/v1/totals").must(200).fields()
+		if got := fmt.Sprint(totals["pools"], totals["capacity"], totals["held"], totals["pending_tasks"], totals["pools_in_trouble"]); got != "5 17 3 6 3" {
+			b.Errorf("totals: %s: %v", got, totals)
+		}
+	})
+}
+
+func TestBadListsOfPoolsAreRefused(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for i := range 3 {
+		b.pool(fmt.Sprint("p-", i), `{"capacity":1}`)
+	}
+	for query, field := range map[string]string{
+		"sort=size": "sort", "only_trouble=perhaps": "only_trouble", "name=a+b": "name", "name=" + strings.Repeat("x", 65): "name",
+	} {
+		b.get("/v1/pools?"+query).problem(422, "invalid_field").names(t, field)
+	}
+	token := fmt.Sprint(b.get("/v1/pools?sort=held&page_size=1").must(200).fields()["next_page_token"])
+	b.get("/v1/pools?sort=held&page_token=" + token).must(200)
+	for _, query := range []string{"sort=waiting&page_token=" + token, "sort=held&page_token=cC0w"} { // p-0
+		b.get("/v1/pools?"+query).problem(422, "invalid_field").names(t, "page_token")
+	}
+}

@@ -1,0 +1,36 @@
+package operators
+
+import "context"
+
+// Hit is one thing that was found.
+type Hit struct {
+	Kind string `json:"kind" enum:"pool,batch,task,device"`
+	ID   string `json:"id" doc:"Name of a pool, id of a device, number of a batch or task"`
+	Text string `json:"text" doc:"Name of a batch, error of a task, tags of a device, what is held of a pool; may be empty"`
+}
+
+// FoundPart is what was found in one way.
+type FoundPart struct {
+	Hits   []Hit `json:"hits" maxItems:"10"`
+	More   bool  `json:"more" doc:"There are others; the list with the filter has them"`
+	Looked int   `json:"looked_at,omitempty" doc:"Only so many were looked at, and there are others behind them; absent: all were"`
+}
+
+// Found is what a text may mean. Of each part at most 10 hits are there.
+type Found struct {
+	Text    string    `json:"q"`
+	Exact   FoundPart `json:"exact" doc:"The task, batch, device and pool of exactly this number, id or name"`
+	Pools   FoundPart `json:"pools" doc:"With it in their names"`
+	Batches FoundPart `json:"batches" doc:"With it in their names, newest first"`
+	Devices FoundPart `json:"devices" doc:"Whose ids begin with it, then those with it in their ids"`
+	Tagged  FoundPart `json:"tagged" doc:"Devices with this tag, if it is name:value"`
+	Failed  FoundPart `json:"failed" doc:"Tasks that failed or timed out and whose errors begin with it, newest batches first"`
+}
+
+// Search is the search over all nouns.
+type Search struct{ client *Client }
+
+// Find looks for what a text may mean: 1 to 200 characters.
+func (c Search) Find(ctx context.Context, text string) (Found, error) {
+	return get[Found](ctx, c.client, Path("find"), Query("q", text))
+}
