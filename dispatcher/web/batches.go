@@ -79,7 +79,8 @@ func (b batch) RateText() string {
 }
 
 func (b *batchPages) list(r *http.Request) (page, error) {
-	pager := pagerOf(r, nil)
+	filters := filtersOf(r.URL.Query(), "name")
+	pager := pagerOf(r, filters)
 	var list operators.BatchList
 	if err := b.api.get(r, operators.Path("batches"), pager.query(batchesShown), &list); err != nil {
 		return page{}, err
@@ -89,7 +90,7 @@ func (b *batchPages) list(r *http.Request) (page, error) {
 		shown[i] = batch{one}
 	}
 	return page{title: "Batches", section: "batches", template: "batches", watch: watch{any: true, always: slices.ContainsFunc(shown, batch.Open)}, data: map[string]any{
-		"Batches": shown, "Next": pager.next(list.NextPageToken), "First": pager.first(), "Operator": b.may(r, "operator"),
+		"Batches": shown, "Next": pager.next(list.NextPageToken), "First": pager.first(), "Operator": b.may(r, "operator"), "Name": filters.Get("name"),
 	}}, nil
 }
 

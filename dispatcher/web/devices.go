@@ -37,7 +37,7 @@ func (d *devicePages) route(to *site) {
 
 // list shows devices by id, those seen last, or those that are silent.
 func (d *devicePages) list(r *http.Request) (page, error) {
-	filters := filtersOf(r.URL.Query(), "prefix", "tag", "blocked")
+	filters := filtersOf(r.URL.Query(), "prefix", "part", "tag", "blocked")
 	pager := pagerOf(r, filters)
 	query := pager.query(devicesShown)
 	show := r.URL.Query().Get("show")
@@ -54,7 +54,7 @@ func (d *devicePages) list(r *http.Request) (page, error) {
 	}
 	return page{title: "Devices", section: "devices", template: "devices", watch: watch{always: show == "recent", every: devicesFollow}, data: map[string]any{
 		"Devices": list.Devices, "Silent": d.silence(), "Show": show, "Next": pager.next(list.NextPageToken), "First": pager.first(),
-		"Prefix": filters.Get("prefix"), "Tag": filters.Get("tag"), "Blocked": filters.Get("blocked"),
+		"Prefix": filters.Get("prefix"), "Part": filters.Get("part"), "Tag": filters.Get("tag"), "Blocked": filters.Get("blocked"),
 	}}, nil
 }
 

@@ -82,6 +82,7 @@ type shell struct {
 	Done           string
 	Now            int64
 	Nav            []navigation
+	Find           string // what was looked for; empty: nothing
 	Theme          string // light, dark, or that of the system
 }
 
@@ -138,7 +139,7 @@ func (f *frame) send(rw http.ResponseWriter, r *http.Request, status int, sectio
 	out := shell{
 		Title: s.title, Section: section, Main: s.main, Moment: s.moment, Version: s.version(), Who: visitorOf(r.Context()), Mode: f.mode,
 		ReadOnly: f.readOnly, Done: said()[r.URL.Query().Get("done")],
-		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r),
+		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r), Find: s.find,
 	}
 	if status == http.StatusOK && s.watch != (watch{}) {
 		out.Live = live.RequestURI()
@@ -207,6 +208,7 @@ type page struct {
 	data     any
 	watch    watch
 	moment   string // of the ledger; empty: nothing of it is shown
+	find     string // what it was looked for
 }
 
 // sheet is a page as it was rendered: all of it, and the parts that change by
@@ -218,6 +220,7 @@ type sheet struct {
 	pieces map[string]template.HTML
 	watch  watch
 	moment string
+	find   string
 }
 
 // version tells sheets of different content apart.
@@ -245,7 +248,7 @@ func (c *canvas) Piece(id, name string, data any) (template.HTML, error) {
 }
 
 func (f *frame) render(p page) (made *sheet, err error) {
-	made = &sheet{title: p.title, pieces: map[string]template.HTML{}, watch: p.watch, moment: p.moment}
+	made = &sheet{title: p.title, pieces: map[string]template.HTML{}, watch: p.watch, moment: p.moment, find: p.find}
 	if made.main, err = executed(f.set, p.template, &canvas{Data: p.data, set: f.set, sheet: made}); err != nil {
 		return nil, fmt.Errorf("rendering %s: %w", p.template, err)
 	}

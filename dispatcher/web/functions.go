@@ -37,6 +37,7 @@ func functions(o Options) template.FuncMap {
 		"words":      func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 		"dict":       dict,
 		"meaning":    meaning,
+		"trouble":    trouble,
 		"sum":        func(a, b int64) int64 { return a + b },
 		"only":       o.only,
 	}

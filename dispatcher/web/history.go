@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -146,6 +147,23 @@ func (h *history) lately(pool string) happened {
 		sum.Drift += int(p.drift)
 	}
 	return sum
+}
+
+// disagreed are up to most pools of which conflicts or drift are shown, by name.
+func (h *history) disagreed(most int) (pools []string, more bool) {
+	h.mu.Lock()
+	all := slices.Sorted(maps.Keys(h.pools))
+	h.mu.Unlock()
+	for _, pool := range all {
+		if s := h.lately(pool); s.Conflicts+s.Drift == 0 {
+			continue
+		}
+		if len(pools) == most {
+			return pools, true
+		}
+		pools = append(pools, pool)
+	}
+	return pools, false
 }
 
 // movesRead bounds the events that are read to recall the last hour: 140 grants

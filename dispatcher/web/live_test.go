@@ -135,7 +135,7 @@ func TestPagesSayWhichMomentTheyShow(t *testing.T) {
 		return itoa(list.Events[0].ID)
 	}
 	moment := regexp.MustCompile(`<main id="main" data-moment="(\d+)\.1">`)
-	for _, page := range []string{"/", "/pools/p", "/batches", "/batches/1", "/tasks", "/tasks/1", "/devices", "/activity", "/system"} {
+	for _, page := range []string{"/", "/?sort=held", "/pools/p", "/batches", "/batches/1", "/tasks", "/tasks/1", "/devices", "/activity", "/system"} {
 		_, text, _ := b.get(page)
 		if found := moment.FindStringSubmatch(text); found == nil || found[1] != newest() {
 			t.Errorf("%s shows the moment %v, want %s: %.600s", page, found, newest(), text)

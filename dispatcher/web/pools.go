@@ -2,12 +2,14 @@ package web
 
 import (
 	"net/http"
+	"net/url"
+	"strconv"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
 
 const (
-	poolsShown   = 16   // of one page
+	poolsShown   = 16   // as cards; where there are more, each is a row
 	waitingShown = 1000 // counted up to, in a list of pools
 	fewPools     = 4    // up to so many are shown with their slots
 	fewSlots     = 200
@@ -49,9 +51,15 @@ type poolCard struct {
 }
 
 func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
-	pager := pagerOf(r, nil)
+	totals, err := p.api.Pools.Totals(r.Context())
+	if err != nil {
+		return page{}, err
+	}
+	if filters := filtersOf(r.URL.Query(), "name", "sort", "only_trouble"); totals.Pools > poolsShown || len(filters) > 0 {
+		return p.rows(r, filters, totals, checks)
+	}
 	var list operators.PoolList
-	if err := p.api.get(r, operators.Path("pools"), pager.query(poolsShown), &list); err != nil {
+	if err := p.api.get(r, operators.Path("pools"), url.Values{"page_size": {strconv.Itoa(poolsShown)}}, &list); err != nil {
 		return page{}, err
 	}
 	cards := make([]poolCard, len(list.Pools))
@@ -66,7 +74,7 @@ func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
 	return page{
 		title: "Pools", section: "pools", template: "pools", watch: watch{always: true},
 		data: map[string]any{
-			"Cards": cards, "Few": len(cards) <= fewPools, "Next": pager.next(list.NextPageToken), "First": pager.first(), "Admin": p.may(r, "admin"), "Broken": broken(checks),
+			"Cards": cards, "Few": len(cards) <= fewPools, "Admin": p.may(r, "admin"), "Broken": broken(checks),
 		},
 	}, nil
 }
@@ -84,12 +92,8 @@ func (p *poolPages) drawSlots(r *http.Request, c *poolCard) error {
 }
 
 func (p *poolPages) card(pool operators.PoolState) poolCard {
-	c := poolCard{
+	return poolCard{
 		PoolState: pool, Chart: chartOf(p.history.of(pool.Name), 300, 48), Lately: p.history.lately(pool.Name),
-		Many: pool.Waiting >= waitingShown, Over: pool.Held > pool.Capacity,
+		Many: pool.Waiting >= waitingShown, Over: pool.Held > pool.Capacity, Share: shareOf(pool.Held, pool.Capacity),
 	}
-	if pool.Capacity > 0 {
-		c.Share = min(100, 100*float64(pool.Held)/float64(pool.Capacity))
-	}
-	return c
 }

@@ -31,7 +31,7 @@ func screens(b *bench) map[string]string {
 		"pools": "/", "pool": "/pools/ar:330100", "pool-edit": "/pools/ar:330100/edit", "batches": "/batches", "batch": "/batches/1", "batch-cancel": "/batches/1/cancel",
 		"batch-new": "/new-batch?pool=ar:330100", "tasks": "/tasks", "tasks-failed": "/tasks?state=failed&batch=1", "task": "/tasks/2", "task-running": fmt.Sprintf("/tasks/%d", granted.ID),
 		"task-waiting": "/tasks/75", "bulk": "/cancel-tasks?batch=1", "devices": "/devices", "device": "/devices/d-1", "activity": "/activity", "system": "/system", "silent": "/devices?show=silent",
-		"profiles": "/profiles", "profile": "/profiles/solar",
+		"profiles": "/profiles", "profile": "/profiles/solar", "pools-rows": "/?sort=trouble", "find": "/find?q=d-1",
 	}
 }
 
@@ -102,6 +102,8 @@ func TestReadableWithoutScript(t *testing.T) {
 		"/devices":   {"d-1"},
 		"/activity":  {"task.granted", "batch.created", "pool.created"},
 		"/new-batch": {"Idempotency-Key"},
+		"/?name=p":   {`<tr id="pool-p">`, `href="/pools/p"`},
+		"/find?q=d-": {`href="/devices/d-1"`},
 	} {
 		_, text, _ := b.get(path)
 		contains(t, text, parts...)

@@ -54,10 +54,10 @@ func TestTextIsOnlyText(t *testing.T) {
 		b.report(device, map[string]any{"accept": false, "attributes": map[string]any{"a": text}, "results": []map[string]any{result}})
 	}
 	b.call("POST", "/v1/pools/p/pause", map[string]any{"reason": texts[1]}, nil)
-	addresses := []string{"/", "/pools/p", "/batches", "/batches?page=", "/tasks", "/activity", "/devices"}
+	addresses := []string{"/", "/pools/p", "/batches", "/batches?page=", "/?sort=name", "/tasks", "/activity", "/devices"}
 	for i, text := range texts {
 		addresses = append(addresses, fmt.Sprintf("/tasks/%d", i+1))
-		one := []string{"/tasks?error=", "/activity?actor=", "/?done=", "/sign-in?next=", "/new-batch?pool="}[i%5]
+		one := []string{"/tasks?error=", "/activity?actor=", "/?done=", "/find?q=", "/sign-in?next=", "/new-batch?pool="}[i%6]
 		addresses = append(addresses, one+url.QueryEscape(text))
 		if i%6 == 0 {
 			addresses = append(addresses, fmt.Sprintf("/batches/%d", i+1), fmt.Sprintf("/devices/d-%d", i))

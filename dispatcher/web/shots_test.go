@@ -42,7 +42,7 @@ func TestPicturesOfARunningOne(t *testing.T) {
 	tasks := func(state string) string { return fmt.Sprintf("/tasks?batch=%d&state=%s", m.batch, state) }
 	list := "#task-list tbody a"
 	for name, path := range map[string]string{
-		"pools": "/", "batches": "/batches", "batch-new": "/new-batch", "tasks": "/tasks", "tasks-failed": tasks("failed"), "devices": "/devices",
+		"pools": "/", "pool-rows": "/?sort=trouble", "find": "/find?q=meter", "batches": "/batches", "batch-new": "/new-batch", "tasks": "/tasks", "tasks-failed": tasks("failed"), "devices": "/devices",
 		"devices-recent": "/devices?show=recent", "devices-silent": "/devices?show=silent", "activity": "/activity", "system": "/system", "pool-new": "/new-pool",
 		"pool": "/pools/demo", "pool-edit": "/pools/demo/edit", "pool-pause": "/pools/demo/pause", "paused": "/pools/meters", "empty-pool": "/pools/spare",
 		"batch": follow("/batches?", `#batch-list tbody a[href^="/batches/1"]`), "batch-failures": batch, "batch-cancel": batch + "/cancel",

@@ -48,7 +48,7 @@ func TestPagesOfManyTasksAndPools(t *testing.T) {
 		benches = append(benches, b)
 	}
 	for _, path := range []string{
-		"/", "/pools/p-0001", "/batches", "/batches/1", "/tasks", "/tasks?state=pending", "/tasks?state=failed", "/tasks?pool=p-0001", "/tasks?batch=1",
+		"/", "/?sort=name", "/find?q=p-00", "/pools/p-0001", "/batches", "/batches/1", "/tasks", "/tasks?state=pending", "/tasks?state=failed", "/tasks?pool=p-0001", "/tasks?batch=1",
 		"/tasks?device=d-0001-0000007", "/tasks/7", "/devices", "/devices?show=silent", "/devices/d-0001-0000007", "/activity", "/activity?pool=p-0001", "/system",
 	} {
 		took := make([][]time.Duration, len(benches))
@@ -74,6 +74,7 @@ func (b *bench) cost(path string) (time.Duration, int) {
 	b.Helper()
 	r := httptest.NewRequest(http.MethodGet, b.url+path, nil)
 	r.RemoteAddr = "127.0.0.1:1"
+	r.AddCookie(&b.visitor)
 	out := httptest.NewRecorder()
 	begin := time.Now()
 	b.web.Handler(http.NotFoundHandler()).ServeHTTP(out, r)

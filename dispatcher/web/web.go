@@ -92,6 +92,7 @@ func New(o Options) *Web {
 	(&batchForms{frame, to}).route(s)
 	(&taskPages{frame, to, o.Ledger, w.history}).route(s)
 	(&devicePages{frame, to, o.Period}).route(s)
+	(&findPages{to}).route(s)
 	(&activityPages{frame, to, o.API}).route(s)
 	(&systemPages{o.System, o.Ledger, w.streams.open.Taken}).route(s)
 	return w

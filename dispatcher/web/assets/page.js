@@ -1,5 +1,5 @@
-// Offers what a page has beside its content: the theme, exact times in the reader's zone,
-// and copying of what is to be typed elsewhere.
+// Offers what a page has beside its content: the theme, the search by a key, exact times in the
+// reader's zone, and copying of what is to be typed elsewhere.
 "use strict";
 
 (() => {
@@ -52,5 +52,16 @@
       button.textContent = "The browser does not allow it";
     }
     setTimeout(() => { button.textContent = said; }, 1500);
+  });
+
+  // Ctrl-K, and / where nothing is entered, lead to the search.
+  const find = document.getElementById("find");
+  document.addEventListener("keydown", (event) => {
+    const entering = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.nodeName);
+    const command = event.ctrlKey || event.metaKey;
+    if (!find || event.altKey || !(command ? event.key.toLowerCase() === "k" : event.key === "/" && !entering)) return;
+    event.preventDefault();
+    find.focus();
+    find.select();
   });
 })();

@@ -1,0 +1,108 @@
+package web
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+const (
+	rowsShown     = 120 // of one page; of so many the API counts less far who waits
+	disagreeShown = 10  // pools that are named
+)
+
+// poolRow is a pool where there are many.
+type poolRow struct {
+	operators.PoolState
+
+	Lately happened
+	Share  float64 // of the bar, out of 100
+	Closed bool
+}
+
+// poolColumn is the head of a column of pools.
+type poolColumn struct {
+	Name, Title, Class string
+	Query              string // sorts by it; empty: nothing does
+	Sorted             string // ascending or descending; empty: by another one
+}
+
+// rows show the pools that match, worst first unless told otherwise.
+func (p *poolPages) rows(r *http.Request, filters url.Values, totals operators.PoolTotals, checks []dependency) (page, error) {
+	pager := pagerOf(r, filters)
+	query := pager.query(rowsShown)
+	if !filters.Has("sort") {
+		query.Set("sort", "trouble")
+	}
+	var list operators.PoolList
+	if err := p.api.get(r, operators.Path("pools"), query, &list); err != nil {
+		return page{}, err
+	}
+	rows := make([]poolRow, len(list.Pools))
+	for i, pool := range list.Pools {
+		rows[i] = poolRow{
+			PoolState: pool, Lately: p.history.lately(pool.Name), Share: shareOf(pool.Held, pool.Capacity),
+			Closed: pool.OpensAt != nil && pool.OpensAt.After(p.now()),
+		}
+	}
+	named, more := p.history.disagreed(disagreeShown)
+	return page{
+		title: "Pools", section: "pools", template: "pool-rows", watch: watch{always: true},
+		data: map[string]any{
+			"Rows": rows, "Totals": totals, "Columns": poolColumns(filters, query.Get("sort")), "Next": pager.next(list.NextPageToken), "First": pager.first(),
+			"Name": filters.Get("name"), "Only": filters.Get("only_trouble") == "true", "Sort": filters.Get("sort"), "Query": filters.Encode(),
+			"Disagreed": map[string]any{"Pools": named, "More": more}, "Admin": p.may(r, "admin"), "Broken": broken(checks),
+		},
+	}, nil
+}
+
+func poolColumns(filters url.Values, sorted string) []poolColumn {
+	columns := []struct{ name, sort, class, title string }{
+		{"Pool", "name", "", "By name"},
+		{"Share", "held", "", "The largest share of the capacity first"},
+		{"Held", "", "n", "Slots that are held now"},
+		{"Capacity", "", "n", "Slots of the pool"},
+		{"Tasks wait", "waiting", "n", "Tasks that wait, whatever for. The most first"},
+		{"Granted/min", "", "n", "Slots granted in the last minute, by all replicas"},
+		{"State", "", "", "Whether the pool grants slots"},
+		{"Trouble", "trouble", "", "Worst first, then where more tasks wait, to a power of two"},
+	}
+	list := make([]poolColumn, len(columns))
+	for i, c := range columns {
+		list[i] = poolColumn{Name: c.name, Title: c.title, Class: c.class}
+		if c.sort == "" {
+			continue
+		}
+		query := maps.Clone(filters)
+		query.Set("sort", c.sort)
+		list[i].Query = query.Encode()
+		if c.sort == sorted {
+			list[i].Sorted = "descending"
+			if c.sort == "name" {
+				list[i].Sorted = "ascending"
+			}
+		}
+	}
+	return list
+}
+
+// shareOf is how much of a bar is filled, out of 100.
+func shareOf(held, capacity int) float64 {
+	if held == 0 {
+		return 0
+	}
+	return min(100, 100*float64(held)/float64(max(capacity, 1)))
+}
+
+// trouble words what is wrong with a pool.
+func trouble(code string) string {
+	return map[string]string{
+		operators.OverCapacity: "over capacity",
+		operators.Stalled:      "nothing granted for 10 min",
+		operators.Paused:       "paused while tasks wait",
+		operators.NoSlots:      "no slots",
+		operators.Closed:       "closed while tasks wait",
+	}[code]
+}
