@@ -86,6 +86,7 @@ func (m *coreMachine) ask(t *rapid.T) {
 	m.next++
 	lease := strconv.Itoa(m.next)
 	r := asking(fmt.Sprint("d", rapid.IntRange(0, 5).Draw(t, "device")), slots.Want{Lease: lease, TTL: time.Hour, Batch: rapid.Int64Range(1, 3).Draw(t, "batch"), Task: int64(m.next)})
+	r.Wants[0].Lane = rapid.SampledFrom([]int{0, 10}).Draw(t, "lane") // it may change
 	r.Reach = slots.Reach(rapid.IntRange(0, 2).Draw(t, "reach"))
 	got, _, err := m.Acquire(m.ctx, m.pool, queuePace, []slots.Request{r})
 	if err != nil { // of such a queue a script may fail; the next one mends it

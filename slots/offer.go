@@ -90,11 +90,11 @@ func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, upda
 	})
 }
 
-// Join adds devices to the queue that are not in it, and does what OfferSlots does.
+// Join adds devices to the queue (Joiner), and does what OfferSlots does.
 func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []Joiner) (QueueState, error) {
 	args := make([]joinerArgs, len(joiners))
 	for i, w := range joiners {
-		if err := errors.Join(checkHolder("-", w.Device), checkOrder(w.Batch, w.Task, w.Weight, w.Priority)); err != nil {
+		if err := errors.Join(checkHolder("-", w.Device), checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.Lane)); err != nil {
 			return QueueState{}, err
 		}
 		args[i] = joinerArgs{wantArgs: newWaiterArgs(w.Waiter), Device: w.Device, Reach: w.Reach}

@@ -29,6 +29,7 @@ func TestSlotsGoByTheModelOfTheQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &queueMachine{history: history{s, ctx, strconv.FormatInt(pools.Add(1), 10)}, mini: mini, began: began}
 		m.queueModel = newQueueModel(rapid.SampledFrom([]int{0, 1, 2, 3, 20, 45}).Draw(t, "capacity"))
+		m.urgent = rapid.SampledFrom([]int{10, 40}).Draw(t, "percent")
 		m.restore(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"":        m.check,
@@ -52,6 +53,7 @@ type queueMachine struct {
 	mini    *miniredis.Miniredis
 	began   time.Time
 	version int64
+	urgent  int           // the percent of the lane
 	next    int           // lease
 	seen    []slots.Offer // the latest of them, some over
 }
@@ -88,13 +90,13 @@ func (m *queueMachine) resize(t *rapid.T) {
 	}
 }
 
-// wants are tasks that device n may have: of a batch each time with the same weight.
+// wants are tasks that device n may have: of a batch each time with the same weight and lane.
 func (m *queueMachine) wants(t *rapid.T, n int) (wants []slots.Want) {
 	for i := range rapid.IntRange(1, 3).Draw(t, "wants") {
 		m.next++
-		batch := rapid.Int64Range(1, 4).Draw(t, "batch")
+		batch := rapid.Int64Range(1, 5).Draw(t, "batch")
 		wants = append(wants, slots.Want{
-			Lease: strconv.Itoa(m.next), TTL: time.Hour, Batch: batch, Weight: []int{1, 2, 1, 10}[batch-1],
+			Lease: strconv.Itoa(m.next), TTL: time.Hour, Batch: batch, Weight: []int{1, 2, 1, 10, 3}[batch-1], Lane: []int{0, 0, m.urgent, 0, m.urgent}[batch-1],
 			Priority: rapid.IntRange(-1, 1).Draw(t, "priority"), Task: int64(10*n + i),
 		})
 	}
@@ -156,7 +158,7 @@ func (m *queueMachine) updates(t *rapid.T) {
 	for range rapid.IntRange(0, 2).Draw(t, "pieces") {
 		n := slots.Update{
 			Kind:   rapid.SampledFrom([]slots.UpdateKind{slots.OfferSent, slots.WaiterAway, slots.WaiterLeft, slots.BatchLeft, slots.OffersMissed}).Draw(t, "kind"),
-			Device: fmt.Sprint("d", rapid.IntRange(0, 9).Draw(t, "device")), Batch: rapid.Int64Range(1, 4).Draw(t, "batch"),
+			Device: fmt.Sprint("d", rapid.IntRange(0, 9).Draw(t, "device")), Batch: rapid.Int64Range(1, 5).Draw(t, "batch"),
 		}
 		if len(m.seen) > 0 && rapid.Bool().Draw(t, "of an offer") {
 			o := rapid.SampledFrom(m.seen).Draw(t, "offer")
@@ -182,14 +184,15 @@ func (m *queueMachine) updates(t *rapid.T) {
 func (m *queueMachine) joiner(t *rapid.T) {
 	n := rapid.IntRange(0, 9).Draw(t, "device")
 	w := m.wants(t, n)[0]
-	joiner := slots.Joiner{Waiter: slots.Waiter{Device: fmt.Sprint("d", n), Batch: w.Batch, Weight: w.Weight, Priority: w.Priority, Task: w.Task}, Reach: slots.ReachPush}
+	joiner := slots.Joiner{Waiter: slots.Waiter{Device: fmt.Sprint("d", n), Batch: w.Batch, Weight: w.Weight, Lane: w.Lane, Priority: w.Priority, Task: w.Task}, Reach: slots.ReachPush}
 	m.at()
 	line, err := m.Join(m.ctx, m.pool, queuePace, []slots.Joiner{joiner})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.begin(false)
-	if m.waiters[joiner.Device] == nil {
+	if there := m.waiters[joiner.Device]; there == nil || w.Lane > 0 && !there.offered {
+		m.percent = max(m.percent, w.Lane)
 		m.join(joiner.Device, w, 1, 1)
 	}
 	m.compare(t, line.Offers)
@@ -243,13 +246,14 @@ func (m *queueMachine) check(t *rapid.T) {
 func (m *queueMachine) checkStanding(t *rapid.T) {
 	for _, device := range slices.Sorted(maps.Keys(m.waiters)) {
 		w := m.waiters[device]
-		got, err := m.Standing(m.ctx, m.pool, device, []slots.Waiter{{Batch: w.Batch, Task: w.Task, Weight: w.Weight, Priority: w.Priority}})
+		got, err := m.Standing(m.ctx, m.pool, device, []slots.Waiter{{Batch: w.Batch, Task: w.Task, Weight: w.Weight, Lane: w.Lane, Priority: w.Priority}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := slots.Standing{
 			Known: true, Capacity: m.capacity, Held: len(m.holds), Left: m.capacity - len(m.holds) - m.reserved(), InLine: w.Task,
 			Positions: []int{m.position(device, w.Want)}, Due: time.Duration(w.due-m.now) * time.Millisecond,
+			Waiting: len(m.waiters), Lane: m.laneNow(),
 		}
 		if w.offered {
 			want.Offered = time.Duration(w.ends-m.now) * time.Millisecond

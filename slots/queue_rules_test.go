@@ -24,7 +24,9 @@ type queueModel struct {
 	ahead    float64 // ms by which keeping slots is ahead of its share
 	keptAt   int64   // when that was
 	vain     int
-	told     []string // offers to send, of this call
+	percent  int            // of the capacity, for which the lane goes before; 0 until a task of it was asked for
+	lane     map[int64]bool // the batches that are known to be of it: that were granted something, or waited
+	told     []string       // offers to send, of this call
 }
 
 type modelWaiter struct {
@@ -42,7 +44,7 @@ type modelWaiter struct {
 }
 
 func newQueueModel(capacity int) *queueModel {
-	return &queueModel{capacity: capacity, holds: map[string]int64{}, waiters: map[string]*modelWaiter{}, times: map[int64]float64{}}
+	return &queueModel{capacity: capacity, holds: map[string]int64{}, waiters: map[string]*modelWaiter{}, times: map[int64]float64{}, lane: map[int64]bool{}}
 }
 
 func (m *queueModel) reserved() (n int) {
@@ -85,9 +87,25 @@ func (m *queueModel) virtual(batch int64) float64 {
 	return max(m.times[batch], m.time)
 }
 
+// laneNow is what the lane has.
+func (m *queueModel) laneNow() (lane slots.Lane) {
+	for batch := range m.lane {
+		lane.Held += m.held(batch)
+	}
+	for _, w := range m.waiters {
+		lane.Waiting += min(w.Lane, 1)
+	}
+	lane.Room = int(math.Ceil(float64(m.capacity*m.percent)/100)) - lane.Held
+	return lane
+}
+
+// first says whether a batch goes before those that are not of the lane.
+func (m *queueModel) first(w slots.Want) bool { return w.Lane > 0 && m.laneNow().Room > 0 }
+
 // before is the order of batches.
 func (m *queueModel) before(a, b slots.Want) int {
-	return cmp.Or(cmp.Compare(m.held(a.Batch)*b.Weight, m.held(b.Batch)*a.Weight),
+	last := map[bool]int{true: 0, false: 1}
+	return cmp.Or(cmp.Compare(last[m.first(a)], last[m.first(b)]), cmp.Compare(m.held(a.Batch)*b.Weight, m.held(b.Batch)*a.Weight),
 		cmp.Compare(m.virtual(a.Batch), m.virtual(b.Batch)), cmp.Compare(a.Batch, b.Batch))
 }
 
@@ -193,15 +211,18 @@ func (m *queueModel) hear(n slots.Update) {
 }
 
 func (m *queueModel) acquire(r slots.Request) slots.Acquisition {
+	for _, w := range r.Wants {
+		m.percent = max(m.percent, w.Lane)
+	}
 	n, left := m.best(r.Wants), m.capacity-len(m.holds)-m.reserved()
 	w, mine := m.waiters[r.Device], -1
 	if w != nil {
 		mine = slices.IndexFunc(r.Wants, func(o slots.Want) bool { return o.Batch == w.Batch && inBatch(o, w.Want) == 0 })
 	}
 	switch {
-	case w != nil && w.offered && mine >= 0:
+	case w != nil && w.offered && mine >= 0 && !m.first(r.Wants[n]):
 		n, left = mine, m.capacity-len(m.holds)
-	case w != nil && w.kept:
+	case w != nil && w.offered && (w.kept || m.first(r.Wants[n])):
 		left = m.capacity - len(m.holds)
 	}
 	want := r.Wants[n]
@@ -220,7 +241,15 @@ func (m *queueModel) acquire(r slots.Request) slots.Acquisition {
 	m.times[want.Batch] = m.time + math.Floor(1e6/float64(want.Weight))
 	m.grants++
 	m.holds[want.Lease] = want.Batch
+	m.know(want)
 	return slots.Acquisition{Status: slots.StatusAcquired, Want: n}
+}
+
+// know notes that a batch is of the lane.
+func (m *queueModel) know(w slots.Want) {
+	if w.Lane > 0 {
+		m.lane[w.Batch], m.percent = true, w.Lane
+	}
 }
 
 // position is in how many grants it is the turn of a task.
@@ -236,8 +265,16 @@ func (m *queueModel) position(device string, want slots.Want) int {
 	for _, w := range weights {
 		all += float64(w)
 	}
-	if lead := max(float64(m.capacity)*weight/all-float64(m.held(want.Batch)), 0); rank > lead {
+	lane := m.laneNow()
+	lead := max(float64(m.capacity)*weight/all-float64(m.held(want.Batch)), 0)
+	if want.Lane > 0 {
+		lead = max(lead, float64(lane.Room))
+	}
+	if rank > lead {
 		rank = math.Floor(lead + (rank-lead)*all/weight)
+	}
+	if want.Lane == 0 {
+		rank += float64(max(min(lane.Room, lane.Waiting), 0))
 	}
 	return int(max(min(rank, float64(len(m.waiters)+1)), 1))
 }
@@ -254,7 +291,11 @@ func (m *queueModel) join(device string, want slots.Want, reach int, chance floa
 	if !m.waits(want.Batch) {
 		m.times[want.Batch] = m.virtual(want.Batch)
 	}
-	foreseen := m.grants + m.position(device, want)
+	position = m.position(device, want)
+	foreseen, first := m.grants+position, -1
+	if reach == 0 && m.first(want) && position <= m.laneNow().Room {
+		first = position - 1
+	}
 	if w == nil {
 		w = &modelWaiter{device: device, Want: want, foreseen: foreseen}
 	}
@@ -263,18 +304,23 @@ func (m *queueModel) join(device string, want slots.Want, reach int, chance floa
 	w.reach = reach
 	w.owed = reach == 0 && m.grants >= w.foreseen+m.capacity
 	m.waiters[device] = w
-	wait, position := m.sleep(w, chance)
+	wait, position := m.sleep(w, chance, first)
 	after = max(int64(math.Floor(wait)), 1000)
 	w.due, w.kept = m.now+after, kept
 	w.owed = w.owed && !w.offered
 	m.wait(w, map[bool]string{true: "T", false: "P"}[reach > 0])
+	m.know(want)
 	return after, position
 }
 
-func (m *queueModel) sleep(w *modelWaiter, chance float64) (wait float64, position int) {
+// sleep: first is the rank of a poller in the lane, -1: it is not there.
+func (m *queueModel) sleep(w *modelWaiter, chance float64, first int) (wait float64, position int) {
 	const period, hold = 30_000, 8000
 	ahead, interval, early := w.foreseen-m.grants, hold/float64(max(m.capacity, 1)), 0.9+chance/10
 	rank := slices.Index(m.inTurn(), w)
+	if first >= 0 {
+		rank = first
+	}
 	switch {
 	case m.capacity == 0:
 		return period, max(ahead, 1)
@@ -340,15 +386,20 @@ func (m *queueModel) toKeep(told []*modelWaiter) (found *modelWaiter) {
 		return cmp.Or(cmp.Compare(a.due, b.due), strings.Compare(a.device, b.device))
 	})
 	owed := m.inTurn()
-	share := func(w *modelWaiter) float64 { return float64(m.held(w.Batch)) / float64(w.Weight) }
+	share := func(w *modelWaiter) float64 {
+		if m.first(w.Want) {
+			return float64(m.held(w.Batch))/float64(w.Weight) - 20_000
+		}
+		return float64(m.held(w.Batch)) / float64(w.Weight)
+	}
 	for _, w := range all {
 		about := w.due+1000 >= m.now && float64(w.due) <= float64(m.now)+window
 		if len(told) > 0 && share(w) > share(told[0]) {
 			continue
 		}
 		rank := slices.Index(owed, w)
-		first := rank >= 0 && rank < max(m.capacity/20, 3)
-		if about && w.class == "P" && (first || m.lacks(w)) && (found == nil || share(w) < share(found)) {
+		owes := rank >= 0 && rank < max(m.capacity/20, 3)
+		if about && w.class == "P" && (m.first(w.Want) || owes || m.lacks(w)) && (found == nil || share(w) < share(found)) {
 			found = w
 		}
 	}

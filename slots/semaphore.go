@@ -118,6 +118,7 @@ type Served struct {
 //
 // The order: the batch with the lowest held / weight; of equal ones the one that had its
 // turn least recently (by weight), then the older; in a batch priority, then the older task.
+// Batches with a lane go before, while they hold less than their part of the capacity.
 func (s *Semaphore) Serve(ctx context.Context, calls []Call) []Served {
 	served, left := make([]Served, len(calls)), slices.Clone(calls)
 	for i, c := range calls {
@@ -270,13 +271,13 @@ func checkWant(device string, w Want) error {
 	if w.TTL < time.Millisecond {
 		return fmt.Errorf("%w: ttl %s of lease %s", ErrInvalid, w.TTL, w.Lease)
 	}
-	return checkOrder(w.Batch, w.Task, w.Weight, w.Priority)
+	return checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.Lane)
 }
 
 // checkOrder refuses numbers that a script cannot order.
-func checkOrder(batch, task int64, weight, priority int) error {
-	if weight < 0 || weight > 1<<20 || priority < -1<<30 || priority > 1<<30 {
-		return fmt.Errorf("%w: weight %d, priority %d", ErrInvalid, weight, priority)
+func checkOrder(batch, task int64, weight, priority, lane int) error {
+	if weight < 0 || weight > 1<<20 || priority < -1<<30 || priority > 1<<30 || lane < 0 || lane > 100 {
+		return fmt.Errorf("%w: weight %d, priority %d, lane %d", ErrInvalid, weight, priority, lane)
 	}
 	return checkNumbers(batch, task)
 }

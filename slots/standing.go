@@ -19,6 +19,15 @@ type Standing struct {
 	InLine    int64         // the task that the device waits with; 0: it does not wait
 	Due       time.Duration // until it was told to ask again, while it waits; negative: overdue
 	Offered   time.Duration // how long a slot stays reserved for it; 0: none is
+	Waiting   int           // devices in the queue
+	Lane      Lane
+}
+
+// Lane is what the batches together have that go before all others (Want).
+type Lane struct {
+	Held    int // slots that they hold or are offered
+	Room    int // slots for which they still go before; may be negative
+	Waiting int // devices that wait with a task of them
 }
 
 // Standing says where tasks of a device stand, at least one, without changing that.
@@ -28,7 +37,7 @@ func (s *Semaphore) Standing(ctx context.Context, pool, device string, tasks []W
 	}
 	args := standingArgs{Device: device, Wants: make([]wantArgs, len(tasks))}
 	for i, w := range tasks {
-		if err := checkOrder(w.Batch, w.Task, w.Weight, w.Priority); err != nil {
+		if err := checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.Lane); err != nil {
 			return Standing{}, err
 		}
 		args.Wants[i] = newWaiterArgs(w)
@@ -45,6 +54,7 @@ func (s *Semaphore) Standing(ctx context.Context, pool, device string, tasks []W
 		return Standing{}, nil
 	}
 	standing := Standing{Known: true, Capacity: reply.Capacity, Held: reply.Held, Left: reply.Left, Positions: reply.Positions, First: reply.First - 1}
+	standing.Waiting, standing.Lane = reply.Size, Lane{Held: reply.State.Lane, Room: reply.Room, Waiting: reply.State.Urgent}
 	if w := reply.Waiter; w != nil {
 		standing.InLine, standing.Due = w.task(), millis(w.Due-reply.Now)
 		if w.Offer != 0 {
@@ -67,4 +77,10 @@ type standingReply struct {
 	First     int          `json:"first"`
 	Positions list[int]    `json:"positions"`
 	Waiter    *waiterReply `json:"waiter"`
+	Size      int          `json:"size"`
+	Room      int          `json:"room"`
+	State     struct {
+		Lane   int `json:"lane"`
+		Urgent int `json:"urgent"`
+	} `json:"state"`
 }

@@ -13,6 +13,7 @@ type Want struct {
 	TTL      time.Duration // of the lease: at least 1 ms; cut to milliseconds
 	Batch    int64         // 0..2^53
 	Weight   int           // of the batch: 1..2^20; 0 counts as 1
+	Lane     int           // 1..100: its batch goes before all others while such batches hold less than these percent of the capacity, rounded up; 0: never
 	Priority int           // inside the batch, higher first: within +-2^30
 	Task     int64         // 0..2^53; the lower the older
 }
@@ -22,9 +23,11 @@ type Waiter struct {
 	Device           string
 	Batch, Task      int64
 	Weight, Priority int
+	Lane             int
 }
 
-// Joiner is a device that joins the queue without having asked.
+// Joiner is a device that joins the queue without having asked. One that waits there already
+// stays as it is, unless it joins with a lane and was offered nothing: then it waits with this task.
 type Joiner struct {
 	Waiter
 	Reach Reach
@@ -86,6 +89,7 @@ type (
 		TTL    int64  `json:"ttl,omitempty"`
 		Batch  string `json:"batch"`
 		Weight int    `json:"weight"`
+		Lane   int    `json:"lane,omitempty"`
 		Order  string `json:"order"`
 	}
 	askerArgs struct {
@@ -112,11 +116,11 @@ type (
 )
 
 func newWaiterArgs(w Waiter) wantArgs {
-	return wantArgs{Batch: batchName(w.Batch), Weight: max(w.Weight, 1), Order: orderName(w.Priority, w.Task)}
+	return wantArgs{Batch: batchName(w.Batch), Weight: max(w.Weight, 1), Lane: w.Lane, Order: orderName(w.Priority, w.Task)}
 }
 
 func newWantArgs(w Want) wantArgs {
-	return wantArgs{Lease: w.Lease, TTL: w.TTL.Milliseconds(), Batch: batchName(w.Batch), Weight: max(w.Weight, 1), Order: orderName(w.Priority, w.Task)}
+	return wantArgs{Lease: w.Lease, TTL: w.TTL.Milliseconds(), Batch: batchName(w.Batch), Weight: max(w.Weight, 1), Lane: w.Lane, Order: orderName(w.Priority, w.Task)}
 }
 
 func (w waiterReply) task() int64 { return taskOf(w.Order) }

@@ -16,16 +16,14 @@
 local core = {}
 function core.now() local t = redis.call('TIME') return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000) end
 function core.text(n) return string.format('%.0f', n) end
--- pool reads how many slots are held, and the capacity: nil while the pool is unknown.
-function core.pool(keys)
+function core.pool(keys) -- how many slots are held, and the capacity: nil while the pool is unknown
   local p = { config = keys[1], free = keys[2], holder = keys[3], lease = keys[4], held = redis.call('HLEN', keys[4]) }
   local capacity, slots = tonumber(redis.call('HGET', p.config, 'capacity') or nil), redis.call('ZCARD', p.free)
   local free = redis.call('ZCOUNT', p.free, 0, 0)
   if capacity and slots >= capacity and redis.call('HLEN', p.holder) == p.held and free == slots - p.held then p.capacity = capacity end
   return p
 end
--- record takes the record of a holder apart.
-local function record(slot, text)
+local function record(slot, text) -- takes the record of a holder apart
   local acquired, ends, device, batch, lease = string.match(text, '^(%d+)|(%-?%d+)|([^|]*)|(%d+)|(.*)$')
   return { slot = tonumber(slot), acquired = tonumber(acquired), ends = tonumber(ends), device = device, batch = batch, lease = lease }
 end
@@ -35,22 +33,19 @@ function core.holders(p)
   return all
 end
 function core.slot(p, lease) return tonumber(redis.call('HGET', p.lease, lease) or nil) end -- that it holds; nil: none
--- hold writes a holder: of a slot that is free, or that it has already.
-local function hold(p, r)
+local function hold(p, r) -- writes a holder: of a slot that is free, or that it has already
   local slot = string.format('%05d', r.slot)
   p.held = p.held + redis.call('HSET', p.lease, r.lease, slot)
   redis.call('HSET', p.holder, slot, table.concat({ core.text(r.acquired), core.text(r.ends), r.device, r.batch, r.lease }, '|'))
   redis.call('ZADD', p.free, 1, slot)
 end
--- give gives the lowest free slot to a lease that holds none; nil: none is free.
-function core.give(p, r)
+function core.give(p, r) -- gives the lowest free slot to a lease that holds none; nil: none is free
   if p.held >= p.capacity then return nil end
   r.slot = tonumber(redis.call('ZRANGEBYSCORE', p.free, 0, 0, 'LIMIT', 0, 1)[1])
   hold(p, r)
   return r.slot
 end
--- take takes the slot of a lease back, and returns its record; nil: it holds none.
-function core.take(p, lease)
+function core.take(p, lease) -- takes the slot of a lease back, and returns its record; nil: it holds none
   local slot = redis.call('HGET', p.lease, lease)
   if not slot then return nil end
   local r = record(slot, redis.call('HGET', p.holder, slot))
@@ -68,8 +63,7 @@ function core.adopt(p, h, now)
   hold(p, { slot = h.slot, lease = h.lease, device = h.device, batch = h.batch, acquired = math.max(now - h.age, 0), ends = now + h.left })
   return true
 end
--- configure sets the capacity: the numbers that it adds are free, and the free ones above it go.
-function core.configure(p, from, to)
+function core.configure(p, from, to) -- sets the capacity: the numbers that it adds are free, and the free ones above it go
   for n = from, to.capacity - 1 do redis.call('ZADD', p.free, 'NX', 0, string.format('%05d', n)) end
   for _, slot in ipairs(to.capacity < from and redis.call('ZRANGEBYSCORE', p.free, 0, 0) or {}) do
     if tonumber(slot) >= to.capacity then redis.call('ZREM', p.free, slot) end

@@ -7,26 +7,27 @@
 --                       grant, by number, that it is likely given; due: when it was told to ask again. With an offer: offer, its id; ends; told:
 --                       it was sent; kept: it is one to a poller
 --       7 timer   ZSET  device -> when its offer lapses or is sent again, or when it leaves
---       8 batch   HASH  batch -> "weight|virtual time"; "pool" -> JSON: grants, time, weights, kept, vain, offer, now
---       9 contest ZSET  "virtual time|batch" -> held / weight, of batches with a T
+--       8 batch   HASH  batch -> "weight|virtual time|lane"; "pool" -> JSON: grants, time, weights, kept, vain, offer, now, percent; and of the
+--                       batches of the lane together: lane, what they hold; urgent, how many wait
+--       9 contest ZSET  "virtual time|batch" -> held / weight, of batches with a T; of the lane also that and U -> the same, less FIRST
 --      10 owed    ZSET  device -> foreseen, of P that were passed over
 --
 -- The order. The next slot goes to the batch with the lowest held / weight, what is offered being held; of equal ones to the one with the
--- lowest virtual time, which grows by UNIT / weight a grant; then to the older. In a batch: the highest priority, then the oldest task.
+-- lowest virtual time, which grows by UNIT / weight a grant; then to the older. In a batch: the highest priority, then the oldest task. The
+-- lane goes before: urgent batches, while they hold less than percent of the capacity, rounded up. Beyond it they are as all others.
 --
--- A slot that falls free is offered at once: to a poller that is about to come, and is owed one or of a batch that lacks some (keep); else to
--- the first T of the first batch of the contest. A slot offered to nobody goes to the first device that asks. A poller is owed one when it asks
+-- A slot that falls free is offered at once: to a poller that is about to come, and is owed one, or of a batch that lacks some or goes before
+-- (keep); else to the first T of the contest. A slot offered to nobody goes to the first device that asks. A poller is owed one when it asks
 -- after as many grants as were foreseen for it, and another capacity. A newcomer is foreseen after all grants that passed: no poller starves.
 local queue = {}
-local UNIT = 1000000          -- of virtual time: one grant of a batch of weight 1
+local UNIT, FIRST = 1000000, 16384 -- of virtual time: one grant of a batch of weight 1; more than any held / weight
 local MOST, FEW, CLOSED = 100, 16, 200 -- a call makes so many offers and hears so many timers; pollers it looks at; waiters that leave a batch
 local PARKED, RESEND = 2, 500 -- the reach of a request that waits at a replica; ms after which an offer that was not sent is returned again
 local SOON, LATE = 2000, 1000 -- ms before and after a poller is due that a slot is kept for it at most
 local SHARE, AHEAD = 20, 200000 -- of slot-time one in so many is kept for pollers, but for so many ms / capacity ahead; as many come at once
 local ALONE, TOLD = 3, 8      -- report periods that a waiter sleeps at most: that polls, that can be told
 local VAIN, HURRY = 10, 6     -- after so many offers in a row that nobody came for, they last so many times less
--- range is where a class stands in the queue, or one of its batches, up to a waiter.
-local function range(class, batch, order)
+local function range(class, batch, order) -- where a class stands in the queue, or one of its batches, up to a waiter
   local from = class .. '|' .. (batch and batch .. '|' or '')
   return '[' .. from, '(' .. from .. (order or '\255')
 end
@@ -38,9 +39,13 @@ end
 local function held(q, batch) return count(q, 'H', batch) + count(q, 'O', batch) end
 local function waiting(q, ...) return count(q, 'T', ...) + count(q, 'O', ...) + count(q, 'P', ...) end
 local function made(w) return math.floor(tonumber(w.offer) / 1000) end -- when an offer was
+local function exact(n) return string.format('%.17g', n) end
 local function entry(b) return string.format('%020.0f|', b.time) .. b.name end
 local function offered(q) q.offered = q.offered or count(q, 'O') return q.offered end
 function queue.left(q) return q.pool.capacity - q.pool.held - offered(q) end -- slots neither held nor offered
+function queue.room(q) return math.ceil(q.pool.capacity * q.state.percent / 100) - q.state.lane end -- slots for which the lane goes before
+local function share(q, b) return b.held / b.weight - (b.lane == 'U' and queue.room(q) > 0 and FIRST or 0) end
+local function lane(q, b) if b.lane == 'U' then return b.held, waiting(q, b.name) else return 0, 0 end end -- its part of what the lane has
 function queue.waiter(q, device)
   local text = size(q) > 0 and redis.call('HGET', q.waiter, device)
   return text and cjson.decode(text) or nil
@@ -51,24 +56,23 @@ function queue.waiters(q, limit, ...) -- the first of a class, or of one of its 
   for i, member in ipairs(all) do all[i] = queue.waiter(q, string.sub(member, 48)) end
   return all
 end
--- look reads whether a batch waits. Without a waiter it begins where the others are.
-local function look(q, b)
+local function look(q, b) -- reads whether a batch waits; without a waiter it begins where the others are
   b.told = count(q, 'T', b.name) > 0
   b.waits = b.told or count(q, 'O', b.name) > 0 or count(q, 'P', b.name) > 0
   if not b.waits then b.time = math.max(b.time, q.state.time) end
 end
-local function batch(q, name, weight)
+local function batch(q, name, want) -- as it was noted last, or as a want has it
   local b = q.batches[name]
   if not b then
     local text = redis.call('HGET', q.batch, name)
-    local old, time = string.match(text or '1|0', '(%d+)|(%d+)')
+    local weight, time, of = string.match(text or '1|0|', '(%d+)|(%d+)|(U?)')
     q.grew = q.grew or not text
-    b = { name = name, weight = tonumber(old), time = tonumber(time) }
-    b.entry, b.held, q.batches[name] = entry(b), held(q, name), b
+    b = { name = name, weight = tonumber(weight), time = tonumber(time), lane = of, held = held(q, name) }
+    b.listed, b.has, b.queued = entry(b) .. of, lane(q, b)
     look(q, b)
-    b.share, b.listed = b.waits and b.weight or 0, b.told
+    b.share, b.listed, q.batches[name] = b.waits and b.weight or 0, b.told and b.listed, b
   end
-  b.weight = weight or b.weight
+  if want then b.weight, b.lane, q.state.percent = want.weight, want.lane and 'U' or '', want.lane or q.state.percent end
   return b
 end
 -- save notes a batch of which something changed, and what it holds more; flush enters those in the contest, and write writes them.
@@ -76,22 +80,23 @@ local function save(q, b, more) b.held, q.changed[b.name] = b.held + more, b end
 local function flush(q)
   for name, b in pairs(q.changed) do
     look(q, b)
-    local share = b.waits and b.weight or 0
-    q.state.weights, b.share, q.changed[name] = q.state.weights + share - b.share, share, nil
-    if b.listed and not (b.told and b.entry == entry(b)) then redis.call('ZREM', q.contest, b.entry) end
-    b.entry, b.listed = entry(b), b.told
-    if b.told then redis.call('ZADD', q.contest, string.format('%.17g', b.held / b.weight), b.entry) end
-    q.fields[#q.fields + 1], q.fields[#q.fields + 2] = name, core.text(b.weight) .. '|' .. core.text(b.time)
+    local s, at, weight, has, queued = q.state, entry(b), b.waits and b.weight or 0, lane(q, b)
+    s.weights, s.lane, s.urgent = s.weights + weight - b.share, s.lane + has - b.has, s.urgent + queued - b.queued
+    if b.listed and b.listed ~= (b.told and at .. b.lane) then redis.call('ZREM', q.contest, b.listed, string.sub(b.listed, 1, 37)) end
+    b.share, b.has, b.queued, b.listed, q.changed[name] = weight, has, queued, b.told and at .. b.lane, nil
+    if b.told then redis.call('ZADD', q.contest, exact(b.held / b.weight - FIRST), b.listed, exact(b.held / b.weight), at) end
+    q.fields[#q.fields + 1], q.fields[#q.fields + 2] = name, core.text(b.weight) .. '|' .. core.text(b.time) .. '|' .. b.lane
   end
 end
 local function write(q) if #q.fields > 0 then redis.call('HSET', q.batch, unpack(q.fields)) end q.fields = {} end
--- forget forgets the batches that ended.
-local function forget(q)
+local function forget(q) -- forgets the batches that ended, and counts the lane anew
+  q.state.lane, q.state.urgent = 0, 0
   for _, name in ipairs(redis.call('HKEYS', q.batch)) do
-    if name ~= 'pool' then save(q, batch(q, name), 0) end
+    local b = name ~= 'pool' and batch(q, name)
+    if b then b.has, b.queued, q.changed[name] = 0, 0, b end
     flush(q)
     write(q)
-    if name ~= 'pool' and waiting(q, name) + held(q, name) == 0 then redis.call('HDEL', q.batch, name) end
+    if b and waiting(q, name) + b.held == 0 then redis.call('HDEL', q.batch, name) end
   end
 end
 -- move puts a waiter into a class of the queue, or out of it (nil). Unless the class is O its offer ends, and what it is owed until it asks.
@@ -118,8 +123,7 @@ local function move(q, w, class)
   end
   save(q, b, more)
 end
--- tell returns an offer to the caller, to be sent, and again until it says that it was.
-local function tell(q, w)
+local function tell(q, w) -- returns an offer to the caller, to be sent, and again until it says that it was
   move(q, w, 'O')
   q.made[#q.made + 1] = { device = w.device, batch = w.batch, task = string.sub(w.order, 12), reach = w.reach, id = w.offer,
     left = w.ends - q.now, age = q.now - made(w) }
@@ -142,7 +146,7 @@ local function repair(q)
   if redis.call('ZCARD', q.timer) ~= waiters or entries - h ~= waiters or s.now > q.now + 1000
     or waiters > 0 and (s.now == 0 or count(q, 'T') > 0 and redis.call('ZCARD', q.contest) == 0) then
     redis.call('DEL', q.queue, q.waiter, q.timer, q.batch, q.contest, q.owed)
-    h, q.size, q.offered, s.weights, s.kept, s.offer = 0, 0, 0, 0, q.now, '0'
+    h, q.size, q.offered, s.weights, s.lane, s.urgent, s.kept, s.offer = 0, 0, 0, 0, 0, 0, q.now, '0'
   end
   if h == q.pool.held then return end
   redis.call('ZREMRANGEBYLEX', q.queue, range('H'))
@@ -150,7 +154,8 @@ local function repair(q)
   forget(q)
 end
 function queue.open(keys, pool)
-  local state = redis.call('HGET', keys[8], 'pool') or '{"grants":0,"time":0,"weights":0,"kept":0,"vain":0,"offer":"0","now":0}'
+  local state = redis.call('HGET', keys[8], 'pool')
+    or '{"grants":0,"time":0,"weights":0,"kept":0,"vain":0,"offer":"0","now":0,"percent":0,"lane":0,"urgent":0}'
   return { queue = keys[5], waiter = keys[6], timer = keys[7], batch = keys[8], contest = keys[9], owed = keys[10],
     pool = pool, state = cjson.decode(state), now = core.now(), batches = {}, changed = {}, fields = {}, made = {} }
 end
@@ -165,32 +170,32 @@ local function begin(keys, pool, pace, missed)
 end
 function queue.start(keys, ...)
   local ok, q = pcall(begin, keys, ...)
-  if ok then return q end
-  redis.call('DEL', unpack(keys, 5, 10)) -- of what is no queue, one begins anew
-  return (begin(keys, ...))
+  if not ok then redis.call('DEL', unpack(keys, 5, 10)) end -- of what is no queue, one begins anew
+  return ok and q or begin(keys, ...)
 end
--- best is the number of the task of a device that comes first, by THE ORDER.
-function queue.best(q, wants)
+function queue.best(q, wants) -- the number of the task of a device that comes first, and whether it goes before all others
   local best, least, text
+  flush(q)
   for n, want in ipairs(wants) do
-    local b = batch(q, want.batch, want.weight)
-    local share, key = b.held / b.weight, entry(b) .. want.order
-    if not best or share < least or share == least and key < text then best, least, text = n, share, key end
+    local b = batch(q, want.batch, want)
+    local held, key = share(q, b), entry(b) .. want.order
+    if not best or held < least or held == least and key < text then best, least, text = n, held, key end
   end
-  return best
+  return best, least < 0
 end
 -- position is in how many grants it is likely that a task starts: of its batch as many as the share lacks, then by the weights of all.
 function queue.position(q, device, want)
   flush(q)
-  local b = batch(q, want.batch, want.weight)
+  local b, room = batch(q, want.batch, want), math.max(queue.room(q), 0)
   local rank, weights = waiting(q, want.batch, want.order .. '|' .. device) + 1, math.max(q.state.weights - b.share, 0) + b.weight
-  local lead = math.max(q.pool.capacity * b.weight / weights - b.held, 0)
+  local lead = math.max(q.pool.capacity * b.weight / weights - b.held, b.lane == 'U' and room or 0)
   if rank > lead then rank = math.floor(lead + (rank - lead) * weights / b.weight) end
+  if b.lane == '' then rank = rank + math.min(room, q.state.urgent) end
   return math.max(math.min(rank, size(q) + 1), 1)
 end
--- sleep is after how long a waiter is to ask again, spread by chance (0 to 1), and its position.
-local function sleep(q, w, chance)
-  local rank, ahead, period = redis.call('ZRANK', q.owed, w.device), w.foreseen - q.state.grants, q.pace.period
+-- sleep is after how long a waiter is to ask again, spread by chance (0 to 1), and its position. first is the rank of a poller in the lane.
+local function sleep(q, w, chance, first)
+  local rank, ahead, period = first or redis.call('ZRANK', q.owed, w.device), w.foreseen - q.state.grants, q.pace.period
   local interval, early = q.pace.hold / q.pool.capacity, 0.9 + chance / 10 -- between two grants
   if q.pool.capacity == 0 then return period, math.max(ahead, 1) end
   if rank then -- the first few at once, the others when it is foreseen for them
@@ -201,24 +206,22 @@ local function sleep(q, w, chance)
   if w.reach > 0 then wait, most = wait + period, TOLD * period end
   return math.min(wait, most) * early, math.max(ahead, 1)
 end
--- join lets a device wait with one of its tasks; one that polls keeps its turn. It returns what sleep does.
-function queue.join(q, device, want, reach, chance)
+function queue.join(q, device, want, reach, chance) -- lets a device wait with a task; one that polls keeps its turn. It returns what sleep does
   local w = queue.waiter(q, device)
   local foreseen = w and w.foreseen
   if w and w.batch .. w.order ~= want.batch .. want.order then w = move(q, w, nil) end
-  batch(q, want.batch, want.weight)
+  local b, place = batch(q, want.batch, want), queue.position(q, device, want)
   w = w or { device = device, batch = want.batch, order = want.order }
-  w.foreseen, w.reach = math.min(reach == 0 and foreseen or math.huge, q.state.grants + queue.position(q, device, want)), reach
+  w.foreseen, w.reach = math.min(reach == 0 and foreseen or math.huge, q.state.grants + place), reach
   redis.call('ZREM', q.owed, device)
   if reach == 0 and q.state.grants >= w.foreseen + q.pool.capacity then redis.call('ZADD', q.owed, core.text(w.foreseen), device) end
-  local after, position = sleep(q, w, chance)
+  local after, position = sleep(q, w, chance, reach == 0 and share(q, b) < 0 and place <= queue.room(q) and place - 1)
   w.due = q.now + math.max(math.floor(after), q.pace.soonest)
   if q.pace.period > 0 then move(q, w, reach > 0 and 'T' or 'P') end
   return w.due - q.now, position
 end
--- grant counts a slot that a device was given for a task; it waits no more.
-function queue.grant(q, device, want)
-  local w, b = queue.waiter(q, device), batch(q, want.batch, want.weight)
+function queue.grant(q, device, want) -- counts a slot that a device was given for a task; it waits no more
+  local w, b = queue.waiter(q, device), batch(q, want.batch, want)
   if w and w.offer and not w.kept then q.state.vain = 0 end
   if w then move(q, w, nil) end
   q.state.time = math.max(b.time, q.state.time)
@@ -242,16 +245,16 @@ local function lacks(q, b) return (b.held + 1) * (q.state.weights - b.share + b.
 -- keep finds a poller that comes before the next slots are likely to fall free, among the first that are owed or of a batch that lacks some: of
 -- the batch that holds least, and no more than the first of the contest, the one that comes first.
 local function keep(q, first)
-  local f = first and batch(q, string.sub(first, 22))
-  local most = f and f.held / f.weight or math.huge
+  local most = first and share(q, batch(q, first)) or math.huge
   if q.state.kept - q.now > AHEAD / q.pool.capacity then return end
   local due, w, least = q.now + q.pace.period + SOON, nil, nil -- due as in the timers of those that wait
   local window = math.max(math.min(2 * q.pace.hold / q.pool.capacity, SOON), SOON / 100)
   for _, device in ipairs(redis.call('ZRANGEBYSCORE', q.timer, core.text(due - LATE), core.text(due + window), 'LIMIT', 0, FEW)) do
     local one = queue.waiter(q, device)
     local b = batch(q, one.batch)
-    local share, waits = b.held / b.weight, one.class == 'P' and (lacks(q, b) or (redis.call('ZRANK', q.owed, device) or q.keeps) < q.keeps)
-    if waits and share <= most and (not w or share < least or share == least and one.due < w.due) then w, least = one, share end
+    local held, owed = share(q, b), (redis.call('ZRANK', q.owed, device) or q.keeps) < q.keeps
+    local waits = one.class == 'P' and held <= most and (held < 0 or lacks(q, b) or owed)
+    if waits and (not w or held < least) then w, least = one, held end -- of equal ones the first that is due
   end
   if w then w.ends, w.told, w.kept = math.max(w.due + LATE, q.now + 1), true, true end
   q.state.kept = q.state.kept + (w and w.ends - q.now or 0) * SHARE / q.pool.capacity
@@ -260,8 +263,9 @@ end
 function queue.offer(q) -- what is free
   for _ = 1, math.min(queue.left(q), size(q), MOST) do
     flush(q)
-    local first = q.pace.offer > 0 and redis.call('ZRANGE', q.contest, 0, 0)[1]
-    local w = keep(q, first) or first and queue.waiters(q, 1, 'T', string.sub(first, 22))[1]
+    local first = q.pace.offer > 0 and redis.call('ZRANGEBYSCORE', q.contest, queue.room(q) > 0 and '-inf' or 0, '+inf', 'LIMIT', 0, 1)[1]
+    local name = first and string.sub(first, 22, 37)
+    local w = keep(q, name) or first and queue.waiters(q, 1, 'T', name)[1]
     if first and not w then redis.call('ZREM', q.contest, first) end -- a part was lost
     if not w then break end
     q.state.offer = core.text(math.max(q.now * 1000, tonumber(q.state.offer) + 1)) -- by it, when it was made
@@ -274,11 +278,10 @@ function queue.close(q, reply, state)
   local p = q.pool
   queue.offer(q)
   flush(q)
-  q.state.now = q.now
+  q.state.now, reply.offers = q.now, q.made
   q.fields[#q.fields + 1], q.fields[#q.fields + 2] = 'pool', cjson.encode(q.state)
   write(q)
   if q.grew and redis.call('HLEN', q.batch) > 2 * (p.held + size(q)) + MOST then forget(q) end
-  reply.offers = q.made
   if state then reply.capacity, reply.held, reply.reserved, reply.ready, reply.waiting = p.capacity, p.held, offered(q), count(q, 'T'), size(q) end
   return cjson.encode(reply)
 end
