@@ -41,6 +41,8 @@ type Config struct {
 
 	Offer time.Duration // a slot stays reserved so long for the device that it is offered to; default 3 s
 
+	UrgentShare int // percent of a pool's capacity, rounded up, for which urgent batches go before all others: 1 to 100; default 10
+
 	FleetTokens []string              // none, one or two (rotation)
 	FleetMode   credentials.FleetMode // what a fleet token may do; default FleetAny
 
@@ -95,7 +97,7 @@ func New(config Config) *Dispatcher {
 	})
 	d.Waiters = waiters.New(waiters.Config{
 		Ledger: config.Store, Semaphore: config.Semaphore, Policies: d.Policies, Parking: config.Parking, Waker: config.Waker,
-		ReportPeriod: config.ReportPeriod, Offer: config.Offer, MaxParked: config.MaxParked,
+		ReportPeriod: config.ReportPeriod, Offer: config.Offer, UrgentShare: config.UrgentShare, MaxParked: config.MaxParked,
 		Unreachable: func(v store.View) { d.Seen.MarkReach(v.Device.ID, store.Seen{At: v.Now, Reach: store.ReachNone}) },
 		Meters:      set, Logger: d.log, Debug: config.Logger, Panicked: d.Panicked, Now: config.Now,
 	})
@@ -110,6 +112,7 @@ func (c Config) withDefaults() Config {
 	c.LeaseMin = cmp.Or(c.LeaseMin, time.Second)
 	c.ReportPeriod = cmp.Or(c.ReportPeriod, 30*time.Second)
 	c.Offer = cmp.Or(c.Offer, 3*time.Second)
+	c.UrgentShare = cmp.Or(c.UrgentShare, 10)
 	c.FleetMode = cmp.Or(c.FleetMode, credentials.FleetAny)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

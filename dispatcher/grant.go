@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -157,7 +158,7 @@ func (h *handling) grant(ctx context.Context, open []store.Candidate) error {
 }
 
 // firsts are the first tasks of each batch, which alone decide its turn: of more batches
-// than the semaphore takes some, drawn anew with each report.
+// than the semaphore takes the urgent ones and some, drawn anew with each report.
 func (d *Dispatcher) firsts(open []store.Candidate) []store.Candidate {
 	of := make(map[int64]int)
 	var firsts []store.Candidate
@@ -171,11 +172,28 @@ func (d *Dispatcher) firsts(open []store.Candidate) []store.Candidate {
 			firsts[i] = c
 		}
 	}
-	for i := range firsts[:max(len(firsts)-slots.MaxWants, 0)] {
-		other := i + int(d.config.Jitter()*float64(len(firsts)-i))
+	dropped := max(len(firsts)-slots.MaxWants, 0)
+	if dropped == 0 {
+		return firsts
+	}
+	slices.SortStableFunc(firsts, decision.UrgentLast)
+	normal := len(firsts) // those that may be drawn
+	for normal > dropped && firsts[normal-1].Urgent {
+		normal--
+	}
+	for i := range dropped {
+		other := i + int(d.config.Jitter()*float64(normal-i))
 		firsts[i], firsts[other] = firsts[other], firsts[i]
 	}
-	return firsts[max(len(firsts)-slots.MaxWants, 0):]
+	return firsts[dropped:]
+}
+
+// lane is the part of a pool for which an urgent batch goes before all others, in percent.
+func (d *Dispatcher) lane(urgent bool) int {
+	if urgent {
+		return d.config.UrgentShare
+	}
+	return 0
 }
 
 // wants are tasks as the semaphore orders them.
@@ -184,7 +202,7 @@ func (h *handling) wants(open []store.Candidate) []slots.Want {
 	for i, c := range open {
 		wants[i] = slots.Want{
 			Lease: h.lease(c), TTL: c.Lease,
-			Batch: c.Batch, Weight: c.Weight, Priority: c.Priority, Task: c.Task,
+			Batch: c.Batch, Weight: c.Weight, Lane: h.d.lane(c.Urgent), Priority: c.Priority, Task: c.Task,
 		}
 	}
 	return wants

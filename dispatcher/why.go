@@ -78,7 +78,7 @@ func (d *Dispatcher) standingsOf(ctx context.Context, v store.TaskView, explaine
 func (d *Dispatcher) standingOf(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.Standing {
 	waiters := make([]slots.Waiter, len(tasks))
 	for i, c := range tasks {
-		waiters[i] = slots.Waiter{Batch: c.Batch, Task: c.Task, Weight: c.Weight, Priority: c.Priority}
+		waiters[i] = slots.Waiter{Batch: c.Batch, Task: c.Task, Weight: c.Weight, Lane: d.lane(c.Urgent), Priority: c.Priority}
 	}
 	standing, err := d.config.Semaphore.Standing(ctx, pool, v.Task.Device, waiters)
 	switch {
@@ -89,6 +89,7 @@ func (d *Dispatcher) standingOf(ctx context.Context, pool string, tasks []store.
 		return decision.Standing{
 			Held: standing.Held, Capacity: standing.Capacity, Left: standing.Left, Position: standing.Positions[0],
 			First: tasks[standing.First].Task, InQueue: standing.InLine != 0, Due: standing.Due, Offered: standing.Offered,
+			Waiting: standing.Waiting, Lane: decision.Lane(standing.Lane),
 		}
 	case pool == v.Pool.Name:
 		return decision.Standing{Held: v.Held, Capacity: v.Pool.Capacity, Left: v.Pool.Capacity - v.Held}

@@ -18,6 +18,7 @@ type NewBatch struct {
 	Payload        json.RawMessage `json:"payload,omitempty" doc:"Shared by all tasks; a task's own object is a merge patch (RFC 7396) to it; together at most 32 KiB"`
 	Priority       int             `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
 	Weight         int             `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share of the pool's slots, among its batches with open work"`
+	Lane           string          `json:"lane,omitempty" enum:"normal,urgent" default:"normal" doc:"urgent: goes before all batches of the pool that are not, whatever their weights, while urgent ones hold less than their share of it"`
 	NotBefore      *time.Time      `json:"not_before,omitempty" nullable:"true"`
 	NotAfter       *time.Time      `json:"not_after,omitempty" nullable:"true" doc:"Pending tasks expire then"`
 	Windows        []Window        `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
@@ -84,6 +85,7 @@ type Batch struct {
 	State          string           `json:"state" enum:"scheduled,running,paused,cancelling,finished,cancelled"`
 	Priority       int              `json:"priority"`
 	Weight         int              `json:"weight"`
+	Lane           string           `json:"lane" enum:"normal,urgent"`
 	NotBefore      *Time            `json:"not_before" nullable:"true"`
 	NotAfter       *Time            `json:"not_after" nullable:"true"`
 	Windows        []Window         `json:"windows"`
@@ -134,23 +136,25 @@ type BatchList struct {
 type BatchPatch struct {
 	Priority    Change[int]       `json:"priority,omitzero" nullable:"true" minimum:"-1000000" maximum:"1000000" doc:"Of its tasks without their own"`
 	Weight      Change[int]       `json:"weight,omitzero" nullable:"true" minimum:"1" maximum:"1000" doc:"In effect with the next report"`
+	Lane        Change[string]    `json:"lane,omitzero" nullable:"true" enum:"normal,urgent" doc:"In effect with the next report; what is held stays held"`
 	NotAfter    Change[time.Time] `json:"not_after,omitzero" nullable:"true" doc:"null: never. An expired batch stays expired"`
 	Windows     Change[[]Window]  `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
 	Limits      Change[[]Policy]  `json:"limits,omitzero" nullable:"true" doc:"All of them, beside those of the pool; in effect with the next report"`
 	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`
 }
 
-// BatchFilter selects batches.
+// BatchFilter selects batches; empty fields match all.
 type BatchFilter struct {
 	Name string `query:"name" maxLength:"200" doc:"Part of their names; upper and lower case are the same"`
+	Lane string `query:"lane" enum:"normal,urgent"`
 }
 
 // Batches are the calls about batches.
 type Batches struct{ client *Client }
 
-// List yields all batches that match, newest first.
-func (c Batches) List(ctx context.Context, f BatchFilter) iter.Seq2[Batch, error] {
-	return listed[Batch](ctx, c.client, Path("batches"), Query("name", f.Name))
+// List yields the batches that match, newest first.
+func (c Batches) List(ctx context.Context, filter BatchFilter) iter.Seq2[Batch, error] {
+	return listed[Batch](ctx, c.client, Path("batches"), Query("name", filter.Name, "lane", filter.Lane))
 }
 
 // Get reads a batch and its counts.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,7 @@ type Batch struct {
 
 	Priority int // of its tasks, unless they have their own; higher first
 	Weight   int // share among the batches of a pool, >= 1
+	Lane     Lane
 
 	NotBefore *time.Time // nil = at once
 	NotAfter  *time.Time // pending tasks expire then; nil = never
@@ -58,6 +60,15 @@ type Batch struct {
 	Recent  int64               // tasks that were tried and came to an end in the last 5 min. Filled as Counts.
 }
 
+// Lane says whether a batch goes before all others of its pool, for a part of the slots.
+type Lane string
+
+// The lanes; they are stored.
+const (
+	LaneNormal Lane = "normal" // by weight; as is no lane
+	LaneUrgent Lane = "urgent"
+)
+
 // Unknown are the tasks of a new batch whose devices are not registered.
 type Unknown struct {
 	Tasks int64
@@ -70,7 +81,7 @@ const taskPriority = `CASE WHEN t.own_priority THEN t.priority ELSE b.priority E
 // defaultMaxRun is the end of renewals where a batch names none.
 const defaultMaxRun = time.Hour
 
-const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.weight, b.not_before, b.not_after,
+const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.weight, b.lane, b.not_before, b.not_after,
 	b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost, b.lease_ms, b.max_run_ms, b.abort_failure, b.abort_min,
 	b.windows, b.finish_inside, b.opens_at, b.closes_at, b.limits,
 	b.paused, b.paused_by, b.paused_at, b.pause_reason, b.cancelled_at, b.created_at, b.total, {now}`
@@ -79,7 +90,7 @@ func batchDest(b *Batch) []any {
 	return []any{
 		&b.ID, &b.Name, &b.Pool, &b.Kind,
 		document{&b.Payload},
-		&b.Priority, &b.Weight,
+		&b.Priority, &b.Weight, &b.Lane,
 		maybe{&b.NotBefore},
 		maybe{&b.NotAfter},
 		&b.MaxAttempts,
@@ -157,14 +168,15 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 	err = tx.rowOf(ctx, `
 		INSERT INTO batches (name, pool, kind, payload, priority, weight, not_before, not_after, max_attempts,
 			retry_on, retry_backoff_ms, on_lost, lease_ms, max_run_ms, paused, abort_failure, abort_min,
-			windows, finish_inside, opens_at, closes_at, windows_due, limits, created_at)
+			windows, finish_inside, opens_at, closes_at, windows_due, limits, lane, created_at)
 		SELECT $1, p.name, $3, $4{json}, $5, $6, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-			$18{json}, $19, {epoch} + $20 * {ms}, {epoch} + $21 * {ms}, {epoch} + $22 * {ms}, $23{json}, {now}
+			$18{json}, $19, {epoch} + $20 * {ms}, {epoch} + $21 * {ms}, {epoch} + $22 * {ms}, $23{json}, $24, {now}
 		FROM pools p WHERE p.name = $2 AND p.deleted_at IS NULL {share p}
 		RETURNING id`, []any{
 		b.Name, b.Pool, b.Kind, nullText(b.Payload), b.Priority, max(b.Weight, 1), nullMillis(b.NotBefore), nullMillis(b.NotAfter),
 		max(b.MaxAttempts, 1), strings.Join(b.RetryOn, ","), b.RetryBackoff.Milliseconds(), b.OnLost, b.Lease.Milliseconds(),
 		b.MaxRun.Milliseconds(), b.Paused, abort.Failure, abort.Min, o.windows, b.FinishInside, o.from, o.until, o.due, nullText(b.Limits),
+		cmp.Or(b.Lane, LaneNormal),
 	}, &id)
 	if errors.Is(err, ErrNotFound) {
 		return 0, fmt.Errorf("%w: %s", ErrUnknownPool, b.Pool)
@@ -185,15 +197,31 @@ func (s batches) Batch(ctx context.Context, id int64) (Batch, error) {
 	return list[0], nil
 }
 
+// BatchFilter selects batches; zero fields match all.
+type BatchFilter struct {
+	Lane Lane
+}
+
 // Batches returns up to limit batches with their counts, newest first, those
 // below the id before (0 = from the newest).
-func (s batches) Batches(ctx context.Context, before int64, limit int) ([]Batch, error) {
-	q := query{text: `SELECT ` + batchColumns + ` FROM batches b`}
-	whereSet(&q, "b.id < %s", before)
-	text, args := q.end(` ORDER BY b.id DESC`, limit)
+func (s batches) Batches(ctx context.Context, f BatchFilter, before int64, limit int) ([]Batch, error) {
+	text, args := f.page(before, limit)
 	list, err := collect(ctx, s.read(), batchDest, text, args...)
 	if err != nil {
 		return nil, err
 	}
 	return list, s.count(ctx, list)
+}
+
+// page names a lane in the text: urgent batches have an index of their own.
+func (f BatchFilter) page(before int64, limit int) (text string, args []any) {
+	q := query{text: `SELECT ` + batchColumns + ` FROM batches b`}
+	whereSet(&q, "b.id < %s", before)
+	switch f.Lane {
+	case LaneUrgent:
+		q.conds = append(q.conds, `b.lane = 'urgent'`)
+	case LaneNormal:
+		q.conds = append(q.conds, `b.lane = 'normal'`)
+	}
+	return q.end(` ORDER BY b.id DESC`, limit)
 }

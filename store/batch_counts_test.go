@@ -94,7 +94,7 @@ func (m mill) work(random *rand.Rand, rounds int) {
 
 // read reads the counts once: they add up.
 func (m mill) read() error {
-	list, err := m.Batches(m.Context(), 0, 100)
+	list, err := m.Batches(m.Context(), store.BatchFilter{}, 0, 100)
 	for _, b := range list {
 		sum := int64(0)
 		for _, n := range b.Counts {

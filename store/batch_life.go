@@ -66,7 +66,7 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 }
 
 // ChangeBatch changes what an operator may change of a batch that exists:
-// Priority, Weight, NotAfter, Windows, Limits and MaxAttempts. Whatever else change does to the
+// Priority, Weight, Lane, NotAfter, Windows, Limits and MaxAttempts. Whatever else change does to the
 // batch is not kept. It is called inside of the transaction, perhaps more than
 // once, and its error ends it. ErrNotFound, ErrNeverStarts.
 func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change func(*Batch) error) (Batch, error) {
@@ -91,9 +91,9 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 		if _, err := tx.exec(ctx, `
 			UPDATE batches SET priority = $2, weight = $3, not_after = {epoch} + $4 * {ms}, max_attempts = $5,
 				windows = $6{json}, opens_at = {epoch} + $7 * {ms}, closes_at = {epoch} + $8 * {ms}, windows_due = {epoch} + $9 * {ms},
-				limits = $10{json}
+				limits = $10{json}, lane = $11
 			WHERE id = $1`,
-			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.due, nullText(b.Limits)); err != nil {
+			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.due, nullText(b.Limits), b.Lane); err != nil {
 			return fmt.Errorf("changing: %w", err)
 		}
 		if instantText(b.NotAfter) != instantText(old.NotAfter) {
@@ -109,6 +109,7 @@ func batchChanges(old, b Batch) string {
 	for _, c := range []struct{ name, old, now string }{
 		{"priority", fmt.Sprint(old.Priority), fmt.Sprint(b.Priority)},
 		{"weight", fmt.Sprint(old.Weight), fmt.Sprint(b.Weight)},
+		{"lane", string(old.Lane), string(b.Lane)},
 		{"not_after", instantText(old.NotAfter), instantText(b.NotAfter)},
 		{"windows", fmt.Sprint(old.Windows), fmt.Sprint(b.Windows)},
 		{"limits", limitsText(old.Limits), limitsText(b.Limits)},

@@ -35,3 +35,20 @@ func openBatches() string {
 	FROM open JOIN batches b ON b.id = open.batch JOIN pools p ON p.name = b.pool
 	ORDER BY b.id`
 }
+
+// UrgentBatches are those of the newest urgent batches of a pool, limit at most, of which something waits.
+func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) ([]OpenBatch, error) {
+	found, err := collect(ctx, s.read(), func(b *OpenBatch) []any { return []any{&b.ID, &b.Running} }, urgentBatches(), pool, limit)
+	if err != nil {
+		return nil, fmt.Errorf("looking for urgent batches of pool %s: %w", pool, err)
+	}
+	return found, nil
+}
+
+func urgentBatches() string {
+	return `
+	SELECT b.id, CASE WHEN ` + startable() + ` AND ` + granting + ` THEN TRUE ELSE FALSE END
+	FROM (SELECT * FROM batches b WHERE b.pool = $1 AND b.lane = 'urgent' ORDER BY b.id DESC LIMIT $2) AS b JOIN pools p ON p.name = b.pool
+	WHERE EXISTS (SELECT 1 FROM tasks t WHERE t.pool = b.pool AND t.batch = b.id AND t.state = 'pending')
+	ORDER BY b.id DESC`
+}

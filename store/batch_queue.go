@@ -47,7 +47,11 @@ func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, ac
 	if _, err := tx.exec(ctx, `UPDATE batches SET total = $2 WHERE id = $1`, id, n.total); err != nil {
 		return Batch{}, err
 	}
-	if err := tx.record(ctx, Event{Kind: "batch.created", Actor: actor, Pool: b.Pool, Batch: id, Detail: n.String()}); err != nil {
+	detail := n.String()
+	if b.Lane == LaneUrgent {
+		detail += " lane=" + string(b.Lane)
+	}
+	if err := tx.record(ctx, Event{Kind: "batch.created", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail}); err != nil {
 		return Batch{}, err
 	}
 	created, err := one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)

@@ -21,7 +21,7 @@ func TestBatchesKeepTheirRules(t *testing.T) {
 		l.pool("p", 1)
 		from, to := time.UnixMilli(1_790_000_000_123).UTC(), time.UnixMilli(4_000_000_000_001).UTC()
 		want := store.Batch{
-			Name: "night", Pool: "p", Kind: "firmware", Payload: json.RawMessage(`{"v":  1}`), Priority: -3, Weight: 7,
+			Name: "night", Pool: "p", Kind: "firmware", Payload: json.RawMessage(`{"v":  1}`), Priority: -3, Weight: 7, Lane: store.LaneUrgent,
 			NotBefore: &from, NotAfter: &to, MaxAttempts: 4, RetryOn: []string{"failed", "timed_out"}, RetryBackoff: 1500 * time.Millisecond,
 			OnLost: "fail", Lease: 90 * time.Second, MaxRun: 2 * time.Hour, Paused: true,
 		}
@@ -165,7 +165,7 @@ func TestCountsAddUpInEveryReading(t *testing.T) {
 			running = false
 		default:
 		}
-		list, err := l.Batches(l.Context(), 0, 10)
+		list, err := l.Batches(l.Context(), store.BatchFilter{}, 0, 10)
 		l.must(err)
 		sum := int64(0)
 		for _, c := range list[0].Counts {
@@ -194,7 +194,7 @@ func TestBatchesComeNewestFirst(t *testing.T) {
 	}
 	slices.Reverse(want)
 	for before := int64(0); ; before = got[len(got)-1] {
-		page, err := l.Batches(l.Context(), before, 2)
+		page, err := l.Batches(l.Context(), store.BatchFilter{}, before, 2)
 		l.must(err)
 		if len(page) == 0 {
 			break

@@ -25,6 +25,7 @@ type ReachableDevice struct {
 	Batch    int64
 	Task     int64
 	Weight   int
+	Urgent   bool
 	Priority int
 }
 
@@ -63,7 +64,7 @@ func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (
 		search.After = Mark{Priority: 1 << 30}
 	}
 	rows, err := collect(ctx, s.read(), func(r *reading) []any {
-		return []any{&r.Device, &r.Reach, &r.Batch, &r.Task, &r.Weight, &r.Priority, &r.mark.Priority}
+		return []any{&r.Device, &r.Reach, &r.Batch, &r.Task, &r.Weight, &r.Urgent, &r.Priority, &r.mark.Priority}
 	}, reachableText(), search.Pool, search.Batch, search.After.Priority, search.After.Task, search.Limit, search.Seen.Milliseconds())
 	if err != nil {
 		return ReachablePage{}, fmt.Errorf("looking for devices of batch %d: %w", search.Batch, err)
@@ -89,7 +90,7 @@ func reachableText() string {
 	)
 	SELECT t.device, CASE WHEN d.reach <> 0 AND d.last_seen > {now} - $6 * {ms} AND ` + eligible() + `
 			AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device) THEN d.reach ELSE 0 END,
-		t.batch, t.id, b.weight, ` + taskPriority + `, t.priority
+		t.batch, t.id, b.weight, b.lane = 'urgent', ` + taskPriority + `, t.priority
 	FROM looked t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool LEFT JOIN devices d ON d.id = t.device
 	ORDER BY t.priority DESC, t.id LIMIT $5`
 }

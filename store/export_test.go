@@ -33,6 +33,15 @@ func ViewsText() string { return viewsText }
 // OpenBatchesText is what OpenBatches asks.
 func OpenBatchesText() string { return openBatches() }
 
+// UrgentBatchesText is what UrgentBatches asks.
+func UrgentBatchesText() string { return urgentBatches() }
+
+// BatchesText is what Batches asks for.
+func BatchesText(f BatchFilter) string {
+	text, _ := f.page(9, 100)
+	return text
+}
+
 // ReachableText is the query of ReachableDevices.
 func ReachableText() string { return reachableText() }
 

@@ -16,16 +16,19 @@ func TestBatchesAreFoundByPartsOfTheirNames(t *testing.T) {
 			l.batch(store.Batch{Pool: "p", Name: name}, "x")
 		}
 		for part, want := range map[string]string{"firmware": "3 1", "FIRM": "3 1", "%": "4", "_": "5", "e": "4 3 2 1", "x": ""} {
-			found, stretch, err := l.BatchesNamed(l.Context(), part, 0, 10)
+			found, stretch, err := l.BatchesNamed(l.Context(), part, store.BatchFilter{}, 0, 10)
 			l.must(err)
 			if got := idsOf(found); got != want || stretch.More {
 				l.Errorf("%q: %s, want %s; %+v", part, got, want, stretch)
 			}
 		}
-		found, _, err := l.BatchesNamed(l.Context(), "e", 4, 2)
+		found, _, err := l.BatchesNamed(l.Context(), "e", store.BatchFilter{}, 4, 2)
 		l.must(err)
 		if got := idsOf(found); got != "3 2" || found[0].Counts[store.Pending] != 1 {
 			l.Errorf("two below 4: %s, %+v", got, found)
+		}
+		if found, _, err = l.BatchesNamed(l.Context(), "e", store.BatchFilter{Lane: store.LaneUrgent}, 0, 10); err != nil || len(found) > 0 {
+			l.Errorf("urgent ones: %s, %v", idsOf(found), err)
 		}
 	})
 }
@@ -112,7 +115,7 @@ func TestSearchesAreBounded(t *testing.T) {
 	for _, statistics := range []string{`SELECT 1`, `ANALYZE`} {
 		l.exec(statistics)
 		for name, plan := range map[string][]string{
-			"batches":  l.plan(store.BatchesNamedText(), int64(1)<<60, store.LookedAt, "%nothing%", 11),
+			"batches":  l.plan(store.BatchesNamedText(), int64(1)<<60, store.LookedAt, "%nothing%", 11, ""),
 			"places":   l.plan(store.FailedPlacesText(), 5000, 20),
 			"failed":   l.plan(store.FailedWithText(), 1, "failed", "nothing", 2500, 11),
 			"finished": l.plan(store.FailedWithText(), 1, "succeeded", "nothing", 2500, 11),

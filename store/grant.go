@@ -38,6 +38,7 @@ type Candidate struct {
 	Pool        string
 	Priority    int
 	Weight      int
+	Urgent      bool          // its batch is
 	CreatedAt   time.Time     // of the batch: its age
 	NotBefore   time.Time     // of the batch; zero = at once
 	RetryAt     time.Time     // of the task, after an attempt; zero = at once

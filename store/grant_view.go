@@ -26,7 +26,7 @@ func startable() string {
 // candidateDest takes NULLs: the device may have no open task.
 func candidateDest(c *Candidate) []any {
 	return []any{
-		opt(&c.Task), opt(&c.Batch), opt(&c.Pool), opt(&c.Priority), opt(&c.Weight),
+		opt(&c.Task), opt(&c.Batch), opt(&c.Pool), opt(&c.Priority), opt(&c.Weight), opt(&c.Urgent),
 		instant{&c.CreatedAt},
 		instant{&c.NotBefore},
 		instant{&c.RetryAt},
@@ -227,7 +227,7 @@ const (
 			FROM leap w WHERE w.batch IS NOT NULL)
 		SELECT w.n, w.now, w.standstill, ` + gone + `,
 			` + deviceColumns + `, ` + grantColumns + `,
-			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.created_at, c.not_before, o.retry_at, o.attempts + 1,
+			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.attempts + 1,
 			CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END, p.paused, c.paused, c.finish_inside, c.opens_at, c.closes_at, p.opens_at, p.closes_at,
 			p.limits, c.limits, w.limits, CASE WHEN ` + limited + ` THEN c.kind END, CASE WHEN ` + limited + ` THEN coalesce(o.payload, c.payload) END
 		FROM (SELECT n, now, standstill, limits, pending, batch, name AS device, CASE WHEN first THEN name END AS name FROM leap WHERE first OR batch IS NOT NULL) AS w

@@ -66,7 +66,7 @@ func (l *ledger) measureOthers() {
 	ctx := l.Context()
 	for name, read := range map[string]func() error{
 		"view of a report":                      func() error { return errOf(l.Views(ctx, []string{"m-0700000"})) },
-		"first 100 batches with counts":         func() error { return errOf(l.Batches(ctx, 0, 100)) },
+		"first 100 batches with counts":         func() error { return errOf(l.Batches(ctx, store.BatchFilter{}, 0, 100)) },
 		"a batch with counts":                   func() error { return errOf(l.Batch(ctx, 7)) },
 		"events of a task":                      func() error { return errOf(l.Events(ctx, store.EventFilter{Task: 123_456})) },
 		"newest events":                         func() error { return errOf(l.Events(ctx, store.EventFilter{Newest: true})) },

@@ -21,6 +21,8 @@ func TestReadingsGoByTheirIndexes(t *testing.T) {
 		"the tasks of a device":        {store.ViewsText(), []any{`[{"n":0,"name":"a"}]`}, "tasks_of_device (device=? AND state=?", 6},
 		"reachable of a batch":         {store.ReachableText(), []any{"p", 1, 0, 0, 10, 1000}, "tasks_in_line (pool=? AND batch", 2},
 		"open batches of a pool":       {store.OpenBatchesText(), []any{"p", 0, 10}, "tasks_in_line (pool=? AND batch", 2},
+		"urgent batches of a pool":     {store.UrgentBatchesText(), []any{"p", 10}, "batches_urgent_of_pool (pool=?)", 1},
+		"urgent batches":               {store.BatchesText(store.BatchFilter{Lane: store.LaneUrgent}), []any{9, 10}, "batches_urgent (id<?)", 1},
 		"what a pool started, by page": {store.StartsText(), []any{"p", int64(1) << 53, 500}, "attempts_of_pool (pool=? AND token<?)", 1},
 	} {
 		found := 0

@@ -337,7 +337,7 @@ func (m *model) checkCounts(rt *rapid.T, l *ledger, batches []int64) {
 		}
 		want[task.batch][state]++
 	}
-	list, err := l.Batches(l.Context(), slices.Max(batches)+1, len(batches))
+	list, err := l.Batches(l.Context(), store.BatchFilter{}, slices.Max(batches)+1, len(batches))
 	l.must(err)
 	for _, b := range list {
 		if !maps.Equal(b.Counts, want[b.ID]) {

@@ -17,22 +17,28 @@ import (
 func newBatches() *cobra.Command {
 	o := &operator{}
 	b := o.batches()
-	verbs := o.addList(list{path: operators.Path("batches"), filters: func(flags *pflag.FlagSet) url.Values { return filtered(flags, "name") }, columns: []column{
+	verbs := o.addList(list{path: operators.Path("batches"), filters: batchFilters, columns: []column{
 		member("ID", "id"), member("NAME", "name"), member("POOL", "pool"), member("STATE", "state"),
 		{"DONE", func(e entry) string { return readProgress(e).done() }},
 		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).Failed(), 10) }},
 		{"INSIDE", func(e entry) string { return strconv.FormatInt(readProgress(e).Counts[operators.Dispatched], 10) }},
 		{"ETA", func(e entry) string { return e.text("eta") }},
 		member("CREATED", "created_at"),
-	}}, "List batches, newest first", func(c *cobra.Command) {
-		c.Flags().String("name", "", "only with this part in their names, in upper or lower case")
-	})
+	}}, "List batches, newest first", addBatchFilters)
 	verbs = append(verbs, getBatch(b), createBatch(o), setBatch(b),
 		b.pause("Grant nothing more of a batch; what runs goes on", briefBatch()...),
 		b.call("resume", "End the pause of a batch", http.MethodPost, "/resume", briefBatch()...),
 		cancelBatch(b), b.on("watch", "Show how a batch goes on, until it has ended", (*session).watchBatch))
 	return o.group("batches", "Queue tasks, and steer them together", verbs...)
 }
+
+func addBatchFilters(command *cobra.Command) {
+	command.Flags().String("name", "", "only with this part in their names, in upper or lower case")
+	command.Flags().String("lane", "", "only of this lane: normal or urgent")
+	complete(command, "lane", "normal", "urgent")
+}
+
+func batchFilters(flags *pflag.FlagSet) url.Values { return filtered(flags, "name", "lane") }
 
 // numbered takes one number.
 func numbered(_ *cobra.Command, args []string) error {
@@ -59,13 +65,13 @@ func getBatch(b noun) *cobra.Command {
 
 func setBatch(b noun) *cobra.Command {
 	var priority, weight, attempts int
-	var notAfter string
+	var notAfter, lane string
 	var opens windowsFlag
 	var policies limitsFlag
 	var always, never bool
 	command := b.on("set", "Change the fields of a batch that are given as flags; the others stay", func(s *session, batch string) error {
 		body := given(s.cmd.Flags(), map[string]field{
-			"priority": {"priority", priority}, "weight": {"weight", weight}, "max-attempts": {"max_attempts", attempts},
+			"priority": {"priority", priority}, "weight": {"weight", weight}, "lane": {"lane", lane}, "max-attempts": {"max_attempts", attempts},
 			"not-after": {"not_after", notAfter}, "window": {"windows", opens},
 			"always-open": {"windows", nil}, "never-expires": {"not_after", nil},
 		})
@@ -73,19 +79,21 @@ func setBatch(b noun) *cobra.Command {
 			return err
 		}
 		if len(body) == 0 {
-			return usageError{errors.New("nothing to change: give at least one of --priority, --weight, --max-attempts, --not-after, --never-expires, --window, --always-open, --limits, --no-limits")}
+			return usageError{errors.New("nothing to change: give at least one of --priority, --weight, --lane, --max-attempts, --not-after, --never-expires, --window, --always-open, --limits, --no-limits")}
 		}
 		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("batches", batch), Body: body})
 	})
 	flags := command.Flags()
 	flags.IntVar(&priority, "priority", 0, "of its tasks without their own; higher first")
 	flags.IntVar(&weight, "weight", 0, "share among the batches of its pool, 1 to 1000")
+	flags.StringVar(&lane, "lane", "", "urgent: before all other batches of its pool, for a share of it; or normal")
 	flags.IntVar(&attempts, "max-attempts", 0, "1 to 100; from the next attempt that ends on")
 	flags.StringVar(&notAfter, "not-after", "", "what waits then expires: "+exampleTime)
 	flags.BoolVar(&never, "never-expires", false, "no --not-after any more")
 	opens.add(flags)
 	flags.BoolVar(&always, "always-open", false, "no windows any more")
 	policies.addChange(command)
+	complete(command, "lane", "normal", "urgent")
 	command.MarkFlagsMutuallyExclusive("window", "always-open")
 	command.MarkFlagsMutuallyExclusive("not-after", "never-expires")
 	return command
@@ -116,7 +124,7 @@ func cancelBatch(b noun) *cobra.Command {
 // briefBatch are the rules of a batch: after an act they are not what matters.
 func briefBatch() []string {
 	return []string{
-		"kind", "priority", "weight", "not_before", "not_after", "windows", "finish_inside", "opens_at", "closes_at", "max_attempts", "retry_on",
+		"kind", "priority", "weight", "lane", "not_before", "not_after", "windows", "finish_inside", "opens_at", "closes_at", "max_attempts", "retry_on",
 		"retry_backoff_ms", "on_lost", "lease_ms", "max_run_ms", "abort", "created_at",
 	}
 }

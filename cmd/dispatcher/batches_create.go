@@ -25,6 +25,7 @@ type batchFlags struct {
 	name, pool, kind, payload   string
 	priority, weight, attempts  int
 	notBefore, notAfter, onLost string
+	lane                        string
 	windows                     windowsFlag
 	finishInside                bool
 	retryOn                     []string
@@ -67,6 +68,7 @@ every task succeeded.`,
 	complete(command, "format", "csv", "ndjson")
 	complete(command, "retry-on", "failed", "timed_out")
 	complete(command, "on-lost", "retry", "fail")
+	complete(command, "lane", "normal", "urgent")
 	complete(command, "unknown-devices", "allow", "refuse")
 	complete(command, "duplicates", "allow", "refuse", "skip")
 	command.MarkFlagsMutuallyExclusive("file", "device", "tag")
@@ -86,6 +88,7 @@ func (b *batchFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&b.payload, "payload", "", "JSON that all tasks share, or @FILE")
 	flags.IntVar(&b.priority, "priority", 0, "higher first, inside the batch")
 	flags.IntVar(&b.weight, "weight", 0, "share among the batches of the pool, 1 to 1000 (default 1)")
+	flags.StringVar(&b.lane, "lane", "", "urgent: before all other batches of the pool, for a share of it (default normal)")
 	flags.StringVar(&b.notBefore, "not-before", "", "nothing starts before: "+exampleTime)
 	flags.StringVar(&b.notAfter, "not-after", "", "what waits then expires")
 	b.windows.add(flags)
@@ -109,7 +112,7 @@ func (b *batchFlags) add(flags *pflag.FlagSet) {
 func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 	said := given(flags, map[string]field{
 		"pool": {"pool", b.pool}, "name": {"name", b.name}, "kind": {"kind", b.kind},
-		"priority": {"priority", b.priority}, "weight": {"weight", b.weight},
+		"priority": {"priority", b.priority}, "weight": {"weight", b.weight}, "lane": {"lane", b.lane},
 		"not-before": {"not_before", b.notBefore}, "not-after": {"not_after", b.notAfter}, "window": {"windows", b.windows},
 		"finish-inside": {"finish_inside", b.finishInside}, "max-attempts": {"max_attempts", b.attempts}, "retry-on": {"retry_on", b.retryOn},
 		"retry-backoff": {"retry_backoff_ms", b.backoff.Milliseconds()}, "on-lost": {"on_lost", b.onLost},

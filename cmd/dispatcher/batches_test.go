@@ -21,7 +21,7 @@ func TestEveryFieldOfABatchArrives(t *testing.T) {
 	d.run("pools create p --capacity 60")
 	d.file("shared.json", `{"server":"st1","streams":[1,2]}`)
 	fields := []string{
-		"--pool=p", "--name=b", "--kind=k", "--payload=@shared.json", "--priority=5", "--weight=2", "--not-before=2026-01-01T00:00:00Z",
+		"--pool=p", "--name=b", "--kind=k", "--payload=@shared.json", "--priority=5", "--weight=2", "--lane=urgent", "--not-before=2026-01-01T00:00:00Z",
 		"--not-after=2099-01-01T00:00:00Z", "--window=0 1 * * * 4h Asia/Shanghai", "--finish-inside=false", "--max-attempts=7", "--retry-on=failed",
 		"--limits=@limits.json", "--retry-backoff=90s", "--on-lost=fail", "--lease=2m", "--max-run=30m", "--abort-failure=0.5", "--abort-min=10",
 	}
@@ -42,7 +42,7 @@ func TestEveryFieldOfABatchArrives(t *testing.T) {
 		if first == nil {
 			first = b
 			want := map[string]any{
-				"name": "b", "kind": "k", "priority": 5.0, "weight": 2.0, "finish_inside": false, "max_attempts": 7.0, "retry_backoff_ms": 90000.0,
+				"name": "b", "kind": "k", "priority": 5.0, "weight": 2.0, "lane": "urgent", "finish_inside": false, "max_attempts": 7.0, "retry_backoff_ms": 90000.0,
 				"on_lost": "fail", "lease_ms": 120000.0, "max_run_ms": 1800000.0, "not_before": "2026-01-01T00:00:00.000Z", "total": 2.0,
 			}
 			for name, value := range want {
@@ -125,7 +125,13 @@ func TestBatchesAreSteered(t *testing.T) {
 	if got := plain(d.run("batches list")); got != "ID  NAME  POOL  STATE  DONE  FAILED  INSIDE  ETA  CREATED\n1  first  p  running  0/3 0%  0  1  TIME\n" {
 		t.Error(got)
 	}
-	d.run("batches set 1 --priority 3 --not-after 2099-01-01T00:00:00Z --weight 4 --max-attempts 9")
+	d.run("batches set 1 --priority 3 --not-after 2099-01-01T00:00:00Z --weight 4 --max-attempts 9 --lane urgent")
+	if got := plain(d.run("batches list --lane urgent")); !strings.Contains(got, "\n1  first") {
+		t.Error(got)
+	}
+	if got := plain(d.run("batches list --lane normal")); strings.Contains(got, "first") {
+		t.Error(got)
+	}
 	var b struct {
 		Priority, Weight int
 		NotAfter         *string `json:"not_after"`

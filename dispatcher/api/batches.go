@@ -22,8 +22,8 @@ const (
 type batchStore interface {
 	CreateBatch(ctx context.Context, actor string, b store.Batch, q store.Queue) (store.Batch, error)
 	Batch(ctx context.Context, id int64) (store.Batch, error)
-	Batches(ctx context.Context, before int64, limit int) ([]store.Batch, error)
-	BatchesNamed(ctx context.Context, part string, before int64, limit int) ([]store.Batch, store.Stretch, error)
+	BatchesNamed(ctx context.Context, part string, filter store.BatchFilter, before int64, limit int) ([]store.Batch, store.Stretch, error)
+	Batches(ctx context.Context, filter store.BatchFilter, before int64, limit int) ([]store.Batch, error)
 	PauseBatch(ctx context.Context, actor string, id int64, reason string) (store.Batch, error)
 	ResumeBatch(ctx context.Context, actor string, id int64) (store.Batch, error)
 	CancelBatch(ctx context.Context, actor string, id int64) (store.Batch, error)
@@ -140,7 +140,7 @@ func (b *batches) read(in operators.NewBatch) (store.Batch, error) {
 	}
 	return store.Batch{
 		Name: in.Name, Pool: in.Pool, Kind: in.Kind, Payload: present(in.Payload),
-		Priority: in.Priority, Weight: cmp.Or(in.Weight, defaultWeight), NotBefore: in.NotBefore, NotAfter: in.NotAfter,
+		Priority: in.Priority, Weight: cmp.Or(in.Weight, defaultWeight), Lane: store.Lane(in.Lane), NotBefore: in.NotBefore, NotAfter: in.NotAfter,
 		MaxAttempts: cmp.Or(in.MaxAttempts, defaultMaxAttempts), RetryOn: retryOn, RetryBackoff: milliseconds(backoff),
 		OnLost: cmp.Or(in.OnLost, "retry"), Lease: milliseconds(in.LeaseMS), MaxRun: milliseconds(in.MaxRunMS),
 		Abort: abortRule(in.Abort), Windows: opens, Limits: limited, FinishInside: in.FinishInside == nil || *in.FinishInside,
@@ -152,25 +152,27 @@ func (b *batches) get(ctx context.Context, in *Numbered) (operators.Batch, error
 	return showBatch(found), err
 }
 
-type batchQuery struct {
-	Page
+// batchPage is a page of the batches that match.
+type batchPage struct {
 	operators.BatchFilter
+	Page
 }
 
-func (b *batches) list(ctx context.Context, in *batchQuery) (page pageOf[operators.Batch], err error) {
+func (b *batches) list(ctx context.Context, in *batchPage) (page pageOf[operators.Batch], err error) {
 	before, err := in.afterNumber()
 	if err != nil {
 		return page, err
 	}
+	filter := store.BatchFilter{Lane: store.Lane(in.Lane)}
 	if in.Name != "" {
-		found, stretch, err := b.ledger.BatchesNamed(ctx, in.Name, before, min(in.Size, firstPart))
+		found, stretch, err := b.ledger.BatchesNamed(ctx, in.Name, filter, before, min(in.Size, firstPart))
 		return showPage(found, len(found) == min(in.Size, firstPart), showBatch, func(b store.Batch) string { return number(b.ID) }).behind(stretch), err
 	}
 	found, more, err := inParts(in.Size, func(last *store.Batch, limit int) ([]store.Batch, error) {
 		if last != nil {
 			before = last.ID
 		}
-		return b.ledger.Batches(ctx, before, limit)
+		return b.ledger.Batches(ctx, filter, before, limit)
 	}, func(b store.Batch) int { return len(b.Payload) })
 	return showPage(found, more, showBatch, func(b store.Batch) string { return number(b.ID) }), err
 }
@@ -183,7 +185,7 @@ func showBatch(b store.Batch) operators.Batch {
 	rate := ratePerMinute(b)
 	return operators.Batch{
 		ID: b.ID, Name: b.Name, Pool: b.Pool, Kind: b.Kind, State: batchState(b),
-		Priority: b.Priority, Weight: b.Weight, NotBefore: stampPointer(b.NotBefore), NotAfter: stampPointer(b.NotAfter),
+		Priority: b.Priority, Weight: b.Weight, Lane: string(b.Lane), NotBefore: stampPointer(b.NotBefore), NotAfter: stampPointer(b.NotAfter),
 		Windows: showWindows(b.Windows), Limits: showLimits(b.Limits), FinishInside: b.FinishInside, OpensAt: stampSet(b.Opening.From), ClosesAt: stampSet(b.Opening.Until),
 		MaxAttempts: b.MaxAttempts, RetryOn: b.RetryOn, RetryBackoffMS: b.RetryBackoff.Milliseconds(), OnLost: b.OnLost,
 		LeaseMS: b.Lease.Milliseconds(), MaxRunMS: b.MaxRun.Milliseconds(),
@@ -222,6 +224,9 @@ func applyPatch(p operators.BatchPatch, b *store.Batch) error {
 	apply(p.Priority, &b.Priority, 0)
 	apply(p.Weight, &b.Weight, defaultWeight)
 	apply(p.MaxAttempts, &b.MaxAttempts, defaultMaxAttempts)
+	lane := string(b.Lane)
+	apply(p.Lane, &lane, string(store.LaneNormal))
+	b.Lane = store.Lane(lane)
 	if p.NotAfter.Said {
 		b.NotAfter = p.NotAfter.To
 	}

@@ -122,7 +122,7 @@ func (f *finder) pools(ctx context.Context, text string) (part operators.FoundPa
 }
 
 func (f *finder) batches(ctx context.Context, text string) (part operators.FoundPart, err error) {
-	found, stretch, err := f.ledger.BatchesNamed(ctx, text, 0, hitsShown+1)
+	found, stretch, err := f.ledger.BatchesNamed(ctx, text, store.BatchFilter{}, 0, hitsShown+1)
 	for _, b := range found {
 		part.Hits = append(part.Hits, batchHit(b))
 	}

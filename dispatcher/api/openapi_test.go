@@ -106,7 +106,7 @@ func asks() map[string]string {
 		"PUT /v1/pools/{pool}":                       `{"capacity":2,"lease_ms":60000,"paused":false,"limits":[],"windows":[]}`,
 		"PUT /v1/profiles/{profile}":                 `{"limits":[` + perAccount + `]}`,
 		"POST /v1/batches":                           newFields,
-		"PATCH /v1/batches/{id}":                     `{"priority":3,"weight":null,"not_after":"2099-01-01T00:00:00Z","max_attempts":2}`,
+		"PATCH /v1/batches/{id}":                     `{"priority":3,"weight":null,"lane":"urgent","not_after":"2099-01-01T00:00:00Z","max_attempts":2}`,
 		"POST /v1/batches/{id}/pause":                `{"reason":"a look first"}`,
 		"PATCH /v1/pools/{pool}":                     `{"capacity":3,"lease_ms":null,"paused":false}`,
 		"POST /v1/pools/{pool}/slots/{slot}/release": forced,

@@ -83,7 +83,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	a.dispatcher = dispatcher.New(dispatcher.Config{
 		Store: b.store, Semaphore: a.semaphore, Limits: limits.New(b.redis.Client), Accounts: b.accounts, Recent: seen, Parking: board,
 		Waker: a, Marks: marks.NewHashes(b.redis.Client),
-		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod,
+		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, UrgentShare: config.urgentShare(),
 		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode),
 		Logger: log, Registerer: metrics,
 	})

@@ -48,6 +48,7 @@ type Config struct {
 	LeaseMin          time.Duration `koanf:"lease_min"`
 	ReportPeriod      time.Duration `koanf:"report_period"`
 	LongPollMax       time.Duration `koanf:"long_poll_max"`
+	UrgentShare       string        `koanf:"urgent_share"`
 	Retention         string        `koanf:"retention"`
 
 	Web       string `koanf:"web"`
@@ -71,7 +72,7 @@ func (c Config) Validate() error {
 	for _, s := range Settings() {
 		errs = append(errs, s.check(values[s.Key]))
 	}
-	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
+	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
 }
 
 // Complete says whether there is what Serve needs.
@@ -109,6 +110,19 @@ func (c Config) validateRetention() error {
 	keep, err := c.retention()
 	if err != nil || keep < 0 || keep > 0 && keep < day {
 		return fmt.Errorf("retention: %q is neither days (90d), at least 1, nor a duration (2160h), nor 0", c.Retention)
+	}
+	return nil
+}
+
+// urgentShare is the part of a pool for which urgent batches go before all others, in percent; 0: the default.
+func (c Config) urgentShare() int {
+	percent, _ := strconv.Atoi(strings.TrimSuffix(c.UrgentShare, "%")) // Validate has looked at it
+	return percent
+}
+
+func (c Config) validateUrgentShare() error {
+	if percent := c.urgentShare(); c.UrgentShare != "" && (percent < 1 || percent > 100 || !strings.HasSuffix(c.UrgentShare, "%")) {
+		return errors.New("urgent_share: a whole percentage from 1% to 100%, such as 10%")
 	}
 	return nil
 }

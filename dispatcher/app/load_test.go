@@ -37,7 +37,7 @@ func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 		"DISPATCHER_ADMIN_TOKEN": "", "DISPATCHER_FLEET_TOKEN": "", "DISPATCHER_FLEET_TOKEN_MODE": "any",
 		"DISPATCHER_REAP_INTERVAL": "5s", "DISPATCHER_RECONCILE_INTERVAL": "10s",
 		"DISPATCHER_LEASE_MARGIN": "10s", "DISPATCHER_LEASE_MIN": "1s", "DISPATCHER_REPORT_PERIOD": "30s",
-		"DISPATCHER_LONG_POLL_MAX": "60s", "DISPATCHER_RETENTION": "90d", "DISPATCHER_TRUSTED_PROXIES": "",
+		"DISPATCHER_LONG_POLL_MAX": "60s", "DISPATCHER_URGENT_SHARE": "10%", "DISPATCHER_RETENTION": "90d", "DISPATCHER_TRUSTED_PROXIES": "",
 		"DISPATCHER_MIGRATE": "on", "DISPATCHER_LOG_FORMAT": "text", "DISPATCHER_LOG_LEVEL": "info",
 		"DISPATCHER_WEB": "on", "DISPATCHER_WEB_PREFIX": "", "DISPATCHER_SPOOL_DIR": "",
 	}
@@ -53,7 +53,7 @@ func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 func TestEmptyFilesGiveTheDefaults(t *testing.T) {
 	t.Parallel()
 	want := Config{
-		HTTPListen: ":8080", FleetTokenMode: "any", Migrate: "on", MQTTProvision: "off", LogFormat: "text", LogLevel: "info", Retention: "90d",
+		HTTPListen: ":8080", FleetTokenMode: "any", Migrate: "on", MQTTProvision: "off", LogFormat: "text", LogLevel: "info", Retention: "90d", UrgentShare: "10%",
 		ReapInterval: 5 * time.Second, ReconcileInterval: 10 * time.Second, LeaseMargin: 10 * time.Second,
 		LeaseMin: time.Second, ReportPeriod: 30 * time.Second, LongPollMax: time.Minute, Web: "on",
 	}
@@ -74,7 +74,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		"tls_cert_file": "tc", "tls_key_file": "tk", "trusted_proxies": "10.0.0.0/8",
 		"admin_token": "admin-token-of-16", "fleet_token": "fleet-token-of-16,other-token-of-16", "fleet_token_mode": "enroll",
 		"reap_interval": "1s", "reconcile_interval": "2s", "lease_margin": "3s", "lease_min": "4s", "report_period": "5s",
-		"long_poll_max": "6s", "retention": "7d", "migrate": "off", "log_format": "json", "log_level": "debug",
+		"long_poll_max": "6s", "urgent_share": "25%", "retention": "7d", "migrate": "off", "log_format": "json", "log_level": "debug",
 		"web": "read-only", "web_prefix": "/slots", "spool_dir": "/spool",
 	}
 	want := Config{
@@ -83,7 +83,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		TLSCertFile: "tc", TLSKeyFile: "tk", TrustedProxies: "10.0.0.0/8",
 		AdminToken: "admin-token-of-16", FleetToken: "fleet-token-of-16,other-token-of-16", FleetTokenMode: "enroll",
 		ReapInterval: 1 * time.Second, ReconcileInterval: 2 * time.Second, LeaseMargin: 3 * time.Second, LeaseMin: 4 * time.Second,
-		ReportPeriod: 5 * time.Second, LongPollMax: 6 * time.Second, Retention: "7d", Migrate: "off", LogFormat: "json", LogLevel: "debug",
+		ReportPeriod: 5 * time.Second, LongPollMax: 6 * time.Second, UrgentShare: "25%", Retention: "7d", Migrate: "off", LogFormat: "json", LogLevel: "debug",
 		Web: "read-only", WebPrefix: "/slots", SpoolDir: "/spool",
 	}
 	var file bytes.Buffer
@@ -231,6 +231,9 @@ func brokenValues() map[string]refused {
 		"short interval":          {environ: set{"DISPATCHER_REAP_INTERVAL=1ms"}, want: "reap_interval"},
 		"long interval":           {environ: set{"DISPATCHER_RECONCILE_INTERVAL=1h"}, want: "reconcile_interval"},
 		"negative margin":         {environ: set{"DISPATCHER_LEASE_MARGIN=-1s"}, want: "lease_margin"},
+		"no share":                {environ: set{"DISPATCHER_URGENT_SHARE=0%"}, want: "urgent_share: a whole percentage from 1% to 100%"},
+		"more than all":           {environ: set{"DISPATCHER_URGENT_SHARE=101%"}, want: "urgent_share"},
+		"a share of what":         {environ: set{"DISPATCHER_URGENT_SHARE=0.1"}, want: "urgent_share"},
 		"no least lease":          {environ: set{"DISPATCHER_LEASE_MIN=0s"}, want: "lease_min"},
 		"short period":            {environ: set{"DISPATCHER_REPORT_PERIOD=0s"}, want: "report_period"},
 		"mode":                    {environ: set{"DISPATCHER_FLEET_TOKEN_MODE=all"}, want: "fleet_token_mode"},

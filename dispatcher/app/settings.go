@@ -89,6 +89,7 @@ func Settings() []Setting {
 		{Key: "lease_min", Default: "1s", Help: "no device is given less; below 1s only for tests", Least: 10 * time.Millisecond, Most: time.Minute},
 		{Key: "report_period", Default: "30s", Help: "when an idle device reports again", Least: time.Second, Most: 24 * time.Hour},
 		{Key: "long_poll_max", Default: "60s", Help: "how long the answer to a report may wait for a task (Prefer: wait), in whole seconds; 0: none waits", Least: 0, Most: 10 * time.Minute},
+		{Key: "urgent_share", Default: "10%", Help: "part of a pool's capacity, rounded up to whole slots, for which batches of the lane urgent go before all others: 1% to 100%"},
 		{Key: "retention", Default: "90d", Help: "how long events, attempts and batches that ended are kept: days (90d) or a duration (2160h), at least 1d; 0: for ever"},
 		{Key: "spool_dir", Help: "folder for streamed batches above 1 MiB until they are whole, at most 5 of 2 GiB at once; empty: the system's for temporary files"},
 		{Key: "web", Default: webOn, Choices: []string{webOn, webReadOnly, webOff}, Help: "the dashboard; read-only: nothing can be changed there, whatever the role"},

@@ -65,8 +65,8 @@ func Decide(s Situation) Choice {
 }
 
 // next picks what an idle device may do, or the reason that stands in the way
-// of the best task: see nearer. The pool that is tried first is one in which a slot
-// is offered to the device, else that of its oldest batch. Which task of a pool starts,
+// of the best task: see nearer. The pool that is tried first is that of an urgent batch, else
+// one in which a slot is offered to the device, else that of its oldest batch. Which task of a pool starts,
 // the semaphore decides by the order of all waiters.
 func next(s Situation) Choice {
 	var open []store.Candidate
@@ -88,19 +88,29 @@ func next(s Situation) Choice {
 	return nearest
 }
 
-// tried orders tasks: pools in which a slot is offered to the device come first.
+// tried orders tasks: those of urgent batches come first, then pools in which a slot is
+// offered to the device.
 func (s Situation) tried(a, b store.Candidate) int {
-	offered := func(c store.Candidate) int {
-		if slices.Contains(s.Offered, c.Pool) {
-			return 0
-		}
-		return 1
+	offered := func(c store.Candidate) bool { return slices.Contains(s.Offered, c.Pool) }
+	return cmp.Or(first(a.Urgent, b.Urgent), first(offered(a), offered(b)), Older(a, b))
+}
+
+// first orders what has something before what has it not.
+func first(a, b bool) int {
+	if a == b {
+		return 0
 	}
-	return cmp.Or(cmp.Compare(offered(a), offered(b)), Older(a, b))
+	if a {
+		return -1
+	}
+	return 1
 }
 
 // Older orders tasks by the age of their batches.
 func Older(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }
+
+// UrgentLast orders tasks of urgent batches behind the others.
+func UrgentLast(a, b store.Candidate) int { return first(b.Urgent, a.Urgent) }
 
 // PoolsOf are the pools of tasks, each once.
 func PoolsOf(open []store.Candidate) (pools []string) {

@@ -122,7 +122,22 @@ func (x explainer) full(Obstacle) Cause {
 	if r.Position > 0 {
 		r.Detail += fmt.Sprintf(", and it is at position %d of those who wait", r.Position)
 	}
+	r.Detail += x.lane()
 	return r
+}
+
+// lane says what the urgent batches of a full pool mean to the task.
+func (x explainer) lane() string {
+	lane := x.standing.Lane
+	switch {
+	case x.candidate.Urgent && lane.Room > 0:
+		return fmt.Sprintf("; urgent: it goes before %d others", x.standing.Waiting-lane.Waiting)
+	case x.candidate.Urgent && lane.Held > 0:
+		return fmt.Sprintf("; urgent, but its lane's share of the pool (%d of %d) is in use: it waits by its weight", lane.Held+lane.Room, x.standing.Capacity)
+	case !x.candidate.Urgent && lane.Room > 0 && lane.Waiting > 0:
+		return "; an urgent batch goes first"
+	}
+	return ""
 }
 
 // policies says how to change those that hold for the task.
@@ -168,9 +183,10 @@ func (x explainer) shut(o store.Opening) string {
 }
 
 func (x explainer) otherFirst(other store.Candidate) Cause {
+	urgent := map[bool]string{true: "urgent "}
 	return Cause{
 		Code:   CodeOtherFirst,
-		Detail: fmt.Sprintf("device %s is given task %d of batch %d before this one", x.Task.Device, other.Task, other.Batch),
+		Detail: fmt.Sprintf("device %s is given task %d of %sbatch %d before this one", x.Task.Device, other.Task, urgent[other.Urgent], other.Batch),
 		Remedy: fmt.Sprintf("waits for that task; a higher priority goes first within a batch; to drop it: dispatcher tasks cancel %d", other.Task),
 	}
 }

@@ -44,6 +44,15 @@ type Standing struct {
 	InQueue        bool          // the device stands there
 	Due            time.Duration // then: until it was told to ask again; negative: overdue
 	Offered        time.Duration // how long a slot stays reserved for the device; 0: none is
+	Waiting        int           // devices in the queue
+	Lane           Lane
+}
+
+// Lane is what the urgent batches of a pool have together.
+type Lane struct {
+	Held    int // slots that they hold or are offered
+	Room    int // slots for which they still go before all others; may be negative
+	Waiting int // devices that wait with a task of them
 }
 
 // full says that there is no slot for the device: none is free, or only for

@@ -84,10 +84,10 @@ func (n *Notifier) lookIn(ctx context.Context, pool string, look looking) error 
 		return fmt.Errorf("handing on in pool %s: %w", pool, err)
 	}
 	n.Offer(pool, queue.Offers, time.Time{})
-	if !queue.Known || !look.search || n.wanting(pool, queue) <= 0 {
+	if !queue.Known || !look.search {
 		return nil
 	}
-	joiners, err := n.findJoiners(ctx, pool, look.anew)
+	joiners, err := n.findFor(ctx, pool, queue, look.anew)
 	if err == nil {
 		joiners, err = n.notLimited(ctx, pool, joiners)
 	}

@@ -23,6 +23,7 @@ type Ledger interface {
 	Views(ctx context.Context, devices []string) ([]store.View, error)
 	PoolsWithWork(ctx context.Context, pools []string) ([]string, error)
 	OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]store.OpenBatch, error)
+	UrgentBatches(ctx context.Context, pool string, limit int) ([]store.OpenBatch, error)
 	ReachableDevices(ctx context.Context, search store.ReachableSearch) (store.ReachablePage, error)
 }
 
@@ -69,6 +70,7 @@ type Config struct {
 
 	ReportPeriod time.Duration
 	Offer        time.Duration // a slot stays reserved so long for the device that it is offered to
+	UrgentShare  int           // percent of a pool for which urgent batches go before all others
 	MaxParked    int           // reports that are parked at once; default 20,000
 
 	Unreachable func(view store.View) // a device can be told of nothing any more

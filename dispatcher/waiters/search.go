@@ -1,6 +1,7 @@
 package waiters
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -27,6 +28,7 @@ type search struct {
 	after  int64                // the batches up to it were looked at in this round
 	marks  map[int64]store.Mark // how far each batch was; zero: through
 	looked int                  // tasks, in this round
+	seen   time.Duration        // how lately devices must have been seen; 0: as is usual
 	rest   time.Time            // until when it rests
 }
 
@@ -37,6 +39,43 @@ func (n *Notifier) wanting(pool string, queue slots.QueueState) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
 	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(hold, time.Millisecond))
 	return free + min(max(soon, 4), tasksPerSearch) - queue.Ready
+}
+
+// findFor looks for devices of a pool: for its free slots, and when something has come also
+// for those with an urgent task, which need no free slot and go before all that wait.
+func (n *Notifier) findFor(ctx context.Context, pool string, queue slots.QueueState, anew bool) (found []slots.Joiner, err error) {
+	if anew {
+		if found, err = n.findUrgent(ctx, pool); err != nil {
+			return nil, err
+		}
+	}
+	if n.wanting(pool, queue) <= 0 {
+		return found, nil
+	}
+	more, err := n.findJoiners(ctx, pool, anew)
+	return append(found, more...), err
+}
+
+// findUrgent looks at the first tasks of the newest urgent batches. Devices that it misses are
+// found by their next reports.
+func (n *Notifier) findUrgent(ctx context.Context, pool string) ([]slots.Joiner, error) {
+	open, err := n.config.Ledger.UrgentBatches(ctx, pool, batchesPerSearch)
+	if err != nil {
+		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
+	}
+	s := &search{marks: make(map[int64]store.Mark), seen: n.asleep()}
+	found, _, err := n.searchBatches(ctx, pool, s, running(open))
+	return found, err
+}
+
+// running are the batches whose tasks may start now.
+func running(open []store.OpenBatch) (ids []int64) {
+	for _, b := range open {
+		if b.Running {
+			ids = append(ids, b.ID)
+		}
+	}
+	return ids
 }
 
 // findJoiners looks in the ledger for devices that could start something of the
@@ -51,13 +90,7 @@ func (n *Notifier) findJoiners(ctx context.Context, pool string, anew bool) ([]s
 	if err != nil {
 		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 	}
-	var running []int64
-	for _, b := range open {
-		if b.Running {
-			running = append(running, b.ID)
-		}
-	}
-	joiners, through, err := n.searchBatches(ctx, pool, s, running)
+	joiners, through, err := n.searchBatches(ctx, pool, s, running(open))
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +120,7 @@ func (n *Notifier) searchBatches(ctx context.Context, pool string, s *search, ba
 			continue
 		}
 		limit := max(tasksPerSearch/len(batches), fewestTasks)
-		part, err := n.config.Ledger.ReachableDevices(ctx, store.ReachableSearch{Pool: pool, Batch: batch, After: mark, Seen: n.present(), Limit: limit})
+		part, err := n.config.Ledger.ReachableDevices(ctx, store.ReachableSearch{Pool: pool, Batch: batch, After: mark, Seen: cmp.Or(s.seen, n.present()), Limit: limit})
 		if err != nil {
 			return nil, false, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 		}
@@ -98,10 +131,14 @@ func (n *Notifier) searchBatches(ctx context.Context, pool string, s *search, ba
 		s.marks[batch] = part.Last
 		through = through && !part.Last.Set
 		for _, d := range part.Devices {
-			found = append(found, slots.Joiner{
+			joiner := slots.Joiner{
 				Waiter: slots.Waiter{Device: d.Device, Batch: d.Batch, Task: d.Task, Weight: d.Weight, Priority: d.Priority},
 				Reach:  d.Reach,
-			})
+			}
+			if d.Urgent {
+				joiner.Lane = n.config.UrgentShare
+			}
+			found = append(found, joiner)
 		}
 	}
 	return found, through, nil
@@ -110,6 +147,10 @@ func (n *Notifier) searchBatches(ctx context.Context, pool string, s *search, ba
 // present is how lately a device must have been seen to be counted on: it has
 // missed two reports at most.
 func (n *Notifier) present() time.Duration { return 3*n.config.ReportPeriod + seenSlack }
+
+// asleep is that of a device which may wait in the queue already: one that can be told is asked
+// back after up to 8 periods (slots.Pace).
+func (n *Notifier) asleep() time.Duration { return 9*n.config.ReportPeriod + seenSlack }
 
 // notLimited are the joiners whose devices could start something of the pool by its
 // policies: those that cannot would stand before those that can. A pool whose policies are

@@ -49,7 +49,7 @@ func (f *batchForm) Timed() bool {
 
 // Tuned says that a field differs from its default.
 func (f *batchForm) Tuned() bool {
-	return f.Get("on_lost")+f.Get("lease")+f.Get("max_run") != "" || f.Get("attempts") != "3" || f.Get("weight") != "1" || f.Get("priority") != "0"
+	return f.Get("on_lost")+f.Get("lane")+f.Get("lease")+f.Get("max_run") != "" || f.Get("attempts") != "3" || f.Get("weight") != "1" || f.Get("priority") != "0"
 }
 
 func (b *batchForms) empty(r *http.Request) (page, error) {
@@ -193,7 +193,7 @@ func (f *batchForm) choose(body map[string]any) error {
 // body has the fields of the batch that were filled in.
 func (f *batchForm) body() (map[string]any, error) {
 	body := map[string]any{"pool": f.trimmed("pool")}
-	for name := range filtersOf(f.Values, "name", "kind", "on_lost", "duplicates") {
+	for name := range filtersOf(f.Values, "name", "kind", "on_lost", "lane", "duplicates") {
 		body[name] = f.Get(name)
 	}
 	if f.Get("finish_inside") == "" {

@@ -42,6 +42,7 @@ CREATE TABLE batches (
     payload          json,
     priority         integer NOT NULL DEFAULT 0,
     weight           integer NOT NULL DEFAULT 1,
+    lane             text NOT NULL DEFAULT 'normal',
     not_before       timestamptz,
     not_after        timestamptz,
     windows          json,
@@ -77,6 +78,9 @@ CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
 -- Waiting devices are counted from the batches of a pool.
 CREATE INDEX batches_of_pool ON batches (pool, id);
 CREATE INDEX batches_of_kind ON batches (kind, id);
+-- Urgent batches are few among all.
+CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
+CREATE INDEX batches_urgent_of_pool ON batches (pool, id) WHERE lane = 'urgent';
 
 -- How many tasks of a batch ended in which state: these rows and the deltas
 -- together. A task in neither, and without a grant, is pending.

@@ -40,6 +40,7 @@ CREATE TABLE batches (
     payload          TEXT,
     priority         INTEGER NOT NULL DEFAULT 0,
     weight           INTEGER NOT NULL DEFAULT 1,
+    lane             TEXT NOT NULL DEFAULT 'normal',
     not_before       INTEGER,
     not_after        INTEGER,
     windows          TEXT,
@@ -75,6 +76,9 @@ CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
 -- Waiting devices are counted from the batches of a pool.
 CREATE INDEX batches_of_pool ON batches (pool, id);
 CREATE INDEX batches_of_kind ON batches (kind, id);
+-- Urgent batches are few among all.
+CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
+CREATE INDEX batches_urgent_of_pool ON batches (pool, id) WHERE lane = 'urgent';
 
 -- How many tasks of a batch ended in which state: these rows and the deltas
 -- together. A task in neither, and without a grant, is pending.

@@ -1,0 +1,82 @@
+package store_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// A lane is kept, listed, changed and audited; a batch without one is normal.
+func TestBatchesHaveALane(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		l.pool("q", 1)
+		var ids []int64
+		for _, b := range []store.Batch{{Pool: "p"}, {Pool: "p", Lane: store.LaneUrgent}, {Pool: "q", Lane: store.LaneUrgent}} {
+			made, err := l.CreateBatch(l.Context(), "ann", b, newTasks([]store.NewTask{{Device: "d"}}))
+			l.must(err)
+			ids = append(ids, made.ID)
+		}
+		l.expectLane(store.LaneUrgent, ids[2], ids[1])
+		l.expectLane(store.LaneNormal, ids[0])
+		l.expectUrgent("p", store.OpenBatch{ID: ids[1], Running: true})
+
+		changed, err := l.ChangeBatch(l.Context(), "bob", ids[0], func(b *store.Batch) error { b.Lane = store.LaneUrgent; return nil })
+		l.must(err)
+		if changed.Lane != store.LaneUrgent {
+			l.Errorf("changed to %q", changed.Lane)
+		}
+		_, err = l.PauseBatch(l.Context(), "bob", ids[0], "")
+		l.must(err)
+		l.expectUrgent("p", store.OpenBatch{ID: ids[1], Running: true}, store.OpenBatch{ID: ids[0]})
+		_, err = l.ChangeBatch(l.Context(), "bob", ids[1], func(b *store.Batch) error { b.Lane = store.LaneNormal; return nil })
+		l.must(err)
+		l.expectUrgent("p", store.OpenBatch{ID: ids[0]})
+
+		var said []string
+		events, err := l.Events(l.Context(), store.EventFilter{Pool: "p", Newest: true, Limit: 100})
+		l.must(err)
+		for _, e := range events {
+			if strings.Contains(e.Detail, "lane=") {
+				said = append(said, e.Kind+" by "+e.Actor+": "+e.Detail)
+			}
+		}
+		want := []string{"batch.changed by bob: lane=normal", "batch.changed by bob: lane=urgent", "batch.created by ann: tasks=1 lane=urgent"}
+		if !slices.Equal(said, want) {
+			l.Errorf("events %q, want %q", said, want)
+		}
+
+		views, err := l.Views(l.Context(), []string{"d"})
+		l.must(err)
+		for _, c := range views[0].Candidates {
+			if c.Urgent != (c.Batch != ids[1]) {
+				l.Errorf("task of batch %d: urgent %v", c.Batch, c.Urgent)
+			}
+		}
+	})
+}
+
+func (l *ledger) expectLane(lane store.Lane, want ...int64) {
+	l.Helper()
+	list, err := l.Batches(l.Context(), store.BatchFilter{Lane: lane}, 0, 10)
+	l.must(err)
+	var got []int64
+	for _, b := range list {
+		got = append(got, b.ID)
+	}
+	if !slices.Equal(got, want) {
+		l.Errorf("%s: batches %d, want %d", lane, got, want)
+	}
+}
+
+func (l *ledger) expectUrgent(pool string, want ...store.OpenBatch) {
+	l.Helper()
+	got, err := l.UrgentBatches(l.Context(), pool, 10)
+	l.must(err)
+	if !slices.Equal(got, want) {
+		l.Errorf("urgent of %s: %+v, want %+v", pool, got, want)
+	}
+}
