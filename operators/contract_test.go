@@ -180,6 +180,8 @@ func (c *contract) pools() {
 	c.check("Pools", all(c.T, c.Pools.List(c.ctx, operators.PoolFilter{Name: "C", Sort: "trouble"})), nil)
 	totals, err := c.Pools.Totals(c.ctx)
 	c.check("Totals", totals, err)
+	series, err := c.Pools.Series(c.ctx, "c", "24h")
+	c.check("Series", series, err)
 	limited, err := c.Pools.Limited(c.ctx, "c", 5)
 	if err != nil || len(limited) != 0 {
 		c.Errorf("Limited: %v, %v", limited, err)

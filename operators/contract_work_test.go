@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -92,6 +93,11 @@ func (c *contract) slots() {
 	c.check("CheckGrant", grant, err)
 	free, err := c.Pools.ReleaseSlot(c.ctx, "c", held.Slot, operators.Release{Reason: "a test", Now: true, Token: held.Token})
 	c.check("Release slot", free, err)
+	history := all(c.T, c.Pools.History(c.ctx, "c", operators.HistoryFilter{Slot: strconv.Itoa(held.Slot), From: held.Since.Time}))
+	c.check("History", history, nil)
+	if len(history) == 0 || history[0].Token != held.Token || history[0].EndedBy != "released" {
+		c.Errorf("%+v", history)
+	}
 	if !grant.Alive || grant.Device != "c-1" || free.State != "free" {
 		c.Errorf("%+v, %+v", grant, free)
 	}

@@ -139,6 +139,7 @@ type Slot struct {
 	Device     string `json:"device,omitempty"`
 	Task       int64  `json:"task,omitempty"`
 	Token      int64  `json:"token,omitempty"`
+	Batch      int64  `json:"batch,omitempty"`
 	Since      *Time  `json:"since,omitempty"`
 	LeaseUntil *Time  `json:"lease_until,omitempty" doc:"In the past: lapsed, about to be taken back"`
 	Cancel     string `json:"cancel,omitempty" doc:"Why the device is asked to stop"`

@@ -21,6 +21,8 @@ import (
 //	{now}        the database's clock at that moment, not at the transaction's start
 //	{ms}         one millisecond: {now} + lease_ms * {ms}
 //	{epoch}      1970, to turn milliseconds into a time: {epoch} + $1 * {ms}
+//	{age}        how long before clock.now the time at is, in milliseconds
+//	{minute of at}, {this minute}  the minute of the time at, or of the present, counted since 1970
 //	{least}      the smaller of its arguments
 //	{json}       turns the text before it into the type of payload and output
 //	{lock}       FOR UPDATE; SQLite's only writer needs no row locks
@@ -107,6 +109,8 @@ func postgresWords() []string {
 		"{ms}", "interval '1 millisecond'",
 		"{epoch}", "timestamptz 'epoch'",
 		"{age}", "CAST(date_part('epoch', clock.now - at) * 1000 AS bigint)",
+		"{minute of at}", "CAST(floor(date_part('epoch', at) / 60) AS bigint)",
+		"{this minute}", "(SELECT CAST(floor(date_part('epoch', clock_timestamp()) / 60) AS bigint))",
 		"{least}", "least",
 		"{json}", "::json",
 		"{lock}", "FOR UPDATE",
@@ -189,6 +193,7 @@ func lookUps() []string {
 		"{device of w}", "LEFT JOIN LATERAL (SELECT * FROM devices WHERE id = w.name OFFSET 0) AS d ON TRUE",
 		"{device of t}", "LEFT JOIN LATERAL (SELECT * FROM devices WHERE id = t.device OFFSET 0) AS d ON TRUE",
 		"{grant of t}", "LEFT JOIN LATERAL (SELECT * FROM grants WHERE task = t.id OFFSET 0) AS g ON TRUE",
+		"{attempt of e}", "CROSS JOIN LATERAL (SELECT * FROM attempts WHERE token = e.token OFFSET 0) AS a",
 		"{batch of g}", "LEFT JOIN LATERAL (SELECT * FROM batches WHERE id = g.batch OFFSET 0) AS b ON TRUE",
 	}
 }
@@ -199,6 +204,8 @@ func sqliteDialect() dialect {
 		"{ms}", "1",
 		"{epoch}", "0",
 		"{age}", "(clock.now - at)",
+		"{minute of at}", "(at / 60000)",
+		"{this minute}", "(CAST(unixepoch('subsec') AS INTEGER) / 60)",
 		"{least}", "min",
 		"{json}", "",
 		"{lock}", "",
@@ -214,6 +221,7 @@ func sqliteDialect() dialect {
 		"{pool of c}", "LEFT JOIN pools p ON p.name = c.pool",
 		"{grant of w}", "LEFT JOIN grants g ON g.device = w.name",
 		"{task of g}", "LEFT JOIN tasks t ON t.id = g.task",
+		"{attempt of e}", "CROSS JOIN attempts a ON a.token = e.token",
 		"{device of w}", "LEFT JOIN devices d ON d.id = w.name",
 		"{device of t}", "LEFT JOIN devices d ON d.id = t.device",
 		"{grant of t}", "LEFT JOIN grants g ON g.task = t.id",

@@ -60,6 +60,22 @@ func (s *Store) EventsQuery(ctx context.Context, f EventFilter) (text string, ar
 	return text, args, err
 }
 
+// HoldingsQuery is what Holdings asks of what ended.
+func (s *Store) HoldingsQuery(ctx context.Context, f HoldingFilter) (text string, args []any, err error) {
+	by, _, err := s.endsOf(ctx, f)
+	text, args = f.ended(by)
+	return text, args, err
+}
+
+// EventNearText is what finds a time in the log.
+const EventNearText = eventNear
+
+// MinutesText is what Minutes asks.
+const MinutesText = minutesText
+
+// HoldingsLooked is how many events a reading of holdings looks at.
+const HoldingsLooked = holdingsLooked
+
 // PoolStatsText is the reading of PoolStats.
 func PoolStatsText() string { return poolStatsText(keptStates()[1:]) }
 

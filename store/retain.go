@@ -8,18 +8,18 @@ import (
 
 // Retained says how many rows a pass of Retain removed.
 type Retained struct {
-	Events, Attempts, Results, Answers, TokenChanges, News, Tasks, Batches int64
+	Events, Attempts, Results, Answers, TokenChanges, News, Minutes, Tasks, Batches int64
 }
 
 // Most is the largest of the counts; tasks and batches are one.
 func (r Retained) Most() int64 {
-	return max(r.Events, r.Attempts, r.Results, r.Answers, r.TokenChanges, r.News, r.Tasks+r.Batches)
+	return max(r.Events, r.Attempts, r.Results, r.Answers, r.TokenChanges, r.News, r.Minutes, r.Tasks+r.Batches)
 }
 
 // Retain removes, of each kind, up to limit of the oldest rows that are older
 // than keep, in a transaction for each kind: events, ended attempts, results
-// that could not be used, answers to idempotency keys, changes of tokens and news after
-// their own time, and batches that ended, with their tasks. Replicas may call it at once.
+// that could not be used, answers to idempotency keys, changes of tokens, news and minutes
+// of pools after their own time, and batches that ended, with their tasks. Replicas may call it at once.
 func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (Retained, error) {
 	var r Retained
 	for _, part := range []struct {
@@ -49,6 +49,9 @@ func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (Reta
 			DELETE FROM news WHERE id IN (
 				SELECT id FROM (SELECT id, at FROM news ORDER BY id LIMIT $2) AS oldest WHERE at < {now} - $1 * {ms})
 			AND id < (SELECT max(id) FROM news)`, newsKept},
+		{&r.Minutes, "minutes of pools", `
+			DELETE FROM pool_minutes WHERE (pool, minute) IN (
+				SELECT pool, minute FROM pool_minutes WHERE minute < {this minute} - CAST($1 AS bigint) / 60000 ORDER BY minute LIMIT $2)`, minutesKept},
 	} {
 		if part.keep == 0 {
 			continue

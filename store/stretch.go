@@ -32,7 +32,12 @@ func (s span) of(column, value string) string {
 
 // stretchOf ends one of these ids, which stand in their order behind an index.
 func (s *connection) stretchOf(ctx context.Context, q *query, ids, direction string) (Stretch, error) {
-	end, err := one(ctx, s.planned(), only[int64], `SELECT id FROM (`+ids+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+q.arg(lookedAt-1), q.args...)
+	return s.stretchAt(ctx, q, ids, direction, lookedAt)
+}
+
+// stretchAt ends one after so many ids.
+func (s *connection) stretchAt(ctx context.Context, q *query, ids, direction string, looked int) (Stretch, error) {
+	end, err := one(ctx, s.planned(), only[int64], `SELECT id FROM (`+ids+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+q.arg(looked-1), q.args...)
 	if errors.Is(err, ErrNotFound) {
 		return Stretch{}, nil
 	}

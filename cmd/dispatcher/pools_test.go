@@ -86,6 +86,18 @@ SLOT  STATE  DEVICE  TASK  TOKEN  SINCE  LEASE UNTIL
 	if got := d.run("pools grant p 1"); plain(got) != "alive  no\n" {
 		t.Errorf("the grant is still in force:\n%s", got)
 	}
+	d.report("d-2", `{"id":"1"}`)
+	d.prints("pools history p --slot 0 --since 24h", `
+SLOT  DEVICE  TASK  BATCH  TOKEN  GRANTED  ENDED  HOW
+0  d-2  2  1  2  TIME  holds it
+0  d-1  1  1  1  TIME  TIME  released
+`)
+	d.prints("pools history p --slot 1", "SLOT  DEVICE  TASK  BATCH  TOKEN  GRANTED  ENDED  HOW\n")
+	d.try("", "pools", "history", "p", "--slot", "x").exit(1).says("slot: a slot of 0 to 9999", "invalid_field")
+	d.try("", "pools", "history", "p", "--since", "-1h").exit(2)
+	if got := plain(d.run("pools series p --range 24h")); !strings.HasPrefix(got, "UNTIL  HELD  LEAST  MOST  CAPACITY  GRANTED  ENDED  LAPSED\n") || !strings.HasSuffix(got, "  1  2  2  1  0\n") {
+		t.Errorf("the last day:\n%s", got)
+	}
 }
 
 func TestPoolsWatchShowsChanges(t *testing.T) {

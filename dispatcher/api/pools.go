@@ -36,6 +36,7 @@ type poolStore interface {
 	ChangePool(ctx context.Context, actor, name, note string, change func(*store.PoolSpec) error) (store.Pool, error)
 	DeletePool(ctx context.Context, actor, name string) error
 	GrantByToken(ctx context.Context, pool string, token int64) (store.Grant, error)
+	historyStore
 }
 
 // poolPut takes what a GET showed as well: what an operator cannot decide is
@@ -95,6 +96,11 @@ func (p *pools) register(r *routes) {
 	register(r, operation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), p.get)
 	registerAnswer(r, also[operators.PoolChanged](r, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), p.put)
 	register(r, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See the holders of the slots", roleViewer, 200), p.slots)
+	registerList(r, operation("GET", "/v1/pools/{pool}/history", "listHistory", "See who held the slots, and how it ended", roleViewer, 200), p.history,
+		func(p pageOf[operators.Holding]) operators.HoldingList {
+			return operators.HoldingList{History: p.entries, NextPageToken: p.next}
+		})
+	register(r, operation("GET", "/v1/pools/{pool}/series", "getSeries", "See how full a pool was", roleViewer, 200), p.series)
 	register(r, operation("PATCH", "/v1/pools/{pool}", "patchPool", "Change a pool; absent fields stay, null asks for the default", roleAdmin, 200), p.patch)
 	registerAnswer(r, operation("DELETE", "/v1/pools/{pool}", "deletePool", "Delete a pool of which nothing is open", roleAdmin, 204), p.delete)
 	register(r, operation("POST", "/v1/pools/{pool}/pause", "pausePool", "Grant nothing more of a pool; what runs goes on", roleAdmin, 200), p.pause)
@@ -225,5 +231,5 @@ func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 
 func showHeld(g store.Grant) operators.Slot {
 	since, until := stamp(g.GrantedAt), stamp(g.LeaseUntil)
-	return operators.Slot{Slot: g.Slot, State: "held", Device: g.Device, Task: g.Task, Token: g.Token, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
+	return operators.Slot{Slot: g.Slot, State: "held", Device: g.Device, Task: g.Task, Token: g.Token, Batch: g.Batch, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
 }

@@ -88,6 +88,8 @@ func answers() map[string]struct{ schema, path string } {
 	return map[string]struct{ schema, path string }{
 		"grant-check":    {"GrantCheck", "/v1/pools/ar:330100/grants/1"},
 		"slots":          {"SlotsBody", "/v1/pools/ar:330100/slots"},
+		"history":        {"HoldingList", "/v1/pools/ar:330100/history"},
+		"series":         {"Series", "/v1/pools/ar:330100/series"},
 		"created-batch":  {"BatchCreated", ""},
 		"batch":          {"BatchBody", "/v1/batches/2"},
 		"why":            {"WhyBody", "/v1/tasks/1/why"},

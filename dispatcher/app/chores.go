@@ -40,6 +40,7 @@ func (a *App) newPasses(b backends) *passes {
 		&pass{name: "cancel", every: time.Second, limit: limit, run: c.counting("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
 		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: keep.RefreshWindows},
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: c.fold},
+		&pass{name: "minutes", every: 5 * time.Second, limit: limit, run: keep.CountMinutes},
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: seen.FlushRecent, quiet: true},
 		&pass{name: "idle", every: time.Second, limit: limit, run: keep.CountIdle, quiet: true},
 		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.watch, quiet: true},

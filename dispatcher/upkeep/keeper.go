@@ -21,6 +21,7 @@ type Ledger interface {
 	batchLedger
 	poolLedger
 	idleLedger
+	minuteLedger
 	Retain(ctx context.Context, keep time.Duration, limit int) (store.Retained, error)
 }
 
@@ -86,6 +87,7 @@ type Keeper struct {
 	config    Config
 	metrics   *metrics
 	idle      *idleLooks
+	minutes   *minutes
 	guard     *clockGuard
 	doubted   atomic.Bool // it was said that the ledger's clock is
 	following *following
@@ -94,5 +96,5 @@ type Keeper struct {
 
 // New builds a Keeper.
 func New(config Config) *Keeper {
-	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: &idleLooks{}, guard: &clockGuard{}, following: newFollowing()}
+	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: &idleLooks{}, minutes: &minutes{}, guard: &clockGuard{}, following: newFollowing()}
 }

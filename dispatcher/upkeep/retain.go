@@ -22,6 +22,7 @@ func (k *Keeper) Retain(ctx context.Context, keep time.Duration) (store.Retained
 		total.Results += removed.Results
 		total.Answers += removed.Answers
 		total.TokenChanges += removed.TokenChanges
+		total.Minutes += removed.Minutes
 		total.Tasks += removed.Tasks
 		total.Batches += removed.Batches
 		if err != nil {

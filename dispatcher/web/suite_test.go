@@ -194,6 +194,7 @@ func (b *bench) work() {
 			recalled = recalled || b.web.Recall(ctx) == nil
 			_ = b.web.Tick(ctx)
 			_, _ = b.dispatcher.Upkeep.Fold(ctx)
+			_ = b.dispatcher.Upkeep.CountMinutes(ctx)
 			_, _ = b.dispatcher.Upkeep.EndCancelled(ctx)
 			select {
 			case <-ctx.Done():

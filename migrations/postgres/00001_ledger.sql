@@ -131,6 +131,27 @@ CREATE TABLE batch_rates (
 CREATE INDEX batch_rates_of_batch ON batch_rates (batch, at);
 CREATE INDEX batch_rates_at ON batch_rates (at);
 
+-- What became of the slots of each pool in each minute in which something did, and its
+-- capacity then: the curves of days are read from it. A minute is counted since 1970.
+CREATE TABLE pool_minutes (
+    pool     text COLLATE "C" NOT NULL,
+    minute   bigint NOT NULL,
+    granted  integer NOT NULL,
+    ended    integer NOT NULL,
+    lapsed   integer NOT NULL,
+    capacity integer NOT NULL,
+    PRIMARY KEY (pool, minute)
+) WITH (fillfactor = 70);
+-- Old ones go.
+CREATE INDEX pool_minutes_minute ON pool_minutes (minute);
+
+-- Up to which event they are counted: one row.
+CREATE TABLE minutes_counted (
+    id    smallint PRIMARY KEY CHECK (id = 1),
+    event bigint NOT NULL
+);
+INSERT INTO minutes_counted (id, event) VALUES (1, 0);
+
 -- Tasks. A grant does not write here: dispatched is a row in grants.
 -- payload and output are json, not jsonb: they come back byte for byte.
 -- own_priority: false: the task has the priority of its batch.
@@ -439,6 +460,6 @@ CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down
 DROP TABLE restores, clock_pair, idle_time, replicas, events, answers, web_sessions, news, token_changes, tokens, account_changes, deleted_devices, devices,
-    profiles, late_results, attempts, grants, tasks, batch_rates, batch_deltas, pool_counts, batch_counts, batches, pools;
+    profiles, late_results, attempts, grants, tasks, batch_rates, batch_deltas, minutes_counted, pool_minutes, pool_counts, batch_counts, batches, pools;
 DROP FUNCTION events_begin, note_tokens, count_tasks, count_queued;
 DROP SEQUENCE grant_token;

@@ -132,6 +132,27 @@ CREATE TABLE batch_rates (
 CREATE INDEX batch_rates_of_batch ON batch_rates (batch, at);
 CREATE INDEX batch_rates_at ON batch_rates (at);
 
+-- What became of the slots of each pool in each minute in which something did, and its
+-- capacity then: the curves of days are read from it. A minute is counted since 1970.
+CREATE TABLE pool_minutes (
+    pool     TEXT NOT NULL,
+    minute   INTEGER NOT NULL,
+    granted  INTEGER NOT NULL,
+    ended    INTEGER NOT NULL,
+    lapsed   INTEGER NOT NULL,
+    capacity INTEGER NOT NULL,
+    PRIMARY KEY (pool, minute)
+) WITHOUT ROWID;
+-- Old ones go.
+CREATE INDEX pool_minutes_minute ON pool_minutes (minute);
+
+-- Up to which event they are counted: one row.
+CREATE TABLE minutes_counted (
+    id    INTEGER PRIMARY KEY CHECK (id = 1),
+    event INTEGER NOT NULL
+);
+INSERT INTO minutes_counted (id, event) VALUES (1, 0);
+
 -- Tasks. A grant does not write here: dispatched is a row in grants.
 -- payload and output are kept as text: they come back byte for byte.
 -- own_priority: false: the task has the priority of its batch.
@@ -434,6 +455,8 @@ DROP TABLE grants;
 DROP TABLE grant_token;
 DROP TABLE tasks;
 DROP TABLE batch_rates;
+DROP TABLE minutes_counted;
+DROP TABLE pool_minutes;
 DROP TABLE batch_deltas;
 DROP TABLE pool_counts;
 DROP TABLE batch_counts;

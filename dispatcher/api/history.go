@@ -1,0 +1,158 @@
+package api
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// historyStore tells what became of the slots.
+type historyStore interface {
+	Holdings(ctx context.Context, f store.HoldingFilter) ([]store.Holding, store.Stretch, error)
+	Minutes(ctx context.Context, pool string, back time.Duration) (store.Minutes, error)
+}
+
+const highestSlot = 9999
+
+type historyQuery struct {
+	PoolPath
+	Page
+	operators.HistoryFilter
+}
+
+func (p *pools) history(ctx context.Context, in *historyQuery) (page pageOf[operators.Holding], err error) {
+	from, err := in.afterNumber()
+	if err != nil {
+		return page, err
+	}
+	f := store.HoldingFilter{Pool: in.Pool, Newest: in.Order != "oldest", Limit: in.Size, From: timeSet(in.From), To: timeSet(in.To)}
+	if f.Slots, err = readSlots(in.Slot); err != nil {
+		return page, err
+	}
+	if f.From != nil && f.To != nil && !f.From.Before(*f.To) {
+		return page, invalid("from: it has to be before to")
+	}
+	if f.Newest {
+		f.Before = from
+	} else {
+		f.After = from
+	}
+	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
+		return page, err
+	}
+	found, stretch, err := p.ledger.Holdings(ctx, f)
+	return showPage(found, in.full(len(found)), showHolding, func(h store.Holding) string { return number(h.ID) }).behind(stretch), err
+}
+
+func timeSet(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// readSlots reads a slot, or the first and the last of several; nil: all.
+func readSlots(text string) (*store.SlotRange, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // see above
+	}
+	first, last, several := strings.Cut(text, "-")
+	if !several {
+		last = first
+	}
+	low, err := strconv.Atoi(first)
+	high, errLast := strconv.Atoi(last)
+	if err != nil || errLast != nil || low < 0 || high < low || high > highestSlot {
+		return nil, invalid("slot: a slot of 0 to %d, or the first and the last of several: 17, 60-119", highestSlot)
+	}
+	return &store.SlotRange{First: low, Last: high}, nil
+}
+
+func showHolding(h store.Holding) operators.Holding {
+	return operators.Holding{
+		Slot: h.Slot, Device: h.Device, Task: h.Task, Batch: h.Batch, Token: h.Token, Attempt: h.Attempt,
+		Granted: stamp(h.GrantedAt), Ended: stampPointer(h.EndedAt), EndedBy: string(h.EndedBy),
+	}
+}
+
+type seriesQuery struct {
+	PoolPath
+
+	Range string `query:"range" enum:"1h,24h,7d" default:"1h" doc:"In steps of 1 min, 10 min or 1 h"`
+}
+
+// span is a range of a series.
+type span struct{ back, step time.Duration }
+
+func spanOf(name string) span {
+	switch name {
+	case "24h":
+		return span{24 * time.Hour, 10 * time.Minute}
+	case "7d":
+		return span{7 * 24 * time.Hour, time.Hour}
+	}
+	return span{time.Hour, time.Minute}
+}
+
+func (p *pools) series(ctx context.Context, in *seriesQuery) (operators.Series, error) {
+	s := spanOf(in.Range)
+	m, err := p.ledger.Minutes(ctx, in.Pool, s.back)
+	if err != nil {
+		return operators.Series{}, err
+	}
+	return showSeries(in.Pool, m, s), nil
+}
+
+// showSeries goes from the present back, minute by minute: what was held follows from what
+// is held. Steps are of the clock, so that one that is past stays as it is.
+func showSeries(pool string, m store.Minutes, s span) operators.Series {
+	each := int64(s.step / time.Minute)
+	now := m.Now.Unix() / 60
+	first := max(m.Now.Add(-s.back).Unix()/60/each+1, m.Created.Unix()/60/each) * each
+	points := make([]operators.SeriesPoint, (now-first)/each+1)
+	held, rest := m.Held, m.Minutes
+	for minute := now; minute >= first; minute-- {
+		p := &points[(minute-first)/each]
+		if at := time.Unix((minute+1)*60, 0); p.At.IsZero() {
+			p.At, p.Held, p.Low, p.High = stamp(at), held, held, held
+		}
+		p.Low, p.High = min(p.Low, held), max(p.High, held)
+		if n := len(rest); n > 0 && rest[n-1].At == minute {
+			p.Granted += int64(rest[n-1].Granted)
+			p.Ended += int64(rest[n-1].Ended)
+			p.Lapsed += int64(rest[n-1].Lapsed)
+			held += rest[n-1].Ended - rest[n-1].Granted
+			rest = rest[:n-1]
+		}
+	}
+	points[len(points)-1].At = stamp(m.Now)
+	setCapacities(points, m)
+	return operators.Series{Pool: pool, From: stamp(time.Unix(first*60, 0)), To: stamp(m.Now), StepMS: s.step.Milliseconds(), Points: points}
+}
+
+// setCapacities goes forward: a minute says what the capacity was from then on.
+func setCapacities(points []operators.SeriesPoint, m store.Minutes) {
+	capacity, rest := m.Before, m.Minutes
+	for _, one := range rest {
+		if capacity < 0 {
+			capacity = one.Capacity // not known before: as it was first
+		}
+	}
+	if capacity < 0 {
+		capacity = m.Capacity
+	}
+	for i := range points {
+		for len(rest) > 0 && time.Unix(rest[0].At*60, 0).Before(points[i].At.Time) {
+			if rest[0].Capacity >= 0 {
+				capacity = rest[0].Capacity
+			}
+			rest = rest[1:]
+		}
+		points[i].Capacity = capacity
+	}
+	points[len(points)-1].Capacity = m.Capacity
+}

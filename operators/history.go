@@ -1,0 +1,77 @@
+package operators
+
+import (
+	"context"
+	"iter"
+	"net/url"
+	"time"
+)
+
+// Holding is the time for which a device held a slot.
+type Holding struct {
+	Slot    int    `json:"slot"`
+	Device  string `json:"device"`
+	Task    int64  `json:"task"`
+	Batch   int64  `json:"batch"`
+	Token   int64  `json:"token"`
+	Attempt int    `json:"attempt"`
+	Granted Time   `json:"granted_at"`
+	Ended   *Time  `json:"ended_at" nullable:"true" doc:"null: the device holds it"`
+	EndedBy string `json:"ended_by" doc:"succeeded, failed, rejected, returned: its result; lapsed: its lease ended; released: an operator freed the slot at once; empty: the device holds it"`
+}
+
+// HoldingList is a page of the history of a pool.
+type HoldingList struct {
+	History       []Holding `json:"history"`
+	NextPageToken string    `json:"next_page_token,omitempty"`
+}
+
+// HistoryFilter selects holdings; all that is given must match.
+type HistoryFilter struct {
+	Slot  string    `query:"slot" maxLength:"11" doc:"A slot, or the first and the last of several: 17, 60-119"`
+	From  time.Time `query:"from" doc:"Those that ended then or later, or are in force"`
+	To    time.Time `query:"to" doc:"Those that ended before then; without it also those in force"`
+	Order string    `query:"order" enum:"newest,oldest" default:"newest" doc:"Which ends come first; in force is the newest"`
+}
+
+func (f HistoryFilter) query() url.Values {
+	return Query("slot", f.Slot, "from", timeIf(f.From), "to", timeIf(f.To), "order", f.Order)
+}
+
+func timeIf(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+// Series is how full a pool was, in steps of one length; the last one lasts.
+type Series struct {
+	Pool   string        `json:"pool"`
+	From   Time          `json:"from" doc:"When the first step begins"`
+	To     Time          `json:"to" doc:"The present, by the clock of the ledger"`
+	StepMS int64         `json:"step_ms"`
+	Points []SeriesPoint `json:"points" doc:"Oldest first; they begin with the pool"`
+}
+
+// SeriesPoint is one step.
+type SeriesPoint struct {
+	At       Time  `json:"at" doc:"When the step ends"`
+	Held     int   `json:"held" doc:"Slots held at its end"`
+	Low      int   `json:"held_min" doc:"The least at the end of one of its minutes"`
+	High     int   `json:"held_max" doc:"The most at the end of one of its minutes"`
+	Capacity int   `json:"capacity" doc:"At its end"`
+	Granted  int64 `json:"granted" doc:"Grants in this step"`
+	Ended    int64 `json:"ended" doc:"Grants that ended in this step"`
+	Lapsed   int64 `json:"lapsed" doc:"Of them those whose lease ended"`
+}
+
+// History yields who held the slots of a pool, those in force and the latest ends first.
+func (c Pools) History(ctx context.Context, pool string, f HistoryFilter) iter.Seq2[Holding, error] {
+	return listed[Holding](ctx, c.client, Path("pools", pool, "history"), f.query())
+}
+
+// Series is how full a pool was in the last 1h, 24h or 7d.
+func (c Pools) Series(ctx context.Context, pool, span string) (Series, error) {
+	return get[Series](ctx, c.client, Path("pools", pool, "series"), Query("range", span))
+}

@@ -1,0 +1,196 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Holding is the time for which a device held a slot.
+type Holding struct {
+	ID        int64 // its place in the order of the ends; those in force come last, by their tokens
+	Slot      int
+	Device    string
+	Task      int64
+	Batch     int64
+	Token     int64
+	Attempt   int
+	GrantedAt time.Time
+	EndedAt   *time.Time // nil: it is in force
+	EndedBy   EndCause   // empty: it is in force
+}
+
+// HoldingFilter selects holdings of a pool.
+type HoldingFilter struct {
+	Pool   string
+	Slots  *SlotRange // nil: all
+	From   *time.Time // that ended then or later, or are in force
+	To     *time.Time // that ended before; nil: also those in force
+	Newest bool       // the order: the latest end first
+	After  int64      // ids above, unless Newest
+	Before int64      // ids below; 0: no bound
+	Limit  int        // default 100, at most 1000
+}
+
+// SlotRange are slots, both ends included.
+type SlotRange struct{ First, Last int }
+
+const (
+	// inForce is above the ids of all events: added to its token it is the id of a holding
+	// that has not ended.
+	inForce = 1 << 54
+
+	// holdingsLooked is how many events of a pool one reading looks at.
+	holdingsLooked = 20_000
+
+	// clockSlack is how far the order of the events may be off that of their times.
+	clockSlack = time.Minute
+)
+
+// ends is true of the events that end a holding: each names it by its token.
+const ends = movesSlots + ` AND kind <> 'task.granted'`
+
+func (f HoldingFilter) slots() SlotRange {
+	if f.Slots == nil {
+		return SlotRange{0, math.MaxInt32}
+	}
+	return *f.Slots
+}
+
+// Holdings reads a page of who held the slots of a pool, and where to go on if it is not
+// full: those that ended come by the events of the pool, as it has no more than two or so
+// for each, and those in force by the grants.
+func (s pools) Holdings(ctx context.Context, f HoldingFilter) ([]Holding, Stretch, error) {
+	f.Limit = clampLimit(f.Limit)
+	// Those in force first: one that ends meanwhile is found twice, and not missed.
+	held, err := s.holdingNow(ctx, f)
+	if err != nil || f.Newest && len(held) == f.Limit || !f.Newest && f.After >= inForce {
+		return held, Stretch{}, err
+	}
+	ended, stretch, err := s.holdingsBefore(ctx, f)
+	if err != nil {
+		return nil, Stretch{}, err
+	}
+	held = slices.DeleteFunc(held, func(h Holding) bool {
+		return slices.ContainsFunc(ended, func(e Holding) bool { return e.Token == h.Token })
+	})
+	switch {
+	case f.Newest:
+		ended = append(held, ended...)
+	case !stretch.More && len(ended) < f.Limit:
+		ended = append(ended, held...)
+	}
+	return ended[:min(len(ended), f.Limit)], stretch, nil
+}
+
+func holdingDest(h *Holding) []any {
+	return []any{
+		&h.ID, &h.Slot, &h.Device, &h.Task, &h.Batch, &h.Token, &h.Attempt, instant{&h.GrantedAt}, maybe{&h.EndedAt}, opt(&h.EndedBy),
+	}
+}
+
+// holdingNow reads those in force.
+func (s pools) holdingNow(ctx context.Context, f HoldingFilter) ([]Holding, error) {
+	before := int64(math.MaxInt64)
+	if f.Before > 0 {
+		before = f.Before
+	}
+	if f.To != nil || f.Newest && before <= inForce {
+		return nil, nil
+	}
+	slots, order := f.slots(), EventFilter{Newest: f.Newest}.direction()
+	held, err := collect(ctx, s.read(), holdingDest, `
+		SELECT * FROM (
+			SELECT `+fmt.Sprint(int64(inForce))+` + token AS id, slot, device, task, batch, token, attempt, granted_at, NULL, NULL
+			FROM grants WHERE pool = $1 AND slot BETWEEN $2 AND $3) AS held
+		WHERE id > $4 AND id < $5 ORDER BY id `+order+` LIMIT $6`, f.Pool, slots.First, slots.Last, f.After, before, f.Limit)
+	if err != nil {
+		return nil, fmt.Errorf("reading who holds the slots of pool %s: %w", f.Pool, err)
+	}
+	return held, nil
+}
+
+// holdingsBefore reads those that ended.
+func (s pools) holdingsBefore(ctx context.Context, f HoldingFilter) ([]Holding, Stretch, error) {
+	by, stretch, err := s.endsOf(ctx, f)
+	if err != nil {
+		return nil, Stretch{}, fmt.Errorf("reading the history of pool %s: %w", f.Pool, err)
+	}
+	text, args := f.ended(by)
+	ended, err := collect(ctx, s.planned(), holdingDest, text, args...)
+	if err != nil {
+		return nil, Stretch{}, fmt.Errorf("reading the history of pool %s: %w", f.Pool, err)
+	}
+	return ended, stretch, nil
+}
+
+// endsOf are the events to look at, no more than one reading may.
+func (s pools) endsOf(ctx context.Context, f HoldingFilter) (by sought, stretch Stretch, err error) {
+	by = sought{EventFilter: EventFilter{Newest: f.Newest, After: f.After, Before: min(f.Before, inForce)}, pool: f.Pool}
+	if f.From != nil {
+		id, err := s.eventNear(ctx, f.From.Add(-clockSlack))
+		if err != nil {
+			return by, stretch, err
+		}
+		by.After = max(by.After, id-1)
+	}
+	if f.To != nil {
+		id, err := s.eventNear(ctx, f.To.Add(clockSlack))
+		if err != nil {
+			return by, stretch, err
+		}
+		if by.Before == 0 || by.Before > id {
+			by.Before = max(id, 1)
+		}
+	}
+	q := &query{}
+	stretch, err = s.stretchAt(ctx, q, by.looked(q, holdingsLooked), by.direction(), holdingsLooked)
+	by.Within(stretch)
+	return by, stretch, err
+}
+
+// ended is the statement that reads the holdings whose ends are among these events. Their
+// order is that of the index, so it ends with the page.
+func (f HoldingFilter) ended(by sought) (text string, args []any) {
+	q := &query{}
+	q.text = `SELECT e.id, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by
+		FROM (SELECT id, pool, batch, token FROM (` + by.looked(q, holdingsLooked) + `) AS looked WHERE ` + ends + `) AS e {attempt of e}`
+	if f.Slots != nil {
+		q.where("a.slot >= %s", f.Slots.First)
+		q.where("a.slot <= %s", f.Slots.Last)
+	}
+	if f.From != nil {
+		q.where("a.ended_at >= {epoch} + %s * {ms}", f.From.UnixMilli())
+	}
+	if f.To != nil {
+		q.where("a.ended_at < {epoch} + %s * {ms}", f.To.UnixMilli())
+	}
+	return q.end(" ORDER BY e.pool "+by.direction()+", e.id "+by.direction(), f.Limit)
+}
+
+// eventNear is about the first event of a time or later; behind the last one, if there
+// is none. Ids go up with time, nearly: it halves them.
+func (s *connection) eventNear(ctx context.Context, at time.Time) (int64, error) {
+	id, err := one(ctx, s.planned(), only[int64], eventNear, at.UnixMilli())
+	if errors.Is(err, ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("looking for a time in the log: %w", err)
+	}
+	return id, nil
+}
+
+// early: the first event from the middle on is before the time.
+const early = `coalesce((SELECT at FROM events WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) < {epoch} + CAST($1 AS bigint) * {ms}, FALSE)`
+
+const eventNear = `
+	WITH RECURSIVE found(low, high) AS (
+		SELECT coalesce((SELECT id FROM events ORDER BY id LIMIT 1), 0), coalesce((SELECT id FROM events ORDER BY id DESC LIMIT 1), 0) + 1
+		UNION ALL
+		SELECT CASE WHEN ` + early + ` THEN (low + high) / 2 + 1 ELSE low END, CASE WHEN ` + early + ` THEN high ELSE (low + high) / 2 END
+		FROM found WHERE low < high)
+	SELECT low FROM found WHERE low >= high`
