@@ -20,6 +20,12 @@ type Holding struct {
 	EndedBy string `json:"ended_by" doc:"succeeded, failed, rejected, returned: its result; lapsed: its lease ended; released: an operator freed the slot at once; empty: the device holds it"`
 }
 
+// The ways in which a holding ends that are no result of its device.
+const (
+	Lapsed   = "lapsed"
+	Released = "released"
+)
+
 // HoldingList is a page of the history of a pool.
 type HoldingList struct {
 	History       []Holding `json:"history"`

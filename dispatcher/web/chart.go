@@ -10,7 +10,7 @@ import (
 // little.
 const shortest = 2 * time.Minute
 
-// chart is the last hour of a pool, as an SVG of Width x Height draws it.
+// chart is how full a pool was lately, as an SVG of Width x Height draws it.
 type chart struct {
 	curve
 	columns
@@ -23,6 +23,7 @@ type chart struct {
 // curve is the slots held.
 type curve struct {
 	Area, Line string
+	Band       string // between the least and the most of each step; empty: a point has only one value
 	Limit      string // the capacity
 	Top        int    // value at the upper edge
 }
@@ -44,9 +45,18 @@ type bar struct {
 	Title        string
 }
 
-// chartOf draws points. The right edge is the last of them.
+// chartOf draws points of the last hour. The right edge is the last of them.
 func chartOf(points []point, width, height int) chart {
-	c := chart{Width: width, Height: height, Span: shortest, Label: "no history yet"}
+	span := shortest
+	if n := len(points); n > 0 {
+		span = min(time.Hour, max(shortest, points[n-1].time().Sub(points[0].time()).Round(time.Minute)))
+	}
+	return chartWithin(points, width, height, span)
+}
+
+// chartWithin draws points over a time.
+func chartWithin(points []point, width, height int, span time.Duration) chart {
+	c := chart{Width: width, Height: height, Span: span, Label: "no history yet"}
 	if len(points) == 0 {
 		return c
 	}
@@ -58,7 +68,6 @@ func chartOf(points []point, width, height int) chart {
 	}
 	last := points[len(points)-1]
 	c.Label = fmt.Sprintf("between %d and %d slots held lately, now %d of %d", low, high, last.held, last.capacity)
-	c.Span = min(time.Hour, max(shortest, last.time().Sub(points[0].time()).Round(time.Minute)))
 	c.draw(points)
 	return c
 }
@@ -67,7 +76,7 @@ func chartOf(points []point, width, height int) chart {
 // are drawn, and the capacity only where it changes.
 func (c *chart) draw(points []point) {
 	last := points[len(points)-1]
-	y := func(n uint16) float64 { return float64(c.Height) * (1 - 0.92*float64(n)/float64(c.Top)) }
+	y := c.y
 	var line, limit strings.Builder
 	fmt.Fprintf(&limit, "M%.1f %.1f", c.x(last, points[0]), y(points[0].capacity))
 	for i, p := range points {
@@ -111,12 +120,15 @@ func thinned(points []point, about int) []point {
 	return append(kept, points[len(points)-1])
 }
 
+// y leaves some room above.
+func (c *chart) y(n uint16) float64 { return float64(c.Height) * (1 - 0.92*float64(n)/float64(c.Top)) }
+
 func (c *chart) x(last, p point) float64 {
 	return float64(c.Width) * (1 - float64(last.at-p.at)/float64(c.Span.Milliseconds()))
 }
 
 // bars draws the counts. Where much time is shown, a bar stands for a minute.
-func (c *chart) bars(points []point, height, deniedHeight int, counting time.Time) {
+func (c *chart) bars(points []point, counting time.Time) {
 	if len(points) == 0 {
 		return
 	}
@@ -125,27 +137,32 @@ func (c *chart) bars(points []point, height, deniedHeight int, counting time.Tim
 	if c.Span > longBars {
 		every, c.Every = time.Minute, "a minute"
 	}
-	c.BarWidth = max(0.8*float64(c.Width)*float64(every)/float64(c.Span), 1.6)
 	if counting.Sub(points[0].time()) > time.Minute {
 		c.Counting = &counting
 	}
-	last, sums := points[len(points)-1], summed(points, every)
+	c.barsOf(summed(points, every), points[len(points)-1], every, c.Every)
+}
+
+// barsOf draws counts, each up to its point.
+func (c *chart) barsOf(sums []sum, last point, every time.Duration, name string) {
+	c.Every = name
+	c.BarWidth = max(0.8*float64(c.Width)*float64(every)/float64(c.Span), 1.6)
 	for _, s := range sums {
 		c.MaxBar = max(c.MaxBar, s.Grants+s.Reaps)
 		c.MaxDenied = max(c.MaxDenied, s.Denied)
 	}
-	scale, deniedScale := float64(height)/float64(max(c.MaxBar, 1)), float64(deniedHeight)/float64(max(c.MaxDenied, 1))
+	scale, deniedScale := float64(barsHeight)/float64(max(c.MaxBar, 1)), float64(deniedTop)/float64(max(c.MaxDenied, 1))
 	for _, s := range sums {
 		x := max(c.x(last, s.point)-c.BarWidth, 0)
 		grants, reaps, denied := float64(s.Grants)*scale, float64(s.Reaps)*scale, float64(s.Denied)*deniedScale
 		if s.Grants > 0 {
-			c.Grants = append(c.Grants, bar{x, float64(height) - grants, grants, fmt.Sprintf("%d granted in %s", s.Grants, c.Every)})
+			c.Grants = append(c.Grants, bar{x, barsHeight - grants, grants, fmt.Sprintf("%d granted in %s", s.Grants, c.Every)})
 		}
 		if s.Reaps > 0 {
-			c.Reaps = append(c.Reaps, bar{x, float64(height) - grants - reaps, reaps, fmt.Sprintf("%d taken back in %s", s.Reaps, c.Every)})
+			c.Reaps = append(c.Reaps, bar{x, barsHeight - grants - reaps, reaps, fmt.Sprintf("%d taken back in %s", s.Reaps, c.Every)})
 		}
 		if s.Denied > 0 {
-			c.Denied = append(c.Denied, bar{x, float64(deniedHeight) - denied, denied, fmt.Sprintf("%d refused in %s", s.Denied, c.Every)})
+			c.Denied = append(c.Denied, bar{x, deniedTop - denied, denied, fmt.Sprintf("%d refused in %s", s.Denied, c.Every)})
 		}
 	}
 }

@@ -34,12 +34,12 @@ func TestChartOfAnHour(t *testing.T) {
 	if strings.Count(c.Limit, "V") != 1 {
 		t.Errorf("the limit has one step: %s", c.Limit)
 	}
-	c.bars(points, 40, 24, start.Add(30*time.Minute))
+	c.bars(points, start.Add(30*time.Minute))
 	if len(c.Grants) < 60 || len(c.Grants) > 61 || c.MaxBar != 24 || c.MaxDenied != 12 || c.Counting == nil {
 		t.Errorf("%d bars up to %d, %d denied, counted since %v", len(c.Grants), c.MaxBar, c.MaxDenied, c.Counting)
 	}
 	short := chartOf(points[:100], 720, 130)
-	if short.bars(points[:100], 40, 24, start); len(short.Grants) != 100 || short.MaxBar != 2 || short.Counting != nil {
+	if short.bars(points[:100], start); len(short.Grants) != 100 || short.MaxBar != 2 || short.Counting != nil {
 		t.Errorf("%d bars of eight minutes, up to %d", len(short.Grants), short.MaxBar)
 	}
 }

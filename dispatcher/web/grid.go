@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -24,6 +25,16 @@ type cell struct {
 	Look  string // free, reserved, fresh, half, expiring or stale
 	Pool  string
 	Above bool // beyond the capacity, after that was lowered
+	Mark  mark // of its batch
+}
+
+// endShown is how much of a device's name a large cell shows.
+const endShown = 6
+
+// End is the end of the device's name, where names of a fleet differ.
+func (c cell) End() string {
+	name := []rune(c.Device)
+	return string(name[max(0, len(name)-endShown):])
 }
 
 // Sign tells the looks apart without colour.
@@ -55,7 +66,9 @@ type poolData struct {
 	Size    string // of the cells: large, small or tiny
 	Holders []cell
 	More    int // holders that are not shown
-	Chart   chart
+	Chart   plot
+	Lanes   lanes
+	Batches batchMarks
 	Lately  happened
 	Looks   map[string]int
 	Admin   bool
@@ -72,13 +85,40 @@ func (p *poolPages) show(r *http.Request) (page, error) {
 		return page{}, err
 	}
 	d.fill(p.now())
-	points := p.history.of(name)
-	d.Chart = chartOf(points, 720, 130)
-	d.Chart.bars(points, 40, 24, p.history.counting())
+	if err := p.draw(r, &d); err != nil {
+		return page{}, err
+	}
 	d.Lately = p.history.lately(name)
 	return page{
 		title: name, section: "pools", template: "pool", data: d, watch: watch{always: true, pool: name},
 	}, nil
+}
+
+// draw adds the chart, the time line of the slots and the marks of the batches.
+func (p *poolPages) draw(r *http.Request, d *poolData) error {
+	name, asked := d.Pool.Name, rangeOf(r)
+	if asked == "1h" {
+		d.Chart = plotOfHour(p.history.of(name), p.history.counting())
+	} else {
+		series, err := p.series.read(r.Context(), name+" "+asked, p.now(), func(ctx context.Context) (operators.Series, error) {
+			return p.api.Pools.Series(ctx, name, asked)
+		})
+		if err != nil {
+			return err
+		}
+		d.Chart = plotOfDays(series, asked)
+	}
+	d.Chart.Ranges = rangesOf(name, asked)
+	line, err := p.past(r, name, asked)
+	if err != nil {
+		return err
+	}
+	d.Batches = marksOf(d.Slots.Slots, line.list)
+	for i := range d.Cells {
+		d.Cells[i].Mark = d.Batches.of(d.Cells[i].Batch)
+	}
+	d.Lanes = lanesOf(line, d.Batches, d.Cells)
+	return nil
 }
 
 func (d *poolData) fill(now time.Time) {

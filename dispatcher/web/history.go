@@ -25,10 +25,11 @@ const (
 // point is one pool at one time, and its counts since the point before. It
 // is small: there are a million of 3,000 pools.
 type point struct {
-	at                    int64 // ms since 1970
-	held, capacity        uint16
-	grants, reaps, denied uint16 // more than 65,535 count as that
-	conflicts, drift      uint16
+	at               int64 // ms since 1970
+	grants           uint32
+	held, capacity   uint16
+	reaps, denied    uint16 // more than 65,535 count as that
+	conflicts, drift uint16
 }
 
 func (p point) time() time.Time { return time.UnixMilli(p.at).UTC() }
@@ -99,7 +100,7 @@ func (h *history) add(now time.Time, uses []store.PoolUse) {
 		s := h.since[u.Pool]
 		points := append(h.pools[u.Pool], point{
 			at: now.UnixMilli(), held: small(u.Held), capacity: small(u.Capacity),
-			grants: small(s.Grants), reaps: small(s.Reaps), denied: small(s.Denied), conflicts: small(s.Conflicts), drift: small(s.Drift),
+			grants: uint32(max(s.Grants, 0)), reaps: small(s.Reaps), denied: small(s.Denied), conflicts: small(s.Conflicts), drift: small(s.Drift),
 		})
 		if len(points) > pointsKept+pointsKept/8 { // seldom, so that adding is cheap
 			points = slices.Clone(points[len(points)-pointsKept:])
@@ -228,7 +229,7 @@ func recalled(now time.Time, u store.PoolUse, back time.Duration, steps []store.
 		}
 		p := point{at: now.Add(-ago).UnixMilli(), held: small(u.Held), capacity: small(u.Capacity)}
 		for len(steps) > 0 && steps[0].Step <= n {
-			p.grants, p.reaps = small(steps[0].Granted), small(steps[0].Lapsed)
+			p.grants, p.reaps = uint32(max(steps[0].Granted, 0)), small(steps[0].Lapsed)
 			u.Held += steps[0].Ended - steps[0].Granted
 			steps = steps[1:]
 		}

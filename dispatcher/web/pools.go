@@ -22,6 +22,8 @@ type poolPages struct {
 	api     client
 	system  System
 	history *history
+	series  *lately[operators.Series]
+	lanes   *lately[pastSlots]
 }
 
 func (p *poolPages) route(to *site) {
@@ -29,6 +31,7 @@ func (p *poolPages) route(to *site) {
 	to.live("/pools/{id}", p.show)
 	to.page("/pools/{id}/edit", p.editing)
 	to.page("/pools/{id}/pause", p.pausing)
+	to.page("/pools/{id}/slots/{slot}", p.slot)
 	to.page("/pools/{id}/slots/{slot}/release", p.releasing)
 	to.page("/new-pool", p.creating)
 	to.act("/new-pool", "admin", p.create)

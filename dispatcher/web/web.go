@@ -11,6 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -86,7 +87,7 @@ func New(o Options) *Web {
 		site: s, door: d, streams: newStreams(s, d, o.Panicked), panicked: o.Panicked,
 	}
 	to := newClient(o.API)
-	(&poolPages{frame, to, o.System, w.history}).route(s)
+	(&poolPages{frame, to, o.System, w.history, newLately[operators.Series](pointEvery), newLately[pastSlots](lanesEvery)}).route(s)
 	(&profilePages{frame, to}).route(s)
 	(&batchPages{frame, to, o.Ledger}).route(s)
 	(&batchForms{frame, to}).route(s)

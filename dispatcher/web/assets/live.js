@@ -41,7 +41,7 @@
 
   function showTip(slot) {
     const d = slot.dataset;
-    const rows = [["device", d.device], ["task", d.task], ["since", span(now() - d.since)],
+    const rows = [["device", d.device], ["task", d.task], ["batch", d.batch], ["since", span(now() - d.since)],
       [Number(d.until) > now() ? "expires in" : "lease over for", span(d.until - now())], ["token", d.token]];
     const title = document.createElement("b");
     title.textContent = "Slot " + d.slot + " · " + d.look;

@@ -1,0 +1,72 @@
+package dispatcher_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Of a fleet at work the history has every grant once, and no two devices in one slot at
+// any time, however their grants end.
+func TestHistoryHasNoTwoInOneSlot(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		const capacity, fleet, rounds = 3, 8, 12
+		b.pool("a", capacity, minute)
+		names := make([]string, fleet)
+		for i := range names {
+			names[i] = fmt.Sprintf("d%d", i)
+		}
+		for range rounds {
+			b.batch("a", nil, names...)
+		}
+		var mu sync.Mutex
+		given := map[int64]devices.Task{} // by token
+		var wait sync.WaitGroup
+		for n, name := range names {
+			wait.Go(func() {
+				draw := rand.New(rand.NewPCG(uint64(n), 1)) //nolint:gosec // which end comes when
+				for range 5 * rounds {
+					reply := b.report(name, `{"id":"x"}`)
+					if reply.Task == nil {
+						continue
+					}
+					mu.Lock()
+					given[reply.Task.Token] = *reply.Task
+					mu.Unlock()
+					if draw.IntN(6) == 0 {
+						_, _ = b.ForceRelease(b.ctx, "a", reply.Task.Slot, store.Force{Token: reply.Task.Token, Now: true})
+						continue
+					}
+					b.report(name, fmt.Sprintf(`{"id":"y","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, reply.Task.ID, reply.Task.Token))
+				}
+			})
+		}
+		wait.Wait()
+		all, _, err := b.store.Holdings(b.ctx, store.HoldingFilter{Pool: "a", Limit: 1000})
+		b.must(err)
+		last := map[int]store.Holding{}
+		forced := 0
+		for _, h := range all {
+			task, known := given[h.Token]
+			if !known || task.Slot != h.Slot || task.ID != h.Task {
+				b.t.Errorf("%+v was given as %+v", h, task)
+			}
+			delete(given, h.Token)
+			if before, held := last[h.Slot]; held && (before.EndedAt == nil || before.EndedAt.After(h.GrantedAt)) {
+				b.t.Errorf("two in one slot: %+v and %+v", before, h)
+			}
+			last[h.Slot] = h
+			if h.EndedBy == store.ByOperator {
+				forced++
+			}
+		}
+		if len(given) > 0 || len(all) < 2*fleet || forced == 0 {
+			b.t.Errorf("%d holdings, %d by force; missing: %v", len(all), forced, given)
+		}
+	})
+}
