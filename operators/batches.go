@@ -104,6 +104,7 @@ type Batch struct {
 	PausedAt       *Time            `json:"paused_at" nullable:"true"`
 	PauseReason    string           `json:"pause_reason"`
 	Created        Time             `json:"created_at"`
+	Payload        json.RawMessage  `json:"payload,omitempty" doc:"Of a single batch only; absent: none"`
 	Total          int64            `json:"total"`
 	Counts         map[string]int64 `json:"counts" doc:"Tasks by state; they add up to total"`
 	RatePerMinute  *float64         `json:"rate_per_minute" nullable:"true" doc:"Tasks that were tried and came to an end, over the last 5 min or since it began; null: it has not begun"`

@@ -77,6 +77,8 @@ func (c *contract) tasks(batch int64) {
 	c.check("Cancel tasks", bulk, err)
 	again, err := c.Tasks.RetryAll(c.ctx, operators.TaskFilter{Batch: batch}, false)
 	c.check("Retry tasks", again, err)
+	results, err := c.Batches.Results(c.ctx, batch, operators.ResultQuery{State: operators.Cancelled, Fields: []string{"a"}, Aggregate: "a", ByTag: "area", Sample: 10})
+	c.check("Results", results, err)
 	if cancelled.State != operators.Cancelled || retried.State != operators.Pending || bulk.Tasks != 1 || again.Tasks != 0 {
 		c.Errorf("%s, %s, %+v, %+v", cancelled.State, retried.State, bulk, again)
 	}

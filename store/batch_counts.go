@@ -130,6 +130,7 @@ func (s batchesIn) fold(ctx context.Context, deltas string) ([]int64, error) {
 		`INSERT INTO batch_counts (batch, state, n) SELECT d.batch, d.state, sum(d.n)` + of + ` GROUP BY d.batch, d.state
 			ON CONFLICT (batch, state) DO UPDATE SET n = batch_counts.n + excluded.n`,
 		`INSERT INTO batch_rates (batch, at, n) SELECT d.batch, max(d.at), sum(d.n)` + of + ` AND d.n > 0 AND ` + done + ` GROUP BY d.batch`,
+		progressed,
 		`DELETE FROM batch_deltas WHERE id IN (SELECT id FROM {ids})`,
 	} {
 		if _, err := s.exec(ctx, query, deltas); err != nil {

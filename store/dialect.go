@@ -23,6 +23,7 @@ import (
 //	{epoch}      1970, to turn milliseconds into a time: {epoch} + $1 * {ms}
 //	{age}        how long before clock.now the time at is, in milliseconds
 //	{minute of at}, {this minute}  the minute of the time at, or of the present, counted since 1970
+//	{since began} milliseconds from began to at
 //	{least}      the smaller of its arguments
 //	{json}       turns the text before it into the type of payload and output
 //	{lock}       FOR UPDATE; SQLite's only writer needs no row locks
@@ -111,6 +112,7 @@ func postgresWords() []string {
 		"{age}", "CAST(date_part('epoch', clock.now - at) * 1000 AS bigint)",
 		"{minute of at}", "CAST(floor(date_part('epoch', at) / 60) AS bigint)",
 		"{this minute}", "(SELECT CAST(floor(date_part('epoch', clock_timestamp()) / 60) AS bigint))",
+		"{since began}", "CAST(date_part('epoch', at - began) * 1000 AS bigint)",
 		"{least}", "least",
 		"{json}", "::json",
 		"{lock}", "FOR UPDATE",
@@ -206,6 +208,7 @@ func sqliteDialect() dialect {
 		"{age}", "(clock.now - at)",
 		"{minute of at}", "(at / 60000)",
 		"{this minute}", "(CAST(unixepoch('subsec') AS INTEGER) / 60)",
+		"{since began}", "(at - began)",
 		"{least}", "min",
 		"{json}", "",
 		"{lock}", "",

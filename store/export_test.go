@@ -93,3 +93,15 @@ func FailedPlacesText() string { return failedPlacesText() }
 
 // WaitingHereText is what WaitingHere asks.
 func WaitingHereText() string { return waitingHere() }
+
+// ResultsQuery is what Results asks.
+func ResultsQuery(f ResultFilter) (text string, args []any) {
+	q := f.query()
+	return q.text, q.args
+}
+
+// SampleQuery is what SampleResults asks, for its first stretch and for the ends.
+func SampleQuery(of Sample, until int64, most int) (text string, args []any, ends string) {
+	q := of.query(until, most)
+	return q.text, q.args, of.ends()
+}

@@ -87,6 +87,25 @@ func collect[T any](ctx context.Context, s session, dest func(*T) []any, query s
 	return all, rows.Err()
 }
 
+// forEach reads rows one by one, until take says that it is enough.
+func forEach[T any](ctx context.Context, s session, dest func(*T) []any, take func(T) bool, query string, args ...any) error {
+	rows, err := s.QueryContext(ctx, s.text(query), args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var one T
+		if err := rows.Scan(dest(&one)...); err != nil {
+			return err
+		}
+		if !take(one) {
+			return rows.Close()
+		}
+	}
+	return rows.Err()
+}
+
 // one reads the only row; ErrNotFound when there is none.
 func one[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) (T, error) {
 	var t T

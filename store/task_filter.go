@@ -85,6 +85,10 @@ func (f TaskFilter) inBatch(q *query, s span) string {
 	if f.State == "" {
 		states = keptStates()
 	}
+	return f.inStates(q, s, states)
+}
+
+func (f TaskFilter) inStates(q *query, s span, states []TaskState) string {
 	batch := q.arg(f.Batch)
 	parts := make([]string, len(states))
 	for i, state := range states {

@@ -36,6 +36,7 @@ type Store interface {
 	poolStore
 	factStore
 	batchStore
+	resultStore
 	taskStore
 	deviceStore
 	profileStore
@@ -97,6 +98,7 @@ func (a *API) registerOperators() {
 	least, warn := leastLease(o.LeaseMin), warnings{ledger}
 	(&pools{ledger, d.Upkeep, d.Policies, d.ForceRelease, warn, least, o.Logger}).register(r)
 	(&batches{ledger, d.Waiters, warn, least, o.Limits, &spool{o.SpoolDir, fair.NewShares(spoolBodies, spoolEach)}, fair.Unkept(1, 1)}).register(r)
+	(&results{ledger}).register(r)
 	(&tasks{ledger, d.Waiters, d.Why}).register(r)
 	(&registry{ledger, d.Devices, o.Recent, d.MarkOf, o.Limits, fair.NewShares(importsAtOnce, 1)}).register(r)
 	(&profiles{ledger, warn}).register(r)

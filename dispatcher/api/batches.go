@@ -149,7 +149,9 @@ func (b *batches) read(in operators.NewBatch) (store.Batch, error) {
 
 func (b *batches) get(ctx context.Context, in *Numbered) (operators.Batch, error) {
 	found, err := b.ledger.Batch(ctx, in.ID)
-	return showBatch(found), err
+	shown := showBatch(found)
+	shown.Payload = found.Payload // not in lists: it may be long
+	return shown, err
 }
 
 // batchPage is a page of the batches that match.
@@ -302,15 +304,20 @@ func openTasks(b store.Batch) int64 { return b.Counts[store.Pending] + b.Counts[
 // ratePerMinute is how many tasks of the batch were done a minute lately; nil:
 // it has not begun.
 func ratePerMinute(b store.Batch) *float64 {
-	began := b.CreatedAt
-	if b.NotBefore != nil && b.NotBefore.After(began) {
-		began = *b.NotBefore
-	}
+	began := began(b)
 	if b.ReadAt.Before(began) {
 		return nil
 	}
 	rate := float64(b.Recent) / min(max(b.ReadAt.Sub(began), shortest), rateSpan).Minutes()
 	return &rate
+}
+
+// began is when tasks of the batch could start first.
+func began(b store.Batch) time.Time {
+	if b.NotBefore != nil && b.NotBefore.After(b.CreatedAt) {
+		return *b.NotBefore
+	}
+	return b.CreatedAt
 }
 
 // eta is when the last task ends if all goes on as lately; nil: unknown.

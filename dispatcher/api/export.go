@@ -63,9 +63,7 @@ func registerLive[I, T, O any, P paged[I]](
 	r *routes, op huma.Operation, list func(context.Context, *I) (pageOf[T], error), answer func(pageOf[T]) O,
 	live func(context.Context, huma.Context, *I),
 ) {
-	op.Responses = map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{
-		"application/json": {}, operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia(),
-	}}}
+	op.Responses = inForms()
 	if live != nil {
 		op.Responses["200"].Content[typeEvents] = textMedia()
 	}
@@ -96,6 +94,13 @@ func registerLive[I, T, O any, P paged[I]](
 	})
 }
 
+// inForms describes an answer that is JSON, CSV or NDJSON.
+func inForms() map[string]*huma.Response {
+	return map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{
+		"application/json": {}, operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia(),
+	}}}
+}
+
 // shareOfStream lets few lists be streamed at once: others are refused.
 func (r *routes) shareOfStream(ctx huma.Context, next func(huma.Context)) error {
 	shares, streams := r.exports, "exports"
@@ -115,19 +120,24 @@ func textMedia() *huma.MediaType {
 	return &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 }
 
-// stream writes page after page. A failure half-way closes the connection:
-// a client must not take a part for the whole.
+// stream writes page after page, in the form that was asked for.
 func stream[T any](out huma.Context, page pageOf[T], read func(token string) (pageOf[T], error)) {
+	write := export[T]{csv: streamForm(out.Header("Accept")) == operators.TypeCSV}
+	streamBy(out, write.page, page, read)
+}
+
+// streamBy is stream with entries in a text of their own. A failure half-way closes the
+// connection: a client must not take a part for the whole.
+func streamBy[T any](out huma.Context, write func([]T) ([]byte, error), page pageOf[T], read func(token string) (pageOf[T], error)) {
 	form := streamForm(out.Header("Accept"))
 	out.SetHeader("Content-Type", form)
 	out.SetStatus(http.StatusOK)
 	_, w := humago.Unwrap(out)
 	connection := http.NewResponseController(w)
 	_ = connection.SetReadDeadline(time.Time{}) // the server's is for the request, and a test's recorder has none
-	write := export[T]{csv: form == operators.TypeCSV}
 	for {
 		_ = connection.SetWriteDeadline(time.Now().Add(exportPause))
-		text, err := write.page(page.entries)
+		text, err := write(page.entries)
 		if err == nil {
 			_, err = out.BodyWriter().Write(text)
 		}

@@ -92,6 +92,7 @@ func answers() map[string]struct{ schema, path string } {
 		"series":         {"Series", "/v1/pools/ar:330100/series"},
 		"created-batch":  {"BatchCreated", ""},
 		"batch":          {"BatchBody", "/v1/batches/2"},
+		"results":        {"Results", "/v1/batches/1/results?fields=down_mbps,net.rtt&aggregate=down_mbps&by_tag=site"},
 		"why":            {"WhyBody", "/v1/tasks/1/why"},
 		"rotated-token":  {"TokenMade", ""},
 		"deleted-device": {"DeviceDeleted", ""},

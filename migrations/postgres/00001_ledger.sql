@@ -152,6 +152,18 @@ CREATE TABLE minutes_counted (
 );
 INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 
+-- How batches went on, by folding: how many more tasks had ended at the end of each step.
+-- Steps grow with the age of a batch, so that there are few, however long it takes.
+-- since_ms: where the step begins, since the batch began. at: the last change in it.
+CREATE TABLE batch_progress (
+    batch    bigint NOT NULL REFERENCES batches ON DELETE CASCADE,
+    since_ms bigint NOT NULL,
+    at       timestamptz NOT NULL,
+    ended    bigint NOT NULL,
+    failed   bigint NOT NULL,
+    PRIMARY KEY (batch, since_ms)
+);
+
 -- Tasks. A grant does not write here: dispatched is a row in grants.
 -- payload and output are json, not jsonb: they come back byte for byte.
 -- own_priority: false: the task has the priority of its batch.
@@ -460,6 +472,6 @@ CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down
 DROP TABLE restores, clock_pair, idle_time, replicas, events, answers, web_sessions, news, token_changes, tokens, account_changes, deleted_devices, devices,
-    profiles, late_results, attempts, grants, tasks, batch_rates, batch_deltas, minutes_counted, pool_minutes, pool_counts, batch_counts, batches, pools;
+    profiles, late_results, attempts, grants, tasks, batch_progress, batch_rates, batch_deltas, minutes_counted, pool_minutes, pool_counts, batch_counts, batches, pools;
 DROP FUNCTION events_begin, note_tokens, count_tasks, count_queued;
 DROP SEQUENCE grant_token;

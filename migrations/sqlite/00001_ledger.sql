@@ -153,6 +153,18 @@ CREATE TABLE minutes_counted (
 );
 INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 
+-- How batches went on, by folding: how many more tasks had ended at the end of each step.
+-- Steps grow with the age of a batch, so that there are few, however long it takes.
+-- since_ms: where the step begins, since the batch began. at: the last change in it.
+CREATE TABLE batch_progress (
+    batch    INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
+    since_ms INTEGER NOT NULL,
+    at       INTEGER NOT NULL,
+    ended    INTEGER NOT NULL,
+    failed   INTEGER NOT NULL,
+    PRIMARY KEY (batch, since_ms)
+) WITHOUT ROWID;
+
 -- Tasks. A grant does not write here: dispatched is a row in grants.
 -- payload and output are kept as text: they come back byte for byte.
 -- own_priority: false: the task has the priority of its batch.
@@ -454,6 +466,7 @@ DROP TABLE attempts;
 DROP TABLE grants;
 DROP TABLE grant_token;
 DROP TABLE tasks;
+DROP TABLE batch_progress;
 DROP TABLE batch_rates;
 DROP TABLE minutes_counted;
 DROP TABLE pool_minutes;

@@ -1,0 +1,178 @@
+package api
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+const (
+	binsMost   = 20
+	valuesMost = 20
+	valueMost  = 200 // characters of a text
+)
+
+// aggregate takes the values of one field.
+type aggregate struct {
+	field   string
+	numbers []float64
+	texts   map[string]int64
+	other   int64
+}
+
+func (a *aggregate) add(value json.RawMessage) {
+	switch typeOf(value) {
+	case "null":
+	case "text":
+		var text string
+		_ = json.Unmarshal(value, &text) // it was just decoded
+		a.text(text)
+	case "boolean":
+		a.text(string(value))
+	case "number":
+		if n, err := strconv.ParseFloat(string(value), 64); err == nil {
+			a.numbers = append(a.numbers, n)
+			return
+		}
+		a.other++
+	default:
+		a.other++
+	}
+}
+
+func (a *aggregate) text(text string) {
+	if a.texts == nil {
+		a.texts = map[string]int64{}
+	}
+	a.texts[beginning(text)]++
+}
+
+// beginning of a text that may be long.
+func beginning(text string) string {
+	n := 0
+	for i := range text {
+		if n++; n > valueMost {
+			return text[:i]
+		}
+	}
+	return text
+}
+
+func (a *aggregate) sum() *operators.Aggregate {
+	sum := &operators.Aggregate{Field: a.field, Other: a.other, Tasks: a.other + int64(len(a.numbers))}
+	names := slices.SortedFunc(maps.Keys(a.texts), func(x, y string) int { return cmp.Or(cmp.Compare(a.texts[y], a.texts[x]), cmp.Compare(x, y)) })
+	for i, name := range names {
+		n := a.texts[name]
+		sum.Tasks += n
+		if i < valuesMost {
+			sum.Values = append(sum.Values, operators.ValueCount{Value: name, Tasks: n})
+		} else {
+			sum.Rest += n
+		}
+	}
+	sum.Number = numbersOf(a.numbers)
+	return sum
+}
+
+// numbersOf sums up numbers, which it sorts; nil: there are none.
+func numbersOf(numbers []float64) *operators.NumberValues {
+	if len(numbers) == 0 {
+		return nil
+	}
+	slices.Sort(numbers)
+	mean, n := 0.0, float64(len(numbers))
+	for _, x := range numbers {
+		mean += x / n // the sum may be beyond what a float holds
+	}
+	return &operators.NumberValues{
+		Count: int64(len(numbers)), Min: numbers[0], Max: numbers[len(numbers)-1], Mean: mean,
+		P5: percentile(numbers, 0.05), P50: percentile(numbers, 0.5), P95: percentile(numbers, 0.95), P99: percentile(numbers, 0.99),
+		Histogram: histogram(numbers),
+	}
+}
+
+// percentile of sorted numbers; between two of them it lies on the line from one to the other.
+func percentile(sorted []float64, share float64) float64 {
+	at := share * float64(len(sorted)-1)
+	i := int(at)
+	low, high, part := sorted[i], sorted[min(i+1, len(sorted)-1)], at-float64(i)
+	if math.IsInf(high-low, 0) {
+		return low*(1-part) + high*part
+	}
+	return min(low+part*(high-low), high) // rounded it may be above
+}
+
+// histogram counts sorted numbers in bins of 1, 2 or 5 times a power of ten. Numbers that no
+// such bins tell apart are in one.
+func histogram(sorted []float64) []operators.Bin {
+	low, high := sorted[0], sorted[len(sorted)-1]
+	one := []operators.Bin{{From: low, To: high, Tasks: int64(len(sorted))}}
+	step, ok := stepFor(low, high)
+	if !ok {
+		return one
+	}
+	first := step.bin(low)
+	bins := make([]operators.Bin, int(step.bin(high)-first)+1)
+	for i := range bins {
+		bins[i].From, bins[i].To = step.edge(first+float64(i)), step.edge(first+float64(i+1))
+	}
+	i := 0
+	for _, x := range sorted {
+		for i < len(bins)-1 && x >= bins[i].To {
+			i++
+		}
+		bins[i].Tasks++
+	}
+	return bins
+}
+
+// binStep is times * 10^power.
+type binStep struct {
+	times float64
+	power int
+}
+
+// bin is the number of the bin that x is in, by its edges: 0.57 / 0.01 is below 57.
+func (s binStep) bin(x float64) float64 {
+	n := math.Floor(x / s.times / math.Pow10(s.power))
+	switch {
+	case s.edge(n) > x:
+		return n - 1
+	case s.edge(n+1) <= x:
+		return n + 1
+	}
+	return n
+}
+
+// edge is where a bin begins. Powers below 0 are divided by: they are exact then.
+func (s binStep) edge(n float64) float64 {
+	if s.power < 0 {
+		return n * s.times / math.Pow10(-s.power)
+	}
+	return n * s.times * math.Pow10(s.power)
+}
+
+// stepFor is the smallest step with which the numbers from low to high are in few enough bins.
+func stepFor(low, high float64) (binStep, bool) {
+	span := high/binsMost - low/binsMost
+	if span <= 0 {
+		return binStep{}, false
+	}
+	power := int(math.Floor(math.Log10(span)))
+	if power < -290 || power > 290 || math.Max(math.Abs(low), math.Abs(high))/span > 1e13 {
+		return binStep{}, false
+	}
+	for ; ; power++ {
+		for _, times := range []float64{1, 2, 5} {
+			s := binStep{times, power}
+			if s.bin(high)-s.bin(low)+1 <= binsMost {
+				return s, true
+			}
+		}
+	}
+}

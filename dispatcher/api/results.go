@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"unicode/utf8"
+
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	fieldsMost   = 50   // that one query names
+	fieldMost    = 200  // characters of the name of a field
+	fieldsSample = 1000 // results that are looked at for their fields alone
+	errorsMost   = 20
+)
+
+type resultStore interface {
+	Batch(ctx context.Context, id int64) (store.Batch, error)
+	Results(ctx context.Context, filter store.ResultFilter) ([]store.TaskResult, error)
+	SampleResults(ctx context.Context, of store.Sample, each func(store.Sampled)) error
+	Progress(ctx context.Context, batch int64) ([]store.Progress, error)
+	TopErrors(ctx context.Context, batch int64, sample, limit int) ([]store.ErrorCount, error)
+}
+
+// results are the operations on what became of the tasks of a batch.
+type results struct{ ledger resultStore }
+
+func (s *results) register(r *routes) {
+	op := operation("GET", "/v1/batches/{id}/results", "listResults", "List the results of a batch by the number of the task, and sum them up", roleViewer, 200)
+	op.Responses = inForms()
+	op.Middlewares = r.steps(r.turnOfList)
+	register(r, op, s.get)
+	op.Middlewares = r.streams.steps(r.shareOfStream)
+	op.Responses, op.Hidden = nil, true
+	serve(r, r.streams, op, s.export)
+}
+
+type resultQuery struct {
+	Numbered
+	Page
+	operators.ResultQuery
+}
+
+func (q *resultQuery) check() error {
+	if len(q.Fields) > fieldsMost {
+		return invalid("query.fields: %d of them, at most %d", len(q.Fields), fieldsMost)
+	}
+	for _, name := range q.Fields {
+		if n := utf8.RuneCountInString(name); n == 0 || n > fieldMost {
+			return invalid("query.fields: each name has 1 to %d characters", fieldMost)
+		}
+	}
+	return nil
+}
+
+func (q *resultQuery) filter(after int64) store.ResultFilter {
+	return store.ResultFilter{Batch: q.ID, State: store.TaskState(q.State), After: after}
+}
+
+// sample is as large as what is asked for needs.
+func (q *resultQuery) sample() int {
+	if q.Aggregate == "" && q.ByTag == "" {
+		return min(q.Sample, fieldsSample)
+	}
+	return q.Sample
+}
+
+// list reads one page; its batch is there.
+func (s *results) list(ctx context.Context, in *resultQuery) (page pageOf[operators.Result], err error) {
+	after, err := in.afterNumber()
+	if err != nil {
+		return page, err
+	}
+	filter := in.filter(after)
+	found, more, err := inParts(in.Size, func(last *store.TaskResult, limit int) ([]store.TaskResult, error) {
+		if filter.Limit = limit; last != nil {
+			filter.After = last.Task
+		}
+		return s.ledger.Results(ctx, filter)
+	}, func(r store.TaskResult) int { return len(r.Output) + len(r.Error) })
+	show := func(r store.TaskResult) operators.Result { return showResult(r, in.Fields) }
+	return showPage(found, more, show, func(r store.TaskResult) string { return number(r.Task) }), err
+}
+
+func showResult(r store.TaskResult, fields []string) operators.Result {
+	shown := operators.Result{
+		Task: r.Task, Device: r.Device, State: string(r.State), Ended: stampPointer(r.Ended), Error: r.Error, Output: chosen(r.Output, fields), Dropped: r.Dropped,
+	}
+	if r.Granted != nil && r.Freed != nil {
+		ms := r.Freed.Sub(*r.Granted).Milliseconds()
+		shown.Duration = &ms
+	}
+	return shown
+}
+
+func (s *results) get(ctx context.Context, in *resultQuery) (answer operators.Results, err error) {
+	if err := in.check(); err != nil {
+		return answer, err
+	}
+	batch, err := s.ledger.Batch(ctx, in.ID)
+	if err != nil {
+		return answer, err
+	}
+	page, err := s.list(ctx, in)
+	if err != nil {
+		return answer, err
+	}
+	answer = operators.Results{Results: page.entries, NextPageToken: page.next}
+	if in.Token == "" {
+		answer.Summary, err = s.summary(ctx, in, batch)
+	}
+	return answer, err
+}
+
+func (s *results) summary(ctx context.Context, in *resultQuery, batch store.Batch) (*operators.ResultSummary, error) {
+	sum := &operators.ResultSummary{Errors: []operators.ErrorCount{}, Of: endedIn(batch, store.TaskState(in.State))}
+	look := newLook(in)
+	wanted := store.Sample{ResultFilter: in.filter(0), Most: in.sample(), Whole: sum.Of <= int64(in.sample()), Tags: in.ByTag != ""}
+	if err := s.ledger.SampleResults(ctx, wanted, look.add); err != nil {
+		return nil, err
+	}
+	look.into(sum)
+	steps, err := s.ledger.Progress(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	sum.Progress = progressOf(batch, steps)
+	for _, state := range []store.TaskState{store.Failed, store.TimedOut} {
+		sum.ErrorsOf += batch.Counts[state]
+		sum.ErrorsSampled += min(batch.Counts[state], int64(in.Sample))
+	}
+	if sum.ErrorsOf == 0 {
+		return sum, nil
+	}
+	top, err := s.ledger.TopErrors(ctx, in.ID, in.Sample, errorsMost)
+	for _, e := range top {
+		sum.Errors = append(sum.Errors, operators.ErrorCount(e))
+	}
+	return sum, err
+}
+
+// endedIn counts the tasks that ended in a state; empty: in any.
+func endedIn(b store.Batch, state store.TaskState) int64 {
+	if state != "" {
+		return b.Counts[state]
+	}
+	return b.Total - openTasks(b)
+}

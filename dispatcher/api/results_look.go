@@ -1,0 +1,122 @@
+package api
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	foundMost = 200 // fields that are listed
+	tagsMost  = 20
+)
+
+// look is what is learned from a sample of results.
+type look struct {
+	sampled  int64
+	fields   map[string]*operators.OutputField
+	order    []*operators.OutputField
+	values   *aggregate
+	tag      string
+	byTag    map[string]*operators.TagCount
+	untagged operators.TagCount
+}
+
+func newLook(q *resultQuery) *look {
+	l := &look{fields: map[string]*operators.OutputField{}, tag: q.ByTag, byTag: map[string]*operators.TagCount{}}
+	if q.Aggregate != "" {
+		l.values = &aggregate{field: q.Aggregate}
+	}
+	return l
+}
+
+func (l *look) add(r store.Sampled) {
+	l.sampled++
+	if l.tag != "" {
+		l.count(r)
+	}
+	if len(r.Output) == 0 {
+		return
+	}
+	l.note(r)
+	if l.values == nil {
+		return
+	}
+	if value := pickerOf(r.Output).pick(l.values.field); value != nil {
+		l.values.add(value)
+	}
+}
+
+// note takes the fields of an output.
+func (l *look) note(r store.Sampled) {
+	for _, m := range flattened(r.Output) {
+		field, kind := l.fields[m.name], typeOf(m.value)
+		if field == nil {
+			if len(l.order) == foundMost {
+				continue
+			}
+			field = &operators.OutputField{Name: m.name, Type: kind}
+			l.fields[m.name], l.order = field, append(l.order, field)
+		}
+		field.Tasks++
+		switch {
+		case field.Type == "null":
+			field.Type = kind
+		case field.Type != kind && kind != "null":
+			field.Type = "mixed"
+		}
+	}
+}
+
+func (l *look) count(r store.Sampled) {
+	of := &l.untagged
+	if value, ok := r.Tags[l.tag]; ok {
+		if of = l.byTag[value]; of == nil {
+			of = &operators.TagCount{Value: &value}
+			l.byTag[value] = of
+		}
+	}
+	of.Ended++
+	if r.State == store.Failed || r.State == store.TimedOut {
+		of.Failed++
+	}
+}
+
+// into says what was learned.
+func (l *look) into(sum *operators.ResultSummary) {
+	sum.Sampled, sum.Fields = l.sampled, make([]operators.OutputField, len(l.order))
+	for i, field := range l.order {
+		sum.Fields[i] = *field
+	}
+	if l.values != nil {
+		sum.Aggregate = l.values.sum()
+	}
+	counts := slices.Collect(maps.Values(l.byTag))
+	if l.untagged.Ended > 0 {
+		counts = append(counts, &l.untagged)
+	}
+	slices.SortFunc(counts, func(x, y *operators.TagCount) int {
+		return cmp.Or(cmp.Compare(y.Failed, x.Failed), cmp.Compare(y.Ended, x.Ended), cmp.Compare(name(x), name(y)))
+	})
+	for i, c := range counts {
+		if i < tagsMost {
+			sum.ByTag = append(sum.ByTag, *c)
+			continue
+		}
+		if sum.ByTagRest == nil {
+			sum.ByTagRest = &operators.TagCount{}
+		}
+		sum.ByTagRest.Ended += c.Ended
+		sum.ByTagRest.Failed += c.Failed
+	}
+}
+
+func name(c *operators.TagCount) string {
+	if c.Value == nil {
+		return ""
+	}
+	return *c.Value
+}

@@ -1,0 +1,160 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// TaskResult is what became of a task that ended.
+type TaskResult struct {
+	Task    int64
+	Device  string
+	State   TaskState
+	Ended   *time.Time
+	Granted *time.Time // the slot of its last attempt; nil: it had none
+	Freed   *time.Time // that slot
+	Output  json.RawMessage
+	Dropped bool // an output was sent, and was too large to be kept
+	Error   string
+}
+
+// ResultFilter selects results of one batch.
+type ResultFilter struct {
+	Batch int64
+	State TaskState // empty: all that have ended
+	After int64     // tasks above
+	Limit int       // default 100, at most 1000
+}
+
+// endedStates are those in which tasks have results.
+func endedStates() []TaskState { return keptStates()[1:] }
+
+// ids are those of the tasks, in their order, at most so many.
+func (f ResultFilter) ids(q *query, until int64, most int) string {
+	states := []TaskState{f.State}
+	if f.State == "" {
+		states = endedStates()
+	}
+	tasks := TaskFilter{Batch: f.Batch, After: f.After, Until: until}
+	return tasks.inStates(q, tasks.span(q, most), states)
+}
+
+func (f ResultFilter) query() *query {
+	q := &query{}
+	q.text = `SELECT t.id, t.device, t.state, t.finished_at, (SELECT max(granted_at) FROM attempts WHERE task = t.id), (SELECT max(ended_at) FROM attempts WHERE task = t.id),
+		t.output, t.output_dropped, t.error FROM (` + f.ids(q, 0, clampLimit(f.Limit)) + `) AS w {task w} ORDER BY w.id`
+	return q
+}
+
+// Results returns the results that match, by the number of their tasks.
+func (s tasks) Results(ctx context.Context, f ResultFilter) ([]TaskResult, error) {
+	q := f.query()
+	list, err := collect(ctx, s.planned(), func(r *TaskResult) []any {
+		return []any{&r.Task, &r.Device, &r.State, maybe{&r.Ended}, maybe{&r.Granted}, maybe{&r.Freed}, document{&r.Output}, &r.Dropped, &r.Error}
+	}, q.text, q.args...)
+	if err != nil {
+		return nil, fmt.Errorf("reading results: %w", err)
+	}
+	return list, nil
+}
+
+// Sampled is a result in a sample.
+type Sampled struct {
+	Task   int64
+	State  TaskState
+	Output json.RawMessage
+	Tags   map[string]string // of its device now, if the sample asks for them
+}
+
+// Sample says which results are looked at.
+type Sample struct {
+	ResultFilter
+
+	Most  int  // results
+	Whole bool // there are no more than that
+	Tags  bool
+}
+
+const (
+	sampleParts = 20       // stretches of the numbers of the tasks, from each of which the first are taken
+	sampleChunk = 1000     // results that one statement reads
+	sampleBytes = 64 << 20 // of outputs, in all; about
+)
+
+// SampleResults calls each with results from everywhere in a batch: from each of 20
+// stretches of its numbers as many, or all results if they are few. After about 64 MiB of
+// outputs it stops.
+func (s tasks) SampleResults(ctx context.Context, of Sample, each func(Sampled)) error {
+	low, high, err := s.endsOfResults(ctx, of.ResultFilter)
+	if err != nil || high == 0 {
+		return err
+	}
+	parts := int64(sampleParts)
+	if of.Whole || of.Most < sampleParts {
+		parts = 1
+	}
+	wide := (high-low)/parts + 1
+	for i := range parts {
+		of.After = low - 1 + i*wide
+		if err := s.samplePart(ctx, of, of.After+wide, of.Most/int(parts), sampleBytes/int(parts), each); err != nil {
+			return fmt.Errorf("sampling results: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s tasks) samplePart(ctx context.Context, of Sample, until int64, most, bytes int, each func(Sampled)) error {
+	for most > 0 && bytes > 0 {
+		chunk := min(most, sampleChunk)
+		q := of.query(until, chunk)
+		read := 0
+		err := forEach(ctx, s.planned(), func(r *Sampled) []any { return []any{&r.Task, &r.State, document{&r.Output}, fromJSON(&r.Tags)} }, func(r Sampled) bool {
+			read++
+			of.After, bytes = r.Task, bytes-len(r.Output)
+			each(r)
+			return bytes > 0
+		}, q.text, q.args...)
+		if err != nil || read < chunk {
+			return err
+		}
+		most -= chunk
+	}
+	return nil
+}
+
+func (s Sample) query(until int64, most int) *query {
+	q, tags, device := &query{}, "NULL", ""
+	if s.Tags {
+		tags, device = "d.tags", " {device of t}"
+	}
+	q.text = `SELECT t.id, t.state, t.output, ` + tags + ` FROM (` + s.ids(q, until, most) + `) AS w {task w}` + device + ` ORDER BY w.id`
+	return q
+}
+
+// endsOfResults are the lowest and the highest number; 0: there are no results.
+func (s tasks) endsOfResults(ctx context.Context, f ResultFilter) (low, high int64, err error) {
+	ends, err := one(ctx, s.planned(), func(to *[2]int64) []any { return []any{&to[0], &to[1]} }, f.ends(), f.Batch)
+	if err != nil {
+		return 0, 0, fmt.Errorf("looking for results: %w", err)
+	}
+	return ends[0], ends[1], nil
+}
+
+func (f ResultFilter) ends() string {
+	states := []TaskState{f.State}
+	if f.State == "" {
+		states = endedStates()
+	}
+	const end = `SELECT id FROM (SELECT batch, state, id FROM tasks WHERE (batch, state, id) %s AND batch %s $1
+		ORDER BY batch %[3]s, state %[3]s, id %[3]s LIMIT 1) AS %[4]s WHERE batch = $1 AND state = '%[5]s'`
+	parts := make([]string, 0, 2*len(states))
+	for _, state := range states {
+		parts = append(parts,
+			fmt.Sprintf(end, `> ($1, '`+string(state)+`', 0)`, "<=", "", "first_"+string(state), state),
+			fmt.Sprintf(end, `< ($1, '`+string(state)+`', 9223372036854775807)`, ">=", "DESC", "last_"+string(state), state))
+	}
+	return `SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM (` + strings.Join(parts, " UNION ALL ") + `) AS ends`
+}

@@ -1,0 +1,171 @@
+package store_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Results are of tasks that ended, in their order, page by page, with the last attempt.
+func TestResultsAreOfWhatEnded(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 50)
+		names := deviceNames(8)
+		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, names...)
+		l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, names...)
+		for i, cause := range map[int]store.EndCause{1: store.BySuccess, 2: store.ByFailure, 4: store.BySuccess, 6: store.BySuccess} {
+			l.report(l.grant(ids[i], names[i], "p", i), cause, fmt.Sprintf(`{"n": %d}`, i))
+		}
+		_, err := l.CancelTask(l.Context(), "op", ids[5])
+		l.must(err)
+		l.grant(ids[7], names[7], "p", 7)
+		var got []string
+		for after := int64(0); ; {
+			page, err := l.Results(l.Context(), store.ResultFilter{Batch: b.ID, After: after, Limit: 2})
+			l.must(err)
+			if len(page) == 0 {
+				break
+			}
+			for _, r := range page {
+				got = append(got, fmt.Sprintf("%s %s %s", r.Device, r.State, r.Output))
+				if ran := r.Granted != nil && r.Freed != nil && !r.Freed.Before(*r.Granted); ran != (r.State != store.Cancelled) || r.Ended == nil {
+					l.Errorf("%+v", r)
+				}
+			}
+			after = page[len(page)-1].Task
+		}
+		want := []string{
+			names[1] + ` succeeded {"n": 1}`, names[2] + ` failed {"n": 2}`, names[4] + ` succeeded {"n": 4}`, names[5] + ` cancelled `, names[6] + ` succeeded {"n": 6}`,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			l.Error(diff)
+		}
+		failed, err := l.Results(l.Context(), store.ResultFilter{Batch: b.ID, State: store.Failed})
+		l.must(err)
+		if len(failed) != 1 || failed[0].Task != ids[2] {
+			l.Errorf("%+v", failed)
+		}
+	})
+}
+
+// A sample is of all parts of a batch, as large as it is asked for, and all of a small one.
+func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 50)
+		l.exec(`INSERT INTO devices (id, tags, created_at) VALUES ('d', '{"site":"a"}', {now})`)
+		b, ids := l.batch(store.Batch{Pool: "p"}, slices.Repeat([]string{"d"}, 4000)...)
+		none := 0
+		l.must(l.SampleResults(l.Context(), store.Sample{ResultFilter: store.ResultFilter{Batch: b.ID}, Most: 100}, func(store.Sampled) { none++ }))
+		if none != 0 {
+			l.Errorf("%d results of a batch of which nothing ended", none)
+		}
+		l.exec(`UPDATE tasks SET state = CASE WHEN id % 4 = 0 THEN 'failed' ELSE 'succeeded' END, output = '{"n":1}', finished_at = {now} WHERE id % 2 = 0`)
+		of := store.Sample{ResultFilter: store.ResultFilter{Batch: b.ID}, Most: 200, Tags: true}
+		parts := map[int64]int{}
+		l.must(l.SampleResults(l.Context(), of, func(r store.Sampled) {
+			parts[20*(r.Task-ids[0])/4000]++
+			if r.Tags["site"] != "a" || string(r.Output) != `{"n":1}` {
+				l.Errorf("%+v", r)
+			}
+		}))
+		for i := range int64(20) {
+			if parts[i] < 9 || parts[i] > 11 { // the stretches begin at a task that ended
+				l.Errorf("part %d: %d, want 10", i, parts[i])
+			}
+		}
+		of.Most, of.Whole, of.State = 3000, true, store.Failed
+		all, last := 0, int64(0)
+		l.must(l.SampleResults(l.Context(), of, func(r store.Sampled) {
+			if all++; r.State != store.Failed || r.Task <= last {
+				l.Errorf("%+v after %d", r, last)
+			}
+			last = r.Task
+		}))
+		if all != 1000 {
+			l.Errorf("%d failed, want 1000", all)
+		}
+	})
+}
+
+// Neither a page nor a sample reads more than it shows, whatever is beside it.
+func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
+	t.Parallel()
+	l := manyTasks(t)
+	l.exec(`UPDATE tasks SET finished_at = now(), output = '{"a":1}' WHERE state <> 'pending'`)
+	l.exec(`INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by)
+		SELECT id, id, 1, device, pool, 0, '', now(), now(), 'succeeded' FROM tasks WHERE batch < 20`)
+	for _, statistics := range []string{`SELECT 1`, `ANALYZE`} {
+		l.exec(statistics)
+		of := store.Sample{ResultFilter: store.ResultFilter{Batch: 3, After: 5000}, Most: 200, Tags: true}
+		page, args := store.ResultsQuery(of.ResultFilter)
+		sample, sampleArgs, ends := store.SampleQuery(of, 150_000, 200)
+		for name, c := range map[string]struct {
+			text string
+			args []any
+			rows int
+		}{"a page": {page, args, 500}, "a sample": {sample, sampleArgs, 1000}, "the ends": {ends, []any{3}, 10}} {
+			plan := l.plan(c.text, c.args...)
+			text := strings.Join(plan, "\n")
+			if most(plan) > c.rows || !strings.Contains(text, "tasks_of_batch") || strings.Contains(text, "Seq Scan on tasks") {
+				l.Errorf("after %s: %s: %d rows, want %d at most:\n%s", statistics, name, most(plan), c.rows, text)
+			}
+		}
+	}
+	small := openSQLite(t)
+	page, args := store.ResultsQuery(store.ResultFilter{Batch: 3})
+	for _, detail := range small.sqlitePlan(page, args...) {
+		if detail == "SCAN t" || strings.HasPrefix(detail, "SCAN tasks") || strings.HasPrefix(detail, "SCAN attempts") {
+			t.Error(detail)
+		}
+	}
+}
+
+// Progress adds up to the counts, also where tasks are tried again, in few steps however
+// long a batch takes.
+func TestProgressAddsUp(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 50)
+		names := deviceNames(6)
+		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, names...)
+		last := func(want store.Progress) {
+			l.Helper()
+			l.foldAll()
+			steps, err := l.Progress(l.Context(), b.ID)
+			l.must(err)
+			if len(steps) == 0 {
+				l.Fatal("no progress")
+			}
+			got := steps[len(steps)-1]
+			if got.Ended != want.Ended || got.Failed != want.Failed || got.At.IsZero() {
+				l.Errorf("%+v, want %+v", steps, want)
+			}
+		}
+		l.report(l.grant(ids[0], names[0], "p", 0), store.BySuccess, "")
+		last(store.Progress{Ended: 1})
+		l.report(l.grant(ids[1], names[1], "p", 1), store.ByFailure, "")
+		_, err := l.CancelTask(l.Context(), "op", ids[2])
+		l.must(err)
+		last(store.Progress{Ended: 3, Failed: 1})
+		_, err = l.RetryTask(l.Context(), "op", ids[1])
+		l.must(err)
+		last(store.Progress{Ended: 2})
+		for hour := range 24 * 14 { // as if it had gone on for two weeks, with three ends an hour
+			l.exec(`INSERT INTO batch_deltas (batch, pool, state, n, at) SELECT id, pool, 'succeeded', 3, created_at + $1 * {ms} FROM batches WHERE id = $2`,
+				time.Duration(hour)*time.Hour/time.Millisecond, b.ID)
+			l.foldAll()
+		}
+		last(store.Progress{Ended: 2 + 3*24*14})
+		if n := l.count("batch_progress"); n < 150 || n > 200 { // a row for each hour of a week, then one for six
+			l.Errorf("%d rows for two weeks", n)
+		}
+	})
+}
