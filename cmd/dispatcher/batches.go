@@ -28,7 +28,7 @@ func newBatches() *cobra.Command {
 	verbs = append(verbs, getBatch(b), createBatch(o), setBatch(b),
 		b.pause("Grant nothing more of a batch; what runs goes on", briefBatch()...),
 		b.call("resume", "End the pause of a batch", http.MethodPost, "/resume", briefBatch()...),
-		cancelBatch(b), b.on("watch", "Show how a batch goes on, until it has ended", (*session).watchBatch))
+		cancelBatch(b), b.on("watch", "Show how a batch goes on, until it has ended", (*session).watchBatch), batchResults(b))
 	return o.group("batches", "Queue tasks, and steer them together", verbs...)
 }
 

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+const shownFields = 6 // columns of a table, unless fields are named
+
+// resultsOf shows what became of the tasks of a batch.
+type resultsOf struct {
+	operators.ResultQuery
+
+	limit      int
+	csv, asDoc bool
+}
+
+func batchResults(b noun) *cobra.Command {
+	r := &resultsOf{}
+	command := b.on("results", "Show the results of a batch: sums, then a table of the outputs", func(s *session, batch string) error {
+		s.json = s.json || r.asDoc
+		path := operators.Path("batches", batch, "results")
+		switch {
+		case r.limit < 0:
+			return usageError{fmt.Errorf("--limit: must not be negative")}
+		case r.csv && s.json:
+			return usageError{fmt.Errorf("--csv: not together with JSON")}
+		case r.csv:
+			return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path, Query: r.Values(), Accept: operators.TypeCSV}, s.out)
+		case s.json:
+			return s.results(path, r)
+		}
+		return s.resultTables(batch, path, r)
+	})
+	flags := command.Flags()
+	flags.StringSliceVar(&r.Fields, "fields", nil, "of the outputs, e.g. down_mbps,net.rtt; default: the first ones (with --csv: all)")
+	flags.StringVar(&r.Aggregate, "aggregate", "", "a field: percentiles and a histogram of numbers, counts of text")
+	flags.StringVar(&r.ByTag, "by-tag", "", "count results by this tag of the devices")
+	flags.StringVar(&r.State, "state", "", "only in this state: "+strings.Join(operators.TaskStates()[2:], ", "))
+	flags.IntVar(&r.Sample, "sample", 0, "results that the sums look at, 1 to 50000 (default 10000)")
+	flags.IntVar(&r.limit, "limit", 20, "most results to show; 0: all")
+	flags.BoolVar(&r.csv, "csv", false, "all results, a column for each field")
+	flags.BoolVar(&r.asDoc, "json", false, "as --output json: the first page and the sums, as the server says them")
+	complete(command, "state", operators.TaskStates()[2:]...)
+	return command
+}
+
+// results writes the first page and the sums as they came.
+func (s *session) results(path string, r *resultsOf) error {
+	query := r.Values()
+	query.Set("page_size", strconv.Itoa(min(max(r.limit, 1), 1000)))
+	text, err := s.Get(s.cmd.Context(), path, query)
+	if err != nil {
+		return err
+	}
+	return s.document(text)
+}
+
+func (s *session) resultTables(batch, path string, r *resultsOf) error {
+	var now operators.Batch
+	if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)}, &now); err != nil {
+		return err
+	}
+	query := r.Values()
+	query.Set("page_size", "1")
+	text, err := s.Get(s.cmd.Context(), path, query)
+	if err != nil {
+		return err
+	}
+	var first operators.Results
+	if err := json.Unmarshal(text, &first); err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintln(s.out, terminal.Safe(progress{now}.line()))
+	if err := s.sums(*first.Summary); err != nil {
+		return err
+	}
+	if r.Fields == nil {
+		r.Fields = firstFields(first.Summary.Fields)
+	}
+	_, _ = fmt.Fprintln(s.out)
+	return s.list(list{path: path, columns: resultColumns(r.Fields), filters: r.filters}, r.limit)
+}
+
+// filters are those of the table: what is summed up was asked for before.
+func (r *resultsOf) filters(*pflag.FlagSet) url.Values {
+	return operators.ResultQuery{State: r.State, Fields: r.Fields, Sample: 1}.Values()
+}
+
+// firstFields are those that fit into a table.
+func firstFields(found []operators.OutputField) (names []string) {
+	for _, f := range found {
+		if len(names) < shownFields && f.Type != "list" && f.Type != "object" && !strings.Contains(f.Name, ",") {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+func resultColumns(fields []string) []column {
+	columns := []column{member("TASK", "task"), member("DEVICE", "device"), member("STATE", "state"), member("ENDED", "ended_at"), member("RAN", "duration_ms")}
+	for _, name := range fields {
+		columns = append(columns, column{name, func(e entry) string {
+			var output map[string]json.RawMessage
+			_ = json.Unmarshal(e["output"], &output) // null: there is none
+			return plainValue(output[name])
+		}})
+	}
+	return append(columns, member("ERROR", "error"))
+}
+
+// plainValue is text as it is, and anything else as JSON.
+func plainValue(value json.RawMessage) string {
+	var text string
+	switch {
+	case string(value) == "null":
+		return ""
+	case json.Unmarshal(value, &text) == nil:
+		return text
+	}
+	return string(value)
+}
+
+// sums writes what is known of all results.
+func (s *session) sums(sum operators.ResultSummary) error {
+	if sum.Sampled < sum.Of {
+		_, _ = fmt.Fprintf(s.out, "of a sample: %d of %d results\n", sum.Sampled, sum.Of)
+	}
+	if a := sum.Aggregate; a != nil {
+		if err := s.aggregate(*a); err != nil {
+			return err
+		}
+	}
+	if len(sum.ByTag) > 0 {
+		t := s.titled("", "TAG", "ENDED", "FAILED")
+		for _, c := range sum.ByTag {
+			name := "(without)"
+			if c.Value != nil {
+				name = *c.Value
+			}
+			t.Row(name, fmt.Sprint(c.Ended), fmt.Sprint(c.Failed))
+		}
+		if rest := sum.ByTagRest; rest != nil {
+			t.Row("(others)", fmt.Sprint(rest.Ended), fmt.Sprint(rest.Failed))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	if len(sum.Errors) == 0 {
+		return nil
+	}
+	title := ""
+	if sum.ErrorsSampled < sum.ErrorsOf {
+		title = fmt.Sprintf("errors of a sample: %d of %d tasks", sum.ErrorsSampled, sum.ErrorsOf)
+	}
+	t := s.titled(title, "FAILED", "ERROR")
+	for _, e := range sum.Errors {
+		t.Row(fmt.Sprint(e.Tasks), e.Error)
+	}
+	return t.Flush()
+}
+
+// titled begins a table behind an empty line.
+func (s *session) titled(title string, heads ...string) *terminal.Table {
+	_, _ = fmt.Fprintln(s.out)
+	if title != "" {
+		_, _ = fmt.Fprintln(s.out, terminal.Safe(title))
+	}
+	return terminal.NewTable(s.out, heads...)
+}
+
+func (s *session) aggregate(a operators.Aggregate) error {
+	title := a.Field + ", of " + counted(a.Tasks, "task", "tasks")
+	if a.Other > 0 {
+		title += fmt.Sprintf(" (%d with a list, an object or a number beyond 64 bits)", a.Other)
+	}
+	if n := a.Number; n != nil {
+		if err := s.numbers(title, *n); err != nil || len(a.Values) == 0 {
+			return err
+		}
+	}
+	t := s.titled(title, "TASKS", "VALUE")
+	for _, v := range a.Values {
+		t.Row(fmt.Sprint(v.Tasks), v.Value)
+	}
+	if a.Rest > 0 {
+		t.Row(fmt.Sprint(a.Rest), "(others)")
+	}
+	return t.Flush()
+}
+
+func (s *session) numbers(title string, n operators.NumberValues) error {
+	t := s.titled(title, "MIN", "P5", "P50", "P95", "P99", "MAX", "MEAN", "NUMBERS")
+	t.Row(brief(n.Min), brief(n.P5), brief(n.P50), brief(n.P95), brief(n.P99), brief(n.Max), brief(n.Mean), fmt.Sprint(n.Count))
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	t = s.titled("", "FROM", "TO", "TASKS", "")
+	for _, bin := range n.Histogram {
+		t.Row(brief(bin.From), brief(bin.To), fmt.Sprint(bin.Tasks), terminal.Bar(bin.Tasks, n.Count, barWidth))
+	}
+	return t.Flush()
+}
+
+// brief is a number with six digits.
+func brief(n float64) string { return strconv.FormatFloat(n, 'g', 6, 64) }
