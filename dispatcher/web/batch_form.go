@@ -34,8 +34,9 @@ type batchForm struct {
 
 	Pools    []operators.PoolState // to choose from; some
 	Operator bool
-	Counted  *int64 // tasks that it would create
-	Skipped  int64  // of those that were entered
+	Source   *operators.Batch // that it is cloned from; nil: none
+	Counted  *int64           // tasks that it would create
+	Skipped  int64            // of those that were entered
 	Problem  string
 }
 
@@ -49,14 +50,21 @@ func (f *batchForm) Timed() bool {
 
 // Tuned says that a field differs from its default.
 func (f *batchForm) Tuned() bool {
-	return f.Get("on_lost")+f.Get("lane")+f.Get("lease")+f.Get("max_run") != "" || f.Get("attempts") != "3" || f.Get("weight") != "1" || f.Get("priority") != "0"
+	return f.Get("on_lost")+f.Get("lane")+f.Get("lease")+f.Get("max_run")+f.Get("retry_on") != "" || f.Get("backoff") != "" && f.Get("backoff") != "10s" || f.Get("attempts") != "3" || f.Get("weight") != "1" || f.Get("priority") != "0"
 }
 
 func (b *batchForms) empty(r *http.Request) (page, error) {
 	f := &batchForm{Values: url.Values{
 		"pool": {r.URL.Query().Get("pool")}, "attempts": {"3"}, "weight": {"1"}, "priority": {"0"}, "finish_inside": {"true"},
-		"key": {rand.Text()}, // Idempotency-Key: sending the form twice creates one batch
 	}}
+	source, err := b.source(r, r.URL.Query().Get("from"))
+	if err != nil {
+		return page{}, err
+	}
+	if source != nil {
+		f.Source, f.Values = source, cloned(*source, b.now())
+	}
+	f.Set("key", rand.Text()) // Idempotency-Key: sending the form twice creates one batch
 	return b.page(r, f)
 }
 
@@ -100,9 +108,15 @@ func (b *batchForms) submit(r *http.Request, f *batchForm) (made operators.Batch
 	if !b.may(r, "operator") {
 		return made, b.forbidden(r, "operator")
 	}
+	if f.Source, err = b.source(r, f.Get("from")); err != nil {
+		return made, err
+	}
 	request, err := f.request()
 	if err != nil {
 		return made, err
+	}
+	if f.Source != nil && f.Get("same") != "" {
+		request.Open = func() (io.ReadCloser, error) { return b.sameAs(r, *f.Source, f.Get("same")) }
 	}
 	request.Method, request.Path, request.Key = http.MethodPost, operators.Path("batches"), f.Get("key")
 	if f.counts() {
@@ -151,6 +165,12 @@ func (f *batchForm) request() (operators.Request, error) {
 	request := operators.Request{Query: filtersOf(f.Values, "unknown_devices")}
 	text := strings.TrimPrefix(f.Get("tasks"), "\ufeff")
 	switch trimmed := strings.TrimSpace(text); {
+	case f.Source != nil && f.Get("same") != "":
+		if trimmed+f.trimmed("devices")+f.trimmed("tags") != "" {
+			return request, badForm("Those of another batch, devices, tags, tasks: one of them.")
+		}
+		request.Content = operators.TypeNDJSON
+		return request, operators.InQuery(body, request.Query)
 	case trimmed == "":
 		request.Body = body
 		return request, f.choose(body)
@@ -206,6 +226,7 @@ func (f *batchForm) body() (map[string]any, error) {
 		{"attempts", "Attempts", "max_attempts", whole},
 		{"weight", "Weight", "weight", whole},
 		{"priority", "Priority", "priority", whole},
+		{"backoff", "Wait before another attempt", "retry_backoff_ms", inMS},
 		{"lease", "Lease", "lease_ms", inMS},
 		{"max_run", "Longest run", "max_run_ms", inMS},
 		{"not_before", "Not before", "not_before", utc},
@@ -221,6 +242,9 @@ func (f *batchForm) body() (map[string]any, error) {
 			}
 			body[entry.field] = value
 		}
+	}
+	if on := f.Get("retry_on"); on != "" {
+		body["retry_on"] = []string{on}
 	}
 	return body, f.abort(body)
 }

@@ -7,21 +7,16 @@ import (
 	"strconv"
 
 	"github.com/fleetslots/dispatcher/operators"
-	"github.com/fleetslots/dispatcher/store"
 )
 
-const (
-	batchesShown = 30
-	errorsSample = 1000 // failed tasks whose errors are grouped, of each state
-	errorsShown  = 5
-)
+const batchesShown = 30
 
 // batchPages show batches.
 type batchPages struct {
 	*frame
 
 	api    client
-	ledger pageData
+	inside API
 }
 
 func (b *batchPages) route(to *site) {
@@ -30,7 +25,10 @@ func (b *batchPages) route(to *site) {
 	to.page("/batches/{id}/cancel", b.cancelling)
 	to.act("/batches/{id}/pause", "operator", b.api.command("batches", "pause", "paused"))
 	to.act("/batches/{id}/resume", "operator", b.api.command("batches", "resume", "resumed"))
-	to.act("/batches/{id}/cancel", "operator", b.api.command("batches", "cancel", "cancelled"))
+	to.act("/batches/{id}/cancel", "operator", b.cancel)
+	to.page("/batches/{id}/edit", b.editing)
+	to.act("/batches/{id}/edit", "operator", b.edit)
+	to.pages.HandleFunc("GET /batches/{id}/results.csv", b.csv)
 }
 
 // batch is a batch as pages show it.
@@ -104,22 +102,13 @@ func (b *batchPages) show(r *http.Request) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	var top []store.ErrorCount
-	if one.Failed() > 0 {
-		if top, err = b.ledger.TopErrors(r.Context(), one.ID, errorsSample, errorsShown); err != nil {
-			return page{}, err
-		}
+	results, err := b.results(r, one)
+	if err != nil {
+		return page{}, err
 	}
 	policies, err := json.Marshal(one.Limits)
 	return page{title: one.Label(), section: "batches", template: "batch", watch: watch{batch: one.ID, always: one.Open()}, data: map[string]any{
-		"Batch": one, "Errors": top, "Sampled": one.Counts[operators.Failed] > errorsSample || one.Counts[operators.TimedOut] > errorsSample, "Operator": b.may(r, "operator"),
+		"Batch": one, "Results": results, "Operator": b.may(r, "operator"), "Course": courseOf(results.Progress, one.Total, one.ETA),
 		"States": operators.TaskStates(), "Limited": len(one.Limits) > 0, "Limits": json.RawMessage(policies),
-	}}, err
-}
-
-func (b *batchPages) cancelling(r *http.Request) (page, error) {
-	one, err := b.read(r)
-	return page{title: "Cancel " + one.Label(), section: "batches", template: "batch-cancel", data: map[string]any{
-		"Batch": one, "Operator": b.may(r, "operator"),
 	}}, err
 }

@@ -113,7 +113,7 @@ func said() map[string]string {
 		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Running tasks go on; nothing new is granted.", "resumed": "Resumed.",
 		"release-asked": "The holder is told to stop with its next report. The slot is free once it answers, or when its lease ends.",
 		"released":      "The slot is free. Its device may go on until its lease would have ended.",
-		"created":       "The batch was created.", "cancelled": "Cancelled. Devices that run a task are told to stop with their next report.",
+		"created":       "The batch was created.", "batch-changed": "The batch was changed.", "cancelled": "Cancelled. Devices that run a task are told to stop with their next report.",
 		"retried": "Tried again: the tasks are pending.", "blocked": "The device is blocked.", "unblocked": "The device is unblocked.",
 	}
 }

@@ -29,8 +29,9 @@ func functions(o Options) template.FuncMap {
 		"copy":       copying,
 		"clock":      func(t *time.Time) string { return t.UTC().Format("15:04:05") },
 		"dur":        brief,
-		"ms":         func(ms int64) string { return brief(time.Duration(ms) * time.Millisecond) },
+		"ms":         milliseconds,
 		"num":        thousands,
+		"digits":     digits,
 		"share":      func(of float64) string { return strconv.FormatFloat(100*of, 'g', 4, 64) + " %" },
 		"json":       indented,
 		"plural":     plural,
@@ -98,6 +99,19 @@ func brief(d time.Duration) string {
 		return twoUnits(d, time.Hour, "h", time.Minute, "min")
 	}
 	return twoUnits(d, 24*time.Hour, "d", time.Hour, "h")
+}
+
+// milliseconds are a duration, that may be missing.
+func milliseconds(of any) string {
+	switch ms := of.(type) {
+	case int64:
+		return brief(time.Duration(ms) * time.Millisecond)
+	case *int64:
+		if ms != nil {
+			return brief(time.Duration(*ms) * time.Millisecond)
+		}
+	}
+	return "–"
 }
 
 func twoUnits(d, large time.Duration, name string, small time.Duration, smallName string) string {

@@ -30,13 +30,13 @@ func TestEveryNumberIsDefinedAndLeadsOn(t *testing.T) {
 		last = b.grant(names[i])
 		if i < 3 {
 			b.report(names[i], map[string]any{"accept": false, "results": []map[string]any{{
-				"task": last.ID, "token": last.Token, "status": []string{"succeeded", "rejected", "failed"}[i], "error": "no route",
+				"task": last.ID, "token": last.Token, "status": []string{"succeeded", "rejected", "failed"}[i], "error": "no route", "output": map[string]any{"down": 90 + i, "ok": i == 0},
 			}}})
 		}
 	}
 	tab := browse(t)
 	for path, least := range map[string]int{
-		"/": 4, "/?sort=held": 6, "/find?q=d-": 0, "/pools/p": 10, "/pools/p?range=7d": 10, "/pools/p/slots/0": 0, "/batches": 2, "/batches/1": 8, "/tasks": 8, "/tasks?state=failed": 8, "/tasks/2": 0, fmt.Sprintf("/tasks/%d", last.ID): 0,
+		"/": 4, "/?sort=held": 6, "/find?q=d-": 0, "/pools/p": 10, "/pools/p?range=7d": 10, "/pools/p/slots/0": 0, "/batches": 2, "/batches/1": 15, "/batches/1?field=ok&tag=site": 12, "/batches/1/edit": 0, "/tasks": 8, "/tasks?state=failed": 8, "/tasks/2": 0, fmt.Sprintf("/tasks/%d", last.ID): 0,
 		"/devices": 0, "/devices?show=silent": 0, "/devices/d-1": 0, "/activity": 0, "/system": 1, "/cancel-tasks?batch=1": 0,
 	} {
 		tab.open(b.url + path)

@@ -29,6 +29,7 @@ func screens(b *bench) map[string]string {
 	}
 	return map[string]string{
 		"pools": "/", "pool": "/pools/ar:330100", "pool-edit": "/pools/ar:330100/edit", "pool-day": "/pools/ar:330100?range=24h", "slot-history": "/pools/ar:330100/slots/1", "batches": "/batches", "batch": "/batches/1", "batch-cancel": "/batches/1/cancel",
+		"batch-edit": "/batches/1/edit", "batch-clone": "/new-batch?from=1", "batch-field": "/batches/1?field=down_mbps&tag=site",
 		"batch-new": "/new-batch?pool=ar:330100", "tasks": "/tasks", "tasks-failed": "/tasks?state=failed&batch=1", "task": "/tasks/2", "task-running": fmt.Sprintf("/tasks/%d", granted.ID),
 		"task-waiting": "/tasks/75", "bulk": "/cancel-tasks?batch=1", "devices": "/devices", "device": "/devices/d-1", "activity": "/activity", "system": "/system", "silent": "/devices?show=silent",
 		"profiles": "/profiles", "profile": "/profiles/solar", "pools-rows": "/?sort=trouble", "find": "/find?q=d-1",
@@ -105,6 +106,7 @@ func TestReadableWithoutScript(t *testing.T) {
 		"/new-batch": {"Idempotency-Key"},
 		"/?name=p":   {`<tr id="pool-p">`, `href="/pools/p"`},
 		"/find?q=d-": {`href="/devices/d-1"`},
+		"/batches/1/edit": {"Weight"},
 	} {
 		_, text, _ := b.get(path)
 		contains(t, text, parts...)

@@ -61,6 +61,8 @@ func TestTextIsOnlyText(t *testing.T) {
 		addresses = append(addresses, one+url.QueryEscape(text))
 		if i%6 == 0 {
 			addresses = append(addresses, fmt.Sprintf("/batches/%d", i+1), fmt.Sprintf("/devices/d-%d", i))
+			chosen := url.Values{"field": {text}, "column": {text}, "tag": {text}}.Encode()
+			addresses = append(addresses, fmt.Sprintf("/batches/%d?%s", i+1, chosen), fmt.Sprintf("/new-batch?from=%d", i+1), fmt.Sprintf("/batches/%d/edit", i+1))
 		}
 	}
 	for _, address := range addresses {

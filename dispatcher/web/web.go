@@ -57,7 +57,6 @@ type pageData interface {
 	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at store.Snapshot) error) error
 	Replicas(ctx context.Context) ([]store.Replica, time.Time, error)
 	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
-	TopErrors(ctx context.Context, batch int64, sample, limit int) ([]store.ErrorCount, error)
 }
 
 // Web is the dashboard of one replica.
@@ -89,7 +88,7 @@ func New(o Options) *Web {
 	to := newClient(o.API)
 	(&poolPages{frame, to, o.System, w.history, newLately[operators.Series](pointEvery), newLately[pastSlots](lanesEvery)}).route(s)
 	(&profilePages{frame, to}).route(s)
-	(&batchPages{frame, to, o.Ledger}).route(s)
+	(&batchPages{frame, to, o.API}).route(s)
 	(&batchForms{frame, to}).route(s)
 	(&taskPages{frame, to, o.Ledger, w.history}).route(s)
 	(&devicePages{frame, to, o.Period}).route(s)

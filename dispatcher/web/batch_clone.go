@@ -1,0 +1,157 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+const (
+	sameAll    = "all"
+	sameFailed = "failed"
+
+	clonePage = 1000 // tasks that are read at once
+)
+
+// cloned are the inputs for a batch like another one: its work and its settings, but for
+// times that have passed.
+func cloned(b operators.Batch, now time.Time) url.Values {
+	f := url.Values{
+		"from": {strconv.FormatInt(b.ID, 10)}, "name": {b.Name}, "pool": {b.Pool}, "kind": {b.Kind}, "payload": {indented(b.Payload)}, "same": {sameAll},
+		"attempts": {strconv.Itoa(b.MaxAttempts)}, "backoff": {durationInput(b.RetryBackoffMS)}, "lease": {durationInput(b.LeaseMS)}, "max_run": {durationInput(b.MaxRunMS)},
+		"weight": {strconv.Itoa(b.Weight)}, "priority": {strconv.Itoa(b.Priority)}, "windows": {windowLines(b.Windows)}, "limits": {limitsInput(b.Limits)},
+	}
+	if b.RetryBackoffMS == 0 {
+		f.Set("backoff", "0s") // nothing is the default
+	}
+	if len(b.RetryOn) == 1 {
+		f.Set("retry_on", b.RetryOn[0])
+	}
+	if b.OnLost == "fail" {
+		f.Set("on_lost", b.OnLost)
+	}
+	if b.FinishInside {
+		f.Set("finish_inside", "true")
+	}
+	for name, at := range map[string]*operators.Time{"not_before": b.NotBefore, "not_after": b.NotAfter} {
+		if at != nil && at.After(now) {
+			f.Set(name, dateInput(at))
+		}
+	}
+	if b.Abort != nil {
+		f.Set("abort_failure", strconv.FormatFloat(100*b.Abort.Failure, 'g', 12, 64))
+		f.Set("abort_min", strconv.FormatInt(b.Abort.Min, 10))
+	}
+	return f
+}
+
+// source is the batch that the form is cloned from; nil: none.
+func (b *batchForms) source(r *http.Request, from string) (*operators.Batch, error) {
+	if from == "" {
+		return nil, nil //nolint:nilnil // there is none, and nothing went wrong
+	}
+	id, err := strconv.ParseInt(from, 10, 64)
+	if err != nil {
+		return nil, badForm("from: not the number of a batch.")
+	}
+	batch, err := b.api.Batches.Get(r.Context(), id)
+	return &batch, err
+}
+
+// sameDevices are the tasks of another batch, as lines for a new one: those of all its
+// devices, or of those that failed. They are read page by page, as the lines are sent.
+type sameDevices struct {
+	api    client
+	r      *http.Request
+	from   operators.Batch
+	states []string // left to read; empty text: all
+	token  string
+	lines  bytes.Buffer
+}
+
+func (b *batchForms) sameAs(r *http.Request, from operators.Batch, same string) (io.ReadCloser, error) {
+	states := []string{""}
+	if same == sameFailed {
+		states = []string{operators.Failed, operators.TimedOut}
+	}
+	return io.NopCloser(&sameDevices{api: b.api, r: r, from: from, states: states}), nil
+}
+
+// Read gives the next lines.
+func (s *sameDevices) Read(to []byte) (int, error) {
+	for s.lines.Len() == 0 {
+		if len(s.states) == 0 {
+			return 0, io.EOF
+		}
+		if err := s.page(); err != nil {
+			return 0, err
+		}
+	}
+	return s.lines.Read(to)
+}
+
+func (s *sameDevices) page() error {
+	query := operators.Query("batch", strconv.FormatInt(s.from.ID, 10), "state", s.states[0], "page_size", strconv.Itoa(clonePage), "page_token", s.token)
+	var list operators.TaskList
+	if err := s.api.get(s.r, operators.Path("tasks"), query, &list); err != nil {
+		return err
+	}
+	lines := json.NewEncoder(&s.lines)
+	lines.SetEscapeHTML(false)
+	for _, t := range list.Tasks {
+		line := operators.NewTask{Device: t.Device, Payload: patchOf(s.from.Payload, t.Payload)}
+		if t.Priority != s.from.Priority {
+			line.Priority = &t.Priority
+		}
+		if err := lines.Encode(line); err != nil {
+			return err
+		}
+	}
+	if s.token = list.NextPageToken; s.token == "" {
+		s.states = s.states[1:]
+	}
+	return nil
+}
+
+// patchOf is the merge patch (RFC 7396) that makes to of from: what a task says of its own.
+// nil: nothing.
+func patchOf(from, to json.RawMessage) json.RawMessage {
+	var before, after map[string]json.RawMessage
+	if sameJSON(from, to) {
+		return nil
+	}
+	if json.Unmarshal(from, &before) != nil || json.Unmarshal(to, &after) != nil || before == nil || after == nil {
+		return to
+	}
+	patch := map[string]json.RawMessage{}
+	for name := range before {
+		if _, ok := after[name]; !ok {
+			patch[name] = json.RawMessage("null")
+		}
+	}
+	for name, value := range after {
+		if own := patchOf(before[name], value); own != nil {
+			patch[name] = own
+		}
+	}
+	text, err := json.Marshal(patch)
+	if err != nil {
+		return to
+	}
+	return text
+}
+
+// sameJSON compares but for space between.
+func sameJSON(x, y json.RawMessage) bool {
+	var one, other bytes.Buffer
+	if len(x) == 0 || len(y) == 0 {
+		return len(x) == len(y)
+	}
+	return json.Compact(&one, x) == nil && json.Compact(&other, y) == nil && bytes.Equal(one.Bytes(), other.Bytes())
+}

@@ -1,0 +1,198 @@
+package web
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+const (
+	resultsShown = 25
+	columnsShown = 5
+	errorsShown  = 10
+	openSample   = 2000  // results that are summed up while a batch goes on, and its page is read again
+	overSample   = 20000 // once it has ended
+)
+
+// results are those of a batch as its page shows them.
+type results struct {
+	operators.ResultSummary
+
+	Batch     int64
+	Chosen    url.Values // of the form, as it was sent
+	Query     string     // the same, without the page
+	Columns   []string
+	Rows      []resultRow
+	Histogram *histogram
+	Next      string
+	First     bool
+	Shown     bool // something has ended
+}
+
+// resultRow is a result with a cell for each of the columns.
+type resultRow struct {
+	operators.Result
+
+	Cells []resultCell
+}
+
+type resultCell struct {
+	Text   string
+	Number bool
+}
+
+// resultChoice takes what the form of the results asks for.
+func resultChoice(query url.Values) url.Values {
+	chosen := filtersOf(query, "field", "tag", "state")
+	if columns := query["column"]; len(columns) > 0 {
+		chosen["column"] = columns
+	}
+	return chosen
+}
+
+// Has says whether a column is shown.
+func (s results) Has(column string) bool { return slices.Contains(s.Columns, column) }
+
+// States are those in which tasks have results.
+func (s results) States() []string { return operators.TaskStates()[2:] }
+
+// Part says that not all results are summed up.
+func (s results) Part() bool { return s.Sampled < s.Of }
+
+// tagRow is a value of a tag; empty: the devices without it.
+type tagRow struct {
+	operators.TagCount
+
+	Name string
+}
+
+// Tags are the counts by tag.
+func (s results) Tags() []tagRow {
+	rows := make([]tagRow, len(s.ByTag))
+	for i, count := range s.ByTag {
+		rows[i].TagCount = count
+		if count.Value != nil {
+			rows[i].Name = *count.Value
+		}
+	}
+	return rows
+}
+
+// Top are the first of the errors.
+func (s results) Top() []operators.ErrorCount { return s.Errors[:min(len(s.Errors), errorsShown)] }
+
+// results reads the sums first: they know the fields.
+func (b *batchPages) results(r *http.Request, one batch) (results, error) {
+	s := results{Batch: one.ID, Chosen: resultChoice(r.URL.Query())}
+	asked := operators.ResultQuery{State: s.Chosen.Get("state"), Aggregate: s.Chosen.Get("field"), ByTag: s.Chosen.Get("tag"), Sample: openSample}
+	if one.Over() {
+		asked.Sample = overSample
+	}
+	path := operators.Path("batches", strconv.FormatInt(one.ID, 10), "results")
+	sums := func() (*operators.ResultSummary, error) {
+		var read operators.Results
+		query := asked.Values()
+		query.Set("page_size", "1")
+		err := b.api.get(r, path, query, &read)
+		return read.Summary, err
+	}
+	sum, err := sums()
+	if err == nil && asked.Aggregate == "" {
+		if asked.Aggregate = usualField(sum.Fields); asked.Aggregate != "" {
+			sum, err = sums()
+		}
+	}
+	if err != nil {
+		return s, err
+	}
+	s.ResultSummary, s.Shown, s.Query = *sum, one.Ended() > 0, s.Chosen.Encode()
+	if s.Aggregate != nil && s.Aggregate.Number != nil {
+		s.Histogram = histogramOf(*s.Aggregate.Number)
+	}
+	s.Columns = s.Chosen["column"]
+	if len(s.Columns) == 0 {
+		s.Columns = usualColumns(sum.Fields)
+	}
+	return s, b.rows(r, path, &s)
+}
+
+// rows reads the page of the table.
+func (b *batchPages) rows(r *http.Request, path string, s *results) error {
+	pager := pagerOf(r, nil)
+	query := operators.ResultQuery{State: s.Chosen.Get("state"), Fields: s.Columns, Sample: 1}.Values()
+	query.Set("page_size", strconv.Itoa(resultsShown))
+	if !pager.first() {
+		query.Set("page_token", pager.token)
+	}
+	var read operators.Results
+	if err := b.api.get(r, path, query, &read); err != nil {
+		return err
+	}
+	s.First = pager.first()
+	if read.NextPageToken != "" {
+		s.Next = pager.path + "?" + strings.TrimPrefix(s.Query+"&", "&") + url.Values{"page": {read.NextPageToken}}.Encode()
+	}
+	for _, result := range read.Results {
+		row := resultRow{Result: result}
+		var output map[string]json.RawMessage
+		_ = json.Unmarshal(result.Output, &output) // null: there is none
+		for _, name := range s.Columns {
+			row.Cells = append(row.Cells, cellOf(output[name]))
+		}
+		s.Rows = append(s.Rows, row)
+	}
+	return nil
+}
+
+// cellOf shows text as it is, and anything else as JSON.
+func cellOf(value json.RawMessage) resultCell {
+	var text string
+	if len(value) == 0 || string(value) == "null" {
+		return resultCell{}
+	}
+	if json.Unmarshal(value, &text) == nil {
+		return resultCell{Text: text}
+	}
+	return resultCell{Text: string(value), Number: strings.ContainsRune("-0123456789", rune(value[0]))}
+}
+
+// usualField is the first of the numbers, else of what has values to count.
+func usualField(fields []operators.OutputField) string {
+	for _, kinds := range [][]string{{"number"}, {"boolean", "text", "mixed"}} {
+		for _, f := range fields {
+			if slices.Contains(kinds, f.Type) {
+				return f.Name
+			}
+		}
+	}
+	return ""
+}
+
+// usualColumns are the first fields that are neither lists nor objects.
+func usualColumns(fields []operators.OutputField) (names []string) {
+	for _, f := range fields {
+		if len(names) < columnsShown && f.Type != "list" && f.Type != "object" && !strings.Contains(f.Name, ",") {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// csv streams all results, as the API does.
+func (b *batchPages) csv(rw http.ResponseWriter, r *http.Request) {
+	path := operators.Path("batches", r.PathValue("id"), "results")
+	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, path+"?"+filtersOf(r.URL.Query(), "state", "fields").Encode(), nil)
+	if err != nil {
+		b.fail(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
+		return
+	}
+	in.Header.Set("Accept", operators.TypeCSV)
+	rw.Header().Set("Content-Disposition", fmt.Sprintf(`attachment; filename="batch-%s.csv"`, url.PathEscape(r.PathValue("id"))))
+	b.inside.Inside(visitorOf(r.Context()), rw, in)
+}

@@ -1,0 +1,138 @@
+package web
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+const (
+	courseWidth, courseHeight = 800, 160
+	paceHeight                = 40
+	binsHeight                = 90
+)
+
+// course is how a batch went on, and how it is expected to: an SVG.
+type course struct {
+	Width, Height int
+	Area, Line    string // what had ended
+	Failed        string // of it
+	Expected      string // from now to the end; empty: it is unknown
+	Limit         string // all tasks
+	From, To      time.Time
+	Now           float64 // where it is, when the end is beyond
+	Label         string
+	Pace          []pace
+	PaceMax       string
+	PaceHeight    int
+	Ended, Of     int64
+	ExpectedToEnd *operators.Time
+}
+
+// pace is how many ended a minute in a step.
+type pace struct {
+	X, Y, Width, Height float64
+	Title               string
+}
+
+// courseOf draws a batch from its beginning to its end, or the one that is expected.
+func courseOf(steps []operators.BatchProgress, total int64, eta *operators.Time) course {
+	c := course{Width: courseWidth, Height: courseHeight, PaceHeight: paceHeight, Of: total, ExpectedToEnd: eta}
+	if len(steps) < 2 || total == 0 {
+		return c
+	}
+	now := steps[len(steps)-1]
+	c.From, c.To, c.Ended = steps[0].At.Time, now.At.Time, now.Ended
+	if eta != nil && eta.After(c.To) {
+		c.To = eta.Time
+	}
+	span := max(c.To.Sub(c.From), time.Second)
+	x := func(at time.Time) float64 { return courseWidth * float64(at.Sub(c.From)) / float64(span) }
+	y := func(n int64) float64 { return courseHeight * (1 - 0.92*float64(n)/float64(total)) }
+	line, failed := &strings.Builder{}, &strings.Builder{}
+	command := "M"
+	for _, step := range steps {
+		fmt.Fprintf(line, "%s%.1f %.1f", command, x(step.At.Time), y(step.Ended))
+		fmt.Fprintf(failed, "%s%.1f %.1f", command, x(step.At.Time), y(step.Failed))
+		command = "L"
+	}
+	c.Line, c.Now = line.String(), x(now.At.Time)
+	if now.Failed > 0 {
+		c.Failed = failed.String()
+	}
+	c.Area = fmt.Sprintf("%sL%.1f %dL0 %dZ", c.Line, c.Now, courseHeight, courseHeight)
+	c.Limit = fmt.Sprintf("M0 %.1fH%d", y(total), courseWidth)
+	c.Label = fmt.Sprintf("%d of %d tasks have ended, %d of them in vain", now.Ended, total, now.Failed)
+	if eta != nil && c.To.Equal(eta.Time) {
+		c.Expected = fmt.Sprintf("M%.1f %.1fL%d %.1f", c.Now, y(now.Ended), courseWidth, y(total))
+		c.Label += "; the last is expected to end at " + eta.UTC().Format("2006-01-02 15:04:05 UTC")
+	}
+	c.paces(steps, x)
+	return c
+}
+
+func (c *course) paces(steps []operators.BatchProgress, x func(time.Time) float64) {
+	most := 0.0
+	for _, step := range steps {
+		most = max(most, step.RatePerMinute)
+	}
+	if most == 0 {
+		return
+	}
+	c.PaceMax = digits(most)
+	for i, step := range steps[1:] {
+		if step.RatePerMinute <= 0 {
+			continue
+		}
+		from, high := x(steps[i].At.Time), paceHeight*step.RatePerMinute/most
+		c.Pace = append(c.Pace, pace{
+			X: from, Y: paceHeight - high, Width: max(x(step.At.Time)-from, 0.5), Height: high,
+			Title: fmt.Sprintf("%s a minute from %s to %s", digits(step.RatePerMinute), clockText(steps[i].At.Time), clockText(step.At.Time)),
+		})
+	}
+}
+
+func clockText(at time.Time) string { return at.UTC().Format("Jan 2 15:04:05 UTC") }
+
+// digits is a number with four digits.
+func digits(n float64) string {
+	text := strconv.FormatFloat(n, 'g', 4, 64)
+	if strings.Contains(text, "e") && n > -1e9 && n < 1e9 {
+		return strconv.FormatFloat(n, 'f', -1, 64)
+	}
+	return text
+}
+
+// histogram is that of the numbers of a field: an SVG.
+type histogram struct {
+	operators.NumberValues
+
+	Width, Height int
+	BarWidth      float64
+	Bars          []bar
+	From, To      string
+	Label         string
+}
+
+func histogramOf(n operators.NumberValues) *histogram {
+	h := &histogram{NumberValues: n, Width: courseWidth, Height: binsHeight}
+	most := int64(1)
+	for _, bin := range n.Histogram {
+		most = max(most, bin.Tasks)
+	}
+	wide := courseWidth / float64(len(n.Histogram))
+	h.BarWidth = wide * 0.92
+	for i, bin := range n.Histogram {
+		high := binsHeight * float64(bin.Tasks) / float64(most)
+		h.Bars = append(h.Bars, bar{
+			X: float64(i)*wide + wide*0.04, Y: binsHeight - high, Height: high,
+			Title: fmt.Sprintf("%d from %s to %s", bin.Tasks, digits(bin.From), digits(bin.To)),
+		})
+	}
+	h.From, h.To = digits(n.Histogram[0].From), digits(n.Histogram[len(n.Histogram)-1].To)
+	h.Label = fmt.Sprintf("%d numbers from %s to %s, half of them up to %s", n.Count, digits(n.Min), digits(n.Max), digits(n.P50))
+	return h
+}
