@@ -1,7 +1,6 @@
 package web
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -43,6 +42,13 @@ func (b *batchPages) cancel(r *http.Request) (next, said string, err error) {
 	return b.api.command("batches", "cancel", "cancelled")(r)
 }
 
+func (b *batchPages) pausing(r *http.Request) (page, error) {
+	one, err := b.read(r)
+	return page{title: "Pause " + one.Label(), section: "batches", template: "pause", data: map[string]any{
+		"Name": one.Label(), "Back": fmt.Sprintf("/batches/%d", one.ID), "May": b.may(r, "operator"), "Role": "an operator",
+	}}, err
+}
+
 func (b *batchPages) editing(r *http.Request) (page, error) {
 	one, err := b.read(r)
 	return page{title: "Edit " + one.Label(), section: "batches", template: "batch-edit", data: map[string]any{
@@ -54,7 +60,7 @@ func (b *batchPages) editing(r *http.Request) (page, error) {
 func changeable(b operators.Batch) url.Values {
 	return url.Values{
 		"weight": {strconv.Itoa(b.Weight)}, "priority": {strconv.Itoa(b.Priority)}, "attempts": {strconv.Itoa(b.MaxAttempts)},
-		"not_after": {dateInput(b.NotAfter)}, "windows": {windowLines(b.Windows)},
+		"not_after": {dateInput(b.NotAfter)}, "windows": {windowLines(b.Windows)}, "lane": {laneInput(b.Lane)},
 	}
 }
 
@@ -72,6 +78,7 @@ func (b *batchPages) edit(r *http.Request) (next, said string, err error) {
 		{"weight", "Weight", "weight", whole},
 		{"priority", "Priority", "priority", whole},
 		{"attempts", "Attempts", "max_attempts", whole},
+		{"lane", "Lane", "lane", func(text string) (any, error) { return text, nil }},
 		{"not_after", "Not after", "not_after", utc},
 		{"windows", "Windows", "windows", openings},
 	} {
@@ -110,16 +117,12 @@ func dateInput(at *operators.Time) string {
 	return at.UTC().Format("2006-01-02T15:04:05")
 }
 
-// limitsInput is JSON to be edited; empty: there are none.
-func limitsInput(list []operators.Policy) string {
-	if len(list) == 0 {
+// laneInput is empty for the default.
+func laneInput(lane string) string {
+	if lane == "normal" {
 		return ""
 	}
-	text, err := json.MarshalIndent(list, "", "  ")
-	if err != nil {
-		return ""
-	}
-	return string(text)
+	return lane
 }
 
 // durationInput is a duration to be edited; empty: the default.

@@ -25,7 +25,10 @@ func cloned(b operators.Batch, now time.Time) url.Values {
 	f := url.Values{
 		"from": {strconv.FormatInt(b.ID, 10)}, "name": {b.Name}, "pool": {b.Pool}, "kind": {b.Kind}, "payload": {indented(b.Payload)}, "same": {sameAll},
 		"attempts": {strconv.Itoa(b.MaxAttempts)}, "backoff": {durationInput(b.RetryBackoffMS)}, "lease": {durationInput(b.LeaseMS)}, "max_run": {durationInput(b.MaxRunMS)},
-		"weight": {strconv.Itoa(b.Weight)}, "priority": {strconv.Itoa(b.Priority)}, "windows": {windowLines(b.Windows)}, "limits": {limitsInput(b.Limits)},
+		"weight": {strconv.Itoa(b.Weight)}, "priority": {strconv.Itoa(b.Priority)}, "windows": {windowLines(b.Windows)}, "lane": {laneInput(b.Lane)},
+	}
+	for _, row := range filledRows(policyRows(b.Limits)) {
+		row.enter(f)
 	}
 	if b.RetryBackoffMS == 0 {
 		f.Set("backoff", "0s") // nothing is the default

@@ -53,6 +53,14 @@ func (f *batchForm) Tuned() bool {
 	return f.Get("on_lost")+f.Get("lane")+f.Get("lease")+f.Get("max_run")+f.Get("retry_on") != "" || f.Get("backoff") != "" && f.Get("backoff") != "10s" || f.Get("attempts") != "3" || f.Get("weight") != "1" || f.Get("priority") != "0"
 }
 
+// Rows are the policies that were entered, and empty rows.
+func (f *batchForm) Rows() []policyRow { return withEmpty(filledRows(enteredRows(f.Values))) }
+
+// Slowed says that the batch has limits of its own, or pauses itself.
+func (f *batchForm) Slowed() bool {
+	return f.Get("abort_failure")+f.Get("abort_min") != "" || len(filledRows(enteredRows(f.Values))) > 0
+}
+
 func (b *batchForms) empty(r *http.Request) (page, error) {
 	f := &batchForm{Values: url.Values{
 		"pool": {r.URL.Query().Get("pool")}, "attempts": {"3"}, "weight": {"1"}, "priority": {"0"}, "finish_inside": {"true"},
@@ -137,7 +145,7 @@ func (f *batchForm) read(r *http.Request) error {
 		return badForm("The form could not be read: " + err.Error())
 	}
 	f.Values = r.PostForm
-	file, _, err := r.FormFile("file")
+	file, header, err := r.FormFile("file")
 	if errors.Is(err, http.ErrMissingFile) || errors.Is(err, http.ErrNotMultipart) {
 		return nil
 	}
@@ -149,10 +157,11 @@ func (f *batchForm) read(r *http.Request) error {
 	if err != nil || len(text) == 0 {
 		return err
 	}
-	if f.trimmed("tasks") != "" {
+	if f.trimmed("tasks") != "" && f.Get("tasks_of") == "" {
 		return badForm("Tasks: a file or text, not both.")
 	}
-	f.Set("tasks", string(text))
+	f.Set("tasks", string(text)) // in place of that of a file that was refused
+	f.Set("tasks_of", header.Filename)
 	return nil
 }
 
@@ -232,7 +241,6 @@ func (f *batchForm) body() (map[string]any, error) {
 		{"not_before", "Not before", "not_before", utc},
 		{"not_after", "Not after", "not_after", utc},
 		{"payload", "Payload", "payload", object},
-		{"limits", "Limits", "limits", object},
 		{"windows", "Windows", "windows", openings},
 	} {
 		if text := f.trimmed(entry.input); text != "" {
@@ -245,6 +253,13 @@ func (f *batchForm) body() (map[string]any, error) {
 	}
 	if on := f.Get("retry_on"); on != "" {
 		body["retry_on"] = []string{on}
+	}
+	policies, err := readPolicies(f.Values)
+	if err != nil {
+		return nil, err
+	}
+	if len(policies) > 0 {
+		body["limits"] = policies
 	}
 	return body, f.abort(body)
 }

@@ -55,7 +55,7 @@ func full() map[string]string {
 		"name": "nightly", "pool": "p", "kind": "speedtest", "payload": `{"server":"st1","streams":1}`, "finish_inside": "true",
 		"not_before": "2026-01-01T00:00", "not_after": "2099-01-01T00:00", "windows": "0 1 * * * 4h Asia/Shanghai\r\n\r\n30 2 * * 6 90m",
 		"attempts": "5", "on_lost": "fail", "lease": "2m", "max_run": "30m", "weight": "7", "priority": "-3", "lane": "urgent",
-		"abort_failure": "20 %", "abort_min": "10", "limits": `[{"name":"a","per":"device","algorithm":"sliding","windows":[{"max":1,"per_ms":60000}]}]`,
+		"abort_failure": "20 %", "abort_min": "10", "limit.name": "a", "limit.per": "device", "limit.algorithm": "sliding", "limit.rate": "1/1m",
 		"duplicates": "refuse", "do": "create",
 	}
 }
@@ -160,8 +160,8 @@ func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 		{"windows", "0 1 * * 9 4h", "device\nd-1", "windows[0]"},
 		{"abort_failure", "120", file, "a percentage"},
 		{"abort_min", "many", file, "After at least: a whole number"},
-		{"limits", "{", file, "Limits: not JSON"},
-		{"limits", `[{"name":"a","algorithm":"none"}]`, "device\nd-1", "algorithm"},
+		{"limit.rate", "1", file, "Limit 1: at most"},
+		{"limit.per", "nothing", "device\nd-1", "limits[0].per"},
 		{"payload", "{", file, "Payload: not JSON"},
 		{"lease", "long", file, "Lease: a duration"},
 		{"not_after", "soon", file, "Not after: a time"},
@@ -195,6 +195,23 @@ func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 	b.call("GET", "/v1/batches", nil, &list)
 	if len(list.Batches) > 0 {
 		t.Errorf("something was created: %v", list)
+	}
+}
+
+// A file that was refused stays as text, and a corrected one takes its place.
+func TestACorrectedFileReplacesTheRefusedOne(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3)
+	form := map[string]string{"pool": "p", "finish_inside": "true", "do": "create", "key": "one"}
+	status, text, _ := b.submit(form, "device\nd 1\n")
+	_, source, found := strings.Cut(text, `name="tasks_of" value="`)
+	if status != http.StatusUnprocessableEntity || !found {
+		t.Fatalf("a wrong file: %d %s", status, refusal(text))
+	}
+	form["tasks"], form["tasks_of"] = "device\r\nd 1\r\n", source[:strings.IndexByte(source, '"')]
+	if status, text, _ = b.submit(form, "device\nd-1\n"); status != http.StatusSeeOther {
+		t.Errorf("the corrected one: %d %s", status, refusal(text))
 	}
 }
 

@@ -23,6 +23,7 @@ func (b *batchPages) route(to *site) {
 	to.live("/batches", b.list)
 	to.live("/batches/{id}", b.show)
 	to.page("/batches/{id}/cancel", b.cancelling)
+	to.page("/batches/{id}/pause", b.pausing)
 	to.act("/batches/{id}/pause", "operator", b.api.command("batches", "pause", "paused"))
 	to.act("/batches/{id}/resume", "operator", b.api.command("batches", "resume", "resumed"))
 	to.act("/batches/{id}/cancel", "operator", b.cancel)

@@ -51,7 +51,21 @@ func policyRows(list []operators.Policy) []policyRow {
 			OnError: string(p.OnError), Trust: trusts(p.TrustDevice),
 		})
 	}
+	return withEmpty(rows)
+}
+
+// withEmpty adds rows to be filled in.
+func withEmpty(rows []policyRow) []policyRow {
 	return append(rows, slices.Repeat([]policyRow{{Algorithm: "sliding"}}, rowsMore)...)
+}
+
+// enter puts the row into a form, as enteredRows reads it.
+func (r policyRow) enter(form url.Values) {
+	for field, text := range map[string]string{
+		"name": r.Name, "per": r.Per, "algorithm": r.Algorithm, "rate": r.Rate, "period": r.Period, "timezone": r.Timezone, "on_error": r.OnError, "trust_device": r.Trust,
+	} {
+		form.Add("limit."+field, text)
+	}
 }
 
 func trusts(device bool) string {
