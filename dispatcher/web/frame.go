@@ -11,6 +11,7 @@ import (
 	"html/template"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -188,9 +189,24 @@ func statusOf(err error) int {
 // within.
 func plainError(err error) string {
 	if p, ok := errors.AsType[*operators.Problem](err); ok {
-		return cmp.Or(p.Detail, p.Title, http.StatusText(p.Status))
+		return inWords(cmp.Or(p.Detail, p.Title, http.StatusText(p.Status)))
 	}
 	return "The ledger cannot be reached just now."
+}
+
+// inWords names an entry of a list as a form does: "Limit 3, per" and not limits[2].per.
+func inWords(detail string) string {
+	list, rest, found := strings.Cut(detail, "[")
+	name := map[string]string{"limits": "Limit", "windows": "Window"}[list]
+	index, rest, closed := strings.Cut(rest, "]")
+	n, err := strconv.Atoi(index)
+	if name == "" || !found || !closed || err != nil {
+		return detail
+	}
+	if member, ok := strings.CutPrefix(rest, "."); ok {
+		rest = ", " + member
+	}
+	return fmt.Sprintf("%s %d%s", name, n+1, rest)
 }
 
 func badForm(detail string) error {

@@ -82,7 +82,7 @@ func TestWrongRowsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("p", 3)
-	for rate, want := range map[string]string{"many": "Limit 1: at most", "1/1m 2": "Limit 1: at most", "0/1m": "limits[0]"} {
+	for rate, want := range map[string]string{"many": "Limit 1: at most", "1/1m 2": "Limit 1: at most", "0/1m": "Limit 1, windows"} {
 		status, text, _ := b.post("/pools/p/edit", entered("capacity", "9", "lease", "5m", "limit.name", "a", "limit.algorithm", "sliding", "limit.rate", rate), nil)
 		if status < 400 || status >= 500 || !strings.Contains(text, want) {
 			t.Errorf("%s: %d %s", rate, status, refusal(text))

@@ -108,7 +108,7 @@ func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
 	b.sign("there", "1.0", time.Second, nil, web.Heartbeat{}, map[string]meters.Tally{"p": {Denied: 41, Conflicts: 2, Drift: 3}, "q": {Denied: 1}})
 	tab := browse(t)
 	tab.open(b.url + "/")
-	tab.until(`[...document.querySelectorAll("#pool-p .tag.bad")].map(e => e.textContent).join() === "2 conflicts,drift 3"`)
+	tab.until(`[...document.querySelectorAll("#pool-p .tag.bad")].map(e => e.textContent).join() === "2 conflicts,3 disagreements"`)
 	tab.until(`document.querySelector("#pool-q .tag.bad") === null`)
 	tab.open(b.url + "/pools/p")
 	tab.until(`[...document.querySelectorAll("#pool-head .bad dd")].map(e => e.textContent).join() === "2,3"`)

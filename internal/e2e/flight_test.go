@@ -164,7 +164,7 @@ func (f *flight) done(screens []*screen) float64 {
 		}
 		least = min(least, float64(live)/momentsLive, float64(plain)/momentsPlain, float64(live+plain)/moments)
 		if s.name == "pool" {
-			for _, place := range []string{"pool-head/granted/min", "pool-head/reaped/min", "chart/now"} {
+			for _, place := range []string{"pool-head/granted/min", "pool-head/taken back/min", "chart/now"} {
 				least = min(least, float64(s.fitted[place])/ratesFitted)
 			}
 		}
@@ -321,7 +321,7 @@ func (x *truth) signsSaid(r *replica) said {
 		if err := rows.Scan(&id, &seen, &reaped); err != nil {
 			x.t.Fatal(err)
 		}
-		s["replica-"+id+"/Last seen"], s["replica-"+id+"/Last reaper pass"] = shown(&seen), shown(&reaped)
+		s["replica-"+id+"/Last seen"], s["replica-"+id+"/Slots last taken back"] = shown(&seen), shown(&reaped)
 	}
 	if err := rows.Err(); err != nil {
 		x.t.Fatal(err)

@@ -113,7 +113,7 @@ func (s *screen) widen(place string, value float64) {
 func ownClock(place string, value any) (number float64, is bool) {
 	last := place[strings.LastIndex(place, "/")+1:]
 	switch {
-	case slices.Contains([]string{"reserved", "free", "Last seen", "Last reaper pass", "Last"}, last):
+	case slices.Contains([]string{"reserved", "free", "Last seen", "Slots last taken back", "Last"}, last):
 	default:
 		return 0, false
 	}
@@ -235,8 +235,8 @@ func (x *experiment) talliesSaid(s said) {
 		x.t.Fatal(err)
 	}
 	s["pool-head/granted/min"] = usual{float64(granted), 5 + float64(granted)/10}
-	s["pool-head/reaped/min"] = usual{float64(reaped), 0}
-	for name, n := range map[string]int64{"conflicts": conflicts.Int64, "drift": drift.Int64} {
+	s["pool-head/taken back/min"] = usual{float64(reaped), 0}
+	for name, n := range map[string]int64{"conflicts": conflicts.Int64, "disagreements": drift.Int64} {
 		if n > 0 {
 			s["pool-head/"+name] = usual{float64(n), 0}
 		}
