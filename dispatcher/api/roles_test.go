@@ -113,6 +113,8 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
+	b.pool("p", `{"capacity": 1}`)
+	b.batch(`{"pool": "p", "devices": ["d-1"]}`)
 	bearers := map[string]string{
 		"none": "", "fleet": fleetToken, "device": b.device("own"),
 		"viewer": b.token("viewer"), "operator": b.token("operator"), "admin": b.token("admin"), "verifier": b.token("verifier"),
@@ -130,7 +132,7 @@ func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 				if form == "text/event-stream" && allowed(bearer, needed) {
 					continue // it would not end
 				}
-				a := b.acceptAs(path, form, token)
+				a := b.acceptAs(strings.NewReplacer("{pool}", "p", "{id}", "1").Replace(path), form, token)
 				if allowed(bearer, needed) {
 					a.must(200)
 					continue
