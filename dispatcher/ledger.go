@@ -20,6 +20,8 @@ type Ledger interface {
 	Registered(ctx context.Context, devices []string) ([]store.View, error)
 	Views(ctx context.Context, devices []string) ([]store.View, error)
 	TaskView(ctx context.Context, task int64) (store.TaskView, error)
+	SampleWaiting(ctx context.Context, of store.WaitingOf, most int) (store.WaitingTasks, error)
+	NextWaiting(ctx context.Context, of store.WaitingOf, after store.LineMark, limit int) (store.WaitingTasks, error)
 	Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error)
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)

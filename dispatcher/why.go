@@ -18,10 +18,16 @@ func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation,
 	if err != nil {
 		return decision.Explanation{}, fmt.Errorf("explaining: %w", err)
 	}
-	e := decision.Explain(v, func(waiting store.Candidate) decision.Known {
-		limited := d.Policies.Of(ctx, v)
+	e := d.explain(ctx, v, d.Policies.Of(ctx, v), d.standingOf)
+	e.Mark = d.MarkOf(ctx, devices.ID(v.Task.Device))
+	return e, nil
+}
+
+// explain explains a task with what is known of it beside the ledger.
+func (d *Dispatcher) explain(ctx context.Context, v store.TaskView, limited map[int64]decision.Obstacle, standing standingOf) decision.Explanation {
+	return decision.Explain(v, func(waiting store.Candidate) decision.Known {
 		known := decision.Known{
-			Standings: d.standingsOf(ctx, v, waiting, limited), Limited: limited,
+			Standings: standingsOf(ctx, v, waiting, limited, standing), Limited: limited,
 			Seen: d.lastSeenOf(v), Period: d.config.ReportPeriod,
 		}
 		if hold, seen := d.Waiters.Pools.Hold(waiting.Pool); seen {
@@ -29,8 +35,6 @@ func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation,
 		}
 		return known
 	})
-	e.Mark = d.MarkOf(ctx, devices.ID(v.Task.Device))
-	return e, nil
 }
 
 // MarkOf is the mark of a device, beside what the ledger says; nil: one of the two is unknown.
@@ -50,9 +54,12 @@ func (d *Dispatcher) MarkOf(ctx context.Context, device devices.ID) *decision.Ma
 	return &decision.Mark{Present: of.Version != "", Believed: of.Believed, Work: len(view.Candidates) > 0 || view.Grant != nil}
 }
 
+// standingOf says how full a pool is, and where tasks of the device of a view stand.
+type standingOf func(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.Standing
+
 // standingsOf asks the semaphore about every pool of which the device has a task
 // that could start, and about that of the task that is explained.
-func (d *Dispatcher) standingsOf(ctx context.Context, v store.TaskView, explained store.Candidate, limited map[int64]decision.Obstacle) map[string]decision.Standing {
+func standingsOf(ctx context.Context, v store.TaskView, explained store.Candidate, limited map[int64]decision.Obstacle, ask standingOf) map[string]decision.Standing {
 	s := decision.Foreseen(v.View, limited)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
 	for _, c := range v.Candidates {
@@ -67,7 +74,7 @@ func (d *Dispatcher) standingsOf(ctx context.Context, v store.TaskView, explaine
 		if pool == explained.Pool && alone {
 			tasks = tasks[:1]
 		}
-		standings[pool] = d.standingOf(ctx, pool, tasks, v)
+		standings[pool] = ask(ctx, pool, tasks, v)
 	}
 	return standings
 }

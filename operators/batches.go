@@ -83,6 +83,7 @@ type Batch struct {
 	Pool           string           `json:"pool"`
 	Kind           string           `json:"kind"`
 	State          string           `json:"state" enum:"scheduled,running,paused,cancelling,finished,cancelled"`
+	Condition      string           `json:"condition" enum:"scheduled,running,held_up,paused,cancelling,finished,cancelled" doc:"The state, but scheduled while its windows or those of its pool are closed, and held_up while its pool is paused or has no slots"`
 	Priority       int              `json:"priority"`
 	Weight         int              `json:"weight"`
 	Lane           string           `json:"lane" enum:"normal,urgent"`
@@ -161,6 +162,17 @@ func (c Batches) List(ctx context.Context, filter BatchFilter) iter.Seq2[Batch, 
 // Get reads a batch and its counts.
 func (c Batches) Get(ctx context.Context, id int64) (Batch, error) {
 	return get[Batch](ctx, c.client, Path("batches", number(id)), nil)
+}
+
+// Waiting says what its tasks wait for, as Pools.Waiting does.
+func (c Batches) Waiting(ctx context.Context, id int64, sample int) (Waiting, error) {
+	return get[Waiting](ctx, c.client, Path("batches", number(id), "waiting"), Query("sample", numberIf(int64(sample))))
+}
+
+// WaitingTasks yields its tasks that wait, in its order, each with the first reason why;
+// with a code only those that wait for that.
+func (c Batches) WaitingTasks(ctx context.Context, id int64, code string) iter.Seq2[WaitingTask, error] {
+	return listed[WaitingTask](ctx, c.client, Path("batches", number(id), "waiting", "tasks"), Query("code", code))
 }
 
 // Create queues a batch, whole or not at all, and once however often it is

@@ -45,6 +45,16 @@ func (c *contract) batches() int64 {
 	c.check("Pause batch", paused, err)
 	resumed, err := c.Batches.Resume(c.ctx, streamed.ID)
 	c.check("Resume batch", resumed, err)
+	waiting, err := c.Batches.Waiting(c.ctx, made.ID, 0)
+	c.check("Waiting of a batch", waiting, err)
+	ofPool, err := c.Pools.Waiting(c.ctx, "c", 200)
+	c.check("Waiting of a pool", ofPool, err)
+	c.check("Tasks of a pool that wait", all(c.T, c.Pools.WaitingTasks(c.ctx, "c", waiting.Parts[0].Code)), nil)
+	each := all(c.T, c.Batches.WaitingTasks(c.ctx, made.ID, ""))
+	c.check("Tasks of a batch that wait", each, nil)
+	if waiting.Total != 2 || waiting.Sampled || len(waiting.Parts) == 0 || len(each) != 2 || each[0].Code == "" {
+		c.Errorf("%+v, %+v", waiting, each)
+	}
 	c.check("Batches", all(c.T, c.Batches.List(c.ctx, operators.BatchFilter{})), nil)
 	found, err := c.Search.Find(c.ctx, "c-1")
 	c.check("Find", found, err)

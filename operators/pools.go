@@ -220,6 +220,18 @@ func (c Pools) Slots(ctx context.Context, pool string) (Slots, error) {
 	return get[Slots](ctx, c.client, Path("pools", pool, "slots"), nil)
 }
 
+// Waiting says what the tasks of a pool wait for, how many for what: of more than sample
+// (0: 500) by a sample of so many.
+func (c Pools) Waiting(ctx context.Context, pool string, sample int) (Waiting, error) {
+	return get[Waiting](ctx, c.client, Path("pools", pool, "waiting"), Query("sample", numberIf(int64(sample))))
+}
+
+// WaitingTasks yields the tasks of a pool that wait, by batch and in its order, each with the
+// first reason why; with a code only those that wait for that.
+func (c Pools) WaitingTasks(ctx context.Context, pool, code string) iter.Seq2[WaitingTask, error] {
+	return listed[WaitingTask](ctx, c.client, Path("pools", pool, "waiting", "tasks"), Query("code", code))
+}
+
 // ReleaseSlot takes a slot back from its holder.
 func (c Pools) ReleaseSlot(ctx context.Context, pool string, slot int, r Release) (Slot, error) {
 	return send[Slot](ctx, c.client, http.MethodPost, Path("pools", pool, "slots", strconv.Itoa(slot), "release"), r)

@@ -58,6 +58,15 @@ type Batch struct {
 	Unknown Unknown             `json:",omitzero"`  // likewise
 	Counts  map[TaskState]int64 // exact; adds up to Total. Filled by Batch and Batches.
 	Recent  int64               // tasks that were tried and came to an end in the last 5 min. Filled as Counts.
+	Around  Around              `json:"-"` // Filled as Counts.
+}
+
+// Around is what of the pool of a batch decides whether something starts.
+type Around struct {
+	Paused   bool
+	Capacity int
+	Lease    time.Duration
+	Opening  Opening
 }
 
 // Lane says whether a batch goes before all others of its pool, for a part of the slots.
@@ -114,6 +123,15 @@ func batchDest(b *Batch) []any {
 		&b.Total,
 		instant{&b.ReadAt},
 	}
+}
+
+const (
+	aroundColumns = batchColumns + `, p.paused, p.capacity, p.lease_ms, p.opens_at, p.closes_at`
+	aroundText    = `SELECT ` + aroundColumns + ` FROM batches b JOIN pools p ON p.name = b.pool`
+)
+
+func aroundDest(b *Batch) []any {
+	return append(batchDest(b), &b.Around.Paused, &b.Around.Capacity, millis{&b.Around.Lease}, instant{&b.Around.Opening.From}, instant{&b.Around.Opening.Until})
 }
 
 // CreateBatch queues tasks, all or none: an error of the sequence, returned
@@ -186,7 +204,7 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 
 // Batch returns one batch with its counts; ErrNotFound.
 func (s batches) Batch(ctx context.Context, id int64) (Batch, error) {
-	b, err := one(ctx, s.read(), batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
+	b, err := one(ctx, s.read(), aroundDest, aroundText+` WHERE b.id = $1`, id)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -206,7 +224,7 @@ type BatchFilter struct {
 // below the id before (0 = from the newest).
 func (s batches) Batches(ctx context.Context, f BatchFilter, before int64, limit int) ([]Batch, error) {
 	text, args := f.page(before, limit)
-	list, err := collect(ctx, s.read(), batchDest, text, args...)
+	list, err := collect(ctx, s.read(), aroundDest, text, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +233,7 @@ func (s batches) Batches(ctx context.Context, f BatchFilter, before int64, limit
 
 // page names a lane in the text: urgent batches have an index of their own.
 func (f BatchFilter) page(before int64, limit int) (text string, args []any) {
-	q := query{text: `SELECT ` + batchColumns + ` FROM batches b`}
+	q := query{text: aroundText}
 	whereSet(&q, "b.id < %s", before)
 	switch f.Lane {
 	case LaneUrgent:

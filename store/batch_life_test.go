@@ -200,7 +200,7 @@ func TestBatchesChange(t *testing.T) {
 		l.must(err)
 		want := b
 		want.Unknown = store.Unknown{}
-		want.Priority, want.Weight, want.NotAfter, want.MaxAttempts, want.ReadAt = 9, 5, &end, 1, got.ReadAt
+		want.Priority, want.Weight, want.NotAfter, want.MaxAttempts, want.ReadAt, want.Around = 9, 5, &end, 1, got.ReadAt, got.Around
 		if diff := cmp.Diff(want, got); diff != "" {
 			l.Fatal(diff)
 		}

@@ -19,7 +19,7 @@ func (s batches) BatchesNamed(ctx context.Context, part string, f BatchFilter, b
 	if err != nil {
 		return nil, Stretch{}, fmt.Errorf("looking for batches: %w", err)
 	}
-	list, err := collect(ctx, s.planned(), batchDest, batchesNamedText(), before, lookedAt, containing(part), clampLimit(limit), string(f.Lane))
+	list, err := collect(ctx, s.planned(), aroundDest, batchesNamedText(), before, lookedAt, containing(part), clampLimit(limit), string(f.Lane))
 	if err != nil {
 		return nil, Stretch{}, fmt.Errorf("looking for batches: %w", err)
 	}
@@ -28,8 +28,8 @@ func (s batches) BatchesNamed(ctx context.Context, part string, f BatchFilter, b
 
 func batchesNamedText() string {
 	return `
-		SELECT ` + batchColumns + ` FROM (
+		SELECT ` + aroundColumns + ` FROM (
 			SELECT id FROM (SELECT id, name, lane FROM batches WHERE id < $1 ORDER BY id DESC LIMIT ` + hidden("$2", "integer") + `) AS looked
 			WHERE ` + like("name", "$3") + ` AND ($5 = '' OR lane = $5) ORDER BY id DESC LIMIT $4) AS found
-		JOIN batches b ON b.id = found.id ORDER BY b.id DESC`
+		JOIN batches b ON b.id = found.id JOIN pools p ON p.name = b.pool ORDER BY b.id DESC`
 }

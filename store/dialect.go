@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lib/pq"
@@ -37,6 +38,7 @@ import (
 //	{best (} {) o}  joins the tasks o that a query in between finds for each row before it, if any
 //	{columns of best}  what that query is to select
 //	{shown and held}   so many of a batch with policies, or without
+//	{task of n}  the task that row w asks for: that of its number in the list $2
 //	{device of w}, {pool of c}, ...  looks up the batch b or c, the pool p, the device d, ... that a row before
 //	             it names; there may be no such device, and nothing of a row that is none
 //	{last event} the highest id of an event that was given
@@ -71,6 +73,7 @@ type dialect struct {
 	addTasks   string             // prepared once per batch, run once per task
 	chains     bool               // WITH takes changes: several run as one statement
 	flush      bool               // addTasks needs a last run without arguments
+	brackets   string             // around a list of numbers
 }
 
 // refusal is a value of a setting with which a promise would be broken.
@@ -90,6 +93,7 @@ func refusals() []refusal {
 func inputs() map[string]string {
 	return map[string]string{
 		"ids":      "id bigint",
+		"points":   "batch bigint, at bigint",
 		"names":    "n bigint, name text",
 		"claims":   "n bigint, task bigint, device text, pool text, slot bigint, lease text",
 		"reported": "n bigint, task bigint, token bigint, device text",
@@ -126,6 +130,7 @@ func postgresWords() []string {
 		"{best (}", "LEFT JOIN LATERAL (",
 		"{) o}", ") AS o ON TRUE",
 		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.attempts, t.payload",
+		"{task of n}", "(CAST($2 AS bigint[]))[w.n + 1]",
 		"{shown and held}", "CASE WHEN " + limited + " THEN 9 ELSE 2 END",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
 		// Not the end of a snapshot: that is behind the last one that ended, and
@@ -176,6 +181,7 @@ func postgres() dialect {
 		addTasks: `COPY tasks (batch, pool, device, priority, own_priority, payload) FROM STDIN`,
 		chains:   true,
 		flush:    true,
+		brackets: "{}",
 		snapshot: sql.LevelRepeatableRead,
 		lockNews: `SELECT pg_advisory_xact_lock(20062, 1)`,
 		tryFold:  `SELECT pg_try_advisory_xact_lock` + foldLock,
@@ -187,6 +193,7 @@ func postgres() dialect {
 func lookUps() []string {
 	return []string{
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
+		"{attempt w}", "CROSS JOIN LATERAL (SELECT * FROM attempts WHERE token = w.token OFFSET 0) AS a",
 		"{batch of t}", "CROSS JOIN LATERAL (SELECT * FROM batches WHERE id = t.batch OFFSET 0) AS b",
 		"{batch c of w}", "LEFT JOIN LATERAL (SELECT * FROM batches WHERE id = w.batch OFFSET 0) AS c ON TRUE",
 		"{pool of c}", "LEFT JOIN LATERAL (SELECT * FROM pools WHERE name = c.pool OFFSET 0) AS p ON TRUE",
@@ -232,7 +239,9 @@ func sqliteDialect() dialect {
 		"{best (}", "LEFT JOIN tasks o ON o.id IN (",
 		"{) o}", ")",
 		"{task w}", "CROSS JOIN tasks t ON t.id = w.id",
+		"{attempt w}", "CROSS JOIN attempts a ON a.token = w.token",
 		"{columns of best}", "t.id",
+		"{task of n}", "json_extract($2, '$[' || w.n || ']')",
 		"{shown and held}", "9", // here it knows no columns
 		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits
 		"{new xid}", "0",
@@ -259,7 +268,20 @@ func sqliteDialect() dialect {
 		leaps: leaps(`UPDATE grant_token SET value = value + $1 RETURNING value`,
 			`UPDATE sqlite_sequence SET seq = seq + $1 WHERE name = '%[1]s' RETURNING seq`),
 		addTasks: `INSERT INTO tasks (batch, pool, device, priority, own_priority, payload) VALUES ($1, $2, $3, $4, $5, $6)`,
+		brackets: "[]",
 	}
+}
+
+// list is a parameter of numbers.
+func (d dialect) list(numbers []int64) string {
+	text := []byte(d.brackets[:1])
+	for i, n := range numbers {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, n, 10)
+	}
+	return string(append(text, d.brackets[1:]...))
 }
 
 // hasTags is {tagged} where there are no operators for it.

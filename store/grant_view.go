@@ -50,7 +50,7 @@ func candidateDest(c *Candidate) []any {
 // one twice. The candidates of a device are the best open task of each batch:
 // eligible before waiting ones, then by priority, then by age.
 func (s grants) Views(ctx context.Context, devices []string) ([]View, error) {
-	return s.read().grants().views(ctx, devices, 0)
+	return s.read().grants().views(ctx, devices)
 }
 
 // Registered reads what says who the devices are: Now, Device and Deleted of each view.
@@ -68,7 +68,7 @@ func (s grantsIn) registered(ctx context.Context, devices []string) ([]View, err
 	if err != nil {
 		return nil, err
 	}
-	return viewsOf(rows, unique, at, 0), nil
+	return shown(rows, unique, at), nil
 }
 
 // gone is whether the device that row w names is not registered because it was deleted.
@@ -84,10 +84,9 @@ type reading struct {
 	open   Candidate
 }
 
-// viewsOf are the views of the devices, in their order, with this task among the
-// candidates.
-func viewsOf(rows []reading, unique []string, at []int, task int64) []View {
-	read := make([]View, len(unique))
+// viewsOf are the views that rows are about, in their order.
+func viewsOf(rows []reading, of int) []View {
+	read := make([]View, of)
 	for i := range rows {
 		r := &rows[i]
 		v := &read[r.n]
@@ -102,8 +101,14 @@ func viewsOf(rows []reading, unique []string, at []int, task int64) []View {
 			v.Candidates = append(v.Candidates, r.open)
 		}
 	}
+	return read
+}
+
+// shown are the views of the devices that rows are about, each as often as it was named.
+func shown(rows []reading, unique []string, at []int) []View {
+	read := viewsOf(rows, len(unique))
 	for i := range read {
-		read[i].Candidates = read[i].best(task)
+		read[i].Candidates = read[i].best(0)
 	}
 	views := make([]View, len(at))
 	for i := range views {
@@ -147,24 +152,35 @@ func (c *Candidate) waits(now time.Time) int {
 	return 0
 }
 
-// views reads the views of devices, with this task among the candidates if it
-// is open, whatever is better; 0: no such task.
-func (s grantsIn) views(ctx context.Context, devices []string, task int64) ([]View, error) {
+// views reads the views of devices.
+func (s grantsIn) views(ctx context.Context, devices []string) ([]View, error) {
 	unique, at := distinct(devices)
-	text, args := viewsText, []any{names(unique)}
-	if task != 0 {
-		text, args = taskViewText, append(args, task)
-	}
-	rows, err := collect(ctx, s.session, func(r *reading) []any {
-		dest := []any{&r.n, instant{&r.Now}, instant{&r.Standstill}, &r.Deleted}
-		dest = append(dest, deviceDest(&r.device)...)
-		dest = append(dest, grantDest(&r.grant)...)
-		return append(dest, candidateDest(&r.open)...)
-	}, text, args...)
+	rows, err := collect(ctx, s.session, readingDest, viewsText, names(unique))
 	if err != nil {
 		return nil, err
 	}
-	return viewsOf(rows, unique, at, task), nil
+	return shown(rows, unique, at), nil
+}
+
+// viewsWith reads the view of the device of each task, with this task among the
+// candidates if it is open, whatever is better.
+func (s grantsIn) viewsWith(ctx context.Context, devices []string, tasks []int64) ([]View, error) {
+	rows, err := collect(ctx, s.session, readingDest, taskViewText, names(devices), s.list(tasks))
+	if err != nil {
+		return nil, err
+	}
+	views := viewsOf(rows, len(devices))
+	for i := range views {
+		views[i].Candidates = views[i].best(tasks[i])
+	}
+	return views, nil
+}
+
+func readingDest(r *reading) []any {
+	dest := []any{&r.n, instant{&r.Now}, instant{&r.Standstill}, &r.Deleted}
+	dest = append(dest, deviceDest(&r.device)...)
+	dest = append(dest, grantDest(&r.grant)...)
+	return append(dest, candidateDest(&r.open)...)
 }
 
 // distinct are the texts, each once, and where each one is among them.
@@ -211,8 +227,8 @@ const (
 // of pending tasks alone cannot serve.
 const (
 	viewsText    = openOfDevices + bestTasks + endOfViews
-	taskViewText = openOfDevices + bestTasks + // with the task $2 among the candidates
-		` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = $2 AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + endOfViews
+	taskViewText = openOfDevices + bestTasks + // with a task of each among the candidates
+		` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + endOfViews
 
 	nextBatch     = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
 	limited       = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`

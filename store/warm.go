@@ -113,7 +113,7 @@ func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
 	if _, err := in.grants().registered(ctx, []string{""}); err != nil {
 		return err
 	}
-	if _, err := in.grants().views(ctx, []string{""}, 0); err != nil {
+	if _, err := in.grants().views(ctx, []string{""}); err != nil {
 		return err
 	}
 	if _, err := in.grants().claim(ctx, []claimRow{{}}, false, failTaken); err != nil {

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -18,7 +20,7 @@ func newBatches() *cobra.Command {
 	o := &operator{}
 	b := o.batches()
 	verbs := o.addList(list{path: operators.Path("batches"), filters: batchFilters, columns: []column{
-		member("ID", "id"), member("NAME", "name"), member("POOL", "pool"), member("STATE", "state"),
+		member("ID", "id"), member("NAME", "name"), member("POOL", "pool"), member("STATE", "condition"),
 		{"DONE", func(e entry) string { return readProgress(e).done() }},
 		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).Failed(), 10) }},
 		{"INSIDE", func(e entry) string { return strconv.FormatInt(readProgress(e).Counts[operators.Dispatched], 10) }},
@@ -28,7 +30,7 @@ func newBatches() *cobra.Command {
 	verbs = append(verbs, getBatch(b), createBatch(o), setBatch(b),
 		b.pause("Grant nothing more of a batch; what runs goes on", briefBatch()...),
 		b.call("resume", "End the pause of a batch", http.MethodPost, "/resume", briefBatch()...),
-		cancelBatch(b), b.on("watch", "Show how a batch goes on, until it has ended", (*session).watchBatch), batchResults(b))
+		cancelBatch(b), explainWaiting(b, "Say what the tasks of a batch wait for, how many for what"), b.on("watch", "Show how a batch goes on, until it has ended", (*session).watchBatch), batchResults(b))
 	return o.group("batches", "Queue tasks, and steer them together", verbs...)
 }
 
@@ -119,6 +121,11 @@ func cancelBatch(b noun) *cobra.Command {
 	})
 	yesFlag(command, &yes)
 	return command
+}
+
+// conditionAsState shows people what a batch does now as its state.
+func conditionAsState(batch json.RawMessage) json.RawMessage {
+	return regexp.MustCompile(`"state":"[a-z]+","condition":`).ReplaceAll(batch, []byte(`"state":`))
 }
 
 // briefBatch are the rules of a batch: after an act they are not what matters.

@@ -59,8 +59,8 @@ func (p progress) line() string {
 	if p.ETA != nil {
 		text += ", ends " + p.ETA.UTC().Format("2006-01-02 15:04:05Z")
 	}
-	if p.State != "running" {
-		text += ", " + p.State
+	if p.Condition != "running" {
+		text += ", " + p.Condition
 	}
 	if p.PausedBy != "" {
 		text += " by " + p.PausedBy

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"net/http"
 	"net/url"
@@ -107,7 +108,12 @@ func (s *session) list(l list, limit int) error {
 		limit = 0 // it says how many
 	}
 	entries, more := s.List(s.cmd.Context(), l.path, q, limit)
-	write := s.newListWriter(l.columns)
+	return s.listed(entries, more, l.columns)
+}
+
+// listed writes entries; more says afterwards that there are others.
+func (s *session) listed(entries iter.Seq2[json.RawMessage, error], more *bool, columns []column) error {
+	write := s.newListWriter(columns)
 	for text, err := range entries {
 		if err == nil {
 			err = write.entry(text)

@@ -126,7 +126,7 @@ func (s *session) show(object json.RawMessage, without ...string) error {
 	if s.json {
 		return s.document(object)
 	}
-	return terminal.Fields(s.out, object, without...)
+	return terminal.Fields(s.out, conditionAsState(object), without...)
 }
 
 // view reads what is at a path. As JSON it is written as it came; else it goes into

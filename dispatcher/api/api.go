@@ -100,6 +100,7 @@ func (a *API) registerOperators() {
 	(&batches{ledger, d.Waiters, warn, least, o.Limits, &spool{o.SpoolDir, fair.NewShares(spoolBodies, spoolEach)}, fair.Unkept(1, 1)}).register(r)
 	(&results{ledger}).register(r)
 	(&tasks{ledger, d.Waiters, d.Why}).register(r)
+	(&waiting{d}).register(r)
 	(&registry{ledger, d.Devices, o.Recent, d.MarkOf, o.Limits, fair.NewShares(importsAtOnce, 1)}).register(r)
 	(&profiles{ledger, warn}).register(r)
 	(&tokens{ledger}).register(r)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters"
 	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/operators"
@@ -186,7 +187,7 @@ func showBatch(b store.Batch) operators.Batch {
 	}
 	rate := ratePerMinute(b)
 	return operators.Batch{
-		ID: b.ID, Name: b.Name, Pool: b.Pool, Kind: b.Kind, State: batchState(b),
+		ID: b.ID, Name: b.Name, Pool: b.Pool, Kind: b.Kind, State: batchState(b), Condition: batchCondition(b),
 		Priority: b.Priority, Weight: b.Weight, Lane: string(b.Lane), NotBefore: stampPointer(b.NotBefore), NotAfter: stampPointer(b.NotAfter),
 		Windows: showWindows(b.Windows), Limits: showLimits(b.Limits), FinishInside: b.FinishInside, OpensAt: stampSet(b.Opening.From), ClosesAt: stampSet(b.Opening.Until),
 		MaxAttempts: b.MaxAttempts, RetryOn: b.RetryOn, RetryBackoffMS: b.RetryBackoff.Milliseconds(), OnLost: b.OnLost,
@@ -299,6 +300,22 @@ func batchState(b store.Batch) string {
 	return "running"
 }
 
+// batchCondition is the state, and of a batch that runs by its own rules what its windows
+// and its pool make of that.
+func batchCondition(b store.Batch) string {
+	state, around := batchState(b), b.Around
+	lease := cmp.Or(b.Lease, around.Lease)
+	switch {
+	case state != "running":
+		return state
+	case around.Paused || around.Capacity == 0:
+		return "held_up"
+	case decision.Closed(b.Opening, lease, b.FinishInside, b.ReadAt), decision.Closed(around.Opening, lease, b.FinishInside, b.ReadAt):
+		return "scheduled"
+	}
+	return state
+}
+
 func openTasks(b store.Batch) int64 { return b.Counts[store.Pending] + b.Counts[store.Dispatched] }
 
 // ratePerMinute is how many tasks of the batch were done a minute lately; nil:
@@ -322,7 +339,7 @@ func began(b store.Batch) time.Time {
 
 // eta is when the last task ends if all goes on as lately; nil: unknown.
 func eta(b store.Batch, rate *float64) *operators.Time {
-	if rate == nil || *rate == 0 || batchState(b) != "running" {
+	if rate == nil || *rate == 0 || batchCondition(b) != "running" {
 		return nil
 	}
 	left := math.Round(float64(openTasks(b)) / *rate * float64(time.Minute))

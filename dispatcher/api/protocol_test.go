@@ -94,6 +94,7 @@ func answers() map[string]struct{ schema, path string } {
 		"batch":          {"BatchBody", "/v1/batches/2"},
 		"results":        {"Results", "/v1/batches/1/results?fields=down_mbps,net.rtt&aggregate=down_mbps&by_tag=site"},
 		"why":            {"WhyBody", "/v1/tasks/1/why"},
+		"waiting":        {"Waiting", "/v1/batches/2/waiting"},
 		"rotated-token":  {"TokenMade", ""},
 		"deleted-device": {"DeviceDeleted", ""},
 		"found":          {"Found", "/v1/find?q=ar"},

@@ -30,6 +30,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -167,7 +168,7 @@ func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 			},
 		},
 		dispatcher: dispatcher.Config{
-			Store: b.store, Semaphore: b.semaphore, Recent: seen.NewList(b.redis), LeaseMargin: 10 * time.Second, Registerer: b.metrics,
+			Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis), Recent: seen.NewList(b.redis), LeaseMargin: 10 * time.Second, Registerer: b.metrics,
 			FleetTokens: []string{fleetToken}, Jitter: func() float64 { return 0.5 },
 		},
 	}

@@ -99,7 +99,7 @@ func (x explainer) standsStill(Obstacle) Cause {
 }
 
 func (x explainer) limited(o Obstacle) Cause {
-	return Cause{Detail: o.Detail, Remedy: "waits until then; or change the policy: " + x.policies()}
+	return Cause{Detail: o.Detail, Remedy: "waits until then; or change the policy: " + x.policies(), Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}
 }
 
 func (x explainer) unavailable(o Obstacle) Cause {

@@ -32,6 +32,7 @@ type Cause struct {
 	Position       int       // in the queue of its pool, 1 is next; 0: unknown, or in no queue
 	EstimatedStart time.Time // zero: cannot be known
 	Remedy         string    // what would change it, for people
+	Policy         string    // of CodeLimited: what the policy that says no allows, and its name
 }
 
 // Standing is how full a pool is, and where a device stands in its queue.

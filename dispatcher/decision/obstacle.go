@@ -38,6 +38,7 @@ type Obstacle struct {
 	Detail string         // for people, where the code does not say all
 	Remedy string         // likewise
 	Policy string         // that says no, of CodeLimited
+	Allows string         // what it allows, for people
 
 	says func(x explainer, o Obstacle) Cause
 }

@@ -12,6 +12,12 @@ func closed(o store.Opening, c *store.Candidate, now time.Time) bool {
 	return !o.Until.IsZero() && (o.From.After(now) || !o.Until.After(now.Add(needed(c))))
 }
 
+// Closed is whether nothing that has such a lease may start in a window now, as far as it
+// is known when the window opens.
+func Closed(o store.Opening, lease time.Duration, finishInside bool, now time.Time) bool {
+	return closed(o, &store.Candidate{Lease: lease, FinishInside: finishInside}, now)
+}
+
 // needed is what must be left of a window when the task starts.
 func needed(c *store.Candidate) time.Duration {
 	if c.FinishInside {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -165,7 +166,10 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 	}
 	last := a.Last()
 	item := c.Items[last.Item]
-	o := &decision.Obstacle{Code: decision.CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait), Policy: item.Rule.Name}
+	o := &decision.Obstacle{
+		Code: decision.CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait),
+		Policy: item.Rule.Name, Allows: item.Rule.Describe(last.Window),
+	}
 	what := fmt.Sprintf("policy %s of %s lets %s start for %s", item.Rule.Name, item.Rule.Owner, item.Rule.Describe(last.Window), item.Subject.Label)
 	switch {
 	case last.Pending:
@@ -248,6 +252,23 @@ func (k *Checker) Of(ctx context.Context, v store.TaskView) map[int64]decision.O
 		}
 	}
 	return found
+}
+
+// OfEach are those of many views, in their order.
+func (k *Checker) OfEach(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
+	all := make([]map[int64]decision.Obstacle, len(views))
+	var group rescue.Group
+	group.SetLimit(looksAtOnce)
+	for i, v := range views {
+		if Limited(v.Candidates) {
+			group.Go(func() error {
+				all[i] = k.Of(ctx, v)
+				return nil
+			})
+		}
+	}
+	_ = k.config.Panicked.Tell("looking at limits", group.Wait()) // none fails otherwise
+	return all
 }
 
 // Uncounted notes starts of which it is not known whether they were: it is found out by

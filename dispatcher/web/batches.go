@@ -107,9 +107,15 @@ func (b *batchPages) show(r *http.Request) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
+	var waiting waits
+	if one.Counts[operators.Pending] > 0 {
+		if waiting, err = waitsOf(r, b.api, "batches", r.PathValue("id"), waitingJudged); err != nil {
+			return page{}, err
+		}
+	}
 	policies, err := json.Marshal(one.Limits)
 	return page{title: one.Label(), section: "batches", template: "batch", watch: watch{batch: one.ID, always: one.Open()}, data: map[string]any{
-		"Batch": one, "Results": results, "Operator": b.may(r, "operator"), "Course": courseOf(results.Progress, one.Total, one.ETA),
+		"Batch": one, "Waits": waiting, "Results": results, "Operator": b.may(r, "operator"), "Course": courseOf(results.Progress, one.Total, one.ETA),
 		"States": operators.TaskStates(), "Limited": len(one.Limits) > 0, "Limits": json.RawMessage(policies),
 	}}, err
 }

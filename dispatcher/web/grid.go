@@ -70,6 +70,7 @@ type poolData struct {
 	Lanes   lanes
 	Batches batchMarks
 	Lately  happened
+	Waits   waits
 	Looks   map[string]int
 	Admin   bool
 }
@@ -82,6 +83,9 @@ func (p *poolPages) show(r *http.Request) (page, error) {
 		return page{}, err
 	}
 	if d.Slots, err = p.api.Pools.Slots(r.Context(), name); err != nil {
+		return page{}, err
+	}
+	if d.Waits, err = waitsOf(r, p.api, "pools", name, waitingJudged); err != nil {
 		return page{}, err
 	}
 	d.fill(p.now())

@@ -54,7 +54,7 @@ func TestTextIsOnlyText(t *testing.T) {
 		b.report(device, map[string]any{"accept": false, "attributes": map[string]any{"a": text}, "results": []map[string]any{result}})
 	}
 	b.call("POST", "/v1/pools/p/pause", map[string]any{"reason": texts[1]}, nil)
-	addresses := []string{"/", "/pools/p", "/pools/p/slots/0", "/batches", "/batches?page=", "/?sort=name", "/tasks", "/activity", "/devices"}
+	addresses := []string{"/", "/pools/p", "/pools/p/waiting", "/pools/p/slots/0", "/batches", "/batches?page=", "/?sort=name", "/tasks", "/activity", "/devices"}
 	for i, text := range texts {
 		addresses = append(addresses, fmt.Sprintf("/tasks/%d", i+1))
 		one := []string{"/tasks?error=", "/activity?actor=", "/?done=", "/find?q=", "/sign-in?next=", "/new-batch?pool="}[i%6]

@@ -90,6 +90,7 @@ func New(o Options) *Web {
 	(&profilePages{frame, to}).route(s)
 	(&batchPages{frame, to, o.API}).route(s)
 	(&batchForms{frame, to}).route(s)
+	(&waitingPages{frame, to}).route(s)
 	(&taskPages{frame, to, o.Ledger, w.history}).route(s)
 	(&devicePages{frame, to, o.Period}).route(s)
 	(&findPages{to}).route(s)

@@ -1,0 +1,136 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// mixed is a pool in which tasks wait for four reasons: seven of them.
+func (b *bench) mixed() (batches []int64) {
+	b.Helper()
+	b.pool("p", `{"capacity":5,"limits":[{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]}`)
+	for _, device := range []string{"d-1", "d-2", "d-3", "d-4"} {
+		b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":%q,"tags":{"account":"x"}}`, device)).must(201)
+	}
+	batches = append(batches, b.batch(`{"pool":"p","devices":["d-1"]}`))
+	b.granted("d-1")
+	for _, body := range []string{
+		`{"pool":"p","devices":["d-2","d-3"]}`, `{"pool":"p","devices":["d-4","d-5","d-6"],"windows":[` + hours(5, 2) + `]}`, `{"pool":"p","devices":["d-7"]}`, `{"pool":"p","devices":["d-8"]}`,
+	} {
+		batches = append(batches, b.batch(body))
+	}
+	b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", batches[3]), adminToken, nil).must(200)
+	return batches
+}
+
+func TestWaitingAddsUpAndLists(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		batches := b.mixed()
+		for path, want := range map[string]map[string]int64{
+			"/v1/pools/p/waiting":                             {"limited": 2, "batch_window": 3, "batch_paused": 1, "device_unknown": 1},
+			fmt.Sprintf("/v1/batches/%d/waiting", batches[1]): {"limited": 2},
+			fmt.Sprintf("/v1/batches/%d/waiting", batches[2]): {"batch_window": 3},
+			fmt.Sprintf("/v1/batches/%d/waiting", batches[0]): {},
+			fmt.Sprintf("/v1/batches/%d/waiting", batches[4]): {"device_unknown": 1},
+			"/v1/pools/p/waiting?":                            {"limited": 2, "batch_window": 3, "batch_paused": 1, "device_unknown": 1},
+		} {
+			var said operators.Waiting
+			b.call("GET", path, b.token("viewer"), nil).must(200).into(&said)
+			sum := int64(0)
+			for _, p := range said.Parts {
+				sum += p.Count
+				if p.Count != want[p.Code] || p.Label == "" || p.Detail == "" || p.Remedy == "" || len(p.Examples) == 0 {
+					b.Errorf("%s: %+v, want %d", path, p, want[p.Code])
+				}
+				if known := p.Code == "limited" || p.Code == "batch_window"; known != (p.Until != nil) {
+					b.Errorf("%s: %s until %v", path, p.Code, p.Until)
+				}
+				b.expectEach(strings.TrimSuffix(path, "?"), p)
+			}
+			if len(said.Parts) != len(want) || sum != said.Total || int64(said.Judged) != said.Total || said.Sampled {
+				b.Errorf("%s: %+v", path, said)
+			}
+		}
+		if text := string(b.get("/v1/pools/p/waiting").body); !strings.Contains(text, `"label":"limited (1 per 1h by per-account)"`) {
+			b.Errorf("answered %s", text)
+		}
+		b.call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"it smokes"}`).must(200)
+		var said operators.Waiting
+		b.get("/v1/pools/p/waiting").must(200).into(&said)
+		if len(said.Parts) != 1 || said.Parts[0].Code != "pool_paused" || !strings.HasSuffix(said.Parts[0].Detail, "because: it smokes") || said.Parts[0].Remedy != "resume the pool: dispatcher pools resume p" {
+			b.Errorf("paused: %+v", said)
+		}
+	})
+}
+
+// expectEach lists a part, by pages and as a stream, and asks why of each.
+func (b *bench) expectEach(path string, p operators.WaitingPart) {
+	b.Helper()
+	list := path + "/tasks?code=" + p.Code
+	ids := b.pages(list, "tasks", "id")
+	if int64(len(ids)) != p.Count || b.accept(list, csvType).must(200).entries(csvType) != len(ids) {
+		b.Errorf("%s: %d are listed of %d", list, len(ids), p.Count)
+	}
+	for _, id := range ids {
+		var why operators.Why
+		b.get("/v1/tasks/" + id + "/why").must(200).into(&why)
+		if why.Reasons[0].Code != p.Code {
+			b.Errorf("%s has task %s, which waits for %+v", list, id, why.Reasons[0])
+		}
+	}
+}
+
+func TestWaitingRefusesWhatItCannotList(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.mixed()
+	for _, path := range []string{"/v1/pools/none/waiting", "/v1/batches/4711/waiting", "/v1/pools/none/waiting/tasks", "/v1/batches/4711/waiting/tasks"} {
+		b.get(path).problem(404, "not_found")
+	}
+	if p := b.get("/v1/pools/p/waiting/tasks?code=running").problem(422, "invalid_field"); !strings.Contains(p.Detail, `code: "running"`) {
+		b.Errorf("%+v", p)
+	}
+	b.badPages("/v1/pools/p/waiting/tasks")
+	b.call("GET", "/v1/pools/p/waiting", b.token("verifier"), nil).problem(403, "forbidden")
+}
+
+// A batch that cannot go on is not said to run.
+func TestTheConditionOfABatch(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.pool("p", `{"capacity":5,"lease_ms":60000}`)
+		id := b.batch(newFields)
+		expect := func(state, condition string) {
+			b.Helper()
+			one := b.get(fmt.Sprintf("/v1/batches/%d", id)).must(200).fields()
+			listed := object(list(b.get("/v1/batches").must(200).fields(), "batches")[0])
+			if one["state"] != state || one["condition"] != condition || listed["condition"] != condition || condition != "running" && one["eta"] != nil {
+				b.Errorf("%v, %v, in the list %v; want %s, %s", one["state"], one["condition"], listed["condition"], state, condition)
+			}
+		}
+		expect("running", "running")
+		b.call("POST", "/v1/pools/p/pause", adminToken, nil).must(200)
+		expect("running", "held_up")
+		b.call("POST", "/v1/pools/p/resume", adminToken, nil).must(200)
+		b.call("PATCH", "/v1/pools/p", adminToken, `{"windows":[`+hours(5, 2)+`]}`).must(200)
+		expect("running", "scheduled")
+		b.call("PATCH", "/v1/pools/p", adminToken, `{"windows":null,"capacity":0}`).must(200)
+		expect("running", "held_up")
+		b.call("PATCH", "/v1/pools/p", adminToken, `{"capacity":5}`).must(200)
+		shut := b.call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{"windows":[`+hours(5, 2)+`]}`).must(200).fields()
+		if shut["condition"] != "scheduled" {
+			b.Errorf("changed to %v", shut["condition"])
+		}
+		expect("running", "scheduled")
+		b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", id), adminToken, nil).must(200)
+		expect("paused", "paused")
+		b.call("POST", fmt.Sprintf("/v1/batches/%d/cancel", id), adminToken, nil).must(200)
+		if now := b.get(fmt.Sprintf("/v1/batches/%d", id)).fields(); now["condition"] != now["state"] {
+			b.Errorf("%v", now)
+		}
+	})
+}

@@ -1,0 +1,162 @@
+package decision
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Judged is a task that waits, with the first of its causes: what its device is told.
+type Judged struct {
+	Cause
+
+	Task store.Task
+}
+
+// Part are those of many tasks that wait for the same.
+type Part struct {
+	Code     Code
+	Label    string    // a few words
+	Count    int64     // of all tasks: where only a sample was judged, an estimate
+	Judged   int       // of those that were judged
+	Detail   string    // of all of them where it is the same, else of the first
+	Remedy   string    // likewise; else what helps each
+	Until    time.Time // the earliest that is known; zero: unknown
+	Examples []Judged  // the first few
+
+	mixed bool // the details differ
+}
+
+// examples of a part are so many at most.
+const examples = 3
+
+// Parts divides as many tasks as there are by what those that were judged wait for. The
+// counts add up to total, the largest part first.
+func Parts(judged []Judged, total int64) []Part {
+	byCode := make(map[Code]*Part)
+	policies := make(map[Code]map[string]int)
+	var parts []*Part
+	for _, j := range judged {
+		p := byCode[j.Code]
+		if p == nil {
+			p = &Part{Code: j.Code, Detail: j.Detail, Remedy: j.Remedy}
+			byCode[j.Code], policies[j.Code] = p, make(map[string]int)
+			parts = append(parts, p)
+		}
+		p.add(j)
+		policies[j.Code][j.Policy]++
+	}
+	slices.SortStableFunc(parts, func(a, b *Part) int { return cmp.Or(cmp.Compare(b.Judged, a.Judged), cmp.Compare(a.Code, b.Code)) })
+	all := make([]Part, len(parts))
+	for i, p := range parts {
+		p.Label = label(p.Code, policies[p.Code])
+		all[i] = *p
+	}
+	bringUp(all, len(judged), total)
+	return all
+}
+
+func (p *Part) add(j Judged) {
+	p.Judged++
+	if j.Detail != p.Detail && !p.mixed {
+		p.mixed, p.Detail = true, "for example: "+p.Detail
+	}
+	if j.Remedy != p.Remedy {
+		p.Remedy = of(p.Code).remedy
+	}
+	if !j.Until.IsZero() && (p.Until.IsZero() || j.Until.Before(p.Until)) {
+		p.Until = j.Until
+	}
+	if len(p.Examples) < examples {
+		p.Examples = append(p.Examples, j)
+	}
+}
+
+// bringUp makes the counts of those that were judged add up to the total: what is left of
+// the shares goes to the largest remainders.
+func bringUp(parts []Part, judged int, total int64) {
+	type rest struct {
+		part int
+		of   int64
+	}
+	rests, left := make([]rest, len(parts)), total
+	for i := range parts {
+		share := int64(parts[i].Judged) * total
+		parts[i].Count, rests[i] = share/int64(judged), rest{i, share % int64(judged)}
+		left -= parts[i].Count
+	}
+	slices.SortStableFunc(rests, func(a, b rest) int { return cmp.Compare(b.of, a.of) })
+	for i := range left {
+		parts[rests[i].part].Count++
+	}
+}
+
+// words are what is said of all tasks with a code at once.
+type words struct {
+	code          Code
+	label, remedy string
+}
+
+// allWords has a row for each code that a waiting task can have.
+func allWords() []words {
+	return []words{
+		{CodeRevoked, "without a valid token", "give each device a new token: dispatcher devices token DEVICE"},
+		{CodeBlocked, "blocked", "unblock the devices: dispatcher devices unblock DEVICE"},
+		{CodeBusy, "device busy", "wait for the results of those tasks, or the end of their leases"},
+		{CodePoolPaused, "pool paused", "resume the pool: dispatcher pools resume POOL"},
+		{CodeBatchPaused, "batch paused", "resume the batches: dispatcher batches resume BATCH"},
+		{CodeNotBefore, "batch not begun", NothingToDo},
+		{CodeBackoff, "to be tried again later", NothingToDo},
+		{CodeBatchWindow, "window of the batch closed", "wait for the windows; others may be set: dispatcher batches set BATCH --window W"},
+		{CodePoolWindow, "window of the pool closed", "wait for the windows; others may be set: dispatcher pools set POOL --window W"},
+		{CodeStandstill, "standstill after a restore", NothingToDo},
+		{CodeUnavailable, "cannot be decided now", "see what each task says; Redis may be away"},
+		{CodeLimited, "limited", "wait until then; or change the policies of pool, batch or profile"},
+		{CodeFull, "for a free slot", "wait for a free slot; or raise the capacity: dispatcher pools set POOL --capacity N"},
+		{CodeOtherFirst, "another task of the device first", "wait for those tasks; a higher priority goes first within a batch"},
+		{CodeDeviceDeleted, "device deleted", "register the devices again, or drop the tasks: dispatcher tasks cancel TASK"},
+		{CodeDeviceUnknown, "device not registered", "switch the devices on; or look whether their names are right"},
+		{CodeDeviceUnseen, "never reported", "look whether the devices run, and have their tokens and the address of this dispatcher"},
+		{CodeDeviceSilent, "device silent", "look whether the devices run and reach the dispatcher: only its own report can be granted anything"},
+		{CodeNextReport, "next in line", NothingToDo},
+		{CodeCancelling, "about to be cancelled", NothingToDo},
+		{CodeExpiring, "about to expire", "set a later end: dispatcher batches set BATCH --not-after T; then: dispatcher tasks retry TASK"},
+	}
+}
+
+// of are the words of a code; one that has none speaks for itself.
+func of(code Code) words {
+	all := allWords()
+	if i := slices.IndexFunc(all, func(w words) bool { return w.code == code }); i >= 0 {
+		return all[i]
+	}
+	return words{code, string(code), NothingToDo}
+}
+
+// MayWait says whether a waiting task can have that code first.
+func MayWait(code Code) bool {
+	return slices.ContainsFunc(allWords(), func(w words) bool { return w.code == code })
+}
+
+// label names a part, and the policy that most of it waits for.
+func label(code Code, policies map[string]int) string {
+	most := ""
+	for policy, n := range policies {
+		if policy != "" && (most == "" || n > policies[most] || n == policies[most] && policy < most) {
+			most = policy
+		}
+	}
+	text := of(code).label
+	switch {
+	case most == "":
+		return text
+	case len(policies) > 1:
+		text += " (" + most + ", and others)"
+	default:
+		text += " (" + most + ")"
+	}
+	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(text)
+}

@@ -1,0 +1,78 @@
+package web
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+const (
+	waitingListed = 100 // tasks of one page
+	waitingAsked  = 5   // pages of the API that are asked for the first of a part
+	waitingJudged = 200 // of a live page, which is read often
+)
+
+// waitingPages list what waits in a pool or of a batch.
+type waitingPages struct {
+	*frame
+
+	api client
+}
+
+func (w *waitingPages) route(to *site) {
+	to.page("/pools/{id}/waiting", w.list("pools"))
+	to.page("/batches/{id}/waiting", w.list("batches"))
+}
+
+// waits is what tasks wait for, as pages show it.
+type waits struct {
+	operators.Waiting
+
+	Path  string // of the page that lists them
+	Code  string // of the part that is listed; empty: all
+	Bar   []part
+	Named map[string]*operators.WaitingPart
+}
+
+// waitsOf reads what waits in the pool or batch at a path.
+func waitsOf(r *http.Request, api client, kind, id string, sample int) (waits, error) {
+	w := waits{Path: "/" + kind + "/" + url.PathEscape(id) + "/waiting", Named: map[string]*operators.WaitingPart{}}
+	if err := api.get(r, operators.Path(kind, id, "waiting"), url.Values{"sample": {strconv.Itoa(sample)}}, &w.Waiting); err != nil {
+		return w, err
+	}
+	x := 0.0
+	for i, p := range w.Parts {
+		wide := 100 * float64(p.Count) / float64(w.Total)
+		w.Bar, w.Named[p.Code] = append(w.Bar, part{p.Code, p.Count, x, wide}), &w.Parts[i]
+		x += wide
+	}
+	return w, nil
+}
+
+func (w *waitingPages) list(kind string) loader {
+	return func(r *http.Request) (page, error) {
+		id, filters := r.PathValue("id"), filtersOf(r.URL.Query(), "code")
+		all, err := waitsOf(r, w.api, kind, id, 500)
+		if err != nil {
+			return page{}, err
+		}
+		all.Code = filters.Get("code")
+		pager := pagerOf(r, filters)
+		query := pager.query(waitingListed)
+		var found operators.WaitingTaskList
+		for asked := 0; asked == 0 || len(found.Tasks) == 0 && found.NextPageToken != "" && asked < waitingAsked; asked++ {
+			if asked > 0 {
+				query.Set("page_token", found.NextPageToken)
+			}
+			found = operators.WaitingTaskList{}
+			if err := w.api.get(r, operators.Path(kind, id, "waiting", "tasks"), query, &found); err != nil {
+				return page{}, err
+			}
+		}
+		return page{title: "Waiting in " + map[string]string{"batches": "batch "}[kind] + id, section: kind, template: "waiting-list", data: map[string]any{
+			"Waits": all, "Tasks": found.Tasks, "Next": pager.next(found.NextPageToken), "First": pager.first(), "Kind": kind, "ID": id,
+		}}, nil
+	}
+}

@@ -1,0 +1,76 @@
+package web_test
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// A pool and a batch say what their tasks wait for, and each part leads to its tasks.
+func TestPagesSayWhatTasksWaitFor(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, devices(4)...)
+	b.call("POST", "/v1/batches", map[string]any{"pool": "p", "devices": devices(2)}, nil)
+	b.call("POST", "/v1/batches/2/pause", map[string]any{}, nil)
+	for path, parts := range map[string]map[string]int{
+		"/pools/p": {"device_unknown": 4, "batch_paused": 2}, "/batches/1": {"device_unknown": 4}, "/batches/2": {"batch_paused": 2},
+	} {
+		_, text, _ := b.get(path)
+		if strings.Contains(text, "next report") {
+			t.Errorf("%s: devices that never come are said to be granted a slot: %s", path, text)
+		}
+		sum := 0
+		for _, m := range regexp.MustCompile(`href="(`+path+`/waiting\?code=(\w+))"[^>]*><b>(\d+)</b>`).FindAllStringSubmatch(withoutHolders(text), -1) {
+			n, err := strconv.Atoi(m[3])
+			if err != nil || n != parts[m[2]] {
+				t.Errorf("%s: %s %s, want %d", path, m[3], m[2], parts[m[2]])
+			}
+			sum += n
+			_, list, _ := b.get(m[1])
+			if rows := strings.Count(list, `<tr id="task-`); rows != n {
+				t.Errorf("%s lists %d tasks, want %d", m[1], rows, n)
+			}
+			for _, task := range regexp.MustCompile(`<tr id="task-(\d+)"`).FindAllStringSubmatch(list, -1) {
+				var why operators.Why
+				if b.call("GET", "/v1/tasks/"+task[1]+"/why", nil, &why); why.Reasons[0].Code != m[2] {
+					t.Errorf("%s has task %s, which waits for %+v", m[1], task[1], why.Reasons[0])
+				}
+			}
+		}
+		contains(t, text, fmt.Sprintf(`<b>%d</b> waiting</a> =`, sum), `<rect class="w-`)
+	}
+	if status, _, _ := b.get("/pools/p/waiting?code=hunger"); status != 422 {
+		t.Errorf("a reason that is none: %d", status)
+	}
+	if status, _, _ := b.get("/pools/none/waiting"); status != 404 {
+		t.Errorf("a pool that is not there: %d", status)
+	}
+}
+
+// withoutHolders leaves out the table, where the same stands when nobody holds a slot.
+func withoutHolders(page string) string {
+	before, _, _ := strings.Cut(page, `<section id="holders">`)
+	return before
+}
+
+// A pool that is blocked by what it waits for does not promise slots.
+func TestAPoolThatNobodyHoldsSaysWhy(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, "d-1", "d-2")
+	b.report("d-1", map[string]any{"accept": false})
+	b.call("POST", "/v1/pools/p/pause", map[string]any{"reason": "it smokes"}, nil)
+	_, text, _ := b.get("/pools/p")
+	_, holders, _ := strings.Cut(text, `<section id="holders">`)
+	contains(t, holders, "Nobody holds a slot.", "<b>2</b> pool paused", "/pools/p/waiting?code=pool_paused")
+	for _, path := range []string{"/batches", "/batches/1"} {
+		if _, text, _ = b.get(path); !strings.Contains(text, `<span class="state held_up">held up</span>`) || strings.Contains(text, `"state running"`) {
+			t.Errorf("%s does not say that its pool is paused: %s", path, text)
+		}
+	}
+}

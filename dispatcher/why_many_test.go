@@ -1,0 +1,186 @@
+package dispatcher_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// What many tasks are said to wait for is what is said of each of them.
+func TestWhyOfManyAgreesWithWhyOfEach(t *testing.T) {
+	t.Parallel()
+	for round, change := range map[string]func(*store.PoolSpec){
+		"room": func(*store.PoolSpec) {}, "full": func(s *store.PoolSpec) { s.Capacity = 1 },
+		"paused": func(s *store.PoolSpec) { s.Paused = true },
+	} {
+		t.Run(round, func(t *testing.T) {
+			t.Parallel()
+			forServers(t, func(b *bench) {
+				batches := b.mixedPool(rand.New(rand.NewPCG(21, uint64(len(round)))))
+				b.changePool("", change)
+				found := b.expectAgreement(store.WaitingOf{Pool: "a"})
+				for _, batch := range batches {
+					b.expectAgreement(store.WaitingOf{Batch: batch})
+				}
+				wanted := map[string][]decision.Code{
+					"room": {
+						decision.CodeDeviceUnseen, decision.CodeLimited, decision.CodeBatchWindow, decision.CodeBatchPaused, decision.CodeBackoff,
+						decision.CodeNextReport, decision.CodeBlocked, decision.CodeBusy, decision.CodeOtherFirst, decision.CodeCancelling, decision.CodeDeviceUnknown,
+					},
+					"full": {decision.CodeFull, decision.CodeLimited, decision.CodeBatchWindow}, "paused": {decision.CodePoolPaused},
+				}[round]
+				for _, code := range wanted {
+					if found[code] == 0 {
+						b.t.Errorf("nothing waits for %s: %v", code, found)
+					}
+				}
+			}, unhurried)
+		})
+	}
+}
+
+// mixedPool fills pool a with tasks of all kinds, for devices of all kinds.
+func (b *bench) mixedPool(draw *rand.Rand) (batches []int64) {
+	b.t.Helper()
+	b.limitedPool(30)
+	b.pool("other", 9, time.Minute)
+	now, err := b.store.Clock(b.ctx)
+	b.must(err)
+	var names []string
+	seen := map[string]store.Seen{}
+	for i := range 24 {
+		name := fmt.Sprintf("d%02d", i)
+		names = append(names, name)
+		if i == 23 {
+			break // unknown
+		}
+		b.device(name, fmt.Sprint("account-", i%5))
+		if i%4 != 3 { // these have never reported
+			seen[name] = store.Seen{At: now}
+		}
+	}
+	b.must(b.store.TouchDevices(b.ctx, seen))
+	some := func(share float64) (list []string) {
+		for _, name := range names {
+			if draw.Float64() < share {
+				list = append(list, name)
+			}
+		}
+		return list
+	}
+	add := func(change func(*store.Batch), names ...string) int64 {
+		batches = append(batches, b.batch("a", change, names...))
+		return batches[len(batches)-1]
+	}
+	b.batch("other", nil, "d02", "d06", "d10")
+	b.batch("a", nil, "d20", "d21")
+	b.granted("d20")
+	add(func(in *store.Batch) { in.RetryBackoff = time.Hour }, "d22")
+	fails := b.granted("d22")
+	b.report("d22", fmt.Sprintf(`{"id":"f","accept":false,"results":[{"task":%d,"token":%d,"status":"failed"}]}`, fails.ID, fails.Token))
+	add(nil, append(some(0.7), "d23", "d20")...)
+	add(func(in *store.Batch) { in.Priority = 3 }, append(some(0.3), some(0.3)...)...)
+	b.setWindows(add(nil, some(0.5)...), b.shut())
+	b.pauseBatch(add(nil, some(0.4)...), "ill")
+	b.must(b.store.SetBlocked(b.ctx, "ann", "d01", true))
+	add(nil, "d01", "d00", "d04", "d08")
+	stopped := add(nil, some(0.2)...)
+	_, err = b.store.CancelBatch(b.ctx, "ann", stopped)
+	b.must(err)
+	b.reconcile()
+	return batches
+}
+
+// expectAgreement judges all, in one go and part by part, and compares each with itself.
+func (b *bench) expectAgreement(of store.WaitingOf) map[decision.Code]int64 {
+	b.t.Helper()
+	said, err := b.WhyWaiting(b.ctx, of, dispatcher.MostJudged)
+	b.must(err)
+	counts, sum := map[decision.Code]int64{}, int64(0)
+	for _, p := range said.Parts {
+		counts[p.Code] += p.Count
+		sum += p.Count
+		if p.Label == "" || p.Detail == "" || p.Remedy == "" || p.Count != int64(p.Judged) || len(p.Examples) == 0 || !decision.MayWait(p.Code) {
+			b.t.Errorf("%+v: part %+v", of, p)
+		}
+	}
+	if sum != said.Total || int64(said.Judged) != said.Total {
+		b.t.Errorf("%+v: %d in parts, %d were judged of %d", of, sum, said.Judged, said.Total)
+	}
+	listed := b.judgedOneByOne(of)
+	if int64(len(listed)) != said.Total {
+		b.t.Errorf("%+v: %d are listed of %d", of, len(listed), said.Total)
+	}
+	for _, j := range listed {
+		counts[j.Code]--
+		if own := b.why(j.Task.ID).Causes[0]; own.Code != j.Code || own.Remedy != j.Remedy {
+			b.t.Errorf("%+v: task %d of batch %d for %s: %+v, by itself %+v", of, j.Task.ID, j.Task.Batch, j.Task.Device, j.Cause, own)
+		}
+	}
+	for code, left := range counts {
+		if left != 0 {
+			b.t.Errorf("%+v: %d more in the part of %s than in the list", of, left, code)
+		}
+	}
+	for _, p := range said.Parts {
+		counts[p.Code] = p.Count
+	}
+	return counts
+}
+
+func (b *bench) judgedOneByOne(of store.WaitingOf) (all []decision.Judged) {
+	b.t.Helper()
+	for after := (store.LineMark{}); ; {
+		judged, more, err := b.NextWaiting(b.ctx, of, after, 7)
+		b.must(err)
+		if all = append(all, judged...); !more {
+			return all
+		}
+		after = store.MarkOf(judged[len(judged)-1].Task)
+	}
+}
+
+// Of a sample the parts add up to all that wait, and have about their shares.
+func TestWhyOfASample(t *testing.T) {
+	t.Parallel()
+	b, spies := spied(t, unhurried)
+	b.pool("a", 5, time.Minute)
+	names := make([]string, 1200)
+	for i := range names {
+		names[i] = fmt.Sprintf("d%04d", i)
+	}
+	_, err := b.store.EnsureDevices(b.ctx, names[:600]...)
+	b.must(err)
+	b.pauseBatch(b.batch("a", nil, names...), "")
+	b.batch("a", nil, names[:401]...)
+	b.reconcile()
+	asked := 0
+	spies.before("Standing", func() { asked++ })
+	said, err := b.WhyWaiting(b.ctx, store.WaitingOf{Pool: "a"}, dispatcher.MostJudged)
+	b.must(err)
+	sum := int64(0)
+	for _, p := range said.Parts {
+		sum += p.Count
+	}
+	if said.Total != 1601 || sum != 1601 || said.Judged > 500 || said.Judged < 400 {
+		t.Errorf("%d in parts, %d judged of %d", sum, said.Judged, said.Total)
+	}
+	if !slices.IsSortedFunc(said.Parts, func(x, y decision.Part) int { return int(y.Count - x.Count) }) || len(said.Parts) != 2 {
+		t.Fatalf("%+v", said.Parts)
+	}
+	if p := said.Parts[0]; p.Code != decision.CodeBatchPaused || p.Count < 1150 || p.Count > 1250 {
+		t.Errorf("%+v, want 1200", p)
+	}
+	if p := said.Parts[1]; p.Code != decision.CodeDeviceUnseen || p.Label != "never reported" {
+		t.Errorf("%+v, want 401 unseen", p)
+	}
+	if asked > 4 { // once for each set of batches that devices have tasks in
+		t.Errorf("the semaphore was asked %d times", asked)
+	}
+}

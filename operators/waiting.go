@@ -1,0 +1,43 @@
+package operators
+
+// Waiting is what the tasks of a pool or of a batch wait for.
+type Waiting struct {
+	Total   int64         `json:"total" doc:"Tasks that wait"`
+	Judged  int           `json:"judged" doc:"Of these, as many were judged"`
+	Sampled bool          `json:"sampled" doc:"true: not all of them were judged, and the counts are those of a sample, brought up to the total"`
+	Parts   []WaitingPart `json:"parts" doc:"Their counts add up to total; the largest first"`
+}
+
+// WaitingPart is how many tasks wait for one and the same thing.
+type WaitingPart struct {
+	Code     string           `json:"code" doc:"As the first reason of why of each of them"`
+	Label    string           `json:"label" doc:"A few words, for people"`
+	Count    int64            `json:"count"`
+	Detail   string           `json:"detail" doc:"For people; where it differs from task to task that of one"`
+	Until    *Time            `json:"until" nullable:"true" doc:"When the first of them may go on by itself; null: unknown"`
+	Remedy   string           `json:"remedy" doc:"Remedy, for people"`
+	Examples []WaitingExample `json:"examples" doc:"Up to three of them"`
+}
+
+// WaitingExample is a task of a part.
+type WaitingExample struct {
+	Task   int64  `json:"task"`
+	Device string `json:"device"`
+}
+
+// WaitingTask is a task that waits, and the first reason why.
+type WaitingTask struct {
+	ID     int64  `json:"id"`
+	Batch  int64  `json:"batch"`
+	Device string `json:"device"`
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+	Until  *Time  `json:"until" nullable:"true"`
+	Remedy string `json:"remedy"`
+}
+
+// WaitingTaskList is a page of them.
+type WaitingTaskList struct {
+	Tasks         []WaitingTask `json:"tasks"`
+	NextPageToken string        `json:"next_page_token,omitempty"`
+}

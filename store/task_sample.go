@@ -1,0 +1,164 @@
+package store
+
+import (
+	"context"
+	"slices"
+)
+
+// batchesSampled is from how many batches of a pool a sample is taken: the oldest ones,
+// and as many that are spread over the others.
+const batchesSampled = 64
+
+const mostSlots = 10_000 // that a pool can have
+
+// stratum is a batch that a sample is taken from.
+type stratum struct {
+	batch       int64
+	first, last int64   // of its tasks that wait
+	weight      float64 // how many wait there, or there and in batches that it stands for
+}
+
+// spread reads up to most of the waiting tasks, spread evenly over all, and how many there
+// are. A task may be meant twice: then there are fewer.
+func (s tasks) spread(ctx context.Context, of WaitingOf, pool string, most int) ([]waiter, int64, error) {
+	oldest, others, err := s.batchesWaiting(ctx, of, pool)
+	if err != nil {
+		return nil, 0, err
+	}
+	pending, err := s.pendingOf(ctx, append(slices.Clone(oldest), others...))
+	if err != nil {
+		return nil, 0, err
+	}
+	total := pending[of.Batch]
+	if of.Batch == 0 {
+		counts, err := s.TaskCounts(ctx, pool, mostSlots)
+		if err != nil {
+			return nil, 0, err
+		}
+		total = counts.ByState[Pending]
+	}
+	spans, err := collect(ctx, s.read(), func(t *stratum) []any { return []any{&t.batch, opt(&t.first), opt(&t.last)} }, spansText,
+		ids(append(slices.Clone(oldest), others...)...))
+	if err != nil {
+		return nil, 0, err
+	}
+	weigh(spans, pending, len(oldest), total)
+	list, err := collect(ctx, s.read(), waiterDest, pointsText, input(points(spans, most)))
+	slices.SortFunc(list, inLine)
+	list = slices.CompactFunc(list, func(a, b waiter) bool { return a.Task == b.Task })
+	return list, max(total, int64(len(list))), err
+}
+
+// batchesWaiting are batches that something waits in: the oldest ones and, where these are
+// not all, some of the others.
+func (s tasks) batchesWaiting(ctx context.Context, of WaitingOf, pool string) (oldest, others []int64, err error) {
+	if of.Batch != 0 {
+		return []int64{of.Batch}, nil, nil
+	}
+	oldest, err = collect(ctx, s.read(), only[int64], `
+		WITH RECURSIVE open(n, batch) AS (
+			SELECT 1, `+nextWaiting("$1", ">", "0")+`
+			UNION ALL SELECT n + 1, `+nextWaiting("$1", ">", "open.batch")+` FROM open WHERE open.batch IS NOT NULL AND n < $2)
+		SELECT batch FROM open WHERE batch IS NOT NULL ORDER BY batch`, pool, batchesSampled)
+	if err != nil || len(oldest) < batchesSampled {
+		return oldest, nil, err
+	}
+	after := oldest[len(oldest)-1]
+	newest, err := one(ctx, s.read(), only[int64], `
+		SELECT t.batch FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND t.batch >= $2 AND `+notRunning+`
+		ORDER BY t.batch DESC, t.priority, t.id DESC LIMIT 1`, pool, after)
+	if err != nil || newest == after {
+		return oldest, nil, err
+	}
+	at := make([]int64, batchesSampled)
+	for i := range at {
+		at[i] = after + 1 + int64(float64(newest-after-1)*float64(i)/(batchesSampled-1))
+	}
+	others, err = collect(ctx, s.read(), only[int64], `
+		SELECT DISTINCT batch FROM (SELECT `+nextWaiting("$2", ">=", "ids.id")+` AS batch FROM {ids}) AS found WHERE batch IS NOT NULL ORDER BY batch`,
+		ids(at...), pool)
+	return oldest, others, err
+}
+
+// nextWaiting is the next batch of a pool that something waits in. To look each task up
+// makes Postgres go by the index that finds the fewest, and its whole order spares a sort.
+func nextWaiting(pool, than, batch string) string {
+	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.batch ` + than + ` ` + batch + ` AND ` + notRunning + `
+		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`
+}
+
+// pendingOf is how many tasks of each batch wait.
+func (s tasks) pendingOf(ctx context.Context, list []int64) (map[int64]int64, error) {
+	found, err := collect(ctx, s.read(), func(b *Batch) []any { return []any{&b.ID, &b.Total} },
+		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, ids(list...))
+	if err == nil {
+		err = batches(s).count(ctx, found)
+	}
+	pending := make(map[int64]int64, len(found))
+	for _, b := range found {
+		pending[b.ID] = b.Counts[Pending]
+	}
+	return pending, err
+}
+
+// The first and the last waiting task of each batch.
+const spansText = `
+	SELECT ids.id,
+		(SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) > (ids.id, 'pending', 0) AND t.batch <= ids.id ORDER BY t.batch, t.state, t.id LIMIT 1),
+		(SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) < (ids.id, 'pending', 9223372036854775807) AND t.batch >= ids.id ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
+	FROM {ids} ORDER BY ids.id`
+
+// weigh says how much of the sample comes from each batch. Those behind the oldest stand
+// for all others.
+func weigh(spans []stratum, pending map[int64]int64, oldest int, total int64) {
+	var of, others float64
+	for i := range spans {
+		spans[i].weight = float64(pending[spans[i].batch])
+		if i < oldest {
+			of += spans[i].weight
+		} else {
+			others += spans[i].weight
+		}
+	}
+	if others == 0 {
+		return
+	}
+	for i := oldest; i < len(spans); i++ {
+		spans[i].weight *= max(0, float64(total)-of) / others
+	}
+}
+
+// point is where the next waiting task of a batch is looked for.
+type point struct {
+	Batch int64 `json:"batch"`
+	At    int64 `json:"at"`
+}
+
+// points are so many, at equal distances along all that waits.
+func points(spans []stratum, most int) []point {
+	var all float64
+	for _, t := range spans {
+		all += t.weight
+	}
+	list, before, i := make([]point, 0, most), 0.0, 0
+	for k := range most {
+		at := all * (float64(k) + 0.5) / float64(most)
+		for i < len(spans)-1 && at >= before+spans[i].weight {
+			before += spans[i].weight
+			i++
+		}
+		t := spans[i]
+		share := (at - before) / max(t.weight, 1)
+		list = append(list, point{t.batch, t.first + int64(share*float64(t.last-t.first+1))})
+	}
+	return list
+}
+
+// The next waiting task of a batch from each point on.
+const pointsText = `
+	SELECT t.id, t.batch, t.priority, t.device
+	FROM (SELECT points.batch, (
+			SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) >= (points.batch, 'pending', points.at) AND t.batch <= points.batch AND ` + notRunning + `
+			ORDER BY t.batch, t.state, t.id LIMIT 1) AS id
+		FROM {points}) AS w {task w}
+	WHERE t.batch = w.batch AND t.state = 'pending'`

@@ -1,0 +1,234 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// WaitingOf selects tasks that wait: those of a batch or, without one, of a pool.
+type WaitingOf struct {
+	Pool  string
+	Batch int64
+}
+
+// LineMark is a position among the waiting tasks of a pool: by batch, then in the order
+// of the batch. The zero LineMark is before all.
+type LineMark struct {
+	Batch    int64
+	Priority int
+	Task     int64
+}
+
+// WaitingTasks are tasks that wait, each with all that says why: one moment.
+type WaitingTasks struct {
+	Views []TaskView // without Running, Late and who cancelled them; of the tasks only what says where they stand
+	Total int64      // tasks that wait; only of a sample
+	All   bool       // there are no others: with NextWaiting, behind the last
+}
+
+// waiter is a task that waits.
+type waiter struct {
+	LineMark
+
+	device string
+}
+
+func waiterDest(w *waiter) []any { return []any{&w.Task, &w.Batch, &w.Priority, &w.device} }
+
+// SampleWaiting reads the tasks that wait or, where there are more than most, up to so
+// many of them, spread over all. Its work depends on most, not on the tasks. ErrNotFound.
+func (s tasks) SampleWaiting(ctx context.Context, of WaitingOf, most int) (found WaitingTasks, err error) {
+	err = s.inSnapshot(ctx, func(ctx context.Context) error {
+		pool, err := s.poolOf(ctx, of)
+		if err != nil {
+			return err
+		}
+		list, err := s.line(ctx, pool.Name, of.first(), of.last(), most+1)
+		if err != nil {
+			return err
+		}
+		found = WaitingTasks{Total: int64(len(list)), All: len(list) <= most}
+		if !found.All {
+			if list, found.Total, err = s.spread(ctx, of, pool.Name, most); err != nil {
+				return err
+			}
+		}
+		found.Views, err = s.waitingViews(ctx, pool, list)
+		return err
+	})
+	if err != nil {
+		return WaitingTasks{}, fmt.Errorf("looking at what waits: %w", err)
+	}
+	return found, nil
+}
+
+// NextWaiting reads up to limit tasks that wait, behind a mark. ErrNotFound.
+func (s tasks) NextWaiting(ctx context.Context, of WaitingOf, after LineMark, limit int) (found WaitingTasks, err error) {
+	err = s.inSnapshot(ctx, func(ctx context.Context) error {
+		pool, err := s.poolOf(ctx, of)
+		if err != nil {
+			return err
+		}
+		if after == (LineMark{}) {
+			after = of.first()
+		}
+		list, err := s.line(ctx, pool.Name, after, of.last(), limit)
+		if err != nil {
+			return err
+		}
+		found = WaitingTasks{All: len(list) < limit}
+		found.Views, err = s.waitingViews(ctx, pool, list)
+		return err
+	})
+	if err != nil {
+		return WaitingTasks{}, fmt.Errorf("looking at what waits: %w", err)
+	}
+	return found, nil
+}
+
+// inSnapshot runs read in the snapshot that ctx is in, else in one of its own.
+func (s tasks) inSnapshot(ctx context.Context, read func(ctx context.Context) error) error {
+	if _, inside := s.snapshotOf(ctx); inside {
+		return read(ctx)
+	}
+	return s.InOneSnapshot(ctx, func(ctx context.Context, _ Snapshot) error { return read(ctx) })
+}
+
+// first is before all of them.
+func (of WaitingOf) first() LineMark {
+	if of.Batch == 0 {
+		return LineMark{}
+	}
+	return LineMark{Batch: of.Batch, Priority: 1 << 30}
+}
+
+// last is their last batch.
+func (of WaitingOf) last() int64 {
+	if of.Batch == 0 {
+		return math.MaxInt64
+	}
+	return of.Batch
+}
+
+// poolOf is the pool that they wait in. That of a batch that ended may be deleted.
+func (s tasks) poolOf(ctx context.Context, of WaitingOf) (Pool, error) {
+	if of.Batch == 0 {
+		return s.read().pools().named(ctx, of.Pool)
+	}
+	return one(ctx, s.read(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, of.Batch)
+}
+
+// line reads the tasks of a pool that wait behind a mark, in their order, up to a batch.
+func (s tasks) line(ctx context.Context, pool string, after LineMark, last int64, limit int) ([]waiter, error) {
+	return collect(ctx, s.read(), waiterDest, lineText(), pool, after.Batch, after.Priority, after.Task, limit, last)
+}
+
+// notRunning leaves out the tasks t that hold a slot. Each is looked up, as in a filter.
+const notRunning = `(SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL`
+
+// lineText reads in three steps that the index serves from the mark on: the rest of its
+// priority, the lower ones of its batch, and the later batches.
+func lineText() string {
+	const part = `SELECT t.id, t.batch, t.priority, t.device FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND ` + notRunning
+	return `
+	SELECT id, batch, priority, device FROM (
+		SELECT * FROM (` + part + ` AND t.batch = $2 AND t.priority = $3 AND t.id > $4 ORDER BY t.id LIMIT $5) AS rest
+		UNION ALL
+		SELECT * FROM (` + part + ` AND t.batch = $2 AND t.priority < $3 ORDER BY t.priority DESC, t.id LIMIT $5) AS lower
+		UNION ALL
+		SELECT * FROM (` + part + ` AND t.batch > $2 AND t.batch <= $6 ORDER BY t.batch, t.priority DESC, t.id LIMIT $5) AS later
+	) AS line
+	ORDER BY batch, priority DESC, id LIMIT $5`
+}
+
+// waitingViews reads all that says why these tasks of a pool wait.
+func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waiter) ([]TaskView, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	devices, ids := make([]string, len(list)), make([]int64, len(list))
+	for i, w := range list {
+		devices[i], ids[i] = w.device, w.Task
+	}
+	views, err := s.read().grants().viewsWith(ctx, devices, ids)
+	if err != nil {
+		return nil, fmt.Errorf("their devices: %w", err)
+	}
+	batches, err := s.batchesOf(ctx, list)
+	if err != nil {
+		return nil, fmt.Errorf("their batches: %w", err)
+	}
+	held, err := one(ctx, s.read(), only[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, pool.Name)
+	if err != nil {
+		return nil, fmt.Errorf("the slots of their pool: %w", err)
+	}
+	all := make([]TaskView, len(list))
+	for i, w := range list {
+		all[i] = TaskView{
+			View: views[i], Batch: batches[w.Batch], Pool: pool, Held: held,
+			Task: Task{ID: w.Task, Batch: w.Batch, Pool: pool.Name, Device: w.device, State: Pending, Priority: w.Priority},
+		}
+	}
+	return all, s.lastAttempts(ctx, all)
+}
+
+// batchesOf are the batches of tasks, without payloads, by number.
+func (s tasks) batchesOf(ctx context.Context, list []waiter) (map[int64]Batch, error) {
+	wanted := make([]int64, len(list))
+	for i, w := range list {
+		wanted[i] = w.Batch
+	}
+	slices.Sort(wanted)
+	found, err := collect(ctx, s.read(), batchDest, `SELECT `+strings.Replace(batchColumns, "b.payload", "NULL", 1)+` FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, ids(slices.Compact(wanted)...))
+	all := make(map[int64]Batch, len(found))
+	for _, b := range found {
+		all[b.ID] = b
+	}
+	return all, err
+}
+
+// lastAttempts fills in the newest attempt of those that are to be tried again later.
+func (s tasks) lastAttempts(ctx context.Context, views []TaskView) error {
+	var tried []int64
+	for _, v := range views {
+		for _, c := range v.Candidates {
+			if c.Task == v.Task.ID && c.RetryAt.After(v.Now) {
+				tried = append(tried, c.Task)
+			}
+		}
+	}
+	if len(tried) == 0 {
+		return nil
+	}
+	found, err := collect(ctx, s.read(), func(a *Attempt) []any {
+		return []any{&a.Token, &a.Task, &a.Number, instant{&a.EndedAt}, &a.EndedBy, &a.Error}
+	}, lastAttemptsText, ids(tried...))
+	if err != nil {
+		return fmt.Errorf("their last attempts: %w", err)
+	}
+	last := make(map[int64]*Attempt, len(found))
+	for i := range found {
+		last[found[i].Task] = &found[i]
+	}
+	for i := range views {
+		views[i].Last = last[views[i].Task.ID]
+	}
+	return nil
+}
+
+// The sum keeps it from the primary key, which has the order of the tokens already.
+const lastAttemptsText = `
+	SELECT a.token, a.task, a.number, a.ended_at, a.ended_by, a.error
+	FROM (SELECT (SELECT a.token FROM attempts a WHERE a.task = ids.id ORDER BY a.token + 0 DESC LIMIT 1) AS token FROM {ids}) AS w {attempt w}`
+
+// MarkOf is where a task of these Views stands.
+func MarkOf(t Task) LineMark { return LineMark{Batch: t.Batch, Priority: t.Priority, Task: t.ID} }
+
+// inLine is their order.
+func inLine(a, b waiter) int {
+	return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
+}

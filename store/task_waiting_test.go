@@ -1,0 +1,190 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// What is read of many tasks at once is what is read of each.
+func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		l.pool("other", 9)
+		_, err := l.EnsureDevices(l.Context(), "a", "b", "c")
+		l.must(err)
+		first, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 3, RetryOn: []string{"failed"}, RetryBackoff: time.Hour}, "a", "b", "c", "a", "a", "unknown")
+		_, more := l.batch(store.Batch{Pool: "p"}, "b", "a")
+		l.batch(store.Batch{Pool: "other"}, "a", "d")
+		l.report(l.grant(ids[2], "c", "p", 1), store.ByFailure, "")
+		l.grant(ids[1], "b", "p", 0)
+		l.exec(fmt.Sprintf(`UPDATE tasks SET priority = 7, own_priority = true WHERE id = %d`, ids[4]))
+
+		seen, err := l.SampleWaiting(l.Context(), store.WaitingOf{Pool: "p"}, 10)
+		l.must(err)
+		want := []int64{ids[4], ids[0], ids[2], ids[3], ids[5], more[0], more[1]}
+		if !seen.All || seen.Total != 7 || !slices.Equal(tasksIn(seen), want) {
+			l.Errorf("%v of %d, want %v", tasksIn(seen), seen.Total, want)
+		}
+		for _, v := range seen.Views {
+			l.wantAsByItself(v)
+		}
+		seen, err = l.SampleWaiting(l.Context(), store.WaitingOf{Batch: first.ID}, 5)
+		l.must(err)
+		if !seen.All || seen.Total != 5 || !slices.Equal(tasksIn(seen), want[:5]) {
+			l.Errorf("of the batch %v of %d", tasksIn(seen), seen.Total)
+		}
+		for _, of := range []store.WaitingOf{{Pool: "none"}, {Batch: 4711}} {
+			_, err = l.SampleWaiting(l.Context(), of, 5)
+			_, err2 := l.NextWaiting(l.Context(), of, store.LineMark{}, 5)
+			if !errors.Is(err, store.ErrNotFound) || !errors.Is(err2, store.ErrNotFound) {
+				l.Errorf("%+v: %v, %v", of, err, err2)
+			}
+		}
+		for _, limit := range []int{1, 2, 3, 7, 8} {
+			if got := l.walked(store.WaitingOf{Pool: "p"}, limit); !slices.Equal(got, want) {
+				l.Errorf("by %d: %v, want %v", limit, got, want)
+			}
+			if got := l.walked(store.WaitingOf{Batch: first.ID}, limit); !slices.Equal(got, want[:5]) {
+				l.Errorf("of the batch, by %d: %v, want %v", limit, got, want[:5])
+			}
+		}
+	})
+}
+
+func tasksIn(w store.WaitingTasks) (ids []int64) {
+	for _, v := range w.Views {
+		ids = append(ids, v.Task.ID)
+	}
+	return ids
+}
+
+// wantAsByItself compares what says why a task waits.
+func (l *ledger) wantAsByItself(v store.TaskView) {
+	l.Helper()
+	alone, err := l.TaskView(l.Context(), v.Task.ID)
+	l.must(err)
+	alone.Task = store.Task{ID: alone.Task.ID, Batch: alone.Task.Batch, Pool: alone.Task.Pool, Device: alone.Task.Device, State: alone.Task.State, Priority: v.Task.Priority}
+	if alone.Last != nil {
+		a := *alone.Last
+		alone.Last = &store.Attempt{Token: a.Token, Task: a.Task, Number: a.Number, EndedAt: a.EndedAt, EndedBy: a.EndedBy, Error: a.Error}
+	}
+	if d := cmp.Diff(alone, v, cmpopts.IgnoreFields(store.View{}, "Now"), cmpopts.IgnoreFields(store.Batch{}, "ReadAt"), cmpopts.IgnoreFields(store.Grant{}, "Remaining")); d != "" {
+		l.Errorf("task %d by itself, and among others:\n%s", v.Task.ID, d)
+	}
+}
+
+// walked are all that wait, so many at once.
+func (l *ledger) walked(of store.WaitingOf, limit int) (ids []int64) {
+	l.Helper()
+	for after := (store.LineMark{}); ; {
+		page, err := l.NextWaiting(l.Context(), of, after, limit)
+		l.must(err)
+		if len(page.Views) > limit {
+			l.Errorf("%d at once, of at most %d", len(page.Views), limit)
+		}
+		if ids = append(ids, tasksIn(page)...); page.All {
+			return ids
+		}
+		after = store.MarkOf(page.Views[len(page.Views)-1].Task)
+	}
+}
+
+// Of many tasks a sample is read that has the shares of its batches.
+func TestASampleOfWhatWaits(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 100)
+		large, ids := l.batch(store.Batch{Pool: "p"}, deviceNames(900)...)
+		l.batch(store.Batch{Pool: "p"}, deviceNames(600)[300:]...)
+		l.grant(ids[0], "dev-00000", "p", 0)
+		l.exec(fmt.Sprintf(`UPDATE tasks SET state = 'failed' WHERE id BETWEEN %d AND %d`, ids[100], ids[299]))
+		of := store.WaitingOf{Pool: "p"}
+		seen, err := l.SampleWaiting(l.Context(), of, 200)
+		l.must(err)
+		batches, once := map[int64]int{}, map[int64]bool{}
+		for _, v := range seen.Views {
+			batches[v.Task.Batch]++
+			once[v.Task.ID] = true
+		}
+		n := len(seen.Views)
+		if seen.All || seen.Total != 999 || n > 200 || n < 150 || len(once) != n || once[ids[0]] {
+			l.Errorf("%d of %d, each once: %d", n, seen.Total, len(once))
+		}
+		if share := float64(batches[large.ID]) / float64(n); share < 0.6 || share > 0.8 { // of 699 in 999
+			l.Errorf("a share of %.2f is of the large batch", share)
+		}
+		seen, err = l.SampleWaiting(l.Context(), store.WaitingOf{Batch: large.ID}, 50)
+		l.must(err)
+		if n := len(seen.Views); seen.All || seen.Total != 699 || n > 50 || n < 35 {
+			l.Errorf("of the batch %d of %d", n, seen.Total)
+		}
+	})
+}
+
+// Of thousands of batches some are looked at, and the late ones count as much as there are.
+func TestASampleOfManyBatches(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		for range 150 {
+			l.batch(store.Batch{Pool: "p"}, "a", "b", "c", "d")
+		}
+		last, _ := l.batch(store.Batch{Pool: "p"}, deviceNames(10)...)
+		seen, err := l.SampleWaiting(l.Context(), store.WaitingOf{Pool: "p"}, 120)
+		l.must(err)
+		late, ofLast := 0, 0
+		for _, v := range seen.Views {
+			if v.Task.Batch > 64 {
+				late++
+			}
+			if v.Task.Batch == last.ID {
+				ofLast++
+			}
+		}
+		if n := len(seen.Views); seen.Total != 610 || n < 90 || late < n/2 || late > n*7/10 || ofLast == 0 {
+			l.Errorf("%d of %d, of the late batches %d, of the last %d", n, seen.Total, late, ofLast)
+		}
+	})
+}
+
+// The work does not grow with the tasks, whatever the planner knows of the tables.
+func TestASampleReadsNoMoreThanItself(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.exec(`ALTER TABLE tasks SET (autovacuum_enabled = off)`)
+	l.pool("p", 1)
+	l.exec(`INSERT INTO batches (pool, created_at, total) SELECT 'p', now(), 10000 FROM generate_series(1, 5)`)
+	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT 1 + i % 5, 'p', 'd' || i FROM generate_series(1, 50000) AS i`)
+	of := store.WaitingOf{Pool: "p"}
+	for _, statistics := range []string{`SELECT 1`, `ANALYZE`} {
+		l.exec(statistics)
+		for name, read := range map[string]func() (store.WaitingTasks, error){
+			"a sample": func() (store.WaitingTasks, error) { return l.SampleWaiting(l.Context(), of, 200) },
+			"the next": func() (store.WaitingTasks, error) {
+				return l.NextWaiting(l.Context(), of, store.LineMark{Batch: 2, Task: 7000}, 200)
+			},
+			"of a batch": func() (store.WaitingTasks, error) {
+				return l.SampleWaiting(l.Context(), store.WaitingOf{Batch: 4}, 200)
+			},
+		} {
+			before := l.tasksRead()
+			seen, err := read()
+			l.must(err)
+			if len(seen.Views) < 150 || seen.All {
+				l.Errorf("%s: %d tasks", name, len(seen.Views))
+			}
+			if read := l.tasksRead() - before; read > 10_000 {
+				l.Errorf("%s, after %s: %d rows are read for %d tasks", name, statistics, read, len(seen.Views))
+			}
+		}
+	}
+}
