@@ -229,19 +229,20 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// CheckSettings returns an error that names the setting of the server with which a
+// CheckSettings returns an error that names each setting of the server with which a
 // promise would be broken: fsync or synchronous_commit off, triggers that do not run.
 func (s *Store) CheckSettings(ctx context.Context) error {
+	var wrong []error
 	for _, r := range s.refused {
 		var value string
 		if err := s.db.GetContext(ctx, &value, "SHOW "+r.setting); err != nil {
 			return fmt.Errorf("reading %s: %w", r.setting, err)
 		}
 		if value == r.value {
-			return fmt.Errorf("the database has %s = %s and %s: set it to %s", r.setting, r.value, r.so, r.instead)
+			wrong = append(wrong, fmt.Errorf("the database has %s = %s and %s: set it to %s", r.setting, r.value, r.so, r.instead))
 		}
 	}
-	return nil
+	return errors.Join(wrong...)
 }
 
 // Migrate applies what is missing of the schema and says how many migrations

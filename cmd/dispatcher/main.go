@@ -121,7 +121,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		return usageError{err}
 	})
 	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run:"}, &cobra.Group{ID: groupOperate, Title: "Operate:"})
-	for _, command := range []*cobra.Command{newDev(), newServe(), newMigrate(), newSimulate(), newHealthcheck()} {
+	for _, command := range []*cobra.Command{newDev(), newServe(), newMigrate(), newSimulate(), newHealthcheck(), newDoctor()} {
 		command.GroupID = groupRun
 		root.AddCommand(command)
 	}

@@ -44,11 +44,7 @@ start or fails, 0 after SIGTERM or SIGINT.`,
 		},
 	}
 	settings = addSettings(command.Flags())
-	for _, setting := range app.Settings() {
-		if !setting.Secret {
-			command.Flags().String(setting.Flag(), setting.Default, setting.Usage()+" ("+setting.Env()+")")
-		}
-	}
+	addSettingFlags(command.Flags())
 	command.Flags().BoolVar(&afterRestore, "after-restore", false,
 		"once, after Postgres was restored or lost commits: no replica grants anything for the longest lease, at least 5m")
 	return command
@@ -62,6 +58,15 @@ func addSettings(flags *pflag.FlagSet) *settings {
 	s := &settings{}
 	flags.StringVar(&s.file, "config", "", "YAML file with settings")
 	return s
+}
+
+// addSettingFlags adds a flag for each setting that is no secret.
+func addSettingFlags(flags *pflag.FlagSet) {
+	for _, setting := range app.Settings() {
+		if !setting.Secret {
+			flags.String(setting.Flag(), setting.Default, setting.Usage()+" ("+setting.Env()+")")
+		}
+	}
 }
 
 func (s *settings) load(flags *pflag.FlagSet) (app.Config, error) {

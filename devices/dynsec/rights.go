@@ -14,17 +14,31 @@ var errRightsChanged = errors.New("the account's rights changed")
 // that what no role speaks of is denied. It changes nothing that is as it should
 // be: a change ends the sessions of all dispatchers.
 func (c *Client) ensureRights(ctx context.Context, conn *connection) error {
+	changes, err := c.rightsToSet(ctx, conn)
+	if err != nil || len(changes) == 0 {
+		return err
+	}
+	c.options.Logger.InfoContext(ctx, "setting up the rights at the broker", "changes", len(changes))
+	answers, err := conn.ask(ctx, changes...)
+	if errors.Is(err, errLost) {
+		return errRightsChanged
+	}
+	return errors.Join(err, refusals(answers, roleExists)) // another replica was faster
+}
+
+// rightsToSet are the commands after which the rights are as they should be.
+func (c *Client) rightsToSet(ctx context.Context, conn *connection) ([]command, error) {
 	want := dispatcherRole()
 	found, err := conn.ask(ctx,
 		command{Command: "getClient", Username: c.options.User},
 		command{Command: "getRole", RoleName: want.name},
 		command{Command: "getDefaultACLAccess"})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	client, has, standard := found[0], found[1], found[2]
 	if err := errors.Join(client.unless(), has.unless(roleNotFound), standard.unless()); err != nil {
-		return err
+		return nil, err
 	}
 	var changes []command
 	if !same(standard.Data.ACLs, defaults()) {
@@ -40,15 +54,22 @@ func (c *Client) ensureRights(ctx context.Context, conn *connection) error {
 		// Last: it ends this session.
 		changes = append(changes, command{Command: "addClientRole", Username: c.options.User, RoleName: want.name})
 	}
-	if len(changes) == 0 {
-		return nil
+	return changes, nil
+}
+
+// Examine connects, and names the commands that Check would send to set the rights up. It
+// sends none of them.
+func (c *Client) Examine(ctx context.Context) (missing []string, err error) {
+	conn, err := c.open(ctx)
+	if err != nil {
+		return nil, err
 	}
-	c.options.Logger.InfoContext(ctx, "setting up the rights at the broker", "changes", len(changes))
-	answers, err := conn.ask(ctx, changes...)
-	if errors.Is(err, errLost) {
-		return errRightsChanged
+	defer conn.close()
+	changes, err := c.rightsToSet(ctx, conn)
+	for _, change := range changes {
+		missing = append(missing, change.Command)
 	}
-	return errors.Join(err, refusals(answers, roleExists)) // another replica was faster
+	return missing, err
 }
 
 // same compares lists of rights, whose order has no meaning.

@@ -47,7 +47,7 @@ func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
 	if config.MQTTProvision != provisionDynsec {
 		return nil, nil //nolint:nilnil // off is no error
 	}
-	options, err := mqttOptions(config)
+	options, err := config.Broker()
 	if err != nil {
 		return nil, err
 	}

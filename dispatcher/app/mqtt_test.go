@@ -33,7 +33,7 @@ func TestBrokerWithTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options, err := mqttOptions(test.config)
+			options, err := test.config.Broker()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +74,7 @@ func TestWrongFilesForTheBrokerAreNamed(t *testing.T) {
 		"holds no certificate": {MQTTCAFile: key},
 		"mqtt_key_file":        {MQTTCertFile: certificate, MQTTKeyFile: certificate},
 	} {
-		if _, err := mqttOptions(config); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := config.Broker(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

@@ -50,10 +50,14 @@ func (w *redisWatch) look(ctx context.Context) error {
 		})
 		return err
 	}
-	w.say(append([]string{notes.Kind, notes.Version}, notes.Trouble...), func() {
+	all := []string{notes.Kind, notes.Version}
+	for _, trouble := range notes.Trouble {
+		all = append(all, trouble.Says)
+	}
+	w.say(all, func() {
 		w.log.InfoContext(ctx, "Redis answers", "redis", notes.Kind, "version", notes.Version)
 		for _, trouble := range notes.Trouble {
-			w.log.WarnContext(ctx, "trouble with Redis", "trouble", trouble)
+			w.log.WarnContext(ctx, "trouble with Redis", "trouble", trouble.Says)
 		}
 	})
 	return nil

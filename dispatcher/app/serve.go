@@ -75,7 +75,7 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 	a := assemble(config, log, version, b, f) //nolint:contextcheck // handlers take each request's
 	a.accounts = accounts
 	if config.MQTTURL != "" {
-		options, err := mqttOptions(config)
+		options, err := config.Broker()
 		if err != nil {
 			return nil, err
 		}
@@ -199,24 +199,25 @@ func standStill(ctx context.Context, ledger *store.Store, restored bool, log *sl
 	return err
 }
 
-func mqttOptions(config Config) (mqtt.Options, error) {
+// Broker is how the MQTT broker is reached.
+func (c Config) Broker() (mqtt.Options, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
-	if config.MQTTCAFile != "" {
-		pem, err := os.ReadFile(config.MQTTCAFile)
+	if c.MQTTCAFile != "" {
+		pem, err := os.ReadFile(c.MQTTCAFile)
 		if err != nil {
 			return mqtt.Options{}, fmt.Errorf("mqtt_ca_file: %w", err)
 		}
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(pem) {
-			return mqtt.Options{}, fmt.Errorf("mqtt_ca_file: %s holds no certificate", config.MQTTCAFile)
+			return mqtt.Options{}, fmt.Errorf("mqtt_ca_file: %s holds no certificate", c.MQTTCAFile)
 		}
 	}
-	if config.MQTTCertFile != "" {
-		certificate, err := tls.LoadX509KeyPair(config.MQTTCertFile, config.MQTTKeyFile)
+	if c.MQTTCertFile != "" {
+		certificate, err := tls.LoadX509KeyPair(c.MQTTCertFile, c.MQTTKeyFile)
 		if err != nil {
 			return mqtt.Options{}, fmt.Errorf("mqtt_cert_file, mqtt_key_file: %w", err)
 		}
 		settings.Certificates = []tls.Certificate{certificate}
 	}
-	return mqtt.Options{URL: config.MQTTURL, User: config.MQTTUser, Password: config.MQTTPassword, TLS: settings}, nil
+	return mqtt.Options{URL: c.MQTTURL, User: c.MQTTUser, Password: c.MQTTPassword, TLS: settings}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -67,15 +68,35 @@ func eachMaster(ctx context.Context, cluster *redis.ClusterClient, ask func(cont
 	return answers, err
 }
 
-// Notes are what an operator should know of the servers: what they are, and what
-// stands in the way of the program or of its promises.
+// Notes are what an operator should know of the servers: what they are, what
+// stands in the way of the program or of its promises, and what may cost time.
 type Notes struct {
-	Kind    string   // as "one server", "a Cluster of 3 masters"
-	Version string   // the first of theirs by the alphabet, as they say themselves; empty: they do not
-	Trouble []string // sentences without a full stop, by the alphabet; no secrets
+	Kind    string // as "one server", "a Cluster of 3 masters"
+	Version string // the first of theirs by the alphabet, as they say themselves; empty: they do not
+	Trouble []Note // by the alphabet
+	Hints   []Note // of what breaks nothing; by the alphabet
 
 	clustered bool // one of them says so
 }
+
+// Note is a sentence without a full stop; it holds no secrets.
+type Note struct {
+	About Subject
+	Says  string
+}
+
+// Subject is what a note is about.
+type Subject string
+
+// The subjects.
+const (
+	Node        Subject = "node"
+	Version     Subject = "version"
+	Eviction    Subject = "eviction"
+	Memory      Subject = "memory"
+	Persistence Subject = "persistence"
+	Commands    Subject = "commands"
+)
 
 // Examine asks each master. An error: none of them is of use.
 func (c *Conn) Examine(ctx context.Context) (Notes, error) {
@@ -103,9 +124,11 @@ func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 	}
 	failures := failuresOf(answers)
 	for _, failure := range failures {
-		notes.note("%s", failure)
+		notes.trouble(Node, "%s", failure)
 	}
-	slices.Sort(notes.Trouble)
+	for _, list := range [][]Note{notes.Trouble, notes.Hints} {
+		slices.SortFunc(list, func(a, b Note) int { return strings.Compare(a.Says, b.Says) })
+	}
 	if len(failures) < len(answers) {
 		return notes, nil
 	}
@@ -135,28 +158,64 @@ func examine(ctx context.Context, client redis.UniversalClient, name string) (no
 	if version := says["valkey_version"]; version != "" {
 		notes.Version = "Valkey " + version
 	}
-	if policy := says["maxmemory_policy"]; policy != "noeviction" && policy != "" && says["maxmemory"] != "0" {
-		notes.note("%s drops keys when its memory is full (maxmemory_policy is %s): pools and limits would be lost one by one. Set noeviction", name, policy)
-	}
 	if major := says["redis_version"]; strings.HasPrefix(major, "5.") || strings.HasPrefix(major, "4.") || strings.HasPrefix(major, "6.0.") {
-		notes.note("%s is Redis %s, and 6.2 or newer is needed", name, major)
+		notes.trouble(Version, "%s is Redis %s, and 6.2 or newer is needed", name, major)
 	}
+	notes.room(says, name)
+	notes.kept(says, name)
 	forbidden, err := forbiddenCommands(ctx, client)
 	if len(forbidden) > 0 {
-		notes.note("%s forbids commands that are needed, or has renamed them: %s. See deploy/redis/users.acl", name, strings.Join(forbidden, ", "))
+		notes.trouble(Commands, "%s forbids commands that are needed, or has renamed them: %s. See deploy/redis/users.acl", name, strings.Join(forbidden, ", "))
 	}
 	return notes, err
 }
 
+// nearlyFull is the share of its memory, in tenths, from which a server is said to be full soon.
+const nearlyFull = 8
+
+// room notes what becomes of keys when the memory is full, and whether it is soon.
+func (n *Notes) room(says map[string]string, name string) {
+	limited := says["maxmemory"] != "0" && says["maxmemory"] != ""
+	if policy := says["maxmemory_policy"]; policy != "noeviction" && policy != "" {
+		if limited {
+			n.trouble(Eviction, "%s drops keys when its memory is full (maxmemory_policy is %s): pools and limits would be lost one by one. Set noeviction", name, policy)
+		} else {
+			n.hint(Eviction, "%s has no limit of memory; with one it would drop keys (maxmemory_policy is %s)", name, policy)
+		}
+	}
+	used, _ := strconv.ParseInt(says["used_memory"], 10, 64)
+	if most, _ := strconv.ParseInt(says["maxmemory"], 10, 64); limited && used > most/10*nearlyFull {
+		n.hint(Memory, "%s uses %s of %s", name, says["used_memory_human"], says["maxmemory_human"])
+	}
+}
+
+// kept notes whether the data is there after a restart. (Which snapshots are made only CONFIG
+// tells, which the program has no right to.)
+func (n *Notes) kept(says map[string]string, name string) {
+	switch {
+	case says["aof_enabled"] == "1" && says["aof_last_write_status"] == "err":
+		n.hint(Persistence, "%s cannot write its log (aof_last_write_status is err): look at its disk", name)
+	case says["aof_enabled"] == "1":
+	case says["rdb_last_bgsave_status"] == "err":
+		n.hint(Persistence, "%s cannot write its snapshot (rdb_last_bgsave_status is err): look at its disk", name)
+	default:
+		n.hint(Persistence, "%s keeps no log (appendonly is no): a restart forgets all since its last snapshot, if it makes any", name)
+	}
+}
+
 // add adds those of another server.
 func (n *Notes) add(other Notes) {
-	n.Trouble = append(n.Trouble, other.Trouble...)
+	n.Trouble, n.Hints = append(n.Trouble, other.Trouble...), append(n.Hints, other.Hints...)
 	n.clustered = n.clustered || other.clustered
 	if n.Version == "" || other.Version != "" && other.Version < n.Version {
 		n.Version = other.Version
 	}
 }
 
-func (n *Notes) note(format string, args ...any) {
-	n.Trouble = append(n.Trouble, fmt.Sprintf(format, args...))
+func (n *Notes) trouble(about Subject, format string, args ...any) {
+	n.Trouble = append(n.Trouble, Note{about, fmt.Sprintf(format, args...)})
+}
+
+func (n *Notes) hint(about Subject, format string, args ...any) {
+	n.Hints = append(n.Hints, Note{about, fmt.Sprintf(format, args...)})
 }

@@ -73,8 +73,8 @@ func TestExamineSaysWhatIsWrong(t *testing.T) {
 				t.Fatalf("%+v, %v; want trouble %q", notes, err, test.trouble)
 			}
 			for i, want := range test.trouble {
-				if !strings.Contains(notes.Trouble[i], want) {
-					t.Errorf("%q, want %q", notes.Trouble[i], want)
+				if !strings.Contains(notes.Trouble[i].Says, want) {
+					t.Errorf("%q, want %q", notes.Trouble[i].Says, want)
 				}
 			}
 		})
@@ -113,7 +113,7 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 			eventually(t, "note of the loss", func() bool {
 				notes, err := c.Examine(t.Context())
 				if partly {
-					return err == nil && notes.Kind == "a Cluster of 3 masters" && len(notes.Trouble) == 1 && strings.Contains(notes.Trouble[0], "is of no use: ")
+					return err == nil && notes.Kind == "a Cluster of 3 masters" && len(notes.Trouble) == 1 && strings.Contains(notes.Trouble[0].Says, "is of no use: ")
 				}
 				return err != nil && strings.Contains(err.Error(), "cluster_state is fail")
 			})

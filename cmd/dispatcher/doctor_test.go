@@ -1,0 +1,64 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/dispatcher/app/doctor"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+)
+
+func TestDoctorTellsHowToMend(t *testing.T) {
+	t.Parallel()
+	redis := testservers.Redis(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	environ := []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + redis.URL()}
+	code, stdout, stderr := execute(t, environ, "doctor")
+	if code != 1 || !strings.Contains(stderr, "1 check failed") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	for _, want := range []string{"failed   redis eviction", "-> set maxmemory-policy noeviction", "ok       postgres durability", "ok       indexes"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	environ[1] = "DISPATCHER_REDIS_URL=" + testservers.Redis(t).URL()
+	code, stdout, stderr = execute(t, environ, "doctor", "--output", "json", "--report-period", "20s")
+	var list []doctor.Finding
+	if err := json.Unmarshal([]byte(stdout), &list); err != nil || code != 0 || len(list) < 20 {
+		t.Errorf("exit %d, %v, %d findings: %s", code, err, len(list), stderr)
+	}
+}
+
+func TestDoctorOfSettings(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		environ, args []string
+		code          int
+		says          string
+	}{
+		"none":          {nil, nil, 1, "missing: postgres_dsn, redis_url"},
+		"misspelt":      {[]string{"DISPATCHER_HTTP_LISEN=x"}, nil, 1, "DISPATCHER_HTTP_LISEN: no such setting"},
+		"out of bounds": {nil, []string{"--report-period", "1ms"}, 1, "report_period"},
+		"no such form":  {nil, []string{"--output", "xml"}, 2, ""},
+	} {
+		if code, stdout, stderr := execute(t, c.environ, append([]string{"doctor"}, c.args...)...); code != c.code || !strings.Contains(stdout, c.says) {
+			t.Errorf("%s: exit %d, want %d: %s%s", name, code, c.code, stdout, stderr)
+		}
+	}
+}
+
+// Without servers in the environment it is the dev of this folder that is examined.
+func TestDoctorOfADev(t *testing.T) {
+	t.Parallel()
+	dev := start(t, nil, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0")
+	dev.says(t, `HTTP  (\S+)`)
+	cmd := program(t, nil, "doctor")
+	cmd.Dir, cmd.Env = dev.cmd.Dir, dev.cmd.Env
+	out, err := cmd.Output()
+	for _, want := range []string{"the dispatcher dev that runs here", "ok     dev          ready", "free in .dispatcher"} {
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("no %q: %v\n%s", want, err, out)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// reapedLately is how old the last pass of the reaper may be.
+const reapedLately = 2 * time.Minute
+
+// fleet is the replicas that run.
+type fleet struct {
+	list []store.Replica
+	now  time.Time // of the ledger
+	own  string    // version of this program
+}
+
+// replicas looks at those that were seen in the last minute.
+func (p Patient) replicas(ctx context.Context, ledger *store.Store) (seen int, _ []Finding) {
+	if ledger == nil {
+		return 0, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	all, now, err := ledger.Replicas(ctx)
+	if err != nil { // the schema says why
+		return 0, []Finding{{"replicas", Unknown, "the ledger does not tell", "mend the schema first"}}
+	}
+	f := fleet{running(all, now), now, p.Version}
+	return len(f.list), through(f, []check[fleet]{
+		{"replicas", func(f fleet) (State, string) {
+			if len(f.list) == 0 {
+				return Warning, "none was seen in the last minute"
+			}
+			return OK, fmt.Sprintf("%d, the latest seen %s ago", len(f.list), f.now.Sub(f.latest()).Round(time.Second))
+		}, "start one: dispatcher serve"},
+		{"versions", func(f fleet) (State, string) {
+			versions := f.versions()
+			return unless(len(versions) > 1 || len(versions) == 1 && versions[0] != f.own, Warning),
+				"replicas: " + strings.Join(versions, ", ") + "; this program: " + f.own
+		}, "bring all replicas, and this program, to one version"},
+		{"reaper", func(f fleet) (State, string) {
+			last, known := f.reaped()
+			if !known {
+				return unless(len(f.list) > 0 && f.now.Sub(f.list[0].Started) > reapedLately, Warning), "no pass yet"
+			}
+			return unless(f.now.Sub(last) > reapedLately, Warning), fmt.Sprintf("its last pass ended %s ago", f.now.Sub(last).Round(time.Second))
+		}, "`background pass failed` in the logs of the replicas names the cause"},
+	})
+}
+
+func (f fleet) latest() time.Time {
+	return slices.MaxFunc(f.list, func(a, b store.Replica) int { return a.Seen.Compare(b.Seen) }).Seen
+}
+
+func (f fleet) versions() []string {
+	var versions []string
+	for _, r := range f.list {
+		versions = append(versions, r.Version)
+	}
+	slices.Sort(versions)
+	return slices.Compact(versions)
+}
+
+// reaped is when any replica ended a pass last.
+func (f fleet) reaped() (last time.Time, known bool) {
+	for _, r := range f.list {
+		if r.Reaped != nil && r.Reaped.After(last) {
+			last, known = *r.Reaped, true
+		}
+	}
+	return last, known
+}

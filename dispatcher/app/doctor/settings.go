@@ -1,0 +1,71 @@
+package doctor
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+)
+
+// A certificate is to be renewed so long before its end.
+const renewBefore = 14 * 24 * time.Hour
+
+// spoolNeeds are the bytes that streamed batches may take at once: five of 2 GiB.
+const spoolNeeds = 10 << 30
+
+// Misconfigured is what is found of settings with which nothing can be examined.
+func Misconfigured(err error) Finding {
+	return Finding{"settings", Failed, err.Error(), "correct the environment, the file or the flags: docs/configuration.md"}
+}
+
+// settings looks at what is known without a server.
+func (p Patient) settings() []Finding {
+	list := through(p, []check[Patient]{
+		{"settings", func(p Patient) (State, string) { return OK, "valid; this program is version " + p.Version }, ""},
+		{"certificate", Patient.certificate, "renew it: tls_cert_file, tls_key_file"},
+	})
+	spool := p.Config.SpoolDir
+	if spool == "" {
+		spool = os.TempDir()
+	}
+	return append(list, Disk("disk of spool_dir", spool, spoolNeeds))
+}
+
+func (p Patient) certificate() (State, string) {
+	if p.Config.TLSCertFile == "" {
+		return OK, "none: a proxy has it, or nobody else is in the network"
+	}
+	pair, err := tls.LoadX509KeyPair(p.Config.TLSCertFile, p.Config.TLSKeyFile)
+	if err != nil {
+		return Failed, err.Error()
+	}
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		return Failed, err.Error()
+	}
+	left := leaf.NotAfter.Sub(p.Now())
+	found := "valid until " + leaf.NotAfter.UTC().Format(time.RFC3339)
+	switch {
+	case left <= 0:
+		return Failed, "it ended " + leaf.NotAfter.UTC().Format(time.RFC3339)
+	case left < renewBefore:
+		return Warning, found
+	}
+	return OK, found
+}
+
+// Disk says whether a folder of this machine has so many bytes free.
+func Disk(name, folder string, needed int64) Finding {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(folder, &fs); err != nil {
+		return Finding{name, Failed, fmt.Sprintf("%s: %v", folder, err), "make the folder, or name another one"}
+	}
+	free := int64(fs.Bavail) * int64(fs.Bsize) //nolint:unconvert // their types differ from system to system
+	f := Finding{Check: name, State: OK, Found: fmt.Sprintf("%s free in %s", size(free), folder)}
+	if free < needed {
+		f.State, f.Remedy = Warning, "make room for "+size(needed)+", or name another folder"
+	}
+	return f
+}

@@ -1,0 +1,66 @@
+package migrations
+
+import (
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+)
+
+// Object is an index or a trigger of the schema.
+type Object struct{ Kind, Name, Table string }
+
+// The kinds of objects. A primary key and a unique key are indexes.
+const (
+	Index   = "index"
+	Trigger = "trigger"
+)
+
+// Objects are the indexes and triggers that the migrations of Postgres make, in their
+// order, by the names that Postgres gives where they have none.
+func Objects() ([]Object, error) {
+	names, err := fs.Glob(files, Postgres+"/*.sql")
+	if err != nil {
+		return nil, err
+	}
+	var all []Object
+	for _, name := range names {
+		content, err := files.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("reading migration %s: %w", name, err)
+		}
+		up, _, _ := strings.Cut(string(content), "-- +goose Down")
+		all = append(all, objectsOf(up)...)
+	}
+	return all, nil
+}
+
+func objectsOf(sql string) (all []Object) {
+	var (
+		table     = regexp.MustCompile(`^CREATE TABLE (\w+) \(`)
+		index     = regexp.MustCompile(`^CREATE (?:UNIQUE )?INDEX (\w+) ON (\w+)`)
+		trigger   = regexp.MustCompile(`^CREATE TRIGGER (\w+) .*\bON (\w+)`)
+		uniqueKey = regexp.MustCompile(`^\s+UNIQUE \(([\w, ]+)\)`)
+		unique    = regexp.MustCompile(`^\s+(\w+)\s.*\bUNIQUE\b`)
+	)
+	in := "" // the table whose columns are read
+	for line := range strings.Lines(sql) {
+		line, _, _ = strings.Cut(line, "--")
+		if found := table.FindStringSubmatch(line); found != nil {
+			in = found[1]
+		} else if found := index.FindStringSubmatch(line); found != nil {
+			all = append(all, Object{Index, found[1], found[2]})
+		} else if found := trigger.FindStringSubmatch(line); found != nil {
+			all = append(all, Object{Trigger, found[1], found[2]})
+		}
+		if strings.Contains(line, "PRIMARY KEY") {
+			all = append(all, Object{Index, in + "_pkey", in})
+		}
+		if found := uniqueKey.FindStringSubmatch(line); found != nil {
+			all = append(all, Object{Index, in + "_" + strings.ReplaceAll(found[1], ", ", "_") + "_key", in})
+		} else if found := unique.FindStringSubmatch(line); found != nil {
+			all = append(all, Object{Index, in + "_" + found[1] + "_key", in})
+		}
+	}
+	return all
+}

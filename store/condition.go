@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Condition is what a Postgres server says of itself and of this ledger.
+type Condition struct {
+	Version    int                // as server_version_num: 150004
+	Standby    bool               // it takes no writes
+	Settings   map[string]Setting // of the server, as they hold for this connection
+	RoleLimit  int                // connections that the role may open; below 0: any number
+	InUse      int                // connections to the server
+	Size       int64              // bytes of the database
+	Longest    time.Duration      // the age of the oldest transaction that is open; of other roles' only where this one may see it
+	Indexes    map[string]bool    // of the ledger, by name: whether it is valid
+	Triggers   map[string]bool    // of the ledger, by name: whether it is enabled
+	Statistics []TableStatistics  // the tables with the most dead rows first
+}
+
+// Setting is one of the server's.
+type Setting struct {
+	Text   string // as SHOW has it
+	Number int64  // bytes of a size, or the number; 0: neither
+}
+
+// TableStatistics are what the server counted of a table.
+type TableStatistics struct {
+	Table                string
+	Live, Dead, Modified int64      // rows; modified since the statistics were made
+	Vacuumed, Analyzed   *time.Time // nil: never
+}
+
+// mostStatistics is of how many tables the statistics are read.
+const mostStatistics = 50
+
+// Condition reads it. It is for Postgres.
+func (s *Store) Condition(ctx context.Context) (c Condition, err error) {
+	if s.slow == s.db {
+		return c, errors.New("the ledger is not on Postgres")
+	}
+	in := s.planned()
+	err = in.row(ctx, `
+		SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_database_size(current_database()),
+			(SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user),
+			(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+			(SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start) * 1000), 0)::bigint FROM pg_stat_activity
+				WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend')`,
+		&c.Version, &c.Standby, &c.Size, &c.RoleLimit, &c.InUse, millis{&c.Longest})
+	if err == nil {
+		c.Settings, err = settingsOf(ctx, in)
+	}
+	if err == nil {
+		c.Indexes, err = namesOf(ctx, in, `
+			SELECT i.relname, x.indisvalid AND x.indisready FROM pg_index x
+			JOIN pg_class i ON i.oid = x.indexrelid WHERE i.relnamespace = current_schema()::regnamespace`)
+	}
+	if err == nil {
+		c.Triggers, err = namesOf(ctx, in, `
+			SELECT g.tgname, g.tgenabled IN ('O', 'A') FROM pg_trigger g
+			JOIN pg_class t ON t.oid = g.tgrelid WHERE NOT g.tgisinternal AND t.relnamespace = current_schema()::regnamespace`)
+	}
+	if err == nil {
+		c.Statistics, err = statisticsOf(ctx, in)
+	}
+	if err != nil {
+		return c, fmt.Errorf("reading the condition of the database: %w", err)
+	}
+	return c, nil
+}
+
+func settingsOf(ctx context.Context, in session) (map[string]Setting, error) {
+	type named struct {
+		name string
+		Setting
+	}
+	list, err := collect(ctx, in, func(n *named) []any { return []any{&n.name, &n.Text, &n.Number} }, `
+		SELECT name, current_setting(name),
+			CASE WHEN unit IN ('B', 'kB', '8kB', 'MB') AND setting <> '-1' THEN pg_size_bytes(current_setting(name))
+				WHEN vartype = 'integer' THEN setting::bigint ELSE 0 END
+		FROM pg_settings`)
+	all := make(map[string]Setting, len(list))
+	for _, n := range list {
+		all[n.name] = n.Setting
+	}
+	return all, err
+}
+
+func namesOf(ctx context.Context, in session, query string) (map[string]bool, error) {
+	type named struct {
+		name string
+		is   bool
+	}
+	list, err := collect(ctx, in, func(n *named) []any { return []any{&n.name, &n.is} }, query)
+	all := make(map[string]bool, len(list))
+	for _, n := range list {
+		all[n.name] = n.is
+	}
+	return all, err
+}
+
+func statisticsOf(ctx context.Context, in session) ([]TableStatistics, error) {
+	return collect(ctx, in, func(t *TableStatistics) []any {
+		return []any{&t.Table, &t.Live, &t.Dead, &t.Modified, maybe{&t.Vacuumed}, maybe{&t.Analyzed}}
+	}, `
+		SELECT relname, n_live_tup, n_dead_tup, n_mod_since_analyze, greatest(last_vacuum, last_autovacuum), greatest(last_analyze, last_autoanalyze)
+		FROM pg_stat_user_tables WHERE schemaname = current_schema() ORDER BY n_dead_tup DESC, relname LIMIT $1`, mostStatistics)
+}
