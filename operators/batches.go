@@ -149,6 +149,8 @@ type BatchPatch struct {
 type BatchFilter struct {
 	Name string `query:"name" maxLength:"200" doc:"Part of their names; upper and lower case are the same"`
 	Lane string `query:"lane" enum:"normal,urgent"`
+	Pool string `query:"pool" doc:"Not together with the others"`
+	Kind string `query:"kind" maxLength:"64" doc:"Not together with the others"`
 }
 
 // Batches are the calls about batches.
@@ -156,7 +158,7 @@ type Batches struct{ client *Client }
 
 // List yields the batches that match, newest first.
 func (c Batches) List(ctx context.Context, filter BatchFilter) iter.Seq2[Batch, error] {
-	return listed[Batch](ctx, c.client, Path("batches"), Query("name", filter.Name, "lane", filter.Lane))
+	return listed[Batch](ctx, c.client, Path("batches"), Query("name", filter.Name, "lane", filter.Lane, "pool", filter.Pool, "kind", filter.Kind))
 }
 
 // Get reads a batch and its counts.

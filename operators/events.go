@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"iter"
 	"net/url"
+	"time"
 )
 
 // Event is something that was done or happened.
@@ -35,10 +36,19 @@ type EventFilter struct {
 	Batch  int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
 	Task   int64  `query:"task" minimum:"0" maximum:"9007199254740991"`
 	Device string `query:"device"`
+
+	Since time.Time `query:"since" doc:"Those at that time or later: 2026-11-21T14:00:00Z"`
+	Until time.Time `query:"until" doc:"Those before that time"`
 }
 
 func (f EventFilter) query() url.Values {
-	return Query("kind", f.Kind, "actor", f.Actor, "pool", f.Pool, "batch", numberIf(f.Batch), "task", numberIf(f.Task), "device", f.Device)
+	q := Query("kind", f.Kind, "actor", f.Actor, "pool", f.Pool, "batch", numberIf(f.Batch), "task", numberIf(f.Task), "device", f.Device)
+	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
+		if !at.IsZero() {
+			q.Set(name, at.Format(time.RFC3339Nano))
+		}
+	}
+	return q
 }
 
 // Events are the calls about the log.

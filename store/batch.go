@@ -217,7 +217,8 @@ func (s batches) Batch(ctx context.Context, id int64) (Batch, error) {
 
 // BatchFilter selects batches; zero fields match all.
 type BatchFilter struct {
-	Lane Lane
+	Lane       Lane
+	Pool, Kind string // one of the three: no index serves them together
 }
 
 // Batches returns up to limit batches with their counts, newest first, those
@@ -241,5 +242,14 @@ func (f BatchFilter) page(before int64, limit int) (text string, args []any) {
 	case LaneNormal:
 		q.conds = append(q.conds, `b.lane = 'normal'`)
 	}
-	return q.end(` ORDER BY b.id DESC`, limit)
+	order := "" // that of the index which has the batches of a pool, or of a kind, by their ids
+	switch {
+	case f.Pool != "":
+		q.where("b.pool = %s", f.Pool)
+		order = "b.pool DESC, "
+	case f.Kind != "":
+		q.where("b.kind = %s", f.Kind)
+		order = "b.kind DESC, "
+	}
+	return q.end(` ORDER BY `+order+`b.id DESC`, limit)
 }

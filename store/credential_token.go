@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -68,11 +70,15 @@ func (s credentialsIn) freeName(ctx context.Context, name string) error {
 }
 
 // OperatorTokens returns up to limit operator tokens that were not revoked, by
-// id, those after the one named.
-func (s credentials) OperatorTokens(ctx context.Context, after int64, limit int) ([]Token, error) {
+// id or the newest first, those behind the one named (0: from the first on).
+func (s credentials) OperatorTokens(ctx context.Context, behind int64, newest bool, limit int) ([]Token, error) {
+	bound, order := `id > $1`, `id`
+	if newest {
+		bound, order, behind = `id < $1`, `id DESC`, cmp.Or(behind, math.MaxInt64)
+	}
 	return collect(ctx, s.read(), tokenDest, `
 		SELECT `+tokenColumns+` FROM tokens
-		WHERE id > $1 AND device = '' AND revoked_at IS NULL ORDER BY id LIMIT $2`, after, clampLimit(limit))
+		WHERE `+bound+` AND device = '' AND revoked_at IS NULL ORDER BY `+order+` LIMIT $2`, behind, clampLimit(limit))
 }
 
 // RevokeToken ends an operator token at once for whoever asks the ledger.

@@ -34,7 +34,7 @@ func TestNamesOfTokensAreOneOperators(t *testing.T) {
 			_, err = create("ci", &past)
 			l.must(err)
 		}
-		if list, err := l.OperatorTokens(l.Context(), 0, 10); err != nil || len(list) != 1 {
+		if list, err := l.OperatorTokens(l.Context(), 0, true, 10); err != nil || len(list) != 1 {
 			l.Errorf("tokens %+v, %v; want the last one", list, err)
 		}
 	})

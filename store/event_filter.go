@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"time"
 )
 
 // EventFilter selects events; a zero field selects all.
@@ -18,7 +20,9 @@ type EventFilter struct {
 	Batch  int64
 	Task   int64 // as its device has them, while the task is there
 	Device string
-	Limit  int // default 100, at most 1000
+	Since  time.Time // at that time or later; zero: no bound
+	Until  time.Time // before that time; zero: no bound
+	Limit  int       // default 100, at most 1000
 }
 
 // Within bounds the filter by a stretch of it.
@@ -47,6 +51,64 @@ func (f EventFilter) where(q *query) {
 	whereSet(q, "e.batch = %s", f.Batch)
 	whereSet(q, "e.task = %s", f.Task)
 	whereSet(q, "e.device = %s", f.Device)
+	if !f.Since.IsZero() {
+		q.where("e.at >= {epoch} + %s * {ms}", f.Since.UnixMilli())
+	}
+	if !f.Until.IsZero() {
+		q.where("e.at < {epoch} + %s * {ms}", f.Until.UnixMilli())
+	}
+}
+
+// outOfOrder is how much earlier an event may have happened than one with a lower id:
+// transactions take a while, and the clock of the database is corrected.
+const outOfOrder = time.Minute
+
+// Between bounds the filter by the ids of its times, so that nothing is read of other
+// days. Ids go up with time, nearly: the bound is found by halving, one id in each step.
+func (s events) Between(ctx context.Context, f EventFilter) (EventFilter, error) {
+	if !f.Since.IsZero() {
+		first, err := s.reached(ctx, f.Since.Add(-outOfOrder))
+		if err != nil {
+			return f, err
+		}
+		f.After = max(f.After, first-1)
+	}
+	if !f.Until.IsZero() {
+		beyond, err := s.reached(ctx, f.Until.Add(outOfOrder))
+		if err != nil {
+			return f, err
+		}
+		if f.Before == 0 || f.Before > beyond {
+			f.Before = beyond
+		}
+	}
+	return f, nil
+}
+
+// reached is an id of which lower ones happened before a time, and others not.
+func (s events) reached(ctx context.Context, at time.Time) (int64, error) {
+	var low, high int64
+	in := s.read()
+	if err := in.row(ctx, `SELECT coalesce(min(id), 1), coalesce(max(id), 0) + 1 FROM events`, &low, &high); err != nil {
+		return 0, fmt.Errorf("looking for the events of a time: %w", err)
+	}
+	for low < high {
+		middle := low + (high-low)/2
+		var id int64
+		var before bool
+		err := in.rowOf(ctx, `SELECT id, at < {epoch} + $2 * {ms} FROM events WHERE id >= $1 ORDER BY id LIMIT 1`, []any{middle, at.UnixMilli()}, &id, &before)
+		switch {
+		case errors.Is(err, ErrNotFound): // they went meanwhile
+			high = middle
+		case err != nil:
+			return 0, fmt.Errorf("looking for the events of a time: %w", err)
+		case before:
+			low = id + 1
+		default:
+			high = middle
+		}
+	}
+	return low, nil
 }
 
 // sought is a filter, and by which index its events are looked for: that of the first
@@ -80,7 +142,8 @@ func (s events) seek(ctx context.Context, f EventFilter) (by sought, err error) 
 
 // served says whether ids gives all that match and nothing else.
 func (f sought) served() bool {
-	return f.Kind == "" && f.Actor == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
+	timed := !f.Since.IsZero() || !f.Until.IsZero()
+	return !timed && f.Kind == "" && f.Actor == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
 }
 
 // looked are the events that the filter is held against, in its order, at most so many.
@@ -128,9 +191,11 @@ func (s events) EventStretch(ctx context.Context, f EventFilter) (Stretch, error
 	q := &query{}
 	first := `(` + by.looked(q, 1) + `) AS first`
 	far := q.arg(lookedAt - 1)
-	end := `SELECT first.id + ` + far + `, (SELECT max(id) FROM events) > first.id + ` + far
+	var end string
 	if f.Newest {
-		end = `SELECT CASE WHEN first.id > ` + far + ` THEN first.id - ` + far + ` ELSE 1 END, (SELECT min(id) FROM events) < first.id - ` + far
+		end = `SELECT CASE WHEN first.id > ` + far + ` THEN first.id - ` + far + ` ELSE 1 END, (SELECT min(id) FROM events WHERE id > ` + q.arg(f.After) + `) < first.id - ` + far
+	} else {
+		end = `SELECT first.id + ` + far + `, (SELECT max(id) FROM events WHERE id < ` + q.arg(cmp.Or(f.Before, math.MaxInt64)) + `) > first.id + ` + far
 	}
 	stretch, err := one(ctx, s.planned(), func(to *Stretch) []any { return []any{&to.End, &to.More} }, end+` FROM `+first, q.args...)
 	if errors.Is(err, ErrNotFound) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -114,6 +115,59 @@ func TestPagesOfEventsFindEachMatchOnce(t *testing.T) {
 		slices.Reverse(test.want)
 		if got, pages := l.eventPages(test.filter); !slices.Equal(got, test.want) || pages > test.pages {
 			t.Errorf("%s, newest first: %v in %d pages, want %v in %d", name, got, pages, test.want, test.pages)
+		}
+	}
+}
+
+// A week of events is found among those of many days without reading the others.
+func TestEventsOfATimeAreFoundByTheirIDs(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		day := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+		for i := range 300 { // each hour one; every third was committed a little late
+			at := day.Add(time.Duration(i) * time.Hour)
+			if i%3 == 0 {
+				at = at.Add(-20 * time.Second)
+			}
+			l.exec(`INSERT INTO events (at, kind) VALUES ({epoch} + $1 * {ms}, 'k')`, at.UnixMilli())
+		}
+		for name, test := range map[string]struct {
+			since, until time.Time
+			want         []int64
+		}{
+			"from on":      {day.Add(297 * time.Hour), time.Time{}, []int64{299, 300}},
+			"before":       {time.Time{}, day.Add(2 * time.Hour), []int64{1, 2}},
+			"between":      {day.Add(99 * time.Hour), day.Add(102 * time.Hour), []int64{101, 102, 103}},
+			"after all":    {day.Add(400 * time.Hour), time.Time{}, nil},
+			"before all":   {time.Time{}, day.Add(-time.Hour), nil},
+			"none between": {day.Add(10*time.Hour + time.Minute), day.Add(10*time.Hour + 2*time.Minute), nil},
+		} {
+			for _, newest := range []bool{false, true} {
+				f, err := l.Between(l.Context(), store.EventFilter{Since: test.since, Until: test.until, Newest: newest, Limit: 2})
+				l.must(err)
+				got, pages := l.eventPages(f)
+				if slices.Sort(got); !slices.Equal(got, test.want) || pages > 1+len(test.want)/2 {
+					l.Errorf("%s, newest %v: %v in %d pages, want %v", name, newest, got, pages, test.want)
+				}
+			}
+		}
+	})
+}
+
+// The bounds keep a reading from looking at what happened on other days.
+func TestATimeBoundsWhatIsRead(t *testing.T) {
+	t.Parallel()
+	l := manyEvents(t)
+	l.exec(`UPDATE events SET at = to_timestamp(1700000000 + id * 60)`)
+	at := time.Unix(1700000000+150_000*60, 0)
+	for _, newest := range []bool{false, true} {
+		f, err := l.Between(l.Context(), store.EventFilter{Kind: "rare", Since: at, Until: at.Add(time.Hour), Newest: newest, Limit: 2})
+		l.must(err)
+		if f.After < 149_990 || f.Before > 150_070 {
+			t.Errorf("from %d to %d", f.After, f.Before)
+		}
+		if got, pages := l.eventPages(f); pages != 1 || len(got) != 0 {
+			t.Errorf("%v in %d pages", got, pages)
 		}
 	}
 }

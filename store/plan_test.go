@@ -23,6 +23,8 @@ func TestReadingsGoByTheirIndexes(t *testing.T) {
 		"open batches of a pool":       {store.OpenBatchesText(), []any{"p", 0, 10}, "tasks_in_line (pool=? AND batch", 2},
 		"urgent batches of a pool":     {store.UrgentBatchesText(), []any{"p", 10}, "batches_urgent_of_pool (pool=?)", 1},
 		"urgent batches":               {store.BatchesText(store.BatchFilter{Lane: store.LaneUrgent}), []any{9, 10}, "batches_urgent (id<?)", 1},
+		"batches of a pool":            {store.BatchesText(store.BatchFilter{Pool: "p"}), []any{9, "p", 10}, "batches_of_pool (pool=? AND id<?)", 1},
+		"batches of a kind":            {store.BatchesText(store.BatchFilter{Kind: "k"}), []any{9, "k", 10}, "batches_of_kind (kind=? AND id<?)", 1},
 		"what a pool started, by page": {store.StartsText(), []any{"p", int64(1) << 53, 500}, "attempts_of_pool (pool=? AND token<?)", 1},
 	} {
 		found := 0

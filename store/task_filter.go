@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math"
 	"strings"
 )
 
@@ -16,7 +18,38 @@ type TaskFilter struct {
 	Error  string // the whole text; with * at its end: what it begins with
 	After  int64  // ids above
 	Until  int64  // ids up to; 0 = no bound
+	Newest bool   // descending ids
 	Limit  int    // default 100, at most 1000
+}
+
+// Within bounds the filter by a stretch of it.
+func (f *TaskFilter) Within(stretch Stretch) {
+	switch {
+	case stretch.End == 0:
+	case f.Newest:
+		f.After = max(f.After, stretch.End-1)
+	case f.Until == 0 || f.Until > stretch.End:
+		f.Until = stretch.End
+	}
+}
+
+// Beyond bounds the filter by the last id that was read; 0: nothing was.
+func (f *TaskFilter) Beyond(last int64) {
+	switch {
+	case last == 0:
+	case f.Newest:
+		f.Until = cmp.Or(last-1, -1) // 0 would be no bound
+	default:
+		f.After = last
+	}
+}
+
+// direction is the order of the ids.
+func (f TaskFilter) direction() string {
+	if f.Newest {
+		return " DESC"
+	}
+	return ""
 }
 
 // ids are those of the tasks that a filter is held against, in their order, at most so
@@ -27,16 +60,16 @@ func (f TaskFilter) ids(q *query, most int) string {
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
 	switch {
 	case f.State == Dispatched:
-		return `SELECT task AS id FROM grants WHERE ` + f.running(q) + within("task") + ` ORDER BY task LIMIT ` + s.limit
+		return `SELECT task AS id FROM grants WHERE ` + f.running(q) + within("task") + ` ORDER BY task` + s.direction + ` LIMIT ` + s.limit
 	case f.Device != "":
 		// The sum keeps it from the primary key, which has the order already.
-		return `SELECT id FROM tasks WHERE ` + f.ofDevice(q) + f.waiting() + within("id") + ` ORDER BY id + 0 LIMIT ` + s.limit
+		return `SELECT id FROM tasks WHERE ` + f.ofDevice(q) + f.waiting() + within("id") + ` ORDER BY id + 0` + s.direction + ` LIMIT ` + s.limit
 	}
 	return f.inBatch(q, s)
 }
 
 func (f TaskFilter) span(q *query, most int) span {
-	s := span{after: q.arg(f.After), before: "9223372036854775807", limit: q.arg(most)}
+	s := span{after: q.arg(f.After), before: "9223372036854775807", direction: f.direction(), limit: q.arg(most)}
 	if f.Until != 0 {
 		s.before = q.arg(f.Until + 1)
 	}
@@ -93,16 +126,21 @@ func (f TaskFilter) inStates(q *query, s span, states []TaskState) string {
 	parts := make([]string, len(states))
 	for i, state := range states {
 		name := string(state)
+		bound, rest := `(batch, state, id) > (`+batch+`, '`+name+`', `+s.after+`) AND batch <= `+batch, `id < `+s.before
+		if f.Newest {
+			bound, rest = `(batch, state, id) < (`+batch+`, '`+name+`', `+s.before+`) AND batch >= `+batch, `id > `+s.after
+		}
 		parts[i] = `SELECT id FROM (
-			SELECT batch, state, id FROM tasks WHERE ` + f.waiting() + `(batch, state, id) > (` + batch + `, '` + name + `', ` + s.after + `) AND batch <= ` + batch + `
-			ORDER BY batch, state, id LIMIT ` + s.limit + `) AS ` + name + ` WHERE batch = ` + batch + ` AND state = '` + name + `' AND id < ` + s.before
+			SELECT batch, state, id FROM tasks WHERE ` + f.waiting() + bound + `
+			ORDER BY batch` + s.direction + `, state` + s.direction + `, id` + s.direction + ` LIMIT ` + s.limit + `) AS ` + name + `
+			WHERE batch = ` + batch + ` AND state = '` + name + `' AND ` + rest
 	}
-	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id LIMIT ` + s.limit
+	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id` + s.direction + ` LIMIT ` + s.limit
 }
 
 // served says whether ids gives all that match and nothing else.
 func (f TaskFilter) served() bool {
-	f.After, f.Until, f.Limit = 0, 0, 0
+	f.After, f.Until, f.Newest, f.Limit = 0, 0, false, 0
 	switch {
 	case f.State == Dispatched:
 		f.State, f.Device, f.Batch, f.Pool = "", "", 0, ""
@@ -150,9 +188,9 @@ func (f TaskFilter) looked(q *query, most int) string {
 // order is that in which matching looks at tasks.
 func (f TaskFilter) order() string {
 	if f.along() {
-		return " ORDER BY t.id"
+		return " ORDER BY t.id" + f.direction()
 	}
-	return " ORDER BY w.id"
+	return " ORDER BY w.id" + f.direction()
 }
 
 // matching selects from the tasks that match, and a condition on tasks t, their batch b
@@ -192,11 +230,17 @@ func (s tasks) TaskStretch(ctx context.Context, f TaskFilter) (Stretch, error) {
 func (s tasks) stretch(ctx context.Context, f TaskFilter) (Stretch, error) {
 	if !f.along() {
 		q := &query{}
-		return s.stretchOf(ctx, q, f.ids(q, lookedAt), "")
+		return s.stretchOf(ctx, q, f.ids(q, lookedAt), f.direction())
 	}
-	stretch, err := one(ctx, s.planned(), func(to *Stretch) []any { return []any{&to.End, &to.More} }, `
+	from, query := f.After, `
 		SELECT first.id + $2, (SELECT max(id) FROM tasks) > first.id + $2
-		FROM (SELECT id FROM tasks WHERE id > $1 ORDER BY id LIMIT 1) AS first`, f.After, lookedAt-1)
+		FROM (SELECT id FROM tasks WHERE id > $1 ORDER BY id LIMIT 1) AS first`
+	if f.Newest {
+		from, query = cmp.Or(f.Until, math.MaxInt64), `
+			SELECT CASE WHEN first.id > $2 THEN first.id - $2 ELSE 1 END, (SELECT min(id) FROM tasks) < first.id - $2
+			FROM (SELECT id FROM tasks WHERE id <= $1 ORDER BY id DESC LIMIT 1) AS first`
+	}
+	stretch, err := one(ctx, s.planned(), func(to *Stretch) []any { return []any{&to.End, &to.More} }, query, from, lookedAt-1)
 	if errors.Is(err, ErrNotFound) {
 		return Stretch{}, nil
 	}

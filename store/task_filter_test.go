@@ -74,15 +74,18 @@ func (l *ledger) everyFilterIsBounded(statistics string) {
 		"kind":          {store.TaskFilter{Kind: "rare"}, "tasks_pkey", store.LookedAt},
 		"prefix":        {store.TaskFilter{Error: "connect*"}, "tasks_pkey", store.LookedAt},
 	} {
-		stretch, err := l.TaskStretch(l.Context(), test.filter)
-		l.must(err)
-		test.filter.Until = stretch.End
-		query, args := store.TasksQuery(test.filter)
-		plan := l.plan(query, args...)
-		if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on tasks") || most(plan) > test.rows {
-			l.Errorf("after %s: %s: %d rows, want %d by %s:\n%s", statistics, name, most(plan), test.rows, test.index, text)
-		} else if test.index == "tasks_pkey" && strings.Count(text, test.index) > 1 {
-			l.Errorf("after %s: %s: each row is looked up once more:\n%s", statistics, name, text)
+		for _, test.filter.Newest = range []bool{false, true} {
+			filter := test.filter
+			stretch, err := l.TaskStretch(l.Context(), filter)
+			l.must(err)
+			filter.Within(stretch)
+			query, args := store.TasksQuery(filter)
+			plan := l.plan(query, args...)
+			if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on tasks") || most(plan) > test.rows {
+				l.Errorf("after %s: %s, newest %v: %d rows, want %d by %s:\n%s", statistics, name, filter.Newest, most(plan), test.rows, test.index, text)
+			} else if test.index == "tasks_pkey" && strings.Count(text, test.index) > 1 {
+				l.Errorf("after %s: %s: each row is looked up once more:\n%s", statistics, name, text)
+			}
 		}
 	}
 }
@@ -134,20 +137,21 @@ func TestAPageOfABatchReadsNoMoreThanItself(t *testing.T) {
 // pages follows a filter to its end, as a client of a list does.
 func (l *ledger) pages(f store.TaskFilter) (found []int64, pages int) {
 	l.Helper()
-	for {
+	for asked := f; ; {
 		pages++
+		f := asked
 		stretch, err := l.TaskStretch(l.Context(), f)
 		l.must(err)
-		f.Until = stretch.End
+		f.Within(stretch)
 		page := l.taskIDs(f)
 		found = append(found, page...)
 		switch {
 		case len(page) == f.Limit:
-			f.After, f.Until = page[len(page)-1], 0
+			asked.Beyond(page[len(page)-1])
 		case !stretch.More:
 			return found, pages
 		default:
-			f.After, f.Until = stretch.End, 0
+			asked.Beyond(stretch.End)
 		}
 	}
 }
@@ -176,6 +180,12 @@ func TestPagesFindEachMatchOnce(t *testing.T) {
 		test.filter.Limit = 2
 		if got, pages := l.pages(test.filter); !slices.Equal(got, test.want) || pages > test.pages {
 			t.Errorf("%s: %v in %d pages, want %v in %d", name, got, pages, test.want, test.pages)
+		}
+		test.filter.Newest = true
+		want := slices.Clone(test.want)
+		slices.Reverse(want)
+		if got, pages := l.pages(test.filter); !slices.Equal(got, want) || pages > test.pages {
+			t.Errorf("%s, newest first: %v in %d pages, want %v in %d", name, got, pages, want, test.pages)
 		}
 	}
 	n, err := l.CountRetriable(l.Context(), store.TaskFilter{Error: "timeout*"})

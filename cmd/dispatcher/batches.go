@@ -37,10 +37,13 @@ func newBatches() *cobra.Command {
 func addBatchFilters(command *cobra.Command) {
 	command.Flags().String("name", "", "only with this part in their names, in upper or lower case")
 	command.Flags().String("lane", "", "only of this lane: normal or urgent")
+	command.Flags().String("pool", "", "only of this pool")
+	command.Flags().String("kind", "", "only of this kind")
+	command.MarkFlagsMutuallyExclusive("name", "pool", "kind")
 	complete(command, "lane", "normal", "urgent")
 }
 
-func batchFilters(flags *pflag.FlagSet) url.Values { return filtered(flags, "name", "lane") }
+func batchFilters(flags *pflag.FlagSet) url.Values { return filtered(flags, "name", "lane", "pool", "kind") }
 
 // numbered takes one number.
 func numbered(_ *cobra.Command, args []string) error {

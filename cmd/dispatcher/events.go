@@ -22,9 +22,20 @@ func newEvents() *cobra.Command {
 	verbs := o.addList(l, "List events, newest first", func(c *cobra.Command) {
 		addEventFilters(o, c)
 		c.Flags().String("order", "newest", "newest or oldest first")
+		c.Flags().Var(new(moment), "since", "only at that time or later: 2h or 1d ago, or 2026-11-21T14:00:00Z")
+		c.Flags().Var(new(moment), "until", "only before that time")
 		complete(c, "order", "newest", "oldest")
 	})
-	return o.group("events", "Read the log of all that was done and happened", append(verbs, watchEvents(o))...)
+	command := o.group("events", "Read the log of all that was done and happened", append(verbs, watchEvents(o))...)
+	command.Flags().AddFlagSet(verbs[0].Flags()) // with one of them it is list
+	help := command.RunE
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().NFlag() == 0 {
+			return help(cmd, args)
+		}
+		return verbs[0].RunE(cmd, args)
+	}
+	return command
 }
 
 // about names what an event tells of.
@@ -53,7 +64,7 @@ func addEventFilters(o *operator, command *cobra.Command) {
 
 // eventFilters are the flags of addEventFilters in a query; all must match.
 func eventFilters(flags *pflag.FlagSet) url.Values {
-	return filtered(flags, "kind", "actor", "pool", "batch", "task", "device", "order")
+	return filtered(flags, "kind", "actor", "pool", "batch", "task", "device", "order", "since", "until")
 }
 
 func watchEvents(o *operator) *cobra.Command {

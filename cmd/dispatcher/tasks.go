@@ -25,7 +25,11 @@ func newTasks() *cobra.Command {
 			member("ID", "id"), member("BATCH", "batch"), member("POOL", "pool"), member("DEVICE", "device"), member("STATE", "state"),
 			member("ATTEMPTS", "attempts_counted"), member("FINISHED", "finished_at"), member("ERROR", "error"),
 		},
-	}, "List tasks by number", func(c *cobra.Command) { addTaskFilters(o, c) })
+	}, "List tasks by number", func(c *cobra.Command) {
+		addTaskFilters(o, c)
+		c.Flags().String("order", "oldest", "newest or oldest first, by number")
+		complete(c, "order", "newest", "oldest")
+	})
 	verbs = append(verbs, getTask(t), explainTask(t),
 		changeTasks(o, "cancel", "Cancel a task, or all that match; devices that run one are told to stop"),
 		changeTasks(o, "retry", "Try a task again that ended without success, or all that match"))
@@ -48,7 +52,7 @@ func addTaskFilters(o *operator, command *cobra.Command) {
 
 // taskFilters are the flags of addTaskFilters in a query; all must match.
 func taskFilters(flags *pflag.FlagSet) url.Values {
-	return filtered(flags, "device", "batch", "pool", "state", "kind", "error")
+	return filtered(flags, "device", "batch", "pool", "state", "kind", "error", "order")
 }
 
 func getTask(t noun) *cobra.Command {

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/operators"
@@ -18,9 +20,13 @@ import (
 
 func newTokens() *cobra.Command {
 	o := &operator{}
-	verbs := o.addList(list{path: operators.Path("tokens"), columns: []column{
+	filters := func(flags *pflag.FlagSet) url.Values { return filtered(flags, "order") }
+	verbs := o.addList(list{path: operators.Path("tokens"), filters: filters, columns: []column{
 		member("ID", "id"), member("NAME", "name"), member("ROLE", "role"), member("CREATED", "created_at"), member("EXPIRES", "expires_at"),
-	}}, "List operator tokens", nil)
+	}}, "List operator tokens", func(c *cobra.Command) {
+		c.Flags().String("order", "oldest", "newest or oldest first")
+		complete(c, "order", "newest", "oldest")
+	})
 	verbs = append(verbs, createToken(o), o.tokens().call("delete", "Revoke an operator token, everywhere within 5 s", http.MethodDelete, ""))
 	return o.group("tokens", "Make and revoke operator tokens, also the first one", verbs...)
 }

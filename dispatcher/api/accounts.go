@@ -91,7 +91,7 @@ func showProfile(p store.Profile) operators.Profile {
 }
 
 type tokenStore interface {
-	OperatorTokens(ctx context.Context, after int64, limit int) ([]store.Token, error)
+	OperatorTokens(ctx context.Context, behind int64, newest bool, limit int) ([]store.Token, error)
 	CreateToken(ctx context.Context, actor string, t store.Token, hash []byte) (store.Token, error)
 	RevokeToken(ctx context.Context, actor string, id int64) (store.Token, error)
 }
@@ -108,12 +108,17 @@ func (t *tokens) register(r *routes) {
 	register(r, operation("DELETE", "/v1/tokens/{id}", "revokeToken", "Revoke an operator token, everywhere within 5 s", roleAdmin, 200), t.revoke)
 }
 
-func (t *tokens) list(ctx context.Context, in *Page) (page pageOf[operators.Token], err error) {
+type tokenQuery struct {
+	Page
+	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Which come first, by number"`
+}
+
+func (t *tokens) list(ctx context.Context, in *tokenQuery) (page pageOf[operators.Token], err error) {
 	after, err := in.afterNumber()
 	if err != nil {
 		return page, err
 	}
-	found, err := t.ledger.OperatorTokens(ctx, after, in.Size)
+	found, err := t.ledger.OperatorTokens(ctx, after, in.Order == "newest", in.Size)
 	return showPage(found, in.full(len(found)), showToken, func(t store.Token) string { return number(t.ID) }), err
 }
 

@@ -163,10 +163,22 @@ type batchPage struct {
 
 func (b *batches) list(ctx context.Context, in *batchPage) (page pageOf[operators.Batch], err error) {
 	before, err := in.afterNumber()
+	if err == nil {
+		err = checkNames("", in.Pool)
+	}
 	if err != nil {
 		return page, err
 	}
-	filter := store.BatchFilter{Lane: store.Lane(in.Lane)}
+	others := 0
+	for _, given := range []string{in.Name + in.Lane, in.Pool, in.Kind} {
+		if given != "" {
+			others++
+		}
+	}
+	if others > 1 {
+		return page, invalid("pool, kind: one of them, and neither with name or lane")
+	}
+	filter := store.BatchFilter{Lane: store.Lane(in.Lane), Pool: in.Pool, Kind: in.Kind}
 	if in.Name != "" {
 		found, stretch, err := b.ledger.BatchesNamed(ctx, in.Name, filter, before, min(in.Size, firstPart))
 		return showPage(found, len(found) == min(in.Size, firstPart), showBatch, func(b store.Batch) string { return number(b.ID) }).behind(stretch), err

@@ -247,5 +247,14 @@ func TestBatchesArePagedNewestFirst(t *testing.T) {
 		if diff := cmp.Diff([]string{"5", "4", "3", "2", "1"}, b.pages("/v1/batches", "batches", "id")); diff != "" {
 			b.Error(diff)
 		}
+		b.pool("q", `{"capacity":60}`)
+		b.batch(`{"pool":"q","kind":"other","devices":["d-1"]}`)
+		b.batch(`{"pool":"p","kind":"other","devices":["d-1"]}`)
+		for filter, want := range map[string][]string{"pool=q": {"6"}, "kind=other": {"7", "6"}, "pool=p": {"7", "5", "4", "3", "2", "1"}, "pool=r": nil} {
+			if diff := cmp.Diff(want, b.pages("/v1/batches?"+filter, "batches", "id")); diff != "" {
+				b.Errorf("%s: %s", filter, diff)
+			}
+		}
+		b.get("/v1/batches?pool=p&kind=other").problem(422, "invalid_field")
 	})
 }

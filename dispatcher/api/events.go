@@ -20,6 +20,7 @@ import (
 
 type eventStore interface {
 	Events(ctx context.Context, filter store.EventFilter) ([]store.Event, error)
+	Between(ctx context.Context, filter store.EventFilter) (store.EventFilter, error)
 	EventStretch(ctx context.Context, filter store.EventFilter) (store.Stretch, error)
 	MarkEvents(ctx context.Context, sent int64) (store.EventMark, error)
 	EventsSettled(ctx context.Context, mark store.EventMark) (bool, error)
@@ -60,6 +61,9 @@ func (e *events) list(ctx context.Context, in *eventQuery) (page pageOf[operator
 	} else {
 		filter.After = from
 	}
+	if filter, err = e.ledger.Between(ctx, filter); err != nil {
+		return page, err
+	}
 	stretch, err := e.ledger.EventStretch(ctx, filter)
 	if err != nil {
 		return page, err
@@ -69,12 +73,17 @@ func (e *events) list(ctx context.Context, in *eventQuery) (page pageOf[operator
 	return showPage(found, in.full(len(found)), showEvent, func(e store.Event) string { return number(e.ID) }).behind(stretch), err
 }
 
-// eventFilter refuses names that nothing can have.
+// eventFilter refuses names that nothing can have, and times that none is between.
 func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
 	if err := checkNames(in.Device, in.Pool); err != nil {
 		return store.EventFilter{}, err
 	}
-	return store.EventFilter{Kind: in.Kind, Actor: in.Actor, Pool: in.Pool, Batch: in.Batch, Task: in.Task, Device: in.Device}, nil
+	if !in.Since.IsZero() && !in.Until.IsZero() && !in.Since.Before(in.Until) {
+		return store.EventFilter{}, invalid("until: must be later than since")
+	}
+	return store.EventFilter{
+		Kind: in.Kind, Actor: in.Actor, Pool: in.Pool, Batch: in.Batch, Task: in.Task, Device: in.Device, Since: in.Since, Until: in.Until,
+	}, nil
 }
 
 func showEvent(e store.Event) operators.Event {

@@ -52,6 +52,17 @@ func TestEventsAreFilteredAndPaged(t *testing.T) {
 		if rows := b.accept("/v1/events?order=oldest", csvType).must(200).table(); len(rows) != 6 || rows[4][2] != "task.granted" || rows[4][9] != "slot=0" {
 			b.Errorf("%q", rows)
 		}
+		now := time.Now().UTC()
+		hour := func(n int) string { return now.Add(time.Duration(n) * time.Hour).Format(time.RFC3339) }
+		for query, want := range map[string]int{
+			"since=" + hour(-1): 5, "since=" + hour(1): 0, "until=" + hour(-1): 0, "until=" + hour(1): 5, "since=" + hour(-1) + "&until=" + hour(1) + "&device=d-1": 3,
+		} {
+			if got := kinds(query); len(got) != want {
+				b.Errorf("%s: %v, want %d", query, got, want)
+			}
+		}
+		b.get("/v1/events?since="+hour(1)+"&until="+hour(-1)).problem(422, "invalid_field")
+		b.get("/v1/events?since=yesterday").problem(422, "invalid_field")
 		b.get("/v1/events?device=a/b").problem(400, "invalid_device_id")
 		b.get("/v1/events?order=any").problem(422, "invalid_field")
 	})

@@ -32,6 +32,7 @@ type tasks struct {
 type taskQuery struct {
 	Page
 	operators.TaskFilter
+	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Which come first, by number"`
 }
 
 func (t *tasks) register(r *routes) {
@@ -56,15 +57,16 @@ func (t *tasks) list(ctx context.Context, in *taskQuery) (page pageOf[operators.
 	if err != nil {
 		return page, err
 	}
-	filter.After = after
+	filter.Newest = in.Order == "newest"
+	filter.Beyond(after)
 	stretch, err := t.ledger.TaskStretch(ctx, filter)
 	if err != nil {
 		return page, err
 	}
-	filter.Until = stretch.End
+	filter.Within(stretch)
 	found, more, err := inParts(in.Size, func(last *store.Task, limit int) ([]store.Task, error) {
 		if filter.Limit = limit; last != nil {
-			filter.After = last.ID
+			filter.Beyond(last.ID)
 		}
 		return t.ledger.Tasks(ctx, filter)
 	}, func(t store.Task) int { return len(t.Payload) + len(t.Output) + len(t.Error) })

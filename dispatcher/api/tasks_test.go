@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,6 +35,11 @@ func TestTasksAreFilteredAndPaged(t *testing.T) {
 			"kind=two&state=pending": {"4"},
 			"kind=%27%20OR%201%3D1":  nil,
 		} {
+			newest := slices.Clone(want)
+			slices.Reverse(newest)
+			if diff := cmp.Diff(newest, b.pages("/v1/tasks?order=newest&"+filter, "tasks", "id")); diff != "" {
+				b.Errorf("%s, newest first: %s", filter, diff)
+			}
 			if diff := cmp.Diff(want, b.pages("/v1/tasks?"+filter, "tasks", "id")); diff != "" {
 				b.Errorf("%s: %s", filter, diff)
 			}
