@@ -197,6 +197,14 @@ func (c *contract) devices() {
 	if made.Token == "" || len(changed.Tags) != 1 || changed.Tags["area"] != site {
 		c.Errorf("%+v, %+v", made, changed)
 	}
+	for _, dry := range []bool{true, false} {
+		n, err := c.Devices.Retag(c.ctx, operators.DeviceFilter{Tags: []string{"area:sh"}}, operators.Retag{Set: map[string]string{"model": "x"}, Unset: []string{"none"}}, dry)
+		if err != nil || n != 1 {
+			c.Errorf("retagged %d, %v", n, err)
+		}
+	}
+	n, err := c.Devices.Retag(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, operators.Retag{Unset: []string{"model"}}, false)
+	c.check("Retag", operators.Retagged{Devices: n}, err)
 	blocked, err := c.Devices.Block(c.ctx, "c-1")
 	c.check("Block device", blocked, err)
 	unblocked, err := c.Devices.Unblock(c.ctx, "c-1")

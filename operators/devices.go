@@ -71,6 +71,18 @@ type DevicePatch struct {
 	Profile Change[string]             `json:"profile,omitzero" nullable:"true" maxLength:"64" doc:"Null: none"`
 }
 
+// Retag changes the tags of many devices: others stay.
+type Retag struct {
+	Set   map[string]string `json:"set,omitempty" doc:"Tags and their values"`
+	Unset []string          `json:"unset,omitempty" nullable:"false" maxItems:"64" doc:"Names of tags to take away"`
+}
+
+// Retagged is how many devices of a page were changed.
+type Retagged struct {
+	Devices       int    `json:"devices" doc:"That were changed, or would be; others had these tags already"`
+	NextPageToken string `json:"next_page_token,omitempty" doc:"There are more: send the same request again with it"`
+}
+
 // Rotation asks for a new token of a device.
 type Rotation struct {
 	OverlapMS *int64 `json:"overlap_ms,omitempty" nullable:"true" minimum:"0" maximum:"2592000000" doc:"How long older tokens go on; 0 ends them at once; default 24 h, at most 30 days"`
@@ -128,13 +140,31 @@ func (c Devices) Create(ctx context.Context, d NewDevice) (DeviceCreated, error)
 
 // Import registers the devices of a file, CSV or NDJSON (see TypeCSV), all or
 // none, and writes their tokens in the form accept. existing is what becomes of
-// devices that exist: refuse (also when empty), skip or rotate. It is sent once: the
+// devices that exist: refuse (also when empty), skip, update or rotate. It is sent once: the
 // tokens are not shown again.
 func (c Devices) Import(ctx context.Context, file io.Reader, form, existing, accept string, tokens io.Writer) error {
 	return c.client.Copy(ctx, Request{
 		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", existing), Content: form, Accept: accept, Key: keyOf(ctx), Once: true,
 		Open: func() (io.ReadCloser, error) { return io.NopCloser(file), nil },
 	}, tokens)
+}
+
+// Retag changes the tags of all devices that match, a page in each request, and says how
+// many it changed, also with an error. With dry it only counts.
+func (c Devices) Retag(ctx context.Context, f DeviceFilter, r Retag, dry bool) (changed int, err error) {
+	q := f.query()
+	q.Set("page_size", "1000")
+	if dry {
+		q.Set("dry_run", "true")
+	}
+	for {
+		done, err := do[Retagged](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices", "retag"), Query: q, Body: r})
+		changed += done.Devices
+		if err != nil || done.NextPageToken == "" {
+			return changed, err
+		}
+		q.Set("page_token", done.NextPageToken)
+	}
 }
 
 // Change changes the tags and the profile of a device.

@@ -18,23 +18,13 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 		if err != nil {
 			return err
 		}
-		spec := DeviceSpec{Tags: maps.Clone(d.Tags), Profile: d.Profile}
-		if err := change(&spec); err != nil {
+		spec, changes, err := d.changed(change)
+		if err != nil || changes == "" {
 			return err
 		}
 		text, err := tagsText(spec.Tags)
 		if err != nil {
 			return err
-		}
-		var changes []string
-		if !maps.Equal(spec.Tags, d.Tags) {
-			changes = append(changes, "tags="+text)
-		}
-		if spec.Profile != d.Profile {
-			changes = append(changes, "profile="+cmp.Or(spec.Profile, "none"))
-		}
-		if len(changes) == 0 {
-			return nil
 		}
 		if err := tx.profiles().hold(ctx, spec.Profile); err != nil {
 			return err
@@ -43,9 +33,30 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 			return fmt.Errorf("changing device %s: %w", id, err)
 		}
 		d.Tags, d.Profile = spec.Tags, spec.Profile
-		return tx.record(ctx, Event{Kind: "device.changed", Actor: actor, Device: id, Detail: strings.Join(changes, " ")})
+		return tx.record(ctx, Event{Kind: "device.changed", Actor: actor, Device: id, Detail: changes})
 	})
 	return d, err
+}
+
+// changed is what an operator decides about a device after a change, and the words for
+// what it changed; empty: nothing.
+func (d Device) changed(change func(*DeviceSpec) error) (spec DeviceSpec, words string, err error) {
+	spec = DeviceSpec{Tags: maps.Clone(d.Tags), Profile: d.Profile}
+	if err := change(&spec); err != nil {
+		return spec, "", err
+	}
+	var changes []string
+	if !maps.Equal(spec.Tags, d.Tags) {
+		text, err := tagsText(spec.Tags)
+		if err != nil {
+			return spec, "", err
+		}
+		changes = append(changes, "tags="+text)
+	}
+	if spec.Profile != d.Profile {
+		changes = append(changes, "profile="+cmp.Or(spec.Profile, "none"))
+	}
+	return spec, strings.Join(changes, " "), nil
 }
 
 // tagsText is how tags are stored; none are an empty object.

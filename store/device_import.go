@@ -19,6 +19,8 @@ type NewDevice struct {
 	Hash []byte          // SHA-256 of its token
 
 	Profile string // empty: none
+
+	Update func(*DeviceSpec) error // with UpdateExisting: changes the device if it exists; what it says of it
 }
 
 // Existing is what becomes of the devices of an import that are registered
@@ -30,6 +32,7 @@ const (
 	RefuseExisting Existing = "refuse" // nothing is imported
 	SkipExisting   Existing = "skip"   // they stay as they are
 	RotateExisting Existing = "rotate" // they get one more token; their tags stay
+	UpdateExisting Existing = "update" // they are changed; their tokens stay
 )
 
 // EntryError is what is wrong with one entry of a list.
@@ -106,6 +109,7 @@ type importRow struct {
 
 	Profile string `json:"profile"`
 	entry   int    // of the list
+	update  func(*DeviceSpec) error
 }
 
 // importOrder is the entries in the order of their ids, so that imports that meet wait
@@ -124,7 +128,7 @@ func importRows(list []NewDevice, entries []int) []importRow {
 	rows := make([]importRow, len(entries))
 	for n, i := range entries {
 		d := list[i]
-		rows[n] = importRow{N: n, Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), Profile: d.Profile, entry: i}
+		rows[n] = importRow{N: n, Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), Profile: d.Profile, entry: i, update: d.Update}
 		if d.Tags != nil {
 			rows[n].Tags = string(d.Tags)
 		}
@@ -154,6 +158,8 @@ func (p devicesImport) run(ctx context.Context, existing Existing, overlap time.
 		return nil
 	case existing == RotateExisting:
 		return p.rotate(ctx, old, overlap)
+	case existing == UpdateExisting:
+		return p.update(ctx, old)
 	}
 	first := slices.MinFunc(old, func(a, b importRow) int { return a.entry - b.entry })
 	return &EntryError{first.entry, fmt.Errorf("device %s: %w", first.Device, ErrExists)}
@@ -169,6 +175,24 @@ func (p devicesImport) insert(ctx context.Context) ([]importRow, error) {
 		return nil, fmt.Errorf("registering devices: %w", err)
 	}
 	return p.named(created), p.devices().bringBack(ctx, created)
+}
+
+// update changes the devices that are there already.
+func (p devicesImport) update(ctx context.Context, old []importRow) error {
+	ids, rows := make([]string, len(old)), make(map[string]importRow, len(old))
+	for i, r := range old {
+		ids[i], rows[r.Device] = r.Device, r
+	}
+	changed, err := p.devices().changeAll(ctx, ids, func(id string, spec *DeviceSpec) error {
+		if err := rows[id].update(spec); err != nil {
+			return &EntryError{rows[id].entry, fmt.Errorf("device %s: %w", id, err)}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return p.devices().keepChanged(ctx, p.actor, changed)
 }
 
 // rotate locks the devices: one that was deleted meanwhile gets nothing.

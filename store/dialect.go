@@ -99,6 +99,7 @@ func inputs() map[string]string {
 		"reported": "n bigint, task bigint, token bigint, device text",
 		"seen":     "at_ms bigint, device text, reach smallint",
 		"imports":  "n bigint, device text, tags text, hash text, profile text",
+		"changed":  "n bigint, device text, tags text, profile text, detail text",
 		"lapses":   "lease_ms bigint, before_ms bigint",
 		"news":     "batch bigint, device text",
 		"openings": "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",

@@ -24,7 +24,7 @@ func newDevices() *cobra.Command {
 			member("TAGS", "tags"), member("ATTRIBUTES", "attributes"),
 		},
 	}, "List devices by id, or those that reported last", addDeviceFilters)
-	verbs = append(verbs, d.call("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), setDevice(d), newDeviceToken(d),
+	verbs = append(verbs, d.call("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), setDevice(d), retagDevices(o), newDeviceToken(d),
 		d.call("block", "Grant a device nothing, and tell it to stop what it runs", http.MethodPost, "/block"),
 		d.call("unblock", "Grant a blocked device tasks again", http.MethodPost, "/unblock"),
 		deleteDevice(d))
@@ -175,8 +175,8 @@ device, and "profile" in it.`,
 	}
 	command.Flags().StringVarP(&file, "file", "f", "", "devices as CSV or NDJSON; -: standard input")
 	command.Flags().StringVar(&format, "format", "", "of the file: csv or ndjson (default: by its name)")
-	command.Flags().StringVar(&existing, "existing", "", "devices that exist: refuse (default) the file; skip them; rotate: give them one more token")
+	command.Flags().StringVar(&existing, "existing", "", "devices that exist: refuse (default) the file; skip them; update their tags and profile; rotate: give them one more token")
 	complete(command, "format", "csv", "ndjson")
-	complete(command, "existing", "refuse", "skip", "rotate")
+	complete(command, "existing", "refuse", "skip", "update", "rotate")
 	return needed(command, "file")
 }

@@ -50,6 +50,8 @@ func acts(tokenID int64) []act {
 		{"POST /v1/devices", "/v1/devices", `{"id":"d-9"}`, 201, []string{"device.created"}},
 		{"POST /v1/devices", "/v1/devices", `{"id":"d-9"}`, 409, nil},
 		{"PATCH /v1/devices/{id}", device, `{"tags":{"a":"b"}}`, 200, []string{"device.changed"}},
+		{"POST /v1/devices/retag", "/v1/devices/retag?tag=a:b", `{"set":{"c":"d"}}`, 200, []string{"device.changed"}},
+		{"POST /v1/devices/retag", "/v1/devices/retag?tag=a:b", `{"set":{"c":"d"}}`, 200, nil},
 		{"POST /v1/devices/{id}/block", device + "/block", ``, 200, []string{"device.blocked"}},
 		{"POST /v1/devices/{id}/block", device + "/block", ``, 200, nil},
 		{"POST /v1/devices/{id}/unblock", device + "/unblock", ``, 200, []string{"device.unblocked"}},

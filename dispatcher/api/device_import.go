@@ -69,10 +69,11 @@ func (d *registry) importDevices(ctx huma.Context, contentType string) (list []s
 	switch {
 	case errors.Is(err, credentials.ErrAccounts):
 		return nil, nil, problem(http.StatusConflict, codeOneByOne, "the MQTT broker keeps an account for each device and is told of one at a time: send each device by itself")
-	case errors.As(err, &bad) && errors.Is(err, store.ErrUnknownProfile):
-		return nil, nil, badLine(read.lines[bad.Entry], bad)
+	case errors.As(err, &bad) && errors.Is(err, store.ErrExists):
+		return nil, nil, badLine(read.lines[bad.Entry], fmt.Errorf(
+			"%w; existing=skip leaves such devices as they are, existing=update changes their tags, existing=rotate gives them one more token", bad))
 	case errors.As(err, &bad):
-		return nil, nil, badLine(read.lines[bad.Entry], fmt.Errorf("%w; existing=skip leaves such devices as they are, existing=rotate gives them one more token", bad))
+		return nil, nil, badLine(read.lines[bad.Entry], bad)
 	}
 	return read.list, tokens, err
 }
@@ -86,10 +87,10 @@ func queryExisting(query url.Values) (store.Existing, error) {
 	switch existing := store.Existing(query.Get("existing")); existing {
 	case "":
 		return store.RefuseExisting, nil
-	case store.RefuseExisting, store.SkipExisting, store.RotateExisting:
+	case store.RefuseExisting, store.SkipExisting, store.RotateExisting, store.UpdateExisting:
 		return existing, nil
 	}
-	return "", invalid("existing: refuse, skip or rotate")
+	return "", invalid("existing: refuse, skip, update or rotate")
 }
 
 // profileColumn cannot be the name of a tag, which has no colon.
@@ -170,11 +171,13 @@ func checkDevice(d operators.NewDevice, seen map[string]int, line int) (store.Ne
 		return store.NewDevice{}, fmt.Errorf("device %s: stands in line %d already", d.ID, first)
 	}
 	seen[d.ID] = line
+	device := store.NewDevice{ID: d.ID, Profile: d.Profile, Update: updateBy(d)}
 	if len(d.Tags) == 0 {
-		return store.NewDevice{ID: d.ID, Profile: d.Profile}, nil
+		return device, nil
 	}
 	tags, err := json.Marshal(d.Tags)
-	return store.NewDevice{ID: d.ID, Tags: tags, Profile: d.Profile}, err
+	device.Tags = tags
+	return device, err
 }
 
 // writeTokens answers an import with a line for each of its lines.
@@ -219,7 +222,7 @@ func describeImport(op *huma.Operation) {
 	}}}
 	op.Parameters = append(op.Parameters, &huma.Param{
 		Name: "existing", In: "query",
-		Schema:      &huma.Schema{Type: huma.TypeString, Enum: []any{"refuse", "skip", "rotate"}, Default: "refuse"},
-		Description: "With " + operators.TypeCSV + " and " + operators.TypeNDJSON + " only: devices that exist are refused, left as they are, or given one more token",
+		Schema:      &huma.Schema{Type: huma.TypeString, Enum: []any{"refuse", "skip", "update", "rotate"}, Default: "refuse"},
+		Description: "With " + operators.TypeCSV + " and " + operators.TypeNDJSON + " only: devices that exist are refused, left as they are, changed, or given one more token",
 	})
 }

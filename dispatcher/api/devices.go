@@ -22,6 +22,7 @@ type deviceStore interface {
 	DevicesWith(ctx context.Context, f store.DeviceFilter, part string, looked int) (store.Silence, error)
 	DevicesOf(ctx context.Context, ids []string) ([]store.Device, error)
 	ChangeDevice(ctx context.Context, actor, id string, change func(*store.DeviceSpec) error) (store.Device, error)
+	ChangeDevices(ctx context.Context, actor string, ids []string, dry bool, change store.DeviceChange) (int, error)
 }
 
 // DevicePath names a device.
@@ -56,6 +57,7 @@ func (d *registry) register(r *routes) {
 		})
 	register(r, operation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), d.get)
 	register(r, operation("PATCH", "/v1/devices/{id}", "patchDevice", "Change a device's tags and its profile; absent ones stay, null takes one away", roleOperator, 200), d.patch)
+	register(r, operation("POST", "/v1/devices/retag", "retagDevices", "Set tags of all devices that match, a page in each request, or take them away", roleOperator, 200), d.retag)
 	register(r, operation("DELETE", "/v1/devices/{id}", "deleteDevice", "Delete a device and its tokens", roleOperator, 200), d.delete)
 	register(r, operation("POST", "/v1/devices/{id}/token", "rotateToken", "Make a new token of a device", roleOperator, 200), d.rotateToken)
 	register(r, operation("POST", "/v1/devices/{id}/block", "blockDevice", "Block a device: nothing is granted to it, and what it runs is to stop", roleOperator, 200), d.setBlocked(true))

@@ -113,6 +113,7 @@ func asks() map[string]string {
 		"POST /v1/pools/{pool}/pause":                `{"reason":"a look first"}`,
 		"POST /v1/devices":                           `{"id":"d-new","tags":{"city":"hangzhou"}}`,
 		"PATCH /v1/devices/{id}":                     `{"tags":{"city":null,"area":"330100"}}`,
+		"POST /v1/devices/retag":                     `{"set":{"model":"x2"},"unset":["old"]}`,
 		"POST /v1/devices/{device}/report":           `{"id":"x","attributes":{"firmware":"7.2"}}`,
 		"POST /v1/devices/{id}/token":                `{"overlap_ms":60000}`,
 		"POST /v1/tokens":                            `{"name":"n","role":"viewer","expires_at":"2099-01-01T00:00:00Z"}`,
@@ -121,8 +122,11 @@ func asks() map[string]string {
 
 // filtered adds a filter where one is needed.
 func filtered(path string) string {
-	if path == "/v1/tasks/cancel" || path == "/v1/tasks/retry" {
+	switch path {
+	case "/v1/tasks/cancel", "/v1/tasks/retry":
 		return path + "?batch=1"
+	case "/v1/devices/retag":
+		return path + "?prefix=d"
 	}
 	if path == "/v1/find" {
 		return path + "?q=1"

@@ -74,6 +74,7 @@ func requests() []struct {
 		{"put-profile", "PUT", "/v1/profiles/solar", 201},
 		{"create-device", "POST", "/v1/devices", 201},
 		{"rotate-token", "POST", "/v1/devices/ar-7/token", 200},
+		{"retag", "POST", "/v1/devices/retag?tag=city:hangzhou", 200},
 		{"patch-device", "PATCH", "/v1/devices/ar-7", 200},
 		{"patch-batch", "PATCH", "/v1/batches/2", 200},
 		{"pause-batch", "POST", "/v1/batches/2/pause", 200},

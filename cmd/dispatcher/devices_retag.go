@@ -1,0 +1,87 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// retag is what the command devices retag was told.
+type retag struct {
+	filter      operators.DeviceFilter
+	set, unset  []string
+	yes, dryRun bool
+}
+
+func retagDevices(o *operator) *cobra.Command {
+	r := &retag{}
+	command := &cobra.Command{
+		Use: "retag", Short: "Set tags of all devices that match, or take them away",
+		Long: `Set tags of all devices that match, or take them away. Other tags stay:
+
+  dispatcher devices retag --where site:berlin --set model:x2 --unset old
+
+At least one of --where, --prefix, --profile and --blocked is needed. The devices are
+counted first; each that changes has an event in the log.`,
+		Args: cobra.NoArgs,
+		RunE: o.with(func(s *session, _ []string) error { return r.run(s) }),
+	}
+	flags := command.Flags()
+	flags.StringArrayVar(&r.filter.Tags, "where", nil, "only with this tag, name:value; several: has all of them")
+	flags.StringVar(&r.filter.Prefix, "prefix", "", "only ids with this prefix")
+	flags.StringVar(&r.filter.Profile, "profile", "", "only those with this profile")
+	flags.StringVar(&r.filter.Blocked, "blocked", "", "true or false: only those that are, or are not")
+	flags.StringArrayVar(&r.set, "set", nil, "a tag and its value, name:value; may be repeated")
+	flags.StringArrayVar(&r.unset, "unset", nil, "a tag to take away; may be repeated")
+	flags.BoolVar(&r.dryRun, "dry-run", false, "count only")
+	yesFlag(command, &r.yes)
+	complete(command, "blocked", "true", "false")
+	command.MarkFlagsOneRequired("set", "unset")
+	command.MarkFlagsOneRequired("where", "prefix", "profile", "blocked")
+	o.profiles().completeFlag(command, "profile")
+	return command
+}
+
+func (r *retag) run(s *session) error {
+	change := operators.Retag{Set: map[string]string{}, Unset: r.unset}
+	for _, tag := range r.set {
+		name, value, ok := strings.Cut(tag, ":")
+		if !ok {
+			return usageError{fmt.Errorf("--set: %q is not name:value", tag)}
+		}
+		change.Set[name] = value
+	}
+	n, err := s.Devices.Retag(s.cmd.Context(), r.filter, change, true)
+	if err != nil || r.dryRun {
+		return r.say(s, n, "would be retagged", err)
+	}
+	if n > 0 {
+		if err := s.confirm(r.yes, "Retag "+counted(int64(n), "device", "devices")); err != nil {
+			return err
+		}
+		n, err = s.Devices.Retag(s.cmd.Context(), r.filter, change, false)
+	}
+	return r.say(s, n, "retagged", err)
+}
+
+// say also tells what was done before an error.
+func (r *retag) say(s *session, n int, done string, err error) error {
+	if err != nil && n == 0 {
+		return err
+	}
+	if s.json {
+		text, _ := json.Marshal(operators.Retagged{Devices: n}) // plain numbers cannot fail
+		if failed := s.document(text); failed != nil {
+			return failed
+		}
+		return err
+	}
+	if _, failed := fmt.Fprintln(s.out, counted(int64(n), "device", "devices"), done); failed != nil {
+		return failed
+	}
+	return err
+}

@@ -1,0 +1,88 @@
+package api
+
+import (
+	"context"
+	"maps"
+
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// updateBy changes a device that exists to what a line of an import says of it: other
+// tags stay, and so does a profile that the line does not name.
+func updateBy(d operators.NewDevice) func(*store.DeviceSpec) error {
+	return func(spec *store.DeviceSpec) error {
+		if d.Profile != "" {
+			spec.Profile = d.Profile
+		}
+		return retagged(spec, d.Tags, nil)
+	}
+}
+
+// retagged sets some tags and takes others away.
+func retagged(spec *store.DeviceSpec, set map[string]string, unset []string) error {
+	if spec.Tags == nil {
+		spec.Tags = map[string]string{}
+	}
+	maps.Copy(spec.Tags, set)
+	for _, name := range unset {
+		delete(spec.Tags, name)
+	}
+	return checkTags(spec.Tags)
+}
+
+type retagQuery struct {
+	Page
+	operators.DeviceFilter
+	DryRun bool `query:"dry_run" doc:"Count only: nothing is changed"`
+	Body   operators.Retag
+}
+
+// check refuses what selects or changes nothing.
+func (q *retagQuery) check() error {
+	f := q.DeviceFilter
+	switch {
+	case f.Recent > 0:
+		return invalid("recent: not here")
+	case len(f.Tags) == 0 && f.Profile == "" && f.Blocked == "" && f.Prefix == "" && f.Silent == 0:
+		return invalid("tag, profile, blocked, prefix, silent_for_ms: at least one of them")
+	case len(q.Body.Set) == 0 && len(q.Body.Unset) == 0:
+		return invalid("set, unset: at least one of them")
+	}
+	for _, name := range q.Body.Unset {
+		if _, both := q.Body.Set[name]; both {
+			return invalid("unset: %q is set as well", name)
+		}
+	}
+	return checkTags(q.Body.Set)
+}
+
+// retag changes the tags of a page of the devices that match. A client goes on with the
+// page token: a device that was changed may match no more, and none is left out by that.
+func (d *registry) retag(ctx context.Context, in *retagQuery) (done operators.Retagged, err error) {
+	q := &deviceQuery{in.Page, in.DeviceFilter}
+	filter, err := q.filter()
+	if err == nil {
+		err = in.check()
+	}
+	if err != nil {
+		return done, err
+	}
+	page, err := d.list(ctx, q)
+	if err != nil {
+		return done, err
+	}
+	ids := make([]string, len(page.entries))
+	for i, device := range page.entries {
+		ids[i] = device.ID
+	}
+	n, err := d.ledger.ChangeDevices(ctx, actor(ctx), ids, in.DryRun, func(_ string, spec *store.DeviceSpec) error {
+		for name, value := range filter.Tags {
+			if has, there := spec.Tags[name]; !there || has != value { // changed meanwhile
+				return nil
+			}
+		}
+		return retagged(spec, in.Body.Set, in.Body.Unset)
+	})
+	return operators.Retagged{Devices: n, NextPageToken: page.next}, err
+}

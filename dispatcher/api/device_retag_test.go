@@ -1,0 +1,91 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// tags of a device, as the API shows them.
+func (b *bench) tags(device string) map[string]any {
+	b.Helper()
+	tags, _ := b.get("/v1/devices/" + device).must(200).fields()["tags"].(map[string]any)
+	return tags
+}
+
+func TestRetag(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.importing("", csvType, "", "", "device,site,old\na-1,berlin,1\na-2,berlin,\na-3,berlin,1\na-4,paris,1\na-5,berlin,\n").must(201)
+		const body = `{"set":{"model":"x2"},"unset":["old"]}`
+		retag := func(query string) (changed float64, next string) {
+			b.Helper()
+			answer := b.call("POST", "/v1/devices/retag?"+query, adminToken, body).must(200).fields()
+			changed, _ = answer["devices"].(float64)
+			next, _ = answer["next_page_token"].(string)
+			return changed, next
+		}
+		if n, next := retag("tag=site:berlin&dry_run=true"); n != 4 || next != "" || b.tags("a-1")["old"] != "1" {
+			b.Errorf("a dry run: %v %q %v", n, next, b.tags("a-1"))
+		}
+		n, next := retag("tag=site:berlin&page_size=3")
+		m, last := retag("tag=site:berlin&page_size=3&page_token=" + next)
+		if n != 3 || m != 1 || next == "" || last != "" {
+			b.Errorf("%v and %v devices, tokens %q and %q", n, m, next, last)
+		}
+		for device, want := range map[string]map[string]any{
+			"a-1": {"site": "berlin", "model": "x2"}, "a-2": {"site": "berlin", "model": "x2"}, "a-4": {"site": "paris", "old": "1"},
+		} {
+			if diff := cmp.Diff(want, b.tags(device)); diff != "" {
+				b.Errorf("%s: %s", device, diff)
+			}
+		}
+		if n, _ := retag("tag=site:berlin"); n != 0 {
+			b.Errorf("%v were retagged once more", n)
+		}
+		events := list(b.get("/v1/events?kind=device.changed").must(200).fields(), "events")
+		if len(events) != 4 || object(events[0])["actor"] != "bootstrap" || !strings.Contains(fmt.Sprint(object(events[0])["detail"]), `"model":"x2"`) {
+			b.Errorf("%v", events)
+		}
+		for query, names := range map[string]string{"": "at least one", "recent=3": "recent"} {
+			b.call("POST", "/v1/devices/retag?"+query, adminToken, body).problem(422, "invalid_field").names(b.T, names)
+		}
+		for body, names := range map[string]string{
+			`{}`: "set, unset", `{"set":{"a":"1"},"unset":["a"]}`: "unset", `{"set":{"a:b":"1"}}`: "colon",
+		} {
+			b.call("POST", "/v1/devices/retag?prefix=a", adminToken, body).problem(422, "invalid_field").names(b.T, names)
+		}
+		b.call("POST", "/v1/devices/retag?prefix=a", adminToken, `{"set":{"big":"`+strings.Repeat("x", 9<<10)+`"}}`).problem(422, "invalid_field")
+	})
+}
+
+func TestImportUpdates(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		before := b.importing("", csvType, "", "", "device,site,area\na-1,berlin,1\na-2,berlin,2\n").must(201).tokensOf()
+		b.call("PUT", "/v1/profiles/slow", adminToken, `{"limits":[]}`).must(201)
+		after := b.importing("?existing=update", csvType, "", "", "device,area,model,:profile\na-1,9,x,slow\na-2,,,\na-3,3,,\n").must(201).tokensOf()
+		if after["a-1"] != "" || after["a-2"] != "" || after["a-3"] == "" || before["a-1"] == "" {
+			b.Errorf("tokens %v, then %v", before, after)
+		}
+		if diff := cmp.Diff(map[string]any{"site": "berlin", "area": "9", "model": "x"}, b.tags("a-1")); diff != "" {
+			b.Error(diff)
+		}
+		if diff := cmp.Diff(map[string]any{"site": "berlin", "area": "2"}, b.tags("a-2")); diff != "" {
+			b.Error(diff)
+		}
+		if profile := b.get("/v1/devices/a-1").must(200).fields()["profile"]; profile != "slow" {
+			b.Errorf("profile %v", profile)
+		}
+		if n := len(list(b.get("/v1/events?kind=device.changed").must(200).fields(), "events")); n != 1 {
+			b.Errorf("%d devices changed, want 1", n)
+		}
+		// One that does not fit refuses all of them.
+		b.importing("?existing=update", csvType, "", "", "device,area,:profile\na-2,5,\na-1,7,none\n").problem(422, "invalid_line").names(b.T, "line 3")
+		if b.tags("a-2")["area"] != "2" {
+			b.Error("a part of a refused import stayed")
+		}
+	})
+}

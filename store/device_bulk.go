@@ -1,0 +1,78 @@
+package store
+
+import (
+	"context"
+	"fmt"
+)
+
+// DeviceChange is a change of one of several devices.
+type DeviceChange func(id string, spec *DeviceSpec) error
+
+// deviceRow is a device after a change.
+type deviceRow struct {
+	N       int    `json:"n"`
+	Device  string `json:"device"`
+	Tags    string `json:"tags"`
+	Profile string `json:"profile"`
+	Detail  string `json:"detail"`
+}
+
+// ChangeDevices changes what an operator decides about those of the devices that are
+// there, in one transaction, and says how many it changed. change is called as by
+// ChangeDevice, for one device after the other. With dry nothing is written.
+// ErrUnknownProfile.
+func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dry bool, change DeviceChange) (n int, err error) {
+	err = s.write(ctx, func(tx session) error {
+		changed, err := tx.devices().changeAll(ctx, ids, change)
+		if n = len(changed); err != nil || dry {
+			return err
+		}
+		return tx.devices().keepChanged(ctx, actor, changed)
+	})
+	return n, err
+}
+
+// changeAll locks the devices, and returns those that change.
+func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
+	list, err := collect(ctx, s.session, deviceDest,
+		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id {lock}`, names(ids))
+	if err != nil {
+		return nil, fmt.Errorf("locking devices: %w", err)
+	}
+	held := map[string]bool{}
+	for _, d := range list {
+		spec, words, err := d.changed(func(spec *DeviceSpec) error { return change(d.ID, spec) })
+		if err != nil {
+			return nil, err
+		}
+		if words == "" {
+			continue
+		}
+		if spec.Profile != d.Profile && !held[spec.Profile] {
+			if err := s.profiles().hold(ctx, spec.Profile); err != nil {
+				return nil, err
+			}
+			held[spec.Profile] = true
+		}
+		tags, err := tagsText(spec.Tags)
+		if err != nil {
+			return nil, err
+		}
+		changed = append(changed, deviceRow{len(changed), d.ID, tags, spec.Profile, words})
+	}
+	return changed, nil
+}
+
+func (s devicesIn) keepChanged(ctx context.Context, actor string, rows []deviceRow) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	if _, err := s.exec(ctx, `
+		UPDATE devices SET tags = changed.tags{json}, profile = nullif(changed.profile, '') FROM {changed} WHERE devices.id = changed.device`, input(rows)); err != nil {
+		return fmt.Errorf("changing devices: %w", err)
+	}
+	_, err := s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, device, detail)
+		SELECT {now}, 'device.changed', $2, device, detail FROM {changed} ORDER BY n`, input(rows), actor)
+	return err
+}
