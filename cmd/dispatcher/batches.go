@@ -43,7 +43,9 @@ func addBatchFilters(command *cobra.Command) {
 	complete(command, "lane", "normal", "urgent")
 }
 
-func batchFilters(flags *pflag.FlagSet) url.Values { return filtered(flags, "name", "lane", "pool", "kind") }
+func batchFilters(flags *pflag.FlagSet) url.Values {
+	return filtered(flags, "name", "lane", "pool", "kind")
+}
 
 // numbered takes one number.
 func numbered(_ *cobra.Command, args []string) error {

@@ -28,7 +28,7 @@ const (
 )
 
 // operator is what the commands of the operators' API share.
-type operator struct{ url, output string }
+type operator struct{ url, context, output string }
 
 // group is a command with others below it, which take the flags of all.
 func (o *operator) group(name, short string, verbs ...*cobra.Command) *cobra.Command {
@@ -37,6 +37,9 @@ func (o *operator) group(name, short string, verbs ...*cobra.Command) *cobra.Com
 	command.AddCommand(verbs...)
 	flags := command.PersistentFlags()
 	flags.StringVar(&o.url, "url", "", "the dispatcher (DISPATCHER_URL; default: the dispatcher dev that runs here)")
+	flags.StringVar(&o.context, "context", "", "the installation of this name; see dispatcher context")
+	command.MarkFlagsMutuallyExclusive("url", "context")
+	completeContexts(command, "context")
 	flags.StringVarP(&o.output, "output", "o", outputTable, "table: for people; json: for scripts")
 	complete(command, "output", outputTable, outputJSON)
 	return command
@@ -66,16 +69,10 @@ func (o *operator) with(run func(s *session, args []string) error) func(*cobra.C
 	}
 }
 
-// connect finds the server: as said, else the dev that runs here. Nothing is
-// sent yet.
+// connect finds the server: as said, else that of the context in use, else the dev that
+// runs here. Nothing is sent yet.
 func (o *operator) connect(notice func(error, time.Duration)) (*operators.Client, error) {
-	config := operators.Config{URL: cmp.Or(o.url, os.Getenv("DISPATCHER_URL")), Agent: "dispatcher/" + version, Notice: notice}
-	var err error
-	if config.URL == "" {
-		config, err = local(config)
-	} else {
-		config.Token, err = givenToken()
-	}
+	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version, Notice: notice})
 	if err != nil {
 		return nil, err
 	}
@@ -86,8 +83,34 @@ func (o *operator) connect(notice func(error, time.Duration)) (*operators.Client
 	return c, nil
 }
 
-// local is the dev of this folder, or of this user. A token that is given goes
-// to it only if its URL was given, too.
+// destination is where a command goes. A token that is given goes only to a URL that is
+// given.
+func (o *operator) destination(config operators.Config) (operators.Config, error) {
+	config.URL = o.url
+	if config.URL == "" && o.context == "" {
+		config.URL = os.Getenv("DISPATCHER_URL")
+	}
+	if config.URL != "" {
+		token, err := givenToken()
+		config.Token = token
+		return config, err
+	}
+	all, err := readContexts()
+	if err != nil {
+		return config, err
+	}
+	name := cmp.Or(o.context, all.Current)
+	if name == "" {
+		return local(config)
+	}
+	at, err := all.find(name)
+	if err != nil {
+		return config, err
+	}
+	return at.config(config)
+}
+
+// local is the dev of this folder, or of this user.
 func local(config operators.Config) (operators.Config, error) {
 	dirs := []string{devData}
 	if state, err := localdev.StateDir(); err == nil {

@@ -69,7 +69,7 @@ makes it, which takes a token of the role admin.`,
 
 // inDatabase says which of the two ways was chosen.
 func (o *operator) inDatabase(s *settings) bool {
-	if o.url != "" || os.Getenv("DISPATCHER_URL") != "" {
+	if o.url != "" || o.context != "" || os.Getenv("DISPATCHER_URL") != "" {
 		return false
 	}
 	return s.file != "" || os.Getenv("DISPATCHER_POSTGRES_DSN") != "" || os.Getenv("DISPATCHER_POSTGRES_DSN_FILE") != ""

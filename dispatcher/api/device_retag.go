@@ -44,8 +44,8 @@ func (q *retagQuery) check() error {
 	switch {
 	case f.Recent > 0:
 		return invalid("recent: not here")
-	case len(f.Tags) == 0 && f.Profile == "" && f.Blocked == "" && f.Prefix == "" && f.Silent == 0:
-		return invalid("tag, profile, blocked, prefix, silent_for_ms: at least one of them")
+	case len(f.Tags) == 0 && f.Profile == "" && f.Blocked == "" && f.Prefix == "" && f.Part == "" && f.Silent == 0:
+		return invalid("tag, profile, blocked, prefix, part, silent_for_ms: at least one of them")
 	case len(q.Body.Set) == 0 && len(q.Body.Unset) == 0:
 		return invalid("set, unset: at least one of them")
 	}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// contexts are the installations that a user works with, by their names. They are kept in
+// a file that only the user can read.
+type contexts struct {
+	Current  string                  `json:"current,omitempty"`
+	Contexts map[string]installation `json:"contexts"`
+}
+
+// installation is how a dispatcher is reached.
+type installation struct {
+	URL       string `json:"url"`
+	TokenFile string `json:"token_file,omitempty"`
+}
+
+func contextsFile() (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "dispatcher", "contexts.json"), nil
+}
+
+// readContexts is empty without a file.
+func readContexts() (all contexts, err error) {
+	all.Contexts = map[string]installation{}
+	path, err := contextsFile()
+	if err != nil {
+		return all, nil //nolint:nilerr // a user without a home has none
+	}
+	content, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return all, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &all)
+	}
+	if err != nil {
+		return all, fmt.Errorf("the contexts of this user: %s: %w", path, err)
+	}
+	return all, nil
+}
+
+// write puts the file in its place when it is whole.
+func (c contexts) write() error {
+	path, err := contextsFile()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	content, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".contexts-*.json") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(content, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(f.Name()))
+	}
+	return err
+}
+
+// find is the context of a name.
+func (c contexts) find(name string) (installation, error) {
+	at, ok := c.Contexts[name]
+	if !ok {
+		return at, advisedError{usageError{fmt.Errorf("no context %q", name)}, "see what there is: dispatcher context list"}
+	}
+	return at, nil
+}
+
+// config reads the token, each time: it may be another one by now.
+func (i installation) config(to operators.Config) (operators.Config, error) {
+	to.URL = i.URL
+	if i.TokenFile == "" {
+		return to, nil
+	}
+	content, err := os.ReadFile(i.TokenFile)
+	if err != nil {
+		return to, fmt.Errorf("the token of the context: %w", err)
+	}
+	to.Token = strings.TrimSpace(string(content))
+	return to, nil
+}
+
+func newContext() *cobra.Command {
+	command := &cobra.Command{
+		Use: "context", Short: "Name installations, and choose the one that commands go to", GroupID: groupOperate,
+		Long: `Name installations, and choose the one that commands go to:
+
+  dispatcher context add field --url https://dispatcher.example --token-file ~/.field-token
+  dispatcher context use field
+  dispatcher pools list
+  dispatcher pools list --context another
+
+A command goes to --url, else to --context, else to DISPATCHER_URL, else to the context in
+use, else to the dispatcher dev that runs here. The token of a context is read from its
+file; DISPATCHER_TOKEN goes only to --url and DISPATCHER_URL.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var at installation
+	add := changeContexts("add NAME", "Name an installation, or change how it is reached", cobra.ExactArgs(1), func(all *contexts, args []string) error {
+		u, err := url.Parse(at.URL)
+		if err != nil || u.Host == "" || u.User != nil {
+			return usageError{errors.New("--url: http:// or https://, without a password")}
+		}
+		if at.TokenFile != "" {
+			if at.TokenFile, err = filepath.Abs(at.TokenFile); err != nil {
+				return err
+			}
+		}
+		all.Contexts[args[0]] = at
+		return nil
+	})
+	add.Flags().StringVar(&at.URL, "url", "", "the dispatcher")
+	add.Flags().StringVar(&at.TokenFile, "token-file", "", "file that holds the token; only you should be able to read it")
+	none := false
+	use := changeContexts("use [NAME]", "Let commands go to an installation", cobra.MaximumNArgs(1), func(all *contexts, args []string) error {
+		if none == (len(args) > 0) {
+			return usageError{errors.New("a name, or --none")}
+		}
+		all.Current = ""
+		if !none {
+			all.Current = args[0]
+			_, err := all.find(args[0])
+			return err
+		}
+		return nil
+	})
+	use.Flags().BoolVar(&none, "none", false, "let them go to no context")
+	command.AddCommand(needed(add, "url"), use, listContexts(), changeContexts("delete NAME", "Forget an installation", cobra.ExactArgs(1), func(all *contexts, args []string) error {
+		if _, err := all.find(args[0]); err != nil {
+			return err
+		}
+		delete(all.Contexts, args[0])
+		if all.Current == args[0] {
+			all.Current = ""
+		}
+		return nil
+	}))
+	return command
+}
+
+// changeContexts makes a command that changes the file.
+func changeContexts(use, short string, args cobra.PositionalArgs, change func(all *contexts, args []string) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(_ *cobra.Command, args []string) error {
+		all, err := readContexts()
+		if err == nil {
+			err = change(&all, args)
+		}
+		if err != nil {
+			return err
+		}
+		return all.write()
+	}}
+}
+
+func listContexts() *cobra.Command {
+	return &cobra.Command{Use: "list", Short: "List the installations; * is the one in use", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		all, err := readContexts()
+		if err != nil {
+			return err
+		}
+		t := terminal.NewTable(cmd.OutOrStdout(), "USE", "NAME", "URL", "TOKEN FILE")
+		for _, name := range slices.Sorted(maps.Keys(all.Contexts)) {
+			mark := ""
+			if name == all.Current {
+				mark = "*"
+			}
+			t.Row(mark, name, all.Contexts[name].URL, all.Contexts[name].TokenFile)
+		}
+		return t.Flush()
+	}}
+}
+
+// completeContexts offers their names for a flag.
+func completeContexts(command *cobra.Command, flag string) {
+	_ = command.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		all, _ := readContexts() // the shell is waiting
+		return slices.Sorted(maps.Keys(all.Contexts)), cobra.ShellCompDirectiveNoFileComp
+	})
+}

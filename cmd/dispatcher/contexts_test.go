@@ -1,0 +1,68 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestContexts(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	installation := func(name string) string {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(`{"pools":[{"name":"` + name + ` by ` + strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") + `"}]}`))
+		}))
+		t.Cleanup(server.Close)
+		return server.URL
+	}
+	for _, name := range []string{"field", "lab"} {
+		if err := os.WriteFile(filepath.Join(home, name), []byte("token-of-"+name+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(environ []string, line string) (code int, text string) {
+		cmd := program(t, append(environ, "HOME="+home, "XDG_CONFIG_HOME="+filepath.Join(home, "config")), strings.Fields(line)...)
+		out, _ := cmd.CombinedOutput()
+		return cmd.ProcessState.ExitCode(), string(out)
+	}
+	for _, name := range []string{"field", "lab"} {
+		if code, text := run(nil, "context add "+name+" --url "+installation(name)+" --token-file "+filepath.Join(home, name)); code != 0 {
+			t.Fatal(text)
+		}
+	}
+	if code, text := run(nil, "context use field"); code != 0 {
+		t.Fatal(text)
+	}
+	if info, err := os.Stat(filepath.Join(home, "config", "dispatcher", "contexts.json")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	given := []string{"DISPATCHER_URL=" + installation("given"), "DISPATCHER_TOKEN=token-given"}
+	for _, c := range []struct {
+		environ    []string
+		line, says string
+		code       int
+	}{
+		{nil, "pools list", "field by token-of-field", 0},
+		{nil, "pools list --context lab", "lab by token-of-lab", 0},
+		{given, "pools list", "given by token-given", 0},
+		{given, "pools list --context lab", "lab by token-of-lab", 0},
+		{given[1:], "pools list", "field by token-of-field", 0},
+		{nil, "pools list --context none", `no context "none"`, 2},
+		{nil, "pools list --context lab --url http://x", "none of the others can be", 2},
+		{nil, "context use none", `no context "none"`, 2},
+		{nil, "context add x --url http://me:secret@host", "without a password", 2},
+		{nil, "context list", "*    field", 0},
+		{nil, "context delete field", "", 0},
+		{nil, "pools list", "dispatcher dev", 1},
+		{nil, "context use --none", "", 0},
+	} {
+		if code, text := run(c.environ, c.line); code != c.code || !strings.Contains(text, c.says) {
+			t.Errorf("%s: exit %d, want %d and %q:\n%s", c.line, code, c.code, c.says, text)
+		}
+	}
+}
