@@ -17,6 +17,7 @@ type batchPages struct {
 
 	api    client
 	inside API
+	waits  *lately[waits]
 }
 
 func (b *batchPages) route(to *site) {
@@ -109,7 +110,7 @@ func (b *batchPages) show(r *http.Request) (page, error) {
 	}
 	var waiting waits
 	if one.Counts[operators.Pending] > 0 {
-		if waiting, err = waitsOf(r, b.api, "batches", r.PathValue("id"), waitingJudged); err != nil {
+		if waiting, err = waitsNow(r, b.api, b.waits, b.now(), "batches", r.PathValue("id")); err != nil {
 			return page{}, err
 		}
 	}

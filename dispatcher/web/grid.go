@@ -85,7 +85,7 @@ func (p *poolPages) show(r *http.Request) (page, error) {
 	if d.Slots, err = p.api.Pools.Slots(r.Context(), name); err != nil {
 		return page{}, err
 	}
-	if d.Waits, err = waitsOf(r, p.api, "pools", name, waitingJudged); err != nil {
+	if d.Waits, err = waitsNow(r, p.api, p.waits, p.now(), "pools", name); err != nil {
 		return page{}, err
 	}
 	d.fill(p.now())

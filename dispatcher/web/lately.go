@@ -12,9 +12,10 @@ const latelyMost = 64
 // lately keeps what was read of the past a moment ago: open pages are rendered again with
 // each event, and what they show of hours and days hardly changes meanwhile.
 type lately[T any] struct {
-	each time.Duration // it is read anew after that
-	mu   sync.Mutex
-	kept map[string]reading[T]
+	each  time.Duration // it is read anew after that
+	keeps func(T) bool  // whether it is kept; nil: always
+	mu    sync.Mutex
+	kept  map[string]reading[T]
 }
 
 type reading[T any] struct {
@@ -37,6 +38,9 @@ func (l *lately[T]) read(ctx context.Context, name string, now time.Time, read f
 	value, err := read(ctx)
 	if err != nil {
 		return value, err
+	}
+	if l.keeps != nil && !l.keeps(value) {
+		return value, nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

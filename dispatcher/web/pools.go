@@ -24,6 +24,7 @@ type poolPages struct {
 	history *history
 	series  *lately[operators.Series]
 	lanes   *lately[pastSlots]
+	waits   *lately[waits]
 }
 
 func (p *poolPages) route(to *site) {

@@ -1,9 +1,11 @@
 package web
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -12,6 +14,10 @@ const (
 	waitingListed = 100 // tasks of one page
 	waitingAsked  = 5   // pages of the API that are asked for the first of a part
 	waitingJudged = 200 // of a live page, which is read often
+
+	// waitingEvery is how often a sample is judged anew: it is an estimate, and the dearest
+	// part of its page.
+	waitingEvery = 5 * time.Second
 )
 
 // waitingPages list what waits in a pool or of a batch.
@@ -34,6 +40,20 @@ type waits struct {
 	Code  string // of the part that is listed; empty: all
 	Bar   []part
 	Named map[string]*operators.WaitingPart
+}
+
+// waitsLately keeps samples for the live pages.
+func waitsLately() *lately[waits] {
+	l := newLately[waits](waitingEvery)
+	l.keeps = func(w waits) bool { return w.Sampled }
+	return l
+}
+
+// waitsNow is what waits, for a live page.
+func waitsNow(r *http.Request, api client, kept *lately[waits], now time.Time, kind, id string) (waits, error) {
+	return kept.read(r.Context(), kind+" "+id, now, func(ctx context.Context) (waits, error) {
+		return waitsOf(r.WithContext(ctx), api, kind, id, waitingJudged)
+	})
 }
 
 // waitsOf reads what waits in the pool or batch at a path.

@@ -86,9 +86,10 @@ func New(o Options) *Web {
 		site: s, door: d, streams: newStreams(s, d, o.Panicked), panicked: o.Panicked,
 	}
 	to := newClient(o.API)
-	(&poolPages{frame, to, o.System, w.history, newLately[operators.Series](pointEvery), newLately[pastSlots](lanesEvery)}).route(s)
+	kept := waitsLately()
+	(&poolPages{frame, to, o.System, w.history, newLately[operators.Series](pointEvery), newLately[pastSlots](lanesEvery), kept}).route(s)
 	(&profilePages{frame, to}).route(s)
-	(&batchPages{frame, to, o.API}).route(s)
+	(&batchPages{frame, to, o.API, kept}).route(s)
 	(&batchForms{frame, to}).route(s)
 	(&waitingPages{frame, to}).route(s)
 	(&taskPages{frame, to, o.Ledger, w.history}).route(s)
