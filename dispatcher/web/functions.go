@@ -22,6 +22,7 @@ func functions(o Options) template.FuncMap {
 		"when":    when,
 		"command": command,
 		"limit":   limitText,
+		"zero":    zero,
 		"inc":     func(i int) int { return i + 1 },
 		"periods": func() []string { return []string{"day", "week", "month"} },
 
@@ -82,6 +83,14 @@ func command(line string) template.HTML {
 func copying(text, what string) template.HTML {
 	return template.HTML(fmt.Sprintf(`<button type="button" class="copy script" data-copy="%s" title="Copy the %s">Copy</button>`, //nolint:gosec // escaped
 		template.HTMLEscapeString(text), template.HTMLEscapeString(what)))
+}
+
+// zero makes a count quiet that is none.
+func zero(count any) template.HTMLAttr {
+	if fmt.Sprint(count) == "0" {
+		return `class="zero"`
+	}
+	return ""
 }
 
 // brief is a duration in its two largest units.

@@ -37,6 +37,21 @@ func (c cell) End() string {
 	return string(name[max(0, len(name)-endShown):])
 }
 
+// Said is the look in the words of the legend.
+func (c cell) Said() string {
+	switch c.Look {
+	case "fresh":
+		return "held"
+	case "half":
+		return "past half of its lease"
+	case "expiring":
+		return "about to expire"
+	case "stale":
+		return "lease over"
+	}
+	return c.Look
+}
+
 // Sign tells the looks apart without colour.
 func (c cell) Sign() string {
 	return map[string]string{"reserved": "…", "fresh": "●", "half": "◐", "expiring": "!", "stale": "✕"}[c.Look]

@@ -42,7 +42,7 @@ func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 				}
 			}
 		}
-		contains(t, text, fmt.Sprintf(`<b>%d</b> waiting</a> =`, sum), `<rect class="w-`)
+		contains(t, text, fmt.Sprintf(`<b>%d</b> waiting task`, sum), `<rect class="w-`)
 	}
 	if status, _, _ := b.get("/pools/p/waiting?code=hunger"); status != 422 {
 		t.Errorf("a reason that is none: %d", status)

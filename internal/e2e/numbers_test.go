@@ -85,15 +85,15 @@ type (
 		}
 	}
 	batchSaid struct {
-		ID       int64
-		Pool     string
-		State    string
-		Weight   int
-		Priority int
-		Total    int64
-		Counts   map[string]int64
-		Rate     *float64 `json:"rate_per_minute"`
-		ETA      *time.Time
+		ID        int64
+		Pool      string
+		Condition string
+		Weight    int
+		Priority  int
+		Total     int64
+		Counts    map[string]int64
+		Rate      *float64 `json:"rate_per_minute"`
+		ETA       *time.Time
 	}
 	taskSaid struct {
 		ID, Batch    int64
@@ -181,9 +181,7 @@ func (x *experiment) poolSaid(r *replica) said {
 		"pool-head/lease": fmt.Sprintf("%d min", p.LeaseMS/60_000), "count/reserved": o.Reserved,
 	}
 	s["count/free"] = len(o.Slots) - o.Held - o.Reserved // more than the capacity of them, while more are held
-	if o.Reserved > 0 {
-		s["pool-head/reserved"] = o.Reserved
-	}
+	s["pool-head/reserved"] = o.Reserved
 	for _, slot := range o.Slots {
 		id := fmt.Sprintf("slot-%d", slot.Slot)
 		if slot.State != "held" {
@@ -230,7 +228,7 @@ func (x *experiment) batchesSaid(r *replica) said {
 	s := said{}
 	for _, b := range ask[struct{ Batches []batchSaid }](x, r, "/v1/batches").Batches {
 		id := fmt.Sprintf("batch-%d/", b.ID)
-		s[id+"Pool"], s[id+"State"], s[id+"progress"] = b.Pool, b.State, b.progress()
+		s[id+"Pool"], s[id+"State"], s[id+"progress"] = b.Pool, words(b.Condition), b.progress()
 		s[id+"Done"], s[id+"Failed"] = fmt.Sprintf("%s / %s", num(b.ended()), num(b.Total)), num(b.Counts["failed"]+b.Counts["timed_out"])
 		b.pace(s, id+"Per min", id+"Ends")
 	}
