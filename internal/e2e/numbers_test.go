@@ -349,7 +349,7 @@ func (x *experiment) eventsSaid(s said, r *replica, filter string) {
 				about = append(about, part.text)
 			}
 		}
-		s[id+"When"], s[id+"What"], s[id+"Who"] = shown(e.At), e.Kind, e.Actor
+		s[id+"When"], s[id+"Event"], s[id+"Actor"] = shown(e.At), e.Kind, e.Actor
 		s[id+"About"], s[id+"Detail"] = strings.Join(about, " "), strings.Join(strings.Fields(e.Detail), " ")
 	}
 }
