@@ -63,6 +63,7 @@ func TestTheETAFollowsTheRate(t *testing.T) {
 	} {
 		b := test.batch
 		b.CreatedAt, b.ReadAt = created, created.Add(test.age)
+		b.Around.Capacity = 60
 		if b.Counts == nil {
 			b.Counts = counts
 		}
