@@ -26,11 +26,30 @@ func (b *bench) why(task int64) decision.Explanation {
 		if r.Detail == "" || r.Remedy == "" || strings.Contains(r.Detail+r.Remedy, "%!") {
 			b.t.Errorf("reason %+v", r)
 		}
+		b.expectActions(r)
 	}
 	if len(e.Causes) == 0 {
 		b.t.Fatalf("task %d: no reason at all", task)
 	}
 	return e
+}
+
+// expectActions wants every command of a remedy among its actions, in the order of the text. A
+// release by force is none: it may exceed the cap.
+func (b *bench) expectActions(r decision.Cause) {
+	b.t.Helper()
+	rest := r.Remedy
+	for _, a := range r.Actions {
+		_, after, said := strings.Cut(rest, a.Command)
+		known := slices.ContainsFunc(decision.Actions(), func(row decision.Action) bool { return row.Act == a.Act && row.Subject == a.Subject })
+		if !said || !known || a.ID == "" || !strings.Contains(a.Command, a.ID) {
+			b.t.Errorf("%s: action %+v of the remedy %q", r.Code, a, r.Remedy)
+		}
+		rest = after
+	}
+	if all := strings.Count(r.Remedy, "dispatcher "); all != len(r.Actions) && !strings.Contains(r.Remedy, "dispatcher pools release") {
+		b.t.Errorf("%s: the remedy %q has %d commands, and the actions %+v", r.Code, r.Remedy, all, r.Actions)
+	}
 }
 
 func codes(e decision.Explanation) (list []decision.Code) {

@@ -116,12 +116,21 @@ type Why struct {
 
 // Reason is one reason why a task does not run.
 type Reason struct {
-	Code           string `json:"code" doc:"Stable name, for programs; listed in the docs, and there may be more"`
-	Detail         string `json:"detail" doc:"For people"`
-	Until          *Time  `json:"until" nullable:"true" doc:"When it ends by itself, if it does; null: unknown"`
-	Position       *int   `json:"position" nullable:"true" doc:"In the line of its pool; 1 is next; null: in no line"`
-	EstimatedStart *Time  `json:"estimated_start" nullable:"true" doc:"When the task likely starts; null: cannot be known"`
-	Remedy         string `json:"remedy" doc:"Remedy, for people"`
+	Code           string   `json:"code" doc:"Stable name, for programs; listed in the docs, and there may be more"`
+	Detail         string   `json:"detail" doc:"For people"`
+	Until          *Time    `json:"until" nullable:"true" doc:"When it ends by itself, if it does; null: unknown"`
+	Position       *int     `json:"position" nullable:"true" doc:"In the line of its pool; 1 is next; null: in no line"`
+	EstimatedStart *Time    `json:"estimated_start" nullable:"true" doc:"When the task likely starts; null: cannot be known"`
+	Remedy         string   `json:"remedy" doc:"Remedy, for people"`
+	Actions        []Action `json:"actions" doc:"What of the remedy can be done now; may be empty"`
+}
+
+// Action is something that an operator may do so that a task goes on.
+type Action struct {
+	Action  string `json:"action" doc:"Stable name, for programs; listed in the docs, and there may be more"`
+	Subject string `json:"subject" doc:"What it is done to: device, pool, batch, profile or task"`
+	ID      string `json:"id" doc:"Of the subject"`
+	Command string `json:"command" doc:"The command line that does it; words in capitals are to be filled in"`
 }
 
 // Tasks are the calls about tasks.

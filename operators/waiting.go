@@ -16,6 +16,7 @@ type WaitingPart struct {
 	Detail   string           `json:"detail" doc:"For people; where it differs from task to task that of one"`
 	Until    *Time            `json:"until" nullable:"true" doc:"When the first of them may go on by itself; null: unknown"`
 	Remedy   string           `json:"remedy" doc:"Remedy, for people"`
+	Actions  []Action         `json:"actions" doc:"What helps each of them; may be empty"`
 	Examples []WaitingExample `json:"examples" doc:"Up to three of them"`
 }
 
@@ -27,13 +28,14 @@ type WaitingExample struct {
 
 // WaitingTask is a task that waits, and the first reason why.
 type WaitingTask struct {
-	ID     int64  `json:"id"`
-	Batch  int64  `json:"batch"`
-	Device string `json:"device"`
-	Code   string `json:"code"`
-	Detail string `json:"detail"`
-	Until  *Time  `json:"until" nullable:"true"`
-	Remedy string `json:"remedy"`
+	ID      int64    `json:"id"`
+	Batch   int64    `json:"batch"`
+	Device  string   `json:"device"`
+	Code    string   `json:"code"`
+	Detail  string   `json:"detail"`
+	Until   *Time    `json:"until" nullable:"true"`
+	Remedy  string   `json:"remedy"`
+	Actions []Action `json:"actions"`
 }
 
 // WaitingTaskList is a page of them.

@@ -191,9 +191,17 @@ func (t *tasks) why(ctx context.Context, in *Numbered) (operators.Why, error) {
 	return shown, err
 }
 
+func showActions(all []decision.Action) []operators.Action {
+	shown := make([]operators.Action, len(all))
+	for i, a := range all {
+		shown[i] = operators.Action{Action: string(a.Act), Subject: string(a.Subject), ID: a.ID, Command: a.Command}
+	}
+	return shown
+}
+
 func showCause(r decision.Cause) operators.Reason {
 	shown := operators.Reason{
-		Code: string(r.Code), Detail: r.Detail, Until: stampSet(r.Until), EstimatedStart: stampSet(r.EstimatedStart), Remedy: r.Remedy,
+		Code: string(r.Code), Detail: r.Detail, Until: stampSet(r.Until), EstimatedStart: stampSet(r.EstimatedStart), Remedy: r.Remedy, Actions: showActions(r.Actions),
 	}
 	if r.Position > 0 {
 		shown.Position = &r.Position

@@ -79,7 +79,7 @@ func (w *waiting) parts(ctx context.Context, of store.WaitingOf, most int) (oper
 	}
 	for i, p := range found.Parts {
 		part := operators.WaitingPart{
-			Code: string(p.Code), Label: p.Label, Count: p.Count, Detail: p.Detail, Until: stampSet(p.Until), Remedy: p.Remedy,
+			Code: string(p.Code), Label: p.Label, Count: p.Count, Detail: p.Detail, Until: stampSet(p.Until), Remedy: p.Remedy, Actions: showActions(p.Actions),
 			Examples: make([]operators.WaitingExample, len(p.Examples)),
 		}
 		for n, one := range p.Examples {
@@ -111,7 +111,7 @@ func (w *waiting) list(ctx context.Context, of store.WaitingOf, in Page, code st
 	for i, j := range judged {
 		if code == "" || code == string(j.Code) {
 			page.entries = append(page.entries, operators.WaitingTask{
-				ID: j.Task.ID, Batch: j.Task.Batch, Device: j.Task.Device, Code: string(j.Code), Detail: j.Detail, Until: stampSet(j.Until), Remedy: j.Remedy,
+				ID: j.Task.ID, Batch: j.Task.Batch, Device: j.Task.Device, Code: string(j.Code), Detail: j.Detail, Until: stampSet(j.Until), Remedy: j.Remedy, Actions: showActions(j.Actions),
 			})
 		}
 		if last := i == len(judged)-1; last && more || !last && len(page.entries) == in.Size {

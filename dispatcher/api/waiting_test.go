@@ -67,6 +67,35 @@ func TestWaitingAddsUpAndLists(t *testing.T) {
 	})
 }
 
+// A part names what helps each of its tasks; what helps only some of them, these tasks name.
+func TestActionsOfAPartHelpAll(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{"capacity":5}`)
+	for _, device := range []string{"d-1", "d-2"} {
+		batch := b.batch(`{"pool":"p","devices":["` + device + `"]}`)
+		b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", batch), adminToken, nil).must(200)
+	}
+	expect := func(path, want string) {
+		b.Helper()
+		var said operators.Waiting
+		b.get(path).must(200).into(&said)
+		if len(said.Parts) != 1 || fmt.Sprint(said.Parts[0].Actions) != want {
+			b.Errorf("%s: %+v, want %s", path, said.Parts, want)
+		}
+	}
+	expect("/v1/pools/p/waiting", "[]")
+	expect("/v1/batches/2/waiting", "[{resume batch 2 dispatcher batches resume 2}]")
+	list := string(b.get("/v1/pools/p/waiting/tasks").must(200).body)
+	for _, id := range []string{"1", "2"} {
+		if want := `"actions":[{"action":"resume","subject":"batch","id":"` + id + `"`; !strings.Contains(list, want) {
+			b.Errorf("%s is not in %s", want, list)
+		}
+	}
+	b.call("POST", "/v1/pools/p/pause", adminToken, nil).must(200)
+	expect("/v1/pools/p/waiting", "[{resume pool p dispatcher pools resume p}]")
+}
+
 // expectEach lists a part, by pages and as a stream, and asks why of each.
 func (b *bench) expectEach(path string, p operators.WaitingPart) {
 	b.Helper()

@@ -19,7 +19,9 @@ func TestWhyAnswersWithReasons(t *testing.T) {
 			}
 			return a
 		}
-		why(`{"state":"pending","reasons":[{"code":"next_report","detail":"nothing stands in the way`)
+		if a := why(`{"state":"pending","reasons":[{"code":"next_report","detail":"nothing stands in the way`); !strings.Contains(string(a.body), `"actions":[]`) {
+			b.Errorf("nothing to do: %s", a.body)
+		}
 		b.call("POST", "/v1/batches/1/pause", adminToken, `{"reason":"it \"smokes\""}`).must(200)
 		b.call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"so does that"}`).must(200)
 		shown := why(`{"state":"pending","reasons":[{"code":"pool_paused","detail":"pool p is paused by bootstrap since 20`).fields()
@@ -36,6 +38,9 @@ func TestWhyAnswersWithReasons(t *testing.T) {
 		if second["code"] != "batch_paused" || second["remedy"] != "resume the batch: dispatcher batches resume 1" ||
 			!strings.HasSuffix(fmt.Sprint(second["detail"]), `because: it "smokes"`) {
 			b.Errorf("the second %v", second)
+		}
+		if got := fmt.Sprint(second["actions"]); got != "[map[action:resume command:dispatcher batches resume 1 id:1 subject:batch]]" {
+			b.Errorf("the actions of the second: %s", got)
 		}
 		b.call("POST", "/v1/batches/1/resume", adminToken, nil).must(200)
 		b.call("POST", "/v1/pools/p/resume", adminToken, nil).must(200)

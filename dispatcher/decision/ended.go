@@ -1,7 +1,6 @@
 package decision
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -33,8 +32,12 @@ func whyClosed(v store.TaskView) Cause {
 	if v.Batch.NotAfter != nil {
 		r.Detail = fmt.Sprintf("nothing of batch %d starts after %s; the task expires within seconds", v.Batch.ID, At(*v.Batch.NotAfter))
 	}
-	r.Remedy = fmt.Sprintf("set a later one, dispatcher batches set %d --not-after T, then: dispatcher tasks retry %d", v.Batch.ID, v.Task.ID)
-	return r
+	return laterEnd(r, v)
+}
+
+// laterEnd is a remedy for what was too late.
+func laterEnd(c Cause, v store.TaskView) Cause {
+	return c.by("set a later one, %s, then: %s", ActEditEnd.to(OfBatch, v.Batch.ID), ActRetry.to(OfTask, v.Task.ID))
 }
 
 // whyRunning tells of the grant that is in force.
@@ -44,8 +47,7 @@ func whyRunning(v store.TaskView) []Cause {
 		Code: CodeRunning, Until: g.LeaseUntil,
 		Detail: fmt.Sprintf("device %s holds slot %d of pool %s since %s, attempt %d of %d; its lease ends at %s",
 			g.Device, g.Slot, g.Pool, At(g.GrantedAt), g.Attempt, max(v.Batch.MaxAttempts, g.Attempt), At(g.LeaseUntil)),
-		Remedy: fmt.Sprintf("waits for its result; to stop it: dispatcher tasks cancel %d", g.Task),
-	}
+	}.by("waits for its result; to stop it: %s", ActCancel.to(OfTask, g.Task))
 	if g.Redelivered > 0 {
 		running.Detail += fmt.Sprintf("; delivered %d times more, as the device reported without it", g.Redelivered)
 	}
@@ -89,8 +91,7 @@ func whyEnded(v store.TaskView) []Cause {
 		r.Detail += asker(v)
 	}
 	r.Detail += "; " + lastAttempt(v)
-	r.Remedy = cmp.Or(againAfter(v), fmt.Sprintf("to try it again: dispatcher tasks retry %d", v.Task.ID))
-	causes := []Cause{r}
+	causes := []Cause{again(r, v)}
 	if v.Late != nil {
 		causes = append(causes, Cause{
 			Code: CodeLate, Detail: "a result came at " + At(*v.Late) + ", when its grant was no longer in force; it is kept", Remedy: "nothing to do",
@@ -99,18 +100,17 @@ func whyEnded(v store.TaskView) []Cause {
 	return causes
 }
 
-// againAfter is what must be done before an ended task can be tried again;
-// empty: nothing.
-func againAfter(v store.TaskView) string {
+// again says how an ended task can be tried again.
+func again(c Cause, v store.TaskView) Cause {
 	switch {
 	case v.Task.State == store.Succeeded:
-		return "nothing to do: it is done"
+		return c.by("nothing to do: it is done")
 	case v.Batch.CancelledAt != nil:
-		return fmt.Sprintf("batch %d was cancelled: queue the task in a new batch", v.Batch.ID)
+		return c.by(fmt.Sprintf("batch %d was cancelled: queue the task in a new batch", v.Batch.ID))
 	case v.Batch.NotAfter != nil && !v.Batch.NotAfter.After(v.Now):
-		return fmt.Sprintf("set a later one, dispatcher batches set %d --not-after T, then: dispatcher tasks retry %d", v.Batch.ID, v.Task.ID)
+		return laterEnd(c, v)
 	}
-	return ""
+	return c.by("to try it again: %s", ActRetry.to(OfTask, v.Task.ID))
 }
 
 func lastAttempt(v store.TaskView) string {

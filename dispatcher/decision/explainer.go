@@ -3,6 +3,7 @@ package decision
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,31 +46,25 @@ func (x explainer) unsaid(o Obstacle) Cause {
 }
 
 func (x explainer) blocked(Obstacle) Cause {
-	return Cause{
-		Detail: fmt.Sprintf("device %s is blocked", x.Task.Device),
-		Remedy: "unblock it: dispatcher devices unblock " + x.Task.Device,
-	}
+	return Cause{Detail: fmt.Sprintf("device %s is blocked", x.Task.Device)}.by("unblock it: %s", ActUnblock.to(OfDevice, x.Task.Device))
 }
 
 func (x explainer) busy(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("device %s holds task %d on slot %d of pool %s, and one is all it may hold", x.Task.Device, x.Grant.Task, x.Grant.Slot, x.Grant.Pool),
-		Remedy: fmt.Sprintf("waits for its result or the end of its lease; to stop it: dispatcher tasks cancel %d", x.Grant.Task),
-	}
+	}.by("waits for its result or the end of its lease; to stop it: %s", ActCancel.to(OfTask, x.Grant.Task))
 }
 
 func (x explainer) poolPaused(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("pool %s is paused%s", x.Pool.Name, paused(x.Pool.PausedBy, x.Pool.PausedAt, x.Pool.PauseReason)),
-		Remedy: "resume the pool: dispatcher pools resume " + x.Pool.Name,
-	}
+	}.by("resume the pool: %s", ActResume.to(OfPool, x.Pool.Name))
 }
 
 func (x explainer) batchPaused(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("batch %d is paused%s", x.Batch.ID, paused(x.Batch.PausedBy, x.Batch.PausedAt, x.Batch.PauseReason)),
-		Remedy: fmt.Sprintf("resume the batch: dispatcher batches resume %d", x.Batch.ID),
-	}
+	}.by("resume the batch: %s", ActResume.to(OfBatch, x.Batch.ID))
 }
 
 func (x explainer) notBegun(o Obstacle) Cause {
@@ -83,15 +78,13 @@ func (x explainer) backsOff(o Obstacle) Cause {
 func (x explainer) batchShut(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.shut(x.candidate.Window)),
-		Remedy: fmt.Sprintf("waits for a window; others may be set: dispatcher batches set %d --window W", x.Batch.ID),
-	}
+	}.by("waits for a window; others may be set: %s", ActEditWindows.to(OfBatch, x.Batch.ID))
 }
 
 func (x explainer) poolShut(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.shut(x.candidate.PoolWindow)),
-		Remedy: "waits for a window; others may be set: dispatcher pools set " + x.Pool.Name + " --window W",
-	}
+	}.by("waits for a window; others may be set: %s", ActEditWindows.to(OfPool, x.Pool.Name))
 }
 
 func (x explainer) standsStill(Obstacle) Cause {
@@ -99,7 +92,9 @@ func (x explainer) standsStill(Obstacle) Cause {
 }
 
 func (x explainer) limited(o Obstacle) Cause {
-	return Cause{Detail: o.Detail, Remedy: "waits until then; or change the policy: " + x.policies(), Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}
+	actions := x.policies()
+	words := "waits until then; or change the policy: " + strings.Join(slices.Repeat([]string{"%s"}, len(actions)), ", or ")
+	return Cause{Detail: o.Detail, Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}.by(words, actions...)
 }
 
 func (x explainer) unavailable(o Obstacle) Cause {
@@ -113,9 +108,8 @@ func (x explainer) unavailable(o Obstacle) Cause {
 func (x explainer) full(Obstacle) Cause {
 	r := Cause{
 		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.standing.Held, x.standing.Capacity),
-		Remedy:   fmt.Sprintf("waits for a free slot; or raise the capacity: dispatcher pools set %s --capacity N", x.Pool.Name),
 		Position: x.standing.Position,
-	}
+	}.by("waits for a free slot; or raise the capacity: %s", ActRaiseCapacity.to(OfPool, x.Pool.Name))
 	if x.standing.Held < x.standing.Capacity {
 		r.Detail += ", and what is free is offered to others, which are about to report"
 	}
@@ -141,18 +135,17 @@ func (x explainer) lane() string {
 }
 
 // policies says how to change those that hold for the task.
-func (x explainer) policies() string {
-	var commands []string
+func (x explainer) policies() (actions []Action) {
 	if x.candidate.PoolLimits != nil {
-		commands = append(commands, fmt.Sprintf("dispatcher pools set %s --limits @FILE", x.Pool.Name))
+		actions = append(actions, ActEditLimits.to(OfPool, x.Pool.Name))
 	}
 	if x.candidate.Limits != nil {
-		commands = append(commands, fmt.Sprintf("dispatcher batches set %d --limits @FILE", x.Batch.ID))
+		actions = append(actions, ActEditLimits.to(OfBatch, x.Batch.ID))
 	}
 	if x.candidate.ProfileLimits != nil && x.Device != nil {
-		commands = append(commands, fmt.Sprintf("dispatcher profiles put %s --limits @FILE", x.Device.Profile))
+		actions = append(actions, ActEditLimits.to(OfProfile, x.Device.Profile))
 	}
-	return strings.Join(commands, ", or ")
+	return actions
 }
 
 // paused is by whom, since when and why, as far as it is known.
@@ -187,16 +180,14 @@ func (x explainer) otherFirst(other store.Candidate) Cause {
 	return Cause{
 		Code:   CodeOtherFirst,
 		Detail: fmt.Sprintf("device %s is given task %d of %sbatch %d before this one", x.Task.Device, other.Task, urgent[other.Urgent], other.Batch),
-		Remedy: fmt.Sprintf("waits for that task; a higher priority goes first within a batch; to drop it: dispatcher tasks cancel %d", other.Task),
-	}
+	}.by("waits for that task; a higher priority goes first within a batch; to drop it: %s", ActCancel.to(OfTask, other.Task))
 }
 
 func (x explainer) revoked() Cause {
 	return Cause{
 		Code:   CodeRevoked,
 		Detail: fmt.Sprintf("device %s has no valid token: its reports are refused", x.Task.Device),
-		Remedy: "give it a new token: dispatcher devices token " + x.Task.Device,
-	}
+	}.by("give it a new token: %s", ActNewToken.to(OfDevice, x.Task.Device))
 }
 
 // away says whether the device is not there to ask for its task: a device that
@@ -208,8 +199,7 @@ func (x explainer) away() (r Cause, is bool) {
 		return Cause{
 			Code:   CodeDeviceDeleted,
 			Detail: fmt.Sprintf("device %s was deleted", name),
-			Remedy: fmt.Sprintf("register it again: dispatcher devices create %s; or drop the task: dispatcher tasks cancel %d", name, x.Task.ID),
-		}, true
+		}.by("register it again: %s; or drop the task: %s", ActRegister.to(OfDevice, name), ActCancel.to(OfTask, x.Task.ID)), true
 	case x.Device == nil:
 		return Cause{
 			Code:   CodeDeviceUnknown,

@@ -32,6 +32,7 @@ type Cause struct {
 	Position       int       // in the queue of its pool, 1 is next; 0: unknown, or in no queue
 	EstimatedStart time.Time // zero: cannot be known
 	Remedy         string    // what would change it, for people
+	Actions        []Action  // of the remedy, in its order; none: nothing can be done, or not by one command
 	Policy         string    // of CodeLimited: what the policy that says no allows, and its name
 }
 

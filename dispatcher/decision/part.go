@@ -24,6 +24,7 @@ type Part struct {
 	Judged   int       // of those that were judged
 	Detail   string    // of all of them where it is the same, else of the first
 	Remedy   string    // likewise; else what helps each
+	Actions  []Action  // that help each of those that were judged
 	Until    time.Time // the earliest that is known; zero: unknown
 	Examples []Judged  // the first few
 
@@ -42,7 +43,7 @@ func Parts(judged []Judged, total int64) []Part {
 	for _, j := range judged {
 		p := byCode[j.Code]
 		if p == nil {
-			p = &Part{Code: j.Code, Detail: j.Detail, Remedy: j.Remedy}
+			p = &Part{Code: j.Code, Detail: j.Detail, Remedy: j.Remedy, Actions: j.Actions}
 			byCode[j.Code], policies[j.Code] = p, make(map[string]int)
 			parts = append(parts, p)
 		}
@@ -56,6 +57,11 @@ func Parts(judged []Judged, total int64) []Part {
 		all[i] = *p
 	}
 	bringUp(all, len(judged), total)
+	for i := range all {
+		if all[i].Count > int64(all[i].Judged) { // there are others, of other devices
+			all[i].Actions = slices.DeleteFunc(slices.Clone(all[i].Actions), Action.ofOne)
+		}
+	}
 	return all
 }
 
@@ -65,7 +71,7 @@ func (p *Part) add(j Judged) {
 		p.mixed, p.Detail = true, "for example: "+p.Detail
 	}
 	if j.Remedy != p.Remedy {
-		p.Remedy = of(p.Code).remedy
+		p.Remedy, p.Actions = of(p.Code).remedy, shared(p.Actions, j.Actions)
 	}
 	if !j.Until.IsZero() && (p.Until.IsZero() || j.Until.Before(p.Until)) {
 		p.Until = j.Until
