@@ -53,6 +53,7 @@ func (b *batchPages) editing(r *http.Request) (page, error) {
 	one, err := b.read(r)
 	return page{title: "Edit " + one.Label(), section: "batches", template: "batch-edit", data: map[string]any{
 		"Batch": one, "Operator": b.may(r, "operator"), "Form": changeable(one.Batch), "Rows": policyRows(one.Limits),
+		"Back": backOr(r, fmt.Sprintf("/batches/%d", one.ID)),
 	}}, err
 }
 

@@ -114,6 +114,7 @@ func (b *batchPages) show(r *http.Request) (page, error) {
 			return page{}, err
 		}
 	}
+	waiting.Remedies = b.remedies(r)
 	policies, err := json.Marshal(one.Limits)
 	return page{title: one.Label(), section: "batches", template: "batch", watch: watch{batch: one.ID, always: one.Open()}, data: map[string]any{
 		"Batch": one, "Waits": waiting, "Results": results, "Operator": b.may(r, "operator"), "Course": courseOf(results.Progress, one.Total, one.ETA),

@@ -133,17 +133,13 @@ func (f *frame) answer(rw http.ResponseWriter, r *http.Request, status int, p pa
 }
 
 func (f *frame) send(rw http.ResponseWriter, r *http.Request, status int, section string, s *sheet) {
-	live := *r.URL
-	query := live.Query()
-	query.Del("done")
-	live.RawQuery = query.Encode()
 	out := shell{
 		Title: s.title, Section: section, Main: s.main, Moment: s.moment, Version: s.version(), Who: visitorOf(r.Context()), Mode: f.mode,
 		ReadOnly: f.readOnly, Done: said()[r.URL.Query().Get("done")],
 		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r), Find: s.find,
 	}
 	if status == http.StatusOK && s.watch != (watch{}) {
-		out.Live = live.RequestURI()
+		out.Live = addressOf(r)
 	}
 	f.write(rw, r, status, "shell", out)
 }

@@ -103,6 +103,7 @@ func (p *poolPages) show(r *http.Request) (page, error) {
 	if d.Waits, err = waitsNow(r, p.api, p.waits, p.now(), "pools", name); err != nil {
 		return page{}, err
 	}
+	d.Waits.Remedies = p.remedies(r)
 	d.fill(p.now())
 	if err := p.draw(r, &d); err != nil {
 		return page{}, err

@@ -15,7 +15,7 @@ func (p *poolPages) editing(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
 		"Pool": pool, "Lease": compact(time.Duration(pool.LeaseMS) * time.Millisecond), "Windows": windowLines(pool.Windows), "Rows": policyRows(pool.Limits),
-		"Admin": p.may(r, "admin"),
+		"Admin": p.may(r, "admin"), "Back": backOr(r, poolPath(pool.Name)),
 	}}, err
 }
 

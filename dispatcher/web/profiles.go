@@ -46,7 +46,7 @@ func (p *profilePages) form(r *http.Request, profile operators.Profile, fresh bo
 		title = "New profile"
 	}
 	return page{title: title, section: "devices", template: "profile-edit", data: map[string]any{
-		"Profile": profile, "New": fresh, "Rows": policyRows(profile.Limits), "Admin": p.may(r, "admin"),
+		"Profile": profile, "New": fresh, "Rows": policyRows(profile.Limits), "Admin": p.may(r, "admin"), "Back": backOr(r, "/profiles"),
 	}}
 }
 

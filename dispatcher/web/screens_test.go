@@ -27,7 +27,13 @@ func screens(b *bench) map[string]string {
 			}}})
 		}
 	}
+	b.pool("held-up", 3, names[70:]...)
+	b.call("POST", "/v1/pools/held-up/pause", map[string]any{"reason": "the server answers slowly"}, nil)
+	b.call("POST", "/v1/batches/3/pause", map[string]any{"reason": "until that is clear"}, nil)
+	b.report(names[70], map[string]any{"accept": false})
+	b.call("POST", "/v1/devices/"+names[70]+"/block", nil, nil)
 	return map[string]string{
+		"task-remedies": "/tasks/151", "pool-remedies": "/pools/held-up", "waiting-remedies": "/pools/held-up/waiting",
 		"pools": "/", "pool": "/pools/ar:330100", "pool-edit": "/pools/ar:330100/edit", "pool-day": "/pools/ar:330100?range=24h", "slot-history": "/pools/ar:330100/slots/1", "batches": "/batches", "batch": "/batches/1", "batch-cancel": "/batches/1/cancel",
 		"batch-edit": "/batches/1/edit", "batch-clone": "/new-batch?from=1", "batch-field": "/batches/1?field=down_mbps&tag=site",
 		"batch-new": "/new-batch?pool=ar:330100", "tasks": "/tasks", "tasks-failed": "/tasks?state=failed&batch=1", "task": "/tasks/2", "task-running": fmt.Sprintf("/tasks/%d", granted.ID),

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -113,11 +114,17 @@ func (s *site) act(pattern, role string, do change) {
 			s.fail(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: "The form could not be read: " + err.Error()})
 			return
 		}
+		back, err := s.backOf(r)
+		if err != nil {
+			s.fail(rw, r, err)
+			return
+		}
 		next, said, err := do(r)
 		if err != nil {
 			s.fail(rw, r, err)
 			return
 		}
+		next = cmp.Or(back, next)
 		mark := "?"
 		if strings.Contains(next, "?") {
 			mark = "&"

@@ -31,6 +31,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -125,7 +126,7 @@ func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...fu
 	b := &bench{T: t, store: &ledger{Store: s}, redis: at}
 	seen := seen.NewList(client)
 	b.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: s, Semaphore: slots.New(client), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
+		Store: s, Semaphore: slots.New(client), Limits: limits.New(client), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
 	})
 	o := web.Options{
 		Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: s}),

@@ -227,12 +227,14 @@ func (t *taskPages) show(r *http.Request) (page, error) {
 	}
 	return page{title: "Task " + id, section: "tasks", template: "task", watch: concern, data: map[string]any{
 		"Task": task, "Why": why, "Path": pathOf(task), "Events": events.Events, "More": events.NextPageToken != "", "Operator": t.may(r, "operator"), "Admin": t.may(r, "admin"),
-		"Waits": task.Open(), "Retriable": !task.Open() && task.State != operators.Succeeded,
+		"Remedies": t.remedies(r), "Waits": task.Open(), "Retriable": !task.Open() && task.State != operators.Succeeded,
 	}}, nil
 }
 
 func (t *taskPages) cancelling(r *http.Request) (page, error) {
 	var task operators.TaskDetail
 	err := t.api.get(r, operators.Path("tasks", r.PathValue("id")), nil, &task)
-	return page{title: "Cancel task", section: "tasks", template: "task-cancel", data: map[string]any{"Task": task, "Operator": t.may(r, "operator")}}, err
+	return page{title: "Cancel task", section: "tasks", template: "task-cancel", data: map[string]any{
+		"Task": task, "Operator": t.may(r, "operator"), "Back": backOr(r, "/tasks/"+url.PathEscape(r.PathValue("id"))),
+	}}, err
 }

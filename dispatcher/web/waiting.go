@@ -36,10 +36,11 @@ func (w *waitingPages) route(to *site) {
 type waits struct {
 	operators.Waiting
 
-	Path  string // of the page that lists them
-	Code  string // of the part that is listed; empty: all
-	Bar   []part
-	Named map[string]*operators.WaitingPart
+	Path     string // of the page that lists them
+	Code     string // of the part that is listed; empty: all
+	Bar      []part
+	Named    map[string]*operators.WaitingPart
+	Remedies remedies // to the visitor; all else is of all visitors
 }
 
 // waitsLately keeps samples for the live pages.
@@ -78,7 +79,7 @@ func (w *waitingPages) list(kind string) loader {
 		if err != nil {
 			return page{}, err
 		}
-		all.Code = filters.Get("code")
+		all.Code, all.Remedies = filters.Get("code"), w.remedies(r)
 		pager := pagerOf(r, filters)
 		query := pager.query(waitingListed)
 		var found operators.WaitingTaskList
