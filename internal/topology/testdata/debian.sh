@@ -1,0 +1,61 @@
+# Stands for apt-get, systemd and the files of Debian's packages below $R, at the ports
+# $POSTGRES, $REDIS and those in the files, for the walk of docs/operations.md.
+set -eu -o pipefail
+
+as_postgres() {
+    if [ -n "$PGUSER_ID" ]; then setpriv --reuid="$PGUSER_ID" --regid="$PGUSER_ID" --clear-groups "$@"; else "$@"; fi
+}
+
+start_postgres() {
+    as_postgres postgres -D "$R/pg" >>"$R/log/postgres" 2>&1 &
+    postmaster=$!
+    for _ in $(seq 100); do
+        pg_isready -q -h "$R/run" -p "$POSTGRES" && return
+        sleep 0.1
+    done
+    return 1
+}
+
+apt-get() { # installed, and started by the package
+    mkdir -p "$R"/{run,log,pg,var/lib/redis,var/lib/mosquitto,usr/local/bin,etc/redis,etc/mosquitto,etc/systemd/system,etc/postgresql/15/main/conf.d}
+    if [ -n "$PGUSER_ID" ]; then chown "$PGUSER_ID" "$R/run" "$R/pg"; fi
+    if id mosquitto >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then chown mosquitto "$R/var/lib/mosquitto"; fi
+    as_postgres initdb -D "$R/pg" -U postgres --auth-local=trust --auth-host=scram-sha-256 >/dev/null
+    cat >>"$R/pg/postgresql.conf" <<END
+port = $POSTGRES
+unix_socket_directories = '$R/run'
+include_dir = '$R/etc/postgresql/15/main/conf.d'
+END
+    printf 'bind 127.0.0.1\nport %s\ndir %s/var/lib/redis\n' "$REDIS" "$R" >"$R/etc/redis/redis.conf"
+    start_postgres
+}
+
+runuser() { # -u postgres -- psql
+    shift 3
+    as_postgres "$@" -h "$R/run" -p "$POSTGRES" -U postgres
+}
+
+chown() { if [ "$(id -u)" = 0 ]; then command chown "$@"; fi; }
+
+systemctl() {
+    case "$*" in
+    daemon-reload) ;;
+    "restart postgresql")
+        kill -INT "$(head -1 "$R/pg/postmaster.pid")"
+        wait "$postmaster" || true
+        start_postgres
+        ;;
+    "restart redis-server") redis-server "$R/etc/redis/redis.conf" >"$R/log/redis" 2>&1 & ;;
+    "restart mosquitto") run_unit "$R/etc/systemd/system/mosquitto.service.d/dispatcher.conf" "" mosquitto ;;
+    "enable --now dispatcher") run_unit "$R/etc/systemd/system/dispatcher.service" "$(grep -v '^#' "$R/etc/dispatcher/dispatcher.env")" dispatcher ;;
+    *) return 1 ;;
+    esac
+}
+
+run_unit() { # with its environment alone; credentials are where %d says
+    # shellcheck disable=SC2046 # one word each
+    env -i PATH="$PATH" $2 $(sed -n "s|^Environment=||p" "$1" | sed "s|%d|$R/etc/dispatcher/secrets|") \
+        $(sed -n 's/^ExecStart=//p' "$1" | tail -1) >"$R/log/$3" 2>&1 &
+}
+
+PATH=$R/usr/local/bin:$PATH
