@@ -82,7 +82,7 @@ func New(config Config) *Dispatcher {
 		views: newViewing(config.Store, d.Panicked), results: newRecording(config.Store, d.settle, d.Panicked),
 		claims: newClaiming(config.Store, config.Now, d.Panicked),
 	}
-	d.Seen = seen.NewDevices(config.Store, config.Recent)
+	d.Seen = seen.NewDevices(config.Store, config.Recent, config.Now)
 	d.Devices = credentials.New(credentials.Config{
 		Ledger: config.Store, Look: d.look, Accounts: config.Accounts,
 		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Logger: d.log, Panicked: d.Panicked, Now: config.Now,

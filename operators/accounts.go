@@ -47,6 +47,7 @@ type Token struct {
 	Role      string `json:"role" enum:"viewer,operator,admin,verifier"`
 	Created   Time   `json:"created_at"`
 	ExpiresAt *Time  `json:"expires_at" nullable:"true"`
+	LastUsed  *Time  `json:"last_used_at" nullable:"true" doc:"In lists, to within an hour; null: never"`
 }
 
 // TokenCreated is a new operator token with its secret.

@@ -76,9 +76,23 @@ func (s credentials) OperatorTokens(ctx context.Context, behind int64, newest bo
 	if newest {
 		bound, order, behind = `id < $1`, `id DESC`, cmp.Or(behind, math.MaxInt64)
 	}
-	return collect(ctx, s.read(), tokenDest, `
-		SELECT `+tokenColumns+` FROM tokens
+	return collect(ctx, s.read(), func(t *Token) []any { return append(tokenDest(t), maybe{&t.LastUsed}) }, `
+		SELECT `+tokenColumns+`, (SELECT u.used_at FROM token_uses u WHERE u.token = tokens.id) FROM tokens
 		WHERE `+bound+` AND device = '' AND revoked_at IS NULL ORDER BY `+order+` LIMIT $2`, behind, clampLimit(limit))
+}
+
+// TouchTokens notes that operator tokens were used now. Those that are gone are left out.
+func (s credentials) TouchTokens(ctx context.Context, ids []int64) error {
+	return s.write(ctx, func(tx session) error {
+		for _, id := range ids {
+			if _, err := tx.exec(ctx, `
+				INSERT INTO token_uses (token, used_at) SELECT k.id, {now} FROM tokens k WHERE k.id = $1
+				ON CONFLICT (token) DO UPDATE SET used_at = excluded.used_at`, id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // RevokeToken ends an operator token at once for whoever asks the ledger.

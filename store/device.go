@@ -47,6 +47,7 @@ type Token struct {
 	Role      string // operator tokens: viewer, operator, admin, verifier
 	CreatedAt time.Time
 	ExpiresAt *time.Time
+	LastUsed  *time.Time // in lists of operator tokens, to within an hour; nil: never
 }
 
 // Event is one entry of the activity and audit log.

@@ -22,7 +22,7 @@ func newTokens() *cobra.Command {
 	o := &operator{}
 	filters := func(flags *pflag.FlagSet) url.Values { return filtered(flags, "order") }
 	verbs := o.addList(list{path: operators.Path("tokens"), filters: filters, columns: []column{
-		member("ID", "id"), member("NAME", "name"), member("ROLE", "role"), member("CREATED", "created_at"), member("EXPIRES", "expires_at"),
+		member("ID", "id"), member("NAME", "name"), member("ROLE", "role"), member("CREATED", "created_at"), member("EXPIRES", "expires_at"), member("LAST USED", "last_used_at"),
 	}}, "List operator tokens", func(c *cobra.Command) {
 		c.Flags().String("order", "oldest", "newest or oldest first")
 		complete(c, "order", "newest", "oldest")

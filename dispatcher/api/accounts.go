@@ -135,5 +135,5 @@ func (t *tokens) revoke(ctx context.Context, in *Numbered) (operators.Token, err
 }
 
 func showToken(t store.Token) operators.Token {
-	return operators.Token{ID: t.ID, Name: t.Name, Role: t.Role, Created: stamp(t.CreatedAt), ExpiresAt: stampPointer(t.ExpiresAt)}
+	return operators.Token{ID: t.ID, Name: t.Name, Role: t.Role, Created: stamp(t.CreatedAt), ExpiresAt: stampPointer(t.ExpiresAt), LastUsed: stampPointer(t.LastUsed)}
 }

@@ -62,7 +62,7 @@ func New(options Options) *API {
 	d := options.Dispatcher
 	a := &API{
 		options: options, health: &health{checks: options.Checks, panicked: d.Panicked},
-		auth: &authenticator{adminToken: options.AdminToken, tokens: d.Devices, gate: options.Gate},
+		auth: &authenticator{adminToken: options.AdminToken, tokens: d.Devices, used: d.Seen.Tokens, gate: options.Gate},
 		mux:  http.NewServeMux(), streams: http.NewServeMux(), large: fair.NewShares(largeAtOnce, 1),
 	}
 	a.registerDevices(a.mux)

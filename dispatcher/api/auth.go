@@ -15,6 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
@@ -59,6 +60,7 @@ type authenticator struct {
 	tokens     interface {
 		TokenOf(ctx context.Context, token string) (store.Token, error)
 	}
+	used *seen.Tokens
 	gate *gate.Gate
 }
 
@@ -73,6 +75,9 @@ func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) err
 	if err != nil {
 		note(ctx.Context(), a.gate, err, gate.Refusal{At: gate.API, Principal: who.Name, From: who.From, Detail: ctx.Operation().OperationID, Guess: guess})
 		return err
+	}
+	if who.Token != 0 {
+		a.used.Use(who.Token)
 	}
 	next(huma.WithValue(ctx, operatorKey{}, who))
 	return nil

@@ -74,3 +74,36 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	elapsed.Store(int64(5 * time.Second))
 	b.call("GET", "/v1/pools", secret, nil).problem(401, "unauthenticated")
 }
+
+// The list says when a token was used last. A use is no change of the token, of which
+// replicas would be told.
+func TestTheListSaysWhenTokensWereUsed(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		used, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"used","role":"viewer"}`).must(201).fields()["token"].(string)
+		b.call("POST", "/v1/tokens", adminToken, `{"name":"unused","role":"viewer"}`).must(201)
+		before, err := b.store.ChangedTokens(b.Context(), 0)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.call("GET", "/v1/pools", used, nil).must(200)
+		if err := b.dispatcher.Seen.Flush(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		var shown struct {
+			Tokens []struct {
+				Name string
+				Last *time.Time `json:"last_used_at"`
+			}
+		}
+		b.get("/v1/tokens").must(200).into(&shown)
+		for _, one := range shown.Tokens {
+			if (one.Last != nil) != (one.Name == "used") {
+				b.Errorf("%s: last used %v", one.Name, one.Last)
+			}
+		}
+		if after, err := b.store.ChangedTokens(b.Context(), 0); err != nil || len(after.Tokens) != len(before.Tokens) {
+			b.Errorf("%d changes before, %d after: %v", len(before.Tokens), len(after.Tokens), err)
+		}
+	})
+}

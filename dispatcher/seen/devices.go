@@ -2,6 +2,7 @@ package seen
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,8 +13,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger keeps when devices were seen; *store.Store.
+// Ledger keeps when devices were seen, and operator tokens used; *store.Store.
 type Ledger interface {
+	TouchTokens(ctx context.Context, ids []int64) error
 	TouchDevices(ctx context.Context, seen map[string]store.Seen) error
 }
 
@@ -32,13 +34,15 @@ type Devices struct {
 	all     *times // for the ledger
 	reached *times // of these, those of which the ledger does not know how they can be told
 	fresh   *times // for recent
+
+	Tokens *Tokens // of operators
 }
 
-// NewDevices returns an empty collection.
-func NewDevices(ledger Ledger, recent Recent) *Devices {
+// NewDevices returns an empty collection. now is for elapsed time only.
+func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
 	all := newTimes()
 	all.polled = newPolled()
-	return &Devices{ledger: ledger, recent: recent, all: all, reached: newTimes(), fresh: newTimes()}
+	return &Devices{ledger: ledger, recent: recent, all: all, reached: newTimes(), fresh: newTimes(), Tokens: newTokens(ledger, now)}
 }
 
 // Mark notes a device.
@@ -146,7 +150,9 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 
 // Flush writes the collected last-seen times, and how each device can be told. It is to be
 // called every ten seconds.
-func (d *Devices) Flush(ctx context.Context) error { return d.flush(ctx, d.all) }
+func (d *Devices) Flush(ctx context.Context) error {
+	return errors.Join(d.flush(ctx, d.all), d.Tokens.flush(ctx))
+}
 
 // FlushReached writes what Flush does of the devices that can be told in
 // another way than the ledger knows.

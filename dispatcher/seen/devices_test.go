@@ -28,12 +28,14 @@ func (s *touchStore) TouchDevices(_ context.Context, seen map[string]store.Seen)
 	return nil
 }
 
+func (*touchStore) TouchTokens(context.Context, []int64) error { return nil }
+
 // TestLastSeenIsWrittenInParts: a fleet that reports at once is no statement
 // that locks every device, or that outlives its timeout.
 func TestLastSeenIsWrittenInParts(t *testing.T) {
 	t.Parallel()
 	ledger := &touchStore{failAt: 2}
-	d := NewDevices(ledger, nil)
+	d := NewDevices(ledger, nil, time.Now)
 	for i := range 2*seenPart + 1 {
 		d.Mark(fmt.Sprint(i), store.Seen{At: time.Unix(int64(i), 0)})
 	}
@@ -69,7 +71,7 @@ func (l *recentList) Add(_ context.Context, seen []Sighting) error {
 func TestTheListIsToldOfTheNewest(t *testing.T) {
 	t.Parallel()
 	list := &recentList{down: true}
-	d := NewDevices(&touchStore{}, list)
+	d := NewDevices(&touchStore{}, list, time.Now)
 	d.Mark("old", store.Seen{At: time.Unix(1, 0)})
 	d.Mark("both", store.Seen{At: time.Unix(2, 0)})
 	for range 2 {
@@ -107,13 +109,15 @@ func (l last) TouchDevices(_ context.Context, seen map[string]store.Seen) error 
 	return nil
 }
 
+func (last) TouchTokens(context.Context, []int64) error { return nil }
+
 // A device that polls is written once a minute, so that the ledger has its last report to
 // within store.SeenWithin; one that can be told, with each flush.
 func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 	t.Parallel()
 	const flushEvery, period = 10 * time.Second, 5 * time.Second
 	written, count := last{}, map[string]int{}
-	d := NewDevices(written, nil)
+	d := NewDevices(written, nil, time.Now)
 	start := time.Unix(0, 0)
 	for now := start; now.Before(start.Add(time.Hour)); now = now.Add(period) {
 		for i := range 100 {
@@ -148,7 +152,7 @@ func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 func TestALaterPollIsWritten(t *testing.T) {
 	t.Parallel()
 	written := last{}
-	d := NewDevices(written, nil)
+	d := NewDevices(written, nil, time.Now)
 	d.Mark("a", store.Seen{At: time.Unix(1, 0)})
 	if err := d.Flush(t.Context()); err != nil {
 		t.Fatal(err)

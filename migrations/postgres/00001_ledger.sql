@@ -343,6 +343,13 @@ CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
 -- A name in the log is one operator's.
 CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoked_at IS NULL;
 
+-- When an operator token was used last, to within an hour. Beside tokens, whose changes
+-- all replicas are told of.
+CREATE TABLE token_uses (
+    token   bigint PRIMARY KEY REFERENCES tokens ON DELETE CASCADE,
+    used_at timestamptz NOT NULL
+);
+
 -- The tokens that were changed or deleted lately: no code path can forget to note it.
 -- Replicas read this, and forget them; an empty hash stands for all tokens. A turn is a
 -- transaction: those that a reading could not see yet are not below its oldest one.
@@ -471,7 +478,7 @@ CREATE TABLE restores (
 CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down
-DROP TABLE restores, clock_pair, idle_time, replicas, events, answers, web_sessions, news, token_changes, tokens, account_changes, deleted_devices, devices,
+DROP TABLE restores, clock_pair, idle_time, replicas, events, answers, web_sessions, news, token_changes, token_uses, tokens, account_changes, deleted_devices, devices,
     profiles, late_results, attempts, grants, tasks, batch_progress, batch_rates, batch_deltas, minutes_counted, pool_minutes, pool_counts, batch_counts, batches, pools;
 DROP FUNCTION events_begin, note_tokens, count_tasks, count_queued;
 DROP SEQUENCE grant_token;

@@ -335,6 +335,13 @@ CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
 -- A name in the log is one operator's.
 CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoked_at IS NULL;
 
+-- When an operator token was used last, to within an hour. Beside tokens, whose changes
+-- all replicas are told of.
+CREATE TABLE token_uses (
+    token   INTEGER PRIMARY KEY REFERENCES tokens ON DELETE CASCADE,
+    used_at INTEGER NOT NULL
+);
+
 -- The tokens that were changed or deleted lately: no code path can forget to note it.
 -- Replicas read this, and forget them; an empty hash stands for all tokens.
 CREATE TABLE token_changes (
@@ -456,6 +463,7 @@ DROP TABLE answers;
 DROP TABLE web_sessions;
 DROP TABLE news;
 DROP TABLE token_changes;
+DROP TABLE token_uses;
 DROP TABLE tokens;
 DROP TABLE account_changes;
 DROP TABLE deleted_devices;

@@ -1,0 +1,58 @@
+package seen
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// usedTokens notes what it is given, and fails while it is down.
+type usedTokens struct {
+	ids  []int64
+	down bool
+}
+
+func (*usedTokens) TouchDevices(context.Context, map[string]store.Seen) error { return nil }
+
+func (u *usedTokens) TouchTokens(_ context.Context, ids []int64) error {
+	if u.down {
+		return errors.New("down for the test")
+	}
+	u.ids = append(u.ids, ids...)
+	return nil
+}
+
+// A token is written once an hour, however often it is used; what could not be written is
+// written later.
+func TestTokensAreWrittenOnceAnHour(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	ledger := &usedTokens{down: true}
+	tokens := NewDevices(ledger, nil, func() time.Time { return now }).Tokens
+	flush := func(want ...int64) {
+		t.Helper()
+		ledger.ids = nil
+		if err := tokens.flush(t.Context()); (err != nil) != ledger.down {
+			t.Fatal(err)
+		}
+		if !slices.Equal(ledger.ids, want) {
+			t.Errorf("written: %v, want %v", ledger.ids, want)
+		}
+	}
+	tokens.Use(7)
+	tokens.Use(8)
+	flush()
+	ledger.down = false
+	tokens.Use(7)
+	flush(7, 8)
+	now = now.Add(59 * time.Minute)
+	tokens.Use(7)
+	flush()
+	now = now.Add(time.Minute)
+	tokens.Use(7)
+	flush(7)
+}
