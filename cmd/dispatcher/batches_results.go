@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -48,7 +49,7 @@ func batchResults(b noun) *cobra.Command {
 	flags.StringVar(&r.ByTag, "by-tag", "", "count results by this tag of the devices")
 	flags.StringVar(&r.State, "state", "", "only in this state: "+strings.Join(operators.TaskStates()[2:], ", "))
 	flags.IntVar(&r.Sample, "sample", 0, "results that the sums look at, 1 to 50000 (default 10000)")
-	flags.IntVar(&r.limit, "limit", 20, "most results to show; 0: all")
+	flags.IntVar(&r.limit, "limit", 20, "most results to show; 0: all, in JSON at most 1000")
 	flags.BoolVar(&r.csv, "csv", false, "all results, a column for each field")
 	flags.BoolVar(&r.asDoc, "json", false, "as --output json: the first page and the sums, as the server says them")
 	complete(command, "state", operators.TaskStates()[2:]...)
@@ -58,7 +59,7 @@ func batchResults(b noun) *cobra.Command {
 // results writes the first page and the sums as they came.
 func (s *session) results(path string, r *resultsOf) error {
 	query := r.Values()
-	query.Set("page_size", strconv.Itoa(min(max(r.limit, 1), 1000)))
+	query.Set("page_size", strconv.Itoa(min(cmp.Or(r.limit, 1000), 1000)))
 	text, err := s.Get(s.cmd.Context(), path, query)
 	if err != nil {
 		return err

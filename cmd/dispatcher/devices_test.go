@@ -102,7 +102,7 @@ func TestTokensActInTheirRoleUntilDeleted(t *testing.T) {
 	if d.read(&made, "tokens create --name bob --role operator"); made.Role != "operator" || made.Token == "" || made.ExpiresAt != nil {
 		t.Errorf("%+v", made)
 	}
-	d.prints("tokens list", "ID  NAME  ROLE  CREATED  EXPIRES\n1  eve  viewer  TIME  TIME\n2  bob  operator  TIME\n")
+	d.prints("tokens list", "ID  NAME  ROLE  CREATED  EXPIRES  LAST USED\n1  eve  viewer  TIME  TIME\n2  bob  operator  TIME\n")
 	eve := *d
 	eve.environ = []string{d.environ[0], "DISPATCHER_TOKEN=" + secret}
 	eve.run("pools list")

@@ -84,7 +84,7 @@ func (b *batchPages) edit(r *http.Request) (next, said string, err error) {
 		{"windows", "Windows", "windows", openings},
 	} {
 		text := strings.TrimSpace(strings.ReplaceAll(r.PostForm.Get(entry.input), "\r\n", "\n"))
-		if !r.PostForm.Has(entry.input) || text == now.Get(entry.input) {
+		if !r.PostForm.Has(entry.input) || text == shownAs(r.PostForm, entry.input, now.Get(entry.input)) {
 			continue
 		}
 		patch[entry.field] = nil
@@ -94,7 +94,7 @@ func (b *batchPages) edit(r *http.Request) (next, said string, err error) {
 			}
 		}
 	}
-	if entered := filledRows(enteredRows(r.PostForm)); r.PostForm.Has("limit.name") && !slices.Equal(entered, filledRows(policyRows(one.Limits))) {
+	if entered := filledRows(enteredRows(r.PostForm)); r.PostForm.Has("limit.name") && rowsText(entered) != shownAs(r.PostForm, "limits", rowsText(policyRows(one.Limits))) {
 		if patch["limits"], err = readPolicies(r.PostForm); err != nil {
 			return "", "", err
 		}
@@ -105,9 +105,21 @@ func (b *batchPages) edit(r *http.Request) (next, said string, err error) {
 	return "/batches/" + url.PathEscape(r.PathValue("id")), "batch-changed", err
 }
 
+// shownAs is what an input of a form was filled with: what differs from it was entered, whatever
+// others have changed meanwhile.
+func shownAs(form url.Values, input, otherwise string) string {
+	if !form.Has("was." + input) {
+		return otherwise
+	}
+	return strings.ReplaceAll(form.Get("was."+input), "\r\n", "\n")
+}
+
+// rowsText tells rows apart.
+func rowsText(rows []policyRow) string { return fmt.Sprintf("%q", filledRows(rows)) }
+
 // filledRows are those in which something was entered.
 func filledRows(rows []policyRow) []policyRow {
-	return slices.DeleteFunc(rows, func(r policyRow) bool { return r.Name+r.Per+r.Rate == "" })
+	return slices.DeleteFunc(slices.Clone(rows), func(r policyRow) bool { return r.Name+r.Per+r.Rate == "" })
 }
 
 // dateInput is a time as browsers want it; empty: none.

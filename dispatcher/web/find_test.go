@@ -74,7 +74,7 @@ func TestRowsOfPoolsAreLive(t *testing.T) {
 	tab.open(b.url + "/")
 	tab.until(`document.getElementById("pulse").textContent === "live"`)
 	b.grant("d-0")
-	tab.until(`document.querySelector("#pool-p-08 td.n").textContent === "1" && document.querySelector("#pool-totals").textContent.includes("1 / 34")`)
+	tab.until(`document.querySelector("#pool-p-08 td.n").textContent === "1" && document.querySelector("#totals").textContent.includes("1 / 34")`)
 	b.call("PATCH", "/v1/pools/p-08", map[string]any{"capacity": 0}, nil)
 	tab.until(`document.querySelector("tbody tr").id === "pool-p-08" && document.querySelector("tbody tr").textContent.includes("over capacity, no slots")`)
 	tab.shoot("pool-rows")

@@ -22,6 +22,8 @@ func functions(o Options) template.FuncMap {
 		"when":    when,
 		"command": command,
 		"limit":   limitText,
+		"list":    func(words ...string) []string { return words },
+		"rows":    rowsText,
 		"zero":    zero,
 		"inc":     func(i int) int { return i + 1 },
 		"periods": func() []string { return []string{"day", "week", "month"} },

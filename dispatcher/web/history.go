@@ -43,11 +43,13 @@ type history struct {
 	pools map[string][]point  // oldest first
 	since map[string]happened // after the last point
 	last  time.Time           // of the points
-	heard time.Time           // since when the replicas' counts are known; zero: not yet
+
+	disagree map[string]struct{} // pools with conflicts or drift, of which some may be over
+	heard    time.Time           // since when the replicas' counts are known; zero: not yet
 }
 
 func newHistory() *history {
-	return &history{pools: map[string][]point{}, since: map[string]happened{}}
+	return &history{pools: map[string][]point{}, since: map[string]happened{}, disagree: map[string]struct{}{}}
 }
 
 // count adds what happened in pools.
@@ -71,6 +73,9 @@ func (h *history) tally(pool string, more meters.Tally) {
 	now.Conflicts += int(more.Conflicts)
 	now.Drift += int(more.Drift)
 	h.since[pool] = now
+	if more.Conflicts+more.Drift > 0 {
+		h.disagree[pool] = struct{}{}
+	}
 }
 
 // held is how many slots of all pools were held at the last point.
@@ -153,10 +158,13 @@ func (h *history) lately(pool string) happened {
 // disagreed are up to most pools of which conflicts or drift are shown, by name.
 func (h *history) disagreed(most int) (pools []string, more bool) {
 	h.mu.Lock()
-	all := slices.Sorted(maps.Keys(h.pools))
+	all := slices.Sorted(maps.Keys(h.disagree))
 	h.mu.Unlock()
 	for _, pool := range all {
 		if s := h.lately(pool); s.Conflicts+s.Drift == 0 {
+			h.mu.Lock()
+			delete(h.disagree, pool)
+			h.mu.Unlock()
 			continue
 		}
 		if len(pools) == most {

@@ -3,8 +3,10 @@ package web_test
 import (
 	"encoding/json"
 	"fmt"
+	"html"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -115,4 +117,56 @@ func TestProfilesAreAForm(t *testing.T) {
 	}
 	_, text, _ = b.get("/profiles/solar")
 	contains(t, text, `name="limit.rate" value="12"`)
+}
+
+// A form sends what was entered, and takes back nothing that others changed meanwhile.
+func TestFormsChangeWhatWasEntered(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, "d-1")
+	_, pool, _ := b.get("/pools/p/edit")
+	_, batch, _ := b.get("/batches/1/edit")
+	b.call("PATCH", "/v1/pools/p", map[string]any{"lease_ms": 77_000, "windows": []any{map[string]any{"cron": "0 1 * * *", "duration": "4h"}}}, nil)
+	b.call("PATCH", "/v1/batches/1", map[string]any{"weight": 5}, nil)
+	send := func(path, page, input, text string) {
+		form := inputs(page)
+		form.Set(input, text)
+		if status, said, _ := b.post(path, form, nil); status != http.StatusSeeOther {
+			t.Errorf("%s: %d %s", path, status, refusal(said))
+		}
+	}
+	send("/pools/p/edit", pool, "capacity", "9")
+	send("/batches/1/edit", batch, "priority", "4")
+	var p struct {
+		Capacity int
+		Lease    int64 `json:"lease_ms"`
+		Windows  []any
+	}
+	if b.call("GET", "/v1/pools/p", nil, &p); p.Capacity != 9 || p.Lease != 77_000 || len(p.Windows) != 1 {
+		t.Errorf("the pool is %+v", p)
+	}
+	var one struct{ Weight, Priority int }
+	if b.call("GET", "/v1/batches/1", nil, &one); one.Weight != 5 || one.Priority != 4 {
+		t.Errorf("the batch is %+v", one)
+	}
+}
+
+// inputs are those of the form of a page, as a browser would send them.
+func inputs(page string) url.Values {
+	form := url.Values{}
+	for _, m := range regexp.MustCompile(`<input[^>]* name="([^"]+)"[^>]*>`).FindAllStringSubmatch(page, -1) {
+		_, value, _ := strings.Cut(m[0], ` value="`)
+		value, _, _ = strings.Cut(value, `"`)
+		form.Add(m[1], html.UnescapeString(value))
+	}
+	for _, m := range regexp.MustCompile(`(?s)<textarea[^>]* name="([^"]+)"[^>]*>(.*?)</textarea>`).FindAllStringSubmatch(page, -1) {
+		form.Add(m[1], html.UnescapeString(m[2]))
+	}
+	for _, m := range regexp.MustCompile(`(?s)<select[^>]* name="([^"]+)"[^>]*>(.*?)</select>`).FindAllStringSubmatch(page, -1) {
+		chosen := regexp.MustCompile(`<option[^>]* selected`).FindString(m[2])
+		_, value, _ := strings.Cut(chosen, `value="`)
+		value, _, _ = strings.Cut(value, `"`)
+		form.Add(m[1], value)
+	}
+	return form
 }

@@ -24,8 +24,21 @@ func (p *poolPages) edit(r *http.Request) (next, said string, err error) {
 	if err != nil {
 		return "", "", err
 	}
+	for field, same := range map[string]bool{
+		"capacity": unchanged(r.PostForm, "capacity"), "lease_ms": unchanged(r.PostForm, "lease"), "windows": unchanged(r.PostForm, "windows"),
+		"limits": r.PostForm.Get("was.limits") == rowsText(enteredRows(r.PostForm)),
+	} {
+		if same {
+			delete(settings, field)
+		}
+	}
 	name := r.PathValue("id")
 	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", name), Body: settings}, nil)
+}
+
+// unchanged says that an input has what the form was shown with.
+func unchanged(form url.Values, input string) bool {
+	return strings.TrimSpace(strings.ReplaceAll(form.Get(input), "\r\n", "\n")) == shownAs(form, input, "\x00")
 }
 
 // poolSettings are what a form says of a pool.

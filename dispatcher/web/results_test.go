@@ -82,10 +82,11 @@ func TestResultsInABrowser(t *testing.T) {
 	b := embedded(t)
 	names := devices(40)
 	b.pool("p", 60, names...)
-	b.finish(names[:20]...)
 	tab := browse(t)
-	tab.open(b.url + "/batches/1")
-	tab.until(`document.querySelectorAll("#results tbody tr").length === 20`)
+	tab.open(b.url + "/batches/1") // before there are results
+	tab.until(`document.getElementById("pulse").textContent === "live" && !document.getElementById("results-title")`)
+	b.finish(names[:20]...)
+	tab.until(`document.querySelectorAll("#results tbody tr").length === 20 && document.getElementById("results-title")`)
 	ask[bool](tab, `(document.querySelector("select[name=field]").value = "firmware", document.querySelector("input[name=tag]").value = "site", true)`)
 	tab.click(".columns summary")
 	tab.click(".columns input[value=note]")
@@ -93,7 +94,7 @@ func TestResultsInABrowser(t *testing.T) {
 	tab.until(`location.search.includes("field=firmware") && !document.querySelector("#results thead").textContent.includes("note")`)
 	tab.until(`document.getElementById("pulse").textContent === "live"`)
 	b.finish(names[20:30]...)
-	tab.until(`document.querySelector("#batch .pills").textContent.includes("succeeded 23") && document.getElementById("value-0").textContent.startsWith("11")`)
+	tab.until(`document.querySelector("#batch .pills").textContent.includes("succeeded 23") && document.querySelector("#results [id^=value-]").textContent.startsWith("11")`)
 	tab.shoot("batch-results")
 }
 

@@ -179,12 +179,12 @@ func (w *Web) Tick(ctx context.Context) error {
 		w.streams.hub.fail(err)
 		return fmt.Errorf("reading what happened: %w", err)
 	}
+	w.streams.hub.tick(events, all) //nolint:contextcheck // it waits for no reading
 	if due {
 		if err := w.addPoint(ctx, now); err != nil {
 			return err
 		}
 	}
-	w.streams.hub.tick(events, all) //nolint:contextcheck // it waits for no reading
 	return nil
 }
 

@@ -141,16 +141,20 @@
     return copy;
   }
 
+  // Lists are the same that have rows of the same kind: event-7, task-9.
+  const kindOf = (list) => rowsOf(list).map((row) => row.id.replace(/[-\d].*/, ""))[0] || "";
+
   // Changes one part of the page. Says what was kept back.
   function change(old, fresh) {
-    const lists = [...old.querySelectorAll("tbody")], others = [...fresh.querySelectorAll("tbody")];
     const sum = { news: 0, kept: false };
-    lists.forEach((list, at) => {
-      if (!others[at] || !rowsOf(list).length || !inUse(list)) return;
-      const { news, kept } = still(list, others[at]);
+    for (const list of old.querySelectorAll("tbody")) {
+      const kind = kindOf(list);
+      const other = [...fresh.querySelectorAll("tbody")].find((one) => kindOf(one) === kind);
+      if (!other || !rowsOf(list).length || !inUse(list)) continue;
+      const { news, kept } = still(list, other);
       sum.news += news;
       sum.kept = sum.kept || kept;
-    });
+    }
     morph(old, fresh);
     return sum;
   }
