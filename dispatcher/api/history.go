@@ -121,7 +121,7 @@ func showSeries(pool string, m store.Minutes, s span) operators.Series {
 			p.At, p.Held, p.Low, p.High = stamp(at), held, held, held
 		}
 		p.Low, p.High = min(p.Low, held), max(p.High, held)
-		if n := len(rest); n > 0 && rest[n-1].At == minute {
+		for n := len(rest); n > 0 && rest[n-1].At >= minute; n-- { // the present has those that are newer
 			p.Granted += int64(rest[n-1].Granted)
 			p.Ended += int64(rest[n-1].Ended)
 			p.Lapsed += int64(rest[n-1].Lapsed)

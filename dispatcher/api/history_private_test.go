@@ -33,6 +33,10 @@ func TestSeriesGoesBackFromThePresent(t *testing.T) {
 	if before.Held != 0 || before.Capacity != 5 {
 		t.Errorf("the step before: %+v", before)
 	}
+	m.Minutes = append(m.Minutes, store.Minute{At: minute(12, 5), Granted: 3, Capacity: -1}) // after the clock was read
+	if s = showSeries("p", m, spanOf("24h")); s.Points[143].Granted != 5 || s.Points[143].Held != 4 || s.Points[140].Granted != 7 {
+		t.Errorf("with a minute beyond now: %+v, %+v", s.Points[143], s.Points[140])
+	}
 	m.Created = now.Add(-10 * time.Minute)
 	if young := showSeries("p", m, spanOf("24h")); len(young.Points) != 2 {
 		t.Errorf("%d points of a pool of ten minutes", len(young.Points))
