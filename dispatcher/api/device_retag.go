@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"maps"
 
 	"github.com/fleetslots/dispatcher/operators"
@@ -29,6 +30,15 @@ func retagged(spec *store.DeviceSpec, set map[string]string, unset []string) err
 		delete(spec.Tags, name)
 	}
 	return checkTags(spec.Tags)
+}
+
+// ofDevice names the device in what is wrong with its tags.
+func ofDevice(id string, err error) error {
+	var bad *Problem
+	if errors.As(err, &bad) {
+		return invalid("device %s: %s", id, bad.Detail)
+	}
+	return err
 }
 
 type retagQuery struct {
@@ -76,13 +86,16 @@ func (d *registry) retag(ctx context.Context, in *retagQuery) (done operators.Re
 	for i, device := range page.entries {
 		ids[i] = device.ID
 	}
-	n, err := d.ledger.ChangeDevices(ctx, actor(ctx), ids, in.DryRun, func(_ string, spec *store.DeviceSpec) error {
+	n, err := d.ledger.ChangeDevices(ctx, actor(ctx), ids, in.DryRun, func(id string, spec *store.DeviceSpec) error {
 		for name, value := range filter.Tags {
 			if has, there := spec.Tags[name]; !there || has != value { // changed meanwhile
 				return nil
 			}
 		}
-		return retagged(spec, in.Body.Set, in.Body.Unset)
+		if err := retagged(spec, in.Body.Set, in.Body.Unset); err != nil {
+			return ofDevice(id, err)
+		}
+		return nil
 	})
 	return operators.Retagged{Devices: n, NextPageToken: page.next}, err
 }
