@@ -95,7 +95,7 @@ func (w *waiting) list(ctx context.Context, of store.WaitingOf, in Page, code st
 	if code != "" && !decision.MayWait(decision.Code(code)) {
 		return page, invalid("code: %q is no reason that a task can wait for", code)
 	}
-	after, err := in.afterMark()
+	after, err := in.afterMark(of)
 	if err != nil {
 		return page, err
 	}
@@ -123,13 +123,13 @@ func (w *waiting) list(ctx context.Context, of store.WaitingOf, in Page, code st
 	return page, nil
 }
 
-// afterMark is where the page starts; the zero mark: at the beginning.
-func (p Page) afterMark() (mark store.LineMark, err error) {
+// afterMark is where the page starts, in the batch that is listed; the zero mark: at the beginning.
+func (p Page) afterMark(of store.WaitingOf) (mark store.LineMark, err error) {
 	text, err := p.afterName()
 	if err != nil || text == "" {
 		return mark, err
 	}
-	if n, err := fmt.Sscanf(text, "%d %d %d", &mark.Batch, &mark.Priority, &mark.Task); n != 3 || err != nil || mark.Batch < 1 {
+	if n, err := fmt.Sscanf(text, "%d %d %d", &mark.Batch, &mark.Priority, &mark.Task); n != 3 || err != nil || mark.Batch < 1 || of.Batch != 0 && mark.Batch != of.Batch {
 		return mark, badPage()
 	}
 	return mark, nil

@@ -116,7 +116,7 @@ func (b *bench) expectEach(path string, p operators.WaitingPart) {
 func TestWaitingRefusesWhatItCannotList(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.mixed()
+	batches := b.mixed()
 	for _, path := range []string{"/v1/pools/none/waiting", "/v1/batches/4711/waiting", "/v1/pools/none/waiting/tasks", "/v1/batches/4711/waiting/tasks"} {
 		b.get(path).problem(404, "not_found")
 	}
@@ -124,6 +124,9 @@ func TestWaitingRefusesWhatItCannotList(t *testing.T) {
 		b.Errorf("%+v", p)
 	}
 	b.badPages("/v1/pools/p/waiting/tasks")
+	ofAnother, _ := b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_size=1", batches[1])).must(200).fields()["next_page_token"].(string)
+	b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_token=%s", batches[1], ofAnother)).must(200)
+	b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_token=%s", batches[2], ofAnother)).problem(422, "invalid_field").names(b.T, "page_token")
 	b.call("GET", "/v1/pools/p/waiting", b.token("verifier"), nil).problem(403, "forbidden")
 }
 
