@@ -99,7 +99,8 @@ func (s tasks) SampleResults(ctx context.Context, of Sample, each func(Sampled))
 	wide := (high-low)/parts + 1
 	for i := range parts {
 		of.After = low - 1 + i*wide
-		if err := s.samplePart(ctx, of, of.After+wide, of.Most/int(parts), sampleBytes/int(parts), each); err != nil {
+		most := (of.Most + int(parts-i) - 1) / int(parts)
+		if err := s.samplePart(ctx, of, of.After+wide, most, sampleBytes/int(parts), each); err != nil {
 			return fmt.Errorf("sampling results: %w", err)
 		}
 	}

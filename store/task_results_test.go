@@ -81,6 +81,12 @@ func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 				l.Errorf("part %d: %d, want 10", i, parts[i])
 			}
 		}
+		odd := 0
+		of.Most = 39
+		l.must(l.SampleResults(l.Context(), of, func(store.Sampled) { odd++ }))
+		if odd != 39 {
+			l.Errorf("a sample of 39 has %d", odd)
+		}
 		of.Most, of.Whole, of.State = 3000, true, store.Failed
 		all, last := 0, int64(0)
 		l.must(l.SampleResults(l.Context(), of, func(r store.Sampled) {
