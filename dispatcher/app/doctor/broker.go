@@ -15,7 +15,7 @@ import (
 )
 
 // broker tries the broker as the dispatcher, as nobody, and as a device. replicas are those
-// that run: while there are any, the shared subscription is theirs.
+// that run: while there are or may be any, the shared subscription is theirs.
 func (p Patient) broker(ctx context.Context, replicas int) []Finding {
 	if p.Config.MQTTURL == "" {
 		return []Finding{{Check: "broker", State: OK, Found: "none: devices use HTTP"}}
@@ -40,6 +40,9 @@ func (p Patient) broker(ctx context.Context, replicas int) []Finding {
 // subscribes tries the subscription of the replicas, if none of them would lose a report by it.
 func subscribes(ctx context.Context, own paho.Client, replicas int) Finding {
 	f := Finding{Check: "broker subscription", State: OK, Found: "the dispatcher may subscribe to the reports of devices"}
+	if replicas == notKnown {
+		return Finding{f.Check, Unknown, "not tried: reports would be lost to replicas that may run; the ledger does not say", "mend postgres first"}
+	}
 	if replicas > 0 {
 		f.State, f.Found = Unknown, fmt.Sprintf("not tried: reports would be lost to the %d replicas that run", replicas)
 		f.Remedy = "`mqtt` at /readyz of each replica says whether it is subscribed"

@@ -265,6 +265,12 @@ func TestBrokers(t *testing.T) {
 		p.DeviceToken = "another"
 		wants(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "ar-7")
 	})
+	t.Run("without a ledger that knows the replicas", func(t *testing.T) {
+		t.Parallel()
+		broker := testservers.MosquittoPasswords(t, nil)
+		p := patient(t, append(as(broker.Inside, "off"), "DISPATCHER_POSTGRES_DSN=postgres://me@"+testservers.FreeAddr(t)+"/x")...)
+		wants(t, p.Examine(t.Context()), "broker subscription", doctor.Unknown, "not tried")
+	})
 	t.Run("a wrong password", func(t *testing.T) {
 		t.Parallel()
 		p := patient(t, as(testservers.MosquittoPasswords(t, nil).Inside, "off")...)

@@ -20,16 +20,19 @@ type fleet struct {
 	own  string    // version of this program
 }
 
+// notKnown is how many replicas run where the ledger does not say it.
+const notKnown = -1
+
 // replicas looks at those that were seen in the last minute.
 func (p Patient) replicas(ctx context.Context, ledger *store.Store) (seen int, _ []Finding) {
 	if ledger == nil {
-		return 0, nil
+		return notKnown, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	all, now, err := ledger.Replicas(ctx)
 	if err != nil { // the schema says why
-		return 0, []Finding{{"replicas", Unknown, "the ledger does not tell", "mend the schema first"}}
+		return notKnown, []Finding{{"replicas", Unknown, "the ledger does not tell", "mend the schema first"}}
 	}
 	f := fleet{running(all, now), now, p.Version}
 	return len(f.list), through(f, []check[fleet]{
