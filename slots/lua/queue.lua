@@ -90,7 +90,7 @@ local function flush(q)
 end
 local function write(q) if #q.fields > 0 then redis.call('HSET', q.batch, unpack(q.fields)) end q.fields = {} end
 local function forget(q) -- forgets the batches that ended, and counts the lane anew
-  q.state.lane, q.state.urgent = 0, 0
+  write(q) q.state.lane, q.state.urgent = 0, 0
   for _, name in ipairs(redis.call('HKEYS', q.batch)) do
     local b = name ~= 'pool' and batch(q, name)
     if b then b.has, b.queued, q.changed[name] = 0, 0, b end
@@ -278,10 +278,10 @@ function queue.close(q, reply, state)
   local p = q.pool
   queue.offer(q)
   flush(q)
+  if q.grew and redis.call('HLEN', q.batch) > 2 * (p.held + size(q)) + MOST then forget(q) end
   q.state.now, reply.offers = q.now, q.made
   q.fields[#q.fields + 1], q.fields[#q.fields + 2] = 'pool', cjson.encode(q.state)
   write(q)
-  if q.grew and redis.call('HLEN', q.batch) > 2 * (p.held + size(q)) + MOST then forget(q) end
   if state then reply.capacity, reply.held, reply.reserved, reply.ready, reply.waiting = p.capacity, p.held, offered(q), count(q, 'T'), size(q) end
   return cjson.encode(reply)
 end
