@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
@@ -116,6 +117,23 @@ func TestAnUrgentTaskGetsTheNextSlot(t *testing.T) {
 			}, "u-000")
 		})
 	}
+}
+
+// A start that comes later, and of which nobody says so, is found by the passes.
+func TestAnUrgentTaskThatMayStartLaterGetsTheNextSlot(t *testing.T) {
+	t.Parallel()
+	fleets(t, func(f *fleet) {
+		soon := time.Now().Add(time.Second)
+		f.batch("a", func(b *store.Batch) { isUrgent(b); b.NotBefore = &soon }, "u-000")
+		f.Waiters.Fill("a") // as the API does
+		f.eventually("the queue to know of it", func() bool {
+			f.must(f.Waiters.FillAll(f.ctx))
+			return f.laneWaits() == 1
+		})
+		if got := f.handOn(); got != "u-000" {
+			t.Errorf("the slot was offered to %s", got)
+		}
+	}, "u-000")
 }
 
 func (f *fleet) laneWaits() int {

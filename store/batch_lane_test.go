@@ -56,6 +56,17 @@ func TestBatchesHaveALane(t *testing.T) {
 				l.Errorf("task of batch %d: urgent %v", c.Batch, c.Urgent)
 			}
 		}
+
+		// Newer urgent batches of which nothing waits do not hide it.
+		ended, tasks := l.batch(store.Batch{Pool: "p", Lane: store.LaneUrgent}, "e")
+		l.exec(`UPDATE tasks SET state = 'succeeded' WHERE id = $1`, tasks[0])
+		if open, err := l.UrgentBatches(l.Context(), "p", 1); err != nil || len(open) != 1 || open[0].ID != ids[0] {
+			l.Errorf("beside batch %d, which ended: %+v, %v", ended.ID, open, err)
+		}
+		// That of p is paused.
+		if with, err := l.PoolsWithUrgent(l.Context(), []string{"p", "q"}); err != nil || !slices.Equal(with, []string{"q"}) {
+			l.Errorf("pools with urgent work: %q, %v", with, err)
+		}
 	})
 }
 

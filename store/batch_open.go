@@ -36,7 +36,7 @@ func openBatches() string {
 	ORDER BY b.id`
 }
 
-// UrgentBatches are those of the newest urgent batches of a pool, limit at most, of which something waits.
+// UrgentBatches are the newest urgent batches of a pool of which something waits, limit at most.
 func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) ([]OpenBatch, error) {
 	found, err := collect(ctx, s.read(), func(b *OpenBatch) []any { return []any{&b.ID, &b.Running} }, urgentBatches(), pool, limit)
 	if err != nil {
@@ -48,7 +48,14 @@ func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) ([]O
 func urgentBatches() string {
 	return `
 	SELECT b.id, CASE WHEN ` + startable() + ` AND ` + granting + ` THEN TRUE ELSE FALSE END
-	FROM (SELECT * FROM batches b WHERE b.pool = $1 AND b.lane = 'urgent' ORDER BY b.id DESC LIMIT $2) AS b JOIN pools p ON p.name = b.pool
-	WHERE EXISTS (SELECT 1 FROM tasks t WHERE t.pool = b.pool AND t.batch = b.id AND t.state = 'pending')
+	FROM (SELECT * FROM batches b WHERE b.pool = $1 AND ` + openUrgent("$1") + ` ORDER BY b.id DESC LIMIT $2) AS b JOIN pools p ON p.name = b.pool
 	ORDER BY b.id DESC`
+}
+
+// openUrgent is true of the urgent batches b of a pool of which something waits. It looks at
+// none that is older than the oldest of which something does.
+func openUrgent(pool string) string {
+	return `b.lane = 'urgent'
+		AND b.id >= (SELECT min(t.batch) FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending')
+		AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = b.pool AND t.batch = b.id AND t.state = 'pending')`
 }

@@ -36,6 +36,9 @@ func OpenBatchesText() string { return openBatches() }
 // UrgentBatchesText is what UrgentBatches asks.
 func UrgentBatchesText() string { return urgentBatches() }
 
+// PoolsWithUrgentText is what PoolsWithUrgent asks.
+func PoolsWithUrgentText() string { return poolsWithUrgent() }
+
 // BatchesText is what Batches asks for.
 func BatchesText(f BatchFilter) string {
 	text, _ := f.page(9, 100)

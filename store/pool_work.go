@@ -20,3 +20,20 @@ func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, err
 	}
 	return found, nil
 }
+
+// PoolsWithUrgent returns those of these pools in which something waits of an urgent batch
+// whose tasks may start now.
+func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) ([]string, error) {
+	found, err := collect(ctx, s.read(), only[string], poolsWithUrgent(), names(pools))
+	if err != nil {
+		return nil, fmt.Errorf("looking for pools with urgent work: %w", err)
+	}
+	return found, nil
+}
+
+func poolsWithUrgent() string {
+	return `
+	SELECT p.name FROM {names} JOIN pools p ON p.name = names.name
+	WHERE EXISTS (SELECT 1 FROM batches b WHERE b.pool = p.name AND ` + openUrgent("p.name") + ` AND ` + startable() + `)
+	ORDER BY names.n`
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
@@ -19,10 +20,11 @@ const (
 type looking struct {
 	search bool // for devices that stand in no queue, too
 	anew   bool // from the beginning: something has come
+	urgent bool // something urgent may start
 }
 
 func (l looking) and(more looking) looking {
-	return looking{search: l.search || more.search, anew: l.anew || more.anew}
+	return looking{search: l.search || more.search, anew: l.anew || more.anew, urgent: l.urgent || more.urgent}
 }
 
 // Fill finds devices for the free slots of a pool, beside the caller: it was
@@ -57,8 +59,11 @@ func (n *Notifier) FillAll(ctx context.Context) error {
 		looks[pool] = looking{}
 	}
 	work, failed := n.config.Ledger.PoolsWithWork(ctx, n.Pools.next())
-	for _, pool := range n.Pools.toSearch(work) {
-		looks[pool] = looking{search: true}
+	searched := n.Pools.toSearch(work)
+	urgent, err := n.withUrgent(ctx, searched)
+	failed = errors.Join(failed, err)
+	for _, pool := range searched {
+		looks[pool] = looking{search: true, urgent: slices.Contains(urgent, pool)}
 	}
 	var group rescue.Group
 	group.SetLimit(poolsAtOnce)
@@ -68,6 +73,15 @@ func (n *Notifier) FillAll(ctx context.Context) error {
 		}
 	}
 	return errors.Join(failed, group.Wait())
+}
+
+// withUrgent are those of the pools in which something urgent may start: a window may have
+// opened, or a backoff may be over, and nobody said so.
+func (n *Notifier) withUrgent(ctx context.Context, pools []string) ([]string, error) {
+	if len(pools) == 0 {
+		return nil, nil
+	}
+	return n.config.Ledger.PoolsWithUrgent(ctx, pools)
 }
 
 func (n *Notifier) runLooks(ctx context.Context, pool string) error {
@@ -87,7 +101,7 @@ func (n *Notifier) lookIn(ctx context.Context, pool string, look looking) error 
 	if !queue.Known || !look.search {
 		return nil
 	}
-	joiners, err := n.findFor(ctx, pool, queue, look.anew)
+	joiners, err := n.findFor(ctx, pool, queue, look)
 	if err == nil {
 		joiners, err = n.notLimited(ctx, pool, joiners)
 	}

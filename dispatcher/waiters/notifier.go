@@ -22,6 +22,7 @@ import (
 type Ledger interface {
 	Views(ctx context.Context, devices []string) ([]store.View, error)
 	PoolsWithWork(ctx context.Context, pools []string) ([]string, error)
+	PoolsWithUrgent(ctx context.Context, pools []string) ([]string, error)
 	OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]store.OpenBatch, error)
 	UrgentBatches(ctx context.Context, pool string, limit int) ([]store.OpenBatch, error)
 	ReachableDevices(ctx context.Context, search store.ReachableSearch) (store.ReachablePage, error)

@@ -35,6 +35,7 @@ type pool struct {
 	hold    time.Duration            // the usual time that a grant is held, as seen here; 0: unknown
 	kinds   map[string]time.Duration // likewise, of each kind of task
 	search  *search                  // how far it has come; nil: it begins anew
+	urgent  time.Time                // until when the search for urgent tasks rests
 }
 
 func newPools() *Pools { return &Pools{all: make(map[string]*pool)} }
@@ -177,6 +178,19 @@ func (p *Pools) searchOf(name string, anew bool) *search {
 		one.search = &search{marks: make(map[int64]store.Mark)}
 	}
 	return one.search
+}
+
+// urgentRests says whether the search for urgent tasks of a pool rests.
+func (p *Pools) urgentRests(name string, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return now.Before(p.of(name).urgent)
+}
+
+func (p *Pools) restUrgent(name string, until time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.of(name).urgent = until
 }
 
 // searchAnew lets the search in every pool begin anew.

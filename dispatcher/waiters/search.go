@@ -41,10 +41,11 @@ func (n *Notifier) wanting(pool string, queue slots.QueueState) int {
 	return free + min(max(soon, 4), tasksPerSearch) - queue.Ready
 }
 
-// findFor looks for devices of a pool: for its free slots, and when something has come also
-// for those with an urgent task, which need no free slot and go before all that wait.
-func (n *Notifier) findFor(ctx context.Context, pool string, queue slots.QueueState, anew bool) (found []slots.Joiner, err error) {
-	if anew {
+// findFor looks for devices of a pool: for its free slots, and when something has come, or
+// something urgent may start, also for those with an urgent task, which need no free slot and
+// go before all that wait.
+func (n *Notifier) findFor(ctx context.Context, pool string, queue slots.QueueState, look looking) (found []slots.Joiner, err error) {
+	if look.anew || look.urgent && !n.Pools.urgentRests(pool, n.config.Now()) {
 		if found, err = n.findUrgent(ctx, pool); err != nil {
 			return nil, err
 		}
@@ -52,7 +53,7 @@ func (n *Notifier) findFor(ctx context.Context, pool string, queue slots.QueueSt
 	if n.wanting(pool, queue) <= 0 {
 		return found, nil
 	}
-	more, err := n.findJoiners(ctx, pool, anew)
+	more, err := n.findJoiners(ctx, pool, look.anew)
 	return append(found, more...), err
 }
 
@@ -65,6 +66,7 @@ func (n *Notifier) findUrgent(ctx context.Context, pool string) ([]slots.Joiner,
 	}
 	s := &search{marks: make(map[int64]store.Mark), seen: n.asleep()}
 	found, _, err := n.searchBatches(ctx, pool, s, running(open))
+	n.Pools.restUrgent(pool, n.config.Now().Add(restAfter(s.looked)))
 	return found, err
 }
 
@@ -106,8 +108,11 @@ func (n *Notifier) findJoiners(ctx context.Context, pool string, anew bool) ([]s
 
 // end begins a new round, after a rest.
 func (s *search) end(now time.Time) {
-	rest := restAtLeast + time.Duration(s.looked)*restPerTask
-	*s = search{marks: make(map[int64]store.Mark), rest: now.Add(min(rest, restAtMost))}
+	*s = search{marks: make(map[int64]store.Mark), rest: now.Add(restAfter(s.looked))}
+}
+
+func restAfter(looked int) time.Duration {
+	return min(restAtLeast+time.Duration(looked)*restPerTask, restAtMost)
 }
 
 // searchBatches looks at the next tasks of each of the batches, and says whether
