@@ -34,8 +34,7 @@ func retagged(spec *store.DeviceSpec, set map[string]string, unset []string) err
 
 // ofDevice names the device in what is wrong with its tags.
 func ofDevice(id string, err error) error {
-	var bad *Problem
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*Problem](err); ok {
 		return invalid("device %s: %s", id, bad.Detail)
 	}
 	return err
