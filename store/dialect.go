@@ -208,8 +208,8 @@ func lookUps() []string {
 	}
 }
 
-func sqliteDialect() dialect {
-	words := []string{
+func sqliteWords() []string {
+	return []string{
 		"{now}", "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
 		"{ms}", "1",
 		"{epoch}", "0",
@@ -258,6 +258,10 @@ func sqliteDialect() dialect {
 		"{token}", "token", // given by a trigger
 		"{last token}", "(SELECT value FROM grant_token)",
 	}
+}
+
+func sqliteDialect() dialect {
+	words := sqliteWords()
 	for name, columns := range inputs() {
 		words = append(words, "{"+name+"}", "(SELECT "+members(columns)+" FROM json_each($1)) AS "+name)
 	}

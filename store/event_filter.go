@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"time"
 )
@@ -59,22 +58,18 @@ func (f EventFilter) where(q *query) {
 	}
 }
 
-// outOfOrder is how much earlier an event may have happened than one with a lower id:
-// transactions take a while, and the clock of the database is corrected.
-const outOfOrder = time.Minute
-
 // Between bounds the filter by the ids of its times, so that nothing is read of other
-// days. Ids go up with time, nearly: the bound is found by halving, one id in each step.
+// days.
 func (s events) Between(ctx context.Context, f EventFilter) (EventFilter, error) {
 	if !f.Since.IsZero() {
-		first, err := s.reached(ctx, f.Since.Add(-outOfOrder))
+		first, err := s.eventNear(ctx, f.Since.Add(-clockSlack))
 		if err != nil {
 			return f, err
 		}
 		f.After = max(f.After, first-1)
 	}
 	if !f.Until.IsZero() {
-		beyond, err := s.reached(ctx, f.Until.Add(outOfOrder))
+		beyond, err := s.eventNear(ctx, f.Until.Add(clockSlack))
 		if err != nil {
 			return f, err
 		}
@@ -83,32 +78,6 @@ func (s events) Between(ctx context.Context, f EventFilter) (EventFilter, error)
 		}
 	}
 	return f, nil
-}
-
-// reached is an id of which lower ones happened before a time, and others not.
-func (s events) reached(ctx context.Context, at time.Time) (int64, error) {
-	var low, high int64
-	in := s.read()
-	if err := in.row(ctx, `SELECT coalesce(min(id), 1), coalesce(max(id), 0) + 1 FROM events`, &low, &high); err != nil {
-		return 0, fmt.Errorf("looking for the events of a time: %w", err)
-	}
-	for low < high {
-		middle := low + (high-low)/2
-		var id int64
-		var before bool
-		err := in.rowOf(ctx, `SELECT id, at < {epoch} + $2 * {ms} FROM events WHERE id >= $1 ORDER BY id LIMIT 1`, []any{middle, at.UnixMilli()}, &id, &before)
-		switch {
-		case errors.Is(err, ErrNotFound): // they went meanwhile
-			high = middle
-		case err != nil:
-			return 0, fmt.Errorf("looking for the events of a time: %w", err)
-		case before:
-			low = id + 1
-		default:
-			high = middle
-		}
-	}
-	return low, nil
 }
 
 // sought is a filter, and by which index its events are looked for: that of the first
