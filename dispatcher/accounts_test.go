@@ -3,6 +3,8 @@ package dispatcher_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -21,6 +23,7 @@ type accounts struct {
 	calls   []string
 	down    bool
 	hangs   chan struct{} // not nil: calls wait for their context
+	then    func(calls int)
 }
 
 var errNoBroker = errors.New("no broker")
@@ -43,15 +46,25 @@ func (a *accounts) call(ctx context.Context, what string, change func()) error {
 	if change != nil {
 		change()
 	}
+	if a.then != nil {
+		a.then(len(a.calls))
+	}
 	return nil
 }
 
-func (a *accounts) Set(ctx context.Context, d devices.ID, secret string, enabled bool) error {
-	what := "set " + string(d)
-	if !enabled {
-		what += " disabled"
+func (a *accounts) Set(ctx context.Context, list ...devices.Account) error {
+	what := "set"
+	for _, one := range list {
+		what += " " + string(one.Device)
+		if !one.Enabled {
+			what += " disabled"
+		}
 	}
-	return a.call(ctx, what, func() { a.secrets[d] = secret })
+	return a.call(ctx, what, func() {
+		for _, one := range list {
+			a.secrets[one.Device] = one.Password
+		}
+	})
 }
 
 func (a *accounts) AsksLedger() bool { return false }
@@ -65,7 +78,7 @@ func (a *accounts) Disable(ctx context.Context, d devices.ID) error {
 }
 
 func (a *accounts) Delete(ctx context.Context, d devices.ID) error {
-	return a.call(ctx, "delete "+string(d), nil)
+	return a.call(ctx, "delete "+string(d), func() { delete(a.secrets, d) })
 }
 
 func (a *accounts) Disconnect(ctx context.Context, d devices.ID) error {
@@ -120,6 +133,95 @@ func TestAccountsFollowTheDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.did(t, "disable d1", "enable d1", "set d1", "disconnect d1", "delete d1")
+}
+
+// newDevices are those of an import.
+func newDevices(number int) (list []store.NewDevice) {
+	for i := range number {
+		list = append(list, store.NewDevice{ID: fmt.Sprint("d-", i)})
+	}
+	return list
+}
+
+func TestAnImportSetsTheAccounts(t *testing.T) {
+	t.Parallel()
+	b, a := withAccounts(t)
+	list := newDevices(200)
+	tokens, err := b.Devices.ImportDevices(b.ctx, "op", list, store.RefuseExisting, time.Hour)
+	b.must(err)
+	for i, d := range list {
+		if a.secrets[devices.ID(d.ID)] != tokens[i] {
+			t.Errorf("the secret of %s is not its token", d.ID)
+		}
+	}
+	if told := len(a.calls); told > 100 {
+		t.Errorf("the broker was told of 200 accounts in %d requests", told)
+	}
+	followed, err := b.Devices.FollowDevices(b.ctx)
+	if err != nil || followed != 0 {
+		t.Errorf("followed %d, %v", followed, err)
+	}
+}
+
+// An import that fails, at the broker or at the ledger, leaves no account behind, also where
+// it was given up.
+func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
+	t.Parallel()
+	b, a := withAccounts(t)
+	fails := func(ctx context.Context, list []store.NewDevice, want error) {
+		t.Helper()
+		if _, err := b.Devices.ImportDevices(ctx, "op", list, store.RefuseExisting, 0); !errors.Is(err, want) {
+			t.Errorf("imported: %v, want %v", err, want)
+		}
+		if a.calls == nil {
+			t.Error("it failed before there was an account")
+		}
+		a.calls, a.then, a.down = nil, nil, false
+		_, err := b.Devices.FollowDevices(b.ctx)
+		b.must(err)
+		a.calls = nil
+		if len(a.secrets) != 0 {
+			t.Errorf("%d accounts after %v", len(a.secrets), want)
+		}
+		if _, err := b.store.Device(b.ctx, list[0].ID); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("half of it was imported: %v", err)
+		}
+	}
+	unknown := newDevices(70)
+	unknown[60].Profile = "unknown"
+	fails(b.ctx, unknown, store.ErrUnknownProfile)
+	a.then = func(calls int) {
+		if calls == 2 {
+			a.down = true
+		}
+	}
+	fails(b.ctx, newDevices(70), credentials.ErrBroker)
+	ctx, cancel := context.WithCancel(b.ctx)
+	a.then = func(int) { cancel() }
+	fails(ctx, newDevices(70), context.Canceled)
+}
+
+// unsure is a ledger that imports, and does not say so.
+type unsure struct{ *store.Store }
+
+func (u unsure) ImportDevices(
+	ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration, stage store.Stage,
+) ([]bool, error) {
+	_, err := u.Store.ImportDevices(ctx, actor, list, existing, overlap, stage)
+	return nil, errors.Join(err, store.ErrOutcomeUnknown)
+}
+
+// An import of which it is not known whether it was committed keeps its accounts, if it was.
+func TestAnImportThatMayHaveSucceededKeepsItsAccounts(t *testing.T) {
+	t.Parallel()
+	b, a := withAccounts(t)
+	r := credentials.New(credentials.Config{Ledger: unsure{b.store}, Accounts: a, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	if _, err := r.ImportDevices(b.ctx, "op", newDevices(10), store.RefuseExisting, 0); !errors.Is(err, store.ErrOutcomeUnknown) {
+		t.Fatalf("imported: %v", err)
+	}
+	if followed, err := r.FollowDevices(b.ctx); followed != 0 || err != nil || len(a.secrets) != 10 {
+		t.Errorf("followed %d, %v; %d accounts", followed, err, len(a.secrets))
+	}
 }
 
 func TestBlockingDoesNotNeedTheBroker(t *testing.T) {

@@ -40,13 +40,14 @@ const accountLock = "$accounts"
 // store is used.
 func (s credentials) NoteAccounts() { s.accounts = true }
 
-// ApplyAccountChanges gives up to limit of the noted changes, oldest first, to
-// apply, and forgets those that it applied. It ends with the first error; that
-// change then waits behind the others. A change may be applied more than once,
+// ApplyAccountChanges gives up to limit of the noted changes that are due to apply,
+// oldest first, and forgets those that it applied. Accounts that an import left behind
+// (see Stage) come last: they may be many, and nobody has their secrets. It ends with the
+// first error; that change then waits behind the others. A change may be applied more than once,
 // and replicas may call it at once. The context of apply ends within that time
 // of the first: meanwhile whoever changes one of these devices waits.
 func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply ApplyAccount) (applied int, err error) {
-	waiting, err := one(ctx, s.read(), only[bool], `SELECT EXISTS (SELECT 1 FROM account_changes)`)
+	waiting, err := one(ctx, s.read(), only[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= {now})`)
 	if err != nil || !waiting {
 		return 0, err
 	}
@@ -67,7 +68,8 @@ func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, withi
 		return 0, nil, err
 	}
 	changes, err := collect(ctx, s.session, func(c *AccountChange) []any { return []any{&c.Device, &c.Wanted} },
-		`SELECT t.device, t.wanted FROM account_changes t ORDER BY t.changed_at, t.device LIMIT $1 {skip t}`, limit)
+		`SELECT t.device, t.wanted FROM account_changes t WHERE t.changed_at <= {now}
+		ORDER BY t.stage <> 0, t.changed_at, t.device LIMIT $1 {skip t}`, limit)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -93,7 +95,7 @@ func (s credentialsIn) noteAccount(ctx context.Context, device string, wanted Ac
 	}
 	_, err := s.exec(ctx, `
 		INSERT INTO account_changes (device, wanted, changed_at) VALUES ($1, $2, {now})
-		ON CONFLICT (device) DO UPDATE SET wanted = excluded.wanted, changed_at = excluded.changed_at`, device, string(wanted))
+		ON CONFLICT (device) DO UPDATE SET wanted = excluded.wanted, changed_at = excluded.changed_at, stage = 0`, device, string(wanted))
 	return err
 }
 
@@ -108,14 +110,15 @@ func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAcc
 	if set == nil {
 		return nil
 	}
+	// First: an import notes accounts, and makes them, in turn as well.
+	if err := s.lockAccounts(ctx); err != nil {
+		return err
+	}
 	if err := s.dropAccountChange(ctx, device); err != nil {
 		return err
 	}
 	enabled, err := one(ctx, s.session, only[bool], `SELECT blocked IS FALSE FROM devices WHERE id = $1`, device)
 	if err != nil {
-		return err
-	}
-	if err := s.lockAccounts(ctx); err != nil {
 		return err
 	}
 	return set(ctx, enabled)

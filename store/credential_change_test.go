@@ -31,7 +31,7 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 		_, next := l.changed(0)
 		var before []string
 		rotate := func(list ...store.NewDevice) {
-			_, err := l.ImportDevices(l.Context(), "op", list, store.RotateExisting, time.Minute)
+			_, err := l.ImportDevices(l.Context(), "op", list, store.RotateExisting, time.Minute, 0)
 			l.must(err)
 		}
 		for _, step := range []struct {

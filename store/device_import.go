@@ -52,10 +52,12 @@ const importPart = 1000
 
 // ImportDevices registers devices with their tokens, all or none; no id may be
 // twice in the list. It returns which of them were given their token. Older
-// tokens of those that it rotates end after overlap. Accounts at a broker hear
-// nothing of it. An EntryError with ErrExists names one that exists, if that is
-// refused, or with ErrUnknownProfile one whose profile does not. With WithOnce it takes effect once; a replay gave none.
-func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing Existing, overlap time.Duration) (given []bool, err error) {
+// tokens of those that it rotates end after overlap. It keeps the accounts of
+// stage whose devices were given a token; each of these must have one:
+// ErrOvertaken. An EntryError with ErrExists names one that exists, if that is
+// refused, or with ErrUnknownProfile one whose profile does not. With WithOnce it
+// takes effect once; a replay gave none.
+func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing Existing, overlap time.Duration, stage Stage) (given []bool, err error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
 	if err != nil {
@@ -65,7 +67,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 	err = s.write(ctx, func(tx session) error {
 		given = make([]bool, len(list))
 		var total int // all that is kept of the answer
-		return tx.once(ctx, &total, func() error {
+		err := tx.once(ctx, &total, func() error {
 			total = len(list)
 			if err := tx.profiles().holdAll(ctx, list); err != nil {
 				return err
@@ -77,8 +79,22 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 			}
 			return nil
 		})
+		if err != nil || stage == 0 {
+			return err
+		}
+		return tx.credentials().keepStaged(ctx, stage, idsOf(list, given))
 	})
 	return given, err
+}
+
+// idsOf are those that were given a token.
+func idsOf(list []NewDevice, given []bool) (ids []string) {
+	for i, d := range list {
+		if given[i] {
+			ids = append(ids, d.ID)
+		}
+	}
+	return ids
 }
 
 // holdAll holds those of all devices, in one order.

@@ -65,7 +65,7 @@ func (l *ledger) eventsOf(kind string) int {
 func TestImport(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
-		given, err := l.ImportDevices(l.Context(), "op", imported(0, 2300, "a"), store.RefuseExisting, 0)
+		given, err := l.ImportDevices(l.Context(), "op", imported(0, 2300, "a"), store.RefuseExisting, 0, 0)
 		l.must(err)
 		if slices.Contains(given, false) || l.devices() != 2300 || l.eventsOf("device.created") != 2300 {
 			l.Fatalf("%d devices, %d events, all given %t", l.devices(), l.eventsOf("device.created"), !slices.Contains(given, false))
@@ -79,12 +79,12 @@ func TestImport(t *testing.T) {
 		}
 		// In the second part, and nothing of the first stays.
 		again := append(imported(5000, 6500, "b"), imported(1700, 1800, "b")...)
-		_, err = l.ImportDevices(l.Context(), "op", again, store.RefuseExisting, 0)
+		_, err = l.ImportDevices(l.Context(), "op", again, store.RefuseExisting, 0, 0)
 		var entry *store.EntryError
 		if !errors.Is(err, store.ErrExists) || !errors.As(err, &entry) || entry.Entry != 1500 || l.devices() != 2300 || l.owns("d-5000", "b") {
 			l.Errorf("refused with %v (%+v); %d devices", err, entry, l.devices())
 		}
-		given, err = l.ImportDevices(l.Context(), "op", again, store.SkipExisting, 0)
+		given, err = l.ImportDevices(l.Context(), "op", again, store.SkipExisting, 0, 0)
 		l.must(err)
 		if slices.Contains(given[:1500], false) || slices.Contains(given[1500:], true) || l.devices() != 3800 || l.owns("d-1700", "b") {
 			l.Errorf("skipped: %v, %d devices", given[1490:1510], l.devices())
@@ -95,13 +95,13 @@ func TestImport(t *testing.T) {
 func TestImportRotates(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
-		_, err := l.ImportDevices(l.Context(), "op", imported(0, 3, "a"), store.RefuseExisting, 0)
+		_, err := l.ImportDevices(l.Context(), "op", imported(0, 3, "a"), store.RefuseExisting, 0, 0)
 		l.must(err)
 		_, err = l.DeleteDevice(l.Context(), "op", "d-2", true)
 		l.must(err)
 		again := imported(0, 4, "b")
 		again[0].Tags = json.RawMessage(`{"other":"tags"}`)
-		given, err := l.ImportDevices(l.Context(), "op", again, store.RotateExisting, time.Hour)
+		given, err := l.ImportDevices(l.Context(), "op", again, store.RotateExisting, time.Hour, 0)
 		l.must(err)
 		for i := range 4 {
 			id := fmt.Sprint("d-", i)
@@ -112,7 +112,7 @@ func TestImportRotates(t *testing.T) {
 		if d, err := l.Device(l.Context(), "d-0"); err != nil || d.Tags["n"] != "0" || len(d.Tags) != 1 {
 			l.Errorf("the tags of a device that is there: %v, %v", d.Tags, err)
 		}
-		_, err = l.ImportDevices(l.Context(), "op", imported(1, 2, "c"), store.RotateExisting, 0)
+		_, err = l.ImportDevices(l.Context(), "op", imported(1, 2, "c"), store.RotateExisting, 0, 0)
 		l.must(err)
 		if l.owns("d-1", "a") || l.owns("d-1", "b") || !l.owns("d-1", "c") || !l.owns("d-0", "a") {
 			l.Error("an overlap of nothing left older tokens, or took a neighbour's")
@@ -133,7 +133,7 @@ func TestImportTakesEffectOnce(t *testing.T) {
 	once := &store.Once{Key: "k", Digest: func() ([]byte, error) { return []byte("same"), nil }}
 	ctx := store.WithOnce(l.Context(), once)
 	for i, replayed := range []bool{false, true} {
-		given, err := l.ImportDevices(ctx, "op", imported(0, 2, fmt.Sprint(i)), store.RefuseExisting, 0)
+		given, err := l.ImportDevices(ctx, "op", imported(0, 2, fmt.Sprint(i)), store.RefuseExisting, 0, 0)
 		l.must(err)
 		if once.Replayed != replayed || given[0] == replayed || given[1] == replayed {
 			l.Errorf("replayed %t, given %v", once.Replayed, given)
@@ -157,7 +157,7 @@ func TestImportsAtOnce(t *testing.T) {
 			if i == 0 {
 				slices.Reverse(list)
 			}
-			given, err := l.ImportDevices(l.Context(), "op", list, store.SkipExisting, 0)
+			given, err := l.ImportDevices(l.Context(), "op", list, store.SkipExisting, 0, 0)
 			if err != nil {
 				l.Error(err)
 			}

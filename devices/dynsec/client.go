@@ -61,27 +61,49 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-// Set makes the device's account, or changes it: secret is its password from
-// now on. A session that is open with another one ends.
-func (c *Client) Set(ctx context.Context, device devices.ID, secret string, enabled bool) error {
+// Set makes accounts of devices, or changes them. A session that is open with
+// another password ends.
+func (c *Client) Set(ctx context.Context, list ...devices.Account) error {
 	return c.do(ctx, func(conn *connection) error {
-		commands := []command{createRole(deviceRole(device)), createClient(device, secret)}
-		if !enabled { // each command writes the broker's whole list: none too many
-			commands = append(commands, enableClient(device, false))
+		there, err := conn.create(ctx, list)
+		if err != nil || len(there) == 0 {
+			return err
+		}
+		var commands []command
+		for _, a := range there {
+			commands = append(commands, modifyRole(deviceRole(a.Device)), modifyClient(a), enableClient(a.Device, a.Enabled))
 		}
 		answers, err := conn.ask(ctx, commands...)
 		if err != nil {
 			return err
 		}
-		if !answers[1].is(alreadyExists) {
-			return refusals(answers, roleExists)
-		}
-		answers, err = conn.ask(ctx, modifyRole(deviceRole(device)), modifyClient(device, secret), enableClient(device, enabled))
-		if err != nil {
-			return err
-		}
 		return refusals(answers)
 	})
+}
+
+// create makes accounts, and returns those that were there already.
+func (c *connection) create(ctx context.Context, list []devices.Account) (there []devices.Account, err error) {
+	var commands []command
+	for _, a := range list {
+		commands = append(commands, createRole(deviceRole(a.Device)), createClient(a))
+		if !a.Enabled { // each command writes the broker's whole list: none too many
+			commands = append(commands, enableClient(a.Device, false))
+		}
+	}
+	answers, err := c.ask(ctx, commands...)
+	if err != nil {
+		return nil, err
+	}
+	at := 0
+	for _, a := range list {
+		if answers[at+1].is(alreadyExists) {
+			there = append(there, a)
+		}
+		if at += 2; !a.Enabled {
+			at++
+		}
+	}
+	return there, refusals(answers, roleExists, alreadyExists)
 }
 
 // Enable lets the account open sessions; none is no error.

@@ -118,13 +118,13 @@ func TestAccountFollowsItsDevice(t *testing.T) {
 		t.Fatal("a device without an account got in")
 	}
 	for range 2 { // again is the same
-		must(t, c.Set(t.Context(), "a", "1", true))
+		must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	}
 	if !may(t, b.Addr, "a", "1") || may(t, b.Addr, "a", "2") || may(t, b.Addr, "a", "") {
 		t.Fatal("the account is not the one that was set")
 	}
 	open := session(t, b.Addr, "a", "a", "1")
-	must(t, c.Set(t.Context(), "a", "2", true))
+	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "2", Enabled: true}))
 	open.ends(t)
 	if may(t, b.Addr, "a", "1") || !may(t, b.Addr, "a", "2") {
 		t.Error("the new secret does not replace the old one")
@@ -134,7 +134,7 @@ func TestAccountFollowsItsDevice(t *testing.T) {
 		must(t, c.Disable(t.Context(), "a"))
 	}
 	open.ends(t)
-	must(t, c.Set(t.Context(), "a", "3", false))
+	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "3"}))
 	if may(t, b.Addr, "a", "2") || may(t, b.Addr, "a", "3") {
 		t.Error("a disabled account got in")
 	}
@@ -152,7 +152,7 @@ func TestAccountFollowsItsDevice(t *testing.T) {
 	if may(t, b.Addr, "a", "3") {
 		t.Error("a deleted account got in")
 	}
-	must(t, c.Set(t.Context(), "a", "4", false))
+	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "4"}))
 	if may(t, b.Addr, "a", "4") {
 		t.Error("an account made disabled got in")
 	}
@@ -162,13 +162,13 @@ func TestAccountsOutliveTheBroker(t *testing.T) {
 	t.Parallel()
 	b := testservers.MosquittoDynsec(t)
 	c := newClient(t, b)
-	must(t, c.Set(t.Context(), "a", "1", true))
+	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	b.Kill()
-	if err := c.Set(t.Context(), "b", "1", true); err == nil {
+	if err := c.Set(t.Context(), devices.Account{Device: "b", Password: "1", Enabled: true}); err == nil {
 		t.Fatal("set without a broker")
 	}
 	b.Start()
-	must(t, c.Set(t.Context(), "b", "1", true))
+	must(t, c.Set(t.Context(), devices.Account{Device: "b", Password: "1", Enabled: true}))
 	if !may(t, b.Addr, "a", "1") || !may(t, b.Addr, "b", "1") {
 		t.Error("an account is gone")
 	}
@@ -190,7 +190,7 @@ func TestReplicasSetAccountsAtOnce(t *testing.T) {
 		wait.Go(func() {
 			turn.Lock()
 			defer turn.Unlock()
-			if err := c.Set(t.Context(), devices.ID(fmt.Sprint("d-", i)), "1", true); err != nil {
+			if err := c.Set(t.Context(), devices.Account{Device: devices.ID(fmt.Sprint("d-", i)), Password: "1", Enabled: true}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -212,7 +212,7 @@ func TestRightsAreChangedOnce(t *testing.T) {
 	for range 2 {
 		must(t, newClient(t, b).Check(t.Context()))
 	}
-	must(t, newClient(t, b).Set(t.Context(), "a", "1", true))
+	must(t, newClient(t, b).Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	if !inside.IsConnectionOpen() {
 		t.Error("the session of a dispatcher ended")
 	}
@@ -231,7 +231,7 @@ func TestWrongOptionsAndAccounts(t *testing.T) {
 		}
 	}
 	b := testservers.MosquittoDynsec(t)
-	must(t, newClient(t, b).Set(t.Context(), "a", "1", true))
+	must(t, newClient(t, b).Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	wrong, err := dynsec.New(dynsec.Options{URL: b.Inside, User: testservers.DispatcherUser, Password: "wrong"})
 	must(t, err)
 	if err := wrong.Check(t.Context()); err == nil || strings.Contains(err.Error(), "wrong") {

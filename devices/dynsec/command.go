@@ -117,15 +117,15 @@ func modifyRole(r role) command {
 	return command{Command: "modifyRole", RoleName: r.name, ACLs: r.acls}
 }
 
-func createClient(device devices.ID, secret string) command {
+func createClient(a devices.Account) command {
 	return command{
-		Command: "createClient", Username: string(device), ClientID: string(device), Password: secret,
-		Roles: []roleEntry{{roleName(device)}},
+		Command: "createClient", Username: string(a.Device), ClientID: string(a.Device), Password: a.Password,
+		Roles: []roleEntry{{roleName(a.Device)}},
 	}
 }
 
-func modifyClient(device devices.ID, secret string) command {
-	c := createClient(device, secret)
+func modifyClient(a devices.Account) command {
+	c := createClient(a)
 	c.Command = "modifyClient"
 	return c
 }

@@ -23,15 +23,17 @@ func TestGivenUpNeverComesLater(t *testing.T) {
 	one, two := newClient(t, b), newClient(t, b)
 	for round := range 5 {
 		device := devices.ID(fmt.Sprint("d-", round))
-		must(t, one.Set(t.Context(), device, "first", true))
+		must(t, one.Set(t.Context(), devices.Account{Device: device, Password: "first", Enabled: true}))
 		done := make(chan error)
 		b.Paused(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
-			if err := one.Set(ctx, device, "stale", true); !errors.Is(err, context.DeadlineExceeded) {
+			if err := one.Set(ctx, devices.Account{Device: device, Password: "stale", Enabled: true}); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("set at a broker that hangs: %v", err)
 			}
-			go func() { done <- two.Set(t.Context(), device, "fresh", true) }()
+			go func() {
+				done <- two.Set(t.Context(), devices.Account{Device: device, Password: "fresh", Enabled: true})
+			}()
 		})
 		must(t, <-done)
 		must(t, one.Enable(t.Context(), "nobody")) // behind all that was sent before
@@ -77,7 +79,7 @@ func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 	})
 	must(t, err)
 	t.Cleanup(func() { _ = one.Close() })
-	must(t, one.Set(t.Context(), "a", "first", true))
+	must(t, one.Set(t.Context(), devices.Account{Device: "a", Password: "first", Enabled: true}))
 	underway, arrive := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	slow.OnRequest(func(text []byte) {
@@ -92,11 +94,11 @@ func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 		<-underway
 		giveUp()
 	}()
-	if err := one.Set(ctx, "a", "stale", true); !errors.Is(err, context.Canceled) {
+	if err := one.Set(ctx, devices.Account{Device: "a", Password: "stale", Enabled: true}); !errors.Is(err, context.Canceled) {
 		t.Errorf("set that was given up: %v", err)
 	}
 	two := newClient(t, b)
-	must(t, two.Set(t.Context(), "a", "fresh", true))
+	must(t, two.Set(t.Context(), devices.Account{Device: "a", Password: "fresh", Enabled: true}))
 	close(arrive)
 	for range 20 { // that long it may still be on its way
 		must(t, two.Enable(t.Context(), "a"))

@@ -26,7 +26,7 @@ func eachBroker(t *testing.T, test func(t *testing.T, b broker)) {
 		b := testservers.MosquittoDynsec(t)
 		c := newClient(t, b)
 		for _, id := range []devices.ID{"a", "b"} {
-			must(t, c.Set(t.Context(), id, "of-"+string(id), true))
+			must(t, c.Set(t.Context(), devices.Account{Device: id, Password: "of-" + string(id), Enabled: true}))
 		}
 		test(t, broker{b, true})
 	})

@@ -24,7 +24,7 @@ const (
 	codeNoTasks           = "no_tasks"               // 422: a batch of none
 	codeNotFound          = "not_found"              // 404
 	codeNotRetriable      = "not_retriable"          // 409: the task succeeded, or its batch is over
-	codeOneByOne          = "one_by_one"             // 409: the broker is told of one device at a time
+	codeOneByOne          = "one_by_one"             // 409: an import would rotate the password at the broker
 	codeOpenTasks         = "open_tasks"             // 409: the device or pool has some
 	codeOutcomeUnknown    = "outcome_unknown"        // 503: done or not; look before doing it again
 	codePayloadTooLarge   = "payload_too_large"      // 422

@@ -147,12 +147,12 @@ type brokenAccounts struct{}
 
 var errNoBroker = errors.New("connection refused by 10.0.0.7")
 
-func (brokenAccounts) Set(context.Context, devices.ID, string, bool) error { return errNoBroker }
-func (brokenAccounts) AsksLedger() bool                                    { return false }
-func (brokenAccounts) Enable(context.Context, devices.ID) error            { return errNoBroker }
-func (brokenAccounts) Disable(context.Context, devices.ID) error           { return errNoBroker }
-func (brokenAccounts) Delete(context.Context, devices.ID) error            { return errNoBroker }
-func (brokenAccounts) Disconnect(context.Context, devices.ID) error        { return errNoBroker }
+func (brokenAccounts) Set(context.Context, ...devices.Account) error { return errNoBroker }
+func (brokenAccounts) AsksLedger() bool                              { return false }
+func (brokenAccounts) Enable(context.Context, devices.ID) error      { return errNoBroker }
+func (brokenAccounts) Disable(context.Context, devices.ID) error     { return errNoBroker }
+func (brokenAccounts) Delete(context.Context, devices.ID) error      { return errNoBroker }
+func (brokenAccounts) Disconnect(context.Context, devices.ID) error  { return errNoBroker }
 
 func TestWithoutTheBrokerNoTokenIsMade(t *testing.T) {
 	t.Parallel()

@@ -67,8 +67,9 @@ func (d *registry) importDevices(ctx huma.Context, contentType string) (list []s
 	tokens, err = d.credentials.ImportDevices(ctx.Context(), actor(ctx.Context()), read.list, existing, standardOverlap)
 	var bad *store.EntryError
 	switch {
-	case errors.Is(err, credentials.ErrAccounts):
-		return nil, nil, problem(http.StatusConflict, codeOneByOne, "the MQTT broker keeps an account for each device and is told of one at a time: send each device by itself")
+	case errors.As(err, &bad) && errors.Is(err, credentials.ErrOnePassword):
+		return nil, nil, problem(http.StatusConflict, codeOneByOne, fmt.Sprintf(
+			"line %d: %s, and its account at the MQTT broker has one password: rotate the tokens of such devices one by one; existing=skip imports the others", read.lines[bad.Entry], bad))
 	case errors.As(err, &bad) && errors.Is(err, store.ErrExists):
 		return nil, nil, badLine(read.lines[bad.Entry], fmt.Errorf(
 			"%w; existing=skip leaves such devices as they are, existing=update changes their tags, existing=rotate gives them one more token", bad))

@@ -168,10 +168,30 @@ func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 	})
 }
 
-// TestImportNeedsNoAccounts: the broker is told of one device at a time.
-func TestImportNeedsNoAccounts(t *testing.T) {
+// TestImportWithoutTheBroker: nothing is done while it cannot be told of the accounts. Lines
+// of devices that exist need it only for a new token, which is made by itself.
+func TestImportWithoutTheBroker(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(s *setup) { s.dispatcher.Accounts = brokenAccounts{} })
-	b.importing("", csvType, "", "", "device\nd\n").problem(409, "one_by_one")
+	b.store.NoteAccounts()
+	b.report("old", `{}`).must(200)
+	b.importing("", csvType, "", "", "device\nd\n").problem(503, "broker_unavailable")
 	b.get("/v1/devices/d").problem(404, "not_found")
+	b.importing("", csvType, "", "", "device\nd\nold\n").problem(422, "invalid_line").names(b.T, "line 3", "old", "exists")
+	b.importing("?existing=rotate", csvType, "", "", "device\nd\nold\n").problem(409, "one_by_one").names(b.T, "line 3", "old", "one by one")
+	if tokens := b.importing("?existing=skip", csvType, "", "", "device\nold\n").must(201).tokensOf(); tokens["old"] != "" {
+		b.Errorf("%v", tokens)
+	}
+}
+
+func TestAnImportMakesSoManyAccounts(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(s *setup) { s.dispatcher.Accounts = brokenAccounts{} })
+	b.store.NoteAccounts()
+	var many bytes.Buffer
+	many.WriteString("device\n")
+	for i := range 1001 {
+		fmt.Fprintf(&many, "m-%d\n", i)
+	}
+	b.importing("", csvType, "", "", many.String()).problem(422, "invalid_line").names(b.T, "line 1002", "at most 1000")
 }

@@ -243,7 +243,7 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 		hash := credentials.HashToken(strconv.Itoa(n))
 		known[n] = store.NewDevice{ID: fmt.Sprintf("d-%d", n), Hash: hash[:]}
 	}
-	if _, err := b.store.ImportDevices(t.Context(), "test", known, store.RefuseExisting, 0); err != nil {
+	if _, err := b.store.ImportDevices(t.Context(), "test", known, store.RefuseExisting, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	l := newPipes()

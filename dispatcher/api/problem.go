@@ -77,7 +77,7 @@ func asProblem(err error) *Problem {
 func asLedgerProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, credentials.ErrBroker) && !errors.Is(err, devices.ErrUnavailable):
-		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the MQTT broker cannot be told of the device's token; nothing was changed, send again").because(err)
+		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the MQTT broker cannot be told of the token of a device; nothing was changed, send again").because(err)
 	case errors.Is(err, seen.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeUnavailable, "cannot read when devices were last seen: Redis cannot be reached; send again").because(err)
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, devices.ErrUnavailable):

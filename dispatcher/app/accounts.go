@@ -73,7 +73,7 @@ type sessions struct{ broker func() *broker.Broker }
 var _ credentials.Accounts = sessions{}
 
 // Set has nothing to do.
-func (s sessions) Set(context.Context, devices.ID, string, bool) error { return nil }
+func (s sessions) Set(context.Context, ...devices.Account) error { return nil }
 
 // AsksLedger is true.
 func (s sessions) AsksLedger() bool { return true }

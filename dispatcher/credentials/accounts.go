@@ -13,18 +13,17 @@ const (
 	// accountLimit bounds what one transaction of the ledger waits for the
 	// broker: it is below the time that others wait for the rows it locks.
 	accountLimit = 2500 * time.Millisecond
-	// turnLimit bounds the wait for those before.
+	// turnLimit bounds the wait for those before, of what is to be answered soon.
 	turnLimit = 3 * time.Second
-	// changesPart is how many changes one transaction takes.
-	changesPart = 20
+	// changesPart is how many changes one transaction takes: each costs the broker's whole list.
+	changesPart = 5
 )
 
 // Accounts are those of the devices at the MQTT broker: what opens a session
 // there. Every call ends with its context, and may be repeated.
 type Accounts interface {
-	// Set makes or changes the account; secret is its password from now on. A
-	// disabled one opens no session.
-	Set(ctx context.Context, device devices.ID, secret string, enabled bool) error
+	// Set makes or changes accounts, each with its password from now on.
+	Set(ctx context.Context, list ...devices.Account) error
 	// Enable lets the account open sessions again; none is no error.
 	Enable(ctx context.Context, device devices.ID) error
 	// Disable ends the account's sessions and lets it open none; none is no error.
@@ -56,8 +55,8 @@ func newAccounts(a Accounts) *accounts {
 // device in by a secret that is not told here: its own, if it has one.
 func (a *accounts) askLedger() bool { return a.Accounts != nil && a.AsksLedger() }
 
-func (a *accounts) take(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, turnLimit)
+func (a *accounts) take(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	select {
 	case <-a.turn:
@@ -74,18 +73,23 @@ func (a *accounts) serially(ctx context.Context, device devices.ID, secret strin
 	if a.Accounts == nil {
 		return change(nil)
 	}
-	if err := a.take(ctx); err != nil {
+	if err := a.take(ctx, turnLimit); err != nil {
 		return err
 	}
 	defer a.giveBack()
 	return change(func(ctx context.Context, enabled bool) error {
-		ctx, cancel := context.WithTimeout(ctx, accountLimit)
-		defer cancel()
-		if err := a.Set(ctx, device, secret, enabled); err != nil {
-			return fmt.Errorf("%w: %w", ErrBroker, err)
-		}
-		return nil
+		return a.set(ctx, devices.Account{Device: device, Password: secret, Enabled: enabled})
 	})
+}
+
+// set is called by the transaction whose turn it is.
+func (a *accounts) set(ctx context.Context, list ...devices.Account) error {
+	ctx, cancel := context.WithTimeout(ctx, accountLimit)
+	defer cancel()
+	if err := a.Set(ctx, list...); err != nil {
+		return fmt.Errorf("%w: %w", ErrBroker, err)
+	}
+	return nil
 }
 
 // follow applies a noted change.
@@ -118,7 +122,7 @@ func (r *Registry) followPart(ctx context.Context) (int, error) {
 	if r.accounts.Accounts == nil {
 		return 0, nil
 	}
-	if err := r.accounts.take(ctx); err != nil {
+	if err := r.accounts.take(ctx, turnLimit); err != nil {
 		return 0, err
 	}
 	defer r.accounts.giveBack()

@@ -20,33 +20,6 @@ func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID
 	return created, token, err
 }
 
-// ImportDevices registers devices, all or none, and makes their tokens: one for
-// each of the list, empty for those that were given none. It sets their hashes.
-// Errors are those of store.ImportDevices, and ErrAccounts.
-func (r *Registry) ImportDevices(
-	ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration,
-) (tokens []string, err error) {
-	if r.accounts.Accounts != nil && !r.accounts.askLedger() {
-		return nil, ErrAccounts
-	}
-	tokens = make([]string, len(list))
-	for i := range list {
-		tokens[i] = NewToken()
-		hash := HashToken(tokens[i])
-		list[i].Hash = hash[:]
-	}
-	given, err := r.config.Ledger.ImportDevices(ctx, actor, list, existing, overlap)
-	if err != nil {
-		return nil, err
-	}
-	for i := range tokens {
-		if !given[i] {
-			tokens[i] = ""
-		}
-	}
-	return tokens, nil
-}
-
 // RotateToken makes one more token of a device. Older ones go on until the
 // overlap is over, though not at a broker that has one password per account.
 // store.ErrNotFound; ErrBroker.

@@ -15,9 +15,9 @@ var (
 	// ErrBroker: the broker could not be told of a device's new secret. Nothing
 	// was changed; the same may be asked for again.
 	ErrBroker = errors.New("the MQTT broker cannot be told")
-	// ErrAccounts: the broker keeps an account for each device, and is told of
-	// one at a time.
-	ErrAccounts = errors.New("the MQTT broker is told of one device at a time")
+	// ErrOnePassword: the broker keeps an account for each device, with one password. An
+	// import that fails could not bring the password of a device back that exists.
+	ErrOnePassword = errors.New("its account at the MQTT broker has one password")
 )
 
 // FleetMode is what a fleet token may do.
@@ -34,7 +34,10 @@ const (
 type Ledger interface {
 	EnsureDevices(ctx context.Context, ids ...string) ([]store.Device, error)
 	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, set store.SetAccount) (store.Device, error)
-	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration) (given []bool, err error)
+	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration, stage store.Stage) (given []bool, err error)
+	StageAccounts(ctx context.Context, stage store.Stage, ids []string, existing store.Existing, kept time.Duration) ([]store.Staged, error)
+	SetStaged(ctx context.Context, stage store.Stage, ids []string, set func(context.Context) error) error
+	DropStage(ctx context.Context, stage store.Stage, ids []string) error
 	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
 	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
 	SetBlocked(ctx context.Context, actor, id string, blocked bool) error

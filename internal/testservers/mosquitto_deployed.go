@@ -1,6 +1,7 @@
 package testservers
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -114,6 +115,24 @@ func (m *DeployedMosquitto) start(tb testing.TB, command func() *exec.Cmd) {
 		cmd.Dir = m.folder
 		return cmd
 	}, func() error { return mqttReady(m.Addr) })
+}
+
+// Accounts are the names of those that the plugin keeps, the dispatchers' among them; nil
+// while it writes them, which mosquitto 2.0.11 does in place.
+func (m *DeployedMosquitto) Accounts(tb testing.TB) (names []string) {
+	tb.Helper()
+	content, err := os.ReadFile(filepath.Join(m.folder, "dynamic-security.json"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var list struct{ Clients []struct{ Username string } }
+	if json.Unmarshal(content, &list) != nil {
+		return nil
+	}
+	for _, c := range list.Clients {
+		names = append(names, c.Username)
+	}
+	return names
 }
 
 // repository is the folder that has deploy/.

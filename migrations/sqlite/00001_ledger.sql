@@ -317,8 +317,10 @@ CREATE TABLE deleted_devices (
 CREATE TABLE account_changes (
     device     TEXT PRIMARY KEY,
     wanted     TEXT NOT NULL CHECK (wanted IN ('enabled', 'disabled', 'deleted')),
-    changed_at INTEGER NOT NULL
+    changed_at INTEGER NOT NULL, -- it is due from then on
+    stage      INTEGER NOT NULL DEFAULT 0 -- of the import that makes the account, and takes this note away with its COMMIT
 );
+CREATE INDEX account_changes_due ON account_changes ((stage <> 0), changed_at, device);
 
 -- Tokens of devices and of operators, by their hashes.
 CREATE TABLE tokens (

@@ -1,0 +1,317 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// stage notes the accounts of new devices of the list.
+func (l *ledger) stage(list []store.NewDevice, existing store.Existing, kept time.Duration) (store.Stage, []string) {
+	l.Helper()
+	stage := store.NewStage()
+	staged, err := l.StageAccounts(l.Context(), stage, namesIn(list), existing, kept)
+	l.must(err)
+	var ids []string
+	for _, d := range staged {
+		ids = append(ids, list[d.Entry].ID)
+	}
+	return stage, ids
+}
+
+func namesIn(list []store.NewDevice) (ids []string) {
+	for _, d := range list {
+		ids = append(ids, d.ID)
+	}
+	return ids
+}
+
+// gone are the devices whose accounts are to be deleted now.
+func (l *ledger) gone() (ids []string) {
+	l.Helper()
+	for _, c := range l.changes() {
+		if c.Wanted != store.AccountDeleted {
+			l.Errorf("%+v", c)
+		}
+		ids = append(ids, c.Device)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func TestStagedAccountsGoUnlessTheyWereKept(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.NoteAccounts()
+		_, err := l.EnsureDevices(l.Context(), "d-2")
+		l.must(err)
+		list := imported(0, 4, "a")
+		if _, ids := l.stage(list, store.RefuseExisting, time.Hour); len(ids) != 0 {
+			l.Errorf("%v are to be made for an import that will be refused", ids)
+		}
+		stage, ids := l.stage(list, store.SkipExisting, time.Hour)
+		if want := []string{"d-0", "d-1", "d-3"}; !slices.Equal(ids, want) {
+			l.Fatalf("accounts of %v are to be made, want %v", ids, want)
+		}
+		l.must(l.SetStaged(l.Context(), stage, ids, func(context.Context) error { return nil }))
+		if gone := l.gone(); len(gone) != 0 {
+			l.Errorf("%v go while they are made", gone)
+		}
+		given, err := l.ImportDevices(l.Context(), "op", list, store.SkipExisting, 0, stage)
+		if err != nil || !slices.Equal(given, []bool{true, true, false, true}) {
+			l.Fatalf("given %v, %v", given, err)
+		}
+		l.must(l.DropStage(l.Context(), stage, ids))
+		if n := l.count("account_changes"); n != 0 {
+			l.Errorf("%d notes are left of an import that succeeded", n)
+		}
+
+		failed, ids := l.stage(imported(4, 6, "a"), store.RefuseExisting, time.Hour)
+		l.must(l.DropStage(l.Context(), failed, ids))
+		l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
+		_, died := l.stage(imported(6, 8, "a"), store.RefuseExisting, 0)
+		// What somebody waits for comes before what many imports left behind.
+		if changes := l.changes(); len(changes) != 5 || changes[0] != (store.AccountChange{Device: "d-0", Wanted: store.AccountDisabled}) {
+			l.Errorf("%v, want d-0 disabled, and then %v and %v deleted", changes, ids, died)
+		}
+	})
+}
+
+func TestTooManyAccountsAreRefused(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		list := imported(0, store.MostStaged+2, "a")
+		_, err := l.ImportDevices(l.Context(), "op", list[:1], store.RefuseExisting, 0, 0)
+		l.must(err)
+		var bad *store.EntryError
+		_, err = l.StageAccounts(l.Context(), store.NewStage(), namesIn(list), store.SkipExisting, time.Hour)
+		if !errors.As(err, &bad) || !errors.Is(err, store.ErrTooManyAccounts) || bad.Entry != store.MostStaged+1 {
+			l.Errorf("%v, %+v", err, bad)
+		}
+		if _, ids := l.stage(list[:store.MostStaged+1], store.SkipExisting, time.Hour); len(ids) != store.MostStaged {
+			l.Errorf("%d accounts", len(ids))
+		}
+	})
+}
+
+// A device that was deleted while it was blocked comes back blocked, and so does its account.
+func TestABlockedDeviceIsStagedDisabled(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	_, err := l.EnsureDevices(l.Context(), "d-0")
+	l.must(err)
+	l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
+	_, err = l.DeleteDevice(l.Context(), "op", "d-0", false)
+	l.must(err)
+	staged, err := l.StageAccounts(l.Context(), store.NewStage(), []string{"d-0", "d-1"}, store.RefuseExisting, time.Hour)
+	l.must(err)
+	if want := []store.Staged{{Entry: 0}, {Entry: 1, Enabled: true}}; !slices.Equal(staged, want) {
+		l.Errorf("%v, want %v", staged, want)
+	}
+}
+
+// Whoever makes the account of a staged device has it: the import makes none, and its end
+// deletes none.
+func TestAStageIsOvertaken(t *testing.T) {
+	t.Parallel()
+	nothing := func(context.Context, bool) error { return nil }
+	for name, overtake := range map[string]func(*ledger) error{
+		"create": func(l *ledger) error {
+			_, err := l.CreateDevice(l.Context(), "op", "d-1", store.DeviceSpec{}, []byte("1"), nothing)
+			return err
+		},
+		"enrol":          func(l *ledger) error { return l.EnrollDevice(l.Context(), "d-1", []byte("1"), nothing) },
+		"another import": func(l *ledger) error { l.stage(imported(1, 2, "b"), store.RefuseExisting, time.Hour); return nil },
+		"the pass, too late": func(l *ledger) error {
+			l.exec(`UPDATE account_changes SET changed_at = {now}`)
+			l.changes()
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := openPostgres(t)
+			l.NoteAccounts()
+			list := imported(0, 2, "a")
+			stage, ids := l.stage(list, store.RefuseExisting, time.Hour)
+			l.must(overtake(l))
+			err := l.SetStaged(l.Context(), stage, ids, func(context.Context) error {
+				l.Error("an account is made that is another's")
+				return nil
+			})
+			if !errors.Is(err, store.ErrOvertaken) {
+				l.Errorf("%v", err)
+			}
+			if _, err := l.ImportDevices(l.Context(), "op", list, store.RefuseExisting, 0, stage); !errors.Is(err, store.ErrOvertaken) && !errors.Is(err, store.ErrExists) {
+				l.Errorf("imported: %v", err)
+			}
+			l.must(l.DropStage(l.Context(), stage, ids))
+			if gone := l.gone(); slices.Contains(gone, "d-1") {
+				l.Error("the account goes that is another's")
+			}
+		})
+	}
+}
+
+// A device that was registered and blocked meanwhile comes back blocked, though its account
+// was staged as one that is not.
+func TestABlockOvertakesAStage(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.NoteAccounts()
+	stage, ids := l.stage(imported(0, 1, "a"), store.RefuseExisting, time.Hour)
+	_, err := l.EnsureDevices(l.Context(), "d-0")
+	l.must(err)
+	l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
+	_, err = l.DeleteDevice(l.Context(), "op", "d-0", false)
+	l.must(err)
+	if err := l.SetStaged(l.Context(), stage, ids, func(context.Context) error { return nil }); !errors.Is(err, store.ErrOvertaken) {
+		l.Errorf("%v", err)
+	}
+}
+
+// The answer to the COMMIT of an import is lost: its accounts stay if it was committed, and
+// go if not.
+func TestAccountsFollowAnUnknownCommit(t *testing.T) {
+	t.Parallel()
+	for _, committed := range []bool{true, false} {
+		t.Run(fmt.Sprint(committed), func(t *testing.T) {
+			t.Parallel()
+			var armed atomic.Bool
+			proxy := testservers.NewProxy(t, server.Server(t).Addr())
+			proxy.OnRequest(func(b []byte) {
+				if bytes.Contains(b, []byte("COMMIT")) && armed.CompareAndSwap(true, false) {
+					if committed {
+						proxy.DropReplies(1)
+					} else {
+						proxy.Cut()
+					}
+				}
+			})
+			dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
+			l := opened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts()))
+			l.NoteAccounts()
+			list := imported(0, 3, "a")
+			stage, ids := l.stage(list, store.RefuseExisting, time.Hour)
+			l.must(l.SetStaged(l.Context(), stage, ids, func(context.Context) error { return nil }))
+			armed.Store(true)
+			if _, err := l.ImportDevices(l.Context(), "op", list, store.RefuseExisting, 0, stage); !errors.Is(err, store.ErrOutcomeUnknown) {
+				l.Fatalf("imported: %v", err)
+			}
+			proxy.Heal()
+			l.until(func() bool { return l.DropStage(l.Context(), stage, ids) == nil })
+			want, registered := []string(nil), 3
+			if !committed {
+				want, registered = ids, 0
+			}
+			if gone := l.gone(); !slices.Equal(gone, want) || l.devices() != registered {
+				l.Errorf("the accounts of %v go, want %v; %d devices", gone, want, l.devices())
+			}
+		})
+	}
+}
+
+// passwords are a broker's accounts.
+type passwords struct {
+	mu  sync.Mutex
+	all map[string]string
+}
+
+func (p *passwords) set(ids []string, password string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, id := range ids {
+		p.all[id] = password + id
+	}
+}
+
+func (p *passwords) apply(_ context.Context, c store.AccountChange) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.Wanted == store.AccountDeleted {
+		delete(p.all, c.Device)
+	}
+	return nil
+}
+
+// Replicas import, create and delete the same devices, some die on the way, and the accounts
+// of others are taken for those of dead ones: in the end a device has the account with its
+// token, and what is no device has none.
+func TestAccountsAgreeWithTheLedgerHoweverManyMakeThem(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.NoteAccounts()
+	broker := &passwords{all: map[string]string{}}
+	var wait sync.WaitGroup
+	for worker := range 6 {
+		random := rand.New(rand.NewPCG(1, uint64(worker)))
+		wait.Go(func() {
+			for round := range 25 {
+				l.makeAccounts(broker, random, fmt.Sprint(worker, ".", round, " "))
+			}
+		})
+	}
+	wait.Wait()
+	l.exec(`UPDATE account_changes SET changed_at = {now} - {ms}`)
+	_, err := l.ApplyAccountChanges(l.Context(), 100, time.Minute, broker.apply)
+	l.must(err)
+	for _, d := range imported(0, 4, "") {
+		_, err := l.Device(l.Context(), d.ID)
+		password, has := broker.all[d.ID]
+		if registered := err == nil; registered != has || has && !l.owns(d.ID, strings.TrimSuffix(password, d.ID)) {
+			l.Errorf("%s is registered: %t; its account: %t, with its token: %t", d.ID, registered, has, l.owns(d.ID, strings.TrimSuffix(password, d.ID)))
+		}
+	}
+}
+
+// makeAccounts does one of the things that make or delete accounts.
+func (l *ledger) makeAccounts(broker *passwords, random *rand.Rand, token string) {
+	ctx, list := l.Context(), imported(0, 4, token)
+	id := list[random.IntN(len(list))].ID
+	hash := sha256.Sum256([]byte(token + id))
+	set := func(context.Context, bool) error { broker.set([]string{id}, token); return nil }
+	var err error
+	switch random.IntN(5) {
+	case 0:
+		_, err = l.CreateDevice(ctx, "op", id, store.DeviceSpec{}, hash[:], set)
+	case 1:
+		_, err = l.DeleteDevice(ctx, "op", id, false)
+	case 2:
+		_, err = l.ApplyAccountChanges(ctx, 2, time.Minute, broker.apply)
+	default:
+		existing := []store.Existing{store.RefuseExisting, store.SkipExisting}[random.IntN(2)]
+		stage := store.NewStage()
+		kept := []time.Duration{0, time.Hour, time.Hour}[random.IntN(3)]
+		var staged []store.Staged
+		staged, err = l.StageAccounts(ctx, stage, namesIn(list), existing, kept)
+		var ids []string
+		for _, d := range staged {
+			ids = append(ids, list[d.Entry].ID)
+		}
+		if err == nil && len(ids) > 0 {
+			err = l.SetStaged(ctx, stage, ids, func(context.Context) error { broker.set(ids, token); return nil })
+		}
+		if random.IntN(4) == 0 {
+			return // it died
+		}
+		if err == nil {
+			_, err = l.ImportDevices(ctx, "op", list, existing, 0, stage)
+		}
+		err = errors.Join(err, l.DropStage(ctx, stage, ids))
+	}
+	if err != nil && !errors.Is(err, store.ErrExists) && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrOvertaken) {
+		l.Error(err)
+	}
+}
