@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -26,7 +25,7 @@ const (
 )
 
 const (
-	registerLot      = 10_000           // devices in a request
+	registerLot      = 1_000            // devices in a request: more accounts at a broker it does not make
 	registerAtOnce   = 8                // requests under way, of a device each
 	registerPatience = 30 * time.Second // with a dispatcher that is not available
 	registerRetry    = time.Second
@@ -55,11 +54,13 @@ func (c Config) ownTokens(ctx context.Context, o *Operator, p *printer) ([]strin
 }
 
 // register makes sure that each device has an account, and returns their tokens. A
-// dispatcher that maintains accounts at a broker takes one device at a time.
+// dispatcher that maintains accounts at a broker rotates tokens one at a time.
 func register(ctx context.Context, o *Operator, ids []string, done func(made int)) ([]string, error) {
-	tokens, err := registerTogether(ctx, o, ids)
+	tokens, err := registerTogether(ctx, o, ids, "rotate")
 	if problem, ok := errors.AsType[*operators.Problem](err); ok && problem.Code == "one_by_one" {
-		return registerEach(ctx, o, ids, done)
+		if tokens, err = registerTogether(ctx, o, ids, "skip"); err == nil {
+			return rotateEach(ctx, o, ids, tokens, done)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("registering %d devices from %s: %w", len(ids), ids[0], err)
@@ -68,11 +69,12 @@ func register(ctx context.Context, o *Operator, ids []string, done func(made int
 	return tokens, nil
 }
 
-func registerTogether(ctx context.Context, o *Operator, ids []string) (tokens []string, err error) {
+// registerTogether imports the devices; a token may be empty.
+func registerTogether(ctx context.Context, o *Operator, ids []string, existing string) (tokens []string, err error) {
 	file := "device\n" + strings.Join(ids, "\n") + "\n"
 	err = patiently(ctx, func(ctx context.Context) error {
 		var answer strings.Builder
-		err := o.Devices.Import(ctx, strings.NewReader(file), operators.TypeCSV, "rotate", operators.TypeCSV, &answer)
+		err := o.Devices.Import(ctx, strings.NewReader(file), operators.TypeCSV, existing, operators.TypeCSV, &answer)
 		if err != nil {
 			return err
 		}
@@ -83,23 +85,30 @@ func registerTogether(ctx context.Context, o *Operator, ids []string) (tokens []
 			}
 		}
 		if len(tokens) < len(ids) {
-			return fmt.Errorf("the answer has no token for %s", ids[len(tokens)])
+			return fmt.Errorf("the answer has no line for %s", ids[len(tokens)])
 		}
 		return nil
 	})
 	return tokens, err
 }
 
-func registerEach(ctx context.Context, o *Operator, ids []string, done func(made int)) ([]string, error) {
-	tokens := make([]string, len(ids))
+// rotateEach gives a token to each device that has none in the list.
+func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done func(made int)) ([]string, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(registerAtOnce)
 	var mu sync.Mutex
 	made := 0
 	for i, id := range ids {
-		group.Go(func() (err error) {
-			if tokens[i], err = registerOne(ctx, o, id); err != nil {
-				return fmt.Errorf("registering %s: %w", id, err)
+		group.Go(func() error {
+			if tokens[i] == "" {
+				err := patiently(ctx, func(ctx context.Context) error {
+					rotated, err := o.Devices.RotateToken(ctx, id, 0)
+					tokens[i] = rotated.Token
+					return err
+				})
+				if err != nil {
+					return fmt.Errorf("rotating the token of %s: %w", id, err)
+				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -111,29 +120,13 @@ func registerEach(ctx context.Context, o *Operator, ids []string, done func(made
 	return tokens, group.Wait()
 }
 
-// registerOne makes a device, or a token for one that is there already: that is also
-// how an answer shows that was lost.
-func registerOne(ctx context.Context, o *Operator, id string) (token string, err error) {
-	err = patiently(ctx, func(ctx context.Context) error {
-		made, err := o.Devices.Create(ctx, operators.NewDevice{ID: id})
-		token = made.Token
-		if operators.Refused(err, http.StatusConflict) {
-			var rotated operators.TokenMade
-			rotated, err = o.Devices.RotateToken(ctx, id, 0)
-			token = rotated.Token
-		}
-		return err
-	})
-	return token, err
-}
-
-// patiently tries again while the dispatcher or its broker is not available.
+// patiently tries again while the dispatcher or its broker is not available. One request
+// may take longer: a broker makes accounts for minutes.
 func patiently(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, registerPatience)
-	defer cancel()
+	began := time.Now()
 	for {
 		err := do(ctx)
-		if !operators.Transient(err) {
+		if !operators.Transient(err) || time.Since(began) > registerPatience {
 			return err
 		}
 		select {

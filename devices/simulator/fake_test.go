@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ type fake struct {
 	own      map[string]string // device -> its own token
 	rotated  int
 	refuse   int             // this many registrations are answered 503
-	oneByOne bool            // registers no devices together
+	oneByOne bool            // rotates no tokens together
 	heard    map[string]bool // devices that reported since the test forgot
 	resumed  int             // messages that a client sent again by itself
 
@@ -122,7 +123,7 @@ func (f *fake) register(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 	_ = json.Unmarshal(body, &in)
 	if r.Header.Get("Content-Type") == operators.TypeCSV && f.refuse == 0 {
-		f.registerTogether(w, strings.Fields(string(body))[1:])
+		f.registerTogether(w, r.URL.Query().Get("existing"), strings.Fields(string(body))[1:])
 		return
 	}
 	id, rotate := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/v1/devices/"), "/token")
@@ -146,16 +147,21 @@ func (f *fake) register(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 }
 
-// registerTogether imports devices: those that are there get a new token.
-func (f *fake) registerTogether(w http.ResponseWriter, ids []string) {
-	if f.oneByOne {
+// registerTogether imports devices: those that are there get a new token, or none.
+func (f *fake) registerTogether(w http.ResponseWriter, existing string, ids []string) {
+	there := func(id string) bool { return f.own[id] != "" }
+	if f.oneByOne && existing == "rotate" && slices.ContainsFunc(ids, there) {
 		writeJSON(w, http.StatusConflict, map[string]any{"code": "one_by_one"})
 		return
 	}
 	w.WriteHeader(http.StatusCreated)
 	_, _ = io.WriteString(w, "device,token\n")
 	for _, id := range ids {
-		if f.own[id] != "" {
+		if there(id) && existing == "skip" {
+			_, _ = fmt.Fprintf(w, "%s,\n", id)
+			continue
+		}
+		if there(id) {
 			f.rotated++
 		}
 		f.own[id] = fmt.Sprintf("token %d of %s", f.rotated, id)

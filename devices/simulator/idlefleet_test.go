@@ -47,28 +47,24 @@ func runIdleUntil(t *testing.T, c Config, enough func() bool) (IdleSummary, stri
 	return s, progress.String()
 }
 
-// With tokens of their own, that came in one import, or one by one where the dispatcher
-// maintains accounts at a broker.
+// With tokens of their own, that came in one import.
 func TestEachIdleDeviceReportsOnceInAPeriod(t *testing.T) {
 	t.Parallel()
-	for _, oneByOne := range []bool{false, true} {
-		f, server := newFake(t)
-		f.oneByOne = oneByOne
-		c := idleConfig(server.URL)
-		c.Credentials, c.FleetToken, c.Timeout = CredentialsOwn, "of no use", time.Minute
-		s, progress := runIdleUntil(t, c, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.received > 260 })
-		if s.Errors > 0 {
-			t.Errorf("one by one %t: %v", oneByOne, s.Err())
-		}
-		f.mu.Lock() // the server may still read what was sent last
-		if most := 40 * (1 + int64(s.Elapsed/c.Period)); s.Reports < 200 || s.Reports > most || len(f.heard) != 40 || f.copies > 0 || f.badAuth > 0 {
-			t.Errorf("one by one %t: %d reports of %d devices, %d copies, %d with a wrong token; want each once in a period",
-				oneByOne, s.Reports, len(f.heard), f.copies, f.badAuth)
-		}
-		f.mu.Unlock()
-		if !strings.Contains(progress, "registered 40 of 40 devices") || !strings.Contains(progress, "reports/s: none ") {
-			t.Errorf("one by one %t: progress %q", oneByOne, progress)
-		}
+	f, server := newFake(t)
+	c := idleConfig(server.URL)
+	c.Credentials, c.FleetToken, c.Timeout = CredentialsOwn, "of no use", time.Minute
+	s, progress := runIdleUntil(t, c, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.received > 260 })
+	if s.Errors > 0 {
+		t.Error(s.Err())
+	}
+	f.mu.Lock() // the server may still read what was sent last
+	defer f.mu.Unlock()
+	if most := 40 * (1 + int64(s.Elapsed/c.Period)); s.Reports < 200 || s.Reports > most || len(f.heard) != 40 || f.copies > 0 || f.badAuth > 0 {
+		t.Errorf("%d reports of %d devices, %d copies, %d with a wrong token; want each once in a period",
+			s.Reports, len(f.heard), f.copies, f.badAuth)
+	}
+	if !strings.Contains(progress, "registered 40 of 40 devices") || !strings.Contains(progress, "reports/s: none ") {
+		t.Errorf("progress %q", progress)
 	}
 }
 
