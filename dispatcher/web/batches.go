@@ -18,6 +18,7 @@ type batchPages struct {
 	api    client
 	inside API
 	waits  *lately[waits]
+	summed *lately[operators.ResultSummary]
 }
 
 func (b *batchPages) route(to *site) {
@@ -61,6 +62,14 @@ func (b batch) Parts() []part {
 
 // Open says that tasks of the batch may still run.
 func (b batch) Open() bool { return b.Ended() < b.Total }
+
+// endedIn counts the tasks that ended in a state; empty: in any.
+func (b batch) endedIn(state string) int64 {
+	if state == "" {
+		return b.Ended()
+	}
+	return b.Counts[state]
+}
 
 // Label is what people call the batch.
 func (b batch) Label() string {

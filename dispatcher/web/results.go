@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -18,6 +20,9 @@ const (
 	errorsShown  = 10
 	openSample   = 2000  // results that are summed up while a batch goes on, and its page is read again
 	overSample   = 20000 // once it has ended
+
+	// summedEvery is how often results are summed up anew while others end.
+	summedEvery = 5 * time.Second
 )
 
 // results are those of a batch as its page shows them.
@@ -94,24 +99,16 @@ func (b *batchPages) results(r *http.Request, one batch) (results, error) {
 	if one.Over() {
 		asked.Sample = overSample
 	}
-	path := operators.Path("batches", strconv.FormatInt(one.ID, 10), "results")
-	sums := func() (*operators.ResultSummary, error) {
-		var read operators.Results
-		query := asked.Values()
-		query.Set("page_size", "1")
-		err := b.api.get(r, path, query, &read)
-		return read.Summary, err
-	}
-	sum, err := sums()
+	sum, err := b.sums(r, one, asked)
 	if err == nil && asked.Aggregate == "" {
 		if asked.Aggregate = usualField(sum.Fields); asked.Aggregate != "" {
-			sum, err = sums()
+			sum, err = b.sums(r, one, asked)
 		}
 	}
 	if err != nil {
 		return s, err
 	}
-	s.ResultSummary, s.Shown, s.Query = *sum, one.Ended() > 0, s.Chosen.Encode()
+	s.ResultSummary, s.Shown, s.Query = sum, one.Ended() > 0, s.Chosen.Encode()
 	if s.Aggregate != nil && s.Aggregate.Number != nil {
 		s.Histogram = histogramOf(*s.Aggregate.Number)
 	}
@@ -119,7 +116,36 @@ func (b *batchPages) results(r *http.Request, one batch) (results, error) {
 	if len(s.Columns) == 0 {
 		s.Columns = usualColumns(sum.Fields)
 	}
-	return s, b.rows(r, path, &s)
+	return s, b.rows(r, resultsPath(one), &s)
+}
+
+func resultsPath(one batch) string {
+	return operators.Path("batches", strconv.FormatInt(one.ID, 10), "results")
+}
+
+// sums are what is said of many results. Those of a sample are kept for a while, those of all
+// results until others have ended; the numbers of the batch beside them are those of now.
+func (b *batchPages) sums(r *http.Request, one batch, asked operators.ResultQuery) (operators.ResultSummary, error) {
+	query := asked.Values()
+	query.Set("page_size", "1")
+	name := fmt.Sprint(one.ID, " ", query.Encode(), one.Failed() > 0)
+	if one.endedIn(asked.State) <= int64(asked.Sample) {
+		name += fmt.Sprint(one.Counts)
+	}
+	sum, err := b.summed.read(r.Context(), name, b.now(), func(ctx context.Context) (operators.ResultSummary, error) {
+		var read operators.Results
+		if err := b.api.get(r.WithContext(ctx), resultsPath(one), query, &read); err != nil {
+			return operators.ResultSummary{}, err
+		}
+		return *read.Summary, nil
+	})
+	if err != nil {
+		return sum, err
+	}
+	sum.Of, sum.ErrorsOf, sum.Progress = one.endedIn(asked.State), one.Failed(), slices.Clone(sum.Progress) // which others see, too
+	last := &sum.Progress[len(sum.Progress)-1]
+	last.Ended, last.Failed = one.Ended(), one.Failed()
+	return sum, nil
 }
 
 // rows reads the page of the table.

@@ -10,8 +10,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/dispatcher/web"
 )
 
 // finish has devices end tasks of the pool p, each fourth of them in vain.
@@ -74,6 +77,41 @@ func TestABatchIsItsResults(t *testing.T) {
 			t.Errorf("%s: %d, want %d", path, status, want)
 		}
 	}
+}
+
+// Results are summed up when others have ended; those of a large batch that goes on, once in a
+// while. The counts beside them are those of now.
+func TestResultsAreSummedUpOnceInAWhile(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	b := embedded(t, func(o *web.Options) { o.Now = func() time.Time { return now } })
+	names := devices(2100)
+	b.pool("p", 60, names...)
+	looked := func() int64 { // by one rendering
+		before := b.store.results.Load()
+		b.get("/batches/1")
+		return b.store.results.Load() - before
+	}
+	for range 3 {
+		b.finish(names[:10]...)
+		if names = names[10:]; looked() < 10 {
+			t.Error("others have ended, and were not summed up")
+		}
+		if n := looked(); n > 1 {
+			t.Errorf("none has ended since, and %d results were looked at again", n)
+		}
+	}
+	running := []task{b.grant(names[0]), b.grant(names[1])}
+	b.call("POST", "/v1/tasks/cancel?batch=1", nil, nil)
+	if n := looked(); n < 2000 {
+		t.Errorf("%d of 2098 results were summed up", n)
+	}
+	b.report(names[0], map[string]any{"accept": false, "results": []map[string]any{{"task": running[0].ID, "token": running[0].Token, "status": "succeeded"}}})
+	if n := looked(); n > 1 {
+		t.Errorf("%d results were looked at again at once", n)
+	}
+	_, text, _ := b.get("/batches/1")
+	contains(t, text, "2099 of 2100</span> ended", "of 2099 results")
 }
 
 // In a browser: the form asks, and what was chosen stays while results come in.

@@ -62,9 +62,10 @@ type ledger struct {
 	*store.Store
 	logs, views atomic.Int64
 	events      atomic.Int64
-	down        atomic.Bool // the log cannot be read
-	panics      atomic.Bool // counting tasks does
-	hangs       atomic.Bool // likewise
+	results     atomic.Int64 // that were summed up
+	down        atomic.Bool  // the log cannot be read
+	panics      atomic.Bool  // counting tasks does
+	hangs       atomic.Bool  // likewise
 }
 
 func (l *ledger) TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error) {
@@ -88,6 +89,10 @@ func (l *ledger) MarkEvents(ctx context.Context, sent int64) (store.EventMark, e
 func (l *ledger) Events(ctx context.Context, f store.EventFilter) ([]store.Event, error) {
 	l.events.Add(1)
 	return l.Store.Events(ctx, f)
+}
+
+func (l *ledger) SampleResults(ctx context.Context, of store.Sample, each func(store.Sampled)) error {
+	return l.Store.SampleResults(ctx, of, func(one store.Sampled) { l.results.Add(1); each(one) })
 }
 
 func (l *ledger) PoolViews(ctx context.Context, after string, limit, waiting int) ([]store.PoolView, error) {
