@@ -30,6 +30,8 @@ func StartsText() string { return startsText() }
 // ViewsText is what Views asks.
 func ViewsText() string { return viewsText }
 
+func WaitingViewText() string { return waitingViewText }
+
 // OpenBatchesText is what OpenBatches asks.
 func OpenBatchesText() string { return openBatches() }
 

@@ -162,10 +162,10 @@ func (s grantsIn) views(ctx context.Context, devices []string) ([]View, error) {
 	return shown(rows, unique, at), nil
 }
 
-// viewsWith reads the view of the device of each task, with this task among the
-// candidates if it is open, whatever is better.
-func (s grantsIn) viewsWith(ctx context.Context, devices []string, tasks []int64) ([]View, error) {
-	rows, err := collect(ctx, s.session, readingDest, taskViewText, names(devices), s.list(tasks))
+// viewsWith reads by one of the texts below the view of the device of each task, with this task
+// among the candidates if it is open, whatever is better.
+func (s grantsIn) viewsWith(ctx context.Context, text string, devices []string, tasks []int64) ([]View, error) {
+	rows, err := collect(ctx, s.session, readingDest, text, names(devices), s.list(tasks))
 	if err != nil {
 		return nil, err
 	}
@@ -219,34 +219,41 @@ const (
 // the open tasks of each device, and looks at the best ones of each. The first leap of a
 // device, which may find no batch, also reads who it is. Go decides which are shown, and in which
 // order: the one that the device holds is still there, hence one more of
-// each group than is shown.
+// each group than is shown. Of a device of many tasks that wait, few batches are looked at: the
+// 16 oldest and that of the task.
 //
 // Each look-up is a query by itself, so that there is one plan, whatever the statistics
 // say or do not say yet: Postgres plans this text once, when all tables are empty. The
 // index has batch * 1, which no other one has, and the state is hidden, so that the indexes
 // of pending tasks alone cannot serve.
 const (
-	viewsText    = openOfDevices + bestTasks + endOfViews
-	taskViewText = openOfDevices + bestTasks + // with a task of each among the candidates
-		` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + endOfViews
+	viewsText       = openOfDevices + shownBatches + lookedUp + bestTasks + endOfViews
+	taskViewText    = openOfDevices + shownBatches + lookedUp + bestTasks + taskOfEach + endOfViews
+	waitingViewText = openOfDevices + ` AND w.leaps < 15` + shownBatches + itsBatch + lookedUp + bestTasks + taskOfEach + endOfViews
+
+	// A task of each device that is among the candidates, whatever is better.
+	taskOfEach = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch
+	itsBatch   = ` UNION ALL SELECT w.n, w.now, w.standstill, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
 
 	nextBatch     = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
 	limited       = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`
 	openOfDevices = `
 		WITH RECURSIVE clock AS (SELECT clock.now, ` + standstill + ` AS standstill FROM (SELECT {now} AS now) AS clock),
-		leap(n, name, now, standstill, limits, pending, first, batch) AS (
+		leap(n, name, now, standstill, limits, pending, leaps, batch) AS (
 			SELECT w.n, w.name, clock.now, clock.standstill,
 				(SELECT p.limits FROM profiles p WHERE p.name = (SELECT own.profile FROM devices own WHERE own.id = w.name)),
-				` + hiddenPending + `, TRUE, ` + nextBatch + hiddenPending + `) FROM (SELECT * FROM {names}) AS w CROSS JOIN clock
+				` + hiddenPending + `, 0, ` + nextBatch + hiddenPending + `) FROM (SELECT * FROM {names}) AS w CROSS JOIN clock
 			UNION ALL
-			SELECT w.n, w.name, w.now, w.standstill, w.limits, w.pending, FALSE, ` + nextBatch + `w.pending AND t.batch * 1 > w.batch)
-			FROM leap w WHERE w.batch IS NOT NULL)
+			SELECT w.n, w.name, w.now, w.standstill, w.limits, w.pending, w.leaps + 1, ` + nextBatch + `w.pending AND t.batch * 1 > w.batch)
+			FROM leap w WHERE w.batch IS NOT NULL`
+	shownBatches = `)
 		SELECT w.n, w.now, w.standstill, ` + gone + `,
 			` + deviceColumns + `, ` + grantColumns + `,
 			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.attempts + 1,
 			CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END, p.paused, c.paused, c.finish_inside, c.opens_at, c.closes_at, p.opens_at, p.closes_at,
 			p.limits, c.limits, w.limits, CASE WHEN ` + limited + ` THEN c.kind END, CASE WHEN ` + limited + ` THEN coalesce(o.payload, c.payload) END
-		FROM (SELECT n, now, standstill, limits, pending, batch, name AS device, CASE WHEN first THEN name END AS name FROM leap WHERE first OR batch IS NOT NULL) AS w
+		FROM (SELECT n, now, standstill, limits, pending, batch, name AS device, CASE WHEN leaps = 0 THEN name END AS name FROM leap WHERE leaps = 0 OR batch IS NOT NULL`
+	lookedUp = `) AS w
 			{device of w} {grant of w} {task of g} {batch of g} {batch c of w} {pool of c}
 			{best (}`
 	endOfViews = `{) o}`

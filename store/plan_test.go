@@ -19,6 +19,7 @@ func TestReadingsGoByTheirIndexes(t *testing.T) {
 		times int    // how many
 	}{
 		"the tasks of a device":        {store.ViewsText(), []any{`[{"n":0,"name":"a"}]`}, "tasks_of_device (device=? AND state=?", 6},
+		"devices of what waits":        {store.WaitingViewText(), []any{`[{"n":0,"name":"a"}]`, `[1]`}, "tasks_of_device (device=? AND state=?", 6},
 		"reachable of a batch":         {store.ReachableText(), []any{"p", 1, 0, 0, 10, 1000}, "tasks_in_line (pool=? AND batch", 2},
 		"open batches of a pool":       {store.OpenBatchesText(), []any{"p", 0, 10}, "tasks_in_line (pool=? AND batch", 2},
 		"urgent batches of a pool":     {store.UrgentBatchesText(), []any{"p", 10}, "batches_urgent_of_pool (pool=? AND id>?)", 1},

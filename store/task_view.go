@@ -45,7 +45,7 @@ func (s tasksIn) view(ctx context.Context, id int64) (v TaskView, err error) {
 	if running.Task != 0 {
 		v.Running = &running
 	}
-	views, err := s.grants().viewsWith(ctx, []string{v.Task.Device}, []int64{id})
+	views, err := s.grants().viewsWith(ctx, taskViewText, []string{v.Task.Device}, []int64{id})
 	if err != nil {
 		return v, fmt.Errorf("its device: %w", err)
 	}

@@ -154,7 +154,7 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waiter) ([]Ta
 	for i, w := range list {
 		devices[i], ids[i] = w.device, w.Task
 	}
-	views, err := s.read().grants().viewsWith(ctx, devices, ids)
+	views, err := s.read().grants().viewsWith(ctx, waitingViewText, devices, ids)
 	if err != nil {
 		return nil, fmt.Errorf("their devices: %w", err)
 	}

@@ -60,6 +60,34 @@ func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 	})
 }
 
+// Of a device with many open batches, the oldest are looked at, and that of the task.
+func TestWaitingTasksOfDevicesWithManyBatches(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		var all []int64
+		for range 40 {
+			_, ids := l.batch(store.Batch{Pool: "p"}, "a")
+			all = append(all, ids...)
+		}
+		seen, err := l.SampleWaiting(l.Context(), store.WaitingOf{Pool: "p"}, 100)
+		l.must(err)
+		for i, v := range seen.Views {
+			want := slices.Clone(all[:16])
+			if i >= 16 {
+				want = append(want, v.Task.ID)
+			}
+			var got []int64
+			for _, c := range v.Candidates {
+				got = append(got, c.Task)
+			}
+			if v.Task.ID != all[i] || !slices.Equal(got, want) {
+				l.Errorf("of task %d: %v, want %v", v.Task.ID, got, want)
+			}
+		}
+	})
+}
+
 func tasksIn(w store.WaitingTasks) (ids []int64) {
 	for _, v := range w.Views {
 		ids = append(ids, v.Task.ID)

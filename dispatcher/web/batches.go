@@ -23,7 +23,7 @@ type batchPages struct {
 
 func (b *batchPages) route(to *site) {
 	to.live("/batches", b.list)
-	to.live("/batches/{id}", b.show)
+	liveAsked(to, "/batches/{id}", waitsNow(b.api, b.waits, b.now, "batches"), b.show)
 	to.page("/batches/{id}/cancel", b.cancelling)
 	to.page("/batches/{id}/pause", b.pausing)
 	to.act("/batches/{id}/pause", "operator", b.api.command("batches", "pause", "paused"))
@@ -108,7 +108,7 @@ func (b *batchPages) read(r *http.Request) (read batch, err error) {
 	return read, err
 }
 
-func (b *batchPages) show(r *http.Request) (page, error) {
+func (b *batchPages) show(r *http.Request, waiting waits) (page, error) {
 	one, err := b.read(r)
 	if err != nil {
 		return page{}, err
@@ -116,12 +116,6 @@ func (b *batchPages) show(r *http.Request) (page, error) {
 	results, err := b.results(r, one)
 	if err != nil {
 		return page{}, err
-	}
-	var waiting waits
-	if one.Counts[operators.Pending] > 0 {
-		if waiting, err = waitsNow(r, b.api, b.waits, b.now(), "batches", r.PathValue("id")); err != nil {
-			return page{}, err
-		}
 	}
 	waiting.Remedies = b.remedies(r)
 	policies, err := json.Marshal(one.Limits)

@@ -90,17 +90,14 @@ type poolData struct {
 	Admin   bool
 }
 
-func (p *poolPages) show(r *http.Request) (page, error) {
+func (p *poolPages) show(r *http.Request, waiting waits) (page, error) {
 	name := r.PathValue("id")
-	d := poolData{Admin: p.may(r, "admin"), Looks: map[string]int{}}
+	d := poolData{Admin: p.may(r, "admin"), Looks: map[string]int{}, Waits: waiting}
 	var err error
 	if d.Pool, err = p.api.Pools.Get(r.Context(), name); err != nil {
 		return page{}, err
 	}
 	if d.Slots, err = p.api.Pools.Slots(r.Context(), name); err != nil {
-		return page{}, err
-	}
-	if d.Waits, err = waitsNow(r, p.api, p.waits, p.now(), "pools", name); err != nil {
 		return page{}, err
 	}
 	d.Waits.Remedies = p.remedies(r)

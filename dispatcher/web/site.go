@@ -37,13 +37,21 @@ func (s *site) page(pattern string, load loader) {
 // other. Its loader reads one snapshot of the ledger.
 func (s *site) live(pattern string, load loader) { s.follow(pattern, s.snapshot(load)) }
 
-// liveChecked is a live page that shows the dependencies. They are asked before
-// the snapshot, which keeps a connection: one that does not answer is waited for.
-func (s *site) liveChecked(pattern string, system System, load func(r *http.Request, checks []dependency) (page, error)) {
+// liveAsked is a live page of which a part is asked of Redis. That is done before the snapshot,
+// which keeps a connection: a server that does not answer is waited for.
+func liveAsked[T any](s *site, pattern string, ask func(r *http.Request) (T, error), load func(r *http.Request, asked T) (page, error)) {
 	s.follow(pattern, func(r *http.Request) (page, error) {
-		checks := system.dependencies(r.Context())
-		return s.snapshot(func(r *http.Request) (page, error) { return load(r, checks) })(r)
+		asked, err := ask(r)
+		if err != nil {
+			return page{}, err
+		}
+		return s.snapshot(func(r *http.Request) (page, error) { return load(r, asked) })(r)
 	})
+}
+
+// liveChecked is a live page that shows the dependencies.
+func (s *site) liveChecked(pattern string, system System, load func(r *http.Request, checks []dependency) (page, error)) {
+	liveAsked(s, pattern, func(r *http.Request) ([]dependency, error) { return system.dependencies(r.Context()), nil }, load)
 }
 
 // snapshot has a loader read one snapshot of the ledger, so that the numbers of

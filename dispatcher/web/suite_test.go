@@ -66,6 +66,24 @@ type ledger struct {
 	down        atomic.Bool  // the log cannot be read
 	panics      atomic.Bool  // counting tasks does
 	hangs       atomic.Bool  // likewise
+	judged      atomic.Int64 // samples of what waits
+	keeping     atomic.Int64 // of these: in the snapshot of a page
+}
+
+type inPage struct{}
+
+func (l *ledger) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at store.Snapshot) error) error {
+	return l.Store.InOneSnapshot(ctx, func(ctx context.Context, at store.Snapshot) error {
+		return read(context.WithValue(ctx, inPage{}, true), at)
+	})
+}
+
+func (l *ledger) SampleWaiting(ctx context.Context, of store.WaitingOf, most int) (store.WaitingTasks, error) {
+	l.judged.Add(1)
+	if ctx.Value(inPage{}) != nil {
+		l.keeping.Add(1)
+	}
+	return l.Store.SampleWaiting(ctx, of, most)
 }
 
 func (l *ledger) TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error) {
@@ -131,7 +149,7 @@ func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...fu
 	b := &bench{T: t, store: &ledger{Store: s}, redis: at}
 	seen := seen.NewList(client)
 	b.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: s, Semaphore: slots.New(client), Limits: limits.New(client), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
+		Store: b.store, Semaphore: slots.New(client), Limits: limits.New(client), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
 	})
 	o := web.Options{
 		Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: s}),

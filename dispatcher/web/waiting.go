@@ -50,11 +50,14 @@ func waitsLately() *lately[waits] {
 	return l
 }
 
-// waitsNow is what waits, for a live page.
-func waitsNow(r *http.Request, api client, kept *lately[waits], now time.Time, kind, id string) (waits, error) {
-	return kept.read(r.Context(), kind+" "+id, now, func(ctx context.Context) (waits, error) {
-		return waitsOf(r.WithContext(ctx), api, kind, id, waitingJudged)
-	})
+// waitsNow reads what waits, for a live page of a pool or batch.
+func waitsNow(api client, kept *lately[waits], now func() time.Time, kind string) func(r *http.Request) (waits, error) {
+	return func(r *http.Request) (waits, error) {
+		id := r.PathValue("id")
+		return kept.read(r.Context(), kind+" "+id, now(), func(ctx context.Context) (waits, error) {
+			return waitsOf(r.WithContext(ctx), api, kind, id, waitingJudged)
+		})
+	}
 }
 
 // waitsOf reads what waits in the pool or batch at a path.

@@ -52,6 +52,18 @@ func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 	}
 }
 
+// Redis is asked about what waits while no snapshot of the ledger keeps a connection.
+func TestWhatWaitsIsJudgedBeforeThePageIsRead(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, devices(4)...)
+	for i, path := range []string{"/pools/p", "/batches/1"} {
+		if status, _, _ := b.get(path); status != 200 || b.store.judged.Load() != int64(i+1) || b.store.keeping.Load() > 0 {
+			t.Errorf("%s: %d, %d samples, %d of them in the snapshot of the page", path, status, b.store.judged.Load(), b.store.keeping.Load())
+		}
+	}
+}
+
 // withoutHolders leaves out the table, where the same stands when nobody holds a slot.
 func withoutHolders(page string) string {
 	before, _, _ := strings.Cut(page, `<section id="holders">`)
