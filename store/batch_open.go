@@ -12,8 +12,8 @@ type OpenBatch struct {
 }
 
 // OpenBatches returns up to limit batches of the pool of which something waits,
-// by id, those after the one given. Its cost depends on how many it returns, not
-// on their tasks.
+// by id, those after the one given. Its cost depends on how many it returns and on
+// what runs in the pool, not on their tasks.
 func (s batches) OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]OpenBatch, error) {
 	found, err := collect(ctx, s.read(), func(b *OpenBatch) []any { return []any{&b.ID, &b.Running} }, openBatches(), pool, after, limit)
 	if err != nil {
@@ -22,17 +22,16 @@ func (s batches) OpenBatches(ctx context.Context, pool string, after int64, limi
 	return found, nil
 }
 
-// openBatches leaps from batch to batch in the index of waiting tasks.
+// openBatches leaps from batch to batch in the index of waiting tasks, and looks each up by itself.
 func openBatches() string {
 	return `
 	WITH RECURSIVE open(n, batch) AS (
-		SELECT 1, (SELECT min(t.batch) FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND t.batch > $2)
+		SELECT 1, ` + nextWaiting("$1", ">", "$2") + `
 		UNION ALL
-		SELECT n + 1, (SELECT min(t.batch) FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND t.batch > open.batch)
-			FROM open WHERE open.batch IS NOT NULL AND n < $3
+		SELECT n + 1, ` + nextWaiting("$1", ">", "open.batch") + ` FROM open WHERE open.batch IS NOT NULL AND n < $3
 	)
 	SELECT b.id, CASE WHEN ` + startable() + ` AND ` + granting + ` THEN TRUE ELSE FALSE END
-	FROM open JOIN batches b ON b.id = open.batch JOIN pools p ON p.name = b.pool
+	FROM open AS t {batch of t} CROSS JOIN (SELECT * FROM pools WHERE name = $1) AS p
 	ORDER BY b.id`
 }
 
@@ -48,7 +47,7 @@ func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) ([]O
 func urgentBatches() string {
 	return `
 	SELECT b.id, CASE WHEN ` + startable() + ` AND ` + granting + ` THEN TRUE ELSE FALSE END
-	FROM (SELECT * FROM batches b WHERE b.pool = $1 AND ` + openUrgent("$1") + ` ORDER BY b.id DESC LIMIT $2) AS b JOIN pools p ON p.name = b.pool
+	FROM (SELECT * FROM batches b WHERE b.pool = $1 AND ` + openUrgent("$1") + ` ORDER BY b.id DESC LIMIT $2) AS b CROSS JOIN (SELECT * FROM pools WHERE name = $1) AS p
 	ORDER BY b.id DESC`
 }
 
@@ -56,6 +55,5 @@ func urgentBatches() string {
 // none that is older than the oldest of which something does.
 func openUrgent(pool string) string {
 	return `b.lane = 'urgent'
-		AND b.id >= (SELECT min(t.batch) FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending')
-		AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = b.pool AND t.batch = b.id AND t.state = 'pending')`
+		AND b.id >= ` + nextWaiting(pool, ">", "0") + ` AND ` + nextWaiting("b.pool", "=", "b.id") + ` IS NOT NULL`
 }

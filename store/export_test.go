@@ -38,6 +38,9 @@ func OpenBatchesText() string { return openBatches() }
 // UrgentBatchesText is what UrgentBatches asks.
 func UrgentBatchesText() string { return urgentBatches() }
 
+// PoolsWithWorkText is what PoolsWithWork asks.
+func PoolsWithWorkText() string { return poolsWithWork() }
+
 // PoolsWithUrgentText is what PoolsWithUrgent asks.
 func PoolsWithUrgentText() string { return poolsWithUrgent() }
 

@@ -81,7 +81,8 @@ func (s tasks) batchesWaiting(ctx context.Context, of WaitingOf, pool string) (o
 }
 
 // nextWaiting is the next batch of a pool that something waits in. To look each task up
-// makes Postgres go by the index that finds the fewest, and its whole order spares a sort.
+// makes Postgres go by the index that finds the fewest, and its whole order spares a sort:
+// whatever it knew of the tables when it made its plan.
 func nextWaiting(pool, than, batch string) string {
 	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.batch ` + than + ` ` + batch + ` AND ` + notRunning + `
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`

@@ -127,8 +127,10 @@ func (s tasks) line(ctx context.Context, pool string, after LineMark, last int64
 	return collect(ctx, s.read(), waiterDest, lineText(), pool, after.Batch, after.Priority, after.Task, limit, last)
 }
 
-// notRunning leaves out the tasks t that hold a slot. Each is looked up, as in a filter.
-const notRunning = `(SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL`
+// notRunning leaves out the tasks t that hold a slot. Each is looked up, as in a filter. That a
+// number is not another one, Postgres takes for true of nearly all: so it reads in the order that
+// is wanted. Of IS NULL it thinks the opposite, and would read all of a pool to find one.
+const notRunning = `coalesce((SELECT g.task FROM grants g WHERE g.task = t.id), 0) <> t.id`
 
 // lineText reads in three steps that the index serves from the mark on: the rest of its
 // priority, the lower ones of its batch, and the later batches.
