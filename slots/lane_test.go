@@ -2,6 +2,7 @@ package slots_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -195,6 +196,33 @@ func TestALaneThatChangesIsCounted(t *testing.T) {
 		diff(t, "holders that came beside the queue", s.laneOf(t, pool), slots.Lane{Held: 21, Room: -19, Waiting: 1})
 		tasks(0, 43, 43)
 		diff(t, "normal again", s.laneOf(t, pool), slots.Lane{Room: 2})
+	})
+}
+
+// When the batches that ended are forgotten, the lane is counted anew: a count that was wrong is
+// right from then on.
+func TestForgettingEndedBatchesCountsTheLane(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s *server) {
+		t.Helper()
+		pool := s.poolOf(t, 20)
+		s.wakeable(t, pool, urgent(1, 1))
+		key := "slots:{" + pool + "}:batch"
+		state := s.client.HGet(t.Context(), key, "pool").Val()
+		wrong := strings.Replace(state, `"lane":1`, `"lane":9`, 1)
+		if err := s.client.HSet(t.Context(), key, "pool", wrong).Err(); err != nil || wrong == state {
+			t.Fatal(state, err)
+		}
+		diff(t, "a wrong count", s.laneOf(t, pool), slots.Lane{Held: 9, Room: -7})
+		const ended = 150 // more than are kept
+		for batch := int64(2); batch < 2+ended; batch++ {
+			s.wakeable(t, pool, slots.Want{Batch: batch, Task: batch})
+			s.leave(t, pool, batch)
+		}
+		if n := s.client.HLen(t.Context(), key).Val(); n > ended {
+			t.Fatalf("%d batches are known: none was forgotten", n)
+		}
+		diff(t, "counted anew", s.laneOf(t, pool), slots.Lane{Held: 1, Room: 1})
 	})
 }
 
