@@ -47,13 +47,18 @@ func createToken(o *operator) *cobra.Command {
 
 Without a URL, and with --config or DISPATCHER_POSTGRES_DSN, it is made in the
 Postgres database: this is how the first one comes into being. Else the server
-makes it, which takes a token of the role admin.`,
+makes it, which takes a token of the role admin. With a context in use and
+DISPATCHER_POSTGRES_DSN it must be said which of the two is meant.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if t.Name == "" || !slices.Contains(roles(), t.Role) || valid < 0 {
 				return usageError{errors.New("--name is needed, and --role must be one of " + strings.Join(roles(), ", "))}
 			}
-			if o.inDatabase(s) {
+			direct, err := o.inDatabase(s)
+			if err != nil {
+				return err
+			}
+			if direct {
 				return withLedger(cmd, s, func(cmd *cobra.Command, ledger *store.Store) error { return createInLedger(cmd, ledger, t, valid) })
 			}
 			return o.with(func(s *session, _ []string) error { return s.createToken(t, valid) })(cmd, args)
@@ -67,12 +72,29 @@ makes it, which takes a token of the role admin.`,
 	return command
 }
 
-// inDatabase says which of the two ways was chosen.
-func (o *operator) inDatabase(s *settings) bool {
+// inDatabase says which of the two ways was chosen. A context in use and a database in the
+// environment were both chosen at some time before: neither goes before the other.
+func (o *operator) inDatabase(s *settings) (bool, error) {
 	if o.url != "" || o.context != "" || os.Getenv("DISPATCHER_URL") != "" {
-		return false
+		return false, nil
 	}
-	return s.file != "" || os.Getenv("DISPATCHER_POSTGRES_DSN") != "" || os.Getenv("DISPATCHER_POSTGRES_DSN_FILE") != ""
+	if s.file != "" {
+		return true, nil
+	}
+	for _, name := range []string{"DISPATCHER_POSTGRES_DSN", "DISPATCHER_POSTGRES_DSN_FILE"} {
+		if os.Getenv(name) == "" {
+			continue
+		}
+		all, err := readContexts()
+		if err == nil && all.Current != "" {
+			err = advisedError{
+				usageError{fmt.Errorf("the context %q is in use, and %s names a database: where shall the token be made?", all.Current, name)},
+				fmt.Sprintf("at the server: --context %s; in the database: --config FILE, or first: dispatcher context use --none", all.Current),
+			}
+		}
+		return true, err
+	}
+	return false, nil
 }
 
 func createInLedger(cmd *cobra.Command, ledger *store.Store, t store.Token, valid time.Duration) error {
