@@ -16,18 +16,17 @@ func (r Retained) Most() int64 {
 	return max(r.Events, r.Attempts, r.Results, r.Answers, r.TokenChanges, r.News, r.Minutes, r.Tasks+r.Batches)
 }
 
-// Retain removes, of each kind, up to limit of the oldest rows that are older
-// than keep, in a transaction for each kind: events, ended attempts, results
-// that could not be used, answers to idempotency keys, changes of tokens, news and minutes
-// of pools after their own time, and batches that ended, with their tasks. Replicas may call it at once.
-func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (Retained, error) {
-	var r Retained
-	for _, part := range []struct {
-		count *int64
-		name  string
-		query string
-		keep  time.Duration
-	}{
+// oldRows are rows of one kind that are removed when they are old enough.
+type oldRows struct {
+	count *int64
+	name  string
+	text  string
+	keep  time.Duration // 0: for ever
+}
+
+// kinds are those of which each row is looked at by itself.
+func (r *Retained) kinds(keep time.Duration) []oldRows {
+	return []oldRows{
 		// Ids and tokens go up with time, nearly: the oldest rows are at the front.
 		{&r.Events, "events", `
 			DELETE FROM events WHERE id IN (
@@ -52,22 +51,29 @@ func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (Reta
 		{&r.Minutes, "minutes of pools", `
 			DELETE FROM pool_minutes WHERE (pool, minute) IN (
 				SELECT pool, minute FROM pool_minutes WHERE minute < {this minute} - CAST($1 AS bigint) / 60000 ORDER BY minute LIMIT $2)`, minutesKept},
-	} {
-		if part.keep == 0 {
+	}
+}
+
+// Retain removes, of each kind, up to limit of the oldest rows that are older
+// than keep, in a transaction for each kind: events, ended attempts, results
+// that could not be used, answers to idempotency keys, changes of tokens, news and minutes
+// of pools after their own time, and batches that ended, with their tasks. Replicas may call it at once.
+func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (r Retained, err error) {
+	for _, old := range r.kinds(keep) {
+		if old.keep == 0 {
 			continue
 		}
 		err := s.write(ctx, func(tx session) (err error) {
-			*part.count, err = tx.exec(ctx, part.query, part.keep.Milliseconds(), limit)
+			*old.count, err = tx.exec(ctx, old.text, old.keep.Milliseconds(), limit)
 			return err
 		})
 		if err != nil {
-			return r, fmt.Errorf("removing old %s: %w", part.name, err)
+			return r, fmt.Errorf("removing old %s: %w", old.name, err)
 		}
 	}
 	if keep == 0 {
 		return r, nil
 	}
-	var err error
 	if r.Tasks, r.Batches, err = s.retainBatches(ctx, keep, limit); err != nil {
 		return r, fmt.Errorf("removing old batches: %w", err)
 	}
