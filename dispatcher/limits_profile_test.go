@@ -101,11 +101,18 @@ func TestProfilePoolAndBatchTogether(t *testing.T) {
 		for range 3 { // refused by the pool's: the profile counts nothing of it
 			b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
 		}
-		b.expectWhy(b.tasksOf("d2")[0], []decision.Code{decision.CodeLimited}, "per-account", "pool a")
+		e := b.expectWhy(b.tasksOf("d2")[0], []decision.Code{decision.CodeLimited}, "per-account", "pool a")
+		if actions := e.Causes[0].Actions; len(actions) != 1 || actions[0].Subject != decision.OfPool || strings.Contains(e.Causes[0].Remedy, "batches set") {
+			b.t.Errorf("to change what did not refuse is offered: %+v", e.Causes[0])
+		}
 		b.changePool("", func(p *store.PoolSpec) { p.Limits = nil })
 		b.runs("d2")
 		b.runs("d2")
 		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+		e = b.expectWhy(b.tasksOf("d2")[2], []decision.Code{decision.CodeLimited}, "per 1h0m0s")
+		if actions := e.Causes[0].Actions; len(actions) != 1 || !strings.Contains(e.Causes[0].Detail, string(actions[0].Subject)+" "+actions[0].ID) {
+			b.t.Errorf("another one refused than is offered: %+v", e.Causes[0])
+		}
 	}, unhurried)
 }
 

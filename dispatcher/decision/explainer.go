@@ -3,7 +3,6 @@ package decision
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -92,9 +91,7 @@ func (x explainer) standsStill(Obstacle) Cause {
 }
 
 func (x explainer) limited(o Obstacle) Cause {
-	actions := x.policies()
-	words := "waits until then; or change the policy: " + strings.Join(slices.Repeat([]string{"%s"}, len(actions)), ", or ")
-	return Cause{Detail: o.Detail, Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}.by(words, actions...)
+	return Cause{Detail: o.Detail, Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}.by("waits until then; or change the policy: %s", x.editLimits(o.Owner))
 }
 
 func (x explainer) unavailable(o Obstacle) Cause {
@@ -134,18 +131,15 @@ func (x explainer) lane() string {
 	return ""
 }
 
-// policies says how to change those that hold for the task.
-func (x explainer) policies() (actions []Action) {
-	if x.candidate.PoolLimits != nil {
-		actions = append(actions, ActEditLimits.to(OfPool, x.Pool.Name))
+// editLimits changes the policies of their owner.
+func (x explainer) editLimits(owner Subject) Action {
+	switch {
+	case owner == OfBatch:
+		return ActEditLimits.to(OfBatch, x.Batch.ID)
+	case owner == OfProfile && x.Device != nil:
+		return ActEditLimits.to(OfProfile, x.Device.Profile)
 	}
-	if x.candidate.Limits != nil {
-		actions = append(actions, ActEditLimits.to(OfBatch, x.Batch.ID))
-	}
-	if x.candidate.ProfileLimits != nil && x.Device != nil {
-		actions = append(actions, ActEditLimits.to(OfProfile, x.Device.Profile))
-	}
-	return actions
+	return ActEditLimits.to(OfPool, x.Pool.Name)
 }
 
 // paused is by whom, since when and why, as far as it is known.

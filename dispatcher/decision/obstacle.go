@@ -39,6 +39,7 @@ type Obstacle struct {
 	Remedy string         // likewise
 	Policy string         // that says no, of CodeLimited
 	Allows string         // what it allows, for people
+	Owner  Subject        // whose it is
 
 	says func(x explainer, o Obstacle) Cause
 }

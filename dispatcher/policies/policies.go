@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -166,8 +167,9 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 	}
 	last := a.Last()
 	item := c.Items[last.Item]
+	owner, _, _ := strings.Cut(item.Rule.Owner, " ")
 	o := &decision.Obstacle{
-		Code: decision.CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait),
+		Code: decision.CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait), Owner: decision.Subject(owner),
 		Policy: item.Rule.Name, Allows: item.Rule.Describe(last.Window),
 	}
 	what := fmt.Sprintf("policy %s of %s lets %s start for %s", item.Rule.Name, item.Rule.Owner, item.Rule.Describe(last.Window), item.Subject.Label)

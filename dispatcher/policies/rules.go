@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
@@ -29,10 +30,10 @@ type sources struct {
 	ofPool, ofBatch, ofProfile json.RawMessage
 }
 
-// Owners of rules.
-func poolOwner(pool string) string       { return "pool " + pool }
-func batchOwner(batch int64) string      { return fmt.Sprintf("batch %d", batch) }
-func profileOwner(profile string) string { return "profile " + profile }
+// Owners of rules, each after the word for what it is.
+func poolOwner(pool string) string       { return string(decision.OfPool) + " " + pool }
+func batchOwner(batch int64) string      { return fmt.Sprintf("%s %d", decision.OfBatch, batch) }
+func profileOwner(profile string) string { return string(decision.OfProfile) + " " + profile }
 
 // of are the rules of all of them.
 func (b *ruleBook) of(p sources) (rules []*limits.Rule, err error) {
