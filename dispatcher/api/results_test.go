@@ -46,89 +46,109 @@ func plain(numbers []float64, share float64) float64 {
 	return value
 }
 
+// drawn has 120 devices end a task each, three of them in vain, and returns what their outputs
+// have: a number each, and words.
+func (b *bench) drawn() (numbers []float64, words map[string]int64) {
+	b.Helper()
+	b.pool("p", `{"capacity":200}`)
+	names := make([]string, 120)
+	for i := range names {
+		names[i] = fmt.Sprintf("d-%d", i)
+	}
+	b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"site":"a"}}`).must(201)
+	b.call("POST", "/v1/devices", adminToken, `{"id":"d-2","tags":{"site":"b"}}`).must(201)
+	list, _ := json.Marshal(slices.Concat(names, []string{"waits"}))
+	b.batch(`{"pool":"p","kind":"k","max_attempts":1,"devices":` + string(list) + `}`)
+	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test draws the same each time
+	words = map[string]int64{}
+	for i, name := range names {
+		n, word := r.NormFloat64()*50+float64(i%3), fmt.Sprintf("w%d", i%7)
+		if i%40 == 1 {
+			b.ended(name, "failed", fmt.Sprintf(`,"error":"E%d"`, i%2))
+			continue
+		}
+		numbers = append(numbers, n)
+		words[word]++
+		b.ended(name, "succeeded", fmt.Sprintf(`,"output":{"speed":{"down":%g},"word":%q,"list":[1],"odd":%s}`, n, word, []string{"null", "true", `"true"`, "7"}[i%4]))
+	}
+	b.fold()
+	return numbers, words
+}
+
+// wantNumbers compares what is said of numbers with a plain computation.
+func (b *bench) wantNumbers(got *operators.Aggregate, numbers []float64) {
+	b.Helper()
+	number := got.Number
+	for share, value := range map[float64]float64{0: number.Min, 0.05: number.P5, 0.5: number.P50, 0.95: number.P95, 0.99: number.P99, 1: number.Max} {
+		if want := plain(numbers, share); math.Abs(value-want) > 1e-9 {
+			b.Errorf("percentile %v is %v, want %v", share, value, want)
+		}
+	}
+	total, mean := int64(0), 0.0
+	for _, n := range numbers {
+		mean += n
+	}
+	for i, bin := range number.Histogram {
+		total += bin.Tasks
+		if i > 0 && bin.From != number.Histogram[i-1].To {
+			b.Errorf("a gap before %+v", bin)
+		}
+		in := int64(0)
+		for _, n := range numbers {
+			if n >= bin.From && n < bin.To {
+				in++
+			}
+		}
+		if in != bin.Tasks {
+			b.Errorf("%+v, want %d", bin, in)
+		}
+	}
+	if mean /= float64(len(numbers)); number.Count != 117 || total != 117 || len(number.Histogram) > 20 || len(number.Histogram) < 5 || math.Abs(number.Mean-mean) > 1e-9 || got.Tasks != 117 {
+		b.Errorf("%+v, want the mean %v", got, mean)
+	}
+}
+
+// wantSummary is that of the results that are drawn, beside their numbers.
+func (b *bench) wantSummary(got operators.Results) {
+	b.Helper()
+	sum := got.Summary
+	var first struct {
+		Word  string
+		Speed *float64 `json:"speed.down"`
+		None  *int
+	}
+	if err := json.Unmarshal(got.Results[0].Output, &first); err != nil || first.Word != "w0" || first.Speed == nil || first.None != nil || got.Results[0].Duration == nil {
+		b.Errorf("%s, %v", got.Results[0].Output, err)
+	}
+	wantTags := []operators.TagCount{{Ended: 118, Failed: 2}, {Value: new("a"), Ended: 1, Failed: 1}, {Value: new("b"), Ended: 1}}
+	if diff := cmp.Diff(wantTags, sum.ByTag); diff != "" || sum.ByTagRest != nil {
+		b.Error(diff)
+	}
+	if diff := cmp.Diff([]operators.ErrorCount{{Error: "E1", Tasks: 3}}, sum.Errors); diff != "" {
+		b.Error(diff)
+	}
+	wantFields := []operators.OutputField{{Name: "speed.down", Type: "number", Tasks: 117}, {Name: "word", Type: "text", Tasks: 117}, {Name: "list", Type: "list", Tasks: 117}, {Name: "odd", Type: "mixed", Tasks: 117}}
+	if diff := cmp.Diff(wantFields, sum.Fields); diff != "" {
+		b.Error(diff)
+	}
+	last := sum.Progress[len(sum.Progress)-1]
+	if begin := sum.Progress[0]; begin.Ended != 0 || last.Ended != 120 || last.Failed != 3 || len(sum.Progress) > 102 {
+		b.Errorf("%+v", sum.Progress)
+	}
+}
+
 // The aggregates are those of a plain computation over outputs that were drawn.
 func TestResultsAreSummedUp(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":200}`)
-		names := make([]string, 120)
-		for i := range names {
-			names[i] = fmt.Sprintf("d-%d", i)
-		}
-		b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"site":"a"}}`).must(201)
-		b.call("POST", "/v1/devices", adminToken, `{"id":"d-2","tags":{"site":"b"}}`).must(201)
-		list, _ := json.Marshal(slices.Concat(names, []string{"waits"}))
-		b.batch(`{"pool":"p","kind":"k","max_attempts":1,"devices":` + string(list) + `}`)
-		r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test draws the same each time
-		var numbers []float64
-		words := map[string]int64{}
-		for i, name := range names {
-			n, word := r.NormFloat64()*50+float64(i%3), fmt.Sprintf("w%d", i%7)
-			if i%40 == 1 {
-				b.ended(name, "failed", fmt.Sprintf(`,"error":"E%d"`, i%2))
-				continue
-			}
-			numbers = append(numbers, n)
-			words[word]++
-			b.ended(name, "succeeded", fmt.Sprintf(`,"output":{"speed":{"down":%g},"word":%q,"list":[1],"odd":%s}`, n, word, []string{"null", "true", `"true"`, "7"}[i%4]))
-		}
-		b.fold()
+		numbers, words := b.drawn()
 		got := b.results("?aggregate=speed.down&by_tag=site&fields=word,speed.down,none&page_size=50")
 		sum := got.Summary
 		if len(got.Results) != 50 || got.NextPageToken == "" || sum.Sampled != 120 || sum.Of != 120 || sum.ErrorsOf != 3 || sum.ErrorsSampled != 3 {
 			t.Fatalf("%+v", got)
 		}
-		number := sum.Aggregate.Number
-		for share, value := range map[float64]float64{0: number.Min, 0.05: number.P5, 0.5: number.P50, 0.95: number.P95, 0.99: number.P99, 1: number.Max} {
-			if want := plain(numbers, share); math.Abs(value-want) > 1e-9 {
-				t.Errorf("percentile %v is %v, want %v", share, value, want)
-			}
-		}
-		total, mean := int64(0), 0.0
-		for _, n := range numbers {
-			mean += n
-		}
-		for i, bin := range number.Histogram {
-			total += bin.Tasks
-			if i > 0 && bin.From != number.Histogram[i-1].To {
-				t.Errorf("a gap before %+v", bin)
-			}
-			in := int64(0)
-			for _, n := range numbers {
-				if n >= bin.From && n < bin.To {
-					in++
-				}
-			}
-			if in != bin.Tasks {
-				t.Errorf("%+v, want %d", bin, in)
-			}
-		}
-		if mean /= float64(len(numbers)); number.Count != 117 || total != 117 || len(number.Histogram) > 20 || len(number.Histogram) < 5 || math.Abs(number.Mean-mean) > 1e-9 || sum.Aggregate.Tasks != 117 {
-			t.Errorf("%+v, want the mean %v", sum.Aggregate, mean)
-		}
-		var first struct {
-			Word  string
-			Speed *float64 `json:"speed.down"`
-			None  *int
-		}
-		if err := json.Unmarshal(got.Results[0].Output, &first); err != nil || first.Word != "w0" || first.Speed == nil || first.None != nil || got.Results[0].Duration == nil {
-			t.Errorf("%s, %v", got.Results[0].Output, err)
-		}
-		wantTags := []operators.TagCount{{Ended: 118, Failed: 2}, {Value: new("a"), Ended: 1, Failed: 1}, {Value: new("b"), Ended: 1}}
-		if diff := cmp.Diff(wantTags, sum.ByTag); diff != "" || sum.ByTagRest != nil {
-			t.Error(diff)
-		}
-		if diff := cmp.Diff([]operators.ErrorCount{{Error: "E1", Tasks: 3}}, sum.Errors); diff != "" {
-			t.Error(diff)
-		}
-		wantFields := []operators.OutputField{{Name: "speed.down", Type: "number", Tasks: 117}, {Name: "word", Type: "text", Tasks: 117}, {Name: "list", Type: "list", Tasks: 117}, {Name: "odd", Type: "mixed", Tasks: 117}}
-		if diff := cmp.Diff(wantFields, sum.Fields); diff != "" {
-			t.Error(diff)
-		}
-		last := sum.Progress[len(sum.Progress)-1]
-		if begin := sum.Progress[0]; begin.Ended != 0 || last.Ended != 120 || last.Failed != 3 || len(sum.Progress) > 102 {
-			t.Errorf("%+v", sum.Progress)
-		}
+		b.wantNumbers(sum.Aggregate, numbers)
+		b.wantSummary(got)
 		for _, v := range b.results("?aggregate=word").Summary.Aggregate.Values {
 			if words[v.Value] != v.Tasks {
 				t.Errorf("%+v, want %d", v, words[v.Value])
