@@ -105,8 +105,8 @@ func (s *site) paced(due time.Time) {
 	}
 }
 
-// cycle is a grant and its result: two reports, two commits. What is refused is sent
-// again, until the time is over.
+// cycle is a grant and its result: two reports, two commits. A refused report is
+// sent again, until the time is over.
 func cycle(c client, device string, due time.Time, own *figures) error {
 	task, token, err := c.ask(device)
 	for own.took(&due); task == 0; own.took(&due) {

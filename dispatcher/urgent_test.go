@@ -185,7 +185,7 @@ func TestADeviceTriesItsUrgentTaskFirst(t *testing.T) {
 	}
 }
 
-// What why says to urgent tasks, and to those that they go before.
+// The reasons of why for urgent tasks, and for those that they go before.
 func TestWhySpeaksOfTheLane(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {

@@ -46,8 +46,8 @@ func (d *Dispatcher) NextWaiting(ctx context.Context, of store.WaitingOf, after 
 	return d.judge(ctx, found.Views), !found.All, nil
 }
 
-// judge explains tasks that wait, each as Why does. What is the same for many of them is
-// asked once.
+// judge explains tasks that wait, each as Why does. An answer that many of them share
+// is asked for once.
 func (d *Dispatcher) judge(ctx context.Context, views []store.TaskView) []decision.Judged {
 	limited := d.Policies.OfEach(ctx, views)
 	all := crowd{d: d, standings: make(map[string]decision.Standing), offers: make(map[string]map[string]time.Duration)}
@@ -58,8 +58,8 @@ func (d *Dispatcher) judge(ctx context.Context, views []store.TaskView) []decisi
 	return judged
 }
 
-// crowd asks the semaphore about the devices of many tasks. Which batch comes first depends
-// on the batches alone, and inside of one the order is known.
+// crowd asks the semaphore about the devices of many tasks. The batch that comes first
+// depends on the batches alone, and inside of one the order is known.
 type crowd struct {
 	d         *Dispatcher
 	standings map[string]decision.Standing        // by pool and batches, of those who were asked first

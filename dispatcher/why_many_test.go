@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What many tasks are said to wait for is what is said of each of them.
+// Many tasks are said to wait for the same as each of them.
 func TestWhyOfManyAgreesWithWhyOfEach(t *testing.T) {
 	t.Parallel()
 	for round, change := range map[string]func(*store.PoolSpec){

@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// What the page of the migrations is read for is what Postgres makes of it.
+// The page of the migrations is read for the objects that Postgres makes of it.
 func TestObjectsAreThoseOfAFreshLedger(t *testing.T) {
 	t.Parallel()
 	db := replicas(t, migrations.Postgres, 1)[0]

@@ -42,7 +42,7 @@ type PoolTrouble struct {
 	Trouble []string `json:"trouble" readOnly:"true" enum:"over_capacity,stalled,paused,no_slots,closed" doc:"What is wrong with the pool, worst first; empty: nothing that is known"`
 }
 
-// What can be wrong with a pool.
+// The kinds of trouble that a pool can have.
 const (
 	OverCapacity = "over_capacity" // more is held than the capacity, after that was lowered
 	Stalled      = "stalled"       // for 10 min slots were free, its oldest waiting task could start by its batch and windows, and nothing was granted

@@ -352,7 +352,7 @@ func TestCountsDoNotReadTheTasks(t *testing.T) {
 			l.Fatalf("%v, %v", got.Counts, err)
 		}
 	}
-	// What another session read before may be told only now, but it is less than half of what
+	// The readings of another session may be told only now, but they are less than half of what
 	// the counts would have read.
 	if after := settled(); after > before+readings*5000/2 {
 		l.Errorf("%d tasks were read for the counts", after-before)

@@ -66,8 +66,8 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 }
 
 // ChangeBatch changes what an operator may change of a batch that exists:
-// Priority, Weight, Lane, NotAfter, Windows, Limits and MaxAttempts. Whatever else change does to the
-// batch is not kept. It is called inside of the transaction, perhaps more than
+// Priority, Weight, Lane, NotAfter, Windows, Limits and MaxAttempts. Nothing else that change does to the
+// batch is kept. It is called inside of the transaction, perhaps more than
 // once, and its error ends it. ErrNotFound, ErrNeverStarts.
 func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change func(*Batch) error) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, old Batch) error {

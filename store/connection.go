@@ -43,8 +43,8 @@ func (s *connection) session(on database, news *telling) session {
 // a filter depends on how many rows have that value.
 func (s *connection) planned() session { return s.session(reader{s.db, s, true}, nil) }
 
-// write runs change in one transaction and commits it. Whatever change read
-// or set outside must be set anew by each run: it is run again when the
+// write runs change in one transaction and commits it. Each run must read and
+// set anew what change used outside: it is run again when the
 // server undid it (deadlock, serialization).
 func (s *connection) write(ctx context.Context, change func(session) error) error {
 	for try := 1; ; try++ {

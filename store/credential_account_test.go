@@ -255,7 +255,7 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 	if applied != 1 || !errors.Is(err, errBroker) || !slices.Equal(seen, want[:2]) {
 		l.Fatalf("applied %d of %v, %v", applied, seen, err)
 	}
-	// What failed waits behind the others.
+	// Those that failed wait behind the others.
 	if diff := cmp.Diff([]store.AccountChange{want[2], want[1]}, l.changes()); diff != "" {
 		l.Error(diff)
 	}

@@ -14,8 +14,8 @@
 //
 // A Store is its parts, one for each noun of the ledger, on one connection: pools,
 // batches, tasks, grants, devices, profiles, credentials, events and replicas. Their
-// files begin with the noun. What concerns the ledger as a whole is in store, warm,
-// retain and restore.
+// files begin with the noun. The ledger as a whole is in store, warm, retain
+// and restore.
 //
 // Below them: connection begins and ends sessions; session runs statements, those of a
 // noun by its name, as in tx.tasks().cancel; dialect, prepared, once, snapshot, step,

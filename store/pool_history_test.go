@@ -159,7 +159,7 @@ func TestTimesAreFoundInTheLog(t *testing.T) {
 	})
 }
 
-// What a page of history costs does not go by what there is, whatever Postgres knows.
+// The cost of a page of history does not go by what there is, whatever Postgres knows.
 func TestHistoryIsServedOrBounded(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

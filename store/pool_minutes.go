@@ -75,7 +75,7 @@ func (s poolsIn) countMinutes(ctx context.Context, from, last int64) error {
 }
 
 // Minutes reads the minutes of a pool since so long ago in which something happened, the
-// oldest first; ErrNotFound. What was held before follows from what is held now: the
+// oldest first; ErrNotFound. The slots held before follow from those held now: the
 // minutes, the events not yet counted and the grants are of one moment.
 func (s pools) Minutes(ctx context.Context, pool string, back time.Duration) (Minutes, error) {
 	var m Minutes

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAServerThatHangsIsLeftAlone: it takes statements and says nothing. What waits
-// for it ends, whatever comes meanwhile is refused at once and not sent, and when it
+// TestAServerThatHangsIsLeftAlone: it takes statements and says nothing. Calls that
+// wait for it end, those that come meanwhile are refused at once and not sent, and when it
 // answers again the ledger serves on.
 func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 	t.Parallel()

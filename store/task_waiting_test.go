@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What is read of many tasks at once is what is read of each.
+// The views of many tasks are those of each.
 func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

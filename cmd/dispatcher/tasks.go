@@ -124,7 +124,7 @@ func (s *session) why(task string, answer whyTask) error {
 	for i, r := range answer.Reasons {
 		lines = append(lines, fmt.Sprintf("%d. %s (%s)", i+1, r.text("detail"), r.text("code")))
 		for _, more := range []struct{ label, name string }{
-			{"until", "until"}, {"position in line", "position"}, {"likely start", "estimated_start"}, {"what changes it", "remedy"},
+			{"until", "until"}, {"position in line", "position"}, {"likely start", "estimated_start"}, {"remedy", "remedy"},
 		} {
 			if value := r.text(more.name); value != "" {
 				lines = append(lines, "   "+more.label+": "+value)

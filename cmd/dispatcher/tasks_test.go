@@ -74,7 +74,7 @@ ATTEMPT  TOKEN  DEVICE  SLOT  GRANTED  ENDED  BY  ERROR  OUTPUT
 	}
 	d.run("batches pause 1 --reason", "the server is slow")
 	why := plain(d.run("tasks why 3"))
-	if !strings.HasPrefix(why, "task 3 is pending\n1. batch 1 is paused by bootstrap since ") || !strings.Contains(why, "the server is slow (batch_paused)\n  what changes it: ") {
+	if !strings.HasPrefix(why, "task 3 is pending\n1. batch 1 is paused by bootstrap since ") || !strings.Contains(why, "the server is slow (batch_paused)\n  remedy: ") {
 		t.Errorf("%s", why)
 	}
 	var reasons struct{ Reasons []struct{ Code string } }

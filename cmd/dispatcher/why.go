@@ -44,7 +44,7 @@ func (s *session) waiting(now waitingTasks) error {
 	if _, err := fmt.Fprintln(s.out, said); err != nil || len(now.Parts) == 0 {
 		return err
 	}
-	t := terminal.NewTable(s.out, "COUNT", "WHY", "CODE", "UNTIL", "WHAT CHANGES IT")
+	t := terminal.NewTable(s.out, "COUNT", "WHY", "CODE", "UNTIL", "REMEDY")
 	for _, p := range now.Parts {
 		t.Row(p.text("count"), p.text("label"), p.text("code"), p.text("until"), p.text("remedy"))
 	}

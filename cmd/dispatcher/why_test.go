@@ -16,13 +16,13 @@ func TestWhySaysWhatManyWaitFor(t *testing.T) {
 	d.run("batches pause 2")
 	d.prints("pools why p", `
 4 tasks wait
-COUNT  WHY  CODE  UNTIL  WHAT CHANGES IT
+COUNT  WHY  CODE  UNTIL  REMEDY
 3  device not registered  device_unknown  switch the device on; or look whether its name is right
 1  batch paused  batch_paused  resume the batch: dispatcher batches resume 2
 `)
 	d.prints("batches why 2", `
 1 task waits
-COUNT  WHY  CODE  UNTIL  WHAT CHANGES IT
+COUNT  WHY  CODE  UNTIL  REMEDY
 1  batch paused  batch_paused  resume the batch: dispatcher batches resume 2
 `)
 	if got := plain(d.run("pools why p --code device_unknown --limit 2")); !strings.HasPrefix(got, "TASK  BATCH  DEVICE  CODE  UNTIL  DETAIL\n1  1  d-1  device_unknown") || strings.Count(got, "\n") != 3 {

@@ -58,7 +58,7 @@ func TestRetag(t *testing.T) {
 			b.call("POST", "/v1/devices/retag?prefix=a", adminToken, body).problem(422, "invalid_field").names(b.T, names)
 		}
 		b.call("POST", "/v1/devices/retag?prefix=a", adminToken, `{"set":{"big":"`+strings.Repeat("x", 9<<10)+`"}}`).problem(422, "invalid_field")
-		// What is too much only with the tags that a device has names the device.
+		// A change that is too much only with the tags of a device names the device.
 		half := strings.Repeat("x", 5<<10)
 		b.call("POST", "/v1/devices/retag?prefix=a-4", adminToken, `{"set":{"first":"`+half+`"}}`).must(200)
 		b.call("POST", "/v1/devices/retag?prefix=a", adminToken, `{"set":{"second":"`+half+`"}}`).problem(422, "invalid_field").names(b.T, "device a-4: tags: ")

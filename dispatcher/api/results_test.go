@@ -176,7 +176,7 @@ func TestResultsAreSummedUp(t *testing.T) {
 	})
 }
 
-// What cannot be asked for is refused, with the field and its limit.
+// A query beyond a limit is refused, with the field and its limit.
 func TestResultsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -266,7 +266,7 @@ func TestAFieldThatWasNotFoundIsNotLost(t *testing.T) {
 	}
 }
 
-// Whatever numbers there are, each is in the bin that says so, and JSON can say all of it.
+// Of all kinds of numbers, each is in the bin that says so, and JSON can say all of it.
 func TestEveryNumberIsInItsBin(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // a test draws the same each time

@@ -207,7 +207,7 @@ func (k *known) changed(begun time.Time, from int64, changes store.TokenChanges)
 }
 
 // FollowTokens drops from memory the tokens that were changed since it was called last,
-// by whatever replica. What is in memory is believed for some seconds after that.
+// by whatever replica. The copies in memory are believed for some seconds after that.
 func (r *Registry) FollowTokens(ctx context.Context) error {
 	begun, from := r.config.Now(), r.known.nextReading()
 	changes, err := r.config.Ledger.ChangedTokens(ctx, from)

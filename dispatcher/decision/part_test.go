@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// What helps each of the tasks that were judged helps the part; but of a sample not what is
-// done to one device, for the others have other devices.
+// An action that helps each of the judged tasks helps the part. Of a sample, one on a single
+// device does not: the others have other devices.
 func TestActionsOfPartsHelpAll(t *testing.T) {
 	t.Parallel()
 	resume := decision.Action{Act: decision.ActResume, Subject: decision.OfPool, ID: "p", Command: "resume"}

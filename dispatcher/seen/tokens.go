@@ -36,7 +36,7 @@ func (t *Tokens) Use(id int64) {
 	}
 }
 
-// flush writes what was noted. What could not be written is kept.
+// flush writes what was noted. A time that could not be written is kept.
 func (t *Tokens) flush(ctx context.Context) error {
 	t.mu.Lock()
 	ids := slices.Sorted(maps.Keys(t.waiting))

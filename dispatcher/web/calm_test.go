@@ -38,7 +38,7 @@ func TestARowUnderTheCursorStays(t *testing.T) {
 	tab.until(`document.querySelectorAll("#activity tbody tr").length === 6`)
 }
 
-// Updates can be paused. What came meanwhile is shown afterwards.
+// Updates can be paused. Those that came meanwhile are shown afterwards.
 func TestUpdatesArePaused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

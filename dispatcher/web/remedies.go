@@ -115,8 +115,8 @@ func backOr(r *http.Request, usual string) string {
 	return usual
 }
 
-// backOf is the page to which a form leads back; empty: it names none. What is none of these
-// pages is refused.
+// backOf is the page to which a form leads back; empty: it names none. Any other
+// address is refused.
 func (s *site) backOf(r *http.Request) (string, error) {
 	back := r.Form.Get("back")
 	if back == "" {

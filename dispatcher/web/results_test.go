@@ -136,7 +136,7 @@ func TestResultsInABrowser(t *testing.T) {
 	tab.shoot("batch-results")
 }
 
-// What can be changed of a batch is changed by a form, and the rest stays as it is.
+// A form changes the settings of a batch that may change, and the rest stays as it is.
 func TestABatchIsEdited(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

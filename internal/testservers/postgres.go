@@ -209,8 +209,8 @@ const (
 )
 
 // fastDir is where a flush costs nothing, if there is such a folder: a disk
-// shared with others may take seconds for one. What a killed server had
-// committed is kept there as well.
+// shared with others may take seconds for one. The commits of a killed
+// server are kept there as well.
 func fastDir() string {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(memoryDir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < memoryNeeded {

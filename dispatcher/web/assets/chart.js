@@ -83,7 +83,7 @@
   });
   document.addEventListener("focusout", hide);
   addEventListener("resize", hide);
-  // What is read changes with the page.
+  // The readout changes with the page.
   setInterval(() => {
     if (!at) return;
     const element = at.plot || at.lane;

@@ -117,7 +117,7 @@
     return template.content;
   }
 
-  // What came and is not shown yet: because updates are paused, or somebody points at
+  // Updates that came and are not shown yet: because updates are paused, or somebody points at
   // a list or reads further down in it, whose rows then stay where they are.
   const inbox = { main: null, title: "", pieces: new Map(), moment: "" };
   const more = document.getElementById("more"), pause = document.getElementById("pause");

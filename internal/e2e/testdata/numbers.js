@@ -9,7 +9,7 @@
   };
   const place = (element) => element.closest("main [id]")?.id ?? "";
   const main = page.getElementById("main");
-  // What is judged or summed up from samples has tests of its own.
+  // Numbers from samples have tests of their own.
   const all = (selector) => [...main.querySelectorAll(selector)].filter((element) => !element.closest("#waiting, #results"));
   for (const pair of all("dl > div")) {
     found[place(pair) + "/" + text(pair.querySelector("dt"))] = text(pair.querySelector("dd"));
