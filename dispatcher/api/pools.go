@@ -23,7 +23,7 @@ const defaultLease = 300 * time.Second
 const (
 	manyPools     = 100 // of one page
 	waitingShown  = 1000
-	waitingOfMany = 100
+	waitingOfMany = 10
 )
 
 type poolStore interface {
