@@ -6,15 +6,18 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // ResultQuery says which results of a batch are listed, and what is summed up.
 type ResultQuery struct {
-	State     string   `query:"state" enum:"succeeded,failed,timed_out,cancelled,expired" doc:"Default: all that have ended"`
-	Fields    []string `query:"fields" doc:"Of the outputs, at most 50: net.rtt is the member rtt of the object net, . an output that is no object. Default: outputs as they came"`
-	Aggregate string   `query:"aggregate" maxLength:"200" doc:"A field whose values are summed up"`
-	ByTag     string   `query:"by_tag" maxLength:"64" doc:"The name of a tag by which results are counted"`
-	Sample    int      `query:"sample" minimum:"1" maximum:"50000" default:"10000" doc:"Results that the summary looks at; 1000 at most without aggregate and by_tag"`
+	State     string    `query:"state" enum:"succeeded,failed,timed_out,cancelled,expired" doc:"Default: all that have ended"`
+	Fields    []string  `query:"fields" doc:"Of the outputs, at most 50: net.rtt is the member rtt of the object net, . an output that is no object. Default: outputs as they came"`
+	Aggregate string    `query:"aggregate" maxLength:"200" doc:"A field whose values are summed up"`
+	ByTag     string    `query:"by_tag" maxLength:"64" doc:"The name of a tag by which results are counted"`
+	Since     time.Time `query:"since" doc:"Those that ended at that time or later: 2026-11-21T14:00:00Z"`
+	Until     time.Time `query:"until" doc:"Those that ended before that time"`
+	Sample    int       `query:"sample" minimum:"1" maximum:"50000" default:"10000" doc:"Results that the summary looks at; 1000 at most without aggregate and by_tag"`
 }
 
 // Values are the query of an address.
@@ -23,7 +26,7 @@ func (q ResultQuery) Values() url.Values {
 	if q.Sample != 0 {
 		sample = strconv.Itoa(q.Sample)
 	}
-	return Query("state", q.State, "fields", strings.Join(q.Fields, ","), "aggregate", q.Aggregate, "by_tag", q.ByTag, "sample", sample)
+	return Query("state", q.State, "fields", strings.Join(q.Fields, ","), "aggregate", q.Aggregate, "by_tag", q.ByTag, "since", timeIf(q.Since), "until", timeIf(q.Until), "sample", sample)
 }
 
 // Results are a page of the results of a batch.
@@ -48,11 +51,12 @@ type Result struct {
 // ResultSummary is about all results of the query, or a sample of them.
 type ResultSummary struct {
 	Progress      []BatchProgress `json:"progress" doc:"Of the whole batch, at most 102: its beginning, and the last change in each of 100 spans; the last is now, or the last end of a batch that has ended"`
-	Errors        []ErrorCount    `json:"errors" doc:"The 20 most frequent ones of the tasks of the batch that failed or timed out"`
+	Errors        []ErrorCount    `json:"errors" doc:"The 20 most frequent ones of the tasks of the batch that failed or timed out, between since and until"`
 	ErrorsSampled int64           `json:"errors_sampled" doc:"Tasks whose errors were looked at, the first ones of each of the two states; at most sample of each"`
 	ErrorsOf      int64           `json:"errors_of" doc:"Tasks of the batch that failed or timed out"`
-	Sampled       int64           `json:"sampled" doc:"Results that the members below are about"`
-	Of            int64           `json:"of" doc:"Results of the query"`
+	Sampled       int64           `json:"sampled" doc:"Results that the members below are about: those looked at that ended between since and until"`
+	Looked        int64           `json:"looked" doc:"Results that were looked at for them"`
+	Of            int64           `json:"of" doc:"Results of the query, whenever they ended"`
 	Fields        []OutputField   `json:"fields" doc:"Of the sampled outputs, in the order in which they were first seen; at most 200"`
 	Aggregate     *Aggregate      `json:"aggregate,omitempty"`
 	ByTag         []TagCount      `json:"by_tag,omitempty" doc:"The 20 values with the most failures, then results"`

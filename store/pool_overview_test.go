@@ -53,7 +53,7 @@ func TestOverview(t *testing.T) {
 				l.Errorf("of %q, of two slots held one counted: %+v, %v", pool, got, err)
 			}
 		}
-		top, err := l.TopErrors(l.Context(), batch.ID, 100, 5)
+		top, err := l.TopErrors(l.Context(), store.ResultFilter{Batch: batch.ID}, 100, 5)
 		l.must(err)
 		if diff := cmp.Diff([]store.ErrorCount{{Error: "no <route>", Tasks: 2}}, top); diff != "" {
 			l.Error(diff)

@@ -50,11 +50,13 @@ type ErrorCount struct {
 }
 
 // TopErrors groups the errors of the tasks of a batch that failed or timed out,
-// most frequent first. It looks at no more than sample of them in each state.
-func (s tasks) TopErrors(ctx context.Context, batch int64, sample, limit int) ([]ErrorCount, error) {
-	const latest = `SELECT * FROM (SELECT error FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
-	return collect(ctx, s.planned(), func(e *ErrorCount) []any { return []any{&e.Error, &e.Tasks} }, `
-		SELECT substr(error, 1, 200) AS text, count(*) AS n FROM (`+
-		fmt.Sprintf(latest, Failed)+` UNION ALL `+fmt.Sprintf(latest, TimedOut)+`) AS ended
-		GROUP BY text ORDER BY n DESC, text LIMIT $3`, batch, sample, limit)
+// most frequent first. It looks at no more than sample of them in each state, and counts
+// those that ended in the times of the filter.
+func (s tasks) TopErrors(ctx context.Context, f ResultFilter, sample, limit int) ([]ErrorCount, error) {
+	const latest = `SELECT * FROM (SELECT error, finished_at FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
+	q := &query{args: []any{f.Batch, sample}}
+	q.text = `SELECT substr(error, 1, 200) AS text, count(*) AS n FROM (` + fmt.Sprintf(latest, Failed) + ` UNION ALL ` + fmt.Sprintf(latest, TimedOut) + `) AS t`
+	f.where(q)
+	q.text = q.whole() + ` GROUP BY text ORDER BY n DESC, text LIMIT ` + q.arg(limit)
+	return collect(ctx, s.planned(), func(e *ErrorCount) []any { return []any{&e.Error, &e.Tasks} }, q.text, q.args...)
 }

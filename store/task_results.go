@@ -25,8 +25,24 @@ type TaskResult struct {
 type ResultFilter struct {
 	Batch int64
 	State TaskState // empty: all that have ended
+	Since time.Time // ended at that time or later; zero: no bound
+	Until time.Time // ended before that time; zero: no bound
 	After int64     // tasks above
+	Last  int64     // tasks up to; 0: no bound
 	Limit int       // default 100, at most 1000
+}
+
+// timed says that the filter has a time, which no index serves.
+func (f ResultFilter) timed() bool { return !f.Since.IsZero() || !f.Until.IsZero() }
+
+// where adds the times to a query of tasks t.
+func (f ResultFilter) where(q *query) {
+	if !f.Since.IsZero() {
+		q.where("t.finished_at >= {epoch} + %s * {ms}", f.Since.UnixMilli())
+	}
+	if !f.Until.IsZero() {
+		q.where("t.finished_at < {epoch} + %s * {ms}", f.Until.UnixMilli())
+	}
 }
 
 // endedStates are those in which tasks have results.
@@ -44,9 +60,30 @@ func (f ResultFilter) ids(q *query, until int64, most int) string {
 
 func (f ResultFilter) query() *query {
 	q := &query{}
+	limit := clampLimit(f.Limit)
+	most := limit
+	if f.timed() {
+		most = lookedAt
+	}
 	q.text = `SELECT t.id, t.device, t.state, t.finished_at, (SELECT max(granted_at) FROM attempts WHERE task = t.id), (SELECT max(ended_at) FROM attempts WHERE task = t.id),
-		t.output, t.output_dropped, t.error FROM (` + f.ids(q, 0, clampLimit(f.Limit)) + `) AS w {task w} ORDER BY w.id`
+		t.output, t.output_dropped, t.error FROM (` + f.ids(q, f.Last, most) + `) AS w {task w}`
+	f.where(q)
+	q.text = q.whole() + ` ORDER BY w.id LIMIT ` + q.arg(limit)
 	return q
+}
+
+// ResultStretch is how far Results looks: with a time, at 50,000 results.
+func (s tasks) ResultStretch(ctx context.Context, f ResultFilter) (Stretch, error) {
+	if !f.timed() {
+		return Stretch{}, nil
+	}
+	q := &query{}
+	ids := f.ids(q, f.Last, lookedAt)
+	stretch, err := s.stretchOf(ctx, q, ids, "")
+	if err != nil {
+		return Stretch{}, fmt.Errorf("looking through results: %w", err)
+	}
+	return stretch, nil
 }
 
 // Results returns the results that match, by the number of their tasks.
@@ -65,6 +102,7 @@ func (s tasks) Results(ctx context.Context, f ResultFilter) ([]TaskResult, error
 type Sampled struct {
 	Task   int64
 	State  TaskState
+	Ended  *time.Time
 	Output json.RawMessage
 	Tags   map[string]string // of its device now, if the sample asks for them
 }
@@ -112,7 +150,9 @@ func (s tasks) samplePart(ctx context.Context, of Sample, until int64, most, byt
 		chunk := min(most, sampleChunk)
 		q := of.query(until, chunk)
 		read := 0
-		err := forEach(ctx, s.planned(), func(r *Sampled) []any { return []any{&r.Task, &r.State, document{&r.Output}, fromJSON(&r.Tags)} }, func(r Sampled) bool {
+		err := forEach(ctx, s.planned(), func(r *Sampled) []any {
+			return []any{&r.Task, &r.State, maybe{&r.Ended}, document{&r.Output}, fromJSON(&r.Tags)}
+		}, func(r Sampled) bool {
 			read++
 			of.After, bytes = r.Task, bytes-len(r.Output)
 			each(r)
@@ -131,7 +171,7 @@ func (s Sample) query(until int64, most int) *query {
 	if s.Tags {
 		tags, device = "d.tags", " {device of t}"
 	}
-	q.text = `SELECT t.id, t.state, t.output, ` + tags + ` FROM (` + s.ids(q, until, most) + `) AS w {task w}` + device + ` ORDER BY w.id`
+	q.text = `SELECT t.id, t.state, t.finished_at, t.output, ` + tags + ` FROM (` + s.ids(q, until, most) + `) AS w {task w}` + device + ` ORDER BY w.id`
 	return q
 }
 

@@ -101,6 +101,54 @@ func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 	})
 }
 
+// Results of a time are looked for a stretch at a time: none is left out, and none twice.
+func TestResultsOfATime(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 50)
+		b, _ := l.batch(store.Batch{Pool: "p"}, slices.Repeat([]string{"d"}, store.LookedAt+2000)...)
+		noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		l.exec(`UPDATE tasks SET state = CASE WHEN id % 2 = 0 THEN 'failed' ELSE 'succeeded' END, error = CASE WHEN id % 2 = 0 THEN 'E' ELSE '' END,
+			finished_at = {epoch} + ($1 + id % 100 * 60000) * {ms} WHERE id % 100 < 50`, noon.UnixMilli())
+		l.exec(`UPDATE tasks SET state = 'succeeded', finished_at = {epoch} + $1 * {ms} WHERE id % 100 >= 50`, noon.Add(-time.Hour).UnixMilli())
+		f := store.ResultFilter{Batch: b.ID, Since: noon.Add(7 * time.Minute), Until: noon.Add(9 * time.Minute), Limit: 1000}
+		found, last := 0, int64(0)
+		for pages := 0; ; pages++ {
+			stretch, err := l.ResultStretch(l.Context(), f)
+			l.must(err)
+			f.Last = stretch.End
+			list, err := l.Results(l.Context(), f)
+			l.must(err)
+			for _, r := range list {
+				if minute := r.Task % 100; minute != 7 && minute != 8 || r.Task <= last {
+					l.Fatalf("%+v after %d", r, last)
+				}
+				last = r.Task
+			}
+			found += len(list)
+			if len(list) == 1000 {
+				f.After = last
+				continue
+			}
+			if !stretch.More {
+				break
+			}
+			f.After = stretch.End
+			if pages > 5 {
+				l.Fatal("no end")
+			}
+		}
+		if want := 2 * (store.LookedAt + 2000) / 100; found != want {
+			l.Errorf("%d results, want %d", found, want)
+		}
+		top, err := l.TopErrors(l.Context(), f, 1000, 5)
+		l.must(err)
+		if len(top) != 1 || top[0].Error != "E" || top[0].Tasks != 40 { // of 1,000 that failed a 25th ended then
+			l.Errorf("%+v", top)
+		}
+	})
+}
+
 // Neither a page nor a sample reads more than it shows, whatever is beside it.
 func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
 	t.Parallel()
@@ -112,12 +160,13 @@ func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
 		l.exec(statistics)
 		of := store.Sample{ResultFilter: store.ResultFilter{Batch: 3, After: 5000}, Most: 200, Tags: true}
 		page, args := store.ResultsQuery(of.ResultFilter)
+		timed, timedArgs := store.ResultsQuery(store.ResultFilter{Batch: 3, After: 5000, Since: time.Now()})
 		sample, sampleArgs, ends := store.SampleQuery(of, 150_000, 200)
 		for name, c := range map[string]struct {
 			text string
 			args []any
 			rows int
-		}{"a page": {page, args, 500}, "a sample": {sample, sampleArgs, 1000}, "the ends": {ends, []any{3}, 10}} {
+		}{"a page": {page, args, 500}, "a page of a time": {timed, timedArgs, 6 * store.LookedAt}, "a sample": {sample, sampleArgs, 1000}, "the ends": {ends, []any{3}, 10}} {
 			plan := l.plan(c.text, c.args...)
 			text := strings.Join(plan, "\n")
 			if most(plan) > c.rows || !strings.Contains(text, "tasks_of_batch") || strings.Contains(text, "Seq Scan on tasks") {

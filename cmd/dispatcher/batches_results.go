@@ -22,6 +22,8 @@ const shownFields = 6 // columns of a table, unless fields are named
 type resultsOf struct {
 	operators.ResultQuery
 
+	since, until moment
+
 	limit      int
 	csv, asDoc bool
 }
@@ -30,6 +32,7 @@ func batchResults(b noun) *cobra.Command {
 	r := &resultsOf{}
 	command := b.on("results", "Show the results of a batch: sums, then a table of the outputs", func(s *session, batch string) error {
 		s.json = s.json || r.asDoc
+		r.Since, r.Until = r.since.at, r.until.at
 		path := operators.Path("batches", batch, "results")
 		switch {
 		case r.limit < 0:
@@ -48,6 +51,8 @@ func batchResults(b noun) *cobra.Command {
 	flags.StringVar(&r.Aggregate, "aggregate", "", "a field: percentiles and a histogram of numbers, counts of text")
 	flags.StringVar(&r.ByTag, "by-tag", "", "count results by this tag of the devices")
 	flags.StringVar(&r.State, "state", "", "only in this state: "+strings.Join(operators.TaskStates()[2:], ", "))
+	flags.Var(&r.since, "since", "only what ended at that time or later: 2h or 1d ago, or 2026-11-21T14:00:00Z")
+	flags.Var(&r.until, "until", "only what ended before that time")
 	flags.IntVar(&r.Sample, "sample", 0, "results that the sums look at, 1 to 50000 (default 10000)")
 	flags.IntVar(&r.limit, "limit", 20, "most results to show; 0: all, in JSON at most 1000")
 	flags.BoolVar(&r.csv, "csv", false, "all results, a column for each field")
@@ -95,7 +100,7 @@ func (s *session) resultTables(batch, path string, r *resultsOf) error {
 
 // filters are those of the table: what is summed up was asked for before.
 func (r *resultsOf) filters(*pflag.FlagSet) url.Values {
-	return operators.ResultQuery{State: r.State, Fields: r.Fields, Sample: 1}.Values()
+	return operators.ResultQuery{State: r.State, Since: r.Since, Until: r.Until, Fields: r.Fields, Sample: 1}.Values()
 }
 
 // firstFields are those that fit into a table.
@@ -134,7 +139,10 @@ func plainValue(value json.RawMessage) string {
 
 // sums writes what is known of all results.
 func (s *session) sums(sum operators.ResultSummary) error {
-	if sum.Sampled < sum.Of {
+	switch {
+	case sum.Sampled < sum.Looked:
+		_, _ = fmt.Fprintf(s.out, "%d results ended in that time, of %d that were looked at of %d\n", sum.Sampled, sum.Looked, sum.Of)
+	case sum.Looked < sum.Of:
 		_, _ = fmt.Fprintf(s.out, "of a sample: %d of %d results\n", sum.Sampled, sum.Of)
 	}
 	if a := sum.Aggregate; a != nil {

@@ -47,6 +47,12 @@ func TestBatchResults(t *testing.T) {
 	if text := d.run("batches results 1 --aggregate note --fields note --state succeeded"); !strings.Contains(text, "TASKS  VALUE\n1      =x\n") || strings.Contains(text, "d-3") {
 		t.Error(text)
 	}
+	if text := d.run("batches results 1 --since 2h"); strings.Contains(text, "ended in that time") || !strings.Contains(text, "no route") {
+		t.Error(text)
+	}
+	if text := d.run("batches results 1 --until 2h"); !strings.Contains(text, "0 results ended in that time, of 3 that were looked at of 3") || strings.Contains(text, "no route") {
+		t.Error(text)
+	}
 	table, err := csv.NewReader(strings.NewReader(d.run("batches results 1 --csv"))).ReadAll()
 	if err != nil || len(table) != 4 || strings.Join(table[0][7:], " ") != "output.down output.net.rtt output.note output.more output.ok output" || table[1][9] != "'=x" {
 		t.Errorf("%q, %v", table, err)
@@ -63,7 +69,7 @@ func TestBatchResults(t *testing.T) {
 		says string
 	}{
 		"9": {1, "not_found"}, "x": {2, "not a number"}, "1 --sample 50001": {1, "sample"}, "1 --state pending": {1, "state"}, "1 --limit -1": {2, "--limit"},
-		"1 --csv --json": {2, "--csv"}, "1 --csv --aggregate a": {1, "aggregate"},
+		"1 --csv --json": {2, "--csv"}, "1 --since soon": {2, "neither a duration ago"}, "1 --csv --aggregate a": {1, "aggregate"},
 	} {
 		d.try("", append([]string{"batches", "results"}, strings.Fields(line)...)...).exit(want.code).says(want.says)
 	}

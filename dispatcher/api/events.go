@@ -78,12 +78,20 @@ func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
 	if err := checkNames(in.Device, in.Pool); err != nil {
 		return store.EventFilter{}, err
 	}
-	if !in.Since.IsZero() && !in.Until.IsZero() && !in.Since.Before(in.Until) {
-		return store.EventFilter{}, invalid("until: must be later than since")
+	if err := checkTimes(in.Since, in.Until); err != nil {
+		return store.EventFilter{}, err
 	}
 	return store.EventFilter{
 		Kind: in.Kind, Actor: in.Actor, Pool: in.Pool, Batch: in.Batch, Task: in.Task, Device: in.Device, Since: in.Since, Until: in.Until,
 	}, nil
+}
+
+// checkTimes refuses times that none is between; a zero one is no bound.
+func checkTimes(since, until time.Time) error {
+	if !since.IsZero() && !until.IsZero() && !since.Before(until) {
+		return invalid("until: must be later than since")
+	}
+	return nil
 }
 
 func showEvent(e store.Event) operators.Event {

@@ -18,9 +18,10 @@ const (
 type resultStore interface {
 	Batch(ctx context.Context, id int64) (store.Batch, error)
 	Results(ctx context.Context, filter store.ResultFilter) ([]store.TaskResult, error)
+	ResultStretch(ctx context.Context, filter store.ResultFilter) (store.Stretch, error)
 	SampleResults(ctx context.Context, of store.Sample, each func(store.Sampled)) error
 	Progress(ctx context.Context, batch int64) ([]store.Progress, error)
-	TopErrors(ctx context.Context, batch int64, sample, limit int) ([]store.ErrorCount, error)
+	TopErrors(ctx context.Context, of store.ResultFilter, sample, limit int) ([]store.ErrorCount, error)
 }
 
 // results are the operations on what became of the tasks of a batch.
@@ -51,11 +52,11 @@ func (q *resultQuery) check() error {
 			return invalid("query.fields: each name has 1 to %d characters", fieldMost)
 		}
 	}
-	return nil
+	return checkTimes(q.Since, q.Until)
 }
 
 func (q *resultQuery) filter(after int64) store.ResultFilter {
-	return store.ResultFilter{Batch: q.ID, State: store.TaskState(q.State), After: after}
+	return store.ResultFilter{Batch: q.ID, State: store.TaskState(q.State), Since: q.Since, Until: q.Until, After: after}
 }
 
 // sample is as large as what is asked for needs.
@@ -73,6 +74,11 @@ func (s *results) list(ctx context.Context, in *resultQuery) (page pageOf[operat
 		return page, err
 	}
 	filter := in.filter(after)
+	stretch, err := s.ledger.ResultStretch(ctx, filter)
+	if err != nil {
+		return page, err
+	}
+	filter.Last = stretch.End
 	found, more, err := inParts(in.Size, func(last *store.TaskResult, limit int) ([]store.TaskResult, error) {
 		if filter.Limit = limit; last != nil {
 			filter.After = last.Task
@@ -80,7 +86,7 @@ func (s *results) list(ctx context.Context, in *resultQuery) (page pageOf[operat
 		return s.ledger.Results(ctx, filter)
 	}, func(r store.TaskResult) int { return len(r.Output) + len(r.Error) })
 	show := func(r store.TaskResult) operators.Result { return showResult(r, in.Fields) }
-	return showPage(found, more, show, func(r store.TaskResult) string { return number(r.Task) }), err
+	return showPage(found, more, show, func(r store.TaskResult) string { return number(r.Task) }).behind(stretch), err
 }
 
 func showResult(r store.TaskResult, fields []string) operators.Result {
@@ -133,7 +139,7 @@ func (s *results) summary(ctx context.Context, in *resultQuery, batch store.Batc
 	if sum.ErrorsOf == 0 {
 		return sum, nil
 	}
-	top, err := s.ledger.TopErrors(ctx, in.ID, in.Sample, errorsMost)
+	top, err := s.ledger.TopErrors(ctx, in.filter(0), in.Sample, errorsMost)
 	for _, e := range top {
 		sum.Errors = append(sum.Errors, operators.ErrorCount(e))
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
@@ -16,7 +17,10 @@ const (
 
 // look is what is learned from a sample of results.
 type look struct {
-	sampled  int64
+	looked   int64
+	sampled  int64 // of these: ended between the times
+	since    time.Time
+	until    time.Time
 	fields   map[string]*operators.OutputField
 	order    []*operators.OutputField
 	values   *aggregate
@@ -26,7 +30,7 @@ type look struct {
 }
 
 func newLook(q *resultQuery) *look {
-	l := &look{fields: map[string]*operators.OutputField{}, tag: q.ByTag, byTag: map[string]*operators.TagCount{}}
+	l := &look{since: q.Since, until: q.Until, fields: map[string]*operators.OutputField{}, tag: q.ByTag, byTag: map[string]*operators.TagCount{}}
 	if q.Aggregate != "" {
 		l.values = &aggregate{field: q.Aggregate}
 	}
@@ -34,6 +38,10 @@ func newLook(q *resultQuery) *look {
 }
 
 func (l *look) add(r store.Sampled) {
+	l.looked++
+	if !l.within(r.Ended) {
+		return
+	}
 	l.sampled++
 	if l.tag != "" {
 		l.count(r)
@@ -48,6 +56,14 @@ func (l *look) add(r store.Sampled) {
 	if value := pickerOf(r.Output).pick(l.values.field); value != nil {
 		l.values.add(value)
 	}
+}
+
+// within says whether that is between the times that are asked for.
+func (l *look) within(ended *time.Time) bool {
+	if ended == nil {
+		return l.since.IsZero() && l.until.IsZero()
+	}
+	return !ended.Before(l.since) && (l.until.IsZero() || ended.Before(l.until))
 }
 
 // note takes the fields of an output.
@@ -87,7 +103,7 @@ func (l *look) count(r store.Sampled) {
 
 // into says what was learned.
 func (l *look) into(sum *operators.ResultSummary) {
-	sum.Sampled, sum.Fields = l.sampled, make([]operators.OutputField, len(l.order))
+	sum.Looked, sum.Sampled, sum.Fields = l.looked, l.sampled, make([]operators.OutputField, len(l.order))
 	for i, field := range l.order {
 		sum.Fields[i] = *field
 	}

@@ -167,6 +167,15 @@ func TestResultsAreSummedUp(t *testing.T) {
 		if failed := b.results("?state=failed"); len(failed.Results) != 3 || failed.Summary.Of != 3 || failed.Results[0].Error != "E1" {
 			t.Errorf("%+v", failed)
 		}
+		middle := got.Results[9].Ended.UTC().Format("2006-01-02T15:04:05.000Z07:00")
+		before, since := b.results("?by_tag=site&until="+middle), b.results("?by_tag=site&since="+middle)
+		if n := int64(len(before.Results)); n == 0 || n > 9 || n+int64(len(b.pages("/v1/batches/1/results?since="+middle, "results", "task"))) != 120 ||
+			before.Summary.Sampled != n || since.Summary.Sampled != 120-n || since.Summary.Looked != 120 || since.Summary.Of != 120 {
+			t.Errorf("before %s %d: %+v, then %+v", middle, n, before.Summary, since.Summary)
+		}
+		if failed := before.Summary.Errors[0].Tasks + since.Summary.Errors[0].Tasks; failed != 3 || before.Summary.Errors[0].Tasks != 1 {
+			t.Errorf("failed before %s %+v, then %+v", middle, before.Summary.Errors, since.Summary.Errors)
+		}
 		if all := b.pages("/v1/batches/1/results", "results", "task"); len(all) != 120 {
 			t.Errorf("%d results in all pages", len(all))
 		}
@@ -191,12 +200,14 @@ func TestResultsAreRefused(t *testing.T) {
 		"sample=0":       {"sample", "1"},
 		"page_size=1001": {"page_size"},
 		"page_token=!":   {"page_token"},
-		"fields=" + strings.Repeat("a,", 50) + "a": {"query.fields", "51", "50"},
-		"fields=a,," + strings.Repeat("b", 3):      {"query.fields", "1 to 200"},
-		"fields=" + strings.Repeat("a", 201):       {"query.fields", "200"},
-		"aggregate=" + strings.Repeat("a", 201):    {"aggregate", "200"},
-		"by_tag=" + strings.Repeat("a", 65):        {"by_tag", "64"},
-		"aggregate=a&aggregate=b":                  {"query.aggregate", "2 times"},
+		"fields=" + strings.Repeat("a,", 50) + "a":              {"query.fields", "51", "50"},
+		"fields=a,," + strings.Repeat("b", 3):                   {"query.fields", "1 to 200"},
+		"fields=" + strings.Repeat("a", 201):                    {"query.fields", "200"},
+		"aggregate=" + strings.Repeat("a", 201):                 {"aggregate", "200"},
+		"by_tag=" + strings.Repeat("a", 65):                     {"by_tag", "64"},
+		"since=yesterday":                                       {"since"},
+		"since=2026-03-01T04:05:06Z&until=2026-03-01T04:05:06Z": {"until", "later than since"},
+		"aggregate=a&aggregate=b":                               {"query.aggregate", "2 times"},
 	} {
 		b.get("/v1/batches/1/results?"+query).problem(422, "invalid_field").names(t, parts...)
 	}
