@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -27,15 +28,33 @@ func (a *activityPages) route(to *site) {
 func eventFilters() []string { return []string{"kind", "actor", "pool", "batch", "task", "device"} }
 
 func (a *activityPages) list(r *http.Request) (page, error) {
-	filters := filtersOf(r.URL.Query(), eventFilters()...)
+	filters := filtersOf(r.URL.Query(), append(eventFilters(), "since", "until")...)
 	pager := pagerOf(r, filters)
+	query, err := withTimes(pager.query(eventsShown))
+	if err != nil {
+		return page{}, err
+	}
 	var list operators.EventList
-	if err := a.api.get(r, operators.Path("events"), pager.query(eventsShown), &list); err != nil {
+	if err := a.api.get(r, operators.Path("events"), query, &list); err != nil {
 		return page{}, err
 	}
 	return page{title: "Activity", section: "activity", template: "activity", watch: eventsWatch(filters, pager.first()), data: map[string]any{
 		"Events": list.Events, "Next": pager.next(list.NextPageToken), "First": pager.first(), "Filters": filters, "Query": filters.Encode(), "Names": eventFilters(),
 	}}, nil
+}
+
+// withTimes makes times as browsers send them those of the API.
+func withTimes(query url.Values) (url.Values, error) {
+	for _, name := range []string{"since", "until"} {
+		at, err := chosenTime(query, name)
+		if err != nil {
+			return nil, err
+		}
+		if !at.IsZero() {
+			query.Set(name, at.Format(time.RFC3339))
+		}
+	}
+	return query, nil
 }
 
 // eventsWatch: only the newest page changes.
@@ -56,7 +75,12 @@ func eventsWatch(filters url.Values, newest bool) watch {
 
 // csv streams all events that match, as the API does.
 func (a *activityPages) csv(rw http.ResponseWriter, r *http.Request) {
-	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, operators.Path("events")+"?"+filtersOf(r.URL.Query(), eventFilters()...).Encode(), nil)
+	query, err := withTimes(filtersOf(r.URL.Query(), append(eventFilters(), "since", "until")...))
+	if err != nil {
+		a.fail(rw, r, err)
+		return
+	}
+	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, operators.Path("events")+"?"+query.Encode(), nil)
 	if err != nil {
 		a.fail(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
 		return

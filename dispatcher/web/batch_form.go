@@ -301,12 +301,17 @@ func inMS(text string) (any, error) {
 
 // utc reads what browsers send of a date and time, or a time with its zone.
 func utc(text string) (any, error) {
+	t, err := inUTC(text)
+	return t.Format(time.RFC3339), err
+}
+
+func inUTC(text string) (time.Time, error) {
 	for _, form := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339} {
 		if t, err := time.Parse(form, text); err == nil {
-			return t.UTC().Format(time.RFC3339), nil
+			return t.UTC(), nil
 		}
 	}
-	return nil, errors.New("a time such as 2026-03-01T04:05, in UTC")
+	return time.Time{}, errors.New("a time such as 2026-03-01T04:05, in UTC")
 }
 
 func object(text string) (any, error) {

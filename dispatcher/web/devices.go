@@ -82,11 +82,34 @@ func (d *devicePages) show(r *http.Request) (page, error) {
 	if err := d.api.get(r, operators.Path("events"), query, &events); err != nil {
 		return page{}, err
 	}
+	grant, err := d.held(r, running.Tasks)
+	if err != nil {
+		return page{}, err
+	}
 	quiet := device.LastSeen != nil && device.LastSeen.Before(d.now().Add(-d.silence()))
 	return page{title: id, section: "devices", template: "device", watch: watch{device: id, every: devicesFollow}, data: map[string]any{
-		"Device": device, "Tasks": append(running.Tasks, open.Tasks...), "Events": events.Events,
+		"Device": device, "Grant": grant, "Tasks": append(running.Tasks, open.Tasks...), "Events": events.Events,
 		"Older": pager.next(events.NextPageToken), "First": pager.first(), "Operator": d.may(r, "operator"), "Silent": quiet, "Period": d.period,
 	}}, nil
+}
+
+// held is what a device that runs a task holds: one slot, at most; nil: none.
+func (d *devicePages) held(r *http.Request, running []operators.Task) (*heldSlot, error) {
+	if len(running) == 0 {
+		return nil, nil //nolint:nilnil // it holds none
+	}
+	task, err := d.api.Tasks.Get(r.Context(), running[0].ID)
+	if err != nil || task.Grant == nil { // it has ended just now
+		return nil, err
+	}
+	return &heldSlot{*task.Grant, task.ID}, nil
+}
+
+// heldSlot is the slot that a device is in.
+type heldSlot struct {
+	operators.Grant
+
+	Task int64
 }
 
 func (d *devicePages) blocking(r *http.Request) (page, error) {

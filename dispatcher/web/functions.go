@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,8 @@ func functions(o Options) template.FuncMap {
 		"q":       func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
 		"when":    when,
 		"command": command,
+		"timed":   timed,
+		"capital": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 		"limit":   limitText,
 		"list":    func(words ...string) []string { return words },
 		"rows":    rowsText,
@@ -76,6 +79,19 @@ func when(of instant) template.HTML {
 		t.Format("2006-01-02T15:04:05.000Z"), t.Format("2006-01-02 15:04:05 UTC"), t.Format("Jan 2 15:04:05")))
 }
 
+// timed is text of the API with its times as they are read: the script gives them in the
+// reader's zone.
+func timed(text string) template.HTML {
+	return template.HTML(regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`).ReplaceAllStringFunc(template.HTMLEscapeString(text), func(at string) string { //nolint:gosec // escaped
+		t, err := time.Parse(time.RFC3339Nano, at)
+		if err != nil {
+			return at
+		}
+		exact := t.Format("2006-01-02 15:04:05 UTC")
+		return fmt.Sprintf(`<time class="at" datetime="%s" title="%s">%s</time>`, at, exact, exact)
+	}))
+}
+
 // command is a line for a terminal, which can be copied.
 func command(line string) template.HTML {
 	return template.HTML("<code>"+template.HTMLEscapeString(line)+"</code> ") + copying(line, "command") //nolint:gosec // escaped
@@ -89,6 +105,9 @@ func copying(text, what string) template.HTML {
 
 // zero makes a count quiet that is none.
 func zero(count any) template.HTMLAttr {
+	if n, ok := count.(*int64); ok && n != nil {
+		count = *n
+	}
 	if fmt.Sprint(count) == "0" {
 		return `class="zero"`
 	}

@@ -18,8 +18,8 @@ const (
 	resultsShown = 25
 	columnsShown = 5
 	errorsShown  = 10
-	openSample   = 2000  // results that are summed up while a batch goes on, and its page is read again
-	overSample   = 20000 // once it has ended
+	openSample   = 2000 // results that are summed up while a batch goes on, and its page is read again
+	overSample   = 5000 // once it has ended
 
 	// summedEvery is how often results are summed up anew while others end.
 	summedEvery = 5 * time.Second
@@ -54,21 +54,58 @@ type resultCell struct {
 
 // resultChoice takes what the form of the results asks for.
 func resultChoice(query url.Values) url.Values {
-	chosen := filtersOf(query, "field", "tag", "state")
+	chosen := filtersOf(query, "field", "tag", "state", "since", "until")
 	if columns := query["column"]; len(columns) > 0 {
 		chosen["column"] = columns
 	}
 	return chosen
 }
 
+// resultQuery selects the results that were chosen. Times are as browsers send them.
+func resultQuery(chosen url.Values) (q operators.ResultQuery, err error) {
+	q.State = chosen.Get("state")
+	if q.Since, err = chosenTime(chosen, "since"); err == nil {
+		q.Until, err = chosenTime(chosen, "until")
+	}
+	return q, err
+}
+
+// chosenTime reads a time of a form, in UTC; zero: none.
+func chosenTime(chosen url.Values, name string) (time.Time, error) {
+	if chosen.Get(name) == "" {
+		return time.Time{}, nil
+	}
+	at, err := inUTC(chosen.Get(name))
+	if err != nil {
+		return at, &operators.Problem{Status: http.StatusUnprocessableEntity, Detail: name + ": " + err.Error()}
+	}
+	return at, nil
+}
+
 // Has says whether a column is shown.
 func (s results) Has(column string) bool { return slices.Contains(s.Columns, column) }
+
+// IsNumber says whether a column has numbers, which stand at its right.
+func (s results) IsNumber(column string) bool {
+	return slices.ContainsFunc(s.Fields, func(f operators.OutputField) bool { return f.Name == column && f.Type == "number" })
+}
 
 // States are those in which tasks have results.
 func (s results) States() []string { return operators.TaskStates()[2:] }
 
 // Part says that not all results are summed up.
-func (s results) Part() bool { return s.Sampled < s.Of }
+func (s results) Part() bool { return s.Looked < s.Of }
+
+// Timed says that only those of a time are.
+func (s results) Timed() bool { return s.Chosen.Has("since") || s.Chosen.Has("until") }
+
+// CSV is the query of the file.
+func (s results) CSV() string {
+	if q := filtersOf(s.Chosen, "state", "since", "until").Encode(); q != "" {
+		return "?" + q
+	}
+	return ""
+}
 
 // tagRow is a value of a tag; empty: the devices without it.
 type tagRow struct {
@@ -95,7 +132,11 @@ func (s results) Top() []operators.ErrorCount { return s.Errors[:min(len(s.Error
 // results reads the sums first: they know the fields.
 func (b *batchPages) results(r *http.Request, one batch) (results, error) {
 	s := results{Batch: one.ID, Chosen: resultChoice(r.URL.Query())}
-	asked := operators.ResultQuery{State: s.Chosen.Get("state"), Aggregate: s.Chosen.Get("field"), ByTag: s.Chosen.Get("tag"), Sample: openSample}
+	asked, err := resultQuery(s.Chosen)
+	if err != nil {
+		return s, err
+	}
+	asked.Aggregate, asked.ByTag, asked.Sample = s.Chosen.Get("field"), s.Chosen.Get("tag"), openSample
 	if one.Over() {
 		asked.Sample = overSample
 	}
@@ -151,7 +192,12 @@ func (b *batchPages) sums(r *http.Request, one batch, asked operators.ResultQuer
 // rows reads the page of the table.
 func (b *batchPages) rows(r *http.Request, path string, s *results) error {
 	pager := pagerOf(r, nil)
-	query := operators.ResultQuery{State: s.Chosen.Get("state"), Fields: s.Columns, Sample: 1}.Values()
+	asked, err := resultQuery(s.Chosen)
+	if err != nil {
+		return err
+	}
+	asked.Fields, asked.Sample = s.Columns, 1
+	query := asked.Values()
 	query.Set("page_size", strconv.Itoa(resultsShown))
 	if !pager.first() {
 		query.Set("page_token", pager.token)
@@ -213,7 +259,16 @@ func usualColumns(fields []operators.OutputField) (names []string) {
 // csv streams all results, as the API does.
 func (b *batchPages) csv(rw http.ResponseWriter, r *http.Request) {
 	path := operators.Path("batches", r.PathValue("id"), "results")
-	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, path+"?"+filtersOf(r.URL.Query(), "state", "fields").Encode(), nil)
+	asked, err := resultQuery(r.URL.Query())
+	if err != nil {
+		b.fail(rw, r, err)
+		return
+	}
+	query := asked.Values()
+	if fields := r.URL.Query().Get("fields"); fields != "" {
+		query.Set("fields", fields)
+	}
+	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, path+"?"+query.Encode(), nil)
 	if err != nil {
 		b.fail(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
 		return

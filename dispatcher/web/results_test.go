@@ -46,7 +46,7 @@ func TestABatchIsItsResults(t *testing.T) {
 		_, text, _ = b.get("/batches/1")
 		return strings.Contains(text, `class="expected"`)
 	})
-	contains(t, text, `id="course"`, "expected to end", "<h2>down", "<dt>p50</dt><dd><b>94.5</b>", "<th scope=\"col\" title=\"A field of the output\">net.rtt</th>", "=1&#43;1 &lt;b&gt;",
+	contains(t, text, `id="course"`, "expected to end", "<h2>down", "<dt>p50</dt><dd><b>94.5</b>", "<th scope=\"col\" class=\"n\" title=\"A field of the output\">net.rtt</th>", "=1&#43;1 &lt;b&gt;",
 		`<a class="button" href="/retry-tasks?state=failed&amp;batch=1">Retry failed…</a>`, `href="/new-batch?from=1"`, `href="/batches/1/edit"`, `href="/batches/1/results.csv"`, "Failures by error", "no route 3")
 	if n := strings.Count(text, `<tr id="result-`); n != 25 {
 		t.Errorf("%d rows", n)
@@ -63,7 +63,7 @@ func TestABatchIsItsResults(t *testing.T) {
 		t.Fatal("no next results")
 	}
 	_, text, _ = b.get(strings.ReplaceAll(next[1], "&amp;", "&"))
-	contains(t, text, `<tr id="result-26">`, `<th scope="col" title="A field of the output">down</th>`, "First results")
+	contains(t, text, `<tr id="result-26">`, `<th scope="col" class="n" title="A field of the output">down</th>`, "First results")
 	if n := strings.Count(text, `<tr id="result-`); n != 5 {
 		t.Errorf("%d rows", n)
 	}
