@@ -164,7 +164,7 @@ func (l *lanes) stay(h holding, marks batchMarks) stay {
 	return s
 }
 
-func clockOf(t time.Time) string { return t.UTC().Format("Jan 2 15:04:05") }
+func clockOf(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // endings says how a holding ended, for people.
 func endings() map[string]string {

@@ -36,7 +36,8 @@ type rangeLink struct {
 // tick is a line across a chart, at a percentage of its width or height.
 type tick struct {
 	Text string
-	At   float64
+	At   float64 // out of 100
+	MS   int64   // a time: since 1970
 }
 
 // readout are values that belong to the same times.
@@ -135,7 +136,7 @@ func (p *plot) band(steps []operators.SeriesPoint, points []point) {
 // axes are the ticks of a chart that ends at this time.
 func (p *plot) axes(end time.Time) {
 	for v := 0; v <= p.Top; v += levelStep(p.Top) {
-		p.Levels = append(p.Levels, tick{strconv.Itoa(v), 100 * p.y(small(v)) / float64(p.Height)})
+		p.Levels = append(p.Levels, tick{Text: strconv.Itoa(v), At: 100 * p.y(small(v)) / float64(p.Height)})
 	}
 	p.Times = timeTicks(end, p.Span)
 }
@@ -169,7 +170,7 @@ func timeTicks(end time.Time, span time.Duration) (ticks []tick) {
 	}
 	for at := end.UTC().Truncate(step); !at.Before(end.Add(-span)); at = at.Add(-step) {
 		if percent := 100 * (1 - float64(end.Sub(at))/float64(span)); percent > 3 && percent < 97 {
-			ticks = append(ticks, tick{at.Format(form), percent})
+			ticks = append(ticks, tick{at.Format(form), percent, at.UnixMilli()})
 		}
 	}
 	return ticks

@@ -9,10 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
-// TestPicturesOfARunningOne takes pictures of the screens of a dispatcher that
-// asks nobody to sign in:
+// TestPicturesOfARunningOne takes pictures of the screens of a dispatcher:
 //
 //	dispatcher dev --simulate 500
 //	mkdir /tmp/shots
@@ -30,6 +32,7 @@ func TestPicturesOfARunningOne(t *testing.T) {
 	m := standIns{T: t, url: url}
 	m.work()
 	tab := browse(t)
+	m.signIn(tab)
 	follow := func(from, selector string) string {
 		tab.open(url + from)
 		path := ask[string](tab, `(document.querySelector(`+"`"+selector+"`"+`) || {getAttribute: () => ""}).getAttribute("href")`)
@@ -94,6 +97,18 @@ func (m *standIns) work() {
 		m.start(name, i)
 	}
 	m.ask("admin-token", http.MethodPost, "/v1/pools/meters/pause", map[string]any{"reason": "the image is looked at"}, nil)
+}
+
+// signIn opens a session of the admin.
+func (m *standIns) signIn(tab *tab) {
+	m.Helper()
+	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), "admin-token"))
+	if err != nil {
+		m.Fatal("WEB_DATA: ", err)
+	}
+	tab.open(m.url + "/")
+	tab.do(chromedp.SendKeys(chromedp.CSS("#token"), strings.TrimSpace(string(secret))+kb.Enter))
+	tab.until(`document.querySelector("nav")`)
 }
 
 // start has a meter take its task, and end it unless it is one of those that go on.

@@ -8,7 +8,10 @@
   readout.setAttribute("aria-hidden", "true"); // what has the focus says the same
   let at = null; // what is read: { plot, index } or { lane, x }
   const list = (plot, name) => plot.dataset[name].split(" ").map(Number);
-  const clock = (ms, span) => new Date(ms).toISOString().slice(span > 86400000 ? 5 : 11, 19).replace("T", " ") + " UTC";
+  // Times are the reader's, with the name of the zone.
+  const hours = new Intl.DateTimeFormat(undefined, { timeStyle: "long" }), days = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+  const clock = (ms, span) => (span > 86400000 ? days : hours).format(ms);
+  const zoned = (text) => text.replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g, (_, day, time) => days.format(new Date(day + "T" + time + "Z")));
 
   function show(box, x, text) {
     cursor.hidden = readout.hidden = false;
@@ -49,7 +52,7 @@
     at = { lane, x };
     const time = clock(Number(rows.dataset.from) + unit / 1000 * span, span);
     const all = rows.getBoundingClientRect();
-    show({ top: all.top, height: all.height }, x, held ? held.querySelector("title").textContent : "Slot " + lane.querySelector("a").textContent + ": not held at " + time);
+    show({ top: all.top, height: all.height }, x, held ? zoned(held.querySelector("title").textContent) : "Slot " + lane.querySelector("a").textContent + ": not held at " + time);
   }
   // Arrow keys go from one holding of a row to the next.
   function step(lane, by) {
@@ -57,7 +60,7 @@
     if (!bars.length) return;
     const i = Math.max(0, Math.min((lane.dataset.read === undefined ? bars.length : Number(lane.dataset.read)) + by, bars.length - 1));
     lane.dataset.read = i;
-    const box = bars[i].getBoundingClientRect(), text = bars[i].querySelector("title").textContent;
+    const box = bars[i].getBoundingClientRect(), text = zoned(bars[i].querySelector("title").textContent);
     readLane(lane, box.left + box.width / 2);
     lane.querySelector("a").setAttribute("aria-label", text);
   }

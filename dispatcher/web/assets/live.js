@@ -24,10 +24,24 @@
   const relative = (ms) => (ms > now() ? "in " + span(ms - now()) : span(now() - ms) + " ago");
   const set = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 
+  // The times of axes, and those in texts, are the reader's. Without the script they are UTC,
+  // and say so.
+  const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+  const axis = ["day", "minute", "second"].map((least, i) => new Intl.DateTimeFormat(undefined,
+    i ? { hour: "2-digit", minute: "2-digit", second: i > 1 ? "2-digit" : undefined, hour12: false } : { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false }));
+  function tickAxes() {
+    for (const tick of document.querySelectorAll(".clocks text[data-at]")) {
+      tick.dataset.form = tick.dataset.form || (/^[A-Z]/.test(tick.textContent) ? 0 : tick.textContent.split(":").length - 1);
+      set(tick, axis[tick.dataset.form].format(Number(tick.dataset.at)));
+    }
+    for (const zone of document.querySelectorAll(".zone")) set(zone, "times in " + exact.resolvedOptions().timeZone);
+  }
+
   function tickTimes() {
     for (const time of document.querySelectorAll("time[datetime]")) {
-      set(time, relative(Date.parse(time.dateTime)));
+      set(time, time.classList.contains("at") ? exact.format(new Date(time.dateTime)) : relative(Date.parse(time.dateTime)));
     }
+    tickAxes();
     for (const held of document.querySelectorAll(".grid.large a[data-until]")) {
       const left = Number(held.dataset.until) - now();
       set(held.querySelector("s"), left > 0 ? short(left) : "over");

@@ -1,0 +1,34 @@
+package web_test
+
+import (
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// The times of a chart, of its cursor and in texts are those of the reader's zone, which is named.
+func TestTimesAreTheReaders(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, "d-1")
+	b.grant("d-1")
+	tab := browse(t)
+	if _, err := chromedp.Call(tab.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Kolkata"}); err != nil {
+		t.Fatal(err)
+	}
+	tab.open(b.url + "/pools/p?range=24h")
+	tab.until(`document.getElementById("pulse").textContent === "live"`)
+	const clocks = `[...document.querySelectorAll("#lanes .clocks text")]`
+	tab.until(clocks + `.length > 3 && ` + clocks + `.every((tick) => tick.textContent.endsWith(":30"))`) // five hours and a half from UTC
+	contains(t, tab.text("#lanes .zone"), "times in Asia/")
+	tab.do(chromedp.SendKeys(chromedp.CSS(".plot"), kb.ArrowLeft))
+	tab.until(`document.getElementById("readout").textContent.includes("GMT+5:30")`)
+	_, text, _ := b.get("/pools/p?range=24h")
+	contains(t, text, "times in UTC", `y="11" data-at="`)
+	tab.open(b.url + "/tasks/1")
+	tab.until(`document.querySelector(".why time.at").textContent.includes("GMT+5:30")`)
+	_, text, _ = b.get("/tasks/1")
+	contains(t, text, ` UTC</time>, attempt 1 of 3`)
+}
