@@ -193,7 +193,7 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 		if err := tx.batches().askCancelled(ctx, Canceller); err != nil {
 			return err
 		}
-		ended, err = tx.tasks().endWaiting(ctx, `b.cancelling`, Cancelled, Canceller, limit)
+		ended, err = tx.tasks().endWaiting(ctx, waitingEnd{`FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, Cancelled, Canceller, ""}, limit)
 		if err != nil || ended == limit {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 )
@@ -15,7 +16,19 @@ type NewTask struct {
 	Device   string
 	Payload  json.RawMessage // nil = the batch's
 	Priority *int            // nil = the batch's
-	Repeated bool            // counted as skipped, and not queued
+
+	NotBefore, NotAfter *time.Time // beside the batch's; nil = none
+	Repeated            bool       // counted as skipped, and not queued
+}
+
+// row are the values of addTasks.
+func (t NewTask) row(batch int64, pool string) []any {
+	priority := 0
+	if t.Priority != nil {
+		priority = *t.Priority
+	}
+	begins := timeText(t.NotBefore)
+	return []any{batch, pool, t.Device, priority, t.Priority != nil, nullText(t.Payload), begins, timeText(t.NotAfter), begins}
 }
 
 // Queue is what a new batch consists of.
@@ -134,11 +147,7 @@ func (s batches) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch
 			continue
 		}
 		if err == nil {
-			priority := 0
-			if task.Priority != nil {
-				priority = *task.Priority
-			}
-			_, err = insert.ExecContext(ctx, id, b.Pool, task.Device, priority, task.Priority != nil, nullText(task.Payload))
+			_, err = insert.ExecContext(ctx, task.row(id, b.Pool)...)
 		}
 		if err != nil {
 			return n, fmt.Errorf("task %d: %w", n.total+n.skipped+1, err)

@@ -130,7 +130,7 @@ func postgresWords() []string {
 		"{skip t, g}", "FOR UPDATE OF t, g SKIP LOCKED",
 		"{best (}", "LEFT JOIN LATERAL (",
 		"{) o}", ") AS o ON TRUE",
-		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.attempts, t.payload",
+		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.not_before, t.attempts, t.payload",
 		"{task of n}", "(CAST($2 AS bigint[]))[w.n + 1]",
 		"{shown and held}", "CASE WHEN " + limited + " THEN 9 ELSE 2 END",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
@@ -179,7 +179,7 @@ func postgres() dialect {
 		leaps: leaps(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
 			`SELECT setval('%[1]s_id_seq', last_value + CAST($1 AS bigint)) FROM %[1]s_id_seq`),
 		bulk:     `SET LOCAL statement_timeout = 0`,
-		addTasks: `COPY tasks (batch, pool, device, priority, own_priority, payload) FROM STDIN`,
+		addTasks: `COPY tasks (batch, pool, device, priority, own_priority, payload, not_before, not_after, retry_at) FROM STDIN`,
 		chains:   true,
 		flush:    true,
 		brackets: "{}",
@@ -272,7 +272,8 @@ func sqliteDialect() dialect {
 		wording: newWording(words),
 		leaps: leaps(`UPDATE grant_token SET value = value + $1 RETURNING value`,
 			`UPDATE sqlite_sequence SET seq = seq + $1 WHERE name = '%[1]s' RETURNING seq`),
-		addTasks: `INSERT INTO tasks (batch, pool, device, priority, own_priority, payload) VALUES ($1, $2, $3, $4, $5, $6)`,
+		addTasks: `INSERT INTO tasks (batch, pool, device, priority, own_priority, payload, not_before, not_after, retry_at)
+			VALUES ($1, $2, $3, $4, $5, $6, ` + instantOf("$7") + `, ` + instantOf("$8") + `, ` + instantOf("$9") + `)`,
 		brackets: "[]",
 	}
 }
@@ -287,6 +288,11 @@ func (d dialect) list(numbers []int64) string {
 		text = strconv.AppendInt(text, n, 10)
 	}
 	return string(append(text, d.brackets[1:]...))
+}
+
+// instantOf is the time that a text names.
+func instantOf(text string) string {
+	return `CAST(round(unixepoch(` + text + `, 'subsec') * 1000) AS INTEGER)`
 }
 
 // hasTags is {tagged} where there are no operators for it.

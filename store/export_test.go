@@ -113,3 +113,6 @@ func SampleQuery(of Sample, until int64, most int) (text string, args []any, end
 	q := of.query(until, most)
 	return q.text, q.args, of.ends()
 }
+
+// ExpiryText finds the tasks past their own end.
+func ExpiryText() string { return expiries()[1].text() }

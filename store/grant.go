@@ -41,7 +41,8 @@ type Candidate struct {
 	Urgent      bool          // its batch is
 	CreatedAt   time.Time     // of the batch: its age
 	NotBefore   time.Time     // of the batch; zero = at once
-	RetryAt     time.Time     // of the task, after an attempt; zero = at once
+	RetryAt     time.Time     // of the task, after an attempt or by its own not_before; zero = at once
+	NotBegun    bool          // RetryAt is its own not_before
 	Attempt     int           // the number this attempt would have
 	Lease       time.Duration // what a grant would get
 	PoolPaused  bool

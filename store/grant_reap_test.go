@@ -178,12 +178,30 @@ func TestExpire(t *testing.T) {
 // snapshot would end a task that runs.
 func TestExpireNeverEndsWhatWasGranted(t *testing.T) {
 	t.Parallel()
+	for name, end := range map[string]func(b *store.Batch, task *store.NewTask, at time.Time){
+		"batch": func(b *store.Batch, _ *store.NewTask, at time.Time) { b.NotAfter = &at },
+		"task":  func(_ *store.Batch, task *store.NewTask, at time.Time) { task.NotAfter = &at },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			expireBesideClaims(t, end)
+		})
+	}
+}
+
+func expireBesideClaims(t *testing.T, endOf func(b *store.Batch, task *store.NewTask, at time.Time)) {
+	t.Helper()
 	l := openPostgres(t)
 	devices := deviceNames(10)
 	for range 5 {
 		l.pool("p", 10)
 		end := time.Now().Add(60 * time.Millisecond)
-		_, ids := l.batch(store.Batch{Pool: "p", NotAfter: &end}, devices...)
+		b, tasks := store.Batch{Pool: "p"}, make([]store.NewTask, len(devices))
+		for i, d := range devices {
+			tasks[i].Device = d
+			endOf(&b, &tasks[i], end)
+		}
+		ids := l.queue(b, tasks...)
 		var wait sync.WaitGroup
 		for i, d := range devices {
 			wait.Go(func() {

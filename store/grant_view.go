@@ -11,8 +11,11 @@ import (
 // having a free slot. It is about tasks t, batches b, pools p and the device
 // d, which may be NULL: devices are not registered before they report.
 func eligible() string {
-	return startable() + ` AND d.blocked IS NOT TRUE AND (t.retry_at IS NULL OR t.retry_at <= {now})`
+	return startable() + ` AND d.blocked IS NOT TRUE AND ` + timely
 }
+
+// timely is what eligible says of tasks t alone.
+const timely = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
 
 // startable is what eligible says of batches b and pools p alone.
 func startable() string {
@@ -30,7 +33,7 @@ func candidateDest(c *Candidate) []any {
 		instant{&c.CreatedAt},
 		instant{&c.NotBefore},
 		instant{&c.RetryAt},
-		opt(&c.Attempt),
+		opt(&c.NotBegun), opt(&c.Attempt),
 		millis{&c.Lease},
 		opt(&c.PoolPaused), opt(&c.BatchPaused), opt(&c.FinishInside),
 		instant{&c.Window.From},
@@ -204,10 +207,12 @@ const hiddenPending = `(SELECT 'pending')`
 // Those open tasks of a device that may be its best ones in a batch, each group by the
 // index, however many there are: with a priority of their own and with that of their batch,
 // and of each those that were never tried, by priority, and those that are to be tried
-// again, the one that is due first at the front. Of a batch that has ended there are none.
+// again or have a time of their own, the one that is due first at the front. Of a batch that
+// has ended there are none, nor those past their own end.
 const (
 	openBatch  = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
-	group      = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch
+	group      = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + unended
+	unended    = ` AND (t.not_after IS NULL OR t.not_after > w.now)`
 	asIndexed  = ` ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id`
 	neverTried = ` AND t.retry_at IS NULL` + asIndexed + ` LIMIT {shown and held}) AS few`
 	retried    = ` AND t.retry_at IS NOT NULL` + asIndexed + ` LIMIT 9) AS few`
@@ -232,7 +237,7 @@ const (
 	waitingViewText = openOfDevices + ` AND w.leaps < 15` + shownBatches + itsBatch + lookedUp + bestTasks + taskOfEach + endOfViews
 
 	// A task of each device that is among the candidates, whatever is better.
-	taskOfEach = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch
+	taskOfEach = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + unended
 	itsBatch   = ` UNION ALL SELECT w.n, w.now, w.standstill, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
 
 	nextBatch     = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
@@ -249,7 +254,7 @@ const (
 	shownBatches = `)
 		SELECT w.n, w.now, w.standstill, ` + gone + `,
 			` + deviceColumns + `, ` + grantColumns + `,
-			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.attempts + 1,
+			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.retry_at = o.not_before, o.attempts + 1,
 			CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END, p.paused, c.paused, c.finish_inside, c.opens_at, c.closes_at, p.opens_at, p.closes_at,
 			p.limits, c.limits, w.limits, CASE WHEN ` + limited + ` THEN c.kind END, CASE WHEN ` + limited + ` THEN coalesce(o.payload, c.payload) END
 		FROM (SELECT n, now, standstill, limits, pending, batch, name AS device, CASE WHEN leaps = 0 THEN name END AS name FROM leap WHERE leaps = 0 OR batch IS NOT NULL`

@@ -54,7 +54,7 @@ func waitingFound(pool, tasks string) string {
 	SELECT count(*) AS tasks, count(DISTINCT CASE WHEN (SELECT d.id FROM devices d WHERE d.id = next.device AND d.blocked) IS NULL THEN next.device END) AS devices
 	FROM (
 		SELECT t.device FROM tasks t
-		WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND (t.retry_at IS NULL OR t.retry_at <= {now})
+		WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND ` + timely + `
 			AND t.batch IN (` + startableBatches(pool) + `)
 			AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device)
 		LIMIT ` + tasks + `) AS next`
@@ -95,7 +95,7 @@ func startingNow(pool, most, also string) string {
 			AND (SELECT g.task FROM grants g WHERE g.device = who.device) IS NULL
 			AND (SELECT d.id FROM devices d WHERE d.id = who.device AND d.blocked) IS NULL
 			AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.device = who.device
-				AND (t.retry_at IS NULL OR t.retry_at <= {now}) AND t.batch IN (` + startableBatches(pool) + `))
+				AND ` + timely + ` AND t.batch IN (` + startableBatches(pool) + `))
 		LIMIT ` + most
 }
 

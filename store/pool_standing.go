@@ -80,7 +80,7 @@ func stalled(pool string) string {
 				AND EXISTS (
 					SELECT 1 FROM batches b JOIN pools p ON p.name = b.pool
 					WHERE b.id = (
-						SELECT t.batch FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending'
+						SELECT CASE WHEN t.retry_at > ` + longAgo + ` THEN 0 ELSE t.batch END FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending'
 							AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END
 						ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)
 					AND ` + startable() + ` AND b.created_at <= ` + longAgo + ` AND (b.not_before IS NULL OR b.not_before <= ` + longAgo + `)

@@ -127,6 +127,15 @@ func nullMillis(t *time.Time) any {
 	return t.UnixMilli()
 }
 
+// timeText is a time for a statement that takes values alone, as COPY does: in milliseconds,
+// as all times are kept.
+func timeText(t *time.Time) any {
+	if t == nil {
+		return nil
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
 // nullText is the parameter for a column of JSON. A string: COPY would take
 // bytes for bytea.
 func nullText(raw json.RawMessage) any {

@@ -48,6 +48,8 @@ type Task struct {
 	State      TaskState
 	Attempts   int        // counted attempts that ended
 	Returned   int        // attempts handed back uncounted
+	NotBefore  *time.Time // its own, beside the batch's
+	NotAfter   *time.Time // likewise
 	RetryAt    *time.Time // not granted before (backoff)
 	CreatedAt  time.Time
 	FinishedAt *time.Time
@@ -119,7 +121,7 @@ type Settle func(Ending) Settlement
 
 // taskColumns are those of tasks t, their batch b and their grant g, if any.
 const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), ` + taskPriority + `,
-	CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END, t.attempts, t.returned, t.retry_at, b.created_at,
+	CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END, t.attempts, t.returned, t.not_before, t.not_after, nullif(t.retry_at, t.not_before), b.created_at,
 	t.finished_at, t.output, t.output_dropped, t.error`
 
 const taskTables = `tasks t JOIN batches b ON b.id = t.batch LEFT JOIN grants g ON g.task = t.id`
@@ -129,6 +131,8 @@ func taskDest(t *Task) []any {
 		&t.ID, &t.Batch, &t.Pool, &t.Device, &t.Kind,
 		document{&t.Payload},
 		&t.Priority, &t.State, &t.Attempts, &t.Returned,
+		maybe{&t.NotBefore},
+		maybe{&t.NotAfter},
 		maybe{&t.RetryAt},
 		instant{&t.CreatedAt},
 		maybe{&t.FinishedAt},

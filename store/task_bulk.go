@@ -20,7 +20,7 @@ type BulkResult struct {
 const (
 	open      = `t.state = 'pending'`
 	retriable = `t.state IN ('failed', 'timed_out', 'cancelled', 'expired')
-		AND b.cancelled_at IS NULL AND (b.not_after IS NULL OR b.not_after > {now})
+		AND b.cancelled_at IS NULL AND (b.not_after IS NULL OR b.not_after > {now}) AND (t.not_after IS NULL OR t.not_after > {now})
 		AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = t.pool AND p.deleted_at IS NOT NULL)`
 )
 
@@ -174,7 +174,7 @@ func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done
 		return fmt.Errorf("locking tasks: %w", err)
 	}
 	devices, err := collect(ctx, s.session, only[string], `
-		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = NULL, returned = 0, output = NULL, output_dropped = false, error = ''
+		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = not_before, returned = 0, output = NULL, output_dropped = false, error = ''
 		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, ids(tasks...))
 	if err != nil {
 		return fmt.Errorf("making tasks pending again: %w", err)

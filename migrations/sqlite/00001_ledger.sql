@@ -168,6 +168,7 @@ CREATE TABLE batch_progress (
 -- Tasks. A grant does not write here: dispatched is a row in grants.
 -- payload and output are kept as text: they come back byte for byte.
 -- own_priority: false: the task has the priority of its batch.
+-- retry_at: not granted before: not_before at first, then the end of a backoff.
 -- output_dropped: its device sent an output that was too large.
 CREATE TABLE tasks (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -181,6 +182,8 @@ CREATE TABLE tasks (
                  CHECK (state IN ('pending', 'succeeded', 'failed', 'timed_out', 'cancelled', 'expired')),
     attempts     INTEGER NOT NULL DEFAULT 0,
     returned     INTEGER NOT NULL DEFAULT 0,
+    not_before   INTEGER,
+    not_after    INTEGER,
     retry_at     INTEGER,
     finished_at  INTEGER,
     output       TEXT,
@@ -200,6 +203,8 @@ CREATE INDEX tasks_of_batch ON tasks (batch, state, id);
 CREATE INDEX tasks_in_line ON tasks (pool, batch, priority DESC, id) WHERE state = 'pending';
 -- How many devices wait in a pool, from one to the next.
 CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
+-- Those that expire by themselves, for the pass. It costs nothing but the tasks that have it.
+CREATE INDEX tasks_not_after ON tasks (not_after) WHERE not_after IS NOT NULL AND state = 'pending';
 
 -- Every change of the state of a task is counted: no code path can forget it.
 -- +goose StatementBegin

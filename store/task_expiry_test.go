@@ -1,0 +1,152 @@
+package store_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// queue queues tasks in a batch of their own and returns their ids.
+func (l *ledger) queue(b store.Batch, tasks ...store.NewTask) (ids []int64) {
+	l.Helper()
+	created, err := l.CreateBatch(l.Context(), "op", b, newTasks(tasks))
+	l.must(err)
+	list, err := l.Tasks(l.Context(), store.TaskFilter{Batch: created.ID})
+	l.must(err)
+	for _, task := range list {
+		ids = append(ids, task.ID)
+	}
+	return ids
+}
+
+func (l *ledger) expire(want int) {
+	l.Helper()
+	if n, err := l.Expire(l.Context(), 10); err != nil || n != want {
+		l.Fatalf("expired %d, %v, want %d", n, err, want)
+	}
+}
+
+// candidates are the tasks that a device is shown, in the order of their batches.
+func (l *ledger) candidates(device string) []store.Candidate {
+	l.Helper()
+	views, err := l.Views(l.Context(), []string{device})
+	l.must(err)
+	return views[0].Candidates
+}
+
+// hourLater moves the times of all tasks back by an hour.
+func (l *ledger) hourLater() {
+	l.Helper()
+	l.exec(`UPDATE tasks SET not_before = not_before - 3600000 * {ms}, retry_at = retry_at - 3600000 * {ms}, not_after = not_after - 3600000 * {ms}`)
+}
+
+func TestTasksBeginAtTheirOwnTime(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		high, soon, later := 5, time.Now().Add(30*time.Minute), time.Now().Add(90*time.Minute)
+		var tasks []store.NewTask
+		for range 12 { // more than are looked at, and better than the one that may start
+			tasks = append(tasks, store.NewTask{Device: "a", Priority: &high, NotBefore: &later})
+		}
+		tasks = append(tasks, store.NewTask{Device: "a", NotBefore: &soon}, store.NewTask{Device: "a"}, store.NewTask{Device: "b", NotBefore: &soon})
+		ids := l.queue(store.Batch{Pool: "p", MaxAttempts: 3}, tasks...)
+		if got := l.candidates("a"); len(got) != 1 || got[0].Task != ids[13] || got[0].NotBegun || !got[0].RetryAt.IsZero() {
+			l.Fatalf("candidates %+v", got)
+		}
+		if got := l.candidates("b"); len(got) != 1 || !got[0].NotBegun || got[0].RetryAt.UnixMilli() != soon.UnixMilli() {
+			l.Fatalf("candidates %+v", got)
+		}
+		if n := l.waitingUpTo(10, "p"); n != 1 {
+			l.Errorf("%d devices wait", n)
+		}
+		task := l.wantTask(ids[12], store.Pending)
+		if task.NotBefore == nil || task.NotBefore.UnixMilli() != soon.UnixMilli() || task.RetryAt != nil || task.NotAfter != nil {
+			l.Errorf("%+v", task)
+		}
+		l.wantStatuses(l.claim(l.to(ids[12], "a", "p", 0), l.to(ids[14], "b", "p", 1)), lost, lost)
+		l.hourLater()
+		l.report(l.grant(ids[13], "a", "p", 0), store.BySuccess, "")
+		g := l.grant(ids[12], "a", "p", 0)
+		l.report(g, store.ByFailure, "")
+		if got := l.candidates("a"); len(got) != 1 || got[0].Task != ids[12] || got[0].NotBegun || got[0].Attempt != 2 {
+			l.Errorf("candidates after a failure %+v", got)
+		}
+	})
+}
+
+// A task that is retried by hand does not begin before its own time either.
+func TestRetriedTasksKeepTheirTimes(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		soon, end := time.Now().Add(30*time.Minute), time.Now().Add(50*time.Minute)
+		ids := l.queue(store.Batch{Pool: "p"}, store.NewTask{Device: "a", NotBefore: &soon, NotAfter: &end})
+		retry := func() error {
+			_, err := l.CancelTask(l.Context(), "op", ids[0])
+			l.must(err)
+			_, err = l.RetryTask(l.Context(), "op", ids[0])
+			return err
+		}
+		l.must(retry())
+		l.wantStatuses(l.claim(l.to(ids[0], "a", "p", 0)), lost)
+		if got := l.candidates("a"); len(got) != 1 || !got[0].NotBegun {
+			l.Errorf("candidates %+v", got)
+		}
+		l.hourLater()
+		if err := retry(); !errors.Is(err, store.ErrNotRetriable) {
+			l.Errorf("retried past its end: %v", err)
+		}
+		if n, err := l.CountRetriable(l.Context(), store.TaskFilter{Device: "a"}); n != 0 || err != nil {
+			l.Errorf("%d to be retried, %v", n, err)
+		}
+	})
+}
+
+func TestTasksExpireAtTheirOwnTime(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		end := time.Now().Add(30 * time.Minute)
+		ids := l.queue(store.Batch{Pool: "p"}, store.NewTask{Device: "a", NotAfter: &end}, store.NewTask{Device: "b", NotAfter: &end}, store.NewTask{Device: "b"})
+		l.grant(ids[0], "a", "p", 0)
+		l.expire(0)
+		l.hourLater()
+		l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 1)), lost)
+		if got := l.candidates("b"); len(got) != 1 || got[0].Task != ids[2] {
+			l.Fatalf("candidates %+v", got)
+		}
+		l.expire(1)
+		l.expire(0)
+		l.wantTask(ids[0], store.Dispatched)
+		l.wantTask(ids[1], store.Expired)
+		l.wantTask(ids[2], store.Pending)
+		events, err := l.Events(l.Context(), store.EventFilter{Device: "b"})
+		l.must(err)
+		if last := events[len(events)-1]; last.Kind != "task.expired" || last.Detail != "not_after of the task" || last.Task != ids[1] {
+			l.Errorf("%+v", last)
+		}
+	})
+}
+
+// The pass reads what it ends, whatever Postgres knew of the tables when it planned that.
+func TestExpiryGoesByItsIndex(t *testing.T) {
+	t.Parallel()
+	l := openSingle(t)
+	l.exec(`SET plan_cache_mode = force_generic_plan`)
+	l.exec(`PREPARE empty AS ` + l.Text(store.ExpiryText()))
+	l.pool("p", 1)
+	l.exec(loaded)
+	l.exec(`ANALYZE`)
+	l.exec(`UPDATE tasks SET not_after = now() WHERE id % 1000 = 7`)
+	l.exec(`PREPARE analyzed AS ` + l.Text(store.ExpiryText()))
+	for _, name := range []string{"empty", "analyzed"} {
+		plan := l.plan(`EXECUTE ` + name + `(1000)`)
+		if !strings.Contains(strings.Join(plan, "\n"), "tasks_not_after") || most(plan) > 20 {
+			t.Errorf("planned %s:\n%s", name, strings.Join(plan, "\n"))
+		}
+	}
+}
