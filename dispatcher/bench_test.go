@@ -166,6 +166,19 @@ func (b *bench) pool(name string, capacity int, lease time.Duration) {
 // batch queues one task for each device and returns the batch's id.
 func (b *bench) batch(pool string, change func(*store.Batch), devices ...string) int64 {
 	b.t.Helper()
+	return b.queue(pool, change, tasksFor(devices))
+}
+
+// own queues one task with times of its own and returns it.
+func (b *bench) own(task store.NewTask) int64 {
+	b.t.Helper()
+	b.queue("a", nil, oneTask(task))
+	list := b.tasksOf(task.Device)
+	return list[len(list)-1]
+}
+
+func (b *bench) queue(pool string, change func(*store.Batch), tasks iter.Seq2[store.NewTask, error]) int64 {
+	b.t.Helper()
 	in := store.Batch{
 		Pool: pool, Kind: "speedtest", Payload: json.RawMessage(`{"server":"st1"}`), Weight: 1,
 		MaxAttempts: 3, RetryOn: []string{"failed", "timed_out"}, OnLost: "retry",
@@ -173,11 +186,15 @@ func (b *bench) batch(pool string, change func(*store.Batch), devices ...string)
 	if change != nil {
 		change(&in)
 	}
-	out, err := b.store.CreateBatch(b.ctx, "test", in, store.Queue{Tasks: tasksFor(devices)})
+	out, err := b.store.CreateBatch(b.ctx, "test", in, store.Queue{Tasks: tasks})
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	return out.ID
+}
+
+func oneTask(task store.NewTask) iter.Seq2[store.NewTask, error] {
+	return func(yield func(store.NewTask, error) bool) { yield(task, nil) }
 }
 
 func tasksFor(devices []string) iter.Seq2[store.NewTask, error] {

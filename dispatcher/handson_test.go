@@ -88,6 +88,10 @@ func TestWhateverMayStartWakesASleeper(t *testing.T) {
 			soon := time.Now().Add(time.Second)
 			b.batch("b", func(in *store.Batch) { in.NotBefore = &soon }, "sleeps")
 		},
+		"the start of a task that has come": func(b *bench, _ *wakes) {
+			soon := time.Now().Add(time.Second)
+			b.queue("b", nil, oneTask(store.NewTask{Device: "sleeps", NotBefore: &soon}))
+		},
 		"a window that opened": func(b *bench, _ *wakes) {
 			_, _, err := b.store.PutPool(b.ctx, "test", "b", store.PoolSpec{Capacity: 1, Lease: minute, Windows: inHalfAYear})
 			b.must(err)

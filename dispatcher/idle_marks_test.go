@@ -80,6 +80,30 @@ func TestIdleReportsSpareTheLedger(t *testing.T) {
 	})
 }
 
+// A device keeps its mark until the own time of its task has come, and comes then.
+func TestATaskStartsAtItsOwnTime(t *testing.T) {
+	t.Parallel()
+	marking(t, func(b *bench, s *spies, _ *stoppedClock) {
+		b.t.Helper()
+		soon := time.Now().Add(2 * time.Second)
+		task := b.own(store.NewTask{Device: "d", NotBefore: &soon})
+		b.followMarks()
+		for range 2 {
+			reply := b.expectLooks(s, "with a task that begins later", devices.ReasonWindow, true)
+			if reply.ReportAfterMS > 2600 {
+				b.t.Errorf("it comes %d ms later", reply.ReportAfterMS)
+			}
+		}
+		b.eventually("start", func() bool {
+			reply := b.report("d", `{"id":"2"}`)
+			return reply.Task != nil && reply.Task.ID == task
+		})
+		if early := time.Until(soon); early > 0 {
+			b.t.Errorf("it started %s too early", early)
+		}
+	})
+}
+
 // TestAMarkStaysForWhatWasQueuedDuringTheLook: the look did not see it.
 func TestAMarkStaysForWhatWasQueuedDuringTheLook(t *testing.T) {
 	t.Parallel()

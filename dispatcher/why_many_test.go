@@ -32,6 +32,7 @@ func TestWhyOfManyAgreesWithWhyOfEach(t *testing.T) {
 					"room": {
 						decision.CodeDeviceUnseen, decision.CodeLimited, decision.CodeBatchWindow, decision.CodeBatchPaused, decision.CodeBackoff,
 						decision.CodeNextReport, decision.CodeBlocked, decision.CodeBusy, decision.CodeOtherFirst, decision.CodeCancelling, decision.CodeDeviceUnknown,
+						decision.CodeNotBefore, decision.CodeExpiring,
 					},
 					"full": {decision.CodeFull, decision.CodeLimited, decision.CodeBatchWindow}, "paused": {decision.CodePoolPaused},
 				}[round]
@@ -90,6 +91,13 @@ func (b *bench) mixedPool(draw *rand.Rand) (batches []int64) {
 	b.pauseBatch(add(nil, some(0.4)...), "ill")
 	b.must(b.store.SetBlocked(b.ctx, "ann", "d01", true))
 	add(nil, "d01", "d00", "d04", "d08")
+	hour, past := now.Add(time.Hour), now.Add(-time.Hour)
+	for i, name := range some(0.5) {
+		times := []store.NewTask{{Device: name, NotBefore: &hour}, {Device: name, NotAfter: &past}}
+		batches = append(batches, b.queue("a", nil, oneTask(times[i%2])))
+	}
+	late := add(nil, some(0.3)...)
+	b.setMaxWait(late, time.Millisecond)
 	stopped := add(nil, some(0.2)...)
 	_, err = b.store.CancelBatch(b.ctx, "ann", stopped)
 	b.must(err)

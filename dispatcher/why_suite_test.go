@@ -125,6 +125,15 @@ func (b *bench) setWindows(batch int64, windows []store.Window) {
 	b.must(err)
 }
 
+func (b *bench) setMaxWait(batch int64, most time.Duration) {
+	b.t.Helper()
+	_, err := b.store.ChangeBatch(b.ctx, "ann", batch, func(in *store.Batch) error {
+		in.MaxWait = most
+		return nil
+	})
+	b.must(err)
+}
+
 func (b *bench) pauseBatch(batch int64, reason string) {
 	b.t.Helper()
 	_, err := b.store.PauseBatch(b.ctx, "bob", batch, reason)

@@ -77,6 +77,9 @@ func obstacles() []obstacle {
 			}, pool("", func(s *store.PoolSpec) { s.Limits = nil }),
 			told{devices.ReasonLimited, codes{decision.CodeLimited}, []string{"policy slowly of pool a lets 1 per 24h0m0s start for pool=a", "the next may at 20"}},
 		}, {
+			"waited too long", func(b *bench, batch int64) { b.setMaxWait(batch, time.Millisecond) }, func(b *bench, batch int64) { b.setMaxWait(batch, time.Hour) },
+			told{devices.ReasonNone, codes{decision.CodeExpiring}, []string{"waited longer than max_wait", "dispatcher batches set"}},
+		}, {
 			"full", func(b *bench, _ int64) { b.startOther() }, func(b *bench, _ int64) { b.endOther() },
 			told{devices.ReasonFull, codes{decision.CodeFull}, []string{"1 of 1 slots", "at position 1"}},
 		},
@@ -131,6 +134,12 @@ func TestWhySaysWhenATimeIsOver(t *testing.T) {
 		b.batch("a", func(in *store.Batch) { in.NotBefore = &hour }, "later")
 		b.expectReason("later", `{"id":"x"}`, devices.ReasonWindow)
 		e := b.expectWhy(b.tasksOf("later")[0], []decision.Code{decision.CodeNotBefore})
+		if !e.Causes[0].Until.Equal(hour) {
+			b.t.Errorf("until %s, want %s", e.Causes[0].Until, hour)
+		}
+		own := b.own(store.NewTask{Device: "own", NotBefore: &hour})
+		b.expectReason("own", `{"id":"x"}`, devices.ReasonWindow)
+		e = b.expectWhy(own, []decision.Code{decision.CodeNotBefore}, fmt.Sprintf("task %d does not begin before", own))
 		if !e.Causes[0].Until.Equal(hour) {
 			b.t.Errorf("until %s, want %s", e.Causes[0].Until, hour)
 		}
@@ -333,13 +342,23 @@ func TestWhySaysHowATaskEnded(t *testing.T) {
 		b.expectWhy(waits, []decision.Code{"cancelled"}, "with its batch", "never attempted", "a new batch")
 
 		past := time.Now().Add(-time.Hour)
+		own := b.own(store.NewTask{Device: "own", NotAfter: &past})
+		b.expectReason("own", `{"id":"x"}`, devices.ReasonNone)
+		b.expectWhy(own, []decision.Code{decision.CodeExpiring}, fmt.Sprintf("task %d does not start after 20", own), "in a new batch")
+		b.batch("a", func(in *store.Batch) { in.MaxWait = time.Millisecond }, "long")
+		long := b.tasksOf("long")[0]
+		b.eventually("end of its wait", func() bool { return b.why(long).Causes[0].Code == decision.CodeExpiring })
+		b.expectReason("long", `{"id":"x"}`, devices.ReasonNone)
+		b.expectWhy(long, []decision.Code{decision.CodeExpiring}, "waited longer than max_wait of batch", "which is 1ms", "--max-wait")
 		b.batch("a", func(in *store.Batch) { in.NotAfter = &past }, "late")
 		late := b.tasksOf("late")[0]
 		b.expectReason("late", `{"id":"x"}`, devices.ReasonNone)
 		b.expectWhy(late, []decision.Code{decision.CodeExpiring}, "--not-after")
 		_, err = b.Upkeep.Expire(b.ctx)
 		b.must(err)
-		b.expectWhy(late, []decision.Code{"expired"}, "--not-after")
+		b.expectWhy(late, []decision.Code{"expired"}, "not started by the not_after of its batch", "--not-after")
+		b.expectWhy(own, []decision.Code{"expired"}, "not started by its own not_after", "in a new batch")
+		b.expectWhy(long, []decision.Code{"expired"}, "waited longer than max_wait", "--max-wait")
 	}, unhurried)
 }
 

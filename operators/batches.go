@@ -21,6 +21,7 @@ type NewBatch struct {
 	Lane           string          `json:"lane,omitempty" enum:"normal,urgent" default:"normal" doc:"urgent: goes before all batches of the pool that are not, whatever their weights, while urgent ones hold less than their share of it"`
 	NotBefore      *time.Time      `json:"not_before,omitempty" nullable:"true"`
 	NotAfter       *time.Time      `json:"not_after,omitempty" nullable:"true" doc:"Pending tasks expire then"`
+	MaxWaitMS      int64           `json:"max_wait_ms,omitempty" minimum:"1" maximum:"7776000000" doc:"A task that was not started within this time expires: from the creation, or a later not_before; default: never"`
 	Windows        []Window        `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
 	Limits         []Policy        `json:"limits,omitempty" nullable:"true" doc:"How often its tasks may start, beside what its pool says"`
 	FinishInside   *bool           `json:"finish_inside,omitempty" default:"true" doc:"Nothing starts with less than its lease left of a window, its own or its pool's"`
@@ -42,6 +43,9 @@ type NewTask struct {
 	Device   string          `json:"device"`
 	Payload  json.RawMessage `json:"payload,omitempty"`
 	Priority *int            `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000"`
+
+	NotBefore *time.Time `json:"not_before,omitempty" nullable:"true" doc:"Beside that of the batch: the later one counts"`
+	NotAfter  *time.Time `json:"not_after,omitempty" nullable:"true" doc:"Beside that of the batch: the earlier one counts"`
 }
 
 // Selection is of devices that have all of the tags.
@@ -89,6 +93,7 @@ type Batch struct {
 	Lane           string           `json:"lane" enum:"normal,urgent"`
 	NotBefore      *Time            `json:"not_before" nullable:"true"`
 	NotAfter       *Time            `json:"not_after" nullable:"true"`
+	MaxWaitMS      int64            `json:"max_wait_ms" doc:"0: as long as it takes"`
 	Windows        []Window         `json:"windows"`
 	Limits         []Policy         `json:"limits"`
 	FinishInside   bool             `json:"finish_inside"`
@@ -140,6 +145,7 @@ type BatchPatch struct {
 	Weight      Change[int]       `json:"weight,omitzero" nullable:"true" minimum:"1" maximum:"1000" doc:"In effect with the next report"`
 	Lane        Change[string]    `json:"lane,omitzero" nullable:"true" enum:"normal,urgent" doc:"In effect with the next report; what is held stays held"`
 	NotAfter    Change[time.Time] `json:"not_after,omitzero" nullable:"true" doc:"null: never. An expired batch stays expired"`
+	MaxWaitMS   Change[int64]     `json:"max_wait_ms,omitzero" nullable:"true" minimum:"1" maximum:"7776000000" doc:"null: as long as it takes. What has expired stays expired"`
 	Windows     Change[[]Window]  `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
 	Limits      Change[[]Policy]  `json:"limits,omitzero" nullable:"true" doc:"All of them, beside those of the pool; in effect with the next report"`
 	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`

@@ -26,21 +26,23 @@ func TaskStates() []string {
 
 // Task is a task.
 type Task struct {
-	ID       int64           `json:"id"`
-	Batch    int64           `json:"batch"`
-	Pool     string          `json:"pool"`
-	Device   string          `json:"device"`
-	Kind     string          `json:"kind"`
-	Payload  json.RawMessage `json:"payload"`
-	Priority int             `json:"priority"`
-	State    string          `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
-	Counted  int             `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
-	RetryAt  *Time           `json:"retry_at" nullable:"true" doc:"Not granted before"`
-	Created  Time            `json:"created_at"`
-	Finished *Time           `json:"finished_at" nullable:"true"`
-	Output   json.RawMessage `json:"output"`
-	Dropped  bool            `json:"output_dropped,omitempty" doc:"The device sent an output over 32 KiB, and it is not there"`
-	Error    string          `json:"error"`
+	ID        int64           `json:"id"`
+	Batch     int64           `json:"batch"`
+	Pool      string          `json:"pool"`
+	Device    string          `json:"device"`
+	Kind      string          `json:"kind"`
+	Payload   json.RawMessage `json:"payload"`
+	Priority  int             `json:"priority"`
+	State     string          `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
+	Counted   int             `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
+	NotBefore *Time           `json:"not_before" nullable:"true" doc:"Its own, beside that of its batch"`
+	NotAfter  *Time           `json:"not_after" nullable:"true" doc:"Likewise: it expires then, unless it was started"`
+	RetryAt   *Time           `json:"retry_at" nullable:"true" doc:"Not granted before"`
+	Created   Time            `json:"created_at"`
+	Finished  *Time           `json:"finished_at" nullable:"true"`
+	Output    json.RawMessage `json:"output"`
+	Dropped   bool            `json:"output_dropped,omitempty" doc:"The device sent an output over 32 KiB, and it is not there"`
+	Error     string          `json:"error"`
 }
 
 // Open says that the task may still run.

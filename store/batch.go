@@ -31,6 +31,8 @@ type Batch struct {
 	NotBefore *time.Time // nil = at once
 	NotAfter  *time.Time // pending tasks expire then; nil = never
 
+	MaxWait time.Duration // a task that was not started within it expires: from the creation, or a later NotBefore; 0 = never
+
 	Windows      []Window // none = always open
 	FinishInside bool     // nothing starts with less than its lease left of a window, its own or its pool's
 	Opening      Opening  // of its windows
@@ -90,7 +92,7 @@ const taskPriority = `CASE WHEN t.own_priority THEN t.priority ELSE b.priority E
 // defaultMaxRun is the end of renewals where a batch names none.
 const defaultMaxRun = time.Hour
 
-const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.weight, b.lane, b.not_before, b.not_after,
+const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.weight, b.lane, b.not_before, b.not_after, b.max_wait_ms,
 	b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost, b.lease_ms, b.max_run_ms, b.abort_failure, b.abort_min,
 	b.windows, b.finish_inside, b.opens_at, b.closes_at, b.limits,
 	b.paused, b.paused_by, b.paused_at, b.pause_reason, b.cancelled_at, b.created_at, b.total, {now}`
@@ -102,6 +104,7 @@ func batchDest(b *Batch) []any {
 		&b.Priority, &b.Weight, &b.Lane,
 		maybe{&b.NotBefore},
 		maybe{&b.NotAfter},
+		millis{&b.MaxWait},
 		&b.MaxAttempts,
 		words{&b.RetryOn},
 		millis{&b.RetryBackoff},
@@ -186,15 +189,17 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 	err = tx.rowOf(ctx, `
 		INSERT INTO batches (name, pool, kind, payload, priority, weight, not_before, not_after, max_attempts,
 			retry_on, retry_backoff_ms, on_lost, lease_ms, max_run_ms, paused, abort_failure, abort_min,
-			windows, finish_inside, opens_at, closes_at, windows_due, limits, lane, created_at)
+			windows, finish_inside, opens_at, closes_at, windows_due, limits, lane, max_wait_ms, wait_until, created_at)
 		SELECT $1, p.name, $3, $4{json}, $5, $6, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-			$18{json}, $19, {epoch} + $20 * {ms}, {epoch} + $21 * {ms}, {epoch} + $22 * {ms}, $23{json}, $24, {now}
+			$18{json}, $19, {epoch} + $20 * {ms}, {epoch} + $21 * {ms}, {epoch} + $22 * {ms}, $23{json}, $24,
+			CAST($25 AS bigint), CASE WHEN CAST($25 AS bigint) > 0 THEN
+				CASE WHEN {epoch} + $7 * {ms} > {now} THEN {epoch} + $7 * {ms} ELSE {now} END + CAST($25 AS bigint) * {ms} END, {now}
 		FROM pools p WHERE p.name = $2 AND p.deleted_at IS NULL {share p}
 		RETURNING id`, []any{
 		b.Name, b.Pool, b.Kind, nullText(b.Payload), b.Priority, max(b.Weight, 1), nullMillis(b.NotBefore), nullMillis(b.NotAfter),
 		max(b.MaxAttempts, 1), strings.Join(b.RetryOn, ","), b.RetryBackoff.Milliseconds(), b.OnLost, b.Lease.Milliseconds(),
 		b.MaxRun.Milliseconds(), b.Paused, abort.Failure, abort.Min, o.windows, b.FinishInside, o.from, o.until, o.due, nullText(b.Limits),
-		cmp.Or(b.Lane, LaneNormal),
+		cmp.Or(b.Lane, LaneNormal), b.MaxWait.Milliseconds(),
 	}, &id)
 	if errors.Is(err, ErrNotFound) {
 		return 0, fmt.Errorf("%w: %s", ErrUnknownPool, b.Pool)

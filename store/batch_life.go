@@ -66,7 +66,7 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 }
 
 // ChangeBatch changes what an operator may change of a batch that exists:
-// Priority, Weight, Lane, NotAfter, Windows, Limits and MaxAttempts. Nothing else that change does to the
+// Priority, Weight, Lane, NotAfter, MaxWait, Windows, Limits and MaxAttempts. Nothing else that change does to the
 // batch is kept. It is called inside of the transaction, perhaps more than
 // once, and its error ends it. ErrNotFound, ErrNeverStarts.
 func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change func(*Batch) error) (Batch, error) {
@@ -91,12 +91,14 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 		if _, err := tx.exec(ctx, `
 			UPDATE batches SET priority = $2, weight = $3, not_after = {epoch} + $4 * {ms}, max_attempts = $5,
 				windows = $6{json}, opens_at = {epoch} + $7 * {ms}, closes_at = {epoch} + $8 * {ms}, windows_due = {epoch} + $9 * {ms},
-				limits = $10{json}, lane = $11
+				limits = $10{json}, lane = $11, max_wait_ms = CAST($12 AS bigint),
+				wait_until = CASE WHEN CAST($12 AS bigint) > 0 THEN
+					CASE WHEN not_before > created_at THEN not_before ELSE created_at END + CAST($12 AS bigint) * {ms} END
 			WHERE id = $1`,
-			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.due, nullText(b.Limits), b.Lane); err != nil {
+			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.due, nullText(b.Limits), b.Lane, b.MaxWait.Milliseconds()); err != nil {
 			return fmt.Errorf("changing: %w", err)
 		}
-		if instantText(b.NotAfter) != instantText(old.NotAfter) {
+		if instantText(b.NotAfter) != instantText(old.NotAfter) || b.MaxWait != old.MaxWait {
 			tx.telling.batch(id) // tasks that had expired and were not ended yet may start again
 		}
 		return tx.record(ctx, Event{Kind: "batch.changed", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail})
@@ -111,6 +113,7 @@ func batchChanges(old, b Batch) string {
 		{"weight", fmt.Sprint(old.Weight), fmt.Sprint(b.Weight)},
 		{"lane", string(old.Lane), string(b.Lane)},
 		{"not_after", instantText(old.NotAfter), instantText(b.NotAfter)},
+		{"max_wait", old.MaxWait.String(), b.MaxWait.String()},
 		{"windows", fmt.Sprint(old.Windows), fmt.Sprint(b.Windows)},
 		{"limits", limitsText(old.Limits), limitsText(b.Limits)},
 		{"max_attempts", fmt.Sprint(old.MaxAttempts), fmt.Sprint(b.MaxAttempts)},
@@ -193,7 +196,7 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 		if err := tx.batches().askCancelled(ctx, Canceller); err != nil {
 			return err
 		}
-		ended, err = tx.tasks().endWaiting(ctx, waitingEnd{`FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, Cancelled, Canceller, ""}, limit)
+		ended, err = tx.tasks().endWaiting(ctx, waitingEnd{`FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, nil, Cancelled, Canceller, ""}, limit)
 		if err != nil || ended == limit {
 			return err
 		}

@@ -11,11 +11,15 @@ import (
 // having a free slot. It is about tasks t, batches b, pools p and the device
 // d, which may be NULL: devices are not registered before they report.
 func eligible() string {
-	return startable() + ` AND d.blocked IS NOT TRUE AND ` + timely
+	return startable() + ` AND d.blocked IS NOT TRUE AND ` + timely + ` AND ` + withinWait
 }
 
 // timely is what eligible says of tasks t alone.
 const timely = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
+
+// withinWait is the condition that a task t has not waited longer than its batch b allows: it was
+// started once, or counts from a time of its own.
+const withinWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attempts > 0 OR t.returned > 0 OR t.not_before + b.max_wait_ms * {ms} > {now})`
 
 // startable is what eligible says of batches b and pools p alone.
 func startable() string {
@@ -210,9 +214,10 @@ const hiddenPending = `(SELECT 'pending')`
 // again or have a time of their own, the one that is due first at the front. Of a batch that
 // has ended there are none, nor those past their own end.
 const (
-	openBatch  = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
-	group      = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + unended
-	unended    = ` AND (t.not_after IS NULL OR t.not_after > w.now)`
+	openBatch = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
+	group     = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + unended
+	unended   = ` AND (t.not_after IS NULL OR t.not_after > w.now)
+		AND (c.wait_until IS NULL OR c.wait_until > w.now OR t.attempts > 0 OR t.returned > 0 OR t.not_before + c.max_wait_ms * {ms} > w.now)`
 	asIndexed  = ` ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id`
 	neverTried = ` AND t.retry_at IS NULL` + asIndexed + ` LIMIT {shown and held}) AS few`
 	retried    = ` AND t.retry_at IS NOT NULL` + asIndexed + ` LIMIT 9) AS few`

@@ -126,7 +126,7 @@ func TestTasksExpireAtTheirOwnTime(t *testing.T) {
 		l.wantTask(ids[2], store.Pending)
 		events, err := l.Events(l.Context(), store.EventFilter{Device: "b"})
 		l.must(err)
-		if last := events[len(events)-1]; last.Kind != "task.expired" || last.Detail != "not_after of the task" || last.Task != ids[1] {
+		if last := events[len(events)-1]; last.Kind != "task.expired" || last.Detail != "not started by its own not_after" || last.Task != ids[1] {
 			l.Errorf("%+v", last)
 		}
 	})
@@ -149,4 +149,118 @@ func TestExpiryGoesByItsIndex(t *testing.T) {
 			t.Errorf("planned %s:\n%s", name, strings.Join(plan, "\n"))
 		}
 	}
+}
+
+// expireWaited goes through all that may have waited too long, a few at a time.
+func (l *ledger) expireWaited(want int) {
+	l.Helper()
+	expired, parts := 0, 0
+	for mark := (store.WaitMark{}); ; {
+		n, next, err := l.ExpireWaited(l.Context(), mark, 2)
+		l.must(err)
+		if expired += n; next == (store.WaitMark{}) {
+			break
+		}
+		if parts++; parts > 20 {
+			l.Fatalf("no end at %+v", next)
+		}
+		mark = next
+	}
+	if expired != want {
+		l.Fatalf("expired %d, want %d", expired, want)
+	}
+}
+
+// later moves a batch, and the times of its tasks, an hour into the past.
+func (l *ledger) later(batch int64) {
+	l.Helper()
+	l.exec(`UPDATE batches SET created_at = created_at - 3600000 * {ms}, not_before = not_before - 3600000 * {ms}, wait_until = wait_until - 3600000 * {ms} WHERE id = $1`, batch)
+	l.exec(`UPDATE tasks SET not_before = not_before - 3600000 * {ms}, retry_at = retry_at - 3600000 * {ms} WHERE batch = $1`, batch)
+}
+
+func TestTasksDoNotWaitLongerThanTheirBatchAllows(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		later := time.Now().Add(100 * time.Minute)
+		ids := l.queue(store.Batch{Pool: "p", MaxWait: 30 * time.Minute, MaxAttempts: 3},
+			store.NewTask{Device: "never"}, store.NewTask{Device: "runs"}, store.NewTask{Device: "failed"}, store.NewTask{Device: "returned"},
+			store.NewTask{Device: "later", NotBefore: &later}, store.NewTask{Device: "never"})
+		batch := l.wantTask(ids[0], store.Pending).Batch
+		l.report(l.grant(ids[2], "failed", "p", 0), store.ByFailure, "")
+		l.report(l.grant(ids[3], "returned", "p", 0), store.ByReturn, "")
+		l.grant(ids[1], "runs", "p", 0)
+		l.expireWaited(0)
+		l.later(batch)
+		l.wantStatuses(l.claim(l.to(ids[0], "never", "p", 1)), lost)
+		for device, want := range map[string]int{"never": 0, "failed": 1, "returned": 1, "later": 1} {
+			if got := l.candidates(device); len(got) != want {
+				l.Errorf("candidates of %s: %+v", device, got)
+			}
+		}
+		l.expireWaited(2)
+		l.expireWaited(0)
+		for i, want := range []store.TaskState{store.Expired, store.Dispatched, store.Pending, store.Pending, store.Pending, store.Expired} {
+			if task := l.wantTask(ids[i], want); want == store.Expired && task.Error != "waited longer than max_wait" {
+				l.Errorf("%+v", task)
+			}
+		}
+		events, err := l.Events(l.Context(), store.EventFilter{Device: "never"})
+		l.must(err)
+		if last := events[len(events)-1]; last.Kind != "task.expired" || last.Detail != "waited longer than max_wait" {
+			l.Errorf("%+v", last)
+		}
+		if _, err := l.RetryTask(l.Context(), "op", ids[0]); !errors.Is(err, store.ErrNotRetriable) {
+			l.Errorf("retried: %v", err)
+		}
+		l.grant(ids[2], "failed", "p", 1)
+		// From its own time on the last one has as long as all had.
+		l.later(batch)
+		l.grant(ids[4], "later", "p", 2)
+		l.report(l.grant(ids[3], "returned", "p", 3), store.BySuccess, "")
+		l.expireWaited(0)
+	})
+}
+
+// A change of a batch holds for all that waits, at once.
+func TestMaxWaitCanBeChanged(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		begin := time.Now().Add(time.Hour)
+		ids := l.queue(store.Batch{Pool: "p", NotBefore: &begin}, store.NewTask{Device: "a"}, store.NewTask{Device: "b"})
+		batch := l.wantTask(ids[0], store.Pending).Batch
+		change := func(to time.Duration) {
+			b, err := l.ChangeBatch(l.Context(), "op", batch, func(b *store.Batch) error {
+				b.MaxWait = to
+				return nil
+			})
+			if err != nil || b.MaxWait != to {
+				l.Fatalf("%s, %v, want %s", b.MaxWait, err, to)
+			}
+		}
+		l.later(batch) // it begins now
+		change(time.Minute)
+		l.expireWaited(0)
+		l.later(batch)
+		if got := l.candidates("a"); len(got) != 0 {
+			l.Fatalf("candidates %+v", got)
+		}
+		read, err := l.NewsSince(l.Context(), 0)
+		l.must(err)
+		change(0)
+		if after, err := l.NewsSince(l.Context(), read.Newest); err != nil || len(after.Rows) != 1 || after.Rows[0].Batch != batch {
+			l.Errorf("news %+v, %v", after, err)
+		}
+		l.expireWaited(0)
+		change(time.Minute)
+		l.expireWaited(2)
+		change(2 * time.Hour)
+		_, err = l.RetryTask(l.Context(), "op", ids[0])
+		l.must(err)
+		if task := l.wantTask(ids[0], store.Pending); task.Error != "" {
+			l.Errorf("%+v", task)
+		}
+		l.grant(ids[0], "a", "p", 0)
+	})
 }

@@ -157,7 +157,7 @@ func points(spans []stratum, most int) []point {
 
 // The next waiting task of a batch from each point on.
 const pointsText = `
-	SELECT t.id, t.batch, t.priority, t.device
+	SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after
 	FROM (SELECT points.batch, (
 			SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) >= (points.batch, 'pending', points.at) AND t.batch <= points.batch AND ` + notRunning + `
 			ORDER BY t.batch, t.state, t.id LIMIT 1) AS id

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 )
 
 // WaitingOf selects tasks that wait: those of a batch or, without one, of a pool.
@@ -34,10 +35,13 @@ type WaitingTasks struct {
 type waiter struct {
 	LineMark
 
-	device string
+	device              string
+	notBefore, notAfter *time.Time
 }
 
-func waiterDest(w *waiter) []any { return []any{&w.Task, &w.Batch, &w.Priority, &w.device} }
+func waiterDest(w *waiter) []any {
+	return []any{&w.Task, &w.Batch, &w.Priority, &w.device, maybe{&w.notBefore}, maybe{&w.notAfter}}
+}
 
 // SampleWaiting reads the tasks that wait or, where there are more than most, up to so
 // many of them, spread over all. Its work depends on most, not on the tasks. ErrNotFound.
@@ -135,9 +139,9 @@ const notRunning = `coalesce((SELECT g.task FROM grants g WHERE g.task = t.id), 
 // lineText reads in three steps that the index serves from the mark on: the rest of its
 // priority, the lower ones of its batch, and the later batches.
 func lineText() string {
-	const part = `SELECT t.id, t.batch, t.priority, t.device FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND ` + notRunning
+	const part = `SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND ` + notRunning
 	return `
-	SELECT id, batch, priority, device FROM (
+	SELECT id, batch, priority, device, not_before, not_after FROM (
 		SELECT * FROM (` + part + ` AND t.batch = $2 AND t.priority = $3 AND t.id > $4 ORDER BY t.id LIMIT $5) AS rest
 		UNION ALL
 		SELECT * FROM (` + part + ` AND t.batch = $2 AND t.priority < $3 ORDER BY t.priority DESC, t.id LIMIT $5) AS lower
@@ -172,7 +176,7 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waiter) ([]Ta
 	for i, w := range list {
 		all[i] = TaskView{
 			View: views[i], Batch: batches[w.Batch], Pool: pool, Held: held,
-			Task: Task{ID: w.Task, Batch: w.Batch, Pool: pool.Name, Device: w.device, State: Pending, Priority: w.Priority},
+			Task: Task{ID: w.Task, Batch: w.Batch, Pool: pool.Name, Device: w.device, State: Pending, Priority: w.Priority, NotBefore: w.notBefore, NotAfter: w.notAfter},
 		}
 	}
 	return all, s.lastAttempts(ctx, all)

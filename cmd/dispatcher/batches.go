@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -75,18 +76,20 @@ func setBatch(b noun) *cobra.Command {
 	var notAfter, lane string
 	var opens windowsFlag
 	var policies limitsFlag
-	var always, never bool
+	var always, never, noWait bool
+	var maxWait time.Duration
 	command := b.on("set", "Change the fields of a batch that are given as flags; the others stay", func(s *session, batch string) error {
 		body := given(s.cmd.Flags(), map[string]field{
 			"priority": {"priority", priority}, "weight": {"weight", weight}, "lane": {"lane", lane}, "max-attempts": {"max_attempts", attempts},
 			"not-after": {"not_after", notAfter}, "window": {"windows", opens},
 			"always-open": {"windows", nil}, "never-expires": {"not_after", nil},
+			"max-wait": {"max_wait_ms", maxWait.Milliseconds()}, "no-max-wait": {"max_wait_ms", nil},
 		})
 		if err := policies.say(body); err != nil {
 			return err
 		}
 		if len(body) == 0 {
-			return usageError{errors.New("nothing to change: give at least one of --priority, --weight, --lane, --max-attempts, --not-after, --never-expires, --window, --always-open, --limits, --no-limits")}
+			return usageError{errors.New("nothing to change: give at least one of --priority, --weight, --lane, --max-attempts, --not-after, --never-expires, --max-wait, --no-max-wait, --window, --always-open, --limits, --no-limits")}
 		}
 		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("batches", batch), Body: body})
 	})
@@ -97,12 +100,15 @@ func setBatch(b noun) *cobra.Command {
 	flags.IntVar(&attempts, "max-attempts", 0, "1 to 100; from the next attempt that ends on")
 	flags.StringVar(&notAfter, "not-after", "", "what waits then expires: "+exampleTime)
 	flags.BoolVar(&never, "never-expires", false, "no --not-after any more")
+	flags.DurationVar(&maxWait, "max-wait", 0, "what was not started within it expires, from its creation or a later start: 30m")
+	flags.BoolVar(&noWait, "no-max-wait", false, "no --max-wait any more")
 	opens.add(flags)
 	flags.BoolVar(&always, "always-open", false, "no windows any more")
 	policies.addChange(command)
 	complete(command, "lane", "normal", "urgent")
 	command.MarkFlagsMutuallyExclusive("window", "always-open")
 	command.MarkFlagsMutuallyExclusive("not-after", "never-expires")
+	command.MarkFlagsMutuallyExclusive("max-wait", "no-max-wait")
 	return command
 }
 
@@ -136,7 +142,7 @@ func conditionAsState(batch json.RawMessage) json.RawMessage {
 // briefBatch are the rules of a batch: after an act they are not what matters.
 func briefBatch() []string {
 	return []string{
-		"kind", "priority", "weight", "lane", "not_before", "not_after", "windows", "finish_inside", "opens_at", "closes_at", "max_attempts", "retry_on",
+		"kind", "priority", "weight", "lane", "not_before", "not_after", "max_wait_ms", "windows", "finish_inside", "opens_at", "closes_at", "max_attempts", "retry_on",
 		"retry_backoff_ms", "on_lost", "lease_ms", "max_run_ms", "abort", "created_at",
 	}
 }

@@ -30,6 +30,7 @@ type batchFlags struct {
 	finishInside                bool
 	retryOn                     []string
 	backoff, lease, maxRun      time.Duration
+	maxWait                     time.Duration
 	abortFailure                float64
 	abortMin                    int64
 
@@ -51,7 +52,8 @@ func createBatch(o *operator) *cobra.Command {
 each device that has all of the tags.
 
 A CSV file begins with a header: device, then the members of each task's payload
-(a column whose name ends with :json holds JSON). NDJSON has a line as
+(a column whose name ends with :json holds JSON), and :priority, :not_before and
+:not_after for those of the task itself. NDJSON has a line as
 {"device":"ar-7","payload":{"streams":4},"priority":9} for each task. A file is
 streamed, and queued whole or not at all.
 
@@ -91,6 +93,7 @@ func (b *batchFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&b.lane, "lane", "", "urgent: before all other batches of the pool, for a share of it (default normal)")
 	flags.StringVar(&b.notBefore, "not-before", "", "nothing starts before: "+exampleTime)
 	flags.StringVar(&b.notAfter, "not-after", "", "what waits then expires")
+	flags.DurationVar(&b.maxWait, "max-wait", 0, "what was not started within it expires, from its creation or a later start: 30m")
 	b.windows.add(flags)
 	flags.BoolVar(&b.finishInside, "finish-inside", true, "nothing starts with less than its lease left of a window")
 	flags.IntVar(&b.attempts, "max-attempts", 0, "1 to 100 (default 3)")
@@ -113,7 +116,7 @@ func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 	said := given(flags, map[string]field{
 		"pool": {"pool", b.pool}, "name": {"name", b.name}, "kind": {"kind", b.kind},
 		"priority": {"priority", b.priority}, "weight": {"weight", b.weight}, "lane": {"lane", b.lane},
-		"not-before": {"not_before", b.notBefore}, "not-after": {"not_after", b.notAfter}, "window": {"windows", b.windows},
+		"not-before": {"not_before", b.notBefore}, "not-after": {"not_after", b.notAfter}, "max-wait": {"max_wait_ms", b.maxWait.Milliseconds()}, "window": {"windows", b.windows},
 		"finish-inside": {"finish_inside", b.finishInside}, "max-attempts": {"max_attempts", b.attempts}, "retry-on": {"retry_on", b.retryOn},
 		"retry-backoff": {"retry_backoff_ms", b.backoff.Milliseconds()}, "on-lost": {"on_lost", b.onLost},
 		"lease": {"lease_ms", b.lease.Milliseconds()}, "max-run": {"max_run_ms", b.maxRun.Milliseconds()}, "duplicates": {"duplicates", b.duplicates},

@@ -23,7 +23,7 @@ func TestEveryFieldOfABatchArrives(t *testing.T) {
 	fields := []string{
 		"--pool=p", "--name=b", "--kind=k", "--payload=@shared.json", "--priority=5", "--weight=2", "--lane=urgent", "--not-before=2026-01-01T00:00:00Z",
 		"--not-after=2099-01-01T00:00:00Z", "--window=0 1 * * * 4h Asia/Shanghai", "--finish-inside=false", "--max-attempts=7", "--retry-on=failed",
-		"--limits=@limits.json", "--retry-backoff=90s", "--on-lost=fail", "--lease=2m", "--max-run=30m", "--abort-failure=0.5", "--abort-min=10",
+		"--limits=@limits.json", "--retry-backoff=90s", "--on-lost=fail", "--lease=2m", "--max-run=30m", "--max-wait=36h", "--abort-failure=0.5", "--abort-min=10",
 	}
 	d.file("limits.json", `[{"name":"n","per":"device","algorithm":"fixed","per_ms":1000,"max":7}]`)
 	d.file("tasks.csv", "device,n:json\nd-1,4\nd-2,\n")
@@ -43,7 +43,7 @@ func TestEveryFieldOfABatchArrives(t *testing.T) {
 			first = b
 			want := map[string]any{
 				"name": "b", "kind": "k", "priority": 5.0, "weight": 2.0, "lane": "urgent", "finish_inside": false, "max_attempts": 7.0, "retry_backoff_ms": 90000.0,
-				"on_lost": "fail", "lease_ms": 120000.0, "max_run_ms": 1800000.0, "not_before": "2026-01-01T00:00:00.000Z", "total": 2.0,
+				"on_lost": "fail", "lease_ms": 120000.0, "max_run_ms": 1800000.0, "max_wait_ms": 129600000.0, "not_before": "2026-01-01T00:00:00.000Z", "total": 2.0,
 			}
 			for name, value := range want {
 				if b[name] != value {
@@ -125,7 +125,7 @@ func TestBatchesAreSteered(t *testing.T) {
 	if got := plain(d.run("batches list")); got != "ID  NAME  POOL  STATE  DONE  FAILED  INSIDE  ETA  CREATED\n1  first  p  running  0/3 0%  0  1  TIME\n" {
 		t.Error(got)
 	}
-	d.run("batches set 1 --priority 3 --not-after 2099-01-01T00:00:00Z --weight 4 --max-attempts 9 --lane urgent")
+	d.run("batches set 1 --priority 3 --not-after 2099-01-01T00:00:00Z --weight 4 --max-attempts 9 --lane urgent --max-wait 90m")
 	if got := plain(d.run("batches list --lane urgent")); !strings.Contains(got, "\n1  first") {
 		t.Error(got)
 	}
@@ -136,11 +136,15 @@ func TestBatchesAreSteered(t *testing.T) {
 		Priority, Weight int
 		NotAfter         *string `json:"not_after"`
 		MaxAttempts      int     `json:"max_attempts"`
+		MaxWait          int64   `json:"max_wait_ms"`
 	}
-	if d.read(&b, "batches get 1"); b.Priority != 3 || b.NotAfter == nil || b.Weight != 4 || b.MaxAttempts != 9 {
+	if d.read(&b, "batches get 1"); b.Priority != 3 || b.NotAfter == nil || b.Weight != 4 || b.MaxAttempts != 9 || b.MaxWait != 90*60*1000 {
 		t.Errorf("%+v", b)
 	}
 	if d.read(&b, "batches set 1 --never-expires"); b.NotAfter != nil {
+		t.Errorf("%+v", b)
+	}
+	if d.read(&b, "batches set 1 --no-max-wait"); b.MaxWait != 0 {
 		t.Errorf("%+v", b)
 	}
 	d.try("", "batches", "set", "1").exit(2).says("nothing to change")

@@ -64,7 +64,7 @@ func checked(in operators.NewBatch, list numbered, limits Limits) iter.Seq2[stor
 		for entry, err := range list.entries {
 			var task store.NewTask
 			if err == nil {
-				task, err = newTask(entry, shared)
+				task, err = newTask(entry, in, shared)
 			}
 			if err == nil {
 				err = limits.checkCount(i + 1)
@@ -106,7 +106,7 @@ func present(r json.RawMessage) json.RawMessage {
 }
 
 // newTask checks one entry.
-func newTask(t operators.NewTask, shared overlay) (store.NewTask, error) {
+func newTask(t operators.NewTask, in operators.NewBatch, shared overlay) (store.NewTask, error) {
 	if _, err := devices.ParseID(t.Device); err != nil {
 		return store.NewTask{}, err
 	}
@@ -117,7 +117,23 @@ func newTask(t operators.NewTask, shared overlay) (store.NewTask, error) {
 	if err := checkPayload(payload); err != nil {
 		return store.NewTask{}, err
 	}
-	return store.NewTask{Device: t.Device, Payload: payload, Priority: t.Priority}, nil
+	if err := checkTimes(t, in); err != nil {
+		return store.NewTask{}, err
+	}
+	return store.NewTask{Device: t.Device, Payload: payload, Priority: t.Priority, NotBefore: t.NotBefore, NotAfter: t.NotAfter}, nil
+}
+
+// checkTimes refuses a task that could never start by its own times and those of its batch.
+func checkTimes(t operators.NewTask, in operators.NewBatch) error {
+	switch {
+	case never(t.NotBefore, t.NotAfter):
+		return errors.New("not_after: must be later than not_before")
+	case never(t.NotBefore, in.NotAfter):
+		return errors.New("not_before: must be before the not_after of the batch")
+	case never(in.NotBefore, t.NotAfter):
+		return errors.New("not_after: must be later than the not_before of the batch")
+	}
+	return nil
 }
 
 // Policies for equal tasks of one batch.

@@ -187,7 +187,7 @@ func (l *listed) entries() iter.Seq2[operators.NewTask, error] {
 
 func (l *listed) read(text []byte, entry *operators.NewTask) error {
 	if l.name == "tasks" {
-		return readLine(text, entry, "device, payload and priority")
+		return readLine(text, entry, taskMembers)
 	}
 	if err := json.Unmarshal(text, &entry.Device); err != nil {
 		return fmt.Errorf("not text: %w", err)

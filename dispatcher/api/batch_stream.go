@@ -97,9 +97,9 @@ func (b *batches) createStreamed(ctx huma.Context, contentType string, post oper
 		return nil, body.explain(err)
 	}
 	defer free()
-	var list lines[operators.NewTask] = newNDJSON[operators.NewTask](whole, "device, payload and priority")
+	var list lines[operators.NewTask] = newNDJSON[operators.NewTask](whole, taskMembers)
 	if contentType == operators.TypeCSV {
-		if list, err = newCSV(whole, "the members of the payload"); err != nil {
+		if list, err = newTaskCSV(whole); err != nil {
 			return nil, err
 		}
 	}

@@ -141,7 +141,7 @@ func (b *batches) read(in operators.NewBatch) (store.Batch, error) {
 	}
 	return store.Batch{
 		Name: in.Name, Pool: in.Pool, Kind: in.Kind, Payload: present(in.Payload),
-		Priority: in.Priority, Weight: cmp.Or(in.Weight, defaultWeight), Lane: store.Lane(in.Lane), NotBefore: in.NotBefore, NotAfter: in.NotAfter,
+		Priority: in.Priority, Weight: cmp.Or(in.Weight, defaultWeight), Lane: store.Lane(in.Lane), NotBefore: in.NotBefore, NotAfter: in.NotAfter, MaxWait: milliseconds(in.MaxWaitMS),
 		MaxAttempts: cmp.Or(in.MaxAttempts, defaultMaxAttempts), RetryOn: retryOn, RetryBackoff: milliseconds(backoff),
 		OnLost: cmp.Or(in.OnLost, "retry"), Lease: milliseconds(in.LeaseMS), MaxRun: milliseconds(in.MaxRunMS),
 		Abort: abortRule(in.Abort), Windows: opens, Limits: limited, FinishInside: in.FinishInside == nil || *in.FinishInside,
@@ -200,7 +200,7 @@ func showBatch(b store.Batch) operators.Batch {
 	rate := ratePerMinute(b)
 	return operators.Batch{
 		ID: b.ID, Name: b.Name, Pool: b.Pool, Kind: b.Kind, State: batchState(b), Condition: batchCondition(b),
-		Priority: b.Priority, Weight: b.Weight, Lane: string(b.Lane), NotBefore: stampPointer(b.NotBefore), NotAfter: stampPointer(b.NotAfter),
+		Priority: b.Priority, Weight: b.Weight, Lane: string(b.Lane), NotBefore: stampPointer(b.NotBefore), NotAfter: stampPointer(b.NotAfter), MaxWaitMS: b.MaxWait.Milliseconds(),
 		Windows: showWindows(b.Windows), Limits: showLimits(b.Limits), FinishInside: b.FinishInside, OpensAt: stampSet(b.Opening.From), ClosesAt: stampSet(b.Opening.Until),
 		MaxAttempts: b.MaxAttempts, RetryOn: b.RetryOn, RetryBackoffMS: b.RetryBackoff.Milliseconds(), OnLost: b.OnLost,
 		LeaseMS: b.Lease.Milliseconds(), MaxRunMS: b.MaxRun.Milliseconds(),
@@ -239,6 +239,9 @@ func applyPatch(p operators.BatchPatch, b *store.Batch) error {
 	apply(p.Priority, &b.Priority, 0)
 	apply(p.Weight, &b.Weight, defaultWeight)
 	apply(p.MaxAttempts, &b.MaxAttempts, defaultMaxAttempts)
+	wait := b.MaxWait.Milliseconds()
+	apply(p.MaxWaitMS, &wait, 0)
+	b.MaxWait = milliseconds(wait)
 	lane := string(b.Lane)
 	apply(p.Lane, &lane, string(store.LaneNormal))
 	b.Lane = store.Lane(lane)
@@ -249,11 +252,14 @@ func applyPatch(p operators.BatchPatch, b *store.Batch) error {
 }
 
 func checkSpan(from, to *time.Time) error {
-	if from != nil && to != nil && !to.After(*from) {
+	if never(from, to) {
 		return invalid("not_after: must be later than not_before")
 	}
 	return nil
 }
+
+// never says that there is no time between.
+func never(from, to *time.Time) bool { return from != nil && to != nil && !to.After(*from) }
 
 func (b *batches) pause(ctx context.Context, in *struct {
 	Numbered

@@ -63,6 +63,9 @@ func readLine(text []byte, entry any, members string) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(entry); err != nil {
+		if name := badTime(text); name != "" && !unknownField(err) {
+			return fmt.Errorf("%s: not %s", name, exampleTime)
+		}
 		return fmt.Errorf("not a JSON object with %s: %w", members, err)
 	}
 	if d.More() {
@@ -84,6 +87,7 @@ type csvLines struct {
 }
 
 type csvColumn struct {
+	name   string
 	key    string // the member's name as JSON, with its colon
 	isJSON bool
 }
@@ -119,7 +123,7 @@ func (l *csvLines) head(header []string) error {
 		}
 		seen[plain] = true
 		key, _ := json.Marshal(plain) // a string cannot fail
-		l.columns = append(l.columns, csvColumn{key: string(key) + ":", isJSON: isJSON})
+		l.columns = append(l.columns, csvColumn{name: plain, key: string(key) + ":", isJSON: isJSON})
 	}
 	return nil
 }

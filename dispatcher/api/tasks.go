@@ -130,7 +130,7 @@ func (t *tasks) retry(ctx context.Context, in *Numbered) (operators.Task, error)
 func showTask(t store.Task) operators.Task {
 	return operators.Task{
 		ID: t.ID, Batch: t.Batch, Pool: t.Pool, Device: t.Device, Kind: t.Kind, Payload: t.Payload,
-		Priority: t.Priority, State: string(t.State), Counted: t.Attempts, RetryAt: stampPointer(t.RetryAt),
+		Priority: t.Priority, State: string(t.State), Counted: t.Attempts, NotBefore: stampPointer(t.NotBefore), NotAfter: stampPointer(t.NotAfter), RetryAt: stampPointer(t.RetryAt),
 		Created: stamp(t.CreatedAt), Finished: stampPointer(t.FinishedAt), Output: t.Output, Dropped: t.Dropped, Error: t.Error,
 	}
 }

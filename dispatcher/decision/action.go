@@ -19,6 +19,7 @@ const (
 	ActEditWindows   Act = "edit_windows"
 	ActEditLimits    Act = "edit_limits"
 	ActEditEnd       Act = "edit_end"
+	ActEditMaxWait   Act = "edit_max_wait"
 	ActCancel        Act = "cancel"
 	ActRetry         Act = "retry"
 )
@@ -58,6 +59,7 @@ func Actions() []Action {
 		{ActEditLimits, OfBatch, "", "dispatcher batches set %s --limits @FILE"},
 		{ActEditLimits, OfProfile, "", "dispatcher profiles put %s --limits @FILE"},
 		{ActEditEnd, OfBatch, "", "dispatcher batches set %s --not-after T"},
+		{ActEditMaxWait, OfBatch, "", "dispatcher batches set %s --max-wait D"},
 		{ActCancel, OfTask, "", "dispatcher tasks cancel %s"},
 		{ActRetry, OfTask, "", "dispatcher tasks retry %s"},
 	}

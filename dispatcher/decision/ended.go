@@ -29,15 +29,43 @@ func whyClosed(v store.TaskView) Cause {
 		}
 	}
 	r := Cause{Code: CodeExpiring, Detail: fmt.Sprintf("batch %d is over; the task ends within seconds", v.Batch.ID)}
-	if v.Batch.NotAfter != nil {
+	switch {
+	case past(v.Batch.NotAfter, v.Now):
 		r.Detail = fmt.Sprintf("nothing of batch %d starts after %s; the task expires within seconds", v.Batch.ID, At(*v.Batch.NotAfter))
+	case past(v.Task.NotAfter, v.Now):
+		r.Detail = fmt.Sprintf("task %d does not start after %s; it expires within seconds", v.Task.ID, At(*v.Task.NotAfter))
+	case v.Batch.MaxWait > 0:
+		r.Detail = fmt.Sprintf("task %d waited longer than max_wait of batch %d, which is %s; it expires within seconds", v.Task.ID, v.Batch.ID, v.Batch.MaxWait)
 	}
-	return laterEnd(r, v)
+	r, _ = tooLate(r, v)
+	return r
 }
 
-// laterEnd is a remedy for what was too late.
-func laterEnd(c Cause, v store.TaskView) Cause {
-	return c.by("set a later one, %s, then: %s", ActEditEnd.to(OfBatch, v.Batch.ID), ActRetry.to(OfTask, v.Task.ID))
+// tooLate adds the remedy to what may not start any more, as its time is over.
+func tooLate(c Cause, v store.TaskView) (Cause, bool) {
+	retry := ActRetry.to(OfTask, v.Task.ID)
+	switch {
+	case past(v.Batch.NotAfter, v.Now):
+		return c.by("set a later one, %s, then: %s", ActEditEnd.to(OfBatch, v.Batch.ID), retry), true
+	case past(v.Task.NotAfter, v.Now):
+		return c.by("a task keeps its own not_after: queue it in a new batch"), true
+	case overdue(v):
+		return c.by("allow a longer wait, %s, then: %s", ActEditMaxWait.to(OfBatch, v.Batch.ID), retry), true
+	}
+	return c, false
+}
+
+func past(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
+
+// overdue says that the task was never started, and waited longer than its batch allows.
+func overdue(v store.TaskView) bool {
+	from := v.Batch.CreatedAt
+	for _, begin := range []*time.Time{v.Batch.NotBefore, v.Task.NotBefore} {
+		if begin != nil && begin.After(from) {
+			from = *begin
+		}
+	}
+	return v.Batch.MaxWait > 0 && v.Task.Attempts+v.Task.Returned == 0 && !from.Add(v.Batch.MaxWait).After(v.Now)
 }
 
 // whyRunning tells of the grant that is in force.
@@ -84,6 +112,8 @@ func whyEnded(v store.TaskView) []Cause {
 		r.Detail += " at " + At(*v.Task.FinishedAt)
 	}
 	switch {
+	case v.Task.State == store.Expired && v.Task.Error != "":
+		r.Detail += ": " + v.Task.Error
 	case v.Task.State != store.Cancelled || v.CancelledBy == "":
 	case v.Batch.CancelledAt != nil && v.CancelledBy == store.Canceller:
 		r.Detail += " with its batch"
@@ -107,8 +137,9 @@ func again(c Cause, v store.TaskView) Cause {
 		return c.by("nothing to do: it is done")
 	case v.Batch.CancelledAt != nil:
 		return c.by(fmt.Sprintf("batch %d was cancelled: queue the task in a new batch", v.Batch.ID))
-	case v.Batch.NotAfter != nil && !v.Batch.NotAfter.After(v.Now):
-		return laterEnd(c, v)
+	}
+	if late, is := tooLate(c, v); is {
+		return late
 	}
 	return c.by("to try it again: %s", ActRetry.to(OfTask, v.Task.ID))
 }

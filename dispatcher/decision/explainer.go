@@ -70,6 +70,10 @@ func (x explainer) notBegun(o Obstacle) Cause {
 	return Cause{Detail: fmt.Sprintf("batch %d does not begin before %s", x.Batch.ID, At(o.Until)), Remedy: NothingToDo}
 }
 
+func (x explainer) taskNotBegun(o Obstacle) Cause {
+	return Cause{Detail: fmt.Sprintf("task %d does not begin before %s", x.Task.ID, At(o.Until)), Remedy: NothingToDo}
+}
+
 func (x explainer) backsOff(o Obstacle) Cause {
 	return Cause{Detail: lastAttempt(x.TaskView) + "; it is tried again after " + At(o.Until), Remedy: NothingToDo}
 }

@@ -36,7 +36,7 @@ func aCandidate(t *rapid.T, task int64) store.Candidate {
 	return store.Candidate{
 		Task: task, Batch: task, Pool: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "pool"), Priority: rapid.IntRange(0, 2).Draw(t, "priority"),
 		CreatedAt: moment().Add(-time.Duration(rapid.IntRange(0, 2).Draw(t, "age")) * time.Hour),
-		NotBefore: aTime(t, "not before"), RetryAt: aTime(t, "retry at"),
+		NotBefore: aTime(t, "not before"), RetryAt: aTime(t, "retry at"), NotBegun: rare("not begun"),
 		Lease: time.Minute, FinishInside: rare("finish inside"),
 		PoolPaused: rare("pool paused"), BatchPaused: rare("batch paused"),
 		Window: anOpening(t, "window"), PoolWindow: anOpening(t, "pool's window"),

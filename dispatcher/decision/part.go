@@ -114,7 +114,7 @@ func allWords() []words {
 		{CodeBusy, "device busy", "wait for the results of those tasks, or the end of their leases"},
 		{CodePoolPaused, "pool paused", "resume the pool: dispatcher pools resume POOL"},
 		{CodeBatchPaused, "batch paused", "resume the batches: dispatcher batches resume BATCH"},
-		{CodeNotBefore, "batch not begun", NothingToDo},
+		{CodeNotBefore, "not begun", NothingToDo},
 		{CodeBackoff, "to be tried again later", NothingToDo},
 		{CodeBatchWindow, "window of the batch closed", "wait for the windows; others may be set: dispatcher batches set BATCH --window W"},
 		{CodePoolWindow, "window of the pool closed", "wait for the windows; others may be set: dispatcher pools set POOL --window W"},
@@ -129,7 +129,7 @@ func allWords() []words {
 		{CodeDeviceSilent, "device silent", "look whether the devices run and reach the dispatcher: only its own report can be granted anything"},
 		{CodeNextReport, "next in line", NothingToDo},
 		{CodeCancelling, "about to be cancelled", NothingToDo},
-		{CodeExpiring, "about to expire", "set a later end: dispatcher batches set BATCH --not-after T; then: dispatcher tasks retry TASK"},
+		{CodeExpiring, "about to expire", "set a later end or a longer wait: dispatcher batches set BATCH --not-after T, --max-wait D; then: dispatcher tasks retry TASK"},
 	}
 }
 

@@ -35,6 +35,7 @@ func rulesOfTask() []rule {
 		{CodePoolPaused, devices.ReasonPaused, poolPaused, explainer.poolPaused},
 		{CodeBatchPaused, devices.ReasonPaused, batchPaused, explainer.batchPaused},
 		{CodeNotBefore, devices.ReasonWindow, notBegun, explainer.notBegun},
+		{CodeNotBefore, devices.ReasonWindow, taskNotBegun, explainer.taskNotBegun},
 		{CodeBackoff, devices.ReasonWindow, backsOff, explainer.backsOff},
 		{CodeBatchWindow, devices.ReasonWindow, batchShut, explainer.batchShut},
 		{CodePoolWindow, devices.ReasonWindow, poolShut, explainer.poolShut},
@@ -69,8 +70,12 @@ func notBegun(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: c.NotBefore, Shared: true}, c.NotBefore.After(s.Now)
 }
 
+func taskNotBegun(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: c.RetryAt}, c.NotBegun && c.RetryAt.After(s.Now)
+}
+
 func backsOff(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: c.RetryAt}, c.RetryAt.After(s.Now)
+	return Obstacle{Until: c.RetryAt}, !c.NotBegun && c.RetryAt.After(s.Now)
 }
 
 func batchShut(s *Situation, c *store.Candidate) (Obstacle, bool) {

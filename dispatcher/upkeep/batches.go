@@ -3,11 +3,48 @@ package upkeep
 import (
 	"context"
 	"fmt"
+	"sync"
+
+	"github.com/fleetslots/dispatcher/store"
 )
 
-// Expire ends the pending tasks whose batch is over. It returns how many.
+// Expire ends the pending tasks whose time is over. It returns how many.
 func (k *Keeper) Expire(ctx context.Context) (int, error) {
-	return inParts(ctx, "expiring tasks", k.config.Ledger.Expire)
+	expired, err := inParts(ctx, "expiring tasks", k.config.Ledger.Expire)
+	if err != nil {
+		return expired, err
+	}
+	late, err := k.expireWaited(ctx)
+	return expired + late, err
+}
+
+// waited is how far the search for tasks that waited too long has come: the next pass goes
+// on from there.
+type waited struct {
+	mu   sync.Mutex
+	mark store.WaitMark
+}
+
+// vainParts is how many parts of that search one pass may do that end nothing.
+const vainParts = 10
+
+func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
+	k.waited.mu.Lock()
+	defer k.waited.mu.Unlock()
+	for vain := 0; vain < vainParts; {
+		n, next, err := k.config.Ledger.ExpireWaited(ctx, k.waited.mark, partSize)
+		if err != nil {
+			return expired, fmt.Errorf("expiring tasks: %w", err)
+		}
+		expired, k.waited.mark = expired+n, next
+		if next == (store.WaitMark{}) {
+			break
+		}
+		if n == 0 {
+			vain++
+		}
+	}
+	return expired, nil
 }
 
 // EndCancelled ends the waiting tasks of cancelled batches, and asks devices

@@ -36,6 +36,7 @@ type leaseLedger interface {
 // batchLedger brings batches up to date.
 type batchLedger interface {
 	Expire(ctx context.Context, limit int) (int, error)
+	ExpireWaited(ctx context.Context, after store.WaitMark, looked int) (int, store.WaitMark, error)
 	EndCancelled(ctx context.Context, limit int) (int, error)
 	RefreshWindows(ctx context.Context, limit int) (int, error)
 	Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error)
@@ -88,6 +89,7 @@ type Keeper struct {
 	metrics   *metrics
 	idle      *idleLooks
 	minutes   *minutes
+	waited    *waited
 	guard     *clockGuard
 	doubted   atomic.Bool // it was said that the ledger's clock is
 	following *following
@@ -96,5 +98,5 @@ type Keeper struct {
 
 // New builds a Keeper.
 func New(config Config) *Keeper {
-	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: &idleLooks{}, minutes: &minutes{}, guard: &clockGuard{}, following: newFollowing()}
+	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: &idleLooks{}, minutes: &minutes{}, waited: &waited{}, guard: &clockGuard{}, following: newFollowing()}
 }

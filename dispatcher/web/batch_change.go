@@ -61,7 +61,7 @@ func (b *batchPages) editing(r *http.Request) (page, error) {
 func changeable(b operators.Batch) url.Values {
 	return url.Values{
 		"weight": {strconv.Itoa(b.Weight)}, "priority": {strconv.Itoa(b.Priority)}, "attempts": {strconv.Itoa(b.MaxAttempts)},
-		"not_after": {dateInput(b.NotAfter)}, "windows": {windowLines(b.Windows)}, "lane": {laneInput(b.Lane)},
+		"not_after": {dateInput(b.NotAfter)}, "max_wait": {durationInput(b.MaxWaitMS)}, "windows": {windowLines(b.Windows)}, "lane": {laneInput(b.Lane)},
 	}
 }
 
@@ -81,6 +81,7 @@ func (b *batchPages) edit(r *http.Request) (next, said string, err error) {
 		{"attempts", "Attempts", "max_attempts", whole},
 		{"lane", "Lane", "lane", func(text string) (any, error) { return text, nil }},
 		{"not_after", "Not after", "not_after", utc},
+		{"max_wait", "Longest wait", "max_wait_ms", inMS},
 		{"windows", "Windows", "windows", openings},
 	} {
 		text := strings.TrimSpace(strings.ReplaceAll(r.PostForm.Get(entry.input), "\r\n", "\n"))

@@ -24,7 +24,7 @@ const (
 func cloned(b operators.Batch, now time.Time) url.Values {
 	f := url.Values{
 		"from": {strconv.FormatInt(b.ID, 10)}, "name": {b.Name}, "pool": {b.Pool}, "kind": {b.Kind}, "payload": {indented(b.Payload)}, "same": {sameAll},
-		"attempts": {strconv.Itoa(b.MaxAttempts)}, "backoff": {durationInput(b.RetryBackoffMS)}, "lease": {durationInput(b.LeaseMS)}, "max_run": {durationInput(b.MaxRunMS)},
+		"attempts": {strconv.Itoa(b.MaxAttempts)}, "backoff": {durationInput(b.RetryBackoffMS)}, "lease": {durationInput(b.LeaseMS)}, "max_run": {durationInput(b.MaxRunMS)}, "max_wait": {durationInput(b.MaxWaitMS)},
 		"weight": {strconv.Itoa(b.Weight)}, "priority": {strconv.Itoa(b.Priority)}, "windows": {windowLines(b.Windows)}, "lane": {laneInput(b.Lane)},
 	}
 	for _, row := range filledRows(policyRows(b.Limits)) {
@@ -73,6 +73,7 @@ type sameDevices struct {
 	api    client
 	r      *http.Request
 	from   operators.Batch
+	now    time.Time
 	states []string // left to read; empty text: all
 	token  string
 	lines  bytes.Buffer
@@ -83,7 +84,7 @@ func (b *batchForms) sameAs(r *http.Request, from operators.Batch, same string) 
 	if same == sameFailed {
 		states = []string{operators.Failed, operators.TimedOut}
 	}
-	return io.NopCloser(&sameDevices{api: b.api, r: r, from: from, states: states}), nil
+	return io.NopCloser(&sameDevices{api: b.api, r: r, from: from, states: states, now: b.now()}), nil
 }
 
 // Read gives the next lines.
@@ -112,6 +113,7 @@ func (s *sameDevices) page() error {
 		if t.Priority != s.from.Priority {
 			line.Priority = &t.Priority
 		}
+		line.NotBefore, line.NotAfter = s.coming(t.NotBefore), s.coming(t.NotAfter)
 		if err := lines.Encode(line); err != nil {
 			return err
 		}
@@ -120,6 +122,14 @@ func (s *sameDevices) page() error {
 		s.states = s.states[1:]
 	}
 	return nil
+}
+
+// coming is a time, unless it has passed; nil: none.
+func (s *sameDevices) coming(at *operators.Time) *time.Time {
+	if at == nil || !at.After(s.now) {
+		return nil
+	}
+	return &at.Time
 }
 
 // patchOf is the merge patch (RFC 7396) that makes to of from: what a task says of its own.

@@ -45,7 +45,7 @@ func (f *batchForm) trimmed(name string) string { return strings.TrimSpace(f.Get
 
 // Timed says that the form limits when tasks may start.
 func (f *batchForm) Timed() bool {
-	return f.Get("not_before")+f.Get("not_after")+f.trimmed("windows") != "" || f.Get("finish_inside") == ""
+	return f.Get("not_before")+f.Get("not_after")+f.Get("max_wait")+f.trimmed("windows") != "" || f.Get("finish_inside") == ""
 }
 
 // Tuned says that a field differs from its default.
@@ -240,6 +240,7 @@ func (f *batchForm) body() (map[string]any, error) {
 		{"max_run", "Longest run", "max_run_ms", inMS},
 		{"not_before", "Not before", "not_before", utc},
 		{"not_after", "Not after", "not_after", utc},
+		{"max_wait", "Longest wait", "max_wait_ms", inMS},
 		{"payload", "Payload", "payload", object},
 		{"windows", "Windows", "windows", openings},
 	} {

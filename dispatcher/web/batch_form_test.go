@@ -53,7 +53,7 @@ func (b *bench) submit(form map[string]string, file string) (status int, text, n
 func full() map[string]string {
 	return map[string]string{
 		"name": "nightly", "pool": "p", "kind": "speedtest", "payload": `{"server":"st1","streams":1}`, "finish_inside": "true",
-		"not_before": "2026-01-01T00:00", "not_after": "2099-01-01T00:00", "windows": "0 1 * * * 4h Asia/Shanghai\r\n\r\n30 2 * * 6 90m",
+		"not_before": "2026-01-01T00:00", "not_after": "2099-01-01T00:00", "max_wait": "26h", "windows": "0 1 * * * 4h Asia/Shanghai\r\n\r\n30 2 * * 6 90m",
 		"attempts": "5", "on_lost": "fail", "lease": "2m", "max_run": "30m", "weight": "7", "priority": "-3", "lane": "urgent",
 		"abort_failure": "20 %", "abort_min": "10", "limit.name": "a", "limit.per": "device", "limit.algorithm": "sliding", "limit.rate": "1/1m",
 		"duplicates": "refuse", "do": "create",
@@ -92,7 +92,7 @@ func TestBatchFormSaysAll(t *testing.T) {
 		id, _, _ = strings.Cut(id, "?")
 		b.checkFull(name, id)
 		_, page, _ := b.get("/batches/" + id)
-		contains(t, page, "when 20 % fail, after 10 tasks", "0 1 * * *, 4h, Asia/Shanghai", "<summary>Limits</summary>")
+		contains(t, page, "when 20 % fail, after 10 tasks", "<dt>Longest wait</dt>", "0 1 * * *, 4h, Asia/Shanghai", "<summary>Limits</summary>")
 		if c.field == "devices" || c.field == "tags" {
 			continue
 		}
@@ -121,13 +121,13 @@ func (b *bench) checkFull(name, id string) {
 	b.call("GET", "/v1/batches/"+id, nil, &made)
 	shown := map[string]any{}
 	for _, field := range []string{
-		"name", "pool", "kind", "not_before", "not_after", "windows", "finish_inside", "max_attempts", "on_lost", "lease_ms", "max_run_ms", "weight", "priority", "lane", "abort", "limits", "total",
+		"name", "pool", "kind", "not_before", "not_after", "windows", "finish_inside", "max_attempts", "on_lost", "lease_ms", "max_run_ms", "max_wait_ms", "weight", "priority", "lane", "abort", "limits", "total",
 	} {
 		shown[field] = made[field]
 	}
 	got, _ := json.Marshal(shown)
 	const want = `{"abort":{"failure":0.2,"min":10},"finish_inside":true,"kind":"speedtest","lane":"urgent","lease_ms":120000,` +
-		`"limits":[{"algorithm":"sliding","name":"a","per":"device","windows":[{"max":1,"per_ms":60000}]}],"max_attempts":5,"max_run_ms":1800000,"name":"nightly",` +
+		`"limits":[{"algorithm":"sliding","name":"a","per":"device","windows":[{"max":1,"per_ms":60000}]}],"max_attempts":5,"max_run_ms":1800000,"max_wait_ms":93600000,"name":"nightly",` +
 		`"not_after":"2099-01-01T00:00:00.000Z","not_before":"2026-01-01T00:00:00.000Z","on_lost":"fail","pool":"p","priority":-3,"total":3,"weight":7,` +
 		`"windows":[{"cron":"0 1 * * *","duration":"4h","timezone":"Asia/Shanghai"},{"cron":"30 2 * * 6","duration":"90m","timezone":"UTC"}]}`
 	if string(got) != want {

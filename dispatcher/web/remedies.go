@@ -35,6 +35,7 @@ func remedyWays() []remedyWay {
 		{decision.ActEditLimits, decision.OfBatch, "Edit the limits of batch %s…", "/batches/%s/edit#limits", false, "operator"},
 		{decision.ActEditLimits, decision.OfProfile, "Edit the limits of profile %s…", "/profiles/%s#limits", false, "admin"},
 		{decision.ActEditEnd, decision.OfBatch, "Edit the end of batch %s…", "/batches/%s/edit#not_after", false, "operator"},
+		{decision.ActEditMaxWait, decision.OfBatch, "Edit how long tasks of batch %s may wait…", "/batches/%s/edit#max_wait", false, "operator"},
 		{decision.ActCancel, decision.OfTask, "Cancel task %s…", "/tasks/%s/cancel", false, "operator"},
 		{decision.ActRetry, decision.OfTask, "Try task %s again", "/tasks/%s/retry", true, "operator"},
 	}

@@ -170,11 +170,11 @@ func TestABatchIsEdited(t *testing.T) {
 	if said := fmt.Sprint(got["limits"]); said != "[map[algorithm:fixed max:1 name:a per:device per_ms:60000]]" {
 		t.Errorf("limits: %s", said)
 	}
-	edit(url.Values{"weight": {""}, "not_after": {""}, "windows": {""}, "limit.name": {""}, "limit.per": {""}, "limit.rate": {""}, "attempts": {"5"}, "priority": {"-2"}})
-	if got["weight"] != 1.0 || got["not_after"] != nil || fmt.Sprint(got["windows"], got["limits"]) != "[] []" || got["max_attempts"] != 5.0 || got["priority"] != -2.0 {
+	edit(url.Values{"weight": {""}, "not_after": {""}, "max_wait": {"90s"}, "windows": {""}, "limit.name": {""}, "limit.per": {""}, "limit.rate": {""}, "attempts": {"5"}, "priority": {"-2"}})
+	if got["weight"] != 1.0 || got["not_after"] != nil || fmt.Sprint(got["windows"], got["limits"]) != "[] []" || got["max_attempts"] != 5.0 || got["priority"] != -2.0 || got["max_wait_ms"] != 90000.0 {
 		t.Errorf("%v", got)
 	}
-	for input, want := range map[string]string{"weight": "Weight: a whole number", "windows": "five fields of cron", "limit.rate": "is no number and time", "not_after": "Not after: a time"} {
+	for input, want := range map[string]string{"weight": "Weight: a whole number", "windows": "five fields of cron", "limit.rate": "is no number and time", "not_after": "Not after: a time", "max_wait": "Longest wait: a duration"} {
 		if status, text, _ := b.post("/batches/1/edit", form(url.Values{input: {"{x"}}), nil); status != http.StatusUnprocessableEntity || !strings.Contains(text, want) {
 			t.Errorf("%s: %d, %s", input, status, refusal(text))
 		}
@@ -191,9 +191,12 @@ func TestABatchIsCloned(t *testing.T) {
 	b.pool("p", 60)
 	b.call("POST", "/v1/batches", map[string]any{
 		"name": "nightly", "pool": "p", "kind": "k", "payload": map[string]any{"server": "st1", "opts": map[string]any{"udp": true, "streams": 4}}, "max_attempts": 1, "retry_on": []string{"timed_out"},
-		"retry_backoff_ms": 90_000, "on_lost": "fail", "lease_ms": 120_000, "max_run_ms": 1_800_000, "weight": 5, "priority": 3, "finish_inside": false, "not_after": "2099-01-01T00:00:00Z",
+		"retry_backoff_ms": 90_000, "on_lost": "fail", "lease_ms": 120_000, "max_run_ms": 1_800_000, "weight": 5, "priority": 3, "finish_inside": false, "not_after": "2099-01-01T00:00:00Z", "max_wait_ms": 7_200_000,
 		"abort": map[string]any{"failure": 0.07, "min": 10}, "windows": []map[string]any{{"cron": "* * * * *", "duration": "1h"}},
-		"tasks": []map[string]any{{"device": "d-1"}, {"device": "d-2", "payload": map[string]any{"opts": map[string]any{"udp": nil}, "n": 1}, "priority": 9}, {"device": "d-3"}},
+		"tasks": []map[string]any{
+			{"device": "d-1"}, {"device": "d-2", "payload": map[string]any{"opts": map[string]any{"udp": nil}, "n": 1}, "priority": 9},
+			{"device": "d-3", "not_before": "2026-01-01T00:00:00Z", "not_after": "2098-01-01T00:00:00Z"},
+		},
 	}, nil)
 	for i, name := range []string{"d-2", "d-3"} {
 		g := b.grant(name)
@@ -240,12 +243,13 @@ func TestABatchIsCloned(t *testing.T) {
 				Device   string
 				Priority int
 				Payload  json.RawMessage
+				NotAfter string `json:"not_after"`
 			}
 		}
 		b.call("GET", "/v1/tasks?batch="+id, nil, &list)
 		tasks = map[string]string{}
 		for _, one := range list.Tasks {
-			tasks[one.Device] = fmt.Sprintf("%d %s", one.Priority, compacted(t, one.Payload))
+			tasks[one.Device] = fmt.Sprintf("%d %s%s", one.Priority, compacted(t, one.Payload), one.NotAfter)
 		}
 		return batch, tasks
 	}
@@ -258,7 +262,7 @@ func TestABatchIsCloned(t *testing.T) {
 		t.Errorf("those that failed: %v", failed)
 	}
 	_, other := whole(clone(map[string]string{"key": "other", "payload": `{"server":"st2","opts":{"udp":true,"streams":4}}`}))
-	want := map[string]string{"d-1": `3 {"opts":{"streams":4,"udp":true},"server":"st2"}`, "d-2": `9 {"n":1,"opts":{"streams":4},"server":"st2"}`, "d-3": `3 {"opts":{"streams":4,"udp":true},"server":"st2"}`}
+	want := map[string]string{"d-1": `3 {"opts":{"streams":4,"udp":true},"server":"st2"}`, "d-2": `9 {"n":1,"opts":{"streams":4},"server":"st2"}`, "d-3": `3 {"opts":{"streams":4,"udp":true},"server":"st2"}2098-01-01T00:00:00.000Z`}
 	if diff := cmp.Diff(want, other); diff != "" {
 		t.Error(diff)
 	}

@@ -92,7 +92,7 @@ func number(name string, value json.Number) string {
 
 // standard is what holds for a batch where 0 says the default; empty: 0 is 0.
 func standard(name string) string {
-	return map[string]string{"lease_ms": "the pool's", "max_run_ms": "1h"}[name]
+	return map[string]string{"lease_ms": "the pool's", "max_run_ms": "1h", "max_wait_ms": "as long as it takes"}[name]
 }
 
 // counts are those that are not zero: 3 failed, 17 pending.

@@ -32,6 +32,7 @@ CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT N
 -- Batches: what their tasks have in common. windows and limits are as in pools.
 -- abort_ended, abort_failed: the counts when the rule began to count.
 -- cancelling: cancelled, and not yet seen to be without open tasks.
+-- wait_until: by when a task without a time of its own must have started; null: whenever.
 CREATE TABLE batches (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     name             TEXT NOT NULL DEFAULT '',
@@ -43,6 +44,8 @@ CREATE TABLE batches (
     lane             TEXT NOT NULL DEFAULT 'normal',
     not_before       INTEGER,
     not_after        INTEGER,
+    max_wait_ms      INTEGER NOT NULL DEFAULT 0,
+    wait_until       INTEGER,
     windows          TEXT,
     finish_inside    INTEGER NOT NULL DEFAULT true,
     opens_at         INTEGER,
@@ -70,6 +73,7 @@ CREATE TABLE batches (
 );
 -- For the passes.
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
+CREATE INDEX batches_wait_until ON batches (wait_until) WHERE wait_until IS NOT NULL;
 CREATE INDEX batches_windows_due ON batches (windows_due) WHERE windows_due IS NOT NULL;
 CREATE INDEX batches_cancelling ON batches (id) WHERE cancelling;
 CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;

@@ -1,0 +1,107 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// taskMembers are those of a task, for people.
+const taskMembers = "device, payload, priority, not_before and not_after"
+
+// taskColumn is a column that is no member of the payload: of a task itself.
+type taskColumn struct {
+	name string
+	read func(t *operators.NewTask, cell string) error
+}
+
+func taskColumns() []taskColumn {
+	return []taskColumn{
+		{":priority", func(t *operators.NewTask, cell string) error {
+			n, err := strconv.Atoi(cell)
+			t.Priority = &n
+			return as("a whole number", err)
+		}},
+		{":not_before", func(t *operators.NewTask, cell string) error { return readTime(cell, &t.NotBefore) }},
+		{":not_after", func(t *operators.NewTask, cell string) error { return readTime(cell, &t.NotAfter) }},
+	}
+}
+
+func readTime(cell string, to **time.Time) error {
+	at, err := time.Parse(time.RFC3339, cell)
+	*to = &at
+	return as(exampleTime, err)
+}
+
+const exampleTime = "a time such as 2026-03-01T04:05:06Z"
+
+// as says what a value should be, if it is not.
+func as(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New("not " + what)
+}
+
+// taskCSV has a column for each member of the payload, and perhaps those of the task itself.
+type taskCSV struct {
+	*csvLines
+	own []*taskColumn // of each column behind device; nil: a member of the payload
+}
+
+func newTaskCSV(body io.Reader) (taskCSV, error) {
+	lines, err := newCSV(body, "the members of the payload")
+	l := taskCSV{csvLines: lines}
+	known := taskColumns()
+	for _, c := range lines.columns {
+		i := slices.IndexFunc(known, func(of taskColumn) bool { return of.name == c.name })
+		switch {
+		case i >= 0 && !c.isJSON:
+			l.own = append(l.own, &known[i])
+		case strings.HasPrefix(c.name, ":") && err == nil:
+			err = badLine(1, fmt.Errorf("column %q: of those that begin with a colon there are :priority, :not_before and :not_after", c.name))
+		default:
+			l.own = append(l.own, nil)
+		}
+	}
+	return l, err
+}
+
+func (l taskCSV) next() (t operators.NewTask, err error) {
+	record, err := l.record()
+	if err != nil {
+		return t, err
+	}
+	t.Device = record[0]
+	cells := record[1:]
+	for i, c := range l.own {
+		if c == nil || cells[i] == "" {
+			continue
+		}
+		if err := c.read(&t, cells[i]); err != nil {
+			return t, fmt.Errorf("%s: %w", strings.TrimPrefix(c.name, ":"), err)
+		}
+		cells[i] = ""
+	}
+	t.Payload, err = l.payload(cells)
+	return t, err
+}
+
+// badTime names the member of an entry that is no time; empty: all are.
+func badTime(text []byte) string {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(text, &members) // it was found to be an object
+	for _, name := range []string{"not_before", "not_after"} {
+		if value := members[name]; value != nil && json.Unmarshal(value, &time.Time{}) != nil {
+			return name
+		}
+	}
+	return ""
+}
