@@ -84,12 +84,13 @@ func TestStalledPools(t *testing.T) {
 		for _, c := range []struct{ column, value, why string }{
 			{"batches SET paused", "true", "a paused batch"},
 			{"batches SET not_before", "{now}", "a batch that may start just now"},
+			{"tasks SET retry_at", "{now}", "tasks that may start just now"},
 			{"pools SET paused", "true", "a paused pool"},
 			{"pools SET capacity", "0", "no slots"},
 		} {
 			l.exec(`UPDATE ` + c.column + ` = ` + c.value)
 			stalls(false, c.why)
-			undone := map[string]string{"batches SET not_before": "NULL", "pools SET capacity": "2"}[c.column]
+			undone := map[string]string{"batches SET not_before": "NULL", "tasks SET retry_at": "NULL", "pools SET capacity": "2"}[c.column]
 			if undone == "" {
 				undone = "false"
 			}

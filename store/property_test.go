@@ -20,7 +20,7 @@ type model struct {
 	ended    map[int64]store.EndCause // token -> how it ended
 	last     int64                    // token
 
-	paused, cancelled map[int64]bool // batches
+	paused, cancelled, hurried map[int64]bool // batches
 }
 
 type modelTask struct {
@@ -30,6 +30,13 @@ type modelTask struct {
 	attempts     int
 	grant        *store.Grant
 	old          []store.Grant
+
+	early, late, returned bool
+}
+
+// over says that a task that waits may not start any more.
+func (m *model) over(task *modelTask) bool {
+	return task.late || m.hurried[task.batch] && task.attempts == 0 && !task.returned && !task.early
 }
 
 const modelAttempts = 3
@@ -60,7 +67,7 @@ func (m *model) claim(c store.Claim) store.ClaimStatus {
 	}
 	task := m.tasks[c.Task]
 	if task == nil || task.pool != c.Pool || task.device != c.Device || task.state != store.Pending || task.grant != nil || m.busy(c.Device) ||
-		m.paused[task.batch] || m.cancelled[task.batch] {
+		m.paused[task.batch] || m.cancelled[task.batch] || task.early || m.over(task) {
 		return lost
 	}
 	return granted
@@ -82,6 +89,7 @@ func (m *model) end(id int64, cause store.EndCause) store.TaskState {
 	if s.Counted {
 		task.attempts++
 	}
+	task.returned = task.returned || s.Returned
 	m.ended[task.grant.Token] = cause
 	task.old = append(task.old, *task.grant)
 	delete(m.holders[task.pool], task.grant.Slot)
@@ -120,7 +128,7 @@ type modelRun struct {
 func newModelRun(l *ledger, number int) *modelRun {
 	r := &modelRun{l: l, model: &model{
 		capacity: map[string]int{}, tasks: map[int64]*modelTask{}, holders: map[string]map[int]int64{}, ended: map[int64]store.EndCause{},
-		paused: map[int64]bool{}, cancelled: map[int64]bool{},
+		paused: map[int64]bool{}, cancelled: map[int64]bool{}, hurried: map[int64]bool{},
 	}}
 	for _, name := range []string{"a", "b", "c", "d"} {
 		r.devices = append(r.devices, fmt.Sprint(name, number))
@@ -154,6 +162,9 @@ func TestAnySequenceOfCallsKeepsTheLedgerRight(t *testing.T) {
 		l.reapAll() // what the run before left
 		_, err := l.EndCancelled(t.Context(), 1000)
 		l.must(err)
+		_, err = l.Expire(t.Context(), 1000)
+		l.must(err)
+		l.waitedTooLong(1000)
 		runs++
 		rt.Repeat(rapid.StateMachineActions(newModelRun(l, runs)))
 	})
@@ -277,6 +288,41 @@ func (r *modelRun) EndCancelled(rt *rapid.T) {
 	}
 	if n, err := r.l.EndCancelled(r.l.Context(), 1000); err != nil || n != want {
 		rt.Fatalf("ended %d, %v; want %d", n, err, want)
+	}
+}
+
+// Time gives a task that waits times of its own.
+func (r *modelRun) Time(rt *rapid.T) {
+	id := r.anyTask(rt)
+	task := r.tasks[id]
+	if task.state != store.Pending || task.grant != nil {
+		rt.Skip("it does not wait")
+	}
+	task.early, task.late = rapid.Bool().Draw(rt, "early"), rapid.IntRange(0, 3).Draw(rt, "late") == 0
+	hours := map[bool]int64{true: 2, false: -2}
+	r.l.exec(`UPDATE tasks SET not_before = {now} + $2 * {ms}, retry_at = {now} + $2 * {ms}, not_after = {now} + $3 * {ms} WHERE id = $1`,
+		id, hours[task.early]*3600_000, hours[!task.late]*3600_000)
+}
+
+// Hurry lets the tasks of a batch have waited for longer than they may.
+func (r *modelRun) Hurry(rt *rapid.T) {
+	id := r.anyBatch(rt)
+	r.hurried[id] = rapid.Bool().Draw(rt, "hurried")
+	r.l.exec(`UPDATE batches SET max_wait_ms = 3600000, wait_until = CASE WHEN $2 THEN {now} - 1000 * {ms} END WHERE id = $1`, id, r.hurried[id])
+}
+
+func (r *modelRun) Expire(rt *rapid.T) {
+	want := 0
+	for _, task := range r.tasks {
+		if task.state == store.Pending && task.grant == nil && r.over(task) {
+			task.state = store.Expired
+			want++
+		}
+	}
+	n, err := r.l.Expire(r.l.Context(), 1000)
+	r.l.must(err)
+	if n += r.l.waitedTooLong(rapid.IntRange(1, 3).Draw(rt, "looked")); n != want {
+		rt.Fatalf("expired %d, want %d", n, want)
 	}
 }
 

@@ -151,22 +151,26 @@ func TestExpiryGoesByItsIndex(t *testing.T) {
 	}
 }
 
-// expireWaited goes through all that may have waited too long, a few at a time.
-func (l *ledger) expireWaited(want int) {
+// waitedTooLong goes through all that may have waited too long, so many at a time, and says
+// how many expired.
+func (l *ledger) waitedTooLong(looked int) (expired int) {
 	l.Helper()
-	expired, parts := 0, 0
-	for mark := (store.WaitMark{}); ; {
-		n, next, err := l.ExpireWaited(l.Context(), mark, 2)
+	mark := store.WaitMark{}
+	for range 10_000 {
+		n, next, err := l.ExpireWaited(l.Context(), mark, looked)
 		l.must(err)
 		if expired += n; next == (store.WaitMark{}) {
-			break
-		}
-		if parts++; parts > 20 {
-			l.Fatalf("no end at %+v", next)
+			return expired
 		}
 		mark = next
 	}
-	if expired != want {
+	l.Fatalf("no end at %+v", mark)
+	return 0
+}
+
+func (l *ledger) expireWaited(want int) {
+	l.Helper()
+	if expired := l.waitedTooLong(2); expired != want {
 		l.Fatalf("expired %d, want %d", expired, want)
 	}
 }
