@@ -78,7 +78,7 @@ func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
 	if err := checkNames(in.Device, in.Pool); err != nil {
 		return store.EventFilter{}, err
 	}
-	if err := checkTimes(in.Since, in.Until); err != nil {
+	if err := checkSince(in.Since, in.Until); err != nil {
 		return store.EventFilter{}, err
 	}
 	return store.EventFilter{
@@ -86,8 +86,8 @@ func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
 	}, nil
 }
 
-// checkTimes refuses times that none is between; a zero one is no bound.
-func checkTimes(since, until time.Time) error {
+// checkSince refuses times that none is between; a zero one is no bound.
+func checkSince(since, until time.Time) error {
 	if !since.IsZero() && !until.IsZero() && !since.Before(until) {
 		return invalid("until: must be later than since")
 	}

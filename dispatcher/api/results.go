@@ -52,7 +52,7 @@ func (q *resultQuery) check() error {
 			return invalid("query.fields: each name has 1 to %d characters", fieldMost)
 		}
 	}
-	return checkTimes(q.Since, q.Until)
+	return checkSince(q.Since, q.Until)
 }
 
 func (q *resultQuery) filter(after int64) store.ResultFilter {
