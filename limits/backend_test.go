@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -117,7 +119,7 @@ func (s *server) check(rules []*limits.Rule, account string) limits.Check {
 func facts(account string) limits.Facts {
 	return limits.Facts{
 		Device: "d1", Pool: "pool", Kind: "test", Batch: 7, Tags: map[string]string{"account": account},
-		Payload: json.RawMessage(`{"server": "` + account + `"}`),
+		Payload: json.RawMessage(`{"server": "` + account + `"}`), Facts: map[string]string{"account": account},
 	}
 }
 
@@ -149,14 +151,33 @@ func (s *server) countLate(tb testing.TB, c limits.Check, ago time.Duration) {
 	}
 }
 
-// take takes one start of an account.
-func (s *server) take(tb testing.TB, rules []*limits.Rule, account string) limits.Answer {
+// setOf makes the rules of a set, with the same policies but by facts.
+func setOf(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
-	answers, err := s.Take(tb.Context(), s.scope, []limits.Check{s.check(rules, account)})
-	if err != nil || len(answers) != 1 {
-		tb.Fatalf("take: %v, %v", answers, err)
+	of := slices.Clone(policies)
+	for i := range of {
+		of[i].Per = strings.ReplaceAll(of[i].Per, "tags.", "facts.")
 	}
-	return answers[0]
+	rules, err := limits.CompileSet("s", of)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return rules
+}
+
+// take takes one of an account, under no id.
+func (s *server) take(tb testing.TB, rules []*limits.Rule, account string) limits.Taken {
+	tb.Helper()
+	return s.takeAs(tb, rules, "", 1, account)
+}
+
+func (s *server) takeAs(tb testing.TB, rules []*limits.Rule, id string, cost int64, account string) limits.Taken {
+	tb.Helper()
+	taken, err := s.Take(tb.Context(), s.scope, []limits.Taking{limits.NewTaking(id, cost, rules, facts(account))})
+	if err != nil || len(taken) != 1 {
+		tb.Fatalf("take: %v, %v", taken, err)
+	}
+	return taken[0]
 }
 
 func (s *server) release(tb testing.TB, c limits.Check) {

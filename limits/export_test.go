@@ -25,14 +25,21 @@ func AsList(r *Rule) *Rule { return r.as("L") }
 func AsPacked(r *Rule) *Rule { return r.as("P") }
 
 func (r *Rule) as(kind string) *Rule {
-	other := newRule(r.Owner+"/"+kind, r.Policy)
+	other := r.anew("/" + kind)
 	other.spec = kind + strings.TrimLeft(other.spec, "PL")
 	return other
 }
 
+func (r *Rule) anew(owner string) *Rule {
+	if r.ofSet {
+		return newRuleOfSet(r.Owner+owner, r.Policy)
+	}
+	return newRule(r.Owner+owner, r.Policy)
+}
+
 // WithoutShortcut is a rule that quick.lua leaves to the long way.
 func WithoutShortcut(r *Rule) *Rule {
-	other := newRule(r.Owner+"/long", r.Policy)
+	other := r.anew("/long")
 	other.spec += " " // read as the same, but of no known form
 	return other
 }

@@ -2,6 +2,7 @@ package limits_test
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,12 +51,23 @@ func TestKeysEndByThemselves(t *testing.T) {
 			if !s.start(t, []*limits.Rule{rule}, "started alone") {
 				t.Fatal("it may not start")
 			}
-			if a := s.take(t, []*limits.Rule{rule}, "taken alone"); a.Status != limits.StatusPassed {
-				t.Fatalf("it may not be taken: %+v", a)
-			}
 		}
 		for _, key := range s.keys(t) {
 			if ttl := s.client.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 50*time.Hour {
+				t.Errorf("%s ends in %s", key, ttl)
+			}
+		}
+		set := setOf(t, oneOfEach(3_600_000)...)
+		s.scope += "/set"
+		for i, rules := range [][]*limits.Rule{set, set[:1], set[1:2], set[2:3], set[3:]} {
+			for _, id := range []string{"", "id"} {
+				if a := s.takeAs(t, rules, id, 1, strconv.Itoa(i)+id); !a.Allowed {
+					t.Fatalf("it may not be taken: %+v", a)
+				}
+			}
+		}
+		for _, key := range s.keys(t) {
+			if ttl := s.client.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 34*24*time.Hour {
 				t.Errorf("%s ends in %s", key, ttl)
 			}
 		}
@@ -81,7 +93,7 @@ func TestMemoryOfASubject(t *testing.T) {
 			for i := range checks {
 				checks[i] = s.check(rules, "a")
 			}
-			if _, err := s.Take(t.Context(), s.scope, checks); err != nil {
+			if err := s.Count(t.Context(), s.scope, checks, 0); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -29,6 +29,7 @@ type Limiter struct {
 	breakers *redisconn.Breakers
 	asks     *gather[Check, Answer]
 	settles  *gather[entry, settled]
+	takes    *gather[Taking, Taken]
 	refused  *refused
 	epochs   *epochs
 	checked  checkedEpochs
@@ -42,7 +43,7 @@ func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
 	l := &Limiter{client: client, scripts: newScripts(SettleWithin), breakers: redisconn.NewBreakers(client, local), refused: newRefused(), local: local}
 	l.epochs = newEpochs(client, l.breakers)
-	l.asks, l.settles = newGather(l.askAll), newGather(l.settleAll)
+	l.asks, l.settles, l.takes = newGather(l.askAll), newGather(l.settleAll), newGather(l.takeAll)
 	return l
 }
 
@@ -102,12 +103,6 @@ func (a Answer) Last() Refusal {
 // passes again. After an error any of the leases may be reserved: settle them.
 func (l *Limiter) Reserve(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
 	return l.ask(ctx, scope, "R", checks)
-}
-
-// Take checks and counts at once, what nothing can stop any more, so it needs no
-// lease. Sent again it counts again; after an error it may have been counted.
-func (l *Limiter) Take(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
-	return l.ask(ctx, scope, "T", checks)
 }
 
 // Look checks and changes nothing.
@@ -192,11 +187,7 @@ func (l *Limiter) askPart(ctx context.Context, to lane, checks []Check) ([]Answe
 
 func (l *Limiter) askOnce(ctx context.Context, scope, mode string, checks []Check) ([]Answer, error) {
 	keys, args := l.question(scope, checks)
-	most := sends
-	if mode == "T" {
-		most = 1
-	}
-	cmd, err := l.runAtMost(ctx, most, l.scripts.reserve[mode], scope, keys, args)
+	cmd, err := l.run(ctx, l.scripts.reserve[mode], scope, keys, args)
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,7 @@ type Rule struct {
 	cap     int64  // sliding: as many starts of a subject are kept; 0: only counted
 	longest time.Duration
 	zone    *time.Location
+	ofSet   bool                    // made by CompileSet
 	names   atomic.Pointer[names]   // in the scope that asked last
 	periods atomic.Pointer[periods] // computed last
 }
@@ -58,9 +59,21 @@ func newRule(owner string, p Policy) *Rule {
 	r := &Rule{Policy: p, Owner: owner, perEach: p.Fields()}
 	counted := p
 	counted.OnError, counted.TrustDevice, counted.Per = "", false, strings.Join(r.perEach, ",")
+	r.name("", counted)
+	r.specify()
+	return r
+}
+
+// name gives the rule the id of what it counts.
+func (r *Rule) name(kind string, counted Policy) {
 	text, _ := json.Marshal(counted) // cannot fail: texts and numbers
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", format, owner, text))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d%s\x00%s\x00%s", format, kind, r.Owner, text))
 	r.id = base64.RawURLEncoding.EncodeToString(sum[:9])
+}
+
+// specify writes what the scripts need to know of the policy.
+func (r *Rule) specify() {
+	p := r.Policy
 	switch p.Algorithm {
 	case Sliding:
 		r.slide(p.Windows)
@@ -74,7 +87,6 @@ func newRule(owner string, p Policy) *Rule {
 		r.longest = map[Period]time.Duration{Day: 25 * time.Hour, Week: 8 * 24 * time.Hour, Month: 32 * 24 * time.Hour}[p.Period]
 		r.spec = fmt.Sprintf("C %d %d", p.Max, r.longest.Milliseconds())
 	}
-	return r
 }
 
 func (r *Rule) slide(windows []Window) {

@@ -19,6 +19,8 @@ var (
 	keysLua string
 	//go:embed lua/trim.lua
 	trimLua string
+	//go:embed lua/times.lua
+	timesLua string
 	//go:embed lua/base.lua
 	baseLua string
 	//go:embed lua/common.lua
@@ -37,6 +39,14 @@ var (
 	epochLua string
 	//go:embed lua/fill.lua
 	fillLua string
+	//go:embed lua/takes.lua
+	takesLua string
+	//go:embed lua/quick_take.lua
+	quickTakeLua string
+	//go:embed lua/slide.lua
+	slideLua string
+	//go:embed lua/take.lua
+	takeLua string
 	//go:embed lua/note.lua
 	noteLua string
 	//go:embed lua/top.lua
@@ -45,6 +55,7 @@ var (
 
 type scripts struct {
 	reserve                                 map[string]script // by the mode of reserve.lua
+	take                                    map[string]script // by the mode of take.lua
 	settle, overdue, fill, epoch, note, top script
 }
 
@@ -55,15 +66,20 @@ func newScript(source string) script { return script{source, redis.NewScript(sou
 
 // newScripts writes constants into scripts instead of sending them each time.
 func newScripts(settleWithin time.Duration) scripts {
-	head := fmt.Sprintf("local SETTLE = %d\n", settleWithin.Milliseconds()) + keysLua + trimLua
-	functions := baseLua + commonLua
-	reserve := func(mode string) script {
-		return newScript(fmt.Sprintf("local MODE = '%s'\n", mode) + head + quickLua + functions + reserveLua)
+	head := fmt.Sprintf("local SETTLE = %d\n", settleWithin.Milliseconds()) + keysLua
+	functions := timesLua + baseLua + commonLua
+	modes := func(body string, modes ...string) map[string]script {
+		all := make(map[string]script)
+		for _, mode := range modes {
+			all[mode] = newScript(fmt.Sprintf("local MODE = '%s'\n", mode) + body)
+		}
+		return all
 	}
 	return scripts{
-		reserve: map[string]script{"R": reserve("R"), "T": reserve("T"), "P": reserve("P")},
-		settle:  newScript(head + quickSettleLua + functions + settleLua),
-		fill:    newScript(head + functions + fillLua), overdue: newScript(head + baseLua + overdueLua),
+		reserve: modes(head+quickLua+functions+reserveLua, "R", "P"),
+		take:    modes(takesLua+quickTakeLua+timesLua+commonLua+slideLua+takeLua, modeTake, modePeek, modeReturn),
+		settle:  newScript(head + trimLua + quickSettleLua + functions + settleLua),
+		fill:    newScript(head + functions + fillLua), overdue: newScript(head + timesLua + baseLua + overdueLua),
 		epoch: newScript(epochLua), note: newScript(noteLua), top: newScript(topLua),
 	}
 }
@@ -81,7 +97,7 @@ func (l *Limiter) run(ctx context.Context, s script, scope string, keys, args []
 func (l *Limiter) runAtMost(ctx context.Context, sends int, s script, scope string, keys, args []any) (*redis.Cmd, error) {
 	var cmd *redis.Cmd
 	err := l.breakers.Do(ctx, prefix(scope), sends, func() error {
-		cmd = l.send(ctx, s, keys, args)
+		cmd = l.send(ctx, s, keys, args, sends == 1)
 		return cmd.Err()
 	})
 	if err != nil {
@@ -95,22 +111,32 @@ func unavailable(scope string, err error) error {
 }
 
 // send sends a script by its digest, or as a whole if Redis does not know it yet.
-func (l *Limiter) send(ctx context.Context, s script, keys, args []any) *redis.Cmd {
+func (l *Limiter) send(ctx context.Context, s script, keys, args []any, once bool) *redis.Cmd {
 	all := make([]any, 0, 3+len(keys)+len(args))
 	all = append(append(append(all, "evalsha", s.digest, len(keys)), keys...), args...)
-	cmd := l.do(ctx, all)
+	cmd := l.do(ctx, all, once)
 	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		all[0], all[1] = "eval", s.source
-		cmd = l.do(ctx, all)
+		cmd = l.do(ctx, all, once)
 	}
 	return cmd
 }
 
-func (l *Limiter) do(ctx context.Context, all []any) *redis.Cmd {
+func (l *Limiter) do(ctx context.Context, all []any, once bool) *redis.Cmd {
 	cmd := redis.NewCmd(ctx, all...)
 	if len(all) > 3 {
 		cmd.SetFirstKeyPos(3) // so the node of a Cluster is known
 	}
-	_ = l.client.Process(ctx, cmd) // it is in cmd
+	if once {
+		_ = l.client.Process(ctx, unrepeated{cmd})
+	} else {
+		_ = l.client.Process(ctx, cmd) // it is in cmd
+	}
 	return cmd
 }
+
+// unrepeated is a command that the client does not send again by itself.
+type unrepeated struct{ redis.Cmder }
+
+// NoRetry says so.
+func (unrepeated) NoRetry() bool { return true }

@@ -183,25 +183,22 @@ func TestSnippetSeveralWindows(t *testing.T) {
 		t.Errorf("the snippet's set ends in %d", ttl)
 	}
 
-	rules := s.rules(t, perAccount(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
-	var checks []limits.Check
-	for range 5 {
-		checks = append(checks, s.check(rules, "a"))
-	}
-	answers, err := s.Take(t.Context(), s.scope, checks) // in one call
+	rules := setOf(t, perAccount(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
+	one := limits.NewTaking("", 1, rules, facts("a"))
+	answers, err := s.Take(t.Context(), s.scope, []limits.Taking{one, one, one, one, one}) // in one call
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, a := range answers {
-		if (a.Status == limits.StatusPassed) != (i < 2) {
+		if a.Allowed != (i < 2) {
 			t.Errorf("ours, %d at once: %+v", i, a)
 		}
 	}
-	if last := answers[4].Last(); last.Window != 0 || last.Wait <= 0 || last.Wait > time.Minute {
+	if last := answers[4].Items[0]; last.Window != 0 || last.Wait <= 0 || last.Wait > time.Minute {
 		t.Errorf("ours says %+v", last)
 	}
 	ahead := limits.NewAt(s.client, func() time.Time { return time.Now().Add(time.Hour) })
-	if a, err := ahead.Take(t.Context(), s.scope, []limits.Check{s.check(rules, "a")}); err != nil || a[0].Status != limits.StatusLimited {
+	if a, err := ahead.Take(t.Context(), s.scope, []limits.Taking{one}); err != nil || a[0].Allowed {
 		t.Errorf("ours, with a clock that is ahead: %+v, %v", a, err)
 	}
 	if ttl := s.client.PTTL(t.Context(), s.subject(rules[0])).Val(); ttl <= 0 || ttl > time.Hour {
@@ -226,12 +223,11 @@ func TestSnippetCappedList(t *testing.T) {
 	if ttl := s.client.PTTL(t.Context(), "l").Val(); ttl != -1 {
 		t.Errorf("the snippet's list ends in %d", ttl)
 	}
-	rules := s.rules(t, hourly(200))
+	rules := setOf(t, hourly(200))
 	key := s.subject(rules[0])
 	for i := range 250 {
-		a, err := s.Take(t.Context(), s.scope, []limits.Check{s.check(rules, "a")})
-		if err != nil || (a[0].Status == limits.StatusPassed) != (i < 200) {
-			t.Fatalf("ours, call %d: %+v, %v", i, a, err)
+		if a := s.take(t, rules, "a"); a.Allowed != (i < 200) {
+			t.Fatalf("ours, call %d: %+v", i, a)
 		}
 	}
 	if n, ttl := s.client.LLen(t.Context(), key).Val(), s.client.PTTL(t.Context(), key).Val(); n != 200 || ttl <= 0 {

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // Facts are what policies may ask about one start.
@@ -19,12 +21,13 @@ type Facts struct {
 	Tags               map[string]string // the operator's
 	Attributes         json.RawMessage   // the device's: an object, or nothing
 	Payload            json.RawMessage   // any JSON, or nothing
+	Facts              map[string]string // of a take, for the rules of CompileSet: their only ones
 }
 
 // Subject is what a rule counts on its own.
 type Subject struct {
 	digest string // of its values: Redis sees no payload
-	Label  string // for people: values of a payload only as a digest; at most 200 bytes
+	Label  string // for people: values of payloads and facts only as a digest; at most 200 bytes
 }
 
 const maxLabel = 200
@@ -42,7 +45,7 @@ func subjectOf(fields []string, f Facts) Subject {
 	if len(text) > maxLabel {
 		text = strings.ToValidUTF8(text[:maxLabel-3], "") + "..."
 	}
-	return Subject{digest: base64.RawURLEncoding.EncodeToString(sum[:]), Label: text}
+	return Subject{digest: sum.String(), Label: text}
 }
 
 // value of a field; absent is one, too.
@@ -53,6 +56,9 @@ type value struct {
 
 // digest tells lists of values apart.
 type digest [16]byte
+
+// String is as keys have it.
+func (d digest) String() string { return base64.RawURLEncoding.EncodeToString(d[:]) }
 
 func digestOf(values []value) digest {
 	sum := sha256.New()
@@ -67,7 +73,7 @@ func label(field, value string, found bool) string {
 	switch {
 	case !found:
 		return field + " (none)"
-	case strings.HasPrefix(field, "payload"):
+	case strings.HasPrefix(field, "payload"), strings.HasPrefix(field, policy.AllFacts):
 		sum := sha256.Sum256([]byte(value))
 		return field + "#" + hex.EncodeToString(sum[:4])
 	}
@@ -91,11 +97,17 @@ func (f Facts) value(field string) (value string, found bool) {
 		return strconv.FormatInt(f.Batch, 10), true
 	case "payload":
 		return canonical(f.Payload)
+	case policy.AllFacts:
+		text, err := json.Marshal(f.Facts) // sorted by their names
+		return string(text), err == nil
 	}
 	group, name, _ := strings.Cut(field, ".")
 	switch group {
 	case "tags":
 		value, found = f.Tags[name]
+		return value, found
+	case policy.AllFacts:
+		value, found = f.Facts[name]
 		return value, found
 	case "payload":
 		return lookup(f.Payload, name)

@@ -55,18 +55,3 @@ end
 local function packed_of(s, key)
   return s.kind == 'P' and (redis.call('GET', key) or '') or nil
 end
-
--- count adds one start at a time to a subject.
-local function count(s, key, at, now)
-  if s.windows then return slide_count(s, key, packed_of(s, key), at, now) end
-  local since, n = read_count(key)
-  if s.kind == 'F' then
-    -- A start that comes late, from before the window, counts in it.
-    if not since or at >= since + s.longest then since, n = at, 0 end
-    return write_count(s, key, since, n + 1, now)
-  end
-  local from = period(s, at)
-  if not from or since and since > from then return end -- of a period that is over
-  if since ~= from then n = 0 end
-  write_count(s, key, from, n + 1, now)
-end

@@ -37,13 +37,6 @@ repeat
     if not call('ZSCORE', DONE, sub(rule, -12) .. '|' .. lease) and call('ZADD', OPEN, 'NX', at, lease) == 1 then
       call('ZADD', PENDING, '0', name .. '|' .. at .. '|' .. ARGV[2] .. '|' .. lease)
     end
-  elseif MODE == 'T' then
-    if now - sub(state, 7, 19) > per / 2 or packed and sub(packed, 1, DIGITS) > at then break end
-    if packed then
-      call('SET', subject, at .. sub(packed, 1, DIGITS * max - DIGITS), 'PX', per)
-    else
-      trim(max, per, subject, now, call('LPUSH', subject, at))
-    end
   end
   return PASSED
 until true

@@ -1,6 +1,6 @@
 -- reserve: may these start?
 -- KEYS     keys.lua; then rule and subject of each item
--- MODE     R reserve, T count at once, P only look
+-- MODE     R reserve, P only look
 -- ARGV     per check: lease, group, number of items; and per item: the spec
 -- Returns  now (ms); then per check: status, number of entries, and per entry:
 --          item, window (both from 0), ms until it opens, ms since the oldest
@@ -61,8 +61,7 @@ end
 
 local function judge(item, group)
   local s = item.spec
-  item.since = known_since(redis.call('GET', item.rule))
-  if not item.since then return UNKNOWN end
+  if state_of(item.rule) ~= 'known' then return UNKNOWN end
   local pending = open > 0 and others(item.key, group) or {}
   if s.windows then return slide(item, pending) end
   local since, n = read_count(item.key)
@@ -96,13 +95,8 @@ local function pass(c)
     redis.call('ZADD', OPEN, at, c.lease)
     open = open + 1
   end
-  for _, item in ipairs(c.items) do
-    if MODE == 'R' then
-      redis.call('ZADD', PENDING, '0', reservation(item.key, at, c.group, c.lease))
-    elseif MODE == 'T' then
-      count(item.spec, item.key, now, now)
-      keep_known(item.rule, item.since, item.spec.longest, now)
-    end
+  for _, item in ipairs(MODE == 'R' and c.items or {}) do
+    redis.call('ZADD', PENDING, '0', reservation(item.key, at, c.group, c.lease))
   end
   answer(PASSED, {})
 end

@@ -8,6 +8,53 @@
 --          is not known counts nothing: it is filled from the history.
 local now = clock()
 
+-- pack writes a time into packed ones.
+local function pack(packed, at, cap)
+  local new, i = word(at), 1
+  while string.sub(packed, i, i + DIGITS - 1) > new do i = i + DIGITS end
+  return string.sub(string.sub(packed, 1, i - 1) .. new .. string.sub(packed, i), 1, DIGITS * cap)
+end
+
+-- insert puts a time into a list, newest first, and returns its length.
+local function insert(key, at, now)
+  if at == now then return redis.call('LPUSH', key, text(at)) end
+  local head = tonumber(redis.call('LINDEX', key, 0) or nil)
+  if not head or at >= head then return redis.call('LPUSH', key, text(at)) end
+  local i, other = 1, head
+  while other and other > at do
+    other = tonumber(redis.call('LINDEX', key, i) or nil)
+    i = i + 1
+  end
+  if other then return redis.call('LINSERT', key, 'BEFORE', text(other), text(at)) end
+  return redis.call('RPUSH', key, text(at))
+end
+
+-- slide_count counts a start of a sliding subject, whose packed times are known.
+local function slide_count(s, key, packed, at, now)
+  if packed then return redis.call('SET', key, pack(packed, at, s.cap), 'PX', text(s.longest)) end
+  trim(s.cap, text(s.longest), key, now, insert(key, at, now))
+end
+
+-- count adds one start at a time to a subject.
+local function count(s, key, at, now)
+  if s.windows then return slide_count(s, key, packed_of(s, key), at, now) end
+  local since, n = read_count(key)
+  if s.kind == 'F' then
+    -- A start that comes late, from before the window, counts in it.
+    if not since or at >= since + s.longest then since, n = at, 0 end
+    return write_count(s, key, since, n + 1, now)
+  end
+  local from = period(s, at)
+  if not from or since and since > from then return end -- of a period that is over
+  if since ~= from then n = 0 end
+  write_count(s, key, from, n + 1, now)
+end
+
+-- keep_known keeps a rule known that is used.
+local function keep_known(rule, since, longest, now)
+  if now - since > longest / 2 then set_known(rule, longest, now) end
+end
+
 -- unreserve ends a reservation and says when it was made. A process that
 -- settles what another one reserved may know other items: so all are looked for.
 local function unreserve(lease, group, keys)

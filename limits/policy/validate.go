@@ -21,13 +21,18 @@ const (
 
 // Validate checks policies that stand side by side. An error names the field and
 // what it may be, and is ErrInvalid.
-func Validate(policies []Policy) error {
+func Validate(policies []Policy) error { return validate(policies, Policy.checkPer) }
+
+func validate(policies []Policy, checkPer func(p Policy, at string) error) error {
 	if len(policies) > MaxPolicies {
 		return bad("limits", "at most %d policies", MaxPolicies)
 	}
 	for i, p := range policies {
 		at := fmt.Sprintf("limits[%d].", i)
 		if err := p.check(at); err != nil {
+			return err
+		}
+		if err := checkPer(p, at+"per"); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(policies[:i], func(o Policy) bool { return o.Name == p.Name }) {
@@ -61,10 +66,7 @@ func (p Policy) check(at string) error {
 	if !slices.Contains([]OnError{"", Closed, Open}, p.OnError) {
 		return bad(at+"on_error", "open or closed")
 	}
-	if err := p.checkAlgorithm(at); err != nil {
-		return err
-	}
-	return p.checkPer(at + "per")
+	return p.checkAlgorithm(at)
 }
 
 func (p Policy) checkAlgorithm(at string) error {
@@ -200,6 +202,10 @@ func (p Policy) Fields() []string {
 	if per == "" && p.Algorithm == Duplicate {
 		per = duplicatePer
 	}
+	return split(per)
+}
+
+func split(per string) []string {
 	fields := strings.Split(per, ",")
 	for i := range fields {
 		fields[i] = strings.TrimSpace(fields[i])

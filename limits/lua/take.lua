@@ -1,0 +1,179 @@
+-- take: may these be taken?
+-- KEYS     takes.lua
+-- MODE     T take, P only look, R give back
+-- ARGV     the epoch of Redis; per taking: 1 = it has an id, cost, number of items; and per item: the spec
+-- Returns  now (ms), and no more if no period of a calendar has this time: then nothing was done. Per taking: REFUSED,
+--          ALLOWED or REPEATED, since when (ms) it is counted, 0 = all the window; and per item: window (from 0), how
+--          much of it is used, ms until something of that ends, ms until the cost is allowed. R: how much was given back
+-- Keeps    all items allow the cost, or nothing is counted. An id counts once with one cost.
+local now = clock()
+
+local function read_item(n, key, spec)
+  check(KEYS[key + 1] and spec, 'item')
+  local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
+  if item.spec.kind == 'C' then
+    item.from, item.to = period(item.spec, now)
+    return item, item.from
+  end
+  return item, true
+end
+
+-- read_takings reads all arguments before anything is written; nil: a calendar does not know this time.
+local function read_takings()
+  local takings, i, key = {}, 2, 1
+  while ARGV[i] do
+    local t, n = { cost = tonumber(ARGV[i + 1]), items = {} }, tonumber(ARGV[i + 2])
+    check(n and t.cost, 'taking')
+    for k = 1, n do
+      local found
+      t.items[k], found = read_item(n, key, ARGV[i + 2 + k])
+      if not found then return nil end
+      key = key + 2
+    end
+    if ARGV[i] == '1' then
+      t.id, key = KEYS[key], key + 1
+      check(t.id, 'id')
+    end
+    takings[#takings + 1] = t
+    i = i + 3 + n
+  end
+  return takings
+end
+
+-- said is what is known of a take by its id: when it was, its cost, how much was given back.
+local function said(t)
+  local value = t.id and redis.call('GET', t.id)
+  if not value then return nil end
+  local when, cost, back = string.match(value, '^(%d+)|(%d+)|(%d+)$')
+  when = tonumber(when)
+  if now - when >= REMEMBER then return nil end
+  return when, tonumber(cost), tonumber(back)
+end
+
+local function remember(t, when, cost, back)
+  redis.call('SET', t.id, text(when) .. '|' .. text(cost) .. '|' .. text(back), 'PX', text(math.min(when + REMEMBER - now, REMEMBER)))
+end
+
+-- counts_since is since when a rule counts; nil: it begins now. due: it is to be written.
+local function counts_since(rule)
+  local state = redis.call('GET', rule)
+  if not state or string.sub(state, 2 * DIGITS + 1) ~= ARGV[1] then return nil, true end
+  return tonumber(string.sub(state, 1, DIGITS)), now - string.sub(state, DIGITS + 1, 2 * DIGITS) > RENEW
+end
+
+local function know(item)
+  local since, due = counts_since(item.rule)
+  item.since = math.min(since or now, now)
+  if MODE == 'T' and due then
+    redis.call('SET', item.rule, word(item.since) .. word(now) .. ARGV[1], 'PX', text(item.spec.longest + OUTLIVE))
+  end
+end
+
+-- begin reads what a subject counted, before it is judged.
+local function begin(item)
+  know(item)
+  local s = item.spec
+  if s.windows then
+    load_times(item)
+    if MODE == 'T' then mend(item, now) end
+    item.whole = now - item.since >= s.longest
+    return
+  end
+  local since, n = read_count(item.key)
+  if s.kind == 'F' then
+    -- A window that begins yet is of a clock that went back.
+    since = since and math.min(since, now)
+    if not since or now >= since + s.longest then since, n = now, 0 end
+    item.from, item.to, item.used, item.whole = since, since + s.longest, n, now - item.since >= s.longest
+    return
+  end
+  item.used, item.whole = since and since >= item.from and n or 0, item.since <= item.from
+end
+
+-- judge says how long until the cost is allowed; 0: it is.
+local function judge(item, cost)
+  if item.used then
+    item.wait = item.used + cost > item.spec.most and item.to - now or 0
+    return item.wait
+  end
+  local s = item.spec
+  item.wait, item.inside = 0, {}
+  for i = 1, s.windows do
+    item.inside[i] = inside(item, now - s.per[i])
+    if item.inside[i] + cost > s.max[i] then
+      item.wait = math.max(item.wait, math.min(nth_of(item, s.max[i] - cost + 1), now) + s.per[i] - now)
+    end
+  end
+  return item.wait
+end
+
+local function count(item, cost)
+  if item.used then
+    item.used = item.used + cost
+    return write_count(item.spec, item.key, item.from, item.used, now)
+  end
+  slide(item, now, cost)
+end
+
+-- stand adds how an item stands to a reply: of what slides, the window that has least left.
+local function stand(reply, item)
+  local s, window, used, reset = item.spec, 1, item.used, 0
+  if used then
+    if used > 0 or s.kind == 'C' then reset = item.to - now end
+  else
+    local least
+    for i = 1, s.windows do
+      local n = item.inside[i]
+      local left, ends = s.max[i] - n, n > 0 and math.min(nth_of(item, n), now) + s.per[i] - now or 0
+      if not least or left < least or left == least and ends > reset then window, used, reset, least = i, n, ends, left end
+    end
+  end
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = window - 1, used, reset, item.wait
+end
+
+local function take(reply, t)
+  local when, cost, back = said(t)
+  local verdict = when and cost == t.cost and back < cost and REPEATED or ALLOWED
+  local since = 0
+  for _, item in ipairs(t.items) do
+    begin(item)
+    if not item.whole then since = math.max(since, item.since) end
+    if judge(item, t.cost) > 0 and verdict == ALLOWED then verdict = REFUSED end
+    if verdict == REPEATED then item.wait = 0 end
+  end
+  if MODE == 'T' and verdict == ALLOWED then
+    for _, item in ipairs(t.items) do count(item, t.cost) end
+    if t.id then remember(t, now, t.cost, 0) end
+  end
+  reply[#reply + 1], reply[#reply + 2] = verdict, since
+  for _, item in ipairs(t.items) do stand(reply, item) end
+end
+
+-- uncount gives back of one subject what was counted at a time.
+local function uncount(item, when, n)
+  local s, since = item.spec, counts_since(item.rule)
+  if since and since > when then return end -- it began later
+  if s.windows then return unslide(item, when, n) end
+  local from, used = read_count(item.key)
+  local is = from and (s.kind == 'F' and when >= from and when < from + s.longest or s.kind == 'C' and from == period(s, when))
+  if not is then return end
+  if used > n then return write_count(s, item.key, from, used - n, now) end
+  redis.call('DEL', item.key)
+end
+
+local function give_back(reply, t)
+  local when, cost, back = said(t)
+  local want = when and math.min(t.cost, cost) or 0
+  if when and want > back then
+    for _, item in ipairs(t.items) do uncount(item, when, want - back) end
+    remember(t, when, cost, want)
+  end
+  reply[#reply + 1] = math.max(want, back or 0)
+end
+
+local takings, reply = read_takings(), { now }
+for _, t in ipairs(takings or {}) do
+  if MODE == 'R' then give_back(reply, t) else take(reply, t) end
+end
+return reply

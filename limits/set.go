@@ -1,0 +1,54 @@
+package limits
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/limits/policy"
+)
+
+// CompileSet makes the rules of a set, which count takes (policy.ValidateSet). They have no
+// history: a rule that Redis does not know begins to count. A maximum that is changed forgets
+// nothing; a rule that is changed otherwise is a new one.
+func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
+	if err := policy.ValidateSet(policies); err != nil {
+		return nil, err
+	}
+	rules := make([]*Rule, len(policies))
+	for i, p := range policies {
+		rules[i] = newRuleOfSet(owner, p)
+	}
+	return rules, nil
+}
+
+func newRuleOfSet(owner string, p Policy) *Rule {
+	r := &Rule{Policy: p, Owner: owner, perEach: p.FieldsOfSet(), ofSet: true}
+	counted := p
+	counted.OnError, counted.Max, counted.Per = "", 0, strings.Join(r.perEach, ",")
+	counted.Windows = slices.Clone(p.Windows)
+	for i := range counted.Windows {
+		counted.Windows[i].Max = 0
+	}
+	r.name(" set", counted)
+	r.specify()
+	return r
+}
+
+// MaxCost is the largest cost that one take can ever have.
+func (r *Rule) MaxCost() int64 {
+	most := r.Max
+	for i, w := range r.Windows {
+		if i == 0 || w.Max < most {
+			most = w.Max
+		}
+	}
+	return most
+}
+
+// max of one of its windows, counted from 0.
+func (r *Rule) max(window int) int64 {
+	if window < len(r.Windows) {
+		return r.Windows[window].Max
+	}
+	return r.Max
+}

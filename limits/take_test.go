@@ -1,0 +1,159 @@
+package limits_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+// TestTakesSayWhatRemains: of each rule; what refuses is named, with the time when it allows
+// the cost, and costs nothing; a peek counts nothing.
+func TestTakesSayWhatRemains(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		rules := setOf(t,
+			perAccount(limits.Window{Max: 3, PerMS: 60_000}, limits.Window{Max: 40, PerMS: 3_600_000}),
+			limits.Policy{Name: "daily", Per: "facts.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: noonNow(), Max: 4},
+			limits.Policy{Name: "same", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 100},
+		)
+		say := func(a limits.Taken) string {
+			text := fmt.Sprintf("%t %d", a.Allowed, a.RefusedBy())
+			for _, i := range a.Items {
+				text += fmt.Sprintf(", %d/%d left %d of window %d", i.Used, i.Max, i.Remaining, i.Window)
+			}
+			return text
+		}
+		peek := func(cost int64) limits.Taken {
+			a, err := s.Peek(t.Context(), s.scope, []limits.Taking{limits.NewTaking("", cost, rules, facts("a"))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a[0]
+		}
+		for i, step := range []struct {
+			does func() limits.Taken
+			want string
+		}{
+			{func() limits.Taken { return peek(2) }, "true -1, 0/3 left 3 of window 0, 0/4 left 4 of window 0, 0/100 left 100 of window 0"},
+			{func() limits.Taken { return s.takeAs(t, rules, "", 2, "a") }, "true -1, 2/3 left 1 of window 0, 2/4 left 2 of window 0, 2/100 left 98 of window 0"},
+			{func() limits.Taken { return s.takeAs(t, rules, "", 2, "a") }, "false 0, 2/3 left 1 of window 0, 2/4 left 2 of window 0, 2/100 left 98 of window 0"},
+			{func() limits.Taken { return peek(3) }, "false 1, 2/3 left 1 of window 0, 2/4 left 2 of window 0, 2/100 left 98 of window 0"},
+			{func() limits.Taken { return s.take(t, rules, "a") }, "true -1, 3/3 left 0 of window 0, 3/4 left 1 of window 0, 3/100 left 97 of window 0"},
+			{func() limits.Taken { return s.take(t, rules, "b") }, "true -1, 1/3 left 2 of window 0, 1/4 left 3 of window 0, 1/100 left 99 of window 0"},
+		} {
+			if a := step.does(); say(a) != step.want {
+				t.Errorf("step %d: %s, want %s", i, say(a), step.want)
+			}
+		}
+		if a := peek(1); a.Wait <= 30*time.Second || a.Wait > time.Minute || a.Items[0].Reset != a.Wait || a.Items[1].Wait != 0 {
+			t.Errorf("refused: %+v", a)
+		}
+	})
+}
+
+// TestATakeUnderAnIDCountsOnce, and is told apart by its facts and its cost.
+func TestATakeUnderAnIDCountsOnce(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		for name, rules := range map[string][]*limits.Rule{
+			"one window": setOf(t, hourly(10)), "several": setOf(t, hourly(10), limits.Policy{Name: "f", Per: "facts.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 10}),
+		} {
+			s.scope += name
+			for i := range 3 {
+				if a := s.takeAs(t, rules, "id", 2, "a"); !a.Allowed || a.Repeated != (i > 0) || a.Items[0].Used != 2 {
+					t.Errorf("%s, sending %d: %+v", name, i, a)
+				}
+			}
+			for cost, want := range map[int64]int64{3: 3, 2: 2} {
+				if a := s.takeAs(t, rules, "id", cost, "b"+fmt.Sprint(cost)); a.Repeated || a.Items[0].Used != want {
+					t.Errorf("%s, with other facts: %+v", name, a)
+				}
+			}
+			if a := s.takeAs(t, rules, "id", 4, "a"); a.Repeated || !a.Allowed || a.Items[0].Used != 6 {
+				t.Errorf("%s, with another cost: %+v", name, a)
+			}
+			for range 2 {
+				if a := s.takeAs(t, rules, "refused", 5, "a"); a.Allowed || a.Repeated {
+					t.Errorf("%s, refused: %+v", name, a)
+				}
+			}
+		}
+	})
+}
+
+// TestTakersAtOnceNeverOverGrant: of several processes, with and without ids.
+func TestTakersAtOnceNeverOverGrant(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		takers := []*limits.Limiter{s.Limiter, limits.New(s.client)}
+		for form, policies := range map[string][]limits.Policy{"packed": {hourly(20)}, "list": {hourly(50)}, "all": oneOfEach(3_600_000)[1:2], "several": {hourly(20), hourlyNamed("more", 40)}} {
+			rules, most := setOf(t, policies...), setOf(t, policies...)[0].MaxCost()
+			var got atomic.Int64
+			var all sync.WaitGroup
+			for i := range 16 {
+				all.Go(func() {
+					for n := range 20 {
+						id, cost := "", int64(1+n%3)
+						if n%2 == 0 {
+							id = fmt.Sprintf("%d-%d", i/2, n) // of two callers each
+						}
+						a, err := takers[i%2].Take(t.Context(), s.scope, []limits.Taking{limits.NewTaking(id, cost, rules, facts(form))})
+						if err != nil {
+							t.Error(err)
+						} else if a[0].Allowed && !a[0].Repeated {
+							got.Add(cost)
+						}
+					}
+				})
+			}
+			all.Wait()
+			use := s.peekOf(t, rules, form)
+			if got.Load() != use.Used || got.Load() > most || got.Load() < most-2 {
+				t.Errorf("%s: %d of %d were allowed, %d are counted", form, got.Load(), most, use.Used)
+			}
+		}
+	})
+}
+
+// peekOf is how the first rule stands for an account.
+func (s *server) peekOf(tb testing.TB, rules []*limits.Rule, account string) limits.Standing {
+	tb.Helper()
+	a, err := s.Peek(tb.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, facts(account))})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return a[0].Items[0]
+}
+
+func hourlyNamed(name string, most int64) limits.Policy {
+	p := hourly(most)
+	p.Name = name
+	return p
+}
+
+// TestWhatIsNoTakingIsRefused, and nothing is sent.
+func TestWhatIsNoTakingIsRefused(t *testing.T) {
+	t.Parallel()
+	s, _ := onClock(t, march())
+	for name, taking := range map[string]limits.Taking{
+		"cost":  limits.NewTaking("", 0, setOf(t, hourly(3)), facts("a")),
+		"dear":  limits.NewTaking("", 4, setOf(t, hourly(3)), facts("a")),
+		"start": limits.NewTaking("", 1, compiled(t, hourly(3)), facts("a")),
+		"id":    {ID: string(make([]byte, 129)), Cost: 1},
+	} {
+		if _, err := s.Take(t.Context(), s.scope, []limits.Taking{taking}); !errors.Is(err, limits.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if keys := s.keys(t); len(keys) > 0 {
+		t.Errorf("left: %v", keys)
+	}
+}
