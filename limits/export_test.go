@@ -59,3 +59,6 @@ func Ask(send func(questions []int) ([]int, error)) func(ctx context.Context, qu
 		return g.ask(ctx, lane{scope: "s"}, questions)
 	}
 }
+
+// ListOf names the list of who used most of a rule.
+func ListOf(r *Rule) string { return r.id + r.shown }

@@ -31,6 +31,7 @@ type Limiter struct {
 	settles  *gather[entry, settled]
 	takes    *gather[Taking, Taken]
 	refused  *refused
+	noted    *noted
 	epochs   *epochs
 	checked  checkedEpochs
 	local    func() time.Time
@@ -41,7 +42,7 @@ type Limiter struct {
 // not retry by itself and have short timeouts.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
-	l := &Limiter{client: client, scripts: newScripts(SettleWithin), breakers: redisconn.NewBreakers(client, local), refused: newRefused(), local: local}
+	l := &Limiter{client: client, scripts: newScripts(SettleWithin), breakers: redisconn.NewBreakers(client, local), refused: newRefused(), noted: newNoted(), local: local}
 	l.epochs = newEpochs(client, l.breakers)
 	l.asks, l.settles, l.takes = newGather(l.askAll), newGather(l.settleAll), newGather(l.takeAll)
 	return l

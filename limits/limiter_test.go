@@ -119,7 +119,7 @@ func TestTopAreWhoIsRefusedMost(t *testing.T) {
 				s.count(t, c)
 			}
 		}
-		if err := s.TellRefused(t.Context()); err != nil {
+		if err := s.Tell(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if top, err = limits.New(s.client).Top(t.Context(), s.scope, 2); err != nil || !slices.Equal(top, want) {

@@ -34,23 +34,25 @@ func newPast(r *Rule, now time.Time) *past {
 	return p
 }
 
-// add takes a start. They come about in the order of their times, the newest first.
-func (p *past) add(start Start) {
+// add takes a start, and says whether it matters still. They come about in the order of their
+// times, the newest first.
+func (p *past) add(start Start) (item Item, matters bool) {
 	if start.Ago < remembered {
 		p.recent = append(p.recent, start.Lease)
 	}
 	if start.Ago >= p.within {
-		return
+		return item, false
 	}
-	digest := p.rule.Subject(start.Facts).digest
-	s := p.subjects[digest]
+	item = Item{Rule: p.rule, Subject: p.rule.Subject(start.Facts)}
+	s := p.subjects[item.Subject.digest]
 	if s == nil {
 		s = &pastSubject{newest: start.Ago}
-		p.subjects[digest] = s
+		p.subjects[item.Subject.digest] = s
 	}
 	s.n++
 	s.newest = min(s.newest, start.Ago)
 	s.keep(max(start.Ago.Milliseconds(), 0), p.rule.cap)
+	return item, true
 }
 
 // keep adds a start in the order of time, and drops the oldest of more than are kept.

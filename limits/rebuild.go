@@ -106,7 +106,9 @@ func (l *Limiter) readPast(ctx context.Context, hold *holding, history History) 
 			return fmt.Errorf("reading what started in %s: %w", hold.scope, err)
 		}
 		for _, p := range hold.pasts {
-			p.add(start)
+			if item, matters := p.add(start); matters {
+				l.noted.use(hold.scope, item, 0)
+			}
 		}
 		if err := hold.on(ctx); err != nil {
 			return err

@@ -59,12 +59,15 @@ func (r *refused) scopes() []string {
 	return slices.Collect(maps.Keys(r.all))
 }
 
-// TellRefused tells Redis of the refusals that this limiter counted, for Top. What
-// cannot be told is forgotten: it is for people only.
-func (l *Limiter) TellRefused(ctx context.Context) error {
+// Tell tells Redis what this limiter noted for people: what was refused, for Top, and who used
+// much, for Highest. Call it every ten seconds or so. What cannot be told is forgotten.
+func (l *Limiter) Tell(ctx context.Context) error {
 	var errs []error
 	for _, scope := range l.refused.scopes() {
 		errs = append(errs, l.tellRefused(ctx, scope))
+	}
+	for _, scope := range l.noted.scopes() {
+		errs = append(errs, l.tellUsed(ctx, scope))
 	}
 	return errors.Join(errs...)
 }

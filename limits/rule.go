@@ -27,6 +27,7 @@ type Rule struct {
 	Owner string // such as a pool or a batch; rules of different owners never meet
 
 	id      string // of what it counts: a rule that counts otherwise is another rule
+	shown   string // of how it is written, but for numbers
 	perEach []string
 	spec    string // as the scripts read it; of a calendar without its boundaries
 	cap     int64  // sliding: as many starts of a subject are kept; 0: only counted
@@ -66,9 +67,16 @@ func newRule(owner string, p Policy) *Rule {
 
 // name gives the rule the id of what it counts.
 func (r *Rule) name(kind string, counted Policy) {
-	text, _ := json.Marshal(counted) // cannot fail: texts and numbers
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d%s\x00%s\x00%s", format, kind, r.Owner, text))
-	r.id = base64.RawURLEncoding.EncodeToString(sum[:9])
+	r.id = hashed(fmt.Appendf(nil, "%d%s\x00%s\x00", format, kind, r.Owner), counted)
+	written := r.Policy
+	written.Max, written.Windows = 0, nil
+	r.shown = hashed(nil, written)
+}
+
+func hashed(head []byte, p Policy) string {
+	text, _ := json.Marshal(p) // cannot fail: texts and numbers
+	sum := sha256.Sum256(append(head, text...))
+	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
 // specify writes what the scripts need to know of the policy.

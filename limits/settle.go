@@ -67,8 +67,17 @@ func (l *Limiter) settleEntries(ctx context.Context, scope string, entries []ent
 	if err := checkAll(scope, checks); err != nil || len(entries) == 0 {
 		return err
 	}
-	_, err := l.settles.ask(ctx, lane{scope: scope}, entries)
-	return err
+	if _, err := l.settles.ask(ctx, lane{scope: scope}, entries); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		for _, item := range e.Items {
+			if e.started {
+				l.noted.use(scope, item, 0)
+			}
+		}
+	}
+	return nil
 }
 
 func (l *Limiter) settleAll(ctx context.Context, to lane, entries []entry) ([]settled, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -46,6 +45,7 @@ type Standing struct {
 	Reset          time.Duration // until some of what is used ends; of a calendar and a fixed window: all of it
 	Wait           time.Duration // until this rule allows the cost, which may be later than Reset
 	Refuses        bool          // it does not allow the cost now
+	Unknown        bool          // a rule of starts that Redis does not know (Usage): nothing else is set
 }
 
 // RefusedBy is the item that allows the cost last; -1: all allow it now.
@@ -81,7 +81,15 @@ func (l *Limiter) Take(ctx context.Context, scope string, takings []Taking) ([]T
 	if slices.ContainsFunc(takings, func(t Taking) bool { return t.ID == "" }) {
 		mode = modeTake
 	}
-	return l.askTakes(ctx, scope, mode, takings)
+	taken, err := l.askTakes(ctx, scope, mode, takings)
+	for i, a := range taken {
+		for k, s := range a.Items {
+			if a.Allowed && !a.Repeated {
+				l.noted.use(scope, takings[i].Items[k], s.Used)
+			}
+		}
+	}
+	return taken, err
 }
 
 // Peek says what Take would, and counts nothing.
@@ -126,13 +134,9 @@ func (l *Limiter) takeAll(ctx context.Context, to lane, takings []Taking) ([]Tak
 	}
 	out := make([]Taken, 0, len(takings))
 	for part := range slices.Chunk(takings, chunk) {
-		reply, err := l.sendTakings(ctx, to, epoch, part)
+		taken, err := l.takePart(ctx, to, epoch, part)
 		if err != nil {
 			return nil, err
-		}
-		taken := readTaken(reply[1:], part)
-		if len(taken) != len(part) {
-			return nil, wrongReply(to.scope, reply)
 		}
 		out = append(out, taken...)
 	}
@@ -142,6 +146,18 @@ func (l *Limiter) takeAll(ctx context.Context, to lane, takings []Taking) ([]Tak
 		}
 	}
 	return out, nil
+}
+
+func (l *Limiter) takePart(ctx context.Context, to lane, epoch string, takings []Taking) ([]Taken, error) {
+	reply, err := l.sendTakings(ctx, to, epoch, takings)
+	if err != nil {
+		return nil, err
+	}
+	taken := readTaken(reply[1:], takings)
+	if len(taken) != len(takings) {
+		return nil, wrongReply(to.scope, reply)
+	}
+	return taken, nil
 }
 
 // sendTakings returns what take.lua says.
@@ -229,7 +245,7 @@ func checkTakings(scope string, takings []Taking) error {
 		return err
 	}
 	for _, t := range takings {
-		if len(t.ID) > maxID || strings.IndexByte(t.ID, 0) >= 0 {
+		if len(t.ID) > maxID {
 			return fmt.Errorf("%w: id %q", ErrInvalid, t.ID)
 		}
 		for _, item := range t.Items {

@@ -18,7 +18,7 @@ type Limited struct {
 
 // Top returns up to limit subjects of a scope that were refused most, in this hour
 // and the one before it. Refusals of other processes are in it once they told
-// (TellRefused).
+// (Tell).
 func (l *Limiter) Top(ctx context.Context, scope string, limit int) ([]Limited, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err

@@ -210,7 +210,7 @@ func (k *Checker) SettleAll(ctx context.Context) (Result, error) {
 	for _, pool := range k.uncounted.names() { // also where the policies were taken away since
 		pools[pool] = true
 	}
-	errs := []error{k.config.Limits.TellRefused(ctx)}
+	errs := []error{k.config.Limits.Tell(ctx)}
 	for pool := range pools {
 		result.Pools++
 		errs = append(errs, k.settlePool(ctx, pool, &result))

@@ -26,7 +26,7 @@ type Limits interface {
 	Rebuild(ctx context.Context, pool string, rules []*limits.Rule, history limits.History) error
 	Forget(ctx context.Context, pool string, rules []*limits.Rule) error
 	Top(ctx context.Context, pool string, limit int) ([]limits.Limited, error)
-	TellRefused(ctx context.Context) error
+	Tell(ctx context.Context) error
 }
 
 // pendingAgain is when to ask again where only a start that is being decided

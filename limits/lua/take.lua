@@ -54,9 +54,11 @@ local function remember(t, when, cost, back)
   redis.call('SET', t.id, text(when) .. '|' .. text(cost) .. '|' .. text(back), 'PX', text(math.min(when + REMEMBER - now, REMEMBER)))
 end
 
--- counts_since is since when a rule counts; nil: it begins now. due: it is to be written.
+-- counts_since is since when a rule counts; nil: it begins now. due: it is to be written. A rule of starts
+-- (keys.lua), of which the usage is asked, counts all or is not known.
 local function counts_since(rule)
   local state = redis.call('GET', rule)
+  if state and string.sub(state, 1, 6) == 'known|' then return 0, false end
   if not state or string.sub(state, 2 * DIGITS + 1) ~= ARGV[1] then return nil, true end
   return tonumber(string.sub(state, 1, DIGITS)), now - string.sub(state, DIGITS + 1, 2 * DIGITS) > RENEW
 end

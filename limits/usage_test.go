@@ -1,0 +1,97 @@
+package limits_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+func (s *server) highest(tb testing.TB, l *limits.Limiter, rules []*limits.Rule, limit int) (out []string) {
+	tb.Helper()
+	uses, err := l.Highest(tb.Context(), s.scope, rules, limit)
+	if err != nil {
+		tb.Fatalf("highest: %v", err)
+	}
+	for _, u := range uses {
+		out = append(out, fmt.Sprintf("%s %s %d/%d", u.Rule.Name, u.Subject.Label, u.Used, u.Max))
+	}
+	return out
+}
+
+// TestHighestAreExact: who used most of a rule now, of starts and of takes, at every process that
+// asks; of more than are kept, too; and who uses nothing any more is not among them.
+func TestHighestAreExact(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		rules := s.rules(t, hourly(10))
+		for i := range 3 {
+			for range 2 * (i + 1) {
+				s.start(t, rules, fmt.Sprint("account ", i))
+			}
+		}
+		s.reserve(t, s.check(rules, "account 1")) // is not counted
+		want := fmt.Sprint([]string{"per-account tags.account=account 2 6/10", "per-account tags.account=account 1 4/10"})
+		if got := fmt.Sprint(s.highest(t, s.Limiter, rules, 2)); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		if got := fmt.Sprint(s.highest(t, limits.New(s.client), rules, 2)); got != want {
+			t.Errorf("at another process: %s, want %s", got, want)
+		}
+		set := setOf(t, hourly(10), limits.Policy{Name: "soon-over", Per: "facts.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 5, PerMS: 1}}})
+		for i := range 700 {
+			s.takeAs(t, set, "", int64(1+i%5), fmt.Sprint("account ", i))
+		}
+		s.takeAs(t, set, "", 4, "account 4")
+		if err := s.Tell(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := s.highest(t, limits.New(s.client), set, 1000)
+		if len(got) < 256 || got[0] != "per-account "+set[0].Subject(facts("account 4")).Label+" 9/10" {
+			t.Errorf("%d: %.200s", len(got), fmt.Sprint(got))
+		}
+		for _, line := range got[1:256] {
+			var label string
+			var used, most int
+			if _, err := fmt.Sscanf(line, "per-account %s %d/%d", &label, &used, &most); err != nil || used < 4 {
+				t.Fatalf("%s, %v: it is not one of the highest", line, err)
+			}
+		}
+		if n := s.client.ZCard(t.Context(), s.key("h:"+limits.ListOf(set[0]))).Val(); n > 512 {
+			t.Errorf("%d are kept", n)
+		}
+	})
+}
+
+// TestUsageOfWhatIsNotKnown: a rule of starts that Redis lost says so, a rule of takes has used nothing.
+func TestUsageOfWhatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		rules := append(compiled(t, hourly(3)), setOf(t, hourly(3))...)
+		use := func() []limits.Standing {
+			var items []limits.Item
+			for _, r := range rules {
+				items = append(items, limits.Item{Rule: r, Subject: r.Subject(facts("a"))})
+			}
+			u, err := s.Usage(t.Context(), s.scope, items)
+			if err != nil || len(u) != 2 {
+				t.Fatalf("usage: %v, %v", u, err)
+			}
+			return u
+		}
+		if u := use(); !u[0].Unknown || u[1].Unknown || u[1].Remaining != 3 || u[1].Reset != 0 {
+			t.Errorf("before: %+v", u)
+		}
+		s.know(t, rules[:1])
+		s.start(t, rules[:1], "a")
+		s.take(t, rules[1:], "a")
+		for _, u := range use() {
+			if u.Unknown || u.Used != 1 || u.Remaining != 2 || u.Reset < 50*time.Minute || u.Reset > time.Hour || u.Refuses {
+				t.Errorf("after one: %+v", u)
+			}
+		}
+	})
+}
