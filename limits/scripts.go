@@ -75,9 +75,11 @@ func newScripts(settleWithin time.Duration) scripts {
 		}
 		return all
 	}
+	takes := modes(takesLua+quickTakeLua+timesLua+commonLua+slideLua+takeLua, modeTake, modePeek)
+	takes[modeReturn] = modes(takesLua+timesLua+commonLua+slideLua+takeLua, modeReturn)[modeReturn]
 	return scripts{
 		reserve: modes(head+quickLua+functions+reserveLua, "R", "P"),
-		take:    modes(takesLua+quickTakeLua+timesLua+commonLua+slideLua+takeLua, modeTake, modePeek, modeReturn),
+		take:    takes,
 		settle:  newScript(head + trimLua + quickSettleLua + functions + settleLua),
 		fill:    newScript(head + functions + fillLua), overdue: newScript(head + timesLua + baseLua + overdueLua),
 		epoch: newScript(epochLua), note: newScript(noteLua), top: newScript(topLua),

@@ -104,9 +104,13 @@ func (l *Limiter) Return(ctx context.Context, scope string, takings []Taking) ([
 	if err := checkTakings(scope, takings); err != nil {
 		return nil, err
 	}
+	epoch, err := l.epochs.of(ctx, scope)
+	if err != nil {
+		return nil, err
+	}
 	out := make([]int64, 0, len(takings))
 	for part := range slices.Chunk(takings, chunk) {
-		reply, err := l.sendTakings(ctx, lane{scope, modeReturn}, "", part)
+		reply, err := l.sendTakings(ctx, lane{scope, modeReturn}, epoch, part)
 		if err == nil && len(reply) != 1+len(part) {
 			err = wrongReply(scope, reply)
 		}

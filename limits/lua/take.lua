@@ -13,7 +13,7 @@ local function read_item(n, key, spec)
   local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
   if item.spec.kind == 'C' then
     item.from, item.to = period(item.spec, now)
-    return item, item.from
+    return item, item.from and (MODE ~= 'R' or item.from == item.spec.starts[2]) -- else the one before is missing
   end
   return item, true
 end
@@ -154,12 +154,15 @@ end
 
 -- uncount gives back of one subject what was counted at a time.
 local function uncount(item, when, n)
-  local s, since = item.spec, counts_since(item.rule)
-  if since and since > when then return end -- it began later
+  local s = item.spec
   if s.windows then return unslide(item, when, n) end
   local from, used = read_count(item.key)
-  local is = from and (s.kind == 'F' and when >= from and when < from + s.longest or s.kind == 'C' and from == period(s, when))
-  if not is then return end
+  if not from then return end
+  if s.kind == 'F' then
+    if when < from or when >= from + s.longest then return end
+  elseif from ~= period(s, when) or (counts_since(item.rule) or 0) > when then
+    return -- of another period, or the rule began in it after this was taken
+  end
   if used > n then return write_count(s, item.key, from, used - n, now) end
   redis.call('DEL', item.key)
 end
