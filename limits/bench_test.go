@@ -194,6 +194,40 @@ func (w *windows) snippet(script string) func(a account) error {
 	}
 }
 
+// BenchmarkTakes reports how long a take is under way, in microseconds, by sets of one policy and of
+// as many as a set may have: half of them last so long at most, and 99 of 100.
+func BenchmarkTakes(b *testing.B) {
+	for _, many := range []int{1, 16} {
+		for _, callers := range []int{1, 32} {
+			b.Run(fmt.Sprintf("%d-policies-by-%d", many, callers), func(b *testing.B) {
+				s, policies := onRedis(b), []limits.Policy(nil)
+				for i := range many {
+					policies = append(policies, hourlyNamed(fmt.Sprint("p", i), 100_000))
+				}
+				rules, each := setOf(b, policies...), make([][]time.Duration, callers)
+				var all sync.WaitGroup
+				for caller := range callers {
+					all.Go(func() {
+						for n := caller; n < b.N; n += callers {
+							one := limits.NewTaking(fmt.Sprint(n), 1, rules, facts(fmt.Sprint(n%100)))
+							began := time.Now()
+							if _, err := s.Take(b.Context(), s.scope, []limits.Taking{one}); err != nil {
+								b.Error(err)
+							}
+							each[caller] = append(each[caller], time.Since(began))
+						}
+					})
+				}
+				all.Wait()
+				took := slices.Concat(each...)
+				slices.Sort(took)
+				b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
+				b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
+			})
+		}
+	}
+}
+
 // BenchmarkMemory reports what a subject takes with ten starts, in bytes.
 func BenchmarkMemory(b *testing.B) {
 	s := onRedis(b)

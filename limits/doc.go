@@ -13,6 +13,18 @@
 // its data, is not known: StatusUnknown, until it was filled from a history
 // (Rebuild).
 //
+// A Taking asks for something now, of any cost, by the rules of a set (CompileSet): all of
+// them allow the cost, and it is counted, or nothing is. The answer says what remains of
+// each rule. A take under an id counts once, however often it is sent within ten minutes;
+// Return gives back what was not used. A set has no history: a rule that Redis does not
+// know begins to count, and the answer says since when (Taken.Since). Usage and Highest
+// say what subjects use now.
+//
+// Another program needs a Redis and New; the package's Example is all of it. It calls Tell
+// now and then if several processes share a Redis and it asks for Top or Highest. One
+// process or many, a scope is a name: its keys begin with limits:{scope}: and are on one
+// node of a Cluster.
+//
 // All times are Redis TIME. No clock of a caller decides anything; calendars are
 // computed here and chosen by the script. No correctness rests on the TTL of a
 // key: they only clean up behind idle subjects.

@@ -38,8 +38,8 @@ type Limiter struct {
 	offset   atomic.Int64 // ns by which Redis' clock is ahead of ours, as of the latest answer
 }
 
-// New returns a limiter in the Redis of client, which nobody used yet, and which should
-// not retry by itself and have short timeouts.
+// New returns a limiter in the Redis of client, which nobody used yet. Any client will do; one
+// that does not retry by itself and has short timeouts answers promptly when Redis is away.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
 	l := &Limiter{client: client, scripts: newScripts(SettleWithin), breakers: redisconn.NewBreakers(client, local), refused: newRefused(), noted: newNoted(), local: local}

@@ -110,7 +110,8 @@ local redis = setmetatable({ call = function(command, ...)
   elseif command == 'PEXPIRE' then
     return 1
   elseif command == 'SET' then
-    local key, value = ...
+    local key, value, nx = ...
+    if nx == 'NX' then return real.call('SET', key, value, nx) end
     return real.call('SET', key, value)
   end
   return real.call(command, ...)

@@ -183,6 +183,10 @@ func (l *Limiter) sendTakings(ctx context.Context, to lane, epoch string, taking
 		if err != nil || len(reply) == 0 {
 			return nil, wrongReply(to.scope, reply)
 		}
+		if len(reply)%2 == 0 && mode != modeReturn { // of quick_take.lua
+			reply = append(reply, 0)
+			return []int64{0, reply[0], reply[1], 0, reply[2], reply[3], reply[4]}, nil
+		}
 		l.learn(reply[0])
 		if len(reply) > 1 {
 			return reply, nil
@@ -200,20 +204,25 @@ func (l *Limiter) takingsArgs(scope, epoch string, takings []Taking) (keys, args
 	now := l.now()
 	keys, args = make([]any, 0, 3*len(takings)), append(make([]any, 0, 1+4*len(takings)), epoch)
 	for _, t := range takings {
-		hasID := 0
-		if t.ID != "" {
-			hasID = 1
-		}
-		args = append(args, hasID, t.Cost, len(t.Items))
+		first, at := len(keys), len(args)+1
+		args = append(args, t.Cost, 0)
 		for _, item := range t.Items {
 			in := item.Rule.in(scope)
 			keys, args = append(keys, in.rule, in.subject(item.Subject)), append(args, item.Rule.specAt(now))
 		}
 		if t.ID != "" {
-			keys = append(keys, prefix(scope)+"i:"+t.ID)
+			keys = append(keys, idKey(scope, t))
 		}
+		args[at] = len(keys) - first
 	}
 	return keys, args
+}
+
+func idKey(scope string, t Taking) string {
+	if len(t.Items) > 0 {
+		return t.Items[0].Rule.in(scope).ids + t.ID
+	}
+	return prefix(scope) + "i:" + t.ID
 }
 
 // readTaken reads what take.lua returns.

@@ -14,6 +14,11 @@
 // part, grants nothing (StatusUnknown) until Restore. Data that Redis loses on a
 // failover the ledger must make up for: this package decides fast, not finally.
 //
+// Another program that wants a slot or none needs a Redis and Open; the package's Example is
+// all of it. It releases what it acquired, and finds by Snapshot what a process that died
+// holds. A program with a ledger of its own uses Semaphore, which has a queue, too, and
+// restores a pool from that ledger.
+//
 // All times are Redis TIME. They are hints for people and for scheduling; no
 // decision here depends on a clock.
 package slots

@@ -13,13 +13,7 @@ repeat
   local now = tonumber(at)
   local open = call('ZCARD', OPEN)
   if open > 0 and call('ZCOUNT', OPEN, '-inf', string.format('%d', now - SETTLE)) > 0 then break end
-  local state, packed
-  if kind == 'P' then
-    local both = call('MGET', rule, subject)
-    state, packed = both[1], both[2] or ''
-  else
-    state = call('GET', rule)
-  end
+  local state, packed = call('GET', rule), kind == 'P' and (call('GET', subject) or '') or nil
   if not state or sub(state, 1, 6) ~= 'known|' then break end
 
   -- There is room beside all that is reserved if the n-th newest start is old enough.

@@ -16,13 +16,12 @@ repeat
   end
   local t = call('TIME')
   local now = tonumber(t[1] .. sub('00000' .. t[2], -6, -4))
-  local state, packed, newest
+  local state, packed, newest = call('GET', rule), nil, nil
   if kind == 'P' then
-    local both = call('MGET', rule, subject)
-    state, packed = both[1], both[2] or ''
+    packed = call('GET', subject) or ''
     newest = sub(packed, 1, DIGITS)
   else
-    state, newest = call('GET', rule), call('LINDEX', subject, '0')
+    newest = call('LINDEX', subject, '0')
   end
   if not state or sub(state, 1, 6) ~= 'known|' or now - sub(state, 7, 19) > per / 2 then break end
   if (tonumber(newest or nil) or 0) > tonumber(at) then break end

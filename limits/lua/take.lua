@@ -1,14 +1,14 @@
 -- take: may these be taken?
 -- KEYS     takes.lua
 -- MODE     T take, P only look, R give back
--- ARGV     the epoch of Redis; per taking: 1 = it has an id, cost, number of items; and per item: the spec
+-- ARGV     the epoch of Redis; per taking: cost, number of its keys; and per item: the spec
 -- Returns  now (ms), and no more if no period of a calendar has this time: then nothing was done. Per taking: REFUSED,
 --          ALLOWED or REPEATED, since when (ms) it is counted, 0 = all the window; and per item: window (from 0), how
 --          much of it is used, ms until something of that ends, ms until the cost is allowed. R: how much was given back
 -- Keeps    all items allow the cost, or nothing is counted. An id counts once with one cost.
 local now = clock()
 
-local function read_item(n, key, spec)
+local function read_item(key, spec)
   check(KEYS[key + 1] and spec, 'item')
   local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
   if item.spec.kind == 'C' then
@@ -22,20 +22,22 @@ end
 local function read_takings()
   local takings, i, key = {}, 2, 1
   while ARGV[i] do
-    local t, n = { cost = tonumber(ARGV[i + 1]), items = {} }, tonumber(ARGV[i + 2])
+    local t, n = { cost = tonumber(ARGV[i]), items = {} }, tonumber(ARGV[i + 1])
     check(n and t.cost, 'taking')
+    local has_id = n % 2 == 1
+    n = math.floor(n / 2)
     for k = 1, n do
       local found
-      t.items[k], found = read_item(n, key, ARGV[i + 2 + k])
+      t.items[k], found = read_item(key, ARGV[i + 1 + k])
       if not found then return nil end
       key = key + 2
     end
-    if ARGV[i] == '1' then
+    if has_id then
       t.id, key = KEYS[key], key + 1
       check(t.id, 'id')
     end
     takings[#takings + 1] = t
-    i = i + 3 + n
+    i = i + 2 + n
   end
   return takings
 end
@@ -60,14 +62,14 @@ local function counts_since(rule)
   local state = redis.call('GET', rule)
   if state and string.sub(state, 1, 6) == 'known|' then return 0, false end
   if not state or string.sub(state, 2 * DIGITS + 1) ~= ARGV[1] then return nil, true end
-  return tonumber(string.sub(state, 1, DIGITS)), now - string.sub(state, DIGITS + 1, 2 * DIGITS) > RENEW
+  return tonumber(string.sub(state, 1, DIGITS)), now > tonumber(string.sub(state, DIGITS + 1, 2 * DIGITS))
 end
 
 local function know(item)
   local since, due = counts_since(item.rule)
   item.since = math.min(since or now, now)
   if MODE == 'T' and due then
-    redis.call('SET', item.rule, word(item.since) .. word(now) .. ARGV[1], 'PX', text(item.spec.longest + OUTLIVE))
+    redis.call('SET', item.rule, word(item.since) .. word(now + RENEW) .. ARGV[1], 'PX', text(item.spec.longest + OUTLIVE))
   end
 end
 

@@ -9,7 +9,7 @@ local tries = {
   { 'SET', key, '', 'PX', '1000' }, { 'GET', key }, { 'PEXPIRE', key, '1000' }, { 'TIME' },
   { 'HGET', key, 'f' }, { 'HSET', key, 'f', '1' }, { 'HDEL', key, 'f' }, { 'HGETALL', key }, { 'HKEYS', key },
   { 'HLEN', key }, { 'HMGET', key, 'f' },
-  { 'LINDEX', key, '0' }, { 'LINSERT', key, 'BEFORE', 'a', 'b' }, { 'LPUSH', key, 'a' }, { 'LTRIM', key, '0', '1' },
+  { 'LINDEX', key, '0' }, { 'LINSERT', key, 'BEFORE', 'a', 'b' }, { 'LLEN', key }, { 'LPUSH', key, 'a' }, { 'LRANGE', key, '0', '1' }, { 'LREM', key, '1', 'a' }, { 'LTRIM', key, '0', '1' },
   { 'RPOP', key }, { 'RPUSH', key, 'a' },
   { 'ZADD', key, '1', 'm' }, { 'ZCARD', key }, { 'ZCOUNT', key, '0', '1' }, { 'ZINCRBY', key, '1', 'm' },
   { 'ZLEXCOUNT', key, '-', '+' }, { 'ZPOPMIN', key }, { 'ZRANGE', key, '0', '1' },

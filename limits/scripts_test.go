@@ -1,0 +1,48 @@
+package limits_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestScriptsUseWhatIsPermitted: each command of a script is one of those that are tried at the
+// start and that the user of deploy/ has.
+func TestScriptsUseWhatIsPermitted(t *testing.T) {
+	t.Parallel()
+	read := func(path string) string {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+	const root = ".."
+	needed, users := read(filepath.Join(root, "internal", "redisconn", "lua", "needed.lua")), read(filepath.Join(root, "deploy", "redis", "users.acl"))
+	var scripts []string
+	for _, folder := range []string{"limits", "slots"} {
+		all, err := filepath.Glob(filepath.Join(root, folder, "lua", "*.lua"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts = append(scripts, all...)
+	}
+	if len(scripts) < 20 {
+		t.Fatalf("scripts: %v", scripts)
+	}
+	command := regexp.MustCompile(`'([A-Z]{3,})'[,)]| and '([A-Z]{3,})' or '([A-Z]{3,})'`)
+	for _, script := range scripts {
+		for _, found := range command.FindAllStringSubmatch(read(script), -1) {
+			for _, name := range found[1:] {
+				if name == "" || strings.Contains("WITHSCORES LIMIT BEFORE", name) {
+					continue
+				}
+				if !strings.Contains(needed, "{ '"+name+"'") || !strings.Contains(users, " +"+strings.ToLower(name)) {
+					t.Errorf("%s uses %s, which is not permitted", script, name)
+				}
+			}
+		}
+	}
+}

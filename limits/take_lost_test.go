@@ -1,0 +1,72 @@
+package limits_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+// TestALostAnswerCountsOnce: a taking with an id is sent again and counted once; one without is sent
+// once, also by a client that repeats what it sends.
+func TestALostAnswerCountsOnce(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	way := testservers.NewProxy(t, server.Addr)
+	sure := serve(t, testservers.RedisAt{Addr: server.Addr})
+	for name, retries := range map[string]int{"client": -1, "client that repeats": 3} {
+		rules := setOf(t, hourly(10))
+		for _, id := range []string{"", "id"} {
+			client := redis.NewClient(&redis.Options{Addr: way.Addr, MaxRetries: retries, ReadTimeout: 20 * time.Second})
+			t.Cleanup(func() { _ = client.Close() })
+			lossy := *sure
+			lossy.Limiter = limits.New(client)
+			account := name + id
+			take := func() (limits.Taken, error) {
+				a, err := lossy.Take(t.Context(), sure.scope, []limits.Taking{limits.NewTaking(id, 2, rules, facts(account))})
+				return append(a, limits.Taken{})[0], err
+			}
+			lossy.take(t, rules, "warm")
+			way.DropReplies(1)
+			a, err := take()
+			if lost := errors.Is(err, limits.ErrUnavailable); lost == (id != "") {
+				t.Errorf("%s, id %q: %+v, %v", name, id, a, err)
+			}
+			if id != "" && !a.Allowed {
+				t.Errorf("%s: %+v", name, a)
+			}
+			if use := sure.peekOf(t, rules, account); use.Used != 2 {
+				t.Errorf("%s, id %q: %+v", name, id, use)
+			}
+		}
+	}
+}
+
+// TestTakesBeginEmptyAndSaySo: after a loss of Redis a set begins empty and says so; a set is new, too.
+func TestTakesBeginEmptyAndSaySo(t *testing.T) {
+	t.Parallel()
+	now := march()
+	s, mini := onClock(t, now)
+	rules := setOf(t, perAccount(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
+	since := func(at time.Time) {
+		t.Helper()
+		if a := s.takeAs(t, rules, "", 2, fmt.Sprint(now)); !a.Allowed || !a.Since.Equal(at) {
+			t.Errorf("at %s: %+v, want it counted since %s", now, a, at)
+		}
+	}
+	since(now)
+	began := now
+	now = now.Add(time.Hour - time.Millisecond)
+	mini.SetTime(now)
+	since(began)
+	now = now.Add(time.Millisecond)
+	mini.SetTime(now)
+	since(time.Time{})
+	mini.FlushAll()
+	since(now)
+}

@@ -1,0 +1,49 @@
+package slots
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Pool is a pool for a program that wants a slot or none: nobody waits in its queue.
+type Pool struct {
+	semaphore *Semaphore
+	name      string
+}
+
+// Open makes a pool of this capacity known, with nothing held, unless it is known already: then it
+// keeps its capacity (Configure) and its holders. After a loss of Redis it is ErrUnknownPool until
+// it is opened again, or restored with the holders that the caller knows of (Restore).
+func Open(ctx context.Context, client redis.UniversalClient, name string, capacity int) (*Pool, error) {
+	p := &Pool{New(client), name}
+	_, err := p.semaphore.Restore(ctx, name, Config{Capacity: capacity}, nil)
+	return p, err
+}
+
+// Acquire takes the lowest free slot under a lease; false: as many are held as the capacity.
+// Sent again, a lease gets the slot that it holds. The time to live is for people
+// (Snapshot): a slot is held until Release.
+func (p *Pool) Acquire(ctx context.Context, lease string, ttl time.Duration) (slot int, acquired bool, err error) {
+	request := Request{Device: lease, Wants: []Want{{Lease: lease, TTL: ttl}}}
+	served := p.semaphore.Serve(ctx, []Call{{Pool: p.name, Exchange: Exchange{Requests: []Request{request}}}})[0]
+	if served.Err != nil {
+		return 0, false, served.Err
+	}
+	got := served.Got[0]
+	if got.Status == StatusUnknown {
+		return 0, false, fmt.Errorf("acquire in pool %s: %w", p.name, ErrUnknownPool)
+	}
+	return got.Slot, got.Status == StatusAcquired, nil
+}
+
+// Release frees the slot of a lease; false: it held none.
+func (p *Pool) Release(ctx context.Context, lease string) (freed bool, err error) {
+	served := p.semaphore.Serve(ctx, []Call{{Pool: p.name, Exchange: Exchange{Leases: []string{lease}}}})[0]
+	if served.Err != nil {
+		return false, served.Err
+	}
+	return served.Freed[0], nil
+}
