@@ -36,18 +36,22 @@ type ProfileList struct {
 // NewToken is an operator token to be made.
 type NewToken struct {
 	Name      string     `json:"name" minLength:"1" maxLength:"200" doc:"Operator or service that uses it; the log names it"`
-	Role      string     `json:"role" enum:"viewer,operator,admin,verifier"`
+	Role      string     `json:"role" enum:"viewer,operator,admin,verifier,caller"`
+	Pools     []string   `json:"pools,omitempty" nullable:"true" maxItems:"32" doc:"Of the role caller: the pools whose slots it may lease, as patterns: a name, in which * stands for any text"`
+	LimitSets []string   `json:"limit_sets,omitempty" nullable:"true" maxItems:"32" doc:"Of the role caller: the limit sets that it may take from, as patterns. It needs one of pools or limit_sets"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty" nullable:"true" doc:"Default: never"`
 }
 
 // Token is an operator token, without its secret.
 type Token struct {
-	ID        int64  `json:"id"`
-	Name      string `json:"name"`
-	Role      string `json:"role" enum:"viewer,operator,admin,verifier"`
-	Created   Time   `json:"created_at"`
-	ExpiresAt *Time  `json:"expires_at" nullable:"true"`
-	LastUsed  *Time  `json:"last_used_at" nullable:"true" doc:"In lists, to within an hour; null: never"`
+	ID        int64    `json:"id"`
+	Name      string   `json:"name"`
+	Role      string   `json:"role" enum:"viewer,operator,admin,verifier,caller"`
+	Pools     []string `json:"pools,omitempty" doc:"Of callers"`
+	LimitSets []string `json:"limit_sets,omitempty" doc:"Of callers"`
+	Created   Time     `json:"created_at"`
+	ExpiresAt *Time    `json:"expires_at" nullable:"true"`
+	LastUsed  *Time    `json:"last_used_at" nullable:"true" doc:"In lists, to within an hour; null: never"`
 }
 
 // TokenCreated is a new operator token with its secret.

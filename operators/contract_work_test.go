@@ -125,6 +125,8 @@ func (c *contract) accounts() {
 		c.Error(err)
 	}
 	end := time.Now().Add(time.Hour)
+	caller, err := c.Tokens.Create(c.ctx, operators.NewToken{Name: "ci", Role: "caller", Pools: []string{"ci-*"}, LimitSets: []string{"sms-*", "x"}})
+	c.check("Create token of a caller", caller, err)
 	token, err := c.Tokens.Create(c.ctx, operators.NewToken{Name: "n", Role: "viewer", ExpiresAt: &end})
 	c.check("Create token", token, err)
 	c.check("Tokens", all(c.T, c.Tokens.List(c.ctx)), nil)

@@ -3,19 +3,20 @@ package store
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 )
 
-const tokenColumns = `id, name, device, role, created_at, expires_at`
+const tokenColumns = `id, name, device, role, pools, limit_sets, created_at, expires_at`
 
 // validToken is the condition on a token k that it is a credential now.
 const validToken = `k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > {now})`
 
 func tokenDest(t *Token) []any {
-	return []any{&t.ID, &t.Name, &t.Device, &t.Role, instant{&t.CreatedAt}, maybe{&t.ExpiresAt}}
+	return []any{&t.ID, &t.Name, &t.Device, &t.Role, fromJSON(&t.Pools), fromJSON(&t.LimitSets), instant{&t.CreatedAt}, maybe{&t.ExpiresAt}}
 }
 
 // TokenByHash returns the token whose secret has this SHA-256; ErrNotFound
@@ -48,10 +49,31 @@ func (s credentials) CreateToken(ctx context.Context, actor string, t Token, has
 			if created, err = tx.credentials().addToken(ctx, t, hash); err != nil {
 				return err
 			}
-			return tx.record(ctx, Event{Kind: "token.created", Actor: actor, Device: t.Device, Detail: fmt.Sprintf("id=%d role=%s name=%s", created.ID, t.Role, t.Name)})
+			return tx.record(ctx, Event{Kind: "token.created", Actor: actor, Device: t.Device, Detail: created.detail()})
 		})
 	})
 	return created, err
+}
+
+// detail is what the log says of an operator's token. Its name is last: it is any text.
+func (t Token) detail() string {
+	parts := []string{fmt.Sprintf("id=%d role=%s", t.ID, t.Role)}
+	if len(t.Pools) > 0 {
+		parts = append(parts, "pools="+strings.Join(t.Pools, ","))
+	}
+	if len(t.LimitSets) > 0 {
+		parts = append(parts, "limit_sets="+strings.Join(t.LimitSets, ","))
+	}
+	return strings.Join(append(parts, "name="+t.Name), " ")
+}
+
+// nullList is the parameter for a list that is kept as JSON.
+func nullList(list []string) any {
+	if len(list) == 0 {
+		return nil
+	}
+	text, _ := json.Marshal(list) // text cannot fail
+	return string(text)
 }
 
 // freeName takes a name from the token that had it until it expired. The unique
@@ -105,16 +127,16 @@ func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (T
 		if err != nil {
 			return err
 		}
-		return tx.record(ctx, Event{Kind: "token.revoked", Actor: actor, Detail: fmt.Sprintf("id=%d role=%s name=%s", id, t.Role, t.Name)})
+		return tx.record(ctx, Event{Kind: "token.revoked", Actor: actor, Detail: t.detail()})
 	})
 	return t, err
 }
 
 func (s credentialsIn) addToken(ctx context.Context, t Token, hash []byte) (Token, error) {
 	created, err := collect(ctx, s.session, tokenDest, `
-		INSERT INTO tokens (name, device, role, hash, created_at, expires_at)
-		VALUES ($1, $2, $3, $4, {now}, {epoch} + $5 * {ms}) ON CONFLICT DO NOTHING RETURNING `+tokenColumns,
-		t.Name, t.Device, t.Role, hash, nullMillis(t.ExpiresAt))
+		INSERT INTO tokens (name, device, role, hash, created_at, expires_at, pools, limit_sets)
+		VALUES ($1, $2, $3, $4, {now}, {epoch} + $5 * {ms}, $6{json}, $7{json}) ON CONFLICT DO NOTHING RETURNING `+tokenColumns,
+		t.Name, t.Device, t.Role, hash, nullMillis(t.ExpiresAt), nullList(t.Pools), nullList(t.LimitSets))
 	if err != nil {
 		return Token{}, err
 	}

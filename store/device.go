@@ -43,8 +43,10 @@ type DeviceSpec struct {
 type Token struct {
 	ID        int64
 	Name      string
-	Device    string // set: this device's credential; empty: an operator's
-	Role      string // operator tokens: viewer, operator, admin, verifier
+	Device    string   // set: this device's credential; empty: an operator's
+	Role      string   // operator tokens: viewer, operator, admin, verifier, caller
+	Pools     []string // that a caller may use: patterns; nil: none
+	LimitSets []string // as Pools
 	CreatedAt time.Time
 	ExpiresAt *time.Time
 	LastUsed  *time.Time // in lists of operator tokens, to within an hour; nil: never

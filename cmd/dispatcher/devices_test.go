@@ -102,7 +102,11 @@ func TestTokensActInTheirRoleUntilDeleted(t *testing.T) {
 	if d.read(&made, "tokens create --name bob --role operator"); made.Role != "operator" || made.Token == "" || made.ExpiresAt != nil {
 		t.Errorf("%+v", made)
 	}
-	d.prints("tokens list", "ID  NAME  ROLE  CREATED  EXPIRES  LAST USED\n1  eve  viewer  TIME  TIME\n2  bob  operator  TIME\n")
+	if secret := d.run("tokens create --name ci --role caller --pool ci-* --pool nightly --limit-set sms-*"); len(strings.TrimSpace(secret)) != 43 {
+		t.Errorf("%q is not a token alone", secret)
+	}
+	d.prints("tokens list", "ID  NAME  ROLE  POOLS  LIMIT SETS  CREATED  EXPIRES  LAST USED\n"+
+		"1  eve  viewer  TIME  TIME\n2  bob  operator  TIME\n3  ci  caller  ci-*, nightly  sms-*  TIME\n")
 	eve := *d
 	eve.environ = []string{d.environ[0], "DISPATCHER_TOKEN=" + secret}
 	eve.run("pools list")

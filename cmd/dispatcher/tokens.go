@@ -22,7 +22,7 @@ func newTokens() *cobra.Command {
 	o := &operator{}
 	filters := func(flags *pflag.FlagSet) url.Values { return filtered(flags, "order") }
 	verbs := o.addList(list{path: operators.Path("tokens"), filters: filters, columns: []column{
-		member("ID", "id"), member("NAME", "name"), member("ROLE", "role"), member("CREATED", "created_at"), member("EXPIRES", "expires_at"), member("LAST USED", "last_used_at"),
+		member("ID", "id"), member("NAME", "name"), member("ROLE", "role"), member("POOLS", "pools"), member("LIMIT SETS", "limit_sets"), member("CREATED", "created_at"), member("EXPIRES", "expires_at"), member("LAST USED", "last_used_at"),
 	}}, "List operator tokens", func(c *cobra.Command) {
 		c.Flags().String("order", "oldest", "newest or oldest first")
 		complete(c, "order", "newest", "oldest")
@@ -31,7 +31,9 @@ func newTokens() *cobra.Command {
 	return o.group("tokens", "Make and revoke operator tokens, also the first one", verbs...)
 }
 
-func roles() []string { return []string{"viewer", "operator", "admin", "verifier"} }
+func roles() []string {
+	return []string{"viewer", "operator", "admin", "verifier", credentials.RoleCaller}
+}
 
 // createToken asks the server, or writes into the ledger itself: a user who has
 // its password may do everything anyway, and the first token can come from
@@ -54,6 +56,9 @@ DISPATCHER_POSTGRES_DSN it must be said which of the two is meant.`,
 			if t.Name == "" || !slices.Contains(roles(), t.Role) || valid < 0 {
 				return usageError{errors.New("--name is needed, and --role must be one of " + strings.Join(roles(), ", "))}
 			}
+			if err := credentials.CheckPatterns(t); err != nil {
+				return usageError{err}
+			}
 			direct, err := o.inDatabase(s)
 			if err != nil {
 				return err
@@ -65,9 +70,12 @@ DISPATCHER_POSTGRES_DSN it must be said which of the two is meant.`,
 		},
 	}
 	command.Flags().StringVar(&t.Name, "name", "", "the operator or service that uses it; the log names it")
-	command.Flags().StringVar(&t.Role, "role", "", "needed: viewer, operator, admin or verifier")
+	command.Flags().StringVar(&t.Role, "role", "", "needed: viewer, operator, admin, verifier or caller")
+	command.Flags().StringArrayVar(&t.Pools, "pool", nil, "for --role caller: a pool whose slots it may lease, also as a pattern: ci-*; may be repeated")
+	command.Flags().StringArrayVar(&t.LimitSets, "limit-set", nil, "for --role caller: a limit set that it may take from, also as a pattern; may be repeated")
 	command.Flags().DurationVar(&valid, "valid", 0, "how long it is valid, e.g. 720h; 0: until it is revoked")
 	complete(command, "role", roles()...)
+	o.pools().completeFlag(command, "pool")
 	s = addSettings(command.Flags())
 	return command
 }
@@ -134,7 +142,7 @@ func migrated(cmd *cobra.Command, ledger *store.Store) error {
 
 // createToken asks the server. As from the database, a table is the token alone.
 func (s *session) createToken(t store.Token, valid time.Duration) error {
-	body := operators.NewToken{Name: t.Name, Role: t.Role}
+	body := operators.NewToken{Name: t.Name, Role: t.Role, Pools: t.Pools, LimitSets: t.LimitSets}
 	if valid > 0 {
 		body.ExpiresAt = new(time.Now().Add(valid).UTC())
 	}

@@ -123,9 +123,13 @@ func (t *tokens) list(ctx context.Context, in *tokenQuery) (page pageOf[operator
 }
 
 func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken }) (operators.TokenCreated, error) {
+	token := store.Token{Name: in.Body.Name, Role: in.Body.Role, Pools: in.Body.Pools, LimitSets: in.Body.LimitSets, ExpiresAt: in.Body.ExpiresAt}
+	if err := credentials.CheckPatterns(token); err != nil {
+		return operators.TokenCreated{}, invalid("%v", err)
+	}
 	secret := credentials.NewToken()
 	hash := credentials.HashToken(secret)
-	made, err := t.ledger.CreateToken(ctx, actor(ctx), store.Token{Name: in.Body.Name, Role: in.Body.Role, ExpiresAt: in.Body.ExpiresAt}, hash[:])
+	made, err := t.ledger.CreateToken(ctx, actor(ctx), token, hash[:])
 	return operators.TokenCreated{Token: showToken(made), Secret: shownOnce(ctx, secret)}, err
 }
 
@@ -135,5 +139,8 @@ func (t *tokens) revoke(ctx context.Context, in *Numbered) (operators.Token, err
 }
 
 func showToken(t store.Token) operators.Token {
-	return operators.Token{ID: t.ID, Name: t.Name, Role: t.Role, Created: stamp(t.CreatedAt), ExpiresAt: stampPointer(t.ExpiresAt), LastUsed: stampPointer(t.LastUsed)}
+	return operators.Token{
+		ID: t.ID, Name: t.Name, Role: t.Role, Pools: t.Pools, LimitSets: t.LimitSets,
+		Created: stamp(t.CreatedAt), ExpiresAt: stampPointer(t.ExpiresAt), LastUsed: stampPointer(t.LastUsed),
+	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	devicehttp "github.com/fleetslots/dispatcher/devices/http"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/internal/fair"
@@ -27,8 +28,10 @@ const (
 	roleViewer   = "viewer"
 	roleOperator = "operator"
 	roleAdmin    = "admin"
+	roleCaller   = credentials.RoleCaller // only what is for callers, of the pools and limit sets of the token
 
-	roleKey = "role" // in an operation's metadata
+	roleKey    = "role"    // in an operation's metadata
+	callersKey = "callers" // there: it is for callers, too
 )
 
 // operatorKey holds the Operator in a request's context. Nothing that comes over the
@@ -64,13 +67,19 @@ type authenticator struct {
 	gate *gate.Gate
 }
 
+// forCallers opens an operation to callers, too: its path names a pool or a limit set, which
+// their token must cover.
+func forCallers(op huma.Operation) huma.Operation {
+	op.Metadata[callersKey] = true
+	return op
+}
+
 // authorize lets an operation run only for a token whose role allows it. One
 // without a role runs for nobody.
 func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) error {
-	needed, _ := ctx.Operation().Metadata[roleKey].(string)
 	who, guess, err := a.asker(ctx)
-	if err == nil && !who.May(needed) {
-		err = problem(http.StatusForbidden, codeForbidden, "a token of the role "+needed+" is needed")
+	if err == nil {
+		err = who.mayDo(ctx)
 	}
 	if err != nil {
 		note(ctx.Context(), a.gate, err, gate.Refusal{At: gate.API, Principal: who.Name, From: who.From, Detail: ctx.Operation().OperationID, Guess: guess})
@@ -96,7 +105,7 @@ func (a *authenticator) operator(ctx context.Context, token string) (Operator, e
 	if t.Device != "" {
 		return Operator{Name: t.Device}, devices.ErrForbidden
 	}
-	return Operator{Name: t.Name, Role: t.Role, Token: t.ID}, nil
+	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, pools: t.Pools, sets: t.LimitSets}, nil
 }
 
 // note tells the gate of an error if it says that somebody was refused.
@@ -113,13 +122,32 @@ func problemType() reflect.Type { return reflect.TypeFor[operators.Problem]() }
 // Operator asks something of the API.
 type Operator struct {
 	Name  string // for the audit log
-	Role  string // viewer, operator or admin
+	Role  string // viewer, operator, admin, verifier or caller
 	Token int64  // id of their token; 0: the bootstrap token
+
+	pools, sets []string // that a caller may use: patterns
 
 	From netip.Addr // their address
 }
 
-// May says whether the operator's role allows what needs the other one.
+// mayDo says whether the operator may ask for the operation. A caller is told the same of a
+// pool that is not there and of one that is not its own.
+func (o Operator) mayDo(ctx huma.Context) error {
+	needed, _ := ctx.Operation().Metadata[roleKey].(string)
+	if callers, _ := ctx.Operation().Metadata[callersKey].(bool); !callers || o.Role != roleCaller {
+		if !o.May(needed) {
+			return problem(http.StatusForbidden, codeForbidden, "a token of the role "+needed+" is needed")
+		}
+		return nil
+	}
+	if credentials.Covers(o.pools, ctx.Param("pool")) || credentials.Covers(o.sets, ctx.Param("set")) {
+		return nil
+	}
+	return problem(http.StatusForbidden, codeForbidden, "the token is for other pools and limit sets")
+}
+
+// May says whether the operator's role allows what needs the other one. The role caller
+// allows nothing of this.
 func (o Operator) May(needed string) bool {
 	rank := map[string]int{roleVerifier: 1, roleViewer: 2, roleOperator: 3, roleAdmin: 4}
 	return rank[needed] > 0 && rank[o.Role] >= rank[needed]

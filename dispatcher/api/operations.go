@@ -32,7 +32,7 @@ func newOperations(mux *http.ServeMux, version string, auth *authenticator, log 
 	config.RejectUnknownQueryParameters = true
 	config.Transformers = []huma.Transformer{shapeProblem}
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
-		"operator": {Type: "http", Scheme: "bearer", Description: "An operator token: viewer, operator, admin or verifier."},
+		"operator": {Type: "http", Scheme: "bearer", Description: "An operator token: viewer, operator, admin, verifier or caller."},
 		"device":   {Type: "http", Scheme: "bearer", Description: "The device's own token or a fleet token."},
 	}
 	o := &operations{API: humago.New(mux, config), auth: auth, log: log}

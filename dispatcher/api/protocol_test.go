@@ -72,6 +72,7 @@ func requests() []struct {
 		{"create-batch", "POST", "/v1/batches", 201},
 		{"create-batch-tasks", "POST", "/v1/batches", 201},
 		{"put-profile", "PUT", "/v1/profiles/solar", 201},
+		{"create-caller", "POST", "/v1/tokens", 201},
 		{"create-device", "POST", "/v1/devices", 201},
 		{"rotate-token", "POST", "/v1/devices/ar-7/token", 200},
 		{"retag", "POST", "/v1/devices/retag?tag=city:hangzhou", 200},

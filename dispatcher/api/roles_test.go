@@ -9,6 +9,11 @@ import (
 	"testing"
 )
 
+// forCallers says whether the protocol opens a call to callers of the pool or limit set.
+func forCallers(path string) bool {
+	return strings.HasPrefix(path, "/v1/pools/{pool}/leases") || strings.HasPrefix(path, "/v1/limits/{set}/")
+}
+
 // roleNeeded is what the protocol asks for; "device" is no operator's call.
 func roleNeeded(method, path string) string {
 	switch {
@@ -18,6 +23,8 @@ func roleNeeded(method, path string) string {
 		return "verifier"
 	case strings.HasPrefix(path, "/v1/tokens"):
 		return "admin"
+	case forCallers(path) && method != http.MethodGet:
+		return "operator"
 	case method == http.MethodGet:
 		return "viewer"
 	case strings.HasPrefix(path, "/v1/pools"), strings.HasPrefix(path, "/v1/profiles"):
@@ -55,6 +62,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	bearers := map[string]string{
 		"none": "", "garbage": "garbage", "fleet": fleetToken, "device": b.device("own"),
 		"viewer": b.token("viewer"), "operator": b.token("operator"), "admin": b.token("admin"), "verifier": b.token("verifier"),
+		"caller": b.caller(`"pools":["*"],"limit_sets":["*"]`), "other-caller": b.caller(`"pools":["other*"],"limit_sets":["other*"]`),
 	}
 	operations := b.document().operations()
 	if len(operations) < 14 {
@@ -92,7 +100,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 				path = strings.Replace(path, "own", "another", 1) // own has used its token
 			}
 			a := b.call(method, filtered(path), bearers[bearer], body)
-			if allowed(bearer, needed) {
+			if allowed(bearer, needed) || bearer == "caller" && forCallers(pattern) {
 				if a.status > 299 {
 					t.Errorf("%s by %s: %d, want success: %s", name, bearer, a.status, a.body)
 				}
@@ -118,6 +126,7 @@ func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 	bearers := map[string]string{
 		"none": "", "fleet": fleetToken, "device": b.device("own"),
 		"viewer": b.token("viewer"), "operator": b.token("operator"), "admin": b.token("admin"), "verifier": b.token("verifier"),
+		"caller": b.caller(`"pools":["*"],"limit_sets":["*"]`),
 	}
 	streams := 0
 	for name, op := range b.document().operations() {

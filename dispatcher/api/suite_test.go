@@ -377,6 +377,13 @@ func (b *bench) token(role string) string {
 	return secret
 }
 
+// caller makes an operator token of the role caller with these patterns.
+func (b *bench) caller(patterns string) string {
+	b.Helper()
+	token, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"`+rand.Text()+`","role":"caller",`+patterns+`}`).must(201).fields()["token"].(string)
+	return token
+}
+
 // device creates a device and returns its token.
 func (b *bench) device(id string) string {
 	b.Helper()

@@ -3,6 +3,7 @@ package api_test
 import (
 	"crypto/rand"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,12 +45,52 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 		b.call("DELETE", path, adminToken, nil).must(200)
 		b.call("DELETE", path, adminToken, nil).problem(404, "not_found")
 		b.call("DELETE", "/v1/tokens/1", adminToken, nil).problem(404, "not_found") // the device's
+		for bad, field := range map[string]string{
+			`"role":"caller"`:                                                 "pools, limit_sets",
+			`"role":"viewer","pools":["x"]`:                                   "pools, limit_sets",
+			`"role":"caller","pools":["x",""]`:                                "pools[1]",
+			`"role":"caller","limit_sets":["a?"]`:                             "limit_sets[0]",
+			`"role":"caller","pools":["` + strings.Repeat("x", 65) + `"]`:     "pools[0]",
+			`"role":"caller","pools":["x"` + strings.Repeat(`,"x"`, 32) + `]`: "pools",
+		} {
+			if p := b.call("POST", "/v1/tokens", adminToken, `{"name":"n",`+bad+`}`).problem(422, "invalid_field"); !strings.HasPrefix(p.Detail, field+":") {
+				b.Errorf("%s: %s", bad, p.Detail)
+			}
+		}
 		for _, bad := range []string{`{}`, `{"name":"n"}`, `{"name":"","role":"viewer"}`, `{"name":"n","role":"root"}`, `{"name":"n","role":"viewer","expires_at":"soon"}`} {
 			b.call("POST", "/v1/tokens", adminToken, bad).problem(422, "invalid_field")
 		}
 		b.call("POST", "/v1/tokens", adminToken, `{"name":"viewer of p","role":"viewer"}`).must(201)
 		for _, taken := range []string{"viewer of p", "reaper", "bootstrap", "d-1"} {
 			b.call("POST", "/v1/tokens", adminToken, fmt.Sprintf(`{"name":%q,"role":"viewer"}`, taken)).problem(409, "already_exists")
+		}
+	})
+}
+
+// The patterns of a caller are kept, shown, and told in the log.
+func TestPatternsOfACallerAreKept(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.caller(`"pools":["ci-*","x"],"limit_sets":["sms-*"]`)
+		for _, patterns := range []string{`"pools":["ci-*"]`, `"limit_sets":["*"],"pools":null`} {
+			b.caller(patterns)
+		}
+		var shown struct {
+			Tokens []struct {
+				Pools []string
+				Sets  []string `json:"limit_sets"`
+			}
+		}
+		b.get("/v1/tokens").must(200).into(&shown)
+		if got, want := fmt.Sprint(shown.Tokens), "[{[ci-* x] [sms-*]} {[ci-*] []} {[] [*]}]"; got != want {
+			b.Errorf("%s, want %s", got, want)
+		}
+		b.call("DELETE", "/v1/tokens/1", adminToken, nil).must(200)
+		for _, kind := range []string{"token.created", "token.revoked"} {
+			events := b.get("/v1/events?order=oldest&kind=" + kind).must(200).fields()
+			if text := fmt.Sprint(list(events, "events")[0]); !strings.Contains(text, "id=1 role=caller pools=ci-*,x limit_sets=sms-* name=") {
+				b.Errorf("%s: %s", kind, text)
+			}
 		}
 	})
 }

@@ -82,7 +82,9 @@ func TestSignInIsNeeded(t *testing.T) {
 		t.Errorf("the API without a token: %d", status)
 	}
 	verifier, _ := b.token("verifier")
-	for _, wrong := range []string{"", "nobody's", fleetToken, verifier} {
+	var caller struct{ Token string }
+	b.call("POST", "/v1/tokens", map[string]any{"name": "a caller", "role": "caller", "pools": []string{"*"}}, &caller)
+	for _, wrong := range []string{"", "nobody's", fleetToken, verifier, caller.Token} {
 		if status, _, cookies := b.post("/sign-in", url.Values{"token": {wrong}}, nil); status != http.StatusUnauthorized || len(cookies) > 0 {
 			t.Errorf("sign-in with %q: %d", wrong, status)
 		}

@@ -62,6 +62,8 @@ func Value(name string, value json.RawMessage) string {
 			return limits(value)
 		case "counts":
 			return counts(value)
+		case "pools", "limit_sets":
+			return listed(value)
 		}
 		var compact bytes.Buffer
 		if json.Compact(&compact, value) != nil || compact.Len() == 2 {
@@ -105,6 +107,13 @@ func counts(value json.RawMessage) string {
 			texts = append(texts, fmt.Sprintf("%d %s", list[name], strings.ReplaceAll(name, "_", " ")))
 		}
 	}
+	return strings.Join(texts, ", ")
+}
+
+// listed are texts, one after the other.
+func listed(value json.RawMessage) string {
+	var texts []string
+	_ = json.Unmarshal(value, &texts) // of another form: nothing
 	return strings.Join(texts, ", ")
 }
 

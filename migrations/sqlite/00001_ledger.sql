@@ -331,12 +331,15 @@ CREATE TABLE account_changes (
 );
 CREATE INDEX account_changes_due ON account_changes ((stage <> 0), changed_at, device);
 
--- Tokens of devices and of operators, by their hashes.
+-- Tokens of devices and of operators, by their hashes. Those of callers have patterns of
+-- pools and of limit sets, in lists.
 CREATE TABLE tokens (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     name       TEXT NOT NULL DEFAULT '',
     device     TEXT NOT NULL DEFAULT '',
     role       TEXT NOT NULL DEFAULT '',
+    pools      TEXT,
+    limit_sets TEXT,
     hash       BLOB NOT NULL UNIQUE,
     created_at INTEGER NOT NULL,
     expires_at INTEGER,

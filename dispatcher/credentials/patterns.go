@@ -1,0 +1,55 @@
+package credentials
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// RoleCaller is the role of programs that are no devices and no operators: they lease slots of
+// the pools, and take from the limit sets, that the patterns of their token name.
+const RoleCaller = "caller"
+
+const (
+	mostPatterns = 32 // of pools, and of limit sets
+	mostPattern  = 64 // characters: a name has no more
+)
+
+// CheckPatterns says what is wrong with the patterns of an operator token; it names the field.
+func CheckPatterns(t store.Token) error {
+	if t.Role != RoleCaller && len(t.Pools)+len(t.LimitSets) > 0 {
+		return fmt.Errorf("pools, limit_sets: only a token of the role %s has them", RoleCaller)
+	}
+	if t.Role == RoleCaller && len(t.Pools)+len(t.LimitSets) == 0 {
+		return fmt.Errorf("pools, limit_sets: the role %s needs a pattern in one of them", RoleCaller)
+	}
+	if err := checkPatterns("pools", t.Pools); err != nil {
+		return err
+	}
+	return checkPatterns("limit_sets", t.LimitSets)
+}
+
+func checkPatterns(field string, patterns []string) error {
+	if len(patterns) > mostPatterns {
+		return fmt.Errorf("%s: at most %d patterns", field, mostPatterns)
+	}
+	named := regexp.MustCompile(`^[A-Za-z0-9*][A-Za-z0-9._:*-]*$`)
+	for i, p := range patterns {
+		if len(p) > mostPattern || !named.MatchString(p) {
+			return fmt.Errorf("%s[%d]: 1-%d of A-Z a-z 0-9 . _ : - and * (for any text), starting with a letter, a digit or *", field, i, mostPattern)
+		}
+	}
+	return nil
+}
+
+// Covers says whether one of the patterns stands for the name.
+func Covers(patterns []string, name string) bool {
+	for _, p := range patterns {
+		if is, err := path.Match(p, name); err == nil && is && name != "" {
+			return true
+		}
+	}
+	return false
+}
