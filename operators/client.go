@@ -50,6 +50,7 @@ type Client struct {
 	Tasks    Tasks
 	Devices  Devices
 	Profiles Profiles
+	Limits   LimitSets
 	Tokens   Tokens
 	Events   Events
 	Search   Search
@@ -82,7 +83,7 @@ func New(config Config) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	c.Pools, c.Batches, c.Tasks, c.Devices = Pools{c}, Batches{c}, Tasks{c}, Devices{c}
-	c.Profiles, c.Tokens, c.Events, c.Search = Profiles{c}, Tokens{c}, Events{c}, Search{c}
+	c.Profiles, c.Limits, c.Tokens, c.Events, c.Search = Profiles{c}, LimitSets{c}, Tokens{c}, Events{c}, Search{c}
 	return c, nil
 }
 
@@ -99,6 +100,7 @@ type Request struct {
 	Open    func() (io.ReadCloser, error)
 	Content string
 	Once    bool   // Open works a single time
+	Again   bool   // may be sent again: the server does it once
 	Key     string // Idempotency-Key; empty: none
 	Accept  string // empty: JSON
 	Last    string // Last-Event-ID; empty: none

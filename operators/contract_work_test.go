@@ -124,6 +124,7 @@ func (c *contract) accounts() {
 	if err := c.Profiles.Delete(c.ctx, "careful"); err != nil {
 		c.Error(err)
 	}
+	c.limitSets()
 	end := time.Now().Add(time.Hour)
 	caller, err := c.Tokens.Create(c.ctx, operators.NewToken{Name: "ci", Role: "caller", Pools: []string{"ci-*"}, LimitSets: []string{"sms-*", "x"}})
 	c.check("Create token of a caller", caller, err)

@@ -98,13 +98,13 @@ func (e *LostError) Unwrap() error { return e.Err }
 type brokenError struct{ error }
 
 // again sends what may be sent again until it is answered: what only reads,
-// and what has a key under which the server does it once.
+// and what the server does once, by a key or by itself.
 func (c *Client) again(ctx context.Context, r Request, send func() error) error {
 	tries := c.config.Tries
 	if tries == 0 {
 		tries = defaultTries
 	}
-	if r.Once || r.Method != http.MethodGet && r.Key == "" {
+	if r.Once || r.Method != http.MethodGet && r.Key == "" && !r.Again {
 		tries = 1
 	}
 	pause := firstPause

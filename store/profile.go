@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// profiles are the policies that devices share.
+// profiles are the named lists of policies: those that devices share, and the limit sets of
+// callers.
 type profiles struct{ *connection }
 
 // Profile is a set of policies that devices share.
@@ -21,6 +22,16 @@ type Profile struct {
 	UpdatedAt time.Time
 }
 
+// policyLists is a table of lists of policies, with what the log says of them.
+type policyLists struct {
+	table, word               string
+	created, changed, deleted string // kinds of events
+}
+
+func ofDevices() policyLists {
+	return policyLists{"profiles", "profile", "profile.created", "profile.changed", "profile.deleted"}
+}
+
 const profileColumns = `p.name, p.limits, p.version, p.created_at, p.updated_at`
 
 func profileDest(p *Profile) []any {
@@ -29,73 +40,94 @@ func profileDest(p *Profile) []any {
 
 // Profile returns one profile; ErrNotFound.
 func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
-	return s.read().profiles().named(ctx, name, "")
+	return s.read().profiles().named(ctx, ofDevices(), name, "")
 }
 
-func (s profilesIn) named(ctx context.Context, name, lock string) (Profile, error) {
-	return one(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM profiles p WHERE p.name = $1 `+lock, name)
+func (s profilesIn) named(ctx context.Context, in policyLists, name, lock string) (Profile, error) {
+	return one(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+in.table+` p WHERE p.name = $1 `+lock, name)
 }
 
 // Profiles returns up to limit profiles by name, those after the one named.
 func (s profiles) Profiles(ctx context.Context, after string, limit int) ([]Profile, error) {
-	return collect(ctx, s.read(), profileDest, `SELECT `+profileColumns+` FROM profiles p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, after, limit)
+	return s.read().profiles().list(ctx, ofDevices(), after, limit)
+}
+
+func (s profilesIn) list(ctx context.Context, in policyLists, after string, limit int) ([]Profile, error) {
+	return collect(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+in.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, after, limit)
 }
 
 // PutProfile creates a profile or replaces its policies, which must be valid.
 // Without a change nothing is written and the version stays.
 func (s profiles) PutProfile(ctx context.Context, actor, name string, limits json.RawMessage) (p Profile, created bool, err error) {
+	return s.put(ctx, ofDevices(), actor, name, limits, false)
+}
+
+func (s profiles) put(ctx context.Context, in policyLists, actor, name string, limits json.RawMessage, dry bool) (p Profile, created bool, err error) {
 	err = s.write(ctx, func(tx session) error {
-		p, err = tx.profiles().named(ctx, name, "{lock}")
-		if err == nil && bytes.Equal(p.Limits, limits) {
-			created = false
-			return nil
+		p, created, err = tx.profiles().put(ctx, in, actor, name, limits)
+		if err == nil && dry {
+			err = errDryRun // so that all is undone
 		}
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return err
-		}
-		if _, err := tx.exec(ctx, `
-			INSERT INTO profiles (name, limits, version, created_at, updated_at) VALUES ($1, $2{json}, 1, {now}, {now})
-			ON CONFLICT (name) DO UPDATE SET limits = excluded.limits, version = profiles.version + 1, updated_at = excluded.updated_at`,
-			name, nullText(limits)); err != nil {
-			return fmt.Errorf("writing: %w", err)
-		}
-		if p, err = tx.profiles().named(ctx, name, ""); err != nil {
-			return err
-		}
-		created = p.Version == 1
-		kind := "profile.changed"
-		if created {
-			kind = "profile.created"
-		}
-		return tx.record(ctx, Event{Kind: kind, Actor: actor, Detail: "profile=" + name + " limits=" + limitsText(limits)})
+		return err
 	})
-	if err != nil {
-		return Profile{}, false, fmt.Errorf("profile %s: %w", name, err)
+	if err != nil && !errors.Is(err, errDryRun) {
+		return Profile{}, false, fmt.Errorf("%s %s: %w", in.word, name, err)
 	}
 	return p, created, nil
 }
 
+func (s profilesIn) put(ctx context.Context, in policyLists, actor, name string, limits json.RawMessage) (p Profile, created bool, err error) {
+	p, err = s.named(ctx, in, name, "{lock}")
+	if err == nil && bytes.Equal(p.Limits, limits) {
+		return p, false, nil
+	}
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return p, false, err
+	}
+	if _, err := s.exec(ctx, `
+		INSERT INTO `+in.table+` (name, limits, version, created_at, updated_at) VALUES ($1, $2{json}, 1, {now}, {now})
+		ON CONFLICT (name) DO UPDATE SET limits = excluded.limits, version = `+in.table+`.version + 1, updated_at = excluded.updated_at`,
+		name, nullText(limits)); err != nil {
+		return p, false, fmt.Errorf("writing: %w", err)
+	}
+	if p, err = s.named(ctx, in, name, ""); err != nil {
+		return p, false, err
+	}
+	kind := in.changed
+	if created = p.Version == 1; created {
+		kind = in.created
+	}
+	return p, created, s.record(ctx, Event{Kind: kind, Actor: actor, Detail: in.word + "=" + name + " limits=" + limitsText(limits)})
+}
+
 // DeleteProfile takes a profile away that no device has. ErrNotFound, ErrInUse.
 func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
-	err := s.write(ctx, func(tx session) error {
-		// A transaction that gives it to a device holds the row, or sees that it is gone.
-		if _, err := tx.profiles().named(ctx, name, "{lock}"); err != nil {
-			return err
-		}
+	return s.remove(ctx, ofDevices(), actor, name, func(tx session) error {
 		used, err := one(ctx, tx, only[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE profile = $1)`, name)
-		if err != nil {
-			return err
-		}
-		if used {
+		if err == nil && used {
 			return ErrInUse
 		}
-		if _, err := tx.exec(ctx, `DELETE FROM profiles WHERE name = $1`, name); err != nil {
+		return err
+	})
+}
+
+// remove takes a list away if it may go.
+func (s profiles) remove(ctx context.Context, in policyLists, actor, name string, may func(session) error) error {
+	err := s.write(ctx, func(tx session) error {
+		// A transaction that gives it to a device holds the row, or sees that it is gone.
+		if _, err := tx.profiles().named(ctx, in, name, "{lock}"); err != nil {
 			return err
 		}
-		return tx.record(ctx, Event{Kind: "profile.deleted", Actor: actor, Detail: "profile=" + name})
+		if err := may(tx); err != nil {
+			return err
+		}
+		if _, err := tx.exec(ctx, `DELETE FROM `+in.table+` WHERE name = $1`, name); err != nil {
+			return err
+		}
+		return tx.record(ctx, Event{Kind: in.deleted, Actor: actor, Detail: in.word + "=" + name})
 	})
 	if err != nil {
-		return fmt.Errorf("profile %s: %w", name, err)
+		return fmt.Errorf("%s %s: %w", in.word, name, err)
 	}
 	return nil
 }
@@ -106,7 +138,7 @@ func (s profilesIn) hold(ctx context.Context, name string) error {
 	if name == "" {
 		return nil
 	}
-	_, err := s.named(ctx, name, "{share p}")
+	_, err := s.named(ctx, ofDevices(), name, "{share p}")
 	if errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("%w: %s", ErrUnknownProfile, name)
 	}

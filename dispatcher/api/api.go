@@ -40,6 +40,7 @@ type Store interface {
 	taskStore
 	deviceStore
 	profileStore
+	limitSetStore
 	tokenStore
 	eventStore
 	findStore
@@ -103,6 +104,7 @@ func (a *API) registerOperators() {
 	(&waiting{d}).register(r)
 	(&registry{ledger, d.Devices, o.Recent, d.MarkOf, o.Limits, fair.NewShares(importsAtOnce, 1)}).register(r)
 	(&profiles{ledger, warn}).register(r)
+	(&limitSets{ledger, d.Policies.Sets}).register(r)
 	(&tokens{ledger}).register(r)
 	(&finder{ledger}).register(r)
 	(&events{ledger, a.auth, &a.health.stopping}).register(r)

@@ -19,6 +19,7 @@ const (
 	codeInvalidLine       = "invalid_line"           // 422: a line of a streamed batch or import; the number is named
 	codeInvalidPath       = "invalid_path"           // 400
 	codeInvalidRequest    = "invalid_request"        // 400: not JSON, or text that cannot be kept
+	codeLimited           = "limited"                // 429: with status=429, a take that is refused
 	codeLockedOut         = "locked_out"             // 429: wrong tokens came from the address
 	codeMethodNotAllowed  = "method_not_allowed"     // 405
 	codeNoTasks           = "no_tasks"               // 422: a batch of none

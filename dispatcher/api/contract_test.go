@@ -71,6 +71,7 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 	b.report("d-1", `{}`).must(200)
 	b.token("viewer")
 	b.profile("x", ``)
+	b.limitSet("x", aSet)
 	d, lists := b.document(), 0
 	for name, op := range d.operations() {
 		answered := op.Responses["200"].Content
@@ -111,7 +112,7 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 			t.Errorf("%s: %d entries by pages, %d at once", name, len(last), len(entries))
 		}
 	}
-	if want := 7; lists < want { // pools, batches, tasks, devices, profiles, tokens, events
+	if want := 8; lists < want { // pools, batches, tasks, devices, profiles, limit sets, tokens, events
 		t.Errorf("%d lists, want at least %d", lists, want)
 	}
 }

@@ -105,6 +105,10 @@ func asks() map[string]string {
 	return map[string]string{
 		"PUT /v1/pools/{pool}":                       `{"capacity":2,"lease_ms":60000,"paused":false,"limits":[],"windows":[]}`,
 		"PUT /v1/profiles/{profile}":                 `{"limits":[` + perAccount + `]}`,
+		"PUT /v1/limits/{set}":                       aSet,
+		"POST /v1/limits/{set}/take":                 `{"id":"1","facts":{"phone":"+49","user":7}}`,
+		"POST /v1/limits/{set}/peek":                 `{"takes":[{"facts":{"phone":"+49"},"cost":2},{}]}`,
+		"POST /v1/limits/{set}/return":               `{"id":"1","facts":{"phone":"+49","user":7},"cost":1}`,
 		"POST /v1/batches":                           newFields,
 		"PATCH /v1/batches/{id}":                     `{"priority":3,"weight":null,"lane":"urgent","not_after":"2099-01-01T00:00:00Z","max_attempts":2}`,
 		"POST /v1/batches/{id}/pause":                `{"reason":"a look first"}`,
@@ -142,13 +146,15 @@ const forced = `{"reason":"it hangs"}`
 func (b *bench) perform(name string, op operation, g grant) answer {
 	b.Helper()
 	method, path, _ := strings.Cut(name, " ")
-	fill := map[string]string{"{pool}": "p", "{device}": "d-2", "{id}": "1", "{slot}": fmt.Sprint(g.Slot), "{token}": fmt.Sprint(g.Token), "{profile}": "x"}
+	fill := map[string]string{"{pool}": "p", "{device}": "d-2", "{id}": "1", "{slot}": fmt.Sprint(g.Slot), "{token}": fmt.Sprint(g.Token), "{profile}": "x", "{set}": "x"}
 	token := adminToken
 	switch {
 	case op.OperationID == "report":
 		token = fleetToken
 	case op.OperationID == "deletePool":
 		fill["{pool}"] = "empty"
+	case op.OperationID == "deleteLimitSet":
+		fill["{set}"] = "gone"
 	case op.OperationID == "deleteProfile":
 		fill["{profile}"] = "gone"
 	case op.OperationID == "deleteDevice":
@@ -186,6 +192,8 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 		b.device("d-gone")
 		b.profile("x", ``)
 		b.profile("gone", ``)
+		b.limitSet("x", aSet)
+		b.limitSet("gone", aSet)
 		d := b.document()
 		for _, name := range slices.Sorted(maps.Keys(d.operations())) {
 			op := d.operations()[name]

@@ -15,6 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
+	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -80,6 +81,8 @@ func asLedgerProblem(err error) *Problem {
 		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the MQTT broker cannot be told of the token of a device; nothing was changed, send again").because(err)
 	case errors.Is(err, seen.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeUnavailable, "cannot read when devices were last seen: Redis cannot be reached; send again").because(err)
+	case errors.Is(err, limits.ErrUnavailable):
+		return problem(http.StatusServiceUnavailable, codeUnavailable, "the counts of limits cannot be read: Redis cannot be reached; send again").because(err)
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, devices.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "done or not: look before doing it again").because(err)
 	}

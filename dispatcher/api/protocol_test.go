@@ -72,6 +72,10 @@ func requests() []struct {
 		{"create-batch", "POST", "/v1/batches", 201},
 		{"create-batch-tasks", "POST", "/v1/batches", 201},
 		{"put-profile", "PUT", "/v1/profiles/solar", 201},
+		{"put-limit-set", "PUT", "/v1/limits/sms", 201},
+		{"take", "POST", "/v1/limits/sms/take", 200},
+		{"take-many", "POST", "/v1/limits/sms/take", 200},
+		{"return", "POST", "/v1/limits/sms/return", 200},
 		{"create-caller", "POST", "/v1/tokens", 201},
 		{"create-device", "POST", "/v1/devices", 201},
 		{"rotate-token", "POST", "/v1/devices/ar-7/token", 200},
@@ -98,6 +102,8 @@ func answers() map[string]struct{ schema, path string } {
 		"why":            {"WhyBody", "/v1/tasks/1/why"},
 		"waiting":        {"Waiting", "/v1/batches/2/waiting"},
 		"rotated-token":  {"TokenMade", ""},
+		"taken":          {"Taken", ""},
+		"usage":          {"Usage", "/v1/limits/sms/usage?limit=1"},
 		"deleted-device": {"DeviceDeleted", ""},
 		"found":          {"Found", "/v1/find?q=ar"},
 	}
@@ -270,7 +276,7 @@ func TestProtocolListsTheKindsOfEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written := regexp.MustCompile(`["']((?:access|batch|device|ledger|pool|profile|result|slot|task|token)\.[a-z_]+)["']`)
+	written := regexp.MustCompile(`["']((?:access|batch|device|ledger|limit_set|pool|profile|result|slot|task|token)\.[a-z_]+)["']`)
 	found := map[string]bool{}
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {

@@ -27,7 +27,7 @@ func roleNeeded(method, path string) string {
 		return "operator"
 	case method == http.MethodGet:
 		return "viewer"
-	case strings.HasPrefix(path, "/v1/pools"), strings.HasPrefix(path, "/v1/profiles"):
+	case strings.HasPrefix(path, "/v1/pools"), strings.HasPrefix(path, "/v1/profiles"), strings.HasPrefix(path, "/v1/limits"):
 		return "admin"
 	}
 	return "operator"
@@ -59,6 +59,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	b.batch(newFields)
 	b.granted("d-1") // slot 0
 	b.profile("x", ``)
+	b.limitSet("x", aSet)
 	bearers := map[string]string{
 		"none": "", "garbage": "garbage", "fleet": fleetToken, "device": b.device("own"),
 		"viewer": b.token("viewer"), "operator": b.token("operator"), "admin": b.token("admin"), "verifier": b.token("verifier"),
@@ -70,7 +71,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(operations)) {
 		method, pattern, _ := strings.Cut(name, " ")
-		path := strings.NewReplacer("{pool}", "p", "{device}", "own", "{id}", "1", "{slot}", "0", "{token}", "1", "{profile}", "x").Replace(pattern)
+		path := strings.NewReplacer("{pool}", "p", "{device}", "own", "{id}", "1", "{slot}", "0", "{token}", "1", "{profile}", "x", "{set}", "x").Replace(pattern)
 		for _, bearer := range slices.Sorted(maps.Keys(bearers)) {
 			needed := roleNeeded(method, pattern)
 			if strings.HasPrefix(pattern, "/v1/devices/{id}") { // each on one of its own: it may be gone afterwards
@@ -95,6 +96,10 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 			if name == "DELETE /v1/profiles/{profile}" {
 				b.profile("unused-"+bearer, ``)
 				path = "/v1/profiles/unused-" + bearer
+			}
+			if name == "DELETE /v1/limits/{set}" {
+				b.limitSet("unused-"+bearer, aSet)
+				path = "/v1/limits/unused-" + bearer
 			}
 			if needed == "device" && bearer == "fleet" {
 				path = strings.Replace(path, "own", "another", 1) // own has used its token

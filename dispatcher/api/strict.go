@@ -52,7 +52,7 @@ type names int
 
 const (
 	ours   names = iota // fields
-	tags                // the operator's, each once
+	tags                // the operator's, or facts: each once
 	theirs              // of a payload: nobody here reads them
 )
 
@@ -100,7 +100,7 @@ func (n names) below(name string) names {
 	switch {
 	case n == ours && name == "payload":
 		return theirs
-	case n == ours && name == "tags":
+	case n == ours && (name == "tags" || name == "facts"):
 		return tags
 	}
 	return n

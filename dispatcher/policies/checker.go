@@ -21,6 +21,8 @@ type Ledger interface {
 	Starts(ctx context.Context, pool string, before int64, limit int) ([]store.Start, error)
 	StartOf(ctx context.Context, task int64, lease string) (store.Start, error)
 	Limited(ctx context.Context) ([]store.Limited, error)
+	LimitSet(ctx context.Context, name string) (store.LimitSet, error)
+	LimitSetVersions(ctx context.Context, sets []string) ([]store.LimitSetVersion, error)
 }
 
 // Config sets up a Checker.
@@ -35,6 +37,8 @@ type Config struct {
 
 // Checker asks the policies. It is safe for concurrent use.
 type Checker struct {
+	Sets *Sets // what callers are told
+
 	config     Config
 	metrics    *metrics
 	rules      *ruleBook
@@ -46,5 +50,5 @@ type Checker struct {
 
 // New builds a Checker.
 func New(config Config) *Checker {
-	return &Checker{config: config, metrics: newMetrics(config.Meters), rules: newRuleBook(), uncounted: newUncounted()}
+	return &Checker{Sets: newSets(config), config: config, metrics: newMetrics(config.Meters), rules: newRuleBook(), uncounted: newUncounted()}
 }

@@ -6,4 +6,7 @@
 // whether the task started. A pass of any replica
 // settles from the ledger what another one could not. Where policies cannot be asked nothing
 // starts, unless they say otherwise themselves (on_error: open).
+//
+// Sets answers the takes of callers by the policies of limit sets, which it keeps in memory.
+// What was taken is in Redis alone: a take costs the ledger nothing.
 package policies

@@ -15,8 +15,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Limits decides how often tasks may start; *limits.Limiter. A pool is a scope.
+// Limits decides how often tasks may start, and callers may take; *limits.Limiter. A pool is a
+// scope, and a limit set.
 type Limits interface {
+	takeLimits
 	Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 	Look(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 	Settle(ctx context.Context, pool string, started limits.Check, others []limits.Check) error

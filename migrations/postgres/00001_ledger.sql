@@ -299,6 +299,15 @@ CREATE TABLE profiles (
     updated_at timestamptz NOT NULL
 );
 
+-- The policies by which callers limit what they do. How often they did is in Redis alone.
+CREATE TABLE limit_sets (
+    name       text COLLATE "C" PRIMARY KEY,
+    limits     json,
+    version    bigint NOT NULL,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL
+);
+
 -- Devices. reach is how one can be told of a slot: 0 it polls, 1 pushed to, 2 its
 -- requests wait. A whole fleet is seen once a minute: there is room for new versions in
 -- place, and no index has last_seen in it, so that this writes to no index.
@@ -493,6 +502,6 @@ CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down
 DROP TABLE restores, clock_pair, idle_time, replicas, events, answers, web_sessions, news, token_changes, token_uses, tokens, account_changes, deleted_devices, devices,
-    profiles, late_results, attempts, grants, tasks, batch_progress, batch_rates, batch_deltas, minutes_counted, pool_minutes, pool_counts, batch_counts, batches, pools;
+    profiles, limit_sets, late_results, attempts, grants, tasks, batch_progress, batch_rates, batch_deltas, minutes_counted, pool_minutes, pool_counts, batch_counts, batches, pools;
 DROP FUNCTION events_begin, note_tokens, count_tasks, count_queued;
 DROP SEQUENCE grant_token;

@@ -295,6 +295,15 @@ CREATE TABLE profiles (
     updated_at INTEGER NOT NULL
 );
 
+-- The policies by which callers limit what they do. How often they did is in Redis alone.
+CREATE TABLE limit_sets (
+    name       TEXT PRIMARY KEY,
+    limits     TEXT,
+    version    INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+);
+
 -- Devices. reach is how one can be told of a slot: 0 it polls, 1 pushed to, 2 its
 -- requests wait.
 CREATE TABLE devices (
@@ -482,6 +491,7 @@ DROP TABLE tokens;
 DROP TABLE account_changes;
 DROP TABLE deleted_devices;
 DROP TABLE devices;
+DROP TABLE limit_sets;
 DROP TABLE profiles;
 DROP TABLE late_results;
 DROP TABLE attempts;

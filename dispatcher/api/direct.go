@@ -1,0 +1,136 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// Names of limit sets, as those of pools.
+const (
+	setName    = "^[A-Za-z0-9][A-Za-z0-9._:-]*$"
+	setRule    = "1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"
+	maxSetName = 64
+)
+
+// maxDirect bounds the body of an operation that reads it itself.
+const maxDirect = 1 << 20
+
+// registerDirect adds an operation on a limit set that reads its body and writes its answer
+// itself: takes come thousands of times a second, and huma reads each body twice. bodies and
+// answers describe it: one of them comes. The right to ask is checked as everywhere.
+func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handle func(huma.Context) error) {
+	named := regexp.MustCompile(setName)
+	op.Parameters = append([]*huma.Param{{
+		Name: "set", In: "path", Required: true, Description: setRule,
+		Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(maxSetName), Pattern: setName},
+	}}, op.Parameters...)
+	if bodies != nil {
+		op.RequestBody = &huma.RequestBody{Required: true, Content: oneOf(r, bodies)}
+	}
+	op.Responses = map[string]*huma.Response{"200": {Description: http.StatusText(http.StatusOK), Content: oneOf(r, answers)}, "default": problemResponse(r)}
+	r.OpenAPI().AddOperation(&op)
+	run := func(ctx huma.Context) error {
+		if err := knownQuery(ctx); err != nil {
+			return err
+		}
+		if set := ctx.Param("set"); len(set) > maxSetName || !named.MatchString(set) {
+			return invalid("path.set: %s", setRule)
+		}
+		return handle(ctx)
+	}
+	last := r.steps(r.turnOfLarge, func(ctx huma.Context, _ func(huma.Context)) error { return run(ctx) })
+	r.Adapter().Handle(&op, r.Middlewares().Handler(last.Handler(func(huma.Context) {})))
+}
+
+// oneOf describes a body that is one of these.
+func oneOf(r *routes, of []any) map[string]*huma.MediaType {
+	schemas := make([]*huma.Schema, len(of))
+	for i, one := range of {
+		schemas[i] = r.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(one), true, "")
+	}
+	if len(schemas) == 1 {
+		return map[string]*huma.MediaType{operators.TypeJSON: {Schema: schemas[0]}}
+	}
+	return map[string]*huma.MediaType{operators.TypeJSON: {Schema: &huma.Schema{OneOf: schemas}}}
+}
+
+// factsPrefix begins the parameters of a query that are facts.
+const factsPrefix = "facts."
+
+// knownQuery refuses parameters that the operation does not know.
+func knownQuery(ctx huma.Context) error {
+	asked := ctx.URL()
+	if asked.RawQuery == "" {
+		return nil
+	}
+	p := problem(http.StatusBadRequest, codeUnknownField, "")
+	for name := range asked.Query() {
+		known := slices.ContainsFunc(ctx.Operation().Parameters, func(p *huma.Param) bool { return p.In == "query" && p.Name == name })
+		if !known && (ctx.Method() != http.MethodGet || !strings.HasPrefix(name, factsPrefix)) {
+			p.Errors = append(p.Errors, operators.ProblemField{Field: "query." + name, Detail: "unknown query parameter"})
+		}
+	}
+	if len(p.Errors) == 0 {
+		return nil
+	}
+	p.Detail = p.summary()
+	return p
+}
+
+// readDirect reads a body of JSON as strictly as all others are read.
+func readDirect(ctx huma.Context, body any) error {
+	r, w := humago.Unwrap(ctx)
+	if form := r.Header.Get("Content-Type"); form != "" && form != operators.TypeJSON {
+		if kind, _, err := mime.ParseMediaType(form); err != nil || kind != operators.TypeJSON {
+			return problem(http.StatusUnsupportedMediaType, codeUnsupportedMedia, "Content-Type: send "+operators.TypeJSON)
+		}
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxDirect))
+	if err != nil {
+		if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return large
+		}
+		return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").because(err)
+	}
+	return malformed(readLine(text, body, "the fields of this request"))
+}
+
+// malformed tells of a body that does not fit as huma does.
+func malformed(err error) error {
+	if err == nil {
+		return nil
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+		return invalid("%s: must not be a JSON %s", wrong.Field, wrong.Value)
+	}
+	code := codeInvalidRequest
+	if unknownField(err) {
+		code = codeUnknownField
+	}
+	return problem(http.StatusBadRequest, code, "body: "+err.Error())
+}
+
+// writeDirect sends an answer.
+func writeDirect(ctx huma.Context, status int, contentType string, answer any) error {
+	text, err := json.Marshal(answer)
+	if err != nil {
+		return fmt.Errorf("writing an answer: %w", err)
+	}
+	ctx.SetHeader("Content-Type", contentType)
+	ctx.SetStatus(status)
+	_, _ = ctx.BodyWriter().Write(append(text, '\n'))
+	return nil
+}

@@ -1,0 +1,122 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
+	"github.com/fleetslots/dispatcher/limits/policy"
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+type limitSetStore interface {
+	PutLimitSet(ctx context.Context, actor, name string, limits json.RawMessage, dry bool) (store.LimitSet, bool, error)
+	LimitSet(ctx context.Context, name string) (store.LimitSet, error)
+	LimitSets(ctx context.Context, after string, limit int) ([]store.LimitSet, error)
+	DeleteLimitSet(ctx context.Context, actor, name string) error
+}
+
+// limitSetPut takes what a GET showed as well.
+type limitSetPut struct {
+	operators.LimitSetSettings
+
+	Name    json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
+	Version json.RawMessage `json:"version,omitempty" readOnly:"true"`
+	Created json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
+	Updated json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
+}
+
+// LimitSetPath names a limit set.
+type LimitSetPath struct {
+	Set string `path:"set" maxLength:"64" pattern:"^[A-Za-z0-9][A-Za-z0-9._:-]*$" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
+}
+
+// limitSets are the operations on limit sets.
+type limitSets struct {
+	ledger limitSetStore
+	sets   *policies.Sets
+}
+
+func (l *limitSets) register(r *routes) {
+	registerList(r, operation("GET", "/v1/limits", "listLimitSets", "List limit sets by name", roleViewer, 200), l.list,
+		func(p pageOf[operators.LimitSet]) operators.LimitSetList {
+			return operators.LimitSetList{Limits: p.entries, NextPageToken: p.next}
+		})
+	register(r, operation("GET", "/v1/limits/{set}", "getLimitSet", "Read a limit set", roleViewer, 200), l.get)
+	registerAnswer(r, also[operators.LimitSet](r, operation("PUT", "/v1/limits/{set}", "putLimitSet", "Create a limit set or replace its policies", roleAdmin, 200), http.StatusCreated), l.put)
+	registerAnswer(r, operation("DELETE", "/v1/limits/{set}", "deleteLimitSet", "Delete a limit set", roleAdmin, 204), l.delete)
+	l.registerTakes(r)
+}
+
+func (l *limitSets) list(ctx context.Context, in *Page) (page pageOf[operators.LimitSet], err error) {
+	after, err := in.afterName()
+	if err != nil {
+		return page, err
+	}
+	found, err := l.ledger.LimitSets(ctx, after, in.Size)
+	return showPage(found, in.full(len(found)), showLimitSet, func(s store.LimitSet) string { return s.Name }), err
+}
+
+func (l *limitSets) get(ctx context.Context, in *LimitSetPath) (operators.LimitSet, error) {
+	found, err := l.ledger.LimitSet(ctx, in.Set)
+	return showLimitSet(found), err
+}
+
+func (l *limitSets) put(ctx context.Context, in *struct {
+	LimitSetPath
+	PoolMode
+	Body limitSetPut
+},
+) (*created[operators.LimitSet], error) {
+	if err := policy.ValidateSet(in.Body.Limits); err != nil {
+		return nil, invalid("%v", err)
+	}
+	var kept json.RawMessage
+	if len(in.Body.Limits) > 0 {
+		kept, _ = json.Marshal(in.Body.Limits) // texts and numbers: cannot fail
+	}
+	put, isNew, err := l.ledger.PutLimitSet(ctx, actor(ctx), in.Set, kept, in.DryRun)
+	if err == nil && !in.DryRun {
+		l.sets.Forget(in.Set)
+	}
+	return &created[operators.LimitSet]{createdStatus(isNew && !in.DryRun), showLimitSet(put)}, err
+}
+
+func (l *limitSets) delete(ctx context.Context, in *LimitSetPath) (*struct{}, error) {
+	err := l.ledger.DeleteLimitSet(ctx, actor(ctx), in.Set)
+	if err == nil {
+		l.sets.Deleted(in.Set)
+	}
+	return &struct{}{}, err
+}
+
+func showLimitSet(s store.LimitSet) operators.LimitSet {
+	shown, err := policies.ParseSet(s.Limits)
+	if err != nil || shown == nil {
+		shown = []policy.Policy{} // of a later release: not to be shown in part
+	}
+	return operators.LimitSet{Name: s.Name, Limits: shown, Version: s.Version, Created: stamp(s.CreatedAt), Updated: stamp(s.UpdatedAt)}
+}
+
+// registerTakes adds what callers ask, thousands of times a second.
+func (l *limitSets) registerTakes(r *routes) {
+	asked := func(verb, id, summary string) huma.Operation {
+		return forCallers(operation("POST", "/v1/limits/{set}/"+verb, id, summary, roleOperator, 200))
+	}
+	styled := &huma.Param{Name: "status", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Enum: []any{200, 429}, Default: 200}, Description: "429: the answer to a single take that is refused is 429 with Retry-After, one that cannot be checked and is not allowed 503, and all have the fields RateLimit-Policy and RateLimit"}
+	take := asked("take", "take", "Ask whether something may be done, and count it if so")
+	take.Parameters = []*huma.Param{styled}
+	peek := asked("peek", "peek", "Say what take would, and count nothing")
+	peek.Parameters = take.Parameters
+	registerDirect(r, take, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.answering(l.sets.Take))
+	registerDirect(r, peek, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.answering(l.sets.Peek))
+	registerDirect(r, asked("return", "returnTake", "Give back what was not used of a take"), []any{operators.Take{}}, []any{operators.Returned{}}, l.giveBack)
+	usage := forCallers(operation("GET", "/v1/limits/{set}/usage", "getUsage", "See what a subject used, or the subjects that used most", roleViewer, 200))
+	usage.Description = "facts.NAME=VALUE, one for each fact, asks for the subject of these facts; without, the highest subjects are listed."
+	usage.Parameters = []*huma.Param{{Name: "limit", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: new(1.0), Maximum: new(100.0), Default: 20}, Description: "At most so many of the highest"}}
+	registerDirect(r, usage, nil, []any{operators.Usage{}}, l.usage)
+}

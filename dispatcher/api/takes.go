@@ -1,0 +1,307 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// Limits of takes.
+const (
+	maxTakes     = 100 // of one request
+	maxTakeID    = 128 // bytes
+	maxCost      = 1000
+	maxFacts     = 32
+	maxFactName  = 64      // bytes
+	maxFactValue = 1 << 10 // bytes
+	maxHighest   = 100
+)
+
+// takeBody is a take as it is sent.
+type takeBody struct {
+	ID    string                     `json:"id"`
+	Facts map[string]json.RawMessage `json:"facts"`
+	Cost  *int64                     `json:"cost"`
+}
+
+func (t takeBody) read(at string) (take policies.Take, err error) {
+	take = policies.Take{ID: t.ID, Cost: 1}
+	if t.Cost != nil {
+		take.Cost = *t.Cost
+	}
+	switch {
+	case len(t.ID) > maxTakeID:
+		return take, invalid("%sid: at most %d bytes", at, maxTakeID)
+	case take.Cost < 1 || take.Cost > maxCost:
+		return take, invalid("%scost: 1 to %d", at, maxCost)
+	}
+	take.Facts, err = readFacts(at, t.Facts)
+	return take, err
+}
+
+func readFacts(at string, given map[string]json.RawMessage) (map[string]string, error) {
+	facts := make(map[string]string, len(given))
+	for name, value := range given {
+		text := string(value)
+		switch text[0] {
+		case '"':
+			_ = json.Unmarshal(value, &text) // it was decoded before
+		case '{', '[', 'n':
+			return nil, invalid("%sfacts.%s: a text, a number, true or false", at, name)
+		}
+		facts[name] = text
+	}
+	return facts, checkFacts(at, facts)
+}
+
+func checkFacts(at string, facts map[string]string) error {
+	if len(facts) > maxFacts {
+		return invalid("%sfacts: at most %d", at, maxFacts)
+	}
+	for name, value := range facts {
+		if name == "" || len(name) > maxFactName {
+			return invalid("%sfacts: names have 1 to %d bytes", at, maxFactName)
+		}
+		if len(value) > maxFactValue {
+			return invalid("%sfacts.%s: at most %d bytes", at, name, maxFactValue)
+		}
+	}
+	return nil
+}
+
+// readTakes reads one take, or many.
+func readTakes(ctx huma.Context) (takes []policies.Take, many bool, err error) {
+	var body struct {
+		takeBody
+
+		Takes *[]takeBody `json:"takes"`
+	}
+	if err := readDirect(ctx, &body); err != nil {
+		return nil, false, err
+	}
+	if body.Takes == nil {
+		take, err := body.read("")
+		return []policies.Take{take}, false, err
+	}
+	if body.ID != "" || body.Facts != nil || body.Cost != nil {
+		return nil, true, invalid("takes: not beside id, facts and cost, which are those of a single take")
+	}
+	if n := len(*body.Takes); n < 1 || n > maxTakes {
+		return nil, true, invalid("takes: 1 to %d", maxTakes)
+	}
+	for i, one := range *body.Takes {
+		take, err := one.read(takeAt(i, true))
+		if err != nil {
+			return nil, true, err
+		}
+		takes = append(takes, take)
+	}
+	return takes, true, nil
+}
+
+// takeAt is the path of a take in its request.
+func takeAt(i int, many bool) string {
+	if !many {
+		return ""
+	}
+	return fmt.Sprintf("takes[%d].", i)
+}
+
+// answering answers takes by what ask says.
+func (l *limitSets) answering(ask func(context.Context, string, []policies.Take) ([]policies.Verdict, error)) func(huma.Context) error {
+	return func(ctx huma.Context) error {
+		styled, err := styledByStatus(ctx)
+		if err != nil {
+			return err
+		}
+		takes, many, err := readTakes(ctx)
+		if err != nil {
+			return err
+		}
+		if many && styled {
+			return invalid("query.status: 429 is for single takes")
+		}
+		verdicts, err := ask(ctx.Context(), ctx.Param("set"), takes)
+		if err != nil {
+			return takeProblem(err, many)
+		}
+		switch {
+		case many:
+			answer := operators.TakenList{Takes: make([]operators.Taken, len(verdicts))}
+			for i, v := range verdicts {
+				answer.Takes[i] = showVerdict(v, takes[i].Cost)
+			}
+			return writeDirect(ctx, http.StatusOK, operators.TypeJSON, answer)
+		case styled:
+			return writeStyled(ctx, verdicts[0], takes[0].Cost)
+		}
+		return writeDirect(ctx, http.StatusOK, operators.TypeJSON, showVerdict(verdicts[0], takes[0].Cost))
+	}
+}
+
+func takeProblem(err error, many bool) error {
+	if high, ok := errors.AsType[*policies.CostError](err); ok {
+		return invalid("%scost: %v", takeAt(high.Take, many), high)
+	}
+	return err
+}
+
+// styledByStatus says whether the status of the answer is to say whether a take is allowed.
+func styledByStatus(ctx huma.Context) (bool, error) {
+	switch status := ctx.Query("status"); status {
+	case "", "200":
+		return false, nil
+	case "429":
+		return true, nil
+	}
+	return false, invalid("query.status: 200 or 429")
+}
+
+func showVerdict(v policies.Verdict, cost int64) operators.Taken {
+	taken := operators.Taken{
+		Allowed: v.Allowed, Cost: cost, Limits: make([]operators.LimitStanding, len(v.Items)), RetryAfterMS: roundedUp(v.Wait, time.Millisecond),
+		CountedSince: stampSet(v.Since), Repeated: v.Repeated, Unchecked: v.Unchecked,
+	}
+	for i, s := range v.Items {
+		taken.Limits[i] = operators.LimitStanding{Policy: v.Rules[i].Name, Window: s.Window, Max: s.Max, Remaining: s.Remaining, ResetMS: roundedUp(s.Reset, time.Millisecond)}
+	}
+	if !v.Allowed {
+		if at := v.RefusedBy(); at >= 0 {
+			taken.RefusedBy = v.Rules[at].Name
+		}
+	}
+	return taken
+}
+
+// roundedUp is a duration in whole units: who comes back then does not come too early.
+func roundedUp(d, unit time.Duration) int64 { return int64((d + unit - 1) / unit) }
+
+// refusedTake is a problem with what the answer would say.
+type refusedTake struct { //nolint:errname // an answer
+	operators.Problem
+	operators.Taken
+}
+
+// writeStyled answers a take by the status, and by the fields of
+// draft-ietf-httpapi-ratelimit-headers.
+func writeStyled(ctx huma.Context, v policies.Verdict, cost int64) error {
+	taken := showVerdict(v, cost)
+	if len(v.Items) > 0 {
+		ctx.SetHeader("RateLimit-Policy", rateFields(v, rateQuota))
+		ctx.SetHeader("RateLimit", rateFields(v, func(_ *limits.Rule, s limits.Standing) string {
+			return ";r=" + number(s.Remaining) + ";t=" + number(roundedUp(s.Reset, time.Second))
+		}))
+	}
+	if v.Allowed {
+		return writeDirect(ctx, http.StatusOK, operators.TypeJSON, taken)
+	}
+	p := problem(http.StatusTooManyRequests, codeLimited, "policy "+taken.RefusedBy+" does not allow it now")
+	if v.Unchecked {
+		p = problem(http.StatusServiceUnavailable, codeUnavailable, "it cannot be checked: Redis does not answer; ask again")
+	}
+	ctx.SetHeader("Retry-After", strconv.Itoa(int(max(1, math.Ceil(v.Wait.Seconds())))))
+	return writeDirect(ctx, p.Status, p.ContentType(""), refusedTake{p.Problem, taken})
+}
+
+func rateFields(v policies.Verdict, say func(*limits.Rule, limits.Standing) string) string {
+	items := make([]string, len(v.Items))
+	for i, s := range v.Items {
+		items[i] = `"` + v.Rules[i].Name + `"` + say(v.Rules[i], s)
+	}
+	return strings.Join(items, ", ")
+}
+
+// rateQuota says what a policy allows. A period of the calendar has no length that is always the same.
+func rateQuota(r *limits.Rule, s limits.Standing) string {
+	text, per := ";q="+number(s.Max), r.PerMS
+	if s.Window < len(r.Windows) {
+		per = r.Windows[s.Window].PerMS
+	}
+	if per > 0 {
+		text += ";w=" + number(roundedUp(milliseconds(per), time.Second))
+	}
+	return text
+}
+
+func (l *limitSets) giveBack(ctx huma.Context) error {
+	var body takeBody
+	if err := readDirect(ctx, &body); err != nil {
+		return err
+	}
+	take, err := body.read("")
+	if err != nil {
+		return err
+	}
+	if take.ID == "" {
+		return invalid("id: that of the take is needed")
+	}
+	returned, err := l.sets.Return(ctx.Context(), ctx.Param("set"), take)
+	if err != nil {
+		return takeProblem(err, false)
+	}
+	return writeDirect(ctx, http.StatusOK, operators.TypeJSON, operators.Returned{Returned: returned})
+}
+
+func (l *limitSets) usage(ctx huma.Context) error {
+	facts, limit, err := usageQuery(ctx)
+	if err != nil {
+		return err
+	}
+	var answer operators.Usage
+	if len(facts) > 0 {
+		used, err := l.sets.Usage(ctx.Context(), ctx.Param("set"), facts)
+		if err != nil {
+			return err
+		}
+		answer.Usage = showUses(used)
+	} else {
+		highest, err := l.sets.Highest(ctx.Context(), ctx.Param("set"), limit)
+		if err != nil {
+			return err
+		}
+		answer.Highest = showUses(highest)
+	}
+	return writeDirect(ctx, http.StatusOK, operators.TypeJSON, answer)
+}
+
+func usageQuery(ctx huma.Context) (facts map[string]string, limit int, err error) {
+	asked := ctx.URL()
+	facts, limit = map[string]string{}, 20
+	for name, values := range asked.Query() {
+		if fact, is := strings.CutPrefix(name, factsPrefix); is {
+			if len(values) > 1 {
+				return nil, 0, invalid("query.%s: given %d times, takes one value", name, len(values))
+			}
+			facts[fact] = values[0]
+		}
+	}
+	if text := ctx.Query("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxHighest {
+			return nil, 0, invalid("query.limit: 1 to %d", maxHighest)
+		}
+	}
+	return facts, limit, checkFacts("query.", facts)
+}
+
+func showUses(uses []limits.Use) []operators.SubjectUsage {
+	shown := make([]operators.SubjectUsage, len(uses))
+	for i, u := range uses {
+		shown[i] = operators.SubjectUsage{
+			Policy: u.Rule.Name, Subject: u.Subject.Label, Used: u.Used, Max: u.Max, Window: u.Window, Remaining: u.Remaining,
+			ResetMS: roundedUp(u.Reset, time.Millisecond),
+		}
+	}
+	return shown
+}

@@ -1,0 +1,179 @@
+package policies
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	keptSets = 1000
+	idleSets = 600 // readings of versions without a take, after which a set is forgotten
+)
+
+// Sets answers callers by the policies of limit sets. A set that is in use is kept in memory,
+// so that a take asks Redis and nobody else. It is safe for concurrent use.
+type Sets struct {
+	config Config
+	takes  takeCounts
+
+	mu    sync.RWMutex
+	known map[string]*knownSet
+	drops int // how often a set was forgotten
+}
+
+// knownSet is a set that is in use.
+type knownSet struct {
+	store.LimitSetVersion
+	rules  []*limits.Rule
+	counts outcomes
+	used   atomic.Bool // since its version was read last
+	idle   int         // readings of versions without a take; of Follow alone
+}
+
+// setScope is where the takes of a set are counted. No pool has such a name.
+func setScope(set string) string { return "set/" + set }
+
+func newSets(config Config) *Sets {
+	return &Sets{config: config, takes: newTakeCounts(config.Meters), known: make(map[string]*knownSet)}
+}
+
+// of returns a set by its name; store.ErrNotFound, devices.ErrUnavailable.
+func (s *Sets) of(ctx context.Context, name string) (*knownSet, error) {
+	s.mu.RLock()
+	set, drops := s.known[name], s.drops
+	s.mu.RUnlock()
+	if set == nil {
+		var err error
+		if set, err = s.read(ctx, name); err != nil {
+			return nil, err
+		}
+		s.keep(set, drops)
+	}
+	if !set.used.Load() { // the line of memory is shared by all takes
+		set.used.Store(true)
+	}
+	return set, nil
+}
+
+func (s *Sets) read(ctx context.Context, name string) (*knownSet, error) {
+	found, err := s.config.Ledger.LimitSet(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("reading limit set %s: %w", name, err)
+	}
+	rules, err := compileSet(found)
+	if err != nil { // of a later release
+		return nil, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
+	}
+	return &knownSet{
+		LimitSetVersion: store.LimitSetVersion{Name: name, Version: found.Version, CreatedAt: found.CreatedAt},
+		rules:           rules, counts: s.takes.of(name),
+	}, nil
+}
+
+func compileSet(set store.LimitSet) ([]*limits.Rule, error) {
+	policies, err := ParseSet(set.Limits)
+	if err != nil {
+		return nil, fmt.Errorf("policies of limit set %s: %w", set.Name, err)
+	}
+	return limits.CompileSet("limit set "+set.Name, policies)
+}
+
+// ParseSet reads what is kept of the policies of a set.
+func ParseSet(kept json.RawMessage) (policies []policy.Policy, err error) {
+	if kept == nil {
+		return nil, nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(kept))
+	decoder.DisallowUnknownFields()
+	if err = decoder.Decode(&policies); err == nil {
+		err = policy.ValidateSet(policies)
+	}
+	return policies, err
+}
+
+// keep keeps a set that was read, unless one was forgotten since: it may be this one.
+func (s *Sets) keep(set *knownSet, drops int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if drops != s.drops {
+		return
+	}
+	s.known[set.Name] = set
+	for name := range s.known {
+		if len(s.known) <= keptSets {
+			return
+		}
+		delete(s.known, name)
+	}
+}
+
+// Forget has the set read anew: it was changed.
+func (s *Sets) Forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drops++
+	delete(s.known, name)
+}
+
+// Deleted forgets a set that is no more, with its metrics.
+func (s *Sets) Deleted(name string) {
+	s.Forget(name)
+	s.takes.forget(name)
+}
+
+// Follow forgets the sets that were changed or deleted since they were read, by whatever
+// replica, and those that are no longer used. It reads as many rows as sets are in use.
+func (s *Sets) Follow(ctx context.Context) error {
+	kept := s.inUse()
+	if len(kept) == 0 {
+		return nil
+	}
+	names := make([]string, 0, len(kept))
+	for name := range kept {
+		names = append(names, name)
+	}
+	found, err := s.config.Ledger.LimitSetVersions(ctx, names)
+	if err != nil {
+		return fmt.Errorf("reading the versions of limit sets: %w", err)
+	}
+	for _, now := range found {
+		set := kept[now.Name]
+		if set.Version == now.Version && set.CreatedAt.Equal(now.CreatedAt) {
+			delete(kept, now.Name)
+			continue
+		}
+		s.Forget(now.Name)
+		delete(kept, now.Name)
+	}
+	for name := range kept {
+		s.Deleted(name)
+	}
+	return nil
+}
+
+// inUse are the sets that are kept, without those that nobody used for long.
+func (s *Sets) inUse() map[string]*knownSet {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := make(map[string]*knownSet, len(s.known))
+	for name, set := range s.known {
+		if set.idle++; set.used.Swap(false) {
+			set.idle = 0
+		}
+		if set.idle > idleSets {
+			delete(s.known, name)
+			continue
+		}
+		kept[name] = set
+	}
+	return kept
+}

@@ -1,0 +1,129 @@
+package policies
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// setLedger has limit sets, and counts what it is asked.
+type setLedger struct {
+	Ledger
+	sets  map[string]store.LimitSet
+	read  atomic.Int64
+	asked []string // for versions, last
+}
+
+func (l *setLedger) LimitSet(_ context.Context, name string) (store.LimitSet, error) {
+	l.read.Add(1)
+	set, is := l.sets[name]
+	if !is {
+		return set, store.ErrNotFound
+	}
+	return set, nil
+}
+
+func (l *setLedger) LimitSetVersions(_ context.Context, sets []string) (found []store.LimitSetVersion, err error) {
+	l.asked = sets
+	for _, name := range sets {
+		if set, is := l.sets[name]; is {
+			found = append(found, store.LimitSetVersion{Name: name, Version: set.Version, CreatedAt: set.CreatedAt})
+		}
+	}
+	return found, nil
+}
+
+// takesAll allows everything.
+type takesAll struct{ Limits }
+
+func (takesAll) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.Taken, error) {
+	taken := make([]limits.Taken, len(takings))
+	for i := range taken {
+		taken[i].Allowed = true
+	}
+	return taken, nil
+}
+
+func (l *setLedger) set(most int, version int64, created time.Time) {
+	text := fmt.Sprintf(`[{"name":"n","per":"facts.a","algorithm":"fixed","max":%d,"per_ms":1000}]`, most)
+	l.sets["sms"] = store.LimitSet{Name: "sms", Limits: json.RawMessage(text), Version: version, CreatedAt: created}
+}
+
+// A take costs the ledger nothing once its set is known, and changes are found by versions.
+func TestTakesSpareTheLedger(t *testing.T) {
+	t.Parallel()
+	l, born := &setLedger{sets: map[string]store.LimitSet{}}, time.UnixMilli(1)
+	l.set(5, 1, born)
+	sets := newSets(Config{Ledger: l, Limits: takesAll{}, Meters: meters.New(nil)})
+	most := func() int64 {
+		t.Helper()
+		v, err := sets.Take(t.Context(), "sms", []Take{{Cost: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v[0].Rules[0].Max
+	}
+	follow := func() {
+		t.Helper()
+		if err := sets.Follow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		most()
+	}
+	if n := l.read.Load(); n != 1 {
+		t.Errorf("read %d times for 100 takes", n)
+	}
+	l.set(6, 2, born)
+	if follow(); most() != 6 {
+		t.Error("a change is not followed")
+	}
+	l.set(7, 2, born.Add(time.Second)) // deleted, made anew and changed
+	if follow(); most() != 7 {
+		t.Error("a set that was made anew is not followed")
+	}
+	if follow(); l.read.Load() != 3 {
+		t.Errorf("read %d times", l.read.Load())
+	}
+	for range idleSets + 2 {
+		follow()
+	}
+	if l.asked = nil; len(sets.known) != 0 {
+		t.Error("a set that nobody uses is kept")
+	}
+	if follow(); l.asked != nil {
+		t.Errorf("asked for %v", l.asked)
+	}
+	most()
+	delete(l.sets, "sms")
+	follow()
+	if _, err := sets.Take(t.Context(), "sms", []Take{{Cost: 1}}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("deleted: %v", err)
+	}
+}
+
+// What was read before a change must not be kept after it.
+func TestASetReadBeforeItsChangeIsNotKept(t *testing.T) {
+	t.Parallel()
+	l := &setLedger{sets: map[string]store.LimitSet{}}
+	l.set(5, 1, time.UnixMilli(1))
+	sets := newSets(Config{Ledger: l, Meters: meters.New(nil)})
+	drops := sets.drops
+	set, err := sets.read(t.Context(), "sms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sets.Forget("sms")
+	if sets.keep(set, drops); sets.known["sms"] != nil {
+		t.Error("kept")
+	}
+}

@@ -1,0 +1,234 @@
+package policies
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/limits"
+)
+
+// takeLimits are those of callers.
+type takeLimits interface {
+	Take(ctx context.Context, set string, takings []limits.Taking) ([]limits.Taken, error)
+	Peek(ctx context.Context, set string, takings []limits.Taking) ([]limits.Taken, error)
+	Return(ctx context.Context, set string, takings []limits.Taking) ([]int64, error)
+	Usage(ctx context.Context, set string, items []limits.Item) ([]limits.Standing, error)
+	Highest(ctx context.Context, set string, rules []*limits.Rule, limit int) ([]limits.Use, error)
+}
+
+// Take is what a caller asks a set for.
+type Take struct {
+	ID    string // sent again with the same facts and cost it is counted once; empty: each time
+	Facts map[string]string
+	Cost  int64 // at least 1
+}
+
+// Verdict is what a set says to a Take.
+type Verdict struct {
+	limits.Taken
+	Rules     []*limits.Rule // of Items, in their order
+	Unchecked bool           // Redis did not answer: Allowed is what the policies say to that, and there are no Items
+}
+
+// CostError is a Take that no policy could ever allow.
+type CostError struct {
+	Take   int // its index
+	Policy string
+	Most   int64 // that it allows at once
+}
+
+// Error names the policy.
+func (e *CostError) Error() string {
+	return fmt.Sprintf("policy %s allows a cost of %d at most", e.Policy, e.Most)
+}
+
+// uncheckedAgain is when to ask again what could not be checked.
+const uncheckedAgain = time.Second
+
+// Take counts each of the takes whose facts the policies of the set allow it; each stands alone.
+// What cannot be checked is answered by on_error. store.ErrNotFound, a CostError, and
+// devices.ErrUnavailable when the set cannot be read.
+func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
+	known, verdicts, err := s.ask(ctx, set, takes, Limits.Take)
+	for _, v := range verdicts {
+		known.counts.count(v)
+	}
+	return verdicts, err
+}
+
+// Peek says what Take would, and counts nothing.
+func (s *Sets) Peek(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
+	_, verdicts, err := s.ask(ctx, set, takes, Limits.Peek)
+	return verdicts, err
+}
+
+func (s *Sets) ask(
+	ctx context.Context, name string, takes []Take, how func(Limits, context.Context, string, []limits.Taking) ([]limits.Taken, error),
+) (*knownSet, []Verdict, error) {
+	set, err := s.of(ctx, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	takings, err := set.takings(takes)
+	if err != nil {
+		return nil, nil, err
+	}
+	taken, err := []limits.Taken(nil), errNoLimits
+	if s.config.Limits != nil {
+		taken, err = how(s.config.Limits, ctx, setScope(name), takings)
+	}
+	if ctx.Err() != nil {
+		return nil, nil, ctx.Err() // nobody hears it any more
+	}
+	if err != nil {
+		s.config.Logger.WarnContext(ctx, "takes cannot be checked", "limit_set", name, "err", err)
+		return set, set.unchecked(len(takes)), nil
+	}
+	verdicts := make([]Verdict, len(taken))
+	for i, t := range taken {
+		verdicts[i] = Verdict{Taken: t, Rules: set.rules}
+	}
+	return set, verdicts, nil
+}
+
+func (k *knownSet) takings(takes []Take) ([]limits.Taking, error) {
+	takings := make([]limits.Taking, len(takes))
+	for i, t := range takes {
+		for _, r := range k.rules {
+			if t.Cost > r.MaxCost() {
+				return nil, &CostError{i, r.Name, r.MaxCost()}
+			}
+		}
+		takings[i] = limits.NewTaking(t.ID, t.Cost, k.rules, limits.Facts{Facts: t.Facts})
+	}
+	return takings, nil
+}
+
+// unchecked are verdicts without Redis: allowed only if all policies say so.
+func (k *knownSet) unchecked(n int) []Verdict {
+	v := Verdict{Unchecked: true, Rules: k.rules}
+	if v.Allowed = k.failsOpen(); !v.Allowed {
+		v.Wait = uncheckedAgain
+	}
+	verdicts := make([]Verdict, n)
+	for i := range verdicts {
+		verdicts[i] = v
+	}
+	return verdicts
+}
+
+func (k *knownSet) failsOpen() bool {
+	for _, r := range k.rules {
+		if !r.FailsOpen() {
+			return false
+		}
+	}
+	return true
+}
+
+// Return gives back what was not used of the take of that id and those facts. It says how much
+// of it was given back by now: sent again it gives back nothing more. Errors are those of Take,
+// and limits.ErrUnavailable.
+func (s *Sets) Return(ctx context.Context, set string, t Take) (int64, error) {
+	known, err := s.asked(ctx, set)
+	if err != nil {
+		return 0, err
+	}
+	takings, err := known.takings([]Take{t})
+	if err != nil {
+		return 0, err
+	}
+	returned, err := s.config.Limits.Return(ctx, setScope(set), takings)
+	if err != nil {
+		return 0, fmt.Errorf("giving back to limit set %s: %w", set, err)
+	}
+	return returned[0], nil
+}
+
+// Usage says what the subject of these facts used of each policy. Errors are those of Return.
+func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) ([]limits.Use, error) {
+	known, err := s.asked(ctx, set)
+	if err != nil {
+		return nil, err
+	}
+	items := limits.NewTaking("", 1, known.rules, limits.Facts{Facts: facts}).Items
+	standings, err := s.config.Limits.Usage(ctx, setScope(set), items)
+	if err != nil {
+		return nil, fmt.Errorf("usage of limit set %s: %w", set, err)
+	}
+	uses := make([]limits.Use, len(items))
+	for i, item := range items {
+		uses[i] = limits.Use{Item: item, Standing: standings[i]}
+	}
+	return uses, nil
+}
+
+// Highest are up to limit subjects that used most of their maximum. Errors are those of Return.
+func (s *Sets) Highest(ctx context.Context, set string, limit int) ([]limits.Use, error) {
+	known, err := s.asked(ctx, set)
+	if err != nil {
+		return nil, err
+	}
+	uses, err := s.config.Limits.Highest(ctx, setScope(set), known.rules, limit)
+	if err != nil {
+		return nil, fmt.Errorf("highest usage of limit set %s: %w", set, err)
+	}
+	return uses, nil
+}
+
+// asked is a set of which Redis is asked.
+func (s *Sets) asked(ctx context.Context, set string) (*knownSet, error) {
+	if s.config.Limits == nil {
+		return nil, errNoLimits
+	}
+	return s.of(ctx, set)
+}
+
+// Outcomes of takes, in the metric.
+const (
+	allowed = iota
+	refused
+	repeated
+	uncheckedAllowed
+	uncheckedRefused
+	outcomesOfTakes
+)
+
+// outcomes count the takes of a set.
+type outcomes [outcomesOfTakes]prometheus.Counter
+
+func (o outcomes) count(v Verdict) {
+	at := refused
+	switch {
+	case v.Unchecked && v.Allowed:
+		at = uncheckedAllowed
+	case v.Unchecked:
+		at = uncheckedRefused
+	case v.Repeated:
+		at = repeated
+	case v.Allowed:
+		at = allowed
+	}
+	o[at].Inc()
+}
+
+// takeCounts are the outcomes of all sets.
+type takeCounts struct{ all *prometheus.CounterVec }
+
+func newTakeCounts(set *meters.Set) takeCounts {
+	return takeCounts{set.Counter("limit_takes_total", "Takes from limit sets: allowed, refused, repeated (counted before), or unchecked_allowed and unchecked_refused (Redis did not answer).", "set", "outcome")}
+}
+
+// of are those of a set, from 0 on: Prometheus sees no increase in the first value of a counter.
+func (t takeCounts) of(set string) (o outcomes) {
+	for i, name := range []string{"allowed", "refused", "repeated", "unchecked_allowed", "unchecked_refused"} {
+		o[i] = t.all.WithLabelValues(set, name)
+	}
+	return o
+}
+
+func (t takeCounts) forget(set string) { t.all.DeletePartialMatch(prometheus.Labels{"set": set}) }

@@ -1,0 +1,165 @@
+package operators
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+// LimitSet has policies by which programs limit what they do.
+type LimitSet struct {
+	Name    string   `json:"name" readOnly:"true"`
+	Limits  []Policy `json:"limits" doc:"How often something may be done; per is facts.NAME"`
+	Version int64    `json:"version" readOnly:"true" doc:"Increases with every change"`
+	Created Time     `json:"created_at" readOnly:"true"`
+	Updated Time     `json:"updated_at" readOnly:"true"`
+}
+
+// LimitSetSettings are all that an operator decides of a limit set.
+type LimitSetSettings struct {
+	Limits []Policy `json:"limits,omitempty" nullable:"true" doc:"All of them, at most 16; none: everything is allowed"`
+}
+
+// LimitSetList is a page of limit sets.
+type LimitSetList struct {
+	Limits        []LimitSet `json:"limits"`
+	NextPageToken string     `json:"next_page_token,omitempty"`
+}
+
+// Take asks a limit set whether something may be done, and counts it if so.
+type Take struct {
+	ID    string            `json:"id,omitempty" maxLength:"128" doc:"Chosen by the caller: sent again within 10 minutes with the same facts and cost it is counted once. Needed to give something back"`
+	Facts map[string]string `json:"facts,omitempty" doc:"What the policies count by, at most 32; names of 1 to 64 bytes, values of at most 1 KiB. Numbers, true and false are taken as their text"`
+	Cost  int64             `json:"cost,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"How much of each maximum it uses"`
+}
+
+// Takes are several, each of which stands alone.
+type Takes struct {
+	Takes []Take `json:"takes" minItems:"1" maxItems:"100"`
+}
+
+// Taken is what a limit set says to a Take.
+type Taken struct {
+	Allowed      bool            `json:"allowed" doc:"false: nothing was counted"`
+	Cost         int64           `json:"cost"`
+	Limits       []LimitStanding `json:"limits" doc:"One entry for each policy, in their order; none if unchecked"`
+	RefusedBy    string          `json:"refused_by" doc:"The policy that allows this cost last; empty: all allow it"`
+	RetryAfterMS int64           `json:"retry_after_ms" doc:"Until this cost is allowed; 0: it is"`
+	CountedSince *Time           `json:"counted_since" nullable:"true" doc:"Since when is counted, if that is less than the longest window: the policies are new, or Redis lost what it had; null: all windows are counted whole"`
+	Repeated     bool            `json:"repeated" doc:"It was counted before, under this id"`
+	Unchecked    bool            `json:"unchecked" doc:"Redis did not answer: allowed is what on_error of the policies says"`
+}
+
+// LimitStanding is how the subject of a take stands to a policy. Of sliding it is the window
+// with the least remaining.
+type LimitStanding struct {
+	Policy    string `json:"policy"`
+	Window    int    `json:"window" doc:"Which of sliding, from 0"`
+	Max       int64  `json:"max"`
+	Remaining int64  `json:"remaining" doc:"How much cost it would still allow now"`
+	ResetMS   int64  `json:"reset_ms" doc:"Until some of what is used ends; of fixed and calendar all of it. 0: nothing is used"`
+}
+
+// TakenList are the answers to Takes, in their order.
+type TakenList struct {
+	Takes []Taken `json:"takes"`
+}
+
+// Returned is how much of a take was given back by now.
+type Returned struct {
+	Returned int64 `json:"returned" doc:"In all: sent again it gives back nothing more. 0: the id is not known any more, or was of other facts"`
+}
+
+// Usage is how much subjects used.
+type Usage struct {
+	Usage   []SubjectUsage `json:"usage,omitzero" doc:"Of the subject of the facts, one entry for each policy; absent without facts"`
+	Highest []SubjectUsage `json:"highest,omitzero" doc:"Without facts: the subjects that used most of their maximum"`
+}
+
+// SubjectUsage is what a subject used of a policy.
+type SubjectUsage struct {
+	Policy    string `json:"policy"`
+	Subject   string `json:"subject" doc:"For people: of a fact its digest"`
+	Used      int64  `json:"used"`
+	Max       int64  `json:"max"`
+	Window    int    `json:"window" doc:"Of sliding the one with the least remaining, from 0"`
+	Remaining int64  `json:"remaining"`
+	ResetMS   int64  `json:"reset_ms" doc:"Until some of what is used ends; of fixed and calendar all of it"`
+}
+
+// LimitSets are the calls about limit sets.
+type LimitSets struct{ client *Client }
+
+// List yields all limit sets by name.
+func (c LimitSets) List(ctx context.Context) iter.Seq2[LimitSet, error] {
+	return listed[LimitSet](ctx, c.client, Path("limits"), nil)
+}
+
+// Get reads a limit set.
+func (c LimitSets) Get(ctx context.Context, name string) (LimitSet, error) {
+	return get[LimitSet](ctx, c.client, Path("limits", name), nil)
+}
+
+// Put creates a limit set, or replaces its policies.
+func (c LimitSets) Put(ctx context.Context, name string, s LimitSetSettings) (LimitSet, error) {
+	return send[LimitSet](ctx, c.client, http.MethodPut, Path("limits", name), s)
+}
+
+// Delete deletes a limit set.
+func (c LimitSets) Delete(ctx context.Context, name string) error {
+	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: Path("limits", name)}, nil)
+}
+
+// Take asks whether something may be done, and counts it if so. One with an ID is sent again
+// when its answer is lost, and counted once.
+func (c LimitSets) Take(ctx context.Context, set string, t Take) (Taken, error) {
+	return do[Taken](ctx, c.client, taking(set, "take", t, t.ID != ""))
+}
+
+// TakeEach is Take for up to 100, each of which stands alone.
+func (c LimitSets) TakeEach(ctx context.Context, set string, takes []Take) ([]Taken, error) {
+	again := true
+	for _, t := range takes {
+		again = again && t.ID != ""
+	}
+	answer, err := do[TakenList](ctx, c.client, taking(set, "take", Takes{takes}, again))
+	return answer.Takes, err
+}
+
+// Peek says what Take would, and counts nothing.
+func (c LimitSets) Peek(ctx context.Context, set string, t Take) (Taken, error) {
+	return do[Taken](ctx, c.client, taking(set, "peek", t, true))
+}
+
+// Return gives back so much of the take of that ID and those facts. It says how much was given
+// back by now.
+func (c LimitSets) Return(ctx context.Context, set string, t Take) (int64, error) {
+	answer, err := do[Returned](ctx, c.client, taking(set, "return", t, true))
+	return answer.Returned, err
+}
+
+func taking(set, verb string, body any, again bool) Request {
+	return Request{Method: http.MethodPost, Path: Path("limits", set, verb), Body: body, Again: again}
+}
+
+// Usage says what the subject of the facts used of each policy.
+func (c LimitSets) Usage(ctx context.Context, set string, facts map[string]string) ([]SubjectUsage, error) {
+	query := url.Values{}
+	for name, value := range facts {
+		query.Set("facts."+name, value)
+	}
+	answer, err := get[Usage](ctx, c.client, Path("limits", set, "usage"), query)
+	return answer.Usage, err
+}
+
+// Highest lists up to limit subjects that used most of their maximum; 0: 20.
+func (c LimitSets) Highest(ctx context.Context, set string, limit int) ([]SubjectUsage, error) {
+	query := url.Values{}
+	if limit > 0 {
+		query.Set("limit", strconv.Itoa(limit))
+	}
+	answer, err := get[Usage](ctx, c.client, Path("limits", set, "usage"), query)
+	return answer.Highest, err
+}
