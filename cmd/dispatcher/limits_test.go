@@ -87,3 +87,38 @@ func TestPoliciesThatNameNothingAreWarnedOf(t *testing.T) {
 	d.try(strings.ReplaceAll(file, "max: 1", "max: 0"), "pools", "apply", "--dry-run", "-f", "-").exit(1).says("pool q", "limits[0].max")
 	d.try(file, "pools", "apply", "-f", "-").exit(0).says(`Warning: pool q: limits: no device has the tag "acount" (looked at: 1)`, "1 created")
 }
+
+func TestLimitSetsFromTheShell(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	const policies = `[{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":2,"per_ms":3600000}]}]`
+	if got := plain(d.run("limits put sms --limits", policies)); !strings.HasPrefix(got, "name  sms\nlimits  per-phone 2/1h per facts.phone\nversion  1\n") {
+		t.Error(got)
+	}
+	d.prints("limits list", "NAME  LIMITS  UPDATED\nsms  per-phone 2/1h per facts.phone  TIME\n")
+	take := strings.Fields("limits take sms --fact phone=+49 --id m-1 --cost 2")
+	d.try("", take...).exit(0).says("")
+	if got := d.try("", take...).exit(0).out; !strings.Contains(got, "repeated") {
+		t.Errorf("sent again: %s", got)
+	}
+	d.try("", "limits", "take", "sms", "--fact", "phone=+49").exit(1).says("refused by policy per-phone; allowed in")
+	d.try("", "limits", "peek", "sms", "--fact", "phone=+50").exit(0)
+	d.prints("limits return sms --fact phone=+49 --id m-1 --cost 1", "returned  1\n")
+	var used struct{ Usage, Highest []struct{ Used int } }
+	if d.read(&used, "limits usage sms --fact phone=+49"); len(used.Usage) != 1 || used.Usage[0].Used != 1 {
+		t.Errorf("%+v", used)
+	}
+	if d.read(&used, "limits usage sms --limit 3"); len(used.Highest) != 1 || used.Highest[0].Used != 1 {
+		t.Errorf("%+v", used)
+	}
+	var taken struct{ Allowed bool }
+	if d.read(&taken, "limits take sms --fact phone=+49"); !taken.Allowed {
+		t.Errorf("%+v", taken)
+	}
+	d.try("", "limits", "take", "sms", "--fact", "phone").exit(2).says("--fact phone: NAME=VALUE")
+	d.try("", "limits", "take", "sms", "--cost", "0").exit(2).says("--cost: 1 to 1000")
+	d.try("", "limits", "return", "sms").exit(2).says("id")
+	d.try("", "limits", "put", "sms", "--limits", `[{"name":"n","per":"device","algorithm":"fixed","max":1,"per_ms":1}]`).exit(1).says("limits[0].per", "facts.NAME")
+	d.run("limits delete sms")
+	d.try("", "limits", "get", "sms").exit(1).says("not_found")
+}

@@ -39,6 +39,10 @@ func (o *operator) profiles() noun {
 	return noun{o, "profiles", "PROFILE", cobra.ExactArgs(1), "name", "limits"}
 }
 
+func (o *operator) limitSets() noun {
+	return noun{o, "limits", "SET", cobra.ExactArgs(1), "name", "limits"}
+}
+
 func (o *operator) tokens() noun { return noun{o, "tokens", "ID", numbered, "id", "name"} }
 
 // on makes a command about one of them.

@@ -67,19 +67,20 @@ func newProfiles() *cobra.Command {
 	verbs := o.addList(list{path: operators.Path("profiles"), columns: []column{
 		member("NAME", "name"), member("LIMITS", "limits"), member("UPDATED", "updated_at"),
 	}}, "List profiles by name", nil)
-	verbs = append(verbs, p.call("get", "Show a profile", http.MethodGet, ""), putProfile(p),
+	verbs = append(verbs, p.call("get", "Show a profile", http.MethodGet, ""), putPolicies(p, "Create a profile, or replace its policies"),
 		p.call("delete", "Delete a profile that no device has", http.MethodDelete, ""))
 	return o.group("profiles", "Limit how often devices start something, wherever they do", verbs...)
 }
 
-func putProfile(p noun) *cobra.Command {
+// putPolicies makes the command that puts a list of policies under a name.
+func putPolicies(p noun, short string) *cobra.Command {
 	var policies limitsFlag
-	command := p.on("put", "Create a profile, or replace its policies", func(s *session, profile string) error {
+	command := p.on("put", short, func(s *session, name string) error {
 		body := map[string]any{}
 		if err := policies.say(body); err != nil {
 			return err
 		}
-		return s.act(operators.Request{Method: http.MethodPut, Path: operators.Path("profiles", profile), Body: body})
+		return s.act(operators.Request{Method: http.MethodPut, Path: operators.Path(p.plural, name), Body: body})
 	})
 	policies.addChange(command)
 	command.MarkFlagsOneRequired("limits", "no-limits")

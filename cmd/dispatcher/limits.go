@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+func newLimits() *cobra.Command {
+	o := &operator{}
+	l := o.limitSets()
+	verbs := o.addList(list{path: operators.Path("limits"), columns: []column{
+		member("NAME", "name"), member("LIMITS", "limits"), member("UPDATED", "updated_at"),
+	}}, "List limit sets by name", nil)
+	verbs = append(verbs, l.call("get", "Show a limit set", http.MethodGet, ""), putPolicies(l, "Create a limit set, or replace its policies"),
+		l.call("delete", "Delete a limit set", http.MethodDelete, ""),
+		takeFrom(l, "take", "Ask whether something may be done, and count it if so"), takeFrom(l, "peek", "Say what take would, and count nothing"),
+		giveBack(l), usageOf(l))
+	return o.group("limits", "Limit what programs do that are no devices", verbs...)
+}
+
+// takeFlags are what a program says of what it would do.
+type takeFlags struct {
+	facts []string
+	operators.Take
+}
+
+func (t *takeFlags) add(flags *pflag.FlagSet) {
+	addFacts(flags, &t.facts)
+	flags.StringVar(&t.ID, "id", "", "sent again within 10 minutes with the same facts and cost it is counted once")
+	flags.Int64Var(&t.Cost, "cost", 1, "how much it uses of each maximum, 1 to 1000")
+}
+
+func addFacts(flags *pflag.FlagSet, facts *[]string) {
+	flags.StringArrayVar(facts, "fact", nil, "what the policies count by: NAME=VALUE; may be repeated")
+}
+
+func readFacts(given []string) (map[string]string, error) {
+	facts := make(map[string]string, len(given))
+	for _, one := range given {
+		name, value, ok := strings.Cut(one, "=")
+		if _, twice := facts[name]; !ok || name == "" || twice {
+			return nil, usageError{fmt.Errorf("--fact %s: NAME=VALUE is needed, each name once", one)}
+		}
+		facts[name] = value
+	}
+	return facts, nil
+}
+
+// request sends the take to an end of the set's path.
+func (t *takeFlags) request(set, end string) (r operators.Request, err error) {
+	if t.Cost == 0 { // on the wire: the default
+		return r, usageError{errors.New("--cost: 1 to 1000")}
+	}
+	t.Facts, err = readFacts(t.facts)
+	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, end), Body: t.Take, Again: t.ID != "" || end == "peek"}, err
+}
+
+// takeFrom makes a command that fails if the take is refused, so that && stands for "if allowed".
+func takeFrom(l noun, verb, short string) *cobra.Command {
+	var t takeFlags
+	command := l.on(verb, short, func(s *session, set string) error {
+		r, err := t.request(set, verb)
+		if err != nil {
+			return err
+		}
+		text, err := s.Call(s.cmd.Context(), r)
+		if err != nil {
+			return err
+		}
+		var taken operators.Taken
+		if err := json.Unmarshal(text, &taken); err != nil {
+			return err
+		}
+		if err := s.showTaken(text, taken); err != nil {
+			return err
+		}
+		return refusalOf(taken)
+	})
+	command.Long = short + ".\n\nExit code 1 if it is not allowed: dispatcher limits " + verb + " SET --fact NAME=VALUE && do it"
+	t.add(command.Flags())
+	return command
+}
+
+func (s *session) showTaken(text json.RawMessage, taken operators.Taken) error {
+	without := []string{"limits", "cost", "retry_after_ms"} // the first is below, the last in the error
+	if !taken.Repeated {
+		without = append(without, "repeated")
+	}
+	if !taken.Unchecked {
+		without = append(without, "unchecked")
+	}
+	if err := s.show(text, without...); err != nil || s.json || len(taken.Limits) == 0 {
+		return err
+	}
+	t := terminal.NewTable(s.out, "POLICY", "REMAINING", "MAX", "RESET")
+	for _, l := range taken.Limits {
+		t.Row(l.Policy, strconv.FormatInt(l.Remaining, 10), strconv.FormatInt(l.Max, 10), inWords(l.ResetMS))
+	}
+	return t.Flush()
+}
+
+func refusalOf(taken operators.Taken) error {
+	switch {
+	case taken.Allowed:
+		return nil
+	case taken.Unchecked:
+		return errors.New("it cannot be checked: Redis does not answer")
+	}
+	return fmt.Errorf("refused by policy %s; allowed in %s", taken.RefusedBy, inWords(taken.RetryAfterMS))
+}
+
+// inWords is a time that is left; nothing if none is.
+func inWords(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return terminal.Duration((time.Duration(ms) * time.Millisecond).Round(time.Second))
+}
+
+func giveBack(l noun) *cobra.Command {
+	var t takeFlags
+	command := l.on("return", "Give back what was not used of a take, and say how much was by now", func(s *session, set string) error {
+		r, err := t.request(set, "return")
+		if err != nil {
+			return err
+		}
+		r.Again = true
+		return s.act(r)
+	})
+	t.add(command.Flags())
+	return needed(command, "id")
+}
+
+func usageOf(l noun) *cobra.Command {
+	var facts []string
+	most := 0
+	command := l.on("usage", "Show what a subject used, or without facts the subjects that used most", func(s *session, set string) error {
+		said, err := readFacts(facts)
+		if err != nil {
+			return err
+		}
+		query := url.Values{"limit": {strconv.Itoa(most)}}
+		for name, value := range said {
+			query.Set("facts."+name, value)
+		}
+		var now operators.Usage
+		return s.view(operators.Path("limits", set, "usage"), query, &now, func() error {
+			t := terminal.NewTable(s.out, "POLICY", "SUBJECT", "USED", "MAX", "RESET")
+			for _, u := range append(now.Usage, now.Highest...) {
+				t.Row(u.Policy, u.Subject, strconv.FormatInt(u.Used, 10), strconv.FormatInt(u.Max, 10), inWords(u.ResetMS))
+			}
+			return t.Flush()
+		})
+	})
+	addFacts(command.Flags(), &facts)
+	command.Flags().IntVar(&most, "limit", 20, "so many of the highest, 1 to 100")
+	return command
+}
