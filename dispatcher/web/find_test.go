@@ -93,7 +93,7 @@ func TestTheSearchIsAKeyAway(t *testing.T) {
 	press := func(key, options string) {
 		ask[bool](tab, fmt.Sprintf(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: %q, bubbles: true, cancelable: true, %s}))`, key, options))
 	}
-	for _, path := range []string{"/", "/batches", "/tasks", "/devices", "/activity", "/system", "/new-pool", "/find"} {
+	for _, path := range []string{"/", "/batches", "/tasks", "/devices", "/activity", "/system", "/limits", "/new-pool", "/find"} {
 		tab.open(b.url + path)
 		tab.until(`document.getElementById("find") !== null`)
 		press("k", "")

@@ -103,6 +103,7 @@ func sections() []navigation {
 		{"batches", "Batches", "/batches"},
 		{"tasks", "Tasks", "/tasks"},
 		{"devices", "Devices", "/devices"},
+		{"limits", "Limits", "/limits"},
 		{"activity", "Activity", "/activity"},
 		{"system", "System", "/system"},
 	}

@@ -17,6 +17,7 @@ func screens(b *bench) map[string]string {
 	names := devices(75)
 	b.pool("ar:330100", 60, names...)
 	b.call("PUT", "/v1/profiles/solar", map[string]any{"limits": []map[string]any{{"name": "sparing", "per": "device", "algorithm": "calendar", "period": "day", "max": 10}}}, nil)
+	b.taken("1", "2", "3")
 	b.call("POST", "/v1/batches", map[string]any{"name": "firmware " + strings.Repeat("very long ", 15), "pool": "ar:330100", "kind": "update", "devices": names}, nil)
 	var granted task
 	for i := range 62 { // the first two have ended, sixty run
@@ -38,8 +39,20 @@ func screens(b *bench) map[string]string {
 		"batch-edit": "/batches/1/edit", "batch-clone": "/new-batch?from=1", "batch-field": "/batches/1?field=down_mbps&tag=site",
 		"batch-new": "/new-batch?pool=ar:330100", "tasks": "/tasks", "tasks-failed": "/tasks?state=failed&batch=1", "task": "/tasks/2", "task-running": fmt.Sprintf("/tasks/%d", granted.ID),
 		"task-waiting": "/tasks/75", "bulk": "/cancel-tasks?batch=1", "devices": "/devices", "device": "/devices/d-1", "activity": "/activity", "system": "/system", "silent": "/devices?show=silent",
-		"profiles": "/profiles", "profile": "/profiles/solar", "pools-rows": "/?sort=trouble", "find": "/find?q=d-1",
+		"limit-sets": "/limits", "limit-set": "/limits/sms", "profiles": "/profiles", "profile": "/profiles/solar", "pools-rows": "/?sort=trouble", "find": "/find?q=d-1",
 		"waiting": "/pools/ar:330100/waiting", "waiting-batch": "/batches/1/waiting?code=device_busy",
+	}
+}
+
+// taken has a limit set from which phones took, each twice.
+func (b *bench) taken(phones ...string) {
+	b.Helper()
+	b.call("PUT", "/v1/limits/sms", map[string]any{"limits": []map[string]any{
+		{"name": "per-phone", "per": "facts.phone", "algorithm": "sliding", "windows": []map[string]any{{"max": 3, "per_ms": 60_000}}},
+		{"name": "per-user", "per": "facts.user", "algorithm": "calendar", "period": "day", "max": 20, "on_error": "open"},
+	}}, nil)
+	for _, phone := range phones {
+		b.call("POST", "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"phone": phone, "user": "ann"}, "cost": 2}, nil)
 	}
 }
 
@@ -101,6 +114,7 @@ func TestReadableWithoutScript(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("p", 3, "d-1", "d-2")
+	b.taken("2")
 	granted := b.grant("d-1")
 	for path, parts := range map[string][]string{
 		"/":                {"<b>1</b></a> / 3", `href="/pools/p"`},
@@ -115,6 +129,8 @@ func TestReadableWithoutScript(t *testing.T) {
 		"/?name=p":        {`<tr id="pool-p">`, `href="/pools/p"`},
 		"/find?q=d-":      {`href="/devices/d-1"`},
 		"/batches/1/edit": {"Weight"},
+		"/limits":         {`href="/limits/sms"`, "per-phone: 3/1m per facts.phone"},
+		"/limits/sms":     {"facts.phone#", "<b>2</b> / 3", "dispatcher limits usage sms"},
 	} {
 		_, text, _ := b.get(path)
 		contains(t, text, parts...)

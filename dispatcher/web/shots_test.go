@@ -46,7 +46,7 @@ func TestPicturesOfARunningOne(t *testing.T) {
 	list := "#task-list tbody a"
 	for name, path := range map[string]string{
 		"pools": "/", "pool-rows": "/?sort=trouble", "find": "/find?q=meter", "batches": "/batches", "batch-new": "/new-batch", "tasks": "/tasks", "tasks-failed": tasks("failed"), "devices": "/devices",
-		"devices-recent": "/devices?show=recent", "devices-silent": "/devices?show=silent", "activity": "/activity", "system": "/system", "pool-new": "/new-pool",
+		"devices-recent": "/devices?show=recent", "devices-silent": "/devices?show=silent", "activity": "/activity", "system": "/system", "limit-sets": "/limits", "limit-set": "/limits/sms", "pool-new": "/new-pool",
 		"pool": "/pools/demo", "pool-day": "/pools/demo?range=24h", "slot": "/pools/meters/slots/3", "pool-edit": "/pools/demo/edit", "pool-pause": "/pools/demo/pause", "paused": "/pools/meters", "waiting": "/pools/meters/waiting", "empty-pool": "/pools/spare",
 		"batch": follow("/batches?", `#batch-list tbody a[href^="/batches/1"]`), "batch-failures": batch, "batch-cancel": batch + "/cancel",
 		"batch-values": batch + "?field=firmware&tag=site", "batch-edit": batch + "/edit", "batch-clone": fmt.Sprintf("/new-batch?from=%d", m.batch),
@@ -83,6 +83,10 @@ func (m *standIns) work() {
 	m.ask("admin-token", http.MethodPut, "/v1/pools/meters", map[string]any{"capacity": 12, "lease_ms": 3_600_000}, nil)
 	m.ask("admin-token", http.MethodPut, "/v1/pools/spare", map[string]any{"capacity": 24}, nil)
 	m.ask("admin-token", http.MethodPost, "/v1/pools/meters/resume", nil, nil)
+	m.ask("admin-token", http.MethodPut, "/v1/limits/sms", map[string]any{"limits": []map[string]any{{"name": "per-phone", "per": "facts.phone", "algorithm": "fixed", "per_ms": 3_600_000, "max": 5}}}, nil)
+	for i := range 8 {
+		m.ask("admin-token", http.MethodPost, "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"phone": i}, "cost": 1 + i%5}, nil)
+	}
 	names := make([]string, 40)
 	for i := range names {
 		names[i] = fmt.Sprintf("meter-%02d", i+1)

@@ -89,6 +89,7 @@ func New(o Options) *Web {
 	kept := waitsLately()
 	(&poolPages{frame, to, o.System, w.history, newLately[operators.Series](pointEvery), newLately[pastSlots](lanesEvery), kept}).route(s)
 	(&profilePages{frame, to}).route(s)
+	(&limitSetPages{frame, to}).route(s)
 	(&batchPages{frame, to, o.API, kept, newLately[operators.ResultSummary](summedEvery)}).route(s)
 	(&batchForms{frame, to}).route(s)
 	(&waitingPages{frame, to}).route(s)

@@ -1,0 +1,58 @@
+package web
+
+import (
+	"net/http"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// setUsesShown bounds the subjects on the page of a limit set.
+const setUsesShown = 30
+
+// limitSetPages show limit sets, and what was taken from them.
+type limitSetPages struct {
+	*frame
+
+	api client
+}
+
+func (l *limitSetPages) route(to *site) {
+	to.page("/limits", l.list)
+	to.page("/limits/{id}", l.show)
+}
+
+func (l *limitSetPages) list(r *http.Request) (page, error) {
+	pager := pagerOf(r, nil)
+	var list operators.LimitSetList
+	err := l.api.get(r, operators.Path("limits"), pager.query(devicesShown), &list)
+	return page{title: "Limit sets", section: "limits", template: "limit-sets", data: map[string]any{
+		"Sets": list.Limits, "Next": pager.next(list.NextPageToken), "First": pager.first(),
+	}}, err
+}
+
+// subjectUse is what a subject used, out of 100.
+type subjectUse struct {
+	operators.SubjectUsage
+
+	Share float64
+}
+
+func (l *limitSetPages) show(r *http.Request) (page, error) {
+	name := r.PathValue("id")
+	set, err := l.api.Limits.Get(r.Context(), name)
+	if err != nil {
+		return page{}, err
+	}
+	highest, err := l.api.Limits.Highest(r.Context(), name, setUsesShown)
+	unknown := operators.Refused(err, http.StatusServiceUnavailable)
+	if err != nil && !unknown {
+		return page{}, err
+	}
+	uses := make([]subjectUse, len(highest))
+	for i, h := range highest {
+		uses[i] = subjectUse{h, shareOf(int(h.Used), int(h.Max))}
+	}
+	return page{title: "Limit set " + name, section: "limits", template: "limit-set", data: map[string]any{
+		"Set": set, "Uses": uses, "Unknown": unknown, "Most": setUsesShown,
+	}}, nil
+}
