@@ -37,11 +37,12 @@ const (
 	ViaOwnToken Via = iota + 1
 	ViaFleetToken
 	ViaSession // when its session began, of the transport or at a broker
+	ViaLease   // it is no device, but the holder of a caller: no transport has it
 )
 
 // Caller is the authenticated sender of a report.
 type Caller struct {
 	Device ID
 	Via    Via
-	Token  [sha256.Size]byte // with ViaOwnToken: its hash
+	Token  [sha256.Size]byte // with ViaOwnToken: its hash; with ViaLease: that of the caller, if it has one
 }

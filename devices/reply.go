@@ -22,6 +22,8 @@ const (
 	ReasonUnavailable Reason = "unavailable" // cannot be confirmed now
 	ReasonBlocked     Reason = "blocked"     // blocked by an operator
 
+	ReasonCallersFull Reason = "callers_full" // callers hold as many slots as they may: of leases, no device is told it
+
 	ReasonInvalid    Reason = "invalid"
 	ReasonForbidden  Reason = "forbidden"
 	ReasonTooLarge   Reason = "too_large"

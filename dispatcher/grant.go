@@ -36,6 +36,10 @@ func (h *handling) nextTask(ctx context.Context) {
 	defer h.giveBack()
 	h.tried.full, h.tried.limited, h.tried.shut = make(map[string]bool), make(map[int64]decision.Obstacle), nil
 	for repairs := 0; ; {
+		if err := h.countCallers(ctx); err != nil {
+			h.cannotConfirm(err)
+			return
+		}
 		choice := decision.Decide(h.situation())
 		switch {
 		case choice.Reason != devices.ReasonGranted:
@@ -58,6 +62,17 @@ func (h *handling) nextTask(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// countCallers reads how many slots callers hold, for one of them.
+func (h *handling) countCallers(ctx context.Context) error {
+	if h.caller.Via != devices.ViaLease || len(h.view.Candidates) == 0 {
+		return nil
+	}
+	c := h.view.Candidates[0] // a holder has one
+	found, err := h.d.config.Store.CallersBefore(ctx, c.Pool, c.Task)
+	h.callers = &found
+	return err //nolint:wrapcheck // the store says what it was doing
 }
 
 func (h *handling) carryOut(ctx context.Context, choice decision.Choice) (err error) {
@@ -92,6 +107,7 @@ func (h *handling) confirm(ctx context.Context, asked time.Time) error {
 func (h *handling) situation() decision.Situation {
 	s := decision.Foreseen(h.view, h.tried.limited)
 	s.Accept, s.Stopping, s.Full, s.Offered = h.report.Accept, h.stopping, h.tried.full, h.tried.offered
+	s.Callers = h.callers
 	s.Mentioned = s.Holding != nil && h.mentioned[grantKey{s.Holding.Task, s.Holding.Token}]
 	return s
 }

@@ -46,7 +46,7 @@ func (g glance) done() {
 // device has no work. If the marks do not tell, it is looked up in the ledger, over a bounded
 // lane, and put off when there is no room.
 func (d *Dispatcher) glance(ctx context.Context, caller devices.Caller, report devices.Report, p *waiters.Park) (g glance, answered *handling) {
-	if d.Marks == nil || !report.Accept || says(report) {
+	if d.Marks == nil || !report.Accept || says(report) || caller.Via == devices.ViaLease {
 		return g, nil
 	}
 	of := d.Marks.Look(ctx, string(caller.Device))
@@ -104,7 +104,7 @@ func (d *Dispatcher) putOff(caller devices.Caller, report devices.Report) *handl
 
 // noteAdmission remembers by whom the device was admitted, once there is no more to note of that.
 func (d *Dispatcher) noteAdmission(h *handling) {
-	if device := h.view.Device; d.Marks == nil || device == nil || device.Blocked || h.reply.Credential != "" {
+	if device := h.view.Device; d.Marks == nil || device == nil || h.caller.Via == devices.ViaLease || device.Blocked || h.reply.Credential != "" {
 		return
 	}
 	d.Devices.NoteAdmission(h.caller, h.reachOf())

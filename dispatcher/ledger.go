@@ -26,6 +26,7 @@ type Ledger interface {
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)
 	RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome
+	leaseLedger
 	MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error
 	AskCancel(ctx context.Context, task, token int64, why string) error
 	ForceRelease(ctx context.Context, pool string, slot int, f store.Force, settle store.Settle) (store.Grant, error)

@@ -22,6 +22,7 @@ type metrics struct {
 	results   *prometheus.CounterVec
 	reports   *prometheus.CounterVec
 	duration  *prometheus.HistogramVec
+	leases    *prometheus.CounterVec
 	panics    prometheus.Counter
 	marks     struct{ needless, missing prometheus.Counter }
 }
@@ -38,6 +39,7 @@ func newMetrics(set *meters.Set) *metrics {
 		results:   set.Counter("results_total", "Results of devices, by outcome.", "outcome"),
 		reports:   set.Counter("reports_total", "Reports of devices, by the reason of the reply or the code of the refusal.", "transport", "reason"),
 		duration:  set.Histogram(meters.Seconds(), "report_duration_seconds", "Time to answer a report.", "transport"),
+		leases:    set.Counter("leases_total", "Leases of callers, by what became of the request.", "pool", "outcome"),
 		panics:    set.Counter("panics_total", "Panics that ended a request or a pass, and not the process. Each is a fault of the program, and logged.").WithLabelValues(),
 	}
 	m.marks.needless = set.Counter("marks_needless_total", "Marks of devices that were found to have no work, and taken away.").WithLabelValues()

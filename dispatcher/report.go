@@ -28,6 +28,7 @@ type handling struct {
 	park      *waiters.Park  // the answer may wait (long poll); nil: it may not
 	waitsIn   string         // oldestPool, of a parked report
 	steps     *waiters.Steps // of the handoff that it is; nil: not noted
+	callers   *store.Callers // how their bound stands; nil: it is no caller's
 }
 
 // tried is what was found out on the way to the next task.
@@ -232,6 +233,9 @@ func (h *handling) seeing() time.Time {
 
 // markReport notes a report, and how its device can be told of a slot.
 func (h *handling) markReport() {
+	if h.caller.Via == devices.ViaLease { // there is no device
+		return
+	}
 	device, report := string(h.caller.Device), store.Seen{At: h.seeing(), Reach: h.reachOf()}
 	if h.view.Device != nil && h.view.Device.Reach != report.Reach {
 		h.d.Seen.MarkReach(device, report)

@@ -60,6 +60,9 @@ func (d *Dispatcher) ended(ctx context.Context, g store.Grant, cause store.EndCa
 	d.Waiters.Pools.Held(g.Pool, g.Kind, held)
 	d.metrics.hold.WithLabelValues(g.Pool, string(cause)).Observe(held.Seconds())
 	d.Waiters.Return(ctx, g.Pool, g.Lease)
+	if store.IsCaller(g.Device) {
+		d.Waiters.CallCallers(g.Pool)
+	}
 }
 
 // causeOf is what a status of the wire means to the ledger; empty: there is no such status.

@@ -65,7 +65,7 @@ func newViewing(ledger Ledger, panicked rescue.Told) *viewing {
 }
 
 // claiming is for all pools together; what was found locked is claimed by pool, and
-// waits, so that one that is locked holds up no other.
+// waits, so that one that is locked holds up no other. So are the claims of callers.
 type claiming = coalesce.Calls[string, acquired, claimed]
 
 const allPools = "" // no pool has this name
@@ -79,7 +79,11 @@ func newClaiming(ledger Ledger, now func() time.Time, panicked rescue.Told) *cla
 
 // claim claims a slot, together with others.
 func (d *Dispatcher) claim(ctx context.Context, claim acquired) (claimed, error) {
-	got, err := d.together.claims.Do(ctx, allPools, claim)
+	together := allPools
+	if store.IsCaller(claim.Device) { // they are counted under a lock, for which no device waits
+		together = claim.Pool + "/callers"
+	}
+	got, err := d.together.claims.Do(ctx, together, claim)
 	if err == nil && got.Status == store.ClaimLocked {
 		got, err = d.together.claims.Do(ctx, claim.Pool, claim)
 	}

@@ -19,7 +19,9 @@ func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation,
 		return decision.Explanation{}, fmt.Errorf("explaining: %w", err)
 	}
 	e := d.explain(ctx, v, d.Policies.Of(ctx, v), d.standingOf)
-	e.Mark = d.MarkOf(ctx, devices.ID(v.Task.Device))
+	if !store.IsCaller(v.Task.Device) {
+		e.Mark = d.MarkOf(ctx, devices.ID(v.Task.Device))
+	}
 	return e, nil
 }
 
@@ -33,8 +35,21 @@ func (d *Dispatcher) explain(ctx context.Context, v store.TaskView, limited map[
 		if hold, seen := d.Waiters.Pools.Hold(waiting.Pool); seen {
 			known.Hold = hold
 		}
+		if store.IsCaller(v.Task.Device) {
+			known.Callers = d.callersBefore(ctx, waiting)
+		}
 		return known
 	})
+}
+
+// callersBefore is how the bound of callers stands to the task of one; nil: unknown.
+func (d *Dispatcher) callersBefore(ctx context.Context, waiting store.Candidate) *store.Callers {
+	found, err := d.config.Store.CallersBefore(ctx, waiting.Pool, waiting.Task)
+	if err != nil {
+		d.log.WarnContext(ctx, "task explained without the bound of callers", "pool", waiting.Pool, "err", err)
+		return nil
+	}
+	return &found
 }
 
 // MarkOf is the mark of a device, beside what the ledger says; nil: one of the two is unknown.

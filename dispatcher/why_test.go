@@ -379,3 +379,26 @@ func TestWhySaysThatALeaseRanOut(t *testing.T) {
 		b.expectWhy(g.ID, []decision.Code{"succeeded", decision.CodeLate})
 	}, unhurried)
 }
+
+// A caller is told that callers hold as many slots as they may, and what would let them hold more.
+func TestWhyACallerWaits(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.callers(5, 1)
+		b.leased("first")
+		b.inLine(b.Dispatcher, "second", long)
+		e := b.expectWhy(b.leaseTask("second"), []decision.Code{decision.CodeCallersFull}, "callers hold 1 of the 1 slots of pool a", "0 of them wait")
+		if c := e.Causes[0]; c.Position != 1 || len(c.Actions) != 1 || c.Actions[0].Command != "dispatcher pools set a --callers N" {
+			b.t.Errorf("%+v", c)
+		}
+		waiting, err := b.WhyWaiting(b.ctx, store.WaitingOf{Pool: "a"}, 10)
+		if err != nil || len(waiting.Parts) != 1 || waiting.Parts[0].Code != decision.CodeCallersFull {
+			b.t.Errorf("%+v, %v", waiting, err)
+		}
+		b.callers(5, 0)
+		b.follow()
+		if got := b.tryLease("third"); got.Why.Code != decision.CodeCallersFull {
+			b.t.Errorf("%+v", got.Why)
+		}
+	})
+}

@@ -91,6 +91,7 @@ type Batch struct {
 	Priority       int              `json:"priority"`
 	Weight         int              `json:"weight"`
 	Lane           string           `json:"lane" enum:"normal,urgent"`
+	System         bool             `json:"system" doc:"Its tasks are leases of callers, which nobody queues"`
 	NotBefore      *Time            `json:"not_before" nullable:"true"`
 	NotAfter       *Time            `json:"not_after" nullable:"true"`
 	MaxWaitMS      int64            `json:"max_wait_ms" doc:"0: as long as it takes"`

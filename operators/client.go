@@ -46,6 +46,7 @@ type Config struct {
 // Client is one server's.
 type Client struct {
 	Pools    Pools
+	Leases   Leases
 	Batches  Batches
 	Tasks    Tasks
 	Devices  Devices
@@ -82,7 +83,7 @@ func New(config Config) (*Client, error) {
 		// The token is for this server and nobody it names.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
-	c.Pools, c.Batches, c.Tasks, c.Devices = Pools{c}, Batches{c}, Tasks{c}, Devices{c}
+	c.Pools, c.Leases, c.Batches, c.Tasks, c.Devices = Pools{c}, Leases{c}, Batches{c}, Tasks{c}, Devices{c}
 	c.Profiles, c.Limits, c.Tokens, c.Events, c.Search = Profiles{c}, LimitSets{c}, Tokens{c}, Events{c}, Search{c}
 	return c, nil
 }
@@ -104,6 +105,7 @@ type Request struct {
 	Key     string // Idempotency-Key; empty: none
 	Accept  string // empty: JSON
 	Last    string // Last-Event-ID; empty: none
+	Prefer  string // empty: nothing
 }
 
 // Path joins names to a path of the API.
@@ -214,7 +216,7 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 		return nil, err
 	}
 	for name, value := range map[string]string{
-		"Content-Type": content, "Accept": r.Accept, "Idempotency-Key": r.Key, "Last-Event-ID": r.Last, "User-Agent": c.config.Agent,
+		"Content-Type": content, "Accept": r.Accept, "Idempotency-Key": r.Key, "Last-Event-ID": r.Last, "Prefer": r.Prefer, "User-Agent": c.config.Agent,
 	} {
 		if value != "" {
 			request.Header.Set(name, value)

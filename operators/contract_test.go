@@ -120,6 +120,7 @@ func TestEveryOperationHasAMethod(t *testing.T) {
 	batch := c.batches()
 	c.tasks(batch)
 	c.slots()
+	c.leases()
 	c.accounts()
 	c.endings(batch)
 	for operation := range c.operations() {

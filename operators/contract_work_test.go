@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -112,6 +113,27 @@ func (c *contract) slots() {
 	}
 	if !grant.Alive || grant.Device != "c-1" || free.State != "free" {
 		c.Errorf("%+v, %+v", grant, free)
+	}
+}
+
+func (c *contract) leases() {
+	held, err := c.Leases.Acquire(c.ctx, "c", operators.NewLease{Holder: "job-1", LeaseMS: 60_000, Metadata: json.RawMessage(`{"branch":"main"}`)}, time.Second)
+	c.check("Acquire lease", held, err)
+	c.check("Leases", all(c.T, c.Leases.List(c.ctx, "c")), nil)
+	read, err := c.Leases.Get(c.ctx, "c", held.Lease)
+	c.check("Lease", read, err)
+	renewed, err := c.Leases.Renew(c.ctx, "c", held.Lease, operators.LeaseRenewal{Token: held.Token, LeaseMS: 120_000})
+	c.check("Renew lease", renewed, err)
+	if held.State != operators.LeaseHeld || read.Token != held.Token || renewed.LeaseMS <= held.LeaseMS {
+		c.Errorf("%+v, %+v, %+v", held, read, renewed)
+	}
+	for range 2 {
+		if err := c.Leases.Release(c.ctx, "c", held.Lease, held.Token); err != nil {
+			c.Errorf("Release lease: %v", err)
+		}
+	}
+	if _, err := c.Leases.Renew(c.ctx, "c", held.Lease, operators.LeaseRenewal{Token: held.Token}); !operators.Refused(err, http.StatusConflict) {
+		c.Errorf("renewed after its end: %v", err)
 	}
 }
 

@@ -17,6 +17,7 @@ type Pool struct {
 	PausedBy    string   `json:"paused_by" readOnly:"true" doc:"Empty: not paused"`
 	PausedAt    *Time    `json:"paused_at" readOnly:"true" nullable:"true"`
 	PauseReason string   `json:"pause_reason" readOnly:"true"`
+	Callers     *int     `json:"callers" nullable:"true" doc:"Slots that callers hold at most; null: as many as there are"`
 	Limits      []Policy `json:"limits" doc:"How often tasks may start"`
 	Windows     []Window `json:"windows" doc:"When tasks may start; none: always"`
 	OpensAt     *Time    `json:"opens_at" readOnly:"true" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
@@ -96,6 +97,7 @@ type PoolSettings struct {
 	Capacity int      `json:"capacity" minimum:"0" maximum:"10000"`
 	LeaseMS  *int64   `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
 	Paused   *bool    `json:"paused,omitempty" default:"false"`
+	Callers  *int     `json:"callers,omitempty" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; 0: none. Default: as many as there are"`
 	Limits   []Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; none: as often as there are slots"`
 	Windows  []Window `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
 }
@@ -105,6 +107,7 @@ type PoolPatch struct {
 	Capacity Change[int]      `json:"capacity,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"It has no default: null is refused"`
 	LeaseMS  Change[int64]    `json:"lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000"`
 	Paused   Change[bool]     `json:"paused,omitzero" nullable:"true"`
+	Callers  Change[int]      `json:"callers,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; null: as many as there are"`
 	Windows  Change[[]Window] `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
 	Limits   Change[[]Policy] `json:"limits,omitzero" nullable:"true" doc:"All of them; null or none: as often as there are slots"`
 }
@@ -137,6 +140,7 @@ type Slot struct {
 	Slot       int    `json:"slot"`
 	State      string `json:"state" enum:"free,held,reserved"`
 	Device     string `json:"device,omitempty"`
+	Caller     string `json:"caller,omitempty" doc:"Of a lease of a caller: the names of its token and holder; device is the same behind a mark that no device has"`
 	Task       int64  `json:"task,omitempty"`
 	Token      int64  `json:"token,omitempty"`
 	Batch      int64  `json:"batch,omitempty"`

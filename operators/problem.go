@@ -26,6 +26,9 @@ type Problem struct { //nolint:errname // the word of RFC 9457, and its name in 
 	ReportAfterMS int64          `json:"report_after_ms,omitempty" doc:"To devices: do not come back sooner"`
 	Errors        []ProblemField `json:"errors,omitempty" doc:"One entry for each bad field"`
 
+	LeaseRefusal        // of no_slot and lease_lost
+	Cancel       string `json:"cancel,omitempty" doc:"Of lease_lost: the slot is held still, and its holder is to give it back, for this reason"`
+
 	Method string        `json:"-"` // of the request
 	Path   string        `json:"-"`
 	After  time.Duration `json:"-"` // that the server asks to wait; 0: not said

@@ -27,6 +27,7 @@ type Batch struct {
 	Priority int // of its tasks, unless they have their own; higher first
 	Weight   int // share among the batches of a pool, >= 1
 	Lane     Lane
+	System   bool // of the leases of callers: nobody queues into it
 
 	NotBefore *time.Time // nil = at once
 	NotAfter  *time.Time // pending tasks expire then; nil = never
@@ -95,7 +96,7 @@ const defaultMaxRun = time.Hour
 const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.weight, b.lane, b.not_before, b.not_after, b.max_wait_ms,
 	b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost, b.lease_ms, b.max_run_ms, b.abort_failure, b.abort_min,
 	b.windows, b.finish_inside, b.opens_at, b.closes_at, b.limits,
-	b.paused, b.paused_by, b.paused_at, b.pause_reason, b.cancelled_at, b.created_at, b.total, {now}`
+	b.paused, b.paused_by, b.paused_at, b.pause_reason, b.cancelled_at, b.created_at, b.total, b.system, {now}`
 
 func batchDest(b *Batch) []any {
 	return []any{
@@ -123,7 +124,7 @@ func batchDest(b *Batch) []any {
 		&b.PauseReason,
 		maybe{&b.CancelledAt},
 		instant{&b.CreatedAt},
-		&b.Total,
+		&b.Total, &b.System,
 		instant{&b.ReadAt},
 	}
 }

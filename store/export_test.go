@@ -50,6 +50,15 @@ func BatchesText(f BatchFilter) string {
 	return text
 }
 
+// CallersBeforeText is what CallersBefore asks.
+func CallersBeforeText() string { return callersBefore() }
+
+// NextCallersText is what NextCallers asks for the holders.
+func NextCallersText() string { return nextCallers() }
+
+// LeasesText is what Leases asks.
+func LeasesText() string { return leasesText() }
+
 // ReachableText is the query of ReachableDevices.
 func ReachableText() string { return reachableText() }
 

@@ -92,6 +92,8 @@ const (
 	ClaimConflict
 	// ClaimLocked: the pool is being resized; nothing was found out.
 	ClaimLocked
+	// ClaimCallersFull: callers hold as many slots of the pool as they may.
+	ClaimCallersFull
 )
 
 // ClaimOutcome answers one Claim; Grant is set when granted.

@@ -27,6 +27,9 @@ const fits = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 	NOT EXISTS (SELECT 1 FROM grants beyond WHERE beyond.pool = p.name AND beyond.slot >= p.capacity) OR claims.slot + 1 +
 	(SELECT count(*) FROM grants above WHERE above.pool = p.name AND above.slot > claims.slot) <= p.capacity)`
 
+// leaseOfTask is how long a grant of task t of batch b in pool p lasts without a renewal, in milliseconds.
+const leaseOfTask = `coalesce(t.lease_ms, CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END)`
+
 // Claim grants tasks on slots, each or not, all in one transaction; one outcome
 // per claim, in their order. The unique keys decide, not what was read before.
 // While a pool is being resized its claims wait if they may; else they are ClaimLocked,
@@ -68,6 +71,9 @@ func (s grants) claimRows(ctx context.Context, rows []claimRow, wait bool, whenT
 func (s grantsIn) claim(ctx context.Context, all []claimRow, wait bool, whenTaken string) ([]ClaimOutcome, error) {
 	outcomes := make([]ClaimOutcome, len(all))
 	rows, err := s.lockPools(ctx, all, wait, outcomes)
+	if err == nil {
+		rows, err = s.admitCallers(ctx, rows, outcomes)
+	}
 	if err != nil || len(rows) == 0 {
 		return outcomes, err
 	}
@@ -135,9 +141,9 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (t
 		WITH clock AS (SELECT {now} AS now)
 		INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
 		SELECT t.id, t.batch, t.pool, claims.slot, t.device, 0, claims.lease, t.attempts + 1, clock.now,
-			clock.now + CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END * {ms},
+			clock.now + `+leaseOfTask+` * {ms},
 			clock.now + CASE WHEN b.max_run_ms > 0 THEN b.max_run_ms ELSE `+fmt.Sprint(defaultMaxRun.Milliseconds())+` END * {ms},
-			CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END
+			`+leaseOfTask+`
 		FROM {claims}
 			JOIN tasks t ON t.id = claims.task
 			{batch of t}

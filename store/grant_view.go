@@ -260,7 +260,7 @@ const (
 		SELECT w.n, w.now, w.standstill, ` + gone + `,
 			` + deviceColumns + `, ` + grantColumns + `,
 			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.retry_at = o.not_before, o.attempts + 1,
-			CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END, p.paused, c.paused, c.finish_inside, c.opens_at, c.closes_at, p.opens_at, p.closes_at,
+			coalesce(o.lease_ms, CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END), p.paused, c.paused, c.finish_inside, c.opens_at, c.closes_at, p.opens_at, p.closes_at,
 			p.limits, c.limits, w.limits, CASE WHEN ` + limited + ` THEN c.kind END, CASE WHEN ` + limited + ` THEN coalesce(o.payload, c.payload) END
 		FROM (SELECT n, now, standstill, limits, pending, batch, name AS device, CASE WHEN leaps = 0 THEN name END AS name FROM leap WHERE leaps = 0 OR batch IS NOT NULL`
 	lookedUp = `) AS w

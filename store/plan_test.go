@@ -27,6 +27,10 @@ func TestReadingsGoByTheirIndexes(t *testing.T) {
 		"urgent batches":               {store.BatchesText(store.BatchFilter{Lane: store.LaneUrgent}), []any{9, 10}, "batches_urgent (id<?)", 1},
 		"batches of a pool":            {store.BatchesText(store.BatchFilter{Pool: "p"}), []any{9, "p", 10}, "batches_of_pool (pool=? AND id<?)", 1},
 		"batches of a kind":            {store.BatchesText(store.BatchFilter{Kind: "k"}), []any{9, "k", 10}, "batches_of_kind (kind=? AND id<?)", 1},
+		"callers before one":           {store.CallersBeforeText(), []any{"p", 9, 58000, 1000}, "tasks_of_batch (batch=? AND state=? AND id<?)", 3},
+		"slots of callers":             {store.CallersBeforeText(), []any{"p", 9, 58000, 1000}, "grants_of_callers (pool=?", 1},
+		"the next callers":             {store.NextCallersText(), []any{"p", 58000, 10}, "tasks_in_line (pool=? AND batch=?", 3},
+		"leases of a pool":             {store.LeasesText(), []any{"p", "@", "A", 10}, "tasks_open_of_pool (pool=? AND device>? AND device<?)", 1},
 		"what a pool started, by page": {store.StartsText(), []any{"p", int64(1) << 53, 500}, "attempts_of_pool (pool=? AND token<?)", 1},
 	} {
 		found := 0

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -25,6 +26,7 @@ type Pool struct {
 	Windows     []Window        // none = always open
 	Opening     Opening         // of its windows
 	Limits      json.RawMessage // a JSON array of policies, valid; nil = none
+	Callers     *int            // slots that callers hold at most; nil: no bound
 	Version     int64           // increases with every change
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
@@ -37,10 +39,11 @@ type PoolSpec struct {
 	Paused   bool
 	Windows  []Window        // valid
 	Limits   json.RawMessage // valid; nil = none
+	Callers  *int            // 0..10000; nil: no bound
 	DryRun   bool            // find out all, change nothing
 }
 
-const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, version, created_at, updated_at`
+const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, version, created_at, updated_at`
 
 func poolDest(p *Pool) []any {
 	return []any{
@@ -53,7 +56,7 @@ func poolDest(p *Pool) []any {
 		instant{&p.Opening.From},
 		instant{&p.Opening.Until},
 		document{&p.Limits},
-		&p.Version,
+		&p.Callers, &p.Version,
 		instant{&p.CreatedAt},
 		instant{&p.UpdatedAt},
 	}
@@ -175,11 +178,20 @@ func (s poolsIn) lock(ctx context.Context, name string) error {
 }
 
 func (p Pool) spec() PoolSpec {
-	return PoolSpec{Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused, Windows: p.Windows, Limits: p.Limits}
+	return PoolSpec{Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused, Windows: p.Windows, Limits: p.Limits, Callers: p.Callers}
 }
 
 func (p PoolSpec) equals(o PoolSpec) bool {
-	return p.Capacity == o.Capacity && p.Lease == o.Lease && p.Paused == o.Paused && slices.Equal(p.Windows, o.Windows) && bytes.Equal(p.Limits, o.Limits)
+	return p.Capacity == o.Capacity && p.Lease == o.Lease && p.Paused == o.Paused && slices.Equal(p.Windows, o.Windows) && bytes.Equal(p.Limits, o.Limits) &&
+		callersText(p.Callers) == callersText(o.Callers)
+}
+
+// callersText is how the audit log names the bound of callers.
+func callersText(bound *int) string {
+	if bound == nil {
+		return "none"
+	}
+	return strconv.Itoa(*bound)
 }
 
 // pause is who paused a pool, when and why; nothing when it is not paused.
@@ -212,17 +224,17 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	// A deleted pool comes back with its versions.
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
-			paused_by, paused_at, pause_reason, limits)
+			paused_by, paused_at, pause_reason, limits, callers)
 		VALUES ($1, $2, $3, $4, $5{json}, {epoch} + $6 * {ms}, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, 1, {now}, {now},
-			$9, CASE WHEN $10 THEN {now} ELSE {epoch} + $11 * {ms} END, $12, $13{json})
+			$9, CASE WHEN $10 THEN {now} ELSE {epoch} + $11 * {ms} END, $12, $13{json}, $14)
 		ON CONFLICT (name) DO UPDATE SET capacity = excluded.capacity, lease_ms = excluded.lease_ms, paused = excluded.paused,
 			windows = excluded.windows, opens_at = excluded.opens_at, closes_at = excluded.closes_at, windows_due = excluded.windows_due,
 			created_at = CASE WHEN pools.deleted_at IS NULL THEN pools.created_at ELSE excluded.created_at END, deleted_at = NULL,
 			version = pools.version + 1, updated_at = excluded.updated_at,
 			paused_by = excluded.paused_by, paused_at = excluded.paused_at, pause_reason = excluded.pause_reason,
-			limits = excluded.limits`,
+			limits = excluded.limits, callers = excluded.callers`,
 		name, spec.Capacity, spec.Lease.Milliseconds(), spec.Paused, o.windows, o.from, o.until, o.due,
-		held.by, held.now, nullMillis(held.at), held.note, nullText(spec.Limits)); err != nil {
+		held.by, held.now, nullMillis(held.at), held.note, nullText(spec.Limits), spec.Callers); err != nil {
 		return Pool{}, false, fmt.Errorf("writing pool %s: %w", name, err)
 	}
 	kind := "pool.changed"
@@ -235,6 +247,9 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	}
 	if old != nil && !bytes.Equal(old.Limits, spec.Limits) || old == nil && spec.Limits != nil {
 		detail += " limits=" + limitsText(spec.Limits)
+	}
+	if now := callersText(spec.Callers); old != nil && callersText(old.Callers) != now || old == nil && spec.Callers != nil {
+		detail += " callers=" + now
 	}
 	if note != "" {
 		detail += " because: " + note

@@ -27,6 +27,7 @@ type (
 	batchesIn     struct{ session }
 	tasksIn       struct{ session }
 	grantsIn      struct{ session }
+	leasesIn      struct{ session }
 	devicesIn     struct{ session }
 	profilesIn    struct{ session }
 	credentialsIn struct{ session }
@@ -36,6 +37,7 @@ func (s session) pools() poolsIn             { return poolsIn{s} }
 func (s session) batches() batchesIn         { return batchesIn{s} }
 func (s session) tasks() tasksIn             { return tasksIn{s} }
 func (s session) grants() grantsIn           { return grantsIn{s} }
+func (s session) leases() leasesIn           { return leasesIn{s} }
 func (s session) devices() devicesIn         { return devicesIn{s} }
 func (s session) profiles() profilesIn       { return profilesIn{s} }
 func (s session) credentials() credentialsIn { return credentialsIn{s} }

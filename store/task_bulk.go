@@ -20,7 +20,7 @@ type BulkResult struct {
 const (
 	open      = `t.state = 'pending'`
 	retriable = `t.state IN ('failed', 'timed_out', 'cancelled', 'expired')
-		AND b.cancelled_at IS NULL AND (b.not_after IS NULL OR b.not_after > {now}) AND (t.not_after IS NULL OR t.not_after > {now}) AND ` + withinWait + `
+		AND b.system IS FALSE AND b.cancelled_at IS NULL AND (b.not_after IS NULL OR b.not_after > {now}) AND (t.not_after IS NULL OR t.not_after > {now}) AND ` + withinWait + `
 		AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = t.pool AND p.deleted_at IS NOT NULL)`
 )
 

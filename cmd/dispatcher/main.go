@@ -125,7 +125,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		command.GroupID = groupRun
 		root.AddCommand(command)
 	}
-	root.AddCommand(newPools(), newBatches(), newTasks(), newDevices(), newProfiles(), newLimits(), newTokens(), newEvents(), newFind(), newContext(), newVersion())
+	root.AddCommand(newPools(), newBatches(), newTasks(), newDevices(), newProfiles(), newLimits(), newTokens(), newLeases(), newEvents(), newFind(), newContext(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	strict(root)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -66,12 +67,36 @@ type poolFlags struct {
 	windows  windowsFlag
 	limits   limitsFlag
 	always   bool
+	callers  callersFlag
 }
+
+// callersFlag is a number of slots, or all.
+type callersFlag struct{ most *int }
+
+// Set reads it.
+func (f *callersFlag) Set(text string) error {
+	if f.most = nil; text == "all" {
+		return nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return errors.New("a number of slots, or all")
+	}
+	f.most = &n
+	return nil
+}
+
+// String is what the help says of the default: nothing.
+func (f *callersFlag) String() string { return "" }
+
+// Type is the word for a value in the help.
+func (f *callersFlag) Type() string { return "number" }
 
 func (p *poolFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&p.capacity, "capacity", 0, "devices inside at once")
 	flags.DurationVar(&p.lease, "lease", 0, "how long a device may hold a slot before it must renew (default 5m)")
 	flags.BoolVar(&p.paused, "paused", false, "grant nothing new")
+	flags.Var(&p.callers, "callers", "slots that callers, which are no devices, hold at most; 0: none; all: as many as there are (default)")
 	p.windows.add(flags)
 }
 
@@ -79,7 +104,7 @@ func (p *poolFlags) add(flags *pflag.FlagSet) {
 func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
 	body := given(flags, map[string]field{
 		"capacity": {"capacity", p.capacity}, "lease": {"lease_ms", p.lease.Milliseconds()},
-		"paused": {"paused", p.paused}, "window": {"windows", p.windows},
+		"paused": {"paused", p.paused}, "callers": {"callers", p.callers.most}, "window": {"windows", p.windows},
 	})
 	if p.always {
 		body["windows"] = nil // the default
@@ -117,7 +142,7 @@ func setPool(p noun) *cobra.Command {
 			return err
 		}
 		if len(body) == 0 {
-			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --window, --always-open, --limits, --no-limits")}
+			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --callers, --window, --always-open, --limits, --no-limits")}
 		}
 		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", pool), Body: body})
 	})
@@ -153,10 +178,18 @@ func (s *session) slots(rows []entry, all bool) error {
 	t := terminal.NewTable(s.out, "SLOT", "STATE", "DEVICE", "TASK", "TOKEN", "SINCE", "LEASE UNTIL")
 	for _, e := range rows {
 		if all || e.text("state") != "free" {
-			t.Row(e.text("slot"), slotState(e), e.text("device"), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
+			t.Row(e.text("slot"), slotState(e), slotHolder(e), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
 		}
 	}
 	return t.Flush()
+}
+
+// slotHolder is the device, or the caller, that has it.
+func slotHolder(e entry) string {
+	if caller := e.text("caller"); caller != "" {
+		return caller + " (caller)"
+	}
+	return e.text("device")
 }
 
 // slotState says of one that is held whether its device is asked to stop.

@@ -240,9 +240,32 @@ type filedPool struct {
 	Lease    string              `json:"-"                  yaml:"lease"`
 	LeaseMS  *int64              `json:"lease_ms,omitempty" yaml:"-"`
 	Paused   *bool               `json:"paused,omitempty"   yaml:"paused"`
+	Callers  *filedBound         `json:"callers,omitempty"  yaml:"callers"`
 	Windows  *[]operators.Window `json:"windows,omitempty"  yaml:"windows,flow"`
 	Limits   *[]operators.Policy `json:"limits,omitempty"   yaml:"limits,flow"`
 }
+
+// filedBound is a number of slots, or "all".
+type filedBound struct{ callersFlag }
+
+// MarshalYAML writes it.
+func (f filedBound) MarshalYAML() (any, error) {
+	if f.most == nil {
+		return "all", nil
+	}
+	return *f.most, nil
+}
+
+// UnmarshalYAML reads it.
+func (f *filedBound) UnmarshalYAML(node *yaml.Node) error {
+	if err := f.Set(node.Value); err != nil {
+		return fmt.Errorf("callers: %w", err)
+	}
+	return nil
+}
+
+// MarshalJSON writes what the API shows.
+func (f filedBound) MarshalJSON() ([]byte, error) { return json.Marshal(f.most) }
 
 // readPools reads a file; the server checks what it says.
 func readPools(path string, stdin io.Reader) ([]filedPool, error) {
@@ -321,7 +344,7 @@ func (s *session) exportPools() error {
 			return err
 		}
 		lease := terminal.Duration(time.Duration(p.LeaseMS) * time.Millisecond)
-		file.Pools = append(file.Pools, filedPool{Name: p.Name, Capacity: &p.Capacity, Lease: lease, Paused: &p.Paused, Windows: &p.Windows, Limits: &p.Limits})
+		file.Pools = append(file.Pools, filedPool{Name: p.Name, Capacity: &p.Capacity, Lease: lease, Paused: &p.Paused, Callers: &filedBound{callersFlag{p.Callers}}, Windows: &p.Windows, Limits: &p.Limits})
 	}
 	text, err := yaml.Marshal(file)
 	if err != nil {

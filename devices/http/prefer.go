@@ -11,9 +11,9 @@ import (
 // maxSeconds is more than any server lets a client wait.
 const maxSeconds = 1_000_000
 
-// preferredWait is how long the client would let its answer wait (RFC 7240); 0:
+// PreferredWait is how long the client would let its answer wait (RFC 7240); 0:
 // it did not say, or not in a way that counts. Of several the first is meant.
-func preferredWait(header http.Header) time.Duration {
+func PreferredWait(header http.Header) time.Duration {
 	for rest := strings.Join(header.Values("Prefer"), ","); rest != ""; {
 		var one string
 		one, rest = cutUnquoted(rest, ',')

@@ -41,7 +41,7 @@ func TestTheWaitIsReadFromPrefer(t *testing.T) {
 		{[]string{"wait=99999999999999999999999"}, maxSeconds * time.Second},
 		{[]string{"wait=9000000000000000000"}, maxSeconds * time.Second},
 	} {
-		if got := preferredWait(http.Header{"Prefer": test.headers}); got != test.want {
+		if got := PreferredWait(http.Header{"Prefer": test.headers}); got != test.want {
 			t.Errorf("%q: %s, want %s", test.headers, got, test.want)
 		}
 	}

@@ -76,7 +76,7 @@ func (h *Reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	if err := h.enter(); err != nil {
 		return devices.Reply{}, err
 	}
-	wait := min(preferredWait(r.Header), h.LongPollMax).Truncate(time.Second)
+	wait := min(PreferredWait(r.Header), h.LongPollMax).Truncate(time.Second)
 	if wait == 0 {
 		defer h.leave()
 		return h.Handler.HandleReport(r.Context(), caller, report)

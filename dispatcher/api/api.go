@@ -16,24 +16,26 @@ import (
 
 // Options set up the HTTP side.
 type Options struct {
-	Dispatcher *dispatcher.Dispatcher
-	Store      Store
-	Recent     Recent
-	Gate       *gate.Gate
-	AdminToken string        // bootstrap operator token, role admin; empty: none
-	LeaseMin   time.Duration // no lease may give a device less
-	Checks     []Check       // what readiness depends on
-	Metrics    prometheus.Gatherer
-	Version    string
-	Logger     *slog.Logger
-	Limits     Limits       // of long bodies
-	SpoolDir   string       // for long bodies; empty: where the system keeps temporary files
-	Reports    http.Handler // of devices
+	Dispatcher  *dispatcher.Dispatcher
+	Store       Store
+	Recent      Recent
+	Gate        *gate.Gate
+	AdminToken  string        // bootstrap operator token, role admin; empty: none
+	LeaseMin    time.Duration // no lease may give a device less
+	Checks      []Check       // what readiness depends on
+	Metrics     prometheus.Gatherer
+	Version     string
+	Logger      *slog.Logger
+	Limits      Limits        // of long bodies
+	LongPollMax time.Duration // how long the answer to a caller may wait, in whole seconds
+	SpoolDir    string        // for long bodies; empty: where the system keeps temporary files
+	Reports     http.Handler  // of devices
 }
 
 // Store is what the operators' API needs of the ledger; *store.Store.
 type Store interface {
 	poolStore
+	leaseStore
 	factStore
 	batchStore
 	resultStore
@@ -98,6 +100,7 @@ func (a *API) registerOperators() {
 	r := newRoutes(newOperations(a.mux, o.Version, a.auth, o.Logger), newOperations(a.streams, o.Version, a.auth, o.Logger), a.large)
 	least, warn := leastLease(o.LeaseMin), warnings{ledger}
 	(&pools{ledger, d.Upkeep, d.Policies, d.ForceRelease, warn, least, o.Logger}).register(r)
+	(&leases{ledger, dispatcher.Leases{Dispatcher: d}, least, o.LongPollMax, fair.NewShares(leasesMost, leasesEach)}).register(r)
 	(&batches{ledger, d.Waiters, warn, least, o.Limits, &spool{o.SpoolDir, fair.NewShares(spoolBodies, spoolEach)}, fair.Unkept(1, 1)}).register(r)
 	(&results{ledger}).register(r)
 	(&tasks{ledger, d.Waiters, d.Why}).register(r)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
 	"net/http"
@@ -105,7 +106,7 @@ func (a *authenticator) operator(ctx context.Context, token string) (Operator, e
 	if t.Device != "" {
 		return Operator{Name: t.Device}, devices.ErrForbidden
 	}
-	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, pools: t.Pools, sets: t.LimitSets}, nil
+	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, hash: credentials.HashToken(token), pools: t.Pools, sets: t.LimitSets}, nil
 }
 
 // note tells the gate of an error if it says that somebody was refused.
@@ -125,7 +126,8 @@ type Operator struct {
 	Role  string // viewer, operator, admin, verifier or caller
 	Token int64  // id of their token; 0: the bootstrap token
 
-	pools, sets []string // that a caller may use: patterns
+	hash        [sha256.Size]byte // of their token; zero: the bootstrap token
+	pools, sets []string          // that a caller may use: patterns
 
 	From netip.Addr // their address
 }

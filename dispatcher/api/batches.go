@@ -200,7 +200,7 @@ func showBatch(b store.Batch) operators.Batch {
 	rate := ratePerMinute(b)
 	return operators.Batch{
 		ID: b.ID, Name: b.Name, Pool: b.Pool, Kind: b.Kind, State: batchState(b), Condition: batchCondition(b),
-		Priority: b.Priority, Weight: b.Weight, Lane: string(b.Lane), NotBefore: stampPointer(b.NotBefore), NotAfter: stampPointer(b.NotAfter), MaxWaitMS: b.MaxWait.Milliseconds(),
+		Priority: b.Priority, Weight: b.Weight, Lane: string(b.Lane), System: b.System, NotBefore: stampPointer(b.NotBefore), NotAfter: stampPointer(b.NotAfter), MaxWaitMS: b.MaxWait.Milliseconds(),
 		Windows: showWindows(b.Windows), Limits: showLimits(b.Limits), FinishInside: b.FinishInside, OpensAt: stampSet(b.Opening.From), ClosesAt: stampSet(b.Opening.Until),
 		MaxAttempts: b.MaxAttempts, RetryOn: b.RetryOn, RetryBackoffMS: b.RetryBackoff.Milliseconds(), OnLost: b.OnLost,
 		LeaseMS: b.Lease.Milliseconds(), MaxRunMS: b.MaxRun.Milliseconds(),

@@ -11,6 +11,8 @@ const (
 	codeBusyServer        = "busy_server"            // 503: too many reports at once
 	codeForbidden         = "forbidden"              // 403: the role does not allow it
 	codeDuplicateTask     = "duplicate_task"         // 422: with duplicates=refuse; both are named
+	codeLeaseLost         = "lease_lost"             // 409: ended, taken back, or its holder is to stop
+	codeNoSlot            = "no_slot"                // 409: for a lease that does not wait
 	codeKeyInUse          = "idempotency_key_in_use" // 409: the first request with it is under way
 	codeKeyReused         = "idempotency_key_reused" // 422: another request had it
 	codeInUse             = "in_use"                 // 409: a profile that devices have

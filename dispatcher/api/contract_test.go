@@ -152,7 +152,7 @@ func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 		found := 0
 		for name, op := range b.document().operations() {
 			method, path, _ := strings.Cut(name, " ")
-			if _, creates := op.Responses["201"]; !creates || method != http.MethodPost {
+			if _, creates := op.Responses["201"]; !creates || method != http.MethodPost || op.OperationID == "acquireLease" { // its holder is its key
 				continue
 			}
 			found++

@@ -114,6 +114,8 @@ func asks() map[string]string {
 		"POST /v1/batches/{id}/pause":                `{"reason":"a look first"}`,
 		"PATCH /v1/pools/{pool}":                     `{"capacity":3,"lease_ms":null,"paused":false}`,
 		"POST /v1/pools/{pool}/slots/{slot}/release": forced,
+		"POST /v1/pools/{pool}/leases":               `{"lease_ms":60000,"metadata":{"branch":"main"}}`,
+		"POST /v1/pools/{pool}/leases/{lease}/renew": `{"token":{token},"lease_ms":60000}`,
 		"POST /v1/pools/{pool}/pause":                `{"reason":"a look first"}`,
 		"POST /v1/devices":                           `{"id":"d-new","tags":{"city":"hangzhou"}}`,
 		"PATCH /v1/devices/{id}":                     `{"tags":{"city":null,"area":"330100"}}`,
@@ -165,20 +167,33 @@ func (b *bench) perform(name string, op operation, g grant) answer {
 		fill["{id}"] = "2"
 	case strings.HasPrefix(path, "/v1/devices"):
 		fill["{id}"] = "d-1"
+	case strings.HasPrefix(path, "/v1/pools/{pool}/leases"):
+		fill["{pool}"] = "leased"
+		fill["{lease}"], fill["{token}"] = b.heldLease(adminToken)
 	case strings.HasPrefix(path, "/v1/tokens"):
 		fill["{id}"] = fmt.Sprint(b.tokenID())
 	}
+	body, path := asks()[name], filtered(path)
+	if op.OperationID == "releaseLease" {
+		path += "?token={token}"
+	}
 	for name, value := range fill {
-		path = strings.ReplaceAll(path, name, value)
+		body, path = strings.ReplaceAll(body, name, value), strings.ReplaceAll(path, name, value)
 	}
 	if op.RequestBody == nil {
-		return b.call(method, filtered(path), token, nil)
+		return b.call(method, path, token, nil)
 	}
-	body := asks()[name]
 	if body == "" {
 		b.Errorf("%s: add a valid request to asks", name)
 	}
-	return b.call(method, filtered(path), token, body)
+	return b.call(method, path, token, body)
+}
+
+// heldLease is a lease in the pool "leased", and its token.
+func (b *bench) heldLease(token string) (lease, fencing string) {
+	b.Helper()
+	got := b.lease(token, "leased", `{}`, 0).must(201).fields()
+	return text(got["lease"]), text(got["token"])
 }
 
 func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
@@ -186,6 +201,7 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":1}`)
 		b.pool("empty", `{"capacity":60}`)
+		b.pool("leased", `{"capacity":60}`)
 		b.batch(newFields)
 		b.report("d-1", b.granted("d-1").result("failed", `,"error":"none"`)).must(200)
 		g := b.granted("d-2")

@@ -31,6 +31,9 @@ func (p *pools) patch(ctx context.Context, in *struct {
 		rules.apply(&spec.Windows, &spec.Limits)
 		apply(in.Body.Capacity, &spec.Capacity, spec.Capacity)
 		apply(in.Body.Paused, &spec.Paused, false)
+		if in.Body.Callers.Said {
+			spec.Callers = in.Body.Callers.To
+		}
 		lease := spec.Lease.Milliseconds()
 		apply(in.Body.LeaseMS, &lease, defaultLease.Milliseconds())
 		spec.Lease = milliseconds(lease)

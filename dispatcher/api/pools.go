@@ -149,7 +149,7 @@ func (p *pools) tell(ctx context.Context, name string) {
 }
 
 func (p *pools) spec(in poolPut) (store.PoolSpec, error) {
-	spec := store.PoolSpec{Capacity: in.Capacity, Lease: defaultLease}
+	spec := store.PoolSpec{Capacity: in.Capacity, Lease: defaultLease, Callers: in.Callers}
 	if in.LeaseMS != nil {
 		spec.Lease = milliseconds(*in.LeaseMS)
 	}
@@ -188,7 +188,7 @@ func showPoolState(v store.PoolView) operators.PoolState {
 func showPool(p store.Pool) operators.Pool {
 	return operators.Pool{
 		Name: p.Name, Capacity: p.Capacity, LeaseMS: p.Lease.Milliseconds(), Paused: p.Paused,
-		PausedBy: p.PausedBy, PausedAt: stampPointer(p.PausedAt), PauseReason: p.PauseReason,
+		PausedBy: p.PausedBy, PausedAt: stampPointer(p.PausedAt), PauseReason: p.PauseReason, Callers: p.Callers,
 		Limits: showLimits(p.Limits), Windows: showWindows(p.Windows), OpensAt: stampSet(p.Opening.From), ClosesAt: stampSet(p.Opening.Until),
 		Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
 	}
@@ -212,6 +212,7 @@ func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 		one := operators.Slot{Slot: slot, State: "free"}
 		if len(reserved) > 0 {
 			one.State, one.Device, reserved = "reserved", reserved[0], reserved[1:]
+			one.Caller = callerName(one.Device)
 		}
 		shown.Slots = append(shown.Slots, one)
 	}
@@ -231,5 +232,13 @@ func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 
 func showHeld(g store.Grant) operators.Slot {
 	since, until := stamp(g.GrantedAt), stamp(g.LeaseUntil)
-	return operators.Slot{Slot: g.Slot, State: "held", Device: g.Device, Task: g.Task, Token: g.Token, Batch: g.Batch, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
+	return operators.Slot{Slot: g.Slot, State: "held", Device: g.Device, Caller: callerName(g.Device), Task: g.Task, Token: g.Token, Batch: g.Batch, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
+}
+
+// callerName is what the holder of a caller is shown as; empty: a device is a device.
+func callerName(device string) string {
+	if name, is := store.HolderName(device); is {
+		return name
+	}
+	return ""
 }

@@ -109,7 +109,7 @@ func refusals() []refusalOf {
 		{store.ErrUnknownProfile, http.StatusUnprocessableEntity, codeUnknownProfile, "profile: no such profile"},
 		{store.ErrInUse, http.StatusConflict, codeInUse, "devices have this profile: give them another one, or none; GET /v1/devices?profile= lists them"},
 		{store.ErrNotFound, http.StatusNotFound, codeNotFound, "there is nothing of that name or number"},
-		{store.ErrNotRetriable, http.StatusConflict, codeNotRetriable, "the task succeeded, its batch was cancelled, or its time is over: past a not_after, or never started within max_wait_ms"},
+		{store.ErrNotRetriable, http.StatusConflict, codeNotRetriable, "the task succeeded or is the lease of a caller, its batch was cancelled, or its time is over: past a not_after, or never started within max_wait_ms"},
 		{store.ErrNoTasks, http.StatusUnprocessableEntity, codeNoTasks, "no line, and no device that is selected"},
 		{store.ErrInProgress, http.StatusConflict, codeKeyInUse, "Idempotency-Key: the first request with it is still under way"},
 		{store.ErrKeyReused, http.StatusUnprocessableEntity, codeKeyReused, "Idempotency-Key: another request had it within the last 24 hours"},
@@ -131,6 +131,10 @@ func (p *Problem) headers(set func(key, value string)) {
 	switch p.Status {
 	case http.StatusServiceUnavailable:
 		set("Retry-After", strconv.Itoa(int(retryUnavailable.Seconds())))
+	case http.StatusConflict:
+		if p.After > 0 {
+			set("Retry-After", strconv.Itoa(int(math.Ceil(p.After.Seconds()))))
+		}
 	case http.StatusTooManyRequests:
 		set("Retry-After", strconv.Itoa(int(math.Ceil(p.After.Seconds()))))
 	case http.StatusUnauthorized:

@@ -77,6 +77,8 @@ func requests() []struct {
 		{"take-many", "POST", "/v1/limits/sms/take", 200},
 		{"return", "POST", "/v1/limits/sms/return", 200},
 		{"create-caller", "POST", "/v1/tokens", 201},
+		{"acquire-lease", "POST", "/v1/pools/ar:330100/leases", 201},
+		{"renew-lease", "POST", "/v1/pools/ar:330100/leases/{lease}/renew", 200},
 		{"create-device", "POST", "/v1/devices", 201},
 		{"rotate-token", "POST", "/v1/devices/ar-7/token", 200},
 		{"retag", "POST", "/v1/devices/retag?tag=city:hangzhou", 200},
@@ -105,6 +107,8 @@ func answers() map[string]struct{ schema, path string } {
 		"taken":          {"Taken", ""},
 		"usage":          {"Usage", "/v1/limits/sms/usage?limit=1"},
 		"deleted-device": {"DeviceDeleted", ""},
+		"lease":          {"Lease", "/v1/pools/ar:330100/leases"},
+		"lease-waiting":  {"Lease", ""},
 		"found":          {"Found", "/v1/find?q=ar"},
 	}
 }
@@ -113,11 +117,15 @@ func TestRequestsOfTheProtocolAreTaken(t *testing.T) {
 	t.Parallel()
 	all := examples(t)
 	forServers(t, func(b *bench) {
+		leased := [2]string{"", "40190"} // its number and its token
 		for _, r := range requests() {
 			if r.name == "release-slot" {
 				b.granted("ar-8")
 			}
-			a := b.call(r.method, r.path, adminToken, all[r.name]).must(r.status)
+			a := b.call(r.method, strings.ReplaceAll(r.path, "{lease}", leased[0]), adminToken, strings.ReplaceAll(all[r.name], "40190", leased[1])).must(r.status)
+			if r.name == "acquire-lease" {
+				leased = [2]string{text(a.fields()["lease"]), text(a.fields()["token"])}
+			}
 			if r.name == "create-batch-tasks" {
 				_, want, _ := strings.Cut(compact(all["created-batch"]), ",")
 				if _, got, _ := strings.Cut(strings.TrimSpace(string(a.body)), ","); got != want {

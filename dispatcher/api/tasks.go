@@ -85,7 +85,7 @@ func taskFilter(in operators.TaskFilter) (store.TaskFilter, error) {
 
 // checkNames checks a filter; empty: it has none.
 func checkNames(device, pool string) error {
-	if device != "" {
+	if device != "" && !store.IsCaller(device) {
 		if _, err := devices.ParseID(device); err != nil {
 			return err
 		}

@@ -91,7 +91,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	throttled := throttle.Log(log, time.Now)
 	a.api = api.New(api.Options{
 		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
-		SpoolDir: config.SpoolDir, Checks: a.checks(b), Version: version, Logger: throttled,
+		LongPollMax: config.LongPollMax, SpoolDir: config.SpoolDir, Checks: a.checks(b), Version: version, Logger: throttled,
 		Metrics: exposition.Sources{metrics, newStateMetrics(b.store, log, a.dispatcher.Panicked)},
 		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Refused: a.gate.RefuseReport, LongPollMax: config.LongPollMax, Logger: throttled}),
 	})

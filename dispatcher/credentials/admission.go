@@ -2,6 +2,7 @@ package credentials
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 
@@ -21,6 +22,8 @@ type Admission struct {
 func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.View) (Admission, error) {
 	admitted := Admission{Device: view.Device}
 	switch caller.Via {
+	case devices.ViaLease: // who may lease is found out before: no device is registered
+		return Admission{Device: &store.Device{ID: string(caller.Device)}}, nil
 	case devices.ViaOwnToken:
 		return admitted, r.admitOwner(ctx, caller.Device, view.Device)
 	case devices.ViaSession:
@@ -44,6 +47,9 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 // AdmitStill says whether a caller that was admitted may go on: its device may have been
 // deleted since, or its token revoked.
 func (r *Registry) AdmitStill(ctx context.Context, caller devices.Caller, view store.View) (bool, error) {
+	if caller.Via == devices.ViaLease {
+		return r.leasesStill(ctx, caller)
+	}
 	if view.Device == nil {
 		return false, nil
 	}
@@ -57,6 +63,18 @@ func (r *Registry) AdmitStill(ctx context.Context, caller devices.Caller, view s
 		return false, fmt.Errorf("of a parked report: %w", err)
 	}
 	return true, nil
+}
+
+// leasesStill says whether the token of a caller is valid still. One inside this process has none.
+func (r *Registry) leasesStill(ctx context.Context, caller devices.Caller) (bool, error) {
+	if caller.Token == ([sha256.Size]byte{}) {
+		return true, nil
+	}
+	_, err := r.tokenOf(ctx, caller.Token)
+	if errors.Is(err, devices.ErrUnauthenticated) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Admitted says whether this caller was the last that was admitted for its device, with

@@ -16,6 +16,7 @@ const (
 	ActRegister      Act = "register"
 	ActResume        Act = "resume"
 	ActRaiseCapacity Act = "raise_capacity"
+	ActRaiseCallers  Act = "raise_callers"
 	ActEditWindows   Act = "edit_windows"
 	ActEditLimits    Act = "edit_limits"
 	ActEditEnd       Act = "edit_end"
@@ -53,6 +54,7 @@ func Actions() []Action {
 		{ActResume, OfPool, "", "dispatcher pools resume %s"},
 		{ActResume, OfBatch, "", "dispatcher batches resume %s"},
 		{ActRaiseCapacity, OfPool, "", "dispatcher pools set %s --capacity N"},
+		{ActRaiseCallers, OfPool, "", "dispatcher pools set %s --callers N"},
 		{ActEditWindows, OfPool, "", "dispatcher pools set %s --window W"},
 		{ActEditWindows, OfBatch, "", "dispatcher batches set %s --window W"},
 		{ActEditLimits, OfPool, "", "dispatcher pools set %s --limits @FILE"},

@@ -24,6 +24,7 @@ type Situation struct {
 	Unsure     map[string]bool    // pools of which the semaphore does not answer
 	Offered    []string           // pools in which a slot is offered to the device
 	Limited    map[int64]Obstacle // by task: what its policies say against it now
+	Callers    *store.Callers     // how their bound stands to the one that asks; nil: it is a device
 }
 
 // Foreseen is the situation of the next report of a device, as far as the ledger knows

@@ -37,6 +37,7 @@ type explainer struct {
 	seen      time.Time     // when the device last reported; zero: never
 	period    time.Duration // in which an idle device reports
 	turn      time.Duration // until the task's turn in a full pool; 0: unknown
+	callers   store.Callers // how the bound of callers stands to it
 }
 
 // unsaid is of an obstacle that only the report itself can bring.
@@ -121,6 +122,15 @@ func (x explainer) full(Obstacle) Cause {
 	return r
 }
 
+// callersFull says how many slots callers hold, and how many of them wait before this one.
+func (x explainer) callersFull(Obstacle) Cause {
+	return Cause{
+		Detail: fmt.Sprintf("callers hold %d of the %d slots of pool %s that they may hold, and %d of them wait before this one",
+			x.callers.Held, *x.callers.Bound, x.Pool.Name, x.callers.Ahead),
+		Position: x.callers.Ahead + 1,
+	}.by("waits until a caller gives its slot back; or let callers hold more: %s", ActRaiseCallers.to(OfPool, x.Pool.Name))
+}
+
 // lane says what the urgent batches of a full pool mean to the task.
 func (x explainer) lane() string {
 	lane := x.standing.Lane
@@ -193,6 +203,8 @@ func (x explainer) revoked() Cause {
 func (x explainer) away() (r Cause, is bool) {
 	name := x.Task.Device
 	switch {
+	case store.IsCaller(name): // it waits for its answer, or asks again before the task expires
+		return Cause{}, false
 	case x.Device == nil && x.Deleted:
 		return Cause{
 			Code:   CodeDeviceDeleted,
@@ -224,6 +236,9 @@ func (x explainer) nextReport() Cause {
 	r := Cause{
 		Code: CodeNextReport, Detail: "nothing stands in the way: it is granted with the next report of device " + x.Task.Device,
 		EstimatedStart: x.start(), Remedy: NothingToDo,
+	}
+	if name, is := store.HolderName(x.Task.Device); is {
+		r.Detail = "nothing stands in the way: it is granted with the next request of caller " + name
 	}
 	if x.standing.Offered > 0 {
 		r.Detail += fmt.Sprintf("; a slot is kept for it for another %s", x.standing.Offered.Round(100*time.Millisecond))

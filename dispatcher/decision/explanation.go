@@ -68,6 +68,7 @@ type Known struct {
 	Seen      time.Time           // when the device last reported; zero: never
 	Period    time.Duration       // in which an idle device reports
 	Hold      time.Duration       // for which a grant of the task's pool is usually held; 0: unknown
+	Callers   *store.Callers      // how their bound stands to the task; nil: it is a device's
 }
 
 // Explain tells of a task: ended, running, or all that stands between it and its
@@ -92,12 +93,15 @@ func Explain(v store.TaskView, known func(waiting store.Candidate) Known) Explan
 // its device is there to ask for it.
 func whyWaiting(v store.TaskView, c store.Candidate, k Known) []Cause {
 	s := Foreseen(v.View, k.Limited)
-	s.Full, s.Unsure = make(map[string]bool), make(map[string]bool)
+	s.Full, s.Unsure, s.Callers = make(map[string]bool), make(map[string]bool), k.Callers
 	for pool, standing := range k.Standings {
 		s.Full[pool], s.Unsure[pool] = standing.full(), standing.Unreachable
 	}
 	x := explainer{TaskView: v, standing: k.Standings[c.Pool], candidate: c, seen: k.Seen, period: k.Period}
 	x.turn = k.Hold * time.Duration(x.standing.Position) / time.Duration(max(x.standing.Capacity, 1))
+	if k.Callers != nil {
+		x.callers = *k.Callers
+	}
 	var causes []Cause
 	if v.Device != nil && v.Device.Revoked() {
 		causes = append(causes, x.revoked())

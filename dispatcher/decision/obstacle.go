@@ -26,6 +26,7 @@ const (
 	CodeStandstill  Code = "standstill"
 	CodeUnavailable Code = "unavailable"
 	CodeLimited     Code = "limited"
+	CodeCallersFull Code = "callers_full"
 	CodeFull        Code = "pool_full"
 )
 

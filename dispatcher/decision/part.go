@@ -121,6 +121,7 @@ func allWords() []words {
 		{CodeStandstill, "standstill after a restore", NothingToDo},
 		{CodeUnavailable, "cannot be decided now", "see what each task says; Redis may be away"},
 		{CodeLimited, "limited", "wait until then; or change the policies of pool, batch or profile"},
+		{CodeCallersFull, "for a slot of callers", "wait until a caller gives its slot back; or let callers hold more: dispatcher pools set POOL --callers N"},
 		{CodeFull, "for a free slot", "wait for a free slot; or raise the capacity: dispatcher pools set POOL --capacity N"},
 		{CodeOtherFirst, "another task of the device first", "wait for those tasks; a higher priority goes first within a batch"},
 		{CodeDeviceDeleted, "device deleted", "register the devices again, or drop the tasks: dispatcher tasks cancel TASK"},

@@ -43,6 +43,7 @@ func rulesOfTask() []rule {
 		{CodeUnavailable, devices.ReasonUnavailable, unsure, explainer.unavailable},
 		{CodeUnavailable, devices.ReasonUnavailable, unchecked, explainer.unavailable},
 		{CodeLimited, devices.ReasonLimited, limited, explainer.limited},
+		{CodeCallersFull, devices.ReasonCallersFull, callersFull, explainer.callersFull},
 		{CodeFull, devices.ReasonFull, full, explainer.full},
 	}
 }
@@ -100,6 +101,10 @@ func unchecked(s *Situation, c *store.Candidate) (Obstacle, bool) {
 func limited(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	o, is := s.Limited[c.Task]
 	return o, is && o.Code == CodeLimited
+}
+
+func callersFull(s *Situation, _ *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, s.Callers != nil && s.Callers.Full()
 }
 
 func full(s *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Full[c.Pool] }

@@ -29,7 +29,7 @@ type Waiting struct {
 
 // waitings is the table. Of the reasons of several tasks the one that stands last
 // is told: it is the nearest to a grant. It is an array, which costs a report no allocation.
-func waitings() [13]Waiting {
+func waitings() [14]Waiting {
 	return [...]Waiting{
 		{Reason: devices.ReasonInvalid, again: refused},
 		{Reason: devices.ReasonTooLarge, again: refused},
@@ -42,6 +42,7 @@ func waitings() [13]Waiting {
 		{Reason: devices.ReasonWindow, Parks: true, again: known},
 		{Reason: devices.ReasonPaused, Parks: true, again: idle},
 		{Reason: devices.ReasonLimited, Parks: true, Queueing: Keeps, again: known},
+		{Reason: devices.ReasonCallersFull, Parks: true, again: idle}, // it is called when a slot of callers falls free
 		{Reason: devices.ReasonFull, Parks: true, Queueing: Keeps, again: inTurn},
 		{Reason: devices.ReasonUnavailable, Queueing: Keeps, again: served},
 	}

@@ -38,6 +38,7 @@ func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	for more := len(lapses) > 0; more; {
 		reaped, err := k.config.Ledger.Reap(ctx, lapses, reapBatch, k.config.Settle)
 		k.releaseAll(ctx, k.countReaped(reaped, &result))
+		k.callCallers(reaped)
 		if err != nil && len(reaped) == 0 { // only what cannot be ended is left
 			return result, fmt.Errorf("reaping: %w", err)
 		}
@@ -65,6 +66,17 @@ func (k *Keeper) releaseAll(ctx context.Context, leases map[string][]string) {
 		})
 	}
 	wait.Wait()
+}
+
+// callCallers tells those who wait for the slots of callers that were taken back.
+func (k *Keeper) callCallers(reaped []store.Reaped) {
+	called := make(map[string]bool)
+	for _, r := range reaped {
+		if store.IsCaller(r.Grant.Device) && !called[r.Grant.Pool] {
+			called[r.Grant.Pool] = true
+			k.config.Waiters.CallCallers(r.Grant.Pool)
+		}
+	}
 }
 
 // lapses reads the ledger's clock, and says which leases have ended as far as it

@@ -155,6 +155,7 @@ func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, s
 	if changed {
 		result.Resized++
 		k.config.Waiters.Fill(pool)
+		k.config.Waiters.CallCallers(pool) // they may hold more of it now
 	}
 	return nil
 }

@@ -25,6 +25,7 @@ type Ledger interface {
 	PoolsWithUrgent(ctx context.Context, pools []string) ([]string, error)
 	OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]store.OpenBatch, error)
 	UrgentBatches(ctx context.Context, pool string, limit int) ([]store.OpenBatch, error)
+	NextCallers(ctx context.Context, pool string, limit int) ([]string, error)
 	ReachableDevices(ctx context.Context, search store.ReachableSearch) (store.ReachablePage, error)
 }
 

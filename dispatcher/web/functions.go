@@ -24,6 +24,7 @@ func functions(o Options) template.FuncMap {
 		"command": command,
 		"timed":   timed,
 		"capital": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
+		"caller":  operators.CallerOf,
 		"limit":   limitText,
 		"list":    func(words ...string) []string { return words },
 		"rows":    rowsText,

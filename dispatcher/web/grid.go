@@ -31,6 +31,14 @@ type cell struct {
 // endShown is how much of a device's name a large cell shows.
 const endShown = 6
 
+// Holder is the device, or the caller, that has it.
+func (c cell) Holder() string {
+	if c.Caller != "" {
+		return c.Caller + " (caller)"
+	}
+	return c.Device
+}
+
 // End is the end of the device's name, where names of a fleet differ.
 func (c cell) End() string {
 	name := []rune(c.Device)

@@ -14,7 +14,7 @@ import (
 func (p *poolPages) editing(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
-		"Pool": pool, "Lease": compact(time.Duration(pool.LeaseMS) * time.Millisecond), "Windows": windowLines(pool.Windows), "Rows": policyRows(pool.Limits),
+		"Pool": pool, "Callers": boundText(pool.Callers), "Lease": compact(time.Duration(pool.LeaseMS) * time.Millisecond), "Windows": windowLines(pool.Windows), "Rows": policyRows(pool.Limits),
 		"Admin": p.may(r, "admin"), "Back": backOr(r, poolPath(pool.Name)),
 	}}, err
 }
@@ -25,7 +25,7 @@ func (p *poolPages) edit(r *http.Request) (next, said string, err error) {
 		return "", "", err
 	}
 	for field, same := range map[string]bool{
-		"capacity": unchanged(r.PostForm, "capacity"), "lease_ms": unchanged(r.PostForm, "lease"), "windows": unchanged(r.PostForm, "windows"),
+		"capacity": unchanged(r.PostForm, "capacity"), "lease_ms": unchanged(r.PostForm, "lease"), "callers": unchanged(r.PostForm, "callers"), "windows": unchanged(r.PostForm, "windows"),
 		"limits": r.PostForm.Get("was.limits") == rowsText(enteredRows(r.PostForm)),
 	} {
 		if same {
@@ -53,6 +53,9 @@ func poolSettings(r *http.Request) (map[string]any, error) {
 		return nil, badForm("Lease: " + err.Error() + ".")
 	}
 	settings["capacity"], settings["lease_ms"] = capacity, lease
+	if settings["callers"], err = bound(r.PostFormValue("callers")); err != nil {
+		return nil, err
+	}
 	if r.PostForm.Has("windows") {
 		if settings["windows"], err = openings(r.PostFormValue("windows")); err != nil {
 			return nil, badForm("Windows: " + err.Error())
@@ -62,6 +65,26 @@ func poolSettings(r *http.Request) (map[string]any, error) {
 		settings["limits"], err = readPolicies(r.PostForm)
 	}
 	return settings, err
+}
+
+// boundText is the bound of callers as a form takes it; empty: there is none.
+func boundText(most *int) string {
+	if most == nil {
+		return ""
+	}
+	return strconv.Itoa(*most)
+}
+
+// bound reads it; nil: there is none.
+func bound(text string) (any, error) {
+	if text = strings.TrimSpace(text); text == "" {
+		return nil, nil //nolint:nilnil // null is what the API takes
+	}
+	most, err := strconv.Atoi(text)
+	if err != nil {
+		return nil, badForm("Callers: a whole number, 0 to 10000, or nothing.")
+	}
+	return most, nil
 }
 
 // windowLines are windows as a form takes them.

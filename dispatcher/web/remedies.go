@@ -28,6 +28,7 @@ func remedyWays() []remedyWay {
 		{decision.ActUnblock, decision.OfDevice, "Unblock %s", "/devices/%s/unblock", true, "operator"},
 		{decision.ActResume, decision.OfPool, "Resume %s", "/pools/%s/resume", true, "admin"},
 		{decision.ActResume, decision.OfBatch, "Resume batch %s", "/batches/%s/resume", true, "operator"},
+		{decision.ActRaiseCallers, decision.OfPool, "Let callers hold more of %s…", "/pools/%s/edit#callers", false, "admin"},
 		{decision.ActRaiseCapacity, decision.OfPool, "Raise the capacity of %s…", "/pools/%s/edit#capacity", false, "admin"},
 		{decision.ActEditWindows, decision.OfPool, "Edit the windows of %s…", "/pools/%s/edit#windows", false, "admin"},
 		{decision.ActEditWindows, decision.OfBatch, "Edit the windows of batch %s…", "/batches/%s/edit#windows", false, "operator"},

@@ -5,6 +5,7 @@
 -- opens_at, closes_at: the opening that lasts, or the next; null: always open.
 -- They are kept so that whether something may start is a comparison. windows_due:
 -- when they are to be computed anew. limits: policies, as a JSON array; null: none.
+-- callers: how many slots callers hold at most; null: as many as there are.
 -- A deleted pool stays: its ended batches name it, and one of the same name
 -- goes on with higher versions, which Redis takes for newer.
 CREATE TABLE pools (
@@ -20,6 +21,7 @@ CREATE TABLE pools (
     closes_at    INTEGER,
     windows_due  INTEGER,
     limits       TEXT,
+    callers      INTEGER CHECK (callers BETWEEN 0 AND 10000),
     version      INTEGER NOT NULL DEFAULT 1,
     created_at   INTEGER NOT NULL,
     updated_at   INTEGER NOT NULL,
@@ -33,6 +35,7 @@ CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT N
 -- abort_ended, abort_failed: the counts when the rule began to count.
 -- cancelling: cancelled, and not yet seen to be without open tasks.
 -- wait_until: by when a task without a time of its own must have started; null: whenever.
+-- system: of the leases of callers, which nobody queues.
 CREATE TABLE batches (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     name             TEXT NOT NULL DEFAULT '',
@@ -69,7 +72,8 @@ CREATE TABLE batches (
     cancelled_at     INTEGER,
     cancelling       INTEGER NOT NULL DEFAULT false,
     created_at       INTEGER NOT NULL,
-    total            INTEGER NOT NULL DEFAULT 0
+    total            INTEGER NOT NULL DEFAULT 0,
+    system           INTEGER NOT NULL DEFAULT false
 );
 -- For the passes.
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
@@ -80,6 +84,8 @@ CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
 -- Waiting devices are counted from the batches of a pool.
 CREATE INDEX batches_of_pool ON batches (pool, id);
 CREATE INDEX batches_of_kind ON batches (kind, id);
+-- The newest of the leases of a pool.
+CREATE INDEX batches_of_system ON batches (pool, id) WHERE system;
 -- Urgent batches are few among all.
 CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
 CREATE INDEX batches_urgent_of_pool ON batches (pool, id) WHERE lane = 'urgent';
@@ -172,6 +178,7 @@ CREATE TABLE batch_progress (
 -- Tasks. A grant does not write here: dispatched is a row in grants.
 -- payload and output are kept as text: they come back byte for byte.
 -- own_priority: false: the task has the priority of its batch.
+-- lease_ms: how long it holds a slot without a renewal; null: as its batch or pool says.
 -- retry_at: not granted before: not_before at first, then the end of a backoff.
 -- output_dropped: its device sent an output that was too large.
 CREATE TABLE tasks (
@@ -189,6 +196,7 @@ CREATE TABLE tasks (
     not_before   INTEGER,
     not_after    INTEGER,
     retry_at     INTEGER,
+    lease_ms     INTEGER,
     finished_at  INTEGER,
     output       TEXT,
     output_dropped INTEGER NOT NULL DEFAULT false,
@@ -243,6 +251,8 @@ CREATE TABLE grants (
     UNIQUE (device)
 );
 CREATE INDEX grants_lease_until ON grants (lease_until);
+-- The slots that callers hold, of all that they may hold.
+CREATE INDEX grants_of_callers ON grants (pool, device) WHERE device >= '@' AND device < 'A';
 -- There is one writer, so a token can be given with the row.
 -- +goose StatementBegin
 CREATE TRIGGER grants_token AFTER INSERT ON grants BEGIN

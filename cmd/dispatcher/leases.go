@@ -1,0 +1,158 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+func newLeases() *cobra.Command {
+	o := &operator{}
+	p := o.pools()
+	return o.group("leases", "Hold slots of pools as a program that is no device",
+		listLeases(p), exportLeases(p), acquireLease(p), renewLease(p), releaseLease(p))
+}
+
+func leasesOf(pool string) list {
+	return list{path: operators.Path("pools", pool, "leases"), columns: []column{
+		member("LEASE", "lease"), member("CALLER", "caller"), member("HOLDER", "holder"), member("STATE", "state"),
+		member("SLOT", "slot"), member("TOKEN", "token"), member("SINCE", "granted_at"), member("LEASE UNTIL", "lease_until"),
+	}}
+}
+
+func listLeases(p noun) *cobra.Command {
+	limit := 0
+	command := p.on("list", "List the leases of a pool that are held or wait", func(s *session, pool string) error {
+		if limit < 0 {
+			return usageError{errors.New("--limit: must not be negative")}
+		}
+		return s.list(leasesOf(pool), limit)
+	})
+	command.Flags().IntVar(&limit, "limit", 100, "most entries to show; 0: all")
+	return command
+}
+
+func exportLeases(p noun) *cobra.Command {
+	format := "csv"
+	command := p.on("export", "Write all leases of a pool to standard output", func(s *session, pool string) error {
+		return s.export(leasesOf(pool), format)
+	})
+	command.Flags().StringVar(&format, "format", format, "csv or ndjson")
+	complete(command, "format", "csv", "ndjson")
+	return command
+}
+
+func acquireLease(p noun) *cobra.Command {
+	var ask operators.NewLease
+	var lease, wait time.Duration
+	var metadata string
+	command := p.on("acquire", "Get a slot of a pool", func(s *session, pool string) error {
+		if lease < 0 || wait < 0 {
+			return usageError{errors.New("--lease and --wait must not be negative")}
+		}
+		if ask.LeaseMS = lease.Milliseconds(); metadata != "" {
+			ask.Metadata = json.RawMessage(metadata)
+			if !json.Valid(ask.Metadata) {
+				return usageError{errors.New("--metadata: not JSON")}
+			}
+		}
+		if wait == 0 {
+			return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "leases"), Body: ask})
+		}
+		return s.acquire(pool, ask, wait)
+	})
+	command.Long = `Get a slot of a pool, and print its number, its fencing token and how long it
+may be used. Renew it in time (leases renew), and give it back (leases release).
+
+Without --wait it fails at once when there is no slot. With it, it waits in
+line; Ctrl-C gives the position up. A holder that asks again gets the lease that
+it has.`
+	command.Flags().StringVar(&ask.Holder, "holder", "", "who holds the slot, such as job-17 (default: a random name)")
+	command.Flags().DurationVar(&lease, "lease", 0, "how long it may be held without a renewal (default: as the pool says)")
+	command.Flags().DurationVar(&wait, "wait", 0, "wait in line for so long")
+	command.Flags().StringVar(&metadata, "metadata", "", "a JSON object for people")
+	return command
+}
+
+// acquire waits in line, and says where.
+func (s *session) acquire(pool string, ask operators.NewLease, wait time.Duration) error {
+	last := ""
+	got, err := s.Leases.Wait(s.cmd.Context(), pool, ask, wait, func(l operators.Lease) {
+		if said := waitingLine(l); said != last {
+			last = said
+			s.note("%s", said)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if got.State != operators.LeaseHeld {
+		return fmt.Errorf("no slot of pool %s within %s: %s (%s)", pool, wait, got.Detail, got.Reason)
+	}
+	text, err := json.Marshal(got)
+	if err != nil {
+		return err
+	}
+	return s.show(text)
+}
+
+// waitingLine says where a lease stands that waits.
+func waitingLine(l operators.Lease) string {
+	text := "Waiting: " + l.Detail
+	if l.EstimatedStart != nil {
+		text += "; likely at " + l.EstimatedStart.UTC().Format("15:04:05Z")
+	}
+	return text
+}
+
+// withLease is a command about one lease of a pool.
+func (n noun) withLease(verb, short string, run func(s *session, pool string, lease int64) error) *cobra.Command {
+	return &cobra.Command{
+		Use: verb + " POOL LEASE", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: n.names(1),
+		RunE: n.with(func(s *session, args []string) error {
+			lease, err := strconv.ParseInt(args[1], 10, 64)
+			if err != nil || lease < 1 {
+				return usageError{fmt.Errorf("%q is no number of a lease", args[1])}
+			}
+			return run(s, args[0], lease)
+		}),
+	}
+}
+
+func renewLease(p noun) *cobra.Command {
+	var token int64
+	var lease time.Duration
+	command := p.withLease("renew", "Hold a slot for longer", func(s *session, pool string, of int64) error {
+		if lease < 0 {
+			return usageError{errors.New("--lease must not be negative")}
+		}
+		got, err := s.Leases.Renew(s.cmd.Context(), pool, of, operators.LeaseRenewal{Token: token, LeaseMS: lease.Milliseconds()})
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(got)
+		if err != nil {
+			return err
+		}
+		return s.show(text)
+	})
+	command.Flags().Int64Var(&token, "token", 0, "of the lease")
+	command.Flags().DurationVar(&lease, "lease", 0, "from now on so long (default: as long as before)")
+	return needed(command, "token")
+}
+
+func releaseLease(p noun) *cobra.Command {
+	var token int64
+	command := p.withLease("release", "Give a slot back, or the position in line", func(s *session, pool string, of int64) error {
+		return s.Leases.Release(s.cmd.Context(), pool, of, max(token, 0))
+	})
+	command.Flags().Int64Var(&token, "token", 0, "of a lease that is held")
+	return command
+}

@@ -1,0 +1,270 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"path"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/fleetslots/dispatcher/devices"
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/fair"
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	maxMetadata = 4096 // bytes
+	leasesMost  = 128  // asked for at once, without those that wait
+	leasesEach  = 64   // by one token
+)
+
+type leaseStore interface {
+	Leases(ctx context.Context, f store.LeaseFilter) ([]store.HeldLease, error)
+	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
+	Pool(ctx context.Context, name string) (store.Pool, error)
+}
+
+// leases are the operations on slots that callers hold.
+type leases struct {
+	ledger  leaseStore
+	slots   dispatcher.Leases
+	least   leastLease
+	longest time.Duration // that an answer waits
+	turns   *fair.Shares
+}
+
+// LeasePath names a lease of a pool.
+type LeasePath struct {
+	PoolPath
+	Lease int64 `path:"lease" minimum:"1" maximum:"9007199254740991"`
+}
+
+func (l *leases) register(r *routes) {
+	ask := also[operators.Lease](r, forCallers(operation("POST", "/v1/pools/{pool}/leases", "acquireLease",
+		"Get a slot for a program that is no device, or its position in line", roleOperator, 201)), http.StatusAccepted)
+	ask.Middlewares = append(ask.Middlewares, r.steps(l.allowWait)...)
+	registerAnswer(r, ask, l.acquire)
+	registerList(r, forCallers(operation("GET", "/v1/pools/{pool}/leases", "listLeases", "List the open leases of a pool by their holders; a caller sees its own", roleViewer, 200)), l.list,
+		func(p pageOf[operators.Lease]) operators.LeaseList {
+			return operators.LeaseList{Leases: p.entries, NextPageToken: p.next}
+		})
+	register(r, forCallers(operation("GET", "/v1/pools/{pool}/leases/{lease}", "getLease", "Read an open lease", roleViewer, 200)), l.get)
+	register(r, forCallers(operation("POST", "/v1/pools/{pool}/leases/{lease}/renew", "renewLease", "Hold a slot for longer", roleOperator, 200)), l.renew)
+	registerAnswer(r, forCallers(operation("DELETE", "/v1/pools/{pool}/leases/{lease}", "releaseLease", "Give a slot back, or the position in line; it may be said again", roleOperator, 204)), l.release)
+}
+
+// allowWait lets the answer take as long as it may wait: what is answered at once has less time.
+func (l *leases) allowWait(ctx huma.Context, next func(huma.Context)) error {
+	if wait := l.wait(ctx.Header("Prefer")); wait > 0 {
+		_, w := humago.Unwrap(ctx)
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(wait + devices.AnswerAfterWait)) // a test's recorder has none
+	}
+	next(ctx)
+	return nil
+}
+
+// wait is how long an answer waits for one who would let it; 0: who would not.
+func (l *leases) wait(prefer string) time.Duration {
+	return min(devicehttp.PreferredWait(http.Header{"Prefer": {prefer}}), max(l.longest, time.Second)).Truncate(time.Second)
+}
+
+// leaseAnswer is that of a request for a slot.
+type leaseAnswer struct {
+	Status  int
+	Applied string `header:"Preference-Applied"`
+	Body    operators.Lease
+}
+
+func (l *leases) acquire(ctx context.Context, in *struct {
+	PoolPath
+	Prefer string `header:"Prefer" doc:"wait=25: wait in line for a slot so many seconds, and keep the position for another minute"`
+	Body   operators.NewLease
+},
+) (*leaseAnswer, error) {
+	request, err := l.request(ctx, in.Pool, in.Body, l.wait(in.Prefer))
+	if err != nil {
+		return nil, err
+	}
+	leave, err := await(ctx, l.turns)
+	if err != nil {
+		return nil, err
+	}
+	request.OnPark = sync.OnceFunc(leave)
+	defer request.OnPark()
+	got, err := l.slots.Acquire(ctx, request)
+	if err != nil {
+		return nil, leaseProblem(err)
+	}
+	shown := showLease(got.Task, got.Grant)
+	shown.HeldMS = got.Held.Milliseconds()
+	if got.Grant != nil {
+		shown.LeaseMS = got.Usable.Milliseconds()
+		return &leaseAnswer{Status: http.StatusCreated, Body: shown}, nil
+	}
+	shown.LeaseRefusal = operators.LeaseRefusal{Reason: string(got.Why.Code), EstimatedStart: stampSet(got.Why.EstimatedStart), RetryAfterMS: got.After.Milliseconds()}
+	if got.Why.Position > 0 {
+		shown.Position = &got.Why.Position
+	}
+	if shown.Detail = got.Why.Detail; request.Wait == 0 {
+		p := problem(http.StatusConflict, codeNoSlot, "there is no slot: "+shown.Detail)
+		p.LeaseRefusal, p.After = shown.LeaseRefusal, got.After
+		return nil, p
+	}
+	return &leaseAnswer{http.StatusAccepted, "wait=" + strconv.Itoa(int(request.Wait.Seconds())), shown}, nil
+}
+
+func (l *leases) request(ctx context.Context, pool string, in operators.NewLease, wait time.Duration) (r dispatcher.LeaseRequest, err error) {
+	if in.Holder == "" {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails
+		in.Holder = hex.EncodeToString(b[:])
+	}
+	if devices.ParsePool(in.Holder) != nil {
+		return r, invalid("holder: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit")
+	}
+	metadata, err := leaseMetadata(in.Metadata)
+	if err != nil {
+		return r, err
+	}
+	return dispatcher.LeaseRequest{
+		Leaser: leaserOf(ctx), Pool: pool, Holder: in.Holder, Lease: milliseconds(in.LeaseMS), Metadata: metadata, Wait: wait,
+	}, l.checkLength(in.LeaseMS)
+}
+
+// checkLength refuses a lease that leaves its holder too little; 0: none is named.
+func (l *leases) checkLength(ms int64) error {
+	if ms == 0 {
+		return nil
+	}
+	return l.least.check(milliseconds(ms))
+}
+
+func leaseMetadata(text json.RawMessage) (json.RawMessage, error) {
+	var object map[string]json.RawMessage
+	switch {
+	case len(text) == 0 || string(text) == "null":
+		return nil, nil
+	case len(text) > maxMetadata:
+		return nil, invalid("metadata: at most %d bytes", maxMetadata)
+	case json.Unmarshal(text, &object) != nil:
+		return nil, invalid("metadata: an object")
+	}
+	return text, nil
+}
+
+func leaserOf(ctx context.Context) dispatcher.Leaser {
+	who := operatorOf(ctx)
+	return dispatcher.Leaser{Name: who.Name, Token: who.hash}
+}
+
+// leaseProblem words what a lease ends with.
+func leaseProblem(err error) error {
+	lost, is := errors.AsType[*dispatcher.LostError](err)
+	switch {
+	case is:
+		p := problem(http.StatusConflict, codeLeaseLost, lost.Detail)
+		p.Reason = lost.Why
+		if lost.Cancel {
+			p.Cancel = lost.Why
+		}
+		return p
+	case errors.Is(err, store.ErrUnknownPool):
+		return problem(http.StatusNotFound, codeNotFound, "there is no such pool")
+	case errors.Is(err, store.ErrExists):
+		return problem(http.StatusConflict, codeAlreadyExists, "holder: it has a lease in another pool, and one is all it may have").because(err)
+	case errors.Is(err, dispatcher.ErrLeaseToken):
+		return invalid("token: needed, since the lease is held")
+	}
+	return err
+}
+
+type leaseQuery struct {
+	PoolPath
+	Page
+}
+
+func (l *leases) list(ctx context.Context, in *leaseQuery) (page pageOf[operators.Lease], err error) {
+	after, err := in.afterName()
+	if err != nil {
+		return page, err
+	}
+	if _, err := l.ledger.Pool(ctx, in.Pool); err != nil {
+		return page, err
+	}
+	filter := store.LeaseFilter{Pool: in.Pool, After: after, Limit: in.Size}
+	if who := operatorOf(ctx); who.Role == roleCaller {
+		filter.Caller = who.Name
+	}
+	found, err := l.ledger.Leases(ctx, filter)
+	return showPage(found, in.full(len(found)), showHeldLease, func(one store.HeldLease) string { return one.Device }), err
+}
+
+func showHeldLease(l store.HeldLease) operators.Lease {
+	if l.Grant.Task == 0 {
+		return showLease(l.Task, nil)
+	}
+	return showLease(l.Task, &l.Grant)
+}
+
+func (l *leases) get(ctx context.Context, in *LeasePath) (operators.Lease, error) {
+	task, grant, _, err := l.ledger.Task(ctx, in.Lease)
+	if err != nil {
+		return operators.Lease{}, err
+	}
+	who := operatorOf(ctx)
+	if task.Pool != in.Pool || !store.IsCaller(task.Device) || grant == nil && task.State != store.Pending ||
+		who.Role == roleCaller && path.Dir(task.Device) != path.Dir(store.Holder(who.Name, "-")) {
+		return operators.Lease{}, store.ErrNotFound
+	}
+	return showLease(task, grant), nil
+}
+
+// showLease shows what the ledger has of a lease.
+func showLease(t store.Task, g *store.Grant) operators.Lease {
+	caller, holder := store.CallerOf(t.Device)
+	shown := operators.Lease{State: operators.LeaseWaiting, Lease: t.ID, Pool: t.Pool, Caller: caller, Holder: holder, Metadata: t.Payload}
+	if g != nil {
+		granted, until := stamp(g.GrantedAt), stamp(g.LeaseUntil)
+		shown.State, shown.Token, shown.Slot, shown.Granted, shown.LeaseUntil, shown.Cancel = operators.LeaseHeld, g.Token, &g.Slot, &granted, &until, g.CancelWhy
+	}
+	return shown
+}
+
+func (l *leases) renew(ctx context.Context, in *struct {
+	LeasePath
+	Body operators.LeaseRenewal
+},
+) (operators.Lease, error) {
+	if err := l.checkLength(in.Body.LeaseMS); err != nil {
+		return operators.Lease{}, err
+	}
+	got, err := l.slots.Renew(ctx, leaserOf(ctx), in.Pool, in.Lease, in.Body.Token, milliseconds(in.Body.LeaseMS))
+	if err != nil {
+		return operators.Lease{}, leaseProblem(err)
+	}
+	shown := showLease(got.Task, got.Grant)
+	shown.LeaseMS, shown.HeldMS = got.Usable.Milliseconds(), got.Held.Milliseconds()
+	return shown, nil
+}
+
+func (l *leases) release(ctx context.Context, in *struct {
+	LeasePath
+	Token int64 `query:"token" minimum:"1" maximum:"9007199254740991" doc:"Of a lease that is held"`
+},
+) (*struct{}, error) {
+	if err := l.slots.End(ctx, leaserOf(ctx), in.Pool, in.Lease, in.Token); err != nil {
+		return nil, leaseProblem(err)
+	}
+	return &struct{}{}, nil
+}

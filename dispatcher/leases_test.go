@@ -1,0 +1,446 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// ci asks for leases.
+func ci() dispatcher.Leaser { return dispatcher.Leaser{Name: "ci"} }
+
+// callers bounds those of pool "a", which has leases of a minute.
+func (b *bench) callers(capacity, bound int) {
+	b.t.Helper()
+	if _, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: capacity, Lease: minute, Callers: &bound}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) leases() dispatcher.Leases { return dispatcher.Leases{Dispatcher: b.Dispatcher} }
+
+// tryLease asks once, without waiting.
+func (b *bench) tryLease(holder string) dispatcher.Lease {
+	b.t.Helper()
+	got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: holder})
+	if err != nil {
+		b.t.Fatalf("lease of %s: %v", holder, err)
+	}
+	return got
+}
+
+// leased is a lease that is granted at once.
+func (b *bench) leased(holder string) store.Grant {
+	b.t.Helper()
+	got := b.tryLease(holder)
+	if got.Grant == nil {
+		b.t.Fatalf("lease of %s: %+v", holder, got.Why)
+	}
+	return *got.Grant
+}
+
+// asking is a request for a lease that waits in line.
+type asking struct {
+	b      *bench
+	holder string
+	parked chan struct{}
+	leave  context.CancelFunc
+	done   chan struct{}
+	got    dispatcher.Lease
+	err    error
+}
+
+// inLine asks, and returns when the request waits.
+func (b *bench) inLine(d *dispatcher.Dispatcher, holder string, wait time.Duration) *asking {
+	b.t.Helper()
+	ctx, leave := context.WithCancel(b.ctx)
+	a := &asking{b: b, holder: holder, parked: make(chan struct{}), leave: leave, done: make(chan struct{})}
+	parked := sync.OnceFunc(func() { close(a.parked) })
+	go func() {
+		defer close(a.done)
+		a.got, a.err = dispatcher.Leases{Dispatcher: d}.Acquire(ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: holder, Wait: wait, OnPark: parked})
+	}()
+	select {
+	case <-a.parked:
+	case <-a.done:
+		b.t.Fatalf("%s was answered %+v, %v", holder, a.got, a.err)
+	}
+	b.t.Cleanup(func() { leave(); <-a.done })
+	return a
+}
+
+// holds is the lease that the wait ends with.
+func (a *asking) holds() store.Grant {
+	a.b.t.Helper()
+	select {
+	case <-a.done:
+	case <-time.After(patience):
+		a.b.t.Fatalf("%s was not answered", a.holder)
+	}
+	if a.err != nil || a.got.Grant == nil {
+		a.b.t.Fatalf("%s: %+v, %v", a.holder, a.got.Why, a.err)
+	}
+	return *a.got.Grant
+}
+
+func (a *asking) waits() {
+	a.b.t.Helper()
+	select {
+	case <-a.done:
+		a.b.t.Fatalf("%s was answered %+v, %v", a.holder, a.got, a.err)
+	default:
+	}
+}
+
+func (b *bench) endLease(holder string, g store.Grant) {
+	b.t.Helper()
+	if err := b.leases().End(b.ctx, ci(), "a", g.Task, g.Token); err != nil {
+		b.t.Fatalf("the end of the lease of %s: %v", holder, err)
+	}
+}
+
+func TestALeaseGoesFromGrantToEnd(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 2, minute)
+		first := b.tryLease("job")
+		g := first.Grant
+		if g == nil || g.Device != "@ci/job" || g.Pool != "a" || first.Usable > 50*time.Second || first.Usable < 45*time.Second {
+			b.t.Fatalf("%+v, want a lease of a minute less the margin", first)
+		}
+		b.expectHeld(1)
+		if again := b.leased("job"); again.Task != g.Task || again.Token != g.Token || again.Slot != g.Slot {
+			b.t.Errorf("asked again: %+v, want %+v", again, g)
+		}
+		renewed, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, 10*minute)
+		if err != nil || renewed.Usable < 9*minute {
+			b.t.Errorf("renewed: %+v, %v", renewed, err)
+		}
+		if views, err := b.store.Registered(b.ctx, []string{"@ci/job"}); err != nil || views[0].Device != nil {
+			b.t.Errorf("a device was registered: %+v, %v", views[0].Device, err)
+		}
+		if err := b.leases().End(b.ctx, ci(), "a", g.Task, 0); !errors.Is(err, dispatcher.ErrLeaseToken) {
+			b.t.Errorf("ended without a token: %v", err)
+		}
+		b.endLease("job", *g)
+		b.endLease("job", *g) // the answer may have been lost
+		b.expectHeld(0)
+		b.expectState(g.Task, store.Succeeded)
+		b.expectLost(*g, "ended")
+	})
+}
+
+// expectLost renews a lease, and gives its slot back: both say that it is no longer the holder's.
+func (b *bench) expectLost(g store.Grant, why string) {
+	b.t.Helper()
+	var lost *dispatcher.LostError
+	if _, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, 0); !errors.As(err, &lost) || lost.Why != why {
+		b.t.Errorf("renewed: %v (%+v), want that it is %s", err, lost, why)
+	}
+	err := b.leases().End(b.ctx, ci(), "a", g.Task, g.Token)
+	if why == "ended" {
+		if err != nil {
+			b.t.Errorf("ended again: %v", err)
+		}
+		return
+	}
+	if !errors.As(err, &lost) || lost.Why != why {
+		b.t.Errorf("given back: %v, want that it is %s", err, why)
+	}
+}
+
+// A lease that is not renewed is taken back, its slot is given on, and whoever had it can do
+// nothing to that.
+func TestALeaseThatIsNotRenewedIsReaped(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 1, minute)
+		g := b.leased("old")
+		w := b.inLine(b.Dispatcher, "new", long)
+		b.lapse()
+		b.reap()
+		next := w.holds()
+		if next.Slot != g.Slot || next.Token <= g.Token {
+			b.t.Errorf("grant %+v after %+v", next, g)
+		}
+		b.expectState(g.Task, store.TimedOut)
+		b.expectLost(g, "reaped")
+		b.expectHeld(1)
+		b.expectState(next.Task, store.Dispatched)
+		if err := b.leases().End(b.ctx, ci(), "a", next.Task, g.Token); err == nil {
+			b.t.Error("an older token ended the lease of another one")
+		}
+		b.expectHeld(1)
+	})
+}
+
+// Nothing is left of what was tried: no task, no waiter, no slot.
+func TestATryLeavesNothing(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 1, minute)
+		g := b.leased("one")
+		got := b.tryLease("two")
+		if got.Grant != nil || got.Why.Code != decision.CodeFull || got.After <= 0 {
+			b.t.Fatalf("%+v, want that the pool is full", got)
+		}
+		if _, _, _, err := b.store.Task(b.ctx, got.Task.ID); !errors.Is(err, store.ErrNotFound) {
+			b.t.Errorf("its task is there: %v", err)
+		}
+		b.expectWaiting("a", 0)
+		b.endLease("one", g)
+		b.expectHeld(0)
+	})
+}
+
+// Callers and devices of one pool are never more than it has, and callers never more than they may.
+func TestCallersAndDevicesShareTheCap(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		const capacity, bound, each = 5, 3, 20
+		b.callers(capacity, bound)
+		names := make([]string, each)
+		for i := range names {
+			names[i] = fmt.Sprintf("d%d", i)
+		}
+		b.batch("a", nil, names...)
+		var all sync.WaitGroup
+		var callers, fleet atomic.Int64
+		for i, name := range names {
+			all.Go(func() {
+				if got := b.report(name, `{"id":"x"}`); got.Task != nil {
+					fleet.Add(1)
+				}
+			})
+			all.Go(func() {
+				got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: fmt.Sprint(i)})
+				if err != nil {
+					b.t.Error(err)
+				}
+				if got.Grant != nil {
+					callers.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if callers.Load() > bound || callers.Load()+fleet.Load() > capacity {
+			b.t.Errorf("%d callers and %d devices", callers.Load(), fleet.Load())
+		}
+		for _, name := range names { // what is left is the devices'
+			b.report(name, `{"id":"x"}`)
+		}
+		b.expectHeld(capacity)
+		if got := b.tryLease("last"); got.Grant != nil {
+			b.t.Error("a sixth holder")
+		}
+	})
+}
+
+// Requests of one holder that come at once get one lease.
+func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 9, minute)
+		var all sync.WaitGroup
+		tokens := make([]int64, 9)
+		for i := range tokens {
+			all.Go(func() {
+				got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "job", Wait: time.Duration(i%2) * long})
+				if err != nil || got.Grant == nil {
+					b.t.Errorf("%+v, %v", got.Why, err)
+					return
+				}
+				tokens[i] = got.Grant.Token
+			})
+		}
+		all.Wait()
+		for _, token := range tokens {
+			if token != tokens[0] {
+				b.t.Fatalf("tokens %v", tokens)
+			}
+		}
+		b.expectHeld(1)
+	})
+}
+
+// Those who wait for the bound of callers get the slots in the order in which they came, also
+// where they ask again in between, and as soon as one falls free.
+func TestCallersWaitInTheirOrder(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.callers(5, 1)
+		g := b.leased("first")
+		second := b.inLine(b.Dispatcher, "z-second", long)
+		third := b.inLine(b.Dispatcher, "third", long)
+		if got := b.tryLease("fourth"); got.Why.Code != decision.CodeCallersFull || got.Why.Position != 3 {
+			b.t.Errorf("%+v, want position 3", got.Why)
+		}
+		second.leave()
+		<-second.done
+		second = b.inLine(b.Dispatcher, "z-second", long)
+		if e := b.why(b.leaseTask("z-second")); e.Causes[0].Code != decision.CodeCallersFull || e.Causes[0].Position != 1 {
+			b.t.Errorf("%+v, want position 1", e.Causes)
+		}
+		third.waits()
+		b.endLease("first", g)
+		g = second.holds()
+		third.waits()
+		b.endLease("z-second", g)
+		third.holds()
+	})
+}
+
+// leaseTask is the task of a holder's open lease.
+func (b *bench) leaseTask(holder string) int64 {
+	b.t.Helper()
+	views, err := b.store.Views(b.ctx, []string{store.Holder("ci", holder)})
+	if err != nil || len(views[0].Candidates) != 1 {
+		b.t.Fatalf("%s waits with %+v, %v", holder, views, err)
+	}
+	return views[0].Candidates[0].Task
+}
+
+// A slot of the bound that falls free at one replica is given to who waits at another.
+func TestTheNextCallerMayWaitElsewhere(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		other := b.replica()
+		b.callers(5, 1)
+		g := b.leased("first")
+		w := b.inLine(other, "second", long)
+		b.endLease("first", g)
+		w.holds()
+	})
+}
+
+// The loss of all that Redis has neither ends a lease nor gives a slot twice.
+func TestLeasesOutliveRedis(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 2, minute)
+		one, two := b.leased("one"), b.leased("two")
+		if err := b.redis.FlushDB(b.ctx).Err(); err != nil {
+			b.t.Fatal(err)
+		}
+		if got := b.tryLease("three"); got.Grant != nil {
+			b.t.Errorf("a third lease: %+v", got.Grant)
+		}
+		if again := b.leased("one"); again.Token != one.Token {
+			b.t.Errorf("another lease: %+v", again)
+		}
+		if _, err := b.leases().Renew(b.ctx, ci(), "a", two.Task, two.Token, 0); err != nil {
+			b.t.Errorf("renewed: %v", err)
+		}
+		b.expectHeld(2)
+		b.endLease("one", one)
+		b.leased("three")
+		b.expectHeld(2)
+	})
+}
+
+// What is released by force is lost to its holder; what is to be released says so when renewed.
+func TestLeasesAreReleasedByForce(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 2, minute)
+		g := b.leased("one")
+		if _, err := b.ForceRelease(b.ctx, "a", g.Slot, store.Force{Actor: "ops", Reason: "test"}); err != nil {
+			b.t.Fatal(err)
+		}
+		var lost *dispatcher.LostError
+		if _, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, 0); !errors.As(err, &lost) || lost.Why != devices.CancelCancelled || !lost.Cancel {
+			b.t.Errorf("renewed: %+v", lost)
+		}
+		if _, err := b.ForceRelease(b.ctx, "a", g.Slot, store.Force{Actor: "ops", Reason: "test", Now: true}); err != nil {
+			b.t.Fatal(err)
+		}
+		b.expectLost(g, "released")
+		b.expectHeld(0)
+	})
+}
+
+// Who gives up waiting leaves nothing in line, and its request is answered.
+func TestWaitingIsGivenUp(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 1, minute)
+		g := b.leased("one")
+		w := b.inLine(b.Dispatcher, "two", long)
+		task := b.leaseTask("two")
+		if err := b.leases().End(b.ctx, dispatcher.Leaser{Name: "other"}, "a", task, 0); !errors.Is(err, store.ErrNotFound) {
+			b.t.Errorf("another caller ended it: %v", err)
+		}
+		for range 2 {
+			if err := b.leases().End(b.ctx, ci(), "a", task, 0); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+		<-w.done
+		if lost := (*dispatcher.LostError)(nil); !errors.As(w.err, &lost) {
+			b.t.Errorf("answered %+v, %v", w.got, w.err)
+		}
+		b.expectState(task, store.Cancelled)
+		b.endLease("one", g)
+		b.expectHeld(0)
+		b.leased("two")
+	})
+}
+
+// A caller that does not come back expires, and keeps nobody waiting; what callers do is counted, and
+// none of them is a device that was seen.
+func TestACallerThatDoesNotComeBackExpires(t *testing.T) {
+	t.Parallel()
+	counts := prometheus.NewRegistry()
+	b := embedded(t, func(c *dispatcher.Config) { c.Registerer = counts })
+	b.callers(5, 1)
+	g := b.leased("first")
+	gone := b.inLine(b.Dispatcher, "gone", time.Second)
+	<-gone.done
+	if gone.err != nil || gone.got.Grant != nil || gone.got.Why.Code != decision.CodeCallersFull {
+		t.Fatalf("%+v, %v", gone.got, gone.err)
+	}
+	task := gone.got.Task.ID
+	waits, err := b.store.OpenLease(b.ctx, store.NewLease{Pool: "a", Holder: store.Holder("ci", "gone")})
+	if err != nil || waits.Task != task {
+		t.Fatalf("%+v, %v, want task %d", waits, err, task)
+	}
+	b.must(b.store.StayLease(b.ctx, waits, 0))
+	if n, err := b.store.Expire(b.ctx, 10); err != nil || n != 1 {
+		t.Fatalf("%d expired, %v", n, err)
+	}
+	b.expectState(task, store.Expired)
+	if got := b.tryLease("third"); got.Grant != nil {
+		t.Errorf("%+v", got)
+	}
+	b.endLease("first", g)
+	b.leased("second")
+	for _, name := range []string{"first", "gone", "second"} {
+		if seen := b.Seen.At(store.Holder("ci", name)); !seen.IsZero() {
+			t.Errorf("%s was seen as a device at %s", name, seen)
+		}
+	}
+	found, err := counts.Gather()
+	b.must(err)
+	got := map[string]float64{}
+	for _, family := range found {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "dispatcher_leases_total" {
+				got[m.GetLabel()[0].GetValue()+m.GetLabel()[1].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	if got["granteda"]+got["agranted"] != 2 || got["refuseda"]+got["arefused"] != 1 || got["endeda"]+got["aended"] != 1 {
+		t.Errorf("counted %v", got)
+	}
+}

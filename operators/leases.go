@@ -1,0 +1,168 @@
+package operators
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"iter"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// NewLease asks for a slot of a pool, for a holder of the caller.
+type NewLease struct {
+	Holder   string          `json:"holder,omitempty" maxLength:"64" doc:"Who holds the slot: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit; a holder has one lease, and gets it again when it asks again. Default: one is made"`
+	LeaseMS  int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"How long it may be held without a renewal. Default: as the pool says"`
+	Metadata json.RawMessage `json:"metadata,omitempty" doc:"An object for people, at most 4096 bytes"`
+}
+
+// The states of an open lease.
+const (
+	LeaseHeld    = "held"
+	LeaseWaiting = "waiting"
+)
+
+// Lease is the right of a caller's holder to a slot, or its position in line.
+type Lease struct {
+	State  string `json:"state" enum:"held,waiting"`
+	Lease  int64  `json:"lease" doc:"Its number: that of the task that it is"`
+	Pool   string `json:"pool"`
+	Caller string `json:"caller" doc:"Name of the token"`
+	Holder string `json:"holder"`
+
+	Token      int64  `json:"token,omitempty" doc:"Fencing token: of two holders of a slot the later one has the higher token"`
+	Slot       *int   `json:"slot,omitempty"`
+	Granted    *Time  `json:"granted_at,omitempty"`
+	LeaseUntil *Time  `json:"lease_until,omitempty" doc:"When the slot is taken back, by the clock of the ledger"`
+	LeaseMS    int64  `json:"lease_ms,omitempty" doc:"How long the slot may be used: from the sending of the request, and held_ms, on"`
+	HeldMS     int64  `json:"held_ms,omitempty" doc:"How long the answer waited"`
+	Cancel     string `json:"cancel,omitempty" doc:"Why the holder is asked to give the slot back"`
+
+	LeaseRefusal
+	Detail   string          `json:"detail,omitempty" doc:"Of the reason, for people"`
+	Metadata json.RawMessage `json:"metadata,omitempty"`
+}
+
+// CallerOf is the caller and its holder that a device of the API stands for; empty: it is a device.
+func CallerOf(device string) string {
+	if name, is := strings.CutPrefix(device, "@"); is {
+		return name
+	}
+	return ""
+}
+
+// LeaseRefusal says why there is no slot.
+type LeaseRefusal struct {
+	Reason         string `json:"reason,omitempty" doc:"Why a lease waits: a code of why; or why it is lost: ended, reaped, released, stale, or why its holder is to stop"`
+	Position       *int   `json:"position,omitempty" doc:"Of those who wait; 1 is next"`
+	EstimatedStart *Time  `json:"estimated_start,omitempty"`
+	RetryAfterMS   int64  `json:"retry_after_ms,omitempty" doc:"When to ask again"`
+}
+
+// LeaseList is a page of leases.
+type LeaseList struct {
+	Leases        []Lease `json:"leases"`
+	NextPageToken string  `json:"next_page_token,omitempty"`
+}
+
+// LeaseRenewal extends a lease.
+type LeaseRenewal struct {
+	Token   int64 `json:"token" minimum:"1" maximum:"9007199254740991"`
+	LeaseMS int64 `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Another length from now on. Default: as before"`
+}
+
+// Leases are the calls about slots that callers hold.
+type Leases struct{ client *Client }
+
+// Acquire asks for a slot. It waits in line for it: the server as long as wait says and it
+// allows, then the answer says so and the same is to be asked again. Without wait a pool without a slot is a
+// *Problem with the code no_slot, and nothing is left behind.
+func (c Leases) Acquire(ctx context.Context, pool string, l NewLease, wait time.Duration) (Lease, error) {
+	var got Lease
+	r := Request{Method: http.MethodPost, Path: Path("pools", pool, "leases"), Body: l}
+	if wait > 0 {
+		r.Prefer = "wait=" + strconv.Itoa(int((wait+time.Second-1)/time.Second))
+	}
+	return got, c.client.Do(ctx, r, &got)
+}
+
+// waitAtOnce is how long one request waits: proxies end those that take longer.
+const waitAtOnce = 25 * time.Second
+
+// Wait acquires a slot within a time. told is given each answer without one (nil: nobody is). A
+// request whose answer was lost is sent again: its holder has one lease. Without a slot the position
+// in line is given up, and the last answer is returned.
+func (c Leases) Wait(ctx context.Context, pool string, l NewLease, within time.Duration, told func(Lease)) (Lease, error) {
+	if l.Holder == "" {
+		l.Holder = strings.ToLower(rand.Text())
+	}
+	var last Lease
+	until := time.Now().Add(within)
+	for {
+		got, err := c.Acquire(ctx, pool, l, min(max(time.Until(until), time.Second), waitAtOnce))
+		pause := firstPause
+		switch {
+		case ctx.Err() != nil:
+			return last, errors.Join(ctx.Err(), c.giveUp(ctx, last))
+		case err != nil && !Transient(err):
+			return last, err
+		case err == nil && got.State == LeaseHeld:
+			return got, nil
+		case err == nil:
+			last, pause = got, time.Duration(got.RetryAfterMS)*time.Millisecond
+			if told != nil {
+				told(got)
+			}
+		}
+		if !time.Now().Before(until) {
+			return last, errors.Join(err, c.giveUp(ctx, last))
+		}
+		if err := Pause(ctx, pause); err != nil {
+			return last, errors.Join(err, c.giveUp(ctx, last))
+		}
+	}
+}
+
+// giveUp leaves the line; also when ctx is over.
+func (c Leases) giveUp(ctx context.Context, waits Lease) error {
+	if waits.Lease == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connecting)
+	defer cancel()
+	err := c.Release(ctx, waits.Pool, waits.Lease, 0)
+	if Refused(err, http.StatusUnprocessableEntity) { // it was granted meanwhile
+		var held Lease
+		if held, err = c.Acquire(ctx, waits.Pool, NewLease{Holder: waits.Holder}, 0); err == nil {
+			err = c.Release(ctx, held.Pool, held.Lease, held.Token)
+		}
+	}
+	return err
+}
+
+// List yields the open leases of a pool, by their holders; of a caller its own.
+func (c Leases) List(ctx context.Context, pool string) iter.Seq2[Lease, error] {
+	return listed[Lease](ctx, c.client, Path("pools", pool, "leases"), nil)
+}
+
+// Get reads an open lease.
+func (c Leases) Get(ctx context.Context, pool string, lease int64) (Lease, error) {
+	return get[Lease](ctx, c.client, leasePath(pool, lease), nil)
+}
+
+// Renew extends a lease that is held. One that is lost is a *Problem with the code lease_lost.
+func (c Leases) Renew(ctx context.Context, pool string, lease int64, r LeaseRenewal) (Lease, error) {
+	return send[Lease](ctx, c.client, http.MethodPost, leasePath(pool, lease, "renew"), r)
+}
+
+// Release gives the slot of a lease back; without a token it ends the waiting for one.
+func (c Leases) Release(ctx context.Context, pool string, lease, token int64) error {
+	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: leasePath(pool, lease), Query: Query("token", numberIf(token))}, nil)
+}
+
+func leasePath(pool string, lease int64, more ...string) string {
+	return Path(append([]string{"pools", pool, "leases", strconv.FormatInt(lease, 10)}, more...)...)
+}

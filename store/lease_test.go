@@ -1,0 +1,300 @@
+package store_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// bounded is a pool whose callers hold so many slots at most.
+func (l *ledger) bounded(name string, capacity, callers int) {
+	l.Helper()
+	_, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour, Callers: &callers})
+	l.must(err)
+}
+
+// lease opens one.
+func (l *ledger) lease(pool, holder string) store.LeaseTask {
+	l.Helper()
+	made, err := l.OpenLease(l.Context(), store.NewLease{Pool: pool, Holder: store.Holder("ci", holder), Stay: time.Hour})
+	l.must(err)
+	return made
+}
+
+// toCaller is a claim of a lease.
+func (l *ledger) toCaller(task store.LeaseTask, holder, pool string, slot int) store.Claim {
+	return l.to(task.Task, store.Holder("ci", holder), pool, slot)
+}
+
+// Callers claim at once, each on a slot of its own, over many transactions, one claim in
+// each or several: they never hold more than they may, and they hold all of that.
+func TestCallersNeverHoldMoreThanTheyMay(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		const bound, devices = 7, 10
+		l.bounded("p", 80, bound)
+		_, tasks := l.batch(store.Batch{Pool: "p"}, deviceNames(devices)...)
+		leases := make([]store.LeaseTask, 50)
+		for i := range leases {
+			leases[i] = l.lease("p", fmt.Sprint("job-", i))
+		}
+		var all sync.WaitGroup
+		var held, full atomic.Int64
+		claim := func(claims ...store.Claim) {
+			outcomes, err := l.Claim(l.Context(), claims, true)
+			if err != nil {
+				l.Error(err)
+			}
+			for i, o := range outcomes {
+				switch {
+				case o.Status == store.ClaimCallersFull && store.IsCaller(claims[i].Device):
+					full.Add(1)
+				case o.Status != granted:
+					l.Errorf("claim of %s: status %d", claims[i].Device, o.Status)
+				case store.IsCaller(o.Grant.Device):
+					held.Add(1)
+				}
+			}
+		}
+		for i := 0; i < len(leases); i += 2 {
+			one, two := l.toCaller(leases[i], fmt.Sprint("job-", i), "p", i), l.toCaller(leases[i+1], fmt.Sprint("job-", i+1), "p", i+1)
+			if i%4 == 0 {
+				all.Go(func() { claim(one, two) })
+				continue
+			}
+			all.Go(func() { claim(one) })
+			all.Go(func() { claim(two) })
+		}
+		for i, task := range tasks {
+			all.Go(func() { claim(l.to(task, deviceNames(devices)[i], "p", 60+i)) })
+		}
+		all.Wait()
+		if held.Load() != bound || full.Load() != int64(len(leases))-bound {
+			l.Fatalf("callers hold %d slots, and %d were refused for that; want %d", held.Load(), full.Load(), bound)
+		}
+	})
+}
+
+func TestAHolderHasOneLease(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		l.pool("q", 5)
+		var all sync.WaitGroup
+		tasks := make([]store.LeaseTask, 20)
+		for i := range tasks {
+			all.Go(func() { tasks[i] = l.lease("p", "job") })
+		}
+		all.Wait()
+		made := 0
+		for _, task := range tasks {
+			if task.New {
+				made++
+			}
+			if task.Task != tasks[0].Task {
+				l.Fatalf("leases %d and %d", tasks[0].Task, task.Task)
+			}
+		}
+		task := l.wantTask(tasks[0].Task, store.Pending)
+		batch, err := l.Batch(l.Context(), task.Batch)
+		l.must(err)
+		if made != 1 || batch.Total != 1 || batch.Name != store.LeaseBatch || batch.Kind != store.LeaseKind || !batch.System {
+			l.Fatalf("%d were made, in %+v", made, batch)
+		}
+		if _, err := l.OpenLease(l.Context(), store.NewLease{Pool: "q", Holder: store.Holder("ci", "job")}); !errors.Is(err, store.ErrExists) {
+			l.Fatalf("a lease in another pool: %v", err)
+		}
+		if _, err := l.OpenLease(l.Context(), store.NewLease{Pool: "nowhere", Holder: store.Holder("ci", "b")}); !errors.Is(err, store.ErrUnknownPool) {
+			l.Fatalf("a lease in a pool that is not there: %v", err)
+		}
+	})
+}
+
+// What was made to try once is taken back whole, unless it was granted, or is asked for again.
+func TestATryLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		drop := func(task store.LeaseTask, want bool) {
+			l.Helper()
+			dropped, err := l.DropLease(l.Context(), task)
+			l.must(err)
+			if dropped != want {
+				l.Fatalf("dropped %t, want %t", dropped, want)
+			}
+		}
+		tried := l.lease("p", "a")
+		batch := l.wantTask(tried.Task, store.Pending).Batch
+		drop(tried, true)
+		drop(tried, false)
+		if _, _, _, err := l.Task(l.Context(), tried.Task); !errors.Is(err, store.ErrNotFound) {
+			l.Fatalf("the task is still there: %v", err)
+		}
+		if b, err := l.Batch(l.Context(), batch); err != nil || b.Total != 0 {
+			l.Fatalf("the batch has %d tasks, %v", b.Total, err)
+		}
+
+		held := l.lease("p", "b")
+		l.grant(held.Task, store.Holder("ci", "b"), "p", 0)
+		drop(held, false)
+		l.wantTask(held.Task, store.Dispatched)
+
+		waits := l.lease("p", "c")
+		longer, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.Holder("ci", "c"), Stay: 2 * time.Hour})
+		l.must(err)
+		drop(waits, false)
+		l.must(l.StayLease(l.Context(), waits, 0))
+		drop(longer, true)
+	})
+}
+
+// The batch of a day has what operators set for the one before; one that was cancelled gives
+// nothing on.
+func TestTheBatchOfLeases(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		first := l.wantTask(l.lease("p", "a").Task, store.Pending).Batch
+		if again := l.wantTask(l.lease("p", "b").Task, store.Pending).Batch; again != first {
+			l.Fatalf("batches %d and %d on one day", first, again)
+		}
+		_, err := l.ChangeBatch(l.Context(), "op", first, func(b *store.Batch) error { b.Weight = 4; return nil })
+		l.must(err)
+		l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (25 * time.Hour).Milliseconds())
+		next := l.wantTask(l.lease("p", "c").Task, store.Pending).Batch
+		if b, err := l.Batch(l.Context(), next); err != nil || next == first || b.Weight != 4 || b.MaxRun != 7*24*time.Hour || b.OnLost != "fail" {
+			l.Fatalf("batch %+v, %v", b, err)
+		}
+		soon := time.Now().Add(10 * time.Second)
+		_, err = l.ChangeBatch(l.Context(), "op", next, func(b *store.Batch) error { b.NotAfter = &soon; return nil })
+		l.must(err)
+		if again := l.wantTask(l.lease("p", "e").Task, store.Pending).Batch; again == next {
+			l.Fatal("a lease in a batch that is about to end")
+		}
+		_, err = l.CancelBatch(l.Context(), "op", next)
+		l.must(err)
+		last := l.wantTask(l.lease("p", "d").Task, store.Pending).Batch
+		if b, err := l.Batch(l.Context(), last); err != nil || last == next || b.CancelledAt != nil {
+			l.Fatalf("after a cancel: batch %+v, %v", b, err)
+		}
+	})
+}
+
+// A lease has the length that it was asked for with, and a renewal may give it another.
+func TestTheLengthOfALease(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		holder := store.Holder("ci", "a")
+		made, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: holder, Lease: time.Minute, Metadata: json.RawMessage(`{"job":17}`), Stay: time.Hour})
+		l.must(err)
+		views, err := l.Views(l.Context(), []string{holder})
+		l.must(err)
+		if c := views[0].Candidates; len(c) != 1 || c[0].Lease != time.Minute {
+			l.Fatalf("candidates %+v", c)
+		}
+		g := l.grant(made.Task, holder, "p", 0)
+		if g.LeaseLength != time.Minute || string(g.Payload) != `{"job":17}` || g.MaxUntil.Sub(g.GrantedAt) != 7*24*time.Hour {
+			l.Fatalf("grant %+v", g)
+		}
+		renewal := store.Renewal{Task: g.Task, Token: g.Token, Device: holder}
+		l.must(l.RenewFor(l.Context(), renewal, 5*time.Minute))
+		renewed, err := l.Renew(l.Context(), []store.Renewal{renewal})
+		l.must(err)
+		if got := renewed[0].Grant; got.LeaseLength != 5*time.Minute || got.Remaining < 4*time.Minute {
+			l.Fatalf("renewed: %+v", got)
+		}
+		l.must(l.RenewFor(l.Context(), store.Renewal{Task: g.Task, Token: g.Token + 1, Device: holder}, time.Hour))
+		if again, err := l.Renew(l.Context(), []store.Renewal{renewal}); err != nil || again[0].Grant.LeaseLength != 5*time.Minute {
+			l.Fatalf("after a renewal under another token: %+v, %v", again, err)
+		}
+	})
+}
+
+// The next caller is the first that waits, and as many are told as there is room for.
+func TestTheNextCallers(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.bounded("p", 5, 2)
+		a, b, c := l.lease("p", "a"), l.lease("p", "z"), l.lease("p", "c")
+		full := func(task store.LeaseTask, held, ahead int, want bool) {
+			l.Helper()
+			s, err := l.CallersBefore(l.Context(), "p", task.Task)
+			l.must(err)
+			if s.Held != held || s.Ahead != ahead || s.Full() != want {
+				l.Fatalf("held %d, ahead %d, full %t; want %d, %d, %t", s.Held, s.Ahead, s.Full(), held, ahead, want)
+			}
+		}
+		next := func(want ...string) {
+			l.Helper()
+			got, err := l.NextCallers(l.Context(), "p", 10)
+			l.must(err)
+			if !slices.Equal(got, want) {
+				l.Fatalf("next are %v, want %v", got, want)
+			}
+		}
+		full(a, 0, 0, false)
+		full(b, 0, 1, false)
+		full(c, 0, 2, true)
+		next("@ci/a", "@ci/z")
+		l.grant(a.Task, "@ci/a", "p", 0)
+		full(c, 1, 1, true)
+		next("@ci/z")
+		l.must(l.StayLease(l.Context(), b, time.Second)) // it went away
+		full(c, 1, 0, false)
+		next("@ci/c")
+		l.pool("free", 5)
+		d := l.lease("free", "d")
+		if s, err := l.CallersBefore(l.Context(), "free", d.Task); err != nil || s != (store.Callers{}) {
+			l.Fatalf("without a bound: %+v, %v", s, err)
+		}
+		if got, err := l.NextCallers(l.Context(), "free", 10); err != nil || len(got) > 0 {
+			l.Fatalf("without a bound: %v, %v", got, err)
+		}
+	})
+}
+
+func TestLeasesAreListedByCaller(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		l.batch(store.Batch{Pool: "p"}, "ci")
+		open := func(caller, holder string) store.LeaseTask {
+			made, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.Holder(caller, holder), Stay: time.Hour})
+			l.must(err)
+			return made
+		}
+		held := open("ci", "b")
+		open("ci", "a")
+		open("ci/x", "a")
+		open("ci 2|", "a")
+		l.grant(held.Task, "@ci/b", "p", 3)
+		list := func(f store.LeaseFilter, want ...string) {
+			l.Helper()
+			f.Pool = "p"
+			found, err := l.Leases(l.Context(), f)
+			l.must(err)
+			var got []string
+			for _, one := range found {
+				got = append(got, one.Device)
+				if (one.Grant.Task != 0) != (one.Device == "@ci/b") {
+					l.Fatalf("%s has grant %+v", one.Device, one.Grant)
+				}
+			}
+			if !slices.Equal(got, want) {
+				l.Fatalf("%v, want %v", got, want)
+			}
+		}
+		list(store.LeaseFilter{}, "@ci%202%7C/a", "@ci%2Fx/a", "@ci/a", "@ci/b")
+		list(store.LeaseFilter{Caller: "ci"}, "@ci/a", "@ci/b")
+		list(store.LeaseFilter{Caller: "ci", After: "@ci/a"}, "@ci/b")
+		list(store.LeaseFilter{Caller: "ci/x"}, "@ci%2Fx/a")
+	})
+}
