@@ -66,8 +66,8 @@ func (s Standing) share() float64 { return float64(s.Used) / float64(max(s.Max, 
 
 // Highest returns up to limit subjects of rules that used most of their maximum, with what they
 // use now. The numbers are exact. Who is looked at is not: of each rule, those that were the
-// highest when they counted last, a few hundred. Those of other processes are among them once
-// they told (Tell).
+// highest when they counted last, a few hundred at most. Those of other processes are among
+// them once they told (Tell).
 func (l *Limiter) Highest(ctx context.Context, scope string, rules []*Rule, limit int) ([]Use, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (l *Limiter) Highest(ctx context.Context, scope string, rules []*Rule, limi
 	if err := l.tellUsed(ctx, scope); err != nil {
 		return nil, err
 	}
-	uses, err := l.rank(ctx, scope, rules)
+	uses, err := l.rank(ctx, scope, rules, min(max(4*limit, 64), labels))
 	if err != nil {
 		return nil, err
 	}
@@ -100,11 +100,14 @@ func subjectOfMember(member string) (Subject, bool) {
 	return Subject{digest: member[:digest], Label: member[digest+1:]}, true
 }
 
-// rank reads the candidates of rules and what they use, and keeps the highest of each rule.
-func (l *Limiter) rank(ctx context.Context, scope string, rules []*Rule) ([]Use, error) {
+// rank reads so many candidates of each rule, and notes what they use now.
+func (l *Limiter) rank(ctx context.Context, scope string, rules []*Rule, most int) ([]Use, error) {
+	if len(rules) == 0 {
+		return nil, nil
+	}
 	read, err := l.pipe(ctx, scope, func(p redis.Pipeliner) {
 		for _, r := range rules {
-			p.ZRevRange(ctx, r.highestKey(scope), 0, 3*labels)
+			p.ZRevRange(ctx, r.highestKey(scope), 0, int64(most)-1)
 		}
 	})
 	if err != nil {
@@ -131,7 +134,7 @@ func (l *Limiter) score(ctx context.Context, scope string, items []Item) (uses [
 	scores, ended := make(map[*Rule][]redis.Z), make(map[*Rule][]any)
 	for i, item := range items {
 		uses = append(uses, Use{item, standings[i]})
-		if standings[i].Used == 0 {
+		if standings[i].Used == 0 && !standings[i].Unknown {
 			ended[item.Rule] = append(ended[item.Rule], item.Subject.member())
 		} else {
 			scores[item.Rule] = append(scores[item.Rule], redis.Z{Score: standings[i].share(), Member: item.Subject.member()})
@@ -170,7 +173,7 @@ func (l *Limiter) tellUsed(ctx context.Context, scope string) error {
 	if err != nil || len(full) == 0 {
 		return err
 	}
-	if _, err = l.rank(ctx, scope, full); err != nil {
+	if _, err = l.rank(ctx, scope, full, 4*labels); err != nil {
 		return err
 	}
 	_, err = l.pipe(ctx, scope, func(p redis.Pipeliner) {
