@@ -171,7 +171,7 @@ func TestMistypedVariableIsAUsageError(t *testing.T) {
 // A file for each command holds its help and that of the commands below it.
 func TestHelpIsAsWritten(t *testing.T) {
 	t.Parallel()
-	for _, command := range append(newRoot(nil, nil).Commands(), newRoot(nil, nil)) {
+	for _, command := range append(newRoot(nil, nil, nil).Commands(), newRoot(nil, nil, nil)) {
 		name := "help"
 		if command.HasParent() {
 			name += "-" + command.Name()

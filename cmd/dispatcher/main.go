@@ -45,13 +45,16 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	ctx, stop := untilSignal()
+	ctx, own, stop := untilSignal()
 	defer stop()
-	root := newRoot(stdout, stderr)
+	root := newRoot(stdout, stderr, own)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
+	}
+	if status, ok := errors.AsType[statusError](err); ok {
+		return int(status)
 	}
 	for _, line := range linesOf(err) {
 		_, _ = fmt.Fprintln(stderr, "dispatcher:", terminal.Safe(line))
@@ -84,8 +87,8 @@ func linesOf(err error) []string {
 }
 
 // untilSignal ends the context with the first SIGINT or SIGTERM; the second one ends the
-// process at once, with status 1.
-func untilSignal() (context.Context, func()) {
+// process at once, with status 1. A command that handles signals itself calls own.
+func untilSignal() (ctx context.Context, own, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -96,13 +99,14 @@ func untilSignal() (context.Context, func()) {
 		os.Exit(exitFailure)
 		return nil
 	})
-	return ctx, func() {
-		signal.Stop(signals)
+	own = func() { signal.Stop(signals) }
+	return ctx, own, func() {
+		own()
 		cancel()
 	}
 }
 
-func newRoot(stdout, stderr io.Writer) *cobra.Command {
+func newRoot(stdout, stderr io.Writer, own func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "dispatcher",
 		Short:         "Grants the slots of an external system to the devices of a fleet, never more than there are",
@@ -125,7 +129,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		command.GroupID = groupRun
 		root.AddCommand(command)
 	}
-	root.AddCommand(newPools(), newBatches(), newTasks(), newDevices(), newProfiles(), newLimits(), newTokens(), newLeases(), newEvents(), newFind(), newContext(), newVersion())
+	root.AddCommand(newPools(), newBatches(), newTasks(), newDevices(), newProfiles(), newLimits(), newTokens(), newLeases(), newEvents(), newFind(), newRun(own), newGuard(), newContext(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	strict(root)

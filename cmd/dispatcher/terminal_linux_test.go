@@ -114,3 +114,21 @@ func (d *desk) onTerminal(args ...string) *daemon {
 	})
 	return p
 }
+
+// The keys of the terminal are the command's while it runs, and then ours again.
+func TestRunGivesItsCommandTheTerminal(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	screen := d.onTerminal("run", "--pool", "p", "--", "sh", "-c", `trap 'echo interrupted' INT; echo ready; read -r line; echo "read $line"; read -r line; echo "read $line"`)
+	screen.says(t, `ready`)
+	screen.types(t, "hello\r")
+	screen.says(t, `read hello`)
+	screen.types(t, "\x03")
+	screen.says(t, `interrupted`)
+	screen.types(t, "bye\r")
+	<-screen.ended
+	if code := screen.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}

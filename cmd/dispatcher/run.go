@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/internal/child"
+)
+
+// Exit codes of run, beside those of the command itself.
+const (
+	exitNotGranted = 75 // EX_TEMPFAIL of sysexits.h: the command was not started
+	exitLeaseLost  = 76 // the command was ended, because its slot could not be kept
+)
+
+// statusError ends the program with a status, and says nothing more.
+type statusError int
+
+func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// shortestLease leaves time to renew it, and to end a command before its end.
+const shortestLease = 3 * time.Second
+
+// runner is `dispatcher run`.
+type runner struct {
+	pool, holder       string
+	wait, lease, grace time.Duration
+	own                func() // lets this command handle signals
+}
+
+func newRun(own func()) *cobra.Command {
+	o, r := &operator{}, &runner{own: own}
+	command := o.group("run --pool POOL [flags] -- COMMAND [ARGS...]", "Run a command while it holds a slot of a pool")
+	command.Long = `Run a command while it holds a slot of a pool, and give the slot back when it has
+ended. It waits in line with the devices and the other callers of the pool.
+
+The command finds DISPATCHER_POOL, DISPATCHER_SLOT, DISPATCHER_TOKEN (a fencing token) and
+DISPATCHER_LEASE in its environment. The lease is renewed while it runs. A command whose lease cannot be renewed
+is ended before the lease is over: SIGTERM, and SIGKILL after --grace. So is a command
+whose dispatcher run was killed. All that it started in its process group ends with it.
+
+Signals go to the command. The exit status is that of the command, 128 and the number
+of the signal that ended it, 127 and 126 when it could not be found or started; 75 when
+no slot was granted within --wait, 76 when the lease was lost and the command ended for that.
+
+  dispatcher run --pool nightly --wait 30m -- ./backup.sh`
+	command.Args = cobra.MinimumNArgs(1)
+	flags := command.Flags()
+	flags.SetInterspersed(false)
+	flags.StringVar(&r.pool, "pool", "", "pool whose slot it needs")
+	flags.DurationVar(&r.wait, "wait", 10*time.Minute, "wait in line for so long; 0: not at all")
+	flags.DurationVar(&r.lease, "lease", time.Minute, "lease of the slot, which is renewed after a third of it")
+	flags.DurationVar(&r.grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL; at most a third of --lease")
+	flags.StringVar(&r.holder, "holder", "", "name of the holder; it holds one slot at most (default: of this machine and process)")
+	needed(command, "pool")
+	o.pools().completeFlag(command, "pool")
+	command.RunE = o.with(func(s *session, args []string) error { return r.run(s, args) })
+	return command
+}
+
+// newGuard is the process that ends a command which must not run on: see package child.
+func newGuard() *cobra.Command {
+	return &cobra.Command{
+		Use: "run-guard GRACE", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			grace, err := time.ParseDuration(args[0])
+			if err != nil {
+				return usageError{err}
+			}
+			return child.Guard(cmd.InOrStdin(), cmd.OutOrStdout(), grace)
+		},
+	}
+}
+
+func (r *runner) check(cmd *cobra.Command) error {
+	if r.lease < shortestLease {
+		return fmt.Errorf("--lease %s: want at least %s", r.lease, shortestLease)
+	}
+	if !cmd.Flags().Changed("grace") {
+		r.grace = min(r.grace, r.lease/3)
+	}
+	if r.grace < 0 || r.grace > r.lease/3 {
+		return fmt.Errorf("--grace %s: want at most a third of --lease, %s", r.grace, r.lease/3)
+	}
+	if r.wait < 0 {
+		return fmt.Errorf("--wait %s: want 0 or more", r.wait)
+	}
+	return nil
+}
+
+func (r *runner) run(s *session, args []string) error {
+	if err := r.check(s.cmd); err != nil {
+		return usageError{err}
+	}
+	if r.holder == "" {
+		r.holder = holderName()
+	}
+	k := &keeper{session: s, runner: r}
+	if err := k.waitInLine(s.cmd.Context()); err != nil {
+		return err
+	}
+	// From here on signals are the command's: they do not end the work.
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+	r.own()
+	ctx := context.WithoutCancel(s.cmd.Context())
+	defer k.release(ctx)
+	if err := s.cmd.Context().Err(); err != nil { // one came meanwhile
+		return err
+	}
+	c, err := r.start(k, args)
+	if err != nil {
+		s.note("dispatcher: %v", err)
+		return statusError(child.StartCode(err))
+	}
+	k.keep(ctx, c, signals)
+	switch code := c.Code(); {
+	case k.lost != nil:
+		s.note("dispatcher: the command was ended, because its slot could not be kept: %v", k.lost)
+		return statusError(exitLeaseLost)
+	case code != 0:
+		return statusError(code)
+	}
+	return nil
+}
+
+func (r *runner) start(k *keeper, args []string) (*child.Child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("finding this program: %w", err)
+	}
+	return child.Start(child.Config{
+		Args: args, Env: append(os.Environ(), k.environment()...), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		Guard: []string{self, "run-guard", r.grace.String()}, Term: k.rest(),
+	})
+}
+
+// holderName tells this process from all others, also on machines of the same name.
+func holderName() string {
+	host, _ := os.Hostname()
+	host = strings.Map(func(c rune) rune {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '-', c == '_':
+			return c
+		}
+		return '-'
+	}, host)
+	return fmt.Sprintf("run-%.40s-%d-%04x", host, os.Getpid(), rand.IntN(1<<16))
+}

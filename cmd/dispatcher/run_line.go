@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// lineView shows how far a holder is in the line: on a terminal in one line, else in a
+// line now and then.
+type lineView struct {
+	s     *session
+	bar   *terminal.Progress
+	drawn bool // on a terminal
+	text  string
+	at    time.Time // of the last line
+}
+
+func newLineView(s *session) *lineView {
+	return &lineView{s: s, bar: terminal.NewProgress(s.errs), drawn: terminal.Is(s.errs)}
+}
+
+// show says why there is no slot, and when there may be one.
+func (v *lineView) show(l operators.Lease) {
+	v.text = l.Detail
+	if l.Position != nil {
+		v.text = fmt.Sprintf("position %d in line", *l.Position)
+	}
+	if l.EstimatedStart != nil {
+		if left := time.Until(l.EstimatedStart.Time).Round(time.Second); left > 0 {
+			v.text += fmt.Sprintf(", about %s to go", left)
+		}
+	}
+	v.say("Waiting for a slot of pool %s: %s", l.Pool, v.text)
+}
+
+// trouble says why nothing is known.
+func (v *lineView) trouble(err error) {
+	v.text = err.Error()
+	v.say("Waiting for a slot: %s", v.text)
+}
+
+func (v *lineView) say(format string, a ...any) {
+	v.bar.Show(format, a...)
+	if now := time.Now(); !v.drawn && now.Sub(v.at) >= lineEvery {
+		v.at = now
+		v.s.note(format, a...)
+	}
+}
+
+// last is what was known last, after a colon; empty: nothing.
+func (v *lineView) last() string {
+	if v.text == "" {
+		return ""
+	}
+	return ": " + v.text
+}
+
+func (v *lineView) clear() { v.bar.Clear() }

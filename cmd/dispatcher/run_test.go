@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// running is a `dispatcher run` under way, whose command says things.
+type running struct {
+	*testing.T
+	cmd  *exec.Cmd
+	errs lockedBuffer
+	file string // that the command writes to
+}
+
+// lockedBuffer is written to by one process and read by a test.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+// Write adds to it.
+func (b *lockedBuffer) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(text)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
+}
+
+// start runs a shell under `dispatcher run`. What it says with `say` is in its file.
+func (d *desk) start(flags, script string) *running {
+	d.Helper()
+	r := &running{T: d.T, file: filepath.Join(d.TempDir(), "said")}
+	args := append(append([]string{"run"}, strings.Fields(flags)...), "--", "sh", "-c", `say() { echo "$@" >> "$SAID"; }; `+script)
+	r.cmd = program(d.T, append([]string{"SAID=" + r.file}, d.environ...), args...)
+	r.cmd.Stderr = &r.errs
+	if err := r.cmd.Start(); err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { _ = r.cmd.Process.Kill() })
+	return r
+}
+
+// said waits for words of the command.
+func (r *running) said(words string) {
+	r.Helper()
+	r.until(words, func() string {
+		text, _ := os.ReadFile(r.file)
+		return string(text)
+	})
+}
+
+// told waits for words of dispatcher run.
+func (r *running) told(words string) {
+	r.Helper()
+	r.until(words, r.errs.String)
+}
+
+func (r *running) until(words string, read func() string) {
+	r.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for over := time.Now().Add(patience); ; <-tick.C {
+		if text := read(); strings.Contains(text, words) {
+			return
+		}
+		if time.Now().After(over) {
+			r.Fatalf("%q was not said; said: %q %q", words, read(), r.errs.String())
+		}
+	}
+}
+
+func (r *running) exits(code int) {
+	r.Helper()
+	_ = r.cmd.Wait()
+	if got := r.cmd.ProcessState.ExitCode(); got != code {
+		r.Errorf("exit %d, want %d: %s", got, code, r.errs.String())
+	}
+}
+
+// nobodyHolds expects that no slot of the pool p is held and nobody waits.
+func (d *desk) nobodyHolds() {
+	d.Helper()
+	var all []operators.Lease
+	d.read(&all, "leases list p")
+	if len(all) != 0 {
+		d.Errorf("leases are left: %+v", all)
+	}
+}
+
+func TestRunHoldsASlotWhileItsCommandRuns(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	first := d.start("--pool p --lease 20s", `say "$DISPATCHER_POOL $DISPATCHER_SLOT $DISPATCHER_TOKEN $DISPATCHER_LEASE"; while [ ! -e "$SAID.end" ]; do sleep 0.05; done; exit 7`)
+	first.said("p 0 1 1\n")
+	second := d.start("--pool p --wait 5m", `say second`)
+	second.told("Waiting for a slot of pool p: position 1 in line")
+	d.try("", "run", "--pool", "p", "--wait", "0", "--", "true").exit(exitNotGranted).says("No slot of pool p")
+	if _, err := os.Stat(second.file); err == nil {
+		t.Fatal("the second one runs beside the first")
+	}
+	if err := os.WriteFile(first.file+".end", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first.exits(7)
+	second.said("second")
+	second.exits(0)
+	d.nobodyHolds()
+}
+
+func TestRunPassesSignalsOn(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	for signal, word := range map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGINT: "INT", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1"} {
+		r := d.start("--pool p", `trap 'say got '`+word+` `+word+`; trap 'exit 9' QUIT; say ready; while :; do sleep 0.05; done`)
+		r.said("ready")
+		for range 2 { // the second one does not end dispatcher run either
+			if err := r.cmd.Process.Signal(signal); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.said("got " + word)
+		if err := r.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
+			t.Fatal(err)
+		}
+		r.exits(9)
+		d.nobodyHolds()
+	}
+}
+
+// The answer to the first request is under way: nothing is known of the lease that waits.
+func TestRunThatIsInterruptedBeforeItsFirstAnswerLeavesTheLine(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	d.run("leases acquire p --holder other")
+	for range 3 {
+		r := d.start("--pool p --holder me", `say never`)
+		r.until(`"me"`, func() string { return d.run("leases list p --output json") })
+		if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		r.exits(1)
+		if left := d.run("leases list p"); strings.Contains(left, "me ") {
+			t.Errorf("leases: %s", left)
+		}
+	}
+}
+
+func TestRunThatIsInterruptedInLineLeavesIt(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	d.run("leases acquire p --holder other")
+	r := d.start("--pool p --holder me", `say never`)
+	r.told("Waiting for a slot")
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.exits(1)
+	var all []operators.Lease
+	d.read(&all, "leases list p")
+	if len(all) != 1 || all[0].Holder != "other" {
+		t.Errorf("leases: %+v", all)
+	}
+}
+
+func TestRunThatIsKilledTakesItsCommandAlong(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	r := d.start("--pool p --lease 3s --grace 100ms", `trap 'say asked' TERM; say ready; sleep 600 & while :; do sleep 0.05; done`)
+	r.said("ready")
+	if err := r.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	r.said("asked")
+	next := d.start("--pool p --wait 1m", `say next`) // once the lease is over
+	next.said("next")
+	next.exits(0)
+	d.nobodyHolds()
+}
+
+func TestRunEndsACommandWhoseSlotIsTaken(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	r := d.start("--pool p --lease 3s", `trap 'say asked; exit 0' TERM; say ready; while :; do sleep 0.05; done`)
+	r.said("ready")
+	d.run("pools release p 0 --reason", "it hangs")
+	r.said("asked")
+	r.exits(exitLeaseLost)
+	r.told("asked to stop")
+	d.nobodyHolds()
+}
+
+// The network is cut: the command ends before its lease does.
+func TestRunEndsACommandWhoseLeaseIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	proxy := testservers.NewProxy(t, strings.TrimPrefix(d.url, "http://"))
+	direct := d.environ
+	d.environ = append([]string{"DISPATCHER_URL=http://" + proxy.Addr}, d.environ[1:]...)
+	r := d.start("--pool p --lease 4s --grace 500ms --holder cut", `trap 'say asked' TERM; say ready; while :; do sleep 0.05; done`)
+	d.environ = direct
+	r.said("ready")
+	proxy.Cut()
+	r.said("asked")
+	r.told("is not renewed")
+	var all []operators.Lease
+	d.read(&all, "leases list p")
+	if len(all) != 1 || all[0].Holder != "cut" {
+		t.Errorf("the command was asked to stop when its lease had ended: %+v", all)
+	}
+	r.exits(exitLeaseLost)
+	d.read(&all, "leases list p")
+	if len(all) != 1 {
+		t.Errorf("the command ended when its lease had ended: %+v", all)
+	}
+}
+
+func TestRunOfNoCommand(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	d.try("", "run", "--pool", "p", "--", "no-such-program").exit(127).says("no-such-program")
+	d.try("", "run", "--pool", "p", "--", "/").exit(126)
+	d.nobodyHolds()
+	d.try("", "run", "--pool", "p").exit(exitUsage)
+	d.try("", "run", "--pool", "p", "--lease", "1s", "--", "true").exit(exitUsage).says("--lease")
+	d.try("", "run", "--pool", "p", "--grace", "1m", "--", "true").exit(exitUsage).says("--grace")
+	d.try("", "run", "--pool", "none", "--", "true").exit(exitFailure).says("not_found")
+}

@@ -1,0 +1,196 @@
+package child_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/child"
+)
+
+const (
+	patience = 20 * time.Second
+	grace    = 300 * time.Millisecond
+)
+
+// TestMain is also the guard, and a process that runs a child and is killed.
+func TestMain(m *testing.M) {
+	os.Exit(testMain(m)) //nolint:forbidigo // TestMain's way to end
+}
+
+func testMain(m *testing.M) int {
+	var err error
+	switch os.Args[len(os.Args)-1] {
+	case "guard":
+		err = child.Guard(os.Stdin, os.Stdout, grace)
+	case "parent":
+		var c *child.Child
+		if c, err = child.Start(configOf(os.Stdout, time.Hour, "sh", "-c", "trap '' TERM; sleep 600 & echo ready; wait")); err == nil {
+			return c.Code()
+		}
+	default:
+		return m.Run()
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+func configOf(out *os.File, term time.Duration, args ...string) child.Config {
+	return child.Config{Args: args, Env: os.Environ(), Out: out, Err: os.Stderr, Guard: []string{os.Args[0], "guard"}, Term: term}
+}
+
+// start starts a shell, and reads what it writes, by lines.
+func start(t *testing.T, term time.Duration, script string) (*child.Child, *bufio.Scanner) {
+	t.Helper()
+	out, in := pipe(t)
+	c, err := child.Start(configOf(in, term, "sh", "-c", script))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = in.Close()
+	return c, out
+}
+
+// pipe is one to read from by lines, for as long as a test is patient.
+func pipe(t *testing.T) (*bufio.Scanner, *os.File) {
+	t.Helper()
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = out.Close() })
+	if err := out.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return bufio.NewScanner(out), in
+}
+
+func next(t *testing.T, lines *bufio.Scanner) string {
+	t.Helper()
+	if !lines.Scan() {
+		t.Fatal("no further line: ", lines.Err())
+	}
+	return lines.Text()
+}
+
+// ends waits until nothing has the pipe open: all of the group has ended.
+func ends(t *testing.T, lines *bufio.Scanner) {
+	t.Helper()
+	for lines.Scan() {
+		t.Log(lines.Text())
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal("something still runs: ", err)
+	}
+}
+
+func TestCodeIsThatOfTheCommand(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string]int{"exit 0": 0, "exit 3": 3, "kill -TERM $$": 143, "kill -KILL $$": 137} {
+		c, lines := start(t, time.Hour, script)
+		ends(t, lines)
+		if got := c.Code(); got != want {
+			t.Errorf("%s: %d, want %d", script, got, want)
+		}
+	}
+}
+
+func TestACommandThatCannotBeStarted(t *testing.T) {
+	t.Parallel()
+	plain := filepath.Join(t.TempDir(), "plain")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for program, want := range map[string]int{"no-such-program": 127, "./no/such/program": 127, plain: 126} {
+		_, err := child.Start(configOf(os.Stdout, time.Hour, program))
+		if err == nil || child.StartCode(err) != want {
+			t.Errorf("%s: %v, %d; want %d", program, err, child.StartCode(err), want)
+		}
+	}
+}
+
+func TestSignalsReachAllOfTheGroup(t *testing.T) {
+	t.Parallel()
+	c, lines := start(t, time.Hour, `trap 'echo hup' HUP; trap 'exit 5' TERM
+		(trap 'echo inner hup' HUP; trap 'exit' TERM; echo ready; while :; do sleep 0.05; done) & 
+		echo ready; while :; do sleep 0.05; done`)
+	next(t, lines)
+	next(t, lines)
+	c.Signal(syscall.SIGHUP)
+	said := next(t, lines) + ", " + next(t, lines)
+	if said != "hup, inner hup" && said != "inner hup, hup" {
+		t.Errorf("said %q", said)
+	}
+	c.Signal(syscall.SIGTERM)
+	ends(t, lines)
+	if got := c.Code(); got != 5 {
+		t.Errorf("code %d", got)
+	}
+}
+
+func TestWhatACommandLeavesBehindEndsWithIt(t *testing.T) {
+	t.Parallel()
+	c, lines := start(t, time.Hour, `trap '' TERM HUP; sleep 600 & exit 4`)
+	ends(t, lines)
+	if got := c.Code(); got != 4 {
+		t.Errorf("code %d", got)
+	}
+}
+
+func TestACommandEndsWithItsTerm(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	c, lines := start(t, 700*time.Millisecond, `trap 'echo asked' TERM; sleep 600 & while :; do sleep 0.05; done`)
+	if got := next(t, lines); got != "asked" {
+		t.Errorf("said %q", got)
+	}
+	ends(t, lines)
+	if took := time.Since(began); took < 600*time.Millisecond {
+		t.Errorf("it ended after %s, before its term", took)
+	}
+	if got := c.Code(); got != 137 {
+		t.Errorf("code %d", got)
+	}
+}
+
+func TestATermThatIsExtended(t *testing.T) {
+	t.Parallel()
+	c, lines := start(t, 10*time.Minute, `trap 'echo asked; exit 6' TERM; echo ready; while :; do sleep 0.05; done`)
+	next(t, lines)
+	c.Until(time.Hour)
+	c.Until(0)
+	if got := next(t, lines); got != "asked" {
+		t.Errorf("said %q", got)
+	}
+	if got := c.Code(); got != 6 {
+		t.Errorf("code %d", got)
+	}
+}
+
+// A killed parent takes the command along, with all that it started.
+func TestTheGroupEndsWithItsParent(t *testing.T) {
+	t.Parallel()
+	for name, kill := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "crashed": syscall.SIGSEGV} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, in := pipe(t)
+			parent := exec.CommandContext(t.Context(), os.Args[0], "parent")
+			parent.Stdout = in
+			if err := parent.Start(); err != nil {
+				t.Fatal(err)
+			}
+			_ = in.Close()
+			next(t, out)
+			if err := parent.Process.Signal(kill); err != nil {
+				t.Fatal(err)
+			}
+			_ = parent.Wait()
+			ends(t, out)
+		})
+	}
+}
