@@ -102,7 +102,7 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 		if err != nil || len(list) == 0 {
 			return err
 		}
-		batches, err := tx.batches().fold(ctx, ids(list...))
+		batches, err := tx.batches().fold(ctx, list, limit)
 		if err != nil {
 			return err
 		}
@@ -116,28 +116,49 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 	return folded, aborted, nil
 }
 
-// fold moves these deltas, which nobody else folds, and returns their batches.
-// Those of batches that were deleted only count for their pools.
-func (s batchesIn) fold(ctx context.Context, deltas string) ([]int64, error) {
-	const of = ` FROM batch_deltas d JOIN batches b ON b.id = d.batch WHERE d.id IN (SELECT id FROM {ids})`
-	batches, err := collect(ctx, s.session, only[int64], `SELECT DISTINCT d.batch`+of, deltas)
+// folding are the deltas d that are folded: those in {ids}, all of them between $2 and $3. The
+// order of a join Postgres might choose as for an empty table, which this one is from time to
+// time, and go through the list for each delta there is; of a range it asks the index.
+const folding = `batch_deltas AS d WHERE d.id BETWEEN $2 AND $3 AND (d.id IN (SELECT id FROM {ids})) IS TRUE`
+
+// foldingOfBatches are those of batches that were not deleted: the others only count for their pools.
+const foldingOfBatches = `(SELECT d.batch, d.state, d.n, d.at FROM ` + folding + `) AS d {batch of d}`
+
+// foldedBatches are the batches whose counts a fold changes.
+const foldedBatches = `SELECT DISTINCT d.batch FROM ` + foldingOfBatches
+
+// folds is what moves the deltas.
+func folds() []string {
+	return []string{
+		`INSERT INTO pool_counts (pool, state, n) SELECT d.pool, d.state, sum(d.n) FROM ` + folding + ` GROUP BY d.pool, d.state
+			ON CONFLICT (pool, state) DO UPDATE SET n = pool_counts.n + excluded.n`,
+		`INSERT INTO batch_counts (batch, state, n) SELECT d.batch, d.state, sum(d.n) FROM ` + foldingOfBatches + ` WHERE TRUE GROUP BY d.batch, d.state
+			ON CONFLICT (batch, state) DO UPDATE SET n = batch_counts.n + excluded.n`,
+		`INSERT INTO batch_rates (batch, at, n) SELECT d.batch, max(d.at), sum(d.n) FROM ` + foldingOfBatches + ` WHERE d.n > 0 AND ` + done + ` GROUP BY d.batch`,
+		progressed,
+		`DELETE FROM ` + folding,
+	}
+}
+
+// oldRates removes what is no longer recent, a part at a time: no fewer than a fold adds at most.
+const oldRates = `
+	DELETE FROM batch_rates WHERE at <= (
+		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
+
+// fold moves these deltas, at most so many, in the order of their ids, which nobody else folds, and returns
+// their batches.
+func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64, error) {
+	args := []any{ids(deltas...), deltas[0], deltas[len(deltas)-1]}
+	batches, err := collect(ctx, s.session, only[int64], foldedBatches, args...)
 	if err != nil {
 		return nil, err
 	}
-	for _, query := range []string{
-		`INSERT INTO pool_counts (pool, state, n) SELECT pool, state, sum(n) FROM batch_deltas WHERE id IN (SELECT id FROM {ids}) GROUP BY pool, state
-			ON CONFLICT (pool, state) DO UPDATE SET n = pool_counts.n + excluded.n`,
-		`INSERT INTO batch_counts (batch, state, n) SELECT d.batch, d.state, sum(d.n)` + of + ` GROUP BY d.batch, d.state
-			ON CONFLICT (batch, state) DO UPDATE SET n = batch_counts.n + excluded.n`,
-		`INSERT INTO batch_rates (batch, at, n) SELECT d.batch, max(d.at), sum(d.n)` + of + ` AND d.n > 0 AND ` + done + ` GROUP BY d.batch`,
-		progressed,
-		`DELETE FROM batch_deltas WHERE id IN (SELECT id FROM {ids})`,
-	} {
-		if _, err := s.exec(ctx, query, deltas); err != nil {
+	for _, query := range folds() {
+		if _, err := s.exec(ctx, query, args...); err != nil {
 			return nil, err
 		}
 	}
-	_, err = s.exec(ctx, `DELETE FROM batch_rates WHERE at <= (SELECT {now}) - `+fmt.Sprint(recent)+` * {ms}`)
+	_, err = s.exec(ctx, oldRates, recent, limit)
 	return batches, err
 }
 

@@ -13,7 +13,7 @@ type Progress struct {
 	Failed int64 // of them; timed out included
 }
 
-// progressed adds the deltas {ids} to the progress of their batches. A step is 5 s at first,
+// progressed adds the deltas that are folded to the progress of their batches. A step is 5 s at first,
 // and a day in the end: 800 rows in 90 days, then one a day.
 const progressed = `
 	INSERT INTO batch_progress (batch, since_ms, at, ended, failed)
@@ -24,7 +24,7 @@ const progressed = `
 		FROM (SELECT batch, at, ended, failed, CASE WHEN at > began THEN {since began} ELSE 0 END AS age FROM (
 			SELECT d.batch, max(d.at) AS at, sum(d.n) AS ended, sum(CASE WHEN d.state IN ('failed', 'timed_out') THEN d.n ELSE 0 END) AS failed,
 				max(CASE WHEN b.not_before > b.created_at THEN b.not_before ELSE b.created_at END) AS began
-			FROM batch_deltas d JOIN batches b ON b.id = d.batch WHERE d.id IN (SELECT id FROM {ids}) GROUP BY d.batch) AS moved) AS aged) AS stepped
+			FROM ` + foldingOfBatches + ` GROUP BY d.batch) AS moved) AS aged) AS stepped
 	WHERE step > 0
 	ON CONFLICT (batch, since_ms) DO UPDATE SET
 		at = excluded.at, ended = batch_progress.ended + excluded.ended, failed = batch_progress.failed + excluded.failed`

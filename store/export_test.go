@@ -38,6 +38,21 @@ func OpenBatchesText() string { return openBatches() }
 // UrgentBatchesText is what UrgentBatches asks.
 func UrgentBatchesText() string { return urgentBatches() }
 
+// FoldTexts are what Fold asks of the deltas {ids}, all of them between $2 and $3.
+func FoldTexts() []string { return append(folds(), foldedBatches) }
+
+// OldRatesText is what Fold removes of batch_rates.
+const OldRatesText = oldRates
+
+// RetainTexts are what Retain removes rows with, by their names.
+func RetainTexts() map[string]string {
+	texts := map[string]string{}
+	for _, old := range new(Retained).kinds(0) {
+		texts[old.name] = old.text
+	}
+	return texts
+}
+
 // PoolsWithWorkText is what PoolsWithWork asks.
 func PoolsWithWorkText() string { return poolsWithWork() }
 

@@ -26,31 +26,30 @@ type oldRows struct {
 
 // kinds are those of which each row is looked at by itself.
 func (r *Retained) kinds(keep time.Duration) []oldRows {
+	// Ids and tokens go up with time, nearly: the oldest rows are at the front. A range of an
+	// index, up to the last of them that is old: what is joined with a list of them instead,
+	// Postgres might go through the list for, row by row, as long as it takes the table for empty.
+	const before = ` < (SELECT {now}) - $1 * {ms}`
+	const old = ` AS oldest WHERE at` + before
 	return []oldRows{
-		// Ids and tokens go up with time, nearly: the oldest rows are at the front.
 		{&r.Events, "events", `
-			DELETE FROM events WHERE id IN (
-				SELECT id FROM (SELECT id, at FROM events ORDER BY id LIMIT $2) AS oldest WHERE at < {now} - $1 * {ms})`, keep},
+			DELETE FROM events WHERE id <= (SELECT max(id) FROM (SELECT id, at FROM events ORDER BY id LIMIT $2)` + old + `) AND at` + before, keep},
 		{&r.Attempts, "attempts", `
-			DELETE FROM attempts WHERE token IN (
-				SELECT token FROM (SELECT token, ended_at FROM attempts ORDER BY token LIMIT $2) AS oldest WHERE ended_at < {now} - $1 * {ms})`, keep},
+			DELETE FROM attempts WHERE token <= (SELECT max(token) FROM (SELECT token, ended_at AS at FROM attempts ORDER BY token LIMIT $2)` + old + `) AND ended_at` + before, keep},
 		{&r.Results, "late results", `
-			DELETE FROM late_results WHERE (device, task, token) IN (
-				SELECT device, task, token FROM late_results WHERE received_at < (SELECT {now}) - $1 * {ms} ORDER BY received_at LIMIT $2)`, keep},
+			DELETE FROM late_results WHERE received_at <= (SELECT max(at) FROM (SELECT received_at AS at FROM late_results ORDER BY received_at LIMIT $2)` + old + `)`, keep},
 		{&r.Answers, "answers", `
-			DELETE FROM answers WHERE (owner, key) IN (
-				SELECT owner, key FROM answers WHERE answered_at < (SELECT {now}) - $1 * {ms} ORDER BY answered_at LIMIT $2)
-			AND answered_at < {now} - $1 * {ms}`, answersKept},
+			DELETE FROM answers WHERE answered_at <= (SELECT max(at) FROM (SELECT answered_at AS at FROM answers ORDER BY answered_at LIMIT $2)` + old + `)`, answersKept},
 		{&r.TokenChanges, "changes of tokens", `
-			DELETE FROM token_changes WHERE (turn, hash) IN (
-				SELECT turn, hash FROM (SELECT turn, hash, at FROM token_changes ORDER BY turn LIMIT $2) AS oldest WHERE at < {now} - $1 * {ms})`, changesKept},
+			DELETE FROM token_changes WHERE (turn, hash) <= (
+				SELECT turn, hash FROM (SELECT turn, hash, at FROM token_changes ORDER BY turn, hash LIMIT $2)` + old + `
+				ORDER BY turn DESC, hash DESC LIMIT 1) AND at` + before, changesKept},
 		{&r.News, "news", `
-			DELETE FROM news WHERE id IN (
-				SELECT id FROM (SELECT id, at FROM news ORDER BY id LIMIT $2) AS oldest WHERE at < {now} - $1 * {ms})
-			AND id < (SELECT max(id) FROM news)`, newsKept},
+			DELETE FROM news WHERE id <= (SELECT max(id) FROM (SELECT id, at FROM news ORDER BY id LIMIT $2)` + old + `) AND at` + before + `
+			AND id < (SELECT id FROM news ORDER BY id DESC LIMIT 1)`, newsKept},
 		{&r.Minutes, "minutes of pools", `
-			DELETE FROM pool_minutes WHERE (pool, minute) IN (
-				SELECT pool, minute FROM pool_minutes WHERE minute < {this minute} - CAST($1 AS bigint) / 60000 ORDER BY minute LIMIT $2)`, minutesKept},
+			DELETE FROM pool_minutes WHERE minute <= (SELECT max(minute) FROM (SELECT minute FROM pool_minutes ORDER BY minute LIMIT $2) AS oldest
+				WHERE minute < {this minute} - CAST($1 AS bigint) / 60000)`, minutesKept},
 	}
 }
 

@@ -1,0 +1,89 @@
+package store_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// A part of a pass takes so many rows here, of ten times as many.
+const passed = 500
+
+// Tables that passes empty are thought to be empty when they fill. Whatever Postgres knew of
+// them when it planned a part of a pass, it never goes through all that is taken for each row
+// that is there. What folds, each 2 s, reads no more than it takes.
+func TestPassesReadWhatTheyTake(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	conn, err := l.DB().Conn(t.Context())
+	l.must(err)
+	defer conn.Close()
+	p := planned{ledger: l, conn: conn}
+	p.exec(`SET plan_cache_mode = force_generic_plan`)
+	var before []string
+	for _, state := range []struct{ name, change string }{
+		{"empty", `SELECT 1`},
+		{"emptied unseen", backlog() + `; ` + worked + `; ANALYZE`}, // its pages are still there
+		{"loaded", backlog()},
+		{"analyzed", `ANALYZE`},
+		{"emptied", worked + `; ANALYZE`}, // there are statistics of what was there
+		{"loaded again", backlog()},
+	} {
+		p.simply(state.change)
+		before = append(before, state.name)
+		for what, asked := range p.passes() {
+			p.exec(fmt.Sprintf(`PREPARE %q AS %s`, what+" "+state.name, l.Text(asked.text)))
+			for _, at := range before {
+				p.exec(`BEGIN`)
+				plan := p.run(what+" "+at, asked.args)
+				p.exec(`ROLLBACK`)
+				if n := most(plan); n > asked.most {
+					t.Errorf("%s, %s, planned when it was %s: %d rows are looked at:\n%s", what, state.name, at, n, strings.Join(plan, "\n"))
+				}
+			}
+		}
+	}
+}
+
+func backlog() string {
+	return fmt.Sprintf(`
+	INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 10, 1000, now(), now() FROM generate_series(1, 10) AS n ON CONFLICT DO NOTHING;
+	INSERT INTO batches (pool, created_at) SELECT 'p' || 1 + n %% 10, now() FROM generate_series(1, %[1]d) AS n;
+	INSERT INTO batch_deltas (batch, pool, state, n) SELECT id, pool, 'failed', 1 FROM batches;
+	INSERT INTO batch_rates (batch, at, n) SELECT id, now() - interval '1 hour' - id * interval '1 second', 1 FROM batches;
+	INSERT INTO events (at, kind, pool, batch, device, token) SELECT now() - interval '1 hour', 'task.granted', pool, id, 'd' || id, id FROM batches;
+	INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by) SELECT id, id, 1, 'd' || id, pool, 1, '', now() - interval '1 hour', now() - interval '1 hour', 'success' FROM batches;
+	INSERT INTO late_results (device, task, token, known, cause, received_at) SELECT 'd' || id, id, id, true, 'success', now() - interval '1 hour' - id * interval '1 second' FROM batches;
+	INSERT INTO answers (owner, key, request, answer, answered_at) SELECT id, 'k', '', '{}', now() - interval '1 hour' - id * interval '1 second' FROM batches;
+	INSERT INTO token_changes (hash, at) SELECT convert_to('h' || id, 'utf8'), now() - interval '1 hour' FROM batches;
+	INSERT INTO news (at, batch) SELECT now() - interval '1 hour', id FROM batches;
+	INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, capacity) SELECT pool, id, 1, 1, 1, 1 FROM batches`, 10*passed)
+}
+
+const worked = `DELETE FROM batch_deltas; DELETE FROM batch_rates; DELETE FROM events; DELETE FROM attempts; DELETE FROM late_results;
+	DELETE FROM answers; DELETE FROM token_changes; DELETE FROM news; DELETE FROM pool_minutes; DELETE FROM batches`
+
+type ask struct {
+	text, args string
+	most       int // rows
+}
+
+// passes are the statements, with what they would take now.
+func (p *planned) passes() map[string]ask {
+	p.Helper()
+	const once = 60 * passed // each row, and what an index still has of those that were deleted
+	asked := map[string]ask{"old rates": {store.OldRatesText, fmt.Sprint(`0, `, passed), once}}
+	for what, text := range store.RetainTexts() {
+		asked["old "+what] = ask{text, fmt.Sprint(`0, `, passed), once}
+	}
+	var deltas string
+	p.must(p.conn.QueryRowContext(p.Context(), `
+		SELECT format('%L, %s, %s', coalesce(json_agg(json_build_object('id', id)), '[]'), coalesce(min(id), 0), coalesce(max(id), 0))
+		FROM (SELECT id FROM batch_deltas ORDER BY id LIMIT $1) AS next`, passed).Scan(&deltas))
+	for i, text := range store.FoldTexts() {
+		asked[fmt.Sprint("fold ", i)] = ask{text, deltas, passed}
+	}
+	return asked
+}
