@@ -80,7 +80,7 @@ func New(config Config) *Dispatcher {
 	d := &Dispatcher{config: config, log: throttle.Log(config.Logger, config.Now), metrics: newMetrics(set)}
 	d.together = together{
 		views: newViewing(config.Store, d.Panicked), results: newRecording(config.Store, d.settle, d.Panicked),
-		claims: newClaiming(config.Store, config.Now, d.Panicked),
+		claims: newClaiming(config.Store, config.Now, d.Panicked), suppressions: newSuppressing(config.Store, d.Panicked),
 	}
 	d.Seen = seen.NewDevices(config.Store, config.Recent, config.Now)
 	d.Devices = credentials.New(credentials.Config{

@@ -35,6 +35,7 @@ func (h *handling) nextTask(ctx context.Context) {
 	h.findOffers(ctx)
 	defer h.giveBack()
 	h.tried.full, h.tried.limited, h.tried.shut = make(map[string]bool), make(map[int64]decision.Obstacle), nil
+	h.tried.drops, h.tried.more = 0, false
 	for repairs := 0; ; {
 		if err := h.countCallers(ctx); err != nil {
 			h.cannotConfirm(err)
@@ -128,9 +129,9 @@ func (h *handling) grantWithin(ctx context.Context, open []store.Candidate) erro
 	pool := open[0].Pool
 	passed, reserved, refused := h.d.Policies.Reserve(ctx, h.view, open, h.lease, h.nonce)
 	maps.Copy(h.tried.limited, refused)
+	suppressed := h.suppress(ctx, open, refused)
 	if len(passed) == 0 {
-		h.tried.shut = append(h.tried.shut, pool)
-		return errNoted
+		return h.shut(ctx, pool, suppressed)
 	}
 	h.tried.committed = ""
 	err := h.grant(ctx, passed)

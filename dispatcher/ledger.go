@@ -23,6 +23,7 @@ type Ledger interface {
 	SampleWaiting(ctx context.Context, of store.WaitingOf, most int) (store.WaitingTasks, error)
 	NextWaiting(ctx context.Context, of store.WaitingOf, after store.LineMark, limit int) (store.WaitingTasks, error)
 	Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error)
+	Suppress(ctx context.Context, list []store.Suppression) ([]bool, error)
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)
 	RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome

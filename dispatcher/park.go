@@ -55,8 +55,11 @@ func (h *handling) redirect(ctx context.Context) {
 }
 
 // mayChange says whether waiting can bring a task. A device that gets a credential is
-// to have it at once.
+// to have it at once; one with tasks that are yet to be suppressed comes back soon.
 func (h *handling) mayChange() bool {
+	if h.tried.more && h.reply.Reason == devices.ReasonLimited {
+		return false
+	}
 	return decision.WaitingOf(h.reply.Reason).Parks && h.reply.Task == nil && h.reply.Credential == ""
 }
 

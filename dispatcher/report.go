@@ -37,6 +37,8 @@ type tried struct {
 	full      map[string]bool             // pools found full
 	limited   map[int64]decision.Obstacle // by task: what its policies say
 	shut      []string                    // pools of which they let nothing start
+	drops     int                         // how often tasks were ended that they drop
+	more      bool                        // there may be more of these
 	turn      time.Duration               // when a full pool expects the device again; 0: none was full
 	committed string                      // the lease that was claimed
 }

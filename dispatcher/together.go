@@ -31,9 +31,10 @@ const (
 
 // together is what the reports of many devices ask of the ledger in one call.
 type together struct {
-	views   *viewing
-	results *recording
-	claims  *claiming
+	views        *viewing
+	results      *recording
+	claims       *claiming
+	suppressions *suppressing
 }
 
 // acquired is a slot that the semaphore gave, with what it is to be claimed for.

@@ -74,6 +74,7 @@ func TestMistakesNameTheirField(t *testing.T) {
 		`[{"name": "n", "algorithm": "fixed", "per": "attributes.x", "per_ms": 1, "max": 1}]`:                                     "set trust_device",
 		`[{"name": "n", "algorithm": "fixed", "per": "tags.` + strings.Repeat("x", 256) + `", "per_ms": 1, "max": 1}]`:            "limits[0].per: at most 8 fields and 256 bytes",
 		`[{"name": "n", "algorithm": "fixed", "per": "device", "per_ms": 1, "max": 1, "on_error": "ajar"}]`:                       "limits[0].on_error: open or closed",
+		`[{"name": "n", "algorithm": "fixed", "per": "device", "per_ms": 1, "max": 1, "on_limited": "fail"}]`:                     "limits[0].on_limited: wait or drop",
 	} {
 		_, err := policy.Parse([]byte(text))
 		if !errors.Is(err, limits.ErrInvalid) || !strings.Contains(err.Error(), want) {
@@ -162,6 +163,30 @@ func TestSubjectsAreToldApart(t *testing.T) {
 	secret := rule("payload.secret,tags.a").Subject(f{Payload: json.RawMessage(`{"secret": "hunter2"}`), Tags: map[string]string{"a": "x\ny"}})
 	if strings.Contains(secret.Label, "hunter2") || !strings.Contains(secret.Label, "tags.a=x?y") {
 		t.Errorf("label %q", secret.Label)
+	}
+}
+
+// TestWhatBecomesOfRefusalsIsNotCounted: such a change forgets no start, and shows what is counted as it is.
+func TestWhatBecomesOfRefusalsIsNotCounted(t *testing.T) {
+	t.Parallel()
+	one := limits.Policy{Name: "n", Per: "payload.to,tags.a", Algorithm: limits.Fixed, PerMS: 1000, Max: 1}
+	other := one
+	other.OnLimited, other.Reveal = policy.Drop, true
+	var keys []string
+	var shown []limits.Subject
+	for _, p := range []limits.Policy{one, other} {
+		rules, err := limits.Compile("p", []limits.Policy{p})
+		if err != nil || rules[0].Drops() != (p.OnLimited == policy.Drop) {
+			t.Fatal(err)
+		}
+		s := rules[0].Subject(limits.Facts{Payload: json.RawMessage(`{"to": "+49\n1"}`), Tags: map[string]string{"a": "x"}})
+		keys, shown = append(keys, limits.SubjectKey("s", rules[0], s)), append(shown, s)
+	}
+	if keys[0] != keys[1] {
+		t.Errorf("counted as %q", keys)
+	}
+	if strings.Contains(shown[0].Label, "49") || shown[1].Label != `payload.to="+49\n1" tags.a=x` {
+		t.Errorf("shown as %q and %q", shown[0].Label, shown[1].Label)
 	}
 }
 

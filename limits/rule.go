@@ -59,7 +59,7 @@ func Compile(owner string, policies []Policy) ([]*Rule, error) {
 func newRule(owner string, p Policy) *Rule {
 	r := &Rule{Policy: p, Owner: owner, perEach: p.Fields()}
 	counted := p
-	counted.OnError, counted.TrustDevice, counted.Per = "", false, strings.Join(r.perEach, ",")
+	counted.OnError, counted.OnLimited, counted.Reveal, counted.TrustDevice, counted.Per = "", "", false, false, strings.Join(r.perEach, ",")
 	r.name("", counted)
 	r.specify()
 	return r
@@ -115,10 +115,13 @@ func (r *Rule) slide(windows []Window) {
 func (r *Rule) Longest() time.Duration { return r.longest }
 
 // Subject of a start.
-func (r *Rule) Subject(f Facts) Subject { return subjectOf(r.perEach, f) }
+func (r *Rule) Subject(f Facts) Subject { return subjectOf(r.perEach, f, r.Reveal) }
 
 // FailsOpen says that a start passes that cannot be checked.
 func (r *Rule) FailsOpen() bool { return r.OnError == policy.Open }
+
+// Drops says that a start which is refused is not to be tried again.
+func (r *Rule) Drops() bool { return r.OnLimited == policy.Drop }
 
 // Describe says what window is meant, counted from 0, for people.
 func (r *Rule) Describe(window int) string {

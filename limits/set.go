@@ -24,7 +24,7 @@ func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
 func newRuleOfSet(owner string, p Policy) *Rule {
 	r := &Rule{Policy: p, Owner: owner, perEach: p.FieldsOfSet(), ofSet: true}
 	counted := p
-	counted.OnError, counted.Max, counted.Per = "", 0, strings.Join(r.perEach, ",")
+	counted.OnError, counted.Reveal, counted.Max, counted.Per = "", false, 0, strings.Join(r.perEach, ",")
 	counted.Windows = slices.Clone(p.Windows)
 	for i := range counted.Windows {
 		counted.Windows[i].Max = 0

@@ -27,18 +27,18 @@ type Facts struct {
 // Subject is what a rule counts on its own.
 type Subject struct {
 	digest string // of its values: Redis sees no payload
-	Label  string // for people: values of payloads and facts only as a digest; at most 200 bytes
+	Label  string // for people: values of payloads and facts only as a digest, unless the policy reveals them; at most 200 bytes
 }
 
 const maxLabel = 200
 
 // subjectOf is the subject of the fields, whose absent values are a value too: the
 // starts that lack a field are counted together, and escape nothing.
-func subjectOf(fields []string, f Facts) Subject {
+func subjectOf(fields []string, f Facts, reveal bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))
 	for i, field := range fields {
 		text, found := f.value(field)
-		values[i], labels[i] = value{text, found}, label(field, text, found)
+		values[i], labels[i] = value{text, found}, label(field, text, found, reveal)
 	}
 	sum := digestOf(values)
 	text := strings.Join(labels, " ")
@@ -69,11 +69,11 @@ func digestOf(values []value) digest {
 	return digest(sum.Sum(nil)[:len(digest{})])
 }
 
-func label(field, value string, found bool) string {
+func label(field, value string, found, reveal bool) string {
 	switch {
 	case !found:
 		return field + " (none)"
-	case strings.HasPrefix(field, "payload"), strings.HasPrefix(field, policy.AllFacts):
+	case (strings.HasPrefix(field, "payload") || strings.HasPrefix(field, policy.AllFacts)) && !reveal:
 		sum := sha256.Sum256([]byte(value))
 		return field + "#" + hex.EncodeToString(sum[:4])
 	}

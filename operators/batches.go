@@ -121,8 +121,8 @@ type Batch struct {
 // Ended counts the tasks that will not run any more.
 func (b Batch) Ended() int64 { return b.Total - b.Counts[Pending] - b.Counts[Dispatched] }
 
-// Failed counts those of them that were tried in vain: nobody cancelled them, and
-// their time was not over.
+// Failed counts those of them that were tried in vain: nobody cancelled them,
+// their time was not over, and no policy refused their start.
 func (b Batch) Failed() int64 { return b.Counts[Failed] + b.Counts[TimedOut] }
 
 // Over says that the batch has ended.

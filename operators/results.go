@@ -11,7 +11,7 @@ import (
 
 // ResultQuery says which results of a batch are listed, and what is summed up.
 type ResultQuery struct {
-	State     string    `query:"state" enum:"succeeded,failed,timed_out,cancelled,expired" doc:"Default: all that have ended"`
+	State     string    `query:"state" enum:"succeeded,failed,timed_out,cancelled,expired,suppressed" doc:"Default: all that have ended"`
 	Fields    []string  `query:"fields" doc:"Of the outputs, at most 50: net.rtt is the member rtt of the object net, . an output that is no object. Default: outputs as they came"`
 	Aggregate string    `query:"aggregate" maxLength:"200" doc:"A field whose values are summed up"`
 	ByTag     string    `query:"by_tag" maxLength:"64" doc:"The name of a tag by which results are counted"`
@@ -40,7 +40,7 @@ type Results struct {
 type Result struct {
 	Task     int64           `json:"task"`
 	Device   string          `json:"device"`
-	State    string          `json:"state" enum:"succeeded,failed,timed_out,cancelled,expired"`
+	State    string          `json:"state" enum:"succeeded,failed,timed_out,cancelled,expired,suppressed"`
 	Ended    *Time           `json:"ended_at" nullable:"true"`
 	Duration *int64          `json:"duration_ms" nullable:"true" doc:"For which its last attempt held a slot; null: there was none"`
 	Error    string          `json:"error"`

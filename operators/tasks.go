@@ -17,11 +17,12 @@ const (
 	TimedOut   = "timed_out"
 	Cancelled  = "cancelled"
 	Expired    = "expired"
+	Suppressed = "suppressed"
 )
 
 // TaskStates are all of them, in the order of a task's life.
 func TaskStates() []string {
-	return []string{Pending, Dispatched, Succeeded, Failed, TimedOut, Cancelled, Expired}
+	return []string{Pending, Dispatched, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}
 }
 
 // Task is a task.
@@ -33,7 +34,7 @@ type Task struct {
 	Kind      string          `json:"kind"`
 	Payload   json.RawMessage `json:"payload"`
 	Priority  int             `json:"priority"`
-	State     string          `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
+	State     string          `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
 	Counted   int             `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
 	NotBefore *Time           `json:"not_before" nullable:"true" doc:"Its own, beside that of its batch"`
 	NotAfter  *Time           `json:"not_after" nullable:"true" doc:"Likewise: it expires then, unless it was started"`
@@ -93,7 +94,7 @@ type TaskFilter struct {
 	Device string `query:"device"`
 	Batch  int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
 	Pool   string `query:"pool"`
-	State  string `query:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
+	State  string `query:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
 	Kind   string `query:"kind" maxLength:"64"`
 	Error  string `query:"error" maxLength:"4096" doc:"The whole error text; with * at its end, what it begins with"`
 }
@@ -111,7 +112,7 @@ type Bulk struct {
 
 // Why says why a task does not run.
 type Why struct {
-	State   string   `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired"`
+	State   string   `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
 	Reasons []Reason `json:"reasons" doc:"One at least; the first is what the device is told, or would be"`
 	Mark    *Mark    `json:"mark,omitempty" doc:"Of its device; absent without Redis"`
 }

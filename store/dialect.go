@@ -102,6 +102,7 @@ func inputs() map[string]string {
 		"changed":  "n bigint, device text, tags text, profile text, detail text",
 		"lapses":   "lease_ms bigint, before_ms bigint",
 		"news":     "batch bigint, device text",
+		"ends":     "task bigint, reason text",
 		"openings": "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",
 		"endings": "task bigint, token bigint, cause text, output text, dropped bigint, error text, state text, counted bigint," +
 			" returned bigint, delay_ms bigint, event text, actor text",

@@ -14,7 +14,7 @@ type tasks struct{ *connection }
 // pending in its table and has a row in grants.
 type TaskState string
 
-// The states of a task. The last five are terminal, but a late success may
+// The states of a task. The last six are terminal, but a late success may
 // still turn TimedOut into Succeeded.
 const (
 	Pending    TaskState = "pending"
@@ -24,16 +24,17 @@ const (
 	TimedOut   TaskState = "timed_out"
 	Cancelled  TaskState = "cancelled"
 	Expired    TaskState = "expired"
+	Suppressed TaskState = "suppressed" // a policy refused its start, and drops what it refuses
 )
 
 // keptStates are those that tasks have in their table.
 func keptStates() []TaskState {
-	return []TaskState{Pending, Succeeded, Failed, TimedOut, Cancelled, Expired}
+	return []TaskState{Pending, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}
 }
 
 // TaskStates are all the states, in the order of a task's life.
 func TaskStates() []TaskState {
-	return []TaskState{Pending, Dispatched, Succeeded, Failed, TimedOut, Cancelled, Expired}
+	return []TaskState{Pending, Dispatched, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}
 }
 
 // Task is one piece of work for one device.

@@ -19,7 +19,7 @@ type BulkResult struct {
 // Conditions on tasks t of batch b.
 const (
 	open      = `t.state = 'pending'`
-	retriable = `t.state IN ('failed', 'timed_out', 'cancelled', 'expired')
+	retriable = `t.state IN ('failed', 'timed_out', 'cancelled', 'expired', 'suppressed')
 		AND b.system IS FALSE AND b.cancelled_at IS NULL AND (b.not_after IS NULL OR b.not_after > {now}) AND (t.not_after IS NULL OR t.not_after > {now}) AND ` + withinWait + `
 		AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = t.pool AND p.deleted_at IS NOT NULL)`
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // waitingEnd ends tasks t that wait, those of some rows.
@@ -115,17 +116,34 @@ func (s tasksIn) endWaiting(ctx context.Context, of waitingEnd, limit int) (int,
 	if err != nil || len(tasks) == 0 {
 		return 0, err
 	}
+	ends := make([]end, len(tasks))
+	for i, task := range tasks {
+		ends[i] = end{task, of.reason}
+	}
+	gone, err := s.endLocked(ctx, of, ends)
+	return len(gone), err
+}
+
+// end is a task that ends without a grant.
+type end struct {
+	Task   int64  `json:"task"`
+	Reason string `json:"reason"` // its error, and what its event says
+}
+
+// endLocked ends those of these locked tasks that are not granted, and returns them.
+func (s tasksIn) endLocked(ctx context.Context, of waitingEnd, ends []end) ([]int64, error) {
 	// A grant does not write its task, so one that came in between shows only
 	// in a new snapshot, now that the tasks are locked against claims.
 	gone, err := collect(ctx, s.session, only[int64], `
-		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = $3
-		WHERE t.id IN (SELECT id FROM {ids}) AND `+waiting+` RETURNING id`, ids(tasks...), string(of.state), of.reason)
+		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
+		FROM {ends} WHERE t.id = ends.task AND `+waiting+` RETURNING id`, input(ends), string(of.state))
 	if err != nil || len(gone) == 0 {
-		return 0, err
+		return nil, err
 	}
+	ends = slices.DeleteFunc(slices.Clone(ends), func(e end) bool { return !slices.Contains(gone, e.Task) })
 	_, err = s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, pool, batch, task, device, detail)
-		SELECT {now}, $2, $3, pool, batch, id, device, $4 FROM tasks WHERE id IN (SELECT id FROM {ids})`,
-		ids(gone...), "task."+string(of.state), of.actor, of.reason)
-	return len(gone), err
+		SELECT {now}, $2, $3, t.pool, t.batch, t.id, t.device, ends.reason FROM {ends} JOIN tasks t ON t.id = ends.task`,
+		input(ends), "task."+string(of.state), of.actor)
+	return gone, err
 }

@@ -34,7 +34,7 @@ func (p progress) unsuccessful() int64 { return p.Ended() - p.Counts[operators.S
 
 // worst is the state of most that did not succeed.
 func (p progress) worst() string {
-	return slices.MaxFunc([]string{operators.Failed, operators.TimedOut, operators.Cancelled, operators.Expired}, func(a, b string) int {
+	return slices.MaxFunc([]string{operators.Failed, operators.TimedOut, operators.Cancelled, operators.Expired, operators.Suppressed}, func(a, b string) int {
 		return cmp.Compare(p.Counts[a], p.Counts[b])
 	})
 }
@@ -51,7 +51,7 @@ func (p progress) done() string {
 func (p progress) line() string {
 	text := fmt.Sprintf("%s, %d inside, %d failed", p.done(), p.Counts[operators.Dispatched], p.Failed())
 	if n := p.unsuccessful() - p.Failed(); n > 0 {
-		text += fmt.Sprintf(", %d cancelled or expired", n)
+		text += fmt.Sprintf(", %d cancelled, expired or suppressed", n)
 	}
 	if p.RatePerMinute != nil {
 		text += fmt.Sprintf(", %.0f/min", *p.RatePerMinute)
@@ -103,8 +103,8 @@ func (s *session) waitForBatch(batch string) error {
 	if p.unsuccessful() > 0 {
 		c := p.Counts
 		return advisedError{
-			fmt.Errorf("of %s %d did not succeed: %d failed, %d timed out, %d cancelled, %d expired",
-				counted(p.Total, "task", "tasks"), p.unsuccessful(), c[operators.Failed], c[operators.TimedOut], c[operators.Cancelled], c[operators.Expired]),
+			fmt.Errorf("of %s %d did not succeed: %d failed, %d timed out, %d cancelled, %d expired, %d suppressed",
+				counted(p.Total, "task", "tasks"), p.unsuccessful(), c[operators.Failed], c[operators.TimedOut], c[operators.Cancelled], c[operators.Expired], c[operators.Suppressed]),
 			"see which: dispatcher tasks list --batch " + batch + " --state " + p.worst(),
 		}
 	}

@@ -44,6 +44,38 @@ func TestLimitsFromTheShell(t *testing.T) {
 	}
 }
 
+func TestSuppressedTasksFromTheShell(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 60")
+	drop := strings.Replace(oneADay, `"name":`, `"on_limited":"drop","name":`, 1)
+	d.run("batches create --pool p --device d-1 --device d-1 --limits", drop)
+	if got := plain(d.run("batches get 1")); !strings.Contains(got, "\nlimits  one 1/24h per device drop\n") {
+		t.Error(got)
+	}
+	d.work("d-1", "succeeded")
+	if reply := d.report("d-1", `{"id":"2"}`); reply["reason"] != "none" {
+		t.Errorf("%v", reply)
+	}
+	for line, want := range map[string]string{
+		"batches get 1":                            "1 succeeded, 1 suppressed",
+		"batches watch 1":                          "1 suppressed",
+		"tasks list --state suppressed":            "suppressed",
+		"tasks get 2":                              "policy one of batch 1 lets 1 per 24h0m0s start for device=d-1",
+		"tasks why 2":                              "(suppressed)",
+		"batches results 1 --csv":                  "2,d-1,suppressed,",
+		"events list --kind task.suppressed":       "policy one of batch 1",
+		"tasks retry --state suppressed --dry-run": "1 task",
+	} {
+		if got := d.run(line); !strings.Contains(got, want) {
+			t.Errorf("%s: no %q in\n%s", line, want, got)
+		}
+	}
+	d.run("batches set 1 --no-limits")
+	d.run("tasks retry 2")
+	d.work("d-1", "succeeded")
+}
+
 func TestProfilesFromTheShell(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -114,7 +114,7 @@ func written(output []byte, records []record) bool {
 
 func terminal(state string) bool {
 	switch state {
-	case "succeeded", "failed", "timed_out", "cancelled", "expired":
+	case "succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed":
 		return true
 	}
 	return false

@@ -20,7 +20,7 @@ func (b *bench) counts(id int64) (state string, counts map[string]any) {
 		count, _ := n.(float64)
 		sum += count
 	}
-	if len(counts) != 7 || sum != batch["total"] {
+	if len(counts) != 8 || sum != batch["total"] {
 		b.Errorf("counts %v add up to %v, total %v", counts, sum, batch["total"])
 	}
 	state, _ = batch["state"].(string)
@@ -35,7 +35,7 @@ func TestBatchRunsThroughItsStates(t *testing.T) {
 		expect := func(wantState string, want map[string]any) {
 			b.Helper()
 			state, counts := b.counts(id)
-			for _, name := range []string{"pending", "dispatched", "succeeded", "failed", "timed_out", "cancelled", "expired"} {
+			for _, name := range []string{"pending", "dispatched", "succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed"} {
 				if want[name] == nil {
 					want[name] = 0.0
 				}

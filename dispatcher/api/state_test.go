@@ -14,7 +14,7 @@ func TestABatchsStateFollowsItsTasks(t *testing.T) {
 	earlier, later := now.Add(-time.Second), now.Add(time.Second)
 	pending := map[store.TaskState]int64{store.Pending: 1}
 	dispatched := map[store.TaskState]int64{store.Dispatched: 1, store.Succeeded: 3}
-	ended := map[store.TaskState]int64{store.Succeeded: 1, store.Failed: 1, store.TimedOut: 1, store.Expired: 1, store.Cancelled: 1}
+	ended := map[store.TaskState]int64{store.Succeeded: 1, store.Failed: 1, store.TimedOut: 1, store.Expired: 1, store.Cancelled: 1, store.Suppressed: 1}
 	for name, test := range map[string]struct {
 		batch store.Batch
 		want  string

@@ -112,7 +112,7 @@ func whyEnded(v store.TaskView) []Cause {
 		r.Detail += " at " + At(*v.Task.FinishedAt)
 	}
 	switch {
-	case v.Task.State == store.Expired && v.Task.Error != "":
+	case v.Task.State == store.Suppressed, v.Task.State == store.Expired && v.Task.Error != "":
 		r.Detail += ": " + v.Task.Error
 	case v.Task.State != store.Cancelled || v.CancelledBy == "":
 	case v.Batch.CancelledAt != nil && v.CancelledBy == store.Canceller:

@@ -96,7 +96,11 @@ func (x explainer) standsStill(Obstacle) Cause {
 }
 
 func (x explainer) limited(o Obstacle) Cause {
-	return Cause{Detail: o.Detail, Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}.by("waits until then; or change the policy: %s", x.editLimits(o.Owner))
+	words := "waits until then"
+	if o.Drops {
+		words = "ends as suppressed, should its device ask for it before then"
+	}
+	return Cause{Detail: o.Detail, Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}.by(words+"; or change the policy: %s", x.editLimits(o.Owner))
 }
 
 func (x explainer) unavailable(o Obstacle) Cause {

@@ -41,6 +41,7 @@ type Obstacle struct {
 	Policy string         // that says no, of CodeLimited
 	Allows string         // what it allows, for people
 	Owner  Subject        // whose it is
+	Drops  bool           // the task is not to be tried again: it ends as suppressed
 
 	says func(x explainer, o Obstacle) Cause
 }

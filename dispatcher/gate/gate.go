@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/throttle"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -89,7 +90,7 @@ func New(o Options) *Gate {
 		CounterVec: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "dispatcher_refusals_total", Help: "Requests and sessions refused because of the caller.",
 		}, []string{"at", "reason"}),
-		options: o, guesses: newGuesses(o.Now, cmp.Or(o.Guesses, mostGuesses)), samples: samples{now: o.Now, of: map[group]*kinds{}},
+		options: o, guesses: newGuesses(o.Now, cmp.Or(o.Guesses, mostGuesses)), samples: samples{now: o.Now, of: map[group]*throttle.Samples[sample]{}},
 	}
 	for _, at := range []At{API, SignIn, Report, Broker} { // there from 0 on
 		for _, reason := range []Reason{Unauthenticated, Forbidden, LockedOut, Unavailable} {

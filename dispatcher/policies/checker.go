@@ -41,6 +41,7 @@ type Checker struct {
 
 	config     Config
 	metrics    *metrics
+	refusals   refusals
 	rules      *ruleBook
 	uncounted  *uncounted
 	limited    limitedPools
@@ -50,5 +51,5 @@ type Checker struct {
 
 // New builds a Checker.
 func New(config Config) *Checker {
-	return &Checker{Sets: newSets(config), config: config, metrics: newMetrics(config.Meters), rules: newRuleBook(), uncounted: newUncounted()}
+	return &Checker{Sets: newSets(config), config: config, metrics: newMetrics(config.Meters), refusals: newRefusals(config.Now), rules: newRuleBook(), uncounted: newUncounted()}
 }

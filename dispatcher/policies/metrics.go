@@ -7,10 +7,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/limits"
 )
 
 type metrics struct {
-	checks *prometheus.CounterVec
+	checks     *prometheus.CounterVec
+	suppressed *prometheus.CounterVec
 
 	mu    sync.Mutex
 	named map[string]bool // names that are told apart
@@ -18,8 +20,9 @@ type metrics struct {
 
 func newMetrics(set *meters.Set) *metrics {
 	return &metrics{
-		checks: set.Counter("limit_checks_total", "Starts that a policy was asked about, by what it said: passed, limited or unchecked.", "pool", "policy", "outcome"),
-		named:  make(map[string]bool),
+		checks:     set.Counter("limit_checks_total", "Starts that a policy was asked about, by what it said: passed, limited or unchecked.", "pool", "policy", "outcome"),
+		suppressed: set.Counter("tasks_suppressed_total", "Tasks that ended because a policy refused their start and drops what it refuses.", "pool", "policy"),
+		named:      make(map[string]bool),
 	}
 }
 
@@ -39,12 +42,17 @@ func (m *metrics) policyLabel(name string) string {
 	return name
 }
 
+// Suppressed counts a task that ended because this policy refused it.
+func (k *Checker) Suppressed(pool, policy string) {
+	k.metrics.suppressed.WithLabelValues(pool, k.metrics.policyLabel(policy)).Inc()
+}
+
 // checked counts what each policy of a task said.
 func (m *metrics) checked(pool string, j judged) {
 	for i, item := range j.check.Items {
 		outcome := "passed"
 		switch {
-		case slices.Contains(j.refused, i):
+		case slices.ContainsFunc(j.refused, func(r limits.Refusal) bool { return r.Item == i }):
 			outcome = "limited"
 		case j.unchecked:
 			outcome = "unchecked"

@@ -43,7 +43,7 @@ func TestPoliciesOfOneNameAreToldApart(t *testing.T) {
 		}
 		all = append(all, rules...)
 	}
-	m.checked("a", judged{check: limits.NewCheck("1", "", all, limits.Facts{}), refused: []int{1}, obstacle: &decision.Obstacle{}})
+	m.checked("a", judged{check: limits.NewCheck("1", "", all, limits.Facts{}), refused: []limits.Refusal{{Item: 1}}, obstacle: &decision.Obstacle{}})
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)

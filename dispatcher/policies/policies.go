@@ -57,6 +57,7 @@ func (k *Checker) Reserve(
 		a, is := asked[c.Task]
 		if is {
 			k.metrics.checked(c.Pool, a)
+			k.refusals.log(ctx, k.config.Logger, c.Pool, a)
 		}
 		switch {
 		case !is:
@@ -73,7 +74,7 @@ func (k *Checker) Reserve(
 // judged is what the policies say of one task.
 type judged struct {
 	check     limits.Check
-	refused   []int              // items of the check that refuse it
+	refused   []limits.Refusal   // by items of the check
 	unchecked bool               // they could not be asked, whatever follows from that
 	obstacle  *decision.Obstacle // nil: it may start
 }
@@ -164,15 +165,13 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 	default:
 		return unasked(c, "its policies are being counted anew", decision.NothingToDo)
 	}
-	for _, r := range a.Refusals {
-		j.refused = append(j.refused, r.Item)
-	}
-	last := a.Last()
+	j.refused = a.Refusals
+	last, drops := decisive(c, a)
 	item := c.Items[last.Item]
 	owner, _, _ := strings.Cut(item.Rule.Owner, " ")
 	o := &decision.Obstacle{
 		Code: decision.CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait), Owner: decision.Subject(owner),
-		Policy: item.Rule.Name, Allows: item.Rule.Describe(last.Window),
+		Policy: item.Rule.Name, Allows: item.Rule.Describe(last.Window), Drops: drops,
 	}
 	what := fmt.Sprintf("policy %s of %s lets %s start for %s", item.Rule.Name, item.Rule.Owner, item.Rule.Describe(last.Window), item.Subject.Label)
 	switch {
@@ -187,6 +186,19 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 	}
 	j.obstacle = o
 	return j
+}
+
+// decisive is the refusal that a start is told: of the policies that drop what they refuse,
+// else of all, the one that opens last. Where nothing but a reservation refuses, the start
+// may yet be let pass, and is not dropped.
+func decisive(c limits.Check, a limits.Answer) (last limits.Refusal, drops bool) {
+	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(a.Refusals), func(r limits.Refusal) bool {
+		return r.Pending || !c.Items[r.Item].Rule.Drops()
+	})}
+	if len(dropping.Refusals) > 0 {
+		return dropping.Last(), true
+	}
+	return a.Last(), false
 }
 
 // Settle says which of the reserved tasks started; none: all are given back.

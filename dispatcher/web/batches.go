@@ -48,7 +48,7 @@ type part struct {
 func (b batch) Parts() []part {
 	var list []part
 	x := 0.0
-	for _, state := range []string{operators.Succeeded, operators.Failed, operators.TimedOut, operators.Cancelled, operators.Expired, operators.Dispatched, operators.Pending} {
+	for _, state := range []string{operators.Succeeded, operators.Failed, operators.TimedOut, operators.Cancelled, operators.Expired, operators.Suppressed, operators.Dispatched, operators.Pending} {
 		n := b.Counts[state]
 		if n == 0 || b.Total == 0 {
 			continue

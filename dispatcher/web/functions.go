@@ -201,6 +201,7 @@ func meaning(state string) string {
 		"timed_out":  "Their lease ran out before a result came, and no attempt was left",
 		"cancelled":  "An operator ended them, or their device was told to stop and did",
 		"expired":    "They still waited when the last time of their batch (not after) had come",
+		"suppressed": "A policy refused their start, and drops what it refuses: they were not tried",
 	}[state]
 }
 

@@ -20,7 +20,8 @@ type policyRow struct {
 	Name, Per, Algorithm string
 	Rate                 string // 1/1m 10/24h; in a period of the calendar only how many
 	Period, Timezone     string // of the calendar
-	OnError, Trust       string
+	OnError, OnLimited   string
+	Reveal, Trust        string
 }
 
 // algorithms by the names that people read.
@@ -39,7 +40,11 @@ func limitText(p operators.Policy) string {
 	if p.Per != "" {
 		text += " per " + p.Per
 	}
-	return text + ", " + algorithms()[string(p.Algorithm)]
+	text += ", " + algorithms()[string(p.Algorithm)]
+	if p.OnLimited == "drop" {
+		text += ", drops what it refuses"
+	}
+	return text
 }
 
 // policyRows are the rows of a form that shows policies.
@@ -48,7 +53,7 @@ func policyRows(list []operators.Policy) []policyRow {
 	for _, p := range list {
 		rows = append(rows, policyRow{
 			Name: p.Name, Per: p.Per, Algorithm: string(p.Algorithm), Rate: rateOf(p), Period: string(p.Period), Timezone: p.Timezone,
-			OnError: string(p.OnError), Trust: trusts(p.TrustDevice),
+			OnError: string(p.OnError), OnLimited: string(p.OnLimited), Reveal: chosen(p.Reveal), Trust: chosen(p.TrustDevice),
 		})
 	}
 	return withEmpty(rows)
@@ -62,14 +67,15 @@ func withEmpty(rows []policyRow) []policyRow {
 // enter puts the row into a form, as enteredRows reads it.
 func (r policyRow) enter(form url.Values) {
 	for field, text := range map[string]string{
-		"name": r.Name, "per": r.Per, "algorithm": r.Algorithm, "rate": r.Rate, "period": r.Period, "timezone": r.Timezone, "on_error": r.OnError, "trust_device": r.Trust,
+		"name": r.Name, "per": r.Per, "algorithm": r.Algorithm, "rate": r.Rate, "period": r.Period, "timezone": r.Timezone, "on_error": r.OnError,
+		"on_limited": r.OnLimited, "reveal": r.Reveal, "trust_device": r.Trust,
 	} {
 		form.Add("limit."+field, text)
 	}
 }
 
-func trusts(device bool) string {
-	if device {
+func chosen(is bool) string {
+	if is {
 		return "true"
 	}
 	return ""
@@ -117,7 +123,7 @@ func enteredRows(form url.Values) []policyRow {
 	for i := range rows {
 		rows[i] = policyRow{
 			Name: at("name", i), Per: at("per", i), Algorithm: at("algorithm", i), Rate: at("rate", i), Period: at("period", i), Timezone: at("timezone", i),
-			OnError: at("on_error", i), Trust: at("trust_device", i),
+			OnError: at("on_error", i), OnLimited: at("on_limited", i), Reveal: at("reveal", i), Trust: at("trust_device", i),
 		}
 	}
 	return rows
@@ -146,13 +152,15 @@ func (r policyRow) policy() (map[string]any, error) {
 		return nil, errors.New("it needs a name")
 	}
 	one := map[string]any{"name": r.Name, "algorithm": r.Algorithm}
-	for field, text := range map[string]string{"per": r.Per, "timezone": r.Timezone, "on_error": r.OnError} {
+	for field, text := range map[string]string{"per": r.Per, "timezone": r.Timezone, "on_error": r.OnError, "on_limited": r.OnLimited} {
 		if text != "" {
 			one[field] = text
 		}
 	}
-	if r.Trust == "true" {
-		one["trust_device"] = true
+	for field, text := range map[string]string{"trust_device": r.Trust, "reveal": r.Reveal} {
+		if text == "true" {
+			one[field] = true
+		}
 	}
 	return one, r.counting(one)
 }

@@ -13,7 +13,7 @@ import (
 
 // limitFields are the inputs of a row for a policy.
 func limitFields() []string {
-	return []string{"name", "per", "algorithm", "rate", "period", "timezone", "on_error", "trust_device"}
+	return []string{"name", "per", "algorithm", "rate", "period", "timezone", "on_error", "on_limited", "reveal", "trust_device"}
 }
 
 // entered is a form that was filled in.
@@ -45,10 +45,10 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 	tab.click(`button[data-add]`)
 	tab.click(`button[data-add]`)
 	for i, row := range [][]string{
-		{"a", "tags.account", "sliding", "1/1m 10/24h", "", "", "", ""},
-		{"b", "attributes.sim", "fixed", "5/1h", "", "", "open", "true"},
-		{"c", "pool", "calendar", "1000", "month", "Asia/Shanghai", "", ""},
-		{"d", "", "duplicate", "2/1m", "", "", "", ""},
+		{"a", "tags.account", "sliding", "1/1m 10/24h", "", "", "", "drop", "", ""},
+		{"b", "attributes.sim", "fixed", "5/1h", "", "", "open", "", "", "true"},
+		{"c", "pool", "calendar", "1000", "month", "Asia/Shanghai", "", "", "", ""},
+		{"d", "", "duplicate", "2/1m", "", "", "", "drop", "true", ""},
 	} {
 		for n, field := range limitFields() {
 			ask[bool](tab, fmt.Sprintf(`(() => { document.querySelectorAll('[name="limit.%s"]')[%d].value = %q; return true; })()`, field, i, row[n]))
@@ -60,10 +60,10 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 	b.call("GET", "/v1/pools/p", nil, &pool)
 	said, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["windows"], pool["limits"]})
 	const want = `[7,90000,[{"cron":"0 1 * * *","duration":"4h","timezone":"Asia/Shanghai"},{"cron":"30 2 * * 6","duration":"90m","timezone":"UTC"}],` +
-		`[{"algorithm":"sliding","name":"a","per":"tags.account","windows":[{"max":1,"per_ms":60000},{"max":10,"per_ms":86400000}]},` +
+		`[{"algorithm":"sliding","name":"a","on_limited":"drop","per":"tags.account","windows":[{"max":1,"per_ms":60000},{"max":10,"per_ms":86400000}]},` +
 		`{"algorithm":"fixed","max":5,"name":"b","on_error":"open","per":"attributes.sim","per_ms":3600000,"trust_device":true},` +
 		`{"algorithm":"calendar","max":1000,"name":"c","per":"pool","period":"month","timezone":"Asia/Shanghai"},` +
-		`{"algorithm":"duplicate","max":2,"name":"d","per_ms":60000}]]`
+		`{"algorithm":"duplicate","max":2,"name":"d","on_limited":"drop","per_ms":60000,"reveal":true}]]`
 	if string(said) != want {
 		t.Errorf("the pool is\n%s, want\n%s", said, want)
 	}

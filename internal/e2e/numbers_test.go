@@ -202,7 +202,7 @@ func (b batchSaid) ended() int64 { return b.Total - b.Counts["pending"] - b.Coun
 // progress is the bar in words.
 func (b batchSaid) progress() string {
 	var parts []string
-	for _, state := range []string{"succeeded", "failed", "timed_out", "cancelled", "expired", "dispatched", "pending"} {
+	for _, state := range []string{"succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed", "dispatched", "pending"} {
 		if n := b.Counts[state]; n > 0 {
 			parts = append(parts, fmt.Sprint(n, " ", words(state)))
 		}
@@ -239,7 +239,7 @@ func (x *experiment) batchSaid(id int64) func(r *replica) said {
 	return func(r *replica) said {
 		b := ask[batchSaid](x, r, fmt.Sprintf("/v1/batches/%d", id))
 		s := said{"batch/Number": b.ID, "batch/Weight": b.Weight, "batch/Priority": b.Priority, "batch/progress": b.progress(), "count/all": num(b.Total)}
-		for _, state := range []string{"pending", "dispatched", "succeeded", "failed", "timed_out", "cancelled", "expired"} {
+		for _, state := range []string{"pending", "dispatched", "succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed"} {
 			s["count/"+words(state)] = num(b.Counts[state])
 		}
 		b.pace(s, "batch/Per minute", "batch/Ends")
@@ -283,7 +283,7 @@ func (x *experiment) tasksSaid(filter string) func(r *replica) said {
 				all[words(state)] += n
 			}
 		}
-		for _, state := range []string{"all", "pending", "dispatched", "succeeded", "failed", "timed out", "cancelled", "expired"} {
+		for _, state := range []string{"all", "pending", "dispatched", "succeeded", "failed", "timed out", "cancelled", "expired", "suppressed"} {
 			s["count/"+state] = num(all[state])
 		}
 		for _, t := range ask[struct{ Tasks []taskSaid }](x, r, "/v1/tasks?page_size=50&"+filter).Tasks {

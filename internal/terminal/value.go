@@ -133,9 +133,11 @@ func windows(value json.RawMessage) string {
 func limits(value json.RawMessage) string {
 	var list []struct {
 		Name, Per, Period, Timezone string
-		Max                         int64
-		PerMS                       int64 `json:"per_ms"`
-		Windows                     []struct {
+
+		OnLimited string `json:"on_limited"`
+		Max       int64
+		PerMS     int64 `json:"per_ms"`
+		Windows   []struct {
 			Max   int64
 			PerMS int64 `json:"per_ms"`
 		}
@@ -155,6 +157,9 @@ func limits(value json.RawMessage) string {
 		}
 		if p.Per != "" {
 			texts[i] += " per " + p.Per
+		}
+		if p.OnLimited == "drop" {
+			texts[i] += " drop"
 		}
 	}
 	return strings.Join(texts, "; ")

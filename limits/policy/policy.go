@@ -24,6 +24,8 @@ type Policy struct {
 	Timezone    string    `json:"timezone,omitempty" yaml:"timezone,omitempty" doc:"calendar: such as Asia/Shanghai; default UTC"`
 	Max         int64     `json:"max,omitempty" yaml:"max,omitempty" doc:"fixed, calendar, duplicate: starts in a window"`
 	OnError     OnError   `json:"on_error,omitempty" yaml:"on_error,omitempty" doc:"A start that cannot be checked: closed (it waits, the default) or open (it passes)"`
+	OnLimited   OnLimited `json:"on_limited,omitempty" yaml:"on_limited,omitempty" doc:"A start that is refused: wait (the default), or drop: its task ends as suppressed"`
+	Reveal      bool      `json:"reveal,omitempty" yaml:"reveal,omitempty" doc:"Shows subjects made of payloads and facts to operators as they are, instead of a digest"`
 	TrustDevice bool      `json:"trust_device,omitempty" yaml:"trust_device,omitempty" doc:"Allows attributes, which the device itself says"`
 }
 
@@ -66,6 +68,15 @@ type OnError string
 const (
 	Closed OnError = "closed" // it waits
 	Open   OnError = "open"   // it passes
+)
+
+// OnLimited is what becomes of a start that is refused.
+type OnLimited string
+
+// The ways to refuse one.
+const (
+	Wait OnLimited = "wait" // it is tried again later
+	Drop OnLimited = "drop" // its task ends
 )
 
 // duplicatePer is what makes two starts the same unless a policy says otherwise.

@@ -25,6 +25,9 @@ func (p Policy) checkPerOfSet(at string) error {
 	if p.TrustDevice {
 		return bad(strings.TrimSuffix(at, "per")+"trust_device", "not in a set, which knows no devices")
 	}
+	if p.OnLimited != "" {
+		return bad(strings.TrimSuffix(at, "per")+"on_limited", "not in a set, in which nothing waits")
+	}
 	fields := p.FieldsOfSet()
 	if len(p.Per) > maxPerText || len(fields) > maxFields {
 		return bad(at, "at most %d fields and %d bytes", maxFields, maxPerText)

@@ -66,6 +66,9 @@ func (p Policy) check(at string) error {
 	if !slices.Contains([]OnError{"", Closed, Open}, p.OnError) {
 		return bad(at+"on_error", "open or closed")
 	}
+	if !slices.Contains([]OnLimited{"", Wait, Drop}, p.OnLimited) {
+		return bad(at+"on_limited", "wait or drop")
+	}
 	return p.checkAlgorithm(at)
 }
 

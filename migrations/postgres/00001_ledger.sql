@@ -190,7 +190,7 @@ CREATE TABLE tasks (
     own_priority boolean NOT NULL DEFAULT true,
     payload      json,
     state        text COLLATE "C" NOT NULL DEFAULT 'pending'
-                 CHECK (state IN ('pending', 'succeeded', 'failed', 'timed_out', 'cancelled', 'expired')),
+                 CHECK (state IN ('pending', 'succeeded', 'failed', 'timed_out', 'cancelled', 'expired', 'suppressed')),
     attempts     integer NOT NULL DEFAULT 0,
     returned     integer NOT NULL DEFAULT 0,
     not_before   timestamptz,

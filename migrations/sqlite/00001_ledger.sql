@@ -190,7 +190,7 @@ CREATE TABLE tasks (
     own_priority INTEGER NOT NULL DEFAULT true,
     payload      TEXT,
     state        TEXT NOT NULL DEFAULT 'pending'
-                 CHECK (state IN ('pending', 'succeeded', 'failed', 'timed_out', 'cancelled', 'expired')),
+                 CHECK (state IN ('pending', 'succeeded', 'failed', 'timed_out', 'cancelled', 'expired', 'suppressed')),
     attempts     INTEGER NOT NULL DEFAULT 0,
     returned     INTEGER NOT NULL DEFAULT 0,
     not_before   INTEGER,

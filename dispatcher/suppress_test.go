@@ -1,0 +1,351 @@
+package dispatcher_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// dropping makes policies drop what they refuse.
+func dropping(policies string) json.RawMessage {
+	return json.RawMessage(strings.ReplaceAll(policies, `"name":`, `"on_limited":"drop","name":`))
+}
+
+// droppingPool makes pool "a", in which an account may start one an hour, and the others fail.
+func (b *bench) droppingPool(capacity int) {
+	b.t.Helper()
+	_, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: capacity, Lease: time.Minute, Limits: dropping(oneAnHour)})
+	b.must(err)
+}
+
+// payloads queues a task with each for one device.
+func (b *bench) payloads(device string, batch store.Batch, payloads ...string) []int64 {
+	b.t.Helper()
+	batch.Pool, batch.Weight, batch.MaxAttempts = "a", 1, 1
+	_, err := b.store.CreateBatch(b.ctx, "test", batch, store.Queue{Tasks: func(yield func(store.NewTask, error) bool) {
+		for _, p := range payloads {
+			if !yield(store.NewTask{Device: device, Payload: json.RawMessage(p)}, nil) {
+				return
+			}
+		}
+	}})
+	b.must(err)
+	return b.tasksOf(device)
+}
+
+// expectSuppressed looks at the state, the reason, the event and the count.
+func (b *bench) expectSuppressed(task int64, words ...string) {
+	b.t.Helper()
+	got := b.task(task)
+	if got.State != store.Suppressed {
+		b.t.Fatalf("task %d is %s, want that it is suppressed", task, got.State)
+	}
+	for _, word := range words {
+		if !strings.Contains(got.Error, word) {
+			b.t.Errorf("ended for %q, want %q in it", got.Error, word)
+		}
+	}
+	b.expectWhy(task, []decision.Code{"suppressed"}, words...)
+	events, err := b.store.Events(b.ctx, store.EventFilter{Kind: "task.suppressed", Device: got.Device, Limit: 1000})
+	b.must(err)
+	told := 0
+	for _, e := range events {
+		if e.Task == task && e.Detail == got.Error {
+			told++
+		}
+	}
+	if told != 1 {
+		b.t.Errorf("%d events tell of task %d", told, task)
+	}
+}
+
+// TestAStartBeyondTheQuotaFails: it ends at once, costs nothing, and the next task of the device is
+// granted with the same report.
+func TestAStartBeyondTheQuotaFails(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.droppingPool(9)
+		b.pool("free", 9, time.Minute)
+		b.device("d1", "x")
+		b.device("d2", "x")
+		batch := b.batch("a", nil, "d1", "d2")
+		first := b.granted("d1")
+		refused := b.tasksOf("d2")[0]
+		b.expectWhy(refused, []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "ends as suppressed")
+		b.batch("free", nil, "d2")
+		if got := b.granted("d2"); got.Pool != "free" {
+			b.t.Errorf("granted of pool %s, want the other task with the same report", got.Pool)
+		}
+		b.expectSuppressed(refused, "policy per-account of pool a lets 1 per 1h0m0s start for tags.account=x")
+		b.expectHeld(1)
+		if n, err := b.redis.ZCard(b.ctx, "limits:{a}:open").Result(); err != nil || n != 0 {
+			b.t.Errorf("%d reservations are open, %v", n, err)
+		}
+		got, err := b.store.Batch(b.ctx, batch)
+		b.must(err)
+		if got.Counts[store.Suppressed] != 1 || got.Counts[store.Pending] != 0 {
+			b.t.Errorf("counts of the batch: %v", got.Counts)
+		}
+		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
+
+		_, err = b.store.RetryTask(b.ctx, "ann", refused) // by hand; the quota allows more by then
+		b.must(err)
+		b.changePool("", func(p *store.PoolSpec) {
+			p.Limits = dropping(strings.Replace(oneAnHour, `"max":1`, `"max":2`, 1))
+		})
+		b.ended("d2", *b.report("d2", `{"id":"2"}`).Task, "succeeded", "", devices.OutcomeRecorded)
+		if task := b.granted("d2"); task.ID != refused {
+			b.t.Errorf("granted %+v, want the task that is tried again", task)
+		}
+	}, unhurried)
+}
+
+// TestARepeatedMessageIsRejected: and what differs is sent.
+func TestARepeatedMessageIsRejected(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.pool("a", 9, time.Minute)
+		b.device("d1", "x")
+		tasks := b.payloads("d1", store.Batch{Limits: dropping(twoAlike)}, `{"n":1,"m":2}`, `{"m":2,"n":1}`, `{"n":1,"m":2}`, `{"n":2}`)
+		for _, want := range []int64{tasks[0], tasks[1], tasks[3]} {
+			task := b.granted("d1")
+			if task.ID != want {
+				b.t.Errorf("granted %d, want %d", task.ID, want)
+			}
+			b.ended("d1", task, "succeeded", "", devices.OutcomeRecorded)
+		}
+		b.expectSuppressed(tasks[2], "same-content", "2 equal ones per 1h0m0s")
+		b.expectReason("d1", `{"id":"1"}`, devices.ReasonNone)
+	}, unhurried)
+}
+
+// TestManyBeyondTheQuota: more than a device is shown at once, and more than one report ends.
+func TestManyBeyondTheQuota(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, unhurried)
+	b.droppingPool(9)
+	b.device("d1", "x")
+	tasks := b.payloads("d1", store.Batch{}, strings.Split(strings.TrimSuffix(strings.Repeat("{} ", 200), " "), " ")...)
+	b.ended("d1", b.granted("d1"), "succeeded", "", devices.OutcomeRecorded) // a report that ends some, too
+	left := func() int64 {
+		batch, err := b.store.Batch(b.ctx, b.task(tasks[0]).Batch)
+		b.must(err)
+		return batch.Counts[store.Pending]
+	}
+	before := left()
+	w := b.wait(b.Dispatcher, fleetCaller("d1"), `{"id":"w"}`, long)
+	if a := w.answered(); a.Reason != devices.ReasonLimited || a.ReportAfterMS > 1500 {
+		t.Errorf("%+v, want that the device comes back at once", a)
+	}
+	if n := left(); n == 0 || n > before-50 {
+		t.Errorf("one report left %d of %d", n, before)
+	}
+	for range 3 {
+		if b.report("d1", `{"id":"2"}`).Reason == devices.ReasonNone {
+			break
+		}
+	}
+	if n := left(); n != 0 {
+		t.Errorf("%d are left", n)
+	}
+	b.expectSuppressed(tasks[99])
+	b.expectSuppressed(tasks[1])
+}
+
+// TestOnlyAPolicyThatRefusesDrops: not one that is beside it and passes, nor a reservation, which may
+// be given back, nor one that could not be asked.
+func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
+	t.Parallel()
+	const roomy = `,{"name":"roomy","per":"device","algorithm":"fixed","per_ms":3600000,"max":100,"on_limited":"drop"}]`
+	var losses lossyLimits
+	forServers(t, func(b *bench) {
+		b.limitedPool(9)
+		b.changePool("", func(p *store.PoolSpec) { p.Limits = json.RawMessage(strings.TrimSuffix(oneAnHour, "]") + roomy) })
+		b.device("d1", "x")
+		b.device("d2", "x")
+		b.batch("a", nil, "d1", "d2")
+		b.granted("d1")
+		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+		b.expectState(b.tasksOf("d2")[0], store.Pending)
+
+		b.changePool("", func(p *store.PoolSpec) { p.Limits = dropping(oneAnHour) })
+		b.device("d3", "y")
+		b.device("d4", "y")
+		b.batch("a", nil, "d3", "d4")
+		loses := losses.of(b)
+		loses.lose.Store(true)
+		b.granted("d3") // and nobody counts it yet
+		if e := b.expectWhy(b.tasksOf("d4")[0], []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "just being decided"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
+			b.t.Errorf("beside a reservation: %+v", e.Causes)
+		}
+		b.expectReason("d4", `{"id":"1"}`, devices.ReasonLimited)
+		b.expectState(b.tasksOf("d4")[0], store.Pending)
+		loses.deaf.Store(true)
+		b.expectReason("d4", `{"id":"2"}`, devices.ReasonUnavailable)
+		b.expectState(b.tasksOf("d4")[0], store.Pending)
+		loses.deaf.Store(false)
+		if _, err := b.Policies.SettleAll(b.ctx); err != nil {
+			b.t.Fatal(err)
+		}
+		b.expectReason("d4", `{"id":"3"}`, devices.ReasonNone)
+		b.expectSuppressed(b.tasksOf("d4")[0])
+	}, unhurried, losses.config)
+}
+
+// TestTwoReplicasSuppressATaskOnce: reports of many devices, each at both replicas at once.
+func TestTwoReplicasSuppressATaskOnce(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		other := dispatcher.New(dispatcher.Config{
+			Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis), FleetTokens: []string{"fleet-token-of-the-tests"},
+		})
+		b.droppingPool(60)
+		var names []string
+		for i := range 10 {
+			names = append(names, fmt.Sprintf("d%d", i))
+			b.device(names[i], "x")
+		}
+		batch := b.batch("a", nil, names...)
+		b.granted(names[0])
+		var all sync.WaitGroup
+		for _, name := range names[1:] {
+			for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
+				all.Go(func() {
+					reply, err := d.HandleReport(b.ctx, devices.Caller{Device: devices.ID(name), Via: devices.ViaFleetToken}, devices.Report{ID: "1", Accept: true})
+					if err != nil || reply.Reason != devices.ReasonNone {
+						b.t.Errorf("%s: %+v, %v", name, reply, err)
+					}
+				})
+			}
+		}
+		all.Wait()
+		got, err := b.store.Batch(b.ctx, batch)
+		b.must(err)
+		if got.Counts[store.Suppressed] != 9 || got.Counts[store.Dispatched] != 1 {
+			b.t.Errorf("counts of the batch: %v", got.Counts)
+		}
+		for _, name := range names[1:] {
+			b.expectSuppressed(b.tasksOf(name)[0])
+		}
+	}, unhurried)
+}
+
+// TestAWaiterWithoutItsTaskLeavesTheQueue: one that polls, and one that is parked, which waits on.
+func TestAWaiterWithoutItsTaskLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.pool("a", 1, long)
+		b.reconcile()
+		for _, device := range []string{"before", "parked", "polls"} {
+			b.device(device, "x")
+		}
+		b.device("first", "y")
+		b.device("next", "z")
+		b.batch("a", nil, "before", "first")
+		b.ended("before", b.granted("before"), "succeeded", "", devices.OutcomeRecorded)
+		held := b.granted("first")
+		b.batch("a", nil, "parked", "polls", "next")
+		parked := b.parks("parked")
+		b.expectReason("polls", `{"id":"1"}`, devices.ReasonFull)
+		next := b.parks("next")
+		b.expectWaiting("a", 3)
+		b.changePool("", func(p *store.PoolSpec) { p.Limits = dropping(oneAnHour) })
+		b.expectReason("polls", `{"id":"2"}`, devices.ReasonNone)
+		b.expectWaiting("a", 2)
+		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
+		if a := next.answered(); a.Reason != devices.ReasonGranted {
+			b.t.Errorf("who stands behind: %+v", a)
+		}
+		parked.stillParked()
+		b.expectSuppressed(b.tasksOf("parked")[0])
+		b.expectSuppressed(b.tasksOf("polls")[0])
+		b.expectWaiting("a", 0)
+	}, unhurried, func(c *dispatcher.Config) { c.Offer = long })
+}
+
+// TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem: where people see them, and nowhere else.
+func TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem(t *testing.T) {
+	t.Parallel()
+	for name, reveals := range map[string]bool{"digest": false, "revealed": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			b := embedded(t, unhurried, func(c *dispatcher.Config) { c.Logger = slog.New(slog.NewTextHandler(&out, nil)) })
+			b.pool("a", 9, time.Minute)
+			b.device("d1", "x")
+			limit := fmt.Sprintf(`[{"name":"per-phone","per":"payload.to","algorithm":"fixed","per_ms":3600000,"max":1,"reveal":%t}]`, reveals)
+			tasks := b.payloads("d1", store.Batch{Limits: json.RawMessage(limit)}, `{"to":"+49"}`, `{"to":"+49"}`)
+			b.ended("d1", b.granted("d1"), "succeeded", "", devices.OutcomeRecorded)
+			waits := b.why(tasks[1])
+			b.changeBatchLimits(b.task(tasks[1]).Batch, dropping(limit))
+			b.expectReason("d1", `{"id":"2"}`, devices.ReasonNone)
+			b.expectSuppressed(tasks[1], "per-phone")
+			top, err := b.Policies.Top(b.ctx, "a", 5)
+			b.must(err)
+			for what, said := range map[string]string{
+				"why": waits.Causes[0].Detail, "error and event": b.task(tasks[1]).Error, "limited": top[0].Subject, "log": out.String(),
+			} {
+				if strings.Contains(said, "+49") != reveals || !strings.Contains(said, "payload.to") {
+					t.Errorf("%s: %s", what, said)
+				}
+			}
+		})
+	}
+}
+
+func (b *bench) changeBatchLimits(batch int64, limits json.RawMessage) {
+	b.t.Helper()
+	_, err := b.store.ChangeBatch(b.ctx, "test", batch, func(in *store.Batch) error {
+		in.Limits = limits
+		return nil
+	})
+	b.must(err)
+}
+
+// TestRefusalsAreLoggedAsASample: the first of a policy in a minute, and how many were left out.
+func TestRefusalsAreLoggedAsASample(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	now := time.Now()
+	b := embedded(t, func(c *dispatcher.Config) {
+		c.Logger, c.Now = slog.New(slog.NewTextHandler(&out, nil)), func() time.Time { return now }
+	})
+	b.limitedPool(9)
+	for _, d := range []string{"d1", "d2", "d3"} {
+		b.device(d, "x")
+	}
+	b.batch("a", nil, "d1", "d2", "d3")
+	b.granted("d1")
+	refuse := func(times int, want string) {
+		t.Helper()
+		out.Reset()
+		for range times {
+			b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+		}
+		if got := out.String(); strings.Count(got, "a policy refused a start") != 1 || !strings.Contains(got, want) {
+			t.Errorf("logged %s, want one line with %s", got, want)
+		}
+	}
+	const line = ` pool=a policy=per-account owner="pool a" rule="1 per 1h0m0s" subject="tags.account=x" becomes=`
+	refuse(3, line+"waits left_out=0")
+	now = now.Add(time.Minute)
+	refuse(1, line+"waits left_out=2")
+	b.changePool("", func(p *store.PoolSpec) { p.Limits = dropping(oneAnHour) })
+	now = now.Add(time.Minute)
+	out.Reset()
+	b.expectReason("d3", `{"id":"1"}`, devices.ReasonNone)
+	if got := out.String(); !strings.Contains(got, line+"suppressed left_out=0") {
+		t.Errorf("logged %s", got)
+	}
+}

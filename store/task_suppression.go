@@ -1,0 +1,55 @@
+package store
+
+import (
+	"context"
+	"fmt"
+)
+
+// Suppression is a task that a policy refused, and what it said.
+type Suppression struct {
+	Task   int64
+	Reason string
+}
+
+// Suppress ends those of the tasks that wait, with the reason as their error, and says of
+// each whether it did. Of several that end the same task at once, one is told so.
+func (s tasks) Suppress(ctx context.Context, list []Suppression) ([]bool, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	var ended map[int64]bool
+	err := s.write(ctx, func(tx session) (err error) {
+		ended, err = tx.tasks().suppress(ctx, list)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("suppressing: %w", err)
+	}
+	done := make([]bool, len(list))
+	for i, one := range list {
+		done[i] = ended[one.Task]
+		delete(ended, one.Task) // one that is listed twice ended once
+	}
+	return done, nil
+}
+
+// suppress locks the tasks in the order of their ids, as everywhere.
+func (s tasksIn) suppress(ctx context.Context, list []Suppression) (map[int64]bool, error) {
+	ends := make([]end, 0, len(list))
+	named := make(map[int64]bool)
+	for _, one := range list {
+		if !named[one.Task] {
+			ends = append(ends, end(one))
+		}
+		named[one.Task] = true
+	}
+	if _, err := s.exec(ctx, `SELECT t.id FROM {ends} JOIN tasks t ON t.id = ends.task ORDER BY t.id {lock t}`, input(ends)); err != nil {
+		return nil, fmt.Errorf("locking tasks: %w", err)
+	}
+	gone, err := s.endLocked(ctx, waitingEnd{state: Suppressed, actor: "dispatcher"}, ends)
+	ended := make(map[int64]bool)
+	for _, task := range gone {
+		ended[task] = true
+	}
+	return ended, err
+}
