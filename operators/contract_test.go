@@ -187,6 +187,8 @@ func (c *contract) pools() {
 	if err != nil || len(limited) != 0 {
 		c.Errorf("Limited: %v, %v", limited, err)
 	}
+	highest, err := c.Pools.HighestUse(c.ctx, "c", 5)
+	c.check("HighestUse", operators.PoolUsage{Highest: highest}, err)
 }
 
 func (c *contract) devices() {

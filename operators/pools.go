@@ -167,7 +167,7 @@ type GrantCheck struct {
 // LimitedSubject is a subject that policies refused.
 type LimitedSubject struct {
 	Policy  string `json:"policy"`
-	Subject string `json:"subject" doc:"The subject that is counted; values of a payload only as a digest"`
+	Subject string `json:"subject" doc:"The subject that is counted; values of a payload only as a digest, unless the policy reveals them"`
 	Times   int64  `json:"times" doc:"Refusals in this hour of UTC and the one before; of rare ones too high at most"`
 }
 

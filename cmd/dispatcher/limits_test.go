@@ -44,6 +44,28 @@ func TestLimitsFromTheShell(t *testing.T) {
 	}
 }
 
+func TestUsageFromTheShell(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 60 --limits", oneADay)
+	d.run("profiles put solar --limits", strings.Replace(oneADay, `"max":1`, `"max":7`, 1))
+	d.run("devices create d-1 --profile solar")
+	d.run("batches create --pool p --device d-1 --device d-2")
+	d.work("d-1", "succeeded")
+	d.work("d-2", "succeeded")
+	const line = "one  device=d-1  1/1  1 per 24h0m0s  pool p  "
+	if got := plain(d.run("pools usage p")); !strings.HasPrefix(got, "POLICY  SUBJECT  USED  ALLOWED  OF  RESETS IN\n"+line) || strings.Count(got, "\n") != 3 {
+		t.Error(got)
+	}
+	if got := plain(d.run("pools usage p --device d-1")); !strings.Contains(got, line) || !strings.Contains(got, "1/7  7 per 24h0m0s  profile solar  ") {
+		t.Error(got)
+	}
+	var now struct{ Highest []struct{ Used int } }
+	if d.read(&now, "pools usage p --limit 1"); len(now.Highest) != 1 || now.Highest[0].Used != 1 {
+		t.Errorf("%+v", now)
+	}
+}
+
 func TestSuppressedTasksFromTheShell(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -37,6 +37,7 @@ type poolStore interface {
 	DeletePool(ctx context.Context, actor, name string) error
 	GrantByToken(ctx context.Context, pool string, token int64) (store.Grant, error)
 	historyStore
+	usageStore
 }
 
 // poolPut takes what a GET showed as well: what an operator cannot decide is
@@ -108,6 +109,7 @@ func (p *pools) register(r *routes) {
 	register(r, operation("POST", "/v1/pools/{pool}/slots/{slot}/release", "releaseSlot", "Take a slot back from its holder", roleAdmin, 200), p.releaseSlot)
 	register(r, operation("GET", "/v1/pools/{pool}/grants/{token}", "checkGrant", "Ask, for the external system, whether a grant is in force", roleVerifier, 200), p.checkGrant)
 	register(r, operation("GET", "/v1/pools/{pool}/limited", "getLimited", "See the subjects refused most by the policies of a pool and its batches", roleViewer, 200), p.limited)
+	register(r, operation("GET", "/v1/pools/{pool}/usage", "getUsageOfPool", "See what was used of the policies of a pool", roleViewer, 200), p.usage)
 }
 
 func (p *pools) get(ctx context.Context, in *PoolPath) (operators.Pool, error) {

@@ -28,6 +28,8 @@ type Limits interface {
 	Rebuild(ctx context.Context, pool string, rules []*limits.Rule, history limits.History) error
 	Forget(ctx context.Context, pool string, rules []*limits.Rule) error
 	Top(ctx context.Context, pool string, limit int) ([]limits.Limited, error)
+	Usage(ctx context.Context, pool string, items []limits.Item) ([]limits.Standing, error)
+	Highest(ctx context.Context, pool string, rules []*limits.Rule, limit int) ([]limits.Use, error)
 	Tell(ctx context.Context) error
 }
 

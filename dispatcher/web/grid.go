@@ -94,6 +94,7 @@ type poolData struct {
 	Batches batchMarks
 	Lately  happened
 	Waits   waits
+	Usage   usage
 	Looks   map[string]int
 	Admin   bool
 }
@@ -109,6 +110,9 @@ func (p *poolPages) show(r *http.Request, waiting waits) (page, error) {
 		return page{}, err
 	}
 	d.Waits.Remedies = p.remedies(r)
+	if d.Usage, err = p.usageOf(r, d.Pool); err != nil {
+		return page{}, err
+	}
 	d.fill(p.now())
 	if err := p.draw(r, &d); err != nil {
 		return page{}, err

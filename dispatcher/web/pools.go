@@ -25,6 +25,7 @@ type poolPages struct {
 	series  *lately[operators.Series]
 	lanes   *lately[pastSlots]
 	waits   *lately[waits]
+	usage   *lately[[]use]
 }
 
 func (p *poolPages) route(to *site) {

@@ -33,8 +33,15 @@ func screens(b *bench) map[string]string {
 	b.call("POST", "/v1/batches/3/pause", map[string]any{"reason": "until that is clear"}, nil)
 	b.report(names[70], map[string]any{"accept": false})
 	b.call("POST", "/v1/devices/"+names[70]+"/block", nil, nil)
+	b.call("PUT", "/v1/pools/ar:330200-quotas", map[string]any{"capacity": 4, "limits": []any{
+		map[string]any{"name": "per-account", "per": "tags.account", "algorithm": "sliding", "windows": []any{map[string]any{"max": 2, "per_ms": 60_000}, map[string]any{"max": 9, "per_ms": 3_600_000}}},
+		map[string]any{"name": "daily", "per": "pool", "algorithm": "calendar", "period": "day", "timezone": "Asia/Shanghai", "max": 1000},
+	}}, nil)
+	b.call("POST", "/v1/batches", map[string]any{"name": "messages of the week", "pool": "ar:330200-quotas", "devices": []string{"q-1", "q-2", "q-3"}}, nil)
+	b.grant("q-1")
+	b.grant("q-2")
 	return map[string]string{
-		"task-remedies": "/tasks/151", "pool-remedies": "/pools/held-up", "waiting-remedies": "/pools/held-up/waiting",
+		"pool-quotas": "/pools/ar:330200-quotas", "task-remedies": "/tasks/151", "pool-remedies": "/pools/held-up", "waiting-remedies": "/pools/held-up/waiting",
 		"pools": "/", "pool": "/pools/ar:330100", "pool-edit": "/pools/ar:330100/edit", "pool-day": "/pools/ar:330100?range=24h", "slot-history": "/pools/ar:330100/slots/1", "batches": "/batches", "batch": "/batches/1", "batch-cancel": "/batches/1/cancel",
 		"batch-edit": "/batches/1/edit", "batch-clone": "/new-batch?from=1", "batch-field": "/batches/1?field=down_mbps&tag=site",
 		"batch-new": "/new-batch?pool=ar:330100", "tasks": "/tasks", "tasks-failed": "/tasks?state=failed&batch=1", "task": "/tasks/2", "task-running": fmt.Sprintf("/tasks/%d", granted.ID),

@@ -87,7 +87,7 @@ func New(o Options) *Web {
 	}
 	to := newClient(o.API)
 	kept := waitsLately()
-	(&poolPages{frame, to, o.System, w.history, newLately[operators.Series](pointEvery), newLately[pastSlots](lanesEvery), kept}).route(s)
+	(&poolPages{frame, to, o.System, w.history, newLately[operators.Series](pointEvery), newLately[pastSlots](lanesEvery), kept, newLately[[]use](usageEvery)}).route(s)
 	(&profilePages{frame, to}).route(s)
 	(&limitSetPages{frame, to}).route(s)
 	(&batchPages{frame, to, o.API, kept, newLately[operators.ResultSummary](summedEvery)}).route(s)

@@ -1,0 +1,73 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// usageStore is what is read of the device whose usage is asked for.
+type usageStore interface {
+	Device(ctx context.Context, id string) (store.Device, error)
+	Profile(ctx context.Context, name string) (store.Profile, error)
+}
+
+// usageQuery names a pool, and a device of which the usage is asked.
+type usageQuery struct {
+	PoolPath
+	Device string `query:"device" doc:"What this device used; default: the subjects that used most"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"At most so many of the highest"`
+}
+
+func (p *pools) usage(ctx context.Context, in *usageQuery) (u operators.PoolUsage, err error) {
+	pool, err := p.ledger.Pool(ctx, in.Pool)
+	if err != nil {
+		return u, err
+	}
+	if in.Device != "" {
+		u.Usage, err = p.usageOf(ctx, pool, in.Device)
+		return u, err
+	}
+	highest, err := p.policies.Highest(ctx, pool, in.Limit)
+	if err != nil {
+		return u, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
+	}
+	u.Highest = showUse(highest)
+	return u, nil
+}
+
+func (p *pools) usageOf(ctx context.Context, pool store.Pool, id string) ([]operators.PolicyUse, error) {
+	device, err := p.ledger.Device(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	var ofProfile json.RawMessage
+	if device.Profile != "" {
+		profile, err := p.ledger.Profile(ctx, device.Profile)
+		if err != nil {
+			return nil, err
+		}
+		ofProfile = profile.Limits
+	}
+	uses, err := p.policies.Usage(ctx, pool, device, ofProfile)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
+	}
+	return showUse(uses), nil
+}
+
+func showUse(uses []limits.Use) []operators.PolicyUse {
+	shown := make([]operators.PolicyUse, len(uses))
+	for i, u := range uses {
+		shown[i] = operators.PolicyUse{
+			Policy: u.Rule.Name, Owner: u.Rule.Owner, Allows: u.Rule.Describe(u.Window), Subject: u.Subject.Label,
+			Used: u.Used, Max: u.Max, Window: u.Window, Remaining: u.Remaining, ResetMS: u.Reset.Milliseconds(),
+		}
+	}
+	return shown
+}
