@@ -31,7 +31,7 @@ func newPools() *cobra.Command {
 		p.pause("Grant nothing more of a pool; what runs goes on"),
 		p.call("resume", "End the pause of a pool", http.MethodPost, "/resume"),
 		explainWaiting(p, "Say what the tasks of a pool wait for, how many for what"),
-		showSlots(p), historyOf(p), seriesOf(p), releaseSlot(p), checkGrant(p), limitedOf(p), usageOf(p), watchPool(p))
+		showSlots(p), historyOf(p), seriesOf(p), releaseSlot(p), checkGrant(p), limitedOf(p), poolUsageOf(p), watchPool(p))
 	return o.group("pools", "Create, resize, pause and watch pools", verbs...)
 }
 

@@ -62,7 +62,7 @@ func limitedOf(p noun) *cobra.Command {
 	return command
 }
 
-func usageOf(p noun) *cobra.Command {
+func poolUsageOf(p noun) *cobra.Command {
 	most, device := 0, ""
 	command := p.on("usage", "Show what was used of the policies of a pool", func(s *session, pool string) error {
 		query := operators.Query("limit", strconv.Itoa(most), "device", device)

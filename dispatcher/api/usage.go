@@ -17,14 +17,14 @@ type usageStore interface {
 	Profile(ctx context.Context, name string) (store.Profile, error)
 }
 
-// usageQuery names a pool, and a device of which the usage is asked.
-type usageQuery struct {
+// poolUsageQuery names a pool, and a device of which the usage is asked.
+type poolUsageQuery struct {
 	PoolPath
 	Device string `query:"device" doc:"What this device used; default: the subjects that used most"`
 	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"At most so many of the highest"`
 }
 
-func (p *pools) usage(ctx context.Context, in *usageQuery) (u operators.PoolUsage, err error) {
+func (p *pools) usage(ctx context.Context, in *poolUsageQuery) (u operators.PoolUsage, err error) {
 	pool, err := p.ledger.Pool(ctx, in.Pool)
 	if err != nil {
 		return u, err
