@@ -289,6 +289,33 @@ func TestUsageIsThatOfTheSubject(t *testing.T) {
 	}
 }
 
+// A set needs nothing to begin with, and begins empty when Redis lost its data; it says so until
+// its windows are whole.
+func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitSet("sms", aSet)
+		b.limitSet("short", `{"limits":[{"name":"n","per":"facts.a","algorithm":"sliding","windows":[{"max":9,"per_ms":50}]}]}`)
+		for begun := time.Now(); b.take("short", `{}`).Since != nil; {
+			if time.Since(begun) > patience {
+				b.Fatal("the window is never whole")
+			}
+		}
+		const body = `{"id":"1","facts":{"phone":"a"},"cost":3}`
+		before := b.take("sms", body)
+		if err := b.redis.FlushDB(b.Context()).Err(); err != nil {
+			b.Fatal(err)
+		}
+		after := b.take("sms", body)
+		if !after.Allowed || after.Repeated || after.Limits[0].Remaining != 0 || before.Since == nil || after.Since == nil || after.Since.Before(*before.Since) {
+			b.Errorf("before %+v, after %+v", before, after)
+		}
+		if since := b.take("short", `{}`).Since; since == nil {
+			b.Error("a set whose counts were lost says that its window is whole")
+		}
+	})
+}
+
 // With Redis away the policies say what becomes of a take, and it is counted.
 func TestTakesWithoutRedis(t *testing.T) {
 	t.Parallel()
