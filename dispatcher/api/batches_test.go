@@ -68,7 +68,7 @@ func TestBatchTakesDefaults(t *testing.T) {
 		delete(got, "created_at")
 		delete(got, "counts")
 		want := map[string]any{
-			"id": 1.0, "name": "", "pool": "p", "kind": "", "state": "running", "condition": "running", "priority": 0.0, "weight": 1.0, "lane": "normal",
+			"id": 1.0, "name": "", "pool": "p", "kind": "", "state": "running", "condition": "running", "priority": 0.0, "weight": 1.0, "lane": "normal", "system": false,
 			"not_before": nil, "not_after": nil, "max_wait_ms": 0.0, "max_attempts": 3.0, "retry_on": []any{"failed", "timed_out"},
 			"retry_backoff_ms": 10000.0, "on_lost": "retry", "total": 1.0, "rate_per_minute": 0.0, "eta": nil,
 			"windows": []any{}, "limits": []any{}, "finish_inside": true, "opens_at": nil, "closes_at": nil,

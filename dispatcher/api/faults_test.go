@@ -21,8 +21,8 @@ func TestWithoutTheLedgerAllIsUnavailable(t *testing.T) {
 		}
 		for name := range operations {
 			method, pattern, _ := strings.Cut(name, " ")
-			path := strings.NewReplacer("{pool}", "p", "{device}", "d-1", "{id}", "1", "{slot}", "0", "{token}", "1", "{profile}", "f", "{set}", "f").Replace(pattern)
-			token, body := adminToken, asks()[name]
+			path := strings.NewReplacer("{pool}", "p", "{device}", "d-1", "{id}", "1", "{slot}", "0", "{token}", "1", "{profile}", "f", "{set}", "f", "{lease}", "1").Replace(pattern)
+			token, body := adminToken, strings.ReplaceAll(asks()[name], "{token}", "1")
 			if operations[name].OperationID == "report" {
 				token, body = fleetToken, g.result("succeeded", "")
 			}
