@@ -20,10 +20,10 @@ import (
 // ci asks for leases.
 func ci() dispatcher.Leaser { return dispatcher.Leaser{Name: "ci"} }
 
-// callers bounds those of pool "a", which has leases of a minute.
-func (b *bench) callers(capacity, bound int) {
+// callers bounds those of pool "a", which has five slots and leases of a minute.
+func (b *bench) callers(bound int) {
 	b.t.Helper()
-	if _, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: capacity, Lease: minute, Callers: &bound}); err != nil {
+	if _, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: 5, Lease: minute, Callers: &bound}); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -209,7 +209,7 @@ func TestCallersAndDevicesShareTheCap(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
 		const capacity, bound, each = 5, 3, 20
-		b.callers(capacity, bound)
+		b.callers(bound)
 		names := make([]string, each)
 		for i := range names {
 			names[i] = fmt.Sprintf("d%d", i)
@@ -279,7 +279,7 @@ func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
 func TestCallersWaitInTheirOrder(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.callers(5, 1)
+		b.callers(1)
 		g := b.leased("first")
 		second := b.inLine(b.Dispatcher, "z-second", long)
 		third := b.inLine(b.Dispatcher, "third", long)
@@ -316,7 +316,7 @@ func TestTheNextCallerMayWaitElsewhere(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		other := b.replica()
-		b.callers(5, 1)
+		b.callers(1)
 		g := b.leased("first")
 		w := b.inLine(other, "second", long)
 		b.endLease("first", g)
@@ -403,7 +403,7 @@ func TestACallerThatDoesNotComeBackExpires(t *testing.T) {
 	t.Parallel()
 	counts := prometheus.NewRegistry()
 	b := embedded(t, func(c *dispatcher.Config) { c.Registerer = counts })
-	b.callers(5, 1)
+	b.callers(1)
 	g := b.leased("first")
 	gone := b.inLine(b.Dispatcher, "gone", time.Second)
 	<-gone.done

@@ -384,7 +384,7 @@ func TestWhySaysThatALeaseRanOut(t *testing.T) {
 func TestWhyACallerWaits(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.callers(5, 1)
+		b.callers(1)
 		b.leased("first")
 		b.inLine(b.Dispatcher, "second", long)
 		e := b.expectWhy(b.leaseTask("second"), []decision.Code{decision.CodeCallersFull}, "callers hold 1 of the 1 slots of pool a", "0 of them wait")
@@ -395,7 +395,7 @@ func TestWhyACallerWaits(t *testing.T) {
 		if err != nil || len(waiting.Parts) != 1 || waiting.Parts[0].Code != decision.CodeCallersFull {
 			b.t.Errorf("%+v, %v", waiting, err)
 		}
-		b.callers(5, 0)
+		b.callers(0)
 		b.follow()
 		if got := b.tryLease("third"); got.Why.Code != decision.CodeCallersFull {
 			b.t.Errorf("%+v", got.Why)

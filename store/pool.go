@@ -212,6 +212,24 @@ func (p PoolSpec) pause(old *Pool, actor, note string) pause {
 	return pause{by: actor, note: note, now: true}
 }
 
+// detail is what the log says of a change, and why it was made.
+func (p PoolSpec) detail(old *Pool, note string) string {
+	detail := fmt.Sprintf("capacity=%d lease=%s paused=%t", p.Capacity, p.Lease, p.Paused)
+	if len(p.Windows) > 0 {
+		detail += fmt.Sprintf(" windows=%v", p.Windows)
+	}
+	if old != nil && !bytes.Equal(old.Limits, p.Limits) || old == nil && p.Limits != nil {
+		detail += " limits=" + limitsText(p.Limits)
+	}
+	if now := callersText(p.Callers); old != nil && callersText(old.Callers) != now || old == nil && p.Callers != nil {
+		detail += " callers=" + now
+	}
+	if note != "" {
+		detail += " because: " + note
+	}
+	return detail
+}
+
 func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, note string) (p Pool, created bool, err error) {
 	if old != nil && spec.equals(old.spec()) {
 		return *old, false, nil
@@ -241,20 +259,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	if old == nil {
 		kind = "pool.created"
 	}
-	detail := fmt.Sprintf("capacity=%d lease=%s paused=%t", spec.Capacity, spec.Lease, spec.Paused)
-	if len(spec.Windows) > 0 {
-		detail += fmt.Sprintf(" windows=%v", spec.Windows)
-	}
-	if old != nil && !bytes.Equal(old.Limits, spec.Limits) || old == nil && spec.Limits != nil {
-		detail += " limits=" + limitsText(spec.Limits)
-	}
-	if now := callersText(spec.Callers); old != nil && callersText(old.Callers) != now || old == nil && spec.Callers != nil {
-		detail += " callers=" + now
-	}
-	if note != "" {
-		detail += " because: " + note
-	}
-	if err := tx.record(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: detail}); err != nil {
+	if err := tx.record(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: spec.detail(old, note)}); err != nil {
 		return Pool{}, false, err
 	}
 	p, err = tx.pools().named(ctx, name)

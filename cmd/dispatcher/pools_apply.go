@@ -249,7 +249,7 @@ type filedPool struct {
 type filedBound struct{ callersFlag }
 
 // MarshalYAML writes it.
-func (f filedBound) MarshalYAML() (any, error) {
+func (f filedBound) MarshalYAML() (any, error) { //nolint:unparam // the interface of the package
 	if f.most == nil {
 		return "all", nil
 	}
