@@ -76,6 +76,28 @@ func TestARenewalReadLateStillCounts(t *testing.T) {
 	}
 }
 
+// TestACallerIsNeverLate: a program that is no device must be gone before its slot is
+// given on, so nothing excuses it, while the lease of a device may.
+func TestACallerIsNeverLate(t *testing.T) {
+	t.Parallel()
+	e := newTestExternal(t, 1, newLeases(), nil)
+	enter(t, e, 0, 1)
+	enter(t, e, 0, 2) // their leases are over: they work no more
+	if got := e.breaches(0); got != (Breaches{}) {
+		t.Errorf("%+v of devices whose leases are over", got)
+	}
+	for token := range int64(2) {
+		leave, err := Enter(t.Context(), e.Addr(), "ci/job", 1, 3+token, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(leave)
+	}
+	if got := e.breaches(0); got != (Breaches{Over: 1, By: 1, Shared: 1}) {
+		t.Errorf("%+v, want the two callers in one slot", got)
+	}
+}
+
 // TestASuccessRecordedTwiceIsAFault: whichever of the two outputs was kept.
 func TestASuccessRecordedTwiceIsAFault(t *testing.T) {
 	t.Parallel()

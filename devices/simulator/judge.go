@@ -101,7 +101,7 @@ func (j *judge) arrive(v *visit) (crowd *suspicion, inside int) {
 	defer j.mu.Unlock()
 	j.elapse()
 	var mine *lease
-	if j.leases != nil {
+	if j.leases != nil && !v.caller() { // the fleet does not know a caller's lease: nothing excuses that it stays
 		mine = j.leases.of(v.token)
 	}
 	j.inside[v] = mine

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 )
 
@@ -19,6 +20,19 @@ const (
 // leaveTimeout bounds the wait for the goodbye of a system that hangs.
 const leaveTimeout = 10 * time.Second
 
+// callerMark begins the names of callers' holders; no device's does.
+const callerMark = "@"
+
+// Enter has a caller's holder use the external system beside the fleet: a program that is no device. It
+// is counted from now on until leave returns, or its process ends. It gives up when ctx ends first.
+func Enter(ctx context.Context, addr, holder string, task, token int64, slot int) (leave func(), err error) {
+	v := &visit{task: task, token: token, slot: slot, device: callerMark + holder}
+	if err := v.enter(ctx, addr); err != nil {
+		return nil, err
+	}
+	return v.leave, nil
+}
+
 // visit is a device's stay in the external system.
 type visit struct {
 	task, token int64
@@ -26,6 +40,9 @@ type visit struct {
 	device      string
 	conn        net.Conn
 }
+
+// caller says whether it is that of a program that is no device.
+func (v *visit) caller() bool { return strings.HasPrefix(v.device, callerMark) }
 
 // enter connects and waits until the external system has counted the device.
 // It gives up, and leaves, when ctx ends first.

@@ -27,7 +27,11 @@ var program = testservers.Program{Race: true} //nolint:gochecknoglobals // built
 // to end and servers to start.
 const atOnce = "4"
 
+// TestMain is also the command that callers run.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == visiting {
+		os.Exit(visit(os.Args[2:])) //nolint:forbidigo // TestMain's way to end
+	}
 	_ = flag.Set("test.parallel", atOnce) // -parallel on the command line comes later
 	m.Run()
 }

@@ -1,0 +1,273 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/devices/simulator"
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// TestCallersShareTheSlots has programs that are no devices use one pool beside
+// the fleet of TestFaults: half of them run a command under `dispatcher run`, half
+// use the API. Some `dispatcher run` are killed, some callers are cut off so
+// that they cannot renew, Redis is wiped and a replica killed. Never one too many
+// inside, no slot used twice at once, which includes that the commands of lost
+// leases have ended before their slots are given on, and nothing is left at the end.
+//
+// With -short, 10 callers and 48 devices in 12 slots meet each fault once.
+func TestCallersShareTheSlots(t *testing.T) { //nolint:tparallel // tries come one after another
+	t.Parallel()
+	judged(t, func(t *testing.T, v *verdict) {
+		t.Helper()
+		x := newExperiment(t, v)
+		x.fleet.ExternalAddr = testservers.FreeAddr(t)
+		if testing.Short() { // few tasks are left when the callers have gone
+			x.fleet.Tasks, x.fleet.Silent = 24, 0.06
+		}
+		x.deploy()
+		c := newCallers(x)
+		x.run(c.faults()...)
+	})
+}
+
+// The manners of callers.
+const (
+	leaseOfCallers = 10 * time.Second // of which the replicas keep two back
+	graceOfCallers = time.Second      // of the commands, between SIGTERM and SIGKILL
+	longStay       = time.Hour        // of those that are cut off: a lost lease ends it, or the test
+)
+
+// callers are programs that hold slots beside the fleet. Of ten, two stay for long; the proxy
+// that they use is cut off for a while.
+type callers struct {
+	*experiment
+	wire    *testservers.Proxy
+	token   string
+	noise   *os.File // standard error of all processes; at its end none is left
+	silence chan struct{}
+
+	loops sync.WaitGroup
+	end   context.CancelFunc
+
+	mu    sync.Mutex
+	runs  map[string]*os.Process // by holder
+	said  bytes.Buffer
+	ended map[string]int // leases, by how they ended
+	wrong []error
+}
+
+// The ways that a caller's lease ends.
+const (
+	done  = "done"   // its work was, or the test
+	lost  = "lost"   // it could not be renewed
+	taken = "killed" // with its `dispatcher run`
+	never = "never"  // it was not granted
+)
+
+func newCallers(x *experiment) *callers {
+	return &callers{experiment: x, runs: map[string]*os.Process{}, ended: map[string]int{}, silence: make(chan struct{})}
+}
+
+func (c *callers) number() int {
+	if testing.Short() {
+		return 10
+	}
+	return 40
+}
+
+func (c *callers) faults() []fault {
+	kill, cut := fault{"some dispatcher run are killed", c.killSome}, fault{"some callers are cut off for longer than a lease", c.cutOff}
+	wipe := fault{"Redis is wiped", func(ctx context.Context) error {
+		client := redis.NewClient(&redis.Options{Addr: c.redis.Addr})
+		defer func() { _ = client.Close() }()
+		return client.FlushAll(ctx).Err()
+	}}
+	replica := fault{"a replica is killed", func(context.Context) error { c.replicas[1].restart(c.t); return nil }}
+	return []fault{
+		{"the callers come", c.begin}, kill, wipe, cut, replica, kill, cut, wipe, kill, {"the callers go", c.finish},
+	}
+}
+
+// begin makes a token for the callers, and starts them.
+func (c *callers) begin(ctx context.Context) error {
+	operator, err := simulator.NewOperator(c.fleet.URL, adminToken)
+	if err != nil {
+		return err
+	}
+	made, err := operator.Tokens.Create(ctx, operators.NewToken{Name: "callers", Role: "caller", Pools: []string{pool}})
+	if err != nil {
+		return err
+	}
+	c.token = made.Secret
+	c.wire = testservers.NewProxy(c.t, c.fleet.URL[len("http://"):])
+	if err := c.listen(); err != nil {
+		return err
+	}
+	ctx, c.end = context.WithCancel(context.WithoutCancel(ctx))
+	c.t.Cleanup(c.stop)
+	for i := range c.number() {
+		one := &caller{callers: c, dice: newDice(i), url: c.fleet.URL, name: fmt.Sprint("near-", i)}
+		if i%10 < 2 {
+			one.url, one.name, one.cut = "http://"+c.wire.Addr, fmt.Sprint("cut-", i), true
+		}
+		kind, use := ofProgram, one.program
+		if i%2 == 0 {
+			kind, use = ofCommand, one.command
+		}
+		c.loops.Go(func() {
+			for ctx.Err() == nil {
+				one.turn++
+				how, err := use(ctx)
+				c.note(kind+how, err)
+			}
+		})
+	}
+	return c.untilHolding(ctx, "near-", "cut-")
+}
+
+// note counts the end of a lease, by who held it, and how it came.
+func (c *callers) note(how string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended[how]++
+	if err != nil {
+		c.wrong = append(c.wrong, err)
+	}
+}
+
+// holders are those callers that hold slots, whose names begin so.
+func (c *callers) holders(ctx context.Context, name string) (holders []string, err error) {
+	rows, err := c.db.QueryContext(ctx, `SELECT substr(device, length('@callers/') + 1) FROM grants WHERE device LIKE '@callers/' || $1 || '%' AND lease_until > now()`, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var holder string
+		if err := rows.Scan(&holder); err != nil {
+			return nil, err
+		}
+		holders = append(holders, holder)
+	}
+	return holders, rows.Err()
+}
+
+// untilHolding waits until a `dispatcher run` and a program of each of these names hold slots.
+func (c *callers) untilHolding(ctx context.Context, names ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	for _, name := range names {
+		for _, kind := range []string{ofCommand, ofProgram} {
+			if err := poll(ctx, look, func() bool {
+				holders, err := c.holders(ctx, kind+name)
+				return err == nil && len(holders) > 0
+			}); err != nil {
+				return fmt.Errorf("%w: no %s%s got a slot: %w", errTame, kind, name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// killSome kills each second `dispatcher run` that holds a slot and is near, once there are
+// two. In the long suite, it kills as many that wait, whose positions last for another minute.
+func (c *callers) killSome(ctx context.Context) error {
+	if err := c.untilHolding(ctx, "near-"); err != nil {
+		return err
+	}
+	holders, err := c.holders(ctx, ofCommand+"near-")
+	if err != nil {
+		return err
+	}
+	holds := map[string]bool{}
+	for _, holder := range holders {
+		holds[holder] = true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	count := map[bool]int{}
+	for holder, p := range c.runs {
+		if !holds[holder] && testing.Short() {
+			continue
+		}
+		if count[holds[holder]]++; count[holds[holder]]%2 == 1 {
+			_ = p.Kill()
+		}
+	}
+	c.t.Logf("killed half of %d that held slots, and of %d others", count[true], count[false])
+	return nil
+}
+
+// cutOff cuts the wire until all leases that were held beyond it are over, and taken back.
+func (c *callers) cutOff(ctx context.Context) error {
+	if err := c.untilHolding(ctx, "cut-"); err != nil {
+		return err
+	}
+	c.wire.Cut()
+	defer c.wire.Heal()
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	return errors.Join(poll(ctx, look, func() bool {
+		commands, err1 := c.holders(ctx, ofCommand+"cut-")
+		programs, err2 := c.holders(ctx, ofProgram+"cut-")
+		return err1 == nil && err2 == nil && len(commands)+len(programs) == 0
+	}), pause(ctx, leaseOfCallers/2)) // in which their slots are given on
+}
+
+// finish ends the callers, and says what they left.
+func (c *callers) finish(ctx context.Context) error {
+	c.stop()
+	for _, err := range c.wrong {
+		c.blame("a caller: %w", err)
+	}
+	c.t.Logf("leases of callers: %v", c.ended)
+	for _, how := range []string{ofCommand + done, ofCommand + lost, ofCommand + taken, ofProgram + done, ofProgram + lost} {
+		if c.ended[how] == 0 {
+			c.doubt("%w: no %s among the leases of callers", errTame, how)
+		}
+	}
+	return c.expectNothing(ctx)
+}
+
+// stop ends the callers, and waits until no process is left.
+func (c *callers) stop() {
+	c.end()
+	c.loops.Wait()
+	_ = c.noise.Close()
+	select {
+	case <-c.silence:
+	case <-time.After(leaseOfCallers):
+		c.note(never, errors.New("a process is left"))
+	}
+}
+
+// expectNothing waits until no caller holds a slot or waits for one: those that were killed may
+// do so until their leases and positions are over.
+func (c *callers) expectNothing(ctx context.Context) error {
+	var left string
+	limit := leaseOfCallers + c.reapEvery + 2*time.Second
+	if !testing.Short() {
+		limit += 2 * time.Minute // a position lasts a minute; a request that broke off with a killed replica may add another
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := poll(ctx, look, func() bool {
+		return c.db.QueryRowContext(ctx, `
+			SELECT coalesce(string_agg(t.device || CASE WHEN g.task IS NULL THEN ' waits' ELSE ' holds a slot' END, ', '), '')
+			FROM tasks t LEFT JOIN grants g ON g.task = t.id WHERE t.device LIKE '@%' AND t.state = 'pending'`).Scan(&left) == nil && left == ""
+	})
+	if err != nil {
+		c.blame("the callers have gone, but: %s", left)
+	}
+	return nil
+}
