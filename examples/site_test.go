@@ -1,0 +1,134 @@
+// Package examples_test runs the examples against the program.
+package examples_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+const (
+	pool     = "nightly"
+	limitSet = "sms"
+	patience = time.Minute
+)
+
+var program testservers.Program //nolint:gochecknoglobals // built once
+
+// site is a `dispatcher dev` with a pool of one slot, and a token for callers.
+type site struct {
+	*testing.T
+	admin   *operators.Client
+	environ []string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	addr, data := testservers.FreeAddr(t), t.TempDir()
+	testservers.StartProcess(t, func() *exec.Cmd {
+		return exec.Command(program.Path(t), "dev", "--listen", addr, "--mqtt-listen", testservers.FreeAddr(t), "--data", data)
+	}, func() error {
+		response, err := http.Get("http://" + addr + "/readyz")
+		if err != nil {
+			return err
+		}
+		if response.Body.Close(); response.StatusCode != http.StatusOK {
+			return errors.New(response.Status)
+		}
+		return nil
+	})
+	token, err := os.ReadFile(filepath.Join(data, "admin-token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{T: t}
+	if s.admin, err = operators.New(operators.Config{URL: "http://" + addr, Token: strings.TrimSpace(string(token))}); err != nil {
+		t.Fatal(err)
+	}
+	_, err1 := s.admin.Pools.Put(t.Context(), pool, operators.PoolSettings{Capacity: 1})
+	made, err2 := s.admin.Tokens.Create(t.Context(), operators.NewToken{Name: "ci", Role: "caller", Pools: []string{pool}, LimitSets: []string{limitSet}})
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	s.environ = append(os.Environ(), "DISPATCHER_URL="+s.admin.URL(), "DISPATCHER_TOKEN="+made.Secret, "LEASE_MS=9000", "WAIT=1")
+	return s
+}
+
+// example is one that runs.
+type example struct {
+	*site
+	cmd  *exec.Cmd
+	mu   sync.Mutex
+	said bytes.Buffer
+}
+
+func (s *site) start(name string, args ...string) *example {
+	s.Helper()
+	e := &example{site: s, cmd: exec.Command(name, args...)}
+	e.cmd.Env, e.cmd.Stdout, e.cmd.Stderr = s.environ, e, e
+	if err := e.cmd.Start(); err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = e.cmd.Process.Kill() })
+	return e
+}
+
+// Write keeps what the example says.
+func (e *example) Write(text []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.said.Write(text)
+}
+
+func (e *example) text() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.said.String()
+}
+
+// says waits for words.
+func (e *example) says(words string) {
+	e.Helper()
+	e.until(words, func() bool { return strings.Contains(e.text(), words) })
+}
+
+func (e *example) until(want string, is func() bool) {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			e.Fatalf("never: %s; %s said:\n%s", want, e.cmd, e.text())
+		}
+	}
+}
+
+func (e *example) signal(s os.Signal) {
+	e.Helper()
+	if err := e.cmd.Process.Signal(s); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *example) exits(code int) {
+	e.Helper()
+	_ = e.cmd.Wait()
+	if got := e.cmd.ProcessState.ExitCode(); got != code {
+		e.Errorf("%s: exit %d, want %d; it said:\n%s", e.cmd, got, code, e.text())
+	}
+}
