@@ -172,6 +172,9 @@ func TestMistypedVariableIsAUsageError(t *testing.T) {
 func TestHelpIsAsWritten(t *testing.T) {
 	t.Parallel()
 	for _, command := range append(newRoot(nil, nil, nil).Commands(), newRoot(nil, nil, nil)) {
+		if command.Hidden {
+			continue
+		}
 		name := "help"
 		if command.HasParent() {
 			name += "-" + command.Name()

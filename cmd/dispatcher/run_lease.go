@@ -65,7 +65,7 @@ func (k *keeper) waitInLine(ctx context.Context) (err error) {
 			view.trouble(err)
 		}
 		if !time.Now().Before(over) {
-			k.note("No slot of pool %s within %s%s", k.pool, k.wait, view.last())
+			k.note("No slot of pool %s was granted within %s%s", k.pool, k.wait, view.last())
 			return statusError(exitNotGranted)
 		}
 		if err := operators.Pause(ctx, max(min(time.Until(over), time.Duration(l.RetryAfterMS)*time.Millisecond, retryPause), 0)); err != nil {
@@ -125,7 +125,7 @@ func (k *keeper) renew(ctx context.Context, c *child.Child) bool {
 	ctx, cancel := context.WithTimeout(ctx, max(k.rest()/3, retryPause))
 	defer cancel()
 	asked := time.Now()
-	l, err := k.Leases.Renew(ctx, k.pool, k.held.Lease, operators.LeaseRenewal{Token: k.held.Token})
+	l, err := k.Leases.Renew(ctx, k.pool, k.held.Lease, operators.LeaseRenewal{Token: k.held.Token, LeaseMS: k.lease.Milliseconds()})
 	switch {
 	case err == nil:
 		k.noted(l, asked)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,10 +37,15 @@ func (v *lineView) show(l operators.Lease) {
 	v.say("Waiting for a slot of pool %s: %s", l.Pool, v.text)
 }
 
-// trouble says why nothing is known.
+// trouble says why there is no position: that nobody waits in line, or that nothing is known.
 func (v *lineView) trouble(err error) {
 	v.text = err.Error()
-	v.say("Waiting for a slot: %s", v.text)
+	if p, ok := errors.AsType[*operators.Problem](err); ok {
+		v.text = p.Detail
+	}
+	if !noSlot(err) {
+		v.say("Waiting for a slot: %s", v.text)
+	}
 }
 
 func (v *lineView) say(format string, a ...any) {

@@ -111,7 +111,7 @@ func TestRunHoldsASlotWhileItsCommandRuns(t *testing.T) {
 	first.said("p 0 1 1\n")
 	second := d.start("--pool p --wait 5m", `say second`)
 	second.told("Waiting for a slot of pool p: position 1 in line")
-	d.try("", "run", "--pool", "p", "--wait", "0", "--", "true").exit(exitNotGranted).says("No slot of pool p")
+	d.try("", "run", "--pool", "p", "--wait", "0", "--", "true").exit(exitNotGranted).says("No slot of pool p was granted within 0s")
 	if _, err := os.Stat(second.file); err == nil {
 		t.Fatal("the second one runs beside the first")
 	}

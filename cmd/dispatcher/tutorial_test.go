@@ -26,7 +26,7 @@ type tutorial struct {
 // that they find by themselves. -update writes what they print into them.
 func TestTutorials(t *testing.T) {
 	t.Parallel()
-	for _, one := range []tutorial{{"../../docs/operations.md", "Tutorial", 10}, {"../../docs/limits.md", "From the shell", 6}, {"../../docs/limits.md", "Limits as a service", 4}} {
+	for _, one := range []tutorial{{"../../docs/operations.md", "Tutorial", 10}, {"../../docs/callers.md", "From nothing", 5}, {"../../docs/limits.md", "From the shell", 6}, {"../../docs/limits.md", "Limits as a service", 4}} {
 		t.Run(one.section, func(t *testing.T) {
 			t.Parallel()
 			if testing.Short() && one.section == "Tutorial" {

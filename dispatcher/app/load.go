@@ -152,7 +152,7 @@ func fromEnvironment(environ []string) (map[string]any, error) {
 
 func injected(short string) bool {
 	return strings.HasPrefix(short, "PORT") || strings.HasPrefix(short, "SERVICE_") ||
-		short == "URL" || short == "TOKEN" || short == "TOKEN_FILE" // those of the command line
+		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, short) // of the command line, and what run tells its command
 }
 
 // variable finds the setting of a variable; a secret may be named by a file.
