@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -145,6 +147,13 @@ func (c *callers) note(how string, err error) {
 	}
 }
 
+// count is how many leases ended so.
+func (c *callers) count(how string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended[how]
+}
+
 // holders are those callers that hold slots, whose names begin so.
 func (c *callers) holders(ctx context.Context, name string) (holders []string, err error) {
 	rows, err := c.db.QueryContext(ctx, `SELECT substr(device, length('@callers/') + 1) FROM grants WHERE device LIKE '@callers/' || $1 || '%' AND lease_until > now()`, name)
@@ -179,33 +188,37 @@ func (c *callers) untilHolding(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// killSome kills each second `dispatcher run` that holds a slot and is near, once there are
-// two. In the long suite, it kills as many that wait, whose positions last for another minute.
+// killSome kills each second `dispatcher run` that is near and holds a slot, until one has ended so. In
+// the long suite, it kills as many that wait, whose positions last for another minute.
 func (c *callers) killSome(ctx context.Context) error {
-	if err := c.untilHolding(ctx, "near-"); err != nil {
-		return err
-	}
-	holders, err := c.holders(ctx, ofCommand+"near-")
-	if err != nil {
-		return err
-	}
-	holds := map[string]bool{}
-	for _, holder := range holders {
-		holds[holder] = true
-	}
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	before := c.count(ofCommand + taken)
+	return poll(ctx, scrape, func() bool {
+		if c.count(ofCommand+taken) > before {
+			return true
+		}
+		if holders, err := c.holders(ctx, ofCommand+"near-"); err == nil {
+			c.kill(holders)
+		}
+		return false
+	})
+}
+
+func (c *callers) kill(holders []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	count := map[bool]int{}
 	for holder, p := range c.runs {
-		if !holds[holder] && testing.Short() {
+		holds := slices.Contains(holders, holder)
+		if !strings.HasPrefix(holder, ofCommand+"near-") || !holds && testing.Short() {
 			continue
 		}
-		if count[holds[holder]]++; count[holds[holder]]%2 == 1 {
+		if count[holds]++; count[holds]%2 == 1 {
 			_ = p.Kill()
 		}
 	}
-	c.t.Logf("killed half of %d that held slots, and of %d others", count[true], count[false])
-	return nil
+	c.t.Logf("killed half of %d that held slots, and of %d that waited", count[true], count[false])
 }
 
 // cutOff cuts the wire until all leases that were held beyond it are over, and taken back.
@@ -232,7 +245,7 @@ func (c *callers) finish(ctx context.Context) error {
 	}
 	c.t.Logf("leases of callers: %v", c.ended)
 	for _, how := range []string{ofCommand + done, ofCommand + lost, ofCommand + taken, ofProgram + done, ofProgram + lost} {
-		if c.ended[how] == 0 {
+		if c.count(how) == 0 {
 			c.doubt("%w: no %s among the leases of callers", errTame, how)
 		}
 	}
