@@ -255,7 +255,7 @@ func (m *takes) uncount(i int, one modelTake, n int64) {
 		is = is && !one.at.Before(begin) && one.at.Before(begin.Add(millis(p.PerMS)))
 	} else {
 		began, known := m.since[i]
-		is = is && begin.Equal(m.calendar(i, one.at)[0]) && !(known && began.After(one.at))
+		is = is && begin.Equal(m.calendar(i, one.at)[0]) && (!known || !began.After(one.at))
 	}
 	if !is {
 		return

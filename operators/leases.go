@@ -44,6 +44,10 @@ type Lease struct {
 	LeaseRefusal
 	Detail   string          `json:"detail,omitempty" doc:"Of the reason, for people"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
+
+	// Until when the slot may be used, by the clock of this process: counted from before the request
+	// was sent. Set by Acquire, Wait and Renew.
+	Ends time.Time `json:"-"`
 }
 
 // CallerOf is the caller and its holder that a device of the API stands for; empty: it is a device.
@@ -81,66 +85,94 @@ type Leases struct{ client *Client }
 // allows, then the answer says so and the same is to be asked again. Without wait a pool without a slot is a
 // *Problem with the code no_slot, and nothing is left behind.
 func (c Leases) Acquire(ctx context.Context, pool string, l NewLease, wait time.Duration) (Lease, error) {
-	var got Lease
 	r := Request{Method: http.MethodPost, Path: Path("pools", pool, "leases"), Body: l}
 	if wait > 0 {
 		r.Prefer = "wait=" + strconv.Itoa(int((wait+time.Second-1)/time.Second))
 	}
-	return got, c.client.Do(ctx, r, &got)
+	return c.timed(ctx, r)
 }
 
-// waitAtOnce is how long one request waits: proxies end those that take longer.
-const waitAtOnce = 25 * time.Second
+// timed is an answer that says until when its slot may be used.
+func (c Leases) timed(ctx context.Context, r Request) (Lease, error) {
+	var got Lease
+	asked := time.Now()
+	err := c.client.Do(ctx, r, &got)
+	got.Ends = asked.Add(time.Duration(got.HeldMS+got.LeaseMS) * time.Millisecond)
+	return got, err
+}
 
-// Wait acquires a slot within a time. told is given each answer without one (nil: nobody is). A
-// request whose answer was lost is sent again: its holder has one lease. Without a slot the position
-// in line is given up, and the last answer is returned.
-func (c Leases) Wait(ctx context.Context, pool string, l NewLease, within time.Duration, told func(Lease)) (Lease, error) {
+const (
+	firstWait   = time.Second      // of the first request: then the position is known
+	longestWait = 25 * time.Second // of one request: proxies end those that take longer
+	patience    = 10 * time.Second // with a server that is late
+)
+
+// Wait acquires a slot within a time. told is given each answer without a slot, or why there is none
+// (nil: nobody is). A request whose answer was lost is sent again: its holder has one lease. Without a
+// slot the position in line is given up, and the last answer is returned.
+func (c Leases) Wait(ctx context.Context, pool string, l NewLease, within time.Duration, told func(Lease, error)) (last Lease, err error) {
 	if l.Holder == "" {
 		l.Holder = strings.ToLower(rand.Text())
 	}
-	var last Lease
-	until := time.Now().Add(within)
-	for {
-		got, err := c.Acquire(ctx, pool, l, min(max(time.Until(until), time.Second), waitAtOnce))
-		pause := firstPause
+	until, lost := time.Now().Add(within), false
+	defer func() {
+		if last.State != LeaseHeld && (last.Lease != 0 || lost) {
+			err = errors.Join(err, c.giveUp(ctx, pool, l.Holder, last.Lease))
+		}
+	}()
+	for wait := firstWait; ; wait = longestWait {
+		got, err := c.acquireWithin(ctx, pool, l, min(wait, max(time.Until(until), 0)))
 		switch {
-		case ctx.Err() != nil:
-			return last, errors.Join(ctx.Err(), c.giveUp(ctx, last))
-		case err != nil && !Transient(err):
-			return last, err
 		case err == nil && got.State == LeaseHeld:
 			return got, nil
 		case err == nil:
-			last, pause = got, time.Duration(got.RetryAfterMS)*time.Millisecond
-			if told != nil {
-				told(got)
-			}
+			last = got
+		case ctx.Err() != nil:
+			lost = true
+			return last, ctx.Err()
+		case !Transient(err):
+			return last, err
+		default:
+			lost = true
+		}
+		if told != nil {
+			told(got, err)
 		}
 		if !time.Now().Before(until) {
-			return last, errors.Join(err, c.giveUp(ctx, last))
+			return last, err
 		}
-		if err := Pause(ctx, pause); err != nil {
-			return last, errors.Join(err, c.giveUp(ctx, last))
+		if err := Pause(ctx, min(max(firstPause, time.Duration(got.RetryAfterMS)*time.Millisecond), max(time.Until(until), 0))); err != nil {
+			return last, err
 		}
 	}
 }
 
-// giveUp leaves the line; also when ctx is over.
-func (c Leases) giveUp(ctx context.Context, waits Lease) error {
-	if waits.Lease == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connecting)
+// acquireWithin takes a server that does not answer for one whose answer was lost.
+func (c Leases) acquireWithin(ctx context.Context, pool string, l NewLease, wait time.Duration) (Lease, error) {
+	limited, cancel := context.WithTimeout(ctx, wait+patience)
 	defer cancel()
-	err := c.Release(ctx, waits.Pool, waits.Lease, 0)
-	if Refused(err, http.StatusUnprocessableEntity) { // it was granted meanwhile
-		var held Lease
-		if held, err = c.Acquire(ctx, waits.Pool, NewLease{Holder: waits.Holder}, 0); err == nil {
-			err = c.Release(ctx, held.Pool, held.Lease, held.Token)
+	got, err := c.Acquire(limited, pool, l, wait)
+	if err != nil && limited.Err() != nil {
+		err = &LostError{URL: c.client.URL(), Err: err, Reached: true}
+	}
+	return got, err
+}
+
+// giveUp leaves the line, also when ctx is over. A slot that was granted meanwhile is given back.
+func (c Leases) giveUp(ctx context.Context, pool, holder string, lease int64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if lease != 0 {
+		err := c.Release(ctx, pool, lease, 0)
+		if !Refused(err, http.StatusUnprocessableEntity) {
+			return err
 		}
 	}
-	return err
+	got, err := c.Acquire(ctx, pool, NewLease{Holder: holder}, firstWait)
+	if err != nil {
+		return err
+	}
+	return c.Release(ctx, pool, got.Lease, got.Token)
 }
 
 // List yields the open leases of a pool, by their holders; of a caller its own.
@@ -155,7 +187,7 @@ func (c Leases) Get(ctx context.Context, pool string, lease int64) (Lease, error
 
 // Renew extends a lease that is held. One that is lost is a *Problem with the code lease_lost.
 func (c Leases) Renew(ctx context.Context, pool string, lease int64, r LeaseRenewal) (Lease, error) {
-	return send[Lease](ctx, c.client, http.MethodPost, leasePath(pool, lease, "renew"), r)
+	return c.timed(ctx, Request{Method: http.MethodPost, Path: leasePath(pool, lease, "renew"), Body: r})
 }
 
 // Release gives the slot of a lease back; without a token it ends the waiting for one.

@@ -84,8 +84,12 @@ it has.`
 // acquire waits in line, and says where.
 func (s *session) acquire(pool string, ask operators.NewLease, wait time.Duration) error {
 	last := ""
-	got, err := s.Leases.Wait(s.cmd.Context(), pool, ask, wait, func(l operators.Lease) {
-		if said := waitingLine(l); said != last {
+	got, err := s.Leases.Wait(s.cmd.Context(), pool, ask, wait, func(l operators.Lease, err error) {
+		said := waitingLine(l)
+		if err != nil {
+			said = "Waiting: " + err.Error()
+		}
+		if said != last {
 			last = said
 			s.note("%s", said)
 		}

@@ -51,7 +51,7 @@ func filled(line string) []string {
 		line += "%s"
 	}
 	values := map[string]string{
-		"%d": "1", "%s": "1", "R": "why", "N": "7", "T": "2099-01-01T00:00:00Z", "W": "0 1 * * * 4h", "@FILE": "[]", "BATCH": "1", "TASK": "1",
+		"%d": "1", "%s": "1", "R": "why", "N": "7", "D": "1h", "T": "2099-01-01T00:00:00Z", "W": "0 1 * * * 4h", "@FILE": "[]", "BATCH": "1", "TASK": "1",
 	}
 	args := strings.Fields(line)
 	for i, word := range args {

@@ -59,7 +59,7 @@ no slot was granted within --wait, 76 when the lease was lost and the command en
 	flags.DurationVar(&r.wait, "wait", 10*time.Minute, "wait in line for so long; 0: not at all")
 	flags.DurationVar(&r.lease, "lease", time.Minute, "lease of the slot, which is renewed after a third of it")
 	flags.DurationVar(&r.grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL; at most a third of --lease")
-	flags.StringVar(&r.holder, "holder", "", "name of the holder; it holds one slot at most (default: of this machine and process)")
+	flags.StringVar(&r.holder, "holder", "", "begin the name of the holder with this (default: run and the machine); a number follows")
 	needed(command, "pool")
 	o.pools().completeFlag(command, "pool")
 	command.RunE = o.with(func(s *session, args []string) error { return r.run(s, args) })
@@ -100,9 +100,7 @@ func (r *runner) run(s *session, args []string) error {
 	if err := r.check(s.cmd); err != nil {
 		return usageError{err}
 	}
-	if r.holder == "" {
-		r.holder = holderName()
-	}
+	r.holder = holderName(r.holder)
 	k := &keeper{session: s, runner: r}
 	if err := k.waitInLine(s.cmd.Context()); err != nil {
 		return err
@@ -144,8 +142,13 @@ func (r *runner) start(k *keeper, args []string) (*child.Child, error) {
 	})
 }
 
-// holderName tells this process from all others, also on machines of the same name.
-func holderName() string {
+// holderName tells this process from all others: one that comes again after a crash must not
+// have the lease of before, beside a command that is being ended.
+func holderName(begin string) string {
+	number := fmt.Sprintf("-%d-%04x", os.Getpid(), rand.IntN(1<<16))
+	if begin != "" {
+		return begin + number
+	}
 	host, _ := os.Hostname()
 	host = strings.Map(func(c rune) rune {
 		switch {
@@ -154,5 +157,5 @@ func holderName() string {
 		}
 		return '-'
 	}, host)
-	return fmt.Sprintf("run-%.40s-%d-%04x", host, os.Getpid(), rand.IntN(1<<16))
+	return fmt.Sprintf("run-%.40s%s", host, number)
 }

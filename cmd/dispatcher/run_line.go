@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -14,8 +13,7 @@ import (
 type lineView struct {
 	s     *session
 	bar   *terminal.Progress
-	drawn bool // on a terminal
-	text  string
+	drawn bool      // on a terminal
 	at    time.Time // of the last line
 }
 
@@ -24,28 +22,20 @@ func newLineView(s *session) *lineView {
 }
 
 // show says why there is no slot, and when there may be one.
-func (v *lineView) show(l operators.Lease) {
-	v.text = l.Detail
-	if l.Position != nil {
-		v.text = fmt.Sprintf("position %d in line", *l.Position)
+func (v *lineView) show(l operators.Lease, err error) {
+	text := l.Detail
+	switch {
+	case err != nil:
+		text = err.Error()
+	case l.Position != nil:
+		text = fmt.Sprintf("position %d in line", *l.Position)
 	}
 	if l.EstimatedStart != nil {
 		if left := time.Until(l.EstimatedStart.Time).Round(time.Second); left > 0 {
-			v.text += fmt.Sprintf(", about %s to go", left)
+			text += fmt.Sprintf(", about %s to go", left)
 		}
 	}
-	v.say("Waiting for a slot of pool %s: %s", l.Pool, v.text)
-}
-
-// trouble says why there is no position: that nobody waits in line, or that nothing is known.
-func (v *lineView) trouble(err error) {
-	v.text = err.Error()
-	if p, ok := errors.AsType[*operators.Problem](err); ok {
-		v.text = p.Detail
-	}
-	if !noSlot(err) {
-		v.say("Waiting for a slot: %s", v.text)
-	}
+	v.say("Waiting for a slot: %s", text)
 }
 
 func (v *lineView) say(format string, a ...any) {
@@ -54,14 +44,6 @@ func (v *lineView) say(format string, a ...any) {
 		v.at = now
 		v.s.note(format, a...)
 	}
-}
-
-// last is what was known last, after a colon; empty: nothing.
-func (v *lineView) last() string {
-	if v.text == "" {
-		return ""
-	}
-	return ": " + v.text
 }
 
 func (v *lineView) clear() { v.bar.Clear() }

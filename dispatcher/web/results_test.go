@@ -194,7 +194,8 @@ func TestABatchIsCloned(t *testing.T) {
 		"retry_backoff_ms": 90_000, "on_lost": "fail", "lease_ms": 120_000, "max_run_ms": 1_800_000, "weight": 5, "priority": 3, "finish_inside": false, "not_after": "2099-01-01T00:00:00Z", "max_wait_ms": 7_200_000,
 		"abort": map[string]any{"failure": 0.07, "min": 10}, "windows": []map[string]any{{"cron": "* * * * *", "duration": "1h"}},
 		"tasks": []map[string]any{
-			{"device": "d-1"}, {"device": "d-2", "payload": map[string]any{"opts": map[string]any{"udp": nil}, "n": 1}, "priority": 9},
+			{"device": "d-1"},
+			{"device": "d-2", "payload": map[string]any{"opts": map[string]any{"udp": nil}, "n": 1}, "priority": 9},
 			{"device": "d-3", "not_before": "2026-01-01T00:00:00Z", "not_after": "2098-01-01T00:00:00Z"},
 		},
 	}, nil)
