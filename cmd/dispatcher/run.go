@@ -115,6 +115,10 @@ func (r *runner) run(s *session, args []string) error {
 	if err := s.cmd.Context().Err(); err != nil { // one came meanwhile
 		return err
 	}
+	if k.rest() <= r.grace { // the answer took so long
+		s.note("dispatcher: the lease ends in %s: the command was not started", k.rest().Round(time.Millisecond))
+		return statusError(exitLeaseLost)
+	}
 	c, err := r.start(k, args)
 	if err != nil {
 		s.note("dispatcher: %v", err)
@@ -137,8 +141,8 @@ func (r *runner) start(k *keeper, args []string) (*child.Child, error) {
 		return nil, fmt.Errorf("finding this program: %w", err)
 	}
 	return child.Start(child.Config{
-		Args: args, Env: append(os.Environ(), k.environment()...), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-		Guard: []string{self, "run-guard", r.grace.String()}, Term: k.rest(),
+		Args: args, Env: k.environment(os.Environ()), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		Guard: []string{self, "run-guard", r.grace.String()}, Ends: k.held.Ends,
 	})
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -136,10 +138,15 @@ func (k *keeper) release(ctx context.Context) {
 	}
 }
 
-// environment is what the command learns of its slot. The token of the API is not passed on.
-func (k *keeper) environment() []string {
-	return []string{
-		"DISPATCHER_POOL=" + k.pool, "DISPATCHER_SLOT=" + strconv.Itoa(*k.held.Slot),
-		"DISPATCHER_TOKEN=" + strconv.FormatInt(k.held.Token, 10), "DISPATCHER_LEASE=" + strconv.FormatInt(k.held.Lease, 10),
-	}
+// environment is ours and what the command learns of its slot. How to reach the API is not passed
+// on: the token there is the fencing token.
+func (k *keeper) environment(ours []string) []string {
+	of := slices.DeleteFunc(slices.Clone(ours), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.Contains([]string{"DISPATCHER_URL", "DISPATCHER_TOKEN", "DISPATCHER_TOKEN_FILE"}, name)
+	})
+	return append(of,
+		"DISPATCHER_POOL="+k.pool, "DISPATCHER_SLOT="+strconv.Itoa(*k.held.Slot),
+		"DISPATCHER_TOKEN="+strconv.FormatInt(k.held.Token, 10), "DISPATCHER_LEASE="+strconv.FormatInt(k.held.Lease, 10),
+	)
 }

@@ -21,8 +21,8 @@ type Config struct {
 	In    *os.File // all three may be terminals
 	Out   *os.File
 	Err   *os.File
-	Guard []string      // a command line that calls Guard
-	Term  time.Duration // for how long it may run, unless Until says otherwise
+	Guard []string  // a command line that calls Guard
+	Ends  time.Time // when it must have ended, unless Until says otherwise
 }
 
 // Child is a command that runs.
@@ -41,7 +41,7 @@ func Start(c Config) (*Child, error) {
 	if err != nil {
 		return nil, err
 	}
-	guard.until(c.Term)
+	guard.until(time.Until(c.Ends))
 	p := &Child{guard: guard, ended: make(chan struct{})}
 	p.cmd = exec.Command(c.Args[0], c.Args[1:]...) //nolint:noctx // it ends as Child says
 	p.cmd.Env, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = c.Env, c.In, c.Out, c.Err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func testMain(m *testing.M) int {
 }
 
 func configOf(out *os.File, term time.Duration, args ...string) child.Config {
-	return child.Config{Args: args, Env: os.Environ(), Out: out, Err: os.Stderr, Guard: []string{os.Args[0], "guard"}, Term: term}
+	return child.Config{Args: args, Env: os.Environ(), Out: out, Err: os.Stderr, Guard: []string{os.Args[0], "guard"}, Ends: time.Now().Add(term)}
 }
 
 // start starts a shell, and reads what it writes, by lines.
@@ -163,11 +164,38 @@ func TestATermThatIsExtended(t *testing.T) {
 	c, lines := start(t, 10*time.Minute, `trap 'echo asked; exit 6' TERM; echo ready; while :; do sleep 0.05; done`)
 	next(t, lines)
 	c.Until(time.Hour)
-	c.Until(0)
+	c.Until(grace)
 	if got := next(t, lines); got != "asked" {
 		t.Errorf("said %q", got)
 	}
 	if got := c.Code(); got != 6 {
+		t.Errorf("code %d", got)
+	}
+}
+
+// Nobody else would end the command in time.
+func TestTheGroupEndsWithItsGuard(t *testing.T) {
+	t.Parallel()
+	c, lines := start(t, time.Hour, `trap '' TERM; sleep 600 & read -r _ _ _ _ group _ < /proc/$$/stat; echo $group; while :; do sleep 0.05; done`)
+	guard, err := strconv.Atoi(next(t, lines))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	ends(t, lines)
+	if got := c.Code(); got != 137 {
+		t.Errorf("code %d", got)
+	}
+}
+
+// However little time is left, it is not exceeded by the grace.
+func TestATermThatIsOver(t *testing.T) {
+	t.Parallel()
+	c, lines := start(t, -time.Minute, `trap '' TERM; while :; do sleep 0.05; done`)
+	ends(t, lines)
+	if got := c.Code(); got != 137 && got != 143 {
 		t.Errorf("code %d", got)
 	}
 }

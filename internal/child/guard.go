@@ -18,8 +18,8 @@ import (
 // Guard is the guard's work: call it in the process that Config.Guard starts. It says on out
 // that it is ready, and reads on in for how long (ms) the group may run from now on. It ends
 // the group by then, and at once when in ends, as it does with the process at its other end: first it
-// asks (SIGTERM), then it kills, grace later. So a process that was stopped, or hangs, does
-// not keep the command running either. Guard returns only an error.
+// asks (SIGTERM), then it kills, grace later, and never after the time. So a process that was
+// stopped, or hangs, does not keep the command running either. Guard returns only an error.
 func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
 	signal.Ignore(asks()...) // the group is sent them for the command
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
@@ -37,9 +37,11 @@ func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
 	})
 	ask := time.NewTimer(time.Hour)
 	ask.Stop()
+	end := time.Now().Add(time.Hour)
 	for waiting := true; waiting; {
 		select {
 		case term := <-terms:
+			end = time.Now().Add(term)
 			ask.Reset(term - grace)
 		case <-ask.C:
 			waiting = false
@@ -50,7 +52,7 @@ func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
 	if err := syscall.Kill(0, syscall.SIGTERM); err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
-	<-time.After(grace)
+	<-time.After(min(grace, time.Until(end)))
 	return syscall.Kill(0, syscall.SIGKILL)
 }
 
@@ -66,13 +68,14 @@ func asks() []os.Signal {
 type guard struct {
 	cmd   *exec.Cmd
 	terms io.WriteCloser
+	ended chan struct{}
 
 	mu   sync.Mutex
 	over bool // another process may have its id
 }
 
 func startGuard(args []string) (*guard, error) {
-	g := &guard{cmd: exec.Command(args[0], args[1:]...)} //nolint:noctx // it outlives every context
+	g := &guard{cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{})} //nolint:noctx // it outlives every context
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	g.cmd.Stderr = os.Stderr
 	terms, err := g.cmd.StdinPipe()
@@ -87,16 +90,26 @@ func startGuard(args []string) (*guard, error) {
 	if err := g.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("guard: %w", err)
 	}
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+	_, err = bufio.NewReader(out).ReadString('\n')
+	rescue.Async(g.wait)
+	if err != nil {
 		g.end()
 		return nil, fmt.Errorf("guard: it did not begin: %w", err)
 	}
 	return g, nil
 }
 
+// wait ends the group with the guard: nobody else would end it in time.
+func (g *guard) wait() error {
+	defer close(g.ended)
+	err := g.cmd.Wait()
+	g.signal(syscall.SIGKILL)
+	return err
+}
+
 func (g *guard) group() int { return g.cmd.Process.Pid }
 
-// until tells the guard for how long the group may run. One that has ended hears nothing.
+// until tells the guard for how long the group may run. If it has ended, so has the group.
 func (g *guard) until(term time.Duration) { _, _ = fmt.Fprintln(g.terms, term.Milliseconds()) }
 
 // signal reaches every process of the group.
@@ -111,8 +124,8 @@ func (g *guard) signal(s syscall.Signal) {
 // end kills the group with the guard in it.
 func (g *guard) end() {
 	g.signal(syscall.SIGKILL)
+	<-g.ended
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.over = true
-	g.mu.Unlock()
-	_ = g.cmd.Wait() // killed
 }
