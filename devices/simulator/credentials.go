@@ -120,8 +120,8 @@ func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done fun
 	return tokens, group.Wait()
 }
 
-// patiently tries again while the dispatcher or its broker is not available. One request
-// may take longer: a broker makes accounts for minutes.
+// patiently tries again while the dispatcher or its broker is not available, and begins no
+// try after registerPatience. A try is not cut short: a broker makes accounts for minutes.
 func patiently(ctx context.Context, do func(context.Context) error) error {
 	began := time.Now()
 	for {

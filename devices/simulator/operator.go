@@ -9,6 +9,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// answerLimit is how long an answer may take to begin: an import's does for five minutes,
+// while a broker makes its accounts.
+const answerLimit = 10 * time.Minute
+
 // Operator is a client of the operators' API of several replicas.
 type Operator struct {
 	*operators.Client
@@ -22,7 +26,7 @@ type Operator struct {
 // commas between. After a call that failed, the next goes to another. The
 // token is an operator token of role admin.
 func NewOperator(url, token string) (*Operator, error) {
-	transport := &http.Transport{ResponseHeaderTimeout: time.Minute, MaxIdleConnsPerHost: registerAtOnce}
+	transport := &http.Transport{ResponseHeaderTimeout: answerLimit, MaxIdleConnsPerHost: registerAtOnce}
 	o := &Operator{replicas: newReplicas(url, 0), token: token, http: transport}
 	o.first = o.replicas.urls[0]
 	var err error
