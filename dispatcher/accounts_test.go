@@ -22,6 +22,7 @@ type accounts struct {
 	secrets map[devices.ID]string
 	calls   []string
 	down    bool
+	slips   int           // so many calls fail
 	hangs   chan struct{} // not nil: calls wait for their context
 	then    func(calls int)
 }
@@ -30,7 +31,8 @@ var errNoBroker = errors.New("no broker")
 
 func (a *accounts) call(ctx context.Context, what string, change func()) error {
 	a.mu.Lock()
-	hangs, down := a.hangs, a.down
+	hangs, down := a.hangs, a.down || a.slips > 0
+	a.slips = max(a.slips-1, 0)
 	a.mu.Unlock()
 	if hangs != nil {
 		hangs <- struct{}{}
@@ -163,14 +165,56 @@ func TestAnImportSetsTheAccounts(t *testing.T) {
 	}
 }
 
+// hasty is a ledger that keeps the accounts of an import for a short time.
+type hasty struct{ *store.Store }
+
+func (h hasty) SetStaged(ctx context.Context, stage store.Stage, ids []string, _ time.Duration, set func(context.Context) error) error {
+	return h.Store.SetStaged(ctx, stage, ids, 2*time.Second, set)
+}
+
+func (h hasty) StageAccounts(ctx context.Context, stage store.Stage, list []store.NewDevice, existing store.Existing, _ time.Duration) ([]store.Staged, error) {
+	return h.Store.StageAccounts(ctx, stage, list, existing, 2*time.Second)
+}
+
+// A part that the broker does not answer is sent again.
+func TestAnImportOutlastsASlip(t *testing.T) {
+	t.Parallel()
+	b, a := withAccounts(t)
+	a.then = func(calls int) {
+		if calls == 2 {
+			a.slips = 1
+		}
+	}
+	tokens, err := b.Devices.ImportDevices(b.ctx, "op", newDevices(70), store.RefuseExisting, 0)
+	b.must(err)
+	for i, token := range tokens {
+		if a.secrets[devices.ID(fmt.Sprint("d-", i))] != token {
+			t.Errorf("the secret of d-%d is not its token", i)
+		}
+	}
+}
+
+// What the ledger refuses, it refuses before there is an account.
+func TestAnImportIsRefusedBeforeTheBrokerHearsOfIt(t *testing.T) {
+	t.Parallel()
+	b, a := withAccounts(t)
+	unknown := newDevices(70)
+	unknown[60].Profile = "unknown"
+	if _, err := b.Devices.ImportDevices(b.ctx, "op", unknown, store.RefuseExisting, 0); !errors.Is(err, store.ErrUnknownProfile) {
+		t.Errorf("imported: %v", err)
+	}
+	a.did(t)
+}
+
 // An import that fails, at the broker or at the ledger, leaves no account behind, also where
 // it was given up.
 func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
 	t.Parallel()
 	b, a := withAccounts(t)
+	r := credentials.New(credentials.Config{Ledger: hasty{b.store}, Accounts: a, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
 	fails := func(ctx context.Context, list []store.NewDevice, want error) {
 		t.Helper()
-		if _, err := b.Devices.ImportDevices(ctx, "op", list, store.RefuseExisting, 0); !errors.Is(err, want) {
+		if _, err := r.ImportDevices(ctx, "op", list, store.RefuseExisting, 0); !errors.Is(err, want) {
 			t.Errorf("imported: %v, want %v", err, want)
 		}
 		if a.calls == nil {
@@ -187,9 +231,6 @@ func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
 			t.Errorf("half of it was imported: %v", err)
 		}
 	}
-	unknown := newDevices(70)
-	unknown[60].Profile = "unknown"
-	fails(b.ctx, unknown, store.ErrUnknownProfile)
 	a.then = func(calls int) {
 		if calls == 2 {
 			a.down = true

@@ -21,21 +21,14 @@ import (
 // stage notes the accounts of new devices of the list.
 func (l *ledger) stage(list []store.NewDevice, existing store.Existing, kept time.Duration) (store.Stage, []string) {
 	l.Helper()
-	stage := store.NewStage()
-	staged, err := l.StageAccounts(l.Context(), stage, namesIn(list), existing, kept)
+	stage := store.NewStage(nil)
+	staged, err := l.StageAccounts(l.Context(), stage, list, existing, kept)
 	l.must(err)
 	var ids []string
 	for _, d := range staged {
 		ids = append(ids, list[d.Entry].ID)
 	}
 	return stage, ids
-}
-
-func namesIn(list []store.NewDevice) (ids []string) {
-	for _, d := range list {
-		ids = append(ids, d.ID)
-	}
-	return ids
 }
 
 // gone are the devices whose accounts are to be deleted now.
@@ -65,7 +58,7 @@ func TestStagedAccountsGoUnlessTheyWereKept(t *testing.T) {
 		if want := []string{"d-0", "d-1", "d-3"}; !slices.Equal(ids, want) {
 			l.Fatalf("accounts of %v are to be made, want %v", ids, want)
 		}
-		l.must(l.SetStaged(l.Context(), stage, ids, func(context.Context) error { return nil }))
+		l.must(l.SetStaged(l.Context(), stage, ids, time.Hour, func(context.Context) error { return nil }))
 		if gone := l.gone(); len(gone) != 0 {
 			l.Errorf("%v go while they are made", gone)
 		}
@@ -96,7 +89,7 @@ func TestTooManyAccountsAreRefused(t *testing.T) {
 		_, err := l.ImportDevices(l.Context(), "op", list[:1], store.RefuseExisting, 0, 0)
 		l.must(err)
 		var bad *store.EntryError
-		_, err = l.StageAccounts(l.Context(), store.NewStage(), namesIn(list), store.SkipExisting, time.Hour)
+		_, err = l.StageAccounts(l.Context(), store.NewStage(nil), list, store.SkipExisting, time.Hour)
 		if !errors.As(err, &bad) || !errors.Is(err, store.ErrTooManyAccounts) || bad.Entry != store.MostStaged+1 {
 			l.Errorf("%v, %+v", err, bad)
 		}
@@ -115,7 +108,8 @@ func TestABlockedDeviceIsStagedDisabled(t *testing.T) {
 	l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
 	_, err = l.DeleteDevice(l.Context(), "op", "d-0", false)
 	l.must(err)
-	staged, err := l.StageAccounts(l.Context(), store.NewStage(), []string{"d-0", "d-1"}, store.RefuseExisting, time.Hour)
+	l.changes()
+	staged, err := l.StageAccounts(l.Context(), store.NewStage(nil), imported(0, 2, "a"), store.RefuseExisting, time.Hour)
 	l.must(err)
 	if want := []store.Staged{{Entry: 0}, {Entry: 1, Enabled: true}}; !slices.Equal(staged, want) {
 		l.Errorf("%v, want %v", staged, want)
@@ -132,8 +126,12 @@ func TestAStageIsOvertaken(t *testing.T) {
 			_, err := l.CreateDevice(l.Context(), "op", "d-1", store.DeviceSpec{}, []byte("1"), nothing)
 			return err
 		},
-		"enrol":          func(l *ledger) error { return l.EnrollDevice(l.Context(), "d-1", []byte("1"), nothing) },
-		"another import": func(l *ledger) error { l.stage(imported(1, 2, "b"), store.RefuseExisting, time.Hour); return nil },
+		"enrol": func(l *ledger) error { return l.EnrollDevice(l.Context(), "d-1", []byte("1"), nothing) },
+		"another import, later": func(l *ledger) error {
+			l.exec(`UPDATE account_changes SET changed_at = {now}`)
+			l.stage(imported(1, 2, "b"), store.RefuseExisting, time.Hour)
+			return nil
+		},
 		"the pass, too late": func(l *ledger) error {
 			l.exec(`UPDATE account_changes SET changed_at = {now}`)
 			l.changes()
@@ -147,7 +145,7 @@ func TestAStageIsOvertaken(t *testing.T) {
 			list := imported(0, 2, "a")
 			stage, ids := l.stage(list, store.RefuseExisting, time.Hour)
 			l.must(overtake(l))
-			err := l.SetStaged(l.Context(), stage, ids, func(context.Context) error {
+			err := l.SetStaged(l.Context(), stage, ids, time.Hour, func(context.Context) error {
 				l.Error("an account is made that is another's")
 				return nil
 			})
@@ -177,9 +175,133 @@ func TestABlockOvertakesAStage(t *testing.T) {
 	l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
 	_, err = l.DeleteDevice(l.Context(), "op", "d-0", false)
 	l.must(err)
-	if err := l.SetStaged(l.Context(), stage, ids, func(context.Context) error { return nil }); !errors.Is(err, store.ErrOvertaken) {
+	if err := l.SetStaged(l.Context(), stage, ids, time.Hour, func(context.Context) error { return nil }); !errors.Is(err, store.ErrOvertaken) {
 		l.Errorf("%v", err)
 	}
+}
+
+// An import that is under way goes on, whoever else imports one of its devices.
+func TestAnImportUnderWayKeepsOthersAway(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		ctx, once := keyed(l, 1, "k", "x")
+		first := store.NewStage(once)
+		_, err := l.StageAccounts(ctx, first, imported(0, 2, "a"), store.RefuseExisting, time.Hour)
+		l.must(err)
+		if _, err := l.StageAccounts(ctx, store.NewStage(once), imported(0, 2, "a"), store.RefuseExisting, time.Hour); !errors.Is(err, store.ErrInProgress) {
+			l.Errorf("sent again with its key: %v", err)
+		}
+		_, other := keyed(l, 2, "k", "x")
+		for _, once := range []*store.Once{nil, other} {
+			_, err := l.StageAccounts(l.Context(), store.NewStage(once), imported(1, 3, "b"), store.SkipExisting, time.Hour)
+			if !errors.Is(err, store.ErrOvertaken) {
+				l.Errorf("another one with one of its devices: %v", err)
+			}
+		}
+		if n := l.count("account_changes"); n != 2 {
+			l.Errorf("%d notes, want those of the first", n)
+		}
+		ids := []string{"d-0", "d-1"}
+		l.must(l.SetStaged(l.Context(), first, ids, time.Hour, func(context.Context) error { return nil }))
+		_, err = l.ImportDevices(ctx, "op", imported(0, 2, "a"), store.RefuseExisting, 0, first)
+		l.must(err)
+	})
+}
+
+// Each part gives the import more time, and an import whose time is over makes no account.
+func TestAStageEndsUnlessItsAccountsAreMade(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		made := 0
+		set := func(context.Context) error { made++; return nil }
+		stage, ids := l.stage(imported(0, 3, "a"), store.RefuseExisting, time.Minute)
+		l.must(l.SetStaged(l.Context(), stage, ids, time.Hour, set))
+		l.exec(`UPDATE account_changes SET changed_at = changed_at - $1 * {ms}`, (2 * time.Minute).Milliseconds())
+		l.must(l.SetStaged(l.Context(), stage, ids, time.Hour, set))
+		l.exec(`UPDATE account_changes SET changed_at = {now} WHERE device = 'd-2'`)
+		if err := l.SetStaged(l.Context(), stage, ids, time.Hour, set); !errors.Is(err, store.ErrOvertaken) || made != 2 {
+			l.Errorf("%v, %d parts were made, want 2", err, made)
+		}
+	})
+}
+
+// What an import will be refused for is said before the broker hears of its accounts.
+func TestAnImportIsCheckedBeforeItsAccountsAreMade(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		stage := func(ctx context.Context, list []store.NewDevice, existing store.Existing) ([]store.Staged, error) {
+			return l.StageAccounts(ctx, store.NewStage(store.OnceOf(ctx)), list, existing, time.Hour)
+		}
+		ctx, _ := keyed(l, 1, "k", "x")
+		_, err := l.ImportDevices(ctx, "op", imported(0, 2, "a"), store.RefuseExisting, 0, 0)
+		l.must(err)
+		var bad *store.EntryError
+		unknown := imported(2, 5, "a")
+		unknown[1].Profile = "unknown"
+		if _, err := stage(l.Context(), unknown, store.RefuseExisting); !errors.Is(err, store.ErrUnknownProfile) || !errors.As(err, &bad) || bad.Entry != 1 {
+			l.Errorf("an unknown profile: %v, %+v", err, bad)
+		}
+		if staged, err := stage(ctx, imported(0, 5, "a"), store.SkipExisting); err != nil || len(staged) != 0 {
+			l.Errorf("a replay makes %v, %v", staged, err)
+		}
+		reused, _ := keyed(l, 1, "k", "y")
+		if _, err := stage(reused, imported(2, 5, "a"), store.RefuseExisting); !errors.Is(err, store.ErrKeyReused) {
+			l.Errorf("another request's key: %v", err)
+		}
+		errTags := errors.New("too many tags")
+		list := imported(1, 5, "a")
+		list[0].Update = func(*store.DeviceSpec) error { return errTags }
+		if _, err := stage(l.Context(), list, store.UpdateExisting); !errors.Is(err, errTags) || !errors.As(err, &bad) || bad.Entry != 0 {
+			l.Errorf("tags that do not fit: %v, %+v", err, bad)
+		}
+		if n := l.count("account_changes"); n != 0 {
+			l.Errorf("%d accounts are noted", n)
+		}
+	})
+}
+
+// An import does not put off the deletion of an account.
+func TestAnImportWaitsForADeletedDevice(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.NoteAccounts()
+		list := imported(0, 2, "a")
+		_, err := l.EnsureDevices(l.Context(), "d-1")
+		l.must(err)
+		_, err = l.DeleteDevice(l.Context(), "op", "d-1", false)
+		l.must(err)
+		if _, err := l.StageAccounts(l.Context(), store.NewStage(nil), list, store.RefuseExisting, time.Hour); !errors.Is(err, store.ErrOvertaken) {
+			l.Errorf("staged: %v", err)
+		}
+		if gone := l.gone(); !slices.Equal(gone, []string{"d-1"}) {
+			l.Errorf("the accounts of %v go, want d-1's", gone)
+		}
+		if _, ids := l.stage(list, store.RefuseExisting, time.Hour); len(ids) != 2 {
+			l.Errorf("%v are staged then", ids)
+		}
+	})
+}
+
+// An import that made its accounts waits for its turn longer than the lock timeout.
+func TestAnImportWaitsToKeepItsAccounts(t *testing.T) {
+	t.Parallel()
+	options := longTimeouts()
+	options.LockTimeout = 50 * time.Millisecond
+	l := opened(t)(store.OpenPostgres(t.Context(), server.NewLedger(t), options))
+	list := imported(0, 2, "a")
+	stage, ids := l.stage(list, store.RefuseExisting, time.Hour)
+	imported := make(chan error, 1)
+	l.must(l.SetStaged(l.Context(), stage, ids, time.Hour, func(context.Context) error {
+		go func() {
+			_, err := l.ImportDevices(l.Context(), "op", list, store.RefuseExisting, 0, stage)
+			imported <- err
+		}()
+		l.until(func() bool {
+			return len(imported) > 0 || l.count("pg_stat_activity WHERE wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '200 ms'") > 0
+		})
+		return nil
+	}))
+	l.must(<-imported)
 }
 
 // The answer to the COMMIT of an import is lost: its accounts stay if it was committed, and
@@ -205,7 +327,7 @@ func TestAccountsFollowAnUnknownCommit(t *testing.T) {
 			l.NoteAccounts()
 			list := imported(0, 3, "a")
 			stage, ids := l.stage(list, store.RefuseExisting, time.Hour)
-			l.must(l.SetStaged(l.Context(), stage, ids, func(context.Context) error { return nil }))
+			l.must(l.SetStaged(l.Context(), stage, ids, time.Hour, func(context.Context) error { return nil }))
 			armed.Store(true)
 			if _, err := l.ImportDevices(l.Context(), "op", list, store.RefuseExisting, 0, stage); !errors.Is(err, store.ErrOutcomeUnknown) {
 				l.Fatalf("imported: %v", err)
@@ -292,16 +414,16 @@ func (l *ledger) makeAccounts(broker *passwords, random *rand.Rand, token string
 		_, err = l.ApplyAccountChanges(ctx, 2, time.Minute, broker.apply)
 	default:
 		existing := []store.Existing{store.RefuseExisting, store.SkipExisting}[random.IntN(2)]
-		stage := store.NewStage()
-		kept := []time.Duration{0, time.Hour, time.Hour}[random.IntN(3)]
+		stage := store.NewStage(nil)
+		kept := []time.Duration{10 * time.Millisecond, time.Hour, time.Hour}[random.IntN(3)]
 		var staged []store.Staged
-		staged, err = l.StageAccounts(ctx, stage, namesIn(list), existing, kept)
+		staged, err = l.StageAccounts(ctx, stage, list, existing, kept)
 		var ids []string
 		for _, d := range staged {
 			ids = append(ids, list[d.Entry].ID)
 		}
 		if err == nil && len(ids) > 0 {
-			err = l.SetStaged(ctx, stage, ids, func(context.Context) error { broker.set(ids, token); return nil })
+			err = l.SetStaged(ctx, stage, ids, kept, func(context.Context) error { broker.set(ids, token); return nil })
 		}
 		if random.IntN(4) == 0 {
 			return // it died

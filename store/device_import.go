@@ -87,6 +87,20 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 	return given, err
 }
 
+// checkImport refuses what ImportDevices would, except for devices that exist.
+func (s devicesIn) checkImport(ctx context.Context, list []NewDevice, existing Existing) error {
+	if err := s.profiles().holdAll(ctx, list); err != nil || existing != UpdateExisting {
+		return err
+	}
+	for part := range slices.Chunk(importOrder(list), importPart) {
+		rows := importRows(list, part)
+		if _, err := (devicesImport{session: s.session}).changes(ctx, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // idsOf are those that were given a token.
 func idsOf(list []NewDevice, given []bool) (ids []string) {
 	for i, d := range list {
@@ -195,20 +209,25 @@ func (p devicesImport) insert(ctx context.Context) ([]importRow, error) {
 
 // update changes the devices that are there already.
 func (p devicesImport) update(ctx context.Context, old []importRow) error {
+	changed, err := p.changes(ctx, old)
+	if err != nil {
+		return err
+	}
+	return p.devices().keepChanged(ctx, p.actor, changed)
+}
+
+// changes are those of the devices that are there already.
+func (p devicesImport) changes(ctx context.Context, old []importRow) ([]deviceRow, error) {
 	ids, rows := make([]string, len(old)), make(map[string]importRow, len(old))
 	for i, r := range old {
 		ids[i], rows[r.Device] = r.Device, r
 	}
-	changed, err := p.devices().changeAll(ctx, ids, func(id string, spec *DeviceSpec) error {
+	return p.devices().changeAll(ctx, ids, func(id string, spec *DeviceSpec) error {
 		if err := rows[id].update(spec); err != nil {
 			return &EntryError{rows[id].entry, fmt.Errorf("device %s: %w", id, err)}
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return p.devices().keepChanged(ctx, p.actor, changed)
 }
 
 // rotate locks the devices: one that was deleted meanwhile gets nothing.

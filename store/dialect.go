@@ -63,6 +63,7 @@ type dialect struct {
 	lockShared string             // takes the locks of the pools {names}, one after the other, and names them; empty: not needed
 	tryShared  string             // takes those that nobody else has
 	lockAlone  string             // takes the lock of the pool $1 against all others
+	waitLocks  string             // lifts the lock timeout of one transaction; empty: not needed
 	lockKey    string             // takes the idempotency key $1, $2, or says false
 	lockGrants string             // waits for the writers of grants, and lets others wait
 	leaps      []string           // take the numbers that are given out $1 further, and return where they are then
@@ -174,6 +175,7 @@ func postgres() dialect {
 		lockShared: `SELECT name FROM {names} WHERE pg_advisory_xact_lock_shared` + poolLock + `name)) IS NOT NULL`,
 		tryShared:  `SELECT name FROM {names} WHERE pg_try_advisory_xact_lock_shared` + poolLock + `name))`,
 		lockAlone:  `SELECT pg_advisory_xact_lock` + poolLock + `$1))`,
+		waitLocks:  `SELECT set_config('lock_timeout', '0', true)`,
 		lockKey:    `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
 		// Not undone with the transaction: numbers only ever go up.
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,

@@ -57,28 +57,38 @@ func (s *connection) enter(once *Once) (leave func(), err error) {
 // result is what it was. Secrets must not be in result. ErrInProgress,
 // ErrKeyReused.
 func (s session) once(ctx context.Context, result any, effect func() error) error {
-	once := OnceOf(ctx)
-	if once == nil {
-		return effect()
-	}
-	once.Replayed = false // a transaction may run again
-	if s.lockKey != "" {
-		free, err := one(ctx, s, only[bool], s.lockKey, once.Owner, once.Key)
-		if err != nil {
-			return fmt.Errorf("locking an idempotency key: %w", err)
-		}
-		if !free {
-			return ErrInProgress
-		}
-	}
-	replayed, err := s.replay(ctx, once, result)
+	replayed, err := s.answered(ctx, result)
 	if err != nil || replayed {
 		return err
 	}
 	if err := effect(); err != nil {
 		return err
 	}
+	once := OnceOf(ctx)
+	if once == nil {
+		return nil
+	}
 	return s.keepAnswer(ctx, once, result)
+}
+
+// answered: the request that ctx names was answered before, with result. Until the
+// transaction ends no other one with its key passes here.
+func (s session) answered(ctx context.Context, result any) (bool, error) {
+	once := OnceOf(ctx)
+	if once == nil {
+		return false, nil
+	}
+	once.Replayed = false // a transaction may run again
+	if s.lockKey != "" {
+		free, err := one(ctx, s, only[bool], s.lockKey, once.Owner, once.Key)
+		if err != nil {
+			return false, fmt.Errorf("locking an idempotency key: %w", err)
+		}
+		if !free {
+			return false, ErrInProgress
+		}
+	}
+	return s.replay(ctx, once, result)
 }
 
 func (s session) replay(ctx context.Context, once *Once, result any) (bool, error) {

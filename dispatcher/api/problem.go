@@ -111,6 +111,7 @@ func refusals() []refusalOf {
 		{store.ErrNotFound, http.StatusNotFound, codeNotFound, "there is nothing of that name or number"},
 		{store.ErrNotRetriable, http.StatusConflict, codeNotRetriable, "the task succeeded or is the lease of a caller, its batch was cancelled, or its time is over: past a not_after, or never started within max_wait_ms"},
 		{store.ErrNoTasks, http.StatusUnprocessableEntity, codeNoTasks, "no line, and no device that is selected"},
+		{store.ErrOvertaken, http.StatusServiceUnavailable, codeBrokerUnavailable, "another request makes or deletes the account of one of these devices at the MQTT broker; nothing was changed, send again"},
 		{store.ErrInProgress, http.StatusConflict, codeKeyInUse, "Idempotency-Key: the first request with it is still under way"},
 		{store.ErrKeyReused, http.StatusUnprocessableEntity, codeKeyReused, "Idempotency-Key: another request had it within the last 24 hours"},
 		{store.ErrExists, http.StatusConflict, codeAlreadyExists, "that name is taken"},

@@ -13,9 +13,12 @@ import (
 const (
 	// makingLimit bounds how long the accounts of an import are made.
 	makingLimit = 5 * time.Minute
-	// stageKept is when the accounts of an import go whose process died: later than makingLimit
-	// and the transaction behind it. Earlier would fail an import, and do no harm.
-	stageKept = 10 * time.Minute
+	// stageKept is when the accounts of an import go whose process died, and for about how long
+	// a part of them is tried. Twenty seconds of it are left, at least, for the transaction
+	// behind the last part. Earlier would fail an import, and do no harm.
+	stageKept = 30 * time.Second
+	// partPause is between two tries of a part.
+	partPause = time.Second
 	// dropLimit bounds the word that the accounts of a failed import may go.
 	dropLimit = 3 * time.Second
 	// askTime is how long a request to the broker is to take, which serves nobody meanwhile.
@@ -27,7 +30,8 @@ const (
 
 // ImportDevices registers devices, all or none, and makes their tokens: one for
 // each of the list, empty for those that were given none. It sets their hashes.
-// Errors are those of store.ImportDevices and store.StageAccounts; ErrBroker; ErrOnePassword.
+// Errors are those of store.ImportDevices, store.StageAccounts and store.SetStaged; ErrBroker;
+// ErrOnePassword.
 func (r *Registry) ImportDevices(
 	ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration,
 ) (tokens []string, err error) {
@@ -61,7 +65,7 @@ func (r *Registry) importWithAccounts(ctx context.Context, actor string, list []
 	if rotates {
 		existing = store.RefuseExisting
 	}
-	s := staging{registry: r, stage: store.NewStage()}
+	s := staging{registry: r, stage: store.NewStage(store.OnceOf(ctx))}
 	defer s.drop(ctx)
 	err := s.begin(ctx, list, tokens, existing)
 	if err == nil {
@@ -71,11 +75,8 @@ func (r *Registry) importWithAccounts(ctx context.Context, actor string, list []
 	if err == nil {
 		given, err = r.config.Ledger.ImportDevices(ctx, actor, list, existing, 0, s.stage)
 	}
-	switch {
-	case rotates && errors.Is(err, store.ErrExists):
+	if rotates && errors.Is(err, store.ErrExists) {
 		err = fmt.Errorf("%w: %w", ErrOnePassword, err)
-	case errors.Is(err, store.ErrOvertaken):
-		err = fmt.Errorf("%w: %w", ErrBroker, err)
 	}
 	return given, err
 }
@@ -90,38 +91,51 @@ type staging struct {
 
 // begin notes the accounts in the ledger.
 func (s *staging) begin(ctx context.Context, list []store.NewDevice, tokens []string, existing store.Existing) error {
-	ids := make([]string, len(list))
-	for i, d := range list {
-		ids[i] = d.ID
-	}
 	if err := s.registry.accounts.take(ctx, makingLimit); err != nil {
 		return err
 	}
 	defer s.registry.accounts.giveBack()
-	staged, err := s.registry.config.Ledger.StageAccounts(ctx, s.stage, ids, existing, stageKept)
+	staged, err := s.registry.config.Ledger.StageAccounts(ctx, s.stage, list, existing, stageKept)
 	for _, d := range staged {
-		s.ids = append(s.ids, ids[d.Entry])
-		s.accounts = append(s.accounts, devices.Account{Device: devices.ID(ids[d.Entry]), Password: tokens[d.Entry], Enabled: d.Enabled})
+		id := list[d.Entry].ID
+		s.ids = append(s.ids, id)
+		s.accounts = append(s.accounts, devices.Account{Device: devices.ID(id), Password: tokens[d.Entry], Enabled: d.Enabled})
 	}
 	return err
 }
 
 // makeAccounts makes them in parts: others have their turn between two, and the broker serves
-// its clients.
+// its clients. A part that failed is tried again until the stage is overtaken, at the latest
+// when its time is over, for it would cost all parts before; the first part costs nothing.
 func (s *staging) makeAccounts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, makingLimit)
 	defer cancel()
 	part := firstAsk
+	var failed error // the part before, which is tried again
 	for made := 0; made < len(s.ids); {
 		end := min(made+part, len(s.ids))
 		took, err := s.makePart(ctx, made, end)
-		if err != nil {
-			return fmt.Errorf("%d of %d accounts: %w", made, len(s.ids), err)
+		switch {
+		case err == nil:
+			part = min(1+int(time.Duration(end-made)*askTime/max(took, time.Millisecond)), mostAsked)
+			made, failed = end, nil
+		case made == 0 || errors.Is(err, store.ErrOvertaken) || !pause(ctx, partPause):
+			return fmt.Errorf("%d of %d accounts: %w", made, len(s.ids), errors.Join(failed, err))
+		default: // perhaps it was too large
+			part, failed = firstAsk, err
 		}
-		part = min(1+int(time.Duration(end-made)*askTime/max(took, time.Millisecond)), mostAsked)
-		made = end
 	}
 	return nil
+}
+
+// pause says false if ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duration, err error) {
@@ -130,7 +144,7 @@ func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duratio
 		return 0, err
 	}
 	defer turns.giveBack()
-	err = s.registry.config.Ledger.SetStaged(ctx, s.stage, s.ids[from:to], func(ctx context.Context) error {
+	err = s.registry.config.Ledger.SetStaged(ctx, s.stage, s.ids, stageKept, func(ctx context.Context) error {
 		began := s.registry.config.Now()
 		err := turns.set(ctx, s.accounts[from:to]...)
 		took = s.registry.config.Now().Sub(began)
@@ -139,8 +153,9 @@ func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duratio
 	return took, err
 }
 
-// drop lets the accounts go that the ledger did not keep. It says so even where the import
-// was given up, and needs not be told what became of its COMMIT.
+// drop lets those accounts be deleted now that the ledger did not keep. It does so also when
+// the client has left. It need not know whether the import was committed: then there are no
+// notes of the stage any more, and nothing is dropped.
 func (s *staging) drop(ctx context.Context) {
 	if len(s.ids) == 0 {
 		return

@@ -35,8 +35,8 @@ type Ledger interface {
 	EnsureDevices(ctx context.Context, ids ...string) ([]store.Device, error)
 	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, set store.SetAccount) (store.Device, error)
 	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration, stage store.Stage) (given []bool, err error)
-	StageAccounts(ctx context.Context, stage store.Stage, ids []string, existing store.Existing, kept time.Duration) ([]store.Staged, error)
-	SetStaged(ctx context.Context, stage store.Stage, ids []string, set func(context.Context) error) error
+	StageAccounts(ctx context.Context, stage store.Stage, list []store.NewDevice, existing store.Existing, kept time.Duration) ([]store.Staged, error)
+	SetStaged(ctx context.Context, stage store.Stage, ids []string, kept time.Duration, set func(context.Context) error) error
 	DropStage(ctx context.Context, stage store.Stage, ids []string) error
 	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
 	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
