@@ -196,7 +196,7 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 		if err := tx.batches().askCancelled(ctx, Canceller); err != nil {
 			return err
 		}
-		ended, err = tx.tasks().endWaiting(ctx, waitingEnd{`FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, nil, Cancelled, Canceller, ""}, limit)
+		ended, err = tx.tasks().endWaiting(ctx, waitingEnd{rows: `FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, reason: `''`, state: Cancelled, actor: Canceller}, limit)
 		if err != nil || ended == limit {
 			return err
 		}

@@ -47,7 +47,7 @@ func (s credentials) NoteAccounts() { s.accounts = true }
 // and replicas may call it at once. The context of apply ends within that time
 // of the first: meanwhile whoever changes one of these devices waits.
 func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply ApplyAccount) (applied int, err error) {
-	waiting, err := one(ctx, s.read(), only[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= {now})`)
+	waiting, err := one(ctx, s.read(), only[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= (SELECT {now}))`)
 	if err != nil || !waiting {
 		return 0, err
 	}
@@ -68,7 +68,7 @@ func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, withi
 		return 0, nil, err
 	}
 	changes, err := collect(ctx, s.session, func(c *AccountChange) []any { return []any{&c.Device, &c.Wanted} },
-		`SELECT t.device, t.wanted FROM account_changes t WHERE t.changed_at <= {now}
+		`SELECT t.device, t.wanted FROM account_changes t WHERE t.changed_at <= (SELECT {now})
 		ORDER BY t.stage <> 0, t.changed_at, t.device LIMIT $1 {skip t}`, limit)
 	if err != nil {
 		return 0, nil, err

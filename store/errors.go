@@ -16,7 +16,7 @@ var (
 	ErrUnknownProfile = errors.New("unknown profile")
 	// ErrInUse: a profile that devices have is not deleted.
 	ErrInUse = errors.New("in use")
-	// ErrNotRetriable: the task succeeded, its batch is over, or it is the lease of a caller.
+	// ErrNotRetriable: the task succeeded, its batch was cancelled, its time is over, or it is the lease of a caller.
 	ErrNotRetriable = errors.New("cannot be tried again")
 	// ErrNoTasks: a batch of none.
 	ErrNoTasks = errors.New("no tasks")

@@ -138,5 +138,24 @@ func SampleQuery(of Sample, until int64, most int) (text string, args []any, end
 	return q.text, q.args, of.ends()
 }
 
-// ExpiryText finds the tasks past their own end.
-func ExpiryText() string { return expiries()[1].text() }
+// ExpiryTexts find the tasks past the end of their batch, and those past their own.
+func ExpiryTexts() []string { return []string{expiries()[0].text(), expiries()[1].text()} }
+
+// OverdueText finds a batch of which tasks waited too long.
+func OverdueText() string { return overdueText }
+
+// EndTooLong ends tasks that were found to have waited too long.
+func (s *Store) EndTooLong(ctx context.Context, tasks ...int64) (int, error) {
+	return s.tasks.endWaiting(ctx, tooLong(tasks), len(tasks))
+}
+
+// EndPassed ends those of the tasks that were found to be past the end of their batch, and past their own.
+func (s *Store) EndPassed(ctx context.Context, tasks ...int64) (int, error) {
+	for _, way := range expiries() {
+		way.rows, way.args, way.order = `FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, []any{ids(tasks...)}, ""
+		if n, err := s.tasks.endWaiting(ctx, way, len(tasks)); n > 0 || err != nil {
+			return n, err
+		}
+	}
+	return 0, nil
+}

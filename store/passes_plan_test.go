@@ -50,7 +50,7 @@ func TestPassesReadWhatTheyTake(t *testing.T) {
 func backlog() string {
 	return fmt.Sprintf(`
 	INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 10, 1000, now(), now() FROM generate_series(1, 10) AS n ON CONFLICT DO NOTHING;
-	INSERT INTO batches (pool, created_at) SELECT 'p' || 1 + n %% 10, now() FROM generate_series(1, %[1]d) AS n;
+	INSERT INTO batches (pool, created_at, max_wait_ms, wait_until) SELECT 'p' || 1 + n %% 10, now(), 1, now() - interval '1 hour' FROM generate_series(1, %[1]d) AS n;
 	INSERT INTO batch_deltas (batch, pool, state, n) SELECT id, pool, 'failed', 1 FROM batches;
 	INSERT INTO batch_rates (batch, at, n) SELECT id, now() - interval '1 hour' - id * interval '1 second', 1 FROM batches;
 	INSERT INTO events (at, kind, pool, batch, device, token) SELECT now() - interval '1 hour', 'task.granted', pool, id, 'd' || id, id FROM batches;
@@ -74,7 +74,10 @@ type ask struct {
 func (p *planned) passes() map[string]ask {
 	p.Helper()
 	const once = 60 * passed // each row, and what an index still has of those that were deleted
-	asked := map[string]ask{"old rates": {store.OldRatesText, fmt.Sprint(`0, `, passed), once}}
+	asked := map[string]ask{
+		"old rates":       {store.OldRatesText, fmt.Sprint(`0, `, passed), once},
+		"overdue batches": {store.OverdueText(), fmt.Sprint(`0, `, passed), once},
+	}
 	for what, text := range store.RetainTexts() {
 		asked["old "+what] = ask{text, fmt.Sprint(`0, `, passed), once}
 	}

@@ -167,14 +167,15 @@ func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, err
 }
 
 // retryAll makes those of the tasks pending again that may be. The attempts they had stay counted: the
-// numbers of attempts go on, and a task that had used up all gets one more.
+// numbers of attempts go on, and a task that had used up all gets one more. Its returns are forgotten, but
+// not that it was started: a MaxWait does not apply to it.
 func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
 	tasks, err := s.lockRetriable(ctx, tasks)
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
 	devices, err := collect(ctx, s.session, only[string], `
-		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = not_before, returned = 0, output = NULL, output_dropped = false, error = ''
+		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = not_before, returned = CASE WHEN attempts = 0 AND returned > 0 THEN 1 ELSE 0 END, output = NULL, output_dropped = false, error = ''
 		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, ids(tasks...))
 	if err != nil {
 		return fmt.Errorf("making tasks pending again: %w", err)
@@ -196,8 +197,8 @@ func (s tasksIn) recordTasks(ctx context.Context, kind, actor string, tasks []in
 }
 
 // RetryTask makes one task pending again, as RetryTasks does; one that has not
-// ended stays as it is. ErrNotFound; ErrNotRetriable when it succeeded, or its
-// batch is over.
+// ended stays as it is. ErrNotFound; ErrNotRetriable when it succeeded, its batch
+// was cancelled, or its time is over.
 func (s tasks) RetryTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {

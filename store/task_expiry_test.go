@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -132,22 +133,121 @@ func TestTasksExpireAtTheirOwnTime(t *testing.T) {
 	})
 }
 
+// What was found to end is left alone if it need not end any more when it is locked.
+func TestEndsAreCheckedAgain(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		end := time.Now().Add(time.Hour)
+		ids := l.queue(store.Batch{Pool: "p", MaxWait: time.Minute, NotAfter: &end, MaxAttempts: 3}, store.NewTask{Device: "a", NotAfter: &end}, store.NewTask{Device: "b"})
+		l.exec(`UPDATE batches SET wait_until = {now} - 1000 * {ms}`)
+		ends := func(want int, what string, change func(context.Context, ...int64) (int, error), tasks ...int64) {
+			l.Helper()
+			if n, err := change(l.Context(), tasks...); n != want || err != nil {
+				l.Errorf("%s: %d ended, %v, want %d", what, n, err, want)
+			}
+		}
+		l.exec(`UPDATE tasks SET returned = 1 WHERE id = $1`, ids[0])
+		ends(0, "returned meanwhile", l.EndTooLong, ids[0])
+		_, err := l.ChangeBatch(l.Context(), "op", l.wantTask(ids[0], store.Pending).Batch, func(b *store.Batch) error {
+			b.MaxWait = 0
+			return nil
+		})
+		l.must(err)
+		ends(0, "max_wait lifted meanwhile", l.EndTooLong, ids[1])
+		ends(0, "not_after later meanwhile", l.EndPassed, ids...)
+		for _, id := range ids {
+			l.wantTask(id, store.Pending)
+		}
+	})
+}
+
+// The reason says whether the task was started.
+func TestStartedTasksExpireAsUnfinished(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		end := time.Now().Add(30 * time.Minute)
+		own := l.queue(store.Batch{Pool: "p", MaxAttempts: 3}, store.NewTask{Device: "a", NotAfter: &end}, store.NewTask{Device: "b", NotAfter: &end})
+		shared := l.queue(store.Batch{Pool: "p", MaxAttempts: 3, NotAfter: &end}, store.NewTask{Device: "c"}, store.NewTask{Device: "d"})
+		l.report(l.grant(own[0], "a", "p", 0), store.ByFailure, "")
+		l.report(l.grant(shared[0], "c", "p", 0), store.ByReturn, "")
+		l.exec(`UPDATE batches SET not_after = not_after - 3600000 * {ms}`)
+		l.hourLater()
+		l.expire(4)
+		for id, want := range map[int64]string{
+			own[0]: "not finished by its own not_after", own[1]: "not started by its own not_after",
+			shared[0]: "not finished by the not_after of its batch", shared[1]: "not started by the not_after of its batch",
+		} {
+			if task := l.wantTask(id, store.Expired); task.Error != want {
+				l.Errorf("task %d: %q, want %q", id, task.Error, want)
+			}
+		}
+	})
+}
+
 // The pass reads what it ends, whatever Postgres knew of the tables when it planned that.
 func TestExpiryGoesByItsIndex(t *testing.T) {
 	t.Parallel()
+	for i, index := range []string{"batches_not_after", "tasks_not_after"} {
+		t.Run(index, func(t *testing.T) {
+			t.Parallel()
+			l := openSingle(t)
+			l.exec(`SET plan_cache_mode = force_generic_plan`)
+			text := l.Text(store.ExpiryTexts()[i])
+			l.exec(`PREPARE empty AS ` + text)
+			l.pool("p", 1)
+			l.exec(loaded)
+			l.exec(`ANALYZE`)
+			l.exec(`UPDATE tasks SET not_after = now() + CASE WHEN id % 1000 = 7 THEN interval '0' ELSE interval '1 day' END`)
+			l.exec(`UPDATE batches SET not_after = now() + CASE WHEN id = 7 THEN interval '0' ELSE interval '1 day' END`)
+			l.exec(`PREPARE analyzed AS ` + text)
+			for _, name := range []string{"empty", "analyzed"} {
+				plan := l.plan(`EXECUTE ` + name + `(1000)`)
+				text := strings.Join(plan, "\n")
+				if !strings.Contains(text, index) || !strings.Contains(text, "Index Cond: (not_after <=") || strings.Contains(text, "Removed by Filter") || most(plan) > 70 {
+					t.Errorf("planned %s:\n%s", name, text)
+				}
+			}
+		})
+	}
+}
+
+// Batches that ended long ago cost a look each at most, so many of them at once, whatever
+// Postgres knew of the tables when it planned that.
+func TestEndedBatchesCostNoneOfTheTasksThatWait(t *testing.T) {
+	t.Parallel()
+	const looked, ended = 1000, 5000
 	l := openSingle(t)
 	l.exec(`SET plan_cache_mode = force_generic_plan`)
-	l.exec(`PREPARE empty AS ` + l.Text(store.ExpiryText()))
-	l.pool("p", 1)
-	l.exec(loaded)
-	l.exec(`ANALYZE`)
-	l.exec(`UPDATE tasks SET not_after = now() WHERE id % 1000 = 7`)
-	l.exec(`PREPARE analyzed AS ` + l.Text(store.ExpiryText()))
-	for _, name := range []string{"empty", "analyzed"} {
-		plan := l.plan(`EXECUTE ` + name + `(1000)`)
-		if !strings.Contains(strings.Join(plan, "\n"), "tasks_not_after") || most(plan) > 20 {
-			t.Errorf("planned %s:\n%s", name, strings.Join(plan, "\n"))
+	text := l.Text(store.OverdueText())
+	l.exec(`PREPARE empty AS ` + text)
+	l.exec(`INSERT INTO batches (pool, created_at, max_wait_ms, wait_until) SELECT 'p', now(), 1, now() - interval '1 day' FROM generate_series(1, $1)`, ended)
+	l.exec(`INSERT INTO tasks (batch, pool, device, state) SELECT id, 'p', 'd' || id, 'succeeded' FROM batches`)
+	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 300)`)
+	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT $1 + 1 + i % 300, 'p', 'd' || i FROM generate_series(1, 20000) AS i`, ended)
+	for _, state := range []string{"loaded", "analyzed"} {
+		l.exec(`PREPARE ` + state + ` AS ` + text)
+		for _, name := range []string{"empty", state} {
+			for _, after := range []string{"0", "3000"} {
+				plan := l.plan(`EXECUTE ` + name + `(` + after + `, 1000)`)
+				if !strings.Contains(strings.Join(plan, "\n"), "batches_with_wait") || most(plan) > looked+1 {
+					t.Errorf("%s, planned %s:\n%s", state, name, strings.Join(plan, "\n"))
+				}
+			}
 		}
+		l.exec(`ANALYZE`)
+	}
+	steps := 0
+	for mark := (store.WaitMark{}); steps == 0 || mark != (store.WaitMark{}); steps++ {
+		expired, next, err := l.ExpireWaited(t.Context(), mark, looked)
+		l.must(err)
+		if mark = next; expired != 0 {
+			t.Errorf("%d expired", expired)
+		}
+	}
+	if steps != ended/looked {
+		t.Errorf("%d steps, want %d", steps, ended/looked)
 	}
 }
 
@@ -223,6 +323,34 @@ func TestTasksDoNotWaitLongerThanTheirBatchAllows(t *testing.T) {
 		l.grant(ids[4], "later", "p", 2)
 		l.report(l.grant(ids[3], "returned", "p", 3), store.BySuccess, "")
 		l.expireWaited(0)
+	})
+}
+
+// A task that was handed back, cancelled and retried was started once all the same.
+func TestRetriedReturnsAreNotSubjectToMaxWait(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 9)
+		ids := l.queue(store.Batch{Pool: "p", MaxWait: 30 * time.Minute, MaxAttempts: 3}, store.NewTask{Device: "a"})
+		for i := range 3 {
+			l.report(l.grant(ids[0], "a", "p", 0), store.ByReturn, "")
+			l.exec(`UPDATE tasks SET retry_at = NULL`)
+			if i == 0 {
+				l.later(l.wantTask(ids[0], store.Pending).Batch)
+			}
+			_, err := l.CancelTask(l.Context(), "op", ids[0])
+			l.must(err)
+			_, err = l.RetryTask(l.Context(), "op", ids[0])
+			l.must(err)
+			l.expireWaited(0)
+			l.wantTask(ids[0], store.Pending)
+		}
+		// It may be handed back as often as before, less that one.
+		returned := 0
+		l.must(l.DB().QueryRowContext(l.Context(), `SELECT returned FROM tasks`).Scan(&returned))
+		if returned != 1 {
+			l.Errorf("%d returns are counted", returned)
+		}
 	})
 }
 

@@ -26,7 +26,7 @@ const (
 	codeMethodNotAllowed  = "method_not_allowed"     // 405
 	codeNoTasks           = "no_tasks"               // 422: a batch of none
 	codeNotFound          = "not_found"              // 404
-	codeNotRetriable      = "not_retriable"          // 409: the task succeeded, or its batch is over
+	codeNotRetriable      = "not_retriable"          // 409: the task succeeded, its batch was cancelled, or its time is over
 	codeOneByOne          = "one_by_one"             // 409: an import would rotate the password at the broker
 	codeOpenTasks         = "open_tasks"             // 409: the device or pool has some
 	codeOutcomeUnknown    = "outcome_unknown"        // 503: done or not; look before doing it again

@@ -34,7 +34,7 @@ func whyClosed(v store.TaskView) Cause {
 		r.Detail = fmt.Sprintf("nothing of batch %d starts after %s; the task expires within seconds", v.Batch.ID, At(*v.Batch.NotAfter))
 	case past(v.Task.NotAfter, v.Now):
 		r.Detail = fmt.Sprintf("task %d does not start after %s; it expires within seconds", v.Task.ID, At(*v.Task.NotAfter))
-	case v.Batch.MaxWait > 0:
+	case overdue(v):
 		r.Detail = fmt.Sprintf("task %d waited longer than max_wait of batch %d, which is %s; it expires within seconds", v.Task.ID, v.Batch.ID, v.Batch.MaxWait)
 	}
 	r, _ = tooLate(r, v)

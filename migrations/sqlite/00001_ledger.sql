@@ -77,7 +77,7 @@ CREATE TABLE batches (
 );
 -- For the passes.
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
-CREATE INDEX batches_wait_until ON batches (wait_until) WHERE wait_until IS NOT NULL;
+CREATE INDEX batches_with_wait ON batches (id) WHERE wait_until IS NOT NULL;
 CREATE INDEX batches_windows_due ON batches (windows_due) WHERE windows_due IS NOT NULL;
 CREATE INDEX batches_cancelling ON batches (id) WHERE cancelling;
 CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
