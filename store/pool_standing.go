@@ -11,7 +11,7 @@ type PoolStanding struct {
 	Pending int64 // tasks that wait, whatever for
 	Closed  bool  // it has windows, and none is open
 	// For ten minutes slots were free, the settings stayed, the batch of the oldest task that
-	// waits could start, and nothing was granted.
+	// waits, for no time of its own, could start, and nothing was granted.
 	Stalled bool
 }
 
@@ -71,8 +71,8 @@ func standingColumns() string {
 // longAgo is when nothing may have happened since to a pool that is stalled.
 const longAgo = `{now} - 600000 * {ms}`
 
-// stalled looks at the grants in force of a pool, the last that ended, and its first task
-// that waits. In a CASE the look at its grant seems likely to Postgres to succeed: else it
+// stalled looks at the grants in force of a pool, the last that ended, and the first of its 16
+// first tasks that wait which waits for no time of its own. In a CASE the look at its grant seems likely to Postgres to succeed: else it
 // would read all that wait and sort them.
 func stalled(pool string) string {
 	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + pool + `), {epoch}) <= ` + longAgo + `
@@ -80,9 +80,11 @@ func stalled(pool string) string {
 				AND EXISTS (
 					SELECT 1 FROM batches b JOIN pools p ON p.name = b.pool
 					WHERE b.id = (
-						SELECT CASE WHEN t.retry_at > ` + longAgo + ` THEN 0 ELSE t.batch END FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending'
-							AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END
-						ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)
+						SELECT few.batch FROM (
+							SELECT t.batch, t.priority, t.id, t.retry_at FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending'
+								AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END
+							ORDER BY t.batch, t.priority DESC, t.id LIMIT 16) AS few
+						WHERE few.retry_at IS NULL OR few.retry_at <= ` + longAgo + ` ORDER BY few.batch, few.priority DESC, few.id LIMIT 1)
 					AND ` + startable() + ` AND b.created_at <= ` + longAgo + ` AND (b.not_before IS NULL OR b.not_before <= ` + longAgo + `)
 					AND (b.opens_at IS NULL OR b.opens_at <= ` + longAgo + `) AND (p.opens_at IS NULL OR p.opens_at <= ` + longAgo + `))`
 }

@@ -101,6 +101,9 @@ func TestStalledPools(t *testing.T) {
 			stalls(false, "a window that opened just now, of "+table)
 			l.exec(`UPDATE ` + table + ` SET opens_at = NULL, closes_at = NULL`)
 		}
+		l.exec(`UPDATE tasks SET retry_at = {now} + 3600000 * {ms} WHERE id = $1`, ids[0])
+		stalls(true, "its first task alone begins later")
+		l.exec(`UPDATE tasks SET retry_at = NULL`)
 		g := l.grant(ids[0], "x", "p", 0)
 		stalls(false, "a grant of just now")
 		l.exec(`UPDATE grants SET granted_at = ` + ago)
