@@ -38,7 +38,7 @@ type Task struct {
 	Counted   int             `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
 	NotBefore *Time           `json:"not_before" nullable:"true" doc:"Its own, beside that of its batch"`
 	NotAfter  *Time           `json:"not_after" nullable:"true" doc:"Likewise: it expires then, unless it was started"`
-	RetryAt   *Time           `json:"retry_at" nullable:"true" doc:"Not granted before"`
+	RetryAt   *Time           `json:"retry_at" nullable:"true" doc:"When it may be tried again: the end of a backoff; null: it waits for none"`
 	Created   Time            `json:"created_at"`
 	Finished  *Time           `json:"finished_at" nullable:"true"`
 	Output    json.RawMessage `json:"output"`

@@ -125,6 +125,9 @@ func newTask(t operators.NewTask, in operators.NewBatch, shared overlay) (store.
 
 // checkTimes refuses a task that could never start by its own times and those of its batch.
 func checkTimes(t operators.NewTask, in operators.NewBatch) error {
+	if err := checkYears(t.NotBefore, t.NotAfter); err != nil {
+		return err
+	}
 	switch {
 	case never(t.NotBefore, t.NotAfter):
 		return errors.New("not_after: must be later than not_before")

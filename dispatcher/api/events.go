@@ -88,6 +88,12 @@ func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
 
 // checkSince refuses times that none is between; a zero one is no bound.
 func checkSince(since, until time.Time) error {
+	switch {
+	case outOfYears(&since):
+		return invalid("since: %s", inYears)
+	case outOfYears(&until):
+		return invalid("until: %s", inYears)
+	}
 	if !since.IsZero() && !until.IsZero() && !since.Before(until) {
 		return invalid("until: must be later than since")
 	}

@@ -33,6 +33,12 @@ func (p *pools) history(ctx context.Context, in *historyQuery) (page pageOf[oper
 	if f.Slots, err = readSlots(in.Slot); err != nil {
 		return page, err
 	}
+	switch {
+	case outOfYears(f.From):
+		return page, invalid("from: %s", inYears)
+	case outOfYears(f.To):
+		return page, invalid("to: %s", inYears)
+	}
 	if f.From != nil && f.To != nil && !f.From.Before(*f.To) {
 		return page, invalid("from: it has to be before to")
 	}

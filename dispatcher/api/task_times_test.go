@@ -72,6 +72,35 @@ func TestTimesThatCannotBeAreRefused(t *testing.T) {
 	})
 }
 
+// Neither ledger keeps them: one would fail, the other forget them.
+func TestTimesOutOfTheYearsAreRefused(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.pool("p", `{"capacity":60}`)
+		id := b.batch(`{"pool":"p","devices":["d-1"]}`)
+		for _, at := range []string{"0000-06-01T00:00:00Z", "0001-01-01T00:00:00%2B01:00", "9999-12-31T23:59:59-01:00"} {
+			plain := strings.ReplaceAll(at, "%2B", "+")
+			for _, name := range []string{"not_before", "not_after"} {
+				time := fmt.Sprintf(`"%s":"%s"`, name, plain)
+				names := []string{name, "years 1 to 9999"}
+				b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d-1"],`+time+`}`).problem(422, "invalid_field").names(b.T, names...)
+				b.call("POST", "/v1/batches", adminToken, `{"pool":"p","tasks":[{"device":"d-1",`+time+`}]}`).problem(422, "invalid_field").names(b.T, append(names, "tasks[0]")...)
+				b.postAs("POST", "/v1/batches?pool=p&"+name+"="+at, ndjsonType, `{"device":"d-1"}`).problem(422, "invalid_field").names(b.T, names...)
+				b.postAs("POST", "/v1/batches?pool=p", csvType, "device,:"+name+"\nd-1,"+plain+"\n").problem(422, "invalid_line").names(b.T, append(names, "line 2")...)
+			}
+			b.call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{"not_after":"`+plain+`"}`).problem(422, "invalid_field").names(b.T, "not_after", "years 1 to 9999")
+			for path, names := range map[string][]string{
+				"/v1/events": {"since", "until"}, fmt.Sprintf("/v1/batches/%d/results", id): {"since", "until"}, "/v1/pools/p/history": {"from", "to"},
+			} {
+				for _, name := range names {
+					b.get(path+"?"+name+"="+at).problem(422, "invalid_field").names(b.T, name, "years 1 to 9999")
+				}
+			}
+		}
+		b.batch(`{"pool":"p","not_before":"0001-01-01T00:00:00Z","not_after":"9999-12-31T23:59:59.999Z","tasks":[{"device":"d-2","not_before":"0001-01-01T00:00:00Z","not_after":"9999-12-31T23:59:59.999Z"}]}`)
+	})
+}
+
 func TestMaxWaitOfABatch(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
