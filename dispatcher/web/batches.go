@@ -117,6 +117,9 @@ func (b *batchPages) show(r *http.Request, waiting waits) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
+	if one.Counts[operators.Pending] == 0 {
+		waiting = waits{} // the sample is older
+	}
 	waiting.Remedies = b.remedies(r)
 	policies, err := json.Marshal(one.Limits)
 	return page{title: one.Label(), section: "batches", template: "batch", watch: watch{batch: one.ID, always: one.Open()}, data: map[string]any{

@@ -22,7 +22,7 @@ func functions(o Options) template.FuncMap {
 		"q":       func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
 		"when":    when,
 		"command": command,
-		"timed":   timed,
+		"timed":   timed(),
 		"capital": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 		"caller":  operators.CallerOf,
 		"limit":   limitText,
@@ -82,15 +82,20 @@ func when(of instant) template.HTML {
 
 // timed is text of the API with its times as they are read: the script gives them in the
 // reader's zone.
-func timed(text string) template.HTML {
-	return template.HTML(regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`).ReplaceAllStringFunc(template.HTMLEscapeString(text), func(at string) string { //nolint:gosec // escaped
-		t, err := time.Parse(time.RFC3339Nano, at)
-		if err != nil {
-			return at
-		}
-		exact := t.Format("2006-01-02 15:04:05 UTC")
-		return fmt.Sprintf(`<time class="at" datetime="%s" title="%s">%s</time>`, at, exact, exact)
-	}))
+func timed() func(text string) template.HTML {
+	times := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	return func(text string) template.HTML {
+		return template.HTML(times.ReplaceAllStringFunc(template.HTMLEscapeString(text), exactly)) //nolint:gosec // escaped
+	}
+}
+
+func exactly(at string) string {
+	t, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil {
+		return at
+	}
+	exact := t.Format("2006-01-02 15:04:05 UTC")
+	return fmt.Sprintf(`<time class="at" datetime="%s" title="%s">%s</time>`, at, exact, exact)
 }
 
 // command is a line for a terminal, which can be copied.

@@ -57,6 +57,12 @@ func TestABatchIsItsResults(t *testing.T) {
 	if strings.Contains(text, `>down</th>`) || strings.Count(text, `<tr id="result-`) != 7 {
 		t.Error("the columns and the state are not those of the form")
 	}
+	const ever = `title="All its tasks with this error, whenever they ended"`
+	if strings.Contains(text, ever) {
+		t.Error("an error of all times is told from those of a time")
+	}
+	_, text, _ = b.get("/batches/1?since=2026-01-01T00:00")
+	contains(t, text, "no route 3", ever)
 	_, text, _ = b.get("/batches/1?column=down")
 	next := regexp.MustCompile(`<a rel="next" href="([^"]+)">Next results`).FindStringSubmatch(text)
 	if next == nil {

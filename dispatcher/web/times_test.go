@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
@@ -31,4 +32,21 @@ func TestTimesAreTheReaders(t *testing.T) {
 	tab.until(`document.querySelector(".why time.at").textContent.includes("GMT+5:30")`)
 	_, text, _ = b.get("/tasks/1")
 	contains(t, text, ` UTC</time>, attempt 1 of 3`)
+}
+
+// Midnight is the beginning of a day, with its date and without.
+func TestMidnightIsTheBeginningOfADay(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3)
+	tab := browse(t)
+	tab.open(b.url + "/pools/p?range=24h")
+	tab.until(`document.getElementById("pulse").textContent === "live"`)
+	for form, text := range []string{"/, 00:00$/", "/^00:00$/", "/^00:00:00$/"} {
+		tab.until(fmt.Sprintf(`(() => {
+			const tick = document.querySelector("#lanes .clocks text[data-at]");
+			Object.assign(tick.dataset, { at: new Date(2026, 2, 4).getTime(), form: %d });
+			return %s.test(tick.textContent);
+		})()`, form, text))
+	}
 }

@@ -6,7 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -49,6 +51,24 @@ func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 	}
 	if status, _, _ := b.get("/pools/none/waiting"); status != 404 {
 		t.Errorf("a pool that is not there: %d", status)
+	}
+}
+
+// TestNothingWaitsInABatchThatHasEnded: what waited was judged from a sample, which is older.
+func TestNothingWaitsInABatchThatHasEnded(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	b := embedded(t, func(o *web.Options) { o.Now = func() time.Time { return now } })
+	b.pool("p", 3, devices(250)...)
+	_, text, _ := b.get("/batches/1")
+	contains(t, text, "<b>250</b> waiting tasks", "of a sample of")
+	b.call("POST", "/v1/batches/1/cancel", nil, nil)
+	b.until("the end", func() bool {
+		_, text, _ = b.get("/batches/1")
+		return strings.Contains(text, "<title>250 cancelled</title>")
+	})
+	if strings.Contains(text, "waiting task") {
+		t.Error("tasks of a batch that has ended wait")
 	}
 }
 

@@ -28,7 +28,7 @@
   // and say so.
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   const axis = ["day", "minute", "second"].map((least, i) => new Intl.DateTimeFormat(undefined,
-    i ? { hour: "2-digit", minute: "2-digit", second: i > 1 ? "2-digit" : undefined, hour12: false } : { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false }));
+    i ? { hour: "2-digit", minute: "2-digit", second: i > 1 ? "2-digit" : undefined, hourCycle: "h23" } : { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" }));
   function tickAxes() {
     for (const tick of document.querySelectorAll(".clocks text[data-at]")) {
       tick.dataset.form = tick.dataset.form || (/^[A-Z]/.test(tick.textContent) ? 0 : tick.textContent.split(":").length - 1);
