@@ -39,7 +39,7 @@ func TestATakeWaitsUntilItIsAllowed(t *testing.T) {
 		t.Errorf("both were sent within %s: %s", took, second.text())
 	}
 	s.start("./take.sh", "none", "--", "true").exits(1)
-	if _, err := s.admin.Limits.Usage(t.Context(), limitSet, map[string]string{"phone": "+49 170 1", "user": "ann"}); err != nil {
+	if _, err := s.admin.Limits.UseOf(t.Context(), limitSet, map[string]string{"phone": "+49 170 1", "user": "ann"}); err != nil {
 		t.Error(err)
 	}
 }

@@ -188,7 +188,7 @@ func (c *contract) pools() {
 		c.Errorf("Limited: %v, %v", limited, err)
 	}
 	highest, err := c.Pools.HighestUse(c.ctx, "c", 5)
-	c.check("HighestUse", operators.PoolUsage{Highest: highest}, err)
+	c.check("HighestUse", operators.Usage{Highest: highest}, err)
 }
 
 func (c *contract) devices() {

@@ -72,23 +72,6 @@ type Returned struct {
 	Returned int64 `json:"returned" doc:"In all: sent again it gives back nothing more. 0: the id is not known any more, or was of other facts"`
 }
 
-// Usage is how much subjects used.
-type Usage struct {
-	Usage   []SubjectUsage `json:"usage,omitzero" doc:"Of the subject of the facts, one entry for each policy; absent without facts"`
-	Highest []SubjectUsage `json:"highest,omitzero" doc:"Without facts: the subjects that used most of their maximum"`
-}
-
-// SubjectUsage is what a subject used of a policy.
-type SubjectUsage struct {
-	Policy    string `json:"policy"`
-	Subject   string `json:"subject" doc:"For people: of a fact its digest"`
-	Used      int64  `json:"used"`
-	Max       int64  `json:"max"`
-	Window    int    `json:"window" doc:"Of sliding the one with the least remaining, from 0"`
-	Remaining int64  `json:"remaining"`
-	ResetMS   int64  `json:"reset_ms" doc:"Until some of what is used ends; of fixed and calendar all of it"`
-}
-
 // LimitSets are the calls about limit sets.
 type LimitSets struct{ client *Client }
 
@@ -144,22 +127,18 @@ func taking(set, verb string, body any, again bool) Request {
 	return Request{Method: http.MethodPost, Path: Path("limits", set, verb), Body: body, Again: again}
 }
 
-// Usage says what the subject of the facts used of each policy.
-func (c LimitSets) Usage(ctx context.Context, set string, facts map[string]string) ([]SubjectUsage, error) {
+// HighestUse are the subjects that used most of the policies of a set, 1 to 100 of them.
+func (c LimitSets) HighestUse(ctx context.Context, set string, most int) ([]PolicyUse, error) {
+	usage, err := get[Usage](ctx, c.client, Path("limits", set, "usage"), Query("limit", strconv.Itoa(most)))
+	return usage.Highest, err
+}
+
+// UseOf is how much the subject of the facts used of each policy.
+func (c LimitSets) UseOf(ctx context.Context, set string, facts map[string]string) ([]PolicyUse, error) {
 	query := url.Values{}
 	for name, value := range facts {
 		query.Set("facts."+name, value)
 	}
-	answer, err := get[Usage](ctx, c.client, Path("limits", set, "usage"), query)
-	return answer.Usage, err
-}
-
-// Highest lists up to limit subjects that used most of their maximum; 0: 20.
-func (c LimitSets) Highest(ctx context.Context, set string, limit int) ([]SubjectUsage, error) {
-	query := url.Values{}
-	if limit > 0 {
-		query.Set("limit", strconv.Itoa(limit))
-	}
-	answer, err := get[Usage](ctx, c.client, Path("limits", set, "usage"), query)
-	return answer.Highest, err
+	usage, err := get[Usage](ctx, c.client, Path("limits", set, "usage"), query)
+	return usage.Usage, err
 }

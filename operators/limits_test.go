@@ -29,10 +29,10 @@ func (c *contract) limitSets() {
 	if !taken.Allowed || !again.Repeated || len(each) != 2 || !each[0].Allowed || each[1].Allowed || returned != 1 || !peeked.Allowed {
 		c.Errorf("%+v, %+v, %+v, %d, %+v", taken, again, each, returned, peeked)
 	}
-	used, err := c.Limits.Usage(c.ctx, "sms", facts)
-	c.check("Usage", operators.Usage{Usage: used}, err)
-	highest, err := c.Limits.Highest(c.ctx, "sms", 5)
-	c.check("Highest", operators.Usage{Highest: highest}, err)
+	used, err := c.Limits.UseOf(c.ctx, "sms", facts)
+	c.check("UseOf of facts", operators.Usage{Usage: used}, err)
+	highest, err := c.Limits.HighestUse(c.ctx, "sms", 5)
+	c.check("HighestUse of a set", operators.Usage{Highest: highest}, err)
 	if len(used) != 1 || used[0].Used != 2 || len(highest) != 1 || highest[0].Subject != used[0].Subject || highest[0].Used != 2 {
 		c.Errorf("used %+v, highest %+v", used, highest)
 	}

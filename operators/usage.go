@@ -8,30 +8,30 @@ import (
 // PolicyUse is how much of a policy a subject used.
 type PolicyUse struct {
 	Policy    string `json:"policy"`
-	Owner     string `json:"owner" doc:"That has the policy: pool NAME or profile NAME"`
+	Owner     string `json:"owner" doc:"That has the policy: pool NAME, profile NAME or limit set NAME"`
 	Allows    string `json:"allows" doc:"What the window allows, for people"`
-	Subject   string `json:"subject" doc:"The subject that is counted; values of a payload only as a digest, unless the policy reveals them"`
-	Used      int64  `json:"used" doc:"Starts in the window; more than max where that was lowered since"`
+	Subject   string `json:"subject" doc:"The subject that is counted; values of a payload and facts only as a digest, unless the policy reveals them"`
+	Used      int64  `json:"used" doc:"Starts in the window, of a limit set the cost of its takes; more than max where that was lowered since"`
 	Max       int64  `json:"max"`
 	Window    int    `json:"window" doc:"Of sliding the one with the least remaining, from 0"`
 	Remaining int64  `json:"remaining"`
 	ResetMS   int64  `json:"reset_ms" doc:"Until some of what is used ends; of fixed and calendar all of it. 0: nothing is used"`
 }
 
-// PoolUsage is how much of its policies was used in a pool: of one of the two what was asked for.
-type PoolUsage struct {
-	Highest []PolicyUse `json:"highest,omitzero" doc:"The subjects of the pool's policies that used most of their maximum; absent with device"`
-	Usage   []PolicyUse `json:"usage,omitzero" doc:"With device: an entry for each policy of the pool and of its profile that counts by what the device is"`
+// Usage is how much was used of the policies of a pool or a limit set: of one of the two what was asked for.
+type Usage struct {
+	Highest []PolicyUse `json:"highest,omitzero" doc:"The subjects that used most of their maximum; absent with device or facts"`
+	Usage   []PolicyUse `json:"usage,omitzero" doc:"With device: an entry for each policy of the pool and of its profile that counts by what the device is; with facts: an entry for each policy of the set"`
 }
 
 // HighestUse are the subjects that used most of the policies of a pool, 1 to 100 of them.
 func (c Pools) HighestUse(ctx context.Context, pool string, most int) ([]PolicyUse, error) {
-	usage, err := get[PoolUsage](ctx, c.client, Path("pools", pool, "usage"), Query("limit", strconv.Itoa(most)))
+	usage, err := get[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("limit", strconv.Itoa(most)))
 	return usage.Highest, err
 }
 
 // UseOf is how much a device used in a pool of the policies of the pool and of its profile.
 func (c Pools) UseOf(ctx context.Context, pool, device string) ([]PolicyUse, error) {
-	usage, err := get[PoolUsage](ctx, c.client, Path("pools", pool, "usage"), Query("device", device))
+	usage, err := get[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("device", device))
 	return usage.Usage, err
 }

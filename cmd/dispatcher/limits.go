@@ -26,7 +26,7 @@ func newLimits() *cobra.Command {
 	verbs = append(verbs, l.call("get", "Show a limit set", http.MethodGet, ""), putPolicies(l, "Create a limit set, or replace its policies"),
 		l.call("delete", "Delete a limit set", http.MethodDelete, ""),
 		takeFrom(l, "take", "Ask whether something may be done, and count it if so"), takeFrom(l, "peek", "Say what take would, and count nothing"),
-		giveBack(l), usageOf(l))
+		giveBack(l), setUsageOf(l))
 	return o.group("limits", "Limit what programs do that are no devices", verbs...)
 }
 
@@ -104,7 +104,7 @@ func (s *session) showTaken(text json.RawMessage, taken operators.Taken) error {
 	if err := s.show(text, without...); err != nil || s.json || len(taken.Limits) == 0 {
 		return err
 	}
-	t := terminal.NewTable(s.out, "POLICY", "REMAINING", "MAX", "RESET")
+	t := terminal.NewTable(s.out, "POLICY", "REMAINING", "MAX", "RESETS IN")
 	for _, l := range taken.Limits {
 		t.Row(l.Policy, strconv.FormatInt(l.Remaining, 10), strconv.FormatInt(l.Max, 10), inWords(l.ResetMS))
 	}
@@ -143,7 +143,7 @@ func giveBack(l noun) *cobra.Command {
 	return needed(command, "id")
 }
 
-func usageOf(l noun) *cobra.Command {
+func setUsageOf(l noun) *cobra.Command {
 	var facts []string
 	most := 0
 	command := l.on("usage", "Show what a subject used, or without facts the subjects that used most", func(s *session, set string) error {
@@ -155,14 +155,7 @@ func usageOf(l noun) *cobra.Command {
 		for name, value := range said {
 			query.Set("facts."+name, value)
 		}
-		var now operators.Usage
-		return s.view(operators.Path("limits", set, "usage"), query, &now, func() error {
-			t := terminal.NewTable(s.out, "POLICY", "SUBJECT", "USED", "MAX", "RESET")
-			for _, u := range append(now.Usage, now.Highest...) {
-				t.Row(u.Policy, u.Subject, strconv.FormatInt(u.Used, 10), strconv.FormatInt(u.Max, 10), inWords(u.ResetMS))
-			}
-			return t.Flush()
-		})
+		return s.showUsage(operators.Path("limits", set, "usage"), query)
 	})
 	addFacts(command.Flags(), &facts)
 	command.Flags().IntVar(&most, "limit", 20, "so many of the highest, 1 to 100")

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -65,24 +64,23 @@ func limitedOf(p noun) *cobra.Command {
 func poolUsageOf(p noun) *cobra.Command {
 	most, device := 0, ""
 	command := p.on("usage", "Show what was used of the policies of a pool", func(s *session, pool string) error {
-		query := operators.Query("limit", strconv.Itoa(most), "device", device)
-		var now operators.PoolUsage
-		return s.view(operators.Path("pools", pool, "usage"), query, &now, func() error {
-			t := terminal.NewTable(s.out, "POLICY", "SUBJECT", "USED", "ALLOWED", "OF", "RESETS IN")
-			for _, u := range append(now.Highest, now.Usage...) {
-				resets := ""
-				if u.ResetMS > 0 {
-					resets = terminal.Duration((time.Duration(u.ResetMS) * time.Millisecond).Round(time.Second))
-				}
-				t.Row(u.Policy, u.Subject, fmt.Sprintf("%d/%d", u.Used, u.Max), u.Allows, u.Owner, resets)
-			}
-			return t.Flush()
-		})
+		return s.showUsage(operators.Path("pools", pool, "usage"), operators.Query("limit", strconv.Itoa(most), "device", device))
 	})
 	command.Long = "Show what was used of the policies of a pool: the subjects that used most of their maximum,\nor what one device used of the policies of the pool and of its profile that count by what\nthe device is, and not by its tasks."
 	command.Flags().IntVar(&most, "limit", 20, "so many of the highest, 1 to 100")
 	command.Flags().StringVar(&device, "device", "", "of this device")
 	return command
+}
+
+func (s *session) showUsage(path string, query url.Values) error {
+	var now operators.Usage
+	return s.view(path, query, &now, func() error {
+		t := terminal.NewTable(s.out, "POLICY", "SUBJECT", "USED", "ALLOWED", "OF", "RESETS IN")
+		for _, u := range append(now.Highest, now.Usage...) {
+			t.Row(u.Policy, u.Subject, fmt.Sprintf("%d/%d", u.Used, u.Max), u.Allows, u.Owner, inWords(u.ResetMS))
+		}
+		return t.Flush()
+	})
 }
 
 func newProfiles() *cobra.Command {

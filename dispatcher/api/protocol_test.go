@@ -109,7 +109,7 @@ func answers() map[string]struct{ schema, path string } {
 		"deleted-device": {"DeviceDeleted", ""},
 		"lease":          {"Lease", "/v1/pools/ar:330100/leases"},
 		"lease-waiting":  {"Lease", ""},
-		"usage-of-pool":  {"PoolUsage", "/v1/pools/ar:330100/usage"},
+		"usage-of-pool":  {"Usage", "/v1/pools/ar:330100/usage"},
 		"found":          {"Found", "/v1/find?q=ar"},
 	}
 }

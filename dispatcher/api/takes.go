@@ -265,13 +265,13 @@ func (l *limitSets) usage(ctx huma.Context) error {
 		if err != nil {
 			return err
 		}
-		answer.Usage = showUses(used)
+		answer.Usage = showUse(used)
 	} else {
 		highest, err := l.sets.Highest(ctx.Context(), ctx.Param("set"), limit)
 		if err != nil {
 			return err
 		}
-		answer.Highest = showUses(highest)
+		answer.Highest = showUse(highest)
 	}
 	return writeDirect(ctx, http.StatusOK, operators.TypeJSON, answer)
 }
@@ -293,15 +293,4 @@ func usageQuery(ctx huma.Context) (facts map[string]string, limit int, err error
 		}
 	}
 	return facts, limit, checkFacts("query.", facts)
-}
-
-func showUses(uses []limits.Use) []operators.SubjectUsage {
-	shown := make([]operators.SubjectUsage, len(uses))
-	for i, u := range uses {
-		shown[i] = operators.SubjectUsage{
-			Policy: u.Rule.Name, Subject: u.Subject.Label, Used: u.Used, Max: u.Max, Window: u.Window, Remaining: u.Remaining,
-			ResetMS: roundedUp(u.Reset, time.Millisecond),
-		}
-	}
-	return shown
 }

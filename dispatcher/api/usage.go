@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/limits"
@@ -24,7 +25,7 @@ type poolUsageQuery struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"At most so many of the highest"`
 }
 
-func (p *pools) usage(ctx context.Context, in *poolUsageQuery) (u operators.PoolUsage, err error) {
+func (p *pools) usage(ctx context.Context, in *poolUsageQuery) (u operators.Usage, err error) {
 	pool, err := p.ledger.Pool(ctx, in.Pool)
 	if err != nil {
 		return u, err
@@ -66,7 +67,7 @@ func showUse(uses []limits.Use) []operators.PolicyUse {
 	for i, u := range uses {
 		shown[i] = operators.PolicyUse{
 			Policy: u.Rule.Name, Owner: u.Rule.Owner, Allows: u.Rule.Describe(u.Window), Subject: u.Subject.Label,
-			Used: u.Used, Max: u.Max, Window: u.Window, Remaining: u.Remaining, ResetMS: u.Reset.Milliseconds(),
+			Used: u.Used, Max: u.Max, Window: u.Window, Remaining: u.Remaining, ResetMS: roundedUp(u.Reset, time.Millisecond),
 		}
 	}
 	return shown

@@ -20,7 +20,7 @@ func TestUsageOfAPool(t *testing.T) {
 			b.batch(`{"pool":"p","tasks":[{"device":"` + id + `","payload":{"to":1}}]}`)
 			b.ended(id, "succeeded", "")
 		}
-		read := func(query string) (u operators.PoolUsage) {
+		read := func(query string) (u operators.Usage) {
 			b.get("/v1/pools/p/usage" + query).must(200).into(&u)
 			return u
 		}

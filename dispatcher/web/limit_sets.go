@@ -30,29 +30,22 @@ func (l *limitSetPages) list(r *http.Request) (page, error) {
 	}}, err
 }
 
-// subjectUse is what a subject used, out of 100.
-type subjectUse struct {
-	operators.SubjectUsage
-
-	Share float64
-}
-
 func (l *limitSetPages) show(r *http.Request) (page, error) {
 	name := r.PathValue("id")
 	set, err := l.api.Limits.Get(r.Context(), name)
 	if err != nil {
 		return page{}, err
 	}
-	highest, err := l.api.Limits.Highest(r.Context(), name, setUsesShown)
-	unknown := operators.Refused(err, http.StatusServiceUnavailable)
-	if err != nil && !unknown {
-		return page{}, err
+	used, err := l.usageOf(r, set)
+	return page{title: "Limit set " + name, section: "limits", template: "limit-set", data: map[string]any{"Set": set, "Usage": used}}, err
+}
+
+func (l *limitSetPages) usageOf(r *http.Request, set operators.LimitSet) (usage, error) {
+	u := usage{Of: set.Name, Limited: len(set.Limits) > 0}
+	if !u.Limited {
+		return u, nil
 	}
-	uses := make([]subjectUse, len(highest))
-	for i, h := range highest {
-		uses[i] = subjectUse{h, shareOf(int(h.Used), int(h.Max))}
-	}
-	return page{title: "Limit set " + name, section: "limits", template: "limit-set", data: map[string]any{
-		"Set": set, "Uses": uses, "Unknown": unknown, "Most": setUsesShown,
-	}}, nil
+	highest, err := l.api.Limits.HighestUse(r.Context(), set.Name, setUsesShown)
+	u.Uses = usesOf(highest, l.now())
+	return u.known(err)
 }

@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
@@ -14,11 +13,12 @@ const (
 	usageEvery = 5 * time.Second // it is read anew: it costs by the subjects that are compared
 )
 
-// usage is what the policies of a pool have used, as its page shows it.
+// usage is what was used of the policies of a pool or a limit set, as its page shows it.
 type usage struct {
-	Pool    string
-	Limited bool // the pool has policies
-	Unknown bool // they cannot be read now
+	Of      string // its name
+	Starts  bool   // starts in a pool are counted, and no takes
+	Limited bool   // there are policies
+	Unknown bool   // they cannot be read now
 	Uses    []use
 }
 
@@ -31,7 +31,7 @@ type use struct {
 }
 
 func (p *poolPages) usageOf(r *http.Request, pool operators.Pool) (usage, error) {
-	u := usage{Pool: pool.Name, Limited: len(pool.Limits) > 0}
+	u := usage{Of: pool.Name, Starts: true, Limited: len(pool.Limits) > 0}
 	if !u.Limited {
 		return u, nil
 	}
@@ -40,8 +40,12 @@ func (p *poolPages) usageOf(r *http.Request, pool operators.Pool) (usage, error)
 		highest, err := p.api.Pools.HighestUse(ctx, pool.Name, usesShown)
 		return usesOf(highest, p.now()), err
 	})
-	if e, is := errors.AsType[*operators.Problem](err); is && e.Status == http.StatusServiceUnavailable {
-		u.Unknown = true
+	return u.known(err)
+}
+
+// known says whether the policies could be read.
+func (u usage) known(err error) (usage, error) {
+	if u.Unknown = operators.Refused(err, http.StatusServiceUnavailable); u.Unknown {
 		return u, nil
 	}
 	return u, err

@@ -17,7 +17,7 @@ func TestUseOfQuotasIsShown(t *testing.T) {
 	_, text, _ := b.get("/pools/p")
 	contains(t, text, "Nothing that counts now")
 	_, text, _ = b.get("/pools/free")
-	if strings.Contains(text, "quotas") {
+	if strings.Contains(text, "Used of") {
 		t.Error("a pool without policies shows what was used of them")
 	}
 	b.call("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1"}}, nil)
@@ -26,6 +26,6 @@ func TestUseOfQuotasIsShown(t *testing.T) {
 		_, text, _ = b.get("/pools/p")
 		return strings.Contains(text, `aria-label="25 % used"`)
 	})
-	contains(t, text, "What the quotas have used", `aria-label="Use of the policies"`, `<td>quota</td><td class="text">device=d-1</td>`, `<b>1</b></a> / 4`, "4 per 1h0m0s",
-		`<td class="text">pool=p</td>`, "/ 1000", "dispatcher pools usage p")
+	contains(t, text, "Used of the policies", `aria-label="Use of the policies"`, `<td>quota</td><td class="wide text">device=d-1</td>`, `<b>1</b></a> / 4`, "4 per 1h0m0s",
+		`<td class="wide text">pool=p</td>`, "/ 1000", "dispatcher pools usage p")
 }
