@@ -32,7 +32,7 @@ type PoolState struct {
 	Pool
 
 	Held    int   `json:"held" readOnly:"true" doc:"Slots held now"`
-	Waiting int   `json:"waiting" readOnly:"true" doc:"Devices with a task that could start now and no slot; counted up to 1000, in pages of more than 100 pools up to 10"`
+	Waiting int   `json:"waiting" readOnly:"true" doc:"Devices with a task that could start now and no slot; counted up to 1000, on a page with more than 100 pools up to 10"`
 	Oldest  *Time `json:"oldest_pending_at" readOnly:"true" nullable:"true" doc:"When the batch of its oldest pending task was created; null: none is pending"`
 	PoolTrouble
 }

@@ -19,12 +19,15 @@ func (s pools) PoolUses(ctx context.Context) ([]PoolUse, error) {
 		FROM pools p WHERE p.deleted_at IS NULL ORDER BY p.name`)
 }
 
+// In more than manyPools at once the devices that wait are counted a hundredth as far.
+const manyPools = "100"
+
 // PoolView is what an overview shows of one pool.
 type PoolView struct {
 	Pool Pool
 	PoolStanding
 
-	Waiting int        // as in Occupancy
+	Waiting int        // as in Occupancy; of many pools to a hundredth of the bound
 	Oldest  *time.Time // since when the oldest pending task waits; nil: none
 }
 
@@ -44,7 +47,7 @@ func (s pools) views(ctx context.Context, from, which, waitingMax string, args .
 		return append(append(poolDest(&v.Pool), standingDest(&v.PoolStanding)...), &v.Waiting, maybe{&v.Oldest})
 	}, standings(from, which)+`
 		SELECT `+poolColumns+`, `+standingColumns()+`,
-			(`+waitingCount("o.name", hidden(waitingMax, "integer"))+`),
+			(`+waitingCount("o.name", hidden(waitingMax+` / CASE WHEN (SELECT count(*) FROM stood) > `+manyPools+` THEN 100 ELSE 1 END`, "integer"))+`),
 			(`+oldestPending("o.name")+`)
 		FROM stood o ORDER BY name`, args...)
 }

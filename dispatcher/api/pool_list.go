@@ -21,24 +21,20 @@ type poolQuery struct {
 func (q *poolQuery) plain() bool { return q.Sort == "name" && q.Name == "" && !q.Only }
 
 func (p *pools) list(ctx context.Context, in *poolQuery) (page pageOf[operators.PoolState], err error) {
-	counted := waitingShown
-	if in.Size > manyPools {
-		counted = waitingOfMany
-	}
 	if !in.plain() {
-		return p.ranked(ctx, in, counted)
+		return p.ranked(ctx, in)
 	}
 	after, err := in.afterName()
 	if err != nil {
 		return page, err
 	}
-	found, err := p.ledger.PoolViews(ctx, after, in.Size, counted)
+	found, err := p.ledger.PoolViews(ctx, after, in.Size, waitingShown)
 	return showPage(found, in.full(len(found)), showPoolState, func(v store.PoolView) string { return v.Pool.Name }), err
 }
 
 // ranked reads the little of all pools by which they are sorted, and the views of those on
 // the page.
-func (p *pools) ranked(ctx context.Context, in *poolQuery, counted int) (page pageOf[operators.PoolState], err error) {
+func (p *pools) ranked(ctx context.Context, in *poolQuery) (page pageOf[operators.PoolState], err error) {
 	last, err := in.afterPlace()
 	if err != nil {
 		return page, err
@@ -62,7 +58,7 @@ func (p *pools) ranked(ctx context.Context, in *poolQuery, counted int) (page pa
 	for i, at := range shown {
 		order[at.name], names[i] = i, at.name
 	}
-	found, err := p.ledger.PoolViewsOf(ctx, names, counted)
+	found, err := p.ledger.PoolViewsOf(ctx, names, waitingShown)
 	slices.SortFunc(found, func(a, b store.PoolView) int { return order[a.Pool.Name] - order[b.Pool.Name] })
 	page = showPage(found, false, showPoolState, nil)
 	if len(shown) < len(places) {

@@ -94,3 +94,29 @@ func TestBadListsOfPoolsAreRefused(t *testing.T) {
 		b.get("/v1/pools?"+query).problem(422, "invalid_field").names(t, "page_token")
 	}
 }
+
+// TestDevicesThatWaitAreCountedByThePoolsOfAPage: as far as of one pool, unless there are more than 100 of
+// them, whatever the size of the page.
+func TestDevicesThatWaitAreCountedByThePoolsOfAPage(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", `{"capacity":0}`)
+		b.batch(`{"pool":"a","devices":["d-1","d-2","d-3","d-4","d-5","d-6","d-7","d-8","d-9","d-10","d-11","d-12"]}`)
+		counts := func(query string, want float64) {
+			b.Helper()
+			var list struct{ Pools []map[string]any }
+			if b.get("/v1/pools?" + query).must(200).into(&list); list.Pools[0]["waiting"] != want {
+				b.Errorf("%s: %v devices wait, want %v", query, list.Pools[0]["waiting"], want)
+			}
+		}
+		for i := range 99 {
+			b.pool(fmt.Sprintf("p-%d", i), `{"capacity":1}`)
+		}
+		counts("page_size=1000", 12)
+		counts("page_size=1000&sort=waiting", 12)
+		b.pool("q", `{"capacity":1}`)
+		counts("page_size=1000", 10)
+		counts("page_size=1000&sort=waiting", 10)
+		counts("page_size=100", 12)
+	})
+}

@@ -19,12 +19,9 @@ import (
 const defaultLease = 300 * time.Second
 
 // Devices that wait are counted up to so many: beyond it the number says only "many",
-// and counting on would cost more than it tells. A page costs no more than 100,000.
-const (
-	manyPools     = 100 // of one page
-	waitingShown  = 1000
-	waitingOfMany = 10
-)
+// and counting on would cost more than it tells. Of more than 100 pools on a page the ledger counts
+// a hundredth as far, so a page costs no more than 100,000.
+const waitingShown = 1000
 
 type poolStore interface {
 	PutPool(ctx context.Context, actor, name string, spec store.PoolSpec) (store.Pool, bool, error)
