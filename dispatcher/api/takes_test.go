@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // aSet allows three a minute to each phone, and five a day to each user and country.
@@ -286,6 +288,33 @@ func TestUsageIsThatOfTheSubject(t *testing.T) {
 	b.get("/v1/limits/sms/usage?limit=2").must(200).into(&shown)
 	if len(shown.Highest) != 2 || shown.Highest[0].Used != 3 || shown.Highest[1].Used != 4 || shown.Usage != nil {
 		t.Errorf("highest: %+v", shown)
+	}
+}
+
+// TestASetRevealsFactsWhereItSaysSo: and drops nothing, as nothing waits in it.
+func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	const policies = `{"limits":[{"name":"open","per":"facts.phone","algorithm":"fixed","per_ms":60000,"max":3,"reveal":true},
+		{"name":"closed","per":"facts.phone","algorithm":"fixed","per_ms":60000,"max":4}]}`
+	b.limitSet("sms", policies)
+	b.take("sms", `{"facts":{"phone":"+49 <1>"}}`)
+	for _, query := range []string{"", "?facts.phone=%2B49%20%3C1%3E"} {
+		var shown operators.Usage
+		b.get("/v1/limits/sms/usage" + query).must(200).into(&shown)
+		uses := append(shown.Highest, shown.Usage...)
+		if len(uses) != 2 || uses[0].Subject != "facts.phone=+49 <1>" || !strings.HasPrefix(uses[1].Subject, "facts.phone#") {
+			t.Errorf("%q: %+v", query, uses)
+		}
+		for _, use := range uses {
+			if use.Owner != "limit set sms" || use.Allows != fmt.Sprintf("%d per 1m0s", use.Max) {
+				t.Errorf("%+v", use)
+			}
+		}
+	}
+	for _, said := range []string{"wait", "drop"} {
+		body := strings.Replace(policies, `"reveal":true`, `"on_limited":"`+said+`"`, 1)
+		b.call("PUT", "/v1/limits/sms", adminToken, body).problem(422, "invalid_field").names(t, "limits[0].on_limited: not in a set")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,14 +41,32 @@ func screens(b *bench) map[string]string {
 	b.call("POST", "/v1/batches", map[string]any{"name": "messages of the week", "pool": "ar:330200-quotas", "devices": []string{"q-1", "q-2", "q-3"}}, nil)
 	b.grant("q-1")
 	b.grant("q-2")
+	b.suppresses("ar:330300-shared", "s-1", "s-2", "s-3")
+	b.call("POST", "/v1/pools/ar:330300-shared/leases", map[string]any{"holder": "nightly-build-4711"}, nil)
 	return map[string]string{
-		"pool-quotas": "/pools/ar:330200-quotas", "task-remedies": "/tasks/151", "pool-remedies": "/pools/held-up", "waiting-remedies": "/pools/held-up/waiting",
+		"pool-quotas": "/pools/ar:330200-quotas", "pool-callers": "/pools/ar:330300-shared", "batch-suppressed": "/batches/5", "task-remedies": "/tasks/151", "pool-remedies": "/pools/held-up", "waiting-remedies": "/pools/held-up/waiting",
 		"pools": "/", "pool": "/pools/ar:330100", "pool-edit": "/pools/ar:330100/edit", "pool-day": "/pools/ar:330100?range=24h", "slot-history": "/pools/ar:330100/slots/1", "batches": "/batches", "batch": "/batches/1", "batch-cancel": "/batches/1/cancel",
 		"batch-edit": "/batches/1/edit", "batch-clone": "/new-batch?from=1", "batch-field": "/batches/1?field=down_mbps&tag=site",
 		"batch-new": "/new-batch?pool=ar:330100", "tasks": "/tasks", "tasks-failed": "/tasks?state=failed&batch=1", "task": "/tasks/2", "task-running": fmt.Sprintf("/tasks/%d", granted.ID),
 		"task-waiting": "/tasks/75", "bulk": "/cancel-tasks?batch=1", "devices": "/devices", "device": "/devices/d-1", "activity": "/activity", "system": "/system", "silent": "/devices?show=silent",
 		"limit-sets": "/limits", "limit-set": "/limits/sms", "profiles": "/profiles", "profile": "/profiles/solar", "pools-rows": "/?sort=trouble", "find": "/find?q=d-1",
 		"waiting": "/pools/ar:330100/waiting", "waiting-batch": "/batches/1/waiting?code=device_busy",
+	}
+}
+
+// suppresses has a batch whose devices each have two tasks, of which the second is suppressed. The first
+// device has ended its one, the others run theirs.
+func (b *bench) suppresses(pool string, names ...string) {
+	b.Helper()
+	b.call("PUT", "/v1/pools/"+pool, map[string]any{"capacity": 12}, nil)
+	b.call("POST", "/v1/batches", map[string]any{"name": "once an hour", "pool": pool, "devices": append(slices.Clone(names), names...), "limits": []any{
+		map[string]any{"name": "hourly", "per": "device", "algorithm": "fixed", "per_ms": 3_600_000, "max": 1, "on_limited": "drop"},
+	}}, nil)
+	for i, name := range names {
+		g := b.grant(name)
+		if i == 0 {
+			b.report(name, map[string]any{"results": []any{map[string]any{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
+		}
 	}
 }
 

@@ -53,8 +53,12 @@ func TestTextIsOnlyText(t *testing.T) {
 		result := map[string]any{"task": g.ID, "token": g.Token, "status": "rejected", "error": text, "output": map[string]any{text: text}}
 		b.report(device, map[string]any{"accept": false, "attributes": map[string]any{"a": text}, "results": []map[string]any{result}})
 	}
+	b.call("PUT", "/v1/limits/sms", map[string]any{"limits": []any{map[string]any{"name": "each", "per": "facts.text", "algorithm": "fixed", "per_ms": 3_600_000, "max": 3, "reveal": true}}}, nil)
+	for _, text := range texts {
+		b.call("POST", "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"text": text}}, nil)
+	}
 	b.call("POST", "/v1/pools/p/pause", map[string]any{"reason": texts[1]}, nil)
-	addresses := []string{"/", "/pools/p", "/pools/p/waiting", "/pools/p/slots/0", "/batches", "/batches?page=", "/?sort=name", "/tasks", "/activity", "/devices"}
+	addresses := []string{"/", "/pools/p", "/pools/p/waiting", "/pools/p/slots/0", "/batches", "/batches?page=", "/?sort=name", "/tasks", "/activity", "/devices", "/limits/sms"}
 	for i, text := range texts {
 		addresses = append(addresses, fmt.Sprintf("/tasks/%d", i+1))
 		one := []string{"/tasks?error=", "/activity?actor=", "/?done=", "/find?q=", "/sign-in?next=", "/new-batch?pool="}[i%6]
