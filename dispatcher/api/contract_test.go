@@ -229,9 +229,6 @@ func TestOnlyTheseRoutesAreNoOperations(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, match := range route.FindAllSubmatch(text, -1) {
-			if string(match[1]) == "&op" { // registerDirect: in the document, with a role
-				continue
-			}
 			found++
 			if pattern := strings.Trim(string(match[1]), `"`); !slices.Contains(allowed, pattern) {
 				t.Errorf("%s: %s is a route that asks for no role", file.Name(), pattern)
