@@ -37,7 +37,12 @@ func (m *takes) answer(one modelTake, counts bool) string {
 		a.Allowed = a.Allowed && !s.Refuses
 	}
 	a.Since = since
-	if known, is := m.said(one); is && known.cost == one.cost && known.back < known.cost {
+	known, is := m.said(one)
+	is = is && known.back < known.cost
+	if is && known.cost != one.cost {
+		a.Allowed, a.OtherCost = false, true
+	}
+	if is && known.cost == one.cost {
 		a.Allowed, a.Repeated = true, true
 		for i := range a.Items {
 			a.Items[i].Wait = 0

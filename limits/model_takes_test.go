@@ -210,7 +210,7 @@ func showTaken(a limits.Taken) string {
 	if !a.Since.IsZero() {
 		since = a.Since.UTC().String()
 	}
-	text := fmt.Sprintf("allowed %t repeated %t wait %s since %s", a.Allowed, a.Repeated, a.Wait, since)
+	text := fmt.Sprintf("allowed %t repeated %t other cost %t wait %s since %s", a.Allowed, a.Repeated, a.OtherCost, a.Wait, since)
 	for _, s := range a.Items {
 		text += fmt.Sprintf("; window %d used %d of %d resets %s wait %s", s.Window, s.Used, s.Max, s.Reset, s.Wait)
 	}

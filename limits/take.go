@@ -20,7 +20,7 @@ const maxID = 128
 
 // Taking asks to count something of this cost, now.
 type Taking struct {
-	ID    string // sent again within RememberTakes with the same cost it is counted once; empty: each time. At most 128 bytes
+	ID    string // sent again within RememberTakes it is counted once, with another cost not at all; empty: each time. At most 128 bytes
 	Cost  int64  // 1 to the least Rule.MaxCost of its items
 	Items []Item // of rules of CompileSet: all of them must allow the cost
 }
@@ -30,11 +30,12 @@ const RememberTakes = 10 * time.Minute
 
 // Taken answers a Taking.
 type Taken struct {
-	Allowed  bool          // nothing is counted of one that is not
-	Repeated bool          // it was counted before, under this id
-	Items    []Standing    // in the order of the taking's
-	Since    time.Time     // since when is counted, of the rule that began last; zero: all windows are counted whole
-	Wait     time.Duration // until the cost is allowed; 0: it is
+	Allowed   bool          // nothing is counted of one that is not
+	Repeated  bool          // it was counted before, under this id
+	OtherCost bool          // another cost was counted under this id, and not all given back: not allowed
+	Items     []Standing    // in the order of the taking's
+	Since     time.Time     // since when is counted, of the rule that began last; zero: all windows are counted whole
+	Wait      time.Duration // until the cost is allowed; 0: it is
 }
 
 // Standing is how a subject stands to its rule: to the window of it that has least left.
@@ -227,12 +228,15 @@ func idKey(scope string, t Taking) string {
 
 // readTaken reads what take.lua returns.
 func readTaken(reply []int64, takings []Taking) (out []Taken) {
-	const refused, repeated = 0, 2
+	const refused, repeated, otherCost = 0, 2, 3
 	for _, t := range takings {
 		if len(reply) < 2+4*len(t.Items) {
 			return nil
 		}
-		one := Taken{Allowed: reply[0] != refused, Repeated: reply[0] == repeated, Items: make([]Standing, len(t.Items))}
+		one := Taken{
+			Allowed: reply[0] != refused && reply[0] != otherCost, Repeated: reply[0] == repeated, OtherCost: reply[0] == otherCost,
+			Items: make([]Standing, len(t.Items)),
+		}
 		if reply[1] != 0 {
 			one.Since = time.UnixMilli(reply[1])
 		}

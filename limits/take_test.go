@@ -76,11 +76,14 @@ func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 					t.Errorf("%s, with other facts: %+v", name, a)
 				}
 			}
-			if a := s.takeAs(t, rules, "id", 4, "a"); a.Repeated || !a.Allowed || a.Items[0].Used != 6 {
+			if a := s.takeAs(t, rules, "id", 4, "a"); a.Repeated || a.Allowed || !a.OtherCost || a.Items[0].Used != 2 {
 				t.Errorf("%s, with another cost: %+v", name, a)
 			}
+			if a := s.takeAs(t, rules, "id", 2, "a"); !a.Repeated || a.Items[0].Used != 2 {
+				t.Errorf("%s, again after another cost: %+v", name, a)
+			}
 			for range 2 {
-				if a := s.takeAs(t, rules, "refused", 5, "a"); a.Allowed || a.Repeated {
+				if a := s.takeAs(t, rules, "refused", 9, "a"); a.Allowed || a.Repeated {
 					t.Errorf("%s, refused: %+v", name, a)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,8 +37,8 @@ type takeBody struct {
 	Cost  *int64                     `json:"cost"`
 }
 
-func (t takeBody) read(at string) (take policies.Take, err error) {
-	take = policies.Take{ID: t.ID, Cost: 1}
+func (t takeBody) read(at, caller string) (take policies.Take, err error) {
+	take = policies.Take{Caller: caller, ID: t.ID, Cost: 1}
 	if t.Cost != nil {
 		take.Cost = *t.Cost
 	}
@@ -91,8 +92,9 @@ func readTakes(ctx huma.Context) (takes []policies.Take, many bool, err error) {
 	if err := readDirect(ctx, &body); err != nil {
 		return nil, false, err
 	}
+	caller := actor(ctx.Context())
 	if body.Takes == nil {
-		take, err := body.read("")
+		take, err := body.read("", caller)
 		return []policies.Take{take}, false, err
 	}
 	if body.ID != "" || body.Facts != nil || body.Cost != nil {
@@ -102,7 +104,7 @@ func readTakes(ctx huma.Context) (takes []policies.Take, many bool, err error) {
 		return nil, true, invalid("takes: 1 to %d", maxTakes)
 	}
 	for i, one := range *body.Takes {
-		take, err := one.read(takeAt(i, true))
+		take, err := one.read(takeAt(i, true), caller)
 		if err != nil {
 			return nil, true, err
 		}
@@ -136,6 +138,9 @@ func (l *limitSets) answering(ask func(context.Context, string, []policies.Take)
 		verdicts, err := ask(ctx.Context(), ctx.Param("set"), takes)
 		if err != nil {
 			return takeProblem(err, many)
+		}
+		if i := slices.IndexFunc(verdicts, func(v policies.Verdict) bool { return v.OtherCost }); i >= 0 {
+			return invalid("%scost: another cost was taken with this id and these facts; each take needs an id of its own", takeAt(i, many))
 		}
 		switch {
 		case many:
@@ -240,7 +245,7 @@ func (l *limitSets) giveBack(ctx huma.Context) error {
 	if err := readDirect(ctx, &body); err != nil {
 		return err
 	}
-	take, err := body.read("")
+	take, err := body.read("", actor(ctx.Context()))
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func TestTakesAreCountedByEachPolicy(t *testing.T) {
 	})
 }
 
-// An id counts once, also of requests that meet; other facts or another cost are another take.
+// An id counts once, also of requests that meet; other facts are another take.
 func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -126,6 +126,51 @@ func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 			b.Errorf("of other facts: %+v", got)
 		}
 	})
+}
+
+// Two costs of one id would be counted each time that they are sent in turns.
+func TestAnIDHasOneCost(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitSet("sms", aSet)
+		const one, two = `{"id":"m-1","facts":{"phone":"a"}}`, `{"id":"m-1","facts":{"phone":"a"},"cost":2}`
+		b.take("sms", one)
+		for _, verb := range []string{"take", "peek", "take?status=429"} {
+			b.call("POST", "/v1/limits/sms/"+verb, adminToken, two).problem(422, "invalid_field").names(b.T, "cost:")
+		}
+		b.call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+one+`,`+two+`]}`).problem(422, "invalid_field").names(b.T, "takes[1].cost:")
+		if got := b.take("sms", one); !got.Repeated || got.Limits[0].Remaining != 2 {
+			b.Errorf("sent again: %+v", got)
+		}
+		b.call("POST", "/v1/limits/sms/return", adminToken, one).must(200)
+		if got := b.take("sms", two); !got.Allowed || got.Repeated || got.Limits[0].Remaining != 1 {
+			b.Errorf("another cost of what was given back whole: %+v", got)
+		}
+	})
+}
+
+// Programs that number alike take each for itself, and give back what is their own.
+func TestIDsAreEachCallersOwn(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.limitSet("sms", aSet)
+	const body = `{"id":"1","facts":{"phone":"a"}}`
+	gateways := []string{b.caller(`"limit_sets":["sms"]`), b.caller(`"limit_sets":["sms"]`)}
+	for i, token := range gateways {
+		var got taken
+		b.call("POST", "/v1/limits/sms/take", token, body).must(200).into(&got)
+		if got.Repeated || got.Limits[0].Remaining != int64(2-i) {
+			t.Errorf("caller %d: %+v", i, got)
+		}
+	}
+	var got struct{ Returned int64 }
+	if b.call("POST", "/v1/limits/sms/return", adminToken, body).must(200).into(&got); got.Returned != 0 {
+		t.Errorf("%d given back of a take of another caller", got.Returned)
+	}
+	b.call("POST", "/v1/limits/sms/return", gateways[0], body).must(200)
+	if left := fmt.Sprint(b.remaining(`{"phone":"a"}`)); left != "[2 4]" {
+		t.Errorf("%s left", left)
+	}
 }
 
 func TestManyTakesStandAlone(t *testing.T) {

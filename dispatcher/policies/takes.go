@@ -22,9 +22,10 @@ type takeLimits interface {
 
 // Take is what a caller asks a set for.
 type Take struct {
-	ID    string // sent again with the same facts and cost it is counted once; empty: each time
-	Facts map[string]string
-	Cost  int64 // at least 1
+	Caller string // whose id it is: two callers may number alike
+	ID     string // sent again with the same facts and cost it is counted once; empty: each time
+	Facts  map[string]string
+	Cost   int64 // at least 1
 }
 
 // Verdict is what a set says to a Take.
@@ -32,6 +33,14 @@ type Verdict struct {
 	limits.Taken
 	Rules     []*limits.Rule // of Items, in their order
 	Unchecked bool           // Redis did not answer: Allowed is what the policies say to that, and there are no Items
+}
+
+// ownID tells ids of different callers apart.
+func (t Take) ownID() string {
+	if t.ID == "" {
+		return ""
+	}
+	return fmt.Sprintf("%d:%s%s", len(t.Caller), t.Caller, t.ID)
 }
 
 // CostError is a Take that no policy could ever allow.
@@ -103,7 +112,7 @@ func (k *knownSet) takings(takes []Take) ([]limits.Taking, error) {
 				return nil, &CostError{i, r.Name, r.MaxCost()}
 			}
 		}
-		takings[i] = limits.NewTaking(t.ID, t.Cost, k.rules, limits.Facts{Facts: t.Facts})
+		takings[i] = limits.NewTaking(t.ownID(), t.Cost, k.rules, limits.Facts{Facts: t.Facts})
 	}
 	return takings, nil
 }
@@ -204,6 +213,8 @@ type outcomes [outcomesOfTakes]prometheus.Counter
 func (o outcomes) count(v Verdict) {
 	at := refused
 	switch {
+	case v.OtherCost:
+		return // a mistake of its caller
 	case v.Unchecked && v.Allowed:
 		at = uncheckedAllowed
 	case v.Unchecked:

@@ -3,9 +3,10 @@
 -- MODE     T take, P only look, R give back
 -- ARGV     the epoch of Redis; per taking: cost, number of its keys; and per item: the spec
 -- Returns  now (ms), and no more if no period of a calendar has this time: then nothing was done. Per taking: REFUSED,
---          ALLOWED or REPEATED, since when (ms) it is counted, 0 = all the window; and per item: window (from 0), how
+--          ALLOWED, REPEATED or OTHER_COST, since when (ms) it is counted, 0 = all the window; and per item: window (from 0), how
 --          much of it is used, ms until something of that ends, ms until the cost is allowed. R: how much was given back
--- Keeps    all items allow the cost, or nothing is counted. An id counts once with one cost.
+-- Keeps    all items allow the cost, or nothing is counted. An id counts once, and with one cost:
+--          of two, what was taken could not be given back exactly.
 local now = clock()
 
 local function read_item(key, spec)
@@ -138,8 +139,8 @@ end
 
 local function take(reply, t)
   local when, cost, back = said(t)
-  local verdict = when and cost == t.cost and back < cost and REPEATED or ALLOWED
-  local since = 0
+  local verdict, since = ALLOWED, 0
+  if when and back < cost then verdict = cost == t.cost and REPEATED or OTHER_COST end
   for _, item in ipairs(t.items) do
     begin(item)
     if not item.whole then since = math.max(since, item.since) end

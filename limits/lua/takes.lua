@@ -10,4 +10,4 @@ local DIGITS = 13            -- of a time that is packed: until the year 2286
 local REMEMBER = 600000      -- how long a take is known by its id; also in quick_take.lua, as a text
 local RENEW = 86400000       -- after which a rule is written again, so that it outlives its subjects
 local OUTLIVE = 32 * 86400000 -- by so much: one that is used now and then does not begin anew each time
-local REFUSED, ALLOWED, REPEATED = 0, 1, 2
+local REFUSED, ALLOWED, REPEATED, OTHER_COST = 0, 1, 2, 3
