@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -59,6 +60,14 @@ func (l *Limiter) usage(ctx context.Context, scope string, items []Item) ([]Stan
 type Use struct {
 	Item
 	Standing
+}
+
+// Hidden is the same for a reader to whom the policy does not reveal its subjects.
+func (u Use) Hidden() Use {
+	if u.Rule.Reveal {
+		u.Subject.Label = strings.Join(u.Rule.perEach, " ") + "#" + u.Subject.digest[:8]
+	}
+	return u
 }
 
 // share of the maximum that is used.

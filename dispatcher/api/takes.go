@@ -276,6 +276,11 @@ func (l *limitSets) usage(ctx huma.Context) error {
 		if err != nil {
 			return err
 		}
+		if operatorOf(ctx.Context()).Role == roleCaller { // these are facts of other callers, too
+			for i, u := range highest {
+				highest[i] = u.Hidden()
+			}
+		}
 		answer.Highest = showUse(highest)
 	}
 	return writeDirect(ctx, http.StatusOK, operators.TypeJSON, answer)

@@ -363,6 +363,27 @@ func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 	}
 }
 
+// What a policy reveals are facts of all callers: one of them sees no more than digests of those.
+func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.limitSet("sms", strings.ReplaceAll(aSet, `"name":`, `"reveal":true,"name":`))
+	b.take("sms", `{"facts":{"phone":"+49 1","user":"ann"}}`)
+	caller := b.caller(`"limit_sets":["sms"]`)
+	const highest, own = "/v1/limits/sms/usage", "/v1/limits/sms/usage?facts.phone=%2B49%201&facts.user=ann"
+	for _, test := range []struct{ token, path, want, not string }{
+		{b.token("viewer"), highest, "facts.phone=+49 1", "#"},
+		{caller, highest, `"facts.phone#`, "+49"},
+		{caller, highest, `"facts.user facts.country#`, "ann"},
+		{caller, own, "facts.phone=+49 1", "#"}, // it knows them
+	} {
+		text := string(b.call("GET", test.path, test.token, nil).must(200).body)
+		if !strings.Contains(text, test.want) || strings.Contains(text, test.not) {
+			t.Errorf("%s, want %s in it and no %s: %s", test.path, test.want, test.not, text)
+		}
+	}
+}
+
 // A set needs nothing to begin with, and begins empty when Redis lost its data; it says so until
 // its windows are whole.
 func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
