@@ -203,6 +203,36 @@ func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 	}, unhurried, losses.config)
 }
 
+// TestATaskThatStartedIsNotDropped: its own first start is what refuses the second, which waits.
+func TestATaskThatStartedIsNotDropped(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.droppingPool(9)
+		b.device("fails", "x")
+		b.device("returns", "y")
+		b.device("other", "x")
+		b.batch("a", nil, "fails", "returns", "other")
+		failed, returned := b.granted("fails"), b.granted("returns")
+		b.ended("fails", failed, "failed", "", devices.OutcomeRecorded)
+		b.ended("returns", returned, "returned", "", devices.OutcomeRecorded)
+		for device, task := range map[string]int64{"fails": failed.ID, "returns": returned.ID} {
+			b.expectReason(device, `{"id":"again"}`, devices.ReasonLimited)
+			b.expectState(task, store.Pending)
+			if e := b.expectWhy(task, []decision.Code{decision.CodeLimited}, "lets 1 per 1h0m0s start"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
+				b.t.Errorf("of %s: %+v", device, e.Causes)
+			}
+		}
+		b.expectReason("other", `{"id":"1"}`, devices.ReasonNone)
+		b.expectSuppressed(b.tasksOf("other")[0])
+		b.changePool("", func(p *store.PoolSpec) {
+			p.Limits = dropping(strings.Replace(oneAnHour, `"max":1`, `"max":2`, 1))
+		})
+		if got := b.granted("fails"); got.ID != failed.ID || got.Attempt != 2 {
+			b.t.Errorf("granted %+v, want the second attempt", got)
+		}
+	}, unhurried)
+}
+
 // TestTwoReplicasSuppressATaskOnce: reports of many devices, each at both replicas at once.
 func TestTwoReplicasSuppressATaskOnce(t *testing.T) {
 	t.Parallel()

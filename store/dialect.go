@@ -132,7 +132,7 @@ func postgresWords() []string {
 		"{skip t, g}", "FOR UPDATE OF t, g SKIP LOCKED",
 		"{best (}", "LEFT JOIN LATERAL (",
 		"{) o}", ") AS o ON TRUE",
-		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.not_before, t.attempts, t.payload, t.lease_ms",
+		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.not_before, t.attempts, t.returned, t.payload, t.lease_ms",
 		"{task of n}", "(CAST($2 AS bigint[]))[w.n + 1]",
 		"{shown and held}", "CASE WHEN " + limited + " THEN 9 ELSE 2 END",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",

@@ -44,6 +44,7 @@ type Candidate struct {
 	RetryAt     time.Time     // of the task, after an attempt or by its own not_before; zero = at once
 	NotBegun    bool          // RetryAt is its own not_before
 	Attempt     int           // the number this attempt would have
+	Tried       bool          // it started before, also if that was not counted
 	Lease       time.Duration // what a grant would get
 	PoolPaused  bool
 	BatchPaused bool

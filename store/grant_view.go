@@ -37,7 +37,7 @@ func candidateDest(c *Candidate) []any {
 		instant{&c.CreatedAt},
 		instant{&c.NotBefore},
 		instant{&c.RetryAt},
-		opt(&c.NotBegun), opt(&c.Attempt),
+		opt(&c.NotBegun), opt(&c.Attempt), opt(&c.Tried),
 		millis{&c.Lease},
 		opt(&c.PoolPaused), opt(&c.BatchPaused), opt(&c.FinishInside),
 		instant{&c.Window.From},
@@ -259,7 +259,7 @@ const (
 	shownBatches = `)
 		SELECT w.n, w.now, w.standstill, ` + gone + `,
 			` + deviceColumns + `, ` + grantColumns + `,
-			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.retry_at = o.not_before, o.attempts + 1,
+			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.retry_at = o.not_before, o.attempts + 1, o.attempts + o.returned > 0,
 			coalesce(o.lease_ms, CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END), p.paused, c.paused, c.finish_inside, c.opens_at, c.closes_at, p.opens_at, p.closes_at,
 			p.limits, c.limits, w.limits, CASE WHEN ` + limited + ` THEN c.kind END, CASE WHEN ` + limited + ` THEN coalesce(o.payload, c.payload) END
 		FROM (SELECT n, now, standstill, limits, pending, batch, name AS device, CASE WHEN leaps = 0 THEN name END AS name FROM leap WHERE leaps = 0 OR batch IS NOT NULL`

@@ -110,7 +110,7 @@ func (k *Checker) ask(ctx context.Context, v store.View, open []store.Candidate,
 	}
 	for i, c := range tasks {
 		if err == nil {
-			out[c.Task] = judge(checks[i], answers[i], v.Now)
+			out[c.Task] = judge(checks[i], answers[i], v.Now, c.Tried)
 		} else {
 			out[c.Task] = unasked(checks[i], "its policies cannot be checked now", "")
 		}
@@ -158,7 +158,7 @@ func unchecked(why, remedy string) *decision.Obstacle {
 }
 
 // judge turns an answer into the obstacle it is, if any.
-func judge(c limits.Check, a limits.Answer, now time.Time) judged {
+func judge(c limits.Check, a limits.Answer, now time.Time, tried bool) judged {
 	j := judged{check: c}
 	switch a.Status {
 	case limits.StatusPassed:
@@ -168,7 +168,7 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 		return unasked(c, "its policies are being counted anew", decision.NothingToDo)
 	}
 	j.refused = a.Refusals
-	last, drops := decisive(c, a)
+	last, drops := decisive(c, a, tried)
 	item := c.Items[last.Item]
 	owner, _, _ := strings.Cut(item.Rule.Owner, " ")
 	o := &decision.Obstacle{
@@ -192,10 +192,11 @@ func judge(c limits.Check, a limits.Answer, now time.Time) judged {
 
 // decisive is the refusal that a start is told: of the policies that drop what they refuse,
 // else of all, the one that opens last. Where nothing but a reservation refuses, the start
-// may yet be let pass, and is not dropped.
-func decisive(c limits.Check, a limits.Answer) (last limits.Refusal, drops bool) {
+// may yet be let pass, and is not dropped. Nor is one of a task that was tried: it may be its
+// own first start that refuses.
+func decisive(c limits.Check, a limits.Answer, tried bool) (last limits.Refusal, drops bool) {
 	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(a.Refusals), func(r limits.Refusal) bool {
-		return r.Pending || !c.Items[r.Item].Rule.Drops()
+		return tried || r.Pending || !c.Items[r.Item].Rule.Drops()
 	})}
 	if len(dropping.Refusals) > 0 {
 		return dropping.Last(), true
