@@ -165,7 +165,10 @@ func (h *handling) lookAgain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if view.Device == nil {
+	switch {
+	case h.caller.Via == devices.ViaLease: // none is registered, and policies count by its name
+		view.Device = &store.Device{ID: string(h.caller.Device)}
+	case view.Device == nil:
 		view.Device = h.view.Device
 	}
 	h.view = view

@@ -257,6 +257,9 @@ func (k *Checker) lookAt(ctx context.Context, pool string, checks []limits.Check
 // Of are the obstacles that policies are to the waiting tasks of a device,
 // without reserving anything. Whether they refuse is asked as reports ask.
 func (k *Checker) Of(ctx context.Context, v store.TaskView) map[int64]decision.Obstacle {
+	if store.IsCaller(v.Task.Device) { // none is registered, and policies count by its name
+		v.Device = &store.Device{ID: v.Task.Device}
+	}
 	byPool := make(map[string][]store.Candidate)
 	for _, c := range v.Candidates {
 		byPool[c.Pool] = append(byPool[c.Pool], c)

@@ -1,0 +1,42 @@
+package dispatcher_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// oneEach lets each holder start one an hour.
+const oneEach = `[{"name":"each","per":"device","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]`
+
+// limitedLeases makes pool "a" with policies, whose callers hold so many slots at most; 0: as many as there are.
+func (b *bench) limitedLeases(capacity, bound int, limits string) {
+	b.t.Helper()
+	spec := store.PoolSpec{Capacity: capacity, Lease: minute, Limits: json.RawMessage(limits)}
+	if bound > 0 {
+		spec.Callers = &bound
+	}
+	_, _, err := b.store.PutPool(b.ctx, "test", "a", spec)
+	b.must(err)
+}
+
+// A lease that was waited for is counted for its holder, and for no other.
+func TestALeaseThatWasWaitedForIsCountedForItsHolder(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.limitedLeases(1, 0, oneEach)
+		first := b.leased("first")
+		w := b.inLine(b.Dispatcher, "second", long)
+		b.endLease("first", first)
+		b.endLease("second", w.holds())
+		if got := b.tryLease("second"); got.Grant != nil || got.Why.Code != decision.CodeLimited {
+			b.t.Errorf("a second lease within the hour: %+v, %+v", got.Grant, got.Why)
+		}
+		w = b.inLine(b.Dispatcher, "second", long)
+		b.expectWhy(b.leaseTask("second"), []decision.Code{decision.CodeLimited}, "each", "@ci/second")
+		w.waits()
+		b.leased("third")
+	}, unhurried)
+}
