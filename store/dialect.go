@@ -26,6 +26,7 @@ import (
 //	{minute of at}, {this minute}  the minute of the time at, or of the present, counted since 1970
 //	{since began} milliseconds from began to at
 //	{least}      the smaller of its arguments
+//	{greatest}   the greater of its arguments
 //	{json}       turns the text before it into the type of payload and output
 //	{lock}       FOR UPDATE; SQLite's only writer needs no row locks
 //	{lock t}     FOR UPDATE OF t
@@ -121,6 +122,7 @@ func postgresWords() []string {
 		"{this minute}", "(SELECT CAST(floor(date_part('epoch', clock_timestamp()) / 60) AS bigint))",
 		"{since began}", "CAST(date_part('epoch', at - began) * 1000 AS bigint)",
 		"{least}", "least",
+		"{greatest}", "greatest",
 		"{json}", "::json",
 		"{lock}", "FOR UPDATE",
 		"{lock t}", "FOR UPDATE OF t",
@@ -222,6 +224,7 @@ func sqliteWords() []string {
 		"{this minute}", "(CAST(unixepoch('subsec') AS INTEGER) / 60)",
 		"{since began}", "(at - began)",
 		"{least}", "min",
+		"{greatest}", "max",
 		"{json}", "",
 		"{lock}", "",
 		"{lock t}", "",

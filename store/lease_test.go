@@ -211,6 +211,11 @@ func TestTheLengthOfALease(t *testing.T) {
 		if got := renewed[0].Grant; got.LeaseLength != 5*time.Minute || got.Remaining < 4*time.Minute {
 			l.Fatalf("renewed: %+v", got)
 		}
+		l.must(l.RenewFor(l.Context(), renewal, 2*time.Minute)) // its holder may count on the five
+		if short, err := l.Renew(l.Context(), []store.Renewal{renewal}); err != nil || short[0].Grant.LeaseLength != 2*time.Minute || short[0].Grant.Remaining < 4*time.Minute {
+			l.Fatalf("renewed for less: %+v, %v", short[0].Grant, err)
+		}
+		l.must(l.RenewFor(l.Context(), renewal, 5*time.Minute))
 		l.must(l.RenewFor(l.Context(), store.Renewal{Task: g.Task, Token: g.Token + 1, Device: holder}, time.Hour))
 		if again, err := l.Renew(l.Context(), []store.Renewal{renewal}); err != nil || again[0].Grant.LeaseLength != 5*time.Minute {
 			l.Fatalf("after a renewal under another token: %+v, %v", again, err)
