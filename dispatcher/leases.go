@@ -23,7 +23,7 @@ type leaseLedger interface {
 	RenewFor(ctx context.Context, r store.Renewal, lease time.Duration) error
 	CallersBefore(ctx context.Context, pool string, task int64) (store.Callers, error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
-	CancelTask(ctx context.Context, actor string, id int64) (store.Task, error)
+	GiveUpLease(ctx context.Context, actor string, task int64) (bool, error)
 }
 
 // Leases gives slots to callers: to holders that are no devices, and report like them.
@@ -291,13 +291,18 @@ func (d Leases) giveBack(ctx context.Context, l Leaser, of store.Task, token int
 	return nil
 }
 
-// giveUp ends the waiting of a lease. An answer of its holder that waits comes now.
+// giveUp ends the waiting of a lease, unless it was granted just now. An answer of its holder that
+// waits comes now.
 func (d Leases) giveUp(ctx context.Context, l Leaser, of store.Task) error {
-	if _, err := d.config.Store.CancelTask(ctx, l.Name, of.ID); err != nil {
+	held, err := d.config.Store.GiveUpLease(ctx, l.Name, of.ID)
+	switch {
+	case err != nil:
 		return fmt.Errorf("%w: ending the waiting of lease %d: %w", devices.ErrUnavailable, of.ID, err)
+	case held:
+		return ErrLeaseToken
 	}
 	d.Waiters.Tell(of.Device, slots.WaiterLeft, []string{of.Pool})
-	_, err := d.HandleReport(ctx, l.as(of.Device), devices.Report{ID: nonce()})
+	_, err = d.HandleReport(ctx, l.as(of.Device), devices.Report{ID: nonce()})
 	return err
 }
 

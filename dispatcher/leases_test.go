@@ -397,6 +397,28 @@ func TestWaitingIsGivenUp(t *testing.T) {
 	})
 }
 
+// A lease that is granted while its waiting is given up is held: its token ends it, and nothing else.
+func TestALeaseGrantedMeanwhileIsNotGivenUp(t *testing.T) {
+	t.Parallel()
+	b, s := spied(t)
+	b.pool("a", 1, minute)
+	first := b.leased("first")
+	w := b.inLine(b.Dispatcher, "second", long)
+	var g store.Grant
+	s.before("GiveUpLease", func() {
+		b.endLease("first", first)
+		g = w.holds()
+	})
+	if err := b.leases().End(b.ctx, ci(), "a", b.leaseTask("second"), 0); !errors.Is(err, dispatcher.ErrLeaseToken) {
+		t.Errorf("given up: %v", err)
+	}
+	if _, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, 0); err != nil {
+		t.Errorf("renewed: %v", err)
+	}
+	b.endLease("second", g)
+	b.expectHeld(0)
+}
+
 // A caller that does not come back expires, and keeps nobody waiting; what callers do is counted, and
 // none of them is a device that was seen.
 func TestACallerThatDoesNotComeBackExpires(t *testing.T) {

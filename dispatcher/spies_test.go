@@ -128,6 +128,10 @@ func (s *spies) Redeliver(ctx context.Context, task, token int64) (store.Grant, 
 	return give(s, "Redeliver", func() (store.Grant, error) { return s.Store.Redeliver(ctx, task, token) })
 }
 
+func (s *spies) GiveUpLease(ctx context.Context, actor string, task int64) (bool, error) {
+	return give(s, "GiveUpLease", func() (bool, error) { return s.Store.GiveUpLease(ctx, actor, task) })
+}
+
 func (s *spies) Pool(ctx context.Context, name string) (store.Pool, error) {
 	return give(s, "Pool", func() (store.Pool, error) { return s.Store.Pool(ctx, name) })
 }

@@ -41,6 +41,19 @@ func TestOnlyAddressesOfServersAreTaken(t *testing.T) {
 	}
 }
 
+// A slot that its holder is asked to give back is none.
+func TestALeaseThatIsToEndIsNotHeld(t *testing.T) {
+	t.Parallel()
+	c := at(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"state":"held","lease":7,"token":9,"holder":"job","cancel":"cancelled"}`))
+	})
+	got, err := c.Leases.Wait(t.Context(), "p", NewLease{Holder: "job"}, time.Minute, nil)
+	if p, is := errors.AsType[*Problem](err); !is || p.Code != "lease_lost" || p.Cancel != "cancelled" || got.State == LeaseHeld {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestListGoesThroughThePages(t *testing.T) {
 	t.Parallel()
 	const all = 2500

@@ -109,7 +109,8 @@ const (
 
 // Wait acquires a slot within a time. told is given each answer without a slot, or why there is none
 // (nil: nobody is). A request whose answer was lost is sent again: its holder has one lease. Without a
-// slot the position in line is given up, and the last answer is returned.
+// slot the position in line is given up, and the last answer is returned. A slot that its holder is asked
+// to give back is none: a *Problem with the code lease_lost, and cancel.
 func (c Leases) Wait(ctx context.Context, pool string, l NewLease, within time.Duration, told func(Lease, error)) (last Lease, err error) {
 	if l.Holder == "" {
 		l.Holder = strings.ToLower(rand.Text())
@@ -123,6 +124,8 @@ func (c Leases) Wait(ctx context.Context, pool string, l NewLease, within time.D
 	for wait := firstWait; ; wait = longestWait {
 		got, err := c.acquireWithin(ctx, pool, l, min(wait, max(time.Until(until), 0)))
 		switch {
+		case err == nil && got.State == LeaseHeld && got.Cancel != "":
+			return last, stopped(pool, got)
 		case err == nil && got.State == LeaseHeld:
 			return got, nil
 		case err == nil:
@@ -144,6 +147,14 @@ func (c Leases) Wait(ctx context.Context, pool string, l NewLease, within time.D
 		if err := Pause(ctx, min(max(firstPause, time.Duration(got.RetryAfterMS)*time.Millisecond), max(time.Until(until), 0))); err != nil {
 			return last, err
 		}
+	}
+}
+
+// stopped is a slot that its holder is asked to give back, as the renewal of its lease says it.
+func stopped(pool string, l Lease) error {
+	return &Problem{
+		Title: http.StatusText(http.StatusConflict), Status: http.StatusConflict, Code: "lease_lost", Cancel: l.Cancel,
+		Detail: "holder " + l.Holder + " is asked to give its slot of pool " + pool + " back: " + l.Cancel, LeaseRefusal: LeaseRefusal{Reason: l.Cancel},
 	}
 }
 

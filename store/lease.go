@@ -232,6 +232,25 @@ func (s grants) StayLease(ctx context.Context, task LeaseTask, stay time.Duratio
 	return nil
 }
 
+// GiveUpLease ends a lease that waits, and says whether it is held instead: then nothing is changed.
+func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held bool, err error) {
+	err = s.write(ctx, func(tx session) (err error) {
+		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 {lock t}`, task); err != nil {
+			return err
+		}
+		gone, err := tx.tasks().endLocked(ctx, waitingEnd{state: Cancelled, actor: actor}, []end{{Task: task}})
+		if err != nil || len(gone) > 0 {
+			return err
+		}
+		held, err = one(ctx, tx, only[bool], `SELECT EXISTS (SELECT 1 FROM grants g WHERE g.task = $1)`, task)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("giving lease %d up: %w", task, err)
+	}
+	return held, nil
+}
+
 // LeaseFilter selects leases of a pool.
 type LeaseFilter struct {
 	Pool   string

@@ -155,6 +155,34 @@ func TestATryLeavesNothingBehind(t *testing.T) {
 	})
 }
 
+// A lease that waits is given up, and one that is held stays as it is.
+func TestALeaseThatIsHeldIsNotGivenUp(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		giveUp := func(task int64, want bool) {
+			l.Helper()
+			held, err := l.GiveUpLease(l.Context(), "ci", task)
+			l.must(err)
+			if held != want {
+				l.Fatalf("held %t, want %t", held, want)
+			}
+		}
+		waits, held := l.lease("p", "a"), l.lease("p", "b")
+		giveUp(waits.Task, false)
+		giveUp(waits.Task, false)
+		l.wantTask(waits.Task, store.Cancelled)
+		holder := store.Holder("ci", "b")
+		g := l.grant(held.Task, holder, "p", 0)
+		giveUp(held.Task, true)
+		renewed, err := l.Renew(l.Context(), []store.Renewal{{Task: g.Task, Token: g.Token, Device: holder}})
+		l.must(err)
+		if got := renewed[0].Grant; got.CancelWhy != "" {
+			l.Fatalf("its holder is asked to stop: %+v", got)
+		}
+	})
+}
+
 // The batch of a day has what operators set for the one before; one that was cancelled gives
 // nothing on.
 func TestTheBatchOfLeases(t *testing.T) {
