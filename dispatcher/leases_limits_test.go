@@ -2,6 +2,8 @@ package dispatcher_test
 
 import (
 	"encoding/json"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
@@ -38,5 +40,22 @@ func TestALeaseThatWasWaitedForIsCountedForItsHolder(t *testing.T) {
 		b.expectWhy(b.leaseTask("second"), []decision.Code{decision.CodeLimited}, "each", "@ci/second")
 		w.waits()
 		b.leased("third")
+	}, unhurried)
+}
+
+// A policy that drops what it refuses lets a lease wait, and leaves nothing of one that was tried.
+func TestAPolicyThatDropsLetsALeaseWait(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.limitedLeases(1, 0, string(dropping(oneEach)))
+		b.endLease("one", b.leased("one"))
+		got := b.tryLease("one")
+		if got.Grant != nil || got.Why.Code != decision.CodeLimited || strings.Contains(got.Why.Remedy, "suppressed") {
+			b.t.Errorf("a second lease within the hour: %+v, %+v", got.Grant, got.Why)
+		}
+		if _, _, _, err := b.store.Task(b.ctx, got.Task.ID); !errors.Is(err, store.ErrNotFound) {
+			b.t.Errorf("its task is there: %v", err)
+		}
+		b.inLine(b.Dispatcher, "one", long).waits()
 	}, unhurried)
 }
