@@ -159,7 +159,7 @@ func unchecked(why, remedy string) *decision.Obstacle {
 }
 
 // judge turns an answer into the obstacle it is, if any.
-func judge(c limits.Check, a limits.Answer, now time.Time, tried bool) judged {
+func judge(c limits.Check, a limits.Answer, now time.Time, keep bool) judged {
 	j := judged{check: c}
 	switch a.Status {
 	case limits.StatusPassed:
@@ -169,7 +169,7 @@ func judge(c limits.Check, a limits.Answer, now time.Time, tried bool) judged {
 		return unasked(c, "its policies are being counted anew", decision.NothingToDo)
 	}
 	j.refused = a.Refusals
-	last, drops := decisive(c, a, tried)
+	last, drops := decisive(c, a, keep)
 	item := c.Items[last.Item]
 	owner, _, _ := strings.Cut(item.Rule.Owner, " ")
 	o := &decision.Obstacle{
@@ -193,11 +193,11 @@ func judge(c limits.Check, a limits.Answer, now time.Time, tried bool) judged {
 
 // decisive is the refusal that a start is told: of the policies that drop what they refuse,
 // else of all, the one that opens last. Where nothing but a reservation refuses, the start
-// may yet be let pass, and is not dropped. Nor is one of a task that was tried: it may be its
-// own first start that refuses.
-func decisive(c limits.Check, a limits.Answer, tried bool) (last limits.Refusal, drops bool) {
+// may yet be let pass, and is not dropped. Nor is one to keep: a task that was tried may be refused
+// by its own first start.
+func decisive(c limits.Check, a limits.Answer, keep bool) (last limits.Refusal, drops bool) {
 	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(a.Refusals), func(r limits.Refusal) bool {
-		return tried || r.Pending || !c.Items[r.Item].Rule.Drops()
+		return keep || r.Pending || !c.Items[r.Item].Rule.Drops()
 	})}
 	if len(dropping.Refusals) > 0 {
 		return dropping.Last(), true
