@@ -45,6 +45,7 @@ func (h *handling) nextTask(ctx context.Context) {
 		switch {
 		case choice.Reason != devices.ReasonGranted:
 			h.refuse(choice)
+			h.stepAside(ctx)
 			return
 		case h.caller.Via == devices.ViaSession && h.report.ID == "":
 			// A reply that names no report cannot tell its device how old it is.
@@ -74,6 +75,22 @@ func (h *handling) countCallers(ctx context.Context) error {
 	found, err := h.d.config.Store.CallersBefore(ctx, c.Pool, c.Task)
 	h.callers = &found
 	return err //nolint:wrapcheck // the store says what it was doing
+}
+
+// stepAside lets a caller that a policy keeps from a slot not keep others from it that wait for
+// the bound of callers.
+func (h *handling) stepAside(ctx context.Context) {
+	if h.reply.Reason != devices.ReasonLimited || h.callers == nil || h.callers.Bound == nil {
+		return
+	}
+	c := h.view.Candidates[0]
+	stood, err := h.d.config.Store.StepAside(ctx, c.Task)
+	if err != nil {
+		h.d.log.WarnContext(ctx, "callers wait behind one that is limited", "pool", c.Pool, "err", err)
+	}
+	if stood {
+		h.d.Waiters.CallCallers(c.Pool)
+	}
 }
 
 func (h *handling) carryOut(ctx context.Context, choice decision.Choice) (err error) {

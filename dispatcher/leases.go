@@ -23,6 +23,7 @@ type leaseLedger interface {
 	RenewFor(ctx context.Context, r store.Renewal, lease time.Duration) error
 	CallersBefore(ctx context.Context, pool string, task int64) (store.Callers, error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
+	StepAside(ctx context.Context, task int64) (bool, error)
 	GiveUpLease(ctx context.Context, actor string, task int64) (bool, error)
 }
 
@@ -80,8 +81,8 @@ var ErrLeaseToken = errors.New("a lease that is held is given back with its toke
 const (
 	// tryStay is for how long a lease is there that is tried once, if its request breaks off.
 	tryStay = 10 * time.Second
-	// leaseLook is how often a caller looks that no slot is called for: callers hold as many
-	// as they may, and the message that one ended may be lost.
+	// leaseLook is how often a caller of a pool looks whose callers have a bound: it stands in no
+	// queue while they hold as many as they may, and the message that one ended may be lost.
 	leaseLook = 5 * time.Second
 )
 
@@ -95,7 +96,7 @@ func (d Leases) Acquire(ctx context.Context, r LeaseRequest) (Lease, error) {
 		if err != nil {
 			return Lease{}, err
 		}
-		reply, err := d.askForLease(ctx, r, began)
+		reply, err := d.askForLease(ctx, r, opened.Bounded, began)
 		d.leaveLine(ctx, r, opened)
 		if err != nil {
 			d.takeBack(ctx, r, opened)
@@ -135,20 +136,27 @@ func (d Leases) openLease(ctx context.Context, r LeaseRequest) (store.LeaseTask,
 }
 
 // askForLease reports as the holder, until it is granted the slot, or waited as long as it would.
-func (d Leases) askForLease(ctx context.Context, r LeaseRequest, began time.Time) (devices.Reply, error) {
+func (d Leases) askForLease(ctx context.Context, r LeaseRequest, bounded bool, began time.Time) (devices.Reply, error) {
 	caller, report := r.as(store.Holder(r.Name, r.Holder)), devices.Report{ID: nonce(), Accept: true}
 	if r.Wait == 0 {
 		return d.HandleReport(ctx, caller, report)
 	}
-	for wait := min(r.Wait, leaseLook); ; {
+	for wait, aside := r.Wait, false; ; {
+		if bounded {
+			wait = min(wait, leaseLook)
+		}
 		reply, held, err := d.Wait(ctx, caller, report, wait, r.OnPark)
-		left := r.Wait - d.config.Now().Sub(began)
-		if err != nil || !held || ctx.Err() != nil || left <= 0 || !waitsOn(reply) {
+		wait = r.Wait - d.config.Now().Sub(began)
+		if err != nil || !held || ctx.Err() != nil || wait <= 0 || !waitsOn(reply) {
 			return reply, err
 		}
-		if wait = left; reply.Reason == devices.ReasonCallersFull {
-			wait = min(left, leaseLook)
+		limited := reply.Reason == devices.ReasonLimited
+		if aside && !limited { // it stands before those behind it again
+			if _, err := d.openLease(ctx, r); err != nil {
+				return reply, err
+			}
 		}
+		aside = limited
 	}
 }
 
@@ -302,6 +310,7 @@ func (d Leases) giveUp(ctx context.Context, l Leaser, of store.Task) error {
 		return ErrLeaseToken
 	}
 	d.Waiters.Tell(of.Device, slots.WaiterLeft, []string{of.Pool})
+	d.Waiters.CallCallers(of.Pool)
 	_, err = d.HandleReport(ctx, l.as(of.Device), devices.Report{ID: nonce()})
 	return err
 }

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/store"
@@ -58,4 +60,41 @@ func TestAPolicyThatDropsLetsALeaseWait(t *testing.T) {
 		}
 		b.inLine(b.Dispatcher, "one", long).waits()
 	}, unhurried)
+}
+
+// Callers that a policy keeps waiting keep no slot from those behind them.
+func TestALimitedCallerLetsOthersGoFirst(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.limitedLeases(5, 1, oneEach)
+		b.endLease("one", b.leased("one"))
+		g := b.leased("two")
+		waits := b.inLine(b.Dispatcher, "one", long)
+		next := b.inLine(b.Dispatcher, "next", long)
+		b.endLease("two", g)
+		g = next.holds()
+		waits.waits()
+		b.endLease("next", g)
+		b.endLease("last", b.leased("last"))
+		waits.waits()
+	}, unhurried)
+}
+
+// A caller that gives up waiting lets the one behind it have the slot that it stood before.
+func TestACallerThatGivesUpLetsTheNextOneLook(t *testing.T) {
+	t.Parallel()
+	b, s := spied(t)
+	b.callers(1)
+	task, err := b.store.OpenLease(b.ctx, store.NewLease{Pool: "a", Holder: store.Holder("ci", "away"), Stay: long + store.Stay})
+	b.must(err)
+	behind := b.inLine(b.Dispatcher, "behind", long)
+	called := make(chan struct{})
+	s.before("NextCallers", sync.OnceFunc(func() { close(called) }))
+	b.must(b.leases().End(b.ctx, ci(), "a", task.Task, 0))
+	select {
+	case <-called:
+	case <-time.After(patience):
+		t.Error("nobody is called")
+	}
+	behind.holds()
 }

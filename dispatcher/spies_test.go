@@ -128,6 +128,10 @@ func (s *spies) Redeliver(ctx context.Context, task, token int64) (store.Grant, 
 	return give(s, "Redeliver", func() (store.Grant, error) { return s.Store.Redeliver(ctx, task, token) })
 }
 
+func (s *spies) NextCallers(ctx context.Context, pool string, limit int) ([]string, error) {
+	return give(s, "NextCallers", func() ([]string, error) { return s.Store.NextCallers(ctx, pool, limit) })
+}
+
 func (s *spies) GiveUpLease(ctx context.Context, actor string, task int64) (bool, error) {
 	return give(s, "GiveUpLease", func() (bool, error) { return s.Store.GiveUpLease(ctx, actor, task) })
 }

@@ -66,9 +66,10 @@ type NewLease struct {
 
 // LeaseTask is the task of a lease that is open.
 type LeaseTask struct {
-	Task  int64
-	New   bool
-	Until time.Time // it waits until then; of one that is held it says nothing
+	Task    int64
+	New     bool
+	Bounded bool      // callers of its pool hold so many slots at most
+	Until   time.Time // it waits until then; of one that is held it says nothing
 }
 
 // OpenLease returns the open lease of a holder, and makes one if there is none. One that waits
@@ -90,8 +91,9 @@ func (s leasesIn) open(ctx context.Context, n NewLease) (LeaseTask, error) {
 	if err := s.pools().lock(ctx, n.Holder); err != nil {
 		return LeaseTask{}, err
 	}
-	now, err := one(ctx, s.session, func(t *time.Time) []any { return []any{instant{t}} },
-		`SELECT {now} FROM pools p WHERE p.name = $1 AND p.deleted_at IS NULL {share p}`, n.Pool)
+	var now time.Time
+	var bounded bool
+	err := s.rowOf(ctx, `SELECT {now}, p.callers IS NOT NULL FROM pools p WHERE p.name = $1 AND p.deleted_at IS NULL {share p}`, []any{n.Pool}, instant{&now}, &bounded)
 	if errors.Is(err, ErrNotFound) {
 		return LeaseTask{}, ErrUnknownPool
 	}
@@ -100,6 +102,7 @@ func (s leasesIn) open(ctx context.Context, n NewLease) (LeaseTask, error) {
 	}
 	until := now.Add(n.Stay).Truncate(time.Millisecond)
 	found, err := s.ofHolder(ctx, n, until)
+	found.Bounded = bounded
 	if !errors.Is(err, ErrNotFound) {
 		return found, err
 	}
@@ -111,7 +114,7 @@ func (s leasesIn) open(ctx context.Context, n NewLease) (LeaseTask, error) {
 		INSERT INTO tasks (batch, pool, device, own_priority, payload, lease_ms, not_after)
 		VALUES ($1, $2, $3, FALSE, $4{json}, $5, {epoch} + $6 * {ms}) RETURNING id`,
 		batch, n.Pool, n.Holder, nullText(n.Metadata), nullLease(n.Lease), until.UnixMilli())
-	return LeaseTask{Task: task, New: true, Until: until}, err
+	return LeaseTask{Task: task, New: true, Bounded: bounded, Until: until}, err
 }
 
 // nullLease leaves the length of a lease to the pool.
@@ -230,6 +233,27 @@ func (s grants) StayLease(ctx context.Context, task LeaseTask, stay time.Duratio
 		return fmt.Errorf("lease %d of a caller that left: %w", task.Task, err)
 	}
 	return nil
+}
+
+// StepAside lets callers behind one that waits go first, and says whether it stood before them: it
+// keeps its position for Stay, but for the moment in which it would count as asking, until
+// OpenLease asks again.
+func (s grants) StepAside(ctx context.Context, task int64) (stood bool, err error) {
+	err = s.write(ctx, func(tx session) error {
+		n, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $2 * {ms}`,
+			task, (Stay - Returns).Milliseconds())
+		if stood = n > 0; err != nil || stood {
+			return err
+		}
+		// One that was only tried is there for less, and is dropped as it was made.
+		_, err = tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $3 * {ms}`,
+			task, (Stay - Returns).Milliseconds(), (Stay / 2).Milliseconds())
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("lease %d steps aside: %w", task, err)
+	}
+	return stood, nil
 }
 
 // GiveUpLease ends a lease that waits, and says whether it is held instead: then nothing is changed.

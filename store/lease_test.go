@@ -277,6 +277,17 @@ func TestTheNextCallers(t *testing.T) {
 		full(b, 0, 1, false)
 		full(c, 0, 2, true)
 		next("@ci/a", "@ci/z")
+		for _, want := range []bool{true, false} { // a policy keeps it from a slot
+			stood, err := l.StepAside(l.Context(), a.Task)
+			l.must(err)
+			if stood != want {
+				l.Fatalf("it stood before others: %t, want %t", stood, want)
+			}
+		}
+		full(c, 0, 1, false)
+		next("@ci/z", "@ci/c")
+		a = l.lease("p", "a") // it asks again
+		full(c, 0, 2, true)
 		l.grant(a.Task, "@ci/a", "p", 0)
 		full(c, 1, 1, true)
 		next("@ci/z")

@@ -69,10 +69,10 @@ func (o *operations) refuse(ctx huma.Context, err error) {
 	_ = o.Marshal(ctx.BodyWriter(), "application/json", p)
 }
 
-// problem is what a client sees of an error. One within is logged.
+// problem is what a client sees of an error. One within is logged, unless the client went away.
 func (o *operations) problem(ctx context.Context, op *huma.Operation, err error) *Problem {
 	p := asProblem(err)
-	if p.Status >= http.StatusInternalServerError {
+	if p.Status >= http.StatusInternalServerError && ctx.Err() == nil {
 		o.log.ErrorContext(ctx, "operation failed", "operation", op.OperationID, "err", err)
 	}
 	return p
