@@ -115,39 +115,52 @@ func (c Leases) Wait(ctx context.Context, pool string, l NewLease, within time.D
 	if l.Holder == "" {
 		l.Holder = strings.ToLower(rand.Text())
 	}
-	until, lost := time.Now().Add(within), false
+	w, until := inLine{pool: pool}, time.Now().Add(within)
 	defer func() {
-		if last.State != LeaseHeld && (last.Lease != 0 || lost) {
-			err = errors.Join(err, c.giveUp(ctx, pool, l.Holder, last.Lease))
+		if last.State != LeaseHeld && (w.last.Lease != 0 || w.lost) {
+			err = errors.Join(err, c.giveUp(ctx, pool, l.Holder, w.last.Lease))
 		}
 	}()
 	for wait := firstWait; ; wait = longestWait {
 		got, err := c.acquireWithin(ctx, pool, l, min(wait, max(time.Until(until), 0)))
-		switch {
-		case err == nil && got.State == LeaseHeld && got.Cancel != "":
-			return last, stopped(pool, got)
-		case err == nil && got.State == LeaseHeld:
-			return got, nil
-		case err == nil:
-			last = got
-		case ctx.Err() != nil:
-			lost = true
-			return last, ctx.Err()
-		case !Transient(err):
-			return last, err
-		default:
-			lost = true
+		if over, failed := w.heard(ctx, got, err); over {
+			return w.last, failed
 		}
 		if told != nil {
 			told(got, err)
 		}
 		if !time.Now().Before(until) {
-			return last, err
+			return w.last, err
 		}
 		if err := Pause(ctx, min(max(firstPause, time.Duration(got.RetryAfterMS)*time.Millisecond), max(time.Until(until), 0))); err != nil {
-			return last, err
+			return w.last, err
 		}
 	}
+}
+
+// inLine is a holder that waits.
+type inLine struct {
+	pool string
+	last Lease // answer
+	lost bool  // an answer was: it may hold or wait, and not know it
+}
+
+// heard takes an answer. over: it is of no use to ask again.
+func (w *inLine) heard(ctx context.Context, got Lease, err error) (over bool, failed error) {
+	switch {
+	case err == nil && got.State == LeaseHeld && got.Cancel != "":
+		return true, stopped(w.pool, got)
+	case err == nil:
+		w.last = got
+		return got.State == LeaseHeld, nil
+	case ctx.Err() != nil:
+		w.lost = true
+		return true, ctx.Err()
+	case !Transient(err):
+		return true, err
+	}
+	w.lost = true
+	return false, nil
 }
 
 // stopped is a slot that its holder is asked to give back, as the renewal of its lease says it.

@@ -146,14 +146,14 @@ func OverdueText() string { return overdueText }
 
 // EndTooLong ends tasks that were found to have waited too long.
 func (s *Store) EndTooLong(ctx context.Context, tasks ...int64) (int, error) {
-	return s.tasks.endWaiting(ctx, tooLong(tasks), len(tasks))
+	return s.endWaiting(ctx, tooLong(tasks), len(tasks))
 }
 
 // EndPassed ends those of the tasks that were found to be past the end of their batch, and past their own.
 func (s *Store) EndPassed(ctx context.Context, tasks ...int64) (int, error) {
 	for _, way := range expiries() {
 		way.rows, way.args, way.order = `FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, []any{ids(tasks...)}, ""
-		if n, err := s.tasks.endWaiting(ctx, way, len(tasks)); n > 0 || err != nil {
+		if n, err := s.endWaiting(ctx, way, len(tasks)); n > 0 || err != nil {
 			return n, err
 		}
 	}
