@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
-	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -151,24 +150,6 @@ func TestPoolsArePaged(t *testing.T) {
 		}
 		b.badPages("/v1/pools")
 	})
-}
-
-// In long lists fewer of the devices that wait are counted.
-func TestLongListsOfPoolsCountLess(t *testing.T) {
-	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":1}`)
-	names := make([]string, 12)
-	for i := range names {
-		names[i] = fmt.Sprintf(`"d-%d"`, i)
-	}
-	b.batch(`{"pool":"p","kind":"k","devices":[` + strings.Join(names, ",") + `]}`)
-	for size, want := range map[string]int{"100": 12, "101": 10} {
-		var list operators.PoolList
-		if b.get("/v1/pools?page_size=" + size).must(200).into(&list); list.Pools[0].Waiting != want || list.Pools[0].Pending != 12 {
-			t.Errorf("%s pools: %+v, want %d that wait", size, list.Pools[0], want)
-		}
-	}
 }
 
 func TestChangedPoolIsKnownToRedisAtOnce(t *testing.T) {
