@@ -210,7 +210,7 @@ func (c *callers) kill(holders []string) {
 	defer c.mu.Unlock()
 	count := map[bool]int{}
 	for holder, p := range c.runs {
-		holds := slices.Contains(holders, holder)
+		holds := slices.ContainsFunc(holders, func(named string) bool { return strings.HasPrefix(named, holder+"-") })
 		if !strings.HasPrefix(holder, ofCommand+"near-") || !holds && testing.Short() {
 			continue
 		}
