@@ -42,7 +42,7 @@ type Mark struct {
 func (m *Mark) Trouble() string {
 	switch {
 	case m == nil:
-	case !m.Believed:
+	case !m.Present && !m.Believed:
 		return "marks of work are not believed now: reports of the device are looked up in the ledger"
 	case m.Work && !m.Present:
 		return "the device has an open task and no mark of work: its reports are told that there is nothing to do; if this lasts longer than 5 s, the mark was removed by hand"
