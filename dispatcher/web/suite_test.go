@@ -61,6 +61,7 @@ func TestMain(m *testing.M) {
 type ledger struct {
 	*store.Store
 	logs, views atomic.Int64
+	readings    atomic.Int64 // of pages
 	events      atomic.Int64
 	results     atomic.Int64 // that were summed up
 	down        atomic.Bool  // the log cannot be read
@@ -73,6 +74,7 @@ type ledger struct {
 type inPage struct{}
 
 func (l *ledger) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at store.Snapshot) error) error {
+	l.readings.Add(1)
 	return l.Store.InOneSnapshot(ctx, func(ctx context.Context, at store.Snapshot) error {
 		return read(context.WithValue(ctx, inPage{}, true), at)
 	})
