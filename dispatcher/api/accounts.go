@@ -17,15 +17,20 @@ type profileStore interface {
 	DeleteProfile(ctx context.Context, actor, name string) error
 }
 
-// profilePut takes what a GET showed as well.
-type profilePut struct {
-	operators.ProfileSettings
-
+// Shown are the members that a GET shows and a PUT ignores.
+type Shown struct {
 	Name    json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
 	Version json.RawMessage `json:"version,omitempty" readOnly:"true"`
 	Created json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
 	Updated json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
-	Warned  json.RawMessage `json:"warnings,omitempty" readOnly:"true"`
+}
+
+// profilePut takes what a GET showed as well.
+type profilePut struct {
+	operators.ProfileSettings
+	Shown
+
+	Warned json.RawMessage `json:"warnings,omitempty" readOnly:"true"`
 }
 
 // ProfilePath names a profile.

@@ -23,11 +23,7 @@ type limitSetStore interface {
 // limitSetPut takes what a GET showed as well.
 type limitSetPut struct {
 	operators.LimitSetSettings
-
-	Name    json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
-	Version json.RawMessage `json:"version,omitempty" readOnly:"true"`
-	Created json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
-	Updated json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
+	Shown
 }
 
 // LimitSetPath names a limit set.
