@@ -255,14 +255,19 @@ func TestPoliciesThatCannotBeAsked(t *testing.T) {
 	}, unhurried, func(c *dispatcher.Config) { c.Limits = nil })
 }
 
+// otherReplica shares the servers, and has policies of its own reading.
+func (b *bench) otherReplica() *dispatcher.Dispatcher {
+	return dispatcher.New(dispatcher.Config{
+		Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis), FleetTokens: []string{fleetToken},
+	})
+}
+
 // TestTwoReplicasNeverBothPass: of many devices of one account that report at once
 // to two replicas, one starts.
 func TestTwoReplicasNeverBothPass(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		other := dispatcher.New(dispatcher.Config{
-			Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis), FleetTokens: []string{"fleet-token-of-the-tests"},
-		})
+		other := b.otherReplica()
 		b.limitedPool(60)
 		var names []string
 		for i := range 12 {

@@ -13,7 +13,6 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
-	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -237,9 +236,7 @@ func TestATaskThatStartedIsNotDropped(t *testing.T) {
 func TestTwoReplicasSuppressATaskOnce(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		other := dispatcher.New(dispatcher.Config{
-			Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis), FleetTokens: []string{"fleet-token-of-the-tests"},
-		})
+		other := b.otherReplica()
 		b.droppingPool(60)
 		var names []string
 		for i := range 10 {

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,30 +17,11 @@ import (
 type running struct {
 	*testing.T
 	cmd  *exec.Cmd
-	errs lockedBuffer
+	errs daemon // only what it says
 	file string // that the command writes to
 }
 
-// lockedBuffer is written to by one process and read by a test.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-// Write adds to it.
-func (b *lockedBuffer) Write(text []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.Write(text)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.String()
-}
-
-// start runs a shell under `dispatcher run`. What it says with `say` is in its file.
+// start runs a shell under `dispatcher run`. The words of `say` are in its file.
 func (d *desk) start(flags, script string) *running {
 	d.Helper()
 	r := &running{T: d.T, file: filepath.Join(d.TempDir(), "said")}
@@ -68,7 +47,7 @@ func (r *running) said(words string) {
 // told waits for words of dispatcher run.
 func (r *running) told(words string) {
 	r.Helper()
-	r.until(words, r.errs.String)
+	r.until(words, r.errs.text)
 }
 
 func (r *running) until(words string, read func() string) {
@@ -80,7 +59,7 @@ func (r *running) until(words string, read func() string) {
 			return
 		}
 		if time.Now().After(over) {
-			r.Fatalf("%q was not said; said: %q %q", words, read(), r.errs.String())
+			r.Fatalf("%q was not said; said: %q %q", words, read(), r.errs.text())
 		}
 	}
 }
@@ -89,7 +68,7 @@ func (r *running) exits(code int) {
 	r.Helper()
 	_ = r.cmd.Wait()
 	if got := r.cmd.ProcessState.ExitCode(); got != code {
-		r.Errorf("exit %d, want %d: %s", got, code, r.errs.String())
+		r.Errorf("exit %d, want %d: %s", got, code, r.errs.text())
 	}
 }
 
