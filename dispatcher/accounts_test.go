@@ -194,7 +194,7 @@ func TestAnImportOutlastsASlip(t *testing.T) {
 	}
 }
 
-// What the ledger refuses, it refuses before there is an account.
+// The ledger refuses an import before there is an account.
 func TestAnImportIsRefusedBeforeTheBrokerHearsOfIt(t *testing.T) {
 	t.Parallel()
 	b, a := withAccounts(t)

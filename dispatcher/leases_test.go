@@ -349,7 +349,7 @@ func TestLeasesOutliveRedis(t *testing.T) {
 	})
 }
 
-// What is released by force is lost to its holder; what is to be released says so when renewed.
+// A slot that is released by force is lost to its holder; one that is to be released says so when renewed.
 func TestLeasesAreReleasedByForce(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -370,7 +370,7 @@ func TestLeasesAreReleasedByForce(t *testing.T) {
 	})
 }
 
-// Who gives up waiting leaves nothing in line, and its request is answered.
+// A holder that gives up waiting leaves nothing in line, and its request is answered.
 func TestWaitingIsGivenUp(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {

@@ -39,7 +39,7 @@ func newSuppressing(ledger Ledger, panicked rescue.Told) *suppressing {
 }
 
 // suppress ends the tasks whose policies drop what they refuse, and says whether it tried: what
-// the device has is to be read again then. What cannot be ended now is refused, until the
+// the device has is to be read again then. A task that cannot be ended now is refused, until the
 // device asks again.
 func (h *handling) suppress(ctx context.Context, open []store.Candidate, refused map[int64]decision.Obstacle) bool {
 	var tasks []store.Candidate

@@ -65,7 +65,7 @@ type windows struct {
 	open  []limits.Check
 }
 
-// account is one that is asked about. What is asked is ready, as a caller of the others
+// account is one that is asked about. Its question is ready, as a caller of the others
 // has its key.
 type account struct {
 	name  string

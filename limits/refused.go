@@ -60,7 +60,7 @@ func (r *refused) scopes() []string {
 }
 
 // Tell tells Redis what this limiter noted for people: what was refused, for Top, and who used
-// much, for Highest. Call it every ten seconds or so. What cannot be told is forgotten.
+// much, for Highest. Call it every ten seconds or so. Numbers that cannot be told are forgotten.
 func (l *Limiter) Tell(ctx context.Context) error {
 	var errs []error
 	for _, scope := range l.refused.scopes() {

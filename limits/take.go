@@ -74,8 +74,8 @@ func NewTaking(id string, cost int64, rules []*Rule, f Facts) Taking {
 	return t
 }
 
-// Take counts each taking whose items all allow its cost, in the order of takings. What it
-// does not allow costs nothing. After an error any of them may have been counted: one with
+// Take counts each taking whose items all allow its cost, in the order of takings. One that
+// is not allowed costs nothing. After an error any of them may have been counted: one with
 // an id can be sent again. One without is sent once.
 func (l *Limiter) Take(ctx context.Context, scope string, takings []Taking) ([]Taken, error) {
 	mode := modeTakeAgain

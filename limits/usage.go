@@ -74,7 +74,7 @@ func (u Use) Hidden() Use {
 func (s Standing) share() float64 { return float64(s.Used) / float64(max(s.Max, 1)) }
 
 // Highest returns up to limit subjects of rules that used most of their maximum, with what they
-// use now. The numbers are exact. Who is looked at is not: of each rule, those that were the
+// use now. The numbers are exact. The choice of the subjects is not: of each rule, those that were the
 // highest when they counted last, a few hundred at most. Those of other processes are among
 // them once they told (Tell).
 func (l *Limiter) Highest(ctx context.Context, scope string, rules []*Rule, limit int) ([]Use, error) {

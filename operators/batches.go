@@ -146,7 +146,7 @@ type BatchPatch struct {
 	Weight      Change[int]       `json:"weight,omitzero" nullable:"true" minimum:"1" maximum:"1000" doc:"In effect with the next report"`
 	Lane        Change[string]    `json:"lane,omitzero" nullable:"true" enum:"normal,urgent" doc:"In effect with the next report; what is held stays held"`
 	NotAfter    Change[time.Time] `json:"not_after,omitzero" nullable:"true" doc:"null: never. An expired batch stays expired"`
-	MaxWaitMS   Change[int64]     `json:"max_wait_ms,omitzero" nullable:"true" minimum:"1" maximum:"7776000000" doc:"null: as long as it takes. What has expired stays expired"`
+	MaxWaitMS   Change[int64]     `json:"max_wait_ms,omitzero" nullable:"true" minimum:"1" maximum:"7776000000" doc:"null: as long as it takes. Expired tasks stay expired"`
 	Windows     Change[[]Window]  `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
 	Limits      Change[[]Policy]  `json:"limits,omitzero" nullable:"true" doc:"All of them, beside those of the pool; in effect with the next report"`
 	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`

@@ -75,7 +75,7 @@ func TestStagedAccountsGoUnlessTheyWereKept(t *testing.T) {
 		l.must(l.DropStage(l.Context(), failed, ids))
 		l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
 		_, died := l.stage(imported(6, 8, "a"), store.RefuseExisting, 0)
-		// What somebody waits for comes before what many imports left behind.
+		// A change that somebody waits for comes before those that many imports left behind.
 		if changes := l.changes(); len(changes) != 5 || changes[0] != (store.AccountChange{Device: "d-0", Wanted: store.AccountDisabled}) {
 			l.Errorf("%v, want d-0 disabled, and then %v and %v deleted", changes, ids, died)
 		}
@@ -116,7 +116,7 @@ func TestABlockedDeviceIsStagedDisabled(t *testing.T) {
 	}
 }
 
-// Whoever makes the account of a staged device has it: the import makes none, and its end
+// A request that makes the account of a staged device has it: the import makes none, and its end
 // deletes none.
 func TestAStageIsOvertaken(t *testing.T) {
 	t.Parallel()
@@ -225,7 +225,7 @@ func TestAStageEndsUnlessItsAccountsAreMade(t *testing.T) {
 	})
 }
 
-// What an import will be refused for is said before the broker hears of its accounts.
+// An import that will be refused is refused before the broker hears of its accounts.
 func TestAnImportIsCheckedBeforeItsAccountsAreMade(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

@@ -117,7 +117,7 @@ func TestAHolderHasOneLease(t *testing.T) {
 	})
 }
 
-// What was made to try once is taken back whole, unless it was granted, or is asked for again.
+// A lease that was made to try once is taken back whole, unless it was granted, or is asked for again.
 func TestATryLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

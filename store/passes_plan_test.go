@@ -13,7 +13,7 @@ const passed = 500
 
 // Tables that passes empty are thought to be empty when they fill. Whatever Postgres knew of
 // them when it planned a part of a pass, it never goes through all that is taken for each row
-// that is there. What folds, each 2 s, reads no more than it takes.
+// that is there. The fold, each 2 s, reads no more than it takes.
 func TestPassesReadWhatTheyTake(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -133,7 +133,7 @@ func TestTasksExpireAtTheirOwnTime(t *testing.T) {
 	})
 }
 
-// What was found to end is left alone if it need not end any more when it is locked.
+// A task that was found to end is left alone if it need not end any more when it is locked.
 func TestEndsAreCheckedAgain(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

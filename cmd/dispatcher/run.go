@@ -24,6 +24,7 @@ const (
 // statusError ends the program with a status, and says nothing more.
 type statusError int
 
+// Error names the status.
 func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // shortestLease leaves time to renew it, and to end a command before its end.

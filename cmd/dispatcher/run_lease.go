@@ -122,7 +122,7 @@ func (k *keeper) noted(r renewal, c *child.Child) time.Duration {
 	return retryPause
 }
 
-// release gives the slot back. What cannot be said now ends by itself.
+// release gives the slot back. If the server cannot be told now, the lease ends by itself.
 func (k *keeper) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()

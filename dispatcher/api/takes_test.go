@@ -363,7 +363,7 @@ func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 	}
 }
 
-// What a policy reveals are facts of all callers: one of them sees no more than digests of those.
+// A policy reveals facts of all callers: one of them sees no more than digests of those.
 func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -8,5 +8,5 @@
 // starts, unless they say otherwise themselves (on_error: open).
 //
 // Sets answers the takes of callers by the policies of limit sets, which it keeps in memory.
-// What was taken is in Redis alone: a take costs the ledger nothing.
+// Takes are counted in Redis alone: a take costs the ledger nothing.
 package policies

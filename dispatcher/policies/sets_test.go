@@ -111,7 +111,7 @@ func TestTakesSpareTheLedger(t *testing.T) {
 	}
 }
 
-// What was read before a change must not be kept after it.
+// A set that was read before a change must not be kept after it.
 func TestASetReadBeforeItsChangeIsNotKept(t *testing.T) {
 	t.Parallel()
 	l := &setLedger{sets: map[string]store.LimitSet{}}

@@ -59,7 +59,7 @@ func (e *CostError) Error() string {
 const uncheckedAgain = time.Second
 
 // Take counts each of the takes whose facts the policies of the set allow it; each stands alone.
-// What cannot be checked is answered by on_error. store.ErrNotFound, a CostError, and
+// A take that cannot be checked is answered by on_error. store.ErrNotFound, a CostError, and
 // devices.ErrUnavailable when the set cannot be read.
 func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
 	known, verdicts, err := s.ask(ctx, set, takes, Limits.Take)

@@ -22,7 +22,7 @@ type walked struct {
 
 // TestWalk starts from the first page, and finds within three clicks what operators ask:
 // why nothing starts in a pool, where a device is, which area fails, what last night
-// brought, and who holds a slot and who held it before. What the pages say is compared with
+// brought, and who holds a slot and who held it before. The words of the pages are compared with
 // the ledger. The whole, 3,000 pools and 1,000,000 tasks, with the time of each page:
 //
 //	SIZES=1 go test ./dispatcher/web -run 'TestWalk$' -v -timeout 30m

@@ -1,5 +1,5 @@
 -- quick_take: what is asked most is one taking of one sliding window. As quick.lua is to reserve.lua, so is this to
--- take.lua. What it costs is mostly the number of calls of Redis.
+-- take.lua. Its cost is mostly the number of calls of Redis.
 -- KEYS, ARGV and what is kept: as take.lua. Returns  of the one item: verdict, since when it is counted,
 -- used, ms until something of that ends; and if it is refused: ms until the cost is allowed, 0
 repeat

@@ -141,7 +141,7 @@ CREATE TABLE batch_rates (
 CREATE INDEX batch_rates_of_batch ON batch_rates (batch, at);
 CREATE INDEX batch_rates_at ON batch_rates (at);
 
--- What became of the slots of each pool in each minute in which something did, and its
+-- The fate of the slots of each pool in each minute in which something did, and its
 -- capacity then: the curves of days are read from it. A minute is counted since 1970.
 CREATE TABLE pool_minutes (
     pool     text COLLATE "C" NOT NULL,
@@ -451,8 +451,8 @@ CREATE TABLE events (
     token  bigint NOT NULL DEFAULT 0,
     detail text NOT NULL DEFAULT ''
 );
--- It is read in the order of the ids. What happened to a device; in a pool; and what
--- others did than the devices, which is little. Events of a task stand with its device,
+-- It is read in the order of the ids. By device; by pool; and the acts of
+-- others than the devices, which are few. Events of a task stand with its device,
 -- those of a batch with its pool, and the others are looked through along the primary key.
 CREATE INDEX events_of_device ON events (device, id) WHERE device <> '';
 CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
