@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -24,10 +25,22 @@ type running struct {
 // start runs a shell under `dispatcher run`. The words of `say` are in its file.
 func (d *desk) start(flags, script string) *running {
 	d.Helper()
+	return d.startUnder(nil, flags, script)
+}
+
+// startUnder has another command start dispatcher run.
+func (d *desk) startUnder(command []string, flags, script string) *running {
+	d.Helper()
 	r := &running{T: d.T, file: filepath.Join(d.TempDir(), "said")}
 	args := append(append([]string{"run"}, strings.Fields(flags)...), "--", "sh", "-c", `say() { echo "$@" >> "$SAID"; }; `+script)
 	r.cmd = program(d.T, append([]string{"SAID=" + r.file}, d.environ...), args...)
 	r.cmd.Stderr = &r.errs
+	if command != nil {
+		r.cmd.Path, r.cmd.Args = command[0], append(command, r.cmd.Args...)
+	}
+	heard := make(chan os.Signal, 1) // what the tests ignore, under nohup, the program would ignore
+	signal.Notify(heard, syscall.SIGHUP)
+	defer signal.Stop(heard)
 	if err := r.cmd.Start(); err != nil {
 		d.Fatal(err)
 	}
@@ -122,6 +135,23 @@ func TestRunPassesSignalsOn(t *testing.T) {
 		r.exits(9)
 		d.nobodyHolds()
 	}
+}
+
+// A command under nohup outlives its terminal, and so does its slot.
+func TestRunUnderNohup(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("pools create p --capacity 1")
+	r := d.startUnder([]string{"/usr/bin/nohup"}, "--pool p", `trap 'say terminated; exit 3' TERM; say ready; while :; do sleep 0.05; done`)
+	r.said("ready")
+	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
+		if err := r.cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.said("terminated")
+	r.exits(3)
+	d.nobodyHolds()
 }
 
 // The answer to the first request is under way: nothing is known of the lease that waits.

@@ -117,14 +117,14 @@ func TestACommandThatCannotBeStarted(t *testing.T) {
 
 func TestSignalsReachAllOfTheGroup(t *testing.T) {
 	t.Parallel()
-	c, lines := start(t, time.Hour, `trap 'echo hup' HUP; trap 'exit 5' TERM
-		(trap 'echo inner hup' HUP; trap 'exit' TERM; echo ready; while :; do sleep 0.05; done) & 
+	c, lines := start(t, time.Hour, `trap 'echo used' USR1; trap 'exit 5' TERM
+		(trap 'echo inner used' USR1; trap 'exit' TERM; echo ready; while :; do sleep 0.05; done) & 
 		echo ready; while :; do sleep 0.05; done`)
 	next(t, lines)
 	next(t, lines)
-	c.Signal(syscall.SIGHUP)
+	c.Signal(syscall.SIGUSR1)
 	said := next(t, lines) + ", " + next(t, lines)
-	if said != "hup, inner hup" && said != "inner hup, hup" {
+	if said != "used, inner used" && said != "inner used, used" {
 		t.Errorf("said %q", said)
 	}
 	c.Signal(syscall.SIGTERM)
