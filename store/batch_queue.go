@@ -117,6 +117,9 @@ func (s batchesIn) insertSelected(ctx context.Context, id int64, b Batch, tags m
 	if err != nil {
 		return 0, err
 	}
+	if err := s.findByTags(ctx); err != nil {
+		return 0, err
+	}
 	return s.exec(ctx, `
 		INSERT INTO tasks (batch, pool, device, own_priority)
 		SELECT $1, $2, d.id, FALSE FROM devices d WHERE {tagged $3} ORDER BY d.id`, id, b.Pool, text)

@@ -103,13 +103,40 @@ type DeviceFilter struct {
 }
 
 // Devices returns the devices that match, by id.
-func (s devices) Devices(ctx context.Context, f DeviceFilter) ([]Device, error) {
+func (s devices) Devices(ctx context.Context, f DeviceFilter) (found []Device, err error) {
 	q := query{text: `SELECT ` + deviceColumns + ` FROM devices d`}
 	if err := f.where(&q); err != nil {
 		return nil, err
 	}
 	text, args := q.end(" ORDER BY d.id", f.Limit)
-	return collect(ctx, s.planned(), deviceDest, text, args...)
+	err = s.selecting(ctx, f, func(in session) error {
+		found, err = collect(ctx, in, deviceDest, text, args...)
+		return err
+	})
+	return found, err
+}
+
+// selecting runs a reading of the devices that f selects. It is planned for its values.
+func (s devices) selecting(ctx context.Context, f DeviceFilter, read func(session) error) error {
+	if len(f.Tags) == 0 {
+		return read(s.planned())
+	}
+	return s.atOnce(ctx, func(tx session) error {
+		if err := tx.findByTags(ctx); err != nil {
+			return err
+		}
+		return read(tx.unprepared())
+	})
+}
+
+// findByTags comes before a statement that selects devices by tags. Their index can only be read
+// as a bitmap, and Postgres avoids those elsewhere (withSettings).
+func (s session) findByTags(ctx context.Context) error {
+	if s.byTags == "" {
+		return nil
+	}
+	_, err := s.exec(ctx, s.byTags)
+	return err
 }
 
 // where adds the conditions.

@@ -37,15 +37,19 @@ func (s devices) sift(ctx context.Context, f DeviceFilter, cond string, value an
 		last   string
 		device Device
 	}
-	rows, err := collect(ctx, s.planned(), func(r *reading) []any {
-		return append([]any{&r.looked, opt(&r.last)}, deviceDest(&r.device)...)
-	}, `
+	var rows []reading
+	err := s.selecting(ctx, f, func(in session) (err error) {
+		rows, err = collect(ctx, in, func(r *reading) []any {
+			return append([]any{&r.looked, opt(&r.last)}, deviceDest(&r.device)...)
+		}, `
 		WITH sifted AS (
 			SELECT id FROM (`+text+`) AS looked WHERE `+cond+` ORDER BY id LIMIT `+limit+`)
 		SELECT every.n, every.last, `+deviceColumns+`
 		FROM (SELECT count(*) AS n, max(id) AS last FROM (`+text+`) AS looked WHERE (SELECT count(*) FROM sifted) < `+limit+`) AS every
 			LEFT JOIN sifted ON 1 = 1 LEFT JOIN devices d ON d.id = sifted.id
 		ORDER BY d.id`, q.args...)
+		return err
+	})
 	if err != nil {
 		return Silence{}, fmt.Errorf("looking through devices: %w", err)
 	}

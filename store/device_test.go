@@ -218,3 +218,36 @@ func TestLastSeenOnlyMovesForward(t *testing.T) {
 		}
 	})
 }
+
+// Tags have an index, which Postgres uses for lists and for batches, and for nothing that
+// may look at all of a table.
+func TestTagsAreFoundByTheirIndex(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 1)
+	for _, text := range []string{
+		`INSERT INTO devices (id, created_at, tags) SELECT 'd' || i, now(), jsonb_build_object('n', i::text) FROM generate_series(1, 20000) AS i`, `ANALYZE devices`,
+	} {
+		_, err := l.DB().ExecContext(t.Context(), text)
+		l.must(err)
+	}
+	scans := func(want int) {
+		l.Helper()
+		l.until(func() bool {
+			return l.count(fmt.Sprintf("pg_stat_user_indexes WHERE indexrelname = 'devices_tags' AND idx_scan >= %d", want)) == 1
+		})
+	}
+	wanted := map[string]string{"n": "7"}
+	found, err := l.Devices(t.Context(), store.DeviceFilter{Tags: wanted})
+	l.must(err)
+	scans(1)
+	silent, err := l.Silent(t.Context(), store.DeviceFilter{Tags: wanted}, time.Second, 10)
+	l.must(err)
+	scans(2)
+	created, err := l.Store.CreateBatch(t.Context(), "op", store.Batch{Pool: "p"}, store.Queue{Tags: wanted})
+	l.must(err)
+	scans(3)
+	if len(found) != 1 || len(silent.Devices) != 1 || created.Total != 1 {
+		t.Errorf("%v, %v and %d tasks, want d7 three times", found, silent, created.Total)
+	}
+}

@@ -71,6 +71,7 @@ type dialect struct {
 	snapshot   sql.IsolationLevel // of a transaction that reads one snapshot
 	lockNews   string             // lets nobody else give ids to news until the end of the transaction; empty: not needed
 	tryFold    string             // true: nobody else folds, until the end of the transaction; empty: not needed
+	byTags     string             // lets one transaction find devices by the index of their tags; empty: there is none
 	bulk       string             // lifts the statement timeout of one transaction
 	addTasks   string             // prepared once per batch, run once per task
 	chains     bool               // WITH takes changes: several run as one statement
@@ -183,6 +184,7 @@ func postgres() dialect {
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
 		leaps: leaps(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
 			`SELECT setval('%[1]s_id_seq', last_value + CAST($1 AS bigint)) FROM %[1]s_id_seq`),
+		byTags:   `SELECT set_config('enable_bitmapscan', 'on', true)`,
 		bulk:     `SET LOCAL statement_timeout = 0`,
 		addTasks: `COPY tasks (batch, pool, device, priority, own_priority, payload, not_before, not_after, retry_at) FROM STDIN`,
 		chains:   true,

@@ -16,7 +16,7 @@ func TestAScrapeReadsNoBatches(t *testing.T) {
 	l.exec(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 10, 1000, now(), now() FROM generate_series(0, 999) n`)
 	l.exec(`INSERT INTO batches (pool, created_at, total) SELECT 'p' || n % 1000, now(), 10 FROM generate_series(1, 20000) n`)
 	l.exec(`INSERT INTO batch_counts (batch, state, n) SELECT id, 'failed', 2 FROM batches`)
-	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT id, pool, 'd' || id FROM batches`)
+	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT id, pool, 'd' || id FROM batches ORDER BY id`)
 	l.exec(`INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
 		SELECT id, batch, pool, id / 1000, device, id, id || '.1.x', 1, now(), now(), now(), 1000 FROM tasks WHERE id <= 2000`)
 	for folded := 1; folded > 0; {

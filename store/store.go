@@ -139,13 +139,14 @@ const slowConns = 5
 // withSettings adds ours to those that the DSN names, which win but for the one that
 // the cap rests on. Both win over what is set for the database or the user. A prepared
 // plan outlives the size of its tables: made while they are small it would read
-// them whole, and still do so when a million tasks were queued since. A table
-// that must be read whole then seems so dear to the planner that it starts processes
+// them whole, or all that an index finds, to sort it (a bitmap), and still do so when a million
+// tasks were queued since. A table that must be read whole then seems so dear to the planner that it starts processes
 // to share the work, which takes longer than the work.
 func withSettings(runtime map[string]string, opts Options) map[string]string {
 	all := map[string]string{
-		"enable_seqscan": "off",
-		"jit":            "off",
+		"enable_seqscan":    "off",
+		"enable_bitmapscan": "off",
+		"jit":               "off",
 
 		"max_parallel_workers_per_gather": "0",
 
