@@ -91,34 +91,43 @@ const (
 // that is not registered. store.ErrUnknownPool, store.ErrExists, *LostError, devices.ErrUnavailable.
 func (d Leases) Acquire(ctx context.Context, r LeaseRequest) (Lease, error) {
 	began := d.config.Now()
-	for again := false; ; again = true {
-		opened, err := d.openLease(ctx, r)
-		if err != nil {
-			return Lease{}, err
-		}
-		reply, err := d.askForLease(ctx, r, opened.Bounded, began)
-		d.leaveLine(ctx, r, opened)
-		if err != nil {
-			d.takeBack(ctx, r, opened)
-			return Lease{}, err
-		}
-		got, err := d.leaseOf(ctx, opened.Task, began)
-		switch {
-		case err != nil:
-			return Lease{}, err
-		case got.Grant != nil && got.Usable >= d.config.LeaseMin:
-			if reply.Task != nil && reply.Task.Redelivered == 0 {
-				d.metrics.leases.WithLabelValues(r.Pool, "granted").Inc()
-			}
-			return got, nil
-		case got.Grant == nil && got.Task.State != store.Pending:
-			if !again && got.Task.State == store.TimedOut { // what the holder had was just taken back
-				continue
-			}
-			return Lease{}, d.lost(ctx, got.Task, 0)
-		}
-		return d.refusedLease(ctx, r, opened, got, reply)
+	got, again, err := d.acquire(ctx, r, began)
+	if again {
+		got, _, err = d.acquire(ctx, r, began)
 	}
+	return got, err
+}
+
+// acquire asks once, and says whether what it found changed meanwhile.
+func (d Leases) acquire(ctx context.Context, r LeaseRequest, began time.Time) (got Lease, again bool, err error) {
+	opened, err := d.openLease(ctx, r)
+	if err != nil {
+		return Lease{}, false, err
+	}
+	reply, err := d.askForLease(ctx, r, opened.Bounded, began)
+	d.leaveLine(ctx, r, opened)
+	if err != nil {
+		d.takeBack(ctx, r, opened)
+		return Lease{}, false, err
+	}
+	got, err = d.leaseOf(ctx, opened.Task, began)
+	switch {
+	case err != nil:
+		return Lease{}, false, err
+	case got.Grant != nil && got.Usable >= d.config.LeaseMin:
+		if reply.Task != nil && reply.Task.Redelivered == 0 {
+			d.metrics.leases.WithLabelValues(r.Pool, "granted").Inc()
+		}
+		return got, false, nil
+	case got.Grant == nil && got.Task.State != store.Pending:
+		return Lease{}, got.Task.State == store.TimedOut, d.lost(ctx, got.Task, 0) // timed out: what the holder had was just taken back
+	case got.Grant == nil && r.Wait == 0 && reply.Reason == devices.ReasonUnavailable:
+		d.takeBack(ctx, r, opened)
+		return Lease{}, false, fmt.Errorf("%w: no slot of pool %s can be confirmed now", devices.ErrUnavailable, r.Pool)
+	}
+	refused, err := d.refusedLease(ctx, r, opened, got, reply)
+	// Running: another request of the holder got it just now.
+	return refused, err == nil && got.Grant == nil && refused.Why.Code == decision.CodeRunning, err
 }
 
 func (d Leases) openLease(ctx context.Context, r LeaseRequest) (store.LeaseTask, error) {
