@@ -1,7 +1,6 @@
 package dispatcher_test
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -16,7 +15,7 @@ import (
 // while Redis is down.
 func TestAnOutageIsNotLoggedByEveryReport(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
+	var out lockedBuffer
 	now := time.Now()
 	b, spies := spied(t, func(c *dispatcher.Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&out, nil))
@@ -48,7 +47,7 @@ func TestABadEntryIsLogged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out bytes.Buffer
+			var out lockedBuffer
 			now := time.Now()
 			b := embedded(t, func(c *dispatcher.Config) {
 				c.Logger = slog.New(slog.NewTextHandler(&out, nil))

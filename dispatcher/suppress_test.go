@@ -1,12 +1,12 @@
 package dispatcher_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -307,7 +307,7 @@ func TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem(t *testing.T) {
 	for name, reveals := range map[string]bool{"digest": false, "revealed": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out bytes.Buffer
+			var out lockedBuffer
 			b := embedded(t, unhurried, func(c *dispatcher.Config) { c.Logger = slog.New(slog.NewTextHandler(&out, nil)) })
 			b.pool("a", 9, time.Minute)
 			b.device("d1", "x")
@@ -343,10 +343,12 @@ func (b *bench) changeBatchLimits(batch int64, limits json.RawMessage) {
 // TestRefusalsAreLoggedAsASample: the first of a policy in a minute, and how many were left out.
 func TestRefusalsAreLoggedAsASample(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	now := time.Now()
+	var out lockedBuffer
+	var minutes atomic.Int64
+	began := time.Now()
 	b := embedded(t, func(c *dispatcher.Config) {
-		c.Logger, c.Now = slog.New(slog.NewTextHandler(&out, nil)), func() time.Time { return now }
+		c.Logger = slog.New(slog.NewTextHandler(&out, nil))
+		c.Now = func() time.Time { return began.Add(time.Duration(minutes.Load()) * time.Minute) }
 	})
 	b.limitedPool(9)
 	for _, d := range []string{"d1", "d2", "d3"} {
@@ -356,21 +358,20 @@ func TestRefusalsAreLoggedAsASample(t *testing.T) {
 	b.granted("d1")
 	refuse := func(times int, want string) {
 		t.Helper()
-		out.Reset()
+		before := out.String()
 		for range times {
 			b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
 		}
-		if got := out.String(); strings.Count(got, "a policy refused a start") != 1 || !strings.Contains(got, want) {
+		if got := strings.TrimPrefix(out.String(), before); strings.Count(got, "a policy refused a start") != 1 || !strings.Contains(got, want) {
 			t.Errorf("logged %s, want one line with %s", got, want)
 		}
 	}
 	const line = ` pool=a policy=per-account owner="pool a" rule="1 per 1h0m0s" subject="tags.account=x" becomes=`
 	refuse(3, line+"waits left_out=0")
-	now = now.Add(time.Minute)
+	minutes.Add(1)
 	refuse(1, line+"waits left_out=2")
 	b.changePool("", func(p *store.PoolSpec) { p.Limits = dropping(oneAnHour) })
-	now = now.Add(time.Minute)
-	out.Reset()
+	minutes.Add(1)
 	b.expectReason("d3", `{"id":"1"}`, devices.ReasonNone)
 	if got := out.String(); !strings.Contains(got, line+"suppressed left_out=0") {
 		t.Errorf("logged %s", got)
