@@ -219,8 +219,8 @@ func TestLastSeenOnlyMovesForward(t *testing.T) {
 	})
 }
 
-// Tags have an index, which Postgres uses for lists and for batches, and for nothing that
-// may look at all of a table.
+// Tags have an index, which Postgres reads for lists and for batches, though it avoids bitmaps
+// elsewhere.
 func TestTagsAreFoundByTheirIndex(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

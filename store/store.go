@@ -140,8 +140,8 @@ const slowConns = 5
 // the cap rests on. Both win over what is set for the database or the user. A prepared
 // plan outlives the size of its tables: made while they are small it would read
 // them whole, or all that an index finds, to sort it (a bitmap), and still do so when a million
-// tasks were queued since. A table that must be read whole then seems so dear to the planner that it starts processes
-// to share the work, which takes longer than the work.
+// tasks were queued since. A table that must be read whole then seems so dear to the planner
+// that it starts processes to share the work, which takes longer than the work.
 func withSettings(runtime map[string]string, opts Options) map[string]string {
 	all := map[string]string{
 		"enable_seqscan":    "off",
