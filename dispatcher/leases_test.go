@@ -280,6 +280,38 @@ func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
 	})
 }
 
+// A try whose slot cannot be confirmed is no refusal, and leaves nothing behind.
+func TestATryThatCannotBeConfirmed(t *testing.T) {
+	t.Parallel()
+	b, spies := spied(t)
+	b.pool("a", 1, minute)
+	spies.down("Acquire")
+	_, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "job"})
+	if !errors.Is(err, devices.ErrUnavailable) {
+		t.Errorf("%v, want unavailable", err)
+	}
+	if tasks, err := b.store.Tasks(b.ctx, store.TaskFilter{Pool: "a"}); err != nil || len(tasks) != 0 {
+		t.Errorf("%v, %v is left", tasks, err)
+	}
+}
+
+// A try is refused, and before it is said why, another request of the holder gets the slot.
+func TestATryGetsWhatItsHolderGotMeanwhile(t *testing.T) {
+	t.Parallel()
+	b, spies := spied(t)
+	b.pool("a", 1, minute)
+	g := b.leased("other")
+	var got store.Grant
+	spies.after("Task", func() {
+		spies.ease()
+		b.endLease("other", g)
+		got = b.leased("job")
+	})
+	if lease := b.tryLease("job"); lease.Grant == nil || lease.Grant.Token != got.Token {
+		t.Errorf("%+v, want %+v", lease, got)
+	}
+}
+
 // Those who wait for the bound of callers get the slots in the order in which they came, also
 // where they ask again in between, and as soon as one falls free.
 func TestCallersWaitInTheirOrder(t *testing.T) {

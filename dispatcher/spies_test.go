@@ -128,6 +128,14 @@ func (s *spies) Redeliver(ctx context.Context, task, token int64) (store.Grant, 
 	return give(s, "Redeliver", func() (store.Grant, error) { return s.Store.Redeliver(ctx, task, token) })
 }
 
+func (s *spies) Task(ctx context.Context, id int64) (task store.Task, grant *store.Grant, attempts []store.Attempt, err error) {
+	err = s.pass("Task", func() (err error) {
+		task, grant, attempts, err = s.Store.Task(ctx, id)
+		return err
+	})
+	return task, grant, attempts, err
+}
+
 func (s *spies) NextCallers(ctx context.Context, pool string, limit int) ([]string, error) {
 	return give(s, "NextCallers", func() ([]string, error) { return s.Store.NextCallers(ctx, pool, limit) })
 }
