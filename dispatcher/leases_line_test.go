@@ -1,0 +1,160 @@
+package dispatcher_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Those who wait for the bound of callers get the slots in the order in which they came, also
+// where they ask again in between, and as soon as one falls free.
+func TestCallersWaitInTheirOrder(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.callers(1)
+		g := b.leased("first")
+		second := b.inLine(b.Dispatcher, "z-second", long)
+		third := b.inLine(b.Dispatcher, "third", long)
+		if got := b.tryLease("fourth"); got.Why.Code != decision.CodeCallersFull || got.Why.Position != 3 {
+			b.t.Errorf("%+v, want position 3", got.Why)
+		}
+		second.leave()
+		<-second.done
+		second = b.inLine(b.Dispatcher, "z-second", long)
+		if e := b.why(b.leaseTask("z-second")); e.Causes[0].Code != decision.CodeCallersFull || e.Causes[0].Position != 1 {
+			b.t.Errorf("%+v, want position 1", e.Causes)
+		}
+		third.waits()
+		b.endLease("first", g)
+		g = second.holds()
+		third.waits()
+		b.endLease("z-second", g)
+		third.holds()
+	})
+}
+
+// leaseTask is the task of a holder's open lease.
+func (b *bench) leaseTask(holder string) int64 {
+	b.t.Helper()
+	views, err := b.store.Views(b.ctx, []string{store.Holder("ci", holder)})
+	if err != nil || len(views[0].Candidates) != 1 {
+		b.t.Fatalf("%s waits with %+v, %v", holder, views, err)
+	}
+	return views[0].Candidates[0].Task
+}
+
+// A slot of the bound that falls free at one replica is given to who waits at another.
+func TestTheNextCallerMayWaitElsewhere(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		other := b.replica()
+		b.callers(1)
+		g := b.leased("first")
+		w := b.inLine(other, "second", long)
+		b.endLease("first", g)
+		w.holds()
+	})
+}
+
+// A holder that gives up waiting leaves nothing in line, and its request is answered.
+func TestWaitingIsGivenUp(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 1, minute)
+		g := b.leased("one")
+		w := b.inLine(b.Dispatcher, "two", long)
+		task := b.leaseTask("two")
+		if err := b.leases().End(b.ctx, dispatcher.Leaser{Name: "other"}, "a", task, 0); !errors.Is(err, store.ErrNotFound) {
+			b.t.Errorf("another caller ended it: %v", err)
+		}
+		for range 2 {
+			if err := b.leases().End(b.ctx, ci(), "a", task, 0); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+		<-w.done
+		if lost := (*dispatcher.LostError)(nil); !errors.As(w.err, &lost) {
+			b.t.Errorf("answered %+v, %v", w.got, w.err)
+		}
+		b.expectState(task, store.Cancelled)
+		b.endLease("one", g)
+		b.expectHeld(0)
+		b.leased("two")
+	})
+}
+
+// A lease that is granted while its waiting is given up is held: its token ends it, and nothing else.
+func TestALeaseGrantedMeanwhileIsNotGivenUp(t *testing.T) {
+	t.Parallel()
+	b, s := spied(t)
+	b.pool("a", 1, minute)
+	first := b.leased("first")
+	w := b.inLine(b.Dispatcher, "second", long)
+	var g store.Grant
+	s.before("GiveUpLease", func() {
+		b.endLease("first", first)
+		g = w.holds()
+	})
+	if err := b.leases().End(b.ctx, ci(), "a", b.leaseTask("second"), 0); !errors.Is(err, dispatcher.ErrLeaseToken) {
+		t.Errorf("given up: %v", err)
+	}
+	if _, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, 0); err != nil {
+		t.Errorf("renewed: %v", err)
+	}
+	b.endLease("second", g)
+	b.expectHeld(0)
+}
+
+// A caller that does not come back expires, and keeps nobody waiting; what callers do is counted, and
+// none of them is a device that was seen.
+func TestACallerThatDoesNotComeBackExpires(t *testing.T) {
+	t.Parallel()
+	counts := prometheus.NewRegistry()
+	b := embedded(t, func(c *dispatcher.Config) { c.Registerer = counts })
+	b.callers(1)
+	g := b.leased("first")
+	gone := b.inLine(b.Dispatcher, "gone", time.Second)
+	<-gone.done
+	if gone.err != nil || gone.got.Grant != nil || gone.got.Why.Code != decision.CodeCallersFull {
+		t.Fatalf("%+v, %v", gone.got, gone.err)
+	}
+	task := gone.got.Task.ID
+	waits, err := b.store.OpenLease(b.ctx, store.NewLease{Pool: "a", Holder: store.Holder("ci", "gone")})
+	if err != nil || waits.Task != task {
+		t.Fatalf("%+v, %v, want task %d", waits, err, task)
+	}
+	b.must(b.store.StayLease(b.ctx, waits, 0))
+	if n, err := b.store.Expire(b.ctx, 10); err != nil || n != 1 {
+		t.Fatalf("%d expired, %v", n, err)
+	}
+	b.expectState(task, store.Expired)
+	if got := b.tryLease("third"); got.Grant != nil {
+		t.Errorf("%+v", got)
+	}
+	b.endLease("first", g)
+	b.leased("second")
+	for _, name := range []string{"first", "gone", "second"} {
+		if seen := b.Seen.At(store.Holder("ci", name)); !seen.IsZero() {
+			t.Errorf("%s was seen as a device at %s", name, seen)
+		}
+	}
+	found, err := counts.Gather()
+	b.must(err)
+	got := map[string]float64{}
+	for _, family := range found {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "dispatcher_leases_total" {
+				got[m.GetLabel()[0].GetValue()+m.GetLabel()[1].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	if got["granteda"]+got["agranted"] != 2 || got["refuseda"]+got["arefused"] != 1 || got["endeda"]+got["aended"] != 1 {
+		t.Errorf("counted %v", got)
+	}
+}
