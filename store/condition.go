@@ -15,7 +15,7 @@ type Condition struct {
 	RoleLimit  int                // connections that the role may open; below 0: any number
 	InUse      int                // connections to the server
 	Size       int64              // bytes of the database
-	Longest    time.Duration      // the age of the oldest transaction that is open; of other roles' only where this one may see it
+	Longest    time.Duration      // the age of the oldest open transaction that keeps dead rows in this database; of other roles' only where this one may see it
 	Indexes    map[string]bool    // of the ledger, by name: whether it is valid
 	Triggers   map[string]bool    // of the ledger, by name: whether it is enabled
 	Statistics []TableStatistics  // the tables with the most dead rows first
@@ -37,7 +37,8 @@ type TableStatistics struct {
 // mostStatistics is of how many tables the statistics are read.
 const mostStatistics = 50
 
-// Condition reads it. It is for Postgres.
+// Condition reads it. It is for Postgres. A transaction of another database counts once
+// it has written: updates in all databases then leave rows that died since in their pages.
 func (s *Store) Condition(ctx context.Context) (c Condition, err error) {
 	if s.slow == s.db {
 		return c, errors.New("the ledger is not on Postgres")
@@ -48,7 +49,7 @@ func (s *Store) Condition(ctx context.Context) (c Condition, err error) {
 			(SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user),
 			(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
 			(SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start) * 1000), 0)::bigint FROM pg_stat_activity
-				WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend')`,
+				WHERE (datname = current_database() OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid() AND backend_type = 'client backend')`,
 		&c.Version, &c.Standby, &c.Size, &c.RoleLimit, &c.InUse, millis{&c.Longest})
 	if err == nil {
 		c.Settings, err = settingsOf(ctx, in)

@@ -102,7 +102,7 @@ func serverChecks() []check[database] {
 		}, "set both to on: the grants are rewritten all the time"},
 		{"postgres transactions", func(d database) (State, string) {
 			return unless(d.Longest > longOpen, Warning), fmt.Sprintf("the oldest that is open began %s ago", d.Longest.Round(time.Second))
-		}, "end it (pg_stat_activity): no row that died since it began can be removed"},
+		}, "end it (pg_stat_activity; it may be in another database): rows that died since it began stay in their pages"},
 		{"postgres disk", func(d database) (State, string) {
 			return Unknown, "the database has " + size(d.Size) + "; Postgres does not tell what is free"
 		}, "watch the disk of its machine"},
