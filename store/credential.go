@@ -71,14 +71,17 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 		if own || given {
 			return fmt.Errorf("device %s has a token: %w", id, ErrExists)
 		}
-		if _, err := tx.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND name = $2`, id, enrolled); err != nil {
+		replaced, err := tx.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND name = $2`, id, enrolled)
+		if err != nil {
 			return err
 		}
 		if _, err := tx.credentials().addToken(ctx, Token{Device: id, Name: enrolled}, tokenHash); err != nil {
 			return err
 		}
-		if err := tx.record(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id}); err != nil {
-			return err
+		if replaced == 0 { // otherwise a device that never uses its token would fill the log
+			if err := tx.record(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id}); err != nil {
+				return err
+			}
 		}
 		tx.telling.devices(id)
 		return tx.credentials().setAccount(ctx, id, set)

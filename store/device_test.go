@@ -102,6 +102,22 @@ func TestDeviceTokens(t *testing.T) {
 	})
 }
 
+// A device that never uses the token it asked for asks again with each report.
+func TestEnrollingAgainMakesNoMoreEvents(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		for i := range 20 {
+			l.must(l.EnrollDevice(l.Context(), "a", fmt.Append(nil, i), nil))
+		}
+		if n := l.eventsOf("device.enrolled"); n != 1 {
+			l.Errorf("%d events device.enrolled, want 1", n)
+		}
+		if n := l.count("tokens"); n != 1 {
+			l.Errorf("%d tokens, want 1", n)
+		}
+	})
+}
+
 func TestOperatorTokens(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

@@ -66,6 +66,7 @@ type dialect struct {
 	lockAlone  string             // takes the lock of the pool $1 against all others
 	waitLocks  string             // lifts the lock timeout of one transaction; empty: not needed
 	lockKey    string             // takes the idempotency key $1, $2, or says false
+	lockKept   string             // waits until no other transaction keeps a result of the device $1; empty: not needed
 	lockGrants string             // waits for the writers of grants, and lets others wait
 	leaps      []string           // take the numbers that are given out $1 further, and return where they are then
 	snapshot   sql.IsolationLevel // of a transaction that reads one snapshot
@@ -180,6 +181,7 @@ func postgres() dialect {
 		lockAlone:  `SELECT pg_advisory_xact_lock` + poolLock + `$1))`,
 		waitLocks:  `SELECT set_config('lock_timeout', '0', true)`,
 		lockKey:    `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
+		lockKept:   `SELECT pg_advisory_xact_lock(20063, hashtext($1))`,
 		// Not undone with the transaction: numbers only ever go up.
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
 		leaps: leaps(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,

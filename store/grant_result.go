@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// maxUnknown bounds, per device, the kept results that nobody asked for.
-const maxUnknown = 100
+// maxKept bounds, per device and kind (late or unknown), the results in late_results.
+const maxKept = 100
 
 func (s grants) recordResult(ctx context.Context, r Result, settle Settle) ResultOutcome {
 	var outcome ResultOutcome
@@ -84,7 +84,7 @@ func (s grantsIn) afterwards(ctx context.Context, r Result, task subject, grant 
 	switch {
 	case endedBy.byResult():
 		return ResultOutcome{Kind: ResultDuplicate, State: state}, nil
-	case endedBy != "", keptLate, grant.Device == r.Device && r.Token > 0 && r.Token < grant.Token:
+	case endedBy != "", keptLate:
 		return s.late(ctx, r, state)
 	default:
 		return s.unknown(ctx, r)
@@ -114,16 +114,14 @@ func (s grantsIn) late(ctx context.Context, r Result, state TaskState) (ResultOu
 	return ResultOutcome{Kind: ResultLate, State: Succeeded}, nil
 }
 
-// unknown keeps the result of a grant that is not known to this ledger, up to
-// maxUnknown per device, unless there never was such a token.
+// unknown keeps the result of a grant that is not known to this ledger, unless no grant
+// ever had its token.
 func (s grantsIn) unknown(ctx context.Context, r Result) (ResultOutcome, error) {
-	last, kept := int64(0), 0
-	if err := s.rowOf(ctx, `
-		SELECT {last token}, (SELECT count(*) FROM late_results WHERE device = $1 AND known IS FALSE)`,
-		[]any{r.Device}, &last, &kept); err != nil {
-		return ResultOutcome{}, err
+	last, err := one(ctx, s.session, only[int64], `SELECT {last token}`)
+	if err != nil {
+		return ResultOutcome{}, fmt.Errorf("reading the last token: %w", err)
 	}
-	if r.Token > 0 && r.Token <= last && kept < maxUnknown {
+	if r.Token > 0 && r.Token <= last {
 		if err := s.keep(ctx, r, false); err != nil {
 			return ResultOutcome{}, err
 		}
@@ -131,13 +129,21 @@ func (s grantsIn) unknown(ctx context.Context, r Result) (ResultOutcome, error) 
 	return ResultOutcome{Kind: ResultUnknown}, nil
 }
 
-// keep records the result and its event once.
+// keep records the result and its event, once per result and at most maxKept times per
+// device and kind. Unknown results have a bound of their own: however many a device
+// makes up, its late results are kept.
 func (s grantsIn) keep(ctx context.Context, r Result, known bool) error {
+	if s.lockKept != "" {
+		if _, err := s.exec(ctx, s.lockKept, r.Device); err != nil {
+			return fmt.Errorf("locking the kept results: %w", err)
+		}
+	}
 	n, err := s.exec(ctx, `
 		INSERT INTO late_results (device, task, token, known, cause, output, error, received_at)
-		VALUES ($1, $2, $3, $4, $5, $6{json}, $7, {now})
+		SELECT $1, $2, $3, $4, $5, $6{json}, $7, {now}
+		WHERE (SELECT count(*) FROM late_results WHERE device = $1 AND known = $4) < $8
 		ON CONFLICT DO NOTHING`,
-		r.Device, r.Task, r.Token, known, string(r.Cause), nullText(r.Output), r.Error)
+		r.Device, r.Task, r.Token, known, string(r.Cause), nullText(r.Output), r.Error, maxKept)
 	if err != nil {
 		return fmt.Errorf("keeping a result: %w", err)
 	}

@@ -175,28 +175,6 @@ func TestResultsOfNobodysGrants(t *testing.T) {
 	})
 }
 
-// A result that nobody asked for is kept, within a bound per device, so that a device
-// that makes things up cannot fill the ledger.
-func TestUnknownResultsAreBounded(t *testing.T) {
-	t.Parallel()
-	l := openSQLite(t)
-	l.pool("p", 1)
-	_, ids := l.batch(store.Batch{Pool: "p"}, "a")
-	g := l.grant(ids[0], "a", "p", 0)
-	var made []store.Result
-	for i := range 150 {
-		made = append(made, store.Result{Device: "liar", Task: int64(i + 1), Token: g.Token, Cause: store.BySuccess})
-	}
-	for i, o := range l.RecordResults(l.Context(), made, settle) {
-		if o.Err != nil || o.Kind != store.ResultUnknown {
-			l.Fatalf("result %d: %+v", i, o)
-		}
-	}
-	if got := l.count("late_results"); got != 100 {
-		l.Fatalf("%d results kept, want 100", got)
-	}
-}
-
 func TestABadResultFailsAlone(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
