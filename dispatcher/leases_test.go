@@ -21,9 +21,14 @@ func ci() dispatcher.Leaser { return dispatcher.Leaser{Name: "ci"} }
 // callers bounds those of pool "a", which has five slots and leases of a minute.
 func (b *bench) callers(bound int) {
 	b.t.Helper()
-	if _, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: 5, Lease: minute, Callers: &bound}); err != nil {
-		b.t.Fatal(err)
-	}
+	b.putPool(store.PoolSpec{Capacity: 5, Lease: minute, Callers: &bound})
+}
+
+// putPool sets pool "a".
+func (b *bench) putPool(spec store.PoolSpec) {
+	b.t.Helper()
+	_, _, err := b.store.PutPool(b.ctx, "test", "a", spec)
+	b.must(err)
 }
 
 func (b *bench) leases() dispatcher.Leases { return dispatcher.Leases{Dispatcher: b.Dispatcher} }
@@ -62,17 +67,23 @@ type asking struct {
 // inLine asks, and returns when the request waits.
 func (b *bench) inLine(d *dispatcher.Dispatcher, holder string, wait time.Duration) *asking {
 	b.t.Helper()
+	return b.inLineFor(d, dispatcher.LeaseRequest{Holder: holder, Wait: wait})
+}
+
+// inLineFor is inLine for a request in pool "a" that differs in more than its holder and its wait.
+func (b *bench) inLineFor(d *dispatcher.Dispatcher, r dispatcher.LeaseRequest) *asking {
+	b.t.Helper()
 	ctx, leave := context.WithCancel(b.ctx)
-	a := &asking{b: b, holder: holder, parked: make(chan struct{}), leave: leave, done: make(chan struct{})}
-	parked := sync.OnceFunc(func() { close(a.parked) })
+	a := &asking{b: b, holder: r.Holder, parked: make(chan struct{}), leave: leave, done: make(chan struct{})}
+	r.Leaser, r.Pool, r.OnPark = ci(), "a", sync.OnceFunc(func() { close(a.parked) })
 	go func() {
 		defer close(a.done)
-		a.got, a.err = dispatcher.Leases{Dispatcher: d}.Acquire(ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: holder, Wait: wait, OnPark: parked})
+		a.got, a.err = dispatcher.Leases{Dispatcher: d}.Acquire(ctx, r)
 	}()
 	select {
 	case <-a.parked:
 	case <-a.done:
-		b.t.Fatalf("%s was answered %+v, %v", holder, a.got, a.err)
+		b.t.Fatalf("%s was answered %+v, %v", a.holder, a.got, a.err)
 	}
 	b.t.Cleanup(func() { leave(); <-a.done })
 	return a
@@ -353,5 +364,27 @@ func TestLeasesAreReleasedByForce(t *testing.T) {
 		}
 		b.expectLost(g, "released")
 		b.expectHeld(0)
+	})
+}
+
+// openForAnHour is a daily window that has begun and stays open for almost one more hour.
+func (b *bench) openForAnHour() []store.Window {
+	b.t.Helper()
+	now, err := b.store.Clock(b.ctx)
+	b.must(err)
+	from := now.Add(-time.Minute)
+	return []store.Window{{Cron: fmt.Sprintf("%d %d * * *", from.Minute(), from.Hour()), Duration: "1h", Timezone: "UTC"}}
+}
+
+// A caller with a short lease of its own starts while a lease of the pool's length no longer fits
+// into the window.
+func TestALeaseOfItsOwnLengthFitsTheWindow(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.putPool(store.PoolSpec{Capacity: 1, Lease: 2 * time.Hour, Windows: b.openForAnHour()})
+		got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "short", Lease: minute})
+		if err != nil || got.Grant == nil {
+			b.t.Errorf("a lease of a minute in a window of an hour: %+v, %v", got.Why, err)
+		}
 	})
 }

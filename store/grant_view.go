@@ -11,7 +11,7 @@ import (
 // having a free slot. It is about tasks t, batches b, pools p and the device
 // d, which may be NULL: devices are not registered before they report.
 func eligible() string {
-	return startable() + ` AND d.blocked IS NOT TRUE AND ` + timely + ` AND ` + withinWait
+	return startableFor(leaseOfTask) + ` AND d.blocked IS NOT TRUE AND ` + timely + ` AND ` + withinWait
 }
 
 // timely is what eligible says of tasks t alone.
@@ -22,13 +22,20 @@ const timely = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS 
 const withinWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attempts > 0 OR t.returned > 0 OR t.not_before + b.max_wait_ms * {ms} > {now})`
 
 // startable is what eligible says of batches b and pools p alone.
-func startable() string {
-	return `
-	b.cancelled_at IS NULL AND b.paused IS FALSE AND p.paused IS FALSE AND p.deleted_at IS NULL
-	AND (b.not_before IS NULL OR b.not_before <= {now})
-	AND (b.not_after IS NULL OR b.not_after > {now})
-	AND ` + windowOpen("b") + ` AND ` + windowOpen("p")
+func startable() string { return startableFor(leaseOfBatch) }
+
+// startableFor is startable for tasks with this lease, in milliseconds.
+func startableFor(lease string) string {
+	return batchStarts + `
+	AND p.paused IS FALSE AND p.deleted_at IS NULL
+	AND ` + windowOpen("b", neededTime(lease)) + ` AND ` + windowOpen("p", neededTime(lease))
 }
+
+// batchStarts is what startable says of batches b alone, but for their windows.
+const batchStarts = `
+	b.cancelled_at IS NULL AND b.paused IS FALSE
+	AND (b.not_before IS NULL OR b.not_before <= {now})
+	AND (b.not_after IS NULL OR b.not_after > {now})`
 
 // candidateDest takes NULLs: the device may have no open task.
 func candidateDest(c *Candidate) []any {

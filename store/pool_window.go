@@ -20,14 +20,16 @@ type Opening struct {
 	From, Until time.Time // zero Until: always open
 }
 
-// windowOpen is the condition that the windows of batch or pool x let task t of batch
-// b and pool p start now.
-func windowOpen(x string) string {
-	return `(` + x + `.closes_at IS NULL OR (` + x + `.opens_at <= {now} AND ` + x + `.closes_at > {now} + ` + neededTime + ` * {ms}))`
+// windowOpen is the condition that the windows of batch or pool x are open now, and for so many
+// milliseconds more.
+func windowOpen(x, needed string) string {
+	return `(` + x + `.closes_at IS NULL OR (` + x + `.opens_at <= {now} AND ` + x + `.closes_at > {now} + ` + needed + ` * {ms}))`
 }
 
-// neededTime is what must be left of a window when a task of batch b starts.
-const neededTime = `CASE WHEN NOT b.finish_inside THEN 0 WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
+// neededTime is what must be left of a window when something with this lease starts in batch b.
+func neededTime(lease string) string {
+	return `CASE WHEN b.finish_inside THEN ` + lease + ` ELSE 0 END`
+}
 
 // opening is what is kept of windows, ready for columns.
 type opening struct {
