@@ -45,7 +45,7 @@ func (h *handling) nextTask(ctx context.Context) {
 		switch {
 		case choice.Reason != devices.ReasonGranted:
 			h.refuse(choice)
-			h.stepAside(ctx)
+			h.stepAside(ctx, choice)
 			return
 		case h.caller.Via == devices.ViaSession && h.report.ID == "":
 			// A reply that names no report cannot tell its device how old it is.
@@ -77,16 +77,18 @@ func (h *handling) countCallers(ctx context.Context) error {
 	return err //nolint:wrapcheck // the store says what it was doing
 }
 
-// stepAside lets a caller that a policy keeps from a slot not keep others from it that wait for
-// the bound of callers.
-func (h *handling) stepAside(ctx context.Context) {
-	if h.reply.Reason != devices.ReasonLimited || h.callers == nil || h.callers.Bound == nil {
+// stepAside lets the callers behind one that is refused for a reason of its own go first: it does
+// not count for the bound of callers meanwhile.
+func (h *handling) stepAside(ctx context.Context, refused decision.Choice) {
+	h.own = refused.Own && h.callers != nil && h.callers.Bound != nil
+	if !h.own {
 		return
 	}
+	h.aside = true
 	c := h.view.Candidates[0]
 	stood, err := h.d.config.Store.StepAside(ctx, c.Task)
 	if err != nil {
-		h.d.log.WarnContext(ctx, "callers wait behind one that is limited", "pool", c.Pool, "err", err)
+		h.d.log.WarnContext(ctx, "callers wait behind one that cannot start", "pool", c.Pool, "err", err)
 	}
 	if stood {
 		h.d.Waiters.CallCallers(c.Pool)

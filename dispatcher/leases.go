@@ -154,18 +154,20 @@ func (d Leases) askForLease(ctx context.Context, r LeaseRequest, bounded bool, b
 		if bounded {
 			wait = min(wait, leaseLook)
 		}
-		reply, held, err := d.Wait(ctx, caller, report, wait, r.OnPark)
+		h, held, err := d.wait(ctx, caller, report, wait, r.OnPark)
+		if err != nil {
+			return devices.Reply{}, err
+		}
 		wait = r.Wait - d.config.Now().Sub(began)
-		if err != nil || !held || ctx.Err() != nil || wait <= 0 || !waitsOn(reply) {
-			return reply, err
+		if !held || ctx.Err() != nil || wait <= 0 || !waitsOn(h.reply) {
+			return h.reply, nil
 		}
-		limited := reply.Reason == devices.ReasonLimited
-		if aside && !limited { // it stands before those behind it again
+		if aside = aside || h.aside; aside && !h.own { // it counts as ahead of those behind it again
 			if _, err := d.openLease(ctx, r); err != nil {
-				return reply, err
+				return h.reply, err
 			}
+			aside = false
 		}
-		aside = limited
 	}
 }
 

@@ -26,11 +26,20 @@ const (
 // (nobody is there any more, and nothing is granted), with a newer report of the
 // device, and with StopWaiting.
 func (d *Dispatcher) Wait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (reply devices.Reply, held bool, err error) {
-	p := waiters.NewPark(string(caller.Device), wait)
-	defer d.Waiters.Parks.Leave(p)
-	h, err := d.handle(ctx, caller, report, p)
+	h, held, err := d.wait(ctx, caller, report, wait, onPark)
 	if err != nil {
 		return devices.Reply{}, false, err
+	}
+	return h.reply, held, nil
+}
+
+// wait is Wait, and returns the whole handling of the report.
+func (d *Dispatcher) wait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (h *handling, held bool, err error) {
+	p := waiters.NewPark(string(caller.Device), wait)
+	defer d.Waiters.Parks.Leave(p)
+	h, err = d.handle(ctx, caller, report, p)
+	if err != nil {
+		return nil, false, err
 	}
 	held = h.park != nil
 	if held && h.mayChange() {
@@ -43,7 +52,7 @@ func (d *Dispatcher) Wait(ctx context.Context, caller devices.Caller, report dev
 		d.Waiters.Departed(p)
 	}
 	d.metrics.denied(h)
-	return h.reply, held, nil
+	return h, held, nil
 }
 
 // redirect: nobody may hear the answer of an older report. The newer one may

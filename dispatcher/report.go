@@ -29,6 +29,8 @@ type handling struct {
 	waitsIn   string         // oldestPool, of a parked report
 	steps     *waiters.Steps // of the handoff that it is; nil: not noted
 	callers   *store.Callers // how their bound stands; nil: it is no caller's
+	own       bool           // the last refusal of a caller had a reason of its own
+	aside     bool           // one of its refusals had: callers behind it go first until OpenLease is called again
 }
 
 // tried is what was found out on the way to the next task.

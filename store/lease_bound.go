@@ -42,13 +42,16 @@ const heldByCallers = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g
 
 // callersAsking are the tasks of callers that wait in pool $1, some of each of its newest batches of
 // leases, and whose last answer is not due or was a moment ago: so one that went away keeps
-// nobody waiting. Each batch is looked up by itself: joined, Postgres may read all tasks of the pool.
+// nobody waiting. A batch that starts nothing now has none. Each batch is looked up by itself:
+// joined, Postgres may read all tasks of the pool.
 func callersAsking(stay, also, most string) string {
 	each := make([]string, leaseBatches)
 	for i := range each {
 		each[i] = fmt.Sprintf(`SELECT * FROM (
 			SELECT t.id, t.batch, t.device FROM tasks t
-			WHERE t.pool = $1 AND t.state = 'pending' AND t.batch = (SELECT id FROM batches WHERE pool = $1 AND system ORDER BY id DESC LIMIT 1 OFFSET %d)
+			WHERE t.pool = $1 AND t.state = 'pending' AND t.batch = (
+				SELECT b.id FROM (SELECT * FROM batches WHERE pool = $1 AND system ORDER BY id DESC LIMIT 1 OFFSET %d) AS b
+				WHERE `+batchStarts+` AND `+windowOpen("b", "0")+`)
 				AND t.not_after > {now} + %s * {ms} AND (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL AND %s
 			ORDER BY t.priority DESC, t.id LIMIT %s) AS of%d`, i, stay, also, most, i)
 	}

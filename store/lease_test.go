@@ -305,6 +305,41 @@ func TestTheNextCallers(t *testing.T) {
 	})
 }
 
+// A caller in a batch that starts nothing now is not counted before callers in the batch of the next
+// day, and is not called. When its batch goes on, it is the first again.
+func TestABatchThatStartsNothingBlocksNoCallers(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.bounded("p", 5, 1)
+		old := l.wantTask(l.lease("p", "z-old").Task, store.Pending).Batch
+		l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (25 * time.Hour).Milliseconds())
+		next := l.lease("p", "next")
+		for _, c := range []struct{ name, stops, goesOn string }{
+			{"paused", `UPDATE batches SET paused = TRUE WHERE id = $1`, `UPDATE batches SET paused = FALSE WHERE id = $1`},
+			{"not begun", `UPDATE batches SET not_before = {now} + 3600000 * {ms} WHERE id = $1`, `UPDATE batches SET not_before = NULL WHERE id = $1`},
+			{
+				"closed", `UPDATE batches SET opens_at = {now} + 3600000 * {ms}, closes_at = {now} + 7200000 * {ms} WHERE id = $1`,
+				`UPDATE batches SET opens_at = {now} - 3600000 * {ms}, closes_at = {now} + 3600000 * {ms} WHERE id = $1`,
+			},
+		} {
+			for _, want := range []struct {
+				do    string
+				ahead int
+				first string
+			}{{c.stops, 0, "@ci/next"}, {c.goesOn, 1, "@ci/z-old"}} {
+				l.exec(want.do, old)
+				s, err := l.CallersBefore(l.Context(), "p", next.Task)
+				l.must(err)
+				called, err := l.NextCallers(l.Context(), "p", 10)
+				l.must(err)
+				if s.Ahead != want.ahead || len(called) != 1 || called[0] != want.first {
+					l.Errorf("%s: %d are ahead, and %v are called; want %d, %s", c.name, s.Ahead, called, want.ahead, want.first)
+				}
+			}
+		}
+	})
+}
+
 func TestLeasesAreListedByCaller(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

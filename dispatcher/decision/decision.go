@@ -44,6 +44,7 @@ type Choice struct {
 	Tasks     []store.Candidate // of one pool: acquire a slot for whichever has its turn
 	Until     time.Time         // when the reason may end; zero: unknown
 	Shared    bool              // many devices wait for Until
+	Own       bool              // something keeps this task alone from a slot, and no other of its pool
 	Policy    string            // that says no, of limited
 }
 

@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"slices"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -36,6 +37,7 @@ type Obstacle struct {
 	Reason devices.Reason // what it is to the device
 	Until  time.Time      // when it may end by itself; zero: unknown
 	Shared bool           // many devices wait for Until
+	Own    bool           // it keeps this task alone from a slot, and no other of its pool
 	Detail string         // for people, where the code does not say all
 	Remedy string         // likewise
 	Policy string         // that says no, of CodeLimited
@@ -61,7 +63,7 @@ func (s Situation) ofTask(c store.Candidate) []Obstacle { return found(rulesOfTa
 func found(rules []rule, s *Situation, c *store.Candidate) (all []Obstacle) {
 	for _, r := range rules {
 		if o, stands := r.stands(s, c); stands {
-			o.Code, o.Reason, o.says = r.code, r.reason, r.says
+			o.Code, o.Reason, o.Own, o.says = r.code, r.reason, bool(r.scope), r.says
 			all = append(all, o)
 		}
 	}
@@ -76,6 +78,7 @@ func (s Situation) MayStart(c store.Candidate) bool { return len(s.ofTask(c)) ==
 // ends, unknown if that of one is.
 func refusal(of []Obstacle) Choice {
 	choice := Choice{Reason: of[0].Reason, Until: of[0].Until, Shared: of[0].Shared, Policy: of[0].Policy}
+	choice.Own = slices.ContainsFunc(of, func(o Obstacle) bool { return o.Own })
 	for _, o := range of[1:] {
 		switch {
 		case o.Reason != choice.Reason:

@@ -83,6 +83,31 @@ func TestDecisionIsTheFirstObstacle(t *testing.T) {
 	})
 }
 
+// An obstacle that depends on the length of the task's lease is its own; what shuts a pool or a
+// batch for every length is not. The decision says whether one of the obstacles is the task's own.
+func TestAnObstacleOfTheLeaseIsTheTasksOwn(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := aSituation(t, 1)
+		c := s.Candidates[0]
+		c.FinishInside = false
+		shut := s.ofTask(c)
+		all := s.obstaclesOf(s.Candidates[0])
+		for _, o := range all {
+			if o.Code != CodeBatchWindow && o.Code != CodePoolWindow {
+				continue
+			}
+			if forAll := slices.ContainsFunc(shut, func(other Obstacle) bool { return other.Code == o.Code }); o.Own == forAll {
+				t.Fatalf("%s: own %t, and shut for every lease %t", o.Code, o.Own, forAll)
+			}
+		}
+		own := slices.ContainsFunc(all, func(o Obstacle) bool { return o.Own })
+		if choice := Decide(s); len(all) > 0 && len(s.ofDevice()) == 0 && s.Holding == nil && choice.Own != own {
+			t.Fatalf("decided %+v, obstacles %+v", choice, all)
+		}
+	})
+}
+
 // Of several tasks one is granted exactly if one has no obstacle; else the
 // reason is that of one of them.
 func TestDecisionAmongSeveral(t *testing.T) {

@@ -5,10 +5,20 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// scope is whom an obstacle keeps from a slot.
+type scope bool
+
+// The scopes of obstacles.
+const (
+	ofAll scope = false // all tasks of the pool or of the batch: their order stays as it is
+	ofOne scope = true  // this task alone: callers that wait behind it go first meanwhile
+)
+
 // rule is a row of the table of obstacles.
 type rule struct {
 	code   Code
 	reason devices.Reason // what it is to the device
+	scope  scope
 
 	// stands says whether the obstacle stands, and until when. A rule of the device
 	// is asked without a task.
@@ -21,10 +31,10 @@ type rule struct {
 // stands.
 func rulesOfDevice() []rule {
 	return []rule{
-		{CodeBlocked, devices.ReasonBlocked, isBlocked, explainer.blocked},
-		{codeDeclined, devices.ReasonDeclined, hasDeclined, explainer.unsaid},
-		{codeStopping, devices.ReasonBusy, isStopping, explainer.unsaid},
-		{CodeBusy, devices.ReasonBusy, isBusy, explainer.busy},
+		{CodeBlocked, devices.ReasonBlocked, ofOne, isBlocked, explainer.blocked},
+		{codeDeclined, devices.ReasonDeclined, ofOne, hasDeclined, explainer.unsaid},
+		{codeStopping, devices.ReasonBusy, ofOne, isStopping, explainer.unsaid},
+		{CodeBusy, devices.ReasonBusy, ofOne, isBusy, explainer.busy},
 	}
 }
 
@@ -32,19 +42,21 @@ func rulesOfDevice() []rule {
 // stands.
 func rulesOfTask() []rule {
 	return []rule{
-		{CodePoolPaused, devices.ReasonPaused, poolPaused, explainer.poolPaused},
-		{CodeBatchPaused, devices.ReasonPaused, batchPaused, explainer.batchPaused},
-		{CodeNotBefore, devices.ReasonWindow, notBegun, explainer.notBegun},
-		{CodeNotBefore, devices.ReasonWindow, taskNotBegun, explainer.taskNotBegun},
-		{CodeBackoff, devices.ReasonWindow, backsOff, explainer.backsOff},
-		{CodeBatchWindow, devices.ReasonWindow, batchShut, explainer.batchShut},
-		{CodePoolWindow, devices.ReasonWindow, poolShut, explainer.poolShut},
-		{CodeStandstill, devices.ReasonUnavailable, standsStill, explainer.standsStill},
-		{CodeUnavailable, devices.ReasonUnavailable, unsure, explainer.unavailable},
-		{CodeUnavailable, devices.ReasonUnavailable, unchecked, explainer.unavailable},
-		{CodeLimited, devices.ReasonLimited, limited, explainer.limited},
-		{CodeCallersFull, devices.ReasonCallersFull, callersFull, explainer.callersFull},
-		{CodeFull, devices.ReasonFull, full, explainer.full},
+		{CodePoolPaused, devices.ReasonPaused, ofAll, poolPaused, explainer.poolPaused},
+		{CodeBatchPaused, devices.ReasonPaused, ofAll, batchPaused, explainer.batchPaused},
+		{CodeNotBefore, devices.ReasonWindow, ofAll, notBegun, explainer.notBegun},
+		{CodeNotBefore, devices.ReasonWindow, ofOne, taskNotBegun, explainer.taskNotBegun},
+		{CodeBackoff, devices.ReasonWindow, ofOne, backsOff, explainer.backsOff},
+		{CodeBatchWindow, devices.ReasonWindow, ofAll, batchShut, explainer.batchShut},
+		{CodeBatchWindow, devices.ReasonWindow, ofOne, doesNotFitBatch, explainer.batchShut},
+		{CodePoolWindow, devices.ReasonWindow, ofAll, poolShut, explainer.poolShut},
+		{CodePoolWindow, devices.ReasonWindow, ofOne, doesNotFitPool, explainer.poolShut},
+		{CodeStandstill, devices.ReasonUnavailable, ofAll, standsStill, explainer.standsStill},
+		{CodeUnavailable, devices.ReasonUnavailable, ofAll, unsure, explainer.unavailable},
+		{CodeUnavailable, devices.ReasonUnavailable, ofAll, unchecked, explainer.unavailable},
+		{CodeLimited, devices.ReasonLimited, ofOne, limited, explainer.limited},
+		{CodeCallersFull, devices.ReasonCallersFull, ofAll, callersFull, explainer.callersFull},
+		{CodeFull, devices.ReasonFull, ofAll, full, explainer.full},
 	}
 }
 
@@ -80,11 +92,19 @@ func backsOff(s *Situation, c *store.Candidate) (Obstacle, bool) {
 }
 
 func batchShut(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: opens(c.Window, c, s.Now), Shared: true}, closed(c.Window, c, s.Now)
+	return Obstacle{Until: opens(c.Window, c, s.Now), Shared: true}, shut(c.Window, s.Now)
+}
+
+func doesNotFitBatch(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: opens(c.Window, c, s.Now), Shared: true}, tooShort(c.Window, c, s.Now)
 }
 
 func poolShut(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: opens(c.PoolWindow, c, s.Now), Shared: true}, closed(c.PoolWindow, c, s.Now)
+	return Obstacle{Until: opens(c.PoolWindow, c, s.Now), Shared: true}, shut(c.PoolWindow, s.Now)
+}
+
+func doesNotFitPool(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: opens(c.PoolWindow, c, s.Now), Shared: true}, tooShort(c.PoolWindow, c, s.Now)
 }
 
 func standsStill(s *Situation, _ *store.Candidate) (Obstacle, bool) {

@@ -6,10 +6,20 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// closed says whether nothing may start in a window now. The ledger's claims
+// closed says whether task c may not start in a window now. The ledger's claims
 // say the same.
 func closed(o store.Opening, c *store.Candidate, now time.Time) bool {
-	return !o.Until.IsZero() && (o.From.After(now) || !o.Until.After(now.Add(needed(c))))
+	return shut(o, now) || tooShort(o, c, now)
+}
+
+// shut reports whether no task may start in a window now, however short its lease is.
+func shut(o store.Opening, now time.Time) bool {
+	return !o.Until.IsZero() && (o.From.After(now) || !o.Until.After(now))
+}
+
+// tooShort reports whether a window is open now, but not for as long as task c needs.
+func tooShort(o store.Opening, c *store.Candidate, now time.Time) bool {
+	return !o.Until.IsZero() && !shut(o, now) && !o.Until.After(now.Add(needed(c)))
 }
 
 // Closed is whether nothing that has such a lease may start in a window now, as far as it
