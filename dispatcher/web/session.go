@@ -202,7 +202,7 @@ type signInForm struct {
 func (d *door) signInPage(rw http.ResponseWriter, r *http.Request) {
 	form := signInForm{Next: ownPath(r.URL.Query().Get("next"))}
 	link := r.URL.Query().Get("link")
-	if link == "" || r.Method != http.MethodGet { // HEAD is of a preview
+	if !d.dev || link == "" || r.Method != http.MethodGet { // HEAD is of a preview
 		d.showSignIn(rw, r, http.StatusOK, form)
 		return
 	}
@@ -235,8 +235,9 @@ func (d *door) signIn(rw http.ResponseWriter, r *http.Request) {
 	d.enter(rw, r, signInForm{Next: ownPath(r.PostFormValue("next"))}, d.sessions.open, strings.TrimSpace(r.PostFormValue("token")))
 }
 
-// enter gives the browser the session that open opens for a token or a link. Those that are
-// wrong are counted by address.
+// enter gives the browser the session that open opens for a token or a link. A wrong token
+// counts as a guess of its address. A wrong link does not: any web page can make a browser
+// follow one, and nobody guesses its 256 bits.
 func (d *door) enter(
 	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, with string) (secret string, err error), with string,
 ) {
@@ -255,7 +256,7 @@ func (d *door) enter(
 	secret, err := open(r.Context(), with)
 	switch {
 	case errors.Is(err, errSignedOut):
-		refusal.Reason, refusal.Guess = gate.Unauthenticated, true
+		refusal.Reason, refusal.Guess = gate.Unauthenticated, !form.Link
 		d.gate.Refuse(r.Context(), refusal)
 		form.Wrong = true
 		d.showSignIn(rw, r, http.StatusUnauthorized, form)
