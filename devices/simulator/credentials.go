@@ -122,13 +122,19 @@ func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done fun
 
 // patiently tries again while the dispatcher or its broker is not available, and begins no
 // try after registerPatience. A try is not cut short: a broker makes accounts for minutes.
+// If ctx ends a try, the error is that of the try before.
 func patiently(ctx context.Context, do func(context.Context) error) error {
 	began := time.Now()
+	var before error
 	for {
 		err := do(ctx)
+		if err != nil && ctx.Err() != nil && before != nil {
+			return before
+		}
 		if !operators.Transient(err) || time.Since(began) > registerPatience {
 			return err
 		}
+		before = err
 		select {
 		case <-time.After(registerRetry):
 		case <-ctx.Done():

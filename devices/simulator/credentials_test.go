@@ -2,11 +2,11 @@ package simulator
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -44,10 +44,17 @@ func TestRegistrationThatFailsEndsTheRun(t *testing.T) {
 	if _, err := register(t.Context(), operatorAt(t, c.URL, c.OperatorToken), []string{"a", "b"}, func(int) {}); err == nil || !operators.Refused(err, http.StatusUnauthorized) {
 		t.Errorf("%v, want status 401", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := register(ctx, operatorAt(t, "http://127.0.0.1:1", ""), []string{"a"}, func(int) {}); !operators.Transient(err) {
-		t.Errorf("%v, want unavailable", err)
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	nobody, tries := operatorAt(t, "http://127.0.0.1:1", ""), 0
+	nobody.http.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if tries++; tries == 2 {
+			giveUp()
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	if _, err := register(ctx, nobody, []string{"a"}, func(int) {}); !operators.Transient(err) || tries != 2 {
+		t.Errorf("%v after %d tries, want unavailable after 2", err, tries)
 	}
 }
 

@@ -24,6 +24,7 @@ type scene struct {
 	external *External
 	fleet    *Fleet
 	reports  chan heard
+	began    time.Time // before the device sent its first report
 }
 
 // play starts a device against a script, which answers the n-th report (from
@@ -36,7 +37,7 @@ func play(t *testing.T, faults Faults, answer func(n int, r report) any) *scene 
 // stage is play with a re-send time.
 func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int, r report) any) *scene {
 	t.Helper()
-	s := &scene{t: t, external: newTestExternal(t, 1, nil, nil), reports: make(chan heard, 1000)}
+	s := &scene{t: t, external: newTestExternal(t, 1, nil, nil), reports: make(chan heard, 1000), began: time.Now()}
 	var n atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var h heard
@@ -45,7 +46,10 @@ func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int,
 			t.Errorf("report %.100q: %v", body, err)
 		}
 		h.at, h.inside = time.Now(), s.external.Stats().Inside
-		s.reports <- h
+		select {
+		case s.reports <- h:
+		case <-t.Context().Done(): // the test reads no more: the server could not close
+		}
 		switch a := answer(int(n.Add(1)), h.report).(type) {
 		case nil:
 			panic(http.ErrAbortHandler)
@@ -125,4 +129,14 @@ func granting(r report, leaseMS, workMS int64) map[string]any {
 		"id": 7, "token": 70, "pool": "sim", "slot": 0, "lease_ms": leaseMS, "payload": map[string]any{"work_ms": workMS},
 	}
 	return a
+}
+
+// between checks how long after the first report something happened that the device
+// counts from the moment when it sent that report. That moment is known to be after
+// s.began and before arrived: a busy machine hands the report over late.
+func (s *scene) between(least time.Duration, arrived, happened time.Time, most time.Duration) {
+	s.t.Helper()
+	if longest, shortest := happened.Sub(s.began), happened.Sub(arrived); longest < least || shortest > most {
+		s.t.Errorf("%s to %s after the first report, want %s to %s", shortest, longest, least, most)
+	}
 }
