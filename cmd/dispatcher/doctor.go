@@ -14,8 +14,8 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher/app"
 	"github.com/fleetslots/dispatcher/dispatcher/app/doctor"
+	"github.com/fleetslots/dispatcher/internal/localdev"
 	"github.com/fleetslots/dispatcher/internal/terminal"
-	"github.com/fleetslots/dispatcher/operators"
 )
 
 // devNeeds is the room that the folder of a dev should have.
@@ -50,7 +50,7 @@ Exit status 1 when something failed, else 0.`,
 	addSettingFlags(command.Flags())
 	command.Flags().StringVarP(&e.output, "output", "o", outputTable, "table: for people; json: for scripts")
 	complete(command, "output", outputTable, outputJSON)
-	command.Flags().StringVar(&e.data, "data", devData, "folder of the dispatcher dev, if it is one")
+	command.Flags().StringVar(&e.data, "data", "", "data folder of the dispatcher dev to examine (default: that of the dispatcher dev that runs here)")
 	command.Flags().StringVar(&e.device, "device", "", "a device whose account at the broker is tried")
 	command.Flags().StringVar(&e.tokenFile, "device-token-file", "", "file that holds its token")
 	command.MarkFlagsRequiredTogether("device", "device-token-file")
@@ -84,8 +84,14 @@ func (e *examination) examine(cmd *cobra.Command, p doctor.Patient) []doctor.Fin
 	if wrong != nil {
 		return []doctor.Finding{doctor.Misconfigured(wrong)}
 	}
-	if dev, err := local(operators.Config{}); err == nil && config.PostgresDSN == "" && config.RedisURL == "" {
-		return e.dev(cmd, dev)
+	if config.PostgresDSN == "" && config.RedisURL == "" {
+		dev, err := runningDev(e.data)
+		switch {
+		case err == nil:
+			return e.dev(cmd, dev)
+		case e.data != "":
+			return []doctor.Finding{{Check: "dev", State: doctor.Failed, Found: fmt.Sprintf("%s: %v", e.data, err), Remedy: "start it: dispatcher dev --data " + e.data}}
+		}
 	}
 	app.LogRedis(newLogger(cmd.ErrOrStderr(), "text", "error"))
 	p.Config = config
@@ -93,7 +99,7 @@ func (e *examination) examine(cmd *cobra.Command, p doctor.Patient) []doctor.Fin
 }
 
 // dev examines the dispatcher dev that runs here: it has its servers inside.
-func (e *examination) dev(cmd *cobra.Command, dev operators.Config) []doctor.Finding {
+func (e *examination) dev(cmd *cobra.Command, dev localdev.Server) []doctor.Finding {
 	list := []doctor.Finding{{Check: "settings", State: doctor.OK, Found: "none: the dispatcher dev that runs here, at " + dev.URL}}
 	ready := doctor.Finding{Check: "dev", State: doctor.OK, Found: "ready"}
 	request, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, dev.URL+"/readyz", nil)
@@ -109,7 +115,7 @@ func (e *examination) dev(cmd *cobra.Command, dev operators.Config) []doctor.Fin
 	if err != nil {
 		ready = doctor.Finding{Check: "dev", State: doctor.Failed, Found: err.Error(), Remedy: "look at its log, and start it again"}
 	}
-	return append(list, ready, doctor.Disk("disk of dev", e.data, devNeeds))
+	return append(list, ready, doctor.Disk("disk of dev", dev.Data, devNeeds))
 }
 
 func (e *examination) write(cmd *cobra.Command, list []doctor.Finding) error {

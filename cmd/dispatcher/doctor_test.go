@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -53,12 +54,37 @@ func TestDoctorOfADev(t *testing.T) {
 	t.Parallel()
 	dev := start(t, nil, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0")
 	dev.says(t, `HTTP  (\S+)`)
-	cmd := program(t, nil, "doctor")
-	cmd.Dir, cmd.Env = dev.cmd.Dir, dev.cmd.Env
-	out, err := cmd.Output()
-	for _, want := range []string{"the dispatcher dev that runs here", "ok     dev          ready", "free in .dispatcher"} {
-		if err != nil || !strings.Contains(string(out), want) {
-			t.Errorf("no %q: %v\n%s", want, err, out)
+	for _, args := range [][]string{{"doctor"}, {"doctor", "--data", ".dispatcher"}} {
+		cmd := program(t, nil, args...)
+		cmd.Dir, cmd.Env = dev.cmd.Dir, dev.cmd.Env
+		out, err := cmd.Output()
+		for _, want := range []string{"the dispatcher dev that runs here", "ok     dev          ready", "free in " + filepath.Join(dev.cmd.Dir, ".dispatcher")} {
+			if err != nil || !strings.Contains(string(out), want) {
+				t.Errorf("%s: no %q: %v\n%s", args, want, err, out)
+			}
+		}
+	}
+}
+
+// The data of a dev is where that dev says, in whichever folder doctor runs.
+func TestDoctorOfADevElsewhere(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "elsewhere")
+	dev, _ := devAt(t, data)
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"doctor"}, 0, "free in " + data},
+		{[]string{"doctor", "--data", data}, 0, "free in " + data},
+		{[]string{"doctor", "--data", "nowhere"}, 1, "-> start it: dispatcher dev --data nowhere"},
+	} {
+		cmd := program(t, nil, c.args...)
+		cmd.Env = dev.cmd.Env
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.says) {
+			t.Errorf("%s: exit %d, want %d and %q:\n%s", c.args, code, c.code, c.says, out)
 		}
 	}
 }

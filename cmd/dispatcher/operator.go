@@ -110,15 +110,24 @@ func (o *operator) destination(config operators.Config) (operators.Config, error
 	return at.config(config)
 }
 
-// local is the dev of this folder, or of this user.
+// local returns config with the URL and the token of the dev that runs here.
 func local(config operators.Config) (operators.Config, error) {
+	server, err := runningDev("")
+	config.URL, config.Token = server.URL, server.Token
+	return config, err
+}
+
+// runningDev returns the dev with this data folder. If data is empty, it returns the dev
+// of the current folder, else that of this user.
+func runningDev(data string) (localdev.Server, error) {
+	if data != "" {
+		return localdev.Find(data)
+	}
 	dirs := []string{devData}
 	if state, err := localdev.StateDir(); err == nil {
 		dirs = append(dirs, state)
 	}
-	server, err := localdev.Find(dirs...)
-	config.URL, config.Token = server.URL, server.Token
-	return config, err
+	return localdev.Find(dirs...)
 }
 
 // givenToken reads DISPATCHER_TOKEN or the file that DISPATCHER_TOKEN_FILE

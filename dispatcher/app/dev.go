@@ -202,7 +202,7 @@ func (d *DevServer) Run(ctx context.Context, started func()) error {
 		err = d.app.Start(ctx)
 	}
 	if err == nil {
-		notice, failed := localdev.Announce(localdev.Server{URL: d.URL, Token: d.AdminToken}, d.announce...)
+		notice, failed := d.announceItself()
 		if failed != nil { // a home that cannot be written to: the commands need DISPATCHER_URL then
 			d.log.WarnContext(ctx, "commands may not find this server by themselves", "err", failed)
 		}
@@ -214,6 +214,15 @@ func (d *DevServer) Run(ctx context.Context, started func()) error {
 		err = errors.Join(err, notice.Withdraw())
 	}
 	return errors.Join(err, d.app.Stop(context.WithoutCancel(ctx)))
+}
+
+// announceItself lets the commands of this machine find the server.
+func (d *DevServer) announceItself() (*localdev.Notice, error) {
+	data, err := filepath.Abs(d.Data) // commands run in other folders
+	if err != nil {
+		data = d.Data
+	}
+	return localdev.Announce(localdev.Server{URL: d.URL, MQTTURL: d.MQTTURL, Token: d.AdminToken, FleetToken: d.FleetToken, Data: data}, d.announce...)
 }
 
 // portsTried after the asked one, when it may move.

@@ -32,8 +32,11 @@ func (e *StaleError) Error() string {
 
 // Server is how a dev is reached.
 type Server struct {
-	URL   string `json:"url"`
-	Token string `json:"token"` // operator token, role admin
+	URL        string `json:"url"`
+	MQTTURL    string `json:"mqtt_url"` // its broker
+	Token      string `json:"token"`    // operator token, role admin
+	FleetToken string `json:"fleet_token"`
+	Data       string `json:"data"` // absolute path of its data folder
 }
 
 // StateDir is the folder of the user's state, whichever folder commands run in.
