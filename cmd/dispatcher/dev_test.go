@@ -123,6 +123,34 @@ func TestHealthcheckFindsDev(t *testing.T) {
 	}
 }
 
+// In the environment of a user who has said nothing else, the fleet goes to the running dev,
+// also from another folder and with the data elsewhere.
+func TestSimulateFindsDev(t *testing.T) {
+	t.Parallel()
+	d, _ := devAt(t, filepath.Join(t.TempDir(), "elsewhere"), "--report-period", "1s")
+	for _, flags := range [][]string{
+		{"--tasks", "8", "--via", "mixed", "--work", "20ms", "--period", "1s"},
+		{"--idle", "--period", "1s", "--timeout", "2s"},
+	} {
+		cmd := program(t, nil, append([]string{"simulate", "--devices", "4"}, flags...)...)
+		cmd.Env = d.cmd.Env
+		if said, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("simulate %s: %v\n%s", flags, err, said)
+		}
+	}
+}
+
+// A token that is given stays with the address that is given, or the default one.
+func TestSimulateSendsNoGivenTokenToDev(t *testing.T) {
+	t.Parallel()
+	d, _ := devAt(t, t.TempDir())
+	cmd := program(t, nil, "simulate", "--devices", "1", "--url", "http://127.0.0.1:1", "--timeout", "1s")
+	cmd.Env = d.cmd.Env
+	if said, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(said), "DISPATCHER_FLEET_TOKEN") {
+		t.Errorf("%v: %s; want the missing tokens named", err, said)
+	}
+}
+
 // A fleet that is refused says so, instead of a summary of nothing.
 func TestSimulateWithWrongCredentials(t *testing.T) {
 	t.Parallel()

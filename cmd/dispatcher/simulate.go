@@ -16,6 +16,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices/simulator"
 )
 
+const tokensNeeded = "DISPATCHER_TOKEN (role admin; not needed for --idle with a fleet token) and, unless with --credentials own, DISPATCHER_FLEET_TOKEN are needed in the environment"
+
 func newSimulate() *cobra.Command {
 	config, idle := simulator.Config{}, false
 	via, credentials := string(simulator.ViaHTTP), string(simulator.CredentialsFleet)
@@ -46,8 +48,8 @@ up to millions of them: no pool, no tasks. It ends with --timeout or Ctrl-C. Exi
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&config.URL, "url", cmp.Or(os.Getenv("DISPATCHER_URL"), "http://127.0.0.1:8080"), "the dispatcher, or its replicas with commas between (DISPATCHER_URL)")
-	flags.StringVar(&config.MQTTURL, "mqtt-url", cmp.Or(os.Getenv("DISPATCHER_MQTT_URL"), "mqtt://127.0.0.1:1883"), "its broker (DISPATCHER_MQTT_URL)")
+	flags.StringVar(&config.URL, "url", os.Getenv("DISPATCHER_URL"), "the dispatcher, or its replicas with commas between (DISPATCHER_URL; default: the dispatcher dev that runs here, else http://127.0.0.1:8080)")
+	flags.StringVar(&config.MQTTURL, "mqtt-url", os.Getenv("DISPATCHER_MQTT_URL"), "its broker (DISPATCHER_MQTT_URL; default: that of the dispatcher dev, else mqtt://127.0.0.1:1883)")
 	flags.IntVar(&config.Devices, "devices", simulator.DefaultDevices, "devices of the fleet")
 	flags.StringVar(&config.DevicePrefix, "prefix", simulator.DefaultPrefix, "start of their ids")
 	flags.StringVar(&config.Pool, "pool", simulator.DefaultPool, "pool; created unless it exists")
@@ -66,6 +68,22 @@ up to millions of them: no pool, no tasks. It ends with --timeout or Ctrl-C. Exi
 	flags.DurationVar(&config.Timeout, "timeout", simulator.DefaultTimeout, "give up after; --idle: report for so long")
 	shares(flags, &config)
 	return command
+}
+
+// chooseServer fills in the addresses and tokens that were not given. If none was given,
+// they are those of the dev that runs here: a token goes only to the server it is meant for.
+func chooseServer(config *simulator.Config) error {
+	config.OperatorToken, config.FleetToken = os.Getenv("DISPATCHER_TOKEN"), os.Getenv("DISPATCHER_FLEET_TOKEN")
+	if config.URL+config.MQTTURL+config.OperatorToken+config.FleetToken == "" {
+		dev, err := runningDev("")
+		if err != nil {
+			return usageError{fmt.Errorf("%w: for another dispatcher, %s", err, tokensNeeded)}
+		}
+		config.URL, config.MQTTURL, config.OperatorToken, config.FleetToken = dev.URL, dev.MQTTURL, dev.Token, dev.FleetToken
+	}
+	config.URL = cmp.Or(config.URL, "http://127.0.0.1:8080")
+	config.MQTTURL = cmp.Or(config.MQTTURL, "mqtt://127.0.0.1:1883")
+	return nil
 }
 
 // shares are the flags of what is to go wrong, and of long tasks.
@@ -123,11 +141,12 @@ func runSimulate(cmd *cobra.Command, config simulator.Config, idle bool) error {
 	if !slices.Contains([]simulator.Credentials{simulator.CredentialsFleet, simulator.CredentialsOwn}, config.Credentials) {
 		return usageError{fmt.Errorf("--credentials: %q is none of fleet, own", config.Credentials)}
 	}
-	config.OperatorToken = os.Getenv("DISPATCHER_TOKEN")
-	config.FleetToken = os.Getenv("DISPATCHER_FLEET_TOKEN")
+	if err := chooseServer(&config); err != nil {
+		return err
+	}
 	own := config.Credentials == simulator.CredentialsOwn
 	if config.OperatorToken == "" && (own || !idle) || config.FleetToken == "" && !own {
-		return usageError{errors.New("DISPATCHER_TOKEN (role admin; not needed for --idle with a fleet token) and, unless with --credentials own, DISPATCHER_FLEET_TOKEN are needed in the environment")}
+		return usageError{errors.New(tokensNeeded)}
 	}
 	if idle {
 		summary, err := simulator.RunIdle(cmd.Context(), config, cmd.ErrOrStderr())
