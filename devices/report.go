@@ -58,8 +58,9 @@ type Result struct {
 // Running is one entry of a report's running tasks.
 type Running struct {
 	Task, Token int64
-	Progress    float64 // 0..1; 0 when it was not a number of this range
-	Invalid     string  // not empty: a bad entry, and its code
+	Progress    float64       // 0..1; 0 when it was not a number of this range
+	Invalid     string        // not empty: a bad entry, and its code
+	Lease       time.Duration // the new length that a caller asks for. If it is 0, the length stays. No report of a device has it
 }
 
 // Error is the reason why a report is refused whole.

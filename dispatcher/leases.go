@@ -20,7 +20,6 @@ type leaseLedger interface {
 	OpenLease(ctx context.Context, n store.NewLease) (store.LeaseTask, error)
 	DropLease(ctx context.Context, task store.LeaseTask) (bool, error)
 	StayLease(ctx context.Context, task store.LeaseTask, stay time.Duration) error
-	RenewFor(ctx context.Context, r store.Renewal, lease time.Duration) error
 	CallersBefore(ctx context.Context, pool string, task int64) (store.Callers, error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
 	StepAside(ctx context.Context, task int64) (bool, error)
@@ -228,20 +227,17 @@ func (d Leases) refusedLease(ctx context.Context, r LeaseRequest, opened store.L
 	return got, nil
 }
 
-// Renew extends a lease, by another length if one is named. store.ErrNotFound, *LostError,
-// devices.ErrUnavailable.
+// Renew extends a lease, with a new length unless length is 0. A length with which the lease would end
+// sooner changes nothing. store.ErrNotFound, *LostError, devices.ErrUnavailable.
 func (d Leases) Renew(ctx context.Context, l Leaser, pool string, task, token int64, length time.Duration) (Lease, error) {
 	began := d.config.Now()
 	of, _, err := d.ownLease(ctx, l, pool, task)
 	if err != nil {
 		return Lease{}, err
 	}
-	if length > 0 {
-		if err := d.config.Store.RenewFor(ctx, store.Renewal{Task: task, Token: token, Device: of.Device}, length); err != nil {
-			return Lease{}, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
-		}
-	}
-	reply, err := d.HandleReport(ctx, l.as(of.Device), devices.Report{ID: nonce(), Running: []devices.Running{{Task: task, Token: token}}})
+	reply, err := d.HandleReport(ctx, l.as(of.Device), devices.Report{
+		ID: nonce(), Running: []devices.Running{{Task: task, Token: token, Lease: length}},
+	})
 	if err != nil {
 		return Lease{}, err
 	}

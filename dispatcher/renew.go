@@ -22,7 +22,7 @@ func (h *handling) renew(ctx context.Context) error {
 		case h.view.Device.Blocked:
 			h.cancel(r.Task, r.Token, devices.CancelBlocked)
 		default:
-			valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.caller.Device)})
+			valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.caller.Device), Lease: r.Lease})
 		}
 	}
 	if len(valid) == 0 {

@@ -75,7 +75,7 @@ type LeaseList struct {
 // LeaseRenewal extends a lease.
 type LeaseRenewal struct {
 	Token   int64 `json:"token" minimum:"1" maximum:"9007199254740991"`
-	LeaseMS int64 `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Another length from now on. Default: as before"`
+	LeaseMS int64 `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Another length from now on, unless the lease ends later already. Default: as before"`
 }
 
 // Leases are the calls about slots that callers hold.

@@ -25,7 +25,8 @@ type Grant struct {
 	GrantedAt   time.Time
 	LeaseUntil  time.Time
 	MaxUntil    time.Time     // renewals never reach beyond
-	LeaseLength time.Duration // what a renewal gives
+	LeaseLength time.Duration // the length of a renewal that names none
+	Longest     time.Duration // the longest length that the grant was ever given; the clock guard waits for it
 	Redelivered int
 	CancelWhy   string        // not empty: the device is asked to stop
 	Remaining   time.Duration // LeaseUntil - the database's clock at the reading; may be negative
@@ -107,6 +108,7 @@ type ClaimOutcome struct {
 type Renewal struct {
 	Task, Token int64
 	Device      string
+	Lease       time.Duration // the new length; it counts only if the lease then ends later. If it is 0, the length stays
 }
 
 // RenewalOutcome answers one Renewal.
@@ -155,7 +157,11 @@ type Reaped struct {
 // grantColumns are those of grants g with its task t and its batch b, and the
 // clock: all may be NULL together.
 const grantColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, b.kind, coalesce(t.payload, b.payload),
-	g.granted_at, g.lease_until, g.max_until, g.lease_ms, g.redelivered, g.cancel_why, {now}`
+	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
+
+// longestLease is the length that the clock guard waits for before it ends grant g. Every answer to the holder
+// of g promised at most that time.
+const longestLease = `coalesce(g.longest_ms, g.lease_ms)`
 
 const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`
 
@@ -168,6 +174,7 @@ func grantDest(g *Grant) []any {
 		instant{&g.LeaseUntil},
 		instant{&g.MaxUntil},
 		millis{&g.LeaseLength},
+		millis{&g.Longest},
 		opt(&g.Redelivered), opt(&g.CancelWhy),
 		remaining{g},
 	}

@@ -32,7 +32,7 @@ func subjectDest(s *subject) []any {
 // heldColumns are those of grants g alone. The kind and payload are the
 // task's, and stay behind.
 const heldColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, '', NULL,
-	g.granted_at, g.lease_until, g.max_until, g.lease_ms, g.redelivered, g.cancel_why, {now}`
+	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
 // ending is a grant that ends, and what becomes of its task.
 type ending struct {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Lapses says which leases have ended: by their length, those whose end lies
+// Lapses says which leases have ended: by their longest length, those whose end lies
 // before that time. Of a length that it does not name, none has.
 type Lapses map[time.Duration]time.Time
 
@@ -36,7 +36,7 @@ func (l Lapses) rows() (rows string, latest time.Time) {
 func (s grants) Reap(ctx context.Context, lapses Lapses, limit int, settle Settle) ([]Reaped, error) {
 	rows, latest := lapses.rows()
 	tasks, err := collect(ctx, s.read(), only[int64], `
-		SELECT g.task FROM {lapses} JOIN grants g ON g.lease_ms = lapses.lease_ms
+		SELECT g.task FROM {lapses} JOIN grants g ON `+longestLease+` = lapses.lease_ms
 		WHERE g.lease_until < {epoch} + lapses.before_ms * {ms} AND g.lease_until < {epoch} + $2 * {ms}
 		ORDER BY g.lease_until, g.task LIMIT $3`, rows, latest.UnixMilli(), limit)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s grantsIn) lapsed(ctx context.Context, tasks []int64, lapses Lapses) ([]e
 	}
 	var endings []ending
 	for _, g := range grants {
-		if g.LeaseUntil.Before(lapses[g.LeaseLength]) {
+		if g.LeaseUntil.Before(lapses[g.Longest]) {
 			endings = append(endings, ending{task: byID[g.Task], grant: g, cause: ByLapse, event: "task.lapsed", actor: "reaper"})
 		}
 	}

@@ -11,31 +11,42 @@ type reportedRow struct {
 	Task   int64  `json:"task"`
 	Token  int64  `json:"token"`
 	Device string `json:"device"`
+	Lease  int64  `json:"lease_ms,omitempty"`
 }
 
-// due is the condition that a renewal is worth writing: more than a third of
-// the lease is used, and there is time to be won. Never after a cancel or a
+// due is the condition that a renewal is worth writing: it ends the lease later, and unless it
+// names a length, more than a third of the lease is used. Never after a cancel or a
 // lapse: the device was told, or will be, to stop.
 const due = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_until < g.max_until
-	AND g.lease_until < {now} + g.lease_ms * 2 / 3 * {ms}`
+	AND g.lease_until < {now} + coalesce(reported.lease_ms, g.lease_ms * 2 / 3) * {ms}`
+
+// newLength is the length that a renewal gives which names one: no longer than the grant may be
+// renewed. The margin of an answer is computed from it, and would else be too large there.
+const newLength = `CASE WHEN reported.lease_ms IS NULL THEN g.lease_ms
+	ELSE {least}(reported.lease_ms, (SELECT {since began} FROM (SELECT g.max_until AS at, {now} AS began) AS run)) END`
 
 // Renew extends leases that are due, and reports all; one outcome per renewal,
-// in their order.
+// in their order. The length of a lease changes only together with its end, which never comes sooner:
+// the holder may rely on an earlier answer.
 func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome, error) {
 	if len(renewals) == 0 {
 		return nil, nil
 	}
 	rows := make([]reportedRow, len(renewals))
 	for i, r := range renewals {
-		rows[i] = reportedRow{N: i, Task: r.Task, Token: r.Token, Device: r.Device}
+		rows[i] = reportedRow{N: i, Task: r.Task, Token: r.Token, Device: r.Device, Lease: r.Lease.Milliseconds()}
 	}
 	in := input(rows)
 	outcomes, extend, err := s.read().grants().renewals(ctx, in, len(rows))
 	if err != nil || len(extend) == 0 {
 		return outcomes, err
 	}
+	due := make([]reportedRow, len(extend))
+	for i, n := range extend {
+		due[i] = rows[n]
+	}
 	err = s.write(ctx, func(tx session) (err error) {
-		if err := tx.grants().extend(ctx, extend); err != nil {
+		if err := tx.grants().extend(ctx, due); err != nil {
 			return err
 		}
 		outcomes, _, err = tx.grants().renewals(ctx, in, len(rows))
@@ -48,19 +59,23 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 }
 
 // extend locks in one order, so that two batches never wait in a circle.
-func (s grantsIn) extend(ctx context.Context, tasks []int64) error {
-	const list = `SELECT g.task FROM grants g WHERE g.task IN (SELECT id FROM {ids})`
-	in := ids(tasks...)
-	if _, err := s.exec(ctx, list+` ORDER BY g.task {lock}`, in); err != nil {
+func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
+	tasks := make([]int64, len(rows))
+	for i, r := range rows {
+		tasks[i] = r.Task
+	}
+	if _, err := s.exec(ctx, `SELECT g.task FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task {lock}`, ids(tasks...)); err != nil {
 		return err
 	}
 	_, err := s.exec(ctx, `
-		UPDATE grants AS g SET lease_until = {least}({now} + g.lease_ms * {ms}, g.max_until)
-		WHERE g.task IN (SELECT id FROM {ids}) AND `+due, in)
+		UPDATE grants AS g SET lease_until = {least}({now} + coalesce(reported.lease_ms, g.lease_ms) * {ms}, g.max_until),
+			lease_ms = `+newLength+`,
+			longest_ms = {greatest}(`+longestLease+`, `+newLength+`)
+		FROM {reported} WHERE g.task = reported.task AND g.token = reported.token AND `+due, input(rows))
 	return err
 }
 
-func (s grantsIn) renewals(ctx context.Context, in string, n int) (outcomes []RenewalOutcome, extend []int64, err error) {
+func (s grantsIn) renewals(ctx context.Context, in string, n int) (outcomes []RenewalOutcome, extend []int, err error) {
 	type reading struct {
 		n     int
 		holds bool
@@ -84,7 +99,7 @@ func (s grantsIn) renewals(ctx context.Context, in string, n int) (outcomes []Re
 		}
 		o.Found, o.Grant = true, r.grant
 		if r.due {
-			extend = append(extend, r.grant.Task)
+			extend = append(extend, r.n)
 		}
 	}
 	return outcomes, extend, nil

@@ -307,19 +307,3 @@ func leasesText() string {
 		{task w} {batch of t} {grant of t}
 	ORDER BY t.device`
 }
-
-// RenewFor renews a lease for another length than it had, and ends it no sooner than it was to
-// end: its holder may count on an answer that came before. One that is not in force, or whose holder
-// was asked to stop, stays as it is.
-func (s grants) RenewFor(ctx context.Context, r Renewal, lease time.Duration) error {
-	err := s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `
-			UPDATE grants SET lease_ms = $4, lease_until = {greatest}(lease_until, {least}({now} + $5 * {ms}, max_until))
-			WHERE task = $1 AND token = $2 AND device = $3 AND cancel_why = '' AND lease_until > {now}`, r.Task, r.Token, r.Device, lease.Milliseconds(), lease.Milliseconds())
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("renewing lease %d: %w", r.Task, err)
-	}
-	return nil
-}

@@ -232,22 +232,24 @@ func TestTheLengthOfALease(t *testing.T) {
 		if g.LeaseLength != time.Minute || string(g.Payload) != `{"job":17}` || g.MaxUntil.Sub(g.GrantedAt) != 7*24*time.Hour {
 			l.Fatalf("grant %+v", g)
 		}
-		renewal := store.Renewal{Task: g.Task, Token: g.Token, Device: holder}
-		l.must(l.RenewFor(l.Context(), renewal, 5*time.Minute))
-		renewed, err := l.Renew(l.Context(), []store.Renewal{renewal})
-		l.must(err)
-		if got := renewed[0].Grant; got.LeaseLength != 5*time.Minute || got.Remaining < 4*time.Minute {
-			l.Fatalf("renewed: %+v", got)
+		expect := func(renewed time.Duration, length, longest, left time.Duration) {
+			l.Helper()
+			got, err := l.Renew(l.Context(), []store.Renewal{{Task: g.Task, Token: g.Token, Device: holder, Lease: renewed}})
+			l.must(err)
+			if got := got[0].Grant; got.LeaseLength != length || got.Longest != longest || got.Remaining > left || got.Remaining < left-time.Minute {
+				l.Fatalf("renewed for %s: length %s, longest %s, %s left; want %s, %s, %s", renewed, got.LeaseLength, got.Longest, got.Remaining, length, longest, left)
+			}
 		}
-		l.must(l.RenewFor(l.Context(), renewal, 2*time.Minute)) // its holder may count on the five
-		if short, err := l.Renew(l.Context(), []store.Renewal{renewal}); err != nil || short[0].Grant.LeaseLength != 2*time.Minute || short[0].Grant.Remaining < 4*time.Minute {
-			l.Fatalf("renewed for less: %+v, %v", short[0].Grant, err)
+		expect(5*time.Minute, 5*time.Minute, 5*time.Minute, 5*time.Minute)
+		expect(2*time.Minute, 5*time.Minute, 5*time.Minute, 5*time.Minute) // its holder may rely on the five
+		if _, err := l.Renew(l.Context(), []store.Renewal{{Task: g.Task, Token: g.Token + 1, Device: holder, Lease: time.Hour}}); err != nil {
+			l.Fatal(err)
 		}
-		l.must(l.RenewFor(l.Context(), renewal, 5*time.Minute))
-		l.must(l.RenewFor(l.Context(), store.Renewal{Task: g.Task, Token: g.Token + 1, Device: holder}, time.Hour))
-		if again, err := l.Renew(l.Context(), []store.Renewal{renewal}); err != nil || again[0].Grant.LeaseLength != 5*time.Minute {
-			l.Fatalf("after a renewal under another token: %+v, %v", again, err)
-		}
+		expect(0, 5*time.Minute, 5*time.Minute, 5*time.Minute) // nor did another token change it
+		l.age("p", 4*time.Minute)
+		expect(2*time.Minute, 2*time.Minute, 5*time.Minute, 2*time.Minute)
+		l.age("p", time.Minute)
+		expect(0, 2*time.Minute, 5*time.Minute, 2*time.Minute)
 	})
 }
 

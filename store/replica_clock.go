@@ -15,7 +15,7 @@ type ClockPair struct {
 // LeaseClock is the database's clock, with what it takes to judge leases by it.
 type LeaseClock struct {
 	Now    time.Time
-	Leases []time.Duration // how long the leases in force are, each length once
+	Leases []time.Duration // the longest lengths of the leases in force, each length once
 	Kept   *ClockPair      // as KeepClockPair was told last; nil: never
 }
 
@@ -31,7 +31,7 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	readings, err := collect(ctx, s.read(), dest, `
 		SELECT clock.now, kept.ledger, kept.wall, leases.lease_ms
 		FROM (SELECT {now} AS now) AS clock LEFT JOIN clock_pair kept ON TRUE
-			LEFT JOIN (SELECT DISTINCT lease_ms FROM grants) AS leases ON TRUE`)
+			LEFT JOIN (SELECT DISTINCT `+longestLease+` AS lease_ms FROM grants g) AS leases ON TRUE`)
 	if err != nil {
 		return LeaseClock{}, fmt.Errorf("reading the ledger's clock: %w", err)
 	}

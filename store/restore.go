@@ -92,7 +92,7 @@ func (s session) standStill(ctx context.Context) (until time.Time, err error) {
 			SELECT max(lease_ms) AS lease_ms FROM (
 				SELECT CAST($1 AS bigint) AS lease_ms
 				UNION ALL SELECT lease_ms FROM pools
-				UNION ALL SELECT lease_ms FROM grants
+				UNION ALL SELECT `+longestLease+` FROM grants g
 				UNION ALL SELECT b.lease_ms FROM batches b
 					WHERE EXISTS (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending')) AS leases) AS longest`, leastStandstill.Milliseconds())
 	if err != nil {

@@ -243,6 +243,8 @@ CREATE SEQUENCE grant_token AS bigint MAXVALUE 9007199254740991 CACHE 1;
 -- The slots in use. The unique keys are what makes a second grant of a
 -- number, a device or a task impossible. Small and often rewritten: room for
 -- new versions in place, and an early vacuum.
+-- lease_ms: the length of a renewal that names none. longest_ms: the longest length that the
+-- grant was ever given, for which the clock guard waits; null: lease_ms.
 CREATE TABLE grants (
     task        bigint PRIMARY KEY,
     batch       bigint NOT NULL,
@@ -256,6 +258,7 @@ CREATE TABLE grants (
     lease_until timestamptz NOT NULL,
     max_until   timestamptz NOT NULL,
     lease_ms    bigint NOT NULL,
+    longest_ms  bigint,
     redelivered integer NOT NULL DEFAULT 0,
     cancel_why  text NOT NULL DEFAULT '',
     UNIQUE (pool, slot),

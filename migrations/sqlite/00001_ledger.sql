@@ -232,6 +232,8 @@ INSERT INTO grant_token VALUES (0);
 
 -- The slots in use. The unique keys are what makes a second grant of a
 -- number, a device or a task impossible.
+-- lease_ms: the length of a renewal that names none. longest_ms: the longest length that the
+-- grant was ever given, for which the clock guard waits; null: lease_ms.
 CREATE TABLE grants (
     task        INTEGER PRIMARY KEY,
     batch       INTEGER NOT NULL,
@@ -245,6 +247,7 @@ CREATE TABLE grants (
     lease_until INTEGER NOT NULL,
     max_until   INTEGER NOT NULL,
     lease_ms    INTEGER NOT NULL,
+    longest_ms  INTEGER,
     redelivered INTEGER NOT NULL DEFAULT 0,
     cancel_why  TEXT NOT NULL DEFAULT '',
     UNIQUE (pool, slot),

@@ -1,0 +1,166 @@
+package dispatcher_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// leaseFor acquires a slot of pool "a" with a lease of this length.
+func (b *bench) leaseFor(holder string, length time.Duration) dispatcher.Lease {
+	b.t.Helper()
+	got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: holder, Lease: length})
+	if err != nil || got.Grant == nil {
+		b.t.Fatalf("lease of %s: %+v, %v", holder, got.Why, err)
+	}
+	return got
+}
+
+// TestAShorterRenewalKeepsTheClockGuard: a caller was promised an hour and renews with 30 s, before or
+// after the clock of the database steps forward. No replica takes the slot back: the caller may use it for the hour.
+func TestAShorterRenewalKeepsTheClockGuard(t *testing.T) {
+	t.Parallel()
+	for name, step := range map[string]struct{ before, after time.Duration }{
+		"the end stays": {0, 2 * time.Hour},
+		"the end moves": {time.Hour - 20*time.Second, minute}, // less than 30 s are left by that clock
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			forBackends(t, func(b *bench) {
+				b.pool("a", 1, minute)
+				g := *b.leaseFor("job", time.Hour).Grant
+				b.ageing(b.t, step.before)
+				if _, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, minute/2); err != nil {
+					b.t.Fatal(err)
+				}
+				b.ageing(b.t, step.after)
+				b.expectDoubted()
+			})
+		})
+	}
+}
+
+// expectDoubted lets a replica start which knows that the clock of the database stepped: it ends no
+// lease for a minute.
+func (b *bench) expectDoubted() {
+	b.t.Helper()
+	clock, err := b.store.LeaseClock(b.ctx)
+	b.must(err)
+	b.must(b.store.KeepClockPair(b.ctx, store.ClockPair{Ledger: clock.Kept.Ledger.Add(-2 * time.Hour), Wall: clock.Kept.Wall}))
+	start := time.Now()
+	// The first reading takes a minute, because the clock of the database does not advance by itself here.
+	var readings []time.Time
+	other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Now: func() time.Time {
+		if len(readings) == 0 {
+			return start.Add(minute)
+		}
+		first := readings[0]
+		readings = readings[1:]
+		return first
+	}})
+	readings = append(readings, start)
+	for range 2 {
+		if r, err := other.Upkeep.Reap(b.ctx); err != nil || r.Ended+r.Retried != 0 {
+			b.t.Fatalf("reaped %+v, %v, while the caller may use the slot for an hour", r, err)
+		}
+	}
+}
+
+// TestALeaseIsShortenedOnlyAtItsEnd: a shorter renewal changes nothing while the lease has more
+// left, and gives its own length when it has less.
+func TestALeaseIsShortenedOnlyAtItsEnd(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("a", 1, minute)
+		g := *b.leaseFor("job", time.Hour).Grant
+		for _, renewal := range []struct {
+			passes, length, least, most time.Duration
+		}{
+			{0, 30 * time.Second, 59 * minute, time.Hour - 10*time.Second},
+			{30 * minute, 30 * time.Second, 29 * minute, 30*minute - 10*time.Second}, // more than a third is used
+			{0, 0, 59 * minute, time.Hour - 10*time.Second},                          // the length that is in force
+			{time.Hour - minute, 10 * minute, 9 * minute, 10*minute - 10*time.Second},
+			{9*minute + 50*time.Second, 2 * minute, minute, 2*minute - 10*time.Second},
+			{minute, 0, minute, 2*minute - 10*time.Second},
+			{110 * time.Second, 20 * time.Second, time.Second, 16 * time.Second}, // the margin is a fifth again
+		} {
+			b.ageing(b.t, renewal.passes)
+			got, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, renewal.length)
+			if err != nil || got.Usable < renewal.least || got.Usable > renewal.most {
+				b.t.Fatalf("%+v: usable for %s, %v", renewal, got.Usable, err)
+			}
+		}
+	})
+}
+
+// promised is what the answers said of one lease of a caller, in the time since its request. Time
+// passes by the ageing of the grant as well as by the clock.
+type promised struct {
+	b       *bench
+	task    int64
+	token   int64
+	start   time.Time
+	aged    time.Duration
+	ends    time.Duration // the latest end that an answer said
+	longest time.Duration // the longest time that an answer said
+}
+
+func (p *promised) now() time.Duration { return p.aged + time.Since(p.start) }
+
+// renew lets time pass, renews, and returns false when the lease is over.
+func (p *promised) renew(rt *rapid.T, passes, length time.Duration) bool {
+	p.b.ageing(p.b.t, passes)
+	p.aged += passes
+	asked := p.now()
+	got, err := p.b.leases().Renew(p.b.ctx, ci(), "a", p.task, p.token, length)
+	if err != nil {
+		return false
+	}
+	took := p.now() - asked
+	p.longest = max(p.longest, got.Usable)
+	if end := asked + got.Held + got.Usable; end < p.ends-took-time.Second {
+		rt.Fatalf("renewed for %s: the answer ends %s before an earlier one", length, p.ends-end)
+	}
+	p.ends = max(p.ends, asked+got.Usable)
+	if got.Grant.Longest < p.longest {
+		rt.Fatalf("renewed for %s: the clock guard waits for %s, and an answer said %s", length, got.Grant.Longest, p.longest)
+	}
+	return true
+}
+
+// TestNoRenewalTakesAnAnswerBack, over random lengths, also near the end of the longest run: the
+// request time plus the answer is never earlier than an earlier answer said, and the length that
+// the clock guard waits for is never less than an answer.
+func TestNoRenewalTakesAnAnswerBack(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("a", 1, minute)
+	lengths := rapid.SampledFrom([]time.Duration{0, 5 * time.Second, 10 * time.Second, 49 * time.Second, 51 * time.Second, 20 * minute, time.Hour, 24 * time.Hour})
+	run := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		run++
+		defer func() { b.lapse(); b.reap() }()
+		p := &promised{b: b, start: time.Now()}
+		got := b.leaseFor(fmt.Sprint("job", run), max(5*time.Second, lengths.Draw(rt, "length")))
+		p.task, p.token, p.ends, p.longest = got.Grant.Task, got.Grant.Token, got.Usable, got.Usable
+		if rapid.Bool().Draw(rt, "near the end of the longest run") {
+			const day = 24*time.Hour - 10*minute
+			p.renew(rt, 0, 24*time.Hour)
+			for range 6 {
+				p.renew(rt, day, 24*time.Hour)
+			}
+			p.renew(rt, day, 10*time.Second)
+		}
+		for range rapid.IntRange(1, 8).Draw(rt, "renewals") {
+			left := max(0, p.ends-p.now()-time.Second)
+			if !p.renew(rt, time.Duration(rapid.Int64Range(0, int64(left)).Draw(rt, "passes")), lengths.Draw(rt, "renewed for")) {
+				break
+			}
+		}
+	})
+}
