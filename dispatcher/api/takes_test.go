@@ -437,11 +437,58 @@ func TestTakesWithoutRedis(t *testing.T) {
 	b.call("POST", "/v1/limits/open/return", adminToken, `{"id":"x"}`).problem(503, "unavailable").names(t, "Redis")
 	b.get("/v1/limits/open/usage").problem(503, "unavailable").names(t, "Redis")
 	text := string(b.call("GET", "/metrics", "", nil).must(200).body)
-	for _, want := range []string{`{outcome="unchecked_allowed",set="open"} 1`, `{outcome="unchecked_refused",set="closed"} 2`, `{outcome="allowed",set="open"} 0`} {
+	for _, want := range []string{
+		`{kind="",outcome="unchecked_allowed",policy="",set="open"} 1`, `{kind="",outcome="unchecked_refused",policy="",set="closed"} 2`,
+		`{kind="",outcome="allowed",policy="",set="open"} 0`,
+	} {
 		if !strings.Contains(text, "dispatcher_limit_takes_total"+want+"\n") {
 			t.Errorf("not counted: %s", want)
 		}
 	}
+}
+
+// The metric of refused takes tells a repeat from too many: by the policy that the answer names.
+func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitSet("sms", `{"limits":[
+			{"name":"same","algorithm":"duplicate","max":1,"per_ms":3600000},
+			{"name":"hourly","per":"facts.phone","algorithm":"sliding","windows":[{"max":3,"per_ms":86400000}]},
+			{"name":"burst","per":"facts.phone,facts.app","algorithm":"fixed","max":1,"per_ms":7200000},
+			{"name":"monthly","per":"facts.country","algorithm":"calendar","period":"month","max":4,"timezone":"Asia/Shanghai"}]}`)
+		for i, c := range []struct{ facts, by string }{
+			{`{"phone":"1","app":"a"}`, ""},
+			{`{"phone":"1","app":"a","n":"2"}`, "burst"},
+			{`{"phone":"1","app":"b"}`, ""},
+			{`{"phone":"1","app":"c"}`, ""},
+			{`{"phone":"1","app":"d"}`, "hourly"},
+			{`{"phone":"2"}`, ""},
+			{`{"phone":"3"}`, "monthly"},
+			{`{"phone":"3","n":"2"}`, "monthly"},
+		} {
+			if got := b.take("sms", `{"facts":`+c.facts+`}`); got.RefusedBy != c.by || got.Allowed != (c.by == "") {
+				b.Fatalf("take %d: %+v, want refused by %q", i, got, c.by)
+			}
+		}
+		b.limitSet("mail", `{"limits":[{"name":"same","algorithm":"duplicate","max":1,"per_ms":3600000}]}`)
+		for range 3 {
+			b.take("mail", `{"facts":{"to":"ann"}}`)
+		}
+		text := string(b.call("GET", "/metrics", "", nil).must(200).body)
+		for _, want := range []string{
+			`{kind="",outcome="allowed",policy="",set="sms"} 4`, `{kind="duplicate",outcome="refused",policy="same",set="sms"} 0`,
+			`{kind="window",outcome="refused",policy="burst",set="sms"} 1`, `{kind="window",outcome="refused",policy="hourly",set="sms"} 1`,
+			`{kind="quota",outcome="refused",policy="monthly",set="sms"} 2`, `{kind="duplicate",outcome="refused",policy="same",set="mail"} 2`,
+		} {
+			if !strings.Contains(text, "dispatcher_limit_takes_total"+want+"\n") {
+				b.Errorf("not counted: %s", want)
+			}
+		}
+		b.call("DELETE", "/v1/limits/sms", adminToken, nil).must(204)
+		if text = string(b.call("GET", "/metrics", "", nil).must(200).body); strings.Contains(text, `set="sms"`) {
+			b.Error("the metric has a set that was deleted")
+		}
+	})
 }
 
 // A replica that knew a set takes by its new policies once it has followed, and knows when it is gone.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -28,6 +30,8 @@ type Sets struct {
 	mu    sync.RWMutex
 	known map[string]*knownSet
 	drops int // how often a set was forgotten
+
+	readings int // of versions, by Follow
 }
 
 // knownSet is a set that is in use.
@@ -46,22 +50,32 @@ func newSets(config Config) *Sets {
 	return &Sets{config: config, takes: newTakeCounts(config.Meters), known: make(map[string]*knownSet)}
 }
 
-// of returns a set by its name; store.ErrNotFound, devices.ErrUnavailable.
+// of returns a set by its name; store.ErrNotFound, devices.ErrUnavailable. If a set was forgotten
+// while this one was read, it is read again: it may be the one that was changed or deleted.
 func (s *Sets) of(ctx context.Context, name string) (*knownSet, error) {
-	s.mu.RLock()
-	set, drops := s.known[name], s.drops
-	s.mu.RUnlock()
-	if set == nil {
-		var err error
-		if set, err = s.read(ctx, name); err != nil {
+	set, drops := s.look(name)
+	for set == nil {
+		read, err := s.read(ctx, name)
+		if err != nil {
 			return nil, err
 		}
-		s.keep(set, drops)
+		if s.keep(read, drops) {
+			set = read
+		} else {
+			set, drops = s.look(name)
+		}
 	}
 	if !set.used.Load() { // the line of memory is shared by all takes
 		set.used.Store(true)
 	}
 	return set, nil
+}
+
+// look returns the set if it is kept, and the number of sets forgotten so far.
+func (s *Sets) look(name string) (set *knownSet, drops int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.known[name], s.drops
 }
 
 func (s *Sets) read(ctx context.Context, name string) (*knownSet, error) {
@@ -75,7 +89,7 @@ func (s *Sets) read(ctx context.Context, name string) (*knownSet, error) {
 	}
 	return &knownSet{
 		LimitSetVersion: store.LimitSetVersion{Name: name, Version: found.Version, CreatedAt: found.CreatedAt},
-		rules:           rules, counts: s.takes.of(name),
+		rules:           rules,
 	}, nil
 }
 
@@ -100,64 +114,85 @@ func ParseSet(kept json.RawMessage) (policies []policy.Policy, err error) {
 	return policies, err
 }
 
-// keep keeps a set that was read, unless one was forgotten since: it may be this one.
-func (s *Sets) keep(set *knownSet, drops int) {
+// keep keeps a set that was read, with its metrics, and reports whether it did. It does not if a
+// set was forgotten since drops was read.
+func (s *Sets) keep(set *knownSet, drops int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if drops != s.drops {
-		return
+		return false
 	}
+	set.counts = s.takes.of(set.Name, set.rules)
 	s.known[set.Name] = set
 	for name := range s.known {
 		if len(s.known) <= keptSets {
-			return
+			break
 		}
 		delete(s.known, name)
 	}
+	return true
 }
 
 // Forget has the set read anew: it was changed.
 func (s *Sets) Forget(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.forget(name)
+}
+
+func (s *Sets) forget(name string) {
 	s.drops++
 	delete(s.known, name)
 }
 
 // Deleted forgets a set that is no more, with its metrics.
 func (s *Sets) Deleted(name string) {
-	s.Forget(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(name)
 	s.takes.forget(name)
 }
 
 // Follow forgets the sets that were changed or deleted since they were read, by whatever
-// replica, and those that are no longer used. It reads as many rows as sets are in use.
+// replica, and those that are no longer used. It reads as many rows as sets are in use; once in
+// idleSets calls it also reads those of all sets with metrics, so that these end with their sets.
 func (s *Sets) Follow(ctx context.Context) error {
 	kept := s.inUse()
-	if len(kept) == 0 {
+	gone := make(map[string]bool, len(kept)) // until its row is found
+	for name := range kept {
+		gone[name] = true
+	}
+	s.addCounted(gone)
+	if len(gone) == 0 {
 		return nil
 	}
-	names := make([]string, 0, len(kept))
-	for name := range kept {
-		names = append(names, name)
-	}
-	found, err := s.config.Ledger.LimitSetVersions(ctx, names)
+	found, err := s.config.Ledger.LimitSetVersions(ctx, slices.Collect(maps.Keys(gone)))
 	if err != nil {
 		return fmt.Errorf("reading the versions of limit sets: %w", err)
 	}
 	for _, now := range found {
+		delete(gone, now.Name)
 		set := kept[now.Name]
-		if set.Version == now.Version && set.CreatedAt.Equal(now.CreatedAt) {
-			delete(kept, now.Name)
-			continue
+		if set != nil && (set.Version != now.Version || !set.CreatedAt.Equal(now.CreatedAt)) {
+			s.Forget(now.Name)
 		}
-		s.Forget(now.Name)
-		delete(kept, now.Name)
 	}
-	for name := range kept {
+	for name := range gone {
 		s.Deleted(name)
 	}
 	return nil
+}
+
+// addCounted adds the sets that have metrics, once in idleSets calls.
+func (s *Sets) addCounted(names map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.readings++; s.readings%idleSets != 0 {
+		return
+	}
+	for name := range s.takes.shown {
+		names[name] = true
+	}
 }
 
 // inUse are the sets that are kept, without those that nobody used for long.

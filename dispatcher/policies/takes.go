@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -197,10 +198,9 @@ func (s *Sets) asked(ctx context.Context, set string) (*knownSet, error) {
 	return s.of(ctx, set)
 }
 
-// Outcomes of takes, in the metric.
+// Outcomes of takes in the metric, but for refused.
 const (
 	allowed = iota
-	refused
 	repeated
 	uncheckedAllowed
 	uncheckedRefused
@@ -208,38 +208,84 @@ const (
 )
 
 // outcomes count the takes of a set.
-type outcomes [outcomesOfTakes]prometheus.Counter
-
-func (o outcomes) count(v Verdict) {
-	at := refused
-	switch {
-	case v.OtherCost:
-		return // a mistake of its caller
-	case v.Unchecked && v.Allowed:
-		at = uncheckedAllowed
-	case v.Unchecked:
-		at = uncheckedRefused
-	case v.Repeated:
-		at = repeated
-	case v.Allowed:
-		at = allowed
-	}
-	o[at].Inc()
+type outcomes struct {
+	of        [outcomesOfTakes]prometheus.Counter // none of refused: it has the labels of a policy
+	refusedBy []prometheus.Counter                // by the index of the policy in the set
 }
 
-// takeCounts are the outcomes of all sets.
-type takeCounts struct{ all *prometheus.CounterVec }
+func (o *outcomes) count(v Verdict) {
+	switch by := v.RefusedBy(); {
+	case v.OtherCost: // a mistake of its caller
+	case v.Unchecked && v.Allowed:
+		o.of[uncheckedAllowed].Inc()
+	case v.Unchecked:
+		o.of[uncheckedRefused].Inc()
+	case v.Repeated:
+		o.of[repeated].Inc()
+	case v.Allowed:
+		o.of[allowed].Inc()
+	case by >= 0:
+		o.refusedBy[by].Inc()
+	}
+}
+
+const (
+	refusedTake = "refused" // the outcome that has a policy and a kind
+
+	policiesOfSet = 20 // names of one set that the metric tells apart
+	otherPolicy   = "other"
+)
+
+// refusal holds the labels of a policy that refuses takes.
+type refusal struct{ policy, kind string }
+
+// refusalOf returns the labels of the policy with this index in its set.
+func refusalOf(index int, r *limits.Rule) refusal {
+	kind := map[limits.Algorithm]string{limits.Duplicate: "duplicate", limits.Calendar: "quota"}[r.Algorithm]
+	name := r.Name
+	if index >= policiesOfSet {
+		name = otherPolicy
+	}
+	return refusal{name, cmp.Or(kind, "window")}
+}
+
+// takeCounts holds the outcomes of all sets. It is guarded by the lock of its Sets.
+type takeCounts struct {
+	all   *prometheus.CounterVec
+	shown map[string]map[refusal]bool // the policies of each set that have a series
+}
 
 func newTakeCounts(set *meters.Set) takeCounts {
-	return takeCounts{set.Counter("limit_takes_total", "Takes from limit sets: allowed, refused, repeated (counted before), or unchecked_allowed and unchecked_refused (Redis did not answer).", "set", "outcome")}
+	return takeCounts{
+		set.Counter("limit_takes_total", "Takes from limit sets: allowed, refused (by a policy of a kind), repeated (counted before), or unchecked_allowed and unchecked_refused (Redis did not answer).",
+			"set", "outcome", "policy", "kind"),
+		make(map[string]map[refusal]bool),
+	}
 }
 
-// of are those of a set, from 0 on: Prometheus sees no increase in the first value of a counter.
-func (t takeCounts) of(set string) (o outcomes) {
-	for i, name := range []string{"allowed", "refused", "repeated", "unchecked_allowed", "unchecked_refused"} {
-		o[i] = t.all.WithLabelValues(set, name)
+// of returns the counters of a set. It creates them at 0, because Prometheus sees no increase in the
+// first value of a counter, and ends the series of policies that the set has no longer.
+func (t takeCounts) of(set string, rules []*limits.Rule) (o outcomes) {
+	for i, name := range []string{"allowed", "repeated", "unchecked_allowed", "unchecked_refused"} {
+		o.of[i] = t.all.WithLabelValues(set, name, "", "")
 	}
+	shown := make(map[refusal]bool, len(rules))
+	for i, r := range rules {
+		by := refusalOf(i, r)
+		shown[by] = true
+		o.refusedBy = append(o.refusedBy, t.all.WithLabelValues(set, refusedTake, by.policy, by.kind))
+	}
+	for by := range t.shown[set] {
+		if !shown[by] {
+			t.all.DeleteLabelValues(set, refusedTake, by.policy, by.kind)
+		}
+	}
+	t.shown[set] = shown
 	return o
 }
 
-func (t takeCounts) forget(set string) { t.all.DeletePartialMatch(prometheus.Labels{"set": set}) }
+// forget ends all series of a set.
+func (t takeCounts) forget(set string) {
+	delete(t.shown, set)
+	t.all.DeletePartialMatch(prometheus.Labels{"set": set})
+}

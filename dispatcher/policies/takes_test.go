@@ -1,0 +1,194 @@
+package policies
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// refusesAll refuses every take by its last policy.
+type refusesAll struct{ Limits }
+
+func (refusesAll) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.Taken, error) {
+	taken := make([]limits.Taken, len(takings))
+	for i := range taken {
+		taken[i].Items = make([]limits.Standing, len(takings[i].Items))
+		last := &taken[i].Items[len(taken[i].Items)-1]
+		last.Refuses, last.Wait = true, time.Second
+	}
+	return taken, nil
+}
+
+// refusedSeries returns the series of refused takes, "set policy kind", with their values.
+func refusedSeries(t *testing.T, r *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			if f.GetName() == "dispatcher_limit_takes_total" && labels["outcome"] == "refused" {
+				found[strings.Join([]string{labels["set"], labels["policy"], labels["kind"]}, " ")] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	return found
+}
+
+// named is a set with fixed windows of these names.
+func (l *setLedger) named(set string, version int64, policies ...string) {
+	var list []string
+	for _, name := range policies {
+		list = append(list, fmt.Sprintf(`{"name":%q,"per":"facts.a","algorithm":"fixed","max":5,"per_ms":1000}`, name))
+	}
+	l.sets[set] = store.LimitSet{Name: set, Limits: json.RawMessage("[" + strings.Join(list, ",") + "]"), Version: version, CreatedAt: time.UnixMilli(1)}
+}
+
+// takers is a replica whose takes are all refused.
+type takers struct {
+	*testing.T
+	*Sets
+	ledger *setLedger
+	shown  *prometheus.Registry
+}
+
+func newTakers(t *testing.T) *takers {
+	t.Helper()
+	s := &takers{T: t, ledger: &setLedger{sets: map[string]store.LimitSet{}}, shown: prometheus.NewRegistry()}
+	s.Sets = newSets(Config{Ledger: s.ledger, Limits: refusesAll{}, Meters: meters.New(s.shown)})
+	return s
+}
+
+func (s *takers) refused(set string) {
+	s.Helper()
+	if v, err := s.Take(s.Context(), set, []Take{{Cost: 1}}); err != nil || v[0].Allowed {
+		s.Fatalf("take from %s: %+v, %v", set, v, err)
+	}
+}
+
+func (s *takers) follow() {
+	s.Helper()
+	if err := s.Follow(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *takers) want(want map[string]float64) {
+	s.Helper()
+	if got := refusedSeries(s.T, s.shown); !maps.Equal(got, want) {
+		s.Errorf("series of refused takes: %v, want %v", got, want)
+	}
+}
+
+// The series of a policy go with it, and those of a set with the set. What stays goes on.
+func TestLabelsOfTakesGoWithTheirPolicies(t *testing.T) {
+	t.Parallel()
+	s := newTakers(t)
+	s.ledger.named("sms", 1, "a", "b")
+	s.ledger.named("mail", 1, "a")
+	s.refused("sms")
+	s.refused("mail")
+	s.want(map[string]float64{"sms a window": 0, "sms b window": 1, "mail a window": 1})
+	s.ledger.named("sms", 2, "c", "b")
+	s.follow()
+	s.refused("sms")
+	s.want(map[string]float64{"sms b window": 2, "sms c window": 0, "mail a window": 1})
+	s.Deleted("mail")
+	s.want(map[string]float64{"sms b window": 2, "sms c window": 0})
+	delete(s.ledger.sets, "sms") // by another replica
+	s.follow()
+	s.want(map[string]float64{})
+}
+
+// Another replica deletes a set that was not asked for long, and so is not followed.
+func TestLabelsOfIdleSetsGoWithThem(t *testing.T) {
+	t.Parallel()
+	s := newTakers(t)
+	s.ledger.named("sms", 1, "a")
+	s.refused("sms")
+	for range 2 * idleSets {
+		s.follow()
+	}
+	if len(s.known) != 0 {
+		t.Fatal("the set is followed still")
+	}
+	s.want(map[string]float64{"sms a window": 1})
+	s.refused("sms")
+	s.want(map[string]float64{"sms a window": 2})
+	for range 2 * idleSets {
+		s.follow()
+	}
+	delete(s.ledger.sets, "sms")
+	for range idleSets {
+		s.follow()
+	}
+	s.want(map[string]float64{})
+}
+
+// deletedMeanwhile is a ledger from which a set is deleted right after it was read.
+type deletedMeanwhile struct {
+	*setLedger
+	deleted func(name string)
+}
+
+func (l *deletedMeanwhile) LimitSet(ctx context.Context, name string) (store.LimitSet, error) {
+	set, err := l.setLedger.LimitSet(ctx, name)
+	if err == nil {
+		delete(l.sets, name)
+		l.deleted(name)
+	}
+	return set, err
+}
+
+func TestASetDeletedWhileItIsReadLeavesNoLabels(t *testing.T) {
+	t.Parallel()
+	s := newTakers(t)
+	s.ledger.named("sms", 1, "a")
+	s.config.Ledger = &deletedMeanwhile{s.ledger, s.Deleted}
+	if v, err := s.Take(t.Context(), "sms", []Take{{Cost: 1}}); err == nil {
+		t.Errorf("a take from a set that is gone: %+v", v)
+	}
+	s.want(map[string]float64{})
+}
+
+// At most 20 names of a set are told apart, however many policies it has.
+func TestLabelsOfASetAreBounded(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	counts := newTakeCounts(meters.New(r))
+	var rules []*limits.Rule
+	for i := range 30 {
+		algorithm := []limits.Algorithm{limits.Sliding, limits.Fixed, limits.Calendar, limits.Duplicate}[i%4]
+		rules = append(rules, &limits.Rule{Policy: limits.Policy{Name: fmt.Sprintf("n-%d", i), Algorithm: algorithm}})
+	}
+	counts.of("sms", rules)
+	var others, names []string
+	for series := range refusedSeries(t, r) {
+		if name := strings.Split(series, " ")[1]; name == "other" {
+			others = append(others, series)
+		} else {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(others)
+	if len(names) != 20 || !slices.Equal(others, []string{"sms other duplicate", "sms other quota", "sms other window"}) {
+		t.Errorf("names %v and %v", names, others)
+	}
+}
