@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -124,7 +125,11 @@ func (r *runner) run(s *session, args []string) error {
 		return statusError(exitLeaseLost)
 	}
 	c, err := r.start(k, args)
-	if err != nil {
+	switch {
+	case errors.Is(err, child.ErrOver):
+		s.note("dispatcher: the lease has ended: the command was not started")
+		return statusError(exitLeaseLost)
+	case err != nil:
 		s.note("dispatcher: %v", err)
 		return statusError(child.StartCode(err))
 	}

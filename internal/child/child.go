@@ -34,8 +34,12 @@ type Child struct {
 	err   error // once it has ended
 }
 
-// Start starts a command. An error is that of exec.Command: the program is not there, or may not
-// be run.
+// ErrOver is the error of Start if the guard ended before the command began, because the time
+// of the command was over.
+var ErrOver = errors.New("the command was not started: its time was over")
+
+// Start starts a command. The error is ErrOver, or that of exec.Command: the program is not there, or
+// may not be run.
 func Start(c Config) (*Child, error) {
 	guard, err := startGuard(c.Guard)
 	if err != nil {
@@ -52,6 +56,9 @@ func Start(c Config) (*Child, error) {
 	}
 	if err := p.cmd.Start(); err != nil {
 		guard.end()
+		if errors.Is(err, syscall.EPERM) { // the group that it was to join is gone with the guard
+			return nil, ErrOver
+		}
 		return nil, err //nolint:wrapcheck // it names the program
 	}
 	rescue.Async(p.wait)

@@ -2,6 +2,7 @@ package child_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -145,8 +146,10 @@ func TestWhatACommandLeavesBehindEndsWithIt(t *testing.T) {
 
 func TestACommandEndsWithItsTerm(t *testing.T) {
 	t.Parallel()
+	c, lines := start(t, time.Hour, `trap 'echo asked' TERM; echo ready; sleep 600 & while :; do sleep 0.05; done`)
+	next(t, lines) // before that, SIGTERM would end the shell
 	began := time.Now()
-	c, lines := start(t, 700*time.Millisecond, `trap 'echo asked' TERM; sleep 600 & while :; do sleep 0.05; done`)
+	c.Until(700 * time.Millisecond)
 	if got := next(t, lines); got != "asked" {
 		t.Errorf("said %q", got)
 	}
@@ -193,7 +196,15 @@ func TestTheGroupEndsWithItsGuard(t *testing.T) {
 // However little time is left, it is not exceeded by the grace.
 func TestATermThatIsOver(t *testing.T) {
 	t.Parallel()
-	c, lines := start(t, -time.Minute, `trap '' TERM; while :; do sleep 0.05; done`)
+	lines, in := pipe(t)
+	c, err := child.Start(configOf(in, -time.Minute, "sh", "-c", `trap '' TERM; while :; do sleep 0.05; done`))
+	_ = in.Close()
+	if errors.Is(err, child.ErrOver) { // the guard ended before the shell began
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	ends(t, lines)
 	if got := c.Code(); got != 137 && got != 143 {
 		t.Errorf("code %d", got)
