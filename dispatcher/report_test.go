@@ -59,31 +59,37 @@ func TestCapIsNeverExceeded(t *testing.T) {
 		}
 		b.batch("a", nil, names...)
 		var mu sync.Mutex
-		held := map[int]string{}
-		full := 0
+		held, refused := map[int]string{}, map[string]bool{}
+		ask := func(name string) {
+			reply := b.report(name, `{"id":"x"}`)
+			mu.Lock()
+			defer mu.Unlock()
+			if reply.Reason == devices.ReasonFull {
+				refused[name] = true
+				return
+			}
+			if reply.Task == nil {
+				b.t.Errorf("%s: reason %s, want granted or full", name, reply.Reason)
+				return
+			}
+			if other, taken := held[reply.Task.Slot]; taken && other != name {
+				b.t.Errorf("slot %d given to %s and %s", reply.Task.Slot, other, name)
+			}
+			held[reply.Task.Slot] = name
+			delete(refused, name)
+		}
 		var wait sync.WaitGroup
 		for _, name := range names {
-			wait.Go(func() {
-				reply := b.report(name, `{"id":"x"}`)
-				mu.Lock()
-				defer mu.Unlock()
-				if reply.Reason == devices.ReasonFull {
-					full++
-					return
-				}
-				if reply.Task == nil {
-					b.t.Errorf("%s: reason %s, want granted or full", name, reply.Reason)
-					return
-				}
-				if other, taken := held[reply.Task.Slot]; taken {
-					b.t.Errorf("slot %d given to %s and %s", reply.Task.Slot, other, name)
-				}
-				held[reply.Task.Slot] = name
-			})
+			wait.Go(func() { ask(name) })
 		}
 		wait.Wait()
-		if len(held) != capacity || full != fleet-capacity {
-			b.t.Errorf("%d held, %d refused; want %d and %d", len(held), full, capacity, fleet-capacity)
+		// A grant of Redis that the ledger confirms too late, on a busy machine, is undone. The
+		// devices that were refused meanwhile get the slot when they come again.
+		for i := 0; len(held) < capacity && i < retries*fleet; i++ {
+			ask(names[i%fleet])
+		}
+		if len(held) != capacity || len(refused) != fleet-capacity {
+			b.t.Errorf("%d held, %d refused; want %d and %d", len(held), len(refused), capacity, fleet-capacity)
 		}
 		b.expectHeld(capacity)
 	})
