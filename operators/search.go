@@ -27,6 +27,24 @@ type Found struct {
 	Failed  FoundPart `json:"failed" doc:"Tasks that failed or timed out and whose errors begin with it, newest batches first"`
 }
 
+// Distinct returns f with each hit only in the first part that has it: for people, who
+// read the parts as one list.
+func (f Found) Distinct() Found {
+	type id struct{ kind, id string }
+	shown := map[id]bool{}
+	for _, part := range []*FoundPart{&f.Exact, &f.Pools, &f.Batches, &f.Devices, &f.Tagged, &f.Failed} {
+		hits := make([]Hit, 0, len(part.Hits))
+		for _, h := range part.Hits {
+			if !shown[id{h.Kind, h.ID}] {
+				shown[id{h.Kind, h.ID}] = true
+				hits = append(hits, h)
+			}
+		}
+		part.Hits = hits
+	}
+	return f
+}
+
 // Search is the search over all nouns.
 type Search struct{ client *Client }
 

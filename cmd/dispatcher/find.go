@@ -32,6 +32,7 @@ type foundPart struct {
 }
 
 func (s *session) found(text string, f operators.Found) error {
+	f = f.Distinct()
 	parts := []foundPart{
 		{f.Exact, "exactly", ""},
 		{f.Pools, "name", "pools list --name"},

@@ -22,6 +22,15 @@ task  1  exactly  pending
 batch  1  exactly  night
 pool  solar-1  name  0 of 2 held, 0 waiting
 `)
+	// What is found in two ways is listed once.
+	d.prints("find solar-7", `
+KIND  ID  BY  TEXT
+device  solar-7  exactly  site:berlin
+`)
+	d.prints("find solar-1", `
+KIND  ID  BY  TEXT
+pool  solar-1  exactly  2 slots
+`)
 	d.try("", "find").exit(2)
 	d.try("", "find", "a", "b").exit(2)
 	d.try("", "find", " ").exit(1).says("q", "invalid_field")

@@ -35,7 +35,7 @@ func (f *findPages) find(r *http.Request) (page, error) {
 		if err != nil {
 			return page{}, err
 		}
-		parts = partsOf(found)
+		parts = partsOf(found.Distinct())
 	}
 	return page{title: "Find", template: "find", find: text, data: map[string]any{"Text": text, "Parts": parts}}, nil
 }

@@ -155,6 +155,12 @@ func TestFoundPartsLeadToTheirLists(t *testing.T) {
 	if n := strings.Count(page, `<td class="text"><a`); n != 30 {
 		t.Errorf("%d hits, want 10 of each of three parts", n)
 	}
+	_, page, _ = b.get("/find?q=meter-07")
+	for _, path := range []string{"/devices/meter-07", "/pools/meter-07"} {
+		if n := strings.Count(page, `<td class="text"><a href="`+path+`"`); n != 1 {
+			t.Errorf("%s is listed %d times, want once", path, n)
+		}
+	}
 	_, page, _ = b.get("/find?q=site:x")
 	contains(t, page, `href="/devices?tag=site%3Ax"`)
 }
