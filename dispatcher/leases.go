@@ -47,11 +47,14 @@ func (l Leaser) owns(device string) bool { return strings.HasPrefix(device, stor
 type LeaseRequest struct {
 	Leaser
 
-	Pool, Holder string
-	Lease        time.Duration   // 0: the pool's
-	Metadata     json.RawMessage // nil: none
-	Wait         time.Duration   // for a slot, in line; 0: it is not waited for, and nothing is left behind
-	OnPark       func()          // is called when the waiting begins
+	Pool     string
+	Holder   string          // empty: one is made
+	Lease    time.Duration   // 0: the pool's
+	Metadata json.RawMessage // nil: none
+	Wait     time.Duration   // for a slot, in line; 0: it is not waited for, and nothing is left behind
+	OnPark   func()          // is called when the waiting begins
+
+	unnamed bool // the name of the holder was made for this request: only its answer tells it
 }
 
 // Lease is one that is open or was.
@@ -90,6 +93,9 @@ const (
 // that is not registered. store.ErrUnknownPool, store.ErrExists, *LostError, devices.ErrUnavailable.
 func (d Leases) Acquire(ctx context.Context, r LeaseRequest) (Lease, error) {
 	began := d.config.Now()
+	if r.unnamed = r.Holder == ""; r.unnamed {
+		r.Holder = nonce()
+	}
 	got, again, err := d.acquire(ctx, r, began)
 	if again {
 		got, _, err = d.acquire(ctx, r, began)
@@ -103,8 +109,13 @@ func (d Leases) acquire(ctx context.Context, r LeaseRequest, began time.Time) (g
 	if err != nil {
 		return Lease{}, false, err
 	}
-	reply, err := d.askForLease(ctx, r, opened.Bounded, began)
-	d.leaveLine(ctx, r, opened)
+	defer func() {
+		if r.unnamed && (err != nil || ctx.Err() != nil) {
+			d.letGo(ctx, r, opened.Task)
+		}
+	}()
+	opened, reply, err := d.askForLease(ctx, r, opened, began)
+	d.leaveLine(ctx, r, opened, reply, began)
 	if err != nil {
 		d.takeBack(ctx, r, opened)
 		return Lease{}, false, err
@@ -143,29 +154,34 @@ func (d Leases) openLease(ctx context.Context, r LeaseRequest) (store.LeaseTask,
 	return opened, err
 }
 
-// askForLease reports as the holder, until it is granted the slot, or waited as long as it would.
-func (d Leases) askForLease(ctx context.Context, r LeaseRequest, bounded bool, began time.Time) (devices.Reply, error) {
+// askForLease reports as the holder, until it is granted the slot, or waited as long as it would. It
+// returns the lease as it was opened last.
+func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.LeaseTask, began time.Time) (store.LeaseTask, devices.Reply, error) {
 	caller, report := r.as(store.Holder(r.Name, r.Holder)), devices.Report{ID: nonce(), Accept: true}
 	if r.Wait == 0 {
-		return d.HandleReport(ctx, caller, report)
+		reply, err := d.HandleReport(ctx, caller, report)
+		return opened, reply, err
 	}
 	for wait, aside := r.Wait, false; ; {
-		if bounded {
+		if opened.Bounded {
 			wait = min(wait, leaseLook)
 		}
 		h, held, err := d.wait(ctx, caller, report, wait, r.OnPark)
 		if err != nil {
-			return devices.Reply{}, err
+			return opened, devices.Reply{}, err
 		}
 		wait = r.Wait - d.config.Now().Sub(began)
 		if !held || ctx.Err() != nil || wait <= 0 || !waitsOn(h.reply) {
-			return h.reply, nil
+			return opened, h.reply, nil
 		}
 		if aside = aside || h.aside; aside && !h.own { // it counts as ahead of those behind it again
-			if _, err := d.openLease(ctx, r); err != nil {
-				return h.reply, err
+			rest := r
+			rest.Wait = wait
+			again, err := d.openLease(ctx, rest)
+			if err != nil {
+				return opened, h.reply, err
 			}
-			aside = false
+			opened, aside = again, false
 		}
 	}
 }
@@ -176,13 +192,45 @@ func waitsOn(reply devices.Reply) bool {
 	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitingOf(reply.Reason).Parks
 }
 
-// leaveLine lets one that went away wait as long as one that was answered.
-func (d Leases) leaveLine(ctx context.Context, r LeaseRequest, opened store.LeaseTask) {
-	if r.Wait == 0 || ctx.Err() == nil {
+// leaveLine lets a caller that went away, or was answered before its wait was over, count as ahead of
+// others no longer than until it is to ask again. It keeps its position for Stay from then on.
+func (d Leases) leaveLine(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
+	rest := r.Wait - d.config.Now().Sub(began)
+	switch {
+	case reply.Task != nil:
+		return
+	case r.Wait > 0 && rest <= 0: // it was opened for this long
+		return
+	case r.Wait == 0 && opened.New: // nothing of it is left
 		return
 	}
-	if err := d.config.Store.StayLease(context.WithoutCancel(ctx), opened, store.Stay); err != nil {
+	after := min(max(rest, 0), time.Duration(reply.ReportAfterMS)*time.Millisecond)
+	if ctx.Err() != nil {
+		after = 0
+	}
+	if err := d.config.Store.StayLease(context.WithoutCancel(ctx), opened, store.Stay+after); err != nil {
 		d.log.WarnContext(ctx, "a caller that left stays in line for longer", "err", err)
+	}
+}
+
+// letGo ends the lease of a holder whose name nobody was told, so that nobody can ask for it again:
+// it gives the slot back, or the position.
+func (d Leases) letGo(ctx context.Context, r LeaseRequest, task int64) {
+	ctx = context.WithoutCancel(ctx)
+	err := ErrLeaseToken
+	for tries := 0; tries < 2 && errors.Is(err, ErrLeaseToken); tries++ { // it may be granted between the two calls
+		var grant *store.Grant
+		_, grant, _, err = d.config.Store.Task(ctx, task)
+		switch {
+		case err != nil:
+		case grant != nil:
+			err = d.End(ctx, r.Leaser, r.Pool, task, grant.Token)
+		default:
+			err = d.End(ctx, r.Leaser, r.Pool, task, 0)
+		}
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		d.log.WarnContext(ctx, "a lease that nobody can ask for ends by itself", "lease", task, "err", err)
 	}
 }
 

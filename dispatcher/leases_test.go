@@ -87,7 +87,10 @@ func (b *bench) inLineFor(d *dispatcher.Dispatcher, r dispatcher.LeaseRequest) *
 	b.t.Helper()
 	ctx, leave := context.WithCancel(b.ctx)
 	a := &asking{b: b, holder: r.Holder, parked: make(chan struct{}), leave: leave, done: make(chan struct{})}
-	r.Leaser, r.Pool, r.OnPark = ci(), "a", sync.OnceFunc(func() { close(a.parked) })
+	if r.Name == "" {
+		r.Leaser = ci()
+	}
+	r.Pool, r.OnPark = "a", sync.OnceFunc(func() { close(a.parked) })
 	go func() {
 		defer close(a.done)
 		a.got, a.err = dispatcher.Leases{Dispatcher: d}.Acquire(ctx, r)

@@ -140,11 +140,14 @@ func (s leasesIn) ofHolder(ctx context.Context, n NewLease, until time.Time) (Le
 		return LeaseTask{}, err
 	case r.pool != n.Pool:
 		return LeaseTask{}, fmt.Errorf("%w: in pool %s", ErrExists, r.pool)
-	case r.held || !r.Until.Before(until):
+	case r.held:
 		return r.LeaseTask, nil
+	case r.Until.Before(until):
+		r.Until = until
+	default: // each request has a time of its own, by which StayLease and DropLease know the last one
+		r.Until = r.Until.Add(time.Millisecond)
 	}
-	r.Until = until
-	_, err = s.exec(ctx, `UPDATE tasks SET not_after = {epoch} + $2 * {ms} WHERE id = $1`, r.Task, until.UnixMilli())
+	_, err = s.exec(ctx, `UPDATE tasks SET not_after = {epoch} + $2 * {ms} WHERE id = $1`, r.Task, r.Until.UnixMilli())
 	return r.LeaseTask, err
 }
 

@@ -151,7 +151,11 @@ func TestATryLeavesNothingBehind(t *testing.T) {
 		l.must(err)
 		drop(waits, false)
 		l.must(l.StayLease(l.Context(), waits, 0))
-		drop(longer, true)
+		shorter, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.Holder("ci", "c"), Stay: time.Minute})
+		l.must(err)
+		drop(longer, false)
+		l.must(l.StayLease(l.Context(), longer, 0)) // a later request of the holder waits
+		drop(shorter, true)
 	})
 }
 

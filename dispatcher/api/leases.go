@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -125,12 +123,7 @@ func (l *leases) acquire(ctx context.Context, in *struct {
 }
 
 func (l *leases) request(ctx context.Context, pool string, in operators.NewLease, wait time.Duration) (r dispatcher.LeaseRequest, err error) {
-	if in.Holder == "" {
-		var b [8]byte
-		_, _ = rand.Read(b[:]) // never fails
-		in.Holder = hex.EncodeToString(b[:])
-	}
-	if devices.ParsePool(in.Holder) != nil {
+	if in.Holder != "" && devices.ParsePool(in.Holder) != nil {
 		return r, invalid("holder: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit")
 	}
 	metadata, err := leaseMetadata(in.Metadata)

@@ -1,0 +1,172 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// expectStays expects that a holder keeps its position for a minute at most from when it was told to
+// ask again. Only until then it counts as one that waits before others.
+func (b *bench) expectStays(holder string, after time.Duration) {
+	b.t.Helper()
+	task := b.task(b.leaseTask(holder))
+	now, err := b.store.Clock(b.ctx)
+	b.must(err)
+	if left := task.NotAfter.Sub(now); left <= 0 || left > store.Stay+after {
+		b.t.Errorf("%s keeps its position for another %s, want at most %s", holder, left, store.Stay+after)
+	}
+}
+
+// A caller that stood aside, stands in line again and then leaves blocks nobody.
+func TestACallerThatLeavesAfterItStoodAsideBlocksNobody(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.callers(1)
+		b.setPoolWindows(b.openForAnHour())
+		first := b.inLineFor(b.Dispatcher, tooLong("too-long"))
+		g := b.leased("fits")
+		b.inLine(b.Dispatcher, "second", long)
+		b.setPoolWindows(nil)
+		b.eventually("the first caller stands before the second", func() bool { return b.ahead("second") == 1 })
+		first.leave()
+		<-first.done
+		b.expectStays("too-long", 0)
+		b.endLease("fits", g)
+	})
+}
+
+// A caller that is answered before its wait is over, and does not come back, blocks nobody.
+func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
+	t.Parallel()
+	t.Run("its replica stops", func(t *testing.T) {
+		t.Parallel()
+		b := embedded(t)
+		b.callers(1)
+		b.leased("held")
+		waits := b.inLine(b.Dispatcher, "waits", long)
+		b.Waiters.Parks.Stop()
+		<-waits.done
+		b.expectStays("waits", waits.got.After)
+	})
+	t.Run("its slot cannot be confirmed", func(t *testing.T) {
+		t.Parallel()
+		b, spies := spied(t)
+		b.callers(1)
+		spies.down("Acquire")
+		got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "waits", Wait: long, OnPark: func() {}})
+		if err != nil || got.Grant != nil {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		b.expectStays("waits", got.After)
+	})
+	t.Run("its token is revoked", func(t *testing.T) {
+		t.Parallel()
+		b := embedded(t)
+		b.callers(1)
+		b.leased("held")
+		revoked := ci()
+		revoked.Token = [32]byte{1} // of no token
+		waits := b.inLineFor(b.Dispatcher, dispatcher.LeaseRequest{Leaser: revoked, Holder: "waits", Wait: long})
+		wake(b.Dispatcher, store.Holder("ci", "waits"))
+		<-waits.done
+		b.expectStays("waits", waits.got.After)
+	})
+}
+
+// A request of a holder that leaves does not shorten the wait of a later request of it.
+func TestALaterRequestKeepsItsPosition(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.callers(1)
+	b.leased("held")
+	first := b.inLine(b.Dispatcher, "waits", 2*long)
+	b.inLine(b.Dispatcher, "waits", long)
+	<-first.done // its later request ended it
+	if e := b.tryLease("behind"); e.Why.Code != decision.CodeCallersFull || e.Why.Position != 2 {
+		t.Errorf("%+v, want that one waits before it", e.Why)
+	}
+	if left := b.task(b.leaseTask("waits")).NotAfter; time.Until(*left) < long {
+		t.Errorf("it keeps its position until %s", left)
+	}
+}
+
+// A try ends the wait of an earlier request of its holder, and blocks nobody afterwards.
+func TestATryInsteadOfAWaitBlocksNobody(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.callers(1)
+	b.leased("held")
+	first := b.inLine(b.Dispatcher, "waits", long)
+	b.tryLease("waits")
+	<-first.done
+	b.expectStays("waits", 0)
+}
+
+// unnamed asks for a lease without the name of a holder, so that nobody can ask for it again.
+func (b *bench) unnamed(ctx context.Context, wait time.Duration) (dispatcher.Lease, error) {
+	return b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Wait: wait, OnPark: func() {}})
+}
+
+// A caller without a name of its own whose connection breaks while its grant commits leaves no slot
+// held. One with a name gets its lease again.
+func TestNoSlotIsHeldForACallerThatCannotAskAgain(t *testing.T) {
+	t.Parallel()
+	for name, wait := range map[string]time.Duration{"tried once": 0, "in line": long} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, spies := spied(t)
+			b.pool("a", 2, minute)
+			ctx, breakOff := context.WithCancel(b.ctx)
+			spies.after("Claim", breakOff)
+			_, _ = b.unnamed(ctx, wait)
+			b.expectHeld(0)
+
+			ctx, breakOff = context.WithCancel(b.ctx)
+			spies.after("Claim", breakOff)
+			_, err := b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "job", Wait: wait, OnPark: func() {}})
+			if ctx.Err() == nil {
+				t.Fatalf("not claimed: %v", err)
+			}
+			spies.ease()
+			b.expectHeld(1)
+			if got := b.tryLease("job"); got.Grant == nil || got.Grant.Redelivered == 0 {
+				t.Errorf("asked again: %+v", got)
+			}
+		})
+	}
+}
+
+// What a caller without a name is answered as an error, it cannot ask for again either.
+func TestNoSlotIsHeldForACallerThatGotAnError(t *testing.T) {
+	t.Parallel()
+	b, spies := spied(t)
+	b.pool("a", 1, minute)
+	spies.after("Claim", func() {
+		spies.hook("before Task", func() error { spies.ease(); return errDown })
+	})
+	if _, err := b.unnamed(b.ctx, 0); !errors.Is(err, devices.ErrUnavailable) {
+		t.Fatalf("%v, want unavailable", err)
+	}
+	b.expectHeld(0)
+}
+
+// A caller without a name that leaves the line is gone at once: nothing of it waits.
+func TestACallerWithoutANameLeavesTheLine(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.callers(1)
+	b.leased("held")
+	waits := b.inLineFor(b.Dispatcher, dispatcher.LeaseRequest{Wait: long})
+	waits.leave()
+	<-waits.done
+	if e := b.tryLease("behind"); e.Why.Code != decision.CodeCallersFull || e.Why.Position != 1 {
+		t.Errorf("%+v, want that nobody waits before it", e.Why)
+	}
+}
