@@ -161,7 +161,7 @@ func TestBatchSelectsDevicesByTag(t *testing.T) {
 		if got := post("?dry_run=true", `{"area":"1"}`).must(200).fields(); got["tasks"] != 2.0 || got["id"] != 0.0 {
 			b.Errorf("dry run: %v", got)
 		}
-		if got := post("?dry_run=true", `{"area":"9"}`).must(200).fields(); got["tasks"] != 0.0 {
+		if got := post("?dry_run=true", `{"area":"9"}`).must(200).fields(); got["tasks"] != 0.0 || !strings.Contains(fmt.Sprint(got["warnings"]), "no registered device has area:9;") {
 			b.Errorf("dry run of none: %v", got)
 		}
 		if n := len(b.pages("/v1/batches", "batches", "id")); n != 0 {
@@ -179,7 +179,8 @@ func TestBatchSelectsDevicesByTag(t *testing.T) {
 		if task := object(list(b.get("/v1/tasks").fields(), "tasks")[0]); task["priority"] != 8.0 {
 			b.Errorf("the batch's priority is theirs: %v", task)
 		}
-		post("", `{"area":"9"}`).problem(422, "no_tasks")
+		post("", `{"area":"9"}`).problem(422, "no_tasks").names(b.T, "select.tags", "no registered device has area:9;")
+		post("", `{"area":"1","kind":"y"}`).problem(422, "no_tasks").names(b.T, "no registered device has all of area:1, kind:y;")
 		post("", `{}`).problem(422, "invalid_field").names(b.T, "select.tags")
 		post("", `{"area":7}`).problem(422, "invalid_field").names(b.T, "select.tags")
 		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["a"],"select":{"tags":{"a":"b"}}}`).problem(422, "invalid_field").names(b.T, "exactly one")

@@ -3,8 +3,10 @@ package api
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
@@ -18,6 +20,7 @@ const (
 	maxBatchBody = 64 << 20 // bytes; about 1,000,000 device ids
 	maxPayload   = 32 << 10 // bytes of one task's payload
 	maxPriority  = 1_000_000
+	maxTagWords  = 200 // bytes of the tags in an error
 )
 
 type batchStore interface {
@@ -92,8 +95,14 @@ func (b *batches) queue(ctx context.Context, post operators.NewBatch, batch stor
 		return nil, err
 	}
 	made, err := b.ledger.CreateBatch(ctx, actor(ctx), batch, q)
-	if err != nil {
+	nobody := q.Tags != nil && made.Total == 0
+	switch {
+	case errors.Is(err, store.ErrNoTasks) && nobody:
+		return nil, problem(http.StatusUnprocessableEntity, codeNoTasks, noDeviceHas(q.Tags)).because(err)
+	case err != nil:
 		return nil, neverStarts(err)
+	case nobody: // a dry run
+		warned.Warnings = append(warned.Warnings, noDeviceHas(q.Tags))
 	}
 	answer := operators.BatchCreated{ID: made.ID, Tasks: made.Total, Warned: warned}
 	if post.Duplicates == skipDuplicates {
@@ -108,6 +117,18 @@ func (b *batches) queue(ctx context.Context, post operators.NewBatch, batch stor
 		b.waiters.Fill(batch.Pool)
 	}
 	return &created[operators.BatchCreated]{createdStatus(!mode.DryRun), answer}, nil
+}
+
+// noDeviceHas says that a selection by tags is empty, and what to look at.
+func noDeviceHas(tags map[string]string) string {
+	words := strings.Join(tagWords(tags), ", ")
+	if len(tags) > 1 {
+		words = "all of " + words
+	}
+	if len(words) > maxTagWords {
+		words = strings.ToValidUTF8(words[:maxTagWords], "") + "…"
+	}
+	return "select.tags: no registered device has " + words + "; GET /v1/devices?tag=NAME:VALUE lists those with a tag"
 }
 
 // read checks the fields of a batch, all but its tasks.

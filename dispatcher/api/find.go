@@ -191,9 +191,14 @@ func batchHit(b store.Batch) operators.Hit {
 }
 
 func deviceHit(d store.Device) operators.Hit {
-	tags := make([]string, 0, len(d.Tags))
-	for _, name := range slices.Sorted(maps.Keys(d.Tags)) {
-		tags = append(tags, name+":"+d.Tags[name])
+	return operators.Hit{Kind: "device", ID: d.ID, Text: strings.Join(tagWords(d.Tags), " ")}
+}
+
+// tagWords returns the tags as name:value, in the order of their names.
+func tagWords(tags map[string]string) []string {
+	words := make([]string, 0, len(tags))
+	for _, name := range slices.Sorted(maps.Keys(tags)) {
+		words = append(words, name+":"+tags[name])
 	}
-	return operators.Hit{Kind: "device", ID: d.ID, Text: strings.Join(tags, " ")}
+	return words
 }
