@@ -295,7 +295,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 			code decision.Code
 			word string
 		}{
-			"unknown":    {decision.CodeDeviceUnknown, "no device unknown"},
+			"unknown":    {decision.CodeDeviceUnknown, "no device unknown is registered: it was never created or imported"},
 			"registered": {decision.CodeDeviceUnseen, "never reported"},
 			"silent":     {decision.CodeDeviceSilent, "last reported 3 h ago"},
 			"quiet":      {decision.CodeNextReport, "next report of device quiet"},
@@ -303,6 +303,12 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 			"revoked":    {decision.CodeRevoked, "no valid token"},
 		} {
 			b.expectWhy(b.tasksOf(device)[0], []decision.Code{want.code}, want.word)
+		}
+		unknown := b.why(b.tasksOf("unknown")[0]).Causes[0]
+		for _, want := range []string{"look whether the name is right", "dispatcher devices create unknown", "dispatcher tasks cancel "} {
+			if !strings.Contains(unknown.Remedy, want) {
+				b.t.Errorf("a device that was never imported: %q does not say %q", unknown.Remedy, want)
+			}
 		}
 		// A report that this replica has not written yet counts.
 		b.expectReason("silent", `{"id":"x","accept":false}`, devices.ReasonDeclined)

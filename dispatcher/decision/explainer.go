@@ -217,9 +217,9 @@ func (x explainer) away() (r Cause, is bool) {
 	case x.Device == nil:
 		return Cause{
 			Code:   CodeDeviceUnknown,
-			Detail: fmt.Sprintf("no device %s is registered, and none has ever reported", name),
-			Remedy: "switch the device on; or look whether its name is right",
-		}, true
+			Detail: fmt.Sprintf("no device %s is registered: it was never created or imported, and has never reported", name),
+		}.by("look whether the name is right; if it is, register the device: %s (with the fleet token, its first report registers it); or drop the task: %s",
+			ActRegister.to(OfDevice, name), ActCancel.to(OfTask, x.Task.ID)), true
 	case x.seen.IsZero():
 		return Cause{
 			Code:   CodeDeviceUnseen,

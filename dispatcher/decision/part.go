@@ -125,7 +125,7 @@ func allWords() []words {
 		{CodeFull, "for a free slot", "wait for a free slot; or raise the capacity: dispatcher pools set POOL --capacity N"},
 		{CodeOtherFirst, "another task of the device first", "wait for those tasks; a higher priority goes first within a batch"},
 		{CodeDeviceDeleted, "device deleted", "register the devices again, or drop the tasks: dispatcher tasks cancel TASK"},
-		{CodeDeviceUnknown, "device not registered", "switch the devices on; or look whether their names are right"},
+		{CodeDeviceUnknown, "device not registered", "look whether their names are right; if they are, register the devices: dispatcher devices import -f FILE; or drop the tasks: dispatcher tasks cancel TASK"},
 		{CodeDeviceUnseen, "never reported", "look whether the devices run, and have their tokens and the address of this dispatcher"},
 		{CodeDeviceSilent, "device silent", "look whether the devices run and reach the dispatcher: only its own report can be granted anything"},
 		{CodeNextReport, "next in line", NothingToDo},
