@@ -79,17 +79,22 @@ func (h *handling) wait(ctx context.Context, onPark func()) bool {
 		h.d.log.WarnContext(ctx, "report not parked", "err", err)
 		return false
 	}
+	seen, began := h.seeing(), h.d.config.Now()
+	h.markParked(seen)
 	onPark()
 	h.shrink()
-	began := h.d.config.Now()
-	timer := time.NewTimer(h.park.Wait)
+	timer, period := time.NewTimer(h.park.Wait), time.NewTicker(h.d.config.ReportPeriod)
 	defer timer.Stop()
+	defer period.Stop()
 	for last := false; ; {
 		select {
 		case <-ctx.Done():
 			return true
 		case <-timer.C:
 			last = true
+		case <-period.C:
+			h.markParked(seen.Add(h.d.config.Now().Sub(began)))
+			continue
 		case <-h.park.Signal():
 		}
 		// As of before the look: the lease of a grant begins after that.
@@ -107,6 +112,16 @@ func (h *handling) wait(ctx context.Context, onPark func()) bool {
 			return true
 		}
 	}
+}
+
+// markParked records that the device was seen at the ledger's time at, and that it is reached by a
+// parked report. The pass "reached" writes it even if the ledger already has ReachPark: another
+// replica may be about to write ReachNone for an older report or a broken connection.
+func (h *handling) markParked(at time.Time) {
+	if h.caller.Via == devices.ViaLease { // there is no device
+		return
+	}
+	h.d.Seen.MarkReach(string(h.caller.Device), store.Seen{At: at, Reach: h.reachOf()})
 }
 
 // period of a parked report is its wait: its device is there all the time.
@@ -167,7 +182,11 @@ func (h *handling) lookFromPark(ctx context.Context, call waiters.Call) (final b
 		h.d.Waiters.HandedOn(call.Pool, h.d.config.Now().Sub(call.Since))
 		h.steps.Say(h.d.config.Logger, call.Pool, "park")
 	}
-	return !h.mayChange()
+	if !h.mayChange() {
+		return true
+	}
+	h.markParked(h.seeing())
+	return false
 }
 
 // admittedStill looks again, and says whether the device may report as it did.

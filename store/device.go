@@ -261,8 +261,15 @@ type seenRow struct {
 	Reach  Reach  `json:"reach"`
 }
 
-// TouchDevices moves last-seen times forward, never back; ids that are not
-// registered are ignored.
+// seenOrder is the largest error of the time of a report. A replica extrapolates the ledger's clock
+// from a reading that began at most 2 s ago, so the time can be ahead by the duration of the reading.
+const seenOrder = 2 * time.Second
+
+// TouchDevices moves the last-seen times of devices forward, never back, and stores the reach of the
+// latest report. It ignores ids that are not registered. If two reports are less than seenOrder
+// apart, their order is unclear, and a reach other than ReachNone wins: a device that waits must not
+// be stored as one that polls, because no new task would be offered to it. If the stored time is in
+// the future, the clock of the ledger was set back, and the reach in seen is stored.
 func (s devices) TouchDevices(ctx context.Context, seen map[string]Seen) error {
 	if len(seen) == 0 {
 		return nil
@@ -272,10 +279,13 @@ func (s devices) TouchDevices(ctx context.Context, seen map[string]Seen) error {
 		rows = append(rows, seenRow{id, seen[id].At.UnixMilli(), seen[id].Reach})
 	}
 	return s.write(ctx, func(tx session) error {
-		const later = `d.last_seen IS NULL OR d.last_seen < {epoch} + seen.at_ms * {ms}`
+		const (
+			later   = `(d.last_seen IS NULL OR d.last_seen < {epoch} + seen.at_ms * {ms})`
+			unclear = `(seen.reach <> 0 AND d.last_seen < {epoch} + (seen.at_ms + $2) * {ms} OR d.last_seen > {now} + $2 * {ms})`
+		)
 		_, err := tx.exec(ctx, `
-			UPDATE devices AS d SET last_seen = {epoch} + seen.at_ms * {ms}, reach = seen.reach
-			FROM {seen} WHERE d.id = seen.device AND (`+later+`)`, input(rows))
+			UPDATE devices AS d SET last_seen = CASE WHEN `+later+` THEN {epoch} + seen.at_ms * {ms} ELSE d.last_seen END, reach = seen.reach
+			FROM {seen} WHERE d.id = seen.device AND (`+later+` OR d.reach <> seen.reach AND `+unclear+`)`, input(rows), seenOrder.Milliseconds())
 		return err
 	})
 }

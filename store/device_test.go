@@ -235,6 +235,46 @@ func TestLastSeenOnlyMovesForward(t *testing.T) {
 	})
 }
 
+// How a device can be reached follows its latest report. Two reports at about the same time, or
+// after the clock of the ledger was set back, never leave a device that can be reached as one
+// that polls.
+func TestReachFollowsTheLatestReport(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		now, err := l.Clock(l.Context())
+		l.must(err)
+		for n, c := range []struct {
+			first, second time.Duration // from now; the first report polls
+			reach, want   store.Reach   // of the second report, and of the device then
+		}{
+			{-time.Minute, 0, store.ReachPark, store.ReachPark},
+			{-time.Minute, -time.Minute, store.ReachPark, store.ReachPark},
+			{-time.Minute, -time.Minute - time.Second, store.ReachPush, store.ReachPush},
+			{-time.Minute, -time.Minute - 3*time.Second, store.ReachPark, store.ReachNone},
+			{time.Hour, 0, store.ReachPark, store.ReachPark},
+		} {
+			id := fmt.Sprint("d", n)
+			_, err := l.EnsureDevices(l.Context(), id)
+			l.must(err)
+			touch := func(at time.Duration, reach store.Reach) store.Device {
+				l.must(l.TouchDevices(l.Context(), map[string]store.Seen{id: {At: now.Add(at), Reach: reach}}))
+				d, err := l.Device(l.Context(), id)
+				l.must(err)
+				return d
+			}
+			touch(c.first, store.ReachNone)
+			want := now.Add(max(c.first, c.second)).Truncate(time.Millisecond)
+			if d := touch(c.second, c.reach); d.Reach != c.want || d.LastSeen.Sub(want).Abs() > time.Millisecond {
+				l.Errorf("polls at %s, then reach %d at %s: reach %d, seen %s; want %d, %s", c.first, c.reach, c.second, d.Reach, d.LastSeen, c.want, want)
+			}
+			// The reverse order of writing: a poll from before or at that time changes nothing.
+			if d := touch(c.second, store.ReachNone); c.first < 0 && d.Reach != c.want {
+				l.Errorf("reach %d after a poll at the same time, want %d", d.Reach, c.want)
+			}
+		}
+	})
+}
+
 // Tags have an index, which Postgres reads for lists and for batches, though it avoids bitmaps
 // elsewhere.
 func TestTagsAreFoundByTheirIndex(t *testing.T) {

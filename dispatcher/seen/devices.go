@@ -40,13 +40,16 @@ type Devices struct {
 
 // NewDevices returns an empty collection. now is for elapsed time only.
 func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
-	all := newTimes()
-	all.polled = newPolled()
-	return &Devices{ledger: ledger, recent: recent, all: all, reached: newTimes(), fresh: newTimes(), Tokens: newTokens(ledger, now)}
+	all, reached := newTimes(), newTimes()
+	all.polled, reached.written = newPolled(), make(map[string]store.Seen)
+	return &Devices{ledger: ledger, recent: recent, all: all, reached: reached, fresh: newTimes(), Tokens: newTokens(ledger, now)}
 }
 
-// Mark notes a device.
+// Mark records a report of a device whose reach equals the reach that the ledger had when the report
+// was handled. If another reach waits for FlushReached, or its last call wrote another one, Mark
+// records the report like MarkReach.
 func (d *Devices) Mark(device string, seen store.Seen) {
+	d.reached.correct(device, seen)
 	if seen.Reach == store.ReachNone {
 		d.all.markPolled(device, seen)
 	} else {
@@ -70,9 +73,10 @@ func (d *Devices) At(device string) time.Time { return d.all.at(device) }
 
 // times are of devices that were seen since the last flush.
 type times struct {
-	mu     sync.Mutex
-	seen   map[string]store.Seen
-	polled *polled // nil: all are noted
+	mu      sync.Mutex
+	seen    map[string]store.Seen
+	written map[string]store.Seen // what the last flush took, also while it runs; if nil, it is not kept
+	polled  *polled               // nil: all are noted
 }
 
 func newTimes() *times { return &times{seen: make(map[string]store.Seen)} }
@@ -81,6 +85,20 @@ func (s *times) mark(device string, seen store.Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen[device] = seen
+}
+
+// correct marks a device only if another reach of it waits for a flush or was taken by the last one:
+// the caller may have read the ledger before that reach was committed.
+func (s *times) correct(device string, seen store.Seen) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, known := s.seen[device]
+	if !known {
+		last, known = s.written[device]
+	}
+	if known && last.Reach != seen.Reach {
+		s.seen[device] = seen
+	}
 }
 
 // markPolled notes a device unless it was lately. One that waits for the flush is written
@@ -108,6 +126,9 @@ func (s *times) take() map[string]store.Seen {
 	s.seen = make(map[string]store.Seen)
 	if s.polled != nil {
 		s.polled.next()
+	}
+	if s.written != nil {
+		s.written = taken
 	}
 	return taken
 }
@@ -162,18 +183,23 @@ func (d *Devices) flush(ctx context.Context, seen *times) error {
 	times := seen.take()
 	// In their order: devices that are next to each other in the table are written by one
 	// statement, and not each of its pages by each statement.
-	for ids := range slices.Chunk(slices.Sorted(maps.Keys(times)), seenPart) {
-		part := make(map[string]store.Seen, len(ids))
-		for _, id := range ids {
-			part[id] = times[id]
-		}
-		if err := d.ledger.TouchDevices(ctx, part); err != nil {
-			seen.putBack(times)
+	left := slices.Sorted(maps.Keys(times))
+	for len(left) > 0 {
+		n := min(len(left), seenPart)
+		if err := d.ledger.TouchDevices(ctx, only(times, left[:n])); err != nil {
+			seen.putBack(only(times, left))
 			return fmt.Errorf("writing last-seen times: %w", err)
 		}
-		for _, id := range ids {
-			delete(times, id)
-		}
+		left = left[n:]
 	}
 	return nil
+}
+
+// only returns the entries of some devices.
+func only(times map[string]store.Seen, ids []string) map[string]store.Seen {
+	some := make(map[string]store.Seen, len(ids))
+	for _, id := range ids {
+		some[id] = times[id]
+	}
+	return some
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -171,5 +172,55 @@ func TestALaterPollIsWritten(t *testing.T) {
 	d.MarkReach("b", store.Seen{At: time.Unix(5, 0)})
 	if err := d.Flush(t.Context()); err != nil || !written["b"].At.Equal(time.Unix(5, 0)) {
 		t.Errorf("%v, %v: of one that can no longer be told that is written at once", written["b"], err)
+	}
+}
+
+// slowLedger calls before at the start of each write, and records the written values.
+type slowLedger struct {
+	last
+	before func()
+}
+
+func (l slowLedger) TouchDevices(ctx context.Context, seen map[string]store.Seen) error {
+	l.before()
+	return l.last.TouchDevices(ctx, seen)
+}
+
+// A report is handled while the reach of an older report waits for a flush, or is being written.
+// The report read the ledger before that, and found the reach unchanged. The next flush still
+// writes the reach of the later report.
+func TestALaterWayToBeToldIsWrittenSoon(t *testing.T) {
+	t.Parallel()
+	older, later := store.Seen{At: time.Unix(2, 0)}, store.Seen{At: time.Unix(3, 0), Reach: store.ReachPush}
+	for name, during := range map[string]bool{"before the flush": false, "during the flush": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var d *Devices
+			var once sync.Once
+			reports := func() { once.Do(func() { d.Mark("a", later) }) }
+			written := slowLedger{last{}, func() {
+				if during {
+					reports()
+				}
+			}}
+			d = NewDevices(written, nil, time.Now)
+			d.MarkReach("a", older)
+			if !during {
+				reports()
+			}
+			for range 2 {
+				if err := d.FlushReached(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := written.last["a"]; got != later {
+				t.Errorf("written %+v, want %+v", got, later)
+			}
+			clear(written.last)
+			d.Mark("a", later)
+			if err := d.FlushReached(t.Context()); err != nil || len(written.last) > 0 {
+				t.Errorf("%v, %v: the ledger knows it by now", written.last, err)
+			}
+		})
 	}
 }
