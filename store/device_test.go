@@ -102,7 +102,7 @@ func TestDeviceTokens(t *testing.T) {
 	})
 }
 
-// A device that never uses the token it asked for asks again with each report.
+// A device never uses its token, and enrolls again with each report.
 func TestEnrollingAgainMakesNoMoreEvents(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

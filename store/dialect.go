@@ -66,7 +66,7 @@ type dialect struct {
 	lockAlone  string             // takes the lock of the pool $1 against all others
 	waitLocks  string             // lifts the lock timeout of one transaction; empty: not needed
 	lockKey    string             // takes the idempotency key $1, $2, or says false
-	lockKept   string             // waits until no other transaction keeps a result of the device $1; empty: not needed
+	lockKept   string             // locks the kept results of the device $1 until the end of the transaction; empty: not needed
 	lockGrants string             // waits for the writers of grants, and lets others wait
 	leaps      []string           // take the numbers that are given out $1 further, and return where they are then
 	snapshot   sql.IsolationLevel // of a transaction that reads one snapshot

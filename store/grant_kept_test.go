@@ -6,7 +6,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// wantKept compares the results kept of each kind with the events that tell of them.
+// wantKept checks the number of events of each kind, and that late_results has one row for each event.
 func (l *ledger) wantKept(late, unknown int) {
 	l.Helper()
 	gotLate := l.eventsOf("result.late")
@@ -110,8 +110,8 @@ func TestUnknownResultsLeaveRoomForLateOnes(t *testing.T) {
 	})
 }
 
-// When its attempt is gone, a late result that was kept is answered as before; another one
-// cannot be told from a made up one, and is kept as unknown.
+// Retention deletes attempts. Then a late result that was kept before is answered late again. A late
+// result that was not kept looks like a made-up one, and is kept as unknown.
 func TestLateResultsOutliveTheirAttempts(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

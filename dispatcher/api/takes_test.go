@@ -447,7 +447,7 @@ func TestTakesWithoutRedis(t *testing.T) {
 	}
 }
 
-// The metric of refused takes tells a repeat from too many: by the policy that the answer names.
+// The metric counts a refused take by the policy in refused_by, and by the kind of that policy.
 func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {

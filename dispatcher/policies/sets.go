@@ -153,9 +153,9 @@ func (s *Sets) Deleted(name string) {
 	s.takes.forget(name)
 }
 
-// Follow forgets the sets that were changed or deleted since they were read, by whatever
-// replica, and those that are no longer used. It reads as many rows as sets are in use; once in
-// idleSets calls it also reads those of all sets with metrics, so that these end with their sets.
+// Follow forgets the sets that any replica changed or deleted since they were read, and the sets
+// that are no longer used. It reads one row for each set in use. Once in idleSets calls it also
+// reads a row for each set with metrics, so that the metrics of deleted sets end.
 func (s *Sets) Follow(ctx context.Context) error {
 	kept := s.inUse()
 	gone := make(map[string]bool, len(kept)) // until its row is found

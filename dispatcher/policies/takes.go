@@ -232,7 +232,7 @@ func (o *outcomes) count(v Verdict) {
 const (
 	refusedTake = "refused" // the outcome that has a policy and a kind
 
-	policiesOfSet = 20 // names of one set that the metric tells apart
+	policiesOfSet = 20 // names of one set with series of their own
 	otherPolicy   = "other"
 )
 

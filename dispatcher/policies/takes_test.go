@@ -52,7 +52,7 @@ func refusedSeries(t *testing.T, r *prometheus.Registry) map[string]float64 {
 	return found
 }
 
-// named is a set with fixed windows of these names.
+// named stores a set. Each name becomes a policy with a fixed window.
 func (l *setLedger) named(set string, version int64, policies ...string) {
 	var list []string
 	for _, name := range policies {
@@ -97,7 +97,8 @@ func (s *takers) want(want map[string]float64) {
 	}
 }
 
-// The series of a policy go with it, and those of a set with the set. What stays goes on.
+// The series of a policy end when it leaves its set, and the series of a set when it is deleted. The other
+// series continue.
 func TestLabelsOfTakesGoWithTheirPolicies(t *testing.T) {
 	t.Parallel()
 	s := newTakers(t)
@@ -117,7 +118,7 @@ func TestLabelsOfTakesGoWithTheirPolicies(t *testing.T) {
 	s.want(map[string]float64{})
 }
 
-// Another replica deletes a set that was not asked for long, and so is not followed.
+// Another replica deletes a set that had no takes here for five minutes, so that its version is not read.
 func TestLabelsOfIdleSetsGoWithThem(t *testing.T) {
 	t.Parallel()
 	s := newTakers(t)
@@ -168,7 +169,7 @@ func TestASetDeletedWhileItIsReadLeavesNoLabels(t *testing.T) {
 	s.want(map[string]float64{})
 }
 
-// At most 20 names of a set are told apart, however many policies it has.
+// At most 20 names of a set have series of their own. All other policies share the name other.
 func TestLabelsOfASetAreBounded(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
