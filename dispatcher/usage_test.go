@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -17,8 +18,8 @@ import (
 // Redis lost them, and when the policies are newer than they are.
 func TestUsageIsWhatStarted(t *testing.T) {
 	t.Parallel()
-	const policies = `[
-		{"name":"daily","per":"tags.account","algorithm":"calendar","period":"month","max":50},
+	policies := `[
+		{"name":"daily","per":"tags.account","algorithm":"calendar","period":"month","timezone":"` + testservers.NoonZone() + `","max":50},
 		{"name":"hourly","per":"tags.account,device","algorithm":"sliding","windows":[{"max":60,"per_ms":3600000},{"max":90,"per_ms":86400000}]},
 		{"name":"long","per":"tags.account","algorithm":"sliding","windows":[{"max":500,"per_ms":86400000}]},
 		{"name":"same","per":"payload.to","algorithm":"duplicate","per_ms":3600000,"max":100,"reveal":true},

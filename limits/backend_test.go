@@ -223,6 +223,3 @@ func hourly(most int64) limits.Policy {
 func perAccount(windows ...limits.Window) limits.Policy {
 	return limits.Policy{Name: "per-account", Per: "tags.account", Algorithm: limits.Sliding, Windows: windows}
 }
-
-// noonNow is a zone in which no day, and so no month, ends within hours.
-func noonNow() string { return fmt.Sprintf("Etc/GMT%+d", time.Now().UTC().Hour()-12) }

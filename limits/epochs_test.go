@@ -36,7 +36,7 @@ func TestRolledBackRedisIsNotKnown(t *testing.T) {
 		rules := compiled(t,
 			hourly(2),
 			limits.Policy{Name: "several", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 2, PerMS: 3_600_000}, {Max: 3, PerMS: 7_200_000}}},
-			limits.Policy{Name: "month", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: noonNow(), Max: 2},
+			limits.Policy{Name: "month", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: testservers.NoonZone(), Max: 2},
 		)
 		replicas := []*server{replica(), replica()}
 		replicas[0].know(t, rules)

@@ -96,7 +96,7 @@ func TestSnippetDailyQuota(t *testing.T) {
 		t.Errorf("the snippet works on a Cluster: %v", err)
 	}
 	for _, s := range []*server{s, cluster} {
-		policy := limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: noonNow(), Max: 2}
+		policy := limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: testservers.NoonZone(), Max: 2}
 		rules := s.rules(t, policy)
 		for i := range 10 {
 			if got := s.start(t, rules, "a"); got != (i < 2) {

@@ -71,7 +71,7 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 	b.report("d-1", `{}`).must(200)
 	b.token("viewer")
 	b.profile("x", ``)
-	b.limitSet("x", aSet)
+	b.limitSet("x", aSet())
 	d, lists := b.document(), 0
 	for name, op := range d.operations() {
 		answered := op.Responses["200"].Content

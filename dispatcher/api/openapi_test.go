@@ -105,7 +105,7 @@ func asks() map[string]string {
 	return map[string]string{
 		"PUT /v1/pools/{pool}":                       `{"capacity":2,"lease_ms":60000,"paused":false,"limits":[],"windows":[]}`,
 		"PUT /v1/profiles/{profile}":                 `{"limits":[` + perAccount + `]}`,
-		"PUT /v1/limits/{set}":                       aSet,
+		"PUT /v1/limits/{set}":                       aSet(),
 		"POST /v1/limits/{set}/take":                 `{"id":"1","facts":{"phone":"+49","user":7}}`,
 		"POST /v1/limits/{set}/peek":                 `{"takes":[{"facts":{"phone":"+49"},"cost":2},{}]}`,
 		"POST /v1/limits/{set}/return":               `{"id":"1","facts":{"phone":"+49","user":7},"cost":1}`,
@@ -208,8 +208,8 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 		b.device("d-gone")
 		b.profile("x", ``)
 		b.profile("gone", ``)
-		b.limitSet("x", aSet)
-		b.limitSet("gone", aSet)
+		b.limitSet("x", aSet())
+		b.limitSet("gone", aSet())
 		d := b.document()
 		for _, name := range slices.Sorted(maps.Keys(d.operations())) {
 			op := d.operations()[name]

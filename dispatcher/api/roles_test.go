@@ -60,7 +60,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	b.batch(newFields)
 	b.granted("d-1") // slot 0
 	b.profile("x", ``)
-	b.limitSet("x", aSet)
+	b.limitSet("x", aSet())
 	bearers := map[string]string{
 		"none": "", "garbage": "garbage", "fleet": fleetToken, "device": b.device("own"),
 		"viewer": b.token("viewer"), "operator": b.token("operator"), "admin": b.token("admin"), "verifier": b.token("verifier"),
@@ -99,7 +99,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 				path = "/v1/profiles/unused-" + bearer
 			}
 			if name == "DELETE /v1/limits/{set}" {
-				b.limitSet("unused-"+bearer, aSet)
+				b.limitSet("unused-"+bearer, aSet())
 				path = "/v1/limits/unused-" + bearer
 			}
 			if needed == "device" && bearer == "fleet" {

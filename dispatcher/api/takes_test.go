@@ -9,13 +9,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/testservers"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
 // aSet allows three a minute to each phone, and five a day to each user and country.
-const aSet = `{"limits":[
+func aSet() string {
+	return `{"limits":[
 	{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":3,"per_ms":60000},{"max":50,"per_ms":86400000}]},
-	{"name":"daily","per":"facts.user,facts.country","algorithm":"calendar","period":"day","max":5}]}`
+	{"name":"daily","per":"facts.user,facts.country","algorithm":"calendar","period":"day","timezone":"` + testservers.NoonZone() + `","max":5}]}`
+}
 
 func (b *bench) limitSet(name, settings string) {
 	b.Helper()
@@ -60,7 +63,7 @@ func (b *bench) remaining(facts string) (left []int64) {
 func TestTakesAreCountedByEachPolicy(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.limitSet("sms", aSet)
+		b.limitSet("sms", aSet())
 		ann := `"facts":{"phone":"+49 1","user":"ann"}`
 		first := b.take("sms", `{`+ann+`}`)
 		if !first.Allowed || first.Cost != 1 || first.RefusedBy != "" || first.RetryMS != 0 || first.Unchecked || len(first.Limits) != 2 {
@@ -100,7 +103,7 @@ func TestTakesAreCountedByEachPolicy(t *testing.T) {
 func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.limitSet("sms", aSet)
+		b.limitSet("sms", aSet())
 		const body = `{"id":"m-1","facts":{"phone":"a","user":7}}`
 		var all sync.WaitGroup
 		var mu sync.Mutex
@@ -132,7 +135,7 @@ func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 func TestAnIDHasOneCost(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.limitSet("sms", aSet)
+		b.limitSet("sms", aSet())
 		const one, two = `{"id":"m-1","facts":{"phone":"a"}}`, `{"id":"m-1","facts":{"phone":"a"},"cost":2}`
 		b.take("sms", one)
 		for _, verb := range []string{"take", "peek", "take?status=429"} {
@@ -153,7 +156,7 @@ func TestAnIDHasOneCost(t *testing.T) {
 func TestIDsAreEachCallersOwn(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.limitSet("sms", aSet)
+	b.limitSet("sms", aSet())
 	const body = `{"id":"1","facts":{"phone":"a"}}`
 	gateways := []string{b.caller(`"limit_sets":["sms"]`), b.caller(`"limit_sets":["sms"]`)}
 	for i, token := range gateways {
@@ -176,7 +179,7 @@ func TestIDsAreEachCallersOwn(t *testing.T) {
 func TestManyTakesStandAlone(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.limitSet("sms", aSet)
+	b.limitSet("sms", aSet())
 	one := `{"facts":{"phone":"a"}}`
 	var answer struct{ Takes []taken }
 	b.call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+strings.Repeat(one+",", 4)+`{"facts":{"phone":"b"},"cost":1}]}`).must(200).into(&answer)
@@ -192,7 +195,7 @@ func TestManyTakesStandAlone(t *testing.T) {
 func TestWhatWasNotUsedIsGivenBack(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.limitSet("sms", aSet)
+	b.limitSet("sms", aSet())
 	b.take("sms", `{"id":"m-1","facts":{"phone":"a"},"cost":3}`)
 	for _, test := range []struct {
 		body string
@@ -218,7 +221,7 @@ func TestWhatWasNotUsedIsGivenBack(t *testing.T) {
 func TestTheStatusSaysWhatIsRefused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.limitSet("sms", aSet)
+	b.limitSet("sms", aSet())
 	const path, body = "/v1/limits/sms/take?status=429", `{"facts":{"phone":"a"}}`
 	a := b.call("POST", path, adminToken, strings.Replace(body, "}}", `},"cost":3}`, 1)).must(200)
 	if got, want := a.header.Get("RateLimit-Policy"), `"per-phone";q=3;w=60, "daily";q=5`; got != want {
@@ -240,7 +243,7 @@ func TestTheStatusSaysWhatIsRefused(t *testing.T) {
 func TestBadTakesNameTheirField(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.limitSet("sms", aSet)
+	b.limitSet("sms", aSet())
 	many := strings.TrimSuffix(strings.Repeat(`{},`, 101), ",")
 	var facts []string
 	for i := range 33 {
@@ -293,8 +296,8 @@ func TestBadTakesNameTheirField(t *testing.T) {
 func TestCallersTakeFromTheirSets(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.limitSet("sms-eu", aSet)
-	b.limitSet("calls", aSet)
+	b.limitSet("sms-eu", aSet())
+	b.limitSet("calls", aSet())
 	caller := b.caller(`"limit_sets":["sms-*"],"pools":["calls"]`)
 	b.call("POST", "/v1/limits/sms-eu/take", caller, `{}`).must(200)
 	b.call("GET", "/v1/limits/sms-eu/usage", caller, nil).must(200)
@@ -316,7 +319,7 @@ func TestCallersTakeFromTheirSets(t *testing.T) {
 func TestUsageIsThatOfTheSubject(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.limitSet("sms", aSet)
+	b.limitSet("sms", aSet())
 	for phone, cost := range map[string]int{"a": 3, "b": 1} {
 		b.take("sms", fmt.Sprintf(`{"facts":{"phone":%q,"user":"ann"},"cost":%d}`, phone, cost))
 	}
@@ -367,7 +370,7 @@ func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
-	b.limitSet("sms", strings.ReplaceAll(aSet, `"name":`, `"reveal":true,"name":`))
+	b.limitSet("sms", strings.ReplaceAll(aSet(), `"name":`, `"reveal":true,"name":`))
 	b.take("sms", `{"facts":{"phone":"+49 1","user":"ann"}}`)
 	caller := b.caller(`"limit_sets":["sms"]`)
 	const highest, own = "/v1/limits/sms/usage", "/v1/limits/sms/usage?facts.phone=%2B49%201&facts.user=ann"
@@ -389,7 +392,7 @@ func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
-		b.limitSet("sms", aSet)
+		b.limitSet("sms", aSet())
 		b.limitSet("short", `{"limits":[{"name":"n","per":"facts.a","algorithm":"sliding","windows":[{"max":9,"per_ms":50}]}]}`)
 		for begun := time.Now(); b.take("short", `{}`).Since != nil; {
 			if time.Since(begun) > patience {
@@ -495,7 +498,7 @@ func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 func TestReplicasFollowLimitSets(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.limitSet("sms", aSet)
+		b.limitSet("sms", aSet())
 		url := b.serve(b.newAPI(func(s *setup) { s.dispatcher.Registerer = nil }).Handler())
 		follow := b.dispatcher.Policies.Sets.Follow // that of the other one, whose dispatcher is the last
 		at := func(status int) (got taken) {
@@ -509,7 +512,7 @@ func TestReplicasFollowLimitSets(t *testing.T) {
 		if got := at(200); got.Limits[0].Max != 3 {
 			b.Fatalf("%+v", got)
 		}
-		b.call("PUT", "/v1/limits/sms", adminToken, strings.Replace(aSet, `"max":3`, `"max":4`, 1)).must(200)
+		b.call("PUT", "/v1/limits/sms", adminToken, strings.Replace(aSet(), `"max":3`, `"max":4`, 1)).must(200)
 		if got := b.remaining(`{}`); got[0] != 4 {
 			b.Errorf("the replica that changed it: %v", got)
 		}

@@ -41,7 +41,7 @@ func TestEveryActionHasAPage(t *testing.T) {
 // remedied has tasks that wait for each reason that a page can change, by its code.
 func remedied(b *bench) (tasks map[string]int64) {
 	b.Helper()
-	shut, always := []map[string]any{{"cron": "0 3 29 2 *", "duration": "1h"}}, []map[string]any{{"cron": "0 * * * *", "duration": "2h"}}
+	shut, always := closedNow(), []map[string]any{{"cron": "0 * * * *", "duration": "2h"}}
 	slow := []map[string]any{{"name": "sparing", "per": "pool", "algorithm": "fixed", "max": 1, "per_ms": 3_600_000}}
 	for name, more := range map[string]map[string]any{
 		"full": {}, "paused": {}, "shut": {"windows": shut}, "slow": {"capacity": 3, "lease_ms": 60_000, "windows": always, "limits": slow},

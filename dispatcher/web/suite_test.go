@@ -313,6 +313,11 @@ func (b *bench) pool(name string, capacity int, devices ...string) {
 	}
 }
 
+// closedNow returns windows that are closed now and for some hours more.
+func closedNow() []map[string]any {
+	return []map[string]any{{"cron": fmt.Sprintf("0 %d * * *", time.Now().UTC().Add(12*time.Hour).Hour()), "duration": "1h"}}
+}
+
 func (b *bench) until(what string, holds func() bool) {
 	b.Helper()
 	until(b.T, what, holds)

@@ -195,7 +195,7 @@ func (f *fleet) stick(tasks int) {
 		f.report(name, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
 	}
 	f.call("POST", "/v1/batches", map[string]any{"name": "stuck", "pool": "stuck-east", "devices": append(append(names("unknown", tasks*4/10), names("limited", tasks*3/10)...), names("blocked", tasks/10)...)}, nil)
-	f.call("POST", "/v1/batches", map[string]any{"name": "stuck at night", "pool": "stuck-east", "devices": names("shut", tasks*2/10), "windows": []map[string]any{{"cron": "0 3 29 2 *", "duration": "1h"}}}, nil)
+	f.call("POST", "/v1/batches", map[string]any{"name": "stuck at night", "pool": "stuck-east", "devices": names("shut", tasks*2/10), "windows": closedNow()}, nil)
 }
 
 // hand has slot 17 of p-0018 go from one device to the next, by force and by the reaper.
