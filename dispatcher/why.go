@@ -7,6 +7,8 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/internal/deadline"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -18,25 +20,62 @@ func (d *Dispatcher) Why(ctx context.Context, task int64) (decision.Explanation,
 	if err != nil {
 		return decision.Explanation{}, fmt.Errorf("explaining: %w", err)
 	}
-	e := d.explain(ctx, v, d.Policies.Of(ctx, v), d.standingOf)
+	e, err := d.explainInTime(ctx, v)
+	if err != nil {
+		return decision.Explanation{}, fmt.Errorf("explaining: %w", err)
+	}
 	if !store.IsCaller(v.Task.Device) {
 		e.Mark = d.MarkOf(ctx, devices.ID(v.Task.Device))
 	}
 	return e, nil
 }
 
-// explain explains a task with what is known of it beside the ledger.
-func (d *Dispatcher) explain(ctx context.Context, v store.TaskView, limited map[int64]decision.Obstacle, standing standingOf) decision.Explanation {
+// explainInTime explains a task. If Redis does not answer in time, it explains by the ledger alone.
+func (d *Dispatcher) explainInTime(ctx context.Context, v store.TaskView) (decision.Explanation, error) {
+	within, cancel := deadline.Share(ctx, judgeShare)
+	defer cancel()
+	explained := make(chan decision.Explanation, 1)
+	err := rescue.Within(within, func() error {
+		explained <- d.explain(within, v, d.Policies.Of(within, v), besides{d.standingOf, d.callersBefore})
+		return nil
+	})
+	switch {
+	case within.Err() != nil:
+		return d.explain(ctx, v, nil, withoutRedis()), ctx.Err()
+	case err != nil:
+		return decision.Explanation{}, rescue.Told(d.Panicked).Tell("explaining a task", err)
+	}
+	return <-explained, nil
+}
+
+// withoutRedis are lookups that ask nobody.
+func withoutRedis() besides {
+	return besides{
+		func(context.Context, string, []store.Candidate, store.TaskView) decision.Standing {
+			return decision.Standing{Unreachable: true}
+		},
+		func(context.Context, store.Candidate) *store.Callers { return nil },
+	}
+}
+
+// besides are the lookups that an explanation needs besides the view of its task.
+type besides struct {
+	standing standingOf
+	callers  func(ctx context.Context, waiting store.Candidate) *store.Callers
+}
+
+// explain explains a task by its view, by what its policies say (limited) and by lookups.
+func (d *Dispatcher) explain(ctx context.Context, v store.TaskView, limited map[int64]decision.Obstacle, look besides) decision.Explanation {
 	return decision.Explain(v, func(waiting store.Candidate) decision.Known {
 		known := decision.Known{
-			Standings: standingsOf(ctx, v, waiting, limited, standing), Limited: limited,
+			Standings: standingsOf(ctx, v, waiting, limited, look.standing), Limited: limited,
 			Seen: d.lastSeenOf(v), Period: d.config.ReportPeriod,
 		}
 		if hold, seen := d.Waiters.Pools.Hold(waiting.Pool); seen {
 			known.Hold = hold
 		}
 		if store.IsCaller(v.Task.Device) {
-			known.Callers = d.callersBefore(ctx, waiting)
+			known.Callers = look.callers(ctx, waiting)
 		}
 		return known
 	})
@@ -52,12 +91,26 @@ func (d *Dispatcher) callersBefore(ctx context.Context, waiting store.Candidate)
 	return &found
 }
 
-// MarkOf is the mark of a device, beside what the ledger says; nil: one of the two is unknown.
-// A request that ends meanwhile says nothing of the ledger to those who report.
+// markShare is the part of the time left that MarkOf waits.
+const markShare = 0.5
+
+// MarkOf returns the mark of a device, beside what the ledger says; nil if one of the two is
+// unknown, or not known in time. A request that ends meanwhile says nothing of the ledger to
+// those who report.
 func (d *Dispatcher) MarkOf(ctx context.Context, device devices.ID) *decision.Mark {
 	if d.Marks == nil {
 		return nil
 	}
+	ctx, cancel := deadline.Share(ctx, markShare)
+	defer cancel()
+	found := make(chan *decision.Mark, 1)
+	if err := rescue.Within(ctx, func() error { found <- d.markOf(ctx, device); return nil }); err != nil {
+		return nil
+	}
+	return <-found
+}
+
+func (d *Dispatcher) markOf(ctx context.Context, device devices.ID) *decision.Mark {
 	view, err := d.together.views.Do(ctx, true, string(device))
 	if err != nil {
 		return nil

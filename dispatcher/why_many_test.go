@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -168,8 +169,8 @@ func TestWhyOfASample(t *testing.T) {
 	b.pauseBatch(b.batch("a", nil, names...), "")
 	b.batch("a", nil, names[:401]...)
 	b.reconcile()
-	asked := 0
-	spies.before("Standing", func() { asked++ })
+	var asked atomic.Int64
+	spies.before("Standing", func() { asked.Add(1) })
 	said, err := b.WhyWaiting(b.ctx, store.WaitingOf{Pool: "a"}, dispatcher.MostJudged)
 	b.must(err)
 	sum := int64(0)
@@ -188,7 +189,7 @@ func TestWhyOfASample(t *testing.T) {
 	if p := said.Parts[1]; p.Code != decision.CodeDeviceUnseen || p.Label != "never reported" {
 		t.Errorf("%+v, want 401 unseen", p)
 	}
-	if asked > 4 { // once for each set of batches that devices have tasks in
-		t.Errorf("the semaphore was asked %d times", asked)
+	if asked.Load() > 4 { // once for each set of batches that devices have tasks in
+		t.Errorf("the semaphore was asked %d times", asked.Load())
 	}
 }

@@ -234,7 +234,7 @@ const lastAttemptsText = `
 // MarkOf is where a task of these Views stands.
 func MarkOf(t Task) LineMark { return LineMark{Batch: t.Batch, Priority: t.Priority, Task: t.ID} }
 
-// inLine is their order.
-func inLine(a, b waiter) int {
-	return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
+// Compare orders marks: by batch, then highest priority first, then by task.
+func (m LineMark) Compare(other LineMark) int {
+	return cmp.Or(cmp.Compare(m.Batch, other.Batch), cmp.Compare(other.Priority, m.Priority), cmp.Compare(m.Task, other.Task))
 }

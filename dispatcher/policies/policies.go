@@ -84,11 +84,27 @@ type judged struct {
 // asking is how a limiter is asked.
 type asking func(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 
+// question is a task whose policies are asked.
+type question struct {
+	check limits.Check
+	task  store.Candidate
+	now   time.Time // of the ledger
+	keep  bool      // the task is not dropped, whatever its policies say
+}
+
 // ask asks the policies of the tasks that have any, all of one pool.
 func (k *Checker) ask(ctx context.Context, v store.View, open []store.Candidate, lease func(store.Candidate) string, group string, how asking) map[int64]judged {
-	out := make(map[int64]judged)
-	var checks []limits.Check
-	var tasks []store.Candidate
+	questions, out := k.questions(ctx, v, open, lease, group)
+	for i, j := range k.askAll(ctx, questions, how) {
+		out[questions[i].task.Task] = j
+	}
+	return out
+}
+
+// questions returns a question for each task that has policies. A task whose policies cannot
+// be read is in unreadable instead.
+func (k *Checker) questions(ctx context.Context, v store.View, open []store.Candidate, lease func(store.Candidate) string, group string) (list []question, unreadable map[int64]judged) {
+	unreadable = make(map[int64]judged)
 	for _, c := range open {
 		if !isLimited(c) {
 			continue
@@ -96,24 +112,36 @@ func (k *Checker) ask(ctx context.Context, v store.View, open []store.Candidate,
 		rules, err := k.rules.of(sourcesOf(c, v.Device))
 		if err != nil {
 			k.config.Logger.WarnContext(ctx, "policies cannot be read", "pool", c.Pool, "batch", c.Batch, "err", err)
-			out[c.Task] = judged{obstacle: unchecked("its policies cannot be read", "they may be of a later release: set them anew, or upgrade this replica")}
+			unreadable[c.Task] = judged{obstacle: unchecked("its policies cannot be read", "they may be of a later release: set them anew, or upgrade this replica")}
 			continue
 		}
-		checks, tasks = append(checks, limits.NewCheck(lease(c), group, rules, factsOf(c, v.Device))), append(tasks, c)
+		list = append(list, question{
+			check: limits.NewCheck(lease(c), group, rules, factsOf(c, v.Device)), task: c, now: v.Now,
+			keep: c.Tried || v.Device != nil && store.IsCaller(v.Device.ID), // a caller is told, and asks again
+		})
 	}
-	if len(checks) == 0 {
-		return out
+	return list, unreadable
+}
+
+// askAll asks questions of one pool together, and returns an answer for each.
+func (k *Checker) askAll(ctx context.Context, questions []question, how asking) []judged {
+	if len(questions) == 0 {
+		return nil
 	}
-	answers, err := how(ctx, tasks[0].Pool, checks)
+	checks, out := make([]limits.Check, len(questions)), make([]judged, len(questions))
+	for i, q := range questions {
+		checks[i] = q.check
+	}
+	pool := questions[0].task.Pool
+	answers, err := how(ctx, pool, checks)
 	if err != nil {
-		k.config.Logger.WarnContext(ctx, "policies cannot be checked", "pool", tasks[0].Pool, "err", err)
+		k.config.Logger.WarnContext(ctx, "policies cannot be checked", "pool", pool, "err", err)
 	}
-	for i, c := range tasks {
+	for i, q := range questions {
 		if err == nil {
-			// A caller is told, and asks again.
-			out[c.Task] = judge(checks[i], answers[i], v.Now, c.Tried || v.Device != nil && store.IsCaller(v.Device.ID))
+			out[i] = judge(q.check, answers[i], q.now, q.keep)
 		} else {
-			out[c.Task] = unasked(checks[i], "its policies cannot be checked now", "")
+			out[i] = unasked(q.check, "its policies cannot be checked now", "")
 		}
 	}
 	return out
@@ -255,43 +283,68 @@ func (k *Checker) lookAt(ctx context.Context, pool string, checks []limits.Check
 	return k.config.Limits.Look(ctx, pool, checks)
 }
 
-// Of are the obstacles that policies are to the waiting tasks of a device,
+// Of returns the obstacles that policies are to the waiting tasks of a device,
 // without reserving anything. Whether they refuse is asked as reports ask.
 func (k *Checker) Of(ctx context.Context, v store.TaskView) map[int64]decision.Obstacle {
-	if store.IsCaller(v.Task.Device) { // none is registered, and policies count by its name
-		v.Device = &store.Device{ID: v.Task.Device}
+	return k.OfEach(ctx, []store.TaskView{v})[0]
+}
+
+// OfEach is Of for many views. It asks the limiter once for each pool, and returns the obstacles
+// in the order of the views.
+func (k *Checker) OfEach(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
+	found := make([]map[int64]decision.Obstacle, len(views))
+	byPool := make(map[string]*looking)
+	for i, v := range views {
+		found[i] = make(map[int64]decision.Obstacle)
+		if Limited(v.Candidates) {
+			k.collect(ctx, v, i, byPool, found[i])
+		}
 	}
-	byPool := make(map[string][]store.Candidate)
-	for _, c := range v.Candidates {
-		byPool[c.Pool] = append(byPool[c.Pool], c)
+	var group rescue.Group
+	group.SetLimit(looksAtOnce)
+	for _, l := range byPool {
+		group.Go(func() error {
+			l.answers = k.askAll(ctx, l.questions, k.lookAt)
+			return nil
+		})
 	}
-	found := make(map[int64]decision.Obstacle)
-	for _, open := range byPool {
-		lease := func(c store.Candidate) string { return fmt.Sprintf("%d.why", c.Task) }
-		for task, j := range k.ask(ctx, v.View, open, lease, "why", k.lookAt) {
+	_ = k.config.Panicked.Tell("looking at limits", group.Wait()) // none fails otherwise
+	for _, l := range byPool {
+		for i, j := range l.answers {
 			if j.obstacle != nil {
-				found[task] = *j.obstacle
+				found[l.views[i]][l.questions[i].task.Task] = *j.obstacle
 			}
 		}
 	}
 	return found
 }
 
-// OfEach are those of many views, in their order.
-func (k *Checker) OfEach(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
-	all := make([]map[int64]decision.Obstacle, len(views))
-	var group rescue.Group
-	group.SetLimit(looksAtOnce)
-	for i, v := range views {
-		if Limited(v.Candidates) {
-			group.Go(func() error {
-				all[i] = k.Of(ctx, v)
-				return nil
-			})
-		}
+// looking collects the questions of many views about tasks of one pool.
+type looking struct {
+	questions []question
+	views     []int // the index of the view of each question
+	answers   []judged
+}
+
+// collect adds the questions of one view to those of their pools. The obstacle of a task whose
+// policies cannot be read goes to found.
+func (k *Checker) collect(ctx context.Context, v store.TaskView, index int, byPool map[string]*looking, found map[int64]decision.Obstacle) {
+	if store.IsCaller(v.Task.Device) { // callers are not registered; policies count by the caller's name
+		v.Device = &store.Device{ID: v.Task.Device}
 	}
-	_ = k.config.Panicked.Tell("looking at limits", group.Wait()) // none fails otherwise
-	return all
+	lease := func(c store.Candidate) string { return fmt.Sprintf("%d.why", c.Task) }
+	list, unreadable := k.questions(ctx, v.View, v.Candidates, lease, "why")
+	for task, j := range unreadable {
+		found[task] = *j.obstacle
+	}
+	for _, q := range list {
+		l := byPool[q.task.Pool]
+		if l == nil {
+			l = &looking{}
+			byPool[q.task.Pool] = l
+		}
+		l.questions, l.views = append(l.questions, q), append(l.views, index)
+	}
 }
 
 // Uncounted notes starts of which it is not known whether they were: it is found out by

@@ -3,6 +3,8 @@ package upkeep
 import (
 	"context"
 	"fmt"
+
+	"github.com/fleetslots/dispatcher/internal/deadline"
 )
 
 // show notes that the ledger has a pool.
@@ -31,9 +33,14 @@ func (k *Keeper) ForgetPool(ctx context.Context, pool string) error {
 	return nil
 }
 
-// Reserved are the devices for which a slot of the pool is kept, those first
-// whose time is over first; none when the semaphore does not say.
+// reservedShare is the part of the time left that Reserved waits: a page shows several pools.
+const reservedShare = 0.25
+
+// Reserved returns the devices for which a slot of the pool is kept, those whose time is over
+// soonest first; none if the semaphore does not answer, or not in time.
 func (k *Keeper) Reserved(ctx context.Context, pool string) []string {
+	ctx, cancel := deadline.Share(ctx, reservedShare)
+	defer cancel()
 	snapshot, err := k.config.Semaphore.Snapshot(ctx, pool)
 	if err != nil {
 		k.config.Logger.WarnContext(ctx, "slots shown without those that are kept", "pool", pool, "err", err)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -75,8 +76,8 @@ func (p *Proxy) Heal() {
 	p.cut = false
 }
 
-// Delay makes the server far away: what is sent on connections from now on, in
-// either direction, arrives so much later, in order. Connecting takes no longer.
+// Delay makes the server far away: what is sent from now on, in either direction, on
+// connections that are open too, arrives so much later, in order. Connecting takes no longer.
 func (p *Proxy) Delay(oneWay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,13 +95,13 @@ func (p *Proxy) accept() {
 }
 
 func (p *Proxy) serve(client net.Conn) {
-	target, delay := p.way()
+	target := p.leadsTo()
 	server, err := net.Dial("tcp", target)
 	if err != nil {
 		_ = client.Close()
 		return
 	}
-	l := &link{client: client, server: server, delay: delay, closed: make(chan struct{})}
+	l := &link{client: client, server: server, delay: p.delayNow, closed: make(chan struct{})}
 	defer p.remove(l)
 	if !p.add(l, target) {
 		return
@@ -111,11 +112,18 @@ func (p *Proxy) serve(client net.Conn) {
 	up.Wait()
 }
 
-// way is where a new connection leads, and how far that is.
-func (p *Proxy) way() (target string, delay time.Duration) {
+// leadsTo returns the server that a new connection is made to.
+func (p *Proxy) leadsTo() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.target, p.delay
+	return p.target
+}
+
+// delayNow returns the delay of each direction.
+func (p *Proxy) delayNow() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.delay
 }
 
 // add registers a connection, unless the proxy is cut or points elsewhere by now.
@@ -164,17 +172,14 @@ func (p *Proxy) forwardReplies(l *link) {
 // link is one connection through the proxy.
 type link struct {
 	client, server net.Conn
-	delay          time.Duration
+	delay          func() time.Duration
 	once           sync.Once
 	closed         chan struct{}
 	held           <-chan struct{} // closed when its replies flow again; nil: they flow
 }
 
-// towards writes to one end, after the delay of the link.
+// towards returns a writer to one end, which delivers after the delay of the link.
 func (l *link) towards(end net.Conn) io.Writer {
-	if l.delay == 0 {
-		return end
-	}
 	w := &delayed{link: l, end: end, chunks: make(chan chunk, 1024)}
 	go w.carry()
 	return w
@@ -186,6 +191,8 @@ type delayed struct {
 	link   *link
 	end    net.Conn
 	chunks chan chunk
+
+	underway atomic.Int32 // chunks that are not delivered yet
 }
 
 type chunk struct {
@@ -193,10 +200,16 @@ type chunk struct {
 	bytes []byte
 }
 
-// Write sends a chunk on its way.
+// Write delivers a chunk at once if there is no delay and no earlier chunk is under way.
+// Otherwise it queues the chunk.
 func (d *delayed) Write(b []byte) (int, error) {
+	delay := d.link.delay()
+	if delay == 0 && d.underway.Load() == 0 {
+		return d.end.Write(b)
+	}
+	d.underway.Add(1)
 	select {
-	case d.chunks <- chunk{time.Now().Add(d.link.delay), bytes.Clone(b)}:
+	case d.chunks <- chunk{time.Now().Add(delay), bytes.Clone(b)}:
 		return len(b), nil
 	case <-d.link.closed:
 		return 0, net.ErrClosed
@@ -224,6 +237,7 @@ func (d *delayed) carry() {
 			d.link.close()
 			return
 		}
+		d.underway.Add(-1)
 	}
 }
 

@@ -1,0 +1,18 @@
+// Package deadline divides the time of an answer among the steps that make it.
+package deadline
+
+import (
+	"context"
+	"time"
+)
+
+// Share returns a context that ends when the given part of the time that ctx has left is over:
+// with 0.5, when half of it is. If ctx has no deadline, the returned context has none.
+func Share(ctx context.Context, part float64) (context.Context, context.CancelFunc) {
+	end, limited := ctx.Deadline()
+	if !limited {
+		return context.WithCancel(ctx)
+	}
+	left := time.Until(end) //nolint:forbidigo // contexts take deadlines by this clock
+	return context.WithTimeout(ctx, time.Duration(part*float64(left)))
+}
