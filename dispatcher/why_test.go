@@ -155,7 +155,7 @@ func TestWhySaysWhenATimeIsOver(t *testing.T) {
 		b.batch("a", nil, "idle", "runs")
 		b.expectReason("idle", `{"id":"x","accept":false}`, devices.ReasonDeclined)
 		runs := b.granted("runs")
-		until, err := b.store.AfterRestore(b.ctx, "ann")
+		until, err := b.store.AfterRestore(b.ctx, "ann", 0)
 		b.must(err)
 		b.reconcile()
 		b.expectReason("idle", `{"id":"x"}`, devices.ReasonUnavailable)

@@ -18,10 +18,12 @@ type Pool struct {
 	PausedAt    *Time    `json:"paused_at" readOnly:"true" nullable:"true"`
 	PauseReason string   `json:"pause_reason" readOnly:"true"`
 	Callers     *int     `json:"callers" nullable:"true" doc:"Slots that callers hold at most; null: as many as there are"`
+	LongestMS   int64    `json:"longest_lease_ms" doc:"The longest lease that a caller may ask for"`
 	Limits      []Policy `json:"limits" doc:"How often tasks may start"`
 	Windows     []Window `json:"windows" doc:"When tasks may start; none: always"`
 	OpensAt     *Time    `json:"opens_at" readOnly:"true" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
 	ClosesAt    *Time    `json:"closes_at" readOnly:"true" nullable:"true"`
+	StandsUntil *Time    `json:"stands_until" readOnly:"true" nullable:"true" doc:"After a restore nothing is granted before; null: there is no such time"`
 	Version     int64    `json:"version" readOnly:"true" doc:"Increases with every change"`
 	Created     Time     `json:"created_at" readOnly:"true"`
 	Updated     Time     `json:"updated_at" readOnly:"true"`
@@ -94,22 +96,24 @@ type PoolList struct {
 // PoolSettings are all that an operator decides of a pool. There is no default
 // capacity.
 type PoolSettings struct {
-	Capacity int      `json:"capacity" minimum:"0" maximum:"10000"`
-	LeaseMS  *int64   `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
-	Paused   *bool    `json:"paused,omitempty" default:"false"`
-	Callers  *int     `json:"callers,omitempty" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; 0: none. Default: as many as there are"`
-	Limits   []Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; none: as often as there are slots"`
-	Windows  []Window `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
+	Capacity  int      `json:"capacity" minimum:"0" maximum:"10000"`
+	LeaseMS   *int64   `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
+	Paused    *bool    `json:"paused,omitempty" default:"false"`
+	Callers   *int     `json:"callers,omitempty" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; 0: none. Default: as many as there are"`
+	LongestMS *int64   `json:"longest_lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"86400000" doc:"The longest lease that a caller may ask for; a lease that names no length has the pool's"`
+	Limits    []Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; none: as often as there are slots"`
+	Windows   []Window `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
 }
 
 // PoolPatch changes some settings of a pool.
 type PoolPatch struct {
-	Capacity Change[int]      `json:"capacity,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"It has no default: null is refused"`
-	LeaseMS  Change[int64]    `json:"lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000"`
-	Paused   Change[bool]     `json:"paused,omitzero" nullable:"true"`
-	Callers  Change[int]      `json:"callers,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; null: as many as there are"`
-	Windows  Change[[]Window] `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
-	Limits   Change[[]Policy] `json:"limits,omitzero" nullable:"true" doc:"All of them; null or none: as often as there are slots"`
+	Capacity  Change[int]      `json:"capacity,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"It has no default: null is refused"`
+	LeaseMS   Change[int64]    `json:"lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000"`
+	Paused    Change[bool]     `json:"paused,omitzero" nullable:"true"`
+	Callers   Change[int]      `json:"callers,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; null: as many as there are"`
+	LongestMS Change[int64]    `json:"longest_lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000" doc:"The longest lease that a caller may ask for"`
+	Windows   Change[[]Window] `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
+	Limits    Change[[]Policy] `json:"limits,omitzero" nullable:"true" doc:"All of them; null or none: as often as there are slots"`
 }
 
 // Window is when tasks may start, again and again.

@@ -30,7 +30,7 @@ func openBatches() string {
 		UNION ALL
 		SELECT n + 1, ` + nextWaiting("$1", ">", "open.batch") + ` FROM open WHERE open.batch IS NOT NULL AND n < $3
 	)
-	SELECT b.id, CASE WHEN ` + startable() + ` AND ` + granting + ` THEN TRUE ELSE FALSE END
+	SELECT b.id, CASE WHEN ` + startable() + ` THEN TRUE ELSE FALSE END
 	FROM open AS t {batch of t} CROSS JOIN (SELECT * FROM pools WHERE name = $1) AS p
 	ORDER BY b.id`
 }
@@ -46,7 +46,7 @@ func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) ([]O
 
 func urgentBatches() string {
 	return `
-	SELECT b.id, CASE WHEN ` + startable() + ` AND ` + granting + ` THEN TRUE ELSE FALSE END
+	SELECT b.id, CASE WHEN ` + startable() + ` THEN TRUE ELSE FALSE END
 	FROM (SELECT * FROM batches b WHERE b.pool = $1 AND ` + openUrgent("$1") + ` ORDER BY b.id DESC LIMIT $2) AS b CROSS JOIN (SELECT * FROM pools WHERE name = $1) AS p
 	ORDER BY b.id DESC`
 }

@@ -56,7 +56,7 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 				_, err = l.RevokeToken(l.Context(), "op", token.ID)
 				l.must(err)
 			}, []string{"n"}},
-			{func() { _, err := l.AfterRestore(l.Context(), "op"); l.must(err) }, []string{""}},
+			{func() { _, err := l.AfterRestore(l.Context(), "op", 0); l.must(err) }, []string{""}},
 		} {
 			step.do()
 			found, after := l.changed(next)

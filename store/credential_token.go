@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"path"
 	"slices"
 	"strings"
 )
@@ -144,4 +145,14 @@ func (s credentialsIn) addToken(ctx context.Context, t Token, hash []byte) (Toke
 		return Token{}, fmt.Errorf("token %s: %w", t.Name, ErrExists)
 	}
 	return created[0], nil
+}
+
+// Covers reports whether one of the patterns of a caller's token matches the name of a pool or limit set.
+func Covers(patterns []string, name string) bool {
+	for _, p := range patterns {
+		if is, err := path.Match(p, name); err == nil && is && name != "" {
+			return true
+		}
+	}
+	return false
 }

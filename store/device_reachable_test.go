@@ -153,7 +153,7 @@ func TestPoolsWithWork(t *testing.T) {
 		expect() // nobody can be told
 		l.reachable(store.ReachPush, "b")
 		expect("work")
-		_, err := l.AfterRestore(l.Context(), "op")
+		_, err := l.AfterRestore(l.Context(), "op", 0)
 		l.must(err)
 		expect()
 	})

@@ -47,6 +47,7 @@ type Candidate struct {
 	Attempt     int           // the number this attempt would have
 	Tried       bool          // it started before, also if that was not counted
 	Lease       time.Duration // what a grant would get
+	Standstill  time.Time     // after a restore the pool grants nothing before this time. If it is zero, there was no restore
 	PoolPaused  bool
 	BatchPaused bool
 
@@ -63,7 +64,7 @@ type Candidate struct {
 // View is one consistent reading of what concerns a device's report.
 type View struct {
 	Now        time.Time   // the database's clock
-	Standstill time.Time   // nothing is granted before, after a restore; zero: no such time
+	Standstill time.Time   // after a restore Grant is not delivered again before this time. If it is zero, there was no restore
 	Device     *Device     // nil: not registered
 	Deleted    bool        // not registered because it was deleted
 	Grant      *Grant      // in force, or lapsed and not yet reaped; nil: none
@@ -235,7 +236,8 @@ type TaskLease struct {
 func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error) {
 	var g Grant
 	err := s.write(ctx, func(tx session) error {
-		n, err := tx.exec(ctx, `UPDATE grants SET redelivered = redelivered + 1 WHERE task = $1 AND token = $2 AND `+granting, task, token)
+		n, err := tx.exec(ctx, `UPDATE grants SET redelivered = redelivered + 1 WHERE task = $1 AND token = $2
+			AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = grants.pool AND NOT `+granting+`)`, task, token)
 		if err != nil {
 			return err
 		}

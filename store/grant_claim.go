@@ -153,7 +153,7 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (t
 			JOIN pools p ON p.name = claims.pool
 			{device of t}
 			CROSS JOIN clock
-		WHERE t.state = `+hiddenPending+` AND `+granting+` AND `+eligible()+` AND `+fits+`
+		WHERE t.state = `+hiddenPending+` AND `+eligible()+` AND `+fits+`
 			AND t.device IS NOT DISTINCT FROM claims.device AND t.pool IS NOT DISTINCT FROM claims.pool
 		ORDER BY t.pool, claims.slot, t.id
 		{skip t}

@@ -27,7 +27,7 @@ func startable() string { return startableFor(leaseOfBatch) }
 // startableFor is startable for tasks with this lease, in milliseconds.
 func startableFor(lease string) string {
 	return batchStarts + `
-	AND p.paused IS FALSE AND p.deleted_at IS NULL
+	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + granting + `
 	AND ` + windowOpen("b", neededTime(lease)) + ` AND ` + windowOpen("p", neededTime(lease))
 }
 
@@ -47,6 +47,7 @@ func candidateDest(c *Candidate) []any {
 		opt(&c.NotBegun), opt(&c.Attempt), opt(&c.Tried),
 		millis{&c.Lease},
 		opt(&c.PoolPaused), opt(&c.BatchPaused), opt(&c.FinishInside),
+		instant{&c.Standstill},
 		instant{&c.Window.From},
 		instant{&c.Window.Until},
 		instant{&c.PoolWindow.From},
@@ -250,26 +251,26 @@ const (
 
 	// A task of each device that is among the candidates, whatever is better.
 	taskOfEach = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + unended
-	itsBatch   = ` UNION ALL SELECT w.n, w.now, w.standstill, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
+	itsBatch   = ` UNION ALL SELECT w.n, w.now, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
 
 	nextBatch     = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
 	limited       = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`
 	openOfDevices = `
-		WITH RECURSIVE clock AS (SELECT clock.now, ` + standstill + ` AS standstill FROM (SELECT {now} AS now) AS clock),
-		leap(n, name, now, standstill, limits, pending, leaps, batch) AS (
-			SELECT w.n, w.name, clock.now, clock.standstill,
+		WITH RECURSIVE clock AS (SELECT {now} AS now),
+		leap(n, name, now, limits, pending, leaps, batch) AS (
+			SELECT w.n, w.name, clock.now,
 				(SELECT p.limits FROM profiles p WHERE p.name = (SELECT own.profile FROM devices own WHERE own.id = w.name)),
 				` + hiddenPending + `, 0, ` + nextBatch + hiddenPending + `) FROM (SELECT * FROM {names}) AS w CROSS JOIN clock
 			UNION ALL
-			SELECT w.n, w.name, w.now, w.standstill, w.limits, w.pending, w.leaps + 1, ` + nextBatch + `w.pending AND t.batch * 1 > w.batch)
+			SELECT w.n, w.name, w.now, w.limits, w.pending, w.leaps + 1, ` + nextBatch + `w.pending AND t.batch * 1 > w.batch)
 			FROM leap w WHERE w.batch IS NOT NULL`
 	shownBatches = `)
-		SELECT w.n, w.now, w.standstill, ` + gone + `,
+		SELECT w.n, w.now, (SELECT holds.stands_until FROM pools holds WHERE holds.name = g.pool), ` + gone + `,
 			` + deviceColumns + `, ` + grantColumns + `,
 			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.retry_at = o.not_before, o.attempts + 1, o.attempts + o.returned > 0,
-			coalesce(o.lease_ms, CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END), p.paused, c.paused, c.finish_inside, c.opens_at, c.closes_at, p.opens_at, p.closes_at,
+			coalesce(o.lease_ms, CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END), p.paused, c.paused, c.finish_inside, p.stands_until, c.opens_at, c.closes_at, p.opens_at, p.closes_at,
 			p.limits, c.limits, w.limits, CASE WHEN ` + limited + ` THEN c.kind END, CASE WHEN ` + limited + ` THEN coalesce(o.payload, c.payload) END
-		FROM (SELECT n, now, standstill, limits, pending, batch, name AS device, CASE WHEN leaps = 0 THEN name END AS name FROM leap WHERE leaps = 0 OR batch IS NOT NULL`
+		FROM (SELECT n, now, limits, pending, batch, name AS device, CASE WHEN leaps = 0 THEN name END AS name FROM leap WHERE leaps = 0 OR batch IS NOT NULL`
 	lookedUp = `) AS w
 			{device of w} {grant of w} {task of g} {batch of g} {batch c of w} {pool of c}
 			{best (}`

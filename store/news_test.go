@@ -100,7 +100,7 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 		_, err = l.DeleteDevice(l.Context(), "op", "a", true)
 		l.must(err)
 		r.expect("a deleted device", "a")
-		_, err = l.AfterRestore(l.Context(), "op")
+		_, err = l.AfterRestore(l.Context(), "op", 0)
 		l.must(err)
 		r.expect("a restore", "all")
 	})

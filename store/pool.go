@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,8 @@ type Pool struct {
 	Opening     Opening         // of its windows
 	Limits      json.RawMessage // a JSON array of policies, valid; nil = none
 	Callers     *int            // slots that callers hold at most; nil: no bound
+	Longest     time.Duration   // the longest lease that a caller may ask for
+	StandsUntil time.Time       // after a restore the pool grants nothing before this time. If it is zero, the pool may grant
 	Version     int64           // increases with every change
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
@@ -40,10 +43,15 @@ type PoolSpec struct {
 	Windows  []Window        // valid
 	Limits   json.RawMessage // valid; nil = none
 	Callers  *int            // 0..10000; nil: no bound
+	Longest  time.Duration   // the longest lease that a caller may ask for; 0: LongestLease
 	DryRun   bool            // find out all, change nothing
 }
 
-const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, version, created_at, updated_at`
+// LongestLease is the longest lease of a caller in a pool that does not say another one.
+const LongestLease = 24 * time.Hour
+
+const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, longest_ms,
+	CASE WHEN stands_until > {now} THEN stands_until END AS stands_until, version, created_at, updated_at`
 
 func poolDest(p *Pool) []any {
 	return []any{
@@ -56,7 +64,10 @@ func poolDest(p *Pool) []any {
 		instant{&p.Opening.From},
 		instant{&p.Opening.Until},
 		document{&p.Limits},
-		&p.Callers, &p.Version,
+		&p.Callers,
+		millis{&p.Longest},
+		instant{&p.StandsUntil},
+		&p.Version,
 		instant{&p.CreatedAt},
 		instant{&p.UpdatedAt},
 	}
@@ -178,12 +189,12 @@ func (s poolsIn) lock(ctx context.Context, name string) error {
 }
 
 func (p Pool) spec() PoolSpec {
-	return PoolSpec{Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused, Windows: p.Windows, Limits: p.Limits, Callers: p.Callers}
+	return PoolSpec{Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused, Windows: p.Windows, Limits: p.Limits, Callers: p.Callers, Longest: p.Longest}
 }
 
 func (p PoolSpec) equals(o PoolSpec) bool {
 	return p.Capacity == o.Capacity && p.Lease == o.Lease && p.Paused == o.Paused && slices.Equal(p.Windows, o.Windows) && bytes.Equal(p.Limits, o.Limits) &&
-		callersText(p.Callers) == callersText(o.Callers)
+		callersText(p.Callers) == callersText(o.Callers) && p.Longest == o.Longest
 }
 
 // callersText is how the audit log names the bound of callers.
@@ -224,6 +235,9 @@ func (p PoolSpec) detail(old *Pool, note string) string {
 	if now := callersText(p.Callers); old != nil && callersText(old.Callers) != now || old == nil && p.Callers != nil {
 		detail += " callers=" + now
 	}
+	if old != nil && old.Longest != p.Longest || old == nil && p.Longest != LongestLease {
+		detail += " longest_lease=" + p.Longest.String()
+	}
 	if note != "" {
 		detail += " because: " + note
 	}
@@ -231,6 +245,7 @@ func (p PoolSpec) detail(old *Pool, note string) string {
 }
 
 func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, note string) (p Pool, created bool, err error) {
+	spec.Longest = cmp.Or(spec.Longest, LongestLease)
 	if old != nil && spec.equals(old.spec()) {
 		return *old, false, nil
 	}
@@ -239,20 +254,20 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 		return Pool{}, false, err
 	}
 	held := spec.pause(old, actor, note)
-	// A deleted pool comes back with its versions.
+	// A deleted pool comes back with its versions, and its standstill.
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
-			paused_by, paused_at, pause_reason, limits, callers)
+			paused_by, paused_at, pause_reason, limits, callers, longest_ms, stands_until)
 		VALUES ($1, $2, $3, $4, $5{json}, {epoch} + $6 * {ms}, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, 1, {now}, {now},
-			$9, CASE WHEN $10 THEN {now} ELSE {epoch} + $11 * {ms} END, $12, $13{json}, $14)
+			$9, CASE WHEN $10 THEN {now} ELSE {epoch} + $11 * {ms} END, $12, $13{json}, $14, $15, (SELECT max(r.until) FROM restores r))
 		ON CONFLICT (name) DO UPDATE SET capacity = excluded.capacity, lease_ms = excluded.lease_ms, paused = excluded.paused,
 			windows = excluded.windows, opens_at = excluded.opens_at, closes_at = excluded.closes_at, windows_due = excluded.windows_due,
 			created_at = CASE WHEN pools.deleted_at IS NULL THEN pools.created_at ELSE excluded.created_at END, deleted_at = NULL,
 			version = pools.version + 1, updated_at = excluded.updated_at,
 			paused_by = excluded.paused_by, paused_at = excluded.paused_at, pause_reason = excluded.pause_reason,
-			limits = excluded.limits, callers = excluded.callers`,
+			limits = excluded.limits, callers = excluded.callers, longest_ms = excluded.longest_ms`,
 		name, spec.Capacity, spec.Lease.Milliseconds(), spec.Paused, o.windows, o.from, o.until, o.due,
-		held.by, held.now, nullMillis(held.at), held.note, nullText(spec.Limits), spec.Callers); err != nil {
+		held.by, held.now, nullMillis(held.at), held.note, nullText(spec.Limits), spec.Callers, spec.Longest.Milliseconds()); err != nil {
 		return Pool{}, false, fmt.Errorf("writing pool %s: %w", name, err)
 	}
 	kind := "pool.changed"

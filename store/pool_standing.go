@@ -86,5 +86,6 @@ func stalled(pool string) string {
 							ORDER BY t.batch, t.priority DESC, t.id LIMIT 16) AS few
 						WHERE few.retry_at IS NULL OR few.retry_at <= ` + longAgo + ` ORDER BY few.batch, few.priority DESC, few.id LIMIT 1)
 					AND ` + startable() + ` AND b.created_at <= ` + longAgo + ` AND (b.not_before IS NULL OR b.not_before <= ` + longAgo + `)
-					AND (b.opens_at IS NULL OR b.opens_at <= ` + longAgo + `) AND (p.opens_at IS NULL OR p.opens_at <= ` + longAgo + `))`
+					AND (b.opens_at IS NULL OR b.opens_at <= ` + longAgo + `) AND (p.opens_at IS NULL OR p.opens_at <= ` + longAgo + `)
+					AND (p.stands_until IS NULL OR p.stands_until <= ` + longAgo + `))`
 }

@@ -18,24 +18,24 @@ func TestAfterRestore(t *testing.T) {
 		l.pool("p", 2)
 		before, tasks := l.batch(store.Batch{Pool: "p"}, "a", "b", "c")
 		held := l.grant(tasks[0], "a", "p", 0)
-		if until, err := l.Standstill(l.Context()); err != nil || !until.IsZero() {
-			l.Fatalf("standstill until %s, %v, before any restore", until, err)
+		if stands, err := l.Standstill(l.Context()); err != nil || stands.Pools != 0 {
+			l.Fatalf("standstill %+v, %v, before any restore", stands, err)
 		}
 
-		until, err := l.AfterRestore(l.Context(), "op")
+		until, err := l.AfterRestore(l.Context(), "op", 0)
 		l.must(err)
 		now, err := l.Clock(l.Context())
 		l.must(err)
 		if until.Before(now.Add(time.Hour-time.Minute)) || until.After(now.Add(time.Hour)) {
 			l.Errorf("until %s from now, want the longest lease, an hour", until.Sub(now))
 		}
-		if said, err := l.Standstill(l.Context()); err != nil || !said.Equal(until) {
-			l.Errorf("standstill until %s, %v; want %s", said, err, until)
+		if stands, err := l.Standstill(l.Context()); err != nil || stands.Pools != 1 || !stands.Last.Equal(until) {
+			l.Errorf("standstill %+v, %v; want until %s", stands, err, until)
 		}
 		views, err := l.Views(l.Context(), []string{"a", "b"})
 		l.must(err)
-		if !views[0].Standstill.Equal(until) || !views[1].Standstill.Equal(until) {
-			l.Errorf("views say %s and %s, want %s", views[0].Standstill, views[1].Standstill, until)
+		if of := views[1].Candidates; !views[0].Standstill.Equal(until) || len(of) != 1 || !of[0].Standstill.Equal(until) {
+			l.Errorf("views say %s and %+v, want %s", views[0].Standstill, of, until)
 		}
 		l.wantStatuses(l.claim(l.to(tasks[1], "b", "p", 1)), store.ClaimLost)
 		if _, err := l.Redeliver(l.Context(), held.Task, held.Token); err == nil {
@@ -62,7 +62,7 @@ func TestAfterRestore(t *testing.T) {
 			l.Errorf("events %+v, %v", events, err)
 		}
 
-		l.exec(`UPDATE restores SET until = {now}`)
+		l.exec(`UPDATE pools SET stands_until = {now}`)
 		if g := l.grant(tasks[1], "b", "p", 1); g.Token < held.Token+leap || g.Token >= 1<<53 {
 			l.Errorf("token %d after %d: want it far ahead", g.Token, held.Token)
 		}
@@ -82,7 +82,7 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 		l.Helper()
 		now, err := l.Clock(l.Context())
 		l.must(err)
-		until, err := l.AfterRestore(l.Context(), "op")
+		until, err := l.AfterRestore(l.Context(), "op", 0)
 		l.must(err)
 		if got := until.Sub(now); got < want || got > want+30*time.Second {
 			l.Errorf("nothing granted for %s, want %s", got, want)
@@ -92,18 +92,90 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 	_, tasks := l.batch(store.Batch{Pool: "p", Lease: 2 * time.Hour}, "a")
 	expect(2 * time.Hour)
 	l.exec(`UPDATE tasks SET state = 'succeeded' WHERE id = $1`, tasks[0])
-	l.exec(`DELETE FROM restores`)
+	l.exec(`UPDATE pools SET stands_until = NULL`)
 	expect(300 * time.Second)
 	// Anew each time, and never less than was said before.
 	l.batch(store.Batch{Pool: "p", Lease: time.Hour}, "a")
 	expect(time.Hour)
 	l.exec(`UPDATE batches SET lease_ms = 0`)
-	first, err := l.Standstill(l.Context())
+	stands, err := l.Standstill(l.Context())
 	l.must(err)
-	if said, err := l.AfterRestore(l.Context(), "op"); err != nil || !said.Equal(first) {
+	first := stands.Last
+	if said, err := l.AfterRestore(l.Context(), "op", 0); err != nil || !said.Equal(first) {
 		l.Errorf("said until %s, %v; want %s", said, err, first)
 	}
-	if second, err := l.Standstill(l.Context()); err != nil || !second.Equal(first) {
-		l.Errorf("until %s and then %s, %v: want it never sooner", first, second, err)
+	if second, err := l.Standstill(l.Context()); err != nil || !second.Last.Equal(first) {
+		l.Errorf("until %s and then %s, %v: want it never sooner", first, second.Last, err)
 	}
+}
+
+// TestEachPoolStandsStillForItsOwnLeases: for the longest of 300 s and the leases of the pool, its
+// grants, batches and tasks; for the longest lease of a caller, if the token of one may use the pool;
+// and for the time that the operator names.
+func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		put := func(pool string, lease, longest time.Duration) {
+			l.Helper()
+			_, _, err := l.PutPool(l.Context(), "op", pool, store.PoolSpec{Capacity: 2, Lease: lease, Longest: longest})
+			l.must(err)
+		}
+		for _, pool := range []string{"plain", "of-batch", "of-grant", "of-task", "ci-day", "gone", "leased"} {
+			put(pool, time.Minute, 0)
+		}
+		put("of-pool", 20*time.Minute, 0)
+		put("ci-short", time.Minute, 2*time.Hour)
+		l.batch(store.Batch{Pool: "of-batch", Lease: 30 * time.Minute}, "a")
+		_, tasks := l.batch(store.Batch{Pool: "of-grant", Lease: 40 * time.Minute}, "b")
+		l.grant(tasks[0], "b", "of-grant", 0)
+		l.exec(`UPDATE batches SET lease_ms = 0 WHERE pool = 'of-grant'`)
+		open := func(pool string, length time.Duration) {
+			_, err := l.OpenLease(l.Context(), store.NewLease{Pool: pool, Holder: store.Holder("op", pool), Lease: length, Stay: time.Hour})
+			l.must(err)
+		}
+		open("leased", 0)
+		open("of-task", 50*time.Minute)
+		l.exec(`UPDATE batches SET system = FALSE WHERE pool = 'of-task'`)
+		l.must(l.DeletePool(l.Context(), "op", "gone"))
+		for name, pools := range map[string][]string{"ci": {"ci-*", "nowhere"}, "sets": nil, "revoked": {"plain"}} {
+			made, err := l.CreateToken(l.Context(), "op", store.Token{Name: name, Role: "caller", Pools: pools, LimitSets: []string{"*"}}, []byte(name))
+			l.must(err)
+			if name == "revoked" {
+				_, err := l.RevokeToken(l.Context(), "op", made.ID)
+				l.must(err)
+			}
+		}
+		expect := func(want map[string]time.Duration) {
+			l.Helper()
+			now, err := l.Clock(l.Context())
+			l.must(err)
+			for pool, want := range want {
+				p, err := l.Pool(l.Context(), pool)
+				l.must(err)
+				if got := p.StandsUntil.Sub(now); got > want || got < want-2*time.Minute {
+					l.Errorf("pool %s stands still for %s, want %s", pool, got, want)
+				}
+			}
+		}
+		_, err := l.AfterRestore(l.Context(), "op", 0)
+		l.must(err)
+		put("gone", time.Minute, 0)
+		put("new", time.Minute, 0)
+		usual := 5 * time.Minute
+		expect(map[string]time.Duration{
+			"plain": usual, "gone": usual, "new": usual, "of-pool": 20 * time.Minute, "of-batch": 30 * time.Minute, "of-grant": 40 * time.Minute,
+			"of-task": 50 * time.Minute, "ci-short": 2 * time.Hour, "ci-day": 24 * time.Hour, "leased": 24 * time.Hour,
+		})
+		_, err = l.AfterRestore(l.Context(), "op", 3*time.Hour)
+		l.must(err)
+		put("newer", time.Minute, 0)
+		expect(map[string]time.Duration{"plain": 3 * time.Hour, "newer": 3 * time.Hour, "ci-short": 3 * time.Hour, "ci-day": 24 * time.Hour})
+
+		// The pools go on one by one.
+		l.exec(`UPDATE pools SET stands_until = {now} WHERE name = 'plain'`)
+		_, tasks = l.batch(store.Batch{Pool: "plain"}, "c")
+		l.grant(tasks[0], "c", "plain", 0)
+		_, tasks = l.batch(store.Batch{Pool: "ci-day"}, "d")
+		l.wantStatuses(l.claim(l.to(tasks[0], "d", "ci-day", 0)), store.ClaimLost)
+	})
 }

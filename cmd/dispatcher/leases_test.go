@@ -51,6 +51,15 @@ func TestLeasesAreAcquiredRenewedAndReleased(t *testing.T) {
 	if got := d.try(strings.Replace(file, "callers: 3", "callers: all", 1), "pools", "apply", "-f", "-").exit(0).out; !strings.Contains(got, "callers") {
 		t.Errorf("applied: %s", got)
 	}
+	d.run("pools set ci --longest-lease 2h")
+	file = d.run("pools export --format yaml")
+	if !strings.Contains(file, "longest_lease: 2h") {
+		t.Errorf("file:\n%s", file)
+	}
+	if got := d.try(strings.Replace(file, "longest_lease: 2h", "longest_lease: 3h", 1), "pools", "apply", "-f", "-").exit(0).out; !strings.Contains(got, "longest_lease") {
+		t.Errorf("applied: %s", got)
+	}
+	d.try("", "pools", "set", "ci", "--longest-lease", "25h").exit(1).says("longest_lease_ms", "86400000")
 	d.try("", "pools", "set", "ci", "--callers", "some").exit(2)
 	d.try("", "pools", "set", "ci", "--callers", "10001").exit(1).says("callers", "10000")
 }

@@ -68,6 +68,7 @@ type poolFlags struct {
 	limits   limitsFlag
 	always   bool
 	callers  callersFlag
+	longest  time.Duration
 }
 
 // callersFlag is a number of slots, or all.
@@ -97,6 +98,7 @@ func (p *poolFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&p.lease, "lease", 0, "how long a device may hold a slot before it must renew (default 5m)")
 	flags.BoolVar(&p.paused, "paused", false, "grant nothing new")
 	flags.Var(&p.callers, "callers", "slots that callers, which are no devices, hold at most; 0: none; all: as many as there are (default)")
+	flags.DurationVar(&p.longest, "longest-lease", 0, "the longest lease that a caller may ask for (default 24h)")
 	p.windows.add(flags)
 }
 
@@ -104,7 +106,8 @@ func (p *poolFlags) add(flags *pflag.FlagSet) {
 func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
 	body := given(flags, map[string]field{
 		"capacity": {"capacity", p.capacity}, "lease": {"lease_ms", p.lease.Milliseconds()},
-		"paused": {"paused", p.paused}, "callers": {"callers", p.callers.most}, "window": {"windows", p.windows},
+		"paused": {"paused", p.paused}, "callers": {"callers", p.callers.most},
+		"longest-lease": {"longest_lease_ms", p.longest.Milliseconds()}, "window": {"windows", p.windows},
 	})
 	if p.always {
 		body["windows"] = nil // the default
@@ -142,7 +145,7 @@ func setPool(p noun) *cobra.Command {
 			return err
 		}
 		if len(body) == 0 {
-			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --callers, --window, --always-open, --limits, --no-limits")}
+			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --callers, --longest-lease, --window, --always-open, --limits, --no-limits")}
 		}
 		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", pool), Body: body})
 	})

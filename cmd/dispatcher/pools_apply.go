@@ -235,14 +235,16 @@ type filedPools struct {
 // filedPool is what a file says of a pool, with the names that the API has for it.
 // Fields that are nil are left out.
 type filedPool struct {
-	Name     string              `json:"-"                  yaml:"name"`
-	Capacity *int                `json:"capacity,omitempty" yaml:"capacity"`
-	Lease    string              `json:"-"                  yaml:"lease"`
-	LeaseMS  *int64              `json:"lease_ms,omitempty" yaml:"-"`
-	Paused   *bool               `json:"paused,omitempty"   yaml:"paused"`
-	Callers  *filedBound         `json:"callers,omitempty"  yaml:"callers"`
-	Windows  *[]operators.Window `json:"windows,omitempty"  yaml:"windows,flow"`
-	Limits   *[]operators.Policy `json:"limits,omitempty"   yaml:"limits,flow"`
+	Name      string              `json:"-"                  yaml:"name"`
+	Capacity  *int                `json:"capacity,omitempty" yaml:"capacity"`
+	Lease     string              `json:"-"                  yaml:"lease"`
+	LeaseMS   *int64              `json:"lease_ms,omitempty" yaml:"-"`
+	Paused    *bool               `json:"paused,omitempty"   yaml:"paused"`
+	Callers   *filedBound         `json:"callers,omitempty"  yaml:"callers"`
+	Longest   string              `json:"-"                  yaml:"longest_lease"`
+	LongestMS *int64              `json:"longest_lease_ms,omitempty" yaml:"-"`
+	Windows   *[]operators.Window `json:"windows,omitempty"  yaml:"windows,flow"`
+	Limits    *[]operators.Policy `json:"limits,omitempty"   yaml:"limits,flow"`
 }
 
 // filedBound is a number of slots, or "all".
@@ -309,12 +311,12 @@ func (p *filedPool) complete() error {
 	if p.Name == "" {
 		return errors.New("it has no name")
 	}
-	if p.Lease != "" {
-		lease, err := time.ParseDuration(p.Lease)
-		if err != nil {
-			return errors.New("lease: a duration such as 300s or 5m")
-		}
-		p.LeaseMS = new(lease.Milliseconds())
+	var err error
+	if p.LeaseMS, err = filedDuration("lease", p.Lease); err != nil {
+		return err
+	}
+	if p.LongestMS, err = filedDuration("longest_lease", p.Longest); err != nil {
+		return err
 	}
 	if p.Windows != nil {
 		for i, w := range *p.Windows {
@@ -324,6 +326,18 @@ func (p *filedPool) complete() error {
 		}
 	}
 	return nil
+}
+
+// filedDuration reads a duration as the API shows it. If text is empty, it returns nil.
+func filedDuration(field, text string) (*int64, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // the file does not say it
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: a duration such as 300s or 5m", field)
+	}
+	return new(d.Milliseconds()), nil
 }
 
 // fields are those that the file says, by their names in the API.
@@ -343,8 +357,10 @@ func (s *session) exportPools() error {
 		if err != nil {
 			return err
 		}
-		lease := terminal.Duration(time.Duration(p.LeaseMS) * time.Millisecond)
-		file.Pools = append(file.Pools, filedPool{Name: p.Name, Capacity: &p.Capacity, Lease: lease, Paused: &p.Paused, Callers: &filedBound{callersFlag{p.Callers}}, Windows: &p.Windows, Limits: &p.Limits})
+		file.Pools = append(file.Pools, filedPool{
+			Name: p.Name, Capacity: &p.Capacity, Lease: shortDuration(p.LeaseMS), Paused: &p.Paused, Callers: &filedBound{callersFlag{p.Callers}},
+			Longest: shortDuration(p.LongestMS), Windows: &p.Windows, Limits: &p.Limits,
+		})
 	}
 	text, err := yaml.Marshal(file)
 	if err != nil {
@@ -353,3 +369,6 @@ func (s *session) exportPools() error {
 	_, err = s.out.Write(text)
 	return err
 }
+
+// shortDuration writes milliseconds for people.
+func shortDuration(ms int64) string { return terminal.Duration(time.Duration(ms) * time.Millisecond) }

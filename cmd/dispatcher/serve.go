@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -16,7 +17,7 @@ import (
 
 func newServe() *cobra.Command {
 	var settings *settings
-	var afterRestore bool
+	var restored restoreFlag
 	command := &cobra.Command{
 		Use:   "serve",
 		Short: "Run on Postgres, Redis and an MQTT broker",
@@ -37,7 +38,7 @@ start or fails, 0 after SIGTERM or SIGINT.`,
 			if err != nil {
 				return usageError{err}
 			}
-			config.AfterRestore = afterRestore
+			config.AfterRestore, config.RestoreLeast = restored.is, restored.least
 			log := newLogger(cmd.ErrOrStderr(), config.LogFormat, config.LogLevel)
 			app.LogRedis(log)
 			return app.Serve(cmd.Context(), config, log, version)
@@ -45,10 +46,40 @@ start or fails, 0 after SIGTERM or SIGINT.`,
 	}
 	settings = addSettings(command.Flags())
 	addSettingFlags(command.Flags())
-	command.Flags().BoolVar(&afterRestore, "after-restore", false,
-		"once, after Postgres was restored or lost commits: no replica grants anything for the longest lease, at least 5m")
+	restored.add(command.Flags())
 	return command
 }
+
+// restoreFlag is the value of --after-restore. If least is 0, the operator named no duration.
+type restoreFlag struct {
+	is    bool
+	least time.Duration
+}
+
+func (f *restoreFlag) add(flags *pflag.FlagSet) {
+	flags.Var(f, "after-restore",
+		"once, after Postgres was restored or lost commits: each pool grants nothing, at any replica, for the longest lease it may have given, at least 5m or the duration")
+	flags.Lookup("after-restore").NoOptDefVal = "true"
+}
+
+// Set reads a duration, or whether the ledger was restored.
+func (f *restoreFlag) Set(text string) (err error) {
+	if f.is, err = strconv.ParseBool(text); err == nil {
+		f.least = 0
+		return nil
+	}
+	if f.least, err = time.ParseDuration(text); err != nil || f.least <= 0 {
+		return errors.New("a duration such as 24h, or nothing")
+	}
+	f.is = true
+	return nil
+}
+
+// String returns the default that the help shows: none.
+func (f *restoreFlag) String() string { return "" }
+
+// Type returns the word that the help has for a value.
+func (f *restoreFlag) Type() string { return "duration" }
 
 // settings is how a command reads the configuration.
 type settings struct{ file string }

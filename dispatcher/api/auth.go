@@ -142,7 +142,7 @@ func (o Operator) mayDo(ctx huma.Context) error {
 		}
 		return nil
 	}
-	if credentials.Covers(o.pools, ctx.Param("pool")) || credentials.Covers(o.sets, ctx.Param("set")) {
+	if store.Covers(o.pools, ctx.Param("pool")) || store.Covers(o.sets, ctx.Param("set")) {
 		return nil
 	}
 	return problem(http.StatusForbidden, codeForbidden, "the token is for other pools and limit sets")

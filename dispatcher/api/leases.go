@@ -132,15 +132,26 @@ func (l *leases) request(ctx context.Context, pool string, in operators.NewLease
 	}
 	return dispatcher.LeaseRequest{
 		Leaser: leaserOf(ctx), Pool: pool, Holder: in.Holder, Lease: milliseconds(in.LeaseMS), Metadata: metadata, Wait: wait,
-	}, l.checkLength(in.LeaseMS)
+	}, l.checkLength(ctx, pool, in.LeaseMS)
 }
 
-// checkLength refuses a lease that leaves its holder too little; 0: none is named.
-func (l *leases) checkLength(ms int64) error {
+// checkLength refuses a lease that leaves its holder too little, and one that is longer than the pool
+// allows. If ms is 0, the request names no length.
+func (l *leases) checkLength(ctx context.Context, pool string, ms int64) error {
 	if ms == 0 {
 		return nil
 	}
-	return l.least.check(milliseconds(ms))
+	if err := l.least.check(milliseconds(ms)); err != nil {
+		return err
+	}
+	of, err := l.ledger.Pool(ctx, pool)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return leaseProblem(store.ErrUnknownPool)
+	case err == nil && milliseconds(ms) > of.Longest:
+		return invalid("lease_ms: at most %d, the longest_lease_ms of pool %s", of.Longest.Milliseconds(), pool)
+	}
+	return err
 }
 
 func leaseMetadata(text json.RawMessage) (json.RawMessage, error) {
@@ -239,7 +250,7 @@ func (l *leases) renew(ctx context.Context, in *struct {
 	Body operators.LeaseRenewal
 },
 ) (operators.Lease, error) {
-	if err := l.checkLength(in.Body.LeaseMS); err != nil {
+	if err := l.checkLength(ctx, in.Pool, in.Body.LeaseMS); err != nil {
 		return operators.Lease{}, err
 	}
 	got, err := l.slots.Renew(ctx, leaserOf(ctx), in.Pool, in.Lease, in.Body.Token, milliseconds(in.Body.LeaseMS))

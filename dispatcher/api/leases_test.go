@@ -201,3 +201,26 @@ func TestCallersHaveTheirOwnLeases(t *testing.T) {
 	}
 	b.call("DELETE", path+"?token="+text(held["token"]), one, nil).must(204)
 }
+
+// A pool bounds how long callers may ask for, when they acquire a lease and when they renew it.
+func TestTheLongestLeaseOfAPool(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	p := b.call("PUT", "/v1/pools/p", adminToken, `{"capacity":3,"lease_ms":60000}`).must(201).fields()
+	if p["longest_lease_ms"] != 86400000.0 || p["stands_until"] != nil {
+		t.Errorf("longest lease %v, stands until %v", p["longest_lease_ms"], p["stands_until"])
+	}
+	held := b.lease(adminToken, "p", `{"holder":"long","lease_ms":86400000}`, 0).must(201).fields()
+	for body, part := range map[string]string{`{"longest_lease_ms":0}`: "longest_lease_ms", `{"longest_lease_ms":86400001}`: "longest_lease_ms", `{"longest_lease_ms":1}`: "longest_lease_ms"} {
+		b.call("PATCH", "/v1/pools/p", adminToken, body).problem(422, "invalid_field").names(t, part)
+	}
+	b.call("PATCH", "/v1/pools/p", adminToken, `{"longest_lease_ms":120000}`).must(200)
+	b.lease(adminToken, "p", `{"holder":"other","lease_ms":120001}`, 0).problem(422, "invalid_field").names(t, "at most 120000")
+	b.lease(adminToken, "p", `{"holder":"other","lease_ms":120000}`, 0).must(201)
+	renew, token := "/v1/pools/p/leases/"+text(held["lease"])+"/renew", text(held["token"])
+	b.call("POST", renew, adminToken, `{"token":`+token+`,"lease_ms":120001}`).problem(422, "invalid_field").names(t, "at most 120000")
+	b.call("POST", renew, adminToken, `{"token":`+token+`}`).must(200)
+	if p := b.call("PATCH", "/v1/pools/p", adminToken, `{"longest_lease_ms":null}`).must(200).fields(); p["longest_lease_ms"] != 86400000.0 {
+		t.Errorf("longest lease %v", p["longest_lease_ms"])
+	}
+}

@@ -36,8 +36,10 @@ func (p *pools) patch(ctx context.Context, in *struct {
 		}
 		lease := spec.Lease.Milliseconds()
 		apply(in.Body.LeaseMS, &lease, defaultLease.Milliseconds())
-		spec.Lease = milliseconds(lease)
-		return p.least.check(spec.Lease)
+		longest := spec.Longest.Milliseconds()
+		apply(in.Body.LongestMS, &longest, store.LongestLease.Milliseconds())
+		spec.Lease, spec.Longest = milliseconds(lease), milliseconds(longest)
+		return p.least.checkPool(*spec)
 	})
 	return changed, err
 }

@@ -48,6 +48,7 @@ type poolPut struct {
 	PauseReason json.RawMessage `json:"pause_reason,omitempty" readOnly:"true"`
 	OpensAt     json.RawMessage `json:"opens_at,omitempty" readOnly:"true"`
 	ClosesAt    json.RawMessage `json:"closes_at,omitempty" readOnly:"true"`
+	StandsUntil json.RawMessage `json:"stands_until,omitempty" readOnly:"true"`
 	Version     json.RawMessage `json:"version,omitempty" readOnly:"true"`
 	Created     json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
 	Updated     json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
@@ -148,9 +149,12 @@ func (p *pools) tell(ctx context.Context, name string) {
 }
 
 func (p *pools) spec(in poolPut) (store.PoolSpec, error) {
-	spec := store.PoolSpec{Capacity: in.Capacity, Lease: defaultLease, Callers: in.Callers}
+	spec := store.PoolSpec{Capacity: in.Capacity, Lease: defaultLease, Callers: in.Callers, Longest: store.LongestLease}
 	if in.LeaseMS != nil {
 		spec.Lease = milliseconds(*in.LeaseMS)
+	}
+	if in.LongestMS != nil {
+		spec.Longest = milliseconds(*in.LongestMS)
 	}
 	if in.Paused != nil {
 		spec.Paused = *in.Paused
@@ -162,7 +166,7 @@ func (p *pools) spec(in poolPut) (store.PoolSpec, error) {
 	if spec.Limits, err = readLimits(in.Limits); err != nil {
 		return spec, err
 	}
-	return spec, p.least.check(spec.Lease)
+	return spec, p.least.checkPool(spec)
 }
 
 // leastLease is the least that a lease may leave a device.
@@ -170,11 +174,21 @@ type leastLease time.Duration
 
 // check refuses leases that leave a device less than the smallest lease
 // once the margin (at most a fifth) and the time of a slow claim are taken off.
-func (l leastLease) check(lease time.Duration) error {
+func (l leastLease) check(lease time.Duration) error { return l.checkField("lease_ms", lease) }
+
+func (l leastLease) checkField(field string, lease time.Duration) error {
 	if least := 2 * time.Duration(l); lease < least {
-		return invalid("lease_ms: at least %d", least.Milliseconds())
+		return invalid("%s: at least %d", field, least.Milliseconds())
 	}
 	return nil
+}
+
+// checkPool refuses settings with which no lease of the pool would be long enough.
+func (l leastLease) checkPool(spec store.PoolSpec) error {
+	if err := l.check(spec.Lease); err != nil {
+		return err
+	}
+	return l.checkField("longest_lease_ms", spec.Longest)
 }
 
 func showPoolState(v store.PoolView) operators.PoolState {
@@ -187,8 +201,8 @@ func showPoolState(v store.PoolView) operators.PoolState {
 func showPool(p store.Pool) operators.Pool {
 	return operators.Pool{
 		Name: p.Name, Capacity: p.Capacity, LeaseMS: p.Lease.Milliseconds(), Paused: p.Paused,
-		PausedBy: p.PausedBy, PausedAt: stampPointer(p.PausedAt), PauseReason: p.PauseReason, Callers: p.Callers,
-		Limits: showLimits(p.Limits), Windows: showWindows(p.Windows), OpensAt: stampSet(p.Opening.From), ClosesAt: stampSet(p.Opening.Until),
+		PausedBy: p.PausedBy, PausedAt: stampPointer(p.PausedAt), PauseReason: p.PauseReason, Callers: p.Callers, LongestMS: p.Longest.Milliseconds(),
+		Limits: showLimits(p.Limits), Windows: showWindows(p.Windows), OpensAt: stampSet(p.Opening.From), ClosesAt: stampSet(p.Opening.Until), StandsUntil: stampSet(p.StandsUntil),
 		Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
 	}
 }

@@ -60,8 +60,9 @@ type Config struct {
 	LogLevel  string `koanf:"log_level"`
 
 	// AfterRestore is no setting: left behind, it would stop the fleet at each
-	// start. See store.AfterRestore.
-	AfterRestore bool `koanf:"-"`
+	// start. No pool grants anything for RestoreLeast. See store.AfterRestore.
+	AfterRestore bool          `koanf:"-"`
+	RestoreLeast time.Duration `koanf:"-"`
 }
 
 // Validate names every setting that does not fit, and its limit.

@@ -2,12 +2,14 @@ package app
 
 import (
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/testservers"
@@ -78,7 +80,7 @@ func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
 	if reply := decodeReply(t, body); status != http.StatusOK || len(reply.Cancel) != 1 || reply.Task != nil {
 		t.Errorf("%d %+v: want it told to stop", status, reply)
 	}
-	alter(t, r.dsn, `UPDATE restores SET until = clock_timestamp()`)
+	alter(t, r.dsn, `UPDATE pools SET stands_until = clock_timestamp()`)
 	alter(t, r.dsn, `DELETE FROM grants`)
 	for _, device := range []string{"c", "d"} {
 		eventually(t, "a grant", func() bool {
@@ -140,4 +142,69 @@ func databaseOf(t *testing.T, dsn string) string {
 		t.Fatal(err)
 	}
 	return strings.TrimPrefix(u.Path, "/")
+}
+
+// TestAfterARestoreEachPoolWaitsForItsOwnLeases: a caller was told 24 hours after the backup was made, in a
+// pool whose own lease is a minute. That pool grants nothing for 24 hours, the other pool goes on
+// after five minutes.
+func TestAfterARestoreEachPoolWaitsForItsOwnLeases(t *testing.T) {
+	t.Parallel()
+	redis, dsn := testservers.Redis(t), shared.NewLedger(t)
+	i, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
+	for _, pool := range []string{"ci-runners", "other"} {
+		i.operate(t, http.MethodPut, "/v1/pools/"+pool, `{"capacity":1,"lease_ms":60000}`)
+		i.operate(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":%q,"kind":"k","devices":["of-%s"]}`, pool, pool))
+	}
+	var token struct{ Token string }
+	if err := json.Unmarshal(i.operate(t, http.MethodPost, "/v1/tokens", `{"name":"ci","role":"caller","pools":["ci-*"]}`), &token); err != nil {
+		t.Fatal(err)
+	}
+	backup := backUp(t, dsn, i)
+
+	i, _ = startServing(t, serveConfig(t, dsn, redis.URL()))
+	i.eventuallyLeases(t, "ci-runners", token.Token, `{"holder":"job","lease_ms":86400000}`)
+	if err := i.stop(); err != nil {
+		t.Fatal(err)
+	}
+	config := serveConfig(t, backup, redis.URL())
+	config.AfterRestore = true
+	i, _ = startServing(t, config)
+	for pool, want := range map[string]time.Duration{"ci-runners": 24 * time.Hour, "other": 5 * time.Minute} {
+		_, body := i.call(t, http.MethodPost, "/v1/devices/of-"+pool+"/report", fleetToken, `{"id":"1"}`)
+		if reply := decodeReply(t, body); reply.Task != nil || reply.Reason != devices.ReasonUnavailable {
+			t.Errorf("%s: %+v, want unavailable", pool, reply)
+		}
+		if left := i.standsStill(t, "of-"+pool); left > want || left < want-2*time.Minute {
+			t.Errorf("pool %s stands still for %s, want %s", pool, left, want)
+		}
+	}
+}
+
+// eventuallyLeases gets a slot for a caller.
+func (i *instance) eventuallyLeases(t *testing.T, pool, token, body string) {
+	t.Helper()
+	eventually(t, "a lease", func() bool {
+		status, _ := i.call(t, http.MethodPost, "/v1/pools/"+pool+"/leases", token, body)
+		return status == http.StatusCreated
+	})
+}
+
+// standsStill is how long nothing is granted to the only task of a device, as `why` says.
+func (i *instance) standsStill(t *testing.T, device string) time.Duration {
+	t.Helper()
+	var list struct{ Tasks []struct{ ID int64 } }
+	if err := json.Unmarshal(i.operate(t, http.MethodGet, "/v1/tasks?device="+device, ""), &list); err != nil || len(list.Tasks) != 1 {
+		t.Fatalf("tasks of %s: %+v, %v", device, list, err)
+	}
+	var why struct {
+		Reasons []struct {
+			Code  string
+			Until time.Time
+		}
+	}
+	text := i.operate(t, http.MethodGet, fmt.Sprintf("/v1/tasks/%d/why", list.Tasks[0].ID), "")
+	if err := json.Unmarshal(text, &why); err != nil || len(why.Reasons) == 0 || why.Reasons[0].Code != "standstill" {
+		t.Fatalf("why: %s, %v", text, err)
+	}
+	return time.Until(why.Reasons[0].Until)
 }

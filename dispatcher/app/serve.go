@@ -136,7 +136,7 @@ func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting
 		err = migrate(ctx, ledger, config.Migrate, log)
 	}
 	if err == nil {
-		err = standStill(ctx, ledger, config.AfterRestore, log)
+		err = standStill(ctx, ledger, config, log)
 	}
 	if err != nil {
 		return nil, errors.Join(err, ledger.Close()) //nolint:contextcheck // closing goes on without it
@@ -184,17 +184,18 @@ func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Lo
 }
 
 // standStill lets nothing be granted after a restore, and says of each start
-// until when that is so.
-func standStill(ctx context.Context, ledger *store.Store, restored bool, log *slog.Logger) error {
-	if restored {
-		if _, err := ledger.AfterRestore(ctx, "serve --after-restore"); err != nil {
+// where and until when that is so.
+func standStill(ctx context.Context, ledger *store.Store, config Config, log *slog.Logger) error {
+	if config.AfterRestore {
+		if _, err := ledger.AfterRestore(ctx, "serve --after-restore", config.RestoreLeast); err != nil {
 			return err
 		}
 		log.WarnContext(ctx, "told of a restore: leave --after-restore out at the next start, or the time begins anew")
 	}
-	until, err := ledger.Standstill(ctx)
-	if err == nil && !until.IsZero() {
-		log.WarnContext(ctx, "the ledger was restored: NOTHING IS GRANTED, by any replica, for now", "until", until)
+	stands, err := ledger.Standstill(ctx)
+	if err == nil && stands.Pools > 0 {
+		log.WarnContext(ctx, "the ledger was restored: NOTHING IS GRANTED in these pools, by any replica, for now",
+			"pools", stands.Pools, "first_until", stands.First, "last_until", stands.Last)
 	}
 	return err
 }

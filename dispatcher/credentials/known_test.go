@@ -269,7 +269,7 @@ func TestAfterARestoreNothingIsRemembered(t *testing.T) {
 	r.expect(token, nil, 1)
 	r.follow()
 	r.expect(token, nil, 0)
-	_, err := ledger.AfterRestore(t.Context(), "op")
+	_, err := ledger.AfterRestore(t.Context(), "op", 0)
 	r.must(err)
 	r.follow()
 	r.expect(token, nil, 1)

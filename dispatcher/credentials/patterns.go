@@ -2,7 +2,6 @@ package credentials
 
 import (
 	"fmt"
-	"path"
 	"regexp"
 
 	"github.com/fleetslots/dispatcher/store"
@@ -42,14 +41,4 @@ func checkPatterns(field string, patterns []string) error {
 		}
 	}
 	return nil
-}
-
-// Covers says whether one of the patterns stands for the name.
-func Covers(patterns []string, name string) bool {
-	for _, p := range patterns {
-		if is, err := path.Match(p, name); err == nil && is && name != "" {
-			return true
-		}
-	}
-	return false
 }

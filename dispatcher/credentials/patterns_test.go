@@ -3,7 +3,7 @@ package credentials_test
 import (
 	"testing"
 
-	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 func TestPatternsCoverNames(t *testing.T) {
@@ -24,7 +24,7 @@ func TestPatternsCoverNames(t *testing.T) {
 		{[]string{"x", "*"}, "ar:330100", true},
 		{[]string{"*"}, "", false},
 	} {
-		if got := credentials.Covers(test.patterns, test.name); got != test.covered {
+		if got := store.Covers(test.patterns, test.name); got != test.covered {
 			t.Errorf("%q of %q: %t", test.name, test.patterns, got)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // values: no clock, no store.
 type Situation struct {
 	Now        time.Time // the ledger's clock
-	Standstill time.Time // nothing is granted before, after a restore; zero: no such time
+	Standstill time.Time // after a restore Holding is not delivered again before this time. If it is zero, there was no restore
 	Blocked    bool
 	Accept     bool
 	Stopping   bool // a running task was told to stop, or could not be confirmed

@@ -122,11 +122,17 @@ func TestWhatADeviceIsAndHoldsDecidesFirst(t *testing.T) {
 		"holds and says so":             {Situation{Accept: true, Holding: grant, Mentioned: true, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonBusy, until: in(time.Minute)}},
 		"holds and does not know":       {Situation{Accept: true, Holding: grant, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonGranted, redeliver: true}},
 		"holds what is cancelled":       {Situation{Accept: true, Holding: cancelled, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonBusy, until: in(time.Minute)}},
-		"after a restore":               {Situation{Accept: true, Standstill: in(time.Minute), Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonUnavailable, until: in(time.Minute)}},
+		"after a restore":               {Situation{Accept: true, Candidates: []store.Candidate{open(7, func(c *store.Candidate) { c.Standstill = in(time.Minute) })}}, outcome{reason: devices.ReasonUnavailable, until: in(time.Minute)}},
 		"after a restore, holds":        {Situation{Accept: true, Standstill: in(time.Minute), Holding: grant}, outcome{reason: devices.ReasonUnavailable, until: in(time.Minute)}},
 		"after a restore, says so":      {Situation{Accept: true, Standstill: in(time.Minute), Holding: grant, Mentioned: true}, outcome{reason: devices.ReasonBusy, until: in(time.Minute)}},
 		"after a restore, nothing open": {Situation{Accept: true, Standstill: in(time.Minute)}, outcome{reason: devices.ReasonNone}},
-		"when that is over":             {Situation{Accept: true, Standstill: in(0), Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonGranted, task: 7}},
+		"after a restore, another pool goes on": {Situation{Accept: true, Candidates: []store.Candidate{
+			open(7, func(c *store.Candidate) { c.Standstill = in(time.Minute) }), open(8, func(c *store.Candidate) { c.Pool = "other" }),
+		}}, outcome{reason: devices.ReasonGranted, task: 8}},
+		"after a restore, another pool is full": {Situation{Accept: true, Full: map[string]bool{"other": true}, Candidates: []store.Candidate{
+			open(7, func(c *store.Candidate) { c.Standstill = in(time.Minute) }), open(8, func(c *store.Candidate) { c.Pool = "other" }),
+		}}, outcome{reason: devices.ReasonFull}},
+		"when that is over": {Situation{Accept: true, Candidates: []store.Candidate{open(7, func(c *store.Candidate) { c.Standstill = in(0) })}}, outcome{reason: devices.ReasonGranted, task: 7}},
 	})
 }
 

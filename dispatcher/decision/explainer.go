@@ -92,7 +92,7 @@ func (x explainer) poolShut(Obstacle) Cause {
 }
 
 func (x explainer) standsStill(Obstacle) Cause {
-	return Cause{Detail: "the ledger was restored: nothing is granted until every lease that it may have lost is over", Remedy: NothingToDo}
+	return Cause{Detail: "the ledger was restored: its pool grants nothing until every lease that the ledger may have lost is over", Remedy: NothingToDo}
 }
 
 func (x explainer) limited(o Obstacle) Cause {

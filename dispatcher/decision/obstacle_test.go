@@ -39,7 +39,7 @@ func aCandidate(t *rapid.T, task int64) store.Candidate {
 		NotBefore: aTime(t, "not before"), RetryAt: aTime(t, "retry at"), NotBegun: rare("not begun"),
 		Lease: time.Minute, FinishInside: rare("finish inside"),
 		PoolPaused: rare("pool paused"), BatchPaused: rare("batch paused"),
-		Window: anOpening(t, "window"), PoolWindow: anOpening(t, "pool's window"),
+		Window: anOpening(t, "window"), PoolWindow: anOpening(t, "pool's window"), Standstill: aTime(t, "standstill"),
 	}
 }
 

@@ -107,8 +107,8 @@ func doesNotFitPool(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: opens(c.PoolWindow, c, s.Now), Shared: true}, tooShort(c.PoolWindow, c, s.Now)
 }
 
-func standsStill(s *Situation, _ *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: s.Standstill}, s.Now.Before(s.Standstill)
+func standsStill(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: c.Standstill}, s.Now.Before(c.Standstill)
 }
 
 func unsure(s *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Unsure[c.Pool] }

@@ -60,10 +60,11 @@ func rank(all []Waiting, reason devices.Reason) int {
 
 // nearer keeps the refusal that is nearest to a grant: it is what the operator
 // and the device want to know. Of two times the earlier one counts, and a known
-// one before an unknown.
+// one before an unknown. A pool that stands still after a restore hides no other reason: another pool
+// may have a slot for the device much sooner.
 func nearer(a, b Choice) Choice {
 	all := waitings()
-	ofA, ofB := rank(all[:], a.Reason), rank(all[:], b.Reason)
+	ofA, ofB := rank(all[:], a.compared()), rank(all[:], b.compared())
 	switch {
 	case ofB > ofA:
 		return b
@@ -71,4 +72,12 @@ func nearer(a, b Choice) Choice {
 		return b
 	}
 	return a
+}
+
+// compared is the reason by which nearer compares a refusal. Only a standstill is unavailable until a known time.
+func (c Choice) compared() devices.Reason {
+	if c.Reason == devices.ReasonUnavailable && !c.Until.IsZero() {
+		return devices.ReasonNone
+	}
+	return c.Reason
 }

@@ -14,7 +14,7 @@ import (
 func (p *poolPages) editing(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
-		"Pool": pool, "Callers": boundText(pool.Callers), "Lease": compact(time.Duration(pool.LeaseMS) * time.Millisecond), "Windows": windowLines(pool.Windows), "Rows": policyRows(pool.Limits),
+		"Pool": pool, "Callers": boundText(pool.Callers), "Longest": compact(time.Duration(pool.LongestMS) * time.Millisecond), "Lease": compact(time.Duration(pool.LeaseMS) * time.Millisecond), "Windows": windowLines(pool.Windows), "Rows": policyRows(pool.Limits),
 		"Admin": p.may(r, "admin"), "Back": backOr(r, poolPath(pool.Name)),
 	}}, err
 }
@@ -25,7 +25,7 @@ func (p *poolPages) edit(r *http.Request) (next, said string, err error) {
 		return "", "", err
 	}
 	for field, same := range map[string]bool{
-		"capacity": unchanged(r.PostForm, "capacity"), "lease_ms": unchanged(r.PostForm, "lease"), "callers": unchanged(r.PostForm, "callers"), "windows": unchanged(r.PostForm, "windows"),
+		"capacity": unchanged(r.PostForm, "capacity"), "lease_ms": unchanged(r.PostForm, "lease"), "callers": unchanged(r.PostForm, "callers"), "longest_lease_ms": unchanged(r.PostForm, "longest"), "windows": unchanged(r.PostForm, "windows"),
 		"limits": r.PostForm.Get("was.limits") == rowsText(enteredRows(r.PostForm)),
 	} {
 		if same {
@@ -55,6 +55,11 @@ func poolSettings(r *http.Request) (map[string]any, error) {
 	settings["capacity"], settings["lease_ms"] = capacity, lease
 	if settings["callers"], err = bound(r.PostFormValue("callers")); err != nil {
 		return nil, err
+	}
+	if longest := strings.TrimSpace(r.PostFormValue("longest")); longest != "" {
+		if settings["longest_lease_ms"], err = inMS(longest); err != nil {
+			return nil, badForm("Longest lease: " + err.Error() + ".")
+		}
 	}
 	if r.PostForm.Has("windows") {
 		if settings["windows"], err = openings(r.PostFormValue("windows")); err != nil {

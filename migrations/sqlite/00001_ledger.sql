@@ -22,6 +22,8 @@ CREATE TABLE pools (
     windows_due  INTEGER,
     limits       TEXT,
     callers      INTEGER CHECK (callers BETWEEN 0 AND 10000),
+    longest_ms   INTEGER NOT NULL DEFAULT 86400000 CHECK (longest_ms > 0),
+    stands_until INTEGER,
     version      INTEGER NOT NULL DEFAULT 1,
     created_at   INTEGER NOT NULL,
     updated_at   INTEGER NOT NULL,
@@ -480,8 +482,9 @@ CREATE TABLE clock_pair (
     wall   INTEGER NOT NULL
 );
 
--- Each time the ledger came back from a backup that lacked commits: nothing is
--- granted before the last until.
+-- Each time the ledger came back from a backup that lacked commits. until: a pool that is
+-- created afterwards grants nothing before it, because the lost part of the ledger may have had a pool
+-- of its name. The other pools have their own time in pools.stands_until.
 CREATE TABLE restores (
     id    INTEGER PRIMARY KEY AUTOINCREMENT,
     at    INTEGER NOT NULL,
