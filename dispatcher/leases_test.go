@@ -319,6 +319,20 @@ func TestATryThatCannotBeConfirmed(t *testing.T) {
 	}
 }
 
+// While it cannot be said how many slots callers hold, no caller is granted one, and devices are.
+func TestNoCallerIsGrantedASlotWithoutTheBound(t *testing.T) {
+	t.Parallel()
+	b, spies := spied(t)
+	b.callers(1)
+	spies.down("CallersBefore")
+	if _, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "job"}); !errors.Is(err, devices.ErrUnavailable) {
+		t.Errorf("%v, want unavailable", err)
+	}
+	b.batch("a", nil, "d1")
+	b.granted("d1")
+	b.expectHeld(1)
+}
+
 // A try is refused, and before it is said why, another request of the holder gets the slot.
 func TestATryGetsWhatItsHolderGotMeanwhile(t *testing.T) {
 	t.Parallel()

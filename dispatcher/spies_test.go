@@ -140,6 +140,10 @@ func (s *spies) NextCallers(ctx context.Context, pool string, limit int) ([]stri
 	return give(s, "NextCallers", func() ([]string, error) { return s.Store.NextCallers(ctx, pool, limit) })
 }
 
+func (s *spies) CallersBefore(ctx context.Context, pool string, task int64) (store.Callers, error) {
+	return give(s, "CallersBefore", func() (store.Callers, error) { return s.Store.CallersBefore(ctx, pool, task) })
+}
+
 func (s *spies) GiveUpLease(ctx context.Context, actor string, task int64) (bool, error) {
 	return give(s, "GiveUpLease", func() (bool, error) { return s.Store.GiveUpLease(ctx, actor, task) })
 }

@@ -1,0 +1,155 @@
+package dispatcher_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// cell says how one promise of the README is kept where callers differ from devices in one way: the
+// names of tests, or after "cannot: " why the difference cannot break the promise.
+type cell string
+
+// difference is one way in which a caller differs from a device, with a cell for each promise.
+type difference struct {
+	name string
+
+	cap, task, result, leak, fenced, failsClosed, idle cell
+}
+
+const (
+	noResult = "cannot: a lease has no result but its end, which is committed before it is answered"
+	notAsked = "cannot: no decision about a slot reads it"
+)
+
+// differences is the table. A new difference gets a row.
+func differences() []difference {
+	return []difference{
+		{
+			name: "a lease has a length of its own, and a renewal may change it",
+			cap:  "TestEachLeaseIsDoubtedForItsOwnLength, TestTheLengthOfALease", task: "TestALeaseThatIsNotRenewedIsReaped", result: noResult,
+			leak: "cannot: the reaper reads the end of the grant, which has the length already", fenced: "TestTheLengthOfALease",
+			failsClosed: "TestLeasesThatDoNotFitAreRefused",
+			idle:        "TestALeaseOfItsOwnLengthFitsTheWindow, TestACallerThatDoesNotFitLetsOthersGoFirst, TestACallerThatDoesNotFitTheBatchLetsOthersGoFirst, TestAnObstacleOfTheLeaseIsTheTasksOwn",
+		},
+		{
+			name: "a holder has no row in devices, so no last report and no block",
+			cap:  "TestRequestsOfAHolderAtOnceGetOneLease, TestCallersAndDevicesShareTheCap", task: "TestACallerThatDoesNotComeBackExpires", result: noResult,
+			leak: "TestALeaseThatIsNotRenewedIsReaped", fenced: "TestALeaseThatIsNotRenewedIsReaped", failsClosed: "TestARevokedTokenEndsEverywhere, TestACallerThatIsAnsweredEarlyBlocksNobody",
+			idle: "TestTheNextCallerMayWaitElsewhere, TestALeaseThatWasWaitedForIsCountedForItsHolder",
+		},
+		{
+			name: "its name begins with @, and has the name of the caller in it",
+			cap:  "TestCallersNeverHoldMoreThanTheyMay", task: "TestLeasesAreListedByCaller", result: noResult,
+			leak: "TestLeasesAreReleasedByForce", fenced: "TestNoDeviceIsACaller, TestCallersHaveTheirOwnLeases", failsClosed: "TestNoDeviceIsACaller",
+			idle: "cannot: for Redis and for the queue a name is a text, and the escaped one has no separator (TestLeasesAreListedByCaller)",
+		},
+		{
+			name: "its task is in a batch of the system, one for each pool and day",
+			cap:  "cannot: the slots of callers are counted by pool and not by batch", task: "TestTheBatchOfLeases", result: noResult,
+			leak: "cannot: a grant ends by its own row", fenced: "cannot: tokens are numbers of the ledger, whatever the batch", failsClosed: "TestTheBatchOfLeasesIsTheSystems",
+			idle: "TestABatchThatStartsNothingBlocksNoCallers, TestAShutPoolKeepsTheOrderOfCallers",
+		},
+		{
+			name: "a slot is given back, and never returned for another attempt",
+			cap:  "TestALeaseGoesFromGrantToEnd", task: "TestALeaseThatIsNotRenewedIsReaped", result: noResult,
+			leak: "TestLeasesAreReleasedByForce", fenced: "TestALeaseGoesFromGrantToEnd, TestALeaseGrantedMeanwhileIsNotGivenUp",
+			failsClosed: "cannot: giving a slot back grants nothing", idle: "TestCallersWaitInTheirOrder",
+		},
+		{
+			name: "its batch may be set urgent, for all callers of the pool at once",
+			cap:  "TestUrgentBatchesHaveTheirShareAndNoMore", task: "cannot: the lane orders the queue and nothing else", result: noResult,
+			leak: "cannot: the lane orders the queue and nothing else", fenced: "cannot: the lane orders the queue and nothing else",
+			failsClosed: "cannot: the lane orders the queue and nothing else", idle: "TestUrgentBatchesHaveTheirShareAndNoMore, TestCallersWaitInTheirOrder",
+		},
+		{
+			name: "retention removes the batches of past days, while callers may wait in them",
+			cap:  "cannot: it removes only tasks that have ended", task: "TestRetentionKeepsOpenLeases", result: noResult,
+			leak: "TestRetentionKeepsOpenLeases", fenced: "cannot: tokens only increase, whatever is removed", failsClosed: notAsked,
+			idle: "TestRetentionKeepsOpenLeases",
+		},
+		{
+			name: "after a restore the ledger may have lost a lease longer than that of the pool",
+			cap:  "TestStandstillIsTheLongestLease, TestAfterARestoreNobodyGetsInBesideWhoIsInside", task: "TestAfterRestore", result: noResult,
+			leak: "TestStandstillIsTheLongestLease", fenced: "TestAfterRestore", failsClosed: "TestAfterARestoreNobodyGetsInBesideWhoIsInside",
+			idle: "cannot: nobody is granted a slot during the standstill, and the order of callers stays (TestAnObstacleOfTheLeaseIsTheTasksOwn)",
+		},
+		{
+			name: "a lease that was only tried is deleted, and taken out of the folded counts",
+			cap:  notAsked, task: "TestLeasesAreCountedExactly, TestATryLeavesNothingBehind", result: noResult, leak: "TestATryLeavesNothing",
+			fenced: "TestATryGetsWhatItsHolderGotMeanwhile, TestATryLeavesNothingBehind", failsClosed: "TestATryThatCannotBeConfirmed", idle: "TestATryLeavesNothing",
+		},
+		{
+			name: "callers may have a bound of their own below the capacity",
+			cap:  "TestCallersNeverHoldMoreThanTheyMay, TestCallersShareTheSlots", task: "TestWaitingIsGivenUp", result: noResult,
+			leak: "TestALeaseThatIsNotRenewedIsReaped", fenced: "cannot: the bound says whether there is a grant, and not which",
+			failsClosed: "TestNoCallerIsGrantedASlotWithoutTheBound",
+			idle: "TestCallersWaitInTheirOrder, TestACallerThatGivesUpLetsTheNextOneLook, TestACallerThatStoodAsideStandsAgain, " +
+				"TestACallerThatLeavesAfterItStoodAsideBlocksNobody, TestATryInsteadOfAWaitBlocksNobody",
+		},
+		{
+			name: "its position is a time in the ledger, and a request may break off",
+			cap:  "TestLeasesOutliveRedis", task: "TestACallerThatDoesNotComeBackExpires, TestALaterRequestKeepsItsPosition", result: noResult,
+			leak:   "TestNoSlotIsHeldForACallerThatCannotAskAgain, TestNoSlotIsHeldForACallerThatGotAnError",
+			fenced: "TestRequestsOfAHolderAtOnceGetOneLease", failsClosed: "TestATryThatCannotBeConfirmed",
+			idle: "TestACallerThatIsAnsweredEarlyBlocksNobody, TestACallerWithoutANameLeavesTheLine",
+		},
+		{
+			name: "policies count by its name, and one that drops lets it wait",
+			cap:  "cannot: policies only refuse", task: "TestAPolicyThatDropsLetsALeaseWait", result: noResult, leak: "TestAPolicyThatDropsLetsALeaseWait",
+			fenced: "TestALeaseThatWasWaitedForIsCountedForItsHolder", failsClosed: "cannot: a policy that cannot be asked is the same obstacle as for a device",
+			idle: "TestALimitedCallerLetsOthersGoFirst",
+		},
+	}
+}
+
+func (d difference) cells() map[string]cell {
+	return map[string]cell{
+		"cap": d.cap, "no task lost": d.task, "no result lost": d.result, "no leak": d.leak,
+		"idempotent and fenced": d.fenced, "fail closed": d.failsClosed, "no idle slot": d.idle,
+	}
+}
+
+// Each way in which a caller differs from a device is tried against each promise of the README: a
+// cell names tests that are there, or says why there is none.
+func TestCallersKeepThePromisesOfDevices(t *testing.T) {
+	t.Parallel()
+	all := testsOfModule(t)
+	for _, d := range differences() {
+		for promise, c := range d.cells() {
+			if reason, is := strings.CutPrefix(string(c), "cannot: "); is && reason != "" {
+				continue
+			}
+			for name := range strings.SplitSeq(string(c), ", ") {
+				if !all[name] {
+					t.Errorf("%s, %s: there is no test %q", d.name, promise, name)
+				}
+			}
+		}
+	}
+}
+
+// testsOfModule are the names of all tests.
+func testsOfModule(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
+	root := os.DirFS("..")
+	err := fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(filepath.Base(path), "_test.go") {
+			return err
+		}
+		text, err := fs.ReadFile(root, path)
+		for _, found := range declared.FindAllStringSubmatch(string(text), -1) {
+			names[found[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}

@@ -1,0 +1,71 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// The counts of the batch of the leases are those of its leases, before they are folded and
+// afterwards: also of leases that were dropped as if they had never been.
+func TestLeasesAreCountedExactly(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		tried, leaves, ends, held := l.lease("p", "tried"), l.lease("p", "leaves"), l.lease("p", "ends"), l.lease("p", "held")
+		l.lease("p", "waits")
+		batch := l.wantTask(held.Task, store.Pending).Batch
+		_, err := l.DropLease(l.Context(), tried)
+		l.must(err)
+		_, err = l.GiveUpLease(l.Context(), "ci", leaves.Task)
+		l.must(err)
+		l.report(l.grant(ends.Task, store.Holder("ci", "ends"), "p", 0), store.BySuccess, "")
+		l.grant(held.Task, store.Holder("ci", "held"), "p", 1)
+		for _, when := range []string{"as it is", "folded"} {
+			b, err := l.Batch(l.Context(), batch)
+			l.must(err)
+			if diff := cmp.Diff(map[store.TaskState]int64{store.Succeeded: 1, store.Cancelled: 1, store.Dispatched: 1, store.Pending: 1}, b.Counts); b.Total != 4 || diff != "" {
+				l.Errorf("%s: total %d, want 4: %s", when, b.Total, diff)
+			}
+			l.foldAll()
+		}
+		var queued int64
+		l.must(l.DB().QueryRowContext(l.Context(), `SELECT n FROM pool_counts WHERE pool = 'p' AND state = 'queued'`).Scan(&queued))
+		if queued != 4 {
+			l.Errorf("the pool counts %d tasks, want 4", queued)
+		}
+	})
+}
+
+// Retention removes no lease that is held or waits, nor its batch. A lease after that is made in a
+// batch of its own day.
+func TestRetentionKeepsOpenLeases(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 5)
+		held, waits := l.lease("p", "held"), l.lease("p", "waits")
+		g := l.grant(held.Task, store.Holder("ci", "held"), "p", 0)
+		ends := l.lease("p", "ends")
+		l.report(l.grant(ends.Task, store.Holder("ci", "ends"), "p", 1), store.BySuccess, "")
+		age := func() {
+			l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (100 * day).Milliseconds())
+			l.exec(`UPDATE tasks SET finished_at = finished_at - $1 * {ms}`, (91 * day).Milliseconds())
+		}
+		age()
+		l.retain(90*day, 10, store.Retained{})
+		l.report(g, store.BySuccess, "")
+		age()
+		l.retain(90*day, 10, store.Retained{})
+		l.wantTask(waits.Task, store.Pending)
+		batch := l.wantTask(waits.Task, store.Pending).Batch
+		_, err := l.GiveUpLease(l.Context(), "ci", waits.Task)
+		l.must(err)
+		age()
+		l.retain(90*day, 10, store.Retained{Tasks: 3, Batches: 1})
+		if next := l.wantTask(l.lease("p", "next").Task, store.Pending).Batch; next <= batch {
+			l.Errorf("batch %d after batch %d", next, batch)
+		}
+	})
+}
