@@ -61,8 +61,10 @@ type caller struct {
 	url  string
 	name string
 	cut  bool // it stays for long, and is cut off from time to time
-	turn int
-	dice *rand.Rand
+
+	length time.Duration // of its leases
+	turn   int
+	dice   *rand.Rand
 }
 
 func newDice(i int) *rand.Rand { return rand.New(rand.NewPCG(1, uint64(i))) }
@@ -85,7 +87,7 @@ func (c *caller) command(ctx context.Context) (how string, err error) {
 	}
 	holder := c.holder(ofCommand)
 	run := exec.CommandContext(ctx, program.Path(c.t), "run", "--pool", pool, "--holder", holder,
-		"--lease", leaseOfCallers.String(), "--grace", graceOfCallers.String(), "--wait", runLimit.String(),
+		"--lease", c.length.String(), "--grace", graceOfCallers.String(), "--wait", runLimit.String(),
 		"--", os.Args[0], visiting, c.fleet.ExternalAddr, c.stay().String(), manner)
 	run.Env = append(os.Environ(), "DISPATCHER_URL="+c.url, "DISPATCHER_TOKEN="+c.token)
 	run.Stdout, run.Stderr = c.noise, c.noise
@@ -154,7 +156,10 @@ func (c *caller) program(ctx context.Context) (how string, err error) {
 	if err != nil {
 		return never, err
 	}
-	ask := operators.NewLease{Holder: c.holder(ofProgram), LeaseMS: leaseOfCallers.Milliseconds()}
+	ask := operators.NewLease{Holder: c.holder(ofProgram), LeaseMS: c.length.Milliseconds()}
+	if c.length == c.fleet.Lease {
+		ask.LeaseMS = 0 // the pool's
+	}
 	l, end, err := c.acquire(ctx, client.Leases, ask)
 	if err != nil {
 		return never, err
@@ -207,7 +212,7 @@ func (c *caller) work(ctx context.Context, leases operators.Leases, l operators.
 			return done, nil
 		case <-ctx.Done():
 			return done, nil
-		case <-time.After(time.Until(end) - leaseOfCallers*8/15): // a third of it has passed, or more
+		case <-time.After(time.Until(end) - c.length*8/15): // a third of it has passed, or more
 		}
 		if time.Until(end) <= graceOfCallers {
 			return lost, nil

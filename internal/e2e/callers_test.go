@@ -26,33 +26,77 @@ import (
 // inside, no slot used twice at once, which includes that the commands of lost
 // leases have ended before their slots are given on, and nothing is left at the end.
 //
-// With -short, 10 callers and 48 devices in 12 slots meet each fault once.
-func TestCallersShareTheSlots(t *testing.T) { //nolint:tparallel // tries come one after another
+// With -short, 10 callers and 48 devices in 12 slots meet each fault once. The mixed runs are
+// 60 devices and 40 callers, which hold 5 of 12 slots at most, and 150 faults, half of them
+// with two replicas and half with three:
+//
+//	go test ./internal/e2e -run 'TestCallersShareTheSlots/mixed' -v -timeout 90m
+func TestCallersShareTheSlots(t *testing.T) {
 	t.Parallel()
-	judged(t, func(t *testing.T, v *verdict) {
-		t.Helper()
-		x := newExperiment(t, v)
-		x.fleet.ExternalAddr = testservers.FreeAddr(t)
-		if testing.Short() { // few tasks are left when the callers have gone
-			x.fleet.Tasks, x.fleet.Silent = 24, 0.06
-		}
-		x.deploy()
-		c := newCallers(x)
-		x.run(c.faults()...)
-	})
+	for _, m := range mixtures() {
+		t.Run(m.name, func(t *testing.T) { //nolint:tparallel // tries come one after another
+			t.Parallel()
+			judged(t, func(t *testing.T, v *verdict) {
+				t.Helper()
+				x := newExperiment(t, v)
+				x.fleet.ExternalAddr = testservers.FreeAddr(t)
+				m.prepare(x)
+				x.deploy()
+				c := newCallers(x, m)
+				x.run(c.faults()...)
+			})
+		})
+	}
+}
+
+// mixture is a number of callers beside a fleet, and the faults that they meet together.
+type mixture struct {
+	name     string
+	callers  int
+	stay     int // callers of these that stay for long
+	bound    int // slots that callers hold at most; 0: as many as there are
+	devices  int // 0: as many as in TestFaults
+	replicas int
+	faults   int // drawn in turn from those of mixed; 0: each of callers.faults
+}
+
+func mixtures() []mixture {
+	if testing.Short() {
+		return []mixture{{name: "few", callers: 10, stay: 2, bound: 5, replicas: 2}}
+	}
+	return []mixture{
+		{name: "many", callers: 40, stay: 8, replicas: 2},
+		{name: "mixed, two replicas", callers: 40, stay: 2, bound: 5, devices: 60, replicas: 2, faults: 75},
+		{name: "mixed, three replicas", callers: 40, stay: 2, bound: 5, devices: 60, replicas: 3, faults: 75},
+	}
+}
+
+// prepare changes an experiment before it is deployed.
+func (m mixture) prepare(x *experiment) {
+	x.spare = m.replicas - 2
+	if m.devices > 0 {
+		x.shrink()
+		x.fleet.Devices, x.fleet.Tasks, x.fleet.Silent = m.devices, m.devices, 0.06
+		x.limit = time.Hour
+		x.fleet.Timeout = x.limit
+	}
+	if testing.Short() { // few tasks are left when the callers have gone
+		x.fleet.Tasks, x.fleet.Silent = 24, 0.06
+	}
 }
 
 // The manners of callers.
 const (
-	leaseOfCallers = 10 * time.Second // of which the replicas keep two back
+	leaseOfCallers = 10 * time.Second // the longest, of which the replicas keep two back
 	graceOfCallers = time.Second      // of the commands, between SIGTERM and SIGKILL
 	longStay       = time.Hour        // of those that are cut off: a lost lease ends it, or the test
 )
 
-// callers are programs that hold slots beside the fleet. Of ten, two stay for long; the proxy
+// callers are programs that hold slots beside the fleet. Some stay for long; the proxy
 // that they use is cut off for a while.
 type callers struct {
 	*experiment
+	of      mixture
 	wire    *testservers.Proxy
 	token   string
 	noise   *os.File // standard error of all processes; at its end none is left
@@ -65,6 +109,7 @@ type callers struct {
 	runs  map[string]*os.Process // by holder
 	said  bytes.Buffer
 	ended map[string]int // leases, by how they ended
+	peak  [2]int         // the most grants in force that were seen at once: all, and those of callers
 	wrong []error
 }
 
@@ -76,18 +121,12 @@ const (
 	never = "never"  // it was not granted
 )
 
-func newCallers(x *experiment) *callers {
-	return &callers{experiment: x, runs: map[string]*os.Process{}, ended: map[string]int{}, silence: make(chan struct{})}
-}
-
-func (c *callers) number() int {
-	if testing.Short() {
-		return 10
-	}
-	return 40
+func newCallers(x *experiment, m mixture) *callers {
+	return &callers{experiment: x, of: m, runs: map[string]*os.Process{}, ended: map[string]int{}, silence: make(chan struct{})}
 }
 
 func (c *callers) faults() []fault {
+	come, leave := fault{"the callers come", c.begin}, fault{"the callers go", c.finish}
 	kill, cut := fault{"some dispatcher run are killed", c.killSome}, fault{"some callers are cut off for longer than a lease", c.cutOff}
 	wipe := fault{"Redis is wiped", func(ctx context.Context) error {
 		client := redis.NewClient(&redis.Options{Addr: c.redis.Addr})
@@ -95,15 +134,60 @@ func (c *callers) faults() []fault {
 		return client.FlushAll(ctx).Err()
 	}}
 	replica := fault{"a replica is killed", func(context.Context) error { c.replicas[1].restart(c.t); return nil }}
-	return []fault{
-		{"the callers come", c.begin}, kill, wipe, cut, replica, kill, cut, wipe, kill, {"the callers go", c.finish},
+	if c.of.faults == 0 {
+		return []fault{come, kill, wipe, cut, replica, kill, cut, wipe, kill, leave}
 	}
+	all := []fault{come}
+	for i := range c.of.faults {
+		one := c.replicas[i%len(c.replicas)]
+		cycle := []fault{
+			kill, {"a replica is killed", func(context.Context) error { one.restart(c.t); return nil }},
+			wipe, {"a replica is stopped", stopped(one.Process, 2*c.margin())},
+			kill, {"Redis is stopped", stopped(c.redis.Process, 2*c.margin())},
+			{"the connections to Postgres are killed", c.disconnect},
+		}
+		if all = append(all, cycle[i%len(cycle)]); i%30 == 15 {
+			all[len(all)-1] = cut
+		}
+	}
+	return append(all, leave)
+}
+
+// disconnect ends all connections to Postgres once.
+func (c *callers) disconnect(ctx context.Context) error {
+	_, err := c.db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`)
+	return err
+}
+
+// bind sets the bound of callers.
+func (c *callers) bind(ctx context.Context, operator *simulator.Operator) error {
+	if c.of.bound == 0 {
+		return nil
+	}
+	_, err := operator.Pools.Change(ctx, pool, operators.PoolPatch{Callers: operators.Set(c.of.bound)})
+	return err
+}
+
+// observe keeps the most grants that are in force at once, until ctx ends.
+func (c *callers) observe(ctx context.Context) {
+	_ = poll(ctx, look, func() bool {
+		var now [2]int
+		if err := c.db.QueryRowContext(ctx, `SELECT count(*), count(*) FILTER (WHERE device LIKE '@%') FROM grants WHERE pool = $1`, pool).Scan(&now[0], &now[1]); err == nil {
+			c.mu.Lock()
+			c.peak[0], c.peak[1] = max(c.peak[0], now[0]), max(c.peak[1], now[1])
+			c.mu.Unlock()
+		}
+		return false
+	})
 }
 
 // begin makes a token for the callers, and starts them.
 func (c *callers) begin(ctx context.Context) error {
 	operator, err := simulator.NewOperator(c.fleet.URL, adminToken)
 	if err != nil {
+		return err
+	}
+	if err := c.bind(ctx, operator); err != nil {
 		return err
 	}
 	made, err := operator.Tokens.Create(ctx, operators.NewToken{Name: "callers", Role: "caller", Pools: []string{pool}})
@@ -117,9 +201,10 @@ func (c *callers) begin(ctx context.Context) error {
 	}
 	ctx, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	c.t.Cleanup(c.stop)
-	for i := range c.number() {
-		one := &caller{callers: c, dice: newDice(i), url: c.fleet.URL, name: fmt.Sprint("near-", i)}
-		if i%10 < 2 {
+	c.loops.Go(func() { c.observe(ctx) })
+	for i := range c.of.callers {
+		one := &caller{callers: c, dice: newDice(i), url: c.fleet.URL, name: fmt.Sprint("near-", i), length: c.lengths()[i/2%3]}
+		if i < c.of.stay {
 			one.url, one.name, one.cut = "http://"+c.wire.Addr, fmt.Sprint("cut-", i), true
 		}
 		kind, use := ofProgram, one.program
@@ -135,6 +220,11 @@ func (c *callers) begin(ctx context.Context) error {
 		})
 	}
 	return c.untilHolding(ctx, "near-", "cut-")
+}
+
+// lengths are those of the callers' leases: that of the pool, which they do not name, and others.
+func (c *callers) lengths() [3]time.Duration {
+	return [...]time.Duration{leaseOfCallers, c.fleet.Lease, leaseOfCallers * 6 / 10}
 }
 
 // note counts the end of a lease, by who held it, and how it came.
@@ -243,7 +333,10 @@ func (c *callers) finish(ctx context.Context) error {
 	for _, err := range c.wrong {
 		c.blame("a caller: %w", err)
 	}
-	c.t.Logf("leases of callers: %v", c.ended)
+	c.t.Logf("leases of callers: %v; at most %d grants in force at once, %d of them of callers", c.ended, c.peak[0], c.peak[1])
+	if c.of.bound > 0 && c.peak[1] > c.of.bound {
+		c.blame("callers held %d slots at once, and may hold %d", c.peak[1], c.of.bound)
+	}
 	for _, how := range []string{ofCommand + done, ofCommand + lost, ofCommand + taken, ofProgram + done, ofProgram + lost} {
 		if c.count(how) == 0 {
 			c.doubt("%w: no %s among the leases of callers", errTame, how)

@@ -52,6 +52,8 @@ type experiment struct {
 	settings   []string // of the replicas
 	redisURL   string   // of both; empty: of the one server, through redisLink for the second
 	redelivers bool     // some grant must be delivered again
+	spare      int      // replicas beside the two
+	limit      time.Duration
 }
 
 // margin is what the replicas keep back of each lease.
@@ -69,7 +71,7 @@ func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
 	t.Helper()
 	x := &experiment{
 		verdict: v, t: t, watch: watchMachine(t.Context()), postgres: testservers.Postgres(t), redis: testservers.Redis(t, redisArgs...),
-		reapEvery: time.Second,
+		reapEvery: time.Second, limit: runLimit,
 		settings: []string{ // the margin is at most a fifth of a lease, whatever is set
 			"DISPATCHER_REAP_INTERVAL=1s", "DISPATCHER_RECONCILE_INTERVAL=2s", "DISPATCHER_REPORT_PERIOD=3s",
 		},
@@ -104,7 +106,7 @@ func (x *experiment) shrink() {
 	x.fleet.Silent = 0.12 // of the few grants, some must fall silent
 }
 
-// deploy starts two replicas and spreads the fleet over them.
+// deploy starts the replicas and spreads the fleet over them.
 func (x *experiment) deploy() {
 	x.t.Helper()
 	x.ledgerLink, x.redisLink = testservers.NewProxy(x.t, x.postgres.Addr()), testservers.NewProxy(x.t, x.redis.Addr)
@@ -122,6 +124,9 @@ func (x *experiment) deploy() {
 		startReplica(x.t, strings.ReplaceAll(x.dsn, x.postgres.Addr(), x.ledgerLink.Addr), first, settings...),
 		startReplica(x.t, x.dsn, second, settings...),
 	}
+	for range x.spare {
+		x.replicas = append(x.replicas, startReplica(x.t, x.dsn, first, settings...))
+	}
 	x.fleet.Margin = x.margin()
 	x.fleet.URL, x.fleet.MQTTURL = balance(x.t, x.replicas...), x.broker.URL
 }
@@ -137,7 +142,7 @@ type fault struct {
 // tasks, and judges what happened.
 func (x *experiment) run(faults ...fault) {
 	x.t.Helper()
-	ctx, cancel := context.WithTimeout(x.t.Context(), runLimit)
+	ctx, cancel := context.WithTimeout(x.t.Context(), x.limit)
 	defer cancel()
 	enough := make(chan struct{})
 	x.fleet.Until = enough

@@ -11,13 +11,14 @@ import (
 )
 
 // crowded says what is wrong with the grants in force, of one moment: more than
-// the capacity, or two of one slot. It is empty if nothing is.
+// the capacity, more of callers than they may hold, or two of one slot. It is empty if nothing is.
 func (x *experiment) crowded(ctx context.Context) (found string, err error) {
 	err = x.db.QueryRowContext(ctx, `
 		SELECT coalesce(string_agg(found, ', '), '') FROM (
-			SELECT format('%s grants in force on %s slots of pool %s, capacity %s', count(*), count(DISTINCT g.slot), p.name, p.capacity) AS found
-			FROM grants g JOIN pools p ON p.name = g.pool GROUP BY p.name, p.capacity
-			HAVING count(*) > p.capacity OR count(*) > count(DISTINCT g.slot)) AS pools`).Scan(&found)
+			SELECT format('%s grants in force on %s slots of pool %s, capacity %s; %s of callers, of which there may be %s',
+				count(*), count(DISTINCT g.slot), p.name, p.capacity, count(*) FILTER (WHERE g.device LIKE '@%'), p.callers) AS found
+			FROM grants g JOIN pools p ON p.name = g.pool GROUP BY p.name, p.capacity, p.callers
+			HAVING count(*) > p.capacity OR count(*) FILTER (WHERE g.device LIKE '@%') > p.callers OR count(*) > count(DISTINCT g.slot)) AS pools`).Scan(&found)
 	return found, err
 }
 
