@@ -109,6 +109,9 @@ func (k *keeper) renew(ctx context.Context, held operators.Lease) renewal {
 // returns when to renew next; negative: no more.
 func (k *keeper) noted(r renewal, c *child.Child) time.Duration {
 	switch {
+	case r.err == nil && k.rest() <= k.grace: // the guard has begun to end the command
+		k.held, k.lost = r.lease, errors.New("its lease was renewed too late")
+		return -1
 	case r.err == nil:
 		k.held = r.lease
 		c.Until(k.rest())
