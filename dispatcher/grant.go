@@ -77,8 +77,8 @@ func (h *handling) countCallers(ctx context.Context) error {
 	return err //nolint:wrapcheck // the store says what it was doing
 }
 
-// stepAside lets the callers behind one that is refused for a reason of its own go first: it does
-// not count for the bound of callers meanwhile.
+// stepAside lets the callers behind this one go first if it is refused for a reason of its own: from
+// then on it does not count for the bound of callers.
 func (h *handling) stepAside(ctx context.Context, refused decision.Choice) {
 	h.own = refused.Own && h.callers != nil && h.callers.Bound != nil
 	if !h.own {

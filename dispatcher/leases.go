@@ -54,7 +54,7 @@ type LeaseRequest struct {
 	Wait     time.Duration   // for a slot, in line; 0: it is not waited for, and nothing is left behind
 	OnPark   func()          // is called when the waiting begins
 
-	unnamed bool // the name of the holder was made for this request: only its answer tells it
+	unnamed bool // the holder's name was made for this request: its caller learns it only from the answer
 }
 
 // Lease is one that is open or was.
@@ -174,7 +174,7 @@ func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.Le
 		if !held || ctx.Err() != nil || wait <= 0 || !waitsOn(h.reply) {
 			return opened, h.reply, nil
 		}
-		if aside = aside || h.aside; aside && !h.own { // it counts as ahead of those behind it again
+		if aside = aside || h.aside; aside && !h.own { // from now on it counts again as ahead of the callers behind it
 			rest := r
 			rest.Wait = wait
 			again, err := d.openLease(ctx, rest)
@@ -192,8 +192,8 @@ func waitsOn(reply devices.Reply) bool {
 	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitingOf(reply.Reason).Parks
 }
 
-// leaveLine lets a caller that went away, or was answered before its wait was over, count as ahead of
-// others no longer than until it is to ask again. It keeps its position for Stay from then on.
+// leaveLine shortens the wait of a caller that went away, or that was answered before its wait was
+// over: until it is to ask again it counts as ahead of others. Its position lasts for Stay after that.
 func (d Leases) leaveLine(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
 	rest := r.Wait - d.config.Now().Sub(began)
 	switch {
@@ -213,8 +213,8 @@ func (d Leases) leaveLine(ctx context.Context, r LeaseRequest, opened store.Leas
 	}
 }
 
-// letGo ends the lease of a holder whose name nobody was told, so that nobody can ask for it again:
-// it gives the slot back, or the position.
+// letGo ends the lease of an unnamed holder whose caller got no answer and so cannot ask for the lease
+// again. It gives back the slot, or the position in line.
 func (d Leases) letGo(ctx context.Context, r LeaseRequest, task int64) {
 	ctx = context.WithoutCancel(ctx)
 	err := ErrLeaseToken

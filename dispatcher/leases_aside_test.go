@@ -61,7 +61,7 @@ func TestACallerThatDoesNotFitTheBatchLetsOthersGoFirst(t *testing.T) {
 	})
 }
 
-// When the reason of its own has passed, a caller stands again before those that came later.
+// When its own reason has passed, a caller counts again as ahead of the callers that came later.
 func TestACallerThatStoodAsideStandsAgain(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

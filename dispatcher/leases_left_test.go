@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// expectStays expects that a holder keeps its position for a minute at most from when it was told to
-// ask again. Only until then it counts as one that waits before others.
+// expectStays expects that a holder keeps its position for at most Stay after the time at which it
+// is to ask again. Until that time it counts as ahead of others.
 func (b *bench) expectStays(holder string, after time.Duration) {
 	b.t.Helper()
 	task := b.task(b.leaseTask(holder))

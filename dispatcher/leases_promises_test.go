@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// cell says how one promise of the README is kept where callers differ from devices in one way: the
-// names of tests, or after "cannot: " why the difference cannot break the promise.
+// cell names the tests that hold one promise of the README for one difference between callers and
+// devices. Or it begins with "cannot: " and gives the reason why the difference cannot break the promise.
 type cell string
 
 // difference is one way in which a caller differs from a device, with a cell for each promise.
@@ -113,8 +113,8 @@ func (d difference) cells() map[string]cell {
 	}
 }
 
-// Each way in which a caller differs from a device is tried against each promise of the README: a
-// cell names tests that are there, or says why there is none.
+// Each difference between a caller and a device has a cell for each promise of the README. The tests
+// that a cell names must exist.
 func TestCallersKeepThePromisesOfDevices(t *testing.T) {
 	t.Parallel()
 	all := testsOfModule(t)

@@ -319,7 +319,7 @@ func TestATryThatCannotBeConfirmed(t *testing.T) {
 	}
 }
 
-// While it cannot be said how many slots callers hold, no caller is granted one, and devices are.
+// If the number of slots that callers hold cannot be read, no caller is granted a slot. Devices are.
 func TestNoCallerIsGrantedASlotWithoutTheBound(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)

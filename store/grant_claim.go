@@ -30,7 +30,7 @@ const fits = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 // leaseOfTask is how long a grant of task t of batch b in pool p lasts without a renewal, in milliseconds.
 const leaseOfTask = `coalesce(t.lease_ms, ` + leaseOfBatch + `)`
 
-// leaseOfBatch is that of a task of batch b in pool p that has no length of its own.
+// leaseOfBatch is leaseOfTask for a task of batch b in pool p without a length of its own.
 const leaseOfBatch = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
 
 // Claim grants tasks on slots, each or not, all in one transaction; one outcome

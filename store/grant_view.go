@@ -31,7 +31,7 @@ func startableFor(lease string) string {
 	AND ` + windowOpen("b", neededTime(lease)) + ` AND ` + windowOpen("p", neededTime(lease))
 }
 
-// batchStarts is what startable says of batches b alone, but for their windows.
+// batchStarts is the part of startable that concerns only batch b, without its windows.
 const batchStarts = `
 	b.cancelled_at IS NULL AND b.paused IS FALSE
 	AND (b.not_before IS NULL OR b.not_before <= {now})

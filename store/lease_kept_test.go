@@ -8,8 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The counts of the batch of the leases are those of its leases, before they are folded and
-// afterwards: also of leases that were dropped as if they had never been.
+// The counts of a batch of leases are exact before and after folding. A dropped lease is not counted.
 func TestLeasesAreCountedExactly(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

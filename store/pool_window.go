@@ -20,13 +20,13 @@ type Opening struct {
 	From, Until time.Time // zero Until: always open
 }
 
-// windowOpen is the condition that the windows of batch or pool x are open now, and for so many
-// milliseconds more.
+// windowOpen is the condition that the windows of batch or pool x are open now, and stay open for
+// more than needed milliseconds.
 func windowOpen(x, needed string) string {
 	return `(` + x + `.closes_at IS NULL OR (` + x + `.opens_at <= {now} AND ` + x + `.closes_at > {now} + ` + needed + ` * {ms}))`
 }
 
-// neededTime is what must be left of a window when something with this lease starts in batch b.
+// neededTime is how long a window must stay open, in ms, for a task of batch b with this lease to start.
 func neededTime(lease string) string {
 	return `CASE WHEN b.finish_inside THEN ` + lease + ` ELSE 0 END`
 }

@@ -83,8 +83,8 @@ func TestDecisionIsTheFirstObstacle(t *testing.T) {
 	})
 }
 
-// An obstacle that depends on the length of the task's lease is its own; what shuts a pool or a
-// batch for every length is not. The decision says whether one of the obstacles is the task's own.
+// A window obstacle is the task's own (Own) exactly if a task with a shorter lease could start. The
+// decision reports Own if one of the obstacles has it.
 func TestAnObstacleOfTheLeaseIsTheTasksOwn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -5,13 +5,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// scope is whom an obstacle keeps from a slot.
+// scope says which tasks an obstacle keeps from a slot.
 type scope bool
 
 // The scopes of obstacles.
 const (
-	ofAll scope = false // all tasks of the pool or of the batch: their order stays as it is
-	ofOne scope = true  // this task alone: callers that wait behind it go first meanwhile
+	ofAll scope = false // all tasks of the pool or of the batch; callers keep their order
+	ofOne scope = true  // only this task; callers that wait behind it may go first
 )
 
 // rule is a row of the table of obstacles.

@@ -6,8 +6,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// closed says whether task c may not start in a window now. The ledger's claims
-// say the same.
+// closed reports whether task c may not start in a window now. The ledger's claims
+// use the same rule.
 func closed(o store.Opening, c *store.Candidate, now time.Time) bool {
 	return shut(o, now) || tooShort(o, c, now)
 }

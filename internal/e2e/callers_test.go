@@ -49,15 +49,15 @@ func TestCallersShareTheSlots(t *testing.T) {
 	}
 }
 
-// mixture is a number of callers beside a fleet, and the faults that they meet together.
+// mixture is the size of an experiment: callers, devices, replicas and faults.
 type mixture struct {
 	name     string
 	callers  int
-	stay     int // callers of these that stay for long
-	bound    int // slots that callers hold at most; 0: as many as there are
-	devices  int // 0: as many as in TestFaults
+	stay     int // the number of these callers that hold a slot until they are cut off
+	bound    int // the maximum number of slots that callers hold; 0 means no maximum
+	devices  int // 0 means the number of TestFaults
 	replicas int
-	faults   int // drawn in turn from those of mixed; 0: each of callers.faults
+	faults   int // the number of faults, from a fixed cycle; 0 means the short list of callers.faults
 }
 
 func mixtures() []mixture {
@@ -109,7 +109,7 @@ type callers struct {
 	runs  map[string]*os.Process // by holder
 	said  bytes.Buffer
 	ended map[string]int // leases, by how they ended
-	peak  [2]int         // the most grants in force that were seen at once: all, and those of callers
+	peak  [2]int         // the highest number of grants in force: of all holders, and of callers
 	wrong []error
 }
 
@@ -222,7 +222,7 @@ func (c *callers) begin(ctx context.Context) error {
 	return c.untilHolding(ctx, "near-", "cut-")
 }
 
-// lengths are those of the callers' leases: that of the pool, which they do not name, and others.
+// lengths returns the lengths of the callers' leases. Programs leave out the pool's own length.
 func (c *callers) lengths() [3]time.Duration {
 	return [...]time.Duration{leaseOfCallers, c.fleet.Lease, leaseOfCallers * 6 / 10}
 }

@@ -49,11 +49,11 @@ type experiment struct {
 	// The fields below may be changed before deploy.
 	fleet      simulator.Config
 	reapEvery  time.Duration
-	settings   []string // of the replicas
-	redisURL   string   // of both; empty: of the one server, through redisLink for the second
-	redelivers bool     // some grant must be delivered again
-	spare      int      // replicas beside the two
-	limit      time.Duration
+	settings   []string      // of the replicas
+	redisURL   string        // of both; empty: of the one server, through redisLink for the second
+	redelivers bool          // some grant must be delivered again
+	spare      int           // replicas in addition to the two
+	limit      time.Duration // of the whole run
 }
 
 // margin is what the replicas keep back of each lease.
