@@ -188,7 +188,8 @@ func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
 	b.await(updates, "what was missed", shows(`data-device="d-1"`))
 }
 
-// Pages that are slow to read hold up no other, however many there are.
+// Pages that are slow to read hold up no other, however many there are. For how long is tested
+// by TestPagesThatHangKeepToTheSlowLane.
 func TestSlowPagesHoldUpNoOther(t *testing.T) {
 	t.Parallel()
 	b, _ := servers(t)
@@ -202,13 +203,9 @@ func TestSlowPagesHoldUpNoOther(t *testing.T) {
 	light := b.stream("/pools/p")
 	b.await(light, "the page", func(u update) bool { return u.Main != "" })
 	opening.Wait()
-	began := time.Now()
 	for i := range 6 {
 		granted := b.grant(devices(9)[i])
 		b.await(light, "the grant", shows(fmt.Sprintf(`id="slot-%d" class="cell fresh"`, granted.Slot)))
-	}
-	if took := time.Since(began); took > 25*time.Second { // a slow page takes five each time
-		t.Errorf("the light page showed six grants in %s", took)
 	}
 	b.store.hangs.Store(false)
 	b.await(slow[0], "the page that was slow", func(u update) bool { return u.Main != "" })

@@ -1,0 +1,50 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Pages that hang hold up no other, however many there are. The time is that of synctest:
+// on a busy machine the other page takes longer than viewSlow, and is in the slow lane, too.
+func TestPagesThatHangKeepToTheSlowLane(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		light := viewKey{address: "/pools/p"}
+		h := &hub{
+			now: time.Now, life: ctx, views: map[viewKey]*view{},
+			quick: make(chan struct{}, viewsRead), slow: make(chan struct{}, slowRead),
+			render: func(ctx context.Context, key viewKey) (*sheet, error) {
+				if key != light {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return &sheet{watch: watch{any: true}}, nil
+			},
+		}
+		var opening sync.WaitGroup
+		for i := range 7 {
+			opening.Go(func() { h.join(viewKey{address: fmt.Sprintf("/tasks?window=%d", i)}) })
+		}
+		opening.Go(func() { h.join(light) })
+		opening.Wait()
+		for n := range 30 {
+			before := h.state(light)
+			h.tick([]store.Event{{Kind: "task.granted"}}, false)
+			select {
+			case <-before.next:
+			case <-time.After(100 * time.Millisecond):
+				t.Fatalf("the page that is quick was not read at tick %d", n)
+			}
+			<-time.After(time.Second)
+		}
+		end()
+	})
+}
