@@ -23,8 +23,8 @@ type wakes struct {
 	kept   map[string]time.Duration // for how long the last offer to a device was valid
 }
 
-// resend is the time after which Redis returns an offer again, unless it was told that the
-// offer was sent. On a busy machine it is told later, so a device is woken twice for one offer.
+// resend is the time after which Redis returns an offer again, unless the update OfferSent
+// arrived. On a busy machine the update arrives later, so a device is woken twice for one offer.
 const resend = 500 * time.Millisecond
 
 // Wake notes it.

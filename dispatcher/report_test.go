@@ -83,8 +83,8 @@ func TestCapIsNeverExceeded(t *testing.T) {
 			wait.Go(func() { ask(name) })
 		}
 		wait.Wait()
-		// A grant of Redis that the ledger confirms too late, on a busy machine, is undone. The
-		// devices that were refused meanwhile get the slot when they come again.
+		// A grant of Redis that the ledger confirms too late, on a busy machine, is undone. A
+		// device that was refused before gets the slot when it reports again.
 		for i := 0; len(held) < capacity && i < retries*fleet; i++ {
 			ask(names[i%fleet])
 		}

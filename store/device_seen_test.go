@@ -10,11 +10,11 @@ import (
 // fleet reports at once: an index with last_seen in it would take each of these writes,
 // and so would all other indexes.
 //
-// A page has room for two versions of each device. The third one takes the place of the
-// first, which Postgres removes only if no transaction is open that began before the
-// second. Devices report once a minute, so few transactions are open that long.
-// Here the rounds take milliseconds, and the tests that share the server have transactions
-// that take seconds, so each round waits until those that began before the last one ended.
+// A page has room for two versions of each device. The third version takes the place of the
+// first, which Postgres removes only if no transaction is open that began before the second
+// version. Devices report once a minute, so few transactions are open for that long. Here a
+// round takes milliseconds, and other tests on the server have transactions of seconds, so each
+// round waits until the transactions that began before the previous round have ended.
 func TestLastSeenTimesAreWrittenInPlace(t *testing.T) {
 	t.Parallel()
 	l := openSingle(t)

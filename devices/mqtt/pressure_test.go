@@ -94,7 +94,7 @@ func TestHandlerThatHangsHoldsOnlyItsWorker(t *testing.T) {
 	d.untilServed(t, fleet, fleet/2)
 	close(release)
 	got := d.reply(t)
-	for got.Re != "hangs" { // the second answers to those that were late
+	for got.Re != "hangs" { // a second reply to a report that was handled late
 		got = d.reply(t)
 	}
 	if got.Reason != devices.ReasonNone {

@@ -122,7 +122,7 @@ func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done fun
 
 // patiently tries again while the dispatcher or its broker is not available, and begins no
 // try after registerPatience. A try is not cut short: a broker makes accounts for minutes.
-// If ctx ends a try, the error is that of the try before.
+// If ctx ends during a try, patiently returns the error of the previous try.
 func patiently(ctx context.Context, do func(context.Context) error) error {
 	began := time.Now()
 	var before error

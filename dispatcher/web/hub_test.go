@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Pages that hang hold up no other, however many there are. The time is that of synctest:
-// on a busy machine the other page takes longer than viewSlow, and is in the slow lane, too.
+// Pages that hang hold up no other, however many there are. The clock is virtual (synctest):
+// on a busy machine the other page takes longer than viewSlow, and goes to the slow lane, too.
 func TestPagesThatHangKeepToTheSlowLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -38,8 +38,8 @@ type Child struct {
 // of the command was over.
 var ErrOver = errors.New("the command was not started: its time was over")
 
-// Start starts a command. The error is ErrOver, or that of exec.Command: the program is not there, or
-// may not be run.
+// Start starts a command. It returns ErrOver, or an error of exec.Command if the program is not
+// there or may not be run.
 func Start(c Config) (*Child, error) {
 	guard, err := startGuard(c.Guard)
 	if err != nil {

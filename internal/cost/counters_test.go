@@ -124,8 +124,8 @@ func (l *ledger) statements() map[string]int64 {
 	return calls
 }
 
-// commands are those that Redis has run, but for those of connections and of this test. The client
-// reads the topology (CLUSTER) by time, so a slow machine would count it.
+// commands returns how often Redis ran each command. Commands of connections and of this test are
+// left out, and CLUSTER: the client reads the topology by time, so a slow machine would count it.
 func (p *plant) commands() map[string]int64 {
 	p.t.Helper()
 	info, err := p.redis.Info(p.t.Context(), "commandstats").Result()
