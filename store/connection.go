@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 )
@@ -16,12 +17,14 @@ const maxTries = 3
 // It runs sessions, in or outside of a transaction.
 type connection struct {
 	db        *sqlx.DB
-	slow      *sqlx.DB      // for what takes long: COPY, migrations; may be db
-	looking   *sqlx.DB      // for snapshots; may be db
-	prepared  *prepared     // nil: statements run as they are
-	pulse     *pulse        // nil: there is no network in between
-	running   sync.Map      // requests under way that take effect once, by owner and key
-	accounts  bool          // changes of devices are noted for their accounts
+	slow      *sqlx.DB  // for what takes long: COPY, migrations; may be db
+	looking   *sqlx.DB  // for snapshots; may be db
+	prepared  *prepared // nil: statements run as they are
+	pulse     *pulse    // nil: there is no network in between
+	running   sync.Map  // requests under way that take effect once, by owner and key
+	accounts  bool      // changes of devices are noted for their accounts
+	disk      fullDisk
+	file      string        // of SQLite
 	tell      TellNews      // of news that this process commits; nil: nobody
 	snapshots chan struct{} // as many as are read at once
 	dialect
@@ -64,8 +67,9 @@ func (s *connection) write(ctx context.Context, change func(session) error) erro
 	}
 }
 
-// writeOnce prepares nothing by itself: COPY and SET come this way.
-func (s *connection) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sqlx.Tx) error) error {
+// writeOnce runs change in one transaction. It prepares nothing by itself: COPY and SET come this way.
+func (s *connection) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sqlx.Tx) error) (err error) {
+	defer func() { err = s.disk.examine(err, time.Now()) }() //nolint:forbidigo // a time of this process alone
 	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("beginning a transaction: %w", err)

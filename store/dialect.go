@@ -355,5 +355,5 @@ func taken(err error) bool {
 // such answer: a backend told to end may say so after it committed.
 func refused(err error) bool {
 	var e *pq.Error
-	return errors.As(err, &e) && e.Severity == "ERROR"
+	return errors.As(err, &e) && e.Severity == "ERROR" || sqliteCode(err) == sqlite3.SQLITE_FULL
 }

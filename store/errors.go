@@ -31,6 +31,8 @@ var (
 	ErrNeverStarts = errors.New("nothing would ever start: no opening is longer than the lease")
 	// ErrTooLarge: a device's attributes would exceed their limits.
 	ErrTooLarge = errors.New("too large")
+	// ErrDiskFull: the disk of the database has no room for what was to be written.
+	ErrDiskFull = errors.New("the disk of the ledger is full")
 	// ErrOutcomeUnknown: the COMMIT was sent, its answer never came. The
 	// change may or may not be in force.
 	ErrOutcomeUnknown = errors.New("outcome of commit unknown")

@@ -171,7 +171,7 @@ func millisText(d time.Duration) string { return strconv.FormatInt(d.Millisecond
 // reads a snapshot keeps nobody from writing.
 func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	if err := keepPrivate(path); err != nil {
-		return nil, fmt.Errorf("opening %s: %w", path, err)
+		return nil, ofFile(path, err)
 	}
 	file := url.URL{Path: filepath.ToSlash(path)}
 	dsn := "file:" + file.EscapedPath() + "?_pragma=busy_timeout(5000)"
@@ -183,12 +183,16 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), db.Close())
 	}
-	return opened(ctx, &connection{db: db, slow: db, looking: looking, dialect: sqliteDialect()})
+	s, err := opened(ctx, &connection{db: db, slow: db, looking: looking, file: path, dialect: sqliteDialect()})
+	return s, ofFile(path, err)
 }
 
 // keepPrivate makes the file, or takes the rights of others from it: it holds hashes of
 // tokens, and all that devices say. SQLite gives the files beside it the same rights.
 func keepPrivate(path string) error {
+	if there, err := os.Stat(path); err == nil && there.Size() == 0 {
+		return fmt.Errorf("%s has 0 bytes, so it has lost its content: %s", path, remedyOfDamage)
+	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -230,6 +234,14 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
+// Ready checks that the database answers, and that its disk was not full lately.
+func (s *Store) Ready(ctx context.Context) error {
+	if err := s.Ping(ctx); err != nil {
+		return err
+	}
+	return s.disk.check(time.Now()) //nolint:forbidigo // a time of this process alone
+}
+
 // CheckSettings returns an error that names each setting of the server with which a
 // promise would be broken: fsync or synchronous_commit off, triggers that do not run.
 func (s *Store) CheckSettings(ctx context.Context) error {
@@ -249,7 +261,11 @@ func (s *Store) CheckSettings(ctx context.Context) error {
 // Migrate applies what is missing of the schema and says how many migrations
 // that were. Replicas may call it at once.
 func (s *Store) Migrate(ctx context.Context) (int, error) {
-	return migrations.Up(ctx, s.slow.DB, s.name)
+	n, err := migrations.Up(ctx, s.slow.DB, s.name)
+	if isDamaged(err) {
+		err = ofFile(s.file, err)
+	}
+	return n, err
 }
 
 // MigrateDown takes the newest migration back, and what it held with it.

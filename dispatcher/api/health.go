@@ -14,6 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 // probeTime bounds one readiness check.
@@ -69,6 +70,9 @@ func (h *health) ready(w http.ResponseWriter, r *http.Request) {
 		status, word = http.StatusServiceUnavailable, "not ready"
 	}
 	body := map[string]any{"status": word, "checks": found.states}
+	if len(found.reasons) > 0 {
+		body["reasons"] = found.reasons
+	}
 	if u := found.unserved; u != nil {
 		body["pools"] = map[string]int{"served": u.Served, "known": u.Known}
 	}
@@ -78,13 +82,14 @@ func (h *health) ready(w http.ResponseWriter, r *http.Request) {
 // probed is what the checks say.
 type probed struct {
 	states   map[string]string
-	missing  bool           // one that is required
-	unserved *UnservedError // nil: all pools are served
+	reasons  map[string]string // of checks that failed for a known reason
+	missing  bool              // one that is required
+	unserved *UnservedError    // nil: all pools are served
 }
 
 // probe asks all dependencies at once.
 func (h *health) probe(ctx context.Context) probed {
-	found := probed{states: make(map[string]string, len(h.checks))}
+	found := probed{states: make(map[string]string, len(h.checks)), reasons: map[string]string{}}
 	var mu sync.Mutex
 	wait := rescue.Crew{Told: h.panicked}
 	for _, check := range h.checks {
@@ -97,6 +102,9 @@ func (h *health) probe(ctx context.Context) probed {
 				found.states[check.Name] = checkOK
 			case check.Required:
 				found.states[check.Name], found.missing = "failed", true
+				if errors.Is(err, store.ErrDiskFull) {
+					found.reasons[check.Name] = store.ErrDiskFull.Error()
+				}
 			default:
 				found.states[check.Name] = "degraded"
 				errors.As(err, &found.unserved)

@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 func TestReadinessIsThatOfTheRequiredChecks(t *testing.T) {
@@ -66,6 +68,30 @@ func TestHangingCheckFails(t *testing.T) {
 	if a := b.call("GET", "/readyz", "", nil).must(503); !strings.Contains(string(a.body), `{"a":"failed","b":"degraded"}`) {
 		t.Errorf("%s", a.body)
 	}
+}
+
+// A full disk is named, at /readyz and to an operator whose request it refused.
+func TestAFullDiskIsNamed(t *testing.T) {
+	t.Parallel()
+	full := fmt.Errorf("writing: %w", store.ErrDiskFull)
+	b := embedded(t, func(s *setup) {
+		s.api.Checks = []api.Check{{Name: "postgres", Required: true, Probe: func(context.Context) error { return full }}}
+		s.api.Store = noRoom{s.api.Store, full}
+	})
+	if a := b.call("GET", "/readyz", "", nil).must(503); !strings.Contains(string(a.body), `"reasons":{"postgres":"the disk of the ledger is full"}`) {
+		t.Errorf("%s", a.body)
+	}
+	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"]}`).problem(503, "unavailable").names(t, "the disk of the ledger is full", "make room")
+}
+
+// noRoom is a ledger whose disk is full.
+type noRoom struct {
+	api.Store
+	err error
+}
+
+func (n noRoom) CreateBatch(context.Context, string, store.Batch, store.Queue) (store.Batch, error) {
+	return store.Batch{}, n.err
 }
 
 // TestMetricsSayWhatReadyzSays: the metrics say what /readyz says, also of a check that

@@ -83,6 +83,8 @@ func asLedgerProblem(err error) *Problem {
 		return problem(http.StatusServiceUnavailable, codeUnavailable, "cannot read when devices were last seen: Redis cannot be reached; send again").because(err)
 	case errors.Is(err, limits.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeUnavailable, "the counts of limits cannot be read: Redis cannot be reached; send again").because(err)
+	case errors.Is(err, store.ErrDiskFull):
+		return problem(http.StatusServiceUnavailable, codeUnavailable, store.ErrDiskFull.Error()+", and nothing was changed: make room on it, then send again").because(err)
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, devices.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "done or not: look before doing it again").because(err)
 	}

@@ -114,7 +114,7 @@ func (a *App) attachMQTT(options mqtt.Options) error {
 
 func (a *App) checks(b backends) []api.Check {
 	return []api.Check{
-		{Name: "postgres", Required: true, Probe: b.store.Ping},
+		{Name: "postgres", Required: true, Probe: b.store.Ready},
 		redisCheck(b.redis, a.dispatcher.Waiters.Pools.Names),
 		{Name: "mqtt", Probe: func(context.Context) error {
 			if a.mqtt != nil && !a.mqtt.Connected() {

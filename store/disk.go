@@ -1,0 +1,72 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// fullFor is how long the ledger counts as full after a write that its disk refused. It is
+// longer than the time between the writes of the background passes, which would fail again.
+const fullFor = 15 * time.Second
+
+// fullDisk remembers when the disk last refused a write. A write that succeeds proves
+// little: Postgres finds room for small rows in pages that it has.
+type fullDisk struct{ at atomic.Pointer[time.Time] }
+
+// examine returns err, with ErrDiskFull if the disk was full.
+func (f *fullDisk) examine(err error, now time.Time) error {
+	if !isDiskFull(err) {
+		return err
+	}
+	f.at.Store(&now)
+	return fmt.Errorf("%w: %w", ErrDiskFull, err)
+}
+
+// check returns ErrDiskFull if the disk refused a write less than fullFor ago.
+func (f *fullDisk) check(now time.Time) error {
+	if at := f.at.Load(); at != nil && now.Sub(*at) < fullFor {
+		return ErrDiskFull
+	}
+	return nil
+}
+
+func isDiskFull(err error) bool {
+	if e, ok := errors.AsType[*pq.Error](err); ok {
+		return e.Code == pqerror.DiskFull
+	}
+	return sqliteCode(err) == sqlite3.SQLITE_FULL
+}
+
+// isDamaged reports whether a file is no database of SQLite, or a broken one.
+func isDamaged(err error) bool {
+	code := sqliteCode(err)
+	return code == sqlite3.SQLITE_NOTADB || code == sqlite3.SQLITE_CORRUPT
+}
+
+// sqliteCode returns the primary result code of an error of SQLite; 0: it is none.
+func sqliteCode(err error) int {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+// ofFile names the file of an error of SQLite, and says what helps if the file is damaged.
+func ofFile(path string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case isDamaged(err):
+		return fmt.Errorf("the ledger %s is damaged (%w): %s", path, err, remedyOfDamage)
+	}
+	return fmt.Errorf("opening %s: %w", path, err)
+}
+
+const remedyOfDamage = "restore it from a backup; or, to start with an empty ledger, move it away with the files -wal and -shm beside it"

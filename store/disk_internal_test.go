@@ -1,0 +1,31 @@
+package store
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
+)
+
+// The disk counts as full for a while after each write that it refused, and only then.
+func TestADiskIsFullForAWhile(t *testing.T) {
+	t.Parallel()
+	var f fullDisk
+	began := time.Unix(1_800_000_000, 0)
+	if err := f.examine(errors.New("another"), began); errors.Is(err, ErrDiskFull) || f.check(began) != nil {
+		t.Errorf("after another error: %v, %v", err, f.check(began))
+	}
+	if err := f.examine(&pq.Error{Code: pqerror.DiskFull}, began); !errors.Is(err, ErrDiskFull) {
+		t.Error(err)
+	}
+	if err := f.examine(nil, began.Add(time.Second)); err != nil { // a small write
+		t.Error(err)
+	}
+	for after, full := range map[time.Duration]bool{0: true, fullFor - 1: true, fullFor: false} {
+		if err := f.check(began.Add(after)); errors.Is(err, ErrDiskFull) != full {
+			t.Errorf("after %s: %v, want full: %t", after, err, full)
+		}
+	}
+}
