@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,6 +36,7 @@ func newDev() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			options.ListenMoves = !cmd.Flags().Changed("listen")
 			options.MQTTMoves = !cmd.Flags().Changed("mqtt-listen")
+			options.Program = calledAs()
 			options.Logger = newLogger(cmd.ErrOrStderr(), "text", "info")
 			return runDev(cmd, options, simulate)
 		},
@@ -45,6 +48,29 @@ func newDev() *cobra.Command {
 	flags.DurationVar(&options.ReportPeriod, "report-period", 5*time.Second, "when an idle device reports again")
 	flags.IntVar(&simulate, "simulate", 0, "also run a simulated fleet of so many devices, over HTTP and MQTT")
 	return command
+}
+
+// calledAs returns how a shell in this folder calls this program: by its name, if the PATH
+// leads to it, else by the path that it was started with.
+func calledAs() string {
+	self, err := os.Executable()
+	if err != nil {
+		return os.Args[0]
+	}
+	found, err := exec.LookPath("dispatcher")
+	if err != nil || !sameFile(found, self) {
+		return os.Args[0]
+	}
+	return "dispatcher"
+}
+
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
 }
 
 func runDev(cmd *cobra.Command, options app.DevOptions, simulate int) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -148,6 +149,36 @@ func TestSimulateSendsNoGivenTokenToDev(t *testing.T) {
 	cmd.Env = d.cmd.Env
 	if said, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(said), "DISPATCHER_FLEET_TOKEN") {
 		t.Errorf("%v: %s; want the missing tokens named", err, said)
+	}
+}
+
+// The line of the banner runs as it stands, whether or not the PATH leads to the program.
+func TestTheBannerCanBePasted(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{os.Getenv("PATH"), filepath.Dir(binary) + ":" + os.Getenv("PATH")} {
+		d := start(t, []string{"PATH=" + path}, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0")
+		line := d.says(t, `In another shell, here: (.*) \(docs`)
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", line)
+		cmd.Dir, cmd.Env = d.cmd.Dir, d.cmd.Env
+		if said, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(said), "capacity      60") {
+			t.Errorf("%s: %v\n%s", line, err, said)
+		}
+		if named := strings.HasPrefix(line, "dispatcher "); named != strings.HasPrefix(path, filepath.Dir(binary)) {
+			t.Errorf("with PATH %s: %s", path, line)
+		}
+	}
+}
+
+// The README says how the program that make leaves is found before it uses its name.
+func TestReadmeCommandsFindTheProgram(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, found := strings.Cut(string(text), "\ndispatcher ")
+	if !found || !strings.Contains(before, "\nexport PATH=\"$PWD/bin:$PATH\"") {
+		t.Error("a command of dispatcher comes before the PATH that leads to bin/dispatcher")
 	}
 }
 

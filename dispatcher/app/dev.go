@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ type DevOptions struct {
 	MQTTMoves    bool
 	Data         string        // folder of the ledger and the tokens; made if missing
 	Announce     []string      // folders in which the commands of this machine look for it
+	Program      string        // how a shell in the current folder calls this program; empty: dispatcher
 	ReportPeriod time.Duration // of idle devices
 	Version      string
 	Logger       *slog.Logger
@@ -53,6 +55,7 @@ type DevServer struct {
 	AdminToken, FleetToken string
 	Data                   string
 	SignInURL              string // signs a browser in, once
+	Program                string // how a shell calls it
 
 	app      *App
 	broker   *broker.Broker
@@ -68,7 +71,7 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 			err = errors.Join(err, opened.run(context.WithoutCancel(ctx)))
 		}
 	}()
-	d := &DevServer{Data: o.Data, announce: o.Announce, log: o.Logger}
+	d := &DevServer{Data: o.Data, Program: cmp.Or(o.Program, "dispatcher"), announce: o.Announce, log: o.Logger}
 	if err := d.prepare(o, &opened); err != nil {
 		return nil, err
 	}
@@ -261,7 +264,7 @@ func (d *DevServer) Banner(w io.Writer) {
     MQTT  %[2]s
     data  %[3]s (admin-token, fleet-token, ledger.db)
 
-  In another shell, here: dispatcher pools create example --capacity 60; dispatcher --help (docs/operations.md has a tutorial)
+  In another shell, here: %[9]s pools create example --capacity 60; %[9]s --help (docs/operations.md has a tutorial)
 
   One device, by curl:
     curl -s -X POST %[1]s/v1/devices/my-device/report -H 'Authorization: Bearer %[5]s' -d '{"id":"r1"}'
@@ -277,5 +280,5 @@ func (d *DevServer) Banner(w io.Writer) {
   The holders of its slots:
     curl -s %[1]s/v1/pools/example/slots -H 'Authorization: Bearer %[4]s'
 
-`, d.URL, d.MQTTURL, d.Data, d.AdminToken, d.FleetToken, host, port, d.SignInURL)
+`, d.URL, d.MQTTURL, d.Data, d.AdminToken, d.FleetToken, host, port, d.SignInURL, d.Program)
 }
