@@ -28,7 +28,7 @@ func newBatches() *cobra.Command {
 		{"ETA", func(e entry) string { return e.text("eta") }},
 		member("CREATED", "created_at"),
 	}}, "List batches, newest first", addBatchFilters)
-	verbs = append(verbs, getBatch(b), createBatch(o), setBatch(b),
+	verbs = append(verbs, getBatch(b), createBatch(o), cloneBatch(b), retryBatch(b), setBatch(b),
 		b.pause("Grant nothing more of a batch; what runs goes on", briefBatch()...),
 		b.call("resume", "End the pause of a batch", http.MethodPost, "/resume", briefBatch()...),
 		cancelBatch(b), explainWaiting(b, "Say what the tasks of a batch wait for, how many for what"), b.on("watch", "Show how a batch goes on, until it has ended", (*session).watchBatch), batchResults(b))

@@ -109,11 +109,7 @@ func (s *sameDevices) page() error {
 	lines := json.NewEncoder(&s.lines)
 	lines.SetEscapeHTML(false)
 	for _, t := range list.Tasks {
-		line := operators.NewTask{Device: t.Device, Payload: patchOf(s.from.Payload, t.Payload)}
-		if t.Priority != s.from.Priority {
-			line.Priority = &t.Priority
-		}
-		line.NotBefore, line.NotAfter = s.coming(t.NotBefore), s.coming(t.NotAfter)
+		line := s.from.TaskAgain(t, s.now)
 		if err := lines.Encode(line); err != nil {
 			return err
 		}
@@ -122,49 +118,4 @@ func (s *sameDevices) page() error {
 		s.states = s.states[1:]
 	}
 	return nil
-}
-
-// coming is a time, unless it has passed; nil: none.
-func (s *sameDevices) coming(at *operators.Time) *time.Time {
-	if at == nil || !at.After(s.now) {
-		return nil
-	}
-	return &at.Time
-}
-
-// patchOf is the merge patch (RFC 7396) that makes to of from: what a task says of its own.
-// nil: nothing.
-func patchOf(from, to json.RawMessage) json.RawMessage {
-	var before, after map[string]json.RawMessage
-	if sameJSON(from, to) {
-		return nil
-	}
-	if json.Unmarshal(from, &before) != nil || json.Unmarshal(to, &after) != nil || before == nil || after == nil {
-		return to
-	}
-	patch := map[string]json.RawMessage{}
-	for name := range before {
-		if _, ok := after[name]; !ok {
-			patch[name] = json.RawMessage("null")
-		}
-	}
-	for name, value := range after {
-		if own := patchOf(before[name], value); own != nil {
-			patch[name] = own
-		}
-	}
-	text, err := json.Marshal(patch)
-	if err != nil {
-		return to
-	}
-	return text
-}
-
-// sameJSON compares but for space between.
-func sameJSON(x, y json.RawMessage) bool {
-	var one, other bytes.Buffer
-	if len(x) == 0 || len(y) == 0 {
-		return len(x) == len(y)
-	}
-	return json.Compact(&one, x) == nil && json.Compact(&other, y) == nil && bytes.Equal(one.Bytes(), other.Bytes())
 }

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"iter"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// cloneBatch makes the command that queues a batch like another one.
+func cloneBatch(b noun) *cobra.Command {
+	var name string
+	var failed, dryRun bool
+	command := b.on("clone", "Queue the tasks of a batch once more, as a new batch with the same settings", func(s *session, batch string) error {
+		var from operators.Batch
+		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)}, &from); err != nil {
+			return err
+		}
+		copied := tasksOf{s, from, time.Now(), []string{""}}
+		if failed {
+			copied.states = []string{operators.Failed, operators.TimedOut}
+		}
+		again := from.Again(copied.now)
+		if name != "" {
+			again.Name = name
+		}
+		made, err := s.Batches.Stream(operators.WithKey(s.cmd.Context(), newKey()), again, operators.QueueMode{DryRun: dryRun}, operators.TypeNDJSON, copied.open)
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(made)
+		if err != nil {
+			return err
+		}
+		s.warn("", text)
+		return s.show(text, "unknown", "warnings")
+	})
+	command.Flags().StringVar(&name, "name", "", "of the new batch (default: that of the other)")
+	command.Flags().BoolVar(&failed, "failed", false, "only the tasks that failed or timed out")
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "check and count, queue nothing")
+	return command
+}
+
+// tasksOf are the tasks of a batch in some states (empty text: all), for a new batch.
+type tasksOf struct {
+	s      *session
+	from   operators.Batch
+	now    time.Time
+	states []string
+}
+
+// open returns the tasks as NDJSON, read from the server page by page.
+func (t tasksOf) open() (io.ReadCloser, error) {
+	next, stop := iter.Pull2(t.all())
+	return &taskLines{next: next, stop: stop}, nil
+}
+
+func (t tasksOf) all() iter.Seq2[operators.NewTask, error] {
+	return func(yield func(operators.NewTask, error) bool) {
+		for _, state := range t.states {
+			for task, err := range t.s.Tasks.List(t.s.cmd.Context(), operators.TaskFilter{Batch: t.from.ID, State: state}) {
+				if !yield(t.from.TaskAgain(task, t.now), err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// taskLines reads tasks as lines of JSON.
+type taskLines struct {
+	next func() (operators.NewTask, error, bool)
+	stop func()
+	line bytes.Buffer
+}
+
+// Read returns the next bytes, and io.EOF after the last task.
+func (l *taskLines) Read(to []byte) (int, error) {
+	for l.line.Len() == 0 {
+		task, err, more := l.next()
+		if err == nil && !more {
+			err = io.EOF
+		}
+		if err == nil {
+			err = json.NewEncoder(&l.line).Encode(task)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return l.line.Read(to)
+}
+
+// Close ends the reading from the server.
+func (l *taskLines) Close() error {
+	l.stop()
+	return nil
+}
+
+// retryBatch makes the command that tries the failed tasks of a batch again.
+func retryBatch(b noun) *cobra.Command {
+	var yes, dryRun bool
+	command := b.on("retry", "Try the tasks of a batch again that ended without success", func(s *session, batch string) error {
+		return s.bulk("retry", operators.Query("batch", batch), yes, dryRun)
+	})
+	yesFlag(command, &yes)
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "count only")
+	return command
+}

@@ -1,0 +1,72 @@
+package operators
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+)
+
+// Again returns the work and the settings of b for a new batch, without tasks. Times that
+// have passed at now are left out.
+func (b Batch) Again(now time.Time) NewBatch {
+	return NewBatch{
+		Name: b.Name, Pool: b.Pool, Kind: b.Kind, Payload: b.Payload, Priority: b.Priority, Weight: b.Weight, Lane: b.Lane,
+		NotBefore: later(b.NotBefore, now), NotAfter: later(b.NotAfter, now), MaxWaitMS: b.MaxWaitMS, Windows: b.Windows, Limits: b.Limits, FinishInside: &b.FinishInside,
+		MaxAttempts: b.MaxAttempts, RetryOn: b.RetryOn, RetryBackoffMS: &b.RetryBackoffMS, OnLost: b.OnLost, LeaseMS: b.LeaseMS, MaxRunMS: b.MaxRunMS, Abort: b.Abort,
+	}
+}
+
+// TaskAgain returns a task of b for a batch like b, with the payload, the priority and the
+// times of its own. Times that have passed at now are left out.
+func (b Batch) TaskAgain(t Task, now time.Time) NewTask {
+	again := NewTask{Device: t.Device, Payload: patchOf(b.Payload, t.Payload), NotBefore: later(t.NotBefore, now), NotAfter: later(t.NotAfter, now)}
+	if t.Priority != b.Priority {
+		again.Priority = &t.Priority
+	}
+	return again
+}
+
+// later returns a time after now; nil: it has passed, or there is none.
+func later(at *Time, now time.Time) *time.Time {
+	if at == nil || !at.After(now) {
+		return nil
+	}
+	return &at.Time
+}
+
+// patchOf is the merge patch (RFC 7396) that makes to of from: what a task says of its own.
+// nil: nothing.
+func patchOf(from, to json.RawMessage) json.RawMessage {
+	var before, after map[string]json.RawMessage
+	if sameJSON(from, to) {
+		return nil
+	}
+	if json.Unmarshal(from, &before) != nil || json.Unmarshal(to, &after) != nil || before == nil || after == nil {
+		return to
+	}
+	patch := map[string]json.RawMessage{}
+	for name := range before {
+		if _, ok := after[name]; !ok {
+			patch[name] = json.RawMessage("null")
+		}
+	}
+	for name, value := range after {
+		if own := patchOf(before[name], value); own != nil {
+			patch[name] = own
+		}
+	}
+	text, err := json.Marshal(patch)
+	if err != nil {
+		return to
+	}
+	return text
+}
+
+// sameJSON compares but for space between.
+func sameJSON(x, y json.RawMessage) bool {
+	var one, other bytes.Buffer
+	if len(x) == 0 || len(y) == 0 {
+		return len(x) == len(y)
+	}
+	return json.Compact(&one, x) == nil && json.Compact(&other, y) == nil && bytes.Equal(one.Bytes(), other.Bytes())
+}
