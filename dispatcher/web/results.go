@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -229,7 +230,7 @@ func cellOf(value json.RawMessage) resultCell {
 		return resultCell{}
 	}
 	if json.Unmarshal(value, &text) == nil {
-		return resultCell{Text: text}
+		return resultCell{Text: terminal.Readable(text)}
 	}
 	return resultCell{Text: string(value), Number: strings.ContainsRune("-0123456789", rune(value[0]))}
 }

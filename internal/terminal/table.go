@@ -38,7 +38,7 @@ func (t *Table) Row(cells ...string) {
 		if i == len(cells)-1 {
 			most = longestLast
 		}
-		row[i] = short(Safe(cell), most)
+		row[i] = short(Safe(Readable(cell)), most)
 		if i == len(t.wide) {
 			t.wide = append(t.wide, 0)
 		}

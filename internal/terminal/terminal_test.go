@@ -29,6 +29,27 @@ func TestSafeEscapesWhatIsNotPrinted(t *testing.T) {
 	}
 }
 
+// A cell that would be mostly escapes says how long its text is. One escape among words stays.
+func TestUnprintableCellsAreShort(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		strings.Repeat("\U000fae65", 20):    "(20 characters, 20 do not print)",
+		"\x00\x01\x02\x03abcdefghijkl":      "(16 characters, 4 do not print)",
+		"\x00\x01\x02\x03abcdefghijklm":     `\x00\x01\x02\x03abcdefghijklm`,
+		"\xff\xfe\xfd\xfc":                  "(4 characters, 4 do not print)",
+		"\u2028":                            `\u2028`,
+		"\x1b[31mno route to host\x1b[0m\n": `\x1b[31mno route to host\x1b[0m\n`,
+		"北京 äöü 😀😀":                         "北京 äöü 😀😀",
+	} {
+		var out bytes.Buffer
+		table := NewTable(&out, "HEAD", "OTHER")
+		table.Row(text, "x")
+		if err := table.Flush(); err != nil || !strings.Contains(out.String(), "\n"+want+"  ") {
+			t.Errorf("%q: %v, %s, want %s", text, err, out.String(), want)
+		}
+	}
+}
+
 // No text steers a terminal.
 func TestNothingSteersTheTerminal(t *testing.T) {
 	t.Parallel()

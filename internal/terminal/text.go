@@ -42,6 +42,22 @@ func Safe(text string) string {
 	return safe.String()
 }
 
+// Readable returns text, or how long it is if most of what one would see of it are escapes:
+// if more than three of its characters do not print, and they are at least a quarter.
+func Readable(text string) string {
+	all, hidden := 0, 0
+	for _, r := range text {
+		all++
+		if unprintable(r) || r == utf8.RuneError {
+			hidden++
+		}
+	}
+	if hidden <= 3 || 4*hidden < all {
+		return text
+	}
+	return fmt.Sprintf("(%d characters, %d do not print)", all, hidden)
+}
+
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // width is how many cells text takes, near enough: those of East Asia take two.
