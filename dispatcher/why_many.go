@@ -21,10 +21,10 @@ const MostJudged = 500
 const (
 	// judgeShare is the part of the time left that judging may take. The rest is for the answer.
 	judgeShare = 0.75
-	// firstJudged is how many tasks are judged first. Each later step judges twice as many as the
-	// one before. A step that is not finished in time is dropped.
+	// firstJudged is the number of tasks in the first step. Each later step has twice as many tasks as
+	// the step before. A step that is not finished in time is dropped.
 	firstJudged = 16
-	// looksAtOnce is how many tasks are judged concurrently: each may need a connection to Redis.
+	// looksAtOnce limits the tasks that are judged concurrently: each may need a connection to Redis.
 	looksAtOnce = 16
 )
 

@@ -25,6 +25,7 @@ type Problem struct { //nolint:errname // the word of RFC 9457, and its name in 
 	Detail        string         `json:"detail,omitempty" doc:"For people; names the field and the limit"`
 	ReportAfterMS int64          `json:"report_after_ms,omitempty" doc:"To devices: do not come back sooner"`
 	Errors        []ProblemField `json:"errors,omitempty" doc:"One entry for each bad field"`
+	Server        string         `json:"server,omitempty" doc:"Of unavailable: the server that does not answer, or not in time: postgres (in dev: SQLite) or redis"`
 
 	LeaseRefusal        // of no_slot and lease_lost
 	Cancel       string `json:"cancel,omitempty" doc:"Of lease_lost: the slot is held still, and its holder is to give it back, for this reason"`

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"time"
@@ -28,6 +29,7 @@ type Options struct {
 	Logger      *slog.Logger
 	Limits      Limits        // of long bodies
 	LongPollMax time.Duration // how long the answer to a caller may wait, in whole seconds
+	AnswerTime  time.Duration // in which an explanation is answered; default AnswerTime
 	SpoolDir    string        // for long bodies; empty: where the system keeps temporary files
 	Reports     http.Handler  // of devices
 }
@@ -62,9 +64,10 @@ type API struct {
 // New builds the handlers; nothing is started.
 func New(options Options) *API {
 	options.Limits = options.Limits.withDefaults()
+	options.AnswerTime = cmp.Or(options.AnswerTime, AnswerTime)
 	d := options.Dispatcher
 	a := &API{
-		options: options, health: &health{checks: options.Checks, panicked: d.Panicked},
+		options: options, health: newHealth(options.Checks, d.Panicked, time.Now),
 		auth: &authenticator{adminToken: options.AdminToken, tokens: d.Devices, used: d.Seen.Tokens, gate: options.Gate},
 		mux:  http.NewServeMux(), streams: http.NewServeMux(), large: fair.NewShares(largeAtOnce, 1),
 	}

@@ -26,7 +26,11 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 			}
 		}
 		handler, pattern := mux.Handler(r)
-		if pattern != "" {
+		switch {
+		case pattern != "" && mux == a.mux:
+			a.inTime(pattern, mux).ServeHTTP(w, r)
+			return
+		case pattern != "":
 			mux.ServeHTTP(w, r)
 			return
 		}

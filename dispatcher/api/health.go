@@ -5,20 +5,30 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	devicehttp "github.com/fleetslots/dispatcher/devices/http"
+	"github.com/fleetslots/dispatcher/internal/reading"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// probeTime bounds one readiness check.
-const probeTime = time.Second
+const (
+	probeTime  = time.Second            // bounds one readiness check
+	probeFresh = 500 * time.Millisecond // how old a probe may be that pages show
+
+	// If a check takes slowAnswer or longer, its server is called slow. A check of a healthy
+	// server takes a few milliseconds.
+	slowAnswer = 200 * time.Millisecond
+)
 
 // UnservedError is the error of a Redis that does not serve all pools.
 type UnservedError struct {
@@ -49,8 +59,30 @@ type Check struct {
 type health struct {
 	checks   []Check
 	panicked rescue.Told
+	now      func() time.Time
 	stopping atomic.Bool
+	shared   *reading.Shared[probed] // of pages, which read often
+
+	mu    sync.Mutex
+	known map[string]Dependency // as the latest probes found them
 }
+
+func newHealth(checks []Check, panicked rescue.Told, now func() time.Time) *health {
+	h := &health{checks: checks, panicked: panicked, now: now, known: make(map[string]Dependency)}
+	h.shared = reading.New(probeFresh, probeTime, now, func(ctx context.Context) (probed, error) { return h.probe(ctx), nil })
+	return h
+}
+
+// Dependency is the state of one server that this replica needs.
+type Dependency struct {
+	Name  string
+	State string    // ok, degraded or failed
+	Slow  bool      // the server answers, but takes slowAnswer or longer
+	Since time.Time // when it was first found to be slow or not ok; zero: it is neither
+}
+
+// Bad reports whether the dependency does not answer, or answers slowly.
+func (d Dependency) Bad() bool { return !d.Since.IsZero() }
 
 func (h *health) register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -87,14 +119,16 @@ type probed struct {
 	unserved *UnservedError    // nil: all pools are served
 }
 
-// probe asks all dependencies at once.
+// probe asks all dependencies at once, and returns when ctx ends. A check that has not ended
+// by then has failed.
 func (h *health) probe(ctx context.Context) probed {
 	found := probed{states: make(map[string]string, len(h.checks)), reasons: map[string]string{}}
 	var mu sync.Mutex
 	wait := rescue.Crew{Told: h.panicked}
 	for _, check := range h.checks {
 		wait.Go("checking "+check.Name, func() {
-			err := h.panicked.Tell("checking "+check.Name, rescue.Call(func() error { return check.Probe(ctx) }))
+			began := h.now()
+			err := h.panicked.Tell("checking "+check.Name, rescue.Within(ctx, func() error { return check.Probe(ctx) }))
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -109,10 +143,25 @@ func (h *health) probe(ctx context.Context) probed {
 				found.states[check.Name] = "degraded"
 				errors.As(err, &found.unserved)
 			}
+			h.note(check.Name, found.states[check.Name], began)
 		})
 	}
 	wait.Wait()
 	return found
+}
+
+// note remembers the state of a dependency, and since when it is slow or not ok.
+func (h *health) note(name, state string, began time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := Dependency{Name: name, State: state, Slow: state == checkOK && h.now().Sub(began) >= slowAnswer}
+	if d.Slow || state != checkOK {
+		d.Since = began
+		if before := h.known[name]; before.Bad() {
+			d.Since = before.Since
+		}
+	}
+	h.known[name] = d
 }
 
 func writeStatus(w http.ResponseWriter, status int, body any) {
@@ -121,11 +170,17 @@ func writeStatus(w http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// Dependencies says of each how it is: ok, degraded or failed.
-func (a *API) Dependencies(ctx context.Context) map[string]string {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
-	defer cancel()
-	return a.health.probe(ctx).states
+// Dependencies asks all dependencies, unless they were asked just now, and returns their states
+// by name. If ctx ends before they answer, it returns the states that the probe before found.
+func (a *API) Dependencies(ctx context.Context) []Dependency {
+	_, _ = a.health.shared.Read(ctx) // what it found is in known
+	return a.health.list()
+}
+
+func (h *health) list() []Dependency {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.SortedFunc(maps.Values(h.known), func(a, b Dependency) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // Starting answers in place of an API that cannot be built yet: the process is

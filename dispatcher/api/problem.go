@@ -80,9 +80,9 @@ func asLedgerProblem(err error) *Problem {
 	case errors.Is(err, credentials.ErrBroker) && !errors.Is(err, devices.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the MQTT broker cannot be told of the token of a device; nothing was changed, send again").because(err)
 	case errors.Is(err, seen.ErrUnavailable):
-		return problem(http.StatusServiceUnavailable, codeUnavailable, "cannot read when devices were last seen: Redis cannot be reached; send again").because(err)
+		return unavailable(serverRedis, "cannot read when devices were last seen: Redis cannot be reached; send again").because(err)
 	case errors.Is(err, limits.ErrUnavailable):
-		return problem(http.StatusServiceUnavailable, codeUnavailable, "the counts of limits cannot be read: Redis cannot be reached; send again").because(err)
+		return unavailable(serverRedis, "the counts of limits cannot be read: Redis cannot be reached; send again").because(err)
 	case errors.Is(err, store.ErrDiskFull):
 		return problem(http.StatusServiceUnavailable, codeUnavailable, store.ErrDiskFull.Error()+", and nothing was changed: make room on it, then send again").because(err)
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, devices.ErrUnavailable):
@@ -93,7 +93,14 @@ func asLedgerProblem(err error) *Problem {
 			return problem(r.status, r.code, r.detail).because(err)
 		}
 	}
-	return problem(http.StatusServiceUnavailable, codeUnavailable, "the ledger cannot be reached; send again").because(err)
+	return unavailable(serverLedger, "the ledger cannot be reached; send again").because(err)
+}
+
+// unavailable is the problem that a server does not answer.
+func unavailable(server, detail string) *Problem {
+	p := problem(http.StatusServiceUnavailable, codeUnavailable, detail)
+	p.Server = server
+	return p
 }
 
 type refusalOf struct {

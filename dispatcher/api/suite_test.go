@@ -159,7 +159,7 @@ func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 	b.Helper()
 	with := setup{
 		api: api.Options{
-			Store: b.store, Recent: seen.NewList(b.redis), AdminToken: adminToken, LeaseMin: time.Second, LongPollMax: time.Minute, Metrics: b.metrics, Version: "test",
+			Store: b.store, Recent: seen.NewList(b.redis), AdminToken: adminToken, LeaseMin: time.Second, LongPollMax: time.Minute, AnswerTime: patience, Metrics: b.metrics, Version: "test",
 			Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: b.store, Guesses: math.MaxInt}),
 			Logger: slog.New(slog.DiscardHandler),
 			Checks: []api.Check{

@@ -153,7 +153,7 @@ func (a *App) Stop(ctx context.Context) error {
 func (a *App) run(ctx context.Context) error {
 	err := a.Start(ctx)
 	if err == nil {
-		a.log.InfoContext(ctx, "ready", "http", a.Addr(), "redis", a.api.Dependencies(ctx)["redis"], "mqtt", a.mqttState())
+		a.log.InfoContext(ctx, "ready", "http", a.Addr(), "redis", states(a.api.Dependencies(ctx))["redis"], "mqtt", a.mqttState())
 		select {
 		case <-ctx.Done():
 			a.log.InfoContext(ctx, "stopping: finishing requests in flight", "grace", stopGrace)

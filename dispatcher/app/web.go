@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/throttle"
 	"github.com/fleetslots/dispatcher/store"
@@ -127,7 +128,7 @@ func newPresence(ledger presenceStore, version string, started time.Time) *prese
 // sign gives a sign of life.
 func (a *App) sign(ctx context.Context) error {
 	failed, reaped := a.passes.state("reap")
-	state, err := json.Marshal(web.Heartbeat{Checks: a.api.Dependencies(ctx), Failed: failed, ReapMS: a.config.ReapInterval.Milliseconds()})
+	state, err := json.Marshal(web.Heartbeat{Checks: states(a.api.Dependencies(ctx)), Failed: failed, ReapMS: a.config.ReapInterval.Milliseconds()})
 	if err != nil {
 		return err
 	}
@@ -142,6 +143,15 @@ func (a *App) sign(ctx context.Context) error {
 		sign.Reaped = &ago
 	}
 	return p.ledger.RecordHeartbeat(ctx, sign)
+}
+
+// states returns the states of dependencies by name.
+func states(list []api.Dependency) map[string]string {
+	all := make(map[string]string, len(list))
+	for _, d := range list {
+		all[d.Name] = d.State
+	}
+	return all
 }
 
 // leave says that this replica ends. If it cannot, its row grows old.

@@ -326,8 +326,8 @@ type looking struct {
 	answers   []judged
 }
 
-// collect adds the questions of one view to those of their pools. The obstacle of a task whose
-// policies cannot be read goes to found.
+// collect adds the questions of one view to byPool. If the policies of a task cannot be read,
+// collect adds its obstacle to found.
 func (k *Checker) collect(ctx context.Context, v store.TaskView, index int, byPool map[string]*looking, found map[int64]decision.Obstacle) {
 	if store.IsCaller(v.Task.Device) { // callers are not registered; policies count by the caller's name
 		v.Device = &store.Device{ID: v.Task.Device}

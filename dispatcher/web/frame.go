@@ -11,6 +11,7 @@ import (
 	"html/template"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -38,6 +39,8 @@ type frame struct {
 	prefix   string
 	mode     string
 	readOnly bool
+	system   System
+	isLive   func(address *url.URL) bool // the hub reads that page
 	gate     *gate.Gate
 	logger   *slog.Logger
 	now      func() time.Time
@@ -45,7 +48,7 @@ type frame struct {
 
 func newFrame(o Options) *frame {
 	set := template.Must(template.New("").Funcs(functions(o)).ParseFS(templates, "templates/*.html"))
-	return &frame{set: set, prefix: o.Prefix, mode: o.System.Mode, readOnly: o.ReadOnly, gate: o.Gate, logger: o.Logger, now: o.Now}
+	return &frame{set: set, prefix: o.Prefix, mode: o.System.Mode, system: o.System, readOnly: o.ReadOnly, gate: o.Gate, logger: o.Logger, now: o.Now}
 }
 
 func (f *frame) url(path string) string { return f.prefix + path }
@@ -139,7 +142,7 @@ func (f *frame) send(rw http.ResponseWriter, r *http.Request, status int, sectio
 		ReadOnly: f.readOnly, Done: said()[r.URL.Query().Get("done")],
 		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r), Find: s.find,
 	}
-	if status == http.StatusOK && s.watch != (watch{}) {
+	if status == http.StatusOK && s.watch != (watch{}) || f.heals(r, status) {
 		out.Live = addressOf(r)
 	}
 	f.write(rw, r, status, "shell", out)
@@ -166,7 +169,7 @@ func (f *frame) fail(rw http.ResponseWriter, r *http.Request, err error) {
 		f.logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
 	}
 	made, renderErr := f.render(page{title: http.StatusText(status), template: "problem", data: map[string]any{
-		"Status": status, "Title": http.StatusText(status), "Detail": plainError(err), "Post": r.Method == http.MethodPost,
+		"Status": status, "Title": http.StatusText(status), "Detail": f.outage(err), "Post": r.Method == http.MethodPost, "Heals": f.heals(r, status),
 	}})
 	if renderErr != nil {
 		http.Error(rw, http.StatusText(status), status)

@@ -21,6 +21,7 @@ func functions(o Options) template.FuncMap {
 		"esc":     url.PathEscape,
 		"q":       func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
 		"when":    when,
+		"at":      func(t time.Time) template.HTML { return template.HTML(exactly(t.UTC().Format(time.RFC3339))) }, //nolint:gosec // nothing but digits
 		"command": command,
 		"timed":   timed(),
 		"capital": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },

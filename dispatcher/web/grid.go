@@ -1,10 +1,12 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -95,13 +97,42 @@ type poolData struct {
 	Lately  happened
 	Waits   waits
 	Usage   usage
+	Broken  []dependency
 	Looks   map[string]int
 	Admin   bool
 }
 
-func (p *poolPages) show(r *http.Request, waiting waits) (page, error) {
+// poolAsked holds the parts of a pool's page that need Redis.
+type poolAsked struct {
+	waits  waits
+	checks []dependency
+	usage  usage
+}
+
+// ask reads these parts concurrently, so that each may take all of the time if Redis is slow.
+func (p *poolPages) ask(r *http.Request) (poolAsked, error) {
+	waiting := make(chan waits, 1)
+	reading := rescue.Async(func() error {
+		found, err := waitsNow(p.api, p.waits, p.now, "pools")(r)
+		waiting <- found
+		return err
+	})
+	used := make(chan usage, 1)
+	using := rescue.Async(func() error {
+		found, err := p.usageOf(r, r.PathValue("id"))
+		used <- found
+		return err
+	})
+	checks := p.system.dependencies(r.Context())
+	if err := cmp.Or(<-reading, <-using); err != nil {
+		return poolAsked{}, err
+	}
+	return poolAsked{waits: <-waiting, checks: checks, usage: <-used}, nil
+}
+
+func (p *poolPages) show(r *http.Request, asked poolAsked) (page, error) {
 	name := r.PathValue("id")
-	d := poolData{Admin: p.may(r, "admin"), Looks: map[string]int{}, Waits: waiting}
+	d := poolData{Admin: p.may(r, "admin"), Looks: map[string]int{}, Waits: asked.waits, Broken: broken(asked.checks), Usage: asked.usage}
 	var err error
 	if d.Pool, err = p.api.Pools.Get(r.Context(), name); err != nil {
 		return page{}, err
@@ -110,9 +141,7 @@ func (p *poolPages) show(r *http.Request, waiting waits) (page, error) {
 		return page{}, err
 	}
 	d.Waits.Remedies = p.remedies(r)
-	if d.Usage, err = p.usageOf(r, d.Pool); err != nil {
-		return page{}, err
-	}
+	d.Usage.Limited = len(d.Pool.Limits) > 0
 	d.fill(p.now())
 	if err := p.draw(r, &d); err != nil {
 		return page{}, err

@@ -169,12 +169,23 @@ func (h *hub) lane(v *view) (room chan struct{}, within time.Duration) {
 	return h.quick, viewSlow
 }
 
+// timeOf returns the context of a reading. In the quick lane it ends without a deadline: a page that
+// is late there is read again in the slow lane, and leaves nothing out for lack of time.
+func (h *hub) timeOf(within time.Duration) (context.Context, context.CancelFunc) {
+	if within != viewSlow {
+		return context.WithTimeout(h.life, within)
+	}
+	ctx, cancel := context.WithCancel(h.life)
+	timer := time.AfterFunc(within, cancel)
+	return ctx, func() { timer.Stop(); cancel() }
+}
+
 // read renders a page. One that is too slow for the quick lane is due with the next tick.
 func (h *hub) read(key viewKey, v *view) {
 	room, within := h.lane(v)
 	room <- struct{}{}
 	defer func() { <-room }()
-	ctx, cancel := context.WithTimeout(h.life, within)
+	ctx, cancel := h.timeOf(within)
 	defer cancel()
 	began := h.now()
 	var made *sheet

@@ -30,7 +30,7 @@ type poolPages struct {
 
 func (p *poolPages) route(to *site) {
 	to.liveChecked("/{$}", p.system, p.list)
-	liveAsked(to, "/pools/{id}", waitsNow(p.api, p.waits, p.now, "pools"), p.show)
+	liveAsked(to, "/pools/{id}", p.ask, p.show)
 	to.page("/pools/{id}/edit", p.editing)
 	to.page("/pools/{id}/pause", p.pausing)
 	to.page("/pools/{id}/slots/{slot}", p.slot)

@@ -195,7 +195,7 @@ type signInForm struct {
 	Wait   time.Duration // locked out
 	Proxy  bool          // with all others behind a proxy that is not trusted
 	Plain  bool          // over plain HTTP, from afar: no browser would keep the cookie
-	Failed bool
+	Failed string        // the server that does not answer, since when, and what to do; empty: none
 	Theme  string
 }
 
@@ -263,7 +263,7 @@ func (d *door) enter(
 		return
 	case err != nil:
 		d.logger.ErrorContext(r.Context(), "sign-in failed", "err", err)
-		form.Failed = true
+		form.Failed = d.outage(err)
 		d.showSignIn(rw, r, http.StatusServiceUnavailable, form)
 		return
 	}

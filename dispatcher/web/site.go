@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/internal/deadline"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -19,7 +20,8 @@ type site struct {
 
 	ledger    pageData
 	pages     *http.ServeMux
-	livePages *http.ServeMux // those of pages that the hub may read
+	livePages *http.ServeMux  // those of pages that the hub may read
+	timed     map[string]bool // the patterns of pages, which InTime serves
 }
 
 // loader reads the content of a page.
@@ -27,6 +29,7 @@ type loader func(r *http.Request) (page, error)
 
 // page serves a loader to a browser.
 func (s *site) page(pattern string, load loader) {
+	s.timed["GET "+pattern] = true
 	s.pages.HandleFunc("GET "+pattern, func(rw http.ResponseWriter, r *http.Request) {
 		p, err := load(r)
 		s.answer(rw, r, http.StatusOK, p, err)
@@ -37,11 +40,16 @@ func (s *site) page(pattern string, load loader) {
 // other. Its loader reads one snapshot of the ledger.
 func (s *site) live(pattern string, load loader) { s.follow(pattern, s.snapshot(load)) }
 
+// askedShare is the share of a page's time for the readings that need Redis, before its snapshot.
+const askedShare = 0.7
+
 // liveAsked is a live page of which a part is asked of Redis. That is done before the snapshot,
 // which keeps a connection: a server that does not answer is waited for.
 func liveAsked[T any](s *site, pattern string, ask func(r *http.Request) (T, error), load func(r *http.Request, asked T) (page, error)) {
 	s.follow(pattern, func(r *http.Request) (page, error) {
-		asked, err := ask(r)
+		within, cancel := deadline.Share(r.Context(), askedShare)
+		defer cancel()
+		asked, err := ask(r.WithContext(within))
 		if err != nil {
 			return page{}, err
 		}

@@ -156,14 +156,14 @@ func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...fu
 	o := web.Options{
 		Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: s}),
 		Ledger: b.store, AdminToken: adminToken, Period: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),
-		System: web.System{Mode: "dev", Version: "test"},
+		System: web.System{Mode: "dev", Version: "test"}, PageTime: patience,
 	}
 	for _, change := range changes {
 		change(&o)
 	}
 	a := api.New(api.Options{
 		Gate:       o.Gate,
-		Dispatcher: b.dispatcher, Store: b.store, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, Metrics: prometheus.NewRegistry(), Version: "test",
+		Dispatcher: b.dispatcher, Store: b.store, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, AnswerTime: patience, Metrics: prometheus.NewRegistry(), Version: "test",
 		Logger: slog.New(slog.DiscardHandler), Reports: devicehttp.New(devicehttp.Options{Handler: b.dispatcher, Refused: o.Gate.RefuseReport, Logger: slog.New(slog.DiscardHandler)}),
 	})
 	o.API = a

@@ -6,16 +6,19 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/internal/deadline"
 )
 
 // System is the content of the system page about this replica.
 type System struct {
 	Mode     string // dev or production
 	Version  string
-	ID       string                                      // of this process, among the replicas
-	Checks   func(ctx context.Context) map[string]string // of the dependencies: ok, degraded or failed
-	Passes   func() []Pass                               // the background passes of this replica
-	Settings []Setting                                   // without secrets
+	ID       string                                     // of this process, among the replicas
+	Checks   func(ctx context.Context) []api.Dependency // how this replica reaches its servers; as far as is known when ctx ends
+	Passes   func() []Pass                              // the background passes of this replica
+	Settings []Setting                                  // without secrets
 }
 
 // Pass is a background pass of this replica.
@@ -29,33 +32,27 @@ type Pass struct {
 // Setting is one line of the configuration, for people.
 type Setting struct{ Key, Value, Help string }
 
-// dependency is one check of readiness.
-type dependency struct{ Name, State string }
+// checksShare is the part of a page's time for which it waits for the checks.
+const checksShare = 0.3
 
-// dependencies are asked now.
+// dependencies checks the dependencies now. If a dependency does not answer soon, its last known
+// state is returned.
 func (s System) dependencies(ctx context.Context) []dependency {
 	if s.Checks == nil {
 		return nil
 	}
-	return s.listed(s.Checks(ctx))
+	ctx, cancel := deadline.Share(ctx, checksShare)
+	defer cancel()
+	return s.named(s.Checks(ctx))
 }
 
-// listed are checks by name, for people: dev has no Postgres.
+// listed returns checks by name, as another replica published them.
 func (s System) listed(checks map[string]string) []dependency {
-	list := make([]dependency, 0, len(checks))
-	for _, check := range slices.Sorted(maps.Keys(checks)) {
-		name := check
-		if s.Mode == "dev" && check == "postgres" {
-			name = "SQLite"
-		}
-		list = append(list, dependency{name, checks[check]})
+	list := make([]api.Dependency, 0, len(checks))
+	for _, name := range slices.Sorted(maps.Keys(checks)) {
+		list = append(list, api.Dependency{Name: name, State: checks[name]})
 	}
-	return list
-}
-
-// broken are the dependencies that do not work.
-func broken(list []dependency) []dependency {
-	return slices.DeleteFunc(list, func(d dependency) bool { return d.State == "ok" })
+	return s.named(list)
 }
 
 // systemPages show the replicas, and this one in detail.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
@@ -34,10 +35,10 @@ func row(text, id string) string {
 // TestSystemNamesTheLedger: dev has no Postgres.
 func TestSystemNamesTheLedger(t *testing.T) {
 	t.Parallel()
-	for mode, want := range map[string]string{"dev": "<dt>SQLite</dt>", "production": "<dt>postgres</dt>"} {
+	for mode, want := range map[string]string{"dev": "<dt>SQLite</dt>", "production": "<dt>Postgres</dt>"} {
 		b := embedded(t, func(o *web.Options) {
 			o.System.Mode = mode
-			o.System.Checks = func(context.Context) map[string]string { return map[string]string{"postgres": "ok"} }
+			o.System.Checks = func(context.Context) []api.Dependency { return []api.Dependency{{Name: "postgres", State: "ok"}} }
 		})
 		_, text, _ := b.get("/system")
 		contains(t, text, want)
@@ -58,7 +59,7 @@ func TestReplicasAreShown(t *testing.T) {
 		_, text, _ := at.get("/system")
 		contains(t, text, "Replicas of different versions serve: 1.0, 1.1")
 		contains(t, row(text, "here"), "here.example", ":8080", "✓ ok")
-		contains(t, row(text, "there"), "redis degraded", "reconcile failed", "late")
+		contains(t, row(text, "there"), "Redis degraded", "reconcile failed", "late")
 		contains(t, row(text, "young"), "none yet", "✓ ok")
 		for _, one := range []string{"here", "there"} {
 			if own := strings.Contains(row(text, one), "this one"); own != (one == name) {

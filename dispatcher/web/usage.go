@@ -30,14 +30,12 @@ type use struct {
 	Ends  *operators.Time // when some of it does; nil: nothing is used
 }
 
-func (p *poolPages) usageOf(r *http.Request, pool operators.Pool) (usage, error) {
-	u := usage{Of: pool.Name, Starts: true, Limited: len(pool.Limits) > 0}
-	if !u.Limited {
-		return u, nil
-	}
+// usageOf returns what was used of the policies of a pool; nothing, if it has none.
+func (p *poolPages) usageOf(r *http.Request, pool string) (usage, error) {
+	u := usage{Of: pool, Starts: true}
 	var err error
-	u.Uses, err = p.usage.read(r.Context(), pool.Name, p.now(), func(ctx context.Context) ([]use, error) {
-		highest, err := p.api.Pools.HighestUse(ctx, pool.Name, usesShown)
+	u.Uses, err = p.usage.read(r.Context(), pool, p.now(), func(ctx context.Context) ([]use, error) {
+		highest, err := p.api.Pools.HighestUse(ctx, pool, usesShown)
 		return usesOf(highest, p.now()), err
 	})
 	return u.known(err)

@@ -1,12 +1,14 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -37,6 +39,7 @@ type waits struct {
 	operators.Waiting
 
 	Path     string // of the page that lists them
+	Unknown  bool   // the ledger did not say in time
 	Code     string // of the part that is listed; empty: all
 	Bar      []part
 	Named    map[string]*operators.WaitingPart
@@ -54,9 +57,13 @@ func waitsLately() *lately[waits] {
 func waitsNow(api client, kept *lately[waits], now func() time.Time, kind string) func(r *http.Request) (waits, error) {
 	return func(r *http.Request) (waits, error) {
 		id := r.PathValue("id")
-		return kept.read(r.Context(), kind+" "+id, now(), func(ctx context.Context) (waits, error) {
+		found, err := kept.read(r.Context(), kind+" "+id, now(), func(ctx context.Context) (waits, error) {
 			return waitsOf(r.WithContext(ctx), api, kind, id, waitingJudged)
 		})
+		if operators.Refused(err, http.StatusServiceUnavailable) {
+			return waits{Unknown: true}, nil
+		}
+		return found, err
 	}
 }
 
@@ -78,25 +85,35 @@ func waitsOf(r *http.Request, api client, kind, id string, sample int) (waits, e
 func (w *waitingPages) list(kind string) loader {
 	return func(r *http.Request) (page, error) {
 		id, filters := r.PathValue("id"), filtersOf(r.URL.Query(), "code")
+		pager := pagerOf(r, filters)
+		listed := make(chan operators.WaitingTaskList, 1)
+		listing := rescue.Async(func() error { // beside the summary: each may take nearly all of the page's time
+			found, err := w.tasks(r, operators.Path(kind, id, "waiting", "tasks"), pager.query(waitingListed))
+			listed <- found
+			return err
+		})
 		all, err := waitsOf(r, w.api, kind, id, 500)
-		if err != nil {
+		if err = cmp.Or(err, <-listing); err != nil {
 			return page{}, err
 		}
+		found := <-listed
 		all.Code, all.Remedies = filters.Get("code"), w.remedies(r)
-		pager := pagerOf(r, filters)
-		query := pager.query(waitingListed)
-		var found operators.WaitingTaskList
-		for asked := 0; asked == 0 || len(found.Tasks) == 0 && found.NextPageToken != "" && asked < waitingAsked; asked++ {
-			if asked > 0 {
-				query.Set("page_token", found.NextPageToken)
-			}
-			found = operators.WaitingTaskList{}
-			if err := w.api.get(r, operators.Path(kind, id, "waiting", "tasks"), query, &found); err != nil {
-				return page{}, err
-			}
-		}
 		return page{title: "Waiting in " + map[string]string{"batches": "batch "}[kind] + id, section: kind, template: "waiting-list", data: map[string]any{
 			"Waits": all, "Tasks": found.Tasks, "Next": pager.next(found.NextPageToken), "First": pager.first(), "Kind": kind, "ID": id,
 		}}, nil
 	}
+}
+
+// tasks reads the first page of the API that is not empty, of a few pages.
+func (w *waitingPages) tasks(r *http.Request, path string, query url.Values) (found operators.WaitingTaskList, err error) {
+	for asked := 0; asked == 0 || len(found.Tasks) == 0 && found.NextPageToken != "" && asked < waitingAsked; asked++ {
+		if asked > 0 {
+			query.Set("page_token", found.NextPageToken)
+		}
+		found = operators.WaitingTaskList{}
+		if err := w.api.get(r, path, query, &found); err != nil {
+			return found, err
+		}
+	}
+	return found, nil
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -27,7 +28,8 @@ type Options struct {
 	Period     time.Duration // in which devices report
 	System     System
 	Logger     *slog.Logger
-	Panicked   rescue.Told // default: nobody
+	Panicked   rescue.Told   // default: nobody
+	PageTime   time.Duration // in which a page is answered; default api.AnswerTime
 	Now        func() time.Time
 }
 
@@ -70,6 +72,7 @@ type Web struct {
 	door     *door
 	streams  *streams
 	panicked rescue.Told
+	pageTime time.Duration
 }
 
 // New builds the dashboard. It does nothing until Tick is called.
@@ -78,12 +81,13 @@ func New(o Options) *Web {
 		o.Now = time.Now
 	}
 	frame := newFrame(o)
-	s := &site{frame: frame, ledger: o.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux()}
+	s := &site{frame: frame, ledger: o.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timed: map[string]bool{}}
+	frame.isLive = s.isLive
 	known := &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
 	d := &door{frame: frame, sessions: known, dev: o.Link != ""}
 	w := &Web{
 		log: o.Ledger, now: o.Now, news: &news{log: o.Ledger}, history: newHistory(),
-		site: s, door: d, streams: newStreams(s, d, o.Panicked), panicked: o.Panicked,
+		site: s, door: d, streams: newStreams(s, d, o.Panicked), panicked: o.Panicked, pageTime: cmp.Or(o.PageTime, api.AnswerTime),
 	}
 	to := newClient(o.API)
 	kept := waitsLately()
@@ -110,18 +114,23 @@ func (w *Web) Handler(others http.Handler) http.Handler {
 	mux.Handle("POST /sign-out", hardened(w.door.signOut))
 	mux.Handle("GET /live", hardened(w.streams.serve))
 	mux.Handle("/", others)
-	inside := hardened(w.door.guarding(w.site.pages))
+	guarded := w.door.guarding(w.site.pages)
+	inside, inTime := hardened(guarded), hardened(api.InTime(w.pageTime, api.Rescued(w.panicked, guarded), w.site.late).ServeHTTP)
 	serve := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		// Reports come often, and what is not canonical the mux would redirect: the API says what is wrong.
 		if strings.HasPrefix(r.URL.Path, "/v1/") || !api.Canonical(r.URL.Path) {
 			others.ServeHTTP(rw, r)
 			return
 		}
-		if _, pattern := w.site.pages.Handler(r); pattern != "" {
+		_, pattern := w.site.pages.Handler(r)
+		switch {
+		case w.site.timed[pattern]:
+			inTime.ServeHTTP(rw, r)
+		case pattern != "":
 			inside.ServeHTTP(rw, r)
-			return
+		default:
+			mux.ServeHTTP(rw, r)
 		}
-		mux.ServeHTTP(rw, r)
 	})
 	return unprefixed(w.site.prefix, api.Rescued(w.panicked, serve))
 }

@@ -228,7 +228,7 @@
   // The stream. A page that is not looked at has none, and catches up when it is.
   const pulse = document.getElementById("pulse"), stale = document.getElementById("stale");
   const silence = 4500, patience = 15000; // the server gives a sign of life every 2 s
-  let source = null, heard = 0, again = 1000, version = body.dataset.version;
+  let source = null, fresh = 0, again = 1000, version = body.dataset.version; // fresh: when the page was last up to date
 
   function say(text) {
     const word = text !== "" ? "not live" : paused() ? "paused" : "live";
@@ -236,28 +236,29 @@
     stale.hidden = text === "";
     set(stale, text);
   }
-  const clock = () => new Date(heard + ahead).toISOString().slice(11, 19) + " UTC";
+  const clock = (at) => new Date(at + ahead).toISOString().slice(11, 19) + " UTC";
 
   function connect() {
     if (source || document.hidden) return;
     const query = new URLSearchParams({ page: body.dataset.page, version });
     source = new EventSource(body.dataset.live + "?" + query);
-    heard = heard || Date.now();
-    let started = Date.now();
+    fresh = fresh || Date.now();
+    let heard = Date.now();
     source.onmessage = (event) => {
-      heard = started = Date.now();
+      heard = Date.now();
       again = 1000;
       version = ""; // from now on the page differs from the one that was sent first
       const message = JSON.parse(event.data);
       if (message.gone) { location.reload(); return; }
       apply(message);
-      say(message.error ? "Not up to date since " + clock() + ": " + message.error : "");
+      if (!message.error) fresh = heard;
+      say(message.error ? "Not up to date since " + clock(fresh) + ": " + message.error : "");
     };
     source.onerror = () => retry();
     source.check = setInterval(() => {
-      const silent = Date.now() - started;
+      const silent = Date.now() - heard;
       if (silent > patience) retry();
-      else if (silent > silence) say("The server has been silent since " + clock() + ".");
+      else if (silent > silence) say("The server has been silent since " + clock(heard) + ".");
     }, 500);
   }
 
@@ -270,7 +271,7 @@
 
   function retry() {
     disconnect();
-    say("Disconnected: what you see is from " + clock() + ". Trying again.");
+    say("Disconnected: what you see is from " + clock(fresh) + ". Trying again.");
     setTimeout(connect, again * (0.5 + Math.random()));
     again = Math.min(again * 2, 15000);
   }

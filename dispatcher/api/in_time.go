@@ -1,0 +1,103 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
+)
+
+// AnswerTime is how long people wait for a page or an explanation. Whatever a server does, they
+// have an answer within 2 s; the rest is for a busy machine.
+const AnswerTime = 1500 * time.Millisecond
+
+// InTime serves requests by next. If next has not answered within limit, late answers instead,
+// and what next writes later is dropped. A driver may wait for its server longer than its
+// context allows, so next is left behind. It must not stream: its answer is held in memory.
+func InTime(limit time.Duration, next http.Handler, late http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), limit)
+		defer cancel()
+		made := &held{header: w.Header().Clone(), status: http.StatusOK}
+		err := rescue.Within(ctx, func() error { next.ServeHTTP(made, r.WithContext(ctx)); return nil })
+		switch {
+		case ctx.Err() != nil:
+			late(w, r)
+		case err != nil: // next answers its own panics
+			panic(http.ErrAbortHandler)
+		default:
+			maps.Copy(w.Header(), made.header)
+			w.WriteHeader(made.status)
+			_, _ = w.Write(made.body.Bytes())
+		}
+	})
+}
+
+// held is an answer that is not sent yet.
+type held struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// Header of the answer.
+func (h *held) Header() http.Header { return h.header }
+
+// WriteHeader keeps the status.
+func (h *held) WriteHeader(status int) { h.status = status }
+
+// Write keeps the body.
+func (h *held) Write(b []byte) (int, error) { return h.body.Write(b) }
+
+// explanations are the operations that are answered in time, whatever a server does.
+func explanations() []string {
+	return []string{
+		"GET /v1/pools/{pool}/waiting", "GET /v1/batches/{id}/waiting", "GET /v1/pools/{pool}/waiting/tasks", "GET /v1/batches/{id}/waiting/tasks",
+		"GET /v1/tasks/{id}/why",
+	}
+}
+
+// inTime bounds the time of an explanation.
+func (a *API) inTime(pattern string, next http.Handler) http.Handler {
+	if !slices.Contains(explanations(), pattern) {
+		return next
+	}
+	return InTime(a.options.AnswerTime, Rescued(a.options.Dispatcher.Panicked, next), func(w http.ResponseWriter, r *http.Request) {
+		a.late(r.Context()).write(w)
+	})
+}
+
+// late is the problem of an answer that is not ready in time. Redis is not waited for so long.
+func (a *API) late(ctx context.Context) *Problem {
+	detail := fmt.Sprintf("the ledger did not answer within %s; send again", a.options.AnswerTime)
+	now, stop := context.WithCancel(ctx)
+	stop() // the dependencies are asked, and not waited for
+	for _, d := range a.Dependencies(now) {
+		if d.Bad() {
+			detail += fmt.Sprintf("; %s: %s since %s", d.Name, d.Word(), d.Since.UTC().Format(time.RFC3339))
+		}
+	}
+	return unavailable(serverLedger, detail)
+}
+
+// Word says in a word or two what is wrong with a dependency.
+func (d Dependency) Word() string {
+	switch {
+	case d.Slow:
+		return "slow"
+	case d.Bad():
+		return "does not answer"
+	}
+	return "ok"
+}
+
+// The servers that a problem names.
+const (
+	serverLedger = "postgres" // SQLite in dev
+	serverRedis  = "redis"
+)

@@ -1,0 +1,118 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/api"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// dependency is a server that this replica needs, as pages show it.
+type dependency struct {
+	api.Dependency
+
+	Name   string // for people: dev has SQLite and no Postgres
+	Means  string // what goes on and what does not while it does not answer
+	Remedy string
+}
+
+// named adds to dependencies what people need to know about them.
+func (s System) named(list []api.Dependency) []dependency {
+	shown := make([]dependency, len(list))
+	for i, d := range list {
+		shown[i] = s.show(d)
+	}
+	return shown
+}
+
+func (s System) show(d api.Dependency) dependency {
+	shown := dependency{Dependency: d, Name: d.Name, Remedy: "See whether it runs and whether this replica reaches it: dispatcher doctor."}
+	switch {
+	case d.Name == "mqtt":
+		shown.Name, shown.Means = "The MQTT broker", "Devices cannot report over MQTT."
+	case d.Name == "redis" && d.Slow:
+		shown.Name, shown.Means = "Redis", "Grants are slow, and parts of this page may be missing."
+	case d.Name == "redis":
+		shown.Name, shown.Means = "Redis", "Results are taken, nothing new is granted."
+	case d.Slow:
+		shown.Name, shown.Means = "Postgres", "Reports and pages are slow."
+	default:
+		shown.Name, shown.Means = "Postgres", "Nothing is granted and no result is taken until it answers; devices go on and send their results again."
+	}
+	if d.Name == "postgres" && s.Mode == "dev" {
+		shown.Name, shown.Remedy = "SQLite", "See whether its disk has room, and look into the log."
+	}
+	return shown
+}
+
+// Says is what is wrong with the dependency.
+func (d dependency) Says() string {
+	if d.Slow {
+		return "answers slowly"
+	}
+	return "does not answer"
+}
+
+// broken returns the dependencies that do not answer, or slowly.
+func broken(list []dependency) []dependency {
+	return slices.DeleteFunc(list, func(d dependency) bool { return !d.Bad() && d.State == "ok" })
+}
+
+// outage is what people are told of an error: a refusal as it is; of a server that does not
+// answer its name, since when, and what to do.
+func (f *frame) outage(err error) string {
+	p, known := errors.AsType[*operators.Problem](err)
+	if known && (p.Status != http.StatusServiceUnavailable || p.Server == "") {
+		return plainError(err)
+	}
+	d := api.Dependency{Name: "postgres", Slow: errors.Is(err, errLate)}
+	if known {
+		d.Name = p.Server
+	}
+	found := f.known(d)
+	shown := f.system.show(found)
+	if found.Slow && !found.Bad() { // its checks are quick
+		shown.Name += ", or this replica,"
+	}
+	return shown.sentence(f.now())
+}
+
+// known returns what the checks found of a server that failed just now. If they found it well,
+// they are older, and d is returned.
+func (f *frame) known(d api.Dependency) api.Dependency {
+	if f.system.Checks == nil {
+		return d
+	}
+	now, stop := context.WithCancel(context.Background())
+	stop() // the checks are begun, and not waited for
+	for _, one := range f.system.Checks(now) {
+		if one.Name == d.Name && one.Bad() {
+			return one
+		}
+	}
+	return d
+}
+
+// sentence says it to somebody who looks at now.
+func (d dependency) sentence(now time.Time) string {
+	since := cmp.Or(d.Since, now).UTC()
+	return fmt.Sprintf("%s %s since %s. %s %s", d.Name, d.Says(), since.Format("15:04:05 UTC"), d.Means, d.Remedy)
+}
+
+// errLate is the error of a page that could not be read in time. Redis is not waited for so long.
+var errLate = errors.New("the page was not read in time")
+
+// late answers in place of such a page.
+func (f *frame) late(rw http.ResponseWriter, r *http.Request) { f.fail(rw, r, errLate) }
+
+// heals reports whether a page that failed is read again, and shown, by itself: it is live, and
+// a server is missing.
+func (f *frame) heals(r *http.Request, status int) bool {
+	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && f.isLive(r.URL)
+}
