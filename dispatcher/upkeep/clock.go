@@ -42,6 +42,7 @@ type clockGuard struct {
 	mu      sync.Mutex
 	origin  time.Time     // our own time is counted from here
 	offsets []clockOffset // the oldest first; each is above the one before
+	back    time.Duration // by which the ledger's clock stepped back, at least, since steppedBack was called
 }
 
 // clockOffset is the offset since a moment: between least and most, for a
@@ -108,8 +109,23 @@ func (g *clockGuard) note(reading clockOffset) {
 		}
 		return
 	}
-	g.offsets = slices.DeleteFunc(g.offsets, func(o clockOffset) bool { return !o.least.Before(reading.least) })
+	g.back += max(last.least.Sub(reading.most), 0)
+	// The offsets that are not below it follow one another; it is the least since the first of them.
+	if first := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return !o.least.Before(reading.least) }); first >= 0 {
+		reading.since = g.offsets[first].since
+		g.offsets = g.offsets[:first]
+	}
 	g.offsets = append(g.offsets, reading)
+}
+
+// steppedBack returns by how much the ledger's clock stepped back since the last call, at least. The
+// leases that were given before the step end as much later.
+func (g *clockGuard) steppedBack() time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	back := g.back
+	g.back = 0
+	return back
 }
 
 // at is where the offset of that moment stands. It is the least one since then.

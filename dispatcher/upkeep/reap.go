@@ -88,6 +88,9 @@ func (k *Keeper) lapses(ctx context.Context) (store.Lapses, error) {
 		return nil, err //nolint:wrapcheck // the store says what it was doing
 	}
 	lapses := k.guard.ends(clock, asked, k.config.Now())
+	if back := k.guard.steppedBack(); back > clockSlack {
+		k.config.Logger.WarnContext(ctx, "the database clock stepped back; leases that were given before end as much later", "by", back)
+	}
 	k.tellDoubt(ctx, clock.Now, lapses)
 	if pair, changed := k.guard.pair(clock.Kept, asked); changed {
 		err = k.config.Ledger.KeepClockPair(ctx, pair)

@@ -1,0 +1,102 @@
+package upkeep
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// A silent holder has a lease of 10 s when the clock steps back by an hour. Its slot is free an hour
+// later than without the step. A lease that is given after the step ends as usual.
+func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
+	t.Parallel()
+	const lease, step, second = 10 * time.Second, time.Hour, time.Second
+	guard, own := &clockGuard{}, time.Now()
+	ended := func(at, shows, until time.Duration) bool {
+		clock := store.LeaseClock{Now: moment().Add(shows), Leases: []time.Duration{lease}}
+		return moment().Add(until).Before(guard.ends(clock, own.Add(at), own.Add(at))[lease])
+	}
+	guard.ends(store.LeaseClock{Now: moment()}, own, own)
+	older, newer := lease, 6*second-step+lease
+	var back []time.Duration
+	for _, c := range []struct {
+		at, until time.Duration
+		want      bool
+	}{
+		{5 * second, older, false},
+		{45 * second, older, false},
+		{15 * second, newer, false},
+		{17 * second, newer, true},
+		{step + lease - second, older, false},
+		{step + lease + second, older, true},
+	} {
+		if got := ended(c.at, c.at-step, c.until); got != c.want {
+			t.Errorf("%s after the grant of the older lease, a lease until %s: ended %t, want %t", c.at, c.until, got, c.want)
+		}
+		back = append(back, guard.steppedBack())
+	}
+	if want := []time.Duration{step, 0, 0, 0, 0, 0}; !slices.Equal(back, want) {
+		t.Errorf("steps back %s, want %s: each is reported once", back, want)
+	}
+}
+
+// lateRun is a history of a ledger's clock, and one lease that is given by it.
+type lateRun struct {
+	guard  clockGuard
+	start  time.Time
+	own    time.Duration // has passed
+	ahead  time.Duration // lead of the ledger's clock over ours
+	lease  time.Duration
+	until  time.Time     // the end of the lease, by the ledger's clock
+	given  time.Duration // lead when the lease was given
+	least  time.Duration // least lead since then
+	noted  time.Duration // the first reading after the grant, or of a replica that started since
+	unread bool          // noted is to be set
+}
+
+// TestNoLeaseEndsLaterThanItsBound holds the bound of docs/operations.md over random steps of both
+// directions and replicas that start: a lease ends its own length after the first reading that
+// follows its grant, or the start of the replica, and as much later as the clock stepped back.
+func TestNoLeaseEndsLaterThanItsBound(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		seconds := func(from, to int, what string) time.Duration {
+			return time.Duration(rapid.IntRange(from, to).Draw(rt, what)) * time.Second
+		}
+		r := &lateRun{start: time.Now(), lease: seconds(1, 300, "lease")}
+		r.read()
+		r.ahead = seconds(-3600, 3600, "step before the grant")
+		r.read()
+		r.own += seconds(0, 10, "passes before the grant")
+		r.until, r.given, r.least, r.unread = r.shows().Add(r.lease), r.ahead, r.ahead, true
+		for range rapid.IntRange(1, 40).Draw(rt, "events") {
+			r.own += seconds(0, 20, "passes")
+			switch rapid.IntRange(0, 9).Draw(rt, "event") {
+			case 0:
+				r.ahead += seconds(-120, 600, "step")
+				r.least = min(r.least, r.ahead)
+			case 1:
+				r.guard, r.unread = clockGuard{}, true
+			}
+			ended := r.until.Before(r.read())
+			if late := r.own - r.noted - r.lease - (r.given - r.least); !ended && late > 0 {
+				rt.Fatalf("a lease of %s has not ended %s after its bound", r.lease, late)
+			}
+		}
+	})
+}
+
+func (r *lateRun) shows() time.Time { return moment().Add(r.own + r.ahead) }
+
+// read takes a reading without delay, and returns which leases have ended.
+func (r *lateRun) read() (before time.Time) {
+	if r.unread {
+		r.noted, r.unread = r.own, false
+	}
+	at := r.start.Add(r.own)
+	return r.guard.ends(store.LeaseClock{Now: r.shows(), Leases: []time.Duration{r.lease}}, at, at)[r.lease]
+}
