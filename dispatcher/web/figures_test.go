@@ -1,0 +1,23 @@
+package web_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// The page of a pool has two figures of what waits: devices, counted up to a bound, and tasks.
+// Each says which it is.
+func TestFiguresOfWhatWaitsSayWhatTheyCount(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 1, "d-1", "d-2")
+	for _, path := range []string{"/", "/pools/p"} {
+		_, page, _ := b.get(path)
+		contains(t, page, "<dt>devices waiting</dt>")
+		if strings.Contains(page, "<dt>waiting</dt>") {
+			t.Errorf("%s: a figure says waiting, and not of what", path)
+		}
+	}
+	_, page, _ := b.get("/pools/p")
+	contains(t, page, "<b>2</b> waiting tasks")
+}
