@@ -59,7 +59,7 @@ type restoreFlag struct {
 func (f *restoreFlag) add(flags *pflag.FlagSet) {
 	flags.Var(f, "after-restore",
 		"once, after Postgres was restored or lost commits: each pool grants nothing, at any replica, for the longest lease it may have given, at least 5m or the duration")
-	flags.Lookup("after-restore").NoOptDefVal = "true"
+	flags.Lookup("after-restore").NoOptDefVal = "5m"
 }
 
 // Set reads a duration, or whether the ledger was restored.

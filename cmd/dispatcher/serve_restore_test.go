@@ -12,7 +12,7 @@ func TestAfterRestoreTakesADuration(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]restoreFlag{
 		"":                      {},
-		"--after-restore":       {is: true},
+		"--after-restore":       {is: true, least: 5 * time.Minute},
 		"--after-restore=true":  {is: true},
 		"--after-restore=false": {},
 		"--after-restore=36h":   {is: true, least: 36 * time.Hour},
