@@ -103,7 +103,7 @@ func (d Leases) Acquire(ctx context.Context, r LeaseRequest) (Lease, error) {
 	return got, err
 }
 
-// acquire asks once, and says whether what it found changed meanwhile.
+// acquire asks once, and reports whether the lease changed meanwhile.
 func (d Leases) acquire(ctx context.Context, r LeaseRequest, began time.Time) (got Lease, again bool, err error) {
 	opened, err := d.openLease(ctx, r)
 	if err != nil {
@@ -120,6 +120,12 @@ func (d Leases) acquire(ctx context.Context, r LeaseRequest, began time.Time) (g
 		d.takeBack(ctx, r, opened)
 		return Lease{}, false, err
 	}
+	return d.answered(ctx, r, opened, reply, began)
+}
+
+// answered returns what became of a lease after the reply to its holder, and reports whether it
+// changed since that reply.
+func (d Leases) answered(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (got Lease, again bool, err error) {
 	got, err = d.leaseOf(ctx, opened.Task, began)
 	switch {
 	case err != nil:
@@ -172,7 +178,7 @@ func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.Le
 		}
 		wait = r.Wait - d.config.Now().Sub(began)
 		if !held || ctx.Err() != nil || wait <= 0 || !waitsOn(h.reply) {
-			return opened, h.reply, nil
+			return opened, h.reply, err
 		}
 		if aside = aside || h.aside; aside && !h.own { // from now on it counts again as ahead of the callers behind it
 			rest := r

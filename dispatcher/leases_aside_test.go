@@ -24,8 +24,8 @@ func (b *bench) ahead(holder string) int {
 }
 
 // tooLong asks for a lease that does not fit into openForAnHour.
-func tooLong(holder string) dispatcher.LeaseRequest {
-	return dispatcher.LeaseRequest{Holder: holder, Lease: 24 * time.Hour, Wait: long}
+func tooLong() dispatcher.LeaseRequest {
+	return dispatcher.LeaseRequest{Holder: "too-long", Lease: 24 * time.Hour, Wait: long}
 }
 
 // A caller whose lease does not fit into what is left of the window blocks no slot: a caller
@@ -35,7 +35,7 @@ func TestACallerThatDoesNotFitLetsOthersGoFirst(t *testing.T) {
 	forBackends(t, func(b *bench) {
 		b.callers(1)
 		b.setPoolWindows(b.openForAnHour())
-		waits := b.inLineFor(b.Dispatcher, tooLong("too-long"))
+		waits := b.inLineFor(b.Dispatcher, tooLong())
 		b.expectWhy(b.leaseTask("too-long"), []decision.Code{decision.CodePoolWindow}, "less than its lease")
 		g := b.leased("fits")
 		next := b.inLine(b.Dispatcher, "next", long)
@@ -56,7 +56,7 @@ func TestACallerThatDoesNotFitTheBatchLetsOthersGoFirst(t *testing.T) {
 		first := b.leased("first")
 		b.setWindows(b.task(first.Task).Batch, b.openForAnHour())
 		b.endLease("first", first)
-		b.inLineFor(b.Dispatcher, tooLong("too-long"))
+		b.inLineFor(b.Dispatcher, tooLong())
 		b.leased("fits")
 	})
 }
@@ -67,7 +67,7 @@ func TestACallerThatStoodAsideStandsAgain(t *testing.T) {
 	forServers(t, func(b *bench) {
 		b.callers(1)
 		b.setPoolWindows(b.openForAnHour())
-		first := b.inLineFor(b.Dispatcher, tooLong("too-long"))
+		first := b.inLineFor(b.Dispatcher, tooLong())
 		g := b.leased("fits")
 		second := b.inLine(b.Dispatcher, "second", long)
 		b.setPoolWindows(nil)

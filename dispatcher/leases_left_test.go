@@ -30,7 +30,7 @@ func TestACallerThatLeavesAfterItStoodAsideBlocksNobody(t *testing.T) {
 	forServers(t, func(b *bench) {
 		b.callers(1)
 		b.setPoolWindows(b.openForAnHour())
-		first := b.inLineFor(b.Dispatcher, tooLong("too-long"))
+		first := b.inLineFor(b.Dispatcher, tooLong())
 		g := b.leased("fits")
 		b.inLine(b.Dispatcher, "second", long)
 		b.setPoolWindows(nil)

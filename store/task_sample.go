@@ -44,7 +44,7 @@ func (s tasks) spread(ctx context.Context, of WaitingOf, pool string, most int) 
 	}
 	weigh(spans, pending, len(oldest), total)
 	list, err := collect(ctx, s.read(), waiterDest, pointsText, input(points(spans, most)))
-	slices.SortFunc(list, func(a, b waiter) int { return a.LineMark.Compare(b.LineMark) })
+	slices.SortFunc(list, func(a, b waiter) int { return a.Compare(b.LineMark) })
 	list = slices.CompactFunc(list, func(a, b waiter) bool { return a.Task == b.Task })
 	return list, max(total, int64(len(list))), err
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
@@ -74,15 +75,15 @@ func (a *API) inTime(pattern string, next http.Handler) http.Handler {
 
 // late is the problem of an answer that is not ready in time. Redis is not waited for so long.
 func (a *API) late(ctx context.Context) *Problem {
-	detail := fmt.Sprintf("the ledger did not answer within %s; send again", a.options.AnswerTime)
+	facts := []string{fmt.Sprintf("the ledger did not answer within %s; send again", a.options.AnswerTime)}
 	now, stop := context.WithCancel(ctx)
-	stop() // the dependencies are asked, and not waited for
+	stop() // the checks of the dependencies are begun, and not waited for
 	for _, d := range a.Dependencies(now) {
 		if d.Bad() {
-			detail += fmt.Sprintf("; %s: %s since %s", d.Name, d.Word(), d.Since.UTC().Format(time.RFC3339))
+			facts = append(facts, fmt.Sprintf("%s: %s since %s", d.Name, d.Word(), d.Since.UTC().Format(time.RFC3339)))
 		}
 	}
-	return unavailable(serverLedger, detail)
+	return unavailable(serverLedger, strings.Join(facts, "; "))
 }
 
 // Word says in a word or two what is wrong with a dependency.

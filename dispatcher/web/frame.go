@@ -169,7 +169,7 @@ func (f *frame) fail(rw http.ResponseWriter, r *http.Request, err error) {
 		f.logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
 	}
 	made, renderErr := f.render(page{title: http.StatusText(status), template: "problem", data: map[string]any{
-		"Status": status, "Title": http.StatusText(status), "Detail": f.outage(err), "Post": r.Method == http.MethodPost, "Heals": f.heals(r, status),
+		"Status": status, "Title": http.StatusText(status), "Detail": f.outage(r.Context(), err), "Post": r.Method == http.MethodPost, "Heals": f.heals(r, status),
 	}})
 	if renderErr != nil {
 		http.Error(rw, http.StatusText(status), status)

@@ -124,7 +124,7 @@ func (s *streams) follow(r *http.Request, key viewKey, version string, send func
 		}
 		m.Now = s.site.now().UnixMilli()
 		if at.err != nil {
-			m.Error = s.site.outage(at.err)
+			m.Error = s.site.outage(r.Context(), at.err)
 		}
 		if send(m) != nil {
 			return

@@ -263,7 +263,7 @@ func (d *door) enter(
 		return
 	case err != nil:
 		d.logger.ErrorContext(r.Context(), "sign-in failed", "err", err)
-		form.Failed = d.outage(err)
+		form.Failed = d.outage(r.Context(), err)
 		d.showSignIn(rw, r, http.StatusServiceUnavailable, form)
 		return
 	}

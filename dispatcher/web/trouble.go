@@ -66,7 +66,7 @@ func broken(list []dependency) []dependency {
 
 // outage is what people are told of an error: a refusal as it is; of a server that does not
 // answer its name, since when, and what to do.
-func (f *frame) outage(err error) string {
+func (f *frame) outage(ctx context.Context, err error) string {
 	p, known := errors.AsType[*operators.Problem](err)
 	if known && (p.Status != http.StatusServiceUnavailable || p.Server == "") {
 		return plainError(err)
@@ -75,7 +75,7 @@ func (f *frame) outage(err error) string {
 	if known {
 		d.Name = p.Server
 	}
-	found := f.known(d)
+	found := f.known(ctx, d)
 	shown := f.system.show(found)
 	if found.Slow && !found.Bad() { // its checks are quick
 		shown.Name += ", or this replica,"
@@ -85,11 +85,11 @@ func (f *frame) outage(err error) string {
 
 // known returns what the checks found of a server that failed just now. If they found it well,
 // they are older, and d is returned.
-func (f *frame) known(d api.Dependency) api.Dependency {
+func (f *frame) known(ctx context.Context, d api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
 		return d
 	}
-	now, stop := context.WithCancel(context.Background())
+	now, stop := context.WithCancel(ctx)
 	stop() // the checks are begun, and not waited for
 	for _, one := range f.system.Checks(now) {
 		if one.Name == d.Name && one.Bad() {

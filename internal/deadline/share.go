@@ -13,6 +13,6 @@ func Share(ctx context.Context, part float64) (context.Context, context.CancelFu
 	if !limited {
 		return context.WithCancel(ctx)
 	}
-	left := time.Until(end) //nolint:forbidigo // contexts take deadlines by this clock
+	left := time.Until(end)
 	return context.WithTimeout(ctx, time.Duration(part*float64(left)))
 }

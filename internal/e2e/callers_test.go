@@ -34,7 +34,7 @@ import (
 func TestCallersShareTheSlots(t *testing.T) {
 	t.Parallel()
 	for _, m := range mixtures() {
-		t.Run(m.name, func(t *testing.T) { //nolint:tparallel // tries come one after another
+		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			judged(t, func(t *testing.T, v *verdict) {
 				t.Helper()
@@ -141,9 +141,12 @@ func (c *callers) faults() []fault {
 	for i := range c.of.faults {
 		one := c.replicas[i%len(c.replicas)]
 		cycle := []fault{
-			kill, {"a replica is killed", func(context.Context) error { one.restart(c.t); return nil }},
-			wipe, {"a replica is stopped", stopped(one.Process, 2*c.margin())},
-			kill, {"Redis is stopped", stopped(c.redis.Process, 2*c.margin())},
+			kill,
+			{"a replica is killed", func(context.Context) error { one.restart(c.t); return nil }},
+			wipe,
+			{"a replica is stopped", stopped(one.Process, 2*c.margin())},
+			kill,
+			{"Redis is stopped", stopped(c.redis.Process, 2*c.margin())},
 			{"the connections to Postgres are killed", c.disconnect},
 		}
 		if all = append(all, cycle[i%len(cycle)]); i%30 == 15 {
