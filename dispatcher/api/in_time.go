@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// AnswerTime is how long people wait for a page or an explanation. Whatever a server does, they
-// have an answer within 2 s; the rest is for a busy machine.
+// AnswerTime is the time limit for making a page or an explanation. The promise to the reader is 2 s,
+// whatever Redis and Postgres do; the remaining 0.5 s is for a busy machine.
 const AnswerTime = 1500 * time.Millisecond
 
 // InTime serves requests by next. If next has not answered within limit, late answers instead,
@@ -73,7 +73,8 @@ func (a *API) inTime(pattern string, next http.Handler) http.Handler {
 	})
 }
 
-// late is the problem of an answer that is not ready in time. Redis is not waited for so long.
+// late returns the problem for an answer that was not ready in time. It names the ledger, because no
+// part of an answer waits for Redis until the time limit.
 func (a *API) late(ctx context.Context) *Problem {
 	facts := []string{fmt.Sprintf("the ledger did not answer within %s; send again", a.options.AnswerTime)}
 	now, stop := context.WithCancel(ctx)
@@ -86,7 +87,7 @@ func (a *API) late(ctx context.Context) *Problem {
 	return unavailable(serverLedger, strings.Join(facts, "; "))
 }
 
-// Word says in a word or two what is wrong with a dependency.
+// Word returns the state of a dependency for a list: ok, slow, or does not answer.
 func (d Dependency) Word() string {
 	switch {
 	case d.Slow:

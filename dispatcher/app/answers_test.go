@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
-// answeredWithin is how soon people are answered, whatever Redis and Postgres do.
+// answeredWithin is the promised time limit of an answer, whatever Redis and Postgres do.
 const answeredWithin = 2 * time.Second
 
 // explanations and pages are what is asked during each fault; of the pages, -short asks those
@@ -69,7 +69,7 @@ func newAsked(t *testing.T) *asked {
 	return a
 }
 
-// answer is what somebody was told, and after how long.
+// answer is the response to one request, with its duration.
 type answer struct {
 	path   string
 	status int
@@ -214,7 +214,7 @@ func (a *asked) judge(t *testing.T, one answer, postgres bool) {
 	}
 }
 
-// quick is how soon a machine that is not busy answers while its servers are well.
+// quick is the longest answer time of a machine that is not busy while Redis and Postgres are well.
 const quick = 250 * time.Millisecond
 
 // complete checks that all was answered without Redis. What was late is asked for again: a busy

@@ -110,7 +110,8 @@ func (g *clockGuard) note(reading clockOffset) {
 		return
 	}
 	g.back += max(last.least.Sub(reading.most), 0)
-	// The offsets that are not below it follow one another; it is the least since the first of them.
+	// The new reading replaces all offsets that are not below it. They are the last ones in the list,
+	// so the reading is the lowest offset since the first of these began.
 	if first := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return !o.least.Before(reading.least) }); first >= 0 {
 		reading.since = g.offsets[first].since
 		g.offsets = g.offsets[:first]

@@ -51,7 +51,7 @@ func (s System) show(d api.Dependency) dependency {
 	return shown
 }
 
-// Says is what is wrong with the dependency.
+// Says returns the predicate of a sentence about a dependency in trouble.
 func (d dependency) Says() string {
 	if d.Slow {
 		return "answers slowly"
@@ -64,8 +64,8 @@ func broken(list []dependency) []dependency {
 	return slices.DeleteFunc(list, func(d dependency) bool { return !d.Bad() && d.State == "ok" })
 }
 
-// outage is what people are told of an error: a refusal as it is; of a server that does not
-// answer its name, since when, and what to do.
+// outage returns the text for an error. If a server does not answer, the text names the server, the time
+// since when, and the remedy. The text of any other error is unchanged.
 func (f *frame) outage(ctx context.Context, err error) string {
 	p, known := errors.AsType[*operators.Problem](err)
 	if known && (p.Status != http.StatusServiceUnavailable || p.Server == "") {
@@ -99,13 +99,15 @@ func (f *frame) known(ctx context.Context, d api.Dependency) api.Dependency {
 	return d
 }
 
-// sentence says it to somebody who looks at now.
+// sentence returns the text about a dependency in trouble: its name, since when, consequences and remedy.
+// If the time since when is unknown, it is now.
 func (d dependency) sentence(now time.Time) string {
 	since := cmp.Or(d.Since, now).UTC()
 	return fmt.Sprintf("%s %s since %s. %s %s", d.Name, d.Says(), since.Format("15:04:05 UTC"), d.Means, d.Remedy)
 }
 
-// errLate is the error of a page that could not be read in time. Redis is not waited for so long.
+// errLate is the error of a page that could not be read in time. Its cause is Postgres or this replica:
+// no part of a page waits for Redis until the time limit.
 var errLate = errors.New("the page was not read in time")
 
 // late answers in place of such a page.
