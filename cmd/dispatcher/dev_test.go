@@ -160,7 +160,7 @@ func TestTheBannerCanBePasted(t *testing.T) {
 		line := d.says(t, `In another shell, here: (.*) \(docs`)
 		cmd := exec.CommandContext(t.Context(), "sh", "-ec", line)
 		cmd.Dir, cmd.Env = d.cmd.Dir, d.cmd.Env
-		if said, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(said), "capacity      60") {
+		if said, err := cmd.CombinedOutput(); err != nil || !regexp.MustCompile(`capacity +60\n`).Match(said) {
 			t.Errorf("%s: %v\n%s", line, err, said)
 		}
 		if named := strings.HasPrefix(line, "dispatcher "); named != strings.HasPrefix(path, filepath.Dir(binary)) {

@@ -16,6 +16,7 @@ name  ar:330100
 capacity  2
 lease  1m30s
 paused  no
+longest_lease  24h
 version  1
 created_at  TIME
 updated_at  TIME
@@ -29,6 +30,7 @@ name  ar:330100
 capacity  3
 lease  1m30s
 paused  no
+longest_lease  24h
 windows  0 1 * * * 4h Asia/Shanghai
 opens_at  TIME
 closes_at  TIME

@@ -169,16 +169,21 @@ func (h *hub) lane(v *view) (room chan struct{}, within time.Duration) {
 	return h.quick, viewSlow
 }
 
-// timeOf returns the context of a reading. In the quick lane it ends without a deadline: a page that
+// timeOf returns the context of a reading. In the quick lane its deadline is hidden: a page that
 // is late there is read again in the slow lane, and leaves nothing out for lack of time.
 func (h *hub) timeOf(within time.Duration) (context.Context, context.CancelFunc) {
-	if within != viewSlow {
-		return context.WithTimeout(h.life, within)
+	ctx, cancel := context.WithTimeout(h.life, within)
+	if within == viewSlow {
+		ctx = withoutDeadline{ctx}
 	}
-	ctx, cancel := context.WithCancel(h.life)
-	timer := time.AfterFunc(within, cancel)
-	return ctx, func() { timer.Stop(); cancel() }
+	return ctx, cancel
 }
+
+// withoutDeadline is a context that ends at its deadline, but does not tell when that is.
+type withoutDeadline struct{ context.Context } //nolint:containedctx // it is a context
+
+// Deadline reports that there is none.
+func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // read renders a page. One that is too slow for the quick lane is due with the next tick.
 func (h *hub) read(key viewKey, v *view) {
