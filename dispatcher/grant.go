@@ -68,6 +68,7 @@ func (h *handling) nextTask(ctx context.Context) {
 
 // countCallers reads how many slots callers hold, for one of them.
 func (h *handling) countCallers(ctx context.Context) error {
+	h.callers = nil // of an earlier turn
 	if h.caller.Via != devices.ViaLease || len(h.view.Candidates) == 0 {
 		return nil
 	}

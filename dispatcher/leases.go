@@ -80,6 +80,9 @@ func (e *LostError) Error() string { return "the lease is lost: " + e.Detail }
 // ErrLeaseToken says that a lease which is held ends by its token.
 var ErrLeaseToken = errors.New("a lease that is held is given back with its token")
 
+// ErrUnconfirmed is the error of a lease that does not wait while its pool can confirm no slot.
+var ErrUnconfirmed = errors.New("no slot can be confirmed now")
+
 const (
 	// tryStay is for how long a lease is there that is tried once, if its request breaks off.
 	tryStay = 10 * time.Second
@@ -137,13 +140,19 @@ func (d Leases) answered(ctx context.Context, r LeaseRequest, opened store.Lease
 		return got, false, nil
 	case got.Grant == nil && got.Task.State != store.Pending:
 		return Lease{}, got.Task.State == store.TimedOut, d.lost(ctx, got.Task, 0) // timed out: what the holder had was just taken back
-	case got.Grant == nil && r.Wait == 0 && reply.Reason == devices.ReasonUnavailable:
+	case got.Grant == nil && r.Wait == 0 && reply.Reason == devices.ReasonUnavailable && !d.standsStill(ctx, opened.Task):
 		d.takeBack(ctx, r, opened)
-		return Lease{}, false, fmt.Errorf("%w: no slot of pool %s can be confirmed now", devices.ErrUnavailable, r.Pool)
+		return Lease{}, false, fmt.Errorf("%w: %w: pool %s", devices.ErrUnavailable, ErrUnconfirmed, r.Pool)
 	}
 	refused, err := d.refusedLease(ctx, r, opened, got, reply)
 	// Running: another request of the holder got it just now.
 	return refused, err == nil && got.Grant == nil && refused.Why.Code == decision.CodeRunning, err
+}
+
+// standsStill reports whether a lease waits because its pool grants nothing after a restore.
+func (d Leases) standsStill(ctx context.Context, task int64) bool {
+	e, err := d.Why(ctx, task)
+	return err == nil && e.Causes[0].Code == decision.CodeStandstill
 }
 
 func (d Leases) openLease(ctx context.Context, r LeaseRequest) (store.LeaseTask, error) {

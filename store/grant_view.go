@@ -105,7 +105,10 @@ func viewsOf(rows []reading, of int) []View {
 	for i := range rows {
 		r := &rows[i]
 		v := &read[r.n]
-		v.Now, v.Standstill, v.Deleted = r.Now, r.Standstill, v.Deleted || r.Deleted
+		v.Now, v.Deleted = r.Now, v.Deleted || r.Deleted
+		if !r.Standstill.IsZero() { // only the row with the grant has it
+			v.Standstill = r.Standstill
+		}
 		if r.device.ID != "" {
 			v.Device = &r.device
 		}

@@ -18,6 +18,7 @@ func TestAfterRestore(t *testing.T) {
 		l.pool("p", 2)
 		before, tasks := l.batch(store.Batch{Pool: "p"}, "a", "b", "c")
 		held := l.grant(tasks[0], "a", "p", 0)
+		l.batch(store.Batch{Pool: "p"}, "a") // the view of a has further rows
 		if stands, err := l.Standstill(l.Context()); err != nil || stands.Pools != 0 {
 			l.Fatalf("standstill %+v, %v, before any restore", stands, err)
 		}

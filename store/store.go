@@ -170,6 +170,7 @@ func millisText(d time.Duration) string { return strconv.FormatInt(d.Millisecond
 // Go is fair where its own busy handler is not. Beside it some only look: who
 // reads a snapshot keeps nobody from writing.
 func OpenSQLite(ctx context.Context, path string) (*Store, error) {
+	_, missing := os.Stat(path)
 	if err := keepPrivate(path); err != nil {
 		return nil, ofFile(path, err)
 	}
@@ -184,7 +185,17 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), db.Close())
 	}
 	s, err := opened(ctx, &connection{db: db, slow: db, looking: looking, file: path, dialect: sqliteDialect()})
+	if err != nil && missing != nil { // a later start would take the empty file for a damaged ledger
+		removeEmpty(path)
+	}
 	return s, ofFile(path, err)
+}
+
+// removeEmpty removes a file of 0 bytes.
+func removeEmpty(path string) {
+	if file, err := os.Stat(path); err == nil && file.Size() == 0 {
+		_ = os.Remove(path)
+	}
 }
 
 // keepPrivate makes the file, or takes the rights of others from it: it holds hashes of

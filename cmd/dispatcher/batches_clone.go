@@ -13,6 +13,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// payloadInQuery is the longest payload of a batch, in bytes, that a request carries in its query: servers
+// and proxies limit the length of addresses.
+const payloadInQuery = 2 << 10
+
 // cloneBatch makes the command that queues a batch like another one.
 func cloneBatch(b noun) *cobra.Command {
 	var name string
@@ -27,6 +31,9 @@ func cloneBatch(b noun) *cobra.Command {
 			copied.states = []string{operators.Failed, operators.TimedOut}
 		}
 		again := from.Again(copied.now)
+		if len(from.Payload) > payloadInQuery { // each task brings it along instead
+			again.Payload, copied.from.Payload = nil, nil
+		}
 		if name != "" {
 			again.Name = name
 		}
@@ -88,7 +95,9 @@ func (l *taskLines) Read(to []byte) (int, error) {
 			err = io.EOF
 		}
 		if err == nil {
-			err = json.NewEncoder(&l.line).Encode(task)
+			encoder := json.NewEncoder(&l.line)
+			encoder.SetEscapeHTML(false) // a payload near its limit would grow beyond it
+			err = encoder.Encode(task)
 		}
 		if err != nil {
 			return 0, err

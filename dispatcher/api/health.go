@@ -79,6 +79,8 @@ type Dependency struct {
 	State string    // ok, degraded or failed
 	Slow  bool      // the server answers, but takes slowAnswer or longer
 	Since time.Time // when it was first found to be slow or not ok; zero: it is neither
+
+	Reason string // why the server failed; empty: unknown, or it did not fail
 }
 
 // Bad reports whether the dependency does not answer, or answers slowly.
@@ -92,7 +94,8 @@ func (h *health) register(mux *http.ServeMux) {
 }
 
 func (h *health) ready(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), probeTime)
+	// Pages show what the probe finds, so a client that hangs up does not end it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), probeTime)
 	defer cancel()
 	found := h.probe(ctx)
 	status, word := http.StatusOK, "ready"
@@ -143,7 +146,7 @@ func (h *health) probe(ctx context.Context) probed {
 				found.states[check.Name] = "degraded"
 				errors.As(err, &found.unserved)
 			}
-			h.note(check.Name, found.states[check.Name], began)
+			h.note(Dependency{Name: check.Name, State: found.states[check.Name], Reason: found.reasons[check.Name]}, began)
 		})
 	}
 	wait.Wait()
@@ -151,17 +154,17 @@ func (h *health) probe(ctx context.Context) probed {
 }
 
 // note remembers the state of a dependency, and since when it is slow or not ok.
-func (h *health) note(name, state string, began time.Time) {
+func (h *health) note(d Dependency, began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d := Dependency{Name: name, State: state, Slow: state == checkOK && h.now().Sub(began) >= slowAnswer}
-	if d.Slow || state != checkOK {
+	d.Slow = d.State == checkOK && h.now().Sub(began) >= slowAnswer
+	if d.Slow || d.State != checkOK {
 		d.Since = began
-		if before := h.known[name]; before.Bad() {
+		if before := h.known[d.Name]; before.Bad() {
 			d.Since = before.Since
 		}
 	}
-	h.known[name] = d
+	h.known[d.Name] = d
 }
 
 func writeStatus(w http.ResponseWriter, status int, body any) {

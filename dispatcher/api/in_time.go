@@ -87,11 +87,13 @@ func (a *API) late(ctx context.Context) *Problem {
 	return unavailable(serverLedger, strings.Join(facts, "; "))
 }
 
-// Word returns the state of a dependency for a list: ok, slow, or does not answer.
+// Word returns the state of a dependency for a list: ok, slow, does not answer, or the reason of a failure.
 func (d Dependency) Word() string {
 	switch {
 	case d.Slow:
 		return "slow"
+	case d.Reason != "":
+		return d.Reason
 	case d.Bad():
 		return "does not answer"
 	}

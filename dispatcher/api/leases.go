@@ -187,6 +187,8 @@ func leaseProblem(err error) error {
 		return problem(http.StatusNotFound, codeNotFound, "there is no such pool")
 	case errors.Is(err, store.ErrExists):
 		return problem(http.StatusConflict, codeAlreadyExists, "holder: it has a lease in another pool, and one is all it may have").because(err)
+	case errors.Is(err, dispatcher.ErrUnconfirmed):
+		return problem(http.StatusServiceUnavailable, codeUnavailable, "no slot can be confirmed now: Redis cannot be reached, or does not know the pool yet; send again").because(err)
 	case errors.Is(err, dispatcher.ErrLeaseToken):
 		return invalid("token: needed, since the lease is held")
 	}

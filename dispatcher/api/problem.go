@@ -84,7 +84,7 @@ func asLedgerProblem(err error) *Problem {
 	case errors.Is(err, limits.ErrUnavailable):
 		return unavailable(serverRedis, "the counts of limits cannot be read: Redis cannot be reached; send again").because(err)
 	case errors.Is(err, store.ErrDiskFull):
-		return problem(http.StatusServiceUnavailable, codeUnavailable, store.ErrDiskFull.Error()+", and nothing was changed: make room on it, then send again").because(err)
+		return unavailable(serverLedger, store.ErrDiskFull.Error()+", and nothing was changed: make room on it, then send again").because(err)
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, devices.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "done or not: look before doing it again").because(err)
 	}

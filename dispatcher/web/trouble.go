@@ -42,6 +42,9 @@ func (s System) show(d api.Dependency) dependency {
 		shown.Name, shown.Means = "Redis", "Results are taken, nothing new is granted."
 	case d.Slow:
 		shown.Name, shown.Means = "Postgres", "Reports and pages are slow."
+	case d.Reason != "":
+		shown.Name, shown.Means = "Postgres", "Nothing is granted and no result is taken until it can write; devices go on and send their results again."
+		shown.Remedy = "Make room on its disk."
 	default:
 		shown.Name, shown.Means = "Postgres", "Nothing is granted and no result is taken until it answers; devices go on and send their results again."
 	}
@@ -53,8 +56,11 @@ func (s System) show(d api.Dependency) dependency {
 
 // Says returns the predicate of a sentence about a dependency in trouble.
 func (d dependency) Says() string {
-	if d.Slow {
+	switch {
+	case d.Slow:
 		return "answers slowly"
+	case d.Reason != "":
+		return "refuses writes (" + d.Reason + ")"
 	}
 	return "does not answer"
 }
