@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // Settings of a client. Each is explicit: the defaults retry scripts, wait for
@@ -42,6 +43,8 @@ func Options(addrs ...string) *redis.UniversalOptions {
 		PoolSize:              poolSize,
 		MaxIdleConns:          poolSize,
 		ConnMaxIdleTime:       maxIdleTime,
+		// They need RESP3. Otherwise the library resolves host names when a client is made.
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
 
