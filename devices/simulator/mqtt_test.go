@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,35 +47,41 @@ func (*doorman) OnACLCheck(c *mochi.Client, topic string, write bool) bool {
 	return topic == own+"/report" && write || topic == own+"/reply" && !write
 }
 
-// gate is a listener that, when it is closed, waits for all that it let in. mochi
-// counts a connection only in the goroutine that serves it, and so may begin to
-// count while it waits for the count to be zero.
+// gate is a listener that ends its connections before mochi closes its clients.
+// mochi counts a connection only in the goroutine that serves it, and so may begin
+// to count while it waits for the count to be zero. And it deadlocks if a client
+// leaves while it lists its clients, because it takes a read lock twice.
 type gate struct {
 	*listeners.Net
-	inner  net.Listener
-	inside sync.WaitGroup
-	shut   chan struct{}
+	inner    net.Listener
+	accepted []net.Conn // written by Serve until serving is closed
+	clients  sync.WaitGroup
+	serving  chan struct{}
 }
 
 func gateAt(l net.Listener) *gate {
-	return &gate{Net: listeners.NewNet("tcp", l), inner: l, shut: make(chan struct{})}
+	return &gate{Net: listeners.NewNet("tcp", l), inner: l, serving: make(chan struct{})}
 }
 
 func (g *gate) Serve(establish listeners.EstablishFn) {
-	defer close(g.shut)
+	defer close(g.serving)
 	for c, err := g.inner.Accept(); err == nil; c, err = g.inner.Accept() {
-		g.inside.Go(func() { _ = establish(g.ID(), c) })
+		g.accepted = append(g.accepted, c)
+		g.clients.Go(func() { _ = establish(g.ID(), c) })
 	}
 }
 
 func (g *gate) Close(closeClients listeners.CloseFn) {
 	_ = g.inner.Close()
-	<-g.shut
+	<-g.serving
+	for _, c := range g.accepted {
+		_ = c.Close()
+	}
+	g.clients.Wait()
 	closeClients(g.ID())
-	g.inside.Wait()
 }
 
-// serveMQTT puts a broker before a fake dispatcher, and returns its URL.
+// serveMQTT starts a broker in front of a fake dispatcher and returns its URL.
 func serveMQTT(t *testing.T, f *fake) (string, *mochi.Server) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -187,4 +194,34 @@ func TestAStrangerIsNotLetInByTheBroker(t *testing.T) {
 	if f.received != 0 {
 		t.Errorf("%d reports got through", f.received)
 	}
+}
+
+// When mochi closes its clients, none may be leaving: it would deadlock.
+func TestTheGateClosesClientsAfterTheirConnections(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := gateAt(l)
+	var connected, left atomic.Int32
+	go g.Serve(func(_ string, c net.Conn) error {
+		connected.Add(1)
+		defer left.Add(1)
+		_, err := c.Read(make([]byte, 1))
+		return err
+	})
+	for range 10 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	eventually(t, func() bool { return connected.Load() == 10 })
+	g.Close(func(string) {
+		if left := left.Load(); left != 10 {
+			t.Errorf("%d of 10 connections had ended when the clients were closed", left)
+		}
+	})
 }
