@@ -6,6 +6,8 @@ BENCH ?= .
 SIMULATE ?= 200
 ROWS ?=
 ROUNDS ?= 3
+SEED ?= 1
+N ?= 300
 SPAN ?= 10s
 
 BIN := $(CURDIR)/bin
@@ -54,6 +56,18 @@ test-slowest: deps ## Run the tests anew and show the 20 slowest, in seconds
 	@go test -short -vet=off -count=1 $(RACE) -p 2 -timeout 15m -json ./... | sed -nE \
 		's/.*"Action":"(pass|fail)","Package":"[^"]*dispatcher\/([^"]*)","Test":"([^"]*)","Elapsed":([0-9.]+).*/\4\t\2\t\3/p' | \
 		sort -rn | head -20
+
+.PHONY: planted
+planted: deps ## Plant known mistakes one by one and show which test catches each (ROWS='store|slots')
+	go run ./internal/test/planted -rows='$(ROWS)'
+
+.PHONY: mutants
+mutants: deps ## Make random mistakes one by one and show the share that the tests catch (SEED=1 N=300)
+	go run ./internal/test/mutants -seed=$(SEED) -n=$(N)
+
+.PHONY: budget
+budget: ## Write the sizes of all rooms to internal/test/budget/budget.txt
+	go test ./internal/test/budget -run '^TestNoRoomGrowsUnnoticed$$' -update
 
 .PHONY: lint
 lint: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Check style, mistakes and the import rules

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/internal/test/mutation"
+)
+
+// Draw returns n random mistakes in the product's source at root, about as many of each kind. The same seed draws the same mistakes, also
+// after a file was moved: a mistake is chosen by its function and text, not by its path.
+func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
+	all, err := sites(root, folders(), except())
+	if err != nil {
+		return nil, err
+	}
+	ranked := rank(all, seed)
+	var drawn []mutation.Mistake
+	for i := 0; len(drawn) < n; i++ {
+		before := len(drawn)
+		for _, k := range kinds() {
+			if of := ranked[k]; i < len(of) && len(drawn) < n {
+				drawn = append(drawn, mutation.Mistake{Name: of[i].String(), Edit: of[i].edit, Packages: testsOf(path.Dir(of[i].edit.File))})
+			}
+		}
+		if len(drawn) == before {
+			break // there are fewer than n
+		}
+	}
+	return drawn, nil
+}
+
+// rank returns the sites of each kind in the random order of the seed.
+func rank(all []site, seed uint64) map[Kind][]site {
+	type key struct{ function, text string }
+	seen := map[key]int{} // equal texts of equally named functions are told apart by their number
+	order := map[Kind][]ranked{}
+	for _, s := range all {
+		k := key{s.function, s.describe()}
+		seen[k]++
+		sum := sha256.Sum256(fmt.Appendf(nil, "%d|%s|%s|%d", seed, k.function, k.text, seen[k]))
+		order[s.kind] = append(order[s.kind], ranked{s, string(sum[:])})
+	}
+	out := map[Kind][]site{}
+	for kind, list := range order {
+		slices.SortStableFunc(list, func(a, b ranked) int { return cmp.Compare(a.sum, b.sum) })
+		for _, r := range list {
+			out[kind] = append(out[kind], r.site)
+		}
+	}
+	return out
+}
+
+type ranked struct {
+	site
+	sum string
+}
+
+func folders() []string {
+	return []string{"devices", "dispatcher", "limits", "operators", "slots", "store"}
+}
+
+// except are test machines.
+func except() []string { return []string{"devices/simulator", "devices/line"} }
+
+// testsOf returns the packages whose tests should catch a mistake in the package: its own, then the nearest one that uses it.
+func testsOf(pkg string) []string {
+	user := map[string]string{
+		"store": "dispatcher", "slots": "dispatcher", "limits": "dispatcher", "limits/policy": "limits", "devices": "dispatcher",
+		"operators": "dispatcher/api",
+	}[pkg]
+	switch {
+	case user != "":
+	case strings.HasPrefix(pkg, "devices/"):
+		user = "dispatcher/app"
+	case strings.HasPrefix(pkg, "dispatcher/") && !slices.Contains([]string{"api", "web", "app", "gate"}, path.Base(pkg)):
+		user = "dispatcher"
+	default:
+		return []string{pkg}
+	}
+	return []string{pkg, user}
+}

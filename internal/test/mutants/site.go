@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/internal/test/mutation"
+)
+
+// Kind is a kind of random mistake.
+type Kind string
+
+// The kinds of mistakes.
+const (
+	Negated Kind = "negated condition"  // if c -> if !(c)
+	Shifted Kind = "shifted comparison" // < and <=, > and >= exchanged
+	Dropped Kind = "dropped statement"  // a call, an assignment or an increment is gone
+	Changed Kind = "changed constant"   // an integer n -> n + 1
+	Ignored Kind = "ignored error"      // if err != nil -> if false && err != nil
+)
+
+func kinds() []Kind { return []Kind{Negated, Shifted, Dropped, Changed, Ignored} }
+
+// site is one place where a mistake can be made.
+type site struct {
+	kind     Kind
+	edit     mutation.Edit
+	line     int
+	function string // "Type.method" or "function"
+	before   string // the text that the edit replaces
+}
+
+func (s site) String() string {
+	return fmt.Sprintf("%s:%d %s: %s", s.edit.File, s.line, s.function, s.describe())
+}
+
+func (s site) describe() string {
+	before, after := oneLine(s.before), oneLine(s.edit.New)
+	if after == "" {
+		return fmt.Sprintf("%s: %s", s.kind, before)
+	}
+	return fmt.Sprintf("%s: %s -> %s", s.kind, before, after)
+}
+
+func oneLine(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 100 {
+		return text[:100] + "..."
+	}
+	return text
+}
+
+// sites returns all places in the Go files below the folders of root, without tests and without the folders in except.
+func sites(root string, folders, except []string) ([]site, error) {
+	var all []site
+	for _, folder := range folders {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			name, err := filepath.Rel(root, path)
+			if err != nil {
+				return err
+			}
+			for _, e := range except {
+				if d.IsDir() && name == e {
+					return fs.SkipDir
+				}
+			}
+			if d.IsDir() || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
+				return nil
+			}
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			found, err := sitesOf(name, content)
+			all = append(all, found...)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// sitesOf returns the places of one Go file.
+func sitesOf(name string, content []byte) ([]site, error) {
+	files := token.NewFileSet()
+	tree, err := parser.ParseFile(files, name, content, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	f := finder{name: name, content: content, files: files}
+	for _, d := range tree.Decls {
+		if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
+			f.function = mutation.FuncName(fn)
+			ast.Inspect(fn.Body, f.visit)
+		}
+	}
+	return f.found, nil
+}
+
+type finder struct {
+	name     string
+	content  []byte
+	files    *token.FileSet
+	function string
+	found    []site
+}
+
+func (f *finder) visit(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.IfStmt:
+		f.condition(n.Cond)
+	case *ast.BinaryExpr:
+		f.comparison(n)
+	case *ast.BasicLit:
+		f.constant(n)
+	case *ast.BlockStmt:
+		f.statements(n.List)
+	case *ast.CaseClause:
+		f.statements(n.Body)
+	}
+	return true
+}
+
+func (f *finder) condition(c ast.Expr) {
+	if b, ok := c.(*ast.BinaryExpr); ok && b.Op == token.NEQ && isIdent(b.X, "err") && isIdent(b.Y, "nil") {
+		f.add(Ignored, c, "false && "+f.text(c))
+		return
+	}
+	f.add(Negated, c, "!("+f.text(c)+")")
+}
+
+func (f *finder) comparison(b *ast.BinaryExpr) {
+	shifted := map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}
+	if op, ok := shifted[b.Op]; ok {
+		f.add(Shifted, b, f.text(b.X)+" "+op+" "+f.text(b.Y))
+	}
+}
+
+func (f *finder) constant(l *ast.BasicLit) {
+	if n, err := strconv.ParseInt(l.Value, 10, 32); l.Kind == token.INT && err == nil {
+		f.add(Changed, l, strconv.FormatInt(n+1, 10))
+	}
+}
+
+func (f *finder) statements(list []ast.Stmt) {
+	for _, s := range list {
+		switch s := s.(type) {
+		case *ast.ExprStmt, *ast.IncDecStmt:
+			f.add(Dropped, s, "")
+		case *ast.AssignStmt:
+			if s.Tok != token.DEFINE {
+				f.add(Dropped, s, "")
+			}
+		}
+	}
+}
+
+func (f *finder) add(kind Kind, n ast.Node, text string) {
+	f.found = append(f.found, site{
+		kind: kind, line: f.files.Position(n.Pos()).Line, function: f.function, before: f.text(n),
+		edit: mutation.Edit{File: f.name, Start: f.offset(n.Pos()), End: f.offset(n.End()), New: text},
+	})
+}
+
+func (f *finder) text(n ast.Node) string {
+	return string(f.content[f.offset(n.Pos()):f.offset(n.End())])
+}
+
+func (f *finder) offset(p token.Pos) int { return f.files.Position(p).Offset }
+
+func isIdent(e ast.Expr, name string) bool {
+	id, ok := e.(*ast.Ident)
+	return ok && id.Name == name
+}

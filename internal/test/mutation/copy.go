@@ -1,0 +1,88 @@
+// Package mutation measures the strength of the tests: it changes one place in a copy of the source tree, runs tests there, and
+// reports which test failed. Packages planted (chosen mistakes) and mutants (random mistakes) use it.
+//
+// Limits: only the first test that fails is reported. A test that is red by chance counts as one that caught the mistake; whoever reads
+// the report must judge whether the named test has to do with the mistake.
+package mutation
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Copy is a copy of the source tree, in which one Edit at a time is tried.
+type Copy struct {
+	dir string
+}
+
+// NewCopy copies the files of the working tree at root that git tracks, or would track, to dir. It deletes what dir held before. If dir is
+// the same for each run, the build cache of Go is used again.
+func NewCopy(ctx context.Context, root, dir string) (*Copy, error) {
+	list := exec.CommandContext(ctx, "git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+	list.Dir = root
+	names, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing the files of %s: %w", root, err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, err
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		if err := copyFile(filepath.Join(root, name), filepath.Join(dir, name)); err != nil {
+			return nil, fmt.Errorf("copying %s: %w", name, err)
+		}
+	}
+	return &Copy{dir: dir}, nil
+}
+
+// copyFile does nothing if from does not exist: git still lists a file that was deleted in the working tree.
+func copyFile(from, to string) error {
+	content, err := os.ReadFile(from)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, info.Mode()&fs.ModePerm)
+}
+
+// Edit replaces the bytes from Start up to End of File, a path relative to the root of the tree.
+type Edit struct {
+	File       string
+	Start, End int
+	New        string
+}
+
+// Apply returns content with the edit made.
+func (e Edit) Apply(content []byte) []byte {
+	out := make([]byte, 0, len(content)+len(e.New))
+	out = append(out, content[:e.Start]...)
+	out = append(out, e.New...)
+	return append(out, content[e.End:]...)
+}
+
+// make applies an edit to the copy and returns the function that takes it back.
+func (c *Copy) make(e Edit) (undo func() error, err error) {
+	path := filepath.Join(c.dir, e.File)
+	before, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(path, e.Apply(before), 0o600); err != nil {
+		return nil, err
+	}
+	return func() error { return os.WriteFile(path, before, 0o600) }, nil
+}

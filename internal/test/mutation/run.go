@@ -1,0 +1,111 @@
+package mutation
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// Mistake is a change with the packages whose tests should catch it.
+type Mistake struct {
+	Name     string
+	Edit     Edit
+	Packages []string
+}
+
+// Report counts the outcomes of a run. Caught and Survived leave out what does not compile.
+type Report struct {
+	Caught, Survived, Unbuildable int
+	Survivors                     []string
+}
+
+// Share returns the share of mistakes that were caught, 0 to 1. It is 1 if there was none.
+func (r Report) Share() float64 {
+	if r.Caught+r.Survived == 0 {
+		return 1
+	}
+	return float64(r.Caught) / float64(r.Caught+r.Survived)
+}
+
+// String returns the totals and the survivors.
+func (r Report) String() string {
+	text := fmt.Sprintf("caught %d of %d (%.1f %%)", r.Caught, r.Caught+r.Survived, 100*r.Share())
+	if r.Unbuildable > 0 {
+		text += fmt.Sprintf("; %d did not compile and do not count", r.Unbuildable)
+	}
+	for _, s := range r.Survivors {
+		text += "\nsurvived: " + s
+	}
+	return text + "\n"
+}
+
+// Run tries all mistakes, workers at a time, each worker in a copy of root below bin. It writes a line for each outcome to w.
+func Run(ctx context.Context, w io.Writer, root string, workers int, mistakes []Mistake) (Report, error) {
+	r := &run{next: make(chan Mistake), out: w, total: len(mistakes)}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for i := range workers {
+		c, err := NewCopy(ctx, root, filepath.Join(root, "bin", fmt.Sprintf("mutation-%d", i+1)))
+		if err != nil {
+			return Report{}, err
+		}
+		r.workers.Go(func() {
+			if err := r.work(ctx, c); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	for _, m := range mistakes {
+		select {
+		case r.next <- m:
+		case <-ctx.Done():
+		}
+	}
+	close(r.next)
+	r.workers.Wait()
+	return r.report, context.Cause(ctx)
+}
+
+type run struct {
+	next    chan Mistake
+	workers sync.WaitGroup
+	total   int
+	mu      sync.Mutex // guards what follows
+	out     io.Writer
+	done    int
+	report  Report
+}
+
+func (r *run) work(ctx context.Context, c *Copy) error {
+	for m := range r.next {
+		o, err := c.Try(ctx, m.Edit, m.Packages)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.Name, err)
+		}
+		r.record(m, o)
+	}
+	return nil
+}
+
+func (r *run) record(m Mistake, o Outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done++
+	switch o.Verdict {
+	case Caught:
+		r.report.Caught++
+	case Survived:
+		r.report.Survived++
+		r.report.Survivors = append(r.report.Survivors, m.Name)
+	case Unbuildable:
+		r.report.Unbuildable++
+	}
+	fmt.Fprintf(r.out, "%d/%d %s: %s", r.done, r.total, o.Verdict, m.Name)
+	if o.By != "" {
+		fmt.Fprintf(r.out, "\n\tby %s", o.By)
+	}
+	fmt.Fprintf(r.out, " (%s)\n", o.Took.Round(time.Second))
+}

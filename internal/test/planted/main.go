@@ -1,0 +1,63 @@
+// Command planted measures the strength of the tests by a table of mistakes, each of which breaks a promise of the product. It makes one
+// mistake at a time in a copy of the tree, and prints which test catches it, and how many were caught. Run it by `make planted`.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+
+	"github.com/fleetslots/dispatcher/internal/test/mutation"
+)
+
+func main() {
+	rows := flag.String("rows", "", "make only the mistakes whose name matches this regular expression")
+	workers := flag.Int("workers", 2, "how many mistakes are tried at a time")
+	flag.Parse()
+	if err := run(context.Background(), os.Stdout, *rows, *workers); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run expects the root of the module as the working directory. It is an error if a mistake cannot be made or does not compile.
+func run(ctx context.Context, w io.Writer, rows string, workers int) error {
+	match, err := regexp.Compile(rows)
+	if err != nil {
+		return fmt.Errorf("-rows: %w", err)
+	}
+	all, err := locate(".")
+	if err != nil {
+		return err
+	}
+	var chosen []mutation.Mistake
+	for _, m := range all {
+		if match.MatchString(m.Name) {
+			chosen = append(chosen, m)
+		}
+	}
+	report, err := mutation.Run(ctx, w, ".", workers, chosen)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(w, report)
+	if report.Unbuildable > 0 {
+		return errors.New("a planted mistake must compile")
+	}
+	return nil
+}
+
+// locate returns the changes of all planted mistakes in the tree at root.
+func locate(root string) ([]mutation.Mistake, error) {
+	var all []mutation.Mistake
+	var failed []error
+	for _, m := range Mistakes() {
+		located, err := m.locate(root)
+		all, failed = append(all, located), append(failed, err)
+	}
+	return all, errors.Join(failed...)
+}

@@ -1,0 +1,20 @@
+package main
+
+import "testing"
+
+// TestEachMistakeCanBeMade finds mistakes that lost their function or text.
+func TestEachMistakeCanBeMade(t *testing.T) {
+	t.Parallel()
+	all, err := locate("../../..")
+	if err != nil {
+		t.Error(err)
+	}
+	if len(all) < 60 {
+		t.Errorf("%d mistakes, want at least 60", len(all))
+	}
+	for _, m := range Mistakes() {
+		if m.Breaks == "" {
+			t.Errorf("%s %s names no promise", m.Package, m.Func)
+		}
+	}
+}

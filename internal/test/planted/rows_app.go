@@ -1,0 +1,104 @@
+package main
+
+// appMistakes returns the mistakes in the process around the dispatcher, in doctor and in the small packages below internal.
+func appMistakes() []Mistake { //nolint:funlen // a table
+	return []Mistake{
+		{
+			Package: "dispatcher/app", Func: "front.drain",
+			Old:    `failed = errors.Join(failed, <-end)`,
+			New:    `select { case err := <-end: failed = errors.Join(failed, err); default: }`,
+			Breaks: "a shutdown does not wait for the requests in flight",
+		},
+		{
+			Package: "dispatcher/app", Func: "App.Stop",
+			Old:    `a.dispatcher.Waiters.Parks.Stop()`,
+			New:    ``,
+			Breaks: "parked reports are cut off at a shutdown and get no answer",
+		},
+		{
+			Package: "dispatcher/app", Func: "pass.enter",
+			Old:    `o.current != 0 && now.Sub(o.started) < 2*o.limit`,
+			New:    `o.current != 0`,
+			Breaks: "a background pass that hangs once never runs again",
+		},
+		{
+			Package: "dispatcher/app", Func: "App.newPasses",
+			Old:    `keep.EndCancelled`,
+			New:    `keep.Expire`,
+			Breaks: "the pending tasks of a cancelled batch never end",
+		},
+		{
+			Package: "dispatcher/app", Func: "Settings",
+			Old:    `{Key: "mqtt_password", Secret: true,`,
+			New:    `{Key: "mqtt_password",`,
+			Breaks: "the password for the broker stands in the log and on the system page",
+		},
+		{
+			Package: "dispatcher/app/doctor", Func: "database.objects",
+			Old:    `wrong = append(wrong, o.Name+" of "+o.Table+" is missing")`,
+			New:    `continue`,
+			Breaks: "doctor says ok if an index or a trigger is missing",
+		},
+		{
+			Package: "dispatcher/app/doctor", Func: "apart",
+			Old:    `r.ahead.Abs()-r.doubt`,
+			New:    `r.ahead-r.doubt`,
+			Breaks: "doctor says ok of a clock that is behind",
+		},
+		{
+			Package: "internal/redisconn", Func: "breaker.leave",
+			Old:    `if probe {`,
+			New:    `if probe && err == nil {`,
+			Breaks: "Redis is never asked again after one attempt to reach it again has failed",
+		},
+		{
+			Package: "internal/child", Func: "guard.wait",
+			Old:    `g.signal(syscall.SIGKILL)`,
+			New:    ``,
+			Breaks: "a command whose guard was killed outlives its lease",
+		},
+		{
+			Package: "internal/windows", Func: "instant",
+			Old:    `return since`,
+			New:    `return at`,
+			Breaks: "a window whose hour is skipped opens later than the moment at which the clocks change",
+		},
+		{
+			Package: "internal/windows", Func: "firstFit",
+			Old:    `int((needed-rest)/time.Minute) + 1`,
+			New:    `int((needed - rest) / time.Minute)`,
+			Breaks: "a batch is queued although its windows are too short for any of its tasks to start",
+		},
+		{
+			Package: "internal/fair", Func: "NewShares",
+			Old:    `max(1, most/10)`,
+			New:    `most / 10`,
+			Breaks: "operators take all places of a small bound, and none is left for an admin",
+			Tests:  []string{"internal/fair", "dispatcher/api"},
+		},
+		{
+			Package: "internal/throttle", Func: "lastLines.pass",
+			Old:    `last.leftOut++`,
+			New:    `last.leftOut++; last.at = now`,
+			Breaks: "a warning that repeats all the time is logged once and never again",
+		},
+		{
+			Package: "internal/coalesce", Func: "Calls.answer",
+			Old:    `&& c.Alone(err)`,
+			New:    ``,
+			Breaks: "requests are sent again one by one after a COMMIT whose outcome is unknown",
+		},
+		{
+			Package: "internal/deadline", Func: "Share",
+			Old:    `time.Duration(part*float64(left))`,
+			New:    `left`,
+			Breaks: "a Redis that does not answer takes all the time of a page, which then shows nothing",
+		},
+		{
+			Package: "internal/rescue", Func: "After",
+			Old:    `_ = Call(work)`,
+			New:    `_ = work()`,
+			Breaks: "a panic in a callback of a context ends the process",
+		},
+	}
+}

@@ -1,0 +1,106 @@
+package main
+
+// devicesMistakes returns the mistakes in the transports of devices and in the simulator that judges the dispatcher.
+func devicesMistakes() []Mistake { //nolint:funlen // a table
+	return []Mistake{
+		{
+			Package: "devices", Func: "decodeList",
+			Old:    `of, _ := membersOf(entry)`,
+			New:    `of, ok := membersOf(entry); if !ok { return nil, invalidField(name, "must be an array of objects") }`,
+			Breaks: "one bad entry of a report refuses its good entries, too",
+		},
+		{
+			Package: "devices", Func: "nextEscape",
+			Old:    `case unit == 0: return escape, true`,
+			New:    `case unit == 0: return escape, false`,
+			Breaks: "an escaped U+0000 in a device's text reaches the ledger",
+		},
+		{
+			Package: "devices/http", Func: "Reports.answer",
+			Old:    `min(PreferredWait(r.Header), h.LongPollMax)`,
+			New:    `PreferredWait(r.Header)`,
+			Breaks: "a report is parked for longer than the server's limit",
+			Tests:  []string{"devices/http", "dispatcher/api", "dispatcher/app"},
+		},
+		{
+			Package: "devices/http", Func: "Reports.answer",
+			Old:    `leave() allowWait(w, wait)`,
+			New:    `allowWait(w, wait)`,
+			Breaks: "parked reports use up the places of the reports that are answered at once",
+			Tests:  []string{"devices/http", "dispatcher/api", "dispatcher/app"},
+		},
+		{
+			Package: "devices/http", Func: "bodies.read",
+			Old:    `err == nil || errors.As`,
+			New:    `err == nil || len(body) > 0 || errors.As`,
+			Breaks: "a body that broke off is refused as invalid JSON, so the device never sends its results again",
+			Tests:  []string{"devices/http", "dispatcher/api"},
+		},
+		{
+			Package: "devices/mqtt", Func: "intake.handle",
+			Old:    `reply := in.answer(ctx, r)`,
+			New:    `r.ack(); reply := in.answer(ctx, r)`,
+			Breaks: "a report over MQTT is acknowledged to the broker before it was handled",
+		},
+		{
+			Package: "devices/mqtt", Func: "intake.decide",
+			Old:    `refusal.Reply(said.ID, `,
+			New:    `refusal.Reply("", `,
+			Breaks: "a reply over MQTT with an error does not name the report that it answers",
+		},
+		{
+			Package: "devices/mqtt", Func: "intake.receive",
+			Old:    `case m.Retained():`,
+			New:    `case m.Retained() && len(m.Payload()) == 0:`,
+			Breaks: "a report that the broker delivers as retained is handled",
+		},
+		{
+			Package: "devices/mqtt", Func: "Client.stop",
+			Old:    `c.intake.stop(ctx), c.outbox.stop(ctx)`,
+			New:    `c.outbox.stop(ctx), c.intake.stop(ctx)`,
+			Breaks: "the replies to reports in flight are lost at a shutdown",
+		},
+		{
+			Package: "devices/broker", Func: "rules.admit",
+			Old:    `!r.mayPublish(user, packet.Connect.WillTopic)`,
+			New:    `packet.Connect.WillTopic == ""`,
+			Breaks: "a device may publish a report for another device by its will",
+		},
+		{
+			Package: "devices/broker", Func: "ownClientID",
+			Old:    `strings.HasPrefix(id, user+"/")`,
+			New:    `strings.HasPrefix(id, user)`,
+			Breaks: "a device may end the session of another device whose id begins with its own id",
+		},
+		{
+			Package: "devices/broker", Func: "Broker.Disconnect",
+			Old:    `string(client.Properties.Username) == string(device)`,
+			New:    `client.ID == string(device)`,
+			Breaks: "a session of a blocked device stays open if its client id is not the device id alone",
+		},
+		{
+			Package: "devices/dynsec", Func: "deviceRole",
+			Old:    `devices.ReportTopic(device)`,
+			New:    `devices.ReportTopic("+")`,
+			Breaks: "a device may report for another device at mosquitto",
+		},
+		{
+			Package: "devices/dynsec", Func: "Client.Set",
+			Old:    `enableClient(a.Device, a.Enabled)`,
+			New:    `enableClient(a.Device, true)`,
+			Breaks: "a new token of a blocked device opens its account at the broker again",
+		},
+		{
+			Package: "devices/simulator", Func: "suspicion.beyond",
+			Old:    `l == nil || l.stood(s.at, margin)`,
+			New:    `l != nil && l.stood(s.at, margin)`,
+			Breaks: "the judge does not count a visitor without a lease against the capacity",
+		},
+		{
+			Package: "devices/simulator", Func: "verdicts.add",
+			Old:    `successes > 1`,
+			New:    `successes > 2`,
+			Breaks: "the judge does not find a success that was recorded twice",
+		},
+	}
+}

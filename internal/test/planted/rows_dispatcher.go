@@ -1,0 +1,145 @@
+package main
+
+// dispatcherMistakes returns the mistakes in the handling of reports: the decision, and the rooms waiters, policies, marks, seen,
+// credentials and upkeep.
+func dispatcherMistakes() []Mistake { //nolint:funlen // a table
+	in := func(room string) []string { return []string{"dispatcher/" + room, "dispatcher"} }
+	return []Mistake{
+		{
+			Package: "dispatcher", Func: "handling.recordResults",
+			Old:    `failed = fmt.Errorf("%w: recording a result: %w", devices.ErrUnavailable, outcome.Err) continue`,
+			New:    `failed = fmt.Errorf("%w: recording a result: %w", devices.ErrUnavailable, outcome.Err)`,
+			Breaks: "a result that was not committed is acknowledged",
+		},
+		{
+			Package: "dispatcher", Func: "hadNoEffect",
+			Old: `!panicked && !errors.Is(err, store.ErrOutcomeUnknown)`, New: `!panicked && err != store.ErrOutcomeUnknown`,
+			Breaks: "a COMMIT whose outcome is unknown counts as failed, and the slot of the grant is freed",
+		},
+		{
+			Package: "dispatcher", Func: "claimAll",
+			Old: `> claimAge`, New: `> handleLimit`,
+			Breaks: "a slot is claimed so late that reconciliation may have freed it",
+		},
+		{
+			Package: "dispatcher", Func: "handling.grantWithin",
+			Old: `} else { h.d.Policies.Settle(`, New: `} else if err == nil { h.d.Policies.Settle(`,
+			Breaks: "a start that got no slot stays reserved in its policies",
+		},
+		{
+			Package: "dispatcher", Func: "handling.claim",
+			Old: `default: h.d.Waiters.Return(ctx, claim.Pool, claim.Lease)`, New: `default:`,
+			Breaks: "a slot whose claim was refused stays held",
+		},
+		{
+			Package: "dispatcher", Func: "Dispatcher.handle",
+			Old: `context.WithTimeout(context.WithoutCancel(ctx), handleLimit)`, New: `context.WithTimeout(ctx, handleLimit)`,
+			Breaks: "a report whose connection breaks is left half handled",
+		},
+		{
+			Package: "dispatcher", Func: "stopReason",
+			Old: `case o.Grant.CancelWhy != "": return o.Grant.CancelWhy`, New: ``,
+			Breaks: "the device of a cancelled task that runs is not told to stop",
+		},
+		{
+			Package: "dispatcher", Func: "retryOr",
+			Old: `e.Attempts+1 >= e.MaxAttempts`, New: `e.Attempts >= e.MaxAttempts`,
+			Breaks: "a task gets one attempt more than its batch allows",
+		},
+		{
+			Package: "dispatcher", Func: "settleReturn",
+			Old: `if delay == 0 {`, New: `if delay != 0 {`,
+			Breaks: "a returned task is granted again without a pause, or without the pause that its device asked for",
+		},
+		{
+			Package: "dispatcher", Func: "Leaser.owns",
+			Old: `store.Holder(l.Name, "")`, New: `strings.TrimSuffix(store.Holder(l.Name, ""), "/")`,
+			Breaks: "a caller ends the lease of a caller whose name begins with its own", Tests: []string{"dispatcher", "dispatcher/api"},
+		},
+		{
+			Package: "dispatcher", Func: "Leases.acquire",
+			Old: `(err != nil || ctx.Err() != nil)`, New: `err != nil`,
+			Breaks: "the slot of an unnamed holder whose caller left stays held until the lease ends", Tests: []string{"dispatcher", "dispatcher/api"},
+		},
+		{
+			Package: "dispatcher/decision", Func: "isBusy",
+			Old: `!s.Mentioned && s.Holding.CancelWhy == ""`, New: `!s.Mentioned`,
+			Breaks: "a grant that its device was asked to give up is delivered again", Tests: in("decision"),
+		},
+		{
+			Package: "dispatcher/decision", Func: "notBegun",
+			Old: `c.NotBefore.After(s.Now)`, New: `false`,
+			Breaks: "the decision ignores the not_before of a batch", Tests: in("decision"),
+		},
+		{
+			Package: "dispatcher/waiters", Func: "Notifier.callParked",
+			Old: `!slices.Contains(others, calls[i])`, New: `calls[i].Device != ""`,
+			Breaks: "an offer to a report that is parked at another replica counts as sent, and is not offered again if the message is lost", Tests: in("waiters"),
+		},
+		{
+			Package: "dispatcher/waiters", Func: "Parks.Arrive",
+			Old: `older.over(Superseded) delete(s.all, device)`, New: `delete(s.all, device)`,
+			Breaks: "a newer report does not end the older parked report of its device", Tests: in("waiters"),
+		},
+		{
+			Package: "dispatcher/policies", Func: "decisive",
+			Old: `keep || r.Pending`, New: `r.Pending`,
+			Breaks: "a task that started before is dropped by a policy that counted its own start", Tests: in("policies"),
+		},
+		{
+			Package: "dispatcher/policies", Func: "failsOpen",
+			Old: `if !item.Rule.FailsOpen() { return false } } return true`, New: "if item.Rule.FailsOpen() {\n\t\t\treturn true\n\t\t}\n\t}\n\treturn false",
+			Breaks: "one policy with on_error open lets pass a start that another policy cannot check", Tests: in("policies"),
+		},
+		{
+			Package: "dispatcher/policies", Func: "Sets.Follow",
+			Old: `|| !set.CreatedAt.Equal(now.CreatedAt)`, New: ``,
+			Breaks: "a replica goes on with the policies of a limit set that was deleted and made again", Tests: in("policies"),
+		},
+		{
+			Package: "dispatcher/marks", Func: "belief.drop",
+			Old: `> bound`, New: `> time.Minute`,
+			Breaks: "a missing mark is trusted for longer than 5 s after the commit of its task", Tests: in("marks"),
+		},
+		{
+			Package: "dispatcher/marks", Func: "belief.needed",
+			Old: `max(b.readings[0].newest, b.own)`, New: `b.readings[0].newest`,
+			Breaks: "a replica tells a device that it has nothing to do after it queued a task for the device", Tests: in("marks"),
+		},
+		{
+			Package: "dispatcher/marks", Func: "mark.lua",
+			Old: `has < from`, New: `has < 0`,
+			Breaks: "marks that Redis rolled back count as complete", Tests: in("marks"),
+		},
+		{
+			Package: "dispatcher/marks", Func: "unmark.lua",
+			Old: `redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2]`, New: `redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1`,
+			Breaks: "a report without work takes away a mark that was set after its look at the ledger", Tests: in("marks"),
+		},
+		{
+			Package: "dispatcher/seen", Func: "Devices.flush",
+			Old: `seen.putBack(only(times, left))`, New: `seen.putBack(only(times, left[:n]))`,
+			Breaks: "a flush that fails drops the last-seen times behind the part that failed", Tests: in("seen"),
+		},
+		{
+			Package: "dispatcher/credentials", Func: "known.changed",
+			Old: `delete(k.devices, k.keyOf(c.Device))`, New: ``,
+			Breaks: "a replica accepts the token of a device after another replica revoked the token", Tests: in("credentials"),
+		},
+		{
+			Package: "dispatcher/credentials", Func: "known.valid",
+			Old: `since < believed && `, New: ``,
+			Breaks: "a remembered token is accepted while the changes of tokens cannot be read", Tests: in("credentials"),
+		},
+		{
+			Package: "dispatcher/upkeep", Func: "clockGuard.ends",
+			Old: `].least.Add(own)`, New: `].most.Add(own)`,
+			Breaks: "the reaper ends a lease early by the time that a slow reading of the clock took", Tests: in("upkeep"),
+		},
+		{
+			Package: "dispatcher/upkeep", Func: "Keeper.freeOrphans",
+			Old: `l.Age.Abs() > orphanAge`, New: `l.Age.Abs() > 0`,
+			Breaks: "reconciliation frees the slot of a claim that is under way", Tests: in("upkeep"),
+		},
+	}
+}

@@ -1,0 +1,109 @@
+package main
+
+// redisMistakes returns the mistakes in the semaphore and in the limits: their Lua scripts and the Go code around them.
+func redisMistakes() []Mistake { //nolint:funlen // a table
+	scripts := []string{"slots", "dispatcher"}
+	counts := []string{"limits", "dispatcher"}
+	return []Mistake{
+		{
+			Package: "slots", Func: "lua/core.lua",
+			Old: `and redis.call('HLEN', p.holder) == p.held`, New: ``,
+			Breaks: "a pool that lost the records of its holders counts as known", Tests: scripts,
+		},
+		{
+			Package: "slots", Func: "lua/core.lua",
+			Old: `record(h.slot, text).lease ~= h.lease`, New: `record(h.slot, text).device ~= h.device`,
+			Breaks: "reconciliation takes a slot from the newer lease of a device without comparing the lease id", Tests: scripts,
+		},
+		{
+			Package: "slots", Func: "lua/core.lua",
+			Old: `if p.held >= p.capacity then return nil end`, New: `if redis.call('ZCOUNT', p.free, 0, 0) == 0 then return nil end`,
+			Breaks: "a slot is given while as many slots are held as a lowered capacity allows", Tests: scripts,
+		},
+		{
+			Package: "slots", Func: "lua/configure.lua",
+			Old: `args.version <= tonumber(current[1])`, New: `args.version == tonumber(current[1])`,
+			Breaks: "an older capacity that arrives late replaces the newer capacity", Tests: scripts,
+		},
+		{
+			Package: "slots", Func: "lua/restore.lua",
+			Old: `if args.offset > 0 then return 0 end`, New: ``,
+			Breaks: "a restore whose first part was lost makes the pool known without these holders", Tests: scripts,
+		},
+		{
+			Package: "slots", Func: "lua/serve.lua",
+			Old: `if slot then return { slot = slot, want = i } end`, New: ``,
+			Breaks: "a lease that asks again is given a second slot", Tests: scripts,
+		},
+		{
+			Package: "slots", Func: "lua/queue.lua",
+			Old: `elseif w.ends > q.now then tell(q, w) else move(q, w, 'P') end`, New: `else tell(q, w) end`,
+			Breaks: "a slot that was offered to a device which did not come is never offered to the next device", Tests: scripts,
+		},
+		{
+			Package: "slots", Func: "lua/queue.lua",
+			Old: `math.ceil(q.pool.capacity * q.state.percent / 100) - q.state.lane`, New: `math.ceil(q.pool.capacity * q.state.percent / 100)`,
+			Breaks: "urgent batches go before all others beyond their share of the pool", Tests: scripts,
+		},
+		{
+			Package: "slots", Func: "lua/queue.lua",
+			Old: `exact(b.held / b.weight - FIRST), b.listed, exact(b.held / b.weight), at`, New: `exact(b.held - FIRST), b.listed, exact(b.held), at`,
+			Breaks: "free slots are offered without regard to the weights of batches", Tests: scripts,
+		},
+		{
+			Package: "slots", Func: "lua/queue.lua",
+			Old: `math.min(reach == 0 and foreseen or math.huge, q.state.grants + place)`, New: `q.state.grants + place`,
+			Breaks: "a device that polls loses its position with each report", Tests: scripts,
+		},
+		{
+			Package: "slots", Func: "orderName",
+			Old: `1<<31-priority`, New: `1<<31+priority`,
+			Breaks: "the task with the lowest priority of a batch goes first", Tests: scripts,
+		},
+		{
+			Package: "limits", Func: "lua/base.lua",
+			Old: `if p >= max or t`, New: `if p > max or t`,
+			Breaks: "a sliding window lets one start too many pass while it is full of reservations", Tests: counts,
+		},
+		{
+			Package: "limits", Func: "lua/quick.lua",
+			Old: `local n, name, old = max - open, sub(subject, -35), nil`, New: `local n, name, old = tonumber(max), sub(subject, -35), nil`,
+			Breaks: "starts that are decided at the same time pass a window that has room for one of them", Tests: counts,
+		},
+		{
+			Package: "limits", Func: "lua/settle.lua",
+			Old: `(state == 'known' or state == 'settling') and remember(rule_name(key), e.lease, now)`, New: `(state == 'known' or state == 'settling')`,
+			Breaks: "a start that is settled twice is counted twice", Tests: counts,
+		},
+		{
+			Package: "limits", Func: "lua/take.lua",
+			Old: `if MODE == 'T' and verdict == ALLOWED then`, New: `if MODE == 'T' and verdict ~= REFUSED then`,
+			Breaks: "a take that is sent again with its id is counted again", Tests: counts,
+		},
+		{
+			Package: "limits", Func: "lua/take.lua",
+			Old: `uncount(item, when, want - back)`, New: `uncount(item, when, want)`,
+			Breaks: "two returns of parts of a take give back more than was asked for", Tests: counts,
+		},
+		{
+			Package: "limits", Func: "Limiter.Rebuild",
+			Old: `l.local().Sub(began)+inFlight`, New: `l.local().Sub(began)`,
+			Breaks: "a start that committed while a rule began to be filled from the history is not counted", Tests: counts,
+		},
+		{
+			Package: "limits", Func: "Limiter.askInEpoch",
+			Old: `err = l.sameEpoch(ctx, to.scope, epoch); err == nil`, New: `err == nil`,
+			Breaks: "a start passes by the counts of a Redis that lost counts while it was asked", Tests: counts,
+		},
+		{
+			Package: "limits", Func: "boundaries",
+			Old: `y, m, d := around.In(zone).Date()`, New: `y, m, d := around.UTC().Date()`,
+			Breaks: "a calendar policy ends its day at midnight of UTC and not of its time zone", Tests: counts,
+		},
+		{
+			Package: "limits", Func: "canonical",
+			Old: `decoder.UseNumber()`, New: ``,
+			Breaks: "the policy duplicate takes payloads for equal that differ in a large number", Tests: counts,
+		},
+	}
+}
