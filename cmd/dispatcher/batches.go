@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -20,7 +18,7 @@ import (
 func newBatches() *cobra.Command {
 	o := &operator{}
 	b := o.batches()
-	verbs := o.addList(list{path: operators.Path("batches"), filters: batchFilters, columns: []column{
+	verbs := o.addList(list{path: operators.Path("batches"), filters: filterBy("name", "lane", "pool", "kind"), columns: []column{
 		member("ID", "id"), member("NAME", "name"), member("POOL", "pool"), member("STATE", "condition"),
 		{"DONE", func(e entry) string { return readProgress(e).done() }},
 		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).Failed(), 10) }},
@@ -31,7 +29,10 @@ func newBatches() *cobra.Command {
 	verbs = append(verbs, getBatch(b), createBatch(o), cloneBatch(b), retryBatch(b), setBatch(b),
 		b.pause("Grant nothing more of a batch; what runs goes on", briefBatch()...),
 		b.call("resume", "End the pause of a batch", http.MethodPost, "/resume", briefBatch()...),
-		cancelBatch(b), explainWaiting(b, "Say what the tasks of a batch wait for, how many for what"), b.on("watch", "Show how a batch goes on, until it has ended", (*session).watchBatch), batchResults(b))
+		cancelBatch(b), explainWaiting(b, "Say what the tasks of a batch wait for, how many for what"),
+		b.on("watch", "Show how a batch goes on, until it has ended", func(s *session, batch string) error {
+			return newBatchWatch(s.Client, s.console, batch).follow(s.cmd.Context())
+		}), batchResults(b))
 	return o.group("batches", "Queue tasks, and steer them together", verbs...)
 }
 
@@ -42,10 +43,6 @@ func addBatchFilters(command *cobra.Command) {
 	command.Flags().String("kind", "", "only of this kind")
 	command.MarkFlagsMutuallyExclusive("name", "pool", "kind")
 	complete(command, "lane", "normal", "urgent")
-}
-
-func batchFilters(flags *pflag.FlagSet) url.Values {
-	return filtered(flags, "name", "lane", "pool", "kind")
 }
 
 // numbered takes one number.
@@ -63,7 +60,7 @@ func getBatch(b noun) *cobra.Command {
 	var watch bool
 	command := b.on("get", "Show a batch and its counts", func(s *session, batch string) error {
 		if watch {
-			return s.watchBatch(batch)
+			return newBatchWatch(s.Client, s.console, batch).follow(s.cmd.Context())
 		}
 		return s.act(operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)})
 	})
@@ -125,7 +122,7 @@ func cancelBatch(b noun) *cobra.Command {
 		}
 		called := strings.TrimSpace(batch + " " + now.Name)
 		question := fmt.Sprintf("Cancel batch %s: %s, %d run", called, counted(now.Counts[operators.Pending], "task waits", "tasks wait"), now.Counts[operators.Dispatched])
-		if err := s.confirm(yes, question); err != nil {
+		if err := s.console.confirm(yes, question); err != nil {
 			return err
 		}
 		return s.act(operators.Request{Method: http.MethodPost, Path: path + "/cancel"}, briefBatch()...)

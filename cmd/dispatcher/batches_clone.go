@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"iter"
@@ -26,7 +27,7 @@ func cloneBatch(b noun) *cobra.Command {
 		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)}, &from); err != nil {
 			return err
 		}
-		copied := tasksOf{s, from, time.Now(), []string{""}}
+		copied := tasksOf{from, time.Now(), []string{""}}
 		if failed {
 			copied.states = []string{operators.Failed, operators.TimedOut}
 		}
@@ -37,7 +38,9 @@ func cloneBatch(b noun) *cobra.Command {
 		if name != "" {
 			again.Name = name
 		}
-		made, err := s.Batches.Stream(operators.WithKey(s.cmd.Context(), newKey()), again, operators.QueueMode{DryRun: dryRun}, operators.TypeNDJSON, copied.open)
+		made, err := s.Batches.Stream(operators.WithKey(s.cmd.Context(), newKey()), again, operators.QueueMode{DryRun: dryRun}, operators.TypeNDJSON, func() (io.ReadCloser, error) {
+			return copied.open(s.cmd.Context(), s.Tasks)
+		})
 		if err != nil {
 			return err
 		}
@@ -45,8 +48,8 @@ func cloneBatch(b noun) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		s.warn("", text)
-		return s.show(text, "unknown", "warnings")
+		s.console.warn("", text)
+		return s.console.show(text, "unknown", "warnings")
 	})
 	command.Flags().StringVar(&name, "name", "", "of the new batch (default: that of the other)")
 	command.Flags().BoolVar(&failed, "failed", false, "only the tasks that failed or timed out")
@@ -56,22 +59,21 @@ func cloneBatch(b noun) *cobra.Command {
 
 // tasksOf are the tasks of a batch in some states (empty text: all), for a new batch.
 type tasksOf struct {
-	s      *session
 	from   operators.Batch
 	now    time.Time
 	states []string
 }
 
 // open returns the tasks as NDJSON, read from the server page by page.
-func (t tasksOf) open() (io.ReadCloser, error) {
-	next, stop := iter.Pull2(t.all())
+func (t tasksOf) open(ctx context.Context, tasks operators.Tasks) (io.ReadCloser, error) {
+	next, stop := iter.Pull2(t.all(ctx, tasks))
 	return &taskLines{next: next, stop: stop}, nil
 }
 
-func (t tasksOf) all() iter.Seq2[operators.NewTask, error] {
+func (t tasksOf) all(ctx context.Context, tasks operators.Tasks) iter.Seq2[operators.NewTask, error] {
 	return func(yield func(operators.NewTask, error) bool) {
 		for _, state := range t.states {
-			for task, err := range t.s.Tasks.List(t.s.cmd.Context(), operators.TaskFilter{Batch: t.from.ID, State: state}) {
+			for task, err := range tasks.List(ctx, operators.TaskFilter{Batch: t.from.ID, State: state}) {
 				if !yield(t.from.TaskAgain(task, t.now), err) || err != nil {
 					return
 				}
@@ -95,9 +97,7 @@ func (l *taskLines) Read(to []byte) (int, error) {
 			err = io.EOF
 		}
 		if err == nil {
-			encoder := json.NewEncoder(&l.line)
-			encoder.SetEscapeHTML(false) // a payload near its limit would grow beyond it
-			err = encoder.Encode(task)
+			err = writeJSON(&l.line, task, "") // it escapes no HTML: a payload near its limit would grow beyond it
 		}
 		if err != nil {
 			return 0, err
@@ -116,7 +116,7 @@ func (l *taskLines) Close() error {
 func retryBatch(b noun) *cobra.Command {
 	var yes, dryRun bool
 	command := b.on("retry", "Try the tasks of a batch again that ended without success", func(s *session, batch string) error {
-		return s.bulk("retry", operators.Query("batch", batch), yes, dryRun)
+		return bulkChange{s.Client, s.console, "retry", operators.Query("batch", batch)}.run(s.cmd.Context(), yes, dryRun)
 	})
 	yesFlag(command, &yes)
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "count only")

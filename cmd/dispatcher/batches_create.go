@@ -62,7 +62,22 @@ every task succeeded.`,
 		Example: `  dispatcher batches create -f tasks.csv --pool ar:330100 --wait
   dispatcher batches create --pool ar:330100 --tag area=330100 --kind speedtest --payload '{"server":"st1"}' --dry-run`,
 		Args: cobra.NoArgs,
-		RunE: o.with(func(s *session, _ []string) error { return s.createBatch(b) }),
+		RunE: o.with(func(s *session, _ []string) error {
+			r, err := b.request(s.cmd.Flags(), s.console.in)
+			if err != nil {
+				return err
+			}
+			made := queuedBatch{console: s.console}
+			if made.text, err = readAnswer(s.cmd.Context(), s.Client, r, &made.BatchCreated); err != nil {
+				return err
+			}
+			made.warn()
+			if b.dryRun || !b.wait {
+				return made.show(b.dryRun)
+			}
+			made.console.note("batch %d: %s%s", made.ID, counted(made.Tasks, "task", "tasks"), made.skippedText())
+			return newBatchWatch(s.Client, s.console, strconv.FormatInt(made.ID, 10)).requireSuccess(s.cmd.Context())
+		}),
 	}
 	b.add(command.Flags())
 	o.pools().completeFlag(command, "pool")
@@ -220,42 +235,37 @@ func openFile(r *operators.Request, file string, stdin io.Reader) error {
 // is done once.
 func newKey() string { return "cli-" + rand.Text() }
 
-func (s *session) createBatch(b *batchFlags) error {
-	r, err := b.request(s.cmd.Flags(), s.cmd.InOrStdin())
-	if err != nil {
-		return err
-	}
-	text, err := s.Call(s.cmd.Context(), r)
-	if err != nil {
-		return err
-	}
-	var made operators.BatchCreated
-	if err := json.Unmarshal(text, &made); err != nil {
-		return err
-	}
-	s.warn("", text)
-	if made.Unknown != nil { // their names may be mistyped
-		s.note("Warning: %s not registered, such as %s; --unknown-devices refuse refuses them",
-			counted(made.Unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), made.Unknown.First)
-	}
-	if b.dryRun {
-		if s.json {
-			return s.document(text)
-		}
-		_, err := fmt.Fprintf(s.out, "%s would be queued%s\n", counted(made.Tasks, "task", "tasks"), skipped(made))
-		return err
-	}
-	if !b.wait {
-		return s.show(text, "unknown", "warnings")
-	}
-	s.note("batch %d: %s%s", made.ID, counted(made.Tasks, "task", "tasks"), skipped(made))
-	return s.waitForBatch(strconv.FormatInt(made.ID, 10))
+// queuedBatch is the answer to the request that queued a batch, or checked it in a dry run.
+type queuedBatch struct {
+	operators.BatchCreated
+
+	text    json.RawMessage // as it came
+	console *console
 }
 
-// skipped says how many duplicates were, where it was asked for.
-func skipped(made operators.BatchCreated) string {
-	if made.Skipped == nil {
+// warn notes the warnings, and the devices that are not registered: their names may be mistyped.
+func (q queuedBatch) warn() {
+	q.console.warn("", q.text)
+	if q.Unknown != nil {
+		q.console.note("Warning: %s not registered, such as %s; --unknown-devices refuse refuses them",
+			counted(q.Unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), q.Unknown.First)
+	}
+}
+
+// show writes the answer; after a dry run it writes the number of tasks for people.
+func (q queuedBatch) show(dryRun bool) error {
+	if !dryRun || q.console.isJSON {
+		return q.console.show(q.text, "unknown", "warnings")
+	}
+	_, err := fmt.Fprintf(q.console.out, "%s would be queued%s\n", counted(q.Tasks, "task", "tasks"), q.skippedText())
+	return err
+}
+
+// skippedText returns the number of duplicates as text. It is empty if the request did not ask to
+// skip duplicates.
+func (q queuedBatch) skippedText() string {
+	if q.Skipped == nil {
 		return ""
 	}
-	return ", " + counted(*made.Skipped, "duplicate", "duplicates") + " skipped"
+	return ", " + counted(*q.Skipped, "duplicate", "duplicates") + " skipped"
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -31,20 +33,30 @@ type resultsOf struct {
 func batchResults(b noun) *cobra.Command {
 	r := &resultsOf{}
 	command := b.on("results", "Show the results of a batch: sums, then a table of the outputs", func(s *session, batch string) error {
-		s.json = s.json || r.asDoc
+		s.console.isJSON = s.console.isJSON || r.asDoc
 		r.Since, r.Until = r.since.at, r.until.at
 		path := operators.Path("batches", batch, "results")
 		switch {
 		case r.limit < 0:
 			return usageError{fmt.Errorf("--limit: must not be negative")}
-		case r.csv && s.json:
+		case r.csv && s.console.isJSON:
 			return usageError{fmt.Errorf("--csv: not together with JSON")}
 		case r.csv:
-			return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path, Query: r.Values(), Accept: operators.TypeCSV}, s.out)
-		case s.json:
-			return s.results(path, r)
+			return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path, Query: r.Values(), Accept: operators.TypeCSV}, s.console.out)
+		case s.console.isJSON:
+			query := r.Values()
+			query.Set("page_size", strconv.Itoa(min(cmp.Or(r.limit, 1000), 1000)))
+			return s.view(path, query, nil, nil)
 		}
-		return s.resultTables(batch, path, r)
+		sum, err := resultReport{s.console.out}.summarize(s.cmd.Context(), s.Client, batch, r.Values())
+		if err != nil {
+			return err
+		}
+		if r.Fields == nil {
+			r.Fields = firstFields(sum.Fields)
+		}
+		_, _ = fmt.Fprintln(s.console.out)
+		return s.list(list{path: path, columns: resultColumns(r.Fields), filters: r.filters}, r.limit)
 	})
 	flags := command.Flags()
 	flags.StringSliceVar(&r.Fields, "fields", nil, "of the outputs, e.g. down_mbps,net.rtt; default: the first ones (with --csv: all)")
@@ -59,43 +71,6 @@ func batchResults(b noun) *cobra.Command {
 	flags.BoolVar(&r.asDoc, "json", false, "as --output json: the first page and the sums, as the server says them")
 	complete(command, "state", operators.TaskStates()[2:]...)
 	return command
-}
-
-// results writes the first page and the sums as they came.
-func (s *session) results(path string, r *resultsOf) error {
-	query := r.Values()
-	query.Set("page_size", strconv.Itoa(min(cmp.Or(r.limit, 1000), 1000)))
-	text, err := s.Get(s.cmd.Context(), path, query)
-	if err != nil {
-		return err
-	}
-	return s.document(text)
-}
-
-func (s *session) resultTables(batch, path string, r *resultsOf) error {
-	var now operators.Batch
-	if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)}, &now); err != nil {
-		return err
-	}
-	query := r.Values()
-	query.Set("page_size", "1")
-	text, err := s.Get(s.cmd.Context(), path, query)
-	if err != nil {
-		return err
-	}
-	var first operators.Results
-	if err := json.Unmarshal(text, &first); err != nil {
-		return err
-	}
-	_, _ = fmt.Fprintln(s.out, terminal.Safe(progress{now}.line()))
-	if err := s.sums(*first.Summary); err != nil {
-		return err
-	}
-	if r.Fields == nil {
-		r.Fields = firstFields(first.Summary.Fields)
-	}
-	_, _ = fmt.Fprintln(s.out)
-	return s.list(list{path: path, columns: resultColumns(r.Fields), filters: r.filters}, r.limit)
 }
 
 // filters are those of the table: what is summed up was asked for before.
@@ -137,21 +112,40 @@ func plainValue(value json.RawMessage) string {
 	return string(value)
 }
 
-// sums writes what is known of all results.
-func (s *session) sums(sum operators.ResultSummary) error {
+// resultReport writes the progress and the summary of the results of a batch for people.
+type resultReport struct{ out io.Writer }
+
+// summarize reads the batch and the summary that query asks for, and writes both.
+func (r resultReport) summarize(ctx context.Context, c *operators.Client, batch string, query url.Values) (*operators.ResultSummary, error) {
+	var now progress
+	path := operators.Path("batches", batch)
+	if err := c.Do(ctx, operators.Request{Method: http.MethodGet, Path: path}, &now); err != nil {
+		return nil, err
+	}
+	query.Set("page_size", "1")
+	var first operators.Results
+	if _, err := readAnswer(ctx, c, operators.Request{Method: http.MethodGet, Path: path + "/results", Query: query}, &first); err != nil {
+		return nil, err
+	}
+	_, _ = fmt.Fprintln(r.out, terminal.Safe(now.line()))
+	return first.Summary, r.writeSummary(*first.Summary)
+}
+
+// writeSummary writes the size of the sample, the aggregate, the counts by tag and the errors.
+func (r resultReport) writeSummary(sum operators.ResultSummary) error {
 	switch {
 	case sum.Sampled < sum.Looked:
-		_, _ = fmt.Fprintf(s.out, "%d results ended in that time, of %d that were looked at of %d\n", sum.Sampled, sum.Looked, sum.Of)
+		_, _ = fmt.Fprintf(r.out, "%d results ended in that time, of %d that were looked at of %d\n", sum.Sampled, sum.Looked, sum.Of)
 	case sum.Looked < sum.Of:
-		_, _ = fmt.Fprintf(s.out, "of a sample: %d of %d results\n", sum.Sampled, sum.Of)
+		_, _ = fmt.Fprintf(r.out, "of a sample: %d of %d results\n", sum.Sampled, sum.Of)
 	}
 	if a := sum.Aggregate; a != nil {
-		if err := s.aggregate(*a); err != nil {
+		if err := r.writeAggregate(*a); err != nil {
 			return err
 		}
 	}
 	if len(sum.ByTag) > 0 {
-		t := s.titled("", "TAG", "ENDED", "FAILED")
+		t := r.startTable("", "TAG", "ENDED", "FAILED")
 		for _, c := range sum.ByTag {
 			name := "(without)"
 			if c.Value != nil {
@@ -173,33 +167,33 @@ func (s *session) sums(sum operators.ResultSummary) error {
 	if sum.ErrorsSampled < sum.ErrorsOf {
 		title = fmt.Sprintf("errors of a sample: %d of %d tasks", sum.ErrorsSampled, sum.ErrorsOf)
 	}
-	t := s.titled(title, "FAILED", "ERROR")
+	t := r.startTable(title, "FAILED", "ERROR")
 	for _, e := range sum.Errors {
 		t.Row(fmt.Sprint(e.Tasks), e.Error)
 	}
 	return t.Flush()
 }
 
-// titled begins a table behind an empty line.
-func (s *session) titled(title string, heads ...string) *terminal.Table {
-	_, _ = fmt.Fprintln(s.out)
+// startTable writes an empty line and the title, and returns a table with these heads.
+func (r resultReport) startTable(title string, heads ...string) *terminal.Table {
+	_, _ = fmt.Fprintln(r.out)
 	if title != "" {
-		_, _ = fmt.Fprintln(s.out, terminal.Safe(title))
+		_, _ = fmt.Fprintln(r.out, terminal.Safe(title))
 	}
-	return terminal.NewTable(s.out, heads...)
+	return terminal.NewTable(r.out, heads...)
 }
 
-func (s *session) aggregate(a operators.Aggregate) error {
+func (r resultReport) writeAggregate(a operators.Aggregate) error {
 	title := a.Field + ", of " + counted(a.Tasks, "task", "tasks")
 	if a.Other > 0 {
 		title += fmt.Sprintf(" (%d with a list, an object or a number beyond 64 bits)", a.Other)
 	}
 	if n := a.Number; n != nil {
-		if err := s.numbers(title, *n); err != nil || len(a.Values) == 0 {
+		if err := r.writeNumbers(title, *n); err != nil || len(a.Values) == 0 {
 			return err
 		}
 	}
-	t := s.titled(title, "TASKS", "VALUE")
+	t := r.startTable(title, "TASKS", "VALUE")
 	for _, v := range a.Values {
 		t.Row(fmt.Sprint(v.Tasks), v.Value)
 	}
@@ -209,13 +203,13 @@ func (s *session) aggregate(a operators.Aggregate) error {
 	return t.Flush()
 }
 
-func (s *session) numbers(title string, n operators.NumberValues) error {
-	t := s.titled(title, "MIN", "P5", "P50", "P95", "P99", "MAX", "MEAN", "NUMBERS")
+func (r resultReport) writeNumbers(title string, n operators.NumberValues) error {
+	t := r.startTable(title, "MIN", "P5", "P50", "P95", "P99", "MAX", "MEAN", "NUMBERS")
 	t.Row(brief(n.Min), brief(n.P5), brief(n.P50), brief(n.P95), brief(n.P99), brief(n.Max), brief(n.Mean), fmt.Sprint(n.Count))
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	t = s.titled("", "FROM", "TO", "TASKS", "")
+	t = r.startTable("", "FROM", "TO", "TASKS", "")
 	for _, bin := range n.Histogram {
 		t.Row(brief(bin.From), brief(bin.To), fmt.Sprint(bin.Tasks), terminal.Bar(bin.Tasks, n.Count, barWidth))
 	}

@@ -2,9 +2,10 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -71,95 +72,79 @@ func (p progress) line() string {
 	return text
 }
 
-// watchBatch shows a batch until it has ended: a bar on a terminal, else a line
-// now and then; as JSON the batch at each change. Ctrl-C ends it as well.
-func (s *session) watchBatch(batch string) error {
-	last, err := s.follow(batch)
-	if s.interrupted() {
-		err = nil
-	} else if err == nil && !s.json {
-		err = s.show(last, briefBatch()...)
-	}
-	return err
+// batchWatch shows a batch until it has ended: a bar on a terminal, otherwise a line at most every
+// lineEvery and at each change of the state. As JSON it writes the batch at each change.
+type batchWatch struct {
+	client     *operators.Client
+	console    *console
+	batch      string
+	bar        *terminal.Progress
+	isTerminal bool // messages go to a terminal
+
+	last    progress        // as read last
+	text    json.RawMessage // last as it came
+	noted   string          // state of the last line
+	notedAt time.Time
+	isOver  bool // follow read the end of the batch
 }
 
-// waitForBatch watches a batch that was just queued. It is an error when not
-// all of its tasks succeeded.
-func (s *session) waitForBatch(batch string) error {
-	last, err := s.follow(batch)
-	if s.interrupted() {
-		return advisedError{fmt.Errorf("interrupted: batch %s goes on", batch), "dispatcher batches watch " + batch + "; dispatcher batches cancel " + batch}
-	}
-	if err != nil {
+func newBatchWatch(client *operators.Client, c *console, batch string) *batchWatch {
+	return &batchWatch{client: client, console: c, batch: batch, bar: terminal.NewProgress(c.errs), isTerminal: terminal.Is(c.errs)}
+}
+
+// follow shows the batch until it has ended, and as a table its counts then. If ctx ends first
+// (Ctrl-C), it returns nil and leaves isOver false.
+func (w *batchWatch) follow(ctx context.Context) error {
+	err := w.console.repeatRead(ctx, func() (bool, error) { return w.update(ctx) })
+	w.bar.Clear()
+	if err != nil || ctx.Err() != nil {
 		return err
 	}
-	if !s.json {
-		err = s.show(last, briefBatch()...)
+	w.isOver = true
+	if w.console.isJSON {
+		return nil
 	}
-	var p progress
-	if err = errors.Join(err, json.Unmarshal(last, &p)); err != nil {
+	return w.console.show(w.text, briefBatch()...)
+}
+
+// requireSuccess follows the batch. It fails if a task did not succeed, or if ctx ends first.
+func (w *batchWatch) requireSuccess(ctx context.Context) error {
+	err := w.follow(ctx)
+	switch n, c := w.last.unsuccessful(), w.last.Counts; {
+	case err != nil:
 		return err
-	}
-	if p.unsuccessful() > 0 {
-		c := p.Counts
+	case !w.isOver:
+		return advisedError{fmt.Errorf("interrupted: batch %s goes on", w.batch), "dispatcher batches watch " + w.batch + "; dispatcher batches cancel " + w.batch}
+	case n > 0:
 		return advisedError{
 			fmt.Errorf("of %s %d did not succeed: %d failed, %d timed out, %d cancelled, %d expired, %d suppressed",
-				counted(p.Total, "task", "tasks"), p.unsuccessful(), c[operators.Failed], c[operators.TimedOut], c[operators.Cancelled], c[operators.Expired], c[operators.Suppressed]),
-			"see which: dispatcher tasks list --batch " + batch + " --state " + p.worst(),
+				counted(w.last.Total, "task", "tasks"), n, c[operators.Failed], c[operators.TimedOut], c[operators.Cancelled], c[operators.Expired], c[operators.Suppressed]),
+			"see which: dispatcher tasks list --batch " + w.batch + " --state " + w.last.worst(),
 		}
 	}
 	return nil
 }
 
-// follow returns the batch once it has ended. It retries failed reads until the
-// caller stops waiting.
-func (s *session) follow(batch string) (json.RawMessage, error) {
-	show := &batchView{s: s, bar: terminal.NewProgress(s.errs), drawn: terminal.Is(s.errs)}
-	defer show.bar.Clear()
-	ctx := s.cmd.Context()
-	for {
-		text, err := s.Get(ctx, operators.Path("batches", batch), nil)
-		if err != nil && (ctx.Err() != nil || !operators.Transient(err)) {
-			return nil, err
-		}
-		if err != nil {
-			show.bar.Clear()
-			s.note("%v", err)
-		} else if over, err := show.update(text); over || err != nil {
-			return text, err
-		}
-		if err := operators.Pause(ctx, watchEvery); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// batchView draws a batch as it changes.
-type batchView struct {
-	s     *session
-	bar   *terminal.Progress
-	drawn bool // on a terminal
-	shown string
-	state string
-	at    time.Time
-}
-
-func (v *batchView) update(text json.RawMessage) (over bool, err error) {
+// update reads the batch and shows what has changed.
+func (w *batchWatch) update(ctx context.Context) (isOver bool, err error) {
 	var p progress
-	if err := json.Unmarshal(text, &p); err != nil {
+	text, err := readAnswer(ctx, w.client, operators.Request{Method: http.MethodGet, Path: operators.Path("batches", w.batch)}, &p)
+	if err != nil {
+		w.bar.Clear()
 		return false, err
 	}
 	line := p.line()
+	isChanged := w.text == nil || line != w.last.line()
+	w.last, w.text = p, text
 	switch {
-	case v.drawn:
-		v.bar.Show("%s %s", terminal.Bar(p.Ended(), p.Total, barWidth), line)
-	case line != v.shown && (p.State != v.state || time.Since(v.at) >= lineEvery) && !p.Over():
-		v.s.note("%s", line)
-		v.state, v.at = p.State, time.Now()
+	case w.isTerminal:
+		w.bar.Show("%s %s", terminal.Bar(p.Ended(), p.Total, barWidth), line)
+	case isChanged && (p.State != w.noted || time.Since(w.notedAt) >= lineEvery) && !p.Over():
+		w.console.note("%s", line)
+		w.noted, w.notedAt = p.State, time.Now()
 	}
-	if v.s.json && line != v.shown {
-		err = v.s.line(text)
+	if w.console.isJSON && isChanged {
+		err = writeJSON(w.console.out, text, "")
 	}
-	v.shown = line
 	return p.Over(), err
 }

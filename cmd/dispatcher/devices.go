@@ -64,13 +64,13 @@ func createDevice(d noun) *cobra.Command {
 	var tags map[string]string
 	var profile string
 	command := d.on("create", "Register a device, and show its token once", func(s *session, device string) error {
-		text, _, err := s.make(operators.Request{
+		text, _, err := s.createWithSecret(operators.Request{
 			Method: http.MethodPost, Path: operators.Path("devices"), Key: newKey(), Body: operators.NewDevice{ID: device, Tags: tags, Profile: profile},
 		}, "dispatcher devices token "+device)
 		if err != nil {
 			return err
 		}
-		return s.show(text)
+		return s.console.show(text)
 	})
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags: area=330100,city=hz")
@@ -155,18 +155,18 @@ device, and "profile" in it.`,
 		Args: cobra.NoArgs,
 		RunE: o.with(func(s *session, _ []string) error {
 			r := operators.Request{Method: http.MethodPost, Path: operators.Path("devices"), Query: operators.Query("existing", existing), Key: newKey(), Accept: operators.TypeCSV}
-			if s.json {
+			if s.console.isJSON {
 				r.Accept = operators.TypeNDJSON
 			}
 			var err error
 			if r.Content, err = contentOf(file, format); err != nil {
 				return err
 			}
-			if err := openFile(&r, file, s.cmd.InOrStdin()); err != nil {
+			if err := openFile(&r, file, s.console.in); err != nil {
 				return err
 			}
 			r.Once = true // a second answer would have no tokens
-			err = s.Copy(s.cmd.Context(), r, s.out)
+			err = s.Copy(s.cmd.Context(), r, s.console.out)
 			if operators.Lost(err) {
 				return advisedError{err, "perhaps they were created, and their tokens are lost; new ones for all: dispatcher devices import --existing rotate -f " + file}
 			}

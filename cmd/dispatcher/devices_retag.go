@@ -1,7 +1,8 @@
 package main
 
 import (
-	"encoding/json"
+	"cmp"
+	"context"
 	"fmt"
 	"strings"
 
@@ -28,7 +29,7 @@ func retagDevices(o *operator) *cobra.Command {
 At least one of --where, --prefix, --profile and --blocked is needed. The devices are
 counted first; each that changes has an event in the log.`,
 		Args: cobra.NoArgs,
-		RunE: o.with(func(s *session, _ []string) error { return r.run(s) }),
+		RunE: o.with(func(s *session, _ []string) error { return r.run(s.cmd.Context(), s.Devices, s.console) }),
 	}
 	flags := command.Flags()
 	flags.StringArrayVar(&r.filter.Tags, "where", nil, "only with this tag, name:value; several: has all of them")
@@ -46,7 +47,7 @@ counted first; each that changes has an event in the log.`,
 	return command
 }
 
-func (r *retag) run(s *session) error {
+func (r *retag) run(ctx context.Context, devices operators.Devices, c *console) error {
 	change := operators.Retag{Set: map[string]string{}, Unset: r.unset}
 	for _, tag := range r.set {
 		name, value, ok := strings.Cut(tag, ":")
@@ -55,33 +56,27 @@ func (r *retag) run(s *session) error {
 		}
 		change.Set[name] = value
 	}
-	n, err := s.Devices.Retag(s.cmd.Context(), r.filter, change, true)
+	n, err := devices.Retag(ctx, r.filter, change, true)
 	if err != nil || r.dryRun {
-		return r.say(s, n, "would be retagged", err)
+		return r.say(c, n, "would be retagged", err)
 	}
 	if n > 0 {
-		if err := s.confirm(r.yes, "Retag "+counted(int64(n), "device", "devices")); err != nil {
+		if err := c.confirm(r.yes, "Retag "+counted(int64(n), "device", "devices")); err != nil {
 			return err
 		}
-		n, err = s.Devices.Retag(s.cmd.Context(), r.filter, change, false)
+		n, err = devices.Retag(ctx, r.filter, change, false)
 	}
-	return r.say(s, n, "retagged", err)
+	return r.say(c, n, "retagged", err)
 }
 
 // say also tells what was done before an error.
-func (r *retag) say(s *session, n int, done string, err error) error {
+func (r *retag) say(c *console, n int, done string, err error) error {
 	if err != nil && n == 0 {
 		return err
 	}
-	if s.json {
-		text, _ := json.Marshal(operators.Retagged{Devices: n}) // plain numbers cannot fail
-		if failed := s.document(text); failed != nil {
-			return failed
-		}
-		return err
+	if c.isJSON {
+		return cmp.Or(writeJSON(c.out, operators.Retagged{Devices: n}, jsonIndent), err)
 	}
-	if _, failed := fmt.Fprintln(s.out, counted(int64(n), "device", "devices"), done); failed != nil {
-		return failed
-	}
-	return err
+	_, failed := fmt.Fprintln(c.out, counted(int64(n), "device", "devices"), done)
+	return cmp.Or(failed, err)
 }

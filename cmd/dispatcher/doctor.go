@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -121,10 +120,7 @@ func (e *examination) dev(cmd *cobra.Command, dev localdev.Server) []doctor.Find
 func (e *examination) write(cmd *cobra.Command, list []doctor.Finding) error {
 	out := cmd.OutOrStdout()
 	if e.output == outputJSON {
-		d := json.NewEncoder(out)
-		d.SetIndent("", "  ")
-		d.SetEscapeHTML(false)
-		return d.Encode(list)
+		return writeJSON(out, list, jsonIndent)
 	}
 	t := terminal.NewTable(out, "STATE", "CHECK", "FOUND")
 	for _, f := range list {

@@ -74,9 +74,9 @@ func watchEvents(o *operator) *cobra.Command {
 		RunE: o.with(func(s *session, _ []string) error {
 			at := operators.Live{Last: after}
 			if after == "" {
-				at.Connected = func() { s.note("Waiting for events.") }
+				at.Connected = func() { s.console.note("Waiting for events.") }
 			}
-			err := s.Follow(s.cmd.Context(), operators.Path("events"), eventFilters(s.cmd.Flags()), at, s.event)
+			err := s.Follow(s.cmd.Context(), operators.Path("events"), eventFilters(s.cmd.Flags()), at, eventLog{s.console}.writeEvent)
 			if s.cmd.Context().Err() != nil && errors.Is(err, s.cmd.Context().Err()) {
 				return nil
 			}
@@ -88,15 +88,18 @@ func watchEvents(o *operator) *cobra.Command {
 	return command
 }
 
-// event writes one, in columns that stay where they are.
-func (s *session) event(text json.RawMessage) error {
-	if s.json {
-		return s.line(text)
+// eventLog writes events one by one, each in a line.
+type eventLog struct{ console *console }
+
+// writeEvent writes event as JSON, or as text whose columns start at the same place in every line.
+func (l eventLog) writeEvent(event json.RawMessage) error {
+	if l.console.isJSON {
+		return writeJSON(l.console.out, event, "")
 	}
-	e, err := readEntry(text)
+	e, err := readEntry(event)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(s.out, terminal.Safe(fmt.Sprintf("%s  %-20s  %-12s  %s  %s", e.text("at"), e.text("kind"), e.text("actor"), about(e), e.text("detail"))))
+	_, err = fmt.Fprintln(l.console.out, terminal.Safe(fmt.Sprintf("%s  %-20s  %-12s  %s  %s", e.text("at"), e.text("kind"), e.text("actor"), about(e), e.text("detail"))))
 	return err
 }

@@ -18,8 +18,8 @@ comes first. At most 10 are shown of each; a note says where there
 are more, and of how many it was looked at.`
 	command.Args = cobra.ExactArgs(1)
 	command.RunE = o.with(func(s *session, args []string) error {
-		var found operators.Found
-		return s.view(operators.Path("find"), operators.Query("q", args[0]), &found, func() error { return s.found(args[0], found) })
+		var hits searchHits
+		return s.view(operators.Path("find"), operators.Query("q", args[0]), &hits, func() error { return hits.writeTable(s.console, args[0]) })
 	})
 	return command
 }
@@ -31,8 +31,12 @@ type foundPart struct {
 	how, all string // all: the command that lists all of them
 }
 
-func (s *session) found(text string, f operators.Found) error {
-	f = f.Distinct()
+// searchHits is the answer to a search.
+type searchHits struct{ operators.Found }
+
+// writeTable writes a table of the hits, and notes the commands that list the others.
+func (h searchHits) writeTable(c *console, text string) error {
+	f := h.Distinct()
 	parts := []foundPart{
 		{f.Exact, "exactly", ""},
 		{f.Pools, "name", "pools list --name"},
@@ -42,7 +46,7 @@ func (s *session) found(text string, f operators.Found) error {
 		{f.Failed, "error", "tasks list --error"}, // the beginning
 	}
 	quoted := strconv.Quote(text)
-	t := terminal.NewTable(s.out, "KIND", "ID", "BY", "TEXT")
+	t := terminal.NewTable(c.out, "KIND", "ID", "BY", "TEXT")
 	for _, p := range parts {
 		for _, hit := range p.Hits {
 			t.Row(hit.Kind, hit.ID, p.how, hit.Text)
@@ -53,10 +57,10 @@ func (s *session) found(text string, f operators.Found) error {
 	}
 	for _, p := range parts {
 		if p.More {
-			s.note("There are more by %s: dispatcher %s %s", p.how, p.all, quoted)
+			c.note("There are more by %s: dispatcher %s %s", p.how, p.all, quoted)
 		}
 		if p.Looked > 0 {
-			s.note("%d were looked at by %s, and there are others behind them: dispatcher %s %s", p.Looked, p.how, p.all, quoted)
+			c.note("%d were looked at by %s, and there are others behind them: dispatcher %s %s", p.Looked, p.how, p.all, quoted)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,21 +30,14 @@ func leasesOf(pool string) list {
 
 func listLeases(p noun) *cobra.Command {
 	limit := 0
-	command := p.on("list", "List the leases of a pool that are held or wait", func(s *session, pool string) error {
-		if limit < 0 {
-			return usageError{errors.New("--limit: must not be negative")}
-		}
-		return s.list(leasesOf(pool), limit)
-	})
+	command := p.on("list", "List the leases of a pool that are held or wait", func(s *session, pool string) error { return s.list(leasesOf(pool), limit) })
 	command.Flags().IntVar(&limit, "limit", 100, "most entries to show; 0: all")
 	return command
 }
 
 func exportLeases(p noun) *cobra.Command {
 	format := "csv"
-	command := p.on("export", "Write all leases of a pool to standard output", func(s *session, pool string) error {
-		return s.export(leasesOf(pool), format)
-	})
+	command := p.on("export", "Write all leases of a pool to standard output", func(s *session, pool string) error { return s.export(leasesOf(pool), format) })
 	command.Flags().StringVar(&format, "format", format, "csv or ndjson")
 	complete(command, "format", "csv", "ndjson")
 	return command
@@ -66,7 +60,7 @@ func acquireLease(p noun) *cobra.Command {
 		if wait == 0 {
 			return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "leases"), Body: ask})
 		}
-		return s.acquire(pool, ask, wait)
+		return (&leaseQueue{leases: s.Leases, console: s.console}).wait(s.cmd.Context(), pool, ask, wait)
 	})
 	command.Long = `Get a slot of a pool, and print its number, its fencing token and how long it
 may be used. Renew it in time (leases renew), and give it back (leases release).
@@ -81,39 +75,42 @@ it has.`
 	return command
 }
 
-// acquire waits in line, and says where.
-func (s *session) acquire(pool string, ask operators.NewLease, wait time.Duration) error {
-	last := ""
-	got, err := s.Leases.Wait(s.cmd.Context(), pool, ask, wait, func(l operators.Lease, err error) {
-		said := waitingLine(l)
-		if err != nil {
-			said = "Waiting: " + err.Error()
-		}
-		if said != last {
-			last = said
-			s.note("%s", said)
-		}
-	})
+// leaseQueue waits in the line of a pool for a lease, and notes each change of the position.
+type leaseQueue struct {
+	leases  operators.Leases
+	console *console
+	noted   string // the last note
+}
+
+// wait shows the lease once it is held. It fails if no slot is granted within patience.
+func (q *leaseQueue) wait(ctx context.Context, pool string, ask operators.NewLease, patience time.Duration) error {
+	got, err := q.leases.Wait(ctx, pool, ask, patience, q.note)
 	if err != nil {
 		return err
 	}
 	if got.State != operators.LeaseHeld {
-		return fmt.Errorf("no slot of pool %s within %s: %s (%s)", pool, wait, got.Detail, got.Reason)
+		return fmt.Errorf("no slot of pool %s within %s: %s (%s)", pool, patience, got.Detail, got.Reason)
 	}
 	text, err := json.Marshal(got)
 	if err != nil {
 		return err
 	}
-	return s.show(text)
+	return q.console.show(text)
 }
 
-// waitingLine says where a lease stands that waits.
-func waitingLine(l operators.Lease) string {
+// note notes the position of the lease, or the error of a request that is tried again.
+func (q *leaseQueue) note(l operators.Lease, err error) {
 	text := "Waiting: " + l.Detail
 	if l.EstimatedStart != nil {
 		text += "; likely at " + l.EstimatedStart.UTC().Format("15:04:05Z")
 	}
-	return text
+	if err != nil {
+		text = "Waiting: " + err.Error()
+	}
+	if text != q.noted {
+		q.noted = text
+		q.console.note("%s", text)
+	}
 }
 
 // withLease is a command about one lease of a pool.
@@ -145,7 +142,7 @@ func renewLease(p noun) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return s.show(text)
+		return s.console.show(text)
 	})
 	command.Flags().Int64Var(&token, "token", 0, "of the lease")
 	command.Flags().DurationVar(&lease, "lease", 0, "from now on so long (default: as long as before)")

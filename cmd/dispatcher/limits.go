@@ -75,50 +75,53 @@ func takeFrom(l noun, verb, short string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		text, err := s.Call(s.cmd.Context(), r)
+		var taken takeAnswer
+		text, err := readAnswer(s.cmd.Context(), s.Client, r, &taken)
 		if err != nil {
 			return err
 		}
-		var taken operators.Taken
-		if err := json.Unmarshal(text, &taken); err != nil {
+		if err := taken.show(s.console, text); err != nil {
 			return err
 		}
-		if err := s.showTaken(text, taken); err != nil {
-			return err
-		}
-		return refusalOf(taken)
+		return taken.refusal()
 	})
 	command.Long = short + ".\n\nExit code 1 if it is not allowed: dispatcher limits " + verb + " SET --fact NAME=VALUE && do it"
 	t.add(command.Flags())
 	return command
 }
 
-func (s *session) showTaken(text json.RawMessage, taken operators.Taken) error {
+// takeAnswer is the answer to a take or a peek.
+type takeAnswer operators.Taken
+
+// show writes text, the answer as it came. As tables it leaves out the members that say nothing
+// new, and adds the state of each policy.
+func (t takeAnswer) show(c *console, text json.RawMessage) error {
 	without := []string{"limits", "cost", "retry_after_ms"} // the first is below, the last in the error
-	if !taken.Repeated {
+	if !t.Repeated {
 		without = append(without, "repeated")
 	}
-	if !taken.Unchecked {
+	if !t.Unchecked {
 		without = append(without, "unchecked")
 	}
-	if err := s.show(text, without...); err != nil || s.json || len(taken.Limits) == 0 {
+	if err := c.show(text, without...); err != nil || c.isJSON || len(t.Limits) == 0 {
 		return err
 	}
-	t := terminal.NewTable(s.out, "POLICY", "REMAINING", "MAX", "RESETS IN")
-	for _, l := range taken.Limits {
-		t.Row(l.Policy, strconv.FormatInt(l.Remaining, 10), strconv.FormatInt(l.Max, 10), inWords(l.ResetMS))
+	table := terminal.NewTable(c.out, "POLICY", "REMAINING", "MAX", "RESETS IN")
+	for _, l := range t.Limits {
+		table.Row(l.Policy, strconv.FormatInt(l.Remaining, 10), strconv.FormatInt(l.Max, 10), inWords(l.ResetMS))
 	}
-	return t.Flush()
+	return table.Flush()
 }
 
-func refusalOf(taken operators.Taken) error {
+// refusal returns the error of a take that is not allowed, and nil otherwise.
+func (t takeAnswer) refusal() error {
 	switch {
-	case taken.Allowed:
+	case t.Allowed:
 		return nil
-	case taken.Unchecked:
+	case t.Unchecked:
 		return errors.New("it cannot be checked: Redis does not answer")
 	}
-	return fmt.Errorf("refused by policy %s; allowed in %s", taken.RefusedBy, inWords(taken.RetryAfterMS))
+	return fmt.Errorf("refused by policy %s; allowed in %s", t.RefusedBy, inWords(t.RetryAfterMS))
 }
 
 // inWords is a time that is left; nothing if none is.
@@ -155,7 +158,8 @@ func setUsageOf(l noun) *cobra.Command {
 		for name, value := range said {
 			query.Set("facts."+name, value)
 		}
-		return s.showUsage(operators.Path("limits", set, "usage"), query)
+		var now policyUsage
+		return s.view(operators.Path("limits", set, "usage"), query, &now, func() error { return now.writeTable(s.console.out) })
 	})
 	addFacts(command.Flags(), &facts)
 	command.Flags().IntVar(&most, "limit", 20, "so many of the highest, 1 to 100")

@@ -2,8 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"iter"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -63,12 +64,7 @@ func (l list) formats() []string {
 // its filters.
 func (o *operator) addList(l list, short string, filter func(*cobra.Command)) []*cobra.Command {
 	var limit int
-	listed := &cobra.Command{Use: "list", Short: short, RunE: o.with(func(s *session, _ []string) error {
-		if limit < 0 {
-			return usageError{fmt.Errorf("--limit: must not be negative")}
-		}
-		return s.list(l, limit)
-	})}
+	listed := &cobra.Command{Use: "list", Short: short, RunE: o.with(func(s *session, _ []string) error { return s.list(l, limit) })}
 	listed.Flags().IntVar(&limit, "limit", 100, "most entries to show; 0: all")
 	format := "csv"
 	exported := &cobra.Command{
@@ -84,11 +80,16 @@ func (o *operator) addList(l list, short string, filter func(*cobra.Command)) []
 	return []*cobra.Command{listed, exported}
 }
 
-func (l list) query(s *session) url.Values {
+func (l list) query(flags *pflag.FlagSet) url.Values {
 	if l.filters == nil {
 		return nil
 	}
-	return l.filters(s.cmd.Flags())
+	return l.filters(flags)
+}
+
+// filterBy returns the filters of a list that has one filter for each of these flags.
+func filterBy(names ...string) func(*pflag.FlagSet) url.Values {
+	return func(flags *pflag.FlagSet) url.Values { return filtered(flags, names...) }
 }
 
 // filtered makes a query of the flags that a command has of these.
@@ -102,18 +103,18 @@ func filtered(flags *pflag.FlagSet, names ...string) url.Values {
 	return q
 }
 
+// list writes at most limit entries of l that match the flags of the command. If limit is 0, it
+// writes all of them.
 func (s *session) list(l list, limit int) error {
-	q := l.query(s)
+	if limit < 0 {
+		return usageError{errors.New("--limit: must not be negative")}
+	}
+	q := l.query(s.cmd.Flags())
 	if q.Has("recent") {
-		limit = 0 // it says how many
+		limit = 0 // The flag --recent limits the entries.
 	}
 	entries, more := s.List(s.cmd.Context(), l.path, q, limit)
-	return s.listed(entries, more, l.columns)
-}
-
-// listed writes entries; more says afterwards that there are others.
-func (s *session) listed(entries iter.Seq2[json.RawMessage, error], more *bool, columns []column) error {
-	write := s.newListWriter(columns)
+	write := s.console.newListWriter(l.columns)
 	for text, err := range entries {
 		if err == nil {
 			err = write.entry(text)
@@ -126,7 +127,7 @@ func (s *session) listed(entries iter.Seq2[json.RawMessage, error], more *bool, 
 		return err
 	}
 	if *more {
-		s.note("There are more: --limit 0 shows all.")
+		s.console.note("There are more: --limit 0 shows all.")
 	}
 	return nil
 }
@@ -139,26 +140,26 @@ func (s *session) export(l list, format string) error {
 	if accept == "" {
 		return usageError{fmt.Errorf("--format: %q is not %s", format, strings.Join(l.formats(), " or "))}
 	}
-	return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: l.path, Query: l.query(s), Accept: accept}, s.out)
+	return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: l.path, Query: l.query(s.cmd.Flags()), Accept: accept}, s.console.out)
 }
 
 // listWriter writes entries as a table, or as one JSON array with an entry a
 // line.
 type listWriter struct {
-	s       *session
+	out     io.Writer
 	columns []column
 	table   *terminal.Table
 	count   int
 }
 
-func (s *session) newListWriter(columns []column) *listWriter {
-	w := &listWriter{s: s, columns: columns}
-	if !s.json {
+func (c *console) newListWriter(columns []column) *listWriter {
+	w := &listWriter{out: c.out, columns: columns}
+	if !c.isJSON {
 		heads := make([]string, len(columns))
-		for i, c := range columns {
-			heads[i] = c.head
+		for i, column := range columns {
+			heads[i] = column.head
 		}
-		w.table = terminal.NewTable(s.out, heads...)
+		w.table = terminal.NewTable(c.out, heads...)
 	}
 	return w
 }
@@ -170,7 +171,7 @@ func (w *listWriter) entry(text json.RawMessage) error {
 		if w.count > 1 {
 			before = ",\n"
 		}
-		_, err := fmt.Fprintf(w.s.out, "%s%s", before, text)
+		_, err := fmt.Fprintf(w.out, "%s%s", before, text)
 		return err
 	}
 	e, err := readEntry(text)
@@ -190,9 +191,9 @@ func (w *listWriter) end() error {
 	case w.table != nil:
 		return w.table.Flush()
 	case w.count == 0:
-		_, err := fmt.Fprintln(w.s.out, "[]")
+		_, err := fmt.Fprintln(w.out, "[]")
 		return err
 	}
-	_, err := fmt.Fprint(w.s.out, "\n]\n")
+	_, err := fmt.Fprint(w.out, "\n]\n")
 	return err
 }

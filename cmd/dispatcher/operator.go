@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fleetslots/dispatcher/internal/localdev"
-	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -45,13 +43,11 @@ func (o *operator) group(name, short string, verbs ...*cobra.Command) *cobra.Com
 	return command
 }
 
-// session is one command at work.
+// session is a running command with its connection to the dispatcher.
 type session struct {
 	*operators.Client
-	cmd  *cobra.Command
-	out  io.Writer // data
-	errs io.Writer // everything else
-	json bool
+	cmd     *cobra.Command
+	console *console
 }
 
 // with gives a command its session.
@@ -60,12 +56,12 @@ func (o *operator) with(run func(s *session, args []string) error) func(*cobra.C
 		if o.output != outputTable && o.output != outputJSON {
 			return usageError{fmt.Errorf("--output: %q is neither table nor json", o.output)}
 		}
-		s := &session{cmd: cmd, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), json: o.output == outputJSON}
-		var err error
-		if s.Client, err = o.connect(func(err error, wait time.Duration) { s.note("%v; again in %s", err, wait) }); err != nil {
+		c := &console{in: cmd.InOrStdin(), out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), isJSON: o.output == outputJSON}
+		client, err := o.connect(func(err error, wait time.Duration) { c.note("%v; again in %s", err, wait) })
+		if err != nil {
 			return err
 		}
-		return run(s, args)
+		return run(&session{client, cmd, c}, args)
 	}
 }
 
@@ -147,20 +143,6 @@ func givenToken() (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// note tells people something that is no data.
-func (s *session) note(format string, a ...any) {
-	_, _ = fmt.Fprintln(s.errs, terminal.Safe(fmt.Sprintf(format, a...)))
-}
-
-// show writes one thing: its members, but for some that a table leaves out, or
-// the object as it came.
-func (s *session) show(object json.RawMessage, without ...string) error {
-	if s.json {
-		return s.document(object)
-	}
-	return terminal.Fields(s.out, conditionAsState(object), without...)
-}
-
 // view reads what is at a path. As JSON it is written as it came; else it goes into
 // answer, and people is called.
 func (s *session) view(path string, query url.Values, answer any, people func() error) error {
@@ -168,8 +150,8 @@ func (s *session) view(path string, query url.Values, answer any, people func() 
 	if err != nil {
 		return err
 	}
-	if s.json {
-		return s.document(text)
+	if s.console.isJSON {
+		return writeJSON(s.console.out, text, jsonIndent)
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
 		return err
@@ -177,19 +159,13 @@ func (s *session) view(path string, query url.Values, answer any, people func() 
 	return people()
 }
 
-// document writes JSON for people and programs.
-func (s *session) document(object json.RawMessage) error {
-	d := json.NewEncoder(s.out)
-	d.SetIndent("", "  ")
-	d.SetEscapeHTML(false)
-	return d.Encode(object)
-}
-
-// line writes JSON in one line.
-func (s *session) line(object json.RawMessage) error {
-	d := json.NewEncoder(s.out)
-	d.SetEscapeHTML(false)
-	return d.Encode(object)
+// readAnswer sends r, decodes the answer into answer, and returns it as it came.
+func readAnswer(ctx context.Context, c *operators.Client, r operators.Request, answer any) (json.RawMessage, error) {
+	text, err := c.Call(ctx, r)
+	if err == nil {
+		err = json.Unmarshal(text, answer)
+	}
+	return text, err
 }
 
 // act sends a request and shows what came of it.
@@ -198,28 +174,15 @@ func (s *session) act(r operators.Request, without ...string) error {
 	if err != nil || object == nil {
 		return err
 	}
-	s.warn("", object)
-	return s.show(object, append(without, "warnings")...)
+	s.console.warn("", object)
+	return s.console.show(object, append(without, "warnings")...)
 }
 
-// warn says what may be a mistake, though it was done, and returns it.
-func (s *session) warn(of string, done json.RawMessage) (warnings []string) {
-	var warned operators.Warned
-	_ = json.Unmarshal(done, &warned) // absent: none
-	for _, w := range warned.Warnings {
-		s.note("Warning: %s%s", of, terminal.Safe(w))
-	}
-	return warned.Warnings
-}
-
-// make creates what has a secret. When only the second answer arrived, the
-// secret is not in it: again says how to get another.
-func (s *session) make(r operators.Request, again string) (json.RawMessage, entry, error) {
-	text, err := s.Call(s.cmd.Context(), r)
-	if err != nil {
-		return nil, nil, err
-	}
-	made, err := readEntry(text)
+// createWithSecret sends a request that creates a token. If the answer has no token, because the
+// first answer was lost, the error advises again: the way to get another token.
+func (s *session) createWithSecret(r operators.Request, again string) (json.RawMessage, entry, error) {
+	var made entry
+	text, err := readAnswer(s.cmd.Context(), s.Client, r, &made)
 	if err == nil && made.word("token") == "" {
 		err = advisedError{errors.New("it was created, and its token was lost with the first answer"), again}
 	}
@@ -234,8 +197,6 @@ func counted(n int64, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-var errNotConfirmed = errors.New("not confirmed; nothing was changed")
-
 // yesFlag adds --yes.
 func yesFlag(command *cobra.Command, yes *bool) {
 	command.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
@@ -245,23 +206,4 @@ func yesFlag(command *cobra.Command, yes *bool) {
 func needed(command *cobra.Command, flag string) *cobra.Command {
 	_ = command.MarkFlagRequired(flag) // fails only for a flag that does not exist, which a test would see
 	return command
-}
-
-// confirm asks whether to do what cannot be undone. Where nobody can answer,
-// --yes must have been said.
-func (s *session) confirm(yes bool, question string) error {
-	if yes {
-		return nil
-	}
-	in := s.cmd.InOrStdin()
-	if !terminal.Is(in) {
-		return usageError{fmt.Errorf("%s: say --yes, for nobody can be asked: standard input is no terminal", question)}
-	}
-	_, _ = fmt.Fprintf(s.errs, "%s? [y/N] ", terminal.Safe(question))
-	answer, _ := bufio.NewReader(in).ReadString('\n')
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return nil
-	}
-	return errNotConfirmed
 }

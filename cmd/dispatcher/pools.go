@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -20,7 +21,12 @@ import (
 func newPools() *cobra.Command {
 	o := &operator{}
 	p := o.pools()
-	verbs := o.addList(list{path: operators.Path("pools"), filters: poolFilters, forms: map[string]func(*session) error{"yaml": (*session).exportPools}, columns: []column{
+	exportYAML := func(s *session) error {
+		q := poolFilters(s.cmd.Flags())
+		filter := operators.PoolFilter{Name: q.Get("name"), Sort: q.Get("sort"), Only: q.Has("only_trouble")}
+		return writePoolFile(s.Pools.List(s.cmd.Context(), filter), s.console.out)
+	}
+	verbs := o.addList(list{path: operators.Path("pools"), filters: poolFilters, forms: map[string]func(*session) error{"yaml": exportYAML}, columns: []column{
 		member("NAME", "name"), member("CAPACITY", "capacity"), member("HELD", "held"), member("WAITING", "pending_tasks"),
 		{"TROUBLE", troubleOf},
 		member("LEASE", "lease_ms"), member("PAUSED", "paused"),
@@ -159,27 +165,29 @@ func setPool(p noun) *cobra.Command {
 func showSlots(p noun) *cobra.Command {
 	all := false
 	command := p.on("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
-		var now struct {
-			Capacity, Waiting int64
-			Held, Reserved    int
-			Slots             []entry
-		}
-		return s.view(operators.Path("pools", pool, "slots"), nil, &now, func() error {
-			_, _ = fmt.Fprintf(s.out, "%s, %d held, %d reserved; %s\n", counted(now.Capacity, "slot", "slots"), now.Held, now.Reserved, counted(now.Waiting, "device waits", "devices wait"))
-			if !all && now.Held+now.Reserved == 0 {
-				return nil
-			}
-			return s.slots(now.Slots, all)
-		})
+		var now slotList
+		return s.view(operators.Path("pools", pool, "slots"), nil, &now, func() error { return now.writeTable(s.console.out, all) })
 	})
 	command.Flags().BoolVar(&all, "all", false, "the free slots, too")
 	return command
 }
 
-// slots writes those that are not free, or all.
-func (s *session) slots(rows []entry, all bool) error {
-	t := terminal.NewTable(s.out, "SLOT", "STATE", "DEVICE", "TASK", "TOKEN", "SINCE", "LEASE UNTIL")
-	for _, e := range rows {
+// slotList is the answer of the API, with slots as they came.
+type slotList struct {
+	Capacity, Waiting int64
+	Held, Reserved    int
+	Slots             []entry
+}
+
+// writeTable writes the counts and a table of the slots that are not free. If all is true, the table
+// has the free slots, too.
+func (l slotList) writeTable(out io.Writer, all bool) error {
+	_, _ = fmt.Fprintf(out, "%s, %d held, %d reserved; %s\n", counted(l.Capacity, "slot", "slots"), l.Held, l.Reserved, counted(l.Waiting, "device waits", "devices wait"))
+	if !all && l.Held+l.Reserved == 0 {
+		return nil
+	}
+	t := terminal.NewTable(out, "SLOT", "STATE", "DEVICE", "TASK", "TOKEN", "SINCE", "LEASE UNTIL")
+	for _, e := range l.Slots {
 		if all || e.text("state") != "free" {
 			t.Row(e.text("slot"), slotState(e), slotHolder(e), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
 		}
@@ -238,60 +246,33 @@ func checkGrant(p noun) *cobra.Command {
 				return err
 			}
 			if e, err := readEntry(text); err == nil && e.text("alive") == "" {
-				return s.show(text, "lease_ms") // there is none
+				return s.console.show(text, "lease_ms") // there is none
 			}
-			return s.show(text)
+			return s.console.show(text)
 		}),
 	}
 }
 
-// watchEvery is how often what is watched is read.
-const watchEvery = time.Second
-
 func watchPool(p noun) *cobra.Command {
 	return p.on("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
 		var last [4]int
-		heads := terminal.NewTable(s.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "WAITING")
-		return s.everySecond(func() error {
-			text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "slots"), nil)
-			if err != nil {
-				return err
-			}
+		heads := terminal.NewTable(s.console.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "WAITING")
+		return s.console.repeatRead(s.cmd.Context(), func() (bool, error) {
 			var now operators.Slots
-			if err := json.Unmarshal(text, &now); err != nil {
-				return err
+			text, err := readAnswer(s.cmd.Context(), s.Client, operators.Request{Method: http.MethodGet, Path: operators.Path("pools", pool, "slots")}, &now)
+			if err != nil {
+				return false, err
 			}
 			seen := [4]int{now.Capacity, now.Held, now.Reserved, now.Waiting}
 			if seen == last {
-				return nil
+				return false, nil
 			}
 			last = seen
-			if s.json {
-				return s.line(text)
+			if s.console.isJSON {
+				return false, writeJSON(s.console.out, text, "")
 			}
 			heads.Row(time.Now().UTC().Format("2006-01-02 15:04:05Z"), fmt.Sprint(now.Capacity), fmt.Sprint(now.Held), fmt.Sprint(now.Reserved), fmt.Sprint(now.Waiting))
-			return heads.Flush()
+			return false, heads.Flush()
 		})
 	})
 }
-
-// everySecond does something until it fails for good, or Ctrl-C, which is no
-// failure.
-func (s *session) everySecond(do func() error) error {
-	for {
-		err := do()
-		if s.interrupted() {
-			return nil
-		}
-		if err != nil && !operators.Transient(err) {
-			return err
-		}
-		if err != nil {
-			s.note("%v", err)
-		}
-		_ = operators.Pause(s.cmd.Context(), watchEvery) // Ctrl-C is seen above
-	}
-}
-
-// interrupted says that Ctrl-C ended the command.
-func (s *session) interrupted() bool { return s.cmd.Context().Err() != nil }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"net/http"
 	"net/url"
@@ -43,11 +45,11 @@ server refuses; what was done until then stays, and the same may be applied
 again.`,
 		Args: cobra.NoArgs,
 		RunE: o.with(func(s *session, _ []string) error {
-			wanted, err := readPools(file, s.cmd.InOrStdin())
+			wanted, err := readPools(file, s.console.in)
 			if err != nil {
 				return err
 			}
-			return s.apply(wanted, dryRun)
+			return poolUpdate{s.Client, s.console}.apply(s.cmd.Context(), wanted, dryRun)
 		}),
 	}
 	command.Flags().StringVarP(&file, "file", "f", "", "the YAML file; -: standard input")
@@ -69,10 +71,16 @@ type fieldChange struct {
 	To    json.RawMessage `json:"to"`
 }
 
-// apply has the server check all first: a file with anything wrong in it changes
-// nothing, and a dry run and a real one say the same.
-func (s *session) apply(wanted []filedPool, dryRun bool) error {
-	there, err := s.pools()
+// poolUpdate creates and changes pools as a file says.
+type poolUpdate struct {
+	client  *operators.Client
+	console *console
+}
+
+// apply lets the server check all changes before it sends the first one: a file with an error
+// changes nothing, and a dry run has the same errors as a real run.
+func (u poolUpdate) apply(ctx context.Context, wanted []filedPool, dryRun bool) error {
+	there, err := u.listPools(ctx)
 	if err != nil {
 		return err
 	}
@@ -82,22 +90,22 @@ func (s *session) apply(wanted []filedPool, dryRun bool) error {
 			return err
 		}
 	}
-	if _, err := s.applyAll(changes, true); err != nil {
+	if _, err := u.send(ctx, changes, true); err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
 	before, done := "Nothing was done. It would be: ", len(changes)
 	if !dryRun {
 		before = ""
-		if done, err = s.applyAll(changes, false); err != nil {
+		if done, err = u.send(ctx, changes, false); err != nil {
 			before = "Stopped: "
 		}
 	}
-	return errors.Join(err, s.showChanges(before, changes[:done]))
+	return errors.Join(err, u.writeChanges(before, changes[:done]))
 }
 
-// applyAll stops with the first pool that the server refuses. done counts those before.
-func (s *session) applyAll(changes []poolChange, dryRun bool) (done int, err error) {
-	progress := terminal.NewProgress(s.errs)
+// send sends the changes until the server refuses one. done is the number of changes before it.
+func (u poolUpdate) send(ctx context.Context, changes []poolChange, dryRun bool) (done int, err error) {
+	progress := terminal.NewProgress(u.console.errs)
 	defer progress.Clear()
 	for i := range changes {
 		change := &changes[i]
@@ -105,13 +113,13 @@ func (s *session) applyAll(changes []poolChange, dryRun bool) (done int, err err
 		if change.Action == actionUnchanged {
 			continue
 		}
-		text, err := s.Call(s.cmd.Context(), change.request(dryRun))
+		text, err := u.client.Call(ctx, change.request(dryRun))
 		if err != nil {
 			return i, fmt.Errorf("pool %s: %w", change.Pool, err)
 		}
 		if dryRun {
 			progress.Clear()
-			change.Warned = s.warn("pool "+change.Pool+": ", text)
+			change.Warned = u.console.warn("pool "+change.Pool+": ", text)
 		}
 	}
 	return len(changes), nil
@@ -132,13 +140,14 @@ func (c *poolChange) request(dryRun bool) operators.Request {
 	return r
 }
 
-// showChanges writes what was done, or would be; a table leaves out what stays.
-func (s *session) showChanges(before string, changes []poolChange) error {
-	show := s.newListWriter([]column{member("POOL", "pool"), member("ACTION", "action"), {"CHANGES", describeChanges}})
+// writeChanges writes the changes, and notes their number after the text before. A table leaves
+// out the pools that stay unchanged.
+func (u poolUpdate) writeChanges(before string, changes []poolChange) error {
+	show := u.console.newListWriter([]column{member("POOL", "pool"), member("ACTION", "action"), {"CHANGES", describeChanges}})
 	count := map[string]int{}
 	for _, change := range changes {
 		count[change.Action]++
-		if change.Action == actionUnchanged && !s.json {
+		if change.Action == actionUnchanged && !u.console.isJSON {
 			continue
 		}
 		text, err := json.Marshal(change)
@@ -149,14 +158,14 @@ func (s *session) showChanges(before string, changes []poolChange) error {
 			return err
 		}
 	}
-	s.note("%s%d created, %d changed, %d unchanged", before, count[actionCreated], count[actionChanged], count[actionUnchanged])
+	u.console.note("%s%d created, %d changed, %d unchanged", before, count[actionCreated], count[actionChanged], count[actionUnchanged])
 	return show.end()
 }
 
-// pools are all there are, by name.
-func (s *session) pools() (map[string]entry, error) {
+// listPools returns all pools of the dispatcher by name.
+func (u poolUpdate) listPools(ctx context.Context) (map[string]entry, error) {
 	there := map[string]entry{}
-	entries, _ := s.List(s.cmd.Context(), operators.Path("pools"), nil, 0)
+	entries, _ := u.client.List(ctx, operators.Path("pools"), nil, 0)
 	for text, err := range entries {
 		if err != nil {
 			return nil, err
@@ -349,11 +358,10 @@ func (p *filedPool) fields() (entry, error) {
 	return readEntry(text)
 }
 
-// exportPools writes a file that applies to the same.
-func (s *session) exportPools() error {
+// writePoolFile writes a file that changes nothing if it is applied to the same pools.
+func writePoolFile(pools iter.Seq2[operators.PoolState, error], out io.Writer) error {
 	var file filedPools
-	q := poolFilters(s.cmd.Flags())
-	for p, err := range s.Pools.List(s.cmd.Context(), operators.PoolFilter{Name: q.Get("name"), Sort: q.Get("sort"), Only: q.Has("only_trouble")}) {
+	for p, err := range pools {
 		if err != nil {
 			return err
 		}
@@ -366,7 +374,7 @@ func (s *session) exportPools() error {
 	if err != nil {
 		return err
 	}
-	_, err = s.out.Write(text)
+	_, err = out.Write(text)
 	return err
 }
 

@@ -54,7 +54,7 @@ func seriesOf(p noun) *cobra.Command {
 	command := p.on("series", "Show how full a pool was in the last hour, day or week", func(s *session, pool string) error {
 		var found struct{ Points []entry }
 		return s.view(operators.Path("pools", pool, "series"), operators.Query("range", span), &found, func() error {
-			t := terminal.NewTable(s.out, "UNTIL", "HELD", "LEAST", "MOST", "CAPACITY", "GRANTED", "ENDED", "LAPSED")
+			t := terminal.NewTable(s.console.out, "UNTIL", "HELD", "LEAST", "MOST", "CAPACITY", "GRANTED", "ENDED", "LAPSED")
 			for _, e := range found.Points {
 				cells := make([]string, 0, 8)
 				for _, name := range []string{"at", "held", "held_min", "held_max", "capacity", "granted", "ended", "lapsed"} {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -49,7 +50,7 @@ func limitedOf(p noun) *cobra.Command {
 	command := p.on("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
 		var now operators.LimitedList
 		return s.view(operators.Path("pools", pool, "limited"), url.Values{"limit": {strconv.Itoa(most)}}, &now, func() error {
-			t := terminal.NewTable(s.out, "POLICY", "SUBJECT", "TIMES")
+			t := terminal.NewTable(s.console.out, "POLICY", "SUBJECT", "TIMES")
 			for _, l := range now.Limited {
 				t.Row(l.Policy, l.Subject, strconv.FormatInt(l.Times, 10))
 			}
@@ -64,7 +65,9 @@ func limitedOf(p noun) *cobra.Command {
 func poolUsageOf(p noun) *cobra.Command {
 	most, device := 0, ""
 	command := p.on("usage", "Show what was used of the policies of a pool", func(s *session, pool string) error {
-		return s.showUsage(operators.Path("pools", pool, "usage"), operators.Query("limit", strconv.Itoa(most), "device", device))
+		var now policyUsage
+		query := operators.Query("limit", strconv.Itoa(most), "device", device)
+		return s.view(operators.Path("pools", pool, "usage"), query, &now, func() error { return now.writeTable(s.console.out) })
 	})
 	command.Long = "Show what was used of the policies of a pool: the subjects that used most of their maximum,\nor what one device used of the policies of the pool and of its profile that count by what\nthe device is, and not by its tasks."
 	command.Flags().IntVar(&most, "limit", 20, "so many of the highest, 1 to 100")
@@ -72,15 +75,15 @@ func poolUsageOf(p noun) *cobra.Command {
 	return command
 }
 
-func (s *session) showUsage(path string, query url.Values) error {
-	var now operators.Usage
-	return s.view(path, query, &now, func() error {
-		t := terminal.NewTable(s.out, "POLICY", "SUBJECT", "USED", "ALLOWED", "OF", "RESETS IN")
-		for _, u := range append(now.Highest, now.Usage...) {
-			t.Row(u.Policy, u.Subject, fmt.Sprintf("%d/%d", u.Used, u.Max), u.Allows, u.Owner, inWords(u.ResetMS))
-		}
-		return t.Flush()
-	})
+// policyUsage is the usage of policies of a pool or of a limit set, by subject.
+type policyUsage operators.Usage
+
+func (u policyUsage) writeTable(out io.Writer) error {
+	t := terminal.NewTable(out, "POLICY", "SUBJECT", "USED", "ALLOWED", "OF", "RESETS IN")
+	for _, use := range append(u.Highest, u.Usage...) {
+		t.Row(use.Policy, use.Subject, fmt.Sprintf("%d/%d", use.Used, use.Max), use.Allows, use.Owner, inWords(use.ResetMS))
+	}
+	return t.Flush()
 }
 
 func newProfiles() *cobra.Command {

@@ -103,7 +103,7 @@ func (r *runner) run(s *session, args []string) error {
 		return usageError{err}
 	}
 	r.holder = holderName(r.holder)
-	k := &keeper{session: s, runner: r}
+	k := &keeper{runner: r, leases: s.Leases, console: s.console}
 	if err := k.waitInLine(s.cmd.Context()); err != nil {
 		return err
 	}
@@ -121,22 +121,22 @@ func (r *runner) run(s *session, args []string) error {
 		return err
 	}
 	if k.rest() <= r.grace { // the answer took so long
-		s.note("dispatcher: the lease ends in %s: the command was not started", k.rest().Round(time.Millisecond))
+		s.console.note("dispatcher: the lease ends in %s: the command was not started", k.rest().Round(time.Millisecond))
 		return statusError(exitLeaseLost)
 	}
 	c, err := r.start(k, args)
 	switch {
 	case errors.Is(err, child.ErrOver):
-		s.note("dispatcher: the lease has ended: the command was not started")
+		s.console.note("dispatcher: the lease has ended: the command was not started")
 		return statusError(exitLeaseLost)
 	case err != nil:
-		s.note("dispatcher: %v", err)
+		s.console.note("dispatcher: %v", err)
 		return statusError(child.StartCode(err))
 	}
 	k.keep(ctx, c, signals)
 	switch code := c.Code(); {
 	case k.lost != nil:
-		s.note("dispatcher: the command was ended, because its slot could not be kept: %v", k.lost)
+		s.console.note("dispatcher: the command was ended, because its slot could not be kept: %v", k.lost)
 		return statusError(exitLeaseLost)
 	case code != 0:
 		return statusError(code)

@@ -23,7 +23,8 @@ const (
 // keeper gets a lease, and keeps it while a command runs.
 type keeper struct {
 	*runner
-	*session
+	leases  operators.Leases
+	console *console
 
 	held operators.Lease
 	lost error // why the command is ended before its time
@@ -34,16 +35,16 @@ func (k *keeper) rest() time.Duration { return time.Until(k.held.Ends) }
 
 // waitInLine returns when the lease is held. Without it the line is left.
 func (k *keeper) waitInLine(ctx context.Context) (err error) {
-	view := newLineView(k.session)
-	defer view.clear()
-	k.held, err = k.Leases.Wait(ctx, k.pool, operators.NewLease{Holder: k.holder, LeaseMS: k.lease.Milliseconds()}, k.wait, view.show)
+	view := newLineView(k.console)
+	defer view.bar.Clear()
+	k.held, err = k.leases.Wait(ctx, k.pool, operators.NewLease{Holder: k.holder, LeaseMS: k.lease.Milliseconds()}, k.wait, view.show)
 	switch {
 	case err == nil && k.held.State == operators.LeaseHeld:
 		return nil
 	case err == nil:
-		k.note("No slot of pool %s was granted within %s: %s", k.pool, k.wait, k.held.Detail)
+		k.console.note("No slot of pool %s was granted within %s: %s", k.pool, k.wait, k.held.Detail)
 	case refusedAs(err, "no_slot"):
-		k.note("No slot of pool %s was granted within %s: %v", k.pool, k.wait, err)
+		k.console.note("No slot of pool %s was granted within %s: %v", k.pool, k.wait, err)
 	default:
 		return err
 	}
@@ -101,7 +102,7 @@ type renewal struct {
 func (k *keeper) renew(ctx context.Context, held operators.Lease) renewal {
 	ctx, cancel := context.WithTimeout(ctx, max(time.Until(held.Ends)/3, retryPause))
 	defer cancel()
-	l, err := k.Leases.Renew(ctx, k.pool, held.Lease, operators.LeaseRenewal{Token: held.Token, LeaseMS: k.lease.Milliseconds()})
+	l, err := k.leases.Renew(ctx, k.pool, held.Lease, operators.LeaseRenewal{Token: held.Token, LeaseMS: k.lease.Milliseconds()})
 	return renewal{l, err}
 }
 
@@ -121,7 +122,7 @@ func (k *keeper) noted(r renewal, c *child.Child) time.Duration {
 		c.Until(min(k.grace, max(k.rest(), 0)))
 		return -1
 	}
-	k.note("The lease of slot %d is not renewed, and ends in %s: %v", *k.held.Slot, k.rest().Round(time.Second), r.err)
+	k.console.note("The lease of slot %d is not renewed, and ends in %s: %v", *k.held.Slot, k.rest().Round(time.Second), r.err)
 	return retryPause
 }
 
@@ -130,12 +131,12 @@ func (k *keeper) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
 	for {
-		err := k.Leases.Release(ctx, k.pool, k.held.Lease, k.held.Token)
+		err := k.leases.Release(ctx, k.pool, k.held.Lease, k.held.Token)
 		if err == nil || k.lost != nil {
 			return
 		}
 		if !operators.Transient(err) || operators.Pause(ctx, retryPause) != nil {
-			k.note("The slot of pool %s is not given back; it is free at the end of its lease: %v", k.pool, err)
+			k.console.note("The slot of pool %s is not given back; it is free at the end of its lease: %v", k.pool, err)
 			return
 		}
 	}

@@ -11,14 +11,14 @@ import (
 // lineView shows how far a holder is in the line: on a terminal in one line, else in a
 // line now and then.
 type lineView struct {
-	s     *session
-	bar   *terminal.Progress
-	drawn bool      // on a terminal
-	at    time.Time // of the last line
+	console *console
+	bar     *terminal.Progress
+	drawn   bool      // on a terminal
+	at      time.Time // of the last line
 }
 
-func newLineView(s *session) *lineView {
-	return &lineView{s: s, bar: terminal.NewProgress(s.errs), drawn: terminal.Is(s.errs)}
+func newLineView(c *console) *lineView {
+	return &lineView{console: c, bar: terminal.NewProgress(c.errs), drawn: terminal.Is(c.errs)}
 }
 
 // show says why there is no slot, and when there may be one.
@@ -35,15 +35,10 @@ func (v *lineView) show(l operators.Lease, err error) {
 			text += fmt.Sprintf(", about %s to go", left)
 		}
 	}
-	v.say("Waiting for a slot: %s", text)
-}
-
-func (v *lineView) say(format string, a ...any) {
-	v.bar.Show(format, a...)
+	text = "Waiting for a slot: " + text
+	v.bar.Show("%s", text)
 	if now := time.Now(); !v.drawn && now.Sub(v.at) >= lineEvery {
 		v.at = now
-		v.s.note(format, a...)
+		v.console.note("%s", text)
 	}
 }
-
-func (v *lineView) clear() { v.bar.Clear() }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -61,35 +63,37 @@ func getTask(t noun) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := s.show(text, "grant", "attempts"); err != nil || s.json {
+		if err := s.console.show(text, "grant", "attempts"); err != nil || s.console.isJSON {
 			return err
 		}
-		return s.attempts(text)
+		var detail taskDetail
+		if err := json.Unmarshal(text, &detail); err != nil {
+			return err
+		}
+		return detail.writeAttempts(s.console.out)
 	})
 }
 
-// attempts writes what is inside of a task: the grant in force, and those that
-// ended.
-func (s *session) attempts(task json.RawMessage) error {
-	var detail struct {
-		Grant    json.RawMessage
-		Attempts []entry
-	}
-	if err := json.Unmarshal(task, &detail); err != nil {
-		return err
-	}
-	if detail.Grant != nil {
-		_, _ = fmt.Fprintln(s.out, "\nIt runs:")
-		if err := terminal.Fields(s.out, detail.Grant); err != nil {
+// taskDetail is the grant of a task in force, and its attempts that ended.
+type taskDetail struct {
+	Grant    json.RawMessage
+	Attempts []entry
+}
+
+// writeAttempts writes the grant and a table of the attempts, if there are any.
+func (d taskDetail) writeAttempts(out io.Writer) error {
+	if d.Grant != nil {
+		_, _ = fmt.Fprintln(out, "\nIt runs:")
+		if err := terminal.Fields(out, d.Grant); err != nil {
 			return err
 		}
 	}
-	if len(detail.Attempts) == 0 {
+	if len(d.Attempts) == 0 {
 		return nil
 	}
-	_, _ = fmt.Fprintln(s.out, "\nAttempts that ended:")
-	t := terminal.NewTable(s.out, "ATTEMPT", "TOKEN", "DEVICE", "SLOT", "GRANTED", "ENDED", "BY", "ERROR", "OUTPUT")
-	for _, e := range detail.Attempts {
+	_, _ = fmt.Fprintln(out, "\nAttempts that ended:")
+	t := terminal.NewTable(out, "ATTEMPT", "TOKEN", "DEVICE", "SLOT", "GRANTED", "ENDED", "BY", "ERROR", "OUTPUT")
+	for _, e := range d.Attempts {
 		t.Row(e.text("attempt"), e.text("token"), e.text("device"), e.text("slot"), e.text("granted_at"), e.text("ended_at"),
 			e.text("ended_by"), e.text("error"), outputOf(e))
 	}
@@ -114,14 +118,14 @@ type whyTask struct {
 func explainTask(t noun) *cobra.Command {
 	return t.on("why", "Say why a task does not run, and what would change that", func(s *session, task string) error {
 		var answer whyTask
-		return s.view(operators.Path("tasks", task, "why"), nil, &answer, func() error { return s.why(task, answer) })
+		return s.view(operators.Path("tasks", task, "why"), nil, &answer, func() error { return answer.writeReasons(s.console.out, task) })
 	})
 }
 
-// why writes the reasons in their order, each with what would change it.
-func (s *session) why(task string, answer whyTask) error {
-	lines := []string{"task " + task + " is " + answer.State}
-	for i, r := range answer.Reasons {
+// writeReasons writes the reasons in their order, each with its remedy.
+func (w whyTask) writeReasons(out io.Writer, task string) error {
+	lines := []string{"task " + task + " is " + w.State}
+	for i, r := range w.Reasons {
 		lines = append(lines, fmt.Sprintf("%d. %s (%s)", i+1, r.text("detail"), r.text("code")))
 		for _, more := range []struct{ label, name string }{
 			{"until", "until"}, {"position in line", "position"}, {"likely start", "estimated_start"}, {"remedy", "remedy"},
@@ -131,11 +135,11 @@ func (s *session) why(task string, answer whyTask) error {
 			}
 		}
 	}
-	if trouble := answer.Mark.Trouble(); trouble != "" {
+	if trouble := w.Mark.Trouble(); trouble != "" {
 		lines = append(lines, trouble)
 	}
 	for _, line := range lines {
-		if _, err := fmt.Fprintln(s.out, terminal.Safe(line)); err != nil {
+		if _, err := fmt.Fprintln(out, terminal.Safe(line)); err != nil {
 			return err
 		}
 	}
@@ -158,7 +162,7 @@ func changeTasks(o *operator, verb, short string) *cobra.Command {
 			case len(q) == 0:
 				return usageError{errors.New("a task, or at least one of --device, --batch, --pool, --state, --kind, --error")}
 			}
-			return s.bulk(verb, q, yes, dryRun)
+			return bulkChange{s.Client, s.console, verb, q}.run(s.cmd.Context(), yes, dryRun)
 		}),
 	}
 	command.Args = func(cmd *cobra.Command, args []string) error {
@@ -173,57 +177,61 @@ func changeTasks(o *operator, verb, short string) *cobra.Command {
 	return command
 }
 
-// bulk counts, asks, and sends the request until nothing is left that matches.
-func (s *session) bulk(verb string, q url.Values, yes, dryRun bool) error {
-	count, err := s.bulkOnce(verb, q, true)
+// bulkChange cancels or retries all tasks that match a filter.
+type bulkChange struct {
+	client  *operators.Client
+	console *console
+	verb    string // cancel or retry
+	filter  url.Values
+}
+
+// run counts the tasks, asks for confirmation, and sends the request until no task matches. If
+// dryRun is true, it only counts.
+func (b bulkChange) run(ctx context.Context, yes, dryRun bool) error {
+	count, err := b.send(ctx, true)
 	if err != nil {
 		return err
 	}
 	if dryRun {
-		return s.sayBulk(verb, count, true)
+		return b.writeResult(count, true)
 	}
 	if count.Tasks > 0 {
-		if err := s.confirm(yes, map[string]string{"cancel": "Cancel ", "retry": "Retry "}[verb]+counted(count.Tasks, "task", "tasks")); err != nil {
+		if err := b.console.confirm(yes, map[string]string{"cancel": "Cancel ", "retry": "Retry "}[b.verb]+counted(count.Tasks, "task", "tasks")); err != nil {
 			return err
 		}
 	}
 	var all operators.Bulk
 	for more := count.Tasks > 0; more; {
-		done, err := s.bulkOnce(verb, q, false)
+		done, err := b.send(ctx, false)
 		if err != nil {
-			return errors.Join(err, s.sayBulk(verb, all, false))
+			return errors.Join(err, b.writeResult(all, false))
 		}
 		all.Tasks, all.Asked, more = all.Tasks+done.Tasks, all.Asked+done.Asked, done.More
 	}
-	return s.sayBulk(verb, all, false)
+	return b.writeResult(all, false)
 }
 
-func (s *session) bulkOnce(verb string, q url.Values, dryRun bool) (result operators.Bulk, err error) {
-	r := operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", verb), Query: url.Values{}}
-	maps.Copy(r.Query, q)
+func (b bulkChange) send(ctx context.Context, dryRun bool) (result operators.Bulk, err error) {
+	query := maps.Clone(b.filter)
 	if dryRun {
-		r.Query.Set("dry_run", "true")
+		query.Set("dry_run", "true")
 	}
-	err = s.Do(s.cmd.Context(), r, &result)
+	err = b.client.Do(ctx, operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", b.verb), Query: query}, &result)
 	return result, err
 }
 
-func (s *session) sayBulk(verb string, r operators.Bulk, dryRun bool) error {
-	if s.json {
-		text, err := json.Marshal(r)
-		if err != nil {
-			return err
-		}
-		return s.document(text)
+func (b bulkChange) writeResult(r operators.Bulk, dryRun bool) error {
+	if b.console.isJSON {
+		return writeJSON(b.console.out, r, jsonIndent)
 	}
-	words := map[string][2]string{"cancel": {"would be cancelled", "cancelled"}, "retry": {"would be tried again", "will be tried again"}}[verb]
-	said := counted(r.Tasks, "task", "tasks") + " " + words[1]
+	words := map[string]string{"cancel": "cancelled", "retry": "will be tried again"}
 	if dryRun {
-		said = counted(r.Tasks, "task", "tasks") + " " + words[0]
+		words = map[string]string{"cancel": "would be cancelled", "retry": "would be tried again"}
 	}
+	text := counted(r.Tasks, "task", "tasks") + " " + words[b.verb]
 	if r.Asked > 0 {
-		said += fmt.Sprintf(", %d run and were asked to stop", r.Asked)
+		text += fmt.Sprintf(", %d run and were asked to stop", r.Asked)
 	}
-	_, err := fmt.Fprintln(s.out, said)
+	_, err := fmt.Fprintln(b.console.out, text)
 	return err
 }

@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/operators"
@@ -20,8 +18,7 @@ import (
 
 func newTokens() *cobra.Command {
 	o := &operator{}
-	filters := func(flags *pflag.FlagSet) url.Values { return filtered(flags, "order") }
-	verbs := o.addList(list{path: operators.Path("tokens"), filters: filters, columns: []column{
+	verbs := o.addList(list{path: operators.Path("tokens"), filters: filterBy("order"), columns: []column{
 		member("ID", "id"), member("NAME", "name"), member("ROLE", "role"), member("POOLS", "pools"), member("LIMIT SETS", "limit_sets"), member("CREATED", "created_at"), member("EXPIRES", "expires_at"), member("LAST USED", "last_used_at"),
 	}}, "List operator tokens", func(c *cobra.Command) {
 		c.Flags().String("order", "oldest", "newest or oldest first")
@@ -39,8 +36,7 @@ func roles() []string {
 // its password may do everything anyway, and the first token can come from
 // nowhere else.
 func createToken(o *operator) *cobra.Command {
-	var t store.Token
-	var valid time.Duration
+	var t tokenFlags
 	var s *settings
 	command := &cobra.Command{
 		Use:   "create",
@@ -53,10 +49,10 @@ makes it, which takes a token of the role admin. With a context in use and
 DISPATCHER_POSTGRES_DSN it must be said which of the two is meant.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if t.Name == "" || !slices.Contains(roles(), t.Role) || valid < 0 {
+			if t.Name == "" || !slices.Contains(roles(), t.Role) || t.valid < 0 {
 				return usageError{errors.New("--name is needed, and --role must be one of " + strings.Join(roles(), ", "))}
 			}
-			if err := credentials.CheckPatterns(t); err != nil {
+			if err := credentials.CheckPatterns(t.Token); err != nil {
 				return usageError{err}
 			}
 			direct, err := o.inDatabase(s)
@@ -64,16 +60,25 @@ DISPATCHER_POSTGRES_DSN it must be said which of the two is meant.`,
 				return err
 			}
 			if direct {
-				return withLedger(cmd, s, func(cmd *cobra.Command, ledger *store.Store) error { return createInLedger(cmd, ledger, t, valid) })
+				return withLedger(cmd, s, t.createInLedger)
 			}
-			return o.with(func(s *session, _ []string) error { return s.createToken(t, valid) })(cmd, args)
+			return o.with(func(s *session, _ []string) error {
+				text, made, err := s.createWithSecret(t.request(), "dispatcher tokens delete ID, and create another one")
+				if err == nil && s.console.isJSON {
+					return writeJSON(s.console.out, text, jsonIndent)
+				}
+				if err == nil { // as from the database
+					_, err = fmt.Fprintln(s.console.out, made.word("token"))
+				}
+				return err
+			})(cmd, args)
 		},
 	}
 	command.Flags().StringVar(&t.Name, "name", "", "the operator or service that uses it; the log names it")
 	command.Flags().StringVar(&t.Role, "role", "", "needed: viewer, operator, admin, verifier or caller")
 	command.Flags().StringArrayVar(&t.Pools, "pool", nil, "for --role caller: a pool whose slots it may lease, also as a pattern: ci-*; may be repeated")
 	command.Flags().StringArrayVar(&t.LimitSets, "limit-set", nil, "for --role caller: a limit set that it may take from, also as a pattern; may be repeated")
-	command.Flags().DurationVar(&valid, "valid", 0, "how long it is valid, e.g. 720h; 0: until it is revoked")
+	command.Flags().DurationVar(&t.valid, "valid", 0, "how long it is valid, e.g. 720h; 0: until it is revoked")
 	complete(command, "role", roles()...)
 	o.pools().completeFlag(command, "pool")
 	s = addSettings(command.Flags())
@@ -105,13 +110,30 @@ func (o *operator) inDatabase(s *settings) (bool, error) {
 	return false, nil
 }
 
-func createInLedger(cmd *cobra.Command, ledger *store.Store, t store.Token, valid time.Duration) error {
-	if valid > 0 {
+// tokenFlags are the fields of a new token.
+type tokenFlags struct {
+	store.Token
+
+	valid time.Duration // 0: without an end
+}
+
+// request returns the request that lets the server create the token.
+func (t tokenFlags) request() operators.Request {
+	body := operators.NewToken{Name: t.Name, Role: t.Role, Pools: t.Pools, LimitSets: t.LimitSets}
+	if t.valid > 0 {
+		body.ExpiresAt = new(time.Now().Add(t.valid).UTC())
+	}
+	return operators.Request{Method: http.MethodPost, Path: operators.Path("tokens"), Key: newKey(), Body: body}
+}
+
+// createInLedger creates the token without a server, and prints it.
+func (t tokenFlags) createInLedger(cmd *cobra.Command, ledger *store.Store) error {
+	if t.valid > 0 {
 		now, err := ledger.Clock(cmd.Context())
 		if err != nil {
 			return err
 		}
-		end := now.Add(valid)
+		end := now.Add(t.valid)
 		t.ExpiresAt = &end
 	}
 	if err := migrated(cmd, ledger); err != nil {
@@ -119,7 +141,7 @@ func createInLedger(cmd *cobra.Command, ledger *store.Store, t store.Token, vali
 	}
 	secret := credentials.NewToken()
 	hash := credentials.HashToken(secret)
-	if _, err := ledger.CreateToken(cmd.Context(), "command line", t, hash[:]); err != nil {
+	if _, err := ledger.CreateToken(cmd.Context(), "command line", t.Token, hash[:]); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(cmd.OutOrStdout(), secret)
@@ -138,21 +160,4 @@ func migrated(cmd *cobra.Command, ledger *store.Store) error {
 		}
 	}
 	return nil
-}
-
-// createToken asks the server. As from the database, a table is the token alone.
-func (s *session) createToken(t store.Token, valid time.Duration) error {
-	body := operators.NewToken{Name: t.Name, Role: t.Role, Pools: t.Pools, LimitSets: t.LimitSets}
-	if valid > 0 {
-		body.ExpiresAt = new(time.Now().Add(valid).UTC())
-	}
-	text, made, err := s.make(operators.Request{Method: http.MethodPost, Path: operators.Path("tokens"), Key: newKey(), Body: body}, "dispatcher tokens delete ID, and create another one")
-	if err != nil {
-		return err
-	}
-	if s.json {
-		return s.document(text)
-	}
-	_, err = fmt.Fprintln(s.out, made.word("token"))
-	return err
 }

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"net/url"
 
 	"github.com/spf13/cobra"
 
@@ -26,45 +24,34 @@ func explainWaiting(n noun, short string) *cobra.Command {
 	command := n.on("why", short, func(s *session, name string) error {
 		path := operators.Path(n.plural, name, "waiting")
 		if code != "" || s.cmd.Flags().Changed("limit") {
-			return s.listWaiting(path, code, limit)
+			return s.list(list{path: path + "/tasks", filters: filterBy("code"), columns: []column{
+				member("TASK", "id"), member("BATCH", "batch"), member("DEVICE", "device"), member("CODE", "code"), member("UNTIL", "until"), member("DETAIL", "detail"),
+			}}, limit)
 		}
 		var now waitingTasks
-		return s.view(path, nil, &now, func() error { return s.waiting(now) })
+		return s.view(path, nil, &now, func() error { return now.writeReasons(s.console) })
 	})
 	command.Flags().StringVar(&code, "code", "", "list the tasks that wait for this, such as device_unseen")
 	command.Flags().IntVar(&limit, "limit", 100, "most tasks to list; 0: all")
 	return command
 }
 
-func (s *session) waiting(now waitingTasks) error {
-	said := counted(now.Total, "task waits", "tasks wait")
-	if now.Sampled {
-		said += fmt.Sprintf("; the counts are those of a sample of %d", now.Judged)
+// writeReasons writes the number of waiting tasks and a table of the reasons.
+func (w waitingTasks) writeReasons(c *console) error {
+	text := counted(w.Total, "task waits", "tasks wait")
+	if w.Sampled {
+		text += fmt.Sprintf("; the counts are those of a sample of %d", w.Judged)
 	}
-	if _, err := fmt.Fprintln(s.out, said); err != nil || len(now.Parts) == 0 {
+	if _, err := fmt.Fprintln(c.out, text); err != nil || len(w.Parts) == 0 {
 		return err
 	}
-	t := terminal.NewTable(s.out, "COUNT", "WHY", "CODE", "UNTIL", "REMEDY")
-	for _, p := range now.Parts {
+	t := terminal.NewTable(c.out, "COUNT", "WHY", "CODE", "UNTIL", "REMEDY")
+	for _, p := range w.Parts {
 		t.Row(p.text("count"), p.text("label"), p.text("code"), p.text("until"), p.text("remedy"))
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	s.note("To list the tasks of one: --code %s", now.Parts[0].text("code"))
+	c.note("To list the tasks of one: --code %s", w.Parts[0].text("code"))
 	return nil
-}
-
-func (s *session) listWaiting(path, code string, limit int) error {
-	if limit < 0 {
-		return usageError{errors.New("--limit: must not be negative")}
-	}
-	filter := url.Values{}
-	if code != "" {
-		filter.Set("code", code)
-	}
-	entries, more := s.List(s.cmd.Context(), path+"/tasks", filter, limit)
-	return s.listed(entries, more, []column{
-		member("TASK", "id"), member("BATCH", "batch"), member("DEVICE", "device"), member("CODE", "code"), member("UNTIL", "until"), member("DETAIL", "detail"),
-	})
 }

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// jsonIndent is the indentation of JSON documents.
+const jsonIndent = "  "
+
+// watchEvery is the pause between two reads of a watched pool or batch.
+const watchEvery = time.Second
+
+var errNotConfirmed = errors.New("not confirmed; nothing was changed")
+
+// console is the input and the output of one command.
+type console struct {
+	in     io.Reader
+	out    io.Writer // data
+	errs   io.Writer // everything else
+	isJSON bool      // data is written as JSON, not as tables
+}
+
+// note writes a message for people to errs.
+func (c *console) note(format string, a ...any) {
+	_, _ = fmt.Fprintln(c.errs, terminal.Safe(fmt.Sprintf(format, a...)))
+}
+
+// show writes the members of object as a table, except the members named in without. As JSON
+// it writes the whole object.
+func (c *console) show(object json.RawMessage, without ...string) error {
+	if c.isJSON {
+		return writeJSON(c.out, object, jsonIndent)
+	}
+	return terminal.Fields(c.out, conditionAsState(object), without...)
+}
+
+// writeJSON writes object as JSON. If indent is empty, it writes one line.
+func writeJSON(to io.Writer, object any, indent string) error {
+	e := json.NewEncoder(to)
+	e.SetIndent("", indent)
+	e.SetEscapeHTML(false)
+	return e.Encode(object)
+}
+
+// warn notes the warnings in done, the answer to a request that succeeded, and returns them.
+// Each note begins with subject.
+func (c *console) warn(subject string, done json.RawMessage) (warnings []string) {
+	var warned operators.Warned
+	_ = json.Unmarshal(done, &warned) // An answer without the member has no warnings.
+	for _, w := range warned.Warnings {
+		c.note("Warning: %s%s", subject, terminal.Safe(w))
+	}
+	return warned.Warnings
+}
+
+// confirm asks the user before a change that cannot be undone. If yes is true, it does not ask.
+// It fails if the user does not agree, or if in is no terminal.
+func (c *console) confirm(yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	if !terminal.Is(c.in) {
+		return usageError{fmt.Errorf("%s: say --yes, for nobody can be asked: standard input is no terminal", question)}
+	}
+	_, _ = fmt.Fprintf(c.errs, "%s? [y/N] ", terminal.Safe(question))
+	answer, _ := bufio.NewReader(c.in).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return errNotConfirmed
+	}
+	return nil
+}
+
+// repeatRead calls read every watchEvery until isOver is true or read fails with an error that is
+// not transient; it notes transient errors. If ctx ends first (Ctrl-C), it returns nil.
+func (c *console) repeatRead(ctx context.Context, read func() (isOver bool, err error)) error {
+	for ctx.Err() == nil {
+		switch isOver, err := read(); {
+		case err == nil && isOver:
+			return nil
+		case err == nil || ctx.Err() != nil:
+		case !operators.Transient(err):
+			return err
+		default:
+			c.note("%v", err)
+		}
+		_ = operators.Pause(ctx, watchEvery) // The loop ends if ctx has ended.
+	}
+	return nil
+}
