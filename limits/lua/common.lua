@@ -4,15 +4,21 @@ local specs = {}
 
 -- read_spec reads the spec of a rule, once in a call.
 local function read_spec(line)
-  if specs[line] then return specs[line] end
+  if specs[line] then
+    return specs[line]
+  end
   local n = {}
-  for word in string.gmatch(line, '%S+') do n[#n + 1] = tonumber(word) or word end
+  for word in string.gmatch(line, '%S+') do
+    n[#n + 1] = tonumber(word) or word
+  end
   local s = { kind = n[1] }
   if s.kind == 'P' or s.kind == 'L' then
     check(#n > 4 and #n % 2 == 1, 'spec')
     s.cap, s.longest, s.windows = n[2], n[3], (#n - 3) / 2
     s.max, s.per = {}, {}
-    for i = 1, s.windows do s.max[i], s.per[i] = n[2 * i + 2], n[2 * i + 3] end
+    for i = 1, s.windows do
+      s.max[i], s.per[i] = n[2 * i + 2], n[2 * i + 3]
+    end
   elseif s.kind == 'F' then
     check(#n == 3, 'spec')
     s.most, s.longest = n[2], n[3]
@@ -27,7 +33,9 @@ end
 -- state of a rule, and since when (ms) it is in it.
 local function state_of(rule)
   local value = redis.call('GET', rule)
-  if not value then return nil end
+  if not value then
+    return nil
+  end
   local state, at = string.match(value, '^(%a+)|(%d+)')
   return state, tonumber(at)
 end
@@ -35,7 +43,9 @@ end
 -- period finds where the period around a time begins and ends, if it is known.
 local function period(s, at)
   for i = 1, #s.starts - 1 do
-    if at >= s.starts[i] and at < s.starts[i + 1] then return s.starts[i], s.starts[i + 1] end
+    if at >= s.starts[i] and at < s.starts[i + 1] then
+      return s.starts[i], s.starts[i + 1]
+    end
   end
 end
 

@@ -19,9 +19,19 @@
 -- SETTLE is after how long (ms) a reservation must have been settled.
 -- A script checks its arguments before its first write: nothing rolls back.
 
-local OPEN, PENDING, DONE = KEYS[1], KEYS[2], KEYS[3]
-local FIRST = 3         -- keys before those of the items
-local REMEMBER = 60000  -- how long a count is known by its lease
-local AHEAD = 1000      -- a time further ahead than this is of a clock that went back
-local DIGITS = 13       -- of a time that is packed: until the year 2286
-local UNKNOWN, LIMITED, PASSED, UNSETTLED, NO_PERIOD = 0, 1, 2, 3, 4
+local OPEN = KEYS[1]
+local PENDING = KEYS[2]
+local DONE = KEYS[3]
+-- keys before those of the items
+local FIRST = 3
+-- how long a count is known by its lease
+local REMEMBER = 60000
+-- a time further ahead than this is of a clock that went back
+local AHEAD = 1000
+-- of a time that is packed: until the year 2286
+local DIGITS = 13
+local UNKNOWN = 0
+local LIMITED = 1
+local PASSED = 2
+local UNSETTLED = 3
+local NO_PERIOD = 4

@@ -5,13 +5,17 @@
 -- Keeps    of more labels than are kept the rarest makes way, and its number is taken
 --          over: a number is never too low.
 local most = tonumber(ARGV[1])
-if not most then error('limits: bad number') end
+if not most then
+  error('limits: bad number')
+end
 local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
 local last = tonumber(redis.call('GET', KEYS[3]) or nil)
 local top = KEYS[1 + hour % 2]
 if last ~= hour then
   redis.call('DEL', top)
-  if last ~= hour - 1 then redis.call('DEL', KEYS[2 - hour % 2]) end
+  if last ~= hour - 1 then
+    redis.call('DEL', KEYS[2 - hour % 2])
+  end
   redis.call('SET', KEYS[3], hour, 'PX', 7200000)
 end
 for i = 2, #ARGV, 2 do

@@ -2,12 +2,21 @@
 -- made it. As quick.lua is to reserve.lua, so is this to settle.lua.
 -- KEYS, ARGV and what is kept: as settle.lua. Returns  1: it was done
 repeat
-  if ARGV[5] ~= '1' or ARGV[7] or ARGV[2] == '' then break end
+  if ARGV[5] ~= '1' or ARGV[7] or ARGV[2] == '' then
+    break
+  end
   local kind, max, per = string.match(ARGV[6], '^([PL]) (%d+) (%d+) %2 %3$')
-  local call, sub, lease, rule, subject = redis.call, string.sub, ARGV[1], KEYS[FIRST + 1], KEYS[FIRST + 2]
+  local call = redis.call
+  local sub = string.sub
+  local lease = ARGV[1]
+  local rule = KEYS[FIRST + 1]
+  local subject = KEYS[FIRST + 2]
   local at = kind and call('ZSCORE', OPEN, lease)
-  if not at then break end
-  at = string.format('%d', tonumber(at)) -- some servers write it as 1.8e+12
+  if not at then
+    break
+  end
+  -- some servers write it as 1.8e+12
+  at = string.format('%d', tonumber(at))
   local reservation = sub(subject, -35) .. '|' .. at .. '|' .. ARGV[2] .. '|' .. lease
   if ARGV[3] ~= '1' then
     call('ZREM', PENDING, reservation)
@@ -16,15 +25,21 @@ repeat
   end
   local t = call('TIME')
   local now = tonumber(t[1] .. sub('00000' .. t[2], -6, -4))
-  local state, packed, newest = call('GET', rule), nil, nil
+  local state = call('GET', rule)
+  local packed = nil
+  local newest = nil
   if kind == 'P' then
     packed = call('GET', subject) or ''
     newest = sub(packed, 1, DIGITS)
   else
     newest = call('LINDEX', subject, '0')
   end
-  if not state or sub(state, 1, 6) ~= 'known|' or now - sub(state, 7, 19) > per / 2 then break end
-  if (tonumber(newest or nil) or 0) > tonumber(at) then break end
+  if not state or sub(state, 1, 6) ~= 'known|' or now - sub(state, 7, 19) > per / 2 then
+    break
+  end
+  if (tonumber(newest or nil) or 0) > tonumber(at) then
+    break
+  end
 
   call('ZREM', PENDING, reservation)
   call('ZREM', OPEN, lease)

@@ -10,13 +10,16 @@
 --          that was reserved or counted passes (R). No check passes with a rule that is
 --          not known, nor while a reservation is overdue: whether it was used must be
 --          found out first.
-local checks, next, key = {}, 1, FIRST + 1
+local checks = {}
+local next = 1
+local key = FIRST + 1
 while ARGV[next] do
   local c = { lease = ARGV[next], group = ARGV[next + 1], items = {} }
   local n = tonumber(ARGV[next + 2])
   check(n and c.lease ~= '', 'check')
   for i = 1, n do
-    local spec, subject = ARGV[next + 2 + i], KEYS[key + 1]
+    local spec = ARGV[next + 2 + i]
+    local subject = KEYS[key + 1]
     check(subject and spec, 'item')
     c.items[i] = { rule = KEYS[key], key = subject, spec = read_spec(spec) }
     key = key + 2
@@ -27,25 +30,37 @@ end
 
 local now, at = clock()
 local reply = { now }
-local open = redis.call('ZCARD', OPEN) -- reservations of all
+-- reservations of all
+local open = redis.call('ZCARD', OPEN)
 local overdue = open > 0 and redis.call('ZCOUNT', OPEN, '-inf', text(now - SETTLE)) > 0
 
 -- doubt makes a rule unknown whose subject has a time that is yet to come: the
 -- clock went back, and would keep the subject shut until it is there again.
 local function doubt(item)
-  if MODE ~= 'P' then redis.call('DEL', item.rule) end
+  if MODE ~= 'P' then
+    redis.call('DEL', item.rule)
+  end
   return UNKNOWN
 end
 
 -- A judgement is nothing (it passes), a status, or what keeps it shut.
-local function shut(window, wait, ago) return { window = window - 1, wait = wait, ago = ago, soft = 0 } end
-local function shut_by_reservations(window) return { window = window - 1, wait = 0, ago = 0, soft = 1 } end
+local function shut(window, wait, ago)
+  return { window = window - 1, wait = wait, ago = ago, soft = 0 }
+end
+
+local function shut_by_reservations(window)
+  return { window = window - 1, wait = 0, ago = 0, soft = 1 }
+end
 
 local function slide(item, pending)
-  local s, worst, packed = item.spec, nil, packed_of(item.spec, item.key)
+  local s = item.spec
+  local worst = nil
+  local packed = packed_of(item.spec, item.key)
   for i = 1, s.windows do
     local wait, ago, soft = window_shuts(packed, item.key, s.max[i], s.per[i], pending, now)
-    if not wait and ago then return doubt(item) end
+    if not wait and ago then
+      return doubt(item)
+    end
     if wait and (not worst or soft == 0 and (worst.soft == 1 or wait > worst.wait)) then
       worst = { window = i - 1, wait = wait, ago = ago, soft = soft }
     end
@@ -55,23 +70,37 @@ end
 
 -- tally judges what has one window at a time, of which from and to are known.
 local function tally(s, from, to, n, pending)
-  if n >= s.most then return shut(1, to - now, now - from) end
-  if n + #pending >= s.most then return shut_by_reservations(1) end
+  if n >= s.most then
+    return shut(1, to - now, now - from)
+  end
+  if n + #pending >= s.most then
+    return shut_by_reservations(1)
+  end
 end
 
 local function judge(item, group)
   local s = item.spec
-  if state_of(item.rule) ~= 'known' then return UNKNOWN end
+  if state_of(item.rule) ~= 'known' then
+    return UNKNOWN
+  end
   local pending = open > 0 and others(item.key, group) or {}
-  if s.windows then return slide(item, pending) end
+  if s.windows then
+    return slide(item, pending)
+  end
   local since, n = read_count(item.key)
-  if since and since > now + AHEAD then return doubt(item) end
+  if since and since > now + AHEAD then
+    return doubt(item)
+  end
   if s.kind == 'F' then
-    if not since or now >= since + s.longest then since, n = now, 0 end
+    if not since or now >= since + s.longest then
+      since, n = now, 0
+    end
     return tally(s, since, since + s.longest, n, pending)
   end
   local from, to = period(s, now)
-  if not from then return NO_PERIOD end
+  if not from then
+    return NO_PERIOD
+  end
   return tally(s, from, to, since == from and n or 0, pending)
 end
 
@@ -79,13 +108,17 @@ local function answer(status, entries)
   reply[#reply + 1] = status
   reply[#reply + 1] = #entries
   for _, e in ipairs(entries) do
-    for _, n in ipairs({ e.item, e.window, e.wait, e.ago, e.soft }) do reply[#reply + 1] = n end
+    for _, n in ipairs({ e.item, e.window, e.wait, e.ago, e.soft }) do
+      reply[#reply + 1] = n
+    end
   end
 end
 
 -- passed_before says whether this very check passed already: it was sent again.
 local function passed_before(c)
-  if open > 0 and redis.call('ZSCORE', OPEN, c.lease) then return true end
+  if open > 0 and redis.call('ZSCORE', OPEN, c.lease) then
+    return true
+  end
   local first = c.items[1]
   return first and redis.call('ZSCORE', DONE, rule_name(first.key) .. '|' .. c.lease)
 end
@@ -102,8 +135,12 @@ local function pass(c)
 end
 
 local function serve(c)
-  if MODE == 'R' and passed_before(c) then return answer(PASSED, {}) end
-  if overdue then return answer(UNSETTLED, {}) end
+  if MODE == 'R' and passed_before(c) then
+    return answer(PASSED, {})
+  end
+  if overdue then
+    return answer(UNSETTLED, {})
+  end
   local entries = {}
   for i, item in ipairs(c.items) do
     local found = judge(item, c.group)
@@ -114,9 +151,13 @@ local function serve(c)
       entries[#entries + 1] = found
     end
   end
-  if #entries == 0 then return pass(c) end
+  if #entries == 0 then
+    return pass(c)
+  end
   answer(LIMITED, entries)
 end
 
-for _, c in ipairs(checks) do serve(c) end
+for _, c in ipairs(checks) do
+  serve(c)
+end
 return reply

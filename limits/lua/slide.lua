@@ -4,7 +4,9 @@
 local function load_times(item)
   local packs = item.spec.kind == 'P'
   local got = redis.pcall(packs and 'GET' or 'LLEN', item.key)
-  if type(got) == 'table' then got = redis.call(packs and 'LLEN' or 'GET', item.key) end
+  if type(got) == 'table' then
+    got = redis.call(packs and 'LLEN' or 'GET', item.key)
+  end
   if type(got) == 'number' then
     item.n, item.packed = got, nil
   else
@@ -14,15 +16,24 @@ local function load_times(item)
 end
 
 -- nth_of is when the n-th newest was.
-local function nth_of(item, n) return nth(item.packed, item.key, n) end
+local function nth_of(item, n)
+  return nth(item.packed, item.key, n)
+end
 
 -- inside is how many were later than a time: mostly all, since older ones are dropped.
 local function inside(item, edge)
-  local low, high = 0, item.n
-  if high == 0 or nth_of(item, high) > edge then return high end
+  local low = 0
+  local high = item.n
+  if high == 0 or nth_of(item, high) > edge then
+    return high
+  end
   while high - low > 1 do
     local middle = math.floor((low + high) / 2)
-    if nth_of(item, middle) > edge then low = middle else high = middle end
+    if nth_of(item, middle) > edge then
+      low = middle
+    else
+      high = middle
+    end
   end
   return low
 end
@@ -30,24 +41,33 @@ end
 -- push adds a time to a list, so many times.
 local function push(key, now, n)
   local many = {}
-  for i = 1, math.min(n, 1000) do many[i] = text(now) end
-  for left = n, 1, -1000 do redis.call('LPUSH', key, unpack(many, 1, math.min(left, 1000))) end
+  for i = 1, math.min(n, 1000) do
+    many[i] = text(now)
+  end
+  for left = n, 1, -1000 do
+    redis.call('LPUSH', key, unpack(many, 1, math.min(left, 1000)))
+  end
 end
 
 -- keep keeps the newest so many, in the form of the spec.
 local function keep(item, n)
-  local s, key = item.spec, item.key
+  local s = item.spec
+  local key = item.key
   local packed = item.packed and string.sub(item.packed, 1, DIGITS * n)
   if s.kind == 'P' then
     if not packed then
       local words = {}
-      for i, t in ipairs(n > 0 and redis.call('LRANGE', key, 0, text(n - 1)) or {}) do words[i] = word(tonumber(t)) end
+      for i, t in ipairs(n > 0 and redis.call('LRANGE', key, 0, text(n - 1)) or {}) do
+        words[i] = word(tonumber(t))
+      end
       packed = table.concat(words)
     end
     item.packed = packed
   elseif packed then
     redis.call('DEL', key)
-    for i = 1, n do redis.call('RPUSH', key, text(nth(packed, key, i))) end
+    for i = 1, n do
+      redis.call('RPUSH', key, text(nth(packed, key, i)))
+    end
     item.packed = nil
   elseif n == 0 then
     redis.call('DEL', key)
@@ -59,7 +79,8 @@ end
 
 -- add counts so many now, beside what was kept.
 local function add(item, now, n)
-  local s, key = item.spec, item.key
+  local s = item.spec
+  local key = item.key
   if s.kind == 'P' then
     item.packed = string.rep(word(now), n) .. item.packed
     redis.call('SET', key, item.packed, 'PX', text(s.longest))
@@ -73,7 +94,9 @@ end
 -- mend has times that are yet to come be of now: the clock went back, and would keep the subject shut until it
 -- is there again.
 local function mend(item, now)
-  if item.n == 0 or nth_of(item, 1) <= now then return end
+  if item.n == 0 or nth_of(item, 1) <= now then
+    return
+  end
   local ahead = inside(item, now)
   if item.packed then
     item.packed = string.rep(word(now), ahead) .. string.sub(item.packed, DIGITS * ahead + 1)
@@ -86,22 +109,36 @@ end
 
 -- slide counts so many now, and drops what is in no window any more.
 local function slide(item, now, n)
-  local most, s = 0, item.spec
-  for i = 1, s.windows do most = math.max(most, item.inside[i]) end
+  local most = 0
+  local s = item.spec
+  for i = 1, s.windows do
+    most = math.max(most, item.inside[i])
+  end
   keep(item, most)
   add(item, now, n)
-  for i = 1, s.windows do item.inside[i] = item.inside[i] + n end
+  for i = 1, s.windows do
+    item.inside[i] = item.inside[i] + n
+  end
 end
 
 -- unslide drops up to so many of a time.
 local function unslide(item, when, n)
   load_times(item)
-  if not item.packed then return redis.call('LREM', item.key, text(n), text(when)) end
-  local words, gone = {}, word(when)
+  if not item.packed then
+    return redis.call('LREM', item.key, text(n), text(when))
+  end
+  local words = {}
+  local gone = word(when)
   for i = 1, item.n do
     local one = string.sub(item.packed, DIGITS * i - DIGITS + 1, DIGITS * i)
-    if one == gone and n > 0 then n = n - 1 else words[#words + 1] = one end
+    if one == gone and n > 0 then
+      n = n - 1
+    else
+      words[#words + 1] = one
+    end
   end
-  if #words == 0 then return redis.call('DEL', item.key) end
+  if #words == 0 then
+    return redis.call('DEL', item.key)
+  end
   redis.call('SET', item.key, table.concat(words), 'PX', text(item.spec.longest))
 end

@@ -3,7 +3,9 @@
 -- ARGV     at most how many of each
 -- Returns  label, how often, ...: of this hour, then of the one before
 local most = tonumber(ARGV[1])
-if not most then error('limits: bad number') end
+if not most then
+  error('limits: bad number')
+end
 local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
 local last = tonumber(redis.call('GET', KEYS[3]) or nil)
 local reply = {}

@@ -4,9 +4,12 @@ local function trim(cap, longest, key, now, length)
   if length > tonumber(cap) then
     redis.call('LTRIM', key, '0', string.format('%d', cap - 1))
   elseif length % 4 == 0 then
-    for _ = 1, 8 do -- more than were added since, so that this keeps up
+    -- more than were added since, so that this keeps up
+    for _ = 1, 8 do
       local last = tonumber(redis.call('LINDEX', key, '-1') or nil)
-      if not last or last > now - longest then break end
+      if not last or last > now - longest then
+        break
+      end
       redis.call('RPOP', key)
     end
   end

@@ -6,22 +6,53 @@
 -- Returns  the names
 local key = ARGV[1]
 local tries = {
-  { 'SET', key, '', 'PX', '1000' }, { 'GET', key }, { 'PEXPIRE', key, '1000' }, { 'TIME' },
-  { 'HGET', key, 'f' }, { 'HSET', key, 'f', '1' }, { 'HDEL', key, 'f' }, { 'HGETALL', key }, { 'HKEYS', key },
-  { 'HLEN', key }, { 'HMGET', key, 'f' },
-  { 'LINDEX', key, '0' }, { 'LINSERT', key, 'BEFORE', 'a', 'b' }, { 'LLEN', key }, { 'LPUSH', key, 'a' }, { 'LRANGE', key, '0', '1' }, { 'LREM', key, '1', 'a' }, { 'LTRIM', key, '0', '1' },
-  { 'RPOP', key }, { 'RPUSH', key, 'a' },
-  { 'ZADD', key, '1', 'm' }, { 'ZCARD', key }, { 'ZCOUNT', key, '0', '1' }, { 'ZINCRBY', key, '1', 'm' },
-  { 'ZLEXCOUNT', key, '-', '+' }, { 'ZPOPMIN', key }, { 'ZRANGE', key, '0', '1' },
-  { 'ZRANGEBYLEX', key, '-', '+' }, { 'ZRANGEBYSCORE', key, '0', '1' }, { 'ZRANK', key, 'm' }, { 'ZREM', key, 'm' },
-  { 'ZREMRANGEBYLEX', key, '-', '+' }, { 'ZREMRANGEBYRANK', key, '0', '1' }, { 'ZREMRANGEBYSCORE', key, '0', '1' }, { 'ZREVRANGE', key, '0', '1' },
-  { 'ZSCORE', key, 'm' }, { 'DEL', key },
+  { 'SET', key, '', 'PX', '1000' },
+  { 'GET', key },
+  { 'PEXPIRE', key, '1000' },
+  { 'TIME' },
+  { 'HGET', key, 'f' },
+  { 'HSET', key, 'f', '1' },
+  { 'HDEL', key, 'f' },
+  { 'HGETALL', key },
+  { 'HKEYS', key },
+  { 'HLEN', key },
+  { 'HMGET', key, 'f' },
+  { 'LINDEX', key, '0' },
+  { 'LINSERT', key, 'BEFORE', 'a', 'b' },
+  { 'LLEN', key },
+  { 'LPUSH', key, 'a' },
+  { 'LRANGE', key, '0', '1' },
+  { 'LREM', key, '1', 'a' },
+  { 'LTRIM', key, '0', '1' },
+  { 'RPOP', key },
+  { 'RPUSH', key, 'a' },
+  { 'ZADD', key, '1', 'm' },
+  { 'ZCARD', key },
+  { 'ZCOUNT', key, '0', '1' },
+  { 'ZINCRBY', key, '1', 'm' },
+  { 'ZLEXCOUNT', key, '-', '+' },
+  { 'ZPOPMIN', key },
+  { 'ZRANGE', key, '0', '1' },
+  { 'ZRANGEBYLEX', key, '-', '+' },
+  { 'ZRANGEBYSCORE', key, '0', '1' },
+  { 'ZRANK', key, 'm' },
+  { 'ZREM', key, 'm' },
+  { 'ZREMRANGEBYLEX', key, '-', '+' },
+  { 'ZREMRANGEBYRANK', key, '0', '1' },
+  { 'ZREMRANGEBYSCORE', key, '0', '1' },
+  { 'ZREVRANGE', key, '0', '1' },
+  { 'ZSCORE', key, 'm' },
+  { 'DEL', key },
 }
 local forbidden = {}
 for _, try in ipairs(tries) do
   local reply = redis.pcall(unpack(try))
   local err = type(reply) == 'table' and reply.err or ''
-  if string.find(err, 'permission') or string.find(err, "can't run") or string.find(err, 'Unknown') or string.find(err, 'unknown command') then
+  if string.find(err, 'permission')
+    or string.find(err, "can't run")
+    or string.find(err, 'Unknown')
+    or string.find(err, 'unknown command')
+  then
     forbidden[#forbidden + 1] = try[1]
   end
 end
