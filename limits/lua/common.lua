@@ -14,17 +14,24 @@ local function read_spec(line)
   local s = { kind = n[1] }
   if s.kind == 'P' or s.kind == 'L' then
     check(#n > 4 and #n % 2 == 1, 'spec')
-    s.cap, s.longest, s.windows = n[2], n[3], (#n - 3) / 2
-    s.max, s.per = {}, {}
+    s.cap = n[2]
+    s.longest = n[3]
+    s.windows = (#n - 3) / 2
+    s.max = {}
+    s.per = {}
     for i = 1, s.windows do
-      s.max[i], s.per[i] = n[2 * i + 2], n[2 * i + 3]
+      s.max[i] = n[2 * i + 2]
+      s.per[i] = n[2 * i + 3]
     end
   elseif s.kind == 'F' then
     check(#n == 3, 'spec')
-    s.most, s.longest = n[2], n[3]
+    s.most = n[2]
+    s.longest = n[3]
   else
     check(s.kind == 'C' and #n > 4, 'spec')
-    s.most, s.longest, s.starts = n[2], n[3], { unpack(n, 4) }
+    s.most = n[2]
+    s.longest = n[3]
+    s.starts = { unpack(n, 4) }
   end
   specs[line] = s
   return s

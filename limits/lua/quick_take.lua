@@ -43,7 +43,8 @@ repeat
       if oldest > edge then
         break
       end
-      used, oldest = used - 13, nil
+      used = used - 13
+      oldest = nil
     end
     if used < #packed then
       packed = sub(packed, 1, used)
@@ -65,7 +66,8 @@ repeat
           break
         end
         call('RPOP', subject)
-        used, oldest = used - 1, tonumber(call('LINDEX', subject, '-1') or nil)
+        used = used - 1
+        oldest = tonumber(call('LINDEX', subject, '-1') or nil)
       end
       if oldest and oldest <= edge then
         break
@@ -103,7 +105,8 @@ repeat
       end
       call('PEXPIRE', subject, per)
     end
-    used, oldest = used + cost, oldest or now
+    used = used + cost
+    oldest = oldest or now
   end
   local since = tonumber(sub(state, 1, 13))
   since = since > edge and since or 0

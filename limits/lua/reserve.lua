@@ -93,7 +93,8 @@ local function judge(item, group)
   end
   if s.kind == 'F' then
     if not since or now >= since + s.longest then
-      since, n = now, 0
+      since = now
+      n = 0
     end
     return tally(s, since, since + s.longest, n, pending)
   end

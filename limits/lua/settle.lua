@@ -56,7 +56,8 @@ local function count(s, key, at, now)
   if s.kind == 'F' then
     -- A start that comes late, from before the window, counts in it.
     if not since or at >= since + s.longest then
-      since, n = at, 0
+      since = at
+      n = 0
     end
     return write_count(s, key, since, n + 1, now)
   end
@@ -136,7 +137,9 @@ while ARGV[at] do
   check(e.ago, 'time')
   for i = 1, n do
     check(KEYS[key + 1], 'keys')
-    e.rules[i], e.keys[i], e.specs[i] = KEYS[key], KEYS[key + 1], read_spec(ARGV[at + 4 + i])
+    e.rules[i] = KEYS[key]
+    e.keys[i] = KEYS[key + 1]
+    e.specs[i] = read_spec(ARGV[at + 4 + i])
     if e.specs[i].kind == 'C' and not period(e.specs[i], now) then
       return { now }
     end

@@ -8,7 +8,8 @@ local function load_times(item)
     got = redis.call(packs and 'LLEN' or 'GET', item.key)
   end
   if type(got) == 'number' then
-    item.n, item.packed = got, nil
+    item.n = got
+    item.packed = nil
   else
     item.packed = got or ''
     item.n = #item.packed / DIGITS

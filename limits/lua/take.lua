@@ -42,7 +42,8 @@ local function read_takings()
       key = key + 2
     end
     if has_id then
-      t.id, key = KEYS[key], key + 1
+      t.id = KEYS[key]
+      key = key + 1
       check(t.id, 'id')
     end
     takings[#takings + 1] = t
@@ -119,12 +120,17 @@ local function begin(item)
     -- A window that begins yet is of a clock that went back.
     since = since and math.min(since, now)
     if not since or now >= since + s.longest then
-      since, n = now, 0
+      since = now
+      n = 0
     end
-    item.from, item.to, item.used, item.whole = since, since + s.longest, n, now - item.since >= s.longest
+    item.from = since
+    item.to = since + s.longest
+    item.used = n
+    item.whole = now - item.since >= s.longest
     return
   end
-  item.used, item.whole = since and since >= item.from and n or 0, item.since <= item.from
+  item.used = since and since >= item.from and n or 0
+  item.whole = item.since <= item.from
 end
 
 -- judge says how long until the cost is allowed; 0: it is.
@@ -134,7 +140,8 @@ local function judge(item, cost)
     return item.wait
   end
   local s = item.spec
-  item.wait, item.inside = 0, {}
+  item.wait = 0
+  item.inside = {}
   for i = 1, s.windows do
     item.inside[i] = inside(item, now - s.per[i])
     if item.inside[i] + cost > s.max[i] then
@@ -169,12 +176,18 @@ local function stand(reply, item)
       local left = s.max[i] - n
       local ends = n > 0 and math.min(nth_of(item, n), now) + s.per[i] - now or 0
       if not least or left < least or left == least and ends > reset then
-        window, used, reset, least = i, n, ends, left
+        window = i
+        used = n
+        reset = ends
+        least = left
       end
     end
   end
   local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = window - 1, used, reset, item.wait
+  reply[n + 1] = window - 1
+  reply[n + 2] = used
+  reply[n + 3] = reset
+  reply[n + 4] = item.wait
 end
 
 local function take(reply, t)

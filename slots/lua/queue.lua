@@ -155,12 +155,17 @@ local function batch(q, name, want)
     local weight, time, of = string.match(text or '1|0|', '(%d+)|(%d+)|(U?)')
     q.grew = q.grew or not text
     b = { name = name, weight = tonumber(weight), time = tonumber(time), lane = of, held = held(q, name) }
-    b.listed, b.has, b.queued = entry(b) .. of, lane(q, b)
+    b.listed = entry(b) .. of
+    b.has, b.queued = lane(q, b)
     look(q, b)
-    b.share, b.listed, q.batches[name] = b.waits and b.weight or 0, b.told and b.listed, b
+    b.share = b.waits and b.weight or 0
+    b.listed = b.told and b.listed
+    q.batches[name] = b
   end
   if want then
-    b.weight, b.lane, q.state.percent = want.weight, want.lane and 'U' or '', want.lane or q.state.percent
+    b.weight = want.weight
+    b.lane = want.lane and 'U' or ''
+    q.state.percent = want.lane or q.state.percent
   end
   return b
 end
@@ -168,7 +173,8 @@ end
 -- save notes a batch of which something changed, and what it holds more; flush enters those in the contest, and write
 -- writes them.
 local function save(q, b, more)
-  b.held, q.changed[b.name] = b.held + more, b
+  b.held = b.held + more
+  q.changed[b.name] = b
 end
 
 local function flush(q)
@@ -178,14 +184,17 @@ local function flush(q)
     local at = entry(b)
     local weight = b.waits and b.weight or 0
     local has, queued = lane(q, b)
-    s.weights, s.lane, s.urgent =
-      s.weights + weight - b.share,
-      s.lane + has - b.has,
-      s.urgent + queued - b.queued
+    s.weights = s.weights + weight - b.share
+    s.lane = s.lane + has - b.has
+    s.urgent = s.urgent + queued - b.queued
     if b.listed and b.listed ~= (b.told and at .. b.lane) then
       redis.call('ZREM', q.contest, b.listed, string.sub(b.listed, 1, 37))
     end
-    b.share, b.has, b.queued, b.listed, q.changed[name] = weight, has, queued, b.told and at .. b.lane, nil
+    b.share = weight
+    b.has = has
+    b.queued = queued
+    b.listed = b.told and at .. b.lane
+    q.changed[name] = nil
     if b.told then
       redis.call('ZADD', q.contest, exact(b.held / b.weight - FIRST), b.listed, exact(b.held / b.weight), at)
     end
@@ -205,11 +214,14 @@ end
 -- forgets the batches that ended, and counts the lane anew
 local function forget(q)
   write(q)
-  q.state.lane, q.state.urgent = 0, 0
+  q.state.lane = 0
+  q.state.urgent = 0
   for _, name in ipairs(redis.call('HKEYS', q.batch)) do
     local b = name ~= 'pool' and batch(q, name)
     if b then
-      b.has, b.queued, q.changed[name] = 0, 0, b
+      b.has = 0
+      b.queued = 0
+      q.changed[name] = b
     end
     flush(q)
     write(q)
@@ -225,12 +237,16 @@ local function move(q, w, class)
   -- as it was
   local b = batch(q, w.batch)
   local more = (class == 'O' and 1 or 0) - (w.class == 'O' and 1 or 0)
-  q.offered, q.size = offered(q) + more, size(q) + (class and 1 or 0) - (w.class and 1 or 0)
+  q.offered = offered(q) + more
+  q.size = size(q) + (class and 1 or 0) - (w.class and 1 or 0)
   if w.offer and class ~= 'O' then
     if w.kept then
       q.state.kept = q.state.kept - math.max(w.ends - q.now, 0) * SHARE / math.max(q.pool.capacity, 1)
     end
-    w.offer, w.ends, w.told, w.kept = nil, nil, nil, nil
+    w.offer = nil
+    w.ends = nil
+    w.told = nil
+    w.kept = nil
     redis.call('ZREM', q.owed, w.device)
   end
 
@@ -306,7 +322,14 @@ local function repair(q)
     or waiters > 0 and (s.now == 0 or count(q, 'T') > 0 and redis.call('ZCARD', q.contest) == 0)
   then
     redis.call('DEL', q.queue, q.waiter, q.timer, q.batch, q.contest, q.owed)
-    h, q.size, q.offered, s.weights, s.lane, s.urgent, s.kept, s.offer = 0, 0, 0, 0, 0, 0, q.now, '0'
+    h = 0
+    q.size = 0
+    q.offered = 0
+    s.weights = 0
+    s.lane = 0
+    s.urgent = 0
+    s.kept = q.now
+    s.offer = '0'
   end
   if h == q.pool.held then
     return
@@ -344,10 +367,9 @@ end
 -- one lasts, 0 = none.
 local function begin(keys, pool, pace, missed)
   local q = queue.open(keys, pool)
-  q.pace, q.keeps, q.state.kept =
-    pace,
-    math.max(math.floor(pool.capacity / SHARE), 3),
-    math.max(q.state.kept, q.now)
+  q.pace = pace
+  q.keeps = math.max(math.floor(pool.capacity / SHARE), 3)
+  q.state.kept = math.max(q.state.kept, q.now)
   repair(q)
   if size(q) > 0 then
     lapse(q, missed)
@@ -373,7 +395,9 @@ function queue.best(q, wants)
     local held = share(q, b)
     local key = entry(b) .. want.order
     if not best or held < least or held == least and key < text then
-      best, least, text = n, held, key
+      best = n
+      least = held
+      text = key
     end
   end
   return best, least < 0
@@ -418,7 +442,8 @@ local function sleep(q, w, chance, first)
   local wait = (ahead > 0 and ahead or ahead + q.pool.capacity) * interval
   local most = ALONE * period
   if w.reach > 0 then
-    wait, most = wait + period, TOLD * period
+    wait = wait + period
+    most = TOLD * period
   end
   return math.min(wait, most) * early, math.max(ahead, 1)
 end
@@ -433,7 +458,8 @@ function queue.join(q, device, want, reach, chance)
   local b = batch(q, want.batch, want)
   local place = queue.position(q, device, want)
   w = w or { device = device, batch = want.batch, order = want.order }
-  w.foreseen, w.reach = math.min(reach == 0 and foreseen or math.huge, q.state.grants + place), reach
+  w.foreseen = math.min(reach == 0 and foreseen or math.huge, q.state.grants + place)
+  w.reach = reach
   redis.call('ZREM', q.owed, device)
   if reach == 0 and q.state.grants >= w.foreseen + q.pool.capacity then
     redis.call('ZADD', q.owed, core.text(w.foreseen), device)
@@ -459,7 +485,8 @@ function queue.grant(q, device, want)
     move(q, w, nil)
   end
   q.state.time = math.max(b.time, q.state.time)
-  b.time, q.state.grants = q.state.time + math.max(math.floor(UNIT / b.weight), 1), q.state.grants + 1
+  b.time = q.state.time + math.max(math.floor(UNIT / b.weight), 1)
+  q.state.grants = q.state.grants + 1
   save(q, b, redis.call('ZADD', q.queue, 0, 'H|' .. b.name .. '|' .. want.lease))
 end
 
@@ -520,11 +547,14 @@ local function keep(q, first)
     local waits = one.class == 'P' and held <= most and (held < 0 or lacks(q, b) or owed)
     -- of equal ones the first that is due
     if waits and (not w or held < least) then
-      w, least = one, held
+      w = one
+      least = held
     end
   end
   if w then
-    w.ends, w.told, w.kept = math.max(w.due + LATE, q.now + 1), true, true
+    w.ends = math.max(w.due + LATE, q.now + 1)
+    w.told = true
+    w.kept = true
   end
   q.state.kept = q.state.kept + (w and w.ends - q.now or 0) * SHARE / q.pool.capacity
   return w
@@ -547,9 +577,8 @@ function queue.offer(q)
     end
     -- by it, when it was made
     q.state.offer = core.text(math.max(q.now * 1000, tonumber(q.state.offer) + 1))
-    w.offer, w.ends =
-      q.state.offer,
-      w.ends or q.now + math.floor(q.pace.offer / (q.state.vain < VAIN and 1 or HURRY))
+    w.offer = q.state.offer
+    w.ends = w.ends or q.now + math.floor(q.pace.offer / (q.state.vain < VAIN and 1 or HURRY))
     if w.kept then
       move(q, w, 'O')
     else
@@ -567,16 +596,16 @@ function queue.close(q, reply, state)
   if q.grew and redis.call('HLEN', q.batch) > 2 * (p.held + size(q)) + MOST then
     forget(q)
   end
-  q.state.now, reply.offers = q.now, q.made
+  q.state.now = q.now
+  reply.offers = q.made
   q.fields[#q.fields + 1], q.fields[#q.fields + 2] = 'pool', cjson.encode(q.state)
   write(q)
   if state then
-    reply.capacity, reply.held, reply.reserved, reply.ready, reply.waiting =
-      p.capacity,
-      p.held,
-      offered(q),
-      count(q, 'T'),
-      size(q)
+    reply.capacity = p.capacity
+    reply.held = p.held
+    reply.reserved = offered(q)
+    reply.ready = count(q, 'T')
+    reply.waiting = size(q)
   end
   return cjson.encode(reply)
 end
