@@ -1,14 +1,18 @@
--- Marks devices, and notes how far the hash has come.
+-- mark: marks devices that have work, and records the position in the ledger's news that the marks
+-- include.
 --
--- KEYS 1    a hash: device -> version of its mark; '' -> upto
--- ARGV 1    from: what lies between from and upto is in the list; -1: the list is complete
---      2    upto
---      3    version, which no other call has
---      4..  the devices
--- Returns 1; 0, and nothing is done, if the hash has not come as far as from.
+-- KEYS[1]  HASH  device -> version of its mark; '' -> position
+-- ARGV[1]  from: the devices occur in the news after position `from`; -1 if the list contains all
+--          devices with an open task
+-- ARGV[2]  to: position of the last news that was read
+-- ARGV[3]  version of the marks; no other call uses the same version
+-- ARGV[4...]  the devices
+-- Returns  1 if the devices were marked
+--          0 if the hash has not reached position `from`; then nothing was written
 --
--- Invariant: each device that had an open task when the news upto were read has a mark,
--- unless somebody saw later that it has none.
+-- Invariant: a device that had an open task when the news up to the position were read has a mark,
+-- unless a later read of the ledger found that it has no work.
+
 local from = tonumber(ARGV[1])
 local has = tonumber(redis.call('HGET', KEYS[1], '') or '-1')
 if from >= 0 and has < from then

@@ -1,9 +1,11 @@
--- Takes the mark of a device away, unless it was marked again since.
+-- unmark: deletes the mark of a device, unless the device was marked again.
 --
--- KEYS 1  a hash of marks
--- ARGV 1  the device
---      2  the version of the mark that was seen before it was looked whether it has work
--- Returns 1; 0 if the device has another mark, or none.
+-- KEYS[1]  HASH  the marks (mark.lua)
+-- ARGV[1]  the device
+-- ARGV[2]  version of the mark, read before the ledger was searched for work of the device
+-- Returns  1 if the mark was deleted
+--          0 if the device has a mark with another version, or no mark
+
 if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
   return redis.call('HDEL', KEYS[1], ARGV[1])
 end

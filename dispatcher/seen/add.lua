@@ -1,9 +1,13 @@
--- add: remembers when devices were seen, the latest time of each, and of all
--- devices the newest.
--- KEYS     1  ZSET  device -> last seen (ms since 1970)
--- ARGV     how many devices are kept, then per device: last seen, device
--- Returns  how many are kept now
--- Sent again it changes nothing. Equal times sort by name.
+-- add: records when devices were last seen, and deletes all but the newest devices.
+--
+-- KEYS[1]  ZSET  device -> time of the last report (ms since 1970)
+-- ARGV[1]  maximum number of devices
+-- ARGV[2...]  time, device; repeated
+-- Returns  number of stored devices
+--
+-- Invariants: a stored time never decreases, so a repeated call changes nothing. Devices with equal
+-- times are sorted by name.
+
 for i = 2, #ARGV, 2 do
   redis.call('ZADD', KEYS[1], 'GT', ARGV[i], ARGV[i + 1])
 end

@@ -1,35 +1,41 @@
--- Functions of the scripts that are sent after keys.lua; this follows times.lua.
+-- base: functions about rules, reservations and sliding windows. scripts.go puts this file after
+-- keys.lua and times.lua.
 
--- The key of a subject ends with the id of its rule (12), ':' and its digest (22), and
--- that is its name among the reservations.
+-- subject_name: returns the name of a subject in KEYS[2]: the last 35 characters of its key, the id
+-- of the rule (12), ':' and the digest of the subject (22).
 local function subject_name(key)
   return string.sub(key, -35)
 end
 
+-- rule_name: returns the id of the rule (12 characters) from the key of a subject.
 local function rule_name(key)
   return string.sub(key, -35, -24)
 end
 
--- set_known makes a rule known, and outlive its subjects. It lives for an hour at
--- least: one that is used now and then is not filled from the history each time. The epoch
--- of Redis in which it was filled stays with it.
+-- set_known: writes the state "known" into the key of the rule. If epoch is nil, the stored epoch
+-- is kept; then the rule must be known. The TTL is at least twice `longest`, so the rule outlives
+-- its subjects, and at least one hour, so a rule that is rarely used is not filled again for each
+-- use.
 local function set_known(rule, longest, now, epoch)
   epoch = epoch or string.match(redis.call('GET', rule), '^known|%d+|(.*)$')
   redis.call('SET', rule, 'known|' .. text(now) .. '|' .. epoch, 'PX', text(math.max(2 * longest, 3600000)))
 end
 
--- reservation is the name of one that was made at a time, which is a text.
+-- reservation: returns the member of KEYS[2] for a reservation of the subject `key`. `at` is the
+-- time of the reservation, a text.
 local function reservation(key, at, group, lease)
   return subject_name(key) .. '|' .. at .. '|' .. group .. '|' .. lease
 end
 
--- others are when the reservations of a subject were made, one for each group but
--- the asker's.
+-- others: returns the times of the open reservations of the subject `key`: one time for each group
+-- other than `group`, because at most one check of a group starts.
 local function others(key, group)
   local out = {}
   local seen = {}
   local subject = subject_name(key)
+  -- '}' is the character after '|', so the range contains all members of the subject.
   for _, member in ipairs(redis.call('ZRANGEBYLEX', PENDING, '[' .. subject .. '|', '(' .. subject .. '}')) do
+    -- The time follows after the subject and '|', 36 characters.
     local when, whose = string.match(string.sub(member, 37), '^(%d+)|([^|]*)|')
     if whose ~= group and not seen[whose] then
       seen[whose] = true
@@ -39,9 +45,13 @@ local function others(key, group)
   return out
 end
 
--- window_shuts says whether one window of a sliding subject is shut now: for how
--- long, since when, and 1 if only by reservations. A third state, nil and true: a
--- time is yet to come, so the clock went back and the subject is in doubt.
+-- window_shuts: evaluates one window (max starts in per ms) of a sliding subject. packed and key
+-- are as in nth. pending lists the times of the reservations of other groups. Returns one of:
+--   nil              the window allows a start
+--   wait, ago, soft  the window refuses a start. wait: ms until it allows one. ago: ms since the
+--                    oldest start that blocks it. soft: 1 if only reservations block the window, and
+--                    then wait and ago are 0; else 0
+--   nil, true        the max-th newest start is in the future: the clock was set back
 local function window_shuts(packed, key, max, per, pending, now)
   local t = nth(packed, key, max)
   if t and t > now + AHEAD then
@@ -53,6 +63,7 @@ local function window_shuts(packed, key, max, per, pending, now)
   if #pending == 0 then
     return nil
   end
+  -- p is the number of reservations inside the window.
   local p = 0
   for _, when in ipairs(pending) do
     if when > now - per then
@@ -65,12 +76,13 @@ local function window_shuts(packed, key, max, per, pending, now)
   end
 end
 
--- forget_old makes room among the counts that are known by their leases.
+-- forget_old: deletes the counted leases that are older than REMEMBER from KEYS[3].
 local function forget_old(now)
   redis.call('ZREMRANGEBYSCORE', DONE, '-inf', text(now - REMEMBER))
 end
 
--- remember notes that a rule counted a lease; false: it did before.
+-- remember: records in KEYS[3] that the rule `id` has counted the lease. Returns true, or false if
+-- the rule had counted the lease before; then nothing is written.
 local function remember(id, lease, now)
   if redis.call('ZADD', DONE, 'NX', text(now), id .. '|' .. lease) == 0 then
     return false

@@ -1,8 +1,22 @@
--- Functions of the scripts that know all kinds of rules; this follows base.lua.
+-- common: functions for rules of all kinds. scripts.go puts this file after times.lua, and after
+-- base.lua if the script uses base.lua. The kinds of rules and the form of subjects: see keys.lua.
 
+-- Specs that were parsed in this call: text -> table.
 local specs = {}
 
--- read_spec reads the spec of a rule, once in a call.
+-- read_spec: parses the spec of a rule. The script ends with an error if the spec is invalid.
+-- Returns a table:
+--   kind     P, L, F or C
+--   longest  ms after which a start has no effect
+--   Only for sliding windows (P, L):
+--   cap      maximum number of starts that are kept
+--   windows  number of windows; nil for other kinds
+--   max      maximum number of starts, for each window
+--   per      duration in ms, for each window
+--   Only for F and C:
+--   most     maximum number of starts; nil for other kinds
+--   Only for C:
+--   starts   times at which the periods start
 local function read_spec(line)
   if specs[line] then
     return specs[line]
@@ -37,7 +51,8 @@ local function read_spec(line)
   return s
 end
 
--- state of a rule, and since when (ms) it is in it.
+-- state_of: returns the state of a rule ("filling", "settling" or "known") and the time (ms) of its
+-- latest write, or nil if the rule is unknown.
 local function state_of(rule)
   local value = redis.call('GET', rule)
   if not value then
@@ -47,7 +62,8 @@ local function state_of(rule)
   return state, tonumber(at)
 end
 
--- period finds where the period around a time begins and ends, if it is known.
+-- period: returns the start and the end of the calendar period that contains the time `at`, or nil
+-- if the spec does not contain such a period.
 local function period(s, at)
   for i = 1, #s.starts - 1 do
     if at >= s.starts[i] and at < s.starts[i + 1] then
@@ -56,19 +72,22 @@ local function period(s, at)
   end
 end
 
--- read_count reads a subject that only counts.
+-- read_count: reads a subject of kind F or C. Returns the start of its window and the number of
+-- starts, or nil if the subject does not exist.
 local function read_count(key)
   local since, n = string.match(redis.call('GET', key) or '', '^(%d+)|(%d+)$')
   return tonumber(since), tonumber(n)
 end
 
--- write_count keeps a count until nothing depends on it.
+-- write_count: writes a subject of kind F or C: since is the start of the window, n the number of
+-- starts. The TTL ends when the count has no effect any more.
 local function write_count(s, key, since, n, now)
   local ttl = math.max(since + s.longest - now, 1)
   redis.call('SET', key, text(since) .. '|' .. text(n), 'PX', text(ttl))
 end
 
--- packed_of are the packed times of a subject that has such.
+-- packed_of: returns the packed times of a subject of kind P ('' if the subject does not exist), or
+-- nil for another kind.
 local function packed_of(s, key)
   return s.kind == 'P' and (redis.call('GET', key) or '') or nil
 end

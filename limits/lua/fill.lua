@@ -1,18 +1,38 @@
--- fill: what a rule counted before, from a history, so that it may be known.
--- KEYS     keys.lua; then the rule, and the subjects of a "fill"
--- ARGV     step, token of the process that fills, after how long (ms) another may take over,
---          and of "known": spec, epoch of Redis; of a "fill": spec, number of leases, leases that were counted in the
---          last
---          minute; then per subject: how many of its starts were sent before, number of
---          starts, and per start, newest first: ms ago; of rules that only count: 0, 1,
---          "ms since the newest|how many there were"
--- Returns  1 = done, 0 = the rule is known already, 2 = another one fills it; now (ms)
--- Keeps    begin -> fill ... -> settle -> known, by one token: while it is filled
---          others count nothing, from "settle" on they do, and at "known" it is
---          known. A step that is sent again changes nothing, but "fill" after
---          "settle" is refused: it could overwrite.
+-- fill: fills an unknown rule with the starts of a history, one step in each call.
+--
+-- KEYS[1...3]  as in keys.lua
+-- KEYS[4]      the rule
+-- KEYS[5...]   the subjects of step "fill"
+-- ARGV[1]  step: begin, fill, settle or known
+-- ARGV[2]  token of the process that fills the rule: "epoch~name"
+-- ARGV[3]  ms without a step after which another process may take over
+--     Only for step "known":
+-- ARGV[4]  spec of the rule
+-- ARGV[5]  epoch of Redis
+--     Only for step "fill":
+-- ARGV[4]  spec of the rule
+-- ARGV[5]  n, the number of leases
+-- ARGV[6...]  n leases that were counted in the last minute; then for each subject:
+--     before  number of starts of this subject in earlier calls
+--     m       number of starts in this call
+--     m times "ms since the start", newest first; for a rule of kind F or C, m is 1 and the text is
+--             "ms since the newest start|number of starts"
+-- Returns  a list of two numbers: a result and the time of Redis (ms)
+--     1  the step is done
+--     0  the rule is known already
+--     2  another process fills the rule, or the step is not possible in this state
+--
+-- Invariants:
+--   The steps are begin, fill (any number of times), settle, known, all with one token.
+--   Before "settle" other scripts count no starts for this rule; after "settle" they do.
+--   A step that is sent again changes nothing. "fill" after "settle" is refused, because it could
+--   overwrite starts that were counted.
+
+-- Result: the rule is known already.
 local DONE_BEFORE = 0
+-- Result: another process fills the rule, or the step is not possible in this state.
 local BUSY = 2
+-- Result: the step is done.
 local OK = 1
 local rule = KEYS[FIRST + 1]
 local step = ARGV[1]
@@ -21,14 +41,17 @@ local takeover = tonumber(ARGV[3])
 check(rule and takeover, 'argument')
 local now = clock()
 local state, at = state_of(rule)
+-- true if this process fills the rule.
 local mine = state and state ~= 'known' and string.match(redis.call('GET', rule), '|([^|]*)$') == token
 
+-- enter: writes the state `name` of the rule with the current time and the token. Returns OK.
 local function enter(name)
   redis.call('SET', rule, name .. '|' .. text(now) .. '|' .. token, 'PX', text(10 * takeover))
   return OK
 end
 
--- rest drops of a sliding subject what an earlier sending of this piece may have added.
+-- rest: deletes what an earlier sending of this step added to a sliding subject: only the first
+-- `before` starts stay. Returns them for a packed subject, and nil for a list.
 local function rest(s, key, before)
   if s.kind == 'P' then
     return string.sub(redis.call('GET', key) or '', 1, DIGITS * before)
@@ -40,6 +63,8 @@ local function rest(s, key, before)
   end
 end
 
+-- fill_subject: adds the starts from ARGV[i] on to a subject. Returns the index of the next subject
+-- in ARGV.
 local function fill_subject(s, key, i)
   local before = tonumber(ARGV[i])
   local n = tonumber(ARGV[i + 1])
@@ -48,7 +73,8 @@ local function fill_subject(s, key, i)
   if s.most then
     local ago, uses = string.match(ARGV[i], '^(%d+)|(%d+)$')
     local newest = now - tonumber(ago)
-    -- Where a window began is not in the history: taken as late as it can be.
+    -- The history does not contain the start of a fixed window. It is set to the newest start, the
+    -- latest possible time, so the maximum is never exceeded.
     write_count(s, key, s.kind == 'C' and period(s, now) or newest, tonumber(uses), now)
     return i + n
   end
@@ -68,6 +94,8 @@ local function fill_subject(s, key, i)
   return i + n
 end
 
+-- fill: does the step "fill". Returns OK, or BUSY if the spec of a calendar contains no period for
+-- this time.
 local function fill()
   local s = read_spec(ARGV[4])
   local leases = tonumber(ARGV[5])
@@ -86,6 +114,7 @@ local function fill()
   return enter('filling')
 end
 
+-- known: does the step "known". Returns OK, or BUSY if the step "settle" has not been done.
 local function known()
   if state ~= 'settling' then
     return BUSY
@@ -95,6 +124,7 @@ local function known()
   return OK
 end
 
+-- go_on: does the step of this call. Returns OK, DONE_BEFORE or BUSY.
 local function go_on()
   if state == 'known' then
     return DONE_BEFORE

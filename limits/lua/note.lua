@@ -1,9 +1,15 @@
--- note: what was refused, as replicas counted it.
--- KEYS     1, 2 top  ZSET  label -> how often, of even and odd hours
---          3 hour    the hour of the latest refusal
--- ARGV     how many labels are kept; then label, how often, ...
--- Keeps    of more labels than are kept the rarest makes way, and its number is taken
---          over: a number is never too low.
+-- note: adds refusals that a replica counted to the list of the most refused subjects.
+--
+-- KEYS[1]  ZSET  label -> number of refusals, in hours with an even number
+-- KEYS[2]  ZSET  label -> number of refusals, in hours with an odd number
+-- KEYS[3]  number of the hour (since 1970) of the latest refusal
+-- ARGV[1]  maximum number of labels in each ZSET
+-- ARGV[2...]  label, number of refusals; repeated
+-- Returns  1
+--
+-- Invariant: a number is never too low. If the ZSET is full, a new label replaces the label with the
+-- lowest number and takes over that number.
+
 local most = tonumber(ARGV[1])
 if not most then
   error('limits: bad number')
@@ -11,6 +17,7 @@ end
 local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
 local last = tonumber(redis.call('GET', KEYS[3]) or nil)
 local top = KEYS[1 + hour % 2]
+-- The ZSET of this hour still contains an earlier hour.
 if last ~= hour then
   redis.call('DEL', top)
   if last ~= hour - 1 then

@@ -1,12 +1,19 @@
--- quick: what is asked most is one check of one sliding window, and mostly there is
--- room for it and for all that is reserved, or the window is full. That is answered
--- here, before the functions of base.lua and common.lua are made, which takes longer
--- than such a check. At a break all goes on below, as if this were not here.
--- KEYS, ARGV and what is kept: as reserve.lua. Returns  2 (PASSED) alone, or as reserve.lua
+-- quick: a shortcut in front of reserve.lua for the most frequent call: one check of one sliding
+-- window, which has room even if all open reservations start, or which is full. Such a call is
+-- answered before the functions of base.lua and common.lua are created, because their creation takes
+-- longer than the check. At a `break`, reserve.lua serves the call as if this file did not exist.
+--
+-- KEYS     as in reserve.lua
+-- ARGV     as in reserve.lua
+-- Returns  the number 2 (PASSED) alone, or the reply of reserve.lua
+-- Invariants: as in reserve.lua.
+
 repeat
+  -- Not exactly one item, or more than one check.
   if ARGV[3] ~= '1' or ARGV[5] then
     break
   end
+  -- The spec of a rule with one window repeats cap as max and longest as per.
   local kind, max, per = string.match(ARGV[4], '^([PL]) (%d+) (%d+) %2 %3$')
   if not kind then
     break
@@ -17,10 +24,11 @@ repeat
   local rule = KEYS[FIRST + 1]
   local subject = KEYS[FIRST + 2]
   local t = call('TIME')
-  -- us to ms
+  -- The first three of six digits of the microseconds are the milliseconds.
   local at = t[1] .. sub('00000' .. t[2], -6, -4)
   local now = tonumber(at)
   local open = call('ZCARD', OPEN)
+  -- A reservation is overdue.
   if open > 0 and call('ZCOUNT', OPEN, '-inf', string.format('%d', now - SETTLE)) > 0 then
     break
   end
@@ -30,13 +38,16 @@ repeat
     break
   end
 
-  -- There is room beside all that is reserved if the n-th newest start is old enough.
+  -- Even if all open reservations start, the window has room if the n-th newest start is outside
+  -- the window. First, n assumes that all reservations of the scope concern this subject. If that
+  -- leaves no room, only the reservations of this subject are subtracted.
   local n = max - open
   local name = sub(subject, -35)
   local old = nil
   if n < 1 then
     n = max - call('ZLEXCOUNT', PENDING, '[' .. name .. '|', '(' .. name .. '}')
   end
+  -- Reservations alone fill the window.
   if n < 1 then
     break
   end
@@ -47,9 +58,11 @@ repeat
   end
   old = tonumber(old or nil)
   if old and old > now - per then
+    -- Reservations may block the window, or the clock was set back.
     if n < tonumber(max) or old > now + AHEAD then
       break
     end
+    -- A lease that was reserved or counted before passes.
     if MODE == 'R'
       and (call('ZSCORE', OPEN, lease) or call('ZSCORE', DONE, sub(rule, -12) .. '|' .. lease))
     then
@@ -58,6 +71,7 @@ repeat
     return { now, LIMITED, 1, 0, 0, old + per - now, now - old, 0 }
   end
   if MODE == 'R' then
+    -- A lease that was counted or reserved before is not reserved again.
     if not call('ZSCORE', DONE, sub(rule, -12) .. '|' .. lease)
       and call('ZADD', OPEN, 'NX', at, lease) == 1
     then

@@ -1,10 +1,18 @@
--- quick_settle: what is settled most is one reservation of one sliding window, by who
--- made it. As quick.lua is to reserve.lua, so is this to settle.lua.
--- KEYS, ARGV and what is kept: as settle.lua. Returns  1: it was done
+-- quick_settle: a shortcut in front of settle.lua for the most frequent call: one reservation of one
+-- sliding window is closed by the process that made it. At a `break`, settle.lua serves the call as if
+-- this file did not exist.
+--
+-- KEYS     as in settle.lua
+-- ARGV     as in settle.lua
+-- Returns  the number 1: the reservation is closed
+-- Invariants: as in settle.lua.
+
 repeat
+  -- Not exactly one item, or more than one entry, or no group (settle.lua).
   if ARGV[5] ~= '1' or ARGV[7] or ARGV[2] == '' then
     break
   end
+  -- The spec of a rule with one window repeats cap as max and longest as per.
   local kind, max, per = string.match(ARGV[6], '^([PL]) (%d+) (%d+) %2 %3$')
   local call = redis.call
   local sub = string.sub
@@ -15,9 +23,10 @@ repeat
   if not at then
     break
   end
-  -- some servers write it as 1.8e+12
+  -- Some servers write the score as 1.8e+12.
   at = string.format('%d', tonumber(at))
   local reservation = sub(subject, -35) .. '|' .. at .. '|' .. ARGV[2] .. '|' .. lease
+  -- The start did not happen: nothing is counted.
   if ARGV[3] ~= '1' then
     call('ZREM', PENDING, reservation)
     call('ZREM', OPEN, lease)
@@ -34,9 +43,11 @@ repeat
   else
     newest = call('LINDEX', subject, '0')
   end
+  -- The rule is unknown, or its state must be renewed (keep_known in settle.lua).
   if not state or sub(state, 1, 6) ~= 'known|' or now - sub(state, 7, 19) > per / 2 then
     break
   end
+  -- A later start was counted, so this one has to be inserted in its place.
   if (tonumber(newest or nil) or 0) > tonumber(at) then
     break
   end

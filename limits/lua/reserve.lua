@@ -1,15 +1,31 @@
--- reserve: may these start?
--- KEYS     keys.lua; then rule and subject of each item
--- MODE     R reserve, P only look
--- ARGV     per check: lease, group, number of items; and per item: the spec
--- Returns  now (ms); then per check: status, number of entries, and per entry:
---          item, window (both from 0), ms until it opens, ms since the oldest
---          start that keeps it shut, 1 if only reservations keep it shut
--- Keeps    all items of a check let it pass, or nothing is written for it. Checks of
---          one group are alternatives: they do not stand in each other's way. A lease
---          that was reserved or counted passes (R). No check passes with a rule that is
---          not known, nor while a reservation is overdue: whether it was used must be
---          found out first.
+-- reserve: reports whether starts may happen now. In mode R it also reserves the starts that may.
+--
+-- KEYS     as in keys.lua
+-- MODE     R: reserve. P: only report, write nothing. scripts.go defines MODE as a constant
+-- ARGV     for each check:
+--     lease           id of the start
+--     group           the group of the check
+--     n               number of items
+--     spec, n times   the specs of the rules (keys.lua)
+-- Returns  a list of numbers: the time of Redis (ms), then for each check:
+--     status  UNKNOWN, LIMITED, PASSED, UNSETTLED or NO_PERIOD (keys.lua)
+--     m       number of entries: one for each item that refuses if the status is LIMITED, one if the
+--             status is UNKNOWN or NO_PERIOD, else 0
+--     and for each entry:
+--     item    index of the item, from 0
+--     window  index of the window in its rule, from 0
+--     wait    ms until the window allows a start
+--     ago     ms since the oldest start that blocks the window
+--     soft    1 if only reservations block the window; else 0
+--
+-- Invariants:
+--   If an item of a check refuses, nothing is reserved for the check.
+--   Checks of one group are alternatives: a reservation does not count for checks of its own group.
+--   A lease that was reserved or counted before passes again (MODE R).
+--   No check passes while one of its rules is unknown, or while any reservation of the scope is
+--   overdue: first somebody must find out whether the overdue start happened.
+
+-- Read all arguments before the first write.
 local checks = {}
 local next = 1
 local key = FIRST + 1
@@ -30,12 +46,14 @@ end
 
 local now, at = clock()
 local reply = { now }
--- reservations of all
+-- Number of open reservations in the scope.
 local open = redis.call('ZCARD', OPEN)
+-- true if a reservation is open for longer than SETTLE.
 local overdue = open > 0 and redis.call('ZCOUNT', OPEN, '-inf', text(now - SETTLE)) > 0
 
--- doubt makes a rule unknown whose subject has a time that is yet to come: the
--- clock went back, and would keep the subject shut until it is there again.
+-- doubt: deletes the state of the rule, so that the rule is filled again. It is called if a subject
+-- has a time in the future: the clock was set back, and the subject would block starts until the
+-- clock reaches that time. In mode P nothing is deleted. Returns UNKNOWN.
 local function doubt(item)
   if MODE ~= 'P' then
     redis.call('DEL', item.rule)
@@ -43,15 +61,22 @@ local function doubt(item)
   return UNKNOWN
 end
 
--- A judgement is nothing (it passes), a status, or what keeps it shut.
+-- shut: returns the entry for a window (from 1) that counted starts block.
+--
+-- The functions slide, tally and judge evaluate an item. They return nil if the item allows a start, a
+-- status (a number), or the entry (a table) for the window that blocks the start.
 local function shut(window, wait, ago)
   return { window = window - 1, wait = wait, ago = ago, soft = 0 }
 end
 
+-- shut_by_reservations: returns the entry for a window (from 1) that only reservations block.
 local function shut_by_reservations(window)
   return { window = window - 1, wait = 0, ago = 0, soft = 1 }
 end
 
+-- slide: evaluates an item with sliding windows. If several windows block, the entry is for the
+-- window with the longest wait; a window that counted starts block precedes a window that only
+-- reservations block. pending lists the times of the reservations of other groups.
 local function slide(item, pending)
   local s = item.spec
   local worst = nil
@@ -68,7 +93,8 @@ local function slide(item, pending)
   return worst
 end
 
--- tally judges what has one window at a time, of which from and to are known.
+-- tally: evaluates a fixed window or a calendar period from `from` to `to` (ms) with n starts.
+-- pending lists the times of the reservations of other groups.
 local function tally(s, from, to, n, pending)
   if n >= s.most then
     return shut(1, to - now, now - from)
@@ -78,6 +104,7 @@ local function tally(s, from, to, n, pending)
   end
 end
 
+-- judge: evaluates an item for a check of the group.
 local function judge(item, group)
   local s = item.spec
   if state_of(item.rule) ~= 'known' then
@@ -105,6 +132,7 @@ local function judge(item, group)
   return tally(s, from, to, since == from and n or 0, pending)
 end
 
+-- answer: appends the status and the entries of a check to the reply.
 local function answer(status, entries)
   reply[#reply + 1] = status
   reply[#reply + 1] = #entries
@@ -115,7 +143,8 @@ local function answer(status, entries)
   end
 end
 
--- passed_before says whether this very check passed already: it was sent again.
+-- passed_before: reports whether this lease was reserved or counted before, so that a check that is
+-- sent again passes again.
 local function passed_before(c)
   if open > 0 and redis.call('ZSCORE', OPEN, c.lease) then
     return true
@@ -124,6 +153,7 @@ local function passed_before(c)
   return first and redis.call('ZSCORE', DONE, rule_name(first.key) .. '|' .. c.lease)
 end
 
+-- pass: appends PASSED to the reply. In mode R it also reserves all items of the check.
 local function pass(c)
   if MODE == 'R' and #c.items > 0 then
     redis.call('ZADD', OPEN, at, c.lease)
@@ -135,6 +165,7 @@ local function pass(c)
   answer(PASSED, {})
 end
 
+-- serve: evaluates a check and appends its result to the reply.
 local function serve(c)
   if MODE == 'R' and passed_before(c) then
     return answer(PASSED, {})

@@ -1,14 +1,26 @@
--- settle: what became of reservations, and what started without one.
--- KEYS     keys.lua; then rule and subject of each item
--- ARGV     per entry: lease, group, 1 = it started, 0 = it did not, how long ago
---          (ms; of what was not reserved), number of items; and per item: spec
--- Returns  now (ms); then per entry: 1 if the lease was reserved until now, else 0;
---          now alone: nothing was done, since no period of a calendar has this time
--- Keeps    each rule counts a lease once, however often this is sent. A rule that
---          is not known counts nothing: it is filled from the history.
+-- settle: closes reservations. It counts the starts that happened, also those without a reservation.
+--
+-- KEYS     as in keys.lua
+-- ARGV     for each entry:
+--     lease           id of the start
+--     group           group of the check; empty if another process may have made the reservation
+--     started         1 if the start happened, 0 if it did not
+--     ago             ms since the start; used only without a reservation
+--     n               number of items
+--     spec, n times   the specs of the rules (keys.lua)
+-- Returns  a list of numbers: the time of Redis (ms), then for each entry:
+--     1  the lease had an open reservation
+--     0  the lease had no open reservation
+--     The time alone means that nothing was done: the spec of a calendar contains no period for this
+--     time.
+--
+-- Invariants:
+--   Each rule counts a lease once, even if the call is sent again within REMEMBER.
+--   A rule that is unknown or filling counts nothing, because the history will contain the start.
+
 local now = clock()
 
--- pack writes a time into packed ones.
+-- pack: inserts the time `at` into packed times. Returns the new text with at most cap times.
 local function pack(packed, at, cap)
   local new = word(at)
   local i = 1
@@ -18,7 +30,7 @@ local function pack(packed, at, cap)
   return string.sub(string.sub(packed, 1, i - 1) .. new .. string.sub(packed, i), 1, DIGITS * cap)
 end
 
--- insert puts a time into a list, newest first, and returns its length.
+-- insert: inserts the time `at` into a list, newest first. Returns the length of the list.
 local function insert(key, at, now)
   if at == now then
     return redis.call('LPUSH', key, text(at))
@@ -39,7 +51,8 @@ local function insert(key, at, now)
   return redis.call('RPUSH', key, text(at))
 end
 
--- slide_count counts a start of a sliding subject, whose packed times are known.
+-- slide_count: adds a start at the time `at` to a sliding subject. If packed is nil, the subject is
+-- a list.
 local function slide_count(s, key, packed, at, now)
   if packed then
     return redis.call('SET', key, pack(packed, at, s.cap), 'PX', text(s.longest))
@@ -47,14 +60,14 @@ local function slide_count(s, key, packed, at, now)
   trim(s.cap, text(s.longest), key, now, insert(key, at, now))
 end
 
--- count adds one start at a time to a subject.
+-- count: adds one start at the time `at` to a subject of any kind.
 local function count(s, key, at, now)
   if s.windows then
     return slide_count(s, key, packed_of(s, key), at, now)
   end
   local since, n = read_count(key)
   if s.kind == 'F' then
-    -- A start that comes late, from before the window, counts in it.
+    -- A late start from before the window is counted in the current window.
     if not since or at >= since + s.longest then
       since = at
       n = 0
@@ -62,7 +75,7 @@ local function count(s, key, at, now)
     return write_count(s, key, since, n + 1, now)
   end
   local from = period(s, at)
-  -- of a period that is over
+  -- The start belongs to a period that has ended.
   if not from or since and since > from then
     return
   end
@@ -72,21 +85,23 @@ local function count(s, key, at, now)
   write_count(s, key, from, n + 1, now)
 end
 
--- keep_known keeps a rule known that is used.
+-- keep_known: renews the state of a known rule if half of `longest` has passed since `since`, the
+-- time of its latest write.
 local function keep_known(rule, since, longest, now)
   if now - since > longest / 2 then
     set_known(rule, longest, now)
   end
 end
 
--- unreserve ends a reservation and says when it was made. A process that
--- settles what another one reserved may know other items: so all are looked for.
+-- unreserve: deletes the reservation of the lease. Returns the time (ms) of the reservation, or nil
+-- if the lease has no open reservation. If group is empty, another process may have made the
+-- reservation with other items, so all members of KEYS[2] are searched.
 local function unreserve(lease, group, keys)
   local at = redis.call('ZSCORE', OPEN, lease)
   if not at then
     return nil
   end
-  -- some servers write it as 1.8e+12
+  -- Some servers write the score as 1.8e+12.
   at = text(tonumber(at))
   for _, key in ipairs(keys) do
     redis.call('ZREM', PENDING, reservation(key, at, group, lease))
@@ -103,6 +118,8 @@ local function unreserve(lease, group, keys)
   return tonumber(at)
 end
 
+-- settle: closes the reservation of entry e, and counts its start if it happened. Returns 1 if the
+-- lease had an open reservation, else 0.
 local function settle(e)
   local reserved_at = unreserve(e.lease, e.group, e.keys)
   if e.started then
@@ -119,6 +136,7 @@ local function settle(e)
   return reserved_at and 1 or 0
 end
 
+-- Read all arguments before the first write.
 local entries = {}
 local at = 1
 local key = FIRST + 1

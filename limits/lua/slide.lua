@@ -1,9 +1,17 @@
--- Functions over the times of a subject that slides, packed or a list, for take.lua; this follows common.lua.
+-- slide: functions over sliding windows for take.lua. scripts.go puts this file after common.lua. A
+-- subject can be packed or a list, whatever the kind of its spec is, because a change of the maximum
+-- changes the kind of the spec but not the subject. An item is a table:
+--     rule, key  key of the rule, key of the subject
+--     spec       the table that read_spec returns
+--     packed     packed times; nil if the subject is a list
+--     n          number of stored times
+--     inside     number of times in each window (take.lua, judge)
 
--- load_times reads a subject in whichever form it is.
+-- load_times: reads the subject of the item, in either form, and sets item.packed and item.n.
 local function load_times(item)
   local packs = item.spec.kind == 'P'
   local got = redis.pcall(packs and 'GET' or 'LLEN', item.key)
+  -- The reply is an error: the subject has the other form.
   if type(got) == 'table' then
     got = redis.call(packs and 'LLEN' or 'GET', item.key)
   end
@@ -16,12 +24,13 @@ local function load_times(item)
   end
 end
 
--- nth_of is when the n-th newest was.
+-- nth_of: returns the time (ms) of the n-th newest entry of the item.
 local function nth_of(item, n)
   return nth(item.packed, item.key, n)
 end
 
--- inside is how many were later than a time: mostly all, since older ones are dropped.
+-- inside: returns the number of times that are later than edge, by binary search. In most calls all
+-- times are later, because older times are deleted, so the oldest time is compared first.
 local function inside(item, edge)
   local low = 0
   local high = item.n
@@ -39,7 +48,7 @@ local function inside(item, edge)
   return low
 end
 
--- push adds a time to a list, so many times.
+-- push: adds the time `now` n times to the head of a list, at most 1000 times in one command.
 local function push(key, now, n)
   local many = {}
   for i = 1, math.min(n, 1000) do
@@ -50,7 +59,8 @@ local function push(key, now, n)
   end
 end
 
--- keep keeps the newest so many, in the form of the spec.
+-- keep: deletes all but the newest n times, and converts the subject to the form of the spec. The
+-- packed form is only set in item.packed; `add` writes it.
 local function keep(item, n)
   local s = item.spec
   local key = item.key
@@ -78,7 +88,7 @@ local function keep(item, n)
   item.n = n
 end
 
--- add counts so many now, beside what was kept.
+-- add: records the time `now` n times in addition to the stored times, and renews the TTL.
 local function add(item, now, n)
   local s = item.spec
   local key = item.key
@@ -92,8 +102,8 @@ local function add(item, now, n)
   item.n = item.n + n
 end
 
--- mend has times that are yet to come be of now: the clock went back, and would keep the subject shut until it
--- is there again.
+-- mend: replaces times in the future by `now` and writes the subject. Such times exist after the
+-- clock was set back; without mend they would block the subject until the clock reaches them.
 local function mend(item, now)
   if item.n == 0 or nth_of(item, 1) <= now then
     return
@@ -108,7 +118,8 @@ local function mend(item, now)
   redis.call('PEXPIRE', item.key, text(item.spec.longest))
 end
 
--- slide counts so many now, and drops what is in no window any more.
+-- slide: counts a cost of n at the time `now`. It deletes the times that are in no window any more
+-- and increases item.inside.
 local function slide(item, now, n)
   local most = 0
   local s = item.spec
@@ -122,7 +133,7 @@ local function slide(item, now, n)
   end
 end
 
--- unslide drops up to so many of a time.
+-- unslide: deletes at most n entries with the time `when` from the subject and writes the subject.
 local function unslide(item, when, n)
   load_times(item)
   if not item.packed then

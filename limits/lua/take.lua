@@ -1,28 +1,48 @@
--- take: may these be taken?
--- KEYS     takes.lua
--- MODE     T take, P only look, R give back
--- ARGV     the epoch of Redis; per taking: cost, number of its keys; and per item: the spec
--- Returns  now (ms), and no more if no period of a calendar has this time: then nothing was done. Per taking: REFUSED,
---          ALLOWED, REPEATED or OTHER_COST, since when (ms) it is counted, 0 = all the window; and per item: window
---          (from 0), how
---          much of it is used, ms until something of that ends, ms until the cost is allowed. R: how much was given
---          back
--- Keeps    all items allow the cost, or nothing is counted. An id counts once, and with one cost:
---          of two, what was taken could not be given back exactly.
+-- take: reports whether takings are allowed now, and counts the cost of each allowed taking. In mode R
+-- it gives back parts of the cost of earlier takings.
+--
+-- KEYS     as in takes.lua
+-- MODE     T: take. P: only report, write nothing. R: give back. scripts.go defines MODE as a constant
+-- ARGV[1]  epoch of Redis
+-- ARGV[2...]  for each taking:
+--     cost    mode T and P: the cost; mode R: how much of the cost is to be given back in total
+--     n       number of keys: 2 for each item, and 1 if the taking has an id
+--     specs   for each item: the spec of its rule (keys.lua)
+-- Returns  a list of numbers: the time of Redis (ms), then for each taking in modes T and P:
+--     verdict  REFUSED, ALLOWED, REPEATED or OTHER_COST (takes.lua)
+--     since    time (ms) since which all rules count; 0 if all have counted for their whole windows
+--     and for each item:
+--     window   index of the window with the least left, from 0
+--     used     how much of its maximum is used
+--     reset    ms until a part of `used` ends
+--     wait     ms until the item allows the cost; 0 if it does now
+--   and for each taking in mode R: how much of its cost has been given back in total.
+--   The time alone means that nothing was done: the spec of a calendar contains no period for this
+--   time.
+--
+-- Invariants:
+--   A cost is counted only if all items of the taking allow the cost.
+--   An id is counted once, and with one cost: the cost of a second taking could not be given back
+--   exactly.
+
 local now = clock()
 
+-- read_item: reads the item whose rule is KEYS[key]. Returns the item (slide.lua), and true if the
+-- spec contains the needed periods: the current period and, in mode R, also the previous period.
+-- For a calendar it sets item.from and item.to, the current period.
 local function read_item(key, spec)
   check(KEYS[key + 1] and spec, 'item')
   local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
   if item.spec.kind == 'C' then
     item.from, item.to = period(item.spec, now)
-    -- else the one before is missing
+    -- If the current period is not the second of the spec, the period before is missing.
     return item, item.from and (MODE ~= 'R' or item.from == item.spec.starts[2])
   end
   return item, true
 end
 
--- read_takings reads all arguments before anything is written; nil: a calendar does not know this time.
+-- read_takings: reads all arguments before anything is written. Returns a list of takings (cost,
+-- items, id), or nil if the spec of a calendar does not contain the needed periods.
 local function read_takings()
   local takings = {}
   local i = 2
@@ -52,7 +72,9 @@ local function read_takings()
   return takings
 end
 
--- said is what is known of a take by its id: when it was, its cost, how much was given back.
+-- said: reads the key of the id of taking t. Returns the time, the cost and the returned part of
+-- the taking that was allowed under this id. Returns nil if t has no id, or the id is not known any
+-- more.
 local function said(t)
   local value = t.id and redis.call('GET', t.id)
   if not value then
@@ -66,6 +88,7 @@ local function said(t)
   return when, tonumber(cost), tonumber(back)
 end
 
+-- remember: writes the key of the id of taking t, until REMEMBER ms after `when`.
 local function remember(t, when, cost, back)
   redis.call(
     'SET',
@@ -76,8 +99,9 @@ local function remember(t, when, cost, back)
   )
 end
 
--- counts_since is since when a rule counts; nil: it begins now. due: it is to be written. A rule of starts
--- (keys.lua), of which the usage is asked, counts all or is not known.
+-- counts_since: reads since when a rule counts. Returns a time (ms), and true if the key of the
+-- rule must be written again. Returns nil and true if the rule begins to count now. A known rule of
+-- starts (keys.lua), whose usage is read in mode P, counts all starts: the result is 0 and false.
 local function counts_since(rule)
   local state = redis.call('GET', rule)
   if state and string.sub(state, 1, 6) == 'known|' then
@@ -89,6 +113,8 @@ local function counts_since(rule)
   return tonumber(string.sub(state, 1, DIGITS)), now > tonumber(string.sub(state, DIGITS + 1, 2 * DIGITS))
 end
 
+-- know: sets item.since, the time (ms) since which the rule counts. In mode T it writes the key of
+-- the rule if necessary.
 local function know(item)
   local since, due = counts_since(item.rule)
   item.since = math.min(since or now, now)
@@ -103,7 +129,13 @@ local function know(item)
   end
 end
 
--- begin reads what a subject counted, before it is judged.
+-- begin: reads the rule and the subject of the item before judge evaluates the item. It sets:
+--   since  time (ms) since which the rule counts
+--   whole  true if the rule has counted for the whole window
+--   Only for sliding windows: packed, n (slide.lua)
+--   Only for F and C:
+--   from, to  start and end of the window in ms
+--   used      number of counted units in the window
 local function begin(item)
   know(item)
   local s = item.spec
@@ -117,7 +149,7 @@ local function begin(item)
   end
   local since, n = read_count(item.key)
   if s.kind == 'F' then
-    -- A window that begins yet is of a clock that went back.
+    -- A window that begins in the future was written before the clock was set back.
     since = since and math.min(since, now)
     if not since or now >= since + s.longest then
       since = now
@@ -133,7 +165,8 @@ local function begin(item)
   item.whole = item.since <= item.from
 end
 
--- judge says how long until the cost is allowed; 0: it is.
+-- judge: sets item.wait, the time (ms) until the item allows the cost; 0 means that it does now.
+-- For sliding windows it also sets item.inside. Returns item.wait.
 local function judge(item, cost)
   if item.used then
     item.wait = item.used + cost > item.spec.most and item.to - now or 0
@@ -151,6 +184,7 @@ local function judge(item, cost)
   return item.wait
 end
 
+-- count: adds the cost to the subject of the item.
 local function count(item, cost)
   if item.used then
     item.used = item.used + cost
@@ -159,7 +193,8 @@ local function count(item, cost)
   slide(item, now, cost)
 end
 
--- stand adds how an item stands to a reply: of what slides, the window that has least left.
+-- stand: appends the usage of the item to the reply: window, used, reset, wait. For sliding windows
+-- it is the window with the least left; of equal windows, the one with the later reset.
 local function stand(reply, item)
   local s = item.spec
   local window = 1
@@ -190,10 +225,13 @@ local function stand(reply, item)
   reply[n + 4] = item.wait
 end
 
+-- take: evaluates taking t and appends the result to the reply. In mode T it counts the cost if all
+-- items allow the cost.
 local function take(reply, t)
   local when, cost, back = said(t)
   local verdict = ALLOWED
   local since = 0
+  -- The id was counted before, and not all of its cost was given back.
   if when and back < cost then
     verdict = cost == t.cost and REPEATED or OTHER_COST
   end
@@ -223,7 +261,7 @@ local function take(reply, t)
   end
 end
 
--- uncount gives back of one subject what was counted at a time.
+-- uncount: subtracts n from the count of the subject at the time `when`.
 local function uncount(item, when, n)
   local s = item.spec
   if s.windows then
@@ -237,8 +275,8 @@ local function uncount(item, when, n)
     if when < from or when >= from + s.longest then
       return
     end
+  -- The subject has another period, or the rule began to count after the taking.
   elseif from ~= period(s, when) or (counts_since(item.rule) or 0) > when then
-    -- of another period, or the rule began in it after this was taken
     return
   end
   if used > n then
@@ -247,6 +285,9 @@ local function uncount(item, when, n)
   redis.call('DEL', item.key)
 end
 
+-- give_back: gives back t.cost in total of the taking with the id of t. A call that is sent again
+-- gives back nothing more. It appends the amount given back in total to the reply; the amount is 0
+-- if the id is not known.
 local function give_back(reply, t)
   local when, cost, back = said(t)
   local want = when and math.min(t.cost, cost) or 0

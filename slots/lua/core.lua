@@ -1,33 +1,47 @@
--- Core: decides whether a slot is given, without a clock and without the queue: with every other key lost or wrong,
--- the cap still holds.
+-- core: decides whether a slot is given. It uses no clock and does not read the queue, so CAP holds
+-- even if every other key of the pool is lost or wrong. scripts.go puts this file in front of each
+-- script; the script uses the returned table as `core`. A pool has one hash tag, so all of its keys
+-- are on one node of a Redis Cluster.
 --
--- KEYS  1 config  HASH  capacity, version, call; only "restoring" while unknown
---       2 free    ZSET  slot, its number in five digits -> 0 while it is free, 1 while it is held
---       3 holder  HASH  slot -> "acquired_ms|ends_ms|device|batch|lease"; the times are Redis TIME, and only shown
---       4 lease   HASH  lease id -> slot
+-- KEYS[1]  config  HASH
+--     capacity   number of slots of the pool
+--     version    version of the capacity; a newer version replaces an older one
+--     call       id of the call that set the capacity
+--     restoring  id of the restore call that fills the pool; the only field of an unknown pool
+-- KEYS[2]  free    ZSET  slot, five digits -> 0 if the slot is free, 1 if the slot is held
+-- KEYS[3]  holder  HASH  slot -> "acquired|ends|device|batch|lease" (a holder)
+--     acquired, ends  start and end of the lease in ms of Redis TIME; they are only displayed
+--     batch           id of the batch, 16 digits
+-- KEYS[4]  lease   HASH  lease id -> slot, five digits
 --
--- Invariants of a known pool, before and after every script; the tests name them so:
---   INVERSE    holder and lease are each other's inverse
---   PARTITION  a slot has score 1 exactly while it has a holder
---   RANGE      free has every number below the capacity, and above it only held ones
---   CAP        a slot is given only while fewer are held than the capacity
---   FENCE      only the whole lease id that holds a slot frees it
--- By PARTITION and RANGE, a number below the capacity is free if there are fewer holders. A pool that lost one of
--- these keys breaks the first
--- three: it is unknown, and grants nothing until it is restored. Nothing of a script rolls back: each reads its
--- arguments first.
+-- Invariants of a known pool, before and after every script. The tests use these names:
+--   INVERSE    holder and lease are each other's inverse.
+--   PARTITION  A slot has score 1 if and only if it has a holder.
+--   RANGE      free contains every slot number below the capacity. A slot number at or above the
+--              capacity is in free only while the slot is held.
+--   CAP        A slot is given only while fewer slots are held than the capacity.
+--   FENCE      Only the complete lease id that holds a slot frees the slot.
+--
+-- By PARTITION and RANGE, a slot below the capacity is free whenever fewer slots are held than the
+-- capacity. If a pool lost a key of the core, INVERSE, PARTITION or RANGE is broken. core.pool
+-- detects the loss: the pool is unknown and grants nothing until a restore. Redis rolls nothing back
+-- when a script fails, so every script reads its arguments before its first write.
+
 local core = {}
 
+-- core.now: returns the time of Redis in ms.
 function core.now()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
+-- core.text: returns the whole number n as text without an exponent.
 function core.text(n)
   return string.format('%.0f', n)
 end
 
--- how many slots are held, and the capacity: nil while the pool is unknown
+-- core.pool: reads the size of the pool. Returns a table p with the names of the four keys of the
+-- core, held (the number of held slots) and capacity. p.capacity is nil if the pool is unknown.
 function core.pool(keys)
   local p = {
     config = keys[1],
@@ -39,13 +53,15 @@ function core.pool(keys)
   local capacity = tonumber(redis.call('HGET', p.config, 'capacity') or nil)
   local slots = redis.call('ZCARD', p.free)
   local free = redis.call('ZCOUNT', p.free, 0, 0)
+  -- The pool is known only if the sizes of all four keys agree.
   if capacity and slots >= capacity and redis.call('HLEN', p.holder) == p.held and free == slots - p.held then
     p.capacity = capacity
   end
   return p
 end
 
--- takes the record of a holder apart
+-- record: parses text, the holder of a slot. Returns the holder as a table with the fields slot,
+-- acquired, ends, device, batch and lease.
 local function record(slot, text)
   local acquired, ends, device, batch, lease = string.match(text, '^(%d+)|(%-?%d+)|([^|]*)|(%d+)|(.*)$')
   return {
@@ -58,6 +74,7 @@ local function record(slot, text)
   }
 end
 
+-- core.holders: returns the holders of all held slots, in no particular order.
 function core.holders(p)
   local flat = redis.call('HGETALL', p.holder)
   local all = {}
@@ -67,12 +84,13 @@ function core.holders(p)
   return all
 end
 
--- that it holds; nil: none
+-- core.slot: returns the slot that the lease holds, or nil if the lease holds no slot.
 function core.slot(p, lease)
   return tonumber(redis.call('HGET', p.lease, lease) or nil)
 end
 
--- writes a holder: of a slot that is free, or that it has already
+-- hold: writes r as the holder of slot r.slot and increments p.held if r.lease held no slot before.
+-- No other lease may hold the slot.
 local function hold(p, r)
   local slot = string.format('%05d', r.slot)
   p.held = p.held + redis.call('HSET', p.lease, r.lease, slot)
@@ -85,7 +103,8 @@ local function hold(p, r)
   redis.call('ZADD', p.free, 1, slot)
 end
 
--- gives the lowest free slot to a lease that holds none; nil: none is free
+-- core.give: writes r as the holder of the lowest free slot and sets r.slot. r.lease must not hold
+-- a slot yet. Returns the slot, or nil if as many slots are held as the capacity.
 function core.give(p, r)
   if p.held >= p.capacity then
     return nil
@@ -95,16 +114,19 @@ function core.give(p, r)
   return r.slot
 end
 
--- takes the slot of a lease back, and returns its record; nil: it holds none
+-- core.take: frees the slot of the lease. Returns the former holder, or nil if the lease holds no
+-- slot.
 function core.take(p, lease)
   local slot = redis.call('HGET', p.lease, lease)
   if not slot then
     return nil
   end
   local r = record(slot, redis.call('HGET', p.holder, slot))
-  -- first: it works without memory, and so does what follows it
+  -- HDEL must be the first write: Redis permits HDEL when its memory is full, and after the first
+  -- write of a script it rejects no later command for lack of memory.
   redis.call('HDEL', p.lease, lease)
   redis.call('HDEL', p.holder, slot)
+  -- A slot at or above the capacity disappears when it is freed (RANGE).
   if r.slot < p.capacity then
     redis.call('ZADD', p.free, 0, slot)
   else
@@ -114,8 +136,10 @@ function core.take(p, lease)
   return r
 end
 
--- adopt makes a holder of the ledger the holder of its slot here, and says whether it is: it displaces no other, and
--- its lease may move.
+-- core.adopt: writes h, a holder from the ledger, as the holder of slot h.slot. h has the fields
+-- slot, lease, device, batch, age (ms since the grant) and left (ms until the lease ends, negative
+-- after its end). If h.lease holds another slot here, that slot is freed. Returns true, or false if
+-- another lease holds slot h.slot; then nothing is written.
 function core.adopt(p, h, now)
   local text = redis.call('HGET', p.holder, string.format('%05d', h.slot))
   local before = core.slot(p, h.lease)
@@ -136,7 +160,9 @@ function core.adopt(p, h, now)
   return true
 end
 
--- sets the capacity: the numbers that it adds are free, and the free ones above it go
+-- core.configure: changes the capacity from `from` to to.capacity and stores to.version and
+-- to.call. If the capacity increases, the new slots are free. If the capacity decreases, the free
+-- slots at or above to.capacity are removed; held slots stay.
 function core.configure(p, from, to)
   for n = from, to.capacity - 1 do
     redis.call('ZADD', p.free, 'NX', 0, string.format('%05d', n))

@@ -1,120 +1,171 @@
--- Queue: decides who is given a slot first. It is hints: a key that is lost or wrong costs time, and never gives a
--- slot too many
--- (core.lua). A queue that lost a part begins anew, with the next reports.
+-- queue: decides which waiter gets the next free slot. The keys of the queue are hints: a lost or
+-- wrong key delays grants, but never causes a grant beyond the capacity (core.lua). A queue that lost
+-- a key is emptied, and the next reports of the devices fill the queue again. scripts.go puts this
+-- file behind core.lua and in front of scripts that use it as `queue`.
 --
--- KEYS  5 queue   ZSET  "class|batch|order|device" -> 0. class: T waits and can be told of a slot, O was offered one,
---                       P polls; batch: 16
---                       digits; order: priority and task, 27 characters. And "H|batch|lease" of what is held
---       6 waiter  HASH  device -> its waiter, JSON: device, batch, order, class; reach: how it can be told, 0 = it
---                       polls; foreseen: the
---                       grant, by number, that it is likely given; due: when it was told to ask again. With an offer:
---                       offer, its id; ends; told:
---                       it was sent; kept: it is one to a poller
---       7 timer   ZSET  device -> when its offer lapses or is sent again, or when it leaves
---       8 batch   HASH  batch -> "weight|virtual time|lane"; "pool" -> JSON: grants, time, weights, kept, vain,
---                       offer, now, percent; and of the
---                       batches of the lane together: lane, what they hold; urgent, how many wait
---       9 contest ZSET  "virtual time|batch" -> held / weight, of batches with a T; of the lane also that and U ->
---                       the same, less FIRST
---      10 owed    ZSET  device -> foreseen, of P that were passed over
+-- KEYS[5]  queue  ZSET  all scores are 0, so the members are sorted as text
+--     "class|batch|order|device"  one waiter:
+--         class  T  the device can be notified of an offer, and has no offer
+--                O  the device has an offer
+--                P  the device is a poller and has no offer. A device that can be notified becomes a
+--                   poller if its offer lapses or an update of kind 'away' arrives
+--         batch  id of the batch, 16 digits
+--         order  27 characters: 10 digits that decrease with the priority, '|', 16 digits of the task
+--     "H|batch|lease"  one held slot
+-- KEYS[6]  waiter  HASH  device -> JSON object (a waiter):
+--     device, batch, order, class  as in the member of KEYS[5]
+--     reach     way to notify the device: 0 none (a poller), 1 push, 2 parked request
+--     foreseen  number of the grant that the waiter is expected to get (compare state.grants)
+--     due       time (ms) at which the device was asked to report again
+--     The following fields exist only while the waiter has an offer:
+--     offer     id of the offer: the time of the offer in microseconds
+--     ends      time (ms) at which the offer lapses
+--     told      true if the offer needs no more sending: it was sent, or it is kept for a poller
+--     kept      true if the offer keeps a slot for a poller; a poller is not notified
+-- KEYS[7]  timer  ZSET  device -> time (ms):
+--     class O     when the offer lapses, or when the unsent offer is returned again
+--     class T, P  when the waiter is removed because it did not report
+-- KEYS[8]  batch  HASH
+--     batch  -> "weight|virtual time|lane"; lane is U for an urgent batch, else empty
+--     "pool" -> JSON object (the state of the queue):
+--         grants   number of grants of this queue
+--         time     highest virtual time at which a batch was granted a slot
+--         weights  sum of the weights of all batches that have waiters
+--         kept     time (ms) up to which the budget for kept slots is spent (keep)
+--         vain     number of consecutive lapsed offers; offers that are kept for pollers do not count
+--         offer    id of the latest offer
+--         now      time (ms) of the latest change of the queue
+--         percent  percentage of the capacity for which urgent batches have precedence
+--         lane     number of slots that urgent batches hold or are offered
+--         urgent   number of waiters in urgent batches
+-- KEYS[9]  contest  ZSET  all batches that have a waiter of class T:
+--     "virtual time|batch"   -> (held + offered slots) / weight
+--     "virtual time|batchU"  -> the same number minus FIRST; only for urgent batches
+-- KEYS[10] owed  ZSET  device -> foreseen; the pollers that are owed a slot
 --
--- The order. The next slot goes to the batch with the lowest held / weight, what is offered being held; of equal ones
--- to the one with the
--- lowest virtual time, which grows by UNIT / weight a grant; then to the older. In a batch: the highest priority,
--- then the oldest task. The
--- lane goes before: urgent batches, while they hold less than percent of the capacity, rounded up. Beyond it they are
--- as all others.
+-- Order. The next slot goes to the batch with the lowest held / weight; offered slots count as held.
+-- If two batches are equal, the slot goes to the batch with the lower virtual time, which grows by
+-- UNIT / weight with each grant, then to the older batch. Inside a batch, the slot goes to the highest
+-- priority, then to the oldest task. Urgent batches precede all other batches while they hold together
+-- less than `percent` percent of the capacity, rounded up. Above that share, they compete like all
+-- other batches.
 --
--- A slot that falls free is offered at once: to a poller that is about to come, and is owed one, or of a batch that
--- lacks some or goes before
--- (keep); else to the first T of the contest. A slot offered to nobody goes to the first device that asks. A poller
--- is owed one when it asks
--- after as many grants as were foreseen for it, and another capacity. A newcomer is foreseen after all grants that
--- passed: no poller starves.
+-- Offers. A free slot is offered at once. It is kept for a poller that is expected soon, if the poller
+-- is owed a slot or its batch is urgent or holds less than its share (keep). Otherwise it is offered
+-- to the first waiter of class T in the contest. A slot that is offered to no waiter goes to the next
+-- device that asks. A poller is owed a slot if it asks when state.grants is at least foreseen +
+-- capacity. A new waiter is foreseen after all earlier grants, so no poller starves.
+
 local queue = {}
--- of virtual time: one grant of a batch of weight 1; more than any held / weight
+-- Virtual time of one grant in a batch of weight 1.
 local UNIT = 1000000
+-- Subtracted from held / weight of urgent batches; larger than any held / weight.
 local FIRST = 16384
--- a call makes so many offers and hears so many timers; pollers it looks at; waiters that leave a batch
+-- Maximum number of offers, and of timers handled, in one call.
 local MOST = 100
+-- Maximum number of timers that `keep` examines.
 local FEW = 16
+-- Maximum number of waiters of each class that one update of kind 'closed' removes.
 local CLOSED = 200
--- the reach of a request that waits at a replica; ms after which an offer that was not sent is returned again
+-- Reach of a device whose request is parked at a replica.
 local PARKED = 2
+-- ms after which an unsent offer is returned again.
 local RESEND = 500
--- ms before and after a poller is due that a slot is kept for it at most
+-- ms. keep chooses only pollers that are due within SOON. A waiter without an offer is removed one
+-- report period plus SOON after `due`.
 local SOON = 2000
+-- Time (ms) after `due` at which a slot that is kept for a poller is released.
 local LATE = 1000
--- of slot-time one in so many is kept for pollers, but for so many ms / capacity ahead; as many come at once
+-- At most 1 / SHARE of all slot-time is spent on kept slots. At most capacity / SHARE pollers (at
+-- least 3) count as owed at a time.
 local SHARE = 20
+-- keep chooses no poller while state.kept is more than AHEAD / capacity ms later than the time.
 local AHEAD = 200000
--- report periods that a waiter sleeps at most: that polls, that can be told
+-- Maximum number of report periods until the next report of a poller.
 local ALONE = 3
+-- Maximum number of report periods until the next report of a device that can be notified.
 local TOLD = 8
--- after so many offers in a row that nobody came for, they last so many times less
+-- Number of consecutive lapsed offers after which offers become shorter.
 local VAIN = 10
+-- Factor by which offers become shorter.
 local HURRY = 6
 
--- where a class stands in the queue, or one of its batches, up to a waiter
+-- range: returns the lower and the upper bound, for ZRANGEBYLEX, of the members of KEYS[5] with
+-- this class. If batch is given, only members of the batch are in the range. If order is given,
+-- only members before order are in the range.
 local function range(class, batch, order)
   local from = class .. '|' .. (batch and batch .. '|' or '')
   return '[' .. from, '(' .. from .. (order or '\255')
 end
 
--- how many wait
+-- size: returns the number of waiters. It reads the number from Redis once per call.
 local function size(q)
   q.size = q.size or redis.call('HLEN', q.waiter)
   return q.size
 end
 
+-- count: returns the number of members of KEYS[5] with this class. The optional arguments batch and
+-- order limit the range (range).
 local function count(q, class, ...)
+  -- Without waiters, or without offers, no read is needed.
   if class ~= 'H' and size(q) == 0 or class == 'O' and q.offered == 0 then
     return 0
   end
   return redis.call('ZLEXCOUNT', q.queue, range(class, ...))
 end
 
+-- held: returns the number of slots that the batch holds or is offered.
 local function held(q, batch)
   return count(q, 'H', batch) + count(q, 'O', batch)
 end
 
+-- waiting: returns the number of waiters of all classes. The optional arguments batch and order
+-- limit the range (range).
 local function waiting(q, ...)
   return count(q, 'T', ...) + count(q, 'O', ...) + count(q, 'P', ...)
 end
 
--- when an offer was
+-- made: returns the time (ms) at which the offer to waiter w was made.
 local function made(w)
   return math.floor(tonumber(w.offer) / 1000)
 end
 
+-- exact: returns the number n as text that Redis reads back without loss.
 local function exact(n)
   return string.format('%.17g', n)
 end
 
+-- entry: returns the member of batch b in the contest, "virtual time|batch", 37 characters.
 local function entry(b)
   return string.format('%020.0f|', b.time) .. b.name
 end
 
+-- offered: returns the number of offered slots. It reads the number from Redis once per call.
 local function offered(q)
   q.offered = q.offered or count(q, 'O')
   return q.offered
 end
 
--- slots neither held nor offered
+-- queue.left: returns the number of slots that are neither held nor offered. The number is negative
+-- if the capacity was lowered below the number of held slots.
 function queue.left(q)
   return q.pool.capacity - q.pool.held - offered(q)
 end
 
--- slots for which the lane goes before
+-- queue.room: returns the number of slots for which urgent batches still have precedence. The
+-- number is 0 or negative if urgent batches hold their whole share.
 function queue.room(q)
   return math.ceil(q.pool.capacity * q.state.percent / 100) - q.state.lane
 end
 
+-- share: returns held / weight of batch b, the number by which batches are ordered. The number is
+-- negative if b is urgent and has precedence.
 local function share(q, b)
   return b.held / b.weight - (b.lane == 'U' and queue.room(q) > 0 and FIRST or 0)
 end
 
--- its part of what the lane has
+-- lane: returns what batch b adds to state.lane and to state.urgent: the number of its held and
+-- offered slots, and the number of its waiters. Both are 0 if b is not urgent.
 local function lane(q, b)
   if b.lane == 'U' then
     return b.held, waiting(q, b.name)
@@ -123,22 +174,27 @@ local function lane(q, b)
   end
 end
 
+-- queue.waiter: returns the waiter of the device, or nil if the device does not wait.
 function queue.waiter(q, device)
   local text = size(q) > 0 and redis.call('HGET', q.waiter, device)
   return text and cjson.decode(text) or nil
 end
 
--- the first of a class, or of one of its batches
+-- queue.waiters: returns the first `limit` waiters of a class, in the order of KEYS[5]. If limit is
+-- -1, it returns all of them. The optional argument batch limits the range (range).
 function queue.waiters(q, limit, ...)
   local from, to = range(...)
   local all = redis.call('ZRANGEBYLEX', q.queue, from, to, 'LIMIT', 0, limit)
   for i, member in ipairs(all) do
+    -- The device begins after class, batch and order (1 + 16 + 27 characters) and three separators.
     all[i] = queue.waiter(q, string.sub(member, 48))
   end
   return all
 end
 
--- reads whether a batch waits; without a waiter it begins where the others are
+-- look: sets b.told (b has a waiter of class T) and b.waits (b has a waiter of any class). If b has
+-- no waiter, its virtual time is raised to state.time, so a batch gains no credit while no device
+-- waits with its tasks.
 local function look(q, b)
   b.told = count(q, 'T', b.name) > 0
   b.waits = b.told or count(q, 'O', b.name) > 0 or count(q, 'P', b.name) > 0
@@ -147,11 +203,22 @@ local function look(q, b)
   end
 end
 
--- as it was noted last, or as a want has it
+-- batch: returns the batch with this name, from the cache of the call or from KEYS[8]. If want is
+-- given, its weight and lane replace the stored ones, and the lane of an urgent want replaces
+-- state.percent. The fields of a batch:
+--   name, weight, time, lane  as in KEYS[8]
+--   held    number of held and offered slots
+--   told    true if the batch has a waiter of class T
+--   waits   true if the batch has a waiter of any class
+--   share   what the batch adds to state.weights: its weight, or 0 if the batch has no waiter
+--   has     what the batch adds to state.lane
+--   queued  what the batch adds to state.urgent
+--   listed  its member in the contest, with U if the batch is urgent; false if it has none
 local function batch(q, name, want)
   local b = q.batches[name]
   if not b then
     local text = redis.call('HGET', q.batch, name)
+    -- A batch without an entry has weight 1 and virtual time 0.
     local weight, time, of = string.match(text or '1|0|', '(%d+)|(%d+)|(U?)')
     q.grew = q.grew or not text
     b = { name = name, weight = tonumber(weight), time = tonumber(time), lane = of, held = held(q, name) }
@@ -170,13 +237,15 @@ local function batch(q, name, want)
   return b
 end
 
--- save notes a batch of which something changed, and what it holds more; flush enters those in the contest, and write
--- writes them.
+-- save: adds `more` to the number of slots that batch b holds, and marks b as changed. flush
+-- updates the sums and the contest later.
 local function save(q, b, more)
   b.held = b.held + more
   q.changed[b.name] = b
 end
 
+-- flush: updates, for each changed batch, the sums in the state and the entries in the contest. It
+-- adds the batch to q.fields, which `write` writes to Redis.
 local function flush(q)
   for name, b in pairs(q.changed) do
     look(q, b)
@@ -188,6 +257,7 @@ local function flush(q)
     s.lane = s.lane + has - b.has
     s.urgent = s.urgent + queued - b.queued
     if b.listed and b.listed ~= (b.told and at .. b.lane) then
+      -- The first 37 characters are the member without the U of an urgent batch.
       redis.call('ZREM', q.contest, b.listed, string.sub(b.listed, 1, 37))
     end
     b.share = weight
@@ -196,6 +266,7 @@ local function flush(q)
     b.listed = b.told and at .. b.lane
     q.changed[name] = nil
     if b.told then
+      -- If the batch is not urgent, both members are the same, and the second score is stored.
       redis.call('ZADD', q.contest, exact(b.held / b.weight - FIRST), b.listed, exact(b.held / b.weight), at)
     end
     q.fields[#q.fields + 1], q.fields[#q.fields + 2] =
@@ -204,6 +275,7 @@ local function flush(q)
   end
 end
 
+-- write: writes q.fields to KEYS[8] and clears q.fields.
 local function write(q)
   if #q.fields > 0 then
     redis.call('HSET', q.batch, unpack(q.fields))
@@ -211,13 +283,15 @@ local function write(q)
   q.fields = {}
 end
 
--- forgets the batches that ended, and counts the lane anew
+-- forget: deletes the batches that have neither waiters nor held slots, and recomputes state.lane
+-- and state.urgent from the batches that are left.
 local function forget(q)
   write(q)
   q.state.lane = 0
   q.state.urgent = 0
   for _, name in ipairs(redis.call('HKEYS', q.batch)) do
     local b = name ~= 'pool' and batch(q, name)
+    -- After this, flush adds the whole contribution of the batch to the sums.
     if b then
       b.has = 0
       b.queued = 0
@@ -231,15 +305,17 @@ local function forget(q)
   end
 end
 
--- move puts a waiter into a class of the queue, or out of it (nil). Unless the class is O its offer ends, and what it
--- is owed until it asks.
+-- move: moves waiter w to another class of the queue, and writes the waiter and its timer. If class
+-- is nil, the waiter is removed from the queue. If class is not O, the offer to the waiter ends,
+-- and a waiter that had an offer is owed no slot until it asks again. Returns nothing.
 local function move(q, w, class)
-  -- as it was
   local b = batch(q, w.batch)
+  -- 1 if the waiter gets an offer, -1 if the waiter loses its offer, else 0.
   local more = (class == 'O' and 1 or 0) - (w.class == 'O' and 1 or 0)
   q.offered = offered(q) + more
   q.size = size(q) + (class and 1 or 0) - (w.class and 1 or 0)
   if w.offer and class ~= 'O' then
+    -- The time for which the slot was not kept goes back into the budget.
     if w.kept then
       q.state.kept = q.state.kept - math.max(w.ends - q.now, 0) * SHARE / math.max(q.pool.capacity, 1)
     end
@@ -250,6 +326,7 @@ local function move(q, w, class)
     redis.call('ZREM', q.owed, w.device)
   end
 
+  -- member: returns the member of w in KEYS[5].
   local function member()
     return table.concat({ w.class, w.batch, w.order, w.device }, '|')
   end
@@ -263,6 +340,7 @@ local function move(q, w, class)
     redis.call('ZREM', q.timer, w.device)
     redis.call('ZREM', q.owed, w.device)
   else
+    -- The time of the timer: see KEYS[7].
     local at = w.offer and (w.told and w.ends or math.min(w.ends, q.now + RESEND))
       or w.due + q.pace.period + SOON
     redis.call('ZADD', q.queue, 0, member())
@@ -272,7 +350,9 @@ local function move(q, w, class)
   save(q, b, more)
 end
 
--- returns an offer to the caller, to be sent, and again until it says that it was
+-- tell: writes waiter w with its offer (w.offer, w.ends), and appends the offer to q.made, the
+-- offers that the caller has to send. lapse returns the offer again until an update of kind 'sent'
+-- arrives.
 local function tell(q, w)
   move(q, w, 'O')
   q.made[#q.made + 1] = {
@@ -286,9 +366,12 @@ local function tell(q, w)
   }
 end
 
--- lapse hears the timers. missed: an offer to a parked device that was not sent is returned to this caller, too, who
--- may have the device.
+-- lapse: handles at most MOST timers that have expired. A waiter without an offer is removed. An
+-- unsent offer is returned again. A waiter whose offer lapsed becomes a poller. If missed is true,
+-- an unsent offer to a parked device is also returned before its timer expires, if the offer is at
+-- least RESEND ms old: the caller may be the replica that has the request of the device.
 local function lapse(q, missed)
+  -- The first `over` devices in the order of time have an expired timer.
   local over = redis.call('ZCOUNT', q.timer, '-inf', core.text(q.now))
   for i, device in ipairs(redis.call(
     'ZRANGEBYSCORE', q.timer, '-inf', core.text(q.now + (missed and RESEND or 0)), 'LIMIT', 0, MOST
@@ -309,13 +392,17 @@ local function lapse(q, missed)
   end
 end
 
--- repair begins anew where a part was lost, or the clock stepped back; where what is held changed beside the queue,
--- it asks the holders.
+-- repair: compares the sizes of the keys. If a key of the queue was lost or the clock was set back,
+-- all keys of the queue are deleted. If only the members of the held slots are wrong, repair writes
+-- them again from core.holders.
 local function repair(q)
   local waiters = size(q)
   local entries = redis.call('ZCARD', q.queue)
   local s = q.state
+  -- h is the number of held slots according to the queue.
   local h = entries == waiters + q.pool.held and q.pool.held or count(q, 'H')
+  -- Every waiter has one timer and one member in KEYS[5]. Every queue with waiters has a state, and
+  -- a queue with a waiter of class T has an entry in the contest.
   if redis.call('ZCARD', q.timer) ~= waiters
     or entries - h ~= waiters
     or s.now > q.now + 1000
@@ -331,6 +418,7 @@ local function repair(q)
     s.kept = q.now
     s.offer = '0'
   end
+  -- The queue knows all held slots.
   if h == q.pool.held then
     return
   end
@@ -341,6 +429,21 @@ local function repair(q)
   forget(q)
 end
 
+-- queue.open: reads the state of the queue of a known pool. It writes nothing. Returns q, which all
+-- functions of this file receive:
+--   queue, waiter, timer, batch, contest, owed  names of the keys
+--   pool     the table that core.pool returns
+--   state    the state of the queue ("pool" in KEYS[8])
+--   now      time of Redis in ms
+--   batches  cache of the batches that were read: name -> batch
+--   changed  batches that flush must process: name -> batch
+--   fields   fields and values that write must write to KEYS[8]
+--   made     offers for the reply (tell)
+--   size     number of waiters, or nil if not read yet
+--   offered  number of offered slots, or nil if not read yet
+--   grew     true if a batch was read that has no entry in KEYS[8]
+--   pace     times in ms (queue.start)
+--   keeps    maximum number of pollers that count as owed at a time
 function queue.open(keys, pool)
   local state = redis.call('HGET', keys[8], 'pool')
     or '{"grants":0,"time":0,"weights":0,"kept":0,"vain":0,"offer":"0","now":0,"percent":0,"lane":0,"urgent":0}'
@@ -361,10 +464,7 @@ function queue.open(keys, pool)
   }
 end
 
--- start makes the queue of a known pool true, before a script changes it. pace, in ms: hold, how long a slot is
--- usually held; soonest and
--- period, the shortest time after which to ask again, and that between two reports, 0 = nobody waits; offer, how long
--- one lasts, 0 = none.
+-- begin: does the work of queue.start. It fails if a key has an unexpected type or content.
 local function begin(keys, pool, pace, missed)
   local q = queue.open(keys, pool)
   q.pace = pace
@@ -377,16 +477,24 @@ local function begin(keys, pool, pace, missed)
   return q
 end
 
+-- queue.start: opens the queue of a known pool for a script that changes the queue. It repairs the
+-- queue and handles expired timers. Returns q (queue.open). The arguments after keys are pool, pace
+-- and missed (lapse). The fields of pace, in ms:
+--   hold     mean time for which a slot is held; 0 if unknown
+--   soonest  minimum time until the next report of a refused device
+--   period   time between two reports of a device; if it is 0, no device waits
+--   offer    duration of an offer; if it is 0, no slot is offered to devices that can be notified
 function queue.start(keys, ...)
   local ok, q = pcall(begin, keys, ...)
-  -- of what is no queue, one begins anew
+  -- The content of the keys is not a queue, so delete all keys of the queue and begin again.
   if not ok then
     redis.call('DEL', unpack(keys, 5, 10))
   end
   return ok and q or begin(keys, ...)
 end
 
--- the number of the task of a device that comes first, and whether it goes before all others
+-- queue.best: returns the index of the want that is first in the order, and true if its batch is
+-- urgent and has precedence. wants must not be empty.
 function queue.best(q, wants)
   local best, least, text
   flush(q)
@@ -403,44 +511,55 @@ function queue.best(q, wants)
   return best, least < 0
 end
 
--- position is in how many grants it is likely that a task starts: of its batch as many as the share lacks, then by
--- the weights of all.
+-- queue.position: returns the expected number of grants of the pool until the want gets a slot; 1
+-- is the next grant. The result is at least 1 and at most the number of waiters plus 1.
 function queue.position(q, device, want)
   flush(q)
   local b = batch(q, want.batch, want)
   local room = math.max(queue.room(q), 0)
+  -- The rank of the want in its batch, from 1.
   local rank = waiting(q, want.batch, want.order .. '|' .. device) + 1
+  -- The sum of the weights of all batches that have waiters, including this batch.
   local weights = math.max(q.state.weights - b.share, 0) + b.weight
+  -- The batch gets the next `lead` grants alone: the slots that its share lacks, or the slots for
+  -- which an urgent batch has precedence.
   local lead = math.max(q.pool.capacity * b.weight / weights - b.held, b.lane == 'U' and room or 0)
+  -- After those grants, the batch gets b.weight of every `weights` grants.
   if rank > lead then
     rank = math.floor(lead + (rank - lead) * weights / b.weight)
   end
+  -- The waiters of urgent batches get their slots first.
   if b.lane == '' then
     rank = rank + math.min(room, q.state.urgent)
   end
   return math.max(math.min(rank, size(q) + 1), 1)
 end
 
--- sleep is after how long a waiter is to ask again, spread by chance (0 to 1), and its position. first is the rank of
--- a poller in the lane.
+-- sleep: returns the time (ms, not rounded) until waiter w is to ask again, and its position.
+-- chance (0 to 1) spreads the times of several devices. first is the rank (from 0) of a poller of
+-- an urgent batch that has precedence; it is nil or false for every other waiter.
 local function sleep(q, w, chance, first)
+  -- The rank among the pollers that are owed a slot; false or nil if the waiter is not owed a slot.
   local rank = first or redis.call('ZRANK', q.owed, w.device)
   local ahead = w.foreseen - q.state.grants
   local period = q.pace.period
-  -- between two grants
+  -- The mean time (ms) between two grants.
   local interval = q.pace.hold / q.pool.capacity
   local early = 0.9 + chance / 10
   if q.pool.capacity == 0 then
     return period, math.max(ahead, 1)
   end
-  -- the first few at once, the others when it is foreseen for them
+  -- The first pollers ask again at once, the later ones when their grants are expected. `soon` is
+  -- the minimum time; it differs by chance and rank, so the pollers do not ask at the same moment.
   if rank then
     local soon = math.min(q.pace.soonest * (1 + chance / 4 + rank / q.keeps / 4), SOON)
     return math.max(math.min(rank * interval, period) * early, soon), rank + 1
   end
-  -- as foreseen, or when it is owed
+  -- The waiter asks when its foreseen grant is expected. If that grant has passed, it asks when it
+  -- will be owed a slot.
   local wait = (ahead > 0 and ahead or ahead + q.pool.capacity) * interval
   local most = ALONE * period
+  -- A device that can be notified needs no exact time.
   if w.reach > 0 then
     wait = wait + period
     most = TOLD * period
@@ -448,7 +567,11 @@ local function sleep(q, w, chance, first)
   return math.min(wait, most) * early, math.max(ahead, 1)
 end
 
--- lets a device wait with a task; one that polls keeps its turn. It returns what sleep does
+-- queue.join: adds the device to the queue with the task of want, or updates its waiter. The
+-- earlier offer to the device ends. A poller keeps an earlier foreseen grant, even if its task
+-- changes. A poller is owed a slot if state.grants is at least foreseen + capacity. If pace.period
+-- is 0, the device is not added. Returns the time (ms) until the device is to ask again, and its
+-- position.
 function queue.join(q, device, want, reach, chance)
   local w = queue.waiter(q, device)
   local foreseen = w and w.foreseen
@@ -474,10 +597,12 @@ function queue.join(q, device, want, reach, chance)
   return w.due - q.now, position
 end
 
--- counts a slot that a device was given for a task; it waits no more
+-- queue.grant: records that the device was given a slot for want. It removes the waiter of the
+-- device, advances the virtual time of the batch and adds the held slot to KEYS[5].
 function queue.grant(q, device, want)
   local w = queue.waiter(q, device)
   local b = batch(q, want.batch, want)
+  -- The device used its offer, so the series of lapsed offers ends.
   if w and w.offer and not w.kept then
     q.state.vain = 0
   end
@@ -490,14 +615,17 @@ function queue.grant(q, device, want)
   save(q, b, redis.call('ZADD', q.queue, 0, 'H|' .. b.name .. '|' .. want.lease))
 end
 
--- release counts a slot that was taken back.
+-- queue.release: removes the held slot of r, the holder that core.take returned.
 function queue.release(q, r)
   save(q, batch(q, r.batch), -redis.call('ZREM', q.queue, 'H|' .. r.batch .. '|' .. r.lease))
 end
 
--- update applies what became of a waiter, or of that offer to it. sent: it was told. away: it is told of nothing
--- until it asks. left: it waits
--- no more. closed: nor does anybody of the batch, up to CLOSED of each class.
+-- queue.update: applies the update u, with the fields kind, device, offer and batch. If u.offer is
+-- given, the update is ignored unless it is the current offer to the device. The kinds:
+--   sent    the offer was sent to the device; lapse does not return it again
+--   away    the device stays in the queue as a poller, so it gets no offer until it asks
+--   left    the device leaves the queue
+--   closed  all devices that wait with tasks of u.batch leave the queue, at most CLOSED per class
 function queue.update(q, u)
   local w = queue.waiter(q, u.device)
   for _, class in ipairs(u.kind == 'closed' and { 'T', 'O', 'P' } or {}) do
@@ -519,23 +647,30 @@ function queue.update(q, u)
   end
 end
 
--- of its share
+-- lacks: reports whether batch b, with one slot more, would still hold less than its share of the
+-- capacity.
 local function lacks(q, b)
   return (b.held + 1) * (q.state.weights - b.share + b.weight) < q.pool.capacity * b.weight
 end
 
--- keep finds a poller that comes before the next slots are likely to fall free, among the first that are owed or of a
--- batch that lacks some: of
--- the batch that holds least, and no more than the first of the contest, the one that comes first.
+-- keep: chooses a poller that is expected before the next slots fall free. The poller is one of the
+-- first q.keeps that are owed a slot, or its batch lacks slots, or its batch is urgent and has
+-- precedence. Among these pollers, keep chooses the batch with the lowest share, then the poller
+-- that is due first. The batch must not have a higher share than `first`, the name of the first
+-- batch in the contest. If first is nil or false, any share is allowed, because no batch in the
+-- contest can get an offer. keep charges the budget for kept slots and sets w.ends, w.told and
+-- w.kept. Returns the waiter, or nil if no poller is suitable.
 local function keep(q, first)
   local most = first and share(q, batch(q, first)) or math.huge
+  -- The budget for kept slots is spent.
   if q.state.kept - q.now > AHEAD / q.pool.capacity then
     return
   end
-  -- due as in the timers of those that wait
+  -- The timer of a poller that is due now. A timer is period + SOON later than `due` (move).
   local due = q.now + q.pace.period + SOON
   local w = nil
   local least = nil
+  -- Slots are kept for pollers that are due within this time (ms): until about two slots fall free.
   local window = math.max(math.min(2 * q.pace.hold / q.pool.capacity, SOON), SOON / 100)
   for _, device in ipairs(redis.call(
     'ZRANGEBYSCORE', q.timer, core.text(due - LATE), core.text(due + window), 'LIMIT', 0, FEW
@@ -543,9 +678,10 @@ local function keep(q, first)
     local one = queue.waiter(q, device)
     local b = batch(q, one.batch)
     local held = share(q, b)
+    -- A poller that is not in KEYS[10] is not owed a slot.
     local owed = (redis.call('ZRANK', q.owed, device) or q.keeps) < q.keeps
     local waits = one.class == 'P' and held <= most and (held < 0 or lacks(q, b) or owed)
-    -- of equal ones the first that is due
+    -- The devices are sorted by due, so the first of several equal pollers is chosen.
     if waits and (not w or held < least) then
       w = one
       least = held
@@ -560,22 +696,27 @@ local function keep(q, first)
   return w
 end
 
--- what is free
+-- queue.offer: offers free slots, at most MOST, to waiters. Each slot is kept for a poller (keep),
+-- or offered to the first waiter of the first batch in the contest. Without such a waiter, the slot
+-- stays free for the next device that asks.
 function queue.offer(q)
   for _ = 1, math.min(queue.left(q), size(q), MOST) do
     flush(q)
+    -- Entries of urgent batches with negative scores count only while urgent batches have
+    -- precedence.
     local first = q.pace.offer > 0
       and redis.call('ZRANGEBYSCORE', q.contest, queue.room(q) > 0 and '-inf' or 0, '+inf', 'LIMIT', 0, 1)[1]
+    -- The batch follows after the virtual time and '|', 21 characters.
     local name = first and string.sub(first, 22, 37)
     local w = keep(q, name) or first and queue.waiters(q, 1, 'T', name)[1]
-    -- a part was lost
+    -- The contest has an entry without a waiter: a key of the queue was lost.
     if first and not w then
       redis.call('ZREM', q.contest, first)
     end
     if not w then
       break
     end
-    -- by it, when it was made
+    -- The id of the offer is the time in microseconds. It always increases.
     q.state.offer = core.text(math.max(q.now * 1000, tonumber(q.state.offer) + 1))
     w.offer = q.state.offer
     w.ends = w.ends or q.now + math.floor(q.pace.offer / (q.state.vain < VAIN and 1 or HURRY))
@@ -587,12 +728,22 @@ function queue.offer(q)
   end
 end
 
--- close does so too and writes the queue back; it adds to a reply the offers to send and, if asked for, the state of
--- the queue.
+-- queue.close: offers the free slots and writes the queue. Returns reply as JSON, with these fields
+-- added:
+--   offers    list of offers to send, each an object: device, batch, task, reach, id, left (ms until
+--             the offer lapses), age (ms since the offer was made)
+--   The following fields are added only if state is true:
+--   capacity  number of slots
+--   held      number of held slots
+--   reserved  number of offered slots
+--   ready     number of waiters of class T
+--   waiting   number of waiters of all classes
 function queue.close(q, reply, state)
   local p = q.pool
   queue.offer(q)
   flush(q)
+  -- forget reads all batches, so it runs only if KEYS[8] has about twice as many batches as can
+  -- have waiters or held slots.
   if q.grew and redis.call('HLEN', q.batch) > 2 * (p.held + size(q)) + MOST then
     forget(q)
   end

@@ -1,10 +1,20 @@
--- restore: fills an unknown pool, in chunks; known with the last one. A known pool is never touched. The first chunk
--- clears what another
--- restore left half done, which ends that one. A chunk is applied once, in its order.
--- ARGV     1 call (the same in all chunks), capacity, version, offset (holders in earlier chunks), last, holders:
---          slot, lease, device,
---          batch, left, age
--- Returns  1 = done, go on; 0 = the pool is known, or another restore took over
+-- restore: makes an unknown pool known. The caller sends the holders in chunks, and the pool becomes
+-- known with the last chunk.
+--
+-- KEYS     as in core.lua and queue.lua
+-- ARGV[1]  JSON object:
+--     call      id of the restore; the same id in all chunks
+--     capacity  number of slots
+--     version   version of the capacity
+--     offset    number of holders in the earlier chunks; 0 in the first chunk
+--     last      true in the last chunk
+--     holders   list of objects: slot, lease, device, batch, left, age (core.adopt)
+-- Returns   1  the chunk is applied, by this call or by an earlier sending; send the next chunk
+--           0  another call made the pool known, or another restore has started
+--
+-- Invariants: a known pool is never changed. The first chunk deletes all keys of the pool, which ends
+-- an unfinished restore of another caller. Each chunk is applied once, in the order of the chunks.
+
 local args = cjson.decode(ARGV[1])
 local p = core.pool(KEYS)
 local now = core.now()
@@ -17,6 +27,7 @@ if redis.call('HGET', p.config, 'restoring') ~= args.call then
   end
   redis.call('DEL', unpack(KEYS))
   redis.call('HSET', p.config, 'restoring', args.call)
+-- A chunk that was applied already, or a chunk whose predecessor is missing.
 elseif p.held ~= args.offset then
   return p.held > args.offset and 1 or 0
 end

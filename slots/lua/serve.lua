@@ -1,13 +1,39 @@
--- serve: frees the slots of leases, applies what became of waiters, lets some join that did not ask. Then a device
--- that wants a slot for any
--- of some tasks gets one that is not offered, or waits. A lease holds one slot at most: a call that is sent again is
--- answered the same.
--- ARGV     1 pace and missed (queue.start), leases, updates: kind, device, offer, batch (queue.update), joiners:
---          device, reach, batch,
---          weight, lane, order; askers: device, reach, chance (0 to 1), wants: lease, ttl, batch, weight, lane,
---          order; state (queue.close)
--- Returns  '' for an unknown pool; else JSON: what queue.close says; freed: leases that held a slot; answers: slot
---          and want, or after and position
+-- serve: performs one step of a pool, in this order:
+--   1. frees the slots of leases,
+--   2. applies updates of waiters,
+--   3. adds joiners to the queue,
+--   4. serves askers: each asker gets a slot for one of its wants, or becomes a waiter,
+--   5. offers the free slots that are left to waiters.
+--
+-- KEYS     as in core.lua and queue.lua
+-- ARGV[1]  JSON object; each list may be missing:
+--     pace     object: times in ms (queue.start)
+--     missed   true: also return the unsent offers to parked devices (lapse in queue.lua)
+--     leases   list of lease ids whose slots are to be freed
+--     updates  list of objects: kind, device, offer, batch (queue.update)
+--     joiners  list of objects: device, reach, batch, weight, lane, order
+--     askers   list of objects: device, reach, chance, wants
+--         chance  number from 0 to 1 that spreads the times of the next reports
+--         wants   list of tasks, each an object: lease, ttl, batch, weight, lane, order
+--     state    true: the reply also contains the size of the queue (queue.close)
+--     The fields of joiners and wants:
+--         lease   id under which the slot is held; only in wants
+--         ttl     duration of the lease in ms; only in wants
+--         batch   id of the batch, 16 digits
+--         weight  weight of the batch, at least 1
+--         lane    missing if the batch is not urgent; else the percentage of the capacity for which
+--                 urgent batches have precedence
+--         order   priority and task, 27 characters (queue.lua)
+-- Returns  '' if the pool is unknown; else a JSON object:
+--     freed    those leases that held a slot
+--     answers  one object per asker:
+--         slot, want       the slot, and the index (from 1) of the want that holds the slot
+--         after, position  no slot was given: ms until the next report, and place in the queue
+--     and the fields of queue.close
+--
+-- Invariant: a lease holds at most one slot. If a call is sent again, an asker whose lease holds a
+-- slot gets the same answer.
+
 local args = cjson.decode(ARGV[1])
 local p = core.pool(KEYS)
 local freed = {}
@@ -28,20 +54,25 @@ for _, u in ipairs(args.updates or {}) do
 end
 for _, j in ipairs(args.joiners or {}) do
   local w = queue.waiter(q, j.device)
+  -- A device that waits already keeps its place, unless the new task is urgent and the device has
+  -- no offer.
   if not w or j.lane and not w.offer then
     queue.join(q, j.device, j, j.reach, 1)
   end
 end
--- by the queue, before anybody who asks
+-- The freed slots are offered to the queue before an asker can take them.
 if #freed > 0 and args.askers then
   queue.offer(q)
 end
 
+-- serve: gives the asker a slot for one of its wants, or adds the asker to the queue. Returns the
+-- answer: slot and want, or after and position.
 local function serve(asker)
   local w = queue.waiter(q, asker.device)
   local mine = nil
   local best, before = queue.best(q, asker.wants)
   for i, want in ipairs(asker.wants) do
+    -- The lease holds a slot already: this call is a repetition.
     local slot = core.slot(p, want.lease)
     if slot then
       return { slot = slot, want = i }
@@ -50,6 +81,9 @@ local function serve(asker)
       mine = i
     end
   end
+  -- n is the index of the want that may take a slot, or false. A waiter with an offer takes the
+  -- offered slot: for the task of the offer, or for its best task if that task is urgent or the
+  -- slot is kept for a poller. Any other asker needs a slot that is neither held nor offered.
   local n = w and w.offer and (not before and mine or (before or w.kept) and best)
     or queue.left(q) > 0 and best
   local want = asker.wants[n or best]

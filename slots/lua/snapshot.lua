@@ -1,7 +1,14 @@
--- snapshot: everything about a pool at one instant. Writes nothing.
--- Returns  '' for an unknown pool; else JSON: capacity, version, now, leases: slot, acquired, ends, device, batch,
---          lease; offers: waiters
---          (queue.lua)
+-- snapshot: returns the whole state of a pool at one instant. It writes nothing.
+--
+-- KEYS     as in core.lua and queue.lua
+-- ARGV     not used
+-- Returns  '' if the pool is unknown; else a JSON object:
+--     capacity  number of slots
+--     version   version of the capacity, as text
+--     now       time of Redis in ms
+--     leases    list of holders: slot, acquired, ends, device, batch, lease (core.lua)
+--     offers    list of the waiters that have an offer (KEYS[6] in queue.lua)
+
 local p = core.pool(KEYS)
 if not p.capacity then
   return ''

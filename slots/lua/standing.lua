@@ -1,8 +1,21 @@
--- standing: where tasks of a device stand in the queue. Writes nothing.
--- ARGV     1 device, wants: batch, weight, lane, order
--- Returns  '' for an unknown pool; else JSON: capacity, held, left (queue.left), now, first (the number of a want),
---          positions, waiter; size,
---          how many wait; room (queue.room), state (queue.lua)
+-- standing: returns the places that tasks of a device have in the queue. It writes nothing.
+--
+-- KEYS     as in core.lua and queue.lua
+-- ARGV[1]  JSON object:
+--     device  the device
+--     wants   list of tasks, each an object: batch, weight, lane, order (serve.lua)
+-- Returns  '' if the pool is unknown; else a JSON object:
+--     capacity   number of slots
+--     held       number of held slots
+--     left       number of slots that are neither held nor offered; can be negative
+--     now        time of Redis in ms
+--     first      index (from 1) of the want that is first in the order
+--     positions  one number per want: its position (queue.position)
+--     waiter     the waiter of the device (KEYS[6] in queue.lua); missing if the device does not wait
+--     size       number of waiters in the queue
+--     room       number of slots for which urgent batches have precedence (queue.room)
+--     state      state of the queue ("pool" in KEYS[8] in queue.lua)
+
 local args = cjson.decode(ARGV[1])
 local p = core.pool(KEYS)
 local positions = {}
@@ -18,6 +31,7 @@ return cjson.encode({
   held = p.held,
   left = queue.left(q),
   now = q.now,
+  -- The parentheses drop the second result of queue.best.
   first = (queue.best(q, args.wants)),
   positions = positions,
   waiter = queue.waiter(q, args.device),

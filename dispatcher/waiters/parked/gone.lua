@@ -1,11 +1,13 @@
--- Notes that the connection of a parked report has ended, unless its device was
--- parked anew. It may be sent again.
+-- gone: records that the connection of a parked report has ended, unless a newer report of the device
+-- was parked. A repeated call has the same effect.
 --
--- KEYS[1]  of the device (newest.lua)
--- ARGV[1]  the number of the report    ARGV[2]  ms to remember
---
--- Returns 1 while no newer report of the device is known, else 0. A replica that
--- parks one later is told of the gap (newest.lua).
+-- KEYS[1]  as in newest.lua
+-- ARGV[1]  number of the report
+-- ARGV[2]  TTL of KEYS[1] in ms
+-- Returns  1 if no newer report of the device is known; newest.lua then returns gap = 1 to the next
+--          report
+--          0 if a newer report was parked; then nothing was written
+
 local newest = redis.call('GET', KEYS[1])
 if newest and string.match(newest, '^%d+') ~= ARGV[1] then
   return 0

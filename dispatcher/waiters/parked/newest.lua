@@ -1,13 +1,19 @@
--- Makes a parked report the newest of its device, and tells the replica that
--- parked the one before.
+-- newest: makes a parked report the newest report of its device, and notifies the replica that parked
+-- the previous report.
 --
--- KEYS[1]  of the device: "number replica" of its newest; "number -" when that
---          one's connection has ended (gone.lua)
--- ARGV[1]  this replica    ARGV[2]  ms to remember    ARGV[3]  channel    ARGV[4]  the device
+-- KEYS[1]  "number replica" of the newest report of the device; "number -" after the connection of
+--          the newest report has ended (gone.lua)
+-- ARGV[1]  this replica
+-- ARGV[2]  TTL of KEYS[1] in ms
+-- ARGV[3]  channel of the messages between replicas
+-- ARGV[4]  the device
+-- Returns  a list of two values:
+--     number  number of this report, a text
+--     gap     1 if the connection of the previous report ended within the TTL set by gone.lua; else 0
 --
--- Returns the number, as text, and 1 after a connection that ended just now, else
--- 0. Numbers rise also when Redis forgot the last one: they are the time in
--- microseconds, or more.
+-- Invariant: the numbers increase even if Redis loses KEYS[1], because a number is at least the time
+-- in microseconds.
+
 local time = redis.call('TIME')
 local number = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local before = redis.call('GET', KEYS[1])

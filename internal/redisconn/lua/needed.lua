@@ -1,9 +1,12 @@
--- Names the commands of the program that this user may not use, or that do not
--- exist here. Each is tried on a key that holds a text for a moment, so most
--- of them fail for that reason and change nothing. On a node of a Cluster that does
--- not have the key, those that are permitted fail for this reason.
--- ARGV     the key
--- Returns  the names
+-- needed: returns the commands of the program that this Redis user is not permitted to use or that
+-- this server does not have. The script calls each command on a key that holds a text for one second.
+-- Most of the commands fail because the key has the wrong type, and change nothing. On a node of a
+-- Redis Cluster that does not own the key, the permitted commands fail because the key is elsewhere.
+--
+-- KEYS     none
+-- ARGV[1]  the key
+-- Returns  a list of command names
+
 local key = ARGV[1]
 local tries = {
   { 'SET', key, '', 'PX', '1000' },
