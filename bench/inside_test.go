@@ -8,6 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
@@ -71,7 +72,7 @@ func (s *site) dispatcher() *dispatcher.Dispatcher {
 	conn := redisconn.Open(options)
 	s.t.Cleanup(func() { _ = conn.Close() })
 	d := dispatcher.New(dispatcher.Config{
-		Store: ledger, Semaphore: slots.New(conn.Client), Limits: limits.New(conn.Client), Recent: seen.NewList(conn.Client),
+		Store: ledger, Semaphore: slots.New(conn.Client), Limits: policies.LimitsOf(limits.New(conn.Client)), Recent: seen.NewList(conn.Client),
 		Parking: parked.New(conn.Client, conn.Database), LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken},
 		Marks: marks.NewHashes(conn.Client),
 	})

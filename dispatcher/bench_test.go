@@ -18,6 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
@@ -51,7 +52,7 @@ type bench struct {
 	ctx       context.Context //nolint:containedctx // the test's own, ended with it
 	store     *store.Store
 	semaphore *slots.Semaphore
-	limits    *limits.Limiter
+	limits    *policies.Limits
 	redis     redis.UniversalClient
 	database  int
 	mini      *miniredis.Miniredis                  // nil on real servers
@@ -123,7 +124,7 @@ func ageing(driver, dsn, interval string) func(tb testing.TB, by time.Duration) 
 func newBench(tb testing.TB, ledger *store.Store, at testservers.RedisAt, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
 	client := testbackends.Redis(tb, at).Client
-	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), limits: limits.New(client), redis: client, database: at.DB}
+	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), limits: policies.LimitsOf(limits.New(client)), redis: client, database: at.DB}
 	config := dispatcher.Config{
 		Store: ledger, Semaphore: b.semaphore, Limits: b.limits, LeaseMargin: 10 * time.Second,
 		Marks: marks.NewHashes(client), FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },

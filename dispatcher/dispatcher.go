@@ -28,7 +28,7 @@ import (
 type Config struct {
 	Store     Store
 	Semaphore Semaphore
-	Limits    policies.Limits      // nil: what has policies does not start
+	Limits    *policies.Limits     // nil: what has policies does not start
 	Accounts  credentials.Accounts // at the broker; nil: none follow the devices
 	Recent    seen.Recent          // nil: nobody is told who was seen last
 	Waker     waiters.Waker        // nil: no device can be pushed to

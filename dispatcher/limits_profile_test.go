@@ -11,6 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -72,7 +73,7 @@ func TestProfilesLimitDevicesOverAllBatches(t *testing.T) {
 		b.wipe(9)
 		b.expectReason("d1", `{"id":"2"}`, devices.ReasonLimited)
 		b.profile("slow", strings.Replace(twoADevice, `"max":2`, `"max":3`, 1))
-		other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis), FleetTokens: []string{"f"}})
+		other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Limits: policies.LimitsOf(limits.New(b.redis)), FleetTokens: []string{"f"}})
 		mine := b.Dispatcher
 		b.Dispatcher = other // of what this one changed another one knows at once
 		b.runs("d1")
@@ -120,12 +121,11 @@ func TestProfilePoolAndBatchTogether(t *testing.T) {
 // be asked are filled with it, also when that is long ago; others stay as they are.
 func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 	t.Parallel()
-	var losses lossyLimits
 	var passed atomic.Int64
-	b := servers(t, unhurried, losses.config, func(c *dispatcher.Config) {
+	b := servers(t, unhurried, mayLose, func(c *dispatcher.Config) {
 		c.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
 	})
-	loses := losses.of(b)
+	loses := b.lossy()
 	b.limitedPool(9)
 	b.changePool("", func(p *store.PoolSpec) {
 		p.Limits = json.RawMessage(strings.Replace(oneAnHour, `"per":`, `"on_error":"open","per":`, 1))
@@ -156,9 +156,8 @@ func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 // TestProfilesAreSettled: what a replica could not settle is counted by any other.
 func TestProfilesAreSettled(t *testing.T) {
 	t.Parallel()
-	var losses lossyLimits
 	forServers(t, func(b *bench) {
-		loses := losses.of(b)
+		loses := b.lossy()
 		b.pool("a", 9, time.Minute)
 		b.profile("slow", strings.Replace(oneAnHour, "tags.account", "pool", 1))
 		b.profiled("d1", "slow")
@@ -171,7 +170,7 @@ func TestProfilesAreSettled(t *testing.T) {
 		if len(owners) != 1 || owners[0].Pool != "a" || owners[0].Profile != "slow" || owners[0].Batch != 0 || len(owners[0].Limits) == 0 {
 			b.t.Errorf("%+v", owners)
 		}
-		other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis)})
+		other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Limits: policies.LimitsOf(limits.New(b.redis))})
 		done, err := other.Policies.SettleAll(b.ctx)
 		b.must(err)
 		if done.Pools != 1 || done.Counted != 1 {
@@ -182,5 +181,5 @@ func TestProfilesAreSettled(t *testing.T) {
 		if e := b.why(b.tasksOf("d2")[0]); e.Causes[0].Until.Sub(e.At) < 50*time.Minute {
 			b.t.Errorf("not counted: %+v", e.Causes)
 		}
-	}, unhurried, losses.config)
+	}, unhurried, mayLose)
 }

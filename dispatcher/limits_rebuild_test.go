@@ -13,6 +13,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -74,10 +75,10 @@ func TestARebuildHoldsUpNobodyElse(t *testing.T) {
 	b.eventually("pool a to be known", func() bool { return b.report("d2", `{"id":"3"}`).Reason == devices.ReasonGranted })
 }
 
-// deafLimits gives no answer.
-type deafLimits struct{ *limits.Limiter }
+// deafReservations gives no answer.
+type deafReservations struct{ policies.Reservations }
 
-func (deafLimits) Reserve(context.Context, string, []limits.Check) ([]limits.Answer, error) {
+func (deafReservations) Reserve(context.Context, string, []limits.Check) ([]limits.Answer, error) {
 	return nil, limits.ErrUnavailable
 }
 
@@ -87,8 +88,7 @@ func TestWhatIsNotCheckedIsCounted(t *testing.T) {
 	for what, reason := range map[string]devices.Reason{"closed": devices.ReasonUnavailable, "open": devices.ReasonGranted} {
 		registry := prometheus.NewRegistry()
 		b := embedded(t, unhurried, func(c *dispatcher.Config) {
-			all, _ := c.Limits.(*limits.Limiter)
-			c.Limits, c.Registerer = deafLimits{all}, registry
+			c.Limits.Reservations, c.Registerer = deafReservations{c.Limits.Reservations}, registry
 		})
 		b.limitedPool(9)
 		b.changePool("", func(p *store.PoolSpec) {

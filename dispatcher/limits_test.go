@@ -15,6 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -160,46 +161,41 @@ func TestPolicyOfARunningPool(t *testing.T) {
 	}, unhurried)
 }
 
-// lossy loses what it is told of starts, as a replica does that ends, or all that it is asked.
-type lossy struct {
-	*limits.Limiter
+// lossyReservations loses the settlements of starts, as a replica does that ends, or all calls.
+type lossyReservations struct {
+	policies.Reservations
 
 	lose  atomic.Bool
 	deaf  atomic.Bool
 	calls atomic.Int64
 }
 
-func (l *lossy) Settle(ctx context.Context, pool string, started limits.Check, others []limits.Check) error {
+func (l *lossyReservations) Settle(ctx context.Context, pool string, started limits.Check, others []limits.Check) error {
 	if l.lose.Load() || l.deaf.Load() {
 		return errors.New("lost")
 	}
-	return l.Limiter.Settle(ctx, pool, started, others) //nolint:wrapcheck // as it is
+	return l.Reservations.Settle(ctx, pool, started, others) //nolint:wrapcheck // as it is
 }
 
-func (l *lossy) Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
+func (l *lossyReservations) Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
 	l.calls.Add(1)
 	if l.deaf.Load() {
 		return nil, limits.ErrUnavailable
 	}
-	return l.Limiter.Reserve(ctx, pool, checks) //nolint:wrapcheck // as it is
+	return l.Reservations.Reserve(ctx, pool, checks) //nolint:wrapcheck // as it is
 }
 
-// lossyLimits gives each bench a limiter that can lose.
-type lossyLimits struct{ all sync.Map }
-
-func (l *lossyLimits) config(c *dispatcher.Config) {
-	one := &lossy{}
-	one.Limiter, _ = c.Limits.(*limits.Limiter)
-	l.all.Store(one.Limiter, one)
-	c.Limits = one
+// mayLose gives a bench lossyReservations.
+func mayLose(c *dispatcher.Config) {
+	c.Limits.Reservations = &lossyReservations{Reservations: c.Limits.Reservations}
 }
 
-func (l *lossyLimits) of(b *bench) *lossy {
+// lossy returns what mayLose gave the bench.
+func (b *bench) lossy() *lossyReservations {
 	b.t.Helper()
-	one, _ := l.all.Load(b.limits)
-	loses, ok := one.(*lossy)
+	loses, ok := b.limits.Reservations.(*lossyReservations)
 	if !ok {
-		b.t.Fatal("another limiter")
+		b.t.Fatal("other reservations")
 	}
 	return loses
 }
@@ -208,9 +204,8 @@ func (l *lossyLimits) of(b *bench) *lossy {
 // until then.
 func TestWhatNobodyCounted(t *testing.T) {
 	t.Parallel()
-	var losses lossyLimits
 	forServers(t, func(b *bench) {
-		loses := losses.of(b)
+		loses := b.lossy()
 		b.limitedPool(9)
 		b.device("d1", "x")
 		b.device("d2", "x")
@@ -226,7 +221,7 @@ func TestWhatNobodyCounted(t *testing.T) {
 		if e := b.why(b.tasksOf("d2")[0]); e.Causes[0].Until.Sub(e.At) < 50*time.Minute {
 			b.t.Errorf("not counted: %+v", e.Causes)
 		}
-	}, unhurried, losses.config)
+	}, unhurried, mayLose)
 }
 
 // TestNoPoliciesCostNothing: nobody is asked where nothing is limited.
@@ -258,7 +253,7 @@ func TestPoliciesThatCannotBeAsked(t *testing.T) {
 // otherReplica shares the servers, and has policies of its own reading.
 func (b *bench) otherReplica() *dispatcher.Dispatcher {
 	return dispatcher.New(dispatcher.Config{
-		Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis), FleetTokens: []string{fleetToken},
+		Store: b.store, Semaphore: b.semaphore, Limits: policies.LimitsOf(limits.New(b.redis)), FleetTokens: []string{fleetToken},
 	})
 }
 

@@ -167,7 +167,6 @@ func TestManyBeyondTheQuota(t *testing.T) {
 func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 	t.Parallel()
 	const roomy = `,{"name":"roomy","per":"device","algorithm":"fixed","per_ms":3600000,"max":100,"on_limited":"drop"}]`
-	var losses lossyLimits
 	forServers(t, func(b *bench) {
 		b.limitedPool(9)
 		b.changePool("", func(p *store.PoolSpec) { p.Limits = json.RawMessage(strings.TrimSuffix(oneAnHour, "]") + roomy) })
@@ -182,7 +181,7 @@ func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 		b.device("d3", "y")
 		b.device("d4", "y")
 		b.batch("a", nil, "d3", "d4")
-		loses := losses.of(b)
+		loses := b.lossy()
 		loses.lose.Store(true)
 		b.granted("d3") // and nobody counts it yet
 		if e := b.expectWhy(b.tasksOf("d4")[0], []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "just being decided"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
@@ -199,7 +198,7 @@ func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 		}
 		b.expectReason("d4", `{"id":"3"}`, devices.ReasonNone)
 		b.expectSuppressed(b.tasksOf("d4")[0])
-	}, unhurried, losses.config)
+	}, unhurried, mayLose)
 }
 
 // TestATaskThatStartedIsNotDropped: its own first start is what refuses the second, which waits.

@@ -91,7 +91,7 @@ func (s *server) rules(tb testing.TB, policies ...limits.Policy) []*limits.Rule 
 
 func (s *server) know(tb testing.TB, rules []*limits.Rule, past ...limits.Start) {
 	tb.Helper()
-	if err := s.Rebuild(tb.Context(), s.scope, rules, history(past...)); err != nil {
+	if err := s.Rebuilder.Rebuild(tb.Context(), s.scope, rules, history(past...)); err != nil {
 		tb.Fatalf("rebuild: %v", err)
 	}
 }
@@ -125,7 +125,7 @@ func facts(account string) limits.Facts {
 
 func (s *server) reserve(tb testing.TB, c limits.Check) limits.Answer {
 	tb.Helper()
-	answers, err := s.Reserve(tb.Context(), s.scope, []limits.Check{c})
+	answers, err := s.Reservations.Reserve(tb.Context(), s.scope, []limits.Check{c})
 	if err != nil || len(answers) != 1 {
 		tb.Fatalf("reserve: %v, %v", answers, err)
 	}
@@ -146,7 +146,7 @@ func (s *server) count(tb testing.TB, c limits.Check) {
 
 func (s *server) countLate(tb testing.TB, c limits.Check, ago time.Duration) {
 	tb.Helper()
-	if err := s.Count(tb.Context(), s.scope, []limits.Check{c}, ago); err != nil {
+	if err := s.Reservations.Count(tb.Context(), s.scope, []limits.Check{c}, ago); err != nil {
 		tb.Fatalf("count: %v", err)
 	}
 }
@@ -173,7 +173,7 @@ func (s *server) take(tb testing.TB, rules []*limits.Rule, account string) limit
 
 func (s *server) takeAs(tb testing.TB, rules []*limits.Rule, id string, cost int64, account string) limits.Taken {
 	tb.Helper()
-	taken, err := s.Take(tb.Context(), s.scope, []limits.Taking{limits.NewTaking(id, cost, rules, facts(account))})
+	taken, err := s.Takes.Take(tb.Context(), s.scope, []limits.Taking{limits.NewTaking(id, cost, rules, facts(account))})
 	if err != nil || len(taken) != 1 {
 		tb.Fatalf("take: %v, %v", taken, err)
 	}
@@ -182,7 +182,7 @@ func (s *server) takeAs(tb testing.TB, rules []*limits.Rule, id string, cost int
 
 func (s *server) release(tb testing.TB, c limits.Check) {
 	tb.Helper()
-	if err := s.Release(tb.Context(), s.scope, []limits.Check{c}); err != nil {
+	if err := s.Reservations.Release(tb.Context(), s.scope, []limits.Check{c}); err != nil {
 		tb.Fatalf("release: %v", err)
 	}
 }

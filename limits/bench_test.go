@@ -120,7 +120,7 @@ func (w *windows) round(b *testing.B, callers int, accounts []account, one func(
 		call(0)
 		all.Wait()
 		took += time.Since(begin)
-		if err := w.Release(w.ctx, w.scope, w.open); err != nil {
+		if err := w.Reservations.Release(w.ctx, w.scope, w.open); err != nil {
 			b.Fatal(err)
 		}
 		w.open = w.open[:0]
@@ -151,7 +151,7 @@ func (w *windows) takeID(a account) error {
 }
 
 func (w *windows) takeUnder(id string, a account) error {
-	taken, err := w.Take(w.ctx, "set:"+w.scope, []limits.Taking{{ID: id, Cost: 1, Items: a.items}})
+	taken, err := w.Takes.Take(w.ctx, "set:"+w.scope, []limits.Taking{{ID: id, Cost: 1, Items: a.items}})
 	if err == nil && (!taken[0].Allowed || taken[0].Repeated) {
 		return fmt.Errorf("%w: %+v", errShut, taken)
 	}
@@ -160,7 +160,7 @@ func (w *windows) takeUnder(id string, a account) error {
 
 func (w *windows) reserve(a account) error {
 	c := w.next(a)
-	err := passes(w.Reserve(w.ctx, w.scope, []limits.Check{c}))
+	err := passes(w.Reservations.Reserve(w.ctx, w.scope, []limits.Check{c}))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open = append(w.open, c)
@@ -169,10 +169,10 @@ func (w *windows) reserve(a account) error {
 
 func (w *windows) start(a account) error {
 	c := w.next(a)
-	if err := passes(w.Reserve(w.ctx, w.scope, []limits.Check{c})); err != nil {
+	if err := passes(w.Reservations.Reserve(w.ctx, w.scope, []limits.Check{c})); err != nil {
 		return err
 	}
-	return w.Count(w.ctx, w.scope, []limits.Check{c}, 0)
+	return w.Reservations.Count(w.ctx, w.scope, []limits.Check{c}, 0)
 }
 
 func (w *windows) rate(a account) error {
@@ -211,7 +211,7 @@ func BenchmarkTakes(b *testing.B) {
 						for n := caller; n < b.N; n += callers {
 							one := limits.NewTaking(fmt.Sprint(n), 1, rules, facts(fmt.Sprint(n%100)))
 							began := time.Now()
-							if _, err := s.Take(b.Context(), s.scope, []limits.Taking{one}); err != nil {
+							if _, err := s.Takes.Take(b.Context(), s.scope, []limits.Taking{one}); err != nil {
 								b.Error(err)
 							}
 							each[caller] = append(each[caller], time.Since(began))

@@ -7,21 +7,22 @@
 // subject is what is counted on its own, such as one account. A Check asks all
 // rules of one start at once: all of them let it pass, or nothing is counted.
 //
-// A start that passes is reserved under a lease id, and counts as used until it is
+// A start that passes is reserved under a lease id (Reservations), and counts as used until it is
 // settled: counted for good (Count), or given back (Release). Refusals cost
 // nothing. A rule that Redis does not know, because it is new or its Redis lost
 // its data, is not known: StatusUnknown, until it was filled from a history
-// (Rebuild).
+// (Rebuilder).
 //
 // A Taking asks for something now, of any cost, by the rules of a set (CompileSet): all of
-// them allow the cost, and it is counted, or nothing is. The answer says what remains of
+// them allow the cost, and it is counted, or nothing is (Takes). The answer says what remains of
 // each rule. A take under an id counts once, however often it is sent within ten minutes;
 // Return gives back what was not used. A set has no history: a rule that Redis does not
-// know begins to count, and the answer says since when (Taken.Since). Usage and Highest
-// say what subjects use now.
+// know begins to count, and the answer says since when (Taken.Since). Usage says what subjects
+// use now, and Refusals which subjects were refused most.
 //
-// Another program needs a Redis and New; the package's Example is all of it. It calls Tell
-// now and then if several processes share a Redis and it asks for Top or Highest. One
+// Another program needs a Redis and New; the package's Example is all of it. If several
+// processes share a Redis, and one calls Refusals.Top or Usage.Highest, all of them call Publish of
+// Refusals and of Usage now and then. One
 // process or many, a scope is a name: its keys begin with limits:{scope}: and are on one
 // node of a Cluster.
 //

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,15 +19,23 @@ import (
 // errNewEpoch says that Redis may have lost data while it was asked, so the answer is void.
 var errNewEpoch = errors.New("redis was started anew")
 
+// maxChecked limits for how many rules the epoch of the last check is kept. To check a rule again costs a call.
+const maxChecked = 10_000
+
 // epochs tells the epochs of Redis apart, of each node of a Cluster. An epoch is the time
 // since data was last lost, as far as can be told: it ends with the process, and when a
 // replica becomes the master, since the next one may have older data. Neither happens
 // without a new connection, or a hash slot that is found elsewhere.
 type epochs struct {
-	client   redis.UniversalClient
-	breakers *redisconn.Breakers
-	changes  atomic.Int64 // new connections and moved slots, of all nodes
-	nodes    sync.Map     // *redis.Client -> *node
+	conn    *connection
+	script  script       // epoch.lua
+	changes atomic.Int64 // new connections and moved slots, of all nodes
+	nodes   sync.Map     // *redis.Client -> *node
+
+	// checked maps the key of a rule to the epoch in which it was checked last. From then on, what Redis knows
+	// of the rule is of that epoch.
+	checked sync.Map
+	many    atomic.Int64 // keys in checked, at most
 }
 
 // node is one Redis.
@@ -40,9 +49,9 @@ type epoch struct {
 	changes int64 // as of so many
 }
 
-func newEpochs(client redis.UniversalClient, breakers *redisconn.Breakers) *epochs {
-	l := &epochs{client: client, breakers: breakers}
-	switch c := client.(type) {
+func newEpochs(conn *connection, s script) *epochs {
+	l := &epochs{conn: conn, script: s}
+	switch c := conn.client.(type) {
 	case *redis.Client:
 		l.watch(c)
 	case *redis.ClusterClient:
@@ -91,17 +100,17 @@ func (l *epochs) of(ctx context.Context, scope string) (string, error) {
 }
 
 func (l *epochs) clientOf(ctx context.Context, scope string) (*redis.Client, error) {
-	if cluster, ok := l.client.(*redis.ClusterClient); ok {
+	if cluster, ok := l.conn.client.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, prefix(scope))
 	}
-	client, _ := l.client.(*redis.Client)
+	client, _ := l.conn.client.(*redis.Client)
 	return client, nil
 }
 
 // ask asks a Redis for its epoch. If it does not say, the epoch is taken not to change.
 func (l *epochs) ask(ctx context.Context, scope string, client *redis.Client) (name string, err error) {
 	var info string
-	err = l.breakers.Do(ctx, prefix(scope), 1, func() (err error) {
+	err = l.conn.breakers.Do(ctx, prefix(scope), 1, func() (err error) {
 		info, err = client.Info(ctx).Result()
 		return err
 	})
@@ -109,6 +118,43 @@ func (l *epochs) ask(ctx context.Context, scope string, client *redis.Client) (n
 		return "", unavailable(scope, err)
 	}
 	return epochIn(info), nil
+}
+
+// requireEpoch returns errNewEpoch if the Redis of a scope is in another epoch than epoch. Call it after
+// the reply that it is about has arrived.
+func (l *epochs) requireEpoch(ctx context.Context, scope, epoch string) error {
+	now, err := l.of(ctx, scope)
+	if err == nil && now != epoch {
+		err = unavailable(scope, errNewEpoch)
+	}
+	return err
+}
+
+// dropOlderRules makes the rules of checks unknown that were filled in another epoch of Redis than epoch.
+func (l *epochs) dropOlderRules(ctx context.Context, scope, epoch string, checks []Check) error {
+	var keys []any
+	for _, c := range checks {
+		for _, item := range c.Items {
+			key := item.Rule.in(scope).rule
+			if known, _ := l.checked.Load(key); known != epoch && !slices.Contains(keys, key) {
+				keys = append(keys, key)
+			}
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	if _, err := l.conn.run(ctx, l.script, scope, keys, []any{epoch}); err != nil {
+		return err
+	}
+	if l.many.Add(int64(len(keys))) > maxChecked {
+		l.checked.Clear()
+		l.many.Store(int64(len(keys)))
+	}
+	for _, key := range keys {
+		l.checked.Store(key, epoch)
+	}
+	return nil
 }
 
 // epochIn names the epoch in what INFO says: the process, and the history of its data.

@@ -101,7 +101,7 @@ func TestRolledBackProfileIsNotBelieved(t *testing.T) {
 		r.Restore(t, snapshot)
 		r.Start()
 		for _, s.scope = range scopes {
-			a, err := s.Look(t.Context(), s.scope, []limits.Check{s.check(rules, "a")})
+			a, err := s.Reservations.Look(t.Context(), s.scope, []limits.Check{s.check(rules, "a")})
 			if err != nil || a[0].Status != limits.StatusUnknown {
 				t.Errorf("in %s: %+v, %v", s.scope, a, err)
 			}

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
@@ -14,4 +15,8 @@ var (
 	ErrUnavailable = errors.New("limits unavailable")
 	// ErrBusy says that another process fills a rule from the history just now.
 	ErrBusy = errors.New("limits are being counted anew")
+
+	// errNoPeriod: the time of Redis is in none of the calendar periods that a script was sent. The
+	// reply has adjusted the clock.
+	errNoPeriod = fmt.Errorf("%w: the clock of Redis leaps", ErrUnavailable)
 )

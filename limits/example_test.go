@@ -26,11 +26,11 @@ func Example() {
 	}
 	for _, id := range []string{"message-1", "message-2", "message-2"} {
 		facts := limits.Facts{Facts: map[string]string{"phone": "+491700000"}}
-		taken, _ := limiter.Take(ctx, "sms", []limits.Taking{limits.NewTaking(id, 2, rules, facts)})
+		taken, _ := limiter.Takes.Take(ctx, "sms", []limits.Taking{limits.NewTaking(id, 2, rules, facts)})
 		fmt.Println(id, taken[0].Allowed, taken[0].Items[0].Remaining, taken[0].Wait > 0)
 	}
 	facts := limits.Facts{Facts: map[string]string{"phone": "+491700000"}}
-	again, _ := limiter.Take(ctx, "sms", []limits.Taking{limits.NewTaking("message-1", 2, rules, facts)})
+	again, _ := limiter.Takes.Take(ctx, "sms", []limits.Taking{limits.NewTaking("message-1", 2, rules, facts)})
 	fmt.Println("message-1", again[0].Allowed, again[0].Repeated)
 	// Output:
 	// message-1 true 1 false

@@ -11,12 +11,15 @@ import (
 // NewAt returns a limiter on a local clock of the test, which nothing may depend on.
 func NewAt(client redis.UniversalClient, local func() time.Time) *Limiter {
 	l := New(client)
-	l.local = local
+	l.Reservations.clock.local = local // all parts share the clock
 	return l
 }
 
 // SettlesWithin changes how long a reservation may be open.
-func (l *Limiter) SettlesWithin(d time.Duration) { l.scripts = newScripts(d) }
+func (l *Limiter) SettlesWithin(d time.Duration) {
+	s, r := newScripts(d), l.Reservations
+	r.reserve, r.settle, r.overdue, l.Rebuilder.fill = s.reserve, s.settle, s.overdue, s.fill
+}
 
 // AsList is a sliding rule that keeps lists whatever its size.
 func AsList(r *Rule) *Rule { return r.as("L") }
@@ -54,7 +57,7 @@ func SubjectKey(scope string, r *Rule, s Subject) string { return r.in(scope).su
 
 // Ask sends what is asked at the same time together, as a limiter does.
 func Ask(send func(questions []int) ([]int, error)) func(ctx context.Context, questions []int) ([]int, error) {
-	g := newGather(func(_ context.Context, _ lane, questions []int) ([]int, error) { return send(questions) })
+	g := newCoalescer(func(_ context.Context, _ lane, questions []int) ([]int, error) { return send(questions) })
 	return func(ctx context.Context, questions []int) ([]int, error) {
 		return g.ask(ctx, lane{scope: "s"}, questions)
 	}

@@ -27,7 +27,6 @@ type names struct {
 	key      string // of the rule
 	rule     any    // the same
 	subjects string // followed by a digest
-	ids      string // followed by the id of a taking
 }
 
 // in are the keys of a rule in a scope. Mostly it is asked in one.
@@ -36,7 +35,7 @@ func (r *Rule) in(scope string) *names {
 		return n
 	}
 	p := prefix(scope)
-	n := &names{scope: scope, shared: keysOf(scope, 0), key: p + "r:" + r.id, subjects: p + "s:" + r.id + ":", ids: p + "i:"}
+	n := &names{scope: scope, shared: keysOf(scope, 0), key: p + "r:" + r.id, subjects: p + "s:" + r.id + ":"}
 	n.rule = n.key
 	r.names.Store(n)
 	return n

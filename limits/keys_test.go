@@ -94,7 +94,7 @@ func TestMemoryOfASubject(t *testing.T) {
 			for i := range checks {
 				checks[i] = s.check(rules, "a")
 			}
-			if err := s.Count(t.Context(), s.scope, checks, 0); err != nil {
+			if err := s.Reservations.Count(t.Context(), s.scope, checks, 0); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -77,7 +77,7 @@ func TestOneOfManyAtOncePasses(t *testing.T) {
 			for i := range 8 {
 				c := s.check(rules, fmt.Sprintf("account %d", round))
 				all.Go(func() {
-					a, err := replicas[i%2].Reserve(t.Context(), s.scope, []limits.Check{c})
+					a, err := replicas[i%2].Reservations.Reserve(t.Context(), s.scope, []limits.Check{c})
 					if err != nil {
 						t.Error(err)
 					} else if a[0].Status == limits.StatusPassed {
@@ -104,7 +104,7 @@ func TestTopAreWhoIsRefusedMost(t *testing.T) {
 				s.start(t, rules, fmt.Sprintf("account %d", i))
 			}
 		}
-		top, err := s.Top(t.Context(), s.scope, 2)
+		top, err := s.Refusals.Top(t.Context(), s.scope, 2)
 		want := []limits.Limited{{Policy: "per-account", Subject: "tags.account=account 2", Times: 14}, {Policy: "per-account", Subject: "tags.account=account 1", Times: 9}}
 		if err != nil || !slices.Equal(top, want) {
 			t.Errorf("top: %v, %v", top, err)
@@ -119,10 +119,10 @@ func TestTopAreWhoIsRefusedMost(t *testing.T) {
 				s.count(t, c)
 			}
 		}
-		if err := s.Tell(t.Context()); err != nil {
+		if err := s.Refusals.Publish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if top, err = limits.New(s.client).Top(t.Context(), s.scope, 2); err != nil || !slices.Equal(top, want) {
+		if top, err = limits.New(s.client).Refusals.Top(t.Context(), s.scope, 2); err != nil || !slices.Equal(top, want) {
 			t.Errorf("top of many, at another process: %v, %v", top, err)
 		}
 	})
@@ -135,7 +135,7 @@ func TestNothingPassesWithoutRedis(t *testing.T) {
 	rules := s.rules(t, perAccount(limits.Window{Max: 1, PerMS: 60_000}))
 	mini.Close()
 	for range 3 {
-		if _, err := s.Reserve(t.Context(), s.scope, []limits.Check{s.check(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
+		if _, err := s.Reservations.Reserve(t.Context(), s.scope, []limits.Check{s.check(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
 			t.Errorf("want ErrUnavailable, got %v", err)
 		}
 	}
@@ -178,7 +178,7 @@ func TestOneRoundTripForAllPoliciesOfAPool(t *testing.T) {
 		s.reserve(t, s.check(rules, "warm"))
 		counted := &trips{}
 		s.client.AddHook(counted)
-		answers, err := s.Reserve(t.Context(), s.scope, checks)
+		answers, err := s.Reservations.Reserve(t.Context(), s.scope, checks)
 		if err != nil || len(answers) != len(checks) {
 			t.Fatalf("%v, %v", answers, err)
 		}

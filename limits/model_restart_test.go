@@ -89,7 +89,7 @@ func (m *restarts) older(t *rapid.T) {
 
 // top only has to work: it is for people.
 func (m *restarts) top(t *rapid.T) {
-	if _, err := m.replica(t).Top(context.Background(), "plain", 5); err != nil {
+	if _, err := m.replica(t).Refusals.Top(context.Background(), "plain", 5); err != nil {
 		t.Fatal(err)
 	}
 }

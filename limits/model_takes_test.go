@@ -189,9 +189,9 @@ func (m *takes) taking(form string, one modelTake) []limits.Taking {
 
 func (m *takes) ask(t *rapid.T, one modelTake, counts bool) {
 	replica := m.replica(t)
-	ask := replica.Peek
+	ask := replica.Takes.Peek
 	if counts {
-		ask = replica.Take
+		ask = replica.Takes.Take
 	}
 	want := m.answer(one, counts)
 	for form := range m.forms {
@@ -227,7 +227,7 @@ func (m *takes) giveBack(t *rapid.T) {
 	want := m.returned(one)
 	for form := range m.forms {
 		for range 2 { // the second gives back nothing more
-			n, err := replica.Return(context.Background(), form, m.taking(form, one))
+			n, err := replica.Takes.Return(context.Background(), form, m.taking(form, one))
 			if err != nil || n[0] != want {
 				t.Fatalf("%s at %s: %+v: gave back %v, %v, want %d", form, m.now, one, n, err, want)
 			}
@@ -243,13 +243,13 @@ func (m *takes) usage(t *rapid.T) {
 			for i, r := range rules {
 				items[i] = limits.Item{Rule: r, Subject: r.Subject(facts(account))}
 			}
-			got, err := replica.Usage(context.Background(), form, items)
+			got, err := replica.Usage.ReadUses(context.Background(), form, items)
 			if err != nil {
 				t.Fatalf("%s: %v", form, err)
 			}
 			for i := range rules {
-				if want := m.standing(i, account, 1); fmt.Sprint(got[i]) != fmt.Sprint(want) {
-					t.Fatalf("%s at %s: usage of rule %d by %s:\nis   %+v\nwant %+v", form, m.now, i, account, got[i], want)
+				if want := m.standing(i, account, 1); fmt.Sprint(got[i].Standing) != fmt.Sprint(want) {
+					t.Fatalf("%s at %s: usage of rule %d by %s:\nis   %+v\nwant %+v", form, m.now, i, account, got[i].Standing, want)
 				}
 			}
 		}
@@ -292,7 +292,7 @@ func (m *takes) otherEpoch(t *rapid.T) {
 // that it is counted since then.
 func (m *takes) notice(t *rapid.T) {
 	for _, r := range m.replicas {
-		if _, err := r.Peek(context.Background(), "plain", m.taking("plain", modelTake{account: "a", cost: 1})); err != nil {
+		if _, err := r.Takes.Peek(context.Background(), "plain", m.taking("plain", modelTake{account: "a", cost: 1})); err != nil {
 			t.Fatal(err)
 		}
 	}

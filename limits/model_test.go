@@ -162,9 +162,9 @@ func (m *model) ask(t *rapid.T, s modelStart, look bool) limits.Answer {
 	m.settle(t)
 	var first *limits.Answer
 	replica := m.replica(t)
-	ask := replica.Reserve
+	ask := replica.Reservations.Reserve
 	if look {
-		ask = replica.Look
+		ask = replica.Reservations.Look
 	}
 	for form := range m.forms {
 		for tries := 0; ; tries++ {
@@ -219,7 +219,7 @@ func (m *model) startAgain(t *rapid.T) {
 // reservation gives it back before it asks again.
 func (m *model) notice(t *rapid.T) {
 	for _, r := range m.replicas {
-		if _, err := r.Look(context.Background(), "plain", []limits.Check{m.check("plain", modelStart{lease: "x"})}); err != nil {
+		if _, err := r.Reservations.Look(context.Background(), "plain", []limits.Check{m.check("plain", modelStart{lease: "x"})}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -274,10 +274,10 @@ func (m *model) decide(t *rapid.T, s modelStart, started bool, sendings int) {
 		started = before.counted
 	}
 	replica := m.replica(t)
-	settle := replica.Count
+	settle := replica.Reservations.Count
 	if !started {
 		settle = func(ctx context.Context, scope string, c []limits.Check, _ time.Duration) error {
-			return replica.Release(ctx, scope, c)
+			return replica.Reservations.Release(ctx, scope, c)
 		}
 	}
 	m.tell(t, s, settle, sendings)
@@ -314,11 +314,11 @@ func (m *model) settle(t *rapid.T) {
 	}
 	replica := m.replica(t)
 	for form := range m.forms {
-		a, err := replica.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})})
+		a, err := replica.Reservations.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})})
 		if err != nil || a[0].Status != limits.StatusUnsettled {
 			t.Fatalf("with overdue reservations: %+v, %v", a, err)
 		}
-		leases, err := replica.Overdue(context.Background(), form)
+		leases, err := replica.Reservations.Overdue(context.Background(), form)
 		for _, s := range m.open {
 			if err != nil || slices.Contains(leases, s.lease) != isOverdue(s) {
 				t.Fatalf("overdue: %v, %v", leases, err)
@@ -361,10 +361,10 @@ func (m *model) rebuild(t *rapid.T) {
 	replica := m.replica(t)
 	for form, rule := range m.forms {
 		known := false
-		if a, err := replica.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})}); err == nil {
+		if a, err := replica.Reservations.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})}); err == nil {
 			known = a[0].Status != limits.StatusUnknown && a[0].Status != limits.StatusUnsettled
 		}
-		if err := replica.Rebuild(context.Background(), form, []*limits.Rule{rule}, past); err != nil {
+		if err := replica.Rebuilder.Rebuild(context.Background(), form, []*limits.Rule{rule}, past); err != nil {
 			t.Fatal(err)
 		}
 		if !known && m.policy.Algorithm == limits.Fixed {

@@ -88,7 +88,7 @@ func TestOverdueReservationShutsItsScope(t *testing.T) {
 		if a := s.reserve(t, s.check(rules, "c")); a.Status != limits.StatusUnsettled {
 			t.Fatalf("beside one that is overdue: %+v", a)
 		}
-		overdue, err := s.Overdue(t.Context(), s.scope)
+		overdue, err := s.Reservations.Overdue(t.Context(), s.scope)
 		slices.Sort(overdue)
 		if err != nil || !slices.Equal(overdue, []string{started.Lease, not.Lease}) {
 			t.Fatalf("overdue: %v, %v", overdue, err)

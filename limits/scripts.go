@@ -1,18 +1,12 @@
 package limits
 
 import (
-	"context"
 	_ "embed" // the scripts
 	"fmt"
-	"math/rand/v2"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
-
-// sends is how often a script is sent at most, when the network loses it.
-const sends = 3
 
 var (
 	//go:embed lua/keys.lua
@@ -85,60 +79,3 @@ func newScripts(settleWithin time.Duration) scripts {
 		epoch: newScript(epochLua), note: newScript(noteLua), top: newScript(topLua),
 	}
 }
-
-// newToken names one undertaking over all its calls.
-func newToken() string { return strconv.FormatUint(rand.Uint64(), 36) }
-
-// run runs a script that may run twice, again when the network lost it.
-func (l *Limiter) run(ctx context.Context, s script, scope string, keys, args []any) (*redis.Cmd, error) {
-	return l.runAtMost(ctx, sends, s, scope, keys, args)
-}
-
-// runAtMost sends a script so often. Redis that did not answer a moment ago is not
-// asked.
-func (l *Limiter) runAtMost(ctx context.Context, sends int, s script, scope string, keys, args []any) (*redis.Cmd, error) {
-	var cmd *redis.Cmd
-	err := l.breakers.Do(ctx, prefix(scope), sends, func() error {
-		cmd = l.send(ctx, s, keys, args, sends == 1)
-		return cmd.Err()
-	})
-	if err != nil {
-		return nil, unavailable(scope, err)
-	}
-	return cmd, nil
-}
-
-func unavailable(scope string, err error) error {
-	return fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
-}
-
-// send sends a script by its digest, or as a whole if Redis does not know it yet.
-func (l *Limiter) send(ctx context.Context, s script, keys, args []any, once bool) *redis.Cmd {
-	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(append(append(all, "evalsha", s.digest, len(keys)), keys...), args...)
-	cmd := l.do(ctx, all, once)
-	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		all[0], all[1] = "eval", s.source
-		cmd = l.do(ctx, all, once)
-	}
-	return cmd
-}
-
-func (l *Limiter) do(ctx context.Context, all []any, once bool) *redis.Cmd {
-	cmd := redis.NewCmd(ctx, all...)
-	if len(all) > 3 {
-		cmd.SetFirstKeyPos(3) // so the node of a Cluster is known
-	}
-	if once {
-		_ = l.client.Process(ctx, unrepeated{cmd})
-	} else {
-		_ = l.client.Process(ctx, cmd) // it is in cmd
-	}
-	return cmd
-}
-
-// unrepeated is a command that the client does not send again by itself.
-type unrepeated struct{ redis.Cmder }
-
-// NoRetry says so.
-func (unrepeated) NoRetry() bool { return true }

@@ -185,7 +185,7 @@ func TestSnippetSeveralWindows(t *testing.T) {
 
 	rules := setOf(t, perAccount(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
 	one := limits.NewTaking("", 1, rules, facts("a"))
-	answers, err := s.Take(t.Context(), s.scope, []limits.Taking{one, one, one, one, one}) // in one call
+	answers, err := s.Takes.Take(t.Context(), s.scope, []limits.Taking{one, one, one, one, one}) // in one call
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestSnippetSeveralWindows(t *testing.T) {
 		t.Errorf("ours says %+v", last)
 	}
 	ahead := limits.NewAt(s.client, func() time.Time { return time.Now().Add(time.Hour) })
-	if a, err := ahead.Take(t.Context(), s.scope, []limits.Taking{one}); err != nil || a[0].Allowed {
+	if a, err := ahead.Takes.Take(t.Context(), s.scope, []limits.Taking{one}); err != nil || a[0].Allowed {
 		t.Errorf("ours, with a clock that is ahead: %+v, %v", a, err)
 	}
 	if ttl := s.client.PTTL(t.Context(), s.subject(rules[0])).Val(); ttl <= 0 || ttl > time.Hour {
@@ -250,7 +250,7 @@ func TestSnippetSimpleCounter(t *testing.T) {
 	rules := s.rules(t, limits.Policy{Name: "n", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1})
 	s.reserve(t, s.check(rules, "a")) // and the process ends
 	s.SettlesWithin(0)
-	overdue, err := s.Overdue(t.Context(), s.scope)
+	overdue, err := s.Reservations.Overdue(t.Context(), s.scope)
 	if err != nil || len(overdue) != 1 {
 		t.Fatalf("overdue: %v, %v", overdue, err)
 	}
@@ -284,7 +284,7 @@ func TestSnippetDuplicates(t *testing.T) {
 		if !duplicates(t.Context(), s.client, "dup", 2) {
 			t.Error("the snippet refuses without Redis")
 		}
-		if _, err := s.Reserve(t.Context(), s.scope, []limits.Check{s.check(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
+		if _, err := s.Reservations.Reserve(t.Context(), s.scope, []limits.Check{s.check(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
 			t.Errorf("ours without Redis: %v", err)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 func (s *server) highest(tb testing.TB, l *limits.Limiter, rules []*limits.Rule, limit int) (out []string) {
 	tb.Helper()
-	uses, err := l.Highest(tb.Context(), s.scope, rules, limit)
+	uses, err := l.Usage.Highest(tb.Context(), s.scope, rules, limit)
 	if err != nil {
 		tb.Fatalf("highest: %v", err)
 	}
@@ -45,7 +45,7 @@ func TestHighestAreExact(t *testing.T) {
 			s.takeAs(t, set, "", int64(1+i%5), fmt.Sprint("account ", i))
 		}
 		s.takeAs(t, set, "", 4, "account 4")
-		if err := s.Tell(t.Context()); err != nil {
+		if err := s.Usage.Publish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		got := s.highest(t, limits.New(s.client), set, 1000)
@@ -71,12 +71,12 @@ func TestUsageOfWhatIsNotKnown(t *testing.T) {
 	on(t, func(t *testing.T, s *server) {
 		t.Helper()
 		rules := append(compiled(t, hourly(3)), setOf(t, hourly(3))...)
-		use := func() []limits.Standing {
+		use := func() []limits.Use {
 			var items []limits.Item
 			for _, r := range rules {
 				items = append(items, limits.Item{Rule: r, Subject: r.Subject(facts("a"))})
 			}
-			u, err := s.Usage(t.Context(), s.scope, items)
+			u, err := s.Usage.ReadUses(t.Context(), s.scope, items)
 			if err != nil || len(u) != 2 {
 				t.Fatalf("usage: %v, %v", u, err)
 			}

@@ -96,7 +96,7 @@ func TestWindowOpensToTheMillisecond(t *testing.T) {
 				t.Fatal("the second is refused")
 			}
 			mini.SetTime(now.Add(999 * time.Millisecond))
-			for _, ask := range []func(context.Context, string, []limits.Check) ([]limits.Answer, error){s.Reserve, s.Look} {
+			for _, ask := range []func(context.Context, string, []limits.Check) ([]limits.Answer, error){s.Reservations.Reserve, s.Reservations.Look} {
 				a, err := ask(t.Context(), s.scope, []limits.Check{s.check(rules, "b")})
 				if err != nil || a[0].Status != limits.StatusLimited || a[0].Last().Wait != time.Millisecond || a[0].Last().Oldest != 999*time.Millisecond {
 					t.Errorf("a millisecond early: %+v, %v", a, err)

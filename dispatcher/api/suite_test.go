@@ -27,6 +27,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
@@ -168,7 +169,7 @@ func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 			},
 		},
 		dispatcher: dispatcher.Config{
-			Store: b.store, Semaphore: b.semaphore, Limits: limits.New(b.redis), Recent: seen.NewList(b.redis), LeaseMargin: 10 * time.Second, Registerer: b.metrics,
+			Store: b.store, Semaphore: b.semaphore, Limits: policies.LimitsOf(limits.New(b.redis)), Recent: seen.NewList(b.redis), LeaseMargin: 10 * time.Second, Registerer: b.metrics,
 			FleetTokens: []string{fleetToken}, Jitter: func() float64 { return 0.5 },
 		},
 	}

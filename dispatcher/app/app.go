@@ -20,6 +20,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
@@ -81,7 +82,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	seen := seen.NewList(b.redis.Client)
 	board := parked.New(b.redis.Client, b.redis.Database)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: b.store, Semaphore: a.semaphore, Limits: limits.New(b.redis.Client), Accounts: b.accounts, Recent: seen, Parking: board,
+		Store: b.store, Semaphore: a.semaphore, Limits: policies.LimitsOf(limits.New(b.redis.Client)), Accounts: b.accounts, Recent: seen, Parking: board,
 		Waker: a, Marks: marks.NewHashes(b.redis.Client),
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, UrgentShare: config.urgentShare(),
 		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode),

@@ -3,7 +3,6 @@ package policies
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -45,23 +44,8 @@ func (k *Checker) Among(ctx context.Context, pool string, views []store.View) ma
 	return limited
 }
 
-// limitedPools are those with policies, as of the latest pass.
-type limitedPools struct {
-	mu  sync.Mutex
-	all map[string]bool
+// Any reports whether the latest pass found policies of a pool, or of something that starts in it.
+func (k *Checker) Any(pool string) bool {
+	pools := k.limited.Load()
+	return pools != nil && (*pools)[pool]
 }
-
-func (l *limitedPools) set(pools map[string]bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = maps.Clone(pools)
-}
-
-func (l *limitedPools) has(pool string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all[pool]
-}
-
-// Any says whether a pool, or what starts in it, has policies, as of the latest pass.
-func (k *Checker) Any(pool string) bool { return k.limited.has(pool) }

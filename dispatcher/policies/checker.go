@@ -4,12 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -25,10 +27,61 @@ type Ledger interface {
 	LimitSetVersions(ctx context.Context, sets []string) ([]store.LimitSetVersion, error)
 }
 
+// Limits holds the parts of a limiter, which decide how often tasks may start and callers may take. A scope is a
+// pool or a limit set.
+type Limits struct {
+	Reservations Reservations
+	Takes        Takes
+	Rebuilder    Rebuilder
+	Usage        Usage
+	Refusals     Refusals
+}
+
+// LimitsOf returns the parts of a limiter.
+func LimitsOf(l *limits.Limiter) *Limits {
+	return &Limits{Reservations: l.Reservations, Takes: l.Takes, Rebuilder: l.Rebuilder, Usage: l.Usage, Refusals: l.Refusals}
+}
+
+// Reservations reserves the starts of tasks and settles them; *limits.Reservations.
+type Reservations interface {
+	Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
+	Look(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
+	Settle(ctx context.Context, pool string, started limits.Check, others []limits.Check) error
+	Count(ctx context.Context, pool string, checks []limits.Check, ago time.Duration) error
+	Release(ctx context.Context, pool string, checks []limits.Check) error
+	Overdue(ctx context.Context, pool string) ([]string, error)
+}
+
+// Takes counts the takes of callers; *limits.Takes.
+type Takes interface {
+	Take(ctx context.Context, set string, takings []limits.Taking) ([]limits.Taken, error)
+	Peek(ctx context.Context, set string, takings []limits.Taking) ([]limits.Taken, error)
+	Return(ctx context.Context, set string, takings []limits.Taking) ([]int64, error)
+}
+
+// Rebuilder fills rules that Redis does not know; *limits.Rebuilder.
+type Rebuilder interface {
+	Rebuild(ctx context.Context, pool string, rules []*limits.Rule, history limits.History) error
+	Forget(ctx context.Context, pool string, rules []*limits.Rule) error
+}
+
+// Usage reads how much subjects used; *limits.Usage.
+type Usage interface {
+	ReadUses(ctx context.Context, scope string, items []limits.Item) ([]limits.Use, error)
+	Highest(ctx context.Context, scope string, rules []*limits.Rule, limit int) ([]limits.Use, error)
+	Publish(ctx context.Context) error
+}
+
+// Refusals counts refused starts; *limits.Refusals.
+type Refusals interface {
+	Top(ctx context.Context, pool string, limit int) ([]limits.Limited, error)
+	Publish(ctx context.Context) error
+}
+
 // Config sets up a Checker.
 type Config struct {
 	Ledger   Ledger
-	Limits   Limits // nil: what has policies does not start
+	Limits   *Limits // nil: what has policies does not start
 	Meters   *meters.Set
 	Logger   *slog.Logger
 	Panicked rescue.Told
@@ -44,7 +97,7 @@ type Checker struct {
 	refusals   refusals
 	rules      *ruleBook
 	uncounted  *uncounted
-	limited    limitedPools
+	limited    atomic.Pointer[map[string]bool] // pools with policies, as of the latest pass
 	rebuilding singleflight.Group
 	filling    sync.Map // what is rebuilt -> since when
 }

@@ -31,7 +31,7 @@ func (k *Checker) learn(ctx context.Context, pool string, checks []limits.Check,
 	for i, a := range answers {
 		switch a.Status {
 		case limits.StatusUnknown:
-			return true, k.rebuild(ctx, pool, checks[i].Items[a.Item].Rule.Owner, rulesOf(checks[i]))
+			return true, k.rebuild(ctx, pool, checks[i].Items[a.Item].Rule.Owner, rulesOf(checks[i].Items))
 		case limits.StatusUnsettled:
 			return true, k.settleOverdue(ctx, pool)
 		}
@@ -39,8 +39,8 @@ func (k *Checker) learn(ctx context.Context, pool string, checks []limits.Check,
 	return false, nil
 }
 
-func rulesOf(c limits.Check) (rules []*limits.Rule) {
-	for _, item := range c.Items {
+func rulesOf(items []limits.Item) (rules []*limits.Rule) {
+	for _, item := range items {
 		rules = append(rules, item.Rule)
 	}
 	return rules
@@ -62,7 +62,7 @@ func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limi
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildLimit)
 		defer cancel()
 		return nil, k.config.Panicked.Tell("filling limits", rescue.Call(func() error { // singleflight would end the process
-			return k.config.Limits.Rebuild(ctx, pool, own, k.pastOf(pool, owner))
+			return k.config.Limits.Rebuilder.Rebuild(ctx, pool, own, k.pastOf(pool, owner))
 		}))
 	})
 	wait := time.NewTimer(k.waits(what))
@@ -151,7 +151,7 @@ func (k *Checker) checkOfStart(s store.Start) (limits.Check, error) {
 
 // settleOverdue finds out what became of reservations that nobody settled.
 func (k *Checker) settleOverdue(ctx context.Context, pool string) error {
-	leases, err := k.config.Limits.Overdue(ctx, pool)
+	leases, err := k.config.Limits.Reservations.Overdue(ctx, pool)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (k *Checker) settleLease(ctx context.Context, pool, lease string) error {
 	}
 	start, err := k.config.Ledger.StartOf(ctx, task, lease)
 	if errors.Is(err, store.ErrNotFound) {
-		return k.config.Limits.Release(ctx, pool, []limits.Check{{Lease: lease}})
+		return k.config.Limits.Reservations.Release(ctx, pool, []limits.Check{{Lease: lease}})
 	}
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func (k *Checker) settleLease(ctx context.Context, pool, lease string) error {
 	if err != nil {
 		return err
 	}
-	return k.config.Limits.Count(ctx, pool, []limits.Check{c}, start.Now.Sub(start.GrantedAt))
+	return k.config.Limits.Reservations.Count(ctx, pool, []limits.Check{c}, start.Now.Sub(start.GrantedAt))
 }
 
 // Result counts what a pass over the limits did.
@@ -206,11 +206,12 @@ func (k *Checker) SettleAll(ctx context.Context) (Result, error) {
 	for _, o := range owners {
 		pools[o.Pool] = true
 	}
-	k.limited.set(maps.Clone(pools))
+	limited := maps.Clone(pools)
+	k.limited.Store(&limited)
 	for _, pool := range k.uncounted.names() { // also where the policies were taken away since
 		pools[pool] = true
 	}
-	errs := []error{k.config.Limits.Tell(ctx)}
+	errs := []error{k.config.Limits.Usage.Publish(ctx), k.config.Limits.Refusals.Publish(ctx)}
 	for pool := range pools {
 		result.Pools++
 		errs = append(errs, k.settlePool(ctx, pool, &result))
@@ -226,7 +227,7 @@ func (k *Checker) settlePool(ctx context.Context, pool string, result *Result) e
 	err := k.settleRecent(ctx, pool, result)
 	if err == nil && old {
 		result.Doubted += len(missed.rules)
-		err = k.config.Limits.Forget(ctx, pool, slices.Collect(maps.Keys(missed.rules)))
+		err = k.config.Limits.Rebuilder.Forget(ctx, pool, slices.Collect(maps.Keys(missed.rules)))
 	}
 	if err != nil && found {
 		k.uncounted.put(pool, missed)
@@ -246,7 +247,7 @@ func (k *Checker) settleRecent(ctx context.Context, pool string, result *Result)
 		if err != nil {
 			return err
 		}
-		if err := k.config.Limits.Count(ctx, pool, []limits.Check{c}, s.Now.Sub(s.GrantedAt)); err != nil {
+		if err := k.config.Limits.Reservations.Count(ctx, pool, []limits.Check{c}, s.Now.Sub(s.GrantedAt)); err != nil {
 			return err
 		}
 		result.Counted++
@@ -259,5 +260,5 @@ func (k *Checker) Top(ctx context.Context, pool string, limit int) ([]limits.Lim
 	if k.config.Limits == nil {
 		return nil, nil
 	}
-	return k.config.Limits.Top(ctx, pool, limit)
+	return k.config.Limits.Refusals.Top(ctx, pool, limit)
 }

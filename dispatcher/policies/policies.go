@@ -15,24 +15,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Limits decides how often tasks may start, and callers may take; *limits.Limiter. A pool is a
-// scope, and a limit set.
-type Limits interface {
-	takeLimits
-	Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
-	Look(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
-	Settle(ctx context.Context, pool string, started limits.Check, others []limits.Check) error
-	Count(ctx context.Context, pool string, checks []limits.Check, ago time.Duration) error
-	Release(ctx context.Context, pool string, checks []limits.Check) error
-	Overdue(ctx context.Context, pool string) ([]string, error)
-	Rebuild(ctx context.Context, pool string, rules []*limits.Rule, history limits.History) error
-	Forget(ctx context.Context, pool string, rules []*limits.Rule) error
-	Top(ctx context.Context, pool string, limit int) ([]limits.Limited, error)
-	Usage(ctx context.Context, pool string, items []limits.Item) ([]limits.Standing, error)
-	Highest(ctx context.Context, pool string, rules []*limits.Rule, limit int) ([]limits.Use, error)
-	Tell(ctx context.Context) error
-}
-
 // pendingAgain is when to ask again where only a start that is being decided
 // stands in the way.
 const pendingAgain = time.Second
@@ -163,20 +145,15 @@ func factsOf(c store.Candidate, device *store.Device) limits.Facts {
 	return f
 }
 
-// failsOpen says that all policies of a check let it pass when they cannot be asked.
-func failsOpen(c limits.Check) bool {
-	for _, item := range c.Items {
-		if !item.Rule.FailsOpen() {
-			return false
-		}
-	}
-	return true
+// failsOpen reports whether all rules let a start or a take pass that cannot be checked.
+func failsOpen(rules []*limits.Rule) bool {
+	return !slices.ContainsFunc(rules, func(r *limits.Rule) bool { return !r.FailsOpen() })
 }
 
 // unasked is what becomes of a start whose policies gave no answer.
 func unasked(c limits.Check, why, remedy string) judged {
 	j := judged{check: c, unchecked: true}
-	if !failsOpen(c) {
+	if !failsOpen(rulesOf(c.Items)) {
 		j.obstacle = unchecked(why, remedy)
 	}
 	return j
@@ -241,11 +218,11 @@ func (k *Checker) Settle(ctx context.Context, pool, committed string, reserved [
 	}
 	var err error
 	if i := slices.IndexFunc(reserved, func(c limits.Check) bool { return c.Lease == committed }); i >= 0 {
-		if err = k.config.Limits.Settle(ctx, pool, reserved[i], slices.Delete(slices.Clone(reserved), i, i+1)); err != nil {
+		if err = k.config.Limits.Reservations.Settle(ctx, pool, reserved[i], slices.Delete(slices.Clone(reserved), i, i+1)); err != nil {
 			k.uncounted.add(pool, k.config.Now(), reserved[i:i+1])
 		}
 	} else {
-		err = k.config.Limits.Release(ctx, pool, reserved)
+		err = k.config.Limits.Reservations.Release(ctx, pool, reserved)
 	}
 	if err != nil {
 		k.config.Logger.WarnContext(ctx, "what started is counted later", "pool", pool, "err", err)
@@ -258,7 +235,7 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 		return nil, errNoLimits
 	}
 	for mends := 0; ; mends++ {
-		answers, err := k.config.Limits.Reserve(ctx, pool, checks)
+		answers, err := k.config.Limits.Reservations.Reserve(ctx, pool, checks)
 		if err != nil {
 			return nil, fmt.Errorf("reserving: %w", err)
 		}
@@ -267,7 +244,7 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 			continue
 		}
 		if err != nil || again {
-			if released := k.config.Limits.Release(ctx, pool, checks); released != nil {
+			if released := k.config.Limits.Reservations.Release(ctx, pool, checks); released != nil {
 				k.config.Logger.WarnContext(ctx, "reservations are given back later", "pool", pool, "err", released)
 			}
 		}
@@ -280,7 +257,7 @@ func (k *Checker) lookAt(ctx context.Context, pool string, checks []limits.Check
 	if k.config.Limits == nil {
 		return nil, errNoLimits
 	}
-	return k.config.Limits.Look(ctx, pool, checks)
+	return k.config.Limits.Reservations.Look(ctx, pool, checks)
 }
 
 // Of returns the obstacles that policies are to the waiting tasks of a device,

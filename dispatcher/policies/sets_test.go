@@ -42,7 +42,7 @@ func (l *setLedger) LimitSetVersions(_ context.Context, sets []string) (found []
 }
 
 // takesAll allows everything.
-type takesAll struct{ Limits }
+type takesAll struct{ Takes }
 
 func (takesAll) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.Taken, error) {
 	taken := make([]limits.Taken, len(takings))
@@ -62,7 +62,7 @@ func TestTakesSpareTheLedger(t *testing.T) {
 	t.Parallel()
 	l, born := &setLedger{sets: map[string]store.LimitSet{}}, time.UnixMilli(1)
 	l.set(5, 1, born)
-	sets := newSets(Config{Ledger: l, Limits: takesAll{}, Meters: meters.New(nil)})
+	sets := newSets(Config{Ledger: l, Limits: &Limits{Takes: takesAll{}}, Meters: meters.New(nil)})
 	most := func() int64 {
 		t.Helper()
 		v, err := sets.Take(t.Context(), "sms", []Take{{Cost: 1}})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,15 +12,6 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/limits"
 )
-
-// takeLimits are those of callers.
-type takeLimits interface {
-	Take(ctx context.Context, set string, takings []limits.Taking) ([]limits.Taken, error)
-	Peek(ctx context.Context, set string, takings []limits.Taking) ([]limits.Taken, error)
-	Return(ctx context.Context, set string, takings []limits.Taking) ([]int64, error)
-	Usage(ctx context.Context, set string, items []limits.Item) ([]limits.Standing, error)
-	Highest(ctx context.Context, set string, rules []*limits.Rule, limit int) ([]limits.Use, error)
-}
 
 // Take is what a caller asks a set for.
 type Take struct {
@@ -63,7 +55,7 @@ const uncheckedAgain = time.Second
 // A take that cannot be checked is answered by on_error. store.ErrNotFound, a CostError, and
 // devices.ErrUnavailable when the set cannot be read.
 func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
-	known, verdicts, err := s.ask(ctx, set, takes, Limits.Take)
+	known, verdicts, err := s.ask(ctx, set, takes, Takes.Take)
 	for _, v := range verdicts {
 		known.counts.count(v)
 	}
@@ -72,12 +64,12 @@ func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, e
 
 // Peek says what Take would, and counts nothing.
 func (s *Sets) Peek(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
-	_, verdicts, err := s.ask(ctx, set, takes, Limits.Peek)
+	_, verdicts, err := s.ask(ctx, set, takes, Takes.Peek)
 	return verdicts, err
 }
 
 func (s *Sets) ask(
-	ctx context.Context, name string, takes []Take, how func(Limits, context.Context, string, []limits.Taking) ([]limits.Taken, error),
+	ctx context.Context, name string, takes []Take, how func(Takes, context.Context, string, []limits.Taking) ([]limits.Taken, error),
 ) (*knownSet, []Verdict, error) {
 	set, err := s.of(ctx, name)
 	if err != nil {
@@ -89,7 +81,7 @@ func (s *Sets) ask(
 	}
 	taken, err := []limits.Taken(nil), errNoLimits
 	if s.config.Limits != nil {
-		taken, err = how(s.config.Limits, ctx, setScope(name), takings)
+		taken, err = how(s.config.Limits.Takes, ctx, setScope(name), takings)
 	}
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err() // nobody hears it any more
@@ -121,23 +113,10 @@ func (k *knownSet) takings(takes []Take) ([]limits.Taking, error) {
 // unchecked are verdicts without Redis: allowed only if all policies say so.
 func (k *knownSet) unchecked(n int) []Verdict {
 	v := Verdict{Unchecked: true, Rules: k.rules}
-	if v.Allowed = k.failsOpen(); !v.Allowed {
+	if v.Allowed = failsOpen(k.rules); !v.Allowed {
 		v.Wait = uncheckedAgain
 	}
-	verdicts := make([]Verdict, n)
-	for i := range verdicts {
-		verdicts[i] = v
-	}
-	return verdicts
-}
-
-func (k *knownSet) failsOpen() bool {
-	for _, r := range k.rules {
-		if !r.FailsOpen() {
-			return false
-		}
-	}
-	return true
+	return slices.Repeat([]Verdict{v}, n)
 }
 
 // Return gives back what was not used of the take of that id and those facts. It says how much
@@ -152,7 +131,7 @@ func (s *Sets) Return(ctx context.Context, set string, t Take) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	returned, err := s.config.Limits.Return(ctx, setScope(set), takings)
+	returned, err := s.config.Limits.Takes.Return(ctx, setScope(set), takings)
 	if err != nil {
 		return 0, fmt.Errorf("giving back to limit set %s: %w", set, err)
 	}
@@ -165,14 +144,9 @@ func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) (
 	if err != nil {
 		return nil, err
 	}
-	items := limits.NewTaking("", 1, known.rules, limits.Facts{Facts: facts}).Items
-	standings, err := s.config.Limits.Usage(ctx, setScope(set), items)
+	uses, err := s.config.Limits.Usage.ReadUses(ctx, setScope(set), limits.NewItems(known.rules, limits.Facts{Facts: facts}))
 	if err != nil {
 		return nil, fmt.Errorf("usage of limit set %s: %w", set, err)
-	}
-	uses := make([]limits.Use, len(items))
-	for i, item := range items {
-		uses[i] = limits.Use{Item: item, Standing: standings[i]}
 	}
 	return uses, nil
 }
@@ -183,7 +157,7 @@ func (s *Sets) Highest(ctx context.Context, set string, limit int) ([]limits.Use
 	if err != nil {
 		return nil, err
 	}
-	uses, err := s.config.Limits.Highest(ctx, setScope(set), known.rules, limit)
+	uses, err := s.config.Limits.Usage.Highest(ctx, setScope(set), known.rules, limit)
 	if err != nil {
 		return nil, fmt.Errorf("highest usage of limit set %s: %w", set, err)
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // refusesAll refuses every take by its last policy.
-type refusesAll struct{ Limits }
+type refusesAll struct{ Takes }
 
 func (refusesAll) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.Taken, error) {
 	taken := make([]limits.Taken, len(takings))
@@ -72,7 +72,7 @@ type takers struct {
 func newTakers(t *testing.T) *takers {
 	t.Helper()
 	s := &takers{T: t, ledger: &setLedger{sets: map[string]store.LimitSet{}}, shown: prometheus.NewRegistry()}
-	s.Sets = newSets(Config{Ledger: s.ledger, Limits: refusesAll{}, Meters: meters.New(s.shown)})
+	s.Sets = newSets(Config{Ledger: s.ledger, Limits: &Limits{Takes: refusesAll{}}, Meters: meters.New(s.shown)})
 	return s
 }
 

@@ -30,7 +30,7 @@ func newUncounted() *uncounted { return &uncounted{pools: make(map[string]missed
 func (u *uncounted) add(pool string, now time.Time, checks []limits.Check) {
 	rules := make(map[*limits.Rule]bool)
 	for _, c := range checks {
-		if failsOpen(c) { // else it was reserved, and that is settled when it is overdue
+		if failsOpen(rulesOf(c.Items)) { // else it was reserved, and that is settled when it is overdue
 			for _, item := range c.Items {
 				rules[item.Rule] = true
 			}

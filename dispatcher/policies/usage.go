@@ -20,13 +20,7 @@ func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Devic
 	}
 	rules = slices.DeleteFunc(slices.Clone(rules), countsTasks)
 	facts := limits.Facts{Pool: pool.Name, Device: device.ID, Tags: device.Tags, Attributes: device.Attributes}
-	uses := make([]limits.Use, len(rules))
-	items := itemsOf(rules, facts)
-	standings, err := k.standings(ctx, pool.Name, items)
-	for i, s := range standings {
-		uses[i] = limits.Use{Item: items[i], Standing: s}
-	}
-	return uses, err
+	return k.readUses(ctx, pool.Name, limits.NewItems(rules, facts))
 }
 
 // Highest are up to limit subjects of a pool that used most of its policies.
@@ -35,10 +29,10 @@ func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]li
 	if err != nil || len(rules) == 0 || k.config.Limits == nil {
 		return nil, err
 	}
-	if _, err := k.standings(ctx, pool.Name, itemsOf(rules, limits.Facts{})); err != nil {
+	if _, err := k.readUses(ctx, pool.Name, limits.NewItems(rules, limits.Facts{})); err != nil {
 		return nil, err
 	}
-	return k.config.Limits.Highest(ctx, pool.Name, rules, limit)
+	return k.config.Limits.Usage.Highest(ctx, pool.Name, rules, limit)
 }
 
 func countsTasks(r *limits.Rule) bool {
@@ -48,26 +42,19 @@ func countsTasks(r *limits.Rule) bool {
 	})
 }
 
-func itemsOf(rules []*limits.Rule, facts limits.Facts) []limits.Item {
-	items := make([]limits.Item, len(rules))
-	for i, r := range rules {
-		items[i] = limits.Item{Rule: r, Subject: r.Subject(facts)}
-	}
-	return items
-}
-
-// standings are those of subjects, when need be after filling rules that Redis does not know.
-func (k *Checker) standings(ctx context.Context, pool string, items []limits.Item) ([]limits.Standing, error) {
+// readUses returns how much the subjects of items used. It first fills the rules that Redis does not know.
+func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item) ([]limits.Use, error) {
 	for mends := 0; ; mends++ {
-		all, err := k.config.Limits.Usage(ctx, pool, items)
-		unknown := slices.IndexFunc(all, func(s limits.Standing) bool { return s.Unknown })
+		uses, err := k.config.Limits.Usage.ReadUses(ctx, pool, items)
+		unknown := slices.IndexFunc(uses, func(u limits.Use) bool { return u.Unknown })
 		if err != nil || unknown < 0 {
-			return all, err
+			return uses, err
 		}
+		owner := uses[unknown].Rule.Owner
 		if mends == mostRepairs {
-			return nil, fmt.Errorf("limits of %s: %w", items[unknown].Rule.Owner, limits.ErrBusy)
+			return nil, fmt.Errorf("limits of %s: %w", owner, limits.ErrBusy)
 		}
-		if err := k.rebuild(ctx, pool, items[unknown].Rule.Owner, rulesOf(limits.Check{Items: items})); err != nil {
+		if err := k.rebuild(ctx, pool, owner, rulesOf(items)); err != nil {
 			return nil, err
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/api"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/gate"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/dispatcher/web"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
@@ -151,7 +152,7 @@ func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...fu
 	b := &bench{T: t, store: &ledger{Store: s}, redis: at}
 	seen := seen.NewList(client)
 	b.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: b.store, Semaphore: slots.New(client), Limits: limits.New(client), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
+		Store: b.store, Semaphore: slots.New(client), Limits: policies.LimitsOf(limits.New(client)), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
 	})
 	o := web.Options{
 		Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: s}),

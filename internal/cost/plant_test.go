@@ -17,6 +17,7 @@ import (
 	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
 	"github.com/fleetslots/dispatcher/internal/testservers"
@@ -46,7 +47,7 @@ func newPlant(t *testing.T) *plant {
 	p.redis = testbackends.Redis(t, testservers.RedisAt{Addr: testservers.Redis(t).Addr}).Client
 	began := time.Now()
 	p.on = dispatcher.New(dispatcher.Config{
-		Store: p.store, Semaphore: slots.New(p.redis), Limits: limits.New(p.redis), Recent: seen.NewList(p.redis), Marks: marks.NewHashes(p.redis),
+		Store: p.store, Semaphore: slots.New(p.redis), Limits: policies.LimitsOf(limits.New(p.redis)), Recent: seen.NewList(p.redis), Marks: marks.NewHashes(p.redis),
 		LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken},
 		Now: func() time.Time { return began }, Jitter: func() float64 { return 0.5 },
 	})

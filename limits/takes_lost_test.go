@@ -28,7 +28,7 @@ func TestALostAnswerCountsOnce(t *testing.T) {
 			lossy.Limiter = limits.New(client)
 			account := name + id
 			take := func() (limits.Taken, error) {
-				a, err := lossy.Take(t.Context(), sure.scope, []limits.Taking{limits.NewTaking(id, 2, rules, facts(account))})
+				a, err := lossy.Takes.Take(t.Context(), sure.scope, []limits.Taking{limits.NewTaking(id, 2, rules, facts(account))})
 				return append(a, limits.Taken{})[0], err
 			}
 			lossy.take(t, rules, "warm")

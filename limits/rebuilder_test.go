@@ -27,7 +27,7 @@ func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 		} {
 			rules := compiled(t, p)
 			s.isUnknown(t, rules, "a new rule")
-			if err := s.Rebuild(t.Context(), s.scope, rules, s.meanwhile(t, rules)); err != nil {
+			if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, s.meanwhile(t, rules)); err != nil {
 				t.Fatalf("%s: %v", p.Name, err)
 			}
 			s.count(t, limits.NewCheck("4.1.x", "x", rules, facts("a"))) // whoever started it says so only now
@@ -99,10 +99,10 @@ func TestOneFillsAtATime(t *testing.T) {
 	broken := func(context.Context, time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) { yield(limits.Start{}, gone) }
 	}
-	if err := s.Rebuild(t.Context(), s.scope, rules, broken); !errors.Is(err, gone) {
+	if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, broken); !errors.Is(err, gone) {
 		t.Fatalf("a history that cannot be read: %v", err)
 	}
-	if err := s.Rebuild(t.Context(), s.scope, rules, history()); !errors.Is(err, limits.ErrBusy) {
+	if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, history()); !errors.Is(err, limits.ErrBusy) {
 		t.Errorf("beside another one: %v", err)
 	}
 	mini.SetTime(march().Add(10 * time.Second))
@@ -126,7 +126,7 @@ func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 				now = now.Add(4 * time.Second)
 				mini.SetTime(now)
 				mini.FastForward(4 * time.Second)
-				if err := other.Rebuild(t.Context(), s.scope, rules, history()); !errors.Is(err, limits.ErrBusy) {
+				if err := other.Rebuilder.Rebuild(t.Context(), s.scope, rules, history()); !errors.Is(err, limits.ErrBusy) {
 					t.Errorf("another one, after %d starts: %v", n, err)
 				}
 				if !yield(limits.Start{Lease: fmt.Sprintf("%d.1.x", n), Ago: time.Duration(n) * time.Second, Facts: facts("a")}, nil) {
@@ -135,7 +135,7 @@ func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 			}
 		}
 	}
-	if err := one.Rebuild(t.Context(), s.scope, rules, slow); err != nil {
+	if err := one.Rebuilder.Rebuild(t.Context(), s.scope, rules, slow); err != nil {
 		t.Fatal(err)
 	}
 	if s.start(t, rules, "a") {

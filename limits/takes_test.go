@@ -31,7 +31,7 @@ func TestTakesSayWhatRemains(t *testing.T) {
 			return text
 		}
 		peek := func(cost int64) limits.Taken {
-			a, err := s.Peek(t.Context(), s.scope, []limits.Taking{limits.NewTaking("", cost, rules, facts("a"))})
+			a, err := s.Takes.Peek(t.Context(), s.scope, []limits.Taking{limits.NewTaking("", cost, rules, facts("a"))})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,7 +109,7 @@ func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 						if n%2 == 0 {
 							id = fmt.Sprintf("%d-%d", i/2, n) // of two callers each
 						}
-						a, err := takers[i%2].Take(t.Context(), s.scope, []limits.Taking{limits.NewTaking(id, cost, rules, facts(form))})
+						a, err := takers[i%2].Takes.Take(t.Context(), s.scope, []limits.Taking{limits.NewTaking(id, cost, rules, facts(form))})
 						if err != nil {
 							t.Error(err)
 						} else if a[0].Allowed && !a[0].Repeated {
@@ -130,7 +130,7 @@ func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 // peekOf is how the first rule stands for an account.
 func (s *server) peekOf(tb testing.TB, rules []*limits.Rule, account string) limits.Standing {
 	tb.Helper()
-	a, err := s.Peek(tb.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, facts(account))})
+	a, err := s.Takes.Peek(tb.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, facts(account))})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestWhatIsNoTakingIsRefused(t *testing.T) {
 		"start": limits.NewTaking("", 1, compiled(t, hourly(3)), facts("a")),
 		"id":    {ID: string(make([]byte, 129)), Cost: 1},
 	} {
-		if _, err := s.Take(t.Context(), s.scope, []limits.Taking{taking}); !errors.Is(err, limits.ErrInvalid) {
+		if _, err := s.Takes.Take(t.Context(), s.scope, []limits.Taking{taking}); !errors.Is(err, limits.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

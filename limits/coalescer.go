@@ -1,0 +1,70 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/fleetslots/dispatcher/internal/coalesce"
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+)
+
+// callsOfLane is how many calls of a lane are in flight at most: enough to keep Redis
+// busy while the replies of one call are read.
+const callsOfLane = 2
+
+// chunk is how many checks go into one call: a script blocks Redis while it runs.
+const chunk = 200
+
+// lane holds what the questions of one call have in common.
+type lane struct{ scope, mode string }
+
+// coalescer sends the questions that arrive at the same time in one call. Only the timeouts of the
+// client limit the call.
+type coalescer[Q, A any] struct {
+	coalesce.Calls[lane, []Q, []A]
+}
+
+func newCoalescer[Q, A any](send func(ctx context.Context, l lane, questions []Q) ([]A, error)) *coalescer[Q, A] {
+	return &coalescer[Q, A]{coalesce.Calls[lane, []Q, []A]{
+		Lanes: callsOfLane, Most: chunk, Size: func(questions []Q) int { return len(questions) },
+		Alone: func(err error) bool { return !redisconn.Lost(err) },
+		Call: func(ctx context.Context, l lane, all [][]Q) ([][]A, error) {
+			answers, err := send(ctx, l, slices.Concat(all...))
+			if err != nil {
+				return nil, err
+			}
+			each := make([][]A, len(all))
+			for i, questions := range all {
+				each[i], answers = answers[:len(questions):len(questions)], answers[len(questions):]
+			}
+			return each, nil
+		},
+	}}
+}
+
+// ask returns an answer for each question.
+func (c *coalescer[Q, A]) ask(ctx context.Context, l lane, questions []Q) ([]A, error) {
+	answers, err := c.Do(ctx, l, questions)
+	if err != nil && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {
+		err = unavailable(l.scope, err)
+	}
+	return answers, err
+}
+
+// inParts calls send with at most chunk questions at a time, and returns the answers to all. After
+// errNoPeriod it sends the part again, once, because the first reply has adjusted the clock.
+func inParts[Q, A any](questions []Q, send func(part []Q) ([]A, error)) ([]A, error) {
+	var all []A
+	for part := range slices.Chunk(questions, chunk) {
+		answers, err := send(part)
+		if errors.Is(err, errNoPeriod) {
+			answers, err = send(part)
+		}
+		if err != nil || len(part) == len(questions) {
+			return answers, err
+		}
+		all = append(all, answers...)
+	}
+	return all, nil
+}

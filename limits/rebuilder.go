@@ -1,0 +1,258 @@
+package limits
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+)
+
+const (
+	takeOver = 10 * time.Second // after which another process may fill a rule that one began
+	inFlight = 15 * time.Second // in which a start that was decided is in the history
+	piece    = 2000             // starts filled in one call
+)
+
+// Start is one start of a history.
+type Start struct {
+	Lease string
+	Ago   time.Duration // since it started
+	Facts Facts
+}
+
+// History reads the starts of at most so long ago, the newest first.
+type History func(ctx context.Context, within time.Duration) iter.Seq2[Start, error]
+
+// Rebuilder fills rules of starts that Redis does not know, because they are new or Redis lost its data.
+type Rebuilder struct {
+	conn         *connection
+	clock        *serverClock
+	epochs       *epochs
+	uses         *useCounts
+	reservations *Reservations
+	fill         script
+}
+
+// Rebuild fills the rules of one owner from history, and leaves rules alone that Redis knows. A rule becomes
+// known only after the starts that happened meanwhile were added. If another process fills one of the rules,
+// Rebuild returns ErrBusy.
+//
+// Calendar and sliding rules are exact afterwards. A history does not say when a fixed window began. Rebuild
+// assumes the latest possible time, so that no window is exceeded.
+func (b *Rebuilder) Rebuild(ctx context.Context, scope string, rules []*Rule, history History) error {
+	if err := checkScope(scope); err != nil {
+		return err
+	}
+	began := b.clock.local()
+	epoch, err := b.epochs.of(ctx, scope)
+	if err != nil {
+		return err
+	}
+	token := epoch + "~" + strconv.FormatUint(rand.Uint64(), 36)
+	r := &rebuild{by: b, scope: scope, epoch: epoch, token: token, history: history, began: began, renewed: began}
+	if err = r.begin(ctx, rules); err != nil || len(r.pasts) == 0 {
+		return err
+	}
+	for _, part := range []func(context.Context) error{r.readPast, r.sendPasts, r.catchUp, r.finish} {
+		if err = part(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Forget makes rules unknown, all in one command. There must be at least one. Rebuild then fills them again:
+// something started that they did not count.
+func (b *Rebuilder) Forget(ctx context.Context, scope string, rules []*Rule) error {
+	if err := checkScope(scope); err != nil {
+		return err
+	}
+	keys := make([]string, len(rules))
+	for i, r := range rules {
+		keys[i] = r.in(scope).key
+	}
+	if err := b.conn.client.Del(ctx, keys...).Err(); err != nil {
+		return unavailable(scope, err)
+	}
+	return nil
+}
+
+// rebuild is one call of Rebuild. Its token in Redis keeps other processes from filling the same rules,
+// however long it takes.
+type rebuild struct {
+	by      *Rebuilder
+	scope   string
+	epoch   string // of Redis, when the rebuild began
+	token   string // unique to the rebuild
+	history History
+	pasts   []*past   // of the rules that it fills
+	began   time.Time // by the local clock
+	renewed time.Time // when it last told Redis that it is still at work, likewise
+}
+
+// begin enters the token in the rules that Redis does not know.
+func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
+	if err := r.by.epochs.dropOlderRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
+		return err
+	}
+	for _, rule := range rules {
+		isMine, err := r.step(ctx, "begin", rule, nil)
+		if err != nil {
+			return err
+		}
+		if isMine {
+			r.pasts = append(r.pasts, newPast(rule, r.by.clock.now()))
+		}
+	}
+	return nil
+}
+
+// readPast reads what the rules would have counted.
+func (r *rebuild) readPast(ctx context.Context) error {
+	longest := remembered
+	for _, p := range r.pasts {
+		longest = max(longest, p.rule.longest)
+	}
+	for start, err := range r.history(ctx, longest) {
+		if err != nil {
+			return fmt.Errorf("reading what started in %s: %w", r.scope, err)
+		}
+		for _, p := range r.pasts {
+			if item, matters := p.add(start); matters {
+				r.by.uses.record(r.scope, item, 0)
+			}
+		}
+		if err := r.renew(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *rebuild) sendPasts(ctx context.Context) error {
+	for _, p := range r.pasts {
+		if err := r.sendPast(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendPast sends in pieces what a rule would have counted. From then on, other processes count by the rule.
+func (r *rebuild) sendPast(ctx context.Context, p *past) error {
+	for part := range slices.Chunk(p.recent, piece) {
+		if err := r.sendPiece(ctx, p, part, nil, nil); err != nil {
+			return err
+		}
+	}
+	var subjects, args []any
+	for digest, s := range p.subjects {
+		for before, part := range p.parts(s) {
+			subjects = append(subjects, p.rule.in(r.scope).subjects+digest)
+			args = append(append(args, before, len(part)), part...)
+			if len(args) >= piece {
+				if err := r.sendPiece(ctx, p, nil, subjects, args); err != nil {
+					return err
+				}
+				subjects, args = nil, nil
+			}
+		}
+	}
+	if len(subjects) > 0 {
+		if err := r.sendPiece(ctx, p, nil, subjects, args); err != nil {
+			return err
+		}
+	}
+	p.at = "settle"
+	_, err := r.step(ctx, p.at, p.rule, nil)
+	return err
+}
+
+// sendPiece sends leases that were counted recently, or starts of subjects.
+func (r *rebuild) sendPiece(ctx context.Context, p *past, recent []string, subjects, starts []any) error {
+	args := []any{p.rule.specAt(r.by.clock.now()), len(recent)}
+	for _, lease := range recent {
+		args = append(args, lease)
+	}
+	if _, err := r.step(ctx, "fill", p.rule, subjects, append(args, starts...)...); err != nil {
+		return err
+	}
+	return r.renew(ctx)
+}
+
+// catchUp counts the starts that happened while the history was read.
+func (r *rebuild) catchUp(ctx context.Context) error {
+	rules := make([]*Rule, len(r.pasts))
+	for i, p := range r.pasts {
+		rules[i] = p.rule
+	}
+	for start, err := range r.history(ctx, r.by.clock.local().Sub(r.began)+inFlight) {
+		if err != nil {
+			return fmt.Errorf("reading what started in %s meanwhile: %w", r.scope, err)
+		}
+		if err := r.by.reservations.Count(ctx, r.scope, []Check{NewCheck(start.Lease, "", rules, start.Facts)}, start.Ago); err != nil {
+			return err
+		}
+		if err := r.renew(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish makes the rules known, unless Redis may have lost a part of what was sent.
+func (r *rebuild) finish(ctx context.Context) error {
+	if err := r.by.epochs.requireEpoch(ctx, r.scope, r.epoch); err != nil {
+		return err
+	}
+	for _, p := range r.pasts {
+		if _, err := r.step(ctx, "known", p.rule, nil, p.rule.specAt(r.by.clock.now()), r.epoch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// renew keeps other processes from taking over the rules. If one took over, it returns ErrBusy. It sends
+// nothing if it did so less than takeOver/4 ago.
+func (r *rebuild) renew(ctx context.Context) error {
+	if r.by.clock.local().Sub(r.renewed) < takeOver/4 {
+		return nil
+	}
+	for _, p := range r.pasts {
+		isMine, err := r.step(ctx, p.at, p.rule, nil)
+		if err != nil {
+			return err
+		}
+		if !isMine {
+			return fmt.Errorf("policy %s: %w", p.rule.Name, ErrBusy)
+		}
+	}
+	r.renewed = r.by.clock.local()
+	return nil
+}
+
+// step takes one step of fill.lua. isMine is false if Redis knows the rule already.
+func (r *rebuild) step(ctx context.Context, name string, rule *Rule, subjects []any, args ...any) (isMine bool, err error) {
+	keys := append(append(keysOf(r.scope, 1+len(subjects)), rule.in(r.scope).rule), subjects...)
+	all := append([]any{name, r.token, takeOver.Milliseconds()}, args...)
+	cmd, err := r.by.conn.run(ctx, r.by.fill, r.scope, keys, all)
+	if err != nil {
+		return false, err
+	}
+	reply, err := readNumbers(r.scope, cmd)
+	if err == nil && len(reply) != 2 {
+		err = wrongReply(r.scope, reply)
+	}
+	if err != nil {
+		return false, err
+	}
+	r.by.clock.adjust(reply[1])
+	if reply[0] == 2 {
+		return false, fmt.Errorf("policy %s: %w", rule.Name, ErrBusy)
+	}
+	return reply[0] == 1, nil
+}

@@ -1,0 +1,93 @@
+package limits
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Refusals counts the refused starts of policies and subjects, for people.
+type Refusals struct {
+	conn      *connection
+	note, top script
+	counts    unpublished[int64] // by "policy|label"
+}
+
+// Limited is a subject that was refused.
+type Limited struct {
+	Policy  string
+	Subject string // its label
+	Times   int64  // in this hour and the one before; too high at most, of subjects that are rare
+}
+
+// add counts the refusals of answers, without those by reservations alone. It reports whether the scope
+// is full: then publish it now.
+func (r *Refusals) add(scope string, checks []Check, answers []Answer) (isFull bool) {
+	for i, a := range answers {
+		for _, refusal := range a.Refusals {
+			if !refusal.Pending {
+				item := checks[i].Items[refusal.Item]
+				label := item.Rule.Name + "|" + item.Subject.Label
+				isFull = r.counts.change(scope, label, func(n int64) int64 { return n + 1 }) >= labels || isFull
+			}
+		}
+	}
+	return isFull
+}
+
+// Publish adds what this process counted to Redis, where Top of each process reads it. Call it about
+// every ten seconds. Counts that cannot be added are lost.
+func (r *Refusals) Publish(ctx context.Context) error {
+	return r.counts.publish(ctx, r.publishScope)
+}
+
+func (r *Refusals) publishScope(ctx context.Context, scope string) error {
+	counts := r.counts.take(scope)
+	if len(counts) == 0 {
+		return nil
+	}
+	args := []any{labels}
+	for label, n := range counts {
+		args = append(args, label, n)
+	}
+	_, err := r.conn.runAtMost(ctx, 1, r.note, scope, keysOfTop(scope), args) // not twice: it would count twice
+	return err
+}
+
+// Top returns at most limit subjects of a scope that were refused most, in this hour and the one before.
+// It counts the refusals of other processes once they published them.
+func (r *Refusals) Top(ctx context.Context, scope string, limit int) ([]Limited, error) {
+	if err := checkScope(scope); err != nil {
+		return nil, err
+	}
+	if err := r.publishScope(ctx, scope); err != nil {
+		return nil, err
+	}
+	cmd, err := r.conn.run(ctx, r.top, scope, keysOfTop(scope), []any{labels})
+	if err != nil {
+		return nil, err
+	}
+	words, err := cmd.StringSlice()
+	if err != nil {
+		return nil, unavailable(scope, err)
+	}
+	times := make(map[string]int64)
+	for pair := range slices.Chunk(words, 2) {
+		n, err := strconv.ParseFloat(pair[1], 64)
+		if err != nil {
+			return nil, wrongReply(scope, words)
+		}
+		times[pair[0]] += int64(n)
+	}
+	var out []Limited
+	for label, n := range times {
+		policy, subject, _ := strings.Cut(label, "|")
+		out = append(out, Limited{Policy: policy, Subject: subject, Times: n})
+	}
+	slices.SortFunc(out, func(a, b Limited) int {
+		return cmp.Or(cmp.Compare(b.Times, a.Times), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Subject, b.Subject))
+	})
+	return out[:min(limit, len(out))], nil
+}

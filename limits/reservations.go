@@ -1,0 +1,113 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"slices"
+)
+
+// Reservations reserves starts by rules, and settles what was reserved.
+type Reservations struct {
+	conn     *connection
+	clock    *serverClock
+	epochs   *epochs
+	uses     *useCounts
+	refusals *Refusals
+	asks     *coalescer[Check, Answer]
+	settles  *coalescer[settlement, struct{}]
+
+	reserve         map[string]script // by the mode of reserve.lua
+	settle, overdue script
+}
+
+// Reserve checks and reserves. It returns one answer for each check. A check that passed counts as
+// used until Count or Release settles it. If a check is sent again under its lease, it passes again.
+// After an error any of the leases may be reserved: settle all of them.
+func (r *Reservations) Reserve(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
+	return r.ask(ctx, scope, "R", checks)
+}
+
+// Look returns the answers that Reserve would give, and changes nothing.
+func (r *Reservations) Look(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
+	return r.ask(ctx, scope, "P", checks)
+}
+
+func (r *Reservations) ask(ctx context.Context, scope, mode string, checks []Check) ([]Answer, error) {
+	if err := validateAll(scope, checks); err != nil || len(checks) == 0 {
+		return nil, err
+	}
+	answers, err := r.asks.ask(ctx, lane{scope, mode}, checks)
+	if err != nil {
+		return nil, err
+	}
+	if mode != "P" && r.refusals.add(scope, checks, answers) {
+		_ = r.refusals.publishScope(ctx, scope) // the counts are only for people: an error must not fail the check
+	}
+	return answers, nil
+}
+
+// askAll returns an answer only if Redis stayed in one epoch while it was asked. A Redis that was
+// restarted meanwhile may have older data: askAll asks it again, once.
+func (r *Reservations) askAll(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
+	answers, err := r.askInEpoch(ctx, to, checks)
+	if errors.Is(err, errNewEpoch) {
+		answers, err = r.askInEpoch(ctx, to, checks)
+	}
+	return answers, err
+}
+
+func (r *Reservations) askInEpoch(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
+	epoch, err := r.epochs.of(ctx, to.scope)
+	if err != nil {
+		return nil, err
+	}
+	if err = r.epochs.dropOlderRules(ctx, to.scope, epoch, checks); err != nil {
+		return nil, err
+	}
+	answers, err := inParts(checks, func(part []Check) ([]Answer, error) { return r.askOnce(ctx, to, part) })
+	if err != nil {
+		return nil, err
+	}
+	if err = r.epochs.requireEpoch(ctx, to.scope, epoch); err == nil {
+		return answers, nil
+	}
+	if to.mode == "R" {
+		_, _ = r.settleAll(ctx, to, settlements(checks, false, 0)) // if this fails, they become overdue
+	}
+	return nil, err
+}
+
+func (r *Reservations) askOnce(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
+	keys, args := r.encodeChecks(to.scope, checks)
+	cmd, err := r.conn.run(ctx, r.reserve[to.mode], to.scope, keys, args)
+	if err != nil {
+		return nil, err
+	}
+	if status, isShort := cmd.Val().(int64); isShort { // quick.lua replied
+		return []Answer{{Status: Status(status)}}, nil
+	}
+	reply, err := readNumbers(to.scope, cmd)
+	if err != nil {
+		return nil, err
+	}
+	r.clock.adjust(reply[0])
+	answers := readAnswers(reply[1:])
+	if len(answers) != len(checks) {
+		return nil, wrongReply(to.scope, reply)
+	}
+	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Status == statusNoPeriod }) {
+		return nil, errNoPeriod
+	}
+	return answers, nil
+}
+
+// encodeChecks returns what reserve.lua is sent.
+func (r *Reservations) encodeChecks(scope string, checks []Check) (keys, args []any) {
+	now := r.clock.now()
+	keys, args = append(make([]any, 0, 3+2*len(checks)), sharedKeys(scope, checks[0])...), make([]any, 0, 4*len(checks))
+	for _, c := range checks {
+		args = append(args, c.Lease, c.Group, len(c.Items))
+		keys, args = appendItems(keys, args, scope, c.Items, now)
+	}
+	return keys, args
+}

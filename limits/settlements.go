@@ -1,0 +1,106 @@
+package limits
+
+import (
+	"context"
+	"time"
+)
+
+// Count settles checks that started. A check that was not reserved is counted as of ago. A check that
+// was counted before is not counted again within a minute, however often Count repeats it.
+func (r *Reservations) Count(ctx context.Context, scope string, checks []Check, ago time.Duration) error {
+	return r.settleChecks(ctx, scope, settlements(checks, true, ago))
+}
+
+// Release settles checks that did not start. It counts nothing.
+func (r *Reservations) Release(ctx context.Context, scope string, checks []Check) error {
+	return r.settleChecks(ctx, scope, settlements(checks, false, 0))
+}
+
+// Settle counts the check that started and releases its alternatives, in one step.
+func (r *Reservations) Settle(ctx context.Context, scope string, started Check, others []Check) error {
+	return r.settleChecks(ctx, scope, append(settlements([]Check{started}, true, 0), settlements(others, false, 0)...))
+}
+
+// Overdue returns the leases of at most 1000 reservations that should have been settled by now, oldest
+// first. The process that made them may have ended. Find out which of them started, and settle all by
+// Count and Release, without a group.
+func (r *Reservations) Overdue(ctx context.Context, scope string) ([]string, error) {
+	if err := checkScope(scope); err != nil {
+		return nil, err
+	}
+	cmd, err := r.conn.run(ctx, r.overdue, scope, keysOf(scope, 0), []any{1000})
+	if err != nil {
+		return nil, err
+	}
+	return cmd.StringSlice()
+}
+
+// settlement says whether a check started, and how long ago.
+type settlement struct {
+	Check
+
+	started bool
+	ago     time.Duration
+}
+
+func settlements(checks []Check, started bool, ago time.Duration) []settlement {
+	all := make([]settlement, len(checks))
+	for i, c := range checks {
+		all[i] = settlement{c, started, ago}
+	}
+	return all
+}
+
+func (r *Reservations) settleChecks(ctx context.Context, scope string, all []settlement) error {
+	if err := validateAll(scope, all); err != nil || len(all) == 0 {
+		return err
+	}
+	if _, err := r.settles.ask(ctx, lane{scope: scope}, all); err != nil {
+		return err
+	}
+	for _, s := range all {
+		for _, item := range s.Items {
+			if s.started {
+				r.uses.record(scope, item, 0)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Reservations) settleAll(ctx context.Context, to lane, all []settlement) ([]struct{}, error) {
+	return inParts(all, func(part []settlement) ([]struct{}, error) { return r.settleOnce(ctx, to.scope, part) })
+}
+
+func (r *Reservations) settleOnce(ctx context.Context, scope string, all []settlement) ([]struct{}, error) {
+	keys, args := r.encodeSettlements(scope, all)
+	cmd, err := r.conn.run(ctx, r.settle, scope, keys, args)
+	if err != nil {
+		return nil, err
+	}
+	if _, isShort := cmd.Val().(int64); !isShort { // else quick_settle.lua replied
+		reply, err := readNumbers(scope, cmd)
+		if err != nil {
+			return nil, err
+		}
+		if r.clock.adjust(reply[0]); len(reply) != 1+len(all) {
+			return nil, errNoPeriod
+		}
+	}
+	return make([]struct{}, len(all)), nil
+}
+
+// encodeSettlements returns what settle.lua is sent.
+func (r *Reservations) encodeSettlements(scope string, all []settlement) (keys, args []any) {
+	now := r.clock.now()
+	keys, args = append(make([]any, 0, 3+2*len(all)), sharedKeys(scope, all[0].Check)...), make([]any, 0, 6*len(all))
+	for _, s := range all {
+		started := 0
+		if s.started {
+			started = 1
+		}
+		args = append(args, s.Lease, s.Group, started, max(s.ago.Milliseconds(), 0), len(s.Items))
+		keys, args = appendItems(keys, args, scope, s.Items, now)
+	}
+	return keys, args
+}

@@ -1,0 +1,153 @@
+package limits
+
+import (
+	"context"
+	"slices"
+)
+
+// Modes of take.lua. The script does not know modeTakeAgain, which is modeTake for takings with ids: they
+// may be sent again.
+const (
+	modeTake      = "T"
+	modePeek      = "P"
+	modeReturn    = "R"
+	modeTakeAgain = "T again"
+)
+
+// Takes counts takings by the rules of sets.
+type Takes struct {
+	conn    *connection
+	clock   *serverClock
+	epochs  *epochs
+	uses    *useCounts
+	asks    *coalescer[Taking, Taken]
+	scripts map[string]script // by the mode of take.lua
+}
+
+// Take counts each taking whose items all allow its cost, in the order of takings. A taking that is
+// not allowed costs nothing. After an error any of them may have been counted. A taking with an id can
+// be sent again. A call that has a taking without an id is sent once.
+func (t *Takes) Take(ctx context.Context, scope string, takings []Taking) ([]Taken, error) {
+	mode := modeTakeAgain
+	if slices.ContainsFunc(takings, func(one Taking) bool { return one.ID == "" }) {
+		mode = modeTake
+	}
+	taken, err := t.ask(ctx, scope, mode, takings)
+	for i, a := range taken {
+		for k, s := range a.Items {
+			if a.Allowed && !a.Repeated {
+				t.uses.record(scope, takings[i].Items[k], s.Used)
+			}
+		}
+	}
+	return taken, err
+}
+
+// Peek returns the answers that Take would give, and counts nothing.
+func (t *Takes) Peek(ctx context.Context, scope string, takings []Taking) ([]Taken, error) {
+	return t.ask(ctx, scope, modePeek, takings)
+}
+
+// Return gives back what was not used of takes: the cost of each taking, in all, of the take with its
+// id and items. It returns how much of each take is given back by now. If a taking is sent again, Return
+// gives back nothing more. For an id that is no longer known it returns 0.
+func (t *Takes) Return(ctx context.Context, scope string, takings []Taking) ([]int64, error) {
+	if err := validateAll(scope, takings); err != nil {
+		return nil, err
+	}
+	epoch, err := t.epochs.of(ctx, scope)
+	if err != nil {
+		return nil, err
+	}
+	return inParts(takings, func(part []Taking) ([]int64, error) {
+		reply, err := t.send(ctx, lane{scope, modeReturn}, epoch, part)
+		if err != nil {
+			return nil, err
+		}
+		if len(reply) != 1+len(part) {
+			return nil, wrongReply(scope, reply)
+		}
+		return reply[1:], nil
+	})
+}
+
+func (t *Takes) ask(ctx context.Context, scope, mode string, takings []Taking) ([]Taken, error) {
+	if err := validateAll(scope, takings); err != nil || len(takings) == 0 {
+		return nil, err
+	}
+	return t.asks.ask(ctx, lane{scope, mode}, takings)
+}
+
+// askAll asks in the known epoch of Redis. If another epoch began meanwhile, earlier counts may be
+// lost: Since of each answer is then the current time.
+func (t *Takes) askAll(ctx context.Context, to lane, takings []Taking) ([]Taken, error) {
+	epoch, err := t.epochs.of(ctx, to.scope)
+	if err != nil {
+		return nil, err
+	}
+	taken, err := t.askInEpoch(ctx, to, epoch, takings)
+	if err == nil && t.epochs.requireEpoch(ctx, to.scope, epoch) != nil {
+		for i := range taken {
+			taken[i].Since = t.clock.now()
+		}
+	}
+	return taken, err
+}
+
+func (t *Takes) askInEpoch(ctx context.Context, to lane, epoch string, takings []Taking) ([]Taken, error) {
+	return inParts(takings, func(part []Taking) ([]Taken, error) {
+		reply, err := t.send(ctx, to, epoch, part)
+		if err != nil {
+			return nil, err
+		}
+		taken := readTaken(reply[1:], part)
+		if len(taken) != len(part) {
+			return nil, wrongReply(to.scope, reply)
+		}
+		return taken, nil
+	})
+}
+
+// send returns the reply of take.lua, in its long form.
+func (t *Takes) send(ctx context.Context, to lane, epoch string, takings []Taking) ([]int64, error) {
+	most, mode := sends, to.mode
+	switch mode {
+	case modeTake:
+		most = 1
+	case modeTakeAgain:
+		mode = modeTake
+	}
+	keys, args := t.encodeTakings(to.scope, epoch, takings)
+	cmd, err := t.conn.runAtMost(ctx, most, t.scripts[mode], to.scope, keys, args)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := readNumbers(to.scope, cmd)
+	if err != nil {
+		return nil, err
+	}
+	if len(reply)%2 == 0 && mode != modeReturn { // quick_take.lua replied
+		reply = append(reply, 0)
+		return []int64{0, reply[0], reply[1], 0, reply[2], reply[3], reply[4]}, nil
+	}
+	if t.clock.adjust(reply[0]); len(reply) == 1 {
+		return nil, errNoPeriod
+	}
+	return reply, nil
+}
+
+// encodeTakings returns what take.lua is sent.
+func (t *Takes) encodeTakings(scope, epoch string, takings []Taking) (keys, args []any) {
+	now := t.clock.now()
+	keys, args = make([]any, 0, 3*len(takings)), append(make([]any, 0, 1+4*len(takings)), epoch)
+	for _, one := range takings {
+		first, at := len(keys), len(args)+1
+		args = append(args, one.Cost, 0)
+		keys, args = appendItems(keys, args, scope, one.Items, now)
+		if one.ID != "" {
+			keys = append(keys, prefix(scope)+"i:"+one.ID)
+		}
+		args[at] = len(keys) - first
+	}
+	return keys, args
+}

@@ -1,0 +1,116 @@
+package limits
+
+import (
+	"fmt"
+	"time"
+)
+
+// maxID is the maximum length of an id, in bytes.
+const maxID = 128
+
+// Taking asks to count a cost now.
+type Taking struct {
+	ID    string // at most 128 bytes; a taking sent again with its ID within RememberTakes is counted once; without ID, each time
+	Cost  int64  // 1 to the least Rule.MaxCost of its items
+	Items []Item // by rules of CompileSet; all must allow the cost
+}
+
+// RememberTakes is how long Redis knows a take by its id.
+const RememberTakes = 10 * time.Minute
+
+// Taken answers a Taking.
+type Taken struct {
+	Allowed   bool          // if false, nothing was counted
+	Repeated  bool          // the take was counted before, under the same id
+	OtherCost bool          // another cost was counted under the same id, and not all of it was given back: not allowed
+	Items     []Standing    // in the order of the items of the taking
+	Since     time.Time     // when the rule that began last began to count; zero if all windows are counted completely
+	Wait      time.Duration // until the cost is allowed; 0 if it is
+}
+
+// Standing is how much a subject used of the window of its rule that has least left.
+type Standing struct {
+	Window         int   // the index of the window
+	Used           int64 // more than Max if Max was lowered since
+	Max, Remaining int64
+	Reset          time.Duration // until a part of Used ends; all of it, in a calendar period and a fixed window
+	Wait           time.Duration // until this rule allows the cost, which may be later than Reset
+	Refuses        bool          // this rule does not allow the cost now
+	Unknown        bool          // Redis does not know this rule of starts (Usage); nothing else is set
+}
+
+// RefusedBy returns the index of the item that allows the cost last. If all items allow the cost now, it
+// returns -1.
+func (t Taken) RefusedBy() int {
+	at := -1
+	for i, s := range t.Items {
+		if s.Refuses && (at < 0 || s.Wait > t.Items[at].Wait) {
+			at = i
+		}
+	}
+	return at
+}
+
+// NewTaking returns the taking of facts by the rules of a set. An id is only valid for its facts: with
+// other facts it names another taking.
+func NewTaking(id string, cost int64, rules []*Rule, f Facts) Taking {
+	t := Taking{ID: id, Cost: cost, Items: NewItems(rules, f)}
+	if id != "" {
+		all, _ := f.value("facts")
+		t.ID = digestOf([]value{{id, true}, {all, true}}).String()
+	}
+	return t
+}
+
+// readTaken reads the reply of take.lua without the time.
+func readTaken(reply []int64, takings []Taking) (out []Taken) {
+	const refused, repeated, otherCost = 0, 2, 3
+	for _, t := range takings {
+		if len(reply) < 2+4*len(t.Items) {
+			return nil
+		}
+		one := Taken{
+			Allowed: reply[0] != refused && reply[0] != otherCost, Repeated: reply[0] == repeated, OtherCost: reply[0] == otherCost,
+			Items: make([]Standing, len(t.Items)),
+		}
+		if reply[1] != 0 {
+			one.Since = time.UnixMilli(reply[1])
+		}
+		reply = reply[2:]
+		for i, item := range t.Items {
+			s := readStanding(item.Rule, reply[:4])
+			one.Items[i], one.Wait, reply = s, max(one.Wait, s.Wait), reply[4:]
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+func readStanding(r *Rule, reply []int64) Standing {
+	s := Standing{Window: int(reply[0]), Used: reply[1], Reset: millis(reply[2]), Wait: millis(reply[3]), Refuses: reply[3] > 0}
+	s.Max = r.max(s.Window)
+	s.Remaining = max(s.Max-s.Used, 0)
+	return s
+}
+
+func (t Taking) validate() error {
+	if len(t.ID) > maxID {
+		return fmt.Errorf("%w: id %q", ErrInvalid, t.ID)
+	}
+	for _, item := range t.Items {
+		if err := item.Rule.checkCost(t.Cost); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Rule) checkCost(cost int64) error {
+	switch {
+	case !r.ofSet:
+		return fmt.Errorf("%w: policy %s is of no set: what it counts starts", ErrInvalid, r.Name)
+	case cost < 1 || cost > r.MaxCost():
+		return fmt.Errorf("%w: cost %d, policy %s allows 1 to %d at once", ErrInvalid, cost, r.Name, r.MaxCost())
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// labels is how many labels are kept: of refusals, in Redis for each hour and here until they are
+// published; of uses, for each rule.
+const labels = 256
+
+// unpublished holds what this process counted for people, by scope and key, until it is published to
+// Redis. Checks and takes do not wait for that.
+type unpublished[T any] struct {
+	mu  sync.Mutex
+	all map[string]map[string]T // scope -> key
+}
+
+// change calls f with the value of a key, or with zero, and stores the result. It returns the number of
+// keys of the scope.
+func (u *unpublished[T]) change(scope, key string, f func(T) T) (keys int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.all == nil {
+		u.all = make(map[string]map[string]T)
+	}
+	values := u.all[scope]
+	if values == nil {
+		values = make(map[string]T)
+		u.all[scope] = values
+	}
+	values[key] = f(values[key])
+	return len(values)
+}
+
+// take returns the values of a scope and deletes them.
+func (u *unpublished[T]) take(scope string) map[string]T {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	values := u.all[scope]
+	delete(u.all, scope)
+	return values
+}
+
+// publish calls publishScope for each scope that has values. publishScope takes them.
+func (u *unpublished[T]) publish(ctx context.Context, publishScope func(ctx context.Context, scope string) error) error {
+	u.mu.Lock()
+	scopes := slices.Collect(maps.Keys(u.all))
+	u.mu.Unlock()
+	var errs []error
+	for _, scope := range scopes {
+		errs = append(errs, publishScope(ctx, scope))
+	}
+	return errors.Join(errs...)
+}

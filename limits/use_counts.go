@@ -1,0 +1,62 @@
+package limits
+
+import (
+	"maps"
+	"slices"
+)
+
+// useCounts counts how much of each rule its subjects used. It keeps the subjects that used most.
+type useCounts struct {
+	unpublished[*ruleUses] // by the id of the rule
+}
+
+type ruleUses struct {
+	rule     *Rule
+	subjects map[string]*subjectUse // by their digests
+}
+
+type subjectUse struct {
+	Subject
+
+	used int64
+}
+
+// record sets how much of a rule its subject has used. If used is 0, it adds one to the recorded value.
+func (u *useCounts) record(scope string, item Item, used int64) {
+	u.change(scope, item.Rule.id, func(of *ruleUses) *ruleUses {
+		if of == nil {
+			of = &ruleUses{subjects: make(map[string]*subjectUse)}
+		}
+		of.rule = item.Rule
+		one := of.subjects[item.Subject.digest]
+		if one == nil {
+			one = &subjectUse{Subject: item.Subject}
+			of.subjects[item.Subject.digest] = one
+		}
+		if used == 0 {
+			used = one.used + 1
+		}
+		if one.used = used; len(of.subjects) > 2*labels {
+			of.prune()
+		}
+		return of
+	})
+}
+
+// prune drops all subjects but those that used most.
+func (r *ruleUses) prune() {
+	all := slices.SortedFunc(maps.Values(r.subjects), func(a, b *subjectUse) int { return int(b.used - a.used) })
+	for _, one := range all[labels:] {
+		delete(r.subjects, one.digest)
+	}
+}
+
+// takeItems returns the subjects of a scope and drops them.
+func (u *useCounts) takeItems(scope string) (items []Item) {
+	for _, of := range u.take(scope) {
+		for _, one := range of.subjects {
+			items = append(items, Item{Rule: of.rule, Subject: one.Subject})
+		}
+	}
+	return items
+}
