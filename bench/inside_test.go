@@ -96,7 +96,7 @@ func (s *site) passes(d *dispatcher.Dispatcher, ledger *store.Store) {
 	}{
 		{400 * time.Millisecond, func(ctx context.Context) error { _, err := d.Upkeep.Follow(ctx); return err }},
 		{time.Second, d.Marks.Follow},
-		{500 * time.Millisecond, d.Waiters.FillAll},
+		{500 * time.Millisecond, d.Waiters.Filler.FillAll},
 		{5 * time.Second, func(ctx context.Context) error { _, err := d.Upkeep.Reap(ctx); return err }},
 		{30 * time.Second, func(ctx context.Context) error { _, err := d.Upkeep.Reconcile(ctx); return err }},
 		{2 * time.Second, func(ctx context.Context) error { _, err := d.Upkeep.Fold(ctx); return err }},

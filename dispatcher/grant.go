@@ -92,7 +92,7 @@ func (h *handling) stepAside(ctx context.Context, refused decision.Choice) {
 		h.d.log.WarnContext(ctx, "callers wait behind one that cannot start", "pool", c.Pool, "err", err)
 	}
 	if stood {
-		h.d.Waiters.CallCallers(c.Pool)
+		h.d.Waiters.Relay.WakeCallers(c.Pool)
 	}
 }
 
@@ -171,7 +171,7 @@ func (h *handling) grant(ctx context.Context, open []store.Candidate) error {
 	open = h.d.firsts(open)
 	pool, device := open[0].Pool, string(h.caller.Device)
 	request := slots.Request{Device: device, Wants: h.wants(open), Chance: h.d.config.Jitter(), Reach: h.reachOf()}
-	got, err := h.d.Waiters.Acquire(ctx, pool, h.period(), request)
+	got, err := h.d.Waiters.Slots.Acquire(ctx, pool, h.period(), request)
 	h.d.away.semaphore.saw(err, started)
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
@@ -259,7 +259,7 @@ func (h *handling) claim(ctx context.Context, c store.Candidate, claim acquired)
 	}
 	if err != nil {
 		if hadNoEffect(err) {
-			h.d.Waiters.Return(ctx, claim.Pool, claim.Lease)
+			h.d.Waiters.Slots.Return(ctx, claim.Pool, claim.Lease)
 		}
 		return fmt.Errorf("claiming a slot of pool %s: %w", claim.Pool, err)
 	}
@@ -271,12 +271,12 @@ func (h *handling) claim(ctx context.Context, c store.Candidate, claim acquired)
 		return nil
 	case store.ClaimConflict:
 		h.d.metrics.conflicted(claim.Pool)
-		h.d.Waiters.Return(ctx, claim.Pool, claim.Lease)
+		h.d.Waiters.Slots.Return(ctx, claim.Pool, claim.Lease)
 		if _, err := h.d.Upkeep.ReconcilePool(ctx, claim.Pool); err != nil {
 			return err
 		}
 	default:
-		h.d.Waiters.Return(ctx, claim.Pool, claim.Lease)
+		h.d.Waiters.Slots.Return(ctx, claim.Pool, claim.Lease)
 	}
 	return h.decideAgain(ctx)
 }

@@ -196,7 +196,7 @@ func TestABatchLeavesTheLine(t *testing.T) {
 	b.expectPushed("first", devices.ReasonGranted)
 	b.expectPushed("stays", devices.ReasonFull)
 	b.expectPushed("leaves", devices.ReasonFull)
-	b.Waiters.LeaveQueue("a", leaving)
+	b.Waiters.Offers.RemoveBatch("a", leaving)
 	b.eventually("line of one", func() bool {
 		line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{Period: minute}, nil)
 		return err == nil && line.Waiting == 1

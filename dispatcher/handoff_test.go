@@ -136,7 +136,7 @@ func (b *bench) passing() {
 			case <-done:
 				return
 			case <-tick.C:
-				_ = b.Waiters.FillAll(context.Background())
+				_ = b.Waiters.Filler.FillAll(context.Background())
 			}
 		}
 	})
@@ -176,7 +176,7 @@ func TestAFreedSlotIsHandedOn(t *testing.T) {
 func TestSleepersAreFound(t *testing.T) {
 	t.Parallel()
 	for name, look := range map[string]func(b *bench){
-		"at once":     func(b *bench) { b.Waiters.Fill("a") },
+		"at once":     func(b *bench) { b.Waiters.Filler.Fill("a") },
 		"by the pass": func(b *bench) { b.passing() },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,11 +28,11 @@ func BenchmarkHandOnAll(b *testing.B) {
 					bench.asks(fmt.Sprint("p", i), fmt.Sprint("d", device), int64(2*i+device), reach)
 				}
 			}
-			bench.must(bench.Waiters.FillAll(bench.ctx))
+			bench.must(bench.Waiters.Filler.FillAll(bench.ctx))
 			own := processCPU(b)
 			cpu, commands := bench.redisWork()
 			for b.Loop() {
-				bench.must(bench.Waiters.FillAll(bench.ctx))
+				bench.must(bench.Waiters.Filler.FillAll(bench.ctx))
 			}
 			cpuAfter, commandsAfter := bench.redisWork()
 			b.ReportMetric(float64((processCPU(b)-own).Microseconds())/1000/float64(b.N), "cpu-ms/op")

@@ -41,7 +41,7 @@ func TestAPassLooksAtWhatIsDue(t *testing.T) {
 	}
 	b := embedded(t, func(c *dispatcher.Config) { c.Semaphore = s })
 	for pass := 1; pass <= passes; pass++ {
-		b.must(b.Waiters.FillAll(b.ctx))
+		b.must(b.Waiters.Filler.FillAll(b.ctx))
 		if n := s.looked[s.waiting[pools-1]]; n != pass {
 			t.Fatalf("what is due was looked at %d times in %d passes", n, pass)
 		}

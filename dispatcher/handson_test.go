@@ -34,7 +34,7 @@ func inLine(t *testing.T) (b *bench, w *wakes, held devices.Task) {
 func (b *bench) eventuallyStarts(w *wakes, before int, device string) devices.Task {
 	b.t.Helper()
 	b.eventually("waking of "+device, func() bool {
-		b.must(b.Waiters.FillAll(b.ctx))
+		b.must(b.Waiters.Filler.FillAll(b.ctx))
 		return slices.Contains(w.woken()[before:], device)
 	})
 	return *b.expectPushed(device, devices.ReasonGranted).Task
@@ -80,7 +80,7 @@ func TestWhateverMayStartWakesASleeper(t *testing.T) {
 		"a batch that was queued": func(b *bench, _ *wakes) { b.batch("b", nil, "sleeps") },
 		"a batch that was resumed": func(b *bench, _ *wakes) {
 			batch := b.batch("b", func(in *store.Batch) { in.Paused = true }, "sleeps")
-			b.must(b.Waiters.FillAll(b.ctx))
+			b.must(b.Waiters.Filler.FillAll(b.ctx))
 			_, err := b.store.ResumeBatch(b.ctx, "op", batch)
 			b.must(err)
 		},
@@ -96,7 +96,7 @@ func TestWhateverMayStartWakesASleeper(t *testing.T) {
 			_, _, err := b.store.PutPool(b.ctx, "test", "b", store.PoolSpec{Capacity: 1, Lease: minute, Windows: inHalfAYear})
 			b.must(err)
 			b.batch("b", nil, "sleeps")
-			b.must(b.Waiters.FillAll(b.ctx))
+			b.must(b.Waiters.Filler.FillAll(b.ctx))
 			b.pool("b", 1, minute)
 		},
 		"a backoff that is over": func(b *bench, w *wakes) {

@@ -258,7 +258,7 @@ func (d Leases) takeBack(ctx context.Context, r LeaseRequest, opened store.Lease
 	if _, err := d.config.Store.DropLease(ctx, opened); err != nil {
 		d.log.WarnContext(ctx, "a lease that was tried expires by itself", "err", err)
 	}
-	d.Waiters.Tell(store.Holder(r.Name, r.Holder), slots.WaiterLeft, []string{r.Pool})
+	d.Waiters.Offers.Update(store.Holder(r.Name, r.Holder), slots.WaiterLeft, []string{r.Pool})
 }
 
 // leaseOf reads a lease.
@@ -379,8 +379,8 @@ func (d Leases) giveUp(ctx context.Context, l Leaser, of store.Task) error {
 	case held:
 		return ErrLeaseToken
 	}
-	d.Waiters.Tell(of.Device, slots.WaiterLeft, []string{of.Pool})
-	d.Waiters.CallCallers(of.Pool)
+	d.Waiters.Offers.Update(of.Device, slots.WaiterLeft, []string{of.Pool})
+	d.Waiters.Relay.WakeCallers(of.Pool)
 	_, err = d.HandleReport(ctx, l.as(of.Device), devices.Report{ID: nonce()})
 	return err
 }

@@ -118,7 +118,7 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.batch("a", nil, names...)
-	b.Waiters.Fill("a")
+	b.Waiters.Filler.Fill("a")
 	b.eventuallyWoken(w, "free")
 	line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{Period: minute, Offer: minute}, nil)
 	if err != nil || line.Waiting != 1 {

@@ -38,7 +38,7 @@ func TestMetricsFollowThePools(t *testing.T) {
 	m.wait.WithLabelValues("b").Observe(1)
 	set.Count("b", meters.Tally{Drift: 1})
 	m.conflicted("a")
-	d.Waiters.HandedOn("b", time.Second)
+	d.Waiters.Handoffs.Record("b", time.Second)
 	set.Show("b")
 	n := series(t, r)
 	for name, want := range map[string]int{

@@ -49,7 +49,7 @@ func (d *Dispatcher) wait(ctx context.Context, caller devices.Caller, report dev
 	case h.reply.Task != nil && d.Waiters.Parks.Leave(p) == waiters.Superseded:
 		h.redirect(ctx)
 	case h.reply.Task == nil && h.park != nil && ctx.Err() != nil:
-		d.Waiters.Departed(p)
+		d.Waiters.Departures.Add(p)
 	}
 	d.metrics.denied(h)
 	return h, held, nil
@@ -58,7 +58,7 @@ func (d *Dispatcher) wait(ctx context.Context, caller devices.Caller, report dev
 // redirect: nobody may hear the answer of an older report. The newer one may
 // have been looked at before the grant, and wait: it is to find it.
 func (h *handling) redirect(ctx context.Context) {
-	if err := h.d.Waiters.WakeParked(context.WithoutCancel(ctx), []parked.Call{{Device: string(h.caller.Device)}}); err != nil {
+	if _, err := h.d.Waiters.Relay.Wake(context.WithoutCancel(ctx), []parked.Call{{Device: string(h.caller.Device)}}); err != nil {
 		h.d.log.WarnContext(ctx, "a grant waits for the next report of its device", "err", err)
 	}
 }
@@ -75,7 +75,7 @@ func (h *handling) mayChange() bool {
 // wait holds the answer. It returns false when the report cannot be the newest
 // of its device: then it is answered at once.
 func (h *handling) wait(ctx context.Context, onPark func()) bool {
-	if err := h.d.Waiters.Park(ctx, h.park, h.park.Wait+devices.AnswerAfterWait); err != nil {
+	if err := h.d.Waiters.Relay.Park(ctx, h.park, h.park.Wait+devices.AnswerAfterWait); err != nil {
 		h.d.log.WarnContext(ctx, "report not parked", "err", err)
 		return false
 	}
@@ -162,7 +162,7 @@ func (h *handling) lookFromPark(ctx context.Context, call waiters.Call) (final b
 	defer cancel()
 	defer h.shrink()
 	h.waitsIn, h.nonce = "", nonce()
-	h.steps = h.d.Waiters.StepsOf(work, call.Since)
+	h.steps = h.d.Waiters.Handoffs.Steps(work, call.Since)
 	h.steps.Done("called", call.At)
 	h.steps.Done("woken", h.d.config.Now())
 	switch admitted, err := h.admittedStill(work); {
@@ -179,8 +179,8 @@ func (h *handling) lookFromPark(ctx context.Context, call waiters.Call) (final b
 	h.tried.offered = call.Pools()
 	h.nextTask(work)
 	if t := h.reply.Task; t != nil && t.Pool == call.Pool && !call.Since.IsZero() {
-		h.d.Waiters.HandedOn(call.Pool, h.d.config.Now().Sub(call.Since))
-		h.steps.Say(h.d.config.Logger, call.Pool, "park")
+		h.d.Waiters.Handoffs.Record(call.Pool, h.d.config.Now().Sub(call.Since))
+		h.steps.Log(call.Pool, "park")
 	}
 	if !h.mayChange() {
 		return true

@@ -18,7 +18,7 @@ func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f 
 	if f.Now {
 		d.metrics.forced.WithLabelValues(pool).Inc()
 		d.ended(ctx, g, store.ByOperator)
-		d.Waiters.Fill(pool)
+		d.Waiters.Filler.Fill(pool)
 	}
 	return g, nil
 }

@@ -28,7 +28,7 @@ func (h *handling) findOffers(ctx context.Context) {
 	if h.reachOf() == store.ReachNone || len(h.tried.offered) > 0 || len(h.pools()) < 2 {
 		return
 	}
-	offered, err := h.d.Waiters.Offered(ctx, h.pools(), string(h.caller.Device))
+	offered, err := h.d.Waiters.Offers.FindPools(ctx, h.pools(), string(h.caller.Device))
 	if err != nil {
 		h.d.log.WarnContext(ctx, "decided without knowing where a slot is offered", "err", err)
 		return
@@ -41,7 +41,9 @@ func (h *handling) findOffers(ctx context.Context) {
 // for it meanwhile, and it comes back to the same turn, since the order does not go by
 // who came first.
 func (h *handling) giveBack() {
-	tell := func(what slots.UpdateKind, pools []string) { h.d.Waiters.Tell(string(h.caller.Device), what, pools) }
+	tell := func(what slots.UpdateKind, pools []string) {
+		h.d.Waiters.Offers.Update(string(h.caller.Device), what, pools)
+	}
 	waiting := h.d.Waiters.Pools.AmongWaiting
 	tell(slots.WaiterLeft, waiting(h.tried.shut))
 	if h.reachOf() == store.ReachNone {

@@ -59,9 +59,9 @@ func (d *Dispatcher) ended(ctx context.Context, g store.Grant, cause store.EndCa
 	held := g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt)
 	d.Waiters.Pools.Held(g.Pool, g.Kind, held)
 	d.metrics.hold.WithLabelValues(g.Pool, string(cause)).Observe(held.Seconds())
-	d.Waiters.Return(ctx, g.Pool, g.Lease)
+	d.Waiters.Slots.Return(ctx, g.Pool, g.Lease)
 	if store.IsCaller(g.Device) {
-		d.Waiters.CallCallers(g.Pool)
+		d.Waiters.Relay.WakeCallers(g.Pool)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 			}
 			for after := first; after <= first+passEvery; after += passEvery { // two passes
 				b.at(freed, after)
-				b.must(other.Waiters.FillAll(b.ctx))
+				b.must(other.Waiters.Filler.FillAll(b.ctx))
 			}
 			b.must(other.Waiters.Stop(b.ctx))
 			if got := living.woken(); !slices.Contains(got, "second") {
@@ -101,7 +101,7 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 				for i, d := range []*dispatcher.Dispatcher{frees, deaf} {
 					if after >= first[i] && (after-first[i])%passEvery == 0 {
 						b.at(freed, after)
-						b.must(d.Waiters.FillAll(b.ctx))
+						b.must(d.Waiters.Filler.FillAll(b.ctx))
 					}
 				}
 			}
@@ -132,7 +132,7 @@ func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 	b.pushed("first", result(*held.Task, "succeeded", ""))
 	b.eventuallyWoken(w, "gone")
 	b.at(began, kept)
-	b.must(b.Waiters.FillAll(b.ctx))
+	b.must(b.Waiters.Filler.FillAll(b.ctx))
 	b.eventuallyWoken(w, "gone", "next")
 
 	held = b.expectPushed("next", devices.ReasonGranted)

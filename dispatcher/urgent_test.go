@@ -103,7 +103,7 @@ func TestAnUrgentTaskGetsTheNextSlot(t *testing.T) {
 			t.Parallel()
 			fleets(t, func(f *fleet) {
 				batch := f.batch("a", isUrgent, device)
-				f.Waiters.Fill("a") // as the API does
+				f.Waiters.Filler.Fill("a") // as the API does
 				f.eventually("the queue to know of it", func() bool { return f.laneWaits() == 1 })
 				if got := f.handOn(); got != device {
 					t.Fatalf("the slot was offered to %s, want %s", got, device)
@@ -125,9 +125,9 @@ func TestAnUrgentTaskThatMayStartLaterGetsTheNextSlot(t *testing.T) {
 	fleets(t, func(f *fleet) {
 		soon := time.Now().Add(time.Second)
 		f.batch("a", func(b *store.Batch) { isUrgent(b); b.NotBefore = &soon }, "u-000")
-		f.Waiters.Fill("a") // as the API does
+		f.Waiters.Filler.Fill("a") // as the API does
 		f.eventually("the queue to know of it", func() bool {
-			f.must(f.Waiters.FillAll(f.ctx))
+			f.must(f.Waiters.Filler.FillAll(f.ctx))
 			return f.laneWaits() == 1
 		})
 		if got := f.handOn(); got != "u-000" {
@@ -149,7 +149,7 @@ func TestUrgentBatchesHaveTheirShareAndNoMore(t *testing.T) {
 	urgent := named("u", 100)
 	fleets(t, func(f *fleet) {
 		f.batch("a", isUrgent, urgent...)
-		f.Waiters.Fill("a")
+		f.Waiters.Filler.Fill("a")
 		f.eventually("the queue to know of them", func() bool { return f.laneWaits() == 100 })
 		for n := range 150 {
 			f.handOn()

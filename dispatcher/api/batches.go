@@ -114,7 +114,7 @@ func (b *batches) queue(ctx context.Context, post operators.NewBatch, batch stor
 	if mode.DryRun {
 		answer.ID = 0
 	} else {
-		b.waiters.Fill(batch.Pool)
+		b.waiters.Filler.Fill(batch.Pool)
 	}
 	return &created[operators.BatchCreated]{createdStatus(!mode.DryRun), answer}, nil
 }
@@ -291,7 +291,7 @@ func (b *batches) cancel(ctx context.Context, in *Numbered) (operators.Batch, er
 // started shows a batch of which something may start that could not before.
 func (b *batches) started(batch store.Batch, err error) (operators.Batch, error) {
 	if err == nil {
-		b.waiters.Fill(batch.Pool)
+		b.waiters.Filler.Fill(batch.Pool)
 	}
 	return showBatch(batch), err
 }
@@ -299,7 +299,7 @@ func (b *batches) started(batch store.Batch, err error) (operators.Batch, error)
 // stopped shows a batch of which nothing starts any more.
 func (b *batches) stopped(batch store.Batch, err error) (operators.Batch, error) {
 	if err == nil {
-		b.waiters.LeaveQueue(batch.Pool, batch.ID)
+		b.waiters.Offers.RemoveBatch(batch.Pool, batch.ID)
 	}
 	return showBatch(batch), err
 }

@@ -122,7 +122,7 @@ func (t *tasks) cancel(ctx context.Context, in *Numbered) (operators.Task, error
 func (t *tasks) retry(ctx context.Context, in *Numbered) (operators.Task, error) {
 	again, err := t.ledger.RetryTask(ctx, actor(ctx), in.ID)
 	if err == nil {
-		t.waiters.Fill(again.Pool)
+		t.waiters.Filler.Fill(again.Pool)
 	}
 	return showTask(again), err
 }
@@ -157,7 +157,7 @@ func (t *tasks) cancelAll(ctx context.Context, in *bulkQuery) (operators.Bulk, e
 func (t *tasks) retryAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
 	done, err := bulk(ctx, in, t.ledger.RetryTasks, t.ledger.CountRetriable)
 	if err == nil && !in.DryRun {
-		t.waiters.FillAnew()
+		t.waiters.Pools.RestartSearches()
 	}
 	return done, err
 }

@@ -31,7 +31,7 @@ func (a *App) newPasses(b backends) *passes {
 		&pass{name: "marks", every: time.Second, limit: 2 * time.Minute, run: a.dispatcher.Marks.Follow, quiet: true},
 		&pass{name: "tokens", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Devices.FollowTokens, quiet: true},
 		&pass{name: "limit sets", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Policies.Sets.Follow, quiet: true},
-		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.FillAll, quiet: true},
+		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.Filler.FillAll, quiet: true},
 		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: c.settleLimits},
 		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: c.reconciling(keep.Reconcile)},
 		reap,

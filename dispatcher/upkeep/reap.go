@@ -61,8 +61,8 @@ func (k *Keeper) releaseAll(ctx context.Context, leases map[string][]string) {
 	wait := rescue.Crew{Told: k.config.Panicked}
 	for pool, ended := range leases {
 		wait.Go("freeing slots", func() {
-			k.config.Waiters.Return(ctx, pool, ended...)
-			k.config.Waiters.Fill(pool)
+			k.config.Waiters.Slots.Return(ctx, pool, ended...)
+			k.config.Waiters.Filler.Fill(pool)
 		})
 	}
 	wait.Wait()
@@ -74,7 +74,7 @@ func (k *Keeper) callCallers(reaped []store.Reaped) {
 	for _, r := range reaped {
 		if store.IsCaller(r.Grant.Device) && !called[r.Grant.Pool] {
 			called[r.Grant.Pool] = true
-			k.config.Waiters.CallCallers(r.Grant.Pool)
+			k.config.Waiters.Relay.WakeCallers(r.Grant.Pool)
 		}
 	}
 }

@@ -139,7 +139,7 @@ func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, 
 		return nil
 	}
 	result.Restored++
-	defer k.config.Waiters.Fill(pool)
+	defer k.config.Waiters.Filler.Fill(pool)
 	k.config.Logger.InfoContext(ctx, "pool restored from the ledger", "pool", pool, "held", len(grants))
 	return k.undoEnded(ctx, pool, grants)
 }
@@ -154,8 +154,8 @@ func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, s
 	}
 	if changed {
 		result.Resized++
-		k.config.Waiters.Fill(pool)
-		k.config.Waiters.CallCallers(pool) // they may hold more of it now
+		k.config.Waiters.Filler.Fill(pool)
+		k.config.Waiters.Relay.WakeCallers(pool) // they may hold more of it now
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Sn
 	if len(orphans) == 0 {
 		return nil
 	}
-	freed, err := k.config.Waiters.Release(ctx, pool, orphans)
+	freed, err := k.config.Waiters.Slots.Release(ctx, pool, orphans)
 	if err != nil {
 		return fmt.Errorf("freeing orphans of pool %s: %w", pool, err)
 	}
@@ -239,7 +239,7 @@ func (k *Keeper) undoEnded(ctx context.Context, pool string, added []store.Grant
 	if len(ended) == 0 {
 		return nil
 	}
-	if _, err := k.config.Waiters.Release(ctx, pool, ended); err != nil {
+	if _, err := k.config.Waiters.Slots.Release(ctx, pool, ended); err != nil {
 		return fmt.Errorf("taking back ended grants of pool %s: %w", pool, err)
 	}
 	return nil

@@ -3,87 +3,98 @@ package waiters
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// background is the work that is done beside the reports that gave rise to it, so that
-// no device waits for what concerns another one.
+// background is the work that is done concurrently with the reports that caused it, so that no
+// device waits for work on another one.
 type background struct {
 	ctx context.Context //nolint:containedctx // its own: it outlives the reports
 
 	mu      sync.Mutex
 	stopped bool
-	wait    rescue.Crew
+	crew    rescue.Crew
 }
 
-func newBackground(panicked rescue.Told) *background {
-	return &background{ctx: context.Background(), wait: rescue.Crew{Told: panicked}}
-}
-
-// start does nothing once it is stopped: the other replicas' passes find
-// what is left.
-func (b *background) start(run func(context.Context)) {
+// start runs work. After stop it does nothing: the passes of the other replicas find what is left.
+func (b *background) start(work func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.stopped {
 		return
 	}
-	b.wait.Go("handing on", func() { run(b.ctx) })
+	b.crew.Go("handing on", func() { work(b.ctx) })
 }
 
-// stop waits for those under way, as long as ctx allows.
+// stop waits for the work in progress, as long as ctx allows.
 func (b *background) stop(ctx context.Context) error {
 	b.mu.Lock()
 	b.stopped = true
 	b.mu.Unlock()
-	return b.wait.WaitWithin(ctx) //nolint:wrapcheck // the context's own
+	return b.crew.WaitWithin(ctx) //nolint:wrapcheck // the context's own
 }
 
-// serial lets one at a time work for a pool. Work that comes up meanwhile is
-// merged, and done by the one that is at work.
-type serial[W any] struct {
-	merge func(earlier, more W) W
+// mergedWork is work for pools, done in one goroutine at a time for each pool. Work that is added
+// meanwhile is merged, and done by the same goroutine.
+type mergedWork[W any] struct {
+	background *background
+	log        *slog.Logger
+	merge      func(earlier, more W) W
+	do         func(ctx context.Context, pool string, work W) error
+	doing      string // names the work if it panics
+	warning    string // is logged if the work fails in the background
 
-	mu    sync.Mutex
-	taken map[string]*W // work left, of pools that somebody works for; nil: none is
+	mu   sync.Mutex
+	left map[string]*W // work left, by pool with a goroutine at work; nil: none is left
 }
 
-func newSerial[W any](merge func(earlier, more W) W) *serial[W] {
-	return &serial[W]{merge: merge, taken: make(map[string]*W)}
-}
-
-// add says whether nobody works for the pool: then the caller is to run the work.
-func (t *serial[W]) add(pool string, work W) (mine bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	left, taken := t.taken[pool]
-	if left != nil {
-		work = t.merge(*left, work)
+// start does work for the pool in the background.
+func (m *mergedWork[W]) start(pool string, work W) {
+	if m.add(pool, work) {
+		m.background.start(func(ctx context.Context) {
+			if err := m.background.crew.Told.Tell(m.doing, m.run(ctx, pool)); err != nil {
+				m.log.WarnContext(ctx, m.warning, "pool", pool, "err", err) //nolint:sloglint // a constant of each kind of work
+			}
+		})
 	}
-	t.taken[pool] = &work
+}
+
+// add adds work. mine reports whether no goroutine works for the pool: then the caller must call run.
+func (m *mergedWork[W]) add(pool string, work W) (mine bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.left == nil {
+		m.left = make(map[string]*W)
+	}
+	left, taken := m.left[pool]
+	if left != nil {
+		work = m.merge(*left, work)
+	}
+	m.left[pool] = &work
 	return !taken
 }
 
-// run does what is left, until nothing is. A panic is an error, after which the
-// rest is done: nobody else would ever do it.
-func (t *serial[W]) run(pool string, do func(W) error) (failed error) {
-	for work, ok := t.next(pool); ok; work, ok = t.next(pool) {
-		failed = errors.Join(failed, rescue.Call(func() error { return do(work) }))
+// run does the work of the pool until none is left. A panic is returned as an error, and run goes
+// on with the work that was added meanwhile: no other goroutine would ever do it.
+func (m *mergedWork[W]) run(ctx context.Context, pool string) (failed error) {
+	for work, ok := m.next(pool); ok; work, ok = m.next(pool) {
+		failed = errors.Join(failed, rescue.Call(func() error { return m.do(ctx, pool, work) }))
 	}
 	return failed
 }
 
-// next is what is left to do; without any the caller is done.
-func (t *serial[W]) next(pool string) (work W, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	left := t.taken[pool]
+// next takes the work that is left. If ok is false, there is none and the goroutine must end.
+func (m *mergedWork[W]) next(pool string) (work W, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	left := m.left[pool]
 	if left == nil {
-		delete(t.taken, pool)
+		delete(m.left, pool)
 		return work, false
 	}
-	t.taken[pool] = nil
+	m.left[pool] = nil
 	return *left, true
 }

@@ -12,7 +12,7 @@ import (
 func TestPanicsAreTold(t *testing.T) {
 	t.Parallel()
 	told := make(chan string, 1)
-	b := newBackground(func(doing string, _ *rescue.Panic) { told <- doing })
+	b := &background{ctx: t.Context(), crew: rescue.Crew{Told: func(doing string, _ *rescue.Panic) { told <- doing }}}
 	b.start(func(context.Context) { panic("by the test") })
 	if err := b.stop(t.Context()); err != nil {
 		t.Fatal(err)
@@ -24,19 +24,19 @@ func TestPanicsAreTold(t *testing.T) {
 
 func TestTurnGoesOnAfterAPanic(t *testing.T) {
 	t.Parallel()
-	serial, calls := newSerial(func(_, more int) int { return more }), 0
-	do := func(n int) error {
+	calls, work := 0, &mergedWork[int]{merge: func(_, more int) int { return more }}
+	work.do = func(_ context.Context, _ string, n int) error {
 		if calls++; n == 1 {
-			serial.add("p", 2) // comes up meanwhile
+			work.add("p", 2) // comes up meanwhile
 			panic("by the test")
 		}
 		return nil
 	}
 	for range 2 {
-		if !serial.add("p", 1) {
+		if !work.add("p", 1) {
 			t.Fatal("the turn was never given back")
 		}
-		if _, ok := errors.AsType[*rescue.Panic](serial.run("p", do)); !ok {
+		if _, ok := errors.AsType[*rescue.Panic](work.run(t.Context(), "p")); !ok {
 			t.Error("the panic is not told")
 		}
 	}

@@ -1,12 +1,12 @@
-// Package waiters tells devices of free slots: by a push, by the answer to a parked
-// report (long poll), or not at all, if they poll.
+// Package waiters notifies devices of free slots: by a push, by the answer to a parked report
+// (long poll), or not at all, if they poll.
 //
-// A slot that falls free is offered by the semaphore, in the same step, to a device that
-// can be told. A Notifier carries offers out: it tells the device, or says that
-// it cannot be told or cannot use the slot, and then the slot is offered to the next.
-// Fill and FillAll look for what else can be handed on: offers that lapsed, and
-// slots that nobody waits for, to which devices are searched that slept when the work came.
+// In the step that frees a slot, the semaphore offers the slot to a device that can be notified.
+// Slots frees it, Offers notifies the device or returns the offer, and then the semaphore offers
+// the slot to the next waiter. Filler takes up offers that lapsed, and finds devices for slots
+// without waiters. Relay parks and wakes reports, Departures gives back what is kept for devices
+// that left.
 //
-// Everything here is hints. An offer permits nothing: the device asks, and is decided
-// about as any other. A loss costs time, and a pass of any replica mends it.
+// All of this is hints. An offer permits nothing: the device reports, and is decided as any
+// other. A lost hint costs time, and a pass of any replica makes up for it.
 package waiters

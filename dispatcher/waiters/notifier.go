@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
@@ -84,73 +82,54 @@ type Config struct {
 	Now      func() time.Time // for elapsed time only
 }
 
-// Notifier tells waiters of free slots. It is safe for concurrent use, and starts nothing
-// but what is done beside its callers, until Stop.
+// Notifier hands free slots on to waiting devices. Each field has one part of that task. It is
+// safe for concurrent use, and starts nothing except work in the background of its callers,
+// until Stop.
 type Notifier struct {
-	Pools *Pools
-	Parks *Parks
+	Pools      *Pools      // state of the pools at this replica
+	Parks      *Parks      // parked reports of this replica
+	Relay      *Relay      // parks and wakes reports over all replicas
+	Handoffs   *Handoffs   // durations of handoffs
+	Offers     *Offers     // carries out offers of free slots
+	Slots      *Slots      // acquires and releases slots
+	Filler     *Filler     // finds devices for free slots
+	Departures *Departures // devices whose connections broke
 
-	config     Config
 	background *background
-	offers     *serial[offering]
-	looks      *serial[looking]
-	gone       *serial[[]parked.Report]
-	servings   *servings
-	handoff    *prometheus.HistogramVec
 }
 
 // New builds a Notifier.
 func New(config Config) *Notifier {
-	n := &Notifier{
-		Pools:      newPools(),
-		Parks:      newParks(cmp.Or(config.MaxParked, maxParked), config.Now),
-		config:     config,
-		background: newBackground(config.Panicked),
-		offers:     newSerial(offering.and),
-		looks:      newSerial(looking.and),
-		gone:       newSerial(together[parked.Report]),
-		handoff: config.Meters.Histogram(
-			handoffBuckets(), "handoff_duration_seconds",
-			"Time from a slot falling free until the device it is kept for was told: by a push, or by the grant that its held request is answered with.", "pool",
-		),
+	pools := newPools(slots.Pace{Soonest: decision.Soonest, Period: config.ReportPeriod, Offer: config.Offer})
+	parks := newParks(cmp.Or(config.MaxParked, maxParked), config.Now)
+	config.Meters.Func("reports_parked", "Reports whose answer waits for a task (long poll).", parks.count)
+	background, log := &background{ctx: context.Background(), crew: rescue.Crew{Told: config.Panicked}}, config.Logger
+	relay := &Relay{parks: parks, board: config.Parking, ledger: config.Ledger, background: background, log: log}
+	forecast, handoffs := &forecast{ledger: config.Ledger, policies: config.Policies}, newHandoffs(config.Meters, config.Debug)
+	offers := &Offers{pools: pools, relay: relay, forecast: forecast, handoffs: handoffs, semaphore: config.Semaphore, waker: config.Waker, now: config.Now}
+	offers.rounds = &mergedWork[round]{
+		background: background, log: log, merge: round.add, do: offers.carryOut,
+		doing: "handing on", warning: "slots are handed on by the next pass",
 	}
-	n.servings = newServings(n)
-	config.Meters.Func("reports_parked", "Reports whose answer waits for a task (long poll).", n.Parks.count)
-	return n
-}
-
-// handoffBuckets are fine where handoffs are when all is well: within a few
-// milliseconds, of which a quantile is to be told.
-func handoffBuckets() []float64 {
-	return []float64{0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 60}
-}
-
-// HandedOn notes how long after a slot fell free the next device was told.
-func (n *Notifier) HandedOn(pool string, took time.Duration) {
-	n.handoff.WithLabelValues(pool).Observe(took.Seconds())
-}
-
-// Pace is what the queue of a pool goes by when it tells a device to come again.
-func (n *Notifier) Pace(pool string) slots.Pace {
-	hold, _ := n.Pools.Hold(pool)
-	return slots.Pace{Hold: hold, Soonest: decision.Soonest, Period: n.config.ReportPeriod, Offer: n.config.Offer}
-}
-
-// Offered are those of the pools in which a slot is offered to a device.
-func (n *Notifier) Offered(ctx context.Context, pools []string, device string) ([]string, error) {
-	return n.config.Semaphore.Offered(ctx, n.Pools.AmongWaiting(pools), device) //nolint:wrapcheck // the semaphore says what it was doing
-}
-
-// Tell tells the queues of pools what became of a device, beside the caller, whatever it
-// was offered there.
-func (n *Notifier) Tell(device string, what slots.UpdateKind, pools []string) {
-	for _, pool := range pools {
-		n.offer(pool, offering{updates: []slots.Update{{Kind: what, Device: device}}})
+	sleepers := &sleepers{pools: pools, forecast: forecast, ledger: config.Ledger, period: config.ReportPeriod, urgentShare: config.UrgentShare, now: config.Now}
+	filler := &Filler{pools: pools, parks: parks, offers: offers, sleepers: sleepers, ledger: config.Ledger, semaphore: config.Semaphore}
+	filler.requests = &mergedWork[fillRequest]{
+		background: background, log: log, merge: fillRequest.add, do: filler.fillPool,
+		doing: "handing on", warning: "free slots are offered by the next pass",
+	}
+	departures := &Departures{parks: parks, relay: relay, offers: offers, ledger: config.Ledger, unreachable: config.Unreachable}
+	merge := func(earlier, more []parked.Report) []parked.Report { return append(earlier, more...) }
+	departures.reports = &mergedWork[[]parked.Report]{
+		background: background, log: log, merge: merge, do: departures.giveBackAll,
+		doing: "letting go who left", warning: "devices that left are passed over when they miss their offers",
+	}
+	return &Notifier{
+		Pools: pools, Parks: parks, Relay: relay, Handoffs: handoffs, Offers: offers, Slots: newSlots(config, pools, offers),
+		Filler: filler, Departures: departures, background: background,
 	}
 }
 
-// Stop finishes what is under way, and starts no more. The other replicas find what is
-// left.
+// Stop finishes the work in progress, and starts no more. The other replicas find what is left.
 func (n *Notifier) Stop(ctx context.Context) error {
 	if err := n.background.stop(ctx); err != nil {
 		return fmt.Errorf("handing on: %w", err)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -21,6 +22,8 @@ const (
 // Pools is what this replica knows of the pools there are. It is safe for concurrent
 // use.
 type Pools struct {
+	pace slots.Pace // of every pool, without the hold time
+
 	mu     sync.Mutex
 	all    map[string]*pool
 	asked  []string // the pools for which the ledger was asked for work by this pass
@@ -38,7 +41,7 @@ type pool struct {
 	urgent  time.Time                // until when the search for urgent tasks rests
 }
 
-func newPools() *Pools { return &Pools{all: make(map[string]*pool)} }
+func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*pool)} }
 
 // of is called with mu held.
 func (p *Pools) of(name string) *pool {
@@ -168,13 +171,13 @@ func (p *Pools) AmongWaiting(names []string) (waiting []string) {
 	return waiting
 }
 
-// searchOf is the search in a pool, which only the one that looks there now uses; anew:
-// from the beginning.
-func (p *Pools) searchOf(name string, anew bool) *search {
+// searchOf returns the progress of the search in a pool, for the goroutine that fills the pool
+// now. If restarts is true, the search begins with the first batch.
+func (p *Pools) searchOf(name string, restarts bool) *search {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	one := p.of(name)
-	if anew || one.search == nil {
+	if restarts || one.search == nil {
 		one.search = &search{marks: make(map[int64]store.Mark)}
 	}
 	return one.search
@@ -193,8 +196,9 @@ func (p *Pools) restUrgent(name string, until time.Time) {
 	p.of(name).urgent = until
 }
 
-// searchAnew lets the search in every pool begin anew.
-func (p *Pools) searchAnew() {
+// RestartSearches lets the next pass search every pool from its first batch: ended tasks may
+// wait again.
+func (p *Pools) RestartSearches() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, one := range p.all {
@@ -228,6 +232,13 @@ func (p *Pools) Hold(name string) (usual time.Duration, known bool) {
 		return cmp.Or(one.hold, unknownHold), one.hold != 0
 	}
 	return unknownHold, false
+}
+
+// Pace returns the times from which the queue of a pool computes when a device asks again.
+func (p *Pools) Pace(name string) slots.Pace {
+	pace := p.pace
+	pace.Hold, _ = p.Hold(name)
+	return pace
 }
 
 // HoldOf is that of a kind, or of the pool until the kind is known.

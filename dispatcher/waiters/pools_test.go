@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/slots"
 )
 
 func TestEachPoolIsAskedInTurn(t *testing.T) {
 	t.Parallel()
-	l := newPools()
+	l := newPools(slots.Pace{})
 	for i := range poolsPerLook + 100 {
 		l.Add(time.Duration(i).String())
 	}
@@ -33,7 +35,7 @@ func TestEachPoolIsAskedInTurn(t *testing.T) {
 func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
 	t.Parallel()
 	for pools, passes := range map[int]int{1: 1, searchesAPass: 1, searchesAPass + 1: 2, 3000: 3000 / searchesAPass} {
-		l := newPools()
+		l := newPools(slots.Pace{})
 		var work []string
 		for i := range pools {
 			l.Add(fmt.Sprintf("idle%05d", i))
@@ -62,7 +64,7 @@ func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
 func TestEachQueueIsTidiedInTurn(t *testing.T) {
 	t.Parallel()
 	for pools, passes := range map[int]int{0: 1, 7: 1, poolsTidied: 1, 3 * poolsTidied: 3, 3*poolsTidied + 1: 4} {
-		l, seen := newPools(), map[string]bool{}
+		l, seen := newPools(slots.Pace{}), map[string]bool{}
 		var waiting []string
 		for i := range pools {
 			waiting = append(waiting, fmt.Sprintf("%05d", i))
@@ -84,7 +86,7 @@ func TestEachQueueIsTidiedInTurn(t *testing.T) {
 
 func TestHoldTimesFollow(t *testing.T) {
 	t.Parallel()
-	h := newPools()
+	h := newPools(slots.Pace{})
 	if got := held(h); got != unknownHold {
 		t.Errorf("unknown pool: %s", got)
 	}

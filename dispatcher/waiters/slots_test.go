@@ -58,7 +58,7 @@ func TestPoolsAreServedTogether(t *testing.T) {
 		n := New(Config{Semaphore: s, ReportPeriod: time.Second, Meters: meters.New(prometheus.NewRegistry()), Now: time.Now})
 		acquire := func(pool, device string, period time.Duration, want error) {
 			go func() {
-				got, err := n.Acquire(t.Context(), pool, period, slots.Request{Device: device})
+				got, err := n.Slots.Acquire(t.Context(), pool, period, slots.Request{Device: device})
 				if !errors.Is(err, want) || err == nil && got.Slot != len(device) {
 					t.Errorf("%s in %s: %+v, %v", device, pool, got, err)
 				}
@@ -67,7 +67,7 @@ func TestPoolsAreServedTogether(t *testing.T) {
 		}
 		release := func(pool string, freed []bool, leases ...string) {
 			go func() {
-				if got, err := n.Release(t.Context(), pool, leases); err != nil || !slices.Equal(got, freed) {
+				if got, err := n.Slots.Release(t.Context(), pool, leases); err != nil || !slices.Equal(got, freed) {
 					t.Errorf("%v in %s: %v, %v", leases, pool, got, err)
 				}
 			}()

@@ -1,0 +1,83 @@
+package waiters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// departuresAtOnce is how many devices one reading of the ledger looks up. A network that breaks
+// ends thousands of connections at once.
+const departuresAtOnce = 500
+
+// Departures gives back what is kept for devices whose connections broke while their reports
+// were parked: nobody can notify them.
+type Departures struct {
+	parks       *Parks
+	relay       *Relay
+	offers      *Offers
+	ledger      Ledger
+	unreachable func(view store.View)
+	reports     *mergedWork[[]parked.Report] // that ended; the pool is always ""
+}
+
+// Add ends the parked report p of a device whose connection broke, and gives back in the
+// background what is kept for the device. The device keeps its place in the queue, and is offered
+// nothing until it reports again. If it has parked a newer report at any replica, Add gives
+// back nothing.
+func (d *Departures) Add(p *Park) {
+	if d.parks.Leave(p) == Parked {
+		d.reports.start("", []parked.Report{{Device: p.Device, Number: p.number}})
+	}
+}
+
+// giveBackAll calls giveBack for the reports, departuresAtOnce at a time.
+func (d *Departures) giveBackAll(ctx context.Context, _ string, reports []parked.Report) (failed error) {
+	for part := range slices.Chunk(reports, departuresAtOnce) {
+		failed = errors.Join(failed, d.giveBack(ctx, part))
+	}
+	return failed
+}
+
+// giveBack notifies the queues that the devices of reports left. A device may return meanwhile,
+// and enter a queue before that queue is notified that it left. So giveBack looks for returned devices
+// a second time and wakes their reports. Relay.Park wakes those that are parked later.
+func (d *Departures) giveBack(ctx context.Context, reports []parked.Report) error {
+	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
+	defer cancel()
+	names := make([]string, len(reports))
+	for i, r := range reports {
+		names[i] = r.Device
+	}
+	views, err := d.ledger.Views(ctx, names) // before findGone, which then finds devices that return meanwhile
+	if err != nil {
+		return fmt.Errorf("looking at devices that left: %w", err)
+	}
+	gone, err := d.relay.findGone(ctx, reports)
+	if err != nil {
+		return err
+	}
+	updates := make(map[string][]slots.Update)
+	for i, r := range reports {
+		if !slices.Contains(gone, r) {
+			continue
+		}
+		if views[i].Device != nil {
+			d.unreachable(views[i])
+		}
+		for _, pool := range decision.PoolsOf(views[i].Candidates) {
+			updates[pool] = append(updates[pool], slots.Update{Kind: slots.WaiterAway, Device: r.Device})
+		}
+	}
+	var failed error
+	for pool, of := range updates {
+		failed = errors.Join(failed, d.offers.carryOut(ctx, pool, round{updates: of}))
+	}
+	return errors.Join(failed, d.relay.wakeReturned(ctx, gone))
+}

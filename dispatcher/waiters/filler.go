@@ -1,0 +1,108 @@
+package waiters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+const (
+	poolsAtOnce   = 8  // that one pass looks at concurrently
+	searchesAPass = 40 // pools in which one pass searches for devices that sleep
+)
+
+// Filler finds devices for free slots that no release hands on. It lets the semaphore offer the
+// slots to the queue, and puts devices that sleep into the queue.
+type Filler struct {
+	pools     *Pools
+	parks     *Parks
+	offers    *Offers
+	sleepers  *sleepers
+	ledger    Ledger
+	semaphore Semaphore
+	requests  *mergedWork[fillRequest]
+}
+
+// fillRequest is a request to find devices for the free slots of a pool. Its zero value asks only
+// the queue.
+type fillRequest struct {
+	mayWake   bool // search for devices that sleep, too
+	restarts  bool // begin that search with the first batch: there are new tasks or slots
+	hasUrgent bool // a task of an urgent batch may start
+}
+
+func (r fillRequest) add(more fillRequest) fillRequest {
+	return fillRequest{mayWake: r.mayWake || more.mayWake, restarts: r.restarts || more.restarts, hasUrgent: r.hasUrgent || more.hasUrgent}
+}
+
+// Fill finds devices for the free slots of a pool in the background, after the pool was resumed
+// or has grown, or tasks were queued in it. The next pass of each replica would find them, too.
+func (f *Filler) Fill(pool string) {
+	f.requests.start(pool, fillRequest{mayWake: true, restarts: true})
+}
+
+// FillAll fills the free slots of all pools, and takes up offers that lapsed or were not sent.
+// It is cheap enough to run twice a second. A pool in which no slot can be handed on, because
+// all its waiters poll or no slot is free, is looked at in turn with other such pools, so that
+// devices that have stopped to report leave its queue.
+func (f *Filler) FillAll(ctx context.Context) error {
+	waiting, due, err := f.semaphore.Queues(ctx, f.pools.Names())
+	if err != nil {
+		return fmt.Errorf("handing on: %w", err)
+	}
+	requests := make(map[string]fillRequest, len(due))
+	for _, pool := range append(due, f.pools.setWaiting(waiting)...) {
+		requests[pool] = fillRequest{}
+	}
+	work, failed := f.ledger.PoolsWithWork(ctx, f.pools.next())
+	searched := f.pools.toSearch(work)
+	var urgent []string
+	if len(searched) > 0 { // a window may have opened, or a backoff have ended, without a call of Fill
+		urgent, err = f.ledger.PoolsWithUrgent(ctx, searched)
+		failed = errors.Join(failed, err)
+	}
+	for _, pool := range searched {
+		requests[pool] = fillRequest{mayWake: true, hasUrgent: slices.Contains(urgent, pool)}
+	}
+	var group rescue.Group
+	group.SetLimit(poolsAtOnce)
+	for pool, request := range requests {
+		if f.requests.add(pool, request) {
+			group.Go(func() error { return f.requests.run(ctx, pool) })
+		}
+	}
+	return errors.Join(failed, group.Wait())
+}
+
+// fillPool lets the semaphore offer the free slots of a pool, and puts devices that sleep into
+// the queue if it has too few waiters.
+func (f *Filler) fillPool(ctx context.Context, pool string, request fillRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
+	defer cancel()
+	var updates []slots.Update
+	if f.parks.count() > 0 { // only this replica can wake its parked reports, and may have missed a message to do so
+		updates = []slots.Update{{Kind: slots.OffersMissed}}
+	}
+	queue, err := f.semaphore.OfferSlots(ctx, pool, f.pools.Pace(pool), updates)
+	if err != nil {
+		return fmt.Errorf("handing on in pool %s: %w", pool, err)
+	}
+	f.offers.Send(pool, queue.Offers, time.Time{})
+	if !queue.Known || !request.mayWake {
+		return nil
+	}
+	joiners, err := f.sleepers.find(ctx, pool, queue, request)
+	if err != nil || len(joiners) == 0 {
+		return err
+	}
+	if queue, err = f.semaphore.Join(ctx, pool, f.pools.Pace(pool), joiners); err != nil {
+		return fmt.Errorf("queueing devices in pool %s: %w", pool, err)
+	}
+	f.offers.Send(pool, queue.Offers, time.Time{})
+	return nil
+}

@@ -1,0 +1,69 @@
+package waiters
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// forecast predicts from the ledger and the policies whether devices could start a task of a
+// pool if they reported now.
+type forecast struct {
+	ledger   Ledger
+	policies Policies
+}
+
+// outcomes returns for each of the named devices the outcome that an offer in the pool will have.
+func (f *forecast) outcomes(ctx context.Context, pool string, names []string) ([]slots.UpdateKind, error) {
+	views, err := f.ledger.Views(ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("looking at devices for pool %s: %w", pool, err)
+	}
+	limited, kinds := f.policies.Among(ctx, pool, views), make([]slots.UpdateKind, len(views))
+	for i, view := range views {
+		kinds[i] = outcomeOf(view, pool, limited)
+	}
+	return kinds, nil
+}
+
+// outcomeOf returns OfferSent if the device could start a task of the pool, WaiterAway if it is
+// only busy, and WaiterLeft if it should leave the queue. limited holds what the policies say
+// against its tasks.
+func outcomeOf(view store.View, pool string, limited map[int64]decision.Obstacle) slots.UpdateKind {
+	view.Candidates = slices.DeleteFunc(slices.Clone(view.Candidates), func(c store.Candidate) bool { return c.Pool != pool })
+	choice := decision.Decide(decision.Foreseen(view, limited))
+	switch {
+	case view.Device == nil:
+		return slots.WaiterLeft
+	case choice.Reason == devices.ReasonGranted:
+		return slots.OfferSent
+	case decision.WaitingOf(choice.Reason).Queueing == decision.Away:
+		return slots.WaiterAway
+	}
+	return slots.WaiterLeft
+}
+
+// dropLimited returns the joiners that no policy of the pool stops: in the queue, the others
+// would be ahead of devices that can start. A policy that the latest pass has not read is not
+// applied; then the offers are given back.
+func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots.Joiner) (able []slots.Joiner, err error) {
+	if !f.policies.Any(pool) || len(joiners) == 0 {
+		return joiners, nil
+	}
+	names := make([]string, len(joiners))
+	for i, joiner := range joiners {
+		names[i] = joiner.Device
+	}
+	kinds, err := f.outcomes(ctx, pool, names)
+	for i, kind := range kinds {
+		if kind != slots.WaiterLeft {
+			able = append(able, joiners[i])
+		}
+	}
+	return able, err
+}

@@ -1,0 +1,64 @@
+package waiters
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
+)
+
+// Handoffs records how long handoffs take: from the time at which a slot becomes free until the
+// next device is notified of it.
+type Handoffs struct {
+	seconds *prometheus.HistogramVec
+	debug   *slog.Logger // for the steps of each handoff
+}
+
+// newHandoffs makes the histogram with narrow buckets up to a few milliseconds, where handoffs
+// are when all is well: its quantiles are precise there.
+func newHandoffs(set *meters.Set, debug *slog.Logger) *Handoffs {
+	return &Handoffs{debug: debug, seconds: set.Histogram(
+		[]float64{0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 60}, "handoff_duration_seconds",
+		"Time from a slot falling free until the device it is kept for was told: by a push, or by the grant that its held request is answered with.", "pool",
+	)}
+}
+
+// Record records that the next device was notified took after a slot of the pool became free.
+func (h *Handoffs) Record(pool string, took time.Duration) {
+	h.seconds.WithLabelValues(pool).Observe(took.Seconds())
+}
+
+// Steps returns the steps of the handoff of a slot that became free at freed. They are nil if
+// freed is zero or the debug log is off.
+func (h *Handoffs) Steps(ctx context.Context, freed time.Time) *Steps {
+	if freed.IsZero() || !h.debug.Enabled(ctx, slog.LevelDebug) {
+		return nil
+	}
+	return &Steps{debug: h.debug, last: freed}
+}
+
+// Steps records how long each step of one handoff took, for the debug log. A nil *Steps records
+// nothing.
+type Steps struct {
+	debug *slog.Logger
+	last  time.Time
+	took  []any // name, duration
+}
+
+// Done records a step that ended now.
+func (s *Steps) Done(name string, now time.Time) {
+	if s != nil {
+		s.took = append(s.took, name, now.Sub(s.last))
+		s.last = now
+	}
+}
+
+// Log writes the steps to the debug log.
+func (s *Steps) Log(pool, via string) {
+	if s != nil {
+		s.debug.Debug("handed on", append([]any{"pool", pool, "via", via}, s.took...)...)
+	}
+}

@@ -1,0 +1,195 @@
+package waiters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+const (
+	handoffLimit = 5 * time.Second // for one piece of work on the slots of a pool
+	maxRounds    = 20              // that follow from one another, in one piece of work
+	leaveRounds  = 5               // which remove 1,000 waiters of a batch that poll, and 1,000 that can be notified
+
+	// oldOffer is the age from which an offer was made by an earlier call, whose reply or
+	// whose replica was lost.
+	oldOffer = 100 * time.Millisecond
+)
+
+// Offers carries out the offers of free slots: it notifies the devices and sends the outcomes
+// to the semaphore, which offers the unused slots to the next waiters.
+type Offers struct {
+	pools     *Pools
+	relay     *Relay
+	forecast  *forecast
+	handoffs  *Handoffs
+	semaphore Semaphore
+	waker     Waker // nil: no device can be pushed to
+	rounds    *mergedWork[round]
+	now       func() time.Time
+}
+
+// round is one exchange about the offers of a pool: devices are notified of offers, then the
+// semaphore receives updates and the outcomes of the offers.
+type round struct {
+	offers  []timedOffer
+	updates []slots.Update
+}
+
+// timedOffer is an offer with the time at which its slot became free, by this process's clock.
+// If freed is zero, no holder handed the slot on: it was found free.
+type timedOffer struct {
+	slots.Offer
+	freed time.Time
+}
+
+func (r round) add(more round) round {
+	return round{offers: append(r.offers, more.offers...), updates: append(r.updates, more.updates...)}
+}
+
+// Send notifies the devices of offers in the background. The slots became free at freed; if
+// freed is zero, the time is unknown.
+func (o *Offers) Send(pool string, offers []slots.Offer, freed time.Time) {
+	if len(offers) > 0 {
+		o.rounds.start(pool, round{offers: o.addTimes(offers, freed)})
+	}
+}
+
+// Update sends an update about the device to the queues of pools in the background. It applies
+// to whatever was offered to the device there.
+func (o *Offers) Update(device string, kind slots.UpdateKind, pools []string) {
+	for _, pool := range pools {
+		o.rounds.start(pool, round{updates: []slots.Update{{Kind: kind, Device: device}}})
+	}
+}
+
+// RemoveBatch removes the devices that wait with a task of the batch from the queue of its
+// pool in the background, when none of its tasks may start any more. A device that is left in
+// the queue is removed when a slot is offered to it.
+func (o *Offers) RemoveBatch(pool string, batch int64) {
+	o.rounds.start(pool, round{updates: slices.Repeat([]slots.Update{{Kind: slots.BatchLeft, Batch: batch}}, leaveRounds)})
+}
+
+// FindPools returns those of pools in which a slot is offered to the device.
+func (o *Offers) FindPools(ctx context.Context, pools []string, device string) ([]string, error) {
+	return o.semaphore.Offered(ctx, o.pools.AmongWaiting(pools), device) //nolint:wrapcheck // the semaphore says what it was doing
+}
+
+// addTimes adds to each offer the time at which its slot became free: freed, or when the offer
+// was made if an earlier call made it.
+func (o *Offers) addTimes(offers []slots.Offer, freed time.Time) []timedOffer {
+	now, timed := o.now(), make([]timedOffer, len(offers))
+	for i, offer := range offers {
+		timed[i] = timedOffer{Offer: offer, freed: freed}
+		if made := now.Add(-offer.Age); made.Before(freed) || freed.IsZero() && offer.Age > oldOffer {
+			timed[i].freed = made
+		}
+	}
+	return timed
+}
+
+// carryOut carries out a round, and the rounds of the offers that follow from it. The semaphore
+// offers an unused slot to the next waiter in the call that reports the outcome.
+func (o *Offers) carryOut(ctx context.Context, pool string, r round) error {
+	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
+	defer cancel()
+	var failed error
+	for range maxRounds {
+		outcomes, err := o.notifyDevices(ctx, pool, r.offers)
+		failed = errors.Join(failed, err)
+		updates := append(r.updates, outcomes...)
+		if len(updates) == 0 {
+			break
+		}
+		asked := o.now()
+		queue, err := o.semaphore.OfferSlots(ctx, pool, o.pools.Pace(pool), updates)
+		if err != nil {
+			return errors.Join(failed, fmt.Errorf("telling the queue of pool %s: %w", pool, err))
+		}
+		if len(queue.Offers) == 0 {
+			break
+		}
+		r = round{offers: o.addTimes(queue.Offers, asked)}
+	}
+	return failed
+}
+
+// notifyDevices notifies the devices that can use their offers. It returns the outcomes of the
+// offers for which the outcome is known.
+func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
+	var pushed, parked []timedOffer
+	for _, offer := range offers {
+		switch offer.Reach {
+		case slots.ReachPush:
+			pushed = append(pushed, offer)
+		case slots.ReachPark:
+			parked = append(parked, offer)
+		}
+	}
+	outcomes, unsent := o.wakeParked(ctx, pool, parked)
+	more, failed := o.push(ctx, pool, pushed)
+	return append(outcomes, more...), errors.Join(failed, unsent)
+}
+
+// wakeParked wakes the parked reports of the devices, which are then decided as any other. It
+// returns no outcome for a report that is not parked here: no reply says whether another
+// replica has the report, so the offer counts as not sent.
+func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffer) (outcomes []slots.Update, err error) {
+	calls, now := make([]parked.Call, len(offers)), o.now()
+	for i, offer := range offers {
+		calls[i] = parked.Call{Device: offer.Device, Pool: pool}
+		if !offer.freed.IsZero() {
+			calls[i].Age = max(now.Sub(offer.freed), 1)
+		}
+	}
+	elsewhere, err := o.relay.Wake(ctx, calls)
+	for i, offer := range offers {
+		if !slices.Contains(elsewhere, calls[i]) {
+			outcomes = append(outcomes, slots.Update{Kind: slots.OfferSent, Device: offer.Device, Offer: offer.ID})
+		}
+	}
+	return outcomes, err
+}
+
+// push wakes the devices that can start a task of the pool now. One reading of the ledger for
+// all of them prevents useless wake-ups, and slots that wait for devices that cannot use them.
+func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
+	if len(offers) == 0 || o.waker == nil {
+		return nil, nil
+	}
+	began, names := o.now(), make([]string, len(offers))
+	for i, offer := range offers {
+		names[i] = offer.Device
+	}
+	kinds, err := o.forecast.outcomes(ctx, pool, names)
+	if err != nil {
+		return nil, err
+	}
+	outcomes := make([]slots.Update, len(offers))
+	for i, offer := range offers {
+		outcomes[i] = slots.Update{Kind: kinds[i], Device: offer.Device, Offer: offer.ID}
+		if kinds[i] == slots.OfferSent {
+			o.wakeDevice(ctx, pool, offer, began)
+		}
+	}
+	return outcomes, nil
+}
+
+// wakeDevice pushes to a device that a slot is kept for it. began is when push was called.
+func (o *Offers) wakeDevice(ctx context.Context, pool string, offer timedOffer, began time.Time) {
+	now := o.now()
+	o.waker.Wake(devices.ID(offer.Device), offer.Left)
+	if !offer.freed.IsZero() {
+		o.handoffs.Record(pool, now.Sub(offer.freed))
+		steps := o.handoffs.Steps(ctx, offer.freed)
+		steps.Done("called", began)
+		steps.Done("read", now)
+		steps.Log(pool, "push")
+	}
+}

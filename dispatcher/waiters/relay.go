@@ -1,0 +1,102 @@
+package waiters
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
+)
+
+// callersAtOnce is how many callers are woken when slots of callers become free.
+const callersAtOnce = 64
+
+// Relay parks and wakes reports over all replicas: it does at this replica what it can, and
+// sends the rest to the others.
+type Relay struct {
+	parks      *Parks
+	board      Parking // nil: no other replica parks reports
+	ledger     Ledger
+	background *background
+	log        *slog.Logger
+}
+
+// Park ends the older parked reports of the device at other replicas, and parks p for at most
+// remembered. It does so even if the device has gone: the number of p is then the proof.
+func (r *Relay) Park(ctx context.Context, p *Park, remembered time.Duration) error {
+	var number int64
+	var gap bool
+	if r.board != nil {
+		var err error
+		if number, gap, err = r.board.Newest(context.WithoutCancel(ctx), p.Device, remembered); err != nil {
+			return err //nolint:wrapcheck // the board says what it was doing
+		}
+	}
+	r.parks.begin(p, number)
+	if gap { // the queues may have been notified since that the device left
+		r.parks.wake([]parked.Call{{Device: p.Device}})
+	}
+	return nil
+}
+
+// Wake wakes the parked reports of devices. It returns the calls of the reports that are not
+// parked here. Those are sent to the other replicas, and no reply says whether one of them has
+// the report.
+func (r *Relay) Wake(ctx context.Context, calls []parked.Call) (elsewhere []parked.Call, err error) {
+	elsewhere = r.parks.wake(calls)
+	if len(elsewhere) > 0 && r.board != nil {
+		err = r.board.Wake(ctx, elsewhere)
+	}
+	return elsewhere, err //nolint:wrapcheck // the board says what it was doing
+}
+
+// WakeCallers wakes, in the background, the callers that wait first in a pool whose callers held
+// as many slots as they may: those callers are in no queue. A caller whose message is lost asks
+// again by itself within seconds.
+func (r *Relay) WakeCallers(pool string) {
+	r.background.start(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, handoffLimit)
+		defer cancel()
+		holders, err := r.ledger.NextCallers(ctx, pool, callersAtOnce)
+		calls := make([]parked.Call, len(holders))
+		for i, holder := range holders {
+			calls[i] = parked.Call{Device: holder, Pool: pool}
+		}
+		if err == nil {
+			_, err = r.Wake(ctx, calls)
+		}
+		if err != nil {
+			r.log.WarnContext(ctx, "callers look again by themselves", "pool", pool, "err", err)
+		}
+	})
+}
+
+// findGone returns those of the ended reports whose device has parked no newer report.
+func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []parked.Report, err error) {
+	gone = slices.DeleteFunc(slices.Clone(ended), func(report parked.Report) bool { return r.parks.has(report.Device) })
+	if r.board == nil || len(gone) == 0 {
+		return gone, nil
+	}
+	if gone, err = r.board.Gone(ctx, gone); err != nil {
+		return nil, fmt.Errorf("letting devices go that left: %w", err)
+	}
+	return gone, nil
+}
+
+// wakeReturned wakes the newer reports of devices that returned since the reports in left ended.
+func (r *Relay) wakeReturned(ctx context.Context, left []parked.Report) error {
+	gone, err := r.findGone(ctx, left)
+	if err != nil {
+		return err
+	}
+	var calls []parked.Call
+	for _, report := range left {
+		if !slices.Contains(gone, report) {
+			calls = append(calls, parked.Call{Device: report.Device})
+		}
+	}
+	_, err = r.Wake(ctx, calls)
+	return err
+}

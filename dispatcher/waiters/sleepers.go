@@ -1,0 +1,149 @@
+package waiters
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	batchesPerSearch = 100              // that wait in the pool
+	tasksPerSearch   = 400              // that are looked at
+	fewestTasks      = 4                // of each batch
+	seenSlack        = 10 * time.Second // between two flushes of when devices were seen
+
+	// A search that came to its end rests, the longer the more it looked at: it
+	// looks at some 200 tasks a second at most.
+	restAtLeast = 400 * time.Millisecond
+	restPerTask = 5 * time.Millisecond
+	restAtMost  = 10 * time.Second
+)
+
+// sleepers finds devices that sleep: they could start a task of a pool and can be notified, but
+// are in no queue.
+type sleepers struct {
+	pools       *Pools
+	forecast    *forecast
+	ledger      Ledger
+	period      time.Duration // between two reports of a device
+	urgentShare int           // percent of a pool for which urgent batches go before all others
+	now         func() time.Time
+}
+
+// search is the progress of the search for devices of a pool.
+type search struct {
+	after  int64                // the batches up to it were looked at in this round
+	marks  map[int64]store.Mark // how far each batch was; zero: through
+	looked int                  // tasks, in this round
+	rest   time.Time            // until when it rests
+}
+
+// find returns the devices that should join the queue of a pool, for its free slots. If there
+// are new tasks or slots, or an urgent task may start, it includes devices with urgent tasks even
+// if no slot is free: they go before all other waiters.
+func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (found []slots.Joiner, err error) {
+	if request.restarts || request.hasUrgent && !s.pools.urgentRests(pool, s.now()) {
+		if found, err = s.findUrgent(ctx, pool); err != nil {
+			return nil, err
+		}
+	}
+	if hold, _ := s.pools.Hold(pool); missingWaiters(queue, hold) > 0 {
+		more, err := s.findNext(ctx, pool, request.restarts)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, more...)
+	}
+	return s.forecast.dropLimited(ctx, pool, found)
+}
+
+// missingWaiters returns how many more waiters that can be notified a queue should have: for the
+// slots that are free, and those that become free until the pass after the next. hold is the
+// mean hold time.
+func missingWaiters(queue slots.QueueState, hold time.Duration) int {
+	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
+	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(hold, time.Millisecond))
+	return free + min(max(soon, 4), tasksPerSearch) - queue.Ready
+}
+
+// findUrgent looks at the first tasks of the newest urgent batches. A device that it misses is
+// found by its next report. A device that can be notified may be in the queue already, and then
+// reports only every 8 periods (slots.Pace).
+func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner, error) {
+	open, err := s.ledger.UrgentBatches(ctx, pool, batchesPerSearch)
+	if err != nil {
+		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
+	}
+	progress := &search{marks: make(map[int64]store.Mark)}
+	found, _, err := s.searchBatches(ctx, pool, progress, open, 9*s.period+seenSlack)
+	s.pools.restUrgent(pool, s.now().Add(restAfter(progress.looked)))
+	return found, err
+}
+
+// findNext looks at the next tasks of the open batches of a pool, in the order of each batch.
+// The queue keeps the order between batches. A sleeping device has missed two reports at most.
+func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]slots.Joiner, error) {
+	progress := s.pools.searchOf(pool, restarts)
+	if s.now().Before(progress.rest) {
+		return nil, nil
+	}
+	open, err := s.ledger.OpenBatches(ctx, pool, progress.after, batchesPerSearch)
+	if err != nil {
+		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
+	}
+	joiners, through, err := s.searchBatches(ctx, pool, progress, open, 3*s.period+seenSlack)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !through: // goes on with the next pass
+	case len(open) == batchesPerSearch:
+		progress.after = open[len(open)-1].ID
+	default:
+		*progress = search{marks: make(map[int64]store.Mark), rest: s.now().Add(restAfter(progress.looked))}
+	}
+	return joiners, nil
+}
+
+func restAfter(looked int) time.Duration {
+	return min(restAtLeast+time.Duration(looked)*restPerTask, restAtMost)
+}
+
+// searchBatches looks at the next tasks of those of the open batches that may start, for devices
+// that were seen within seen. through reports whether it reached the last task of each of them.
+func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch, seen time.Duration) (found []slots.Joiner, through bool, err error) {
+	through = true
+	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.Running })
+	for _, b := range running {
+		mark, begun := progress.marks[b.ID]
+		if begun && !mark.Set { // through in this round
+			continue
+		}
+		limit := max(tasksPerSearch/len(running), fewestTasks)
+		part, err := s.ledger.ReachableDevices(ctx, store.ReachableSearch{Pool: pool, Batch: b.ID, After: mark, Seen: seen, Limit: limit})
+		if err != nil {
+			return nil, false, fmt.Errorf("finding devices for pool %s: %w", pool, err)
+		}
+		progress.looked += part.Looked
+		if part.Looked < limit {
+			part.Last = store.Mark{}
+		}
+		progress.marks[b.ID] = part.Last
+		through = through && !part.Last.Set
+		for _, d := range part.Devices {
+			joiner := slots.Joiner{
+				Waiter: slots.Waiter{Device: d.Device, Batch: d.Batch, Task: d.Task, Weight: d.Weight, Priority: d.Priority},
+				Reach:  d.Reach,
+			}
+			if d.Urgent {
+				joiner.Lane = s.urgentShare
+			}
+			found = append(found, joiner)
+		}
+	}
+	return found, through, nil
+}
