@@ -65,6 +65,8 @@ type Dispatcher struct {
 	Upkeep   *upkeep.Keeper        // the passes
 	Marks    *marks.Follower       // which devices have work; nil: nobody notes it
 
+	Explainer *Explainer // why tasks wait
+
 	config   Config
 	log      *slog.Logger
 	metrics  *metrics
@@ -101,6 +103,10 @@ func New(config Config) *Dispatcher {
 		Unreachable: func(v store.View) { d.Seen.MarkReach(v.Device.ID, store.Seen{At: v.Now, Reach: store.ReachNone}) },
 		Meters:      set, Logger: d.log, Debug: config.Logger, Panicked: d.Panicked, Now: config.Now,
 	})
+	d.Explainer = &Explainer{
+		ledger: config.Store, semaphore: config.Semaphore, views: d.together.views, policies: d.Policies, pools: d.Waiters.Pools, seen: d.Seen,
+		marks: d.Marks, period: config.ReportPeriod, urgentShare: config.UrgentShare, log: d.log, panicked: d.Panicked,
+	}
 	d.Upkeep = upkeep.New(upkeep.Config{
 		Ledger: config.Store, Semaphore: config.Semaphore, Waiters: d.Waiters, Settle: d.settle, ReportPeriod: config.ReportPeriod,
 		Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,

@@ -225,10 +225,11 @@ func (d *Dispatcher) firsts(open []store.Candidate) []store.Candidate {
 	return firsts[dropped:]
 }
 
-// lane is the part of a pool for which an urgent batch goes before all others, in percent.
-func (d *Dispatcher) lane(urgent bool) int {
-	if urgent {
-		return d.config.UrgentShare
+// laneOf returns the part of a pool, in percent, for which the batch of a task goes before all other batches.
+// It is urgentShare for an urgent batch, else 0.
+func laneOf(c store.Candidate, urgentShare int) int {
+	if c.Urgent {
+		return urgentShare
 	}
 	return 0
 }
@@ -239,7 +240,7 @@ func (h *handling) wants(open []store.Candidate) []slots.Want {
 	for i, c := range open {
 		wants[i] = slots.Want{
 			Lease: h.lease(c), TTL: c.Lease,
-			Batch: c.Batch, Weight: c.Weight, Lane: h.d.lane(c.Urgent), Priority: c.Priority, Task: c.Task,
+			Batch: c.Batch, Weight: c.Weight, Lane: laneOf(c, h.d.config.UrgentShare), Priority: c.Priority, Task: c.Task,
 		}
 	}
 	return wants

@@ -151,7 +151,7 @@ func (d Leases) answered(ctx context.Context, r LeaseRequest, opened store.Lease
 
 // standsStill reports whether a lease waits because its pool grants nothing after a restore.
 func (d Leases) standsStill(ctx context.Context, task int64) bool {
-	e, err := d.Why(ctx, task)
+	e, err := d.Explainer.Why(ctx, task)
 	return err == nil && e.Causes[0].Code == decision.CodeStandstill
 }
 
@@ -278,7 +278,7 @@ func (d Leases) leaseOf(ctx context.Context, task int64, began time.Time) (Lease
 // refusedLease says why there is no slot for one that waits, or that would.
 func (d Leases) refusedLease(ctx context.Context, r LeaseRequest, opened store.LeaseTask, got Lease, reply devices.Reply) (Lease, error) {
 	defer d.takeBack(ctx, r, opened)
-	e, err := d.Why(ctx, opened.Task)
+	e, err := d.Explainer.Why(ctx, opened.Task)
 	if err != nil {
 		return Lease{}, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
@@ -398,7 +398,7 @@ func (d Leases) endedByHolder(ctx context.Context, task, token int64) bool {
 
 // lost says what became of a lease.
 func (d Leases) lost(ctx context.Context, of store.Task, token int64) error {
-	e, err := d.Why(ctx, of.ID)
+	e, err := d.Explainer.Why(ctx, of.ID)
 	if err != nil {
 		return fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}

@@ -19,9 +19,7 @@ import (
 type Ledger interface {
 	Registered(ctx context.Context, devices []string) ([]store.View, error)
 	Views(ctx context.Context, devices []string) ([]store.View, error)
-	TaskView(ctx context.Context, task int64) (store.TaskView, error)
-	SampleWaiting(ctx context.Context, of store.WaitingOf, most int) (store.WaitingTasks, error)
-	NextWaiting(ctx context.Context, of store.WaitingOf, after store.LineMark, limit int) (store.WaitingTasks, error)
+	explanationLedger
 	Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error)
 	Suppress(ctx context.Context, list []store.Suppression) ([]bool, error)
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
@@ -31,6 +29,14 @@ type Ledger interface {
 	MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error
 	AskCancel(ctx context.Context, task, token int64, why string) error
 	ForceRelease(ctx context.Context, pool string, slot int, f store.Force, settle store.Settle) (store.Grant, error)
+}
+
+// explanationLedger reads the tasks that wait, and what they wait for.
+type explanationLedger interface {
+	TaskView(ctx context.Context, task int64) (store.TaskView, error)
+	SampleWaiting(ctx context.Context, of store.WaitingOf, most int) (store.WaitingTasks, error)
+	NextWaiting(ctx context.Context, of store.WaitingOf, after store.LineMark, limit int) (store.WaitingTasks, error)
+	CallersBefore(ctx context.Context, pool string, task int64) (store.Callers, error)
 }
 
 // Store is what all rooms need of the ledger; *store.Store on Postgres or SQLite.

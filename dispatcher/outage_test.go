@@ -59,7 +59,7 @@ func TestARequestThatEndsIsNoOutage(t *testing.T) {
 		b.t.Helper()
 		ended, end := context.WithCancel(b.ctx)
 		end()
-		if mark := b.MarkOf(ended, "d"); mark != nil {
+		if mark := b.Explainer.MarkOf(ended, "d"); mark != nil {
 			b.t.Errorf("%+v, and the request had ended", mark)
 		}
 		before := b.AfterRefusal(devices.ReasonUnavailable)

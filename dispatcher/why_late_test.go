@@ -65,7 +65,7 @@ func TestWhyJudgesAFairSampleInTheTimeThereIs(t *testing.T) {
 	t.Parallel()
 	l := late(t)
 	l.endAt(100)
-	said, err := l.WhyWaiting(l.ctx, store.WaitingOf{Pool: "a"}, dispatcher.MostJudged)
+	said, err := l.Explainer.WhyWaiting(l.ctx, store.WaitingOf{Pool: "a"}, dispatcher.MostJudged)
 	l.must(err)
 	sum := int64(0)
 	for _, p := range said.Parts {
@@ -93,7 +93,7 @@ func TestWhyOfASemaphoreThatIsTooSlow(t *testing.T) {
 	answers := make(chan struct{})
 	defer close(answers)
 	l.spies.before("Standing", func() { <-answers })
-	said, err := l.WhyWaiting(dueSoon{l.ctx}, store.WaitingOf{Pool: "a"}, dispatcher.MostJudged)
+	said, err := l.Explainer.WhyWaiting(dueSoon{l.ctx}, store.WaitingOf{Pool: "a"}, dispatcher.MostJudged)
 	l.must(err)
 	if said.Total != 384 || said.Judged != 384 || len(said.Parts) != 1 || said.Parts[0].Code != decision.CodeUnavailable {
 		t.Errorf("%+v", said)
@@ -105,13 +105,13 @@ func TestAListOfWaitingTasksEndsInTime(t *testing.T) {
 	t.Parallel()
 	l := late(t)
 	l.endAt(60)
-	first, more, err := l.NextWaiting(l.ctx, store.WaitingOf{Pool: "a"}, store.LineMark{}, dispatcher.MostJudged)
+	first, more, err := l.Explainer.NextWaiting(l.ctx, store.WaitingOf{Pool: "a"}, store.LineMark{}, dispatcher.MostJudged)
 	l.must(err)
 	if !more || len(first) == 0 || len(first) >= 384 {
 		t.Fatalf("%d judged, more: %t", len(first), more)
 	}
 	l.spies.ease()
-	rest, more, err := l.NextWaiting(l.bench.ctx, store.WaitingOf{Pool: "a"}, store.MarkOf(first[len(first)-1].Task), dispatcher.MostJudged)
+	rest, more, err := l.Explainer.NextWaiting(l.bench.ctx, store.WaitingOf{Pool: "a"}, store.MarkOf(first[len(first)-1].Task), dispatcher.MostJudged)
 	l.must(err)
 	if more || len(first)+len(rest) != 384 {
 		t.Errorf("%d and then %d, more: %t; want 384 together", len(first), len(rest), more)

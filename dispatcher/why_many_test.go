@@ -109,7 +109,7 @@ func (b *bench) mixedPool(draw *rand.Rand) (batches []int64) {
 // expectAgreement judges all, in one go and part by part, and compares each with itself.
 func (b *bench) expectAgreement(of store.WaitingOf) map[decision.Code]int64 {
 	b.t.Helper()
-	said, err := b.WhyWaiting(b.ctx, of, dispatcher.MostJudged)
+	said, err := b.Explainer.WhyWaiting(b.ctx, of, dispatcher.MostJudged)
 	b.must(err)
 	counts, sum := map[decision.Code]int64{}, int64(0)
 	for _, p := range said.Parts {
@@ -146,7 +146,7 @@ func (b *bench) expectAgreement(of store.WaitingOf) map[decision.Code]int64 {
 func (b *bench) judgedOneByOne(of store.WaitingOf) (all []decision.Judged) {
 	b.t.Helper()
 	for after := (store.LineMark{}); ; {
-		judged, more, err := b.NextWaiting(b.ctx, of, after, 7)
+		judged, more, err := b.Explainer.NextWaiting(b.ctx, of, after, 7)
 		b.must(err)
 		if all = append(all, judged...); !more {
 			return all
@@ -171,7 +171,7 @@ func TestWhyOfASample(t *testing.T) {
 	b.reconcile()
 	var asked atomic.Int64
 	spies.before("Standing", func() { asked.Add(1) })
-	said, err := b.WhyWaiting(b.ctx, store.WaitingOf{Pool: "a"}, dispatcher.MostJudged)
+	said, err := b.Explainer.WhyWaiting(b.ctx, store.WaitingOf{Pool: "a"}, dispatcher.MostJudged)
 	b.must(err)
 	sum := int64(0)
 	for _, p := range said.Parts {

@@ -18,7 +18,7 @@ func unhurried(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Minute }
 // why explains a task.
 func (b *bench) why(task int64) decision.Explanation {
 	b.t.Helper()
-	e, err := b.Why(b.ctx, task)
+	e, err := b.Explainer.Why(b.ctx, task)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -320,7 +320,7 @@ func TestWhySaysHowATaskEnded(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 9, minute)
-		if _, err := b.Why(b.ctx, 4711); !errors.Is(err, store.ErrNotFound) {
+		if _, err := b.Explainer.Why(b.ctx, 4711); !errors.Is(err, store.ErrNotFound) {
 			b.t.Errorf("an unknown task: %v", err)
 		}
 		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 1 }, "fails")
@@ -397,7 +397,7 @@ func TestWhyACallerWaits(t *testing.T) {
 		if c := e.Causes[0]; c.Position != 1 || len(c.Actions) != 1 || c.Actions[0].Command != "dispatcher pools set a --callers N" {
 			b.t.Errorf("%+v", c)
 		}
-		waiting, err := b.WhyWaiting(b.ctx, store.WaitingOf{Pool: "a"}, 10)
+		waiting, err := b.Explainer.WhyWaiting(b.ctx, store.WaitingOf{Pool: "a"}, 10)
 		if err != nil || len(waiting.Parts) != 1 || waiting.Parts[0].Code != decision.CodeCallersFull {
 			b.t.Errorf("%+v, %v", waiting, err)
 		}

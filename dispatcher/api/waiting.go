@@ -10,14 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// judge says what tasks wait for; *dispatcher.Dispatcher.
-type judge interface {
-	WhyWaiting(ctx context.Context, of store.WaitingOf, most int) (dispatcher.Waiting, error)
-	NextWaiting(ctx context.Context, of store.WaitingOf, after store.LineMark, limit int) (judged []decision.Judged, more bool, err error)
-}
-
 // waiting are the operations on what waits in a pool or of a batch.
-type waiting struct{ judge judge }
+type waiting struct{ explainer *dispatcher.Explainer }
 
 // WaitingSample bounds the cost of a judgement.
 type WaitingSample struct {
@@ -73,7 +67,7 @@ func (w *waiting) register(r *routes) {
 }
 
 func (w *waiting) parts(ctx context.Context, of store.WaitingOf, most int) (operators.Waiting, error) {
-	found, err := w.judge.WhyWaiting(ctx, of, most)
+	found, err := w.explainer.WhyWaiting(ctx, of, most)
 	shown := operators.Waiting{
 		Total: found.Total, Judged: found.Judged, Sampled: int64(found.Judged) < found.Total, Parts: make([]operators.WaitingPart, len(found.Parts)),
 	}
@@ -103,7 +97,7 @@ func (w *waiting) list(ctx context.Context, of store.WaitingOf, in Page, code st
 	if code == "" {
 		looked = min(looked, in.Size)
 	}
-	judged, more, err := w.judge.NextWaiting(ctx, of, after, looked)
+	judged, more, err := w.explainer.NextWaiting(ctx, of, after, looked)
 	if err != nil {
 		return page, err
 	}

@@ -1,20 +1,22 @@
 package web_test
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	"github.com/fleetslots/dispatcher/internal/testbackends"
+	"github.com/fleetslots/dispatcher/internal/testservers"
 )
 
 // TestADeviceShowsTroubleWithItsMark, and nothing of a mark that is as it is to be.
 func TestADeviceShowsTroubleWithItsMark(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.dispatcher.Marks = marks.New(marks.Config{
-		Ledger: b.store, Cache: marks.NewHashes(testbackends.Redis(t, b.redis).Client), Told: func(string) {}, Now: time.Now,
+	at := testservers.InProcessRedis(t)
+	b := replicaWith(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), at, func(c *dispatcher.Config) {
+		c.Marks = marks.NewHashes(testbackends.Redis(t, at).Client)
 	})
 	b.report("d-1", map[string]any{"accept": false})
 	expect := func(shown bool) {

@@ -148,12 +148,20 @@ func servers(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string)
 
 func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...func(*web.Options)) *bench {
 	t.Helper()
+	return replicaWith(t, s, at, func(*dispatcher.Config) {}, changes...)
+}
+
+// replicaWith is a replica whose dispatcher is set up differently.
+func replicaWith(t *testing.T, s *store.Store, at testservers.RedisAt, set func(*dispatcher.Config), changes ...func(*web.Options)) *bench {
+	t.Helper()
 	client := testbackends.Redis(t, at).Client
 	b := &bench{T: t, store: &ledger{Store: s}, redis: at}
 	seen := seen.NewList(client)
-	b.dispatcher = dispatcher.New(dispatcher.Config{
+	config := dispatcher.Config{
 		Store: b.store, Semaphore: slots.New(client), Limits: policies.LimitsOf(limits.New(client)), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
-	})
+	}
+	set(&config)
+	b.dispatcher = dispatcher.New(config)
 	o := web.Options{
 		Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: s}),
 		Ledger: b.store, AdminToken: adminToken, Period: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// MostJudged is how many tasks are judged together: enough that a share of 1 % is seen.
+// MostJudged is the maximum number of tasks of one judgement. It is large enough to show a share of 1 %.
 const MostJudged = 500
 
 const (
@@ -28,41 +28,42 @@ const (
 	looksAtOnce = 16
 )
 
-// Waiting says what many tasks wait for.
+// Waiting summarizes why a set of tasks waits, grouped by reason.
 type Waiting struct {
 	Total  int64 // tasks that wait
-	Judged int   // tasks that were judged; if fewer than Total, the counts of Parts are those of a sample, brought up to Total
+	Judged int   // tasks that were judged; if it is less than Total, the counts of Parts are extrapolated to Total
 	Parts  []decision.Part
 }
 
-// WhyWaiting says what the tasks of a batch or a pool wait for, as Why says it of each. If
-// there are more than most, it judges a sample. If the time of ctx runs out, it judges fewer:
-// tasks are judged in random order, so these are a fair sample too. store.ErrNotFound.
-func (d *Dispatcher) WhyWaiting(ctx context.Context, of store.WaitingOf, most int) (Waiting, error) {
-	sample, err := d.config.Store.SampleWaiting(ctx, of, min(most, MostJudged))
+// WhyWaiting judges the tasks of a batch or a pool that wait, each as Why does, and counts them by reason.
+// If more than most tasks wait, it judges a sample. If the time of ctx runs out, it judges fewer tasks.
+// Tasks are judged in random order, so these are a fair sample too. It returns store.ErrNotFound if
+// there is no such batch or pool.
+func (x *Explainer) WhyWaiting(ctx context.Context, of store.WaitingOf, most int) (Waiting, error) {
+	sample, err := x.ledger.SampleWaiting(ctx, of, min(most, MostJudged))
 	if err != nil {
 		return Waiting{}, fmt.Errorf("explaining: %w", err)
 	}
 	mathrand.Shuffle(len(sample.Views), func(i, j int) { sample.Views[i], sample.Views[j] = sample.Views[j], sample.Views[i] })
-	judged, err := d.judge(ctx, sample.Views)
+	judged, err := x.judge(ctx, sample.Views)
 	if err != nil {
 		return Waiting{}, fmt.Errorf("explaining: %w", err)
 	}
-	if len(judged) == 0 { // all that waited began to run since it was counted
+	if len(judged) == 0 { // all tasks that waited have started since they were counted
 		return Waiting{}, nil
 	}
-	// The examples of an answer stay the same while the tasks do.
+	// The sorting keeps the examples of an answer the same as long as the tasks are the same.
 	slices.SortFunc(judged, func(a, b decision.Judged) int { return store.MarkOf(a.Task).Compare(store.MarkOf(b.Task)) })
 	return Waiting{Total: sample.Total, Judged: len(judged), Parts: decision.Parts(judged, sample.Total)}, nil
 }
 
-// NextWaiting judges the next tasks that wait behind a mark, in the order of their batches: at
-// most limit, never more than MostJudged, and fewer if the time of ctx runs out. more says that
-// there are others behind them. store.ErrNotFound.
-func (d *Dispatcher) NextWaiting(ctx context.Context, of store.WaitingOf, after store.LineMark, limit int) (judged []decision.Judged, more bool, err error) {
-	found, err := d.config.Store.NextWaiting(ctx, of, after, min(limit, MostJudged))
+// NextWaiting judges the next tasks that wait behind the mark after, in the order of their batches. It
+// judges at most limit and at most MostJudged tasks, and fewer if the time of ctx runs out. more is true
+// if other tasks wait behind them. It returns store.ErrNotFound if there is no such batch or pool.
+func (x *Explainer) NextWaiting(ctx context.Context, of store.WaitingOf, after store.LineMark, limit int) (judged []decision.Judged, more bool, err error) {
+	found, err := x.ledger.NextWaiting(ctx, of, after, min(limit, MostJudged))
 	if err == nil {
-		judged, err = d.judge(ctx, found.Views)
+		judged, err = x.judge(ctx, found.Views)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("explaining: %w", err)
@@ -70,18 +71,18 @@ func (d *Dispatcher) NextWaiting(ctx context.Context, of store.WaitingOf, after 
 	return judged, !found.All || len(judged) < len(found.Views), nil
 }
 
-// judge explains tasks that wait, each as Why does, in their order. If the time runs out, it
-// returns those that were judged by then. If there are none, it judges all by the ledger alone.
-func (d *Dispatcher) judge(ctx context.Context, views []store.TaskView) ([]decision.Judged, error) {
+// judge explains tasks that wait, each as Why does, in the order of views. If the time runs out, it
+// returns the tasks that were judged by then. If it has judged none by then, it judges all by the ledger alone.
+func (x *Explainer) judge(ctx context.Context, views []store.TaskView) ([]decision.Judged, error) {
 	within, cancel := deadline.Share(ctx, judgeShare)
 	defer cancel()
-	all := newCrowd(d)
+	all := newCrowd(x)
 	judged := make([]decision.Judged, 0, len(views))
 	for step := firstJudged; len(judged) < len(views); step *= 2 {
 		next := views[len(judged):min(len(judged)+step, len(views))]
 		var done []decision.Judged
 		err := rescue.Within(within, func() (err error) {
-			answers, err := d.judgeStep(within, next, all)
+			answers, err := x.judgeStep(within, next, all)
 			if err == nil && within.Err() == nil {
 				done = answers
 			}
@@ -91,54 +92,54 @@ func (d *Dispatcher) judge(ctx context.Context, views []store.TaskView) ([]decis
 			break
 		}
 		if err != nil {
-			return nil, rescue.Told(d.Panicked).Tell("judging tasks", err)
+			return nil, x.panicked.Tell("judging tasks", err)
 		}
 		judged = append(judged, done...)
 	}
 	if len(judged) > 0 {
 		return judged, nil
 	}
-	return d.judgeByLedger(ctx, views), ctx.Err()
+	return x.judgeByLedger(ctx, views), ctx.Err()
 }
 
-// judgeStep explains tasks concurrently. A lookup that several of them share is made once.
-func (d *Dispatcher) judgeStep(ctx context.Context, views []store.TaskView, all *crowd) ([]decision.Judged, error) {
-	limited := d.Policies.OfEach(ctx, views)
+// judgeStep explains tasks concurrently. A lookup that several tasks share is made once.
+func (x *Explainer) judgeStep(ctx context.Context, views []store.TaskView, all *crowd) ([]decision.Judged, error) {
+	limited := x.policies.OfEach(ctx, views)
 	judged := make([]decision.Judged, len(views))
 	var group rescue.Group
 	group.SetLimit(looksAtOnce)
 	for i, v := range views {
 		group.Go(func() error {
-			judged[i] = decision.Judged{Task: v.Task, Cause: d.explain(ctx, v, limited[i], besides{all.standing, all.callers}).Causes[0]}
+			judged[i] = decision.Judged{Task: v.Task, Cause: x.explain(ctx, v, limited[i], all).Causes[0]}
 			return nil
 		})
 	}
 	return judged, group.Wait()
 }
 
-// judgeByLedger explains tasks without asking Redis, which did not answer in time.
-func (d *Dispatcher) judgeByLedger(ctx context.Context, views []store.TaskView) []decision.Judged {
+// judgeByLedger explains tasks without Redis, which did not answer in time.
+func (x *Explainer) judgeByLedger(ctx context.Context, views []store.TaskView) []decision.Judged {
 	judged := make([]decision.Judged, len(views))
 	for i, v := range views {
-		judged[i] = decision.Judged{Task: v.Task, Cause: d.explain(ctx, v, nil, withoutRedis()).Causes[0]}
+		judged[i] = decision.Judged{Task: v.Task, Cause: x.explain(ctx, v, nil, noLookups{}).Causes[0]}
 	}
 	return judged
 }
 
-// crowd makes the lookups for many tasks that are judged concurrently. The batch that comes
-// first depends on the batches alone, and inside of one the order is known.
+// crowd makes the lookups for many tasks that are judged concurrently. Tasks of the same pool and batches
+// share one lookup: which batch comes first depends on the batches alone, and the order inside a batch is known.
 type crowd struct {
-	d *Dispatcher
+	explainer *Explainer
 
 	mu        sync.Mutex
-	standings map[string]func() decision.Standing        // by pool and batches, of the device that was asked about first
-	offers    map[string]func() map[string]time.Duration // by pool and device
+	standings map[string]func() decision.Standing        // by pool and batches; for the device whose task came first
+	offers    map[string]func() map[string]time.Duration // by pool; the time left of each offer, by device
 
-	ledger sync.Mutex // held while the ledger is read: a judgement uses one connection
+	ledger sync.Mutex // held while the ledger is read, so that a judgement uses one connection
 }
 
-func newCrowd(d *Dispatcher) *crowd {
-	return &crowd{d: d, standings: make(map[string]func() decision.Standing), offers: make(map[string]func() map[string]time.Duration)}
+func newCrowd(x *Explainer) *crowd {
+	return &crowd{explainer: x, standings: make(map[string]func() decision.Standing), offers: make(map[string]func() map[string]time.Duration)}
 }
 
 // once returns what ask returns for a key. It calls ask for the first caller only.
@@ -153,7 +154,7 @@ func once[T any](c *crowd, known map[string]func() T, key string, ask func() T) 
 	return one()
 }
 
-// standing has no position, and does not say when the device asks again.
+// standing shares lookups. The Standing that it returns has neither a position nor the time of the next report.
 func (c *crowd) standing(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.Standing {
 	best := bestOfEach(tasks)
 	key := []byte(pool)
@@ -161,10 +162,10 @@ func (c *crowd) standing(ctx context.Context, pool string, tasks []store.Candida
 		key = strconv.AppendInt(append(key, ' '), one.Batch, 10)
 	}
 	s := once(c, c.standings, string(key), func() decision.Standing {
-		s := c.d.standingOf(ctx, pool, best, v)
+		s := c.explainer.standing(ctx, pool, best, v)
 		s.Position, s.InQueue, s.Due = 0, false, 0
 		if first := slices.IndexFunc(best, func(one store.Candidate) bool { return one.Task == s.First }); first >= 0 {
-			s.First = best[first].Batch // until it is known whose task it is
+			s.First = best[first].Batch // what is shared names the batch; each caller replaces it by its own task below
 		}
 		return s
 	})
@@ -178,14 +179,14 @@ func (c *crowd) standing(ctx context.Context, pool string, tasks []store.Candida
 	return s
 }
 
-// callers returns the position of a task among the callers before it; nil: unknown.
+// callers reads the ledger for one task at a time.
 func (c *crowd) callers(ctx context.Context, waiting store.Candidate) *store.Callers {
 	c.ledger.Lock()
 	defer c.ledger.Unlock()
-	return c.d.callersBefore(ctx, waiting)
+	return c.explainer.callers(ctx, waiting)
 }
 
-// bestOfEach is the first task of each batch, by batch.
+// bestOfEach returns the first task of each batch, ordered by batch.
 func bestOfEach(tasks []store.Candidate) []store.Candidate {
 	sorted := slices.Clone(tasks)
 	slices.SortStableFunc(sorted, func(a, b store.Candidate) int {
@@ -200,12 +201,12 @@ func bestOfEach(tasks []store.Candidate) []store.Candidate {
 	return slices.CompactFunc(sorted, func(a, b store.Candidate) bool { return a.Batch == b.Batch })
 }
 
-// offered returns for how long slots of a pool are kept for devices.
+// offered returns the time left of each offer of a slot of a pool, by device.
 func (c *crowd) offered(ctx context.Context, pool string) map[string]time.Duration {
 	return once(c, c.offers, pool, func() map[string]time.Duration {
-		snapshot, err := c.d.config.Semaphore.Snapshot(ctx, pool)
+		snapshot, err := c.explainer.semaphore.Snapshot(ctx, pool)
 		if err != nil {
-			c.d.log.WarnContext(ctx, "tasks explained without the offers", "pool", pool, "err", err)
+			c.explainer.log.WarnContext(ctx, "tasks explained without the offers", "pool", pool, "err", err)
 		}
 		offers := make(map[string]time.Duration, len(snapshot.Reserved))
 		for _, o := range snapshot.Reserved {
