@@ -70,8 +70,8 @@ type Dispatcher struct {
 	config   Config
 	log      *slog.Logger
 	metrics  *metrics
-	idlers   idlers
-	away     outages
+	idlers   *idlers
+	away     struct{ ledger, semaphore outage }
 	together together
 }
 
@@ -80,10 +80,7 @@ func New(config Config) *Dispatcher {
 	config = config.withDefaults()
 	set := meters.New(config.Registerer)
 	d := &Dispatcher{config: config, log: throttle.Log(config.Logger, config.Now), metrics: newMetrics(set)}
-	d.together = together{
-		views: newViewing(config.Store, d.Panicked), results: newRecording(config.Store, d.settle, d.Panicked),
-		claims: newClaiming(config.Store, config.Now, d.Panicked), suppressions: newSuppressing(config.Store, d.Panicked),
-	}
+	d.together = newTogether(config.Store, d.settle, config.Now, d.Panicked)
 	d.Seen = seen.NewDevices(config.Store, config.Recent, config.Now)
 	d.Devices = credentials.New(credentials.Config{
 		Ledger: config.Store, Look: d.look, Accounts: config.Accounts,
@@ -93,6 +90,9 @@ func New(config Config) *Dispatcher {
 		d.Marks = marks.New(marks.Config{
 			Ledger: config.Store, Cache: config.Marks, Told: d.Devices.Doubt, Now: config.Now, Panicked: d.Panicked,
 		})
+	}
+	d.idlers = &idlers{
+		marks: d.Marks, devices: d.Devices, read: d.look, outage: &d.away.ledger, metrics: d.metrics, log: d.log, now: config.Now,
 	}
 	d.Policies = policies.New(policies.Config{
 		Ledger: config.Store, Limits: config.Limits, Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,

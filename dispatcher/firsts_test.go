@@ -19,10 +19,10 @@ func TestEachBatchOfADeviceIsTried(t *testing.T) {
 		}
 	}
 	draw := 0.0
-	d := New(Config{Jitter: func() float64 { draw += 0.618; draw -= float64(int(draw)); return draw }})
+	jitter := func() float64 { draw += 0.618; draw -= float64(int(draw)); return draw }
 	tried := map[int64]bool{}
 	for range 100 {
-		firsts := d.firsts(open)
+		firsts := firstTasks(open, jitter)
 		if len(firsts) != slots.MaxWants {
 			t.Fatalf("%d tasks, want %d", len(firsts), slots.MaxWants)
 		}
@@ -37,7 +37,7 @@ func TestEachBatchOfADeviceIsTried(t *testing.T) {
 	if len(tried) != batches {
 		t.Errorf("%d of %d batches were tried", len(tried), batches)
 	}
-	if few := d.firsts(open[:6]); len(few) != 2 {
+	if few := firstTasks(open[:6], jitter); len(few) != 2 {
 		t.Errorf("of two batches: %+v", few)
 	}
 }

@@ -2,145 +2,143 @@ package dispatcher
 
 import (
 	"context"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
-	// mostLooks is how many reports that only ask are looked up in the ledger at once, though
-	// they bear no mark: a fleet whose marks are lost does not keep it from all others.
-	mostLooks = 256
-	// fewLooks is that while the ledger gives no answer.
-	fewLooks = 8
-	// deadAfter is when it is left to these.
+	// mostLookups is the maximum number of reports without a mark, and without anything but the request
+	// for a task, that the ledger is read for concurrently. A fleet whose marks are lost leaves room for others.
+	mostLookups = 256
+	// fewLookups replaces mostLookups while the ledger does not answer.
+	fewLookups = 8
+	// deadAfter is how long the ledger must not have answered for that.
 	deadAfter = 2 * time.Second
-	// sampled is how many absent marks are believed for each one that is looked after.
+	// sampled is how many reports are answered from an absent mark for each one whose mark is audited.
 	sampled = 256
 )
 
-// idlers answers the reports of devices that have nothing to do, by their marks.
+// idlers finds devices that have nothing to do by their marks, and corrects marks that are wrong.
 type idlers struct {
-	looks    atomic.Int64 // under way
-	believed atomic.Int64 // absent marks
+	marks   *marks.Follower // nil if devices have no marks
+	devices *credentials.Registry
+	read    func(ctx context.Context, device devices.ID) (store.View, error)
+	outage  *outage // of the ledger
+	metrics *metrics
+	log     *slog.Logger
+	now     func() time.Time
+
+	lookups  atomic.Int64 // concurrent reports of the bound mostLookups
+	believed atomic.Int64 // absent marks that were trusted
 }
 
-// glance is what was seen of a device before its report was handled.
-type glance struct {
-	version string // of its mark; empty: none was seen
-	audited bool   // it would have been answered by its mark
-	looks   *atomic.Int64
+// markCheck is the result of a check of a device's mark. If neither idle nor crowded is set, the report
+// is looked up in the ledger.
+type markCheck struct {
+	idle    bool        // the device has no work
+	crowded bool        // there is no room for another lookup
+	reach   store.Reach // of an idle device, when it was admitted
+	now     time.Time   // of an idle device: the ledger's time
+
+	version string // of the mark; empty if there is none
+	audited bool   // the device would have been idle by its mark
+	lookups *atomic.Int64
 }
 
-func (g glance) done() {
-	if g.looks != nil {
-		g.looks.Add(-1)
+func (c markCheck) done() {
+	if c.lookups != nil {
+		c.lookups.Add(-1)
 	}
 }
 
-// glance looks at the mark of a device whose report only asks. The report is answered if the
-// device has no work. If the marks do not tell, it is looked up in the ledger, over a bounded
-// lane, and put off when there is no room.
-func (d *Dispatcher) glance(ctx context.Context, caller devices.Caller, report devices.Report, p *waiters.Park) (g glance, answered *handling) {
-	if d.Marks == nil || !report.Accept || says(report) || caller.Via == devices.ViaLease {
-		return g, nil
+// checkMark reads the mark of a device whose report only asks for a task. The caller calls done after
+// the lookup in the ledger.
+func (i *idlers) checkMark(ctx context.Context, caller devices.Caller, report devices.Report) (c markCheck) {
+	if i.marks == nil || !report.Accept || says(report) || caller.Via == devices.ViaLease {
+		return c
 	}
-	of := d.Marks.Look(ctx, string(caller.Device))
-	if g.version = of.Version; g.version != "" {
-		return g, nil
+	of := i.marks.Look(ctx, string(caller.Device))
+	if c.version = of.Version; c.version != "" {
+		return c
 	}
-	reach, admitted := d.Devices.Admitted(caller)
+	reach, admitted := i.devices.Admitted(caller)
 	if of.Idle() && admitted {
-		if g.audited = d.idlers.believed.Add(1)%sampled == 0; !g.audited {
-			return g, d.answerIdle(caller, report, p, reach, of.Now)
-		}
-		return g, nil
+		c.audited = i.believed.Add(1)%sampled == 0
+		c.idle, c.reach, c.now = !c.audited, reach, of.Now
+		return c
 	}
-	g.looks = &d.idlers.looks
-	if g.looks.Add(1) > d.mostLooks() {
-		g.done()
-		return glance{}, d.putOff(caller, report)
+	limit := int64(mostLookups)
+	if i.outage.lasted(i.now()) >= deadAfter {
+		limit = fewLookups
 	}
-	return g, nil
+	c.lookups = &i.lookups
+	if c.lookups.Add(1) > limit {
+		c.done()
+		return markCheck{crowded: true}
+	}
+	return c
 }
 
-func (d *Dispatcher) mostLooks() int64 {
-	if d.away.ledger.lasted(d.config.Now()) >= deadAfter {
-		return fewLooks
+// answerIdle answers the report of a device without work. The answer may be parked as p.
+func (d *Dispatcher) answerIdle(caller devices.Caller, report devices.Report, p *waiters.Park, check markCheck) *handling {
+	from := &reporter{d: d, caller: caller, view: store.View{Now: check.now}}
+	from.arrive(p)
+	changed := from.reach() != check.reach
+	if changed {
+		d.Devices.NoteAdmission(caller, from.reach())
 	}
-	return mostLooks
-}
-
-// answerIdle is the answer to a device without work. It may be parked.
-func (d *Dispatcher) answerIdle(caller devices.Caller, report devices.Report, p *waiters.Park, reach store.Reach, now time.Time) *handling {
-	h := &handling{d: d, caller: caller, report: report, view: store.View{Now: now}, reply: devices.Reply{Re: report.ID}}
-	if d.Waiters.Parks.Arrive(string(caller.Device), p) {
-		h.park = p
-	}
-	mark := d.Seen.Mark
-	if h.reachOf() != reach {
-		mark = d.Seen.MarkReach
-		d.Devices.NoteAdmission(caller, h.reachOf())
-	}
-	mark(string(caller.Device), store.Seen{At: now, Reach: h.reachOf()})
-	h.refuse(decision.Choice{Reason: devices.ReasonNone})
+	from.markSeen(check.now, changed)
+	h := &handling{d: d, from: from, report: report, reply: devices.Reply{Re: report.ID}}
+	h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0)
 	return h
 }
 
-// putOff is the answer to a device for which there is no room: it comes back some time within
-// a period. An older report of it that waits goes on: nobody has looked whether this caller
-// may act for the device.
+// putOff answers a report for which there is no room: the device reports again at some time within a
+// period. An older report of the device that waits is not ended, because nobody has checked whether this
+// caller may act for the device.
 func (d *Dispatcher) putOff(caller devices.Caller, report devices.Report) *handling {
-	h := &handling{d: d, caller: caller, report: report, reply: devices.Reply{Re: report.ID, Reason: devices.ReasonUnavailable}}
 	timing := d.timing()
 	timing.Away = func() time.Duration { return d.config.ReportPeriod }
-	h.reply.ReportAfterMS = timing.AfterRefusal(devices.ReasonUnavailable).Milliseconds()
-	return h
+	return &handling{d: d, from: &reporter{d: d, caller: caller}, report: report, reply: devices.Reply{
+		Re: report.ID, Reason: devices.ReasonUnavailable, ReportAfterMS: timing.AfterRefusal(devices.ReasonUnavailable).Milliseconds(),
+	}}
 }
 
-// noteAdmission remembers by whom the device was admitted, once there is no more to note of that.
-func (d *Dispatcher) noteAdmission(h *handling) {
-	if device := h.view.Device; d.Marks == nil || device == nil || h.caller.Via == devices.ViaLease || device.Blocked || h.reply.Credential != "" {
-		return
-	}
-	d.Devices.NoteAdmission(h.caller, h.reachOf())
-}
-
-// idle is whether the ledger had nothing for the device.
-func idle(h *handling) bool {
-	return h.reply.Reason == devices.ReasonNone && len(h.view.Candidates) == 0 && h.view.Grant == nil && h.view.Device != nil
-}
-
-// settleMark takes away a mark without work, and notes work without a mark.
-func (d *Dispatcher) settleMark(ctx context.Context, h *handling, g glance) {
+// settleMark removes the mark of a device that was found to have no work. If the device has work, it
+// audits an absent mark.
+func (i *idlers) settleMark(ctx context.Context, device devices.ID, c markCheck, noWork bool) {
 	var err error
 	switch {
-	case g.version != "" && idle(h):
-		d.metrics.marks.needless.Inc()
-		err = d.Marks.Clear(ctx, string(h.caller.Device), g.version)
-	case g.audited && !idle(h):
-		err = d.audit(ctx, h)
+	case c.version != "" && noWork:
+		i.metrics.marks.needless.Inc()
+		err = i.marks.Clear(ctx, string(device), c.version)
+	case c.audited && !noWork:
+		err = i.audit(ctx, device)
 	}
 	if err != nil {
-		d.log.DebugContext(ctx, "mark not settled", "err", err)
+		i.log.DebugContext(ctx, "mark not settled", "err", err)
 	}
 }
 
-// audit counts a mark that is missing. The work may be newer than the glance, and may be done
-// by now: it is looked at again, after the mark.
-func (d *Dispatcher) audit(ctx context.Context, h *handling) error {
-	lacks, err := d.Marks.Lacks(ctx, string(h.caller.Device))
+// audit counts a mark that is missing. The work may be newer than the check of the mark, and may be done
+// by now, so audit reads the mark again, and then the device.
+func (i *idlers) audit(ctx context.Context, device devices.ID) error {
+	lacks, err := i.marks.Lacks(ctx, string(device))
 	if err != nil || !lacks {
 		return err //nolint:wrapcheck // the marks' own
 	}
-	again, err := d.look(ctx, h.caller.Device)
+	again, err := i.read(ctx, device)
 	if err == nil && (len(again.Candidates) > 0 || again.Grant != nil) {
-		d.metrics.marks.missing.Inc()
-		d.log.ErrorContext(ctx, "a device with work has no mark", "device", h.caller.Device)
+		i.metrics.marks.missing.Inc()
+		i.log.ErrorContext(ctx, "a device with work has no mark", "device", device)
 	}
 	return err
 }

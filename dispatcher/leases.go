@@ -189,7 +189,7 @@ func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.Le
 		if !held || ctx.Err() != nil || wait <= 0 || !waitsOn(h.reply) {
 			return opened, h.reply, err
 		}
-		if aside = aside || h.aside; aside && !h.own { // from now on it counts again as ahead of the callers behind it
+		if aside = aside || h.from.aside; aside && !h.from.own { // from now on it counts again as ahead of the callers behind it
 			rest := r
 			rest.Wait = wait
 			again, err := d.openLease(ctx, rest)

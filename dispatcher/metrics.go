@@ -60,7 +60,7 @@ func (m *metrics) granted(c store.Candidate, view store.View) {
 // denied counts a report that had open work and left without a task, once for
 // the pool of its oldest batch.
 func (m *metrics) denied(h *handling) {
-	pool := h.oldestPool()
+	pool := h.from.oldestPool()
 	if pool == "" || h.reply.Reason == devices.ReasonGranted {
 		return
 	}

@@ -17,12 +17,12 @@ func (h *handling) renew(ctx context.Context) error {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
 		switch {
 		case r.Invalid != "":
-			h.d.log.WarnContext(ctx, "an entry of running is not valid: its task is to stop", "device", h.caller.Device, "task", r.Task, "code", r.Invalid)
+			h.d.log.WarnContext(ctx, "an entry of running is not valid: its task is to stop", "device", h.from.caller.Device, "task", r.Task, "code", r.Invalid)
 			h.cancel(r.Task, r.Token, devices.CancelStale)
-		case h.view.Device.Blocked:
+		case h.from.view.Device.Blocked:
 			h.cancel(r.Task, r.Token, devices.CancelBlocked)
 		default:
-			valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.caller.Device), Lease: r.Lease})
+			valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.from.caller.Device), Lease: r.Lease})
 		}
 	}
 	if len(valid) == 0 {

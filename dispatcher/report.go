@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -13,48 +12,17 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// handling is one report on its way through the steps: results, running, redelivery,
-// next task, refusal.
+// handling is one report on its way through the steps: results, running tasks, redelivery, next task,
+// refusal. It composes the reply.
 type handling struct {
 	d         *Dispatcher
-	caller    devices.Caller
+	from      *reporter
 	report    devices.Report
-	view      store.View
 	reply     devices.Reply
-	nonce     string
-	mentioned map[grantKey]bool
-	stopping  bool           // something the device runs has no right to
-	tried     tried          // on the way to its next task
-	park      *waiters.Park  // the answer may wait (long poll); nil: it may not
-	waitsIn   string         // oldestPool, of a parked report
-	steps     *waiters.Steps // of the handoff that it is; nil: not noted
-	callers   *store.Callers // how their bound stands; nil: it is no caller's
-	own       bool           // the last refusal of a caller had a reason of its own
-	aside     bool           // one of its refusals had: callers behind it go first until OpenLease is called again
+	mentioned map[grantKey]bool // grants that the report mentions
+	stopping  bool              // the device runs something that it has no right to
+	more      bool              // as in the last attempt
 }
-
-// tried is what was found out on the way to the next task.
-type tried struct {
-	offered   []string                    // pools in which a slot is offered to the device, if it has work in several
-	full      map[string]bool             // pools found full
-	limited   map[int64]decision.Obstacle // by task: what its policies say
-	shut      []string                    // pools of which they let nothing start
-	drops     int                         // how often tasks were ended that they drop
-	more      bool                        // there may be more of these
-	turn      time.Duration               // when a full pool expects the device again; 0: none was full
-	committed string                      // the lease that was claimed
-}
-
-// expect notes when the semaphore expects the device again: the earliest time, when it
-// stands in the queues of several pools.
-func (t *tried) expect(after time.Duration) {
-	if t.turn == 0 || after < t.turn {
-		t.turn = after
-	}
-}
-
-// grantKey names a grant as a device does.
-type grantKey struct{ task, token int64 }
 
 // handleLimit bounds the handling of one report. It is below the age of an orphan (upkeep), and
 // below the time that a process has to stop.
@@ -75,42 +43,42 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, re
 	return h.reply, nil
 }
 
-// handle is HandleReport, for a report that may be parked as p if there is
-// room; nil: it may not be. Any report of a device ends an older one that waits.
+// handle is HandleReport for a report that may be parked as p if p is not nil and there is room. Every
+// report of a device ends the wait of an older one.
 func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, p *waiters.Park) (*handling, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: not begun: %w", devices.ErrUnavailable, err)
 	}
-	glance, answered := d.glance(ctx, caller, report, p)
-	if answered != nil {
-		return answered, nil
+	check := d.idlers.checkMark(ctx, caller, report)
+	switch {
+	case check.idle:
+		return d.answerIdle(caller, report, p, check), nil
+	case check.crowded:
+		return d.putOff(caller, report), nil
 	}
-	defer glance.done()
+	defer check.done()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
 	view, err := d.read(ctx, caller.Device, whole(!says(report)))
 	if err != nil {
 		return nil, err
 	}
-	h := &handling{
-		d: d, caller: caller, report: report, view: view, nonce: nonce(),
-		mentioned: make(map[grantKey]bool),
-		reply:     devices.Reply{Re: report.ID},
-	}
 	admitted, err := d.Devices.Admit(ctx, caller, view)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the registry's own
 	}
-	h.view.Device, h.reply.Credential = admitted.Device, admitted.Credential
-	if d.Waiters.Parks.Arrive(string(caller.Device), p) {
-		h.park = p
+	view.Device = admitted.Device
+	h := &handling{
+		d: d, from: &reporter{d: d, caller: caller, view: view}, report: report, mentioned: make(map[grantKey]bool),
+		reply: devices.Reply{Re: report.ID, Credential: admitted.Credential},
 	}
-	h.markReport()
-	d.noteAdmission(h)
+	h.from.arrive(p)
+	h.from.markSeen(h.from.seenAt(), view.Device != nil && view.Device.Reach != h.from.reach())
+	h.from.noteAdmission(admitted.Credential)
 	if err := h.answer(ctx); err != nil {
 		return nil, err
 	}
-	d.settleMark(ctx, h, glance)
+	d.idlers.settleMark(ctx, caller.Device, check, h.foundNoWork())
 	return h, nil
 }
 
@@ -119,13 +87,13 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 func (h *handling) answer(ctx context.Context) error {
 	trouble := errors.Join(h.recordResults(ctx), h.renew(ctx), h.mergeAttributes(ctx))
 	if trouble == nil && says(h.report) {
-		trouble = h.lookAgain(ctx)
+		trouble = h.from.lookAgain(ctx)
 	}
 	if trouble != nil {
 		return h.unavailable(trouble)
 	}
 	h.tellCancelled()
-	h.nextTask(ctx)
+	h.nextTask(ctx, nil, nil)
 	return nil
 }
 
@@ -136,7 +104,7 @@ func (h *handling) unavailable(err error) error {
 		return err
 	}
 	h.d.log.Warn("report answered without a decision", "err", err)
-	h.refuse(decision.Choice{Reason: devices.ReasonUnavailable})
+	h.refuse(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
 	return nil
 }
 
@@ -160,28 +128,11 @@ func (d *Dispatcher) read(ctx context.Context, device devices.ID, all whole) (st
 	return view, nil
 }
 
-// lookAgain reads what the steps so far have changed. A device that was deleted
-// meanwhile is refused at its next report.
-func (h *handling) lookAgain(ctx context.Context) error {
-	view, err := h.d.look(ctx, h.caller.Device)
-	if err != nil {
-		return err
-	}
-	switch {
-	case h.caller.Via == devices.ViaLease: // none is registered, and policies count by its name
-		view.Device = &store.Device{ID: string(h.caller.Device)}
-	case view.Device == nil:
-		view.Device = h.view.Device
-	}
-	h.view = view
-	return nil
-}
-
 func (h *handling) mergeAttributes(ctx context.Context) error {
 	if h.report.Attributes == nil {
 		return nil
 	}
-	err := h.d.config.Store.MergeAttributes(ctx, string(h.caller.Device), h.report.Attributes)
+	err := h.d.config.Store.MergeAttributes(ctx, string(h.from.caller.Device), h.report.Attributes)
 	if errors.Is(err, store.ErrTooLarge) {
 		// The device's results must not be lost over it.
 		h.reply.Code = devices.CodeAttributesTooLarge
@@ -197,56 +148,62 @@ func (h *handling) mergeAttributes(ctx context.Context) error {
 // tellCancelled lists the grant of a device that holds it without saying so,
 // once its end was asked for.
 func (h *handling) tellCancelled() {
-	g := h.view.Grant
+	g := h.from.view.Grant
 	if g == nil || g.CancelWhy == "" || h.mentioned[grantKey{g.Task, g.Token}] {
 		return
 	}
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: g.Task, Token: g.Token, Why: g.CancelWhy})
 }
 
-// refuse ends a reply without a task. A device that works is asked back when its task is likely
-// ready, and in time to renew its lease.
-func (h *handling) refuse(choice decision.Choice) {
-	h.reply.Reason = choice.Reason
-	h.reply.Task, h.reply.Limited = nil, nil
+// nextTask attempts to get the device its next task, and writes the outcome into the reply. offered are
+// pools in which a slot is known to be offered to the device. steps is nil if the report was not woken.
+func (h *handling) nextTask(ctx context.Context, offered []string, steps *waiters.Steps) {
+	a := attempt{
+		d: h.d, from: h.from, accept: h.report.Accept, nameable: h.report.ID != "" || h.from.caller.Via != devices.ViaSession,
+		mentioned: h.mentioned, stopping: h.stopping, nonce: nonce(), steps: steps,
+		offered: offered, full: make(map[string]bool), limited: make(map[int64]decision.Obstacle),
+	}
+	a.run(ctx)
+	h.more = a.more
+	if a.granted != nil {
+		h.deliver(*a.granted)
+		return
+	}
+	if a.needsID { // a reply that names no report cannot tell its device how old it is
+		h.reply.Code, h.reply.Detail = "id_required", "id: needed over MQTT to be granted anything"
+	}
+	h.refuse(a.refused, a.turn)
+}
+
+func (h *handling) deliver(g store.Grant) {
+	usable := h.d.usable(g)
+	h.reply.Reason, h.reply.Limited = devices.ReasonGranted, nil
+	h.reply.Task = &devices.Task{
+		ID: g.Task, Token: g.Token, Pool: g.Pool, Slot: g.Slot, Kind: g.Kind, Payload: g.Payload,
+		Attempt: g.Attempt, Redelivered: g.Redelivered, LeaseMS: usable.Milliseconds(),
+	}
+	h.reply.ReportAfterMS = h.d.whenReady(g.Pool, g.Kind, usable).Milliseconds()
+}
+
+// refuse writes a reply without a task. turn is when the queue of a full pool expects the device; it
+// matters only if the choice says that a pool is full. A device that works is asked back when its task is
+// likely ready, and in time to renew its lease.
+func (h *handling) refuse(choice decision.Choice, turn time.Duration) {
+	h.reply.Reason, h.reply.Limited = choice.Reason, nil
 	if choice.Reason == devices.ReasonLimited {
 		h.reply.Limited = devices.NewLimited(choice.Policy, choice.Until)
 	}
-	h.reply.ReportAfterMS = h.d.timing().After(choice, h.view.Now, h.tried.turn).Milliseconds()
-	if g := h.view.Grant; g != nil && len(h.reply.Renewed) > 0 {
-		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, h.d.stillWorks(*g, h.view.Now).Milliseconds())
+	h.reply.ReportAfterMS = h.d.timing().After(choice, h.from.view.Now, turn).Milliseconds()
+	if g := h.from.view.Grant; g != nil && len(h.reply.Renewed) > 0 {
+		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, h.d.stillWorks(*g, h.from.view.Now).Milliseconds())
 	}
 	for _, r := range h.reply.Renewed {
 		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, r.LeaseMS/2)
 	}
 }
 
-// oldestPool is the pool of the device's oldest open batch; empty: it has none.
-func (h *handling) oldestPool() string {
-	if len(h.view.Candidates) == 0 {
-		return h.waitsIn
-	}
-	return slices.MinFunc(h.view.Candidates, decision.Older).Pool
-}
-
-// seeing is when a report was seen, by the ledger's clock: a device that it
-// registers was not seen before it was there.
-func (h *handling) seeing() time.Time {
-	if d := h.view.Device; d != nil && d.CreatedAt.After(h.view.Now) {
-		return d.CreatedAt
-	}
-	return h.view.Now
-}
-
-// markReport notes a report, and how its device can be told of a slot.
-func (h *handling) markReport() {
-	if h.caller.Via == devices.ViaLease { // there is no device
-		return
-	}
-	device, report := string(h.caller.Device), store.Seen{At: h.seeing(), Reach: h.reachOf()}
-	if h.view.Device != nil && h.view.Device.Reach != report.Reach {
-		h.d.Seen.MarkReach(device, report)
-	} else {
-		h.d.Seen.Mark(device, report)
-	}
+// foundNoWork reports whether the ledger has neither a task nor a grant for the device.
+func (h *handling) foundNoWork() bool {
+	view := h.from.view
+	return h.reply.Reason == devices.ReasonNone && len(view.Candidates) == 0 && view.Grant == nil && view.Device != nil
 }

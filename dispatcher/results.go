@@ -17,7 +17,7 @@ func (h *handling) recordResults(ctx context.Context) error {
 	for _, r := range h.report.Results {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
 		if r.Invalid == "" {
-			valid = append(valid, ledgerResult(h.caller.Device, r))
+			valid = append(valid, ledgerResult(h.from.caller.Device, r))
 		}
 	}
 	var outcomes []store.ResultOutcome
@@ -30,7 +30,7 @@ func (h *handling) recordResults(ctx context.Context) error {
 	var failed error
 	for _, r := range h.report.Results {
 		if r.Invalid != "" {
-			h.d.log.WarnContext(ctx, "a result is not valid: rejected", "device", h.caller.Device, "task", r.Task, "code", r.Invalid)
+			h.d.log.WarnContext(ctx, "a result is not valid: rejected", "device", h.from.caller.Device, "task", r.Task, "code", r.Invalid)
 			h.ack(devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.OutcomeRejected, Code: r.Invalid})
 			continue
 		}
@@ -41,7 +41,7 @@ func (h *handling) recordResults(ctx context.Context) error {
 			continue
 		}
 		if outcome.Ended != nil {
-			h.d.ended(ctx, *outcome.Ended, causeOf(r.Status))
+			h.d.freeSlotOf(ctx, *outcome.Ended, causeOf(r.Status))
 		}
 		h.ack(devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.Outcome(outcome.Kind), Code: ackCode(r)})
 	}
@@ -51,18 +51,6 @@ func (h *handling) recordResults(ctx context.Context) error {
 func (h *handling) ack(ack devices.Ack) {
 	h.d.metrics.results.WithLabelValues(string(ack.Outcome)).Inc()
 	h.reply.Acks = append(h.reply.Acks, ack)
-}
-
-// ended frees the slot of a grant that is gone from the ledger. When the
-// semaphore cannot be reached the reconciler frees it later.
-func (d *Dispatcher) ended(ctx context.Context, g store.Grant, cause store.EndCause) {
-	held := g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt)
-	d.Waiters.Pools.Held(g.Pool, g.Kind, held)
-	d.metrics.hold.WithLabelValues(g.Pool, string(cause)).Observe(held.Seconds())
-	d.Waiters.Slots.Return(ctx, g.Pool, g.Lease)
-	if store.IsCaller(g.Device) {
-		d.Waiters.Relay.WakeCallers(g.Pool)
-	}
 }
 
 // causeOf is what a status of the wire means to the ledger; empty: there is no such status.

@@ -1,6 +1,8 @@
 package dispatcher
 
 import (
+	"context"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -79,4 +81,31 @@ func retryOr(end store.TaskState, retry bool, e store.Ending, jitter func() floa
 func backoff(base time.Duration, earlier int, jitter func() float64) time.Duration {
 	full := min(float64(base)*math.Exp2(float64(min(earlier, 30))), float64(max(base, maxBackoff)))
 	return time.Duration(full * (0.5 + jitter()/2))
+}
+
+// ForceRelease takes a slot back from its holder and returns its grant. If f.Now is true, the slot is free
+// at once, even if its device still works. It returns store.ErrNotFound if nobody holds the slot.
+func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f store.Force) (store.Grant, error) {
+	g, err := d.config.Store.ForceRelease(ctx, pool, slot, f, d.settle)
+	if err != nil {
+		return store.Grant{}, fmt.Errorf("forced release: %w", err)
+	}
+	if f.Now {
+		d.metrics.forced.WithLabelValues(pool).Inc()
+		d.freeSlotOf(ctx, g, store.ByOperator)
+		d.Waiters.Filler.Fill(pool)
+	}
+	return g, nil
+}
+
+// freeSlotOf frees the slot of a grant that the ledger has deleted. If the semaphore cannot be reached,
+// reconciliation frees the slot later.
+func (d *Dispatcher) freeSlotOf(ctx context.Context, g store.Grant, cause store.EndCause) {
+	held := g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt)
+	d.Waiters.Pools.Held(g.Pool, g.Kind, held)
+	d.metrics.hold.WithLabelValues(g.Pool, string(cause)).Observe(held.Seconds())
+	d.Waiters.Slots.Return(ctx, g.Pool, g.Lease)
+	if store.IsCaller(g.Device) {
+		d.Waiters.Relay.WakeCallers(g.Pool)
+	}
 }

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"sync"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -48,4 +49,32 @@ func (d *Dispatcher) stillWorks(g store.Grant, now time.Time) time.Duration {
 		again = max(again, g.LeaseLength/longAgain)
 	}
 	return decision.Bounded(max(d.usual(g.Pool, g.Kind)-worked, again))
+}
+
+// outage records since when a server that reports need has not answered.
+type outage struct {
+	mu    sync.Mutex
+	since time.Time // zero if the server answers
+}
+
+// saw records the result of a call that began at began.
+func (o *outage) saw(err error, began time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case err == nil:
+		o.since = time.Time{}
+	case o.since.IsZero():
+		o.since = began
+	}
+}
+
+// lasted returns how long the server has not answered. It is 0 if the server answers.
+func (o *outage) lasted(now time.Time) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since.IsZero() {
+		return 0
+	}
+	return now.Sub(o.since)
 }

@@ -32,9 +32,20 @@ const (
 // together is what the reports of many devices ask of the ledger in one call.
 type together struct {
 	views        *viewing
-	results      *recording
+	results      *coalesce.Calls[struct{}, []store.Result, []store.ResultOutcome]
 	claims       *claiming
-	suppressions *suppressing
+	suppressions *coalesce.Calls[struct{}, []store.Suppression, []bool]
+}
+
+func newTogether(ledger Ledger, settle store.Settle, now func() time.Time, panicked rescue.Told) together {
+	record := func(ctx context.Context, all []store.Result) ([]store.ResultOutcome, error) {
+		return ledger.RecordResults(ctx, all, settle), nil
+	}
+	end := func(ctx context.Context, all []store.Suppression) ([]bool, error) { return ledger.Suppress(ctx, all) }
+	return together{
+		views: newViewing(ledger, panicked), results: newRecording(record, panicked),
+		claims: newClaiming(ledger, now, panicked), suppressions: newRecording(end, panicked),
+	}
 }
 
 // acquired is a slot that the semaphore gave, with what it is to be claimed for.
@@ -78,36 +89,40 @@ func newClaiming(ledger Ledger, now func() time.Time, panicked rescue.Told) *cla
 	return &claiming{Call: claim, Alone: hadNoEffect, Lanes: lanes, Fill: fill, Most: atMost, Limit: claimLimit, Panicked: panicked}
 }
 
-// claim claims a slot, together with others.
-func (d *Dispatcher) claim(ctx context.Context, claim acquired) (claimed, error) {
-	together := allPools
-	if store.IsCaller(claim.Device) { // they are counted under a lock, for which no device waits
-		together = claim.Pool + "/callers"
+// claim claims a slot, in one call with the claims of other reports.
+func (t *together) claim(ctx context.Context, claim acquired) (claimed, error) {
+	key := allPools
+	if store.IsCaller(claim.Device) { // callers are counted under a lock, for which no device is to wait
+		key = claim.Pool + "/callers"
 	}
-	got, err := d.together.claims.Do(ctx, together, claim)
+	got, err := t.claims.Do(ctx, key, claim)
 	if err == nil && got.Status == store.ClaimLocked {
-		got, err = d.together.claims.Do(ctx, claim.Pool, claim)
+		got, err = t.claims.Do(ctx, claim.Pool, claim)
 	}
 	return got, err //nolint:wrapcheck // by the caller
 }
 
-// recording takes the results of many devices together.
-type recording = coalesce.Calls[struct{}, []store.Result, []store.ResultOutcome]
-
-// recordLimit bounds a call that records results: half of what a report has.
+// recordLimit bounds a call that records results or ends tasks: half of what a report has.
 const recordLimit = handleLimit / 2
 
-func newRecording(ledger Ledger, settle store.Settle, panicked rescue.Told) *recording {
-	record := func(ctx context.Context, _ struct{}, reports [][]store.Result) ([][]store.ResultOutcome, error) {
-		outcomes := ledger.RecordResults(ctx, slices.Concat(reports...), settle)
-		of := make([][]store.ResultOutcome, len(reports))
-		for i, results := range reports {
-			of[i], outcomes = outcomes[:len(results)], outcomes[len(results):]
+// newRecording returns Calls that make one call of the lists of many reports. call returns one outcome for
+// each entry, in order.
+func newRecording[In, Out any](call func(ctx context.Context, all []In) ([]Out, error), panicked rescue.Told) *coalesce.Calls[struct{}, []In, []Out] {
+	record := func(ctx context.Context, _ struct{}, reports [][]In) ([][]Out, error) {
+		outcomes, err := call(ctx, slices.Concat(reports...))
+		if err != nil {
+			return nil, err
+		}
+		of := make([][]Out, len(reports))
+		for i, list := range reports {
+			of[i], outcomes = outcomes[:len(list)], outcomes[len(list):]
 		}
 		return of, nil
 	}
-	size := func(results []store.Result) int { return len(results) }
-	return &recording{Call: record, Alone: hadNoEffect, Lanes: lanes, Fill: fill, Most: atMost, Size: size, Limit: recordLimit, Panicked: panicked}
+	size := func(list []In) int { return len(list) }
+	return &coalesce.Calls[struct{}, []In, []Out]{
+		Call: record, Alone: hadNoEffect, Lanes: lanes, Fill: fill, Most: atMost, Size: size, Limit: recordLimit, Panicked: panicked,
+	}
 }
 
 // hadNoEffect is certain of a call that failed; not after a panic in it.

@@ -1,0 +1,164 @@
+package dispatcher
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// reporter is who sent a report: a device as the ledger had it last, or the holder of a lease, which
+// reports like a device.
+type reporter struct {
+	d      *Dispatcher
+	caller devices.Caller
+	view   store.View
+	park   *waiters.Park // nil if the answer may not wait (long poll)
+	pool   string        // the oldestPool of a parked report, while view is empty
+
+	callers *store.Callers // the bound of the callers of its pool; nil if the reporter is a device
+	own     bool           // the last refusal of a caller had a reason that concerns this caller alone
+	aside   bool           // one of its refusals had: callers behind it go first until OpenLease is called again
+}
+
+// arrive ends the wait of an older report of the device. The new report may be parked as p if p is not
+// nil and there is room.
+func (r *reporter) arrive(p *waiters.Park) {
+	if r.d.Waiters.Parks.Arrive(string(r.caller.Device), p) {
+		r.park = p
+	}
+}
+
+// lookAgain reads the view again. A device that was deleted meanwhile stays in the view: its next
+// report is refused.
+func (r *reporter) lookAgain(ctx context.Context) error {
+	view, err := r.d.look(ctx, r.caller.Device)
+	if err != nil {
+		return err
+	}
+	switch {
+	case r.caller.Via == devices.ViaLease: // a holder is not registered, and policies count by its name
+		view.Device = &store.Device{ID: string(r.caller.Device)}
+	case view.Device == nil:
+		view.Device = r.view.Device
+	}
+	r.view = view
+	return nil
+}
+
+// isStillAdmitted reads the view again, and reports whether the caller may still act for the device.
+func (r *reporter) isStillAdmitted(ctx context.Context) (bool, error) {
+	if err := r.lookAgain(ctx); err != nil {
+		return false, err
+	}
+	return r.d.Devices.AdmitStill(ctx, r.caller, r.view) //nolint:wrapcheck // the registry's own
+}
+
+// noteAdmission records that the caller was admitted, so that its next report can be answered from the
+// mark of the device. It records nothing if credential, the token that the reply carries, is not empty.
+func (r *reporter) noteAdmission(credential string) {
+	if device := r.view.Device; r.d.Marks == nil || device == nil || r.caller.Via == devices.ViaLease || device.Blocked || credential != "" {
+		return
+	}
+	r.d.Devices.NoteAdmission(r.caller, r.reach())
+}
+
+// pools returns the pools in which the device has open work, each once.
+func (r *reporter) pools() []string { return decision.PoolsOf(r.view.Candidates) }
+
+// oldestPool returns the pool of the device's oldest open batch. It is empty if there is none.
+func (r *reporter) oldestPool() string {
+	if len(r.view.Candidates) == 0 {
+		return r.pool
+	}
+	return slices.MinFunc(r.view.Candidates, decision.Older).Pool
+}
+
+// reach returns how the device can be told of a slot from now on.
+func (r *reporter) reach() store.Reach {
+	switch {
+	case r.caller.Via == devices.ViaSession && r.d.config.Waker != nil:
+		return store.ReachPush
+	case r.park != nil:
+		return store.ReachPark
+	}
+	return store.ReachNone
+}
+
+// reportPeriod returns the wait of a report that may be parked, because its device is there all that
+// time. It is 0 for other reports: they have the period of the pool.
+func (r *reporter) reportPeriod() time.Duration {
+	if r.park == nil {
+		return 0
+	}
+	return r.park.Wait
+}
+
+// seenAt returns when the report was seen, by the ledger's clock. A device that the report has just
+// registered was not seen before its registration.
+func (r *reporter) seenAt() time.Time {
+	if d := r.view.Device; d != nil && d.CreatedAt.After(r.view.Now) {
+		return d.CreatedAt
+	}
+	return r.view.Now
+}
+
+// markSeen records that the device was seen at the ledger's time at, and its reach. If urgent is true, the
+// next pass "reached" writes the reach, even if the ledger seems to have it already.
+func (r *reporter) markSeen(at time.Time, urgent bool) {
+	if r.caller.Via == devices.ViaLease { // there is no device
+		return
+	}
+	mark := r.d.Seen.Mark
+	if urgent {
+		mark = r.d.Seen.MarkReach
+	}
+	mark(string(r.caller.Device), store.Seen{At: at, Reach: r.reach()})
+}
+
+// markParked records that the device is reached by a parked report. It is urgent because another replica
+// may be about to write ReachNone for an older report or a broken connection.
+func (r *reporter) markParked(at time.Time) { r.markSeen(at, true) }
+
+// wakeNewer wakes the newer report that ended this one: perhaps nobody reads the answer of this report, and
+// the newer one may have been decided before this one was granted a task.
+func (r *reporter) wakeNewer(ctx context.Context) {
+	if _, err := r.d.Waiters.Relay.Wake(context.WithoutCancel(ctx), []parked.Call{{Device: string(r.caller.Device)}}); err != nil {
+		r.d.log.WarnContext(ctx, "a grant waits for the next report of its device", "err", err)
+	}
+}
+
+// countCallers reads how many slots callers hold, if the reporter is a caller.
+func (r *reporter) countCallers(ctx context.Context) error {
+	r.callers = nil // of an earlier decision
+	if r.caller.Via != devices.ViaLease || len(r.view.Candidates) == 0 {
+		return nil
+	}
+	c := r.view.Candidates[0] // a holder has one
+	found, err := r.d.config.Store.CallersBefore(ctx, c.Pool, c.Task)
+	r.callers = &found
+	return err //nolint:wrapcheck // the store says what it was doing
+}
+
+// stepAside lets the callers behind this caller go first if it was refused for a reason that concerns
+// this caller alone: from then on it does not count for the bound of callers.
+func (r *reporter) stepAside(ctx context.Context, refused decision.Choice) {
+	r.own = refused.Own && r.callers != nil && r.callers.Bound != nil
+	if !r.own {
+		return
+	}
+	r.aside = true
+	c := r.view.Candidates[0]
+	stood, err := r.d.config.Store.StepAside(ctx, c.Task)
+	if err != nil {
+		r.d.log.WarnContext(ctx, "callers wait behind one that cannot start", "pool", c.Pool, "err", err)
+	}
+	if stood {
+		r.d.Waiters.Relay.WakeCallers(c.Pool)
+	}
+}
