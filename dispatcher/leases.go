@@ -15,17 +15,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// leaseLedger is what the leases of callers need of the store.
-type leaseLedger interface {
-	OpenLease(ctx context.Context, n store.NewLease) (store.LeaseTask, error)
-	DropLease(ctx context.Context, task store.LeaseTask) (bool, error)
-	StayLease(ctx context.Context, task store.LeaseTask, stay time.Duration) error
-	CallersBefore(ctx context.Context, pool string, task int64) (store.Callers, error)
-	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
-	StepAside(ctx context.Context, task int64) (bool, error)
-	GiveUpLease(ctx context.Context, actor string, task int64) (bool, error)
-}
-
 // Leases gives slots to callers: to holders that are no devices, and report like them.
 type Leases struct{ *Dispatcher }
 

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
@@ -14,21 +15,46 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger is what a report needs of the store. It is batch-shaped: one outcome
-// per input, in order.
+// Ledger is what reports need of the store, by task.
 type Ledger interface {
+	viewLedger
+	reportLedger
+	grantLedger
+	leaseLedger
+	explanationLedger
+}
+
+// viewLedger reads devices. It returns one view per device, in order.
+type viewLedger interface {
 	Registered(ctx context.Context, devices []string) ([]store.View, error)
 	Views(ctx context.Context, devices []string) ([]store.View, error)
-	explanationLedger
+}
+
+// reportLedger records what reports say.
+type reportLedger interface {
+	RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome
+	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
+	AskCancel(ctx context.Context, task, token int64, why string) error
+	MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error
+}
+
+// grantLedger makes, repeats and ends grants. Suppress ends tasks instead of granting them. Claim and
+// Suppress return one outcome per input, in order.
+type grantLedger interface {
 	Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error)
 	Suppress(ctx context.Context, list []store.Suppression) ([]bool, error)
-	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)
-	RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome
-	leaseLedger
-	MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error
-	AskCancel(ctx context.Context, task, token int64, why string) error
 	ForceRelease(ctx context.Context, pool string, slot int, f store.Force, settle store.Settle) (store.Grant, error)
+}
+
+// leaseLedger keeps the leases of callers.
+type leaseLedger interface {
+	OpenLease(ctx context.Context, n store.NewLease) (store.LeaseTask, error)
+	DropLease(ctx context.Context, task store.LeaseTask) (bool, error)
+	StayLease(ctx context.Context, task store.LeaseTask, stay time.Duration) error
+	GiveUpLease(ctx context.Context, actor string, task int64) (bool, error)
+	StepAside(ctx context.Context, task int64) (bool, error)
+	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
 }
 
 // explanationLedger reads the tasks that wait, and what they wait for.

@@ -66,7 +66,7 @@ type viewing = coalesce.Calls[whole, string, store.View]
 
 type whole bool
 
-func newViewing(ledger Ledger, panicked rescue.Told) *viewing {
+func newViewing(ledger viewLedger, panicked rescue.Told) *viewing {
 	view := func(ctx context.Context, all whole, names []string) ([]store.View, error) {
 		if all {
 			return ledger.Views(ctx, names)
@@ -82,7 +82,7 @@ type claiming = coalesce.Calls[string, acquired, claimed]
 
 const allPools = "" // no pool has this name
 
-func newClaiming(ledger Ledger, now func() time.Time, panicked rescue.Told) *claiming {
+func newClaiming(ledger grantLedger, now func() time.Time, panicked rescue.Told) *claiming {
 	claim := func(ctx context.Context, pool string, all []acquired) ([]claimed, error) {
 		return claimAll(ctx, ledger, now(), all, pool != allPools)
 	}
@@ -132,7 +132,7 @@ func hadNoEffect(err error) bool {
 }
 
 // claimAll claims in one transaction what is not too old by now.
-func claimAll(ctx context.Context, ledger Ledger, now time.Time, all []acquired, wait bool) ([]claimed, error) {
+func claimAll(ctx context.Context, ledger grantLedger, now time.Time, all []acquired, wait bool) ([]claimed, error) {
 	done := make([]claimed, len(all))
 	var claims []store.Claim
 	var of []int

@@ -42,13 +42,14 @@ type Accounts interface {
 type accounts struct {
 	Accounts // nil: none
 
-	turn chan struct{} // holds one element: the goroutine that takes it is at work
+	ledger accountLedger
+	turn   chan struct{} // holds one element: the goroutine that takes it is at work
 }
 
-func newAccounts(a Accounts) *accounts {
+func newAccounts(a Accounts, ledger accountLedger) *accounts {
 	turn := make(chan struct{}, 1)
 	turn <- struct{}{}
-	return &accounts{Accounts: a, turn: turn}
+	return &accounts{Accounts: a, ledger: ledger, turn: turn}
 }
 
 // askLedger is so at a broker that asks AuthenticateSession. Any other one has let a
@@ -105,26 +106,26 @@ func (a *accounts) follow(ctx context.Context, c store.AccountChange) error {
 	}
 }
 
-// FollowDevices lets the accounts at the broker follow the devices that were
-// blocked, unblocked or deleted, and says how many did. It ends with the first
-// that does not; that one is tried again with the next call.
+// followPart applies at most changesPart of the changes that the ledger has recorded.
+func (a *accounts) followPart(ctx context.Context) (followed int, err error) {
+	if a.Accounts == nil {
+		return 0, nil
+	}
+	if err := a.take(ctx, turnLimit); err != nil {
+		return 0, err
+	}
+	defer a.giveBack()
+	return a.ledger.ApplyAccountChanges(ctx, changesPart, accountLimit, a.follow)
+}
+
+// FollowDevices changes the accounts at the broker of devices that were blocked, unblocked or deleted. It
+// returns how many it changed, and ends with the first error. The next call tries the failed change again.
 func (r *Registry) FollowDevices(ctx context.Context) (followed int, err error) {
 	for {
-		n, err := r.followPart(ctx)
+		n, err := r.accounts.followPart(ctx)
 		followed += n
 		if err != nil || n < changesPart {
 			return followed, err
 		}
 	}
-}
-
-func (r *Registry) followPart(ctx context.Context) (int, error) {
-	if r.accounts.Accounts == nil {
-		return 0, nil
-	}
-	if err := r.accounts.take(ctx, turnLimit); err != nil {
-		return 0, err
-	}
-	defer r.accounts.giveBack()
-	return r.config.Ledger.ApplyAccountChanges(ctx, changesPart, accountLimit, r.accounts.follow)
 }

@@ -6,8 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
-	"errors"
-	"fmt"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/store"
@@ -45,17 +43,11 @@ func (r *Registry) bears(ctx context.Context, caller devices.Caller) error {
 	if ok {
 		return nil
 	}
-	t, err := r.tokenOf(ctx, caller.Token)
+	t, err := r.known.find(ctx, caller.Token)
 	if err = owns(caller, t, err); err == nil {
 		r.known.bore(caller, t, drops)
 	}
 	return err
-}
-
-// bearsStill is bears by the ledger itself.
-func (r *Registry) bearsStill(ctx context.Context, caller devices.Caller) error {
-	t, err := r.lookUp(ctx, caller.Token)
-	return owns(caller, t, err)
 }
 
 func owns(caller devices.Caller, t store.Token, err error) error {
@@ -71,7 +63,7 @@ func owns(caller devices.Caller, t store.Token, err error) error {
 // token that only enrols, or of a device that has its own. A session outlives what is remembered of
 // a token, so the ledger itself is asked.
 func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
-	caller, err := r.authenticate(ctx, device, token, r.bearsStill)
+	caller, err := r.authenticate(ctx, device, token, r.known.bearsInLedger)
 	if err != nil {
 		return err
 	}
@@ -102,30 +94,7 @@ func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, erro
 	if token == "" {
 		return store.Token{}, devices.ErrUnauthenticated
 	}
-	return r.tokenOf(ctx, HashToken(token))
-}
-
-func (r *Registry) tokenOf(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
-	t, ok, drops := r.known.token(hash)
-	if ok {
-		return t, nil
-	}
-	t, err := r.lookUp(ctx, hash)
-	if err == nil {
-		r.known.keep(hash, t, drops)
-	}
-	return t, err
-}
-
-func (r *Registry) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
-	t, err := r.config.Ledger.TokenByHash(ctx, hash[:])
-	if errors.Is(err, store.ErrNotFound) {
-		return store.Token{}, devices.ErrUnauthenticated
-	}
-	if err != nil {
-		return store.Token{}, fmt.Errorf("%w: looking up a token: %w", devices.ErrUnavailable, err)
-	}
-	return t, nil
+	return r.known.find(ctx, HashToken(token))
 }
 
 // NewToken makes a secret of 256 bits; only its hash is ever stored.

@@ -67,4 +67,4 @@ func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID
 
 // followSoon spares a change the wait for the next pass. The pass does, and reports,
 // what fails here.
-func (r *Registry) followSoon(ctx context.Context) { _, _ = r.followPart(ctx) }
+func (r *Registry) followSoon(ctx context.Context) { _, _ = r.accounts.followPart(ctx) }

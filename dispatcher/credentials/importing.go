@@ -65,7 +65,7 @@ func (r *Registry) importWithAccounts(ctx context.Context, actor string, list []
 	if rotates {
 		existing = store.RefuseExisting
 	}
-	s := staging{registry: r, stage: store.NewStage(store.OnceOf(ctx))}
+	s := staging{registry: r, ledger: r.config.Ledger, stage: store.NewStage(store.OnceOf(ctx))}
 	defer s.drop(ctx)
 	err := s.begin(ctx, list, tokens, existing)
 	if err == nil {
@@ -73,7 +73,7 @@ func (r *Registry) importWithAccounts(ctx context.Context, actor string, list []
 	}
 	var given []bool
 	if err == nil {
-		given, err = r.config.Ledger.ImportDevices(ctx, actor, list, existing, 0, s.stage)
+		given, err = s.ledger.ImportDevices(ctx, actor, list, existing, 0, s.stage)
 	}
 	if rotates && errors.Is(err, store.ErrExists) {
 		err = fmt.Errorf("%w: %w", ErrOnePassword, err)
@@ -84,6 +84,7 @@ func (r *Registry) importWithAccounts(ctx context.Context, actor string, list []
 // staging is the accounts that an import makes.
 type staging struct {
 	registry *Registry
+	ledger   importLedger
 	stage    store.Stage
 	ids      []string
 	accounts []devices.Account // of the ids
@@ -95,7 +96,7 @@ func (s *staging) begin(ctx context.Context, list []store.NewDevice, tokens []st
 		return err
 	}
 	defer s.registry.accounts.giveBack()
-	staged, err := s.registry.config.Ledger.StageAccounts(ctx, s.stage, list, existing, stageKept)
+	staged, err := s.ledger.StageAccounts(ctx, s.stage, list, existing, stageKept)
 	for _, d := range staged {
 		id := list[d.Entry].ID
 		s.ids = append(s.ids, id)
@@ -139,14 +140,13 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duration, err error) {
-	turns := s.registry.accounts
-	if err := turns.take(ctx, makingLimit); err != nil {
+	if err := s.registry.accounts.take(ctx, makingLimit); err != nil {
 		return 0, err
 	}
-	defer turns.giveBack()
-	err = s.registry.config.Ledger.SetStaged(ctx, s.stage, s.ids, stageKept, func(ctx context.Context) error {
+	defer s.registry.accounts.giveBack()
+	err = s.ledger.SetStaged(ctx, s.stage, s.ids, stageKept, func(ctx context.Context) error {
 		began := s.registry.config.Now()
-		err := turns.set(ctx, s.accounts[from:to]...)
+		err := s.registry.accounts.set(ctx, s.accounts[from:to]...)
 		took = s.registry.config.Now().Sub(began)
 		return err
 	})
@@ -162,7 +162,7 @@ func (s *staging) drop(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropLimit)
 	defer cancel()
-	if err := s.registry.config.Ledger.DropStage(ctx, s.stage, s.ids); err != nil {
+	if err := s.ledger.DropStage(ctx, s.stage, s.ids); err != nil {
 		s.registry.config.Logger.WarnContext(ctx, "the accounts of an import that failed go later", "in", stageKept, "err", err)
 	}
 }

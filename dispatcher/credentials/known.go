@@ -3,6 +3,7 @@ package credentials
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"maps"
@@ -20,9 +21,10 @@ import (
 // There are many devices, so an admission takes 24 bytes and has no pointers. Devices and
 // callers are keyed hashes: another token is taken for the device's once in 2^64 times.
 type known struct {
-	now  func() time.Time
-	seed maphash.Seed
-	most int // devices that are kept; beyond it any one is forgotten: a bound, not a policy
+	source tokenLedger
+	now    func() time.Time
+	seed   maphash.Seed
+	most   int // devices that are kept; beyond it any one is forgotten: a bound, not a policy
 
 	mu      sync.Mutex
 	tokens  map[[sha256.Size]byte]knownToken // that were looked up lately
@@ -54,9 +56,9 @@ const (
 	devicesKept = 1_600_000       // soon above this the map takes twice the memory, 105 MB
 )
 
-func newKnown(now func() time.Time) *known {
+func newKnown(source tokenLedger, now func() time.Time) *known {
 	return &known{
-		now: now, seed: maphash.MakeSeed(), most: devicesKept,
+		source: source, now: now, seed: maphash.MakeSeed(), most: devicesKept,
 		tokens: make(map[[sha256.Size]byte]knownToken), devices: make(map[uint64]admission),
 	}
 }
@@ -67,6 +69,37 @@ func (k *known) token(hash [sha256.Size]byte) (t store.Token, ok bool, drops int
 	defer k.mu.Unlock()
 	e := k.tokens[hash]
 	return e.Token, k.valid(e.until), k.drops
+}
+
+// find returns the token with a hash from memory, or else from the ledger.
+func (k *known) find(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
+	t, ok, drops := k.token(hash)
+	if ok {
+		return t, nil
+	}
+	t, err := k.lookUp(ctx, hash)
+	if err == nil {
+		k.keep(hash, t, drops)
+	}
+	return t, err
+}
+
+// lookUp returns the token with a hash from the ledger. It returns devices.ErrUnauthenticated if there is none.
+func (k *known) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
+	t, err := k.source.TokenByHash(ctx, hash[:])
+	if errors.Is(err, store.ErrNotFound) {
+		return store.Token{}, devices.ErrUnauthenticated
+	}
+	if err != nil {
+		return store.Token{}, fmt.Errorf("%w: looking up a token: %w", devices.ErrUnavailable, err)
+	}
+	return t, nil
+}
+
+// bearsInLedger checks in the ledger that the caller's token is its device's.
+func (k *known) bearsInLedger(ctx context.Context, caller devices.Caller) error {
+	t, err := k.lookUp(ctx, caller.Token)
+	return owns(caller, t, err)
 }
 
 // bears is whether the caller is known to bear a valid token of its device.
@@ -209,8 +242,8 @@ func (k *known) changed(begun time.Time, from int64, changes store.TokenChanges)
 // FollowTokens drops from memory the tokens that were changed since it was called last,
 // by whatever replica. The copies in memory are believed for some seconds after that.
 func (r *Registry) FollowTokens(ctx context.Context) error {
-	begun, from := r.config.Now(), r.known.nextReading()
-	changes, err := r.config.Ledger.ChangedTokens(ctx, from)
+	begun, from := r.known.now(), r.known.nextReading()
+	changes, err := r.known.source.ChangedTokens(ctx, from)
 	if err != nil {
 		return fmt.Errorf("reading changed tokens: %w", err)
 	}

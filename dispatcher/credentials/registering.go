@@ -17,7 +17,7 @@ type registering = coalesce.Calls[struct{}, string, store.Device]
 // registerLimit bounds a call: less than half of what a report has.
 const registerLimit = 3 * time.Second
 
-func newRegistering(ledger Ledger, panicked rescue.Told) *registering {
+func newRegistering(ledger admissionLedger, panicked rescue.Told) *registering {
 	ensure := func(ctx context.Context, _ struct{}, ids []string) ([]store.Device, error) {
 		return ledger.EnsureDevices(ctx, ids...)
 	}
@@ -28,7 +28,7 @@ func newRegistering(ledger Ledger, panicked rescue.Told) *registering {
 // owning notes together that devices have used tokens of their own.
 type owning = coalesce.Calls[struct{}, string, struct{}]
 
-func newOwning(ledger Ledger, panicked rescue.Told) *owning {
+func newOwning(ledger admissionLedger, panicked rescue.Told) *owning {
 	mark := func(ctx context.Context, _ struct{}, ids []string) ([]struct{}, error) {
 		return make([]struct{}, len(ids)), ledger.MarkOwnTokens(ctx, ids...)
 	}

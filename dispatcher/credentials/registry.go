@@ -30,20 +30,45 @@ const (
 	FleetEnroll FleetMode = "enroll" // gives a device a token of its own
 )
 
-// Ledger is what is known of devices and their credentials; *store.Store.
+// Ledger keeps devices and their credentials, by task; *store.Store.
 type Ledger interface {
-	EnsureDevices(ctx context.Context, ids ...string) ([]store.Device, error)
+	deviceLedger
+	importLedger
+	accountLedger
+	admissionLedger
+	tokenLedger
+}
+
+// deviceLedger changes single devices for operators.
+type deviceLedger interface {
 	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, set store.SetAccount) (store.Device, error)
+	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
+	SetBlocked(ctx context.Context, actor, id string, blocked bool) error
+	DeleteDevice(ctx context.Context, actor, id string, cancel bool) (store.Removal, error)
+}
+
+// importLedger registers many devices at once, and records which accounts an import makes at the broker.
+type importLedger interface {
 	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration, stage store.Stage) (given []bool, err error)
 	StageAccounts(ctx context.Context, stage store.Stage, list []store.NewDevice, existing store.Existing, kept time.Duration) ([]store.Staged, error)
 	SetStaged(ctx context.Context, stage store.Stage, ids []string, kept time.Duration, set func(context.Context) error) error
 	DropStage(ctx context.Context, stage store.Stage, ids []string) error
-	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
-	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
-	SetBlocked(ctx context.Context, actor, id string, blocked bool) error
-	DeleteDevice(ctx context.Context, actor, id string, cancel bool) (store.Removal, error)
+}
+
+// accountLedger records how accounts at the broker are to change.
+type accountLedger interface {
 	ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply store.ApplyAccount) (applied int, err error)
+}
+
+// admissionLedger registers devices when they report, and records that they have tokens of their own.
+type admissionLedger interface {
+	EnsureDevices(ctx context.Context, ids ...string) ([]store.Device, error)
+	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
 	MarkOwnTokens(ctx context.Context, devices ...string) error
+}
+
+// tokenLedger finds tokens by their hash, and the tokens that were changed.
+type tokenLedger interface {
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
 	ChangedTokens(ctx context.Context, from int64) (store.TokenChanges, error)
 }
@@ -74,7 +99,7 @@ type Registry struct {
 // New builds a Registry.
 func New(config Config) *Registry {
 	return &Registry{
-		config: config, accounts: newAccounts(config.Accounts), known: newKnown(config.Now),
+		config: config, accounts: newAccounts(config.Accounts, config.Ledger), known: newKnown(config.Ledger, config.Now),
 		registering: newRegistering(config.Ledger, config.Panicked), owning: newOwning(config.Ledger, config.Panicked),
 	}
 }
