@@ -22,13 +22,13 @@ func dispatcherMistakes() []Mistake { //nolint:funlen // a table
 			Breaks: "a slot is claimed so late that reconciliation may have freed it",
 		},
 		{
-			Package: "dispatcher", Func: "handling.grantWithin",
-			Old: `} else { h.d.Policies.Settle(`, New: `} else if err == nil { h.d.Policies.Settle(`,
+			Package: "dispatcher", Func: "attempt.grantWithin",
+			Old: `} else { a.d.Policies.Settle(`, New: `} else if err == nil { a.d.Policies.Settle(`,
 			Breaks: "a start that got no slot stays reserved in its policies",
 		},
 		{
-			Package: "dispatcher", Func: "handling.claim",
-			Old: `default: h.d.Waiters.Return(ctx, claim.Pool, claim.Lease)`, New: `default:`,
+			Package: "dispatcher", Func: "attempt.claim",
+			Old: `default: a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.Lease)`, New: `default:`,
 			Breaks: "a slot whose claim was refused stays held",
 		},
 		{
@@ -72,8 +72,8 @@ func dispatcherMistakes() []Mistake { //nolint:funlen // a table
 			Breaks: "the decision ignores the not_before of a batch", Tests: in("decision"),
 		},
 		{
-			Package: "dispatcher/waiters", Func: "Notifier.callParked",
-			Old: `!slices.Contains(others, calls[i])`, New: `calls[i].Device != ""`,
+			Package: "dispatcher/waiters", Func: "Offers.wakeParked",
+			Old: `!slices.Contains(elsewhere, calls[i])`, New: `offer.Device != ""`,
 			Breaks: "an offer to a report that is parked at another replica counts as sent, and is not offered again if the message is lost", Tests: in("waiters"),
 		},
 		{
@@ -88,7 +88,7 @@ func dispatcherMistakes() []Mistake { //nolint:funlen // a table
 		},
 		{
 			Package: "dispatcher/policies", Func: "failsOpen",
-			Old: `if !item.Rule.FailsOpen() { return false } } return true`, New: "if item.Rule.FailsOpen() {\n\t\t\treturn true\n\t\t}\n\t}\n\treturn false",
+			Old: `!slices.ContainsFunc(rules, func(r *limits.Rule) bool { return !r.FailsOpen() })`, New: `slices.ContainsFunc(rules, (*limits.Rule).FailsOpen)`,
 			Breaks: "one policy with on_error open lets pass a start that another policy cannot check", Tests: in("policies"),
 		},
 		{

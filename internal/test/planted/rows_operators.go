@@ -162,15 +162,15 @@ func operatorsMistakes() []Mistake { //nolint:funlen // a table
 			Breaks: "the exit status of dispatcher run does not say that the command was ended because its lease was lost",
 		},
 		{
-			Package: "cmd/dispatcher", Func: "session.waitForBatch",
-			Old:    `p.unsuccessful() > 0`,
-			New:    `p.Failed() > 0`,
+			Package: "cmd/dispatcher", Func: "batchWatch.requireSuccess",
+			Old:    `w.last.unsuccessful(), w.last.Counts`,
+			New:    `w.last.Failed(), w.last.Counts`,
 			Breaks: "batches create --wait exits with 0 if tasks were cancelled or expired",
 		},
 		{
-			Package: "cmd/dispatcher", Func: "session.confirm",
-			Old:    `case "y", "yes":`,
-			New:    `case "", "y", "yes":`,
+			Package: "cmd/dispatcher", Func: "console.confirm",
+			Old:    `answer != "y" && answer != "yes"`,
+			New:    `answer != "" && answer != "y" && answer != "yes"`,
 			Breaks: "an empty answer confirms what cannot be undone",
 		},
 		{

@@ -67,7 +67,7 @@ func redisMistakes() []Mistake { //nolint:funlen // a table
 		},
 		{
 			Package: "limits", Func: "lua/quick.lua",
-			Old: `local n, name, old = max - open, sub(subject, -35), nil`, New: `local n, name, old = tonumber(max), sub(subject, -35), nil`,
+			Old: `local n = max - open`, New: `local n = tonumber(max)`,
 			Breaks: "starts that are decided at the same time pass a window that has room for one of them", Tests: counts,
 		},
 		{
@@ -86,13 +86,13 @@ func redisMistakes() []Mistake { //nolint:funlen // a table
 			Breaks: "two returns of parts of a take give back more than was asked for", Tests: counts,
 		},
 		{
-			Package: "limits", Func: "Limiter.Rebuild",
-			Old: `l.local().Sub(began)+inFlight`, New: `l.local().Sub(began)`,
+			Package: "limits", Func: "rebuild.catchUp",
+			Old: `r.by.clock.local().Sub(r.began)+inFlight`, New: `r.by.clock.local().Sub(r.began)`,
 			Breaks: "a start that committed while a rule began to be filled from the history is not counted", Tests: counts,
 		},
 		{
-			Package: "limits", Func: "Limiter.askInEpoch",
-			Old: `err = l.sameEpoch(ctx, to.scope, epoch); err == nil`, New: `err == nil`,
+			Package: "limits", Func: "Reservations.askInEpoch",
+			Old: `err = r.epochs.requireEpoch(ctx, to.scope, epoch); err == nil`, New: `err == nil`,
 			Breaks: "a start passes by the counts of a Redis that lost counts while it was asked", Tests: counts,
 		},
 		{
